@@ -1,0 +1,1 @@
+"""Modules that execute a plan: `cpu` with numba, `cuda` with CuPy. Neither imports the other."""
