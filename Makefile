@@ -1,0 +1,40 @@
+# `make demo` shows what the library does; `make test` runs everything that CI runs.
+# Needed beforehand: Python 3.11 or newer (with venv) and, for the tests, g++. The rest is installed in .venv.
+
+PYTHON ?= python3
+# Test processes: one a core, at most eight (each holds numba, CuPy and a few matrices in memory).
+WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ "$$n" -le 8 ] && echo "$$n" || echo 8)
+
+# Compiled code is kept, so that only the first run pays for it.
+export NUMBA_CACHE_DIR ?= $(CURDIR)/.venv/numba-cache
+
+.PHONY: test demo lint format clean
+
+test: .venv/ready-test lint
+	NUMBA_NUM_THREADS=$${NUMBA_NUM_THREADS:-2} OMP_NUM_THREADS=$${OMP_NUM_THREADS:-2} OPENBLAS_NUM_THREADS=1 \
+		.venv/bin/python -m pytest -n $(WORKERS)
+
+demo: .venv/ready-bench
+	.venv/bin/python benchmarks/demo.py
+
+lint: .venv/ready-test
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+
+format: .venv/ready-test
+	.venv/bin/ruff check --fix .
+	.venv/bin/ruff format .
+
+clean:
+	rm -rf .venv build dist demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+.venv/bin/python:
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else \
+		f"{sys.executable} is Python {v[0]}.{v[1]}; dasp needs 3.11 or newer; run make PYTHON=python3.11")'
+	$(PYTHON) -m venv .venv
+
+# A stamp for each extra, renewed when pyproject.toml changes.
+.venv/ready-%: pyproject.toml | .venv/bin/python
+	.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-input --editable '.[$*]'
+	@touch $@
