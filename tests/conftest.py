@@ -1,0 +1,45 @@
+"""What every test may rely on: the GPU marker, the hypothesis profiles and the folder of real matrices."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# One profile is the default everywhere, so that a failure on the build server is a failure here. Examples are
+# the same on every run, and a first example that waits for a compiler is not an error. To look for new
+# counterexamples: pytest --hypothesis-profile=explore
+_SLOW_START = [HealthCheck.too_slow, HealthCheck.data_too_large]
+settings.register_profile("ci", derandomize=True, deadline=None, suppress_health_check=_SLOW_START)
+settings.register_profile("explore", max_examples=1000, deadline=None, suppress_health_check=_SLOW_START)
+settings.load_profile("ci")
+
+
+@functools.cache
+def gpu() -> tuple[bool, str]:
+    """Whether the CUDA backend works on this machine, and if not, why."""
+    return importlib.import_module("dasp.backends.cuda").available()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a test marked `cuda` where no GPU works, and say why."""
+    if item.get_closest_marker("cuda") is not None:
+        works, reason = gpu()
+        if not works:
+            pytest.skip(f"no GPU works here: {reason}")
+
+
+@pytest.fixture(scope="session")
+def matrices() -> Path:
+    """The folder of real matrices, named by the environment variable DASP_MATRICES."""
+    folder = os.environ.get("DASP_MATRICES", "")
+    if not folder:
+        pytest.skip("DASP_MATRICES is not set; it names a folder of .npz and .mtx matrices")
+    path = Path(folder)
+    if not path.is_dir():
+        raise FileNotFoundError(f"DASP_MATRICES is {folder!r}; it must name a folder that exists")
+    return path
