@@ -1,0 +1,60 @@
+"""How much memory this machine lends to one matrix, asked before anything large is built."""
+
+import contextlib
+import os
+from pathlib import Path
+
+_CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
+_UNKNOWN_MACHINE_BYTES = 16 << 30
+
+
+def machine_bytes() -> int:
+    """Memory of the machine or of the container we run in, whichever is less, in bytes."""
+    try:
+        found = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        found = _UNKNOWN_MACHINE_BYTES
+    with contextlib.suppress(OSError, ValueError):  # no control group, or "max"
+        found = min(found, int(_CONTAINER_LIMIT.read_text()))
+    return found if found > 0 else _UNKNOWN_MACHINE_BYTES
+
+
+def readable(count: float) -> str:
+    """Write a number of bytes with the unit that suits it.
+
+    Examples
+    --------
+    >>> readable(1536), readable(7.2e12)
+    ('1.5 KiB', '6.5 TiB')
+    """
+    units = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
+    for unit in units:
+        if count < 1024 or unit == units[-1]:
+            return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:,.1f} {unit}"
+        count /= 1024
+    raise AssertionError("unreachable")
+
+
+def refuse_oversize(what: str, needed_bytes: float, remedy: str) -> None:
+    """Refuse to build something that would take more than half of this machine's memory.
+
+    Parameters
+    ----------
+    what : str
+        What was given, for the message: "the matrix of dense:1000000".
+    needed_bytes : float
+        An estimate of the memory that building it takes, in bytes.
+    remedy : str
+        What to do instead.
+
+    Raises
+    ------
+    ValueError
+        If `needed_bytes` is above half of `machine_bytes()`.
+    """
+    limit = machine_bytes() / 2
+    if not needed_bytes <= limit:
+        raise ValueError(
+            f"{what} would take about {readable(needed_bytes)} to build; "
+            f"the limit is half of this machine's memory, {readable(limit)}; {remedy}"
+        )

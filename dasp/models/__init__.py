@@ -1,0 +1,81 @@
+"""Model matrices: generated stand-ins for the real classes, named by ``family:parameters``.
+
+`generate` builds one, `families` lists what there is. Each family is a row of a table in the module that
+builds it: `lattice`, `graph`, `system`, `pattern`.
+"""
+
+from __future__ import annotations
+
+import difflib
+
+from scipy.sparse import csr_array
+
+from dasp.models import graph, lattice, pattern, system
+from dasp.models.family import Family
+
+__all__ = ["families", "generate", "is_model"]
+
+_FAMILIES: dict[str, Family] = {
+    family.name: family for module in (lattice, graph, system, pattern) for family in module.FAMILIES
+}
+
+
+def families() -> dict[str, str]:
+    """Name what `generate` can build.
+
+    Returns
+    -------
+    dict of str to str
+        The form of a specification, with optional parameters in brackets, to a one-line summary.
+
+    Examples
+    --------
+    >>> families()["poisson3d:n"]
+    '7-point stencil on n^3 points: pressure, reservoirs, SPD'
+    """
+    return {family.usage: family.summary for family in _FAMILIES.values()}
+
+
+def examples() -> dict[str, str]:
+    """A small specification of every family, by the family's name; each builds in well under a second."""
+    return {family.name: family.example for family in _FAMILIES.values()}
+
+
+def is_model(spec: str) -> bool:
+    """Whether the text names a known family: ``poisson3d:100`` and a bare ``poisson3d`` do."""
+    return spec.partition(":")[0] in _FAMILIES
+
+
+def generate(spec: str, seed: int = 0) -> csr_array:
+    """Build the model matrix of a specification.
+
+    Parameters
+    ----------
+    spec : str
+        ``family:parameter:...``, for example ``poisson3d:100`` or ``rmat:18``; `families` lists them.
+    seed : int
+        Equal specifications and seeds give equal matrices, with one version of NumPy. Stencils draw nothing.
+
+    Returns
+    -------
+    scipy.sparse.csr_array
+        float64, indices sorted and without duplicates, 32-bit indices where they suffice.
+
+    Raises
+    ------
+    ValueError
+        If the family is unknown, a parameter is missing, unreadable or out of range, or if the matrix would
+        take more than half of this machine's memory.
+
+    Examples
+    --------
+    >>> A = generate("poisson2d:3")
+    >>> A.shape, A.nnz
+    ((9, 9), 33)
+    """
+    name, *texts = spec.split(":")
+    if name not in _FAMILIES:
+        near = difflib.get_close_matches(name, _FAMILIES, n=1)
+        remedy = f"did you mean {near[0]}?" if near else f"for example {_FAMILIES['poisson3d'].example}"
+        raise ValueError(f"unknown model {name!r:.60}; the models are {', '.join(_FAMILIES)}; {remedy}")
+    return _FAMILIES[name].generate(texts, seed)
