@@ -77,10 +77,10 @@ def within(names: set[str], package: str) -> set[str]:
 
 
 def may_use_cupy(path: Path) -> bool:
-    """The files that may import CuPy, inside a function."""
+    """The files that may import CuPy, inside a function: the GPU backends, and the benchmarks."""
     relative = path.relative_to(PACKAGE).as_posix()
-    return relative in {"backends/cuda.py", "_source.py"} or bool(
-        re.fullmatch(r"(dense|bench)/(\w*_)?cuda(_\w*)?\.py", relative)
+    return bool(
+        re.fullmatch(r"backends/cuda\.py|_source\.py|dense/(\w*_)?cuda(_\w*)?\.py|bench/\w+\.py", relative)
     )
 
 
@@ -162,16 +162,17 @@ def test_solvers_ask_the_operator() -> None:
         assert not {"plan", "_plan"} & touched, path
 
 
+def builds_a_path_to_kernels(path: Path) -> bool:
+    """Whether a file joins or opens a path whose first step is `kernels`, as in `root / "kernels"`."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    joined = [n.right for n in ast.walk(tree) if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div)]
+    passed = [argument for n in ast.walk(tree) if isinstance(n, ast.Call) for argument in n.args]
+    steps = [n.value for n in (*joined, *passed) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+    return any(step.split("/")[0] == "kernels" for step in steps)
+
+
 def test_only_source_knows_where_the_kernels_are() -> None:
-    for path in MODULES:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        strings = {
-            n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)
-        }
-        if path.name == "_source.py":
-            assert "kernels" in strings
-        else:
-            assert "kernels" not in strings, path
+    assert [path.name for path in MODULES if builds_a_path_to_kernels(path)] == ["_source.py"]
 
 
 @pytest.mark.parametrize("path", CUDA_SOURCES, ids=lambda path: path.relative_to(KERNELS).as_posix())
@@ -211,12 +212,12 @@ print(seconds, tasks, threading.active_count(), *cupy)
 
 
 def test_import_is_quick_and_quiet() -> None:
-    """Under a second (the best of three: the first may have to write bytecode), no new thread, no CuPy."""
+    """No new thread, no CuPy, nothing printed; and under a second, in one of five tries on a busy machine."""
     # OpenBLAS starts its threads when NumPy is imported, which is NumPy's affair: one thread keeps it quiet.
     quiet = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     command = [sys.executable, "-c", IMPORT_DASP]
-    seconds = []
-    for _ in range(3):
+    seconds: list[float] = []
+    while len(seconds) < 5 and min(seconds, default=1.0) >= 1.0:
         answer = subprocess.run(command, cwd=ROOT, env=quiet, capture_output=True, text=True, timeout=120)
         assert answer.returncode == 0, answer.stderr
         assert answer.stderr == ""

@@ -1,0 +1,95 @@
+"""What the documents say is so: code runs, commands and paths exist, versions agree."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import dasp
+from dasp.models import is_model
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def blocks(text: str, language: str) -> list[str]:
+    """The fenced blocks of a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def commands(program: str) -> list[list[str]]:
+    """The words of every README command that runs a program, comments left out."""
+    lines = [
+        shlex.split(line, comments=True) for block in blocks(README, "sh") for line in block.splitlines()
+    ]
+    return [words for words in lines if words and words[0] == program]
+
+
+@pytest.mark.parametrize("source", blocks(README, "python"), ids=["first"])
+def test_the_code_in_the_readme_runs(source: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", source], cwd=ROOT, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    # It ends by printing the plan as a table.
+    assert "rows" in done.stdout
+    assert "entries" in done.stdout
+
+
+def test_the_readme_shows_the_ten_line_path() -> None:
+    (source,) = blocks(README, "python")
+    assert len(source.splitlines()) <= 12
+
+
+@pytest.mark.parametrize("words", commands("make"), ids=" ".join)
+def test_a_make_target_exists(words: list[str]) -> None:
+    # -n prints what would be done, and fails on a target that does not exist.
+    done = subprocess.run([*words, "-n"], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+def test_both_commands_are_named() -> None:
+    assert {"make demo", "make test"} <= {" ".join(words) for words in commands("make")}
+
+
+@pytest.mark.parametrize("words", commands("dasp"), ids=" ".join)
+def test_a_dasp_command_exists(words: list[str]) -> None:
+    command = [sys.executable, "-m", "dasp.cli", words[1], "--help"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert f"dasp {words[1]}" in done.stdout
+    matrices = [word for word in words[2:] if not word.startswith("-")]
+    assert matrices
+    assert all(is_model(word) for word in matrices)
+
+
+def test_the_extras_exist() -> None:
+    named = {extra for words in commands("pip") for extra in re.findall(r"\[(\w+)\]", " ".join(words))}
+    assert "cuda13" in named
+    assert named <= PROJECT["optional-dependencies"].keys()
+
+
+@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md"])
+def test_every_path_exists(document: str) -> None:
+    text = (ROOT / document).read_text(encoding="utf-8")
+    named = re.findall(r"`((?:dasp|kernels|tests|benchmarks|matrices)/[\w/.]*|[A-Z]+\.(?:md|cff))`", text)
+    assert named
+    missing = [path for path in named if not (ROOT / path).exists()]
+    assert not missing
+
+
+def test_the_versions_agree() -> None:
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert re.search(r"^version: (\S+)$", citation, flags=re.MULTILINE)[1] == dasp.__version__
+    assert "10.1145/3581784.3607051" in citation
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    headings = re.findall(r"^## \[(.+?)\]", changes, flags=re.MULTILINE)
+    assert headings[0] in {"Unreleased", dasp.__version__}
