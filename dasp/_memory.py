@@ -8,6 +8,10 @@ _CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
 _UNKNOWN_MACHINE_BYTES = 16 << 30
 
 
+class OversizeError(ValueError):
+    """Something would not fit into this machine's memory, and was not begun."""
+
+
 def machine_bytes() -> int:
     """Memory of the machine or of the container we run in, whichever is less, in bytes."""
     try:
@@ -49,12 +53,12 @@ def refuse_oversize(what: str, needed_bytes: float, remedy: str) -> None:
 
     Raises
     ------
-    ValueError
+    OversizeError
         If `needed_bytes` is above half of `machine_bytes()`.
     """
     limit = machine_bytes() / 2
     if not needed_bytes <= limit:
-        raise ValueError(
+        raise OversizeError(
             f"{what} would take about {readable(needed_bytes)} to build; "
             f"the limit is half of this machine's memory, {readable(limit)}; {remedy}"
         )
