@@ -1,0 +1,393 @@
+"""The CPU ladder: nine ways to multiply two dense matrices, each a step from the one before.
+
+Rungs 1 to 6 are plain Numba loops over contiguous, row-major matrices (anything else is copied first). From
+rung 7 on the innermost product is the micro-kernel of `dasp.dense.goto`, which reads any strides while it
+packs.
+
+Every loop releases the GIL. Only the last rung uses several threads, from a pool of its own: Numba's parallel
+loops end the process when two Python threads enter them under the default threading layer.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from dasp import _threads
+from dasp.dense.goto import LINE, Tile, host_tile, packed_product
+from dasp.dense.ladder import REAL, Kernel, Product
+
+Matrix = NDArray[Any]
+
+# Contraction lets LLVM fuse a product and a sum into one rounding; it changes no other result.
+_compile = functools.partial(njit, nogil=True, cache=True, fastmath={"contract"})
+
+
+@_compile()
+def _dot(a: Matrix, b: Matrix, c: Matrix) -> None:
+    for i in range(a.shape[0]):
+        for j in range(b.shape[1]):
+            for p in range(a.shape[1]):
+                c[i, j] += a[i, p] * b[p, j]
+
+
+@_compile()
+def _edge(a: Matrix, b: Matrix, c: Matrix, rows: int, columns: int) -> None:
+    """The results outside the first `rows` x `columns`, one at a time."""
+    for i in range(a.shape[0]):
+        for j in range(columns if i < rows else 0, b.shape[1]):
+            total = c[i, j]
+            for p in range(a.shape[1]):
+                total += a[i, p] * b[p, j]
+            c[i, j] = total
+
+
+@_compile()
+def _square(a: Matrix, b: Matrix, c: Matrix) -> None:
+    rows, columns = a.shape[0] // 4 * 4, b.shape[1] // 4 * 4
+    for i in range(0, rows, 4):
+        for j in range(0, columns, 4):
+            for p in range(a.shape[1]):
+                for v in range(4):
+                    for w in range(4):
+                        c[i + v, j + w] += a[i + v, p] * b[p, j + w]
+    _edge(a, b, c, rows, columns)
+
+
+@_compile()
+def _registers(a: Matrix, b: Matrix, c: Matrix) -> None:
+    rows, columns = a.shape[0] // 4 * 4, b.shape[1] // 4 * 4
+    zero = a.dtype.type(0)
+    for i in range(0, rows, 4):
+        for j in range(0, columns, 4):
+            c00 = c01 = c02 = c03 = c10 = c11 = c12 = c13 = zero
+            c20 = c21 = c22 = c23 = c30 = c31 = c32 = c33 = zero
+            for p in range(a.shape[1]):
+                a0, a1, a2, a3 = a[i, p], a[i + 1, p], a[i + 2, p], a[i + 3, p]
+                b0, b1, b2, b3 = b[p, j], b[p, j + 1], b[p, j + 2], b[p, j + 3]
+                c00 += a0 * b0
+                c01 += a0 * b1
+                c02 += a0 * b2
+                c03 += a0 * b3
+                c10 += a1 * b0
+                c11 += a1 * b1
+                c12 += a1 * b2
+                c13 += a1 * b3
+                c20 += a2 * b0
+                c21 += a2 * b1
+                c22 += a2 * b2
+                c23 += a2 * b3
+                c30 += a3 * b0
+                c31 += a3 * b1
+                c32 += a3 * b2
+                c33 += a3 * b3
+            c[i, j], c[i, j + 1], c[i, j + 2], c[i, j + 3] = c00, c01, c02, c03
+            c[i + 1, j], c[i + 1, j + 1], c[i + 1, j + 2], c[i + 1, j + 3] = c10, c11, c12, c13
+            c[i + 2, j], c[i + 2, j + 1], c[i + 2, j + 2], c[i + 2, j + 3] = c20, c21, c22, c23
+            c[i + 3, j], c[i + 3, j + 1], c[i + 3, j + 2], c[i + 3, j + 3] = c30, c31, c32, c33
+    _edge(a, b, c, rows, columns)
+
+
+@_compile()
+def _add_row(c: Matrix, a0: float, b: Matrix) -> None:
+    for j in range(b.shape[0]):
+        c[j] += a0 * b[j]
+
+
+@_compile()
+def _add_four_rows(
+    c0: Matrix, c1: Matrix, c2: Matrix, c3: Matrix, a0: float, a1: float, a2: float, a3: float, b: Matrix
+) -> None:
+    """Four rows of C gain a multiple of one row of B: contiguous in j, so LLVM works on whole vectors."""
+    for j in range(b.shape[0]):
+        c0[j] += a0 * b[j]
+        c1[j] += a1 * b[j]
+        c2[j] += a2 * b[j]
+        c3[j] += a3 * b[j]
+
+
+@_compile()
+def _vectorised(a: Matrix, b: Matrix, c: Matrix) -> None:
+    rows = a.shape[0] // 4 * 4
+    for i in range(0, rows, 4):
+        for p in range(a.shape[1]):
+            _add_four_rows(
+                c[i], c[i + 1], c[i + 2], c[i + 3], a[i, p], a[i + 1, p], a[i + 2, p], a[i + 3, p], b[p]
+            )
+    for i in range(rows, a.shape[0]):
+        for p in range(a.shape[1]):
+            _add_row(c[i], a[i, p], b[p])
+
+
+@_compile()
+def _blocked(a: Matrix, b: Matrix, c: Matrix) -> None:
+    rows = a.shape[0] // 4 * 4
+    for p0 in range(0, a.shape[1], 128):
+        for j0 in range(0, b.shape[1], 512):
+            j1 = min(j0 + 512, b.shape[1])
+            for i in range(0, rows, 4):
+                c0, c1, c2, c3 = c[i, j0:j1], c[i + 1, j0:j1], c[i + 2, j0:j1], c[i + 3, j0:j1]
+                for p in range(p0, min(p0 + 128, a.shape[1])):
+                    a0, a1, a2, a3 = a[i, p], a[i + 1, p], a[i + 2, p], a[i + 3, p]
+                    _add_four_rows(c0, c1, c2, c3, a0, a1, a2, a3, b[p, j0:j1])
+            for i in range(rows, a.shape[0]):
+                for p in range(p0, min(p0 + 128, a.shape[1])):
+                    _add_row(c[i, j0:j1], a[i, p], b[p, j0:j1])
+
+
+@_compile()
+def _add_four_by_four(
+    c0: Matrix, c1: Matrix, c2: Matrix, c3: Matrix, a: Matrix, b0: Matrix, b1: Matrix, b2: Matrix, b3: Matrix
+) -> None:
+    """Four rows of C gain multiples of four rows of B: a quarter of the loads and stores of C."""
+    a00, a01, a02, a03 = a[0, 0], a[0, 1], a[0, 2], a[0, 3]
+    a10, a11, a12, a13 = a[1, 0], a[1, 1], a[1, 2], a[1, 3]
+    a20, a21, a22, a23 = a[2, 0], a[2, 1], a[2, 2], a[2, 3]
+    a30, a31, a32, a33 = a[3, 0], a[3, 1], a[3, 2], a[3, 3]
+    for j in range(b0.shape[0]):
+        c0[j] = c0[j] + a00 * b0[j] + a10 * b1[j] + a20 * b2[j] + a30 * b3[j]
+        c1[j] = c1[j] + a01 * b0[j] + a11 * b1[j] + a21 * b2[j] + a31 * b3[j]
+        c2[j] = c2[j] + a02 * b0[j] + a12 * b1[j] + a22 * b2[j] + a32 * b3[j]
+        c3[j] = c3[j] + a03 * b0[j] + a13 * b1[j] + a23 * b2[j] + a33 * b3[j]
+
+
+@_compile()
+def _packed(a: Matrix, b: Matrix, c: Matrix) -> None:
+    block = np.empty((128, 512), a.dtype)
+    panel = np.empty((128, 4), a.dtype)
+    rows = a.shape[0] // 4 * 4
+    for p0 in range(0, a.shape[1], 128):
+        depth = min(128, a.shape[1] - p0)
+        for j0 in range(0, b.shape[1], 512):
+            width = min(512, b.shape[1] - j0)
+            for p in range(depth):
+                for j in range(width):
+                    block[p, j] = b[p0 + p, j0 + j]
+            for i in range(0, rows, 4):
+                for v in range(4):
+                    for p in range(depth):
+                        panel[p, v] = a[i + v, p0 + p]
+                _add_panel(c[i : i + 4, j0 : j0 + width], panel[:depth], block[:depth, :width])
+            for i in range(rows, a.shape[0]):
+                for p in range(depth):
+                    _add_row(c[i, j0 : j0 + width], a[i, p0 + p], block[p, :width])
+
+
+@_compile()
+def _add_panel(c: Matrix, panel: Matrix, block: Matrix) -> None:
+    whole = panel.shape[0] // 4 * 4
+    for p in range(0, whole, 4):
+        _add_four_by_four(
+            c[0], c[1], c[2], c[3], panel[p : p + 4], block[p], block[p + 1], block[p + 2], block[p + 3]
+        )
+    for p in range(whole, panel.shape[0]):
+        _add_four_rows(c[0], c[1], c[2], c[3], panel[p, 0], panel[p, 1], panel[p, 2], panel[p, 3], block[p])
+
+
+Loops = Callable[[Matrix, Matrix, Matrix], None]
+
+
+def _finish(product: Product, sums: Matrix) -> None:
+    """Out = alpha sums + beta c, for rungs that compute the plain product only."""
+    if product.alpha != 1:
+        sums *= sums.dtype.type(product.alpha)
+    if product.c is not None:
+        sums += product.c.dtype.type(product.beta) * product.c
+    product.out[...] = sums
+
+
+def _run_loops(loops: Loops, product: Product) -> None:
+    """A rung of plain loops: contiguous row-major copies in, a fresh sum of products out."""
+    m, n, _ = product.sizes
+    sums = np.zeros((m, n), product.a.dtype)
+    loops(np.ascontiguousarray(product.a), np.ascontiguousarray(product.b), sums)
+    _finish(product, sums)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How one packed rung runs: its micro-tile, its blocks in elements, and how its buffers lie.
+
+    `height` rows of A, `depth` columns of A and rows of B, and `width` columns of B are packed at a time.
+    """
+
+    tile: Tile
+    height: int
+    depth: int
+    width: int
+    vectors: bool
+    alignment: int  # bytes past a cache line at which the packed buffers start
+
+
+@functools.cache
+def _setting(rung: str, dtype: str) -> Setting:
+    tile = host_tile(np.dtype(dtype))
+    depth = 1536 // np.dtype(dtype).itemsize  # a row of packed A: 1.5 KiB, so that a panel is half of 32 KiB
+    if rung == "wide":
+        return Setting(Tile(4, 2, tile.lanes), 64, depth // 2, 8 * tile.columns, vectors=False, alignment=16)
+    if rung == "aligned":
+        return Setting(tile, 16 * tile.rows, depth, 12 * tile.columns, vectors=True, alignment=0)
+    return Setting(tile, 340 * tile.rows, depth, 12 * tile.columns, vectors=True, alignment=0)
+
+
+_buffers = threading.local()
+
+
+def _workspace(setting: Setting, m: int, n: int, dtype: np.dtype[Any]) -> tuple[int, int, int]:
+    """Addresses of the packed A, the packed B and a spare tile, in memory that this thread keeps for its next
+    call."""
+    tile = setting.tile
+    tall = -(-min(m, setting.height) // tile.rows) * tile.rows * setting.depth
+    wide = -(-min(n, setting.width) // tile.columns) * tile.columns * setting.depth
+    sizes = [-(-count * dtype.itemsize // LINE) * LINE for count in (tall, wide, tile.rows * tile.columns)]
+    held = getattr(_buffers, "held", None)
+    if held is None or held.nbytes < sum(sizes) + 2 * LINE:
+        held = _buffers.held = np.zeros(sum(sizes) + 2 * LINE, np.uint8)
+    start = -(-held.ctypes.data // LINE) * LINE + setting.alignment
+    return start, start + sizes[0], start + sizes[0] + sizes[1]
+
+
+def _multiply_part(setting: Setting, product: Product) -> None:
+    """One thread's product; `out` has unit columns."""
+    a, b, out = product.a, product.b, product.out
+    m, n, k = product.sizes
+    real = out.dtype.type
+    if product.c is not None and product.c is not product.out:
+        out[...] = product.c
+    beta = 0.0 if product.c is None else product.beta
+    packed_product(out.itemsize, setting.tile, setting.depth, setting.vectors)(
+        m,
+        n,
+        k,
+        (a.ctypes.data, *a.strides),
+        (b.ctypes.data, *b.strides),
+        (out.ctypes.data, out.strides[0]),
+        real(product.alpha),
+        real(beta),
+        _workspace(setting, m, n, out.dtype),
+        setting.height,
+        setting.width,
+    )
+
+
+def _run_packed(rung: str, product: Product, most_threads: int) -> None:
+    """A packed rung: turned over if C runs down its columns, through a copy if it runs along neither."""
+    out, c = product.out, product.c
+    size = out.itemsize
+    if out.strides[1] != size and out.strides[0] == size:
+        turned = None if c is None else (out.T if c is out else c.T)
+        flipped = Product(product.b.T, product.a.T, turned, out.T, product.alpha, product.beta)
+        if c is out:
+            flipped = replace(flipped, c=flipped.out)
+        return _run_packed(rung, flipped, most_threads)
+    if out.strides[1] != size:
+        straight = np.empty(out.shape, out.dtype)
+        _run_packed(rung, replace(product, out=straight), most_threads)
+        out[...] = straight
+        return None
+    setting = _setting(rung, out.dtype.name)
+    parts = _parts(product, setting.tile, most_threads)
+    if len(parts) == 1:
+        _multiply_part(setting, product)
+    else:
+        _threads.run([functools.partial(_multiply_part, setting, part) for part in parts])
+    return None
+
+
+def _parts(product: Product, tile: Tile, most: int) -> list[Product]:
+    """Cut C into one rectangle per thread, as square as the sizes allow, at multiples of the tile."""
+    m, n, k = product.sizes
+    count = max(1, min(most, m * n * k // SERIAL_WORK))
+    shapes = [(rows, count // rows) for rows in range(1, count + 1) if count % rows == 0]
+    rows, columns = min(shapes, key=lambda shape: m / shape[0] * k + n / shape[1] * k)
+    down, across = _cuts(m, rows, tile.rows), _cuts(n, columns, tile.columns)
+    return [_part(product, i, j) for i in down for j in across]
+
+
+def _cuts(length: int, count: int, step: int) -> list[slice]:
+    """At most `count` slices of nearly equal length, all but the last a multiple of `step`."""
+    share = -(-length // (count * step)) * step
+    return [slice(start, min(start + share, length)) for start in range(0, length, share)]
+
+
+def _part(product: Product, rows: slice, columns: slice) -> Product:
+    out = product.out[rows, columns]
+    c = product.c
+    if c is not None:
+        c = out if c is product.out else c[rows, columns]
+    return replace(product, a=product.a[rows], b=product.b[:, columns], c=c, out=out)
+
+
+# Below this many multiply-adds a thread, waking a second one costs more than it saves.
+SERIAL_WORK = 128**3
+
+
+def _rung(name: str, summary: str, loops: Loops) -> Kernel:
+    return Kernel(name, summary, REAL, run=functools.partial(_run_loops, loops))
+
+
+def _run_wide(product: Product) -> None:
+    m, n, _ = product.sizes
+    sums = np.empty((m, n), product.a.dtype)
+    _run_packed("wide", Product(product.a, product.b, None, sums, 1.0, 0.0), 1)
+    _finish(product, sums)
+
+
+def _run_aligned(product: Product) -> None:
+    _run_packed("aligned", product, 1)
+
+
+def _run_goto(product: Product) -> None:
+    _run_packed("goto", product, _threads.get_num_threads())
+
+
+LADDER: tuple[Kernel, ...] = (
+    _rung("dot", "One dot product of a row of A and a column of B per result, summed in memory.", _dot),
+    _rung("square", "4 x 4 results at a time: each element of A and B that is loaded serves four.", _square),
+    _rung("registers", "The 16 sums in registers: C is written once, not k times.", _registers),
+    _rung(
+        "vectorised",
+        "Four rows of C gain multiples of a row of B: contiguous, so whole vectors.",
+        _vectorised,
+    ),
+    _rung("blocked", "128 x 512 blocks of B stay in the second-level cache.", _blocked),
+    _rung(
+        "packed",
+        "Blocks of A and B are copied to lie in a row; four rows of B for each pass over C.",
+        _packed,
+    ),
+    Kernel(
+        "wide",
+        "A 4 x 2-vector micro-kernel at the host's full vector width, sums in registers.",
+        REAL,
+        run=_run_wide,
+    ),
+    Kernel(
+        "aligned",
+        "The largest micro-tile the registers hold, cache-line aligned panels, packing by vectors.",
+        REAL,
+        run=_run_aligned,
+    ),
+    Kernel("goto", "GEPP and GEBP: panels for three levels of cache, several threads.", REAL, run=_run_goto),
+)
+
+
+def run_vendor(product: Product) -> None:
+    """The product by NumPy, which calls the BLAS that it was built with."""
+    sums = np.matmul(product.a, product.b)
+    _finish(product, sums)
+
+
+def choose(dtype: str, m: int, n: int, k: int) -> tuple[str, str]:
+    """The kernel for C (m, n) with dot products of length k, and why, in words."""
+    return (
+        "goto",
+        f"the last rung is the fastest at every size on a CPU ({_threads.get_num_threads()} threads at most)",
+    )
