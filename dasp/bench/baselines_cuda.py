@@ -1,0 +1,389 @@
+"""Baselines on the GPU: every cuSPARSE product, with persistent descriptors, and CuPy's `A @ x`.
+
+Settings: CSR ALG1 and ALG2, each without and with `cusparseSpMV_preprocess` (`_pre`); sliced ELL with
+slices of 32 rows in the caller's order; SpMVOp ALG1 and ALG2 where the loaded cuSPARSE has them. `cupy` is
+what a user of CuPy gets: descriptors and workspace anew at every product, so its time contains the cost of
+the calls.
+
+`python -m dasp.bench.baselines_cuda` verifies each of them on this machine's GPU and prints their times.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from ctypes import byref, c_double, c_float, c_size_t, c_void_p
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dasp.bench.candidate import Candidate, Field, Missing
+from dasp.bench.cusparse import (
+    NON_TRANSPOSE,
+    SPMV_CSR_ALG1,
+    SPMV_CSR_ALG2,
+    SPMV_SELL_ALG1,
+    SPMVOP_ALG1,
+    SPMVOP_ALG2,
+    VALUE_TYPES,
+    CuSparse,
+    load,
+)
+
+CSR_SETTINGS = {
+    "cusparse_alg1": (SPMV_CSR_ALG1, False),
+    "cusparse_alg2": (SPMV_CSR_ALG2, False),
+    "cusparse_alg1_pre": (SPMV_CSR_ALG1, True),
+    "cusparse_alg2_pre": (SPMV_CSR_ALG2, True),
+}
+SPMVOP_SETTINGS = {"cusparse_spmvop1": SPMVOP_ALG1, "cusparse_spmvop2": SPMVOP_ALG2}
+NAMES = (*CSR_SETTINGS, "cusparse_sell", *SPMVOP_SETTINGS, "cupy")
+"""The GPU's baselines, as `--baselines` and the columns name them."""
+
+SLICE_HEIGHT = 32
+SLICE_LIMIT = 4
+"""Sliced ELL is left out where it would store more than four slots an entry."""
+
+POISON = 2.5e37
+"""What y holds before a baseline is verified; finite, because SpMVOp may read y and multiply it by 0."""
+
+INDEX_LIMIT = 2**31
+
+
+class Device:
+    """One CSR matrix and its vectors on the GPU, shared by all settings.
+
+    Parameters
+    ----------
+    csr : scipy.sparse CSR matrix or array
+        Shape (m, n), float64 or float32, fewer than 2^31 entries.
+    x : cupy.ndarray
+        Shape (n,), same dtype.
+    """
+
+    def __init__(self, csr: Any, x: Any) -> None:
+        """Copy the matrix to the current GPU."""
+        import cupy
+
+        if csr.nnz >= INDEX_LIMIT:
+            raise RuntimeError(
+                f"the matrix has {csr.nnz} entries; fewer than 2^31 are needed by the baselines"
+            )
+        self.shape = (int(csr.shape[0]), int(csr.shape[1]))
+        self.data = cupy.asarray(csr.data)
+        self.indices = cupy.asarray(csr.indices.astype(np.int32, copy=False))
+        self.indptr = cupy.asarray(csr.indptr.astype(np.int32, copy=False))
+        self.x = x
+        self.y = cupy.empty(self.shape[0], dtype=csr.dtype)
+        real = c_double if csr.dtype == np.float64 else c_float
+        self.one, self.zero = real(1.0), real(0.0)
+        self.kind = VALUE_TYPES[np.dtype(csr.dtype)]
+
+    def poison(self) -> None:
+        """Overwrite y."""
+        self.y.fill(POISON)
+
+
+class Descriptors:
+    """The cuSPARSE objects of one setting, destroyed in reverse order."""
+
+    def __init__(self, library: CuSparse) -> None:
+        """Hold nothing yet."""
+        self.library = library
+        self._made: list[tuple[str, c_void_p]] = []
+
+    def keep(self, destroy: str, made: c_void_p) -> c_void_p:
+        """Remember to destroy `made` with the function named `destroy`."""
+        self._made.append((destroy, made))
+        return made
+
+    def close(self) -> None:
+        """Destroy everything."""
+        while self._made:
+            self.library.call(*self._made.pop())
+
+
+def synchronize() -> None:
+    """Wait until the current stream has finished."""
+    import cupy
+
+    cupy.cuda.get_current_stream().synchronize()
+
+
+def _enqueuing(library: CuSparse, name: str, arguments: tuple[Any, ...]) -> Callable[[], None]:
+    """A run that calls one cuSPARSE function on CuPy's current stream."""
+    import cupy
+
+    def run() -> None:
+        library.set_stream(cupy.cuda.get_current_stream().ptr)
+        library.call(name, *arguments)
+
+    return run
+
+
+def spmv_candidate(
+    name: str,
+    library: CuSparse,
+    device: Device,
+    matrix: Callable[[], c_void_p],
+    algorithm: int,
+    prepare: bool,
+) -> Candidate:
+    """A product through cusparseSpMV.
+
+    Parameters
+    ----------
+    name : str
+        The setting's name.
+    library, device
+        The loaded cuSPARSE, and the vectors on the GPU.
+    matrix : callable
+        Makes the matrix descriptor; each setting has its own, because preprocessing leaves its analysis in it.
+    algorithm : int
+        A cusparseSpMVAlg_t.
+    prepare : bool
+        Whether cusparseSpMV_preprocess is called.
+    """
+    import cupy
+
+    started = time.perf_counter()
+    held = Descriptors(library)
+    try:
+        library.set_stream(cupy.cuda.get_current_stream().ptr)
+        arguments = (
+            library.handle,
+            NON_TRANSPOSE,
+            byref(device.one),
+            held.keep("cusparseDestroySpMat", matrix()),
+            held.keep("cusparseDestroyDnVec", library.vector(device.x)),
+            byref(device.zero),
+            held.keep("cusparseDestroyDnVec", library.vector(device.y)),
+            device.kind,
+            algorithm,
+        )
+        size = c_size_t()
+        library.call("cusparseSpMV_bufferSize", *arguments, byref(size))
+        workspace = cupy.empty(max(size.value, 1), dtype=cupy.uint8)
+        if prepare:
+            library.call("cusparseSpMV_preprocess", *arguments, workspace.data.ptr)
+        synchronize()
+    except RuntimeError:
+        held.close()
+        raise
+    return Candidate(
+        name,
+        _enqueuing(library, "cusparseSpMV", (*arguments, workspace.data.ptr)),
+        lambda: device.y,
+        device.poison,
+        setup_ms=1e3 * (time.perf_counter() - started),
+        close=held.close,
+        owned=(device, workspace, held, arguments, matrix),
+    )
+
+
+def spmvop_candidate(name: str, library: CuSparse, device: Device, algorithm: int) -> Candidate:
+    """A product through cusparseSpMVOp, which plans (and compiles) for one matrix."""
+    import cupy
+
+    if not library.has_spmvop:
+        raise RuntimeError(f"not available in cuSPARSE {library.version_text}; 12.8.1 to 12.9 is needed")
+    started = time.perf_counter()
+    held = Descriptors(library)
+    try:
+        library.set_stream(cupy.cuda.get_current_stream().ptr)
+        matrix = held.keep(
+            "cusparseDestroySpMat",
+            library.matrix_csr(device.shape, device.data, device.indices, device.indptr),
+        )
+        x = held.keep("cusparseDestroyDnVec", library.vector(device.x))
+        y = held.keep("cusparseDestroyDnVec", library.vector(device.y))
+        arguments = (NON_TRANSPOSE, matrix, x, y, y, device.kind, algorithm)
+        size = c_size_t()
+        library.call("cusparseSpMVOp_bufferSize", library.handle, *arguments, byref(size))
+        workspace = cupy.empty(max(size.value, 1), dtype=cupy.uint8)
+        description, plan = c_void_p(), c_void_p()
+        place = workspace.data.ptr
+        library.call("cusparseSpMVOp_createDescr", library.handle, byref(description), *arguments, place)
+        held.keep("cusparseSpMVOp_destroyDescr", description)
+        library.call("cusparseSpMVOp_createPlan", library.handle, description, byref(plan), None, 0)
+        held.keep("cusparseSpMVOp_destroyPlan", plan)
+        synchronize()
+    except RuntimeError:
+        held.close()
+        raise
+    scalars = (byref(device.one), byref(device.zero))
+    return Candidate(
+        name,
+        _enqueuing(library, "cusparseSpMVOp", (library.handle, plan, *scalars, x, y, y)),
+        lambda: device.y,
+        device.poison,
+        setup_ms=1e3 * (time.perf_counter() - started),
+        close=held.close,
+        owned=(device, workspace, held, scalars),
+    )
+
+
+def sliced_ell(
+    csr: Any, height: int = SLICE_HEIGHT
+) -> tuple[NDArray[Any], NDArray[np.int32], NDArray[np.int32]]:
+    """Store a CSR matrix as sliced ELL in the caller's row order.
+
+    Parameters
+    ----------
+    csr : scipy.sparse CSR matrix or array
+        Shape (m, n).
+    height : int
+        Rows of a slice. The last slice is as high as the others.
+
+    Returns
+    -------
+    values, columns : numpy.ndarray
+        One slot after another down a column of the slice; a pad has value 0 and column -1.
+    offsets : numpy.ndarray
+        Shape (ceil(m / height) + 1,), int32: where each slice begins.
+
+    Raises
+    ------
+    RuntimeError
+        If the slots are more than `SLICE_LIMIT` an entry, or 2^31 or more.
+    """
+    rows = csr.shape[0]
+    lengths = np.diff(csr.indptr)
+    slices = -(-rows // height)
+    padded = np.zeros(slices * height, dtype=np.int64)
+    padded[:rows] = lengths
+    widths = padded.reshape(slices, height).max(axis=1, initial=0)
+    offsets = np.concatenate([[0], np.cumsum(widths * height)])
+    slots = int(offsets[-1])
+    if slots > SLICE_LIMIT * max(csr.nnz, 1) or slots >= INDEX_LIMIT:
+        raise RuntimeError(f"{slots} slots for {csr.nnz} entries; at most {SLICE_LIMIT} an entry are tried")
+    row = np.repeat(np.arange(rows), lengths)
+    place = np.arange(csr.nnz) - csr.indptr[row]
+    place = offsets[row // height] + place * height + row % height
+    values = np.zeros(slots, dtype=csr.dtype)
+    columns = np.full(slots, -1, dtype=np.int32)
+    values[place] = csr.data
+    columns[place] = csr.indices
+    return values, columns, offsets.astype(np.int32)
+
+
+def sell_candidate(library: CuSparse, device: Device, csr: Any) -> Candidate:
+    """A product on cuSPARSE's sliced ELL format; the conversion counts as setup."""
+    import cupy
+
+    started = time.perf_counter()
+    data, indices, offsets = (cupy.asarray(part) for part in sliced_ell(csr))
+    converted_ms = 1e3 * (time.perf_counter() - started)
+
+    def matrix() -> c_void_p:
+        return library.matrix_sell(device.shape, int(csr.nnz), SLICE_HEIGHT, data, indices, offsets)
+
+    made = spmv_candidate("cusparse_sell", library, device, matrix, SPMV_SELL_ALG1, prepare=False)
+    made.setup_ms += converted_ms
+    return made
+
+
+def cupy_candidate(device: Device) -> Candidate:
+    """CuPy's `A @ x`, with call overhead."""
+    from cupyx.scipy.sparse import csr_matrix
+
+    matrix = csr_matrix((device.data, device.indices, device.indptr), shape=device.shape)
+    held: list[Any] = []
+
+    def run() -> None:
+        held[:] = [matrix @ device.x]
+
+    return Candidate("cupy", run, lambda: held[0], held.clear, capturable=False, owned=device)
+
+
+def _make(name: str, library: CuSparse, device: Device, csr: Any) -> Candidate:
+    """The candidate of one setting."""
+    if name == "cupy":
+        return cupy_candidate(device)
+    if name == "cusparse_sell":
+        return sell_candidate(library, device, csr)
+    if name in SPMVOP_SETTINGS:
+        return spmvop_candidate(name, library, device, SPMVOP_SETTINGS[name])
+    algorithm, prepare = CSR_SETTINGS[name]
+
+    def matrix() -> c_void_p:
+        return library.matrix_csr(device.shape, device.data, device.indices, device.indptr)
+
+    return spmv_candidate(name, library, device, matrix, algorithm, prepare)
+
+
+def build(csr: Any, x: Any, *, names: Collection[str] = NAMES) -> Field:
+    """Make the GPU's baselines of one matrix.
+
+    Parameters
+    ----------
+    csr : scipy.sparse CSR matrix or array
+        Shape (m, n), on the host, float64 or float32.
+    x : cupy.ndarray
+        Shape (n,), same dtype.
+    names : collection of str
+        Which settings, of `NAMES`.
+
+    Returns
+    -------
+    Field
+        Those that run, and those that do not with the reason.
+    """
+    made = Field()
+    wanted = [name for name in NAMES if name in names]
+    try:
+        library, device = load(), Device(csr, x)
+    except RuntimeError as error:
+        made.missing.extend(Missing(name, str(error)) for name in wanted)
+        return made
+    for name in wanted:
+        try:
+            made.candidates.append(_make(name, library, device, csr))
+        except (RuntimeError, ValueError, MemoryError) as error:  # CuPy's CUDA errors are RuntimeErrors
+            made.missing.append(Missing(name, str(error)))
+    return made
+
+
+def self_check() -> int:
+    """Verify every baseline on this machine's GPU against long double; print versions and times."""
+    import cupy
+    import scipy.sparse
+
+    from dasp.bench.timing_cuda import time_cuda
+    from dasp.bench.verify import check_rows, reference_product
+
+    rng = np.random.default_rng(0)
+    heavy = scipy.sparse.random_array((40, 30_000), density=0.2, rng=rng)
+    light = scipy.sparse.random_array((50_000, 30_000), density=5e-4, rng=rng)
+    csr = scipy.sparse.csr_array(scipy.sparse.vstack([light, heavy, scipy.sparse.csr_array((7, 30_000))]))
+    library = load()
+    print(f"cuSPARSE {library.version_text}, CuPy {cupy.__version__}, {csr.shape}, {csr.nnz} entries")
+    wrong = 0
+    for dtype in (np.float64, np.float32):
+        matrix = csr.astype(dtype)
+        x = rng.standard_normal(matrix.shape[1]).astype(dtype)
+        reference = reference_product(matrix.data, matrix.indices, matrix.indptr, x)
+        made = build(matrix, cupy.asarray(x))
+        for candidate in made.candidates:
+            candidate.poison()
+            candidate.run()
+            checked = check_rows(cupy.asnumpy(candidate.result()), reference)
+            wrong += not checked.passed
+            timing = time_cuda([candidate])[candidate.name]
+            verdict = "right" if checked.passed else f"WRONG in {checked.rows_failed} rows"
+            print(
+                f"{np.dtype(dtype).name} {candidate.name:20} {timing.best_us:8.2f} us hot "
+                f"{timing.cold_us:8.2f} us cold ({timing.method}), setup {candidate.setup_ms:.2f} ms, {verdict}, worst {checked.worst:.3f}"
+            )
+            with suppress(RuntimeError):
+                candidate.close()
+        for missing in made.missing:
+            print(f"{np.dtype(dtype).name} {missing.name:20} {missing.reason}")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(self_check())

@@ -1,0 +1,252 @@
+"""The machine a product is timed on: its arrays, its cache, its copy bandwidth, its baselines and its clock.
+
+`HostDevice` and `CudaDevice` answer the same questions, so that `sparse.measure` is one story for both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dasp import _threads
+from dasp.bench import machine
+from dasp.bench.candidate import Candidate, Field
+from dasp.bench.timing import Timing
+
+
+class BenchDevice(Protocol):
+    """What `sparse.measure` asks of a machine."""
+
+    kind: str
+    """`cpu` or `cuda`, as SpMatrix takes it."""
+    statistic: str
+    """Which of a timing's figures is compared: `median` or `best`."""
+    baseline_names: tuple[str, ...]
+    everyday: str
+    """The baseline that a user has today: `scipy` or `cupy`."""
+
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes of the last cache before memory."""
+        ...
+
+    @property
+    def bandwidth(self) -> float:
+        """Measured copy bandwidth, bytes read and written per second."""
+        ...
+
+    def columns(self) -> dict[str, str]:
+        """What the result file says about the machine."""
+        ...
+
+    def vector(self, values: NDArray[Any]) -> Any:
+        """A copy of a host vector on the device."""
+        ...
+
+    def fetch(self, values: Any) -> NDArray[Any]:
+        """A copy of a device vector on the host."""
+        ...
+
+    def synchronize(self) -> None:
+        """Wait until the device is idle."""
+        ...
+
+    def baselines(self, csr: Any, x: Any, names: Collection[str]) -> Field:
+        """The baselines of one matrix."""
+        ...
+
+    def time(self, candidates: Sequence[Candidate], samples: int | None) -> dict[str, Timing]:
+        """Time candidates."""
+        ...
+
+
+class HostDevice:
+    """The host's cores.
+
+    Parameters
+    ----------
+    threads : int, optional
+        Threads for us and for every baseline that can use them; every core by default.
+    bandwidth : float, optional
+        Bytes per second, instead of measuring it.
+    seconds : float
+        Time for the samples of each candidate.
+    """
+
+    kind = "cpu"
+    statistic = "median"
+    everyday = "scipy"
+
+    def __init__(
+        self, threads: int | None = None, *, bandwidth: float | None = None, seconds: float = 0.6
+    ) -> None:
+        """Set the number of threads."""
+        import numba
+
+        from dasp.bench.baselines_cpu import NAMES
+
+        limit = numba.get_num_threads()
+        if threads is not None and not 1 <= threads <= limit:
+            raise ValueError(f"{threads} threads were asked for; 1 to {limit} are available")
+        self.threads = threads or limit
+        numba.set_num_threads(self.threads)
+        _threads.set_num_threads(self.threads)
+        self.baseline_names: tuple[str, ...] = NAMES
+        self._bandwidth = bandwidth
+        self._seconds = seconds
+
+    @cached_property
+    def cache_bytes(self) -> int:
+        """Bytes of the last-level cache."""
+        return machine.last_level_cache_bytes()
+
+    @cached_property
+    def bandwidth(self) -> float:
+        """Measured copy bandwidth of all threads."""
+        from dasp.bench.roofline import host_copy_bandwidth
+
+        return self._bandwidth or host_copy_bandwidth(self.threads)
+
+    def columns(self) -> dict[str, str]:
+        """Processor, threads, libraries, commit."""
+        return machine.host_columns(self.threads)
+
+    def vector(self, values: NDArray[Any]) -> NDArray[Any]:
+        """The vector itself."""
+        return np.ascontiguousarray(values)
+
+    def fetch(self, values: Any) -> NDArray[Any]:
+        """The vector itself."""
+        return np.asarray(values)
+
+    def synchronize(self) -> None:
+        """Nothing to wait for: host products return when they are done."""
+
+    def baselines(self, csr: Any, x: Any, names: Collection[str]) -> Field:
+        """SciPy, numba and MKL."""
+        from dasp.bench.baselines_cpu import build
+
+        return build(csr, x, names=names, threads=self.threads)
+
+    def time(self, candidates: Sequence[Candidate], samples: int | None) -> dict[str, Timing]:
+        """Wall clock, in rounds."""
+        from dasp.bench.timing import time_host
+
+        return time_host(candidates, seconds=self._seconds, samples=samples)
+
+
+class CudaDevice:
+    """The current GPU.
+
+    Parameters
+    ----------
+    bandwidth : float, optional
+        Bytes per second, instead of measuring it.
+
+    Raises
+    ------
+    RuntimeError
+        If CuPy is not installed, or there is no GPU that works.
+    """
+
+    kind = "cuda"
+    statistic = "best"
+    everyday = "cupy"
+
+    def __init__(self, *, bandwidth: float | None = None) -> None:
+        """Look for a GPU."""
+        try:
+            import cupy
+
+            count = int(cupy.cuda.runtime.getDeviceCount())
+        except (ImportError, RuntimeError) as error:
+            raise RuntimeError(f"no GPU can be used ({error}); pass --device cpu") from error
+        if count == 0:
+            raise RuntimeError("no GPU was found; pass --device cpu")
+        from dasp.bench.baselines_cuda import NAMES
+
+        self.baseline_names: tuple[str, ...] = NAMES
+        self._bandwidth = bandwidth
+
+    @cached_property
+    def cache_bytes(self) -> int:
+        """Bytes of the L2."""
+        import cupy
+
+        return int(cupy.cuda.Device().attributes["L2CacheSize"])
+
+    @cached_property
+    def bandwidth(self) -> float:
+        """Measured device-to-device copy bandwidth."""
+        from dasp.bench.roofline import cuda_copy_bandwidth
+
+        return self._bandwidth or cuda_copy_bandwidth()
+
+    def columns(self) -> dict[str, str]:
+        """GPU, driver, CUDA, libraries, commit."""
+        from dasp.bench import cusparse
+
+        try:
+            version = cusparse.load().version_text
+        except RuntimeError:
+            version = ""
+        return machine.cuda_columns(version)
+
+    def vector(self, values: NDArray[Any]) -> Any:
+        """A copy on the GPU."""
+        import cupy
+
+        return cupy.asarray(values)
+
+    def fetch(self, values: Any) -> NDArray[Any]:
+        """A copy on the host, after the device has finished."""
+        import cupy
+
+        self.synchronize()
+        return np.asarray(cupy.asnumpy(values))
+
+    def synchronize(self) -> None:
+        """Wait for every stream."""
+        import cupy
+
+        cupy.cuda.Device().synchronize()
+
+    def baselines(self, csr: Any, x: Any, names: Collection[str]) -> Field:
+        """CuSPARSE's settings, and CuPy."""
+        from dasp.bench.baselines_cuda import build
+
+        return build(csr, x, names=names)
+
+    def time(self, candidates: Sequence[Candidate], samples: int | None) -> dict[str, Timing]:
+        """CUDA graphs hot, single products cold."""
+        from dasp.bench.timing_cuda import time_cuda
+
+        return time_cuda(candidates, samples=samples)
+
+
+def open_device(
+    name: str, *, threads: int | None = None, seconds: float = 0.6, bandwidth: float | None = None
+) -> BenchDevice:
+    """The device of `--device auto|cpu|cuda`; `auto` takes the GPU where one works.
+
+    Raises
+    ------
+    RuntimeError
+        If `cuda` is asked for and no GPU works.
+    ValueError
+        If the name is none of the three.
+    """
+    if name == "cpu":
+        return HostDevice(threads, bandwidth=bandwidth, seconds=seconds)
+    if name == "cuda":
+        return CudaDevice(bandwidth=bandwidth)
+    if name != "auto":
+        raise ValueError(f"the device is {name!r}; auto, cpu or cuda is needed")
+    try:
+        return CudaDevice(bandwidth=bandwidth)
+    except RuntimeError:
+        return HostDevice(threads, bandwidth=bandwidth, seconds=seconds)

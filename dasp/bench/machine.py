@@ -1,0 +1,155 @@
+"""Where a benchmark ran: processor, libraries and commit, as columns of the result file."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+from pathlib import Path
+
+CACHE_FOLDER = Path("/sys/devices/system/cpu/cpu0/cache")
+
+
+def cpu_name() -> str:
+    """The processor's name, from /proc/cpuinfo where there is one."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def last_level_cache_bytes(folder: Path = CACHE_FOLDER) -> int:
+    """Bytes of the last-level cache of the first core; 32 MiB where the system does not say.
+
+    Parameters
+    ----------
+    folder : pathlib.Path
+        The sysfs folder with one `index*` folder per cache.
+    """
+    found: dict[int, int] = {}
+    for index in sorted(folder.glob("index*")):
+        try:
+            level = int((index / "level").read_text())
+            size = (index / "size").read_text().strip()
+            kind = (index / "type").read_text().strip()
+        except (OSError, ValueError):
+            continue
+        if kind != "Instruction":
+            found[level] = parse_size(size)
+    return found[max(found)] if found else 32 << 20
+
+
+def parse_size(text: str) -> int:
+    """Bytes of a size as sysfs writes it: `36608K`, `32M`, `512`.
+
+    Examples
+    --------
+    >>> parse_size("36608K")
+    37486592
+    """
+    factors = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+    if text[-1:] in factors:
+        return int(text[:-1]) * factors[text[-1]]
+    return int(text)
+
+
+def commit() -> str:
+    """The commit of the source tree, with `+` for uncommitted changes to tracked files.
+
+    The environment variable DASP_COMMIT overrides it, for a copy of the tree without its history; outside a
+    checkout it is the version of the installed package.
+    """
+    if given := os.environ.get("DASP_COMMIT"):
+        return given
+    root = Path(__file__).resolve().parents[2]
+    if (root / ".git").exists():
+        head = _git(root, "rev-parse", "--short=12", "HEAD")
+        if head:
+            return head + ("+" if _git(root, "status", "--porcelain", "--untracked-files=no") else "")
+    return package_version("dasp-spmv")
+
+
+def _git(root: Path, *arguments: str) -> str:
+    """What git prints in `root`, or nothing where it fails."""
+    try:
+        done = subprocess.run(
+            ["git", *arguments], cwd=root, capture_output=True, text=True, timeout=20, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip()
+
+
+def package_version(name: str) -> str:
+    """The version of an installed distribution, or an empty string."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def host_columns(threads: int) -> dict[str, str]:
+    """Machine columns of a run on the host."""
+    return {
+        "machine": cpu_name(),
+        "threads": str(threads),
+        **_library_columns(),
+    }
+
+
+def cuda_columns(cusparse_version: str) -> dict[str, str]:
+    """Machine columns of a run on the current GPU."""
+    import cupy
+
+    properties = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)
+    name = properties["name"]
+    return {
+        "machine": name.decode() if isinstance(name, bytes) else str(name),
+        "cpu": cpu_name(),
+        "driver": driver_version(),
+        "cuda_runtime": dotted_cuda(cupy.cuda.runtime.runtimeGetVersion()),
+        "cuda_driver": dotted_cuda(cupy.cuda.runtime.driverGetVersion()),
+        "cusparse": cusparse_version,
+        "cupy": str(cupy.__version__),
+        **_library_columns(),
+    }
+
+
+def dotted_cuda(version: int) -> str:
+    """CUDA's version number in words.
+
+    Examples
+    --------
+    >>> dotted_cuda(13000)
+    '13.0'
+    """
+    return f"{version // 1000}.{version % 1000 // 10}"
+
+
+def driver_version() -> str:
+    """The NVIDIA driver's version, or an empty string."""
+    try:
+        done = subprocess.run(
+            ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"],
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip().splitlines()[0] if done.stdout.strip() else ""
+
+
+def _library_columns() -> dict[str, str]:
+    """Versions of Python and of the libraries that any run uses, and the commit."""
+    return {
+        "python": platform.python_version(),
+        "numpy": package_version("numpy"),
+        "scipy": package_version("scipy"),
+        "numba": package_version("numba"),
+        "commit": commit(),
+    }

@@ -1,0 +1,80 @@
+"""Rows of results in a CSV file: append, read, resume.
+
+A file's columns are the union of its rows' columns. A row is appended as one line; when it brings a new
+column the file is rewritten under another name and renamed, so that an interruption leaves a whole file.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+KEY = ("matrix", "dtype", "device", "policy", "machine", "threads", "commit")
+"""Columns that say whether a row has been measured already."""
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    """Every row of a result file, in order; nothing where there is no file.
+
+    Raises
+    ------
+    ValueError
+        If the file has no `matrix` column.
+    """
+    if not path.exists() or path.stat().st_size == 0:
+        return []
+    with path.open(newline="", encoding="utf-8") as file:
+        reader = csv.DictReader(file, restval="", restkey=None)
+        if "matrix" not in (reader.fieldnames or []):
+            raise ValueError(f"{path} has no column `matrix`; a file written by dasp bench is needed")
+        # A last line cut short by an interruption has no key; it is measured again.
+        return [{k: v for k, v in row.items() if k} for row in reader if row["matrix"] and row.get("commit")]
+
+
+def append(path: Path, row: dict[str, str]) -> None:
+    """Add one row to a result file, which is made where there is none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    columns = _columns(path)
+    ended = not path.exists() or path.stat().st_size == 0 or path.read_bytes()[-1:] == b"\n"
+    if columns and ended and set(row) <= set(columns):
+        with path.open("a", newline="", encoding="utf-8") as file:
+            csv.DictWriter(file, columns, restval="", lineterminator="\n").writerow(row)
+        return
+    write(path, [*read(path), row])
+
+
+def write(path: Path, rows: Iterable[dict[str, str]]) -> None:
+    """Replace a result file."""
+    kept = list(rows)
+    columns = list(dict.fromkeys(name for row in kept for name in row))
+    partial = path.with_name(path.name + ".partial")
+    with partial.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, columns, restval="", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(kept)
+    os.replace(partial, path)
+
+
+def _columns(path: Path) -> list[str]:
+    """The header of a result file; nothing where there is none."""
+    if not path.exists():
+        return []
+    with path.open(newline="", encoding="utf-8") as file:
+        return next(csv.reader(file), [])
+
+
+def key(row: dict[str, str]) -> tuple[str, ...]:
+    """What makes a row the same measurement as another."""
+    return tuple(row.get(name, "") for name in KEY)
+
+
+def latest(rows: Sequence[dict[str, str]]) -> list[dict[str, str]]:
+    """One row for each matrix, dtype, device, policy and machine: the last one in the file."""
+    found: dict[tuple[str, ...], dict[str, str]] = {}
+    for row in rows:
+        place = tuple(row.get(name, "") for name in KEY if name != "commit")
+        found.pop(place, None)
+        found[place] = row
+    return list(found.values())

@@ -1,0 +1,354 @@
+"""One matrix: plan it, verify every row of every product, then time ours and the baselines."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from dasp.bench.candidate import Candidate, Field, Missing
+from dasp.bench.device import BenchDevice
+from dasp.bench.roofline import csr_bytes, product_bytes, roofline_us
+from dasp.bench.timing import Timing
+from dasp.bench.verify import Reference, Verification, check_rows, reference_product
+
+OURS = "dasp"
+"""The timing of `A.matvec(x, out=y)`, which is what is compared."""
+
+OURS_NEW = "dasp_new"
+"""The timing of `A @ x`, which makes a new y, as SciPy's does; host only."""
+
+PLAN_TRIES = 3
+PLAN_SECONDS = 0.5
+"""Planning is timed up to three times, unless it has taken this long; the best counts."""
+
+
+class Operator(Protocol):
+    """What is needed of a planned matrix; SpMatrix has it."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the plan."""
+        ...
+
+    def matvec(self, x: Any, *, out: Any) -> Any:
+        """Write A x to `out`."""
+        ...
+
+    def __matmul__(self, x: Any) -> Any:
+        """A x, in a new vector."""
+        ...
+
+
+@dataclass(frozen=True)
+class MatrixResult:
+    """What was found about one matrix on one machine.
+
+    Attributes
+    ----------
+    verified : Verification
+        The check of our product; where it failed, nothing was timed.
+    timings : dict of str to Timing
+        By name: ours, then the baselines.
+    setup_ms : dict of str to float
+        Milliseconds that each baseline needs once.
+    missing : tuple of Missing
+        Baselines that did not run, or were wrong.
+    statistic : str
+        `median` or `best`: the figure that is compared.
+    """
+
+    matrix: str
+    dtype: str
+    rows: int
+    cols: int
+    entries: int
+    row_min: int
+    row_mean: float
+    row_max: int
+    device: str
+    policy: str
+    in_cache: bool
+    moved_bytes: int
+    roofline_us: float
+    plan_ms: float
+    plan_bytes: int
+    bytes_ratio: float
+    verified: Verification
+    statistic: str
+    everyday: str
+    timings: dict[str, Timing] = field(default_factory=dict)
+    setup_ms: dict[str, float] = field(default_factory=dict)
+    missing: tuple[Missing, ...] = ()
+    machine: dict[str, str] = field(default_factory=dict)
+
+    def us(self, name: str) -> float:
+        """Microseconds that are compared for a timing; NaN where it is missing."""
+        if name not in self.timings:
+            return float("nan")
+        timing = self.timings[name]
+        return timing.median_us if self.statistic == "median" else timing.best_us
+
+    @property
+    def best_baseline(self) -> str:
+        """The fastest baseline, or an empty string."""
+        names = [n for n in self.timings if n not in (OURS, OURS_NEW)]
+        return min(names, key=self.us) if names else ""
+
+    def row(self) -> dict[str, str]:
+        """The result as a row of the CSV file: every value as text."""
+        ours = self.us(OURS)
+        best = self.best_baseline
+        figures: dict[str, object] = {
+            "matrix": self.matrix,
+            "dtype": self.dtype,
+            "device": self.device,
+            "policy": self.policy,
+            "rows": self.rows,
+            "cols": self.cols,
+            "entries": self.entries,
+            "row_min": self.row_min,
+            "row_mean": self.row_mean,
+            "row_max": self.row_max,
+            "in_cache": self.in_cache,
+            "verified": self.verified.passed,
+            "worst_error_over_bound": self.verified.worst,
+            "rows_failed": self.verified.rows_failed,
+            "plan_ms": self.plan_ms,
+            "plan_products": 1e3 * self.plan_ms / ours,
+            "plan_bytes": self.plan_bytes,
+            "bytes_ratio": self.bytes_ratio,
+            "moved_bytes": self.moved_bytes,
+            "roofline_us": self.roofline_us,
+            "statistic": self.statistic,
+            "time_us": ours,
+            "time_over_roofline": ours / self.roofline_us,
+            "gflops": 2e-3 * self.entries / ours,
+            "gbytes_per_s": 1e-3 * self.moved_bytes / ours,
+            "best_baseline": best,
+            "best_baseline_us": self.us(best),
+            "speedup_best": self.us(best) / ours,
+            "everyday": self.everyday,
+            "speedup_everyday": self.us(self.everyday) / ours,
+            "method": self.timings[OURS].method if OURS in self.timings else "",
+            "missing": "; ".join(f"{m.name}: {m.reason}" for m in self.missing),
+            **self.machine,
+        }
+        for name, timing in self.timings.items():
+            figures[f"{name}_us"] = timing.median_us
+            figures[f"{name}_best_us"] = timing.best_us
+            figures[f"{name}_spread"] = timing.spread
+            figures[f"{name}_cold_us"] = timing.cold_us
+            figures[f"{name}_setup_ms"] = self.setup_ms.get(name, float("nan"))
+        return {key: as_text(value) for key, value in figures.items()}
+
+
+def as_text(value: object) -> str:
+    """A value as it stands in the CSV file: six digits, nothing for NaN, yes or no for a bool.
+
+    Examples
+    --------
+    >>> as_text(True), as_text(0.12345678), as_text(float("nan"))
+    ('yes', '0.123457', '')
+    """
+    if isinstance(value, bool | np.bool_):
+        return "yes" if value else "no"
+    if isinstance(value, float | np.floating):
+        return "" if np.isnan(value) else f"{float(value):.6g}"
+    return str(value)
+
+
+def plan_with(device: str, policy: Any = None) -> Callable[[Any], Operator]:
+    """The planner that is measured: `SpMatrix.from_scipy` for one device and policy."""
+    from dasp.matrix import SpMatrix
+
+    def plan(csr: Any) -> Operator:
+        planned: Operator = SpMatrix.from_scipy(csr, device=device, policy=policy)
+        return planned
+
+    return plan
+
+
+def as_float(csr: Any, dtype: Any = np.float64) -> Any:
+    """The matrix as it is multiplied: CSR, 32-bit indices where they fit, values of `dtype`."""
+    import scipy.sparse
+
+    matrix = scipy.sparse.csr_array(csr).astype(dtype, copy=False)
+    if max(matrix.nnz, *matrix.shape) < 2**31 and matrix.indices.dtype != np.int32:
+        matrix = scipy.sparse.csr_array(
+            (matrix.data, matrix.indices.astype(np.int32), matrix.indptr.astype(np.int32)), shape=matrix.shape
+        )
+    return matrix
+
+
+def warm_up(plan: Callable[[Any], Operator], device: BenchDevice, dtype: Any = np.float64) -> None:
+    """Plan and multiply a small matrix with rows of every category, so that compiling is timed nowhere."""
+    import scipy.sparse
+
+    lengths = np.array([0, 1, 2, 3, 4, 5, 9, 32, 33, 300, 600] * 4)
+    indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    indices = np.concatenate([np.arange(n) for n in lengths]).astype(np.int32)
+    values = np.ones(indptr[-1], dtype=dtype)
+    csr = scipy.sparse.csr_array((values, indices, indptr), shape=(len(lengths), 640))
+    x = device.vector(np.ones(640, dtype=dtype))
+    planned = plan(csr)
+    planned.matvec(x, out=device.vector(np.zeros(len(lengths), dtype=dtype)))
+    device.synchronize()
+
+
+def measure(
+    name: str,
+    csr: Any,
+    device: BenchDevice,
+    *,
+    plan: Callable[[Any], Operator] | None = None,
+    policy: str = "auto",
+    dtype: Any = np.float64,
+    seed: int = 0,
+    samples: int | None = None,
+    baselines: Collection[str] | None = None,
+    machine: dict[str, str] | None = None,
+) -> MatrixResult:
+    """Plan, verify and time one matrix.
+
+    Parameters
+    ----------
+    name : str
+        Goes into the result.
+    csr : scipy.sparse matrix or array
+        Shape (m, n), any real dtype; its own values are used.
+    device : BenchDevice
+        Where to run.
+    plan : callable, optional
+        Makes the operator of a CSR matrix; SpMatrix by default.
+    policy : str
+        The policy's name, for the result.
+    dtype : dtype
+        float64 or float32.
+    seed : int
+        Seed of x, which is drawn from the standard normal distribution.
+    samples : int, optional
+        Timed samples of each candidate, instead of as many as the device thinks right.
+    baselines : collection of str, optional
+        Which baselines; all by default.
+    machine : dict, optional
+        Columns that say where this ran.
+
+    Returns
+    -------
+    MatrixResult
+        With timings only if our product is right in every row. A baseline that is wrong is listed as missing.
+    """
+    csr = as_float(csr, dtype)
+    plan = plan or plan_with(device.kind)
+    x = np.random.default_rng(seed).standard_normal(csr.shape[1]).astype(dtype)
+    there = device.vector(x)
+    reference = reference_product(csr.data, csr.indices, csr.indptr, x)
+    operator, plan_ms = _time_plan(plan, csr, device)
+    ours = _our_candidates(operator, there, csr.shape[0], device, dtype)
+    verified = _worst(_verify(candidate, reference, device) for candidate in ours)
+    rivals = Field()
+    timings: dict[str, Timing] = {}
+    if verified.passed:
+        names = device.baseline_names if baselines is None else baselines
+        rivals = _right_ones(device.baselines(csr, there, names), reference, device)
+        timings = device.time([*ours, *rivals.candidates], samples)
+        for rival in rivals.candidates:
+            with suppress(RuntimeError):
+                rival.close()
+    rows, cols = csr.shape
+    lengths = np.diff(csr.indptr)
+    moved = product_bytes(rows, cols, csr.nnz, x.itemsize)
+    return MatrixResult(
+        matrix=name,
+        dtype=np.dtype(dtype).name,
+        rows=rows,
+        cols=cols,
+        entries=int(csr.nnz),
+        row_min=int(lengths.min(initial=csr.nnz if rows else 0)),
+        row_mean=float(csr.nnz / max(rows, 1)),
+        row_max=int(lengths.max(initial=0)),
+        device=device.kind,
+        policy=policy,
+        in_cache=moved <= device.cache_bytes,
+        moved_bytes=moved,
+        roofline_us=roofline_us(moved, device.bandwidth),
+        plan_ms=plan_ms,
+        plan_bytes=int(operator.nbytes),
+        bytes_ratio=operator.nbytes / csr_bytes(rows, csr.nnz, x.itemsize),
+        verified=verified,
+        statistic=device.statistic,
+        everyday=device.everyday,
+        timings=timings,
+        setup_ms={c.name: c.setup_ms for c in rivals.candidates},
+        missing=tuple(rivals.missing),
+        machine=dict(machine or {}),
+    )
+
+
+def _time_plan(plan: Callable[[Any], Operator], csr: Any, device: BenchDevice) -> tuple[Operator, float]:
+    """The planned matrix, and the best time of planning in milliseconds."""
+    best = spent = float("inf")
+    for _ in range(PLAN_TRIES):
+        started = time.perf_counter()
+        operator = plan(csr)
+        device.synchronize()
+        spent = time.perf_counter() - started
+        best = min(best, spent)
+        if spent > PLAN_SECONDS:
+            break
+    return operator, 1e3 * best
+
+
+def _our_candidates(
+    operator: Operator, x: Any, rows: int, device: BenchDevice, dtype: Any
+) -> list[Candidate]:
+    """Our products: into a given y, and on the host also into a new one."""
+    y = device.vector(np.full(rows, np.nan, dtype=dtype))
+
+    def into_given() -> None:
+        operator.matvec(x, out=y)
+
+    made = [
+        Candidate(OURS, into_given, lambda: y, lambda: y.fill(np.nan), settle_seconds=0.02, owned=operator)
+    ]
+    if device.kind == "cpu":
+        held: list[Any] = []
+
+        def into_new() -> None:
+            held[:] = [operator @ x]
+
+        made.append(Candidate(OURS_NEW, into_new, lambda: held[0], held.clear, settle_seconds=0.02))
+    return made
+
+
+def _verify(candidate: Candidate, reference: Reference, device: BenchDevice) -> Verification:
+    """Spoil y, run once, check every row."""
+    candidate.poison()
+    candidate.run()
+    return check_rows(device.fetch(candidate.result()), reference)
+
+
+def _worst(checks: Iterable[Verification]) -> Verification:
+    """The check that is worst."""
+    return max(checks, key=lambda check: (check.rows_failed, check.worst))
+
+
+def _right_ones(made: Field, reference: Reference, device: BenchDevice) -> Field:
+    """The baselines whose every row is right; the others are missing."""
+    right = Field(missing=list(made.missing))
+    for candidate in made.candidates:
+        try:
+            check = _verify(candidate, reference, device)
+        except RuntimeError as error:
+            right.missing.append(Missing(candidate.name, str(error)))
+            continue
+        if check.passed:
+            right.candidates.append(candidate)
+        else:
+            right.missing.append(Missing(candidate.name, f"wrong in {check.rows_failed} rows"))
+    return right
