@@ -1,0 +1,271 @@
+"""Products over GF(2^8) on the CPU: the ladder of kernels, and the threads that share the columns.
+
+Every kernel computes `out = a b` for `a` (m, k) and columns of `b` (k, n); b and out need their columns adjacent in memory,
+their rows may lie anywhere. Kernels release the GIL, and columns are independent, so threads take runs of columns.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numba import njit, types
+
+from dasp.dense.gf256 import instructions
+from dasp.dense.gf256.field import EXP, LOG, PRODUCT, Bytes, bit_matrices, nibble_tables
+from dasp.dense.gf256.instructions import Instruction, step
+
+_READ = types.Array(types.uint8, 2, "A", readonly=True)
+_WRITE = types.Array(types.uint8, 2, "A")
+
+BLOCK_BYTES = 32 << 10
+"""Bytes of b that a block of columns should hold: what stays in the first-level cache while all rows of a use it."""
+
+CHUNK_BYTES = 256 << 10
+"""Bytes of b below which another thread does not pay."""
+
+
+def _log_exp(a: Any, b: Any, out: Any) -> None:
+    """Each product is a sum of logs; one result at a time."""
+    for i in range(a.shape[0]):
+        for j in range(b.shape[1]):
+            total = 0
+            for p in range(a.shape[1]):
+                x, y = a[i, p], b[p, j]
+                if x != 0 and y != 0:
+                    total ^= EXP[np.intp(LOG[x]) + np.intp(LOG[y])]
+            out[i, j] = total
+
+
+def _product_rows(a: Any, b: Any, out: Any) -> None:
+    """Each product is one look-up in the coefficient's row of the 64 KiB table; rows of b are read in order."""
+    for i in range(a.shape[0]):
+        for j in range(b.shape[1]):
+            out[i, j] = 0
+        for p in range(a.shape[1]):
+            products = PRODUCT[a[i, p]]
+            for j in range(b.shape[1]):
+                out[i, j] ^= products[b[p, j]]
+
+
+def _vector_kernel(step_4: Any, step_2: Any, step_1: Any, width: int) -> Callable[..., None]:
+    """Return a kernel that walks over the columns, `width` at a time, with the given steps of 4, 2 and 1 rows."""
+
+    def kernel(
+        table: int, row_bytes: int, m: int, k: int, b: int, b_stride: int, out: int, out_stride: int, n: int
+    ) -> None:
+        block = max(width, BLOCK_BYTES // k // width * width)
+        for start in range(0, n, block):
+            stop = min(n, start + block)
+            i = 0
+            while i < m:
+                rows = 4 if m - i >= 4 else 2 if m - i >= 2 else 1
+                coefficients = table + i * row_bytes
+                j = start
+                while j < stop:
+                    # The last vectors overlap those before: n is at least one width, and a result may be written twice.
+                    at = min(j, n - width)
+                    to = out + i * out_stride + at
+                    if rows == 4:
+                        step_4(coefficients, b + at, b_stride, k, to, out_stride)
+                    elif rows == 2:
+                        step_2(coefficients, b + at, b_stride, k, to, out_stride)
+                    else:
+                        step_1(coefficients, b + at, b_stride, k, to, out_stride)
+                    j += width
+                i += rows
+
+    return kernel
+
+
+@functools.cache
+def _compiled_table_kernel(function: Callable[..., None]) -> Callable[..., None]:
+    compiled: Callable[..., None] = njit(types.void(_READ, _READ, _WRITE), nogil=True, cache=True)(function)
+    return compiled
+
+
+@functools.cache
+def _compiled_vector_kernel(instruction: Instruction) -> Callable[..., None]:
+    steps = [step(instruction, rows, instruction.vectors) for rows in (4, 2, 1)]
+    kernel = _vector_kernel(*steps, instruction.width * instruction.vectors)
+    compiled: Callable[..., None] = njit(types.void(*[types.int64] * 9), nogil=True)(kernel)
+    return compiled
+
+
+def _row_groups(m: int) -> list[slice]:
+    """Return the rows in the groups of 4, 2 and 1 in which a vector kernel takes them."""
+    groups, i = [], 0
+    while i < m:
+        rows = 4 if m - i >= 4 else 2 if m - i >= 2 else 1
+        groups.append(slice(i, i + rows))
+        i += rows
+    return groups
+
+
+def _coefficients(method: str, a: Bytes) -> Bytes:
+    """Return the coefficients in the form and the order in which a step reads them: `[group][p][i in the group]`."""
+    if method == "shuffle":
+        forms = nibble_tables(a).reshape(*a.shape, 32)
+    elif method == "affine":
+        forms = bit_matrices(a)[..., None].view(np.uint8)
+    else:
+        forms = np.unpackbits(a[..., None], axis=-1, bitorder="little") * np.uint8(255)
+    return np.concatenate([forms[group].swapaxes(0, 1).ravel() for group in _row_groups(a.shape[0])])
+
+
+Task = Callable[[Bytes, Bytes], None]
+"""Computes some columns: takes those columns of b and of out."""
+
+
+def _table_task(function: Callable[..., None], a: Bytes) -> Task:
+    return functools.partial(_compiled_table_kernel(function), a)
+
+
+def _vector_task(instruction: Instruction, a: Bytes) -> Task:
+    kernel = _compiled_vector_kernel(instruction)
+    width = instruction.width * instruction.vectors
+    coefficients = _coefficients(instruction.method, a)
+    m, k = a.shape
+    row_bytes = coefficients.size // m
+
+    def task(b: Bytes, out: Bytes) -> None:
+        n = b.shape[1]
+        if n < width:
+            _compiled_table_kernel(_product_rows)(a, b, out)
+            return
+        addresses = (b.ctypes.data, b.strides[0], out.ctypes.data, out.strides[0])
+        kernel(coefficients.ctypes.data, row_bytes, m, k, *addresses, n)
+
+    return task
+
+
+@dataclass(frozen=True)
+class CpuKernel:
+    """One rung of the CPU ladder.
+
+    Attributes
+    ----------
+    name : str
+        What `matmul(..., kernel=name)` takes.
+    summary : str
+        What this rung does, in one sentence.
+    needs : str
+        The machine that it needs, in words.
+    available : bool
+        Whether this processor is such a machine.
+    prepare : callable
+        Takes `a` (m, k), neither of them 0, and returns the task that computes columns.
+    """
+
+    name: str
+    summary: str
+    needs: str
+    available: bool
+    prepare: Callable[[Bytes], Task]
+
+
+def _vector_rung(instruction: Instruction, summary: str) -> CpuKernel:
+    needs = " and ".join(instruction.features) or "any CPU"
+    prepare = functools.partial(_vector_task, instruction)
+    return CpuKernel(instruction.name, summary, needs, instruction.available, prepare)
+
+
+@functools.cache
+def ladder() -> tuple[CpuKernel, ...]:
+    """Return the rungs in order, those that this processor cannot run included."""
+    return (
+        CpuKernel(
+            "log_exp",
+            "a product is a sum of logs; one result at a time",
+            "any CPU",
+            True,
+            functools.partial(_table_task, _log_exp),
+        ),
+        CpuKernel(
+            "product_rows",
+            "a product is one look-up in a row of the 64 KiB table; rows of b are read in order",
+            "any CPU",
+            True,
+            functools.partial(_table_task, _product_rows),
+        ),
+        _vector_rung(instructions.DOUBLING, "no table: vectors doubled seven times, multiples kept by masks"),
+        _vector_rung(instructions.SHUFFLE_16, "two shuffles a product look up 16 bytes at once; sums in registers"),
+        _vector_rung(instructions.SHUFFLE_32, "the same with 32 bytes a vector"),
+        _vector_rung(instructions.SHUFFLE_64, "the same with 64 bytes a vector"),
+        _vector_rung(instructions.AFFINE_32, "one instruction a product: 32 bytes times an 8 x 8 matrix of bits"),
+        _vector_rung(instructions.AFFINE_64, "the same with 64 bytes a vector"),
+    )
+
+
+def best() -> CpuKernel:
+    """Return the last rung that this processor can run."""
+    return [kernel for kernel in ladder() if kernel.available][-1]
+
+
+_pool: ThreadPoolExecutor | None = None
+_pool_guard = threading.Lock()
+
+
+def _forget_pool() -> None:
+    global _pool, _pool_guard
+    _pool, _pool_guard = None, threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_pool)
+
+
+def _executor() -> ThreadPoolExecutor:
+    """Return the pool, which starts no thread before the first product that is worth one."""
+    global _pool
+    with _pool_guard:
+        if _pool is None:
+            _pool = ThreadPoolExecutor(cpu_count(), thread_name_prefix="dasp-gf256")
+        return _pool
+
+
+def cpu_count() -> int:
+    """Return how many processors this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def product(kernel: CpuKernel, a: Bytes, b: Bytes, out: Bytes, threads: int) -> None:
+    """Compute `out = a b`.
+
+    Parameters
+    ----------
+    kernel : CpuKernel
+    a : uint8, shape (m, k)
+    b : uint8, shape (k, n), columns adjacent
+    out : uint8, shape (m, n), columns adjacent, sharing no memory with b
+    threads : int
+        The most threads to use, at least 1.
+    """
+    (m, k), n = a.shape, b.shape[1]
+    if m == 0 or n == 0:
+        return
+    if k == 0:
+        out[...] = 0
+        return
+    task = kernel.prepare(np.ascontiguousarray(a))
+    parts = max(1, min(threads, k * n // CHUNK_BYTES))
+    if parts == 1:
+        task(b, out)
+        return
+    edges = [n * part // parts // 64 * 64 for part in range(parts)] + [n]
+    runs = [slice(start, stop) for start, stop in zip(edges, edges[1:], strict=False)]
+    futures = [_executor().submit(task, b[:, run], out[:, run]) for run in runs[1:]]
+    try:
+        task(b[:, runs[0]], out[:, runs[0]])
+    finally:
+        wait(futures)
+    for future in futures:
+        future.result()

@@ -1,0 +1,174 @@
+"""The front door of products over GF(2^8): arguments checked, kernel chosen, device found."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Protocol
+
+import numpy as np
+
+from dasp.dense.gf256 import cpu
+
+
+class Kernel(Protocol):
+    """One rung of a ladder."""
+
+    @property
+    def name(self) -> str:
+        """The word that `matmul(..., kernel=name)` takes."""
+
+    @property
+    def summary(self) -> str:
+        """What the rung does, in one sentence."""
+
+    @property
+    def needs(self) -> str:
+        """The machine that it needs, in words."""
+
+
+def kernels(device: str = "cuda") -> tuple[Kernel, ...]:
+    """Return the ladder of a device, slowest first.
+
+    Parameters
+    ----------
+    device : {"cuda", "cpu"}
+
+    Returns
+    -------
+    tuple of Kernel
+        Each with `.name`, `.summary` and `.needs`. On the CPU also `.available`: rungs that this processor cannot run are
+        listed, and refused by `matmul`.
+
+    Raises
+    ------
+    ValueError
+        If the device is neither.
+
+    Examples
+    --------
+    >>> [kernel.name for kernel in kernels("cpu")][:2]
+    ['log_exp', 'product_rows']
+    """
+    if device == "cpu":
+        return cpu.ladder()
+    if device == "cuda":
+        from dasp.dense.gf256 import cuda
+
+        return cuda.ladder()
+    raise ValueError(f"device is {device!r}; it must be 'cuda' or 'cpu'")
+
+
+def is_cupy(array: Any) -> bool:
+    """Whether an array is CuPy's, without importing CuPy."""
+    cupy = sys.modules.get("cupy")
+    return cupy is not None and isinstance(array, cupy.ndarray)
+
+
+def _check_matrix(name: str, array: Any) -> None:
+    if not isinstance(array, np.ndarray) and not is_cupy(array):
+        raise TypeError(f"{name} is {type(array).__name__}; a NumPy or CuPy array of uint8 is needed")
+    if array.dtype != np.uint8:
+        raise TypeError(f"{name} has dtype {array.dtype}; elements of GF(2^8) are uint8")
+    if array.ndim != 2:
+        raise ValueError(f"{name} has shape {array.shape}; a matrix with two dimensions is needed")
+
+
+def _check_operands(a: Any, b: Any, out: Any) -> None:
+    _check_matrix("a", a)
+    _check_matrix("b", b)
+    if a.shape[1] != b.shape[0]:
+        raise ValueError(f"a has shape {a.shape} and b has shape {b.shape}; a must have {b.shape[0]} columns")
+    if is_cupy(a) and not is_cupy(b):
+        raise TypeError("a is on the GPU and b on the CPU; the result lives where b lives, so a must be a NumPy array")
+    if out is None:
+        return
+    _check_matrix("out", out)
+    want = (a.shape[0], b.shape[1])
+    if out.shape != want:
+        raise ValueError(f"out has shape {out.shape}; the product has shape {want}")
+    if is_cupy(out) != is_cupy(b):
+        raise TypeError(f"out is a {type(out).__name__} and b another library's array; both must be on one device")
+    if isinstance(out, np.ndarray) and not out.flags.writeable:
+        raise ValueError("out is read-only; an array that may be written is needed")
+
+
+def find_kernel(device: str, name: str) -> Any:
+    """Return the rung of that name.
+
+    Raises
+    ------
+    ValueError
+        If the ladder has no such rung.
+    RuntimeError
+        If this machine cannot run it.
+    """
+    ladder = kernels(device)
+    for kernel in ladder:
+        if kernel.name == name:
+            if not getattr(kernel, "available", True):
+                raise RuntimeError(f"this processor lacks {kernel.needs}, which kernel {name!r} needs; pass kernel='auto'")
+            return kernel
+    names = ", ".join(kernel.name for kernel in ladder)
+    raise ValueError(f"kernel is {name!r}; on this device it must be 'auto' or one of {names}")
+
+
+def matmul(a: Any, b: Any, *, out: Any = None, kernel: str = "auto", threads: int | None = None) -> Any:
+    """Return the matrix product of two matrices over GF(2^8), meant for a small `a` and a wide `b`.
+
+    Parameters
+    ----------
+    a : uint8, shape (m, k), NumPy, or CuPy if `b` is
+        Coefficients, any strides.
+    b : uint8, shape (k, n), NumPy or CuPy
+        Any strides; adjacent columns are read in place, others are copied first.
+    out : uint8, shape (m, n), on the device of `b`, optional
+        Where the product goes; any strides. It may overlap `a` or `b`.
+    kernel : str, default "auto"
+        A rung of `kernels(device)`, or "auto" for the best that needs no preparation.
+    threads : int, optional
+        The most CPU threads to use, by default one per processor. Ignored on the GPU.
+
+    Returns
+    -------
+    uint8, shape (m, n)
+        `out` if it was given. With k = 0 it is all zeros. On the GPU the work is ordered in the current stream.
+
+    Raises
+    ------
+    TypeError
+        If an operand is not a uint8 array of NumPy or CuPy, or the operands are on two devices.
+    ValueError
+        If the shapes do not fit, `out` is read-only, or no kernel has that name.
+    RuntimeError
+        If this machine cannot run the kernel.
+
+    Notes
+    -----
+    `m k n` products and as many exclusive ors; `k n` bytes are read and `m n` written, and the best kernels are bound by
+    those bytes when m is small.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> matmul(np.array([[2, 3]], np.uint8), np.array([[128], [1]], np.uint8))
+    array([[30]], dtype=uint8)
+    """
+    _check_operands(a, b, out)
+    if threads is not None and threads < 1:
+        raise ValueError(f"threads is {threads}; at least 1 is needed")
+    if is_cupy(b):
+        from dasp.dense.gf256 import cuda
+
+        return cuda.matmul(a, b, out, cuda.best(a, b) if kernel == "auto" else find_kernel("cuda", kernel))
+    chosen = cpu.best() if kernel == "auto" else find_kernel("cpu", kernel)
+    if b.shape[1] > 1 and b.strides[1] != 1:
+        b = np.ascontiguousarray(b)
+    target = out
+    if out is None or (out.shape[1] > 1 and out.strides[1] != 1) or np.may_share_memory(out, b):
+        target = np.empty((a.shape[0], b.shape[1]), np.uint8)
+    cpu.product(chosen, a, b, target, threads or cpu.cpu_count())
+    if out is None:
+        return target
+    if target is not out:
+        out[...] = target
+    return out
