@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -62,7 +63,7 @@ def test_both_commands_are_named() -> None:
 
 @pytest.mark.parametrize("words", commands("dasp"), ids=" ".join)
 def test_a_dasp_command_exists(words: list[str]) -> None:
-    command = [sys.executable, "-m", "dasp.cli", words[1], "--help"]
+    command = [sys.executable, "-m", "dasp", words[1], "--help"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert f"dasp {words[1]}" in done.stdout
@@ -84,6 +85,32 @@ def test_every_path_exists(document: str) -> None:
     assert named
     missing = [path for path in named if not (ROOT / path).exists()]
     assert not missing
+
+
+@pytest.mark.parametrize("name", re.findall(r"<!-- results:(\w+) begin -->", README))
+def test_a_table_says_what_its_csv_says(name: str, tmp_path: Path) -> None:
+    # Where there is no CSV there is no table; where there is one, drawing the table again changes nothing.
+    # Times of other people's libraries that stand in for missing ones must come from a CSV there too.
+    results = ROOT / "benchmarks" / "results"
+    shown = README.partition(f"<!-- results:{name} begin -->")[2].partition(f"<!-- results:{name} end -->")[0]
+    if not (results / f"{name}.csv").exists():
+        assert shown.strip() == ""
+        return
+    readme = tmp_path / "README.md"
+    readme.write_text(README, encoding="utf-8")
+    anchors = results / f"anchors_{name}.csv"
+    options = ["--name", name, "--readme", readme, "--figure", tmp_path / "figure.png"]
+    done = subprocess.run(
+        [sys.executable, "benchmarks/suitesparse.py", "--report-only", *options]
+        + (["--anchors", anchors] if anchors.exists() else []),
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert readme.read_text(encoding="utf-8") == README
 
 
 def test_the_versions_agree() -> None:
