@@ -77,9 +77,9 @@ def within(names: set[str], package: str) -> set[str]:
 
 
 def may_use_cupy(path: Path) -> bool:
-    """The files that may import CuPy, inside a function: the GPU backends, and the benchmarks."""
+    """The files that may import CuPy, inside a function: the GPU backends and the command line's."""
     relative = path.relative_to(PACKAGE).as_posix()
-    allowed = r"backends/cuda\.py|_source\.py|dense/(\w+/)?(\w*_)?cuda(_\w*)?\.py|bench/\w+\.py"
+    allowed = r"backends/cuda\.py|_source\.py|dense/(\w+/)?(\w*_)?cuda(_\w*)?\.py|(bench|commands)/\w+\.py"
     return re.fullmatch(allowed, relative) is not None
 
 
