@@ -1,0 +1,1 @@
+"""Sub-commands of `dasp` that belong to no other part: info, solve, config."""

@@ -1,0 +1,131 @@
+"""Pictures of a matrix: its row lengths, and where its entries are."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+_KINDS = (".png", ".pdf", ".svg")
+_PIXELS = 400
+
+
+def check_plot(path: str) -> None:
+    """Check that a figure can be drawn and written, before the work that it will show.
+
+    Raises
+    ------
+    ValueError
+        If the name has an ending that stands for no picture, or its folder does not exist.
+    RuntimeError
+        If matplotlib is not installed.
+    """
+    target = Path(path)
+    if target.suffix.lower() not in _KINDS:
+        raise ValueError(f"--plot is {path!r}; its name must end in {', '.join(_KINDS[:-1])} or {_KINDS[-1]}")
+    if target.is_dir():
+        raise ValueError(f"--plot is {path!r}, a folder; it must be a file")
+    if not target.parent.is_dir():
+        raise ValueError(f"--plot is {path!r}; the folder {target.parent} must exist; make it first")
+    if importlib.util.find_spec("matplotlib") is None:
+        raise RuntimeError("matplotlib is not installed; --plot needs it; pip install 'dasp-spmv[bench]'")
+
+
+def density_image(matrix: csr_array, pixels: int = _PIXELS) -> NDArray[np.float64]:
+    """Share of the places that hold an entry, in each cell of a grid laid over the matrix.
+
+    Parameters
+    ----------
+    matrix : csr_array, shape (m, n)
+        m and n at least 1.
+    pixels : int
+        Cells along the longer side at most; a smaller matrix gets one cell a place.
+
+    Returns
+    -------
+    float64 array, shape (cells down, cells across)
+        Above 1 only where duplicates are stored.
+    """
+    rows, columns = matrix.shape
+    longest = max(rows, columns)
+    down = max(1, min(rows, round(pixels * rows / longest)))
+    across = max(1, min(columns, round(pixels * columns / longest)))
+    cells = np.zeros(down * across, dtype=np.int64)
+    # Some rows at a time, so that a large matrix needs no second copy of its indices.
+    step = max(1, rows // 64)
+    for first in range(0, rows, step):
+        last = min(first + step, rows)
+        lengths = np.diff(matrix.indptr[first : last + 1])
+        row = np.repeat(np.arange(first, last, dtype=np.int64) * down // rows, lengths)
+        column = (
+            matrix.indices[matrix.indptr[first] : matrix.indptr[last]].astype(np.int64) * across // columns
+        )
+        cells += np.bincount(row * across + column, minlength=down * across)
+    heights = np.diff(-(-np.arange(down + 1) * rows // down))
+    widths = np.diff(-(-np.arange(across + 1) * columns // across))
+    shares: NDArray[np.float64] = cells.reshape(down, across) / np.outer(heights, widths)
+    return shares
+
+
+def plot_matrix(path: str, matrix: csr_array, title: str) -> None:
+    """Draw the row lengths and the density of entries side by side, and write the picture.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be written.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 4.8), layout="constrained")
+    lengths_axes, spy_axes = figure.subplots(1, 2)
+    figure.suptitle(f"{title}: {matrix.shape[0]:,} x {matrix.shape[1]:,}, {matrix.nnz:,} entries")
+    _draw_lengths(lengths_axes, np.diff(matrix.indptr))
+    _draw_density(figure, spy_axes, matrix)
+    figure.savefig(path, dpi=150)
+
+
+def _draw_lengths(axes: Any, lengths: NDArray[np.integer]) -> None:
+    longest = int(lengths.max(initial=1))
+    edges = np.unique(np.round(np.geomspace(1, longest + 1, 60))) - 0.5
+    counts, _ = np.histogram(lengths, bins=edges) if len(edges) > 1 else (np.array([len(lengths)]), edges)
+    if len(edges) == 1:
+        edges = np.array([0.5, 1.5])
+    axes.stairs(counts, edges, fill=True, color="#4477aa")
+    for limit, name in ((4.5, "short | medium"), (256.5, "medium | long")):
+        if edges[0] < limit < edges[-1]:
+            axes.axvline(limit, color="0.5", linewidth=0.8, linestyle=":")
+            axes.annotate(
+                name, (limit, 1), xycoords=("data", "axes fraction"), xytext=(2, -10),
+                textcoords="offset points", fontsize=8, color="0.4",
+            )  # fmt: skip
+    axes.set_xscale("log")
+    axes.set_yscale("symlog", linthresh=1)
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("entries in a row")
+    axes.set_ylabel("rows")
+    axes.set_title(f"Row lengths ({np.count_nonzero(lengths == 0):,} empty rows not shown)", fontsize=10)
+
+
+def _draw_density(figure: Any, axes: Any, matrix: csr_array) -> None:
+    from matplotlib.colors import LogNorm
+
+    axes.set_title("Share of places that hold an entry", fontsize=10)
+    axes.set_xlabel("column")
+    axes.set_ylabel("row")
+    rows, columns = matrix.shape
+    if not matrix.nnz:
+        axes.text(0.5, 0.5, "no entries", ha="center", va="center", transform=axes.transAxes)
+        return
+    shares = density_image(matrix)
+    filled = np.ma.masked_equal(shares, 0)
+    low = min(float(filled.min()), 0.5)
+    image = axes.imshow(
+        filled, norm=LogNorm(low, 1), cmap="viridis_r", extent=(0, columns, rows, 0),
+        aspect="auto" if max(rows, columns) > 4 * min(rows, columns) else "equal", interpolation="nearest",
+    )  # fmt: skip
+    figure.colorbar(image, ax=axes)

@@ -1,0 +1,116 @@
+"""`dasp info`: a matrix, its row lengths and its plan, in text and as a picture."""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from dasp.commands import figures
+from dasp.commands.options import (
+    Subparsers,
+    add_device_option,
+    add_matrix_option,
+    add_policy_options,
+    policy_from,
+    seed_from,
+)
+
+_BAR = 30
+
+
+def add_command(subparsers: Subparsers) -> None:
+    """Add `dasp info` to the command line."""
+    summary = "show a matrix: its row lengths and its plan"
+    parser = subparsers.add_parser("info", help=summary, description=summary)
+    add_matrix_option(parser)
+    add_device_option(parser)
+    add_policy_options(parser)
+    parser.add_argument(
+        "--plot", metavar="FILE", help="draw the row lengths and where the entries are, as .png, .pdf or .svg"
+    )
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from dasp.io import load_matrix
+    from dasp.matrix import SpMatrix
+
+    policy = policy_from(arguments)
+    if arguments.plot is not None:
+        figures.check_plot(arguments.plot)
+    matrix = load_matrix(arguments.matrix, seed=seed_from(arguments))
+
+    # A first plan of a few rows, so that the time below holds no compilation.
+    SpMatrix.from_scipy(matrix[: min(8, matrix.shape[0])], policy=policy, device=arguments.device)
+    start = time.perf_counter()
+    planned = SpMatrix.from_scipy(matrix, policy=policy, device=arguments.device)
+    milliseconds = 1e3 * (time.perf_counter() - start)
+
+    print(describe(arguments.matrix, matrix))
+    print()
+    print(planned)
+    print(f"planned in {milliseconds:,.1f} ms")
+    print()
+    print(histogram(np.diff(matrix.indptr)))
+    if arguments.plot is not None:
+        figures.plot_matrix(arguments.plot, matrix, arguments.matrix)
+        print(f"\nwrote {arguments.plot}")
+    return 0
+
+
+def describe(name: str, matrix: csr_array) -> str:
+    """Write the size of a matrix and the spread of its row lengths."""
+    rows, columns = matrix.shape
+    lengths = np.diff(matrix.indptr)
+    density = matrix.nnz / (rows * columns) if rows and columns else 0.0
+    lines = [
+        f"{name}: {rows:,} x {columns:,}, {matrix.nnz:,} entries ({density:.2e} of all), {matrix.dtype}",
+    ]
+    if rows:
+        low, quarter, half, most, high = np.percentile(lengths, (0, 25, 50, 75, 100))
+        lines.append(
+            f"row length: mean {lengths.mean():.2f}, deviation {lengths.std():.2f}; "
+            f"quartiles {low:.0f} {quarter:.0f} {half:.0f} {most:.0f} {high:.0f}; "
+            f"{np.count_nonzero(lengths == 0):,} empty rows"
+        )
+    return "\n".join(lines)
+
+
+def length_classes(lengths: NDArray[np.integer]) -> list[tuple[int, int, int, int]]:
+    """Count rows by length, in classes that double from 5 on and follow the categories up to 4.
+
+    Returns
+    -------
+    list of (first length, last length, rows, entries)
+        From length 0 to the longest row, empty classes between them included.
+    """
+    longest = int(lengths.max(initial=0))
+    firsts = [0, 1, 2, 3, 4, 5]
+    while firsts[-1] <= longest:
+        firsts.append(9 if firsts[-1] == 5 else 2 * firsts[-1] - 1)
+    rows, _ = np.histogram(lengths, bins=firsts)
+    entries, _ = np.histogram(lengths, bins=firsts, weights=lengths)
+    classes = [
+        (first, after - 1, int(row_count), int(entry_count))
+        for first, after, row_count, entry_count in zip(firsts, firsts[1:], rows, entries, strict=False)
+    ]
+    while len(classes) > 1 and classes[-1][2] == 0:
+        classes.pop()
+    return classes
+
+
+def histogram(lengths: NDArray[np.integer]) -> str:
+    """Draw the row lengths in text: rows as a bar, their share of all entries as a number."""
+    classes = length_classes(lengths)
+    largest = max(1, *(rows for _, _, rows, _ in classes), 1)
+    total = max(1, int(lengths.sum()))
+    lines = [f"{'row length':>15} {'rows':>13} {'entries':>8}"]
+    for first, last, rows, entries in classes:
+        label = f"{first:,}" if first == last else f"{first:,}-{last:,}"
+        bar = "#" * max(round(_BAR * rows / largest), int(rows > 0))
+        lines.append(f"{label:>15} {rows:>13,} {entries / total:>8.1%} {bar}".rstrip())
+    return "\n".join(lines)
