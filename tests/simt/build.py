@@ -1,0 +1,223 @@
+"""Compile a .cu file with g++ into a shared library, once per digest of everything that goes in."""
+
+import fcntl
+import functools
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from .launch import Module
+
+HERE = Path(__file__).resolve().parent
+KERNELS = HERE.parents[1] / "kernels"
+
+# The sanitizers' libraries are not linked: runtime.cpp defines what they call. The optimisations that
+# are off would merge or move accesses ahead of the checks.
+KERNEL_FLAGS = (
+    "-O1 -g1 -std=c++17 -fPIC -w -fno-exceptions -fno-rtti -ffp-contract=off -fno-strict-aliasing "
+    "-fsanitize=thread,bounds,alignment,shift-exponent,signed-integer-overflow,integer-divide-by-zero "
+    "--param tsan-instrument-func-entry-exit=0 -fno-tree-vectorize -fno-tree-slp-vectorize "
+    "-fno-tree-loop-distribute-patterns -fno-store-merging "
+    "-D__global__=__attribute__((noinline)) -D__shared__=thread_local -D__launch_bounds__(...)="
+).split()
+RUNTIME_FLAGS = "-O2 -g1 -std=c++17 -fPIC -Wall -Wextra -fno-exceptions".split()
+
+
+@functools.cache
+def compiler() -> tuple[str, str]:
+    """The C++ compiler and what it says of its version. `CXX` chooses another one."""
+    name = os.environ.get("CXX", "g++")
+    path = shutil.which(name)
+    if path is None:
+        raise RuntimeError(
+            f"no C++ compiler called {name!r}; the kernels run on the CPU through g++ 9 or newer; "
+            "install it (Debian, Ubuntu: apt-get install g++) or name one in CXX"
+        )
+    version = subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout
+    if "clang" in version.lower():
+        raise RuntimeError(f"{path} is clang; the emulator needs g++ 9 or newer; set CXX=g++")
+    return path, version
+
+
+def cache_folder() -> Path:
+    """Where compiled kernels are kept: `DASP_SIMT_CACHE`, else the user's cache folder."""
+    given = os.environ.get("DASP_SIMT_CACHE")
+    if given:
+        return Path(given)
+    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return root / "dasp" / "simt"
+
+
+def compile_kernels(name: str, defines: Mapping[str, object] | None = None) -> Module:
+    """Compile `kernels/<name>` with the given defines and load it.
+
+    Raises RuntimeError when there is no compiler or the file does not compile.
+    """
+    path = KERNELS / name
+    if not path.is_file():
+        raise FileNotFoundError(f"no kernel file {name!r}; looked in {KERNELS}")
+    return compile_text(f'#include "{path}"\n', defines, title=name)
+
+
+def compile_text(
+    text: str, defines: Mapping[str, object] | None = None, *, title: str = "kernel text"
+) -> Module:
+    """Compile kernels given as text, which may include any of `kernels/*.cuh`, and load them."""
+    flags = tuple(f"-D{key}={value}" for key, value in sorted((defines or {}).items()))
+    digest = hashlib.sha256()
+    for part in (text, *flags, *KERNEL_FLAGS, *RUNTIME_FLAGS, *compiler(), sys.platform):
+        digest.update(part.encode() + b"\0")
+    for folder, pattern in ((KERNELS, "**/*.cu*"), (HERE, "*")):
+        for path in sorted(
+            p for p in folder.glob(pattern) if p.suffix in (".cu", ".cuh", ".h", ".cpp", ".py")
+        ):
+            digest.update(str(path.relative_to(folder)).encode() + b"\0" + path.read_bytes() + b"\0")
+    return _load(text, flags, digest.hexdigest()[:24], title)
+
+
+@functools.cache
+def _load(text: str, flags: tuple[str, ...], digest: str, title: str) -> Module:
+    folder = cache_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    library, notes = folder / f"{digest}.so", folder / f"{digest}.json"
+    if not (library.is_file() and notes.is_file()):
+        # One builder at a time per library; others wait and find it made.
+        with open(folder / f"{digest}.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not (library.is_file() and notes.is_file()):
+                _build(text, flags, library, notes, title)
+        (folder / f"{digest}.lock").unlink(missing_ok=True)
+    return Module(library, json.loads(notes.read_text()), title)
+
+
+def _build(text: str, flags: tuple[str, ...], library: Path, notes: Path, title: str) -> None:
+    with tempfile.TemporaryDirectory(dir=library.parent) as temporary:
+        made = Path(temporary)
+        source, rewritten, kernel_object = made / "kernel.cpp", made / "rewritten.cpp", made / "kernel.o"
+        source.write_text(text)
+        include = ["-DDASP_SIMT", f"-I{HERE}", f"-I{KERNELS}", "-include", str(HERE / "simt.h")]
+        preprocessed = _run([*include, *flags, "-std=c++17", "-E", str(source)], title)
+        kernels, code = rewrite(preprocessed)
+        rewritten.write_text(code)
+        _run([*KERNEL_FLAGS, "-c", str(rewritten), "-o", str(kernel_object)], title)
+        linked = made / "linked.so"
+        _run(
+            [
+                "-shared",
+                "-Wl,-Bsymbolic",
+                str(kernel_object),
+                str(_runtime_object()),
+                "-o",
+                str(linked),
+                "-lm",
+                "-ldl",
+            ],
+            title,
+        )
+        (made / "notes.json").write_text(json.dumps({"kernels": kernels, "shared": _shared_arrays(linked)}))
+        os.replace(made / "notes.json", notes)
+        os.replace(linked, library)
+
+
+def _runtime_object() -> Path:
+    source = HERE / "runtime.cpp"
+    key = hashlib.sha256(repr((source.read_bytes(), RUNTIME_FLAGS, compiler())).encode()).hexdigest()[:24]
+    made = cache_folder() / f"runtime-{key}.o"
+    if not made.is_file():
+        with tempfile.TemporaryDirectory(dir=cache_folder()) as temporary:
+            out = Path(temporary) / "runtime.o"
+            _run([*RUNTIME_FLAGS, "-c", str(source), "-o", str(out)], "the emulator's runtime")
+            os.replace(out, made)
+    return made
+
+
+def _run(arguments: list[str], title: str) -> str:
+    done = subprocess.run([compiler()[0], *arguments], capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"g++ does not compile {title}:\n{done.stderr[:6000]}")
+    return done.stdout
+
+
+def rewrite(code: str) -> tuple[dict[str, list[str]], str]:
+    """Find the kernels in preprocessed code and make it C++.
+
+    Returns the parameters' names by kernel, and the code: `extern __shared__ T name[];` has become a pointer,
+    and for each kernel a description follows from which Python launches it.
+    """
+    code = re.sub(
+        r"\bextern\s+__shared__\s+([^;{}]*?)\b(\w+)\s*\[\s*\]\s*;",
+        r"\1 *const \2 = simt::DynamicShared();",
+        code,
+    )
+    kernels: dict[str, list[str]] = {}
+    descriptions = []
+    for match in re.finditer(r"\b__global__\b([^;{]*)\{", code):
+        if code[: match.start()].rstrip().endswith(">"):
+            continue  # a template: no entry point
+        head = re.sub(r"^# .*$", " ", match[1], flags=re.M)
+        head, bounds = _cut(head, "__launch_bounds__")
+        head, _ = _cut(head, "__attribute__")
+        name, parameters = _name_and_parameters(head)
+        kernels[name] = parameters
+        descriptions.append(
+            f'extern "C" {{ extern const simt::Kernel simt_kernel_{name}; const simt::Kernel simt_kernel_{name} = '
+            f'simt::Launcher<{name}>::kernel("{name}", simt::first_of({bounds})); }}\n'
+        )
+    return kernels, code + "\n" + "".join(descriptions)
+
+
+def _cut(text: str, word: str) -> tuple[str, str]:
+    """Take `word(...)` out of a text; also return what stood in the last of the brackets."""
+    inside = ""
+    while (start := text.find(word)) >= 0:
+        opening = text.index("(", start)
+        closing = _closing(text, opening)
+        inside = text[opening + 1 : closing]
+        text = text[:start] + text[closing + 1 :]
+    return text, inside
+
+
+def _closing(text: str, opening: int) -> int:
+    depth = 0
+    for i in range(opening, len(text)):
+        depth += (text[i] == "(") - (text[i] == ")")
+        if depth == 0:
+            return i
+    raise ValueError(f"no closing bracket in {text[opening : opening + 80]!r}")
+
+
+def _name_and_parameters(head: str) -> tuple[str, list[str]]:
+    found = re.search(r"(\w+)\s*\(", head)
+    if not found:
+        raise ValueError(f"__global__ before {head[:80]!r}, which is no function")
+    opening = found.end() - 1
+    inside = head[opening + 1 : _closing(head, opening)]
+    parts, depth, start = [], 0, 0
+    for i, letter in enumerate(inside + ","):
+        depth += (letter in "(<[") - (letter in ")>]")
+        if letter == "," and depth == 0:
+            parts.append(inside[start:i])
+            start = i + 1
+    names = [words[-1] for part in parts if (words := re.findall(r"\w+", part))]
+    return found[1], [] if names == ["void"] else names
+
+
+def _shared_arrays(library: Path) -> list[tuple[int, int, str]]:
+    """Offset in bytes, size in bytes and name of each static __shared__ array."""
+    readelf = shutil.which("readelf")
+    if readelf is None:
+        return []
+    table = subprocess.run([readelf, "-sWC", str(library)], capture_output=True, text=True).stdout
+    found = set()
+    for line in table.splitlines():
+        words = line.split(maxsplit=7)
+        if len(words) == 8 and words[3] == "TLS" and words[6] != "UND":
+            found.add((int(words[1], 16), int(words[2], 0), words[7].split("::")[-1]))
+    return sorted(found)
