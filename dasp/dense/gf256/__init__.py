@@ -4,7 +4,8 @@
     code = gf256.ReedSolomon(10, 4)                    # any 4 of 14 shards may be lost
     shards = [*data, *code.encode(data)]
 
-`kernels(device)` lists the ladder of kernels that multiply, slowest first; `field` holds the tables and small matrices.
+`kernels(device)` lists the ladder of kernels that multiply, slowest first; `field` holds the tables and
+small matrices.
 """
 
 from __future__ import annotations

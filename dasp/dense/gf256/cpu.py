@@ -1,22 +1,22 @@
 """Products over GF(2^8) on the CPU: the ladder of kernels, and the threads that share the columns.
 
-Every kernel computes `out = a b` for `a` (m, k) and columns of `b` (k, n); b and out need their columns adjacent in memory,
-their rows may lie anywhere. Kernels release the GIL, and columns are independent, so threads take runs of columns.
+Every kernel computes `out = a b` for `a` (m, k) and columns of `b` (k, n); b and out need their columns
+adjacent in memory, their rows may lie anywhere. Kernels release the GIL, and columns are independent, so
+threads take runs of columns.
 """
 
 from __future__ import annotations
 
 import functools
-import os
-import threading
+import itertools
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numba import njit, types
 
+from dasp._threads import run
 from dasp.dense.gf256 import instructions
 from dasp.dense.gf256.field import EXP, LOG, PRODUCT, Bytes, bit_matrices, nibble_tables
 from dasp.dense.gf256.instructions import Instruction, step
@@ -69,7 +69,8 @@ def _vector_kernel(step_4: Any, step_2: Any, step_1: Any, width: int) -> Callabl
                 coefficients = table + i * row_bytes
                 j = start
                 while j < stop:
-                    # The last vectors overlap those before: n is at least one width, and a result may be written twice.
+                    # The last vectors overlap those before: n is at least one width, and a result may be
+                    # written twice.
                     at = min(j, n - width)
                     to = out + i * out_stride + at
                     if rows == 4:
@@ -92,8 +93,8 @@ def _compiled_table_kernel(function: Callable[..., None]) -> Callable[..., None]
 
 @functools.cache
 def _compiled_vector_kernel(instruction: Instruction) -> Callable[..., None]:
-    steps = [step(instruction, rows, instruction.vectors) for rows in (4, 2, 1)]
-    kernel = _vector_kernel(*steps, instruction.width * instruction.vectors)
+    step_4, step_2, step_1 = (step(instruction, rows, instruction.vectors) for rows in (4, 2, 1))
+    kernel = _vector_kernel(step_4, step_2, step_1, instruction.width * instruction.vectors)
     compiled: Callable[..., None] = njit(types.void(*[types.int64] * 9), nogil=True)(kernel)
     return compiled
 
@@ -195,10 +196,14 @@ def ladder() -> tuple[CpuKernel, ...]:
             functools.partial(_table_task, _product_rows),
         ),
         _vector_rung(instructions.DOUBLING, "no table: vectors doubled seven times, multiples kept by masks"),
-        _vector_rung(instructions.SHUFFLE_16, "two shuffles a product look up 16 bytes at once; sums in registers"),
+        _vector_rung(
+            instructions.SHUFFLE_16, "two shuffles a product look up 16 bytes at once; sums in registers"
+        ),
         _vector_rung(instructions.SHUFFLE_32, "the same with 32 bytes a vector"),
         _vector_rung(instructions.SHUFFLE_64, "the same with 64 bytes a vector"),
-        _vector_rung(instructions.AFFINE_32, "one instruction a product: 32 bytes times an 8 x 8 matrix of bits"),
+        _vector_rung(
+            instructions.AFFINE_32, "one instruction a product: 32 bytes times an 8 x 8 matrix of bits"
+        ),
         _vector_rung(instructions.AFFINE_64, "the same with 64 bytes a vector"),
     )
 
@@ -206,35 +211,6 @@ def ladder() -> tuple[CpuKernel, ...]:
 def best() -> CpuKernel:
     """Return the last rung that this processor can run."""
     return [kernel for kernel in ladder() if kernel.available][-1]
-
-
-_pool: ThreadPoolExecutor | None = None
-_pool_guard = threading.Lock()
-
-
-def _forget_pool() -> None:
-    global _pool, _pool_guard
-    _pool, _pool_guard = None, threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_pool)
-
-
-def _executor() -> ThreadPoolExecutor:
-    """Return the pool, which starts no thread before the first product that is worth one."""
-    global _pool
-    with _pool_guard:
-        if _pool is None:
-            _pool = ThreadPoolExecutor(cpu_count(), thread_name_prefix="dasp-gf256")
-        return _pool
-
-
-def cpu_count() -> int:
-    """Return how many processors this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def product(kernel: CpuKernel, a: Bytes, b: Bytes, out: Bytes, threads: int) -> None:
@@ -260,12 +236,6 @@ def product(kernel: CpuKernel, a: Bytes, b: Bytes, out: Bytes, threads: int) -> 
     if parts == 1:
         task(b, out)
         return
-    edges = [n * part // parts // 64 * 64 for part in range(parts)] + [n]
-    runs = [slice(start, stop) for start, stop in zip(edges, edges[1:], strict=False)]
-    futures = [_executor().submit(task, b[:, run], out[:, run]) for run in runs[1:]]
-    try:
-        task(b[:, runs[0]], out[:, runs[0]])
-    finally:
-        wait(futures)
-    for future in futures:
-        future.result()
+    edges = [*(n * part // parts // 64 * 64 for part in range(parts)), n]
+    runs = [slice(start, stop) for start, stop in itertools.pairwise(edges)]
+    run([functools.partial(task, b[:, part], out[:, part]) for part in runs])

@@ -31,7 +31,7 @@ def _powers_and_logs() -> tuple[Bytes, Bytes]:
 
 def _products() -> Bytes:
     """Return the 256 x 256 table of all products (64 KiB)."""
-    table = EXP[LOG[:, None].astype(np.intp) + LOG[None, :]]
+    table: Bytes = EXP[LOG[:, None].astype(np.intp) + LOG[None, :]]
     table[0, :] = 0
     table[:, 0] = 0
     return table
@@ -98,9 +98,9 @@ def invert(matrix: Bytes) -> Bytes:
 def cauchy(rows: int, columns: int) -> Bytes:
     """Return a rows x columns matrix of which every square sub-matrix is invertible.
 
-    Entry (i, j) of a Cauchy matrix is 1 / (x_i + y_j) with all x and y distinct. Here y_j = j and x_i = columns + i;
-    then columns and rows are scaled until the first row and the first column are ones, which keeps the property and makes
-    the first parity a plain exclusive or.
+    Entry (i, j) of a Cauchy matrix is 1 / (x_i + y_j) with all x and y distinct. Here y_j = j and x_i =
+    columns + i; then columns and rows are scaled until the first row and the first column are ones, which
+    keeps the property and makes the first parity a plain exclusive or.
 
     Raises
     ------
@@ -140,8 +140,8 @@ def nibble_tables(a: Bytes) -> Bytes:
     Returns
     -------
     uint8, shape (m, k, 2, 16)
-        `[i, p, 0, v]` is `a[i, p] * v` and `[i, p, 1, v]` is `a[i, p] * 16 v`: a byte's product is the exclusive or of
-        what its two nibbles select.
+        `[i, p, 0, v]` is `a[i, p] * v` and `[i, p, 1, v]` is `a[i, p] * 16 v`: a byte's product is the
+        exclusive or of what its two nibbles select.
     """
     nibbles = np.arange(16, dtype=np.uint8)
     return np.stack([PRODUCT[a][..., nibbles], PRODUCT[a][..., nibbles << 4]], axis=-2)
@@ -153,11 +153,12 @@ def bit_matrices(a: Bytes) -> npt.NDArray[np.uint64]:
     Returns
     -------
     uint64, shape (m, k)
-        Byte 7 - i of an element is the row that makes bit i of the product: bit j is set where `a * x^j` has bit i
-        (Intel SDM, GF2P8AFFINEQB, whose qword holds the row of result bit 0 in its highest byte).
+        Byte 7 - i of an element is the row that makes bit i of the product: bit j is set where `a * x^j` has
+        bit i (Intel SDM, GF2P8AFFINEQB, whose qword holds the row of result bit 0 in its highest byte).
     """
     columns = PRODUCT[a][..., np.uint8(1) << np.arange(8, dtype=np.uint8)]
     rows = (columns[..., None, :] >> np.arange(8, dtype=np.uint8)[:, None]) & 1
     packed = np.packbits(rows, axis=-1, bitorder="little")[..., 0]
     shifts = np.uint64(8) * np.arange(7, -1, -1, dtype=np.uint64)
-    return np.bitwise_or.reduce(packed.astype(np.uint64) << shifts, axis=-1)
+    matrices: npt.NDArray[np.uint64] = np.bitwise_or.reduce(packed.astype(np.uint64) << shifts, axis=-1)
+    return matrices

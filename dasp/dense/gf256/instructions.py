@@ -1,13 +1,13 @@
 """The inner step of the vector kernels, written in LLVM IR because numba knows no byte shuffles.
 
-A step takes `vectors` whole vectors of columns and walks down the k rows of b: load each vector, multiply it by one
-coefficient per output row, and exclusive-or the products into accumulators that stay in registers; at the end each
-accumulator is stored once. Three ways to multiply a vector of bytes by a constant:
+A step takes `vectors` whole vectors of columns and walks down the k rows of b: load each vector, multiply it
+by one coefficient per output row, and exclusive-or the products into accumulators that stay in registers; at
+the end each accumulator is stored once. Three ways to multiply a vector of bytes by a constant:
 
-- doubling: seven doublings give the multiples by x^0 .. x^7, and masks keep those that a coefficient has; it needs no
-  instruction that any vector unit lacks;
-- a byte shuffle (`pshufb`, `tbl`) looks up 16 entries at once: two lookups, one per nibble (Plank, Greenan and Miller,
-  "Screaming fast Galois field arithmetic using Intel SIMD instructions", FAST '13);
+- doubling: seven doublings give the multiples by x^0 .. x^7, and masks keep those that a coefficient has; it
+  needs no instruction that any vector unit lacks;
+- a byte shuffle (`pshufb`, `tbl`) looks up 16 entries at once: two lookups, one per nibble (Plank, Greenan
+  and Miller, "Screaming fast Galois field arithmetic using Intel SIMD instructions", FAST '13);
 - `gf2p8affineqb` (GFNI) multiplies every byte by an 8 x 8 matrix of bits: one instruction per product.
 """
 
@@ -71,7 +71,6 @@ class Instruction:
 
 def _is_arm() -> bool:
     return platform.machine().lower() in ("aarch64", "arm64")
-
 
 
 def _widest() -> int:
@@ -235,9 +234,10 @@ class _Step:
 def step(instruction: Instruction, rows: int, vectors: int) -> Any:
     """Return a numba function that computes `rows` x (`vectors` * width) bytes of the product.
 
-    Its six arguments are 64-bit integers: the address of the coefficients, ordered `[p][i]` (nibble tables of 2 x 16
-    bytes, aligned to 16, or bit matrices of 8 bytes); the address of b at the first column, and the bytes from one of
-    its rows to the next; the number of rows of b, at least 1; and the same two for the output.
+    Its six arguments are 64-bit integers: the address of the coefficients, ordered `[p][i]` (nibble tables
+    of 2 x 16 bytes, aligned to 16, or bit matrices of 8 bytes); the address of b at the first column, and
+    the bytes from one of its rows to the next; the number of rows of b, at least 1; and the same two for the
+    output.
     """
 
     def gf256_step(

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from dasp._threads import get_num_threads
 from dasp.dense.gf256 import cpu
 
 
@@ -36,8 +37,8 @@ def kernels(device: str = "cuda") -> tuple[Kernel, ...]:
     Returns
     -------
     tuple of Kernel
-        Each with `.name`, `.summary` and `.needs`. On the CPU also `.available`: rungs that this processor cannot run are
-        listed, and refused by `matmul`.
+        Each with `.name`, `.summary` and `.needs`. On the CPU also `.available`: rungs that this processor
+        cannot run are listed, and refused by `matmul`.
 
     Raises
     ------
@@ -79,7 +80,9 @@ def _check_operands(a: Any, b: Any, out: Any) -> None:
     if a.shape[1] != b.shape[0]:
         raise ValueError(f"a has shape {a.shape} and b has shape {b.shape}; a must have {b.shape[0]} columns")
     if is_cupy(a) and not is_cupy(b):
-        raise TypeError("a is on the GPU and b on the CPU; the result lives where b lives, so a must be a NumPy array")
+        raise TypeError(
+            "a is on the GPU and b on the CPU; the result lives where b lives, so a must be a NumPy array"
+        )
     if out is None:
         return
     _check_matrix("out", out)
@@ -87,7 +90,9 @@ def _check_operands(a: Any, b: Any, out: Any) -> None:
     if out.shape != want:
         raise ValueError(f"out has shape {out.shape}; the product has shape {want}")
     if is_cupy(out) != is_cupy(b):
-        raise TypeError(f"out is a {type(out).__name__} and b another library's array; both must be on one device")
+        raise TypeError(
+            f"out is a {type(out).__name__} and b another library's array; both must be on one device"
+        )
     if isinstance(out, np.ndarray) and not out.flags.writeable:
         raise ValueError("out is read-only; an array that may be written is needed")
 
@@ -106,7 +111,9 @@ def find_kernel(device: str, name: str) -> Any:
     for kernel in ladder:
         if kernel.name == name:
             if not getattr(kernel, "available", True):
-                raise RuntimeError(f"this processor lacks {kernel.needs}, which kernel {name!r} needs; pass kernel='auto'")
+                raise RuntimeError(
+                    f"this processor lacks {kernel.needs}, which kernel {name!r} needs; pass kernel='auto'"
+                )
             return kernel
     names = ", ".join(kernel.name for kernel in ladder)
     raise ValueError(f"kernel is {name!r}; on this device it must be 'auto' or one of {names}")
@@ -126,12 +133,13 @@ def matmul(a: Any, b: Any, *, out: Any = None, kernel: str = "auto", threads: in
     kernel : str, default "auto"
         A rung of `kernels(device)`, or "auto" for the best that needs no preparation.
     threads : int, optional
-        The most CPU threads to use, by default one per processor. Ignored on the GPU.
+        The most CPU threads to use, by default as many as other products. Ignored on the GPU.
 
     Returns
     -------
     uint8, shape (m, n)
-        `out` if it was given. With k = 0 it is all zeros. On the GPU the work is ordered in the current stream.
+        `out` if it was given. With k = 0 it is all zeros. On the GPU the work is ordered in the current
+        stream.
 
     Raises
     ------
@@ -144,8 +152,8 @@ def matmul(a: Any, b: Any, *, out: Any = None, kernel: str = "auto", threads: in
 
     Notes
     -----
-    `m k n` products and as many exclusive ors; `k n` bytes are read and `m n` written, and the best kernels are bound by
-    those bytes when m is small.
+    `m k n` products and as many exclusive ors; `k n` bytes are read and `m n` written, and the best kernels
+    are bound by those bytes when m is small.
 
     Examples
     --------
@@ -166,7 +174,7 @@ def matmul(a: Any, b: Any, *, out: Any = None, kernel: str = "auto", threads: in
     target = out
     if out is None or (out.shape[1] > 1 and out.strides[1] != 1) or np.may_share_memory(out, b):
         target = np.empty((a.shape[0], b.shape[1]), np.uint8)
-    cpu.product(chosen, a, b, target, threads or cpu.cpu_count())
+    cpu.product(chosen, a, b, target, threads or get_num_threads())
     if out is None:
         return target
     if target is not out:
