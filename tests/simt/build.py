@@ -21,13 +21,19 @@ KERNELS = HERE.parents[1] / "kernels"
 # The sanitizers' libraries are not linked: runtime.cpp defines what they call. The optimisations that
 # are off would merge or move accesses ahead of the checks.
 KERNEL_FLAGS = (
-    "-O1 -g1 -std=c++17 -fPIC -w -fno-exceptions -fno-rtti -ffp-contract=off -fno-strict-aliasing "
-    "-fsanitize=thread,bounds,alignment,shift-exponent,signed-integer-overflow,integer-divide-by-zero "
-    "--param tsan-instrument-func-entry-exit=0 -fno-tree-vectorize -fno-tree-slp-vectorize "
-    "-fno-tree-loop-distribute-patterns -fno-store-merging "
-    "-D__global__=__attribute__((noinline)) -D__shared__=thread_local -D__launch_bounds__(...)="
-).split()
-RUNTIME_FLAGS = "-O2 -g1 -std=c++17 -fPIC -Wall -Wextra -fno-exceptions".split()
+    *("-O1", "-g1", "-std=c++17", "-fPIC", "-w", "-fno-exceptions", "-fno-rtti"),
+    *("-ffp-contract=off", "-fno-strict-aliasing"),
+    "-fsanitize=thread,bounds,alignment,shift-exponent,signed-integer-overflow,integer-divide-by-zero",
+    *("--param", "tsan-instrument-func-entry-exit=0"),
+    *(
+        "-fno-tree-vectorize",
+        "-fno-tree-slp-vectorize",
+        "-fno-tree-loop-distribute-patterns",
+        "-fno-store-merging",
+    ),
+    *("-D__global__=__attribute__((noinline))", "-D__shared__=thread_local", "-D__launch_bounds__(...)="),
+)
+RUNTIME_FLAGS = ("-O2", "-g1", "-std=c++17", "-fPIC", "-Wall", "-Wextra", "-fno-exceptions")
 
 
 @functools.cache
@@ -100,10 +106,10 @@ def _load(text: str, flags: tuple[str, ...], digest: str, title: str) -> Module:
 def _build(text: str, flags: tuple[str, ...], library: Path, notes: Path, title: str) -> None:
     with tempfile.TemporaryDirectory(dir=library.parent) as temporary:
         made = Path(temporary)
-        source, rewritten, kernel_object = made / "kernel.cpp", made / "rewritten.cpp", made / "kernel.o"
+        source, rewritten, kernel_object = made / "kernel.cu", made / "kernel.cpp", made / "kernel.o"
         source.write_text(text)
         include = ["-DDASP_SIMT", f"-I{HERE}", f"-I{KERNELS}", "-include", str(HERE / "simt.h")]
-        preprocessed = _run([*include, *flags, "-std=c++17", "-E", str(source)], title)
+        preprocessed = _run([*include, *flags, "-std=c++17", "-E", "-x", "c++", str(source)], title)
         kernels, code = rewrite(preprocessed)
         rewritten.write_text(code)
         _run([*KERNEL_FLAGS, "-c", str(rewritten), "-o", str(kernel_object)], title)
@@ -167,7 +173,8 @@ def rewrite(code: str) -> tuple[dict[str, list[str]], str]:
         name, parameters = _name_and_parameters(head)
         kernels[name] = parameters
         descriptions.append(
-            f'extern "C" {{ extern const simt::Kernel simt_kernel_{name}; const simt::Kernel simt_kernel_{name} = '
+            f'extern "C" {{ extern const simt::Kernel simt_kernel_{name};\n'
+            f"const simt::Kernel simt_kernel_{name} = "
             f'simt::Launcher<{name}>::kernel("{name}", simt::first_of({bounds})); }}\n'
         )
     return kernels, code + "\n" + "".join(descriptions)

@@ -47,7 +47,7 @@ class SimtError(RuntimeError):
         self.where: str = facts["where"]
 
 
-class poisoned:  # noqa: N801 - reads as a word in a list of arguments
+class poisoned:
     """An array whose elements count as never written: a kernel must not read them before it writes them.
 
     Keep the object and pass it to several launches: it remembers which elements were written.
@@ -182,8 +182,8 @@ class Module:
         grid, block : int or up to three ints
             Blocks, and threads per block.
         args : sequence
-            C-contiguous arrays (passed as pointers), `poisoned(array)`, None (a null pointer), or NumPy scalars of
-            exactly the parameter's type. An array that is not writeable must not be written.
+            C-contiguous arrays (passed as pointers), `poisoned(array)`, None (a null pointer), or NumPy
+            scalars of exactly the parameter's type. An array that is not writeable must not be written.
         shared_bytes : int
             Dynamic shared memory per block, in bytes.
         seed : int, optional
@@ -227,13 +227,14 @@ class Module:
         threads = math.prod(block)
         if not 1 <= threads <= kernel.most_threads or block[2] > 64:
             raise ValueError(
-                f"block {block} has {threads} threads; {name} takes 1 to {kernel.most_threads}, with block z up to 64"
+                f"block {block} has {threads} threads; {name} takes 1 to {kernel.most_threads}, z up to 64"
             )
         if min(grid) < 1 or max(grid[1:]) > 65535 or math.prod(grid) >= 2**31:
             raise ValueError(f"grid {grid}; each size must be at least 1, y and z at most 65535")
         if not 0 <= shared_bytes <= 227 * 1024 - self.static_shared_bytes:
             raise ValueError(
-                f"shared_bytes is {shared_bytes} beside {self.static_shared_bytes} static; a block has {227 * 1024} in all"
+                f"shared_bytes is {shared_bytes} beside {self.static_shared_bytes} static; "
+                f"a block has {227 * 1024} in all"
             )
 
     def _error(self, name: str, launch: _Launch, block: tuple[int, int, int]) -> SimtError:
@@ -256,7 +257,8 @@ class Module:
             place = ", a __device__ or __constant__ variable"
         where = self._source_line(launch.at_code)
         message = (
-            f"{kind}: kernel {name}, block {tuple(launch.at_block)}, thread {thread} (lane {lane}){place}: {text}"
+            f"{kind}: kernel {name}, block {tuple(launch.at_block)}, thread {thread} (lane {lane}){place}: "
+            + text
             + (f" [{where}]" if where else "")
         )
         return SimtError(
