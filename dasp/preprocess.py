@@ -1,0 +1,443 @@
+"""Rows into categories, and the packing of each category: CSR -> Plan.
+
+Where is a row of length L packed? Above `Policy.long_row`: `_pack_long`. From 5 up: `_pack_medium`.
+From 1 to 4: `_pack_short`. Each function works in time linear in the entries it packs, and nothing
+that it reads is modified.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from dasp.plan import (
+    GROUP,
+    MAX_SHORT,
+    PAD,
+    TILE,
+    TILE_COLUMNS,
+    TILE_ROWS,
+    WARP,
+    IrregularPart,
+    LongPart,
+    MediumPart,
+    Plan,
+    RegularPart,
+    ShortPart,
+)
+
+Vector = np.ndarray[Any, Any]
+HALF_WARP = WARP // 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """The thresholds by which a matrix is packed.
+
+    Parameters
+    ----------
+    long_row : int
+        Rows with more entries than this are long. At least 4.
+    fill : float
+        Share of a tile's 32 slots that must hold entries for the tile to be regular, in (0, 1].
+    segment : int
+        Entries of a long row that one warp sums, a multiple of 64.
+    row_blocks_2, row_blocks_4 : int
+        Medium rows from which on a warp takes 2, and 4, row blocks of eight rows.
+    mma : bool
+        Multiply tiles with tensor cores on a GPU that has them for the matrix's type, else with FMA.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For a threshold of the wrong kind, or outside its range.
+
+    Notes
+    -----
+    The defaults are those of the published format: Lu and Liu, SC '23, section 3.
+
+    Examples
+    --------
+    >>> import dasp
+    >>> dasp.Policy(fill=0.5).long_row
+    256
+    """
+
+    long_row: int = 256
+    fill: float = 0.75
+    segment: int = 1024
+    row_blocks_2: int = 59_990
+    row_blocks_4: int = 400_000
+    mma: bool = True
+
+    def __post_init__(self) -> None:
+        """Check every threshold."""
+        for name in ("long_row", "segment", "row_blocks_2", "row_blocks_4"):
+            value = getattr(self, name)
+            if not isinstance(value, Integral) or isinstance(value, bool):
+                raise TypeError(f"{name} is {value!r}; it must be an int")
+        if not isinstance(self.fill, Real) or isinstance(self.fill, bool):
+            raise TypeError(f"fill is {self.fill!r}; it must be a float")
+        if not isinstance(self.mma, (bool, np.bool_)):
+            raise TypeError(f"mma is {self.mma!r}; it must be True or False")
+        if self.long_row < MAX_SHORT:
+            raise ValueError(f"long_row is {self.long_row}; it must be at least {MAX_SHORT}")
+        if not 0 < self.fill <= 1:
+            raise ValueError(f"fill is {self.fill}; it must be above 0 and at most 1")
+        if self.segment <= 0 or self.segment % GROUP:
+            raise ValueError(f"segment is {self.segment}; it must be a positive multiple of {GROUP}")
+        if not 0 <= self.row_blocks_2 <= self.row_blocks_4:
+            raise ValueError(
+                f"row_blocks_2 is {self.row_blocks_2} and row_blocks_4 is {self.row_blocks_4}; "
+                "they must satisfy 0 <= row_blocks_2 <= row_blocks_4"
+            )
+
+    @classmethod
+    def published(cls) -> Policy:
+        """Return the thresholds of the published format (Lu and Liu, SC '23)."""
+        return cls()
+
+
+def preprocess(
+    shape: tuple[int, int],
+    indptr: Vector,
+    indices: Vector,
+    data: Vector,
+    policy: Policy | None = None,
+    *,
+    index_dtype: np.typing.DTypeLike | None = None,
+    offset_dtype: np.typing.DTypeLike | None = None,
+) -> Plan:
+    """Pack a CSR matrix into a plan.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        (m, n).
+    indptr : numpy.ndarray, shape (m + 1,), int32 or int64
+        First entry of each row. Not checked: see `dasp._check.csr`.
+    indices : numpy.ndarray, shape (nnz,), int32 or int64
+        Column of each entry, each in [0, n), in any order inside a row, duplicates allowed.
+    data : numpy.ndarray, shape (nnz,), float32 or float64
+        Value of each entry.
+    policy : Policy, optional
+        Thresholds; those of the published format by default.
+    index_dtype, offset_dtype : dtype, optional
+        int32 or int64. By default the narrower one that holds every row and column, and every
+        position in the packed arrays.
+
+    Returns
+    -------
+    Plan
+        NumPy arrays, read-only. `unpack` gives the matrix back.
+
+    Notes
+    -----
+    Time is linear in m + nnz; about 10 ns an entry on one core.
+    """
+    policy = Policy() if policy is None else policy
+    # A plan has at most twice the slots that the matrix has entries, and a few per row block.
+    most_slots = 2 * len(data) + 16 * shape[0] + TILE * WARP
+    index = np.dtype(index_dtype or _narrowest(max(shape)))
+    offset = np.dtype(offset_dtype or _narrowest(most_slots))
+    rows = _Rows(indptr, indices, data)
+    long_rows, medium_rows, short_rows, empty_rows = _categories(rows.lengths, policy, index)
+    return Plan(
+        shape=(int(shape[0]), int(shape[1])),
+        dtype=data.dtype,
+        index_dtype=index,
+        offset_dtype=offset,
+        mma=bool(policy.mma),
+        long=_pack_long(rows, long_rows, int(policy.segment), offset),
+        medium=_pack_medium(rows, medium_rows, policy, offset),
+        short=_pack_short(rows, short_rows),
+        empty_rows=_freeze(empty_rows),
+    )
+
+
+def unpack(plan: Plan) -> tuple[Vector, Vector, Vector]:
+    """Give the matrix of a plan back as CSR, bit for bit, up to the order inside a row.
+
+    Parameters
+    ----------
+    plan : Plan
+        With NumPy arrays.
+
+    Returns
+    -------
+    indptr : numpy.ndarray, shape (m + 1,), int64
+    indices : numpy.ndarray, shape (nnz,), the plan's index type
+    data : numpy.ndarray, shape (nnz,), the plan's type
+        Explicit zeros and duplicates are there; pads are not.
+    """
+    entries = []
+    for part, rows in _slot_rows(plan):
+        kept = part.columns != PAD
+        entries.append((rows[kept], part.columns[kept], part.values[kept]))
+    rows, columns, values = (np.concatenate(arrays) for arrays in zip(*entries, strict=True))
+    return csr_from_coo(plan.shape[0], rows, columns, values)
+
+
+def csr_from_coo(m: int, rows: Vector, columns: Vector, values: Vector) -> tuple[Vector, Vector, Vector]:
+    """Sort entries by row, stably; duplicates and explicit zeros stay as they are.
+
+    Parameters
+    ----------
+    m : int
+        Rows of the matrix.
+    rows, columns : numpy.ndarray, shape (nnz,), int32 or int64
+        Each row in [0, m).
+    values : numpy.ndarray, shape (nnz,)
+
+    Returns
+    -------
+    indptr : numpy.ndarray, shape (m + 1,), int64
+    indices, data : numpy.ndarray, shape (nnz,)
+        With the types of `columns` and `values`.
+    """
+    indptr = np.zeros(m + 1, np.int64)
+    np.cumsum(np.bincount(rows, minlength=m), out=indptr[1:])
+    indices, data = np.empty_like(columns), np.empty_like(values)
+    _scatter_entries(indptr[:-1].copy(), rows, columns, values, indices, data)
+    return indptr, indices, data
+
+
+def _narrowest(largest: int) -> np.dtype[Any]:
+    return np.dtype(np.int32 if largest <= np.iinfo(np.int32).max else np.int64)
+
+
+def _freeze(array: Vector) -> Vector:
+    array.flags.writeable = False
+    return array
+
+
+class _Rows:
+    """The rows of a CSR matrix, to be copied run by run into the slots of a part."""
+
+    def __init__(self, indptr: Vector, indices: Vector, data: Vector) -> None:
+        self.starts = indptr[:-1].astype(np.int64)
+        self.lengths = np.diff(indptr).astype(np.int64)
+        self._indices = indices
+        self._data = data
+
+    def slots(self, count: int, index: np.dtype[Any]) -> tuple[Vector, Vector]:
+        """Return the columns and values of `count` pads."""
+        return np.full(count, PAD, index), np.zeros(count, self._data.dtype)
+
+    def copy(self, starts: Vector, lengths: Vector, slots: Vector, columns: Vector, values: Vector) -> None:
+        """Copy `lengths[i]` entries from entry `starts[i]` on to slot `slots[i]` and what follows it."""
+        _copy_runs(self._indices, self._data, starts, lengths, slots, columns, values)
+
+    def copy_tiles(
+        self, starts: Vector, lengths: Vector, tiles: Vector, columns: Vector, values: Vector
+    ) -> None:
+        """Copy `lengths[i]` entries from entry `starts[i]` on to row i % 8 of the tiles of block i // 8."""
+        _copy_tile_rows(self._indices, self._data, starts, lengths, tiles, columns, values)
+
+
+def _categories(
+    lengths: Vector, policy: Policy, index: np.dtype[Any]
+) -> tuple[Vector, Vector, list[Vector], Vector]:
+    """Return long rows, medium rows (longest first, stable), rows of 1, 2, 3 and 4, and empty rows."""
+    long = np.flatnonzero(lengths > policy.long_row).astype(index)
+    medium = np.flatnonzero((lengths > MAX_SHORT) & (lengths <= policy.long_row)).astype(index)
+    short = [np.flatnonzero(lengths == k).astype(index) for k in range(1, MAX_SHORT + 1)]
+    empty = np.flatnonzero(lengths == 0).astype(index)
+    keys = policy.long_row - lengths[medium]
+    if policy.long_row <= np.iinfo(np.int16).max:
+        keys = keys.astype(np.int16)  # NumPy's stable sort of 16-bit keys is a radix sort, hence linear
+    return long, medium[np.argsort(keys, kind="stable")], short, empty
+
+
+def _pack_long(rows: _Rows, long_rows: Vector, segment: int, offset: np.dtype[Any]) -> LongPart:
+    lengths = rows.lengths[long_rows]
+    slots = -(-lengths // GROUP) * GROUP
+    segments = -(-slots // segment)
+    offsets = _starts(slots, offset)
+    columns, values = rows.slots(int(offsets[-1]), long_rows.dtype)
+    rows.copy(rows.starts[long_rows], lengths, offsets, columns, values)
+    return LongPart(
+        entries=int(lengths.sum()),
+        segment=segment,
+        rows=_freeze(long_rows),
+        offsets=_freeze(offsets),
+        segment_offsets=_freeze(_starts(segments, offset)),
+        segment_rows=_freeze(np.repeat(np.arange(len(long_rows), dtype=long_rows.dtype), segments)),
+        columns=_freeze(columns),
+        values=_freeze(values),
+    )
+
+
+def _pack_medium(rows: _Rows, medium_rows: Vector, policy: Policy, offset: np.dtype[Any]) -> MediumPart:
+    count = len(medium_rows)
+    blocks = -(-count // TILE_ROWS)
+    lengths = np.zeros(blocks * TILE_ROWS, np.int64)
+    lengths[:count] = rows.lengths[medium_rows]
+    starts = np.zeros_like(lengths)
+    starts[:count] = rows.starts[medium_rows]
+
+    tiles = _regular_tiles(lengths, policy.fill * TILE)
+    in_tiles = np.minimum(lengths, TILE_COLUMNS * np.repeat(tiles, TILE_ROWS))
+    tile_offsets = _starts(tiles, offset)
+    tile_columns, tile_values = rows.slots(TILE * int(tile_offsets[-1]), medium_rows.dtype)
+    rows.copy_tiles(starts, in_tiles, tile_offsets, tile_columns, tile_values)
+
+    tails = lengths - in_tiles
+    tail_offsets = _starts(tails, offset)
+    tail_columns, tail_values = rows.slots(int(tail_offsets[-1]), medium_rows.dtype)
+    rows.copy(starts + in_tiles, tails, tail_offsets, tail_columns, tail_values)
+    return MediumPart(
+        rows=_freeze(_padded(medium_rows, len(lengths))),
+        blocks_per_warp=1 + (count >= policy.row_blocks_2) + 2 * (count >= policy.row_blocks_4),
+        regular=RegularPart(
+            entries=int(in_tiles.sum()),
+            offsets=_freeze(tile_offsets),
+            columns=_freeze(tile_columns),
+            values=_freeze(tile_values),
+        ),
+        irregular=IrregularPart(
+            entries=int(tails.sum()),
+            offsets=_freeze(tail_offsets),
+            columns=_freeze(tail_columns),
+            values=_freeze(tail_values),
+        ),
+    )
+
+
+def _pack_short(rows: _Rows, short_rows: list[Vector]) -> ShortPart:
+    ones, twos, threes, fours = short_rows
+    pairs = min(len(ones), len(threes))
+    singles = ones[pairs:]
+    # Left-over rows of 3 join the rows of 4; both runs are sorted, so this stable sort is one merge.
+    fours = np.sort(np.concatenate([fours, threes[pairs:]]), kind="stable")
+
+    pairs_13 = _round_up(pairs, HALF_WARP)
+    pairs_22 = _round_up(-(-len(twos) // 2), HALF_WARP)
+    tile_rows = pairs_13 + pairs_22 + _round_up(len(fours), WARP)
+    first_slots = TILE_COLUMNS * np.arange(tile_rows)
+    slots_13, slots_22, slots_4 = np.split(first_slots, [pairs_13, pairs_13 + pairs_22])
+    results = np.concatenate(
+        [
+            _by_half_warps(_padded(ones[:pairs], pairs_13), _padded(threes[:pairs], pairs_13)),
+            _by_half_warps(_padded(twos[0::2], pairs_22), _padded(twos[1::2], pairs_22)),
+            _padded(fours, len(slots_4)),
+            singles,
+        ]
+    )
+    slots = np.concatenate(
+        [
+            _by_half_warps(slots_13, slots_13 + 1),
+            _by_half_warps(slots_22, slots_22 + 2),
+            slots_4,
+            TILE_COLUMNS * tile_rows + np.arange(len(singles)),
+        ]
+    )
+    columns, values = rows.slots(TILE_COLUMNS * tile_rows + len(singles), singles.dtype)
+    real = results != PAD
+    lengths = rows.lengths[results[real]]
+    rows.copy(rows.starts[results[real]], lengths, slots[real], columns, values)
+    return ShortPart(
+        entries=int(lengths.sum()),
+        pairs_13=pairs_13,
+        pairs_22=pairs_22,
+        fours=len(slots_4),
+        singles=len(singles),
+        rows=_freeze(results),
+        columns=_freeze(columns),
+        values=_freeze(values),
+    )
+
+
+def _by_half_warps(first: Vector, second: Vector) -> Vector:
+    """Give each warp 16 items of `first`, then 16 of `second`."""
+    return np.stack([first.reshape(-1, HALF_WARP), second.reshape(-1, HALF_WARP)], axis=1).ravel()
+
+
+def _padded(rows: Vector, count: int) -> Vector:
+    padded = np.full(count, PAD, rows.dtype)
+    padded[: len(rows)] = rows
+    return padded
+
+
+def _round_up(count: int, step: int) -> int:
+    return -(-count // step) * step
+
+
+def _starts(counts: Vector, dtype: np.dtype[Any]) -> Vector:
+    """Return where each run starts, and where the last one ends."""
+    starts = np.zeros(len(counts) + 1, dtype)
+    np.cumsum(counts, out=starts[1:])
+    return starts
+
+
+def _slot_rows(plan: Plan) -> list[tuple[Any, Vector]]:
+    """Return every part with slots, and the caller's row of each of its slots (any row for a pad)."""
+    long, medium, short = plan.long, plan.medium, plan.short
+    block_rows = medium.rows.reshape(-1, TILE_ROWS)
+    tile_rows = np.repeat(block_rows, np.diff(medium.regular.offsets), axis=0)
+    tiles = short.pairs_13 + short.pairs_22 + short.fours
+    pieces, lone = np.split(short.rows, [len(short.rows) - short.singles])
+    by_13, by_22, fours = np.split(pieces, [2 * short.pairs_13, 2 * short.pairs_13 + 2 * short.pairs_22])
+    first_13, first_22 = (part.reshape(-1, 2, HALF_WARP) for part in (by_13, by_22))
+    slots = np.empty((tiles, TILE_COLUMNS), short.rows.dtype)
+    part_13, part_22, part_4 = np.split(slots, [short.pairs_13, short.pairs_13 + short.pairs_22])
+    part_13[:, 0], part_13[:, 1:] = first_13[:, 0].ravel(), first_13[:, 1].reshape(-1, 1)
+    part_22[:, :2], part_22[:, 2:] = first_22[:, 0].reshape(-1, 1), first_22[:, 1].reshape(-1, 1)
+    part_4[:] = fours[:, None]
+    return [
+        (long, np.repeat(long.rows, np.diff(long.offsets))),
+        (medium.regular, np.repeat(tile_rows.ravel(), TILE_COLUMNS)),
+        (medium.irregular, np.repeat(medium.rows, np.diff(medium.irregular.offsets))),
+        (short, np.concatenate([slots.ravel(), lone])),
+    ]
+
+
+_compile = njit(cache=True, nogil=True)
+
+
+@_compile
+def _regular_tiles(lengths: Vector, least: float) -> Vector:
+    """Count the tiles of each row block up to the first with fewer than `least` entries."""
+    tiles = np.empty(len(lengths) // TILE_ROWS, np.int64)
+    for block in range(len(tiles)):
+        tile = 0
+        while True:
+            entries = 0
+            for row in range(TILE_ROWS * block, TILE_ROWS * (block + 1)):
+                entries += min(max(lengths[row] - TILE_COLUMNS * tile, 0), TILE_COLUMNS)
+            if entries == 0 or entries < least:
+                break
+            tile += 1
+        tiles[block] = tile
+    return tiles
+
+
+@_compile
+def _copy_runs(indices, data, starts, lengths, slots, columns, values):  # type: ignore[no-untyped-def]
+    for run in range(len(lengths)):
+        for k in range(lengths[run]):
+            columns[slots[run] + k] = indices[starts[run] + k]
+            values[slots[run] + k] = data[starts[run] + k]
+
+
+@_compile
+def _copy_tile_rows(indices, data, starts, lengths, tiles, columns, values):  # type: ignore[no-untyped-def]
+    for row in range(len(lengths)):
+        first = TILE * tiles[row // TILE_ROWS] + TILE_COLUMNS * (row % TILE_ROWS)
+        for k in range(lengths[row]):
+            slot = first + TILE * (k // TILE_COLUMNS) + k % TILE_COLUMNS
+            columns[slot] = indices[starts[row] + k]
+            values[slot] = data[starts[row] + k]
+
+
+@_compile
+def _scatter_entries(cursors, rows, columns, values, indices, data):  # type: ignore[no-untyped-def]
+    for entry in range(len(rows)):
+        slot = cursors[rows[entry]]
+        indices[slot] = columns[entry]
+        data[slot] = values[entry]
+        cursors[rows[entry]] = slot + 1
