@@ -141,7 +141,7 @@ def spmv_candidate(
     library, device
         The loaded cuSPARSE, and the vectors on the GPU.
     matrix : callable
-        Makes the matrix descriptor; each setting has its own, because preprocessing leaves its analysis in it.
+        Makes the matrix descriptor; one for each setting, because preprocessing leaves its analysis in it.
     algorithm : int
         A cusparseSpMVAlg_t.
     prepare : bool
@@ -376,7 +376,8 @@ def self_check() -> int:
             verdict = "right" if checked.passed else f"WRONG in {checked.rows_failed} rows"
             print(
                 f"{np.dtype(dtype).name} {candidate.name:20} {timing.best_us:8.2f} us hot "
-                f"{timing.cold_us:8.2f} us cold ({timing.method}), setup {candidate.setup_ms:.2f} ms, {verdict}, worst {checked.worst:.3f}"
+                f"{timing.cold_us:8.2f} us cold ({timing.method}), setup {candidate.setup_ms:.2f} ms, "
+                f"{verdict}, worst {checked.worst:.3f}"
             )
             with suppress(RuntimeError):
                 candidate.close()

@@ -25,8 +25,8 @@ def add_command(subparsers: Any) -> None:
         "bench",
         help="plan, verify and time matrices against other libraries",
         description="Plan each matrix, check every row of its product against a long-double reference, then "
-        "time it against SciPy, numba and MKL on the CPU, or every cuSPARSE setting and CuPy on the GPU. Exit "
-        "status 1 if a product is wrong.",
+        "time it against SciPy, numba and MKL on the CPU, or every cuSPARSE setting and CuPy on the GPU. "
+        "Exit status 1 if a product is wrong.",
     )
     parser.add_argument(
         "matrix",

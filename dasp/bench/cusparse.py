@@ -11,6 +11,7 @@ form, compared in the headers of 12.8.1, 12.8.6 and 12.9.4, is called here.
 from __future__ import annotations
 
 import ctypes
+import importlib
 import os
 from contextlib import suppress
 from ctypes import POINTER, byref, c_char_p, c_int, c_int64, c_size_t, c_void_p
@@ -156,9 +157,7 @@ def open_library() -> Any:
     if given := os.environ.get("DASP_CUSPARSE"):
         return ctypes.CDLL(given)
     with suppress(ImportError, RuntimeError, OSError):
-        from cuda.pathfinder import load_nvidia_dynamic_lib
-
-        path = load_nvidia_dynamic_lib("cusparse").abs_path
+        path = importlib.import_module("cuda.pathfinder").load_nvidia_dynamic_lib("cusparse").abs_path
         if path:
             return ctypes.CDLL(path)
     try:

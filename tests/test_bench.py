@@ -1,0 +1,756 @@
+"""The benchmark is tested like a product: what it must catch, it is shown; what it must count, is counted."""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import importlib.util
+import math
+import subprocess
+import sys
+import time
+import types
+from fractions import Fraction
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.sparse
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dasp.bench import (
+    baselines_cpu,
+    baselines_cuda,
+    cusparse,
+    machine,
+    results,
+    roofline,
+    session,
+    table,
+    timing,
+    timing_cuda,
+    verify,
+)
+from dasp.bench.candidate import Candidate, Field
+from dasp.bench.command import add_command, chosen_baselines
+from dasp.bench.device import HostDevice
+from dasp.bench.figures import draw
+from dasp.bench.readme import replace_between
+from dasp.bench.sparse import measure, warm_up
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def matrix(rows=60, cols=50, seed=0, dtype=np.float64):
+    """Rows of 0 to 30 entries, one heavy row, an empty last row."""
+    rng = np.random.default_rng(seed)
+    dense = rng.standard_normal((rows, cols)) * (rng.random((rows, cols)) < rng.random((rows, 1)) * 0.6)
+    dense[3], dense[-1] = rng.standard_normal(cols), 0
+    return scipy.sparse.csr_array(dense.astype(dtype))
+
+
+def reference_of(csr, x):
+    return verify.reference_product(csr.data, csr.indices, csr.indptr, x)
+
+
+class RowLoop:
+    """An honest operator: SciPy's product with the interface of SpMatrix."""
+
+    def __init__(self, csr):
+        self.csr, self.nbytes = csr, csr.data.nbytes
+
+    def matvec(self, x, *, out):
+        out[:] = self.csr @ x
+        return out
+
+    def __matmul__(self, x):
+        return self.csr @ x
+
+
+class Skewed(RowLoop):
+    """One row is wrong by a few hundred units in the last place."""
+
+    def matvec(self, x, *, out):
+        out[:] = self.csr @ x
+        out[3] *= 1 + 1e-13
+        return out
+
+
+class Forgetful(RowLoop):
+    """One empty row is never written."""
+
+    def matvec(self, x, *, out):
+        out[:-1] = (self.csr @ x)[:-1]
+        return out
+
+
+class Spoiled(RowLoop):
+    """One row is not a number."""
+
+    def matvec(self, x, *, out):
+        out[:] = self.csr @ x
+        out[0] = np.nan
+        return out
+
+
+class Elsewhere(RowLoop):
+    """Right, but not written where it was asked for."""
+
+    def matvec(self, x, *, out):
+        return self.csr @ x
+
+
+class Misshapen(RowLoop):
+    """`A @ x` has a row too many."""
+
+    def __matmul__(self, x):
+        return np.append(self.csr @ x, 0.0)
+
+
+@pytest.fixture(scope="module")
+def host():
+    return HostDevice(1, bandwidth=1e10, seconds=0.002)
+
+
+# --- verification -----------------------------------------------------------------------------------------
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    lengths=st.lists(st.integers(0, 9), min_size=1, max_size=20),
+    seed=st.integers(0, 2**32 - 1),
+    chunk=st.integers(1, 30),
+)
+def test_reference_is_exact_to_long_double_however_it_is_cut(lengths, seed, chunk):
+    rng = np.random.default_rng(seed)
+    indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    data = rng.standard_normal(indptr[-1]) * 10.0 ** rng.integers(-8, 8, indptr[-1])
+    indices = rng.integers(0, 12, indptr[-1]).astype(np.int32)
+    x = rng.standard_normal(12)
+    saved, verify.CHUNK_ENTRIES = verify.CHUNK_ENTRIES, chunk
+    try:
+        got = verify.reference_product(data, indices, indptr, x)
+    finally:
+        verify.CHUNK_ENTRIES = saved
+    unit = Fraction(float(np.finfo(np.longdouble).eps))
+    for row, (first, last) in enumerate(pairwise(indptr)):
+        terms = [Fraction(data[k]) * Fraction(x[indices[k]]) for k in range(first, last)]
+        high = Fraction(float(got.want[row]))
+        low = Fraction(float(got.want[row] - np.longdouble(float(got.want[row]))))
+        scale = sum(map(abs, terms), Fraction(0))
+        assert abs(high + low - sum(terms, Fraction(0))) <= 12 * unit * scale
+        if scale:
+            assert float(got.bound[row]) >= (len(terms) + 2) * 2.0**-53 * float(scale) * (1 - 1e-12)
+            assert float(got.bound[row]) <= (len(terms) + 2) * 2.0**-53 * float(scale) * 1.01 + 1e-300
+
+
+def test_every_kind_of_wrong_row_fails():
+    csr = matrix()
+    x = np.random.default_rng(1).standard_normal(csr.shape[1])
+    reference = reference_of(csr, x)
+    right = csr @ x
+    assert verify.check_rows(right, reference).passed
+    assert verify.check_rows(right, reference).worst <= 1
+    for row, value in [(0, np.nan), (5, np.inf), (59, 1e-300), (3, right[3] * (1 + 1e-13)), (7, -right[7])]:
+        wrong = right.copy()
+        wrong[row] = value
+        found = verify.check_rows(wrong, reference)
+        assert not found.passed
+        assert (found.rows_failed, found.worst_row) == (1, row)
+        assert found.worst > 1
+    assert verify.check_rows(right[:-1], reference).rows_failed == 60
+    assert verify.check_rows(right[:, None], reference).rows_failed == 60
+    assert verify.check_rows(np.array(0.0), reference).rows_failed == 60
+    permuted = verify.check_rows(right[::-1], reference)
+    assert permuted.rows_failed > 40
+
+
+def test_no_rows_and_no_entries():
+    nothing = verify.reference_product(np.zeros(0), np.zeros(0, int), np.zeros(1, int), np.ones(4))
+    assert verify.check_rows(np.zeros(0), nothing).passed
+    empty = verify.reference_product(np.zeros(0), np.zeros(0, int), np.zeros(4, int), np.ones(4))
+    assert verify.check_rows(np.zeros(3), empty).passed
+    assert verify.check_rows(np.array([0, 1e-310, 0]), empty).rows_failed == 1
+
+
+def test_a_quarter_of_a_million_entries_are_checked_quickly():
+    csr = scipy.sparse.random_array(
+        (20_000, 20_000), density=6.25e-4, rng=np.random.default_rng(0), format="csr"
+    )
+    x = np.random.default_rng(1).standard_normal(20_000)
+    start = time.perf_counter()
+    assert verify.check_rows(csr @ x, reference_of(csr, x)).passed
+    assert time.perf_counter() - start < 1  # 26 million entries in about three seconds
+
+
+# --- timing and roofline ----------------------------------------------------------------------------------
+
+
+def sleeper(name, seconds, log):
+    def run():
+        log.append(name)
+        time.sleep(seconds)
+
+    return Candidate(name, run, lambda: None)
+
+
+def test_timing_orders_and_counts():
+    log = []
+    found = timing.time_host([sleeper("slow", 4e-3, log), sleeper("quick", 1e-3, log)], samples=9)
+    assert 4e3 <= found["slow"].best_us <= found["slow"].median_us
+    assert 1e3 <= found["quick"].best_us < 3.5e3
+    for name in found:
+        assert found[name].samples == 9
+        assert log.count(name) == 1 + 3 + 9 * found[name].products + 3 * 2
+        assert found[name].spread >= 0
+        assert math.isnan(found[name].cold_us)
+
+
+def test_short_products_are_timed_in_batches():
+    found = timing.time_host([Candidate("nothing", lambda: None, lambda: None)], samples=3)["nothing"]
+    assert found.products > 100
+    assert 0 < found.best_us < 50
+
+
+def test_summary_of_samples():
+    found = timing.summarize([1.0, 2.0, 3.0, 4.0, 5.0], 20, "graph")
+    assert (found.median_us, found.best_us, found.samples, found.products) == (3.0, 1.0, 5, 20)
+    assert found.spread == pytest.approx(2 / 3)
+
+
+def test_roofline_bytes_are_the_documented_ones():
+    assert roofline.product_bytes(10, 20, 100, 8) == 12 * 100 + 4 * 11 + 8 * 30
+    assert roofline.product_bytes(10, 20, 100, 4) == 8 * 100 + 4 * 11 + 4 * 30
+    assert roofline.csr_bytes(10, 100, 8) == 12 * 100 + 4 * 11
+    assert roofline.roofline_us(4_270_000, 4.27e12) == pytest.approx(1.0)
+
+
+def test_copy_bandwidth_is_measured():
+    assert 1e8 < roofline.host_copy_bandwidth(2, size=1 << 22) < 1e13
+
+
+# --- machine ----------------------------------------------------------------------------------------------
+
+
+def test_last_level_cache_is_the_highest_data_cache(tmp_path):
+    for number, (level, size, kind) in enumerate(
+        [
+            ("1", "32K", "Data"),
+            ("1", "64K", "Instruction"),
+            ("3", "36608K", "Unified"),
+            ("2", "1M", "Unified"),
+        ]
+    ):
+        folder = tmp_path / f"index{number}"
+        folder.mkdir()
+        for name, text in (("level", level), ("size", size), ("type", kind)):
+            (folder / name).write_text(text + "\n")
+    assert machine.last_level_cache_bytes(tmp_path) == 36608 << 10
+    assert machine.last_level_cache_bytes(tmp_path / "nowhere") == 32 << 20
+
+
+def test_machine_columns_name_what_ran(monkeypatch):
+    monkeypatch.setenv("DASP_COMMIT", "0123456789ab")
+    columns = machine.host_columns(2)
+    assert columns["commit"] == "0123456789ab"
+    assert columns["threads"] == "2"
+    assert columns["numpy"] == np.__version__
+    assert columns["machine"]
+
+
+# --- baselines on the host --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("shape", [(60, 50), (1, 1), (8, 300)])
+def test_host_baselines_are_right(shape, dtype):
+    rng = np.random.default_rng(2)
+    csr = (
+        matrix(dtype=dtype)
+        if shape == (60, 50)
+        else scipy.sparse.csr_array(rng.standard_normal(shape, dtype))
+    )
+    x = rng.standard_normal(shape[1]).astype(dtype)
+    made = baselines_cpu.build(csr, x)
+    assert {c.name for c in made.candidates} | {m.name for m in made.missing} == set(baselines_cpu.NAMES)
+    assert {"scipy", "numba_csr"} <= {c.name for c in made.candidates}
+    for candidate in made.candidates:
+        candidate.poison()
+        candidate.run()
+        candidate.run()
+        assert verify.check_rows(candidate.result(), reference_of(csr, x)).passed, candidate.name
+        candidate.close()
+
+
+def test_missing_mkl_is_said(monkeypatch):
+    monkeypatch.setattr(baselines_cpu, "load_mkl", lambda: None)
+    made = baselines_cpu.build(matrix(), np.ones(50), names=("mkl", "scipy"))
+    assert [c.name for c in made.candidates] == ["scipy"]
+    assert "MKL was not found" in made.missing[0].reason
+
+
+# --- one matrix -------------------------------------------------------------------------------------------
+
+
+def test_a_right_matrix_is_timed_beside_its_baselines(host):
+    found = measure("example", matrix(), host, plan=RowLoop, samples=3)
+    assert found.verified.passed
+    assert {"dasp", "dasp_new", "scipy", "numba_csr"} <= set(found.timings)
+    row = found.row()
+    assert row["verified"] == "yes"
+    assert row["in_cache"] == "yes"
+    assert (row["rows"], row["cols"], row["row_min"], row["row_max"]) == ("60", "50", "0", "50")
+    assert row["best_baseline"] in ("scipy", "numba_csr", "mkl")
+    best = min(float(row[f"{name}_us"]) for name in ("scipy", "numba_csr", "mkl") if f"{name}_us" in row)
+    assert float(row["speedup_best"]) == pytest.approx(best / float(row["dasp_us"]), rel=1e-4)
+    assert float(row["roofline_us"]) == pytest.approx(
+        roofline.product_bytes(60, 50, matrix().nnz, 8) / 1e10 * 1e6, rel=1e-4
+    )
+
+
+@pytest.mark.parametrize("operator", [Skewed, Forgetful, Spoiled, Elsewhere, Misshapen])
+def test_a_wrong_product_is_caught_and_not_timed(operator, host):
+    found = measure("wrong", matrix(), host, plan=operator, samples=3)
+    assert not found.verified.passed
+    assert found.timings == {}
+    row = found.row()
+    assert row["verified"] == "no"
+    assert row["time_us"] == ""
+    assert not session.verified([row])
+    assert "WRONG: wrong" in table.report([row])
+
+
+def test_a_wrong_baseline_is_left_out(host, monkeypatch):
+    def cheat(csr, x, names):
+        y = np.zeros(csr.shape[0])
+        return Field(
+            [Candidate("scipy", lambda: None, lambda: y), *baselines_cpu.build(csr, x).candidates[1:2]]
+        )
+
+    monkeypatch.setattr(host, "baselines", cheat)
+    found = measure("cheated", matrix(), host, plan=RowLoop, samples=3)
+    assert "scipy" not in found.timings
+    assert found.best_baseline == "numba_csr"
+    assert found.missing[0].reason.startswith("wrong in ")
+
+
+def test_patterns_are_promoted_and_float32_is_bounded_by_its_own_unit(host):
+    pattern = scipy.sparse.csr_array((np.ones(4, np.int8), ([0, 0, 1, 2], [0, 1, 1, 2])), shape=(3, 3))
+    found = measure("pattern", pattern, host, plan=RowLoop, samples=3, baselines=["scipy"])
+    assert found.verified.passed
+    assert set(found.timings) == {"dasp", "dasp_new", "scipy"}
+    narrow = measure("narrow", matrix(), host, plan=RowLoop, dtype=np.float32, samples=3)
+    assert narrow.verified.passed
+    assert narrow.dtype == "float32"
+
+
+def test_warm_up_plans_rows_of_every_category(host):
+    seen = []
+    warm_up(lambda csr: seen.append(np.diff(csr.indptr)) or RowLoop(csr), host)
+    assert {0, 1, 2, 3, 4, 5, 33, 300} <= set(seen[0].tolist())
+
+
+# --- rows in a file ---------------------------------------------------------------------------------------
+
+
+def a_row(name, **others):
+    return {"matrix": name, "commit": "c", "machine": "m", "time_us": "2", "verified": "yes", **others}
+
+
+def test_rows_are_appended_and_new_columns_widen_the_file(tmp_path):
+    path = tmp_path / "deep" / "rows.csv"
+    assert results.read(path) == []
+    results.append(path, a_row("a"))
+    results.append(path, a_row("b, with a comma", mkl_us="3"))
+    results.append(path, a_row("c"))
+    rows = results.read(path)
+    assert [row["matrix"] for row in rows] == ["a", "b, with a comma", "c"]
+    assert [row["mkl_us"] for row in rows] == ["", "3", ""]
+
+
+def test_a_line_cut_short_is_measured_again(tmp_path):
+    path = tmp_path / "rows.csv"
+    results.append(path, a_row("a"))
+    whole = path.read_text()
+    path.write_text(whole + "b,")
+    assert [row["matrix"] for row in results.read(path)] == ["a"]
+    results.append(path, a_row("b"))
+    assert [row["matrix"] for row in results.read(path)] == ["a", "b"]
+    assert path.read_text().count("\n") == 3
+
+
+def test_a_foreign_file_is_refused(tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text("name,size\nx,1\n")
+    with pytest.raises(ValueError, match="has no column `matrix`"):
+        results.read(path)
+
+
+def test_latest_keeps_one_row_a_matrix_and_machine():
+    rows = [
+        a_row("a", time_us="1"),
+        a_row("b"),
+        a_row("a", time_us="3", commit="d"),
+        a_row("a", machine="other"),
+    ]
+    assert [(row["matrix"], row["time_us"]) for row in results.latest(rows)] == [
+        ("b", "2"),
+        ("a", "3"),
+        ("a", "2"),
+    ]
+
+
+def test_a_session_resumes(tmp_path, host, monkeypatch):
+    monkeypatch.setenv("DASP_COMMIT", "first")
+    loaded = []
+
+    def load(spec, seed):
+        loaded.append(spec)
+        if spec == "stop":
+            raise KeyboardInterrupt
+        return matrix(seed=seed)
+
+    how = session.Settings(samples=3, csv=tmp_path / "rows.csv", baselines=["scipy"])
+    with pytest.raises(KeyboardInterrupt):
+        session.run(["one", "two", "stop"], host, how, load=load, plan=RowLoop, resume=True)
+    rows = session.run(["one", "two", "three"], host, how, load=load, plan=RowLoop, resume=True)
+    assert loaded == ["one", "two", "stop", "three"]
+    assert [row["matrix"] for row in rows] == ["one", "two", "three"]
+    monkeypatch.setenv("DASP_COMMIT", "second")
+    session.run(["one"], host, how, load=load, plan=RowLoop, resume=True)
+    assert loaded[-1] == "one"
+
+
+# --- tables, figures, README ------------------------------------------------------------------------------
+
+
+def timed(name, speedup, *, inside="no", **others):
+    return a_row(
+        name,
+        in_cache=inside,
+        device="cpu",
+        rows="10",
+        entries="100",
+        speedup_best=str(speedup),
+        speedup_everyday=str(2 * speedup),
+        time_over_roofline="0.5",
+        roofline_us="4",
+        moved_bytes="1000",
+        best_baseline="mkl",
+        best_baseline_us=str(2 * speedup),
+        everyday="scipy",
+        plan_products="8",
+        bytes_ratio="0.9",
+        **others,
+    )
+
+
+def test_the_report_names_groups_means_and_losses():
+    rows = [
+        timed("big", 2.0),
+        timed("bigger", 8.0),
+        timed("small", 0.5, inside="yes"),
+        a_row("bad", verified="no"),
+    ]
+    rows[-1]["rows_failed"] = "7"
+    text = table.report(rows)
+    assert "beyond the cache: 2 matrices, geometric mean 4.00 x the best baseline, 8.00 x SciPy" in text
+    assert "all: 3 matrices, geometric mean 2.00 x" in text
+    assert "slower than the best baseline: small (0.500, mkl)" in text
+    assert "WRONG (7 rows)" in text
+    assert "WRONG: bad" in text
+    assert table.summarize(rows).losses == (("small", 0.5, "mkl"),)
+    widths = {len(line) for line in table.markdown_table(rows).splitlines()[:1]}
+    assert widths
+    assert len({line.count("|") for line in table.markdown_table(rows).splitlines()}) == 1
+
+
+def test_geometric_mean_ignores_what_is_not_there():
+    assert table.geometric_mean([2.0, 8.0, math.nan]) == pytest.approx(4)
+    assert math.isnan(table.geometric_mean([]))
+
+
+def test_readme_is_rewritten_between_its_markers(tmp_path):
+    path = tmp_path / "README.md"
+    path.write_text("# Top\n<!-- results:cpu begin -->\nold\n<!-- results:cpu end -->\nbottom\n")
+    for _ in range(2):
+        replace_between(path, "cpu", "new table")
+    assert path.read_text() == (
+        "# Top\n<!-- results:cpu begin -->\nnew table\n<!-- results:cpu end -->\nbottom\n"
+    )
+    with pytest.raises(ValueError, match="lacks the markers"):
+        replace_between(path, "h200", "text")
+
+
+def test_a_figure_is_drawn(tmp_path):
+    path = tmp_path / "deep" / "figure.png"
+    draw([timed("big", 2.0), timed("small", 0.5, inside="yes")], path)
+    assert path.read_bytes()[:4] == b"\x89PNG"
+    with pytest.raises(ValueError, match="no row was timed"):
+        draw([a_row("bad", time_us="")], path)
+
+
+@pytest.fixture(scope="module")
+def suitesparse():
+    spec = importlib.util.spec_from_file_location("suitesparse", ROOT / "benchmarks" / "suitesparse.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_collection_is_reported_from_its_file_alone(tmp_path, suitesparse, capsys):
+    source, readme = tmp_path / "box.csv", tmp_path / "README.md"
+    results.write(source, [timed("big", 2.0), timed("small", 0.5, inside="yes")])
+    readme.write_text("<!-- results:box begin -->\n<!-- results:box end -->\n")
+    asked = ["--name", "box", "--csv", str(source), "--readme", str(readme), "--report-only"]
+    assert suitesparse.main(asked) == 0
+    text = readme.read_text()
+    assert "| beyond the cache | 1 | 2.00 |" in text
+    assert "small (0.500, mkl)" in text
+    assert source.with_suffix(".png").exists()
+    assert suitesparse.main([*asked[:3], str(tmp_path / "none.csv"), "--report-only"]) == 2
+    assert "has no rows" in capsys.readouterr().err
+
+
+def test_anchors_stand_in_only_where_spmvop_is_missing(tmp_path, suitesparse):
+    path = tmp_path / "anchors.csv"
+    path.write_text("dtype,matrix,best_cusparse_us\nf64,a,3\nf64,b,3\nf16,c,1\nf64,d,9\n")
+    gpu = {"device": "cuda", "dtype": "float64"}
+    rows = [{**timed(name, 2.0), **gpu} for name in "abcd"]  # 2 us against 4 us
+    rows[1]["cusparse_spmvop1_us"] = "4"
+    found = suitesparse.with_anchors(rows, suitesparse.read_anchors(path))
+    assert [row["best_baseline"] == suitesparse.ANCHOR for row in found] == [True, False, False, False]
+    assert float(found[0]["speedup_best"]) == 1.5
+    assert "stands in" not in suitesparse.readme_text(found[1:], path)
+    assert "GPU stands in" in suitesparse.readme_text(found, path)
+
+
+def test_the_collection_has_forty_matrices(suitesparse, tmp_path):
+    for name in ("b.npz", "A.mtx.gz", "notes.txt"):
+        (tmp_path / name).touch()
+    assert [Path(p).name for p in suitesparse.real_matrices(str(tmp_path))] == ["A.mtx.gz", "b.npz"]
+    assert suitesparse.real_matrices(None) == []
+    from dasp.models import is_model
+
+    for specs in suitesparse.FAMILIES.values():
+        assert len(set(specs)) == len(specs) >= 20
+        assert all(is_model(spec) for spec in specs)
+
+
+# --- the command ------------------------------------------------------------------------------------------
+
+
+def parsed(*words):
+    parser = argparse.ArgumentParser()
+    add_command(parser.add_subparsers())
+    return parser.parse_args(["bench", *words])
+
+
+def test_the_command_prints_a_table_and_answers_with_its_status(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("dasp.matrix")
+    words = ("poisson2d:20", "--device", "cpu", "--threads", "1", "--repeat", "3", "--baselines", "scipy")
+    args = parsed(*words, "--csv", str(tmp_path / "rows.csv"), "--plot", str(tmp_path / "plot.png"))
+    monkeypatch.setattr(HostDevice, "bandwidth", 1e10)
+    assert args.run(args) == 0
+    out = capsys.readouterr().out
+    assert "poisson2d:20" in out
+    assert "x SciPy" in out
+    assert (tmp_path / "plot.png").exists()
+    assert [row["matrix"] for row in results.read(tmp_path / "rows.csv")] == ["poisson2d:20"]
+    monkeypatch.setattr(session, "planner", lambda device, policy: Skewed)
+    assert args.run(args) == 1
+    assert "WRONG" in capsys.readouterr().out
+
+
+def test_unknown_baselines_threads_and_counts_are_refused():
+    with pytest.raises(ValueError, match="--baselines names blas"):
+        chosen_baselines("scipy,blas", baselines_cpu.NAMES)
+    assert chosen_baselines("scipy, mkl", baselines_cpu.NAMES) == ("scipy", "mkl")
+    assert chosen_baselines(None, baselines_cpu.NAMES) is None
+    with pytest.raises(ValueError, match="threads were asked for"):
+        HostDevice(100_000)
+    with pytest.raises(SystemExit):
+        parsed("--repeat", "0")
+
+
+def test_registering_the_command_loads_nothing_heavy():
+    program = (
+        "import sys, dasp.bench.command; "
+        "print([m for m in ('numba', 'cupy', 'scipy', 'matplotlib', 'tqdm') if m in sys.modules])"
+    )
+    environment = {"PYTHONPATH": str(ROOT), "PATH": ""}
+    bare = subprocess.run([sys.executable, "-c", "import dasp, sys; print('scipy' in sys.modules)"],
+                          capture_output=True, text=True, env=environment, check=True)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=True
+    )
+    assert "cupy" not in done.stdout
+    assert "matplotlib" not in done.stdout
+    if bare.stdout.strip() == "False":
+        assert done.stdout.strip() == "[]"
+
+
+# --- cuSPARSE through ctypes, against a stand-in library compiled from the prototypes of cusparse.h ----------
+
+STAND_IN = Path(__file__).with_name("cusparse_stand_in.c")
+
+
+class OnDevice:
+    """A NumPy array that looks like CuPy's: `array.data.ptr` is its address."""
+
+    def __init__(self, values):
+        self.values = np.ascontiguousarray(values)
+        self.data = types.SimpleNamespace(ptr=self.values.ctypes.data)
+        self.size, self.dtype, self.fill = self.values.size, self.values.dtype, self.values.fill
+
+
+class Stream:
+    """A stream that runs at once, and a graph of what was run while it captured."""
+
+    ptr = 0
+
+    def __init__(self, non_blocking=False):
+        self.captured = None
+
+    def synchronize(self):
+        pass
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def begin_capture(self):
+        self.captured = []
+
+    def end_capture(self):
+        captured, self.captured = self.captured, None
+        return types.SimpleNamespace(launch=lambda stream: Event.advance(5e-3 * 20), captured=captured)
+
+
+class Event:
+    """An event of a clock that only moves when it is told to, in milliseconds."""
+
+    now = 0.0
+
+    @classmethod
+    def advance(cls, milliseconds):
+        cls.now += milliseconds
+
+    def record(self, stream):
+        self.time = Event.now
+
+    def synchronize(self):
+        pass
+
+
+@pytest.fixture
+def cupy_stand_in(monkeypatch):
+    fake = types.ModuleType("cupy")
+    fake.uint8, fake.float64 = np.uint8, np.float64
+    fake.asarray = OnDevice
+    fake.empty = fake.zeros = lambda size, dtype: OnDevice(np.zeros(size, dtype))
+    fake.cuda = types.SimpleNamespace(
+        get_current_stream=Stream,
+        Stream=Stream,
+        Event=Event,
+        get_elapsed_time=lambda start, stop: stop.time - start.time,
+        Device=lambda: types.SimpleNamespace(attributes={"L2CacheSize": 1 << 20}, synchronize=lambda: None),
+    )
+    monkeypatch.setitem(sys.modules, "cupy", fake)
+    return fake
+
+
+@pytest.fixture(scope="module")
+def stand_in_path(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cusparse")
+    path = folder / "libstand_in.so"
+    subprocess.run(["gcc", "-O1", "-shared", "-fPIC", "-o", path, STAND_IN], check=True)
+    return path
+
+
+def open_stand_in(path, version):
+    library = ctypes.CDLL(str(path))
+    ctypes.c_int.in_dll(library, "version").value = version
+    return library, cusparse.CuSparse(library)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_every_cusparse_setting_passes_its_arguments_in_order(
+    stand_in_path, cupy_stand_in, monkeypatch, dtype
+):
+    library, opened = open_stand_in(stand_in_path, 12801)
+    monkeypatch.setattr(baselines_cuda, "load", lambda: opened)
+    assert opened.version_text == "12.8.1"
+    csr = matrix(rows=75, dtype=dtype)  # the last slice of 32 rows is not full
+    x = np.random.default_rng(4).standard_normal(50).astype(dtype)
+    wanted = [name for name in baselines_cuda.NAMES if name != "cupy"]
+    made = baselines_cuda.build(csr, OnDevice(x), names=wanted)
+    assert made.missing == []
+    assert [c.name for c in made.candidates] == wanted
+    for candidate in made.candidates:
+        candidate.poison()
+        assert not verify.check_rows(candidate.result().values, reference_of(csr, x)).passed
+        candidate.run()
+        assert verify.check_rows(candidate.result().values, reference_of(csr, x)).passed, candidate.name
+        assert candidate.setup_ms > 0
+        candidate.close()
+    assert ctypes.c_int.in_dll(library, "alive").value == 0
+
+
+@pytest.mark.parametrize(("version", "said"), [(12603, "12.6.3"), (12710, "12.7.10"), (13000, "13.0.0")])
+def test_spmvop_is_left_out_where_its_interface_is_another(
+    stand_in_path, cupy_stand_in, monkeypatch, version, said
+):
+    _, opened = open_stand_in(stand_in_path, version)
+    monkeypatch.setattr(baselines_cuda, "load", lambda: opened)
+    made = baselines_cuda.build(matrix(), OnDevice(np.ones(50)), names=("cusparse_alg1", "cusparse_spmvop1"))
+    assert [c.name for c in made.candidates] == ["cusparse_alg1"]
+    assert f"not available in cuSPARSE {said}" in made.missing[0].reason
+
+
+def test_a_failed_call_names_itself(stand_in_path):
+    _, opened = open_stand_in(stand_in_path, 12801)
+    with pytest.raises(RuntimeError, match=r"cusparseSetStream returned status 3 \(invalid value\)"):
+        opened.set_stream(8)
+
+
+def test_sliced_ell_holds_every_entry_once_and_refuses_waste():
+    csr = matrix(rows=70)
+    values, columns, offsets = baselines_cuda.sliced_ell(csr)
+    assert np.count_nonzero(columns >= 0) == csr.nnz
+    assert len(offsets) == 4
+    assert offsets[-1] == len(values) == len(columns)
+    assert np.all(values[columns < 0] == 0)
+    spike = scipy.sparse.csr_array((np.ones(5000), ([0] * 5000, range(5000))), shape=(64, 5000))
+    with pytest.raises(RuntimeError, match="slots for 5000 entries"):
+        baselines_cuda.sliced_ell(spike)
+
+
+def test_the_gpu_clock_replays_a_graph_of_twenty(cupy_stand_in):
+    ran = []
+    found = timing_cuda.time_cuda([Candidate("one", lambda: ran.append(1), lambda: None)])["one"]
+    assert len(ran) == 2 + 20 + timing_cuda.COLD_SAMPLES
+    assert (found.method, found.products, found.samples) == ("graph", 20, 7)
+    assert found.best_us == pytest.approx(5.0)
+
+
+def test_what_cannot_be_captured_is_timed_by_events(cupy_stand_in):
+    def refuse(stream=Stream()):  # noqa: B008
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    assert timing_cuda.capture(refuse, Stream()) is None
+    calls = []
+
+    def run():
+        calls.append(1)
+        Event.advance(7e-3)
+
+    found = timing_cuda.time_cuda([Candidate("loop", run, lambda: None, capturable=False)])["loop"]
+    assert found.method == "events"
+    assert found.best_us == pytest.approx(7.0)
+    assert found.cold_us == pytest.approx(7.0)
+    assert len(calls) == 2 + 20 * (1 + 7) + timing_cuda.COLD_SAMPLES
