@@ -1,0 +1,186 @@
+"""Find, sign and compile the CUDA sources. Nothing else in dasp knows where they are.
+
+The sources are the folder `kernels/`: inside the package in a wheel, beside the package in a checkout. It is
+recognised by the file `mma.cuh`, because other distributions install folders called `kernels` too.
+"""
+
+import hashlib
+import importlib
+import re
+import threading
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+_PACKAGE = Path(__file__).resolve().parent
+
+_modules: dict[tuple[object, ...], Any] = {}
+_modules_lock = threading.Lock()
+
+
+def find(package: Path = _PACKAGE) -> Path:
+    """Return the folder of the CUDA sources that belong to a copy of the package.
+
+    Raises
+    ------
+    RuntimeError
+        When neither `<package>/kernels` nor `<package>/../kernels` holds `mma.cuh`.
+    """
+    places = (package / "kernels", package.parent / "kernels")
+    for place in places:
+        if (place / "mma.cuh").is_file():
+            return place
+    looked = " and ".join(str(place) for place in places)
+    raise RuntimeError(
+        f"the CUDA sources are missing from {looked}; the package is incomplete; install it again"
+    )
+
+
+def digest(folder: Path | None = None) -> str:
+    """Return the first 12 hexadecimal digits of a SHA-256 over every file of the sources.
+
+    Names and contents both count. The digest is an option of each compilation, because CuPy's cache of
+    compiled kernels does not look into included files.
+    """
+    folder = find() if folder is None else folder
+    total = hashlib.sha256()
+    for path in sorted(p for p in folder.rglob("*") if p.is_file()):
+        content = path.read_bytes()
+        total.update(f"{path.relative_to(folder).as_posix()}\0{len(content)}\0".encode())
+        total.update(content)
+    return total.hexdigest()[:12]
+
+
+def read(name: str) -> str:
+    """Return the text of a source, for example `read("spmv/product.cu")`.
+
+    Raises
+    ------
+    FileNotFoundError
+        When there is no such file.
+    """
+    path = find() / name
+    if not path.is_file():
+        raise FileNotFoundError(f"no CUDA source {name!r}; it was looked for in {find()}")
+    return path.read_text(encoding="utf-8")
+
+
+def options(defines: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the compiler's options for a set of compile-time constants, always in the same order."""
+    return (
+        "-std=c++17",
+        f"-I{find()}",
+        *(f"-I{folder}" for folder in _toolkit_headers()),
+        f"-DDASP_SOURCES={digest()}",
+        *(f"-D{name}={value}" for name, value in sorted(defines.items())),
+    )
+
+
+def load(name: str, defines: Mapping[str, str]) -> Any:
+    """Compile a source for the current GPU, load it, and return CuPy's module.
+
+    A module is compiled once per process, device, source and set of constants; between processes CuPy
+    keeps it on disk. Several threads may call this at once.
+
+    Parameters
+    ----------
+    name : str
+        Such as "spmv/product.cu".
+    defines : mapping of str to str
+        Compile-time constants, such as `{"DASP_VALUE": "double"}`.
+
+    Returns
+    -------
+    cupy.RawModule
+        `get_function(kernel)` gives its kernels.
+
+    Raises
+    ------
+    RuntimeError
+        When CuPy is not installed, there is no usable GPU, or the source does not compile.
+    """
+    cupy = _import_cupy()
+    try:
+        device = cupy.cuda.runtime.getDevice()
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        raise RuntimeError(f"no usable GPU ({error}); CUDA kernels need one; use device='cpu'") from error
+    key = (device, name, *sorted(defines.items()))
+    with _modules_lock:
+        if key not in _modules:
+            module = cupy.RawModule(code=read(name), options=options(defines), backend="nvrtc")
+            try:
+                module.compile()
+            except cupy.cuda.compiler.CompileException as error:
+                raise RuntimeError(f"{name} does not compile with {dict(defines)}: {error}") from error
+            _modules[key] = module
+        return _modules[key]
+
+
+def compile_for(name: str, defines: Mapping[str, str], arch: str) -> bytes:
+    """Compile a source for an architecture such as "sm_90" and return the cubin. No GPU is needed.
+
+    Raises
+    ------
+    RuntimeError
+        When CuPy or NVRTC is not installed, or the source does not compile.
+    """
+    return compile_text(read(name), defines, arch, title=name)[0]
+
+
+def compile_text(source: str, defines: Mapping[str, str], arch: str, *, title: str) -> tuple[bytes, str]:
+    """Compile CUDA text that may include the sources' headers; return the cubin and the compiler's log.
+
+    The options are those of `load`, with CuPy's own `-ftz=true`, so that the code is what a GPU would run.
+    """
+    if not re.fullmatch(r"sm_\d{2,3}[af]?", arch):
+        raise ValueError(f"arch is {arch!r}; a name such as 'sm_90' is needed")
+    nvrtc = _import_nvrtc()
+    program = nvrtc.createProgram(source, title, (), ())
+    try:
+        nvrtc.compileProgram(program, (*options(defines), f"-arch={arch}", "-ftz=true"))
+        return bytes(nvrtc.getCUBIN(program)), str(nvrtc.getProgramLog(program))
+    except nvrtc.NVRTCError as error:
+        log = nvrtc.getProgramLog(program)
+        raise RuntimeError(
+            f"{title} does not compile for {arch} with {dict(defines)}: {error}\n{log}"
+        ) from error
+    finally:
+        nvrtc.destroyProgram(program)
+
+
+def _import_cupy() -> Any:
+    try:
+        import cupy
+    except ImportError as error:
+        raise RuntimeError(
+            f"CuPy cannot be imported ({error}); CUDA kernels need it; "
+            "pip install 'dasp-spmv[cuda13]' (or [cuda12]), or use device='cpu'"
+        ) from error
+    return cupy
+
+
+def _import_nvrtc() -> Any:
+    _import_cupy()
+    try:
+        from cupy.cuda import nvrtc
+
+        nvrtc.getVersion()
+    except (ImportError, RuntimeError) as error:
+        raise RuntimeError(
+            f"NVRTC cannot be loaded ({error}); compiling CUDA kernels needs it; "
+            "pip install nvidia-cuda-nvrtc nvidia-cuda-runtime, or install the CUDA toolkit"
+        ) from error
+    return nvrtc
+
+
+@cache
+def _toolkit_headers() -> tuple[str, ...]:
+    """Return the folder of `cuda_fp16.h`, found as CuPy finds its libraries; empty when there is none."""
+    try:
+        folder = importlib.import_module("cuda.pathfinder").find_nvidia_header_directory("cudart")
+    except (ImportError, AttributeError, RuntimeError):
+        folder = None
+    if folder is None:
+        return ()
+    return (str(folder),)
