@@ -1,4 +1,4 @@
-"""Dense products: floating-point matrices (`gemm`), and matrices over GF(2^8) for Reed-Solomon codes (`gf256`).
+"""Dense products: of floating-point matrices (`gemm`), and over GF(2^8) for Reed-Solomon codes (`gf256`).
 
 Neither Numba nor CuPy is imported before a product needs it.
 """

@@ -227,26 +227,31 @@ class Setting:
 
 
 @functools.cache
-def _setting(rung: str, dtype: str) -> Setting:
-    tile = host_tile(np.dtype(dtype))
-    depth = 1536 // np.dtype(dtype).itemsize  # a row of packed A: 1.5 KiB, so that a panel is half of 32 KiB
+def _setting(rung: str, size: int) -> Setting:
+    """The setting of a rung for elements of `size` bytes.
+
+    A row of packed A is 1.5 or 2 KiB long, so that a panel of A is half of a first-level cache of 32 KiB, and
+    the packed block of B is under half of a second-level cache of 1 MiB.
+    """
+    tile, depth = host_tile(size), 384 if size == 4 else 256
     if rung == "wide":
         return Setting(Tile(4, 2, tile.lanes), 64, depth // 2, 8 * tile.columns, vectors=False, alignment=16)
+    width = 450_000 // (depth * size * tile.columns) * tile.columns
     if rung == "aligned":
-        return Setting(tile, 16 * tile.rows, depth, 12 * tile.columns, vectors=True, alignment=0)
-    return Setting(tile, 340 * tile.rows, depth, 12 * tile.columns, vectors=True, alignment=0)
+        return Setting(tile, 8 * tile.rows, depth, width, vectors=True, alignment=0)
+    return Setting(tile, 1032 // tile.rows * tile.rows, depth, width, vectors=True, alignment=0)
 
 
 _buffers = threading.local()
 
 
-def _workspace(setting: Setting, m: int, n: int, dtype: np.dtype[Any]) -> tuple[int, int, int]:
+def _workspace(setting: Setting, m: int, n: int, size: int) -> tuple[int, int, int]:
     """Addresses of the packed A, the packed B and a spare tile, in memory that this thread keeps for its next
     call."""
     tile = setting.tile
     tall = -(-min(m, setting.height) // tile.rows) * tile.rows * setting.depth
     wide = -(-min(n, setting.width) // tile.columns) * tile.columns * setting.depth
-    sizes = [-(-count * dtype.itemsize // LINE) * LINE for count in (tall, wide, tile.rows * tile.columns)]
+    sizes = [-(-count * size // LINE) * LINE for count in (tall, wide, tile.rows * tile.columns)]
     held = getattr(_buffers, "held", None)
     if held is None or held.nbytes < sum(sizes) + 2 * LINE:
         held = _buffers.held = np.zeros(sum(sizes) + 2 * LINE, np.uint8)
@@ -271,7 +276,7 @@ def _multiply_part(setting: Setting, product: Product) -> None:
         (out.ctypes.data, out.strides[0]),
         real(product.alpha),
         real(beta),
-        _workspace(setting, m, n, out.dtype),
+        _workspace(setting, m, n, out.itemsize),
         setting.height,
         setting.width,
     )
@@ -292,7 +297,7 @@ def _run_packed(rung: str, product: Product, most_threads: int) -> None:
         _run_packed(rung, replace(product, out=straight), most_threads)
         out[...] = straight
         return None
-    setting = _setting(rung, out.dtype.name)
+    setting = _setting(rung, size)
     parts = _parts(product, setting.tile, most_threads)
     if len(parts) == 1:
         _multiply_part(setting, product)
@@ -304,7 +309,9 @@ def _run_packed(rung: str, product: Product, most_threads: int) -> None:
 def _parts(product: Product, tile: Tile, most: int) -> list[Product]:
     """Cut C into one rectangle per thread, as square as the sizes allow, at multiples of the tile."""
     m, n, k = product.sizes
-    count = max(1, min(most, m * n * k // SERIAL_WORK))
+    count = min(most, m * n * k // SERIAL_WORK)
+    if count <= 1:
+        return [product]
     shapes = [(rows, count // rows) for rows in range(1, count + 1) if count % rows == 0]
     rows, columns = min(shapes, key=lambda shape: m / shape[0] * k + n / shape[1] * k)
     down, across = _cuts(m, rows, tile.rows), _cuts(n, columns, tile.columns)
@@ -327,6 +334,7 @@ def _part(product: Product, rows: slice, columns: slice) -> Product:
 
 # Below this many multiply-adds a thread, waking a second one costs more than it saves.
 SERIAL_WORK = 128**3
+SMALL_WORK = 64**3
 
 
 def _rung(name: str, summary: str, loops: Loops) -> Kernel:
@@ -345,7 +353,8 @@ def _run_aligned(product: Product) -> None:
 
 
 def _run_goto(product: Product) -> None:
-    _run_packed("goto", product, _threads.get_num_threads())
+    m, n, k = product.sizes
+    _run_packed("goto", product, _threads.get_num_threads() if m * n * k > SERIAL_WORK else 1)
 
 
 LADDER: tuple[Kernel, ...] = (

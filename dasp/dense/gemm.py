@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import sys
 from dataclasses import dataclass
@@ -36,7 +37,7 @@ def gemm(
     Parameters
     ----------
     a : array of shape (m, k), or (k, m) if `trans_a`
-        NumPy (CPU) or CuPy (GPU), float32 or float64; on a GPU also float16 or bfloat16, whose sums are float32.
+        NumPy (CPU) or CuPy (GPU), float32 or float64; on a GPU also float16 or bfloat16, summed in float32.
     b : array of shape (k, n), or (n, k) if `trans_b`; dtype and device of `a`
     c : array of shape (m, n), dtype and device of `a`, optional
         Not read if beta == 0, so it may hold NaN then.
@@ -78,7 +79,7 @@ def gemm(
     _check_scalars(alpha=alpha, beta=beta)
     left, right = (a.T if trans_a else a), (b.T if trans_b else b)
     shape = _check_shapes(left, right, c, beta)
-    rung = _choose(device, kernel, a.dtype.name, (*shape, left.shape[1]))
+    rung = _choose(device, kernel, _name(a.dtype), (*shape, left.shape[1]))
     if out is None:
         out = sys.modules[_package(a)].empty(shape, a.dtype)
     else:
@@ -174,6 +175,7 @@ def explain(
     return Explanation(chosen, why, _find(device, chosen).summary)
 
 
+@functools.cache
 def _backend(device: str) -> Any:
     return importlib.import_module(f"dasp.dense.{device}")
 
@@ -197,6 +199,12 @@ def _device_of(**arrays: Any) -> str:
     return places["a"]
 
 
+@functools.cache
+def _name(dtype: Any) -> str:
+    """The dtype's name; NumPy takes microseconds to spell it."""
+    return str(dtype.name)
+
+
 def _check_dtype(name: str, dtype: str, device: str) -> None:
     if dtype in REAL or (device == "cuda" and dtype in HALF):
         return
@@ -207,7 +215,7 @@ def _check_dtype(name: str, dtype: str, device: str) -> None:
 
 def _check_dtypes(device: str, **arrays: Any) -> None:
     kind = arrays["a"].dtype
-    _check_dtype("a's dtype", kind.name, device)
+    _check_dtype("a's dtype", _name(kind), device)
     for name, array in arrays.items():
         if array is not None and array.dtype != kind:
             raise TypeError(
@@ -268,7 +276,7 @@ def _overlap(x: Any, y: Any) -> bool:
     if not isinstance(x, np.ndarray):
         return bool(sys.modules["cupy"].shares_memory(x, y))
     try:
-        return np.shares_memory(x, y, max_work=100_000)
+        return np.shares_memory(x, y, max_work=100_000)  # type: ignore[arg-type]
     except np.exceptions.TooHardError:
         return True
 

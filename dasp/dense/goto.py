@@ -29,6 +29,7 @@ SQUARE = 8  # rows and columns of the square that `transpose` turns over in regi
 intrinsic: Any = extending.intrinsic
 
 LINE = 64  # bytes of a cache line
+AHEAD = 8  # rows of packed B between the one in use and the one asked for
 UNROLL = 4  # values of p in one turn of the micro-kernel's loop
 
 
@@ -53,16 +54,16 @@ def host_features() -> dict[str, bool]:
         return {}
 
 
-def host_tile(dtype: np.dtype[Any]) -> Tile:
-    """The largest micro-tile whose accumulators, B vectors and one broadcast fit the host's registers.
+@functools.cache
+def host_tile(size: int) -> Tile:
+    """The largest micro-tile, for elements of `size` bytes, whose sums fit the host's vector registers.
 
-    32 registers of 64 bytes hold 12 x 2 accumulators, 2 vectors of B and broadcasts; 16 registers of 32 bytes
-    hold 6 x 2, 2 and 1; 32 registers of 16 bytes (NEON) hold 8 x 3, 3 and 1.
+    32 registers, of 64 bytes (AVX-512) or 16 (NEON), hold 8 x 3 sums, 3 vectors of B and broadcasts; 16 of 32
+    bytes (AVX2) hold 6 x 2, 2 and broadcasts.
     """
     features = host_features()
-    size = np.dtype(dtype).itemsize
     if features.get("avx512f"):
-        return Tile(12, 2, 64 // size)
+        return Tile(8, 3, 64 // size)
     if features.get("avx2"):
         return Tile(6, 2, 32 // size)
     if features.get("neon") or features.get("fp-armv8"):
@@ -112,6 +113,14 @@ class _Emitter:
         first = self.builder.insert_element(seed, scalar, ir.Constant(integer, 0))
         zeros = ir.Constant(ir.VectorType(integer, self.lanes), [0] * self.lanes)
         return self.builder.shuffle_vector(first, seed, zeros)
+
+    def prefetch(self, address: ir.Value, writes: bool) -> None:
+        builder, integer = self.builder, ir.IntType(32)
+        byte = ir.IntType(8).as_pointer()
+        kind = ir.FunctionType(ir.VoidType(), [byte, integer, integer, integer])
+        function = builder.module.declare_intrinsic("llvm.prefetch", (byte,), kind)
+        flags = (1, 3, 1) if writes else (0, 3, 1)
+        builder.call(function, [builder.inttoptr(address, byte), *(ir.Constant(integer, f) for f in flags)])
 
     def zero(self) -> ir.Value:
         return ir.Constant(self.vector, [0.0] * self.lanes)
@@ -181,6 +190,10 @@ def _emit_step(
         emitter.load(emitter.offset(b, None, 0, (step * tile.columns + v * lanes) * size))
         for v in range(tile.vectors)
     ]
+    for start in range(0, tile.columns * size, LINE):
+        emitter.prefetch(
+            emitter.offset(b, None, 0, (step + AHEAD) * tile.columns * size + start), writes=False
+        )
     totals = []
     for i in range(tile.rows):
         element = emitter.broadcast(emitter.offset(a, None, 0, (i * depth + step) * size))
@@ -241,15 +254,9 @@ def _constant(value: types.Type) -> int:
 
 def _emit_prefetch(emitter: _Emitter, tile: Tile, c: ir.Value, ldc: ir.Value) -> None:
     """Ask for the lines of C before the product, so that the update at its end does not wait for memory."""
-    builder, integer = emitter.builder, ir.IntType(32)
-    byte = ir.IntType(8).as_pointer()
-    function = builder.module.declare_intrinsic(
-        "llvm.prefetch", (byte,), ir.FunctionType(ir.VoidType(), [byte, integer, integer, integer])
-    )
     for i in range(tile.rows):
         for start in range(0, tile.columns * emitter.size, LINE):
-            place = builder.inttoptr(emitter.offset(c, ldc, i, start), byte)
-            builder.call(function, [place, *(ir.Constant(integer, flag) for flag in (1, 3, 1))])
+            emitter.prefetch(emitter.offset(c, ldc, i, start), writes=True)
 
 
 def _emit_update(
@@ -446,9 +453,7 @@ def packed_product(size: int, tile: Tile, depth: int, vectors: bool) -> Callable
                 if i + rows <= m and j + panel <= n:
                     micro_kernel(rows, vectors_wide, lanes, depth, k, a0, b0, c0, ldc, alpha, beta)
                     continue
-                micro_kernel(
-                    rows, vectors_wide, lanes, depth, k, a0, b0, spare, panel * size, alpha, real(0)
-                )
+                micro_kernel(rows, vectors_wide, lanes, depth, k, a0, b0, spare, panel * size, alpha, real(0))
                 for v in range(min(rows, m - i)):
                     for w in range(min(panel, n - j)):
                         place = c0 + v * ldc + w * size
