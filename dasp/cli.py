@@ -78,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         _discard_output()
         return EXIT_BROKEN_PIPE
-    except (ValueError, TypeError, RuntimeError, OSError, MemoryError) as error:
+    except (ValueError, TypeError, RuntimeError, OSError, MemoryError, ImportError) as error:
         if debug:
             raise
         print(f"dasp: error: {_one_line(error)}", file=sys.stderr)
@@ -131,7 +131,10 @@ def _models() -> str:
 def _one_line(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.filename}: {error.strerror}"
-    return " ".join(str(error).split()) or type(error).__name__
+    text = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, ModuleNotFoundError):
+        return f"{text}; this command needs it; pip install 'dasp-spmv[bench]'"
+    return text
 
 
 def _discard_output() -> None:

@@ -83,10 +83,9 @@ class Family:
     @property
     def usage(self) -> str:
         """The form of a specification: ``rmat:scale[:edges]``."""
-        text = self.name
-        for parameter in self.parameters:
-            text += f":{parameter.name}" if parameter.default is None else f"[:{parameter.name}]"
-        return text
+        needed = [f":{parameter.name}" for parameter in self.parameters if parameter.default is None]
+        optional = [f"[:{parameter.name}" for parameter in self.parameters if parameter.default is not None]
+        return self.name + "".join(needed + optional) + "]" * len(optional)
 
     def read(self, texts: list[str]) -> list[Number]:
         """Read all parameters of a specification, filling in defaults.
