@@ -224,3 +224,19 @@ def test_import_is_quick_and_quiet() -> None:
         assert (tasks, threads, cupy) == ("1", "1", [])
         seconds.append(float(taken))
     assert min(seconds) < 1.0
+
+
+def test_public_names_are_there_and_need_no_cupy() -> None:
+    program = """
+import sys, threading
+import dasp
+missing = [name for name in dasp.__all__ if not hasattr(dasp, name)]
+cupy = [name for name in sys.modules if name.split(".")[0] in ("cupy", "cupyx", "cupy_backends")]
+print(len(dasp.__all__), missing, cupy, threading.active_count())
+"""
+    command = [sys.executable, "-c", program]
+    answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert answer.returncode == 0, answer.stderr
+    names, rest = answer.stdout.strip().split(" ", 1)
+    assert int(names) > 3
+    assert rest == "[] [] 1"

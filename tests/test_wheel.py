@@ -91,7 +91,7 @@ def test_the_installed_package_finds_every_kernel(installed: Path, tmp_path: Pat
     program = """
 from pathlib import Path
 import dasp._source
-root = Path(dasp._source.kernels_root())
+root = Path(dasp._source.find())
 print(root)
 print(*sorted(p.relative_to(root).as_posix() for p in root.rglob("*.cu*")))
 """
