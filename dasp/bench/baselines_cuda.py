@@ -387,4 +387,7 @@ def self_check() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(self_check())
+    try:
+        sys.exit(self_check())
+    except RuntimeError as error:
+        sys.exit(f"baselines_cuda: {error}")
