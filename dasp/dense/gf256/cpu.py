@@ -25,7 +25,7 @@ _READ = types.Array(types.uint8, 2, "A", readonly=True)
 _WRITE = types.Array(types.uint8, 2, "A")
 
 BLOCK_BYTES = 32 << 10
-"""Bytes of b that a block of columns should hold: what stays in the first-level cache while all rows of a use it."""
+"""Bytes of b in a block of columns: what stays in the first-level cache while all rows of a use it."""
 
 CHUNK_BYTES = 256 << 10
 """Bytes of b below which another thread does not pay."""
@@ -44,7 +44,7 @@ def _log_exp(a: Any, b: Any, out: Any) -> None:
 
 
 def _product_rows(a: Any, b: Any, out: Any) -> None:
-    """Each product is one look-up in the coefficient's row of the 64 KiB table; rows of b are read in order."""
+    """Each product is one look-up in the coefficient's row of a table; rows of b are read in order."""
     for i in range(a.shape[0]):
         for j in range(b.shape[1]):
             out[i, j] = 0
@@ -55,7 +55,7 @@ def _product_rows(a: Any, b: Any, out: Any) -> None:
 
 
 def _vector_kernel(step_4: Any, step_2: Any, step_1: Any, width: int) -> Callable[..., None]:
-    """Return a kernel that walks over the columns, `width` at a time, with the given steps of 4, 2 and 1 rows."""
+    """Return a kernel that walks over the columns, `width` at a time, with steps of 4, 2 and 1 rows."""
 
     def kernel(
         table: int, row_bytes: int, m: int, k: int, b: int, b_stride: int, out: int, out_stride: int, n: int
@@ -110,7 +110,7 @@ def _row_groups(m: int) -> list[slice]:
 
 
 def _coefficients(method: str, a: Bytes) -> Bytes:
-    """Return the coefficients in the form and the order in which a step reads them: `[group][p][i in the group]`."""
+    """Return the coefficients as a step reads them: `[group][p][i in the group]`."""
     if method == "shuffle":
         forms = nibble_tables(a).reshape(*a.shape, 32)
     elif method == "affine":

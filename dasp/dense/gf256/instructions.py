@@ -134,7 +134,7 @@ class _Step:
         return self.call(name, self.vector, [table, index])
 
     def doubled_products(self, inputs: list[ir.Value]) -> Callable[[ir.Value], list[ir.Value]]:
-        """Double the inputs seven times once; what comes back sums the multiples that the masks at an address keep."""
+        """Double the inputs seven times; what comes back sums the multiples that masks keep."""
         build = self.builder
         multiples = [inputs]
         for _ in range(7):

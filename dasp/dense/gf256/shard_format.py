@@ -1,0 +1,146 @@
+"""The file of one shard: a header that says what it is part of, then chunks, each under its checksum.
+
+    header    128 bytes and the file's name, ended by a CRC-32 of all that precedes it
+    chunk 0   bytes, then their CRC-32
+    chunk 1   ...
+
+A file is cut into stripes of `data * chunk_bytes` bytes; chunk s of data shard i holds bytes `i * length` to
+`(i + 1) * length` of stripe s, where `length` is `chunk_bytes`, and in the last stripe just enough for what
+is left, the tail of the last shards being zero. So a file is read, and written back, in order. All integers
+are little-endian.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from dataclasses import dataclass, replace
+from typing import BinaryIO
+
+MAGIC = b"DASP-RS\n"
+VERSION = 1
+MAX_CHUNK_BYTES = 64 << 20
+
+_FIXED = struct.Struct("<8sHHHHIQ32sH66x")
+_CHECKSUM = struct.Struct("<I")
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a shard says of itself.
+
+    Attributes
+    ----------
+    data, parity : int
+        The code.
+    index : int
+        Which of the `data + parity` shards this is.
+    chunk_bytes : int
+        Bytes of a chunk in every stripe but the last.
+    file_bytes : int
+        Length of the file that was encoded.
+    digest : bytes
+        Its SHA-256, 32 bytes: shards belong together if all but `index` is equal.
+    name : str
+        Its name, without folders.
+    """
+
+    data: int
+    parity: int
+    index: int
+    chunk_bytes: int
+    file_bytes: int
+    digest: bytes
+    name: str
+
+    @property
+    def shards(self) -> int:
+        """Data and parity shards together."""
+        return self.data + self.parity
+
+    @property
+    def file_name(self) -> str:
+        """The name of this shard's file."""
+        return f"{self.name}.{self.index:03d}.rs"
+
+    @property
+    def stripes(self) -> int:
+        """Chunks in a shard."""
+        return -(-self.file_bytes // (self.data * self.chunk_bytes))
+
+    @property
+    def header_bytes(self) -> int:
+        """Where the first chunk begins."""
+        return _FIXED.size + len(self.name.encode("utf-8", "surrogateescape")) + _CHECKSUM.size
+
+    @property
+    def shard_bytes(self) -> int:
+        """Length of the whole shard file."""
+        if not self.stripes:
+            return self.header_bytes
+        full = self.header_bytes + (self.stripes - 1) * (self.chunk_bytes + _CHECKSUM.size)
+        return full + self.chunk_length(self.stripes - 1) + _CHECKSUM.size
+
+    def chunk_length(self, stripe: int) -> int:
+        """Return the bytes of a chunk of that stripe."""
+        rest = self.file_bytes - stripe * self.data * self.chunk_bytes
+        return min(self.chunk_bytes, -(-rest // self.data))
+
+    def stripe_bytes(self, stripe: int) -> int:
+        """Return the bytes of the file in that stripe."""
+        size = self.data * self.chunk_bytes
+        return min(size, self.file_bytes - stripe * size)
+
+    def sibling(self, index: int) -> Header:
+        """Return the header of another shard of the same file."""
+        return replace(self, index=index)
+
+    def pack(self) -> bytes:
+        """Return the header as bytes."""
+        name = self.name.encode("utf-8", "surrogateescape")
+        numbers = (self.data, self.parity, self.index, self.chunk_bytes, self.file_bytes)
+        packed = _FIXED.pack(MAGIC, VERSION, *numbers, self.digest, len(name)) + name
+        return packed + _CHECKSUM.pack(zlib.crc32(packed))
+
+
+def read_header(file: BinaryIO) -> Header:
+    """Read and check the header at the start of a shard.
+
+    Raises
+    ------
+    ValueError
+        If the file is no shard, is of another version, or its header is damaged.
+    """
+    fixed = file.read(_FIXED.size)
+    if len(fixed) < _FIXED.size or not fixed.startswith(MAGIC):
+        raise ValueError("the file does not begin as a shard does")
+    _, version, data, parity, index, chunk_bytes, file_bytes, digest, name_bytes = _FIXED.unpack(fixed)
+    if version != VERSION:
+        raise ValueError(f"the shard has format {version}; this program reads format {VERSION}")
+    name = file.read(name_bytes)
+    checksum = file.read(_CHECKSUM.size)
+    if checksum != _CHECKSUM.pack(zlib.crc32(fixed + name)):
+        raise ValueError("the header does not match its checksum")
+    text = name.decode("utf-8", "surrogateescape")
+    header = Header(data, parity, index, chunk_bytes, file_bytes, digest, text)
+    sound = data >= 1 and header.shards <= 256 and index < header.shards
+    sound = sound and 0 < chunk_bytes <= MAX_CHUNK_BYTES
+    if not sound or text in ("", ".", "..") or "/" in text or "\\" in text or "\0" in text:
+        raise ValueError("the header holds values that no encoder writes")
+    return header
+
+
+def write_chunk(file: BinaryIO, chunk: bytes | memoryview) -> None:
+    """Append a chunk and its checksum."""
+    file.write(chunk)
+    file.write(_CHECKSUM.pack(zlib.crc32(chunk)))
+
+
+def read_chunk(file: BinaryIO, header: Header, stripe: int) -> bytearray | None:
+    """Return the chunk of that stripe, or None if it is damaged or cut off."""
+    length = header.chunk_length(stripe)
+    chunk = bytearray(length)
+    file.seek(header.header_bytes + stripe * (header.chunk_bytes + _CHECKSUM.size))
+    if file.readinto(chunk) != length:  # type: ignore[attr-defined]
+        return None
+    return chunk if file.read(_CHECKSUM.size) == _CHECKSUM.pack(zlib.crc32(chunk)) else None
