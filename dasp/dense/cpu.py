@@ -147,10 +147,10 @@ def _add_four_by_four(
     c0: Matrix, c1: Matrix, c2: Matrix, c3: Matrix, a: Matrix, b0: Matrix, b1: Matrix, b2: Matrix, b3: Matrix
 ) -> None:
     """Four rows of C gain multiples of four rows of B: a quarter of the loads and stores of C."""
-    a00, a01, a02, a03 = a[0, 0], a[0, 1], a[0, 2], a[0, 3]
-    a10, a11, a12, a13 = a[1, 0], a[1, 1], a[1, 2], a[1, 3]
-    a20, a21, a22, a23 = a[2, 0], a[2, 1], a[2, 2], a[2, 3]
-    a30, a31, a32, a33 = a[3, 0], a[3, 1], a[3, 2], a[3, 3]
+    a00, a01, a02, a03 = a[0], a[1], a[2], a[3]
+    a10, a11, a12, a13 = a[4], a[5], a[6], a[7]
+    a20, a21, a22, a23 = a[8], a[9], a[10], a[11]
+    a30, a31, a32, a33 = a[12], a[13], a[14], a[15]
     for j in range(b0.shape[0]):
         c0[j] = c0[j] + a00 * b0[j] + a10 * b1[j] + a20 * b2[j] + a30 * b3[j]
         c1[j] = c1[j] + a01 * b0[j] + a11 * b1[j] + a21 * b2[j] + a31 * b3[j]
@@ -161,34 +161,35 @@ def _add_four_by_four(
 @_compile()
 def _packed(a: Matrix, b: Matrix, c: Matrix) -> None:
     block = np.empty((128, 512), a.dtype)
-    panel = np.empty((128, 4), a.dtype)
+    panel = np.empty(4 * 128, a.dtype)
     rows = a.shape[0] // 4 * 4
     for p0 in range(0, a.shape[1], 128):
         depth = min(128, a.shape[1] - p0)
         for j0 in range(0, b.shape[1], 512):
-            width = min(512, b.shape[1] - j0)
+            j1 = min(j0 + 512, b.shape[1])
             for p in range(depth):
-                for j in range(width):
-                    block[p, j] = b[p0 + p, j0 + j]
+                block[p, : j1 - j0] = b[p0 + p, j0:j1]
             for i in range(0, rows, 4):
-                for v in range(4):
-                    for p in range(depth):
-                        panel[p, v] = a[i + v, p0 + p]
-                _add_panel(c[i : i + 4, j0 : j0 + width], panel[:depth], block[:depth, :width])
+                for p in range(depth):
+                    for v in range(4):
+                        panel[4 * p + v] = a[i + v, p0 + p]
+                _add_panel(c, i, j0, j1, panel, block, depth)
             for i in range(rows, a.shape[0]):
                 for p in range(depth):
-                    _add_row(c[i, j0 : j0 + width], a[i, p0 + p], block[p, :width])
+                    _add_row(c[i, j0:j1], a[i, p0 + p], block[p, : j1 - j0])
 
 
 @_compile()
-def _add_panel(c: Matrix, panel: Matrix, block: Matrix) -> None:
-    whole = panel.shape[0] // 4 * 4
+def _add_panel(c: Matrix, i: int, j0: int, j1: int, panel: Matrix, block: Matrix, depth: int) -> None:
+    """Four rows of C gain a packed panel of A times a packed block of B."""
+    width, whole = j1 - j0, depth // 4 * 4
+    c0, c1, c2, c3 = c[i, j0:j1], c[i + 1, j0:j1], c[i + 2, j0:j1], c[i + 3, j0:j1]
     for p in range(0, whole, 4):
-        _add_four_by_four(
-            c[0], c[1], c[2], c[3], panel[p : p + 4], block[p], block[p + 1], block[p + 2], block[p + 3]
-        )
-    for p in range(whole, panel.shape[0]):
-        _add_four_rows(c[0], c[1], c[2], c[3], panel[p, 0], panel[p, 1], panel[p, 2], panel[p, 3], block[p])
+        b0, b1, b2, b3 = block[p, :width], block[p + 1, :width], block[p + 2, :width], block[p + 3, :width]
+        _add_four_by_four(c0, c1, c2, c3, panel[4 * p : 4 * p + 16], b0, b1, b2, b3)
+    for p in range(whole, depth):
+        a0, a1, a2, a3 = panel[4 * p], panel[4 * p + 1], panel[4 * p + 2], panel[4 * p + 3]
+        _add_four_rows(c0, c1, c2, c3, a0, a1, a2, a3, block[p, :width])
 
 
 Loops = Callable[[Matrix, Matrix, Matrix], None]
@@ -396,7 +397,6 @@ def run_vendor(product: Product) -> None:
 
 def choose(dtype: str, m: int, n: int, k: int) -> tuple[str, str]:
     """The kernel for C (m, n) with dot products of length k, and why, in words."""
-    return (
-        "goto",
-        f"the last rung is the fastest at every size on a CPU ({_threads.get_num_threads()} threads at most)",
-    )
+    if m * n * k <= SMALL_WORK:
+        return "vendor", "at most 64 x 64 x 64: the call costs more than the product, and NumPy's costs least"
+    return "goto", "the last rung is our fastest on a CPU at every size"
