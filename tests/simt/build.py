@@ -1,5 +1,6 @@
 """Compile a .cu file with g++ into a shared library, once per digest of everything that goes in."""
 
+import contextlib
 import fcntl
 import functools
 import hashlib
@@ -10,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from .launch import Module
@@ -94,19 +95,26 @@ def _load(text: str, flags: tuple[str, ...], digest: str, title: str) -> Module:
     folder.mkdir(parents=True, exist_ok=True)
     library, notes = folder / f"{digest}.so", folder / f"{digest}.json"
     if not (library.is_file() and notes.is_file()):
-        # One builder at a time per library; others wait and find it made.
-        with open(folder / f"{digest}.lock", "w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with _one_builder(folder / f"{digest}.lock"):
             if not (library.is_file() and notes.is_file()):
                 _build(text, flags, library, notes, title)
-        (folder / f"{digest}.lock").unlink(missing_ok=True)
     return Module(library, json.loads(notes.read_text()), title)
+
+
+@contextlib.contextmanager
+def _one_builder(path: Path) -> Iterator[None]:
+    """One process at a time makes a file; the others wait and find it made."""
+    with open(path, "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    path.unlink(missing_ok=True)
 
 
 def _build(text: str, flags: tuple[str, ...], library: Path, notes: Path, title: str) -> None:
     with tempfile.TemporaryDirectory(dir=library.parent) as temporary:
         made = Path(temporary)
-        source, rewritten, kernel_object = made / "kernel.cu", made / "kernel.cpp", made / "kernel.o"
+        name = Path(title).name if title.endswith(".cu") else "kernel.cu"
+        source, rewritten, kernel_object = made / name, made / "rewritten.cpp", made / "kernel.o"
         source.write_text(text)
         include = ["-DDASP_SIMT", f"-I{HERE}", f"-I{KERNELS}", "-include", str(HERE / "simt.h")]
         preprocessed = _run([*include, *flags, "-std=c++17", "-E", "-x", "c++", str(source)], title)
@@ -136,7 +144,11 @@ def _runtime_object() -> Path:
     source = HERE / "runtime.cpp"
     key = hashlib.sha256(repr((source.read_bytes(), RUNTIME_FLAGS, compiler())).encode()).hexdigest()[:24]
     made = cache_folder() / f"runtime-{key}.o"
-    if not made.is_file():
+    if made.is_file():
+        return made
+    with _one_builder(made.with_suffix(".lock")):
+        if made.is_file():
+            return made
         with tempfile.TemporaryDirectory(dir=cache_folder()) as temporary:
             out = Path(temporary) / "runtime.o"
             _run([*RUNTIME_FLAGS, "-c", str(source), "-o", str(out)], "the emulator's runtime")

@@ -642,7 +642,8 @@ Exchange* meet(const char* kind, u32 mask, const void* mine, int bytes, bool nee
     }
     Exchange* group = nullptr;
     for (Exchange* candidate : warp.pending) {
-        if (candidate->done || !(candidate->mask & mask))
+        // Groups may overlap while they wait, unless each has a lane that the other one waits for.
+        if (candidate->done || !(candidate->mask & me) || !(candidate->arrived & mask))
             continue;
         if (candidate->mask != mask || strcmp(candidate->kind, kind) || candidate->bytes != bytes) {
             char other[200] = "";
