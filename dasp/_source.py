@@ -66,14 +66,19 @@ def read(name: str) -> str:
     return path.read_text(encoding="utf-8")
 
 
-def options(defines: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the compiler's options for a set of compile-time constants, always in the same order."""
+def options(defines: Mapping[str, str], name: str = "") -> tuple[str, ...]:
+    """Return the compiler's options for a source and its constants, always in the same order.
+
+    The folder of the source itself is searched for what it includes, then the folder of all sources.
+    """
+    folder = find()
+    own = (folder / name).parent if "/" in name else folder
     return (
         "-std=c++17",
-        f"-I{find()}",
-        *(f"-I{folder}" for folder in _toolkit_headers()),
+        *(f"-I{place}" for place in dict.fromkeys((own, folder))),
+        *(f"-I{place}" for place in _toolkit_headers()),
         f"-DDASP_SOURCES={digest()}",
-        *(f"-D{name}={value}" for name, value in sorted(defines.items())),
+        *(f"-D{constant}={value}" for constant, value in sorted(defines.items())),
     )
 
 
@@ -108,7 +113,7 @@ def load(name: str, defines: Mapping[str, str]) -> Any:
     key = (device, name, *sorted(defines.items()))
     with _modules_lock:
         if key not in _modules:
-            module = cupy.RawModule(code=read(name), options=options(defines), backend="nvrtc")
+            module = cupy.RawModule(code=read(name), options=options(defines, name), backend="nvrtc")
             try:
                 module.compile()
             except cupy.cuda.compiler.CompileException as error:
@@ -131,6 +136,7 @@ def compile_for(name: str, defines: Mapping[str, str], arch: str) -> bytes:
 def compile_text(source: str, defines: Mapping[str, str], arch: str, *, title: str) -> tuple[bytes, str]:
     """Compile CUDA text that may include the sources' headers; return the cubin and the compiler's log.
 
+    The title is the text's name in the log, and the place that its includes are relative to.
     The options are those of `load`, with CuPy's own `-ftz=true`, so that the code is what a GPU would run.
     """
     if not re.fullmatch(r"sm_\d{2,3}[af]?", arch):
@@ -138,8 +144,8 @@ def compile_text(source: str, defines: Mapping[str, str], arch: str, *, title: s
     nvrtc = _import_nvrtc()
     program = nvrtc.createProgram(source, title, (), ())
     try:
-        nvrtc.compileProgram(program, (*options(defines), f"-arch={arch}", "-ftz=true"))
-        return bytes(nvrtc.getCUBIN(program)), str(nvrtc.getProgramLog(program))
+        nvrtc.compileProgram(program, (*options(defines, title), f"-arch={arch}", "-ftz=true"))
+        return _whole(bytes(nvrtc.getCUBIN(program))), str(nvrtc.getProgramLog(program))
     except nvrtc.NVRTCError as error:
         log = nvrtc.getProgramLog(program)
         raise RuntimeError(
@@ -147,6 +153,20 @@ def compile_text(source: str, defines: Mapping[str, str], arch: str, *, title: s
         ) from error
     finally:
         nvrtc.destroyProgram(program)
+
+
+def _whole(cubin: bytes) -> bytes:
+    """Give a cubin its last byte back, which CuPy takes for the end of a string and drops.
+
+    An ELF file ends with one of its two tables of headers, and both end with the top byte of a small number.
+    """
+
+    def field(offset: int, size: int) -> int:
+        return int.from_bytes(cubin[offset : offset + size], "little")
+
+    segments = field(32, 8) + field(54, 2) * field(56, 2)
+    sections = field(40, 8) + field(58, 2) * field(60, 2)
+    return cubin + b"\0" if len(cubin) == max(segments, sections) - 1 else cubin
 
 
 def _import_cupy() -> Any:
