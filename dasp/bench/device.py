@@ -89,7 +89,7 @@ class HostDevice:
 
         from dasp.bench.baselines_cpu import NAMES
 
-        limit = int(numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]
+        limit = int(numba.config.NUMBA_NUM_THREADS)
         if threads is not None and not 1 <= threads <= limit:
             raise ValueError(f"{threads} threads were asked for; 1 to {limit} are available")
         self.threads = threads or limit
