@@ -592,7 +592,7 @@ def test_registering_the_command_loads_nothing_heavy():
         assert done.stdout.strip() == "[]"
 
 
-# --- cuSPARSE through ctypes, against a stand-in library compiled from the prototypes of cusparse.h ----------
+# --- cuSPARSE through ctypes, against a stand-in library ---------------------------------------------------
 
 STAND_IN = Path(__file__).with_name("cusparse_stand_in.c")
 

@@ -69,8 +69,8 @@ def load_mkl() -> ctypes.CDLL | None:
         try:
             openmp = folder / "libiomp5.so"
             if openmp.exists():
-                ctypes.CDLL(str(openmp), mode=ctypes.RTLD_GLOBAL)
-            library = ctypes.CDLL(place, mode=ctypes.RTLD_GLOBAL)
+                ctypes.CDLL(str(openmp))  # MKL looks for it by name, and this folder is on nobody's path
+            library = ctypes.CDLL(place)
         except OSError:
             continue
         _declare(library)
