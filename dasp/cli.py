@@ -78,8 +78,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         _discard_output()
         return EXIT_BROKEN_PIPE
-    except (ValueError, TypeError, RuntimeError, OSError, MemoryError, ImportError) as error:
-        if debug:
+    except (ValueError, TypeError, RuntimeError, OSError, MemoryError, ModuleNotFoundError) as error:
+        if debug or _is_ours(error):
             raise
         print(f"dasp: error: {_one_line(error)}", file=sys.stderr)
         return EXIT_USER_ERROR
@@ -126,6 +126,11 @@ def _models() -> str:
 
     width = max(map(len, families())) + 2
     return "\n".join(f"  {usage:<{width}}{summary}" for usage, summary in families().items())
+
+
+def _is_ours(error: BaseException) -> bool:
+    """Whether an error is a defect of dasp, not of what the user gave: a module of its own is missing."""
+    return isinstance(error, ModuleNotFoundError) and str(error.name).partition(".")[0] == "dasp"
 
 
 def _one_line(error: BaseException) -> str:

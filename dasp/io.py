@@ -226,8 +226,31 @@ def _read_matrix_market(path: Path) -> csr_array:
     with _opened(path, packed) as stream:
         _check_head(path, stream, packed)
     with _opened(path, packed) as stream:
-        matrix = scipy.io.mmread(stream)
+        matrix = scipy.io.mmread(_TextOnly(stream))
     return csr_array(matrix)
+
+
+class _TextOnly:
+    """A stream without the two things on which SciPy's reader (1.17) may end the process.
+
+    Those are a zero byte, which is refused, and a last line without a line end, which gets one. Zero bytes
+    are what a broken disk, a download written in pieces or `scipy.io.mmwrite` with a precision above 16
+    leaves behind; a last line without its end, what is left of a file that was cut short.
+    """
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+        self._last = b"\n"
+
+    def read(self, size: int = -1) -> bytes:
+        """Read up to `size` bytes; ValueError if a zero byte is among them."""
+        block = self._stream.read(size)
+        if b"\0" in block:
+            raise ValueError("it holds zero bytes, which no text has")
+        if not block and size and self._last != b"\n":
+            block = b"\n"
+        self._last = block[-1:] or self._last
+        return block
 
 
 def _opened(path: Path, packed: bool) -> IO[bytes]:
@@ -380,6 +403,8 @@ def _check_npz(path: Path) -> None:
         )
     with zipfile.ZipFile(path) as archive:
         members = {info.filename.removesuffix(".npy"): info.file_size for info in archive.infolist()}
+        for name in {"indices", "indptr", "row", "col"} & members.keys():
+            _check_index_type(name, archive)
     if "dasp_plan" in members:
         raise MatrixFileError(f"{path} is a saved plan; a matrix is needed; load it with dasp.io.load_plan")
     if not {"format", "shape", "data"} <= members.keys():
@@ -388,6 +413,16 @@ def _check_npz(path: Path) -> None:
             "write it with scipy.sparse.save_npz"
         )
     refuse_oversize(f"{path}", 2.0 * sum(members.values()), "choose a smaller matrix")
+
+
+def _check_index_type(name: str, archive: zipfile.ZipFile) -> None:
+    """Refuse indices that are no integers, which SciPy would round; reads a header only."""
+    with archive.open(f"{name}.npy") as file:
+        version = np.lib.format.read_magic(file)
+        read = np.lib.format.read_array_header_1_0 if version[0] == 1 else np.lib.format.read_array_header_2_0
+        dtype = read(file)[2]
+    if dtype.kind not in "iu":
+        raise ValueError(f"{name} is of type {dtype}, not an integer type")
 
 
 # Plans

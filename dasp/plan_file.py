@@ -112,8 +112,8 @@ def check_plan(plan: Plan) -> None:
         ("short", plan.short),
     ):
         _check_slots(name, part, plan)
-    _check_long(plan.long)
-    _check_medium(plan.medium)
+    _check_long(plan.long, plan)
+    _check_medium(plan.medium, plan)
     _check_short(plan.short)
     _check_rows(plan)
 
@@ -134,33 +134,35 @@ def _check_slots(name: str, part: Any, plan: Plan) -> None:
     _require(part.entries == stored, f"{name} says {part.entries} entries and has {stored}")
 
 
-def _check_offsets(name: str, offsets: np.ndarray, count: int, end: int) -> None:
-    _require(offsets.dtype.kind == "i", f"{name} is {offsets.dtype}, not an integer type")
+def _check_offsets(name: str, offsets: np.ndarray, kind: np.dtype, count: int, end: int) -> None:
+    _require(offsets.dtype == kind, f"{name} is {offsets.dtype}, not {kind}")
     _require(len(offsets) == count + 1, f"{name} has {len(offsets)} numbers, not {count + 1}")
     _require(offsets[0] == 0 and offsets[-1] == end, f"{name} does not run from 0 to {end}")
     _require((offsets[1:] >= offsets[:-1]).all(), f"{name} falls")
 
 
-def _check_long(part: LongPart) -> None:
-    rows = len(part.rows)
-    _check_offsets("long.offsets", part.offsets, rows, len(part.columns))
-    _check_offsets("long.segment_offsets", part.segment_offsets, rows, len(part.segment_rows))
+def _check_long(part: LongPart, plan: Plan) -> None:
+    rows, kind = len(part.rows), plan.offset_dtype
+    _check_offsets("long.offsets", part.offsets, kind, rows, len(part.columns))
+    _check_offsets("long.segment_offsets", part.segment_offsets, kind, rows, len(part.segment_rows))
     _require(part.segment > 0, f"long.segment is {part.segment}")
     slots, segments = np.diff(part.offsets), np.diff(part.segment_offsets)
     _require((segments == -(-slots // part.segment)).all(), "the segments do not cover the long rows")
     owners = np.repeat(np.arange(rows), segments)
+    kind = plan.index_dtype
+    _require(part.segment_rows.dtype == kind, f"long.segment_rows is {part.segment_rows.dtype}, not {kind}")
     _require(np.array_equal(part.segment_rows, owners), "long.segment_rows disagrees with its offsets")
 
 
-def _check_medium(part: MediumPart) -> None:
-    blocks = len(part.rows) // TILE_ROWS
+def _check_medium(part: MediumPart, plan: Plan) -> None:
+    blocks, kind = len(part.rows) // TILE_ROWS, plan.offset_dtype
     _require(len(part.rows) == TILE_ROWS * blocks, "medium.rows is not a whole number of row blocks")
     _require(part.blocks_per_warp in (1, 2, 4), f"medium.blocks_per_warp is {part.blocks_per_warp}")
     tiles = len(part.regular.columns) // TILE
     _require(len(part.regular.columns) == TILE * tiles, "medium.regular is not a whole number of tiles")
-    _check_offsets("medium.regular.offsets", part.regular.offsets, blocks, tiles)
-    irregular = part.irregular
-    _check_offsets("medium.irregular.offsets", irregular.offsets, len(part.rows), len(irregular.columns))
+    _check_offsets("medium.regular.offsets", part.regular.offsets, kind, blocks, tiles)
+    irregular, rows = part.irregular, len(part.rows)
+    _check_offsets("medium.irregular.offsets", irregular.offsets, kind, rows, len(irregular.columns))
 
 
 def _check_short(part: ShortPart) -> None:

@@ -1,0 +1,527 @@
+"""Reading matrices and plans: round trips, and one clear line for whatever can be wrong with a file."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.io
+import scipy.sparse
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from scipy.sparse import coo_array, csr_array
+
+from dasp.io import MatrixFileError, load_matrix, load_plan, save_plan
+from dasp.models import examples, generate
+from dasp.plan_file import pack_plan, unpack_plan
+from dasp.preprocess import Policy, preprocess, unpack
+
+HEADER = "%%MatrixMarket matrix coordinate real general\n"
+GOOD = HEADER + "3 4 3\n1 1 1.5\n3 4 -2\n2 2 0\n"
+
+
+def refusal(spec: object) -> str:
+    """The message of load_matrix for something that it must refuse, which must be one line."""
+    with pytest.raises(MatrixFileError) as caught:
+        load_matrix(str(spec))
+    message = str(caught.value)
+    assert message
+    assert "\n" not in message
+    assert len(message) < 900
+    return message
+
+
+def write(path: Path, text: str | bytes) -> Path:
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return path
+
+
+def same(a: csr_array, b: csr_array) -> bool:
+    return (
+        a.shape == b.shape
+        and a.dtype == b.dtype
+        and all(np.array_equal(getattr(a, part), getattr(b, part)) for part in ("indptr", "indices", "data"))
+    )
+
+
+# What is read
+
+
+@pytest.mark.parametrize("ending", [".mtx", ".mtx.gz"])
+def test_a_matrix_market_file_is_read(tmp_path: Path, ending: str) -> None:
+    text = GOOD.encode()
+    path = write(tmp_path / f"a{ending}", gzip.compress(text) if ending.endswith("gz") else text)
+    matrix = load_matrix(path)
+    assert isinstance(matrix, csr_array)
+    np.testing.assert_array_equal(matrix.toarray(), [[1.5, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, -2]])
+    assert matrix.nnz == 3  # the explicit zero is there
+
+
+@pytest.mark.parametrize(
+    ("header", "body", "want", "dtype"),
+    [
+        ("coordinate real symmetric", "2 2 2\n1 1 5\n2 1 3", [[5, 3], [3, 0]], np.float64),
+        ("coordinate real skew-symmetric", "2 2 1\n2 1 3", [[0, -3], [3, 0]], np.float64),
+        ("coordinate pattern symmetric", "2 2 1\n2 1", [[0, 1], [1, 0]], np.float64),
+        ("coordinate pattern general", "2 3 2\n1 3\n2 1", [[0, 0, 1], [1, 0, 0]], np.float64),
+        ("coordinate integer general", "2 2 1\n2 1 -7", [[0, 0], [-7, 0]], np.int64),
+        ("array real general", "2 2\n1\n2\n3\n4", [[1, 3], [2, 4]], np.float64),
+        ("coordinate real general", "% a remark\n\n2 2 2\n1 1 1\n1 1 2", [[3, 0], [0, 0]], np.float64),
+        ("coordinate real general", "2 2 0", [[0, 0], [0, 0]], np.float64),
+        ("coordinate real general", "0 3 0", np.zeros((0, 3)), np.float64),
+        ("COORDINATE Real General", "1 1 1\r\n1 1 2.5e-3\r", [[2.5e-3]], np.float64),
+        ("coordinate real general", "1 2 2\n1 1 nan\n1 2 -inf", [[np.nan, -np.inf]], np.float64),
+    ],
+)
+def test_every_field_and_symmetry_is_read(
+    tmp_path: Path, header: str, body: str, want: object, dtype: type
+) -> None:
+    path = write(tmp_path / "a.mtx", f"%%MatrixMarket matrix {header}\n{body}\n")
+    matrix = load_matrix(path)
+    assert matrix.dtype == dtype
+    np.testing.assert_array_equal(matrix.toarray(), want)
+
+
+FILE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+
+
+@st.composite
+def matrices(draw: st.DrawFn) -> coo_array:
+    m, n = draw(st.integers(0, 12)), draw(st.integers(0, 12))
+    count = draw(st.integers(0, 30)) if m and n else 0
+    dtype = draw(st.sampled_from([np.float64, np.float32, np.int64, np.int32, np.bool_]))
+    row = draw(arrays.arrays(np.int32, count, elements=st.integers(0, max(m - 1, 0))))
+    column = draw(arrays.arrays(np.int32, count, elements=st.integers(0, max(n - 1, 0))))
+    data = draw(arrays.arrays(dtype, count, elements=arrays.from_dtype(np.dtype(dtype), allow_nan=False)))
+    return coo_array((data, (row, column)), shape=(m, n))
+
+
+@FILE
+@given(matrix=matrices(), form=st.sampled_from(["csr", "csc", "coo", "bsr", "dia"]), packed=st.booleans())
+def test_npz_comes_back_as_scipy_reads_it(tmp_path: Path, matrix: coo_array, form: str, packed: bool) -> None:
+    if form in ("bsr", "dia") and (matrix.dtype == np.bool_ or 0 in matrix.shape):
+        form = "csr"  # SciPy cannot convert those
+    given_form = matrix.asformat(form)
+    path = tmp_path / "a.npz"
+    scipy.sparse.save_npz(path, given_form, compressed=packed)
+    loaded = load_matrix(path)
+    assert same(loaded, csr_array(given_form))
+
+
+@FILE
+@given(matrix=matrices(), packed=st.booleans())
+def test_matrix_market_comes_back(tmp_path: Path, matrix: coo_array, packed: bool) -> None:
+    # SciPy writes neither bool nor, so that they come back, float32.
+    matrix = matrix.astype(np.int64 if matrix.dtype == np.bool_ else np.promote_types(matrix.dtype, np.int32))
+    buffer = io.BytesIO()
+    scipy.io.mmwrite(buffer, matrix, symmetry="general")
+    text = buffer.getvalue()
+    path = write(tmp_path / ("a.mtx.gz" if packed else "a.mtx"), gzip.compress(text) if packed else text)
+    loaded = load_matrix(path)
+    want = csr_array(matrix)
+    np.testing.assert_array_equal(loaded.toarray(), want.toarray().astype(loaded.dtype))
+    assert loaded.nnz == want.nnz
+
+
+def test_unsorted_entries_and_duplicates_of_an_npz_are_kept(tmp_path: Path) -> None:
+    matrix = csr_array((np.array([1.0, 2.0, 3.0]), np.array([1, 0, 1]), np.array([0, 3])), shape=(1, 2))
+    scipy.sparse.save_npz(tmp_path / "a.npz", matrix)
+    assert same(load_matrix(tmp_path / "a.npz"), matrix)
+
+
+def test_names_are_found_in_the_collection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    matrix = generate("random:9:8:0.3")
+    scipy.sparse.save_npz(tmp_path / "one.npz", matrix)
+    write(tmp_path / "two.mtx", GOOD)
+    write(tmp_path / "three.mtx.gz", gzip.compress(GOOD.encode()))
+    (tmp_path / "four").mkdir()
+    write(tmp_path / "four" / "four.mtx", GOOD)
+    monkeypatch.setenv("DASP_MATRICES", str(tmp_path))
+    assert same(load_matrix("one"), matrix)
+    for name in ("two", "three", "four", "two.mtx", str(tmp_path / "four")):
+        assert load_matrix(name).shape == (3, 4)
+    message = refusal("thre")
+    assert "was not found" in message
+    assert "three" in message
+    monkeypatch.delenv("DASP_MATRICES")
+    assert "DASP_MATRICES" in refusal("one")
+
+
+def test_a_model_is_built() -> None:
+    assert same(load_matrix("rmat:6", seed=3), generate("rmat:6", seed=3))
+
+
+def test_a_file_goes_before_a_model_of_that_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "dense", GOOD)
+    assert load_matrix("dense").shape == (3, 4)
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("empty.mtx", "", ["is empty", "%%MatrixMarket"]),
+        (
+            "page.mtx",
+            "<!DOCTYPE html>\n<html><body>404</body></html>\n",
+            ["a web page", "download the file itself"],
+        ),
+        ("page2.mtx", "<html>\n", ["a web page"]),
+        ("reply.mtx", '{"error": "not found"}', ["JSON"]),
+        ("words.mtx", "hello world\n", ["starts with 'hello world'", "%%MatrixMarket"]),
+        ("binary.mtx", bytes(range(256)) * 4, ["starts with", "%%MatrixMarket"]),
+        ("zip.mtx", b"PK\x03\x04rest", ["zip file", ".npz"]),
+        ("matlab.mtx", b"MATLAB 5.0 MAT-file", ["MATLAB"]),
+        ("a.tar.gz", gzip.compress(b"x"), ["archive", "tar xf"]),
+        ("vector.mtx", "%%MatrixMarket vector coordinate real general\n1 1 1\n", ["'vector'", "matrix"]),
+        (
+            "form.mtx",
+            "%%MatrixMarket matrix elemental real general\n",
+            ["'elemental'", "coordinate or array"],
+        ),
+        ("field.mtx", "%%MatrixMarket matrix coordinate quaternion general\n", ["'quaternion'", "real"]),
+        ("symmetry.mtx", "%%MatrixMarket matrix coordinate real lower\n", ["'lower'", "symmetric"]),
+        ("half.mtx", "%%MatrixMarket matrix\n", ["word 3"]),
+        (
+            "complex.mtx",
+            "%%MatrixMarket matrix coordinate complex general\n1 1 1\n1 1 1 0\n",
+            ["complex", "real"],
+        ),
+        ("nosize.mtx", HEADER + "% only a remark\n", ["before its size line", "cut short"]),
+        ("nan.mtx", HEADER + "nan 2 1\n1 1 1\n", ["'nan 2 1'", "line 2", "whole numbers"]),
+        ("words2.mtx", HEADER + "two by two\n", ["'two by two'", "whole numbers"]),
+        ("two.mtx", HEADER + "2 2\n", ["'2 2'", "rows, columns and entries"]),
+        ("minus.mtx", HEADER + "-2 2 1\n1 1 1\n", ["'-2 2 1'", "whole numbers"]),
+        ("point.mtx", HEADER + "2.0 2 1\n1 1 1\n", ["'2.0 2 1'"]),
+        (
+            "oblong.mtx",
+            "%%MatrixMarket matrix coordinate real symmetric\n2 3 1\n2 1 1\n",
+            ["2 x 3", "square"],
+        ),
+        ("short.mtx", HEADER + "3 3 3\n1 1 1\n2 2 2\n", ["cut short"]),
+        ("cutline.mtx", HEADER + "3 3 2\n1 1 1\n2 ", ["Line 4"]),
+        ("long.mtx", HEADER + "3 3 1\n1 1 1\n2 2 2\n", ["Line 4"]),
+        ("high.mtx", HEADER + "3 3 2\n1 1 1\n4 2 2\n", ["Line 4", "out of bounds"]),
+        ("wide.mtx", HEADER + "3 3 1\n1 9 1\n", ["Line 3", "out of bounds"]),
+        ("zero.mtx", HEADER + "3 3 1\n0 1 1\n", ["out of bounds"]),
+        ("text.mtx", HEADER + "3 3 1\n1 1 abc\n", ["Line 3"]),
+        ("zeros.mtx", HEADER + "3 3 2\n1 1 1\n" + 8 * "\0", ["zero bytes"]),
+        ("zeros2.mtx", HEADER + "3 3 1\n1 1 1.5\0\0\n", ["zero bytes"]),
+        ("zeros.mtx.gz", gzip.compress((HEADER + "3 3 1\n1 1 1.5\0\n").encode()), ["zero bytes"]),
+        ("torn.mtx", "%%MatrixMarket matrix array real general\n2 2\n1\n99999i99E92", ["cut short"]),
+        ("promise.mtx", HEADER + "9 9 999999999999999\n1 1 1\n", ["promises 999,999,999,999,999 entries"]),
+        ("rows.mtx", HEADER + "99999999999999 1 1\n1 1 1\n", ["half of this machine's memory"]),
+        ("huge.mtx", HEADER + f"{10**30} 1 1\n1 1 1\n", ["2^63"]),
+        ("array.mtx", "%%MatrixMarket matrix array real general\n99999999 99999999\n1\n", ["promises"]),
+        ("plain.mtx.gz", GOOD, ["not a gzip file", "ends in .gz"]),
+        ("cut.mtx.gz", gzip.compress(GOOD.encode() * 50)[:-20], ["cut short"]),
+        ("start.mtx.gz", gzip.compress(GOOD.encode())[:14], ["cut short"]),
+        ("page.mtx.gz", gzip.compress(b"<html></html>"), ["a web page"]),
+        ("empty.mtx.gz", gzip.compress(b""), ["starts with ''"]),
+        ("empty.npz", b"", ["is empty", "save_npz"]),
+        ("text.npz", GOOD, ["not an .npz file", "save_npz"]),
+        ("page.npz", "<html></html>", ["not an .npz file"]),
+        ("head.npz", b"PK\x03\x04" + bytes(30), ["damaged"]),
+    ],
+    ids=lambda value: value if isinstance(value, str) and len(value) < 20 and "." in value else "",
+)
+def test_a_bad_file_is_one_clear_line(
+    tmp_path: Path, name: str, content: str | bytes, words: list[str]
+) -> None:
+    message = refusal(write(tmp_path / name, content))
+    assert name in message
+    for word in words:
+        assert word in message, message
+
+
+def test_a_damaged_gzip_is_refused(tmp_path: Path) -> None:
+    packed = bytearray(gzip.compress(GOOD.encode() * 100))
+    packed[40] ^= 0xFF
+    assert "a.mtx.gz" in refusal(write(tmp_path / "a.mtx.gz", bytes(packed)))
+
+
+def npz(**members: object) -> bytes:
+    buffer = io.BytesIO()
+    np.savez(buffer, **members)
+    return buffer.getvalue()
+
+
+CSR = {
+    "format": b"csr",
+    "shape": np.array([2, 3]),
+    "data": np.ones(2),
+    "indices": np.array([0, 2], dtype=np.int32),
+    "indptr": np.array([0, 1, 2], dtype=np.int32),
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"indices": np.array([0, 3], dtype=np.int32)}, []),
+        ({"indices": np.array([0, -1], dtype=np.int32)}, []),
+        ({"indices": np.array([0.5, 1])}, []),
+        ({"indptr": np.array([0, 2, 1], dtype=np.int32)}, []),
+        ({"indptr": np.array([0, 1], dtype=np.int32)}, []),
+        ({"indptr": np.array([1, 1, 2], dtype=np.int32)}, []),
+        ({"indptr": np.array([0, 1, 9], dtype=np.int32)}, []),
+        ({"shape": np.array([2, 3, 4])}, []),
+        ({"shape": np.array([-2, 3])}, []),
+        ({"format": b"xyz"}, ["xyz"]),
+        ({"data": np.array([1j, 2])}, ["complex", "real"]),
+        ({"data": np.array(["a", "b"])}, ["real numbers"]),
+        ({"data": np.array([{}, {}], dtype=object)}, ["allow_pickle"]),
+        ({"indices": None}, []),
+        ({"data": None}, ["format, indices, indptr", "save_npz"]),
+        ({"format": None}, ["save_npz"]),
+    ],
+)
+def test_a_bad_npz_is_one_clear_line(tmp_path: Path, change: dict[str, object], words: list[str]) -> None:
+    members = {name: value for name, value in {**CSR, **change}.items() if value is not None}
+    path = write(tmp_path / "a.npz", npz(**members))
+    message = refusal(path)
+    assert str(path) in message
+    for word in words:
+        assert word in message, message
+
+
+@pytest.mark.parametrize("bad", [{"row": [0, 2]}, {"row": [0, -1]}, {"col": [0, 3]}])
+def test_coordinates_out_of_range_are_refused(tmp_path: Path, bad: dict[str, list[int]]) -> None:
+    members = {"row": [0, 1], "col": [0, 1], **bad}
+    content = npz(
+        format=b"coo", shape=np.array([2, 3]), data=np.ones(2), **{k: np.array(v) for k, v in members.items()}
+    )
+    refusal(write(tmp_path / "a.npz", content))
+
+
+def test_every_way_to_cut_an_npz_is_refused(tmp_path: Path) -> None:
+    whole = npz(**CSR)
+    assert load_matrix(write(tmp_path / "whole.npz", whole)).shape == (2, 3)
+    for length in range(0, len(whole), 41):
+        refusal(write(tmp_path / "cut.npz", whole[:length]))
+
+
+def test_a_flipped_byte_of_an_npz_is_refused_or_harmless(tmp_path: Path) -> None:
+    whole = npz(**CSR)
+    want = load_matrix(write(tmp_path / "whole.npz", whole))
+    refused = 0
+    for place in range(0, len(whole), 23):
+        broken = bytearray(whole)
+        broken[place] ^= 0x55
+        path = write(tmp_path / "a.npz", bytes(broken))
+        try:
+            matrix = load_matrix(path)
+        except MatrixFileError:
+            refused += 1
+        else:
+            assert same(matrix, want), place
+    assert refused > 5
+
+
+def test_a_zip_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.npz"
+    scipy.sparse.save_npz(path, generate("poisson2d:10"))
+    monkeypatch.setattr("dasp._memory.machine_bytes", lambda: 1000)
+    assert "half of this machine's memory" in refusal(path)
+
+
+@FILE
+@given(text=st.text(max_size=200), tail=st.binary(max_size=60))
+def test_any_text_after_the_header_is_read_or_refused(tmp_path: Path, text: str, tail: bytes) -> None:
+    path = write(tmp_path / "a.mtx", HEADER.encode() + text.encode("utf-8", "replace") + tail)
+    message = ""
+    try:
+        load_matrix(path).check_format(full_check=True)
+    except MatrixFileError as error:
+        message = str(error)
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ("", ["must be a file"]),
+        ("nosuchfile.mtx", ["nosuchfile.mtx", "not found", "DASP_MATRICES"]),
+        ("no/such/folder/a.mtx", ["not found"]),
+        ("a\0b", ["must be a file"]),
+        ("x" * 5000, ["xxx"]),
+        ("poison3d:4", ["known model", "did you mean poisson3d?"]),
+        ("poisson3d", ["without parameters", examples()["poisson3d"]]),
+        ("poisson3d:-1", ["at least 1"]),
+        ("dense:10000000", ["half of this machine's memory"]),
+        ("poison3d", ["did you mean", "poisson3d:20"]),
+    ],
+    ids=lambda value: repr(value)[:20],
+)
+def test_a_bad_name_is_one_clear_line(
+    spec: str, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DASP_MATRICES", raising=False)
+    message = refusal(spec)
+    for word in words:
+        assert word in message, message
+
+
+def test_close_matches_in_the_same_folder_are_suggested(tmp_path: Path) -> None:
+    write(tmp_path / "stiffness.mtx", GOOD)
+    assert "did you mean" in refusal(tmp_path / "stifness.mtx")
+    assert str(tmp_path / "stiffness.mtx") in refusal(tmp_path / "stifness.mtx")
+
+
+def test_a_folder_is_refused_with_what_is_in_it(tmp_path: Path) -> None:
+    assert "it has none" in refusal(tmp_path)
+    write(tmp_path / "a.mtx", GOOD)
+    assert "a.mtx" in refusal(tmp_path)
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
+def test_an_unreadable_file_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.mtx", GOOD)
+    path.chmod(0)
+    assert "cannot be read" in refusal(path)
+
+
+def test_the_real_matrices_load(matrices: Path) -> None:
+    files = sorted(matrices.glob("*.npz"))[:5]
+    for path in files:
+        assert load_matrix(path.stem).nnz == scipy.sparse.load_npz(path).nnz
+
+
+# Plans
+
+
+def plan_of(matrix: csr_array, **thresholds: object) -> object:
+    policy = Policy(**thresholds)  # type: ignore[arg-type]
+    return preprocess(matrix.shape, matrix.indptr, matrix.indices, matrix.data, policy)
+
+
+PLANS = ["rmat:8", "poisson2d:9", "short:400", "spikes:300:2:290", "random:40:30:0.2", "dense:9"]
+
+
+@pytest.mark.parametrize("spec", PLANS)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_plan_comes_back_bit_for_bit(tmp_path: Path, spec: str, dtype: type) -> None:
+    plan = plan_of(generate(spec).astype(dtype), long_row=100)
+    save_plan(tmp_path / "p.npz", plan)
+    loaded = load_plan(tmp_path / "p.npz")
+    before, after = pack_plan(plan), pack_plan(loaded)
+    assert before.keys() == after.keys()
+    for name, array in before.items():
+        assert array.dtype == after[name].dtype, name
+        np.testing.assert_array_equal(array, after[name], err_msg=name)
+    assert (loaded.shape, loaded.dtype, loaded.index_dtype) == (plan.shape, plan.dtype, plan.index_dtype)
+    for one, other in zip(unpack(plan), unpack(loaded), strict=True):
+        assert one.dtype == other.dtype
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("shape", [(0, 0), (0, 5), (5, 0), (3, 3)])
+def test_an_empty_plan_comes_back(tmp_path: Path, shape: tuple[int, int]) -> None:
+    save_plan(tmp_path / "p.npz", plan_of(csr_array(shape)))
+    assert load_plan(tmp_path / "p.npz").shape == shape
+
+
+def test_saving_leaves_no_half_file(tmp_path: Path) -> None:
+    plan = plan_of(generate("poisson2d:4"))
+    save_plan(tmp_path / "plan", plan)  # the name is used as it is
+    assert [path.name for path in tmp_path.iterdir()] == ["plan"]
+    with pytest.raises(MatrixFileError, match="cannot be written"):
+        save_plan(tmp_path / "no" / "plan.npz", plan)
+
+
+def broken(tmp_path: Path, **changes: object) -> str:
+    """Save a plan with some arrays replaced (None removes one), and return how it is refused."""
+    packed: dict[str, object] = dict(pack_plan(plan_of(generate("spikes:300:2:290"), long_row=100)))
+    for name, value in changes.items():
+        packed[name.replace("__", ".")] = value
+    path = tmp_path / "p.npz"
+    with open(path, "wb") as file:
+        np.savez(file, **{name: value for name, value in packed.items() if value is not None})
+    with pytest.raises(MatrixFileError) as caught:
+        load_plan(path)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_plan_of_another_version_is_refused(tmp_path: Path) -> None:
+    for version in (0, 2, "1", None):
+        head = np.frombuffer(json.dumps({"version": version, "fields": {}}).encode(), dtype=np.uint8)
+        assert "version" in broken(tmp_path, dasp_plan=head)
+    assert "p.npz" in broken(tmp_path, dasp_plan=np.frombuffer(b"no json", dtype=np.uint8))
+    assert "p.npz" in broken(tmp_path, dasp_plan=np.frombuffer(b"[1]", dtype=np.uint8))
+    assert "holds no plan" in broken(tmp_path, dasp_plan=None)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name for name in pack_plan(plan_of(generate("spikes:300:2:290"), long_row=100)) if name != "dasp_plan"],
+)
+def test_no_array_of_a_plan_can_be_wrong(tmp_path: Path, name: str) -> None:
+    good = pack_plan(plan_of(generate("spikes:300:2:290"), long_row=100))[name]
+    key = name.replace(".", "__")
+    assert name in broken(tmp_path, **{key: None})
+    assert name in broken(tmp_path, **{key: good.reshape(1, -1)})
+    broken(tmp_path, **{key: np.append(good, good.dtype.type(1))})
+    broken(tmp_path, **{key: good.astype(np.int16)})
+    if good.size and good.dtype.kind == "i":
+        for value in (-2, 10**6):
+            wrong = good.copy()
+            wrong[-1] = value
+            broken(tmp_path, **{key: wrong})
+
+
+def test_unknown_and_mistyped_fields_are_refused(tmp_path: Path) -> None:
+    assert "unknown field extra" in broken(tmp_path, extra=np.ones(2))
+    head = json.loads(pack_plan(plan_of(generate("spikes:300:2:290"), long_row=100))["dasp_plan"].tobytes())
+    for field, value in (
+        ("long.entries", 1),
+        ("long.entries", "many"),
+        ("mma", 1),
+        ("dtype", "float32"),
+        ("dtype", "no type"),
+        ("shape", [300]),
+        ("shape", [299, 300]),
+        ("long.segment", 0),
+        ("medium.blocks_per_warp", 3),
+        ("short.singles", -1),
+        ("short.fours", 0),
+    ):
+        changed = json.dumps({**head, "fields": {**head["fields"], field: value}}).encode()
+        broken(tmp_path, dasp_plan=np.frombuffer(changed, dtype=np.uint8))
+
+
+@pytest.mark.parametrize("content", [b"", b"hello", b"PK\x03\x04"])
+def test_what_is_no_plan_is_refused(tmp_path: Path, content: bytes) -> None:
+    with pytest.raises(MatrixFileError, match=r"p\.npz"):
+        load_plan(write(tmp_path / "p.npz", content))
+
+
+def test_other_things_are_no_plans(tmp_path: Path) -> None:
+    with pytest.raises(MatrixFileError, match="cannot be read"):
+        load_plan(tmp_path / "nosuch.npz")
+    with pytest.raises(MatrixFileError, match="folder"):
+        load_plan(tmp_path)
+    scipy.sparse.save_npz(tmp_path / "m.npz", generate("poisson2d:3"))
+    with pytest.raises(MatrixFileError, match="holds no plan"):
+        load_plan(tmp_path / "m.npz")
+    save_plan(tmp_path / "p.npz", plan_of(generate("poisson2d:3")))
+    assert "load_plan" in refusal(tmp_path / "p.npz")
+    with zipfile.ZipFile(tmp_path / "p.npz") as archive:
+        assert "dasp_plan.npy" in archive.namelist()
+
+
+def test_a_plan_is_read_only_after_loading() -> None:
+    plan = unpack_plan(pack_plan(plan_of(generate("poisson2d:5"))))
+    with pytest.raises(ValueError, match="read-only"):
+        plan.medium.regular.values[:1] = 0
