@@ -1,3 +1,67 @@
-"""Sparse matrix-vector products planned once and run many times, on NVIDIA GPUs and CPUs."""
+"""Sparse matrix-vector products planned once and run many times, on NVIDIA GPUs and CPUs.
+
+The way from a SciPy matrix to y, and the module that each step lives in:
+
+    A = dasp.SpMatrix.from_scipy(csr)     # matrix.py asks _check.py, then
+                                          # preprocess.py: rows into categories, categories into parts
+                                          # plan.py: the parts, frozen
+    y = A @ x                             # backends/cuda.py or backends/cpu.py: the plan, executed
+
+The names below are loaded when they are first used, so that `import dasp` is quick.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dasp import dense, models
+    from dasp._config import show_config
+    from dasp._threads import get_num_threads, set_num_threads
+    from dasp.io import load_matrix, load_plan, save_plan
+    from dasp.matrix import SpMatrix
+    from dasp.plan import Plan
+    from dasp.preprocess import Policy
 
 __version__ = "0.1.0"
+
+_HOMES = {
+    "Plan": "dasp.plan",
+    "Policy": "dasp.preprocess",
+    "SpMatrix": "dasp.matrix",
+    "get_num_threads": "dasp._threads",
+    "load_matrix": "dasp.io",
+    "load_plan": "dasp.io",
+    "save_plan": "dasp.io",
+    "set_num_threads": "dasp._threads",
+    "show_config": "dasp._config",
+}
+
+__all__ = [
+    "Plan",
+    "Policy",
+    "SpMatrix",
+    "dense",
+    "get_num_threads",
+    "load_matrix",
+    "load_plan",
+    "models",
+    "save_plan",
+    "set_num_threads",
+    "show_config",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("dense", "models"):
+        return importlib.import_module(f"dasp.{name}")
+    if name in _HOMES:
+        value = getattr(importlib.import_module(_HOMES[name]), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module 'dasp' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

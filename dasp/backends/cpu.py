@@ -13,9 +13,10 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 from numba import njit
 
-from dasp import _threads
+from dasp import _check, _threads
 from dasp.plan import GROUP, MAX_SHORT, TILE, TILE_COLUMNS, TILE_ROWS, WARP, Plan
 
 Vector = np.ndarray[Any, Any]
@@ -28,6 +29,66 @@ ROW_SLOTS = 2
 """What finding, reducing and storing one row costs, in slots; used to share rows among threads."""
 
 
+def as_operand(x: Any, device: str) -> Vector:
+    """Return x as a NumPy array.
+
+    Raises
+    ------
+    TypeError
+        If x is a GPU array, a sparse matrix, or not made of numbers.
+    """
+    if hasattr(x, "__cuda_array_interface__"):
+        raise TypeError("x is on a GPU and A on the CPU; use A.to_device('cuda') or pass x.get()")
+    if scipy.sparse.issparse(x):
+        raise TypeError(f"x is a sparse {type(x).__name__}; a dense vector is needed; pass x.toarray()")
+    return np.asarray(x)
+
+
+def empty(shape: tuple[int, ...], dtype: np.dtype[Any], device: str) -> Vector:
+    """Return a new array for a result, columns contiguous."""
+    return np.empty(shape, dtype, order="F")
+
+
+def check_out(out: Any, x: Vector, shape: tuple[int, ...], dtype: np.dtype[Any], device: str) -> None:
+    """Hold that `out` is a NumPy array for this result that does not overlap x.
+
+    Raises
+    ------
+    TypeError, ValueError
+    """
+    if not isinstance(out, np.ndarray):
+        raise TypeError(f"out is a {type(out).__name__} and A is on the CPU; a numpy.ndarray is needed")
+    _check.out(out, shape, dtype)
+    if not out.flags.writeable:
+        raise ValueError("out is read-only; a writable array is needed")
+    if np.may_share_memory(out, x):
+        raise ValueError("out overlaps x; pass another array")
+
+
+def to_host(plan: Plan) -> Plan:
+    """Return the plan with NumPy arrays: itself."""
+    return plan
+
+
+def linear_operator(matrix: Any) -> Any:
+    """Return a SciPy LinearOperator that multiplies by `matrix`."""
+    from scipy.sparse.linalg import LinearOperator
+
+    class PlannedOperator(LinearOperator):  # type: ignore[misc]
+        """A planned matrix as SciPy's solvers take it."""
+
+        def __init__(self) -> None:
+            super().__init__(matrix.dtype, matrix.shape)
+
+        def _matvec(self, x: Vector) -> Vector:
+            return np.asarray(matrix.matvec(x))
+
+        def _matmat(self, X: Vector) -> Vector:
+            return np.asarray(matrix.matvec(X))
+
+    return PlannedOperator()
+
+
 class Product:
     """A plan, ready to be multiplied by vectors on the CPU.
 
@@ -37,11 +98,23 @@ class Product:
         With NumPy arrays.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, device: str = "cpu") -> None:
         self.plan = plan
         self._steps = _steps(plan)
         self._work = sum(int(step.costs[-1]) for step in self._steps)
         self._shares: dict[int, list[list[tuple[Any, ...]]]] = {}
+        self._x_shape, self._m, self._dtype = (plan.shape[1],), plan.shape[0], plan.dtype
+        self._one, self._zero = plan.dtype.type(1), plan.dtype.type(0)
+
+    def quick(self, x: Any) -> Vector | None:
+        """Return A x if x is the plainest of vectors, else None; for the sake of small matrices."""
+        if type(x) is not np.ndarray or x.dtype is not self._dtype or x.shape != self._x_shape:
+            return None
+        if not x.flags.carray:
+            return None
+        y = np.empty(self._m, self._dtype)
+        self._multiply(_read_only(x), y, self._one, self._zero)
+        return y
 
     def __call__(self, x: Vector, y: Vector, alpha: float, beta: float) -> None:
         """Set y = alpha A x + beta y; y is not read if beta is 0.
@@ -49,35 +122,40 @@ class Product:
         Parameters
         ----------
         x : numpy.ndarray, shape (n,)
-            Of the plan's type, any stride.
-        y : numpy.ndarray, shape (m,)
-            Of the plan's type, any stride, no memory shared with x.
+            Any real type that y's type holds.
+        y : numpy.ndarray, shape (m,), float32 or float64
+            Not overlapping x.
         alpha, beta : float
         """
-        dtype = self.plan.dtype.type
-        scale = (x, y, dtype(alpha), dtype(beta))
+        vector = _read_only(np.require(x, y.dtype, ["C", "A"]))
+        result = np.require(y, None, ["C", "A"])
+        self._multiply(vector, result, y.dtype.type(alpha), y.dtype.type(beta))
+        if result is not y:
+            y[:] = result
+
+    def _multiply(self, *scale: Any) -> None:
         long = self.plan.long
-        partials = np.empty(len(long.segment_rows), dtype) if len(long.rows) else None
+        partials = np.empty(len(long.segment_rows), scale[0].dtype) if long.entries else None
         threads = _threads.get_num_threads() if self._work >= SERIAL_SLOTS else 1
+        shares = self._shares.get(threads) or self._share(threads)
         if threads == 1:
-            _run_share(self._share(1)[0], scale, partials)
+            _run_share(shares[0], scale, partials)
         else:
-            _threads.run([partial(_run_share, share, scale, partials) for share in self._share(threads)])
+            _threads.run([partial(_run_share, share, scale, partials) for share in shares])
         if partials is not None:
             _store_long(long.rows, long.segment_offsets, partials, *scale)
 
     def _share(self, threads: int) -> list[list[tuple[Any, ...]]]:
-        """Return, for each thread, the calls (function, arrays, first, last) it makes."""
-        if threads not in self._shares:
-            shares: list[list[tuple[Any, ...]]] = [[] for _ in range(threads)]
-            for step in self._steps:
-                goals = step.costs[-1] * np.arange(threads + 1) / threads
-                cuts = np.searchsorted(step.costs, goals)
-                for share, first, last in zip(shares, cuts[:-1], cuts[1:], strict=True):
-                    if first < last:
-                        share.append((step.function, step.arrays, int(first), int(last)))
-            self._shares[threads] = shares
-        return self._shares[threads]
+        """Find, for each thread, the calls (function, arrays, first, last) it makes, and keep them."""
+        shares: list[list[tuple[Any, ...]]] = [[] for _ in range(threads)]
+        for step in self._steps:
+            goals = step.costs[-1] * np.arange(threads + 1) / threads
+            cuts = np.searchsorted(step.costs, goals)
+            for share, first, last in zip(shares, cuts[:-1], cuts[1:], strict=True):
+                if first < last:
+                    share.append((step.function, step.arrays, int(first), int(last)))
+        self._shares[threads] = shares
+        return shares
 
 
 class _Step:
@@ -87,6 +165,13 @@ class _Step:
         self.function = function
         self.arrays = arrays
         self.costs = costs
+
+
+def _read_only(x: Vector) -> Vector:
+    """Return a view that is read-only, whatever x is, so that one compiled form serves all callers."""
+    view = x.view()
+    view.flags.writeable = False
+    return view
 
 
 def _run_share(share: list[tuple[Any, ...]], scale: tuple[Any, ...], partials: Vector | None) -> None:
@@ -159,7 +244,7 @@ def _term(columns, values, slot, x):  # type: ignore[no-untyped-def]
 @_inline
 def _term_or_pad(columns, values, slot, x):  # type: ignore[no-untyped-def]
     if columns[np.uint64(slot)] < 0:
-        return values.dtype.type(0)
+        return x.dtype.type(0)
     return _term(columns, values, slot, x)
 
 
@@ -181,7 +266,7 @@ def _sum_segments(  # type: ignore[no-untyped-def]
         begin = offsets[row] + (s - segment_offsets[row]) * segment
         end = min(begin + segment, offsets[row + 1])
         pads_from = end if columns[end - 1] >= 0 else end - GROUP
-        t0 = t1 = t2 = t3 = t4 = t5 = t6 = t7 = values.dtype.type(0)
+        t0 = t1 = t2 = t3 = t4 = t5 = t6 = t7 = x.dtype.type(0)
         for slot in range(begin, pads_from, 8):
             t0 += _term(columns, values, slot, x)
             t1 += _term(columns, values, slot + 1, x)
@@ -199,7 +284,7 @@ def _sum_segments(  # type: ignore[no-untyped-def]
 @_compile
 def _store_long(rows, segment_offsets, partials, x, y, alpha, beta):  # type: ignore[no-untyped-def]
     for r in range(len(rows)):
-        total = partials.dtype.type(0)
+        total = x.dtype.type(0)
         for s in range(segment_offsets[r], segment_offsets[r + 1]):
             total += partials[s]
         _store(rows[r], total, x, y, alpha, beta)
@@ -229,7 +314,7 @@ def _multiply_medium(  # type: ignore[no-untyped-def]
     beta,
 ):
     for block in range(first, last):
-        t0 = t1 = t2 = t3 = t4 = t5 = t6 = t7 = values.dtype.type(0)
+        t0 = t1 = t2 = t3 = t4 = t5 = t6 = t7 = x.dtype.type(0)
         for tile in range(tile_offsets[block], tile_offsets[block + 1]):
             for slot in range(TILE * tile, TILE * tile + TILE_COLUMNS):
                 # Rows never get longer inside a block: the last one tells of all, and so does the first.
@@ -273,13 +358,13 @@ def _multiply_pairs(first, last, split, rows, columns, values, x, y, alpha, beta
             slot = TILE_COLUMNS * (HALF_WARP * warp + r)
             row = rows[WARP * warp + r]
             if row >= 0:
-                total = values.dtype.type(0)
+                total = x.dtype.type(0)
                 for k in range(split):
                     total += _term(columns, values, slot + k, x)
                 _store(row, total, x, y, alpha, beta)
             row = rows[WARP * warp + HALF_WARP + r]
             if row >= 0:
-                total = values.dtype.type(0)
+                total = x.dtype.type(0)
                 for k in range(split, TILE_COLUMNS):
                     total += _term(columns, values, slot + k, x)
                 _store(row, total, x, y, alpha, beta)
@@ -290,7 +375,7 @@ def _multiply_fours(first, last, rows, columns, values, x, y, alpha, beta):  # t
     for r in range(first, last):
         if rows[r] >= 0:
             slot = TILE_COLUMNS * r
-            total = values.dtype.type(0)
+            total = x.dtype.type(0)
             for k in range(MAX_SHORT - 1):
                 total += _term(columns, values, slot + k, x)
             total += _term_or_pad(columns, values, slot + MAX_SHORT - 1, x)
@@ -306,4 +391,4 @@ def _multiply_singles(first, last, rows, columns, values, x, y, alpha, beta):  #
 @_compile
 def _clear_rows(first, last, rows, x, y, alpha, beta):  # type: ignore[no-untyped-def]
     for r in range(first, last):
-        _store(rows[r], y.dtype.type(0), x, y, alpha, beta)
+        _store(rows[r], x.dtype.type(0), x, y, alpha, beta)

@@ -1,0 +1,157 @@
+"""Every question asked of a caller's arguments, and the error that answers it."""
+
+from __future__ import annotations
+
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+
+Vector = np.ndarray[Any, Any]
+
+INDEX_TYPES = (np.dtype(np.int32), np.dtype(np.int64))
+
+
+def value_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the type in which a matrix of `dtype` is stored: float32 or float64.
+
+    float32 and float64 stay, float16 becomes float32, and bool, integers and long double become float64.
+
+    Raises
+    ------
+    TypeError
+        For a type that is not real.
+    """
+    if dtype.kind == "f" and dtype.itemsize <= 4:
+        return np.dtype(np.float32)
+    if dtype.kind in "fbiu":
+        return np.dtype(np.float64)
+    raise TypeError(f"A has dtype {dtype}; a real dtype is needed")
+
+
+def product_dtype(matrix: np.dtype[Any], x: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the type in which a matrix and a vector of these types are multiplied: the wider of the two.
+
+    Raises
+    ------
+    TypeError
+        If `x` is neither real nor at most double precision.
+    """
+    if x.kind not in "fbiu" or x.itemsize > 8:
+        raise TypeError(f"x has dtype {x}; a real dtype of at most 8 bytes is needed")
+    return value_dtype(np.result_type(matrix, x))
+
+
+def shape(given: Any) -> tuple[int, int]:
+    """Return a matrix shape as two ints.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `given` is not a pair of non-negative ints.
+    """
+    if not isinstance(given, (tuple, list)) or not all(isinstance(size, Integral) for size in given):
+        raise TypeError(f"shape is {given!r}; a pair of ints is needed")
+    if len(given) != 2 or min(given) < 0:
+        raise ValueError(f"shape is {tuple(given)}; a pair of ints that are not negative is needed")
+    return int(given[0]), int(given[1])
+
+
+def entries(shape: tuple[int, int], rows: Vector, columns: Vector, data: Vector) -> None:
+    """Hold that coordinates fit each other and the shape.
+
+    Raises
+    ------
+    TypeError, ValueError
+    """
+    if not rows.shape == columns.shape == data.shape or data.ndim != 1:
+        raise ValueError(
+            f"data, row and col have shapes {data.shape}, {rows.shape} and {columns.shape}; "
+            "one-dimensional arrays of one length are needed"
+        )
+    for name, positions, size in (("row", rows, shape[0]), ("col", columns, shape[1])):
+        if positions.dtype.kind not in "iu":
+            raise TypeError(f"{name} has dtype {positions.dtype}; integers are needed")
+        if len(positions) and not (positions.min() >= 0 and positions.max() < size):
+            raise ValueError(
+                f"{name} holds {positions.min()} to {positions.max()}; "
+                f"A has shape {shape}, so 0 to {size - 1} is needed"
+            )
+
+
+def csr(shape: tuple[int, int], indptr: Vector, indices: Vector, data: Vector) -> None:
+    """Hold that three arrays are a CSR matrix of this shape.
+
+    Raises
+    ------
+    ValueError
+    """
+    if indptr.shape != (shape[0] + 1,) or indptr[0] != 0 or np.any(indptr[1:] < indptr[:-1]):
+        raise ValueError(f"indptr does not rise from 0 in {shape[0]} steps; A is not a valid CSR matrix")
+    if not len(indices) == len(data) == indptr[-1]:
+        raise ValueError(
+            f"indptr ends with {indptr[-1]} and A has {len(indices)} indices and {len(data)} values; "
+            "these must be equal"
+        )
+    if len(indices) and not (indices.min() >= 0 and indices.max() < shape[1]):
+        raise ValueError(
+            f"indices hold {indices.min()} to {indices.max()}; "
+            f"A has shape {shape}, so 0 to {shape[1] - 1} is needed"
+        )
+
+
+def scale(name: str, value: Any) -> float:
+    """Return alpha or beta as a float.
+
+    Raises
+    ------
+    TypeError
+        If `value` is not a real number.
+    """
+    if isinstance(value, (float, int)):
+        return float(value)
+    if isinstance(value, (Real, np.bool_)) or (
+        getattr(value, "ndim", None) == 0 and value.dtype.kind in "fbiu"
+    ):
+        return float(value)
+    raise TypeError(f"{name} is {value!r}; a real number is needed")
+
+
+def operand(matrix: tuple[int, int], x: Any) -> None:
+    """Hold that x is a vector of n numbers, or n x k.
+
+    Raises
+    ------
+    ValueError
+    """
+    if x.ndim not in (1, 2) or x.shape[0] != matrix[1]:
+        wanted = f"({matrix[1]},)" if x.ndim < 2 else f"({matrix[1]}, k)"
+        raise ValueError(f"x has shape {x.shape}; A has shape {matrix}, so x must have shape {wanted}")
+
+
+def out(array: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    """Hold that `out` has the shape and type of the product.
+
+    Raises
+    ------
+    TypeError, ValueError
+    """
+    if array.dtype != dtype:
+        raise TypeError(f"out has dtype {array.dtype}; the product has dtype {dtype}")
+    if array.shape != shape:
+        raise ValueError(f"out has shape {array.shape}; the product has shape {shape}")
+
+
+def device_name(device: Any) -> str:
+    """Return a device as `auto`, `cpu`, `cuda` or `cuda:N`.
+
+    Raises
+    ------
+    TypeError, ValueError
+    """
+    if not isinstance(device, str):
+        raise TypeError(f"device is {device!r}; a str is needed: 'auto', 'cpu', 'cuda' or 'cuda:N'")
+    kind, colon, number = device.partition(":")
+    if device in ("auto", "cpu", "cuda") or (kind == "cuda" and colon and number.isdecimal()):
+        return device
+    raise ValueError(f"device is {device!r}; 'auto', 'cpu', 'cuda' or 'cuda:N' is needed")

@@ -1,0 +1,347 @@
+"""The plan on an NVIDIA GPU: one launch of kernels/spmv/product.cu for each product.
+
+Where is a row of length L multiplied? Long rows: kernels/spmv/long.cuh. Medium rows: medium.cuh. Rows
+of 1 to 4: short.cuh. CuPy is imported when a GPU is first asked for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from dasp import _check, _source
+from dasp.plan import WARP, Plan
+
+SOURCE = "spmv/product.cu"
+ENTRY = "dasp_spmv"
+THREADS = 128
+"""Threads of a block: four warps."""
+
+ALIGNMENT = 256
+"""Bytes to which each array of a plan is aligned in the plan's one block of device memory."""
+
+C_TYPES = {"float32": "float", "float64": "double", "int32": "int", "int64": "long long"}
+
+PER_THREAD_STREAM = 2
+"""CUDA's handle of the default stream that every host thread has of its own."""
+
+
+@cache
+def available() -> tuple[bool, str]:
+    """Return whether a GPU works, and the reason in words."""
+    try:
+        import cupy
+
+        count = cupy.cuda.runtime.getDeviceCount()
+        name = cupy.cuda.runtime.getDeviceProperties(0)["name"].decode()
+        cupy.zeros(1).get()
+    except ImportError:
+        return False, "CuPy is not installed; pip install 'dasp-spmv[cuda13]' (or cuda12)"
+    except Exception as error:  # whatever the driver says, the CPU still works
+        return False, f"CuPy {cupy.__version__} finds no working GPU: {error}"
+    return True, f"CuPy {cupy.__version__}, {count} x {name}"
+
+
+def resolve(device: str) -> str | None:
+    """Return `auto`, `cuda` or `cuda:N` as `cuda:N`; None if `auto` finds no GPU.
+
+    Raises
+    ------
+    RuntimeError
+        If a GPU was asked for by name and none works.
+    ValueError
+        If there is no GPU of that number.
+    """
+    works, reason = available()
+    if not works:
+        if device == "auto":
+            return None
+        raise RuntimeError(f"device is {device!r}; a working GPU is needed; {reason}")
+    import cupy
+
+    number = device.partition(":")[2]
+    count = cupy.cuda.runtime.getDeviceCount()
+    if number and int(number) >= count:
+        raise ValueError(f"device is {device!r}; this machine has {count} GPUs, numbered from 0")
+    return f"cuda:{int(number) if number else cupy.cuda.Device().id}"
+
+
+def as_operand(x: Any, device: str) -> Any:
+    """Return x as a CuPy array.
+
+    Raises
+    ------
+    TypeError
+        If x is not an array on the GPU that `device` names: nothing is copied behind the caller's back.
+    """
+    import cupy
+
+    if not isinstance(x, cupy.ndarray):
+        if not hasattr(x, "__cuda_array_interface__"):
+            raise TypeError(
+                f"x is a {type(x).__module__}.{type(x).__name__} and A is on {device}; "
+                "a cupy.ndarray is needed; pass cupy.asarray(x) or use A.to_device('cpu')"
+            )
+        x = cupy.asarray(x)
+    if x.device.id != _number(device):
+        raise TypeError(f"x is on cuda:{x.device.id} and A is on {device}; both must be on one GPU")
+    return x
+
+
+def empty(shape: tuple[int, ...], dtype: np.dtype[Any], device: str) -> Any:
+    """Return a new array for a result, columns contiguous."""
+    import cupy
+
+    with cupy.cuda.Device(_number(device)):
+        return cupy.empty(shape, dtype, order="F")
+
+
+def check_out(out: Any, x: Any, shape: tuple[int, ...], dtype: np.dtype[Any], device: str) -> None:
+    """Hold that `out` is a CuPy array for this result that does not overlap x.
+
+    Raises
+    ------
+    TypeError, ValueError
+    """
+    import cupy
+
+    if not isinstance(out, cupy.ndarray) or out.device.id != _number(device):
+        raise TypeError(f"out is a {type(out).__name__} and A is on {device}; a cupy.ndarray there is needed")
+    _check.out(out, shape, dtype)
+    if cupy.may_share_memory(out, x):
+        raise ValueError("out overlaps x; pass another array")
+
+
+def to_host(plan: Plan) -> Plan:
+    """Return the plan with NumPy arrays."""
+
+    def download(array: Any) -> Any:
+        copy = array.get()
+        copy.flags.writeable = False
+        return copy
+
+    with_arrays: Plan = _replace_arrays(plan, [download(array) for array in _arrays(plan)])
+    return with_arrays
+
+
+def linear_operator(matrix: Any) -> Any:
+    """Return a CuPy LinearOperator that multiplies by `matrix`."""
+    from cupyx.scipy.sparse.linalg import LinearOperator
+
+    return LinearOperator(matrix.shape, matrix.matvec, matmat=matrix.matvec, dtype=matrix.dtype)
+
+
+class Product:
+    """A plan, ready to be multiplied by vectors on one GPU.
+
+    Parameters
+    ----------
+    plan : Plan
+        With NumPy arrays; they are copied to the GPU in one block.
+    device : str
+        `cuda:N`.
+
+    Raises
+    ------
+    RuntimeError
+        If the plan wants float64 tensor cores and the GPU has none.
+    """
+
+    def __init__(self, plan: Plan, device: str) -> None:
+        import cupy
+
+        self._cupy = cupy
+        self._device = cupy.cuda.Device(_number(device))
+        capability = self._device.compute_capability
+        if plan.mma and plan.dtype == np.float64 and int(capability) < 80:
+            raise RuntimeError(
+                f"this GPU is sm_{capability}; float64 tensor cores need sm_80; pass Policy(mma=False)"
+            )
+        with self._device:
+            self.plan = _upload(plan)
+            self._kernels = {plan.dtype: _kernel(plan, plan.dtype)}
+        self._blocks = -(-warps(plan) * WARP // THREADS)
+        self._many_segments = len(plan.long.segment_rows) > len(plan.long.rows)
+        self._lock = threading.Lock()
+        self._scratch: dict[Any, tuple[Any, Any]] = {}
+        self._captured: list[tuple[Any, Any]] = []
+        self._heads: dict[Any, list[Any]] = {}
+        self._x_shape, self._m, self._dtype = (plan.shape[1],), plan.shape[0], plan.dtype
+
+    def quick(self, x: Any) -> Any | None:
+        """Return A x if x is the plainest of vectors, else None."""
+        if type(x) is not self._cupy.ndarray or x.dtype != self._dtype or x.shape != self._x_shape:
+            return None
+        if not x.flags.c_contiguous or x.device != self._device or not x.data.ptr:
+            return None
+        with self._device:
+            y = self._cupy.empty(self._m, self._dtype)
+            self._launch(x, y, 1.0, 0.0)
+        return y
+
+    def __call__(self, x: Any, y: Any, alpha: float, beta: float) -> None:
+        """Set y = alpha A x + beta y on CuPy's current stream; y is not read if beta is 0.
+
+        Parameters
+        ----------
+        x : cupy.ndarray, shape (n,)
+            Any real type that y's type holds.
+        y : cupy.ndarray, shape (m,), float32 or float64
+            Not overlapping x.
+        alpha, beta : float
+        """
+        with self._device:
+            vector = self._cupy.ascontiguousarray(x, y.dtype)
+            result = self._cupy.ascontiguousarray(y)
+            self._launch(vector, result, alpha, beta)
+            if result is not y:
+                y[...] = result
+
+    def _launch(self, x: Any, y: Any, alpha: float, beta: float) -> None:
+        if not self._blocks:
+            return
+        dtype = y.dtype
+        kernel = self._kernels.get(dtype) or self._kernels.setdefault(dtype, _kernel(self.plan, dtype))
+        head = self._head(dtype)
+        kernel((self._blocks,), (THREADS,), (*head, x, y, dtype.type(alpha), dtype.type(beta)))
+
+    def _head(self, dtype: np.dtype[Any]) -> list[Any]:
+        """Return all arguments up to x, with scratch memory that nothing running at the time shares.
+
+        Products of one stream follow each other, so a stream has one scratch. A captured product gets
+        its own, which lives as long as the matrix, because its graph may run on any stream.
+        """
+        if not self._many_segments:
+            key: Any = dtype
+        else:
+            stream = self._cupy.cuda.get_current_stream().ptr
+            if self._cupy.cuda.runtime.streamIsCapturing(stream):
+                scratch = self._new_scratch(dtype)
+                self._captured.append(scratch)
+                return arguments(self.plan, *scratch)
+            key = dtype, stream, threading.get_ident() if stream == PER_THREAD_STREAM else 0
+        if key not in self._heads:
+            with self._lock:
+                if key not in self._heads:
+                    self._heads[key] = arguments(self.plan, *self._new_scratch(dtype))
+        return self._heads[key]
+
+    def _new_scratch(self, dtype: np.dtype[Any]) -> tuple[Any, Any]:
+        long = self.plan.long
+        return self._cupy.empty(len(long.segment_rows), dtype), self._cupy.zeros(len(long.rows), np.uint32)
+
+
+def defines(plan: Plan, scalar: np.dtype[Any]) -> dict[str, str]:
+    """Return the compile-time constants of the kernel for a plan and the type of x and y."""
+    return {
+        "DASP_VALUE": C_TYPES[plan.dtype.name],
+        "DASP_SCALAR": C_TYPES[scalar.name],
+        "DASP_INDEX": C_TYPES[plan.index_dtype.name],
+        "DASP_OFFSET": C_TYPES[plan.offset_dtype.name],
+        "DASP_MMA": "1" if plan.mma and scalar == np.float64 else "0",
+    }
+
+
+def warps(plan: Plan) -> int:
+    """Return how many warps a product of the plan needs."""
+    medium, short = plan.medium, plan.short
+    return (
+        len(plan.long.segment_rows)
+        + -(-(len(medium.regular.offsets) - 1) // medium.blocks_per_warp)
+        + 2 * (short.pairs_13 + short.pairs_22) // WARP
+        + short.fours // WARP
+        + -(-short.singles // WARP)
+        + -(-len(plan.empty_rows) // WARP)
+    )
+
+
+def arguments(plan: Plan, partials: Any, tickets: Any) -> list[Any]:
+    """Return the kernel's arguments up to x; `tickets` must be zero, and is zero after each product."""
+    long, medium, short = plan.long, plan.medium, plan.short
+    regular, irregular = medium.regular, medium.irregular
+    return [
+        long.rows,
+        long.offsets,
+        long.segment_offsets,
+        long.segment_rows,
+        long.columns,
+        long.values,
+        partials,
+        tickets,
+        np.int32(long.segment),
+        np.int64(len(long.segment_rows)),
+        medium.rows,
+        regular.offsets,
+        regular.columns,
+        regular.values,
+        irregular.offsets,
+        irregular.columns,
+        irregular.values,
+        np.int64(len(regular.offsets) - 1),
+        np.int32(medium.blocks_per_warp),
+        short.rows,
+        short.columns,
+        short.values,
+        np.int64(short.pairs_13),
+        np.int64(short.pairs_22),
+        np.int64(short.fours),
+        np.int64(short.singles),
+        plan.empty_rows,
+        np.int64(len(plan.empty_rows)),
+    ]
+
+
+def _kernel(plan: Plan, scalar: np.dtype[Any]) -> Any:
+    return _source.load(SOURCE, defines(plan, scalar)).get_function(ENTRY)
+
+
+def _number(device: str) -> int:
+    return int(device.partition(":")[2])
+
+
+def _arrays(part: Any) -> list[Any]:
+    """Return every array of a plan, or of a part, in the order of its fields."""
+    arrays: list[Any] = []
+    for field in dataclasses.fields(part):
+        value = getattr(part, field.name)
+        if dataclasses.is_dataclass(value):
+            arrays += _arrays(value)
+        elif hasattr(value, "nbytes") and hasattr(value, "shape"):
+            arrays.append(value)
+    return arrays
+
+
+def _replace_arrays(part: Any, arrays: list[Any]) -> Any:
+    """Return the part with `arrays`, which are used up from the front, in the place of its own."""
+    changes: dict[str, Any] = {}
+    for field in dataclasses.fields(part):
+        value = getattr(part, field.name)
+        if dataclasses.is_dataclass(value):
+            changes[field.name] = _replace_arrays(value, arrays)
+        elif hasattr(value, "nbytes") and hasattr(value, "shape"):
+            changes[field.name] = arrays.pop(0)
+    return dataclasses.replace(part, **changes)
+
+
+def _upload(plan: Plan) -> Plan:
+    """Copy a plan to the current GPU: one block of memory, one transfer, done when this returns."""
+    import cupy
+
+    arrays = _arrays(plan)
+    sizes = [-(-array.nbytes // ALIGNMENT) * ALIGNMENT for array in arrays]
+    starts = np.cumsum([0, *sizes])
+    host = np.empty(int(starts[-1]), np.uint8)
+    for array, start in zip(arrays, starts, strict=False):
+        host[start : start + array.nbytes] = array.view(np.uint8)
+    block = cupy.asarray(host)
+    cupy.cuda.get_current_stream().synchronize()
+    views = [
+        block[start : start + array.nbytes].view(array.dtype)
+        for array, start in zip(arrays, starts, strict=False)
+    ]
+    uploaded: Plan = _replace_arrays(plan, views)
+    return uploaded

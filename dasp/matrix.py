@@ -1,0 +1,422 @@
+"""SpMatrix: a sparse matrix that was planned once, to be multiplied many times."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import scipy.sparse
+
+from dasp import _check
+from dasp.plan import TILE_ROWS, Plan
+from dasp.preprocess import Policy, csr_from_coo, preprocess, unpack
+
+
+class SpMatrix:
+    """A sparse matrix, planned for fast products with vectors on one device.
+
+    Make one with `from_scipy`, `from_cupy`, `from_dense` or `from_coo`. It cannot be changed. Several
+    threads may use one at once. Equal inputs give equal bits, whatever the number of threads.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        (m, n).
+    dtype : numpy.dtype
+        float32 or float64.
+    nnz : int
+        Stored entries, explicit zeros and duplicates counted.
+    ndim : int
+        2.
+    device : str
+        `cpu` or `cuda:N`.
+    nbytes : int
+        Bytes of the plan's arrays.
+    plan : Plan
+        The packed arrays, NumPy on the CPU and CuPy on a GPU.
+
+    Examples
+    --------
+    >>> import dasp, numpy, scipy.sparse
+    >>> A = dasp.SpMatrix.from_scipy(scipy.sparse.eye_array(3, format="csr"), device="cpu")
+    >>> A @ numpy.array([1.0, 2.0, 3.0])
+    array([1., 2., 3.])
+    """
+
+    # NumPy must not take `x @ A` for an array product of its own, nor SciPy for a sparse one.
+    __array_ufunc__ = None
+    __array_priority__ = 110.0
+    ndim = 2
+
+    def __init__(self, plan: Plan, device: str = "auto") -> None:
+        """Take a plan with NumPy arrays to a device; see `from_scipy` for the usual way."""
+        self.device = _resolve(device)
+        self._backend = _backend(self.device)
+        self._product = self._backend.Product(plan, self.device)
+
+    @classmethod
+    def from_scipy(cls, A: Any, *, policy: Policy | None = None, device: str = "auto") -> Self:
+        """Plan a SciPy sparse matrix.
+
+        Parameters
+        ----------
+        A : scipy.sparse array or matrix, shape (m, n), any format and real dtype
+            float32 and float64 are kept. Integers, bool and long double are promoted (or, beyond 53
+            bits, rounded) to float64, float16 to float32. Duplicates sum in the product; they, explicit
+            zeros and unsorted indices are kept as they are. Not modified.
+        policy : Policy, optional
+            Thresholds of the packing; those of the published format by default.
+        device : {"auto", "cpu", "cuda", "cuda:N"}
+            `auto` takes the GPU if one works, and else the CPU.
+
+        Returns
+        -------
+        SpMatrix
+
+        Raises
+        ------
+        TypeError
+            If `A` is not a SciPy sparse matrix, or not real.
+        ValueError
+            If the arrays of `A` are not a valid matrix, or `device` is not a device.
+        RuntimeError
+            If a GPU was asked for and none works.
+
+        Notes
+        -----
+        Takes time linear in m + nnz, about 30 ns an entry on one core, and for the first matrix of a
+        process some seconds more if Numba has no compiled code on disk yet.
+        """
+        if not scipy.sparse.issparse(A):
+            raise TypeError(
+                f"A is a {type(A).__name__}; a scipy.sparse matrix is needed; "
+                "use from_dense, from_coo or from_cupy for others"
+            )
+        if A.ndim != 2:
+            raise ValueError(f"A has shape {A.shape}; a matrix with 2 dimensions is needed")
+        return cls._from_csr(A.shape, *_csr_arrays(A), policy, device)
+
+    @classmethod
+    def from_cupy(cls, A: Any, *, policy: Policy | None = None, device: str = "auto") -> Self:
+        """Plan a `cupyx.scipy.sparse` matrix.
+
+        Parameters
+        ----------
+        A : cupyx.scipy.sparse matrix, shape (m, n), any format and real dtype
+            As for `from_scipy`. The plan is made on the CPU, from a copy.
+        policy : Policy, optional
+        device : str
+            As for `from_scipy`; `auto` is the GPU that holds `A`.
+
+        Returns
+        -------
+        SpMatrix
+
+        Raises
+        ------
+        TypeError, ValueError, RuntimeError
+            As `from_scipy` does.
+        """
+        if not type(A).__module__.startswith("cupyx.scipy.sparse") or not hasattr(A, "get"):
+            raise TypeError(f"A is a {type(A).__name__}; a cupyx.scipy.sparse matrix is needed")
+        if device == "auto":
+            device = f"cuda:{A.data.device.id}"
+        return cls.from_scipy(A.get(), policy=policy, device=device)
+
+    @classmethod
+    def from_dense(cls, A: Any, *, policy: Policy | None = None, device: str = "auto") -> Self:
+        """Plan the entries of a dense matrix that are not zero.
+
+        Parameters
+        ----------
+        A : array_like, shape (m, n), any real dtype
+        policy : Policy, optional
+        device : str
+            As for `from_scipy`.
+
+        Returns
+        -------
+        SpMatrix
+
+        Raises
+        ------
+        TypeError, ValueError, RuntimeError
+            As `from_scipy` does.
+        """
+        dense = np.asarray(A)
+        if dense.ndim != 2:
+            raise ValueError(f"A has shape {dense.shape}; a matrix with 2 dimensions is needed")
+        rows, columns = np.nonzero(dense)
+        return cls.from_coo(
+            (dense[rows, columns]), (rows, columns), dense.shape, policy=policy, device=device
+        )
+
+    @classmethod
+    def from_coo(
+        cls,
+        data: Any,
+        coords: tuple[Any, Any],
+        shape: tuple[int, int],
+        *,
+        policy: Policy | None = None,
+        device: str = "auto",
+    ) -> Self:
+        """Plan a matrix given by its entries.
+
+        Parameters
+        ----------
+        data : array_like, shape (nnz,), any real dtype
+            Values; promoted as `from_scipy` does.
+        coords : tuple of two array_like, each of shape (nnz,), integers
+            Row and column of each entry, in any order. Duplicates are kept, and sum in the product.
+        shape : tuple of int
+            (m, n).
+        policy : Policy, optional
+        device : str
+            As for `from_scipy`.
+
+        Returns
+        -------
+        SpMatrix
+
+        Raises
+        ------
+        TypeError, ValueError, RuntimeError
+            As `from_scipy` does.
+        """
+        size = _check.shape(shape)
+        if not isinstance(coords, (tuple, list)) or len(coords) != 2:
+            raise TypeError("coords is not a pair; (row, col) is needed")
+        values, rows, columns = np.asarray(data), *(np.asarray(axis) for axis in coords)
+        if not len(values):
+            rows, columns = rows.astype(np.int32), columns.astype(np.int32)
+        _check.entries(size, rows, columns, values)
+        return cls._from_csr(size, *csr_from_coo(size[0], rows, columns, values), policy, device)
+
+    @classmethod
+    def _from_csr(
+        cls,
+        shape: tuple[int, int],
+        indptr: np.ndarray[Any, Any],
+        indices: np.ndarray[Any, Any],
+        data: np.ndarray[Any, Any],
+        policy: Policy | None,
+        device: str,
+    ) -> Self:
+        if policy is not None and not isinstance(policy, Policy):
+            raise TypeError(f"policy is a {type(policy).__name__}; a dasp.Policy is needed")
+        device = _resolve(device)
+        values = data.astype(_check.value_dtype(data.dtype), copy=False)
+        _check.csr(shape, indptr, indices, values)
+        return cls(preprocess(shape, indptr, indices, values, policy), device)
+
+    @property
+    def plan(self) -> Plan:
+        """The packed arrays, NumPy on the CPU and CuPy on a GPU."""
+        plan: Plan = self._product.plan
+        return plan
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(m, n)."""
+        return self.plan.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """float32 or float64."""
+        return self.plan.dtype
+
+    @property
+    def nnz(self) -> int:
+        """Stored entries, explicit zeros and duplicates counted."""
+        return self.plan.nnz
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the plan's arrays."""
+        return sum(part.bytes for part in _summary(self.plan))
+
+    def matvec(self, x: Any, *, out: Any = None, alpha: Any = 1.0, beta: Any = 0.0) -> Any:
+        """Return alpha A x + beta out.
+
+        Parameters
+        ----------
+        x : array_like, shape (n,), (n, 1) or (n, k)
+            NumPy (or a list) for a matrix on the CPU; CuPy, on the same GPU, for a matrix on a GPU. A
+            matrix of k columns costs k products. The product has the wider of the types of A and x.
+        out : array, optional
+            Of the product's shape and type, not overlapping `x`; the result is written there. May hold
+            anything, NaN too, if `beta` is 0: it is not read then.
+        alpha, beta : float
+            With `beta` other than 0, `out` is needed.
+
+        Returns
+        -------
+        array, shape (m,), (m, 1) or (m, k)
+            `out`, or a new array. Every row is written, empty rows too.
+
+        Raises
+        ------
+        TypeError
+            For the wrong kind of array or number.
+        ValueError
+            For a wrong shape, or an `out` that is read-only or overlaps `x`.
+
+        Notes
+        -----
+        For each row of n entries, |error| <= gamma(n + 2) sum_j |alpha a_ij x_j| + 2 u |beta out_i| up to
+        order u^2, with gamma(n) = n u / (1 - n u) and u the unit roundoff of the product's type.
+        """
+        x = self._backend.as_operand(x, self.device)
+        _check.operand(self.shape, x)
+        dtype = _check.product_dtype(self.dtype, x.dtype)
+        alpha, beta = _check.scale("alpha", alpha), _check.scale("beta", beta)
+        shape = (self.shape[0], *x.shape[1:])
+        if out is None:
+            if beta != 0:
+                raise ValueError(
+                    f"beta is {beta} and out is None; pass the array that beta multiplies as out"
+                )
+            out = self._backend.empty(shape, dtype, self.device)
+        else:
+            self._backend.check_out(out, x, shape, dtype, self.device)
+        if x.ndim == 1:
+            self._product(x, out, alpha, beta)
+        else:
+            for k in range(x.shape[1]):
+                self._product(x[:, k], out[:, k], alpha, beta)
+        return out
+
+    def dot(self, x: Any, out: Any = None) -> Any:
+        """Return A x; see `matvec`."""
+        return self.matvec(x, out=out)
+
+    def __matmul__(self, x: Any) -> Any:
+        """Return A x; see `matvec`."""
+        y = self._product.quick(x)
+        return self.matvec(x) if y is None else y
+
+    def __rmatmul__(self, x: Any) -> Any:
+        """Refuse x A: the plan has no fast way to multiply from the left."""
+        raise TypeError(
+            "x @ A was asked; a plan multiplies from the left only, as A @ x; "
+            "plan the transpose, SpMatrix.from_scipy(A.to_scipy().T), and multiply that by x"
+        )
+
+    def to_scipy(self) -> scipy.sparse.csr_array:
+        """Return the matrix as a new CSR array on the CPU.
+
+        Returns
+        -------
+        scipy.sparse.csr_array, shape (m, n)
+            The entries that came in, bit for bit, duplicates and explicit zeros too, in the caller's
+            rows; the order inside a row may differ, and types are those of the plan.
+        """
+        indptr, indices, data = unpack(self._backend.to_host(self.plan))
+        return scipy.sparse.csr_array((data, indices, indptr), shape=self.shape)
+
+    def to_device(self, device: str) -> SpMatrix:
+        """Return the matrix on a device, itself if it is there already.
+
+        Parameters
+        ----------
+        device : {"auto", "cpu", "cuda", "cuda:N"}
+
+        Returns
+        -------
+        SpMatrix
+
+        Raises
+        ------
+        TypeError, ValueError, RuntimeError
+            If `device` is not a device, or does not work.
+        """
+        device = _resolve(device)
+        return self if device == self.device else SpMatrix(self._backend.to_host(self.plan), device)
+
+    def as_linear_operator(self) -> Any:
+        """Return a LinearOperator for iterative solvers: SciPy's on the CPU, CuPy's on a GPU."""
+        return self._backend.linear_operator(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the plan, and the device by name."""
+        return SpMatrix, (self._backend.to_host(self.plan), self.device)
+
+    def __repr__(self) -> str:
+        """Return a table of the plan's parts."""
+        m, n = self.shape
+        lines = [
+            f"<SpMatrix {m} x {n}, {self.nnz} entries, {self.dtype}, on {self.device}>",
+            f"{'part':<10}{'rows':>12}{'entries':>14}{'slots':>14}{'fill':>7}{'bytes':>16}",
+        ]
+        for part in _summary(self.plan):
+            fill = f"{part.entries / part.slots:7.3f}" if part.slots else f"{'-':>7}"
+            lines.append(
+                f"{part.name:<10}{part.rows:>12}{part.entries:>14}{part.slots:>14}{fill}{part.bytes:>16}"
+            )
+        return "\n".join(lines)
+
+
+class _PartSummary(NamedTuple):
+    """A line of the table that describes a plan."""
+
+    name: str
+    rows: int
+    entries: int
+    slots: int
+    bytes: int
+
+
+def _summary(plan: Plan) -> list[_PartSummary]:
+    """Return rows, entries, slots and bytes of each part; both medium parts count their own rows."""
+    long, medium, short, empty = plan.long, plan.medium, plan.short, plan.empty_rows
+    regular, irregular = medium.regular, medium.irregular
+
+    def size(*arrays: Any) -> int:
+        return sum(int(array.nbytes) for array in arrays)
+
+    long_bytes = size(
+        long.rows, long.offsets, long.segment_offsets, long.segment_rows, long.columns, long.values
+    )
+    tiles = regular.offsets[1:] - regular.offsets[:-1]
+    in_tiles = int(((medium.rows.reshape(-1, TILE_ROWS) >= 0).sum(axis=1) * (tiles > 0)).sum())
+    tails = int((irregular.offsets[1:] > irregular.offsets[:-1]).sum())
+    regular_bytes = size(medium.rows, regular.offsets, regular.columns, regular.values)
+    irregular_bytes = size(irregular.offsets, irregular.columns, irregular.values)
+    short_rows = int((short.rows >= 0).sum())
+    return [
+        _PartSummary("long", len(long.rows), long.entries, len(long.columns), long_bytes),
+        _PartSummary("regular", in_tiles, regular.entries, len(regular.columns), regular_bytes),
+        _PartSummary("irregular", tails, irregular.entries, len(irregular.columns), irregular_bytes),
+        _PartSummary(
+            "short",
+            short_rows,
+            short.entries,
+            len(short.columns),
+            size(short.rows, short.columns, short.values),
+        ),
+        _PartSummary("empty", len(empty), 0, 0, size(empty)),
+    ]
+
+
+def _csr_arrays(A: Any) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Return indptr, indices and data of a SciPy matrix, without summing what SciPy would sum."""
+    if A.format == "coo":
+        _check.entries(A.shape, *A.coords, A.data)
+        return csr_from_coo(A.shape[0], *A.coords, A.data)
+    A = A.tocsr()
+    return A.indptr, A.indices[: A.indptr[-1]], A.data[: A.indptr[-1]]
+
+
+def _backend(device: str) -> Any:
+    return importlib.import_module(f"dasp.backends.{device.partition(':')[0]}")
+
+
+def _resolve(device: Any) -> str:
+    """Return the device that is meant, `cpu` or `cuda:N`."""
+    name = _check.device_name(device)
+    if name == "cpu":
+        return name
+    resolved: str | None = _backend("cuda").resolve(name)
+    return "cpu" if resolved is None else resolved

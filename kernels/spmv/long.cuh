@@ -1,0 +1,74 @@
+// Long rows: one warp sums one segment of a row; the warp that comes last adds the row's partials.
+#pragma once
+
+#include "tile.cuh"
+
+// rows (r), offsets (r + 1), segment_offsets (r + 1), segment_rows (segments): see LongPart in plan.py.
+// columns, values: whole groups of 64 slots for each row, pads (column -1, value 0) after its entries.
+// partials (segments): a segment's sum, written and read within this launch.
+// tickets (r): warps that have delivered a partial of the row; 0 before and after each launch.
+struct LongPart {
+    const Index* rows;
+    const Offset* offsets;
+    const Offset* segment_offsets;
+    const Index* segment_rows;
+    const Index* columns;
+    const Value* values;
+    Scalar* partials;
+    unsigned* tickets;
+    int segment;
+};
+
+// Four tiles, half the loads of two groups, are in flight before the first product.
+__device__ __forceinline__ Scalar sum_slots(const LongPart& part, const Scalar* x, Offset begin, Offset end)
+{
+    constexpr int STEPS = 4;
+    TileSum sum;
+    for (Offset slot = begin + lane_id(); slot < end; slot += STEPS * TILE) {
+        Index column[STEPS];
+        Scalar a[STEPS], b[STEPS];
+#pragma unroll
+        for (int step = 0; step < STEPS; ++step) {
+            const bool inside = slot + step * TILE < end;
+            column[step] = inside ? load_stream(part.columns + slot + step * TILE) : PAD;
+            a[step] = inside ? Scalar(load_stream(part.values + slot + step * TILE)) : Scalar(0);
+        }
+#pragma unroll
+        for (int step = 0; step < STEPS; ++step) b[step] = load_x(x, column[step]);
+#pragma unroll
+        for (int step = 0; step < STEPS; ++step) sum.add(a[step], b[step]);
+    }
+    return sum.all();
+}
+
+// Deterministic: which warp adds the partials is chance, but the order in which they are added is not.
+__device__ __forceinline__ void multiply_segment(const LongPart& part, const Scalar* x, const Result& result,
+                                                 long long s)
+{
+    const Index r = part.segment_rows[s];
+    const Offset first = part.segment_offsets[r], count = part.segment_offsets[r + 1] - first;
+    const Offset begin = part.offsets[r] + (Offset(s) - first) * part.segment;
+    const Scalar sum = sum_slots(part, x, begin, min(Offset(begin + part.segment), part.offsets[r + 1]));
+    if (count == 1) {
+        if (lane_id() == 0) result.store(part.rows[r], sum);
+        return;
+    }
+
+    unsigned arrived = 0;
+    if (lane_id() == 0) {
+        part.partials[s] = sum;
+        __threadfence();
+        arrived = atomicAdd(part.tickets + r, 1u) + 1;
+        __threadfence();
+    }
+    if (__shfl_sync(ALL_LANES, arrived, 0) != count) return;
+    __syncwarp();  // orders what lane 0 saw before what the other lanes now read
+
+    Scalar total = 0;
+    for (Offset i = lane_id(); i < count; i += 32) total += __ldcg(part.partials + first + i);
+    total = warp_sum(total);
+    if (lane_id() == 0) {
+        result.store(part.rows[r], total);
+        part.tickets[r] = 0;
+    }
+}

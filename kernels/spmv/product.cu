@@ -1,0 +1,60 @@
+// y = alpha A x + beta y for a whole plan in one launch; the first warps take the longest work.
+//
+// Launch: one dimension, blocks of whole warps, and at least as many warps as
+//     segments + ceil(blocks / blocks_per_warp)
+//     + pairs_13 / 16 + pairs_22 / 16 + fours / 32 + ceil(singles / 32) + ceil(empties / 32).
+// A warp takes one segment of a long row, or blocks_per_warp row blocks of medium rows, or 32 short rows,
+// or 32 empty rows. The arrays and their pads are described where each part is multiplied: long.cuh,
+// medium.cuh, short.cuh. x (n) is read through the cache and everything else is streamed past it.
+// y (m) is written once for every row, in the caller's order. Equal inputs give equal bits: every sum has
+// a fixed order, and the only atomics count warps.
+
+#include "long.cuh"
+#include "medium.cuh"
+#include "short.cuh"
+
+extern "C" __global__ void __launch_bounds__(128)
+dasp_spmv(const Index* __restrict__ long_rows, const Offset* __restrict__ long_offsets,
+          const Offset* __restrict__ segment_offsets, const Index* __restrict__ segment_rows,
+          const Index* __restrict__ long_columns, const Value* __restrict__ long_values,
+          Scalar* partials, unsigned* tickets, int segment, long long segments,
+          const Index* __restrict__ medium_rows, const Offset* __restrict__ tile_offsets,
+          const Index* __restrict__ tile_columns, const Value* __restrict__ tile_values,
+          const Offset* __restrict__ tail_offsets, const Index* __restrict__ tail_columns,
+          const Value* __restrict__ tail_values, long long blocks, int blocks_per_warp,
+          const Index* __restrict__ short_rows, const Index* __restrict__ short_columns,
+          const Value* __restrict__ short_values, long long pairs_13, long long pairs_22,
+          long long fours, long long singles,
+          const Index* __restrict__ empty_rows, long long empties,
+          const Scalar* __restrict__ x, Scalar* y, Scalar alpha, Scalar beta)
+{
+    const Result result{y, alpha, beta};
+    long long warp = (blockIdx.x * (long long)blockDim.x + threadIdx.x) / 32;
+
+    if (warp < segments) {
+        const LongPart part{long_rows,    long_offsets, segment_offsets, segment_rows, long_columns,
+                            long_values,  partials,     tickets,         segment};
+        return multiply_segment(part, x, result, warp);
+    }
+    warp -= segments;
+
+    const long long medium_warps = (blocks + blocks_per_warp - 1) / blocks_per_warp;
+    if (warp < medium_warps) {
+        const MediumPart part{medium_rows,  tile_offsets, tile_columns, tile_values,
+                              tail_offsets, tail_columns, tail_values,  blocks};
+        if (blocks_per_warp == 4) return multiply_row_blocks<4, 1>(part, x, result, 4 * warp);
+        if (blocks_per_warp == 2) return multiply_row_blocks<2, 2>(part, x, result, 2 * warp);
+        return multiply_row_blocks<1, 4>(part, x, result, warp);
+    }
+    warp -= medium_warps;
+
+    const long long short_warps = (pairs_13 + pairs_22) / HALF_WARP + fours / 32 + (singles + 31) / 32;
+    if (warp < short_warps) {
+        const ShortPart part{short_rows, short_columns, short_values, pairs_13, pairs_22, fours, singles};
+        return multiply_short(part, x, result, warp);
+    }
+    warp -= short_warps;
+
+    const long long empty = 32 * warp + lane_id();
+    if (empty < empties) result.store(load_stream(empty_rows + empty), Scalar(0));
+}

@@ -1,0 +1,84 @@
+// The product of one 8 x 4 tile with the x of its slots, and sums over tiles.
+//
+// Slot l of a tile is row l/4, column l%4, and it is what lane l holds, together with x at that slot's
+// column. Row r of the tile meets its own x only: as B's column r on the tensor core, where just the
+// diagonal of C means anything, or as one multiply-add per lane without it.
+#pragma once
+
+#include "../mma.cuh"
+#include "../warp.cuh"
+
+#ifndef DASP_VALUE
+#error "define DASP_VALUE: the type in which values are stored, float or double"
+#endif
+#ifndef DASP_SCALAR
+#error "define DASP_SCALAR: the type of x, of y and of every sum, float or double"
+#endif
+#ifndef DASP_INDEX
+#error "define DASP_INDEX: the type of rows and columns, int or long long"
+#endif
+#ifndef DASP_OFFSET
+#error "define DASP_OFFSET: the type of positions in packed arrays, int or long long"
+#endif
+#ifndef DASP_MMA
+#error "define DASP_MMA: 1 to multiply tiles on tensor cores (DASP_SCALAR double, sm_80), 0 for FMA"
+#endif
+
+using Value = DASP_VALUE;
+using Scalar = DASP_SCALAR;
+using Index = DASP_INDEX;
+using Offset = DASP_OFFSET;
+
+constexpr int TILE = 32;
+constexpr int TILE_ROWS = 8;
+constexpr int TILE_COLUMNS = 4;
+constexpr Index PAD = -1;
+
+// Sums the rows of the tiles that are added to it.
+struct TileSum {
+#if DASP_MMA
+    Scalar c[2] = {0, 0};
+
+    __device__ __forceinline__ void add(Scalar a, Scalar b) { mma_m8n8k4(c, a, b); }
+
+    // The sum of row lane/4, in each of its four lanes.
+    __device__ __forceinline__ Scalar row() const
+    {
+        const int r = lane_id() / TILE_COLUMNS;
+        return __shfl_sync(ALL_LANES, r % 2 ? c[1] : c[0], TILE_COLUMNS * r + r / 2);
+    }
+
+    // The sum of all eight rows, in every lane.
+    __device__ __forceinline__ Scalar all() const
+    {
+        const int r = lane_id() / TILE_COLUMNS;
+        const bool diagonal = lane_id() % TILE_COLUMNS == r / 2;
+        return warp_sum(diagonal ? (r % 2 ? c[1] : c[0]) : Scalar(0));
+    }
+#else
+    Scalar sum = 0;
+
+    __device__ __forceinline__ void add(Scalar a, Scalar b) { sum = fma(a, b, sum); }
+    __device__ __forceinline__ Scalar row() const { return quad_sum(sum); }
+    __device__ __forceinline__ Scalar all() const { return warp_sum(sum); }
+#endif
+};
+
+// x at a slot's column; a pad reads nothing.
+__device__ __forceinline__ Scalar load_x(const Scalar* x, Index column)
+{
+    return column >= 0 ? load_cached(x + column) : Scalar(0);
+}
+
+// Where a product's result goes: y = alpha * sum + beta * y, and y is not read if beta is 0.
+struct Result {
+    Scalar* y;
+    Scalar alpha;
+    Scalar beta;
+
+    __device__ __forceinline__ void store(Index row, Scalar sum) const
+    {
+        if (row < 0) return;
+        y[row] = beta == 0 ? alpha * sum : alpha * sum + beta * y[row];
+    }
+};
