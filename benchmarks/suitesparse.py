@@ -198,8 +198,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def report(rows: Sequence[Row], args: argparse.Namespace) -> None:
     """Print the tables, draw the figure, rewrite the README."""
     print(table.report(rows))
-    draw(rows, args.figure)
-    print(f"figure: {args.figure}", file=sys.stderr)
+    if table.timed(rows):
+        draw(rows, args.figure)
+        print(f"figure: {args.figure}", file=sys.stderr)
     if args.readme:
         replace_between(args.readme, args.name, readme_text(rows, args.csv))
         print(f"table: {args.readme}", file=sys.stderr)

@@ -139,7 +139,7 @@ def run(args: argparse.Namespace) -> int:
     print(header(device, settings), file=sys.stderr)
     rows = session.run(args.matrix or DEFAULT_MATRICES, device, settings, resume=args.resume)
     print(table.report(rows))
-    if args.plot:
+    if args.plot and table.timed(rows):
         from dasp.bench.figures import draw
 
         draw(rows, args.plot)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dasp.bench.table import Row, number, summarize
+from dasp.bench.table import Row, number, summarize, timed
 
 COLOURS = {"no": "#1f6f8b", "yes": "#e0a030"}
 LABELS = {"no": "beyond the cache", "yes": "in the cache"}
@@ -33,15 +33,14 @@ def draw(rows: Sequence[Row], path: Path) -> None:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise RuntimeError("matplotlib is not installed; pip install 'dasp-spmv[bench]' is needed") from error
-    timed = [row for row in rows if number(row, "time_us") > 0]
-    if not timed:
+    drawn = sorted(timed(rows), key=lambda row: number(row, "speedup_best"))
+    if not drawn:
         raise ValueError("no row was timed; at least one is needed for a figure")
-    timed.sort(key=lambda row: number(row, "speedup_best"))
-    figure = Figure(figsize=(11, 2.6 + 0.2 * len(timed)), layout="constrained")
+    figure = Figure(figsize=(11, 2.6 + 0.2 * len(drawn)), layout="constrained")
     left, right = figure.subplots(1, 2)
-    _speedups(left, timed)
-    _rooflines(right, timed)
-    first = timed[0]
+    _speedups(left, drawn)
+    _rooflines(right, drawn)
+    first = drawn[0]
     figure.suptitle(
         f"{first.get('machine', '')}, {first.get('dtype', '')}, commit {first.get('commit', '')}", fontsize=9
     )

@@ -15,6 +15,11 @@ def number(row: Row, name: str) -> float:
     return float(text) if text else math.nan
 
 
+def timed(rows: Sequence[Row]) -> list[Row]:
+    """The rows whose product was right, and was timed."""
+    return [row for row in rows if row.get("verified") == "yes" and number(row, "time_us") > 0]
+
+
 def geometric_mean(values: Iterable[float]) -> float:
     """The geometric mean of the numbers among `values`; NaN where there are none.
 
@@ -151,19 +156,19 @@ class Summary:
 
 def summarize(rows: Sequence[Row]) -> Summary:
     """Sum up the rows that were verified and timed."""
-    timed = [row for row in rows if row.get("verified") == "yes" and number(row, "time_us") > 0]
+    counted = timed(rows)
     losses = [
         (row["matrix"], number(row, "speedup_best"), row.get("best_baseline", ""))
-        for row in timed
+        for row in counted
         if number(row, "speedup_best") < 1
     ]
     return Summary(
-        matrices=len(timed),
-        best=geometric_mean(number(row, "speedup_best") for row in timed),
-        everyday=geometric_mean(number(row, "speedup_everyday") for row in timed),
-        roofline=geometric_mean(number(row, "time_over_roofline") for row in timed),
-        products=geometric_mean(number(row, "plan_products") for row in timed),
-        bytes_ratio=geometric_mean(number(row, "bytes_ratio") for row in timed),
+        matrices=len(counted),
+        best=geometric_mean(number(row, "speedup_best") for row in counted),
+        everyday=geometric_mean(number(row, "speedup_everyday") for row in counted),
+        roofline=geometric_mean(number(row, "time_over_roofline") for row in counted),
+        products=geometric_mean(number(row, "plan_products") for row in counted),
+        bytes_ratio=geometric_mean(number(row, "bytes_ratio") for row in counted),
         losses=tuple(sorted(losses, key=lambda loss: loss[1])),
     )
 
