@@ -403,8 +403,9 @@ def _summary(plan: Plan) -> list[_PartSummary]:
 def _csr_arrays(A: Any) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Return indptr, indices and data of a SciPy matrix, without summing what SciPy would sum."""
     if A.format == "coo":
-        _check.entries(A.shape, *A.coords, A.data)
-        return csr_from_coo(A.shape[0], *A.coords, A.data)
+        rows, columns = A.coords
+        _check.entries(A.shape, rows, columns, A.data)
+        return csr_from_coo(A.shape[0], rows, columns, A.data)
     A = A.tocsr()
     return A.indptr, A.indices[: A.indptr[-1]], A.data[: A.indptr[-1]]
 

@@ -491,4 +491,5 @@ def packed_product(size: int, tile: Tile, depth: int, vectors: bool) -> Callable
                     multiply_block(tall, wide, steps, packed_a, packed_b, corner, c_row, alpha, weight, spare)
             weight = real(1)
 
-    return product
+    compiled: Callable[..., None] = product
+    return compiled
