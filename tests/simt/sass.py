@@ -1,0 +1,96 @@
+"""What a kernel became on a GPU, told without one: registers, stack, shared memory and instructions.
+
+python -m tests.simt.sass kernels/spmv/product.cu sm_90 -D DASP_VALUE=double -D DASP_INDEX=int
+"""
+
+import argparse
+import importlib.metadata
+import re
+import shutil
+import subprocess
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+from dasp import _source
+
+
+def find_tool(name: str) -> str:
+    """The path of `cuobjdump` or `nvdisasm`: from its wheel, else from PATH."""
+    try:
+        for file in importlib.metadata.files(f"nvidia-cuda-{name}") or ():
+            if file.name == name and (path := Path(str(file.locate()))).is_file():
+                return str(path)
+    except importlib.metadata.PackageNotFoundError:
+        pass
+    if path := shutil.which(name):
+        return path
+    raise RuntimeError(f"no {name}; reading a cubin needs it; pip install nvidia-cuda-{name}")
+
+
+def _cuobjdump(cubin: bytes, option: str) -> str:
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        done = subprocess.run([find_tool("cuobjdump"), option, file.name], capture_output=True, text=True)
+    if done.returncode or "Function" not in done.stdout:
+        raise RuntimeError(f"cuobjdump {option} finds no kernel: {done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def resources(cubin: bytes) -> dict[str, dict[str, int]]:
+    """By kernel: REG (registers per thread), STACK, LOCAL (bytes per thread), SHARED (bytes per block)."""
+    text = _cuobjdump(cubin, "--dump-resource-usage")
+    found = re.findall(r"Function (\S+):\s*\n\s*(.*)", text)
+    return {name: {key: int(n) for key, n in re.findall(r"(\w+):(\d+)", line)} for name, line in found}
+
+
+def instructions(cubin: bytes) -> dict[str, Counter[str]]:
+    """By kernel: how often each instruction stands in its code, with its modifiers ("LDG.E.64")."""
+    text = _cuobjdump(cubin, "--dump-sass")
+    parts = re.split(r"Function : (\S+)", text)[1:]
+    line = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)", re.M)
+    return {name: Counter(line.findall(body)) for name, body in zip(parts[::2], parts[1::2], strict=True)}
+
+
+def by_family(counts: Counter[str]) -> Counter[str]:
+    """Instructions without modifiers, but memory accesses with their width in bits ("LDG 64")."""
+    families: Counter[str] = Counter()
+    for instruction, count in counts.items():
+        words = instruction.split(".")
+        if re.fullmatch(r"(LD|ST)[GSL]?|LDGSTS", words[0]):
+            widths = {"U8": "8", "S8": "8", "U16": "16", "S16": "16", "64": "64", "128": "128", "256": "256"}
+            width = next((widths[word] for word in words[1:] if word in widths), "32")
+            families[f"{words[0]} {width}"] += count
+        else:
+            families[words[0]] += count
+    return families
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Compile a kernel file and tell what became of it.")
+    parser.add_argument("file", help="such as kernels/spmv/product.cu, or spmv/product.cu")
+    parser.add_argument("arch", nargs="?", default="sm_90", help="such as sm_80, sm_90 (default) or sm_100")
+    parser.add_argument("-D", dest="defines", action="append", default=[], metavar="NAME=VALUE")
+    parser.add_argument("--sass", action="store_true", help="print the instructions themselves too")
+    options = parser.parse_args()
+    name = options.file.removeprefix("./").removeprefix("kernels/")
+    defines = dict(define.partition("=")[::2] for define in options.defines)
+    cubin, log = _source.compile_text(_source.read(name), defines, options.arch, title=name)
+    if log.strip("\0 \n"):
+        print(log)
+    if options.sass:
+        print(_cuobjdump(cubin, "--dump-sass"))
+    counts = instructions(cubin)
+    for kernel, usage in resources(cubin).items():
+        print(
+            f"{kernel}, {options.arch}: {usage['REG']} registers, {usage['STACK']} bytes of stack, "
+            f"{usage['LOCAL']} of local memory, {usage['SHARED']} of shared memory, "
+            f"{sum(counts[kernel].values())} instructions"
+        )
+        for family, count in sorted(by_family(counts[kernel]).items(), key=lambda pair: (-pair[1], pair[0])):
+            print(f"  {count:6d}  {family}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""Every CUDA source compiles for every architecture we name, and becomes the code that it is meant to be.
+
+NVRTC and the disassembler need no GPU. A new .cu file needs an entry in SOURCES below.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from dasp import _source
+from tests.simt import sass
+
+ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
+
+Defines = dict[str, str]
+
+
+def spmv() -> Iterator[Defines]:
+    types = (
+        ("double", "double", "1"),
+        ("double", "double", "0"),
+        ("float", "double", "1"),
+        ("float", "float", "0"),
+    )
+    for (value, scalar, mma), (index, offset) in product(
+        types, (("int", "int"), ("int", "long long"), ("long long", "long long"))
+    ):
+        yield {
+            "DASP_VALUE": value,
+            "DASP_SCALAR": scalar,
+            "DASP_MMA": mma,
+            "DASP_INDEX": index,
+            "DASP_OFFSET": offset,
+        }
+
+
+# For each source, every set of constants that the project compiles it with.
+SOURCES: dict[str, list[Defines]] = {
+    "spmv/product.cu": list(spmv()),
+    "dense/gf256_byte_permute.cu": [{}],
+    "dense/gf256_general_tiles.cu": [{}],
+    "dense/gf256_naive.cu": [{}],
+    "dense/gf256_packed.cu": [{"DASP_BYTES": n} for n in ("4", "8", "16")],
+    "dense/gf256_schedule.cu": [
+        {
+            "DASP_ROWS": "2",
+            "DASP_DEPTH": "5",
+            "DASP_STEP": "3",
+            "DASP_COEFFICIENTS": "1,2,4,8,142,71,173,0,9,1",
+        },
+    ],
+    "dense/gf256_square_tiles.cu": [{}],
+}
+
+# For some of them, which instruction must be in the code, and when; without that it must not be.
+INSTRUCTIONS: dict[str, tuple[str, Callable[[Defines], bool]]] = {
+    "spmv/product.cu": ("DMMA", lambda defines: defines["DASP_MMA"] == "1"),
+}
+
+CASES = [
+    pytest.param(
+        name, defines, arch, id=f"{name}-{arch}-" + ",".join(v.replace(" ", "_") for v in defines.values())
+    )
+    for name, sets in SOURCES.items()
+    for defines in sets
+    for arch in ARCHITECTURES
+]
+
+
+def test_every_source_has_an_entry():
+    folder = _source.find()
+    there = {path.relative_to(folder).as_posix() for path in folder.rglob("*.cu")}
+    assert there == set(SOURCES), (
+        f"without an entry: {sorted(there - set(SOURCES))}; without a file: {sorted(set(SOURCES) - there)}; "
+        f"add or remove them in SOURCES of tests/{Path(__file__).name}, with the constants they get"
+    )
+
+
+@pytest.mark.parametrize(("name", "defines", "arch"), CASES)
+def test_a_source_compiles_to_registers_alone(name, defines, arch):
+    """No warning; nothing in local memory, no stack frame, no spill; tensor cores where asked."""
+    cubin, log = _source.compile_text(_source.read(name), defines, arch, title=name)
+    assert log.strip("\0 \n") == ""
+    usage = sass.resources(cubin)
+    assert usage
+    for kernel, used in usage.items():
+        assert kernel.startswith("dasp_")
+        assert (used["STACK"], used["LOCAL"]) == (0, 0), f"{kernel} keeps {used} in memory"
+    if name in INSTRUCTIONS:
+        wanted, when = INSTRUCTIONS[name]
+        families = sum(map(sass.by_family, sass.instructions(cubin).values()), Counter())
+        assert (families[wanted] > 0) == when(defines)
+
+
+# ---- what the checks above would find ----------------------------------------------------------------
+
+TILE_PRODUCT = """
+#include "mma.cuh"
+extern "C" __global__ void dasp_tile(const double* a, const double* b, double* c)
+{
+    double sums[2] = {0, 0};
+    mma_m8n8k4(sums, a[threadIdx.x], b[threadIdx.x]);
+    c[2 * threadIdx.x] = sums[0];
+    c[2 * threadIdx.x + 1] = sums[1];
+}
+"""
+LOCAL_ARRAY = """
+extern "C" __global__ void dasp_local(const int* a, int* b)
+{
+    int memory[64] = {};
+    for (int i = 0; i < 999; ++i)
+        memory[a[i] & 63] += i;
+    b[0] = memory[a[999] & 63];
+}
+"""
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_the_wrapper_is_one_instruction(arch):
+    cubin, _ = _source.compile_text(TILE_PRODUCT, {}, arch, title="tile.cu")
+    counts = sass.instructions(cubin)["dasp_tile"]
+    families = sass.by_family(counts)
+    assert families["DMMA"] == 1
+    assert families["DFMA"] == families["SHFL"] == 0
+    assert families["LDG 64"] == 2
+    assert sass.resources(cubin)["dasp_tile"]["STACK"] == 0
+
+
+def test_local_memory_is_seen():
+    cubin, _ = _source.compile_text(LOCAL_ARRAY, {}, "sm_90", title="local.cu")
+    usage = sass.resources(cubin)["dasp_local"]
+    assert usage["STACK"] + usage["LOCAL"] >= 256
+
+
+def test_a_warning_is_seen():
+    _, log = _source.compile_text(
+        'extern "C" __global__ void dasp_warn(int* a) { int unused; a[0] = 1; }', {}, "sm_90", title="w.cu"
+    )
+    assert "unused" in log
