@@ -1,7 +1,7 @@
 """Run the whole collection: every real matrix under DASP_MATRICES, and generated families at size.
 
     python benchmarks/suitesparse.py --device cuda --name h200
-    python benchmarks/suitesparse.py --name h200 --report-only
+    python benchmarks/suitesparse.py --name h200 --report-only --anchors benchmarks/anchors_h200.csv
 
 Rows go to `benchmarks/results/NAME.csv` as they are measured; a run that was interrupted goes on where it
 stopped (rows of the same commit and machine are not measured again). The figure, and the table between the

@@ -527,6 +527,13 @@ def test_anchors_stand_in_only_where_spmvop_is_missing(tmp_path, suitesparse):
     assert "GPU stands in" in suitesparse.readme_text(found, path)
 
 
+def test_the_anchors_name_members_of_the_collection(suitesparse):
+    anchors = suitesparse.read_anchors(ROOT / "benchmarks" / "anchors_h200.csv")
+    models = {name for name in anchors if ":" in name}
+    assert models <= set(suitesparse.FAMILIES["full"])
+    assert (len(anchors), len(models)) == (41, 10)
+
+
 def test_the_collection_has_forty_matrices(suitesparse, tmp_path):
     for name in ("b.npz", "A.mtx.gz", "notes.txt"):
         (tmp_path / name).touch()

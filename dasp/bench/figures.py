@@ -59,6 +59,16 @@ def _speedups(axes: Any, rows: Sequence[Row]) -> None:
     axes.set_xlabel("speed-up over the best baseline")
     axes.set_title(f"geometric mean {summarize(rows).best:.2f}", fontsize=9)
     axes.margins(y=0.01)
+    _plain_ticks(axes.xaxis)
+
+
+def _plain_ticks(axis: Any) -> None:
+    """Label a logarithmic axis at 1, 2 and 5 of each decade, without exponents."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_formatter(NullFormatter())
 
 
 def _rooflines(axes: Any, rows: Sequence[Row]) -> None:
@@ -76,6 +86,7 @@ def _rooflines(axes: Any, rows: Sequence[Row]) -> None:
         )
     axes.set_xscale("log")
     axes.set_yscale("log")
+    _plain_ticks(axes.yaxis)
     axes.axhline(1, color="black", linewidth=0.8)
     axes.set_xlabel("megabytes a CSR product moves")
     axes.set_ylabel("time over CSR roofline")
