@@ -71,8 +71,10 @@ def density_image(matrix: csr_array, pixels: int = _PIXELS) -> NDArray[np.float6
     return shares
 
 
-def plot_matrix(path: str, matrix: csr_array, title: str) -> None:
+def plot_matrix(path: str, matrix: csr_array, title: str, long_row: int) -> None:
     """Draw the row lengths and the density of entries side by side, and write the picture.
+
+    Rows with more than `long_row` entries are marked as long.
 
     Raises
     ------
@@ -84,19 +86,19 @@ def plot_matrix(path: str, matrix: csr_array, title: str) -> None:
     figure = Figure(figsize=(11, 4.8), layout="constrained")
     lengths_axes, spy_axes = figure.subplots(1, 2)
     figure.suptitle(f"{title}: {matrix.shape[0]:,} x {matrix.shape[1]:,}, {matrix.nnz:,} entries")
-    _draw_lengths(lengths_axes, np.diff(matrix.indptr))
+    _draw_lengths(lengths_axes, np.diff(matrix.indptr), long_row)
     _draw_density(figure, spy_axes, matrix)
     figure.savefig(path, dpi=150)
 
 
-def _draw_lengths(axes: Any, lengths: NDArray[np.integer]) -> None:
+def _draw_lengths(axes: Any, lengths: NDArray[np.integer], long_row: int) -> None:
     longest = int(lengths.max(initial=1))
     edges = np.unique(np.round(np.geomspace(1, longest + 1, 60))) - 0.5
     counts, _ = np.histogram(lengths, bins=edges) if len(edges) > 1 else (np.array([len(lengths)]), edges)
     if len(edges) == 1:
         edges = np.array([0.5, 1.5])
     axes.stairs(counts, edges, fill=True, color="#4477aa")
-    for limit, name in ((4.5, "short | medium"), (256.5, "medium | long")):
+    for limit, name in ((4.5, "short | medium"), (long_row + 0.5, "medium | long")):
         if edges[0] < limit < edges[-1]:
             axes.axvline(limit, color="0.5", linewidth=0.8, linestyle=":")
             axes.annotate(
@@ -105,7 +107,7 @@ def _draw_lengths(axes: Any, lengths: NDArray[np.integer]) -> None:
             )  # fmt: skip
     axes.set_xscale("log")
     axes.set_yscale("symlog", linthresh=1)
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(0, 4 * max(1, counts.max()))
     axes.set_xlabel("entries in a row")
     axes.set_ylabel("rows")
     axes.set_title(f"Row lengths ({np.count_nonzero(lengths == 0):,} empty rows not shown)", fontsize=10)

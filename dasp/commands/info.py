@@ -18,6 +18,9 @@ from dasp.commands.options import (
     policy_from,
     seed_from,
 )
+from dasp.io import load_matrix
+from dasp.matrix import SpMatrix
+from dasp.preprocess import Policy
 
 _BAR = 30
 
@@ -36,9 +39,6 @@ def add_command(subparsers: Subparsers) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from dasp.io import load_matrix
-    from dasp.matrix import SpMatrix
-
     policy = policy_from(arguments)
     if arguments.plot is not None:
         figures.check_plot(arguments.plot)
@@ -57,7 +57,8 @@ def _run(arguments: argparse.Namespace) -> int:
     print()
     print(histogram(np.diff(matrix.indptr)))
     if arguments.plot is not None:
-        figures.plot_matrix(arguments.plot, matrix, arguments.matrix)
+        long_row = (policy or Policy()).long_row
+        figures.plot_matrix(arguments.plot, matrix, arguments.matrix, long_row)
         print(f"\nwrote {arguments.plot}")
     return 0
 
@@ -74,7 +75,7 @@ def describe(name: str, matrix: csr_array) -> str:
         low, quarter, half, most, high = np.percentile(lengths, (0, 25, 50, 75, 100))
         lines.append(
             f"row length: mean {lengths.mean():.2f}, deviation {lengths.std():.2f}; "
-            f"quartiles {low:.0f} {quarter:.0f} {half:.0f} {most:.0f} {high:.0f}; "
+            f"least {low:.0f}, quartiles {quarter:.0f} {half:.0f} {most:.0f}, most {high:.0f}; "
             f"{np.count_nonzero(lengths == 0):,} empty rows"
         )
     return "\n".join(lines)

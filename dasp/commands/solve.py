@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +19,8 @@ from dasp.commands.options import (
     policy_from,
     seed_from,
 )
-
-if TYPE_CHECKING:
-    from dasp.matrix import SpMatrix
+from dasp.io import load_matrix
+from dasp.matrix import SpMatrix
 
 METHODS = ("cg", "bicgstab")
 _RTOL = {"float64": 1e-8, "float32": 1e-4}
@@ -60,9 +59,6 @@ class Outcome:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from dasp.io import load_matrix
-    from dasp.matrix import SpMatrix
-
     _check_limits(arguments)
     policy, seed = policy_from(arguments), seed_from(arguments)
     matrix = load_matrix(arguments.matrix, seed=seed)

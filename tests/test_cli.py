@@ -1,0 +1,365 @@
+"""The command line: what it prints, its exit status, and one line on stderr for every mistake."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.sparse
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.sparse import csr_array
+
+import dasp
+from dasp import cli
+from dasp.commands import figures, info, solve
+from dasp.models import families, generate
+
+CPU = ["--device", "cpu"]
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    status = cli.main(words)
+    output = capsys.readouterr()
+    return status, output.out, output.err
+
+
+def error(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """The one line that a mistake prints on stderr; it must be one, with exit status 2."""
+    status, _, stderr = run(capsys, *words)
+    assert status == 2
+    assert stderr.startswith("dasp: error: ")
+    assert stderr.count("\n") == 1
+    assert stderr.endswith("\n")
+    assert "Traceback" not in stderr
+    return stderr
+
+
+# info
+
+
+def test_info_shows_the_matrix_and_its_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = run(capsys, "info", "poisson2d:30", *CPU)
+    assert (status, err) == (0, "")
+    matrix = generate("poisson2d:30")
+    assert f"900 x 900, {matrix.nnz:,} entries" in out
+    assert repr(dasp.SpMatrix.from_scipy(matrix, device="cpu")) in out
+    assert "planned in" in out
+    assert "0 empty rows" in out
+
+
+def test_info_plans_by_the_policy_it_is_given(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--long-row", "20", "--fill", "0.5", "--no-mma"]
+    _, out, _ = run(capsys, "info", "rmat:8", *CPU, *options)
+    policy = dasp.Policy(long_row=20, fill=0.5, mma=False)
+    assert repr(dasp.SpMatrix.from_scipy(generate("rmat:8"), policy=policy, device="cpu")) in out
+    _, published, _ = run(capsys, "info", "rmat:8", *CPU, "--published")
+    planned = dasp.SpMatrix.from_scipy(generate("rmat:8"), policy=dasp.Policy.published(), device="cpu")
+    assert repr(planned) in published
+
+
+def test_info_takes_the_seed(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "info", "rmat:8", *CPU, "--seed", "5")
+    assert f"{generate('rmat:8', seed=5).nnz:,} entries" in out
+
+
+@pytest.mark.parametrize("ending", ["png", "pdf", "svg"])
+def test_info_draws(capsys: pytest.CaptureFixture[str], tmp_path: Path, ending: str) -> None:
+    picture = tmp_path / f"a.{ending}"
+    status, out, _ = run(capsys, "info", "circuit:2000", *CPU, "--plot", str(picture))
+    assert status == 0
+    assert f"wrote {picture}" in out
+    start = {"png": b"\x89PNG", "pdf": b"%PDF", "svg": b"<?xml"}[ending]
+    assert picture.read_bytes().startswith(start)
+
+
+@pytest.mark.parametrize("shape", [(0, 0), (0, 4), (4, 0), (3, 3), (1, 900)])
+def test_info_of_a_matrix_with_nothing_in_it(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, shape: tuple[int, int]
+) -> None:
+    scipy.sparse.save_npz(tmp_path / "empty.npz", csr_array(shape))
+    picture = str(tmp_path / "a.png")
+    status, out, err = run(capsys, "info", str(tmp_path / "empty.npz"), *CPU, "--plot", picture)
+    assert (status, err) == (0, "")
+    assert f"{shape[0]} x {shape[1]}, 0 entries" in out
+
+
+@given(st.lists(st.integers(0, 5000), max_size=60))
+def test_length_classes_count_every_row_and_entry(lengths: list[int]) -> None:
+    classes = info.length_classes(np.array(lengths, dtype=np.int64))
+    assert sum(rows for _, _, rows, _ in classes) == len(lengths)
+    assert sum(entries for *_, entries in classes) == sum(lengths)
+    assert [first for first, *_ in classes[1:]] == [last + 1 for _, last, *_ in classes[:-1]]
+    for first, last, rows, _ in classes:
+        assert rows == sum(first <= length <= last for length in lengths)
+    assert str(len(lengths)) in info.histogram(np.full(len(lengths), 3)) or not lengths
+
+
+@given(m=st.integers(1, 70), n=st.integers(1, 70), pixels=st.integers(1, 80), seed=st.integers(0, 9))
+def test_the_density_image_counts_every_entry(m: int, n: int, pixels: int, seed: int) -> None:
+    matrix = generate(f"random:{m}:{n}:0.2", seed)
+    image = figures.density_image(matrix, pixels)
+    down, across = image.shape
+    assert down <= min(m, pixels)
+    assert across <= min(n, pixels)
+    row, column = np.arange(m) * down // m, np.arange(n) * across // n
+    want = np.zeros(image.shape)
+    np.add.at(want, (row[:, None], column[None, :]), matrix.toarray() != 0)
+    want /= np.outer(np.bincount(row, minlength=down), np.bincount(column, minlength=across))
+    np.testing.assert_allclose(image, want, rtol=1e-12)
+
+
+# solve
+
+
+@pytest.mark.parametrize(
+    ("spec", "method", "options"),
+    [
+        ("poisson3d:8", "cg", []),
+        ("fem3:5", "cg", ["--jacobi"]),
+        ("triangles:400", "cg", ["--rhs", "random", "--seed", "3"]),
+        ("poisson2d:12", "bicgstab", ["--method", "bicgstab"]),
+        ("circuit:400", "bicgstab", ["--jacobi"]),
+    ],
+)
+def test_solve_reports_a_true_residual(
+    capsys: pytest.CaptureFixture[str], spec: str, method: str, options: list[str]
+) -> None:
+    status, out, err = run(capsys, "solve", spec, *CPU, "--rtol", "1e-6", *options)
+    assert (status, err) == (0, "")
+    assert f"\n{method}" in out
+    residual = float(out.split("true residual ")[1].split()[0])
+    assert 0 < residual <= 1e-5
+    assert "not converged" not in out
+
+
+def test_the_solution_and_the_counts_are_right() -> None:
+    matrix = generate("poisson2d:15")
+    planned = dasp.SpMatrix.from_scipy(matrix, device="cpu")
+    b = np.random.default_rng(0).standard_normal(225)
+    outcome = solve.solve(planned, b, "cg", 1e-12, 1000)
+    np.testing.assert_allclose(outcome.x, scipy.sparse.linalg.spsolve(matrix.tocsc(), b), rtol=1e-8)
+    assert outcome.iterations <= outcome.products <= outcome.iterations + 2
+    assert outcome.code == 0
+    assert outcome.seconds > 0
+    assert solve.true_residual(matrix, outcome.x, b) <= 1e-11
+    assert solve.true_residual(matrix, 0 * outcome.x, b) == 1
+
+
+def test_jacobi_makes_it_quicker_where_the_diagonal_varies() -> None:
+    matrix = generate("poisson2d:20")
+    scale = scipy.sparse.diags_array(np.logspace(0, 3, 400))
+    scaled = csr_array(scale @ matrix @ scale)
+    planned = dasp.SpMatrix.from_scipy(scaled, device="cpu")
+    b = np.ones(400)
+    plain = solve.solve(planned, b, "cg", 1e-6, 5000)
+    jacobi = solve.solve(planned, b, "cg", 1e-6, 5000, scaled.diagonal())
+    assert jacobi.iterations < 0.5 * plain.iterations
+
+
+def test_not_converging_is_exit_status_1_with_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = run(capsys, "solve", "poisson3d:10", *CPU, "--maxiter", "3")
+    assert (status, err) == (1, "")
+    lines = [line for line in out.splitlines() if line.startswith("not converged:")]
+    assert len(lines) == 1
+    assert "after 3 iterations" in lines[0]
+
+
+def test_a_solution_that_is_no_number_is_not_accepted() -> None:
+    outcome = solve.Outcome(np.array([np.nan]), 5, 5, 0.1, 0)
+    assert solve.failure(outcome, float("nan"), 1e-8, 10)
+    assert solve.failure(outcome, 1e-6, 1e-8, 10)
+    assert not solve.failure(outcome, 1e-8, 1e-8, 10)
+    assert "broke down" in solve.failure(solve.Outcome(np.ones(1), 1, 1, 0.1, -10), 1.0, 1e-8, 10)
+
+
+def test_the_method_follows_the_matrix() -> None:
+    assert solve.looks_positive_definite(generate("poisson2d:5"))
+    assert solve.looks_positive_definite(generate("fem3:3"))
+    assert not solve.looks_positive_definite(csr_array(-generate("poisson2d:5")))
+    assert not solve.looks_positive_definite(generate("kkt:20"))
+    assert not solve.looks_positive_definite(generate("circuit:200"))
+
+
+def test_single_precision_gets_a_tolerance_it_can_reach(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    scipy.sparse.save_npz(tmp_path / "a.npz", generate("poisson3d:8").astype(np.float32))
+    status, out, _ = run(capsys, "solve", str(tmp_path / "a.npz"), *CPU)
+    assert status == 0
+    assert "1.0e-04" in out
+
+
+# config, help, version
+
+
+def test_config_and_help_print(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = run(capsys, "config")
+    assert (status, err) == (0, "")
+    assert dasp.__version__ in out
+    status, out, err = run(capsys, "--help")
+    assert (status, err) == (0, "")
+    for usage, summary in families().items():
+        assert usage in out
+        assert summary in out
+    for command in ("info", "solve", "config", "bench"):
+        assert f"    {command} " in out
+        assert run(capsys, command, "--help")[0] == 0
+    assert run(capsys, "--version")[:2] == (0, f"dasp {dasp.__version__}\n")
+
+
+def test_every_command_module_that_exists_is_loaded() -> None:
+    names = [module.__name__ for module in cli._command_modules()]
+    package = Path(dasp.__file__).parent
+    there = [
+        name
+        for name in cli.COMMAND_MODULES
+        if package.joinpath(*name.split(".")[1:]).with_suffix(".py").exists()
+    ]
+    assert names == there
+    assert {"dasp.commands.info", "dasp.commands.solve", "dasp.commands.config"} <= set(names)
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        ([], ["COMMAND", "dasp --help"]),
+        (["bogus"], ["'bogus'", "info"]),
+        (["info"], ["MATRIX", "dasp info --help"]),
+        (["info", "a", "b"], ["unrecognized arguments: b"]),
+        (["info", "poisson3d:5", "--bogus"], ["--bogus"]),
+        (["info", "nosuchfile.mtx"], ["nosuchfile.mtx", "not found"]),
+        (["info", "nosuch:5"], ["known model"]),
+        (["info", "poisson3d:x"], ["'x'", "whole number"]),
+        (["info", "poisson3d:-5"], ["at least 1"]),
+        (["info", "dense:10000000"], ["half of this machine's memory"]),
+        (["info", "poisson3d:5", "--seed", "-1"], ["--seed is -1"]),
+        (["info", "poisson3d:5", "--seed", "one"], ["--seed", "'one'"]),
+        (["info", "poisson3d:5", "--device", "tpu"], ["tpu"]),
+        (["info", "poisson3d:5", "--fill", "3"], ["fill is 3.0"]),
+        (["info", "poisson3d:5", "--fill", "much"], ["--fill", "'much'"]),
+        (["info", "poisson3d:5", "--long-row", "1"], ["long_row is 1"]),
+        (["info", "poisson3d:5", "--plot", "a.xyz"], [".png, .pdf or .svg"]),
+        (["info", "poisson3d:5", "--plot", "/nosuch/folder/a.png"], ["/nosuch/folder must exist"]),
+        (["info", "poisson3d:5", "--plot", "/dev/null/a.png"], ["/dev/null"]),
+        (["solve", "lp:5:9"], ["5 x 9", "square"]),
+        (["solve", "poisson3d:5", "--method", "magic"], ["magic", "cg"]),
+        (["solve", "poisson3d:5", "--rtol", "0"], ["--rtol is 0.0"]),
+        (["solve", "poisson3d:5", "--rtol", "nan"], ["--rtol is nan"]),
+        (["solve", "poisson3d:5", "--maxiter", "0"], ["--maxiter is 0"]),
+        (["solve", "kkt:20", "--jacobi"], ["10 rows", "row 20", "--jacobi"]),
+        (["solve"], ["MATRIX"]),
+    ],
+    ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else "",
+)
+def test_a_mistake_is_one_line(
+    capsys: pytest.CaptureFixture[str], words: list[str], parts: list[str]
+) -> None:
+    line = error(capsys, *words)
+    for part in parts:
+        assert part in line
+
+
+@pytest.mark.parametrize("command", ["info", "solve"])
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("empty.mtx", b""),
+        ("page.mtx", b"<!DOCTYPE html><html></html>"),
+        ("cut.mtx", b"%%MatrixMarket matrix coordinate real general\n3 3 3\n1 1 1\n"),
+        ("nan.mtx", b"%%MatrixMarket matrix coordinate real general\nnan 3 3\n1 1 1\n"),
+        ("header.mtx", b"%%MatrixMarkt matrix\n"),
+        ("zeros.mtx", b"%%MatrixMarket matrix coordinate real general\n1 1 1\n1 1 1\0\n"),
+        ("a.mtx.gz", b"not gzip"),
+        ("a.npz", b"PK not zip"),
+    ],
+)
+def test_a_bad_file_is_one_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str, name: str, content: bytes
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    assert name in error(capsys, command, str(tmp_path / name))
+    assert str(tmp_path) in error(capsys, command, str(tmp_path))
+
+
+def test_a_matrix_without_rows_cannot_be_solved(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    scipy.sparse.save_npz(tmp_path / "a.npz", csr_array((0, 0)))
+    assert "0 x 0" in error(capsys, "solve", str(tmp_path / "a.npz"))
+
+
+def test_missing_matplotlib_says_how_to_get_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(RuntimeError, match=r"pip install 'dasp-spmv\[bench\]'"):
+        figures.check_plot(str(tmp_path / "a.png"))
+
+
+def test_debug_shows_where_an_error_came_from() -> None:
+    with pytest.raises(ValueError, match="whole number"):
+        cli.main(["info", "poisson3d:x", "--debug"])
+    with pytest.raises(ValueError, match="not found"):
+        cli.main(["--debug", "info", "nosuchfile"])
+
+
+def test_a_defect_of_ours_is_not_taken_for_a_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(_: object) -> int:
+        raise ModuleNotFoundError("No module named 'dasp.nosuch'", name="dasp.nosuch")
+
+    monkeypatch.setattr("dasp.commands.config._run", missing)
+    with pytest.raises(ModuleNotFoundError):
+        cli.main(["config"])
+
+
+def test_ctrl_c_is_exit_status_130(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(dasp, "show_config", interrupted)
+    status, _, err = run(capsys, "config")
+    assert status == 130
+    assert err.count("\n") == 1
+
+
+# As a process
+
+
+def process(*words: str, **options: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, **options)  # type: ignore[call-overload,no-any-return]
+
+
+def test_it_runs_as_a_process(tmp_path: Path) -> None:
+    # From another folder, so that the installed package or the path finds it, not the folder we are in.
+    environment = {**os.environ, "PYTHONPATH": str(Path(dasp.__file__).parents[1])}
+    done = process("dasp", "info", "poisson3d:6", *CPU, cwd=tmp_path, env=environment)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "216 x 216" in done.stdout
+    wrong = process("dasp.cli", "info", "nosuchfile", cwd=tmp_path, env=environment)
+    assert wrong.returncode == 2
+    assert wrong.stderr.startswith("dasp: error: nosuchfile was not found")
+    assert wrong.stderr.count("\n") == 1
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pipes of a POSIX shell")
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "dasp", "config"],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        timeout=120,
+        check=False,
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, b"")

@@ -1,0 +1,267 @@
+"""matrices/fetch.py against a small server of its own: download, resume, verify, unpack, refuse."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import importlib.util
+import io
+import sys
+import tarfile
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from dasp.io import load_matrix
+
+SCRIPT = Path(__file__).resolve().parents[1] / "matrices" / "fetch.py"
+TEXT = b"%%MatrixMarket matrix coordinate real general\n3 4 1\n2 2 7\n"
+
+
+@pytest.fixture(scope="module")
+def fetch() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("matrices_fetch", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def archive(**members: bytes) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as pack:
+        for name, content in members.items():
+            info = tarfile.TarInfo(name.replace("__", "/").replace("_mtx", ".mtx"))
+            info.size = len(content)
+            pack.addfile(info, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+class Server(ThreadingHTTPServer):
+    """Serves `files` by path, a part of them where it is asked to; keeps the Range headers it saw."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+        self.ranges: list[str | None] = []
+        self.cut: int | None = None
+        super().__init__(("127.0.0.1", 0), Handler)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/MM"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def do_GET(self) -> None:
+        content = self.server.files.get(self.path)
+        wanted = self.headers.get("Range")
+        self.server.ranges.append(wanted)
+        if content is None:
+            self.send_error(404)
+            return
+        start = int(wanted.removeprefix("bytes=").rstrip("-")) if wanted else 0
+        if start >= len(content):
+            self.send_error(416)
+            return
+        self.send_response(206 if wanted else 200)
+        self.send_header("Content-Length", str(len(content) - start))
+        self.end_headers()
+        self.wfile.write(content[start : self.server.cut])
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server() as running:
+        thread = threading.Thread(target=running.serve_forever, args=(0.01,))
+        thread.start()
+        yield running
+        running.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def suite(fetch: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "suite.csv"
+    path.write_text("name,group,rows,cols,entries,kind,sha256\none,G,3,4,1,test,\n")
+    monkeypatch.setattr(fetch, "SUITE", path)
+    monkeypatch.setattr(fetch.read_suite, "__defaults__", (path,))
+    return path
+
+
+def call(fetch: ModuleType, capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
+    status = fetch.main([str(word) for word in words])
+    output = capsys.readouterr()
+    assert "Traceback" not in output.err
+    return status, output.out, output.err
+
+
+def failed(fetch: ModuleType, capsys: pytest.CaptureFixture[str], *words: object) -> str:
+    status, _, err = call(fetch, capsys, *words)
+    lines = [line for line in err.splitlines() if line.startswith("fetch: error: ")]
+    assert status == 2
+    assert len(lines) == 1
+    return lines[0]
+
+
+def test_the_list_is_sound(fetch: ModuleType) -> None:
+    with open(fetch.SUITE, newline="") as file:
+        names = [line["name"] for line in csv.DictReader(file)]
+    suite = fetch.read_suite()
+    assert len(names) == len(set(names)) == len(suite)
+    for matrix in suite.values():
+        assert 0 < matrix.entries <= matrix.rows * matrix.cols
+        assert matrix.group
+        assert matrix.kind
+        assert len(matrix.sha256) in (0, 64)
+
+
+def test_the_list_agrees_with_the_matrices_that_are_here(fetch: ModuleType, matrices: Path) -> None:
+    checked = 0
+    for known in fetch.read_suite().values():
+        if (matrices / f"{known.name}.npz").exists() and known.entries < 1_000_000:
+            matrix = load_matrix(matrices / f"{known.name}.npz")
+            assert (*matrix.shape, matrix.nnz) == (known.rows, known.cols, known.entries), known.name
+            checked += 1
+    if not checked:
+        pytest.skip("no matrix of suite.csv is in DASP_MATRICES")
+
+
+def test_a_matrix_is_fetched_and_recorded(
+    fetch: ModuleType, suite: Path, server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "new" / "folder"
+    content = archive(one__one_mtx=TEXT, one__one_b_mtx=b"not wanted")
+    server.files["/MM/G/one.tar.gz"] = content
+    status, out, _ = call(fetch, capsys, "one", "--folder", folder, "--url", server.url)
+    assert status == 0
+    assert str(folder / "one.mtx") in out
+    assert sorted(path.name for path in folder.iterdir()) == ["SHA256SUMS", "one.mtx"]
+    assert load_matrix(folder / "one.mtx").nnz == 1
+    digest = hashlib.sha256(content).hexdigest()
+    assert (folder / "SHA256SUMS").read_text() == f"{digest}  one.tar.gz\n"
+    assert "there already" in call(fetch, capsys, "one", "--folder", folder, "--url", server.url)[1]
+    assert server.ranges == [None]
+
+
+def test_a_changed_download_is_refused(
+    fetch: ModuleType, suite: Path, server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.files["/MM/G/one.tar.gz"] = archive(one__one_mtx=TEXT)
+    (tmp_path / "SHA256SUMS").write_text(f"{'0' * 64}  one.tar.gz\n")
+    assert "SHA-256" in failed(fetch, capsys, "one", "--folder", tmp_path, "--url", server.url)
+    assert not (tmp_path / "one.mtx").exists()
+    (tmp_path / "SHA256SUMS").unlink()
+    suite.write_text(suite.read_text().replace("test,", f"test,{'1' * 64}"))
+    assert "1" * 64 in failed(fetch, capsys, "one", "--folder", tmp_path, "--url", server.url)
+    assert not list(tmp_path.glob("one*"))
+
+
+def test_a_broken_download_is_resumed(
+    fetch: ModuleType, suite: Path, server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.files["/MM/G/one.tar.gz"] = archive(one__one_mtx=TEXT)
+    server.cut = 50
+    assert "run the same command again" in failed(
+        fetch, capsys, "one", "--folder", tmp_path, "--url", server.url
+    )
+    assert (tmp_path / "one.tar.gz.partial").stat().st_size == 50
+    server.cut = None
+    assert call(fetch, capsys, "one", "--folder", tmp_path, "--url", server.url)[0] == 0
+    assert server.ranges == [None, "bytes=50-"]
+    assert (tmp_path / "one.mtx").read_bytes() == TEXT
+
+
+def test_a_download_that_was_whole_already_is_used(
+    fetch: ModuleType, suite: Path, server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = archive(one__one_mtx=TEXT)
+    server.files["/MM/G/one.tar.gz"] = content
+    (tmp_path / "one.tar.gz.partial").write_bytes(content)
+    assert call(fetch, capsys, "one", "--folder", tmp_path, "--url", server.url)[0] == 0
+    assert (tmp_path / "one.mtx").read_bytes() == TEXT
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (archive(other__one_mtx=TEXT), "holds no one/one.mtx"),
+        (archive(one__one_mtx=TEXT.replace(b"3 4", b"3 5")), "suite.csv says 3 x 4"),
+        (archive(one__one_mtx=b""), "size line ''"),
+        (archive(one__one_mtx=TEXT * 999)[:60], "cannot be unpacked"),
+        (b"<html>sorry</html>", "cannot be unpacked"),
+    ],
+    ids=["another name", "another size", "empty", "cut short", "a web page"],
+)
+def test_a_bad_archive_leaves_nothing(
+    fetch: ModuleType,
+    suite: Path,
+    server: Server,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    content: bytes,
+    words: str,
+) -> None:
+    server.files["/MM/G/one.tar.gz"] = content
+    assert words in failed(fetch, capsys, "one", "--folder", tmp_path, "--url", server.url)
+    assert not list(tmp_path.glob("one*"))
+
+
+def test_only_the_matrix_leaves_the_archive(
+    fetch: ModuleType, suite: Path, server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "folder"
+    server.files["/MM/G/one.tar.gz"] = archive(**{"../evil": b"x", "one__one_mtx": TEXT, "one__evil": b"x"})
+    assert call(fetch, capsys, "one", "--folder", folder, "--url", server.url)[0] == 0
+    assert not list(tmp_path.rglob("evil"))
+
+
+def test_a_link_in_place_of_the_matrix_is_refused(
+    fetch: ModuleType, suite: Path, server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as pack:
+        link = tarfile.TarInfo("one/one.mtx")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/hostname"
+        pack.addfile(link)
+    server.files["/MM/G/one.tar.gz"] = buffer.getvalue()
+    failed(fetch, capsys, "one", "--folder", tmp_path, "--url", server.url)
+    assert not list(tmp_path.glob("one*"))
+
+
+def test_mistakes_are_one_line(
+    fetch: ModuleType,
+    suite: Path,
+    server: Server,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("DASP_MATRICES", raising=False)
+    assert "DASP_MATRICES is not set" in failed(fetch, capsys, "one")
+    assert "did you mean one?" in failed(fetch, capsys, "onee", "--folder", tmp_path)
+    assert "--list" in failed(fetch, capsys, "--folder", tmp_path)
+    assert "404" in failed(fetch, capsys, "one", "--folder", tmp_path, "--url", server.url)
+    assert "no network" not in call(fetch, capsys, "--list")[1]
+    unused = "http://127.0.0.1:9/MM"  # the discard port: nobody listens
+    assert "cannot be reached" in failed(fetch, capsys, "one", "--folder", tmp_path, "--url", unused)
+    (tmp_path / "file").write_text("")
+    failed(fetch, capsys, "one", "--folder", tmp_path / "file")
+    failed(fetch, capsys, "one", "--folder", tmp_path, "--url", "nonsense")
+
+
+def test_the_list_is_printed(fetch: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = call(fetch, capsys, "--list", "--max-entries", "1000000")
+    assert status == 0
+    assert "memplus" in out
+    assert "audikw_1" not in out
