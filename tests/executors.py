@@ -1,0 +1,59 @@
+"""The three that execute a plan, behind one call: the CPU, the emulated GPU and a real one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dasp import Policy, SpMatrix
+from dasp.backends import cuda
+from dasp.preprocess import preprocess
+from tests.reference import entries_of
+from tests.simt import compile_kernels, poisoned
+
+EXECUTORS = ["cpu", "simt", pytest.param("cuda", marks=pytest.mark.cuda)]
+
+
+def multiply(
+    executor: str,
+    matrix: Any,
+    x: Any,
+    *,
+    policy: Policy | None = None,
+    y: Any = None,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+) -> Any:
+    """Return alpha A x + beta y as a NumPy array; y starts all NaN if none is given."""
+    dtype = np.result_type(matrix.dtype, x.dtype)
+    out = np.full(matrix.shape[0], np.nan, dtype) if y is None else y.astype(dtype)
+    if executor == "simt":
+        return _emulated(matrix, x, policy, out, alpha, beta)
+    planned = SpMatrix.from_scipy(matrix, policy=policy, device=executor)
+    if executor == "cpu":
+        return planned.matvec(x, out=out, alpha=alpha, beta=beta)
+    import cupy
+
+    return planned.matvec(cupy.asarray(x), out=cupy.asarray(out), alpha=alpha, beta=beta).get()
+
+
+def emulate(plan: Any, x: Any, y: Any, alpha: float = 1.0, beta: float = 0.0, **launch: Any) -> None:
+    """Run the CUDA kernel on a plan in the emulator: memory that no kernel has written is poison."""
+    module = compile_kernels(cuda.SOURCE, cuda.defines(plan, y.dtype))
+    partials = poisoned(np.empty(len(plan.long.segment_rows), y.dtype))
+    tickets = np.zeros(len(plan.long.rows), np.uint32)
+    scale = (y.dtype.type(alpha), y.dtype.type(beta))
+    blocks = -(-cuda.warps(plan) * 32 // cuda.THREADS)
+    if blocks:
+        arguments = [*cuda.arguments(plan, partials, tickets), x, y if beta else poisoned(y), *scale]
+        module.launch(cuda.ENTRY, grid=blocks, block=cuda.THREADS, args=arguments, **launch)
+    assert not tickets.any(), "a ticket was not given back: the next product would be wrong"
+
+
+def _emulated(matrix: Any, x: Any, policy: Policy | None, y: Any, alpha: float, beta: float) -> Any:
+    csr = entries_of(matrix)
+    plan = preprocess(csr.shape, csr.indptr, csr.indices, csr.data, policy)
+    emulate(plan, x.astype(y.dtype), y, alpha, beta)
+    return y

@@ -1,0 +1,193 @@
+"""What a plan holds: every entry once, every row in one category, and the invariants of each part."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.sparse import csr_array
+
+from dasp import Policy
+from dasp.plan import GROUP, PAD, TILE, TILE_COLUMNS, TILE_ROWS, Plan
+from dasp.preprocess import preprocess, unpack
+from tests.gallery import GALLERY, MILLION, from_lengths, matrices
+from tests.reference import assert_same_entries, entries_of
+
+policies = st.builds(
+    Policy,
+    long_row=st.sampled_from([4, 20, 256, 100_000]),
+    fill=st.sampled_from([0.01, 0.5, 0.75, 1.0]),
+    segment=st.sampled_from([64, 128, 1024]),
+    row_blocks_2=st.sampled_from([0, 20]),
+    row_blocks_4=st.sampled_from([20, 400_000]),
+)
+
+
+def plan_of(matrix, policy=None, **types) -> Plan:
+    csr = entries_of(matrix)
+    return preprocess(csr.shape, csr.indptr, csr.indices, csr.data, policy, **types)
+
+
+def unpacked(plan: Plan) -> csr_array:
+    indptr, indices, data = unpack(plan)
+    return csr_array((data, indices, indptr), shape=plan.shape)
+
+
+@pytest.mark.parametrize("name", GALLERY)
+def test_a_plan_gives_its_matrix_back(name):
+    plan = plan_of(GALLERY[name])
+    assert_same_entries(unpacked(plan), GALLERY[name])
+    assert plan.nnz == GALLERY[name].nnz
+
+
+def test_a_plan_gives_a_row_of_a_million_back():
+    assert_same_entries(unpacked(plan_of(MILLION)), MILLION)
+
+
+@given(matrices(), policies)
+def test_any_plan_gives_its_matrix_back(matrix, policy):
+    assert_same_entries(unpacked(plan_of(matrix, policy)), matrix)
+
+
+@given(matrices())
+def test_wide_types_hold_the_same_matrix(matrix):
+    plan = plan_of(matrix, index_dtype=np.int64, offset_dtype=np.int64)
+    assert plan.long.columns.dtype == plan.medium.rows.dtype == plan.short.rows.dtype == np.int64
+    assert plan.medium.regular.offsets.dtype == plan.long.offsets.dtype == np.int64
+    assert_same_entries(unpacked(plan), matrix)
+
+
+@given(matrices(), policies)
+def test_every_row_is_in_one_category(matrix, policy):
+    plan = plan_of(matrix, policy)
+    parts = [plan.long.rows, plan.medium.rows, plan.short.rows, plan.empty_rows]
+    rows = np.concatenate([part[part != PAD] for part in parts])
+    np.testing.assert_array_equal(np.sort(rows), np.arange(matrix.shape[0]))
+    lengths = np.diff(matrix.indptr)
+    assert (lengths[plan.long.rows] > policy.long_row).all()
+    medium = lengths[plan.medium.rows[plan.medium.rows != PAD]]
+    assert ((medium > 4) & (medium <= policy.long_row)).all()
+
+
+@given(matrices(), policies)
+def test_long_rows_are_whole_groups_with_pads_last(matrix, policy):
+    part = plan_of(matrix, policy).long
+    assert not (part.offsets % GROUP).any()
+    lengths = np.diff(matrix.indptr)[part.rows]
+    for row, (begin, end) in enumerate(zip(part.offsets[:-1], part.offsets[1:], strict=True)):
+        assert end - begin - lengths[row] in range(GROUP)
+        assert (part.columns[begin : begin + lengths[row]] >= 0).all()
+        assert (part.columns[begin + lengths[row] : end] == PAD).all()
+        assert not part.values[begin + lengths[row] : end].any()
+    segments = -(-np.diff(part.offsets) // part.segment)
+    np.testing.assert_array_equal(np.diff(part.segment_offsets), segments)
+    np.testing.assert_array_equal(part.segment_rows, np.repeat(np.arange(len(part.rows)), segments))
+
+
+@given(matrices(), policies)
+def test_medium_rows_are_sorted_and_cut_at_the_first_emptier_tile(matrix, policy):
+    part = plan_of(matrix, policy).medium
+    rows = part.rows[part.rows != PAD]
+    lengths = np.diff(matrix.indptr)[rows]
+    assert (np.diff(lengths) <= 0).all()
+    assert (np.diff(rows)[np.diff(lengths) == 0] > 0).all(), "equal lengths keep the caller's order"
+
+    padded = np.zeros(len(part.rows), int)
+    padded[: len(lengths)] = lengths
+    filled = (part.regular.columns != PAD).reshape(-1, TILE)
+    assert not part.regular.values.reshape(-1, TILE)[~filled].any()
+    np.testing.assert_array_equal(filled[:, -1], filled.all(axis=1))
+    for block in range(len(part.regular.offsets) - 1):
+        begin, end = part.regular.offsets[block : block + 2]
+        assert (filled[begin:end].sum(axis=1) >= policy.fill * TILE).all()
+        mine = padded[TILE_ROWS * block : TILE_ROWS * (block + 1)]
+        in_next = np.clip(mine - TILE_COLUMNS * (end - begin), 0, TILE_COLUMNS).sum()
+        assert in_next == 0 or in_next < policy.fill * TILE
+        tails = np.diff(part.irregular.offsets)[TILE_ROWS * block : TILE_ROWS * (block + 1)]
+        np.testing.assert_array_equal(tails, np.maximum(mine - TILE_COLUMNS * (end - begin), 0))
+
+
+@given(matrices())
+def test_short_rows_are_pieced_together(matrix):
+    part = plan_of(matrix).short
+    lengths = np.diff(matrix.indptr)
+    counts = [int((lengths == k).sum()) for k in range(5)]
+    pairs = min(counts[1], counts[3])
+    assert (part.pairs_13 + 15) // 16 == -(-pairs // 16)
+    assert part.pairs_13 % 16 == part.pairs_22 % 16 == part.fours % 32 == 0
+    assert part.singles == counts[1] - pairs
+    # A left-over row of 3 has one pad; apart from that, and from filling up warps, no slot is lost.
+    assert (part.columns != PAD).sum() == sum(k * counts[k] for k in range(5))
+    assert len(part.columns) - part.entries <= (counts[3] - pairs) + 4 * (15 + 15 + 31) + 2
+    assert len(part.rows) == 2 * (part.pairs_13 + part.pairs_22) + part.fours + part.singles
+
+
+def test_the_published_example_of_a_row_block():
+    # Eight rows of 6: the first tile is full; the second would be half full, so 2 entries a row are left.
+    part = plan_of(from_lengths(np.full(8, 6), 20)).medium
+    assert part.regular.entries == 32
+    assert part.irregular.entries == 16
+    # Eight rows of 7: the second tile is 24/32 = 0.75 full and stays.
+    part = plan_of(from_lengths(np.full(8, 7), 20)).medium
+    assert part.regular.entries == 56
+    assert len(part.regular.columns) == 64
+    assert part.irregular.entries == 0
+
+
+def test_slots_of_a_tile_are_row_major():
+    matrix = from_lengths(np.full(8, 8), 50)
+    columns = plan_of(matrix).medium.regular.columns.reshape(2, TILE_ROWS, TILE_COLUMNS)
+    np.testing.assert_array_equal(columns.transpose(1, 0, 2).reshape(8, 8), matrix.indices.reshape(8, 8))
+
+
+@pytest.mark.parametrize(("rows", "blocks"), [(59_989, 1), (59_990, 2), (399_999, 2), (400_000, 4)])
+def test_row_blocks_of_a_warp(rows, blocks):
+    assert plan_of(from_lengths(np.full(rows, 5), 8)).medium.blocks_per_warp == blocks
+
+
+def test_a_plan_is_frozen():
+    plan = plan_of(GALLERY["lengths around every threshold"])
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        plan.shape = (1, 1)
+    for part in (plan.long, plan.medium.regular, plan.medium.irregular, plan.short):
+        for array in (part.columns, part.values):
+            assert not array.flags.writeable
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        ({"long_row": 3}, ValueError, "long_row is 3"),
+        ({"long_row": 2.5}, TypeError, "long_row is 2.5"),
+        ({"fill": 0}, ValueError, "fill is 0"),
+        ({"fill": 1.5}, ValueError, "fill is 1.5"),
+        ({"fill": float("nan")}, ValueError, "fill is nan"),
+        ({"fill": "x"}, TypeError, "fill is 'x'"),
+        ({"segment": 100}, ValueError, "segment is 100; it must be a positive multiple of 64"),
+        ({"segment": True}, TypeError, "segment is True"),
+        ({"row_blocks_2": 5, "row_blocks_4": 4}, ValueError, "row_blocks_2 is 5 and row_blocks_4 is 4"),
+        ({"mma": 1}, TypeError, "mma is 1"),
+    ],
+)
+def test_a_wrong_policy_is_a_clear_error(arguments, error, words):
+    with pytest.raises(error, match=words):
+        Policy(**arguments)
+
+
+def test_planning_takes_linear_time():
+    """Ten times the entries may take at most thirty times the time; a quadratic step takes a hundred."""
+    times = []
+    for rows in (20_000, 200_000):
+        matrix = from_lengths(np.random.default_rng(0).geometric(1 / 12, rows), rows)
+        plan_of(matrix)
+        runs = []
+        for _ in range(3):
+            start = time.perf_counter()
+            plan_of(matrix)
+            runs.append(time.perf_counter() - start)
+        times.append(min(runs))
+    assert times[1] <= 30 * times[0]
