@@ -130,7 +130,7 @@ def encode_file(
         digest = hashlib.sha256()
         for stripe in range(header.stripes):
             block = _read_stripe(file, header, stripe)
-            digest.update(block.ravel()[: header.stripe_bytes(stripe)])
+            digest.update(block.data.cast("B")[: header.stripe_bytes(stripe)])
             for shard, chunk in zip(shards, [*block, *code.encode(block)], strict=True):
                 write_chunk(shard, chunk.data)
             progress(header.stripe_bytes(stripe))
@@ -157,7 +157,7 @@ def _read_stripe(file: BinaryIO, header: Header, stripe: int) -> np.ndarray[Any,
     """Return a stripe of the file as data chunks, shape (data, length), padded with zeros."""
     block = np.zeros((header.data, header.chunk_length(stripe)), np.uint8)
     want = header.stripe_bytes(stripe)
-    view = memoryview(block).cast("B")[:want]
+    view = block.data.cast("B")[:want]
     got = 0
     while got < want:
         count = file.readinto(view[got:])  # type: ignore[attr-defined]
