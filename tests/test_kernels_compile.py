@@ -19,22 +19,30 @@ Defines = dict[str, str]
 
 
 def spmv() -> Iterator[Defines]:
-    types = (
-        ("double", "double", "1"),
-        ("double", "double", "0"),
-        ("float", "double", "1"),
-        ("float", "float", "0"),
-    )
-    for (value, scalar, mma), (index, offset) in product(
-        types, (("int", "int"), ("int", "long long"), ("long long", "long long"))
-    ):
-        yield {
-            "DASP_VALUE": value,
-            "DASP_SCALAR": scalar,
-            "DASP_MMA": mma,
-            "DASP_INDEX": index,
-            "DASP_OFFSET": offset,
-        }
+    """Every set of number types; other widths of integers with one set on tensor cores and one without."""
+    single, mixed, double = ("float", "float"), ("float", "double"), ("double", "double")
+    numbers = [(double, "1"), (double, "0"), (mixed, "1"), (mixed, "0"), (single, "0")]
+    integers = [("int", "int"), ("int", "long long"), ("long long", "int"), ("long long", "long long")]
+    for ((value, scalar), mma), (index, offset) in product(numbers, integers):
+        if (index, offset) == ("int", "int") or (value == scalar and (mma == "1") == (value == "double")):
+            yield {
+                "DASP_VALUE": value,
+                "DASP_SCALAR": scalar,
+                "DASP_MMA": mma,
+                "DASP_INDEX": index,
+                "DASP_OFFSET": offset,
+            }
+
+
+def schedule(rows: int, depth: int, step: int) -> Defines:
+    """The constants of a Reed-Solomon code: any coefficients, few of which are 0."""
+    coefficients = [str((29 * i * i + 71 * i + 3) % 256) for i in range(rows * depth)]
+    return {
+        "DASP_ROWS": str(rows),
+        "DASP_DEPTH": str(depth),
+        "DASP_STEP": str(step),
+        "DASP_COEFFICIENTS": ",".join(coefficients),
+    }
 
 
 # For each source, every set of constants that the project compiles it with.
@@ -44,14 +52,7 @@ SOURCES: dict[str, list[Defines]] = {
     "dense/gf256_general_tiles.cu": [{}],
     "dense/gf256_naive.cu": [{}],
     "dense/gf256_packed.cu": [{"DASP_BYTES": n} for n in ("4", "8", "16")],
-    "dense/gf256_schedule.cu": [
-        {
-            "DASP_ROWS": "2",
-            "DASP_DEPTH": "5",
-            "DASP_STEP": "3",
-            "DASP_COEFFICIENTS": "1,2,4,8,142,71,173,0,9,1",
-        },
-    ],
+    "dense/gf256_schedule.cu": [schedule(4, 10, 10), schedule(2, 17, 9)],
     "dense/gf256_square_tiles.cu": [{}],
 }
 
@@ -60,10 +61,14 @@ INSTRUCTIONS: dict[str, tuple[str, Callable[[Defines], bool]]] = {
     "spmv/product.cu": ("DMMA", lambda defines: defines["DASP_MMA"] == "1"),
 }
 
+
+def label(name: str, defines: Defines, arch: str) -> str:
+    values = (value if len(value) < 20 else "..." for value in defines.values())
+    return f"{name}-{arch}-{','.join(values)}".replace(" ", "_")
+
+
 CASES = [
-    pytest.param(
-        name, defines, arch, id=f"{name}-{arch}-" + ",".join(v.replace(" ", "_") for v in defines.values())
-    )
+    pytest.param(name, defines, arch, id=label(name, defines, arch))
     for name, sets in SOURCES.items()
     for defines in sets
     for arch in ARCHITECTURES
