@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -35,6 +36,8 @@ KERNEL_FLAGS = (
     *("-D__global__=__attribute__((noinline))", "-D__shared__=thread_local", "-D__launch_bounds__(...)="),
 )
 RUNTIME_FLAGS = ("-O2", "-g1", "-std=c++17", "-fPIC", "-Wall", "-Wextra", "-fno-exceptions")
+if os.environ.get("DASP_SIMT_UCONTEXT"):  # the way of machines other than x86-64, to try it here
+    RUNTIME_FLAGS += ("-DSIMT_UCONTEXT",)
 
 
 @functools.cache
@@ -138,6 +141,16 @@ def _build(text: str, flags: tuple[str, ...], library: Path, notes: Path, title:
         (made / "notes.json").write_text(json.dumps({"kernels": kernels, "shared": _shared_arrays(linked)}))
         os.replace(made / "notes.json", notes)
         os.replace(linked, library)
+    _forget_old(library.parent)
+
+
+def _forget_old(folder: Path) -> None:
+    """Remove what was built more than two weeks ago: an edit of any kernel leaves all libraries behind."""
+    for path in folder.glob("*.*"):
+        if path.suffix in (".so", ".json", ".lock", ".o"):
+            with contextlib.suppress(FileNotFoundError):
+                if time.time() - path.stat().st_mtime > 14 * 86400:
+                    path.unlink()
 
 
 def _runtime_object() -> Path:

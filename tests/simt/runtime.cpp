@@ -29,7 +29,11 @@
 #include <utility>
 #include <vector>
 
-#if !defined(__x86_64__)
+// Threads switch by a few instructions where we have them, else by ucontext.
+#if defined(__x86_64__) && !defined(SIMT_UCONTEXT)
+#define SIMT_ASSEMBLY 1
+#else
+#define SIMT_ASSEMBLY 0
 #include <ucontext.h>
 #endif
 
@@ -182,7 +186,7 @@ struct Fiber {
     int wait_line;
     u32 wait_mask;
     int barrier_result;
-#if !defined(__x86_64__)
+#if !SIMT_ASSEMBLY
     ucontext_t context;
 #endif
 };
@@ -232,7 +236,7 @@ struct Machine {
     bool shuffled, failed;
     std::vector<Exchange*> pool;
     void* main_sp;
-#if !defined(__x86_64__)
+#if !SIMT_ASSEMBLY
     ucontext_t main_context;
 #endif
 };
@@ -250,7 +254,7 @@ u64 next_random()
 
 // ---- switching ---------------------------------------------------------------------------------------------
 
-#if defined(__x86_64__)
+#if SIMT_ASSEMBLY
 extern "C" void simt_switch(void** save, void* load);
 asm(R"(
     .text
@@ -789,7 +793,7 @@ void prepare_fiber(Fiber& fiber, int thread, const Triple& shape)
     memset(fiber.fence_stamp, 0, sizeof(fiber.fence_stamp));
     memset(fiber.fence_epoch, 0, sizeof(fiber.fence_epoch));
     fiber.stack_low = Address(machine.stacks) + size_t(thread) * (stack_bytes + guard_bytes) + guard_bytes;
-#if defined(__x86_64__)
+#if SIMT_ASSEMBLY
     // A different start for every thread spreads the stacks over the cache's sets.
     void** top = reinterpret_cast<void**>(fiber.stack_low + stack_bytes - 64 - 64 * (t % 61));
     *--top = nullptr;
