@@ -1,0 +1,126 @@
+// Rung 16, float64. Tensor cores: m8n8k4 (DASP_MMA_K = 0), or m16n8k4, k8, k16 (sm_90).
+//
+// Launch: 32 threads for each DASP_WM x DASP_WN of the block's DASP_BM x DASP_BN results, blocks in groups
+// (tensor_tiles.cuh), SHARED_ELEMENTS doubles of dynamic shared memory; `parts` blocks in y share k as in rung 15.
+// Memory: as rung 14 in global and half of it in shared memory, since a fragment's element serves 8 or 16 results;
+// one instruction does the work of 256 to 2,048 multiply-adds. Strides of 4 (mod 16) doubles keep the eight-byte reads
+// of a fragment, 4 along k and 4 along m or n in each half of a warp, in different banks.
+#include "mma.cuh"
+#include "mma_tiles.cuh"
+#define DASP_REAL double
+#include "tensor_tiles.cuh"
+#include "vectors.cuh"
+
+constexpr int BM = DASP_BM, BN = DASP_BN, BK = DASP_BK, WM = DASP_WM, WN = DASP_WN, STAGES = DASP_STAGES;
+constexpr int MMA_M = DASP_MMA_K ? 16 : 8, MMA_K = DASP_MMA_K ? DASP_MMA_K : 4;
+constexpr int THREADS = BM / WM * (BN / WN) * 32;
+constexpr int PAD = 4;
+static_assert(BM % 16 == 0 && BN % 16 == 0 && BK % 16 == 0, "strides are 4 modulo 16");
+static_assert(WM % MMA_M == 0 && WN % 8 == 0, "a warp tile is made of whole instructions");
+
+using TileA = TensorTile<double, BM, BK, PAD, DASP_ALONG_A, THREADS, DASP_ALIGNED>;
+using TileB = TensorTile<double, BN, BK, PAD, DASP_ALONG_B, THREADS, DASP_ALIGNED>;
+
+struct Fragments {
+    double a[WM / MMA_M][MMA_M / 8 * MMA_K / 4], b[WN / 8][MMA_K / 4];
+    __device__ __forceinline__ void load(const double* tile_a, const double* tile_b, int row, int column, int p)
+    {
+        const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+#pragma unroll
+        for (int i = 0; i < WM / MMA_M; ++i)
+#pragma unroll
+            for (int v = 0; v < MMA_M / 8 * MMA_K / 4; ++v)
+                a[i][v] = tile_a[TileA::at(row + i * MMA_M + g + 8 * (v % (MMA_M / 8)), p + t + 4 * (v / (MMA_M / 8)))];
+#pragma unroll
+        for (int j = 0; j < WN / 8; ++j)
+#pragma unroll
+            for (int v = 0; v < MMA_K / 4; ++v)
+                b[j][v] = tile_b[TileB::at(column + j * 8 + g, p + t + 4 * v)];
+    }
+};
+
+// The instruction that fits the fragments.
+__device__ __forceinline__ void multiply(double (&c)[2], const double (&a)[1], const double (&b)[1])
+{
+    mma_m8n8k4(c, a[0], b[0]);
+}
+template <int A, int B>
+__device__ __forceinline__ void multiply(double (&c)[4], const double (&a)[A], const double (&b)[B])
+{
+    mma_m16n8<2 * A>(c, a, b);
+}
+
+struct Sums {
+    double sum[WM / MMA_M][WN / 8][MMA_M / 4] = {};
+    __device__ __forceinline__ void add(const Fragments& part)
+    {
+#pragma unroll
+        for (int i = 0; i < WM / MMA_M; ++i)
+#pragma unroll
+            for (int j = 0; j < WN / 8; ++j)
+                multiply(sum[i][j], part.a[i], part.b[j]);
+    }
+    __device__ __forceinline__ void store(int m, int n, int row, int column, double alpha, double beta, const double* c,
+                                          long long ldc, double* d, long long ldd) const
+    {
+        const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+#pragma unroll
+        for (int i = 0; i < WM / MMA_M; ++i)
+#pragma unroll
+            for (int j = 0; j < WN / 8; ++j)
+#pragma unroll
+                for (int half = 0; half < MMA_M / 8; ++half) {
+                    const int y = row + i * MMA_M + 8 * half + g, x = column + j * 8 + 2 * t;
+                    Piece piece;
+                    piece.element[0] = sum[i][j][2 * half];
+                    piece.element[1] = sum[i][j][2 * half + 1];
+                    update_piece(piece, alpha, beta, c + y * ldc + x, d + y * ldd + x, y < m ? n - x : 0);
+                }
+    }
+};
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+dasp_gemm(int m, int n, int k, double alpha, const double* a, long long lda, const double* b, long long ldb,
+          double beta, const double* c, long long ldc, double* d, long long ldd, int depth, double* sums_of_parts)
+{
+    extern __shared__ __align__(16) double shared[];
+    double* tiles_a = shared;
+    double* tiles_b = shared + STAGES * TileA::ELEMENTS;
+    const TensorCorner<BM, BN, DASP_GROUP> corner(m, n);
+    const TileA from_a(a, lda, corner.row, m);
+    const TileB from_b(b, ldb, corner.column, n);
+    const int begin = blockIdx.y * depth, end = min(k, begin + depth);
+    AsyncCopies copies;
+#pragma unroll
+    for (int stage = 0; stage < STAGES - 1; ++stage) {
+        from_a.load(copies, tiles_a + stage * TileA::ELEMENTS, begin + stage * BK, end);
+        from_b.load(copies, tiles_b + stage * TileB::ELEMENTS, begin + stage * BK, end);
+        copies.commit();
+    }
+    const int warp = threadIdx.x / 32;
+    const int row = warp / (BN / WN) * WM, column = warp % (BN / WN) * WN;
+    Sums sums;
+    Fragments parts;
+    int reading = 0, filling = STAGES - 1;
+    for (int start = begin; start < end; start += BK) {
+        copies.wait<STAGES - 2>();
+        __syncthreads(); // the tile has arrived, and nobody reads the one that is filled next
+        from_a.load(copies, tiles_a + filling * TileA::ELEMENTS, start + (STAGES - 1) * BK, end);
+        from_b.load(copies, tiles_b + filling * TileB::ELEMENTS, start + (STAGES - 1) * BK, end);
+        copies.commit();
+#pragma unroll
+        for (int p = 0; p < BK; p += MMA_K) {
+            parts.load(tiles_a + reading * TileA::ELEMENTS, tiles_b + reading * TileB::ELEMENTS, row, column, p);
+            sums.add(parts);
+        }
+        reading = reading + 1 == STAGES ? 0 : reading + 1;
+        filling = filling + 1 == STAGES ? 0 : filling + 1;
+    }
+    if (gridDim.y > 1) {
+        alpha = 1;
+        beta = 0;
+        ldd = ceil_div(n, WIDTH) * WIDTH; // rows of sums start at 16 bytes
+        d = sums_of_parts + blockIdx.y * (m * ldd);
+    }
+    sums.store(m, n, corner.row + row, corner.column + column, alpha, beta, c, ldc, d, ldd);
+}

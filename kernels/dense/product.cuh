@@ -1,0 +1,31 @@
+// What every dense product shares: the element's type, where a block stands in C, and the update of C.
+//
+//     D = alpha A B + beta C,  A m x k, B k x n, C and D m x n, row-major; lda, ldb, ldc, ldd elements from row
+//     to row. D may be C. With beta == 0, C is never read. Sums are taken in order of k, so equal inputs give
+//     equal bits.
+#pragma once
+
+#ifndef DASP_REAL
+#define DASP_REAL float
+#endif
+using Real = DASP_REAL;
+
+__host__ __device__ constexpr int ceil_div(int a, int b) { return (a - 1) / b + 1; }
+
+// The update of one result; `c` points to its old value, which is read only if beta is not zero.
+__device__ __forceinline__ Real updated(Real sum, Real alpha, Real beta, const Real* c)
+{
+    return beta == Real(0) ? alpha * sum : alpha * sum + beta * *c;
+}
+
+// Blocks are numbered row by row over C, each `rows` x `columns` results; the grid has one dimension because
+// its second one ends at 65,535.
+struct Corner {
+    int row, column;
+    __device__ Corner(int n, int rows, int columns)
+    {
+        const int across = ceil_div(n, columns);
+        row = int(blockIdx.x) / across * rows;
+        column = int(blockIdx.x) % across * columns;
+    }
+};

@@ -1,0 +1,82 @@
+// Tiles of the tensor-core rungs: stored in shared memory in their operand's own memory order, so that all copies are
+// 16 bytes long and nothing is turned over on the way; the fragments' readers cope with either order.
+//
+// An operand's tile covers OUTER indices of m (or n) and BK of k. ALONG (neighbours along k lie side by side): stored
+// [OUTER][BK + pad]; otherwise [BK][OUTER + pad].
+#pragma once
+#include "async_copy.cuh"
+
+// This thread's share of one operand's tiles. T is the element, ALIGNED whether 16 bytes may be copied at once.
+template <class T, int OUTER, int BK, int PAD, bool ALONG, int THREADS, bool ALIGNED> struct TensorTile {
+    static constexpr int WIDTH = 16 / sizeof(T);
+    static constexpr int INNER = ALONG ? BK : OUTER; // elements that lie side by side
+    static constexpr int ROWS = ALONG ? OUTER : BK;
+    static constexpr int STRIDE = INNER + PAD;
+    static constexpr int ELEMENTS = ROWS * STRIDE;
+    static constexpr int PIECES = INNER / WIDTH;
+    static constexpr int STEP = THREADS / PIECES; // rows per turn
+    static_assert(THREADS % PIECES == 0, "a turn copies whole rows");
+    static_assert(STRIDE % WIDTH == 0, "rows start at 16 bytes");
+
+    const T* matrix; // at the block's first row of A or column of B
+    long long ld;
+    int left; // outer indices inside the matrix
+
+    __device__ __forceinline__ TensorTile(const T* matrix, long long ld, int first, int limit)
+        : matrix(matrix + (ALONG ? first * ld : first)), ld(ld), left(limit - first)
+    {
+    }
+
+    // Starts the copies of the tile whose first k is `start`; k from `end` on is zeros.
+    __device__ __forceinline__ void load(AsyncCopies& copies, T* tile, int start, int end) const
+    {
+        const int inner = int(threadIdx.x) % PIECES * WIDTH;
+#pragma unroll
+        for (int turn = 0; turn < ROWS; turn += STEP) {
+            const int row = int(threadIdx.x) / PIECES + turn;
+            if (ROWS % STEP != 0 && row >= ROWS)
+                continue;
+            const int outer = ALONG ? row : inner, p = start + (ALONG ? inner : row);
+            const bool exists = ALONG ? outer < left : p < end;
+            const int inside = exists ? (ALONG ? end - p : left - outer) : 0;
+            const T* from = matrix + (ALONG ? outer * ld + p : p * ld + outer);
+            T* to = tile + row * STRIDE + inner;
+            if constexpr (ALIGNED) {
+                copies.template copy<16>(to, from, min(max(inside, 0), WIDTH) * int(sizeof(T)));
+            } else {
+                copy_elements(copies, to, from, inside);
+            }
+        }
+    }
+
+    // cp.async moves no 2 bytes, so halves at odd places go through a register.
+    __device__ __forceinline__ static void copy_elements(AsyncCopies& copies, T* to, const T* from, int inside)
+    {
+#pragma unroll
+        for (int v = 0; v < WIDTH; ++v) {
+            if constexpr (sizeof(T) >= 4)
+                copies.template copy<sizeof(T)>(to + v, from + v, v < inside ? int(sizeof(T)) : 0);
+            else
+                to[v] = v < inside ? from[v] : T(0);
+        }
+    }
+
+    // Offset in the tile of the element (outer, p).
+    __device__ __forceinline__ static int at(int outer, int p)
+    {
+        return ALONG ? outer * STRIDE + p : p * STRIDE + outer;
+    }
+};
+
+// Blocks in groups of `group` rows of blocks, column by column, for the second-level cache's sake.
+template <int BM, int BN, int GROUP> struct TensorCorner {
+    int row, column;
+    __device__ TensorCorner(int m, int n)
+    {
+        const int down = (m - 1) / BM + 1, across = (n - 1) / BN + 1;
+        const int group = int(blockIdx.x) / (GROUP * across), inside = int(blockIdx.x) % (GROUP * across);
+        const int height = min(down - group * GROUP, GROUP);
+        row = (group * GROUP + inside % height) * BM;
+        column = inside / height * BN;
+    }
+};

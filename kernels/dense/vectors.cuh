@@ -1,0 +1,51 @@
+// 16-byte pieces of a matrix, read and written whole where they lie inside it.
+//
+// DASP_ALIGNED says that base addresses and leading dimensions are multiples of 16 bytes; without it every piece
+// is read element by element, and everything else stays the same.
+#pragma once
+#include "product.cuh"
+
+#ifndef DASP_ALIGNED
+#define DASP_ALIGNED 0
+#endif
+
+constexpr int WIDTH = 16 / sizeof(Real); // elements of a piece
+struct __align__(16) Piece {
+    Real element[WIDTH];
+};
+
+__device__ __forceinline__ Piece read_piece(const Real* address)
+{
+    return *reinterpret_cast<const Piece*>(address);
+}
+
+// The piece at `address`, of which the first `inside` elements exist (any number); zeros for the rest.
+__device__ __forceinline__ Piece read_piece(const Real* address, int inside)
+{
+    if (DASP_ALIGNED && inside >= WIDTH)
+        return read_piece(address);
+    Piece piece;
+#pragma unroll
+    for (int i = 0; i < WIDTH; ++i)
+        piece.element[i] = i < inside ? address[i] : Real(0);
+    return piece;
+}
+
+// Updates the first `inside` elements (any number) of a piece of D.
+__device__ __forceinline__ void update_piece(Piece sum, Real alpha, Real beta, const Real* c, Real* d, int inside)
+{
+    if (DASP_ALIGNED && inside >= WIDTH) {
+        Piece old = sum; // not used with beta == 0
+        if (beta != Real(0))
+            old = read_piece(c);
+#pragma unroll
+        for (int i = 0; i < WIDTH; ++i)
+            sum.element[i] = updated(sum.element[i], alpha, beta, &old.element[i]);
+        *reinterpret_cast<Piece*>(d) = sum;
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < WIDTH; ++i)
+        if (i < inside)
+            d[i] = updated(sum.element[i], alpha, beta, c + i);
+}
