@@ -324,6 +324,10 @@ def _device_tables(cupy: Any, device: int) -> dict[str, Any]:
         return _tables[device]
 
 
+def _may_share(cupy: Any, out: Any, a: Any) -> bool:
+    return isinstance(a, cupy.ndarray) and bool(cupy.may_share_memory(out, a))
+
+
 def matmul(a: Any, b: Any, out: Any, kernel: CudaKernel) -> Any:
     """Compute the product on the device of `b`, in the current stream; arguments have been checked.
 
@@ -335,10 +339,10 @@ def matmul(a: Any, b: Any, out: Any, kernel: CudaKernel) -> Any:
         if b.shape[1] > 1 and b.strides[1] != 1:
             b = cupy.ascontiguousarray(b)
         coefficients = cupy.asnumpy(a) if kernel.reads_coefficients else None
-        a = cupy.ascontiguousarray(cupy.asarray(a))
+        a = cupy.ascontiguousarray(cupy.asarray(a)) if coefficients is None else coefficients
         target = out
         strided = out is not None and out.shape[1] > 1 and out.strides[1] != 1
-        if out is None or strided or cupy.may_share_memory(out, b) or cupy.may_share_memory(out, a):
+        if out is None or strided or cupy.may_share_memory(out, b) or _may_share(cupy, out, a):
             target = cupy.empty((a.shape[0], b.shape[1]), np.uint8)
 
         def execute(launch: Launch, a: Any, b: Any, out: Any) -> None:

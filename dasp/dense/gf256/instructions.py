@@ -22,7 +22,7 @@ from typing import Any
 
 import llvmlite.binding as llvm
 from llvmlite import ir
-from numba.core import types
+from numba.core import config, types
 from numba.extending import intrinsic
 
 from dasp.dense.gf256.field import POLYNOMIAL
@@ -35,7 +35,12 @@ COEFFICIENT_BYTES = {"doubling": 8, "shuffle": 32, "affine": 8}
 
 @functools.cache
 def host_features() -> frozenset[str]:
-    """Return the names by which LLVM knows what this processor can do (`ssse3`, `avx2`, `gfni`, ...)."""
+    """Return what code for this processor may use, in LLVM's words: `ssse3`, `avx2`, `gfni`, ...
+
+    That is what the processor has, unless NUMBA_CPU_NAME or NUMBA_CPU_FEATURES told Numba otherwise.
+    """
+    if config.CPU_FEATURES is not None or config.CPU_NAME is not None:
+        return frozenset(name[1:] for name in (config.CPU_FEATURES or "").split(",") if name.startswith("+"))
     return frozenset(name for name, present in llvm.get_host_cpu_features().items() if present)
 
 

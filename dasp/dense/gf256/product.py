@@ -172,7 +172,8 @@ def matmul(a: Any, b: Any, *, out: Any = None, kernel: str = "auto", threads: in
     if b.shape[1] > 1 and b.strides[1] != 1:
         b = np.ascontiguousarray(b)
     target = out
-    if out is None or (out.shape[1] > 1 and out.strides[1] != 1) or np.may_share_memory(out, b):
+    strided = out is not None and out.shape[1] > 1 and out.strides[1] != 1
+    if out is None or strided or np.may_share_memory(out, b) or np.may_share_memory(out, a):
         target = np.empty((a.shape[0], b.shape[1]), np.uint8)
     cpu.product(chosen, a, b, target, threads or get_num_threads())
     if out is None:
