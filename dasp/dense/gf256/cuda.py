@@ -7,7 +7,6 @@ runs.
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -311,17 +310,18 @@ def _processors(device: int) -> int:
     return int(cupy.cuda.Device(device).attributes["MultiProcessorCount"])
 
 
-_tables: dict[int, dict[str, Any]] = {}
-_tables_lock = threading.Lock()
+@functools.lru_cache(maxsize=64)
+def _uploaded(device: int, shape: tuple[int, ...], content: bytes) -> Any:
+    """Return a small array on the current device, `device`, copied there once and ready for any stream."""
+    import cupy
+
+    array = cupy.asarray(np.frombuffer(content, np.uint8).reshape(shape))
+    cupy.cuda.get_current_stream().synchronize()
+    return array
 
 
-def _device_tables(cupy: Any, device: int) -> dict[str, Any]:
-    """Return the logs and powers on a device, copied there once."""
-    with _tables_lock:
-        if device not in _tables:
-            _tables[device] = {"logs": cupy.asarray(LOG), "powers": cupy.asarray(EXP)}
-            cupy.cuda.get_current_stream().synchronize()
-        return _tables[device]
+def _upload(device: int, array: Bytes) -> Any:
+    return _uploaded(device, array.shape, array.tobytes())
 
 
 def _may_share(cupy: Any, out: Any, a: Any) -> bool:
@@ -331,7 +331,9 @@ def _may_share(cupy: Any, out: Any, a: Any) -> bool:
 def matmul(a: Any, b: Any, out: Any, kernel: CudaKernel) -> Any:
     """Compute the product on the device of `b`, in the current stream; arguments have been checked.
 
-    A rung that reads coefficients waits for `a` if it is on the GPU.
+    A rung that reads coefficients waits for `a` if it is on the GPU; another rung copies `a` there if it is
+    not, once for the same values. Aligned rows need no memory but `out`, so the call can be captured in a
+    CUDA graph after it ran once.
     """
     import cupy
 
@@ -339,19 +341,25 @@ def matmul(a: Any, b: Any, out: Any, kernel: CudaKernel) -> Any:
         if b.shape[1] > 1 and b.strides[1] != 1:
             b = cupy.ascontiguousarray(b)
         coefficients = cupy.asnumpy(a) if kernel.reads_coefficients else None
-        a = cupy.ascontiguousarray(cupy.asarray(a)) if coefficients is None else coefficients
+        device = b.device.id
+        if coefficients is not None:
+            a = coefficients
+        else:
+            a = cupy.ascontiguousarray(a) if isinstance(a, cupy.ndarray) else _upload(device, a)
         target = out
         strided = out is not None and out.shape[1] > 1 and out.strides[1] != 1
         if out is None or strided or cupy.may_share_memory(out, b) or _may_share(cupy, out, a):
             target = cupy.empty((a.shape[0], b.shape[1]), np.uint8)
 
         def execute(launch: Launch, a: Any, b: Any, out: Any) -> None:
-            arrays = {"a": a, "b": b, "out": out, **_device_tables(cupy, b.device.id)}
+            arrays = {"a": a, "b": b, "out": out}
+            if "logs" in launch.arguments:
+                arrays |= {"logs": _upload(device, LOG), "powers": _upload(device, EXP)}
             arguments = tuple(arrays[x] if isinstance(x, str) else x for x in launch.arguments)
             function = _source.load(launch.source, launch.defines).get_function(launch.kernel)
             function(launch.grid, launch.block, arguments, shared_mem=launch.shared_bytes)
 
-        multiply(cupy, kernel, a, coefficients, b, target, _processors(b.device.id), execute)
+        multiply(cupy, kernel, a, coefficients, b, target, _processors(device), execute)
         if out is None:
             return target
         if target is not out:

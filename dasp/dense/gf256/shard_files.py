@@ -11,7 +11,8 @@ import contextlib
 import hashlib
 import os
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -30,6 +31,39 @@ Progress = Callable[[int], Any]
 
 def _no_progress(_: int) -> None:
     return None
+
+
+class _Digest:
+    """The SHA-256 of a file, computed beside the reading and writing of it, one stripe behind."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="dasp-digest")
+        self._pending: Future[None] | None = None
+
+    def __enter__(self) -> _Digest:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown()
+
+    def update(self, parts: Sequence[Any]) -> None:
+        """Add buffers, which must not change until the next call."""
+        self._wait()
+        self._pending = self._pool.submit(self._add, parts)
+
+    def digest(self) -> bytes:
+        """Return the digest of all that was added."""
+        self._wait()
+        return self._hash.digest()
+
+    def _add(self, parts: Sequence[Any]) -> None:
+        for part in parts:
+            self._hash.update(part)
+
+    def _wait(self) -> None:
+        if self._pending is not None:
+            self._pending.result()
 
 
 class _NewFiles:
@@ -118,7 +152,7 @@ def encode_file(
         chunk_bytes = min(1 << 20, STRIPE_BYTES // code.shards)
     if not 0 < chunk_bytes <= MAX_CHUNK_BYTES:
         raise ValueError(f"chunk_bytes is {chunk_bytes}; 1 to {MAX_CHUNK_BYTES} are needed")
-    with open(path, "rb") as file, _new_files() as new:
+    with open(path, "rb") as file, _new_files() as new, _Digest() as digest:
         length = os.fstat(file.fileno()).st_size
         header = Header(data, parity, 0, chunk_bytes, length, bytes(32), path.name)
         folder = Path(directory) if directory is not None else path.with_name(path.name + ".shards")
@@ -127,10 +161,9 @@ def encode_file(
         folder.mkdir(parents=True, exist_ok=True)
         shards = [new.create(place) for place in places]
         _write_headers(shards, header)
-        digest = hashlib.sha256()
         for stripe in range(header.stripes):
             block = _read_stripe(file, header, stripe)
-            digest.update(block.data.cast("B")[: header.stripe_bytes(stripe)])
+            digest.update([block.data.cast("B")[: header.stripe_bytes(stripe)]])
             for shard, chunk in zip(shards, [*block, *code.encode(block)], strict=True):
                 write_chunk(shard, chunk.data)
             progress(header.stripe_bytes(stripe))
@@ -306,24 +339,31 @@ def _stripes(
 ) -> Iterator[tuple[int, list[Any]]]:
     """Yield each stripe and its chunks, reconstructed if one wanted is lost; then check the digest."""
     code = ReedSolomon(header.data, header.parity)
-    digest = hashlib.sha256()
-    for stripe in range(header.stripes):
-        chunks = _read_chunks(files, header, stripe)
-        lost = [i for i, chunk in enumerate(chunks) if chunk is None]
-        if len(lost) > header.parity:
-            raise ValueError(
-                f"stripe {stripe} of {header.stripes} has lost shards {lost}; "
-                f"with {header.parity} parity shards at most {header.parity} may be lost"
-            )
-        if any(chunks[i] is None for i in wanted):
-            chunks = code.reconstruct(chunks)
-        left = header.stripe_bytes(stripe)
-        for chunk in chunks[: header.data]:
-            digest.update(chunk[: max(0, left)])
-            left -= chunk.size
-        yield stripe, chunks
-    if digest.digest() != header.digest:
-        raise ValueError(f"the content does not match the digest of {header.name}; nothing was written")
+    with _Digest() as digest:
+        for stripe in range(header.stripes):
+            chunks = _read_chunks(files, header, stripe)
+            lost = [i for i, chunk in enumerate(chunks) if chunk is None]
+            if len(lost) > header.parity:
+                raise ValueError(
+                    f"stripe {stripe} of {header.stripes} has lost shards {lost}; "
+                    f"with {header.parity} parity shards at most {header.parity} may be lost"
+                )
+            if any(chunks[i] is None for i in wanted):
+                chunks = code.reconstruct(chunks)
+            digest.update(_content(chunks, header, stripe))
+            yield stripe, chunks
+        if digest.digest() != header.digest:
+            raise ValueError(f"the content does not match the digest of {header.name}; nothing was written")
+
+
+def _content(chunks: list[Any], header: Header, stripe: int) -> list[memoryview]:
+    """Return the bytes of the file that the data chunks of a stripe hold, without the zeros at the end."""
+    left = header.stripe_bytes(stripe)
+    parts = []
+    for chunk in chunks[: header.data]:
+        parts.append(chunk[: max(0, left)].data)
+        left -= chunk.size
+    return parts
 
 
 def repair_files(
@@ -427,10 +467,8 @@ def decode_files(
         new = stack.enter_context(_new_files())
         result = new.create(place)
         for stripe, chunks in _stripes(files, header, list(range(header.data))):
-            left = header.stripe_bytes(stripe)
-            for chunk in chunks[: header.data]:
-                result.write(chunk[: max(0, left)].data)
-                left -= chunk.size
+            for part in _content(chunks, header, stripe):
+                result.write(part)
             progress(header.stripe_bytes(stripe))
         new.commit()
     return place
