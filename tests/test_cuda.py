@@ -114,7 +114,7 @@ def test_linear_operator_serves_cupys_solvers(cupy):
     A = models.generate("poisson2d:30").astype(float)
     operator = SpMatrix.from_scipy(A, device="cuda").as_linear_operator()
     b = cupy.ones(900)
-    x, failed = cupyx.scipy.sparse.linalg.cg(operator, b, tol=1e-10)
+    x, failed = cupyx.scipy.sparse.linalg.cg(operator, b, rtol=1e-10)
     assert not failed
     assert np.linalg.norm(A @ x.get() - 1) <= 1e-9 * 30
 

@@ -252,9 +252,9 @@ def warps(plan: Plan) -> int:
     return (
         len(plan.long.segment_rows)
         + -(-(len(medium.regular.offsets) - 1) // medium.blocks_per_warp)
-        + 2 * (short.pairs_13 + short.pairs_22) // WARP
-        + short.fours // WARP
-        + -(-short.singles // WARP)
+        + -(-(short.pairs_13 + short.pairs_22) // WARP)
+        + -(-short.fours // (2 * WARP))
+        + -(-short.singles // (2 * WARP))
         + -(-len(plan.empty_rows) // WARP)
     )
 

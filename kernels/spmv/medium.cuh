@@ -51,43 +51,47 @@ __device__ __forceinline__ void add_tiles(const MediumPart& part, const Scalar* 
     }
 }
 
-// The sum of the irregular entries of row lane/4 of a block, in each of the row's four lanes.
-__device__ __forceinline__ Scalar sum_tails(const MediumPart& part, const Scalar* x, long long block)
+// The share of this lane in the irregular entries [begin, end) of its row, which LANES lanes have in common.
+template <int LANES>
+__device__ __forceinline__ Scalar sum_tail(const MediumPart& part, const Scalar* x, Offset begin, Offset end)
 {
-    const Offset* offsets = part.tail_offsets + TILE_ROWS * block;
-    if (offsets[0] == offsets[TILE_ROWS]) return 0;
-    const int row = lane_id() / TILE_COLUMNS;
-    const Offset end = offsets[row + 1];
     Scalar sum = 0;
-    for (Offset slot = offsets[row] + lane_id() % TILE_COLUMNS; slot < end; slot += TILE_COLUMNS)
+    for (Offset slot = begin + lane_id() % LANES; slot < end; slot += LANES)
         sum = fma(Scalar(load_stream(part.tail_values + slot)),
                   load_cached(x + load_stream(part.tail_columns + slot)), sum);
-    return quad_sum(sum);
+#pragma unroll
+    for (int step = 1; step < LANES; step *= 2) sum += __shfl_xor_sync(ALL_LANES, sum, step);
+    return sum;
 }
 
-// Lane 4 r + j stores row r of the warp's block j.
+// Row r of the warp's block j belongs to LANES lanes, 4 r + j * LANES and those that follow. All that
+// tells where the rows are is loaded first, so that a row block costs one latency and not one for each part.
 template <int BLOCKS, int STEPS>
 __device__ __forceinline__ void multiply_row_blocks(const MediumPart& part, const Scalar* x,
                                                     const Result& result, long long first)
 {
+    constexpr int LANES = TILE_COLUMNS / BLOCKS;
+    const int mine = lane_id() % TILE_COLUMNS / LANES;
+    const bool inside = first + mine < part.blocks;
+    const long long position = TILE_ROWS * (first + mine) + lane_id() / TILE_COLUMNS;
+    const Offset tail = inside ? part.tail_offsets[position] : 0;
+    const Offset tail_end = inside ? part.tail_offsets[position + 1] : 0;
+    const Index row = inside ? part.rows[position] : PAD;
     Offset tile[BLOCKS], end[BLOCKS];
 #pragma unroll
     for (int j = 0; j < BLOCKS; ++j) {
-        const bool inside = first + j < part.blocks;
-        tile[j] = inside ? part.tile_offsets[first + j] : 0;
-        end[j] = inside ? part.tile_offsets[first + j + 1] : 0;
+        tile[j] = first + j < part.blocks ? part.tile_offsets[first + j] : 0;
+        end[j] = first + j < part.blocks ? part.tile_offsets[first + j + 1] : 0;
     }
+
     TileSum sum[BLOCKS];
     add_tiles<BLOCKS, STEPS>(part, x, tile, end, sum);
-
-    const int mine = lane_id() % TILE_COLUMNS;
     Scalar total = 0;
 #pragma unroll
     for (int j = 0; j < BLOCKS; ++j) {
-        if (first + j >= part.blocks) break;
-        const Scalar row = sum[j].row() + sum_tails(part, x, first + j);
-        if (mine == j) total = row;
+        const Scalar of_block = sum[j].row();
+        if (mine == j) total = of_block;
     }
-    if (mine < BLOCKS && first + mine < part.blocks)
-        result.store(part.rows[TILE_ROWS * (first + mine) + lane_id() / TILE_COLUMNS], total);
+    if (__any_sync(ALL_LANES, tail < tail_end)) total += sum_tail<LANES>(part, x, tail, tail_end);
+    if (lane_id() % LANES == 0) result.store(row, total);
 }

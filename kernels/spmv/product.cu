@@ -1,10 +1,10 @@
 // y = alpha A x + beta y for a whole plan in one launch; the first warps take the longest work.
 //
 // Launch: one dimension, blocks of whole warps, and at least as many warps as
-//     segments + ceil(blocks / blocks_per_warp)
-//     + pairs_13 / 16 + pairs_22 / 16 + fours / 32 + ceil(singles / 32) + ceil(empties / 32).
-// A warp takes one segment of a long row, or blocks_per_warp row blocks of medium rows, or 32 short rows,
-// or 32 empty rows. The arrays and their pads are described where each part is multiplied: long.cuh,
+//     segments + ceil(blocks / blocks_per_warp) + ceil((pairs_13 + pairs_22) / 32)
+//     + ceil(fours / 64) + ceil(singles / 64) + ceil(empties / 32).
+// A warp takes one segment of a long row, or blocks_per_warp row blocks of medium rows, or 64 short rows
+// of one section, or 32 empty rows. The arrays and their pads are described where each part is multiplied: long.cuh,
 // medium.cuh, short.cuh. x (n) is read through the cache and everything else is streamed past it.
 // y (m) is written once for every row, in the caller's order. Equal inputs give equal bits: every sum has
 // a fixed order, and the only atomics count warps.
@@ -48,7 +48,8 @@ dasp_spmv(const Index* __restrict__ long_rows, const Offset* __restrict__ long_o
     }
     warp -= medium_warps;
 
-    const long long short_warps = (pairs_13 + pairs_22) / HALF_WARP + fours / 32 + (singles + 31) / 32;
+    const long long short_warps =
+        warps_for((pairs_13 + pairs_22) / 16) + warps_for(fours / 32) + warps_for((singles + 31) / 32);
     if (warp < short_warps) {
         const ShortPart part{short_rows, short_columns, short_values, pairs_13, pairs_22, fours, singles};
         return multiply_short(part, x, result, warp);

@@ -1,10 +1,10 @@
-// Rows of 1 to 4 entries: a warp makes 32 results, from tile rows that hold one row or two pieces.
+// Rows of 1 to 4 entries: a unit of 32 results comes from tile rows that hold one row or two pieces.
 #pragma once
 
 #include "tile.cuh"
 
 // Sections in this order: pairs_13, pairs_22 and fours tile rows of four slots, then singles of one slot.
-// rows: the caller's row of each result, -1 where there is none; 32 for each warp, see ShortPart in plan.py.
+// rows: the caller's row of each result, -1 where there is none; 32 to a unit, see ShortPart in plan.py.
 // columns, values: the slots; a pad has column -1, value 0.
 struct ShortPart {
     const Index* rows;
@@ -16,80 +16,122 @@ struct ShortPart {
     long long singles;
 };
 
-constexpr int HALF_WARP = 16;
+// Units that a warp takes, with the loads of all in flight before the first product: with one, it
+// mostly waits.
+constexpr int UNITS = 2;
 
-// Stores four sums of eight rows: lane 4 r + j takes row r of sum j, result 8 j + r of the warp.
-__device__ __forceinline__ void store_rows(const TileSum (&sum)[4], const Index* rows, const Result& result)
-{
-    const int mine = lane_id() % TILE_COLUMNS;
-    Scalar total = 0;
+// Tiles of a unit: two of pairs, whose rows hold two pieces each, or four of fours.
+constexpr int PAIR_TILES = 2;
+constexpr int FOUR_TILES = 4;
+
+__host__ __device__ constexpr long long warps_for(long long units) { return (units + UNITS - 1) / UNITS; }
+
+// What a lane holds of the tiles of a unit, and the row whose sum it stores; pads if there is no such unit.
+template <int TILES> struct Unit {
+    Index row;
+    Scalar a[TILES], b[TILES];
+
+    __device__ __forceinline__ Unit(const ShortPart& part, const Scalar* x, long long unit, long long slot,
+                                    bool exists)
+    {
+        Index column[TILES];
+        row = exists ? load_stream(part.rows + 32 * unit + TILE_ROWS * (lane_id() % TILE_COLUMNS) +
+                                   lane_id() / TILE_COLUMNS)
+                     : PAD;
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
-        const Scalar row = sum[j].row();
-        if (mine == j) total = row;
+        for (int tile = 0; tile < TILES; ++tile) {
+            const long long mine = slot + TILE * tile + lane_id();
+            column[tile] = exists ? load_stream(part.columns + mine) : PAD;
+            a[tile] = exists ? Scalar(load_stream(part.values + mine)) : Scalar(0);
+        }
+#pragma unroll
+        for (int tile = 0; tile < TILES; ++tile) b[tile] = load_x(x, column[tile]);
     }
-    result.store(load_stream(rows + TILE_ROWS * mine + lane_id() / TILE_COLUMNS), total);
-}
 
-// Sixteen tile rows, each of two pieces: slots [0, split) and [split, 4). Each piece is multiplied with
-// the other one's slots put to zero, values too, so that an Inf there cannot spoil it.
-__device__ __forceinline__ void multiply_pairs(const Index* rows, const Index* columns, const Value* values,
-                                               int split, const Scalar* x, const Result& result)
+    // Stores four sums of eight rows: lane 4 r + j takes row r of sum j, result 8 j + r of the unit.
+    __device__ __forceinline__ void store(const TileSum (&sum)[4], const Result& result) const
+    {
+        Scalar total = 0;
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+            const Scalar of_tile = sum[j].row();
+            if (lane_id() % TILE_COLUMNS == j) total = of_tile;
+        }
+        result.store(row, total);
+    }
+};
+
+// Tile rows of two pieces: slots [0, split) and [split, 4). Each piece is multiplied with the other one's
+// slots put to zero, values too, so that an Inf there cannot spoil it.
+__device__ __forceinline__ void multiply_pairs(const Unit<PAIR_TILES>& unit, int split, const Result& result)
 {
     const bool first = lane_id() % TILE_COLUMNS < split;
-    TileSum sum[4];
-    Scalar a[2], b[2];
+    TileSum sum[2 * PAIR_TILES];
 #pragma unroll
-    for (int tile = 0; tile < 2; ++tile) {
-        a[tile] = load_stream(values + TILE * tile + lane_id());
-        b[tile] = load_x(x, load_stream(columns + TILE * tile + lane_id()));
+    for (int tile = 0; tile < PAIR_TILES; ++tile) {
+        const Scalar a = unit.a[tile], b = unit.b[tile], zero = 0;
+        sum[tile].add(first ? a : zero, first ? b : zero);
+        sum[PAIR_TILES + tile].add(first ? zero : a, first ? zero : b);
     }
-#pragma unroll
-    for (int tile = 0; tile < 2; ++tile) {
-        sum[tile].add(first ? a[tile] : Scalar(0), first ? b[tile] : Scalar(0));
-        sum[2 + tile].add(first ? Scalar(0) : a[tile], first ? Scalar(0) : b[tile]);
-    }
-    store_rows(sum, rows, result);
+    unit.store(sum, result);
 }
 
-// Thirty-two tile rows of one row each.
-__device__ __forceinline__ void multiply_fours(const Index* rows, const Index* columns, const Value* values,
-                                               const Scalar* x, const Result& result)
+__device__ __forceinline__ void multiply_fours(const Unit<FOUR_TILES>& unit, const Result& result)
 {
-    TileSum sum[4];
-    Scalar a[4], b[4];
+    TileSum sum[FOUR_TILES];
 #pragma unroll
-    for (int tile = 0; tile < 4; ++tile) {
-        a[tile] = load_stream(values + TILE * tile + lane_id());
-        b[tile] = load_x(x, load_stream(columns + TILE * tile + lane_id()));
+    for (int tile = 0; tile < FOUR_TILES; ++tile) sum[tile].add(unit.a[tile], unit.b[tile]);
+    unit.store(sum, result);
+}
+
+// Rows of one entry, 32 to a unit: a thread each, and no tile.
+__device__ __forceinline__ void multiply_singles(const ShortPart& part, const Scalar* x, const Result& result,
+                                                 long long first_row, long long first_slot, long long unit)
+{
+    Index row[UNITS], column[UNITS];
+    Scalar a[UNITS], b[UNITS];
+#pragma unroll
+    for (int u = 0; u < UNITS; ++u) {
+        const long long single = 32 * (unit + u) + lane_id();
+        const bool exists = single < part.singles;
+        row[u] = exists ? load_stream(part.rows + first_row + single) : PAD;
+        column[u] = exists ? load_stream(part.columns + first_slot + single) : PAD;
+        a[u] = exists ? Scalar(load_stream(part.values + first_slot + single)) : Scalar(0);
     }
 #pragma unroll
-    for (int tile = 0; tile < 4; ++tile) sum[tile].add(a[tile], b[tile]);
-    store_rows(sum, rows, result);
+    for (int u = 0; u < UNITS; ++u) b[u] = load_x(x, column[u]);
+#pragma unroll
+    for (int u = 0; u < UNITS; ++u) result.store(row[u], a[u] * b[u]);
 }
 
 // A warp's work in the short part: its number among the part's warps says which section it is in.
 __device__ __forceinline__ void multiply_short(const ShortPart& part, const Scalar* x, const Result& result,
                                                long long warp)
 {
-    const long long warps_13 = part.pairs_13 / HALF_WARP, warps_22 = part.pairs_22 / HALF_WARP;
-    const long long warps_4 = part.fours / 32;
-    const Index* rows = part.rows + 32 * warp;
-    if (warp < warps_13 + warps_22) {
-        const long long slot = TILE_COLUMNS * HALF_WARP * warp;
-        multiply_pairs(rows, part.columns + slot, part.values + slot, warp < warps_13 ? 1 : 2, x, result);
+    const long long units_13 = part.pairs_13 / (PAIR_TILES * TILE_ROWS);
+    const long long pairs = units_13 + part.pairs_22 / (PAIR_TILES * TILE_ROWS);
+    if (warp < warps_for(pairs)) {
+        const long long first = UNITS * warp, slots = PAIR_TILES * TILE;
+        const Unit<PAIR_TILES> unit[UNITS] = {{part, x, first, slots * first, true},
+                                              {part, x, first + 1, slots * (first + 1), first + 1 < pairs}};
+#pragma unroll
+        for (int u = 0; u < UNITS; ++u) multiply_pairs(unit[u], first + u < units_13 ? 1 : 2, result);
         return;
     }
-    const long long fours = warp - warps_13 - warps_22;
-    const long long slot = TILE_COLUMNS * (part.pairs_13 + part.pairs_22);
-    if (fours < warps_4) {
-        const long long mine = slot + TILE_COLUMNS * 32 * fours;
-        multiply_fours(rows, part.columns + mine, part.values + mine, x, result);
+    warp -= warps_for(pairs);
+
+    const long long fours = part.fours / (FOUR_TILES * TILE_ROWS);
+    const long long fours_slot = PAIR_TILES * TILE * pairs;
+    if (warp < warps_for(fours)) {
+        const long long first = UNITS * warp, slots = FOUR_TILES * TILE;
+        const Unit<FOUR_TILES> unit[UNITS] = {
+            {part, x, pairs + first, fours_slot + slots * first, true},
+            {part, x, pairs + first + 1, fours_slot + slots * (first + 1), first + 1 < fours}};
+#pragma unroll
+        for (int u = 0; u < UNITS; ++u) multiply_fours(unit[u], result);
         return;
     }
-    const long long single = 32 * (fours - warps_4) + lane_id();
-    if (single >= part.singles) return;
-    const long long mine = slot + TILE_COLUMNS * part.fours + single;
-    result.store(load_stream(rows + lane_id()),
-                 Scalar(load_stream(part.values + mine)) * load_x(x, load_stream(part.columns + mine)));
+    warp -= warps_for(fours);
+
+    multiply_singles(part, x, result, 32 * (pairs + fours), fours_slot + FOUR_TILES * TILE * fours, UNITS * warp);
 }
