@@ -52,6 +52,12 @@ class Layout:
     along_b: bool = False
     aligned: bool = True
 
+    def whole(self, dtype: str) -> bool:
+        """Whether every row (column, where those are contiguous) is made of whole pieces of 16 bytes."""
+        width = 2 if dtype == "float64" else 4
+        lengths = (self.k if self.along_a else self.m, self.k if self.along_b else self.n, self.n)
+        return all(length % width == 0 for length in lengths)
+
 
 @dataclass(frozen=True)
 class Launch:
@@ -115,7 +121,7 @@ def _reduction(layout: Layout, dtype: str, parts: int, alpha: Any, beta: Any, su
     arguments = (np.int32(layout.m), np.int32(layout.n), np.int32(parts), alpha, "sums", beta)
     return Launch(
         "dense/gemm_reduce.cu",
-        _words({"REAL": _c_type(dtype), "ALIGNED": layout.aligned}),
+        _words({"REAL": _c_type(dtype), "ALIGNED": layout.aligned and layout.whole(dtype)}),
         "dasp_gemm_reduce",
         (ceil_div(layout.m * across, 256), 1),
         (256, 1),
@@ -145,7 +151,7 @@ def _defines(rung: str, dtype: str, layout: Layout, setting: Setting) -> tuple[t
         values |= {"TM": setting.tm, "TN": setting.tn}
     if rung.startswith(("column", "square")):
         return _words(values)
-    values["ALIGNED"] = layout.aligned
+    values["ALIGNED"] = layout.aligned and (rung == "tensor_half" or layout.whole(dtype))
     if rung not in ("vector", "tuned"):
         values |= {"WM": setting.wm, "WN": setting.wn}
     if rung in EITHER_ORDER:

@@ -20,11 +20,19 @@ dasp_gemm(int m, int n, int k, Real alpha, const Real* a, long long lda, const R
     const int across = threadIdx.x % (BN / TN) * TN;
     Real sum[TM][TN] = {};
     for (int start = 0; start < k; start += BK) {
-        for (int i = threadIdx.x; i < BM * BK; i += THREADS) {
+#pragma unroll
+        for (int turn = 0; turn < BM * BK; turn += THREADS) {
+            const int i = turn + threadIdx.x;
+            if (BM * BK % THREADS != 0 && i >= BM * BK)
+                continue;
             const int row = corner.row + i / BK, p = start + i % BK;
             tile_a[i / BK][i % BK] = row < m && p < k ? a[row * lda + p] : Real(0);
         }
-        for (int i = threadIdx.x; i < BK * BN; i += THREADS) {
+#pragma unroll
+        for (int turn = 0; turn < BK * BN; turn += THREADS) {
+            const int i = turn + threadIdx.x;
+            if (BK * BN % THREADS != 0 && i >= BK * BN)
+                continue;
             const int p = start + i / BN, column = corner.column + i % BN;
             tile_b[i / BN][i % BN] = p < k && column < n ? b[p * ldb + column] : Real(0);
         }

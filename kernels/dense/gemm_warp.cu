@@ -16,14 +16,22 @@ dasp_gemm(int m, int n, int k, Real alpha, const Real* a, long long lda, const R
     Sums sums;
     Parts parts;
     for (int start = 0; start < k; start += BK) {
-        for (int i = threadIdx.x * WIDTH; i < BM * BK; i += THREADS * WIDTH) {
+#pragma unroll
+        for (int turn = 0; turn < BM * BK; turn += THREADS * WIDTH) {
+            const int i = turn + threadIdx.x * WIDTH;
+            if (BM * BK % (THREADS * WIDTH) != 0 && i >= BM * BK)
+                continue;
             const int row = corner.row + i / BK, p = start + i % BK;
             const Piece piece = read_piece(a + row * lda + p, row < m ? k - p : 0);
 #pragma unroll
             for (int j = 0; j < WIDTH; ++j)
                 tile_a[i % BK + j][i / BK] = piece.element[j];
         }
-        for (int i = threadIdx.x * WIDTH; i < BK * BN; i += THREADS * WIDTH) {
+#pragma unroll
+        for (int turn = 0; turn < BK * BN; turn += THREADS * WIDTH) {
+            const int i = turn + threadIdx.x * WIDTH;
+            if (BK * BN % (THREADS * WIDTH) != 0 && i >= BK * BN)
+                continue;
             const int p = start + i / BN, column = corner.column + i % BN;
             *reinterpret_cast<Piece*>(&tile_b[i / BN][i % BN]) =
                 read_piece(b + p * ldb + column, p < k ? n - column : 0);

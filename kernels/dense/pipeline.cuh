@@ -57,7 +57,7 @@ template <int OUTER, int STRIDE, bool ALONG> struct Loader {
             Real* to = tile + target + depth * STRIDE;
             const int inside = start + depth + p < end ? left : 0;
             if (DASP_ALIGNED) {
-                copies.copy<16>(to, from, min(max(inside, 0), WIDTH) * int(sizeof(Real)));
+                copies.copy<16>(to, from, inside > 0 ? 16 : 0);
             } else {
 #pragma unroll
                 for (int v = 0; v < WIDTH; ++v)

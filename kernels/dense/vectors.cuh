@@ -1,7 +1,8 @@
 // 16-byte pieces of a matrix, read and written whole where they lie inside it.
 //
-// DASP_ALIGNED says that base addresses and leading dimensions are multiples of 16 bytes; without it every piece
-// is read element by element, and everything else stays the same.
+// DASP_ALIGNED says that base addresses, leading dimensions and the lengths along them are multiples of 16 bytes, so that
+// a piece lies inside the matrix or outside, never across its edge; without it every piece is read and written
+// element by element, and everything else stays the same.
 #pragma once
 #include "product.cuh"
 
@@ -22,9 +23,12 @@ __device__ __forceinline__ Piece read_piece(const Real* address)
 // The piece at `address`, of which the first `inside` elements exist (any number); zeros for the rest.
 __device__ __forceinline__ Piece read_piece(const Real* address, int inside)
 {
-    if (DASP_ALIGNED && inside >= WIDTH)
-        return read_piece(address);
-    Piece piece;
+    Piece piece = {};
+    if (DASP_ALIGNED) {
+        if (inside > 0)
+            piece = read_piece(address);
+        return piece;
+    }
 #pragma unroll
     for (int i = 0; i < WIDTH; ++i)
         piece.element[i] = i < inside ? address[i] : Real(0);
@@ -34,7 +38,9 @@ __device__ __forceinline__ Piece read_piece(const Real* address, int inside)
 // Updates the first `inside` elements (any number) of a piece of D.
 __device__ __forceinline__ void update_piece(Piece sum, Real alpha, Real beta, const Real* c, Real* d, int inside)
 {
-    if (DASP_ALIGNED && inside >= WIDTH) {
+    if (DASP_ALIGNED) {
+        if (inside <= 0)
+            return;
         Piece old = sum; // not used with beta == 0
         if (beta != Real(0))
             old = read_piece(c);

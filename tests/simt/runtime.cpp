@@ -1020,13 +1020,14 @@ int simt_launch(Launch* launch)
     machine.warps = (machine.threads + 31) / 32;
     launch->at_argument = -1;
     launch->accesses = 0;
-    if (!machine.stacks) {
-        const size_t each = stack_bytes + guard_bytes;
-        machine.stacks = zeroed<u8>(each * most_threads);
-        for (int i = 0; i < most_threads; ++i)
-            mprotect(machine.stacks + each * size_t(i), guard_bytes, PROT_NONE);
+    // Stacks live as long as the launch: each library has its own, and their guards are mappings, of which a
+    // process may have 65,530.
+    const size_t stack_each = stack_bytes + guard_bytes;
+    machine.stacks = zeroed<u8>(stack_each * size_t(machine.threads));
+    for (int i = 0; i < machine.threads; ++i)
+        mprotect(machine.stacks + stack_each * size_t(i), guard_bytes, PROT_NONE);
+    if (!machine.dynamic_memory)
         machine.dynamic_memory = zeroed<u8>(most_shared + 2 * gap) + gap;
-    }
 
     u64 arena_bytes = gap;
     for (int i = 0; i < launch->arrays; ++i)
@@ -1085,6 +1086,8 @@ int simt_launch(Launch* launch)
         release(region.cells, region.count);
     machine.regions.clear();
     release(arena, arena_bytes);
+    release(machine.stacks, stack_each * size_t(machine.threads));
+    machine.stacks = nullptr;
     return machine.failed;
 }
 
