@@ -60,7 +60,8 @@ __device__ __forceinline__ void horner(unsigned (&sum)[WORDS], const unsigned (&
 // stores.
 template <int ROW, int TOP, int DEPTH>
 __device__ __forceinline__ void add_rows(unsigned (&sums)[DASP_ROWS][WORDS],
-                                         const unsigned (&words)[DEPTH][WORDS], unsigned char* out, long long out_stride)
+                                         const unsigned (&words)[DEPTH][WORDS], unsigned char* out,
+                                         long long out_stride)
 {
     if constexpr (ROW < DASP_ROWS) {
         unsigned sum[WORDS];

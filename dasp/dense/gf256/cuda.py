@@ -104,7 +104,7 @@ def _up(count: int, unit: int) -> int:
 
 def _naive(s: Sizes, _: Bytes | None) -> Iterator[Launch]:
     numbers = (np.int32(s.k), np.int64(s.n), np.int64(s.b_stride), np.int64(s.out_stride))
-    arguments = ("a", "b", "out", "logs", "powers", *numbers)
+    arguments = ("a", "b", "out", *numbers)
     yield Launch("dense/gf256_naive.cu", {}, "dasp_gf256_naive", (_up(s.n, 256), s.m), (256, 1), arguments)
 
 
@@ -175,9 +175,16 @@ def _schedule(s: Sizes, coefficients: Bytes | None) -> Iterator[Launch]:
 
 
 _LADDER = (
-    CudaKernel("naive", "one thread per result; a product is a sum of logs", "any GPU", 1, False, _naive),
     CudaKernel(
-        "square_tiles", "16 x 16 logs of a and of b wait in shared memory", "any GPU", 1, False, _square_tiles
+        "naive", "one thread per result; a product is eight shifts and adds", "any GPU", 1, False, _naive
+    ),
+    CudaKernel(
+        "square_tiles",
+        "16 x 16 entries of a and of b in shared memory, as logs",
+        "any GPU",
+        1,
+        False,
+        _square_tiles,
     ),
     CudaKernel(
         "general_tiles",
