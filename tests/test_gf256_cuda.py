@@ -70,14 +70,17 @@ def test_every_product_of_two_bytes(name):
     np.testing.assert_array_equal(emulate(name, a, b)[0], np.asarray(FIELD(a) * FIELD(b)))
 
 
-@pytest.mark.parametrize("name", ["general_tiles", "packed_8", "byte_permute"])
-def test_tiles_less_deep_than_a(name, monkeypatch):
-    # Shared memory for three columns of a at a time, and one block, which has to stage tiles again and again.
+@pytest.mark.parametrize(
+    ("name", "shared_bytes", "depth"),
+    [("general_tiles", 3 * 256 * 4, 3), ("packed_8", 384, 3), ("byte_permute", 160, 2)],
+)
+def test_tiles_less_deep_than_a(name, shared_bytes, depth, monkeypatch):
+    # Shared memory for two or three columns of a, and one block, which has to stage again and again.
     monkeypatch.setattr(cuda, "BLOCKS_PER_PROCESSOR", 1)
-    monkeypatch.setattr(cuda, "SHARED_BYTES", {"general_tiles": 3 * 256 * 4, "packed_8": 384}.get(name, 240))
-    a, b = random_bytes(3, 4, 8), random_bytes(4, 8, 16400)
+    monkeypatch.setattr(cuda, "SHARED_BYTES", shared_bytes)
+    a, b = random_bytes(3, 4, 7), random_bytes(4, 7, 16400)
     got, launches = emulate(name, a, b)
-    assert launches[0].arguments[-1] == 3
+    assert launches[0].arguments[-1] == depth
     assert launches[0].grid == (1, 1)
     np.testing.assert_array_equal(got, multiply(a, b))
 

@@ -146,11 +146,11 @@ def _packed(word_bytes: int) -> Callable[[Sizes, Bytes | None], Iterator[Launch]
 
 def _byte_permute(s: Sizes, _: Bytes | None) -> Iterator[Launch]:
     vectors = s.n // 16
-    depth = min(s.k, SHARED_BYTES // 80)
-    arguments = (*_tiled_arguments(s, vectors), np.int32(depth))
-    grid = (min(_up(vectors, 512), BLOCKS_PER_PROCESSOR * s.processors), _up(s.m, 4))
+    pairs = min(_up(s.k, 2), SHARED_BYTES // 160)
+    arguments = (*_tiled_arguments(s, vectors), np.int32(2 * pairs))
+    grid = (min(_up(vectors, 256), BLOCKS_PER_PROCESSOR * s.processors), _up(s.m, 4))
     name = "dasp_gf256_byte_permute"
-    yield Launch("dense/gf256_byte_permute.cu", {}, name, grid, (256, 1), arguments, 80 * depth)
+    yield Launch("dense/gf256_byte_permute.cu", {}, name, grid, (256, 1), arguments, 160 * pairs)
 
 
 def _schedule(s: Sizes, coefficients: Bytes | None) -> Iterator[Launch]:
