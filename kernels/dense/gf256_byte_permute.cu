@@ -137,7 +137,7 @@ __device__ __forceinline__ void store_row(unsigned char* address, const unsigned
     store_words(address, words);
 }
 
-extern "C" __global__ void __launch_bounds__(256, 4)
+extern "C" __global__ void __launch_bounds__(256)
     dasp_gf256_byte_permute(const unsigned char* a, const unsigned char* b, unsigned char* out, int m, int k,
                             long long vectors, long long b_stride, long long out_stride, int tile_depth)
 {
