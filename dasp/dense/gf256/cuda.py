@@ -20,8 +20,8 @@ MOST_GRID_ROWS = 65535
 SHARED_BYTES = 48 << 10
 RESIDENT_BLOCKS = 8
 QUICK_BLOCKS = 32
-"""Blocks per multiprocessor, each of which walks over columns: as many as fit at once where tables are slow to
-build; more where they are quick, so that the last ones to run leave little idle, however many fit."""
+"""Blocks per multiprocessor, each of which walks over columns: as many as fit at once where tables are slow
+to build; more where they are quick, so that the last ones to run leave little idle, however many fit."""
 STAGED_COLUMNS = 1 << 20
 """Columns copied at a time when rows are not aligned: few enough to stay in the second-level cache."""
 
