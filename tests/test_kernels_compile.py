@@ -5,12 +5,15 @@ NVRTC and the disassembler need no GPU. A new .cu file needs an entry in SOURCES
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
 import pytest
 
 from dasp import _source
+from dasp.dense import cuda as dense
+from dasp.dense.settings import default
 from tests.simt import sass
 
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
@@ -45,6 +48,18 @@ def schedule(rows: int, depth: int, step: int) -> Defines:
     }
 
 
+def gemm() -> Iterator[tuple[str, Defines]]:
+    """Each rung of the dense ladder as it is launched: usual tiles, every dtype, several memory orders."""
+    for rung, dtype in ((kernel.name, dtype) for kernel in dense.LADDER for dtype in kernel.dtypes):
+        orders = [(True, False, True), (True, False, False)]
+        if rung in ("split", "tensor", "tensor_half") and dtype != "bfloat16":
+            orders.append((False, True, True))
+        for order in orders:
+            layout = dense.Layout(*[1024] * 7, *order)
+            for step in dense.launches(rung, dtype, layout, replace(default(rung, dtype), parts=2), 1.0, 0.0):
+                yield step.source, dict(step.defines)
+
+
 # For each source, every set of constants that the project compiles it with.
 SOURCES: dict[str, list[Defines]] = {
     "spmv/product.cu": list(spmv()),
@@ -55,10 +70,15 @@ SOURCES: dict[str, list[Defines]] = {
     "dense/gf256_schedule.cu": [schedule(4, 10, 10), schedule(2, 17, 9)],
     "dense/gf256_square_tiles.cu": [{}],
 }
+for _name, _defines in gemm():
+    if _defines not in SOURCES.setdefault(_name, []):
+        SOURCES[_name].append(_defines)
 
 # For some of them, which instruction must be in the code, and when; without that it must not be.
 INSTRUCTIONS: dict[str, tuple[str, Callable[[Defines], bool]]] = {
     "spmv/product.cu": ("DMMA", lambda defines: defines["DASP_MMA"] == "1"),
+    "dense/gemm_tensor_f64.cu": ("DMMA", lambda defines: True),
+    "dense/gemm_tensor_half.cu": ("HMMA", lambda defines: True),
 }
 
 

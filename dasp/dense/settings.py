@@ -134,7 +134,7 @@ DEFAULTS = {
     "tensor_half": Setting(128, 128, 32, wm=64, wn=32, stages=4),
 }
 DOUBLE = {
-    "square_8": Setting(64, 64, 8),
+    "square_8": Setting(64, 64, 4),
     "vector": Setting(64, 64, 8, tm=4, tn=4),
     "tuned": Setting(64, 64, 8, tm=4, tn=4),
     "warp": Setting(128, 64, 8, tm=8, tn=4, wm=64, wn=16),

@@ -37,31 +37,39 @@ template <int OUTER, int STRIDE, bool ALONG> struct Loader {
     // Starts the copies of the tile whose first row is `start`; rows from `end` on are zeros.
     __device__ __forceinline__ void load(AsyncCopies& copies, Real* tile, int start, int end) const
     {
-        if (ALONG) {
+        if constexpr (ALONG)
+            load_turned(copies, tile + target, start, end);
+        else
+            load_pieces(copies, tile + target, start, end);
+    }
+
+private:
+    __device__ __forceinline__ void load_turned(AsyncCopies& copies, Real* to, int start, int end) const
+    {
 #pragma unroll
-            for (int depth = 0; depth < BK; depth += 8) {
-                const bool exists = start + depth + p < end;
+        for (int depth = 0; depth < BK; depth += 8) {
+            const bool exists = start + depth + p < end;
 #pragma unroll
-                for (int outer = 0; outer < OUTER; outer += STEP)
-                    copies.copy<sizeof(Real)>(tile + target + depth * STRIDE + outer,
-                                              source + outer * ld + start + depth,
-                                              exists && outer < left ? int(sizeof(Real)) : 0);
-            }
-            return;
+            for (int outer = 0; outer < OUTER; outer += STEP)
+                copies.copy<sizeof(Real)>(to + depth * STRIDE + outer, source + outer * ld + start + depth,
+                                          exists && outer < left ? int(sizeof(Real)) : 0);
         }
+    }
+
+    __device__ __forceinline__ void load_pieces(AsyncCopies& copies, Real* to, int start, int end) const
+    {
 #pragma unroll
         for (int depth = 0; depth < BK; depth += STEP) {
             if (BK % STEP != 0 && p + depth >= BK)
                 continue;
             const Real* from = source + (start + depth) * ld;
-            Real* to = tile + target + depth * STRIDE;
             const int inside = start + depth + p < end ? left : 0;
-            if (DASP_ALIGNED) {
-                copies.copy<16>(to, from, inside > 0 ? 16 : 0);
+            if constexpr (DASP_ALIGNED) {
+                copies.copy<16>(to + depth * STRIDE, from, inside > 0 ? 16 : 0);
             } else {
 #pragma unroll
                 for (int v = 0; v < WIDTH; ++v)
-                    copies.copy<sizeof(Real)>(to + v, from + v, v < inside ? int(sizeof(Real)) : 0);
+                    copies.copy<sizeof(Real)>(to + depth * STRIDE + v, from + v, v < inside ? int(sizeof(Real)) : 0);
             }
         }
     }

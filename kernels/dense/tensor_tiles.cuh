@@ -15,6 +15,7 @@ template <class T, int OUTER, int BK, int PAD, bool ALONG, int THREADS, bool ALI
     static constexpr int ELEMENTS = ROWS * STRIDE;
     static constexpr int PIECES = INNER / WIDTH;
     static constexpr int STEP = THREADS / PIECES; // rows per turn
+    static constexpr int TURNS = (ROWS - 1) / STEP + 1;
     static_assert(THREADS % PIECES == 0, "a turn copies whole rows");
     static_assert(STRIDE % WIDTH == 0, "rows start at 16 bytes");
 
@@ -31,7 +32,7 @@ template <class T, int OUTER, int BK, int PAD, bool ALONG, int THREADS, bool ALI
     __device__ __forceinline__ void load(AsyncCopies& copies, T* tile, int start, int end) const
     {
         const int inner = int(threadIdx.x) % PIECES * WIDTH;
-#pragma unroll
+#pragma unroll(ALIGNED ? TURNS : 1) // element by element, the addresses of several turns would not fit the registers
         for (int turn = 0; turn < ROWS; turn += STEP) {
             const int row = int(threadIdx.x) / PIECES + turn;
             if (ROWS % STEP != 0 && row >= ROWS)

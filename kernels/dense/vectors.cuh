@@ -24,21 +24,21 @@ __device__ __forceinline__ Piece read_piece(const Real* address)
 __device__ __forceinline__ Piece read_piece(const Real* address, int inside)
 {
     Piece piece = {};
-    if (DASP_ALIGNED) {
+    if constexpr (DASP_ALIGNED) {
         if (inside > 0)
             piece = read_piece(address);
-        return piece;
-    }
+    } else {
 #pragma unroll
-    for (int i = 0; i < WIDTH; ++i)
-        piece.element[i] = i < inside ? address[i] : Real(0);
+        for (int i = 0; i < WIDTH; ++i)
+            piece.element[i] = i < inside ? address[i] : Real(0);
+    }
     return piece;
 }
 
 // Updates the first `inside` elements (any number) of a piece of D.
 __device__ __forceinline__ void update_piece(Piece sum, Real alpha, Real beta, const Real* c, Real* d, int inside)
 {
-    if (DASP_ALIGNED) {
+    if constexpr (DASP_ALIGNED) {
         if (inside <= 0)
             return;
         Piece old = sum; // not used with beta == 0
@@ -48,10 +48,10 @@ __device__ __forceinline__ void update_piece(Piece sum, Real alpha, Real beta, c
         for (int i = 0; i < WIDTH; ++i)
             sum.element[i] = updated(sum.element[i], alpha, beta, &old.element[i]);
         *reinterpret_cast<Piece*>(d) = sum;
-        return;
-    }
+    } else {
 #pragma unroll
-    for (int i = 0; i < WIDTH; ++i)
-        if (i < inside)
-            d[i] = updated(sum.element[i], alpha, beta, c + i);
+        for (int i = 0; i < WIDTH; ++i)
+            if (i < inside)
+                d[i] = updated(sum.element[i], alpha, beta, c + i);
+    }
 }
