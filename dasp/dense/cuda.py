@@ -204,9 +204,11 @@ def _run_rows(rung: str, product: Product, setting: Setting | None) -> None:
     if not _unit(c, 1):
         c = cupy.ascontiguousarray(c)
     layout = _layout(a, b, c, out)
-    dtype = str(out.dtype.name)
+    dtype, device = str(out.dtype.name), cupy.cuda.Device().id
     if setting is None:
-        setting = settings.find(rung, dtype, product.sizes, _device_name())
+        setting = settings.find(rung, dtype, product.sizes, _name_of(device))
+        if rung == "tensor" and setting.mma_k == 0 and _capability(device) >= (9, 0):
+            setting = replace(setting, mma_k=16)
     steps = launches(rung, dtype, layout, setting, product.alpha, product.beta)
     arrays = {"a": a, "b": b, "c": c, "d": out, "sums": out}
     if steps[0].sums:
@@ -247,7 +249,8 @@ def _loaded(source: str, defines: tuple[tuple[str, str], ...], kernel: str, shar
     return function
 
 
-def _device_name() -> str:
+def device_name() -> str:
+    """The current GPU's name, as the autotuned table has it."""
     return _name_of(_cupy().cuda.Device().id)
 
 
@@ -309,7 +312,7 @@ def choose(dtype: str, m: int, n: int, k: int) -> tuple[str, str]:
     cupy = _cupy()
     if _capability(cupy.cuda.Device().id) < (8, 0):
         return "vendor", "our last rungs need sm_80"
-    name = _device_name()
+    name = _name_of(cupy.cuda.Device().id)
     entry = settings.entry(name, dtype, (m, n, k))
     if entry is None:
         return LAST[
@@ -321,6 +324,9 @@ def choose(dtype: str, m: int, n: int, k: int) -> tuple[str, str]:
 def run_vendor(product: Product) -> None:
     """The product by cuBLAS, in the dtype's own precision (true float32, never TF32)."""
     cupy = _cupy()
+    if product.alpha == 1 and product.c is None:
+        cupy.matmul(product.a, product.b, out=product.out)
+        return
     product_ab = cupy.matmul(product.a, product.b)
     if product.alpha != 1:
         product_ab *= product_ab.dtype.type(product.alpha)

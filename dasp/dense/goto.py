@@ -76,7 +76,7 @@ def llvm_real(real: types.Float) -> ir.Type:
     return ir.FloatType() if real == types.float32 else ir.DoubleType()
 
 
-class _Emitter:
+class Emitter:
     """Emits loads, stores and multiply-adds of vectors at byte addresses."""
 
     def __init__(self, builder: ir.IRBuilder, real: types.Float, lanes: int) -> None:
@@ -96,18 +96,22 @@ class _Emitter:
         return self.builder.add(address, ir.Constant(address.type, byte)) if byte else address
 
     def load(self, address: ir.Value) -> ir.Value:
+        """The vector at an address."""
         pointer = self.builder.inttoptr(address, self.vector.as_pointer())
         return self.builder.load(pointer, align=self.size)
 
     def store(self, value: ir.Value, address: ir.Value) -> None:
+        """Write a vector to an address."""
         pointer = self.builder.inttoptr(address, self.vector.as_pointer())
         self.builder.store(value, pointer, align=self.size)
 
     def broadcast(self, address: ir.Value) -> ir.Value:
+        """A vector of one element, read from an address."""
         pointer = self.builder.inttoptr(address, self.real.as_pointer())
         return self.splat(self.builder.load(pointer, align=self.size))
 
     def splat(self, scalar: ir.Value) -> ir.Value:
+        """A vector of one element."""
         integer = ir.IntType(32)
         seed = ir.Constant(self.vector, ir.Undefined)
         first = self.builder.insert_element(seed, scalar, ir.Constant(integer, 0))
@@ -115,6 +119,7 @@ class _Emitter:
         return self.builder.shuffle_vector(first, seed, zeros)
 
     def prefetch(self, address: ir.Value, writes: bool) -> None:
+        """Ask for a cache line that will be read, or written."""
         builder, integer = self.builder, ir.IntType(32)
         byte = ir.IntType(8).as_pointer()
         kind = ir.FunctionType(ir.VoidType(), [byte, integer, integer, integer])
@@ -123,11 +128,12 @@ class _Emitter:
         builder.call(function, [builder.inttoptr(address, byte), *(ir.Constant(integer, f) for f in flags)])
 
     def zero(self) -> ir.Value:
+        """A vector of zeros."""
         return ir.Constant(self.vector, [0.0] * self.lanes)
 
 
 def _emit_product(
-    emitter: _Emitter, tile: Tile, depth: int, k: ir.Value, a: ir.Value, b: ir.Value
+    emitter: Emitter, tile: Tile, depth: int, k: ir.Value, a: ir.Value, b: ir.Value
 ) -> list[ir.Value]:
     """Two loops over p, the first of `UNROLL` steps at a time; returns the accumulators, row by row."""
     sums = [emitter.zero()] * (tile.rows * tile.vectors)
@@ -141,7 +147,7 @@ def _emit_product(
 
 
 def _emit_loop(
-    emitter: _Emitter,
+    emitter: Emitter,
     tile: Tile,
     depth: int,
     span: tuple[ir.Value, ir.Value, int],
@@ -182,7 +188,7 @@ def _emit_loop(
 
 
 def _emit_step(
-    emitter: _Emitter, tile: Tile, depth: int, step: int, a: ir.Value, b: ir.Value, sums: list[ir.Value]
+    emitter: Emitter, tile: Tile, depth: int, step: int, a: ir.Value, b: ir.Value, sums: list[ir.Value]
 ) -> list[ir.Value]:
     """One value of p: load its vectors of B, and multiply each by the broadcast element of each row of A."""
     size, lanes = emitter.size, tile.lanes
@@ -234,7 +240,7 @@ def micro_kernel(
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         *_, k, a, b, c, ldc, alpha, beta = arguments
-        emitter = _Emitter(builder, signature.args[-1], tile.lanes)
+        emitter = Emitter(builder, signature.args[-1], tile.lanes)
         _emit_prefetch(emitter, tile, c, ldc)
         sums = _emit_product(emitter, tile, stored, k, a, b)
         _emit_update(emitter, tile, sums, c, ldc, alpha, beta)
@@ -252,7 +258,7 @@ def _constant(value: types.Type) -> int:
     return int(value.literal_value)
 
 
-def _emit_prefetch(emitter: _Emitter, tile: Tile, c: ir.Value, ldc: ir.Value) -> None:
+def _emit_prefetch(emitter: Emitter, tile: Tile, c: ir.Value, ldc: ir.Value) -> None:
     """Ask for the lines of C before the product, so that the update at its end does not wait for memory."""
     for i in range(tile.rows):
         for start in range(0, tile.columns * emitter.size, LINE):
@@ -260,7 +266,7 @@ def _emit_prefetch(emitter: _Emitter, tile: Tile, c: ir.Value, ldc: ir.Value) ->
 
 
 def _emit_update(
-    emitter: _Emitter,
+    emitter: Emitter,
     tile: Tile,
     sums: list[ir.Value],
     c: ir.Value,
@@ -295,7 +301,7 @@ def transpose(
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         source, source_stride, target, target_stride, _ = arguments
-        emitter = _Emitter(builder, like, SQUARE)
+        emitter = Emitter(builder, like, SQUARE)
         rows = [emitter.load(emitter.offset(source, source_stride, i)) for i in range(SQUARE)]
         for i, row in enumerate(_transposed(builder, rows)):
             emitter.store(row, emitter.offset(target, target_stride, i))
@@ -329,7 +335,7 @@ def copy_vector(context: Any, lanes: Any, source: Any, target: Any, like: Any) -
     count = _constant(lanes)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        emitter = _Emitter(builder, like, count)
+        emitter = Emitter(builder, like, count)
         emitter.store(emitter.load(arguments[1]), arguments[2])
         return context.get_dummy_value()
 

@@ -12,7 +12,7 @@ import json
 import math
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -206,13 +206,15 @@ def entry(gpu: str, dtype: str, sizes: tuple[int, int, int]) -> Entry | None:
 def find(rung: str, dtype: str, sizes: tuple[int, int, int], gpu: str) -> Setting:
     """The tile sizes for a product: the table's, else the usual ones with k split to fill the GPU."""
     line = entry(gpu, dtype, sizes)
+    if rung == "async" and line and rung not in line.settings and "split" in line.settings:
+        return replace(line.settings["split"], parts=1)
     setting = line.settings[rung] if line and rung in line.settings else default(rung, dtype)
     if line and rung in line.settings and max(sizes) <= 2 * min(sizes):
         return setting
-    return replace(setting, parts=_parts(setting, sizes))
+    return replace(setting, parts=parts_for(setting, sizes))
 
 
-def _parts(setting: Setting, sizes: tuple[int, int, int], blocks_wanted: int = 132) -> int:
+def parts_for(setting: Setting, sizes: tuple[int, int, int], blocks_wanted: int = 132) -> int:
     """How many blocks share a tile's dot products, so that about `blocks_wanted` run, each at least 64
     deep."""
     m, n, k = sizes
@@ -221,46 +223,26 @@ def _parts(setting: Setting, sizes: tuple[int, int, int], blocks_wanted: int = 1
 
 
 def candidates(rung: str, dtype: str) -> Iterator[Setting]:
-    """Every valid set of tile sizes that the search tries for a rung, parts and group at their usual
-    values."""
-    choices: dict[str, tuple[int, ...]] = {name.name: () for name in fields(Setting)}
+    """Every valid set of tile sizes that the search tries for a rung, parts and group as usual."""
     usual = default(rung, dtype)
-    choices = {name: (getattr(usual, name),) for name in choices}
-    choices |= _choices(rung)
-    for values in product(*choices.values()):
-        setting = Setting(**dict(zip(choices, values, strict=True)))
-        if setting.problem(rung, dtype) is None:
+    axes = _choices(rung)
+    for values in product(*axes.values()):
+        setting = replace(usual, **dict(zip(axes, values, strict=True)))
+        if setting.problem(rung, dtype) is None and 64 <= setting.threads(rung) <= 512:
             yield setting
 
 
 def _choices(rung: str) -> dict[str, tuple[int, ...]]:
-    """The values the search combines. Warp tiles follow from what a lane computes."""
+    """The values that the search combines."""
+    small, sides, warp_sides = (4, 8, 16), (32, 64, 128, 256), (16, 32, 64, 128)
     if rung in ("vector", "tuned"):
-        sides = (32, 64, 128, 256)
-        return {"bm": sides, "bn": sides, "bk": (8, 16), "tm": (4, 8, 16), "tn": (4, 8, 16)}
+        return {"bm": sides, "bn": sides, "bk": (8, 16), "tm": small, "tn": small}
     if rung == "tensor":
-        return {
-            "bm": (64, 128, 256),
-            "bn": (64, 128),
-            "bk": (16, 32),
-            "wm": (32, 64),
-            "wn": (32, 64),
-            "stages": (3, 4),
-            "mma_k": (0, 4, 8, 16),
-        }
+        tiles = {"bm": sides, "bn": sides[:3], "bk": (16, 32), "stages": (3, 4), "mma_k": (0, 4, 8, 16)}
+        return {**tiles, "wm": warp_sides[:3], "wn": warp_sides[:3]}
     if rung == "tensor_half":
-        sides = (64, 128, 256)
-        return {
-            "bm": sides,
-            "bn": sides,
-            "bk": (32, 64),
-            "wm": (32, 64),
-            "wn": (32, 64, 128),
-            "stages": (3, 4),
-        }
-    small, warp_sides = (4, 8, 16), (16, 32, 64, 128)
-    choices: dict[str, tuple[int, ...]] = {"tm": small, "tn": small, "wm": warp_sides, "wn": warp_sides}
-    choices |= {"bk": (8, 16), "bm": (32, 64, 128, 256), "bn": (32, 64, 128, 256)}
-    if rung in ("async", "split"):
-        choices["stages"] = (3, 4)
-    return choices
+        tiles = {"bm": sides[1:], "bn": sides[1:], "bk": (32, 64), "stages": (3, 4)}
+        return {**tiles, "wm": warp_sides[1:3], "wn": warp_sides[1:]}
+    tiles = {"bm": sides, "bn": sides, "bk": (8, 16), "tm": small, "tn": small}
+    stages: dict[str, tuple[int, ...]] = {"stages": (3, 4)} if rung in ("async", "split") else {}
+    return {**tiles, "wm": warp_sides, "wn": warp_sides, **stages}

@@ -1,0 +1,66 @@
+"""`dasp bench peak`: the machine's measured peak, so that every kernel can be shown as a fraction of it."""
+
+from __future__ import annotations
+
+import argparse
+
+from dasp._threads import get_num_threads
+from dasp.bench.roofline import cuda_copy_bandwidth, host_copy_bandwidth
+from dasp.dense import peak
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this benchmark."""
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="what to measure")
+    parser.add_argument("--threads", type=int, metavar="N", help="CPU threads (default: every core)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure and print."""
+    if args.threads is not None and args.threads < 1:
+        raise ValueError(f"--threads is {args.threads}; it must be at least 1")
+    print(report_cpu(args.threads or get_num_threads()))
+    if args.device != "cpu":
+        text = report_cuda(required=args.device == "cuda")
+        if text:
+            print(text)
+    return 0
+
+
+def report_cpu(threads: int) -> str:
+    """The CPU's table: multiply-adds in registers and copies beyond the caches, by one thread and by all."""
+    lines = [f"{'CPU':<28}{'1 thread':>12}{f'{threads} threads':>14}"]
+    for dtype in ("float32", "float64"):
+        one, every = (peak.cpu_gigaflops(dtype, count) for count in (1, threads))
+        lines.append(f"{f'{dtype} GFLOP/s':<28}{one:>12.1f}{every:>14.1f}")
+    one, every = (host_copy_bandwidth(count) / 1e9 for count in (1, threads))
+    lines.append(f"{'copy GB/s, read + written':<28}{one:>12.1f}{every:>14.1f}")
+    return "\n".join(lines)
+
+
+def report_cuda(required: bool) -> str:
+    """The GPU's table; empty where there is none and it was not asked for."""
+    from dasp.backends.cuda import available
+
+    works, reason = available()
+    if not works:
+        if required:
+            raise RuntimeError(f"no GPU works here: {reason}; pass --device cpu")
+        return ""
+    lines = ["GPU, at its highest clock"]
+    for dtype in ("float32", "float64", "float16"):
+        lines.append(f"{f'{dtype} GFLOP/s':<28}{cuda_peak(dtype):>12.0f}")
+    lines.append(f"{'copy GB/s, read + written':<28}{cuda_copy_bandwidth() / 1e9:>12.0f}")
+    return "\n".join(lines)
+
+
+def cuda_peak(dtype: str) -> float:
+    """The current GPU's arithmetic peak in GFLOP/s at its highest clock; NaN where its rates are unknown."""
+    import cupy
+
+    device = cupy.cuda.Device()
+    digits = str(device.compute_capability)
+    facts = device.attributes
+    capability = int(digits[:-1]), int(digits[-1])
+    clock = 1e3 * float(facts["ClockRate"])
+    return peak.gpu_gigaflops(dtype, capability, int(facts["MultiProcessorCount"]), clock)

@@ -1,0 +1,107 @@
+"""The arithmetic peak of a machine: measured on a CPU, from the data sheet's rates and the clock on a GPU."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+
+from dasp import _threads
+from dasp.dense.goto import Emitter, host_tile, intrinsic
+
+# Multiply-adds per clock and multiprocessor: float32, float64 (tensor cores), float16 (tensor cores, dense).
+# NVIDIA's architecture white papers: A100 (2020), H100 (2022).
+MULTIPLY_ADDS = {
+    (8, 0): {"float32": 64, "float64": 64, "float16": 1024, "bfloat16": 1024},
+    (9, 0): {"float32": 128, "float64": 128, "float16": 2048, "bfloat16": 2048},
+}
+SECONDS = 0.05  # one sample of the CPU's peak
+
+
+@intrinsic(prefer_literal=True)
+def _multiply_add_chains(
+    context: Any, lanes: Any, chains: Any, count: Any, factor: Any, term: Any, target: Any
+) -> Any:
+    """`count` times sum = sum * factor + term in each of `chains` independent vectors of `lanes` elements."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        _, _, count, factor, term, target = arguments
+        emitter = Emitter(builder, signature.args[3], int(lanes.literal_value))
+        x, y = emitter.splat(factor), emitter.splat(term)
+        before, head = builder.block, builder.append_basic_block("head")
+        body, after = builder.append_basic_block("body"), builder.append_basic_block("after")
+        builder.branch(head)
+        builder.position_at_end(head)
+        turn = builder.phi(count.type)
+        sums = [builder.phi(emitter.vector) for _ in range(int(chains.literal_value))]
+        turn.add_incoming(ir.Constant(count.type, 0), before)
+        for total in sums:
+            total.add_incoming(y, before)
+        builder.cbranch(builder.icmp_signed("<", turn, count), body, after)
+        builder.position_at_end(body)
+        for total in sums:
+            total.add_incoming(builder.call(emitter.fma, [total, x, y]), body)
+        turn.add_incoming(builder.add(turn, ir.Constant(count.type, 1)), body)
+        builder.branch(head)
+        builder.position_at_end(after)
+        for i, total in enumerate(sums):
+            emitter.store(total, emitter.offset(target, None, 0, i * emitter.lanes * emitter.size))
+        return context.get_dummy_value()
+
+    return types.void(lanes, chains, types.intp, factor, factor, types.intp), generate
+
+
+@functools.cache
+def _chains(lanes: int, chains: int) -> Callable[..., None]:
+    @njit(nogil=True)
+    def run(count: int, factor: float, term: float, target: int) -> None:
+        _multiply_add_chains(lanes, chains, count, factor, term, target)
+
+    compiled: Callable[..., None] = run
+    return compiled
+
+
+def cpu_gigaflops(dtype: str, threads: int = 1, samples: int = 5) -> float:
+    """Measure the CPU's peak: 10^9 operations per second by fused multiply-adds (two each) in registers.
+
+    Parameters
+    ----------
+    dtype : "float32" or "float64"
+    threads : int
+        Threads that compute at once.
+    samples : int
+        The best of so many samples of 50 ms counts.
+    """
+    kind = np.dtype(dtype)
+    tile = host_tile(kind.itemsize)
+    chains = 12  # enough to cover the latency of two pipelines, few enough for 16 registers
+    run = _chains(tile.lanes, chains)
+    targets = np.zeros((threads, chains * tile.lanes), kind)
+    factor, term = kind.type(0.5), kind.type(1)
+
+    def once(count: int) -> float:
+        def task(row: int) -> None:
+            run(count, factor, term, targets[row].ctypes.data)
+
+        start = time.perf_counter()
+        _threads.run([functools.partial(task, row) for row in range(threads)])
+        return time.perf_counter() - start
+
+    once(1)
+    count = 100_000
+    while (taken := once(count)) < SECONDS / 4:
+        count *= 4
+    count = int(count * SECONDS / taken) + 1
+    best = min(once(count) for _ in range(samples))
+    return 2.0 * count * chains * tile.lanes * threads / best / 1e9
+
+
+def gpu_gigaflops(dtype: str, capability: tuple[int, int], multiprocessors: int, clock_hertz: float) -> float:
+    """A GPU's arithmetic peak in 10^9 operations per second at a clock; NaN where its rates are unknown."""
+    rate = MULTIPLY_ADDS.get(capability, {}).get(dtype)
+    return float("nan") if rate is None else 2.0 * rate * multiprocessors * clock_hertz / 1e9
