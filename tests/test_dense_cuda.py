@@ -4,10 +4,14 @@ The emulator runs what `dasp.dense.cuda.launches` says: the same sources, consta
 """
 
 import functools
+import json
+import sys
+import types
+from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dasp.dense import gemm, kernels
@@ -294,3 +298,181 @@ def test_a_product_can_be_captured_in_a_graph():
         graph.launch(stream)
     stream.synchronize()
     assert cupy.asnumpy(out).tobytes() == want.tobytes()
+
+
+# ---- the launcher, with NumPy in CuPy's place ----------------------------------------------------------
+
+
+class OnFakeGpu(np.ndarray):
+    """A NumPy array that answers what the launcher asks of a CuPy array."""
+
+    @property
+    def data(self):
+        return types.SimpleNamespace(ptr=self.__array_interface__["data"][0])
+
+
+OnFakeGpu.__module__ = "cupy"
+
+
+class FakeKernel:
+    """Computes what a launch asks for from its addresses, strides and constants alone."""
+
+    sums = None
+    launched = ()
+
+    def __init__(self, source, defines, kernel, shared, device):
+        self.source, self.defines, self.kernel = source, dict(defines), kernel
+        FakeKernel.launched = (*FakeKernel.launched, source)
+
+    def __call__(self, grid, block, arguments, shared_mem):
+        if self.kernel == "dasp_gemm_reduce":
+            m, n, _, alpha, _, beta, c, ldc, d, ldd = arguments
+            self.update(m, n, FakeKernel.sums, alpha, beta, c, ldc, d, ldd)
+            return
+        m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, d, ldd, *rest = arguments
+        along_a = self.defines.get("DASP_ALONG_A", "1") == "1"
+        along_b = self.defines.get("DASP_ALONG_B", "0") == "1"
+        left = self.matrix(a, m, k, lda, 1) if along_a else self.matrix(a, m, k, 1, lda)
+        right = self.matrix(b, k, n, 1, ldb) if along_b else self.matrix(b, k, n, ldb, 1)
+        if self.defines.get("DASP_ALIGNED") == "1":
+            assert all(x.data.ptr % 16 == 0 for x in (a, b, c, d))
+            assert all(x * d.itemsize % 16 == 0 for x in (lda, ldb, ldc, ldd))
+        product = np.asarray(left) @ np.asarray(right)
+        if len(rest) == 2 and grid[1] > 1:
+            FakeKernel.sums = product
+        else:
+            self.update(m, n, product, alpha, beta, c, ldc, d, ldd)
+
+    @staticmethod
+    def matrix(array, rows, columns, row_step, column_step):
+        strides = (int(row_step) * array.itemsize, int(column_step) * array.itemsize)
+        return np.lib.stride_tricks.as_strided(array, (int(rows), int(columns)), strides)
+
+    def update(self, m, n, product, alpha, beta, c, ldc, d, ldd):
+        old = np.asarray(self.matrix(c, m, n, ldc, 1))
+        self.matrix(d, m, n, ldd, 1)[...] = alpha * product if beta == 0 else alpha * product + beta * old
+
+
+@pytest.fixture
+def fake_gpu(monkeypatch):
+    from dasp.dense import cuda
+
+    def make(values):
+        return np.asarray(values).view(OnFakeGpu)
+
+    device = types.SimpleNamespace(Device=lambda: types.SimpleNamespace(id=0))
+    fake = types.SimpleNamespace(
+        cuda=device,
+        empty=lambda shape, dtype: make(np.empty(shape, dtype)),
+        ascontiguousarray=lambda x: make(np.ascontiguousarray(x)),
+        shares_memory=np.shares_memory,
+    )
+    monkeypatch.setitem(sys.modules, "cupy", fake)
+    monkeypatch.setattr(cuda, "_cupy", lambda: fake)
+    monkeypatch.setattr(cuda, "_loaded", FakeKernel)
+    monkeypatch.setattr(cuda, "_name_of", lambda device: "no such GPU")
+    monkeypatch.setattr(cuda, "_capability", lambda device: (9, 0))
+    return make
+
+
+ORDERS = st.sampled_from(["C", "F", "gaps", "backwards"])
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    which=st.sampled_from([("auto", "float32"), *((r, d) for r, d in RUNGS if d not in HALF)]),
+    sizes=st.tuples(*[st.one_of(st.integers(0, 9), st.sampled_from([16, 64, 300]))] * 3),
+    orders=st.tuples(ORDERS, ORDERS, ORDERS, ORDERS),
+    transposed=st.tuples(st.booleans(), st.booleans()),
+    beta=st.sampled_from([0, -0.5]),
+)
+def test_the_launcher_finds_every_element(fake_gpu, which, sizes, orders, transposed, beta):
+    (rung, dtype), (m, n, k) = which, sizes
+    rng = np.random.default_rng(1)
+    shapes = ((k, m) if transposed[0] else (m, k), (n, k) if transposed[1] else (k, n), (m, n), (m, n))
+    a, b, c, out = (
+        fake_gpu(spread(rng, shape, dtype, order)) for shape, order in zip(shapes, orders, strict=True)
+    )
+    out[...] = np.nan
+    if beta == 0:
+        c[...] = np.nan
+    options = dict(alpha=1.5, beta=beta, trans_a=transposed[0], trans_b=transposed[1], kernel=rung)
+    left, right = np.asarray(a.T if transposed[0] else a), np.asarray(b.T if transposed[1] else b)
+    assert gemm(a, b, c, out=out, **options) is out
+    assert_product(np.asarray(out), left, right, np.asarray(c), 1.5, beta)
+    fresh = gemm(a, b, c, **options)
+    assert isinstance(fresh, OnFakeGpu)
+    assert_product(np.asarray(fresh), left, right, np.asarray(c), 1.5, beta)
+
+
+def test_the_launcher_copies_nothing_that_the_last_rungs_can_read(fake_gpu, monkeypatch):
+    monkeypatch.setattr(sys.modules["cupy"], "ascontiguousarray", None)
+    rng = np.random.default_rng(2)
+    a, b = (fake_gpu(rng.standard_normal((40, 40))) for _ in range(2))
+    for trans_a, trans_b in ((False, False), (True, False), (False, True), (True, True)):
+        for out in (fake_gpu(np.empty((40, 40))), fake_gpu(np.empty((40, 40)).T)):
+            gemm(a, b, trans_a=trans_a, trans_b=trans_b, out=out, kernel="tensor")
+            assert_product(
+                np.asarray(out),
+                np.asarray(a.T if trans_a else a),
+                np.asarray(b.T if trans_b else b),
+                None,
+                1,
+                0,
+            )
+
+
+def test_a_gpu_too_old_is_named(fake_gpu, monkeypatch):
+    from dasp.dense import cuda
+
+    monkeypatch.setattr(cuda, "_capability", lambda device: (7, 5))
+    a = fake_gpu(np.ones((3, 3)))
+    with pytest.raises(RuntimeError, match="this GPU is sm_75; kernel 'tensor' needs sm_80"):
+        gemm(a, a, kernel="tensor")
+    with pytest.raises(TypeError, match="a is on the cuda and b on the cpu; move one"):
+        gemm(a, np.ones((3, 3)))
+    with pytest.raises(TypeError, match="kernel 'tensor_half' multiplies float16 or bfloat16"):
+        gemm(a, a, kernel="tensor_half")
+
+
+# ---- the table ---------------------------------------------------------------------------------------
+
+
+def test_a_users_table_goes_first(fake_gpu, monkeypatch, tmp_path):
+    from dasp.dense import explain, settings
+
+    winner = dict(bm=64, bn=64, bk=16, tm=4, tn=8, wm=32, wn=32, stages=3, parts=2)
+    lines = {"256": {"kernel": "split", "note": "measured", "settings": {"split": winner}}}
+    lines["1024"] = {"kernel": "vendor", "note": "cuBLAS wins", "settings": {}}
+    (tmp_path / "table.json").write_text(json.dumps({"no such GPU": {"float32": lines}}))
+    monkeypatch.setenv("DASP_TUNED", str(tmp_path / "table.json"))
+    settings.forget()
+    try:
+        assert settings.find("split", "float32", (256, 256, 256), "no such GPU") == Setting(**winner)
+        assert settings.find("async", "float32", (256, 256, 256), "no such GPU").parts == 1
+        assert settings.find("split", "float32", (4000, 4000, 2), "no such GPU").parts == 1
+        said = explain((256, 256), (256, 256), device="cuda")
+        assert (said.kernel, said.why) == (
+            "split",
+            "no such GPU's autotuned table for float32, size class 256: measured",
+        )
+        assert explain((1000, 1000), (1000, 1100), device="cuda").kernel == "vendor"
+        assert "no autotuned table" in explain((9, 9), (9, 9), "float64", device="cuda").why
+    finally:
+        monkeypatch.undo()
+        settings.forget()
+
+
+def test_the_shipped_table_holds_valid_sets():
+    from dasp.dense import settings
+
+    path = Path(settings.__file__).with_name("tuned.json")
+    if not path.is_file():
+        pytest.skip("no table is shipped yet")
+    for dtypes in json.loads(path.read_text()).values():
+        for dtype, lines in dtypes.items():
+            for size, line in lines.items():
+                assert int(size) in SIZES
+                assert line["kernel"] in {"vendor", *line["settings"]}
+                for rung, values in line["settings"].items():
+                    assert Setting(**values).problem(rung, dtype) is None

@@ -7,6 +7,7 @@ size.
 from __future__ import annotations
 
 import argparse
+import importlib
 import math
 import sys
 import time
@@ -205,6 +206,8 @@ class _Cuda:
         import cupy
 
         self._cupy = cupy
+        if dtype == "bfloat16":
+            importlib.import_module("ml_dtypes")  # teaches NumPy the name
         random = cupy.random.default_rng(size)
         self._a, self._b = (
             random.standard_normal((size, size), dtype=np.float32).astype(dtype) for _ in range(2)

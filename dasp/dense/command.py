@@ -25,11 +25,12 @@ def add_command(subparsers: Any) -> None:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the search."""
     parser.add_argument(
-        "--dtype", default="float32,float64,float16,bfloat16", metavar="NAMES", help="comma-separated dtypes"
+        "--dtype", default="float32,float64,float16", metavar="NAMES", help="comma-separated dtypes"
     )
     parser.add_argument(
         "--sizes", default=",".join(map(str, SIZES)), metavar="N,...", help="size classes to search for"
     )
+    parser.add_argument("--rungs", metavar="NAMES", help="only these rungs, such as split,tensor")
     parser.add_argument(
         "--seconds", type=float, default=300, metavar="S", help="time for each rung of each dtype (300)"
     )
@@ -53,6 +54,11 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError(f"--dtype names {', '.join(unknown)}; some of {', '.join(RUNGS)} are needed")
     path = args.out or user_table()
     sizes = [int(word) for word in args.sizes.split(",")]
-    tune(dtypes, sizes, path, seconds=args.seconds, say=lambda text: print(text, file=sys.stderr, flush=True))
+    rungs = None if args.rungs is None else [name.strip() for name in args.rungs.split(",")]
+
+    def say(text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    tune(dtypes, sizes, path, seconds=args.seconds, say=say, rungs=rungs)
     print(f"table: {path}")
     return 0

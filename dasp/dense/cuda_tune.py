@@ -2,13 +2,14 @@
 
 Sets of sizes that cannot run are pruned before anything is compiled (`settings.Setting.problem`). Each one
 that is left is compiled, by several threads, and must give a right product of odd sizes before it is timed.
-Beyond 2048 only the fastest at 2048 are timed. The fastest few of a size are timed again with other numbers of
-parts and other groups of blocks. The winner of each rung and size class goes into the table, with cuBLAS's
+Beyond 2048 only the fastest at 2048 are timed. The fastest few of a size are timed again with other numbers
+of parts and other groups of blocks. The winner of each rung and size class goes into the table, with cuBLAS's
 time beside it.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import time
@@ -52,6 +53,8 @@ class Search:
 
         self.rung, self.dtype, self._say = rung, dtype, say
         self._cupy = cupy
+        if dtype == "bfloat16":
+            importlib.import_module("ml_dtypes")  # teaches NumPy the name
         self._deadline = time.monotonic() + seconds
         self._arch = f"sm_{cupy.cuda.Device().compute_capability}"
         self._functions: dict[tuple[Any, ...], Any] = {}
@@ -193,6 +196,8 @@ class Search:
 
     def _microseconds(self, run: Callable[[], None], samples: int) -> float:
         """The best of some samples between events, each of one to forty products in a CUDA graph."""
+        from dasp.bench.timing_cuda import capture
+
         events = self._cupy.cuda.Event(), self._cupy.cuda.Event()
         stream = self._cupy.cuda.Stream(non_blocking=True)
         self._cupy.cuda.Device().synchronize()
@@ -207,13 +212,14 @@ class Search:
         with stream:
             run()
             products = int(min(max(2000 / max(once(run), 1.0), 1), 40))
-            stream.begin_capture()
-            for _ in range(products):
-                run()
-            graph = stream.end_capture()
+            graph = capture(run, stream, products)
 
             def replay() -> None:
-                graph.launch(stream)
+                if graph is not None:
+                    graph.launch(stream)
+                    return
+                for _ in range(products):
+                    run()
 
             once(replay)
             return min(once(replay) for _ in range(samples)) / products
@@ -230,6 +236,7 @@ def tune(
     *,
     seconds: float,
     say: Callable[[str], None],
+    rungs: Sequence[str] | None = None,
 ) -> dict[str, Any]:
     """Search for every dtype and size class, and write the table after each size.
 
@@ -240,6 +247,7 @@ def tune(
     path : the JSON file to write; what it already holds of other GPUs, dtypes and sizes stays
     seconds : time for each rung of each dtype
     say : hears what happens
+    rungs : only these, of those that RUNGS has for a dtype
 
     Returns
     -------
@@ -256,7 +264,7 @@ def tune(
     table: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
     gpu = cuda.device_name()
     for dtype in dtypes:
-        for rung in RUNGS[dtype]:
+        for rung in (rung for rung in RUNGS[dtype] if rungs is None or rung in rungs):
             search = Search(rung, dtype, seconds, say)
             checked = search.prepare(list(settings.candidates(rung, dtype)))
             for size in sizes:

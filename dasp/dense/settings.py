@@ -196,8 +196,11 @@ def entry(gpu: str, dtype: str, sizes: tuple[int, int, int]) -> Entry | None:
     """The table's line for a product, or None where this GPU and dtype have none."""
     size = size_class(sizes)
     for table in _tables():
-        line = table.get(gpu, {}).get(dtype, {}).get(str(size))
-        if line:
+        known_dtypes = table.get(gpu, {})
+        # The two half precisions run the same instructions, so one's findings serve the other.
+        lines = known_dtypes.get(dtype) or (known_dtypes.get("float16", {}) if dtype == "bfloat16" else {})
+        line = lines.get(str(size))
+        if line and "kernel" in line:
             known = {rung: Setting(**values) for rung, values in line["settings"].items()}
             return Entry(size, line["kernel"], line["note"], known)
     return None

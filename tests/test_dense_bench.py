@@ -1,0 +1,136 @@
+"""The measurements of the dense ladder: peak, the rows and tables of `dasp bench gemm`, and the search."""
+
+import argparse
+import csv
+import math
+
+import numpy as np
+import pytest
+
+from dasp.bench import gemm as bench
+from dasp.bench import peak as bench_peak
+from dasp.dense import command, kernels
+from dasp.dense.peak import cpu_gigaflops, gpu_gigaflops
+
+
+def parse(add_arguments, words):
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    return parser.parse_args(words)
+
+
+def test_the_peak_is_above_what_a_product_reaches():
+    one = cpu_gigaflops("float64", samples=3)
+    assert 1 < one < 1000
+    assert one * 1.3 < cpu_gigaflops("float32", samples=3) < one * 3
+    session = bench._Host("float64", 256)
+    assert 2e-3 * 256**3 / session.time("goto", 0.2).best_us < 1.5 * one
+
+
+def test_a_gpus_peak_follows_its_rates():
+    assert gpu_gigaflops("float32", (9, 0), 132, 1.98e9) == pytest.approx(66_908, rel=1e-3)
+    assert math.isnan(gpu_gigaflops("float32", (3, 5), 10, 1e9))
+
+
+def test_bench_gemm_writes_a_row_for_every_kernel(tmp_path, capsys):
+    words = ["--device", "cpu", "--sizes", "33,64", "--seconds", "0.01", "--csv", str(tmp_path / "rows.csv")]
+    assert bench.run(parse(bench.add_arguments, [*words, "--plot", str(tmp_path / "figure.png")])) == 0
+    with open(tmp_path / "rows.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    names = ["vendor", *(kernel.name for kernel in kernels("cpu")), "auto"]
+    assert [row["kernel"] for row in rows] == names * 4
+    for row in rows:
+        assert row["correct"] == "yes"
+        assert float(row["gflops"]) == pytest.approx(
+            2e-3 * int(row["size"]) ** 3 / float(row["median_us"]), rel=1e-3
+        )
+        assert 0 < float(row["of_peak"]) < 2
+    text = capsys.readouterr().out
+    assert text.count("goto") == 2
+    assert "% of peak" in text
+    assert (tmp_path / "figure.png").stat().st_size > 10_000
+    assert bench.markdown(rows, "float32").count("\n") == len(names) + 3
+
+
+def test_bench_gemm_tells_a_wrong_product(monkeypatch, capsys):
+    real = bench.gemm
+
+    def wrong(a, b, *, out, kernel):
+        real(a, b, out=out, kernel=kernel)
+        if kernel == "square":
+            out[-1, -1] += 1e-3 if out.dtype == np.float32 else 1e-9
+        if kernel == "registers":
+            out[7, 7] = np.nan
+
+    monkeypatch.setattr(bench, "gemm", wrong)
+    words = ["--device", "cpu", "--sizes", "40", "--seconds", "0.01", "--kernels", "dot,square,registers"]
+    assert bench.run(parse(bench.add_arguments, words)) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines if "WRONG" in line] == ["square", "registers"] * 2
+
+
+def test_bench_gemm_stops_at_its_limit(capsys):
+    words = ["--device", "cpu", "--sizes", "40", "--limit", "1e-9"]
+    assert bench.run(parse(bench.add_arguments, words)) == 0
+    assert "--limit is reached" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--sizes", "0"], "--sizes is 0; whole numbers from 1"),
+        (["--dtype", "float16"], "--dtype names float16; some of float32, float64"),
+        (["--kernels", "fastest"], "--kernels names fastest; some of auto, dot"),
+    ],
+)
+def test_bench_gemm_names_mistakes(words, message):
+    with pytest.raises(ValueError, match=message):
+        bench.run(parse(bench.add_arguments, ["--device", "cpu", *words]))
+
+
+def test_bench_peak_prints_a_table(capsys, monkeypatch):
+    monkeypatch.setattr(bench_peak, "host_copy_bandwidth", lambda threads: 1e9 * threads)
+    assert bench_peak.run(parse(bench_peak.add_arguments, ["--device", "cpu", "--threads", "2"])) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["CPU", "float32", "float64", "copy"]
+    assert lines[3].split()[-2:] == ["1.0", "2.0"]
+
+
+def test_the_search_says_what_it_needs():
+    from dasp.backends.cuda import available
+
+    if available()[0]:
+        pytest.skip("there is a GPU")
+    with pytest.raises(RuntimeError, match="; the search needs one"):
+        command.run(parse(command.add_arguments, []))
+
+
+@pytest.mark.cuda
+def test_the_search_finds_a_right_setting(tmp_path, monkeypatch):
+    from dasp.dense import cuda_tune, settings
+
+    few = [
+        settings.Setting(64, 64, 8, tm=4, tn=8, wm=32, wn=32),
+        settings.Setting(32, 32, 8, tm=4, tn=4, wm=16, wn=32),
+    ]
+    monkeypatch.setattr(settings, "candidates", lambda rung, dtype: iter(few))
+    table = cuda_tune.tune(["float32"], [128], tmp_path / "t.json", seconds=60, say=print, rungs=["split"])
+    ((_, lines),) = table.items()
+    assert lines["float32"]["128"]["kernel"] in ("split", "vendor")
+    assert lines["float32"]["128"]["settings"]["split"]["bm"] in (32, 64)
+
+
+@pytest.mark.cuda
+def test_bench_gemm_on_the_gpu(capsys):
+    words = [
+        "--device",
+        "cuda",
+        "--sizes",
+        "64,200",
+        "--seconds",
+        "0.01",
+        "--dtype",
+        "float32,float64,float16",
+    ]
+    assert bench.run(parse(bench.add_arguments, words)) == 0
+    assert "tensor" in capsys.readouterr().out
