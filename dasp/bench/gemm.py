@@ -27,6 +27,9 @@ SIZES = (128, 256, 512, 1024, 2048, 4096, 8192)
 DTYPES = ("float32", "float64", "float16", "bfloat16")
 UNIT = {"float32": 2.0**-24, "float64": 2.0**-53, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 SAMPLES = 7
+SETTLE_SECONDS = 0.15
+"""Wait before timing on the CPU: OpenBLAS's idle threads keep their cores busy for some 30 ms."""
+
 CHECKED = 32
 """Rows of a large product that are compared with the reference on the CPU; on the GPU all are."""
 
@@ -188,6 +191,7 @@ class _Host:
 
     def time(self, kernel: str, seconds: float) -> Timing:
         """Wall-clock samples for about `seconds`, 3 at least."""
+        time.sleep(SETTLE_SECONDS)
         samples: list[float] = []
         begin = time.perf_counter()
         while len(samples) < 3 or (time.perf_counter() - begin < seconds and len(samples) < 300):
