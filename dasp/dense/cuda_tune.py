@@ -247,7 +247,7 @@ def tune(
     path : the JSON file to write; what it already holds of other GPUs, dtypes and sizes stays
     seconds : time for each rung of each dtype
     say : hears what happens
-    rungs : only these, of those that RUNGS has for a dtype
+    rungs : these instead of the ones that RUNGS has for a dtype; those that do not multiply it are left out
 
     Returns
     -------
@@ -264,7 +264,10 @@ def tune(
     table: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
     gpu = cuda.device_name()
     for dtype in dtypes:
-        for rung in (rung for rung in RUNGS[dtype] if rungs is None or rung in rungs):
+        fitting = [
+            rung.name for rung in cuda.LADDER if dtype in rung.dtypes and rung.name in settings.DEFAULTS
+        ]
+        for rung in RUNGS[dtype] if rungs is None else [rung for rung in rungs if rung in fitting]:
             search = Search(rung, dtype, seconds, say)
             checked = search.prepare(list(settings.candidates(rung, dtype)))
             for size in sizes:

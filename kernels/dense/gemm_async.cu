@@ -12,6 +12,6 @@ dasp_gemm(int m, int n, int k, Real alpha, const Real* a, long long lda, const R
     extern __shared__ __align__(16) Real shared[];
     const GroupedCorner corner(m, n);
     Sums sums;
-    add_products(sums, LoaderA(a, lda, corner.row, m), LoaderB(b, ldb, corner.column, n), shared, 0, k);
+    add_products(sums, LoaderA(a, lda, corner.row, m), LoaderB(b, ldb, corner.column, n), shared, k);
     sums.store(m, n, corner.row + lane_row(), corner.column + lane_column(), alpha, beta, c, ldc, d, ldd);
 }

@@ -12,9 +12,11 @@ dasp_gemm(int m, int n, int k, Real alpha, const Real* a, long long lda, const R
 {
     extern __shared__ __align__(16) Real shared[];
     const GroupedCorner corner(m, n);
-    const int begin = blockIdx.y * depth, end = min(k, begin + depth);
+    const int begin = blockIdx.y * depth;
+    a += DASP_ALONG_A ? begin : begin * lda;
+    b += DASP_ALONG_B ? begin : begin * ldb;
     Sums sums;
-    add_products(sums, LoaderA(a, lda, corner.row, m), LoaderB(b, ldb, corner.column, n), shared, begin, end);
+    add_products(sums, LoaderA(a, lda, corner.row, m), LoaderB(b, ldb, corner.column, n), shared, min(k - begin, depth));
     if (gridDim.y > 1) {
         alpha = Real(1);
         beta = Real(0);

@@ -77,18 +77,17 @@ private:
 using LoaderA = Loader<BM, STRIDE_A, DASP_ALONG_A>;
 using LoaderB = Loader<BN, STRIDE_B, DASP_ALONG_B>;
 
-// Adds the products of k from `begin` to `end`. One barrier per tile: a stage is refilled after the barrier that
+// Adds the products of the first `end` steps of k. One barrier per tile: a stage is refilled after the barrier that
 // follows its last read. Parts of the next row are read while the present ones are multiplied.
-__device__ __forceinline__ void add_products(Sums& sums, const LoaderA& a, const LoaderB& b, Real* shared, int begin,
-                                             int end)
+__device__ __forceinline__ void add_products(Sums& sums, const LoaderA& a, const LoaderB& b, Real* shared, int end)
 {
     Real* tiles_a = shared;
     Real* tiles_b = shared + STAGES * TILE_A;
     AsyncCopies copies;
 #pragma unroll
     for (int stage = 0; stage < STAGES - 1; ++stage) {
-        a.load(copies, tiles_a + stage * TILE_A, begin + stage * BK, end);
-        b.load(copies, tiles_b + stage * TILE_B, begin + stage * BK, end);
+        a.load(copies, tiles_a + stage * TILE_A, stage * BK, end);
+        b.load(copies, tiles_b + stage * TILE_B, stage * BK, end);
         copies.commit();
     }
     copies.wait<STAGES - 2>();
@@ -97,7 +96,7 @@ __device__ __forceinline__ void add_products(Sums& sums, const LoaderA& a, const
     Parts parts[2];
     parts[0].load(tiles_a + row, tiles_b + column);
     int reading = 0, filling = STAGES - 1;
-    for (int start = begin; start < end; start += BK) {
+    for (int start = 0; start < end; start += BK) {
         const Real* tile_a = tiles_a + reading * TILE_A + row;
         const Real* tile_b = tiles_b + reading * TILE_B + column;
         reading = reading + 1 == STAGES ? 0 : reading + 1;
