@@ -5,7 +5,6 @@ The emulator runs what `dasp.dense.cuda.launches` says: the same sources, consta
 
 import functools
 import json
-import sys
 import types
 from pathlib import Path
 
@@ -367,8 +366,8 @@ def fake_gpu(monkeypatch):
         ascontiguousarray=lambda x: make(np.ascontiguousarray(x)),
         shares_memory=np.shares_memory,
     )
-    monkeypatch.setitem(sys.modules, "cupy", fake)
     monkeypatch.setattr(cuda, "_cupy", lambda: fake)
+    monkeypatch.setattr(cuda, "_capturing", lambda: False)
     monkeypatch.setattr(cuda, "_loaded", FakeKernel)
     monkeypatch.setattr(cuda, "_name_of", lambda device: "no such GPU")
     monkeypatch.setattr(cuda, "_capability", lambda device: (9, 0))
@@ -406,7 +405,9 @@ def test_the_launcher_finds_every_element(fake_gpu, which, sizes, orders, transp
 
 
 def test_the_launcher_copies_nothing_that_the_last_rungs_can_read(fake_gpu, monkeypatch):
-    monkeypatch.setattr(sys.modules["cupy"], "ascontiguousarray", None)
+    from dasp.dense import cuda
+
+    monkeypatch.setattr(cuda._cupy(), "ascontiguousarray", None)
     rng = np.random.default_rng(2)
     a, b = (fake_gpu(rng.standard_normal((40, 40))) for _ in range(2))
     for trans_a, trans_b in ((False, False), (True, False), (False, True), (True, True)):
@@ -420,6 +421,22 @@ def test_the_launcher_copies_nothing_that_the_last_rungs_can_read(fake_gpu, monk
                 1,
                 0,
             )
+
+
+def test_a_captured_product_keeps_what_it_works_in(fake_gpu, monkeypatch):
+    from dasp.dense import cuda
+
+    held = []
+    monkeypatch.setattr(cuda, "_held_by_graphs", held)
+    a = fake_gpu(np.ones((40, 4000)))
+    gemm(a, a, trans_b=True, kernel="split")
+    assert held == []
+    monkeypatch.setattr(cuda, "_capturing", lambda: True)
+    out = gemm(a[::-1], a[:, ::-1], trans_b=True, kernel="split")
+    assert (np.asarray(out) == 4000).all()
+    ((right, sums),) = held  # the copy of an operand that runs backwards, and the parts' sums
+    assert right.shape == (4000, 40)
+    assert sums.size >= 2 * 40 * 40
 
 
 def test_a_gpu_too_old_is_named(fake_gpu, monkeypatch):

@@ -389,6 +389,11 @@ LADDER: tuple[Kernel, ...] = (
 )
 
 
+def empty(shape: tuple[int, int], dtype: np.dtype[Any]) -> Matrix:
+    """A new row-major array."""
+    return np.empty(shape, dtype)
+
+
 def run_vendor(product: Product) -> None:
     """The product by NumPy, which calls the BLAS that it was built with."""
     if product.alpha == 1 and product.c is None:

@@ -175,6 +175,7 @@ def run(rung: str, product: Product, setting: Setting | None = None) -> None:
         _run_rows(rung, flipped, setting)
     else:
         straight = _cupy().empty(out.shape, out.dtype)
+        _hold([straight])
         _run_rows(rung, replace(product, out=straight), setting)
         out[...] = straight
 
@@ -213,9 +214,27 @@ def _run_rows(rung: str, product: Product, setting: Setting | None) -> None:
     arrays = {"a": a, "b": b, "c": c, "d": out, "sums": out}
     if steps[0].sums:
         arrays["sums"] = cupy.empty(steps[0].sums, out.dtype)
+    given = {id(x) for x in (product.a, product.b, product.c, product.out)}
+    _hold([x for x in arrays.values() if id(x) not in given])
     for step in steps:
         arguments = tuple(arrays[x] if isinstance(x, str) else x for x in step.arguments)
         _function(step)(step.grid, step.block, arguments, shared_mem=step.shared_bytes)
+
+
+_held_by_graphs: list[tuple[Any, ...]] = []
+"""What captured products work in: a graph is replayed later, when nobody else may have that memory."""
+
+
+def _hold(arrays: list[Any]) -> None:
+    """Keep arrays of ours allocated if the current stream records a graph."""
+    if arrays and _capturing():
+        _held_by_graphs.append(tuple(arrays))
+
+
+def _capturing() -> bool:
+    """Whether the current stream records a CUDA graph."""
+    cupy = _cupy()
+    return bool(cupy.cuda.runtime.streamIsCapturing(cupy.cuda.get_current_stream().ptr))
 
 
 def _layout(a: Any, b: Any, c: Any, out: Any) -> Layout:
@@ -319,6 +338,16 @@ def choose(dtype: str, m: int, n: int, k: int) -> tuple[str, str]:
             dtype
         ], f"{name} has no autotuned table, so the last rung for {dtype} with its usual tiles"
     return entry.kernel, f"{name}'s autotuned table for {dtype}, size class {entry.size}: {entry.note}"
+
+
+def empty(shape: tuple[int, int], dtype: Any) -> Any:
+    """A new row-major array on the current GPU."""
+    return _cupy().empty(shape, dtype)
+
+
+def share_memory(x: Any, y: Any) -> bool:
+    """Whether two arrays on the GPU have an element in common."""
+    return bool(_cupy().shares_memory(x, y))
 
 
 def run_vendor(product: Product) -> None:

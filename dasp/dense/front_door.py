@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import sys
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -63,7 +62,8 @@ def gemm(
 
     Notes
     -----
-    2 m n k operations. On a GPU the product runs on CuPy's current stream.
+    2 m n k operations. On a GPU the product runs on CuPy's current stream. It may be captured in a CUDA
+    graph; the workspace of a captured product stays allocated as long as the process lives.
 
     Examples
     --------
@@ -81,7 +81,7 @@ def gemm(
     shape = _check_shapes(left, right, c, beta)
     rung = _choose(device, kernel, _name(a.dtype), (*shape, left.shape[1]))
     if out is None:
-        out = sys.modules[_package(a)].empty(shape, a.dtype)
+        out = _backend(device).empty(shape, a.dtype)
     else:
         _check_out(out, shape, a, b, c if beta != 0 else None)
     addend = c if beta != 0 else None
@@ -274,7 +274,7 @@ def _overlap(x: Any, y: Any) -> bool:
     if x.size == 0 or y.size == 0:
         return False
     if not isinstance(x, np.ndarray):
-        return bool(sys.modules["cupy"].shares_memory(x, y))
+        return bool(_backend("cuda").share_memory(x, y))
     try:
         return np.shares_memory(x, y, max_work=100_000)  # type: ignore[arg-type]
     except np.exceptions.TooHardError:
