@@ -9,7 +9,7 @@ import numpy as np
 import scipy.sparse
 
 from dasp import _check
-from dasp.plan import TILE_ROWS, Plan
+from dasp.plan import TILE_ROWS, WARP, Plan, arrays_of
 from dasp.preprocess import Policy, csr_from_coo, preprocess, unpack
 
 
@@ -66,7 +66,7 @@ class SpMatrix:
             bits, rounded) to float64, float16 to float32. Duplicates sum in the product; they, explicit
             zeros and unsorted indices are kept as they are. Not modified.
         policy : Policy, optional
-            Thresholds of the packing; those of the published format by default.
+            How rows are packed; by default what is fast for the matrix on the device.
         device : {"auto", "cpu", "cuda", "cuda:N"}
             `auto` takes the GPU if one works, and else the CPU.
 
@@ -209,7 +209,7 @@ class SpMatrix:
         device = _resolve(device)
         values = data.astype(_check.value_dtype(data.dtype), copy=False)
         _check.csr(shape, indptr, indices, values)
-        return cls(preprocess(shape, indptr, indices, values, policy), device)
+        return cls(preprocess(shape, indptr, indices, values, (policy or Policy()).on(device)), device)
 
     @property
     def plan(self) -> Plan:
@@ -326,6 +326,7 @@ class SpMatrix:
         Returns
         -------
         SpMatrix
+            With the same plan: a layout chosen for another device works, but may not be the fastest here.
 
         Raises
         ------
@@ -376,17 +377,18 @@ def _summary(plan: Plan) -> list[_PartSummary]:
     def size(*arrays: Any) -> int:
         return sum(int(array.nbytes) for array in arrays)
 
-    long_bytes = size(
-        long.rows, long.offsets, long.segment_offsets, long.segment_rows, long.columns, long.values
-    )
     tiles = regular.offsets[1:] - regular.offsets[:-1]
     in_tiles = int(((medium.rows.reshape(-1, TILE_ROWS) >= 0).sum(axis=1) * (tiles > 0)).sum())
     tails = int((irregular.offsets[1:] > irregular.offsets[:-1]).sum())
-    regular_bytes = size(medium.rows, regular.offsets, regular.columns, regular.values)
-    irregular_bytes = size(irregular.offsets, irregular.columns, irregular.values)
+    regular_bytes = size(medium.rows, *arrays_of(regular))
+    irregular_bytes = size(*arrays_of(irregular))
     short_rows = int((short.rows >= 0).sum())
+    slices = plan.slices
+    slice_rows = slices.positions + len(slices.long_rows)
+    slice_slots = WARP * len(slices.bases)
     return [
-        _PartSummary("long", len(long.rows), long.entries, len(long.columns), long_bytes),
+        _PartSummary("slices", slice_rows, slices.entries, slice_slots, size(*arrays_of(slices))),
+        _PartSummary("long", len(long.rows), long.entries, len(long.columns), size(*arrays_of(long))),
         _PartSummary("regular", in_tiles, regular.entries, len(regular.columns), regular_bytes),
         _PartSummary("irregular", tails, irregular.entries, len(irregular.columns), irregular_bytes),
         _PartSummary(
@@ -394,7 +396,7 @@ def _summary(plan: Plan) -> list[_PartSummary]:
             short_rows,
             short.entries,
             len(short.columns),
-            size(short.rows, short.columns, short.values),
+            size(*arrays_of(short)),
         ),
         _PartSummary("empty", len(empty), 0, 0, size(empty)),
     ]

@@ -14,7 +14,10 @@ General Sparse Matrix-Vector Multiplication", SC '23, section 3, doi:10.1145/358
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any
 
 import numpy as np
@@ -181,9 +184,107 @@ class ShortPart:
     values: Array
 
 
+class Width(IntEnum):
+    """How wide the columns of a slice are stored, as the exponent of two in a slice's header.
+
+    With NONE nothing is stored: the column of lane l is the step's base + l. Else it is the base plus a
+    delta of 8, 16 or 32 bits, or, if every bit of the delta is set, the slot is a pad.
+    """
+
+    NONE = 0
+    BITS_8 = 1
+    BITS_16 = 2
+    BITS_32 = 3
+
+
+NONE, BITS_8, BITS_16, BITS_32 = (int(width) for width in Width)
+PAD_8, PAD_16, PAD_32 = (1 << 8) - 1, (1 << 16) - 1, (1 << 32) - 1
+"""The delta of a pad, in each width that is stored."""
+
+STEPS_MASK, FULL_SHIFT, LANES_SHIFT, WIDTH_SHIFT = (1 << 12) - 1, 12, 24, 27
+LANES_MASK, WIDTH_MASK = 7, 3
+"""Where the last number of a slice's header keeps steps, full steps, log2 T and width."""
+
+
+class Coding(IntEnum):
+    """How the values of a slice part are stored; every coding gives back every bit.
+
+    PLAIN: as the matrix's type. SINGLE: as float32. BYTE: as int8. DICTIONARY: as the uint8 position in
+    `table`. EQUAL: not at all, since each is `table[0]`.
+    """
+
+    PLAIN = 0
+    SINGLE = 1
+    BYTE = 2
+    DICTIONARY = 3
+    EQUAL = 4
+
+
+@dataclass(frozen=True, eq=False)
+class SlicePart:
+    """Rows in slices that one warp multiplies: 32 / T rows to a slice, T lanes to a row.
+
+    T is a power of two from 1 to 32, chosen for each slice. A slice is a run of steps of 32 slots, and
+    slot l of step k is what lane l meets at step k: entry k T + l % T of the slice's row l / T. So T = 1 is
+    a slice of SELL-C-sigma, column by column with a thread for each row, and a step at T = 4 is an 8 x 4
+    tile. A row too long for one slice is cut into segments, each a slice with T = 32; those come first.
+
+    A header is four numbers: the slice's first step; its first position in `rows` (for a segment, its row's
+    position in `long_rows`); the first of its deltas, in blocks of 32 bytes; and, from the lowest bit,
+    steps (12 bits), leading steps without pads (12), log2 T (3) and `Width` (2).
+
+    Sources: Kreutzer et al., SIAM J. Sci. Comput. 36 (2014) C401, for SELL-C-sigma; Lu and Liu, SC '23, for
+    the tile.
+
+    Attributes
+    ----------
+    entries : int
+        Stored entries, without pads.
+    coding : Coding
+        How `values` are stored.
+    warps_per_block : int
+        Slices that a GPU should multiply on one multiprocessor, for the x that they share.
+    segments : int
+        Slices that are segments of long rows: the first ones.
+    positions : int
+        Rows in slices, the long ones not counted; the last slice may have room for more.
+    rows : Array, shape (positions,) or (0,), index type
+        The caller's row at each position. Empty if position p is row p.
+    headers : Array, shape (slices, 4), uint32
+    bases : Array, shape (steps,), index type
+        What a step's deltas are added to.
+    deltas : Array, shape (32 * blocks,), uint8
+        Of each slice its steps' deltas, little-endian, in the width of its header.
+    values : Array, shape (32 * steps,), or (0,) if all are equal; the coding's type
+        A pad's value means nothing.
+    table : Array, shape (t,), the matrix's type
+        The values that codes stand for.
+    long_rows : Array, shape (r,), index type
+        The caller's rows that are cut into segments.
+    segment_offsets : Array, shape (r + 1,), index type
+        First slice of each of those rows.
+    """
+
+    entries: int
+    coding: Coding
+    warps_per_block: int
+    segments: int
+    positions: int
+    rows: Array
+    headers: Array
+    bases: Array
+    deltas: Array
+    values: Array
+    table: Array
+    long_rows: Array
+    segment_offsets: Array
+
+
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """A matrix, packed. Every row of the matrix is in exactly one of the four categories.
+    """A matrix, packed. Every row is either in a slice, or in exactly one of the four categories.
+
+    Either `slices` holds the whole matrix and the categories are bare, or the other way round.
 
     Attributes
     ----------
@@ -195,6 +296,7 @@ class Plan:
         int32 or int64: rows and columns; positions in packed arrays.
     mma : bool
         Whether a GPU multiplies tiles with tensor cores where it can (else with FMA).
+    slices : SlicePart
     long : LongPart
     medium : MediumPart
     short : ShortPart
@@ -207,6 +309,7 @@ class Plan:
     index_dtype: np.dtype[Any]
     offset_dtype: np.dtype[Any]
     mma: bool
+    slices: SlicePart
     long: LongPart
     medium: MediumPart
     short: ShortPart
@@ -216,8 +319,36 @@ class Plan:
     def nnz(self) -> int:
         """Stored entries of the matrix, explicit zeros and duplicates counted."""
         return (
-            self.long.entries
+            self.slices.entries
+            + self.long.entries
             + self.medium.regular.entries
             + self.medium.irregular.entries
             + self.short.entries
         )
+
+
+def delta_views(deltas: Array) -> tuple[Array, Array, Array]:
+    """Return the deltas of a slice part as 8, as 16 and as 32 bits each."""
+    return deltas, deltas.view(np.uint16), deltas.view(np.uint32)
+
+
+def arrays_of(part: Any) -> Iterator[Array]:
+    """Yield every array of a plan, or of a part, in the order of its fields."""
+    for field in dataclasses.fields(part):
+        value = getattr(part, field.name)
+        if dataclasses.is_dataclass(value):
+            yield from arrays_of(value)
+        elif hasattr(value, "nbytes") and hasattr(value, "shape"):
+            yield value
+
+
+def with_arrays(part: Any, arrays: Iterator[Array]) -> Any:
+    """Return the part with the next of `arrays` in the place of each of its own, field by field."""
+    changes: dict[str, Any] = {}
+    for field in dataclasses.fields(part):
+        value = getattr(part, field.name)
+        if dataclasses.is_dataclass(value):
+            changes[field.name] = with_arrays(value, arrays)
+        elif hasattr(value, "nbytes") and hasattr(value, "shape"):
+            changes[field.name] = next(arrays)
+    return dataclasses.replace(part, **changes)

@@ -7,6 +7,7 @@ that it reads is modified.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from dasp import slices
 from dasp.plan import (
     GROUP,
     MAX_SHORT,
@@ -28,6 +30,7 @@ from dasp.plan import (
     Plan,
     RegularPart,
     ShortPart,
+    arrays_of,
 )
 
 Vector = np.ndarray[Any, Any]
@@ -36,20 +39,31 @@ HALF_WARP = WARP // 2
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """The thresholds by which a matrix is packed.
+    """How a matrix is packed: into slices that fit it, or into the published format.
 
     Parameters
     ----------
+    layout : {"auto", "slices", "published"}
+        `slices` orders, cuts and narrows each matrix as its own rows, columns and values allow;
+        `published` is the format of Lu and Liu, SC '23. `auto` is the faster one on the device: slices on
+        a GPU, the published format on the CPU.
+    steps : int or None
+        Slices: most steps of a slice, 1 to 4095. None chooses by the number of entries.
+    window : int or None
+        Slices: rows among which rows are sorted by length; 0 keeps the caller's order. None chooses.
+    narrow : bool
+        Slices: store values in fewer bits where every one of them keeps all of its own.
     long_row : int
-        Rows with more entries than this are long. At least 4.
+        Published: rows with more entries than this are long. At least 4.
     fill : float
-        Share of a tile's 32 slots that must hold entries for the tile to be regular, in (0, 1].
+        Published: share of a tile's 32 slots that must hold entries for the tile to be regular, in (0, 1].
     segment : int
-        Entries of a long row that one warp sums, a multiple of 64.
+        Published: entries of a long row that one warp sums, a multiple of 64.
     row_blocks_2, row_blocks_4 : int
-        Medium rows from which on a warp takes 2, and 4, row blocks of eight rows.
-    mma : bool
-        Multiply tiles with tensor cores on a GPU that has them for the matrix's type, else with FMA.
+        Published: medium rows from which on a warp takes 2, and 4, row blocks of eight rows.
+    mma : bool or None
+        Multiply 8 x 4 tiles with tensor cores on a GPU that has them for the matrix's type, else with FMA.
+        None does so in the published format only: slices are slower with them (docs/experiments.md).
 
     Raises
     ------
@@ -58,32 +72,45 @@ class Policy:
 
     Notes
     -----
-    The defaults are those of the published format: Lu and Liu, SC '23, section 3.
+    The thresholds of the published format are those of its paper, section 3.
 
     Examples
     --------
     >>> import dasp
-    >>> dasp.Policy(fill=0.5).long_row
+    >>> dasp.Policy.published(fill=0.5).long_row
     256
     """
 
+    layout: str = "auto"
+    steps: int | None = None
+    window: int | None = None
+    narrow: bool = True
     long_row: int = 256
     fill: float = 0.75
     segment: int = 1024
     row_blocks_2: int = 59_990
     row_blocks_4: int = 400_000
-    mma: bool = True
+    mma: bool | None = None
 
     def __post_init__(self) -> None:
         """Check every threshold."""
-        for name in ("long_row", "segment", "row_blocks_2", "row_blocks_4"):
+        if self.layout not in ("auto", "slices", "published"):
+            raise ValueError(f"layout is {self.layout!r}; 'auto', 'slices' or 'published' is needed")
+        optional = [name for name in ("steps", "window") if getattr(self, name) is not None]
+        for name in ("long_row", "segment", "row_blocks_2", "row_blocks_4", *optional):
             value = getattr(self, name)
             if not isinstance(value, Integral) or isinstance(value, bool):
                 raise TypeError(f"{name} is {value!r}; it must be an int")
         if not isinstance(self.fill, Real) or isinstance(self.fill, bool):
             raise TypeError(f"fill is {self.fill!r}; it must be a float")
-        if not isinstance(self.mma, (bool, np.bool_)):
-            raise TypeError(f"mma is {self.mma!r}; it must be True or False")
+        for name in ("narrow", "mma"):
+            value = getattr(self, name)
+            if not isinstance(value, (bool, np.bool_)) and (name, value) != ("mma", None):
+                raise TypeError(f"{name} is {value!r}; it must be True or False")
+        if self.steps is not None and not 1 <= self.steps <= slices.MOST_STEPS:
+            raise ValueError(f"steps is {self.steps}; it must be from 1 to {slices.MOST_STEPS}")
+        if self.window is not None and self.window < 0:
+            raise ValueError(f"window is {self.window}; it must not be negative")
         if self.long_row < MAX_SHORT:
             raise ValueError(f"long_row is {self.long_row}; it must be at least {MAX_SHORT}")
         if not 0 < self.fill <= 1:
@@ -97,9 +124,20 @@ class Policy:
             )
 
     @classmethod
-    def published(cls) -> Policy:
-        """Return the thresholds of the published format (Lu and Liu, SC '23)."""
-        return cls()
+    def auto(cls, **choices: Any) -> Policy:
+        """Return the default: every choice left to the matrix and the device, unless it is given here."""
+        return cls(**choices)
+
+    @classmethod
+    def published(cls, **thresholds: Any) -> Policy:
+        """Return the published format (Lu and Liu, SC '23), with its thresholds unless others are given."""
+        return cls(layout="published", **thresholds)
+
+    def on(self, device: str) -> Policy:
+        """Return the policy with the layout that `auto` means on a device, `cpu` or `cuda:N`."""
+        if self.layout != "auto":
+            return self
+        return dataclasses.replace(self, layout="published" if device == "cpu" else "slices")
 
 
 def preprocess(
@@ -125,7 +163,7 @@ def preprocess(
     data : numpy.ndarray, shape (nnz,), float32 or float64
         Value of each entry.
     policy : Policy, optional
-        Thresholds; those of the published format by default.
+        How; `Policy.auto()` by default, where the layout `auto` means slices.
     index_dtype, offset_dtype : dtype, optional
         int32 or int64. By default the narrower one that holds every row and column, and every
         position in the packed arrays.
@@ -140,23 +178,41 @@ def preprocess(
     Time is linear in m + nnz; about 10 ns an entry on one core.
     """
     policy = Policy() if policy is None else policy
-    # A plan has at most twice the slots that the matrix has entries, and a few per row block.
+    # The published format has at most twice the slots that the matrix has entries, and some per row block.
     most_slots = 2 * len(data) + 16 * shape[0] + TILE * WARP
     index = np.dtype(index_dtype or _narrowest(max(shape)))
     offset = np.dtype(offset_dtype or _narrowest(most_slots))
+    indptr = indptr.astype(np.int64)
+    if policy.layout != "published":
+        sliced = slices.pack(
+            indptr,
+            indices,
+            data,
+            index,
+            steps=policy.steps or slices.choose_steps(len(data)),
+            window=policy.window,
+            narrow=bool(policy.narrow),
+        )
+        indptr, indices, data = np.zeros(1, np.int64), indices[:0], data[:0]
+    else:
+        sliced = slices.bare(data.dtype, index)
     rows = _Rows(indptr, indices, data)
     long_rows, medium_rows, short_rows, empty_rows = _categories(rows.lengths, policy, index)
-    return Plan(
+    plan = Plan(
         shape=(int(shape[0]), int(shape[1])),
         dtype=data.dtype,
         index_dtype=index,
         offset_dtype=offset,
-        mma=bool(policy.mma),
+        mma=policy.layout == "published" if policy.mma is None else bool(policy.mma),
+        slices=sliced,
         long=_pack_long(rows, long_rows, int(policy.segment), offset),
         medium=_pack_medium(rows, medium_rows, policy, offset),
         short=_pack_short(rows, short_rows),
-        empty_rows=_freeze(empty_rows),
+        empty_rows=empty_rows,
     )
+    for array in arrays_of(plan):
+        array.flags.writeable = False
+    return plan
 
 
 def unpack(plan: Plan) -> tuple[Vector, Vector, Vector]:
@@ -175,9 +231,9 @@ def unpack(plan: Plan) -> tuple[Vector, Vector, Vector]:
         Explicit zeros and duplicates are there; pads are not.
     """
     entries = []
-    for part, rows in _slot_rows(plan):
-        kept = part.columns != PAD
-        entries.append((rows[kept], part.columns[kept], part.values[kept]))
+    for rows, columns, values in (slices.unpack(plan.slices, plan.dtype), *_slots(plan)):
+        kept = columns != PAD
+        entries.append((rows[kept], columns[kept], values[kept]))
     rows, columns, values = (np.concatenate(arrays) for arrays in zip(*entries, strict=True))
     return csr_from_coo(plan.shape[0], rows, columns, values)
 
@@ -208,11 +264,6 @@ def csr_from_coo(m: int, rows: Vector, columns: Vector, values: Vector) -> tuple
 
 def _narrowest(largest: int) -> np.dtype[Any]:
     return np.dtype(np.int32 if largest <= np.iinfo(np.int32).max else np.int64)
-
-
-def _freeze(array: Vector) -> Vector:
-    array.flags.writeable = False
-    return array
 
 
 class _Rows:
@@ -263,12 +314,12 @@ def _pack_long(rows: _Rows, long_rows: Vector, segment: int, offset: np.dtype[An
     return LongPart(
         entries=int(lengths.sum()),
         segment=segment,
-        rows=_freeze(long_rows),
-        offsets=_freeze(offsets),
-        segment_offsets=_freeze(_starts(segments, offset)),
-        segment_rows=_freeze(np.repeat(np.arange(len(long_rows), dtype=long_rows.dtype), segments)),
-        columns=_freeze(columns),
-        values=_freeze(values),
+        rows=long_rows,
+        offsets=offsets,
+        segment_offsets=_starts(segments, offset),
+        segment_rows=np.repeat(np.arange(len(long_rows), dtype=long_rows.dtype), segments),
+        columns=columns,
+        values=values,
     )
 
 
@@ -291,19 +342,19 @@ def _pack_medium(rows: _Rows, medium_rows: Vector, policy: Policy, offset: np.dt
     tail_columns, tail_values = rows.slots(int(tail_offsets[-1]), medium_rows.dtype)
     rows.copy(starts + in_tiles, tails, tail_offsets, tail_columns, tail_values)
     return MediumPart(
-        rows=_freeze(_padded(medium_rows, len(lengths))),
+        rows=_padded(medium_rows, len(lengths)),
         blocks_per_warp=1 + (count >= policy.row_blocks_2) + 2 * (count >= policy.row_blocks_4),
         regular=RegularPart(
             entries=int(in_tiles.sum()),
-            offsets=_freeze(tile_offsets),
-            columns=_freeze(tile_columns),
-            values=_freeze(tile_values),
+            offsets=tile_offsets,
+            columns=tile_columns,
+            values=tile_values,
         ),
         irregular=IrregularPart(
             entries=int(tails.sum()),
-            offsets=_freeze(tail_offsets),
-            columns=_freeze(tail_columns),
-            values=_freeze(tail_values),
+            offsets=tail_offsets,
+            columns=tail_columns,
+            values=tail_values,
         ),
     )
 
@@ -346,9 +397,9 @@ def _pack_short(rows: _Rows, short_rows: list[Vector]) -> ShortPart:
         pairs_22=pairs_22,
         fours=len(slots_4),
         singles=len(singles),
-        rows=_freeze(results),
-        columns=_freeze(columns),
-        values=_freeze(values),
+        rows=results,
+        columns=columns,
+        values=values,
     )
 
 
@@ -374,8 +425,8 @@ def _starts(counts: Vector, dtype: np.dtype[Any]) -> Vector:
     return starts
 
 
-def _slot_rows(plan: Plan) -> list[tuple[Any, Vector]]:
-    """Return every part with slots, and the caller's row of each of its slots (any row for a pad)."""
+def _slots(plan: Plan) -> list[tuple[Vector, Vector, Vector]]:
+    """Return row, column and value of every slot of the published format; any row for a pad."""
     long, medium, short = plan.long, plan.medium, plan.short
     block_rows = medium.rows.reshape(-1, TILE_ROWS)
     tile_rows = np.repeat(block_rows, np.diff(medium.regular.offsets), axis=0)
@@ -388,12 +439,13 @@ def _slot_rows(plan: Plan) -> list[tuple[Any, Vector]]:
     part_13[:, 0], part_13[:, 1:] = first_13[:, 0].ravel(), first_13[:, 1].reshape(-1, 1)
     part_22[:, :2], part_22[:, 2:] = first_22[:, 0].reshape(-1, 1), first_22[:, 1].reshape(-1, 1)
     part_4[:] = fours[:, None]
-    return [
+    rows = (
         (long, np.repeat(long.rows, np.diff(long.offsets))),
         (medium.regular, np.repeat(tile_rows.ravel(), TILE_COLUMNS)),
         (medium.irregular, np.repeat(medium.rows, np.diff(medium.irregular.offsets))),
         (short, np.concatenate([slots.ravel(), lone])),
-    ]
+    )
+    return [(owners, part.columns, part.values) for part, owners in rows]
 
 
 _compile = njit(cache=True, nogil=True)

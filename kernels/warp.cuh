@@ -28,3 +28,19 @@ template <class T> __device__ __forceinline__ T load_stream(const T* address) { 
 
 // A load of data that others read again: through the read-only cache (ld.global.nc).
 template <class T> __device__ __forceinline__ T load_cached(const T* address) { return __ldg(address); }
+
+// Counts this thread in, and returns how many had come before it. What the thread wrote before is seen by
+// those that come after it, and it sees what those before it wrote (atom.acq_rel, PTX ISA 8.x, memory
+// consistency model): half the wait of an atomic between two fences.
+__device__ __forceinline__ unsigned arrive(unsigned* ticket)
+{
+#ifdef DASP_SIMT
+    __threadfence();
+    const unsigned before = atomicAdd(ticket, 1u);
+    __threadfence();
+#else
+    unsigned before;
+    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(ticket) : "memory");
+#endif
+    return before;
+}

@@ -41,14 +41,16 @@ def multiply(
 
 def emulate(plan: Any, x: Any, y: Any, alpha: float = 1.0, beta: float = 0.0, **launch: Any) -> None:
     """Run the CUDA kernel on a plan in the emulator: memory that no kernel has written is poison."""
-    module = compile_kernels(cuda.SOURCE, cuda.defines(plan, y.dtype))
-    partials = poisoned(np.empty(len(plan.long.segment_rows), y.dtype))
-    tickets = np.zeros(len(plan.long.rows), np.uint32)
+    file, entry = cuda.source(plan)
+    module = compile_kernels(file, cuda.defines(plan, y.dtype))
+    partials, tickets = cuda.scratch_sizes(plan)
+    partials, tickets = poisoned(np.empty(partials, y.dtype)), np.zeros(tickets, np.uint32)
     scale = (y.dtype.type(alpha), y.dtype.type(beta))
-    blocks = -(-cuda.warps(plan) * 32 // cuda.THREADS)
+    threads = cuda.threads(plan)
+    blocks = -(-cuda.warps(plan) * 32 // threads)
     if blocks:
         arguments = [*cuda.arguments(plan, partials, tickets), x, y if beta else poisoned(y), *scale]
-        module.launch(cuda.ENTRY, grid=blocks, block=cuda.THREADS, args=arguments, **launch)
+        module.launch(entry, grid=blocks, block=threads, args=arguments, **launch)
     assert not tickets.any(), "a ticket was not given back: the next product would be wrong"
 
 

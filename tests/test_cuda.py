@@ -71,8 +71,9 @@ def test_the_first_product_of_a_matrix_is_right(cupy, skewed):
         assert_close((SpMatrix.from_scipy(skewed, device="cuda") @ x).get(), skewed, x.get())
 
 
-def test_a_captured_product_replays(cupy, skewed):
-    planned = SpMatrix.from_scipy(skewed, policy=Policy(segment=64), device="cuda")
+@pytest.mark.parametrize("policy", [Policy.published(segment=64), Policy(layout="slices", steps=2)])
+def test_a_captured_product_replays(cupy, skewed, policy):
+    planned = SpMatrix.from_scipy(skewed, policy=policy, device="cuda")
     x = cupy.asarray(np.random.default_rng(0).standard_normal(1000))
     y = cupy.full(skewed.shape[0], cupy.nan)
     stream = cupy.cuda.Stream(non_blocking=True)

@@ -17,14 +17,23 @@ from dasp.preprocess import preprocess, unpack
 from tests.gallery import GALLERY, MILLION, from_lengths, matrices
 from tests.reference import assert_same_entries, entries_of
 
-policies = st.builds(
-    Policy,
+published = st.builds(
+    Policy.published,
     long_row=st.sampled_from([4, 20, 256, 100_000]),
     fill=st.sampled_from([0.01, 0.5, 0.75, 1.0]),
     segment=st.sampled_from([64, 128, 1024]),
     row_blocks_2=st.sampled_from([0, 20]),
     row_blocks_4=st.sampled_from([20, 400_000]),
 )
+sliced = st.builds(
+    Policy,
+    layout=st.just("slices"),
+    steps=st.sampled_from([None, 1, 3, 8, 4095]),
+    window=st.sampled_from([None, 0, 8, 33, 10**6]),
+    narrow=st.booleans(),
+    mma=st.booleans(),
+)
+policies = published | sliced
 
 
 def plan_of(matrix, policy=None, **types) -> Plan:
@@ -55,13 +64,16 @@ def test_any_plan_gives_its_matrix_back(matrix, policy):
 
 @given(matrices())
 def test_wide_types_hold_the_same_matrix(matrix):
-    plan = plan_of(matrix, index_dtype=np.int64, offset_dtype=np.int64)
+    plan = plan_of(matrix, Policy.published(), index_dtype=np.int64, offset_dtype=np.int64)
     assert plan.long.columns.dtype == plan.medium.rows.dtype == plan.short.rows.dtype == np.int64
     assert plan.medium.regular.offsets.dtype == plan.long.offsets.dtype == np.int64
     assert_same_entries(unpacked(plan), matrix)
+    plan = plan_of(matrix, index_dtype=np.int64, offset_dtype=np.int64)
+    assert plan.slices.bases.dtype == plan.slices.rows.dtype == np.int64
+    assert_same_entries(unpacked(plan), matrix)
 
 
-@given(matrices(), policies)
+@given(matrices(), published)
 def test_every_row_is_in_one_category(matrix, policy):
     plan = plan_of(matrix, policy)
     parts = [plan.long.rows, plan.medium.rows, plan.short.rows, plan.empty_rows]
@@ -73,7 +85,7 @@ def test_every_row_is_in_one_category(matrix, policy):
     assert ((medium > 4) & (medium <= policy.long_row)).all()
 
 
-@given(matrices(), policies)
+@given(matrices(), published)
 def test_long_rows_are_whole_groups_with_pads_last(matrix, policy):
     part = plan_of(matrix, policy).long
     assert not (part.offsets % GROUP).any()
@@ -88,7 +100,7 @@ def test_long_rows_are_whole_groups_with_pads_last(matrix, policy):
     np.testing.assert_array_equal(part.segment_rows, np.repeat(np.arange(len(part.rows)), segments))
 
 
-@given(matrices(), policies)
+@given(matrices(), published)
 def test_medium_rows_are_sorted_and_cut_at_the_first_emptier_tile(matrix, policy):
     part = plan_of(matrix, policy).medium
     rows = part.rows[part.rows != PAD]
@@ -113,7 +125,7 @@ def test_medium_rows_are_sorted_and_cut_at_the_first_emptier_tile(matrix, policy
 
 @given(matrices())
 def test_short_rows_are_pieced_together(matrix):
-    part = plan_of(matrix).short
+    part = plan_of(matrix, Policy.published()).short
     lengths = np.diff(matrix.indptr)
     counts = [int((lengths == k).sum()) for k in range(5)]
     pairs = min(counts[1], counts[3])
@@ -128,11 +140,11 @@ def test_short_rows_are_pieced_together(matrix):
 
 def test_the_published_example_of_a_row_block():
     # Eight rows of 6: the first tile is full; the second would be half full, so 2 entries a row are left.
-    part = plan_of(from_lengths(np.full(8, 6), 20)).medium
+    part = plan_of(from_lengths(np.full(8, 6), 20), Policy.published()).medium
     assert part.regular.entries == 32
     assert part.irregular.entries == 16
     # Eight rows of 7: the second tile is 24/32 = 0.75 full and stays.
-    part = plan_of(from_lengths(np.full(8, 7), 20)).medium
+    part = plan_of(from_lengths(np.full(8, 7), 20), Policy.published()).medium
     assert part.regular.entries == 56
     assert len(part.regular.columns) == 64
     assert part.irregular.entries == 0
@@ -140,13 +152,13 @@ def test_the_published_example_of_a_row_block():
 
 def test_slots_of_a_tile_are_row_major():
     matrix = from_lengths(np.full(8, 8), 50)
-    columns = plan_of(matrix).medium.regular.columns.reshape(2, TILE_ROWS, TILE_COLUMNS)
+    columns = plan_of(matrix, Policy.published()).medium.regular.columns.reshape(2, TILE_ROWS, TILE_COLUMNS)
     np.testing.assert_array_equal(columns.transpose(1, 0, 2).reshape(8, 8), matrix.indices.reshape(8, 8))
 
 
 @pytest.mark.parametrize(("rows", "blocks"), [(59_989, 1), (59_990, 2), (399_999, 2), (400_000, 4)])
 def test_row_blocks_of_a_warp(rows, blocks):
-    assert plan_of(from_lengths(np.full(rows, 5), 8)).medium.blocks_per_warp == blocks
+    assert plan_of(from_lengths(np.full(rows, 5), 8), Policy.published()).medium.blocks_per_warp == blocks
 
 
 def test_a_plan_is_frozen():

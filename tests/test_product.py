@@ -26,12 +26,13 @@ def vector(n: int, seed: int = 1, dtype=np.float64):
 
 
 @every_executor
+@pytest.mark.parametrize("layout", ["slices", "published"])
 @pytest.mark.parametrize("mma", [True, False])
 @pytest.mark.parametrize("name", GALLERY)
-def test_gallery(executor, name, mma):
+def test_gallery(executor, name, mma, layout):
     matrix = GALLERY[name]
     x = vector(matrix.shape[1])
-    assert_close(multiply(executor, matrix, x, policy=Policy(mma=mma)), matrix, x)
+    assert_close(multiply(executor, matrix, x, policy=Policy(layout=layout, mma=mma)), matrix, x)
 
 
 @pytest.mark.parametrize("executor", ["cpu", EXECUTORS[-1]])
@@ -78,25 +79,26 @@ def test_a_nan_or_inf_in_x_reaches_only_rows_that_use_it(executor, matrix, polic
 
 @every_executor
 @settings(max_examples=EXAMPLES)
-@given(matrix=matrices(), data=st.data())
-def test_a_nan_or_inf_in_a_stays_in_its_row(executor, matrix, data):
+@given(matrix=matrices(), policy=policies, data=st.data())
+def test_a_nan_or_inf_in_a_stays_in_its_row(executor, matrix, policy, data):
     if not matrix.nnz:
         return
     for entry in data.draw(st.lists(st.integers(0, matrix.nnz - 1), min_size=1, max_size=5)):
         matrix.data[entry] = data.draw(st.sampled_from([np.nan, np.inf, -np.inf]))
     x = vector(matrix.shape[1])
-    assert_close(multiply(executor, matrix, x), matrix, x)
+    assert_close(multiply(executor, matrix, x, policy=policy), matrix, x)
 
 
 @every_executor
+@pytest.mark.parametrize("policy", [Policy.published(), Policy(layout="slices", window=0)])
 @pytest.mark.parametrize("first", [np.nan, np.inf])
-def test_pads_do_not_read_the_first_x(executor, first):
+def test_pads_do_not_read_the_first_x(executor, policy, first):
     # Row lengths that leave pads in every part; no row uses column 0.
     matrix = from_lengths([1] * 3 + [2] * 5 + [3] * 9 + [7] * 11 + [15] * 8 + [300] * 2, 60)
     matrix.indices[:] = np.maximum(matrix.indices, 1)
     x = vector(60)
     x[0] = first
-    assert np.isfinite(multiply(executor, matrix, x)).all()
+    assert np.isfinite(multiply(executor, matrix, x, policy=policy)).all()
 
 
 @every_executor
@@ -144,13 +146,13 @@ def test_the_transpose_is_the_adjoint(executor, matrix):
     assert abs(left - right) <= 4 * (sum(matrix.shape) + 300) * np.finfo(float).eps * size + 1e-300
 
 
-@given(matrices(), st.integers(1, 7))
-def test_the_number_of_threads_changes_no_bit(matrix, threads):
+@given(matrices(), policies, st.integers(1, 7))
+def test_the_number_of_threads_changes_no_bit(matrix, policy, threads):
     from dasp.backends.cpu import Product
 
     x = vector(matrix.shape[1])
     results = []
-    operator = Product(plan_of(matrix, Policy(segment=64)))
+    operator = Product(plan_of(matrix, policy))
     operator._work = 10**9  # as if large enough for several threads
     try:
         for count in (1, threads):
@@ -164,9 +166,9 @@ def test_the_number_of_threads_changes_no_bit(matrix, threads):
 
 
 @settings(max_examples=EXAMPLES)
-@given(matrices(), st.integers(0, 1000))
-def test_the_order_of_blocks_changes_no_bit(matrix, seed):
-    plan = plan_of(matrix, Policy(long_row=20, segment=64))
+@given(matrices(), policies, st.integers(0, 1000))
+def test_the_order_of_blocks_changes_no_bit(matrix, policy, seed):
+    plan = plan_of(matrix, policy)
     x = vector(matrix.shape[1])
     results = []
     for order in (None, seed):
@@ -177,19 +179,20 @@ def test_the_order_of_blocks_changes_no_bit(matrix, seed):
 
 
 @settings(max_examples=EXAMPLES)
-@given(matrices())
-def test_wide_types_give_the_same_bits_in_the_kernel(matrix):
+@given(matrices(), policies)
+def test_wide_types_give_the_same_bits_in_the_kernel(matrix, policy):
     x = vector(matrix.shape[1])
     results = []
     for dtype in (np.int32, np.int64):
         y = np.full(matrix.shape[0], np.nan)
-        emulate(plan_of(matrix, index_dtype=dtype, offset_dtype=dtype), x, y)
+        emulate(plan_of(matrix, policy, index_dtype=dtype, offset_dtype=dtype), x, y)
         results.append(y.view(np.uint64))
     np.testing.assert_array_equal(*results)
 
 
+@pytest.mark.parametrize("layout", ["slices", "published"])
 @pytest.mark.parametrize("name", GALLERY)
-def test_wide_types_give_the_same_bits_on_the_cpu(name):
+def test_wide_types_give_the_same_bits_on_the_cpu(name, layout):
     from dasp.backends.cpu import Product
 
     matrix = entries_of(GALLERY[name])
@@ -197,7 +200,8 @@ def test_wide_types_give_the_same_bits_on_the_cpu(name):
     results = []
     for dtype in (np.int32, np.int64):
         y = np.full(matrix.shape[0], np.nan)
-        Product(plan_of(matrix, index_dtype=dtype, offset_dtype=dtype))(x, y, 1.0, 0.0)
+        plan = plan_of(matrix, Policy(layout=layout), index_dtype=dtype, offset_dtype=dtype)
+        Product(plan)(x, y, 1.0, 0.0)
         results.append(y.view(np.uint64))
     np.testing.assert_array_equal(*results)
 

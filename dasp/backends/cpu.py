@@ -1,9 +1,10 @@
 """The plan on the CPU: one compiled function per part, run by several threads.
 
-Where is a row of length L multiplied? Long rows: `_sum_segments`, then `_store_long`. Medium rows:
-`_multiply_medium`. Rows of 1 to 4: `_multiply_pairs`, `_multiply_fours`, `_multiply_singles`. Each
-function works on a range of its part, so that threads can share a part, and every sum has one fixed
-order, so that the result does not depend on their number.
+Where is a row multiplied? In a slice: cpu_slices.py. In the published format, by its length: long rows
+in `_sum_segments`, then `_store_long`; medium rows in `_multiply_medium`; rows of 1 to 4 in
+`_multiply_pairs`, `_multiply_fours` and `_multiply_singles`. Each function works on a range of its part,
+so that threads can share a part, and every sum has one fixed order, so that the result does not depend on
+their number.
 """
 
 from __future__ import annotations
@@ -17,7 +18,18 @@ import scipy.sparse
 from numba import njit
 
 from dasp import _check, _threads
-from dasp.plan import GROUP, MAX_SHORT, TILE, TILE_COLUMNS, TILE_ROWS, WARP, Plan
+from dasp.backends.cpu_slices import MULTIPLIERS
+from dasp.plan import (
+    GROUP,
+    MAX_SHORT,
+    STEPS_MASK,
+    TILE,
+    TILE_COLUMNS,
+    TILE_ROWS,
+    WARP,
+    Plan,
+    delta_views,
+)
 
 Vector = np.ndarray[Any, Any]
 HALF_WARP = WARP // 2
@@ -102,6 +114,13 @@ class Product:
         self.plan = plan
         self._steps = _steps(plan)
         self._work = sum(int(step.costs[-1]) for step in self._steps)
+        slices, long = plan.slices, plan.long
+        self._segments = slices.segments + len(long.segment_rows)
+        self._long_rows = (
+            (slices.long_rows, slices.segment_offsets)
+            if slices.segments
+            else (long.rows, long.segment_offsets)
+        )
         self._shares: dict[int, list[list[tuple[Any, ...]]]] = {}
         self._x_shape, self._m, self._dtype = (plan.shape[1],), plan.shape[0], plan.dtype
         self._one, self._zero = plan.dtype.type(1), plan.dtype.type(0)
@@ -134,16 +153,15 @@ class Product:
             y[:] = result
 
     def _multiply(self, *scale: Any) -> None:
-        long = self.plan.long
-        partials = np.empty(len(long.segment_rows), scale[0].dtype) if long.entries else None
+        partials = np.empty(self._segments, scale[0].dtype)
         threads = _threads.get_num_threads() if self._work >= SERIAL_SLOTS else 1
         shares = self._shares.get(threads) or self._share(threads)
         if threads == 1:
             _run_share(shares[0], scale, partials)
         else:
             _threads.run([partial(_run_share, share, scale, partials) for share in shares])
-        if partials is not None:
-            _store_long(long.rows, long.segment_offsets, partials, *scale)
+        if self._segments:
+            _store_long(*self._long_rows, partials, *scale)
 
     def _share(self, threads: int) -> list[list[tuple[Any, ...]]]:
         """Find, for each thread, the calls (function, arrays, first, last) it makes, and keep them."""
@@ -174,12 +192,9 @@ def _read_only(x: Vector) -> Vector:
     return view
 
 
-def _run_share(share: list[tuple[Any, ...]], scale: tuple[Any, ...], partials: Vector | None) -> None:
+def _run_share(share: list[tuple[Any, ...]], scale: tuple[Any, ...], partials: Vector) -> None:
     for function, arrays, first, last in share:
-        if function is _sum_segments:
-            function(first, last, *arrays, scale[0], partials)
-        else:
-            function(first, last, *arrays, *scale)
+        function(first, last, *arrays, partials, *scale)
 
 
 def _steps(plan: Plan) -> list[_Step]:
@@ -201,7 +216,24 @@ def _steps(plan: Plan) -> list[_Step]:
         return cost * np.arange(count + 1)
 
     half_warp = HALF_WARP * (TILE_COLUMNS + 2 * ROW_SLOTS)
+    slices = plan.slices
+    slice_steps = (slices.headers[:, 3] & STEPS_MASK).astype(np.int64)
+    table = slices.table if len(slices.table) else np.zeros(1, plan.dtype)
     steps = [
+        _Step(
+            MULTIPLIERS[slices.coding],
+            (
+                slices.headers,
+                slices.bases,
+                *delta_views(slices.deltas),
+                slices.values,
+                table,
+                slices.rows,
+                slices.positions,
+                slices.segments,
+            ),
+            np.concatenate([[0], np.cumsum(WARP * (slice_steps + ROW_SLOTS))]),
+        ),
         _Step(
             _sum_segments,
             (long.segment, long.offsets, long.segment_offsets, long.segment_rows, long.columns, long.values),
@@ -259,7 +291,7 @@ def _store(row, total, x, y, alpha, beta):  # type: ignore[no-untyped-def]
 
 @_compile
 def _sum_segments(  # type: ignore[no-untyped-def]
-    first, last, segment, offsets, segment_offsets, segment_rows, columns, values, x, partials
+    first, last, segment, offsets, segment_offsets, segment_rows, columns, values, partials, x, y, alpha, beta
 ):
     for s in range(first, last):
         row = segment_rows[s]
@@ -308,6 +340,7 @@ def _multiply_medium(  # type: ignore[no-untyped-def]
     tail_offsets,
     tail_columns,
     tail_values,
+    partials,
     x,
     y,
     alpha,
@@ -351,7 +384,7 @@ def _multiply_medium(  # type: ignore[no-untyped-def]
 
 
 @_compile
-def _multiply_pairs(first, last, split, rows, columns, values, x, y, alpha, beta):  # type: ignore[no-untyped-def]
+def _multiply_pairs(first, last, split, rows, columns, values, partials, x, y, alpha, beta):  # type: ignore[no-untyped-def]
     # A warp's 32 rows: slots [0, split) of 16 tile rows, then slots [split, 4) of the same tile rows.
     for warp in range(first, last):
         for r in range(HALF_WARP):
@@ -371,7 +404,7 @@ def _multiply_pairs(first, last, split, rows, columns, values, x, y, alpha, beta
 
 
 @_compile
-def _multiply_fours(first, last, rows, columns, values, x, y, alpha, beta):  # type: ignore[no-untyped-def]
+def _multiply_fours(first, last, rows, columns, values, partials, x, y, alpha, beta):  # type: ignore[no-untyped-def]
     for r in range(first, last):
         if rows[r] >= 0:
             slot = TILE_COLUMNS * r
@@ -383,12 +416,12 @@ def _multiply_fours(first, last, rows, columns, values, x, y, alpha, beta):  # t
 
 
 @_compile
-def _multiply_singles(first, last, rows, columns, values, x, y, alpha, beta):  # type: ignore[no-untyped-def]
+def _multiply_singles(first, last, rows, columns, values, partials, x, y, alpha, beta):  # type: ignore[no-untyped-def]
     for r in range(first, last):
         _store(rows[r], _term(columns, values, r, x), x, y, alpha, beta)
 
 
 @_compile
-def _clear_rows(first, last, rows, x, y, alpha, beta):  # type: ignore[no-untyped-def]
+def _clear_rows(first, last, rows, partials, x, y, alpha, beta):  # type: ignore[no-untyped-def]
     for r in range(first, last):
         _store(rows[r], x.dtype.type(0), x, y, alpha, beta)

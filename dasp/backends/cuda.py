@@ -1,12 +1,12 @@
-"""The plan on an NVIDIA GPU: one launch of kernels/spmv/product.cu for each product.
+"""The plan on an NVIDIA GPU: one launch for each product.
 
-Where is a row of length L multiplied? Long rows: kernels/spmv/long.cuh. Medium rows: medium.cuh. Rows
-of 1 to 4: short.cuh. CuPy is imported when a GPU is first asked for.
+Where is a row multiplied? In a slice: kernels/spmv/slices.cu. In the published format, by its length:
+kernels/spmv/long.cuh, medium.cuh or short.cuh, all launched by product.cu. CuPy is imported when a GPU is
+first asked for.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 from functools import cache
 from typing import Any
@@ -14,12 +14,14 @@ from typing import Any
 import numpy as np
 
 from dasp import _check, _source
-from dasp.plan import WARP, Plan
+from dasp.plan import WARP, Plan, arrays_of, with_arrays
 
-SOURCE = "spmv/product.cu"
-ENTRY = "dasp_spmv"
-THREADS = 128
-"""Threads of a block: four warps."""
+SLICES = "spmv/slices.cu", "dasp_slices"
+PUBLISHED = "spmv/product.cu", "dasp_spmv"
+"""Source file and entry point of the kernel of each layout."""
+
+PUBLISHED_THREADS = 128
+"""Threads of a block of the published format's kernel."""
 
 ALIGNMENT = 256
 """Bytes to which each array of a plan is aligned in the plan's one block of device memory."""
@@ -124,8 +126,8 @@ def to_host(plan: Plan) -> Plan:
         copy.flags.writeable = False
         return copy
 
-    with_arrays: Plan = _replace_arrays(plan, [download(array) for array in _arrays(plan)])
-    return with_arrays
+    downloaded: Plan = with_arrays(plan, map(download, arrays_of(plan)))
+    return downloaded
 
 
 def linear_operator(matrix: Any) -> Any:
@@ -164,8 +166,10 @@ class Product:
         with self._device:
             self.plan = _upload(plan)
             self._kernels = {plan.dtype: _kernel(plan, plan.dtype)}
-        self._blocks = -(-warps(plan) * WARP // THREADS)
-        self._many_segments = len(plan.long.segment_rows) > len(plan.long.rows)
+        self._threads = threads(plan)
+        self._blocks = -(-warps(plan) * WARP // self._threads)
+        self._sizes = scratch_sizes(plan)
+        self._shares_rows = self._sizes[0] > self._sizes[1]
         self._lock = threading.Lock()
         self._scratch: dict[Any, tuple[Any, Any]] = {}
         self._captured: list[tuple[Any, Any]] = []
@@ -207,7 +211,7 @@ class Product:
         dtype = y.dtype
         kernel = self._kernels.get(dtype) or self._kernels.setdefault(dtype, _kernel(self.plan, dtype))
         head = self._head(dtype)
-        kernel((self._blocks,), (THREADS,), (*head, x, y, dtype.type(alpha), dtype.type(beta)))
+        kernel((self._blocks,), (self._threads,), (*head, x, y, dtype.type(alpha), dtype.type(beta)))
 
     def _head(self, dtype: np.dtype[Any]) -> list[Any]:
         """Return all arguments up to x, with scratch memory that nothing running at the time shares.
@@ -215,7 +219,7 @@ class Product:
         Products of one stream follow each other, so a stream has one scratch. A captured product gets
         its own, which lives as long as the matrix, because its graph may run on any stream.
         """
-        if not self._many_segments:
+        if not self._shares_rows:
             key: Any = dtype
         else:
             stream = self._cupy.cuda.get_current_stream().ptr
@@ -231,23 +235,33 @@ class Product:
         return self._heads[key]
 
     def _new_scratch(self, dtype: np.dtype[Any]) -> tuple[Any, Any]:
-        long = self.plan.long
-        return self._cupy.empty(len(long.segment_rows), dtype), self._cupy.zeros(len(long.rows), np.uint32)
+        partials, tickets = self._sizes
+        return self._cupy.empty(partials, dtype), self._cupy.zeros(tickets, np.uint32)
+
+
+def source(plan: Plan) -> tuple[str, str]:
+    """Return the source file and the entry point of the kernel that multiplies a plan."""
+    return SLICES if len(plan.slices.headers) else PUBLISHED
 
 
 def defines(plan: Plan, scalar: np.dtype[Any]) -> dict[str, str]:
     """Return the compile-time constants of the kernel for a plan and the type of x and y."""
-    return {
+    constants = {
         "DASP_VALUE": C_TYPES[plan.dtype.name],
         "DASP_SCALAR": C_TYPES[scalar.name],
         "DASP_INDEX": C_TYPES[plan.index_dtype.name],
         "DASP_OFFSET": C_TYPES[plan.offset_dtype.name],
         "DASP_MMA": "1" if plan.mma and scalar == np.float64 else "0",
     }
+    if source(plan) == SLICES:
+        constants["DASP_CODING"] = str(int(plan.slices.coding))
+    return constants
 
 
 def warps(plan: Plan) -> int:
     """Return how many warps a product of the plan needs."""
+    if source(plan) == SLICES:
+        return len(plan.slices.headers)
     medium, short = plan.medium, plan.short
     return (
         len(plan.long.segment_rows)
@@ -259,8 +273,46 @@ def warps(plan: Plan) -> int:
     )
 
 
+def threads(plan: Plan) -> int:
+    """Return the threads of a block."""
+    return WARP * plan.slices.warps_per_block if source(plan) == SLICES else PUBLISHED_THREADS
+
+
+def scratch_sizes(plan: Plan) -> tuple[int, int]:
+    """Return how many partial sums, and how many tickets, a product of the plan needs."""
+    if source(plan) == SLICES:
+        return plan.slices.segments, len(plan.slices.long_rows)
+    return len(plan.long.segment_rows), len(plan.long.rows)
+
+
 def arguments(plan: Plan, partials: Any, tickets: Any) -> list[Any]:
     """Return the kernel's arguments up to x; `tickets` must be zero, and is zero after each product."""
+    if source(plan) == SLICES:
+        return _slice_arguments(plan, partials, tickets)
+    return _published_arguments(plan, partials, tickets)
+
+
+def _slice_arguments(plan: Plan, partials: Any, tickets: Any) -> list[Any]:
+    part = plan.slices
+    return [
+        part.headers,
+        part.bases,
+        part.deltas,
+        part.values,
+        part.table,
+        part.rows,
+        part.long_rows,
+        part.segment_offsets,
+        partials,
+        tickets,
+        np.int64(len(part.headers)),
+        np.int64(part.segments),
+        np.int64(part.positions),
+        np.int32(len(part.rows) == 0),
+    ]
+
+
+def _published_arguments(plan: Plan, partials: Any, tickets: Any) -> list[Any]:
     long, medium, short = plan.long, plan.medium, plan.short
     regular, irregular = medium.regular, medium.irregular
     return [
@@ -296,52 +348,29 @@ def arguments(plan: Plan, partials: Any, tickets: Any) -> list[Any]:
 
 
 def _kernel(plan: Plan, scalar: np.dtype[Any]) -> Any:
-    return _source.load(SOURCE, defines(plan, scalar)).get_function(ENTRY)
+    file, entry = source(plan)
+    return _source.load(file, defines(plan, scalar)).get_function(entry)
 
 
 def _number(device: str) -> int:
     return int(device.partition(":")[2])
 
 
-def _arrays(part: Any) -> list[Any]:
-    """Return every array of a plan, or of a part, in the order of its fields."""
-    arrays: list[Any] = []
-    for field in dataclasses.fields(part):
-        value = getattr(part, field.name)
-        if dataclasses.is_dataclass(value):
-            arrays += _arrays(value)
-        elif hasattr(value, "nbytes") and hasattr(value, "shape"):
-            arrays.append(value)
-    return arrays
-
-
-def _replace_arrays(part: Any, arrays: list[Any]) -> Any:
-    """Return the part with `arrays`, which are used up from the front, in the place of its own."""
-    changes: dict[str, Any] = {}
-    for field in dataclasses.fields(part):
-        value = getattr(part, field.name)
-        if dataclasses.is_dataclass(value):
-            changes[field.name] = _replace_arrays(value, arrays)
-        elif hasattr(value, "nbytes") and hasattr(value, "shape"):
-            changes[field.name] = arrays.pop(0)
-    return dataclasses.replace(part, **changes)
-
-
 def _upload(plan: Plan) -> Plan:
     """Copy a plan to the current GPU: one block of memory, one transfer, done when this returns."""
     import cupy
 
-    arrays = _arrays(plan)
+    arrays = list(arrays_of(plan))
     sizes = [-(-array.nbytes // ALIGNMENT) * ALIGNMENT for array in arrays]
     starts = np.cumsum([0, *sizes])
     host = np.empty(int(starts[-1]), np.uint8)
     for array, start in zip(arrays, starts, strict=False):
-        host[start : start + array.nbytes] = array.view(np.uint8)
+        host[start : start + array.nbytes] = array.ravel().view(np.uint8)
     block = cupy.asarray(host)
     cupy.cuda.get_current_stream().synchronize()
     views = [
-        block[start : start + array.nbytes].view(array.dtype)
+        block[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
         for array, start in zip(arrays, starts, strict=False)
     ]
-    uploaded: Plan = _replace_arrays(plan, views)
+    uploaded: Plan = with_arrays(plan, iter(views))
     return uploaded

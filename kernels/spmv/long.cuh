@@ -1,7 +1,7 @@
 // Long rows: one warp sums one segment of a row; the warp that comes last adds the row's partials.
 #pragma once
 
-#include "tile.cuh"
+#include "partial.cuh"
 
 // rows (r), offsets (r + 1), segment_offsets (r + 1), segment_rows (segments): see LongPart in plan.py.
 // columns, values: whole groups of 64 slots for each row, pads (column -1, value 0) after its entries.
@@ -41,7 +41,6 @@ __device__ __forceinline__ Scalar sum_slots(const LongPart& part, const Scalar* 
     return sum.all();
 }
 
-// Deterministic: which warp adds the partials is chance, but the order in which they are added is not.
 __device__ __forceinline__ void multiply_segment(const LongPart& part, const Scalar* x, const Result& result,
                                                  long long s)
 {
@@ -49,26 +48,5 @@ __device__ __forceinline__ void multiply_segment(const LongPart& part, const Sca
     const Offset first = part.segment_offsets[r], count = part.segment_offsets[r + 1] - first;
     const Offset begin = part.offsets[r] + (Offset(s) - first) * part.segment;
     const Scalar sum = sum_slots(part, x, begin, min(Offset(begin + part.segment), part.offsets[r + 1]));
-    if (count == 1) {
-        if (lane_id() == 0) result.store(part.rows[r], sum);
-        return;
-    }
-
-    unsigned arrived = 0;
-    if (lane_id() == 0) {
-        part.partials[s] = sum;
-        __threadfence();
-        arrived = atomicAdd(part.tickets + r, 1u) + 1;
-        __threadfence();
-    }
-    if (__shfl_sync(ALL_LANES, arrived, 0) != count) return;
-    __syncwarp();  // orders what lane 0 saw before what the other lanes now read
-
-    Scalar total = 0;
-    for (Offset i = lane_id(); i < count; i += 32) total += __ldcg(part.partials + first + i);
-    total = warp_sum(total);
-    if (lane_id() == 0) {
-        result.store(part.rows[r], total);
-        part.tickets[r] = 0;
-    }
+    deliver(sum, part.partials + first, s - first, count, part.tickets + r, part.rows[r], result);
 }

@@ -1,0 +1,536 @@
+"""Rows into slices: their order, their lanes, the width of their columns and the coding of their values.
+
+`pack` is the way in and `unpack` the way back. A *run* is what the lanes of one row of a slice share: all
+entries of a row, or those of one segment of a row that is too long for a slice.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+
+from dasp.plan import (
+    BITS_8,
+    BITS_16,
+    BITS_32,
+    FULL_SHIFT,
+    LANES_MASK,
+    LANES_SHIFT,
+    NONE,
+    PAD,
+    PAD_8,
+    PAD_16,
+    PAD_32,
+    STEPS_MASK,
+    WARP,
+    WIDTH_MASK,
+    WIDTH_SHIFT,
+    Coding,
+    SlicePart,
+    delta_views,
+)
+
+Vector = np.ndarray[Any, Any]
+
+MOST_STEPS = STEPS_MASK
+"""Steps of a slice that its header can count."""
+
+WINDOWS = (0, 128, 1024, 8192)
+"""Sort windows that are tried before a sort over all rows, in rows; 0 leaves every row where it is."""
+
+WORTH = 0.95
+"""A wider window must shrink the plan to this share: it scatters neighbours, which share x in the cache."""
+
+STEPS = ((1_000_000, 8), (4_000_000, 16))
+MOST_CHOSEN = 32
+"""Most steps of a slice, by the entries below which they hold: a small matrix needs many short slices to
+keep a GPU busy, a large one the fewer bytes of long slices. Measured on an H200."""
+
+ROW_BYTES, COLUMN_BYTES = 4, 1.5
+"""Bytes of a row's number, and typical bytes of a delta with its share of the base, in the cost model."""
+
+FEW_WARPS, MANY_WARPS = 4, 16
+SAMPLES = 24
+SECTOR = 4
+"""Doubles in a sector of the cache, 32 bytes: what a gather moves at the least."""
+
+SAVED, LEAST_SLOTS = 0.4, 256
+"""Large blocks pay from this share of the plan's bytes saved, and this many slots a slice, on an H200."""
+
+CODE_TYPES = {Coding.SINGLE: np.float32, Coding.BYTE: np.int8, Coding.DICTIONARY: np.uint8}
+MOST_CODES = 256
+
+
+def bare(dtype: np.dtype[Any], index: np.dtype[Any]) -> SlicePart:
+    """Return the slice part of a matrix whose rows are all elsewhere."""
+    empty = np.zeros(0, index)
+    return SlicePart(
+        entries=0,
+        coding=Coding.PLAIN,
+        warps_per_block=FEW_WARPS,
+        segments=0,
+        positions=0,
+        rows=empty,
+        headers=np.zeros((0, 4), np.uint32),
+        bases=empty,
+        deltas=np.zeros(0, np.uint8),
+        values=np.zeros(0, dtype),
+        table=np.zeros(0, dtype),
+        long_rows=empty,
+        segment_offsets=np.zeros(1, index),
+    )
+
+
+def pack(
+    indptr: Vector,
+    indices: Vector,
+    data: Vector,
+    index: np.dtype[Any],
+    *,
+    steps: int,
+    window: int | None,
+    narrow: bool,
+) -> SlicePart:
+    """Pack a CSR matrix into slices.
+
+    Parameters
+    ----------
+    indptr : numpy.ndarray, shape (m + 1,), int64
+    indices, data : numpy.ndarray, shape (nnz,)
+    index : dtype
+        Type of rows and columns in the plan.
+    steps : int
+        Most steps of a slice, 1 to 4095; a row of more than 32 times as many entries is cut.
+    window : int or None
+        Rows among which rows are sorted by length: 0 for none, m or more for all; None to choose.
+    narrow : bool
+        Whether values may be stored in fewer bits where each keeps all of its own.
+
+    Returns
+    -------
+    SlicePart
+        NumPy arrays.
+    """
+    lengths = np.diff(indptr)
+    indices, data = _sort_columns(indptr, indices, data)
+    coding, table, codes = code_values(data) if narrow else (Coding.PLAIN, data[:0], data)
+
+    most = WARP * steps
+    long_rows = np.flatnonzero(lengths > most)
+    rest = np.where(lengths > most, PAD, lengths)
+    if window is None:
+        window = choose_window(rest, steps, codes.nbytes / max(len(data), 1))
+    rows = sort_rows(rest, window, most)
+    segments = -(-lengths[long_rows] // most)
+    segment_offsets = np.concatenate([[0], np.cumsum(segments)])
+
+    inside = np.arange(segment_offsets[-1]) - np.repeat(segment_offsets[:-1], segments)
+    left = np.repeat(lengths[long_rows], segments) - most * inside
+    cut = _Slices(*cut_runs(lengths[rows], steps)).after(np.minimum(left, most))
+    starts = np.concatenate([np.repeat(indptr[long_rows], segments) + most * inside, indptr[rows]])
+    runs = np.concatenate([np.minimum(left, most), lengths[rows]])
+
+    bases, widths = measure_columns(*cut, starts, runs, indices, index.type(0))
+    sizes = cut.steps * (1 << widths.astype(np.int64) >> 1)
+    first_blocks = np.cumsum(sizes) - sizes
+    deltas = np.zeros(WARP * int(sizes.sum()), np.uint8)
+    values = np.zeros(WARP * len(bases) if len(codes) else 0, codes.dtype)
+    fill(*cut, starts, runs, indices, codes, bases, widths, first_blocks, delta_views(deltas), values)
+    firsts = cut.first_run - segment_offsets[-1]
+    firsts[: segment_offsets[-1]] = np.repeat(np.arange(len(long_rows)), segments)
+    first_steps = np.cumsum(cut.steps) - cut.steps
+    shape = (
+        cut.steps | cut.full << FULL_SHIFT | cut.shift << LANES_SHIFT | widths.astype(np.int64) << WIDTH_SHIFT
+    )
+    return SlicePart(
+        entries=len(data),
+        coding=coding,
+        warps_per_block=choose_warps(cut, starts, runs, indices, codes.nbytes / max(len(data), 1)),
+        segments=int(segment_offsets[-1]),
+        positions=len(rows),
+        rows=np.zeros(0, index) if len(rows) == len(lengths) and window == 0 else rows.astype(index),
+        headers=np.stack([first_steps, firsts, first_blocks, shape], axis=1).astype(np.uint32),
+        bases=bases,
+        deltas=deltas,
+        values=values,
+        table=table,
+        long_rows=long_rows.astype(index),
+        segment_offsets=segment_offsets.astype(index),
+    )
+
+
+def unpack(part: SlicePart, dtype: np.dtype[Any]) -> tuple[Vector, Vector, Vector]:
+    """Return the caller's row, the column (`PAD` for a pad) and the value of every slot.
+
+    Parameters
+    ----------
+    part : SlicePart
+        With NumPy arrays.
+    dtype : dtype
+        The matrix's type.
+
+    Returns
+    -------
+    rows, columns, values : numpy.ndarray, shape (32 * steps,)
+    """
+    rows = part.rows if len(part.rows) else np.arange(part.positions, dtype=part.bases.dtype)
+    owners, columns = expand(
+        part.headers, part.bases, delta_views(part.deltas), rows, part.long_rows, part.segments
+    )
+    if part.coding == Coding.EQUAL:
+        values = np.full(len(columns), part.table[0], dtype)
+    elif part.coding == Coding.DICTIONARY:
+        values = part.table[part.values]
+    else:
+        values = part.values.astype(dtype)
+    return owners, columns, values
+
+
+def code_values(data: Vector) -> tuple[Coding, Vector, Vector]:
+    """Choose the narrowest coding that keeps every bit.
+
+    Returns
+    -------
+    coding : Coding
+    table : numpy.ndarray, shape (t,)
+        What codes stand for, of the type of `data`; empty where a code is the value itself.
+    codes : numpy.ndarray, shape (nnz,), or (0,) if all values are equal
+    """
+    bits = data.view(f"u{data.itemsize}")
+    if len(data) and (bits == bits[0]).all():
+        return Coding.EQUAL, data[:1].copy(), np.zeros(0, np.uint8)
+    if len(data) and all_bytes(data):
+        return Coding.BYTE, data[:0], data.astype(np.int8)
+    distinct, codes = find_codes(bits)
+    if 0 < len(distinct) <= MOST_CODES:
+        return Coding.DICTIONARY, distinct.view(data.dtype), codes
+    if data.dtype == np.float64:
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            single = data.astype(np.float32)
+        if (single.astype(np.float64).view(bits.dtype) == bits).all() and len(data):
+            return Coding.SINGLE, data[:0], single
+    return Coding.PLAIN, data[:0], data
+
+
+def choose_steps(entries: int) -> int:
+    """Choose the most steps of a slice from the entries of the matrix."""
+    return next((steps for below, steps in STEPS if entries < below), MOST_CHOSEN)
+
+
+def choose_window(lengths: Vector, steps: int, value_bytes: float) -> int:
+    """Choose the smallest sort window whose plan is hardly larger than that of any wider one.
+
+    Parameters
+    ----------
+    lengths : numpy.ndarray, shape (m,)
+        Entries of each row; `PAD` for a row that is not in a slice.
+    steps : int
+        Most steps of a slice.
+    value_bytes : float
+        Bytes of a stored value.
+    """
+    best, best_bytes = 0, np.inf
+    for window in (*WINDOWS, len(lengths)):
+        if window and window >= 2 * len(lengths):
+            continue
+        rows = sort_rows(lengths, window, WARP * steps)
+        slices = _Slices(*cut_runs(lengths[rows], steps))
+        slots = WARP * slices.steps.sum()
+        size = (
+            slots * (value_bytes + COLUMN_BYTES)
+            + 16 * len(slices.steps)
+            + (ROW_BYTES * len(rows) if window else 0)
+        )
+        if size < WORTH * best_bytes:
+            best, best_bytes = window, size
+    return best
+
+
+def choose_warps(slices: _Slices, starts: Vector, runs: Vector, indices: Vector, value_bytes: float) -> int:
+    """Choose how many slices share a multiprocessor's cache.
+
+    Large blocks make a GPU wait for their slowest warp. They pay where neighbouring slices gather the same
+    sectors of x, so many that this is a good part of all traffic, as in a band of random columns.
+    """
+    count = len(slices.steps)
+    if count < SAMPLES * MANY_WARPS or WARP * slices.steps.sum() < LEAST_SLOTS * count:
+        return FEW_WARPS
+    apart = together = slots = 0
+    for first in np.linspace(0, count - MANY_WARPS, SAMPLES).astype(np.int64):
+        sectors = [
+            np.unique(gathered(*slices, starts, runs, indices, begin, begin + FEW_WARPS) // SECTOR)
+            for begin in range(first, first + MANY_WARPS, FEW_WARPS)
+        ]
+        apart += sum(map(len, sectors))
+        together += len(np.unique(np.concatenate(sectors)))
+        slots += WARP * slices.steps[first : first + MANY_WARPS].sum()
+    saved = 8 * SECTOR * (apart - together) / (slots * (value_bytes + COLUMN_BYTES))
+    return MANY_WARPS if saved > SAVED else FEW_WARPS
+
+
+class _Slices(NamedTuple):
+    """Slices of runs: where each begins, log2 of its lanes to a run, its steps and its full steps."""
+
+    first_run: Vector
+    shift: Vector
+    steps: Vector
+    full: Vector
+
+    def after(self, segments: Vector) -> _Slices:
+        """Put slices of one run each, with 32 lanes, before these; `segments` holds the runs' lengths."""
+        count = len(segments)
+        return _Slices(
+            np.concatenate([np.arange(count), self.first_run + count]),
+            np.concatenate([np.full(count, 5), self.shift]),
+            np.concatenate([-(-segments // WARP), self.steps]),
+            np.concatenate([segments // WARP, self.full]),
+        )
+
+
+def _sort_columns(indptr: Vector, indices: Vector, data: Vector) -> tuple[Vector, Vector]:
+    """Return entries with rising columns inside each row, so that neighbouring lanes read neighbouring x."""
+    if columns_rise(indptr, indices):
+        return indices, data
+    indices, data = indices.copy(), data.copy()
+    sort_columns(indptr, indices, data)
+    return indices, data
+
+
+_compile = njit(cache=True, nogil=True)
+
+
+@_compile
+def columns_rise(indptr, indices):  # type: ignore[no-untyped-def]
+    """Whether no row has a column after a larger one."""
+    for row in range(len(indptr) - 1):
+        for entry in range(indptr[row] + 1, indptr[row + 1]):
+            if indices[entry] < indices[entry - 1]:
+                return False
+    return True
+
+
+@_compile
+def sort_columns(indptr, indices, data):  # type: ignore[no-untyped-def]
+    """Sort the entries of each row by column, equal columns in their old order."""
+    for row in range(len(indptr) - 1):
+        begin, end = indptr[row], indptr[row + 1]
+        order = np.argsort(indices[begin:end], kind="mergesort")
+        indices[begin:end] = indices[begin:end][order]
+        data[begin:end] = data[begin:end][order]
+
+
+@_compile
+def all_bytes(data):  # type: ignore[no-untyped-def]
+    """Whether every value is an integer from -128 to 127, and no zero is negative."""
+    for value in data:
+        if not (-128 <= value <= 127) or value != np.floor(value) or (value == 0 and np.signbit(value)):
+            return False
+    return True
+
+
+@_compile
+def find_codes(bits):  # type: ignore[no-untyped-def]
+    """Return the distinct bit patterns as they appear, and each value's code; nothing if too many."""
+    slots = 4 * MOST_CODES
+    keys = np.zeros(slots, bits.dtype)
+    code_of = np.full(slots, -1, np.int64)
+    distinct = np.zeros(MOST_CODES, bits.dtype)
+    codes = np.zeros(len(bits), np.uint8)
+    count = 0
+    for i in range(len(bits)):
+        mixed = np.uint64(bits[i]) * np.uint64(0x9E3779B97F4A7C15)
+        slot = np.int64(mixed >> np.uint64(54))  # the top ten bits: one of 1024 slots
+        while code_of[slot] >= 0 and keys[slot] != bits[i]:
+            slot = (slot + 1) % slots
+        if code_of[slot] < 0:
+            if count == MOST_CODES:
+                return distinct[:0], codes[:0]
+            keys[slot], code_of[slot], distinct[count] = bits[i], count, bits[i]
+            count += 1
+        codes[i] = code_of[slot]
+    return distinct[:count], codes
+
+
+@_compile
+def sort_rows(lengths, window, longest):  # type: ignore[no-untyped-def]
+    """Return the rows that are in slices, longest first inside each window, equal lengths in their order."""
+    rows = np.empty(len(lengths), np.int64)
+    count = 0
+    if window == 0:
+        for row in range(len(lengths)):
+            if lengths[row] >= 0:
+                rows[count] = row
+                count += 1
+        return rows[:count]
+    cursors = np.zeros(longest + 2, np.int64)
+    for begin in range(0, len(lengths), window):
+        end = min(begin + window, len(lengths))
+        most = 0
+        for row in range(begin, end):
+            if lengths[row] >= 0:
+                cursors[lengths[row]] += 1
+                most = max(most, lengths[row])
+        for length in range(most, -1, -1):
+            rows_of_length = cursors[length]
+            cursors[length] = count
+            count += rows_of_length
+        for row in range(begin, end):
+            if lengths[row] >= 0:
+                rows[cursors[lengths[row]]] = row
+                cursors[lengths[row]] += 1
+        cursors[: most + 1] = 0
+    return rows[:count]
+
+
+@_compile
+def cut_runs(lengths, steps):  # type: ignore[no-untyped-def]
+    """Cut runs into slices of at most `steps` steps; return first runs, shifts, steps and full steps.
+
+    A slice has as few lanes to a run as let its longest run end within `steps`.
+    """
+    first_run = np.empty(len(lengths), np.int64)
+    shifts, counts, full = np.empty_like(first_run), np.empty_like(first_run), np.empty_like(first_run)
+    slices = run = 0
+    while run < len(lengths):
+        longest = 0
+        for i in range(run, min(run + WARP, len(lengths))):
+            longest = max(longest, lengths[i])
+        shift = 0
+        while longest > steps << shift:
+            shift += 1
+        most, least = 0, lengths[run] >> shift
+        end = run + (WARP >> shift)
+        for i in range(run, min(end, len(lengths))):
+            most = max(most, lengths[i])
+            least = min(least, lengths[i] >> shift)
+        first_run[slices], shifts[slices] = run, shift
+        counts[slices] = (most + (1 << shift) - 1) >> shift
+        full[slices] = least if end <= len(lengths) else 0
+        slices += 1
+        run = end
+    return first_run[:slices], shifts[:slices], counts[:slices], full[:slices]
+
+
+@_compile
+def gathered(first_run, shifts, steps, full, starts, lengths, indices, begin, end):  # type: ignore[no-untyped-def]
+    """Return the columns of slices `begin` to `end`."""
+    last = first_run[end] if end < len(first_run) else len(lengths)
+    columns = np.empty(np.sum(lengths[first_run[begin] : last]), indices.dtype)
+    count = 0
+    for run in range(first_run[begin], last):
+        columns[count : count + lengths[run]] = indices[starts[run] : starts[run] + lengths[run]]
+        count += lengths[run]
+    return columns
+
+
+@_compile
+def measure_columns(first_run, shifts, steps, full, starts, lengths, indices, zero):  # type: ignore[no-untyped-def]
+    """Return the least column of every step, and for every slice the width that its deltas need."""
+    bases = np.full(np.sum(steps), zero)
+    widths = np.empty(len(steps), np.uint8)
+    first_step = 0
+    for s in range(len(steps)):
+        lanes = 1 << shifts[s]
+        end = min(first_run[s] + (WARP >> shifts[s]), len(lengths))
+        span = np.int64(0)
+        lane_is_delta = lanes == 1 and full[s] == steps[s]
+        for k in range(steps[s]):
+            least, most = np.int64(-1), np.int64(-1)
+            for run in range(first_run[s], end):
+                for i in range(k * lanes, min((k + 1) * lanes, lengths[run])):
+                    column = np.int64(indices[starts[run] + i])
+                    least = column if least < 0 else min(least, column)
+                    most = max(most, column)
+            bases[first_step + k] = least
+            if most - least > span:
+                span = most - least
+            if lane_is_delta:
+                for run in range(first_run[s], end):
+                    if indices[starts[run] + k] - least != run - first_run[s]:
+                        lane_is_delta = False
+                        break
+        first_step += steps[s]
+        if lane_is_delta:
+            widths[s] = NONE
+        elif span < PAD_8:
+            widths[s] = BITS_8
+        else:
+            widths[s] = BITS_16 if span < PAD_16 else BITS_32
+    return bases, widths
+
+
+@_compile
+def fill(  # type: ignore[no-untyped-def]
+    first_run,
+    shifts,
+    steps,
+    full,
+    starts,
+    lengths,
+    indices,
+    codes,
+    bases,
+    widths,
+    first_blocks,
+    deltas,
+    values,
+):
+    """Write the deltas and the values of every slot."""
+    bytes_of, words_of, doubles_of = deltas
+    first_step = 0
+    for s in range(len(steps)):
+        shift, width = shifts[s], widths[s]
+        lanes = 1 << shift
+        first_delta = 32 * first_blocks[s] >> max(width - 1, 0)
+        for row in range(WARP >> shift):
+            run = first_run[s] + row
+            length = lengths[run] if run < len(lengths) else 0
+            for i in range(steps[s] << shift):
+                k = i >> shift
+                inside = WARP * k + row * lanes + (i & (lanes - 1))
+                delta = np.uint64(PAD_32)
+                if i < length:
+                    delta = np.uint64(indices[starts[run] + i] - bases[first_step + k])
+                    if len(codes):
+                        values[WARP * first_step + inside] = codes[starts[run] + i]
+                if width == BITS_8:
+                    bytes_of[first_delta + inside] = delta & np.uint64(PAD_8)
+                elif width == BITS_16:
+                    words_of[first_delta + inside] = delta & np.uint64(PAD_16)
+                elif width == BITS_32:
+                    doubles_of[first_delta + inside] = delta
+        first_step += steps[s]
+
+
+@_compile
+def expand(headers, bases, deltas, rows, long_rows, segments):  # type: ignore[no-untyped-def]
+    """Return the caller's row and the column of every slot; the column of a pad is `PAD`."""
+    bytes_of, words_of, doubles_of = deltas
+    owners, columns = np.empty(WARP * len(bases), bases.dtype), np.empty(WARP * len(bases), bases.dtype)
+    for s in range(len(headers)):
+        first_step, first, first_block, shape = headers[s]
+        steps, shift = shape & STEPS_MASK, (shape >> LANES_SHIFT) & LANES_MASK
+        width = (shape >> WIDTH_SHIFT) & WIDTH_MASK
+        first_delta = (32 * np.int64(first_block)) >> (np.int64(width) - (width > 0))
+        for inside in range(WARP * steps):
+            lane = inside % WARP
+            slot = WARP * np.int64(first_step) + inside
+            if s < segments:
+                owners[slot] = long_rows[first]
+            else:
+                position = np.int64(first) + (lane >> shift)
+                owners[slot] = rows[position] if position < len(rows) else PAD
+            delta, pad = np.int64(lane), False
+            if width == BITS_8:
+                delta = np.int64(bytes_of[first_delta + inside])
+                pad = delta == PAD_8
+            elif width == BITS_16:
+                delta = np.int64(words_of[first_delta + inside])
+                pad = delta == PAD_16
+            elif width == BITS_32:
+                delta = np.int64(doubles_of[first_delta + inside])
+                pad = delta == PAD_32
+            columns[slot] = PAD if pad else bases[first_step + inside // WARP] + delta
+    return owners, columns

@@ -1,0 +1,182 @@
+// y = alpha A x + beta y for a matrix in slices, in one launch: one warp multiplies one slice.
+//
+// A slice has 32 / T rows, T lanes to a row, and runs of 32 slots called steps: slot l of step k is entry
+// k T + l % T of the slice's row l / T, and lane l multiplies it. The first `segments` slices are segments
+// of rows too long for a slice, T = 32, and the last warp of such a row adds its partials.
+//
+// Launch: one dimension, blocks of whole warps, at most 16, and at least as many warps as slices.
+// headers (slices): first step, first position (of a segment: its long row), first block of 32 bytes of
+//     deltas, and from the lowest bit steps (12), full steps (12, not read here), log2 T (3), width (2).
+// bases (steps): what a step's deltas are added to. deltas: of each slice in its width, 0, 8, 16 or 32
+//     bits; all bits set is a pad, which reads no x and takes part in no sum; in width 0 it is the lane.
+// values (32 * steps): as the matrix's type or coded (DASP_CODING); table: what codes stand for.
+// rows (positions): the caller's rows; not read if `identity`, when position p is row p.
+// long_rows (r), segment_offsets (r + 1), partials (segments), tickets (r): see partial.cuh.
+// x (n) is read through the cache and everything else is streamed past it. y (m) is written once for every
+// row. Equal inputs give equal bits: every sum has a fixed order, and the only atomics count warps.
+
+#include "partial.cuh"
+
+#ifndef DASP_CODING
+#error "define DASP_CODING: how values are stored, the number of a Coding in plan.py"
+#endif
+
+#define CODING_PLAIN 0
+#define CODING_SINGLE 1
+#define CODING_BYTE 2
+#define CODING_DICTIONARY 3
+#define CODING_EQUAL 4
+
+#if DASP_CODING == CODING_SINGLE
+using Code = float;
+#elif DASP_CODING == CODING_BYTE
+using Code = signed char;
+#elif DASP_CODING == CODING_DICTIONARY || DASP_CODING == CODING_EQUAL
+using Code = unsigned char;
+#else
+using Code = Value;
+#endif
+
+// Steps whose loads are in flight before the first is multiplied.
+constexpr int IN_FLIGHT = 8;
+
+// Stands for the type of deltas that are not stored.
+struct LaneDelta {};
+
+struct Slices {
+    const Index* bases;
+    const unsigned char* deltas;
+    const Code* values;
+    const Value* table;
+};
+
+// Pads have the value 0 unless a code stands for their value: then they must be left out.
+constexpr bool CODED = DASP_CODING == CODING_DICTIONARY || DASP_CODING == CODING_EQUAL;
+
+__device__ __forceinline__ Scalar load_value(const Slices& slices, long long slot)
+{
+#if DASP_CODING == CODING_EQUAL
+    return Scalar(load_cached(slices.table));
+#elif DASP_CODING == CODING_DICTIONARY
+    return Scalar(load_cached(slices.table + load_stream(slices.values + slot)));
+#else
+    return Scalar(load_stream(slices.values + slot));
+#endif
+}
+
+// The column of this lane's slot in a step, PAD for a pad. Delta is the type of the slice's deltas.
+template <class Delta>
+__device__ __forceinline__ Index load_column(const Index* base, const Delta* deltas)
+{
+    const Delta delta = load_stream(deltas + lane_id());
+    const Index column = load_cached(base) + Index(delta);
+    return delta == Delta(-1) ? PAD : column;
+}
+
+// Deltas of width 0 are not stored: they are the lanes' numbers.
+template <> __device__ __forceinline__ Index load_column(const Index* base, const LaneDelta*)
+{
+    return load_cached(base) + lane_id();
+}
+
+// Adds STEPS steps, all loads before the first product.
+template <int STEPS, class Delta, class Sum>
+__device__ __forceinline__ void add_steps(const Slices& slices, const Scalar* x, long long step,
+                                          const Delta* deltas, Sum& sum)
+{
+    Index column[STEPS];
+    Scalar a[STEPS], b[STEPS];
+#pragma unroll
+    for (int k = 0; k < STEPS; ++k) {
+        column[k] = load_column(slices.bases + step + k, deltas + 32 * k);
+        a[k] = load_value(slices, 32 * (step + k) + lane_id());
+    }
+    __syncwarp();  // else the compiler issues the loads of values after the columns have arrived
+#pragma unroll
+    for (int k = 0; k < STEPS; ++k) {
+        b[k] = load_x(x, column[k]);
+        if (CODED && column[k] < 0) a[k] = 0;
+    }
+#pragma unroll
+    for (int k = 0; k < STEPS; ++k) sum.add(a[k], b[k]);
+}
+
+// The sum of a row of the slice, in each of its lanes. The last steps have a body for each number of them,
+// so that no load is issued for a step that does not exist.
+template <class Delta, class Sum>
+__device__ __forceinline__ Scalar sum_slice(const Slices& slices, const Scalar* x, long long step, int steps,
+                                            const Delta* deltas, Sum sum)
+{
+    for (; steps >= IN_FLIGHT; steps -= IN_FLIGHT, step += IN_FLIGHT, deltas += 32 * IN_FLIGHT)
+        add_steps<IN_FLIGHT>(slices, x, step, deltas, sum);
+    switch (steps) {
+    case 7: add_steps<7>(slices, x, step, deltas, sum); break;
+    case 6: add_steps<6>(slices, x, step, deltas, sum); break;
+    case 5: add_steps<5>(slices, x, step, deltas, sum); break;
+    case 4: add_steps<4>(slices, x, step, deltas, sum); break;
+    case 3: add_steps<3>(slices, x, step, deltas, sum); break;
+    case 2: add_steps<2>(slices, x, step, deltas, sum); break;
+    case 1: add_steps<1>(slices, x, step, deltas, sum); break;
+    }
+    return sum.row();
+}
+
+// Sums a lane's own slots; T lanes have a row in common.
+struct LaneSum {
+    int lanes;
+    Scalar sum = 0;
+
+    __device__ __forceinline__ void add(Scalar a, Scalar b) { sum = fma(a, b, sum); }
+
+    __device__ __forceinline__ Scalar row() const
+    {
+        Scalar total = sum;
+        for (int step = 1; step < lanes; step *= 2) total += __shfl_xor_sync(ALL_LANES, total, step);
+        return total;
+    }
+};
+
+template <class Delta>
+__device__ __forceinline__ Scalar sum_slice_of(const Slices& slices, const Scalar* x, const uint4& header)
+{
+    const int steps = header.w & 0xfff, lanes = 1 << (header.w >> 24 & 7);
+    const auto* deltas = reinterpret_cast<const Delta*>(slices.deltas + 32ll * header.z);
+#if DASP_MMA
+    if (lanes == TILE_COLUMNS) return sum_slice(slices, x, header.x, steps, deltas, TileSum());
+#endif
+    return sum_slice(slices, x, header.x, steps, deltas, LaneSum{lanes});
+}
+
+extern "C" __global__ void __launch_bounds__(512)
+dasp_slices(const uint4* __restrict__ headers, const Index* __restrict__ bases,
+            const unsigned char* __restrict__ deltas, const Code* __restrict__ values,
+            const Value* __restrict__ table, const Index* __restrict__ rows,
+            const Index* __restrict__ long_rows, const Index* __restrict__ segment_offsets, Scalar* partials,
+            unsigned* tickets, long long count, long long segments, long long positions, int identity,
+            const Scalar* __restrict__ x, Scalar* y, Scalar alpha, Scalar beta)
+{
+    const long long s = (blockIdx.x * (long long)blockDim.x + threadIdx.x) / 32;
+    if (s >= count) return;
+    const uint4 header = load_cached(headers + s);
+    const int shift = header.w >> 24 & 7;
+    const long long position = header.y + (lane_id() >> shift);
+    Index row = PAD;
+    if (s >= segments && position < positions) row = identity ? Index(position) : load_stream(rows + position);
+
+    const Slices slices{bases, deltas, values, table};
+    Scalar sum;
+    switch (header.w >> 27 & 3) {
+    case 0: sum = sum_slice_of<LaneDelta>(slices, x, header); break;
+    case 1: sum = sum_slice_of<unsigned char>(slices, x, header); break;
+    case 2: sum = sum_slice_of<unsigned short>(slices, x, header); break;
+    default: sum = sum_slice_of<unsigned int>(slices, x, header);
+    }
+
+    const Result result{y, alpha, beta};
+    if (s < segments) {
+        const Index r = header.y, first = segment_offsets[r];
+        deliver(sum, partials + first, s - first, segment_offsets[r + 1] - first, tickets + r, long_rows[r], result);
+    } else if ((lane_id() & ((1 << shift) - 1)) == 0) {
+        result.store(row, sum);
+    }
+}
