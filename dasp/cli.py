@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import importlib.util
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from types import ModuleType
 from typing import NoReturn
 
@@ -86,20 +85,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(words: list[str]) -> int:
-    parser = build_parser()
+    parser, commands = build_parser()
     try:
-        arguments = parser.parse_args(words)
+        arguments = parser.parse_args(_join(words, commands))
     except SystemExit as leaving:  # --help and --version print and leave
         return leaving.code if isinstance(leaving.code, int) else 0
     status: int = arguments.run(arguments)
     return status
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """Build the parser with every sub-command that this installation has."""
+def build_parser() -> tuple[argparse.ArgumentParser, Container[str]]:
+    """Return the parser with every sub-command, and their names."""
     parser = _Parser(
         prog="dasp",
-        description=dasp.__doc__,
+        description=str(dasp.__doc__).partition("\n")[0],
         epilog=_EPILOG.format(models=_models()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -108,17 +107,17 @@ def build_parser() -> argparse.ArgumentParser:
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for module in _command_modules():
         module.add_command(subparsers)
-    return parser
+    return parser, subparsers.choices
 
 
 def _command_modules() -> list[ModuleType]:
-    return [importlib.import_module(name) for name in COMMAND_MODULES if _exists(name)]
+    return [importlib.import_module(name) for name in COMMAND_MODULES]
 
 
-def _exists(name: str) -> bool:
-    """Whether a module's file exists; an error inside the module is not hidden."""
-    package, _, _ = name.rpartition(".")
-    return importlib.util.find_spec(package) is not None and importlib.util.find_spec(name) is not None
+def _join(words: list[str], commands: Container[str]) -> list[str]:
+    """Make one word of the two of a command such as `bench gemm`."""
+    first = " ".join(words[:2])
+    return [first, *words[2:]] if len(words) > 1 and first in commands else words
 
 
 def _models() -> str:

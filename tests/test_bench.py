@@ -20,6 +20,7 @@ import scipy.sparse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import dasp
 from dasp.bench import (
     baselines_cpu,
     baselines_cuda,
@@ -34,7 +35,7 @@ from dasp.bench import (
     verify,
 )
 from dasp.bench.candidate import Candidate, Field
-from dasp.bench.command import add_command, chosen_baselines
+from dasp.bench.command import add_command, chosen_baselines, settings_of
 from dasp.bench.device import HostDevice
 from dasp.bench.figures import draw
 from dasp.bench.readme import replace_between
@@ -465,6 +466,33 @@ def test_the_report_names_groups_means_and_losses():
     widths = {len(line) for line in table.markdown_table(rows).splitlines()[:1]}
     assert widths
     assert len({line.count("|") for line in table.markdown_table(rows).splitlines()}) == 1
+
+
+def test_a_reason_with_a_semicolon_is_one_line():
+    reason = "MKL was not found; `pip install mkl` or a path in MKL_RT is needed"
+    both = f"mkl: {reason}; cusparse_alg1: no GPU; pass --device cpu"
+    rows = [timed("a", 2.0, missing=f"mkl: {reason}"), timed("b", 2.0, missing=both), timed("c", 2.0)]
+    assert table.missing_lines(rows) == [
+        f"not run: mkl: {reason} [a, b]",
+        "not run: cusparse_alg1: no GPU; pass --device cpu [b]",
+    ]
+    assert table.missing_lines(rows[:1]) == [f"not run: mkl: {reason}"]
+
+
+def test_a_policys_name_is_its_layout(host):
+    csr = matrix(rows=200)
+    for name in session.POLICIES:
+        planned = session.planner(host, name)(csr)
+        assert (planned.plan.slices.entries == csr.nnz) == (name == "slices")
+    with pytest.raises(ValueError, match="the policy is 'fast'; one of auto, slices, published is needed"):
+        session.planner(host, "fast")
+
+
+def test_the_number_of_threads_is_everybodys(monkeypatch):
+    monkeypatch.setattr("dasp._threads._threads", None)
+    args = parsed("--device", "cpu", "--threads", "1")
+    device, _ = settings_of(args)
+    assert (dasp.get_num_threads(), device.columns()["threads"]) == (1, "1")
 
 
 def test_geometric_mean_ignores_what_is_not_there():

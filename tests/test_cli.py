@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -60,6 +61,15 @@ def test_info_plans_by_the_policy_it_is_given(capsys: pytest.CaptureFixture[str]
     _, published, _ = run(capsys, "info", "rmat:8", *CPU, "--published")
     planned = dasp.SpMatrix.from_scipy(generate("rmat:8"), policy=dasp.Policy.published(), device="cpu")
     assert repr(planned) in published
+
+
+def test_info_packs_either_layout(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--layout", "slices", "--steps", "3", "--window", "0", "--no-narrow"]
+    _, out, _ = run(capsys, "info", "rmat:8", *CPU, *options)
+    policy = dasp.Policy(layout="slices", steps=3, window=0, narrow=False)
+    assert repr(dasp.SpMatrix.from_scipy(generate("rmat:8"), policy=policy, device="cpu")) in out
+    outs = [run(capsys, "info", "rmat:8", *CPU, "--policy", name)[1] for name in ("published", "auto")]
+    assert outs[0].partition("planned in")[0] == outs[1].partition("planned in")[0]
 
 
 def test_info_takes_the_seed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -206,22 +216,42 @@ def test_config_and_help_print(capsys: pytest.CaptureFixture[str]) -> None:
     for usage, summary in families().items():
         assert usage in out
         assert summary in out
-    for command in ("info", "solve", "config", "bench"):
-        assert f"    {command} " in out
-        assert run(capsys, command, "--help")[0] == 0
+    assert str(dasp.__doc__).splitlines()[0] in out
+    assert "matrix.py asks" not in out  # the package's docstring goes on; its help does not
+    for command in (
+        "info",
+        "solve",
+        "config",
+        "bench",
+        "bench gemm",
+        "bench gf256",
+        "bench peak",
+        "tune",
+        "rs",
+    ):
+        assert re.search(f"^    {command}( |$)", out, flags=re.MULTILINE)
+        status, shown, _ = run(capsys, *command.split(), "--help")
+        assert status == 0
+        assert shown.startswith(f"usage: dasp {command} ")
     assert run(capsys, "--version")[:2] == (0, f"dasp {dasp.__version__}\n")
 
 
-def test_every_command_module_that_exists_is_loaded() -> None:
-    names = [module.__name__ for module in cli._command_modules()]
-    package = Path(dasp.__file__).parent
-    there = [
-        name
-        for name in cli.COMMAND_MODULES
-        if package.joinpath(*name.split(".")[1:]).with_suffix(".py").exists()
-    ]
-    assert names == there
-    assert {"dasp.commands.info", "dasp.commands.solve", "dasp.commands.config"} <= set(names)
+def test_a_dense_benchmark_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    quick = ["--sizes", "8", "--kernels", "dot", "--dtype", "float64", "--seconds", "0.001"]
+    status, out, _ = run(capsys, "bench", "gemm", *CPU, *quick)
+    assert status == 0
+    assert [line.split()[0] for line in out.splitlines()[2:]] == ["vendor", "dot"]
+    status, out, _ = run(
+        capsys, "bench", "gf256", *CPU, "--columns", "64", "--kernels", "log_exp", "--seconds", "0.001"
+    )
+    assert status == 0
+    assert "log_exp" in out
+
+
+def test_a_missing_command_module_is_a_defect(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "COMMAND_MODULES", (*cli.COMMAND_MODULES, "dasp.commands.nosuch"))
+    with pytest.raises(ModuleNotFoundError):
+        cli.main(["--version"])
 
 
 # Mistakes
@@ -256,6 +286,16 @@ def test_every_command_module_that_exists_is_loaded() -> None:
         (["solve", "poisson3d:5", "--maxiter", "0"], ["--maxiter is 0"]),
         (["solve", "kkt:20", "--jacobi"], ["10 rows", "row 20", "--jacobi"]),
         (["solve"], ["MATRIX"]),
+        (["info", "poisson3d:5", "--layout", "rows"], ["--layout", "'rows'", "'slices'"]),
+        (["info", "poisson3d:5", "--steps", "0"], ["steps is 0"]),
+        (["info", "poisson3d:5", "--window", "some"], ["--window", "'some'"]),
+        (["bench", *CPU, "poisson3d:5", "gemm"], ["gemm stands among", "dasp bench gemm", "./gemm"]),
+        (["bench", "gemm", *CPU, "--sizes", "0"], ["--sizes is 0"]),
+        (["bench", "gf256", *CPU, "--data", "300"], ["304 shards"]),
+        (["bench", "peak", "--threads", "0"], ["--threads is 0"]),
+        (["rs", "encode", "nosuchfile"], ["nosuchfile"]),
+        (["rs", "mend"], ["'mend'", "encode"]),
+        (["tune", "--bogus"], ["--bogus"]),
     ],
     ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else "",
 )

@@ -1,8 +1,12 @@
-"""The command `dasp bench`: plan, verify and time matrices, and say how they compare."""
+"""The command `dasp bench`: plan, verify and time matrices, and say how they compare.
+
+`dasp bench gemm`, `gf256` and `peak` are commands of their own, each in the module of that name.
+"""
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,15 +22,23 @@ DEFAULT_MATRICES = (
 )
 """What is measured when no matrix is named: a minute on two cores."""
 
+OTHERS = {
+    "gemm": "verify and time every kernel of dense products against cuBLAS or OpenBLAS",
+    "gf256": "verify and time every kernel over GF(2^8) against ISA-L and the copy bandwidth",
+    "peak": "measure this machine's arithmetic and copy bandwidth",
+}
+"""Benchmarks of something other than a sparse matrix: the module in `dasp.bench`, and what it does."""
+
 
 def add_command(subparsers: Any) -> None:
-    """Add `bench` to the sub-commands of `dasp`."""
+    """Add `bench`, `bench gemm`, `bench gf256` and `bench peak` to the sub-commands of `dasp`."""
     parser = subparsers.add_parser(
         "bench",
         help="plan, verify and time matrices against other libraries",
         description="Plan each matrix, check every row of its product against a long-double reference, then "
         "time it against SciPy, numba and MKL on the CPU, or every cuSPARSE setting and CuPy on the GPU. "
-        "Exit status 1 if a product is wrong.",
+        "Exit status 1 if a product is wrong. For dense products see dasp bench "
+        f"{', '.join(OTHERS)}, each with its own --help.",
     )
     parser.add_argument(
         "matrix",
@@ -42,16 +54,29 @@ def add_command(subparsers: Any) -> None:
     )
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the rows into this picture")
     parser.set_defaults(run=run)
+    for name, summary in OTHERS.items():
+        module = importlib.import_module(f"dasp.bench.{name}")
+        other = subparsers.add_parser(
+            f"bench {name}", help=summary, description=f"{summary[0].upper()}{summary[1:]}."
+        )
+        module.add_arguments(other)
+        other.set_defaults(run=module.run)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options that say how to measure; `benchmarks/suitesparse.py` has the same ones."""
+    from dasp.bench.session import POLICIES
+
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where to run")
     parser.add_argument(
         "--dtype", choices=("float64", "float32"), default="float64", help="type of the values"
     )
     parser.add_argument(
-        "--policy", choices=("auto", "published"), default="auto", help="how matrices are packed"
+        "--policy",
+        "--layout",
+        choices=POLICIES,
+        default="auto",
+        help="how matrices are packed (auto: slices on a GPU, the published format on the CPU)",
     )
     parser.add_argument("--threads", type=positive, metavar="N", help="CPU threads (default: every core)")
     parser.add_argument("--repeat", type=positive, metavar="N", help="timed samples of each product")
@@ -135,6 +160,12 @@ def run(args: argparse.Namespace) -> int:
     """Run `dasp bench`; 0 when every product is right, 1 when one is wrong."""
     from dasp.bench import session, table
 
+    misplaced = [word for word in args.matrix if word in OTHERS]
+    if misplaced:
+        raise ValueError(
+            f"{misplaced[0]} stands among the matrices of dasp bench; it must be the first word after bench, "
+            f"as in dasp bench {misplaced[0]} --help; a file of that name is ./{misplaced[0]}"
+        )
     device, settings = settings_of(args)
     print(header(device, settings), file=sys.stderr)
     rows = session.run(args.matrix or DEFAULT_MATRICES, device, settings, resume=args.resume)

@@ -15,7 +15,7 @@ from dasp.bench import results
 from dasp.bench.device import BenchDevice
 from dasp.bench.sparse import Operator, measure, plan_with, warm_up
 
-POLICIES = ("auto", "published")
+POLICIES = ("auto", "slices", "published")
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Settings:
     Attributes
     ----------
     policy : str
-        `auto`, the default policy of SpMatrix, or `published`.
+        One of POLICIES: the layout of a policy whose other choices are the default ones.
     dtype : str
         `float64` or `float32`.
     seed : int
@@ -56,11 +56,9 @@ def planner(device: BenchDevice, policy: str) -> Callable[[Any], Operator]:
     """
     if policy not in POLICIES:
         raise ValueError(f"the policy is {policy!r}; one of {', '.join(POLICIES)} is needed")
-    if policy == "auto":
-        return plan_with(device.kind)
     from dasp.preprocess import Policy
 
-    return plan_with(device.kind, Policy.published())
+    return plan_with(device.kind, Policy(layout=policy))
 
 
 def progress(specs: Sequence[str]) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -217,7 +218,8 @@ def missing_lines(rows: Sequence[Row]) -> list[str]:
     """Baselines that did not run, one line for each reason."""
     reasons: dict[str, list[str]] = {}
     for row in rows:
-        for reason in filter(None, row.get("missing", "").split("; ")):
+        # A reason may hold "; " itself; only what a baseline's name follows divides two of them.
+        for reason in filter(None, re.split(r"; (?=\w+: )", row.get("missing", ""))):
             reasons.setdefault(reason, []).append(row["matrix"])
     return [
         f"not run: {reason}" + ("" if len(names) == len(rows) else f" [{', '.join(names)}]")

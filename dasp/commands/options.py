@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 else:
     Subparsers = argparse._SubParsersAction
 
+LAYOUTS = ("auto", "slices", "published")
+_KINDS: dict[str, type] = {"str": str, "int": int, "float": float, "bool": bool}
+
 
 def add_matrix_option(parser: argparse.ArgumentParser) -> None:
     """Add the MATRIX argument and the seed of its model."""
@@ -32,14 +35,17 @@ def add_device_option(parser: argparse.ArgumentParser) -> None:
 
 
 def add_policy_options(parser: argparse.ArgumentParser) -> None:
-    """Add an option for each threshold of `dasp.Policy`, and --published for those of the paper."""
-    group = parser.add_argument_group("policy", "thresholds by which the matrix is packed")
-    group.add_argument("--published", action="store_true", help="start from the published thresholds")
+    """Add an option for each choice of `dasp.Policy`, and --published for the format of the paper."""
+    group = parser.add_argument_group("policy", "how the matrix is packed; see dasp.Policy")
+    group.add_argument("--published", action="store_true", help="the published format; as --layout published")
     for field in fields(Policy):
-        kind = type(field.default)
+        kind = _KINDS[str(field.type).partition(" ")[0]]
         name = "--" + field.name.replace("_", "-")
-        shown = f"{kind.__name__} (default: {field.default})"
-        if kind is bool:
+        usual = "left to the matrix and the device" if field.default is None else field.default
+        shown = f"{kind.__name__} (default: {usual})"
+        if field.name == "layout":
+            group.add_argument(name, "--policy", choices=LAYOUTS, default=None, help=f"(default: {usual})")
+        elif kind is bool:
             group.add_argument(name, action=argparse.BooleanOptionalAction, default=None, help=shown)
         else:
             group.add_argument(name, type=kind, metavar=kind.__name__.upper(), default=None, help=shown)
