@@ -198,8 +198,8 @@ def test_planning_takes_linear_time():
         plan_of(matrix)
         runs = []
         for _ in range(3):
-            start = time.perf_counter()
+            start = time.process_time()
             plan_of(matrix)
-            runs.append(time.perf_counter() - start)
+            runs.append(time.process_time() - start)
         times.append(min(runs))
     assert times[1] <= 30 * times[0]
