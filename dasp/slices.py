@@ -37,27 +37,31 @@ Vector = np.ndarray[Any, Any]
 MOST_STEPS = STEPS_MASK
 """Steps of a slice that its header can count."""
 
-WINDOWS = (0, 128, 1024, 8192)
-"""Sort windows that are tried before a sort over all rows, in rows; 0 leaves every row where it is."""
-
-WORTH = 0.95
-"""A wider window must shrink the plan to this share: it scatters neighbours, which share x in the cache."""
+WINDOWS = (0, 128, 512, 1024, 8192)
+"""Sort windows that are tried besides a sort over all rows, in rows; 0 leaves every row where it is."""
 
 STEPS = ((1_000_000, 8), (4_000_000, 16))
 MOST_CHOSEN = 32
 """Most steps of a slice, by the entries below which they hold: a small matrix needs many short slices to
 keep a GPU busy, a large one the fewer bytes of long slices. Measured on an H200."""
 
-ROW_BYTES, COLUMN_BYTES = 4, 1.5
-"""Bytes of a row's number, and typical bytes of a delta with its share of the base, in the cost model."""
+ROW_BYTES, HEADER_BYTES, COLUMN_BYTES = 4, 16, 1.5
+"""Cost model: bytes of a row's number, of a slice's header, and typically of a delta with its share of a
+base."""
+
+GATHER = 0.5
+"""Cost model: time of a byte of x that a block gathers, over that of a byte of the plan. On an H200 from
+0.3 (Markov chains) to 0.8 (power-law graphs)."""
 
 FEW_WARPS, MANY_WARPS = 4, 16
+LARGE_BLOCK, LEAST_SLOTS = 1.1, 256
+"""Large blocks wait for their slowest warp: they cost a tenth, and more where slices have fewer slots."""
+
 SAMPLES = 24
+"""Places at which the gathers of a plan are counted."""
+
 SECTOR = 4
 """Doubles in a sector of the cache, 32 bytes: what a gather moves at the least."""
-
-SAVED, LEAST_SLOTS = 0.4, 256
-"""Large blocks pay from this share of the plan's bytes saved, and this many slots a slice, on an H200."""
 
 CODE_TYPES = {Coding.SINGLE: np.float32, Coding.BYTE: np.int8, Coding.DICTIONARY: np.uint8}
 MOST_CODES = 256
@@ -117,11 +121,12 @@ def pack(
     indices, data = _sort_columns(indptr, indices, data)
     coding, table, codes = code_values(data) if narrow else (Coding.PLAIN, data[:0], data)
 
+    value_bytes = codes.nbytes / max(len(data), 1)
     most = WARP * steps
     long_rows = np.flatnonzero(lengths > most)
     rest = np.where(lengths > most, PAD, lengths)
     if window is None:
-        window = choose_window(rest, steps, codes.nbytes / max(len(data), 1))
+        window = choose_window(indptr, indices, rest, steps, value_bytes)
     rows = sort_rows(rest, window, most)
     segments = -(-lengths[long_rows] // most)
     segment_offsets = np.concatenate([[0], np.cumsum(segments)])
@@ -129,15 +134,17 @@ def pack(
     inside = np.arange(segment_offsets[-1]) - np.repeat(segment_offsets[:-1], segments)
     left = np.repeat(lengths[long_rows], segments) - most * inside
     cut = _Slices(*cut_runs(lengths[rows], steps)).after(np.minimum(left, most))
-    starts = np.concatenate([np.repeat(indptr[long_rows], segments) + most * inside, indptr[rows]])
-    runs = np.concatenate([np.minimum(left, most), lengths[rows]])
-
-    bases, widths = measure_columns(*cut, starts, runs, indices, index.type(0))
+    runs = _Runs(
+        np.concatenate([np.repeat(indptr[long_rows], segments) + most * inside, indptr[rows]]),
+        np.concatenate([np.minimum(left, most), lengths[rows]]),
+        indices,
+    )
+    bases, widths = measure_columns(*cut, *runs, index.type(0))
     sizes = cut.steps * (1 << widths.astype(np.int64) >> 1)
     first_blocks = np.cumsum(sizes) - sizes
     deltas = np.zeros(WARP * int(sizes.sum()), np.uint8)
     values = np.zeros(WARP * len(bases) if len(codes) else 0, codes.dtype)
-    fill(*cut, starts, runs, indices, codes, bases, widths, first_blocks, delta_views(deltas), values)
+    fill(*cut, *runs, codes, bases, widths, first_blocks, delta_views(deltas), values)
     firsts = cut.first_run - segment_offsets[-1]
     firsts[: segment_offsets[-1]] = np.repeat(np.arange(len(long_rows)), segments)
     first_steps = np.cumsum(cut.steps) - cut.steps
@@ -147,7 +154,7 @@ def pack(
     return SlicePart(
         entries=len(data),
         coding=coding,
-        warps_per_block=choose_warps(cut, starts, runs, indices, codes.nbytes / max(len(data), 1)),
+        warps_per_block=choose_warps(cut, runs, value_bytes),
         segments=int(segment_offsets[-1]),
         positions=len(rows),
         rows=np.zeros(0, index) if len(rows) == len(lengths) and window == 0 else rows.astype(index),
@@ -219,11 +226,13 @@ def choose_steps(entries: int) -> int:
     return next((steps for below, steps in STEPS if entries < below), MOST_CHOSEN)
 
 
-def choose_window(lengths: Vector, steps: int, value_bytes: float) -> int:
-    """Choose the smallest sort window whose plan is hardly larger than that of any wider one.
+def choose_window(indptr: Vector, indices: Vector, lengths: Vector, steps: int, value_bytes: float) -> int:
+    """Choose the sort window with the cheapest plan: wide ones save pads, narrow ones gather less of x.
 
     Parameters
     ----------
+    indptr : numpy.ndarray, shape (m + 1,)
+    indices : numpy.ndarray, shape (nnz,)
     lengths : numpy.ndarray, shape (m,)
         Entries of each row; `PAD` for a row that is not in a slice.
     steps : int
@@ -231,43 +240,61 @@ def choose_window(lengths: Vector, steps: int, value_bytes: float) -> int:
     value_bytes : float
         Bytes of a stored value.
     """
-    best, best_bytes = 0, np.inf
-    for window in (*WINDOWS, len(lengths)):
-        if window and window >= 2 * len(lengths):
-            continue
+    best, least = 0, np.inf
+    for window in (*(window for window in WINDOWS if window < len(lengths)), len(lengths)):
         rows = sort_rows(lengths, window, WARP * steps)
         slices = _Slices(*cut_runs(lengths[rows], steps))
-        slots = WARP * slices.steps.sum()
-        size = (
-            slots * (value_bytes + COLUMN_BYTES)
-            + 16 * len(slices.steps)
-            + (ROW_BYTES * len(rows) if window else 0)
+        runs = _Runs(indptr[rows], lengths[rows], indices)
+        bytes_of_rows = ROW_BYTES * len(rows) if window else 0
+        cost = (
+            bytes_of_rows + plan_bytes(slices, value_bytes) + GATHER * gather_bytes(slices, runs, FEW_WARPS)
         )
-        if size < WORTH * best_bytes:
-            best, best_bytes = window, size
+        if cost < least:
+            best, least = window, cost
     return best
 
 
-def choose_warps(slices: _Slices, starts: Vector, runs: Vector, indices: Vector, value_bytes: float) -> int:
+def choose_warps(slices: _Slices, runs: _Runs, value_bytes: float) -> int:
     """Choose how many slices share a multiprocessor's cache.
 
-    Large blocks make a GPU wait for their slowest warp. They pay where neighbouring slices gather the same
-    sectors of x, so many that this is a good part of all traffic, as in a band of random columns.
+    Large blocks pay where neighbouring slices gather the same sectors of x, so many that this is a good
+    part of all traffic, as in a band of random columns.
     """
     count = len(slices.steps)
     if count < SAMPLES * MANY_WARPS or WARP * slices.steps.sum() < LEAST_SLOTS * count:
         return FEW_WARPS
-    apart = together = slots = 0
-    for first in np.linspace(0, count - MANY_WARPS, SAMPLES).astype(np.int64):
-        sectors = [
-            np.unique(gathered(*slices, starts, runs, indices, begin, begin + FEW_WARPS) // SECTOR)
-            for begin in range(first, first + MANY_WARPS, FEW_WARPS)
-        ]
-        apart += sum(map(len, sectors))
-        together += len(np.unique(np.concatenate(sectors)))
-        slots += WARP * slices.steps[first : first + MANY_WARPS].sum()
-    saved = 8 * SECTOR * (apart - together) / (slots * (value_bytes + COLUMN_BYTES))
-    return MANY_WARPS if saved > SAVED else FEW_WARPS
+    few, many = (
+        plan_bytes(slices, value_bytes) + GATHER * gather_bytes(slices, runs, warps)
+        for warps in (FEW_WARPS, MANY_WARPS)
+    )
+    return MANY_WARPS if LARGE_BLOCK * many < few else FEW_WARPS
+
+
+def plan_bytes(slices: _Slices, value_bytes: float) -> float:
+    """Estimate the bytes of a plan, the numbers of its rows apart."""
+    slots = WARP * int(slices.steps.sum())
+    return slots * (value_bytes + COLUMN_BYTES) + HEADER_BYTES * len(slices.steps)
+
+
+def gather_bytes(slices: _Slices, runs: _Runs, warps: int) -> float:
+    """Estimate the bytes of x that blocks of so many warps gather; a sector counts once for each block.
+
+    From a sample of places in the order of the slices.
+    """
+    count = len(slices.steps)
+    if not count:
+        return 0.0
+    firsts = np.linspace(0, max(count - MANY_WARPS, 0), SAMPLES).astype(np.int64)
+    sectors, steps = count_sectors(*slices, *runs, firsts, MANY_WARPS, warps)
+    return float(8 * SECTOR * sectors * int(slices.steps.sum()) / max(steps, 1))
+
+
+class _Runs(NamedTuple):
+    """First entry and length of each run, and the columns of all entries."""
+
+    starts: Vector
+    lengths: Vector
+    indices: Vector
 
 
 class _Slices(NamedTuple):
@@ -414,15 +441,28 @@ def cut_runs(lengths, steps):  # type: ignore[no-untyped-def]
 
 
 @_compile
-def gathered(first_run, shifts, steps, full, starts, lengths, indices, begin, end):  # type: ignore[no-untyped-def]
-    """Return the columns of slices `begin` to `end`."""
-    last = first_run[end] if end < len(first_run) else len(lengths)
-    columns = np.empty(np.sum(lengths[first_run[begin] : last]), indices.dtype)
-    count = 0
-    for run in range(first_run[begin], last):
-        columns[count : count + lengths[run]] = indices[starts[run] : starts[run] + lengths[run]]
-        count += lengths[run]
-    return columns
+def count_sectors(  # type: ignore[no-untyped-def]
+    first_run, shifts, steps, full, starts, lengths, indices, firsts, count, per_block
+):
+    """Count distinct sectors of x block by block in `count` slices from each of `firsts`, and their steps."""
+    most = 0
+    for column in indices:
+        most = max(most, column)
+    seen = np.zeros(most // SECTOR + 1, np.int32)
+    block = sectors = all_steps = 0
+    for first in firsts:
+        for s in range(first, min(first + count, len(steps))):
+            all_steps += steps[s]
+            if (s - first) % per_block == 0:
+                block += 1
+            end = min(first_run[s] + (WARP >> shifts[s]), len(lengths))
+            for run in range(first_run[s], end):
+                for entry in range(starts[run], starts[run] + lengths[run]):
+                    sector = indices[entry] // SECTOR
+                    if seen[sector] != block:
+                        seen[sector] = block
+                        sectors += 1
+    return sectors, all_steps
 
 
 @_compile

@@ -216,8 +216,8 @@ class Product:
     def _head(self, dtype: np.dtype[Any]) -> list[Any]:
         """Return all arguments up to x, with scratch memory that nothing running at the time shares.
 
-        Products of one stream follow each other, so a stream has one scratch. A captured product gets
-        its own, which lives as long as the matrix, because its graph may run on any stream.
+        Products of one stream follow each other, so a stream has one scratch. A captured product gets its
+        own, which lives as long as the matrix, because its graph may run on any stream.
         """
         if not self._shares_rows:
             key: Any = dtype
@@ -235,8 +235,12 @@ class Product:
         return self._heads[key]
 
     def _new_scratch(self, dtype: np.dtype[Any]) -> tuple[Any, Any]:
+        """Return partials and zeroed tickets; the zeroing is done when this returns, and in no graph."""
         partials, tickets = self._sizes
-        return self._cupy.empty(partials, dtype), self._cupy.zeros(tickets, np.uint32)
+        with self._cupy.cuda.Stream(non_blocking=True) as stream:
+            scratch = self._cupy.empty(partials, dtype), self._cupy.zeros(tickets, np.uint32)
+            stream.synchronize()
+        return scratch
 
 
 def source(plan: Plan) -> tuple[str, str]:
