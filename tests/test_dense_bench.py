@@ -10,6 +10,7 @@ import pytest
 
 from dasp.bench import gemm as bench
 from dasp.bench import peak as bench_peak
+from dasp.bench import results
 from dasp.dense import command, kernels, peak
 from dasp.dense.peak import gpu_gigaflops
 
@@ -71,7 +72,50 @@ def test_bench_gemm_writes_a_row_for_every_kernel(tmp_path, capsys, monkeypatch)
     assert text.count("goto") == 2
     assert "% of peak" in text
     assert (tmp_path / "figure.png").stat().st_size > 10_000
-    assert bench.markdown(rows, "float32").count("\n") == len(names) + 3
+    assert bench.markdown([row for row in rows if row["dtype"] == "float32"], "float32").count("\n") == (
+        len(names) + 3
+    )
+
+
+def rows_of(kernel, device, speeds, **others):
+    """Rows of a result file: GFLOP/s by size; the vendor's library reaches 100 at every size."""
+    return [
+        {
+            "matrix": f"gemm:{size}",
+            "dtype": "float32",
+            "kernel": kernel,
+            "size": str(size),
+            "correct": "yes",
+            "gflops": str(speed),
+            "of_vendor": str(speed / 100),
+            "of_peak": "nan" if device == "cuda" else str(speed / 200),
+            "device": device,
+            "machine": "a GPU" if device == "cuda" else "a CPU",
+            "commit": "abc",
+            **others,
+        }
+        for size, speed in speeds.items()
+    ]
+
+
+def test_the_table_is_drawn_from_the_file_alone(tmp_path, capsys):
+    source, readme = tmp_path / "gemm.csv", tmp_path / "README.md"
+    old = rows_of("auto", "cuda", {128: 7.0}, commit="old")
+    new = rows_of("auto", "cuda", {128: 64.0, 4096: 81.0}) + rows_of("goto", "cpu", {128: 50.0}, threads="1")
+    results.write(source, [*old, *rows_of("vendor", "cuda", {128: 100.0, 4096: 100.0}), *new])
+    readme.write_text("<!-- results:gemm begin -->\n<!-- results:gemm end -->\n")
+    words = ["--report-only", "--csv", str(source), "--readme", str(readme)]
+    assert bench.run(parse(bench.add_arguments, words)) == 0
+    text = readme.read_text()
+    assert "| a GPU | float32 | 4096 | 81 | 81.0 | - | 72.0 |" in text
+    assert "| a CPU, 1 thread | float32 | 128 | 50 | 50.0 | 25.0 | 50.0 |" in text
+    assert "| auto | 64 (64) | 81 (81) | 72.0 |" in text
+    assert "old" not in text
+    assert "auto" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="pass --csv FILE"):
+        bench.run(parse(bench.add_arguments, ["--report-only"]))
+    with pytest.raises(ValueError, match="has no rows"):
+        bench.run(parse(bench.add_arguments, ["--report-only", "--csv", str(tmp_path / "none.csv")]))
 
 
 def test_bench_gemm_tells_a_wrong_product(monkeypatch, capsys):

@@ -1,6 +1,7 @@
 """The field GF(2^8), its CPU ladder and the front door, against galois."""
 
 import os
+import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -331,6 +332,16 @@ def test_the_benchmark_verifies_times_and_writes_rows(tmp_path, capsys):
     assert all(float(row["data_gbs"]) > 0 and row["correct"] == "yes" for row in rows)
     assert all(row["kernel"] in printed for row in rows)
     assert picture.stat().st_size > 1000
+    readme = tmp_path / "README.md"
+    readme.write_text("<!-- results:gf256 begin -->\n<!-- results:gf256 end -->\n")
+    assert benchmark("--csv", str(path), "--report-only", "--readme", str(readme)) == 0
+    text = readme.read_text()
+    assert "2 x 3 times 3 x 5,000 bytes on " in text
+    for row in rows:
+        share = f"{100 * float(row['of_limit']):.0f}"
+        assert re.search(
+            rf"^\| {row['kernel']} \| {row['data_gbs']} \| .* \| {share} \|$", text, re.MULTILINE
+        )
 
 
 def test_the_benchmark_finds_a_wrong_kernel(monkeypatch, capsys):

@@ -49,11 +49,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", type=float, metavar="S", help="stop measuring after so many seconds")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="append the rows to this file")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the rows into this picture")
-    parser.add_argument("--readme", type=Path, metavar="FILE", help="rewrite this file's results:gemm table")
+    results.add_report_arguments(parser, "gemm")
 
 
 def run(args: argparse.Namespace) -> int:
     """Verify, time, print the tables; 0 if every product was right, else 1."""
+    rows = results.kept(args.csv) if args.report_only else _measure_all(args)
+    for _, dtype, part in _groups(rows):
+        print(table(part, dtype), end="\n\n")
+    if args.plot:
+        draw(rows, args.plot)
+    if args.readme:
+        from dasp.bench.readme import replace_between
+
+        replace_between(args.readme, "gemm", readme_text(results.kept(args.csv) if args.csv else rows))
+    return 0 if all(row["correct"] != "no" for row in rows) else 1
+
+
+def _measure_all(args: argparse.Namespace) -> list[dict[str, str]]:
+    """Every row that was asked for; each is added to the file as soon as it is measured."""
     device = _device(args.device)
     sizes, dtypes = _sizes(args.sizes), _dtypes(args.dtype, device)
     _kernel_names(args.kernels, device, dtypes[0])
@@ -70,15 +84,21 @@ def run(args: argparse.Namespace) -> int:
                 if args.csv:
                     results.append(args.csv, rows[-1])
                 _say(rows[-1])
-    tables = "\n\n".join(table(rows, dtype) for dtype in dtypes)
-    print(tables)
-    if args.plot:
-        draw(rows, args.plot)
-    if args.readme:
-        from dasp.bench.readme import replace_between
+    return rows
 
-        replace_between(args.readme, "gemm", "\n\n".join(markdown(rows, dtype) for dtype in dtypes))
-    return 0 if all(row["correct"] != "no" for row in rows) else 1
+
+def _groups(rows: Sequence[dict[str, str]]) -> list[tuple[str, str, list[dict[str, str]]]]:
+    """The rows of each machine and dtype, with the machine's name and threads in words."""
+    found: dict[tuple[str, str], list[dict[str, str]]] = {}
+    for row in rows:
+        threads = row.get("threads", "")
+        where = (
+            f"{row['machine']}, {threads} thread{'' if threads == '1' else 's'}"
+            if threads
+            else row["machine"]
+        )
+        found.setdefault((where, row["dtype"]), []).append(row)
+    return [(where, dtype, part) for (where, dtype), part in found.items()]
 
 
 def _device(wanted: str) -> str:
@@ -311,15 +331,37 @@ def table(rows: Sequence[dict[str, str]], dtype: str) -> str:
     return "\n".join(lines)
 
 
+def readme_text(rows: Sequence[dict[str, str]]) -> str:
+    """The README's tables: what `kernel="auto"` reaches, then every kernel, folded."""
+    lines = [
+        "| machine | dtype | size | GFLOP/s | % of the vendor's library | % of peak | % over all sizes |",
+        "|---|---|---:|---:|---:|---:|---:|",
+    ]
+    folded = []
+    for where, dtype, part in _groups(rows):
+        names, sizes, cells = _cells(part, dtype)
+        best = "auto" if "auto" in names else names[-1]
+        size = max(size for name, size in cells if name == best)
+        row = cells[best, size]
+        shares = [_percent(float(row[name])) for name in ("of_vendor", "of_peak")]
+        mean = _percent(_means(names, sizes, cells)[best])
+        speed = f"{float(row['gflops']):,.0f}"
+        lines.append(f"| {where} | {dtype} | {size} | {speed} | {' | '.join(shares)} | {mean} |")
+        commits = ", ".join(sorted({row["commit"] for row in part}))
+        title = f"Every kernel: {dtype} on {where}, commit {commits}"
+        folded.append(f"<details><summary>{title}</summary>\n\n{markdown(part, dtype)}\n\n</details>")
+    return "\n\n".join(["\n".join(lines), *folded])
+
+
+def _percent(share: float) -> str:
+    return "-" if math.isnan(share) else f"{100 * share:.1f}"
+
+
 def markdown(rows: Sequence[dict[str, str]], dtype: str) -> str:
-    """The README's table: % of the vendor's library for each kernel and size."""
+    """A table of GFLOP/s and % of the vendor's library for each kernel and size."""
     names, sizes, cells = _cells(rows, dtype)
     means = _means(names, sizes, cells)
-    first = next(row for row in rows if row["dtype"] == dtype)
-    lines = [
-        f"{dtype} on {first['machine']}, commit {first['commit']}: GFLOP/s (% of the vendor's library)",
-        "",
-    ]
+    lines = ["GFLOP/s (% of the vendor's library)", ""]
     lines.append("| kernel | " + " | ".join(map(str, sizes)) + " | geometric mean % |")
     lines.append("|---|" + "---:|" * (len(sizes) + 1))
     for name in names:
@@ -330,7 +372,7 @@ def markdown(rows: Sequence[dict[str, str]], dtype: str) -> str:
                 texts.append("-")
             else:
                 texts.append(f"{float(row['gflops']):,.0f} ({100 * float(row['of_vendor']):.0f})")
-        lines.append(f"| {name} | " + " | ".join(texts) + f" | {100 * means[name]:.1f} |")
+        lines.append(f"| {name} | " + " | ".join(texts) + f" | {_percent(means[name])} |")
     return "\n".join(lines)
 
 

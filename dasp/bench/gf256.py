@@ -21,6 +21,7 @@ from dasp._threads import get_num_threads
 from dasp.bench import machine, results
 from dasp.bench.candidate import Candidate
 from dasp.bench.command import positive
+from dasp.bench.readme import replace_between
 from dasp.dense import gf256
 from dasp.dense.gf256.field import Bytes, cauchy, multiply
 
@@ -43,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kernels", metavar="NAMES", help="comma-separated; every kernel by default")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="append the rows to this file")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the rows into this picture")
+    results.add_report_arguments(parser, "gf256")
 
 
 class IsaL:
@@ -103,6 +105,17 @@ class Row:
 
 def run(args: argparse.Namespace) -> int:
     """Verify, time, print the table; 0 if every product was right, else 1."""
+    status = 0 if args.report_only else _measure_all(args)
+    if args.report_only or args.readme:
+        text = readme_text(results.kept(args.csv))
+        if args.report_only:
+            print(text)
+        if args.readme:
+            replace_between(args.readme, "gf256", text)
+    return status
+
+
+def _measure_all(args: argparse.Namespace) -> int:
     device = _device(args.device)
     columns = args.columns or COLUMNS[device]
     if args.data + args.parity > 256:
@@ -260,6 +273,31 @@ def report(rows: Sequence[Row], title: str, limit: float) -> str:
         speed = f"{row.gigabytes:>14.4g}{100 * row.spread:>8.0f}%"
         lines.append(f"{row.kernel:<16}{speed}{isal:>12}{100 * row.of_limit:>17.1f}")
     return "\n".join(lines)
+
+
+def readme_text(rows: Sequence[dict[str, str]]) -> str:
+    """The README's tables, one for each machine and shape, from rows of the result file."""
+    groups: dict[tuple[str, ...], list[dict[str, str]]] = {}
+    for row in rows:
+        groups.setdefault((row["machine"], row.get("threads", ""), row["matrix"]), []).append(row)
+    parts = []
+    for (where, threads, matrix), group in groups.items():
+        rows_of_a, depth, columns = (int(word) for word in matrix.removeprefix("gf256:").split("x"))
+        on = f"{where}, {threads} thread{'' if threads == '1' else 's'}" if threads else where
+        commits = ", ".join(sorted({row["commit"] for row in group}))
+        lines = [
+            f"{rows_of_a} x {depth} times {depth} x {columns:,} bytes on {on}, commit {commits}:",
+            "",
+            "| kernel | GB/s of data | % of ISA-L, one thread | % of what copying allows |",
+            "|---|---:|---:|---:|",
+        ]
+        for row in group:
+            speed = row["data_gbs"] if row["correct"] == "yes" else "WRONG"
+            shares = [float(row[name]) for name in ("of_isal", "of_limit")]
+            cells = ["-" if np.isnan(share) else f"{100 * share:.0f}" for share in shares]
+            lines.append(f"| {row['kernel']} | {speed} | {' | '.join(cells)} |")
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)
 
 
 def draw(rows: Sequence[Row], limit: float, title: str, path: Path) -> None:

@@ -6,12 +6,13 @@ column the file is rewritten under another name and renamed, so that an interrup
 
 from __future__ import annotations
 
+import argparse
 import csv
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-KEY = ("matrix", "dtype", "device", "policy", "machine", "threads", "commit")
+KEY = ("matrix", "dtype", "device", "policy", "kernel", "machine", "threads", "commit")
 """Columns that say whether a row has been measured already."""
 
 
@@ -71,10 +72,34 @@ def key(row: dict[str, str]) -> tuple[str, ...]:
 
 
 def latest(rows: Sequence[dict[str, str]]) -> list[dict[str, str]]:
-    """One row for each matrix, dtype, device, policy and machine: the last one in the file."""
+    """One row for each matrix, dtype, device, policy, kernel and machine: the last one in the file."""
     found: dict[tuple[str, ...], dict[str, str]] = {}
     for row in rows:
         place = tuple(row.get(name, "") for name in KEY if name != "commit")
         found.pop(place, None)
         found[place] = row
     return list(found.values())
+
+
+def kept(path: Path | None) -> list[dict[str, str]]:
+    """The latest rows of a result file, of which there must be some.
+
+    Raises
+    ------
+    ValueError
+        If no file is named, or it has no rows.
+    """
+    if path is None:
+        raise ValueError("--report-only and --readme need the rows of a file; pass --csv FILE")
+    rows = latest(read(path))
+    if not rows:
+        raise ValueError(f"{path} has no rows; a run without --report-only is needed first")
+    return rows
+
+
+def add_report_arguments(parser: argparse.ArgumentParser, name: str) -> None:
+    """Add the options that turn the rows of a file into the table of a Markdown file."""
+    parser.add_argument(
+        "--readme", type=Path, metavar="FILE", help=f"rewrite this file's results:{name} table from --csv"
+    )
+    parser.add_argument("--report-only", action="store_true", help="measure nothing; report what --csv holds")
