@@ -18,6 +18,7 @@ from dasp.plan import (
     FULL_SHIFT,
     LANES_MASK,
     LANES_SHIFT,
+    MOST_CODES,
     NONE,
     PAD,
     PAD_8,
@@ -49,12 +50,15 @@ ROW_BYTES, HEADER_BYTES, COLUMN_BYTES = 4, 16, 1.5
 """Cost model: bytes of a row's number, of a slice's header, and typically of a delta with its share of a
 base."""
 
-GATHER = 0.5
+GATHER = 0.6
 """Cost model: time of a byte of x that a block gathers, over that of a byte of the plan. On an H200 from
 0.3 (Markov chains) to 0.8 (power-law graphs)."""
 
+MOST_BYTES = 1.15
+"""A window is not taken if its plan is larger than the smallest one by more than this factor."""
+
 FEW_WARPS, MANY_WARPS = 4, 16
-LARGE_BLOCK, LEAST_SLOTS = 1.1, 256
+LARGE_BLOCK, LEAST_SLOTS = 1.1, 224
 """Large blocks wait for their slowest warp: they cost a tenth, and more where slices have fewer slots."""
 
 SAMPLES = 24
@@ -62,9 +66,6 @@ SAMPLES = 24
 
 SECTOR = 4
 """Doubles in a sector of the cache, 32 bytes: what a gather moves at the least."""
-
-CODE_TYPES = {Coding.SINGLE: np.float32, Coding.BYTE: np.int8, Coding.DICTIONARY: np.uint8}
-MOST_CODES = 256
 
 
 def bare(dtype: np.dtype[Any], index: np.dtype[Any]) -> SlicePart:
@@ -240,18 +241,15 @@ def choose_window(indptr: Vector, indices: Vector, lengths: Vector, steps: int, 
     value_bytes : float
         Bytes of a stored value.
     """
-    best, least = 0, np.inf
+    costs = []
     for window in (*(window for window in WINDOWS if window < len(lengths)), len(lengths)):
         rows = sort_rows(lengths, window, WARP * steps)
         slices = _Slices(*cut_runs(lengths[rows], steps))
-        runs = _Runs(indptr[rows], lengths[rows], indices)
-        bytes_of_rows = ROW_BYTES * len(rows) if window else 0
-        cost = (
-            bytes_of_rows + plan_bytes(slices, value_bytes) + GATHER * gather_bytes(slices, runs, FEW_WARPS)
-        )
-        if cost < least:
-            best, least = window, cost
-    return best
+        size = plan_bytes(slices, value_bytes) + (ROW_BYTES * len(rows) if window else 0)
+        gathers = gather_bytes(slices, _Runs(indptr[rows], lengths[rows], indices), FEW_WARPS)
+        costs.append((size + GATHER * gathers, size, window))
+    smallest = min(size for _, size, _ in costs)
+    return min(cost for cost in costs if cost[1] <= MOST_BYTES * smallest)[2]
 
 
 def choose_warps(slices: _Slices, runs: _Runs, value_bytes: float) -> int:

@@ -20,8 +20,8 @@ SLICES = "spmv/slices.cu", "dasp_slices"
 PUBLISHED = "spmv/product.cu", "dasp_spmv"
 """Source file and entry point of the kernel of each layout."""
 
-PUBLISHED_THREADS = 128
-"""Threads of a block of the published format's kernel."""
+THREADS, SHORT_THREADS = 128, 256
+"""Threads of a block of the published format's kernel, and where most rows are short: those warps end soon."""
 
 ALIGNMENT = 256
 """Bytes to which each array of a plan is aligned in the plan's one block of device memory."""
@@ -279,7 +279,9 @@ def warps(plan: Plan) -> int:
 
 def threads(plan: Plan) -> int:
     """Return the threads of a block."""
-    return WARP * plan.slices.warps_per_block if source(plan) == SLICES else PUBLISHED_THREADS
+    if source(plan) == SLICES:
+        return WARP * plan.slices.warps_per_block
+    return SHORT_THREADS if 2 * len(plan.short.rows) > plan.shape[0] else THREADS
 
 
 def scratch_sizes(plan: Plan) -> tuple[int, int]:
