@@ -35,20 +35,32 @@ def commands(program: str) -> list[list[str]]:
     return [words for words in lines if words and words[0] == program]
 
 
-@pytest.mark.parametrize("source", blocks(README, "python"), ids=["first"])
-def test_the_code_in_the_readme_runs(source: str) -> None:
+CODE = blocks(README, "python")
+PRINTS = (("rows", "entries"), ("goto: ", "dot - ", "goto - "), ("True",))
+"""Words that each block of the README prints: a plan's table, a ladder, that shards fit together."""
+
+
+@pytest.mark.parametrize(
+    ("source", "words"), list(zip(CODE, PRINTS, strict=True)), ids=["path", "gemm", "gf256"]
+)
+def test_the_code_in_the_readme_runs(source: str, words: tuple[str, ...]) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", source], cwd=ROOT, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
-    # It ends by printing the plan as a table.
-    assert "rows" in done.stdout
-    assert "entries" in done.stdout
+    assert all(word in done.stdout for word in words)
 
 
 def test_the_readme_shows_the_ten_line_path() -> None:
-    (source,) = blocks(README, "python")
-    assert len(source.splitlines()) <= 12
+    assert len(CODE[0].splitlines()) <= 12
+
+
+def test_the_readme_names_what_a_file_defines() -> None:
+    named = re.findall(r"`(dasp/[\w/]+\.py)` \(`(\w+)`\)", README)
+    assert len(named) >= 3
+    for path, name in named:
+        text = (ROOT / path).read_text(encoding="utf-8")
+        assert re.search(rf"^(?:def|class) {name}\b", text, flags=re.MULTILINE), f"{path} has no {name}"
 
 
 @pytest.mark.parametrize("words", commands("make"), ids=" ".join)
@@ -64,12 +76,14 @@ def test_both_commands_are_named() -> None:
 
 @pytest.mark.parametrize("words", commands("dasp"), ids=" ".join)
 def test_a_dasp_command_exists(words: list[str]) -> None:
-    command = [sys.executable, "-m", "dasp", words[1], "--help"]
+    name = words[1:3] if words[1] == "rs" or set(words[2:3]) & OTHERS.keys() else words[1:2]
+    command = [sys.executable, "-m", "dasp", *name, "--help"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    assert f"dasp {words[1]}" in done.stdout
-    assert all(is_model(word) for word in words[2:])
-    assert ("MATRIX" in done.stdout) == (len(words) > 2)
+    assert f"dasp {' '.join(name)} " in done.stdout
+    arguments = words[1 + len(name) :]
+    assert all(word == "FILE" or is_model(word) for word in arguments)
+    assert ("MATRIX" in done.stdout) == any(map(is_model, arguments))
 
 
 def test_the_extras_exist() -> None:
