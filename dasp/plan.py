@@ -220,6 +220,13 @@ class Coding(IntEnum):
     EQUAL = 4
 
 
+CODE_TYPES = {Coding.SINGLE: np.float32, Coding.BYTE: np.int8, Coding.DICTIONARY: np.uint8}
+"""The type of a coded value, where it is not the matrix's."""
+
+MOST_CODES = 256
+"""Values that a dictionary can hold."""
+
+
 @dataclass(frozen=True, eq=False)
 class SlicePart:
     """Rows in slices that one warp multiplies: 32 / T rows to a slice, T lanes to a row.
@@ -231,7 +238,8 @@ class SlicePart:
 
     A header is four numbers: the slice's first step; its first position in `rows` (for a segment, its row's
     position in `long_rows`); the first of its deltas, in blocks of 32 bytes; and, from the lowest bit,
-    steps (12 bits), leading steps without pads (12), log2 T (3) and `Width` (2).
+    steps (12 bits), leading steps without pads (12), log2 T (3) and `Width` (2). Steps, positions and deltas
+    of the slices follow each other without a gap.
 
     Sources: Kreutzer et al., SIAM J. Sci. Comput. 36 (2014) C401, for SELL-C-sigma; Lu and Liu, SC '23, for
     the tile.
@@ -256,7 +264,7 @@ class SlicePart:
     deltas : Array, shape (32 * blocks,), uint8
         Of each slice its steps' deltas, little-endian, in the width of its header.
     values : Array, shape (32 * steps,), or (0,) if all are equal; the coding's type
-        A pad's value means nothing.
+        A pad's code is 0, which need not stand for the value 0: a product must leave it out.
     table : Array, shape (t,), the matrix's type
         The values that codes stand for.
     long_rows : Array, shape (r,), index type
