@@ -72,6 +72,8 @@ def test_the_wheel_holds_the_package_and_no_more(distributions: tuple[Path, Path
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
     modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "dasp").rglob("*.py")}
     assert {name for name in names if name.endswith(".py")} == modules
+    tables = {path.relative_to(ROOT).as_posix() for path in (ROOT / "dasp").rglob("*.json")}
+    assert {name for name in names if name.endswith(".json")} == tables
     assert {name.split("/")[0].split("-")[0] for name in names} == {"dasp", "dasp_spmv"}
 
 
