@@ -46,7 +46,7 @@ class Policy:
     layout : {"auto", "slices", "published"}
         `slices` orders, cuts and narrows each matrix as its own rows, columns and values allow;
         `published` is the format of Lu and Liu, SC '23. `auto` is the faster one on the device: slices on
-        a GPU, the published format on the CPU.
+        a GPU, the published format on the CPU. It is also the format of a matrix with 2^32 rows or columns.
     steps : int or None
         Slices: most steps of a slice, 1 to 4095. None chooses by the number of entries.
     window : int or None
@@ -183,7 +183,8 @@ def preprocess(
     index = np.dtype(index_dtype or _narrowest(max(shape)))
     offset = np.dtype(offset_dtype or _narrowest(most_slots))
     indptr = indptr.astype(np.int64)
-    if policy.layout != "published":
+    published = policy.layout == "published" or max(shape) > slices.MOST_COLUMNS
+    if not published:
         sliced = slices.pack(
             indptr,
             indices,
@@ -203,7 +204,7 @@ def preprocess(
         dtype=data.dtype,
         index_dtype=index,
         offset_dtype=offset,
-        mma=policy.layout == "published" if policy.mma is None else bool(policy.mma),
+        mma=published if policy.mma is None else bool(policy.mma),
         slices=sliced,
         long=_pack_long(rows, long_rows, int(policy.segment), offset),
         medium=_pack_medium(rows, medium_rows, policy, offset),

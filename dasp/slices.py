@@ -38,6 +38,9 @@ Vector = np.ndarray[Any, Any]
 MOST_STEPS = STEPS_MASK
 """Steps of a slice that its header can count."""
 
+MOST_COLUMNS = PAD_32
+"""Columns that the widest deltas can tell apart, and rows that a header can count."""
+
 WINDOWS = (0, 128, 512, 1024, 8192)
 """Sort windows that are tried besides a sort over all rows, in rows; 0 leaves every row where it is."""
 
@@ -419,12 +422,10 @@ def cut_runs(lengths, steps):  # type: ignore[no-untyped-def]
     shifts, counts, full = np.empty_like(first_run), np.empty_like(first_run), np.empty_like(first_run)
     slices = run = 0
     while run < len(lengths):
-        longest = 0
-        for i in range(run, min(run + WARP, len(lengths))):
-            longest = max(longest, lengths[i])
         shift = 0
-        while longest > steps << shift:
-            shift += 1
+        for i in range(run, min(run + WARP, len(lengths))):
+            while i < run + (WARP >> shift) and lengths[i] > steps << shift:
+                shift += 1
         most, least = 0, lengths[run] >> shift
         end = run + (WARP >> shift)
         for i in range(run, min(end, len(lengths))):

@@ -31,7 +31,7 @@ __device__ __forceinline__ Scalar sum_slots(const LongPart& part, const Scalar* 
         for (int step = 0; step < STEPS; ++step) {
             const bool inside = slot + step * TILE < end;
             column[step] = inside ? load_stream(part.columns + slot + step * TILE) : PAD;
-            a[step] = inside ? Scalar(load_stream(part.values + slot + step * TILE)) : Scalar(0);
+            a[step] = inside ? convert<Scalar>(load_stream(part.values + slot + step * TILE)) : Scalar(0);
         }
 #pragma unroll
         for (int step = 0; step < STEPS; ++step) b[step] = load_x(x, column[step]);

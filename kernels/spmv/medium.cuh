@@ -36,7 +36,7 @@ __device__ __forceinline__ void add_tiles(const MediumPart& part, const Scalar* 
                 const bool inside = tile[j] + step < end[j];
                 const Offset slot = TILE * (tile[j] + step) + lane_id();
                 column[j][step] = inside ? load_stream(part.columns + slot) : PAD;
-                a[j][step] = inside ? Scalar(load_stream(part.values + slot)) : Scalar(0);
+                a[j][step] = inside ? convert<Scalar>(load_stream(part.values + slot)) : Scalar(0);
             }
 #pragma unroll
         for (int j = 0; j < BLOCKS; ++j)
@@ -57,7 +57,7 @@ __device__ __forceinline__ Scalar sum_tail(const MediumPart& part, const Scalar*
 {
     Scalar sum = 0;
     for (Offset slot = begin + lane_id() % LANES; slot < end; slot += LANES)
-        sum = fma(Scalar(load_stream(part.tail_values + slot)),
+        sum = fma(convert<Scalar>(load_stream(part.tail_values + slot)),
                   load_cached(x + load_stream(part.tail_columns + slot)), sum);
 #pragma unroll
     for (int step = 1; step < LANES; step *= 2) sum += __shfl_xor_sync(ALL_LANES, sum, step);

@@ -42,7 +42,7 @@ template <int TILES> struct Unit {
         for (int tile = 0; tile < TILES; ++tile) {
             const long long mine = slot + TILE * tile + lane_id();
             column[tile] = exists ? load_stream(part.columns + mine) : PAD;
-            a[tile] = exists ? Scalar(load_stream(part.values + mine)) : Scalar(0);
+            a[tile] = exists ? convert<Scalar>(load_stream(part.values + mine)) : Scalar(0);
         }
 #pragma unroll
         for (int tile = 0; tile < TILES; ++tile) b[tile] = load_x(x, column[tile]);
@@ -96,7 +96,7 @@ __device__ __forceinline__ void multiply_singles(const ShortPart& part, const Sc
         const bool exists = single < part.singles;
         row[u] = exists ? load_stream(part.rows + first_row + single) : PAD;
         column[u] = exists ? load_stream(part.columns + first_slot + single) : PAD;
-        a[u] = exists ? Scalar(load_stream(part.values + first_slot + single)) : Scalar(0);
+        a[u] = exists ? convert<Scalar>(load_stream(part.values + first_slot + single)) : Scalar(0);
     }
 #pragma unroll
     for (int u = 0; u < UNITS; ++u) b[u] = load_x(x, column[u]);

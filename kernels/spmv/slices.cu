@@ -56,11 +56,11 @@ constexpr bool CODED = DASP_CODING == CODING_DICTIONARY || DASP_CODING == CODING
 __device__ __forceinline__ Scalar load_value(const Slices& slices, long long slot)
 {
 #if DASP_CODING == CODING_EQUAL
-    return Scalar(load_cached(slices.table));
+    return convert<Scalar>(load_cached(slices.table));
 #elif DASP_CODING == CODING_DICTIONARY
-    return Scalar(load_cached(slices.table + load_stream(slices.values + slot)));
+    return convert<Scalar>(load_cached(slices.table + load_stream(slices.values + slot)));
 #else
-    return Scalar(load_stream(slices.values + slot));
+    return convert<Scalar>(load_stream(slices.values + slot));
 #endif
 }
 

@@ -34,6 +34,18 @@ constexpr int TILE_ROWS = 8;
 constexpr int TILE_COLUMNS = 4;
 constexpr Index PAD = -1;
 
+// A stored value in another type. A float becomes a double with every bit kept: compiled with -ftz=true, a
+// cast would first flush subnormals to zero, which takes one more instruction.
+template <class To, class From> __device__ __forceinline__ To convert(From value) { return To(value); }
+#ifndef DASP_SIMT
+template <> __device__ __forceinline__ double convert<double, float>(float value)
+{
+    double wide;
+    asm("cvt.f64.f32 %0, %1;" : "=d"(wide) : "f"(value));
+    return wide;
+}
+#endif
+
 // Sums the rows of the tiles that are added to it.
 struct TileSum {
 #if DASP_MMA
