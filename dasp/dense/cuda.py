@@ -346,7 +346,7 @@ def empty(shape: tuple[int, int], dtype: Any) -> Any:
 
 
 def share_memory(x: Any, y: Any) -> bool:
-    """Whether the bounds of two arrays on the GPU overlap; asks nothing of the GPU, so a capture may go on."""
+    """Whether the bounds of two arrays on the GPU overlap; asks the GPU nothing, so a capture may go on."""
     return bool(_cupy().may_share_memory(x, y))
 
 
