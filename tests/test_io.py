@@ -6,7 +6,9 @@ import gzip
 import io
 import json
 import os
+import re
 import zipfile
+from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -22,11 +24,12 @@ from scipy.sparse import coo_array, csr_array
 
 from dasp.io import MatrixFileError, load_matrix, load_plan, save_plan
 from dasp.models import examples, generate
-from dasp.plan import Plan
+from dasp.plan import PAD, PAD_8, WIDTH_SHIFT, Coding, Plan, Width
 from dasp.plan_file import pack_plan, unpack_plan
 from dasp.preprocess import Policy, preprocess, unpack
 
 HEADER = "%%MatrixMarket matrix coordinate real general\n"
+Change = Callable[[dict[str, np.ndarray], dict[str, object]], None]
 GOOD = HEADER + "3 4 3\n1 1 1.5\n3 4 -2\n2 2 0\n"
 
 
@@ -47,10 +50,12 @@ def write(path: Path, text: str | bytes) -> Path:
 
 
 def same(a: csr_array, b: csr_array) -> bool:
+    """Whether two matrices have the same entries in the same order; a NaN is like another one."""
     return (
         a.shape == b.shape
         and a.dtype == b.dtype
-        and all(np.array_equal(getattr(a, part), getattr(b, part)) for part in ("indptr", "indices", "data"))
+        and all(np.array_equal(getattr(a, part), getattr(b, part)) for part in ("indptr", "indices"))
+        and np.array_equal(a.data, b.data, equal_nan=a.dtype.kind == "f")
     )
 
 
@@ -403,10 +408,46 @@ def test_the_real_matrices_load(matrices: Path) -> None:
 
 # Plans
 
+VALUES = {
+    Coding.PLAIN: np.random.default_rng(1).standard_normal,
+    Coding.SINGLE: lambda count: np.random.default_rng(2).standard_normal(count).astype(np.float32),
+    Coding.BYTE: lambda count: np.random.default_rng(3).integers(-128, 128, count),
+    Coding.DICTIONARY: lambda count: np.random.default_rng(4).integers(0, 50, count) / 2,
+    Coding.EQUAL: lambda count: np.full(count, 0.1),
+}
+"""Values that are stored in each coding."""
 
-def plan_of(matrix: csr_array, **thresholds: object) -> object:
-    policy = Policy(**thresholds)  # type: ignore[arg-type]
-    return preprocess(matrix.shape, matrix.indptr, matrix.indices, matrix.data, policy)
+
+def plan_of(matrix: csr_array, **choices: Any) -> Plan:
+    return preprocess(matrix.shape, matrix.indptr, matrix.indices, matrix.data, Policy(**choices))
+
+
+def published_plan() -> Plan:
+    return plan_of(generate("spikes:300:2:290"), layout="published", long_row=100)
+
+
+def sliced_plan(coding: Coding = Coding.DICTIONARY) -> Plan:
+    """A plan whose slices have every array, segments, 1 to 32 lanes to a row and all widths but the last."""
+    matrix = generate("spikes:300:2:290")
+    matrix.data = VALUES[coding](matrix.nnz).astype(float)
+    plan = plan_of(matrix, layout="slices", steps=2, window=128)
+    assert plan.slices.coding == coding
+    return plan
+
+
+def assert_comes_back(plan: Plan, path: Path) -> None:
+    save_plan(path, plan)
+    loaded = load_plan(path)
+    before, after = pack_plan(plan), pack_plan(loaded)
+    assert before.keys() == after.keys()
+    for name, array in before.items():
+        assert array.dtype == after[name].dtype, name
+        np.testing.assert_array_equal(array, after[name], err_msg=name)
+    assert (loaded.shape, loaded.dtype, loaded.index_dtype) == (plan.shape, plan.dtype, plan.index_dtype)
+    assert loaded.slices.coding is plan.slices.coding
+    for one, other in zip(unpack(plan), unpack(loaded), strict=True):
+        assert one.dtype == other.dtype
+        np.testing.assert_array_equal(one, other)
 
 
 PLANS = ["rmat:8", "poisson2d:9", "short:400", "spikes:300:2:290", "random:40:30:0.2", "dense:9"]
@@ -414,24 +455,29 @@ PLANS = ["rmat:8", "poisson2d:9", "short:400", "spikes:300:2:290", "random:40:30
 
 @pytest.mark.parametrize("spec", PLANS)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_a_plan_comes_back_bit_for_bit(tmp_path: Path, spec: str, dtype: type) -> None:
-    plan = plan_of(generate(spec).astype(dtype), long_row=100)
-    save_plan(tmp_path / "p.npz", plan)
-    loaded = load_plan(tmp_path / "p.npz")
-    before, after = pack_plan(plan), pack_plan(loaded)
-    assert before.keys() == after.keys()
-    for name, array in before.items():
-        assert array.dtype == after[name].dtype, name
-        np.testing.assert_array_equal(array, after[name], err_msg=name)
-    assert (loaded.shape, loaded.dtype, loaded.index_dtype) == (plan.shape, plan.dtype, plan.index_dtype)
-    for one, other in zip(unpack(plan), unpack(loaded), strict=True):
-        assert one.dtype == other.dtype
-        np.testing.assert_array_equal(one, other)
+@pytest.mark.parametrize("layout", ["slices", "published"])
+def test_a_plan_comes_back_bit_for_bit(tmp_path: Path, spec: str, dtype: type, layout: str) -> None:
+    plan = plan_of(generate(spec).astype(dtype), layout=layout, long_row=100, steps=2)
+    assert_comes_back(plan, tmp_path / "p.npz")
+
+
+@pytest.mark.parametrize("coding", Coding)
+def test_slices_of_every_coding_come_back(tmp_path: Path, coding: Coding) -> None:
+    assert_comes_back(sliced_plan(coding), tmp_path / "p.npz")
+
+
+def test_slices_of_every_width_come_back(tmp_path: Path) -> None:
+    columns = np.concatenate([np.arange(32), np.arange(32) * 3, np.arange(32) * 999, np.arange(32) * 99_999])
+    matrix = csr_array((np.ones(128), (np.arange(128), columns)), shape=(128, 4_000_000))
+    plan = plan_of(matrix, layout="slices")
+    assert sorted(plan.slices.headers[:, 3] >> WIDTH_SHIFT) == list(Width)
+    assert_comes_back(plan, tmp_path / "p.npz")
 
 
 @pytest.mark.parametrize("shape", [(0, 0), (0, 5), (5, 0), (3, 3)])
-def test_an_empty_plan_comes_back(tmp_path: Path, shape: tuple[int, int]) -> None:
-    save_plan(tmp_path / "p.npz", plan_of(csr_array(shape)))
+@pytest.mark.parametrize("layout", ["slices", "published"])
+def test_an_empty_plan_comes_back(tmp_path: Path, shape: tuple[int, int], layout: str) -> None:
+    save_plan(tmp_path / "p.npz", plan_of(csr_array(shape), layout=layout))
     assert load_plan(tmp_path / "p.npz").shape == shape
 
 
@@ -443,9 +489,9 @@ def test_saving_leaves_no_half_file(tmp_path: Path) -> None:
         save_plan(tmp_path / "no" / "plan.npz", plan)
 
 
-def broken(tmp_path: Path, **changes: object) -> str:
+def broken(tmp_path: Path, plan: Plan | None = None, **changes: object) -> str:
     """Save a plan with some arrays replaced (None removes one), and return how it is refused."""
-    packed: dict[str, object] = dict(pack_plan(plan_of(generate("spikes:300:2:290"), long_row=100)))
+    packed: dict[str, object] = dict(pack_plan(plan or published_plan()))
     for name, value in changes.items():
         packed[name.replace("__", ".")] = value
     path = tmp_path / "p.npz"
@@ -458,7 +504,7 @@ def broken(tmp_path: Path, **changes: object) -> str:
 
 
 def test_a_plan_of_another_version_is_refused(tmp_path: Path) -> None:
-    for version in (0, 2, "1", None):
+    for version in (0, 1, 3, "2", None):
         head = np.frombuffer(json.dumps({"version": version, "fields": {}}).encode(), dtype=np.uint8)
         assert "version" in broken(tmp_path, dasp_plan=head)
     assert "p.npz" in broken(tmp_path, dasp_plan=np.frombuffer(b"no json", dtype=np.uint8))
@@ -480,28 +526,146 @@ def array_fields(kind: type, prefix: str = "") -> list[str]:
 
 @pytest.mark.parametrize("name", array_fields(Plan))
 def test_no_array_of_a_plan_can_be_wrong(tmp_path: Path, name: str) -> None:
-    good = pack_plan(plan_of(generate("spikes:300:2:290"), long_row=100))[name]
+    plan = sliced_plan() if name.startswith("slices.") else published_plan()
+    good = pack_plan(plan)[name]
     key = name.replace(".", "__")
-    assert name in broken(tmp_path, **{key: None})
-    assert name in broken(tmp_path, **{key: good.reshape(1, -1)})
-    broken(tmp_path, **{key: np.append(good, good.dtype.type(1))})
-    broken(tmp_path, **{key: good.astype(np.int16)})
+    assert name in broken(tmp_path, plan, **{key: None})
+    assert name in broken(tmp_path, plan, **{key: good.reshape(1, -1)})
+    if name != "slices.table":  # it may be longer than its codes need
+        one = np.ones((1, *good.shape[1:]), good.dtype)
+        broken(tmp_path, plan, **{key: np.concatenate([good, one])})
+    broken(tmp_path, plan, **{key: good.astype(np.int16)})
     if good.size and good.dtype.kind == "i":
-        for value in (-2, 10**6):
+        for value in (PAD, -2, 10**6):
             wrong = good.copy()
             wrong[-1] = value
-            broken(tmp_path, **{key: wrong})
+            if name not in MAY_END_WITH_PADS or value != PAD:
+                broken(tmp_path, plan, **{key: wrong})
+
+
+MAY_END_WITH_PADS = ("medium.regular.columns", "short.columns", "long.columns", "medium.rows", "short.rows")
+
+
+def header(place: int, column: int, value: int, shift: int = 0, bits: int = 32) -> Change:
+    """Write a number of `bits` bits into the header of the slice at `place`, from bit `shift` on."""
+
+    def change(arrays: dict[str, np.ndarray], fields: dict[str, object]) -> None:
+        headers = arrays["slices.headers"] = arrays["slices.headers"].copy()
+        kept = int(headers[place, column]) & ~((1 << bits) - 1 << shift)
+        headers[place, column] = kept | value << shift
+
+    return change
+
+
+def field(name: str, value: object) -> Change:
+    """Write a number that is no array."""
+    return lambda arrays, fields: fields.update({f"slices.{name}": value})
+
+
+def array(name: str, change: Callable[[np.ndarray], object]) -> Change:
+    """Change a copy of an array in place, or return another one."""
+
+    def changed(arrays: dict[str, np.ndarray], fields: dict[str, object]) -> None:
+        copy = arrays[f"slices.{name}"].copy()
+        other = change(copy)
+        arrays[f"slices.{name}"] = other if isinstance(other, np.ndarray) else copy
+
+    return changed
+
+
+# What may be wrong with the slices of `sliced_plan`, and how it is named.
+SLICE_FAULTS: dict[str, tuple[Change, str]] = {
+    "a step later": (header(5, 0, 9999), "steps do not follow"),
+    "a step twice": (header(1, 0, 0), "steps do not follow"),
+    "no steps": (header(-1, 3, 0, 0, 12), "more full steps|steps do not follow"),
+    "many steps": (header(-1, 3, 4095, 0, 12), "steps do not follow"),
+    "many full steps": (header(-1, 3, 4095, 12, 12), "more full steps"),
+    "full steps with pads": (header(-1, 3, 1, 12, 12), "a full step has a pad"),
+    "64 lanes": (header(-1, 3, 6, 24, 3), "more than 32 lanes"),
+    "other lanes": (header(-1, 3, 5, 24, 3), "positions"),
+    "a segment of 16 lanes": (header(0, 3, 4, 24, 3), "fewer than 32 lanes"),
+    "a wider width": (header(-1, 3, 3, 27, 2), "deltas do not follow"),
+    "no width": (header(-1, 3, 0, 27, 2), "deltas do not follow"),
+    "an unknown bit": (header(-1, 3, 1, 29, 1), "unknown bits"),
+    "deltas elsewhere": (header(3, 2, 2**32 - 1), "deltas do not follow"),
+    "a position later": (header(-1, 1, 10**6), "positions do not follow"),
+    "a segment of another row": (header(0, 1, 1), "do not cover the long rows"),
+    "a base below": (array("bases", lambda a: a.__setitem__(0, -1)), "bases are out of range"),
+    "a base beyond": (array("bases", lambda a: a.__setitem__(0, 300)), "bases are out of range"),
+    "a column beyond": (array("bases", lambda a: a.__setitem__(0, 299)), "columns of slices are out of"),
+    "all pads": (array("deltas", lambda a: a.fill(255)), "pad|entries"),
+    "no pads": (array("deltas", lambda a: a.fill(0)), "without a row|entries"),
+    "fewer deltas": (array("deltas", lambda a: a[:-32]), "deltas do not follow"),
+    "odd deltas": (array("deltas", lambda a: a[:-1]), "whole number of blocks"),
+    "fewer values": (array("values", lambda a: a[:-32]), "slices.values has"),
+    "a code beyond": (array("values", lambda a: a.__setitem__(0, 255)), "a code is 255"),
+    "pads with a code": (array("values", lambda a: a.fill(1)), "a pad's code is not 0"),
+    "a short table": (array("table", lambda a: a[:3]), "a code is"),
+    "no table": (array("table", lambda a: a[:0]), "slices.table has 0 values"),
+    "a long table": (array("table", lambda a: np.resize(a, 257)), "slices.table has 257 values"),
+    "a row twice": (array("rows", lambda a: a.__setitem__(0, a[1])), "a row occurs twice"),
+    "no rows": (array("rows", lambda a: a[:0]), "a row occurs twice"),
+    "a long row twice": (array("long_rows", lambda a: a.__setitem__(0, a[1])), "a row occurs twice"),
+    "a row without segments": (
+        array("segment_offsets", lambda a: a.__setitem__(1, 0)),
+        "a long row has no segment",
+    ),
+    "other segments": (array("segment_offsets", lambda a: a.__setitem__(1, 1)), "do not cover"),
+    "the first segment later": (array("segment_offsets", lambda a: a.__setitem__(0, 1)), "from 0 to"),
+    "more entries": (field("entries", 10**6), "says 1000000 entries"),
+    "no coding": (field("coding", 5), "no Coding has that number"),
+    "a coding in words": (field("coding", "PLAIN"), "no Coding has that number"),
+    "plain codes": (field("coding", 0), "slices.values is uint8, not float64"),
+    "equal codes": (field("coding", 4), "slices.values has"),
+    "no warps": (field("warps_per_block", 0), "warps_per_block is 0"),
+    "many warps": (field("warps_per_block", 17), "warps_per_block is 17"),
+    "negative segments": (field("segments", -1), "-1 of"),
+    "many segments": (field("segments", 10**6), "1000000 of"),
+    "fewer segments": (field("segments", 1), "segment_offsets"),
+    "fewer positions": (field("positions", 1), "positions"),
+    "more positions": (field("positions", 10**6), "positions"),
+}
+
+
+@pytest.mark.parametrize("fault", SLICE_FAULTS)
+def test_slices_cannot_be_wrong(tmp_path: Path, fault: str) -> None:
+    change, words = SLICE_FAULTS[fault]
+    plan = sliced_plan()
+    arrays = pack_plan(plan)
+    head = json.loads(arrays["dasp_plan"].tobytes())
+    change(arrays, head["fields"])
+    arrays["dasp_plan"] = np.frombuffer(json.dumps(head).encode(), np.uint8)
+    message = broken(tmp_path, plan, **{name.replace(".", "__"): value for name, value in arrays.items()})
+    assert re.search(words, message), message
+
+
+def test_rows_are_not_in_slices_and_categories(tmp_path: Path) -> None:
+    rows = np.zeros(1, np.int32)
+    assert "some rows are in slices" in broken(tmp_path, sliced_plan(), empty_rows=rows)
+
+
+def test_lanes_without_a_row_hold_pads(tmp_path: Path) -> None:
+    plan = plan_of(generate("poisson2d:3"), layout="slices", window=0)
+    arrays = pack_plan(plan)
+    deltas = arrays["slices.deltas"].copy()
+    assert deltas[31] == PAD_8
+    deltas[31] = 0
+    head = json.loads(arrays["dasp_plan"].tobytes())
+    head["fields"]["slices.entries"] += 1
+    text = np.frombuffer(json.dumps(head).encode(), np.uint8)
+    assert "a lane without a row" in broken(tmp_path, plan, slices__deltas=deltas, dasp_plan=text)
 
 
 def test_unknown_and_mistyped_fields_are_refused(tmp_path: Path) -> None:
     assert "unknown field extra" in broken(tmp_path, extra=np.ones(2))
-    head = json.loads(pack_plan(plan_of(generate("spikes:300:2:290"), long_row=100))["dasp_plan"].tobytes())
+    head = json.loads(pack_plan(published_plan())["dasp_plan"].tobytes())
     for field, value in (
         ("long.entries", 1),
         ("long.entries", "many"),
         ("mma", 1),
         ("dtype", "float32"),
         ("dtype", "no type"),
+        ("index_dtype", "int16"),
         ("shape", [300]),
         ("shape", [299, 300]),
         ("long.segment", 0),
@@ -536,4 +700,4 @@ def test_other_things_are_no_plans(tmp_path: Path) -> None:
 def test_a_plan_is_read_only_after_loading() -> None:
     plan = unpack_plan(pack_plan(plan_of(generate("poisson2d:5"))))
     with pytest.raises(ValueError, match="read-only"):
-        plan.medium.regular.values[:1] = 0
+        plan.slices.values[:1] = 0
