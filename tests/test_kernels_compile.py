@@ -34,6 +34,7 @@ def spmv() -> Iterator[Defines]:
                 "DASP_MMA": mma,
                 "DASP_INDEX": index,
                 "DASP_OFFSET": offset,
+                "DASP_THREADS": "128",
             }
 
 

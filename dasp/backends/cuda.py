@@ -256,6 +256,7 @@ def defines(plan: Plan, scalar: np.dtype[Any]) -> dict[str, str]:
         "DASP_INDEX": C_TYPES[plan.index_dtype.name],
         "DASP_OFFSET": C_TYPES[plan.offset_dtype.name],
         "DASP_MMA": "1" if plan.mma and scalar == np.float64 else "0",
+        "DASP_THREADS": str(threads(plan)),
     }
     if source(plan) == SLICES:
         constants["DASP_CODING"] = str(int(plan.slices.coding))

@@ -1,6 +1,6 @@
 // y = alpha A x + beta y for a whole plan in one launch; the first warps take the longest work.
 //
-// Launch: one dimension, blocks of whole warps, at most 8, and at least as many warps as
+// Launch: one dimension, blocks of DASP_THREADS threads, and at least as many warps as
 //     segments + ceil(blocks / blocks_per_warp) + ceil((pairs_13 + pairs_22) / 32)
 //     + ceil(fours / 64) + ceil(singles / 64) + ceil(empties / 32).
 // A warp takes one segment of a long row, or blocks_per_warp row blocks of medium rows, or 64 short rows
@@ -13,7 +13,7 @@
 #include "medium.cuh"
 #include "short.cuh"
 
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(DASP_THREADS)
 dasp_spmv(const Index* __restrict__ long_rows, const Offset* __restrict__ long_offsets,
           const Offset* __restrict__ segment_offsets, const Index* __restrict__ segment_rows,
           const Index* __restrict__ long_columns, const Value* __restrict__ long_values,

@@ -4,7 +4,7 @@
 // k T + l % T of the slice's row l / T, and lane l multiplies it. The first `segments` slices are segments
 // of rows too long for a slice, T = 32, and the last warp of such a row adds its partials.
 //
-// Launch: one dimension, blocks of whole warps, at most 16, and at least as many warps as slices.
+// Launch: one dimension, blocks of DASP_THREADS threads, and at least as many warps as slices.
 // headers (slices): first step, first position (of a segment: its long row), first block of 32 bytes of
 //     deltas, and from the lowest bit steps (12), full steps (12, not read here), log2 T (3), width (2).
 // bases (steps): what a step's deltas are added to. deltas: of each slice in its width, 0, 8, 16 or 32
@@ -147,7 +147,7 @@ __device__ __forceinline__ Scalar sum_slice_of(const Slices& slices, const Scala
     return sum_slice(slices, x, header.x, steps, deltas, LaneSum{lanes});
 }
 
-extern "C" __global__ void __launch_bounds__(512)
+extern "C" __global__ void __launch_bounds__(DASP_THREADS)
 dasp_slices(const uint4* __restrict__ headers, const Index* __restrict__ bases,
             const unsigned char* __restrict__ deltas, const Code* __restrict__ values,
             const Value* __restrict__ table, const Index* __restrict__ rows,

@@ -23,6 +23,9 @@
 #ifndef DASP_MMA
 #error "define DASP_MMA: 1 to multiply tiles on tensor cores (DASP_SCALAR double, sm_80), 0 for FMA"
 #endif
+#ifndef DASP_THREADS
+#error "define DASP_THREADS: threads of a block, a multiple of 32"
+#endif
 
 using Value = DASP_VALUE;
 using Scalar = DASP_SCALAR;
