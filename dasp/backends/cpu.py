@@ -18,7 +18,7 @@ import scipy.sparse
 from numba import njit
 
 from dasp import _check, _threads
-from dasp.backends.cpu_slices import MULTIPLIERS
+from dasp.backends.cpu_slices import multiply_slices
 from dasp.plan import (
     GROUP,
     MAX_SHORT,
@@ -27,6 +27,7 @@ from dasp.plan import (
     TILE_COLUMNS,
     TILE_ROWS,
     WARP,
+    Coding,
     Plan,
     delta_views,
 )
@@ -221,12 +222,12 @@ def _steps(plan: Plan) -> list[_Step]:
     table = slices.table if len(slices.table) else np.zeros(1, plan.dtype)
     steps = [
         _Step(
-            MULTIPLIERS[slices.coding],
+            multiply_slices,
             (
                 slices.headers,
                 slices.bases,
                 *delta_views(slices.deltas),
-                slices.values,
+                None if slices.coding == Coding.EQUAL else slices.values,
                 table,
                 slices.rows,
                 slices.positions,
