@@ -21,7 +21,7 @@ PUBLISHED = "spmv/product.cu", "dasp_spmv"
 """Source file and entry point of the kernel of each layout."""
 
 THREADS, SHORT_THREADS = 128, 256
-"""Threads of a block of the published format's kernel, and where most rows are short: those warps end soon."""
+"""Threads of a block of the published format, and where most rows are short: those warps end soon."""
 
 ALIGNMENT = 256
 """Bytes to which each array of a plan is aligned in the plan's one block of device memory."""
