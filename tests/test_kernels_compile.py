@@ -14,6 +14,7 @@ import pytest
 from dasp import _source
 from dasp.dense import cuda as dense
 from dasp.dense.settings import default
+from dasp.plan import Coding
 from tests.simt import sass
 
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
@@ -36,6 +37,29 @@ def spmv() -> Iterator[Defines]:
                 "DASP_OFFSET": offset,
                 "DASP_THREADS": "128",
             }
+
+
+def slices() -> Iterator[Defines]:
+    """Every coding and block; every other set of types, and tensor cores, with values as they are."""
+    usual = {
+        "DASP_VALUE": "double",
+        "DASP_SCALAR": "double",
+        "DASP_INDEX": "int",
+        "DASP_OFFSET": "int",
+        "DASP_MMA": "0",
+        "DASP_THREADS": "128",
+        "DASP_CODING": "0",
+    }
+    yield from ({**usual, "DASP_CODING": str(int(coding))} for coding in Coding)
+    for changes in (
+        {"DASP_THREADS": "512"},
+        {"DASP_MMA": "1"},
+        {"DASP_VALUE": "float"},
+        {"DASP_VALUE": "float", "DASP_CODING": str(int(Coding.DICTIONARY)), "DASP_THREADS": "512"},
+        {"DASP_VALUE": "float", "DASP_SCALAR": "float"},
+        {"DASP_INDEX": "long long", "DASP_OFFSET": "long long"},
+    ):
+        yield {**usual, **changes}
 
 
 def schedule(rows: int, depth: int, step: int) -> Defines:
@@ -64,6 +88,7 @@ def gemm() -> Iterator[tuple[str, Defines]]:
 # For each source, every set of constants that the project compiles it with.
 SOURCES: dict[str, list[Defines]] = {
     "spmv/product.cu": list(spmv()),
+    "spmv/slices.cu": list(slices()),
     "dense/gf256_byte_permute.cu": [{}],
     "dense/gf256_general_tiles.cu": [{}],
     "dense/gf256_naive.cu": [{}],
@@ -78,6 +103,7 @@ for _name, _defines in gemm():
 # For some of them, which instruction must be in the code, and when; without that it must not be.
 INSTRUCTIONS: dict[str, tuple[str, Callable[[Defines], bool]]] = {
     "spmv/product.cu": ("DMMA", lambda defines: defines["DASP_MMA"] == "1"),
+    "spmv/slices.cu": ("DMMA", lambda defines: defines["DASP_MMA"] == "1"),
     "dense/gemm_tensor_f64.cu": ("DMMA", lambda defines: True),
     "dense/gemm_tensor_half.cu": ("HMMA", lambda defines: True),
 }
@@ -119,6 +145,8 @@ def test_a_source_compiles_to_registers_alone(name, defines, arch):
         wanted, when = INSTRUCTIONS[name]
         families = sum(map(sass.by_family, sass.instructions(cubin).values()), Counter())
         assert (families[wanted] > 0) == when(defines)
+        if defines.get("DASP_SCALAR") == "double":
+            assert "FMUL" not in families, "to widen a float by way of a product by 1 flushes subnormals"
 
 
 # ---- what the checks above would find ----------------------------------------------------------------
