@@ -70,6 +70,9 @@ SAMPLES = 24
 SECTOR = 4
 """Doubles in a sector of the cache, 32 bytes: what a gather moves at the least."""
 
+PLACES = 1 << 20
+"""Sectors that can be told apart while gathers are counted."""
+
 
 def bare(dtype: np.dtype[Any], index: np.dtype[Any]) -> SlicePart:
     """Return the slice part of a matrix whose rows are all elsewhere."""
@@ -443,11 +446,15 @@ def cut_runs(lengths, steps):  # type: ignore[no-untyped-def]
 def count_sectors(  # type: ignore[no-untyped-def]
     first_run, shifts, steps, full, starts, lengths, indices, firsts, count, per_block
 ):
-    """Count distinct sectors of x block by block in `count` slices from each of `firsts`, and their steps."""
+    """Count distinct sectors of x block by block in `count` slices from each of `firsts`, and their steps.
+
+    Sectors of one block that are `PLACES` apart may count twice, so that a wide matrix needs no more memory.
+    """
     most = 0
     for column in indices:
         most = max(most, column)
-    seen = np.zeros(most // SECTOR + 1, np.int32)
+    places = min(most // SECTOR + 1, PLACES)
+    holds, seen = np.zeros(places, indices.dtype), np.zeros(places, np.int32)
     block = sectors = all_steps = 0
     for first in firsts:
         for s in range(first, min(first + count, len(steps))):
@@ -458,8 +465,9 @@ def count_sectors(  # type: ignore[no-untyped-def]
             for run in range(first_run[s], end):
                 for entry in range(starts[run], starts[run] + lengths[run]):
                     sector = indices[entry] // SECTOR
-                    if seen[sector] != block:
-                        seen[sector] = block
+                    place = sector % places
+                    if seen[place] != block or holds[place] != sector:
+                        seen[place], holds[place] = block, sector
                         sectors += 1
     return sectors, all_steps
 

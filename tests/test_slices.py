@@ -1,0 +1,488 @@
+"""What slices hold: their order, cut and width, the coding of their values, and the bytes they take."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from scipy.sparse import csr_array
+
+from dasp import Policy
+from dasp.models import examples, generate
+from dasp.plan import (
+    CODE_TYPES,
+    FULL_SHIFT,
+    LANES_MASK,
+    LANES_SHIFT,
+    PAD,
+    STEPS_MASK,
+    WARP,
+    WIDTH_SHIFT,
+    Coding,
+    SlicePart,
+    Width,
+    arrays_of,
+    delta_views,
+)
+from dasp.slices import FEW_WARPS, MANY_WARPS, choose_steps, choose_window, code_values, unpack
+from tests.executors import EXECUTORS, multiply
+from tests.gallery import from_lengths, matrices
+from tests.reference import assert_close
+from tests.test_plan import plan_of
+
+PADS = {Width.BITS_8: 2**8 - 1, Width.BITS_16: 2**16 - 1, Width.BITS_32: 2**32 - 1}
+
+
+def slices_of(matrix: csr_array, **choices: object) -> SlicePart:
+    return plan_of(matrix, Policy(layout="slices", **choices)).slices
+
+
+def headers_of(part: SlicePart) -> list[dict[str, int]]:
+    """The headers of a slice part in words."""
+    words = part.headers[:, 3].astype(int)
+    columns = {
+        "first_step": part.headers[:, 0],
+        "first": part.headers[:, 1],
+        "first_block": part.headers[:, 2],
+        "steps": words & STEPS_MASK,
+        "full": words >> FULL_SHIFT & STEPS_MASK,
+        "lanes": 1 << (words >> LANES_SHIFT & LANES_MASK),
+        "width": words >> WIDTH_SHIFT,
+    }
+    return [dict(zip(columns, map(int, row), strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def sorted_entries(matrix: csr_array, row: int) -> list[tuple[int, float]]:
+    """A row's columns and values by rising column; equal columns keep the caller's order."""
+    begin, end = matrix.indptr[row : row + 2]
+    order = np.argsort(matrix.indices[begin:end], kind="stable")
+    return list(zip(matrix.indices[begin:end][order], matrix.data[begin:end][order], strict=True))
+
+
+def owners(part: SlicePart, header: dict[str, int], place: int) -> list[int]:
+    """The caller's row of each row of a slice, fewer than it has room for if rows run out."""
+    if place < part.segments:
+        return [int(part.long_rows[header["first"]])]
+    rows = part.rows if len(part.rows) else np.arange(part.positions)
+    return [int(row) for row in rows[header["first"] : header["first"] + WARP // header["lanes"]]]
+
+
+choices = st.fixed_dictionaries(
+    {
+        "steps": st.sampled_from([1, 2, 3, 8, 32]),
+        "window": st.sampled_from([0, 1, 7, 32, 50, 10**6]),
+        "narrow": st.booleans(),
+    }
+)
+
+
+@given(matrices(), choices)
+def test_every_slot_holds_the_entry_that_the_layout_puts_there(matrix, choice):
+    part = slices_of(matrix, **choice)
+    _, columns, values = unpack(part, matrix.dtype)
+    columns, values = columns.reshape(-1, WARP), values.reshape(-1, WARP)
+    delivered = dict.fromkeys(range(matrix.shape[0]), 0)
+    for place, header in enumerate(headers_of(part)):
+        rows = owners(part, header, place)
+        begin, lanes = header["first_step"], header["lanes"]
+        for r in range(WARP // lanes):
+            mine = slice(r * lanes, (r + 1) * lanes)
+            got_columns = columns[begin : begin + header["steps"], mine].ravel()
+            got_values = values[begin : begin + header["steps"], mine].ravel()
+            want = sorted_entries(matrix, rows[r])[delivered[rows[r]] :] if r < len(rows) else []
+            want = want[: lanes * header["steps"]]
+            np.testing.assert_array_equal(got_columns[: len(want)], [column for column, _ in want])
+            np.testing.assert_array_equal(got_values[: len(want)], [value for _, value in want])
+            assert (got_columns[len(want) :] == PAD).all()
+            if r < len(rows):
+                delivered[rows[r]] += len(want)
+    assert list(delivered.values()) == list(np.diff(matrix.indptr))
+    assert part.entries == matrix.nnz
+
+
+@given(matrices(), choices)
+def test_slices_follow_each_other_with_the_segments_first(matrix, choice):
+    part = slices_of(matrix, **choice)
+    headers, lengths = headers_of(part), np.diff(matrix.indptr)
+    steps = blocks = position = 0
+    for place, header in enumerate(headers):
+        assert header["first_step"] == steps
+        assert header["first_block"] == blocks
+        steps += header["steps"]
+        blocks += header["steps"] * [0, 1, 2, 4][header["width"]]
+        if place < part.segments:
+            assert header["lanes"] == WARP
+            r = header["first"]
+            assert part.segment_offsets[r] <= place < part.segment_offsets[r + 1]
+        else:
+            assert header["first"] == position
+            position += WARP // header["lanes"]
+    assert (steps, WARP * blocks) == (len(part.bases), len(part.deltas))
+    assert len(part.values) == (0 if part.coding == Coding.EQUAL else WARP * steps)
+    last = WARP // headers[-1]["lanes"] if len(headers) > part.segments else 0
+    assert position - last < part.positions <= position or position == part.positions == 0
+
+    longest = WARP * choice["steps"]
+    np.testing.assert_array_equal(part.long_rows, np.flatnonzero(lengths > longest))
+    np.testing.assert_array_equal(np.diff(part.segment_offsets), -(-lengths[part.long_rows] // longest))
+    assert part.segment_offsets[-1] == part.segments
+
+
+@given(matrices(), choices)
+def test_a_slice_has_as_few_lanes_and_steps_as_its_rows_allow(matrix, choice):
+    part = slices_of(matrix, **choice)
+    lengths, most = np.diff(matrix.indptr), choice["steps"]
+    rows = part.rows if len(part.rows) else np.arange(part.positions)
+    for header in headers_of(part)[part.segments :]:
+        mine = lengths[rows[header["first"] : header["first"] + WARP // header["lanes"]]]
+        assert header["steps"] == -(-mine.max() // header["lanes"]) <= most
+        if header["lanes"] > 1:
+            wider = lengths[rows[header["first"] : header["first"] + 2 * WARP // header["lanes"]]]
+            assert wider.max() > most * header["lanes"] // 2, "half the lanes would have been enough"
+        whole = len(mine) == WARP // header["lanes"]
+        assert header["full"] == (mine.min() // header["lanes"] if whole else 0)
+
+
+@given(matrices(), choices)
+def test_columns_are_stored_as_narrow_as_they_fit(matrix, choice):
+    part = slices_of(matrix, **choice)
+    columns = unpack(part, matrix.dtype)[1].reshape(-1, WARP)
+    for header in headers_of(part):
+        steps = range(header["first_step"], header["first_step"] + header["steps"])
+        spans = [0]
+        for step in steps:
+            stored = columns[step] != PAD
+            assert part.bases[step] == columns[step][stored].min()
+            spans.append(int(columns[step][stored].max() - part.bases[step]))
+        width = header["width"]
+        consecutive = header["lanes"] == 1 and header["full"] == header["steps"]
+        consecutive &= all((columns[step] == part.bases[step] + np.arange(WARP)).all() for step in steps)
+        if consecutive:
+            assert width == Width.NONE
+            continue
+        narrowest = next(width for width, pad in PADS.items() if max(spans) < pad)
+        assert width == narrowest
+        deltas = delta_views(part.deltas)[width - 1]
+        first = WARP * header["first_block"] >> width - 1
+        for step in steps:
+            mine = deltas[first : first + WARP]
+            np.testing.assert_array_equal(mine == PADS[width], columns[step] == PAD)
+            first += WARP
+
+
+@pytest.mark.parametrize(
+    ("spread", "width"), [(1, 0), (2, 1), (8, 1), (9, 2), (2114, 2), (2115, 3), (10**8 // 2, 3)]
+)
+def test_the_width_of_a_slice_of_columns_so_far_apart(spread, width):
+    # 31 * 8 = 248 < 255 <= 31 * 9; 31 * 2114 = 65,534 < 65,535 <= 31 * 2115.
+    columns = spread * np.arange(32)
+    matrix = csr_array((np.arange(32) + 0.5, (np.arange(32), columns)), shape=(32, columns[-1] + 1))
+    part = slices_of(matrix)
+    assert [header["width"] for header in headers_of(part)] == [width]
+    np.testing.assert_array_equal(unpack(part, matrix.dtype)[1], columns)
+
+
+@given(matrices(), choices)
+def test_rows_are_sorted_inside_windows_and_leave_none(matrix, choice):
+    part, window = slices_of(matrix, **choice), choice["window"]
+    lengths = np.diff(matrix.indptr)
+    rows = part.rows if len(part.rows) else np.arange(part.positions)
+    short = np.flatnonzero(lengths <= WARP * choice["steps"])
+    if window == 0:
+        np.testing.assert_array_equal(rows, short)
+        assert (len(part.rows) == 0) == (len(short) == len(lengths) or len(short) == 0)
+        return
+    keys = np.lexsort((short, -lengths[short], short // window))
+    np.testing.assert_array_equal(rows, short[keys])
+
+
+# ---- the coding of values -----------------------------------------------------------------------------
+
+
+def bits_of(values: np.ndarray) -> np.ndarray:
+    return values.view(f"u{values.itemsize}")
+
+
+def decoded(coding: Coding, table: np.ndarray, codes: np.ndarray, count: int, dtype) -> np.ndarray:
+    if coding == Coding.EQUAL:
+        assert len(codes) == 0
+        return np.repeat(table, count)
+    if coding == Coding.DICTIONARY:
+        return table[codes]
+    assert len(table) == 0
+    return codes.astype(dtype)
+
+
+def nan_with(payload: int) -> float:
+    return float(np.array(0x7FF8_0000_0000_0000 + payload, np.uint64).view(np.float64))
+
+
+SIGNALLING = float(np.array(0x7FF0_0000_0000_0001, np.uint64).view(np.float64))
+LEAST_SINGLE = 2.0**-149
+MANY = np.arange(300) / 4
+"""More values than a dictionary holds; every one is a float32."""
+
+VALUES = {
+    "all bytes": (np.arange(-128.0, 128.0), Coding.BYTE),
+    "0 and 1": (np.array([0.0, 1.0]), Coding.BYTE),
+    "a byte and 128": (np.array([1.0, 128.0]), Coding.DICTIONARY),
+    "a byte and -129": (np.array([1.0, -129.0]), Coding.DICTIONARY),
+    "a byte and a half": (np.array([1.0, 0.5]), Coding.DICTIONARY),
+    "a byte and -0.0": (np.array([1.0, -0.0]), Coding.DICTIONARY),
+    "both zeros": (np.array([0.0, -0.0]), Coding.DICTIONARY),
+    "a byte and NaN": (np.array([1.0, np.nan]), Coding.DICTIONARY),
+    "NaNs": (np.array([np.nan, -np.nan, nan_with(1), nan_with(7), SIGNALLING]), Coding.DICTIONARY),
+    "Inf": (np.array([np.inf, -np.inf, 3.0]), Coding.DICTIONARY),
+    "256 values": (np.arange(256) + 0.1, Coding.DICTIONARY),
+    "257 values": (np.arange(257) + 0.1, Coding.PLAIN),
+    "257 singles": (np.arange(257) + 0.5, Coding.SINGLE),
+    "singles to their limits": (
+        np.append(MANY, [np.inf, -np.inf, -0.0, LEAST_SINGLE, 3 * LEAST_SINGLE, np.finfo(np.float32).max]),
+        Coding.SINGLE,
+    ),
+    "singles and a NaN": (np.append(MANY, np.nan), Coding.SINGLE),
+    "below singles": (np.append(MANY, LEAST_SINGLE / 2), Coding.PLAIN),
+    "beyond singles": (np.append(MANY, 1e39), Coding.PLAIN),
+    "finer than singles": (np.append(MANY, 1 + 2.0**-24), Coding.PLAIN),
+    "singles and a payload": (np.append(MANY, nan_with(7)), Coding.PLAIN),
+    "singles and a signal": (np.append(MANY, SIGNALLING), Coding.PLAIN),
+    "equal": (np.full(40, 0.1), Coding.EQUAL),
+    "equal bytes": (np.full(40, 2.0), Coding.EQUAL),
+    "equal NaNs": (np.full(40, nan_with(5)), Coding.EQUAL),
+    "one": (np.array([-0.0]), Coding.EQUAL),
+    "none": (np.zeros(0), Coding.PLAIN),
+    "any": (np.random.default_rng(0).standard_normal(1000), Coding.PLAIN),
+}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_the_narrowest_coding_that_keeps_every_bit(name):
+    values, want = VALUES[name]
+    coding, table, codes = code_values(values)
+    assert coding is want
+    assert codes.dtype == CODE_TYPES.get(coding, np.float64) or coding == Coding.EQUAL
+    np.testing.assert_array_equal(bits_of(decoded(coding, table, codes, len(values), float)), bits_of(values))
+    # The same through a plan: one entry to a row, in the caller's order.
+    matrix = csr_array((values, np.zeros(len(values), int), np.arange(len(values) + 1)), (len(values), 1))
+    part = slices_of(matrix, window=0)
+    assert part.coding is want
+    unpacked = unpack(part, np.dtype(float))
+    np.testing.assert_array_equal(bits_of(unpacked[2][unpacked[1] != PAD]), bits_of(values))
+    assert slices_of(matrix, narrow=False).coding is Coding.PLAIN
+
+
+def test_float32_has_no_narrower_float():
+    values = np.random.default_rng(0).standard_normal(1000).astype(np.float32)
+    assert code_values(values)[0] is Coding.PLAIN
+    assert code_values(np.round(values))[0] is Coding.DICTIONARY  # -0.0 is no byte
+    assert code_values(np.round(values) + np.float32(0))[0] is Coding.BYTE
+    assert code_values(values[:256])[0] is Coding.DICTIONARY
+
+
+@given(
+    st.sampled_from([np.float32, np.float64]).flatmap(
+        lambda dtype: arrays.arrays(
+            dtype, st.integers(0, 400), elements=arrays.from_dtype(np.dtype(dtype)), fill=st.nothing()
+        )
+    )
+)
+def test_any_values_come_back_bit_for_bit(values):
+    coding, table, codes = code_values(values)
+    np.testing.assert_array_equal(
+        bits_of(decoded(coding, table, codes, len(values), values.dtype)), bits_of(values)
+    )
+
+
+# ---- choices ------------------------------------------------------------------------------------------
+
+
+def window_of(lengths, n: int = 1000, steps: int = 32, value_bytes: float = 8) -> int:
+    matrix = from_lengths(lengths, n)
+    return choose_window(matrix.indptr, matrix.indices, np.diff(matrix.indptr), steps, value_bytes)
+
+
+def test_equal_rows_stay_where_they_are():
+    assert window_of(np.full(5000, 7)) == 0
+    assert not len(slices_of(from_lengths(np.full(5000, 7), 100)).rows)
+
+
+def test_ragged_rows_are_sorted():
+    lengths = np.random.default_rng(3).permutation(np.repeat([1, 30], 2500))
+    window = window_of(lengths)
+    assert window > 0
+    sliced = [slices_of(from_lengths(lengths, 1000), window=w) for w in (0, window)]
+    assert len(sliced[1].bases) < 0.75 * len(sliced[0].bases)
+
+
+def test_a_few_ragged_rows_are_not_worth_a_row_number_each():
+    lengths = np.full(5000, 20)
+    lengths[::1000] = 21
+    assert window_of(lengths) == 0
+
+
+def test_rows_in_order_of_length_need_no_window():
+    assert window_of(np.sort(np.random.default_rng(1).integers(1, 40, 5000))[::-1]) == 0
+
+
+def test_no_chosen_window_makes_a_plan_much_larger_than_the_smallest():
+    for spec in ("powerlaw:20000", "circuit:20000", "rmat:12", "markov:20000", "lp:1000:20000"):
+        matrix = generate(spec)
+        sizes = [nbytes(slices_of(matrix, window=w)) for w in (None, 0, 128, 512, 1024, 8192, 10**9)]
+        assert sizes[0] <= 1.3 * min(sizes), spec
+
+
+def test_blocks_are_large_where_neighbours_share_x():
+    # Rows of a band of random columns gather the same sectors of x; rows of a stencil hardly do.
+    assert slices_of(generate("band:60000"), steps=32).warps_per_block == MANY_WARPS
+    assert slices_of(generate("poisson3d:40")).warps_per_block == FEW_WARPS
+    assert slices_of(generate("poisson2d:20")).warps_per_block == FEW_WARPS
+
+
+def test_more_entries_never_mean_fewer_steps():
+    chosen = [choose_steps(10**power) for power in range(12)]
+    assert chosen == sorted(chosen)
+    assert chosen[0] < chosen[-1] <= STEPS_MASK
+
+
+# ---- bytes --------------------------------------------------------------------------------------------
+
+
+def nbytes(part: SlicePart) -> int:
+    return sum(array.nbytes for array in arrays_of(part))
+
+
+def test_a_plan_is_hardly_larger_than_csr_and_mostly_smaller():
+    ratios = {}
+    for spec in examples().values():
+        matrix = generate(spec)
+        csr = 12 * matrix.nnz + 4 * (matrix.shape[0] + 1)
+        ratios[spec] = nbytes(slices_of(matrix)) / csr
+    assert all(ratio <= 1.25 for ratio in ratios.values()), ratios
+    assert np.exp(np.mean(np.log(list(ratios.values())))) <= 0.9, ratios
+
+
+def test_columns_too_far_apart_for_any_width_are_left_to_the_published_format():
+    columns = np.array([0, 2**33 - 1, 5, 2**33 - 1])
+    matrix = csr_array((np.arange(4.0), columns, np.array([0, 2, 4])), shape=(2, 2**33))
+    plan = plan_of(matrix, Policy(layout="slices"))
+    assert len(plan.slices.headers) == 0
+    assert plan.nnz == 4
+    edge = csr_array((np.arange(2.0), np.array([0, 2**32 - 2]), np.array([0, 2])), shape=(1, 2**32 - 1))
+    part = slices_of(edge)
+    np.testing.assert_array_equal(np.sort(unpack(part, edge.dtype)[1])[-2:], [0, 2**32 - 2])
+
+
+# ---- products -----------------------------------------------------------------------------------------
+
+CODED = {
+    Coding.PLAIN: lambda rng, count: rng.standard_normal(count),
+    Coding.SINGLE: lambda rng, count: rng.standard_normal(count).astype(np.float32),
+    Coding.BYTE: lambda rng, count: rng.integers(-128, 128, count),
+    Coding.DICTIONARY: lambda rng, count: rng.integers(0, 40, count) / 3,
+    Coding.EQUAL: lambda rng, count: np.full(count, -0.7),
+}
+FORMS = [(1, 0), (8, 128), (32, 10**6)]
+"""Steps and windows: many lanes and segments; pads in the middle; one thread to a row."""
+
+
+def coded_matrix(coding: Coding, dtype=np.float64) -> csr_array:
+    """Rows of many lengths, so that there are pads everywhere; no row uses column 0."""
+    lengths = np.random.default_rng(8).permutation(np.repeat([0, 1, 2, 3, 5, 8, 31, 33, 70, 300], 6))
+    matrix = from_lengths(lengths, 400)
+    matrix.indices[:] = np.maximum(matrix.indices, 1)
+    matrix.data = CODED[coding](np.random.default_rng(9), matrix.nnz).astype(dtype)
+    return matrix
+
+
+def form_of(steps: int, window: int) -> Policy:
+    return Policy(layout="slices", steps=steps, window=window)
+
+
+every_executor = pytest.mark.parametrize("executor", EXECUTORS)
+every_form = pytest.mark.parametrize(("steps", "window"), FORMS)
+
+
+@every_executor
+@every_form
+@pytest.mark.parametrize("coding", Coding)
+@pytest.mark.parametrize("types", ["dd", "ff", "fd"])
+def test_products_of_every_coding(executor, steps, window, coding, types):
+    if (types[0], coding) == ("f", Coding.SINGLE):
+        pytest.skip("float32 values are stored as they are")
+    matrix = coded_matrix(coding, types[0])
+    rng = np.random.default_rng(2)
+    x, y = rng.standard_normal(400).astype(types[1]), rng.standard_normal(60).astype(types[1])
+    policy = form_of(steps, window)
+    assert slices_of(matrix, steps=steps, window=window).coding is coding
+    assert_close(multiply(executor, matrix, x, policy=policy), matrix, x)
+    got = multiply(executor, matrix, x, policy=policy, y=y, alpha=-0.3, beta=2.5)
+    assert_close(got, matrix, x, -0.3, 2.5, y)
+
+
+@every_executor
+@every_form
+@pytest.mark.parametrize("coding", Coding)
+def test_pads_of_every_coding_read_no_x_and_mean_nothing(executor, steps, window, coding):
+    matrix = coded_matrix(coding)
+    x = np.random.default_rng(3).standard_normal(400)
+    x[0] = np.nan
+    assert np.isfinite(multiply(executor, matrix, x, policy=form_of(steps, window))).all()
+    used = np.unique(matrix.indices)[:3]
+    x[used] = np.nan, np.inf, -np.inf
+    assert_close(multiply(executor, matrix, x, policy=form_of(steps, window)), matrix, x)
+
+
+@every_executor
+@every_form
+@pytest.mark.parametrize("special", [np.inf, np.nan])
+def test_a_pad_whose_code_stands_for_inf_adds_nothing(executor, steps, window, special):
+    x = np.random.default_rng(4).standard_normal(400)
+    matrix = coded_matrix(Coding.DICTIONARY)
+    matrix.sort_indices()
+    matrix.data[0] = special  # the first value has code 0, which is also the code of pads
+    part = slices_of(matrix, steps=steps, window=window)
+    assert not np.isfinite(part.table[0])
+    got = multiply(executor, matrix, x, policy=form_of(steps, window))
+    assert np.count_nonzero(~np.isfinite(got)) == 1
+    assert_close(got, matrix, x)
+    matrix.data[:] = special
+    assert slices_of(matrix, steps=steps, window=window).coding is Coding.EQUAL
+    got = multiply(executor, matrix, x, policy=form_of(steps, window))
+    np.testing.assert_array_equal(np.isfinite(got), np.diff(matrix.indptr) == 0)
+
+
+@every_executor
+def test_subnormal_singles_of_a_double_matrix_keep_every_bit(executor):
+    values = np.append(MANY, LEAST_SINGLE * np.arange(1, 30))
+    matrix = csr_array((values, np.zeros(len(values), int), np.arange(len(values) + 1)), (len(values), 1))
+    assert slices_of(matrix).coding is Coding.SINGLE
+    got = multiply(executor, matrix, np.array([2.0**100]), policy=Policy(layout="slices"))
+    np.testing.assert_array_equal(got, values * 2.0**100)
+
+
+@every_executor
+@settings(max_examples=25)
+@given(matrix=matrices(), coding=st.sampled_from(Coding), choice=choices, mma=st.booleans())
+def test_any_slices_multiply(executor, matrix, coding, choice, mma):
+    matrix.data = CODED[coding](np.random.default_rng(1), matrix.nnz).astype(float)
+    x = np.random.default_rng(5).standard_normal(matrix.shape[1])
+    policy = Policy(layout="slices", mma=mma, **choice)
+    assert_close(multiply(executor, matrix, x, policy=policy), matrix, x)
+
+
+def test_duplicates_and_unsorted_columns_come_out_sorted_with_each_in_its_order():
+    matrix = csr_array(
+        (np.arange(1.0, 9.0), np.array([5, 2, 5, 0, 2, 5, 0, 1]), np.array([0, 6, 8])), shape=(2, 6)
+    )
+    before = matrix.copy()
+    rows, columns, values = unpack(slices_of(matrix), matrix.dtype)
+    mine = [list(zip(columns[rows == r], values[rows == r], strict=True)) for r in range(2)]
+    kept = [[entry for entry in row if entry[0] != PAD] for row in mine]
+    assert kept == [[(0, 4), (2, 2), (2, 5), (5, 1), (5, 3), (5, 6)], [(0, 7), (1, 8)]]
+    for name in ("indptr", "indices", "data"):
+        np.testing.assert_array_equal(getattr(matrix, name), getattr(before, name))
+    assert all(left[0] <= right[0] for row in kept for left, right in itertools.pairwise(row))
