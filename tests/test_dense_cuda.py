@@ -281,23 +281,39 @@ def test_auto_on_the_gpu(dtype):
 
 
 @pytest.mark.cuda
-def test_a_product_can_be_captured_in_a_graph():
+@pytest.mark.parametrize("kernel", ["split", "vendor"])
+def test_a_product_can_be_captured_in_a_graph(kernel):
     import cupy
 
     rng = np.random.default_rng(6)
     a, b = (cupy.asarray(rng.standard_normal((500, 500)).astype("f")) for _ in range(2))
     out = cupy.empty_like(a)
-    want = cupy.asnumpy(gemm(a, b, kernel="split"))
+    want = cupy.asnumpy(gemm(a, b, kernel=kernel))
     stream = cupy.cuda.Stream(non_blocking=True)
     with stream:
-        gemm(a, b, out=out, kernel="split")
+        gemm(a, b, out=out, kernel=kernel)
         stream.begin_capture()
-        gemm(a, b, out=out, kernel="split")
+        gemm(a, b, out=out, kernel=kernel)
         graph = stream.end_capture()
         out[...] = cupy.nan
         graph.launch(stream)
     stream.synchronize()
     assert cupy.asnumpy(out).tobytes() == want.tobytes()
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_vendors_library_takes_any_order(dtype):
+    import cupy
+
+    rng = np.random.default_rng(8)
+    for m, n, k in ((70, 50, 30), (1, 9, 5), (9, 1, 5), (9, 5, 1), (1, 1, 1)):
+        a, b = rng.standard_normal((m, k)).astype(dtype), rng.standard_normal((k, n)).astype(dtype)
+        for order_a, order_b, alpha in (("C", "C", 1), ("F", "C", 2), ("C", "F", -1), ("F", "F", 1)):
+            got = gemm(
+                cupy.asarray(a, order=order_a), cupy.asarray(b, order=order_b), alpha=alpha, kernel="vendor"
+            )
+            assert_product(cupy.asnumpy(got), a, b, np.zeros((m, n)), alpha, 0)
 
 
 # ---- the launcher, with NumPy in CuPy's place ----------------------------------------------------------

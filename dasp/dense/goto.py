@@ -371,7 +371,7 @@ _compile = functools.partial(njit, nogil=True, cache=True)
 
 @functools.cache
 def packed_product(size: int, tile: Tile, depth: int, vectors: bool) -> Callable[..., None]:
-    """A compiled product for elements of `size` bytes.
+    """A product of compiled blocks, for elements of `size` bytes.
 
     Returns `product(m, n, k, a, b, c, alpha, beta, work, height, width)`: a, b, c are (address, bytes from
     row to row, bytes from column to column), with unit columns in c; work is (address of the packed A, of the
@@ -468,7 +468,8 @@ def packed_product(size: int, tile: Tile, depth: int, vectors: bool) -> Callable
                             value = value + beta * load(place, alpha)
                         store(place, value)
 
-    @_compile()
+    # Not compiled: Numba's disk cache never finds a function again that holds others in a closure, and the
+    # three above do all the work, a few calls for each block.
     def product(
         m: int,
         n: int,
@@ -497,5 +498,4 @@ def packed_product(size: int, tile: Tile, depth: int, vectors: bool) -> Callable
                     multiply_block(tall, wide, steps, packed_a, packed_b, corner, c_row, alpha, weight, spare)
             weight = real(1)
 
-    compiled: Callable[..., None] = product
-    return compiled
+    return product
