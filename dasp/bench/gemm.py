@@ -55,8 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Verify, time, print the tables; 0 if every product was right, else 1."""
     rows = results.kept(args.csv) if args.report_only else _measure_all(args)
-    for _, dtype, part in _groups(rows):
-        print(table(part, dtype), end="\n\n")
+    print("\n\n".join(table(part, dtype) for _, dtype, part in _groups(rows)))
     if args.plot:
         draw(rows, args.plot)
     if args.readme:
