@@ -36,6 +36,9 @@ from dasp.plan import (
 Vector = np.ndarray[Any, Any]
 HALF_WARP = WARP // 2
 
+MOST_MEDIUM = 2**31 - 1
+"""Entries of a medium row that the kernels count with 32 bits."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
@@ -111,8 +114,8 @@ class Policy:
             raise ValueError(f"steps is {self.steps}; it must be from 1 to {slices.MOST_STEPS}")
         if self.window is not None and self.window < 0:
             raise ValueError(f"window is {self.window}; it must not be negative")
-        if self.long_row < MAX_SHORT:
-            raise ValueError(f"long_row is {self.long_row}; it must be at least {MAX_SHORT}")
+        if not MAX_SHORT <= self.long_row <= MOST_MEDIUM:
+            raise ValueError(f"long_row is {self.long_row}; it must be from {MAX_SHORT} to {MOST_MEDIUM}")
         if not 0 < self.fill <= 1:
             raise ValueError(f"fill is {self.fill}; it must be above 0 and at most 1")
         if self.segment <= 0 or self.segment % GROUP:

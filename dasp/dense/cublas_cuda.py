@@ -1,4 +1,4 @@
-"""cuBLAS called directly: CuPy's own calls of it refuse to be captured in a CUDA graph, and cost more time."""
+"""cuBLAS called directly: CuPy's own calls of it refuse to be captured in a CUDA graph."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def multiply(a: Any, b: Any, out: Any, alpha: float) -> bool:
     RuntimeError
         If cuBLAS reports an error.
     """
-    m, k, n = *a.shape, b.shape[1]
+    (m, k), n = a.shape, b.shape[1]
     item = out.itemsize
     first, second = _order(a), _order(b)
     if out.dtype.name not in ENTRIES or not min(m, n, k) or first is None or second is None:

@@ -51,14 +51,15 @@ __device__ __forceinline__ void add_tiles(const MediumPart& part, const Scalar* 
     }
 }
 
-// The share of this lane in the irregular entries [begin, end) of its row, which LANES lanes have in common.
+// The share of this lane in its row's irregular entries, `length` from `begin` on; LANES lanes share a row.
 template <int LANES>
-__device__ __forceinline__ Scalar sum_tail(const MediumPart& part, const Scalar* x, Offset begin, Offset end)
+__device__ __forceinline__ Scalar sum_tail(const MediumPart& part, const Scalar* x, Offset begin, int length)
 {
+    const Value* values = part.tail_values + begin;
+    const Index* columns = part.tail_columns + begin;
     Scalar sum = 0;
-    for (Offset slot = begin + lane_id() % LANES; slot < end; slot += LANES)
-        sum = fma(convert<Scalar>(load_stream(part.tail_values + slot)),
-                  load_cached(x + load_stream(part.tail_columns + slot)), sum);
+    for (int i = lane_id() % LANES; i < length; i += LANES)
+        sum = fma(convert<Scalar>(load_stream(values + i)), load_cached(x + load_stream(columns + i)), sum);
 #pragma unroll
     for (int step = 1; step < LANES; step *= 2) sum += __shfl_xor_sync(ALL_LANES, sum, step);
     return sum;
@@ -75,7 +76,7 @@ __device__ __forceinline__ void multiply_row_blocks(const MediumPart& part, cons
     const bool inside = first + mine < part.blocks;
     const long long position = TILE_ROWS * (first + mine) + lane_id() / TILE_COLUMNS;
     const Offset tail = inside ? part.tail_offsets[position] : 0;
-    const Offset tail_end = inside ? part.tail_offsets[position + 1] : 0;
+    const int tail_length = inside ? int(part.tail_offsets[position + 1] - tail) : 0;
     const Index row = inside ? part.rows[position] : PAD;
     Offset tile[BLOCKS], end[BLOCKS];
 #pragma unroll
@@ -92,6 +93,6 @@ __device__ __forceinline__ void multiply_row_blocks(const MediumPart& part, cons
         const Scalar of_block = sum[j].row();
         if (mine == j) total = of_block;
     }
-    if (__any_sync(ALL_LANES, tail < tail_end)) total += sum_tail<LANES>(part, x, tail, tail_end);
+    if (__any_sync(ALL_LANES, tail_length > 0)) total += sum_tail<LANES>(part, x, tail, tail_length);
     if (lane_id() % LANES == 0) result.store(row, total);
 }

@@ -38,7 +38,8 @@ dasp_spmv(const Index* __restrict__ long_rows, const Offset* __restrict__ long_o
     }
     warp -= segments;
 
-    const long long medium_warps = (blocks + blocks_per_warp - 1) / blocks_per_warp;
+    // blocks / blocks_per_warp, rounded up, for 1, 2 and 4: a division would be a function call.
+    const long long medium_warps = (blocks + blocks_per_warp - 1) >> blocks_per_warp / 2;
     if (warp < medium_warps) {
         const MediumPart part{medium_rows,  tile_offsets, tile_columns, tile_values,
                               tail_offsets, tail_columns, tail_values,  blocks};
