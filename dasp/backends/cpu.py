@@ -1,9 +1,9 @@
 """The plan on the CPU: one compiled function per part, run by several threads.
 
 Where is a row multiplied? In a slice: cpu_slices.py. In the published format, by its length: long rows
-in `_sum_segments`, then `_store_long`; medium rows in `_multiply_medium`; rows of 1 to 4 in
-`_multiply_pairs`, `_multiply_fours` and `_multiply_singles`. Each function works on a range of its part,
-so that threads can share a part, and every sum has one fixed order, so that the result does not depend on
+in `_sum_segments`, then `_store_long`; medium rows in `_multiply_medium`; rows of 1 to 4 in `_multiply_13`,
+`_multiply_22`, `_multiply_fours` and `_multiply_singles`. Each function works on a range of its part, so
+that threads can share a part, and every sum has one fixed order, so that the result does not depend on
 their number.
 """
 
@@ -35,7 +35,7 @@ from dasp.plan import (
 Vector = np.ndarray[Any, Any]
 HALF_WARP = WARP // 2
 
-SERIAL_SLOTS = 40_000
+SERIAL_SLOTS = 150_000
 """Below this many slots, waking a second thread costs more than it saves."""
 
 ROW_SLOTS = 2
@@ -216,7 +216,6 @@ def _steps(plan: Plan) -> list[_Step]:
     def even(count: int, cost: int) -> Vector:
         return cost * np.arange(count + 1)
 
-    half_warp = HALF_WARP * (TILE_COLUMNS + 2 * ROW_SLOTS)
     slices = plan.slices
     slice_steps = (slices.headers[:, 3] & STEPS_MASK).astype(np.int64)
     table = slices.table if len(slices.table) else np.zeros(1, plan.dtype)
@@ -253,8 +252,8 @@ def _steps(plan: Plan) -> list[_Step]:
             ),
             block_costs,
         ),
-        _Step(_multiply_pairs, (1, *pairs_13), even(short.pairs_13 // HALF_WARP, half_warp)),
-        _Step(_multiply_pairs, (2, *pairs_22), even(short.pairs_22 // HALF_WARP, half_warp)),
+        _Step(_multiply_13, pairs_13, even(short.pairs_13, TILE_COLUMNS + 2 * ROW_SLOTS)),
+        _Step(_multiply_22, pairs_22, even(short.pairs_22, TILE_COLUMNS + 2 * ROW_SLOTS)),
         _Step(_multiply_fours, fours, even(short.fours, TILE_COLUMNS + ROW_SLOTS)),
         _Step(_multiply_singles, singles, even(short.singles, 1 + ROW_SLOTS)),
         _Step(_clear_rows, (plan.empty_rows,), even(len(plan.empty_rows), 1)),
@@ -385,23 +384,40 @@ def _multiply_medium(  # type: ignore[no-untyped-def]
 
 
 @_compile
-def _multiply_pairs(first, last, split, rows, columns, values, partials, x, y, alpha, beta):  # type: ignore[no-untyped-def]
-    # A warp's 32 rows: slots [0, split) of 16 tile rows, then slots [split, 4) of the same tile rows.
-    for warp in range(first, last):
-        for r in range(HALF_WARP):
-            slot = TILE_COLUMNS * (HALF_WARP * warp + r)
-            row = rows[WARP * warp + r]
-            if row >= 0:
-                total = x.dtype.type(0)
-                for k in range(split):
-                    total += _term(columns, values, slot + k, x)
-                _store(row, total, x, y, alpha, beta)
-            row = rows[WARP * warp + HALF_WARP + r]
-            if row >= 0:
-                total = x.dtype.type(0)
-                for k in range(split, TILE_COLUMNS):
-                    total += _term(columns, values, slot + k, x)
-                _store(row, total, x, y, alpha, beta)
+def _multiply_13(first, last, rows, columns, values, partials, x, y, alpha, beta):  # type: ignore[no-untyped-def]
+    # A tile row holds a row of 1, then a row of 3; a warp lists its 16 rows of 1 before those of 3.
+    for tile_row in range(first, last):
+        slot = TILE_COLUMNS * tile_row
+        place = WARP * (tile_row // HALF_WARP) + tile_row % HALF_WARP
+        if rows[np.uint64(place)] >= 0:
+            _store(rows[np.uint64(place)], _term(columns, values, slot, x), x, y, alpha, beta)
+        if rows[np.uint64(place + HALF_WARP)] >= 0:
+            total = (
+                _term(columns, values, slot + 1, x)
+                + _term(columns, values, slot + 2, x)
+                + _term(columns, values, slot + 3, x)
+            )
+            _store(rows[np.uint64(place + HALF_WARP)], total, x, y, alpha, beta)
+
+
+@_compile
+def _multiply_22(first, last, rows, columns, values, partials, x, y, alpha, beta):  # type: ignore[no-untyped-def]
+    # A tile row holds two rows of 2; a warp lists its 16 first ones before the second ones.
+    for tile_row in range(first, last):
+        slot = TILE_COLUMNS * tile_row
+        place = WARP * (tile_row // HALF_WARP) + tile_row % HALF_WARP
+        if rows[np.uint64(place)] >= 0:
+            _store(
+                rows[np.uint64(place)],
+                _term(columns, values, slot, x) + _term(columns, values, slot + 1, x),
+                x,
+                y,
+                alpha,
+                beta,
+            )
+        if rows[np.uint64(place + HALF_WARP)] >= 0:
+            total = _term(columns, values, slot + 2, x) + _term(columns, values, slot + 3, x)
+            _store(rows[np.uint64(place + HALF_WARP)], total, x, y, alpha, beta)
 
 
 @_compile
