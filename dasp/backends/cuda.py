@@ -171,7 +171,6 @@ class Product:
         self._sizes = scratch_sizes(plan)
         self._shares_rows = self._sizes[0] > self._sizes[1]
         self._lock = threading.Lock()
-        self._scratch: dict[Any, tuple[Any, Any]] = {}
         self._captured: list[tuple[Any, Any]] = []
         self._heads: dict[Any, list[Any]] = {}
         self._x_shape, self._m, self._dtype = (plan.shape[1],), plan.shape[0], plan.dtype
