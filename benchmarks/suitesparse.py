@@ -18,7 +18,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from dasp.bench import results, session, table
+from dasp.bench import machine, results, session, table
 from dasp.bench.command import add_arguments, header, settings_of
 from dasp.bench.figures import draw
 from dasp.bench.readme import replace_between
@@ -118,20 +118,8 @@ def with_anchors(rows: Sequence[Row], anchors: dict[str, float]) -> list[Row]:
 
 def provenance(rows: Sequence[Row], source: Path) -> str:
     """Where the rows come from: machines, versions, commits, file."""
-    names = (
-        "machine",
-        "threads",
-        "driver",
-        "cuda_runtime",
-        "cusparse",
-        "cupy",
-        "numpy",
-        "scipy",
-        "numba",
-        "commit",
-    )
     said = []
-    for name in names:
+    for name in machine.PROVENANCE:
         values = sorted({row[name] for row in rows if row.get(name)})
         if values:
             said.append(f"{name} {' / '.join(values)}")

@@ -139,20 +139,10 @@ def settings_of(args: argparse.Namespace) -> tuple[Any, Any]:
 
 def header(device: Any, settings: Any) -> str:
     """One line that says where and how."""
+    from dasp.bench import machine
+
     columns = device.columns()
-    names = (
-        "machine",
-        "threads",
-        "driver",
-        "cuda_runtime",
-        "cusparse",
-        "cupy",
-        "numpy",
-        "scipy",
-        "numba",
-        "commit",
-    )
-    said = ", ".join(f"{name} {columns[name]}" for name in names if columns.get(name))
+    said = ", ".join(f"{name} {columns[name]}" for name in machine.PROVENANCE if columns.get(name))
     return f"{said}; copy {device.bandwidth / 1e9:.0f} GB/s, {settings.dtype}, {device.statistic} of samples"
 
 

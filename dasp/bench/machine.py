@@ -10,6 +10,12 @@ from pathlib import Path
 
 CACHE_FOLDER = Path("/sys/devices/system/cpu/cpu0/cache")
 
+PROVENANCE = (
+    *("machine", "threads", "driver", "cuda_runtime", "cusparse"),
+    *("cupy", "numpy", "scipy", "numba", "commit"),
+)
+"""The columns that a report names when it says where its figures come from, in this order."""
+
 
 def cpu_name() -> str:
     """The processor's name, from /proc/cpuinfo where there is one."""
