@@ -210,7 +210,7 @@ class Coding(IntEnum):
     """How the values of a slice part are stored; every coding gives back every bit.
 
     PLAIN: as the matrix's type. SINGLE: as float32. BYTE: as int8. DICTIONARY: as the uint8 position in
-    `table`. EQUAL: not at all, since each is `table[0]`.
+    `table`. EQUAL: not at all, since each is `table[0]`. HALF: as float16.
     """
 
     PLAIN = 0
@@ -218,9 +218,15 @@ class Coding(IntEnum):
     BYTE = 2
     DICTIONARY = 3
     EQUAL = 4
+    HALF = 5
 
 
-CODE_TYPES = {Coding.SINGLE: np.float32, Coding.BYTE: np.int8, Coding.DICTIONARY: np.uint8}
+CODE_TYPES = {
+    Coding.SINGLE: np.float32,
+    Coding.BYTE: np.int8,
+    Coding.DICTIONARY: np.uint8,
+    Coding.HALF: np.float16,
+}
 """The type of a coded value, where it is not the matrix's."""
 
 MOST_CODES = 256

@@ -15,6 +15,7 @@ from dasp.plan import (
     BITS_8,
     BITS_16,
     BITS_32,
+    CODE_TYPES,
     FULL_SHIFT,
     LANES_MASK,
     LANES_SHIFT,
@@ -66,6 +67,9 @@ LARGE_BLOCK, LEAST_SLOTS = 1.1, 224
 
 SAMPLES = 24
 """Places at which the gathers of a plan are counted."""
+
+PIECE = 1 << 16
+"""Values that are tried at a time in a narrower type."""
 
 SECTOR = 4
 """Doubles in a sector of the cache, 32 bytes: what a gather moves at the least."""
@@ -151,7 +155,8 @@ def pack(
     first_blocks = np.cumsum(sizes) - sizes
     deltas = np.zeros(WARP * int(sizes.sum()), np.uint8)
     values = np.zeros(WARP * len(bases) if len(codes) else 0, codes.dtype)
-    fill(*cut, *runs, codes, bases, widths, first_blocks, delta_views(deltas), values)
+    bits = f"u{codes.itemsize}"  # Numba moves bits of any type, float16 included
+    fill(*cut, *runs, codes.view(bits), bases, widths, first_blocks, delta_views(deltas), values.view(bits))
     firsts = cut.first_run - segment_offsets[-1]
     firsts[: segment_offsets[-1]] = np.repeat(np.arange(len(long_rows)), segments)
     first_steps = np.cumsum(cut.steps) - cut.steps
@@ -220,12 +225,21 @@ def code_values(data: Vector) -> tuple[Coding, Vector, Vector]:
     distinct, codes = find_codes(bits)
     if 0 < len(distinct) <= MOST_CODES:
         return Coding.DICTIONARY, distinct.view(data.dtype), codes
-    if data.dtype == np.float64:
-        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-            single = data.astype(np.float32)
-        if (single.astype(np.float64).view(bits.dtype) == bits).all() and len(data):
-            return Coding.SINGLE, data[:0], single
+    for coding in (Coding.HALF, Coding.SINGLE):
+        if len(data) and CODE_TYPES[coding] != data.dtype and survives(data, CODE_TYPES[coding]):
+            with np.errstate(under="ignore"):
+                return coding, data[:0], data.astype(CODE_TYPES[coding])
     return Coding.PLAIN, data[:0], data
+
+
+def survives(data: Vector, kind: np.typing.DTypeLike) -> bool:
+    """Whether every value keeps all of its bits in a narrower type; few matrices need more than one piece."""
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        for first in range(0, len(data), PIECE):
+            piece = data[first : first + PIECE]
+            if piece.astype(kind).astype(data.dtype).tobytes() != piece.tobytes():
+                return False
+    return True
 
 
 def choose_steps(entries: int) -> int:

@@ -414,6 +414,7 @@ VALUES = {
     Coding.BYTE: lambda count: np.random.default_rng(3).integers(-128, 128, count),
     Coding.DICTIONARY: lambda count: np.random.default_rng(4).integers(0, 50, count) / 2,
     Coding.EQUAL: lambda count: np.full(count, 0.1),
+    Coding.HALF: lambda count: np.random.default_rng(5).standard_normal(count).astype(np.float16),
 }
 """Values that are stored in each coding."""
 
@@ -613,7 +614,7 @@ SLICE_FAULTS: dict[str, tuple[Change, str]] = {
     "other segments": (array("segment_offsets", lambda a: a.__setitem__(1, 1)), "do not cover"),
     "the first segment later": (array("segment_offsets", lambda a: a.__setitem__(0, 1)), "from 0 to"),
     "more entries": (field("entries", 10**6), "says 1000000 entries"),
-    "no coding": (field("coding", 5), "no Coding has that number"),
+    "no coding": (field("coding", 6), "no Coding has that number"),
     "a coding in words": (field("coding", "PLAIN"), "no Coding has that number"),
     "plain codes": (field("coding", 0), "slices.values is uint8, not float64"),
     "equal codes": (field("coding", 4), "slices.values has"),

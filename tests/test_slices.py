@@ -224,7 +224,7 @@ def nan_with(payload: int) -> float:
 SIGNALLING = float(np.array(0x7FF0_0000_0000_0001, np.uint64).view(np.float64))
 LEAST_SINGLE = 2.0**-149
 MANY = np.arange(300) / 4
-"""More values than a dictionary holds; every one is a float32."""
+"""More values than a dictionary holds; every one is a float16."""
 
 VALUES = {
     "all bytes": (np.arange(-128.0, 128.0), Coding.BYTE),
@@ -239,12 +239,17 @@ VALUES = {
     "Inf": (np.array([np.inf, -np.inf, 3.0]), Coding.DICTIONARY),
     "256 values": (np.arange(256) + 0.1, Coding.DICTIONARY),
     "257 values": (np.arange(257) + 0.1, Coding.PLAIN),
-    "257 singles": (np.arange(257) + 0.5, Coding.SINGLE),
+    "257 halves": (np.arange(257) + 0.5, Coding.HALF),
+    "halves to their limits": (np.append(MANY, [np.inf, -np.inf, -0.0, 2.0**-24, 65504.0]), Coding.HALF),
+    "halves and a NaN": (np.append(MANY, np.nan), Coding.HALF),
+    "below halves": (np.append(MANY, 2.0**-25), Coding.SINGLE),
+    "beyond halves": (np.append(MANY, 65536.0), Coding.SINGLE),
+    "finer than halves": (np.append(MANY, 1 + 2.0**-11), Coding.SINGLE),
     "singles to their limits": (
         np.append(MANY, [np.inf, -np.inf, -0.0, LEAST_SINGLE, 3 * LEAST_SINGLE, np.finfo(np.float32).max]),
         Coding.SINGLE,
     ),
-    "singles and a NaN": (np.append(MANY, np.nan), Coding.SINGLE),
+    "singles and a NaN": (np.append(MANY / 3000, np.nan).astype(np.float32).astype(float), Coding.SINGLE),
     "below singles": (np.append(MANY, LEAST_SINGLE / 2), Coding.PLAIN),
     "beyond singles": (np.append(MANY, 1e39), Coding.PLAIN),
     "finer than singles": (np.append(MANY, 1 + 2.0**-24), Coding.PLAIN),
@@ -275,9 +280,10 @@ def test_the_narrowest_coding_that_keeps_every_bit(name):
     assert slices_of(matrix, narrow=False).coding is Coding.PLAIN
 
 
-def test_float32_has_no_narrower_float():
+def test_float32_is_narrowed_too():
     values = np.random.default_rng(0).standard_normal(1000).astype(np.float32)
     assert code_values(values)[0] is Coding.PLAIN
+    assert code_values(values.astype(np.float16).astype(np.float32))[0] is Coding.HALF
     assert code_values(np.round(values))[0] is Coding.DICTIONARY  # -0.0 is no byte
     assert code_values(np.round(values) + np.float32(0))[0] is Coding.BYTE
     assert code_values(values[:256])[0] is Coding.DICTIONARY
@@ -384,6 +390,7 @@ CODED = {
     Coding.BYTE: lambda rng, count: rng.integers(-128, 128, count),
     Coding.DICTIONARY: lambda rng, count: rng.integers(0, 40, count) / 3,
     Coding.EQUAL: lambda rng, count: np.full(count, -0.7),
+    Coding.HALF: lambda rng, count: rng.standard_normal(count).astype(np.float16),
 }
 FORMS = [(1, 0), (8, 128), (32, 10**6)]
 """Steps and windows: many lanes and segments; pads in the middle; one thread to a row."""
@@ -462,6 +469,16 @@ def test_subnormal_singles_of_a_double_matrix_keep_every_bit(executor):
     assert slices_of(matrix).coding is Coding.SINGLE
     got = multiply(executor, matrix, np.array([2.0**100]), policy=Policy(layout="slices"))
     np.testing.assert_array_equal(got, values * 2.0**100)
+
+
+@every_executor
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_subnormal_halves_keep_every_bit(executor, dtype):
+    values = np.append(MANY, 2.0**-24 * np.arange(-30, 30)).astype(dtype)
+    matrix = csr_array((values, np.zeros(len(values), int), np.arange(len(values) + 1)), (len(values), 1))
+    assert slices_of(matrix).coding is Coding.HALF
+    got = multiply(executor, matrix, np.array([2.0**20], dtype), policy=Policy(layout="slices"))
+    np.testing.assert_array_equal(got, values * 2.0**20)
 
 
 @every_executor

@@ -29,6 +29,7 @@ from dasp.plan import (
     WARP,
     Coding,
     Plan,
+    SlicePart,
     delta_views,
 )
 
@@ -226,7 +227,7 @@ def _steps(plan: Plan) -> list[_Step]:
                 slices.headers,
                 slices.bases,
                 *delta_views(slices.deltas),
-                None if slices.coding == Coding.EQUAL else slices.values,
+                _codes(slices),
                 table,
                 slices.rows,
                 slices.positions,
@@ -259,6 +260,14 @@ def _steps(plan: Plan) -> list[_Step]:
         _Step(_clear_rows, (plan.empty_rows,), even(len(plan.empty_rows), 1)),
     ]
     return [step for step in steps if step.costs[-1] > 0]
+
+
+def _codes(part: SlicePart) -> Vector | None:
+    """Return the stored values as Numba takes them: float16 as its bits, and None where all are equal."""
+    if part.coding == Coding.EQUAL:
+        return None
+    codes: Vector = part.values.view(np.uint16) if part.coding == Coding.HALF else part.values
+    return codes
 
 
 # Products may fuse a multiplication and an addition into one rounding, and nothing else: sums keep

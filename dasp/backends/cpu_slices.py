@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from llvmlite import ir
 from numba import njit, types
-from numba.extending import overload
+from numba.extending import intrinsic, overload
 
 from dasp.plan import (
     BITS_8,
@@ -35,6 +36,20 @@ def _looked_up(values, table, slot):  # type: ignore[no-untyped-def]
     return table[np.uint64(values[np.uint64(slot)])]
 
 
+@intrinsic
+def _widen_half(typing_context, bits):  # type: ignore[no-untyped-def]
+    """Return the float16 with these 16 bits as float32."""
+
+    def emit(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        return builder.fpext(builder.bitcast(arguments[0], ir.HalfType()), ir.FloatType())
+
+    return types.float32(types.uint16), emit
+
+
+def _half(values, table, slot):  # type: ignore[no-untyped-def]
+    return table.dtype.type(_widen_half(values[np.uint64(slot)]))
+
+
 def _equal(values, table, slot):  # type: ignore[no-untyped-def]
     return table[0]
 
@@ -51,6 +66,8 @@ def _decode(values: Any, table: Any, slot: Any) -> Any:
 def _choose_decoder(values, table, slot):  # type: ignore[no-untyped-def]
     if isinstance(values, types.NoneType):
         return _equal
+    if values.dtype == types.uint16:
+        return _half
     return _looked_up if values.dtype == types.uint8 else _plain
 
 
@@ -95,7 +112,7 @@ def multiply_slices(  # type: ignore[no-untyped-def]
     first, last, headers, bases, bytes_of, words_of, doubles_of, values, table, rows, positions, segments,
     partials, x, y, alpha, beta,
 ):  # fmt: skip
-    """Multiply slices `first` to `last`; `values` is None where all are equal."""
+    """Multiply slices `first` to `last`; `values` is None where all are equal, float16 comes as its bits."""
     sums = np.empty(WARP, x.dtype)
     for s in range(first, last):
         step, shape = np.int64(headers[s, 0]), np.int64(headers[s, 3])

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from dasp import _check, _source
-from dasp.plan import WARP, Plan, arrays_of, with_arrays
+from dasp.plan import WARP, Coding, Plan, arrays_of, with_arrays
 
 SLICES = "spmv/slices.cu", "dasp_slices"
 PUBLISHED = "spmv/product.cu", "dasp_spmv"
@@ -304,7 +304,7 @@ def _slice_arguments(plan: Plan, partials: Any, tickets: Any) -> list[Any]:
         part.headers,
         part.bases,
         part.deltas,
-        part.values,
+        part.values.view(np.uint16) if part.coding == Coding.HALF else part.values,
         part.table,
         part.rows,
         part.long_rows,

@@ -15,6 +15,7 @@
 // x (n) is read through the cache and everything else is streamed past it. y (m) is written once for every
 // row. Equal inputs give equal bits: every sum has a fixed order, and the only atomics count warps.
 
+#include "../half.cuh"
 #include "partial.cuh"
 
 #ifndef DASP_CODING
@@ -26,6 +27,7 @@
 #define CODING_BYTE 2
 #define CODING_DICTIONARY 3
 #define CODING_EQUAL 4
+#define CODING_HALF 5
 
 #if DASP_CODING == CODING_SINGLE
 using Code = float;
@@ -33,6 +35,8 @@ using Code = float;
 using Code = signed char;
 #elif DASP_CODING == CODING_DICTIONARY || DASP_CODING == CODING_EQUAL
 using Code = unsigned char;
+#elif DASP_CODING == CODING_HALF
+using Code = unsigned short;
 #else
 using Code = Value;
 #endif
@@ -59,6 +63,8 @@ __device__ __forceinline__ Scalar load_value(const Slices& slices, long long slo
     return convert<Scalar>(load_cached(slices.table));
 #elif DASP_CODING == CODING_DICTIONARY
     return convert<Scalar>(load_cached(slices.table + load_stream(slices.values + slot)));
+#elif DASP_CODING == CODING_HALF
+    return convert<Scalar>(to_float(load_stream(slices.values + slot)));
 #else
     return convert<Scalar>(load_stream(slices.values + slot));
 #endif
