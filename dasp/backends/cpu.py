@@ -18,7 +18,8 @@ import scipy.sparse
 from numba import njit
 
 from dasp import _check, _threads
-from dasp.backends.cpu_slices import multiply_slices
+from dasp._team import CHUNKS, team
+from dasp.backends.cpu_slices import product_of_slices
 from dasp.plan import (
     GROUP,
     MAX_SHORT,
@@ -30,7 +31,6 @@ from dasp.plan import (
     Coding,
     Plan,
     SlicePart,
-    delta_views,
 )
 
 Vector = np.ndarray[Any, Any]
@@ -38,6 +38,15 @@ HALF_WARP = WARP // 2
 
 SERIAL_SLOTS = 150_000
 """Below this many slots, waking a second thread costs more than it saves."""
+
+SLICE_STEPS = 3
+"""What finding, reducing and storing a slice costs, in steps."""
+
+SLOT_SECONDS = 3e-10
+"""What a slot of a slice costs in the cache, about."""
+
+LEAST_SECONDS = 4e-6
+"""A product that takes less is left to one thread."""
 
 ROW_SLOTS = 2
 """What finding, reducing and storing one row costs, in slots; used to share rows among threads."""
@@ -114,6 +123,7 @@ class Product:
 
     def __init__(self, plan: Plan, device: str = "cpu") -> None:
         self.plan = plan
+        self._slices = _Slices(plan)
         self._steps = _steps(plan)
         self._work = sum(int(step.costs[-1]) for step in self._steps)
         slices, long = plan.slices, plan.long
@@ -156,14 +166,20 @@ class Product:
 
     def _multiply(self, *scale: Any) -> None:
         partials = np.empty(self._segments, scale[0].dtype)
+        if self._slices.count:
+            self._slices.multiply(partials, *scale)
+        if self._steps:
+            self._multiply_steps(partials, *scale)
+        if self._segments:
+            _store_long(*self._long_rows, partials, *scale)
+
+    def _multiply_steps(self, partials: Vector, *scale: Any) -> None:
         threads = _threads.get_num_threads() if self._work >= SERIAL_SLOTS else 1
         shares = self._shares.get(threads) or self._share(threads)
         if threads == 1:
             _run_share(shares[0], scale, partials)
         else:
             _threads.run([partial(_run_share, share, scale, partials) for share in shares])
-        if self._segments:
-            _store_long(*self._long_rows, partials, *scale)
 
     def _share(self, threads: int) -> list[list[tuple[Any, ...]]]:
         """Find, for each thread, the calls (function, arrays, first, last) it makes, and keep them."""
@@ -176,6 +192,40 @@ class Product:
                     share.append((step.function, step.arrays, int(first), int(last)))
         self._shares[threads] = shares
         return shares
+
+
+class _Slices:
+    """The slices of a plan, ready for a team of threads."""
+
+    def __init__(self, plan: Plan) -> None:
+        part = plan.slices
+        steps = (part.headers[:, 3] & STEPS_MASK).astype(np.int64)
+        self.count = len(steps)
+        self._part = part
+        self._table = part.table if len(part.table) else np.zeros(1, plan.dtype)
+        self._costs = np.concatenate([[0], np.cumsum(WARP * (steps + SLICE_STEPS))])
+        self._seconds = SLOT_SECONDS * int(self._costs[-1])
+        self._jobs: dict[tuple[int, Any], tuple[Vector, Vector]] = {}
+
+    def multiply(self, partials: Vector, x: Vector, y: Vector, alpha: Any, beta: Any) -> None:
+        """Set the rows of y that lie in whole slices, and the partials of segments."""
+        crew = team()
+        parts = min(_threads.get_num_threads(), crew.most) if self._seconds > LEAST_SECONDS else 1
+        job, _ = self._jobs.get((parts, x.dtype)) or self._prepare(parts, x.dtype)
+        crew.multiply(parts, job, self._seconds, partials, x, y, alpha, beta)
+
+    def _prepare(self, parts: int, real: np.dtype[Any]) -> tuple[Vector, Vector]:
+        """Compile and keep the job that so many parts make with x of this type, and its cuts."""
+        part, codes = self._part, _codes(self._part)
+        goals = self._costs[-1] * np.arange(CHUNKS * parts + 1) / (CHUNKS * parts)
+        cuts = np.searchsorted(self._costs, goals).astype(np.int64)
+        coded = None if codes is None else codes.dtype
+        function = product_of_slices(coded, self._table.dtype, part.bases.dtype, real)
+        arrays = (cuts, part.headers, part.bases, part.deltas, part.values, self._table, part.rows)
+        words = [array.ctypes.data if len(array) else 0 for array in arrays]
+        job = np.array([function.address, self.count, *words, part.positions, part.segments], np.int64)
+        self._jobs[parts, real] = job, cuts
+        return job, cuts
 
 
 class _Step:
@@ -217,24 +267,7 @@ def _steps(plan: Plan) -> list[_Step]:
     def even(count: int, cost: int) -> Vector:
         return cost * np.arange(count + 1)
 
-    slices = plan.slices
-    slice_steps = (slices.headers[:, 3] & STEPS_MASK).astype(np.int64)
-    table = slices.table if len(slices.table) else np.zeros(1, plan.dtype)
     steps = [
-        _Step(
-            multiply_slices,
-            (
-                slices.headers,
-                slices.bases,
-                *delta_views(slices.deltas),
-                _codes(slices),
-                table,
-                slices.rows,
-                slices.positions,
-                slices.segments,
-            ),
-            np.concatenate([[0], np.cumsum(WARP * (slice_steps + ROW_SLOTS))]),
-        ),
         _Step(
             _sum_segments,
             (long.segment, long.offsets, long.segment_offsets, long.segment_rows, long.columns, long.values),

@@ -1,13 +1,25 @@
-"""Slices on the CPU: the 32 lanes of a slice are summed beside each other, step by step."""
+"""Slices on the CPU: the 32 lanes of a slice are summed beside each other, in vector registers.
+
+Numba's loop vectoriser would keep the 32 sums in memory and decode slot by slot, so the steps of a slice are
+emitted as LLVM instructions here: the sums stay in registers over all steps; deltas are read in words of 64
+bits, because a load for each costs more than shifts; x is gathered by scalar loads, because the gathers of
+x86 processors are no faster and often slower; values are read, widened and multiplied as vectors. Nothing
+names an instruction set: LLVM makes AVX-512, AVX2, SSE2 or NEON of it.
+
+Intrinsics and the loops around them share this file because Numba's disk cache watches only the file of the
+outermost function.
+"""
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
-from numba.extending import intrinsic, overload
+from numba import cfunc, from_dtype, types
+from numba.core import cgutils
+from numba.extending import intrinsic as _intrinsic
 
 from dasp.plan import (
     BITS_8,
@@ -16,127 +28,349 @@ from dasp.plan import (
     LANES_MASK,
     LANES_SHIFT,
     NONE,
-    PAD_8,
-    PAD_16,
-    PAD_32,
     STEPS_MASK,
     WARP,
     WIDTH_MASK,
     WIDTH_SHIFT,
 )
 
-_inline = njit(cache=True, nogil=True, fastmath={"contract"}, forceinline=True)
+intrinsic: Any = _intrinsic
+
+GROUP = 8
+"""Lanes whose deltas, at 8 bits, fill a word of 64."""
+
+VECTOR_BYTES = 32
+"""Bytes of a vector of sums. Eight of them leave half of AVX2's registers free, and building one from
+scalars takes fewer shuffles than building one of 64 bytes."""
+
+AHEAD, LINE = 16, 64
+"""Steps by which values and deltas are asked for before they are read, and bytes of what the cache brings at
+a time. Hardware prefetchers stop at the end of a page, which is 16 steps of float64: without this a dense
+matrix takes 2.4 times as long."""
+
+I32, I64 = ir.IntType(32), ir.IntType(64)
 
 
-def _plain(values, table, slot):  # type: ignore[no-untyped-def]
-    return table.dtype.type(values[np.uint64(slot)])
+class _Emitter:
+    """Emits the steps of one slice for arrays of these types.
+
+    Parameters
+    ----------
+    builder : LLVM's
+    bits : int
+        Of a delta; 0 if lane l reads the column base + l.
+    coded : numba type
+        Of what stands for a value: float32, float64 or int8 as it is, uint8 for a place in `table`,
+        uint16 for the bits of a float16; none if all values are equal.
+    deltas, bases, values, table, x : LLVM pointers
+    """
+
+    def __init__(self, builder: ir.IRBuilder, bits: int, coded: Any, *pointers: ir.Value) -> None:
+        self.builder, self.bits, self.coded = builder, bits, coded
+        self.data = dict(zip(("deltas", "bases", "values", "table", "x"), pointers, strict=True))
+        self.real = self.data["x"].type.pointee
+        size = 64 if self.real == ir.DoubleType() else 32
+        self.lanes = VECTOR_BYTES * 8 // size
+        self.vector = ir.VectorType(self.real, self.lanes)
+        suffix = f"v{self.lanes}f{size}"
+        function = ir.FunctionType(self.vector, [self.vector] * 3)
+        self.fma = builder.module.declare_intrinsic(f"llvm.fmuladd.{suffix}", (), function)
+
+    def zeros(self) -> list[ir.Value]:
+        """The 32 sums at the start."""
+        return [ir.Constant(self.vector, [0.0] * self.lanes)] * (WARP // self.lanes)
+
+    def address(self, name: str, place: ir.Value) -> ir.Value:
+        """Where an item of an array lies; deltas come as bytes, whatever their width."""
+        if name == "deltas":
+            place = self.builder.mul(place, ir.Constant(I64, self.bits // 8))
+        return self.builder.gep(self.data[name], [place])
+
+    def load(self, name: str, place: ir.Value, kind: ir.Type) -> ir.Value:
+        """A value of any type at a place of an array."""
+        pointer = self.builder.bitcast(self.address(name, place), kind.as_pointer())
+        return self.builder.load(pointer, align=1)
+
+    def plus(self, place: ir.Value, count: int) -> ir.Value:
+        """The place `count` items further."""
+        return self.builder.add(place, ir.Constant(place.type, count)) if count else place
+
+    def loop(
+        self, start: ir.Value, end: ir.Value, sums: list[ir.Value], places: tuple[ir.Value, ...], masked: bool
+    ) -> list[ir.Value]:
+        """Add steps `start` to `end`; sums are carried from one to the next in phi nodes."""
+        builder, before = self.builder, self.builder.block
+        head, body, after = (
+            builder.append_basic_block(f"steps.{name}") for name in ("head", "body", "after")
+        )
+        builder.branch(head)
+        builder.position_at_end(head)
+        k, *totals = carried = [builder.phi(value.type) for value in (start, *sums)]
+        for phi, value in zip(carried, (start, *sums), strict=True):
+            phi.add_incoming(value, before)
+        builder.cbranch(builder.icmp_signed("<", k, end), body, after)
+        builder.position_at_end(body)
+        ends = [self.plus(k, 1), *self.add_step(k, totals, places, masked)]
+        for phi, value in zip(carried, ends, strict=True):
+            phi.add_incoming(value, builder.block)
+        builder.branch(head)
+        builder.position_at_end(after)
+        return totals
+
+    def add_step(
+        self, k: ir.Value, sums: list[ir.Value], places: tuple[ir.Value, ...], masked: bool
+    ) -> list[ir.Value]:
+        """Add step k of the slice to its sums; `masked` if it may hold pads."""
+        builder, (step, first_delta) = self.builder, places
+        current = builder.add(step, k)
+        base = builder.load(builder.gep(self.data["bases"], [current]))
+        base = base if base.type == I64 else builder.zext(base, I64)
+        slot = builder.mul(current, ir.Constant(I64, WARP))
+        delta = builder.add(first_delta, builder.mul(k, ir.Constant(I64, WARP)))
+        totals: list[ir.Value] = []
+        if self.coded != types.none:
+            self.prefetch("values", slot, WARP * self.coded.bitwidth // 8)
+        if self.bits:
+            self.prefetch("deltas", delta, WARP * self.bits // 8)
+        for group in range(0, WARP, GROUP):
+            if self.bits:
+                columns = self.columns(base, self.plus(delta, group), masked)
+            for lane in range(group, group + GROUP, self.lanes):
+                if self.bits:
+                    gathered = self.pick("x", columns[lane - group : lane - group + self.lanes], self.real)
+                else:
+                    gathered = self.load("x", self.plus(base, lane), self.vector)
+                before = sums[len(totals)]
+                total = builder.call(self.fma, [self.values(self.plus(slot, lane)), gathered, before])
+                if masked:
+                    total = builder.select(self.is_entry(self.plus(delta, lane), self.lanes), total, before)
+                totals.append(total)
+        return totals
+
+    def prefetch(self, name: str, place: ir.Value, count: int) -> None:
+        """Ask for the `count` bytes of an array that a step `AHEAD` of this one will read."""
+        byte = ir.IntType(8).as_pointer()
+        kind = ir.FunctionType(ir.VoidType(), [byte, I32, I32, I32])
+        function = self.builder.module.declare_intrinsic("llvm.prefetch", (byte,), kind)
+        address = self.builder.bitcast(self.address(name, place), byte)
+        for line in range(0, count, LINE):
+            ahead = self.builder.gep(address, [ir.Constant(I64, AHEAD * count + line)])
+            self.builder.call(function, [ahead, *(ir.Constant(I32, flag) for flag in (0, 3, 1))])
+
+    def columns(self, base: ir.Value, place: ir.Value, masked: bool) -> list[ir.Value]:
+        """The columns of a group of lanes; that of a pad is the base, where x may be read."""
+        bits = self.bits
+        deltas = ir.VectorType(ir.IntType(bits), GROUP)
+        if not masked:
+            words = [self.load("deltas", self.plus(place, lane), I64) for lane in range(0, GROUP, 64 // bits)]
+        else:
+            stored = self.load("deltas", place, deltas)
+            kept = self.builder.select(self.is_entry(place, GROUP), stored, ir.Constant(deltas, [0] * GROUP))
+            vector = self.builder.bitcast(kept, ir.VectorType(I64, GROUP * bits // 64))
+            words = [
+                self.builder.extract_element(vector, ir.Constant(I32, word))
+                for word in range(GROUP * bits // 64)
+            ]
+        return [self.builder.add(base, delta) for word in words for delta in self.split(word, bits)]
+
+    def split(self, word: ir.Value, bits: int) -> list[ir.Value]:
+        """The numbers of so many bits that a word of 64 holds."""
+        parts = []
+        for low in range(0, 64, bits):
+            part = self.builder.lshr(word, ir.Constant(I64, low)) if low else word
+            last = low + bits == 64
+            parts.append(part if last else self.builder.and_(part, ir.Constant(I64, (1 << bits) - 1)))
+        return parts
+
+    def is_entry(self, place: ir.Value, count: int) -> ir.Value:
+        """Which of `count` slots hold an entry: those whose deltas have a bit that is not set."""
+        bits = self.bits
+        deltas = ir.VectorType(ir.IntType(bits), count)
+        pads = ir.Constant(deltas, [(1 << bits) - 1] * count)
+        return self.builder.icmp_unsigned("!=", self.load("deltas", place, deltas), pads)
+
+    def pick(self, name: str, places: list[ir.Value], kind: ir.Type) -> ir.Value:
+        """The vector of an array's items at these places."""
+        picked = ir.Constant(ir.VectorType(kind, len(places)), ir.Undefined)
+        for lane, place in enumerate(places):
+            item = self.builder.load(self.builder.gep(self.data[name], [place]))
+            picked = self.builder.insert_element(picked, item, ir.Constant(I32, lane))
+        return picked
+
+    def values(self, slot: ir.Value) -> ir.Value:
+        """The values of `lanes` slots, decoded by the type of what is stored, as x has them."""
+        builder, kind = self.builder, self.data["table"].type.pointee
+        if self.coded == types.none:
+            return self.widened(self.pick("table", [ir.Constant(I64, 0)] * self.lanes, kind))
+        if self.coded == types.uint8:
+            word = ir.IntType(8 * self.lanes)
+            codes = builder.zext(self.load("values", slot, word), I64)
+            return self.widened(self.pick("table", self.split(codes, 8)[: self.lanes], kind))
+        if self.coded == types.int8:
+            return builder.sitofp(
+                self.load("values", slot, ir.VectorType(ir.IntType(8), self.lanes)), self.vector
+            )
+        kind = ir.HalfType() if self.coded == types.uint16 else self.data["values"].type.pointee
+        return self.widened(self.load("values", slot, ir.VectorType(kind, self.lanes)))
+
+    def widened(self, vector: ir.Value) -> ir.Value:
+        """A vector of floats in the type of x, which is at least as wide."""
+        return vector if vector.type == self.vector else self.builder.fpext(vector, self.vector)
 
 
-def _looked_up(values, table, slot):  # type: ignore[no-untyped-def]
-    return table[np.uint64(values[np.uint64(slot)])]
+@intrinsic(prefer_literal=True)
+def _sum_slice(  # type: ignore[no-untyped-def]
+    typing_context, bits, sums, step, steps, full, first_delta, deltas, bases, values, table, x
+):
+    """Set `sums` to what each of the 32 lanes adds up over a slice.
+
+    Parameters
+    ----------
+    bits : constant
+        Of a delta; 0 if lane l reads the column base + l.
+    sums : pointer to 32 numbers of the type of x
+    step, steps, full : int64
+        First step of the slice, its steps, and those of them, the leading ones, that have no pads.
+    first_delta : int64
+        Of the slice.
+    deltas, bases, values, table, x : pointers
+        `values` is void where all are equal, uint8 for places in `table`, uint16 for the bits of float16.
+    """
+    width = int(bits.literal_value)
+    coded = types.none if values == types.voidptr else values.dtype
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        _, sums, step, steps, full, first_delta, *pointers = arguments
+        emitter = _Emitter(builder, width, coded, *pointers)
+        end = full if width else steps
+        totals = emitter.loop(ir.Constant(I64, 0), end, emitter.zeros(), (step, first_delta), False)
+        if width:
+            totals = emitter.loop(full, steps, totals, (step, first_delta), True)
+        _store_all(builder, sums, totals)
+        return context.get_dummy_value()
+
+    whole = types.int64
+    return types.void(bits, sums, whole, whole, whole, whole, deltas, bases, values, table, x), generate
+
+
+def _store_all(builder: ir.IRBuilder, place: ir.Value, vectors: list[ir.Value]) -> None:
+    """Store vectors one after another."""
+    size = 8 if vectors[0].type.element == ir.DoubleType() else 4
+    for number, vector in enumerate(vectors):
+        address = builder.gep(place, [ir.Constant(I64, number * vector.type.count)])
+        builder.store(vector, builder.bitcast(address, vector.type.as_pointer()), align=size)
 
 
 @intrinsic
-def _widen_half(typing_context, bits):  # type: ignore[no-untyped-def]
-    """Return the float16 with these 16 bits as float32."""
+def _place_for_sums(typing_context, x):  # type: ignore[no-untyped-def]
+    """Return a pointer to 32 numbers on the stack."""
 
-    def emit(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        return builder.fpext(builder.bitcast(arguments[0], ir.HalfType()), ir.FloatType())
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        place = cgutils.alloca_once(builder, arguments[0].type.pointee, size=WARP)
+        place.align = 64
+        return place
 
-    return types.float32(types.uint16), emit
-
-
-def _half(values, table, slot):  # type: ignore[no-untyped-def]
-    return table.dtype.type(_widen_half(values[np.uint64(slot)]))
+    return types.CPointer(x.dtype)(x), generate
 
 
-def _equal(values, table, slot):  # type: ignore[no-untyped-def]
-    return table[0]
+@intrinsic
+def _fold(typing_context, sums, shift):  # type: ignore[no-untyped-def]
+    """Add every two neighbours of the 32 sums, `shift` times over, so that those of rows come first."""
 
-
-def _decode(values: Any, table: Any, slot: Any) -> Any:
-    """The value of a slot, chosen at compilation by the type of what stands for it.
-
-    Not by a function that a closure holds: Numba's disk cache never finds such a product again.
-    """
-    raise NotImplementedError
-
-
-@overload(_decode, jit_options={"fastmath": {"contract"}, "forceinline": True})
-def _choose_decoder(values, table, slot):  # type: ignore[no-untyped-def]
-    if isinstance(values, types.NoneType):
-        return _equal
-    if values.dtype == types.uint16:
-        return _half
-    return _looked_up if values.dtype == types.uint8 else _plain
-
-
-@_inline
-def _add_steps(sums, step, steps, full, first_delta, pad, bases, deltas, values, table, x):  # type: ignore[no-untyped-def]
-    # A step at a time, as they lie in memory: to sum a few lanes over all steps, in registers, would
-    # skip through memory in strides that no prefetcher follows.
-    for k in range(full):
-        base, slot, place = (
-            np.uint64(bases[np.uint64(step + k)]),
-            WARP * (step + k),
-            first_delta + WARP * k,
-        )
-        for lane in range(WARP):
-            delta = np.uint64(deltas[np.uint64(place + lane)])
-            sums[np.uint64(lane)] += _decode(values, table, slot + lane) * x[base + delta]
-    for k in range(full, steps):
-        base, slot, place = (
-            np.uint64(bases[np.uint64(step + k)]),
-            WARP * (step + k),
-            first_delta + WARP * k,
-        )
-        for lane in range(WARP):
-            delta = np.uint64(deltas[np.uint64(place + lane)])
-            if delta != np.uint64(pad):
-                sums[np.uint64(lane)] += _decode(values, table, slot + lane) * x[base + delta]
-
-
-@_inline
-def _add_consecutive(sums, step, steps, bases, values, table, x):  # type: ignore[no-untyped-def]
-    # Lane l reads x[base + l]: the one loop that needs no gather, and that the compiler vectorises.
-    for k in range(steps):
-        slot, column = np.uint64(WARP * (step + k)), np.uint64(bases[np.uint64(step + k)])
-        for lane in range(WARP):
-            sums[np.uint64(lane)] += (
-                _decode(values, table, slot + np.uint64(lane)) * x[column + np.uint64(lane)]
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        place, shift = arguments
+        real = place.type.pointee
+        size = 8 if real == ir.DoubleType() else 4
+        done = builder.append_basic_block("fold.done")
+        for level in range(5):
+            add = builder.append_basic_block("fold.add")
+            builder.cbranch(builder.icmp_signed(">", shift, ir.Constant(shift.type, level)), add, done)
+            builder.position_at_end(add)
+            count = WARP >> level
+            pairs = ir.VectorType(real, count)
+            both = builder.load(builder.bitcast(place, pairs.as_pointer()), align=size)
+            even, odd = (
+                builder.shuffle_vector(
+                    both,
+                    ir.Constant(pairs, ir.Undefined),
+                    ir.Constant(ir.VectorType(I32, count // 2), list(range(first, count, 2))),
+                )
+                for first in (0, 1)
             )
+            _store_all(builder, place, [builder.fadd(even, odd)])
+        builder.branch(done)
+        builder.position_at_end(done)
+        return context.get_dummy_value()
+
+    return types.void(sums, types.int64), generate
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})
-def multiply_slices(  # type: ignore[no-untyped-def]
-    first, last, headers, bases, bytes_of, words_of, doubles_of, values, table, rows, positions, segments,
-    partials, x, y, alpha, beta,
-):  # fmt: skip
-    """Multiply slices `first` to `last`; `values` is None where all are equal, float16 comes as its bits."""
-    sums = np.empty(WARP, x.dtype)
+def _multiply_slices(  # type: ignore[no-untyped-def]
+    first, last, headers, bases, deltas, values, table, rows, positions, segments, partials, x, y, scale
+):
+    """Multiply slices `first` to `last`.
+
+    Every array comes as a pointer; `rows` is null if position p is row p, and `scale` holds alpha and beta.
+    """
+    sums = _place_for_sums(x)
+    alpha, beta = scale[0], scale[1]
     for s in range(first, last):
-        step, shape = np.int64(headers[s, 0]), np.int64(headers[s, 3])
+        step, shape = np.int64(headers[4 * s]), np.int64(headers[4 * s + 3])
         steps, full = shape & STEPS_MASK, (shape >> FULL_SHIFT) & STEPS_MASK
         shift, width = (shape >> LANES_SHIFT) & LANES_MASK, (shape >> WIDTH_SHIFT) & WIDTH_MASK
-        block = WARP * np.int64(headers[s, 2])
-        sums[:] = 0
+        block = WARP * np.int64(headers[4 * s + 2])
         if width == NONE:
-            _add_consecutive(sums, step, steps, bases, values, table, x)
+            _sum_slice(0, sums, step, steps, full, block, deltas, bases, values, table, x)
         elif width == BITS_8:
-            _add_steps(sums, step, steps, full, block, PAD_8, bases, bytes_of, values, table, x)
+            _sum_slice(8, sums, step, steps, full, block, deltas, bases, values, table, x)
         elif width == BITS_16:
-            _add_steps(sums, step, steps, full, block >> 1, PAD_16, bases, words_of, values, table, x)
+            _sum_slice(16, sums, step, steps, full, block >> 1, deltas, bases, values, table, x)
         else:
-            _add_steps(sums, step, steps, full, block >> 2, PAD_32, bases, doubles_of, values, table, x)
-        lanes = 1 << shift
-        for row in range(WARP >> shift):
-            total = sums[row << shift]
-            for lane in range((row << shift) + 1, (row << shift) + lanes):
-                total += sums[lane]
-            if s < segments:
-                partials[s] = total
-                continue
-            position = np.int64(headers[s, 1]) + row
-            if position < positions:
-                mine = np.uint64(rows[position] if len(rows) else position)
-                y[mine] = alpha * total if beta == 0 else alpha * total + beta * y[mine]
+            _sum_slice(32, sums, step, steps, full, block >> 2, deltas, bases, values, table, x)
+        _fold(sums, shift)
+        position = np.int64(headers[4 * s + 1])
+        count = min(WARP >> shift, positions - position)
+        if s < segments:
+            partials[s] = sums[0]
+        elif _is_null(rows) and beta == 0:
+            for row in range(count):
+                y[position + row] = alpha * sums[row]
+        elif beta == 0:
+            for row in range(count):
+                y[np.int64(rows[position + row])] = alpha * sums[row]
+        else:
+            for row in range(count):
+                mine = position + row if _is_null(rows) else np.int64(rows[position + row])
+                y[mine] = alpha * sums[row] + beta * y[mine]
+
+
+@intrinsic
+def _is_null(typing_context, pointer):  # type: ignore[no-untyped-def]
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        return cgutils.is_null(builder, arguments[0])
+
+    return types.boolean(pointer), generate
+
+
+@functools.cache
+def product_of_slices(values: Any, table: Any, index: Any, real: Any) -> Any:
+    """Compile the product for these types, or find it on disk: a C function.
+
+    Parameters
+    ----------
+    values : dtype or None
+        Of what stands for a value; None if all are equal.
+    table, index, real : dtype
+        The matrix's; of rows and columns; of x and y.
+    """
+    stored = types.voidptr if values is None else _pointer(values)
+    real = _pointer(real)
+    signature = types.void(
+        types.int64, types.int64, _pointer(np.uint32), _pointer(index), _pointer(np.uint8), stored,
+        _pointer(table), _pointer(index), types.int64, types.int64, real, real, real, real,
+    )  # fmt: skip
+    return cfunc(signature, cache=True)(_multiply_slices)
+
+
+def _pointer(dtype: Any) -> Any:
+    return types.CPointer(from_dtype(np.dtype(dtype)))
