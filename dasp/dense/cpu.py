@@ -105,12 +105,15 @@ def _add_row(c: Matrix, a0: float, b: Matrix) -> None:
 def _add_four_rows(
     c0: Matrix, c1: Matrix, c2: Matrix, c3: Matrix, a0: float, a1: float, a2: float, a3: float, b: Matrix
 ) -> None:
-    """Four rows of C gain a multiple of one row of B: contiguous in j, so LLVM works on whole vectors."""
+    """Four rows of C gain a multiple of one row of B: contiguous in j, so LLVM works on whole vectors.
+
+    All is read before anything is written: rows of a matrix whose width is a power of two are multiples of
+    4 KiB apart, and a processor that compares the low 12 bits of addresses lets such a read wait for the
+    write of the row before.
+    """
     for j in range(b.shape[0]):
-        c0[j] += a0 * b[j]
-        c1[j] += a1 * b[j]
-        c2[j] += a2 * b[j]
-        c3[j] += a3 * b[j]
+        x, y0, y1, y2, y3 = b[j], c0[j], c1[j], c2[j], c3[j]
+        c0[j], c1[j], c2[j], c3[j] = y0 + a0 * x, y1 + a1 * x, y2 + a2 * x, y3 + a3 * x
 
 
 @_compile()
@@ -152,10 +155,12 @@ def _add_four_by_four(
     a20, a21, a22, a23 = a[8], a[9], a[10], a[11]
     a30, a31, a32, a33 = a[12], a[13], a[14], a[15]
     for j in range(b0.shape[0]):
-        c0[j] = c0[j] + a00 * b0[j] + a10 * b1[j] + a20 * b2[j] + a30 * b3[j]
-        c1[j] = c1[j] + a01 * b0[j] + a11 * b1[j] + a21 * b2[j] + a31 * b3[j]
-        c2[j] = c2[j] + a02 * b0[j] + a12 * b1[j] + a22 * b2[j] + a32 * b3[j]
-        c3[j] = c3[j] + a03 * b0[j] + a13 * b1[j] + a23 * b2[j] + a33 * b3[j]
+        x0, x1, x2, x3 = b0[j], b1[j], b2[j], b3[j]
+        y0 = c0[j] + a00 * x0 + a10 * x1 + a20 * x2 + a30 * x3
+        y1 = c1[j] + a01 * x0 + a11 * x1 + a21 * x2 + a31 * x3
+        y2 = c2[j] + a02 * x0 + a12 * x1 + a22 * x2 + a32 * x3
+        y3 = c3[j] + a03 * x0 + a13 * x1 + a23 * x2 + a33 * x3
+        c0[j], c1[j], c2[j], c3[j] = y0, y1, y2, y3
 
 
 @_compile()

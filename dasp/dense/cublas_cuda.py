@@ -9,7 +9,11 @@ from pathlib import Path
 from typing import Any
 
 ENTRIES = {"float32": ("cublasSgemm_v2", ctypes.c_float), "float64": ("cublasDgemm_v2", ctypes.c_double)}
+HALF_TYPES = {"float16": 2, "bfloat16": 14}  # cudaDataType_t: CUDA_R_16F, CUDA_R_16BF
+COMPUTE_32F, DEFAULT_ALGORITHM = 68, -1
 PLAIN, TRANSPOSED = 0, 1
+# Sums in float32 to their end, also where cuBLAS adds parts of one; and no TF32.
+DISALLOW_REDUCED_PRECISION_REDUCTION = 16
 
 _lock = threading.Lock()
 _handles: dict[tuple[int, int, int], ctypes.c_void_p] = {}
@@ -18,10 +22,12 @@ _handles: dict[tuple[int, int, int], ctypes.c_void_p] = {}
 def multiply(a: Any, b: Any, out: Any, alpha: float) -> bool:
     """Set out = alpha a b on CuPy's current stream, in the arrays' own precision (true float32, never TF32).
 
+    Half precisions are summed in float32, as our own kernels sum them.
+
     Parameters
     ----------
     a, b, out : cupy.ndarray, shapes (m, k), (k, n) and (m, n)
-        float32 or float64, all of one type.
+        float32, float64, float16 or bfloat16, all of one type.
     alpha : float
 
     Returns
@@ -38,25 +44,27 @@ def multiply(a: Any, b: Any, out: Any, alpha: float) -> bool:
     (m, k), n = a.shape, b.shape[1]
     item = out.itemsize
     first, second = _order(a), _order(b)
-    if out.dtype.name not in ENTRIES or not min(m, n, k) or first is None or second is None:
+    half = HALF_TYPES.get(out.dtype.name)
+    if half is None and out.dtype.name not in ENTRIES:
+        return False
+    if not min(m, n, k) or first is None or second is None:
         return False
     if out.strides[1] != item or out.strides[0] < n * item:
         return False
     import cupy
 
-    name, scalar = ENTRIES[out.dtype.name]
+    name, scalar = ENTRIES.get(out.dtype.name, ("cublasGemmEx", ctypes.c_float))
+    kind = [] if half is None else [ctypes.c_int(half)]
     # Row-major out is column-major out^T = b^T a^T.
     status = getattr(_library(), name)(
         _handle(cupy.cuda.get_current_stream().ptr),
         *(ctypes.c_int(value) for value in (second[0], first[0], n, m, k)),
         ctypes.byref(scalar(alpha)),
-        ctypes.c_void_p(b.data.ptr),
-        ctypes.c_int(second[1]),
-        ctypes.c_void_p(a.data.ptr),
-        ctypes.c_int(first[1]),
+        *(ctypes.c_void_p(b.data.ptr), *kind, ctypes.c_int(second[1])),
+        *(ctypes.c_void_p(a.data.ptr), *kind, ctypes.c_int(first[1])),
         ctypes.byref(scalar(0)),
-        ctypes.c_void_p(out.data.ptr),
-        ctypes.c_int(out.strides[0] // item),
+        *(ctypes.c_void_p(out.data.ptr), *kind, ctypes.c_int(out.strides[0] // item)),
+        *([] if half is None else [ctypes.c_int(COMPUTE_32F), ctypes.c_int(DEFAULT_ALGORITHM)]),
     )
     _check(status, name)
     return True
@@ -82,6 +90,8 @@ def _handle(stream: int) -> ctypes.c_void_p:
         handle = ctypes.c_void_p()
         _check(_library().cublasCreate_v2(ctypes.byref(handle)), "cublasCreate_v2")
         _check(_library().cublasSetStream_v2(handle, ctypes.c_void_p(stream)), "cublasSetStream_v2")
+        mode = ctypes.c_int(DISALLOW_REDUCED_PRECISION_REDUCTION)
+        _check(_library().cublasSetMathMode(handle, mode), "cublasSetMathMode")
         with _lock:
             _handles[key] = handle
     return _handles[key]
@@ -102,7 +112,8 @@ def _library() -> Any:
         path = line.split()[-1]
         if Path(path).name.startswith("libcublas.so"):
             library = ctypes.CDLL(path)
-            for name in ("cublasCreate_v2", "cublasSetStream_v2", *(entry for entry, _ in ENTRIES.values())):
+            calls = ("cublasCreate_v2", "cublasSetStream_v2", "cublasSetMathMode", "cublasGemmEx")
+            for name in (*calls, *(entry for entry, _ in ENTRIES.values())):
                 getattr(library, name).restype = ctypes.c_int
             return library
     raise RuntimeError("CuPy has loaded no libcublas.so; a CuPy with its CUDA libraries is needed")

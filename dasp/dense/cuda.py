@@ -150,7 +150,7 @@ def _defines(rung: str, dtype: str, layout: Layout, setting: Setting) -> tuple[t
     if rung not in ("tensor", "tensor_half"):
         values |= {"TM": setting.tm, "TN": setting.tn}
     if rung.startswith(("column", "square")):
-        return _words(values)
+        return _words({**values, "RESIDENT": setting.resident})
     values["ALIGNED"] = layout.aligned and (rung == "tensor_half" or layout.whole(dtype))
     if rung not in ("vector", "tuned"):
         values |= {"WM": setting.wm, "WN": setting.wn}
@@ -209,7 +209,7 @@ def _run_rows(rung: str, product: Product, setting: Setting | None) -> None:
     if setting is None:
         setting = settings.find(rung, dtype, product.sizes, _name_of(device))
         if rung == "tensor" and setting.mma_k == 0 and _capability(device) >= (9, 0):
-            setting = replace(setting, mma_k=16)
+            setting = replace(setting, mma_k=4)
     steps = launches(rung, dtype, layout, setting, product.alpha, product.beta)
     arrays = {"a": a, "b": b, "c": c, "d": out, "sums": out}
     if steps[0].sums:
@@ -304,11 +304,14 @@ LADDER: tuple[Kernel, ...] = (
     _rung("coalesced", "Neighbouring threads in neighbouring columns: a warp reads whole lines."),
     _rung("shared", "32 x 32 tiles in shared memory: 2k/32 global loads per result."),
     _rung("linear", "One thread index and two walking pointers: fewer registers and integer instructions."),
-    _rung("conflict_free", "B's tile stored by columns with a pad: 16-byte shared reads, no bank conflict."),
+    _rung(
+        "conflict_free",
+        "B's tile by columns with a pad, lanes in rectangles: 16-byte reads, no bank conflict.",
+    ),
     _rung("column_4", "Four results in a column per thread: each element of B serves four."),
-    _rung("column_8", "Eight results in a column per thread, 64 x 64 per block."),
+    _rung("column_8", "Eight results in a column per thread: half the reads of B again."),
     _rung("square_4", "4 x 4 results per thread: k/2 shared loads per result."),
-    _rung("square_8", "8 x 8 results per thread, 128 x 128 per block: k/4 shared loads per result."),
+    _rung("square_8", "8 x 8 results per thread: k/4 shared loads per result."),
     _rung("vector", "16-byte loads, A turned over on its way into shared memory."),
     _rung("tuned", "The same with tile sizes found by search on this GPU."),
     _rung("warp", "A rectangle of results per warp: fewer shared reads, none in conflict."),

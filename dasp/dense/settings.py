@@ -33,6 +33,7 @@ class Setting:
     A block computes bm x bn results in steps of bk along k, a warp wm x wn of them, a thread tm x tn.
     `stages` tiles are in shared memory at once; `group` rows of blocks run together; `parts` blocks share
     each tile's dot products. `mma_k` is the depth of a float64 tensor-core instruction; 0 means m8n8k4.
+    `resident` blocks must fit the registers of a multiprocessor.
     """
 
     bm: int = 128
@@ -46,6 +47,7 @@ class Setting:
     group: int = 8
     parts: int = 1
     mma_k: int = 0
+    resident: int = 1
 
     def threads(self, rung: str) -> int:
         """Threads of a block."""
@@ -63,7 +65,9 @@ class Setting:
             a = self.bm * (self.bk + pad) if along_a else self.bk * (self.bm + pad)
             b = self.bn * (self.bk + pad) if along_b else self.bk * (self.bn + pad)
             return self.stages * (a + b) * size
-        pad = 0 if rung in ("column_4", "column_8", "square_4", "square_8", "vector", "tuned") else 16 // size
+        if rung.startswith("column"):
+            return (self.bm + self.bn) * (self.bk + 16 // size) * size
+        pad = 0 if rung in ("square_4", "square_8", "vector", "tuned") else 16 // size
         copies = self.stages if rung in ("async", "split") else 2 if rung == "double" else 1
         return copies * self.bk * (self.bm + self.bn + 2 * pad) * size
 
@@ -91,6 +95,8 @@ class Setting:
     def _lane_problem(self, rung: str, dtype: str, threads: int, width: int) -> str | None:
         if self.wm % self.tm or self.wn % self.tn or self.wm // self.tm * (self.wn // self.tn) != 32:
             return "a warp tile is not 32 lanes' results"
+        if self.wm == self.tm or self.wn == self.tn:
+            return "a warp's lanes form no rectangle"
         if self.tm % width or self.tn % width:
             return "a lane's results are not whole pieces of 16 bytes"
         words = 2 if dtype == "float64" else 1
@@ -107,40 +113,44 @@ class Setting:
         deep = max(self.mma_k, 4) if rung == "tensor" else 16
         tall = 16 if rung == "tensor_half" or self.mma_k else 8
         across = 16 if rung == "tensor_half" else 8
-        if self.wm % tall or self.wn % across or self.bk % 16 or self.bk % deep:
-            return "a warp tile is not whole instructions"
+        if self.wm % tall or self.wn % across or self.bk % 16 or self.bk % (2 * deep):
+            return "a warp tile is not whole instructions, or a tile not an even number of them deep"
         size = 2 if rung == "tensor" else 8
         if any(threads % (inner // size) for inner in (self.bm, self.bn, self.bk)):
             return "the threads do not share a tile's copies evenly"
         words = 2 if rung == "tensor" else 1
-        registers = self.wm * self.wn // 32 * words + (self.wm + self.wn) // 8 * words + 40
+        fragments = (self.wm + self.wn) // 8 * (deep // 4 if rung == "tensor" else 1)
+        registers = (self.wm * self.wn // 32 + 2 * fragments) * words + 40
         if registers > 255 or registers * threads > 65536:
             return f"about {registers} registers in each of {threads} threads"
         return None
 
 
 DEFAULTS = {
-    "column_4": Setting(32, 64, 8, tm=4, tn=1),
-    "column_8": Setting(64, 64, 8, tm=8, tn=1),
-    "square_4": Setting(64, 64, 8, tm=4, tn=4),
-    "square_8": Setting(128, 128, 8),
-    "vector": Setting(128, 128, 8),
-    "tuned": Setting(128, 128, 16),
+    "column_4": Setting(32, 64, 8, tm=4, tn=1, resident=4),
+    "column_8": Setting(64, 64, 8, tm=8, tn=1, resident=4),
+    "square_4": Setting(64, 64, 32, tm=4, tn=4, resident=3),
+    "square_8": Setting(64, 64, 16),
+    "vector": Setting(128, 128, 16),
+    "tuned": Setting(64, 128, 16, tm=8, tn=4),
     "warp": Setting(128, 128, 16),
     "double": Setting(128, 128, 8),
     "async": Setting(128, 128, 8, tm=8, tn=16, wm=64, wn=64, stages=4),
     "split": Setting(128, 128, 8, tm=8, tn=16, wm=64, wn=64, stages=4),
-    "tensor": Setting(128, 128, 16, wm=64, wn=32, stages=4),
+    "tensor": Setting(128, 128, 16, wm=64, wn=32, stages=3),
     "tensor_half": Setting(128, 128, 32, wm=64, wn=32, stages=4),
 }
 DOUBLE = {
-    "square_8": Setting(64, 64, 4),
-    "vector": Setting(64, 64, 8, tm=4, tn=4),
-    "tuned": Setting(64, 64, 8, tm=4, tn=4),
-    "warp": Setting(128, 64, 8, tm=8, tn=4, wm=64, wn=16),
-    "double": Setting(128, 64, 8, tm=8, tn=4, wm=64, wn=16),
-    "async": Setting(128, 64, 8, tm=8, tn=8, wm=64, wn=32),
-    "split": Setting(128, 64, 8, tm=8, tn=8, wm=64, wn=32),
+    "column_4": Setting(32, 64, 8, tm=4, tn=1, resident=3),
+    "column_8": Setting(64, 64, 8, tm=8, tn=1, resident=3),
+    "square_4": Setting(64, 64, 16, tm=4, tn=4, resident=3),
+    "square_8": Setting(64, 128, 8),
+    "vector": Setting(128, 64, 8, tm=8, tn=4),
+    "tuned": Setting(64, 128, 16, tm=8, tn=4),
+    "warp": Setting(128, 64, 8, wm=32, wn=64),
+    "double": Setting(128, 64, 8, wm=32, wn=64),
+    "async": Setting(128, 64, 8, wm=64, wn=32),
+    "split": Setting(128, 64, 8, wm=64, wn=32),
 }
 
 
@@ -241,7 +251,7 @@ def _choices(rung: str) -> dict[str, tuple[int, ...]]:
     if rung in ("vector", "tuned"):
         return {"bm": sides, "bn": sides, "bk": (8, 16), "tm": small, "tn": small}
     if rung == "tensor":
-        tiles = {"bm": sides, "bn": sides[:3], "bk": (16, 32), "stages": (3, 4), "mma_k": (0, 4, 8, 16)}
+        tiles = {"bm": sides, "bn": sides[:3], "bk": (16, 32), "stages": (3, 4), "mma_k": (0, 4, 8)}
         return {**tiles, "wm": warp_sides[:3], "wn": warp_sides[:3]}
     if rung == "tensor_half":
         tiles = {"bm": sides[1:], "bn": sides[1:], "bk": (32, 64), "stages": (3, 4)}

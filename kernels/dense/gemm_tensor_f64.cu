@@ -3,7 +3,8 @@
 // Launch: 32 threads for each DASP_WM x DASP_WN of the block's DASP_BM x DASP_BN results, blocks in groups
 // (tensor_tiles.cuh), SHARED_ELEMENTS doubles of dynamic shared memory; `parts` blocks in y share k as in rung 15.
 // Memory: as rung 14 in global and half of it in shared memory, since a fragment's element serves 8 or 16 results;
-// one instruction does the work of 256 to 2,048 multiply-adds. Strides of 4 (mod 16) doubles keep the eight-byte reads
+// one instruction does the work of 256 to 2,048 multiply-adds. The next fragments are read, over the end of a tile too,
+// before the present ones are multiplied, so that the tensor cores wait for shared memory no more. Strides of 4 (mod 16) doubles keep the eight-byte reads
 // of a fragment, 4 along k and 4 along m or n in each half of a warp, in different banks.
 #include "mma.cuh"
 #include "mma_tiles.cuh"
@@ -15,7 +16,9 @@ constexpr int BM = DASP_BM, BN = DASP_BN, BK = DASP_BK, WM = DASP_WM, WN = DASP_
 constexpr int MMA_M = DASP_MMA_K ? 16 : 8, MMA_K = DASP_MMA_K ? DASP_MMA_K : 4;
 constexpr int THREADS = BM / WM * (BN / WN) * 32;
 constexpr int PAD = 4;
+constexpr int STEPS = BK / MMA_K; // fragments of a tile
 static_assert(BM % 16 == 0 && BN % 16 == 0 && BK % 16 == 0, "strides are 4 modulo 16");
+static_assert(STEPS % 2 == 0, "the first fragments of a tile are always in parts[0]");
 static_assert(WM % MMA_M == 0 && WN % 8 == 0, "a warp tile is made of whole instructions");
 
 using TileA = TensorTile<double, BM, BK, PAD, DASP_ALONG_A, THREADS, DASP_ALIGNED>;
@@ -87,9 +90,9 @@ dasp_gemm(int m, int n, int k, double alpha, const double* a, long long lda, con
     double* tiles_a = shared;
     double* tiles_b = shared + STAGES * TileA::ELEMENTS;
     const TensorCorner<BM, BN, DASP_GROUP> corner(m, n);
-    const TileA from_a(a, lda, corner.row, m);
-    const TileB from_b(b, ldb, corner.column, n);
     const int begin = blockIdx.y * depth, end = min(k, begin + depth);
+    TileA from_a(a, lda, corner.row, m, begin);
+    TileB from_b(b, ldb, corner.column, n, begin);
     AsyncCopies copies;
 #pragma unroll
     for (int stage = 0; stage < STAGES - 1; ++stage) {
@@ -97,24 +100,35 @@ dasp_gemm(int m, int n, int k, double alpha, const double* a, long long lda, con
         from_b.load(copies, tiles_b + stage * TileB::ELEMENTS, begin + stage * BK, end);
         copies.commit();
     }
+    copies.wait<STAGES - 2>();
+    __syncthreads();
     const int warp = threadIdx.x / 32;
     const int row = warp / (BN / WN) * WM, column = warp % (BN / WN) * WN;
     Sums sums;
-    Fragments parts;
+    Fragments parts[2];
+    parts[0].load(tiles_a, tiles_b, row, column, 0);
     int reading = 0, filling = STAGES - 1;
     for (int start = begin; start < end; start += BK) {
-        copies.wait<STAGES - 2>();
-        __syncthreads(); // the tile has arrived, and nobody reads the one that is filled next
-        from_a.load(copies, tiles_a + filling * TileA::ELEMENTS, start + (STAGES - 1) * BK, end);
-        from_b.load(copies, tiles_b + filling * TileB::ELEMENTS, start + (STAGES - 1) * BK, end);
-        copies.commit();
 #pragma unroll
-        for (int p = 0; p < BK; p += MMA_K) {
-            parts.load(tiles_a + reading * TileA::ELEMENTS, tiles_b + reading * TileB::ELEMENTS, row, column, p);
-            sums.add(parts);
+        for (int step = 0; step < STEPS; ++step) {
+            const double* tile_a = tiles_a + reading * TileA::ELEMENTS;
+            const double* tile_b = tiles_b + reading * TileB::ELEMENTS;
+            if (step + 1 < STEPS) {
+                parts[(step + 1) % 2].load(tile_a, tile_b, row, column, (step + 1) * MMA_K);
+            } else {
+                copies.wait<STAGES - 2>();
+                __syncthreads(); // the next tile has arrived, and nobody reads this one any more
+                reading = reading + 1 == STAGES ? 0 : reading + 1;
+                parts[0].load(tiles_a + reading * TileA::ELEMENTS, tiles_b + reading * TileB::ELEMENTS, row, column, 0);
+            }
+            if (step == 0) {
+                from_a.load(copies, tiles_a + filling * TileA::ELEMENTS, start + (STAGES - 1) * BK, end);
+                from_b.load(copies, tiles_b + filling * TileB::ELEMENTS, start + (STAGES - 1) * BK, end);
+                copies.commit();
+                filling = filling + 1 == STAGES ? 0 : filling + 1;
+            }
+            sums.add(parts[step % 2]);
         }
-        reading = reading + 1 == STAGES ? 0 : reading + 1;
-        filling = filling + 1 == STAGES ? 0 : filling + 1;
     }
     if (gridDim.y > 1) {
         alpha = 1;

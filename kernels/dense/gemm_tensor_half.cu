@@ -3,7 +3,8 @@
 // Launch: 32 threads for each DASP_WM x DASP_WN of the block's DASP_BM x DASP_BN results, blocks in groups
 // (tensor_tiles.cuh), SHARED_ELEMENTS halves of dynamic shared memory.
 // Memory: as rung 16 at a quarter of the bytes; one ldmatrix fetches what sixteen two-byte loads would. Rows are padded by
-// 16 bytes, so the eight rows of a square start in different banks. Results are rounded once, after the update.
+// 16 bytes, so the eight rows of a square start in different banks. Fragments are read ahead as in rung 16. Results are
+// rounded once, after the update.
 #include "mma_tiles.cuh"
 #include "tensor_tiles.cuh"
 
@@ -13,6 +14,8 @@
 
 constexpr int BM = DASP_BM, BN = DASP_BN, BK = DASP_BK, WM = DASP_WM, WN = DASP_WN, STAGES = DASP_STAGES;
 constexpr int THREADS = BM / WM * (BN / WN) * 32;
+constexpr int STEPS = BK / 16; // fragments of a tile
+static_assert(STEPS % 2 == 0, "the first fragments of a tile are always in parts[0]");
 static_assert(WM % 16 == 0 && WN % 16 == 0 && BK % 16 == 0, "fragments are loaded 16 x 16 at a time");
 
 using TileA = TensorTile<Half, BM, BK, 8, DASP_ALONG_A, THREADS, DASP_ALIGNED>;
@@ -40,6 +43,39 @@ __device__ __forceinline__ void load_b(unsigned (&b)[2][2], const Half* tile, in
     b[1][1] = both[3];
 }
 
+// What a warp needs of 16 steps of k.
+struct Fragments {
+    unsigned a[WM / 16][4], b[WN / 16][2][2];
+    __device__ __forceinline__ void load(const Half* tile_a, const Half* tile_b, int row, int column, int p)
+    {
+#pragma unroll
+        for (int i = 0; i < WM / 16; ++i)
+            load_a(a[i], tile_a, row + i * 16, p);
+#pragma unroll
+        for (int j = 0; j < WN / 16; ++j)
+            load_b(b[j], tile_b, column + j * 16, p);
+    }
+};
+
+// Updates the first `inside` elements (any number) of two neighbours in D, together where they lie at 4 bytes.
+__device__ __forceinline__ void store_pair(const float* sums, float alpha, float beta, const Half* c, Half* d, int inside)
+{
+    Half rounded[2];
+#pragma unroll
+    for (int v = 0; v < 2; ++v) {
+        const float old = beta == 0.0f || v >= inside ? 0.0f : beta * to_float(c[v]);
+        rounded[v] = to_half(alpha * sums[v] + old);
+    }
+    if (DASP_ALIGNED && inside >= 2) {
+        *reinterpret_cast<unsigned*>(d) = unsigned(rounded[1]) << 16 | rounded[0];
+        return;
+    }
+#pragma unroll
+    for (int v = 0; v < 2; ++v)
+        if (v < inside)
+            d[v] = rounded[v];
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS)
 dasp_gemm(int m, int n, int k, float alpha, const Half* a, long long lda, const Half* b, long long ldb, float beta,
           const Half* c, long long ldc, Half* d, long long ldd)
@@ -48,8 +84,8 @@ dasp_gemm(int m, int n, int k, float alpha, const Half* a, long long lda, const 
     Half* tiles_a = shared;
     Half* tiles_b = shared + STAGES * TileA::ELEMENTS;
     const TensorCorner<BM, BN, DASP_GROUP> corner(m, n);
-    const TileA from_a(a, lda, corner.row, m);
-    const TileB from_b(b, ldb, corner.column, n);
+    TileA from_a(a, lda, corner.row, m, 0);
+    TileB from_b(b, ldb, corner.column, n, 0);
     AsyncCopies copies;
 #pragma unroll
     for (int stage = 0; stage < STAGES - 1; ++stage) {
@@ -57,33 +93,38 @@ dasp_gemm(int m, int n, int k, float alpha, const Half* a, long long lda, const 
         from_b.load(copies, tiles_b + stage * TileB::ELEMENTS, stage * BK, k);
         copies.commit();
     }
+    copies.wait<STAGES - 2>();
+    __syncthreads();
     const int warp = threadIdx.x / 32;
     const int row = warp / (BN / WN) * WM, column = warp % (BN / WN) * WN;
     float sum[WM / 16][WN / 8][4] = {};
+    Fragments parts[2];
+    parts[0].load(tiles_a, tiles_b, row, column, 0);
     int reading = 0, filling = STAGES - 1;
     for (int start = 0; start < k; start += BK) {
-        copies.wait<STAGES - 2>();
-        __syncthreads(); // the tile has arrived, and nobody reads the one that is filled next
-        from_a.load(copies, tiles_a + filling * TileA::ELEMENTS, start + (STAGES - 1) * BK, k);
-        from_b.load(copies, tiles_b + filling * TileB::ELEMENTS, start + (STAGES - 1) * BK, k);
-        copies.commit();
 #pragma unroll
-        for (int p = 0; p < BK; p += 16) {
-            unsigned part_a[WM / 16][4], part_b[WN / 16][2][2];
-#pragma unroll
-            for (int i = 0; i < WM / 16; ++i)
-                load_a(part_a[i], tiles_a + reading * TileA::ELEMENTS, row + i * 16, p);
-#pragma unroll
-            for (int j = 0; j < WN / 16; ++j)
-                load_b(part_b[j], tiles_b + reading * TileB::ELEMENTS, column + j * 16, p);
+        for (int step = 0; step < STEPS; ++step) {
+            if (step + 1 < STEPS) {
+                parts[(step + 1) % 2].load(tiles_a + reading * TileA::ELEMENTS, tiles_b + reading * TileB::ELEMENTS, row,
+                                           column, (step + 1) * 16);
+            } else {
+                copies.wait<STAGES - 2>();
+                __syncthreads(); // the next tile has arrived, and nobody reads this one any more
+                reading = reading + 1 == STAGES ? 0 : reading + 1;
+                parts[0].load(tiles_a + reading * TileA::ELEMENTS, tiles_b + reading * TileB::ELEMENTS, row, column, 0);
+            }
+            if (step == 0) {
+                from_a.load(copies, tiles_a + filling * TileA::ELEMENTS, start + (STAGES - 1) * BK, k);
+                from_b.load(copies, tiles_b + filling * TileB::ELEMENTS, start + (STAGES - 1) * BK, k);
+                copies.commit();
+                filling = filling + 1 == STAGES ? 0 : filling + 1;
+            }
 #pragma unroll
             for (int i = 0; i < WM / 16; ++i)
 #pragma unroll
                 for (int j = 0; j < WN / 8; ++j)
-                    mma_m16n8k16(sum[i][j], part_a[i], part_b[j / 2][j % 2]);
+                    mma_m16n8k16(sum[i][j], parts[step % 2].a[i], parts[step % 2].b[j / 2][j % 2]);
         }
-        reading = reading + 1 == STAGES ? 0 : reading + 1;
-        filling = filling + 1 == STAGES ? 0 : filling + 1;
     }
     const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 #pragma unroll
@@ -91,11 +132,9 @@ dasp_gemm(int m, int n, int k, float alpha, const Half* a, long long lda, const 
 #pragma unroll
         for (int j = 0; j < WN / 8; ++j)
 #pragma unroll
-            for (int v = 0; v < 4; ++v) {
-                const int y = corner.row + row + i * 16 + g + 8 * (v / 2), x = corner.column + column + j * 8 + 2 * t + v % 2;
-                if (y >= m || x >= n)
-                    continue;
-                const float old = beta == 0.0f ? 0.0f : beta * to_float(c[y * ldc + x]);
-                d[y * ldd + x] = to_half(alpha * sum[i][j][v] + old);
+            for (int half = 0; half < 2; ++half) {
+                const int y = corner.row + row + i * 16 + g + 8 * half, x = corner.column + column + j * 8 + 2 * t;
+                if (y < m)
+                    store_pair(sum[i][j] + 2 * half, alpha, beta, c + y * ldc + x, d + y * ldd + x, n - x);
             }
 }

@@ -19,35 +19,37 @@ template <class T, int OUTER, int BK, int PAD, bool ALONG, int THREADS, bool ALI
     static_assert(THREADS % PIECES == 0, "a turn copies whole rows");
     static_assert(STRIDE % WIDTH == 0, "rows start at 16 bytes");
 
-    const T* matrix; // at the block's first row of A or column of B
+    const T* next; // of this thread's first piece of the tile that is loaded next
     long long ld;
-    int left; // outer indices inside the matrix
+    int inner, row; // where that piece stands in its tile
+    int left; // outer indices inside the matrix, from that piece's first
 
-    __device__ __forceinline__ TensorTile(const T* matrix, long long ld, int first, int limit)
-        : matrix(matrix + (ALONG ? first * ld : first)), ld(ld), left(limit - first)
+    // Tiles of the outer indices from `first` up to `limit`, from `begin` on along k.
+    __device__ __forceinline__ TensorTile(const T* matrix, long long ld, int first, int limit, int begin)
+        : ld(ld), inner(int(threadIdx.x) % PIECES * WIDTH), row(int(threadIdx.x) / PIECES)
     {
+        const int outer = first + (ALONG ? row : inner), p = begin + (ALONG ? inner : row);
+        left = limit - outer;
+        next = matrix + (ALONG ? outer * ld + p : p * ld + outer);
     }
 
-    // Starts the copies of the tile whose first k is `start`; k from `end` on is zeros.
-    __device__ __forceinline__ void load(AsyncCopies& copies, T* tile, int start, int end) const
+    // Starts the copies of the next tile, whose first k is `start`; k from `end` on is zeros.
+    __device__ __forceinline__ void load(AsyncCopies& copies, T* tile, int start, int end)
     {
-        const int inner = int(threadIdx.x) % PIECES * WIDTH;
+        T* to = tile + row * STRIDE + inner;
+        const int deep = end - start - (ALONG ? inner : row); // steps of k inside, from the first piece's first
+        const int whole = min(max(ALONG ? deep : left, 0), WIDTH); // elements inside of a piece that exists
 #pragma unroll(ALIGNED ? TURNS : 1) // element by element, the addresses of several turns would not fit the registers
         for (int turn = 0; turn < ROWS; turn += STEP) {
-            const int row = int(threadIdx.x) / PIECES + turn;
-            if (ROWS % STEP != 0 && row >= ROWS)
+            if (ROWS % STEP != 0 && row + turn >= ROWS)
                 continue;
-            const int outer = ALONG ? row : inner, p = start + (ALONG ? inner : row);
-            const bool exists = ALONG ? outer < left : p < end;
-            const int inside = exists ? (ALONG ? end - p : left - outer) : 0;
-            const T* from = matrix + (ALONG ? outer * ld + p : p * ld + outer);
-            T* to = tile + row * STRIDE + inner;
-            if constexpr (ALIGNED) {
-                copies.template copy<16>(to, from, min(max(inside, 0), WIDTH) * int(sizeof(T)));
-            } else {
-                copy_elements(copies, to, from, inside);
-            }
+            const int inside = turn < (ALONG ? left : deep) ? whole : 0;
+            if constexpr (ALIGNED)
+                copies.template copy<16>(to + turn * STRIDE, next + turn * ld, inside * int(sizeof(T)));
+            else
+                copy_elements(copies, to + turn * STRIDE, next + turn * ld, inside);
         }
+        next += ALONG ? BK : BK * ld;
     }
 
     // cp.async moves no 2 bytes, so halves at odd places go through a register.

@@ -2,8 +2,9 @@
 //
 // The lanes form LM rows and LN columns. A lane's results are squares of WIDTH x WIDTH (16 bytes wide), LM * WIDTH rows
 // and LN * WIDTH columns apart, so that lanes beside each other read pieces beside each other: no two lanes of a read
-// meet in a bank. Tiles of A and B lie in shared memory by rows of k.
+// meet in a bank (lanes.cuh has their order). Tiles of A and B lie in shared memory by rows of k.
 #pragma once
+#include "lanes.cuh"
 #include "vectors.cuh"
 
 constexpr int BM = DASP_BM, BN = DASP_BN, BK = DASP_BK;
@@ -13,18 +14,17 @@ constexpr int WARPS_ACROSS = BN / WN;
 constexpr int THREADS = BM / WM * WARPS_ACROSS * 32;
 constexpr int STRIDE_A = BM + WIDTH; // elements from row to row of a tile; the pad spares stores a bank conflict
 constexpr int STRIDE_B = BN + WIDTH;
-static_assert(LM * LN == 32, "a warp has 32 lanes");
 static_assert(BM % WM == 0 && BN % WN == 0, "a block is made of whole warp tiles");
 static_assert(TM % WIDTH == 0 && TN % WIDTH == 0, "a lane's results are made of 16-byte pieces");
 
 // Where this lane's first result stands in the block's tile.
 __device__ __forceinline__ int lane_row()
 {
-    return threadIdx.x / 32 / WARPS_ACROSS * WM + threadIdx.x % 32 / LN * WIDTH;
+    return threadIdx.x / 32 / WARPS_ACROSS * WM + LanePlace<LM, LN>::row(threadIdx.x % 32) * WIDTH;
 }
 __device__ __forceinline__ int lane_column()
 {
-    return threadIdx.x / 32 % WARPS_ACROSS * WN + threadIdx.x % 32 % LN * WIDTH;
+    return threadIdx.x / 32 % WARPS_ACROSS * WN + LanePlace<LM, LN>::column(threadIdx.x % 32) * WIDTH;
 }
 
 // What a lane needs of one row of k.
