@@ -49,8 +49,8 @@ time. Hardware prefetchers stop at the end of a page, which is 16 steps of float
 
 SECOND_LEVEL = 2
 """LLVM's number for the cache they are brought to. On one core of a Zen 4 a dense matrix of 83 MB takes 6.8
-milliseconds without asking, 5.1 asking for the first level, whose places soon run out, and 3.0 so; what lies in
-the cache already takes 1 to 3% longer."""
+milliseconds without asking, 5.1 asking for the first level, whose places soon run out, and 3.0 so; what lies
+in the cache already takes 1 to 3% longer."""
 
 I32, I64 = ir.IntType(32), ir.IntType(64)
 
