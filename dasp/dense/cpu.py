@@ -132,9 +132,10 @@ def _vectorised(a: Matrix, b: Matrix, c: Matrix) -> None:
 @_compile()
 def _blocked(a: Matrix, b: Matrix, c: Matrix) -> None:
     rows = a.shape[0] // 4 * 4
+    wide = 4096 // b.itemsize
     for p0 in range(0, a.shape[1], 128):
-        for j0 in range(0, b.shape[1], 512):
-            j1 = min(j0 + 512, b.shape[1])
+        for j0 in range(0, b.shape[1], wide):
+            j1 = min(j0 + wide, b.shape[1])
             for i in range(0, rows, 4):
                 c0, c1, c2, c3 = c[i, j0:j1], c[i + 1, j0:j1], c[i + 2, j0:j1], c[i + 3, j0:j1]
                 for p in range(p0, min(p0 + 128, a.shape[1])):
@@ -372,7 +373,7 @@ LADDER: tuple[Kernel, ...] = (
         "Four rows of C gain multiples of a row of B: contiguous, so whole vectors.",
         _vectorised,
     ),
-    _rung("blocked", "128 x 512 blocks of B stay in the second-level cache.", _blocked),
+    _rung("blocked", "128 rows of 4 KiB of B at a time stay in the second-level cache.", _blocked),
     _rung(
         "packed",
         "Blocks of A and B are copied to lie in a row; four rows of B for each pass over C.",

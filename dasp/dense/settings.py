@@ -257,5 +257,5 @@ def _choices(rung: str) -> dict[str, tuple[int, ...]]:
         tiles = {"bm": sides[1:], "bn": sides[1:], "bk": (32, 64), "stages": (3, 4)}
         return {**tiles, "wm": warp_sides[1:3], "wn": warp_sides[1:]}
     tiles = {"bm": sides, "bn": sides, "bk": (8, 16), "tm": small, "tn": small}
-    stages: dict[str, tuple[int, ...]] = {"stages": (3, 4)} if rung in ("async", "split") else {}
+    stages: dict[str, tuple[int, ...]] = {"stages": (3, 4, 5)} if rung in ("async", "split") else {}
     return {**tiles, "wm": warp_sides, "wn": warp_sides, **stages}

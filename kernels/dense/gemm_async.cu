@@ -2,7 +2,8 @@
 //
 // Launch: as rung 12, blocks in groups (pipeline.cuh), with SHARED_ELEMENTS elements of dynamic shared memory.
 // Memory: global elements go straight to shared memory, past the registers that rung 13 kept them in and without the
-// instructions that stored them, and two or more tiles ahead instead of one. Takes either memory order of A and B.
+// instructions that stored them, and two or more tiles ahead instead of one. Lanes in Z order spare turns of shared
+// memory. Takes either memory order of A and B.
 #include "pipeline.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS)

@@ -4,7 +4,10 @@
 // DASP_ALONG_A (DASP_ALONG_B) says that neighbours along k are neighbours in memory. Such an operand is turned over on
 // its way, one element per copy, each warp taking 8 elements of k in 4 rows, which spares global memory half sectors
 // and shared memory bank conflicts. The other order travels 16 bytes at a time.
+//
+// With tiles always at hand, reads of shared memory are what is left to save: here the lanes stand in Z order (lanes.cuh).
 #pragma once
+#define DASP_Z_ORDER 1
 #include "async_copy.cuh"
 #include "warp_tile.cuh"
 

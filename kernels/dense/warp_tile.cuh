@@ -2,10 +2,15 @@
 //
 // The lanes form LM rows and LN columns. A lane's results are squares of WIDTH x WIDTH (16 bytes wide), LM * WIDTH rows
 // and LN * WIDTH columns apart, so that lanes beside each other read pieces beside each other: no two lanes of a read
-// meet in a bank (lanes.cuh has their order). Tiles of A and B lie in shared memory by rows of k.
+// meet in a bank. They stand row by row, or with DASP_Z_ORDER as lanes.cuh says. Tiles of A and B lie in shared memory by
+// rows of k.
 #pragma once
 #include "lanes.cuh"
 #include "vectors.cuh"
+
+#ifndef DASP_Z_ORDER
+#define DASP_Z_ORDER 0
+#endif
 
 constexpr int BM = DASP_BM, BN = DASP_BN, BK = DASP_BK;
 constexpr int WM = DASP_WM, WN = DASP_WN, TM = DASP_TM, TN = DASP_TN;
@@ -20,11 +25,13 @@ static_assert(TM % WIDTH == 0 && TN % WIDTH == 0, "a lane's results are made of 
 // Where this lane's first result stands in the block's tile.
 __device__ __forceinline__ int lane_row()
 {
-    return threadIdx.x / 32 / WARPS_ACROSS * WM + LanePlace<LM, LN>::row(threadIdx.x % 32) * WIDTH;
+    const int lane = threadIdx.x % 32;
+    return threadIdx.x / 32 / WARPS_ACROSS * WM + (DASP_Z_ORDER ? LanePlace<LM, LN>::row(lane) : lane / LN) * WIDTH;
 }
 __device__ __forceinline__ int lane_column()
 {
-    return threadIdx.x / 32 % WARPS_ACROSS * WN + LanePlace<LM, LN>::column(threadIdx.x % 32) * WIDTH;
+    const int lane = threadIdx.x % 32;
+    return threadIdx.x / 32 % WARPS_ACROSS * WN + (DASP_Z_ORDER ? LanePlace<LM, LN>::column(lane) : lane % LN) * WIDTH;
 }
 
 // What a lane needs of one row of k.
