@@ -240,10 +240,12 @@ class SlicePart:
     T is a power of two from 1 to 32, chosen for each slice. A slice is a run of steps of 32 slots, and
     slot l of step k is what lane l meets at step k: entry k T + l % T of the slice's row l / T. So T = 1 is
     a slice of SELL-C-sigma, column by column with a thread for each row, and a step at T = 4 is an 8 x 4
-    tile. A row too long for one slice is cut into segments, each a slice with T = 32; those come first.
+    tile. A row too long for one slice is cut into segments, each a slice with T = 32. Those come before the
+    other slices, in any order in which the segments of one row follow each other.
 
-    A header is four numbers: the slice's first step; its first position in `rows` (for a segment, its row's
-    position in `long_rows`); the first of its deltas, in blocks of 32 bytes; and, from the lowest bit,
+    A header is four numbers: the slice's first step; its first position in `rows` (for a segment, its number
+    row by row, as `segment_offsets` counts); the first of its deltas, in blocks of 32 bytes; and, from the
+    lowest bit,
     steps (12 bits), leading steps without pads (12), log2 T (3) and `Width` (2). Steps, positions and deltas
     of the slices follow each other without a gap.
 
@@ -276,7 +278,9 @@ class SlicePart:
     long_rows : Array, shape (r,), index type
         The caller's rows that are cut into segments.
     segment_offsets : Array, shape (r + 1,), index type
-        First slice of each of those rows.
+        First segment of each of those rows.
+    segment_rows : Array, shape (segments,), index type
+        Position in `long_rows` of each segment's row.
     """
 
     entries: int
@@ -292,6 +296,7 @@ class SlicePart:
     table: Array
     long_rows: Array
     segment_offsets: Array
+    segment_rows: Array
 
 
 @dataclass(frozen=True, eq=False)

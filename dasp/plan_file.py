@@ -31,7 +31,7 @@ from dasp.plan import (
     Width,
 )
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 """Raised with every change of the plan's fields or of what they mean."""
 
 MOST_WARPS = 16
@@ -162,7 +162,7 @@ def _require(holds: Any, problem: str) -> None:
 def _check_slices(part: SlicePart, plan: Plan) -> None:
     index, count = plan.index_dtype, len(part.headers)
     kinds = {"headers": np.dtype(np.uint32), "deltas": np.dtype(np.uint8)}
-    for name in ("headers", "deltas", "rows", "bases", "long_rows", "segment_offsets"):
+    for name in ("headers", "deltas", "rows", "bases", "long_rows", "segment_offsets", "segment_rows"):
         array, kind = getattr(part, name), kinds.get(name, index)
         _require(array.dtype == kind, f"slices.{name} is {array.dtype}, not {kind}")
     width = part.headers.shape[1]
@@ -203,7 +203,12 @@ def _check_headers(part: SlicePart) -> None:
     _check_runs("blocks of deltas", first_block, steps * (1 << width >> 1), len(part.deltas) // WARP)
 
     owners = np.repeat(np.arange(len(part.long_rows)), np.diff(part.segment_offsets))
-    _require(np.array_equal(first[: part.segments], owners), "the segments do not cover the long rows")
+    _require(np.array_equal(part.segment_rows, owners), "slices.segment_rows does not fit segment_offsets")
+    turn = np.argsort(first[: part.segments], kind="stable")
+    covers = np.array_equal(first[turn], np.arange(part.segments))
+    _require(covers, "the segments do not cover the long rows")
+    in_order = (np.diff(turn) > 0) | (np.diff(owners) > 0)
+    _require(in_order.all(), "the segments of a row do not follow each other")
     first, rows = first[part.segments :], WARP >> shift[part.segments :]
     end = int(rows.sum())
     _check_runs("positions", first, rows, end)

@@ -61,6 +61,10 @@ GATHER = 0.6
 MOST_BYTES = 1.15
 """A window is not taken if its plan is larger than the smallest one by more than this factor."""
 
+ONE_WAVE = 8192
+"""Slices that a large GPU multiplies at the same time. Where there are more, segments lie by their first
+columns: neighbours meet the same x, and when the last one of a row comes, the others have been summed."""
+
 FEW_WARPS, MANY_WARPS = 4, 16
 LARGE_BLOCK, LEAST_SLOTS = 1.1, 224
 """Large blocks wait for their slowest warp: they cost a tenth, and more where slices have fewer slots."""
@@ -95,6 +99,7 @@ def bare(dtype: np.dtype[Any], index: np.dtype[Any]) -> SlicePart:
         table=np.zeros(0, dtype),
         long_rows=empty,
         segment_offsets=np.zeros(1, index),
+        segment_rows=empty,
     )
 
 
@@ -142,12 +147,18 @@ def pack(
     segments = -(-lengths[long_rows] // most)
     segment_offsets = np.concatenate([[0], np.cumsum(segments)])
 
-    inside = np.arange(segment_offsets[-1]) - np.repeat(segment_offsets[:-1], segments)
-    left = np.repeat(lengths[long_rows], segments) - most * inside
-    cut = _Slices(*cut_runs(lengths[rows], steps)).after(np.minimum(left, most))
+    segment_rows = np.repeat(np.arange(len(long_rows)), segments)
+    begun = most * (np.arange(len(segment_rows)) - segment_offsets[segment_rows])
+    starts = indptr[long_rows][segment_rows] + begun
+    left = np.minimum(lengths[long_rows][segment_rows] - begun, most)
+    cut = _Slices(*cut_runs(lengths[rows], steps))
+    in_turn = np.arange(len(segment_rows))
+    if len(cut.steps) + len(in_turn) > ONE_WAVE:
+        in_turn = np.argsort(indices[starts], kind="stable")
+    cut = cut.after(left[in_turn])
     runs = _Runs(
-        np.concatenate([np.repeat(indptr[long_rows], segments) + most * inside, indptr[rows]]),
-        np.concatenate([np.minimum(left, most), lengths[rows]]),
+        np.concatenate([starts[in_turn], indptr[rows]]),
+        np.concatenate([left[in_turn], lengths[rows]]),
         indices,
     )
     bases, widths = measure_columns(*cut, *runs, index.type(0))
@@ -158,7 +169,7 @@ def pack(
     bits = f"u{codes.itemsize}"  # Numba moves bits of any type, float16 included
     fill(*cut, *runs, codes.view(bits), bases, widths, first_blocks, delta_views(deltas), values.view(bits))
     firsts = cut.first_run - segment_offsets[-1]
-    firsts[: segment_offsets[-1]] = np.repeat(np.arange(len(long_rows)), segments)
+    firsts[: segment_offsets[-1]] = in_turn
     first_steps = np.cumsum(cut.steps) - cut.steps
     shape = (
         cut.steps | cut.full << FULL_SHIFT | cut.shift << LANES_SHIFT | widths.astype(np.int64) << WIDTH_SHIFT
@@ -177,6 +188,7 @@ def pack(
         table=table,
         long_rows=long_rows.astype(index),
         segment_offsets=segment_offsets.astype(index),
+        segment_rows=segment_rows.astype(index),
     )
 
 
@@ -195,9 +207,8 @@ def unpack(part: SlicePart, dtype: np.dtype[Any]) -> tuple[Vector, Vector, Vecto
     rows, columns, values : numpy.ndarray, shape (32 * steps,)
     """
     rows = part.rows if len(part.rows) else np.arange(part.positions, dtype=part.bases.dtype)
-    owners, columns = expand(
-        part.headers, part.bases, delta_views(part.deltas), rows, part.long_rows, part.segments
-    )
+    segment_rows = part.long_rows[part.segment_rows]
+    owners, columns = expand(part.headers, part.bases, delta_views(part.deltas), rows, segment_rows)
     if part.coding == Coding.EQUAL:
         values = np.full(len(columns), part.table[0], dtype)
     elif part.coding == Coding.DICTIONARY:
@@ -566,7 +577,7 @@ def fill(  # type: ignore[no-untyped-def]
 
 
 @_compile
-def expand(headers, bases, deltas, rows, long_rows, segments):  # type: ignore[no-untyped-def]
+def expand(headers, bases, deltas, rows, segment_rows):  # type: ignore[no-untyped-def]
     """Return the caller's row and the column of every slot; the column of a pad is `PAD`."""
     bytes_of, words_of, doubles_of = deltas
     owners, columns = np.empty(WARP * len(bases), bases.dtype), np.empty(WARP * len(bases), bases.dtype)
@@ -578,8 +589,8 @@ def expand(headers, bases, deltas, rows, long_rows, segments):  # type: ignore[n
         for inside in range(WARP * steps):
             lane = inside % WARP
             slot = WARP * np.int64(first_step) + inside
-            if s < segments:
-                owners[slot] = long_rows[first]
+            if s < len(segment_rows):
+                owners[slot] = segment_rows[first]
             else:
                 position = np.int64(first) + (lane >> shift)
                 owners[slot] = rows[position] if position < len(rows) else PAD

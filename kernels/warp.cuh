@@ -29,18 +29,45 @@ template <class T> __device__ __forceinline__ T load_stream(const T* address) { 
 // A load of data that others read again: through the read-only cache (ld.global.nc).
 template <class T> __device__ __forceinline__ T load_cached(const T* address) { return __ldg(address); }
 
-// Counts this thread in, and returns how many had come before it. What the thread wrote before is seen by
-// those that come after it, and it sees what those before it wrote (atom.acq_rel, PTX ISA 8.x, memory
-// consistency model): half the wait of an atomic between two fences.
-__device__ __forceinline__ unsigned arrive(unsigned* ticket)
+// A load of what an earlier kernel of the stream may have written: through the cache, but not the read-only one,
+// because this kernel may start before that one has ended.
+template <class T> __device__ __forceinline__ T load_result(const T* address) { return __ldca(address); }
+
+// Waits until the kernels before this one in the stream have ended and what they wrote is seen. Nothing that
+// a kernel can write may be read or written before. From here on the next kernel may start, which also waits
+// (programmatic dependent launch, PTX ISA: griddepcontrol). Every thread calls it; calls after the first are free.
+__device__ __forceinline__ void wait_for_earlier_kernels()
 {
-#ifdef DASP_SIMT
-    __threadfence();
-    const unsigned before = atomicAdd(ticket, 1u);
-    __threadfence();
-#else
-    unsigned before;
-    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(ticket) : "memory");
+#if !defined(DASP_SIMT) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
-    return before;
 }
+
+// A store that threads of other blocks see whole, and a load that sees such a store: nothing else is ordered by
+// them (PTX ISA, memory consistency model: relaxed, scope gpu).
+#ifdef DASP_SIMT
+template <class T> __device__ __forceinline__ void store_message(T* slot, T bits) { atomicExch(slot, bits); }
+template <class T> __device__ __forceinline__ T load_message(T* slot) { return atomicAdd(slot, T(0)); }
+#else
+__device__ __forceinline__ void store_message(unsigned* slot, unsigned bits)
+{
+    asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(slot), "r"(bits) : "memory");
+}
+__device__ __forceinline__ void store_message(unsigned long long* slot, unsigned long long bits)
+{
+    asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(slot), "l"(bits) : "memory");
+}
+__device__ __forceinline__ unsigned load_message(const unsigned* slot)
+{
+    unsigned bits;
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(bits) : "l"(slot) : "memory");
+    return bits;
+}
+__device__ __forceinline__ unsigned long long load_message(const unsigned long long* slot)
+{
+    unsigned long long bits;
+    asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(bits) : "l"(slot) : "memory");
+    return bits;
+}
+#endif

@@ -43,15 +43,14 @@ def emulate(plan: Any, x: Any, y: Any, alpha: float = 1.0, beta: float = 0.0, **
     """Run the CUDA kernel on a plan in the emulator: memory that no kernel has written is poison."""
     file, entry = cuda.source(plan)
     module = compile_kernels(file, cuda.defines(plan, y.dtype))
-    partials, tickets = cuda.scratch_sizes(plan)
-    partials, tickets = poisoned(np.empty(partials, y.dtype)), np.zeros(tickets, np.uint32)
+    scratch = np.full(cuda.partials(plan), cuda.ABSENT[y.dtype])
     scale = (y.dtype.type(alpha), y.dtype.type(beta))
     threads = cuda.threads(plan)
     blocks = -(-cuda.warps(plan) * 32 // threads)
     if blocks:
-        arguments = [*cuda.arguments(plan, partials, tickets), x, y if beta else poisoned(y), *scale]
-        module.launch(entry, grid=blocks, block=threads, args=arguments, **launch)
-    assert not tickets.any(), "a ticket was not given back: the next product would be wrong"
+        arguments = [*cuda.arguments(plan, scratch), x, y if beta else poisoned(y), *scale]
+        module.launch(entry, grid=blocks, block=threads, args=arguments, blocks_in_order=True, **launch)
+    assert (scratch == cuda.ABSENT[y.dtype]).all(), "a partial sum was left: the next product would be wrong"
 
 
 def _emulated(matrix: Any, x: Any, policy: Policy | None, y: Any, alpha: float, beta: float) -> Any:

@@ -129,3 +129,39 @@ def test_no_memory_is_taken_per_call(cupy, skewed):
     for _ in range(10):
         planned.matvec(x, out=y)
     assert pool.used_bytes() == before
+
+
+@pytest.mark.parametrize("captured", [False, True])
+@pytest.mark.parametrize("policy", [Policy.published(segment=64), Policy(layout="slices", steps=2)])
+def test_each_product_waits_for_what_comes_before_it(cupy, policy, captured):
+    """The start of a product overlaps the kernel before it, be that a product or another kernel."""
+    rng = np.random.default_rng(3)
+    lengths = rng.permutation([2000] * 6 + [300] * 20 + list(range(60)) * 200)
+    matrix = from_lengths(lengths, len(lengths))
+    matrix.data /= abs(matrix).sum(axis=1).max()
+    planned = SpMatrix.from_scipy(matrix, policy=policy, device="cuda")
+    start = rng.standard_normal(matrix.shape[1])
+    first, second = cupy.asarray(start), cupy.empty(matrix.shape[0])
+
+    def chain():
+        for _ in range(10):
+            planned.matvec(first, out=second)
+            planned.matvec(second, out=first)
+            first.__iadd__(second)
+
+    want = start.copy()
+    for _ in range(10):
+        one = matrix @ want
+        want = matrix @ one + one
+    chain()  # compiles what the capture needs
+    first.set(start)
+    with cupy.cuda.Stream(non_blocking=True) as stream:
+        if captured:
+            stream.begin_capture()
+            chain()
+            graph = stream.end_capture()
+            graph.launch(stream)
+        else:
+            chain()
+        stream.synchronize()
+    np.testing.assert_allclose(first.get(), want, rtol=1e-9, atol=1e-12 * np.abs(want).max())

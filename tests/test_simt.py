@@ -168,6 +168,23 @@ def test_the_last_one_may_read_what_all_wrote_and_fenced(kernels, name, grid, bl
     assert y[0] == x.sum() * (2 if "all" in name else 1)
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(("grid", "block"), [(5, 32), (1, 160), (3, 96)])
+def test_a_warp_may_wait_for_earlier_ones(kernels, grid, block, seed):
+    slots = np.zeros(grid * block // 32, np.uint32)
+    kernels.launch("relay", grid, block, [slots, np.int32(1)], seed=seed, blocks_in_order=True)
+    np.testing.assert_array_equal(slots, 1 + np.arange(len(slots)))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_warp_that_waits_for_a_later_block_is_a_deadlock(kernels, seed):
+    error = caught(
+        kernels, "relay", 3, 32, [np.zeros(3, np.uint32), np.int32(-1)], seed=seed, blocks_in_order=True
+    )
+    assert error.kind == "deadlock"
+    assert "waits in vain" in str(error)
+
+
 def test_a_seed_changes_the_order_and_none_keeps_it(kernels):
     orders = []
     for seed in (None, None, 1, 1, 2):

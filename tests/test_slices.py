@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, random_array
 
 from dasp import Policy
 from dasp.models import examples, generate
@@ -66,7 +66,7 @@ def sorted_entries(matrix: csr_array, row: int) -> list[tuple[int, float]]:
 def owners(part: SlicePart, header: dict[str, int], place: int) -> list[int]:
     """The caller's row of each row of a slice, fewer than it has room for if rows run out."""
     if place < part.segments:
-        return [int(part.long_rows[header["first"]])]
+        return [int(part.long_rows[part.segment_rows[header["first"]]])]
     rows = part.rows if len(part.rows) else np.arange(part.positions)
     return [int(row) for row in rows[header["first"] : header["first"] + WARP // header["lanes"]]]
 
@@ -116,8 +116,7 @@ def test_slices_follow_each_other_with_the_segments_first(matrix, choice):
         blocks += header["steps"] * [0, 1, 2, 4][header["width"]]
         if place < part.segments:
             assert header["lanes"] == WARP
-            r = header["first"]
-            assert part.segment_offsets[r] <= place < part.segment_offsets[r + 1]
+            assert header["first"] == place
         else:
             assert header["first"] == position
             position += WARP // header["lanes"]
@@ -130,6 +129,9 @@ def test_slices_follow_each_other_with_the_segments_first(matrix, choice):
     np.testing.assert_array_equal(part.long_rows, np.flatnonzero(lengths > longest))
     np.testing.assert_array_equal(np.diff(part.segment_offsets), -(-lengths[part.long_rows] // longest))
     assert part.segment_offsets[-1] == part.segments
+    np.testing.assert_array_equal(
+        part.segment_rows, np.repeat(np.arange(len(part.long_rows)), np.diff(part.segment_offsets))
+    )
 
 
 @given(matrices(), choices)
@@ -469,6 +471,25 @@ def test_subnormal_singles_of_a_double_matrix_keep_every_bit(executor):
     assert slices_of(matrix).coding is Coding.SINGLE
     got = multiply(executor, matrix, np.array([2.0**100]), policy=Policy(layout="slices"))
     np.testing.assert_array_equal(got, values * 2.0**100)
+
+
+@every_executor
+def test_segments_of_many_slices_lie_by_their_first_columns(executor, monkeypatch):
+    rng = np.random.default_rng(6)
+    matrix = csr_array(random_array((40, 3000), density=0.3, rng=rng))
+    x = rng.standard_normal(3000)
+    few = slices_of(matrix, steps=2)
+    monkeypatch.setattr("dasp.slices.ONE_WAVE", 100)
+    many = slices_of(matrix, steps=2)
+    assert len(few.headers) > 100
+    firsts = [header["first"] for header in headers_of(many)]
+    assert sorted(firsts) == [header["first"] for header in headers_of(few)] != firsts
+    first_bases = many.bases[[header["first_step"] for header in headers_of(many)]]
+    assert (np.diff(first_bases) >= 0).all()
+    got = multiply(executor, matrix, x, policy=Policy(layout="slices", steps=2))
+    assert_close(got, matrix, x)
+    monkeypatch.undo()
+    np.testing.assert_array_equal(multiply(executor, matrix, x, policy=Policy(layout="slices", steps=2)), got)
 
 
 @every_executor

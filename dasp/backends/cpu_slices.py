@@ -365,7 +365,7 @@ def _multiply_slices(  # type: ignore[no-untyped-def]
         position = np.int64(headers[4 * s + 1])
         count = min(WARP >> shift, positions - position)
         if s < segments:
-            partials[s] = sums[0]
+            partials[position] = sums[0]
         elif count == WARP and beta == 0:
             _store_whole(sums, alpha, rows, position, y)
         else:

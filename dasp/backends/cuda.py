@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from dasp import _check, _source
+from dasp.backends.cuda_launch import Launch
 from dasp.plan import WARP, Coding, Plan, arrays_of, with_arrays
 
 SLICES = "spmv/slices.cu", "dasp_slices"
@@ -22,6 +23,12 @@ PUBLISHED = "spmv/product.cu", "dasp_spmv"
 
 THREADS, SHORT_THREADS = 128, 256
 """Threads of a block of the published format, and where most rows are short: those warps end soon."""
+
+ABSENT = {np.dtype(np.float32): np.uint32(0x7FA0DA5F), np.dtype(np.float64): np.uint64(0x7FF4DA5F00000000)}
+"""Bits of a partial sum that is not there yet, by the type of y; the same as in kernels/spmv/partial.cuh."""
+
+OVERLAPPING = 90
+"""Compute capability from which the start of a product may overlap the end of the kernel before it."""
 
 ALIGNMENT = 256
 """Bytes to which each array of a plan is aligned in the plan's one block of device memory."""
@@ -158,21 +165,20 @@ class Product:
 
         self._cupy = cupy
         self._device = cupy.cuda.Device(_number(device))
-        capability = self._device.compute_capability
-        if plan.mma and plan.dtype == np.float64 and int(capability) < 80:
+        capability = int(self._device.compute_capability)
+        if plan.mma and plan.dtype == np.float64 and capability < 80:
             raise RuntimeError(
                 f"this GPU is sm_{capability}; float64 tensor cores need sm_80; pass Policy(mma=False)"
             )
         with self._device:
             self.plan = _upload(plan)
-            self._kernels = {plan.dtype: _kernel(plan, plan.dtype)}
+            _kernel(plan, plan.dtype)
         self._threads = threads(plan)
         self._blocks = -(-warps(plan) * WARP // self._threads)
-        self._sizes = scratch_sizes(plan)
-        self._shares_rows = self._sizes[0] > self._sizes[1]
+        self._overlaps = capability >= OVERLAPPING
         self._lock = threading.Lock()
-        self._captured: list[tuple[Any, Any]] = []
-        self._heads: dict[Any, list[Any]] = {}
+        self._captured: list[Launch] = []
+        self._launches: dict[Any, Launch] = {}
         self._x_shape, self._m, self._dtype = (plan.shape[1],), plan.shape[0], plan.dtype
 
     def quick(self, x: Any) -> Any | None:
@@ -205,41 +211,37 @@ class Product:
                 y[...] = result
 
     def _launch(self, x: Any, y: Any, alpha: float, beta: float) -> None:
-        if not self._blocks:
-            return
-        dtype = y.dtype
-        kernel = self._kernels.get(dtype) or self._kernels.setdefault(dtype, _kernel(self.plan, dtype))
-        head = self._head(dtype)
-        kernel((self._blocks,), (self._threads,), (*head, x, y, dtype.type(alpha), dtype.type(beta)))
-
-    def _head(self, dtype: np.dtype[Any]) -> list[Any]:
-        """Return all arguments up to x, with scratch memory that nothing running at the time shares.
-
-        Products of one stream follow each other, so a stream has one scratch. A captured product gets its
-        own, which lives as long as the matrix, because its graph may run on any stream.
-        """
-        if not self._shares_rows:
-            key: Any = dtype
-        else:
+        if self._blocks:
             stream = self._cupy.cuda.get_current_stream().ptr
-            if self._cupy.cuda.runtime.streamIsCapturing(stream):
-                scratch = self._new_scratch(dtype)
-                self._captured.append(scratch)
-                return arguments(self.plan, *scratch)
-            key = dtype, stream, threading.get_ident() if stream == PER_THREAD_STREAM else 0
-        if key not in self._heads:
-            with self._lock:
-                if key not in self._heads:
-                    self._heads[key] = arguments(self.plan, *self._new_scratch(dtype))
-        return self._heads[key]
+            self._launch_on(stream, y.dtype)(stream, x.data.ptr, y.data.ptr, alpha, beta)
 
-    def _new_scratch(self, dtype: np.dtype[Any]) -> tuple[Any, Any]:
-        """Return partials and zeroed tickets; the zeroing is done when this returns, and in no graph."""
-        partials, tickets = self._sizes
+    def _launch_on(self, stream: int, dtype: np.dtype[Any]) -> Launch:
+        """Return a launch with partial sums that nothing running at the time shares.
+
+        Products of one stream follow each other, so a stream has its own. So has a captured product, for as
+        long as the matrix lives, because its graph may run on any stream.
+        """
+        key: Any = dtype
+        if partials(self.plan):
+            if self._cupy.cuda.runtime.streamIsCapturing(stream):
+                launch = self._new_launch(dtype)
+                self._captured.append(launch)
+                return launch
+            key = dtype, stream, threading.get_ident() if stream == PER_THREAD_STREAM else 0
+        if key not in self._launches:
+            with self._lock:
+                if key not in self._launches:
+                    self._launches[key] = self._new_launch(dtype)
+        return self._launches[key]
+
+    def _new_launch(self, dtype: np.dtype[Any]) -> Launch:
+        """Return a launch with new partial sums; they are filled when this returns, and in no graph."""
+        kernel = _kernel(self.plan, dtype)
         with self._cupy.cuda.Stream(non_blocking=True) as stream:
-            scratch = self._cupy.empty(partials, dtype), self._cupy.zeros(tickets, np.uint32)
+            scratch = self._cupy.asarray(np.full(partials(self.plan), ABSENT[dtype]))
             stream.synchronize()
-        return scratch
+        head = arguments(self.plan, scratch)
+        return Launch(kernel, self._blocks, self._threads, head, dtype, overlaps=self._overlaps)
 
 
 def source(plan: Plan) -> tuple[str, str]:
@@ -284,21 +286,17 @@ def threads(plan: Plan) -> int:
     return SHORT_THREADS if 2 * len(plan.short.rows) > plan.shape[0] else THREADS
 
 
-def scratch_sizes(plan: Plan) -> tuple[int, int]:
-    """Return how many partial sums, and how many tickets, a product of the plan needs."""
-    if source(plan) == SLICES:
-        return plan.slices.segments, len(plan.slices.long_rows)
-    return len(plan.long.segment_rows), len(plan.long.rows)
+def partials(plan: Plan) -> int:
+    """Return how many partial sums a product of the plan needs."""
+    return plan.slices.segments if source(plan) == SLICES else len(plan.long.segment_rows)
 
 
-def arguments(plan: Plan, partials: Any, tickets: Any) -> list[Any]:
-    """Return the kernel's arguments up to x; `tickets` must be zero, and is zero after each product."""
-    if source(plan) == SLICES:
-        return _slice_arguments(plan, partials, tickets)
-    return _published_arguments(plan, partials, tickets)
+def arguments(plan: Plan, scratch: Any) -> list[Any]:
+    """Return the kernel's arguments up to x; `scratch` is all `ABSENT` before and after each product."""
+    return _slice_arguments(plan, scratch) if source(plan) == SLICES else _published_arguments(plan, scratch)
 
 
-def _slice_arguments(plan: Plan, partials: Any, tickets: Any) -> list[Any]:
+def _slice_arguments(plan: Plan, scratch: Any) -> list[Any]:
     part = plan.slices
     return [
         part.headers,
@@ -309,8 +307,8 @@ def _slice_arguments(plan: Plan, partials: Any, tickets: Any) -> list[Any]:
         part.rows,
         part.long_rows,
         part.segment_offsets,
-        partials,
-        tickets,
+        part.segment_rows,
+        scratch,
         np.int64(len(part.headers)),
         np.int64(part.segments),
         np.int64(part.positions),
@@ -318,7 +316,7 @@ def _slice_arguments(plan: Plan, partials: Any, tickets: Any) -> list[Any]:
     ]
 
 
-def _published_arguments(plan: Plan, partials: Any, tickets: Any) -> list[Any]:
+def _published_arguments(plan: Plan, scratch: Any) -> list[Any]:
     long, medium, short = plan.long, plan.medium, plan.short
     regular, irregular = medium.regular, medium.irregular
     return [
@@ -328,8 +326,7 @@ def _published_arguments(plan: Plan, partials: Any, tickets: Any) -> list[Any]:
         long.segment_rows,
         long.columns,
         long.values,
-        partials,
-        tickets,
+        scratch,
         np.int32(long.segment),
         np.int64(len(long.segment_rows)),
         medium.rows,

@@ -1,12 +1,11 @@
-// Long rows: one warp sums one segment of a row; the warp that comes last adds the row's partials.
+// Long rows: one warp sums one segment of a row; the warp of the last segment adds the row's partials.
 #pragma once
 
 #include "partial.cuh"
 
 // rows (r), offsets (r + 1), segment_offsets (r + 1), segment_rows (segments): see LongPart in plan.py.
 // columns, values: whole groups of 64 slots for each row, pads (column -1, value 0) after its entries.
-// partials (segments): a segment's sum, written and read within this launch.
-// tickets (r): warps that have delivered a partial of the row; 0 before and after each launch.
+// partials (segments): see partial.cuh.
 struct LongPart {
     const Index* rows;
     const Offset* offsets;
@@ -14,8 +13,7 @@ struct LongPart {
     const Index* segment_rows;
     const Index* columns;
     const Value* values;
-    Scalar* partials;
-    unsigned* tickets;
+    Bits* partials;
     int segment;
 };
 
@@ -45,8 +43,8 @@ __device__ __forceinline__ void multiply_segment(const LongPart& part, const Sca
                                                  long long s)
 {
     const Index r = part.segment_rows[s];
-    const Offset first = part.segment_offsets[r], count = part.segment_offsets[r + 1] - first;
+    const Offset first = part.segment_offsets[r], last = part.segment_offsets[r + 1] - 1;
     const Offset begin = part.offsets[r] + (Offset(s) - first) * part.segment;
     const Scalar sum = sum_slots(part, x, begin, min(Offset(begin + part.segment), part.offsets[r + 1]));
-    deliver(sum, part.partials + first, s - first, count, part.tickets + r, part.rows[r], result);
+    deliver(sum, part.partials + first, s - first, last - first, part.rows[r], result);
 }

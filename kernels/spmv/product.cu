@@ -7,7 +7,7 @@
 // of one section, or 32 empty rows. The arrays and their pads are described where each part is multiplied: long.cuh,
 // medium.cuh, short.cuh. x (n) is read through the cache and everything else is streamed past it.
 // y (m) is written once for every row, in the caller's order. Equal inputs give equal bits: every sum has
-// a fixed order, and the only atomics count warps.
+// a fixed order, and there are no atomics.
 
 #include "long.cuh"
 #include "medium.cuh"
@@ -17,7 +17,7 @@ extern "C" __global__ void __launch_bounds__(DASP_THREADS)
 dasp_spmv(const Index* __restrict__ long_rows, const Offset* __restrict__ long_offsets,
           const Offset* __restrict__ segment_offsets, const Index* __restrict__ segment_rows,
           const Index* __restrict__ long_columns, const Value* __restrict__ long_values,
-          Scalar* partials, unsigned* tickets, int segment, long long segments,
+          Bits* partials, int segment, long long segments,
           const Index* __restrict__ medium_rows, const Offset* __restrict__ tile_offsets,
           const Index* __restrict__ tile_columns, const Value* __restrict__ tile_values,
           const Offset* __restrict__ tail_offsets, const Index* __restrict__ tail_columns,
@@ -28,12 +28,13 @@ dasp_spmv(const Index* __restrict__ long_rows, const Offset* __restrict__ long_o
           const Index* __restrict__ empty_rows, long long empties,
           const Scalar* __restrict__ x, Scalar* y, Scalar alpha, Scalar beta)
 {
+    wait_for_earlier_kernels();
     const Result result{y, alpha, beta};
     long long warp = (blockIdx.x * (long long)blockDim.x + threadIdx.x) / 32;
 
     if (warp < segments) {
         const LongPart part{long_rows,    long_offsets, segment_offsets, segment_rows, long_columns,
-                            long_values,  partials,     tickets,         segment};
+                            long_values,  partials,     segment};
         return multiply_segment(part, x, result, warp);
     }
     warp -= segments;

@@ -2,7 +2,7 @@
 //
 // A slice has 32 / T rows, T lanes to a row, and runs of 32 slots called steps: slot l of step k is entry
 // k T + l % T of the slice's row l / T, and lane l multiplies it. The first `segments` slices are segments
-// of rows too long for a slice, T = 32, and the last warp of such a row adds its partials.
+// of rows too long for a slice, T = 32, and the warp of a row's last segment adds its partials.
 //
 // Launch: one dimension, blocks of DASP_THREADS threads, and at least as many warps as slices.
 // headers (slices): first step, first position (of a segment: its long row), first block of 32 bytes of
@@ -11,9 +11,9 @@
 //     bits; all bits set is a pad, which reads no x and takes part in no sum; in width 0 it is the lane.
 // values (32 * steps): as the matrix's type or coded (DASP_CODING); table: what codes stand for.
 // rows (positions): the caller's rows; not read if `identity`, when position p is row p.
-// long_rows (r), segment_offsets (r + 1), partials (segments), tickets (r): see partial.cuh.
+// long_rows (r), segment_offsets (r + 1): see SlicePart in plan.py. partials (segments): see partial.cuh.
 // x (n) is read through the cache and everything else is streamed past it. y (m) is written once for every
-// row. Equal inputs give equal bits: every sum has a fixed order, and the only atomics count warps.
+// row. Equal inputs give equal bits: every sum has a fixed order, and there are no atomics.
 
 #include "../half.cuh"
 #include "partial.cuh"
@@ -98,6 +98,7 @@ __device__ __forceinline__ void add_steps(const Slices& slices, const Scalar* x,
         a[k] = load_value(slices, 32 * (step + k) + lane_id());
     }
     __syncwarp();  // else the compiler issues the loads of values after the columns have arrived
+    wait_for_earlier_kernels();
 #pragma unroll
     for (int k = 0; k < STEPS; ++k) {
         b[k] = load_x(x, column[k]);
@@ -157,17 +158,24 @@ extern "C" __global__ void __launch_bounds__(DASP_THREADS)
 dasp_slices(const uint4* __restrict__ headers, const Index* __restrict__ bases,
             const unsigned char* __restrict__ deltas, const Code* __restrict__ values,
             const Value* __restrict__ table, const Index* __restrict__ rows,
-            const Index* __restrict__ long_rows, const Index* __restrict__ segment_offsets, Scalar* partials,
-            unsigned* tickets, long long count, long long segments, long long positions, int identity,
+            const Index* __restrict__ long_rows, const Index* __restrict__ segment_offsets,
+            const Index* __restrict__ segment_rows, Bits* partials, long long count, long long segments, long long positions, int identity,
             const Scalar* __restrict__ x, Scalar* y, Scalar alpha, Scalar beta)
 {
     const long long s = (blockIdx.x * (long long)blockDim.x + threadIdx.x) / 32;
     if (s >= count) return;
     const uint4 header = load_cached(headers + s);
     const int shift = header.w >> 24 & 7;
-    const long long position = header.y + (lane_id() >> shift);
-    Index row = PAD;
-    if (s >= segments && position < positions) row = identity ? Index(position) : load_stream(rows + position);
+    Index row = PAD, first = 0, last = 0;
+    if (s < segments) {
+        const Index r = load_cached(segment_rows + header.y);
+        row = load_cached(long_rows + r);
+        first = load_cached(segment_offsets + r);
+        last = load_cached(segment_offsets + r + 1) - 1;
+    } else {
+        const long long position = header.y + (lane_id() >> shift);
+        if (position < positions) row = identity ? Index(position) : load_stream(rows + position);
+    }
 
     const Slices slices{bases, deltas, values, table};
     Scalar sum;
@@ -178,10 +186,10 @@ dasp_slices(const uint4* __restrict__ headers, const Index* __restrict__ bases,
     default: sum = sum_slice_of<unsigned int>(slices, x, header);
     }
 
+    wait_for_earlier_kernels();  // a slice of empty rows has not waited yet
     const Result result{y, alpha, beta};
     if (s < segments) {
-        const Index r = header.y, first = segment_offsets[r];
-        deliver(sum, partials + first, s - first, segment_offsets[r + 1] - first, tickets + r, long_rows[r], result);
+        deliver(sum, partials + first, header.y - first, last - first, row, result);
     } else if ((lane_id() & ((1 << shift) - 1)) == 0) {
         result.store(row, sum);
     }

@@ -82,7 +82,7 @@ struct TileSum {
 // x at a slot's column; a pad reads nothing.
 __device__ __forceinline__ Scalar load_x(const Scalar* x, Index column)
 {
-    return column >= 0 ? load_cached(x + column) : Scalar(0);
+    return column >= 0 ? load_result(x + column) : Scalar(0);
 }
 
 // Where a product's result goes: y = alpha * sum + beta * y, and y is not read if beta is 0.

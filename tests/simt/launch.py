@@ -118,6 +118,7 @@ class _Launch(ctypes.Structure):
         ("block", _Triple),
         ("shared_bytes", ctypes.c_uint64),
         ("seed", ctypes.c_longlong),
+        ("blocks_in_order", ctypes.c_int),
         ("arrays", ctypes.c_int),
         ("arguments", ctypes.c_int),
         ("array", ctypes.POINTER(_Array)),
@@ -173,6 +174,7 @@ class Module:
         args: Sequence[Any],
         shared_bytes: int = 0,
         seed: int | None = None,
+        blocks_in_order: bool = False,
     ) -> None:
         """Run a kernel to its end.
 
@@ -188,6 +190,8 @@ class Module:
             Dynamic shared memory per block, in bytes.
         seed : int, optional
             Run blocks, warps and lanes in a random order; without it, in the order of their numbers.
+        blocks_in_order : bool
+            Start blocks in the order of their numbers, as GPUs do, whatever the seed.
 
         Raises
         ------
@@ -210,6 +214,7 @@ class Module:
             block=_Triple(*block3),
             shared_bytes=shared_bytes,
             seed=-1 if seed is None else seed & (2**62 - 1),
+            blocks_in_order=blocks_in_order,
             arrays=len(arguments.arrays),
             arguments=len(args),
             array=(_Array * max(1, len(arguments.arrays)))(*arguments.arrays),

@@ -15,7 +15,8 @@
 // and then did an atomic, and this one's warp (its block, after a barrier) did an atomic on that address later.
 // Orders that go through a third block are not followed.
 //
-// Blocks run one after another, so a kernel that waits for another block never ends.
+// Blocks run one after another, so a thread can wait for a block of a lower number, with __nanosleep in its
+// loop, if the launch keeps the order of blocks. A wait for any other block is a deadlock.
 #include <dlfcn.h>
 #include <link.h>
 #include <stdarg.h>
@@ -81,6 +82,7 @@ struct Launch {
     Triple grid, block;
     u64 shared_bytes;
     long long seed; // below 0: every order as numbered
+    int blocks_in_order; // not 0: blocks run as numbered, whatever the seed
     int arrays, arguments;
     const Array* array;
     const Argument* argument;
@@ -171,7 +173,9 @@ constexpr int most_threads = 1024, most_warps = 32, widest = 64;
 constexpr size_t stack_bytes = 256 * 1024, guard_bytes = 4096;
 constexpr size_t most_shared = 227 * 1024;
 
-enum class State : u8 { ready, in_exchange, in_barrier, exited };
+constexpr u64 most_sleeps = 1 << 16; // of all threads of a block
+
+enum class State : u8 { ready, asleep, in_exchange, in_barrier, exited };
 
 struct Fiber {
     void* sp;
@@ -234,6 +238,7 @@ struct Machine {
     int barrier_line;
     u64 random;
     bool shuffled, failed;
+    u64 sleeps; // in this block
     std::vector<Exchange*> pool;
     void* main_sp;
 #if !SIMT_ASSEMBLY
@@ -867,6 +872,7 @@ bool run_warp(int w, std::vector<int>& lanes)
 
 void run_block()
 {
+    machine.sleeps = 0;
     machine.epoch = 0;
     machine.at_barrier = 0;
     machine.fenced = false;
@@ -898,6 +904,9 @@ void run_block()
         bool any = false;
         if (machine.shuffled)
             permute(warps);
+        for (int i = 0; i < machine.threads; ++i)
+            if (machine.fiber[i].state == State::asleep)
+                machine.fiber[i].state = State::ready;
         for (int w : warps) {
             any = run_warp(w, lanes) || any;
             if (machine.failed)
@@ -920,7 +929,7 @@ void run_grid()
     const u64 blocks = u64(grid.x) * grid.y * grid.z;
     for (u64 b = 0; b < blocks; ++b)
         order.push_back(int(b));
-    if (machine.shuffled)
+    if (machine.shuffled && !machine.launch->blocks_in_order)
         permute(order);
     for (int b : order) {
         const u32 n = u32(b);
@@ -1136,6 +1145,15 @@ void simt_take(const char* kind, u32 mask, const void* mine, int bytes, int sour
 }
 
 void simt_sync_warp(u32 mask, const char* file, int line) { leave(meet("__syncwarp", mask, nullptr, 0, false, file, line)); }
+
+// Lets the other threads of the block go first. One that sleeps this often waits for something that never comes.
+void simt_sleep()
+{
+    if (++machine.sleeps > most_sleeps)
+        fail("deadlock", __builtin_return_address(0), "a thread waits in vain for a thread of another block");
+    current->state = State::asleep;
+    to_main();
+}
 
 void simt_fence(int device)
 {

@@ -72,6 +72,7 @@ void simt_take(const char* kind, unsigned mask, const void* mine, int bytes, int
                int line);
 void simt_sync_warp(unsigned mask, const char* file, int line);
 void simt_fence(int device);
+void simt_sleep();
 void simt_touch(const void* address, size_t bytes, int write);
 unsigned simt_rmw32(int op, void* address, unsigned value, unsigned compare);
 unsigned long long simt_rmw64(int op, void* address, unsigned long long value, unsigned long long compare);
@@ -139,7 +140,7 @@ inline void __syncwarp(unsigned mask = simt::all_lanes, SIMT_WHERE) { simt::simt
 inline void __threadfence() { simt::simt_fence(1); }
 inline void __threadfence_system() { simt::simt_fence(1); }
 inline void __threadfence_block() { simt::simt_fence(0); }
-inline void __nanosleep(unsigned) {}
+inline void __nanosleep(unsigned) { simt::simt_sleep(); }
 inline void __trap() { simt::simt_fail("trap", "__trap() was reached"); }
 
 inline unsigned __ballot_sync(unsigned mask, int predicate, SIMT_WHERE)
