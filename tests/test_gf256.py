@@ -323,7 +323,7 @@ def benchmark(*words):
 
 
 def test_the_benchmark_verifies_times_and_writes_rows(tmp_path, capsys):
-    path, picture = tmp_path / "rows.csv", tmp_path / "rows.png"
+    path, picture = tmp_path / "gf256_here.csv", tmp_path / "rows.png"
     words = ["--columns", "5000", "--data", "3", "--parity", "2", "--csv", str(path), "--plot", str(picture)]
     assert benchmark(*words) == 0
     printed = capsys.readouterr().out
@@ -333,7 +333,7 @@ def test_the_benchmark_verifies_times_and_writes_rows(tmp_path, capsys):
     assert all(row["kernel"] in printed for row in rows)
     assert picture.stat().st_size > 1000
     readme = tmp_path / "README.md"
-    readme.write_text("<!-- results:gf256 begin -->\n<!-- results:gf256 end -->\n")
+    readme.write_text("<!-- results:gf256_here begin -->\n<!-- results:gf256_here end -->\n")
     assert benchmark("--csv", str(path), "--report-only", "--readme", str(readme)) == 0
     text = readme.read_text()
     assert "2 x 3 times 3 x 5,000 bytes on " in text

@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", type=float, metavar="S", help="stop measuring after so many seconds")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="append the rows to this file")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the rows into this picture")
-    results.add_report_arguments(parser, "gemm")
+    results.add_report_arguments(parser, "STEM")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -61,7 +61,8 @@ def run(args: argparse.Namespace) -> int:
     if args.readme:
         from dasp.bench.readme import replace_between
 
-        replace_between(args.readme, "gemm", readme_text(results.kept(args.csv) if args.csv else rows))
+        text = readme_text(results.kept(args.csv))
+        replace_between(args.readme, args.csv.stem, text)
     return 0 if all(row["correct"] != "no" for row in rows) else 1
 
 
@@ -376,7 +377,7 @@ def markdown(rows: Sequence[dict[str, str]], dtype: str) -> str:
 
 
 def draw(rows: Sequence[dict[str, str]], path: Path) -> None:
-    """Draw GFLOP/s against size, a panel per dtype, a line per kernel.
+    """Draw GFLOP/s against size, a panel per machine and dtype, a line per kernel.
 
     Raises
     ------
@@ -384,21 +385,25 @@ def draw(rows: Sequence[dict[str, str]], path: Path) -> None:
         If matplotlib is not installed.
     """
     try:
+        from matplotlib import colormaps
         from matplotlib.figure import Figure
     except ImportError as error:
         raise RuntimeError("matplotlib is not installed; pip install 'dasp-spmv[bench]' is needed") from error
-    dtypes = list(dict.fromkeys(row["dtype"] for row in rows))
-    figure = Figure(figsize=(6.5 * len(dtypes), 5), layout="constrained")
-    for axes, dtype in zip(np.atleast_1d(figure.subplots(1, len(dtypes))), dtypes, strict=True):
-        names, sizes, cells = _cells(rows, dtype)
-        for name in names:
+    groups = _groups(rows)
+    figure = Figure(figsize=(7.5 * len(groups), 5), layout="constrained")
+    panels = np.atleast_1d(figure.subplots(1, len(groups)))
+    for axes, (where, dtype, part) in zip(panels, groups, strict=True):
+        names, sizes, cells = _cells(part, dtype)
+        # One colour map from the first rung to the last, since neighbours are what one compares.
+        colours = colormaps["plasma"](np.linspace(0, 0.95, len(names)))
+        for name, colour in zip(names, colours, strict=True):
             known = [s for s in sizes if (name, s) in cells and cells[name, s]["correct"] == "yes"]
-            style = {"color": "black", "linewidth": 2} if name == "vendor" else {}
+            style = {"color": "black", "linewidth": 2} if name == "vendor" else {"color": colour}
             axes.plot(known, [float(cells[name, s]["gflops"]) for s in known], "o-", label=name, **style)
-        axes.set(xscale="log", yscale="log", xlabel="size", ylabel="GFLOP/s", title=dtype)
+        axes.set(xscale="log", yscale="log", xlabel="size", ylabel="GFLOP/s", title=f"{dtype}, {where}")
         axes.set_xticks(sizes, [str(size) for size in sizes])
         axes.minorticks_off()
-        axes.legend(fontsize=7)
+        axes.legend(fontsize=7, loc="center left", bbox_to_anchor=(1, 0.5), reverse=True)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=130)
     print(f"figure: {path}", file=sys.stderr)

@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kernels", metavar="NAMES", help="comma-separated; every kernel by default")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="append the rows to this file")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the rows into this picture")
-    results.add_report_arguments(parser, "gf256")
+    results.add_report_arguments(parser, "STEM")
 
 
 class IsaL:
@@ -111,7 +111,7 @@ def run(args: argparse.Namespace) -> int:
         if args.report_only:
             print(text)
         if args.readme:
-            replace_between(args.readme, "gf256", text)
+            replace_between(args.readme, args.csv.stem, text)
     return status
 
 
