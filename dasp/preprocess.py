@@ -48,14 +48,17 @@ class Policy:
     ----------
     layout : {"auto", "slices", "published"}
         `slices` orders, cuts and narrows each matrix as its own rows, columns and values allow;
-        `published` is the format of Lu and Liu, SC '23. `auto` is the faster one on the device: slices on
-        a GPU, the published format on the CPU. It is also the format of a matrix with 2^32 rows or columns.
+        `published` is the format of Lu and Liu, SC '23. `auto` is the faster one on the device, which is
+        slices on a GPU and on the CPU, except for a matrix with 2^32 rows or columns.
     steps : int or None
         Slices: most steps of a slice, 1 to 4095. None chooses by the number of entries.
     window : int or None
         Slices: rows among which rows are sorted by length; 0 keeps the caller's order. None chooses.
     narrow : bool
         Slices: store values in fewer bits where every one of them keeps all of its own.
+    machine : {"gpu", "cpu"}
+        Slices: for which `steps` and `window` are chosen where they are None. A plan that was made for one is
+        right on the other, and mostly fast.
     long_row : int
         Published: rows with more entries than this are long. At least 4.
     fill : float
@@ -88,6 +91,7 @@ class Policy:
     steps: int | None = None
     window: int | None = None
     narrow: bool = True
+    machine: str = "gpu"
     long_row: int = 256
     fill: float = 0.75
     segment: int = 1024
@@ -99,6 +103,8 @@ class Policy:
         """Check every threshold."""
         if self.layout not in ("auto", "slices", "published"):
             raise ValueError(f"layout is {self.layout!r}; 'auto', 'slices' or 'published' is needed")
+        if self.machine not in ("gpu", "cpu"):
+            raise ValueError(f"machine is {self.machine!r}; 'gpu' or 'cpu' is needed")
         optional = [name for name in ("steps", "window") if getattr(self, name) is not None]
         for name in ("long_row", "segment", "row_blocks_2", "row_blocks_4", *optional):
             value = getattr(self, name)
@@ -137,10 +143,9 @@ class Policy:
         return cls(layout="published", **thresholds)
 
     def on(self, device: str) -> Policy:
-        """Return the policy with the layout that `auto` means on a device, `cpu` or `cuda:N`."""
-        if self.layout != "auto":
-            return self
-        return dataclasses.replace(self, layout="published" if device == "cpu" else "slices")
+        """Return the policy for a device, `cpu` or `cuda:N`, with the layout that `auto` means there."""
+        layout = "slices" if self.layout == "auto" else self.layout
+        return dataclasses.replace(self, layout=layout, machine="cpu" if device == "cpu" else "gpu")
 
 
 def preprocess(
@@ -193,9 +198,10 @@ def preprocess(
             indices,
             data,
             index,
-            steps=policy.steps or slices.choose_steps(len(data)),
+            steps=policy.steps or slices.choose_steps(len(data), policy.machine),
             window=policy.window,
             narrow=bool(policy.narrow),
+            machine=policy.machine,
         )
         indptr, indices, data = np.zeros(1, np.int64), indices[:0], data[:0]
     else:

@@ -350,6 +350,39 @@ def test_blocks_are_large_where_neighbours_share_x():
     assert slices_of(generate("poisson2d:20")).warps_per_block == FEW_WARPS
 
 
+def test_a_cpu_sorts_away_pads_that_a_gpu_would_keep_and_never_over_all_rows():
+    # Rows of a triangulation: 3 to 17 entries, every value equal, so that a pad is one byte for a GPU.
+    matrix = generate("triangles:20000")
+    gpu, cpu = (slices_of(matrix, machine=machine) for machine in ("gpu", "cpu"))
+    assert len(cpu.bases) < len(gpu.bases)
+    assert len(cpu.bases) * WARP < 1.05 * matrix.nnz
+    for spec in ("powerlaw:20000", "short:50000", "rmat:15"):
+        part = slices_of(generate(spec), machine="cpu")
+        if len(part.rows):
+            moved = np.abs(part.rows - np.arange(len(part.rows)))
+            assert moved.max() < 8192, spec
+
+
+def test_a_cpu_leaves_rows_where_they_are_if_x_is_far_and_neighbours_share_it():
+    # 300,000 columns are more than a core's cache; each row reads 16 runs that its neighbours read too.
+    rows = 40_000
+    lengths = np.random.default_rng(0).integers(14, 17, rows)
+    starts = np.repeat(np.arange(rows), lengths)
+    inside = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    matrix = csr_array((np.ones(len(starts)), (starts, starts + 16_000 * inside)), shape=(rows, 300_000))
+    assert not len(slices_of(matrix, machine="cpu").rows)
+
+
+def test_a_policy_chooses_for_its_device():
+    auto = Policy()
+    assert (auto.on("cpu").layout, auto.on("cpu").machine) == ("slices", "cpu")
+    assert (auto.on("cuda:1").layout, auto.on("cuda:1").machine) == ("slices", "gpu")
+    assert Policy.published().on("cpu").layout == "published"
+    assert choose_steps(10, "cpu") == choose_steps(10**9, "cpu") == 128
+    with pytest.raises(ValueError, match="machine is 'tpu'; 'gpu' or 'cpu' is needed"):
+        Policy(machine="tpu")
+
+
 def test_more_entries_never_mean_fewer_steps():
     chosen = [choose_steps(10**power) for power in range(12)]
     assert chosen == sorted(chosen)
