@@ -232,6 +232,9 @@ CODE_TYPES = {
 MOST_CODES = 256
 """Values that a dictionary can hold."""
 
+MOST_WARPS = 16
+"""Slices that one block of a GPU's threads may multiply."""
+
 
 @dataclass(frozen=True, eq=False)
 class SlicePart:

@@ -15,6 +15,7 @@ from dasp.plan import (
     LANES_MASK,
     LANES_SHIFT,
     MOST_CODES,
+    MOST_WARPS,
     PAD,
     STEPS_MASK,
     TILE,
@@ -33,9 +34,6 @@ from dasp.plan import (
 
 FORMAT_VERSION = 3
 """Raised with every change of the plan's fields or of what they mean."""
-
-MOST_WARPS = 16
-"""Slices of a block for which the kernel of slices is compiled."""
 
 
 def pack_plan(plan: Plan) -> dict[str, np.ndarray]:

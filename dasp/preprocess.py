@@ -19,6 +19,7 @@ from dasp import slices
 from dasp.plan import (
     GROUP,
     MAX_SHORT,
+    MOST_WARPS,
     PAD,
     TILE,
     TILE_COLUMNS,
@@ -56,6 +57,8 @@ class Policy:
         Slices: rows among which rows are sorted by length; 0 keeps the caller's order. None chooses.
     narrow : bool
         Slices: store values in fewer bits where every one of them keeps all of its own.
+    warps : int or None
+        Slices: how many of them a GPU multiplies in one block of threads, 1 to 16. None chooses.
     machine : {"gpu", "cpu"}
         Slices: for which `steps` and `window` are chosen where they are None. A plan that was made for one is
         right on the other, and mostly fast.
@@ -91,6 +94,7 @@ class Policy:
     steps: int | None = None
     window: int | None = None
     narrow: bool = True
+    warps: int | None = None
     machine: str = "gpu"
     long_row: int = 256
     fill: float = 0.75
@@ -103,6 +107,7 @@ class Policy:
         """Check every threshold."""
         if self.layout not in ("auto", "slices", "published"):
             raise ValueError(f"layout is {self.layout!r}; 'auto', 'slices' or 'published' is needed")
+        optional = [name for name in ("steps", "window", "warps") if getattr(self, name) is not None]
         if self.machine not in ("gpu", "cpu"):
             raise ValueError(f"machine is {self.machine!r}; 'gpu' or 'cpu' is needed")
         optional = [name for name in ("steps", "window") if getattr(self, name) is not None]
@@ -120,6 +125,8 @@ class Policy:
             raise ValueError(f"steps is {self.steps}; it must be from 1 to {slices.MOST_STEPS}")
         if self.window is not None and self.window < 0:
             raise ValueError(f"window is {self.window}; it must not be negative")
+        if self.warps is not None and not 1 <= self.warps <= MOST_WARPS:
+            raise ValueError(f"warps is {self.warps}; it must be from 1 to {MOST_WARPS}")
         if not MAX_SHORT <= self.long_row <= MOST_MEDIUM:
             raise ValueError(f"long_row is {self.long_row}; it must be from {MAX_SHORT} to {MOST_MEDIUM}")
         if not 0 < self.fill <= 1:
@@ -141,6 +148,41 @@ class Policy:
     def published(cls, **thresholds: Any) -> Policy:
         """Return the published format (Lu and Liu, SC '23), with its thresholds unless others are given."""
         return cls(layout="published", **thresholds)
+
+    @classmethod
+    def measured(cls, A: Any, *, device: str = "auto", seconds: float = 0.1, **choices: Any) -> Policy:
+        """Return the policy that was fastest for a matrix on a device, of a dozen that are planned and timed.
+
+        Parameters
+        ----------
+        A : scipy.sparse array or matrix, shape (m, n)
+        device : {"auto", "cpu", "cuda", "cuda:N"}
+            As in `SpMatrix.from_scipy`.
+        seconds : float
+            Time for the samples of each candidate on the CPU; a GPU multiplies seven times twenty times.
+        **choices
+            Of the policy, which hold for every candidate.
+
+        Returns
+        -------
+        Policy
+            The default, unless another one was faster by 2%.
+
+        Notes
+        -----
+        Takes as long as planning the matrix a dozen times and some hundred products.
+
+        Examples
+        --------
+        >>> import dasp
+        >>> A = dasp.models.generate("stencil27:12")
+        >>> best = dasp.Policy.measured(A, device="cpu", seconds=0.001)
+        >>> dasp.SpMatrix.from_scipy(A, policy=best, device="cpu").nnz == A.nnz
+        True
+        """
+        from dasp.bench.measure import fastest
+
+        return fastest(A, cls(**choices), device=device, seconds=seconds)
 
     def on(self, device: str) -> Policy:
         """Return the policy for a device, `cpu` or `cuda:N`, with the layout that `auto` means there."""
@@ -201,6 +243,7 @@ def preprocess(
             steps=policy.steps or slices.choose_steps(len(data), policy.machine),
             window=policy.window,
             narrow=bool(policy.narrow),
+            warps=policy.warps,
             machine=policy.machine,
         )
         indptr, indices, data = np.zeros(1, np.int64), indices[:0], data[:0]

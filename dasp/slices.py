@@ -20,6 +20,7 @@ from dasp.plan import (
     LANES_MASK,
     LANES_SHIFT,
     MOST_CODES,
+    MOST_WARPS,
     NONE,
     PAD,
     PAD_8,
@@ -76,9 +77,15 @@ ONE_WAVE = 8192
 """Slices that a large GPU multiplies at the same time. Where there are more, segments lie by their first
 columns: neighbours meet the same x, and when the last one of a row comes, the others have been summed."""
 
-FEW_WARPS, MANY_WARPS = 4, 16
+FEW_WARPS, SOME_WARPS, MANY_WARPS = 4, 8, MOST_WARPS
 LARGE_BLOCK, LEAST_SLOTS = 1.1, 224
 """Large blocks wait for their slowest warp: they cost a tenth, and more where slices have fewer slots."""
+
+WAVE_SLOTS = 168
+"""Slots of a slice from which blocks of `SOME_WARPS` pay where all slices run at the same time."""
+
+SLOT_BYTES = 7
+"""Cost model: a slot takes at least as long as so many bytes, however few it is stored in."""
 
 SAMPLES = 24
 """Places at which the gathers of a plan are counted."""
@@ -123,6 +130,7 @@ def pack(
     steps: int,
     window: int | None,
     narrow: bool,
+    warps: int | None,
     machine: str = "gpu",
 ) -> SlicePart:
     """Pack a CSR matrix into slices.
@@ -139,6 +147,8 @@ def pack(
         Rows among which rows are sorted by length: 0 for none, m or more for all; None to choose.
     narrow : bool
         Whether values may be stored in fewer bits where each keeps all of its own.
+    warps : int or None
+        Slices to a block of threads on a GPU, 1 to 16; None to choose.
     machine : {"gpu", "cpu"}
         For which a window is chosen.
 
@@ -193,7 +203,7 @@ def pack(
     return SlicePart(
         entries=len(data),
         coding=coding,
-        warps_per_block=choose_warps(cut, runs, value_bytes),
+        warps_per_block=warps or choose_warps(cut, runs, value_bytes),
         segments=int(segment_offsets[-1]),
         positions=len(rows),
         rows=np.zeros(0, index) if len(rows) == len(lengths) and window == 0 else rows.astype(index),
@@ -326,14 +336,15 @@ def choose_warps(slices: _Slices, runs: _Runs, value_bytes: float) -> int:
     Large blocks pay where neighbouring slices gather the same sectors of x, so many that this is a good
     part of all traffic, as in a band of random columns.
     """
-    count = len(slices.steps)
-    if count < SAMPLES * MANY_WARPS or WARP * slices.steps.sum() < LEAST_SLOTS * count:
-        return FEW_WARPS
+    count, slots = len(slices.steps), WARP * int(slices.steps.sum())
+    least = SOME_WARPS if count <= ONE_WAVE and slots >= WAVE_SLOTS * count else FEW_WARPS
+    if count < SAMPLES * MANY_WARPS or slots < LEAST_SLOTS * count:
+        return least
     few, many = (
-        plan_bytes(slices, value_bytes) + GATHER * gather_bytes(slices, runs, warps)
+        max(plan_bytes(slices, value_bytes) + GATHER * gather_bytes(slices, runs, warps), SLOT_BYTES * slots)
         for warps in (FEW_WARPS, MANY_WARPS)
     )
-    return MANY_WARPS if LARGE_BLOCK * many < few else FEW_WARPS
+    return MANY_WARPS if LARGE_BLOCK * many < few else least
 
 
 def plan_bytes(slices: _Slices, value_bytes: float) -> float:

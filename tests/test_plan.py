@@ -183,6 +183,9 @@ def test_a_plan_is_frozen():
         ({"segment": True}, TypeError, "segment is True"),
         ({"row_blocks_2": 5, "row_blocks_4": 4}, ValueError, "row_blocks_2 is 5 and row_blocks_4 is 4"),
         ({"mma": 1}, TypeError, "mma is 1"),
+        ({"warps": 17}, ValueError, "warps is 17; it must be from 1 to 16"),
+        ({"warps": 0}, ValueError, "warps is 0"),
+        ({"warps": 4.0}, TypeError, "warps is 4.0"),
     ],
 )
 def test_a_wrong_policy_is_a_clear_error(arguments, error, words):

@@ -1,0 +1,71 @@
+"""The policy that is fastest for a matrix, found by timing a few: `Policy.measured`."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from dasp.bench.candidate import Candidate
+from dasp.bench.timing import time_host
+from dasp.bench.timing_cuda import time_cuda
+from dasp.matrix import SpMatrix
+from dasp.preprocess import Policy
+
+GAIN = 1.02
+"""A policy is taken if it is faster than the best one so far by this factor: less is noise."""
+
+LAYOUTS = ("slices", "published")
+WINDOWS = (0, 128, 1024, 2**31)
+STEPS = (8, 16, 32, 64)
+WARPS = (4, 8, 16)
+
+
+def fastest(A: Any, policy: Policy, *, device: str = "auto", seconds: float = 0.1) -> Policy:
+    """Return the policy with those of its open choices made that speed the product up: `Policy.measured`.
+
+    One choice after the other is tried, each with the best of those before it.
+    """
+    best = SpMatrix.from_scipy(A, policy=policy, device=device)
+    layout = policy.on(best.device).layout
+    tried: list[tuple[str, tuple[Any, ...]]] = []
+    if policy.layout == "auto":
+        tried.append(("layout", tuple(other for other in LAYOUTS if other != layout)))
+    tried += [(name, values) for name, values in (("window", WINDOWS), ("steps", STEPS))]
+    if best.device != "cpu":
+        tried.append(("warps", WARPS))
+    for name, values in tried:
+        if name != "layout" and (
+            getattr(policy, name) is not None or policy.on(best.device).layout == "published"
+        ):
+            continue
+        for value in values:
+            rival = dataclasses.replace(policy, **{name: value})
+            other = SpMatrix.from_scipy(A, policy=rival, device=device)
+            before, after = times(best, other, seconds)
+            if GAIN * after < before:
+                best, policy = other, rival
+    return policy
+
+
+def times(one: SpMatrix, other: SpMatrix, seconds: float) -> tuple[float, float]:
+    """Return the microseconds of a product of each of two plans of one matrix, on one device."""
+    x = np.random.default_rng(0).standard_normal(one.shape[1]).astype(one.dtype)
+    if one.device != "cpu":
+        import cupy
+
+        with cupy.cuda.Device(int(one.device.partition(":")[2])):
+            measured = time_cuda(_candidates(one, other, cupy.asarray(x), cupy))
+    else:
+        measured = time_host(_candidates(one, other, x, np), seconds=seconds)
+    return measured["one"].best_us, measured["other"].best_us
+
+
+def _candidates(one: SpMatrix, other: SpMatrix, x: Any, library: Any) -> list[Candidate]:
+    y = library.empty(one.shape[0], one.dtype)
+
+    def candidate(name: str, matrix: SpMatrix) -> Candidate:
+        return Candidate(name, lambda: matrix.matvec(x, out=y), result=lambda: y)
+
+    return [candidate("one", one), candidate("other", other)]
