@@ -110,7 +110,6 @@ class Policy:
         optional = [name for name in ("steps", "window", "warps") if getattr(self, name) is not None]
         if self.machine not in ("gpu", "cpu"):
             raise ValueError(f"machine is {self.machine!r}; 'gpu' or 'cpu' is needed")
-        optional = [name for name in ("steps", "window") if getattr(self, name) is not None]
         for name in ("long_row", "segment", "row_blocks_2", "row_blocks_4", *optional):
             value = getattr(self, name)
             if not isinstance(value, Integral) or isinstance(value, bool):
