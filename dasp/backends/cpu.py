@@ -158,8 +158,9 @@ class Product:
             Not overlapping x.
         alpha, beta : float
         """
-        vector = _read_only(np.require(x, y.dtype, ["C", "A"]))
-        result = np.require(y, None, ["C", "A"])
+        vector = x if x.dtype == y.dtype and x.flags.c_contiguous and x.flags.aligned else None
+        vector = _read_only(np.require(x, y.dtype, ["C", "A"]) if vector is None else vector)
+        result = y if y.flags.carray else np.require(y, None, ["C", "A"])
         self._multiply(vector, result, y.dtype.type(alpha), y.dtype.type(beta))
         if result is not y:
             y[:] = result
