@@ -87,8 +87,12 @@ DOUBLING = Instruction("doubling", "doubling", _widest(), (), 4, 1)
 SHUFFLE_16 = Instruction("shuffle_16", "shuffle", 16, ("neon",) if _is_arm() else ("ssse3",), 4, 2)
 SHUFFLE_32 = Instruction("shuffle_32", "shuffle", 32, ("avx2",), 4, 2)
 SHUFFLE_64 = Instruction("shuffle_64", "shuffle", 64, ("avx512bw",), 4, 2)
-AFFINE_32 = Instruction("affine_32", "affine", 32, ("gfni", "avx2"), 4, 2)
-AFFINE_64 = Instruction("affine_64", "affine", 64, ("gfni", "avx512bw"), 4, 2)
+# So little arithmetic is left that memory decides: four vectors in flight for each row, where AVX-512 has the
+# registers for them.
+AFFINE_32 = Instruction(
+    "affine_32", "affine", 32, ("gfni", "avx2"), 4, 4 if "avx512vl" in host_features() else 2
+)
+AFFINE_64 = Instruction("affine_64", "affine", 64, ("gfni", "avx512bw"), 4, 4)
 
 _SHUFFLES = {16: "llvm.x86.ssse3.pshuf.b.128", 32: "llvm.x86.avx2.pshuf.b", 64: "llvm.x86.avx512.pshuf.b.512"}
 _AFFINES = {
