@@ -234,12 +234,14 @@ def preprocess(
     indptr = indptr.astype(np.int64)
     published = policy.layout == "published" or max(shape) > slices.MOST_COLUMNS
     if not published:
+        steps = policy.steps or slices.choose_steps(len(data), policy.machine)
         sliced = slices.pack(
             indptr,
             indices,
             data,
             index,
-            steps=policy.steps or slices.choose_steps(len(data), policy.machine),
+            steps=steps,
+            segment_steps=policy.steps or max(steps, slices.MOST_CHOSEN),
             window=policy.window,
             narrow=bool(policy.narrow),
             warps=policy.warps,

@@ -73,6 +73,9 @@ GATHER = 0.6
 MOST_BYTES = 1.15
 """A window is not taken if its plan is larger than the smallest one by more than this factor."""
 
+MOST_SEGMENTS = 128
+"""Segments of a row from which on they get longer instead of more: sums that a warp can take at once."""
+
 ONE_WAVE = 8192
 """Slices that a large GPU multiplies at the same time. Where there are more, segments lie by their first
 columns: neighbours meet the same x, and when the last one of a row comes, the others have been summed."""
@@ -128,6 +131,7 @@ def pack(
     index: np.dtype[Any],
     *,
     steps: int,
+    segment_steps: int,
     window: int | None,
     narrow: bool,
     warps: int | None,
@@ -143,6 +147,8 @@ def pack(
         Type of rows and columns in the plan.
     steps : int
         Most steps of a slice, 1 to 4095; a row of more than 32 times as many entries is cut.
+    segment_steps : int
+        Most steps of a segment of a row that would have very many, `steps` to 4095.
     window : int or None
         Rows among which rows are sorted by length: 0 for none, m or more for all; None to choose.
     narrow : bool
@@ -170,13 +176,15 @@ def pack(
     elif window is None:
         window = choose_window(indptr, indices, rest, steps, value_bytes)
     rows = sort_rows(rest, window, most)
-    segments = -(-lengths[long_rows] // most)
+    long = lengths[long_rows]
+    room = WARP * np.clip(-(-long // (WARP * MOST_SEGMENTS)), steps, segment_steps)
+    segments = -(-long // room)
     segment_offsets = np.concatenate([[0], np.cumsum(segments)])
 
     segment_rows = np.repeat(np.arange(len(long_rows)), segments)
-    begun = most * (np.arange(len(segment_rows)) - segment_offsets[segment_rows])
+    begun = room[segment_rows] * (np.arange(len(segment_rows)) - segment_offsets[segment_rows])
     starts = indptr[long_rows][segment_rows] + begun
-    left = np.minimum(lengths[long_rows][segment_rows] - begun, most)
+    left = np.minimum(long[segment_rows] - begun, room[segment_rows])
     cut = _Slices(*cut_runs(lengths[rows], steps))
     in_turn = np.arange(len(segment_rows))
     if len(cut.steps) + len(in_turn) > ONE_WAVE:

@@ -28,7 +28,16 @@ from dasp.plan import (
     arrays_of,
     delta_views,
 )
-from dasp.slices import FEW_WARPS, MANY_WARPS, SOME_WARPS, choose_steps, choose_window, code_values, unpack
+from dasp.slices import (
+    FEW_WARPS,
+    MANY_WARPS,
+    MOST_SEGMENTS,
+    SOME_WARPS,
+    choose_steps,
+    choose_window,
+    code_values,
+    unpack,
+)
 from tests.executors import EXECUTORS, multiply
 from tests.gallery import from_lengths, matrices
 from tests.reference import assert_close
@@ -523,6 +532,18 @@ def test_segments_of_many_slices_lie_by_their_first_columns(executor, monkeypatc
     assert_close(got, matrix, x)
     monkeypatch.undo()
     np.testing.assert_array_equal(multiply(executor, matrix, x, policy=Policy(layout="slices", steps=2)), got)
+
+
+@every_executor
+def test_a_very_long_row_has_longer_segments_and_not_more(executor):
+    matrix = from_lengths([100_000, 40, 300, 40_000, 5], 120_000)
+    part = slices_of(matrix)
+    most = WARP * choose_steps(matrix.nnz)
+    assert list(part.long_rows) == [0, 2, 3]
+    segments = np.diff(part.segment_offsets)
+    np.testing.assert_array_equal(segments, [MOST_SEGMENTS - 3, -(-300 // most), MOST_SEGMENTS - 3])
+    x = np.random.default_rng(7).standard_normal(120_000)
+    assert_close(multiply(executor, matrix, x, policy=Policy(layout="slices")), matrix, x)
 
 
 @every_executor
