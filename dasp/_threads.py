@@ -7,6 +7,7 @@ first call that needs one.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,13 +22,19 @@ def get_num_threads() -> int:
     """Return how many threads a product on the CPU uses, the caller's among them.
 
     Unless `set_num_threads` said otherwise, this is `OMP_NUM_THREADS` where that is a positive int, and
-    else the number of processors that this process may use.
+    else the number of processors that this process could use when this was first asked.
     """
     if _threads is not None:
         return _threads
     requested = os.environ.get("OMP_NUM_THREADS", "")
     if requested.isdecimal() and int(requested) > 0:
         return int(requested)
+    return _processors()
+
+
+@functools.cache
+def _processors() -> int:
+    """Count the processors that this process may use; once, because asking takes a microsecond."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -89,6 +96,7 @@ def _forget_pool() -> None:
     """Drop the pool in a forked child, where its threads do not exist."""
     global _pool, _lock
     _pool, _lock = None, Lock()
+    _processors.cache_clear()
 
 
 if hasattr(os, "register_at_fork"):

@@ -268,6 +268,10 @@ class SpMatrix:
         For each row of n entries, |error| <= gamma(n + 2) sum_j |alpha a_ij x_j| + 2 u |beta out_i| up to
         order u^2, with gamma(n) = n u / (1 - n u) and u the unit roundoff of the product's type.
         """
+        if type(alpha) is float and type(beta) is float and (alpha, beta) == (1.0, 0.0):
+            y = self._product.quick(x, out)
+            if y is not None:
+                return y
         x = self._backend.as_operand(x, self.device)
         _check.operand(self.shape, x)
         dtype = _check.product_dtype(self.dtype, x.dtype)

@@ -292,6 +292,22 @@ def test_a_forked_child_multiplies_too(tmp_path):
     assert os.waitpid(child, 0)[1] == 0
 
 
+def test_an_out_that_is_not_plain_is_written_too_or_refused():
+    matrix = sp.csr_array(np.arange(1.0, 13.0).reshape(3, 4))
+    planned, x = SpMatrix.from_scipy(matrix, device="cpu"), np.arange(4.0)
+    want = matrix @ x
+    plain, strided = np.full(3, np.nan), np.full(6, np.nan)
+    assert planned.matvec(x, out=plain) is plain
+    np.testing.assert_array_equal(plain, want)
+    np.testing.assert_array_equal(planned.matvec(x, out=strided[::2]), want)
+    np.testing.assert_array_equal(strided[::2], want)
+    np.testing.assert_array_equal(planned.matvec(x[::-1], out=plain), matrix @ x[::-1])
+    square = SpMatrix.from_scipy(sp.csr_array(np.eye(4)), device="cpu")
+    for wrong in (x, np.empty(3), np.empty(4, np.float32), np.empty((4, 1)), [0.0] * 4):
+        with pytest.raises((TypeError, ValueError)):
+            square.matvec(x, out=wrong)
+
+
 def test_set_num_threads_is_checked_and_kept():
     for wrong, error in ((0, ValueError), (-1, ValueError), (1.5, TypeError), (True, TypeError)):
         with pytest.raises(error, match="threads is"):

@@ -137,15 +137,17 @@ class Product:
         self._x_shape, self._m, self._dtype = (plan.shape[1],), plan.shape[0], plan.dtype
         self._one, self._zero = plan.dtype.type(1), plan.dtype.type(0)
 
-    def quick(self, x: Any) -> Vector | None:
-        """Return A x if x is the plainest of vectors, else None; for the sake of small matrices."""
-        if type(x) is not np.ndarray or x.dtype is not self._dtype or x.shape != self._x_shape:
+    def quick(self, x: Any, out: Any = None) -> Vector | None:
+        """Return A x if x and out are the plainest of vectors, else None; for the sake of small matrices."""
+        if not _is_plain(x, self._x_shape, self._dtype):
             return None
-        if not x.flags.carray:
+        if out is None:
+            out = np.empty(self._m, self._dtype)
+        elif not _is_plain(out, (self._m,), self._dtype) or np.may_share_memory(out, x):
             return None
-        y = np.empty(self._m, self._dtype)
-        self._multiply(_read_only(x), y, self._one, self._zero)
-        return y
+        self._multiply(_read_only(x), out, self._one, self._zero)
+        result: Vector = out
+        return result
 
     def __call__(self, x: Vector, y: Vector, alpha: float, beta: float) -> None:
         """Set y = alpha A x + beta y; y is not read if beta is 0.
@@ -236,6 +238,14 @@ class _Step:
         self.function = function
         self.arrays = arrays
         self.costs = costs
+
+
+def _is_plain(array: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
+    """Whether this is a writable NumPy array, aligned and contiguous, of just this shape and type."""
+    plain: bool = (
+        type(array) is np.ndarray and array.dtype is dtype and array.shape == shape and array.flags.carray
+    )
+    return plain
 
 
 def _read_only(x: Vector) -> Vector:

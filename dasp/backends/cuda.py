@@ -181,9 +181,14 @@ class Product:
         self._launches: dict[Any, Launch] = {}
         self._x_shape, self._m, self._dtype = (plan.shape[1],), plan.shape[0], plan.dtype
 
-    def quick(self, x: Any) -> Any | None:
-        """Return A x if x is the plainest of vectors, else None."""
-        if type(x) is not self._cupy.ndarray or x.dtype != self._dtype or x.shape != self._x_shape:
+    def quick(self, x: Any, out: Any = None) -> Any | None:
+        """Return A x if x is the plainest of vectors and no `out` is given, else None."""
+        if (
+            out is not None
+            or type(x) is not self._cupy.ndarray
+            or x.dtype != self._dtype
+            or x.shape != self._x_shape
+        ):
             return None
         if not x.flags.c_contiguous or x.device != self._device or not x.data.ptr:
             return None
