@@ -56,11 +56,11 @@ CPU_STEPS = 128
 """The same for a CPU, whose cores take whole runs of slices: windows that keep their part of x and y in a
 core's cache, and one lane to a row wherever that is possible."""
 
-CPU_PAD_STEP, CPU_ROW, CPU_SLICE = 0.6, 0.5, 50
-CPU_NEAR, CPU_FAR, CPU_NEAR_COLUMNS = (0.25, 0.0), (0.5, 1.0), 1 << 17
-"""Cost model of a CPU, in slots: what a slot costs more in a step that may hold pads; a row that is stored
-out of order; a slice; and a sector of x, for each slice and for each `MANY_WARPS` slices that read it, where
-a core's own cache holds x and where x has more columns than that. Measured on two cores of a Zen 4."""
+CPU_ROW, CPU_SLICE, CPU_NEAR_COLUMNS = 0.5, 50, 1 << 17
+CPU_NEAR, CPU_FAR = (0.6, 0.25, 0.0), (0.3, 0.6, 1.0)
+"""Cost model of a CPU, in slots: a row that is stored out of order; a slice; and, where a core's own cache
+holds x and where x has more columns than that, what a slot costs more in a step that may hold pads, a sector
+of x for each slice that reads it, and for each `MANY_WARPS` slices. Measured on two cores of a Zen 4."""
 
 ROW_BYTES, HEADER_BYTES, COLUMN_BYTES = 4, 16, 1.5
 """Cost model: bytes of a row's number, of a slice's header, and typically of a delta with its share of a
@@ -325,14 +325,14 @@ def choose_cpu_window(indptr: Vector, indices: Vector, lengths: Vector, steps: i
     The sums of a slice take about as long as its bytes take to arrive, so slots cost, whatever their bytes;
     and a sort over all rows would scatter what a core has in its cache.
     """
-    by_slice, by_block = CPU_NEAR if indices.max(initial=0) < CPU_NEAR_COLUMNS else CPU_FAR
+    pad_step, by_slice, by_block = CPU_NEAR if indices.max(initial=0) < CPU_NEAR_COLUMNS else CPU_FAR
     costs = []
     for window in (window for window in CPU_WINDOWS if window < max(len(lengths), 1)):
         rows = sort_rows(lengths, window, WARP * steps)
         slices = _Slices(*cut_runs(lengths[rows], steps))
         runs = _Runs(indptr[rows], lengths[rows], indices)
         slots, full = WARP * int(slices.steps.sum()), WARP * int(slices.full.sum())
-        cost = slots + CPU_PAD_STEP * (slots - full) + CPU_SLICE * len(slices.steps)
+        cost = slots + pad_step * (slots - full) + CPU_SLICE * len(slices.steps)
         cost += CPU_ROW * len(rows) if window else 0
         for weight, block in ((by_slice, 1), (by_block, MANY_WARPS)):
             cost += weight * gather_bytes(slices, runs, block) / (8 * SECTOR) if weight else 0
