@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -554,6 +557,25 @@ def test_subnormal_halves_keep_every_bit(executor, dtype):
     assert slices_of(matrix).coding is Coding.HALF
     got = multiply(executor, matrix, np.array([2.0**20], dtype), policy=Policy(layout="slices"))
     np.testing.assert_array_equal(got, values * 2.0**20)
+
+
+PORTABLE = """
+import numpy as np
+from scipy.sparse import csr_array
+from dasp import Policy, SpMatrix
+
+values = np.append(np.arange(-300, 300) / 4, [np.inf, -np.inf, -0.0, 2.0**-24, 65504.0, -3 * 2.0**-24])
+matrix = csr_array((values, np.zeros(len(values), int), np.arange(len(values) + 1)), (len(values), 1))
+planned = SpMatrix.from_scipy(matrix, policy=Policy(layout="slices"), device="cpu")
+print(planned.plan.slices.coding.name, ((planned @ np.array([2.0])) == 2 * values).all())
+"""
+
+
+def test_halves_need_no_instruction_of_their_own(tmp_path):
+    portable = {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": "", "NUMBA_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-c", PORTABLE]
+    answer = subprocess.run(command, env=os.environ | portable, capture_output=True, text=True, timeout=300)
+    assert answer.stdout.split() == ["HALF", "True"], answer.stderr
 
 
 @every_executor

@@ -15,9 +15,10 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import llvmlite.binding
 import numpy as np
 from llvmlite import ir
-from numba import cfunc, from_dtype, types
+from numba import cfunc, config, from_dtype, types
 from numba.core import cgutils
 from numba.extending import intrinsic as _intrinsic
 
@@ -53,6 +54,17 @@ milliseconds without asking, 5.1 asking for the first level, whose places soon r
 in the cache already takes 1 to 3% longer."""
 
 I32, I64 = ir.IntType(32), ir.IntType(64)
+
+
+def _widens_halves() -> bool:
+    """Whether code is compiled for this very processor, and it has an instruction that widens float16."""
+    if config.CPU_NAME is not None or config.CPU_FEATURES is not None:
+        return False
+    try:
+        features = dict(llvmlite.binding.get_host_cpu_features())
+    except RuntimeError:
+        return False
+    return bool(features.get("f16c") or features.get("fp-armv8"))
 
 
 class _Emitter:
@@ -214,8 +226,36 @@ class _Emitter:
             return builder.sitofp(
                 self.load("values", slot, ir.VectorType(ir.IntType(8), self.lanes)), self.vector
             )
-        kind = ir.HalfType() if self.coded == types.uint16 else self.data["values"].type.pointee
-        return self.widened(self.load("values", slot, ir.VectorType(kind, self.lanes)))
+        if self.coded == types.uint16:
+            return self.widened(self.halves(slot))
+        return self.widened(
+            self.load("values", slot, ir.VectorType(self.data["values"].type.pointee, self.lanes))
+        )
+
+    def halves(self, slot: ir.Value) -> ir.Value:
+        """The float16 of `lanes` slots as float32.
+
+        LLVM turns its own widening into a call of a function that need not exist where a processor has no
+        such instruction; so there the exponent is shifted into place, and 2^112 makes up for its bias.
+        """
+        builder = self.builder
+        if _widens_halves():
+            half = self.load("values", slot, ir.VectorType(ir.HalfType(), self.lanes))
+            return builder.fpext(half, ir.VectorType(ir.FloatType(), self.lanes))
+        words, floats = ir.VectorType(I32, self.lanes), ir.VectorType(ir.FloatType(), self.lanes)
+
+        def each(number: int) -> ir.Constant:
+            return ir.Constant(words, [number] * self.lanes)
+
+        bits = builder.zext(self.load("values", slot, ir.VectorType(ir.IntType(16), self.lanes)), words)
+        size = builder.shl(builder.and_(bits, each(0x7FFF)), each(13))
+        scaled = builder.fmul(builder.bitcast(size, floats), ir.Constant(floats, [2.0**112] * self.lanes))
+        special = builder.icmp_unsigned(">=", size, each(0x7C00 << 13))
+        whole = builder.or_(
+            builder.bitcast(scaled, words), builder.select(special, each(0x7F800000), each(0))
+        )
+        sign = builder.shl(builder.and_(bits, each(0x8000)), each(16))
+        return builder.bitcast(builder.or_(whole, sign), floats)
 
     def widened(self, vector: ir.Value) -> ir.Value:
         """A vector of floats in the type of x, which is at least as wide."""
