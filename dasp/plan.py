@@ -235,6 +235,9 @@ MOST_CODES = 256
 MOST_WARPS = 16
 """Slices that one block of a GPU's threads may multiply."""
 
+ONE_WAVE = 8192
+"""Slices that a large GPU multiplies at the same time."""
+
 
 @dataclass(frozen=True, eq=False)
 class SlicePart:

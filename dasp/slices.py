@@ -22,6 +22,7 @@ from dasp.plan import (
     MOST_CODES,
     MOST_WARPS,
     NONE,
+    ONE_WAVE,
     PAD,
     PAD_8,
     PAD_16,
@@ -76,16 +77,13 @@ MOST_BYTES = 1.15
 MOST_SEGMENTS = 128
 """Segments of a row from which on they get longer instead of more: sums that a warp can take at once."""
 
-ONE_WAVE = 8192
-"""Slices that a large GPU multiplies at the same time. Where there are more, segments lie by their first
-columns: neighbours meet the same x, and when the last one of a row comes, the others have been summed."""
-
 FEW_WARPS, SOME_WARPS, MANY_WARPS = 4, 8, MOST_WARPS
 LARGE_BLOCK, LEAST_SLOTS = 1.1, 224
 """Large blocks wait for their slowest warp: they cost a tenth, and more where slices have fewer slots."""
 
-WAVE_SLOTS = 168
-"""Slots of a slice from which blocks of `SOME_WARPS` pay where all slices run at the same time."""
+WAVE_SLOTS, TINY_SLOTS = 168, 88
+"""Slots of a slice from which blocks of `SOME_WARPS` pay where all slices run at the same time, and up to
+which they pay where slices take turns: a multiprocessor holds only so many blocks."""
 
 SLOT_BYTES = 7
 """Cost model: a slot takes at least as long as so many bytes, however few it is stored in."""
@@ -188,6 +186,7 @@ def pack(
     cut = _Slices(*cut_runs(lengths[rows], steps))
     in_turn = np.arange(len(segment_rows))
     if len(cut.steps) + len(in_turn) > ONE_WAVE:
+        # Neighbours meet the same x, and when the last segment of a row comes, the others have been summed.
         in_turn = np.argsort(indices[starts], kind="stable")
     cut = cut.after(left[in_turn])
     runs = _Runs(
@@ -347,7 +346,8 @@ def choose_warps(slices: _Slices, runs: _Runs, value_bytes: float) -> int:
     part of all traffic, as in a band of random columns.
     """
     count, slots = len(slices.steps), WARP * int(slices.steps.sum())
-    least = SOME_WARPS if count <= ONE_WAVE and slots >= WAVE_SLOTS * count else FEW_WARPS
+    some = slots >= WAVE_SLOTS * count if count <= ONE_WAVE else slots <= TINY_SLOTS * count
+    least = SOME_WARPS if some else FEW_WARPS
     if count < SAMPLES * MANY_WARPS or slots < LEAST_SLOTS * count:
         return least
     few, many = (

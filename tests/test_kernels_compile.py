@@ -49,10 +49,12 @@ def slices() -> Iterator[Defines]:
         "DASP_MMA": "0",
         "DASP_THREADS": "128",
         "DASP_CODING": "0",
+        "DASP_IN_FLIGHT": "8",
     }
     yield from ({**usual, "DASP_CODING": str(int(coding))} for coding in Coding)
     for changes in (
         {"DASP_THREADS": "512"},
+        {"DASP_IN_FLIGHT": "4", "DASP_THREADS": "256"},
         {"DASP_MMA": "1"},
         {"DASP_VALUE": "float"},
         {"DASP_VALUE": "float", "DASP_CODING": str(int(Coding.DICTIONARY)), "DASP_THREADS": "512"},

@@ -15,6 +15,7 @@ from hypothesis.extra import numpy as arrays
 from scipy.sparse import csr_array, random_array
 
 from dasp import Policy
+from dasp.backends import cuda
 from dasp.models import examples, generate
 from dasp.plan import (
     CODE_TYPES,
@@ -535,6 +536,29 @@ def test_segments_of_many_slices_lie_by_their_first_columns(executor, monkeypatc
     assert_close(got, matrix, x)
     monkeypatch.undo()
     np.testing.assert_array_equal(multiply(executor, matrix, x, policy=Policy(layout="slices", steps=2)), got)
+
+
+def test_few_steps_are_in_flight_where_slices_take_turns_and_have_few():
+    def chosen(spec, **choices):
+        return cuda.in_flight(plan_of(generate(spec), Policy(layout="slices", **choices)))
+
+    assert chosen("poisson2d:600") == cuda.FEW_IN_FLIGHT  # 11,250 slices of 5 steps
+    assert chosen("poisson2d:300") == cuda.IN_FLIGHT  # a fourth of them
+    assert chosen("poisson2d9:600") == cuda.IN_FLIGHT  # 9 steps
+    assert slices_of(generate("poisson2d:600")).warps_per_block == FEW_WARPS
+    assert slices_of(generate("short:300000")).warps_per_block == SOME_WARPS
+
+
+@every_executor
+@every_form
+@pytest.mark.parametrize("mma", [False, True])
+def test_products_with_few_steps_in_flight(executor, steps, window, mma, monkeypatch):
+    monkeypatch.setattr(cuda, "IN_FLIGHT", cuda.FEW_IN_FLIGHT)
+    matrix = coded_matrix(Coding.PLAIN)
+    x = np.random.default_rng(5).standard_normal(400)
+    x[0] = np.nan  # which only pads could read
+    policy = Policy(layout="slices", steps=steps, window=window, mma=mma)
+    assert_close(multiply(executor, matrix, x, policy=policy), matrix, x)
 
 
 @every_executor

@@ -15,7 +15,7 @@ import numpy as np
 
 from dasp import _check, _source
 from dasp.backends.cuda_launch import Launch
-from dasp.plan import WARP, Coding, Plan, arrays_of, with_arrays
+from dasp.plan import ONE_WAVE, WARP, Coding, Plan, arrays_of, with_arrays
 
 SLICES = "spmv/slices.cu", "dasp_slices"
 PUBLISHED = "spmv/product.cu", "dasp_spmv"
@@ -26,6 +26,10 @@ THREADS, SHORT_THREADS = 128, 256
 
 ABSENT = {np.dtype(np.float32): np.uint32(0x7FA0DA5F), np.dtype(np.float64): np.uint64(0x7FF4DA5F00000000)}
 """Bits of a partial sum that is not there yet, by the type of y; the same as in kernels/spmv/partial.cuh."""
+
+IN_FLIGHT, FEW_IN_FLIGHT, FEW_STEPS = 8, 4, 7.5
+"""Steps of a slice whose loads are in flight at once, as a rule and where slices take turns and have at most
+`FEW_STEPS` on average: with fewer registers more warps run. Measured on an H200."""
 
 OVERLAPPING = 90
 """Compute capability from which the start of a product may overlap the end of the kernel before it."""
@@ -266,6 +270,7 @@ def defines(plan: Plan, scalar: np.dtype[Any]) -> dict[str, str]:
     }
     if source(plan) == SLICES:
         constants["DASP_CODING"] = str(int(plan.slices.coding))
+        constants["DASP_IN_FLIGHT"] = str(in_flight(plan))
     return constants
 
 
@@ -289,6 +294,12 @@ def threads(plan: Plan) -> int:
     if source(plan) == SLICES:
         return WARP * plan.slices.warps_per_block
     return SHORT_THREADS if 2 * len(plan.short.rows) > plan.shape[0] else THREADS
+
+
+def in_flight(plan: Plan) -> int:
+    """Return how many steps of a slice a warp loads before it multiplies the first."""
+    slices, steps = len(plan.slices.headers), len(plan.slices.bases)
+    return FEW_IN_FLIGHT if slices > ONE_WAVE and steps <= FEW_STEPS * slices else IN_FLIGHT
 
 
 def partials(plan: Plan) -> int:

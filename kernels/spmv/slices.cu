@@ -41,8 +41,12 @@ using Code = unsigned short;
 using Code = Value;
 #endif
 
-// Steps whose loads are in flight before the first is multiplied.
-constexpr int IN_FLIGHT = 8;
+#ifndef DASP_IN_FLIGHT
+#error "define DASP_IN_FLIGHT: steps whose loads are in flight before the first is multiplied, 1 to 8"
+#endif
+
+// Fewer take fewer registers, and let more warps run, which pays where slices have few steps.
+constexpr int IN_FLIGHT = DASP_IN_FLIGHT;
 
 // Stands for the type of deltas that are not stored.
 struct LaneDelta {};
@@ -108,22 +112,31 @@ __device__ __forceinline__ void add_steps(const Slices& slices, const Scalar* x,
     for (int k = 0; k < STEPS; ++k) sum.add(a[k], b[k]);
 }
 
+// Adds the last STEPS steps; nothing is compiled for more of them than can be left.
+template <int STEPS, class Delta, class Sum>
+__device__ __forceinline__ void add_last(const Slices& slices, const Scalar* x, long long step, const Delta* deltas,
+                                         Sum& sum)
+{
+    if constexpr (STEPS < IN_FLIGHT) add_steps<STEPS>(slices, x, step, deltas, sum);
+}
+
 // The sum of a row of the slice, in each of its lanes. The last steps have a body for each number of them,
 // so that no load is issued for a step that does not exist.
 template <class Delta, class Sum>
 __device__ __forceinline__ Scalar sum_slice(const Slices& slices, const Scalar* x, long long step, int steps,
                                             const Delta* deltas, Sum sum)
 {
+#pragma unroll 1
     for (; steps >= IN_FLIGHT; steps -= IN_FLIGHT, step += IN_FLIGHT, deltas += 32 * IN_FLIGHT)
         add_steps<IN_FLIGHT>(slices, x, step, deltas, sum);
     switch (steps) {
-    case 7: add_steps<7>(slices, x, step, deltas, sum); break;
-    case 6: add_steps<6>(slices, x, step, deltas, sum); break;
-    case 5: add_steps<5>(slices, x, step, deltas, sum); break;
-    case 4: add_steps<4>(slices, x, step, deltas, sum); break;
-    case 3: add_steps<3>(slices, x, step, deltas, sum); break;
-    case 2: add_steps<2>(slices, x, step, deltas, sum); break;
-    case 1: add_steps<1>(slices, x, step, deltas, sum); break;
+    case 7: add_last<7>(slices, x, step, deltas, sum); break;
+    case 6: add_last<6>(slices, x, step, deltas, sum); break;
+    case 5: add_last<5>(slices, x, step, deltas, sum); break;
+    case 4: add_last<4>(slices, x, step, deltas, sum); break;
+    case 3: add_last<3>(slices, x, step, deltas, sum); break;
+    case 2: add_last<2>(slices, x, step, deltas, sum); break;
+    case 1: add_last<1>(slices, x, step, deltas, sum); break;
     }
     return sum.row();
 }
