@@ -191,6 +191,11 @@ def _run(board, parts, job, partials, x, y, alpha, beta):  # type: ignore[no-unt
     return words[0] + np.int64(scale[0] == scale[0])  # so that both arrays outlive the calls
 
 
+def multiply_alone(job: Vector, *operands: Any) -> None:
+    """Do a job of one part in the calling thread; see `Team.multiply`."""
+    _run(0, 1, job, *operands)
+
+
 class Team:
     """Threads for products; the calling thread is its first member."""
 
@@ -221,7 +226,7 @@ class Team:
             The last four words are the addresses of the three vectors and of (alpha, beta).
         """
         if parts == 1 or not self._lock.acquire(blocking=False):
-            _run(self._board, 1, job, *operands)
+            multiply_alone(job, *operands)
             return
         try:
             self._wake(parts, seconds)

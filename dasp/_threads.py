@@ -22,19 +22,18 @@ def get_num_threads() -> int:
     """Return how many threads a product on the CPU uses, the caller's among them.
 
     Unless `set_num_threads` said otherwise, this is `OMP_NUM_THREADS` where that is a positive int, and
-    else the number of processors that this process could use when this was first asked.
+    else the number of processors that this process may use; both as they are when first asked for, and
+    again after `set_num_threads(None)`.
     """
-    if _threads is not None:
-        return _threads
-    requested = os.environ.get("OMP_NUM_THREADS", "")
-    if requested.isdecimal() and int(requested) > 0:
-        return int(requested)
-    return _processors()
+    return _default() if _threads is None else _threads
 
 
 @functools.cache
-def _processors() -> int:
-    """Count the processors that this process may use; once, because asking takes a microsecond."""
+def _default() -> int:
+    """Ask the environment and the system; once, because each takes a microsecond."""
+    requested = os.environ.get("OMP_NUM_THREADS", "")
+    if requested.isdecimal() and int(requested) > 0:
+        return int(requested)
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -57,6 +56,7 @@ def set_num_threads(threads: int | None) -> None:
         if threads < 1:
             raise ValueError(f"threads is {threads}; it must be at least 1")
     _threads = threads
+    _default.cache_clear()
 
 
 def run(tasks: Sequence[Callable[[], None]]) -> None:
@@ -96,7 +96,7 @@ def _forget_pool() -> None:
     """Drop the pool in a forked child, where its threads do not exist."""
     global _pool, _lock
     _pool, _lock = None, Lock()
-    _processors.cache_clear()
+    _default.cache_clear()
 
 
 if hasattr(os, "register_at_fork"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
 import threading
 
@@ -320,10 +321,12 @@ def test_set_num_threads_is_checked_and_kept():
 
 
 def test_threads_follow_the_environment(monkeypatch):
-    monkeypatch.setenv("OMP_NUM_THREADS", "5")
-    assert dasp.get_num_threads() == 5
-    monkeypatch.setenv("OMP_NUM_THREADS", "many")
-    assert dasp.get_num_threads() >= 1
+    for requested, threads in (("5", 5), ("many", None), ("0", None)):
+        monkeypatch.setenv("OMP_NUM_THREADS", requested)
+        dasp.set_num_threads(None)
+        assert dasp.get_num_threads() == (threads or len(os.sched_getaffinity(0)))
+    monkeypatch.undo()
+    dasp.set_num_threads(None)
 
 
 def test_show_config_says_what_was_found_and_why(capsys):

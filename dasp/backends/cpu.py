@@ -18,7 +18,7 @@ import scipy.sparse
 from numba import njit
 
 from dasp import _check, _threads
-from dasp._team import CHUNKS, team
+from dasp._team import CHUNKS, multiply_alone, team
 from dasp.backends.cpu_slices import product_of_slices
 from dasp.plan import (
     GROUP,
@@ -50,6 +50,9 @@ LEAST_SECONDS = 4e-6
 
 ROW_SLOTS = 2
 """What finding, reducing and storing one row costs, in slots; used to share rows among threads."""
+
+
+_NO_PARTIALS = {np.dtype(real): np.empty(0, real) for real in (np.float32, np.float64)}
 
 
 def as_operand(x: Any, device: str) -> Vector:
@@ -133,6 +136,7 @@ class Product:
             if slices.segments
             else (long.rows, long.segment_offsets)
         )
+        self._is_tiny = not self._segments and not self._steps and 0 < self._slices.seconds <= LEAST_SECONDS
         self._shares: dict[int, list[list[tuple[Any, ...]]]] = {}
         self._x_shape, self._m, self._dtype = (plan.shape[1],), plan.shape[0], plan.dtype
         self._one, self._zero = plan.dtype.type(1), plan.dtype.type(0)
@@ -145,7 +149,10 @@ class Product:
             out = np.empty(self._m, self._dtype)
         elif not _is_plain(out, (self._m,), self._dtype) or np.may_share_memory(out, x):
             return None
-        self._multiply(_read_only(x), out, self._one, self._zero)
+        if self._is_tiny:
+            self._slices.multiply_alone(_NO_PARTIALS[self._dtype], _read_only(x), out, self._one, self._zero)
+        else:
+            self._multiply(_read_only(x), out, self._one, self._zero)
         result: Vector = out
         return result
 
@@ -207,15 +214,20 @@ class _Slices:
         self._part = part
         self._table = part.table if len(part.table) else np.zeros(1, plan.dtype)
         self._costs = np.concatenate([[0], np.cumsum(WARP * (steps + SLICE_STEPS))])
-        self._seconds = SLOT_SECONDS * int(self._costs[-1])
+        self.seconds = SLOT_SECONDS * int(self._costs[-1])
         self._jobs: dict[tuple[int, Any], tuple[Vector, Vector]] = {}
 
     def multiply(self, partials: Vector, x: Vector, y: Vector, alpha: Any, beta: Any) -> None:
         """Set the rows of y that lie in whole slices, and the partials of segments."""
         crew = team()
-        parts = min(_threads.get_num_threads(), crew.most) if self._seconds > LEAST_SECONDS else 1
+        parts = min(_threads.get_num_threads(), crew.most) if self.seconds > LEAST_SECONDS else 1
         job, _ = self._jobs.get((parts, x.dtype)) or self._prepare(parts, x.dtype)
-        crew.multiply(parts, job, self._seconds, partials, x, y, alpha, beta)
+        crew.multiply(parts, job, self.seconds, partials, x, y, alpha, beta)
+
+    def multiply_alone(self, partials: Vector, x: Vector, *others: Any) -> None:
+        """Do the same without the team, for the sake of matrices whose product takes a few microseconds."""
+        job, _ = self._jobs.get((1, x.dtype)) or self._prepare(1, x.dtype)
+        multiply_alone(job, partials, x, *others)
 
     def _prepare(self, parts: int, real: np.dtype[Any]) -> tuple[Vector, Vector]:
         """Compile and keep the job that so many parts make with x of this type, and its cuts."""
