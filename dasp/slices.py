@@ -326,7 +326,7 @@ def choose_cpu_window(indptr: Vector, indices: Vector, lengths: Vector, steps: i
     """
     pad_step, by_slice, by_block = CPU_NEAR if indices.max(initial=0) < CPU_NEAR_COLUMNS else CPU_FAR
     costs = []
-    for window in (window for window in CPU_WINDOWS if window < max(len(lengths), 1)):
+    for window in sorted({min(window, len(lengths)) for window in CPU_WINDOWS}):
         rows = sort_rows(lengths, window, WARP * steps)
         slices = _Slices(*cut_runs(lengths[rows], steps))
         runs = _Runs(indptr[rows], lengths[rows], indices)

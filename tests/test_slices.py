@@ -363,6 +363,13 @@ def test_blocks_are_large_where_neighbours_share_x():
     assert slices_of(generate("poisson2d:20")).warps_per_block == FEW_WARPS
 
 
+def test_a_cpu_sorts_all_rows_of_a_small_graph():
+    matrix = generate("rmat:9")  # 512 rows of 0 to 218 entries
+    part = slices_of(matrix, machine="cpu")
+    assert WARP * len(part.bases) < 1.5 * matrix.nnz
+    assert WARP * len(slices_of(matrix, machine="cpu", window=128).bases) > 3 * matrix.nnz
+
+
 def test_a_cpu_sorts_away_pads_that_a_gpu_would_keep_and_never_over_all_rows():
     # Rows of a triangulation: 3 to 17 entries, every value equal, so that a pad is one byte for a GPU.
     matrix = generate("triangles:20000")
