@@ -4,14 +4,16 @@
 // k T + l % T of the slice's row l / T, and lane l multiplies it. The first `segments` slices are segments
 // of rows too long for a slice, T = 32, and the warp of a row's last segment adds its partials.
 //
-// Launch: one dimension, blocks of DASP_THREADS threads, and at least as many warps as slices.
-// headers (slices): first step, first position (of a segment: its long row), first block of 32 bytes of
-//     deltas, and from the lowest bit steps (12), full steps (12, not read here), log2 T (3), width (2).
+// Launch: one dimension, blocks of DASP_THREADS threads, and at least as many warps as slices. The arrays of the
+//     plan are constant, and are read before the kernels that come earlier in the stream have ended.
+// headers (slices): first step, first position (of a segment: its number row by row), first block of 32
+//     bytes of deltas, and from the lowest bit steps (12), full steps (12, not read here), log2 T (3), width (2).
 // bases (steps): what a step's deltas are added to. deltas: of each slice in its width, 0, 8, 16 or 32
 //     bits; all bits set is a pad, which reads no x and takes part in no sum; in width 0 it is the lane.
 // values (32 * steps): as the matrix's type or coded (DASP_CODING); table: what codes stand for.
 // rows (positions): the caller's rows; not read if `identity`, when position p is row p.
-// long_rows (r), segment_offsets (r + 1): see SlicePart in plan.py. partials (segments): see partial.cuh.
+// long_rows (r), segment_offsets (r + 1), segment_rows (segments): see SlicePart in plan.py.
+// partials (segments): see partial.cuh.
 // x (n) is read through the cache and everything else is streamed past it. y (m) is written once for every
 // row. Equal inputs give equal bits: every sum has a fixed order, and there are no atomics.
 
@@ -172,8 +174,8 @@ dasp_slices(const uint4* __restrict__ headers, const Index* __restrict__ bases,
             const unsigned char* __restrict__ deltas, const Code* __restrict__ values,
             const Value* __restrict__ table, const Index* __restrict__ rows,
             const Index* __restrict__ long_rows, const Index* __restrict__ segment_offsets,
-            const Index* __restrict__ segment_rows, Bits* partials, long long count, long long segments, long long positions, int identity,
-            const Scalar* __restrict__ x, Scalar* y, Scalar alpha, Scalar beta)
+            const Index* __restrict__ segment_rows, Bits* partials, long long count, long long segments,
+            long long positions, int identity, const Scalar* __restrict__ x, Scalar* y, Scalar alpha, Scalar beta)
 {
     const long long s = (blockIdx.x * (long long)blockDim.x + threadIdx.x) / 32;
     if (s >= count) return;
