@@ -169,7 +169,9 @@ def pack(
     most = WARP * steps
     long_rows = np.flatnonzero(lengths > most)
     rest = np.where(lengths > most, PAD, lengths)
-    if window is None and machine == "cpu":
+    if window is None and never_rises(rest):
+        window = 0
+    elif window is None and machine == "cpu":
         window = choose_cpu_window(indptr, indices, rest, steps)
     elif window is None:
         window = choose_window(indptr, indices, rest, steps, value_bytes)
@@ -433,6 +435,18 @@ def sort_columns(indptr, indices, data):  # type: ignore[no-untyped-def]
         order = np.argsort(indices[begin:end], kind="mergesort")
         indices[begin:end] = indices[begin:end][order]
         data[begin:end] = data[begin:end][order]
+
+
+@_compile
+def never_rises(lengths):  # type: ignore[no-untyped-def]
+    """Whether no row is longer than the one before it, rows without a length left out: nothing to sort."""
+    least = np.int64(np.iinfo(np.int64).max)
+    for length in lengths:
+        if length > least:
+            return False
+        if length >= 0:
+            least = length
+    return True
 
 
 @_compile

@@ -349,6 +349,27 @@ def test_rows_in_order_of_length_need_no_window():
     assert window_of(np.sort(np.random.default_rng(1).integers(1, 40, 5000))[::-1]) == 0
 
 
+@pytest.mark.parametrize(
+    ("lengths", "never"),
+    [
+        ([], True),
+        ([0], True),
+        ([3, 3, 1, 0], True),
+        ([5, PAD, 5, PAD, 4], True),
+        ([PAD, 1, 2], False),
+        ([2, 0, 1], False),
+    ],
+)
+def test_rows_that_never_get_longer_are_known(lengths, never):
+    assert never_rises(np.array(lengths, np.int64)) is never
+
+
+@pytest.mark.parametrize("machine", ["gpu", "cpu"])
+def test_rows_of_one_length_stay_where_they_are(machine):
+    part = slices_of(from_lengths([4] * 3000, 5000), machine=machine)
+    assert (len(part.rows), part.positions) == (0, 3000)
+
+
 def test_no_chosen_window_makes_a_plan_much_larger_than_the_smallest():
     for spec in ("powerlaw:20000", "circuit:20000", "rmat:12", "markov:20000", "lp:1000:20000"):
         matrix = generate(spec)
