@@ -40,6 +40,7 @@ from dasp.slices import (
     choose_steps,
     choose_window,
     code_values,
+    never_rises,
     unpack,
 )
 from tests.executors import EXECUTORS, multiply
