@@ -31,8 +31,9 @@ IN_FLIGHT, FEW_IN_FLIGHT, FEW_STEPS = 8, 4, 7.5
 """Steps of a slice whose loads are in flight at once, as a rule and where slices take turns and have at most
 `FEW_STEPS` on average: with fewer registers more warps run. Measured on an H200."""
 
-OVERLAPPING = 90
-"""Compute capability from which the start of a product may overlap the end of the kernel before it."""
+OVERLAPPING, OVERLAPPING_DRIVER = 90, 12_030
+"""Compute capability, and CUDA version of the driver, from which the start of a product may overlap the end
+of the kernel before it, in a captured graph too."""
 
 ALIGNMENT = 256
 """Bytes to which each array of a plan is aligned in the plan's one block of device memory."""
@@ -179,7 +180,8 @@ class Product:
             _kernel(plan, plan.dtype)
         self._threads = threads(plan)
         self._blocks = -(-warps(plan) * WARP // self._threads)
-        self._overlaps = capability >= OVERLAPPING
+        driver = cupy.cuda.runtime.driverGetVersion()
+        self._overlaps = capability >= OVERLAPPING and driver >= OVERLAPPING_DRIVER
         self._lock = threading.Lock()
         self._captured: list[Launch] = []
         self._launches: dict[Any, Launch] = {}
