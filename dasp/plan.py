@@ -251,9 +251,8 @@ class SlicePart:
 
     A header is four numbers: the slice's first step; its first position in `rows` (for a segment, its number
     row by row, as `segment_offsets` counts); the first of its deltas, in blocks of 32 bytes; and, from the
-    lowest bit,
-    steps (12 bits), leading steps without pads (12), log2 T (3) and `Width` (2). Steps, positions and deltas
-    of the slices follow each other without a gap.
+    lowest bit, steps (12 bits), leading steps without pads (12), log2 T (3) and `Width` (2). Steps, positions
+    and deltas of the slices follow each other without a gap.
 
     Sources: Kreutzer et al., SIAM J. Sci. Comput. 36 (2014) C401, for SELL-C-sigma; Lu and Liu, SC '23, for
     the tile.
@@ -355,6 +354,11 @@ class Plan:
 def delta_views(deltas: Array) -> tuple[Array, Array, Array]:
     """Return the deltas of a slice part as 8, as 16 and as 32 bits each."""
     return deltas, deltas.view(np.uint16), deltas.view(np.uint32)
+
+
+def plain_values(part: SlicePart) -> Array:
+    """Return the values of a slice part in a type that every compiler knows: float16 as its 16 bits."""
+    return part.values.view(np.uint16) if part.coding == Coding.HALF else part.values
 
 
 def arrays_of(part: Any) -> Iterator[Array]:

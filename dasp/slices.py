@@ -45,17 +45,15 @@ MOST_COLUMNS = PAD_32
 """Columns that the widest deltas can tell apart, and rows that a header can count."""
 
 WINDOWS = (0, 128, 512, 1024, 8192)
-"""Sort windows that are tried besides a sort over all rows, in rows; 0 leaves every row where it is."""
+"""Sort windows that are tried, in rows; 0 leaves every row where it is. A GPU tries a sort over all too."""
 
 STEPS = ((1_000_000, 8), (4_000_000, 16))
 MOST_CHOSEN = 32
 """Most steps of a slice, by the entries below which they hold: a small matrix needs many short slices to
 keep a GPU busy, a large one the fewer bytes of long slices. Measured on an H200."""
 
-CPU_WINDOWS = (0, 128, 512, 1024, 8192)
 CPU_STEPS = 128
-"""The same for a CPU, whose cores take whole runs of slices: windows that keep their part of x and y in a
-core's cache, and one lane to a row wherever that is possible."""
+"""The same for a CPU, whose cores take whole runs of slices: one lane to a row wherever that is possible."""
 
 CPU_ROW, CPU_SLICE, CPU_NEAR_COLUMNS = 0.5, 50, 1 << 17
 CPU_NEAR, CPU_FAR = (0.6, 0.25, 0.0), (0.3, 0.6, 1.0)
@@ -328,7 +326,7 @@ def choose_cpu_window(indptr: Vector, indices: Vector, lengths: Vector, steps: i
     """
     pad_step, by_slice, by_block = CPU_NEAR if indices.max(initial=0) < CPU_NEAR_COLUMNS else CPU_FAR
     costs = []
-    for window in sorted({min(window, len(lengths)) for window in CPU_WINDOWS}):
+    for window in sorted({min(window, len(lengths)) for window in WINDOWS}):
         rows = sort_rows(lengths, window, WARP * steps)
         slices = _Slices(*cut_runs(lengths[rows], steps))
         runs = _Runs(indptr[rows], lengths[rows], indices)

@@ -30,7 +30,7 @@ from dasp.plan import (
     WARP,
     Coding,
     Plan,
-    SlicePart,
+    plain_values,
 )
 
 Vector = np.ndarray[Any, Any]
@@ -231,10 +231,10 @@ class _Slices:
 
     def _prepare(self, parts: int, real: np.dtype[Any]) -> tuple[Vector, Vector]:
         """Compile and keep the job that so many parts make with x of this type, and its cuts."""
-        part, codes = self._part, _codes(self._part)
+        part = self._part
+        coded = None if part.coding == Coding.EQUAL else plain_values(part).dtype
         goals = self._costs[-1] * np.arange(CHUNKS * parts + 1) / (CHUNKS * parts)
         cuts = np.searchsorted(self._costs, goals).astype(np.int64)
-        coded = None if codes is None else codes.dtype
         function = product_of_slices(coded, self._table.dtype, part.bases.dtype, real)
         arrays = (cuts, part.headers, part.bases, part.deltas, part.values, self._table, part.rows)
         words = [array.ctypes.data if len(array) else 0 for array in arrays]
@@ -316,14 +316,6 @@ def _steps(plan: Plan) -> list[_Step]:
         _Step(_clear_rows, (plan.empty_rows,), even(len(plan.empty_rows), 1)),
     ]
     return [step for step in steps if step.costs[-1] > 0]
-
-
-def _codes(part: SlicePart) -> Vector | None:
-    """Return the stored values as Numba takes them: float16 as its bits, and None where all are equal."""
-    if part.coding == Coding.EQUAL:
-        return None
-    codes: Vector = part.values.view(np.uint16) if part.coding == Coding.HALF else part.values
-    return codes
 
 
 # Products may fuse a multiplication and an addition into one rounding, and nothing else: sums keep

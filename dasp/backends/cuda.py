@@ -15,7 +15,7 @@ import numpy as np
 
 from dasp import _check, _source
 from dasp.backends.cuda_launch import Launch
-from dasp.plan import ONE_WAVE, WARP, Coding, Plan, arrays_of, with_arrays
+from dasp.plan import ONE_WAVE, WARP, Plan, arrays_of, plain_values, with_arrays
 
 SLICES = "spmv/slices.cu", "dasp_slices"
 PUBLISHED = "spmv/product.cu", "dasp_spmv"
@@ -320,7 +320,7 @@ def _slice_arguments(plan: Plan, scratch: Any) -> list[Any]:
         part.headers,
         part.bases,
         part.deltas,
-        part.values.view(np.uint16) if part.coding == Coding.HALF else part.values,
+        plain_values(part),
         part.table,
         part.rows,
         part.long_rows,
