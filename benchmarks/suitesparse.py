@@ -19,10 +19,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dasp.bench import machine, results, session, table
-from dasp.bench.command import add_arguments, header, settings_of
 from dasp.bench.figures import draw
 from dasp.bench.readme import replace_between
 from dasp.bench.table import Row, number, significant
+from dasp.commands.bench import add_arguments, header, settings_of
 
 HERE = Path(__file__).resolve().parent
 

@@ -5,7 +5,7 @@ The way from a SciPy matrix to y, and the module that each step lives in:
     A = dasp.SpMatrix.from_scipy(csr)     # matrix.py asks _check.py, then
                                           # preprocess.py: rows into categories, categories into parts
                                           # plan.py: the parts, frozen
-    y = A @ x                             # backends/cuda.py or backends/cpu.py: the plan, executed
+    y = A @ x                             # backends/: the plan, executed
 
 The names below are loaded when they are first used, so that `import dasp` is quick.
 """
@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dasp import dense, models
-    from dasp._config import show_config
     from dasp._threads import get_num_threads, set_num_threads
+    from dasp.commands.configuration import show_config
     from dasp.io import load_matrix, load_plan, save_plan
     from dasp.matrix import SpMatrix
     from dasp.plan import Plan
@@ -35,7 +35,7 @@ _HOMES = {
     "load_plan": "dasp.io",
     "save_plan": "dasp.io",
     "set_num_threads": "dasp._threads",
-    "show_config": "dasp._config",
+    "show_config": "dasp.commands.configuration",
 }
 
 __all__ = [

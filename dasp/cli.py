@@ -22,9 +22,9 @@ COMMAND_MODULES = (
     "dasp.commands.info",
     "dasp.commands.solve",
     "dasp.commands.config",
-    "dasp.bench.command",
-    "dasp.dense.command",
-    "dasp.dense.rs_command",
+    "dasp.commands.bench",
+    "dasp.commands.tune",
+    "dasp.commands.rs",
 )
 
 EXIT_USER_ERROR = 2

@@ -417,7 +417,7 @@ def _csr_arrays(A: Any) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], np.
 
 
 def _backend(device: str) -> Any:
-    return importlib.import_module(f"dasp.backends.{device.partition(':')[0]}")
+    return importlib.import_module(f"dasp.backends.{device.partition(':')[0]}.product")
 
 
 def _resolve(device: Any) -> str:

@@ -179,7 +179,7 @@ class Policy:
         >>> dasp.SpMatrix.from_scipy(A, policy=best, device="cpu").nnz == A.nnz
         True
         """
-        from dasp.bench.measure import fastest
+        from dasp.tuning.policy import fastest
 
         return fastest(A, cls(**choices), device=device, seconds=seconds)
 

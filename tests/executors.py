@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dasp import Policy, SpMatrix
-from dasp.backends import cuda
+from dasp.backends.cuda import product as cuda
 from dasp.preprocess import preprocess
 from tests.reference import entries_of
 from tests.simt import compile_kernels, poisoned

@@ -30,16 +30,16 @@ from dasp.bench import (
     roofline,
     session,
     table,
-    timing,
-    timing_cuda,
     verify,
 )
-from dasp.bench.candidate import Candidate, Field
-from dasp.bench.command import add_command, chosen_baselines, settings_of
 from dasp.bench.device import HostDevice
 from dasp.bench.figures import draw
 from dasp.bench.readme import replace_between
 from dasp.bench.sparse import measure, warm_up
+from dasp.commands.bench import add_command, chosen_baselines, settings_of
+from dasp.tuning import timing_cpu as timing
+from dasp.tuning import timing_cuda
+from dasp.tuning.candidate import Candidate, Field
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -638,7 +638,7 @@ def test_unknown_baselines_threads_and_counts_are_refused():
 
 def test_registering_the_command_loads_nothing_heavy():
     program = (
-        "import sys, dasp.bench.command; "
+        "import sys, dasp.commands.bench; "
         "print([m for m in ('numba', 'cupy', 'scipy', 'matplotlib', 'tqdm') if m in sys.modules])"
     )
     environment = {"PYTHONPATH": str(ROOT), "PATH": ""}

@@ -10,9 +10,11 @@ import pytest
 
 from dasp.bench import gemm as bench
 from dasp.bench import peak as bench_peak
+from dasp.bench import peak_cpu as peak
 from dasp.bench import results
-from dasp.dense import command, kernels, peak
-from dasp.dense.peak import gpu_gigaflops
+from dasp.bench.peak_cpu import gpu_gigaflops
+from dasp.commands import tune as command
+from dasp.dense import kernels
 
 
 def parse(add_arguments, words):
@@ -163,7 +165,7 @@ def test_bench_peak_prints_a_table(capsys, monkeypatch):
 
 
 def test_the_search_says_what_it_needs():
-    from dasp.backends.cuda import available
+    from dasp.backends.cuda.product import available
 
     if available()[0]:
         pytest.skip("there is a GPU")
@@ -173,7 +175,8 @@ def test_the_search_says_what_it_needs():
 
 @pytest.mark.cuda
 def test_the_search_finds_a_right_setting(tmp_path, monkeypatch):
-    from dasp.dense import cuda_tune, settings
+    from dasp.dense import settings
+    from dasp.tuning import gemm as cuda_tune
 
     few = [
         settings.Setting(64, 64, 8, tm=4, tn=8, wm=32, wn=32),

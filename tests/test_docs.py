@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import dasp
-from dasp.bench.command import OTHERS
+from dasp.commands.bench import OTHERS
 from dasp.models import is_model
 
 ROOT = Path(__file__).resolve().parents[1]

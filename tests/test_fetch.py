@@ -16,7 +16,7 @@ from types import ModuleType
 
 import pytest
 
-from dasp.io import load_matrix
+from dasp.io.matrices import load_matrix
 
 SCRIPT = Path(__file__).resolve().parents[1] / "matrices" / "fetch.py"
 TEXT = b"%%MatrixMarket matrix coordinate real general\n3 4 1\n2 2 7\n"

@@ -22,10 +22,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from scipy.sparse import coo_array, csr_array
 
-from dasp.io import MatrixFileError, load_matrix, load_plan, save_plan
+from dasp.io.matrices import MatrixFileError, load_matrix, load_plan, save_plan
+from dasp.io.plans import pack_plan, unpack_plan
 from dasp.models import examples, generate
 from dasp.plan import PAD, PAD_8, WIDTH_SHIFT, Coding, Plan, Width
-from dasp.plan_file import pack_plan, unpack_plan
 from dasp.preprocess import Policy, preprocess, unpack
 
 HEADER = "%%MatrixMarket matrix coordinate real general\n"

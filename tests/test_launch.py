@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from dasp.backends import cuda_launch
-from dasp.backends.cuda_launch import Launch
+from dasp.backends.cuda import launch as cuda_launch
+from dasp.backends.cuda.launch import Launch
 
 
 class Driver:

@@ -14,7 +14,7 @@ from scipy.sparse.linalg import LinearOperator, cg
 
 import dasp
 from dasp import Policy, SpMatrix
-from dasp.backends import cuda
+from dasp.backends.cuda import product as cuda
 from dasp.plan import arrays_of
 from tests.conftest import gpu
 from tests.gallery import GALLERY, from_lengths

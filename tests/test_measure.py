@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dasp import Policy, SpMatrix
-from dasp.bench import measure
+from dasp.tuning import policy as measure
 from tests.gallery import from_lengths
 from tests.reference import assert_close
 from tests.test_plan import plan_of

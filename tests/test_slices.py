@@ -15,7 +15,7 @@ from hypothesis.extra import numpy as arrays
 from scipy.sparse import csr_array, random_array
 
 from dasp import Policy
-from dasp.backends import cuda
+from dasp.backends.cuda import product as cuda
 from dasp.models import examples, generate
 from dasp.plan import (
     CODE_TYPES,

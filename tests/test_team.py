@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import dasp
-from dasp import Policy, SpMatrix, _team
+from dasp import Policy, SpMatrix
+from dasp.backends.cpu import team as _team
 from dasp.models import generate
 from tests.reference import assert_close
 
@@ -21,8 +22,8 @@ needs_two = pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="a team needs t
 @pytest.fixture
 def long_work(monkeypatch):
     """Every product counts as long, so that the smallest one wakes the team."""
-    monkeypatch.setattr("dasp.backends.cpu.LEAST_SECONDS", 0.0)
-    monkeypatch.setattr("dasp._team.WAKING", 0.0)
+    monkeypatch.setattr("dasp.backends.cpu.product.LEAST_SECONDS", 0.0)
+    monkeypatch.setattr("dasp.backends.cpu.team.WAKING", 0.0)
     yield
     dasp.set_num_threads(None)
 

@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dasp.bench.candidate import Candidate, Field, Missing
 from dasp.bench.cusparse import (
     NON_TRANSPOSE,
     SPMV_CSR_ALG1,
@@ -32,6 +31,7 @@ from dasp.bench.cusparse import (
     CuSparse,
     load,
 )
+from dasp.tuning.candidate import Candidate, Field, Missing
 
 CSR_SETTINGS = {
     "cusparse_alg1": (SPMV_CSR_ALG1, False),
@@ -352,8 +352,8 @@ def self_check() -> int:
     import cupy
     import scipy.sparse
 
-    from dasp.bench.timing_cuda import time_cuda
     from dasp.bench.verify import check_rows, reference_product
+    from dasp.tuning.timing_cuda import time_cuda
 
     rng = np.random.default_rng(0)
     heavy = scipy.sparse.random_array((40, 30_000), density=0.2, rng=rng)

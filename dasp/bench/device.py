@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from dasp import _threads
 from dasp.bench import machine
-from dasp.bench.candidate import Candidate, Field
-from dasp.bench.timing import Timing
+from dasp.tuning.candidate import Candidate, Field
+from dasp.tuning.timing_cpu import Timing
 
 
 class BenchDevice(Protocol):
@@ -134,7 +134,7 @@ class HostDevice:
 
     def time(self, candidates: Sequence[Candidate], samples: int | None) -> dict[str, Timing]:
         """Wall clock, in rounds."""
-        from dasp.bench.timing import time_host
+        from dasp.tuning.timing_cpu import time_host
 
         return time_host(candidates, seconds=self._seconds, samples=samples)
 
@@ -223,7 +223,7 @@ class CudaDevice:
 
     def time(self, candidates: Sequence[Candidate], samples: int | None) -> dict[str, Timing]:
         """CUDA graphs hot, single products cold."""
-        from dasp.bench.timing_cuda import time_cuda
+        from dasp.tuning.timing_cuda import time_cuda
 
         return time_cuda(candidates, samples=samples)
 

@@ -19,9 +19,9 @@ import numpy as np
 
 from dasp import _threads
 from dasp.bench import machine, results
-from dasp.bench.timing import Timing, summarize
 from dasp.dense import gemm, kernels
 from dasp.dense.ladder import HALF
+from dasp.tuning.timing_cpu import Timing, summarize
 
 SIZES = (128, 256, 512, 1024, 2048, 4096, 8192)
 DTYPES = ("float32", "float64", "float16", "bfloat16")
@@ -104,7 +104,7 @@ def _groups(rows: Sequence[dict[str, str]]) -> list[tuple[str, str, list[dict[st
 def _device(wanted: str) -> str:
     if wanted != "auto":
         return wanted
-    from dasp.backends.cuda import available
+    from dasp.backends.cuda.product import available
 
     return "cuda" if available()[0] else "cpu"
 
@@ -148,7 +148,7 @@ def _peak(device: str, dtype: str, threads: int) -> float:
         from dasp.bench.peak import cuda_peak
 
         return cuda_peak(dtype)
-    from dasp.dense.peak import cpu_gigaflops
+    from dasp.bench.peak_cpu import cpu_gigaflops
 
     return cpu_gigaflops(dtype, threads)
 
@@ -274,7 +274,7 @@ class _Cuda:
         return enqueue
 
     def _capture(self, kernel: str, products: int, stream: Any) -> Any:
-        from dasp.bench.timing_cuda import capture
+        from dasp.tuning.timing_cuda import capture
 
         return capture(self._run(kernel), stream, products)
 

@@ -19,11 +19,11 @@ import numpy as np
 
 from dasp._threads import get_num_threads
 from dasp.bench import machine, results
-from dasp.bench.candidate import Candidate
-from dasp.bench.command import positive
 from dasp.bench.readme import replace_between
+from dasp.commands.bench import positive
 from dasp.dense import gf256
 from dasp.dense.gf256.field import Bytes, cauchy, multiply
+from dasp.tuning.candidate import Candidate
 
 COLUMNS = {"cpu": 4 << 20, "cuda": 64 << 20}
 VERIFIED = 1 << 16
@@ -143,7 +143,7 @@ def _measure_all(args: argparse.Namespace) -> int:
 def _device(wanted: str) -> str:
     if wanted != "auto":
         return wanted
-    from dasp.backends.cuda import available
+    from dasp.backends.cuda.product import available
 
     return "cuda" if available()[0] else "cpu"
 
@@ -177,7 +177,7 @@ def _reference(a: Bytes, b: Bytes) -> Bytes:
 
 def _measure_cpu(args: argparse.Namespace, columns: int) -> tuple[list[Row], float]:
     from dasp.bench.roofline import host_copy_bandwidth
-    from dasp.bench.timing import time_host
+    from dasp.tuning.timing_cpu import time_host
 
     a, b = _operands(args, columns)
     want, out = _reference(a, b), np.zeros((args.parity, columns), np.uint8)
@@ -207,7 +207,7 @@ def _measure_cuda(args: argparse.Namespace, columns: int) -> tuple[list[Row], fl
     import cupy
 
     from dasp.bench.roofline import cuda_copy_bandwidth
-    from dasp.bench.timing_cuda import time_cuda
+    from dasp.tuning.timing_cuda import time_cuda
 
     a, host = _operands(args, columns)
     b, want = cupy.asarray(host), cupy.asarray(_reference(a, host))

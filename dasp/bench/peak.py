@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 
 from dasp._threads import get_num_threads
+from dasp.bench import peak_cpu as peak
 from dasp.bench.roofline import cuda_copy_bandwidth, host_copy_bandwidth
-from dasp.dense import peak
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,7 +40,7 @@ def report_cpu(threads: int) -> str:
 
 def report_cuda(required: bool) -> str:
     """The GPU's table; empty where there is none and it was not asked for."""
-    from dasp.backends.cuda import available
+    from dasp.backends.cuda.product import available
 
     works, reason = available()
     if not works:

@@ -88,13 +88,13 @@ def run(
     Parameters
     ----------
     specs : sequence of str
-        Files, names or models, as `dasp.io.load_matrix` takes them.
+        Files, names or models, as `dasp.io.matrices.load_matrix` takes them.
     device : BenchDevice
         Where to run.
     settings : Settings
         How to run.
     load : callable, optional
-        Makes a matrix of a name and a seed; `dasp.io.load_matrix` by default.
+        Makes a matrix of a name and a seed; `dasp.io.matrices.load_matrix` by default.
     plan : callable, optional
         Makes an operator of a CSR matrix; by default what the policy says.
     resume : bool
@@ -136,7 +136,7 @@ def run(
 
 
 def _load(spec: str, seed: int) -> Any:
-    from dasp.io import load_matrix
+    from dasp.io.matrices import load_matrix
 
     return load_matrix(spec, seed=seed)
 

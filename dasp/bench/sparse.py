@@ -10,11 +10,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dasp.bench.candidate import Candidate, Field, Missing
 from dasp.bench.device import BenchDevice
 from dasp.bench.roofline import csr_bytes, product_bytes, roofline_us
-from dasp.bench.timing import Timing
 from dasp.bench.verify import Reference, Verification, check_rows, reference_product
+from dasp.tuning.candidate import Candidate, Field, Missing
+from dasp.tuning.timing_cpu import Timing
 
 OURS = "dasp"
 """The timing of `A.matvec(x, out=y)`, which is what is compared."""

@@ -18,7 +18,7 @@ from dasp.commands.options import (
     policy_from,
     seed_from,
 )
-from dasp.io import load_matrix
+from dasp.io.matrices import load_matrix
 from dasp.matrix import SpMatrix
 from dasp.preprocess import Policy
 

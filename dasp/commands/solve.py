@@ -19,7 +19,7 @@ from dasp.commands.options import (
     policy_from,
     seed_from,
 )
-from dasp.io import load_matrix
+from dasp.io.matrices import load_matrix
 from dasp.matrix import SpMatrix
 
 METHODS = ("cg", "bicgstab")

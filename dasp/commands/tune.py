@@ -41,12 +41,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Search and print what is found."""
-    from dasp.backends.cuda import available
+    from dasp.backends.cuda.product import available
 
     works, reason = available()
     if not works:
         raise RuntimeError(f"no GPU works here: {reason}; the search needs one")
-    from dasp.dense.cuda_tune import RUNGS, tune
+    from dasp.tuning.gemm import RUNGS, tune
 
     dtypes = [name.strip() for name in args.dtype.split(",")]
     unknown = [name for name in dtypes if name not in RUNGS]

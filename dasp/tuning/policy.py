@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from dasp.bench.candidate import Candidate
-from dasp.bench.timing import time_host
-from dasp.bench.timing_cuda import time_cuda
 from dasp.matrix import SpMatrix
 from dasp.preprocess import Policy
+from dasp.tuning.candidate import Candidate
+from dasp.tuning.timing_cpu import time_host
+from dasp.tuning.timing_cuda import time_cuda
 
 GAIN = 1.02
 """A policy is taken if it is faster than the best one so far by this factor: less is noise."""

@@ -1,6 +1,6 @@
 """The plan on the CPU: one compiled function per part, run by several threads.
 
-Where is a row multiplied? In a slice: cpu_slices.py. In the published format, by its length: long rows
+Where is a row multiplied? In a slice: sliced.py. In the published format, by its length: long rows
 in `_sum_segments`, then `_store_long`; medium rows in `_multiply_medium`; rows of 1 to 4 in `_multiply_13`,
 `_multiply_22`, `_multiply_fours` and `_multiply_singles`. Each function works on a range of its part, so
 that threads can share a part, and every sum has one fixed order, so that the result does not depend on
@@ -18,8 +18,8 @@ import scipy.sparse
 from numba import njit
 
 from dasp import _check, _threads
-from dasp._team import CHUNKS, multiply_alone, team
-from dasp.backends.cpu_slices import product_of_slices
+from dasp.backends.cpu.sliced import product_of_slices
+from dasp.backends.cpu.team import CHUNKS, multiply_alone, team
 from dasp.plan import (
     GROUP,
     MAX_SHORT,

@@ -18,8 +18,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from dasp.bench.candidate import Candidate
-from dasp.bench.timing import Timing, summarize
+from dasp.tuning.candidate import Candidate
+from dasp.tuning.timing_cpu import Timing, summarize
 
 PRODUCTS = 20
 REPEATS = 7

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from dasp import _check, _source
-from dasp.backends.cuda_launch import Launch
+from dasp.backends.cuda.launch import Launch
 from dasp.plan import ONE_WAVE, WARP, Plan, arrays_of, plain_values, with_arrays
 
 SLICES = "spmv/slices.cu", "dasp_slices"

@@ -23,8 +23,8 @@ from scipy.sparse import csr_array
 
 from dasp import models
 from dasp._memory import OversizeError, refuse_oversize
+from dasp.io.plans import check_plan, pack_plan, unpack_plan
 from dasp.plan import Plan
-from dasp.plan_file import check_plan, pack_plan, unpack_plan
 
 __all__ = ["MatrixFileError", "load_matrix", "load_plan", "save_plan"]
 
@@ -406,7 +406,7 @@ def _check_npz(path: Path) -> None:
         for name in {"indices", "indptr", "row", "col"} & members.keys():
             _check_index_type(name, archive)
     if "dasp_plan" in members:
-        raise MatrixFileError(f"{path} is a saved plan; a matrix is needed; load it with dasp.io.load_plan")
+        raise MatrixFileError(f"{path} is a saved plan; a matrix is needed; load it with dasp.load_plan")
     if not {"format", "shape", "data"} <= members.keys():
         raise MatrixFileError(
             f"{path} has the arrays {', '.join(sorted(members)[:6]) or '(none)'}; a sparse matrix is needed; "
@@ -483,10 +483,10 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
     with _one_line_errors(target):
         with open(target, "rb") as file:
             if file.read(2) != _ZIP_MAGIC:
-                raise MatrixFileError(f"{target} is not a saved plan; write one with dasp.io.save_plan")
+                raise MatrixFileError(f"{target} is not a saved plan; write one with dasp.save_plan")
         with np.load(target, allow_pickle=False) as archive:
             if "dasp_plan" not in archive.files:
-                raise MatrixFileError(f"{target} holds no plan; write one with dasp.io.save_plan")
+                raise MatrixFileError(f"{target} holds no plan; write one with dasp.save_plan")
             arrays: dict[str, Any] = {name: archive[name] for name in archive.files}
         plan = unpack_plan(arrays)
         check_plan(plan)

@@ -196,7 +196,7 @@ class Search:
 
     def _microseconds(self, run: Callable[[], None], samples: int) -> float:
         """The best of some samples between events, each of one to forty products in a CUDA graph."""
-        from dasp.bench.timing_cuda import capture
+        from dasp.tuning.timing_cuda import capture
 
         events = self._cupy.cuda.Event(), self._cupy.cuda.Event()
         stream = self._cupy.cuda.Stream(non_blocking=True)

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from dasp.bench.candidate import Candidate
+from dasp.tuning.candidate import Candidate
 
 SAMPLE_SECONDS = 5e-4
 """A sample repeats short products until it lasts this long, so that the clock's own cost is below 0.1%."""

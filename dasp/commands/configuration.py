@@ -20,7 +20,7 @@ def show_config() -> None:
 
 def describe() -> list[tuple[str, str]]:
     """Return the lines of `show_config` as (name, value)."""
-    cuda = importlib.import_module("dasp.backends.cuda")
+    cuda = importlib.import_module("dasp.backends.cuda.product")
     works, reason = cuda.available()
     return [
         ("dasp", dasp.__version__),

@@ -1,0 +1,1 @@
+"""The plans on an NVIDIA GPU, by CuPy and the kernels in `kernels/`."""
