@@ -86,17 +86,35 @@ def csr(shape: tuple[int, int], indptr: Vector, indices: Vector, data: Vector) -
     ------
     ValueError
     """
-    if indptr.shape != (shape[0] + 1,) or indptr[0] != 0 or np.any(indptr[1:] < indptr[:-1]):
-        raise ValueError(f"indptr does not rise from 0 in {shape[0]} steps; A is not a valid CSR matrix")
+    compressed("CSR", shape, indptr, indices, data)
+
+
+def compressed(kind: str, shape: tuple[int, int], indptr: Vector, indices: Vector, data: Vector) -> None:
+    """Hold that three arrays are compressed rows (CSR), columns (CSC) or rows of blocks (BSR).
+
+    Parameters
+    ----------
+    kind : str
+        For the message.
+    shape : tuple of int
+        How many lines are compressed, and how many places each has.
+
+    Raises
+    ------
+    ValueError
+    """
+    lines, places = shape
+    if indptr.shape != (lines + 1,) or indptr[0] != 0 or np.any(indptr[1:] < indptr[:-1]):
+        raise ValueError(f"indptr does not rise from 0 in {lines} steps; A is not a valid {kind} matrix")
     if not len(indices) == len(data) == indptr[-1]:
         raise ValueError(
             f"indptr ends with {indptr[-1]} and A has {len(indices)} indices and {len(data)} values; "
             "these must be equal"
         )
-    if len(indices) and not (indices.min() >= 0 and indices.max() < shape[1]):
+    if len(indices) and not (indices.min() >= 0 and indices.max() < places):
         raise ValueError(
             f"indices hold {indices.min()} to {indices.max()}; "
-            f"A has shape {shape}, so 0 to {shape[1] - 1} is needed"
+            f"a {kind} matrix of this shape needs 0 to {places - 1}"
         )
 
 

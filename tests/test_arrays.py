@@ -1,0 +1,400 @@
+"""What a caller may pass as an array: taken in exactly, or refused in one line before any work."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import types
+import warnings
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from dasp import _arrays
+from dasp._arrays import Compressed, Coordinates
+
+FORMATS = ["csr", "csc", "coo", "bsr", "dia", "dok", "lil"]
+REAL_TYPES = ["f2", "f4", "f8", "g", ">f4", ">f8", ">f2", "?", "i1", "u1", ">i2", "u4", "i8", ">u8"]
+
+
+class OnGpu:
+    """Stands for an array of a library that keeps it on a GPU."""
+
+    __cuda_array_interface__: ClassVar[dict[str, Any]] = {}
+
+
+class Unwilling:
+    """Stands for an object that refuses to become an array, as a tensor that records gradients."""
+
+    def __array__(self, *_: Any, **__: Any) -> np.ndarray:
+        raise RuntimeError("call\ndetach first")
+
+
+def matrix_of(x: Any) -> np.ndarray:
+    """A numpy.matrix, without NumPy's advice against it."""
+    with warnings.catch_warnings(action="ignore"):
+        return np.asmatrix(x)
+
+
+def one_line(error: pytest.ExceptionInfo[Exception]) -> str:
+    message = str(error.value)
+    assert message
+    assert "\n" not in message
+    return message
+
+
+def to_csr(shape: tuple[int, int], taken: Compressed | Coordinates) -> np.ndarray:
+    """The dense matrix that the arrays mean, summed here and not by SciPy."""
+    rows = taken.rows if isinstance(taken, Coordinates) else np.repeat(np.arange(shape[0]), np.diff(taken[0]))
+    dense = np.zeros(shape, taken.data.dtype)
+    np.add.at(dense, (rows, taken[1]), taken.data)
+    return dense
+
+
+# Whose array
+
+
+def test_libraries_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    class CupyArray:
+        def get(self) -> np.ndarray:
+            return np.arange(3)
+
+    cupy = types.ModuleType("cupy")
+    cupy.ndarray = CupyArray  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    assert _arrays.library(CupyArray()) == "cupy"
+    assert _arrays.namespace(CupyArray()) is cupy
+    assert _arrays.to_host(CupyArray()).tolist() == [0, 1, 2]
+    assert _arrays.operand("a", passed := CupyArray()) is passed
+    for array in (np.zeros(2), np.rec.array([1.0]), np.ma.zeros(2)):
+        assert _arrays.library(array) == "numpy"
+        assert _arrays.namespace(array) is np
+    assert _arrays.library([1.0]) is None
+    monkeypatch.delitem(sys.modules, "cupy")
+    assert _arrays.library(CupyArray()) is None
+
+
+# Taken in
+
+
+@given(
+    array=arrays.arrays(
+        st.sampled_from([np.dtype(name) for name in [*REAL_TYPES, "c8", ">c16"]]),
+        arrays.array_shapes(max_dims=3, max_side=4),
+    )
+)
+def test_numbers_are_taken_bit_for_bit_in_native_order(array: np.ndarray) -> None:
+    taken = _arrays.take("x", array)
+    assert type(taken) is np.ndarray
+    assert taken.dtype.isnative
+    assert taken.dtype == array.dtype.newbyteorder("=")
+    np.testing.assert_array_equal(taken, array)
+    assert not array.dtype.isnative or np.shares_memory(taken, array) or not array.size
+
+
+def test_what_is_plain_already_is_not_copied() -> None:
+    x = np.ones((3, 4))[:, ::2]
+    assert _arrays.take("x", x) is x
+    assert np.shares_memory(_arrays.take("x", matrix_of(x)), x)
+    assert type(_arrays.take("x", matrix_of(x))) is np.ndarray
+    assert _arrays.take("x", [1, 2.5]).tolist() == [1, 2.5]
+    assert _arrays.take("x", 3).shape == ()
+
+
+NO_NUMBERS: list[tuple[Any, type[Exception], str]] = [
+    (np.ma.masked_array([1.0, 2.0], [True, False]), TypeError, "masked"),
+    (OnGpu(), TypeError, "GPU"),
+    (sp.eye_array(3), TypeError, "sparse"),
+    (np.array([1.0, None]), TypeError, "dtype object"),
+    (np.array(["1.0"]), TypeError, "dtype <U3"),
+    (np.array(["2020-01-01"], "M8[D]"), TypeError, "datetime64"),
+    (np.zeros(2, [("a", "f8")]), TypeError, "dtype"),
+    ([[1.0, 2.0], [3.0]], ValueError, "list"),
+    ({1: 2}, TypeError, "dict"),
+    (None, TypeError, "NoneType"),
+    ("1.0", TypeError, "str"),
+    (Unwilling(), TypeError, "call detach first"),
+]
+
+
+@pytest.mark.parametrize(("thing", "kind", "words"), NO_NUMBERS)
+def test_what_is_not_made_of_numbers_is_refused(thing: Any, kind: type[Exception], words: str) -> None:
+    for function in (_arrays.take, _arrays.values, _arrays.index, _arrays.dense_matrix):
+        with pytest.raises(kind) as error:
+            function("x", thing)
+        assert words in one_line(error)
+        assert one_line(error).startswith("x ")
+
+
+@pytest.mark.parametrize("thing", [[1.0], 2.0, OnGpu(), sp.eye_array(2), np.ma.zeros(3)])
+def test_operands_are_arrays_of_numpy_or_cupy(thing: Any) -> None:
+    with pytest.raises(TypeError) as error:
+        _arrays.operand("a", thing)
+    assert "a is a" in one_line(error)
+
+
+@pytest.mark.parametrize("name", REAL_TYPES)
+def test_values_are_float32_or_float64(name: str) -> None:
+    given = np.array([0, 1, 1], name)
+    want = np.float32 if np.dtype(name).kind == "f" and np.dtype(name).itemsize <= 4 else np.float64
+    for array in (given, given[::-1], np.frombuffer(b"x" + given.tobytes(), given.dtype, offset=1)):
+        taken = _arrays.values("data", array)
+        assert taken.dtype == want
+        assert taken.dtype.isnative
+        assert taken.flags.carray or (taken.flags.c_contiguous and taken.flags.aligned)
+        assert taken.tolist() == [float(value) for value in array]
+
+
+@pytest.mark.parametrize("given", [np.ones(2, complex), np.ones((2, 1)), matrix_of([1.0, 2.0]), 1.0])
+def test_values_are_a_real_vector(given: Any) -> None:
+    with pytest.raises((TypeError, ValueError)) as error:
+        _arrays.values("data", given)
+    one_line(error)
+
+
+@pytest.mark.parametrize(
+    "name", ["i1", "u1", ">i2", "u2", "i4", ">i4", "u4", ">u4", "i8", ">i8", "u8", ">u8"]
+)
+def test_indices_keep_every_number(name: str) -> None:
+    limits = np.iinfo(np.dtype(name))
+    given = np.array([limits.min, 5, min(limits.max, 2**63 - 1)], name)
+    taken = _arrays.index("row", given)
+    assert taken.dtype == (np.int32 if np.dtype(name).itemsize < 4 or name.endswith("i4") else np.int64)
+    assert taken.tolist() == given.tolist()
+
+
+def test_empty_lists_are_indices_and_other_kinds_are_not() -> None:
+    assert _arrays.index("row", []).dtype == np.int32
+    for thing in ([0.5], [1.0], np.zeros(0), [True], [1j], np.zeros((2, 2), int), [2**63], [2**70], 3):
+        with pytest.raises((TypeError, ValueError)) as error:
+            _arrays.index("row", thing)
+        assert one_line(error).startswith("row ")
+
+
+# Written to
+
+
+def test_a_result_is_written_where_each_element_has_its_own_memory() -> None:
+    dtype, shape = np.dtype(np.float64), (3, 2)
+    for good in (
+        np.empty(shape),
+        np.empty((2, 3)).T,
+        np.empty((9, 8))[::-3, 1:6:4],
+        np.empty((3, 2, 5))[:, :, 2],
+    ):
+        _arrays.check_result("out", good, shape, dtype)
+    read_only = np.empty(shape)
+    read_only.flags.writeable = False
+    for bad, kind, words in (
+        ([[0.0] * 2] * 3, TypeError, "list"),
+        (np.ma.zeros(shape), TypeError, "MaskedArray"),
+        (matrix_of(np.zeros(shape)), TypeError, "matrix"),
+        (np.zeros(shape, ">f8"), TypeError, ">f8"),
+        (np.zeros(shape, "f4"), TypeError, "float32"),
+        (np.zeros((2, 3)), ValueError, "shape"),
+        (read_only, ValueError, "read-only"),
+        (np.lib.stride_tricks.as_strided(np.zeros(2), shape, (0, 8)), ValueError, "strides"),
+        (np.lib.stride_tricks.as_strided(np.zeros(9), shape, (8, 8)), ValueError, "strides"),
+        (np.lib.stride_tricks.as_strided(np.zeros(9), shape, (16, 4)), ValueError, "strides"),
+    ):
+        with pytest.raises(kind) as error:
+            _arrays.check_result("out", bad, shape, dtype)
+        assert words in one_line(error)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 4), st.sampled_from([-2, -1, 1, 2])), min_size=1, max_size=3),
+    st.permutations(range(3)),
+    st.integers(0, 3),
+)
+def test_sliced_and_transposed_views_do_not_overlap_themselves(
+    axes: list[tuple[int, int]], order: list[int], trim: int
+) -> None:
+    array = np.zeros([size * abs(step) for size, step in axes])
+    view = array[tuple(slice(None, None, step) for _, step in axes)][trim:]
+    view = view.transpose([axis for axis in order if axis < view.ndim])
+    assert not _arrays.overlaps_itself(view)
+
+
+@given(st.tuples(*[st.integers(1, 4)] * 2), st.tuples(*[st.sampled_from([-24, -8, 0, 4, 8, 16, 24, 32])] * 2))
+def test_what_overlaps_itself_is_found(shape: tuple[int, int], strides: tuple[int, int]) -> None:
+    view = np.lib.stride_tricks.as_strided(np.zeros(99)[50:], shape, strides)
+    starts = sorted(strides[0] * i + strides[1] * j for i in range(shape[0]) for j in range(shape[1]))
+    shared = any(b - a < 8 for a, b in itertools.pairwise(starts))
+    # Never overlooked; the strides alone may give a false alarm for views that nothing but as_strided makes.
+    assert _arrays.overlaps_itself(view) or not shared
+
+
+def test_columns_of_one_table_do_not_overlap() -> None:
+    table = np.zeros((5, 4))
+    assert not _arrays.overlap(table[:, 0], table[:, 1])
+    assert _arrays.overlap(table[:, 0], table[2])
+    assert _arrays.overlap(table, table)
+
+
+# Matrices
+
+
+@st.composite
+def sparse_matrices(draw: st.DrawFn) -> tuple[np.ndarray, Any]:
+    shape = draw(st.tuples(st.integers(0, 6), st.integers(0, 6)))
+    name = draw(st.sampled_from(REAL_TYPES))
+    dense = draw(arrays.arrays(np.int64, shape, elements=st.integers(0, 3))).astype(np.dtype(name))
+    return dense, draw(st.sampled_from(FORMATS))
+
+
+@given(sparse_matrices())
+def test_every_format_and_type_is_read_as_it_is(drawn: tuple[np.ndarray, str]) -> None:
+    dense, form = drawn
+    # SciPy makes no sparse matrix of these types itself, but keeps the array that it is given.
+    matrix = sp.coo_array(dense.astype(np.float64)).asformat(form)
+    if form in ("csr", "csc", "coo", "bsr", "dia"):
+        matrix.data = matrix.data.astype(dense.dtype)
+    taken = _arrays.sparse_matrix(matrix)
+    assert taken.data.dtype in (np.float32, np.float64)
+    np.testing.assert_array_equal(to_csr(dense.shape, taken), dense.astype(np.float64))
+
+
+@pytest.mark.parametrize("index", [">i4", ">i8", "u8", "u4", "i2"])
+@pytest.mark.parametrize("form", ["csr", "csc", "coo", "bsr", "dia"])
+def test_every_type_of_index_is_read_exactly(form: str, index: str) -> None:
+    matrix = sp.random_array((8, 6), density=0.4, rng=1).asformat(form)
+    want = matrix.toarray()
+    for name in ("indptr", "indices", "offsets"):
+        if hasattr(matrix, name) and (name != "offsets" or not index.startswith("u")):
+            setattr(matrix, name, getattr(matrix, name).astype(index))
+    if form == "coo":
+        matrix.coords = tuple(axis.astype(index) for axis in matrix.coords)
+    np.testing.assert_array_equal(to_csr(want.shape, _arrays.sparse_matrix(matrix)), want)
+
+
+def test_duplicates_explicit_zeros_and_order_are_kept() -> None:
+    csr = sp.csr_array((np.array([1.0, 2.0, 0.0]), np.array([2, 2, 0]), np.array([0, 3, 3])), shape=(2, 3))
+    taken = _arrays.sparse_matrix(csr)
+    assert isinstance(taken, Compressed)
+    assert [array.tolist() for array in taken] == [[0, 3, 3], [2, 2, 0], [1, 2, 0]]
+    assert np.shares_memory(taken.data, csr.data)
+    coo = _arrays.sparse_matrix(csr.tocoo())
+    assert isinstance(coo, Coordinates)
+    assert coo.data.tolist() == [1, 2, 0]
+
+
+def wrong(form: str, **changes: Any) -> Any:
+    """A small matrix of a format whose arrays were changed after SciPy had looked at them."""
+    matrix = sp.csr_array(np.arange(1.0, 17).reshape(4, 4)).asformat(form)
+    if form == "bsr":
+        matrix = matrix.tobsr((2, 2))
+    for name, change in changes.items():
+        value = change(getattr(matrix, name).copy())
+        setattr(matrix, name, value)
+    return matrix
+
+
+def put(place: Any, value: Any) -> Any:
+    def change(array: np.ndarray) -> np.ndarray:
+        array[place] = value
+        return array
+
+    return change
+
+
+COMPRESSED_FAULTS: list[dict[str, Any]] = [
+    {"indices": put(-1, 10**9)},
+    {"indices": put(0, -(10**9))},
+    {"indices": put(0, -1)},
+    {"indices": put(0, 7)},
+    {"indices": lambda a: a[:1]},
+    {"indices": lambda a: a.astype(float)},
+    {"indices": lambda a: a.reshape(1, -1)},
+    {"indices": lambda a: a.astype(object)},
+    {"indices": lambda a: np.ma.masked_array(a, a == a[0])},
+    {"indices": lambda a: a.astype("u8") + np.uint64(2**63)},
+    {"indptr": put(-1, 10**9)},
+    {"indptr": put(0, 1)},
+    {"indptr": put(0, -5)},
+    {"indptr": put(1, 10**6)},
+    {"indptr": put(1, -3)},
+    {"indptr": lambda a: a[:-1]},
+    {"indptr": lambda a: a[:0]},
+    {"indptr": lambda a: a.astype(float)},
+    {"data": lambda a: a[:1]},
+    {"data": lambda a: a.astype(complex)},
+    {"data": lambda a: a.astype(object)},
+    {"data": lambda a: a.astype(str)},
+    {"data": lambda a: np.ma.masked_array(a, a == 2)},
+    {"data": lambda a: np.stack([a, a])},
+    {"data": lambda a: a.ravel()[0]},
+]
+
+
+@pytest.mark.parametrize("form", ["csr", "csc", "bsr"])
+@pytest.mark.parametrize("fault", range(len(COMPRESSED_FAULTS)))
+def test_compressed_matrices_are_checked_before_they_are_converted(form: str, fault: int) -> None:
+    with pytest.raises((TypeError, ValueError)) as error:
+        _arrays.sparse_matrix(wrong(form, **COMPRESSED_FAULTS[fault]))
+    assert len(one_line(error)) < 300
+
+
+@pytest.mark.parametrize(
+    ("form", "faults"),
+    [
+        ("coo", {"data": lambda a: a[:3]}),
+        ("coo", {"data": lambda a: np.ma.masked_array(a)}),
+        ("coo", {"data": lambda a: a.astype(complex)}),
+        ("dia", {"offsets": lambda a: a[:2]}),
+        ("dia", {"offsets": lambda a: np.zeros_like(a)}),
+        ("dia", {"offsets": lambda a: a.astype(float)}),
+        ("dia", {"data": lambda a: a[0]}),
+        ("dia", {"data": lambda a: a[:2]}),
+        ("lil", {"rows": put(1, [9, 10**9])}),
+        ("lil", {"rows": put(1, [0])}),
+        ("lil", {"rows": put(1, [0.5, 1, 2, 3])}),
+        ("lil", {"rows": put(1, 5)}),
+        ("lil", {"rows": put(1, [-1, 1, 2, 3])}),
+        ("lil", {"rows": lambda a: a[:2]}),
+        ("lil", {"data": put(1, [1.0])}),
+        ("lil", {"data": put(1, [1.0, "x", 2.0, 3.0])}),
+        ("lil", {"data": lambda a: a[:2]}),
+        ("dok", {"_dict": lambda d: {**d, (9, 10**9): 1.0}}),
+        ("dok", {"_dict": lambda d: {**d, (-1, 0): 1.0}}),
+        ("dok", {"_dict": lambda d: {**d, (0.5, 0): 1.0}}),
+        ("dok", {"_dict": lambda d: {**d, (0,): 1.0}}),
+        ("dok", {"_dict": lambda d: {**d, "key": 1.0}}),
+        ("dok", {"_dict": lambda d: {**d, (0, 0): "word"}}),
+    ],
+)
+def test_other_formats_are_checked_before_they_are_converted(form: str, faults: dict[str, Any]) -> None:
+    with pytest.raises((TypeError, ValueError)) as error:
+        _arrays.sparse_matrix(wrong(form, **faults))
+    assert len(one_line(error)) < 300
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("value", [-1, 4, 10**9, -(10**9)])
+def test_coordinates_lie_within_the_shape(axis: int, value: int) -> None:
+    matrix = wrong("coo")
+    matrix.coords[axis][3] = value
+    with pytest.raises(ValueError, match="holds"):
+        _arrays.sparse_matrix(matrix)
+
+
+def test_diagonals_outside_the_matrix_hold_nothing() -> None:
+    matrix = wrong("dia")
+    want = matrix.toarray()
+    want[np.eye(4, k=matrix.offsets[0]) > 0] = 0
+    for far in (10**9, -(10**9), 4, -4):
+        matrix.offsets = np.array([far, *matrix.offsets[1:]])
+        np.testing.assert_array_equal(to_csr((4, 4), _arrays.sparse_matrix(matrix)), want)
+
+
+def test_a_matrix_has_two_dimensions_and_a_known_format() -> None:
+    with pytest.raises(ValueError, match="2 dimensions"):
+        _arrays.sparse_matrix(sp.coo_array([1.0, 2.0]))
+    odd = types.SimpleNamespace(ndim=2, shape=(1, 1), format="xyz")
+    with pytest.raises(TypeError, match="'xyz'"):
+        _arrays.sparse_matrix(odd)
