@@ -48,7 +48,9 @@ def emulate(plan: Any, x: Any, y: Any, alpha: float = 1.0, beta: float = 0.0, **
     threads = cuda.threads(plan)
     blocks = -(-cuda.warps(plan) * 32 // threads)
     if blocks:
-        arguments = [*cuda.arguments(plan, scratch), x, y if beta else poisoned(y), *scale]
+        known = cuda.types(plan, y.dtype)
+        arguments = cuda.signature(plan).ordered(known, cuda.arguments(plan, scratch), cuda.VARYING)
+        arguments[-4:] = [x, y if beta else poisoned(y), *scale]
         module.launch(entry, grid=blocks, block=threads, args=arguments, blocks_in_order=True, **launch)
     assert (scratch == cuda.ABSENT[y.dtype]).all(), "a partial sum was left: the next product would be wrong"
 

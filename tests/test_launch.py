@@ -1,33 +1,172 @@
-"""What the driver is handed at a launch, shown by a driver that writes it down."""
+"""What a kernel takes, compared with its source; what a launch hands to the driver, kept by a stand-in."""
 
 from __future__ import annotations
 
 import ctypes
+import importlib
+import pkgutil
+import re
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from dasp import _source
+from dasp.backends import cuda
 from dasp.backends.cuda import launch as cuda_launch
-from dasp.backends.cuda.launch import Launch
+from dasp.backends.cuda.launch import Launch, Signature
+
+MODULES = [
+    importlib.import_module(f"{cuda.__name__}.{module.name}")
+    for module in pkgutil.iter_modules(cuda.__path__)
+]
+SIGNATURES = {
+    value.entry: value
+    for module in MODULES
+    for value in vars(module).values()
+    if isinstance(value, Signature)
+}
+
+SCALE = Signature(
+    "scale.cu",
+    "dasp_scale",
+    """
+    const uint4*  headers  [count]
+    const Index*  starts   [rows + 1]
+    const Value*  table    [4]
+    Value*        out      [rows]
+    const Index*  any
+    int           small
+    long long     count
+    Value         alpha
+    """,
+)
+TYPES = {"Index": np.dtype(np.int32), "Value": np.dtype(np.float64)}
+
+
+def given(**changes):
+    """What `SCALE` takes, but alpha."""
+    right = {
+        "headers": np.zeros((3, 4), np.uint32),
+        "starts": np.zeros(6, np.int32),
+        "table": np.zeros(4),
+        "out": np.zeros(5),
+        "any": np.zeros((2, 7), np.int32),
+        "small": -7,
+        "count": 3,
+    }
+    return right | changes
+
+
+# ---- signatures ----------------------------------------------------------------------------------
+
+
+def test_a_signature_is_found_for_both_formats():
+    assert {"dasp_slices", "dasp_spmv"} <= SIGNATURES.keys()
+
+
+@pytest.mark.parametrize("entry", SIGNATURES)
+def test_a_signature_is_what_the_source_declares(entry):
+    text = re.sub(r"//.*", "", _source.read(SIGNATURES[entry].source))
+    (inside,) = re.findall(rf"\b{entry}\(([^)]*)\)", text)
+    declared = [" ".join(part.replace("__restrict__", "").split()) for part in inside.split(",")]
+    assert declared == [f"{p.type} {p.name}" for p in SIGNATURES[entry].parameters]
+
+
+def test_arguments_come_in_the_order_of_the_kernel():
+    arguments = given()
+    ordered = SCALE.ordered(TYPES, dict(reversed(arguments.items())), ["alpha"])
+    names = [p.name for p in SCALE.parameters]
+    for name, value in zip(names, ordered, strict=True):
+        if name == "alpha":
+            assert value is None
+        elif name in ("small", "count"):
+            assert value == arguments[name]
+            assert value.dtype == (np.int32 if name == "small" else np.int64)
+        else:
+            assert value is arguments[name]
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "text"),
+    [
+        ({"starts": np.zeros(6, np.int64)}, TypeError, "starts of dasp_scale is an array of int64; int32 is"),
+        (
+            {"table": np.zeros(4, np.float32)},
+            TypeError,
+            "table of dasp_scale is an array of float32; float64",
+        ),
+        (
+            {"starts": np.zeros(5, np.int32)},
+            ValueError,
+            r"starts .* has 5 elements; 6, for \[rows \+ 1\], are",
+        ),
+        ({"headers": np.zeros((4, 4), np.uint32)}, ValueError, r"has 16 elements; 12, for \[count\], are"),
+        ({"table": np.zeros(5)}, ValueError, r"has 5 elements; 4, for \[4\], are"),
+        ({"out": np.zeros((5, 2))[:, 0]}, ValueError, r"out of dasp_scale has strides \(16,\); a contiguous"),
+        ({"small": 2**31}, ValueError, "small of dasp_scale is 2147483648; a number that int32 holds is"),
+        ({"small": -(2**31) - 1}, ValueError, "small of dasp_scale is -2147483649"),
+        ({"extra": 1}, TypeError, "extra: missing or unknown; dasp_scale takes any, count, headers"),
+        ({"alpha": 1.0}, TypeError, "alpha: missing or unknown"),
+    ],
+)
+def test_a_wrong_argument_is_refused(changes, error, text):
+    with pytest.raises(error, match=text):
+        SCALE.ordered(TYPES, given(**changes), ["alpha"])
+
+
+def test_a_missing_argument_is_refused():
+    arguments = given()
+    del arguments["any"]
+    with pytest.raises(TypeError, match="any: missing or unknown"):
+        SCALE.ordered(TYPES, arguments, ["alpha"])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("int", "'int' is no parameter"),
+        ("const int* a [n - 1]", "is no parameter"),
+        ("const int* a [2 * n + 1]", "a of k has size 2 \\* n \\+ 1; nothing says what n is"),
+    ],
+)
+def test_a_wrong_declaration_is_refused(text, message):
+    with pytest.raises(ValueError, match=message):
+        Signature("k.cu", "k", text)
+
+
+def test_a_size_may_depend_on_a_number_that_varies():
+    signature = Signature("k.cu", "k", "const int* a [n]\nint n")
+    array = np.zeros(3, np.int32)
+    assert signature.ordered({}, {"a": array}, ["n"]) == [array, None]
+
+
+# ---- launches ------------------------------------------------------------------------------------
 
 
 class Driver:
     """Stands for libcuda: keeps what a launch was given and answers with a status."""
 
-    def __init__(self, number: type, status: int = 0):
-        self.status = status
-        self.kinds = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32, *[ctypes.c_void_p] * 2, *[number] * 2]
+    def __init__(self, kinds, status=0):
+        self.status, self.kinds = status, kinds
         self.launches: list[dict] = []
 
     def cuLaunchKernelEx(self, config, kernel, parameters, extra):
-        config = config._obj
-        taken = dict(kernel=kernel.value, grid=list(config.grid), block=list(config.block), extra=extra)
-        taken |= dict(stream=config.stream, attributes=config.attribute_count)
+        config = cuda_launch._Config.from_address(config.value)
+        taken = {
+            "kernel": kernel.value,
+            "grid": list(config.grid),
+            "block": list(config.block),
+            "extra": extra,
+        }
+        taken |= {
+            "stream": config.stream,
+            "attributes": config.attribute_count,
+            "shared": config.shared_bytes,
+        }
         taken["attribute"] = config.attributes[0].id, config.attributes[0].value[0]
         taken["parameters"] = [
-            ctypes.cast(address, ctypes.POINTER(kind))[0]
-            for address, kind in zip(parameters, self.kinds, strict=True)
+            kind.from_address(address).value for address, kind in zip(parameters, self.kinds, strict=True)
         ]
         self.launches.append(taken)
         return self.status
@@ -37,12 +176,37 @@ class Driver:
         return 0
 
 
-def prepared(monkeypatch, driver, scalar=np.float64, overlaps=True):
+class Array:
+    """Stands for a CuPy array at an address."""
+
+    def __init__(self, array, address):
+        self.dtype, self.size, self.flags = array.dtype, array.size, array.flags
+        self.data = SimpleNamespace(ptr=address)
+
+
+def prepared(monkeypatch, driver, number=np.float64, overlaps=True):
+    """A launch with arrays before, between and after what varies."""
     monkeypatch.setattr(cuda_launch, "_driver", lambda: driver)
-    kernel = SimpleNamespace(kernel=SimpleNamespace(ptr=0x1234))
-    array = SimpleNamespace(data=SimpleNamespace(ptr=0x5000), dtype=np.dtype(float))
-    arguments = [array, np.int64(2**40), np.int32(-7)]
-    return Launch(kernel, 2**31 - 1, 128, arguments, np.dtype(scalar), overlaps=overlaps)
+    signature = Signature(
+        "k.cu", "k", "const T* a\nunsigned seed\nconst T* x\nlong long n\nT* y\nT alpha\nint i\nT beta\nT* z"
+    )
+    vector = np.zeros(2, number)
+    return Launch(
+        SimpleNamespace(kernel=SimpleNamespace(ptr=0x1234)),
+        signature,
+        {"T": np.dtype(number)},
+        {"a": Array(vector, 0x5000), "z": Array(vector, 2**47), "n": 2**40, "i": -7, "seed": 2**32 - 1},
+        ["x", "y", "alpha", "beta"],
+        blocks=2**31 - 1,
+        threads=128,
+        shared_bytes=96,
+        overlaps=overlaps,
+    )
+
+
+def kinds(number):
+    pointer, real = ctypes.c_void_p, np.ctypeslib.as_ctypes_type(number)
+    return [pointer, ctypes.c_uint32, pointer, ctypes.c_int64, pointer, real, ctypes.c_int32, real, pointer]
 
 
 def test_the_structures_are_those_of_cuda():
@@ -53,26 +217,27 @@ def test_the_structures_are_those_of_cuda():
     assert (config.stream.offset, config.attributes.offset, config.attribute_count.offset) == (32, 40, 48)
 
 
-@pytest.mark.parametrize(("scalar", "number"), [(np.float64, ctypes.c_double), (np.float32, ctypes.c_float)])
+@pytest.mark.parametrize("number", [np.float64, np.float32])
 @pytest.mark.parametrize("overlaps", [True, False])
-def test_every_launch_gets_its_own_vectors(monkeypatch, scalar, number, overlaps):
-    driver = Driver(number)
-    launch = prepared(monkeypatch, driver, scalar, overlaps)
+def test_every_launch_gets_its_own_vectors(monkeypatch, number, overlaps):
+    driver = Driver(kinds(number))
+    launch = prepared(monkeypatch, driver, number, overlaps)
     launch(0, 0x10, 0x20, 0.5, 0.0)
-    launch(77, 0x30, 0x40, -2.0, 1.5)
+    launch(77, 2**46, 0x40, -2.0, 1.5)
     one, two = driver.launches
-    assert one["parameters"] == [0x5000, 2**40, -7, 0x10, 0x20, 0.5, 0.0]
-    assert two["parameters"] == [0x5000, 2**40, -7, 0x30, 0x40, -2.0, 1.5]
+    assert one["parameters"] == [0x5000, 2**32 - 1, 0x10, 2**40, 0x20, 0.5, -7, 0.0, 2**47]
+    assert two["parameters"] == [0x5000, 2**32 - 1, 2**46, 2**40, 0x40, -2.0, -7, 1.5, 2**47]
     assert (one["stream"], two["stream"]) == (None, 77)
     for taken in (one, two):
         assert taken["kernel"] == 0x1234
         assert taken["grid"] == [2**31 - 1, 1, 1]
         assert taken["block"] == [128, 1, 1]
+        assert taken["shared"] == 96
         assert taken["attributes"] == int(overlaps)
         assert taken["attribute"] == (6, 1)
 
 
 def test_a_driver_error_is_named(monkeypatch):
-    driver = Driver(ctypes.c_double, status=719)
+    driver = Driver(kinds(np.float64), status=719)
     with pytest.raises(RuntimeError, match="the kernel was not launched: CUDA_ERROR_719"):
         prepared(monkeypatch, driver)(0, 1, 2, 1.0, 0.0)

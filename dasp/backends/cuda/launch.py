@@ -1,8 +1,12 @@
-"""Launches whose start may overlap the end of the kernel before them, which CuPy does not offer.
+"""Launches of compiled kernels: named arguments, compared once with what the source declares.
 
-Such a kernel reads its own constant data while the kernel before it in the stream still runs, and waits for
-it before it touches anything else (programmatic dependent launch, from compute capability 9.0). CUDA graphs
-keep this.
+A `Signature` says what a kernel takes. A `Launch` holds a kernel and its arguments as the driver wants them,
+so that a launch writes the few that change and makes one call. CuPy's own launches convert every argument
+every time, and do not offer the overlap below.
+
+A kernel that overlaps reads its own constant data while the kernel before it in the stream still runs, and
+waits for it before it touches anything else (programmatic dependent launch, from compute capability 9.0).
+CUDA graphs keep this.
 
 Source: CUDA Driver API, cuLaunchKernelEx.
 """
@@ -11,21 +15,240 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
+import struct
 import threading
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 PROGRAMMATIC_STREAM_SERIALIZATION = 6
 """CUlaunchAttributeID: the kernel may start before the one before it in the stream has ended."""
 
-C_TYPES: dict[Any, Any] = {
-    np.dtype(np.float32): ctypes.c_float,
-    np.dtype(np.float64): ctypes.c_double,
-    np.dtype(np.int32): ctypes.c_int32,
-    np.dtype(np.int64): ctypes.c_int64,
+C_TYPES: dict[str, tuple[str, int]] = {
+    "float": ("f4", 1),
+    "double": ("f8", 1),
+    "signed char": ("i1", 1),
+    "int": ("i4", 1),
+    "long long": ("i8", 1),
+    "unsigned char": ("u1", 1),
+    "unsigned short": ("u2", 1),
+    "unsigned": ("u4", 1),
+    "unsigned long long": ("u8", 1),
+    "uint4": ("u4", 4),
 }
+"""The NumPy type of each type in a signature, and how many of them it is."""
+
+_LETTERS = {"f4": "f", "f8": "d", "i4": "i", "i8": "q", "u4": "I", "u8": "Q"}
+"""What `struct` calls the type of a number."""
+
+
+class Parameter(NamedTuple):
+    """One parameter of a kernel.
+
+    Attributes
+    ----------
+    type : str
+        As in the source, without `__restrict__`: `const Index*`.
+    name : str
+    size : str
+        Elements of an array: `4`, `rows`, `rows + 1` or `32 * steps`. The word is a number among the
+        arguments, or the size of another array. Empty if any size will do, and for numbers.
+    """
+
+    type: str
+    name: str
+    size: str
+
+    @property
+    def is_array(self) -> bool:
+        """Whether the kernel takes an address."""
+        return self.type.endswith("*")
+
+    @property
+    def element(self) -> str:
+        """The type without `const` and `*`."""
+        return self.type.removeprefix("const ").removesuffix("*")
+
+
+class Signature:
+    r"""What a kernel takes, declared in Python as its source declares it, with the sizes of arrays.
+
+    Parameters
+    ----------
+    source, entry : str
+        Such as "spmv/slices.cu" and "dasp_slices".
+    text : str
+        One parameter a line, in the order of the source: type, name, and the size of an array in brackets.
+
+    Raises
+    ------
+    ValueError
+        If a line is no parameter, or nothing says what the word in a size is.
+
+    Examples
+    --------
+    >>> text = "const Value* x [n]\n Value* y [n]\n long long n"
+    >>> scale = Signature("scale.cu", "dasp_scale", text)
+    >>> [parameter.name for parameter in scale.parameters]
+    ['x', 'y', 'n']
+    """
+
+    def __init__(self, source: str, entry: str, text: str) -> None:
+        self.source, self.entry = source, entry
+        self.parameters = tuple(_parameter(line.strip()) for line in text.strip().splitlines())
+        known = {p.name for p in self.parameters if not p.is_array}
+        known |= {p.size for p in self.parameters if p.size.isidentifier()}
+        for p in self.parameters:
+            word = _size(p.size)[1]
+            if word and word not in known:
+                raise ValueError(f"{p.name} of {entry} has size {p.size}; nothing says what {word} is")
+
+    def ordered(
+        self, types: Mapping[str, np.dtype[Any]], arguments: Mapping[str, Any], varying: Iterable[str] = ()
+    ) -> list[Any]:
+        """Return the arguments in the kernel's order, each compared with what was declared.
+
+        Parameters
+        ----------
+        types : mapping of str to dtype
+            What the source's own names of types stand for, such as `Index`.
+        arguments : mapping of str to array or number
+            Arrays of NumPy or CuPy of exactly the declared type, C-contiguous; numbers that the type holds.
+        varying : iterable of str
+            Parameters that come with each launch: None stands for them.
+
+        Raises
+        ------
+        TypeError
+            If an argument is missing or is not declared, or an array has another type.
+        ValueError
+            If an array has another size or is not contiguous, or a number does not fit.
+        """
+        wanted = {p.name for p in self.parameters}.difference(varying)
+        if arguments.keys() != wanted:
+            wrong = ", ".join(sorted(arguments.keys() ^ wanted))
+            raise TypeError(f"{wrong}: missing or unknown; {self.entry} takes {', '.join(sorted(wanted))}")
+        given = [p for p in self.parameters if p.name in wanted]
+        sizes = {p.name: int(arguments[p.name]) for p in given if not p.is_array}
+        for p in given:
+            if p.size.isidentifier():
+                sizes.setdefault(p.size, arguments[p.name].size // _element(p, types)[1])
+        return [
+            None if p.name not in wanted else self._checked(p, types, sizes, arguments[p.name])
+            for p in self.parameters
+        ]
+
+    def _checked(
+        self, p: Parameter, types: Mapping[str, np.dtype[Any]], sizes: Mapping[str, int], value: Any
+    ) -> Any:
+        dtype, parts = _element(p, types)
+        what = f"{p.name} of {self.entry}"
+        if not p.is_array:
+            if dtype.kind in "iu" and not np.iinfo(dtype).min <= int(value) <= np.iinfo(dtype).max:
+                raise ValueError(f"{what} is {value}; a number that {dtype} holds is needed")
+            return dtype.type(value)
+        if value.dtype != dtype:
+            raise TypeError(f"{what} is an array of {value.dtype}; {dtype} is needed")
+        factor, word, more = _size(p.size)
+        if p.size and (not word or word in sizes):  # else it is a number that varies
+            size = parts * (factor * sizes.get(word, 0) + more)
+            if value.size != size:
+                raise ValueError(f"{what} has {value.size} elements; {size}, for [{p.size}], are needed")
+        if not value.flags.c_contiguous:
+            raise ValueError(f"{what} has strides {value.strides}; a contiguous array is needed")
+        return value
+
+
+class Launch:
+    """A kernel and its arguments, to be launched again and again; several threads may share one.
+
+    Parameters
+    ----------
+    kernel : cupy.RawKernel or cupy.cuda.Function
+        Compiled for the current device.
+    signature : Signature
+    types, arguments : mapping
+        As for `Signature.ordered`; arrays of CuPy on the current device, which are kept alive.
+    varying : sequence of str
+        Parameters that come with each launch.
+    blocks, threads : int
+        Of the grid, and of a block.
+    shared_bytes : int
+        Dynamic shared memory of a block.
+    overlaps : bool
+        Whether the kernel may start before the one before it has ended; it must then wait by itself.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If the arguments are not those of the signature.
+    """
+
+    def __init__(
+        self,
+        kernel: Any,
+        signature: Signature,
+        types: Mapping[str, np.dtype[Any]],
+        arguments: Mapping[str, Any],
+        varying: Sequence[str] = (),
+        *,
+        blocks: int,
+        threads: int,
+        shared_bytes: int = 0,
+        overlaps: bool = False,
+    ) -> None:
+        fixed = signature.ordered(types, arguments, varying)
+        parameters = {p.name: p for p in signature.parameters}
+        slots = {name: _slot(parameters[name], types) for name in varying}
+        start = ctypes.sizeof(_Config)
+        self._block = bytearray(start + 8 * len(fixed))
+        config = _Config.from_buffer(self._block)
+        attribute = _Attribute(id=PROGRAMMATIC_STREAM_SERIALIZATION)
+        attribute.value[0] = 1
+        config.grid[:], config.block[:] = (blocks, 1, 1), (threads, 1, 1)
+        config.shared_bytes = shared_bytes
+        self._attributes = ctypes.addressof(attribute), int(overlaps)
+        # The stream, the attributes and what varies lie side by side, so that one call writes them.
+        self._pack = struct.Struct("=QQI4x" + "".join(slots.values())).pack_into
+        places = {name: start + 8 * k for k, name in enumerate(slots)}
+        free = start + 8 * len(slots)
+        for p, value in zip(signature.parameters, fixed, strict=True):
+            if p.name not in slots:
+                number = value.data.ptr if p.is_array else value.item()
+                struct.pack_into("=" + _slot(p, types), self._block, free, number)
+                places[p.name] = free
+                free += 8
+        base = ctypes.addressof(config)
+        addresses = [base + places[p.name] for p in signature.parameters]
+        self._parameters = (ctypes.c_void_p * len(addresses))(*addresses)
+        self._config, self._kernel = ctypes.c_void_p(base), ctypes.c_void_p(_handle(kernel))
+        self._launch = _driver().cuLaunchKernelEx
+        self._kept = kernel, fixed, config, attribute
+        self._lock = threading.Lock()
+
+    def __call__(self, stream: int, *varying: float) -> None:
+        """Launch on a stream of the current device.
+
+        Parameters
+        ----------
+        stream : int
+            CUDA's handle.
+        *varying : int or float
+            An address for an array, or a number, for each varying parameter in their order.
+
+        Raises
+        ------
+        RuntimeError
+            If the driver reports an error.
+        """
+        with self._lock:
+            self._pack(self._block, _Config.stream.offset, stream, *self._attributes, *varying)
+            status = self._launch(self._config, self._kernel, self._parameters, None)
+        if status:
+            raise RuntimeError(f"the kernel was not launched: {error_name(status)}")
 
 
 class _Attribute(ctypes.Structure):
@@ -47,71 +270,48 @@ class _Config(ctypes.Structure):
     )
 
 
-class Launch:
-    """A kernel and all of its arguments up to x, y, alpha and beta, to be launched again and again.
-
-    Parameters
-    ----------
-    kernel : cupy.RawKernel
-        Compiled for the current device.
-    blocks, threads : int
-        Of the grid, and of a block.
-    arguments : list
-        CuPy arrays and NumPy scalars. The arrays are kept alive.
-    scalar : dtype
-        Of x, y, alpha and beta: float32 or float64.
-    overlaps : bool
-        Whether the kernel may start before the one before it has ended; it must then wait by itself.
-    """
-
-    def __init__(
-        self,
-        kernel: Any,
-        blocks: int,
-        threads: int,
-        arguments: list[Any],
-        scalar: np.dtype[Any],
-        *,
-        overlaps: bool,
-    ) -> None:
-        self._kernel = ctypes.c_void_p(kernel.kernel.ptr)
-        self._attribute = _Attribute(id=PROGRAMMATIC_STREAM_SERIALIZATION)
-        self._attribute.value[0] = 1
-        self._config = _Config(
-            (blocks, 1, 1), (threads, 1, 1), 0, None, ctypes.pointer(self._attribute), int(overlaps)
-        )
-        number = C_TYPES[scalar]
-        self._x, self._y = ctypes.c_void_p(), ctypes.c_void_p()
-        self._alpha, self._beta = number(), number()
-        boxes = [_boxed(value) for value in arguments] + [self._x, self._y, self._alpha, self._beta]
-        self._parameters = (ctypes.c_void_p * len(boxes))(*map(ctypes.addressof, boxes))
-        self._kept = kernel, arguments, boxes
-        self._lock = threading.Lock()
-
-    def __call__(self, stream: int, x: int, y: int, alpha: float, beta: float) -> None:
-        """Launch on a stream of the current device; x and y are addresses.
-
-        Raises
-        ------
-        RuntimeError
-            If the driver reports an error.
-        """
-        with self._lock:  # several threads may share a launch
-            self._config.stream = stream
-            self._x.value, self._y.value, self._alpha.value, self._beta.value = x, y, alpha, beta
-            status = _driver().cuLaunchKernelEx(
-                ctypes.byref(self._config), self._kernel, self._parameters, None
-            )
-        if status:
-            raise RuntimeError(f"the kernel was not launched: {_error_name(status)}")
+_SIZE = re.compile(r"(?:(\d+) \* )?([a-z]\w*)?(?: \+ )?(\d+)?")
+_PARAMETER = re.compile(r"(\S.*?)\s+(\w+)(?:\s+\[(.+)\])?")
 
 
-def _boxed(value: Any) -> Any:
-    """Return a kernel's argument as the C object whose address the driver takes."""
-    return C_TYPES[value.dtype](value) if isinstance(value, np.generic) else ctypes.c_void_p(value.data.ptr)
+def _parameter(line: str) -> Parameter:
+    found = _PARAMETER.fullmatch(line)
+    if found is None or (found[3] and not _SIZE.fullmatch(found[3])):
+        raise ValueError(f"{line!r} is no parameter; `type name` or `type* name [size]` is needed")
+    return Parameter(found[1], found[2], found[3] or "")
 
 
-def _error_name(status: int) -> str:
+def _size(text: str) -> tuple[int, str, int]:
+    """Return factor, word and summand of a size; the word is empty for a plain number."""
+    found = _SIZE.fullmatch(text)
+    assert found
+    return (int(found[1] or 1) if found[2] else 0), found[2] or "", int(found[3] or 0)
+
+
+def _element(p: Parameter, types: Mapping[str, np.dtype[Any]]) -> tuple[np.dtype[Any], int]:
+    """Return the NumPy type of an element, or of its parts, and how many parts it has."""
+    if p.element in types:
+        return types[p.element], 1
+    name, parts = C_TYPES[p.element]
+    return np.dtype(name), parts
+
+
+def _slot(p: Parameter, types: Mapping[str, np.dtype[Any]]) -> str:
+    """Return how `struct` packs an argument into 8 bytes."""
+    if p.is_array:
+        return "Q"
+    dtype = _element(p, types)[0]
+    return f"{_LETTERS[dtype.str[1:]]}{8 - dtype.itemsize}x"
+
+
+def _handle(kernel: Any) -> int:
+    """Return the driver's handle of a function of CuPy."""
+    handle: int = getattr(kernel, "kernel", kernel).ptr
+    return handle
+
+
+def error_name(status: int) -> str:
+    """Return the driver's name of an error."""
     text = ctypes.c_char_p()
     _driver().cuGetErrorName(status, ctypes.byref(text))
     return (text.value or b"unknown error").decode()

@@ -14,12 +14,16 @@ from typing import Any
 import numpy as np
 
 from dasp import _check, _source
-from dasp.backends.cuda.launch import Launch
+from dasp.backends.cuda import signatures
+from dasp.backends.cuda.launch import Launch, Signature
 from dasp.plan import ONE_WAVE, WARP, Plan, arrays_of, plain_values, with_arrays
 
 SLICES = "spmv/slices.cu", "dasp_slices"
 PUBLISHED = "spmv/product.cu", "dasp_spmv"
 """Source file and entry point of the kernel of each layout."""
+
+VARYING = "x", "y", "alpha", "beta"
+"""Arguments that come with each product."""
 
 THREADS, SHORT_THREADS = 128, 256
 """Threads of a block of the published format, and where most rows are short: those warps end soon."""
@@ -251,8 +255,16 @@ class Product:
         with self._cupy.cuda.Stream(non_blocking=True) as stream:
             scratch = self._cupy.asarray(np.full(partials(self.plan), ABSENT[dtype]))
             stream.synchronize()
-        head = arguments(self.plan, scratch)
-        return Launch(kernel, self._blocks, self._threads, head, dtype, overlaps=self._overlaps)
+        return Launch(
+            kernel,
+            signature(self.plan),
+            types(self.plan, dtype),
+            arguments(self.plan, scratch),
+            VARYING,
+            blocks=self._blocks,
+            threads=self._threads,
+            overlaps=self._overlaps,
+        )
 
 
 def source(plan: Plan) -> tuple[str, str]:
@@ -309,9 +321,24 @@ def partials(plan: Plan) -> int:
     return plan.slices.segments if source(plan) == SLICES else len(plan.long.segment_rows)
 
 
-def arguments(plan: Plan, scratch: Any) -> list[Any]:
-    """Return the kernel's arguments up to x; `scratch` is all `ABSENT` before and after each product."""
-    return _slice_arguments(plan, scratch) if source(plan) == SLICES else _published_arguments(plan, scratch)
+def signature(plan: Plan) -> Signature:
+    """Return what the kernel that multiplies a plan takes."""
+    return signatures.SLICED if source(plan) == SLICES else signatures.PUBLISHED
+
+
+def types(plan: Plan, scalar: np.dtype[Any]) -> dict[str, np.dtype[Any]]:
+    """Return what the kernel's own names of types stand for."""
+    known = {"Index": plan.index_dtype, "Offset": plan.offset_dtype, "Value": plan.dtype, "Scalar": scalar}
+    return known | {"Bits": np.dtype(f"u{scalar.itemsize}"), "Code": plain_values(plan.slices).dtype}
+
+
+def arguments(plan: Plan, scratch: Any) -> dict[str, Any]:
+    """Return the kernel's arguments but `VARYING`; `scratch` is all `ABSENT` before and after a product."""
+    values = (
+        _slice_arguments(plan, scratch) if source(plan) == SLICES else _published_arguments(plan, scratch)
+    )
+    names = [parameter.name for parameter in signature(plan).parameters]
+    return dict(zip(names, values, strict=False))
 
 
 def _slice_arguments(plan: Plan, scratch: Any) -> list[Any]:
