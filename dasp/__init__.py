@@ -16,7 +16,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dasp import dense, models
+    from dasp import dense, models, solvers
     from dasp._threads import get_num_threads, set_num_threads
     from dasp.commands.configuration import show_config
     from dasp.io import load_matrix, load_plan, save_plan
@@ -50,11 +50,12 @@ __all__ = [
     "save_plan",
     "set_num_threads",
     "show_config",
+    "solvers",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("dense", "models"):
+    if name in ("dense", "models", "solvers"):
         return importlib.import_module(f"dasp.{name}")
     if name in _HOMES:
         value = getattr(importlib.import_module(_HOMES[name]), name)

@@ -84,6 +84,7 @@ def may_use_cupy(path: Path) -> bool:
         r"_source\.py",
         r"dense/(\w+/)?(\w*_)?cuda(_\w*)?\.py",
         r"(tuning|bench|commands)/\w+\.py",
+        r"solvers/(cuda|driver)\.py",
     )
     return any(re.fullmatch(pattern, relative) for pattern in allowed)
 
@@ -157,10 +158,17 @@ def test_cupy_is_imported_lazily_and_in_few_files(path: Path) -> None:
         assert not cupy(every_import(path))
 
 
+# What makes the passes of each device: threads that the products have started; kernels of their own.
+SPACES = {"cpu.py": "dasp.backends.cpu.team", "cuda.py": "dasp._source"}
+
+
 def test_solvers_ask_the_operator() -> None:
-    for path in (PACKAGE / "solvers").glob("*.py"):
+    files = [path for room in ("solvers", "preconditioners") for path in (PACKAGE / room).glob("*.py")]
+    assert any(path.name in SPACES for path in files)
+    for path in files:
         names = every_import(path)
-        for private in ("plan", "preprocess", "backends", "_source"):
+        names -= within(names, SPACES.get(path.name, "dasp.none"))
+        for private in ("plan", "preprocess", "formats", "planning", "matrix", "backends", "_source"):
             assert not within(names, f"dasp.{private}"), path
         touched = {n.attr for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Attribute)}
         assert not {"plan", "_plan"} & touched, path

@@ -1,0 +1,12 @@
+"""Iterative solvers: x from A x = b, where only products with A are made.
+
+Which method, see docs/solvers.md; what they share is in `system`, what differs between devices in `space`.
+"""
+
+from dasp.solvers.bicgstab import bicgstab
+from dasp.solvers.cg import cg
+from dasp.solvers.minres import minres
+from dasp.solvers.stats import Stats
+from dasp.solvers.workspace import Workspace
+
+__all__ = ["Stats", "Workspace", "bicgstab", "cg", "minres"]

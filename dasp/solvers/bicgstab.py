@@ -1,0 +1,114 @@
+"""BiCGSTAB, for square matrices that need not be symmetric.
+
+Van der Vorst (1992), doi:10.1137/0913035; preconditioned from the right, so that the residual stays that of
+A x = b.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from dasp.solvers.scalars import OWN, RUNNING, where
+from dasp.solvers.space import State
+from dasp.solvers.stats import Stats
+from dasp.solvers.system import System, make_limits, solve
+from dasp.solvers.workspace import Workspace
+
+SHADOW, STEP, TURN = OWN, OWN + 1, OWN + 2
+
+TINY = 1e-30
+"""A product of two vectors breaks the method down where its square is below this times that of their
+norms."""
+
+
+class BiconjugateGradientsStabilized:
+    """Two products and five passes an iteration."""
+
+    period: ClassVar = 1
+    restarts: ClassVar = frozenset({SHADOW, STEP, TURN})
+    words: ClassVar = {
+        SHADOW: "the residual is orthogonal to the first one (rho is 0), and starting again does not help; "
+        "try gmres",
+        STEP: "A p is orthogonal to the first residual, and starting again does not help; try gmres",
+        TURN: "A r is orthogonal to r (omega is 0), and starting again does not help; try gmres",
+    }
+
+    def __init__(self, system: System) -> None:
+        self._system = system
+        self._plain = system.preconditioner is None
+        ph, sh = ("p", "r") if self._plain else ("ph", "sh")
+        self._ph, self._sh = ph, sh
+        fuse = system.vectors.fuse
+        self._first = fuse("w = r", "p = r", dots=("r r",))
+        self._along = fuse(dots=("w v", "v v"))
+        self._half = fuse("r = r - alpha v", dots=("r r",))
+        self._smooth = fuse(dots=("q r", "q q"))
+        self._step = fuse(f"x = x + alpha {ph} + omega {sh}", "r = r - omega q", dots=("r r", "w r"))
+        self._turn = fuse("p = r + beta p - both v")
+
+    def start(self, s: State) -> State:
+        """Take the residual for its own shadow."""
+        (rr,) = self._first()
+        return {"rho": rr, "ww": rr}
+
+    def iterate(self, phase: int, s: State) -> State:
+        """A step along p, and one that makes what is left as small as A r allows."""
+        rho, ww = s["rho"], s["ww"]
+        if not self._plain:
+            self._system.precondition("p", self._ph)
+        self._system.multiply(self._ph, "v")
+        wv, vv = self._along()
+        can_step = wv * wv > TINY * ww * vv
+        alpha = where(can_step, rho / wv, 0.0)
+        (half,) = self._half(alpha=alpha)
+        if not self._plain:
+            self._system.precondition("r", self._sh)
+        self._system.multiply(self._sh, "q")
+        qr, qq = self._smooth()
+        can_turn = qr * qr > TINY * half * qq
+        omega = where(can_turn, qr / qq, 0.0)
+        rr, next_rho = self._step(alpha=alpha, omega=omega)
+        has_shadow = next_rho * next_rho > TINY * rr * ww
+        beta = where(can_turn, (next_rho / rho) * (alpha / omega), 0.0)
+        self._turn(beta=beta, both=beta * omega)
+        shadow = where(has_shadow, float(RUNNING), float(SHADOW))
+        turn = where(can_turn, shadow, float(TURN))
+        return {"rr": rr, "rho": next_rho, "ww": ww, "code": where(can_step, turn, float(STEP))}
+
+
+def bicgstab(
+    A: Any,
+    b: Any,
+    x0: Any = None,
+    *,
+    rtol: float = 1e-5,
+    atol: float = 0.0,
+    maxiter: int | None = None,
+    M: Any = None,
+    callback: Callable[[Any], None] | None = None,
+    check_every: int | None = None,
+    workspace: Workspace | None = None,
+    progress: bool = False,
+) -> tuple[Any, Stats]:
+    """Solve A x = b by BiCGSTAB, for any square A.
+
+    Parameters, results and errors are those of `dasp.solvers.cg`; M need not be symmetric.
+
+    Notes
+    -----
+    Takes vectors of n numbers: 7, with a preconditioner 9. Two products with A an iteration. A breakdown (a
+    division by 0 ahead) starts the method again from the x that it has, as long as that helps.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dasp.solvers import bicgstab
+    >>> x, stats = bicgstab(np.array([[2.0, 1.0], [0.0, 4.0]]), np.array([3.0, 4.0]))
+    >>> x.round(9), stats.converged
+    (array([1., 1.]), True)
+    """
+    n = int(getattr(A, "shape", (0,))[0])
+    limits = make_limits(n, rtol, atol, maxiter, check_every, callback, progress)
+    names = ("w", "p", "v") if M is None else ("w", "p", "v", "ph", "sh")
+    return solve(A, b, x0, limits, M, workspace, BiconjugateGradientsStabilized, names)

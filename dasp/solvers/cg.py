@@ -1,0 +1,135 @@
+"""Conjugate gradients, for symmetric positive definite matrices.
+
+Hestenes and Stiefel (1952), doi:10.6028/jres.049.044; with a preconditioner as in Saad, Iterative Methods for
+Sparse Linear Systems, second edition, algorithm 9.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from dasp.solvers.scalars import OWN, RUNNING, where
+from dasp.solvers.space import State
+from dasp.solvers.stats import Stats
+from dasp.solvers.system import System, make_limits, solve
+from dasp.solvers.workspace import Workspace
+
+INDEFINITE, BAD_M = OWN, OWN + 1
+
+
+class ConjugateGradients:
+    """One product and three passes an iteration, four with a preconditioner."""
+
+    period: ClassVar = 1
+    restarts: ClassVar = frozenset({INDEFINITE})
+    words: ClassVar = {
+        INDEFINITE: "p' A p is not positive, so A is not positive definite (or is singular, and b out of its "
+        "reach); minres takes symmetric matrices that are not",
+        BAD_M: "r' M r is not positive, so M is not positive definite",
+    }
+
+    def __init__(self, system: System) -> None:
+        self._system = system
+        self._z = "r" if system.preconditioner is None else "z"
+        fuse = system.vectors.fuse
+        self._first = fuse(f"p = {self._z}", dots=(f"r {self._z}",))
+        self._curvature = fuse(dots=("p q",))
+        self._descend = fuse("r = r - alpha q", dots=("r r",))
+        self._inner = fuse(dots=("r z",)) if self._z == "z" else None
+        self._advance = fuse("x = x + alpha p", f"p = {self._z} + beta p")
+
+    def start(self, s: State) -> State:
+        """Go down along M r."""
+        if self._inner:
+            self._system.precondition("r", "z")
+        (rho,) = self._first()
+        stopped = where(s["code"] > float(RUNNING), s["code"], float(BAD_M))
+        return {"rho": rho, "code": where(rho > 0.0, s["code"], stopped)}
+
+    def iterate(self, phase: int, s: State) -> State:
+        """Go as far along p as lowers the error most; then turn."""
+        self._system.multiply("p", "q")
+        (curvature,) = self._curvature()
+        alpha = where(curvature > 0.0, s["rho"] / curvature, 0.0)
+        (rr,) = self._descend(alpha=alpha)
+        rho = rr
+        if self._inner:
+            self._system.precondition("r", "z")
+            (rho,) = self._inner()
+        beta = rho / s["rho"]
+        self._advance(alpha=alpha, beta=beta)
+        of_m = where(rho > 0.0, float(RUNNING), float(BAD_M))
+        return {"rr": rr, "rho": rho, "code": where(curvature > 0.0, of_m, float(INDEFINITE))}
+
+
+def cg(
+    A: Any,
+    b: Any,
+    x0: Any = None,
+    *,
+    rtol: float = 1e-5,
+    atol: float = 0.0,
+    maxiter: int | None = None,
+    M: Any = None,
+    callback: Callable[[Any], None] | None = None,
+    check_every: int | None = None,
+    workspace: Workspace | None = None,
+    progress: bool = False,
+) -> tuple[Any, Stats]:
+    """Solve A x = b by conjugate gradients, for A symmetric and positive definite.
+
+    Parameters
+    ----------
+    A : SpMatrix, matrix or linear operator, shape (n, n)
+        Anything with a shape, a dtype and `@`. Its symmetry is not checked.
+    b : array, shape (n,) or (n, 1)
+        NumPy, or CuPy for a matrix on a GPU; a NumPy b is copied there, and x back.
+    x0 : array, shape (n,), optional
+        Where to start; zeros by default. Not modified.
+    rtol, atol : float
+        Done when norm(b - A x) <= max(rtol * norm(b), atol).
+    maxiter : int, optional
+        Iterations at most, 10 n by default.
+    M : matrix or linear operator, shape (n, n), optional
+        Approximates the inverse of A; symmetric and positive definite.
+    callback : callable, optional
+        Called with x after each check.
+    check_every : int, optional
+        Iterations between two checks that are seen outside: entries of `Stats.residuals`, calls of
+        `callback`.
+    workspace : Workspace, optional
+        Keeps vectors and prepared passes for the next solve with A.
+    progress : bool
+        Show the residual as it falls (needs tqdm).
+
+    Returns
+    -------
+    x : array, of the shape, kind and place of b
+        float32 if A and b are, else float64.
+    stats : Stats
+        Whether it converged, in how many iterations, and in words why it stopped.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is of the wrong kind, shape or value. What goes wrong later is told by `stats`.
+
+    Notes
+    -----
+    Takes vectors of n numbers: 5, with a preconditioner 6. The true residual is computed before convergence
+    is claimed; where the one carried along had drifted away from it, the method starts again from x.
+
+    Examples
+    --------
+    >>> import numpy as np, scipy.sparse as sp
+    >>> from dasp.solvers import cg
+    >>> A = sp.diags_array([[-1.0] * 3, [2.0] * 4, [-1.0] * 3], offsets=[-1, 0, 1], format="csr")
+    >>> x, stats = cg(A, np.ones(4), rtol=1e-12)
+    >>> x.round(9), stats.converged, stats.iterations
+    (array([2., 3., 3., 2.]), True, 2)
+    """
+    n = int(getattr(A, "shape", (0,))[0])
+    limits = make_limits(n, rtol, atol, maxiter, check_every, callback, progress)
+    names = ("p",) if M is None else ("p", "z")
+    return solve(A, b, x0, limits, M, workspace, ConjugateGradients, names)

@@ -1,0 +1,337 @@
+"""Vectors on the CPU: passes made block by block on the threads that make the products.
+
+A pass is a short program over rows of one block of memory: for each stretch of `BLOCK` elements the updates
+and then the dot products, so that what an update wrote is in the first cache when the next one reads it,
+and every vector goes through memory once. The sums of the blocks are kept and added in one order
+afterwards: equal bits for any number of threads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numba import carray, cfunc, from_dtype, njit, types
+
+from dasp import _threads
+from dasp.backends.cpu.team import CHUNKS, multiply_alone, team
+from dasp.solvers.operator import Operator
+from dasp.solvers.scalars import LIMIT, RUNNING, Scalar, first_verdict, verdict
+from dasp.solvers.space import Iterate, Report, Start, State, Update, parse_update
+
+Vector = np.ndarray[Any, Any]
+
+BLOCK = 1024
+"""Elements of a block: eight rows of float64 fit the second cache of any processor, and mostly the first."""
+
+ALIGNMENT = 64
+"""Bytes to which rows are rounded up, so that each starts with a cache line."""
+
+ELEMENT_SECONDS = 2e-10
+"""What an element of a vector costs one thread, about, in seconds."""
+
+LEAST_SECONDS = 6e-6
+"""A pass that takes less is left to one thread."""
+
+NO_FACTOR = -1
+"""Stands for the row that a term is not multiplied by."""
+
+_inline = njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
+
+
+@_inline
+def _dot(x, y):  # type: ignore[no-untyped-def]
+    total = 0.0
+    for i in range(len(x)):
+        total += np.float64(x[i]) * np.float64(y[i])
+    return total
+
+
+@_inline
+def _scale(out, a, x):  # type: ignore[no-untyped-def]
+    for i in range(len(out)):
+        out[i] = a * x[i]
+
+
+@_inline
+def _scale_product(out, a, x, y):  # type: ignore[no-untyped-def]
+    for i in range(len(out)):
+        out[i] = a * (x[i] * y[i])
+
+
+@_inline
+def _scale_own(out, a):  # type: ignore[no-untyped-def]
+    for i in range(len(out)):
+        out[i] = a * out[i]
+
+
+@_inline
+def _sum_own(out, a, b, x):  # type: ignore[no-untyped-def]
+    for i in range(len(out)):
+        out[i] = a * out[i] + b * x[i]
+
+
+@_inline
+def _sum_two(out, a, x, b, y):  # type: ignore[no-untyped-def]
+    for i in range(len(out)):
+        out[i] = a * x[i] + b * y[i]
+
+
+@_inline
+def _add(out, a, x):  # type: ignore[no-untyped-def]
+    for i in range(len(out)):
+        out[i] += a * x[i]
+
+
+@_inline
+def _add_product(out, a, x, y):  # type: ignore[no-untyped-def]
+    for i in range(len(out)):
+        out[i] += a * (x[i] * y[i])
+
+
+@_inline
+def _first_terms(out, rows, factors, left):  # type: ignore[no-untyped-def]
+    """Set a block of a row to its first terms and return how many those were.
+
+    `rows` is (vectors, their rows' length, first element, and the program from the update on).
+    """
+    vectors, stride, low, program = rows
+    size = len(out)
+    first = program[2] * stride + low
+    own = program[2] == program[0] and program[3] == NO_FACTOR
+    a = out.dtype.type(factors[0])
+    plain = left > 1 and program[5] == NO_FACTOR
+    if plain:
+        b = out.dtype.type(factors[1])
+        second = program[4] * stride + low
+        if own:
+            _sum_own(out, a, b, vectors[second : second + size])
+            return 2
+        if program[3] == NO_FACTOR:
+            _sum_two(out, a, vectors[first : first + size], b, vectors[second : second + size])
+            return 2
+    if own:
+        _scale_own(out, a)
+    elif program[3] == NO_FACTOR:
+        _scale(out, a, vectors[first : first + size])
+    else:
+        other = program[3] * stride + low
+        _scale_product(out, a, vectors[first : first + size], vectors[other : other + size])
+    return 1
+
+
+@_inline
+def _update(vectors, stride, low, size, program, factors):  # type: ignore[no-untyped-def]
+    """Make one update of a block; `program` begins with it."""
+    start = program[0] * stride + low
+    out = vectors[start : start + size]
+    terms = program[1]
+    if terms == 0:
+        out[:] = 0
+        return
+    done = _first_terms(out, (vectors, stride, low, program), factors, terms)
+    for term in range(done, terms):
+        a = out.dtype.type(factors[term])
+        x = program[2 + 2 * term] * stride + low
+        if program[3 + 2 * term] == NO_FACTOR:
+            _add(out, a, vectors[x : x + size])
+        else:
+            y = program[3 + 2 * term] * stride + low
+            _add_product(out, a, vectors[x : x + size], vectors[y : y + size])
+
+
+def _pass(  # type: ignore[no-untyped-def]
+    first, last, vectors, stride, n, words, program, updates, dots, blocks, sums, factors, unused, scale
+):
+    """Make blocks `first` to `last` of a pass.
+
+    Parameters
+    ----------
+    vectors : pointer to rows of `stride` numbers, of which the first n count
+    words : int64
+        Of the program.
+    program : pointer to int64
+        For each update the row it sets, its number of terms, and for each of these its row and the row it is
+        multiplied by, or `NO_FACTOR`. Then two rows for each dot product.
+    sums : pointer to float64, shape (dots, blocks)
+    factors : pointer to float64
+        One for each term.
+    unused, scale : pointers
+        What else a job of the team has.
+    """
+    code = carray(program, words)
+    numbers = carray(factors, words)
+    data = carray(vectors, (code[words - 1] + 1) * stride)
+    partial = carray(sums, dots * blocks + 1)
+    for block in range(first, last):
+        low = block * BLOCK
+        size = min(BLOCK, n - low)
+        at = factor = 0
+        for _ in range(updates):
+            _update(data, stride, low, size, code[at:], numbers[factor:])
+            factor += code[at + 1]
+            at += 2 + 2 * code[at + 1]
+        for dot in range(dots):
+            x, y = code[at + 2 * dot] * stride + low, code[at + 2 * dot + 1] * stride + low
+            partial[dot * blocks + block] = _dot(data[x : x + size], data[y : y + size])
+
+
+@cache
+def _compiled(dtype: np.dtype[Any]) -> Any:
+    """Compile a pass over vectors of this type, or find it on disk: a C function."""
+    real, whole, number = types.CPointer(from_dtype(dtype)), types.CPointer(types.int64), types.int64
+    double = types.CPointer(types.float64)
+    signature = types.void(*[number] * 2, real, *[number] * 3, whole, *[number] * 3, *[double] * 4)
+    return cfunc(signature, cache=True, error_model="numpy")(_pass)
+
+
+class CpuFused:
+    """A pass over vectors on the CPU; see `dasp.solvers.space.Fused`."""
+
+    def __init__(self, vectors: CpuVectors, updates: tuple[Update, ...], dots: list[tuple[str, str]]) -> None:
+        self._names = [(term.sign, term.coefficient) for update in updates for term in update.terms]
+        self._factors = np.array([sign for sign, _ in self._names], np.float64)
+        self._varying = [(k, sign, name) for k, (sign, name) in enumerate(self._names) if name is not None]
+        self._readable = self._factors.view()
+        self._readable.flags.writeable = False
+        rows, program = vectors.rows, []
+        for update in updates:
+            program += [rows[update.out], len(update.terms)]
+            for term in update.terms:
+                program += [rows[term.vector], NO_FACTOR if term.times is None else rows[term.times]]
+        program += [rows[name] for pair in dots for name in pair]
+        blocks = -(-vectors.n // BLOCK)
+        self._program = np.array([*program, len(rows) - 1], np.int64)
+        self._sums = np.zeros((max(1, len(dots)), max(1, blocks)), np.float64)
+        self._flat, self._dots, self._blocks = self._sums.ravel(), len(dots), blocks
+        self._seconds = ELEMENT_SECONDS * vectors.n * (len(self._names) + len(updates) + 2 * len(dots))
+        self._jobs: dict[int, tuple[Vector, Vector]] = {}
+        self._words = (
+            *(vectors.block.ctypes.data, vectors.block.shape[1], vectors.n, len(self._program)),
+            *(self._program.ctypes.data, len(updates), len(dots), blocks),
+        )
+        self._function = _compiled(vectors.block.dtype)
+        self._kept = vectors
+
+    def __call__(self, **coefficients: Scalar) -> tuple[Scalar, ...]:
+        """Make the pass and return its dot products."""
+        for k, sign, name in self._varying:
+            self._factors[k] = sign * coefficients[name]
+        if self._blocks:
+            crew = team()
+            parts = min(_threads.get_num_threads(), crew.most) if self._seconds > LEAST_SECONDS else 1
+            job, _ = self._jobs.get(parts) or self._prepare(parts)
+            operands = self._flat, self._readable, self._flat, 0.0, 0.0
+            if parts == 1:
+                multiply_alone(job, *operands)
+            else:
+                crew.multiply(parts, job, self._seconds, *operands)
+        if not self._dots:
+            return ()
+        return tuple(self._sums.sum(axis=1)) if self._blocks != 1 else tuple(self._flat)
+
+    def _prepare(self, parts: int) -> tuple[Vector, Vector]:
+        """Keep the job of so many parts, and the cuts it points to."""
+        cuts = (self._blocks * np.arange(CHUNKS * parts + 1) // (CHUNKS * parts)).astype(np.int64)
+        job = np.array([self._function.address, self._blocks, cuts.ctypes.data, *self._words], np.int64)
+        self._jobs[parts] = job, cuts
+        return job, cuts
+
+
+class CpuVectors:
+    """Vectors on the CPU, the rows of one block; see `dasp.solvers.space.Vectors`."""
+
+    def __init__(self, n: int, names: tuple[str, ...], dtype: np.dtype[Any]) -> None:
+        pack = ALIGNMENT // dtype.itemsize
+        stride = -(-max(1, n) // pack) * pack
+        memory = np.zeros((len(names) * stride + pack) * dtype.itemsize, np.uint8)
+        start = -memory.ctypes.data % ALIGNMENT
+        self.block = (
+            memory[start : start + len(names) * stride * dtype.itemsize].view(dtype).reshape(-1, stride)
+        )
+        self.n, self.nbytes = n, memory.nbytes
+        self.rows = {name: row for row, name in enumerate(names)}
+        self._views = {name: self.block[row, :n] for name, row in self.rows.items()}
+
+    def __getitem__(self, name: str) -> Vector:
+        """Return a vector; what is written to it is seen."""
+        return self._views[name]
+
+    def fuse(self, *updates: str, dots: tuple[str, ...] = ()) -> CpuFused:
+        """Prepare a pass."""
+        pairs = [(first, second) for first, second in (pair.split() for pair in dots)]
+        return CpuFused(self, tuple(map(parse_update, updates)), pairs)
+
+
+class CpuLoop:
+    """An iteration on the CPU; see `dasp.solvers.space.Loop`."""
+
+    def __init__(
+        self, starts: Mapping[str, Start], iterate: Iterate, finish: Callable[[], State], period: int
+    ) -> None:
+        self._starts, self._iterate, self._finish, self._period = starts, iterate, finish, period
+        self._state: State = {}
+        self._phase = 0
+
+    def start(self, name: str, given: Mapping[str, float]) -> None:
+        """Begin anew, as one of the starts does."""
+        self._phase = 0
+        with np.errstate(all="ignore"):
+            state = self._starts[name]({key: np.float64(value) for key, value in given.items()})
+            state["code"] = first_verdict(state["rr"], state["goal"], state.get("code", float(RUNNING)))
+        self._state = state
+
+    def advance(self, most: int, *, finish: bool) -> Report:
+        """Iterate until there is a verdict, `most` times at most."""
+        state, residuals, count = self._state, [], 0.0
+        if state["code"] == LIMIT:
+            state["code"] = float(RUNNING)
+        with np.errstate(all="ignore"):
+            while state["code"] == RUNNING and count < most:
+                state |= {"code": float(RUNNING), **self._iterate(self._phase, state)}
+                self._phase = (self._phase + 1) % self._period
+                squared = float(state["rr"])
+                code = float(state["code"])
+                state["code"], count = verdict(squared, float(state["goal"]), count, float(most), code)
+                residuals.append(math.sqrt(abs(squared)))
+            last = self._finish() if finish else {}
+        return Report({key: float(value) for key, value in (state | last).items()}, residuals)
+
+
+class CpuSpace:
+    """Vectors in the memory of the CPU; see `dasp.solvers.space.Space`."""
+
+    device = "cpu"
+
+    def __init__(self, dtype: np.dtype[Any]) -> None:
+        self.dtype = dtype
+
+    def vectors(self, n: int, *names: str) -> CpuVectors:
+        """Return vectors of n zeros."""
+        return CpuVectors(n, names, self.dtype)
+
+    def apply(self, operator: Operator, x: Vector, y: Vector) -> None:
+        """Set y to the product of an operator and x."""
+        operator.multiply(x, y)
+
+    def loop(
+        self, starts: Mapping[str, Start], iterate: Iterate, finish: Callable[[], State], period: int
+    ) -> CpuLoop:
+        """Prepare a loop."""
+        return CpuLoop(starts, iterate, finish, period)
+
+    def asarray(self, array: Any) -> Vector:
+        """Return an array of the space's type, itself if it is one."""
+        return np.asarray(array, self.dtype)
+
+    def download(self, array: Vector) -> Vector:
+        """Return a copy."""
+        return np.array(array)
+
+
+def make_space(device: str, dtype: np.dtype[Any]) -> CpuSpace:
+    """Return the space of the CPU for vectors of this type."""
+    return CpuSpace(dtype)

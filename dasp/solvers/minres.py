@@ -1,0 +1,142 @@
+"""MINRES, for symmetric matrices that need not be definite.
+
+Paige and Saunders (1975), doi:10.1137/0712047; in the form of Elman, Silvester and Wathen, Finite Elements
+and Fast Iterative Solvers, algorithm 2.4 (6.1 with a preconditioner). The Lanczos vectors are not
+normalised: their lengths are in the coefficients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from dasp.solvers.scalars import OWN, RUNNING, hypot, sqrt, where
+from dasp.solvers.space import State
+from dasp.solvers.stats import Stats
+from dasp.solvers.system import System, make_limits, solve
+from dasp.solvers.workspace import Workspace
+
+SINGULAR, BAD_M = OWN, OWN + 1
+
+
+SMALL = {"float32": 1e-5, "float64": 1e-12}
+"""Of the norm of A: a pivot below this times that is taken for 0."""
+
+
+class MinimalResiduals:
+    """One product and three passes an iteration; vectors of two iterations swap their names."""
+
+    period: ClassVar = 2
+    restarts: ClassVar = frozenset({SINGULAR})
+    words: ClassVar = {
+        SINGULAR: "A is singular, or nearly, and b out of its reach: no x has a much smaller residual",
+        BAD_M: "r' M r is negative, so M is not positive definite",
+    }
+
+    def __init__(self, system: System) -> None:
+        self._system, fuse = system, system.vectors.fuse
+        self._plain = plain = system.preconditioner is None
+        self._small = SMALL[system.space.dtype.name]
+        self._z = ("v0", "v1") if plain else ("z0", "z1")
+        self._clear = fuse("v0 = r", "v1 = 0", "w0 = 0", "w1 = 0")
+        self._first = None if plain else fuse(dots=("v0 z0",))
+        self._project = [fuse(dots=(f"q {z}",)) for z in self._z]
+        self._extend, self._measure, self._step = [], [], []
+        for old, new in ((0, 1), (1, 0)):
+            squares = (f"v{new} v{new}",) if plain else ()
+            extend = f"v{new} = over v{new} + scale q - along v{old}"
+            self._extend.append(fuse(extend, dots=squares))
+            self._measure.append(None if plain else fuse(dots=(f"v{new} z{new}",)))
+            direction = f"w{new} = before w{new} + unit {self._z[old]} - last w{old}", f"x = x + step w{new}"
+            carried = () if plain else (f"r = keep r - turn v{new}",)
+            self._step.append(fuse(*direction, *carried, dots=() if plain else ("r r",)))
+
+    def start(self, s: State) -> State:
+        """Take the residual for the first Lanczos vector."""
+        self._clear()
+        squared = s["rr"]
+        if self._first:
+            self._system.precondition("v0", "z0")
+            (squared,) = self._first()
+        zero = squared * 0.0
+        gamma, one = sqrt(squared), zero + 1.0
+        code = where(squared < 0.0, float(BAD_M), s["code"])
+        rotations = {"c0": one, "c1": one, "s0": zero, "s1": zero}
+        return {"gamma": gamma, "gamma0": one, "eta": gamma, "norm": zero, "code": code, **rotations}
+
+    def iterate(self, phase: int, s: State) -> State:
+        """Extend the Lanczos basis by one vector, rotate, step."""
+        gamma, eta, (new, z) = s["gamma"], s["eta"], (1 - phase, self._z[1 - phase])
+        self._system.multiply(self._z[phase], "q")
+        (qz,) = self._project[phase]()
+        delta = qz / (gamma * gamma)
+        dots = self._extend[phase](over=-gamma / s["gamma0"], scale=1.0 / gamma, along=delta / gamma)
+        measure = self._measure[phase]
+        if measure:
+            self._system.precondition(f"v{new}", z)
+            dots = measure()
+        next_gamma = where(dots[0] > 0.0, sqrt(dots[0]), 0.0)
+        a0 = s["c1"] * delta - s["c0"] * s["s1"] * gamma
+        a1 = hypot(a0, next_gamma)
+        size = abs(delta) + gamma + next_gamma
+        norm = where(size > s["norm"], size, s["norm"])
+        usable = a1 > self._small * norm
+        inverse = where(usable, 1.0 / a1, 0.0)
+        cosine, sine = a0 * inverse, where(usable, next_gamma * inverse, 1.0)
+        last = (s["s1"] * delta + s["c0"] * s["c1"] * gamma) * inverse
+        factors = {"before": -s["s0"] * gamma * inverse, "unit": inverse / gamma, "last": last}
+        factors["step"] = cosine * eta
+        rr = sine * eta * sine * eta
+        if self._plain:
+            self._step[phase](**factors)
+        else:
+            (rr,) = self._step[phase](**factors, keep=sine * sine, turn=cosine * eta * inverse)
+        code = where(dots[0] < 0.0, float(BAD_M), where(usable, float(RUNNING), float(SINGULAR)))
+        rotations = {"c0": s["c1"], "c1": cosine, "s0": s["s1"], "s1": sine}
+        return {
+            "rr": rr,
+            "code": code,
+            "gamma": next_gamma,
+            "gamma0": gamma,
+            "eta": -sine * eta,
+            "norm": norm,
+            **rotations,
+        }
+
+
+def minres(
+    A: Any,
+    b: Any,
+    x0: Any = None,
+    *,
+    rtol: float = 1e-5,
+    atol: float = 0.0,
+    maxiter: int | None = None,
+    M: Any = None,
+    callback: Callable[[Any], None] | None = None,
+    check_every: int | None = None,
+    workspace: Workspace | None = None,
+    progress: bool = False,
+) -> tuple[Any, Stats]:
+    """Solve A x = b by MINRES, for A symmetric, definite or not.
+
+    Parameters, results and errors are those of `dasp.solvers.cg`. M is symmetric and positive definite, also
+    where A is not.
+
+    Notes
+    -----
+    Takes vectors of n numbers: 8, with a preconditioner 10. If A is singular and b out of its reach, the
+    method stops near the least residual, and says so.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dasp.solvers import minres
+    >>> x, stats = minres(np.array([[1.0, 2.0], [2.0, 1.0]]), np.array([3.0, 3.0]))
+    >>> x.round(9), stats.converged
+    (array([1., 1.]), True)
+    """
+    n = int(getattr(A, "shape", (0,))[0])
+    limits = make_limits(n, rtol, atol, maxiter, check_every, callback, progress)
+    names = ("v0", "v1", "w0", "w1") if M is None else ("v0", "v1", "w0", "w1", "z0", "z1")
+    return solve(A, b, x0, limits, M, workspace, MinimalResiduals, names)

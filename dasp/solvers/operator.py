@@ -1,0 +1,150 @@
+"""What a solver multiplies by: anything with a shape, a dtype and a product, seen through one small
+protocol."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, Protocol
+
+import numpy as np
+
+Array = Any
+
+
+class Operator(Protocol):
+    """A matrix, or what acts like one, on one device.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        (m, n).
+    device : str
+        `cpu` or `cuda:N`.
+    captures : bool
+        Whether `multiply` can be captured in a CUDA graph: it allocates nothing and never waits.
+    """
+
+    shape: tuple[int, int]
+    device: str
+    captures: bool
+
+    def multiply(self, x: Array, y: Array) -> None:
+        """Set y to the product with x, two vectors on the device that do not overlap."""
+
+
+class _Planned:
+    """What has `matvec(x, out=y)`: a planned matrix, a preconditioner of ours."""
+
+    def __init__(self, A: Any, device: str) -> None:
+        self.shape, self.device, self.captures = _shape(A), device, True
+        self._matvec = A.matvec
+
+    def multiply(self, x: Array, y: Array) -> None:
+        self._matvec(x, out=y)
+
+
+class _Plain:
+    """What has `@`: a SciPy or CuPy matrix, a LinearOperator, a dense array."""
+
+    def __init__(self, A: Any, device: str, name: str = "A") -> None:
+        self.shape, self.device, self.captures = _shape(A), device, False
+        self._A, self._name = A, name
+
+    def multiply(self, x: Array, y: Array) -> None:
+        try:
+            product = self._A @ x
+        except NotImplementedError as error:
+            raise TypeError(
+                f"{self._name} is a {type(self._A).__name__} that cannot make this product; give it one with "
+                "A (matvec), and with its transpose (rmatvec) where the method needs that"
+            ) from error
+        if product.shape != y.shape:
+            raise ValueError(f"{self._name} @ x has shape {product.shape}; {y.shape} is needed")
+        y[...] = product
+
+
+class _Adjoint:
+    """The transpose of what has `rmatvec` and no `T`."""
+
+    captures = False
+
+    def __init__(self, A: Any, device: str) -> None:
+        m, n = _shape(A)
+        self.shape, self.device, self._A = (n, m), device, A
+
+    def multiply(self, x: Array, y: Array) -> None:
+        y[...] = self._A.rmatvec(x)
+
+
+def _shape(A: Any) -> tuple[int, int]:
+    m, n = A.shape
+    return int(m), int(n)
+
+
+def as_operator(A: Any, device: str, name: str = "A") -> Operator:
+    """Return what a solver multiplies by.
+
+    Parameters
+    ----------
+    A : SpMatrix, matrix or linear operator
+        With a shape of two sizes, and `@`.
+    device : str
+        Where the vectors are.
+    name : str
+        Of the argument, for errors.
+
+    Raises
+    ------
+    TypeError
+        If A is no matrix or operator, or not on the device.
+    """
+    if len(getattr(A, "shape", ())) != 2 or not hasattr(A, "__matmul__"):
+        raise TypeError(
+            f"{name} is a {type(A).__name__}; a matrix or linear operator is needed, with shape, dtype and @"
+        )
+    own = device_of(A)
+    if own is not None and own != device:
+        raise TypeError(f"{name} is on {own} and the system on {device}; both must be on one device")
+    return _Planned(A, device) if _writes_into(A) else _Plain(A, device, name)
+
+
+def transpose_of(A: Any, device: str) -> Operator:
+    """Return what multiplies by the transpose of A.
+
+    Raises
+    ------
+    TypeError
+        If A has none.
+    """
+    as_operator(A, device)
+    transposed = getattr(A, "T", None)
+    if transposed is not None:
+        return as_operator(transposed, device, "A.T")
+    if hasattr(A, "rmatvec"):
+        return _Adjoint(A, device)
+    raise TypeError(
+        f"A is a {type(A).__name__} with neither T nor rmatvec; this method multiplies by the transpose; "
+        "pass a matrix that has one, or a method that needs none (gmres, bicgstab)"
+    )
+
+
+def _writes_into(A: Any) -> bool:
+    """Whether A has `matvec(x, out=y)`."""
+    try:
+        return "out" in inspect.signature(A.matvec).parameters
+    except (AttributeError, TypeError, ValueError):
+        return False
+
+
+def device_of(array: Any) -> str | None:
+    """Return where an array or a matrix is, `cpu` or `cuda:N`; None if it does not say."""
+    device = getattr(array, "device", None)
+    if isinstance(device, str):
+        return device
+    kind = type(array).__module__.partition(".")[0]
+    if kind in ("cupy", "cupyx"):
+        held: Any = device if device is not None else getattr(getattr(array, "data", None), "device", None)
+        return f"cuda:{held.id}" if hasattr(held, "id") else None
+    if isinstance(array, np.ndarray) or (kind == "scipy" and hasattr(array, "nnz")):
+        return "cpu"
+    return None

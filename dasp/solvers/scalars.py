@@ -1,0 +1,157 @@
+"""Scalars of an iteration: NumPy's on the host, or expressions that a GPU evaluates between two passes.
+
+An iteration is written once. On the CPU it runs, and its scalars are `numpy.float64`. For a GPU it runs once,
+with `Traced` scalars that write down what is done to them; the text becomes part of the kernel that needs it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+RUNNING, CLAIMED, LIMIT, NOT_FINITE, NOTHING = range(5)
+"""Why an iteration stopped: it did not; the residual that it carries along is small enough; so many
+iterations were made; a number is NaN or infinite; b is zero. A method's own codes start at `OWN`."""
+
+OWN = 8
+
+FINITE = 1e308
+"""What the square of a norm must be below."""
+
+Scalar = Any
+"""numpy.float64 or Traced."""
+
+
+class Traced:
+    """A number that exists on the GPU only: an expression in C, and what it is made of.
+
+    Parameters
+    ----------
+    tape : Tape
+        Where the expression is written down.
+    text : str
+        In C, with `{0}`, `{1}` for the names of `parts`.
+    parts : tuple of Traced
+    """
+
+    def __init__(self, tape: Any, text: str, parts: tuple[Traced, ...] = ()) -> None:
+        self.tape, self.text, self.parts = tape, text, parts
+        self.stage: int = tape.stage
+        self.number: int = tape.add_scalar(self)
+
+    def _of(self, text: str, *others: Any) -> Traced:
+        parts: list[Traced] = [self]
+        names = ["{0}"]
+        for other in others:
+            if isinstance(other, Traced):
+                names.append(f"{{{len(parts)}}}")
+                parts.append(other)
+            else:
+                names.append(literal(float(other)))
+        return Traced(self.tape, text.format(*names), tuple(parts))
+
+    def __add__(self, other: Any) -> Traced:
+        return self._of("{0} + {1}", other)
+
+    def __sub__(self, other: Any) -> Traced:
+        return self._of("{0} - {1}", other)
+
+    def __mul__(self, other: Any) -> Traced:
+        return self._of("{0} * {1}", other)
+
+    def __truediv__(self, other: Any) -> Traced:
+        return self._of("{0} / {1}", other)
+
+    def __radd__(self, other: Any) -> Traced:
+        return self._of("{1} + {0}", other)
+
+    def __rsub__(self, other: Any) -> Traced:
+        return self._of("{1} - {0}", other)
+
+    def __rmul__(self, other: Any) -> Traced:
+        return self._of("{1} * {0}", other)
+
+    def __rtruediv__(self, other: Any) -> Traced:
+        return self._of("{1} / {0}", other)
+
+    def __neg__(self) -> Traced:
+        return self._of("-{0}")
+
+    def __abs__(self) -> Traced:
+        return self._of("fabs({0})")
+
+    def __lt__(self, other: Any) -> Traced:
+        return self._of("double({0} < {1})", other)
+
+    def __le__(self, other: Any) -> Traced:
+        return self._of("double({0} <= {1})", other)
+
+    def __gt__(self, other: Any) -> Traced:
+        return self._of("double({0} > {1})", other)
+
+    def __ge__(self, other: Any) -> Traced:
+        return self._of("double({0} >= {1})", other)
+
+    def __bool__(self) -> bool:
+        raise TypeError("a traced scalar has no value on the host; use where(condition, this, that)")
+
+    def sqrt(self) -> Traced:
+        """Return the square root."""
+        return self._of("sqrt({0})")
+
+    def where(self, this: Any, that: Any) -> Traced:
+        """Return `this` where the number is not 0, else `that`."""
+        return self._of("{0} != 0 ? {1} : {2}", this, that)
+
+
+def literal(value: float) -> str:
+    """Return a number as C writes it, bit for bit."""
+    if value != value or value in (float("inf"), float("-inf")):
+        raise ValueError(f"an iteration holds the constant {value}; a finite one is needed")
+    return f"({value!r})"
+
+
+def sqrt(value: Scalar) -> Scalar:
+    """Return the square root; NaN of a negative number."""
+    return value.sqrt() if isinstance(value, Traced) else np.sqrt(value)
+
+
+def where(condition: Scalar, this: Scalar, that: Scalar) -> Scalar:
+    """Return `this` where the condition holds, else `that`; a comparison with NaN does not hold."""
+    if isinstance(condition, Traced):
+        return condition.where(this, that)
+    return np.float64(this if condition else that)
+
+
+def hypot(a: Scalar, b: Scalar) -> Scalar:
+    """Return sqrt(a^2 + b^2)."""
+    return sqrt(a * a + b * b)
+
+
+def verdict(
+    squared: Scalar, limit_squared: Scalar, count: Scalar, most: Scalar, code: Scalar
+) -> tuple[Scalar, Scalar]:
+    """Return why an iteration stops (`RUNNING` if it goes on) and how many were made with it.
+
+    Parameters
+    ----------
+    squared, limit_squared : scalar
+        Square of the norm of the residual, as the recurrence has it, and of what it must come down to.
+    count, most : scalar
+        Iterations before this one, and allowed.
+    code : scalar
+        The method's own reason to stop, or `RUNNING`.
+    """
+    count = count + 1.0
+    late = where(count >= most, float(LIMIT), float(RUNNING))
+    own = where(code > float(RUNNING), code, late)
+    claimed = where(squared <= limit_squared, float(CLAIMED), own)
+    return where(squared < FINITE, claimed, float(NOT_FINITE)), count
+
+
+def first_verdict(squared: Scalar, limit_squared: Scalar, code: Scalar) -> Scalar:
+    """Return why there is nothing to iterate, or `RUNNING`; see `verdict`."""
+    claimed = where(squared <= limit_squared, float(CLAIMED), code)
+    told = where(code > float(RUNNING), code, claimed)
+    return where(squared < FINITE, told, float(NOT_FINITE))

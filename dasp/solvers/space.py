@@ -1,0 +1,190 @@
+"""What a solver adds and measures vectors with: a space. And the one place that knows which spaces there are.
+
+A space holds vectors of one length in one block of memory, a row each, and makes passes over them. A pass
+does some updates and then some dot products, in one reading of the vectors that it names:
+
+    descend = vectors.fuse("r = r - alpha q", dots=("r r",))
+    (rr,) = descend(alpha=alpha)
+
+Updates happen one after the other, element by element, so that a later one sees what an earlier one wrote.
+A term is a vector, perhaps with a sign and a coefficient before it; `d*r` is the vector of the products d_i
+r_i.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from dasp.solvers.operator import Operator
+from dasp.solvers.scalars import Scalar
+
+Array = Any
+"""numpy.ndarray or cupy.ndarray."""
+
+
+@dataclass(frozen=True)
+class Term:
+    """A term of a sum: sign times coefficient (1 if it has no name) times vector, times another
+    elementwise."""
+
+    sign: float
+    coefficient: str | None
+    vector: str
+    times: str | None = None
+
+
+@dataclass(frozen=True)
+class Update:
+    """A vector and the sum that it is set to; a term that is the vector itself comes first."""
+
+    out: str
+    terms: tuple[Term, ...]
+
+
+def parse_update(text: str) -> Update:
+    """Read an update such as "x = x + alpha p - beta q" or "z = d*r"; "x = 0" clears.
+
+    Raises
+    ------
+    ValueError
+        If the text is none.
+    """
+    out, equals, right = (part.strip() for part in text.partition("="))
+    if not equals or not out.isidentifier():
+        raise ValueError(f"an update reads {text!r}; 'vector = terms' is needed")
+    terms: list[Term] = []
+    pending: list[str] = []
+    sign = 1.0
+    for word in [*right.split(), "+"]:
+        if word not in "+-":
+            pending.append(word)
+            continue
+        if pending and pending != ["0"]:
+            terms.append(_term(text, sign, pending))
+        pending, sign = [], 1.0 if word == "+" else -1.0
+    own = [term for term in terms if term.vector == out and term.times is None]
+    others = [term for term in terms if term not in own]
+    if len(own) > 1 or any(term.vector == out and len(terms) > 1 for term in others):
+        raise ValueError(
+            f"an update reads {text!r}; its own vector may stand there once, and not in a product"
+        )
+    return Update(out, (*own, *others))
+
+
+def _term(text: str, sign: float, words: list[str]) -> Term:
+    vector, star, times = words[-1].partition("*")
+    if len(words) > 2 or not all(
+        word.isidentifier() for word in [*words[:-1], vector, *([times] * bool(star))]
+    ):
+        raise ValueError(f"an update reads {text!r}; terms such as 'p', 'alpha p' or 'd*r' are needed")
+    return Term(sign, words[0] if len(words) == 2 else None, vector, times if star else None)
+
+
+class Fused(Protocol):
+    """A pass over vectors: updates, then dot products."""
+
+    def __call__(self, **coefficients: Scalar) -> tuple[Scalar, ...]:
+        """Make the pass and return its dot products."""
+
+
+class Vectors(Protocol):
+    """Vectors of n numbers, in one block, by name."""
+
+    n: int
+    nbytes: int
+
+    def __getitem__(self, name: str) -> Array:
+        """Return a vector; what is written to it is seen."""
+
+    def fuse(self, *updates: str, dots: tuple[str, ...] = ()) -> Fused:
+        """Prepare a pass; each of `dots` is two names. Nothing else is allocated when it is made."""
+
+
+State = dict[str, Scalar]
+Start = Callable[[State], State]
+Iterate = Callable[[int, State], State]
+
+
+@dataclass
+class Report:
+    """What a loop says: its last scalars, and the norm of the residual after each iteration since the
+    last."""
+
+    state: dict[str, float]
+    residuals: list[float]
+
+
+class Loop(Protocol):
+    """An iteration that is made again and again, until there is a verdict."""
+
+    def start(self, name: str, given: Mapping[str, float]) -> None:
+        """Begin anew, as one of the starts does."""
+
+    def advance(self, most: int, *, finish: bool) -> Report:
+        """Iterate until there is a verdict, `most` times at most; then finish, if that is asked for."""
+
+
+class Space(Protocol):
+    """What differs between a CPU, a GPU and several ranks, besides the product."""
+
+    dtype: np.dtype[Any]
+    device: str
+
+    def vectors(self, n: int, *names: str) -> Vectors:
+        """Return vectors of n zeros."""
+
+    def apply(self, operator: Operator, x: Array, y: Array) -> None:
+        """Set y to the product of an operator and x, two vectors of the space."""
+
+    def loop(
+        self, starts: Mapping[str, Start], iterate: Iterate, finish: Callable[[], State], period: int
+    ) -> Loop:
+        """Prepare a loop.
+
+        Parameters
+        ----------
+        starts : mapping of str to callable
+            Each takes what `Loop.start` was given and returns the first scalars: `rr` and `goal`, the squares
+            of the residual's norm and of what it must come down to; `code`, if there is a reason to stop;
+            and the method's own.
+        iterate : callable
+            Takes the number of the phase, which goes round from 0 to `period` - 1, and the scalars, and
+            returns those that change. On a GPU it runs once for each phase, when the loop is prepared.
+        finish : callable
+            Returns further scalars at the end.
+        period : int
+            1 or 2.
+        """
+
+    def asarray(self, array: Any) -> Array:
+        """Return an array of the space's type where the space is, itself if it is there already."""
+
+    def download(self, array: Array) -> np.ndarray[Any, Any]:
+        """Return a copy on the host."""
+
+
+class Basis(Protocol):
+    """k vectors of n numbers, several of which are used at once."""
+
+    rows: Array
+
+    def dots(self, k: int, w: Array) -> np.ndarray[Any, Any]:
+        """Return the dot products of the first k vectors and w, on the host."""
+
+    def subtract(self, k: int, coefficients: np.ndarray[Any, Any], w: Array) -> float:
+        """Subtract a combination of the first k vectors from w; return the square of its norm."""
+
+    def add(self, k: int, coefficients: np.ndarray[Any, Any], w: Array) -> None:
+        """Add a combination of the first k vectors to w."""
+
+
+def space_for(device: str, dtype: np.dtype[Any]) -> Space:
+    """Return the space of a device, `cpu` or `cuda:N`, for vectors of float32 or float64."""
+    kind = device.partition(":")[0]
+    space: Space = importlib.import_module(f"dasp.solvers.{kind}").make_space(device, dtype)
+    return space

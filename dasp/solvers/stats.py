@@ -1,0 +1,36 @@
+"""What a solver says beside x."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Stats:
+    """How a solve went.
+
+    Attributes
+    ----------
+    converged : bool
+        Whether the true residual is small enough; it was computed from x, not carried along.
+    iterations : int
+        Those made, over all restarts.
+    residuals : list of float
+        The residual's norm at the start, and at each check as the method carries it along.
+    residual : float
+        The norm of b - A x for the x returned, computed from it.
+    reason : str
+        In words why the method stopped.
+    seconds : float
+        From the call to the return.
+    info : int
+        SciPy's: 0 if converged, the iterations if they were used up, negative if the method cannot go on.
+    """
+
+    converged: bool
+    iterations: int
+    residuals: list[float] = field(repr=False)
+    residual: float
+    reason: str
+    seconds: float
+    info: int

@@ -1,0 +1,405 @@
+"""One linear system, and how any method that carries a residual along is driven to a true one.
+
+A method updates its residual by a recurrence, which drifts away from b - A x by rounding. So when the
+carried one is small enough the true one is computed, and that alone counts. Where it is not small enough
+yet, the method starts again from the x that it has; where starting again no longer helps, that is said.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+
+from dasp.solvers.operator import as_operator, device_of
+from dasp.solvers.scalars import CLAIMED, LIMIT, NOT_FINITE, NOTHING, RUNNING, where
+from dasp.solvers.space import Loop, Report, State, space_for
+from dasp.solvers.stats import Stats
+from dasp.solvers.workspace import Workspace
+
+Array = Any
+
+GAIN = 0.5
+"""What the true residual must have come down to, over a start, for another start to be worth while."""
+
+MARGIN = 0.25
+"""By what a method that starts again undershoots the square that is wanted, because it drifted once
+already."""
+
+SQUARES = (1e-200, 1e200)
+"""Between these the square of a norm loses nothing; a b beyond them is scaled by a power of two."""
+
+PROGRESS_EVERY = 32
+"""Iterations between two residuals that are shown."""
+
+BREAKDOWN, STAGNATION = -1, -2
+"""`Stats.info` where a method could not go on; and where x does not get better by starting again."""
+
+
+class Method(Protocol):
+    """A method that carries a residual along, one iteration like the other."""
+
+    period: ClassVar[int]
+    words: ClassVar[dict[int, str]]
+    restarts: ClassVar[frozenset[int]]
+
+    def start(self, s: State) -> State:
+        """Take r = b - A x and the square of its norm, `rr`; return the first scalars."""
+
+    def iterate(self, phase: int, s: State) -> State:
+        """Make an iteration; return `rr`, `code` where there is a reason to stop, and the scalars that
+        change."""
+
+
+class System:
+    """A x = b for one A, one preconditioner and one method, ready for any b.
+
+    Parameters
+    ----------
+    A, M : matrix or linear operator, shape (n, n); M may be None
+    dtype : numpy.dtype
+    device : str
+    method : callable
+        Takes the system and returns a `Method`.
+    names : tuple of str
+        The method's vectors, besides b, x, r and q, which is free between iterations.
+    """
+
+    def __init__(
+        self,
+        A: Any,
+        M: Any,
+        dtype: np.dtype[Any],
+        device: str,
+        method: Callable[[System], Method],
+        names: tuple[str, ...],
+    ) -> None:
+        self.space = space_for(device, dtype)
+        self.operator = as_operator(A, device)
+        self.preconditioner = None if M is None else as_operator(M, device, "M")
+        self.n = self.operator.shape[0]
+        self.vectors = self.space.vectors(self.n, "b", "x", "r", "q", *names)
+        self.count, self.nbytes = 4 + len(names), self.vectors.nbytes
+        self._begin = self.vectors.fuse("r = b", "x = 0", dots=("b b", "r r"))
+        self._subtract = self.vectors.fuse("r = b - q", dots=("b b", "r r"))
+        self.method = method(self)
+        starts = {"zero": self._start_from_zero, "x": self._start_from_x}
+        self.loop: Loop = self.space.loop(starts, self.method.iterate, self._true, self.method.period)
+
+    def multiply(self, x: str, y: str) -> None:
+        """Set vector y to A times vector x."""
+        self.space.apply(self.operator, self.vectors[x], self.vectors[y])
+
+    def precondition(self, r: str, z: str) -> None:
+        """Set vector z to M times vector r; only where there is a preconditioner."""
+        assert self.preconditioner is not None
+        self.space.apply(self.preconditioner, self.vectors[r], self.vectors[z])
+
+    def _start_from_zero(self, given: State) -> State:
+        return self._start(given, *self._begin())
+
+    def _start_from_x(self, given: State) -> State:
+        self.multiply("x", "q")
+        return self._start(given, *self._subtract())
+
+    def _start(self, given: State, bb: Any, rr: Any) -> State:
+        relative, absolute = given["rtol"] * given["rtol"] * bb, given["atol"] * given["atol"]
+        low, high = SQUARES
+        fits = where(bb >= low, where(bb <= high, float(RUNNING), float(NOTHING)), float(NOTHING))
+        wanted = where(relative > absolute, relative, absolute)
+        state = {
+            "bb": bb,
+            "rr": rr,
+            "start": rr,
+            "wanted": wanted,
+            "goal": wanted * given["margin"],
+            "code": fits,
+        }
+        return {**state, **self.method.start(state)}
+
+    def _true(self) -> State:
+        self.multiply("x", "q")
+        _, rr = self._subtract()
+        return {"true": rr}
+
+
+@dataclass
+class Limits:
+    """What the caller asked for."""
+
+    rtol: float
+    atol: float
+    maxiter: int
+    check_every: int
+    callback: Callable[[Any], None] | None
+    bar: Any
+
+
+@dataclass
+class Answer:
+    """What driving a system came to; norms are those of the system as it was given."""
+
+    iterations: int
+    residuals: list[float]
+    residual: float
+    info: int
+    reason: str
+
+
+def solve(
+    A: Any,
+    b: Any,
+    x0: Any,
+    limits: Limits,
+    M: Any,
+    workspace: Workspace | None,
+    method: Callable[[System], Method],
+    names: tuple[str, ...],
+    key: tuple[Any, ...] = (),
+) -> tuple[Array, Stats]:
+    """Solve A x = b by a method; the arguments are those of every solver here.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is of the wrong kind, shape or value.
+    """
+    began = time.perf_counter()
+    device, dtype = place_and_type(A, b, M)
+    check_square(A, M)
+    size = int(A.shape[0])
+    right, start = vector("b", b, size), None if x0 is None else vector("x0", x0, size)
+    make = Workspace() if workspace is None else workspace
+    system: System = make.get(
+        (method, dtype, device, *key), (A, M), lambda: System(A, M, dtype, device, method, names)
+    )
+    load(system.vectors["b"], right, system.space)
+    load(system.vectors["x"], start, system.space)
+    if size == 0:
+        answer = Answer(0, [0.0], 0.0, 0, "A has no rows: x is empty")
+    else:
+        answer = drive(system, limits, from_zero=start is None)
+    if limits.bar is not None:
+        limits.bar.close()
+    x = system.space.asarray(system.vectors["x"]).copy()
+    if isinstance(b, np.ndarray) or not hasattr(b, "dtype"):
+        x = system.space.download(x)
+    x = x.reshape(getattr(b, "shape", x.shape))
+    seconds = time.perf_counter() - began
+    stats = Stats(
+        answer.info == 0,
+        answer.iterations,
+        answer.residuals,
+        answer.residual,
+        answer.reason,
+        seconds,
+        answer.info,
+    )
+    return x, stats
+
+
+def drive(system: System, limits: Limits, *, from_zero: bool) -> Answer:
+    """Iterate, start again where that helps, and say how it ended; see the head of this file."""
+    residuals: list[float] = []
+    made, scale, name = 0, 1.0, "zero" if from_zero else "x"
+    while True:
+        given = {"rtol": limits.rtol, "atol": limits.atol * scale, "margin": 1.0 if made == 0 else MARGIN}
+        system.loop.start(name, given)
+        report, count, at_start = _iterate(system, limits, made, residuals, scale)
+        made += count
+        code, rr, true = int(report.state["code"]), report.state["rr"], report.state["true"]
+        if (
+            code in (NOTHING, NOT_FINITE)
+            and made == 0
+            and scale == 1.0
+            and (scale := _scaling(system)) != 1.0
+        ):
+            residuals.clear()
+            continue
+        if code == NOTHING or report.state["bb"] == 0:
+            system.vectors["x"][...] = 0
+            return Answer(made, [0.0], 0.0, 0, "b is zero, and so is x")
+        norm = math.sqrt(true) / scale if true >= 0 else math.nan
+        if true <= report.state["wanted"] and math.isfinite(true):
+            answer = Answer(made, residuals, norm, 0, _converged(norm, made))
+        elif code == NOT_FINITE or not math.isfinite(true):
+            answer = Answer(made, residuals, norm, BREAKDOWN, _not_finite(system, made, rr))
+        elif made >= limits.maxiter or code == LIMIT:
+            answer = Answer(
+                made, residuals, norm, made, f"{made} iterations were made: the residual is {norm:.3g}"
+            )
+        elif true > GAIN**2 * at_start:
+            answer = _stuck(system, made, residuals, norm, code)
+        elif code == CLAIMED or code in system.method.restarts:
+            name = "x"
+            continue
+        else:
+            answer = _stuck(system, made, residuals, norm, code)
+        if scale != 1.0:
+            system.vectors["x"][...] /= scale
+        return answer
+
+
+def _iterate(
+    system: System, limits: Limits, made: int, residuals: list[float], scale: float
+) -> tuple[Report, int, float]:
+    """Advance in blocks as long as callbacks want them; return the last report, iterations, first rr."""
+    left, count = limits.maxiter - made, 0
+    whole = limits.callback is None and limits.bar is None
+    report = system.loop.advance(left if whole else 0, finish=whole)
+    at_start = report.state["start"]
+    if not residuals:
+        residuals.append(math.sqrt(max(at_start, 0.0)) / scale)
+    if whole:
+        every = limits.check_every
+        residuals.extend(value / scale for value in report.residuals[every - 1 :: every])
+        return report, len(report.residuals), at_start
+    while report.state["code"] in (RUNNING, LIMIT) and count < left:
+        report = system.loop.advance(min(limits.check_every, left - count), finish=False)
+        count += len(report.residuals)
+        residuals.extend(value / scale for value in report.residuals[-1:])
+        if limits.callback is not None:
+            limits.callback(system.vectors["x"] / scale)
+        if limits.bar is not None:
+            limits.bar.set_postfix_str(f"residual {residuals[-1]:.2e}", refresh=False)
+            limits.bar.update(len(report.residuals))
+    return system.loop.advance(0, finish=True), count, at_start
+
+
+def _scaling(system: System) -> float:
+    """Return the power of two by which b (and x) was multiplied, so that its norm can be squared."""
+    largest = float(abs(system.vectors["b"]).max())
+    if not 0 < largest < math.inf:
+        return 1.0
+    if SQUARES[0] <= largest * largest <= SQUARES[1]:
+        return 1.0
+    scale = math.ldexp(1.0, max(-1000, min(1000, -math.frexp(largest)[1])))
+    for name in ("b", "x"):
+        system.vectors[name][...] *= scale
+    return scale
+
+
+def _converged(norm: float, made: int) -> str:
+    return f"the residual is {norm:.3g}, small enough, after {made} iterations"
+
+
+def _not_finite(system: System, made: int, rr: float) -> str:
+    if made == 0:
+        return "b, x0 or A x0 holds NaN or infinity"
+    return f"iteration {made} gave NaN or infinity: A, M or b holds such a number, or their products overflow"
+
+
+def _stuck(system: System, made: int, residuals: list[float], norm: float, code: int) -> Answer:
+    words = system.method.words.get(code)
+    if words is None:
+        stagnation = (
+            f"the residual stays at {norm:.3g} after {made} iterations, though the one carried along says "
+            f"{residuals[-1]:.3g}: no more can be had in {system.space.dtype}; ask for less"
+        )
+        return Answer(made, residuals, norm, STAGNATION, stagnation)
+    return Answer(made, residuals, norm, BREAKDOWN, f"iteration {made}: {words}; the residual is {norm:.3g}")
+
+
+def make_limits(
+    n: int,
+    rtol: float,
+    atol: float,
+    maxiter: int | None,
+    check_every: int | None,
+    callback: Callable[[Any], None] | None,
+    progress: bool,
+) -> Limits:
+    """Check the numbers that say when to stop.
+
+    Raises
+    ------
+    TypeError, ValueError
+    """
+    for name, value in (("rtol", rtol), ("atol", atol)):
+        if not isinstance(value, (int, float, np.number)) or isinstance(value, bool):
+            raise TypeError(f"{name} is {value!r}; a number is needed")
+        if not 0 <= value < math.inf:
+            raise ValueError(f"{name} is {value}; a number of at least 0 is needed")
+    for name, number in (("maxiter", maxiter), ("check_every", check_every)):
+        if number is None:
+            continue
+        if not isinstance(number, (int, np.integer)) or isinstance(number, bool):
+            raise TypeError(f"{name} is {number!r}; an int is needed")
+        if number < 1:
+            raise ValueError(f"{name} is {number}; at least 1 is needed")
+    if callback is not None and not callable(callback):
+        raise TypeError(f"callback is a {type(callback).__name__}; a function of x is needed")
+    most = 10 * max(1, n) if maxiter is None else int(maxiter)
+    every = int(check_every or (PROGRESS_EVERY if progress and callback is None else 1))
+    return Limits(float(rtol), float(atol), most, every, callback, _bar() if progress else None)
+
+
+def _bar() -> Any:
+    try:
+        from tqdm import tqdm
+    except ImportError as error:
+        raise RuntimeError("progress was asked for and tqdm is not installed; pip install tqdm") from error
+    return tqdm(unit=" iterations", leave=True)
+
+
+def place_and_type(A: Any, b: Any, M: Any = None) -> tuple[str, np.dtype[Any]]:
+    """Return the device of a system and the type of its vectors, float32 or float64.
+
+    Raises
+    ------
+    TypeError
+        If a type is not real.
+    """
+    device = device_of(A) or device_of(b) or "cpu"
+    kinds = [
+        np.dtype(getattr(array, "dtype", None) or np.float64)
+        for array in (A, np.asarray(0.0) if b is None else b)
+    ]
+    for name, dtype in zip(("A", "b"), kinds, strict=True):
+        if dtype.kind not in "fbiu":
+            raise TypeError(f"{name} has dtype {dtype}; a real dtype is needed")
+    small = all(dtype.kind == "f" and dtype.itemsize <= 4 for dtype in kinds)
+    return device, np.dtype(np.float32 if small else np.float64)
+
+
+def check_square(A: Any, M: Any) -> None:
+    """Hold that A is square, and that M has its shape.
+
+    Raises
+    ------
+    TypeError, ValueError
+    """
+    shape = getattr(A, "shape", None)
+    if shape is None or len(shape) != 2:
+        raise TypeError(f"A is a {type(A).__name__}; a matrix or linear operator is needed")
+    if shape[0] != shape[1]:
+        raise ValueError(f"A has shape {tuple(shape)}; a square matrix is needed; lsqr and lsmr take others")
+    if M is not None and tuple(M.shape) != tuple(shape):
+        raise ValueError(
+            f"M has shape {tuple(M.shape)}; A has shape {tuple(shape)}, and M must have the same"
+        )
+
+
+def vector(name: str, array: Any, size: int) -> Any:
+    """Return b or x0 as a flat array, a list as a NumPy array.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If it is no vector of so many real numbers.
+    """
+    given = array if hasattr(array, "dtype") and hasattr(array, "reshape") else np.asarray(array)
+    if given.dtype.kind not in "fbiu":
+        raise TypeError(f"{name} has dtype {given.dtype}; a real dtype is needed")
+    if given.shape not in ((size,), (size, 1)):
+        raise ValueError(f"{name} has shape {given.shape}; A has {size} rows, so ({size},) is needed")
+    return given.reshape(-1)
+
+
+def load(target: Array, source: Any, space: Any) -> None:
+    """Copy a vector into one of the space, or clear that."""
+    target[...] = 0 if source is None else space.asarray(source)

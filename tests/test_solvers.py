@@ -1,0 +1,413 @@
+"""Solvers: what converges is true, what does not ends and says why; storage; kinds of arguments."""
+
+from __future__ import annotations
+
+import tracemalloc
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import scipy.sparse.linalg as sla
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import dasp
+from dasp import _threads
+from dasp.solvers import Workspace, bicgstab, cg, minres
+from dasp.solvers.cpu import CpuSpace
+
+SQUARE: list[Callable[..., Any]] = [cg, bicgstab, minres]
+STORAGE = {cg: (5, 6), bicgstab: (7, 9), minres: (8, 10)}
+
+
+def poisson(side: int) -> sp.csr_array:
+    line = sp.diags_array([[-1.0] * (side - 1), [2.0] * side, [-1.0] * (side - 1)], offsets=[-1, 0, 1])
+    return sp.csr_array(sp.kron(line, sp.eye_array(side)) + sp.kron(sp.eye_array(side), line))
+
+
+def residual_bound(A: Any, x: np.ndarray, b: np.ndarray) -> float:
+    """How far rounding may move a computed norm of b - A x, as norms of rows (Higham, section 3.1)."""
+    size = abs(np.asarray(A.todense() if sp.issparse(A) else A)).astype(np.longdouble)
+    u = np.finfo(np.result_type(x, b)).eps
+    return float(2 * (A.shape[1] + 4) * u * np.linalg.norm(size @ abs(x) + abs(b)))
+
+
+def true_residual(A: Any, x: np.ndarray, b: np.ndarray) -> float:
+    dense = np.asarray(A.todense() if sp.issparse(A) else A).astype(np.longdouble)
+    r = b.astype(np.longdouble) - dense @ x.astype(np.longdouble)
+    scale = abs(r).max(initial=0) or np.longdouble(1)
+    return float(scale * np.sqrt(np.sum((r / scale) ** 2)))
+
+
+def check(A: Any, x: Any, b: Any, stats: Any, rtol: float, atol: float = 0.0) -> None:
+    """What is called converged is; what is not has words and an integer other than 0."""
+    assert x.shape == b.shape
+    assert stats.reason
+    assert stats.converged == (stats.info == 0)
+    if stats.converged:
+        assert np.isfinite(x).all()
+        wanted = max(rtol * float(np.linalg.norm(b.astype(np.longdouble))), atol)
+        assert true_residual(A, x, b) <= wanted * (1 + 1e-6) + residual_bound(A, x, b)
+        dense = np.asarray(A.todense() if sp.issparse(A) else A, np.float64)
+        if A.shape[0] and np.linalg.cond(dense) < 1e8:
+            error = np.linalg.norm(x - np.linalg.solve(dense, b))
+            least = np.linalg.svd(dense, compute_uv=False)[-1]
+            assert error <= 1.01 * (wanted + residual_bound(A, x, b)) / least + 1e-12 * np.linalg.norm(
+                x
+            ) * np.linalg.cond(dense)
+    else:
+        assert stats.info != 0
+
+
+# ---- systems of every kind --------------------------------------------------------------------------
+
+KINDS = (
+    "definite",
+    "indefinite",
+    "singular",
+    "general",
+    "skew",
+    "nilpotent",
+    "nan",
+    "diagonal",
+    "huge",
+    "tiny",
+)
+
+
+def system(kind: str, n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    B = rng.standard_normal((n, n)) * (rng.random((n, n)) < 0.6)
+    b = rng.standard_normal(n)
+    eigenvalues = rng.uniform(0.1, 10, n) * rng.choice([-1, 1], n)
+    Q = np.linalg.qr(rng.standard_normal((n, n)))[0]
+    matrices = {
+        "definite": lambda: B @ B.T + rng.uniform(1e-6, 1) * np.eye(n),
+        "indefinite": lambda: Q @ np.diag(eigenvalues) @ Q.T,
+        "singular": lambda: Q @ np.diag(eigenvalues * (np.arange(n) > n // 3)) @ Q.T,
+        "general": lambda: B + n * np.eye(n) * rng.choice([0, 1]),
+        "skew": lambda: B - B.T,
+        "nilpotent": lambda: np.triu(B, 1),
+        "nan": lambda: np.where(rng.random((n, n)) < 1 / n, np.nan, B @ B.T + np.eye(n)),
+        "diagonal": lambda: np.diag(eigenvalues),
+        "huge": lambda: 1e150 * (B @ B.T + np.eye(n)),
+        "tiny": lambda: 1e-150 * (B @ B.T + np.eye(n)),
+    }
+    A = matrices[kind]()
+    if kind in ("indefinite", "singular"):
+        A = (A + A.T) / 2
+    scales = {"huge": rng.choice([1.0, 1e200]), "tiny": rng.choice([1.0, 1e-250])}
+    return A, b * scales.get(kind, 1.0)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    kind=st.sampled_from(KINDS),
+    n=st.integers(1, 12),
+    seed=st.integers(0, 2**32 - 1),
+    rtol=st.sampled_from([1e-3, 1e-5, 1e-10, 1e-15, 0.0]),
+    right=st.sampled_from(["random", "zero", "reachable", "unit", "nan"]),
+    start=st.booleans(),
+    jacobi=st.booleans(),
+)
+def test_none_wrongly_converged_none_endless(kind, n, seed, rtol, right, start, jacobi):
+    A, b = system(kind, n, seed)
+    if right == "zero":
+        b = np.zeros(n)
+    elif right == "reachable":
+        with np.errstate(all="ignore"):
+            b = A @ b
+    elif right == "unit":
+        b = np.eye(n)[0]
+    elif right == "nan":
+        b[seed % n] = np.nan
+    x0 = np.random.default_rng(seed).standard_normal(n) if start else None
+    M = sp.diags_array(1 / np.where(np.diag(A) > 0, np.diag(A), 1.0)) if jacobi else None
+    kept = A.copy(), b.copy()
+    for method in SQUARE:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            x, stats = method(A, b, x0, rtol=rtol, M=M, maxiter=60)
+        assert stats.iterations <= 60
+        with np.errstate(all="ignore"):
+            check(np.nan_to_num(A) if right == "zero" else A, x, b, stats, rtol)
+        if right == "zero":
+            assert stats.converged
+            assert not x.any()
+        elif right == "nan" or (kind == "nan" and np.isnan(A).any(axis=1).all()):
+            assert not stats.converged
+    np.testing.assert_array_equal(A, kept[0])
+    np.testing.assert_array_equal(b, kept[1])
+
+
+@pytest.mark.parametrize("method", SQUARE)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("planned", [True, False])
+def test_poisson_as_scipy_solves_it(method, dtype, planned):
+    A = poisson(20).astype(dtype)
+    b = np.random.default_rng(1).standard_normal(400).astype(dtype)
+    operator = dasp.SpMatrix.from_scipy(A, device="cpu") if planned else A
+    rtol = 1e-5 if dtype == np.float32 else 1e-10
+    x, stats = method(operator, b, rtol=rtol)
+    assert stats.converged, stats.reason
+    assert x.dtype == dtype
+    check(A, x, b, stats, rtol)
+    assert len(stats.residuals) == stats.iterations + 1
+    counted = [0]
+    if dtype == np.float64 and method is not minres:  # SciPy's minres has a criterion of its own
+        getattr(sla, method.__name__)(
+            A, b, rtol=rtol, callback=lambda _: counted.__setitem__(0, counted[0] + 1)
+        )
+        assert abs(stats.iterations - counted[0]) <= 0.1 * counted[0] + 2
+
+
+@pytest.mark.parametrize("method", SQUARE)
+def test_a_preconditioner_may_be_anything_that_multiplies(method):
+    A = poisson(12) + sp.diags_array(np.linspace(0, 50, 144))
+    b, d = np.ones(144), 1 / A.diagonal()
+    forms = [
+        sp.diags_array(d, format="csr"),
+        sla.LinearOperator((144, 144), matvec=lambda r: d * r, dtype=float),
+        dasp.SpMatrix.from_scipy(sp.diags_array(d, format="csr"), device="cpu"),
+        np.diag(d),
+    ]
+    answers = [method(A, b, M=M, rtol=1e-9) for M in forms]
+    plain = method(A, b, rtol=1e-9)[1]
+    for x, stats in answers:
+        assert stats.converged
+        check(A, x, b, stats, 1e-9)
+        assert stats.iterations < plain.iterations
+    assert len({stats.iterations for _, stats in answers}) == 1
+
+
+# ---- when it stops ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", SQUARE)
+def test_the_tolerance_is_scipys(method):
+    A, b = poisson(15), np.arange(225.0)
+    for rtol, atol in ((1e-2, 0.0), (0.0, 5.0), (1e-12, 50.0), (1e-4, 1e-12)):
+        _, stats = method(A, b, rtol=rtol, atol=atol)
+        wanted = max(rtol * np.linalg.norm(b), atol)
+        assert stats.converged
+        assert stats.residual <= wanted
+        assert stats.residuals[-1] <= wanted < stats.residuals[-2] * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("method", SQUARE)
+def test_iterations_run_out(method):
+    A, b = poisson(15), np.ones(225)
+    x, stats = method(A, b, rtol=1e-12, maxiter=5)
+    assert (stats.converged, stats.info, stats.iterations) == (False, 5, 5)
+    assert "5 iterations" in stats.reason
+    assert stats.residual == pytest.approx(np.linalg.norm(b - A @ x))
+    again, more = method(A, b, x, rtol=1e-12)
+    assert more.converged
+    check(A, again, b, more, 1e-12)
+
+
+@pytest.mark.parametrize("method", SQUARE)
+def test_no_more_digits_than_there_are(method):
+    A = sp.diags_array(np.logspace(0, 3, 60), format="csr")
+    b = np.ones(60)
+    _, stats = method(A, b, rtol=1e-30)
+    assert not stats.converged
+    assert stats.iterations < 600
+    assert "no more can be had in float64" in stats.reason
+    assert stats.residual < 1e-12
+
+
+def test_a_residual_that_drifted_is_found_out():
+    """The carried residual goes to 0 while the true one stays: SciPy's cg calls that converged."""
+    rng = np.random.default_rng(5)
+    Q = np.linalg.qr(rng.standard_normal((40, 40)))[0]
+    A = Q @ np.diag(np.logspace(0, 12, 40)) @ Q.T
+    A, b = (A + A.T) / 2, rng.standard_normal(40)
+    x, stats = cg(A, b, rtol=1e-8, maxiter=5000)
+    check(A, x, b, stats, 1e-8)
+    if not stats.converged:
+        assert true_residual(A, x, b) > 1e-8 * np.linalg.norm(b)
+
+
+def test_words_for_an_indefinite_matrix():
+    _, stats = cg(np.diag([1.0, -1.0]), np.ones(2))
+    assert "not positive definite" in stats.reason
+    assert stats.info < 0
+    _, stats = cg(np.diag([1.0, 2.0]), np.ones(2), M=-np.eye(2))
+    assert "M is not positive definite" in stats.reason
+    _, stats = minres(np.diag([1.0, 2.0]), np.ones(2), M=-np.eye(2))
+    assert "M is not positive definite" in stats.reason
+    _, stats = minres(np.diag([1.0, 0.0]), np.ones(2))
+    assert "singular" in stats.reason
+
+
+@pytest.mark.parametrize("method", SQUARE)
+def test_callbacks_and_checks(method):
+    A, b = poisson(10), np.ones(100)
+    seen: list[np.ndarray] = []
+    x, stats = method(A, b, rtol=1e-8, callback=lambda x: seen.append(x.copy()), check_every=3)
+    assert len(seen) == len(stats.residuals) - 1 == -(-stats.iterations // 3)
+    np.testing.assert_array_equal(seen[-1], x)
+    plain, same = method(A, b, rtol=1e-8)
+    assert same.iterations == stats.iterations
+    np.testing.assert_array_equal(plain, x)
+    assert method(A, b, check_every=3)[1].residuals[1] == method(A, b)[1].residuals[3]
+
+
+def test_progress_is_shown(capsys):
+    cg(poisson(10), np.ones(100), progress=True)
+    assert "residual" in capsys.readouterr().err
+
+
+# ---- storage, threads, bits -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", SQUARE)
+@pytest.mark.parametrize("preconditioned", [False, True])
+def test_storage_is_as_said(method, preconditioned):
+    A = dasp.SpMatrix.from_scipy(poisson(150), device="cpu")
+    M = dasp.SpMatrix.from_scipy(sp.eye_array(22500, format="csr"), device="cpu") if preconditioned else None
+    b, workspace = np.ones(22500), Workspace()
+    limits = {"maxiter": 30, "M": M, "workspace": workspace}
+    method(A, b, **{**limits, "workspace": Workspace()})
+    tracemalloc.start()
+    try:
+        method(A, b, **limits)
+        first, _ = tracemalloc.get_traced_memory()
+        tracemalloc.reset_peak()
+        method(A, b, **limits)
+        second, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    count = STORAGE[method][preconditioned]
+    assert workspace.vectors == count
+    assert count * b.nbytes <= workspace.nbytes <= first <= count * b.nbytes + 60_000
+    assert second - first < 5_000
+    # x is returned twice over: a copy of the workspace's, which becomes the caller's.
+    assert peak - first <= 2 * b.nbytes + 20_000
+
+
+def test_a_workspace_serves_whatever_comes():
+    workspace = Workspace()
+    A, B = poisson(6), poisson(7)
+    for _ in range(2):
+        for matrix in (A, B):
+            for method in SQUARE:
+                b = np.ones(matrix.shape[0])
+                x, stats = method(matrix, b, workspace=workspace, rtol=1e-9)
+                assert stats.converged
+                check(matrix, x, b, stats, 1e-9)
+    kept = cg(A, np.ones(36), workspace=workspace)[0]
+    before = kept.copy()
+    cg(A, np.arange(36.0), workspace=workspace)
+    np.testing.assert_array_equal(kept, before)
+
+
+@pytest.mark.parametrize("method", SQUARE)
+def test_bits_do_not_depend_on_threads_or_time(method):
+    A = dasp.SpMatrix.from_scipy(poisson(200), device="cpu")
+    b = np.random.default_rng(0).standard_normal(40000)
+    answers = []
+    try:
+        for threads in (1, 2, 3, 2):
+            _threads.set_num_threads(threads)
+            answers.append(method(A, b, maxiter=12)[0])
+    finally:
+        _threads.set_num_threads(None)
+    for other in answers[1:]:
+        np.testing.assert_array_equal(answers[0], other)
+
+
+# ---- passes -----------------------------------------------------------------------------------------
+
+PASSES = [
+    ("x = 0",),
+    ("x = y",),
+    ("x = - y",),
+    ("x = a x",),
+    ("x = x + a y",),
+    ("x = a y - b z",),
+    ("x = a y + x - b z",),
+    ("x = y*z",),
+    ("x = - b y*z + a x",),
+    ("x = y + z + a w + b y*w",),
+    ("x = x + a y", "y = z + b y", "w = x"),
+]
+
+
+@pytest.mark.parametrize("updates", PASSES, ids="; ".join)
+@pytest.mark.parametrize("n", [0, 1, 7, 1024, 5000])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_pass_does_what_it_says(updates, n, dtype):
+    vectors = CpuSpace(np.dtype(dtype)).vectors(n, "x", "y", "z", "w")
+    rng = np.random.default_rng(n)
+    want = {}
+    for name in "xyzw":
+        vectors[name][...] = rng.integers(-8, 8, n)
+        want[name] = vectors[name].copy()
+    sums = vectors.fuse(*updates, dots=("x y", "z z"))(a=0.5, b=2.0)
+    for update in updates:
+        out, right = update.split(" = ")
+        for coefficient in "ab":
+            right = right.replace(f"{coefficient} ", f"{coefficient} * ")
+        want[out] = np.zeros(n) + eval(right, {}, {**want, "a": 0.5, "b": 2.0})
+    for name in "xyzw":
+        np.testing.assert_array_equal(vectors[name], want[name])
+    assert sums == (want["x"].astype(float) @ want["y"], want["z"].astype(float) @ want["z"])
+
+
+@pytest.mark.parametrize("text", ["x", "x y = z", "x = a b y", "x = y + x*z", "x = x + x", "x = 2 y"])
+def test_a_pass_that_is_none_is_refused(text):
+    with pytest.raises(ValueError, match="an update reads"):
+        CpuSpace(np.dtype(float)).vectors(3, "x", "y", "z").fuse(text)
+
+
+# ---- arguments --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", SQUARE)
+def test_kinds_of_arguments(method):
+    A, b = poisson(5), np.ones(25)
+    want = method(A, b)[0]
+    for other in (
+        A.tocsc(),
+        A.todense(),
+        sla.aslinearoperator(A),
+        sp.csr_matrix(A),
+        A.astype(int),
+        A.tocoo(),
+    ):
+        np.testing.assert_allclose(method(other, b)[0], want, rtol=1e-3)
+    assert method(A, b.astype(int))[0].dtype == np.float64
+    assert method(A, list(b))[0].shape == (25,)
+    assert method(A, b[:, None])[0].shape == (25, 1)
+    x, stats = method(np.zeros((0, 0)), np.zeros(0))
+    assert (x.shape, stats.converged) == ((0,), True)
+
+
+@pytest.mark.parametrize("method", SQUARE)
+def test_wrong_arguments_are_told(method):
+    A, b = np.eye(3), np.ones(3)
+    with pytest.raises(ValueError, match=r"b has shape \(2,\); A has 3 rows"):
+        method(A, np.ones(2))
+    with pytest.raises(ValueError, match=r"A has shape \(2, 3\); a square matrix"):
+        method(np.ones((2, 3)), b)
+    with pytest.raises(ValueError, match=r"M has shape \(2, 2\)"):
+        method(A, b, M=np.eye(2))
+    with pytest.raises(ValueError, match=r"x0 has shape"):
+        method(A, b, np.ones((3, 3)))
+    with pytest.raises(TypeError, match="complex"):
+        method(A * 1j, b)
+    with pytest.raises(TypeError, match="complex"):
+        method(A, b * 1j)
+    with pytest.raises(TypeError, match="A is a list"):
+        method([[1]], [1])
+    with pytest.raises(ValueError, match="rtol is -1"):
+        method(A, b, rtol=-1)
+    with pytest.raises(ValueError, match="maxiter is 0"):
+        method(A, b, maxiter=0)
+    with pytest.raises(TypeError, match="callback"):
+        method(A, b, callback=3)
