@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -60,8 +61,19 @@ def _bar(quiet: bool, word: str, total: int | None) -> Iterator[Callable[[int], 
         yield bar.update
 
 
+def _say(text: str) -> None:
+    """Print a line, whatever characters its file names hold."""
+    encoding = sys.stdout.encoding or "utf-8"
+    print(text.encode(encoding, "backslashreplace").decode(encoding))
+
+
+def _warn(text: str) -> None:
+    print(f"dasp: warning: {text}", file=sys.stderr)
+
+
 def _encode(arguments: argparse.Namespace) -> int:
     from dasp.dense.gf256.shard_files import encode_file
+    from dasp.dense.gf256.staging import shown
 
     size = arguments.file.stat().st_size
     with _bar(arguments.quiet, "encode", size) as progress:
@@ -73,40 +85,48 @@ def _encode(arguments: argparse.Namespace) -> int:
             force=arguments.force,
             progress=progress,
         )
-    print(f"{len(shards)} shards in {shards[0].parent}; any {arguments.parity} may be lost")
+    _say(f"{len(shards)} shards in {shown(shards[0].parent)}; any {arguments.parity} may be lost")
     return 0
 
 
 def _verify(arguments: argparse.Namespace) -> int:
     from dasp.dense.gf256.shard_files import verify_files
+    from dasp.dense.gf256.staging import shown
 
     with _bar(arguments.quiet, "verify", None) as progress:
-        survey = verify_files(arguments.shards, progress=progress)
+        survey = verify_files(arguments.shards, progress=progress, warn=_warn)
     for i, fault in sorted(survey.faults.items()):
-        print(f"{survey.paths.get(i, survey.header.sibling(i).file_name)}: {fault}")
+        _say(f"{shown(survey.paths.get(i, survey.header.sibling(i).file_name))}: {fault}")
+    for i, path in sorted(survey.misnamed.items()):
+        _say(f"{shown(path)}: holds shard {i}; repair renames it")
     for path, reason in survey.strangers.items():
-        print(f"{path}: {reason}")
+        _say(f"{shown(path)}: {reason}")
     sound = survey.header.shards - len(survey.faults)
     verdict = "" if survey.healthy else ", repairable" if survey.repairable else ", beyond repair"
-    print(f"{survey.header.name}: {sound} of {survey.header.shards} shards intact{verdict}")
+    _say(f"{shown(survey.header.name)}: {sound} of {survey.header.shards} shards intact{verdict}")
     return 0 if survey.healthy else 1
 
 
 def _repair(arguments: argparse.Namespace) -> int:
     from dasp.dense.gf256.shard_files import repair_files
+    from dasp.dense.gf256.staging import shown
 
     with _bar(arguments.quiet, "repair", None) as progress:
-        written = repair_files(arguments.shards, progress=progress)
+        written = repair_files(arguments.shards, progress=progress, warn=_warn)
     for path in written:
-        print(f"{path}: written")
+        _say(f"{shown(path)}: written")
     if not written:
-        print("every shard is intact")
+        _say("every shard is intact")
     return 0
 
 
 def _decode(arguments: argparse.Namespace) -> int:
     from dasp.dense.gf256.shard_files import decode_files
+    from dasp.dense.gf256.staging import shown
 
     with _bar(arguments.quiet, "decode", None) as progress:
-        print(decode_files(arguments.shards, arguments.out, force=arguments.force, progress=progress))
+        place = decode_files(
+            arguments.shards, arguments.out, force=arguments.force, progress=progress, warn=_warn
+        )
+    _say(shown(place))
     return 0
