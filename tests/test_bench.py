@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.sparse
+from dasp.bench.readme import replace_between
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -34,7 +35,6 @@ from dasp.bench import (
 )
 from dasp.bench.device import HostDevice
 from dasp.bench.figures import draw
-from dasp.bench.readme import replace_between
 from dasp.bench.sparse import measure, warm_up
 from dasp.commands.bench import add_command, chosen_baselines, settings_of
 from dasp.tuning import timing_cpu as timing

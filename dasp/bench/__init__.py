@@ -1,7 +1,7 @@
-"""Verify a matrix, then time it: `dasp bench`, its baselines, its roofline and its tables.
+"""Verify, then time: the subjects of `dasp bench`, and what they share.
 
-The way of the data: `sparse.measure` takes one matrix through a device (`device.HostDevice` or
-`device.CudaDevice`), checks every row of every product (`verify`), times our product and the baselines
-(`timing`, `timing_cuda`), and returns one row; `results` keeps rows in a CSV file; `table` and `figures`
-draw what the rows say. Nothing here is imported by `import dasp`.
+A subject (`sparse`, `gemm`, `gf256`) says what its cases are, verifies and times one, and draws its rows.
+`session` runs the cases on a `device` and keeps their rows in a CSV file (`results`); `report` and `table`
+write what rows say for a terminal, for a document and as JSON; `figures` draws it. Nothing here is imported
+by `import dasp`, and nothing here knows the command line.
 """

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from dasp import _threads
 from dasp.bench import machine
+from dasp.bench.memory import CudaMemory, HostMemory, PeakMemory
 from dasp.tuning.candidate import Candidate, Field
 from dasp.tuning.timing_cpu import Timing
 
@@ -41,6 +43,22 @@ class BenchDevice(Protocol):
 
     def columns(self) -> dict[str, str]:
         """What the result file says about the machine."""
+        ...
+
+    def peak_gigaflops(self, dtype: str) -> float:
+        """The arithmetic peak, 10^9 operations per second; NaN where it is not known."""
+        ...
+
+    def alone(self) -> AbstractContextManager[Any]:
+        """Within it every library of this process has the device's number of threads."""
+        ...
+
+    def resident(self, csr: Any) -> Any:
+        """The matrix as a program on this device holds it; None where that is the host's matrix itself."""
+        ...
+
+    def memory(self) -> PeakMemory:
+        """A watch over the memory that planning takes."""
         ...
 
     def vector(self, values: NDArray[Any]) -> Any:
@@ -114,6 +132,30 @@ class HostDevice:
     def columns(self) -> dict[str, str]:
         """Processor, threads, libraries, commit."""
         return machine.host_columns(self.threads)
+
+    def peak_gigaflops(self, dtype: str) -> float:
+        """Multiply-adds in registers, measured."""
+        from dasp.bench.peak_cpu import cpu_gigaflops
+
+        return cpu_gigaflops(dtype, self.threads)
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Give BLAS and OpenMP libraries as many threads as we have, where threadpoolctl is installed."""
+        try:
+            from threadpoolctl import threadpool_limits
+        except ImportError:
+            yield
+            return
+        with threadpool_limits(limits=self.threads):
+            yield
+
+    def resident(self, csr: Any) -> None:
+        """Nothing: the host's matrix is where it is."""
+
+    def memory(self) -> PeakMemory:
+        """Peak of this process's memory, which Linux counts."""
+        return HostMemory()
 
     def vector(self, values: NDArray[Any]) -> NDArray[Any]:
         """The vector itself."""
@@ -195,6 +237,26 @@ class CudaDevice:
         except RuntimeError:
             version = ""
         return machine.cuda_columns(version)
+
+    def peak_gigaflops(self, dtype: str) -> float:
+        """By the data sheet's rates, at the highest clock."""
+        from dasp.bench.peak import cuda_peak
+
+        return cuda_peak(dtype)
+
+    def alone(self) -> AbstractContextManager[Any]:
+        """Nothing to share."""
+        return nullcontext()
+
+    def resident(self, csr: Any) -> Any:
+        """A `cupyx.scipy.sparse.csr_matrix`, copied to the GPU."""
+        from cupyx.scipy.sparse import csr_matrix
+
+        return csr_matrix(csr)
+
+    def memory(self) -> PeakMemory:
+        """Peak of what CuPy allocates on the GPU."""
+        return CudaMemory()
 
     def vector(self, values: NDArray[Any]) -> Any:
         """A copy on the GPU."""

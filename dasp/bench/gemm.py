@@ -1,24 +1,24 @@
-"""`dasp bench gemm`: every rung of a dense ladder, verified, then timed against cuBLAS or OpenBLAS.
+"""Dense products: every rung of a ladder, verified, then timed against cuBLAS or OpenBLAS.
 
-Each product is C = A B of square matrices of random numbers. A row of the result file is one kernel at one
-size.
+Each product is C = A B of square matrices of random numbers. A row is one kernel at one size.
 """
 
 from __future__ import annotations
 
-import argparse
 import importlib
+import importlib.util
 import math
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from dasp import _threads
-from dasp.bench import machine, results
+from dasp.bench import results
+from dasp.bench.device import BenchDevice
+from dasp.bench.report import Report, where
+from dasp.bench.table import Row, Table, geometric_mean, number, percent
 from dasp.dense import gemm, kernels
 from dasp.dense.ladder import HALF
 from dasp.tuning.timing_cpu import Timing, summarize
@@ -33,159 +33,109 @@ SETTLE_SECONDS = 0.15
 CHECKED = 32
 """Rows of a large product that are compared with the reference on the CPU; on the GPU all are."""
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this benchmark."""
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where to run")
-    parser.add_argument("--dtype", metavar="NAMES", default="float32,float64", help="comma-separated dtypes")
-    parser.add_argument(
-        "--sizes", metavar="N,...", default=",".join(map(str, SIZES)), help="sizes of the matrices"
-    )
-    parser.add_argument("--kernels", metavar="NAMES", help="comma-separated; every rung by default")
-    parser.add_argument("--threads", type=int, default=1, metavar="N", help="CPU threads (1)")
-    parser.add_argument(
-        "--seconds", type=float, default=0.3, metavar="S", help="time for each kernel and size"
-    )
-    parser.add_argument("--limit", type=float, metavar="S", help="stop measuring after so many seconds")
-    parser.add_argument("--csv", type=Path, metavar="FILE", help="append the rows to this file")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the rows into this picture")
-    results.add_report_arguments(parser, "STEM")
+VENDOR = "vendor"
 
 
-def run(args: argparse.Namespace) -> int:
-    """Verify, time, print the tables; 0 if every product was right, else 1."""
-    rows = results.kept(args.csv) if args.report_only else _measure_all(args)
-    print("\n\n".join(table(part, dtype) for _, dtype, part in _groups(rows)))
-    if args.plot:
-        draw(rows, args.plot)
-    if args.readme:
-        from dasp.bench.readme import replace_between
+class Gemm:
+    """The subject of `dasp bench gemm`: a row for each kernel of each dtype and size.
 
-        text = readme_text(results.kept(args.csv))
-        replace_between(args.readme, args.csv.stem, text)
-    return 0 if all(row["correct"] != "no" for row in rows) else 1
+    Parameters
+    ----------
+    device : BenchDevice
+    dtypes, sizes : sequences
+        Names of dtypes, and sizes of square matrices.
+    only : sequence of str, optional
+        Which rungs; every one and "auto" by default. The vendor's library comes first in any case.
+    seconds : float
+        Time for the samples of each kernel.
 
+    Raises
+    ------
+    ValueError
+        If a dtype, a size or a kernel cannot be measured on this device.
+    RuntimeError
+        If threadpoolctl, which gives every library the same threads, is not installed.
+    """
 
-def _measure_all(args: argparse.Namespace) -> list[dict[str, str]]:
-    """Every row that was asked for; each is added to the file as soon as it is measured."""
-    device = _device(args.device)
-    sizes, dtypes = _sizes(args.sizes), _dtypes(args.dtype, device)
-    _kernel_names(args.kernels, device, dtypes[0])
-    if device == "cpu":
-        _threads.set_num_threads(args.threads)
-    named = _named(device, args.threads)
-    deadline = time.monotonic() + (args.limit or math.inf)
-    rows: list[dict[str, str]] = []
-    for dtype in dtypes:
-        top = _peak(device, dtype, args.threads)
-        for size in sizes:
-            for row in _measure(device, dtype, size, args, top, deadline):
-                rows.append({**named, **row})
-                if args.csv:
-                    results.append(args.csv, rows[-1])
-                _say(rows[-1])
-    return rows
+    def __init__(
+        self,
+        device: BenchDevice,
+        *,
+        dtypes: Sequence[str] = ("float32", "float64"),
+        sizes: Sequence[int] = SIZES,
+        only: Sequence[str] | None = None,
+        seconds: float = 0.3,
+    ) -> None:
+        """Check what is asked for."""
+        on: Literal["cpu", "cuda"] = "cuda" if device.kind == "cuda" else "cpu"
+        if on == "cpu" and importlib.util.find_spec("threadpoolctl") is None:
+            raise RuntimeError(
+                "threadpoolctl is not installed; it gives NumPy's BLAS the threads that dasp has; "
+                "pip install 'dasp-spmv[bench]'"
+            )
+        if min(sizes) < 1:
+            raise ValueError(f"--sizes is {','.join(map(str, sizes))}; whole numbers from 1 are needed")
+        possible = [name for name in DTYPES if on == "cuda" or name not in HALF]
+        if unknown := [name for name in dtypes if name not in possible]:
+            raise ValueError(f"--dtype names {', '.join(unknown)}; some of {', '.join(possible)} are needed")
+        self._ladder = kernels(on)
+        known = [kernel.name for kernel in self._ladder]
+        if unknown := [name for name in only or () if name not in (*known, "auto", VENDOR)]:
+            raise ValueError(
+                f"--kernels names {', '.join(unknown)}; some of auto, {', '.join(known)} are needed"
+            )
+        self.device = device
+        self.cases = [f"{dtype}:{size}" for dtype in dtypes for size in sizes]
+        self._names = [*known, "auto"] if only is None else [name for name in only if name != VENDOR]
+        self._seconds = seconds
+        self._peaks: dict[str, float] = {}
 
+    def _rungs(self, dtype: str) -> list[str]:
+        """The kernels to measure for a dtype, the vendor's library first, which all are compared with."""
+        fit = {kernel.name for kernel in self._ladder if dtype in kernel.dtypes} | {"auto"}
+        return [VENDOR, *(name for name in self._names if name in fit)]
 
-def _groups(rows: Sequence[dict[str, str]]) -> list[tuple[str, str, list[dict[str, str]]]]:
-    """The rows of each machine and dtype, with the machine's name and threads in words."""
-    found: dict[tuple[str, str], list[dict[str, str]]] = {}
-    for row in rows:
-        threads = row.get("threads", "")
-        where = (
-            f"{row['machine']}, {threads} thread{'' if threads == '1' else 's'}"
-            if threads
-            else row["machine"]
-        )
-        found.setdefault((where, row["dtype"]), []).append(row)
-    return [(where, dtype, part) for (where, dtype), part in found.items()]
+    def wanted(self, case: str) -> list[Row]:
+        """A row for each rung of the case's dtype."""
+        dtype, _, size = case.partition(":")
+        named = {"matrix": f"gemm:{size}", "dtype": dtype, "device": self.device.kind}
+        return [{**named, "kernel": name, "size": size} for name in self._rungs(dtype)]
 
+    def measure(self, case: str) -> Iterator[Row]:
+        """Verify and time every rung at one dtype and size."""
+        dtype, size = case.partition(":")[0], int(case.partition(":")[2])
+        operands = (_Cuda if self.device.kind == "cuda" else _Host)(dtype, size)
+        top, vendor = self._peak(dtype), math.nan
+        for row in self.wanted(case):
+            correct = operands.verify(row["kernel"])
+            timing = operands.time(row["kernel"], self._seconds) if correct else None
+            speed = 2e-3 * size**3 / timing.median_us if timing else math.nan
+            vendor = speed if row["kernel"] == VENDOR else vendor
+            yield {
+                **row,
+                "correct": "yes" if correct else "no",
+                "median_us": f"{timing.median_us:.5g}" if timing else "",
+                "spread": f"{timing.spread:.3g}" if timing else "",
+                "method": timing.method if timing else "",
+                "gflops": f"{speed:.5g}",
+                "of_vendor": f"{speed / vendor:.4g}",
+                "of_peak": f"{speed / top:.4g}",
+            }
 
-def _device(wanted: str) -> str:
-    if wanted != "auto":
-        return wanted
-    from dasp.backends.cuda.product import available
+    def _peak(self, dtype: str) -> float:
+        if dtype not in self._peaks:
+            self._peaks[dtype] = self.device.peak_gigaflops(dtype)
+        return self._peaks[dtype]
 
-    return "cuda" if available()[0] else "cpu"
+    def report(self, rows: Sequence[Row]) -> Report:
+        """What "auto" reaches, then every kernel."""
+        return report(rows)
 
+    def draw(self, rows: Sequence[Row], path: Path) -> None:
+        """The picture of `figures.draw_ladder`."""
+        from dasp.bench.figures import draw_ladder
 
-def _sizes(text: str) -> list[int]:
-    values = [int(word) for word in text.split(",")]
-    if min(values) < 1:
-        raise ValueError(f"--sizes is {text}; whole numbers from 1 are needed")
-    return values
-
-
-def _dtypes(text: str, device: str) -> list[str]:
-    names = [name.strip() for name in text.split(",")]
-    known = [name for name in DTYPES if device == "cuda" or name not in HALF]
-    unknown = [name for name in names if name not in known]
-    if unknown:
-        raise ValueError(f"--dtype names {', '.join(unknown)}; some of {', '.join(known)} are needed")
-    return names
-
-
-def _kernel_names(text: str | None, device: Any, dtype: str) -> list[str]:
-    """The rungs to measure for a dtype, the vendor's library first, which all are compared with."""
-    known = [kernel.name for kernel in kernels(device)]
-    names = known if text is None else [name.strip() for name in text.split(",") if name.strip() != "vendor"]
-    unknown = [name for name in names if name not in known and name != "auto"]
-    if unknown:
-        raise ValueError(f"--kernels names {', '.join(unknown)}; some of auto, {', '.join(known)} are needed")
-    fits = {kernel.name for kernel in kernels(device) if dtype in kernel.dtypes} | {"auto"}
-    extra = ["auto"] if text is None else []
-    return ["vendor", *(name for name in [*names, *extra] if name in fits)]
-
-
-def _named(device: str, threads: int) -> dict[str, str]:
-    if device == "cuda":
-        return {"device": device, **machine.cuda_columns("")}
-    return {"device": device, **machine.host_columns(threads)}
-
-
-def _peak(device: str, dtype: str, threads: int) -> float:
-    if device == "cuda":
-        from dasp.bench.peak import cuda_peak
-
-        return cuda_peak(dtype)
-    from dasp.bench.peak_cpu import cpu_gigaflops
-
-    return cpu_gigaflops(dtype, threads)
-
-
-def _measure(
-    device: str, dtype: str, size: int, args: argparse.Namespace, top: float, deadline: float
-) -> Iterator[dict[str, str]]:
-    """One row per kernel at this size; a kernel that would take too long, or past the deadline, has none."""
-    session = (_Cuda if device == "cuda" else _Host)(dtype, size)
-    vendor = math.nan
-    for name in _kernel_names(args.kernels, device, dtype):
-        if time.monotonic() > deadline:
-            print(f"{dtype} {size} {name}: left out, --limit is reached", file=sys.stderr)
-            continue
-        correct = session.verify(name)
-        timing = session.time(name, args.seconds) if correct else None
-        speed = 2e-3 * size**3 / timing.median_us if timing else math.nan
-        vendor = speed if name == "vendor" else vendor
-        yield {
-            "matrix": f"gemm:{size}",
-            "dtype": dtype,
-            "kernel": name,
-            "size": str(size),
-            "correct": "yes" if correct else "no",
-            "median_us": f"{timing.median_us:.5g}" if timing else "",
-            "spread": f"{timing.spread:.3g}" if timing else "",
-            "method": timing.method if timing else "",
-            "gflops": f"{speed:.5g}",
-            "of_vendor": f"{speed / vendor:.4g}",
-            "of_peak": f"{speed / top:.4g}",
-        }
-
-
-def _say(row: dict[str, str]) -> None:
-    speed = f"{float(row['gflops']):,.1f} GFLOP/s, {100 * float(row['of_vendor']):.1f}% of the vendor's"
-    verdict = speed if row["correct"] == "yes" else "WRONG"
-    print(f"{row['dtype']} {row['size']} {row['kernel']}: {verdict}", file=sys.stderr, flush=True)
+        draw_ladder(ladders(rows), path)
 
 
 class _Host:
@@ -288,122 +238,61 @@ class _Cuda:
         return 1e3 * float(self._cupy.cuda.get_elapsed_time(start, stop))
 
 
-def _cells(
-    rows: Sequence[dict[str, str]], dtype: str
-) -> tuple[list[str], list[int], dict[tuple[str, int], Any]]:
-    mine = [row for row in rows if row["dtype"] == dtype]
-    names = list(dict.fromkeys(row["kernel"] for row in mine))
-    sizes = sorted({int(row["size"]) for row in mine})
-    return names, sizes, {(row["kernel"], int(row["size"])): row for row in mine}
+Cells = dict[tuple[str, int], Row]
 
 
-def _means(names: list[str], sizes: list[int], cells: dict[tuple[str, int], Any]) -> dict[str, float]:
-    """Each kernel's geometric mean over the sizes of its ratio to the vendor's library."""
-    means = {}
-    for name in names:
-        ratios = [float(cells[name, s]["of_vendor"]) for s in sizes if (name, s) in cells]
-        good = [ratio for ratio in ratios if ratio > 0]
-        means[name] = math.exp(sum(map(math.log, good)) / len(good)) if good else math.nan
-    return means
+def ladders(rows: Sequence[Row]) -> list[tuple[str, str, list[Row]]]:
+    """The rows of each machine and dtype, with the machine in words."""
+    found: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        found.setdefault((where(row), row["dtype"]), []).append(row)
+    return [(machine, dtype, part) for (machine, dtype), part in found.items()]
 
 
-def table(rows: Sequence[dict[str, str]], dtype: str) -> str:
-    """GFLOP/s and % of the vendor's library for each kernel and size, % of peak at the largest."""
-    names, sizes, cells = _cells(rows, dtype)
-    means = _means(names, sizes, cells)
-    lines = [f"{dtype}: GFLOP/s (% of the vendor's library)"]
-    lines.append(
-        f"{'kernel':<14}" + "".join(f"{size:>16}" for size in sizes) + f"{'mean %':>9}{'% of peak':>11}"
-    )
-    for name in names:
-        texts, share = [], math.nan
-        for size in sizes:
-            row = cells.get((name, size))
-            if row is None:
-                texts.append("-")
-            elif row["correct"] != "yes":
-                texts.append("WRONG")
-            else:
-                texts.append(f"{float(row['gflops']):,.0f} ({100 * float(row['of_vendor']):.0f})")
-                share = float(row["of_peak"])
-        line = f"{name:<14}" + "".join(f"{text:>16}" for text in texts)
-        lines.append(line + f"{100 * means[name]:>9.1f}{100 * share:>11.1f}")
-    return "\n".join(lines)
+def cells(rows: Sequence[Row]) -> tuple[list[str], list[int], Cells]:
+    """The kernels and sizes of some rows, and the row of each pair."""
+    names = list(dict.fromkeys(row["kernel"] for row in rows))
+    sizes = sorted({int(row["size"]) for row in rows})
+    return names, sizes, {(row["kernel"], int(row["size"])): row for row in rows}
 
 
-def readme_text(rows: Sequence[dict[str, str]]) -> str:
-    """The README's tables: what `kernel="auto"` reaches, then every kernel, folded."""
-    lines = [
-        "| machine | dtype | size | GFLOP/s | % of the vendor's library | % of peak | % over all sizes |",
-        "|---|---|---:|---:|---:|---:|---:|",
-    ]
-    folded = []
-    for where, dtype, part in _groups(rows):
-        names, sizes, cells = _cells(part, dtype)
+def mean_of_vendor(name: str, sizes: Sequence[int], found: Cells) -> float:
+    """A kernel's geometric mean, over the sizes, of its ratio to the vendor's library."""
+    return geometric_mean(number(found[name, size], "of_vendor") for size in sizes if (name, size) in found)
+
+
+def report(rows: Sequence[Row]) -> Report:
+    """What `kernel="auto"`, or else the last rung, reaches at the largest size; then every kernel."""
+    headings = ("machine", "dtype", "size", "GFLOP/s", "% of vendor", "% of peak", "% over all sizes")
+    lines, details = [], []
+    for machine, dtype, part in ladders(rows):
+        names, sizes, found = cells(part)
         best = "auto" if "auto" in names else names[-1]
-        size = max(size for name, size in cells if name == best)
-        row = cells[best, size]
-        shares = [_percent(float(row[name])) for name in ("of_vendor", "of_peak")]
-        mean = _percent(_means(names, sizes, cells)[best])
-        speed = f"{float(row['gflops']):,.0f}"
-        lines.append(f"| {where} | {dtype} | {size} | {speed} | {' | '.join(shares)} | {mean} |")
-        commits = ", ".join(sorted({row["commit"] for row in part}))
-        title = f"Every kernel: {dtype} on {where}, commit {commits}"
-        folded.append(f"<details><summary>{title}</summary>\n\n{markdown(part, dtype)}\n\n</details>")
-    return "\n\n".join(["\n".join(lines), *folded])
+        size = max(size for name, size in found if name == best)
+        row = found[best, size]
+        shares = (number(row, "of_vendor"), number(row, "of_peak"), mean_of_vendor(best, sizes, found))
+        speed = f"{number(row, 'gflops'):,.0f}"
+        lines.append((machine, dtype, str(size), speed, *(percent(share, 1) for share in shares)))
+        commits = ", ".join(sorted({row.get("commit", "") for row in part}))
+        title = f"GFLOP/s (% of the vendor's library): {dtype} on {machine}, commit {commits}"
+        details.append(ladder_table(part, title))
+    notes = ["The vendor's library is cuBLAS on a GPU and NumPy's BLAS, with as many threads, on a CPU."]
+    return Report([Table("", headings, lines, frozenset({"dtype"}))], notes, details)
 
 
-def _percent(share: float) -> str:
-    return "-" if math.isnan(share) else f"{100 * share:.1f}"
-
-
-def markdown(rows: Sequence[dict[str, str]], dtype: str) -> str:
-    """A table of GFLOP/s and % of the vendor's library for each kernel and size."""
-    names, sizes, cells = _cells(rows, dtype)
-    means = _means(names, sizes, cells)
-    lines = ["GFLOP/s (% of the vendor's library)", ""]
-    lines.append("| kernel | " + " | ".join(map(str, sizes)) + " | geometric mean % |")
-    lines.append("|---|" + "---:|" * (len(sizes) + 1))
+def ladder_table(rows: Sequence[Row], title: str) -> Table:
+    """GFLOP/s and % of the vendor's library for each kernel and size."""
+    names, sizes, found = cells(rows)
+    lines = []
     for name in names:
-        texts = []
-        for size in sizes:
-            row = cells.get((name, size))
-            if row is None or row["correct"] != "yes":
-                texts.append("-")
-            else:
-                texts.append(f"{float(row['gflops']):,.0f} ({100 * float(row['of_vendor']):.0f})")
-        lines.append(f"| {name} | " + " | ".join(texts) + f" | {_percent(means[name])} |")
-    return "\n".join(lines)
+        texts = [_cell(found.get((name, size))) for size in sizes]
+        lines.append((name, *texts, percent(mean_of_vendor(name, sizes, found), 1)))
+    return Table(title, ("kernel", *map(str, sizes), "mean %"), lines)
 
 
-def draw(rows: Sequence[dict[str, str]], path: Path) -> None:
-    """Draw GFLOP/s against size, a panel per machine and dtype, a line per kernel.
-
-    Raises
-    ------
-    RuntimeError
-        If matplotlib is not installed.
-    """
-    try:
-        from matplotlib import colormaps
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise RuntimeError("matplotlib is not installed; pip install 'dasp-spmv[bench]' is needed") from error
-    groups = _groups(rows)
-    figure = Figure(figsize=(7.5 * len(groups), 5), layout="constrained")
-    panels = np.atleast_1d(figure.subplots(1, len(groups)))
-    for axes, (where, dtype, part) in zip(panels, groups, strict=True):
-        names, sizes, cells = _cells(part, dtype)
-        # One colour map from the first rung to the last, since neighbours are what one compares.
-        colours = colormaps["plasma"](np.linspace(0, 0.95, len(names)))
-        for name, colour in zip(names, colours, strict=True):
-            known = [s for s in sizes if (name, s) in cells and cells[name, s]["correct"] == "yes"]
-            style = {"color": "black", "linewidth": 2} if name == "vendor" else {"color": colour}
-            axes.plot(known, [float(cells[name, s]["gflops"]) for s in known], "o-", label=name, **style)
-        axes.set(xscale="log", yscale="log", xlabel="size", ylabel="GFLOP/s", title=f"{dtype}, {where}")
-        axes.set_xticks(sizes, [str(size) for size in sizes])
-        axes.minorticks_off()
-        axes.legend(fontsize=7, loc="center left", bbox_to_anchor=(1, 0.5), reverse=True)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=130)
-    print(f"figure: {path}", file=sys.stderr)
+def _cell(row: Row | None) -> str:
+    if row is None:
+        return "-"
+    if not results.right(row):
+        return "WRONG"
+    return f"{number(row, 'gflops'):,.0f} ({percent(number(row, 'of_vendor'))})"

@@ -6,6 +6,7 @@ import importlib.metadata
 import os
 import platform
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 CACHE_FOLDER = Path("/sys/devices/system/cpu/cpu0/cache")
@@ -15,6 +16,11 @@ PROVENANCE = (
     *("cupy", "numpy", "scipy", "numba", "commit"),
 )
 """The columns that a report names when it says where its figures come from, in this order."""
+
+
+def provenance(columns: Mapping[str, str]) -> str:
+    """The columns of PROVENANCE in words, those that are empty left out."""
+    return ", ".join(f"{name} {columns[name]}" for name in PROVENANCE if columns.get(name))
 
 
 def cpu_name() -> str:

@@ -1,30 +1,18 @@
-"""`dasp bench peak`: the machine's measured peak, so that every kernel can be shown as a fraction of it."""
+"""The machine's measured peak, so that every kernel can be shown as a fraction of it."""
 
 from __future__ import annotations
-
-import argparse
 
 from dasp._threads import get_num_threads
 from dasp.bench import peak_cpu as peak
 from dasp.bench.roofline import cuda_copy_bandwidth, host_copy_bandwidth
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this benchmark."""
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="what to measure")
-    parser.add_argument("--threads", type=int, metavar="N", help="CPU threads (default: every core)")
-
-
-def run(args: argparse.Namespace) -> int:
-    """Measure and print."""
-    if args.threads is not None and args.threads < 1:
-        raise ValueError(f"--threads is {args.threads}; it must be at least 1")
-    print(report_cpu(args.threads or get_num_threads()))
-    if args.device != "cpu":
-        text = report_cuda(required=args.device == "cuda")
-        if text:
-            print(text)
-    return 0
+def report(device: str, threads: int | None) -> str:
+    """The tables of a device: `cpu`, `cuda`, or `auto` for both where there is a GPU."""
+    parts = [report_cpu(threads or get_num_threads())]
+    if device != "cpu":
+        parts.append(report_cuda(required=device == "cuda"))
+    return "\n".join(filter(None, parts))
 
 
 def report_cpu(threads: int) -> str:

@@ -6,7 +6,6 @@ column the file is rewritten under another name and renamed, so that an interrup
 
 from __future__ import annotations
 
-import argparse
 import csv
 import os
 from collections.abc import Iterable, Sequence
@@ -34,9 +33,23 @@ def read(path: Path) -> list[dict[str, str]]:
         return [{k: v for k, v in row.items() if k} for row in reader if row["matrix"] and row.get("commit")]
 
 
+def check(path: Path) -> None:
+    """Check that rows can be kept in a file, before the work that they would be lost with.
+
+    Raises
+    ------
+    ValueError
+        If its folder does not exist, or it is a folder or another program's file.
+    """
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder; a file for the rows is needed")
+    if not path.parent.is_dir():
+        raise ValueError(f"{path} cannot be written; the folder {path.parent} must exist; make it first")
+    read(path)
+
+
 def append(path: Path, row: dict[str, str]) -> None:
     """Add one row to a result file, which is made where there is none."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     columns = _columns(path)
     ended = not path.exists() or path.stat().st_size == 0 or path.read_bytes()[-1:] == b"\n"
     if columns and ended and set(row) <= set(columns):
@@ -81,25 +94,6 @@ def latest(rows: Sequence[dict[str, str]]) -> list[dict[str, str]]:
     return list(found.values())
 
 
-def kept(path: Path | None) -> list[dict[str, str]]:
-    """The latest rows of a result file, of which there must be some.
-
-    Raises
-    ------
-    ValueError
-        If no file is named, or it has no rows.
-    """
-    if path is None:
-        raise ValueError("--report-only and --readme need the rows of a file; pass --csv FILE")
-    rows = latest(read(path))
-    if not rows:
-        raise ValueError(f"{path} has no rows; a run without --report-only is needed first")
-    return rows
-
-
-def add_report_arguments(parser: argparse.ArgumentParser, name: str) -> None:
-    """Add the options that turn the rows of a file into the table of a Markdown file."""
-    parser.add_argument(
-        "--readme", type=Path, metavar="FILE", help=f"rewrite this file's results:{name} table from --csv"
-    )
-    parser.add_argument("--report-only", action="store_true", help="measure nothing; report what --csv holds")
+def right(row: dict[str, str]) -> bool:
+    """Whether the product that a row is about was verified and right."""
+    return row.get("verified", row.get("correct")) == "yes"

@@ -1,17 +1,21 @@
-"""One matrix: plan it, verify every row of every product, then time ours and the baselines."""
+"""Sparse products: plan a matrix, verify every row of every product, then time ours and the baselines."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
+from dasp.bench import sparse_report
 from dasp.bench.device import BenchDevice
+from dasp.bench.report import Report
 from dasp.bench.roofline import csr_bytes, product_bytes, roofline_us
+from dasp.bench.table import Row
 from dasp.bench.verify import Reference, Verification, check_rows, reference_product
 from dasp.tuning.candidate import Candidate, Field, Missing
 from dasp.tuning.timing_cpu import Timing
@@ -20,7 +24,7 @@ OURS = "dasp"
 """The timing of `A.matvec(x, out=y)`, which is what is compared."""
 
 OURS_NEW = "dasp_new"
-"""The timing of `A @ x`, which makes a new y, as SciPy's does; host only."""
+"""The timing of `A @ x`, called from Python, which makes a new y, as SciPy's and CuPy's does."""
 
 PLAN_TRIES = 3
 PLAN_SECONDS = 0.5
@@ -42,6 +46,32 @@ class Operator(Protocol):
     def __matmul__(self, x: Any) -> Any:
         """A x, in a new vector."""
         ...
+
+
+@dataclass(frozen=True)
+class Planning:
+    """What it takes to plan a matrix once.
+
+    Attributes
+    ----------
+    host_ms : float
+        Milliseconds from a matrix on the host, the copy of the plan to a GPU included.
+    device_ms : float
+        Milliseconds from a matrix that lies on the GPU; NaN on the host.
+    upload_ms : float
+        Milliseconds that the copy of the plain CSR matrix to the GPU takes, which every other library of the
+        GPU needs; NaN on the host.
+    peak_bytes : float
+        Most memory of the device that is taken while planning, the plan included; NaN where it is not known.
+    bytes : int
+        Bytes of the plan.
+    """
+
+    host_ms: float
+    device_ms: float
+    upload_ms: float
+    peak_bytes: float
+    bytes: int
 
 
 @dataclass(frozen=True)
@@ -75,8 +105,7 @@ class MatrixResult:
     in_cache: bool
     moved_bytes: int
     roofline_us: float
-    plan_ms: float
-    plan_bytes: int
+    planning: Planning
     bytes_ratio: float
     verified: Verification
     statistic: str
@@ -84,7 +113,6 @@ class MatrixResult:
     timings: dict[str, Timing] = field(default_factory=dict)
     setup_ms: dict[str, float] = field(default_factory=dict)
     missing: tuple[Missing, ...] = ()
-    machine: dict[str, str] = field(default_factory=dict)
 
     def us(self, name: str) -> float:
         """Microseconds that are compared for a timing; NaN where it is missing."""
@@ -118,9 +146,12 @@ class MatrixResult:
             "verified": self.verified.passed,
             "worst_error_over_bound": self.verified.worst,
             "rows_failed": self.verified.rows_failed,
-            "plan_ms": self.plan_ms,
-            "plan_products": 1e3 * self.plan_ms / ours,
-            "plan_bytes": self.plan_bytes,
+            "plan_ms": self.planning.host_ms,
+            "plan_device_ms": self.planning.device_ms,
+            "upload_ms": self.planning.upload_ms,
+            "plan_peak_bytes": self.planning.peak_bytes,
+            "plan_products": 1e3 * self.planning.host_ms / ours,
+            "plan_bytes": self.planning.bytes,
             "bytes_ratio": self.bytes_ratio,
             "moved_bytes": self.moved_bytes,
             "roofline_us": self.roofline_us,
@@ -133,10 +164,9 @@ class MatrixResult:
             "best_baseline_us": self.us(best),
             "speedup_best": self.us(best) / ours,
             "everyday": self.everyday,
-            "speedup_everyday": self.us(self.everyday) / ours,
+            "speedup_everyday": self.us(self.everyday) / self.us(OURS_NEW),
             "method": self.timings[OURS].method if OURS in self.timings else "",
             "missing": "; ".join(f"{m.name}: {m.reason}" for m in self.missing),
-            **self.machine,
         }
         for name, timing in self.timings.items():
             figures[f"{name}_us"] = timing.median_us
@@ -162,12 +192,30 @@ def as_text(value: object) -> str:
     return str(value)
 
 
-def plan_with(device: str, policy: Any = None) -> Callable[[Any], Operator]:
-    """The planner that is measured: `SpMatrix.from_scipy` for one device and policy."""
+def planner(device: str, policy: str = "auto") -> Callable[[Any], Operator]:
+    """The planner that is measured: `SpMatrix` of a matrix on the host or on the GPU.
+
+    Parameters
+    ----------
+    device : str
+        `cpu` or `cuda`.
+    policy : str
+        The layout of a policy whose other choices are the default ones.
+
+    Raises
+    ------
+    ValueError
+        If there is no layout of that name.
+    """
     from dasp.matrix import SpMatrix
+    from dasp.preprocess import Policy
+
+    chosen = Policy(layout=policy)
 
     def plan(csr: Any) -> Operator:
-        planned: Operator = SpMatrix.from_scipy(csr, device=device, policy=policy)
+        on_gpu = type(csr).__module__.startswith("cupyx")
+        make = SpMatrix.from_cupy if on_gpu else SpMatrix.from_scipy
+        planned: Operator = make(csr, device=device, policy=chosen)
         return planned
 
     return plan
@@ -211,7 +259,6 @@ def measure(
     seed: int = 0,
     samples: int | None = None,
     baselines: Collection[str] | None = None,
-    machine: dict[str, str] | None = None,
 ) -> MatrixResult:
     """Plan, verify and time one matrix.
 
@@ -235,8 +282,6 @@ def measure(
         Timed samples of each candidate, instead of as many as the device thinks right.
     baselines : collection of str, optional
         Which baselines; all by default.
-    machine : dict, optional
-        Columns that say where this ran.
 
     Returns
     -------
@@ -244,11 +289,11 @@ def measure(
         With timings only if our product is right in every row. A baseline that is wrong is listed as missing.
     """
     csr = as_float(csr, dtype)
-    plan = plan or plan_with(device.kind)
+    plan = plan or planner(device.kind)
     x = np.random.default_rng(seed).standard_normal(csr.shape[1]).astype(dtype)
     there = device.vector(x)
     reference = reference_product(csr.data, csr.indices, csr.indptr, x)
-    operator, plan_ms = _time_plan(plan, csr, device)
+    operator, planning = measure_planning(plan, csr, device)
     ours = _our_candidates(operator, there, csr.shape[0], device, dtype)
     verified = _worst(_verify(candidate, reference, device) for candidate in ours)
     rivals = Field()
@@ -277,8 +322,7 @@ def measure(
         in_cache=moved <= device.cache_bytes,
         moved_bytes=moved,
         roofline_us=roofline_us(moved, device.bandwidth),
-        plan_ms=plan_ms,
-        plan_bytes=int(operator.nbytes),
+        planning=planning,
         bytes_ratio=operator.nbytes / csr_bytes(rows, csr.nnz, x.itemsize),
         verified=verified,
         statistic=device.statistic,
@@ -286,44 +330,60 @@ def measure(
         timings=timings,
         setup_ms={c.name: c.setup_ms for c in rivals.candidates},
         missing=tuple(rivals.missing),
-        machine=dict(machine or {}),
     )
 
 
-def _time_plan(plan: Callable[[Any], Operator], csr: Any, device: BenchDevice) -> tuple[Operator, float]:
-    """The planned matrix, and the best time of planning in milliseconds."""
-    best = spent = float("inf")
+def measure_planning(
+    plan: Callable[[Any], Operator], csr: Any, device: BenchDevice
+) -> tuple[Operator, Planning]:
+    """The planned matrix, and what planning it takes, from the host and from the device."""
+    resident, upload_ms = _best_ms(lambda: device.resident(csr), device)
+    device_ms = float("nan")
+    if resident is None:
+        upload_ms = float("nan")
+    else:
+        with suppress(NotImplementedError):
+            _, device_ms = _best_ms(lambda: plan(resident), device)
+    with device.memory() as memory:
+        operator = plan(csr)
+        device.synchronize()
+    del operator
+    operator, host_ms = _best_ms(lambda: plan(csr), device)
+    return operator, Planning(host_ms, device_ms, upload_ms, memory.bytes, int(operator.nbytes))
+
+
+def _best_ms(make: Callable[[], Any], device: BenchDevice) -> tuple[Any, float]:
+    """What is made, and the best time of making it in milliseconds."""
+    best = float("inf")
     for _ in range(PLAN_TRIES):
         started = time.perf_counter()
-        operator = plan(csr)
+        made = make()
         device.synchronize()
         spent = time.perf_counter() - started
         best = min(best, spent)
         if spent > PLAN_SECONDS:
             break
-    return operator, 1e3 * best
+    return made, 1e3 * best
 
 
 def _our_candidates(
     operator: Operator, x: Any, rows: int, device: BenchDevice, dtype: Any
 ) -> list[Candidate]:
-    """Our products: into a given y, and on the host also into a new one."""
+    """Our products: into a given y, and into a new one by a call from Python."""
     y = device.vector(np.full(rows, np.nan, dtype=dtype))
+    held: list[Any] = []
 
     def into_given() -> None:
         operator.matvec(x, out=y)
 
-    made = [
-        Candidate(OURS, into_given, lambda: y, lambda: y.fill(np.nan), settle_seconds=0.02, owned=operator)
-    ]
-    if device.kind == "cpu":
-        held: list[Any] = []
+    def into_new() -> None:
+        held[:] = [operator @ x]
 
-        def into_new() -> None:
-            held[:] = [operator @ x]
-
-        made.append(Candidate(OURS_NEW, into_new, lambda: held[0], held.clear, settle_seconds=0.02))
-    return made
+    given = Candidate(
+        OURS, into_given, lambda: y, lambda: y.fill(np.nan), settle_seconds=0.02, owned=operator
+    )
+    new = Candidate(OURS_NEW, into_new, lambda: held[0], held.clear, settle_seconds=0.02, capturable=False)
+    return [given, new]
 
 
 def _verify(candidate: Candidate, reference: Reference, device: BenchDevice) -> Verification:
@@ -352,3 +412,123 @@ def _right_ones(made: Field, reference: Reference, device: BenchDevice) -> Field
         else:
             right.missing.append(Missing(candidate.name, f"wrong in {check.rows_failed} rows"))
     return right
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How every matrix is measured.
+
+    Attributes
+    ----------
+    policy : str
+        The layout of a policy whose other choices are the default ones.
+    dtype : str
+        `float64` or `float32`.
+    seed : int
+        Seed of the generated matrices and of x.
+    samples : int or None
+        Timed samples of each candidate.
+    baselines : collection of str or None
+        Which baselines; None for all.
+    """
+
+    policy: str = "auto"
+    dtype: str = "float64"
+    seed: int = 0
+    samples: int | None = None
+    baselines: Collection[str] | None = None
+
+
+class Sparse:
+    """The subject of `dasp bench`: a row a matrix.
+
+    Parameters
+    ----------
+    specs : sequence of str
+        Files, names or models, as `dasp.load_matrix` takes them.
+    device : BenchDevice
+        Where to run.
+    settings : Settings, optional
+        How to run.
+    load : callable, optional
+        Makes a matrix of a name and a seed; `dasp.load_matrix` by default.
+    plan : callable, optional
+        Makes an operator of a CSR matrix; by default what the policy says.
+
+    Raises
+    ------
+    ValueError
+        If the policy or a baseline is unknown.
+    """
+
+    def __init__(
+        self,
+        specs: Sequence[str],
+        device: BenchDevice,
+        settings: Settings | None = None,
+        *,
+        load: Callable[[str, int], Any] | None = None,
+        plan: Callable[[Any], Operator] | None = None,
+    ) -> None:
+        """Hold what is to be measured."""
+        self.settings = settings or Settings()
+        self.device = device
+        self.cases = list(specs)
+        self._load = load or _load
+        self._plan = plan or planner(device.kind, self.settings.policy)
+        self._warm = False
+
+    def wanted(self, case: str) -> list[Row]:
+        """The one row of a matrix."""
+        named = {"matrix": short_name(case), "dtype": self.settings.dtype}
+        return [{**named, "device": self.device.kind, "policy": self.settings.policy}]
+
+    def measure(self, case: str) -> Iterator[Row]:
+        """Load, plan, verify and time one matrix."""
+        how = self.settings
+        csr = self._load(case, how.seed)
+        if not self._warm:
+            warm_up(self._plan, self.device, np.dtype(how.dtype))
+            self._warm = True
+        result = measure(
+            short_name(case),
+            csr,
+            self.device,
+            plan=self._plan,
+            policy=how.policy,
+            dtype=np.dtype(how.dtype),
+            seed=how.seed,
+            samples=how.samples,
+            baselines=how.baselines,
+        )
+        yield {**result.row(), "seed": str(how.seed)}
+
+    def report(self, rows: Sequence[Row]) -> Report:
+        """Products, planning and what they sum up to."""
+        return sparse_report.report(rows)
+
+    def draw(self, rows: Sequence[Row], path: Path) -> None:
+        """The picture of `figures.draw_collection`."""
+        from dasp.bench.figures import draw_collection
+
+        draw_collection(rows, path)
+
+
+def _load(spec: str, seed: int) -> Any:
+    from dasp.io.matrices import load_matrix
+
+    return load_matrix(spec, seed=seed)
+
+
+def short_name(spec: str) -> str:
+    """A file's name without folder and suffix; a model's specification as it is.
+
+    Examples
+    --------
+    >>> short_name("/data/cant.mtx.gz"), short_name("poisson3d:100")
+    ('cant', 'poisson3d:100')
+    """
+    name = Path(spec).name
+    for suffix in (".gz", ".mtx", ".npz"):
+        name = name.removesuffix(suffix)
+    return name

@@ -1,15 +1,18 @@
-"""The command `dasp bench`: plan, verify and time matrices, and say how they compare.
-
-`dasp bench gemm`, `gf256` and `peak` are commands of their own, each in the module of that name.
-"""
+"""The command `dasp bench`: verify and time sparse matrices, dense products, codes, or the machine itself."""
 
 from __future__ import annotations
 
 import argparse
-import importlib
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from dasp.commands.options import LAYOUTS, Subparsers, add_json_option, positive, words
+
+if TYPE_CHECKING:
+    from dasp.bench.device import BenchDevice
+    from dasp.bench.session import Subject
 
 DEFAULT_MATRICES = (
     "fem3:20",
@@ -23,22 +26,22 @@ DEFAULT_MATRICES = (
 """What is measured when no matrix is named: a minute on two cores."""
 
 OTHERS = {
-    "gemm": "verify and time every kernel of dense products against cuBLAS or OpenBLAS",
+    "gemm": "verify and time every kernel of dense products against cuBLAS or NumPy's BLAS",
     "gf256": "verify and time every kernel over GF(2^8) against ISA-L and the copy bandwidth",
     "peak": "measure this machine's arithmetic and copy bandwidth",
 }
-"""Benchmarks of something other than a sparse matrix: the module in `dasp.bench`, and what it does."""
+"""Benchmarks of something other than a sparse matrix, and what each does."""
 
 
-def add_command(subparsers: Any) -> None:
+def add_command(subparsers: Subparsers) -> None:
     """Add `bench`, `bench gemm`, `bench gf256` and `bench peak` to the sub-commands of `dasp`."""
     parser = subparsers.add_parser(
         "bench",
         help="plan, verify and time matrices against other libraries",
         description="Plan each matrix, check every row of its product against a long-double reference, then "
-        "time it against SciPy, numba and MKL on the CPU, or every cuSPARSE setting and CuPy on the GPU. "
-        "Exit status 1 if a product is wrong. For dense products see dasp bench "
-        f"{', '.join(OTHERS)}, each with its own --help.",
+        "time it against SciPy, numba and MKL on the CPU, or every cuSPARSE setting and CuPy on the GPU, and "
+        "say after how many products the plan has paid. Exit status 1 if a product is wrong. For dense "
+        f"products and more see dasp bench {', '.join(OTHERS)}, each with its own --help.",
     )
     parser.add_argument(
         "matrix",
@@ -47,122 +50,204 @@ def add_command(subparsers: Any) -> None:
         help="a .mtx, .mtx.gz or .npz file, a name found under DASP_MATRICES, or a model such as "
         f"poisson3d:100 (default: {' '.join(DEFAULT_MATRICES)})",
     )
-    add_arguments(parser)
-    parser.add_argument("--csv", type=Path, metavar="FILE", help="append the rows to this file")
-    parser.add_argument(
-        "--resume", action="store_true", help="skip what --csv has for this commit and machine"
-    )
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the rows into this picture")
+    add_sparse_options(parser)
+    _add_session_options(parser)
     parser.set_defaults(run=run)
-    for name, summary in OTHERS.items():
-        module = importlib.import_module(f"dasp.bench.{name}")
-        other = subparsers.add_parser(
-            f"bench {name}", help=summary, description=f"{summary[0].upper()}{summary[1:]}."
-        )
-        module.add_arguments(other)
-        other.set_defaults(run=module.run)
+    _add_gemm(_other(subparsers, "gemm"))
+    _add_gf256(_other(subparsers, "gf256"))
+    peak = _other(subparsers, "peak")
+    _add_device_options(peak, "what to measure", threads=None)
+    peak.set_defaults(run=_run_peak)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say how to measure; `benchmarks/suitesparse.py` has the same ones."""
-    from dasp.bench.session import POLICIES
+def _other(subparsers: Subparsers, name: str) -> argparse.ArgumentParser:
+    summary = OTHERS[name]
+    return subparsers.add_parser(
+        f"bench {name}", help=summary, description=f"{summary[0].upper()}{summary[1:]}."
+    )
 
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where to run")
+
+def _add_device_options(parser: argparse.ArgumentParser, summary: str, *, threads: int | None) -> None:
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help=summary)
+    parser.add_argument(
+        "--threads",
+        type=positive,
+        metavar="N",
+        default=threads,
+        help=f"CPU threads of every library ({'every core' if threads is None else threads})",
+    )
+
+
+def add_sparse_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say how matrices are measured; `benchmarks/suitesparse.py` has the same ones."""
+    _add_device_options(parser, "where to run", threads=None)
     parser.add_argument(
         "--dtype", choices=("float64", "float32"), default="float64", help="type of the values"
     )
     parser.add_argument(
         "--policy",
         "--layout",
-        choices=POLICIES,
+        choices=LAYOUTS,
         default="auto",
-        help="how matrices are packed (auto: slices on a GPU, the published format on the CPU)",
+        help="how matrices are packed; auto is what SpMatrix takes by itself",
     )
-    parser.add_argument("--threads", type=positive, metavar="N", help="CPU threads (default: every core)")
-    parser.add_argument("--repeat", type=positive, metavar="N", help="timed samples of each product")
-    parser.add_argument(
-        "--seconds",
-        type=float,
-        default=0.6,
-        metavar="S",
-        help="CPU time for the samples of each product (0.6)",
-    )
+    _add_timing_options(parser, seconds=0.6)
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of models and of x (0)")
     parser.add_argument(
         "--baselines",
+        type=words,
         metavar="NAMES",
         help="comma-separated: scipy, numba_csr, mkl; cupy, cusparse_alg1, ...",
     )
 
 
-def positive(text: str) -> int:
-    """A whole number from 1, for argparse."""
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} was given; a whole number from 1 is needed")
-    return value
-
-
-def chosen_baselines(text: str | None, known: tuple[str, ...]) -> tuple[str, ...] | None:
-    """The baselines of `--baselines`; None for all.
-
-    Raises
-    ------
-    ValueError
-        If a name is unknown on this device.
-    """
-    if text is None:
-        return None
-    names = tuple(filter(None, (name.strip() for name in text.split(","))))
-    unknown = [name for name in names if name not in known]
-    if unknown:
-        raise ValueError(f"--baselines names {', '.join(unknown)}; some of {', '.join(known)} are needed")
-    return names
-
-
-def settings_of(args: argparse.Namespace) -> tuple[Any, Any]:
-    """The device and the session's settings of parsed options."""
-    from dasp.bench.device import open_device
-    from dasp.bench.session import Settings
-
-    device = open_device(args.device, threads=args.threads, seconds=args.seconds)
-    settings = Settings(
-        policy=args.policy,
-        dtype=args.dtype,
-        seed=args.seed,
-        samples=args.repeat,
-        baselines=chosen_baselines(args.baselines, device.baseline_names),
-        csv=args.csv,
+def _add_timing_options(parser: argparse.ArgumentParser, *, seconds: float) -> None:
+    parser.add_argument("--repeat", type=positive, metavar="N", help="timed samples of each product")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=seconds,
+        metavar="S",
+        help=f"CPU time for the samples of each product ({seconds})",
     )
-    return device, settings
 
 
-def header(device: Any, settings: Any) -> str:
-    """One line that says where and how."""
-    from dasp.bench import machine
+def _add_session_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--csv", type=Path, metavar="FILE", help="append the rows to this file")
+    parser.add_argument(
+        "--resume", action="store_true", help="skip what --csv has for this commit and machine"
+    )
+    parser.add_argument(
+        "--limit", type=float, default=float("inf"), metavar="S", help="begin no case after so many seconds"
+    )
+    parser.add_argument("--plot", metavar="FILE", help="draw the rows, as .png, .pdf or .svg")
+    add_json_option(parser)
 
-    columns = device.columns()
-    said = ", ".join(f"{name} {columns[name]}" for name in machine.PROVENANCE if columns.get(name))
-    return f"{said}; copy {device.bandwidth / 1e9:.0f} GB/s, {settings.dtype}, {device.statistic} of samples"
+
+def _add_gemm(parser: argparse.ArgumentParser) -> None:
+    _add_device_options(parser, "where to run", threads=1)
+    parser.add_argument(
+        "--dtype", type=words, metavar="NAMES", default="float32,float64", help="comma-separated dtypes"
+    )
+    parser.add_argument(
+        "--sizes",
+        type=words,
+        metavar="N,...",
+        default="128,256,512,1024,2048,4096,8192",
+        help="sizes of the matrices (%(default)s)",
+    )
+    parser.add_argument("--kernels", type=words, metavar="NAMES", help="comma-separated (every rung)")
+    _add_timing_options(parser, seconds=0.3)
+    _add_session_options(parser)
+    parser.set_defaults(run=_run_gemm)
+
+
+def _add_gf256(parser: argparse.ArgumentParser) -> None:
+    _add_device_options(parser, "where to run", threads=1)
+    parser.add_argument("--data", type=positive, default=10, metavar="K", help="data shards (10)")
+    parser.add_argument("--parity", type=positive, default=4, metavar="M", help="parity shards (4)")
+    parser.add_argument(
+        "--columns", type=positive, metavar="N", help="bytes of a shard (CPU: 4 Mi, GPU: 64 Mi)"
+    )
+    parser.add_argument("--kernels", type=words, metavar="NAMES", help="comma-separated (every kernel)")
+    _add_timing_options(parser, seconds=0.6)
+    _add_session_options(parser)
+    parser.set_defaults(run=_run_gf256)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run `dasp bench`; 0 when every product is right, 1 when one is wrong."""
-    from dasp.bench import session, table
-
-    misplaced = [word for word in args.matrix if word in OTHERS]
+    specs = args.matrix or DEFAULT_MATRICES
+    misplaced = [word for word in specs if word in OTHERS]
     if misplaced:
         raise ValueError(
             f"{misplaced[0]} stands among the matrices of dasp bench; it must be the first word after bench, "
             f"as in dasp bench {misplaced[0]} --help; a file of that name is ./{misplaced[0]}"
         )
-    device, settings = settings_of(args)
-    print(header(device, settings), file=sys.stderr)
-    rows = session.run(args.matrix or DEFAULT_MATRICES, device, settings, resume=args.resume)
-    print(table.report(rows))
-    if args.plot and table.timed(rows):
-        from dasp.bench.figures import draw
+    from dasp.io.matrices import check_spec
 
-        draw(rows, args.plot)
-        print(f"figure: {args.plot}", file=sys.stderr)
-    return 0 if session.verified(rows) else 1
+    for spec in specs:
+        check_spec(spec)
+    return measure_and_report(args, lambda device: sparse_subject(args, specs, device))
+
+
+def sparse_subject(args: argparse.Namespace, specs: Any, device: BenchDevice) -> Subject:
+    """The sparse subject of parsed options.
+
+    Raises
+    ------
+    ValueError
+        If a baseline is unknown on this device.
+    """
+    from dasp.bench.sparse import Settings, Sparse
+
+    unknown = [name for name in args.baselines or () if name not in device.baseline_names]
+    if unknown:
+        known = ", ".join(device.baseline_names)
+        raise ValueError(f"--baselines names {', '.join(unknown)}; some of {known} are needed")
+    settings = Settings(
+        policy=args.policy,
+        dtype=args.dtype,
+        seed=args.seed,
+        samples=args.repeat,
+        baselines=args.baselines,
+    )
+    return Sparse(specs, device, settings)
+
+
+def _run_gemm(args: argparse.Namespace) -> int:
+    from dasp.bench.gemm import Gemm
+
+    sizes = [int(word) for word in args.sizes]
+    return measure_and_report(
+        args,
+        lambda device: Gemm(device, dtypes=args.dtype, sizes=sizes, only=args.kernels, seconds=args.seconds),
+    )
+
+
+def _run_gf256(args: argparse.Namespace) -> int:
+    from dasp.bench.gf256 import Gf256
+
+    return measure_and_report(
+        args,
+        lambda device: Gf256(
+            device,
+            data=args.data,
+            parity=args.parity,
+            columns=args.columns,
+            only=args.kernels,
+            samples=args.repeat,
+        ),
+    )
+
+
+def _run_peak(args: argparse.Namespace) -> int:
+    from dasp.bench import peak
+
+    print(peak.report(args.device, args.threads))
+    return 0
+
+
+def measure_and_report(args: argparse.Namespace, subject_on: Callable[[BenchDevice], Subject]) -> int:
+    """Measure a subject as the options say, print its report, draw it; 1 if a product was wrong."""
+    from dasp.bench import machine
+    from dasp.bench.device import open_device
+    from dasp.bench.report import as_json
+    from dasp.bench.results import right
+    from dasp.bench.session import Session
+
+    if args.plot is not None:
+        from dasp.commands.figures import check_plot
+
+        check_plot(args.plot)
+    device = open_device(args.device, threads=args.threads, seconds=args.seconds)
+    subject = subject_on(device)
+    session = Session(csv=args.csv, resume=args.resume, limit=args.limit)
+    session.check()
+    print(f"{machine.provenance(device.columns())}; copy {device.bandwidth / 1e9:.0f} GB/s", file=sys.stderr)
+    rows = session.run(subject)
+    print(as_json(type(subject).__name__.lower(), rows) if args.json else subject.report(rows).text())
+    if args.plot and any(map(right, rows)):
+        subject.draw(rows, Path(args.plot))
+        print(f"wrote {args.plot}", file=sys.stderr)
+    return 0 if all(map(right, rows)) else 1

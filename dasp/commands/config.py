@@ -1,18 +1,27 @@
 """`dasp config`: what was found on this machine, and why."""
 
+from __future__ import annotations
+
 import argparse
 
-import dasp
-from dasp.commands.options import Subparsers
+from dasp.commands.options import Subparsers, add_json_option
 
 
 def add_command(subparsers: Subparsers) -> None:
     """Add `dasp config` to the command line."""
     summary = "say which devices and libraries were found, and why not"
     parser = subparsers.add_parser("config", help=summary, description=summary)
+    add_json_option(parser)
     parser.set_defaults(run=_run)
 
 
-def _run(_: argparse.Namespace) -> int:
-    dasp.show_config()
+def _run(arguments: argparse.Namespace) -> int:
+    from dasp.commands import configuration
+
+    if arguments.json:
+        import json
+
+        print(json.dumps(dict(configuration.describe()), indent=1))
+    else:
+        configuration.show_config()
     return 0

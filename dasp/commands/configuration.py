@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import importlib
 import platform
-
-import numba
-import numpy
-import scipy
+from importlib.metadata import PackageNotFoundError, version
 
 import dasp
 from dasp import _source, _threads
@@ -15,21 +12,27 @@ from dasp import _source, _threads
 
 def show_config() -> None:
     """Print versions, the devices that work, and why the others do not."""
-    print("\n".join(f"{name:<10} {value}" for name, value in describe()))
+    print("\n".join(f"{name:<13} {value}" for name, value in describe()))
 
 
 def describe() -> list[tuple[str, str]]:
     """Return the lines of `show_config` as (name, value)."""
     cuda = importlib.import_module("dasp.backends.cuda.product")
     works, reason = cuda.available()
+    libraries = ("numpy", "scipy", "numba", "matplotlib", "threadpoolctl")
     return [
         ("dasp", dasp.__version__),
         ("python", platform.python_version()),
-        ("numpy", numpy.__version__),
-        ("scipy", scipy.__version__),
-        ("numba", numba.__version__),
+        *((name, _version(name)) for name in libraries),
         ("kernels", f"{_source.find()} ({_source.digest()})"),
         ("cpu", f"works: {_threads.get_num_threads()} threads, {platform.machine()}"),
         ("cuda", f"{'works' if works else 'does not work'}: {reason}"),
         ("auto", f"takes {'cuda' if works else 'cpu'}"),
     ]
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "not installed"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-from scipy.sparse import csr_array
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from scipy.sparse import csr_array
 
 _KINDS = (".png", ".pdf", ".svg")
 _PIXELS = 400
@@ -50,6 +51,8 @@ def density_image(matrix: csr_array, pixels: int = _PIXELS) -> NDArray[np.float6
     float64 array, shape (cells down, cells across)
         Above 1 only where duplicates are stored.
     """
+    import numpy as np
+
     rows, columns = matrix.shape
     longest = max(rows, columns)
     down = max(1, min(rows, round(pixels * rows / longest)))
@@ -71,55 +74,53 @@ def density_image(matrix: csr_array, pixels: int = _PIXELS) -> NDArray[np.float6
     return shares
 
 
-def plot_matrix(path: str, matrix: csr_array, title: str, long_row: int) -> None:
+def plot_matrix(path: str, matrix: csr_array, title: str) -> None:
     """Draw the row lengths and the density of entries side by side, and write the picture.
-
-    Rows with more than `long_row` entries are marked as long.
 
     Raises
     ------
     OSError
         If the file cannot be written.
     """
-    from matplotlib.figure import Figure
+    from dasp.bench.figures import draw_panels
 
-    figure = Figure(figsize=(11, 4.8), layout="constrained")
-    lengths_axes, spy_axes = figure.subplots(1, 2)
-    figure.suptitle(f"{title}: {matrix.shape[0]:,} x {matrix.shape[1]:,}, {matrix.nnz:,} entries")
-    _draw_lengths(lengths_axes, np.diff(matrix.indptr), long_row)
-    _draw_density(figure, spy_axes, matrix)
-    figure.savefig(path, dpi=150)
+    size = f"{matrix.shape[0]:,} x {matrix.shape[1]:,}, {matrix.nnz:,} entries"
+    panels = [lambda axes: _draw_lengths(axes, matrix), lambda axes: _draw_density(axes, matrix)]
+    draw_panels(f"{title}: {size}", panels, Path(path))
 
 
-def _draw_lengths(axes: Any, lengths: NDArray[np.integer], long_row: int) -> None:
+def _draw_lengths(axes: Any, matrix: csr_array) -> None:
+    import numpy as np
+
+    from dasp.bench.figures import BLUE
+
+    lengths = np.diff(matrix.indptr)
     longest = int(lengths.max(initial=1))
     edges = np.unique(np.round(np.geomspace(1, longest + 1, 60))) - 0.5
-    counts, _ = np.histogram(lengths, bins=edges) if len(edges) > 1 else (np.array([len(lengths)]), edges)
     if len(edges) == 1:
         edges = np.array([0.5, 1.5])
-    axes.stairs(counts, edges, fill=True, color="#4477aa")
-    for limit, name in ((4.5, "short | medium"), (long_row + 0.5, "medium | long")):
-        if edges[0] < limit < edges[-1]:
-            axes.axvline(limit, color="0.5", linewidth=0.8, linestyle=":")
-            axes.annotate(
-                name, (limit, 1), xycoords=("data", "axes fraction"), xytext=(2, -10),
-                textcoords="offset points", fontsize=8, color="0.4",
-            )  # fmt: skip
+    counts, _ = np.histogram(lengths, bins=edges)
+    axes.stairs(counts, edges, fill=True, color=BLUE)
     axes.set_xscale("log")
     axes.set_yscale("symlog", linthresh=1)
     axes.set_ylim(0, 4 * max(1, counts.max()))
     axes.set_xlabel("entries in a row")
     axes.set_ylabel("rows")
-    axes.set_title(f"Row lengths ({np.count_nonzero(lengths == 0):,} empty rows not shown)", fontsize=10)
+    axes.set_title(f"Row lengths ({np.count_nonzero(lengths == 0):,} empty rows not shown)")
 
 
-def _draw_density(figure: Any, axes: Any, matrix: csr_array) -> None:
+def _draw_density(axes: Any, matrix: csr_array) -> None:
+    import numpy as np
     from matplotlib.colors import LogNorm
+    from matplotlib.ticker import EngFormatter, MaxNLocator
 
-    axes.set_title("Share of places that hold an entry", fontsize=10)
+    axes.set_title("Where the entries are")
     axes.set_xlabel("column")
     axes.set_ylabel("row")
     rows, columns = matrix.shape
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(MaxNLocator(4, integer=True))
+        axis.set_major_formatter(EngFormatter(sep=""))
     if not matrix.nnz:
         axes.text(0.5, 0.5, "no entries", ha="center", va="center", transform=axes.transAxes)
         return
@@ -127,7 +128,7 @@ def _draw_density(figure: Any, axes: Any, matrix: csr_array) -> None:
     filled = np.ma.masked_equal(shares, 0)
     low = min(float(filled.min()), 0.5)
     image = axes.imshow(
-        filled, norm=LogNorm(low, 1), cmap="viridis_r", extent=(0, columns, rows, 0),
+        filled, norm=LogNorm(low, 1), cmap="cividis_r", extent=(0, columns, rows, 0),
         aspect="auto" if max(rows, columns) > 4 * min(rows, columns) else "equal", interpolation="nearest",
     )  # fmt: skip
-    figure.colorbar(image, ax=axes)
+    axes.figure.colorbar(image, ax=axes, label="share of the places of a pixel that hold an entry")

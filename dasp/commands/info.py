@@ -1,26 +1,28 @@
-"""`dasp info`: a matrix, its row lengths and its plan, in text and as a picture."""
+"""`dasp info`: a matrix, its row lengths and its plan, in text, as JSON and as a picture."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import time
+from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-from scipy.sparse import csr_array
-
-from dasp.commands import figures
 from dasp.commands.options import (
     Subparsers,
     add_device_option,
+    add_json_option,
     add_matrix_option,
     add_policy_options,
     policy_from,
     seed_from,
 )
-from dasp.io.matrices import load_matrix
-from dasp.matrix import SpMatrix
-from dasp.preprocess import Policy
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from scipy.sparse import csr_array
+
+    from dasp.matrix import SpMatrix
 
 _BAR = 30
 
@@ -32,13 +34,18 @@ def add_command(subparsers: Subparsers) -> None:
     add_matrix_option(parser)
     add_device_option(parser)
     add_policy_options(parser)
+    add_json_option(parser)
     parser.add_argument(
-        "--plot", metavar="FILE", help="draw the row lengths and where the entries are, as .png, .pdf or .svg"
+        "--plot", metavar="FILE", help="draw the row lengths, the entries and the plan, as .png, .pdf or .svg"
     )
     parser.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    from dasp.commands import figures
+    from dasp.io.matrices import load_matrix
+    from dasp.matrix import SpMatrix
+
     policy = policy_from(arguments)
     if arguments.plot is not None:
         figures.check_plot(arguments.plot)
@@ -50,23 +57,33 @@ def _run(arguments: argparse.Namespace) -> int:
     planned = SpMatrix.from_scipy(matrix, policy=policy, device=arguments.device)
     milliseconds = 1e3 * (time.perf_counter() - start)
 
-    print(describe(arguments.matrix, matrix))
-    print()
-    print(planned)
-    print(f"planned in {milliseconds:,.1f} ms")
-    print()
-    print(histogram(np.diff(matrix.indptr)))
+    if arguments.json:
+        print(as_json(arguments.matrix, matrix, planned, milliseconds))
+    else:
+        lengths = row_lengths(matrix)
+        parts = [describe(arguments.matrix, matrix), f"{planned}\nplanned in {milliseconds:,.1f} ms"]
+        print("\n\n".join([*parts, histogram(lengths)]))
     if arguments.plot is not None:
-        long_row = (policy or Policy()).long_row
-        figures.plot_matrix(arguments.plot, matrix, arguments.matrix, long_row)
-        print(f"\nwrote {arguments.plot}")
+        figures.plot_matrix(arguments.plot, matrix, arguments.matrix)
+        if not arguments.json:
+            print(f"\nwrote {arguments.plot}")
     return 0
+
+
+def row_lengths(matrix: csr_array) -> NDArray[np.integer]:
+    """The number of entries of every row."""
+    import numpy as np
+
+    lengths: NDArray[np.integer] = np.diff(matrix.indptr)
+    return lengths
 
 
 def describe(name: str, matrix: csr_array) -> str:
     """Write the size of a matrix and the spread of its row lengths."""
+    import numpy as np
+
     rows, columns = matrix.shape
-    lengths = np.diff(matrix.indptr)
+    lengths = row_lengths(matrix)
     density = matrix.nnz / (rows * columns) if rows and columns else 0.0
     lines = [
         f"{name}: {rows:,} x {columns:,}, {matrix.nnz:,} entries ({density:.2e} of all), {matrix.dtype}",
@@ -81,6 +98,24 @@ def describe(name: str, matrix: csr_array) -> str:
     return "\n".join(lines)
 
 
+def as_json(name: str, matrix: csr_array, planned: SpMatrix, milliseconds: float) -> str:
+    """The matrix, its row lengths and its plan as JSON."""
+    classes = [
+        {"first": first, "last": last, "rows": rows, "entries": entries}
+        for first, last, rows, entries in length_classes(row_lengths(matrix))
+    ]
+    found = {
+        "matrix": name,
+        "shape": list(matrix.shape),
+        "entries": int(matrix.nnz),
+        "dtype": str(matrix.dtype),
+        "row_lengths": classes,
+        "device": planned.device,
+        "plan": {"bytes": int(planned.nbytes), "milliseconds": milliseconds},
+    }
+    return json.dumps(found, indent=1)
+
+
 def length_classes(lengths: NDArray[np.integer]) -> list[tuple[int, int, int, int]]:
     """Count rows by length, in classes that double from 5 on and follow the categories up to 4.
 
@@ -89,6 +124,8 @@ def length_classes(lengths: NDArray[np.integer]) -> list[tuple[int, int, int, in
     list of (first length, last length, rows, entries)
         From length 0 to the longest row, empty classes between them included.
     """
+    import numpy as np
+
     longest = int(lengths.max(initial=0))
     firsts = [0, 1, 2, 3, 4, 5]
     while firsts[-1] <= longest:

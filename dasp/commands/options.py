@@ -1,20 +1,51 @@
-"""Options that several sub-commands share: which matrix, which device, which policy."""
+"""Options that several sub-commands share: which matrix, which device, which policy, which form of output.
+
+Nothing of dasp is imported before an option is used, so that `--help` answers at once.
+"""
 
 from __future__ import annotations
 
 import argparse
-from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any
-
-from dasp.preprocess import Policy
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
+    from dasp.preprocess import Policy
+
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 else:
     Subparsers = argparse._SubParsersAction
 
 LAYOUTS = ("auto", "slices", "published")
-_KINDS: dict[str, type] = {"str": str, "int": int, "float": float, "bool": bool}
+
+
+class Choice(NamedTuple):
+    """An option for one field of `dasp.Policy`: its kind, the word for its value, and what it chooses."""
+
+    kind: type
+    metavar: str
+    help: str
+
+
+CHOICES: dict[str, dict[str, Choice]] = {
+    "slices (the default layout)": {
+        "steps": Choice(int, "N", "longest slice, in steps of 32 slots, 1 to 4095"),
+        "window": Choice(int, "ROWS", "rows among which rows are sorted by length; 0 keeps their order"),
+        "narrow": Choice(bool, "", "store values in fewer bits where that loses nothing (on)"),
+        "warps": Choice(int, "N", "slices to a block of threads on a GPU, 1 to 16"),
+    },
+    "the published layout": {
+        "long_row": Choice(int, "N", "rows of more entries are long, 4 or more (256)"),
+        "fill": Choice(float, "SHARE", "entries that a regular tile needs, of its 32 slots (0.75)"),
+        "segment": Choice(int, "N", "entries of a long row that a warp sums, a multiple of 64 (1024)"),
+        "row_blocks_2": Choice(int, "ROWS", "medium rows from which a warp takes 2 row blocks (59990)"),
+        "row_blocks_4": Choice(int, "ROWS", "medium rows from which a warp takes 4 row blocks (400000)"),
+    },
+    "both layouts": {
+        "mma": Choice(bool, "", "multiply tiles with tensor cores, on a GPU that has them for the type"),
+    },
+}
+"""Options of a policy, by the group that they stand in; what is left out is left to matrix and device."""
 
 
 def add_matrix_option(parser: argparse.ArgumentParser) -> None:
@@ -24,31 +55,45 @@ def add_matrix_option(parser: argparse.ArgumentParser) -> None:
         metavar="MATRIX",
         help="a .mtx, .mtx.gz or .npz file, a name in DASP_MATRICES, or a model such as poisson3d:50",
     )
-    parser.add_argument("--seed", type=int, default=0, help="of a random model and of random vectors (0)")
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="of a random model and of random vectors (0)"
+    )
 
 
 def add_device_option(parser: argparse.ArgumentParser) -> None:
     """Add --device."""
     parser.add_argument(
-        "--device", default="auto", help="auto (the GPU if one works), cpu, cuda or cuda:N (default: auto)"
+        "--device",
+        default="auto",
+        metavar="NAME",
+        help="auto (the GPU if one works), cpu, cuda or cuda:N (default: auto)",
     )
 
 
+def add_json_option(parser: argparse.ArgumentParser) -> None:
+    """Add --json."""
+    parser.add_argument("--json", action="store_true", help="print JSON in place of tables")
+
+
 def add_policy_options(parser: argparse.ArgumentParser) -> None:
-    """Add an option for each choice of `dasp.Policy`, and --published for the format of the paper."""
-    group = parser.add_argument_group("policy", "how the matrix is packed; see dasp.Policy")
-    group.add_argument("--published", action="store_true", help="the published format; as --layout published")
-    for field in fields(Policy):
-        kind = _KINDS[str(field.type).partition(" ")[0]]
-        name = "--" + field.name.replace("_", "-")
-        usual = "left to the matrix and the device" if field.default is None else field.default
-        shown = f"{kind.__name__} (default: {usual})"
-        if field.name == "layout":
-            group.add_argument(name, "--policy", choices=LAYOUTS, default=None, help=f"(default: {usual})")
-        elif kind is bool:
-            group.add_argument(name, action=argparse.BooleanOptionalAction, default=None, help=shown)
-        else:
-            group.add_argument(name, type=kind, metavar=kind.__name__.upper(), default=None, help=shown)
+    """Add an option for each choice of `dasp.Policy`, in groups, and --published for the paper's format."""
+    packed = parser.add_argument_group("how the matrix is packed (see dasp.Policy)")
+    packed.add_argument(
+        "--layout",
+        "--policy",
+        choices=LAYOUTS,
+        help="slices, cut to the matrix; published, the format of the DASP paper; auto (default): slices, "
+        "where the matrix has fewer than 2^32 rows and columns",
+    )
+    packed.add_argument("--published", action="store_true", help="the same as --layout published")
+    for title, choices in CHOICES.items():
+        group = parser.add_argument_group(title)
+        for name, choice in choices.items():
+            option = "--" + name.replace("_", "-")
+            if choice.kind is bool:
+                group.add_argument(option, action=argparse.BooleanOptionalAction, help=choice.help)
+            else:
+                group.add_argument(option, type=choice.kind, metavar=choice.metavar, help=choice.help)
 
 
 def policy_from(arguments: argparse.Namespace) -> Policy | None:
@@ -59,10 +104,11 @@ def policy_from(arguments: argparse.Namespace) -> Policy | None:
     TypeError, ValueError
         As `dasp.Policy` does.
     """
+    from dasp.preprocess import Policy
+
+    names = ["layout", *(name for choices in CHOICES.values() for name in choices)]
     given: dict[str, Any] = {
-        field.name: getattr(arguments, field.name)
-        for field in fields(Policy)
-        if getattr(arguments, field.name) is not None
+        name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None
     }
     if not given and not arguments.published:
         return None
@@ -75,3 +121,16 @@ def seed_from(arguments: argparse.Namespace) -> int:
     if seed < 0:
         raise ValueError(f"--seed is {seed}; it must be 0 or more")
     return seed
+
+
+def positive(text: str) -> int:
+    """A whole number from 1, for argparse."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} was given; a whole number from 1 is needed")
+    return value
+
+
+def words(text: str) -> tuple[str, ...]:
+    """The words between commas, for argparse."""
+    return tuple(filter(None, (word.strip() for word in text.split(","))))

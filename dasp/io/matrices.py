@@ -90,6 +90,23 @@ def load_matrix(spec: str | os.PathLike[str], *, seed: int = 0) -> csr_array:
         return _read_matrix_market(path)
 
 
+def check_spec(spec: str) -> None:
+    """Check that there is a file, a name or a model for what a user names, without reading or building it.
+
+    Raises
+    ------
+    MatrixFileError
+        As `load_matrix` raises it for what it cannot find.
+    """
+    if not (":" in spec and models.is_model(spec)):
+        _find(spec)
+        return
+    try:
+        models.check(spec)
+    except ValueError as error:
+        raise MatrixFileError(str(error)) from error
+
+
 def _build_model(spec: str, seed: int) -> csr_array:
     try:
         return models.generate(spec, seed)

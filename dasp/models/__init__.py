@@ -73,9 +73,21 @@ def generate(spec: str, seed: int = 0) -> csr_array:
     >>> A.shape, A.nnz
     ((9, 9), 33)
     """
+    family, texts = _read(spec)
+    return family.generate(texts, seed)
+
+
+def check(spec: str) -> None:
+    """Check the specification of a model without building it; ValueError as `generate` raises it."""
+    family, texts = _read(spec)
+    family.read(texts)
+
+
+def _read(spec: str) -> tuple[Family, list[str]]:
+    """The family of a specification, and the texts of its parameters."""
     name, *texts = spec.split(":")
     if name not in _FAMILIES:
         near = difflib.get_close_matches(name, _FAMILIES, n=1)
         remedy = f"did you mean {near[0]}?" if near else f"for example {_FAMILIES['poisson3d'].example}"
         raise ValueError(f"unknown model {name!r:.60}; the models are {', '.join(_FAMILIES)}; {remedy}")
-    return _FAMILIES[name].generate(texts, seed)
+    return _FAMILIES[name], texts

@@ -1,0 +1,201 @@
+"""Write every table and figure of the documents from the CSV files in benchmarks/results/, and from nothing else.
+
+    python benchmarks/report.py                  # README.md, docs/benchmarks.md and the figures
+    python benchmarks/report.py --to FOLDER      # the same into another folder, to look at or to compare
+
+A table stands between `<!-- results:NAME begin -->` and `<!-- results:NAME end -->`; NAME is that of the CSV
+file, or `headline`, which sums up the sparse products of all machines.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import math
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from dasp.bench import figures, gemm, gf256, results, sparse_report
+from dasp.bench.markers import replace_between
+from dasp.bench.report import provenance
+from dasp.bench.sparse_report import baselines, number, pays_against_all, speedup, timed
+from dasp.bench.table import Row, Table, geometric_mean, median, products, significant
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+DOCUMENTS = ("README.md", "docs/benchmarks.md")
+MARKER = re.compile(r"<!-- results:(\w+) begin -->")
+COLLECTIONS = ("cpu", "h200")
+ANCHOR = "cusparse_12.9"
+"""The column that holds the times of a later cuSPARSE, from `anchors_NAME.csv`."""
+
+
+def sparse_rows(name: str) -> list[Row]:
+    """The latest rows of a collection, with the times of a later cuSPARSE where that was measured apart."""
+    rows = results.latest(results.read(RESULTS / f"{name}.csv"))
+    anchors = RESULTS.parent / f"anchors_{name}.csv"
+    return with_anchors(rows, read_anchors(anchors)) if anchors.exists() else rows
+
+
+def read_anchors(path: Path) -> dict[str, float]:
+    """Microseconds of the best cuSPARSE setting by matrix, float64, from an anchor table."""
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["dtype"] == "f64"]
+    return {row["matrix"]: float(row["best_cusparse_us"]) for row in rows}
+
+
+def with_anchors(rows: Sequence[Row], anchors: dict[str, float]) -> list[Row]:
+    """Let an anchor stand in for SpMVOp where a row was measured without it."""
+    made = []
+    for row in rows:
+        anchor = anchors.get(row["matrix"], math.nan)
+        measured = row.get("cusparse_spmvop1_us") or row.get("cusparse_spmvop2_us")
+        eligible = row.get("device") == "cuda" and row.get("dtype") == "float64" and not measured
+        if eligible and anchor > 0:
+            row = {**row, f"{ANCHOR}_us": f"{anchor:.6g}", f"{ANCHOR}_best_us": f"{anchor:.6g}"}
+            if not anchor >= number(row, "best_baseline_us"):
+                ratio = anchor / number(row, "time_us")
+                row |= {"best_baseline": ANCHOR, "best_baseline_us": f"{anchor:.6g}"}
+                row["speedup_best"] = f"{ratio:.6g}"
+        made.append(row)
+    return made
+
+
+def sparse_text(name: str) -> str:
+    """The tables of one collection."""
+    rows = sparse_rows(name)
+    found = sparse_report.report(rows)
+    said = [provenance(rows, RESULTS / f"{name}.csv")]
+    if any(ANCHOR in f"{row.get('best_baseline')}" for row in rows):
+        said.append(
+            f"`{ANCHOR}` is the best setting of a later cuSPARSE, whose SpMVOp the one measured here lacks, on "
+            f"the same kind of GPU (`anchors_{name}.csv`); its set-up is not known and counts as nothing."
+        )
+    notes = [note for note in found.notes if not note.startswith("not run:")]
+    return sparse_report.Report(found.summary, [*notes, *said], found.details).markdown()
+
+
+def headline_text(_: str) -> str:
+    """The front page's table: product, plan, and after how many products it pays, a line a rival."""
+    lines: list[tuple[str, ...]] = []
+    counts = []
+    for name in COLLECTIONS:
+        rows = timed(sparse_rows(name))
+        counts.append(f"{len(rows)} matrices in `{name}.csv`")
+        lines += headline_lines(rows)
+    headings = ("on", "against", "called", "faster", "least", "most", "plan ms", "pays after")
+    table = Table("", headings, lines, frozenset({"against", "called"}))
+    note = (
+        "Float64; geometric means over the collection, and the medians of planning and of the number of "
+        f"products after which the plan has paid, set-ups of both counted ({', '.join(counts)}; every matrix "
+        "by name, losses too: [docs/benchmarks.md](docs/benchmarks.md))."
+    )
+    return f"{table.markdown()}\n\n{note}"
+
+
+Ratio = Callable[[Row], float]
+
+
+def headline_lines(rows: Sequence[Row]) -> list[tuple[str, ...]]:
+    """The lines of one machine: each rival, called as its users call it, and ours called in the same way."""
+    on = "2 CPU cores" if rows[0]["device"] == "cpu" else rows[0]["machine"].removeprefix("NVIDIA ")
+    cusparse = [
+        name for name in dict.fromkeys(n for row in rows for n in baselines(row)) if "cusparse" in name
+    ]
+    rivals: list[tuple[str, str, Ratio, Ratio]] = []
+    if any("scipy_us" in row for row in rows):
+        rivals.append(_rival("SciPy", "`A @ x`", ["scipy"]))
+    if any("mkl_us" in row for row in rows):
+        rivals.append(_rival("MKL, optimised handle", "into a given y", ["mkl"]))
+    if cusparse:
+        rivals.append(_rival("best of cuSPARSE", "CUDA graph, into a given y", cusparse))
+    if any(row.get("cupy_us") and row.get("dasp_new_us") for row in rows):
+        rivals.append(_rival("CuPy", "`A @ x`", ["cupy"]))
+    elif any(row.get("cupy_cold_us") for row in rows):
+        rivals.append(("CuPy", "once, L2 flushed", _cold, _cold_pays))
+    lines = []
+    for against, called, ratio, pays in rivals:
+        ratios = [ratio(row) for row in rows]
+        plan = median(number(row, "plan_ms") for row in rows)
+        figures_of = (geometric_mean(ratios), min(ratios), max(ratios))
+        told = [f"{significant(value, 2 if value < 10 else 3)} x" for value in figures_of]
+        lines.append((on, against, called, *told, significant(plan, 2), products(median(map(pays, rows)))))
+    return lines
+
+
+def _rival(against: str, called: str, names: list[str]) -> tuple[str, str, Ratio, Ratio]:
+    def ratio(row: Row) -> float:
+        return min(value for value in (speedup(row, name) for name in names) if not math.isnan(value))
+
+    return against, called, ratio, lambda row: pays_against_all(row, names)
+
+
+def _cold(row: Row) -> float:
+    return number(row, "cupy_cold_us") / number(row, "dasp_cold_us")
+
+
+def _cold_pays(row: Row) -> float:
+    return sparse_report.break_even(
+        number(row, "plan_ms"), number(row, "dasp_cold_us"), 0.0, number(row, "cupy_cold_us")
+    )
+
+
+def dense_text(name: str) -> str:
+    """The tables of a dense ladder."""
+    return gemm.report(results.latest(results.read(RESULTS / f"{name}.csv"))).markdown()
+
+
+def code_text(name: str) -> str:
+    """The tables of products over GF(2^8)."""
+    return gf256.report(results.latest(results.read(RESULTS / f"{name}.csv"))).markdown()
+
+
+def text(name: str) -> str:
+    """What stands between the markers of a name."""
+    if name == "headline":
+        return headline_text(name)
+    for prefix, write in (("gemm", dense_text), ("gf256", code_text)):
+        if name.startswith(prefix):
+            return write(name)
+    return sparse_text(name)
+
+
+def draw(folder: Path) -> None:
+    """Draw every figure, as PNG for a screen and as PDF for a paper."""
+    for ending in ("png", "pdf"):
+        for name in COLLECTIONS:
+            figures.draw_collection(sparse_rows(name), folder / f"{name}.{ending}")
+        titles = ("2 CPU cores", "NVIDIA H200")
+        pairs = [(title, sparse_rows(name)) for title, name in zip(titles, COLLECTIONS, strict=True)]
+        figures.draw_headline(pairs, folder / f"headline.{ending}")
+        for name in ("gemm", "gemm_cpu"):
+            rows = results.latest(results.read(RESULTS / f"{name}.csv"))
+            figures.draw_ladder(gemm.ladders(rows), folder / f"{name}.{ending}")
+        for name in ("gf256", "gf256_cpu"):
+            rows = results.latest(results.read(RESULTS / f"{name}.csv"))
+            figures.draw_bars(gf256.shapes(rows), folder / f"{name}.{ending}")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--to", type=Path, help="write there in place of the checkout")
+    parser.add_argument("--no-figures", action="store_true", help="write the tables alone")
+    args = parser.parse_args(arguments)
+    for document in DOCUMENTS:
+        target = (args.to or ROOT) / document
+        target.parent.mkdir(parents=True, exist_ok=True)
+        written = (ROOT / document).read_text(encoding="utf-8")
+        target.write_text(written, encoding="utf-8")
+        for name in MARKER.findall(written):
+            replace_between(target, name, text(name))
+    if not args.no_figures:
+        draw(args.to or RESULTS)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

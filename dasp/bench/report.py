@@ -1,0 +1,87 @@
+"""What a benchmark says, drawn from its rows alone: for a terminal, as Markdown, as JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dasp.bench import machine
+from dasp.bench.table import Row, Table
+
+
+@dataclass(frozen=True)
+class Report:
+    """The tables of some rows.
+
+    Attributes
+    ----------
+    summary : list of Table
+        What to read first.
+    notes : list of str
+        A sentence each: what the figures mean, losses by name, what did not run.
+    details : list of Table
+        Every row.
+    """
+
+    summary: list[Table]
+    notes: list[str] = field(default_factory=list)
+    details: list[Table] = field(default_factory=list)
+
+    def text(self) -> str:
+        """For a terminal: the rows, then what they sum up to."""
+        tables = [table.text() for table in (*self.details, *self.summary)]
+        return "\n\n".join([*tables, "\n".join(self.notes)]).rstrip()
+
+    def markdown(self) -> str:
+        """For a document: the summary, the notes, and the rows folded away."""
+        parts = []
+        for table in self.summary:
+            parts += [f"**{table.title}**", table.markdown()] if table.title else [table.markdown()]
+        parts += self.notes
+        for table in self.details:
+            parts.append(f"<details><summary>{table.title}</summary>\n\n{table.markdown()}\n\n</details>")
+        return "\n\n".join(parts)
+
+
+def provenance(rows: Sequence[Row], source: Path) -> str:
+    """Where rows come from: machines, versions, commits and the file."""
+    columns = {
+        name: " / ".join(sorted({row[name] for row in rows if row.get(name)})) for name in machine.PROVENANCE
+    }
+    return f"{machine.provenance(columns)}. Rows: `{source.name}`."
+
+
+def where(row: Row) -> str:
+    """The machine of a row in words, with its threads on a CPU.
+
+    Examples
+    --------
+    >>> where({"machine": "AMD EPYC", "threads": "2"}), where({"machine": "NVIDIA H200"})
+    ('AMD EPYC, 2 threads', 'NVIDIA H200')
+    """
+    threads = row.get("threads", "")
+    if not threads:
+        return row["machine"]
+    return f"{row['machine']}, {threads} thread{'' if threads == '1' else 's'}"
+
+
+def as_json(subject: str, rows: Sequence[Row]) -> str:
+    """The rows as JSON: numbers as numbers, yes and no as booleans, what is not known as null."""
+    typed = [{name: _typed(text) for name, text in row.items()} for row in rows]
+    return json.dumps({"subject": subject, "rows": typed}, indent=1, allow_nan=False)
+
+
+def _typed(text: str) -> Any:
+    if text in ("yes", "no"):
+        return text == "yes"
+    try:
+        value = float(text)
+    except ValueError:
+        return text or None
+    if not math.isfinite(value):
+        return None
+    return int(value) if value.is_integer() and text.lstrip("-").isdecimal() else value

@@ -1,0 +1,280 @@
+"""What the rows of sparse products say: speed-ups like for like, and after how many products a plan pays."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from dasp.bench import results
+from dasp.bench.report import Report
+from dasp.bench.table import (
+    Row,
+    Table,
+    geometric_mean,
+    median,
+    number,
+    percent,
+    products,
+    significant,
+    whole,
+)
+
+BY_A_CALL = ("scipy", "cupy")
+"""Baselines that are called from Python and make a new y; ours is called in the same way against them."""
+
+EVERYDAY = {"scipy": "SciPy", "cupy": "CuPy"}
+
+
+def timed(rows: Sequence[Row]) -> list[Row]:
+    """The rows whose product was right, and was timed."""
+    return [row for row in rows if results.right(row) and number(row, "time_us") > 0]
+
+
+def us(row: Row, name: str) -> float:
+    """Microseconds of a timing, by the statistic that its device compares; NaN where it was not taken."""
+    return number(row, f"{name}_us" if row.get("statistic") == "median" else f"{name}_best_us")
+
+
+def ours_against(row: Row, name: str) -> float:
+    """Our microseconds to hold against a baseline: called as it is called."""
+    return us(row, "dasp_new" if name in BY_A_CALL else "dasp")
+
+
+def baselines(row: Row) -> list[str]:
+    """The baselines that a row has a time of."""
+    names = [name.removesuffix("_best_us") for name in row if name.endswith("_best_us")]
+    return [name for name in names if not name.startswith("dasp") and not math.isnan(us(row, name))]
+
+
+def speedup(row: Row, name: str) -> float:
+    """How many times as fast as a baseline our product is."""
+    return us(row, name) / ours_against(row, name)
+
+
+def break_even(plan_ms: float, ours_us: float, setup_ms: float, theirs_us: float) -> float:
+    """After how many products planning has paid, the baseline's own set-up counted.
+
+    Examples
+    --------
+    >>> break_even(plan_ms=10.0, ours_us=5.0, setup_ms=2.0, theirs_us=25.0)
+    400.0
+    >>> break_even(1.0, 5.0, 2.0, 25.0), break_even(10.0, 5.0, 0.0, 4.0)
+    (0.0, inf)
+    """
+    if math.isnan(plan_ms + ours_us + setup_ms + theirs_us):
+        return math.nan
+    if not ours_us < theirs_us:
+        return math.inf
+    return max(1e3 * (plan_ms - setup_ms) / (theirs_us - ours_us), 0.0)
+
+
+def pays(row: Row, name: str, *, from_device: bool = False) -> float:
+    """After how many products our plan has paid against a baseline.
+
+    Parameters
+    ----------
+    row : dict of str to str
+    name : str
+        The baseline.
+    from_device : bool
+        From a matrix that lies on the GPU; else from one on the host, where a baseline of the GPU needs an
+        upload too (which rows of before it was measured do not have; it counts as nothing there).
+    """
+    setup = _or_zero(number(row, f"{name}_setup_ms"))
+    if from_device:
+        plan = number(row, "plan_device_ms")
+    else:
+        plan, setup = number(row, "plan_ms"), setup + _or_zero(number(row, "upload_ms"))
+    return break_even(plan, ours_against(row, name), setup, us(row, name))
+
+
+def pays_against_all(row: Row, names: Sequence[str], *, from_device: bool = False) -> float:
+    """After how many products our plan has paid, whichever of some baselines is the best for so many."""
+    known = [pays(row, name, from_device=from_device) for name in names]
+    known = [value for value in known if not math.isnan(value)]
+    return max(known, default=math.nan)
+
+
+def _or_zero(value: float) -> float:
+    return 0.0 if math.isnan(value) else value
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What some rows sum up to.
+
+    Attributes
+    ----------
+    matrices : int
+        How many rows were verified and timed.
+    best, everyday : float
+        Geometric means of the speed-up over the best baseline of each matrix, and over SciPy or CuPy.
+    roofline, plan_products, bytes_ratio : float
+        Geometric means: time over roofline, planning in products, bytes of the plan over those of the CSR.
+    pays : float
+        Median over the matrices: after how many products the plan has paid against every baseline.
+    losses : tuple of (str, float, str)
+        Matrices that the best baseline multiplies faster: name, speed-up (below 1), that baseline.
+    """
+
+    matrices: int
+    best: float
+    everyday: float
+    roofline: float
+    plan_products: float
+    bytes_ratio: float
+    pays: float
+    losses: tuple[tuple[str, float, str], ...]
+
+
+def summarize(rows: Sequence[Row]) -> Summary:
+    """Sum up the rows that were verified and timed."""
+    counted = timed(rows)
+    losses = [
+        (row["matrix"], number(row, "speedup_best"), row.get("best_baseline", ""))
+        for row in counted
+        if number(row, "speedup_best") < 1
+    ]
+
+    def mean(name: str) -> float:
+        return geometric_mean(number(row, name) for row in counted)
+
+    return Summary(
+        matrices=len(counted),
+        best=mean("speedup_best"),
+        everyday=geometric_mean(speedup(row, row.get("everyday", "")) for row in counted),
+        roofline=mean("time_over_roofline"),
+        plan_products=mean("plan_products"),
+        bytes_ratio=mean("bytes_ratio"),
+        pays=median(pays_against_all(row, baselines(row)) for row in counted),
+        losses=tuple(sorted(losses, key=lambda loss: loss[1])),
+    )
+
+
+def groups(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
+    """The rows beyond the cache and those inside it, under their headings; empty groups are left out."""
+    beyond = [row for row in rows if row.get("in_cache") == "no"]
+    inside = [row for row in rows if row.get("in_cache") != "no"]
+    return [(title, part) for title, part in (("beyond the cache", beyond), ("in the cache", inside)) if part]
+
+
+def report(rows: Sequence[Row]) -> Report:
+    """The tables of both groups, their means, the losses by name, and what did not run."""
+    details = []
+    for title, part in groups(rows):
+        details += [product_table(part, title), planning_table(part, title)]
+    return Report([summary_table(rows)], notes(rows), details)
+
+
+Columns = list[tuple[str, Callable[[Row], str]]]
+
+
+def product_table(rows: Sequence[Row], title: str) -> Table:
+    """Times and speed-ups, a line a matrix."""
+    everyday = EVERYDAY.get(rows[0].get("everyday", ""), "everyday")
+    columns: Columns = [
+        ("matrix", lambda row: row["matrix"]),
+        ("entries", lambda row: whole(number(row, "entries"))),
+        ("us", lambda row: _figure(row, "time_us") if results.right(row) else "WRONG"),
+        ("+-%", lambda row: percent(number(row, "dasp_spread"))),
+        ("GB/s", lambda row: _figure(row, "gbytes_per_s")),
+        ("/roofline", lambda row: _figure(row, "time_over_roofline")),
+        ("best baseline", lambda row: row.get("best_baseline", "") or "-"),
+        ("its us", lambda row: _figure(row, "best_baseline_us")),
+        ("x best", lambda row: _figure(row, "speedup_best")),
+        (f"x {everyday}", lambda row: significant(speedup(row, row.get("everyday", "")))),
+    ]
+    if any(row.get("device") == "cuda" for row in rows):
+        columns.insert(3, ("cold us", lambda row: _figure(row, "dasp_cold_us")))
+    return Table.of(f"products, {title}", columns, rows, words=["best baseline"])
+
+
+def planning_table(rows: Sequence[Row], title: str) -> Table:
+    """What a plan takes, and after how many products it has paid, a line a matrix."""
+    columns: Columns = [
+        ("matrix", lambda row: row["matrix"]),
+        ("rows", lambda row: whole(number(row, "rows"))),
+        ("plan ms", lambda row: _figure(row, "plan_ms")),
+        ("products", lambda row: _figure(row, "plan_products")),
+        ("bytes/CSR", lambda row: _figure(row, "bytes_ratio")),
+        ("peak/CSR", lambda row: significant(_peak_ratio(row))),
+    ]
+    on_gpu = any(row.get("device") == "cuda" for row in rows)
+    names = list(dict.fromkeys(name for row in rows for name in baselines(row)))
+    cusparse = [name for name in names if name.startswith("cusparse")]
+    if on_gpu:
+        columns.insert(3, ("from the GPU", lambda row: _figure(row, "plan_device_ms")))
+    for name in names:
+        if name not in cusparse:
+            columns.append((f"pays: {name}", lambda row, name=name: products(pays(row, name))))  # type: ignore[misc]
+    if cusparse:
+        columns.append(("pays: cuSPARSE", lambda row: products(pays_against_all(row, cusparse))))
+        columns.append(
+            (
+                "from the GPU: cuSPARSE",
+                lambda row: products(pays_against_all(row, cusparse, from_device=True)),
+            )
+        )
+    return Table.of(f"planning, {title}", columns, rows)
+
+
+def _figure(row: Row, name: str) -> str:
+    return significant(number(row, name))
+
+
+def _peak_ratio(row: Row) -> float:
+    csr_bytes = number(row, "plan_bytes") / number(row, "bytes_ratio")
+    return number(row, "plan_peak_bytes") / csr_bytes
+
+
+def summary_table(rows: Sequence[Row]) -> Table:
+    """Means of both groups and of all."""
+    everyday = " / ".join(sorted({EVERYDAY.get(row.get("everyday", ""), "") for row in rows} - {""}))
+    parts = groups(rows)
+    if len(parts) > 1:
+        parts.append(("all", list(rows)))
+    columns: list[tuple[str, Callable[[tuple[str, Summary]], str]]] = [
+        ("matrices", lambda part: part[0]),
+        ("count", lambda part: str(part[1].matrices)),
+        ("x best baseline", lambda part: significant(part[1].best)),
+        (f"x {everyday}", lambda part: significant(part[1].everyday)),
+        ("time / roofline", lambda part: significant(part[1].roofline)),
+        ("bytes / CSR", lambda part: significant(part[1].bytes_ratio)),
+        ("plan, products", lambda part: significant(part[1].plan_products)),
+        ("pays after", lambda part: products(part[1].pays)),
+    ]
+    return Table.of("", columns, [(title, summarize(part)) for title, part in parts])
+
+
+def notes(rows: Sequence[Row]) -> list[str]:
+    """What the figures mean, the losses by name, what is wrong and what did not run."""
+    said = [
+        "Geometric means; pays after: products (median over the matrices) until planning has paid against "
+        "every baseline, the set-up of each counted. A baseline that is called from Python and makes a new y "
+        "(SciPy, CuPy) is held against A @ x, every other one against a product into a given y"
+        + (", both in CUDA graphs." if any(row.get("device") == "cuda" for row in rows) else ".")
+    ]
+    losses = summarize(rows).losses
+    named = ", ".join(f"{name} ({significant(ratio)}, {by})" for name, ratio, by in losses) or "none"
+    said.append(f"Slower than the best baseline: {named}.")
+    wrong = [
+        f"{row['matrix']} ({row.get('rows_failed', '?')} rows)" for row in rows if not results.right(row)
+    ]
+    if wrong:
+        said.append(f"WRONG, and not timed: {', '.join(wrong)}.")
+    return said + missing_lines(rows)
+
+
+def missing_lines(rows: Sequence[Row]) -> list[str]:
+    """Baselines that did not run, one line for each reason."""
+    reasons: dict[str, list[str]] = {}
+    for row in rows:
+        # A reason may hold "; " itself; only what a baseline's name follows divides two of them.
+        for reason in filter(None, re.split(r"; (?=\w+: )", row.get("missing", ""))):
+            reasons.setdefault(reason, []).append(row["matrix"])
+    return [
+        f"not run: {reason}" + ("" if len(names) == len(rows) else f" [{', '.join(names)}]")
+        for reason, names in reasons.items()
+    ]
