@@ -1,4 +1,4 @@
-"""Write every table and figure of the documents from the CSV files in benchmarks/results/, and from nothing else.
+"""Write every table and figure of the documents from the CSV files in benchmarks/results/, and nothing else.
 
     python benchmarks/report.py                  # README.md, docs/benchmarks.md and the figures
     python benchmarks/report.py --to FOLDER      # the same into another folder, to look at or to compare
@@ -70,8 +70,8 @@ def sparse_text(name: str) -> str:
     said = [provenance(rows, RESULTS / f"{name}.csv")]
     if any(ANCHOR in f"{row.get('best_baseline')}" for row in rows):
         said.append(
-            f"`{ANCHOR}` is the best setting of a later cuSPARSE, whose SpMVOp the one measured here lacks, on "
-            f"the same kind of GPU (`anchors_{name}.csv`); its set-up is not known and counts as nothing."
+            f"`{ANCHOR}` is the best setting of a later cuSPARSE, whose SpMVOp the one measured here lacks, "
+            f"on the same kind of GPU (`anchors_{name}.csv`); its set-up is not known and counts as nothing."
         )
     notes = [note for note in found.notes if not note.startswith("not run:")]
     return sparse_report.Report(found.summary, [*notes, *said], found.details).markdown()
@@ -120,7 +120,7 @@ def headline_lines(rows: Sequence[Row]) -> list[tuple[str, ...]]:
         ratios = [ratio(row) for row in rows]
         plan = median(number(row, "plan_ms") for row in rows)
         figures_of = (geometric_mean(ratios), min(ratios), max(ratios))
-        told = [f"{significant(value, 2 if value < 10 else 3)} x" for value in figures_of]
+        told = [f"{significant(value, 2)} x" for value in figures_of]
         lines.append((on, against, called, *told, significant(plan, 2), products(median(map(pays, rows)))))
     return lines
 

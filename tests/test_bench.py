@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import importlib.util
+import json
 import math
 import subprocess
 import sys
@@ -17,7 +18,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.sparse
-from dasp.bench.readme import replace_between
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,17 +26,22 @@ from dasp.bench import (
     baselines_cpu,
     baselines_cuda,
     cusparse,
+    figures,
     machine,
+    memory,
     results,
     roofline,
-    session,
+    sparse,
+    sparse_report,
     table,
     verify,
 )
-from dasp.bench.device import HostDevice
-from dasp.bench.figures import draw
-from dasp.bench.sparse import measure, warm_up
-from dasp.commands.bench import add_command, chosen_baselines, settings_of
+from dasp.bench.device import HostDevice, open_device
+from dasp.bench.markers import replace_between
+from dasp.bench.report import as_json
+from dasp.bench.session import Session
+from dasp.bench.sparse import Settings, Sparse, measure, warm_up
+from dasp.commands.bench import add_command
 from dasp.tuning import timing_cpu as timing
 from dasp.tuning import timing_cuda
 from dasp.tuning.candidate import Candidate, Field
@@ -176,14 +181,13 @@ def test_no_rows_and_no_entries():
     assert verify.check_rows(np.array([0, 1e-310, 0]), empty).rows_failed == 1
 
 
-def test_a_quarter_of_a_million_entries_are_checked_quickly():
+def test_a_quarter_of_a_million_entries_are_checked_in_chunks():
     csr = scipy.sparse.random_array(
         (20_000, 20_000), density=6.25e-4, rng=np.random.default_rng(0), format="csr"
     )
     x = np.random.default_rng(1).standard_normal(20_000)
-    start = time.process_time()
+    assert csr.nnz > verify.CHUNK_ENTRIES
     assert verify.check_rows(csr @ x, reference_of(csr, x)).passed
-    assert time.process_time() - start < 1  # of the processor: 26 million entries in about three seconds
 
 
 # --- timing and roofline ----------------------------------------------------------------------------------
@@ -345,8 +349,8 @@ def test_a_wrong_product_is_caught_and_not_timed(operator, host):
     row = found.row()
     assert row["verified"] == "no"
     assert row["time_us"] == ""
-    assert not session.verified([row])
-    assert "WRONG: wrong" in table.report([row])
+    assert not results.right(row)
+    assert "WRONG, and not timed: wrong" in sparse_report.report([row]).text()
 
 
 def test_a_wrong_baseline_is_left_out(host, monkeypatch):
@@ -387,7 +391,7 @@ def a_row(name, **others):
 
 
 def test_rows_are_appended_and_new_columns_widen_the_file(tmp_path):
-    path = tmp_path / "deep" / "rows.csv"
+    path = tmp_path / "rows.csv"
     assert results.read(path) == []
     results.append(path, a_row("a"))
     results.append(path, a_row("b, with a comma", mkl_us="3"))
@@ -439,15 +443,99 @@ def test_a_session_resumes(tmp_path, host, monkeypatch):
             raise KeyboardInterrupt
         return matrix(seed=seed)
 
-    how = session.Settings(samples=3, csv=tmp_path / "rows.csv", baselines=["scipy"])
+    def subject(*specs):
+        return Sparse(specs, host, Settings(samples=3, baselines=["scipy"]), load=load, plan=RowLoop)
+
+    resumed = Session(csv=tmp_path / "rows.csv", resume=True)
     with pytest.raises(KeyboardInterrupt):
-        session.run(["one", "two", "stop"], host, how, load=load, plan=RowLoop, resume=True)
-    rows = session.run(["one", "two", "three"], host, how, load=load, plan=RowLoop, resume=True)
+        resumed.run(subject("one", "two", "stop"))
+    rows = resumed.run(subject("one", "two", "three"))
     assert loaded == ["one", "two", "stop", "three"]
     assert [row["matrix"] for row in rows] == ["one", "two", "three"]
     monkeypatch.setenv("DASP_COMMIT", "second")
-    session.run(["one"], host, how, load=load, plan=RowLoop, resume=True)
+    resumed.run(subject("one"))
     assert loaded[-1] == "one"
+
+
+def test_a_session_begins_nothing_after_its_limit(host, capsys):
+    subject = Sparse(["one"], host, load=lambda spec, seed: matrix(), plan=RowLoop)
+    assert Session(limit=-1.0).run(subject) == []
+    assert "one: left out, --limit is reached" in capsys.readouterr().err
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_the_work(tmp_path, host):
+    never = Sparse(["one"], host, load=lambda spec, seed: pytest.fail("measured"), plan=RowLoop)
+    with pytest.raises(ValueError, match="nosuch must exist; make it first"):
+        Session(csv=tmp_path / "nosuch" / "rows.csv").run(never)
+    with pytest.raises(ValueError, match="is a folder"):
+        Session(csv=tmp_path).run(never)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_library_has_the_same_threads():
+    threadpoolctl = pytest.importorskip("threadpoolctl")
+    np.ones((2, 2)) @ np.ones((2, 2))  # NumPy's BLAS is there
+    with HostDevice(1).alone():
+        counts = {pool["num_threads"] for pool in threadpoolctl.threadpool_info()}
+    assert counts == {1}
+
+
+# --- planning ---------------------------------------------------------------------------------------------
+
+
+def test_the_peak_of_memory_counts_what_was_freed_again():
+    with memory.HostMemory() as watched:
+        np.ones(1 << 22).sum()  # 32 MiB, gone at once
+    if sys.platform == "linux":
+        assert 30 << 20 < watched.bytes < 128 << 20
+    else:
+        assert math.isnan(watched.bytes)
+
+
+def test_planning_is_measured_from_both_sides(host, monkeypatch):
+    asked = []
+
+    def plan(csr):
+        asked.append(csr)
+        return RowLoop(csr)
+
+    monkeypatch.setattr(host, "resident", lambda csr: csr.copy())
+    csr = matrix()
+    _, planning = sparse.measure_planning(plan, csr, host)
+    assert [each is csr for each in asked] == [False] * 3 + [True] * 4
+    assert min(planning.host_ms, planning.device_ms, planning.upload_ms) > 0
+    monkeypatch.undo()
+    _, planning = sparse.measure_planning(plan, csr, host)
+    assert math.isnan(planning.device_ms)
+    assert math.isnan(planning.upload_ms)
+    assert planning.bytes == csr.data.nbytes
+
+
+def test_a_plan_pays_when_both_sets_up_are_counted():
+    row = {"statistic": "best", "plan_ms": "10", "plan_device_ms": "2", "upload_ms": "3"}
+    row |= {"dasp_best_us": "5", "dasp_new_best_us": "10", "cupy_best_us": "30"}
+    row |= {"cusparse_alg1_best_us": "10", "cusparse_alg1_setup_ms": "0.5"}
+    row |= {"cusparse_sell_best_us": "7", "cusparse_sell_setup_ms": "60", "cusparse_alg2_best_us": "4"}
+    assert sparse_report.pays(row, "cusparse_alg1") == pytest.approx((10 - 3 - 0.5) * 1e3 / 5)
+    assert sparse_report.pays(row, "cusparse_alg1", from_device=True) == pytest.approx((2 - 0.5) * 1e3 / 5)
+    assert sparse_report.pays(row, "cusparse_sell") == 0
+    assert sparse_report.pays(row, "cusparse_alg2") == math.inf
+    assert sparse_report.pays(row, "cupy") == pytest.approx((10 - 3) * 1e3 / 20)  # a call against a call
+    assert math.isnan(sparse_report.pays(row, "mkl"))
+    both = ["cusparse_alg1", "cusparse_sell", "mkl"]
+    assert sparse_report.pays_against_all(row, both) == sparse_report.pays(row, "cusparse_alg1")
+
+
+def test_from_then_on_every_baseline_is_slower_in_all():
+    rng = np.random.default_rng(0)
+    for plan, ours, setup, theirs in rng.uniform(0.1, 10, (200, 4)):
+        products = sparse_report.break_even(plan, ours, setup, theirs)
+        if products < math.inf:
+            for count, sign in ((products + 1, 1), (products - 1, -1)):
+                ahead = (setup + 1e-3 * theirs * count) - (plan + 1e-3 * ours * count)
+                assert sign * ahead >= 0 or products == 0
+        else:
+            assert ours >= theirs
 
 
 # --- tables, figures, README ------------------------------------------------------------------------------
@@ -460,8 +548,12 @@ def timed(name, speedup, *, inside="no", **others):
         device="cpu",
         rows="10",
         entries="100",
+        statistic="median",
+        dasp_us="2",
+        dasp_new_us="2",
+        scipy_us=str(4 * speedup),
+        scipy_best_us=str(4 * speedup),
         speedup_best=str(speedup),
-        speedup_everyday=str(2 * speedup),
         time_over_roofline="0.5",
         roofline_us="4",
         moved_bytes="1000",
@@ -482,42 +574,62 @@ def test_the_report_names_groups_means_and_losses():
         a_row("bad", verified="no"),
     ]
     rows[-1]["rows_failed"] = "7"
-    text = table.report(rows)
-    assert "beyond the cache: 2 matrices, geometric mean 4.00 x the best baseline, 8.00 x SciPy" in text
-    assert "all: 3 matrices, geometric mean 2.00 x" in text
-    assert "slower than the best baseline: small (0.500, mkl)" in text
-    assert "WRONG (7 rows)" in text
-    assert "WRONG: bad" in text
-    assert table.summarize(rows).losses == (("small", 0.5, "mkl"),)
-    widths = {len(line) for line in table.markdown_table(rows).splitlines()[:1]}
-    assert widths
-    assert len({line.count("|") for line in table.markdown_table(rows).splitlines()}) == 1
+    found = sparse_report.report(rows)
+    lines = {line.split("  ")[0]: line.split() for line in found.summary[0].text().splitlines()}
+    assert lines["beyond the cache"][3:6] == ["2", "4.00", "8.00"]
+    assert lines["all"][1:4] == ["3", "2.00", "4.00"]
+    assert "Slower than the best baseline: small (0.500, mkl)" in found.text()
+    assert "WRONG, and not timed: bad (7 rows)" in found.text()
+    assert sparse_report.summarize(rows).losses == (("small", 0.5, "mkl"),)
+    assert max(map(len, found.text().partition("\n\nGeometric")[0].splitlines())) <= table.WIDTH
+    for part in (*found.summary, *found.details):
+        assert len({line.count("|") for line in part.markdown().splitlines()}) == 1
+
+
+def test_a_wide_table_goes_on_below():
+    headings = ("name", *(f"column {i}" for i in range(20)))
+    wide = table.Table("title", headings, [("a", *(str(i) for i in range(20))), ("b" * 90, *["-"] * 20)])
+    lines = wide.text().splitlines()
+    assert max(map(len, lines)) <= 100
+    assert sum(line.startswith("name") for line in lines) > 1
+    shown = " ".join(lines)
+    assert all(heading in shown for heading in headings)
+    assert "b..." in shown
+    assert "b" * 90 in wide.markdown()
+
+
+def test_rows_as_json_are_typed():
+    rows = [{"matrix": "a", "time_us": "2.5", "rows": "60", "verified": "yes", "plan_ms": "", "of": "inf"}]
+    found = json.loads(as_json("sparse", rows))
+    assert found["subject"] == "sparse"
+    assert found["rows"] == [
+        {"matrix": "a", "time_us": 2.5, "rows": 60, "verified": True, "plan_ms": None, "of": None}
+    ]
 
 
 def test_a_reason_with_a_semicolon_is_one_line():
     reason = "MKL was not found; `pip install mkl` or a path in MKL_RT is needed"
     both = f"mkl: {reason}; cusparse_alg1: no GPU; pass --device cpu"
     rows = [timed("a", 2.0, missing=f"mkl: {reason}"), timed("b", 2.0, missing=both), timed("c", 2.0)]
-    assert table.missing_lines(rows) == [
+    assert sparse_report.missing_lines(rows) == [
         f"not run: mkl: {reason} [a, b]",
         "not run: cusparse_alg1: no GPU; pass --device cpu [b]",
     ]
-    assert table.missing_lines(rows[:1]) == [f"not run: mkl: {reason}"]
+    assert sparse_report.missing_lines(rows[:1]) == [f"not run: mkl: {reason}"]
 
 
 def test_a_policys_name_is_its_layout(host):
     csr = matrix(rows=200)
-    for name in session.POLICIES:
-        planned = session.planner(host, name)(csr)
+    for name in ("auto", "slices", "published"):
+        planned = sparse.planner("cpu", name)(csr)
         assert (planned.plan.slices.entries == csr.nnz) == (name != "published")
-    with pytest.raises(ValueError, match="the policy is 'fast'; one of auto, slices, published is needed"):
-        session.planner(host, "fast")
+    with pytest.raises(ValueError, match="'fast'"):
+        sparse.planner("cpu", "fast")
 
 
 def test_the_number_of_threads_is_everybodys(monkeypatch):
     monkeypatch.setattr("dasp._threads._threads", None)
-    args = parsed("--device", "cpu", "--threads", "1")
-    device, _ = settings_of(args)
+    device = open_device("cpu", threads=1)
     assert (dasp.get_num_threads(), device.columns()["threads"]) == (1, "1")
 
 
@@ -538,51 +650,97 @@ def test_readme_is_rewritten_between_its_markers(tmp_path):
         replace_between(path, "h200", "text")
 
 
-def test_a_figure_is_drawn(tmp_path):
-    path = tmp_path / "deep" / "figure.png"
-    draw([timed("big", 2.0), timed("small", 0.5, inside="yes")], path)
-    assert path.read_bytes()[:4] == b"\x89PNG"
+@pytest.mark.parametrize(("ending", "start"), [("png", b"\x89PNG"), ("pdf", b"%PDF"), ("svg", b"<?xml")])
+def test_a_figure_is_drawn(tmp_path, ending, start):
+    path = tmp_path / f"figure.{ending}"
+    figures.draw_collection([timed("big", 2.0), timed("small", 0.5, inside="yes")], path)
+    assert path.read_bytes().startswith(start)
     with pytest.raises(ValueError, match="no row was timed"):
-        draw([a_row("bad", time_us="")], path)
+        figures.draw_collection([a_row("bad", time_us="")], path)
 
 
-@pytest.fixture(scope="module")
-def suitesparse():
-    spec = importlib.util.spec_from_file_location("suitesparse", ROOT / "benchmarks" / "suitesparse.py")
+@given(st.lists(st.floats(0, 100), max_size=12).map(sorted), st.floats(0.1, 20))
+def test_labels_are_moved_apart_and_stay_in_order(places, gap):
+    moved = figures.spread(places, gap, 100.0)
+    assert len(moved) == len(places)
+    assert all(later - earlier >= gap * (1 - 1e-9) for earlier, later in pairwise(moved))
+    assert max(moved, default=0.0) <= 100 + 1e-9
+    if all(later - earlier >= gap for earlier, later in pairwise(places)):
+        assert moved == pytest.approx(places, abs=1e-9)
+
+
+def load_program(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
-def test_the_collection_is_reported_from_its_file_alone(tmp_path, suitesparse, capsys):
-    source, readme = tmp_path / "box.csv", tmp_path / "README.md"
-    results.write(source, [timed("big", 2.0), timed("small", 0.5, inside="yes")])
-    readme.write_text("<!-- results:box begin -->\n<!-- results:box end -->\n")
-    asked = ["--name", "box", "--csv", str(source), "--readme", str(readme), "--report-only"]
-    assert suitesparse.main(asked) == 0
-    text = readme.read_text()
-    assert "| beyond the cache | 1 | 2.00 |" in text
+@pytest.fixture(scope="module")
+def suitesparse():
+    return load_program("suitesparse")
+
+
+@pytest.fixture(scope="module")
+def documents():
+    return load_program("report")
+
+
+def test_the_collection_is_measured_into_its_file(tmp_path, suitesparse, monkeypatch, capsys):
+    monkeypatch.setattr(HostDevice, "bandwidth", 1e10)
+    words = ["poisson2d:9", "--csv", str(tmp_path / "box.csv"), "--repeat", "3", "--baselines", "scipy"]
+    for _ in range(2):  # the second time there is nothing left to measure
+        assert suitesparse.main([*words, "--device", "cpu", "--threads", "1"]) == 0
+    assert [row["matrix"] for row in results.read(tmp_path / "box.csv")] == ["poisson2d:9"]
+    assert suitesparse.main([*words[:1], "--csv", str(tmp_path / "no" / "box.csv"), "--device", "cpu"]) == 2
+    assert "make it first" in capsys.readouterr().err
+
+
+def test_the_documents_are_written_from_the_files_alone(tmp_path, documents, monkeypatch):
+    monkeypatch.setattr(documents, "RESULTS", tmp_path)
+    results.write(tmp_path / "box.csv", [timed("big", 2.0), timed("small", 0.5, inside="yes")])
+    text = documents.text("box")
+    assert "| beyond the cache | 1 | 2.00 | 4.00 |" in text
     assert "small (0.500, mkl)" in text
-    assert source.with_suffix(".png").exists()
-    assert suitesparse.main([*asked[:3], str(tmp_path / "none.csv"), "--report-only"]) == 2
-    assert "has no rows" in capsys.readouterr().err
+    assert "Rows: `box.csv`" in text
 
 
-def test_anchors_stand_in_only_where_spmvop_is_missing(tmp_path, suitesparse):
+def test_the_front_page_holds_like_against_like(documents):
+    host = {**timed("a", 2.0), "mkl_us": "8", "dasp_new_us": "4", "plan_ms": "1", "mkl_setup_ms": "0.4"}
+    host["mkl_best_us"] = "8"
+    (scipy_line, mkl_line) = documents.headline_lines([host])
+    assert scipy_line[1:4] == ("SciPy", "`A @ x`", "2.0 x")  # 8 us against 4, both making a new y
+    assert mkl_line[1:4] == ("MKL, optimised handle", "into a given y", "4.0 x")  # 8 us against 2
+    assert (scipy_line[-1], mkl_line[-1]) == ("250", "100")
+    gpu = {"matrix": "a", "device": "cuda", "machine": "NVIDIA H200", "statistic": "best", "plan_ms": "1"}
+    gpu |= {
+        "cupy_us": "90",
+        "cupy_best_us": "90",
+        "cupy_cold_us": "30",
+        "dasp_cold_us": "10",
+        "dasp_best_us": "2",
+    }
+    (cold,) = documents.headline_lines([gpu])
+    assert cold[:4] == ("H200", "CuPy", "once, L2 flushed", "3.0 x")  # never a graph against calls
+    (called,) = documents.headline_lines([{**gpu, "dasp_new_us": "9", "dasp_new_best_us": "9"}])
+    assert called[1:4] == ("CuPy", "`A @ x`", "10 x")
+
+
+def test_anchors_stand_in_only_where_spmvop_is_missing(tmp_path, documents):
     path = tmp_path / "anchors.csv"
     path.write_text("dtype,matrix,best_cusparse_us\nf64,a,3\nf64,b,3\nf16,c,1\nf64,d,9\n")
     gpu = {"device": "cuda", "dtype": "float64"}
     rows = [{**timed(name, 2.0), **gpu} for name in "abcd"]  # 2 us against 4 us
     rows[1]["cusparse_spmvop1_us"] = "4"
-    found = suitesparse.with_anchors(rows, suitesparse.read_anchors(path))
-    assert [row["best_baseline"] == suitesparse.ANCHOR for row in found] == [True, False, False, False]
+    found = documents.with_anchors(rows, documents.read_anchors(path))
+    assert [row["best_baseline"] == documents.ANCHOR for row in found] == [True, False, False, False]
     assert float(found[0]["speedup_best"]) == 1.5
-    assert "stands in" not in suitesparse.readme_text(found[1:], path)
-    assert "GPU stands in" in suitesparse.readme_text(found, path)
+    assert documents.ANCHOR in sparse_report.baselines(found[3])
+    assert documents.ANCHOR not in sparse_report.baselines(found[1])
 
 
-def test_the_anchors_name_members_of_the_collection(suitesparse):
-    anchors = suitesparse.read_anchors(ROOT / "benchmarks" / "anchors_h200.csv")
+def test_the_anchors_name_members_of_the_collection(suitesparse, documents):
+    anchors = documents.read_anchors(ROOT / "benchmarks" / "anchors_h200.csv")
     models = {name for name in anchors if ":" in name}
     assert models <= set(suitesparse.FAMILIES["full"])
     assert (len(anchors), len(models)) == (41, 10)
@@ -620,20 +778,38 @@ def test_the_command_prints_a_table_and_answers_with_its_status(tmp_path, monkey
     assert "x SciPy" in out
     assert (tmp_path / "plot.png").exists()
     assert [row["matrix"] for row in results.read(tmp_path / "rows.csv")] == ["poisson2d:20"]
-    monkeypatch.setattr(session, "planner", lambda device, policy: Skewed)
+    monkeypatch.setattr(sparse, "planner", lambda device, policy: Skewed)
     assert args.run(args) == 1
     assert "WRONG" in capsys.readouterr().out
 
 
 def test_unknown_baselines_threads_and_counts_are_refused():
-    with pytest.raises(ValueError, match="--baselines names blas"):
-        chosen_baselines("scipy,blas", baselines_cpu.NAMES)
-    assert chosen_baselines("scipy, mkl", baselines_cpu.NAMES) == ("scipy", "mkl")
-    assert chosen_baselines(None, baselines_cpu.NAMES) is None
+    args = parsed("poisson2d:5", "--device", "cpu", "--baselines", "scipy, blas")
+    assert args.baselines == ("scipy", "blas")
+    with pytest.raises(ValueError, match="--baselines names blas; some of scipy, numba_csr, mkl are needed"):
+        args.run(args)
     with pytest.raises(ValueError, match="threads were asked for"):
         HostDevice(100_000)
     with pytest.raises(SystemExit):
         parsed("--repeat", "0")
+
+
+@pytest.mark.parametrize("spec", ["nosuch", "poisson3d:x", "nosuch:5"])
+def test_a_matrix_that_is_not_there_is_refused_before_the_machine_is_measured(spec, monkeypatch):
+    monkeypatch.setattr("dasp.bench.device.open_device", lambda *_, **__: pytest.fail("measured"))
+    args = parsed("poisson2d:5", spec)
+    with pytest.raises(ValueError, match=spec.partition(":")[0]):
+        args.run(args)
+
+
+def test_json_is_all_that_the_command_prints(monkeypatch, capsys):
+    monkeypatch.setattr(HostDevice, "bandwidth", 1e10)
+    words = ("poisson2d:9", "--device", "cpu", "--threads", "1", "--repeat", "3", "--baselines", "scipy")
+    args = parsed(*words, "--json")
+    assert args.run(args) == 0
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    assert (row["matrix"], row["verified"], row["rows"]) == ("poisson2d:9", True, 81)
+    assert row["plan_ms"] > 0
 
 
 def test_registering_the_command_loads_nothing_heavy():

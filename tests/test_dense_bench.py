@@ -8,10 +8,13 @@ import types
 import numpy as np
 import pytest
 
+from dasp import cli
 from dasp.bench import gemm as bench
+from dasp.bench import gf256 as bench_codes
 from dasp.bench import peak as bench_peak
 from dasp.bench import peak_cpu as peak
-from dasp.bench import results
+from dasp.bench.device import HostDevice
+from dasp.bench.figures import draw_bars, draw_ladder
 from dasp.bench.peak_cpu import gpu_gigaflops
 from dasp.commands import tune as command
 from dasp.dense import kernels
@@ -55,11 +58,18 @@ def test_a_gpus_peak_follows_its_rates():
     assert math.isnan(gpu_gigaflops("float32", (3, 5), 10, 1e9))
 
 
-def test_bench_gemm_writes_a_row_for_every_kernel(tmp_path, capsys, monkeypatch):
+@pytest.fixture
+def quick(monkeypatch):
+    """No waiting, and a machine of known peak and bandwidth."""
     monkeypatch.setattr(bench, "SETTLE_SECONDS", 0)
-    monkeypatch.setattr(bench, "_peak", lambda device, dtype, threads: 50.0)
-    words = ["--device", "cpu", "--sizes", "33,64", "--seconds", "0.01", "--csv", str(tmp_path / "rows.csv")]
-    assert bench.run(parse(bench.add_arguments, [*words, "--plot", str(tmp_path / "figure.png")])) == 0
+    monkeypatch.setattr(HostDevice, "peak_gigaflops", lambda self, dtype: 50.0)
+    monkeypatch.setattr(HostDevice, "bandwidth", 14e9)
+    return ["--device", "cpu", "--seconds", "0.01"]
+
+
+def test_bench_gemm_writes_a_row_for_every_kernel(tmp_path, capsys, quick):
+    words = [*quick, "--sizes", "33,64", "--csv", str(tmp_path / "rows.csv")]
+    assert cli.main(["bench", "gemm", *words, "--plot", str(tmp_path / "figure.png")]) == 0
     with open(tmp_path / "rows.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     names = ["vendor", *(kernel.name for kernel in kernels("cpu")), "auto"]
@@ -73,10 +83,11 @@ def test_bench_gemm_writes_a_row_for_every_kernel(tmp_path, capsys, monkeypatch)
     text = capsys.readouterr().out
     assert text.count("goto") == 2
     assert "% of peak" in text
+    assert max(map(len, text.partition("The vendor's library is")[0].splitlines())) <= 100
     assert (tmp_path / "figure.png").stat().st_size > 10_000
-    assert bench.markdown([row for row in rows if row["dtype"] == "float32"], "float32").count("\n") == (
-        len(names) + 3
-    )
+    cli.main(["bench", "gemm", *words, "--resume"])
+    with open(tmp_path / "rows.csv", newline="") as file:
+        assert len(list(csv.DictReader(file))) == len(rows)
 
 
 def rows_of(kernel, device, speeds, **others):
@@ -100,27 +111,20 @@ def rows_of(kernel, device, speeds, **others):
     ]
 
 
-def test_the_table_is_drawn_from_the_file_alone(tmp_path, capsys):
-    source, readme = tmp_path / "gemm.csv", tmp_path / "README.md"
-    old = rows_of("auto", "cuda", {128: 7.0}, commit="old")
-    new = rows_of("auto", "cuda", {128: 64.0, 4096: 81.0}) + rows_of("goto", "cpu", {128: 50.0}, threads="1")
-    results.write(source, [*old, *rows_of("vendor", "cuda", {128: 100.0, 4096: 100.0}), *new])
-    readme.write_text("<!-- results:gemm begin -->\n<!-- results:gemm end -->\n")
-    words = ["--report-only", "--csv", str(source), "--readme", str(readme)]
-    assert bench.run(parse(bench.add_arguments, words)) == 0
-    text = readme.read_text()
+def test_the_tables_and_the_figure_are_drawn_from_rows_alone(tmp_path):
+    rows = rows_of("vendor", "cuda", {128: 100.0, 4096: 100.0})
+    rows += rows_of("auto", "cuda", {128: 64.0, 4096: 81.0}) + rows_of(
+        "goto", "cpu", {128: 50.0}, threads="1"
+    )
+    text = bench.report(rows).markdown()
     assert "| a GPU | float32 | 4096 | 81 | 81.0 | - | 72.0 |" in text
     assert "| a CPU, 1 thread | float32 | 128 | 50 | 50.0 | 25.0 | 50.0 |" in text
     assert "| auto | 64 (64) | 81 (81) | 72.0 |" in text
-    assert "old" not in text
-    assert "auto" in capsys.readouterr().out
-    with pytest.raises(ValueError, match="pass --csv FILE"):
-        bench.run(parse(bench.add_arguments, ["--report-only"]))
-    with pytest.raises(ValueError, match="has no rows"):
-        bench.run(parse(bench.add_arguments, ["--report-only", "--csv", str(tmp_path / "none.csv")]))
+    draw_ladder(bench.ladders(rows), tmp_path / "ladder.png")
+    assert (tmp_path / "ladder.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_bench_gemm_tells_a_wrong_product(monkeypatch, capsys):
+def test_bench_gemm_tells_a_wrong_product(monkeypatch, capsys, quick):
     real = bench.gemm
 
     def wrong(a, b, *, out, kernel):
@@ -131,34 +135,70 @@ def test_bench_gemm_tells_a_wrong_product(monkeypatch, capsys):
             out[7, 7] = np.nan
 
     monkeypatch.setattr(bench, "gemm", wrong)
-    words = ["--device", "cpu", "--sizes", "40", "--seconds", "0.01", "--kernels", "dot,square,registers"]
-    assert bench.run(parse(bench.add_arguments, words)) == 1
+    words = [*quick, "--sizes", "40", "--kernels", "dot,square,registers"]
+    assert cli.main(["bench", "gemm", *words]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines if "WRONG" in line] == ["square", "registers"] * 2
 
 
-def test_bench_gemm_stops_at_its_limit(capsys):
-    words = ["--device", "cpu", "--sizes", "40", "--limit", "1e-9"]
-    assert bench.run(parse(bench.add_arguments, words)) == 0
-    assert "--limit is reached" in capsys.readouterr().err
+def test_bench_gemm_stops_at_its_limit(capsys, quick):
+    assert cli.main(["bench", "gemm", *quick, "--sizes", "40", "--limit", "-1"]) == 0
+    assert "float32:40: left out, --limit is reached" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--sizes", "0"], "--sizes is 0; whole numbers from 1"),
-        (["--dtype", "float16"], "--dtype names float16; some of float32, float64"),
-        (["--kernels", "fastest"], "--kernels names fastest; some of auto, dot"),
+        (["gemm", "--sizes", "0"], "--sizes is 0; whole numbers from 1"),
+        (["gemm", "--dtype", "float16"], "--dtype names float16; some of float32, float64"),
+        (["gemm", "--kernels", "fastest"], "--kernels names fastest; some of auto, dot"),
+        (["gf256", "--kernels", "fastest"], "--kernels names fastest; some of log_exp"),
+        (["gf256", "--data", "300"], "--data and --parity make 304 shards; at most 256"),
     ],
 )
-def test_bench_gemm_names_mistakes(words, message):
-    with pytest.raises(ValueError, match=message):
-        bench.run(parse(bench.add_arguments, ["--device", "cpu", *words]))
+def test_a_mistake_is_named_before_anything_is_measured(words, message, monkeypatch, capsys):
+    monkeypatch.setattr(HostDevice, "bandwidth", property(lambda self: pytest.fail("measured")))
+    assert cli.main(["bench", *words, "--device", "cpu"]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_without_threadpoolctl_there_is_no_fair_comparison(monkeypatch, capsys):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert cli.main(["bench", "gemm", "--device", "cpu"]) == 2
+    assert "threadpoolctl is not installed; it gives NumPy's BLAS" in capsys.readouterr().err
+
+
+def test_bench_gf256_verifies_and_times_every_kernel(tmp_path, capsys, quick, monkeypatch):
+    words = ["bench", "gf256", *quick, "--columns", "1000", "--csv", str(tmp_path / "rows.csv")]
+    assert cli.main([*words, "--repeat", "3", "--plot", str(tmp_path / "bars.pdf")]) == 0
+    with open(tmp_path / "rows.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["matrix"] for row in rows} == {"gf256:4x10x1000"}
+    for row in rows:
+        assert row["correct"] == "yes"
+        assert float(row["copy_limit_gbs"]) == pytest.approx(10)  # 10 bytes of 14 that move are data
+        assert float(row["of_limit"]) == pytest.approx(float(row["data_gbs"]) / 10, rel=1e-3)
+    assert "% of what copying allows" in capsys.readouterr().out
+    assert (tmp_path / "bars.pdf").read_bytes().startswith(b"%PDF")
+    draw_bars(bench_codes.shapes(rows), tmp_path / "bars.png")
+    real = bench_codes.gf256.matmul
+
+    def wrong(a, b, *, kernel="auto", **others):
+        made = real(a, b, kernel=kernel, **others)
+        if kernel == "log_exp":
+            others["out"][0, 0] ^= 1
+        return made
+
+    monkeypatch.setattr(bench_codes.gf256, "matmul", wrong)
+    assert cli.main(["bench", "gf256", *quick, "--columns", "1000", "--kernels", "log_exp,doubling"]) == 1
+    lines = [line.split()[:2] for line in capsys.readouterr().out.splitlines()]
+    assert ["log_exp", "WRONG"] in lines
+    assert ["doubling", "WRONG"] not in lines
 
 
 def test_bench_peak_prints_a_table(capsys, monkeypatch):
     monkeypatch.setattr(bench_peak, "host_copy_bandwidth", lambda threads: 1e9 * threads)
-    assert bench_peak.run(parse(bench_peak.add_arguments, ["--device", "cpu", "--threads", "2"])) == 0
+    assert cli.main(["bench", "peak", "--device", "cpu", "--threads", "2"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["CPU", "float32", "float64", "copy"]
     assert lines[3].split()[-2:] == ["1.0", "2.0"]
@@ -191,15 +231,6 @@ def test_the_search_finds_a_right_setting(tmp_path, monkeypatch):
 
 @pytest.mark.cuda
 def test_bench_gemm_on_the_gpu(capsys):
-    words = [
-        "--device",
-        "cuda",
-        "--sizes",
-        "64,200",
-        "--seconds",
-        "0.01",
-        "--dtype",
-        "float32,float64,float16",
-    ]
-    assert bench.run(parse(bench.add_arguments, words)) == 0
+    words = ["--sizes", "64,200", "--seconds", "0.01", "--dtype", "float32,float64,float16"]
+    assert cli.main(["bench", "gemm", "--device", "cuda", *words]) == 0
     assert "tensor" in capsys.readouterr().out

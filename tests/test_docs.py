@@ -1,8 +1,8 @@
-"""What the documents say is so: code runs, commands and paths exist, versions agree."""
+"""What the documents say is so: code runs, commands and paths exist, tables and versions agree."""
 
 from __future__ import annotations
 
-import os
+import importlib.util
 import re
 import shlex
 import subprocess
@@ -18,7 +18,11 @@ from dasp.models import is_model
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+DOCUMENTS = [
+    "README.md",
+    "CONTRIBUTING.md",
+    *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md"))),
+]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
@@ -36,12 +40,17 @@ def commands(program: str) -> list[list[str]]:
 
 
 CODE = blocks(README, "python")
-PRINTS = (("rows", "entries"), ("goto: ", "dot - ", "goto - "), ("True",))
-"""Words that each block of the README prints: a plan's table, a ladder, that shards fit together."""
+PRINTS = [("rows", "entries"), (), ("goto: ", "dot - ", "goto - "), ("True",)]
+"""Words that each block of the README prints: a plan's table, nothing, a ladder, that shards fit together."""
 
 
 @pytest.mark.parametrize(
-    ("source", "words"), list(zip(CODE, PRINTS, strict=True)), ids=["path", "gemm", "gf256"]
+    ("source", "words"),
+    [
+        pytest.param(source, words, marks=[pytest.mark.cuda] if "import cupy" in source else [])
+        for source, words in zip(CODE, PRINTS, strict=True)
+    ],
+    ids=["cpu", "gpu", "gemm", "gf256"],
 )
 def test_the_code_in_the_readme_runs(source: str, words: tuple[str, ...]) -> None:
     done = subprocess.run(
@@ -51,16 +60,13 @@ def test_the_code_in_the_readme_runs(source: str, words: tuple[str, ...]) -> Non
     assert all(word in done.stdout for word in words)
 
 
-def test_the_readme_shows_the_ten_line_path() -> None:
+def test_the_readme_is_short_and_begins_with_its_figures() -> None:
+    lines = README.splitlines()
+    assert len(lines) <= 200
     assert len(CODE[0].splitlines()) <= 12
-
-
-def test_the_readme_names_what_a_file_defines() -> None:
-    named = re.findall(r"`(dasp/[\w/]+\.py)` \(`(\w+)`\)", README)
-    assert len(named) >= 3
-    for path, name in named:
-        text = (ROOT / path).read_text(encoding="utf-8")
-        assert re.search(rf"^(?:def|class) {name}\b", text, flags=re.MULTILINE), f"{path} has no {name}"
+    first_screen = "\n".join(lines[:28])
+    assert "benchmarks/results/headline.png" in first_screen
+    assert "<!-- results:headline end -->" in first_screen
 
 
 @pytest.mark.parametrize("words", commands("make"), ids=" ".join)
@@ -82,8 +88,11 @@ def test_a_dasp_command_exists(words: list[str]) -> None:
     assert done.returncode == 0, done.stderr
     assert f"dasp {' '.join(name)} " in done.stdout
     arguments = words[1 + len(name) :]
-    assert all(word == "FILE" or is_model(word) for word in arguments)
-    assert ("MATRIX" in done.stdout) == any(map(is_model, arguments))
+    options = [word for word in arguments if word.startswith("--")]
+    assert all(re.search(rf"{option}\b", done.stdout) for option in options)
+    given = [word for word in arguments if not word.startswith("--") and not word.isdecimal()]
+    assert all(word == "FILE" or is_model(word) for word in given)
+    assert ("MATRIX" in done.stdout) == any(map(is_model, given))
 
 
 def test_the_extras_exist() -> None:
@@ -92,42 +101,56 @@ def test_the_extras_exist() -> None:
     assert named <= PROJECT["optional-dependencies"].keys()
 
 
-@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md"])
-def test_every_path_exists(document: str) -> None:
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_path_and_link_exists(document: str) -> None:
     text = (ROOT / document).read_text(encoding="utf-8")
-    named = re.findall(r"`((?:dasp|kernels|tests|benchmarks|matrices)/[\w/.]*|[A-Z]+\.(?:md|cff))`", text)
-    assert named
+    top = "dasp|kernels|tests|benchmarks|matrices|docs"
+    named = re.findall(rf"`((?:{top})/[\w/.]*|[A-Z]+\.(?:md|cff))`", text)
     missing = [path for path in named if not (ROOT / path).exists()]
+    links = re.findall(r"\]\((?!https?:)([^)#]+)", text)
+    missing += [link for link in links if not ((ROOT / document).parent / link).exists()]
     assert not missing
 
 
-@pytest.mark.parametrize("name", re.findall(r"<!-- results:(\w+) begin -->", README))
-def test_a_table_says_what_its_csv_says(name: str, tmp_path: Path) -> None:
-    # Where there is no CSV there is no table; where there is one, drawing the table again changes nothing.
-    # Times that stand in for those of a missing library come from a CSV beside it.
-    results = ROOT / "benchmarks" / "results"
-    shown = README.partition(f"<!-- results:{name} begin -->")[2].partition(f"<!-- results:{name} end -->")[0]
-    if not (results / f"{name}.csv").exists():
-        assert shown.strip() == ""
-        return
-    readme = tmp_path / "README.md"
-    readme.write_text(README, encoding="utf-8")
-    anchors = results.parent / f"anchors_{name}.csv"
-    options = ["--name", name, "--figure", tmp_path / "figure.png"]
-    options += ["--anchors", anchors] if anchors.exists() else []
-    program = "suitesparse"
-    if name.removesuffix("_cpu") in OTHERS:
-        program, options = name.removesuffix("_cpu"), ["--csv", results / f"{name}.csv"]
-    done = subprocess.run(
-        [sys.executable, f"benchmarks/{program}.py", "--report-only", "--readme", readme, *options],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=120,
+def test_paths_and_links_are_found_in_the_documents() -> None:
+    assert "](docs/benchmarks.md)" in README
+    assert "`tests/reference.py`" in README
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The documents as the CSV files alone make them."""
+    spec = importlib.util.spec_from_file_location("report", ROOT / "benchmarks" / "report.py")
+    assert spec is not None
+    report = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(report)
+    folder = tmp_path_factory.mktemp("documents")
+    assert report.main(["--to", str(folder), "--no-figures"]) == 0
+    return folder
+
+
+@pytest.mark.parametrize(("document", "tables"), [("README.md", 1), ("docs/benchmarks.md", 6)])
+def test_every_table_says_what_its_csv_says(written: Path, document: str, tables: int) -> None:
+    text = (ROOT / document).read_text(encoding="utf-8")
+    shown = re.findall(r"<!-- results:(\w+) begin -->\n\|", text) + re.findall(
+        r"<!-- results:(\w+) begin -->\n\*\*", text
     )
-    assert done.returncode == 0, done.stderr
-    assert readme.read_text(encoding="utf-8") == README
+    assert len(shown) == tables
+    assert (written / document).read_text(encoding="utf-8") == text
+
+
+def test_every_picture_stands_beside_a_file_for_a_paper() -> None:
+    shown = re.findall(r"!\[[^]]+\]\(([^)]+)\)", README + (ROOT / "docs/benchmarks.md").read_text())
+    assert len(shown) == 7
+    for path in shown:
+        assert (ROOT / path.removeprefix("../")).with_suffix(".pdf").exists()
+
+
+def test_a_word_has_one_meaning() -> None:
+    table = re.findall(r"^\| ([^|]+?) \|", (ROOT / "docs/words.md").read_text(), flags=re.MULTILINE)[2:]
+    words = [word.strip() for cell in table for word in re.split("[,;]", cell)]
+    assert len(words) > 40
+    assert len(set(words)) == len(words)
 
 
 def test_the_versions_agree() -> None:

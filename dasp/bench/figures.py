@@ -49,8 +49,8 @@ STYLE: Any = {
 NAMES = {"dasp": "dasp", "scipy": "SciPy", "mkl": "MKL", "numba_csr": "numba loop", "cusparse": "cuSPARSE"}
 """How libraries are written in pictures."""
 
-LINE_PIXELS = 8.5
-"""Height of a label in points, below which two of them would touch."""
+LINE = 8.5
+"""Height of a label in points: two that are nearer would touch."""
 
 
 def styled(draw: Callable[..., None]) -> Callable[..., None]:
@@ -68,12 +68,12 @@ def styled(draw: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def new_figure(width: float, height: float, columns: int = 1) -> tuple[Any, list[Any]]:
-    """A figure of so many inches with panels side by side."""
+def new_figure(width: float, height: float, columns: int = 1, rows: int = 1) -> tuple[Any, list[Any]]:
+    """A figure of so many inches with panels side by side, line after line."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")
-    return figure, list(figure.subplots(1, columns, squeeze=False)[0])
+    return figure, list(figure.subplots(rows, columns, squeeze=False).flat)
 
 
 def save(figure: Any, path: Path) -> None:
@@ -96,8 +96,29 @@ def plain_ticks(axis: Any, subs: Sequence[float] = (1.0, 2.0, 5.0)) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     axis.set_major_locator(LogLocator(subs=subs))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}" if value < 1e4 else f"{value:,.0f}"))
     axis.set_minor_formatter(NullFormatter())
+
+
+def spread(places: Sequence[float], gap: float, top: float) -> list[float]:
+    """Rising places, moved as little as need be so that neighbours are `gap` apart and none is above `top`.
+
+    Least squares, by pooling neighbours that are too near (isotonic regression).
+
+    Examples
+    --------
+    >>> spread([0.0, 1.0, 9.0], gap=2.0, top=10.0), spread([8.0, 9.0, 9.5], gap=2.0, top=10.0)
+    ([-0.5, 1.5, 9.0], [6.0, 8.0, 10.0])
+    """
+    pools: list[list[float]] = []
+    for i, place in enumerate(places):
+        pools.append([place - i * gap])
+        while len(pools) > 1 and sum(pools[-2]) / len(pools[-2]) > sum(pools[-1]) / len(pools[-1]):
+            last = pools.pop()
+            pools[-1] += last
+    levels = [sum(pool) / len(pool) for pool in pools for _ in pool]
+    ceiling = top - (len(places) - 1) * gap
+    return [min(level, ceiling) + i * gap for i, level in enumerate(levels)]
 
 
 def label_ends(axes: Any, ends: Sequence[tuple[float, float, str, str]]) -> None:
@@ -106,26 +127,26 @@ def label_ends(axes: Any, ends: Sequence[tuple[float, float, str, str]]) -> None
     Parameters
     ----------
     axes : matplotlib.axes.Axes
-        With its limits and scale set.
+        With its limits and scales set.
     ends : sequence of (x, y, name, colour)
         In data coordinates.
     """
-    to_points = axes.transData.transform
+    axes.figure.draw_without_rendering()
     scale = 72 / axes.figure.dpi
-    below = -math.inf
-    for x, y, name, colour in sorted(ends, key=lambda end: end[1]):
-        at = float(to_points((x, y))[1]) * scale
-        moved = max(at, below + LINE_PIXELS)
-        below = moved
+    ordered = sorted(ends, key=lambda end: end[1])
+    places = [float(axes.transData.transform((x, y))[1]) * scale for x, y, _, _ in ordered]
+    top = float(axes.transAxes.transform((0, 1))[1]) * scale
+    for (x, y, name, colour), place, moved in zip(ordered, places, spread(places, LINE, top), strict=True):
         axes.annotate(
             name,
             (x, y),
-            xytext=(5, moved - at),
+            xytext=(12, moved - place),
             textcoords="offset points",
             va="center",
             fontsize=7,
             color=colour,
             annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.4, "shrinkA": 0, "shrinkB": 2},
         )
 
 
@@ -143,15 +164,20 @@ def draw_collection(rows: Sequence[Row], path: Path) -> None:
     ValueError
         If no row was timed.
     """
+    from matplotlib.figure import Figure
+
     drawn = sorted(timed(rows), key=lambda row: number(row, "speedup_best"))
     if not drawn:
         raise ValueError("no row was timed; at least one is needed for a figure")
-    figure, (left, middle, right) = new_figure(10.5, max(3.4, 1.2 + 0.115 * len(drawn)), 3)
-    profile(left, drawn)
-    against_roofline(middle, drawn)
-    by_name(right, drawn)
+    figure = Figure(figsize=(7.2, max(4.8, 1.0 + 0.115 * len(drawn))), layout="constrained")
+    panels = figure.subplot_mosaic([["profile", "names"], ["roofline", "names"]])
+    profile(panels["profile"], drawn)
+    against_roofline(panels["roofline"], drawn)
+    by_name(panels["names"], drawn)
     first = drawn[0]
-    figure.suptitle(f"Sparse products on {where(first)}, {first.get('dtype', '')}, {len(drawn)} matrices")
+    figure.suptitle(
+        f"Sparse products on {where(first)}, {first.get('dtype', '')}, {len(drawn)} matrices", fontsize=9
+    )
     save(figure, path)
 
 
@@ -174,23 +200,32 @@ def profile(axes: Any, rows: Sequence[Row], title: str = "Performance profile") 
     times = [best_times(row) for row in rows]
     names = list(dict.fromkeys(name for row in times for name in row))
     ratios = {name: sorted(row.get(name, math.inf) / min(row.values()) for row in times) for name in names}
-    finite = [ratio for row in ratios.values() for ratio in row if ratio < math.inf]
-    end = max(min(max(finite, default=2.0), 20.0), 2.0)
-    shares = [(i + 1) / len(rows) for i in range(len(rows))]
-    axes.set(xscale="log", xlim=(1, end), ylim=(0, 1.02), title=title)
-    ends = []
-    styles = zip(names, islice(cycle([(ORANGE, "s"), (RED, "^"), (GREEN, "D")]), len(names)), strict=True)
-    for i, (name, (colour, marker)) in enumerate(styles):
+    finite = sorted(ratio for row in ratios.values() for ratio in row if ratio < math.inf)
+    end = max(finite[int(0.98 * (len(finite) - 1))], 2.0)
+    axes.set(xscale="log", xlim=(0.985, end), ylim=(0, 1.02), title=title)
+    looks = islice(cycle([(ORANGE, "s"), (RED, "^"), (GREEN, "D")]), len(names))
+    levels = {name: 0.85 - 0.62 * i / max(len(names) - 1, 1) for i, name in enumerate(_by_median(ratios))}
+    for name, (colour, marker) in zip(names, looks, strict=True):
         look = OURS if name == "dasp" else {"color": colour, "marker": marker}
-        steps = ([1.0, *ratios[name], end], [0.0, *shares, math.nan])
-        steps[1][-1] = sum(ratio <= end for ratio in ratios[name]) / len(rows)
-        axes.plot(*steps, drawstyle="steps-post", markevery=max(len(rows) // 6, 1), clip_on=True, **look)
-        ends.append((end, steps[1][-1] - 1e-6 * i, NAMES.get(name, name), look["color"]))
-    axes.set_xlabel("factor of the fastest library's time")
+        reached = [(i + 1) / len(rows) for i in range(len(rows))]
+        axes.plot([1.0, *ratios[name]], [0.0, *reached], drawstyle="steps-post", markevery=0.15, **look)
+        axes.plot([ratios[name][-1], max(end, ratios[name][-1])], [1, 1], color=look["color"])
+        beside = ratios[name][min(int(levels[name] * len(rows)), len(rows) - 1)]
+        axes.annotate(
+            NAMES.get(name, name),
+            (beside, levels[name]),
+            xytext=(6, 0),
+            textcoords="offset points",
+            va="center",
+            color=look["color"],
+        )
+    axes.set_xlabel("time / the fastest library's time")
     axes.set_ylabel("share of the matrices within it")
     plain_ticks(axes.xaxis, (1.0, 1.5, 2.0, 3.0, 5.0))
-    axes.figure.draw_without_rendering()
-    label_ends(axes, ends)
+
+
+def _by_median(ratios: dict[str, list[float]]) -> list[str]:
+    return sorted(ratios, key=lambda name: ratios[name][len(ratios[name]) // 2])
 
 
 def against_roofline(axes: Any, rows: Sequence[Row]) -> None:
@@ -235,7 +270,7 @@ def by_name(axes: Any, rows: Sequence[Row]) -> None:
         if part:
             axes.plot([values[i] for i in part], part, marker, color=colour, label=label)
     axes.set_yticks(list(places), [row["matrix"] for row in rows], fontsize=5.5)
-    axes.set(xscale="log", title=f"Speed-up over the best baseline (mean {geometric_mean(values):.2f})")
+    axes.set(xscale="log", title=f"Speed-up, geometric mean {geometric_mean(values):.2f}")
     axes.axvline(1, color=BLACK, linewidth=0.8)
     axes.set_xlabel("best baseline's time / dasp's time")
     axes.set_ylim(-0.7, len(rows) - 0.3)
@@ -258,47 +293,62 @@ def draw_headline(collections: Sequence[tuple[str, Sequence[Row]]], path: Path) 
 
 @styled
 def draw_ladder(ladders: Sequence[tuple[str, str, list[Row]]], path: Path) -> None:
-    """Draw GFLOP/s against size, a panel per machine and dtype, a named curve per kernel."""
-    figure, panels = new_figure(3.6 * len(ladders), 3.4, len(ladders))
-    for axes, (machine, dtype, rows) in zip(panels, ladders, strict=True):
-        names, sizes, found = cells(rows)
-        axes.set(xscale="log", yscale="log", title=f"{dtype}, {machine}")
-        axes.set(xlabel="size of the square matrices", ylabel="GFLOP/s")
-        looks = islice(cycle((c, m) for m in MARKERS for c in COLOURS), len(names))
-        curves = []
-        for name, (colour, marker) in zip(names, looks, strict=True):
-            look: dict[str, Any] = {"color": colour, "marker": marker}
-            if name == VENDOR:
-                look = {"color": BLACK, "marker": "x", "linewidth": 2}
-            known = [size for size in sizes if (name, size) in found and results.right(found[name, size])]
-            speeds = [number(found[name, size], "gflops") for size in known]
-            axes.plot(known, speeds, **look)
-            if known:
-                curves.append((known[-1], speeds[-1], name, look["color"]))
-        axes.set_xticks(sizes, [str(size) for size in sizes])
-        axes.minorticks_off()
-        plain_ticks(axes.yaxis, (1.0,))
-        figure.draw_without_rendering()
-        label_ends(axes, curves)
+    """Draw % of the vendor's library against size: a panel per machine and dtype, a curve per kernel."""
+    columns = min(len(ladders), 2)
+    lines = -(-len(ladders) // columns)
+    figure, panels = new_figure(3.6 * columns, 3.0 * lines, columns, lines)
+    for axes, (machine, dtype, rows) in zip(panels, ladders, strict=False):
+        _ladder(axes, f"{dtype}, {machine}", rows)
+    for axes in panels[len(ladders) :]:
+        axes.set_axis_off()
     save(figure, path)
+
+
+def _ladder(axes: Any, title: str, rows: Sequence[Row]) -> None:
+    names, sizes, found = cells(rows)
+    axes.set(xscale="log", title=title, xlabel="size of the square matrices", ylabel="% of vendor's GFLOP/s")
+    looks = islice(cycle((colour, marker) for marker in MARKERS for colour in COLOURS), len(names))
+    ends = []
+    for name, (colour, marker) in zip(names, looks, strict=True):
+        look: dict[str, Any] = {"color": colour, "marker": marker}
+        if name == VENDOR:
+            look = {"color": BLACK, "marker": "", "linewidth": 1.8}
+        known = [size for size in sizes if (name, size) in found and results.right(found[name, size])]
+        shares = [100 * number(found[name, size], "of_vendor") for size in known]
+        axes.plot(known, shares, **look)
+        if known:
+            speed = number(found[name, known[-1]], "gflops")
+            told = f"{name} ({speed:,.0f} GFLOP/s)" if name == VENDOR else name
+            ends.append((known[-1], shares[-1], told, look["color"]))
+    axes.set_xticks(sizes, [str(size) for size in sizes])
+    axes.minorticks_off()
+    axes.set_ylim(bottom=0)
+    label_ends(axes, ends)
 
 
 @styled
 def draw_bars(shapes: Sequence[tuple[str, list[Row]]], path: Path) -> None:
     """Draw a bar per kernel over GF(2^8), a panel per machine and shape, and what copying allows."""
-    figure, panels = new_figure(
-        4.6 * len(shapes), 0.9 + 0.28 * max(len(rows) for _, rows in shapes), len(shapes)
-    )
+    most = max(len(rows) for _, rows in shapes)
+    figure, panels = new_figure(3.6 * len(shapes), 1.0 + 0.22 * most, len(shapes))
     for axes, (title, rows) in zip(panels, shapes, strict=True):
         drawn = [row for row in rows if results.right(row)]
         speeds = [number(row, "data_gbs") for row in drawn]
         colours = [ORANGE if row["kernel"] == "isa-l" else BLUE for row in drawn]
-        bars = axes.barh([row["kernel"] for row in drawn], speeds, color=colours)
-        axes.bar_label(bars, [f"{speed:.3g}" for speed in speeds], padding=2, fontsize=7)
-        axes.invert_yaxis()
+        bars = axes.barh([row["kernel"] for row in drawn], speeds, color=colours, height=0.7)
         limit = max((number(row, "copy_limit_gbs") for row in drawn), default=math.nan)
-        axes.axvline(limit, color=BLACK, linewidth=0.8, linestyle="--", label="what copying allows")
-        axes.set(xscale="log", xlabel="data encoded, GB/s", title=title.replace(" on ", "\non "))
-        axes.margins(x=0.15)
-        axes.legend(frameon=False, loc="lower right")
+        axes.axvline(limit, color=BLACK, linewidth=0.8, linestyle="--")
+        axes.annotate(
+            "what copying allows ",
+            (limit, 0),
+            ha="right",
+            va="center",
+        )
+        white = {"color": "white", "pad": 0.4}
+        axes.bar_label(bars, [f"{speed:.3g}" for speed in speeds], padding=3, fontsize=7, bbox=white)
+        axes.invert_yaxis()
+        axes.set(xscale="log", xlabel="data encoded, GB/s")
+        axes.set_title(title.partition(", commit")[0].replace(" on ", "\non "))
+        axes.margins(x=0.2)
+        plain_ticks(axes.xaxis, (1.0,))
     save(figure, path)

@@ -238,10 +238,10 @@ def summary_table(rows: Sequence[Row]) -> Table:
     columns: list[tuple[str, Callable[[tuple[str, Summary]], str]]] = [
         ("matrices", lambda part: part[0]),
         ("count", lambda part: str(part[1].matrices)),
-        ("x best baseline", lambda part: significant(part[1].best)),
+        ("x best", lambda part: significant(part[1].best)),
         (f"x {everyday}", lambda part: significant(part[1].everyday)),
-        ("time / roofline", lambda part: significant(part[1].roofline)),
-        ("bytes / CSR", lambda part: significant(part[1].bytes_ratio)),
+        ("/roofline", lambda part: significant(part[1].roofline)),
+        ("bytes/CSR", lambda part: significant(part[1].bytes_ratio)),
         ("plan, products", lambda part: significant(part[1].plan_products)),
         ("pays after", lambda part: products(part[1].pays)),
     ]
@@ -251,7 +251,8 @@ def summary_table(rows: Sequence[Row]) -> Table:
 def notes(rows: Sequence[Row]) -> list[str]:
     """What the figures mean, the losses by name, what is wrong and what did not run."""
     said = [
-        "Geometric means; pays after: products (median over the matrices) until planning has paid against "
+        "Geometric means; x best: over the fastest baseline of each matrix; pays after: products (median over "
+        "the matrices) until planning has paid against "
         "every baseline, the set-up of each counted. A baseline that is called from Python and makes a new y "
         "(SciPy, CuPy) is held against A @ x, every other one against a product into a given y"
         + (", both in CUDA graphs." if any(row.get("device") == "cuda" for row in rows) else ".")
