@@ -3,8 +3,11 @@
 The emulator runs what `dasp.dense.cuda.launches` says: the same sources, constants, grids and arguments.
 """
 
+import contextlib
+import ctypes
 import functools
 import json
+import sys
 import types
 from pathlib import Path
 
@@ -14,9 +17,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dasp.dense import gemm, kernels
-from dasp.dense.cuda import EITHER_ORDER, LADDER, LAST, Layout, choose, launches, source_of
 from dasp.dense.ladder import HALF
-from dasp.dense.settings import SIZES, Setting, candidates, default, entry, find, size_class
+from dasp.dense.rungs_cuda import BY_NAME, ITEM, LAST, RUNGS, Layout, launches
+from dasp.dense.settings import SIZES, Setting, entry, nearest
 from tests.simt import compile_kernels, poisoned
 from tests.test_dense_gemm import assert_product, spread
 
@@ -36,7 +39,7 @@ SMALL = {
     "tensor_half": Setting(32, 64, 32, wm=16, wn=32, stages=3, group=2),
 }
 UNIT = {"float32": 2.0**-24, "float64": 2.0**-53, "float16": 2.0**-11, "bfloat16": 2.0**-8}
-RUNGS = [(rung.name, dtype) for rung in LADDER for dtype in rung.dtypes]
+EACH = [(rung.name, dtype) for rung in RUNGS for dtype in rung.dtypes]
 
 
 @functools.cache
@@ -87,7 +90,9 @@ def emulate(
     d = poisoned(np.zeros_like(rows[2].array))
     lds = [x.array.shape[1] for x in (*rows, d)]
     layout = Layout(m, n, k, *lds, *along, aligned)
-    steps = launches(rung, dtype, layout, setting or SMALL.get(rung, Setting()), alpha, beta)
+    row = BY_NAME[rung]
+    setting = setting or SMALL.get(rung) or row.default(dtype)
+    steps = launches(row, dtype, layout, setting, alpha, beta)
     sums = poisoned(np.zeros(max(1, steps[0].sums), "f8" if dtype == "float64" else "f4"))
     arrays = {"a": rows[0], "b": rows[1], "c": rows[2], "d": d, "sums": sums}
     for step in steps:
@@ -115,7 +120,7 @@ def check(got, a, b, c, alpha, beta, dtype):
     assert (np.abs(got.astype(np.longdouble) - want) <= bound + UNIT[dtype] * (np.abs(want) + bound)).all()
 
 
-@pytest.mark.parametrize(("rung", "dtype"), RUNGS)
+@pytest.mark.parametrize(("rung", "dtype"), EACH)
 @pytest.mark.parametrize(
     ("sizes", "aligned"), [((37, 45, 50), False), ((72, 40, 24), True), ((1, 1, 1), False)]
 )
@@ -123,18 +128,18 @@ def test_each_rung(rung, dtype, sizes, aligned):
     emulate(rung, dtype, sizes, aligned=aligned, alpha=1.5, beta=-0.5)
 
 
-@pytest.mark.parametrize(("rung", "dtype"), RUNGS)
+@pytest.mark.parametrize(("rung", "dtype"), EACH)
 def test_each_rung_with_its_usual_tiles(rung, dtype):
-    emulate(rung, dtype, (136, 72, 40), setting=default(rung, dtype), alpha=-2, beta=0)
+    emulate(rung, dtype, (136, 72, 40), setting=BY_NAME[rung].default(dtype), alpha=-2, beta=0)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
 @pytest.mark.parametrize("along", [(True, True), (False, False), (False, True)])
 @pytest.mark.parametrize("aligned", [True, False])
 def test_last_rungs_take_either_memory_order(dtype, along, aligned):
-    for rung in EITHER_ORDER:
-        if (rung, dtype) in RUNGS:
-            emulate(rung, dtype, (40, 72, 48), along=along, aligned=aligned, beta=2)
+    for rung in RUNGS:
+        if rung.either_order and dtype in rung.dtypes:
+            emulate(rung.name, dtype, (40, 72, 48), along=along, aligned=aligned, beta=2)
 
 
 @pytest.mark.parametrize("depth", [0, 4, 8, 16])
@@ -144,7 +149,7 @@ def test_every_float64_instruction(depth):
 
 @settings(max_examples=60)
 @given(
-    which=st.sampled_from(RUNGS),
+    which=st.sampled_from(EACH),
     sizes=st.tuples(*[st.integers(1, 80)] * 3),
     along=st.tuples(st.booleans(), st.booleans()),
     aligned=st.booleans(),
@@ -154,7 +159,7 @@ def test_every_float64_instruction(depth):
 )
 def test_any_size(which, sizes, along, aligned, alpha, beta, seed):
     rung, dtype = which
-    along = along if rung in EITHER_ORDER else (True, False)
+    along = along if BY_NAME[rung].either_order else (True, False)
     options = dict(along=along, aligned=aligned, alpha=alpha, beta=beta, seed=seed)
     assert emulate(rung, dtype, sizes, **options) == emulate(rung, dtype, sizes, **options)
 
@@ -174,7 +179,7 @@ def test_the_search_proposes_only_sets_that_run():
         ("split", "float32"),
         ("tensor", "float64"),
     ):
-        proposed = list(candidates(rung, dtype))
+        proposed = list(BY_NAME[rung].candidates(dtype))
         assert len(proposed) > 10
         small = [s for s in proposed if s.bm * s.bn <= 64 * 64]
         for i in rng.choice(len(small), 2, replace=False):
@@ -187,20 +192,22 @@ def test_settings_describe_what_they_launch(rung):
     dtype = "float16" if rung == "tensor_half" else "float64" if rung == "tensor" else "float32"
     setting = SMALL[rung]
     layout = Layout(64, 64, 64, 64, 64, 64, 64)
-    step = launches(rung, dtype, layout, setting, 1.0, 0.0)[0]
+    tiles = BY_NAME[rung].tiles
+    step = launches(BY_NAME[rung], dtype, layout, setting, 1.0, 0.0)[0]
     compiled = module(step.source, step.defines)
-    assert step.block[0] == setting.threads(rung)
+    assert step.block[0] == tiles.threads(setting)
     static = compiled.static_shared_bytes
-    assert static + step.shared_bytes == setting.shared_bytes(rung, dtype, True, False)
+    assert static + step.shared_bytes == tiles.shared(setting, ITEM[dtype], True, False)
 
 
 def test_size_classes_and_parts():
-    assert [size_class((s, s, s)) for s in SIZES] == list(SIZES)
-    assert size_class((1, 1, 1)) == SIZES[0]
-    assert size_class((10**5,) * 3) == SIZES[-1]
-    tall = find("split", "float32", (64, 64, 100_000), "no such GPU")
+    assert [nearest(list(SIZES), (s, s, s)) for s in SIZES] == list(SIZES)
+    assert nearest(list(SIZES), (1, 1, 1)) == SIZES[0]
+    assert nearest(list(SIZES), (10**5,) * 3) == SIZES[-1]
+    assert nearest([100, 1000], (317,) * 3) == 1000
+    tall = BY_NAME["split"].find("float32", (64, 64, 100_000), "no such GPU")
     assert tall.parts > 8
-    assert find("split", "float32", (8192, 8192, 64), "no such GPU").parts == 1
+    assert BY_NAME["split"].find("float32", (8192, 8192, 64), "no such GPU").parts == 1
     assert entry("no such GPU", "float32", (64, 64, 64)) is None
 
 
@@ -208,7 +215,7 @@ def test_every_kernel_file_is_a_rung():
     from dasp import _source
 
     there = {path.relative_to(_source.find()).as_posix() for path in _source.find().rglob("dense/gemm_*.cu")}
-    assert there == {source_of(rung.name) for rung in LADDER} | {"dense/gemm_reduce.cu"}
+    assert there == {rung.source for rung in RUNGS} | {"dense/gemm_reduce.cu"}
 
 
 # ---- on a GPU ----------------------------------------------------------------------------------------
@@ -223,7 +230,7 @@ def on_gpu(values, dtype):
 @pytest.mark.cuda
 @pytest.mark.parametrize("orders", [("C", "C", "C"), ("F", "backwards", "gaps")])
 @pytest.mark.parametrize("sizes", [(37, 45, 50), (256, 256, 256), (300, 1, 700), (64, 65, 9000)])
-@pytest.mark.parametrize(("rung", "dtype"), [(r, d) for r, d in RUNGS if d != "bfloat16"])
+@pytest.mark.parametrize(("rung", "dtype"), [(r, d) for r, d in EACH if d != "bfloat16"])
 def test_each_rung_on_the_gpu(rung, dtype, sizes, orders):
     import cupy
 
@@ -263,6 +270,8 @@ def spread_gpu(values, order):
 def test_auto_on_the_gpu(dtype):
     import cupy
 
+    from dasp.dense import cuda
+
     if dtype == "bfloat16":
         pytest.importorskip("ml_dtypes")
     rng = np.random.default_rng(4)
@@ -274,7 +283,7 @@ def test_auto_on_the_gpu(dtype):
         host = [cupy.asnumpy(x.astype("float64")) for x in (a, b.T)]
         result = got if dtype in ("float32", "float64") else got.astype("float64")
         check(cupy.asnumpy(result), *host, np.zeros((m, n)), 1, 0, dtype)
-        assert choose(dtype, max(m, 1), n, max(k, 1))[0] in {
+        assert cuda.choose(dtype, max(m, 1), n, max(k, 1))[0] in {
             "vendor",
             *(rung.name for rung in kernels("cuda")),
         }
@@ -309,6 +318,7 @@ def test_the_vendors_library_takes_any_order(dtype):
     import cupy
 
     from dasp.dense import cublas_cuda
+    from dasp.dense.ladder import Product
 
     if dtype == "bfloat16":
         pytest.importorskip("ml_dtypes")
@@ -322,7 +332,9 @@ def test_the_vendors_library_takes_any_order(dtype):
             got = gemm(left, right, alpha=alpha, kernel="vendor")
             host = cupy.asnumpy(got if dtype != "bfloat16" else got.astype("float32"))
             check(host, a, b, np.zeros((m, n)), alpha, 0, dtype)
-            assert cublas_cuda.multiply(left, right, got, alpha), "cuBLAS was not called directly"
+            assert cublas_cuda.multiply(Product(left, right, None, got, alpha, 0.0)), (
+                "cuBLAS was not called directly"
+            )
             assert (
                 cupy.asnumpy(got).tobytes()
                 == cupy.asnumpy(gemm(left, right, alpha=alpha, kernel="vendor")).tobytes()
@@ -337,79 +349,92 @@ class OnFakeGpu(np.ndarray):
 
     @property
     def data(self):
-        return types.SimpleNamespace(ptr=self.__array_interface__["data"][0])
+        return types.SimpleNamespace(ptr=self.__array_interface__["data"][0], device_id=0)
+
+    def copy(self, order="C"):
+        return np.array(self, order=order).view(OnFakeGpu)
 
 
-OnFakeGpu.__module__ = "cupy"
+class FakeLaunch:
+    """Computes what launches ask for from their addresses, strides and constants alone."""
 
-
-class FakeKernel:
-    """Computes what a launch asks for from its addresses, strides and constants alone."""
-
-    sums = None
     launched = ()
+    streams = ()
 
-    def __init__(self, source, defines, kernel, shared, device):
-        self.source, self.defines, self.kernel = source, dict(defines), kernel
-        FakeKernel.launched = (*FakeKernel.launched, source)
+    def __init__(self, steps, device):
+        self.steps = steps
 
-    def __call__(self, grid, block, arguments, shared_mem):
-        if self.kernel == "dasp_gemm_reduce":
-            m, n, _, alpha, _, beta, c, ldc, d, ldd = arguments
-            self.update(m, n, FakeKernel.sums, alpha, beta, c, ldc, d, ldd)
+    def __call__(self, stream, *addresses):
+        FakeLaunch.streams = (*FakeLaunch.streams, stream)
+        memory = dict(zip(("a", "b", "c", "d", "sums"), addresses, strict=True))
+        for step in self.steps:
+            FakeLaunch.launched = (*FakeLaunch.launched, step.source)
+            self.run(step, [memory[x] if isinstance(x, str) else x.item() for x in step.arguments])
+
+    def run(self, step, arguments):
+        defines = dict(step.defines)
+        real = np.float64 if defines.get("DASP_REAL", "double") == "double" else np.float32
+        if step.kernel == "dasp_gemm_reduce":
+            m, n, _, alpha, sums, beta, c, ldc, d, ldd = arguments
+            self.update(real, m, n, matrix(real, sums, m, n, n, 1), alpha, beta, c, ldc, d, ldd)
             return
         m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, d, ldd, *rest = arguments
-        along_a = self.defines.get("DASP_ALONG_A", "1") == "1"
-        along_b = self.defines.get("DASP_ALONG_B", "0") == "1"
-        left = self.matrix(a, m, k, lda, 1) if along_a else self.matrix(a, m, k, 1, lda)
-        right = self.matrix(b, k, n, 1, ldb) if along_b else self.matrix(b, k, n, ldb, 1)
-        if self.defines.get("DASP_ALIGNED") == "1":
-            assert all(x.data.ptr % 16 == 0 for x in (a, b, c, d))
-            assert all(x * d.itemsize % 16 == 0 for x in (lda, ldb, ldc, ldd))
-        product = np.asarray(left) @ np.asarray(right)
-        if len(rest) == 2 and grid[1] > 1:
-            FakeKernel.sums = product
+        along_a, along_b = defines.get("DASP_ALONG_A", "1") == "1", defines.get("DASP_ALONG_B", "0") == "1"
+        left = matrix(real, a, m, k, lda, 1) if along_a else matrix(real, a, m, k, 1, lda)
+        right = matrix(real, b, k, n, 1, ldb) if along_b else matrix(real, b, k, n, ldb, 1)
+        if defines.get("DASP_ALIGNED") == "1":
+            assert all(x % 16 == 0 for x in (a, b, c, d))
+            assert all(x * np.dtype(real).itemsize % 16 == 0 for x in (lda, ldb, ldc, ldd))
+        if rest and step.grid[1] > 1:
+            matrix(real, rest[1], m, n, n, 1)[...] = left @ right
         else:
-            self.update(m, n, product, alpha, beta, c, ldc, d, ldd)
+            self.update(real, m, n, left @ right, alpha, beta, c, ldc, d, ldd)
 
     @staticmethod
-    def matrix(array, rows, columns, row_step, column_step):
-        strides = (int(row_step) * array.itemsize, int(column_step) * array.itemsize)
-        return np.lib.stride_tricks.as_strided(array, (int(rows), int(columns)), strides)
+    def update(real, m, n, product, alpha, beta, c, ldc, d, ldd):
+        out = matrix(real, d, m, n, ldd, 1)
+        out[...] = alpha * product if beta == 0 else alpha * product + beta * matrix(real, c, m, n, ldc, 1)
 
-    def update(self, m, n, product, alpha, beta, c, ldc, d, ldd):
-        old = np.asarray(self.matrix(c, m, n, ldc, 1))
-        self.matrix(d, m, n, ldd, 1)[...] = alpha * product if beta == 0 else alpha * product + beta * old
+
+def matrix(real, address, rows, columns, row_step, column_step):
+    """The elements at an address."""
+    item = np.dtype(real).itemsize
+    steps = row_step * item * (rows - 1), column_step * item * (columns - 1)
+    low, size = sum(min(step, 0) for step in steps), sum(map(abs, steps)) + item
+    memory = np.frombuffer((ctypes.c_char * size).from_address(address + low), np.uint8)
+    return np.ndarray((rows, columns), real, memory, -low, (row_step * item, column_step * item))
 
 
 @pytest.fixture
 def fake_gpu(monkeypatch):
-    from dasp.dense import cuda
+    from dasp.dense import cuda, settings
 
     def make(values):
         return np.asarray(values).view(OnFakeGpu)
 
-    device = types.SimpleNamespace(Device=lambda: types.SimpleNamespace(id=0))
+    stream = types.SimpleNamespace(ptr=7)
+    runtime = types.SimpleNamespace(getDevice=lambda: 0, streamIsCapturing=lambda stream: False)
     fake = types.SimpleNamespace(
-        cuda=device,
+        ndarray=OnFakeGpu,
+        cuda=types.SimpleNamespace(runtime=runtime, get_current_stream=lambda: stream),
         empty=lambda shape, dtype: make(np.empty(shape, dtype)),
-        ascontiguousarray=lambda x: make(np.ascontiguousarray(x)),
-        shares_memory=np.shares_memory,
     )
-    monkeypatch.setattr(cuda, "_cupy", lambda: fake)
-    monkeypatch.setattr(cuda, "_capturing", lambda: False)
-    monkeypatch.setattr(cuda, "_loaded", FakeKernel)
+    monkeypatch.setitem(sys.modules, "cupy", fake)
+    monkeypatch.setattr(cuda, "Prepared", FakeLaunch)
     monkeypatch.setattr(cuda, "_name_of", lambda device: "no such GPU")
     monkeypatch.setattr(cuda, "_capability", lambda device: (9, 0))
-    return make
+    monkeypatch.setattr(cuda, "processors", lambda device: 132)
+    settings.forget()
+    yield make
+    settings.forget()
 
 
 ORDERS = st.sampled_from(["C", "F", "gaps", "backwards"])
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    which=st.sampled_from([("auto", "float32"), *((r, d) for r, d in RUNGS if d not in HALF)]),
+    which=st.sampled_from([("auto", "float32"), *((r, d) for r, d in EACH if d not in HALF)]),
     sizes=st.tuples(*[st.one_of(st.integers(0, 9), st.sampled_from([16, 64, 300]))] * 3),
     orders=st.tuples(ORDERS, ORDERS, ORDERS, ORDERS),
     transposed=st.tuples(st.booleans(), st.booleans()),
@@ -435,38 +460,85 @@ def test_the_launcher_finds_every_element(fake_gpu, which, sizes, orders, transp
 
 
 def test_the_launcher_copies_nothing_that_the_last_rungs_can_read(fake_gpu, monkeypatch):
-    from dasp.dense import cuda
-
-    monkeypatch.setattr(cuda._cupy(), "ascontiguousarray", None)
+    monkeypatch.setattr(OnFakeGpu, "copy", None)
     rng = np.random.default_rng(2)
     a, b = (fake_gpu(rng.standard_normal((40, 40))) for _ in range(2))
     for trans_a, trans_b in ((False, False), (True, False), (False, True), (True, True)):
         for out in (fake_gpu(np.empty((40, 40))), fake_gpu(np.empty((40, 40)).T)):
             gemm(a, b, trans_a=trans_a, trans_b=trans_b, out=out, kernel="tensor")
-            assert_product(
-                np.asarray(out),
-                np.asarray(a.T if trans_a else a),
-                np.asarray(b.T if trans_b else b),
-                None,
-                1,
-                0,
-            )
+            left, right = np.asarray(a.T if trans_a else a), np.asarray(b.T if trans_b else b)
+            assert_product(np.asarray(out), left, right, None, 1, 0)
+    assert set(FakeLaunch.streams) == {7}
 
 
-def test_a_captured_product_keeps_what_it_works_in(fake_gpu, monkeypatch):
+def test_what_a_captured_product_works_in_comes_from_its_graph(fake_gpu, monkeypatch):
+    """The graph's allocator is the current one while anything of ours is taken and given back."""
     from dasp.dense import cuda
 
-    held = []
-    monkeypatch.setattr(cuda, "_held_by_graphs", held)
+    taken, inside = [], []
+
+    @contextlib.contextmanager
+    def using_allocator(allocator):
+        assert allocator is cuda._cupy().cuda.malloc_async
+        inside.append(1)
+        yield
+        inside.pop()
+
+    def empty(shape, dtype):
+        taken.append((shape, bool(inside)))
+        return np.empty(shape, dtype).view(OnFakeGpu)
+
+    library = cuda._cupy()
+    monkeypatch.setattr(library, "empty", empty)
+    library.cuda.malloc_async, library.cuda.using_allocator = object(), using_allocator
     a = fake_gpu(np.ones((40, 4000)))
     gemm(a, a, trans_b=True, kernel="split")
-    assert held == []
-    monkeypatch.setattr(cuda, "_capturing", lambda: True)
-    out = gemm(a[::-1], a[:, ::-1], trans_b=True, kernel="split")
+    assert [within for _, within in taken] == [False, False]
+    library.cuda.runtime.streamIsCapturing = lambda stream: stream == 7
+    taken.clear()
+    out = gemm(a[:, ::-1], a[:, ::-1], trans_b=True, kernel="split")
     assert (np.asarray(out) == 4000).all()
-    ((right, sums),) = held  # the copy of an operand that runs backwards, and the parts' sums
-    assert right.shape == (4000, 40)
-    assert sums.size >= 2 * 40 * 40
+    (result, _), (sums, within) = taken
+    assert result == (40, 40)
+    assert (sums >= 2 * 40 * 40, within) == (True, True)
+    assert not inside
+
+
+def test_arrays_of_several_gpus_and_odd_addresses_are_refused(fake_gpu, monkeypatch):
+    a = fake_gpu(np.ones((4, 4)))
+    odd = fake_gpu(np.zeros(4 * 4 * 8 + 4, np.uint8)[4:].view("f8").reshape(4, 4))
+    if odd.data.ptr % 8:
+        with pytest.raises(ValueError, match="starts at a multiple of 4 bytes; one of 8 is needed"):
+            gemm(a, odd, kernel="tensor")
+
+    class Elsewhere(OnFakeGpu):
+        @property
+        def data(self):
+            return types.SimpleNamespace(ptr=0, device_id=1)
+
+    with pytest.raises(ValueError, match=r"on the GPUs \[0, 1\]; one is needed"):
+        gemm(a, a.view(Elsewhere))
+    with pytest.raises(ValueError, match=r"strides \(0, 8\); each of its elements"):
+        gemm(a, a, out=np.lib.stride_tricks.as_strided(a, (4, 4), (0, 8), subok=True))
+    with pytest.raises(TypeError, match="out has dtype float32; the product has dtype float64"):
+        gemm(a, a, out=a.astype("f"))
+
+
+def test_cublas_takes_every_order_of_memory():
+    """Which matrix comes first, transposed or not, and with which leading dimension: out^T = b^T a^T."""
+    from dasp.dense.cublas_cuda import Form
+
+    rng = np.random.default_rng(3)
+    for shape in ((5, 7), (1, 7), (5, 1), (1, 1)):
+        for order in ("C", "F"):
+            x = spread(rng, shape, "float64", order)
+            kind, leading = Form(x.shape, x.strides).order(8)
+            seen = np.asarray(x.T if kind else x)
+            again = matrix(np.float64, x.ctypes.data, *seen.shape, leading, 1)
+            assert np.array_equal(again, seen)
+        for order in ("gaps", "backwards"):
+            x = spread(rng, shape, "float64", order)
+            assert Form(x.shape, x.strides).order(8) is None or 1 in shape
 
 
 def test_a_gpu_too_old_is_named(fake_gpu, monkeypatch):
@@ -485,29 +557,47 @@ def test_a_gpu_too_old_is_named(fake_gpu, monkeypatch):
 # ---- the table ---------------------------------------------------------------------------------------
 
 
+def write_table(path, lines, machine="no such GPU"):
+    path.write_text(json.dumps({machine: {"float32": lines}}))
+
+
 def test_a_users_table_goes_first(fake_gpu, monkeypatch, tmp_path):
     from dasp.dense import explain, settings
 
     winner = dict(bm=64, bn=64, bk=16, tm=4, tn=8, wm=32, wn=32, stages=3, parts=2)
-    lines = {"256": {"kernel": "split", "note": "measured", "settings": {"split": winner}}}
-    lines["1024"] = {"kernel": "vendor", "note": "cuBLAS wins", "settings": {}}
-    (tmp_path / "table.json").write_text(json.dumps({"no such GPU": {"float32": lines}}))
+    times = {"split": 3.0, "vendor": 4.0}
+    lines = {"256": {"kernel": "split", "microseconds": times, "settings": {"split": winner}}}
+    lines["1024"] = {"kernel": "vendor", "settings": {}}
+    write_table(tmp_path / "table.json", lines)
     monkeypatch.setenv("DASP_TUNED", str(tmp_path / "table.json"))
     settings.forget()
-    try:
-        assert settings.find("split", "float32", (256, 256, 256), "no such GPU") == Setting(**winner)
-        assert settings.find("async", "float32", (256, 256, 256), "no such GPU").parts == 1
-        assert settings.find("split", "float32", (4000, 4000, 2), "no such GPU").parts == 1
-        said = explain((256, 256), (256, 256), device="cuda")
-        assert (said.kernel, said.why) == (
-            "split",
-            "no such GPU's autotuned table for float32, size class 256: measured",
-        )
-        assert explain((1000, 1000), (1000, 1100), device="cuda").kernel == "vendor"
-        assert "no autotuned table" in explain((9, 9), (9, 9), "float64", device="cuda").why
-    finally:
-        monkeypatch.undo()
-        settings.forget()
+    split = BY_NAME["split"]
+    assert split.find("float32", (256, 256, 256), "no such GPU") == Setting(**winner)
+    assert BY_NAME["async"].find("float32", (256, 256, 256), "no such GPU").parts == 1
+    assert split.find("float32", (4000, 4000, 2), "no such GPU").parts == 1
+    said = explain((256, 256), (256, 256), device="cuda")
+    why = "no such GPU's autotuned table for float32, size class 256: split 3 us and vendor 4 us"
+    assert (said.kernel, said.why) == ("split", why)
+    assert explain((1000, 1000), (1000, 1100), device="cuda").kernel == "vendor"
+    assert "no autotuned table" in explain((9, 9), (9, 9), "float64", device="cuda").why
+
+
+def test_a_kernel_whose_last_turn_is_nearly_empty_gives_way(fake_gpu, monkeypatch, tmp_path):
+    """132 multiprocessors, tiles of 128 x 128: 11 x 12 fill one turn of them, 11 x 13 leave most idle."""
+    from dasp.dense import explain, settings
+
+    tiles = dict(bm=128, bn=128, bk=8, tm=8, tn=8, wm=64, wn=32, parts=1)
+    assert Setting(**tiles).busy(11 * 128, 12 * 128, 132) == 1
+    assert Setting(**tiles).busy(11 * 128, 13 * 128, 132) == pytest.approx(143 / 264)
+    line = {"kernel": "split", "microseconds": {"split": 10.0, "vendor": 10.5}, "settings": {"split": tiles}}
+    write_table(tmp_path / "table.json", {"2048": line})
+    monkeypatch.setenv("DASP_TUNED", str(tmp_path / "table.json"))
+    settings.forget()
+    whole = explain((22 * 128, 2048), (2048, 12 * 128), device="cuda")
+    assert whole.kernel == "split"
+    partly = explain((22 * 128, 2048), (2048, 13 * 128), device="cuda")
+    assert partly.kernel == "vendor"
+    assert "tiles of 128 x 128 keep no such GPU 72% busy here and 97% there" in partly.why
 
 
 def test_the_shipped_table_holds_valid_sets():
@@ -520,6 +610,6 @@ def test_the_shipped_table_holds_valid_sets():
         for dtype, lines in dtypes.items():
             for size, line in lines.items():
                 assert int(size) in SIZES
-                assert line["kernel"] in {"vendor", *line["settings"]}
+                assert line["microseconds"][line["kernel"]] <= line["microseconds"]["vendor"]
                 for rung, values in line["settings"].items():
-                    assert Setting(**values).problem(rung, dtype) is None
+                    assert BY_NAME[rung].problem(Setting(**values), dtype) is None

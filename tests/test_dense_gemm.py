@@ -133,6 +133,55 @@ def test_equal_inputs_give_equal_bits_whatever_the_threads(dtype):
     assert len(results) == 1
 
 
+@pytest.mark.parametrize("kernel", [*CPU, "vendor", "auto"])
+@pytest.mark.parametrize("dtype", REAL)
+def test_equal_inputs_give_equal_bits_whatever_their_memory(kernel, dtype):
+    """In every order, byte order and alignment, with strides of 0, and into every kind of out."""
+    rng = np.random.default_rng(12)
+    for m, n, k in ((9, 7, 11), (64, 64, 64), (67, 50, 33), (1, 40, 70), (40, 1, 70), (75, 90, 80)):
+        a, b, c = (rng.standard_normal(shape).astype(dtype) for shape in ((m, k), (k, n), (m, n)))
+        a[:] = a[0]
+        want = gemm(a, b, c, alpha=0.7, beta=-0.3, kernel=kernel)
+        assert_product(want, a, b, c, 0.7, -0.3)
+        for order in ("C", "F", "gaps", "backwards"):
+            left, right, old = (spread(rng, x.shape, dtype, order, x) for x in (a, b, c))
+            out = spread(rng, (m, n), dtype, order, np.full((m, n), np.nan, dtype))
+            gemm(left, right, old, alpha=0.7, beta=-0.3, out=out, kernel=kernel)
+            assert out.tobytes() == want.tobytes(), order
+            old = spread(rng, c.shape, dtype, order, c.copy())
+            gemm(a, b, old, alpha=0.7, beta=-0.3, out=old, kernel=kernel)
+            assert old.tobytes() == want.tobytes(), order
+        swapped = [x.astype(x.dtype.newbyteorder(">")) for x in (a, b, c)]
+        others = [swapped, [unaligned(x) for x in (a, b, c)], [np.broadcast_to(a[0], a.shape), b, c]]
+        for left, right, old in [*others, [x.view(np.matrix) for x in (a, b, c)]]:
+            got = gemm(left, right, old, alpha=0.7, beta=-0.3, kernel=kernel)
+            assert type(got) is np.ndarray
+            assert got.tobytes() == want.tobytes()
+        out = unaligned(np.full((m, n), np.nan, dtype))
+        assert gemm(a, b, c, alpha=0.7, beta=-0.3, out=out, kernel=kernel) is out
+        assert out.tobytes() == want.tobytes()
+
+
+def unaligned(values):
+    """A copy that starts at an odd address."""
+    memory = np.zeros(values.nbytes + 1, np.uint8)[1:]
+    memory[:] = np.frombuffer(values.tobytes(), np.uint8)
+    return np.ndarray(values.shape, values.dtype, memory)
+
+
+def test_read_only_and_mapped_memory(tmp_path):
+    rng = np.random.default_rng(13)
+    a, b = rng.standard_normal((2, 70, 70))
+    want = gemm(a, b).tobytes()
+    a.tofile(tmp_path / "a")
+    mapped = np.memmap(tmp_path / "a", np.float64, "r", shape=a.shape)
+    b.flags.writeable = False
+    assert gemm(mapped, b).tobytes() == want
+    out = np.memmap(tmp_path / "out", np.float64, "w+", shape=a.shape)
+    assert gemm(mapped, b, out=out) is out
+    assert out.tobytes() == want
+
+
 def test_several_python_threads_at_once():
     rng = np.random.default_rng(11)
     a, b = rng.standard_normal((2, 200, 200))
@@ -145,7 +194,12 @@ def test_several_python_threads_at_once():
 @pytest.mark.parametrize(
     ("arguments", "options", "error", "words"),
     [
-        (([[1.0]], np.ones((1, 1))), {}, TypeError, "a is a list; it must be a numpy.ndarray"),
+        (
+            ([[1.0]], np.ones((1, 1))),
+            {},
+            TypeError,
+            "a is a list; a numpy.ndarray or a cupy.ndarray is needed",
+        ),
         ((np.ones((2, 2)), np.ones((2, 2), "f")), {}, TypeError, "b has dtype float32, a has dtype float64"),
         ((np.ones((2, 2), "f2"),) * 2, {}, TypeError, "a's dtype is float16"),
         ((np.ones((2, 2), int),) * 2, {}, TypeError, "convert it first"),
@@ -156,6 +210,33 @@ def test_several_python_threads_at_once():
         ((np.ones((2, 2)),) * 2, {"c": np.ones((2, 3))}, ValueError, r"c has shape \(2, 3\)"),
         ((np.ones((2, 2)),) * 2, {"out": np.ones((3, 2))}, ValueError, r"out has shape \(3, 2\)"),
         ((np.ones((2, 2)),) * 2, {"out": np.ones((2, 2), "f")}, TypeError, "out has dtype float32"),
+        ((np.ones((2, 2)),) * 2, {"alpha": 10**400}, ValueError, "alpha is beyond 1.8e\\+308; a number"),
+        ((np.ones((2, 2), "f"),) * 2, {"beta": -1e39}, ValueError, "beta is beyond 3.4e\\+38; a number"),
+        ((np.ones((2, 2)),) * 2, {"alpha": np.ones(1)}, TypeError, "alpha is a ndarray; it must be a real"),
+        ((np.ones((2, 2)),) * 2, {"kernel": ["goto"]}, TypeError, "kernel is a list; the name of a kernel"),
+        (
+            (np.ones((2, 2), bool),) * 2,
+            {},
+            TypeError,
+            "a's dtype is bool; a product on the CPU needs float32",
+        ),
+        ((np.ones((2, 2), "g"),) * 2, {}, TypeError, "a's dtype is float128"),
+        ((np.ones((2, 2), "D"),) * 2, {}, TypeError, "a's dtype is complex128"),
+        ((np.ones((2, 2), object),) * 2, {}, TypeError, "a has dtype object; an array of numbers is needed"),
+        ((np.ma.ones((2, 2)), np.ones((2, 2))), {}, TypeError, "a is a masked array; one without a mask"),
+        ((np.ones((2, 2)),) * 2, {"out": np.ma.ones((2, 2))}, TypeError, "out is a MaskedArray; a numpy.nda"),
+        (
+            (np.ones((2, 2)),) * 2,
+            {"out": np.ones((2, 2), ">f8")},
+            TypeError,
+            "out has dtype >f8; the product",
+        ),
+        (
+            (np.ones((2, 2)),) * 2,
+            {"out": np.lib.stride_tricks.as_strided(np.ones(4), (2, 2), (8, 8))},
+            ValueError,
+            r"out has strides \(8, 8\); each of its elements must have memory of its own",
+        ),
         ((np.ones((2, 2)),) * 2, {"kernel": "magic"}, ValueError, "kernel is 'magic'; it must be 'auto'"),
         (
             (np.ones((2, 2)),) * 2,

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from dasp import _source
-from dasp.dense import cuda as dense
-from dasp.dense.settings import default
+from dasp.dense import rungs_cuda as dense
 from dasp.plan import Coding
 from tests.simt import sass
 
@@ -77,13 +76,13 @@ def schedule(rows: int, depth: int, step: int) -> Defines:
 
 def gemm() -> Iterator[tuple[str, Defines]]:
     """Each rung of the dense ladder as it is launched: usual tiles, every dtype, several memory orders."""
-    for rung, dtype in ((kernel.name, dtype) for kernel in dense.LADDER for dtype in kernel.dtypes):
+    for rung, dtype in ((row, dtype) for row in dense.RUNGS for dtype in row.dtypes):
         orders = [(True, False, True), (True, False, False)]
-        if rung in ("split", "tensor", "tensor_half") and dtype != "bfloat16":
+        if rung.either_order and not rung.tuned_as and dtype != "bfloat16":
             orders.append((False, True, True))
         for order in orders:
             layout = dense.Layout(*[1024] * 7, *order)
-            for step in dense.launches(rung, dtype, layout, replace(default(rung, dtype), parts=2), 1.0, 0.0):
+            for step in dense.launches(rung, dtype, layout, replace(rung.default(dtype), parts=2), 1.0, 0.0):
                 yield step.source, dict(step.defines)
 
 

@@ -13,14 +13,17 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from dasp import _threads
+from dasp import _arrays, _host, _threads
+from dasp._integers import round_up
+from dasp.dense import settings
 from dasp.dense.goto import LINE, Tile, host_tile, packed_product
 from dasp.dense.ladder import REAL, Kernel, Product
 
@@ -214,7 +217,7 @@ def _run_loops(loops: Loops, product: Product) -> None:
     """A rung of plain loops: contiguous row-major copies in, a fresh sum of products out."""
     m, n, _ = product.sizes
     sums = np.zeros((m, n), product.a.dtype)
-    loops(np.ascontiguousarray(product.a), np.ascontiguousarray(product.b), sums)
+    loops(_adjacent(product.a), _adjacent(product.b), sums)
     _finish(product, sums)
 
 
@@ -233,20 +236,34 @@ class Setting:
     alignment: int  # bytes past a cache line at which the packed buffers start
 
 
-@functools.cache
-def _setting(rung: str, size: int) -> Setting:
-    """The setting of a rung for elements of `size` bytes.
+def _depth(size: int) -> int:
+    """Elements in a row of packed A: 1.5 or 2 KiB; a panel is half of a first-level cache of 32 KiB."""
+    return 384 if size == 4 else 256
 
-    A row of packed A is 1.5 or 2 KiB long, so that a panel of A is half of a first-level cache of 32 KiB, and
-    the packed block of B is under half of a second-level cache of 1 MiB.
-    """
-    tile, depth = host_tile(size), 384 if size == 4 else 256
-    if rung == "wide":
-        return Setting(Tile(4, 2, tile.lanes), 64, depth // 2, 8 * tile.columns, vectors=False, alignment=16)
-    width = 450_000 // (depth * size * tile.columns) * tile.columns
-    if rung == "aligned":
-        return Setting(tile, 8 * tile.rows, depth, width, vectors=True, alignment=0)
-    return Setting(tile, 1032 // tile.rows * tile.rows, depth, width, vectors=True, alignment=0)
+
+def _second_level(tile: Tile, size: int) -> int:
+    """Columns of B whose packed block is under half of a second-level cache of 1 MiB."""
+    return 450_000 // (_depth(size) * size * tile.columns) * tile.columns
+
+
+@functools.cache
+def _wide(size: int) -> Setting:
+    tile = Tile(4, 2, host_tile(size).lanes)
+    return Setting(tile, 64, _depth(size) // 2, 8 * tile.columns, vectors=False, alignment=16)
+
+
+@functools.cache
+def _aligned(size: int) -> Setting:
+    tile = host_tile(size)
+    width = _second_level(tile, size)
+    return Setting(tile, 8 * tile.rows, _depth(size), width, vectors=True, alignment=0)
+
+
+@functools.cache
+def _goto(size: int) -> Setting:
+    tile = host_tile(size)
+    width = _second_level(tile, size)
+    return Setting(tile, 1032 // tile.rows * tile.rows, _depth(size), width, vectors=True, alignment=0)
 
 
 _buffers = threading.local()
@@ -256,13 +273,13 @@ def _workspace(setting: Setting, m: int, n: int, size: int) -> tuple[int, int, i
     """Addresses of the packed A, the packed B and a spare tile, in memory that this thread keeps for its next
     call."""
     tile = setting.tile
-    tall = -(-min(m, setting.height) // tile.rows) * tile.rows * setting.depth
-    wide = -(-min(n, setting.width) // tile.columns) * tile.columns * setting.depth
-    sizes = [-(-count * size // LINE) * LINE for count in (tall, wide, tile.rows * tile.columns)]
+    tall = round_up(min(m, setting.height), tile.rows) * setting.depth
+    wide = round_up(min(n, setting.width), tile.columns) * setting.depth
+    sizes = [round_up(count * size, LINE) for count in (tall, wide, tile.rows * tile.columns)]
     held = getattr(_buffers, "held", None)
     if held is None or held.nbytes < sum(sizes) + 2 * LINE:
         held = _buffers.held = np.zeros(sum(sizes) + 2 * LINE, np.uint8)
-    start = -(-held.ctypes.data // LINE) * LINE + setting.alignment
+    start = round_up(held.ctypes.data, LINE) + setting.alignment
     return start, start + sizes[0], start + sizes[0] + sizes[1]
 
 
@@ -289,28 +306,33 @@ def _multiply_part(setting: Setting, product: Product) -> None:
     )
 
 
-def _run_packed(rung: str, product: Product, most_threads: int) -> None:
-    """A packed rung: turned over if C runs down its columns, through a copy if it runs along neither."""
-    out, c = product.out, product.c
-    size = out.itemsize
-    if out.strides[1] != size and out.strides[0] == size:
-        turned = None if c is None else (out.T if c is out else c.T)
-        flipped = Product(product.b.T, product.a.T, turned, out.T, product.alpha, product.beta)
-        if c is out:
-            flipped = replace(flipped, c=flipped.out)
-        return _run_packed(rung, flipped, most_threads)
-    if out.strides[1] != size:
+def _run_packed(setting_for: Callable[[int], Setting], product: Product, most_threads: int = 1) -> None:
+    """A packed rung: turned over if C runs down its columns, through copies where it runs along neither, and
+    where addresses are no multiples of an element's size."""
+    out, size = product.out, product.out.itemsize
+    if not (product.a.flags.aligned and product.b.flags.aligned):
+        product = product._replace(a=_adjacent(product.a), b=_adjacent(product.b))
+    if not out.flags.aligned or size not in out.strides:
         straight = np.empty(out.shape, out.dtype)
-        _run_packed(rung, replace(product, out=straight), most_threads)
+        _run_packed(setting_for, product._replace(out=straight), most_threads)
         out[...] = straight
-        return None
-    setting = _setting(rung, size)
+        return
+    if out.strides[1] != size:
+        product = product.turned
+    setting = setting_for(size)
     parts = _parts(product, setting.tile, most_threads)
     if len(parts) == 1:
         _multiply_part(setting, product)
     else:
         _threads.run([functools.partial(_multiply_part, setting, part) for part in parts])
-    return None
+
+
+def _adjacent(array: Matrix) -> Matrix:
+    """The same values row by row, nothing between them, at whole multiples of an element's size."""
+    in_rows = array.strides == (array.shape[1] * array.itemsize, array.itemsize)
+    if in_rows and array.flags.aligned:
+        return array
+    return np.array(array, order="C")
 
 
 def _parts(product: Product, tile: Tile, most: int) -> list[Product]:
@@ -327,7 +349,7 @@ def _parts(product: Product, tile: Tile, most: int) -> list[Product]:
 
 def _cuts(length: int, count: int, step: int) -> list[slice]:
     """At most `count` slices of nearly equal length, all but the last a multiple of `step`."""
-    share = -(-length // (count * step)) * step
+    share = round_up(length, count * step) // count
     return [slice(start, min(start + share, length)) for start in range(0, length, share)]
 
 
@@ -336,7 +358,7 @@ def _part(product: Product, rows: slice, columns: slice) -> Product:
     c = product.c
     if c is not None:
         c = out if c is product.out else c[rows, columns]
-    return replace(product, a=product.a[rows], b=product.b[:, columns], c=c, out=out)
+    return product._replace(a=product.a[rows], b=product.b[:, columns], c=c, out=out)
 
 
 # Below this many multiply-adds a thread, waking a second one costs more than it saves.
@@ -344,37 +366,43 @@ SERIAL_WORK = 128**3
 SMALL_WORK = 64**3
 
 
-def _rung(name: str, summary: str, loops: Loops) -> Kernel:
-    return Kernel(name, summary, REAL, run=functools.partial(_run_loops, loops))
-
-
 def _run_wide(product: Product) -> None:
     m, n, _ = product.sizes
     sums = np.empty((m, n), product.a.dtype)
-    _run_packed("wide", Product(product.a, product.b, None, sums, 1.0, 0.0), 1)
+    _run_packed(_wide, Product(product.a, product.b, None, sums, 1.0, 0.0))
     _finish(product, sums)
-
-
-def _run_aligned(product: Product) -> None:
-    _run_packed("aligned", product, 1)
 
 
 def _run_goto(product: Product) -> None:
     m, n, k = product.sizes
-    _run_packed("goto", product, _threads.get_num_threads() if m * n * k > SERIAL_WORK else 1)
+    _run_packed(_goto, product, _threads.get_num_threads() if m * n * k > SERIAL_WORK else 1)
+
+
+def _run_blas(product: Product) -> None:
+    """The product by NumPy's BLAS; it would round differently in other memory orders, so it sees one only."""
+    a, b, out = _adjacent(product.a), _adjacent(product.b), product.out
+    plain = out.flags.aligned and out.strides == (out.shape[1] * out.itemsize, out.itemsize)
+    if product.alpha == 1 and product.c is None and plain:
+        np.matmul(a, b, out=out)
+    else:
+        _finish(product, np.matmul(a, b))
+
+
+def _loops(name: str, summary: str, loops: Loops) -> Kernel:
+    return Kernel(name, summary, REAL, run=functools.partial(_run_loops, loops))
 
 
 LADDER: tuple[Kernel, ...] = (
-    _rung("dot", "One dot product of a row of A and a column of B per result, summed in memory.", _dot),
-    _rung("square", "4 x 4 results at a time: each element of A and B that is loaded serves four.", _square),
-    _rung("registers", "The 16 sums in registers: C is written once, not k times.", _registers),
-    _rung(
+    _loops("dot", "One dot product of a row of A and a column of B per result, summed in memory.", _dot),
+    _loops("square", "4 x 4 results at a time: each element of A and B that is loaded serves four.", _square),
+    _loops("registers", "The 16 sums in registers: C is written once, not k times.", _registers),
+    _loops(
         "vectorised",
         "Four rows of C gain multiples of a row of B: contiguous, so whole vectors.",
         _vectorised,
     ),
-    _rung("blocked", "128 rows of 4 KiB of B at a time stay in the second-level cache.", _blocked),
-    _rung(
+    _loops("blocked", "128 rows of 4 KiB of B at a time stay in the second-level cache.", _blocked),
+    _loops(
         "packed",
         "Blocks of A and B are copied to lie in a row; four rows of B for each pass over C.",
         _packed,
@@ -389,27 +417,55 @@ LADDER: tuple[Kernel, ...] = (
         "aligned",
         "The largest micro-tile the registers hold, cache-line aligned panels, packing by vectors.",
         REAL,
-        run=_run_aligned,
+        run=functools.partial(_run_packed, _aligned),
     ),
     Kernel("goto", "GEPP and GEBP: panels for three levels of cache, several threads.", REAL, run=_run_goto),
 )
 
 
+VENDOR = Kernel("vendor", "NumPy's matmul, which calls the BLAS that NumPy was built with.", REAL, _run_blas)
+DTYPES = REAL
+PLACE = "the CPU"
+
+
+def using(*arrays: Any) -> AbstractContextManager[int]:
+    """There is one CPU, number 0."""
+    return nullcontext(0)
+
+
 def empty(shape: tuple[int, int], dtype: np.dtype[Any]) -> Matrix:
-    """A new row-major array."""
+    """Return a new row-major array."""
     return np.empty(shape, dtype)
 
 
-def run_vendor(product: Product) -> None:
-    """The product by NumPy, which calls the BLAS that it was built with."""
-    if product.alpha == 1 and product.c is None:
-        np.matmul(product.a, product.b, out=product.out)
-    else:
-        _finish(product, np.matmul(product.a, product.b))
+check_out = functools.partial(_arrays.check_result, "out")
+overlap = _arrays.overlap
 
 
+def same_view(x: Matrix, y: Matrix) -> bool:
+    """Whether two arrays are the same elements in the same memory."""
+    return x.ctypes.data == y.ctypes.data and x.strides == y.strides and x.shape == y.shape
+
+
+@functools.cache
+def machine() -> str:
+    """Return the name under which the table has this machine: the processor's design, and NumPy's BLAS."""
+    return f"{_host.processor()}, {_blas()}"
+
+
+def _blas() -> str:
+    built: Any = np.show_config(mode="dicts")
+    return str(built.get("Build Dependencies", {}).get("blas", {}).get("name", "unknown BLAS"))
+
+
+@settings.remembered
 def choose(dtype: str, m: int, n: int, k: int) -> tuple[str, str]:
     """The kernel for C (m, n) with dot products of length k, and why, in words."""
     if m * n * k <= SMALL_WORK:
         return "vendor", "at most 64 x 64 x 64: the call costs more than the product, and NumPy's costs least"
-    return "goto", "the last rung is our fastest on a CPU at every size"
+    line = settings.entry(machine(), dtype, (m, n, k))
+    if line is not None:
+        return line.kernel, line.why(machine(), dtype)
+    if m * n * k <= SERIAL_WORK:
+        return "vendor", f"{machine()} has no table; without one NumPy's BLAS takes products up to 128 cubed"
+    return "goto", f"{machine()} has no table; without one the last rung takes large products"

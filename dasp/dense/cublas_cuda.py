@@ -3,98 +3,164 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 import threading
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-ENTRIES = {"float32": ("cublasSgemm_v2", ctypes.c_float), "float64": ("cublasDgemm_v2", ctypes.c_double)}
+from dasp.dense.ladder import Product
+
 HALF_TYPES = {"float16": 2, "bfloat16": 14}  # cudaDataType_t: CUDA_R_16F, CUDA_R_16BF
 COMPUTE_32F, DEFAULT_ALGORITHM = 68, -1
 PLAIN, TRANSPOSED = 0, 1
 # Sums in float32 to their end, also where cuBLAS adds parts of one; and no TF32.
 DISALLOW_REDUCED_PRECISION_REDUCTION = 16
+MOST_HANDLES = 8
+"""Handles that a thread keeps: one for each GPU and stream, because a handle that changes its stream promises
+no equal bits. Each holds some megabytes of workspace."""
 
-_lock = threading.Lock()
-_handles: dict[tuple[int, int, int], ctypes.c_void_p] = {}
+
+class Form(NamedTuple):
+    """How a matrix lies in memory."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @property
+    def turned(self) -> Form:
+        """Its transpose."""
+        return Form(self.shape[::-1], self.strides[::-1])
+
+    def order(self, item: int) -> tuple[int, int] | None:
+        """How a row-major reader sees it (as it is, or transposed), and its leading dimension, if it can."""
+        for kind, form in ((PLAIN, self), (TRANSPOSED, self.turned)):
+            (rows, columns), (row, column) = form
+            leading = row // item if rows > 1 else columns
+            adjacent = columns == 1 or column == item
+            if adjacent and leading >= columns and (rows == 1 or row % item == 0):
+                return kind, max(leading, 1)
+        return None
 
 
-def multiply(a: Any, b: Any, out: Any, alpha: float) -> bool:
-    """Set out = alpha a b on CuPy's current stream, in the arrays' own precision (true float32, never TF32).
+def multiply(product: Product) -> bool:
+    """Compute a product on CuPy's current stream, in the arrays' own precision (true float32, never TF32).
 
     Half precisions are summed in float32, as our own kernels sum them.
 
     Parameters
     ----------
-    a, b, out : cupy.ndarray, shapes (m, k), (k, n) and (m, n)
-        float32, float64, float16 or bfloat16, all of one type.
-    alpha : float
+    product : Product
+        Not empty; c, if there is one, is out itself.
 
     Returns
     -------
     bool
-        False, and nothing is done, where cuBLAS cannot take the arrays as they lie: an empty product, a
-        stride of neither rows nor columns, an `out` that is not in C order, or another type.
+        False, and nothing is done, where cuBLAS cannot take an array as it lies: a stride of neither rows nor
+        columns.
 
     Raises
     ------
+    ValueError
+        If a size or stride is beyond the 32 bits that cuBLAS takes.
     RuntimeError
         If cuBLAS reports an error.
     """
-    (m, k), n = a.shape, b.shape[1]
-    item = out.itemsize
-    first, second = _order(a), _order(b)
-    half = HALF_TYPES.get(out.dtype.name)
-    if half is None and out.dtype.name not in ENTRIES:
+    a, b, _, out, alpha, beta = product
+    forms = Form(a.shape, a.strides), Form(b.shape, b.strides), Form(out.shape, out.strides)
+    call = _prepare(out.dtype.name, *forms, alpha, beta)
+    if call is None:
         return False
-    if not min(m, n, k) or first is None or second is None:
-        return False
-    if out.strides[1] != item or out.strides[0] < n * item:
-        return False
-    import cupy
-
-    name, scalar = ENTRIES.get(out.dtype.name, ("cublasGemmEx", ctypes.c_float))
-    kind = [] if half is None else [ctypes.c_int(half)]
-    # Row-major out is column-major out^T = b^T a^T.
-    status = getattr(_library(), name)(
-        _handle(cupy.cuda.get_current_stream().ptr),
-        *(ctypes.c_int(value) for value in (second[0], first[0], n, m, k)),
-        ctypes.byref(scalar(alpha)),
-        *(ctypes.c_void_p(b.data.ptr), *kind, ctypes.c_int(second[1])),
-        *(ctypes.c_void_p(a.data.ptr), *kind, ctypes.c_int(first[1])),
-        ctypes.byref(scalar(0)),
-        *(ctypes.c_void_p(out.data.ptr), *kind, ctypes.c_int(out.strides[0] // item)),
-        *([] if half is None else [ctypes.c_int(COMPUTE_32F), ctypes.c_int(DEFAULT_ALGORITHM)]),
-    )
-    _check(status, name)
+    first, second = (a, b) if call.swapped else (b, a)
+    addresses = first.data.ptr, second.data.ptr, out.data.ptr
+    _check(call.function(_handle(), *call.arguments(*addresses)), "cuBLAS")
     return True
 
 
-def _order(x: Any) -> tuple[int, int] | None:
-    """Return how a row-major reader sees x (as it is, or transposed) and its leading dimension."""
-    rows, columns = x.shape
-    row, column = (stride // x.itemsize for stride in x.strides)
-    if column == 1 and row >= columns:
-        return PLAIN, row
-    if row == 1 and column >= rows:
-        return TRANSPOSED, column
-    return None
+class _Call(NamedTuple):
+    """A call of cuBLAS, complete but for the handle and the addresses."""
+
+    function: Any
+    swapped: bool
+    head: tuple[int, ...]
+    alpha: Any
+    beta: Any
+    leading: tuple[int, int, int]
+    half: int | None
+
+    def arguments(self, first: int, second: int, out: int) -> tuple[Any, ...]:
+        """What follows the handle."""
+        one, two, three = self.leading
+        if self.half is None:
+            return *self.head, self.alpha, first, one, second, two, self.beta, out, three
+        kind = self.half
+        return (
+            *(*self.head, self.alpha, first, kind, one, second, kind, two),
+            *(self.beta, out, kind, three, COMPUTE_32F, DEFAULT_ALGORITHM),
+        )
 
 
-def _handle(stream: int) -> ctypes.c_void_p:
-    """Return a handle of this thread for the current GPU and the stream; cuBLAS's handles are not shared."""
-    import cupy
+@lru_cache(maxsize=4096)
+def _prepare(dtype: str, a: Form, b: Form, out: Form, alpha: float, beta: float) -> _Call | None:
+    item = {"float64": 8, "float32": 4}.get(dtype, 2)
+    target = out.order(item)
+    # A row-major result is the column-major out^T = b^T a^T; any other one is the column-major out = a b.
+    swapped = target is not None and target[0] == TRANSPOSED
+    first, second = (a.turned, b.turned) if swapped else (b, a)
+    orders = first.order(item), second.order(item)
+    if target is None or orders[0] is None or orders[1] is None:
+        return None
+    m, n = out.shape if swapped else out.shape[::-1]
+    numbers = m, n, a.shape[1], orders[0][1], orders[1][1], target[1]
+    if max(numbers) >= 2**31:
+        raise ValueError(f"a size or leading dimension is {max(numbers)}; cuBLAS takes numbers below 2^31")
+    scalar = ctypes.c_double if dtype == "float64" else ctypes.c_float
+    name = {"float64": "cublasDgemm_v2", "float32": "cublasSgemm_v2"}.get(dtype, "cublasGemmEx")
+    head = orders[0][0], orders[1][0], m, n, a.shape[1]
+    factor, weight = ctypes.pointer(scalar(alpha)), ctypes.pointer(scalar(beta))
+    leading = orders[0][1], orders[1][1], target[1]
+    return _Call(getattr(_library(), name), swapped, head, factor, weight, leading, HALF_TYPES.get(dtype))
 
-    key = threading.get_ident(), cupy.cuda.Device().id, stream
-    if key not in _handles:
-        handle = ctypes.c_void_p()
-        _check(_library().cublasCreate_v2(ctypes.byref(handle)), "cublasCreate_v2")
-        _check(_library().cublasSetStream_v2(handle, ctypes.c_void_p(stream)), "cublasSetStream_v2")
-        mode = ctypes.c_int(DISALLOW_REDUCED_PRECISION_REDUCTION)
-        _check(_library().cublasSetMathMode(handle, mode), "cublasSetMathMode")
-        with _lock:
-            _handles[key] = handle
-    return _handles[key]
+
+class _Handles(threading.local):
+    """The handles of one thread, by GPU and stream; cuBLAS's handles are not shared between threads."""
+
+    def __init__(self) -> None:
+        self.known: dict[tuple[int, int], _Handle] = {}
+
+
+class _Handle:
+    """A cuBLAS handle that is destroyed with this object."""
+
+    def __init__(self, stream: int) -> None:
+        self._destroy, self._finalizing = _library().cublasDestroy_v2, sys.is_finalizing
+        self.value = ctypes.c_void_p()
+        _check(_library().cublasCreate_v2(ctypes.byref(self.value)), "cublasCreate_v2")
+        _check(_library().cublasSetStream_v2(self.value, stream), "cublasSetStream_v2")
+        mode = DISALLOW_REDUCED_PRECISION_REDUCTION
+        _check(_library().cublasSetMathMode(self.value, mode), "cublasSetMathMode")
+
+    def __del__(self) -> None:
+        if self.value and not self._finalizing():
+            self._destroy(self.value)
+
+
+_handles = _Handles()
+
+
+def _handle() -> ctypes.c_void_p:
+    """Return this thread's handle for the current GPU and stream."""
+    from cupy.cuda import get_current_stream, runtime
+
+    stream = get_current_stream().ptr
+    key = runtime.getDevice(), stream
+    known = _handles.known
+    found = known.get(key)
+    if found is None:
+        if len(known) >= MOST_HANDLES and not runtime.streamIsCapturing(stream):
+            del known[next(iter(known))]
+        found = known[key] = _Handle(stream)
+    return found.value
 
 
 def _check(status: int, name: str) -> None:
@@ -111,9 +177,20 @@ def _library() -> Any:
     for line in Path("/proc/self/maps").read_text().splitlines():
         path = line.split()[-1]
         if Path(path).name.startswith("libcublas.so"):
-            library = ctypes.CDLL(path)
-            calls = ("cublasCreate_v2", "cublasSetStream_v2", "cublasSetMathMode", "cublasGemmEx")
-            for name in (*calls, *(entry for entry, _ in ENTRIES.values())):
-                getattr(library, name).restype = ctypes.c_int
-            return library
+            return _declared(ctypes.CDLL(path))
     raise RuntimeError("CuPy has loaded no libcublas.so; a CuPy with its CUDA libraries is needed")
+
+
+def _declared(library: Any) -> Any:
+    """Tell ctypes what the calls take, so that they take plain numbers."""
+    number, address = ctypes.c_int, ctypes.c_void_p
+    sizes, matrix, typed = (number,) * 5, (address, number), (address, number, number)
+    for name, scalar in (("cublasSgemm_v2", ctypes.c_float), ("cublasDgemm_v2", ctypes.c_double)):
+        pointer = ctypes.POINTER(scalar)
+        getattr(library, name).argtypes = (address, *sizes, pointer, *matrix, *matrix, pointer, *matrix)
+    single = ctypes.POINTER(ctypes.c_float)
+    ends = (*typed, number, number)
+    library.cublasGemmEx.argtypes = (address, *sizes, single, *typed, *typed, single, *ends)
+    library.cublasSetStream_v2.argtypes = (address, address)
+    library.cublasSetMathMode.argtypes = (address, number)
+    return library

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import functools
 import importlib
+import math
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, Literal
 
 import numpy as np
 
-from dasp.dense.ladder import HALF, REAL, Kernel, Product
+from dasp import _arrays
+from dasp.dense import settings
+from dasp.dense.ladder import Backend, Kernel, Product
 
 Device = Literal["cpu", "cuda"]
-VENDOR = {"cpu": "NumPy's BLAS", "cuda": "cuBLAS"}
+LARGEST_SINGLE, LARGEST_DOUBLE = (float(np.finfo(dtype).max) for dtype in (np.float32, np.float64))
 
 
 def gemm(
@@ -29,8 +33,9 @@ def gemm(
 ) -> Any:
     """Return alpha op(A) op(B) + beta C, where op(X) is X or its transpose.
 
-    Nothing that was passed is modified, except `out`. Sizes may be anything, zero included; any strides are
-    read as they are. Equal inputs give equal bits on one device. A NaN or Inf of A or B reaches only its row
+    Nothing that was passed is modified, except `out`. Sizes may be anything, zero included; any strides and
+    either byte order are read as they are. Equal inputs give equal bits: on the CPU in any memory order and
+    on any number of threads, on a GPU in the same memory order. A NaN or Inf of A or B reaches only its row
     or column.
 
     Parameters
@@ -40,7 +45,7 @@ def gemm(
     b : array of shape (k, n), or (n, k) if `trans_b`; dtype and device of `a`
     c : array of shape (m, n), dtype and device of `a`, optional
         Not read if beta == 0, so it may hold NaN then.
-    alpha, beta : real numbers
+    alpha, beta : real numbers that the dtype holds (float32 for half precisions)
     trans_a, trans_b : multiply by the transpose of a, of b
     out : array of shape (m, n), dtype and device of `a`, optional
         Where the result is written, any strides. It may share no memory with a or b; it may be c itself.
@@ -54,7 +59,7 @@ def gemm(
     Raises
     ------
     TypeError
-        For arguments that are no arrays, or of a dtype that the device does not multiply.
+        For arguments that are no arrays, masked ones, or of a dtype that the device does not multiply.
     ValueError
         For shapes that do not fit, an unknown kernel, or an `out` that overlaps a, b or part of c.
     RuntimeError
@@ -62,8 +67,9 @@ def gemm(
 
     Notes
     -----
-    2 m n k operations. On a GPU the product runs on CuPy's current stream. It may be captured in a CUDA
-    graph; the workspace of a captured product stays allocated as long as the process lives.
+    2 m n k operations. On a GPU the product runs on the GPU of its arrays, in CuPy's current stream there. It
+    may be captured in a CUDA graph; what a captured product works in belongs to the graph (a pair of memory
+    nodes) and ends with it.
 
     Examples
     --------
@@ -74,26 +80,32 @@ def gemm(
     array([[ 2.5,  7. ],
            [ 7. , 25. ]], dtype=float32)
     """
-    device = _device_of(a=a, b=b, c=c, out=out)
-    _check_dtypes(device, a=a, b=b, c=c, out=out)
-    _check_scalars(alpha=alpha, beta=beta)
-    left, right = (a.T if trans_a else a), (b.T if trans_b else b)
-    shape = _check_shapes(left, right, c, beta)
-    rung = _choose(device, kernel, _name(a.dtype), (*shape, left.shape[1]))
-    if out is None:
-        out = _backend(device).empty(shape, a.dtype)
-    else:
-        _check_out(out, shape, a, b, c if beta != 0 else None)
-    addend = c if beta != 0 else None
-    if addend is not None and _same_view(addend, out):
-        addend = out
-    product = Product(left, right, addend, out, float(alpha), float(beta))
-    if 0 in shape:
-        return out
-    if left.shape[1] == 0 or alpha == 0:
-        _scale(product)
-    else:
-        rung.run(product)
+    if not isinstance(kernel, str):
+        raise TypeError(f"kernel is a {type(kernel).__name__}; the name of a kernel is needed")
+    a, b = _arrays.operand("a", a), _arrays.operand("b", b)
+    c = None if c is None else _arrays.operand("c", c)
+    alpha, beta = _real("alpha", alpha, a.dtype), _real("beta", beta, a.dtype)
+    backend = _backend_of(a=a, b=b, c=c, out=out)
+    with backend.using(a, b, c, out) as device:
+        like_c = None if c is None else (c.dtype, c.shape)
+        question = kernel, bool(trans_a), bool(trans_b), a.dtype, a.shape, b.dtype, b.shape, like_c
+        rung, shape = _decide(backend, device, *question)
+        if c is None and beta != 0:
+            raise ValueError(f"beta is {beta:g} and c is None; give c, or beta=0")
+        addend = c if beta != 0 else None
+        if out is None:
+            out = target = backend.empty(shape, a.dtype)
+        else:
+            backend.check_out(out, shape, a.dtype)
+            target = out if _arrays.is_cupy(out) else np.asarray(out)
+            addend = _check_memory(backend, target, a, b, addend)
+        if 0 not in shape:
+            left, right = (a.T if trans_a else a), (b.T if trans_b else b)
+            product = Product(left, right, addend, target, alpha, beta)
+            if alpha == 0 or not left.shape[1]:
+                _scale(product)
+            else:
+                rung.run(product)
     return out
 
 
@@ -117,8 +129,7 @@ def kernels(device: Device = "cuda") -> tuple[Kernel, ...]:
     """
     if device not in ("cpu", "cuda"):
         raise ValueError(f"device is {device!r}; it must be 'cpu' or 'cuda'")
-    ladder: tuple[Kernel, ...] = _backend(device).LADDER
-    return ladder
+    return _backend(device).LADDER
 
 
 @dataclass(frozen=True)
@@ -163,143 +174,117 @@ def explain(
     """
     if device not in ("cpu", "cuda"):
         raise ValueError(f"device is {device!r}; it must be 'cpu' or 'cuda'")
-    m, k = reversed(a_shape) if trans_a else a_shape
-    inner, n = reversed(b_shape) if trans_b else b_shape
+    backend = _backend(device)
+    m, k = _matrix("a", tuple(a_shape), trans_a)
+    inner, n = _matrix("b", tuple(b_shape), trans_b)
     if inner != k:
         raise ValueError(f"op(a) has {k} columns and op(b) has {inner} rows; they must be equal")
-    name = dtype if isinstance(dtype, str) else np.dtype(dtype).name
-    _check_dtype("dtype", name, device)
-    chosen, why = _backend(device).choose(name, m, n, k)
-    if chosen == "vendor":
-        return Explanation("vendor", why, VENDOR[device])
-    return Explanation(chosen, why, _find(device, chosen).summary)
+    name = dtype if dtype == "bfloat16" else np.dtype(dtype).name
+    _check_dtype("dtype", name, backend)
+    chosen, why = backend.choose(name, m, n, k)
+    return Explanation(chosen, why, _find(backend, chosen).summary)
 
 
-@functools.cache
-def _backend(device: str) -> Any:
-    return importlib.import_module(f"dasp.dense.{device}")
+def _load(device: str) -> Backend:
+    module: Any = importlib.import_module(f"dasp.dense.{device}")
+    return module  # type: ignore[no-any-return]
 
 
-def _package(array: Any) -> str:
-    return type(array).__module__.partition(".")[0]
+_backend = functools.cache(_load)
 
 
-def _device_of(**arrays: Any) -> str:
-    """The device that all the arrays are on: "cpu" or "cuda"."""
-    found = {name: _package(array) for name, array in arrays.items() if array is not None or name in "ab"}
-    for name, array in arrays.items():
-        if name in found and not (found[name] == "cupy" or isinstance(array, np.ndarray)):
-            raise TypeError(
-                f"{name} is a {type(array).__name__}; it must be a numpy.ndarray or a cupy.ndarray"
-            )
-    places = {name: "cuda" if package == "cupy" else "cpu" for name, package in found.items()}
+def _backend_of(**arrays: Any) -> Backend:
+    """Return the backend of the device that all the arrays are on."""
+    places = {name: "cuda" if _arrays.is_cupy(x) else "cpu" for name, x in arrays.items() if x is not None}
     for name, place in places.items():
         if place != places["a"]:
             raise TypeError(f"a is on the {places['a']} and {name} on the {place}; move one of them")
-    return places["a"]
+    return _backend(places["a"])
 
 
-@functools.cache
-def _name(dtype: Any) -> str:
-    """The dtype's name; NumPy takes microseconds to spell it."""
-    return str(dtype.name)
+def _real(name: str, value: Any, dtype: np.dtype[Any]) -> float:
+    """Return a scalar as a float that the sums' type holds."""
+    if not isinstance(value, Real):
+        raise TypeError(f"{name} is a {type(value).__name__}; it must be a real number")
+    most = LARGEST_SINGLE if dtype.itemsize < 8 else LARGEST_DOUBLE
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.nan
+        held = False
+    else:
+        held = abs(number) <= most or not math.isfinite(number)
+    if not held:
+        raise ValueError(f"{name} is beyond {most:.2g}; a number that the sums of {dtype} hold is needed")
+    return number
 
 
-def _check_dtype(name: str, dtype: str, device: str) -> None:
-    if dtype in REAL or (device == "cuda" and dtype in HALF):
-        return
-    where = "on the CPU" if device == "cpu" else "on the GPU"
-    allowed = "float32 or float64" if device == "cpu" else "float16, bfloat16, float32 or float64"
-    raise TypeError(f"{name} is {dtype}; a product {where} needs {allowed}; convert it first")
-
-
-def _check_dtypes(device: str, **arrays: Any) -> None:
-    kind = arrays["a"].dtype
-    _check_dtype("a's dtype", _name(kind), device)
-    for name, array in arrays.items():
-        if array is not None and array.dtype != kind:
-            raise TypeError(
-                f"{name} has dtype {array.dtype}, a has dtype {kind}; all must have the same dtype"
-            )
-
-
-def _check_scalars(**scalars: Any) -> None:
-    for name, value in scalars.items():
-        if not isinstance(value, int | float | np.integer | np.floating):
-            raise TypeError(f"{name} is a {type(value).__name__}; it must be a real number")
-
-
-def _check_shapes(left: Any, right: Any, c: Any, beta: float) -> tuple[int, int]:
-    for name, array in (("a", left), ("b", right)):
-        if array.ndim != 2:
-            raise ValueError(f"{name} has {array.ndim} dimensions; a matrix product needs 2")
-    if left.shape[1] != right.shape[0]:
+@settings.remembered
+def _decide(
+    backend: Backend,
+    device: int,
+    kernel: str,
+    trans_a: bool,
+    trans_b: bool,
+    dtype: np.dtype[Any],
+    a_shape: tuple[int, ...],
+    b_dtype: np.dtype[Any],
+    b_shape: tuple[int, ...],
+    like_c: tuple[np.dtype[Any], tuple[int, ...]] | None,
+) -> tuple[Kernel, tuple[int, int]]:
+    """Check what does not depend on the arrays' memory; return the rung, and the shape of the product."""
+    _check_dtype("a's dtype", dtype.name, backend)
+    m, k = _matrix("a", a_shape, trans_a)
+    inner, n = _matrix("b", b_shape, trans_b)
+    if inner != k:
         raise ValueError(
-            f"op(a) has shape {left.shape} and op(b) {right.shape}; "
+            f"op(a) has shape {(m, k)} and op(b) {(inner, n)}; "
             f"op(a)'s columns and op(b)'s rows must be as many"
         )
-    shape = (left.shape[0], right.shape[1])
-    if c is None and beta != 0:
-        raise ValueError(f"beta is {beta} and c is None; give c, or beta=0")
-    if c is not None and c.shape != shape:
-        raise ValueError(f"c has shape {c.shape}; the product has shape {shape}")
-    return shape
+    for name, other in (("b", b_dtype), *([("c", like_c[0])] if like_c else [])):
+        if other != dtype:
+            raise TypeError(f"{name} has dtype {other}, a has dtype {dtype}; all must have the same dtype")
+    if like_c and like_c[1] != (m, n):
+        raise ValueError(f"c has shape {like_c[1]}; the product has shape {(m, n)}")
+    name = backend.choose(dtype.name, m, n, k)[0] if kernel == "auto" else kernel
+    rung = _find(backend, name)
+    if dtype.name not in rung.dtypes:
+        raise TypeError(f"kernel {name!r} multiplies {' or '.join(rung.dtypes)}; a has dtype {dtype}")
+    return rung, (m, n)
 
 
-def _check_out(out: Any, shape: tuple[int, int], a: Any, b: Any, c: Any) -> None:
-    if out.shape != shape:
-        raise ValueError(f"out has shape {out.shape}; the product has shape {shape}")
-    if isinstance(out, np.ndarray) and not out.flags.writeable:
-        raise ValueError("out is read-only; it must be writable")
-    if out.size and any(
-        stride == 0 and length > 1 for stride, length in zip(out.strides, out.shape, strict=True)
-    ):
-        raise ValueError(f"out has strides {out.strides}; each of its elements must have memory of its own")
+def _check_dtype(what: str, dtype: str, backend: Backend) -> None:
+    if dtype not in backend.DTYPES:
+        *most, last = backend.DTYPES
+        allowed = f"{', '.join(most)} or {last}"
+        raise TypeError(f"{what} is {dtype}; a product on {backend.PLACE} needs {allowed}; convert it first")
+
+
+def _matrix(name: str, shape: tuple[int, ...], transposed: bool) -> tuple[int, int]:
+    if len(shape) != 2:
+        raise ValueError(f"{name} has {len(shape)} dimensions; a matrix product needs 2")
+    return (shape[1], shape[0]) if transposed else (shape[0], shape[1])
+
+
+def _check_memory(backend: Backend, out: Any, a: Any, b: Any, c: Any) -> Any:
+    """Hold that out shares no memory; return c, which is out itself if it is the same view of memory."""
     for name, array in (("a", a), ("b", b)):
-        if _overlap(array, out):
+        if backend.overlap(array, out):
             raise ValueError(f"out shares memory with {name}; it must share none; pass a new array")
-    if c is not None and not _same_view(c, out) and _overlap(c, out):
+    if c is None or not backend.overlap(c, out):
+        return c
+    if not backend.same_view(c, out):
         raise ValueError("out shares part of its memory with c; it must be c itself or share none")
+    return out
 
 
-def _address(array: Any) -> int:
-    return int(array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr)
-
-
-def _same_view(x: Any, y: Any) -> bool:
-    return _address(x) == _address(y) and x.strides == y.strides and x.shape == y.shape
-
-
-def _overlap(x: Any, y: Any) -> bool:
-    if x.size == 0 or y.size == 0:
-        return False
-    if not isinstance(x, np.ndarray):
-        return bool(_backend("cuda").share_memory(x, y))
-    try:
-        return np.shares_memory(x, y, max_work=100_000)  # type: ignore[arg-type]
-    except np.exceptions.TooHardError:
-        return True
-
-
-def _find(device: str, name: str) -> Kernel:
+def _find(backend: Backend, name: str) -> Kernel:
     """The rung of that name, or the vendor's library, which is on no ladder."""
-    backend = _backend(device)
-    if name == "vendor":
-        return Kernel("vendor", VENDOR[device], (*REAL, *HALF), run=backend.run_vendor)
-    for rung in backend.LADDER:
+    for rung in (backend.VENDOR, *backend.LADDER):
         if rung.name == name:
-            return rung  # type: ignore[no-any-return]
+            return rung
     names = ", ".join(repr(rung.name) for rung in backend.LADDER)
     raise ValueError(f"kernel is {name!r}; it must be 'auto', 'vendor', {names}")
-
-
-def _choose(device: str, name: str, dtype: str, sizes: tuple[int, int, int]) -> Kernel:
-    if name == "auto":
-        name = _backend(device).choose(dtype, *sizes)[0]
-    rung = _find(device, name)
-    if dtype not in rung.dtypes:
-        raise TypeError(f"kernel {name!r} multiplies {' or '.join(rung.dtypes)}; a has dtype {dtype}")
-    return rung
 
 
 def _scale(product: Product) -> None:

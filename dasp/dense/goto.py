@@ -20,10 +20,11 @@ import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import llvmlite.binding
 import numpy as np
 from llvmlite import ir
 from numba import extending, njit, types
+
+from dasp import _host
 
 SQUARE = 8  # rows and columns of the square that `transpose` turns over in registers
 intrinsic: Any = extending.intrinsic
@@ -46,14 +47,6 @@ class Tile(NamedTuple):
         return self.vectors * self.lanes
 
 
-def host_features() -> dict[str, bool]:
-    """The instruction set extensions of this machine, as LLVM names them (empty where it cannot tell)."""
-    try:
-        return dict(llvmlite.binding.get_host_cpu_features())
-    except RuntimeError:
-        return {}
-
-
 @functools.cache
 def host_tile(size: int) -> Tile:
     """The largest micro-tile, for elements of `size` bytes, whose sums fit the host's vector registers.
@@ -61,12 +54,12 @@ def host_tile(size: int) -> Tile:
     32 registers, of 64 bytes (AVX-512) or 16 (NEON), hold 8 x 3 sums, 3 vectors of B and broadcasts; 16 of 32
     bytes (AVX2) hold 6 x 2, 2 and broadcasts.
     """
-    features = host_features()
-    if features.get("avx512f"):
+    features = _host.features()
+    if "avx512f" in features:
         return Tile(8, 3, 64 // size)
-    if features.get("avx2"):
+    if "avx2" in features:
         return Tile(6, 2, 32 // size)
-    if features.get("neon") or features.get("fp-armv8"):
+    if features & {"neon", "fp-armv8"}:
         return Tile(8, 3, 16 // size)
     return Tile(4, 2, 16 // size)
 
@@ -440,6 +433,14 @@ def packed_product(size: int, tile: Tile, depth: int, vectors: bool) -> Callable
                     store(base + (p * panel + w) * size, value)
 
     @_compile()
+    def copy_tile(
+        tall: int, wide: int, source: int, source_row: int, target: int, target_row: int, like: float
+    ) -> None:
+        for v in range(tall):
+            for w in range(wide):
+                store(target + v * target_row + w * size, load(source + v * source_row + w * size, like))
+
+    @_compile()
     def multiply_block(
         m: int,
         n: int,
@@ -459,14 +460,12 @@ def packed_product(size: int, tile: Tile, depth: int, vectors: bool) -> Callable
                 if i + rows <= m and j + panel <= n:
                     micro_kernel(rows, vectors_wide, lanes, depth, k, a0, b0, c0, ldc, alpha, beta)
                     continue
-                micro_kernel(rows, vectors_wide, lanes, depth, k, a0, b0, spare, panel * size, alpha, real(0))
-                for v in range(min(rows, m - i)):
-                    for w in range(min(panel, n - j)):
-                        place = c0 + v * ldc + w * size
-                        value = load(spare + (v * panel + w) * size, alpha)
-                        if beta != real(0):
-                            value = value + beta * load(place, alpha)
-                        store(place, value)
+                # The same arithmetic as inside, so that a result does not depend on where its tile ends.
+                tall, wide = min(rows, m - i), min(panel, n - j)
+                if beta != real(0):
+                    copy_tile(tall, wide, c0, ldc, spare, panel * size, alpha)
+                micro_kernel(rows, vectors_wide, lanes, depth, k, a0, b0, spare, panel * size, alpha, beta)
+                copy_tile(tall, wide, spare, panel * size, c0, ldc, alpha)
 
     # Not compiled: Numba's disk cache never finds a function again that holds others in a closure, and the
     # three above do all the work, a few calls for each block.

@@ -23,8 +23,10 @@ import numpy as np
 
 from dasp import _source
 from dasp.dense import cuda, settings
-from dasp.dense.ladder import HALF, Product
+from dasp.dense.ladder import Product, error_bound
+from dasp.dense.rungs_cuda import BY_NAME, LAST, STATIC_LIMIT, Launch, Layout, Rung, launches
 from dasp.dense.settings import Setting
+from dasp.tuning.timing_cuda import products_in, replays
 
 CHECK = (200, 264, 136)
 """m, n, k of the product that checks a set of sizes: whole pieces, no whole tiles."""
@@ -32,7 +34,8 @@ FINALISTS = 6
 LARGE, SURVIVORS = 2048, 32
 PARTS = (1, 2, 3, 4, 6, 8, 12, 16)
 GROUPS = (4, 8, 16)
-UNIT = {"float32": 2.0**-24, "float64": 2.0**-53, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+GRAPH_US = 2000.0
+"""A sample is a graph of as many products, 40 at most, as take so long."""
 SHARED_BYTES = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 
@@ -41,14 +44,15 @@ class Search:
 
     Parameters
     ----------
-    rung, dtype : str
+    rung : Rung
+    dtype : str
     seconds : float
         Stop compiling and timing after so long; what was found until then counts.
     say : function of a str
         Hears what happens.
     """
 
-    def __init__(self, rung: str, dtype: str, seconds: float, say: Callable[[str], None]) -> None:
+    def __init__(self, rung: Rung, dtype: str, seconds: float, say: Callable[[str], None]) -> None:
         import cupy
 
         self.rung, self.dtype, self._say = rung, dtype, say
@@ -63,17 +67,19 @@ class Search:
 
     def prepare(self, candidates: Sequence[Setting]) -> list[Setting]:
         """Compile candidates for row-major operands and return those whose product of CHECK is right."""
-        layout = cuda.Layout(*CHECK, CHECK[2], CHECK[1], CHECK[1], CHECK[1])
+        layout = Layout(*CHECK, CHECK[2], CHECK[1], CHECK[1], CHECK[1])
         wanted: dict[tuple[str, tuple[tuple[str, str], ...]], None] = {}
         for candidate in candidates:
-            for step in cuda.launches(self.rung, self.dtype, layout, replace(candidate, parts=2), 1.0, 0.0):
+            for step in launches(self.rung, self.dtype, layout, replace(candidate, parts=2), 1.0, 0.0):
                 wanted[step.source, step.defines] = None
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
             for key, cubin in zip(wanted, pool.map(self._compile, wanted), strict=True):
                 self._cubins[key] = cubin
         a, b, want, bound = self._operands(*CHECK, seed=1)
         right = [each for each in candidates if self._is_right(each, a, b, want, bound)]
-        self._say(f"{self.rung} {self.dtype}: {len(candidates)} candidates, {len(right)} compiled and right")
+        self._say(
+            f"{self.rung.name} {self.dtype}: {len(candidates)} candidates, {len(right)} compiled and right"
+        )
         return right
 
     def best(self, candidates: Iterable[Setting], size: int) -> tuple[Setting, float] | None:
@@ -84,17 +90,18 @@ class Search:
         for candidate in self._fastest if size > LARGE and self._fastest else candidates:
             if time.monotonic() > self._deadline:
                 break
-            usual = replace(candidate, parts=settings.parts_for(candidate, (size, size, size)))
+            usual = replace(candidate, parts=candidate.parts_for((size, size, size)))
             timed.append((self._time(usual, a, b, out, samples=2), usual))
         timed.sort(key=lambda pair: pair[0])
         if size == LARGE:
             self._fastest = [each for _, each in timed[:SURVIVORS]]
         finals = []
         for _, usual in timed[:FINALISTS]:
-            for parts in PARTS if self.rung in cuda.IN_PARTS else (1,):
-                for group in GROUPS if self.rung in cuda.EITHER_ORDER else (usual.group,):
-                    blocks = settings.ceil_div(size, usual.bm) * settings.ceil_div(size, usual.bn)
-                    if parts > 1 and (blocks * parts > 2048 or size // parts < usual.bk * 2):
+            for parts in PARTS if self.rung.in_parts else (1,):
+                for group in GROUPS if self.rung.either_order else (usual.group,):
+                    if parts > 1 and (
+                        usual.blocks(size, size) * parts > 2048 or size // parts < usual.bk * 2
+                    ):
                         continue
                     each = replace(usual, parts=parts, group=group)
                     finals.append((self._time(each, a, b, out, samples=5), each))
@@ -109,7 +116,7 @@ class Search:
         a, b, want, _ = self._operands(size, size, size, seed=size)
         out = self._cupy.empty_like(want, dtype=a.dtype)
         product = Product(a, b, None, out, 1.0, 0.0)
-        return self._microseconds(lambda: cuda.run_vendor(product), samples=5)
+        return self._microseconds(lambda: cuda.VENDOR.run(product), samples=5)
 
     def _compile(self, key: tuple[str, tuple[tuple[str, str], ...]]) -> bytes | None:
         if time.monotonic() > self._deadline:
@@ -128,17 +135,13 @@ class Search:
         b = random.standard_normal((k, n), dtype=np.float32).astype(self.dtype)
         wide = a.astype("float64"), b.astype("float64")
         want, scale = wide[0] @ wide[1], cupy.abs(wide[0]) @ cupy.abs(wide[1])
-        terms = (k + 3) * UNIT["float32" if self.dtype in HALF else self.dtype]
-        bound = (2 if self.dtype == "float64" else 1) * terms / (1 - terms) * scale
-        if self.dtype in HALF:
-            bound = bound + UNIT[self.dtype] * (cupy.abs(want) + bound)
-        return a, b, want, bound
+        return a, b, want, error_bound(self.dtype, k, want, scale)
 
     def _enqueue(self, setting: Setting, a: Any, b: Any, out: Any) -> Callable[[], None] | None:
         """What runs the product with these sizes; None if they did not compile."""
         (m, k), n = a.shape, b.shape[1]
-        layout = cuda.Layout(m, n, k, k, n, n, n)
-        steps = cuda.launches(self.rung, self.dtype, layout, setting, 1.0, 0.0)
+        layout = Layout(m, n, k, k, n, n, n)
+        steps = launches(self.rung, self.dtype, layout, setting, 1.0, 0.0)
         arrays = {"a": a, "b": b, "c": out, "d": out, "sums": out}
         if steps[0].sums:
             arrays["sums"] = self._cupy.empty(steps[0].sums, out.dtype)
@@ -156,7 +159,7 @@ class Search:
 
         return run
 
-    def _function(self, step: cuda.Launch) -> Any:
+    def _function(self, step: Launch) -> Any:
         key = step.source, step.defines, step.kernel
         if key not in self._functions:
             where = step.source, step.defines
@@ -166,11 +169,11 @@ class Search:
             self._functions[key] = None if cubin is None else self._load(cubin, step)
         return self._functions[key]
 
-    def _load(self, cubin: bytes, step: cuda.Launch) -> Any:
+    def _load(self, cubin: bytes, step: Launch) -> Any:
         driver, module = self._cupy.cuda.driver, self._cupy.cuda.function.Module()
         module.load(cubin)
         function = module.get_function(step.kernel)
-        if step.shared_bytes > 48 * 1024:
+        if step.shared_bytes > STATIC_LIMIT:
             driver.funcSetAttribute(function.ptr, SHARED_BYTES, step.shared_bytes)
         return function
 
@@ -187,7 +190,7 @@ class Search:
             return False
         right = bool((self._cupy.abs(out.astype("float64") - want) <= bound).all())
         if not right:
-            self._say(f"WRONG: {self.rung} {self.dtype} {setting}")
+            self._say(f"WRONG: {self.rung.name} {self.dtype} {setting}")
         return right
 
     def _time(self, setting: Setting, a: Any, b: Any, out: Any, samples: int) -> float:
@@ -195,38 +198,18 @@ class Search:
         return float("inf") if run is None else self._microseconds(run, samples)
 
     def _microseconds(self, run: Callable[[], None], samples: int) -> float:
-        """The best of some samples between events, each of one to forty products in a CUDA graph."""
-        from dasp.tuning.timing_cuda import capture
-
-        events = self._cupy.cuda.Event(), self._cupy.cuda.Event()
+        """The best of some replays of a graph of products."""
         stream = self._cupy.cuda.Stream(non_blocking=True)
         self._cupy.cuda.Device().synchronize()
-
-        def once(enqueue: Callable[[], None]) -> float:
-            events[0].record(stream)
-            enqueue()
-            events[1].record(stream)
-            events[1].synchronize()
-            return 1e3 * float(self._cupy.cuda.get_elapsed_time(*events))
-
         with stream:
-            run()
-            products = int(min(max(2000 / max(once(run), 1.0), 1), 40))
-            graph = capture(run, stream, products)
-
-            def replay() -> None:
-                if graph is not None:
-                    graph.launch(stream)
-                    return
-                for _ in range(products):
-                    run()
-
-            once(replay)
-            return min(once(replay) for _ in range(samples)) / products
+            products = products_in(GRAPH_US, run, stream, most=40)
+            return min(replays(run, stream, samples, products)[0])
 
 
-RUNGS: dict[str, tuple[str, ...]] = {"float32": ("split", "tuned"), "float64": ("tensor", "tuned")}
-RUNGS |= {dtype: ("tensor_half",) for dtype in HALF}
+RUNGS: dict[str, tuple[str, ...]] = {
+    dtype: (last, "tuned") if dtype in BY_NAME["tuned"].dtypes else (last,) for dtype, last in LAST.items()
+}
+"""What is searched for each dtype, unless others are named."""
 
 
 def tune(
@@ -264,33 +247,34 @@ def tune(
     table: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
     gpu = cuda.device_name()
     for dtype in dtypes:
-        fitting = [
-            rung.name for rung in cuda.LADDER if dtype in rung.dtypes and rung.name in settings.DEFAULTS
-        ]
-        for rung in RUNGS[dtype] if rungs is None else [rung for rung in rungs if rung in fitting]:
+        named = (BY_NAME[name] for name in (RUNGS[dtype] if rungs is None else rungs))
+        for rung in (rung for rung in named if dtype in rung.dtypes and rung.choices):
             search = Search(rung, dtype, seconds, say)
-            checked = search.prepare(list(settings.candidates(rung, dtype)))
+            checked = search.prepare(list(rung.candidates(dtype)))
             for size in sizes:
                 found = search.best(checked, size)
                 if found is not None:
                     line = table.setdefault(gpu, {}).setdefault(dtype, {}).setdefault(str(size), {})
                     _keep(line, rung, dtype, size, found, search.vendor(size))
-                    say(f"{dtype} {size} {rung}: {found[1]:.1f} us, {line['note']}; {found[0]}")
+                    say(
+                        f"{dtype} {size} {rung.name}: {found[1]:.1f} us of {line['microseconds']}; {found[0]}"
+                    )
                     _write(path, table)
     settings.forget()
     return table
 
 
 def _keep(
-    line: dict[str, Any], rung: str, dtype: str, size: int, found: tuple[Setting, float], vendor: float
+    line: dict[str, Any], rung: Rung, dtype: str, size: int, found: tuple[Setting, float], vendor: float
 ) -> None:
     """Put a winner into the table's line; the last rung of the dtype decides which kernel "auto" runs."""
     setting, microseconds = found
-    line.setdefault("settings", {})[rung] = asdict(setting)
-    if rung != cuda.LAST[dtype]:
-        return
-    line["kernel"] = rung if microseconds <= vendor else "vendor"
-    line["note"] = f"{rung} took {microseconds:.1f} us and cuBLAS {vendor:.1f} us at {size}"
+    line.setdefault("settings", {})[rung.name] = asdict(setting)
+    line.setdefault("microseconds", {}).update(
+        {rung.name: round(microseconds, 2), "vendor": round(vendor, 2)}
+    )
+    if rung.name == LAST[dtype]:
+        line["kernel"] = rung.name if microseconds <= vendor else "vendor"
 
 
 def _write(path: Path, table: dict[str, Any]) -> None:

@@ -49,7 +49,7 @@ def time_cuda(candidates: Sequence[Candidate], *, samples: int | None = None) ->
     with stream:
         times = {}
         for candidate in candidates:
-            hot, method = _hot_samples(candidate, stream, samples or REPEATS)
+            hot, method = replays(candidate.run, stream, samples or REPEATS, capturable=candidate.capturable)
             times[candidate.name] = summarize(hot, PRODUCTS, method, _cold_us(candidate.run, stream, flush))
         stream.synchronize()
     return times
@@ -86,7 +86,7 @@ def capture(run: Callable[[], Any], stream: Any, products: int = PRODUCTS) -> An
         return None
 
 
-def _between_events(enqueue: Callable[[], Any], stream: Any) -> float:
+def between_events(enqueue: Callable[[], Any], stream: Any) -> float:
     """Microseconds between an event before and an event after what `enqueue` puts on the stream."""
     import cupy
 
@@ -98,24 +98,46 @@ def _between_events(enqueue: Callable[[], Any], stream: Any) -> float:
     return 1e3 * float(cupy.cuda.get_elapsed_time(start, stop))
 
 
-def _hot_samples(candidate: Candidate, stream: Any, repeats: int) -> tuple[list[float], str]:
-    """Microseconds a product of each replay, and the method."""
-    candidate.run()
-    candidate.run()
+def products_in(microseconds: float, run: Callable[[], Any], stream: Any, most: int) -> int:
+    """Return how many products take so long on the stream, from 1 to `most`."""
+    run()
+    once = max(min(between_events(run, stream) for _ in range(3)), 1.0)
+    return int(min(max(microseconds / once, 1), most))
+
+
+def replays(
+    run: Callable[[], Any],
+    stream: Any,
+    samples: int = REPEATS,
+    products: int = PRODUCTS,
+    *,
+    capturable: bool = True,
+) -> tuple[list[float], str]:
+    """Time replays of a CUDA graph of some products on the stream, which is the current one.
+
+    Returns
+    -------
+    list of float
+        Microseconds a product of each replay.
+    str
+        The method: `graph`, or `events` where the products could not be captured.
+    """
+    run()
+    run()
     stream.synchronize()
-    graph = capture(candidate.run, stream) if candidate.capturable else None
+    graph = capture(run, stream, products) if capturable else None
 
     def replay() -> None:
         if graph is not None:
             graph.launch(stream)
             return
-        for _ in range(PRODUCTS):
-            candidate.run()
+        for _ in range(products):
+            run()
 
     replay()
     stream.synchronize()
-    samples = [_between_events(replay, stream) / PRODUCTS for _ in range(repeats)]
-    return samples, "graph" if graph is not None else "events"
+    taken = [between_events(replay, stream) / products for _ in range(samples)]
+    return taken, "graph" if graph is not None else "events"
 
 
 def _cold_us(run: Callable[[], Any], stream: Any, flush: Flush) -> float:
@@ -123,7 +145,7 @@ def _cold_us(run: Callable[[], Any], stream: Any, flush: Flush) -> float:
     empty, cold = [], []
     for _ in range(COLD_SAMPLES):
         flush()
-        empty.append(_between_events(lambda: None, stream))
+        empty.append(between_events(lambda: None, stream))
         flush()
-        cold.append(_between_events(run, stream))
+        cold.append(between_events(run, stream))
     return max(statistics.median(cold) - statistics.median(empty), 0.0)

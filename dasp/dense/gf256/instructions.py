@@ -22,26 +22,16 @@ from typing import Any
 
 import llvmlite.binding as llvm
 from llvmlite import ir
-from numba.core import config, types
+from numba.core import types
 from numba.extending import intrinsic
 
+from dasp._host import features as host_features
 from dasp.dense.gf256.field import POLYNOMIAL
 
 BYTE, INT32, INT64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 
 
 COEFFICIENT_BYTES = {"doubling": 8, "shuffle": 32, "affine": 8}
-
-
-@functools.cache
-def host_features() -> frozenset[str]:
-    """Return what code for this processor may use, in LLVM's words: `ssse3`, `avx2`, `gfni`, ...
-
-    That is what the processor has, unless NUMBA_CPU_NAME or NUMBA_CPU_FEATURES told Numba otherwise.
-    """
-    if config.CPU_FEATURES is not None or config.CPU_NAME is not None:
-        return frozenset(name[1:] for name in (config.CPU_FEATURES or "").split(",") if name.startswith("+"))
-    return frozenset(name for name, present in llvm.get_host_cpu_features().items() if present)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,35 @@
+"""Division of whole numbers that rounds up; NumPy's arrays of them are taken too."""
+
+from __future__ import annotations
+
+from typing import Any, overload
+
+
+@overload
+def ceil_div(a: int, b: int) -> int: ...
+@overload
+def ceil_div(a: Any, b: Any) -> Any: ...
+def ceil_div(a: Any, b: Any) -> Any:
+    """Return the least integer that is at least a / b.
+
+    Examples
+    --------
+    >>> ceil_div(7, 4), ceil_div(8, 4)
+    (2, 2)
+    """
+    return -(-a // b)
+
+
+@overload
+def round_up(a: int, b: int) -> int: ...
+@overload
+def round_up(a: Any, b: Any) -> Any: ...
+def round_up(a: Any, b: Any) -> Any:
+    """Return the least multiple of b that is at least a.
+
+    Examples
+    --------
+    >>> round_up(7, 4), round_up(8, 4)
+    (8, 8)
+    """
+    return ceil_div(a, b) * b
