@@ -7,7 +7,6 @@ import contextlib
 import ctypes
 import functools
 import json
-import sys
 import types
 from pathlib import Path
 
@@ -407,6 +406,7 @@ def matrix(real, address, rows, columns, row_step, column_step):
 
 @pytest.fixture
 def fake_gpu(monkeypatch):
+    from dasp import _arrays
     from dasp.dense import cuda, settings
 
     def make(values):
@@ -415,11 +415,11 @@ def fake_gpu(monkeypatch):
     stream = types.SimpleNamespace(ptr=7)
     runtime = types.SimpleNamespace(getDevice=lambda: 0, streamIsCapturing=lambda stream: False)
     fake = types.SimpleNamespace(
-        ndarray=OnFakeGpu,
         cuda=types.SimpleNamespace(runtime=runtime, get_current_stream=lambda: stream),
         empty=lambda shape, dtype: make(np.empty(shape, dtype)),
     )
-    monkeypatch.setitem(sys.modules, "cupy", fake)
+    monkeypatch.setattr(_arrays, "is_cupy", lambda array: isinstance(array, OnFakeGpu))
+    monkeypatch.setattr(cuda, "_cupy", lambda: fake)
     monkeypatch.setattr(cuda, "Prepared", FakeLaunch)
     monkeypatch.setattr(cuda, "_name_of", lambda device: "no such GPU")
     monkeypatch.setattr(cuda, "_capability", lambda device: (9, 0))
