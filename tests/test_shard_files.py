@@ -30,6 +30,7 @@ from dasp.dense.gf256 import shard_files, shard_set, staging
 from dasp.dense.gf256.shard_files import decode_files, encode_file, repair_files, verify_files
 from dasp.dense.gf256.shard_format import Header, read_header
 from dasp.dense.gf256.shard_set import ShardWarning
+from tests.attack import shards as shards_attack
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="names, links and kills of POSIX systems")
 
@@ -1005,3 +1006,26 @@ def test_the_digest_beside_the_work_is_the_same(original, tmp_path, monkeypatch)
     (first, *_) = encode_file(original, tmp_path / "e", **CODE)
     with open(first, "rb") as file:
         assert read_header(file).digest == hashlib.sha256(original.read_bytes()).digest()
+
+
+# ---- the attack ---------------------------------------------------------------------------------------
+
+
+def test_the_attack_finds_nothing():
+    counts, failures = shards_attack.attack(seed=0, seconds=5)
+    assert failures == []
+    assert counts["cases"] >= 3
+    assert counts["sets decoded and repaired"] >= 1
+
+
+def test_the_attack_finds_a_defect(monkeypatch):
+    """Repair as it once was: what lies in a shard's place is replaced, whatever it is."""
+    monkeypatch.setattr(staging.Stage, "set_aside", lambda stage, name: Path(name))
+    found = []
+    for case in range(400):
+        _, failures = shards_attack.attack(seed=0, seconds=0, only=case, kinds=("damaged",))
+        found += failures
+        if found:
+            break
+    assert "sound shards are gone" in found[0]
+    shutil.rmtree(found[0].rsplit(" ", 1)[1])
