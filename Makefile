@@ -1,4 +1,5 @@
-# `make demo` shows what the library does; `make test` runs everything that CI runs.
+# `make demo` shows what the library does; `make test` runs everything that CI runs; `make attack` looks for what
+# breaks, for an hour.
 # Needed beforehand: Python 3.11 or newer (with venv) and, for the tests, g++. The rest is installed in .venv.
 
 PYTHON ?= python3
@@ -8,7 +9,11 @@ WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ "$$n" -le 8 ] && echo "$
 # Compiled code is kept, so that only the first run pays for it.
 export NUMBA_CACHE_DIR ?= $(CURDIR)/.venv/numba-cache
 
-.PHONY: test demo lint format clean
+# How long `make attack` goes on, and from which seed: make attack SECONDS=300 SEED=7
+SECONDS ?= 3600
+SEED ?=
+
+.PHONY: test demo attack lint format clean
 
 test: .venv/ready-test lint
 	NUMBA_NUM_THREADS=$${NUMBA_NUM_THREADS:-2} OMP_NUM_THREADS=$${OMP_NUM_THREADS:-2} OPENBLAS_NUM_THREADS=1 \
@@ -16,6 +21,9 @@ test: .venv/ready-test lint
 
 demo: .venv/ready-bench
 	.venv/bin/python benchmarks/demo.py
+
+attack: .venv/ready-test
+	OPENBLAS_NUM_THREADS=1 .venv/bin/python -m tests.attack --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
 lint: .venv/ready-test
 	.venv/bin/ruff check .

@@ -305,9 +305,9 @@ def test_kernels_cannot_be_imported() -> None:
 # On Linux a thread that a library starts behind Python's back shows among the process's tasks.
 IMPORT_DASP = """
 import os, sys, threading, time
-start = time.perf_counter()
+start = time.process_time()
 import dasp
-seconds = time.perf_counter() - start
+seconds = time.process_time() - start
 tasks = len(os.listdir("/proc/self/task")) if sys.platform == "linux" else 1
 cupy = sorted(name for name in sys.modules if name.split(".")[0] in ("cupy", "cupyx", "cupy_backends"))
 print(seconds, tasks, threading.active_count(), *cupy)
@@ -315,19 +315,17 @@ print(seconds, tasks, threading.active_count(), *cupy)
 
 
 def test_import_is_quick_and_quiet() -> None:
-    """No new thread, no CuPy, nothing printed; and under a second, in one of five tries on a busy machine."""
+    """No new thread, no CuPy, nothing printed; and under a second of the processor, however busy it is."""
     # OpenBLAS starts its threads when NumPy is imported, which is NumPy's affair: one thread keeps it quiet.
     quiet = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", IMPORT_DASP]
-    seconds: list[float] = []
-    while len(seconds) < 5 and min(seconds, default=1.0) >= 1.0:
-        answer = subprocess.run(command, cwd=ROOT, env=quiet, capture_output=True, text=True, timeout=120)
-        assert answer.returncode == 0, answer.stderr
-        assert answer.stderr == ""
-        taken, tasks, threads, *cupy = answer.stdout.split()
-        assert (tasks, threads, cupy) == ("1", "1", [])
-        seconds.append(float(taken))
-    assert min(seconds) < 1.0
+    answer = subprocess.run(
+        [sys.executable, "-c", IMPORT_DASP], cwd=ROOT, env=quiet, capture_output=True, text=True, timeout=120
+    )
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stderr == ""
+    seconds, tasks, threads, *cupy = answer.stdout.split()
+    assert (tasks, threads, cupy) == ("1", "1", [])
+    assert float(seconds) < 1.0
 
 
 def test_public_names_are_there_and_need_no_cupy() -> None:

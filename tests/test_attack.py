@@ -1,0 +1,32 @@
+"""The attacks start, find nothing in a few seconds each, and are told from attacks that find something."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.attack import __main__ as program
+
+SECONDS = 5
+
+
+def test_there_are_attacks() -> None:
+    assert program.attacks()
+
+
+@pytest.mark.parametrize("name", program.attacks())
+def test_an_attack_of_a_few_seconds_finds_nothing(name: str) -> None:
+    assert program.run(name, SECONDS, seed=1)
+
+
+def test_what_an_attack_finds_is_told(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    names = program.attacks()
+    shares = []
+
+    def run(name: str, seconds: float, seed: int) -> bool:
+        shares.append((name, seconds, seed))
+        return name != names[-1]
+
+    monkeypatch.setattr(program, "run", run)
+    assert program.main(["--seconds", "60", "--seed", "7"]) == 1
+    assert shares == [(name, 60 / len(names), 7) for name in names]
+    assert f"FAILED: {names[-1]}" in capsys.readouterr().out
