@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from dasp.bench import figures, gemm, gf256, results, sparse_report
+from dasp.bench import figures, gemm_report, gf256, results, sparse_report
 from dasp.bench.markers import replace_between
 from dasp.bench.report import provenance
 from dasp.bench.sparse_report import baselines, number, pays_against_all, speedup, timed
@@ -144,7 +144,7 @@ def _cold_pays(row: Row) -> float:
 
 def dense_text(name: str) -> str:
     """The tables of a dense ladder."""
-    return gemm.report(results.latest(results.read(RESULTS / f"{name}.csv"))).markdown()
+    return gemm_report.report(results.latest(results.read(RESULTS / f"{name}.csv"))).markdown()
 
 
 def code_text(name: str) -> str:
@@ -172,7 +172,7 @@ def draw(folder: Path) -> None:
         figures.draw_headline(pairs, folder / f"headline.{ending}")
         for name in ("gemm", "gemm_cpu"):
             rows = results.latest(results.read(RESULTS / f"{name}.csv"))
-            figures.draw_ladder(gemm.ladders(rows), folder / f"{name}.{ending}")
+            figures.draw_ladder(gemm_report.ladders(rows), folder / f"{name}.{ending}")
         for name in ("gf256", "gf256_cpu"):
             rows = results.latest(results.read(RESULTS / f"{name}.csv"))
             figures.draw_bars(gf256.shapes(rows), folder / f"{name}.{ending}")

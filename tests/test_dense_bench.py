@@ -10,6 +10,7 @@ import pytest
 
 from dasp import cli
 from dasp.bench import gemm as bench
+from dasp.bench import gemm_report
 from dasp.bench import gf256 as bench_codes
 from dasp.bench import peak as bench_peak
 from dasp.bench import peak_cpu as peak
@@ -116,11 +117,11 @@ def test_the_tables_and_the_figure_are_drawn_from_rows_alone(tmp_path):
     rows += rows_of("auto", "cuda", {128: 64.0, 4096: 81.0}) + rows_of(
         "goto", "cpu", {128: 50.0}, threads="1"
     )
-    text = bench.report(rows).markdown()
+    text = gemm_report.report(rows).markdown()
     assert "| a GPU | float32 | 4096 | 81 | 81.0 | - | 72.0 |" in text
     assert "| a CPU, 1 thread | float32 | 128 | 50 | 50.0 | 25.0 | 50.0 |" in text
     assert "| auto | 64 (64) | 81 (81) | 72.0 |" in text
-    draw_ladder(bench.ladders(rows), tmp_path / "ladder.png")
+    draw_ladder(gemm_report.ladders(rows), tmp_path / "ladder.png")
     assert (tmp_path / "ladder.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dasp.bench import results
-from dasp.bench.gemm import VENDOR, cells
+from dasp.bench.gemm_report import VENDOR, cells
 from dasp.bench.report import where
 from dasp.bench.sparse_report import baselines, timed, us
 from dasp.bench.table import Row, geometric_mean, number

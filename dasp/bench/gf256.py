@@ -19,6 +19,7 @@ import numpy as np
 from dasp._threads import get_num_threads
 from dasp.bench import results
 from dasp.bench.device import BenchDevice
+from dasp.bench.figures import draw_bars
 from dasp.bench.report import Report, where
 from dasp.bench.table import Row, Table, number, percent
 from dasp.dense import gf256
@@ -169,8 +170,6 @@ class Gf256:
 
     def draw(self, rows: Sequence[Row], path: Path) -> None:
         """The picture of `figures.draw_bars`."""
-        from dasp.bench.figures import draw_bars
-
         draw_bars(shapes(rows), path)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from dasp.bench import sparse_report
 from dasp.bench.device import BenchDevice
+from dasp.bench.figures import draw_collection
 from dasp.bench.report import Report
 from dasp.bench.roofline import csr_bytes, product_bytes, roofline_us
 from dasp.bench.table import Row
@@ -509,8 +510,6 @@ class Sparse:
 
     def draw(self, rows: Sequence[Row], path: Path) -> None:
         """The picture of `figures.draw_collection`."""
-        from dasp.bench.figures import draw_collection
-
         draw_collection(rows, path)
 
 
