@@ -84,7 +84,7 @@ def test_bench_gemm_writes_a_row_for_every_kernel(tmp_path, capsys, quick):
     text = capsys.readouterr().out
     assert text.count("goto") == 2
     assert "% of peak" in text
-    assert max(map(len, text.partition("The vendor's library is")[0].splitlines())) <= 100
+    assert max(map(len, text.splitlines())) <= 100
     assert (tmp_path / "figure.png").stat().st_size > 10_000
     cli.main(["bench", "gemm", *words, "--resume"])
     with open(tmp_path / "rows.csv", newline="") as file:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from dasp.bench import machine
-from dasp.bench.table import Row, Table
+from dasp.bench.table import WIDTH, Row, Table
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,8 @@ class Report:
     def text(self) -> str:
         """For a terminal: the rows, then what they sum up to."""
         tables = [table.text() for table in (*self.details, *self.summary)]
-        return "\n\n".join([*tables, "\n".join(self.notes)]).rstrip()
+        notes = [textwrap.fill(note, WIDTH, break_long_words=False) for note in self.notes]
+        return "\n\n".join([*tables, "\n".join(notes)]).rstrip()
 
     def markdown(self) -> str:
         """For a document: the summary, the notes, and the rows folded away."""
