@@ -5,11 +5,17 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import math
 import os
 import re
+import subprocess
+import sys
 import zipfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, is_dataclass
+from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -22,6 +28,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from scipy.sparse import coo_array, csr_array
 
+from dasp import _threads
+from dasp.io import lines, market
 from dasp.io.matrices import MatrixFileError, load_matrix, load_plan, save_plan
 from dasp.io.plans import pack_plan, unpack_plan
 from dasp.models import examples, generate
@@ -126,14 +134,21 @@ def test_npz_comes_back_as_scipy_reads_it(tmp_path: Path, matrix: coo_array, for
 @FILE
 @given(matrix=matrices(), packed=st.booleans())
 def test_matrix_market_comes_back(tmp_path: Path, matrix: coo_array, packed: bool) -> None:
-    # SciPy writes neither bool nor, so that they come back, float32.
-    matrix = matrix.astype(np.int64 if matrix.dtype == np.bool_ else np.promote_types(matrix.dtype, np.int32))
+    # SciPy writes neither bool nor, so that they come back, float32; and int64 is what comes back.
+    matrix = matrix.astype(np.float64 if matrix.dtype.kind == "f" else np.int64)
     buffer = io.BytesIO()
     scipy.io.mmwrite(buffer, matrix, symmetry="general")
     text = buffer.getvalue()
     path = write(tmp_path / ("a.mtx.gz" if packed else "a.mtx"), gzip.compress(text) if packed else text)
-    loaded = load_matrix(path)
     want = csr_array(matrix)
+    if matrix.dtype.kind == "i":
+        sums: dict[tuple[int, int], int] = {}
+        for row, column, value in zip(*matrix.coords, matrix.data.tolist(), strict=True):
+            sums[row, column] = sums.get((row, column), 0) + value
+        if any(not -(2**63) <= total < 2**63 for total in sums.values()):
+            assert "sum is beyond int64" in refusal(path)
+            return
+    loaded = load_matrix(path)
     np.testing.assert_array_equal(loaded.toarray(), want.toarray().astype(loaded.dtype))
     assert loaded.nnz == want.nnz
 
@@ -172,7 +187,300 @@ def test_a_file_goes_before_a_model_of_that_name(tmp_path: Path, monkeypatch: py
     assert load_matrix("dense").shape == (3, 4)
 
 
+NUMBERS = [
+    *[
+        "0",
+        "-0",
+        "+1.5",
+        "1.",
+        ".5",
+        "-.5e1",
+        "1e5",
+        "1E+05",
+        "007",
+        "1e-5",
+        "0e999",
+        "1e-999",
+        "0.0000e-400",
+    ],
+    *["1d5", "1D+5", "-2.5d-3", "1.5D05", "nan", "-NaN", "inf", "-Infinity", "INF"],
+    *["1.7976931348623157e308", "4.9e-324", "2.4703282292062328e-324", "2.2250738585072011e-308"],
+    *[
+        "9007199254740993",
+        "9007199254740993.0000000000000000000000001",
+        "9007199254740992.99999999999999999999",
+    ],
+    *[
+        "123456789012345678901234567890",
+        "0." + 400 * "0" + "1e401",
+        "1" + 400 * "0" + "e-400",
+        900 * "7" + "e-800",
+    ],
+    *[
+        "0.1",
+        "0.3",
+        "0.10000000000000000555111512312578270211815834045410156250001",
+        "8.5e22",
+        "1e23",
+        "6e-26",
+    ],
+]
+"""Ways to write a number, ties and near ties between two floats among them."""
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_numbers_are_rounded_to_the_nearest(tmp_path: Path, number: str) -> None:
+    want = np.float64(number.lower().replace("d", "e"))
+    matrix = load_matrix(write(tmp_path / "a.mtx", f"{HEADER}1 1 1\n1 1 {number}\n"))
+    np.testing.assert_array_equal(matrix.data.view(np.uint64), want.reshape(1).view(np.uint64))
+
+
+@settings(max_examples=500)
+@given(
+    digits=st.integers(0, 10**25),
+    power=st.integers(-345, 310),
+    point=st.integers(0, 30),
+    sign=st.sampled_from(["", "-", "+"]),
+)
+def test_drawn_numbers_are_rounded_to_the_nearest(digits: int, power: int, point: int, sign: str) -> None:
+    text = str(digits).rjust(point, "0")
+    text = f"{sign}{text[: len(text) - point]}.{text[len(text) - point :]}e{power}"
+    count, _, value = parsed(f"1 1 {text}\n")
+    if math.isinf(float(text)):
+        assert count == 0
+    else:
+        assert value == np.float64(text).view(np.uint64)
+
+
+@pytest.mark.parametrize("q", range(-330, 309, 7))
+def test_halfway_between_two_floats_is_even(q: int) -> None:
+    # The exact decimals half way between neighbours, and one digit to either side of them.
+    below = float(f"{q % 9 + 1}.7e{q}")
+    above = math.nextafter(below, math.inf)
+    if math.isinf(above):
+        return
+    half = (Fraction(below) + Fraction(above)) / 2
+    scale = 10 ** max(0, half.denominator.bit_length())
+    exact = half * scale
+    assert exact.denominator == 1
+    for off in (-1, 0, 1):
+        text = f"{exact.numerator * 10 + off}e-{len(str(scale))}"
+        count, hard, value = parsed(f"1 1 {text}\n")
+        assert count == 1
+        assert hard == 1  # that many digits are left to Python
+        assert value == np.float64(text).view(np.uint64)
+
+
+def parsed(text: str) -> tuple[int, int, np.uint64]:
+    """How many entries `_Piece` finds in lines, how many of them were unsure, and the first one's bits."""
+    head = market._Head(True, lines.Field.REAL, "general", 9, 9, 10**6, 2)
+    piece = market._Piece(len(text), head, np.dtype(np.int32))
+    piece.read(np.frombuffer(text.encode(), np.uint8).copy(), 0, len(text), 10**6)
+    return piece.count, piece.hard, piece.entries.bits[0]
+
+
+@pytest.mark.parametrize(
+    ("field", "number", "want"),
+    [
+        ("integer", "9223372036854775807", 2**63 - 1),
+        ("integer", "-9223372036854775808", -(2**63)),
+        ("integer", "+0012", 12),
+        ("unsigned-integer", "18446744073709551615", 2**64 - 1),
+        ("integer", "-0", 0),
+    ],
+)
+def test_whole_numbers_are_read_exactly(tmp_path: Path, field: str, number: str, want: int) -> None:
+    text = f"%%MatrixMarket matrix coordinate {field} general\n1 1 1\n1 1 {number}\n"
+    matrix = load_matrix(write(tmp_path / "a.mtx", text))
+    assert matrix.dtype == (np.uint64 if field.startswith("u") else np.int64)
+    assert matrix.data.tolist() == [want]
+
+
+@pytest.mark.parametrize("form", ["real", "integer"])
+@pytest.mark.parametrize("layout", ["coordinate", "array"])
+@pytest.mark.parametrize("symmetry", ["general", "symmetric", "skew-symmetric", "hermitian"])
+def test_storage_of_one_triangle_is_written_out(
+    tmp_path: Path, form: str, layout: str, symmetry: str
+) -> None:
+    rng = np.random.default_rng(4)
+    dense = rng.integers(1, 9, (7, 7)).astype(np.float64 if form == "real" else np.int64)
+    if symmetry != "general":
+        sign = -1 if symmetry == "skew-symmetric" else 1
+        dense = np.tril(dense, -1 if sign < 0 else 0)
+        dense = dense + sign * np.tril(dense, -1).T
+    stored = [
+        (i, j)
+        for j in range(7)
+        for i in range(7)
+        if symmetry == "general" or i > j or (i == j and symmetry != "skew-symmetric")
+    ]
+    size = f"7 7 {len(stored)}" if layout == "coordinate" else "7 7"
+    body = [f"{i + 1} {j + 1} " * (layout == "coordinate") + str(dense[i, j]) for i, j in stored]
+    text = "\n".join([f"%%MatrixMarket matrix {layout} {form} {symmetry}", size, *body])
+    matrix = load_matrix(write(tmp_path / "a.mtx", text))
+    assert matrix.dtype == dense.dtype
+    np.testing.assert_array_equal(matrix.toarray(), dense)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("block", [1 << 16, 200_000])
+def test_a_file_of_many_blocks_is_read_as_scipy_reads_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int, block: int
+) -> None:
+    rng = np.random.default_rng(5)
+    count = 60_000
+    row, column = rng.integers(0, 70_000, (2, count))
+    digits = rng.integers(0, 22, count)
+    text = ["%%MatrixMarket matrix coordinate real general", f"70000 70000 {count}"]
+    for i, j, value, places in zip(row, column, rng.standard_normal(count), digits, strict=True):
+        text.append(f"{i + 1}{' ' * (1 + places % 3)}{j + 1}\t{value * 10.0 ** (places - 9):.{places}e}")
+        text.extend([""] * int(places == 7))
+    content = "\r\n".join(text).encode()
+    monkeypatch.setattr(market, "_BLOCK", block)
+    monkeypatch.setattr(_threads, "get_num_threads", lambda: threads)
+    want = csr_array(scipy.io.mmread(io.BytesIO(content + b"\n")))
+    assert same(load_matrix(write(tmp_path / "a.mtx", content)), want)
+    assert same(load_matrix(write(tmp_path / "a.mtx.gz", gzip.compress(content, 1))), want)
+    lines = content.split(b"\r\n")
+    for place in (5, count // 2, len(lines) - 1):
+        bad = b"\r\n".join([*lines[:place], lines[place] + b"!", *lines[place + 1 :]])
+        assert f"in line {place + 1};" in refusal(write(tmp_path / "b.mtx", bad))
+    more = content + b"\r\n\r\n1 1 1\r\n"
+    assert f"in line {len(lines) + 2};" in refusal(write(tmp_path / "b.mtx", more))
+    fewer = b"\r\n".join(lines[:-1])
+    assert f"{count - 1:,} of the {count:,}" in refusal(write(tmp_path / "b.mtx", fewer))
+
+
 # What is refused
+
+
+REAL, INTEGER = "coordinate real general", "coordinate integer general"
+MALFORMED = {
+    **{
+        f"real {value!r}": (REAL, f"1 1 1\n1 1 {value}", 3)
+        for value in [
+            *[
+                "1,5",
+                "0x10",
+                "1_000",
+                "1e-",
+                "1e",
+                "1e+",
+                "1d",
+                "junk",
+                "1 junk",
+                "1 2",
+                "1.5.2",
+                "--1",
+                "+-1",
+            ],
+            *[
+                "-",
+                ".",
+                "e5",
+                "1f",
+                "1e999",
+                "-1d400",
+                "nan(1)",
+                "infinit",
+                "1+5",
+                "1e5.5",
+                "1;",
+                "\u0661",
+                "1\v",
+            ],
+            *[400 * "9", "1" + 5000 * "0", "1e9999999999999999999999", "'1'", "1/2", "1e 5", "(1,0)"],
+        ]
+    },
+    **{
+        f"integer {value!r}": (INTEGER, f"1 1 1\n1 1 {value}", 3)
+        for value in [
+            "1e3",
+            "1.5",
+            "1.",
+            "7x",
+            "0x7",
+            "",
+            "-",
+            "1,000",
+            "9223372036854775808",
+            "99999999999999999999",
+        ]
+    },
+    "a negative unsigned": ("coordinate unsigned-integer general", "1 1 1\n1 1 -1", 3),
+    "a large unsigned": ("coordinate unsigned-integer general", "1 1 1\n1 1 18446744073709551616", 3),
+    "a fractional row": (REAL, "2 2 1\n1.5 1 1", 3),
+    "a fractional column": (REAL, "2 2 1\n1 1.5 1", 3),
+    "no value": (REAL, "2 3 1\n1 2.7", 3),
+    "no value at all": (REAL, "2 3 1\n1 2", 3),
+    "a row alone": (REAL, "2 3 1\n1", 3),
+    "a signed row": (REAL, "2 3 1\n+1 1 1", 3),
+    "a negative row": (REAL, "2 3 1\n-1 1 1", 3),
+    "a large row": (REAL, "2 3 1\n18446744073709551617 1 1", 3),
+    "a larger row": (REAL, f"2 3 1\n{2**64 * 10**20 + 1} 1 1", 3),
+    "commas": (REAL, "2 3 1\n1,1,1", 3),
+    "a remark among entries": (REAL, "2 3 2\n1 1 1\n% here\n1 2 1", 4),
+    "a remark at the end": (REAL, "2 3 1\n1 1 1\n% end", 4),
+    "a value of a pattern": ("coordinate pattern general", "2 2 1\n1 1 1", 3),
+    "two values in a line": ("array real general", "2 2\n1 2\n3 4", 3),
+    "array values too many": ("array real general", "2 1\n1\n2\n\n3", 6),
+    "a symmetric array and one": ("array real symmetric", "2 2\n1\n2\n3\n4", 6),
+    "a carriage return": (REAL, "1 2 2\n1 1 1\r1 2 1\n", 3),
+    "a late fault": (REAL, "9 9 3\n1 1 1\n\n2 2 2\n3 3 3x\n", 6),
+}
+
+
+@pytest.mark.parametrize("fault", MALFORMED)
+def test_a_malformed_line_is_named(tmp_path: Path, fault: str) -> None:
+    header, body, line = MALFORMED[fault]
+    message = refusal(write(tmp_path / "a.mtx", f"%%MatrixMarket matrix {header}\n{body}\n"))
+    assert f"in line {line};" in message
+
+
+@pytest.mark.parametrize(
+    ("header", "body", "words"),
+    [
+        *[
+            (f"array real {symmetry}", "3 3\n" + "1\n" * count, "was cut short")
+            for symmetry, count in (
+                *[("symmetric", count) for count in (0, 1, 4, 5)],
+                *[("hermitian", 5), ("skew-symmetric", 2), ("general", 8)],
+            )
+        ],
+        ("array real skew-symmetric", "3 3\n1\n2\n3\n4\n", "in line 6;"),
+        ("array pattern general", "2 2\n", "pattern"),
+        ("coordinate real skew-symmetric", "2 2 1\n2 2 3\n", "row 2 and column 2"),
+        ("coordinate pattern skew-symmetric", "2 2 1\n2 2\n", "row 2 and column 2"),
+        ("coordinate unsigned-integer skew-symmetric", "2 2 1\n2 1 1\n", "unsigned"),
+        ("coordinate real symmetric", "3 3 3\n2 1 3\n3 3 1\n1 2 3\n", "both entries (2, 1) and (1, 2)"),
+        ("coordinate integer general", "1 1 2\n1 1 9223372036854775807\n1 1 1\n", "sum is beyond int64"),
+        ("coordinate real general", "%" + 70_000 * "-" + "\n1 1 1\n1 1 1\n", "remarks"),
+    ],
+)
+def test_what_the_lines_mean_together_is_checked(tmp_path: Path, header: str, body: str, words: str) -> None:
+    assert words in refusal(write(tmp_path / "a.mtx", f"%%MatrixMarket matrix {header}\n{body}"))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_line_is_never_held_whole_however_long_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packed: bool
+) -> None:
+    monkeypatch.setattr(market, "_BLOCK", 1 << 17)
+    for line in (f"1 1 {'1' * 10**7}", f"1 1{' ' * 10**7}1", "\n" * 9 + "1 1 1" + " " * 10**7):
+        content = f"{HEADER}1 1 1\n{line}\n".encode()
+        path = write(tmp_path / "a.mtx", gzip.compress(content) if packed else content)
+        assert "has a line of more than 65,536 bytes" in refusal(path)
+
+
+def test_sound_oddities_of_symmetric_storage_are_read(tmp_path: Path) -> None:
+    for header, body, want in (
+        ("coordinate real skew-symmetric", "2 2 2\n2 2 -0\n2 1 1\n", [[0, -1], [1, 0]]),
+        ("coordinate real symmetric", "2 2 1\n1 2 3\n", [[0, 3], [3, 0]]),
+        ("coordinate real symmetric", "3 3 2\n1 2 3\n3 2 4\n", [[0, 3, 0], [3, 0, 4], [0, 4, 0]]),
+        ("coordinate integer general", f"1 1 2\n1 1 {2**63 - 1}\n1 1 -5\n", [[2**63 - 6]]),
+    ):
+        matrix = load_matrix(write(tmp_path / "a.mtx", f"%%MatrixMarket matrix {header}\n{body}"))
+        np.testing.assert_array_equal(matrix.toarray(), want)
 
 
 @pytest.mark.parametrize(
@@ -217,16 +525,20 @@ def test_a_file_goes_before_a_model_of_that_name(tmp_path: Path, monkeypatch: py
             ["2 x 3", "square"],
         ),
         ("short.mtx", HEADER + "3 3 3\n1 1 1\n2 2 2\n", ["cut short"]),
-        ("cutline.mtx", HEADER + "3 3 2\n1 1 1\n2 ", ["Line 4"]),
-        ("long.mtx", HEADER + "3 3 1\n1 1 1\n2 2 2\n", ["Line 4"]),
-        ("high.mtx", HEADER + "3 3 2\n1 1 1\n4 2 2\n", ["Line 4", "out of bounds"]),
-        ("wide.mtx", HEADER + "3 3 1\n1 9 1\n", ["Line 3", "out of bounds"]),
+        ("cutline.mtx", HEADER + "3 3 2\n1 1 1\n2 ", ["line 4"]),
+        ("long.mtx", HEADER + "3 3 1\n1 1 1\n2 2 2\n", ["line 4"]),
+        ("high.mtx", HEADER + "3 3 2\n1 1 1\n4 2 2\n", ["line 4", "out of bounds"]),
+        ("wide.mtx", HEADER + "3 3 1\n1 9 1\n", ["line 3", "out of bounds"]),
         ("zero.mtx", HEADER + "3 3 1\n0 1 1\n", ["out of bounds"]),
-        ("text.mtx", HEADER + "3 3 1\n1 1 abc\n", ["Line 3"]),
+        ("text.mtx", HEADER + "3 3 1\n1 1 abc\n", ["line 3"]),
         ("zeros.mtx", HEADER + "3 3 2\n1 1 1\n" + 8 * "\0", ["zero bytes"]),
         ("zeros2.mtx", HEADER + "3 3 1\n1 1 1.5\0\0\n", ["zero bytes"]),
         ("zeros.mtx.gz", gzip.compress((HEADER + "3 3 1\n1 1 1.5\0\n").encode()), ["zero bytes"]),
-        ("torn.mtx", "%%MatrixMarket matrix array real general\n2 2\n1\n99999i99E92", ["cut short"]),
+        (
+            "torn.mtx",
+            "%%MatrixMarket matrix array real general\n2 2\n1\n99999i99E92",
+            ["line 4", "one entry and nothing else"],
+        ),
         ("promise.mtx", HEADER + "9 9 999999999999999\n1 1 1\n", ["promises 999,999,999,999,999 entries"]),
         ("rows.mtx", HEADER + "99999999999999 1 1\n1 1 1\n", ["half of this machine's memory"]),
         ("huge.mtx", HEADER + f"{10**30} 1 1\n1 1 1\n", ["2^63"]),
@@ -288,7 +600,7 @@ CSR = {
         ({"format": b"xyz"}, ["xyz"]),
         ({"data": np.array([1j, 2])}, ["complex", "real"]),
         ({"data": np.array(["a", "b"])}, ["real numbers"]),
-        ({"data": np.array([{}, {}], dtype=object)}, ["allow_pickle"]),
+        ({"data": np.array([{}, {}], dtype=object)}, ["type object"]),
         ({"indices": None}, []),
         ({"data": None}, ["format, indices, indptr", "save_npz"]),
         ({"format": None}, ["save_npz"]),
@@ -488,6 +800,96 @@ def test_saving_leaves_no_half_file(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["plan"]
     with pytest.raises(MatrixFileError, match="cannot be written"):
         save_plan(tmp_path / "no" / "plan.npz", plan)
+
+
+def test_a_link_is_replaced_and_not_followed(tmp_path: Path) -> None:
+    plan = plan_of(generate("poisson2d:4"))
+    other = write(tmp_path / "other", "mine")
+    (tmp_path / "plan").symlink_to(other)
+    save_plan(tmp_path / "plan", plan)
+    assert other.read_text() == "mine"
+    assert not (tmp_path / "plan").is_symlink()
+    assert load_plan(tmp_path / "plan").shape == plan.shape
+
+
+@pytest.mark.parametrize("path", ["", "a\0b", "/dev/null", ".", "/"])
+def test_a_plan_goes_into_a_regular_file(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(MatrixFileError, match="file"):
+        save_plan(path, plan_of(generate("poisson2d:4")))
+    assert not list(tmp_path.iterdir())
+    assert Path(os.devnull).is_char_device()
+
+
+def test_only_plans_are_saved(tmp_path: Path) -> None:
+    for thing in (generate("poisson2d:4"), None, "plan.npz"):
+        with pytest.raises(TypeError, match="a dasp plan is needed"):
+            save_plan(tmp_path / "p.npz", thing)  # type: ignore[arg-type]
+    assert not list(tmp_path.iterdir())
+
+
+def test_savers_of_one_path_leave_one_whole_file(tmp_path: Path) -> None:
+    path = tmp_path / "plan.npz"
+    plans = [plan_of(generate(f"poisson2d:{size}")) for size in (20, 30, 40, 50)]
+    for _ in range(5):
+        with ThreadPoolExecutor(len(plans)) as pool:
+            list(pool.map(partial(save_plan, path), plans))
+        assert load_plan(path).shape in [plan.shape for plan in plans]
+        assert [entry.name for entry in tmp_path.iterdir()] == ["plan.npz"]
+
+
+@pytest.mark.parametrize(
+    "failure", [OSError(28, "No space left on device"), KeyboardInterrupt(), MemoryError()]
+)
+@pytest.mark.parametrize("at", ["write", "fsync", "replace"])
+def test_a_failed_save_leaves_the_older_file_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: BaseException, at: str
+) -> None:
+    path = tmp_path / "plan.npz"
+    old, new = (plan_of(generate(f"poisson2d:{size}")) for size in (4, 5))
+    save_plan(path, old)
+
+    def fail(*arguments: Any, **_: Any) -> None:
+        if at == "write":
+            arguments[0].write(b"PK")
+        raise failure
+
+    name = {"write": "numpy.savez", "fsync": "os.fsync", "replace": "os.replace"}[at]
+    with monkeypatch.context() as patch:
+        patch.setattr(name, fail)
+        with pytest.raises((type(failure), MatrixFileError)) as caught:
+            save_plan(path, new)
+        if isinstance(failure, OSError):
+            assert "cannot be written: No space left" in str(caught.value)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["plan.npz"]
+    assert load_plan(path).shape == old.shape
+
+
+FULL_DISK = """
+import resource, signal, sys
+from dasp.io.matrices import MatrixFileError, save_plan
+from dasp.models import generate
+from dasp.preprocess import Policy, preprocess
+
+A = generate("poisson2d:60")
+plan = preprocess(A.shape, A.indptr, A.indices, A.data, Policy())
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))
+try:
+    save_plan(sys.argv[1], plan)
+except MatrixFileError as error:
+    print(error)
+"""
+
+
+def test_a_full_disk_keeps_nothing_of_a_plan(tmp_path: Path) -> None:
+    # A limit on the size of files fails in write and close as a full disk does.
+    done = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, tmp_path / "p.npz"], capture_output=True, text=True, check=True
+    )
+    assert "p.npz cannot be written: File too large" in done.stdout
+    assert not done.stderr
+    assert not list(tmp_path.iterdir())
 
 
 def broken(tmp_path: Path, plan: Plan | None = None, **changes: object) -> str:

@@ -7,23 +7,22 @@
 from __future__ import annotations
 
 import difflib
-import gzip
 import os
-import zipfile
-import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
+from functools import partial
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any
 
 import numpy as np
-import scipy.io
 import scipy.sparse
 from scipy.sparse import csr_array
 
 from dasp import models
-from dasp._memory import OversizeError, refuse_oversize
-from dasp.io.plans import check_plan, pack_plan, unpack_plan
+from dasp._memory import refuse_oversize
+from dasp.io.archives import Announced, Archive, open_archive, refuse_oversize_archive
+from dasp.io.files import MatrixFileError, one_line_errors, replacing
+from dasp.io.market import BYTES_PER_COLUMN, BYTES_PER_ENTRY, BYTES_PER_ROW, read_matrix_market
+from dasp.io.plans import array_names, check_plan, pack_plan, unpack_plan
 from dasp.plan import Plan
 
 __all__ = ["MatrixFileError", "load_matrix", "load_plan", "save_plan"]
@@ -32,22 +31,8 @@ FOLDER_VARIABLE = "DASP_MATRICES"
 """The environment variable that names the folder of the matrix collection."""
 
 _SUFFIXES = (".npz", ".mtx", ".mtx.gz")
-_GZIP_MAGIC = b"\x1f\x8b"
-_ZIP_MAGIC = b"PK"
-_LONGEST_LINE = 1 << 16
-# The shortest entry of a Matrix Market file is "1 1" and its line end; gzip shrinks no more than this.
-_SHORTEST_ENTRY = 4
-_LARGEST_GZIP_RATIO = 1032
-_BYTES_PER_ENTRY = 64
-_BYTES_PER_ROW = 32
-
-
-class MatrixFileError(ValueError):
-    """A matrix or a plan could not be read; the message is one line for the user."""
-
-    def __init__(self, message: str) -> None:
-        """Keep the message, on one line."""
-        super().__init__(" ".join(message.split()))
+_PLAN_FACTOR = 4.0
+_LONGEST_PLAN_HEAD = 1 << 20
 
 
 def load_matrix(spec: str | os.PathLike[str], *, seed: int = 0) -> csr_array:
@@ -84,10 +69,10 @@ def load_matrix(spec: str | os.PathLike[str], *, seed: int = 0) -> csr_array:
     if ":" in text and models.is_model(text):
         return _build_model(text, seed)
     path = _find(text)
-    with _one_line_errors(path):
+    with one_line_errors(path):
         if path.name.lower().endswith(".npz"):
             return _read_npz(path)
-        return _read_matrix_market(path)
+        return read_matrix_market(path)
 
 
 def check_spec(spec: str) -> None:
@@ -195,284 +180,136 @@ def _entries(folder: Path) -> list[Path]:
         return []
 
 
-@contextmanager
-def _one_line_errors(path: Path) -> Iterator[None]:
-    """Turn whatever reading a file raises into a MatrixFileError that names the file."""
-    again = "download or write it again"
-    try:
-        yield
-    except MatrixFileError:
-        raise
-    except OversizeError as error:
-        raise MatrixFileError(str(error)) from error
-    except gzip.BadGzipFile as error:
-        raise MatrixFileError(f"{path} is damaged ({error}); a gzip file is needed; {again}") from error
-    except EOFError as error:
-        raise MatrixFileError(f"{path} was cut short; the whole file is needed; {again}") from error
-    except (zlib.error, zipfile.BadZipFile, zipfile.LargeZipFile) as error:
-        raise MatrixFileError(f"{path} is damaged or cut short ({error}); {again}") from error
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise MatrixFileError(f"{path} cannot be read: {reason}; a readable file is needed") from error
-    except MemoryError as error:
-        raise MatrixFileError(
-            f"{path} does not fit in this machine's memory; choose a smaller matrix"
-        ) from error
-    except Exception as error:
-        if "runcated" in str(error):
-            raise MatrixFileError(f"{path} was cut short ({_reason(error)}); {again}") from error
-        # SciPy and NumPy raise nearly every kind on damaged input; the cause stays for a debugger.
-        raise MatrixFileError(f"{path} is damaged: {_reason(error)}; {again}") from error
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, KeyError):
-        return f"{error} is missing"
-    return str(error).rstrip(".") or type(error).__name__
-
-
-# Matrix Market
-
-
-def _read_matrix_market(path: Path) -> csr_array:
-    """Read a Matrix Market file, compressed or not, after checking its first lines."""
-    with open(path, "rb") as file:
-        start = file.read(512)
-    _refuse_other_kinds(path, start)
-    packed = start.startswith(_GZIP_MAGIC)
-    with _opened(path, packed) as stream:
-        _check_head(path, stream, packed)
-    with _opened(path, packed) as stream:
-        matrix = scipy.io.mmread(_TextOnly(stream))
-    return csr_array(matrix)
-
-
-class _TextOnly:
-    """A stream without the two things on which SciPy's reader (1.17) may end the process.
-
-    Those are a zero byte, which is refused, and a last line without a line end, which gets one. Zero bytes
-    are what a broken disk, a download written in pieces or `scipy.io.mmwrite` with a precision above 16
-    leaves behind; a last line without its end, what is left of a file that was cut short.
-    """
-
-    def __init__(self, stream: IO[bytes]) -> None:
-        self._stream = stream
-        self._last = b"\n"
-
-    def read(self, size: int = -1) -> bytes:
-        """Read up to `size` bytes; ValueError if a zero byte is among them."""
-        block = self._stream.read(size)
-        if b"\0" in block:
-            raise ValueError("it holds zero bytes, which no text has")
-        if not block and size and self._last != b"\n":
-            block = b"\n"
-        self._last = block[-1:] or self._last
-        return block
-
-
-def _opened(path: Path, packed: bool) -> IO[bytes]:
-    return cast(IO[bytes], gzip.open(path, "rb")) if packed else open(path, "rb")
-
-
-def _refuse_other_kinds(path: Path, start: bytes) -> None:
-    """Refuse what is no Matrix Market file by its first bytes, saying what it is instead."""
-    if not start:
-        raise MatrixFileError(
-            f"{path} is empty; a Matrix Market file starts with %%MatrixMarket; download or write it again"
-        )
-    name = path.name.lower()
-    if name.endswith((".tar.gz", ".tgz", ".tar")):
-        raise MatrixFileError(f"{path} is an archive; a .mtx file is needed; unpack it with: tar xf {path}")
-    if start.startswith(_GZIP_MAGIC):
-        return
-    if name.endswith(".gz"):
-        raise MatrixFileError(
-            f"{path} is not a gzip file, though its name ends in .gz; "
-            "compress it with gzip, or name it .mtx if it is plain text"
-        )
-    if start.startswith(_ZIP_MAGIC):
-        raise MatrixFileError(
-            f"{path} is a zip file; a Matrix Market file is needed; name it .npz if SciPy wrote it"
-        )
-    if start.startswith(b"MATLAB"):
-        raise MatrixFileError(
-            f"{path} is a MATLAB file; .mtx, .mtx.gz or .npz is needed; convert it with scipy.io"
-        )
-
-
-def _check_head(path: Path, stream: IO[bytes], packed: bool) -> None:
-    """Check the header and the size line, before memory is asked for on their word."""
-    header = _text(stream.readline(_LONGEST_LINE))
-    lowered = header.lower()
-    if lowered.lstrip("\ufeff").startswith(("<", "{")):
-        what = "a web page" if lowered.startswith("<") else "JSON"
-        raise MatrixFileError(
-            f"{path} holds {what}, not a matrix; a Matrix Market file starts with %%MatrixMarket; "
-            "download the file itself, not the page about it"
-        )
-    words = lowered.split()
-    if not words or words[0] != "%%matrixmarket":
-        raise MatrixFileError(
-            f"{path} starts with {header[:40]!r}; a Matrix Market file starts with "
-            "'%%MatrixMarket matrix coordinate real general'; give a file of that format"
-        )
-    expected = (
-        ("matrix",),
-        ("coordinate", "array"),
-        ("real", "double", "integer", "unsigned-integer", "pattern", "complex"),
-        ("general", "symmetric", "skew-symmetric", "hermitian"),
-    )
-    for place, (word, allowed) in enumerate(zip([*words[1:], "", "", "", ""], expected, strict=False)):
-        if word not in allowed:
-            raise MatrixFileError(
-                f"{path} has {word!r:.40} as word {place + 2} of its header; it must be "
-                f"{' or '.join(allowed)}; mend the header or download the file again"
-            )
-    if words[3] == "complex":
-        raise MatrixFileError(
-            f"{path} is complex; dasp multiplies real matrices; give its real or imaginary part"
-        )
-    _check_size(path, stream, words, packed)
-
-
-def _check_size(path: Path, stream: IO[bytes], words: list[str], packed: bool) -> None:
-    line_number, line = 1, "%"
-    while line.startswith("%") or not line.strip():
-        raw = stream.readline(_LONGEST_LINE)
-        if not raw:
-            raise MatrixFileError(f"{path} ends before its size line; it was cut short; download it again")
-        line_number, line = line_number + 1, _text(raw)
-    coordinate = words[2] == "coordinate"
-    names = "rows, columns and entries" if coordinate else "rows and columns"
-    try:
-        sizes = [int(word) for word in line.split()]
-    except ValueError:
-        sizes = []
-    if len(sizes) != (3 if coordinate else 2) or min(sizes) < 0:
-        raise MatrixFileError(
-            f"{path} has {line[:60]!r} in line {line_number}; that line must give {names} as whole numbers; "
-            "mend it or download the file again"
-        )
-    rows, columns = sizes[:2]
-    entries = sizes[2] if coordinate else rows * columns
-    if words[4] != "general" and rows != columns:
-        raise MatrixFileError(
-            f"{path} is {rows} x {columns} and {words[4]}; such a matrix is square; mend its header"
-        )
-    _check_promise(path, rows, columns, entries, _SHORTEST_ENTRY if coordinate else 2, packed)
-    stored = entries if words[4] == "general" else 2 * entries
-    refuse_oversize(
-        f"{path} with {rows:,} rows and {stored:,} entries",
-        _BYTES_PER_ENTRY * stored + _BYTES_PER_ROW * (rows + columns),
-        "choose a smaller matrix",
-    )
-
-
-def _check_promise(path: Path, rows: int, columns: int, entries: int, shortest: int, packed: bool) -> None:
-    """Refuse a size line that the file cannot keep, however its entries are written."""
-    size = path.stat().st_size
-    if shortest * entries > size * (_LARGEST_GZIP_RATIO if packed else 1) + shortest:
-        raise MatrixFileError(
-            f"{path} promises {entries:,} entries but has {size:,} bytes; it was cut short, or its size "
-            "line is wrong; download it again"
-        )
-    if max(rows, columns) >= 2**63:
-        raise MatrixFileError(
-            f"{path} is {rows} x {columns}; rows and columns must be below 2^63; mend its size line"
-        )
-
-
-def _text(raw: bytes) -> str:
-    return raw.decode("latin-1").rstrip("\r\n")
-
-
 # SciPy's .npz
+
+
+_ARRAYS = {
+    "csr": ("data", "indices", "indptr"),
+    "csc": ("data", "indices", "indptr"),
+    "bsr": ("data", "indices", "indptr"),
+    "coo": ("data", "row", "col"),
+    "dia": ("data", "offsets"),
+}
+"""The arrays that `scipy.sparse.save_npz` writes for each format, besides the three below."""
+
+_HEADS = {"format", "shape", "_is_array"}
+_LONGEST_HEAD = 64
+"""Elements or bytes that each of those may have."""
 
 
 def _read_npz(path: Path) -> csr_array:
     """Read what `scipy.sparse.save_npz` wrote; never unpickles; checks every index."""
-    _check_npz(path)
-    matrix = scipy.sparse.load_npz(path)
-    if matrix.dtype.kind == "c":
+    with open_archive(path, partial(_check_names, path)) as archive:
+        form, shape = _read_heads(archive)
+        announced = {name: archive.announced[name] for name in _ARRAYS[form]}
+        _check_announced(path, form, announced)
+        entries = announced["data"].size
+        refuse_oversize(
+            f"{path} with {shape[0]:,} rows and {entries:,} values",
+            BYTES_PER_ENTRY * entries + BYTES_PER_ROW * shape[0] + BYTES_PER_COLUMN * shape[1],
+            "choose a smaller matrix",
+        )
+        arrays = [archive.read(name) for name in _ARRAYS[form]]
+    return _to_csr(form, shape, arrays)
+
+
+def _check_names(path: Path, names: Collection[str]) -> None:
+    """Hold that the members are those of a matrix in one of SciPy's formats."""
+    if "dasp_plan" in names:
+        raise MatrixFileError(f"{path} is a saved plan; a matrix is needed; load it with dasp.load_plan")
+    if not any(set(names) - _HEADS == set(arrays) for arrays in _ARRAYS.values()) or not {
+        "format",
+        "shape",
+    } <= set(names):
+        shown = ", ".join(sorted(f"{name:.20}" for name in names)[:6])
+        raise MatrixFileError(
+            f"{path} has the arrays {shown or '(none)'}; those of a sparse matrix are needed; "
+            "write it with scipy.sparse.save_npz"
+        )
+
+
+def _read_heads(archive: Archive) -> tuple[str, tuple[int, int]]:
+    """Read the format and the shape, which are short."""
+    for name in _HEADS & archive.announced.keys():
+        if archive.announced[name].nbytes > _LONGEST_HEAD:
+            raise ValueError(f"{name} has {archive.announced[name].nbytes:,} bytes")
+    form, shape = archive.read("format").item(), archive.read("shape")
+    form = form.decode("latin-1") if isinstance(form, bytes) else str(form)
+    if set(_ARRAYS.get(form, ())) != archive.announced.keys() - _HEADS:
+        raise ValueError(f"its format is {form!r:.20}, which its arrays are not of")
+    if shape.shape != (2,) or shape.dtype.kind not in "iu" or not (0 <= shape.min() <= shape.max() < 2**63):
+        raise ValueError(f"its shape is {shape.tolist()!r:.60}")
+    return form, (int(shape[0]), int(shape[1]))
+
+
+def _check_announced(path: Path, form: str, announced: dict[str, Announced]) -> None:
+    """Hold that values are real and indices integers, of as many dimensions as the format has."""
+    kind = announced["data"].dtype.kind
+    if kind == "c":
         raise MatrixFileError(
             f"{path} is complex; dasp multiplies real matrices; give its real or imaginary part"
         )
-    if matrix.dtype.kind not in "biuf":
-        raise MatrixFileError(f"{path} holds values of type {matrix.dtype}; real numbers are needed")
-    if matrix.format in ("csr", "csc", "bsr"):
-        matrix.check_format(full_check=True)
-    if matrix.format == "coo":
-        for name, index, length in zip(("row", "column"), matrix.coords, matrix.shape, strict=True):
+    if kind not in "biuf":
+        raise MatrixFileError(
+            f"{path} holds values of type {announced['data'].dtype}; real numbers are needed"
+        )
+    for name, array in announced.items():
+        if name != "data" and (array.dtype.kind not in "iu" or len(array.shape) != 1):
+            raise ValueError(
+                f"{name} is of type {array.dtype} and shape {array.shape}, not a list of integers"
+            )
+    if len(announced["data"].shape) != {"bsr": 3, "dia": 2}.get(form, 1):
+        raise ValueError(f"data has shape {announced['data'].shape}")
+
+
+def _to_csr(form: str, shape: tuple[int, int], arrays: list[np.ndarray[Any, Any]]) -> csr_array:
+    """Let SciPy make and convert the matrix; every index is checked before its compiled code reads it."""
+    make = getattr(scipy.sparse, f"{form}_array")
+    if form == "coo":
+        data, *coords = arrays
+        for name, index, length in zip(("row", "column"), coords, shape, strict=True):
             if index.size and not (index.min() >= 0 and index.max() < length):
                 raise ValueError(f"{name} index {index.min()} or {index.max()} is outside 0..{length - 1}")
+        return csr_array(make((data, tuple(coords)), shape=shape))
+    matrix = make(tuple(arrays), shape=shape)
+    if form != "dia":
+        matrix.check_format(full_check=True)
     return csr_array(matrix)
-
-
-def _check_npz(path: Path) -> None:
-    """Refuse an .npz that is no sparse matrix, or too large for the memory, by its table of contents."""
-    with open(path, "rb") as file:
-        start = file.read(2)
-    if not start:
-        raise MatrixFileError(f"{path} is empty; an .npz of scipy.sparse.save_npz is needed; write it again")
-    if start != _ZIP_MAGIC:
-        raise MatrixFileError(
-            f"{path} is not an .npz file; one of scipy.sparse.save_npz is needed; write it again"
-        )
-    with zipfile.ZipFile(path) as archive:
-        members = {info.filename.removesuffix(".npy"): info.file_size for info in archive.infolist()}
-        for name in {"indices", "indptr", "row", "col"} & members.keys():
-            _check_index_type(name, archive)
-    if "dasp_plan" in members:
-        raise MatrixFileError(f"{path} is a saved plan; a matrix is needed; load it with dasp.load_plan")
-    if not {"format", "shape", "data"} <= members.keys():
-        raise MatrixFileError(
-            f"{path} has the arrays {', '.join(sorted(members)[:6]) or '(none)'}; a sparse matrix is needed; "
-            "write it with scipy.sparse.save_npz"
-        )
-    refuse_oversize(f"{path}", 2.0 * sum(members.values()), "choose a smaller matrix")
-
-
-def _check_index_type(name: str, archive: zipfile.ZipFile) -> None:
-    """Refuse indices that are no integers, which SciPy would round; reads a header only."""
-    with archive.open(f"{name}.npy") as file:
-        version = np.lib.format.read_magic(file)
-        read = np.lib.format.read_array_header_1_0 if version[0] == 1 else np.lib.format.read_array_header_2_0
-        dtype = read(file)[2]
-    if dtype.kind not in "iu":
-        raise ValueError(f"{name} is of type {dtype}, not an integer type")
 
 
 # Plans
 
 
 def save_plan(path: str | os.PathLike[str], plan: Plan) -> None:
-    """Write a plan to an .npz file, which replaces an older one only when it is complete.
+    """Write a plan to an .npz file, which replaces an older one only when it is complete and on the disk.
 
     Parameters
     ----------
     path : str or path
-        Where to; the name is used as it is.
+        Where to; the name is used as it is. A link of that name is replaced and not followed.
     plan : Plan
         Its arrays may live on the host or on a GPU; they are written with their own types.
 
     Raises
     ------
     MatrixFileError
-        If the file cannot be written.
+        If the file cannot be written. Nothing is left behind then, and an older file stays as it was.
+    TypeError
+        If `plan` is none.
+
+    Notes
+    -----
+    Several threads or processes may save to one path at once: the file is always one of theirs, and whole.
     """
-    target = Path(path)
-    partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
-    try:
-        try:
-            with open(partial, "wb") as file:
-                np.savez(file, allow_pickle=False, **pack_plan(plan))
-            os.replace(partial, target)
-        finally:
-            partial.unlink(missing_ok=True)
-    except OSError as error:
-        raise MatrixFileError(
-            f"{target} cannot be written: {error.strerror}; name a file in a writable folder"
-        ) from error
+    if not isinstance(plan, Plan):
+        raise TypeError(
+            f"plan is a {type(plan).__name__}; a dasp plan is needed; pass the .plan of an SpMatrix"
+        )
+    text = os.fsdecode(path)
+    if not text or "\0" in text:
+        raise MatrixFileError(f"the path is {text!r}; it must name a file in a writable folder")
+    with replacing(Path(text)) as file:
+        np.savez(file, allow_pickle=False, **pack_plan(plan))
 
 
 def load_plan(path: str | os.PathLike[str]) -> Plan:
@@ -492,19 +329,24 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
     ------
     MatrixFileError
         If the file is missing, is no plan, was written by another version of the format, or holds arrays
-        that do not make a plan.
+        that do not make a plan; and, before any of them is read, if they would take more than half of this
+        machine's memory.
     """
     target = Path(path)
-    if target.is_dir():
-        raise MatrixFileError(f"{target} is a folder; a plan is a file; name the .npz file")
-    with _one_line_errors(target):
-        with open(target, "rb") as file:
-            if file.read(2) != _ZIP_MAGIC:
-                raise MatrixFileError(f"{target} is not a saved plan; write one with dasp.save_plan")
-        with np.load(target, allow_pickle=False) as archive:
-            if "dasp_plan" not in archive.files:
-                raise MatrixFileError(f"{target} holds no plan; write one with dasp.save_plan")
-            arrays: dict[str, Any] = {name: archive[name] for name in archive.files}
-        plan = unpack_plan(arrays)
+    with one_line_errors(target), open_archive(target, partial(_check_plan_names, target)) as archive:
+        if archive.announced["dasp_plan"].nbytes > _LONGEST_PLAN_HEAD:
+            raise ValueError(f"dasp_plan has {archive.announced['dasp_plan'].nbytes:,} bytes")
+        refuse_oversize_archive(archive, _PLAN_FACTOR)
+        plan = unpack_plan({name: archive.read(name) for name in archive.announced})
         check_plan(plan)
         return plan
+
+
+def _check_plan_names(path: Path, names: Collection[str]) -> None:
+    if "dasp_plan" not in names:
+        raise MatrixFileError(f"{path} holds no plan; write one with dasp.save_plan")
+    unknown = sorted(set(names) - array_names() - {"dasp_plan"})
+    if unknown:
+        raise MatrixFileError(
+            f"{path} has the unknown field {unknown[0]:.60}; write it again with dasp.save_plan"
+        )

@@ -63,6 +63,20 @@ def _pack(part: Any, prefix: str, arrays: dict[str, np.ndarray], scalars: dict[s
             scalars[path] = value.item() if isinstance(value, np.generic) else value
 
 
+def array_names(kind: type = Plan, prefix: str = "") -> set[str]:
+    """Return the field paths of all arrays that a plan has."""
+    names: set[str] = set()
+    hints = get_type_hints(kind)
+    for field in fields(kind):
+        hint = hints[field.name]
+        if is_dataclass(hint):
+            assert isinstance(hint, type)
+            names |= array_names(hint, f"{prefix}{field.name}.")
+        elif hint is Any:
+            names.add(prefix + field.name)
+    return names
+
+
 def unpack_plan(arrays: dict[str, np.ndarray]) -> Plan:
     """Put a plan together again from `pack_plan`'s arrays.
 
