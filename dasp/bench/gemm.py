@@ -9,9 +9,9 @@ import importlib
 import importlib.util
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -21,12 +21,11 @@ from dasp.bench.gemm_report import VENDOR, ladders, report
 from dasp.bench.report import Report
 from dasp.bench.table import Row
 from dasp.dense import gemm, kernels
-from dasp.dense.ladder import HALF
+from dasp.dense.ladder import HALF, error_bound, error_factor
 from dasp.tuning.timing_cpu import Timing, summarize
 
 SIZES = (128, 256, 512, 1024, 2048, 4096, 8192)
 DTYPES = ("float32", "float64", "float16", "bfloat16")
-UNIT = {"float32": 2.0**-24, "float64": 2.0**-53, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 SAMPLES = 7
 SETTLE_SECONDS = 0.15
 """Wait before timing on the CPU: OpenBLAS's idle threads keep their cores busy for some 30 ms."""
@@ -146,8 +145,7 @@ class _Host:
         self._rows = np.unique(np.linspace(0, size - 1, CHECKED).astype(int))
         some, b = self._a[self._rows].astype(np.longdouble), self._b.astype(np.longdouble)
         self._want, self._scale = some @ b, np.abs(some) @ np.abs(b)
-        terms = (size + 3) * UNIT[dtype]
-        self._gamma = terms / (1 - terms)
+        self._gamma = error_factor(dtype, size)
 
     def verify(self, kernel: str) -> bool:
         """Whether nothing is NaN and some rows are within gamma(k) |A| |B| of the long-double product."""
@@ -187,10 +185,7 @@ class _Cuda:
         a, b = self._a.astype("float64"), self._b.astype("float64")
         self._want = a @ b
         scale = cupy.abs(a) @ cupy.abs(b)
-        terms = (size + 3) * UNIT["float32" if dtype in HALF else dtype]
-        # The reference has rounded as often itself where it is no more precise.
-        bound = (2 if dtype == "float64" else 1) * terms / (1 - terms) * scale
-        self._bound = bound + UNIT[dtype] * (cupy.abs(self._want) + bound) if dtype in HALF else bound
+        self._bound = error_bound(dtype, size, self._want, scale)
 
     def verify(self, kernel: str) -> bool:
         """Whether every result is within gamma(k) |A| |B| of the float64 product."""
@@ -201,35 +196,13 @@ class _Cuda:
 
     def time(self, kernel: str, seconds: float) -> Timing:
         """Replays of a graph of several products; SAMPLES of them, together about `seconds` long."""
+        from dasp.tuning.timing_cuda import products_in, replays
+
+        def run() -> None:
+            gemm(self._a, self._b, out=self._out, kernel=kernel)
+
         stream = self._cupy.cuda.Stream(non_blocking=True)
         with stream:
-            once = 1e-6 * max(min(self._replay(self._run(kernel), stream) for _ in range(3)), 1.0)
-            products = int(min(max(seconds / SAMPLES / once, 1), 50))
-            graph = self._capture(kernel, products, stream)
-            enqueue: Callable[[], None] = (
-                self._run(kernel, products) if graph is None else lambda: graph.launch(stream)
-            )
-            self._replay(enqueue, stream)
-            samples = [self._replay(enqueue, stream) / products for _ in range(SAMPLES)]
-        return summarize(samples, products, "events" if graph is None else "graph")
-
-    def _run(self, kernel: str, products: int = 1) -> Callable[[], None]:
-        def enqueue() -> None:
-            for _ in range(products):
-                gemm(self._a, self._b, out=self._out, kernel=kernel)
-
-        return enqueue
-
-    def _capture(self, kernel: str, products: int, stream: Any) -> Any:
-        from dasp.tuning.timing_cuda import capture
-
-        return capture(self._run(kernel), stream, products)
-
-    def _replay(self, enqueue: Callable[[], None], stream: Any) -> float:
-        """Microseconds between an event before and an event after what is enqueued."""
-        start, stop = self._cupy.cuda.Event(), self._cupy.cuda.Event()
-        start.record(stream)
-        enqueue()
-        stop.record(stream)
-        stop.synchronize()
-        return 1e3 * float(self._cupy.cuda.get_elapsed_time(start, stop))
+            products = products_in(1e6 * seconds / SAMPLES, run, stream, most=50)
+            samples, method = replays(run, stream, SAMPLES, products)
+        return summarize(samples, products, method)

@@ -43,8 +43,8 @@ class Form(NamedTuple):
         return None
 
 
-def multiply(product: Product) -> bool:
-    """Compute a product on CuPy's current stream, in the arrays' own precision (true float32, never TF32).
+def multiply(product: Product, device: int, stream: int) -> bool:
+    """Compute a product on a stream, in the arrays' own precision (true float32, never TF32).
 
     Half precisions are summed in float32, as our own kernels sum them.
 
@@ -52,6 +52,8 @@ def multiply(product: Product) -> bool:
     ----------
     product : Product
         Not empty; c, if there is one, is out itself.
+    device, stream : int
+        The current GPU's number, and a stream of it.
 
     Returns
     -------
@@ -67,13 +69,13 @@ def multiply(product: Product) -> bool:
         If cuBLAS reports an error.
     """
     a, b, _, out, alpha, beta = product
-    forms = Form(a.shape, a.strides), Form(b.shape, b.strides), Form(out.shape, out.strides)
-    call = _prepare(out.dtype.name, *forms, alpha, beta)
+    forms = a.shape, a.strides, b.shape, b.strides, out.shape, out.strides
+    call = _prepare(out.dtype, *forms, alpha, beta)
     if call is None:
         return False
     first, second = (a, b) if call.swapped else (b, a)
     addresses = first.data.ptr, second.data.ptr, out.data.ptr
-    _check(call.function(_handle(), *call.arguments(*addresses)), "cuBLAS")
+    _check(call.function(_handle(device, stream), *call.arguments(*addresses)), "cuBLAS")
     return True
 
 
@@ -101,8 +103,19 @@ class _Call(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def _prepare(dtype: str, a: Form, b: Form, out: Form, alpha: float, beta: float) -> _Call | None:
-    item = {"float64": 8, "float32": 4}.get(dtype, 2)
+def _prepare(
+    kind: Any,
+    a_shape: tuple[int, int],
+    a_strides: tuple[int, int],
+    b_shape: tuple[int, int],
+    b_strides: tuple[int, int],
+    out_shape: tuple[int, int],
+    out_strides: tuple[int, int],
+    alpha: float,
+    beta: float,
+) -> _Call | None:
+    a, b, out = Form(a_shape, a_strides), Form(b_shape, b_strides), Form(out_shape, out_strides)
+    dtype, item = kind.name, kind.itemsize
     target = out.order(item)
     # A row-major result is the column-major out^T = b^T a^T; any other one is the column-major out = a b.
     swapped = target is not None and target[0] == TRANSPOSED
@@ -148,15 +161,13 @@ class _Handle:
 _handles = _Handles()
 
 
-def _handle() -> ctypes.c_void_p:
-    """Return this thread's handle for the current GPU and stream."""
-    from cupy.cuda import get_current_stream, runtime
-
-    stream = get_current_stream().ptr
-    key = runtime.getDevice(), stream
-    known = _handles.known
+def _handle(device: int, stream: int) -> ctypes.c_void_p:
+    """Return this thread's handle for a stream of the current GPU."""
+    known, key = _handles.known, (device, stream)
     found = known.get(key)
     if found is None:
+        from cupy.cuda import runtime
+
         if len(known) >= MOST_HANDLES and not runtime.streamIsCapturing(stream):
             del known[next(iter(known))]
         found = known[key] = _Handle(stream)

@@ -116,8 +116,8 @@ def run(rung: Rung, product: Product) -> None:
         ready.launch(stream, *ends, 0)
         return
     with _memory(stream):
-        sums = _cupy().empty(ready.sums, out.dtype)
-        ready.launch(stream, *ends, sums.data.ptr)
+        sums = _cupy().cuda.alloc(ready.sums * out.itemsize)
+        ready.launch(stream, *ends, sums.ptr)
         del sums  # while this allocator is the current one
 
 
@@ -225,11 +225,14 @@ def _run_vendor(product: Product) -> None:
     if product.c is not None and product.c is not product.out:
         product.out[...] = product.c
         product = product._replace(c=product.out)
-    if cublas_cuda.multiply(product):
+    stream = _cupy().cuda.get_current_stream().ptr
+    if cublas_cuda.multiply(product, _device(), stream):
         return
-    with _memory(_cupy().cuda.get_current_stream().ptr):
+    with _memory(stream):
         straight = product.out.copy()
-        cublas_cuda.multiply(product._replace(a=product.a.copy(), b=product.b.copy(), out=straight))
+        copied = product._replace(a=product.a.copy(), b=product.b.copy(), out=straight)
+        cublas_cuda.multiply(copied, _device(), stream)
+        del copied
         product.out[...] = straight
         del straight
 

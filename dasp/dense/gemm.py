@@ -82,10 +82,13 @@ def gemm(
     """
     if not isinstance(kernel, str):
         raise TypeError(f"kernel is a {type(kernel).__name__}; the name of a kernel is needed")
-    a, b = _arrays.operand("a", a), _arrays.operand("b", b)
-    c = None if c is None else _arrays.operand("c", c)
+    kinds = type(a), type(b), type(c), type(out)
+    backend = _on_gpu.get(kinds)
+    if backend is None:
+        a, b = _arrays.operand("a", a), _arrays.operand("b", b)
+        c = None if c is None else _arrays.operand("c", c)
+        backend = _backend_of(kinds, a=a, b=b, c=c, out=out)
     alpha, beta = _real("alpha", alpha, a.dtype), _real("beta", beta, a.dtype)
-    backend = _backend_of(a=a, b=b, c=c, out=out)
     with backend.using(a, b, c, out) as device:
         like_c = None if c is None else (c.dtype, c.shape)
         question = kernel, bool(trans_a), bool(trans_b), a.dtype, a.shape, b.dtype, b.shape, like_c
@@ -97,7 +100,7 @@ def gemm(
             out = target = backend.empty(shape, a.dtype)
         else:
             backend.check_out(out, shape, a.dtype)
-            target = out if _arrays.is_cupy(out) else np.asarray(out)
+            target = out if kinds in _on_gpu else np.asarray(out)
             addend = _check_memory(backend, target, a, b, addend)
         if 0 not in shape:
             left, right = (a.T if trans_a else a), (b.T if trans_b else b)
@@ -193,18 +196,25 @@ def _load(device: str) -> Backend:
 _backend = functools.cache(_load)
 
 
-def _backend_of(**arrays: Any) -> Backend:
+_on_gpu: dict[tuple[type, ...], Backend] = {}
+"""The backend for arrays of these classes, once they were seen to lie on a GPU: none of them is converted."""
+
+
+def _backend_of(kinds: tuple[type, ...], **arrays: Any) -> Backend:
     """Return the backend of the device that all the arrays are on."""
     places = {name: "cuda" if _arrays.is_cupy(x) else "cpu" for name, x in arrays.items() if x is not None}
     for name, place in places.items():
         if place != places["a"]:
             raise TypeError(f"a is on the {places['a']} and {name} on the {place}; move one of them")
-    return _backend(places["a"])
+    backend = _backend(places["a"])
+    if places["a"] == "cuda":
+        _on_gpu[kinds] = backend
+    return backend
 
 
 def _real(name: str, value: Any, dtype: np.dtype[Any]) -> float:
     """Return a scalar as a float that the sums' type holds."""
-    if not isinstance(value, Real):
+    if type(value) is not float and not isinstance(value, Real):
         raise TypeError(f"{name} is a {type(value).__name__}; it must be a real number")
     most = LARGEST_SINGLE if dtype.itemsize < 8 else LARGEST_DOUBLE
     try:
@@ -233,7 +243,7 @@ def _decide(
     like_c: tuple[np.dtype[Any], tuple[int, ...]] | None,
 ) -> tuple[Kernel, tuple[int, int]]:
     """Check what does not depend on the arrays' memory; return the rung, and the shape of the product."""
-    _check_dtype("a's dtype", dtype.name, backend)
+    _check_dtype("a's dtype", dtype.name if dtype.isnative else dtype.str, backend)
     m, k = _matrix("a", a_shape, trans_a)
     inner, n = _matrix("b", b_shape, trans_b)
     if inner != k:

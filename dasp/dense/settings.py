@@ -68,7 +68,7 @@ class Setting:
         """How many blocks share a tile's dot products, so that about `blocks_wanted` run, each at least 64
         deep."""
         m, n, k = sizes
-        return max(1, min(blocks_wanted // self.blocks(m, n), k // max(64, 4 * self.bk), 32))
+        return max(1, min(blocks_wanted // max(1, self.blocks(m, n)), k // max(64, 4 * self.bk), 32))
 
     def busy(self, m: int, n: int, processors: int) -> float:
         """The share of their time that multiprocessors spend on results, if all tiles take equally long.
