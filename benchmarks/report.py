@@ -78,7 +78,7 @@ def sparse_text(name: str) -> str:
 
 
 def headline_text(_: str) -> str:
-    """The front page's table: product, plan, and after how many products it pays, a line a rival."""
+    """The front page's table: product, plan, and after how many products it pays, a line a baseline."""
     lines: list[tuple[str, ...]] = []
     counts = []
     for name in COLLECTIONS:
@@ -99,24 +99,24 @@ Ratio = Callable[[Row], float]
 
 
 def headline_lines(rows: Sequence[Row]) -> list[tuple[str, ...]]:
-    """The lines of one machine: each rival, called as its users call it, and ours called in the same way."""
+    """The lines of one machine: each baseline, called as its users call it, and ours called alike."""
     on = "2 CPU cores" if rows[0]["device"] == "cpu" else rows[0]["machine"].removeprefix("NVIDIA ")
     cusparse = [
         name for name in dict.fromkeys(n for row in rows for n in baselines(row)) if "cusparse" in name
     ]
-    rivals: list[tuple[str, str, Ratio, Ratio]] = []
+    compared: list[tuple[str, str, Ratio, Ratio]] = []
     if any("scipy_us" in row for row in rows):
-        rivals.append(_rival("SciPy", "`A @ x`", ["scipy"]))
+        compared.append(_baseline("SciPy", "`A @ x`", ["scipy"]))
     if any("mkl_us" in row for row in rows):
-        rivals.append(_rival("MKL, optimised handle", "into a given y", ["mkl"]))
+        compared.append(_baseline("MKL, optimised handle", "into a given y", ["mkl"]))
     if cusparse:
-        rivals.append(_rival("best of cuSPARSE", "CUDA graph, into a given y", cusparse))
+        compared.append(_baseline("best of cuSPARSE", "CUDA graph, into a given y", cusparse))
     if any(row.get("cupy_us") and row.get("dasp_new_us") for row in rows):
-        rivals.append(_rival("CuPy", "`A @ x`", ["cupy"]))
+        compared.append(_baseline("CuPy", "`A @ x`", ["cupy"]))
     elif any(row.get("cupy_cold_us") for row in rows):
-        rivals.append(("CuPy", "once, L2 flushed", _cold, _cold_pays))
+        compared.append(("CuPy", "once, L2 flushed", _cold, _cold_pays))
     lines = []
-    for against, called, ratio, pays in rivals:
+    for against, called, ratio, pays in compared:
         ratios = [ratio(row) for row in rows]
         plan = median(number(row, "plan_ms") for row in rows)
         figures_of = (geometric_mean(ratios), min(ratios), max(ratios))
@@ -125,7 +125,7 @@ def headline_lines(rows: Sequence[Row]) -> list[tuple[str, ...]]:
     return lines
 
 
-def _rival(against: str, called: str, names: list[str]) -> tuple[str, str, Ratio, Ratio]:
+def _baseline(against: str, called: str, names: list[str]) -> tuple[str, str, Ratio, Ratio]:
     def ratio(row: Row) -> float:
         return min(value for value in (speedup(row, name) for name in names) if not math.isnan(value))
 

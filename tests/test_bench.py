@@ -44,7 +44,7 @@ from dasp.bench.sparse import Settings, Sparse, measure, warm_up
 from dasp.commands.bench import add_command
 from dasp.tuning import timing_cpu as timing
 from dasp.tuning import timing_cuda
-from dasp.tuning.candidate import Candidate, Field
+from dasp.tuning.candidate import Baselines, Candidate
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -212,7 +212,7 @@ class Clock:
             self.log.append(name)
             self.sleep(seconds * (2 if self.log.count(name) % 5 == 0 else 1))
 
-        return Candidate(name, run, lambda: None, settle_seconds=0.5)
+        return Candidate(name, run, lambda: None, cooldown_seconds=0.5)
 
 
 @pytest.fixture
@@ -356,7 +356,7 @@ def test_a_wrong_product_is_caught_and_not_timed(operator, host):
 def test_a_wrong_baseline_is_left_out(host, monkeypatch):
     def cheat(csr, x, names):
         y = np.zeros(csr.shape[0])
-        return Field(
+        return Baselines(
             [Candidate("scipy", lambda: None, lambda: y), *baselines_cpu.build(csr, x).candidates[1:2]]
         )
 
@@ -559,7 +559,6 @@ def timed(name, speedup, *, inside="no", **others):
         moved_bytes="1000",
         best_baseline="mkl",
         best_baseline_us=str(2 * speedup),
-        everyday="scipy",
         plan_products="8",
         bytes_ratio="0.9",
         **others,

@@ -62,7 +62,7 @@ def test_a_gpus_peak_follows_its_rates():
 @pytest.fixture
 def quick(monkeypatch):
     """No waiting, and a machine of known peak and bandwidth."""
-    monkeypatch.setattr(bench, "SETTLE_SECONDS", 0)
+    monkeypatch.setattr(bench, "COOLDOWN_SECONDS", 0)
     monkeypatch.setattr(HostDevice, "peak_gigaflops", lambda self, dtype: 50.0)
     monkeypatch.setattr(HostDevice, "bandwidth", 14e9)
     return ["--device", "cpu", "--seconds", "0.01"]

@@ -24,7 +24,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from dasp.tuning.candidate import Candidate, Field, Missing
+from dasp.tuning.candidate import Baselines, Candidate, Missing
 
 NAMES = ("scipy", "numba_csr", "mkl")
 """The host's baselines, as `--baselines` and the columns name them."""
@@ -117,7 +117,7 @@ def numba_candidate(csr: Any, x: NDArray[Any]) -> Candidate:
     def run() -> None:
         csr_product(csr.data, csr.indices, csr.indptr, x, y)
 
-    return Candidate("numba_csr", run, lambda: y, lambda: y.fill(np.nan), settle_seconds=0.02)
+    return Candidate("numba_csr", run, lambda: y, lambda: y.fill(np.nan), cooldown_seconds=0.02)
 
 
 def mkl_candidate(csr: Any, x: NDArray[Any], threads: int) -> Candidate:
@@ -161,13 +161,13 @@ def mkl_candidate(csr: Any, x: NDArray[Any], threads: int) -> Candidate:
         lambda: y,
         lambda: y.fill(np.nan),
         setup_ms=1e3 * (time.perf_counter() - started),
-        settle_seconds=OPENMP_SPIN_SECONDS,
+        cooldown_seconds=OPENMP_SPIN_SECONDS,
         close=lambda: library.mkl_sparse_destroy(handle),
         owned=(offsets, columns, values, x, y, handle, description),
     )
 
 
-def build(csr: Any, x: NDArray[Any], *, names: Collection[str] = NAMES, threads: int = 1) -> Field:
+def build(csr: Any, x: NDArray[Any], *, names: Collection[str] = NAMES, threads: int = 1) -> Baselines:
     """Make the host's baselines of one matrix.
 
     Parameters
@@ -183,11 +183,11 @@ def build(csr: Any, x: NDArray[Any], *, names: Collection[str] = NAMES, threads:
 
     Returns
     -------
-    Field
+    Baselines
         Those that run, and those that do not with the reason.
     """
     numba.set_num_threads(threads)
-    made = Field()
+    made = Baselines()
     for name in (n for n in NAMES if n in names):
         try:
             if name == "scipy":

@@ -31,7 +31,7 @@ from dasp.bench.cusparse import (
     CuSparse,
     load,
 )
-from dasp.tuning.candidate import Candidate, Field, Missing
+from dasp.tuning.candidate import Baselines, Candidate, Missing
 
 CSR_SETTINGS = {
     "cusparse_alg1": (SPMV_CSR_ALG1, False),
@@ -315,7 +315,7 @@ def _make(name: str, library: CuSparse, device: Device, csr: Any) -> Candidate:
     return spmv_candidate(name, library, device, matrix, algorithm, prepare)
 
 
-def build(csr: Any, x: Any, *, names: Collection[str] = NAMES) -> Field:
+def build(csr: Any, x: Any, *, names: Collection[str] = NAMES) -> Baselines:
     """Make the GPU's baselines of one matrix.
 
     Parameters
@@ -329,10 +329,10 @@ def build(csr: Any, x: Any, *, names: Collection[str] = NAMES) -> Field:
 
     Returns
     -------
-    Field
+    Baselines
         Those that run, and those that do not with the reason.
     """
-    made = Field()
+    made = Baselines()
     wanted = [name for name in NAMES if name in names]
     try:
         library, device = load(), Device(csr, x)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from dasp import _threads
 from dasp.bench import machine
 from dasp.bench.memory import CudaMemory, HostMemory, PeakMemory
-from dasp.tuning.candidate import Candidate, Field
+from dasp.tuning.candidate import Baselines, Candidate
 from dasp.tuning.timing_cpu import Timing
 
 
@@ -28,8 +28,6 @@ class BenchDevice(Protocol):
     statistic: str
     """Which of a timing's figures is compared: `median` or `best`."""
     baseline_names: tuple[str, ...]
-    everyday: str
-    """The baseline that a user has today: `scipy` or `cupy`."""
 
     @property
     def cache_bytes(self) -> int:
@@ -73,7 +71,7 @@ class BenchDevice(Protocol):
         """Wait until the device is idle."""
         ...
 
-    def baselines(self, csr: Any, x: Any, names: Collection[str]) -> Field:
+    def baselines(self, csr: Any, x: Any, names: Collection[str]) -> Baselines:
         """The baselines of one matrix."""
         ...
 
@@ -97,7 +95,6 @@ class HostDevice:
 
     kind = "cpu"
     statistic = "median"
-    everyday = "scipy"
 
     def __init__(
         self, threads: int | None = None, *, bandwidth: float | None = None, seconds: float = 0.6
@@ -168,7 +165,7 @@ class HostDevice:
     def synchronize(self) -> None:
         """Nothing to wait for: host products return when they are done."""
 
-    def baselines(self, csr: Any, x: Any, names: Collection[str]) -> Field:
+    def baselines(self, csr: Any, x: Any, names: Collection[str]) -> Baselines:
         """SciPy, numba and MKL."""
         from dasp.bench.baselines_cpu import build
 
@@ -197,7 +194,6 @@ class CudaDevice:
 
     kind = "cuda"
     statistic = "best"
-    everyday = "cupy"
 
     def __init__(self, *, bandwidth: float | None = None) -> None:
         """Look for a GPU."""
@@ -277,7 +273,7 @@ class CudaDevice:
 
         cupy.cuda.Device().synchronize()
 
-    def baselines(self, csr: Any, x: Any, names: Collection[str]) -> Field:
+    def baselines(self, csr: Any, x: Any, names: Collection[str]) -> Baselines:
         """CuSPARSE's settings, and CuPy."""
         from dasp.bench.baselines_cuda import build
 

@@ -27,7 +27,7 @@ from dasp.tuning.timing_cpu import Timing, summarize
 SIZES = (128, 256, 512, 1024, 2048, 4096, 8192)
 DTYPES = ("float32", "float64", "float16", "bfloat16")
 SAMPLES = 7
-SETTLE_SECONDS = 0.15
+COOLDOWN_SECONDS = 0.15
 """Wait before timing on the CPU: OpenBLAS's idle threads keep their cores busy for some 30 ms."""
 
 CHECKED = 32
@@ -156,7 +156,7 @@ class _Host:
 
     def time(self, kernel: str, seconds: float) -> Timing:
         """Wall-clock samples for about `seconds`, 3 at least."""
-        time.sleep(SETTLE_SECONDS)
+        time.sleep(COOLDOWN_SECONDS)
         samples: list[float] = []
         begin = time.perf_counter()
         while len(samples) < 3 or (time.perf_counter() - begin < seconds and len(samples) < 300):

@@ -18,7 +18,7 @@ from dasp.bench.report import Report
 from dasp.bench.roofline import csr_bytes, product_bytes, roofline_us
 from dasp.bench.table import Row
 from dasp.bench.verify import Reference, Verification, check_rows, reference_product
-from dasp.tuning.candidate import Candidate, Field, Missing
+from dasp.tuning.candidate import Baselines, Candidate, Missing
 from dasp.tuning.timing_cpu import Timing
 
 OURS = "dasp"
@@ -110,7 +110,6 @@ class MatrixResult:
     bytes_ratio: float
     verified: Verification
     statistic: str
-    everyday: str
     timings: dict[str, Timing] = field(default_factory=dict)
     setup_ms: dict[str, float] = field(default_factory=dict)
     missing: tuple[Missing, ...] = ()
@@ -164,8 +163,6 @@ class MatrixResult:
             "best_baseline": best,
             "best_baseline_us": self.us(best),
             "speedup_best": self.us(best) / ours,
-            "everyday": self.everyday,
-            "speedup_everyday": self.us(self.everyday) / self.us(OURS_NEW),
             "method": self.timings[OURS].method if OURS in self.timings else "",
             "missing": "; ".join(f"{m.name}: {m.reason}" for m in self.missing),
         }
@@ -297,15 +294,15 @@ def measure(
     operator, planning = measure_planning(plan, csr, device)
     ours = _our_candidates(operator, there, csr.shape[0], device, dtype)
     verified = _worst(_verify(candidate, reference, device) for candidate in ours)
-    rivals = Field()
+    others = Baselines()
     timings: dict[str, Timing] = {}
     if verified.passed:
         names = device.baseline_names if baselines is None else baselines
-        rivals = _right_ones(device.baselines(csr, there, names), reference, device)
-        timings = device.time([*ours, *rivals.candidates], samples)
-        for rival in rivals.candidates:
+        others = _right_ones(device.baselines(csr, there, names), reference, device)
+        timings = device.time([*ours, *others.candidates], samples)
+        for other in others.candidates:
             with suppress(RuntimeError):
-                rival.close()
+                other.close()
     rows, cols = csr.shape
     lengths = np.diff(csr.indptr)
     moved = product_bytes(rows, cols, csr.nnz, x.itemsize)
@@ -327,10 +324,9 @@ def measure(
         bytes_ratio=operator.nbytes / csr_bytes(rows, csr.nnz, x.itemsize),
         verified=verified,
         statistic=device.statistic,
-        everyday=device.everyday,
         timings=timings,
-        setup_ms={c.name: c.setup_ms for c in rivals.candidates},
-        missing=tuple(rivals.missing),
+        setup_ms={c.name: c.setup_ms for c in others.candidates},
+        missing=tuple(others.missing),
     )
 
 
@@ -381,9 +377,9 @@ def _our_candidates(
         held[:] = [operator @ x]
 
     given = Candidate(
-        OURS, into_given, lambda: y, lambda: y.fill(np.nan), settle_seconds=0.02, owned=operator
+        OURS, into_given, lambda: y, lambda: y.fill(np.nan), cooldown_seconds=0.02, owned=operator
     )
-    new = Candidate(OURS_NEW, into_new, lambda: held[0], held.clear, settle_seconds=0.02, capturable=False)
+    new = Candidate(OURS_NEW, into_new, lambda: held[0], held.clear, cooldown_seconds=0.02, capturable=False)
     return [given, new]
 
 
@@ -399,9 +395,9 @@ def _worst(checks: Iterable[Verification]) -> Verification:
     return max(checks, key=lambda check: (check.rows_failed, check.worst))
 
 
-def _right_ones(made: Field, reference: Reference, device: BenchDevice) -> Field:
+def _right_ones(made: Baselines, reference: Reference, device: BenchDevice) -> Baselines:
     """The baselines whose every row is right; the others are missing."""
-    right = Field(missing=list(made.missing))
+    right = Baselines(missing=list(made.missing))
     for candidate in made.candidates:
         try:
             check = _verify(candidate, reference, device)

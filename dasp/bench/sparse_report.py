@@ -24,7 +24,8 @@ from dasp.bench.table import (
 BY_A_CALL = ("scipy", "cupy")
 """Baselines that are called from Python and make a new y; ours is called in the same way against them."""
 
-EVERYDAY = {"scipy": "SciPy", "cupy": "CuPy"}
+LIBRARY = {"cpu": ("scipy", "SciPy"), "cuda": ("cupy", "CuPy")}
+"""The library whose arrays a device multiplies: the baseline's name, and how it is written."""
 
 
 def timed(rows: Sequence[Row]) -> list[Row]:
@@ -40,6 +41,11 @@ def us(row: Row, name: str) -> float:
 def ours_against(row: Row, name: str) -> float:
     """Our microseconds to hold against a baseline: called as it is called."""
     return us(row, "dasp_new" if name in BY_A_CALL else "dasp")
+
+
+def library(row: Row) -> tuple[str, str]:
+    """The library whose arrays a row's device multiplies."""
+    return LIBRARY["cuda" if row.get("device") == "cuda" else "cpu"]
 
 
 def baselines(row: Row) -> list[str]:
@@ -109,7 +115,7 @@ class Summary:
     ----------
     matrices : int
         How many rows were verified and timed.
-    best, everyday : float
+    best, library : float
         Geometric means of the speed-up over the best baseline of each matrix, and over SciPy or CuPy.
     roofline, plan_products, bytes_ratio : float
         Geometric means: time over roofline, planning in products, bytes of the plan over those of the CSR.
@@ -121,7 +127,7 @@ class Summary:
 
     matrices: int
     best: float
-    everyday: float
+    library: float
     roofline: float
     plan_products: float
     bytes_ratio: float
@@ -144,7 +150,7 @@ def summarize(rows: Sequence[Row]) -> Summary:
     return Summary(
         matrices=len(counted),
         best=mean("speedup_best"),
-        everyday=geometric_mean(speedup(row, row.get("everyday", "")) for row in counted),
+        library=geometric_mean(speedup(row, library(row)[0]) for row in counted),
         roofline=mean("time_over_roofline"),
         plan_products=mean("plan_products"),
         bytes_ratio=mean("bytes_ratio"),
@@ -173,7 +179,6 @@ Columns = list[tuple[str, Callable[[Row], str]]]
 
 def product_table(rows: Sequence[Row], title: str) -> Table:
     """Times and speed-ups, a line a matrix."""
-    everyday = EVERYDAY.get(rows[0].get("everyday", ""), "everyday")
     columns: Columns = [
         ("matrix", lambda row: row["matrix"]),
         ("entries", lambda row: whole(number(row, "entries"))),
@@ -184,7 +189,7 @@ def product_table(rows: Sequence[Row], title: str) -> Table:
         ("best baseline", lambda row: row.get("best_baseline", "") or "-"),
         ("its us", lambda row: _figure(row, "best_baseline_us")),
         ("x best", lambda row: _figure(row, "speedup_best")),
-        (f"x {everyday}", lambda row: significant(speedup(row, row.get("everyday", "")))),
+        (f"x {library(rows[0])[1]}", lambda row: significant(speedup(row, library(row)[0]))),
     ]
     if any(row.get("device") == "cuda" for row in rows):
         columns.insert(3, ("cold us", lambda row: _figure(row, "dasp_cold_us")))
@@ -231,7 +236,6 @@ def _peak_ratio(row: Row) -> float:
 
 def summary_table(rows: Sequence[Row]) -> Table:
     """Means of both groups and of all."""
-    everyday = " / ".join(sorted({EVERYDAY.get(row.get("everyday", ""), "") for row in rows} - {""}))
     parts = groups(rows)
     if len(parts) > 1:
         parts.append(("all", list(rows)))
@@ -239,7 +243,7 @@ def summary_table(rows: Sequence[Row]) -> Table:
         ("matrices", lambda part: part[0]),
         ("count", lambda part: str(part[1].matrices)),
         ("x best", lambda part: significant(part[1].best)),
-        (f"x {everyday}", lambda part: significant(part[1].everyday)),
+        (f"x {library(rows[0])[1]}", lambda part: significant(part[1].library)),
         ("/roofline", lambda part: significant(part[1].roofline)),
         ("bytes/CSR", lambda part: significant(part[1].bytes_ratio)),
         ("plan, products", lambda part: significant(part[1].plan_products)),

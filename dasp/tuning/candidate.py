@@ -27,7 +27,7 @@ class Candidate:
         Spoils that vector, so that a row that a run leaves unwritten is seen.
     setup_ms : float
         Milliseconds spent once per matrix: conversion, analysis, workspace.
-    settle_seconds : float
+    cooldown_seconds : float
         How long the threads of this library may go on spinning after a run; the timer waits that long
         before it times somebody else.
     capturable : bool
@@ -43,7 +43,7 @@ class Candidate:
     result: Callable[[], Any]
     poison: Callable[[], Any] = nothing
     setup_ms: float = 0.0
-    settle_seconds: float = 0.0
+    cooldown_seconds: float = 0.0
     capturable: bool = True
     close: Callable[[], Any] = nothing
     owned: object = None
@@ -58,7 +58,7 @@ class Missing:
 
 
 @dataclass
-class Field:
+class Baselines:
     """The baselines of one matrix: those that run, and those that do not."""
 
     candidates: list[Candidate] = field(default_factory=list)

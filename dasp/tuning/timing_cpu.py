@@ -104,7 +104,7 @@ def time_host(
                 elapsed(candidate.run, 2)
                 for _ in range(per_round):
                     taken[candidate.name].append(1e6 * elapsed(candidate.run, products) / products)
-                time.sleep(candidate.settle_seconds)
+                time.sleep(candidate.cooldown_seconds)
     finally:
         if collecting:
             gc.enable()
@@ -115,7 +115,7 @@ def _plan_samples(candidate: Candidate, seconds: float, samples: int | None) -> 
     """How many products a sample of this candidate holds, and how many samples a round."""
     elapsed(candidate.run)
     once = max(min(elapsed(candidate.run) for _ in range(3)), 1e-7)
-    time.sleep(candidate.settle_seconds)
+    time.sleep(candidate.cooldown_seconds)
     products = max(1, math.ceil(SAMPLE_SECONDS / once))
     wanted = samples if samples is not None else min(max(int(seconds / (once * products)), 9), 300)
     return products, math.ceil(wanted / ROUNDS)
