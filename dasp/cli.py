@@ -1,9 +1,10 @@
 """The `dasp` command: finds the sub-commands, runs one, turns errors into one line and an exit status.
 
-A sub-command is a function `add_command(subparsers)` in the module that does the work. It adds a parser
+A sub-command is a row of `COMMANDS`. Its module has a function `add_command(subparsers)`, which adds a parser
 and sets its default `run`, a function of the parsed arguments that returns the exit status: 0, or 1 if
 the work was done and its result is bad (no convergence, a wrong product). What a user got wrong is raised
-as TypeError, ValueError or RuntimeError and becomes exit status 2 here.
+as TypeError, ValueError or RuntimeError and becomes exit status 2 here. Only the module of the command that
+is asked for is imported, so that `dasp --help` needs neither Numba nor SciPy.
 """
 
 from __future__ import annotations
@@ -12,20 +13,30 @@ import argparse
 import importlib
 import os
 import sys
-from collections.abc import Container, Sequence
-from types import ModuleType
-from typing import NoReturn
+import warnings
+from collections.abc import Sequence
+from typing import NoReturn, TextIO
 
 import dasp
 
-COMMAND_MODULES = (
-    "dasp.commands.info",
-    "dasp.commands.solve",
-    "dasp.commands.config",
-    "dasp.commands.bench",
-    "dasp.commands.tune",
-    "dasp.commands.rs",
-)
+COMMANDS = {
+    "info": ("dasp.commands.info", "show a matrix: its row lengths and its plan"),
+    "solve": ("dasp.commands.solve", "solve A x = b by CG or BiCGSTAB and report the true residual"),
+    "config": ("dasp.commands.config", "say which devices and libraries were found, and why not"),
+    "bench": ("dasp.commands.bench", "plan, verify and time matrices against other libraries"),
+    "bench gemm": (
+        "dasp.commands.bench",
+        "verify and time every kernel of dense products against cuBLAS or NumPy's BLAS",
+    ),
+    "bench gf256": (
+        "dasp.commands.bench",
+        "verify and time every kernel over GF(2^8) against ISA-L and the copy bandwidth",
+    ),
+    "bench peak": ("dasp.commands.bench", "measure this machine's arithmetic and copy bandwidth"),
+    "tune": ("dasp.commands.tune", "find the best tile sizes of the dense kernels on this GPU"),
+    "rs": ("dasp.commands.rs", "split files into shards of which some may be lost, and repair them"),
+}
+"""The module of each command, and what `dasp --help` says of it."""
 
 EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 130
@@ -68,8 +79,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in words
     try:
-        status = _run([word for word in words if word != "--debug"])
-        sys.stdout.flush()
+        with warnings.catch_warnings():
+            if not debug:
+                warnings.showwarning = _show_warning
+            status = _run([word for word in words if word != "--debug"])
+            sys.stdout.flush()
         return status
     except KeyboardInterrupt:
         print("dasp: interrupted", file=sys.stderr)
@@ -85,17 +99,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(words: list[str]) -> int:
-    parser, commands = build_parser()
+    words = _join(words)
+    command = next((word for word in words if not word.startswith("-")), None)
     try:
-        arguments = parser.parse_args(_join(words, commands))
+        arguments = build_parser(command).parse_args(words)
     except SystemExit as leaving:  # --help and --version print and leave
         return leaving.code if isinstance(leaving.code, int) else 0
     status: int = arguments.run(arguments)
     return status
 
 
-def build_parser() -> tuple[argparse.ArgumentParser, Container[str]]:
-    """Return the parser with every sub-command, and their names."""
+def build_parser(command: str | None = None) -> argparse.ArgumentParser:
+    """Return the parser: every sub-command has a name and a summary, the one asked for its arguments too."""
     parser = _Parser(
         prog="dasp",
         description=str(dasp.__doc__).partition("\n")[0],
@@ -105,19 +120,21 @@ def build_parser() -> tuple[argparse.ArgumentParser, Container[str]]:
     parser.add_argument("--version", action="version", version=f"dasp {dasp.__version__}")
     parser.add_argument("--debug", action="store_true", help="show where an error came from")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for module in _command_modules():
-        module.add_command(subparsers)
-    return parser, subparsers.choices
+    wanted = COMMANDS[command][0] if command in COMMANDS else None
+    for name, (module, summary) in COMMANDS.items():
+        if name in subparsers.choices:
+            continue
+        if module == wanted:
+            importlib.import_module(module).add_command(subparsers)
+        else:
+            subparsers.add_parser(name, help=summary)
+    return parser
 
 
-def _command_modules() -> list[ModuleType]:
-    return [importlib.import_module(name) for name in COMMAND_MODULES]
-
-
-def _join(words: list[str], commands: Container[str]) -> list[str]:
+def _join(words: list[str]) -> list[str]:
     """Make one word of the two of a command such as `bench gemm`."""
     first = " ".join(words[:2])
-    return [first, *words[2:]] if len(words) > 1 and first in commands else words
+    return [first, *words[2:]] if len(words) > 1 and first in COMMANDS else words
 
 
 def _models() -> str:
@@ -125,6 +142,18 @@ def _models() -> str:
 
     width = max(map(len, families())) + 2
     return "\n".join(f"  {usage:<{width}}{summary}" for usage, summary in families().items())
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Write a warning as one line, without the place in the source that Python adds."""
+    print(f"dasp: warning: {message}", file=file or sys.stderr)
 
 
 def _is_ours(error: BaseException) -> bool:

@@ -13,9 +13,9 @@ from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from dasp import slices
+from dasp._compile import jit
 from dasp.plan import (
     GROUP,
     MAX_SHORT,
@@ -502,7 +502,7 @@ def _slots(plan: Plan) -> list[tuple[Vector, Vector, Vector]]:
     return [(owners, part.columns, part.values) for part, owners in rows]
 
 
-_compile = njit(cache=True, nogil=True)
+_compile = jit(nogil=True)
 
 
 @_compile

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
+from dasp._compile import jit
 from dasp.plan import (
     BITS_8,
     BITS_16,
@@ -412,7 +412,7 @@ def _sort_columns(indptr: Vector, indices: Vector, data: Vector) -> tuple[Vector
     return indices, data
 
 
-_compile = njit(cache=True, nogil=True)
+_compile = jit(nogil=True)
 
 
 @_compile

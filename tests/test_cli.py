@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -276,9 +277,24 @@ def test_a_dense_benchmark_runs(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_missing_command_module_is_a_defect(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli, "COMMAND_MODULES", (*cli.COMMAND_MODULES, "dasp.commands.nosuch"))
+    monkeypatch.setitem(cli.COMMANDS, "nosuch", ("dasp.commands.nosuch", "does nothing"))
     with pytest.raises(ModuleNotFoundError):
-        cli.main(["--version"])
+        cli.main(["nosuch"])
+
+
+@pytest.mark.parametrize("command", cli.COMMANDS)
+def test_the_table_of_commands_says_what_their_modules_say(command: str) -> None:
+    parser = cli.build_parser(command)
+    (commands,) = (action for action in parser._actions if action.choices)
+    assert list(commands.choices) == list(cli.COMMANDS)
+    said = {action.dest: action.help for action in commands._choices_actions}
+    assert said == {name: summary for name, (_, summary) in cli.COMMANDS.items()}
+    assert commands.choices[command].get_default("run") is not None or command == "rs"
+
+
+def test_a_warning_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dasp, "show_config", lambda: warnings.warn("take care", stacklevel=1))
+    assert run(capsys, "config") == (0, "", "dasp: warning: take care\n")
 
 
 # Mistakes

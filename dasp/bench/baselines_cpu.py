@@ -24,6 +24,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from dasp._compile import jit
 from dasp.tuning.candidate import Baselines, Candidate, Missing
 
 NAMES = ("scipy", "numba_csr", "mkl")
@@ -36,7 +37,7 @@ OPENMP_SPIN_SECONDS = 0.25
 """Intel's OpenMP keeps its threads spinning for 200 ms after a parallel region (KMP_BLOCKTIME)."""
 
 
-@numba.njit(parallel=True, nogil=True, cache=True)
+@jit(parallel=True, nogil=True)
 def csr_product(data: Any, indices: Any, indptr: Any, x: Any, y: Any) -> None:
     """Y = A x, one row after another, rows shared by the threads in equal counts."""
     for row in numba.prange(len(y)):

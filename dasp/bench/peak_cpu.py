@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 
 from dasp import _threads
+from dasp._compile import jit
 from dasp.dense.goto import Emitter, host_tile, intrinsic
 
 # Multiply-adds per clock and multiprocessor: float32, float64 (tensor cores), float16 (tensor cores, dense).
@@ -58,7 +59,7 @@ def _multiply_add_chains(
 
 @functools.cache
 def _chains(lanes: int, chains: int) -> Callable[..., None]:
-    @njit(nogil=True)
+    @jit(cache=False, nogil=True)
     def run(count: int, factor: float, term: float, target: int) -> None:
         _multiply_add_chains(lanes, chains, count, factor, term, target)
 

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from dasp import _arrays, _host, _threads
+from dasp._compile import jit
 from dasp._integers import round_up
 from dasp.dense import settings
 from dasp.dense.goto import LINE, Tile, host_tile, packed_product
@@ -30,7 +30,7 @@ from dasp.dense.ladder import REAL, Kernel, Product
 Matrix = NDArray[Any]
 
 # Contraction lets LLVM fuse a product and a sum into one rounding; it changes no other result.
-_compile = functools.partial(njit, nogil=True, cache=True, fastmath={"contract"})
+_compile = functools.partial(jit, nogil=True, fastmath={"contract"})
 
 
 @_compile()

@@ -22,9 +22,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from llvmlite import ir
-from numba import extending, njit, types
+from numba import extending, types
 
 from dasp import _host
+from dasp._compile import jit
 
 SQUARE = 8  # rows and columns of the square that `transpose` turns over in registers
 intrinsic: Any = extending.intrinsic
@@ -359,7 +360,7 @@ def store(context: Any, address: Any, value: Any) -> Any:
 
 
 Place = tuple[int, int, int]
-_compile = functools.partial(njit, nogil=True, cache=True)
+_compile = functools.partial(jit, nogil=True)
 
 
 @functools.cache

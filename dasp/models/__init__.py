@@ -7,11 +7,13 @@ builds it: `lattice`, `graph`, `system`, `pattern`.
 from __future__ import annotations
 
 import difflib
-
-from scipy.sparse import csr_array
+from typing import TYPE_CHECKING
 
 from dasp.models import graph, lattice, pattern, system
 from dasp.models.family import Family
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 __all__ = ["families", "generate", "is_model"]
 

@@ -1,8 +1,14 @@
 """From neighbours or pairs to CSR: the two ways in which model matrices are put together."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import coo_array, csr_array, diags_array
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -32,6 +38,8 @@ def csr_from_slots(columns: NDArray, stored: NDArray[np.bool_], values: NDArray,
     csr_array
         Shape (rows, width), indices sorted, no duplicates.
     """
+    from scipy.sparse import csr_array
+
     rows = columns.shape[0]
     kind = index_type(rows, width, columns.size)
     indptr = np.zeros(rows + 1, dtype=kind)
@@ -45,6 +53,8 @@ def csr_from_pairs(
     generator: np.random.Generator, rows: NDArray, columns: NDArray, shape: tuple[int, int]
 ) -> csr_array:
     """Build a matrix with a standard normal value at each distinct (row, column); indices are sorted."""
+    from scipy.sparse import coo_array, csr_array
+
     kind = index_type(*shape, len(rows))
     ones = np.ones(len(rows), dtype=np.int8)
     matrix = coo_array((ones, (rows.astype(kind), columns.astype(kind))), shape=shape).tocsr()
@@ -55,6 +65,8 @@ def csr_from_pairs(
 
 def csr_from_sums(values: Floats, rows: NDArray, columns: NDArray, shape: tuple[int, int]) -> csr_array:
     """Build a matrix that sums all values given for the same (row, column); indices are sorted."""
+    from scipy.sparse import coo_array
+
     kind = index_type(*shape, len(rows))
     return coo_array((values, (rows.astype(kind), columns.astype(kind))), shape=shape).tocsr()
 
@@ -71,10 +83,12 @@ def laplacian(weights: Floats, left: NDArray, right: NDArray, ground: Floats) ->
     ground : float64 array, shape (nodes,)
         Conductance from each node to the ground.
     """
+    from scipy.sparse import diags_array
+
     nodes = len(ground)
     joined = left != right
     low, high = np.minimum(left, right)[joined], np.maximum(left, right)[joined]
     # Mirrored after summing, since parallel edges summed twice in another order differ in the last bit.
     upper = csr_from_sums(weights[joined], low, high, (nodes, nodes))
     degree = ground + upper.sum(axis=0) + upper.sum(axis=1)
-    return csr_array(diags_array(degree, format="csr") - (upper + upper.T))
+    return (diags_array(degree, format="csr") - (upper + upper.T)).tocsr()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.sparse import csr_array
 
 from dasp._memory import refuse_oversize
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 Number = int | float
 

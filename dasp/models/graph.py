@@ -1,10 +1,16 @@
 """Matrices of meshes without a grid and of graphs: triangles, neighbours in the plane, networks."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import numpy as np
-from scipy.sparse import csr_array
 
 from dasp.models.assembly import Floats, Integers, csr_from_pairs, csr_from_sums
 from dasp.models.family import Family, Parameter
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 _CHUNK = 1 << 16
 """Edges drawn at a time, so that a draw stays in the cache."""

@@ -1,14 +1,18 @@
 """Matrices on regular grids: finite differences, finite elements, lattice field theory."""
 
+from __future__ import annotations
+
 import itertools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
 
 from dasp.models.assembly import Floats, csr_from_slots, index_type
 from dasp.models.family import Family, Parameter
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 Offsets = list[tuple[int, ...]]
 

@@ -1,10 +1,16 @@
 """Matrices without a story: each one loads a single part of the format, with random normal values."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import numpy as np
-from scipy.sparse import csr_array
 
 from dasp.models.assembly import Integers, csr_from_pairs, index_type
 from dasp.models.family import Family, Parameter
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 
 def _around_diagonal(
@@ -42,6 +48,8 @@ def spikes(generator: np.random.Generator, n: int, k: int, length: int) -> csr_a
 
 def dense(generator: np.random.Generator, n: int) -> csr_array:
     """Every entry of an n x n matrix."""
+    from scipy.sparse import csr_array
+
     kind = index_type(n, n, n * n)
     indices = np.tile(np.arange(n, dtype=kind), n)
     indptr = np.arange(0, n * n + 1, n, dtype=kind)

@@ -1,10 +1,16 @@
 """Matrices of engineered systems: circuits, optimisation, Markov chains."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import numpy as np
-from scipy.sparse import block_array, csr_array
 
 from dasp.models.assembly import Integers, csr_from_pairs, csr_from_slots, csr_from_sums, laplacian
 from dasp.models.family import Family, Parameter
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 
 def _near(generator: np.random.Generator, places: Integers, n: int) -> Integers:
@@ -32,7 +38,7 @@ def circuit(generator: np.random.Generator, n: int) -> csr_array:
     sources = csr_from_sums(
         np.concatenate((gain, -gain)), np.tile(driven, 2), np.concatenate((source, (source + 1) % n)), (n, n)
     )
-    return csr_array(resistors + sources)
+    return (resistors + sources).tocsr()
 
 
 def kkt(generator: np.random.Generator, n: int) -> csr_array:
@@ -42,6 +48,8 @@ def kkt(generator: np.random.Generator, n: int) -> csr_array:
     columns three random coefficients a row, and two constraints run over a tenth of all unknowns. The whole
     is symmetric, indefinite and regular, of order n + n // 2, with nothing stored in the last block.
     """
+    from scipy.sparse import block_array
+
     unknowns = np.repeat(np.arange(n), 2)
     hessian = laplacian(
         generator.lognormal(size=2 * n), unknowns, _near(generator, unknowns, n), generator.lognormal(size=n)
@@ -54,7 +62,7 @@ def kkt(generator: np.random.Generator, n: int) -> csr_array:
     coefficients = csr_from_pairs(generator, rows, 2 * np.concatenate((near, far)) + 1, (m, n))
     slacks = csr_from_sums(-np.ones(m), constraints, 2 * constraints, (m, n))
     equations = coefficients + slacks
-    return csr_array(block_array([[hessian, equations.T], [equations, None]], format="csr"))
+    return block_array([[hessian, equations.T], [equations, None]], format="csr")
 
 
 def lp(generator: np.random.Generator, m: int, n: int) -> csr_array:

@@ -14,9 +14,10 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numba import carray, cfunc, from_dtype, njit, types
+from numba import carray, from_dtype, types
 
 from dasp import _threads
+from dasp._compile import c_function, jit
 from dasp.backends.cpu.team import CHUNKS, multiply_alone, team
 from dasp.solvers.operator import Operator
 from dasp.solvers.scalars import LIMIT, RUNNING, Scalar, first_verdict, verdict
@@ -39,7 +40,7 @@ LEAST_SECONDS = 6e-6
 NO_FACTOR = -1
 """Stands for the row that a term is not multiplied by."""
 
-_inline = njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
+_inline = jit(nogil=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
 
 
 @_inline
@@ -185,7 +186,7 @@ def _compiled(dtype: np.dtype[Any]) -> Any:
     real, whole, number = types.CPointer(from_dtype(dtype)), types.CPointer(types.int64), types.int64
     double = types.CPointer(types.float64)
     signature = types.void(*[number] * 2, real, *[number] * 3, whole, *[number] * 3, *[double] * 4)
-    return cfunc(signature, cache=True, error_model="numpy")(_pass)
+    return c_function(signature, _pass, error_model="numpy")
 
 
 class CpuFused:

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse
-from numba import njit
 
 from dasp import _check, _threads
+from dasp._compile import jit
 from dasp.backends.cpu.sliced import product_of_slices
 from dasp.backends.cpu.team import CHUNKS, multiply_alone, team
 from dasp.plan import (
@@ -320,8 +320,8 @@ def _steps(plan: Plan) -> list[_Step]:
 
 # Products may fuse a multiplication and an addition into one rounding, and nothing else: sums keep
 # their order, and NaN and Inf their meaning.
-_compile = njit(cache=True, nogil=True, fastmath={"contract"})
-_inline = njit(cache=True, nogil=True, fastmath={"contract"}, forceinline=True)
+_compile = jit(nogil=True, fastmath={"contract"})
+_inline = jit(nogil=True, fastmath={"contract"}, forceinline=True)
 
 
 @_inline

@@ -18,10 +18,11 @@ from typing import Any
 import llvmlite.binding
 import numpy as np
 from llvmlite import ir
-from numba import cfunc, config, from_dtype, types
+from numba import config, from_dtype, types
 from numba.core import cgutils
 from numba.extending import intrinsic as _intrinsic
 
+from dasp._compile import c_function
 from dasp.plan import (
     BITS_8,
     BITS_16,
@@ -440,7 +441,7 @@ def product_of_slices(values: Any, table: Any, index: Any, real: Any) -> Any:
         types.int64, types.int64, _pointer(np.uint32), _pointer(index), _pointer(np.uint8), stored,
         _pointer(table), _pointer(index), types.int64, types.int64, real, real, real, real,
     )  # fmt: skip
-    return cfunc(signature, cache=True)(_multiply_slices)
+    return c_function(signature, _multiply_slices)
 
 
 def _pointer(dtype: Any) -> Any:

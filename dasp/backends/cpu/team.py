@@ -23,8 +23,10 @@ from typing import Any
 import llvmlite.binding
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic as _intrinsic
+
+from dasp._compile import jit
 
 intrinsic: Any = _intrinsic
 Vector = np.ndarray[Any, Any]
@@ -126,7 +128,7 @@ def _call(typing_context, function, first, last, words):  # type: ignore[no-unty
     return types.void(*[types.int64] * 4), generate
 
 
-_compile = njit(cache=True, nogil=True, error_model="numpy")
+_compile = jit(nogil=True, error_model="numpy")
 
 
 @_compile

@@ -53,15 +53,22 @@ def available() -> tuple[bool, str]:
     """Return whether a GPU works, and the reason in words."""
     try:
         import cupy
-
+    except ModuleNotFoundError as error:
+        if error.name == "cupy":
+            return False, "CuPy is not installed; pip install 'dasp-spmv[cuda13]' (or cuda12)"
+        return False, f"CuPy cannot be imported: {error}"
+    except OSError as error:
+        return False, f"CuPy cannot be imported: {error}; set CUPY_CACHE_DIR to a folder that can be written"
+    except Exception as error:
+        return False, f"CuPy cannot be imported: {type(error).__name__}: {error}"
+    version = getattr(cupy, "__version__", "of no version")
+    try:
         count = cupy.cuda.runtime.getDeviceCount()
         name = cupy.cuda.runtime.getDeviceProperties(0)["name"].decode()
         cupy.zeros(1).get()
-    except ImportError:
-        return False, "CuPy is not installed; pip install 'dasp-spmv[cuda13]' (or cuda12)"
     except Exception as error:  # whatever the driver says, the CPU still works
-        return False, f"CuPy {cupy.__version__} finds no working GPU: {error}"
-    return True, f"CuPy {cupy.__version__}, {count} x {name}"
+        return False, f"CuPy {version} finds no working GPU: {error}"
+    return True, f"CuPy {version}, {count} x {name}"
 
 
 def resolve(device: str) -> str | None:

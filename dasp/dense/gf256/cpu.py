@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba import njit, types
+from numba import types
 
+from dasp._compile import jit
 from dasp._threads import run
 from dasp.dense.gf256 import instructions
 from dasp.dense.gf256.field import EXP, LOG, PRODUCT, Bytes, bit_matrices, nibble_tables
@@ -87,7 +88,7 @@ def _vector_kernel(step_4: Any, step_2: Any, step_1: Any, width: int) -> Callabl
 
 @functools.cache
 def _compiled_table_kernel(function: Callable[..., None]) -> Callable[..., None]:
-    compiled: Callable[..., None] = njit(types.void(_READ, _READ, _WRITE), nogil=True, cache=True)(function)
+    compiled: Callable[..., None] = jit(types.void(_READ, _READ, _WRITE), nogil=True)(function)
     return compiled
 
 
@@ -95,7 +96,7 @@ def _compiled_table_kernel(function: Callable[..., None]) -> Callable[..., None]
 def _compiled_vector_kernel(instruction: Instruction) -> Callable[..., None]:
     step_4, step_2, step_1 = (step(instruction, rows, instruction.vectors) for rows in (4, 2, 1))
     kernel = _vector_kernel(step_4, step_2, step_1, instruction.width * instruction.vectors)
-    compiled: Callable[..., None] = njit(types.void(*[types.int64] * 9), nogil=True)(kernel)
+    compiled: Callable[..., None] = jit(types.void(*[types.int64] * 9), cache=False, nogil=True)(kernel)
     return compiled
 
 

@@ -1,0 +1,88 @@
+"""Signals that wait until work is done that must not be left in the middle.
+
+A handler that Python runs may raise, as that of Ctrl-C does, between any two instructions of the main thread.
+Where other threads still write into a caller's array, or LLVM is half-way through a module, that would leave
+more behind than an exception.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+# The functions that `signal` wraps to return enumerations take a tenth of the time, which counts where a
+# product of 50 microseconds is shielded.
+_get: Callable[[int], Any] = getattr(signal.getsignal, "__wrapped__", signal.getsignal)
+_set: Callable[[int, Any], Any] = getattr(signal.signal, "__wrapped__", signal.signal)
+
+_NUMBERS = tuple(sorted(map(int, signal.valid_signals()), reverse=True))
+"""Every signal, SIGINT late, so that it is given back late too."""
+
+
+class Deferred:
+    """Holds back the signals that Python functions handle, while the context lasts; then delivers them.
+
+    Outside the main thread, where Python runs no handler, it does nothing. Contexts may be nested. What a
+    handler raises comes out at the end of the outermost context.
+
+    Examples
+    --------
+    >>> with Deferred():
+    ...     signal.raise_signal(signal.SIGINT)
+    ...     print("still here")
+    Traceback (most recent call last):
+    KeyboardInterrupt
+    """
+
+    def __init__(self) -> None:
+        self._handlers: dict[int, Any] = {}
+        self._pending: list[int] = []
+
+    def __enter__(self) -> None:
+        if threading.get_ident() != threading.main_thread().ident:
+            return
+        try:
+            for number in _NUMBERS:
+                handler = _get(number)
+                if callable(handler):
+                    self._handlers[number] = handler
+                    _set(number, self._note)
+        except ValueError:  # a subinterpreter, which runs no handlers either
+            self._handlers.clear()
+        except BaseException:  # a handler that was not held back yet
+            self._restore()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self._restore()
+        _deliver(self._pending)
+
+    def _note(self, number: int, _: FrameType | None) -> None:
+        if number not in self._pending:  # as signals of one kind do that the system holds back
+            self._pending.append(number)
+
+    def _restore(self) -> None:
+        """Give every handler back, also if one that is back already raises."""
+        failure: BaseException | None = None
+        while True:
+            try:
+                for number, handler in self._handlers.items():
+                    _set(number, handler)
+                break
+            except BaseException as error:
+                failure = error
+        if failure is not None:
+            raise failure
+
+
+def _deliver(numbers: list[int]) -> None:
+    """Raise each signal; the handlers of all run, also if one raises."""
+    for place, number in enumerate(numbers):
+        try:
+            signal.raise_signal(number)
+        except BaseException:
+            _deliver(numbers[place + 1 :])
+            raise

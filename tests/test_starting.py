@@ -1,0 +1,293 @@
+"""Where dasp starts: without a folder for compiled code, without a home, and what `dasp --help` imports."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from numba import extending, types
+
+import dasp
+from dasp._compile import c_function, jit
+from dasp._signals import Deferred
+
+ROOT = Path(dasp.__file__).parents[1]
+
+MULTIPLY = """
+import numpy as np
+import dasp
+A = dasp.models.generate("poisson2d:30")
+x = np.arange(900.0)
+P = dasp.SpMatrix.from_scipy(A, device="cpu")
+assert abs(P @ x - A @ x).max() <= 1e-9
+print("right")
+"""
+
+
+@pytest.fixture(scope="module")
+def closed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the package beside whose sources nothing can be written, not even by root."""
+    folder = tmp_path_factory.mktemp("closed")
+    ignore = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "dasp", folder / "dasp", ignore=ignore)
+    shutil.copytree(ROOT / "kernels", folder / "kernels", ignore=ignore)
+    for place in [folder / "dasp", *(folder / "dasp").rglob("*/")]:
+        if place.is_dir():
+            (place / "__pycache__").touch()
+    return folder
+
+
+def start(
+    folder: Path, cwd: Path, *words: str, **environment: str | None
+) -> subprocess.CompletedProcess[str]:
+    """Run Python where HOME is a file; a value of None leaves a variable out."""
+    usual = {
+        k: v for k, v in os.environ.items() if k not in ("NUMBA_CACHE_DIR", "DASP_CACHE", "XDG_CACHE_HOME")
+    }
+    given = {**usual, "PYTHONPATH": str(folder), "HOME": "/dev/null/home", **environment}
+    return subprocess.run(
+        [sys.executable, *words],
+        cwd=cwd,
+        env={name: value for name, value in given.items() if value is not None},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+posix = pytest.mark.skipif(os.name != "posix", reason="the places that cannot be written are POSIX's")
+
+
+@posix
+def test_nothing_can_be_written(closed: Path, tmp_path: Path) -> None:
+    done = start(closed, tmp_path, "-m", "dasp", "info", "poisson3d:20")
+    assert done.returncode == 0, done.stderr
+    assert "8,000 x 8,000" in done.stdout
+    assert done.stderr.startswith("dasp: warning: no folder that keeps compiled code can be written; ")
+    assert "DASP_CACHE" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@posix
+def test_no_home_at_all(closed: Path, tmp_path: Path) -> None:
+    program = "import os, pwd\n" + MULTIPLY
+    if os.getuid() == 0:  # a user that no table knows; the interpreter itself need not be open to it
+        program = (
+            "import os, pwd\n"
+            "def nobody(uid):\n"
+            "    raise KeyError(uid)\n"
+            "pwd.getpwuid = nobody\n"
+            "access = os.access\n"
+            "os.access = lambda path, mode: 'closed' not in str(path) and access(path, mode)\n"
+        ) + MULTIPLY
+    done = start(closed, tmp_path, "-c", program, HOME=None)
+    assert (done.returncode, done.stdout) == (0, "right\n"), done.stderr
+    assert done.stderr.count("RuntimeWarning") == 1
+    assert list(tmp_path.iterdir()) == []  # and no folder called ~
+
+
+@posix
+@pytest.mark.parametrize("value", ["", "0", "off", "False"])
+def test_no_cache_is_wanted(closed: Path, tmp_path: Path, value: str) -> None:
+    done = start(closed, tmp_path, "-W", "error", "-c", "import dasp; dasp.SpMatrix", DASP_CACHE=value)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@posix
+def test_a_named_folder_is_used_and_mended(closed: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+
+    def multiply() -> subprocess.CompletedProcess[str]:
+        done = start(
+            closed, tmp_path, "-c", MULTIPLY, DASP_CACHE="cache", NUMBA_CACHE_DIR=str(tmp_path / "no")
+        )
+        assert (done.returncode, done.stdout) == (0, "right\n"), done.stderr
+        return done
+
+    assert multiply().stderr == ""
+    assert not (tmp_path / "no").exists()
+    kept = {path: path.stat().st_mtime_ns for path in cache.rglob("*.nb?")}
+    assert len(kept) > 5
+    assert multiply().stderr == ""
+    assert {path: path.stat().st_mtime_ns for path in cache.rglob("*.nb?")} == kept
+    for number, path in enumerate(kept):
+        path.write_bytes(path.read_bytes()[: number % 40] if number % 2 else b"no pickle")
+    done = multiply()
+    assert done.stderr.count("RuntimeWarning") == 1
+    assert "cannot be read" in done.stderr
+    assert multiply().stderr == ""
+
+
+@posix
+def test_a_named_folder_that_cannot_be_written(closed: Path, tmp_path: Path) -> None:
+    done = start(
+        closed, tmp_path, "-c", MULTIPLY, DASP_CACHE="/dev/null/cache", NUMBA_CACHE_DIR=str(tmp_path)
+    )
+    assert (done.returncode, done.stdout) == (0, "right\n"), done.stderr
+    assert "DASP_CACHE is '/dev/null/cache'; a folder that can be written is needed" in done.stderr
+    assert done.stderr.count("RuntimeWarning") == 1
+
+
+@posix
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_disk_that_fills_up_is_no_error(closed: Path, tmp_path: Path) -> None:
+    program = (
+        "import resource, signal\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))\n"
+    ) + MULTIPLY
+    done = start(closed, tmp_path, "-c", program, DASP_CACHE=str(tmp_path / "cache"))
+    assert (done.returncode, done.stdout) == (0, "right\n"), done.stderr
+    assert "cannot be kept" in done.stderr
+    assert done.stderr.count("RuntimeWarning") == 1
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("raise ImportError('libcudart.so.12: no such file')", "libcudart"),
+        ("raise RuntimeError('half installed')", "RuntimeError: half installed"),
+        ("raise OSError(13, 'Permission denied', '/home/x/.cupy')", "CUPY_CACHE_DIR"),
+        ("import a_module_that_cupy_needs", "a_module_that_cupy_needs"),
+        ("raise SystemError", "SystemError"),
+        ("", "no attribute"),
+    ],
+)
+def test_a_broken_cupy_leaves_the_cpu(tmp_path: Path, source: str, reason: str) -> None:
+    (tmp_path / "cupy.py").write_text(source)
+    program = (
+        "from dasp.backends.cuda.product import available\n"
+        "print(available())\n"
+        "import numpy as np, scipy.sparse as sp, dasp\n"
+        "print(dasp.SpMatrix.from_scipy(sp.eye_array(3, format='csr')) @ np.ones(3))\n"
+    )
+    paths = os.pathsep.join((str(tmp_path), str(ROOT)))
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    answer, product = done.stdout.splitlines()
+    assert answer.startswith("(False, ")
+    assert reason in answer
+    assert product == "[1. 1. 1.]"
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["nosuch"], []])
+def test_help_imports_neither_numba_nor_scipy(words: list[str]) -> None:
+    program = (
+        "import sys\n"
+        "from dasp.cli import main\n"
+        "main(sys.argv[1:])\n"
+        "print(sorted({'numba', 'llvmlite', 'scipy', 'cupy'} & set(sys.modules)))\n"
+    )
+    done = start(ROOT, ROOT, "-c", program, *words)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+# Signals
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")
+def test_signals_wait_and_none_is_lost() -> None:
+    seen: list[str] = []
+
+    class TimeIsUp(Exception):
+        pass
+
+    def alarm(*_: object) -> None:
+        seen.append("alarm")
+        raise TimeIsUp
+
+    before = signal.signal(signal.SIGALRM, alarm)
+    usual = signal.getsignal(signal.SIGINT)
+    try:
+        with pytest.raises(BaseException) as caught, Deferred():  # noqa: PT011, PT012
+            with Deferred():
+                signal.raise_signal(signal.SIGALRM)
+                signal.raise_signal(signal.SIGINT)
+                signal.raise_signal(signal.SIGINT)
+            seen.append("inner context ended")
+        chain = {type(caught.value), type(caught.value.__context__)}
+        assert chain == {KeyboardInterrupt, TimeIsUp}
+        assert seen == ["inner context ended", "alarm"]
+        assert signal.getsignal(signal.SIGALRM) is alarm
+        assert signal.getsignal(signal.SIGINT) is usual
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+def ringing(number: int) -> Any:
+    """A function for Numba that sends this process a signal while it is compiled."""
+
+    @extending.intrinsic
+    def ring(_: Any) -> Any:
+        def generate(context: Any, *_: Any) -> Any:
+            signal.raise_signal(number)
+            return context.get_dummy_value()
+
+        return types.void(), generate
+
+    return ring
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")
+def test_an_interrupt_waits_for_the_compiler() -> None:
+    ring = ringing(signal.SIGINT)
+
+    def function(x):  # type: ignore[no-untyped-def]
+        ring()
+        return x + 1
+
+    lazy = jit(cache=False)(function)
+    with pytest.raises(KeyboardInterrupt):
+        lazy(1)
+    assert len(lazy.overloads) == 1
+    assert lazy(1) == 2
+    for compile_at_once in (
+        lambda: jit(types.int64(types.int64), cache=False)(function),
+        lambda: c_function(types.int64(types.int64), function),
+    ):
+        with pytest.raises(KeyboardInterrupt):
+            compile_at_once()
+
+
+FORK = """
+import os, threading, time
+import dasp._compile
+def compile_much():
+    for number in range(6):
+        names = {}
+        exec(f"def f(x):\\n    for i in range(x):\\n        x += i * {number}\\n    return x", names)
+        dasp._compile.jit(cache=False)(names["f"])(3)
+thread = threading.Thread(target=compile_much)
+thread.start()
+children = []
+while thread.is_alive() and len(children) < 4:
+    time.sleep(0.1)
+    child = os.fork()
+    if child == 0:
+        compile_much()
+        os._exit(0)
+    children.append(child)
+print(len(children), [os.waitpid(child, 0)[1] for child in children].count(0) == len(children))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_child_forked_while_another_thread_compiles_can_compile() -> None:
+    done = start(ROOT, ROOT, "-W", "ignore", "-c", FORK)
+    assert done.returncode == 0, done.stderr
+    count, works = done.stdout.split()
+    assert int(count) >= 1
+    assert works == "True"
