@@ -293,7 +293,11 @@ def test_the_table_of_commands_says_what_their_modules_say(command: str) -> None
 
 
 def test_a_warning_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dasp, "show_config", lambda: warnings.warn("take care", stacklevel=1))
+    def warn(_: object) -> int:
+        warnings.warn("take care", stacklevel=1)
+        return 0
+
+    monkeypatch.setattr("dasp.commands.config._run", warn)
     assert run(capsys, "config") == (0, "", "dasp: warning: take care\n")
 
 

@@ -13,8 +13,10 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
+
+from dasp._compile import jit
 
 LEAST_POWER, MOST_POWER = -342, 308
 """Every w 10^q with q below is 0 in float64, and above beyond it unless w is 0."""
@@ -31,7 +33,7 @@ _TIES_FROM, _TIES_TO = -4, 23
 # Reciprocals of powers that a 64-bit number may be divisible by are rounded up (section 5).
 _ROUNDED_UP_FROM = -27
 
-_inline = njit(cache=True, nogil=True, forceinline=True)
+_inline = jit(nogil=True, forceinline=True)
 
 
 @functools.cache

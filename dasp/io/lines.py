@@ -10,8 +10,8 @@ from __future__ import annotations
 from enum import IntEnum
 
 import numpy as np
-from numba import njit
 
+from dasp._compile import jit
 from dasp.io.decimal import INFINITY, nearest_bits
 
 SHORTEST_LINE = 2
@@ -65,8 +65,8 @@ _BEYOND = np.int64(9 * 10**17)
 _MOST_EXPONENT = 1 << 30
 _TAB, _NEWLINE, _RETURN, _BLANK, _PLUS, _MINUS, _POINT = (ord(c) for c in "\t\n\r +-.")
 
-_compile = njit(cache=True, nogil=True)
-_inline = njit(cache=True, nogil=True, forceinline=True)
+_compile = jit(nogil=True)
+_inline = jit(nogil=True, forceinline=True)
 
 
 @_inline
