@@ -6,8 +6,9 @@
 
 Each matrix becomes NAME.mtx, which `dasp` then finds by its name. A broken download is resumed by the next
 run. The SHA-256 of a download is compared with the one in suite.csv, or with the one that SHA256SUMS in
-the folder holds from an earlier download; a new one is added there. Nothing but the standard library is
-needed; tqdm, if it is installed, shows the progress.
+the folder holds from an earlier download. One that is new is added there when the archive and the matrix in
+it were found whole and of the sizes that suite.csv lists. Nothing but the standard library is needed; tqdm,
+if it is installed, shows the progress.
 """
 
 from __future__ import annotations
@@ -16,15 +17,18 @@ import argparse
 import contextlib
 import csv
 import difflib
+import gzip
 import hashlib
 import http.client
 import os
+import secrets
+import stat
 import sys
 import tarfile
 import urllib.error
 import urllib.request
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -33,6 +37,12 @@ SUITE = Path(__file__).with_name("suite.csv")
 SOURCE = "https://sparse.tamu.edu/MM"
 _CHUNK = 1 << 20
 _TIMEOUT_SECONDS = 60
+_MOST_REMARKS, _BYTES_PER_ENTRY, _BYTES_PER_ROW = 1 << 24, 128, 256
+"""Generous sizes of what a file holds besides its entries, of the line of an entry, and of a row or a column
+in the files that come with a matrix (right-hand sides, coordinates, names)."""
+
+_MOST_MEMBERS = 1000
+_LONGEST_LINE = 1 << 16
 
 
 class FetchError(Exception):
@@ -91,27 +101,88 @@ def fetch(matrix: Matrix, folder: Path, source: str = SOURCE) -> Path:
     FetchError
         If there is no network or no such file, or if what came differs from what is known of the matrix.
     """
-    archive = folder / f"{matrix.name}.tar.gz.partial"
-    download(f"{source.rstrip('/')}/{matrix.group}/{matrix.name}.tar.gz", archive)
-    try:
-        check_digest(matrix, archive, folder / "SHA256SUMS")
-        target = unpack(matrix, archive, folder)
-    finally:
-        archive.unlink(missing_ok=True)
+    sums = folder / "SHA256SUMS"
+    with _kept_partial(folder, matrix.name) as (archive, file):
+        download(f"{source.rstrip('/')}/{matrix.group}/{matrix.name}.tar.gz", file, _most_bytes(matrix))
+        try:
+            digest = check_digest(matrix, file, sums)
+            target = unpack(matrix, file, folder)
+            record_digest(matrix, digest, sums)
+        finally:
+            archive.unlink(missing_ok=True)
     return target
 
 
-def download(address: str, target: Path) -> None:
-    """Download to a file, from where an earlier attempt ended if the server allows that."""
-    have = target.stat().st_size if target.exists() else 0
+def _most_bytes(matrix: Matrix) -> int:
+    """Return the size that no archive of a matrix reaches, packed or not."""
+    return _MOST_REMARKS + _BYTES_PER_ENTRY * matrix.entries + _BYTES_PER_ROW * (matrix.rows + matrix.cols)
+
+
+@contextlib.contextmanager
+def _kept_partial(folder: Path, name: str) -> Iterator[tuple[Path, IO[bytes]]]:
+    """Open the file of an earlier attempt, or a new one under an unpredictable name; it is locked meanwhile.
+
+    A link, a pipe, a file of somebody else's and one that another process has locked are no earlier attempt.
+    """
+    for path in sorted(folder.glob(f".{name}.*.partial")):
+        file = _claim(path)
+        if file is not None:
+            break
+    else:
+        path = folder / f".{name}.{secrets.token_hex(8)}.partial"
+        file = os.fdopen(os.open(path, _flags(os.O_RDWR | os.O_CREAT | os.O_EXCL), 0o666), "r+b")
+        _lock(file)
+    with file:
+        try:
+            yield path, file
+        finally:
+            if not os.fstat(file.fileno()).st_size:
+                path.unlink(missing_ok=True)
+
+
+def _claim(path: Path) -> IO[bytes] | None:
+    try:
+        file = os.fdopen(os.open(path, _flags(os.O_RDWR)), "r+b")
+    except OSError:
+        return None
+    locked, state = _lock(file), os.fstat(file.fileno())
+    owned = not hasattr(os, "geteuid") or state.st_uid == os.geteuid()
+    if locked and owned and stat.S_ISREG(state.st_mode) and state.st_nlink == 1:
+        return file
+    file.close()
+    return None
+
+
+def _flags(flags: int) -> int:
+    """Return the flags that open a file itself, and neither what a link points to nor the end of a pipe."""
+    return flags | sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
+
+
+def _lock(file: IO[bytes]) -> bool:
+    """Lock a file against other runs of this program, where the system can; tell whether none has it."""
+    try:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except ImportError:
+        pass
+    except OSError:
+        return False
+    return True
+
+
+def download(address: str, file: IO[bytes], most_bytes: int) -> None:
+    """Download to the end of a file, from where an earlier attempt ended if the server allows that."""
+    have = file.seek(0, os.SEEK_END)
     request = urllib.request.Request(address, headers={"Range": f"bytes={have}-"} if have else {})
     try:
         with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS) as reply:
-            resumed = have > 0 and reply.status == http.HTTPStatus.PARTIAL_CONTENT
+            if not (have and _goes_on(reply, have)):
+                have = file.seek(0)
+                file.truncate()
             total = int(reply.headers.get("Content-Length") or 0)
-            start = have if resumed else 0
-            with open(target, "ab" if resumed else "wb") as file:
-                copied = _copy(reply, file, target.name.removesuffix(".partial"), start, start + total)
+            title = address.rpartition("/")[2]
+            copied = _copy(reply, file, title, have, have + total, most_bytes)
         if total and copied != total:
             raise FetchError(
                 f"{address} ended after {copied:,} of {total:,} bytes; run the same command again to go on"
@@ -129,13 +200,24 @@ def download(address: str, target: Path) -> None:
         ) from error
 
 
-def _copy(source: IO[bytes], target: IO[bytes], title: str, start: int, total: int) -> int:
+def _goes_on(reply: Any, have: int) -> bool:
+    """Whether a reply holds what follows the first `have` bytes, and not all of them again."""
+    given = str(reply.headers.get("Content-Range") or f"bytes {have}-")
+    partial: bool = reply.status == http.HTTPStatus.PARTIAL_CONTENT
+    return partial and given.startswith(f"bytes {have}-")
+
+
+def _copy(source: IO[bytes], target: IO[bytes], title: str, start: int, total: int, most_bytes: int) -> int:
     copied = 0
     with _progress(title, start, total) as bar:
         while chunk := source.read(_CHUNK):
-            target.write(chunk)
             copied += len(chunk)
+            if start + copied > most_bytes:
+                target.truncate(0)
+                raise FetchError(f"{title} has more than {most_bytes:,} bytes; no such matrix has; try again")
+            target.write(chunk)
             bar.update(len(chunk))
+    target.flush()
     return copied
 
 
@@ -154,43 +236,85 @@ def _progress(title: str, start: int, total: int) -> Any:
     return tqdm(desc=title, initial=start, total=total or None, unit="B", unit_scale=True, disable=None)
 
 
-def check_digest(matrix: Matrix, archive: Path, sums: Path) -> None:
-    """Compare a download with the digest known for it; record the digest of one that is new."""
-    with open(archive, "rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
+def check_digest(matrix: Matrix, archive: IO[bytes], sums: Path) -> str:
+    """Compare a download with the digest known for it, if one is; return its own."""
+    archive.seek(0)
+    found = hashlib.file_digest(archive, "sha256").hexdigest()  # type: ignore[arg-type]
     name = f"{matrix.name}.tar.gz"
-    recorded = {}
-    if sums.exists():
-        recorded = {
-            line.split()[-1]: line.split()[0] for line in sums.read_text().splitlines() if line.strip()
-        }
-    known = matrix.sha256 or recorded.get(name)
+    known = matrix.sha256 or read_digests(sums).get(name)
     if known and known != found:
         raise FetchError(
             f"{name} has SHA-256 {found}; {known} is known for it; the download was removed; try again"
         )
-    if name not in recorded:
-        with open(sums, "a") as file:
-            file.write(f"{found}  {name}\n")
+    return found
 
 
-def unpack(matrix: Matrix, archive: Path, folder: Path) -> Path:
-    """Take NAME/NAME.mtx out of the archive, and nothing else; check its size line."""
-    target, partial = folder / f"{matrix.name}.mtx", folder / f"{matrix.name}.mtx.partial"
-    member = f"{matrix.name}/{matrix.name}.mtx"
+def read_digests(sums: Path) -> dict[str, str]:
+    """Read the digests by file name; lines of another form are passed over."""
+    digests = {}
+    with contextlib.suppress(FileNotFoundError):
+        for line in sums.read_text(encoding="utf-8", errors="replace").splitlines():
+            words = line.split()
+            if len(words) == 2 and len(words[0]) == hashlib.sha256().digest_size * 2:
+                digests[words[1].removeprefix("*")] = words[0].lower()
+    return digests
+
+
+def record_digest(matrix: Matrix, digest: str, sums: Path) -> None:
+    """Add a digest to those of earlier downloads, if it is new."""
+    name = f"{matrix.name}.tar.gz"
+    if name in read_digests(sums):
+        return
+    with os.fdopen(os.open(sums, _flags(os.O_RDWR | os.O_APPEND | os.O_CREAT), 0o666), "r+b") as file:
+        content = file.read()
+        torn = b"\n" if content and not content.endswith(b"\n") else b""
+        file.write(torn + f"{digest}  {name}\n".encode())
+
+
+class _Bounded:
+    """The unpacked bytes of an archive: read forwards, in small pieces, and up to a bound."""
+
+    def __init__(self, stream: gzip.GzipFile, most_bytes: int) -> None:
+        self._stream, self._most = stream, most_bytes
+        self.tell = stream.tell
+
+    def read(self, size: int) -> bytes:
+        """Read up to `size` bytes; tarfile asks for as many as a header in the archive says."""
+        if size > _CHUNK:
+            raise tarfile.ReadError(f"a header of {size:,} bytes")
+        content = self._stream.read(size)
+        if self._stream.tell() > self._most:
+            raise tarfile.ReadError(f"more than {self._most:,} bytes, and no such matrix has")
+        return content
+
+    def seek(self, place: int) -> int:
+        """Read on to a place further behind."""
+        if place < self._stream.tell():
+            raise tarfile.ReadError("members that overlap")
+        while left := min(place - self._stream.tell(), _CHUNK):
+            if not self.read(left):
+                break
+        return self._stream.tell()
+
+
+def unpack(matrix: Matrix, archive: IO[bytes], folder: Path) -> Path:
+    """Take NAME/NAME.mtx out of the archive, and nothing else; check both to their ends."""
+    target, partial = folder / f"{matrix.name}.mtx", folder / f".{secrets.token_hex(8)}.partial"
     try:
-        with tarfile.open(archive, "r:gz") as pack:
-            content = pack.extractfile(member)
-            if content is None:
-                raise FetchError(f"{member} is no file in {matrix.name}.tar.gz; check the name and the group")
-            with content, open(partial, "wb") as file:
-                while chunk := content.read(_CHUNK):
-                    file.write(chunk)
-        check_size(matrix, partial)
+        archive.seek(0)
+        with gzip.GzipFile(fileobj=archive) as stream:
+            bounded = _Bounded(stream, _most_bytes(matrix))
+            with os.fdopen(
+                os.open(partial, _flags(os.O_WRONLY | os.O_CREAT | os.O_EXCL), 0o666), "wb"
+            ) as file:
+                _take_member(matrix, bounded, file)
+                file.flush()
+                os.fsync(file.fileno())
+            while bounded.read(_CHUNK):  # behind the last member stands the checksum of all
+                pass
+        check_content(matrix, partial)
         os.replace(partial, target)
-    except KeyError as error:
-        raise FetchError(f"{matrix.name}.tar.gz holds no {member}; check the name and the group") from error
-    except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
+    except (tarfile.TarError, EOFError, zlib.error, ValueError, OSError) as error:
         raise FetchError(
             f"{matrix.name}.tar.gz cannot be unpacked: {error}; run the same command again"
         ) from error
@@ -199,14 +323,51 @@ def unpack(matrix: Matrix, archive: Path, folder: Path) -> Path:
     return target
 
 
-def check_size(matrix: Matrix, path: Path) -> None:
-    """Compare the rows and columns of a Matrix Market file with those of suite.csv."""
-    with open(path, encoding="latin-1") as file:
-        line = next((line for line in file if line.strip() and not line.startswith("%")), "")
-    if line.split()[:2] != [str(matrix.rows), str(matrix.cols)]:
+def _take_member(matrix: Matrix, bounded: _Bounded, file: IO[bytes]) -> None:
+    """Write the matrix of an archive to a file; every member is a plain file or a folder."""
+    wanted, found = f"{matrix.name}/{matrix.name}.mtx", False
+    with tarfile.TarFile(fileobj=bounded, mode="r") as pack:  # type: ignore[arg-type]
+        for _ in range(_MOST_MEMBERS):
+            member = pack.next()
+            if member is None:
+                break
+            pack.members = []  # type: ignore[attr-defined]  # it would keep them all
+            if not (member.isreg() or member.isdir()) or member.issparse():
+                raise FetchError(
+                    f"{member.name!r:.60} in {matrix.name}.tar.gz is neither a file nor a folder; "
+                    "check the name and the group"
+                )
+            if member.name == wanted and member.isreg() and not found:
+                found = True
+                content = pack.extractfile(member)
+                while content and (chunk := content.read(_CHUNK)):
+                    file.write(chunk)
+        else:
+            raise FetchError(
+                f"{matrix.name}.tar.gz holds more than {_MOST_MEMBERS} files; no such archive does"
+            )
+    if not found:
+        raise FetchError(f"{matrix.name}.tar.gz holds no {wanted}; check the name and the group")
+
+
+def check_content(matrix: Matrix, path: Path) -> None:
+    """Compare a Matrix Market file's size line with suite.csv, and the number of its lines with that."""
+    with open(path, "rb") as file:
+        line = b"%"
+        while line.startswith(b"%") or (line and not line.strip()):
+            line = file.readline(_LONGEST_LINE)
+        sizes = line.decode("latin-1").split()
+        if sizes[:2] != [str(matrix.rows), str(matrix.cols)]:
+            raise FetchError(
+                f"{matrix.name}.mtx has the size line {' '.join(sizes)[:60]!r}; suite.csv says "
+                f"{matrix.rows} x {matrix.cols}; one of them is wrong"
+            )
+        lines = sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(_CHUNK), b""))
+    # Two of a matrix's entries may share a line, and its last line may lack an end.
+    if len(sizes) == 3 and (not sizes[2].isdecimal() or lines < int(sizes[2]) - 1):
         raise FetchError(
-            f"{matrix.name}.mtx has the size line {line.strip()[:60]!r}; suite.csv says "
-            f"{matrix.rows} x {matrix.cols}; one of them is wrong"
+            f"{matrix.name}.mtx has {lines:,} lines of the {sizes[2]:.20} that it promises; run the same "
+            "command again"
         )
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import csv
+import fcntl
+import gzip
 import hashlib
 import importlib.util
 import io
+import os
 import sys
 import tarfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import ModuleType
@@ -50,6 +53,7 @@ class Server(ThreadingHTTPServer):
         self.files: dict[str, bytes] = {}
         self.ranges: list[str | None] = []
         self.cut: int | None = None
+        self.content_range = ""
         super().__init__(("127.0.0.1", 0), Handler)
 
     @property
@@ -68,11 +72,15 @@ class Handler(BaseHTTPRequestHandler):
             self.send_error(404)
             return
         start = int(wanted.removeprefix("bytes=").rstrip("-")) if wanted else 0
+        if self.server.content_range:
+            start = 0
         if start >= len(content):
             self.send_error(416)
             return
         self.send_response(206 if wanted else 200)
         self.send_header("Content-Length", str(len(content) - start))
+        if self.server.content_range:
+            self.send_header("Content-Range", self.server.content_range)
         self.end_headers()
         self.wfile.write(content[start : self.server.cut])
 
@@ -112,6 +120,12 @@ def failed(fetch: ModuleType, capsys: pytest.CaptureFixture[str], *words: object
     assert status == 2
     assert len(lines) == 1
     return lines[0]
+
+
+def leftovers(folder: Path) -> list[str]:
+    """What a failed fetch may not leave: anything but the suite and the digests, hidden files too."""
+    names = {path.name for path in folder.iterdir()}
+    return sorted(names - {"suite.csv", "SHA256SUMS"})
 
 
 def test_the_list_is_sound(fetch: ModuleType) -> None:
@@ -164,7 +178,7 @@ def test_a_changed_download_is_refused(
     (tmp_path / "SHA256SUMS").unlink()
     suite.write_text(suite.read_text().replace("test,", f"test,{'1' * 64}"))
     assert "1" * 64 in failed(fetch, capsys, "one", "--folder", tmp_path, "--url", server.url)
-    assert not list(tmp_path.glob("one*"))
+    assert leftovers(tmp_path) == []
 
 
 def test_a_broken_download_is_resumed(
@@ -175,7 +189,8 @@ def test_a_broken_download_is_resumed(
     assert "run the same command again" in failed(
         fetch, capsys, "one", "--folder", tmp_path, "--url", server.url
     )
-    assert (tmp_path / "one.tar.gz.partial").stat().st_size == 50
+    (kept,) = tmp_path.glob(".one.*.partial")
+    assert kept.stat().st_size == 50
     server.cut = None
     assert call(fetch, capsys, "one", "--folder", tmp_path, "--url", server.url)[0] == 0
     assert server.ranges == [None, "bytes=50-"]
@@ -187,7 +202,7 @@ def test_a_download_that_was_whole_already_is_used(
 ) -> None:
     content = archive(one__one_mtx=TEXT)
     server.files["/MM/G/one.tar.gz"] = content
-    (tmp_path / "one.tar.gz.partial").write_bytes(content)
+    (tmp_path / ".one.0123.partial").write_bytes(content)
     assert call(fetch, capsys, "one", "--folder", tmp_path, "--url", server.url)[0] == 0
     assert (tmp_path / "one.mtx").read_bytes() == TEXT
 
@@ -214,7 +229,7 @@ def test_a_bad_archive_leaves_nothing(
 ) -> None:
     server.files["/MM/G/one.tar.gz"] = content
     assert words in failed(fetch, capsys, "one", "--folder", tmp_path, "--url", server.url)
-    assert not list(tmp_path.glob("one*"))
+    assert leftovers(tmp_path) == []
 
 
 def test_only_the_matrix_leaves_the_archive(
@@ -236,7 +251,170 @@ def test_a_link_in_place_of_the_matrix_is_refused(
         pack.addfile(link)
     server.files["/MM/G/one.tar.gz"] = buffer.getvalue()
     failed(fetch, capsys, "one", "--folder", tmp_path, "--url", server.url)
-    assert not list(tmp_path.glob("one*"))
+    assert leftovers(tmp_path) == []
+
+
+def packed(*members: tarfile.TarInfo, content: bytes = TEXT) -> bytes:
+    """An archive of members, each of which has the content if it has a size."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as pack:
+        for member in members:
+            pack.addfile(member, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def member(name: str, kind: bytes = tarfile.REGTYPE, size: int = 0, link: str = "") -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.size, info.linkname = kind, size, link
+    return info
+
+
+def long_header() -> bytes:
+    """A header that says that 300 MB of another header follow, which are zeros."""
+    header = bytearray(member("x", tarfile.XHDTYPE, 300_000_000).tobuf())
+    return gzip.compress(bytes(header) + bytes(300_000_000), 1)
+
+
+def sparse_bomb() -> bytes:
+    """An archive of a few hundred kB that unpacks to 300 MB."""
+    text = TEXT + bytes(300_000_000)
+    return packed(member("one/one.mtx", size=len(text)), content=text)
+
+
+GOOD = member("one/one.mtx", size=len(TEXT))
+HOSTILE = {
+    "a link to itself": (packed(member("one/one.mtx", tarfile.SYMTYPE, link="one.mtx")), "neither a file"),
+    "a hard link": (packed(member("one/one.mtx", tarfile.LNKTYPE, link="one/one.mtx")), "neither a file"),
+    "a link beside it": (
+        packed(GOOD, member("one/x", tarfile.SYMTYPE, link="/etc/passwd")),
+        "neither a file",
+    ),
+    "a pipe": (packed(member("one/one.mtx", tarfile.FIFOTYPE)), "neither a file"),
+    "a device": (packed(GOOD, member("one/null", tarfile.CHRTYPE)), "neither a file"),
+    "a folder of its name": (packed(member("one/one.mtx", tarfile.DIRTYPE)), "holds no one/one.mtx"),
+    "many files": (packed(*[member(f"one/{i}") for i in range(1001)]), "more than 1000 files"),
+    "fewer lines": (packed(GOOD, content=TEXT.replace(b"4 1", b"4 9")), "of the 9 that it promises"),
+    "no checksum": (packed(GOOD)[:-8], "cannot be unpacked"),
+    "a wrong checksum": (packed(GOOD)[:-8] + bytes(8), "cannot be unpacked"),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_hostile_archive_is_neither_kept_nor_recorded(
+    fetch: ModuleType,
+    suite: Path,
+    server: Server,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    kind: str,
+) -> None:
+    content, words = HOSTILE[kind]
+    server.files["/MM/G/one.tar.gz"] = content
+    assert words in failed(fetch, capsys, "one", "--folder", tmp_path, "--url", server.url)
+    assert leftovers(tmp_path) == []
+    assert not (tmp_path / "SHA256SUMS").exists()
+    # What is wrong once is not held against what is right later.
+    server.files["/MM/G/one.tar.gz"] = archive(one__one_mtx=TEXT)
+    assert call(fetch, capsys, "one", "--folder", tmp_path, "--url", server.url)[0] == 0
+    assert (tmp_path / "one.mtx").read_bytes() == TEXT
+
+
+@pytest.mark.parametrize("make", [long_header, sparse_bomb])
+def test_an_archive_is_unpacked_no_further_than_the_matrix_is_large(
+    fetch: ModuleType,
+    suite: Path,
+    server: Server,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    make: Callable[[], bytes],
+) -> None:
+    unpacked = []
+    plain = gzip.GzipFile.read
+
+    def read(stream: gzip.GzipFile, size: int | None = -1) -> bytes:
+        content = plain(stream, size)
+        unpacked.append(len(content))
+        return content
+
+    server.files["/MM/G/one.tar.gz"] = make()
+    monkeypatch.setattr(gzip.GzipFile, "read", read)
+    failed(fetch, capsys, "one", "--folder", tmp_path, "--url", server.url)
+    assert 0 < sum(unpacked) <= (1 << 25)
+    assert max(unpacked) <= 1 << 20
+    assert leftovers(tmp_path) == []
+
+
+def test_a_download_ends_where_no_matrix_is_so_large(
+    fetch: ModuleType,
+    suite: Path,
+    server: Server,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fetch, "_MOST_REMARKS", 1 << 20)
+    server.files["/MM/G/one.tar.gz"] = bytes(3 << 20)
+    assert "no such matrix has" in failed(fetch, capsys, "one", "--folder", tmp_path, "--url", server.url)
+    assert leftovers(tmp_path) == []
+
+
+def test_planted_links_are_not_followed(
+    fetch: ModuleType, suite: Path, server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, victim = tmp_path / "folder", tmp_path / "victim"
+    folder.mkdir()
+    victim.write_text("mine")
+    planted = [".one.00.partial", "one.tar.gz.partial", "one.mtx.partial"]
+    for name in planted:
+        (folder / name).symlink_to(victim)
+    os.mkfifo(folder / ".one.01.partial")
+    os.link(victim, folder / ".one.02.partial")
+    server.files["/MM/G/one.tar.gz"] = archive(one__one_mtx=TEXT)
+    assert call(fetch, capsys, "one", "--folder", folder, "--url", server.url)[0] == 0
+    assert victim.read_text() == "mine"
+    assert (folder / "one.mtx").read_bytes() == TEXT
+    (folder / "one.mtx").unlink()
+    (folder / "SHA256SUMS").unlink()
+    (folder / "SHA256SUMS").symlink_to(victim)
+    call(fetch, capsys, "one", "--folder", folder, "--url", server.url)
+    assert victim.read_text() == "mine"
+
+
+def test_a_download_in_progress_is_left_to_its_process(
+    fetch: ModuleType, suite: Path, server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.files["/MM/G/one.tar.gz"] = archive(one__one_mtx=TEXT)
+    other = tmp_path / ".one.00.partial"
+    with open(other, "wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.write(b"half")
+        file.flush()
+        assert call(fetch, capsys, "one", "--folder", tmp_path, "--url", server.url)[0] == 0
+    assert other.read_bytes() == b"half"
+    assert server.ranges == [None]
+
+
+def test_a_server_that_goes_on_elsewhere_is_started_again(
+    fetch: ModuleType, suite: Path, server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = archive(one__one_mtx=TEXT)
+    server.files["/MM/G/one.tar.gz"] = content
+    server.content_range = f"bytes 0-{len(content) - 1}/{len(content)}"
+    (tmp_path / ".one.00.partial").write_bytes(b"x" * 30)
+    assert call(fetch, capsys, "one", "--folder", tmp_path, "--url", server.url)[0] == 0
+    assert (tmp_path / "one.mtx").read_bytes() == TEXT
+
+
+def test_digests_are_added_to_what_is_there(
+    fetch: ModuleType, suite: Path, server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = archive(one__one_mtx=TEXT)
+    server.files["/MM/G/one.tar.gz"] = content
+    (tmp_path / "SHA256SUMS").write_text(f"torn line\n{'1' * 64}  two.tar.gz")
+    assert call(fetch, capsys, "one", "--folder", tmp_path, "--url", server.url)[0] == 0
+    digest = hashlib.sha256(content).hexdigest()
+    assert fetch.read_digests(tmp_path / "SHA256SUMS") == {"two.tar.gz": "1" * 64, "one.tar.gz": digest}
 
 
 def test_mistakes_are_one_line(
