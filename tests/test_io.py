@@ -8,8 +8,11 @@ import json
 import math
 import os
 import re
+import socket
 import subprocess
 import sys
+import tracemalloc
+import warnings
 import zipfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -646,6 +649,143 @@ def test_a_flipped_byte_of_an_npz_is_refused_or_harmless(tmp_path: Path) -> None
         else:
             assert same(matrix, want), place
     assert refused > 5
+
+
+def zipped(*members: tuple[str, bytes], method: int = zipfile.ZIP_STORED) -> bytes:
+    """A zip of members, whose names may occur twice."""
+    buffer = io.BytesIO()
+    with warnings.catch_warnings(action="ignore"), zipfile.ZipFile(buffer, "w", method) as archive:
+        for name, content in members:
+            archive.writestr(name, content)
+    return buffer.getvalue()
+
+
+def npy(array: object, said: tuple[int, ...] | None = None) -> bytes:
+    """An array as a file; its head may say another shape."""
+    array = np.asarray(array)
+    buffer = io.BytesIO()
+    head = {"descr": array.dtype.str, "fortran_order": False, "shape": array.shape if said is None else said}
+    np.lib.format.write_array_header_1_0(buffer, head)
+    return buffer.getvalue() + array.tobytes()
+
+
+PARTS = {f"{name}.npy": npy(value) for name, value in CSR.items()}
+
+
+def overlapping() -> bytes:
+    """A zip whose table of contents has a second member inside the first."""
+    content = bytearray(zipped(*PARTS.items()))
+    second = content.rindex(b"PK\x01\x02")
+    content[second + 42 : second + 46] = bytes(4)
+    return bytes(content)
+
+
+def long_contents() -> bytes:
+    """A zip whose table of contents is long: 30,000 empty members."""
+    return zipped(*PARTS.items(), *((f"{i}", b"") for i in range(30_000)))
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (zipped(*PARTS.items(), ("data.npy", PARTS["data.npy"])), "'data.npy' twice"),
+        (zipped(*PARTS.items(), ("README", b"")), "'README' and it is no array"),
+        (zipped(*PARTS.items(), ("more.npy", npy([1]))), "the arrays data, format, indices, indptr, more"),
+        (zipped(*PARTS.items(), method=zipfile.ZIP_LZMA), "packed in an unknown way"),
+        (overlapping(), "inside another"),
+        (long_contents(), "a table of contents of"),
+        (zipped(*{**PARTS, "data.npy": npy(np.ones(2), (1,))}.items()), "its head says 8"),
+        (
+            zipped(*{**PARTS, "data.npy": npy(np.ones(2), (10**12,))}.items()),
+            "its head says 8,000,000,000,000",
+        ),
+        (zipped(*{**PARTS, "data.npy": npy(np.ones(2), (-1, -2))}.items()), "shape (-1, -2)"),
+        (zipped(*{**PARTS, "data.npy": b"no array at all"}.items()), "damaged"),
+        (zipped(*{**PARTS, "shape.npy": npy(np.zeros(99))}.items()), "shape has 792 bytes"),
+        (zipped(*{**PARTS, "shape.npy": npy([2.5, 3])}.items()), "its shape is"),
+        (zipped(*{**PARTS, "shape.npy": npy(np.array([2, 2**64 - 1], np.uint64))}.items()), "its shape is"),
+        (zipped(*{**PARTS, "format.npy": npy(b"coo")}.items()), "its format is 'coo'"),
+        (zipped(*{**PARTS, "indices.npy": npy(np.array([[0, 2]]))}.items()), "not a list of integers"),
+        (zipped(*{**PARTS, "data.npy": npy(np.ones((2, 1)))}.items()), "data has shape (2, 1)"),
+    ],
+)
+def test_an_archive_is_what_its_contents_say(tmp_path: Path, content: bytes, words: str) -> None:
+    assert words in refusal(write(tmp_path / "a.npz", content))
+
+
+@pytest.mark.parametrize("form", ["csr", "csc", "bsr", "coo", "dia"])
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_every_byte_order_of_an_npz_is_read(tmp_path: Path, form: str, order: str) -> None:
+    matrix = generate("random:9:8:0.3").asformat(form)
+    scipy.sparse.save_npz(tmp_path / "a.npz", matrix)
+    with np.load(tmp_path / "a.npz") as members:
+        arrays = {name: value.astype(value.dtype.newbyteorder(order)) for name, value in members.items()}
+    np.savez(tmp_path / "b.npz", **arrays)
+    assert same(load_matrix(tmp_path / "b.npz"), csr_array(matrix))
+
+
+@pytest.mark.parametrize("form", ["coo", "csc", "dia"])
+def test_a_small_file_of_many_rows_takes_no_memory(tmp_path: Path, form: str) -> None:
+    shape = np.array([10**12, 3])
+    extra = {
+        "coo": {"row": np.array([0, 5]), "col": np.array([0, 1])},
+        "csc": {"indices": np.array([0, 5]), "indptr": np.array([0, 1, 2, 2])},
+        "dia": {"offsets": np.array([0])},
+    }[form]
+    data = np.ones((1, 2)) if form == "dia" else np.ones(2)
+    path = write(tmp_path / "a.npz", npz(format=form.encode(), shape=shape, data=data, **extra))
+    tracemalloc.start()
+    try:
+        assert "half of this machine's memory" in refusal(path)
+        assert tracemalloc.get_traced_memory()[1] < 10**7
+    finally:
+        tracemalloc.stop()
+
+
+def test_nothing_is_unpacked_that_is_not_announced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dasp._memory.machine_bytes", lambda: 10**8)
+    zeros = npy(np.zeros(2 * 10**7))
+    plan = {f"{name}.npy": npy(value) for name, value in pack_plan(published_plan()).items()}
+    bombs = {
+        "matrix": zipped(*{**PARTS, "data.npy": zeros}.items(), method=zipfile.ZIP_DEFLATED),
+        "unknown": zipped(*PARTS.items(), ("more.npy", zeros), method=zipfile.ZIP_DEFLATED),
+        "plan": zipped(*{**plan, "empty_rows.npy": zeros}.items(), method=zipfile.ZIP_DEFLATED),
+        "unknown field": zipped(*plan.items(), ("more.npy", zeros), method=zipfile.ZIP_DEFLATED),
+        "head": zipped(*{**plan, "dasp_plan.npy": zeros}.items(), method=zipfile.ZIP_DEFLATED),
+    }
+    for name, content in bombs.items():
+        path = write(tmp_path / "a.npz", content)
+        tracemalloc.start()
+        try:
+            with pytest.raises(MatrixFileError):
+                load_matrix(path) if name in ("matrix", "unknown") else load_plan(path)
+            assert tracemalloc.get_traced_memory()[1] < 10**7, name
+        finally:
+            tracemalloc.stop()
+
+
+@pytest.mark.parametrize("kind", ["fifo", "socket", "device", "loop", "dangling"])
+@pytest.mark.parametrize("name", ["a.mtx", "a.npz", "plan"])
+def test_only_regular_files_are_read(tmp_path: Path, kind: str, name: str) -> None:
+    path = tmp_path / name
+    if kind == "fifo":
+        os.mkfifo(path)  # to open one for reading would wait for a writer for ever
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(str(path))
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        path.symlink_to(path if kind == "loop" else tmp_path / "nothing")
+    with pytest.raises(MatrixFileError) as caught:
+        load_plan(path) if name == "plan" else load_matrix(path)
+    assert str(path) in str(caught.value)
+
+
+def test_links_to_files_are_read(tmp_path: Path) -> None:
+    write(tmp_path / "real", GOOD)
+    (tmp_path / "link.mtx").symlink_to(tmp_path / "real")
+    assert load_matrix(tmp_path / "link.mtx").nnz == 3
 
 
 def test_a_zip_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
