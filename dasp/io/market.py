@@ -501,7 +501,7 @@ def _check_triangle(path: Path, head: _Head, entries: _Entries) -> None:
 def _may_overflow(matrix: csr_array) -> bool:
     """Whether all entries together might be too large for their type, were they at one place."""
     most = max(int(matrix.data.max()), -int(matrix.data.min()))
-    return most * matrix.nnz > np.iinfo(matrix.dtype).max
+    return bool(most * matrix.nnz > np.iinfo(matrix.dtype).max)
 
 
 def _check_sums(path: Path, matrix: csr_array) -> None:
