@@ -26,8 +26,9 @@ class BiconjugateGradientsStabilized:
     """Two products and five passes an iteration."""
 
     period: ClassVar = 1
-    restarts: ClassVar = frozenset({SHADOW, STEP, TURN})
-    words: ClassVar = {
+    leaving: ClassVar[tuple[str, ...]] = ()
+    restarts: ClassVar[frozenset[int]] = frozenset({SHADOW, STEP, TURN})
+    words: ClassVar[dict[int, str]] = {
         SHADOW: "the residual is orthogonal to the first one (rho is 0), and starting again does not help; "
         "try gmres",
         STEP: "A p is orthogonal to the first residual, and starting again does not help; try gmres",

@@ -319,9 +319,14 @@ class CpuSpace:
         operator.multiply(x, y)
 
     def loop(
-        self, starts: Mapping[str, Start], iterate: Iterate, finish: Callable[[], State], period: int
+        self,
+        starts: Mapping[str, Start],
+        iterate: Iterate,
+        finish: Callable[[], State],
+        period: int,
+        leaving: tuple[str, ...] = (),
     ) -> CpuLoop:
-        """Prepare a loop."""
+        """Prepare a loop; `leaving` makes no difference here."""
         return CpuLoop(starts, iterate, finish, period)
 
     def asarray(self, array: Any) -> Vector:

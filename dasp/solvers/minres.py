@@ -27,8 +27,9 @@ class MinimalResiduals:
     """One product and three passes an iteration; vectors of two iterations swap their names."""
 
     period: ClassVar = 2
-    restarts: ClassVar = frozenset({SINGULAR})
-    words: ClassVar = {
+    leaving: ClassVar[tuple[str, ...]] = ()
+    restarts: ClassVar[frozenset[int]] = frozenset({SINGULAR})
+    words: ClassVar[dict[int, str]] = {
         SINGULAR: "A is singular, or nearly, and b out of its reach: no x has a much smaller residual",
         BAD_M: "r' M r is negative, so M is not positive definite",
     }

@@ -33,12 +33,19 @@ class Traced:
     text : str
         In C, with `{0}`, `{1}` for the names of `parts`.
     parts : tuple of Traced
+    stage : int
+        Passes that must have been made before it is known, besides those that its parts need.
     """
 
-    def __init__(self, tape: Any, text: str, parts: tuple[Traced, ...] = ()) -> None:
+    def __init__(self, tape: Any, text: str, parts: tuple[Traced, ...] = (), stage: int = 0) -> None:
         self.tape, self.text, self.parts = tape, text, parts
-        self.stage: int = tape.stage
-        self.number: int = tape.add_scalar(self)
+        self.stage: int = max((stage, *(part.stage for part in parts)))
+        self.number: int = tape.next_number()
+
+    @property
+    def name(self) -> str:
+        """What it is called in a kernel."""
+        return f"t{self.number}"
 
     def _of(self, text: str, *others: Any) -> Traced:
         parts: list[Traced] = [self]

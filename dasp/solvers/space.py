@@ -142,7 +142,12 @@ class Space(Protocol):
         """Set y to the product of an operator and x, two vectors of the space."""
 
     def loop(
-        self, starts: Mapping[str, Start], iterate: Iterate, finish: Callable[[], State], period: int
+        self,
+        starts: Mapping[str, Start],
+        iterate: Iterate,
+        finish: Callable[[], State],
+        period: int,
+        leaving: tuple[str, ...] = (),
     ) -> Loop:
         """Prepare a loop.
 
@@ -154,11 +159,15 @@ class Space(Protocol):
             and the method's own.
         iterate : callable
             Takes the number of the phase, which goes round from 0 to `period` - 1, and the scalars, and
-            returns those that change. On a GPU it runs once for each phase, when the loop is prepared.
+            returns those that change. On a GPU it runs once for each phase, when the loop is prepared; there
+            it may give `judge`, the square of the residual before it, instead of `rr`, the one after it.
         finish : callable
             Returns further scalars at the end.
         period : int
             1 or 2.
+        leaving : tuple of str
+            Scalars that a start and an iteration return which are just the dot products of their last pass,
+            in their order.
         """
 
     def asarray(self, array: Any) -> Array:

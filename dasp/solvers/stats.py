@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True)
@@ -34,3 +34,13 @@ class Stats:
     reason: str
     seconds: float
     info: int
+
+    def after(self, before: Stats) -> Stats:
+        """Return the two in one, where this solve went on from the x of another."""
+        return replace(
+            self,
+            iterations=before.iterations + self.iterations,
+            residuals=[*before.residuals, *self.residuals[1:]],
+            seconds=before.seconds + self.seconds,
+            info=before.iterations + self.info if self.info > 0 else self.info,
+        )

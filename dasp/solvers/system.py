@@ -17,7 +17,7 @@ import numpy as np
 
 from dasp.solvers.operator import as_operator, device_of
 from dasp.solvers.scalars import CLAIMED, LIMIT, NOT_FINITE, NOTHING, RUNNING, where
-from dasp.solvers.space import Loop, Report, State, space_for
+from dasp.solvers.space import Loop, Report, Space, State, space_for
 from dasp.solvers.stats import Stats
 from dasp.solvers.workspace import Workspace
 
@@ -44,6 +44,7 @@ class Method(Protocol):
     """A method that carries a residual along, one iteration like the other."""
 
     period: ClassVar[int]
+    leaving: ClassVar[tuple[str, ...]]
     words: ClassVar[dict[int, str]]
     restarts: ClassVar[frozenset[int]]
 
@@ -67,6 +68,8 @@ class System:
         Takes the system and returns a `Method`.
     names : tuple of str
         The method's vectors, besides b, x, r and q, which is free between iterations.
+    space : Space, optional
+        By default that of the device.
     """
 
     def __init__(
@@ -77,8 +80,9 @@ class System:
         device: str,
         method: Callable[[System], Method],
         names: tuple[str, ...],
+        space: Space | None = None,
     ) -> None:
-        self.space = space_for(device, dtype)
+        self.space = space_for(device, dtype) if space is None else space
         self.operator = as_operator(A, device)
         self.preconditioner = None if M is None else as_operator(M, device, "M")
         self.n = self.operator.shape[0]
@@ -88,7 +92,9 @@ class System:
         self._subtract = self.vectors.fuse("r = b - q", dots=("b b", "r r"))
         self.method = method(self)
         starts = {"zero": self._start_from_zero, "x": self._start_from_x}
-        self.loop: Loop = self.space.loop(starts, self.method.iterate, self._true, self.method.period)
+        self.loop: Loop = self.space.loop(
+            starts, self.method.iterate, self._true, self.method.period, self.method.leaving
+        )
 
     def multiply(self, x: str, y: str) -> None:
         """Set vector y to A times vector x."""
@@ -109,7 +115,8 @@ class System:
     def _start(self, given: State, bb: Any, rr: Any) -> State:
         relative, absolute = given["rtol"] * given["rtol"] * bb, given["atol"] * given["atol"]
         low, high = SQUARES
-        fits = where(bb >= low, where(bb <= high, float(RUNNING), float(NOTHING)), float(NOTHING))
+        told = where(bb >= 0.0, float(NOTHING), float(NOT_FINITE))
+        fits = where(bb >= low, where(bb <= high, float(RUNNING), told), told)
         wanted = where(relative > absolute, relative, absolute)
         state = {
             "bb": bb,
@@ -178,7 +185,8 @@ def solve(
         (method, dtype, device, *key), (A, M), lambda: System(A, M, dtype, device, method, names)
     )
     load(system.vectors["b"], right, system.space)
-    load(system.vectors["x"], start, system.space)
+    if start is not None:
+        load(system.vectors["x"], start, system.space)
     if size == 0:
         answer = Answer(0, [0.0], 0.0, 0, "A has no rows: x is empty")
     else:
@@ -211,7 +219,7 @@ def drive(system: System, limits: Limits, *, from_zero: bool) -> Answer:
         system.loop.start(name, given)
         report, count, at_start = _iterate(system, limits, made, residuals, scale)
         made += count
-        code, rr, true = int(report.state["code"]), report.state["rr"], report.state["true"]
+        code, true = int(report.state["code"]), report.state["true"]
         if (
             code in (NOTHING, NOT_FINITE)
             and made == 0
@@ -220,14 +228,14 @@ def drive(system: System, limits: Limits, *, from_zero: bool) -> Answer:
         ):
             residuals.clear()
             continue
-        if code == NOTHING or report.state["bb"] == 0:
+        if report.state["bb"] == 0:
             system.vectors["x"][...] = 0
             return Answer(made, [0.0], 0.0, 0, "b is zero, and so is x")
         norm = math.sqrt(true) / scale if true >= 0 else math.nan
         if true <= report.state["wanted"] and math.isfinite(true):
             answer = Answer(made, residuals, norm, 0, _converged(norm, made))
-        elif code == NOT_FINITE or not math.isfinite(true):
-            answer = Answer(made, residuals, norm, BREAKDOWN, _not_finite(system, made, rr))
+        elif code in (NOTHING, NOT_FINITE) or not math.isfinite(true):
+            answer = Answer(made, residuals, norm, BREAKDOWN, _not_finite(made))
         elif made >= limits.maxiter or code == LIMIT:
             answer = Answer(
                 made, residuals, norm, made, f"{made} iterations were made: the residual is {norm:.3g}"
@@ -287,7 +295,7 @@ def _converged(norm: float, made: int) -> str:
     return f"the residual is {norm:.3g}, small enough, after {made} iterations"
 
 
-def _not_finite(system: System, made: int, rr: float) -> str:
+def _not_finite(made: int) -> str:
     if made == 0:
         return "b, x0 or A x0 holds NaN or infinity"
     return f"iteration {made} gave NaN or infinity: A, M or b holds such a number, or their products overflow"

@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Workspace:
-    """What a solve needs, kept for the next solve with the same matrix, preconditioner, method and type.
+    """What a solve needs, kept for the next solve with the same matrix, preconditioner, and for each method.
 
     Pass one as `workspace=` to every solve of a sequence: from the second on nothing is allocated but the x
     that is returned. It holds on to the matrix and the preconditioner. One thread may use it at a time.
@@ -24,27 +24,25 @@ class Workspace:
     """
 
     def __init__(self) -> None:
-        self._key: tuple[Any, ...] | None = None
         self._kept: tuple[Any, ...] = ()
-        self._made: Any = None
+        self._made: dict[tuple[Any, ...], Any] = {}
 
     def get(self, key: tuple[Any, ...], kept: tuple[Any, ...], make: Callable[[], Any]) -> Any:
-        """Return what was made for a key; what does not fit is dropped and made anew.
-
-        `kept` are the objects that the key tells apart by their identity.
-        """
+        """Return what was made for a key. What was made for other objects than `kept` is dropped."""
         same = len(kept) == len(self._kept) and all(a is b for a, b in zip(kept, self._kept, strict=True))
-        if not same or key != self._key:
-            self._made = None
-            self._made, self._key, self._kept = make(), key, kept
-        return self._made
+        if not same:
+            self._made.clear()
+            self._kept = kept
+        if key not in self._made:
+            self._made[key] = make()
+        return self._made[key]
 
     @property
     def vectors(self) -> int:
         """How many vectors of n numbers it holds (of m, where those are longer)."""
-        return 0 if self._made is None else int(self._made.count)
+        return sum(int(made.count) for made in self._made.values())
 
     @property
     def nbytes(self) -> int:
         """Bytes of its vectors."""
-        return 0 if self._made is None else int(self._made.nbytes)
+        return sum(int(made.nbytes) for made in self._made.values())

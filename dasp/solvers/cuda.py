@@ -1,0 +1,579 @@
+"""Vectors on a GPU: passes put together as kernels, and whole iterations captured in a graph.
+
+An iteration runs once in Python, with traced scalars, and what it asks for is written on a tape. Each pass of
+the tape becomes one kernel (kernels/solve/fused.cu with the pass as its constants) that also computes the
+scalars before it; so a dot product, the coefficient made of it and the update that uses it cost two launches
+and no reading by the host. Scalars lie in two banks that iterations read and write by turns.
+
+What runs the kernels is a device: CuPy's, or in tests an emulated one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any, Protocol
+
+import numpy as np
+
+from dasp import _source
+from dasp.backends.cuda.launch import Launch, Signature
+from dasp.solvers.graph import WHILE_NODES, LoopGraph
+from dasp.solvers.operator import Operator
+from dasp.solvers.scalars import LIMIT, RUNNING, Scalar, first_verdict, verdict, where
+from dasp.solvers.space import Iterate, Report, Start, State, Update, parse_update
+from dasp.solvers.tape import CARRIED, CODE, COUNT, SLOTS, Pass, Slots, Tape
+
+Array = Any
+
+C_TYPES = {"float32": "float", "float64": "double"}
+
+THREADS = 256
+"""Threads of a block of a pass."""
+
+BLOCKS_PER_PROCESSOR = 4
+"""Blocks of a pass for each multiprocessor at most: each later block reads the sums of all."""
+
+PACK_BYTES, ROW_BYTES = 16, 256
+"""Bytes of a load, and those to which rows are rounded up."""
+
+TURN = 8
+"""Iterations between two questions whether to go on: a turn costs a launch, an iteration too much a
+product."""
+
+HISTORY = 8192
+"""Residuals that fit on the GPU between two readings by the host."""
+
+GLANCE = 512
+"""Of them, how many are read along with the scalars."""
+
+
+class Device(Protocol):
+    """What runs kernels and holds arrays."""
+
+    processors: int
+
+    def zeros(self, count: int, dtype: Any) -> Array:
+        """Return a new array of zeros."""
+
+    def upload(self, target: Array, source: np.ndarray[Any, Any]) -> None:
+        """Copy from the host."""
+
+    def download(self, array: Array) -> np.ndarray[Any, Any]:
+        """Return a copy on the host, when all that was launched before is done."""
+
+    def asarray(self, array: Any, dtype: np.dtype[Any]) -> Array:
+        """Return an array of this type on the device."""
+
+    def launch(
+        self,
+        signature: Signature,
+        defines: Mapping[str, str],
+        arguments: Mapping[str, Any],
+        blocks: int,
+        threads: int,
+        types: Mapping[str, np.dtype[Any]] | None = None,
+        varying: Sequence[str] = (),
+    ) -> Callable[..., None]:
+        """Return a launch of a kernel, ready to be made again and again."""
+
+    def record(self, function: Callable[[], None]) -> Callable[[], None]:
+        """Return what does again what a function launches."""
+
+    def repeat(self, function: Callable[[], None], bank: Array, *, captured: bool) -> Callable[[], None]:
+        """Return what does so until the first number of a bank is not 0; `captured` if that is possible."""
+
+
+class CudaFused:
+    """A pass over vectors on a GPU; see `dasp.solvers.space.Fused`."""
+
+    def __init__(
+        self, vectors: CudaVectors, updates: tuple[Update, ...], dots: tuple[tuple[str, str], ...]
+    ) -> None:
+        self._vectors, self._updates, self._dots = vectors, updates, dots
+
+    def __call__(self, **coefficients: Scalar) -> tuple[Scalar, ...]:
+        """Write the pass down and return its dot products, traced."""
+        return self._vectors.space.tape.add_pass(Pass(self._vectors, self._updates, self._dots, coefficients))
+
+
+class CudaVectors:
+    """Vectors on a GPU, the rows of one block; see `dasp.solvers.space.Vectors`."""
+
+    def __init__(self, space: CudaSpace, n: int, names: tuple[str, ...]) -> None:
+        pack = ROW_BYTES // space.dtype.itemsize
+        stride = -(-max(1, n) // pack) * pack
+        self.block = space.on.zeros(max(1, len(names)) * stride, space.dtype)
+        self.space, self.n, self.nbytes = space, n, int(self.block.nbytes)
+        self._views = {name: self.block[k * stride : k * stride + n] for k, name in enumerate(names)}
+
+    def __getitem__(self, name: str) -> Array:
+        """Return a vector; what is written to it is seen."""
+        return self._views[name]
+
+    def fuse(self, *updates: str, dots: tuple[str, ...] = ()) -> CudaFused:
+        """Prepare a pass."""
+        pairs = tuple((first, second) for first, second in (pair.split() for pair in dots))
+        return CudaFused(self, tuple(map(parse_update, updates)), pairs)
+
+
+class PassText:
+    """A pass as constants of kernels/solve/fused.cu.
+
+    Attributes
+    ----------
+    names : list of str
+        The vectors, in the order of the kernel's parameters.
+    defines : dict
+    """
+
+    def __init__(self, given: Pass, dtype: np.dtype[Any], *, guard: int, carried: int) -> None:
+        read, written = _accesses(given)
+        self.names = list(dict.fromkeys([*read, *written]))
+        self._place = {name: k for k, name in enumerate(self.names)}
+        kinds = ["Scalar*" if name in written else "const Scalar*" for name in self.names]
+        self.parameters = [f"{kind} v{k}" for k, kind in enumerate(kinds)]
+        places, out = range(len(self.names)), [self._place[name] for name in written]
+        loaded = [self._place[name] for name in read]
+        self.defines = {
+            "DASP_SCALAR": C_TYPES[dtype.name],
+            "DASP_THREADS": str(THREADS),
+            "DASP_GUARD": str(guard),
+            "DASP_CARRIED": str(carried),
+            "DASP_SUMS_IN": str(given.sums),
+            "DASP_DOTS": str(len(given.dots)),
+            "DASP_VECTORS": "".join(f"{text}, " for text in self.parameters),
+            "DASP_INPUTS": " ".join(given.inputs),
+            "DASP_SCALARS": " ".join(given.scalars),
+            "DASP_STORES": " ".join(given.stores),
+            "DASP_LEAVE": given.leave,
+            "DASP_PIECES": " ".join(f"Piece p{k};" for k in places),
+            "DASP_LOAD": " ".join(f"p{k} = read_piece{self._once(k)}(v{k} + at);" for k in loaded),
+            "DASP_WRITE": " ".join(f"write_piece{self._once(k)}(v{k} + at, p{k});" for k in out),
+            "DASP_BIND": " ".join(f"Scalar& x{k} = p{k}.element[i];" for k in places),
+            "DASP_BIND_LAST": " ".join(
+                f"Scalar x{k} = v{k}[at];" if k in loaded else f"Scalar x{k};" for k in places
+            ),
+            "DASP_WRITE_LAST": " ".join(f"v{k}[at] = x{k};" for k in out),
+            "DASP_ELEMENT": " ".join([*map(self._update, given.updates), *self._sums(given)]),
+        }
+
+    def signature(self) -> Signature:
+        """Return what the kernel takes."""
+        return Signature("solve/fused.cu", "dasp_fused", "\n".join(self.parameters) + PASS)
+
+    def _once(self, place: int) -> str:
+        return "_once" if self.names[place] == "x" else ""
+
+    def _update(self, update: Update) -> str:
+        text = ""
+        for term in update.terms:
+            factors = [f"c_{term.coefficient}"] if term.coefficient else []
+            factors += [f"x{self._place[name]}" for name in (term.vector, term.times) if name]
+            text += (" - " if term.sign < 0 else " + " if text else "") + " * ".join(factors)
+        return f"x{self._place[update.out]} = {text or 'Scalar(0)'};"
+
+    def _sums(self, given: Pass) -> list[str]:
+        return [
+            f"dot[{k}] += double(x{self._place[first]}) * double(x{self._place[second]});"
+            for k, (first, second) in enumerate(given.dots)
+        ]
+
+
+def _accesses(given: Pass) -> tuple[list[str], list[str]]:
+    """Return the vectors whose old elements a pass reads, and those that it writes."""
+    read: dict[str, None] = {}
+    written: dict[str, None] = {}
+    for update in given.updates:
+        for term in update.terms:
+            for name in (term.vector, term.times):
+                if name and name not in written:
+                    read[name] = None
+        written[update.out] = None
+    for name in (name for pair in given.dots for name in pair):
+        if name not in written:
+            read[name] = None
+    return list(read), list(written)
+
+
+ALLOW = Signature(
+    "solve/bank.cu",
+    "dasp_allow",
+    """
+    double*    bank
+    double*    other
+    int        slots
+    double     limit
+    double     most
+    """,
+)
+
+TURN_END = Signature(
+    "solve/turn.cu",
+    "dasp_turn",
+    """
+    unsigned long long    loop
+    const double*         bank
+    """,
+)
+
+PASS = """
+    long long      n
+    const double*  in
+    double*        out
+    const double*  sums_in
+    int            blocks_in
+    double*        sums_out
+    double*        history
+"""
+"""What a pass takes besides its vectors."""
+
+UNGUARDED, WHILE_RUNNING, UNLESS_LIMIT = range(3)
+"""When a pass does something: always; while the iteration goes on; unless it may go on later."""
+
+
+class CudaSpace:
+    """Vectors on a GPU; see `dasp.solvers.space.Space`."""
+
+    def __init__(self, device: str, dtype: np.dtype[Any], on: Device) -> None:
+        self.device, self.dtype, self.on = device, dtype, on
+        self.tape = Tape(Slots())
+        self.captures = True
+
+    def vectors(self, n: int, *names: str) -> CudaVectors:
+        """Return vectors of n zeros."""
+        return CudaVectors(self, n, names)
+
+    def apply(self, operator: Operator, x: Array, y: Array) -> None:
+        """Write down that y is set to the product of an operator and x."""
+        self.captures = self.captures and operator.captures
+        self.tape.call(lambda: operator.multiply(x, y))
+
+    def loop(
+        self,
+        starts: Mapping[str, Start],
+        iterate: Iterate,
+        finish: Callable[[], State],
+        period: int,
+        leaving: tuple[str, ...] = (),
+    ) -> CudaLoop:
+        """Prepare a loop: trace it, compile its kernels, capture it."""
+        return CudaLoop(self, starts, iterate, finish, period, leaving)
+
+    def asarray(self, array: Any) -> Array:
+        """Return an array of the space's type on the GPU, itself if it is one."""
+        return self.on.asarray(array, self.dtype)
+
+    def download(self, array: Array) -> np.ndarray[Any, Any]:
+        """Return a copy on the host."""
+        return self.on.download(array)
+
+
+class CudaLoop:
+    """An iteration on a GPU; see `dasp.solvers.space.Loop`."""
+
+    def __init__(
+        self,
+        space: CudaSpace,
+        starts: Mapping[str, Start],
+        iterate: Iterate,
+        finish: Callable[[], State],
+        period: int,
+        leaving: tuple[str, ...],
+    ) -> None:
+        self._leaving = leaving
+        self._space, self._on, self._slots = space, space.on, Slots()
+        # What the host reads: the scalars, and behind them the history.
+        self._shared = self._on.zeros(SLOTS + HISTORY + 1, np.float64)
+        self._banks = (
+            self._shared[:SLOTS],
+            self._on.zeros(SLOTS, np.float64),
+            self._on.zeros(SLOTS, np.float64),
+        )
+        self._history = self._shared[SLOTS:]
+        self._given: dict[str, float] = {}
+        most = max(1, len(leaving)) * BLOCKS_PER_PROCESSOR * self._on.processors
+        self._left = [self._on.zeros(most, np.float64) for _ in range(2)]
+        begun = {name: self._trace_start(start) for name, start in starts.items()}
+        phases = [self._trace_iteration(iterate, k % period) for k in range(2)]
+        ended = self._trace(lambda tape: (finish(), None, None))
+        captured = space.captures
+        record = self._on.record if captured else _itself
+        programs = {
+            name: self._program(tape, GIVEN_BANK, 0, UNGUARDED, left=0) for name, tape in begun.items()
+        }
+        turn = [self._program(tape, k, 1 - k, WHILE_RUNNING, left=1 - k) for k, tape in enumerate(phases)]
+        last = [self._program(ended, 0, 0, guard) for guard in (UNGUARDED, UNLESS_LIMIT)]
+        self._allow = self._prepare_allow()
+        self._starts = {name: record(program) for name, program in programs.items()}
+        self._iterations = self._on.repeat(_in_turn(turn, TURN), self._banks[0], captured=captured)
+        self._finish, self._finish_unless_limit = map(record, last)
+
+    def start(self, name: str, given: Mapping[str, float]) -> None:
+        """Begin anew, as one of the starts does."""
+        if given != self._given:
+            values = np.zeros(SLOTS)
+            for key, value in given.items():
+                values[self._slots[key]] = value
+            self._on.upload(self._banks[GIVEN_BANK], values)
+            self._given = dict(given)
+        self._starts[name]()
+
+    def advance(self, most: int, *, finish: bool) -> Report:
+        """Iterate until there is a verdict, `most` times at most."""
+        residuals: list[float] = []
+        while len(residuals) < most:
+            self._allow(float(min(most - len(residuals), HISTORY)))
+            self._iterations()
+            if finish:
+                self._finish_unless_limit()
+            state = self._read(residuals)
+            if state["code"] != LIMIT:
+                return Report(state, residuals)
+        if finish:
+            self._finish()
+        return Report(self._read(None), residuals)
+
+    def _prepare_allow(self) -> Callable[..., None]:
+        arguments = {"bank": self._banks[0], "other": self._banks[1], "slots": len(self._slots)}
+        return self._on.launch(ALLOW, {}, {**arguments, "limit": float(LIMIT)}, 1, CARRIED, varying=("most",))
+
+    def _read(self, residuals: list[float] | None) -> dict[str, float]:
+        """Wait for the GPU; return the scalars, and add the residuals of the iterations since the last
+        time."""
+        values = self._on.download(self._shared[: SLOTS + GLANCE])
+        if residuals is not None:
+            count, lag = int(values[COUNT]), self._lag
+            if count + lag > GLANCE:
+                values = self._on.download(self._shared[: SLOTS + count + lag])
+            residuals.extend(values[SLOTS + lag : SLOTS + count + lag].tolist())
+        names = self._slots.names
+        return dict(zip(names, values[: len(names)].tolist(), strict=True))
+
+    def _trace(self, function: Traceable, entering: tuple[str, ...] = ()) -> Tape:
+        tape = self._space.tape = Tape(self._slots, entering)
+        state, history, leave_if = function(tape)
+        kept = {name: value for name, value in state.items() if name not in self._leaving}
+        tape.finish(kept, history, CudaVectors(self._space, 0, ()), leave_if)
+        return tape
+
+    def _trace_start(self, start: Start) -> Tape:
+        def function(tape: Tape) -> Trace:
+            state = {"code": float(RUNNING), **start({name: tape.carried(name) for name in GIVEN})}
+            self._carried = list(state)
+            if not self._leaving:
+                state["code"] = first_verdict(state["rr"], state["goal"], state["code"])
+            return {**state, "count": 0.0}, None, None
+
+        return self._trace(function)
+
+    def _trace_iteration(self, iterate: Iterate, phase: int) -> Tape:
+        """Trace an iteration, and the verdict behind it, or before it where the iteration gives `judge`."""
+
+        def function(tape: Tape) -> Trace:
+            state = {name: tape.carried(name) for name in self._carried}
+            count, most = tape.carried("count"), tape.carried("most")
+            new = {"code": float(RUNNING), **iterate(phase, {**state, "code": float(RUNNING)})}
+            own = tape.scalar(new["code"])
+            self._lag = int("judge" in new)
+            if not self._lag:
+                code, after = verdict(new["rr"], state["goal"], count, most, own)
+                return {**new, "code": code, "count": after}, (count, new["rr"]), None
+            square = new.pop("judge")
+            code, _ = verdict(square, state["goal"], count - 1.0, most, own)
+            after = where(code > float(RUNNING), count, count + 1.0)
+            return {**new, "code": code, "count": after}, (count, square), code
+
+        return self._trace(function, self._leaving)
+
+    def _program(
+        self, tape: Tape, source: int, target: int, guard: int, left: int | None = None
+    ) -> Callable[[], None]:
+        """Return what launches a tape's passes and products, from one bank to another.
+
+        `left` is the buffer of the sums that the last pass leaves to the next iteration, if it does.
+        """
+        steps: list[Callable[[], None]] = []
+        sums, blocks, first = self._left[source % 2], 0, True
+        for entry in tape.entries:
+            if not isinstance(entry, Pass):
+                entry()  # so that what it does once is done before it is captured
+                steps.append(entry)
+                continue
+            carried = len(self._slots) if first and guard == WHILE_RUNNING else 0
+            mine = self._blocks(entry.vectors.n)
+            lasting = self._leaving and left is not None and entry is tape.passes[-1]
+            out = (
+                self._left[left or 0]
+                if lasting
+                else self._on.zeros(max(1, len(entry.dots) * mine), np.float64)
+            )
+            text = PassText(entry, self._space.dtype, guard=guard, carried=carried)
+            blocks = mine if first else blocks  # sums left by an iteration are those of vectors of one length
+            step = self._launch(entry, text, (source, target), mine, (sums, blocks, out))
+            sums, blocks = out, mine
+            steps.append(step)
+            first = False
+        return _in_turn(steps, len(steps))
+
+    def _blocks(self, n: int) -> int:
+        width = THREADS * PACK_BYTES // self._space.dtype.itemsize
+        return max(1, min(-(-n // width), BLOCKS_PER_PROCESSOR * self._on.processors))
+
+    def _launch(
+        self, given: Pass, text: PassText, banks: tuple[int, int], blocks: int, sums: tuple[Array, int, Array]
+    ) -> Callable[[], None]:
+        """Return the launch of a pass; `sums` are those it takes, of how many blocks, and those it leaves."""
+        arguments = {f"v{k}": given.vectors[name] for k, name in enumerate(text.names)}
+        arguments |= {"n": given.vectors.n, "in": self._banks[banks[0]], "out": self._banks[banks[1]]}
+        arguments |= dict(zip(("sums_in", "blocks_in", "sums_out"), sums, strict=True))
+        arguments["history"] = self._history
+        types = {"Scalar": self._space.dtype}
+        return self._on.launch(text.signature(), text.defines, arguments, blocks, THREADS, types)
+
+
+GIVEN = "rtol", "atol", "margin"
+"""What a start is given."""
+
+GIVEN_BANK = 2
+"""The bank where a start finds it."""
+
+Trace = tuple[State, tuple[Scalar, Scalar] | None, Scalar | None]
+"""The scalars at the end, what goes into the history, and where the first pass ends early."""
+
+Traceable = Callable[[Tape], Trace]
+
+
+def _itself(function: Callable[[], None]) -> Callable[[], None]:
+    return function
+
+
+def _in_turn(functions: Sequence[Callable[[], None]], times: int) -> Callable[[], None]:
+    """Return what calls functions one after the other, round and round, so many times."""
+
+    def call() -> None:
+        for k in range(times):
+            functions[k % len(functions)]()
+
+    return call
+
+
+class CupyDevice:
+    """A GPU as CuPy offers it."""
+
+    def __init__(self, number: int) -> None:
+        import cupy
+
+        self._cupy, self._device = cupy, cupy.cuda.Device(number)
+        self.processors = int(self._device.attributes["MultiProcessorCount"])
+        self._overlaps = int(self._device.compute_capability) >= OVERLAPPING
+        self._lock = threading.Lock()
+        with self._device:
+            self._staging = np.frombuffer(cupy.cuda.alloc_pinned_memory(STAGED), np.uint8, STAGED)
+        self._loops = cupy.cuda.runtime.driverGetVersion() >= WHILE_NODES
+
+    def zeros(self, count: int, dtype: Any) -> Array:
+        """Return a new array of zeros."""
+        with self._device:
+            return self._cupy.zeros(count, dtype)
+
+    def upload(self, target: Array, source: np.ndarray[Any, Any]) -> None:
+        """Copy from the host."""
+        target.set(source)
+
+    def download(self, array: Array) -> np.ndarray[Any, Any]:
+        """Return a copy on the host, when all that was launched before is done."""
+        size = array.nbytes
+        if size > self._staging.nbytes:
+            return np.asarray(array.get())
+        with self._lock:
+            staged = self._staging[:size].view(array.dtype)
+            array.get(out=staged)
+            return np.array(staged)
+
+    def asarray(self, array: Any, dtype: np.dtype[Any]) -> Array:
+        """Return an array of this type on the device."""
+        with self._device:
+            return self._cupy.asarray(array, dtype)
+
+    def launch(
+        self,
+        signature: Signature,
+        defines: Mapping[str, str],
+        arguments: Mapping[str, Any],
+        blocks: int,
+        threads: int,
+        types: Mapping[str, np.dtype[Any]] | None = None,
+        varying: Sequence[str] = (),
+    ) -> Callable[..., None]:
+        """Return a launch of a kernel, ready to be made again and again."""
+        with self._device:
+            kernel = _source.load(signature.source, defines).get_function(signature.entry)
+        sizes = {"blocks": blocks, "threads": threads}
+        ready = Launch(kernel, signature, types or {}, arguments, varying, **sizes, overlaps=self._overlaps)
+        current = self._cupy.cuda.get_current_stream
+        return lambda *values: ready(current().ptr, *values)
+
+    def record(self, function: Callable[[], None]) -> Callable[[], None]:
+        """Return what does again what a function launches."""
+        with self._device, self._cupy.cuda.Stream(non_blocking=True) as stream:
+            stream.begin_capture()
+            try:
+                function()
+            finally:
+                graph = stream.end_capture()
+        current = self._cupy.cuda.get_current_stream
+        return lambda: graph.launch(current())
+
+    def repeat(self, function: Callable[[], None], bank: Array, *, captured: bool) -> Callable[[], None]:
+        """Return what does so until the first number of a bank is not 0."""
+        if not (captured and self._loops):
+            many = self.record(_in_turn([function], TURNS_BLIND)) if captured else function
+            return lambda: self._ask(many, bank)
+        ends: list[Any] = []
+
+        def body(handle: int) -> None:
+            function()
+            ends.append(self.launch(TURN_END, {}, {"loop": handle, "bank": bank}, 1, 1))
+            ends[0]()
+
+        _source.load(TURN_END.source, {})
+        with self._device, self._cupy.cuda.Stream(non_blocking=True) as stream:
+            graph = LoopGraph(_driver(), stream.ptr, body)
+        current = self._cupy.cuda.get_current_stream
+        kept = function, ends
+        return lambda kept=kept: graph.launch(current().ptr)  # type: ignore[misc]
+
+    def _ask(self, function: Callable[[], None], bank: Array) -> None:
+        going = True
+        while going:
+            function()
+            going = float(bank[CODE].get()) == RUNNING
+
+
+STAGED = 8 * (SLOTS + GLANCE)
+"""Bytes of pinned memory through which scalars come to the host."""
+
+OVERLAPPING = 90
+"""Compute capability from which a kernel may start while the one before it ends."""
+
+TURNS_BLIND = 4
+"""Turns between two readings by the host where graphs have no loops."""
+
+
+@cache
+def _driver() -> Any:
+    return ctypes.PyDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
+
+
+@cache
+def _device(number: int) -> CupyDevice:
+    return CupyDevice(number)
+
+
+def make_space(device: str, dtype: np.dtype[Any]) -> CudaSpace:
+    """Return the space of a GPU, `cuda:N`, for vectors of this type."""
+    return CudaSpace(device, dtype, _device(int(device.partition(":")[2] or 0)))

@@ -1,0 +1,109 @@
+"""A loop that runs on the GPU without the host: a CUDA graph with a while node.
+
+CuPy captures streams into graphs, but has no conditional nodes, so the driver is called for those.
+
+Source: CUDA Driver API, graph management (CUDA 12.4): cuGraphConditionalHandleCreate, cuGraphAddNode,
+cuStreamBeginCaptureToGraph.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+CONDITIONAL_NODE, WHILE, ASSIGN_DEFAULT, RELAXED = 13, 1, 1, 2
+"""CU_GRAPH_NODE_TYPE_CONDITIONAL, CU_GRAPH_COND_TYPE_WHILE, CU_GRAPH_COND_ASSIGN_DEFAULT,
+CU_STREAM_CAPTURE_MODE_RELAXED."""
+
+WHILE_NODES = 12_040
+"""The driver's CUDA version from which graphs have while nodes."""
+
+
+class _Conditional(ctypes.Structure):
+    """CUDA_CONDITIONAL_NODE_PARAMS."""
+
+    _fields_ = (
+        ("handle", ctypes.c_uint64),
+        ("type", ctypes.c_int),
+        ("size", ctypes.c_uint),
+        ("graphs", ctypes.POINTER(ctypes.c_void_p)),
+        ("context", ctypes.c_void_p),
+    )
+
+
+class _Union(ctypes.Union):
+    _fields_ = (("reserved", ctypes.c_longlong * 29), ("conditional", _Conditional))
+
+
+class NodeParameters(ctypes.Structure):
+    """CUgraphNodeParams: 256 bytes."""
+
+    _fields_ = (
+        ("type", ctypes.c_int),
+        ("reserved0", ctypes.c_int * 3),
+        ("of", _Union),
+        ("reserved2", ctypes.c_longlong),
+    )
+
+
+class LoopGraph:
+    """A graph whose only node repeats a body as long as the body says.
+
+    Parameters
+    ----------
+    driver : ctypes library
+        CUDA's.
+    stream : int
+        One that nothing else uses meanwhile; the body is captured from it.
+    body : callable
+        Takes the handle of the condition (an int, for `cudaGraphSetConditional`) and launches the body on the
+        stream. It runs once, here. What its launches use must be kept by the caller.
+
+    Raises
+    ------
+    RuntimeError
+        If the driver reports an error.
+    """
+
+    def __init__(self, driver: Any, stream: int, body: Callable[[int], None]) -> None:
+        self._driver, self._graph, self._executable = driver, ctypes.c_void_p(), ctypes.c_void_p()
+        context, handle, node = ctypes.c_void_p(), ctypes.c_uint64(), ctypes.c_void_p()
+        self._call("cuCtxGetCurrent", ctypes.byref(context))
+        self._call("cuGraphCreate", ctypes.byref(self._graph), 0)
+        self._call(
+            "cuGraphConditionalHandleCreate",
+            ctypes.byref(handle), self._graph, context, 1, ASSIGN_DEFAULT,
+        )  # fmt: skip
+        parameters = NodeParameters(type=CONDITIONAL_NODE)
+        parameters.of.conditional = _Conditional(handle.value, WHILE, 1, None, context)
+        self._call(
+            "cuGraphAddNode",
+            ctypes.byref(node), self._graph, None, ctypes.c_size_t(0), ctypes.byref(parameters),
+        )  # fmt: skip
+        inside = ctypes.c_void_p(parameters.of.conditional.graphs[0])
+        on = ctypes.c_void_p(stream)
+        self._call("cuStreamBeginCaptureToGraph", on, inside, None, None, ctypes.c_size_t(0), RELAXED)
+        try:
+            body(handle.value)
+        finally:
+            self._call("cuStreamEndCapture", on, ctypes.byref(ctypes.c_void_p()))
+        flags = ctypes.c_ulonglong(0)
+        self._call("cuGraphInstantiateWithFlags", ctypes.byref(self._executable), self._graph, flags)
+
+    def launch(self, stream: int) -> None:
+        """Run the loop on a stream; returns at once."""
+        self._call("cuGraphLaunch", self._executable, ctypes.c_void_p(stream))
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        status = getattr(self._driver, name)(*arguments)
+        if status:
+            text = ctypes.c_char_p()
+            self._driver.cuGetErrorName(status, ctypes.byref(text))
+            raise RuntimeError(f"{name} failed: {(text.value or b'unknown error').decode()}")
+
+    def __del__(self) -> None:
+        if self._executable.value:
+            self._driver.cuGraphExecDestroy(self._executable)
+        if self._graph.value:
+            self._driver.cuGraphDestroy(self._graph)

@@ -1,0 +1,165 @@
+"""What an iteration does, written down once: products, passes, and the scalars between them.
+
+A scalar has a stage: that of the first pass before which everything it is made of is known. It is computed at
+the head of that pass, by each thread for itself, and left in a bank for later passes where they need it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dasp.solvers.scalars import Scalar, Traced, literal
+from dasp.solvers.space import Update
+
+CODE, COUNT, MOST = range(3)
+"""Slots of a bank: why the iteration stopped, the iterations made, and those allowed."""
+
+CARRIED, SLOTS = 64, 256
+"""Slots of a bank that go from one iteration to the next, and all; the others last for one."""
+
+
+class Slots:
+    """Names of the numbers that a bank holds, in the order in which they were first asked for."""
+
+    def __init__(self) -> None:
+        self._of = {"code": CODE, "count": COUNT, "most": MOST}
+
+    def __getitem__(self, name: str) -> int:
+        slot = self._of.setdefault(name, len(self._of))
+        assert slot < CARRIED
+        return slot
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+    @property
+    def names(self) -> list[str]:
+        """All names, slot by slot."""
+        return list(self._of)
+
+
+@dataclass
+class Pass:
+    """A pass that was asked for: updates and dot products of vectors, and the coefficients of terms."""
+
+    vectors: Any
+    updates: tuple[Update, ...]
+    dots: tuple[tuple[str, str], ...]
+    coefficients: dict[str, Scalar]
+    inputs: list[str] = field(default_factory=list)
+    scalars: list[str] = field(default_factory=list)
+    stores: list[str] = field(default_factory=list)
+    sums: int = 0
+    """Dot products of the pass before."""
+    leave: str = ""
+    """A statement after the scalars."""
+
+
+class Tape:
+    """Records what a function does; see the head of this file.
+
+    Parameters
+    ----------
+    slots : Slots
+    entering : tuple of str
+        Carried scalars that are no numbers in the bank, but the sums that the last pass before left.
+    """
+
+    def __init__(self, slots: Slots, entering: tuple[str, ...] = ()) -> None:
+        self.slots, self._entering = slots, entering
+        self.entries: list[Pass | Callable[[], None]] = []
+        self.passes: list[Pass] = []
+        self._numbers = 0
+        self._declared: set[tuple[int, int]] = set()
+        self._kept: dict[int, int] = {}
+
+    def next_number(self) -> int:
+        """Return a number for a scalar."""
+        self._numbers += 1
+        return self._numbers - 1
+
+    def carried(self, name: str) -> Traced:
+        """Return what the bank holds under a name when the function begins."""
+        if name in self._entering:
+            return Traced(self, f"sum[{self._entering.index(name)}]")
+        return Traced(self, f"in[{self.slots[name]}]")
+
+    def call(self, function: Callable[[], None]) -> None:
+        """Record a call that touches vectors: a product."""
+        self.entries.append(function)
+
+    def add_pass(self, given: Pass) -> tuple[Traced, ...]:
+        """Record a pass and return its dot products."""
+        given.sums = len(self.passes[-1].dots if self.passes else self._entering)
+        self.entries.append(given)
+        self.passes.append(given)
+        return tuple(Traced(self, f"sum[{k}]", stage=len(self.passes)) for k in range(len(given.dots)))
+
+    def finish(
+        self,
+        state: Mapping[str, Scalar],
+        history: tuple[Scalar, Scalar] | None,
+        nothing: Any,
+        leave_if: Scalar | None = None,
+    ) -> None:
+        """Decide in which pass each scalar is computed and kept.
+
+        Parameters
+        ----------
+        state : mapping of str to scalar
+            What the bank shall hold at the end.
+        history : pair of scalars, optional
+            The number of an iteration and the square of its residual, to be written down.
+        nothing : vectors
+            Of no length, for a pass that may be needed for scalars alone.
+        leave_if : scalar, optional
+            Where this is not 0 the pass that knows it ends when it has kept its scalars.
+        """
+        final = {name: self.scalar(value) for name, value in state.items()}
+        count, square = map(self.scalar, history or (0.0, 0.0))
+        last = max(value.stage for value in (*final.values(), count, square))
+        if last >= len(self.passes):
+            self.add_pass(Pass(nothing, (), (), {}))
+        for stage, one in enumerate(self.passes):
+            for name, value in one.coefficients.items():
+                scalar = self._use(self.scalar(value), stage)
+                one.scalars.append(f"const Scalar c_{name} = Scalar({scalar});")
+        for name, value in final.items():
+            store = f"out[{self.slots[name]}] = {self._use(value, value.stage)};"
+            self.passes[value.stage].stores.append(store)
+        if history is not None:
+            stage = max(count.stage, square.stage)
+            place, norm = self._use(count, stage), self._use(square, stage)
+            self.passes[stage].stores.append(f"history[(int){place}] = sqrt({norm});")
+        if leave_if is not None:
+            told = self.scalar(leave_if)
+            self.passes[told.stage].leave = f"if ({self._use(told, told.stage)} != 0) return;"
+
+    def scalar(self, value: Scalar) -> Traced:
+        """Return a scalar as a traced one, a constant too."""
+        return value if isinstance(value, Traced) else Traced(self, literal(float(value)))
+
+    def _use(self, value: Traced, stage: int) -> str:
+        """Have a scalar declared at the head of a pass, and return its name there."""
+        if (value.number, stage) in self._declared:
+            return value.name
+        self._declared.add((value.number, stage))
+        one = self.passes[stage]
+        is_sum = value.text.startswith("sum")
+        if value.stage == stage or (not value.parts and not is_sum):
+            text = value.text.format(*(self._use(part, stage) for part in value.parts))
+        else:
+            text, is_sum = f"out[{self._keep(value)}]", False
+        where = one.inputs if text.startswith(("in[", "out[")) else one.scalars
+        where.append(f"const double {value.name} = {text};")
+        return value.name
+
+    def _keep(self, value: Traced) -> int:
+        """Have a scalar left in the bank by the pass that computes it, and return its slot."""
+        if value.number not in self._kept:
+            self._kept[value.number] = slot = CARRIED + len(self._kept)
+            assert slot < SLOTS
+            self.passes[value.stage].stores.append(f"out[{slot}] = {self._use(value, value.stage)};")
+        return self._kept[value.number]

@@ -1,0 +1,62 @@
+"""A device for dasp/solvers/cuda.py whose kernels run in the emulator, on NumPy arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tests.simt import compile_kernels
+
+
+class EmulatedDevice:
+    """Launches kernels in the emulator; counts them."""
+
+    def __init__(self, processors: int = 2) -> None:
+        self.processors = processors
+        self.launches: list[str] = []
+
+    def zeros(self, count: int, dtype: Any) -> np.ndarray:
+        return np.zeros(count, dtype)
+
+    def upload(self, target: np.ndarray, source: np.ndarray) -> None:
+        target[...] = source
+
+    def download(self, array: np.ndarray) -> np.ndarray:
+        return array.copy()
+
+    def asarray(self, array: Any, dtype: Any) -> np.ndarray:
+        return np.asarray(array, dtype)
+
+    def launch(
+        self,
+        signature: Any,
+        defines: Mapping[str, str],
+        arguments: Mapping[str, Any],
+        blocks: int,
+        threads: int,
+        types: Mapping[str, Any] | None = None,
+        varying: Sequence[str] = (),
+    ) -> Callable[..., None]:
+        module = compile_kernels(signature.source, defines)
+        signature.ordered(types or {}, arguments, varying)
+
+        def launch(*values: Any) -> None:
+            self.launches.append(signature.entry)
+            every = {**arguments, **dict(zip(varying, values, strict=True))}
+            module.launch(signature.entry, blocks, threads, signature.ordered(types or {}, every))
+
+        return launch
+
+    def record(self, function: Callable[[], None]) -> Callable[[], None]:
+        return function
+
+    def repeat(self, function: Callable[[], None], bank: np.ndarray, *, captured: bool) -> Callable[[], None]:
+        def run() -> None:
+            turns = 0
+            while bank[0] == 0 or not turns:
+                function()
+                turns += 1
+
+        return run

@@ -1,0 +1,250 @@
+"""Solvers on the GPU's way: the kernels in the emulator, driven by the code that drives a GPU; and on a
+GPU."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import scipy.sparse.linalg as sla
+
+from dasp.solvers import Workspace, bicgstab, cg, minres
+from dasp.solvers import system as system_module
+from dasp.solvers.cg import ConjugateGradients
+from dasp.solvers.cuda import THREADS, CudaSpace, CudaVectors, PassText
+from dasp.solvers.pipelined import PipelinedConjugateGradients, TwoPassConjugateGradients
+from dasp.solvers.scalars import where
+from dasp.solvers.system import make_limits, solve
+from dasp.solvers.tape import Slots, Tape
+from tests.simt_device import EmulatedDevice
+from tests.test_solvers import PASSES, check, poisson
+
+FORMS: list[Any] = [ConjugateGradients, TwoPassConjugateGradients, PipelinedConjugateGradients]
+METHODS: list[Any] = [cg, bicgstab, minres]
+
+
+@pytest.fixture
+def emulated(monkeypatch):
+    """Every solve without a matrix on a named device runs as on a GPU, in the emulator."""
+    device = EmulatedDevice()
+    monkeypatch.setattr(system_module, "space_for", lambda name, dtype: CudaSpace(name, dtype, device))
+    return device
+
+
+def operator(A: Any) -> Any:
+    return sla.aslinearoperator(A)
+
+
+# ---- a pass -----------------------------------------------------------------------------------------
+
+
+def made(space: CudaSpace, tape: Tape, blocks_in: int = 0, sums_in: Any = None) -> tuple[Any, Any]:
+    """Run the passes of a tape once; return the bank and the sums of the last."""
+    bank, sums = np.zeros(256), np.zeros(1) if sums_in is None else sums_in
+    for given in tape.passes:
+        text = PassText(given, space.dtype, guard=0, carried=0)
+        blocks = max(1, min(-(-given.vectors.n * space.dtype.itemsize // (16 * THREADS)), 3))
+        left = np.full(max(1, len(given.dots) * blocks), np.nan)
+        arguments = {f"v{k}": given.vectors[name] for k, name in enumerate(text.names)}
+        arguments |= {"n": given.vectors.n, "in": np.zeros(256), "out": bank, "history": np.zeros(4)}
+        arguments |= {"sums_in": sums, "blocks_in": blocks_in, "sums_out": left}
+        signature = text.signature()
+        launch = space.on.launch(signature, text.defines, arguments, blocks, THREADS, {"Scalar": space.dtype})
+        launch()
+        sums, blocks_in = left, blocks
+    return bank, sums
+
+
+@pytest.mark.parametrize("updates", PASSES, ids="; ".join)
+@pytest.mark.parametrize(
+    ("n", "dtype"), [(0, "f8"), (1, "f8"), (7, "f4"), (600, "f8"), (3077, "f4"), (3077, "f8")]
+)
+def test_a_pass_does_what_it_says(updates, n, dtype):
+    space = CudaSpace("cuda:0", np.dtype(dtype), EmulatedDevice())
+    vectors = space.vectors(n, "x", "y", "z", "w")
+    rng = np.random.default_rng(n)
+    want = {}
+    for name in "xyzw":
+        vectors[name][...] = rng.integers(-8, 8, n)
+        want[name] = vectors[name].copy()
+    space.tape = tape = Tape(Slots())
+    vectors.fuse(*updates, dots=("x y", "z z"))(a=0.5, b=2.0)
+    tape.finish({}, None, CudaVectors(space, 0, ()))
+    _, sums = made(space, tape)
+    for update in updates:
+        out, right = update.split(" = ")
+        for coefficient in "ab":
+            right = right.replace(f"{coefficient} ", f"{coefficient} * ")
+        want[out] = np.zeros(n) + eval(right, {}, {**want, "a": 0.5, "b": 2.0})
+    for name in "xyzw":
+        np.testing.assert_array_equal(vectors[name], want[name])
+    totals = sums.reshape(2, -1).sum(axis=1)
+    np.testing.assert_array_equal(
+        totals, [want["x"].astype(float) @ want["y"], want["z"].astype(float) @ want["z"]]
+    )
+
+
+def test_scalars_travel_from_pass_to_pass():
+    space = CudaSpace("cuda:0", np.dtype(float), EmulatedDevice())
+    vectors = space.vectors(2000, "x", "y")
+    vectors["x"][...], vectors["y"][...] = 2.0, 3.0
+    space.tape = tape = Tape(Slots())
+    xx, xy = vectors.fuse(dots=("x x", "x y"))()
+    ratio = xx / xy
+    (yy,) = vectors.fuse("x = ratio x", dots=("y y",))(ratio=ratio)
+    vectors.fuse("y = both y")(both=ratio * (yy / 18000.0))
+    root = where(yy > xx, (yy + 0.25).sqrt() if hasattr(yy, "sqrt") else yy, -xx)
+    late = vectors.fuse(dots=("x y",))()[0]
+    tape.finish(
+        {"ratio": ratio, "root": root, "late": 1.0 - late, "one": 1.0}, None, CudaVectors(space, 0, ())
+    )
+    bank, _ = made(space, tape)
+    names = tape.slots.names
+    got = dict(zip(names, bank, strict=False))
+    assert got["ratio"] == 2 / 3
+    assert got["root"] == np.sqrt(18000.25)
+    assert got["one"] == 1.0
+    x, y = 2.0 * (2 / 3), 3.0 * (2 / 3)
+    assert got["late"] == pytest.approx(1.0 - 2000 * x * y, rel=1e-15)
+    np.testing.assert_array_equal(vectors["y"], y)
+    with pytest.raises(TypeError, match="no value on the host"):
+        bool(ratio)
+
+
+# ---- methods ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("preconditioned", [False, True])
+def test_the_same_as_on_the_cpu(monkeypatch, method, preconditioned):
+    A, b = poisson(9), np.random.default_rng(3).standard_normal(81)
+    M = sp.diags_array(1 / (A.diagonal() * np.linspace(1, 2, 81))) if preconditioned else None
+    want, told = method(A, b, rtol=1e-9, M=M)
+    device = EmulatedDevice()
+    monkeypatch.setattr(system_module, "space_for", lambda name, dtype: CudaSpace(name, dtype, device))
+    workspace = Workspace()
+    x, stats = method(A, b, rtol=1e-9, M=M, workspace=workspace)
+    again, _ = method(A, b, rtol=1e-9, M=M, workspace=workspace)
+    assert stats.converged, stats.reason
+    check(A, x, b, stats, 1e-9)
+    assert abs(stats.iterations - told.iterations) <= 1
+    np.testing.assert_allclose(stats.residuals[:10], told.residuals[:10], rtol=1e-9)
+    np.testing.assert_allclose(x, want, atol=1e-7)
+    np.testing.assert_array_equal(x, again)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_forms_of_conjugate_gradients(emulated, form):
+    A, b = poisson(5), np.random.default_rng(4).standard_normal(25)
+    names = getattr(form, "names", ("p",))
+    for rtol in (1e-6, 1e-12, 0.0):
+        limits = make_limits(25, rtol, 0.0, 60, None, None, False)
+        x, stats = solve(A, b, None, limits, None, None, form, names)
+        check(A, x, b, stats, rtol)
+        assert stats.converged == (rtol > 0)
+        assert len(stats.residuals) == stats.iterations + 1
+    limits = make_limits(25, 1e-8, 0.0, 7, None, None, False)
+    x, stats = solve(A, b, np.ones(25), limits, None, None, form, names)
+    assert (stats.info, stats.iterations) == (7, 7)
+    assert stats.residual == pytest.approx(np.linalg.norm(b - A @ x), rel=1e-12)
+    assert stats.residuals[-1] == pytest.approx(stats.residual, rel=1e-9)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    ("A", "b", "words"),
+    [
+        (np.diag([1.0, -1.0, 2.0]), np.ones(3), "not positive definite"),
+        (np.diag([1.0, np.nan, 2.0]), np.ones(3), "NaN"),
+        (np.eye(3), np.array([1.0, np.nan, 1.0]), "NaN"),
+        (np.eye(3), np.array([1.0, np.inf, 1.0]), "NaN"),
+        (np.eye(3), np.zeros(3), "b is zero"),
+        (np.eye(3), np.full(3, 1e-180), "small enough"),
+        (np.eye(3), np.full(3, 1e180), "small enough"),
+    ],
+)
+def test_how_it_ends(emulated, form, A, b, words):
+    limits = make_limits(3, 1e-8, 0.0, None, None, None, False)
+    x, stats = solve(A, b, None, limits, None, None, form, getattr(form, "names", ("p",)))
+    assert words in stats.reason
+    with np.errstate(all="ignore"):
+        if stats.converged:
+            check(A, x, b, stats, 1e-8)
+
+
+@pytest.mark.parametrize(("form", "passes"), [(FORMS[0], 3), (FORMS[1], 2), (FORMS[2], 1)])
+def test_the_launches_of_an_iteration(emulated, form, passes):
+    """Three passes beside the product, two, or one; none of them for scalars alone."""
+    A = poisson(8)
+    system = system_module.System(A, None, np.dtype(float), "cpu", form, getattr(form, "names", ("p",)))
+    system.vectors["b"][...] = np.random.default_rng(0).standard_normal(64)
+    counts = []
+    for most in (8, 16):
+        system.loop.start("zero", {"rtol": 1e-12, "atol": 0.0, "margin": 1.0})
+        emulated.launches.clear()
+        report = system.loop.advance(most, finish=False)
+        assert len(report.residuals) == most
+        counts.append(emulated.launches.count("dasp_fused"))
+    assert counts[1] - counts[0] == 8 * passes
+
+
+def test_callbacks_stop_the_loop_now_and_then(emulated):
+    A, b = poisson(6), np.arange(36.0)
+    seen: list[Any] = []
+    x, stats = cg(operator(A), b, rtol=1e-9, callback=lambda x: seen.append(x.copy()), check_every=4)
+    assert len(seen) == -(-stats.iterations // 4)
+    np.testing.assert_array_equal(seen[-1], x)
+    _, same = cg(operator(A), b, rtol=1e-9)
+    assert same.iterations == stats.iterations
+
+
+def test_long_histories_are_read_in_pieces(emulated, monkeypatch):
+    import dasp.solvers.cuda as cuda
+
+    monkeypatch.setattr(cuda, "HISTORY", 16)
+    monkeypatch.setattr(cuda, "GLANCE", 6)
+    A, b = poisson(8), np.random.default_rng(4).standard_normal(64)
+    for form in FORMS:
+        limits = make_limits(64, 1e-9, 0.0, None, None, None, False)
+        x, stats = solve(A, b, None, limits, None, None, form, getattr(form, "names", ("p",)))
+        assert stats.iterations > 20
+        assert len(stats.residuals) == stats.iterations + 1
+        check(A, x, b, stats, 1e-9)
+
+
+def test_the_quick_forms_fall_back(emulated, monkeypatch):
+    """Where the form with few passes can do no more, the plain one goes on from its x."""
+    module = importlib.import_module("dasp.solvers.cg")
+    monkeypatch.setattr(module, "place_and_type", lambda A, b: ("cuda:0", np.dtype(float)))
+    A = sp.diags_array(np.logspace(0, 5, 16), format="csr")
+    b = np.random.default_rng(0).standard_normal(16)
+    x, stats = cg(A, b, rtol=1e-13, maxiter=200)
+    check(A, x, b, stats, 1e-13)
+    assert len(stats.residuals) == stats.iterations + 1
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("method", METHODS)
+def test_on_a_gpu(method):
+    import cupy
+    import cupyx.scipy.sparse
+
+    import dasp
+
+    A = poisson(60)
+    b = np.random.default_rng(3).standard_normal(3600)
+    planned, right, workspace = dasp.SpMatrix.from_scipy(A, device="cuda"), cupy.asarray(b), Workspace()
+    x, stats = method(planned, right, rtol=1e-9, workspace=workspace)
+    again, _ = method(planned, right, rtol=1e-9, workspace=workspace)
+    assert isinstance(x, cupy.ndarray)
+    check(A, x.get(), b, stats, 1e-9)
+    assert stats.converged
+    np.testing.assert_array_equal(x.get(), again.get())
+    host, _ = method(planned, b, rtol=1e-9)
+    np.testing.assert_array_equal(host, x.get())
+    foreign, loose = method(cupyx.scipy.sparse.csr_matrix(A), right, rtol=1e-9)
+    assert loose.converged
+    check(A, foreign.get(), b, loose, 1e-9)
