@@ -229,7 +229,7 @@ def test_config_and_help_print(capsys: pytest.CaptureFixture[str]) -> None:
         "bench gemm",
         "bench gf256",
         "bench peak",
-        "tune",
+        "tune gemm",
         "rs",
     ):
         assert re.search(f"^    {command}( |$)", out, flags=re.MULTILINE)
@@ -342,7 +342,7 @@ def test_a_warning_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: 
         (["bench", "peak", "--threads", "0"], ["--threads", "0 was given", "from 1"]),
         (["rs", "encode", "nosuchfile"], ["nosuchfile"]),
         (["rs", "mend"], ["'mend'", "encode"]),
-        (["tune", "--bogus"], ["--bogus"]),
+        (["tune", "gemm", "--bogus"], ["--bogus"]),
     ],
     ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else "",
 )

@@ -1,64 +1,63 @@
-"""The command `dasp tune`: find the best tile sizes of the dense kernels on this GPU."""
+"""The commands `dasp tune gemm` and `dasp tune machine`: measure what choices depend on, on this machine."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
 
+from dasp.commands.options import Subparsers, words
 from dasp.dense.settings import SIZES, user_table
 
 
-def add_command(subparsers: Any) -> None:
-    """Add `tune` to the sub-commands of `dasp`."""
+def add_command(subparsers: Subparsers) -> None:
+    """Add `tune gemm` to the sub-commands of `dasp`."""
     parser = subparsers.add_parser(
-        "tune",
-        help="find the best tile sizes of the dense kernels on this GPU",
-        description="Compile every valid set of tile sizes, check each, time it against cuBLAS, and keep the "
-        "winner of each size class in a table that dasp.dense.gemm reads.",
+        "tune gemm",
+        help="find what dense products run fastest on this machine",
+        description="On a GPU: compile every valid set of tile sizes, check each, time it against cuBLAS, "
+        "and keep the winner of each size class. On the CPU: time our kernel against NumPy's BLAS. "
+        "dasp.dense.gemm reads the table.",
     )
-    add_arguments(parser)
-    parser.set_defaults(run=run)
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the search."""
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="what to tune")
+    parser.add_argument("--dtype", type=words, metavar="NAMES", help="comma-separated dtypes (all)")
+    parser.add_argument("--sizes", type=words, metavar="N,...", help="size classes to search for (all)")
     parser.add_argument(
-        "--dtype", default="float32,float64,float16", metavar="NAMES", help="comma-separated dtypes"
+        "--rungs", type=words, metavar="NAMES", help="on a GPU only these rungs, such as split,tensor"
     )
     parser.add_argument(
-        "--sizes", default=",".join(map(str, SIZES)), metavar="N,...", help="size classes to search for"
-    )
-    parser.add_argument("--rungs", metavar="NAMES", help="only these rungs, such as split,tensor")
-    parser.add_argument(
-        "--seconds", type=float, default=300, metavar="S", help="time for each rung of each dtype (300)"
+        "--seconds", type=float, metavar="S", help="for each rung and dtype (300; on the CPU 1 a size)"
     )
     parser.add_argument(
         "--out", type=Path, metavar="FILE", help="the table to write (default: the user's, DASP_TUNED)"
     )
+    parser.set_defaults(run=run_gemm)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Search and print what is found."""
+def run_gemm(args: argparse.Namespace) -> int:
+    """Search, print what is found, and keep it."""
     from dasp.backends.cuda.product import available
 
     works, reason = available()
-    if not works:
-        raise RuntimeError(f"no GPU works here: {reason}; the search needs one")
-    from dasp.tuning.gemm import RUNGS, tune
+    if args.device == "cuda" and not works:
+        raise RuntimeError(f"no GPU works here: {reason}; the search needs one; pass --device cpu")
+    from dasp.tuning import gemm
 
-    dtypes = [name.strip() for name in args.dtype.split(",")]
-    unknown = [name for name in dtypes if name not in RUNGS]
+    on_gpu = works and args.device != "cpu"
+    known = tuple(gemm.RUNGS) if on_gpu else ("float32", "float64")
+    dtypes = args.dtype or (known[:3] if on_gpu else known)
+    unknown = [name for name in dtypes if name not in known]
     if unknown:
-        raise ValueError(f"--dtype names {', '.join(unknown)}; some of {', '.join(RUNGS)} are needed")
+        raise ValueError(f"--dtype names {', '.join(unknown)}; some of {', '.join(known)} are needed")
+    sizes = [int(word) for word in args.sizes or (SIZES if on_gpu else gemm.CPU_SIZES)]
     path = args.out or user_table()
-    sizes = [int(word) for word in args.sizes.split(",")]
-    rungs = None if args.rungs is None else [name.strip() for name in args.rungs.split(",")]
 
     def say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
-    tune(dtypes, sizes, path, seconds=args.seconds, say=say, rungs=rungs)
+    if on_gpu:
+        gemm.tune(dtypes, sizes, path, seconds=args.seconds or 300, say=say, rungs=args.rungs)
+    else:
+        gemm.tune_cpu(dtypes, sizes, path, seconds=args.seconds or 1, say=say)
     print(f"table: {path}")
     return 0

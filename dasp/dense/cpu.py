@@ -458,7 +458,6 @@ def _blas() -> str:
     return str(built.get("Build Dependencies", {}).get("blas", {}).get("name", "unknown BLAS"))
 
 
-@settings.remembered
 def choose(dtype: str, m: int, n: int, k: int) -> tuple[str, str]:
     """The kernel for C (m, n) with dot products of length k, and why, in words."""
     if m * n * k <= SMALL_WORK:

@@ -13,13 +13,20 @@ from dasp._integers import round_up
 from dasp.dense import cublas_cuda
 from dasp.dense.ladder import HALF, REAL, Kernel, Product
 from dasp.dense.launch_cuda import Prepared
-from dasp.dense.rungs_cuda import BY_NAME, LAST, RUNGS, Layout, Rung, launches
+from dasp.dense.rungs_cuda import BY_NAME, ITEM, LAST, RUNGS, Layout, Rung, launches
 from dasp.dense.settings import entry, remembered
 
 DTYPES = (*REAL, *HALF)
 PLACE = "a GPU"
 FASTER_DEEP = (9, 0)
 """From this compute capability on, deeper float64 tensor-core instructions pay."""
+
+LARGE = 1024
+"""Size class from which a product takes turns on a GPU's multiprocessors: smaller ones wait for latencies."""
+VENDOR_BUSY = 0.95
+"""The share of its rate in the table that cuBLAS is taken to keep between the table's sizes, where its tiles
+do not fit either. benchmarks/results/gemm_sizes.csv, from 768 to 7000: our kernels were at least 0.98 times
+as fast where this takes them, and at most 1.10 times where it takes cuBLAS."""
 
 
 def _cupy() -> Any:
@@ -296,12 +303,14 @@ def choose(dtype: str, m: int, n: int, k: int) -> tuple[str, str]:
     if line is None:
         return last.name, f"{name} has no autotuned table, so the last rung for {dtype} with its usual tiles"
     why = line.why(name, dtype)
-    if line.kernel == "vendor":
-        return "vendor", why
+    if line.kernel == "vendor" or not m * n * k:
+        return line.kernel, why
+    if any(length * ITEM[dtype] % 16 for length in (n, k)):
+        return "vendor", f"{why}; but rows of {k} and {n} elements are not made of whole pieces of 16 bytes"
     rung, count = BY_NAME[line.kernel], processors(device)
     setting, square = rung.find(dtype, (m, n, k), name), (line.size,) * 3
     here, there = setting.busy(m, n, count), rung.find(dtype, square, name).busy(*square[:2], count)
-    if setting.blocks(m, n) * setting.parts > count and line.gain * here < there:
+    if line.size >= LARGE and line.gain * here < VENDOR_BUSY * there:
         return "vendor", (
             f"{why}; but tiles of {setting.bm} x {setting.bn} keep {name} {100 * here:.0f}% busy here "
             f"and {100 * there:.0f}% there"

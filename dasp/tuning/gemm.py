@@ -1,4 +1,6 @@
-"""The search for tile sizes on the current GPU: enumerate, prune, compile, check, time, keep.
+"""What `kernel="auto"` takes, found by measurement: tile sizes on a GPU, and where NumPy's BLAS is faster.
+
+The search for tile sizes on the current GPU: enumerate, prune, compile, check, time, keep.
 
 Sets of sizes that cannot run are pruned before anything is compiled (`settings.Setting.problem`). Each one
 that is left is compiled, by several threads, and must give a right product of odd sizes before it is timed.
@@ -9,6 +11,7 @@ time beside it.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
 import os
@@ -22,10 +25,12 @@ from typing import Any
 import numpy as np
 
 from dasp import _source
-from dasp.dense import cuda, settings
+from dasp.dense import cpu, cuda, settings
 from dasp.dense.ladder import Product, error_bound
 from dasp.dense.rungs_cuda import BY_NAME, LAST, STATIC_LIMIT, Launch, Layout, Rung, launches
 from dasp.dense.settings import Setting
+from dasp.tuning.candidate import Candidate
+from dasp.tuning.timing_cpu import time_host
 from dasp.tuning.timing_cuda import products_in, replays
 
 CHECK = (200, 264, 136)
@@ -241,10 +246,7 @@ def tune(
     ValueError
         If a size is no size class.
     """
-    strange = [size for size in sizes if size not in settings.SIZES]
-    if strange:
-        raise ValueError(f"sizes has {strange}; some of {settings.SIZES} are needed")
-    table: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
+    table = _table(path, sizes)
     gpu = cuda.device_name()
     for dtype in dtypes:
         named = (BY_NAME[name] for name in (RUNGS[dtype] if rungs is None else rungs))
@@ -275,6 +277,65 @@ def _keep(
     )
     if rung.name == LAST[dtype]:
         line["kernel"] = rung.name if microseconds <= vendor else "vendor"
+
+
+CPU_SIZES = (128, 256, 512, 1024, 2048)
+SETTLE_SECONDS = 0.05
+"""Idle threads of a BLAS keep their cores busy for about so long after a product."""
+
+
+def tune_cpu(
+    dtypes: Sequence[str], sizes: Sequence[int], path: Path, *, seconds: float, say: Callable[[str], None]
+) -> dict[str, Any]:
+    """Time the CPU's last rung against NumPy's BLAS for every dtype and size, and write the table.
+
+    Both have the threads that they have without being told. "auto" takes the faster one of a size class.
+
+    Parameters
+    ----------
+    dtypes : "float32" or "float64"
+    sizes : members of `settings.SIZES`
+    path : the JSON file to write; what it already holds of other machines, dtypes and sizes stays
+    seconds : time for each kernel of each dtype and size
+    say : hears what happens
+
+    Returns
+    -------
+    The whole table as it was written.
+    """
+    table = _table(path, sizes)
+    rng = np.random.default_rng(0)
+    last = cpu.LADDER[-1]
+    for dtype in dtypes:
+        for size in sizes:
+            a, b = (rng.standard_normal((size, size)).astype(dtype) for _ in range(2))
+            product = Product(a, b, None, np.empty_like(a), 1.0, 0.0)
+            rivals = [
+                Candidate(
+                    rung.name,
+                    functools.partial(rung.run, product),
+                    result=lambda out=product.out: out,  # type: ignore[misc]
+                    settle_seconds=SETTLE_SECONDS,
+                )
+                for rung in (last, cpu.VENDOR)
+            ]
+            times = {name: time.best_us for name, time in time_host(rivals, seconds=seconds).items()}
+            line = table.setdefault(cpu.machine(), {}).setdefault(dtype, {}).setdefault(str(size), {})
+            line["kernel"] = min(times, key=lambda name: times[name])
+            line["microseconds"] = {name: round(best, 2) for name, best in times.items()}
+            say(f"{dtype} {size}: {line['kernel']}, of {line['microseconds']} us")
+            _write(path, table)
+    settings.forget()
+    return table
+
+
+def _table(path: Path, sizes: Sequence[int]) -> dict[str, Any]:
+    """The table as it stands in a file, for sizes that are size classes."""
+    strange = [size for size in sizes if size not in settings.SIZES]
+    if strange:
+        raise ValueError(f"sizes has {strange}; some of {settings.SIZES} are needed")
+    found: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
+    return found
 
 
 def _write(path: Path, table: dict[str, Any]) -> None:
