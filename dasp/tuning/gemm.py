@@ -280,7 +280,7 @@ def _keep(
 
 
 CPU_SIZES = (128, 256, 512, 1024, 2048)
-SETTLE_SECONDS = 0.05
+COOLDOWN_SECONDS = 0.05
 """Idle threads of a BLAS keep their cores busy for about so long after a product."""
 
 
@@ -315,7 +315,7 @@ def tune_cpu(
                     rung.name,
                     functools.partial(rung.run, product),
                     result=lambda out=product.out: out,  # type: ignore[misc]
-                    settle_seconds=SETTLE_SECONDS,
+                    cooldown_seconds=COOLDOWN_SECONDS,
                 )
                 for rung in (last, cpu.VENDOR)
             ]
