@@ -229,7 +229,7 @@ def test_config_and_help_print(capsys: pytest.CaptureFixture[str]) -> None:
         "bench gemm",
         "bench gf256",
         "bench peak",
-        "tune gemm",
+        "tune",
         "rs",
     ):
         assert re.search(f"^    {command}( |$)", out, flags=re.MULTILINE)

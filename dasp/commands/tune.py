@@ -11,9 +11,16 @@ from dasp.dense.settings import SIZES, user_table
 
 
 def add_command(subparsers: Subparsers) -> None:
-    """Add `tune gemm` to the sub-commands of `dasp`."""
+    """Add `tune` to the sub-commands of `dasp`."""
+    summary = "measure what choices depend on, on this machine"
+    parser = subparsers.add_parser("tune", help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
+    commands = parser.add_subparsers(title="what to measure", metavar="WHAT", required=True)
+    _add_gemm(commands)
+
+
+def _add_gemm(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
-        "tune gemm",
+        "gemm",
         help="find what dense products run fastest on this machine",
         description="On a GPU: compile every valid set of tile sizes, check each, time it against cuBLAS, "
         "and keep the winner of each size class. On the CPU: time our kernel against NumPy's BLAS. "
