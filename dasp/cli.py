@@ -33,7 +33,7 @@ COMMANDS = {
         "verify and time every kernel over GF(2^8) against ISA-L and the copy bandwidth",
     ),
     "bench peak": ("dasp.commands.bench", "measure this machine's arithmetic and copy bandwidth"),
-    "tune": ("dasp.commands.tune", "find the best tile sizes of the dense kernels on this GPU"),
+    "tune": ("dasp.commands.tune", "measure what choices depend on, on this machine"),
     "rs": ("dasp.commands.rs", "split files into shards of which some may be lost, and repair them"),
 }
 """The module of each command, and what `dasp --help` says of it."""

@@ -289,7 +289,7 @@ def test_the_table_of_commands_says_what_their_modules_say(command: str) -> None
     assert list(commands.choices) == list(cli.COMMANDS)
     said = {action.dest: action.help for action in commands._choices_actions}
     assert said == {name: summary for name, (_, summary) in cli.COMMANDS.items()}
-    assert commands.choices[command].get_default("run") is not None or command == "rs"
+    assert commands.choices[command].get_default("run") is not None or command in ("rs", "tune")
 
 
 def test_a_warning_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
