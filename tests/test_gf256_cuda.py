@@ -1,5 +1,8 @@
 """The CUDA ladder over GF(2^8): every rung in the emulator, in the compiler, and on a GPU if there is one."""
 
+import ctypes
+from types import SimpleNamespace
+
 import galois
 import numpy as np
 import pytest
@@ -21,22 +24,29 @@ def memory(array):
     return whole
 
 
+def launch_on_arrays(launch, a, b, out):
+    """One launch in the emulator. What it writes counts as unwritten before."""
+    rows = slice(launch.first_row, None)
+    arrays = {"a": a[rows], "b": memory(b), "out": poisoned(memory(out[rows])), "logs": LOG, "powers": EXP}
+    arguments = [arrays[x] if isinstance(x, str) else x for x in launch.arguments]
+    module = compile_kernels(launch.source, dict(launch.defines))
+    module.launch(launch.kernel, launch.grid, launch.block, arguments, shared_bytes=launch.shared_bytes)
+
+
 def emulate(name, a, b, out=None, processors=1):
-    """What the launcher launches, on the emulator. Results count as unwritten before."""
+    """What the launcher launches, on the emulator."""
     if out is None:
         out = np.full((a.shape[0], b.shape[1]), 0xA5, np.uint8)
-    launches = []
+    kernel, found = RUNGS[name], []
 
-    def execute(launch, a, b, out):
-        launches.append(launch)
-        arrays = {"a": a, "b": memory(b), "out": poisoned(memory(out)), "logs": LOG, "powers": EXP}
-        arguments = [arrays[x] if isinstance(x, str) else x for x in launch.arguments]
-        module = compile_kernels(launch.source, launch.defines)
-        module.launch(launch.kernel, launch.grid, launch.block, arguments, shared_bytes=launch.shared_bytes)
+    def launch_all(columns, b, out):
+        sizes = cuda.Sizes(*a.shape, columns, b.strides[0], out.strides[0], processors)
+        for launch in cuda.launches(kernel, sizes, a if kernel.reads_coefficients else None):
+            found.append(launch)
+            launch_on_arrays(launch, a, b, out)
 
-    coefficients = a if RUNGS[name].reads_coefficients else None
-    cuda.multiply(np, RUNGS[name], a, coefficients, b, out, processors, execute)
-    return out, launches
+    cuda.multiply(np, kernel, a.shape[0], b, out, launch_all)
+    return out, found
 
 
 def product(a, b):
@@ -165,6 +175,181 @@ def test_the_ladder_says_what_each_rung_is():
         *("byte_permute", "schedule"),
     ]
     assert all(kernel.summary and kernel.needs for kernel in RUNGS.values())
+
+
+# ---- the launcher, with NumPy in CuPy's place ---------------------------------------------------------
+
+
+class OnFakeGpu(np.ndarray):
+    """A NumPy array that answers what the launcher asks of a CuPy array."""
+
+    @property
+    def data(self):
+        return SimpleNamespace(ptr=self.__array_interface__["data"][0], device_id=0)
+
+    def get(self):
+        return np.array(self)
+
+
+def at(address, rows, columns, stride):
+    """The rows of bytes at an address."""
+    low = min(0, (rows - 1) * stride)
+    size = abs((rows - 1) * stride) + columns
+    memory = (ctypes.c_char * size).from_address(address + low)
+    return np.ndarray((rows, columns), np.uint8, memory, -low, (stride, 1))
+
+
+class FakeLaunch:
+    """Multiplies from the addresses and numbers of the launches alone."""
+
+    made = 0
+
+    def __init__(self, steps, device, arrays):
+        assert device == 0
+        FakeLaunch.made += 1
+        self.steps, self.arrays = steps, arrays
+
+    def __call__(self, stream, *addresses):
+        assert stream == 7
+        found = dict(zip(self.arrays, addresses, strict=True))
+        for step in self.steps:
+            arguments = [found[x] if isinstance(x, str) else x.item() for x in step.arguments]
+            if step.kernel == "dasp_gf256_schedule":
+                b, out, vectors, b_stride, out_stride = arguments
+                defines = dict(step.defines)
+                m, k = int(defines["DASP_ROWS"]), int(defines["DASP_DEPTH"])
+                a = np.array(defines["DASP_COEFFICIENTS"].split(","), np.uint8).reshape(m, k)
+                columns = 16 * vectors
+            elif step.kernel == "dasp_gf256_square_tiles":
+                a, b, out, logs, powers, m, k, columns, b_stride, out_stride = arguments
+                np.testing.assert_array_equal(at(logs, 1, 256, 256)[0], LOG)
+                np.testing.assert_array_equal(at(powers, 1, 510, 510)[0], EXP)
+                a = at(a, m, k, k)
+            else:
+                m = step.grid[1] if step.kernel == "dasp_gf256_naive" else arguments[3]
+                a, b, out, k, units, b_stride, out_stride = (arguments[:3] + arguments[-4:])[:7]
+                if step.kernel != "dasp_gf256_naive":
+                    k, units, b_stride, out_stride = arguments[4:8]
+                word = {"dasp_gf256_byte_permute": 16}.get(step.kernel, 1)
+                columns = units * int(dict(step.defines).get("DASP_BYTES", word))
+                a = at(a, m, k, k)
+            at(out, m, columns, out_stride)[...] = multiply(a, at(b, k, columns, b_stride))
+
+
+@pytest.fixture
+def fake_gpu(monkeypatch):
+    from dasp import _arrays
+    from dasp.dense import cuda as dense
+
+    def make(values):
+        return np.asarray(values).view(OnFakeGpu)
+
+    capturing = []
+    stream = SimpleNamespace(ptr=7, synchronize=lambda: None)
+    runtime = SimpleNamespace(getDevice=lambda: 0, streamIsCapturing=lambda _: bool(capturing))
+    fake = SimpleNamespace(
+        cuda=SimpleNamespace(runtime=runtime, get_current_stream=lambda: stream),
+        empty=lambda shape, dtype: make(np.full(shape, 0xA5, dtype)),
+        zeros=lambda shape, dtype: make(np.zeros(shape, dtype)),
+        asarray=make,
+        ascontiguousarray=lambda array: make(np.ascontiguousarray(array)),
+    )
+    monkeypatch.setattr(_arrays, "is_cupy", lambda array: isinstance(array, OnFakeGpu))
+    monkeypatch.setattr(dense, "_cupy", lambda: fake)
+    monkeypatch.setattr(cuda, "_cupy", lambda: fake)
+    monkeypatch.setattr(cuda, "Prepared", FakeLaunch)
+    monkeypatch.setattr(cuda, "_processors", lambda device: 132)
+    monkeypatch.setattr(cuda, "_read_by_graphs", {})
+    make.capturing = capturing
+    for cached in (cuda._prepare, cuda._uploaded):
+        cached.cache_clear()
+    yield make
+    for cached in (cuda._prepare, cuda._uploaded):
+        cached.cache_clear()
+
+
+@pytest.mark.parametrize("name", [*RUNGS, "auto"])
+@pytest.mark.parametrize("rows_of_a_grid", [65535, 3])
+def test_the_launcher_finds_every_byte(name, rows_of_a_grid, fake_gpu, monkeypatch):
+    monkeypatch.setattr(cuda, "MOST_GRID_ROWS", rows_of_a_grid)
+    for m, k, n in ((4, 10, 256), (20, 3, 100), (1, 1, 1), (2, 5, 4097), (0, 2, 3), (2, 0, 3)):
+        a, b = random_bytes(m, m, k), random_bytes(n, k, n)
+        want = multiply(a, b)
+        for left in (a, fake_gpu(a), fake_gpu(np.asfortranarray(a))):
+            for right in (b, np.asfortranarray(b), np.pad(b, ((0, 0), (3, 9)))[:, 3 : 3 + n]):
+                np.testing.assert_array_equal(gf256.matmul(left, fake_gpu(right), kernel=name), want)
+        wide = fake_gpu(np.full((m, 2 * n + 5), 9, np.uint8))
+        for out in (wide[:, :n], wide[:, 5 : 5 + 2 * n : 2], wide[::-1, :n]):
+            wide[...] = 9
+            assert gf256.matmul(a, fake_gpu(b), out=out, kernel=name) is out
+            np.testing.assert_array_equal(out, want)
+            assert (wide == 9).sum() >= m * (n + 5)
+    square, both = fake_gpu(random_bytes(1, 4, 4)), fake_gpu(random_bytes(2, 4, 1024))
+    want = multiply(np.array(square), np.array(both))
+    np.testing.assert_array_equal(gf256.matmul(square, both, out=both, kernel=name), want)
+    want = multiply(np.array(square), np.array(square))
+    np.testing.assert_array_equal(gf256.matmul(square, square, out=square, kernel=name), want)
+
+
+def test_a_product_is_prepared_once(fake_gpu):
+    FakeLaunch.made = 0
+    a, d = random_bytes(1, 4, 10), random_bytes(2, 10, 1024)
+    for i in range(5):
+        out = gf256.matmul(a.copy(), fake_gpu(np.roll(d, i, 1)))
+        np.testing.assert_array_equal(out, multiply(a, np.roll(d, i, 1)))
+        other = random_bytes(10 + i, 4, 10)  # other coefficients in the same launch
+        np.testing.assert_array_equal(gf256.matmul(other, fake_gpu(d)), multiply(other, d))
+    assert FakeLaunch.made == 1
+    gf256.matmul(a, fake_gpu(d), kernel="schedule")
+    gf256.matmul(other, fake_gpu(d), kernel="schedule")  # compiled for its coefficients
+    assert FakeLaunch.made == 3
+
+
+def test_what_a_graph_reads_outlives_the_cache(fake_gpu):
+    d = fake_gpu(random_bytes(2, 3, 64))
+    first = random_bytes(1, 2, 3)
+    gf256.matmul(first, d)
+    assert not cuda._read_by_graphs
+    fake_gpu.capturing.append(True)
+    gf256.matmul(first, d)
+    fake_gpu.capturing.clear()
+    for i in range(2 * cuda._uploaded.cache_info().maxsize):
+        gf256.matmul(np.full((1, 3), i % 256, np.uint8) ^ np.uint8([[i // 256, 0, 0]]), d)
+    (kept,) = cuda._read_by_graphs.values()
+    np.testing.assert_array_equal(kept, first)
+
+
+def test_wrong_arguments_on_a_gpu(fake_gpu):
+    a, b = random_bytes(1, 2, 3), fake_gpu(random_bytes(2, 3, 4))
+    for error, message, call in (
+        (TypeError, "a is on the GPU and b on the CPU", lambda: gf256.matmul(fake_gpu(a), np.array(b))),
+        (TypeError, "out is a ndarray; an array of the library", lambda: gf256.matmul(a, b, out=np.array(b))),
+        (TypeError, "out has dtype int8", lambda: gf256.matmul(a, b, out=fake_gpu(np.zeros((2, 4), "i1")))),
+        (ValueError, r"out has shape \(3, 4\)", lambda: gf256.matmul(a, b, out=fake_gpu(np.array(b)))),
+        (ValueError, "kernel is 'affine_64'; on this", lambda: gf256.matmul(a, b, kernel="affine_64")),
+    ):
+        with pytest.raises(error, match=message):
+            call()
+
+
+@pytest.mark.cuda
+def test_a_captured_product_outlives_the_cache():
+    import cupy
+
+    a, b = random_bytes(21, 4, 10), cupy.asarray(random_bytes(22, 10, 4096))
+    out = cupy.zeros((4, 4096), np.uint8)
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        gf256.matmul(a, b, out=out)
+        stream.begin_capture()
+        gf256.matmul(a, b, out=out)
+        graph = stream.end_capture()
+        for i in range(600):
+            gf256.matmul(np.uint8([[i % 256, i // 256] * 5]), b)
+        out.fill(0)
+        graph.launch(stream)
+        stream.synchronize()
+    np.testing.assert_array_equal(cupy.asnumpy(out), multiply(a, cupy.asnumpy(b)))
 
 
 @pytest.mark.cuda

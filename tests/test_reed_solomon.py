@@ -136,7 +136,7 @@ def test_wrong_codes_and_data(error, message, call):
         (ValueError, "shard 1 has 99 bytes and shard 0 has 100", lambda s: s[:99]),
         (TypeError, "shard 1 has dtype int8", lambda s: s.view(np.int8)),
         (ValueError, r"shard 1 has shape \(100, 1\)", lambda s: s[:, None]),
-        (TypeError, "shard 1 is bytes", lambda s: s.tobytes()),
+        (TypeError, "shard 1 is a bytes; a numpy.ndarray or", lambda s: s.tobytes()),
     ],
 )
 def test_wrong_shards(error, message, change):

@@ -24,13 +24,15 @@ class Prepared:
     steps : sequence of Launch
     device : int
         The current GPU's number.
+    arrays : sequence of str
+        What stands for the addresses among the arguments.
     """
 
-    def __init__(self, steps: Sequence[Launch], device: int) -> None:
+    def __init__(self, steps: Sequence[Any], device: int, arrays: Sequence[str] = ARRAYS) -> None:
         from cupy.cuda import driver
 
         self._launch = driver.launchKernel
-        self._boxes = {name: ctypes.c_void_p() for name in ARRAYS}
+        self._boxes = {name: ctypes.c_void_p() for name in arrays}
         self._steps = [(*_shape(step, device), *self._parameters(step)) for step in steps]
         self._lock = threading.Lock()
 
@@ -41,7 +43,7 @@ class Prepared:
         return ctypes.addressof(parameters), (parameters, boxes)
 
     def __call__(self, stream: int, *addresses: int) -> None:
-        """Launch on a stream of the GPU; the addresses are those of ARRAYS, in that order."""
+        """Launch on a stream of the GPU; the addresses are those of the arrays, in their order."""
         with self._lock:  # several threads may share a launch; the driver has read all when it returns
             for box, address in zip(self._boxes.values(), addresses, strict=True):
                 box.value = address

@@ -1,20 +1,22 @@
 """Products over GF(2^8) on the GPU: the ladder of kernels, their launches, and columns that fill no word.
 
 What a rung launches is data (`Launch`), made without CuPy, so that the emulator runs exactly what the GPU
-runs.
+runs. On the GPU the launches for a shape are prepared once; a call writes addresses into them.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from dasp import _source
+from dasp import _arrays
+from dasp.dense.cuda import overlap, using
 from dasp.dense.gf256.field import EXP, LOG, Bytes
+from dasp.dense.launch_cuda import Prepared
 
 MOST_GRID_ROWS = 65535
 SHARED_BYTES = 48 << 10
@@ -34,8 +36,7 @@ MOST_SCHEDULED = 2048
 """From how many bytes of data on, and up to how many coefficients, a code's encoder is compiled for them."""
 
 
-@dataclass(frozen=True)
-class Sizes:
+class Sizes(NamedTuple):
     """What a launch depends on: m, k, n, the bytes from row to row, and the GPU's multiprocessors."""
 
     m: int
@@ -54,8 +55,8 @@ class Launch:
     ----------
     source : str
         The file under kernels/.
-    defines : dict of str to str
-        Its compile-time constants.
+    defines : pairs of str
+        Its compile-time constants, and their values.
     kernel : str
         The entry point.
     grid, block : tuple of int
@@ -64,11 +65,11 @@ class Launch:
     shared_bytes : int
         Dynamic shared memory of a block.
     first_row : int
-        The row of out at which the pointer "out" begins.
+        The row of a and of out at which the pointers "a" and "out" begin.
     """
 
     source: str
-    defines: dict[str, str]
+    defines: tuple[tuple[str, str], ...]
     kernel: str
     grid: tuple[int, int]
     block: tuple[int, int]
@@ -77,7 +78,7 @@ class Launch:
     first_row: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class CudaKernel:
     """One rung of the CUDA ladder.
 
@@ -108,14 +109,14 @@ def _up(count: int, unit: int) -> int:
 def _naive(s: Sizes, _: Bytes | None) -> Iterator[Launch]:
     numbers = (np.int32(s.k), np.int64(s.n), np.int64(s.b_stride), np.int64(s.out_stride))
     arguments = ("a", "b", "out", *numbers)
-    yield Launch("dense/gf256_naive.cu", {}, "dasp_gf256_naive", (_up(s.n, 256), s.m), (256, 1), arguments)
+    yield Launch("dense/gf256_naive.cu", (), "dasp_gf256_naive", (_up(s.n, 256), s.m), (256, 1), arguments)
 
 
 def _square_tiles(s: Sizes, _: Bytes | None) -> Iterator[Launch]:
     numbers = (np.int32(s.m), np.int32(s.k), np.int64(s.n), np.int64(s.b_stride), np.int64(s.out_stride))
     arguments = ("a", "b", "out", "logs", "powers", *numbers)
     grid = (min(_up(s.n, 16), RESIDENT_BLOCKS * s.processors), _up(s.m, 16))
-    yield Launch("dense/gf256_square_tiles.cu", {}, "dasp_gf256_square_tiles", grid, (16, 16), arguments)
+    yield Launch("dense/gf256_square_tiles.cu", (), "dasp_gf256_square_tiles", grid, (16, 16), arguments)
 
 
 def _tiled_arguments(s: Sizes, columns: int) -> tuple[Any, ...]:
@@ -130,7 +131,7 @@ def _general_tiles(s: Sizes, _: Bytes | None) -> Iterator[Launch]:
     arguments = (*_tiled_arguments(s, s.n), np.int32(rows), np.int32(depth))
     grid = (min(_up(s.n, 256), RESIDENT_BLOCKS * s.processors), groups)
     name = "dasp_gf256_general_tiles"
-    yield Launch("dense/gf256_general_tiles.cu", {}, name, grid, (256, 1), arguments, 256 * rows * depth)
+    yield Launch("dense/gf256_general_tiles.cu", (), name, grid, (256, 1), arguments, 256 * rows * depth)
 
 
 def _packed(word_bytes: int) -> Callable[[Sizes, Bytes | None], Iterator[Launch]]:
@@ -139,7 +140,7 @@ def _packed(word_bytes: int) -> Callable[[Sizes, Bytes | None], Iterator[Launch]
         depth = min(s.k, SHARED_BYTES // 128)
         arguments = (*_tiled_arguments(s, vectors), np.int32(depth))
         grid = (min(_up(vectors, 256), QUICK_BLOCKS * s.processors), _up(s.m, 4))
-        defines = {"DASP_BYTES": str(word_bytes)}
+        defines = (("DASP_BYTES", str(word_bytes)),)
         yield Launch(
             "dense/gf256_packed.cu", defines, "dasp_gf256_packed", grid, (256, 1), arguments, 128 * depth
         )
@@ -153,7 +154,7 @@ def _byte_permute(s: Sizes, _: Bytes | None) -> Iterator[Launch]:
     arguments = (*_tiled_arguments(s, vectors), np.int32(2 * pairs))
     grid = (min(_up(vectors, 256), QUICK_BLOCKS * s.processors), _up(s.m, 4))
     name = "dasp_gf256_byte_permute"
-    yield Launch("dense/gf256_byte_permute.cu", {}, name, grid, (256, 1), arguments, 160 * pairs)
+    yield Launch("dense/gf256_byte_permute.cu", (), name, grid, (256, 1), arguments, 160 * pairs)
 
 
 def _schedule(s: Sizes, coefficients: Bytes | None) -> Iterator[Launch]:
@@ -166,12 +167,12 @@ def _schedule(s: Sizes, coefficients: Bytes | None) -> Iterator[Launch]:
     arguments = ("b", "out", np.int64(vectors), np.int64(s.b_stride), np.int64(s.out_stride))
     for first in range(0, s.m, rows):
         part = coefficients[first : first + rows]
-        defines = {
-            "DASP_ROWS": str(part.shape[0]),
-            "DASP_DEPTH": str(s.k),
-            "DASP_STEP": str(step),
-            "DASP_COEFFICIENTS": ",".join(map(str, part.ravel().tolist())),
-        }
+        defines = (
+            ("DASP_ROWS", str(part.shape[0])),
+            ("DASP_DEPTH", str(s.k)),
+            ("DASP_STEP", str(step)),
+            ("DASP_COEFFICIENTS", ",".join(map(str, part.ravel().tolist()))),
+        )
         grid = (_up(vectors, 256), 1)
         name = "dasp_gf256_schedule"
         yield Launch("dense/gf256_schedule.cu", defines, name, grid, (256, 1), arguments, first_row=first)
@@ -235,31 +236,45 @@ def _rung(name: str) -> CudaKernel:
     return next(kernel for kernel in _LADDER if kernel.name == name)
 
 
-def best(a: Any, b: Any) -> CudaKernel:
+_BEST = _rung("byte_permute")
+
+
+def best() -> CudaKernel:
     """Return the fastest rung that takes any coefficients without compiling for them."""
-    return _rung("byte_permute")
+    return _BEST
 
 
 def best_for_many(matrix: Bytes, d: Any) -> str:
     """Return the name of the fastest rung for a matrix that will multiply again and again."""
     worth = d.nbytes >= WORTH_COMPILING and 0 < matrix.size <= MOST_SCHEDULED
-    return "schedule" if worth else "byte_permute"
+    return "schedule" if worth else _BEST.name
 
 
-Execute = Callable[[Launch, Any, Any, Any], None]
-"""Runs a launch on a, b and out, the last from the launch's first row on."""
+def launches(kernel: CudaKernel, sizes: Sizes, coefficients: Bytes | None) -> list[Launch]:
+    """Return the launches of a product whose columns fill words.
+
+    Parameters
+    ----------
+    kernel : CudaKernel
+    sizes : Sizes
+        None of m, k, n is 0.
+    coefficients : uint8, shape (m, k)
+        a on the host, or None if the rung does not read it.
+    """
+    found = []
+    for top in range(0, sizes.m, MOST_GRID_ROWS):
+        rows = min(MOST_GRID_ROWS, sizes.m - top)
+        part = None if coefficients is None else coefficients[top : top + rows]
+        for launch in kernel.launches(sizes._replace(m=rows), part):
+            found.append(replace(launch, first_row=top + launch.first_row))
+    return found
 
 
-def multiply(
-    library: Any,
-    kernel: CudaKernel,
-    a: Any,
-    coefficients: Bytes | None,
-    b: Any,
-    out: Any,
-    processors: int,
-    execute: Execute,
-) -> None:
+LaunchAll = Callable[[int, Any, Any], None]
+"""Launches a product: takes how many columns, and b and out, which are aligned."""
+
+
+def multiply(library: Any, kernel: CudaKernel, m: int, b: Any, out: Any, launch_all: LaunchAll) -> None:
     """Compute `out = a b` with one rung.
 
     Parameters
@@ -267,36 +282,25 @@ def multiply(
     library : module
         `cupy`, or `numpy` for the emulator: allocates what is staged.
     kernel : CudaKernel
-    a : uint8, shape (m, k), rows adjacent
-    coefficients : the same on the host, or None if the rung does not read them
+    m : int
+        Rows of a.
     b, out : uint8, shape (k, n) and (m, n), columns adjacent
-    processors : int
-        Multiprocessors of the GPU.
-    execute : callable
+    launch_all : callable
 
     Notes
     -----
     Columns that do not fill a word, and rows that are not aligned to it, go through aligned copies, some at
     a time.
     """
-    (m, k), n = a.shape, b.shape[1]
+    k, n = b.shape
     if m == 0 or n == 0:
         return
     if k == 0:
         out[...] = 0
         return
     word = kernel.word_bytes
-    aligned = all(address(x) % word == 0 and x.strides[0] % word == 0 for x in (b, out))
+    aligned = (address(b) | address(out) | b.strides[0] | out.strides[0]) % word == 0
     whole = n // word * word if aligned else 0
-
-    def launch_all(columns: int, b: Any, out: Any) -> None:
-        for top in range(0, m, MOST_GRID_ROWS):
-            rows = slice(top, min(m, top + MOST_GRID_ROWS))
-            sizes = Sizes(rows.stop - top, k, columns, b.strides[0], out.strides[0], processors)
-            host = None if coefficients is None else coefficients[rows]
-            for launch in kernel.launches(sizes, host):
-                execute(launch, a[rows], b, out[top + launch.first_row :])
-
     if whole:
         launch_all(whole, b, out)
     for start in range(whole, n, STAGED_COLUMNS):
@@ -313,18 +317,21 @@ def address(array: Any) -> int:
     return int(array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr)
 
 
+def _cupy() -> Any:
+    import cupy
+
+    return cupy
+
+
 @functools.cache
 def _processors(device: int) -> int:
-    import cupy
-
-    return int(cupy.cuda.Device(device).attributes["MultiProcessorCount"])
+    return int(_cupy().cuda.Device(device).attributes["MultiProcessorCount"])
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=256)
 def _uploaded(device: int, shape: tuple[int, ...], content: bytes) -> Any:
     """Return a small array on the current device, `device`, copied there once and ready for any stream."""
-    import cupy
-
+    cupy = _cupy()
     array = cupy.asarray(np.frombuffer(content, np.uint8).reshape(shape))
     cupy.cuda.get_current_stream().synchronize()
     return array
@@ -334,8 +341,46 @@ def _upload(device: int, array: Bytes) -> Any:
     return _uploaded(device, array.shape, array.tobytes())
 
 
-def _may_share(cupy: Any, out: Any, a: Any) -> bool:
-    return isinstance(a, cupy.ndarray) and bool(cupy.may_share_memory(out, a))
+_read_by_graphs: dict[int, Any] = {}
+"""Coefficients that captured products read, by their address: a graph may be replayed at any later time."""
+
+
+_ARRAYS = ("a", "b", "out", "logs", "powers")
+
+
+class Ready(NamedTuple):
+    """The launches of a product for one GPU.
+
+    Attributes
+    ----------
+    launch : Prepared
+    places : tuple of (int, int)
+        The addresses that it takes: which of a, b, out, logs and powers, and how many bytes from its start.
+    looks_up : bool
+        Whether it takes logs and powers.
+    """
+
+    launch: Prepared
+    places: tuple[tuple[int, int], ...]
+    looks_up: bool
+
+
+@functools.lru_cache(maxsize=1024)
+def _prepare(device: int, kernel: CudaKernel, sizes: Sizes, coefficients: bytes | None) -> Ready:
+    """Compile and load the kernels of a product, and lay out their arguments."""
+    values = None
+    if coefficients is not None:
+        values = np.frombuffer(coefficients, np.uint8).reshape(sizes.m, sizes.k)
+    steps, places = [], {}
+    for i, launch in enumerate(launches(kernel, sizes, values)):
+        row_bytes = {"a": sizes.k, "out": sizes.out_stride}
+        for word in launch.arguments:
+            if isinstance(word, str):
+                places[f"{word} {i}"] = _ARRAYS.index(word), launch.first_row * row_bytes.get(word, 0)
+        arguments = tuple(f"{x} {i}" if isinstance(x, str) else x for x in launch.arguments)
+        steps.append(replace(launch, arguments=arguments))
+    looks_up = any(which >= _ARRAYS.index("logs") for which, _ in places.values())
+    return Ready(Prepared(steps, device, tuple(places)), tuple(places.values()), looks_up)
 
 
 def matmul(a: Any, b: Any, out: Any, kernel: CudaKernel) -> Any:
@@ -345,33 +390,45 @@ def matmul(a: Any, b: Any, out: Any, kernel: CudaKernel) -> Any:
     not, once for the same values. Aligned rows need no memory but `out`, so the call can be captured in a
     CUDA graph after it ran once.
     """
-    import cupy
-
-    with b.device:
+    cupy = _cupy()
+    on_host = not _arrays.is_cupy(a)
+    with using(b, out, None if on_host else a) as device:
         if b.shape[1] > 1 and b.strides[1] != 1:
             b = cupy.ascontiguousarray(b)
-        coefficients = cupy.asnumpy(a) if kernel.reads_coefficients else None
-        device = b.device.id
-        if coefficients is not None:
-            a = coefficients
-        else:
-            a = cupy.ascontiguousarray(a) if isinstance(a, cupy.ndarray) else _upload(device, a)
         target = out
         strided = out is not None and out.shape[1] > 1 and out.strides[1] != 1
-        if out is None or strided or cupy.may_share_memory(out, b) or _may_share(cupy, out, a):
+        if out is None or strided or overlap(out, b) or (not on_host and overlap(out, a)):
             target = cupy.empty((a.shape[0], b.shape[1]), np.uint8)
-
-        def execute(launch: Launch, a: Any, b: Any, out: Any) -> None:
-            arrays = {"a": a, "b": b, "out": out}
-            if "logs" in launch.arguments:
-                arrays |= {"logs": _upload(device, LOG), "powers": _upload(device, EXP)}
-            arguments = tuple(arrays[x] if isinstance(x, str) else x for x in launch.arguments)
-            function = _source.load(launch.source, launch.defines).get_function(launch.kernel)
-            function(launch.grid, launch.block, arguments, shared_mem=launch.shared_bytes)
-
-        multiply(cupy, kernel, a, coefficients, b, target, _processors(device), execute)
+        multiply(cupy, kernel, a.shape[0], b, target, _Launcher(a, kernel, device))
         if out is None:
             return target
         if target is not out:
             out[...] = target
         return out
+
+
+class _Launcher:
+    """Launches products of `a` by one rung on the current stream of the current device, `device`."""
+
+    def __init__(self, a: Any, kernel: CudaKernel, device: int) -> None:
+        cuda = _cupy().cuda
+        self._kernel, self._device, self._shape = kernel, device, a.shape
+        self._stream = cuda.get_current_stream().ptr
+        self._coefficients: bytes | None = None
+        if kernel.reads_coefficients:
+            self._coefficients, self._a = _arrays.to_host(a).tobytes(), None
+        elif _arrays.is_cupy(a):
+            self._a = _cupy().ascontiguousarray(a)
+        else:
+            self._a = _upload(device, a)
+            if cuda.runtime.streamIsCapturing(self._stream):
+                _read_by_graphs[self._a.data.ptr] = self._a
+
+    def __call__(self, columns: int, b: Any, out: Any) -> None:
+        strides = b.strides[0], out.strides[0]
+        sizes = Sizes(*self._shape, columns, *strides, _processors(self._device))
+        ready = _prepare(self._device, self._kernel, sizes, self._coefficients)
+        first = 0 if self._a is None else self._a.data.ptr
+        tables = (_upload(self._device, table).data.ptr for table in (LOG, EXP)) if ready.looks_up else (0, 0)
+        starts = first, b.data.ptr, out.data.ptr, *tables
+        ready.launch(self._stream, *[starts[i] + offset for i, offset in ready.places])

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any, Protocol
 
 import numpy as np
 
+from dasp import _arrays
 from dasp._threads import get_num_threads
 from dasp.dense.gf256 import cpu
+
+_BYTE = np.dtype(np.uint8)
 
 
 class Kernel(Protocol):
@@ -59,42 +61,37 @@ def kernels(device: str = "cuda") -> tuple[Kernel, ...]:
     raise ValueError(f"device is {device!r}; it must be 'cuda' or 'cpu'")
 
 
-def is_cupy(array: Any) -> bool:
-    """Whether an array is CuPy's, without importing CuPy."""
-    cupy = sys.modules.get("cupy")
-    return cupy is not None and isinstance(array, cupy.ndarray)
-
-
-def _check_matrix(name: str, array: Any) -> None:
-    if not isinstance(array, np.ndarray) and not is_cupy(array):
-        raise TypeError(f"{name} is {type(array).__name__}; a NumPy or CuPy array of uint8 is needed")
-    if array.dtype != np.uint8:
+def _matrix(name: str, given: Any) -> Any:
+    """Return a matrix of bytes as a plain array, or refuse what is none."""
+    array = given if type(given) is np.ndarray else _arrays.operand(name, given)
+    if array.dtype != _BYTE:
         raise TypeError(f"{name} has dtype {array.dtype}; elements of GF(2^8) are uint8")
     if array.ndim != 2:
         raise ValueError(f"{name} has shape {array.shape}; a matrix with two dimensions is needed")
+    return array
 
 
-def _check_operands(a: Any, b: Any, out: Any) -> None:
-    _check_matrix("a", a)
-    _check_matrix("b", b)
+def _check_operands(a: Any, b: Any, out: Any, on_gpu: bool) -> None:
+    """Hold that matrices of bytes can be multiplied, and `out` be written."""
     if a.shape[1] != b.shape[0]:
         raise ValueError(f"a has shape {a.shape} and b has shape {b.shape}; a must have {b.shape[0]} columns")
-    if is_cupy(a) and not is_cupy(b):
+    if not on_gpu and _arrays.is_cupy(a):
         raise TypeError(
             "a is on the GPU and b on the CPU; the result lives where b lives, so a must be a NumPy array"
         )
     if out is None:
         return
-    _check_matrix("out", out)
-    want = (a.shape[0], b.shape[1])
-    if out.shape != want:
-        raise ValueError(f"out has shape {out.shape}; the product has shape {want}")
-    if is_cupy(out) != is_cupy(b):
+    shape = a.shape[0], b.shape[1]
+    if _arrays.is_cupy(out) != on_gpu:
         raise TypeError(
-            f"out is a {type(out).__name__} and b another library's array; both must be on one device"
+            f"out is a {type(out).__name__}; an array of the library and the device of b is needed"
         )
-    if isinstance(out, np.ndarray) and not out.flags.writeable:
-        raise ValueError("out is read-only; an array that may be written is needed")
+    if on_gpu:
+        from dasp.dense import cuda
+
+        cuda.check_out(out, shape, _BYTE)
+    else:
+        _arrays.check_result("out", out, shape, _BYTE)
 
 
 def find_kernel(device: str, name: str) -> Any:
@@ -161,13 +158,15 @@ def matmul(a: Any, b: Any, *, out: Any = None, kernel: str = "auto", threads: in
     >>> matmul(np.array([[2, 3]], np.uint8), np.array([[128], [1]], np.uint8))
     array([[30]], dtype=uint8)
     """
-    _check_operands(a, b, out)
+    a, b = _matrix("a", a), _matrix("b", b)
+    on_gpu = _arrays.is_cupy(b)
+    _check_operands(a, b, out, on_gpu)
     if threads is not None and threads < 1:
         raise ValueError(f"threads is {threads}; at least 1 is needed")
-    if is_cupy(b):
+    if on_gpu:
         from dasp.dense.gf256 import cuda
 
-        return cuda.matmul(a, b, out, cuda.best(a, b) if kernel == "auto" else find_kernel("cuda", kernel))
+        return cuda.matmul(a, b, out, cuda.best() if kernel == "auto" else find_kernel("cuda", kernel))
     chosen = cpu.best() if kernel == "auto" else find_kernel("cpu", kernel)
     if b.shape[1] > 1 and b.strides[1] != 1:
         b = np.ascontiguousarray(b)

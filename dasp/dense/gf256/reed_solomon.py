@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from dasp import _arrays
 from dasp.dense.gf256.field import Bytes, cauchy, invert, multiply
-from dasp.dense.gf256.product import is_cupy, matmul
+from dasp.dense.gf256.product import matmul
 
 STACK_BYTES = {"cpu": 4 << 20, "cuda": 64 << 20}
 """Bytes of shards that are gathered into one matrix at a time: on the CPU what the caches hold."""
@@ -101,7 +102,7 @@ class ReedSolomon:
         """
         if getattr(d, "ndim", 2) == 2 and getattr(d, "shape", (self.data,))[0] != self.data:
             raise ValueError(f"d has shape {d.shape}; this code takes {self.data} data shards, one per row")
-        if kernel == "auto" and is_cupy(d):
+        if kernel == "auto" and _arrays.is_cupy(d):
             from dasp.dense.gf256 import cuda
 
             kernel = cuda.best_for_many(self.matrix, d)
@@ -172,7 +173,7 @@ class ReedSolomon:
         if lost:
             matrix = self._from_basis(basis, lost)
             first = present[basis[0]]
-            found = _library(first).empty((len(lost), first.shape[0]), np.uint8)
+            found = _arrays.namespace(first).empty((len(lost), first.shape[0]), np.uint8)
             for columns, stack in _stacks([present[i] for i in basis]):
                 matmul(matrix, stack, out=found[:, columns], kernel=kernel)
             for row, i in zip(found, lost, strict=True):
@@ -204,10 +205,7 @@ class ReedSolomon:
             )
         present = {i: shard for i, shard in enumerate(shards) if shard is not None}
         for i, shard in present.items():
-            if not isinstance(shard, np.ndarray) and not is_cupy(shard):
-                raise TypeError(
-                    f"shard {i} is {type(shard).__name__}; a NumPy or CuPy array of uint8 is needed"
-                )
+            _arrays.operand(f"shard {i}", shard)
             if shard.dtype != np.uint8:
                 raise TypeError(f"shard {i} has dtype {shard.dtype}; shards are uint8")
             if shard.ndim != 1:
@@ -219,25 +217,16 @@ class ReedSolomon:
                     f"shard {i} has {shard.shape[0]} bytes and shard {first} has {present[first].shape[0]}; "
                     "all must have one length"
                 )
-            if is_cupy(shard) != is_cupy(present[first]):
+            if _arrays.is_cupy(shard) != _arrays.is_cupy(present[first]):
                 raise TypeError(f"shard {i} and shard {first} are on two devices; all must be on one")
         return present
 
 
-def _library(array: Any) -> Any:
-    """Return the module that makes arrays like this one."""
-    if is_cupy(array):
-        import sys
-
-        return sys.modules["cupy"]
-    return np
-
-
 def _stacks(rows: list[Any]) -> Any:
     """Yield the matrix with these rows, some columns at a time: (slice, array (len(rows), count))."""
-    device = "cuda" if is_cupy(rows[0]) else "cpu"
+    device = "cuda" if _arrays.is_cupy(rows[0]) else "cpu"
     columns = rows[0].shape[0]
     count = max(4096, STACK_BYTES[device] // len(rows) // 4096 * 4096)
     for start in range(0, columns, count):
         part = slice(start, min(columns, start + count))
-        yield part, _library(rows[0]).stack([row[part] for row in rows])
+        yield part, _arrays.namespace(rows[0]).stack([row[part] for row in rows])
