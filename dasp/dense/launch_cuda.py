@@ -22,6 +22,7 @@ class Prepared:
     Parameters
     ----------
     steps : sequence of Launch
+        Of either ladder: what they have in common is read.
     device : int
         The current GPU's number.
     arrays : sequence of str

@@ -412,7 +412,7 @@ class _Launcher:
 
     def __init__(self, a: Any, kernel: CudaKernel, device: int) -> None:
         cuda = _cupy().cuda
-        self._kernel, self._device, self._shape = kernel, device, a.shape
+        self._kernel, self._device, (self._m, self._k) = kernel, device, a.shape
         self._stream = cuda.get_current_stream().ptr
         self._coefficients: bytes | None = None
         if kernel.reads_coefficients:
@@ -425,8 +425,8 @@ class _Launcher:
                 _read_by_graphs[self._a.data.ptr] = self._a
 
     def __call__(self, columns: int, b: Any, out: Any) -> None:
-        strides = b.strides[0], out.strides[0]
-        sizes = Sizes(*self._shape, columns, *strides, _processors(self._device))
+        processors = _processors(self._device)
+        sizes = Sizes(self._m, self._k, columns, b.strides[0], out.strides[0], processors)
         ready = _prepare(self._device, self._kernel, sizes, self._coefficients)
         first = 0 if self._a is None else self._a.data.ptr
         tables = (_upload(self._device, table).data.ptr for table in (LOG, EXP)) if ready.looks_up else (0, 0)

@@ -75,14 +75,15 @@ def _check_operands(a: Any, b: Any, out: Any, on_gpu: bool) -> None:
     """Hold that matrices of bytes can be multiplied, and `out` be written."""
     if a.shape[1] != b.shape[0]:
         raise ValueError(f"a has shape {a.shape} and b has shape {b.shape}; a must have {b.shape[0]} columns")
-    if not on_gpu and _arrays.is_cupy(a):
+    if not on_gpu and type(a) is not np.ndarray:
         raise TypeError(
             "a is on the GPU and b on the CPU; the result lives where b lives, so a must be a NumPy array"
         )
     if out is None:
         return
     shape = a.shape[0], b.shape[1]
-    if _arrays.is_cupy(out) != on_gpu:
+    elsewhere = on_gpu if type(out) is np.ndarray else _arrays.is_cupy(out) != on_gpu
+    if elsewhere:
         raise TypeError(
             f"out is a {type(out).__name__}; an array of the library and the device of b is needed"
         )
@@ -159,7 +160,7 @@ def matmul(a: Any, b: Any, *, out: Any = None, kernel: str = "auto", threads: in
     array([[30]], dtype=uint8)
     """
     a, b = _matrix("a", a), _matrix("b", b)
-    on_gpu = _arrays.is_cupy(b)
+    on_gpu = type(b) is not np.ndarray
     _check_operands(a, b, out, on_gpu)
     if threads is not None and threads < 1:
         raise ValueError(f"threads is {threads}; at least 1 is needed")
