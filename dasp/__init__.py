@@ -2,9 +2,8 @@
 
 The way from a SciPy matrix to y, and the module that each step lives in:
 
-    A = dasp.SpMatrix.from_scipy(csr)     # matrix.py asks _check.py, then
-                                          # preprocess.py: rows into categories, categories into parts
-                                          # plan.py: the parts, frozen
+    A = dasp.SpMatrix.from_scipy(csr)     # matrix.py takes the arrays in (_arrays.py), then
+                                          # planning.py asks the format of the policy (formats/) to pack them
     y = A @ x                             # backends/: the plan, executed
 
 The names below are loaded when they are first used, so that `import dasp` is quick.
@@ -19,16 +18,16 @@ if TYPE_CHECKING:
     from dasp import dense, models, solvers
     from dasp._threads import get_num_threads, set_num_threads
     from dasp.commands.configuration import show_config
+    from dasp.formats.array import Plan
     from dasp.io import load_matrix, load_plan, save_plan
     from dasp.matrix import SpMatrix
-    from dasp.plan import Plan
-    from dasp.preprocess import Policy
+    from dasp.policy import Policy
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Plan": "dasp.plan",
-    "Policy": "dasp.preprocess",
+    "Plan": "dasp.formats.array",
+    "Policy": "dasp.policy",
     "SpMatrix": "dasp.matrix",
     "get_num_threads": "dasp._threads",
     "load_matrix": "dasp.io",
@@ -59,6 +58,9 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"dasp.{name}")
     if name in _HOMES:
         value = getattr(importlib.import_module(_HOMES[name]), name)
+        if name == "Policy":
+            # The search needs matrices, which need policies: it joins the class here, above both.
+            value.measured = importlib.import_module("dasp.tuning.policy").measured
         globals()[name] = value
         return value
     raise AttributeError(f"module 'dasp' has no attribute {name!r}")

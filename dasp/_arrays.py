@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from dasp import _check
+from dasp import _check, _dtypes
 
 Vector = np.ndarray[Any, Any]
 Library = Literal["numpy", "cupy"]
@@ -214,7 +214,7 @@ def values(name: str, given: Any, dimensions: int = 1) -> Vector:
     Returns
     -------
     numpy.ndarray, float32 or float64
-        See `dasp._check.value_dtype`. Contiguous and aligned.
+        See `dasp._dtypes.stored`. Contiguous and aligned.
 
     Raises
     ------
@@ -223,7 +223,7 @@ def values(name: str, given: Any, dimensions: int = 1) -> Vector:
     array = take(name, given)
     if array.ndim != dimensions:
         raise ValueError(f"{name} has shape {array.shape}; {dimensions} dimensions are needed")
-    return np.require(array, _check.value_dtype(array.dtype), ["C", "A"])
+    return np.require(array, _dtypes.stored(array.dtype), ["C", "A"])
 
 
 def check_result(name: str, array: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
@@ -317,7 +317,7 @@ def dense_matrix(name: str, given: Any) -> Vector:
     array = take(name, given)
     if array.ndim != 2:
         raise ValueError(f"{name} has shape {array.shape}; a matrix with 2 dimensions is needed")
-    _check.value_dtype(array.dtype)
+    _dtypes.stored(array.dtype)
     return array
 
 

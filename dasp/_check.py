@@ -12,36 +12,6 @@ Vector = np.ndarray[Any, Any]
 INDEX_TYPES = (np.dtype(np.int32), np.dtype(np.int64))
 
 
-def value_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the type in which a matrix of `dtype` is stored: float32 or float64.
-
-    float32 and float64 stay, float16 becomes float32, and bool, integers and long double become float64.
-
-    Raises
-    ------
-    TypeError
-        For a type that is not real.
-    """
-    if dtype.kind == "f" and dtype.itemsize <= 4:
-        return np.dtype(np.float32)
-    if dtype.kind in "fbiu":
-        return np.dtype(np.float64)
-    raise TypeError(f"A has dtype {dtype}; a real dtype is needed")
-
-
-def product_dtype(matrix: np.dtype[Any], x: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the type in which a matrix and a vector of these types are multiplied: the wider of the two.
-
-    Raises
-    ------
-    TypeError
-        If `x` is neither real nor at most double precision.
-    """
-    if x.kind not in "fbiu" or x.itemsize > 8:
-        raise TypeError(f"x has dtype {x}; a real dtype of at most 8 bytes is needed")
-    return value_dtype(np.result_type(matrix, x))
-
-
 def shape(given: Any) -> tuple[int, int]:
     """Return a matrix shape as two ints.
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 import scipy.sparse
 
-from dasp import _check
-from dasp.plan import TILE_ROWS, WARP, Plan, arrays_of
-from dasp.preprocess import Policy, csr_from_coo, preprocess, unpack
+from dasp import _arrays, _check, _dtypes, backends, formats, planning
+from dasp.formats.array import Csr, Plan
+from dasp.policy import Policy
 
 
 class SpMatrix:
@@ -51,9 +50,9 @@ class SpMatrix:
 
     def __init__(self, plan: Plan, device: str = "auto") -> None:
         """Take a plan with NumPy arrays to a device; see `from_scipy` for the usual way."""
-        self.device = _resolve(device)
-        self._backend = _backend(self.device)
-        self._product = self._backend.Product(plan, self.device)
+        self._device = _resolve(device)
+        self._backend = backends.find(self._device)
+        self._product = self._backend.product(plan, self._device)
 
     @classmethod
     def from_scipy(cls, A: Any, *, policy: Policy | None = None, device: str = "auto") -> Self:
@@ -93,9 +92,7 @@ class SpMatrix:
                 f"A is a {type(A).__name__}; a scipy.sparse matrix is needed; "
                 "use from_dense, from_coo or from_cupy for others"
             )
-        if A.ndim != 2:
-            raise ValueError(f"A has shape {A.shape}; a matrix with 2 dimensions is needed")
-        return cls._from_csr(A.shape, *_csr_arrays(A), policy, device)
+        return cls._planned(A.shape, _arrays.sparse_matrix(A), policy, device)
 
     @classmethod
     def from_cupy(cls, A: Any, *, policy: Policy | None = None, device: str = "auto") -> Self:
@@ -144,13 +141,9 @@ class SpMatrix:
         TypeError, ValueError, RuntimeError
             As `from_scipy` does.
         """
-        dense = np.asarray(A)
-        if dense.ndim != 2:
-            raise ValueError(f"A has shape {dense.shape}; a matrix with 2 dimensions is needed")
+        dense = _arrays.dense_matrix("A", A)
         rows, columns = np.nonzero(dense)
-        return cls.from_coo(
-            (dense[rows, columns]), (rows, columns), dense.shape, policy=policy, device=device
-        )
+        return cls.from_coo(dense[rows, columns], (rows, columns), dense.shape, policy=policy, device=device)
 
     @classmethod
     def from_coo(
@@ -188,28 +181,31 @@ class SpMatrix:
         size = _check.shape(shape)
         if not isinstance(coords, (tuple, list)) or len(coords) != 2:
             raise TypeError("coords is not a pair; (row, col) is needed")
-        values, rows, columns = np.asarray(data), *(np.asarray(axis) for axis in coords)
-        if not len(values):
-            rows, columns = rows.astype(np.int32), columns.astype(np.int32)
-        _check.entries(size, rows, columns, values)
-        return cls._from_csr(size, *csr_from_coo(size[0], rows, columns, values), policy, device)
+        return cls._planned(size, _arrays.coordinates(size, data, *coords), policy, device)
 
     @classmethod
-    def _from_csr(
+    def _planned(
         cls,
         shape: tuple[int, int],
-        indptr: np.ndarray[Any, Any],
-        indices: np.ndarray[Any, Any],
-        data: np.ndarray[Any, Any],
+        arrays: _arrays.Compressed | _arrays.Coordinates,
         policy: Policy | None,
         device: str,
     ) -> Self:
+        """Plan a matrix whose arrays were taken in and checked."""
         if policy is not None and not isinstance(policy, Policy):
             raise TypeError(f"policy is a {type(policy).__name__}; a dasp.Policy is needed")
         device = _resolve(device)
-        values = data.astype(_check.value_dtype(data.dtype), copy=False)
-        _check.csr(shape, indptr, indices, values)
-        return cls(preprocess(shape, indptr, indices, values, (policy or Policy()).on(device)), device)
+        primitives = backends.find("cpu").primitives
+        if isinstance(arrays, _arrays.Coordinates):
+            arrays = _arrays.Compressed(*planning.csr_from_coo(shape[0], *arrays, primitives))
+        csr = Csr((int(shape[0]), int(shape[1])), *arrays)
+        machine = backends.find(device).machine(device)
+        return cls(planning.make_plan(csr, policy or Policy(), machine, primitives), device)
+
+    @property
+    def device(self) -> str:
+        """`cpu` or `cuda:N`."""
+        return self._device
 
     @property
     def plan(self) -> Plan:
@@ -235,7 +231,7 @@ class SpMatrix:
     @property
     def nbytes(self) -> int:
         """Bytes of the plan's arrays."""
-        return sum(part.bytes for part in _summary(self.plan))
+        return self.plan.nbytes
 
     def matvec(self, x: Any, *, out: Any = None, alpha: Any = 1.0, beta: Any = 0.0) -> Any:
         """Return alpha A x + beta out.
@@ -274,7 +270,7 @@ class SpMatrix:
                 return y
         x = self._backend.as_operand(x, self.device)
         _check.operand(self.shape, x)
-        dtype = _check.product_dtype(self.dtype, x.dtype)
+        dtype = _dtypes.arithmetic(self.dtype, x.dtype).y
         alpha, beta = _check.scale("alpha", alpha), _check.scale("beta", beta)
         shape = (self.shape[0], *x.shape[1:])
         if out is None:
@@ -285,11 +281,7 @@ class SpMatrix:
             out = self._backend.empty(shape, dtype, self.device)
         else:
             self._backend.check_out(out, x, shape, dtype, self.device)
-        if x.ndim == 1:
-            self._product(x, out, alpha, beta)
-        else:
-            for k in range(x.shape[1]):
-                self._product(x[:, k], out[:, k], alpha, beta)
+        self._product.multiply(x, out, alpha, beta)
         return out
 
     def dot(self, x: Any, out: Any = None) -> Any:
@@ -317,7 +309,8 @@ class SpMatrix:
             The entries that came in, bit for bit, duplicates and explicit zeros too, in the caller's
             rows; the order inside a row may differ, and types are those of the plan.
         """
-        indptr, indices, data = unpack(self._backend.to_host(self.plan))
+        plan = self._backend.to_host(self.plan)
+        indptr, indices, data = planning.unpack(plan, backends.find("cpu").primitives)
         return scipy.sparse.csr_array((data, indices, indptr), shape=self.shape)
 
     def to_device(self, device: str) -> SpMatrix:
@@ -355,7 +348,7 @@ class SpMatrix:
             f"<SpMatrix {m} x {n}, {self.nnz} entries, {self.dtype}, on {self.device}>",
             f"{'part':<10}{'rows':>12}{'entries':>14}{'slots':>14}{'fill':>7}{'bytes':>16}",
         ]
-        for part in _summary(self.plan):
+        for part in formats.find(self.plan.format).summary(self.plan):
             fill = f"{part.entries / part.slots:7.3f}" if part.slots else f"{'-':>7}"
             lines.append(
                 f"{part.name:<10}{part.rows:>12}{part.entries:>14}{part.slots:>14}{fill}{part.bytes:>16}"
@@ -363,67 +356,10 @@ class SpMatrix:
         return "\n".join(lines)
 
 
-class _PartSummary(NamedTuple):
-    """A line of the table that describes a plan."""
-
-    name: str
-    rows: int
-    entries: int
-    slots: int
-    bytes: int
-
-
-def _summary(plan: Plan) -> list[_PartSummary]:
-    """Return rows, entries, slots and bytes of each part; both medium parts count their own rows."""
-    long, medium, short, empty = plan.long, plan.medium, plan.short, plan.empty_rows
-    regular, irregular = medium.regular, medium.irregular
-
-    def size(*arrays: Any) -> int:
-        return sum(int(array.nbytes) for array in arrays)
-
-    tiles = regular.offsets[1:] - regular.offsets[:-1]
-    in_tiles = int(((medium.rows.reshape(-1, TILE_ROWS) >= 0).sum(axis=1) * (tiles > 0)).sum())
-    tails = int((irregular.offsets[1:] > irregular.offsets[:-1]).sum())
-    regular_bytes = size(medium.rows, *arrays_of(regular))
-    irregular_bytes = size(*arrays_of(irregular))
-    short_rows = int((short.rows >= 0).sum())
-    slices = plan.slices
-    slice_rows = slices.positions + len(slices.long_rows)
-    slice_slots = WARP * len(slices.bases)
-    return [
-        _PartSummary("slices", slice_rows, slices.entries, slice_slots, size(*arrays_of(slices))),
-        _PartSummary("long", len(long.rows), long.entries, len(long.columns), size(*arrays_of(long))),
-        _PartSummary("regular", in_tiles, regular.entries, len(regular.columns), regular_bytes),
-        _PartSummary("irregular", tails, irregular.entries, len(irregular.columns), irregular_bytes),
-        _PartSummary(
-            "short",
-            short_rows,
-            short.entries,
-            len(short.columns),
-            size(*arrays_of(short)),
-        ),
-        _PartSummary("empty", len(empty), 0, 0, size(empty)),
-    ]
-
-
-def _csr_arrays(A: Any) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Return indptr, indices and data of a SciPy matrix, without summing what SciPy would sum."""
-    if A.format == "coo":
-        rows, columns = A.coords
-        _check.entries(A.shape, rows, columns, A.data)
-        return csr_from_coo(A.shape[0], rows, columns, A.data)
-    A = A.tocsr()
-    return A.indptr, A.indices[: A.indptr[-1]], A.data[: A.indptr[-1]]
-
-
-def _backend(device: str) -> Any:
-    return importlib.import_module(f"dasp.backends.{device.partition(':')[0]}.product")
-
-
 def _resolve(device: Any) -> str:
     """Return the device that is meant, `cpu` or `cuda:N`."""
     name = _check.device_name(device)
     if name == "cpu":
         return name
-    resolved: str | None = _backend("cuda").resolve(name)
+    resolved: str | None = backends.find("cuda").resolve(name)
     return "cpu" if resolved is None else resolved

@@ -22,7 +22,7 @@ settings.load_profile("ci")
 @functools.cache
 def gpu() -> tuple[bool, str]:
     """Whether the CUDA backend works on this machine, and if not, why."""
-    return importlib.import_module("dasp.backends.cuda.product").available()
+    return importlib.import_module("dasp.backends.cuda.backend").available()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

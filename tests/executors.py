@@ -9,8 +9,7 @@ import pytest
 
 from dasp import Policy, SpMatrix
 from dasp.backends.cuda import product as cuda
-from dasp.preprocess import preprocess
-from tests.reference import entries_of
+from tests.planned import plan_of
 from tests.simt import compile_kernels, poisoned
 
 EXECUTORS = ["cpu", "simt", pytest.param("cuda", marks=pytest.mark.cuda)]
@@ -41,22 +40,21 @@ def multiply(
 
 def emulate(plan: Any, x: Any, y: Any, alpha: float = 1.0, beta: float = 0.0, **launch: Any) -> None:
     """Run the CUDA kernel on a plan in the emulator: memory that no kernel has written is poison."""
-    file, entry = cuda.source(plan)
-    module = compile_kernels(file, cuda.defines(plan, y.dtype))
-    scratch = np.full(cuda.partials(plan), cuda.ABSENT[y.dtype])
+    kernel = cuda.kernel_of(plan)
+    module = compile_kernels(kernel.SIGNATURE.source, cuda.defines(plan, y.dtype))
+    scratch = np.full(kernel.partials(plan), cuda.ABSENT[y.dtype])
     scale = (y.dtype.type(alpha), y.dtype.type(beta))
-    threads = cuda.threads(plan)
-    blocks = -(-cuda.warps(plan) * 32 // threads)
+    blocks, threads = cuda.blocks(plan), kernel.threads(plan)
     if blocks:
         known = cuda.types(plan, y.dtype)
-        arguments = cuda.signature(plan).ordered(known, cuda.arguments(plan, scratch), cuda.VARYING)
+        arguments = kernel.SIGNATURE.ordered(known, kernel.arguments(plan, scratch), cuda.VARYING)
         arguments[-4:] = [x, y if beta else poisoned(y), *scale]
-        module.launch(entry, grid=blocks, block=threads, args=arguments, blocks_in_order=True, **launch)
+        module.launch(
+            kernel.SIGNATURE.entry, grid=blocks, block=threads, args=arguments, blocks_in_order=True, **launch
+        )
     assert (scratch == cuda.ABSENT[y.dtype]).all(), "a partial sum was left: the next product would be wrong"
 
 
 def _emulated(matrix: Any, x: Any, policy: Policy | None, y: Any, alpha: float, beta: float) -> Any:
-    csr = entries_of(matrix)
-    plan = preprocess(csr.shape, csr.indptr, csr.indices, csr.data, policy)
-    emulate(plan, x.astype(y.dtype), y, alpha, beta)
+    emulate(plan_of(matrix, policy), x.astype(y.dtype), y, alpha, beta)
     return y

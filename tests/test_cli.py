@@ -57,9 +57,9 @@ def test_info_shows_the_matrix_and_its_plan(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_info_plans_by_the_policy_it_is_given(capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["--long-row", "20", "--fill", "0.5", "--no-mma"]
+    options = ["--layout", "published", "--long-row", "20", "--fill", "0.5", "--no-mma"]
     _, out, _ = run(capsys, "info", "rmat:8", *CPU, *options)
-    policy = dasp.Policy(long_row=20, fill=0.5, mma=False)
+    policy = dasp.Policy.published(long_row=20, fill=0.5, mma=False)
     assert repr(dasp.SpMatrix.from_scipy(generate("rmat:8"), policy=policy, device="cpu")) in out
     _, published, _ = run(capsys, "info", "rmat:8", *CPU, "--published")
     planned = dasp.SpMatrix.from_scipy(generate("rmat:8"), policy=dasp.Policy.published(), device="cpu")

@@ -14,7 +14,7 @@ import pytest
 
 from dasp import _source
 from dasp.dense import rungs_cuda as dense
-from dasp.plan import Coding
+from dasp.formats.sliced.pattern import Coding
 from dasp.solvers.cg import ConjugateGradients
 from dasp.solvers.cuda import CudaSpace
 from dasp.solvers.minres import MinimalResiduals

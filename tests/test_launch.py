@@ -11,10 +11,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from dasp import _launch as cuda_launch
 from dasp import _source
+from dasp._launch import Launch, Signature
 from dasp.backends import cuda
-from dasp.backends.cuda import launch as cuda_launch
-from dasp.backends.cuda.launch import Launch, Signature
 
 MODULES = [
     importlib.import_module(f"{cuda.__name__}.{module.name}")

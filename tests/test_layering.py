@@ -81,7 +81,7 @@ def may_use_cupy(path: Path) -> bool:
     relative = path.relative_to(PACKAGE).as_posix()
     allowed = (
         r"backends/cuda/\w+\.py",
-        r"_source\.py",
+        r"_(source|arrays|launch)\.py",
         r"dense/(\w+/)?(\w*_)?cuda(_\w*)?\.py",
         r"(tuning|bench|commands)/\w+\.py",
         r"solvers/cuda\.py",
@@ -112,29 +112,26 @@ def test_the_house_stands() -> None:
     # The rules below say nothing about files that do not exist, so these must.
     names = {path.relative_to(PACKAGE).as_posix() for path in MODULES}
     assert {
-        "plan.py",
-        "preprocess.py",
+        "planning.py",
+        "policy.py",
+        "formats/sliced/pack.py",
+        "formats/published/pack.py",
         "matrix.py",
         "_source.py",
-        "backends/cpu/product.py",
-        "backends/cuda/product.py",
+        "backends/cpu/sliced.py",
+        "backends/cpu/published.py",
+        "backends/cuda/sliced.py",
+        "backends/cuda/published.py",
     } <= names
     assert KERNELS / "mma.cuh" in CUDA_SOURCES
 
 
-def test_plan_imports_numpy_and_nothing_of_dasp() -> None:
-    names = every_import(PACKAGE / "plan.py")
-    assert within(names, "numpy")
-    assert not within(names, "dasp")
-    allowed = {*sys.stdlib_module_names, "numpy"}
-    assert {name.split(".")[0] for name in names} <= allowed
-
-
-def test_preprocess_imports_plan_and_no_backend() -> None:
-    names = every_import(PACKAGE / "preprocess.py")
-    assert within(names, "dasp.plan")
-    assert not within(names, "dasp.backends")
-    assert not within(names, "dasp.matrix")
+@pytest.mark.parametrize("path", [path for path in MODULES if "formats" in path.parts], ids=module_name)
+def test_formats_know_no_backend_and_import_numpy_alone(path: Path) -> None:
+    names = every_import(path)
+    for above in ("backends", "planning", "policy", "matrix", "io"):
+        assert not within(names, f"dasp.{above}")
+    assert {name.split(".")[0] for name in names} <= {*sys.stdlib_module_names, "numpy", "dasp"}
 
 
 @pytest.mark.parametrize(("name", "other"), [("cpu", "cuda"), ("cuda", "cpu")])
@@ -142,10 +139,18 @@ def test_a_backend_sees_the_plan_only(name: str, other: str) -> None:
     files = [path for path in MODULES if re.fullmatch(rf"dasp\.backends\.{name}\.\w+", module_name(path))]
     assert files
     names = set().union(*map(every_import, files))
-    assert within(names, "dasp.plan")
-    assert not within(names, "dasp.preprocess")
-    assert not within(names, "dasp.matrix")
-    assert not within(names, f"dasp.backends.{other}")
+    assert within(names, "dasp.formats.array")
+    for above in ("planning", "policy", "matrix", f"backends.{other}"):
+        assert not within(names, f"dasp.{above}")
+
+
+def test_only_formats_and_their_files_in_the_backends_know_one() -> None:
+    inside = re.compile(r"formats/|backends/(cpu|cuda)/|backends/protocols\.py")
+    for path in MODULES:
+        names = every_import(path)
+        if not inside.match(path.relative_to(PACKAGE).as_posix()):
+            assert not within(names, "dasp.formats.sliced"), path
+            assert not within(names, "dasp.formats.published"), path
 
 
 @pytest.mark.parametrize("path", MODULES, ids=module_name)

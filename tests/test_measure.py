@@ -8,8 +8,8 @@ import pytest
 from dasp import Policy, SpMatrix
 from dasp.tuning import policy as measure
 from tests.gallery import from_lengths
+from tests.planned import plan_of
 from tests.reference import assert_close
-from tests.test_plan import plan_of
 
 
 def timed_by(monkeypatch, cost):
@@ -25,27 +25,27 @@ def timed_by(monkeypatch, cost):
 
 
 def most_steps(plan):
-    return int((plan.slices.headers[:, 3] & 4095).max(initial=0))
+    return int((plan.pattern.headers[:, 3] & 4095).max(initial=0))
 
 
 MATRIX = from_lengths(np.random.default_rng(0).integers(1, 90, 400), 500)
 
 
 def test_the_fastest_layout_wins(monkeypatch):
-    timed_by(monkeypatch, lambda plan: 1.0 if len(plan.slices.headers) else 2.0)
-    assert Policy.measured(MATRIX, device="cpu").on("cpu").layout == "slices"
-    timed_by(monkeypatch, lambda plan: 2.0 if len(plan.slices.headers) else 1.0)
-    assert Policy.measured(MATRIX, device="cpu").on("cpu").layout == "published"
+    timed_by(monkeypatch, lambda plan: 1.0 if plan.format == "slices" else 2.0)
+    assert Policy.measured(MATRIX, device="cpu").format_for((1, 1)).name == "slices"
+    timed_by(monkeypatch, lambda plan: 2.0 if plan.format == "slices" else 1.0)
+    assert Policy.measured(MATRIX, device="cpu").format_for((1, 1)).name == "published"
 
 
 def test_window_and_steps_are_found(monkeypatch):
-    seen = timed_by(monkeypatch, lambda plan: abs(most_steps(plan) - 16) + 100 * len(plan.slices.rows) + 1)
+    seen = timed_by(monkeypatch, lambda plan: abs(most_steps(plan) - 16) + 100 * len(plan.pattern.rows) + 1)
     best = Policy.measured(MATRIX, device="cpu", layout="slices")
     plan = plan_of(MATRIX, best)
-    assert (best.steps, len(plan.slices.rows)) == (16, 0)
+    assert (best.steps, len(plan.pattern.rows)) == (16, 0)
     assert len({most_steps(other) for _, other in seen}) > 2
-    seen = timed_by(monkeypatch, lambda plan: 1.0 + (len(plan.slices.rows) == 0))
-    assert len(plan_of(MATRIX, Policy.measured(MATRIX, device="cpu", layout="slices")).slices.rows)
+    seen = timed_by(monkeypatch, lambda plan: 1.0 + (len(plan.pattern.rows) == 0))
+    assert len(plan_of(MATRIX, Policy.measured(MATRIX, device="cpu", layout="slices")).pattern.rows)
 
 
 def test_equal_times_keep_the_default(monkeypatch):

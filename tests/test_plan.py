@@ -11,11 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
-from dasp import Policy
-from dasp.plan import GROUP, PAD, TILE, TILE_COLUMNS, TILE_ROWS, Plan
-from dasp.preprocess import preprocess, unpack
+from dasp import Policy, formats
+from dasp.formats.array import PAD, Plan, arrays_of
+from dasp.formats.published.pattern import LONG_UNIT, TILE, TILE_COLUMNS, TILE_ROWS
 from tests.gallery import GALLERY, MILLION, from_lengths, matrices
-from tests.reference import assert_same_entries, entries_of
+from tests.planned import plan_of, widened
+from tests.planned import unpacked as csr_of
+from tests.reference import assert_same_entries
 
 published = st.builds(
     Policy.published,
@@ -36,13 +38,8 @@ sliced = st.builds(
 policies = published | sliced
 
 
-def plan_of(matrix, policy=None, **types) -> Plan:
-    csr = entries_of(matrix)
-    return preprocess(csr.shape, csr.indptr, csr.indices, csr.data, policy, **types)
-
-
 def unpacked(plan: Plan) -> csr_array:
-    indptr, indices, data = unpack(plan)
+    indptr, indices, data = csr_of(plan)
     return csr_array((data, indices, indptr), shape=plan.shape)
 
 
@@ -64,37 +61,42 @@ def test_any_plan_gives_its_matrix_back(matrix, policy):
 
 @given(matrices())
 def test_wide_types_hold_the_same_matrix(matrix):
-    plan = plan_of(matrix, Policy.published(), index_dtype=np.int64, offset_dtype=np.int64)
-    assert plan.long.columns.dtype == plan.medium.rows.dtype == plan.short.rows.dtype == np.int64
-    assert plan.medium.regular.offsets.dtype == plan.long.offsets.dtype == np.int64
-    assert_same_entries(unpacked(plan), matrix)
-    plan = plan_of(matrix, index_dtype=np.int64, offset_dtype=np.int64)
-    assert plan.slices.bases.dtype == plan.slices.rows.dtype == np.int64
-    assert_same_entries(unpacked(plan), matrix)
+    # A matrix with so many columns needs 64 bits for each; its plan is the narrow one, widened.
+    wide = csr_array((matrix.data, matrix.indices, matrix.indptr), shape=(matrix.shape[0], 2**31 + 1))
+    for policy in (Policy.published(), Policy(window=8)):
+        plan, narrow = plan_of(wide, policy), widened(plan_of(matrix, policy))
+        assert plan.pattern.index_dtype == np.int64
+        for one, other in zip(arrays_of(plan.pattern), arrays_of(narrow.pattern), strict=True):
+            if one.dtype != np.int32:  # offsets into so few slots need no more
+                np.testing.assert_array_equal(one, other, strict=True)
+        assert_same_entries(unpacked(plan), wide)
+        assert_same_entries(unpacked(narrow), matrix)
 
 
 @given(matrices(), published)
 def test_every_row_is_in_one_category(matrix, policy):
     plan = plan_of(matrix, policy)
-    parts = [plan.long.rows, plan.medium.rows, plan.short.rows, plan.empty_rows]
+    pattern, long_row = plan.pattern, policy.options().long_row
+    parts = [pattern.long.rows, pattern.medium.rows, pattern.short.rows, pattern.empty_rows]
     rows = np.concatenate([part[part != PAD] for part in parts])
     np.testing.assert_array_equal(np.sort(rows), np.arange(matrix.shape[0]))
     lengths = np.diff(matrix.indptr)
-    assert (lengths[plan.long.rows] > policy.long_row).all()
-    medium = lengths[plan.medium.rows[plan.medium.rows != PAD]]
-    assert ((medium > 4) & (medium <= policy.long_row)).all()
+    assert (lengths[pattern.long.rows] > long_row).all()
+    medium = lengths[pattern.medium.rows[pattern.medium.rows != PAD]]
+    assert ((medium > 4) & (medium <= long_row)).all()
 
 
 @given(matrices(), published)
 def test_long_rows_are_whole_groups_with_pads_last(matrix, policy):
-    part = plan_of(matrix, policy).long
-    assert not (part.offsets % GROUP).any()
+    plan = plan_of(matrix, policy)
+    part, values = plan.pattern.long, plan.values.long
+    assert not (part.offsets % LONG_UNIT).any()
     lengths = np.diff(matrix.indptr)[part.rows]
     for row, (begin, end) in enumerate(zip(part.offsets[:-1], part.offsets[1:], strict=True)):
-        assert end - begin - lengths[row] in range(GROUP)
+        assert end - begin - lengths[row] in range(LONG_UNIT)
         assert (part.columns[begin : begin + lengths[row]] >= 0).all()
         assert (part.columns[begin + lengths[row] : end] == PAD).all()
-        assert not part.values[begin + lengths[row] : end].any()
+        assert not values[begin + lengths[row] : end].any()
     segments = -(-np.diff(part.offsets) // part.segment)
     np.testing.assert_array_equal(np.diff(part.segment_offsets), segments)
     np.testing.assert_array_equal(part.segment_rows, np.repeat(np.arange(len(part.rows)), segments))
@@ -102,7 +104,8 @@ def test_long_rows_are_whole_groups_with_pads_last(matrix, policy):
 
 @given(matrices(), published)
 def test_medium_rows_are_sorted_and_cut_at_the_first_emptier_tile(matrix, policy):
-    part = plan_of(matrix, policy).medium
+    plan = plan_of(matrix, policy)
+    part, least = plan.pattern.medium, policy.options().fill * TILE
     rows = part.rows[part.rows != PAD]
     lengths = np.diff(matrix.indptr)[rows]
     assert (np.diff(lengths) <= 0).all()
@@ -111,21 +114,21 @@ def test_medium_rows_are_sorted_and_cut_at_the_first_emptier_tile(matrix, policy
     padded = np.zeros(len(part.rows), int)
     padded[: len(lengths)] = lengths
     filled = (part.regular.columns != PAD).reshape(-1, TILE)
-    assert not part.regular.values.reshape(-1, TILE)[~filled].any()
+    assert not plan.values.regular.reshape(-1, TILE)[~filled].any()
     np.testing.assert_array_equal(filled[:, -1], filled.all(axis=1))
     for block in range(len(part.regular.offsets) - 1):
         begin, end = part.regular.offsets[block : block + 2]
-        assert (filled[begin:end].sum(axis=1) >= policy.fill * TILE).all()
+        assert (filled[begin:end].sum(axis=1) >= least).all()
         mine = padded[TILE_ROWS * block : TILE_ROWS * (block + 1)]
         in_next = np.clip(mine - TILE_COLUMNS * (end - begin), 0, TILE_COLUMNS).sum()
-        assert in_next == 0 or in_next < policy.fill * TILE
+        assert in_next == 0 or in_next < least
         tails = np.diff(part.irregular.offsets)[TILE_ROWS * block : TILE_ROWS * (block + 1)]
         np.testing.assert_array_equal(tails, np.maximum(mine - TILE_COLUMNS * (end - begin), 0))
 
 
 @given(matrices())
 def test_short_rows_are_pieced_together(matrix):
-    part = plan_of(matrix, Policy.published()).short
+    part = plan_of(matrix, Policy.published()).pattern.short
     lengths = np.diff(matrix.indptr)
     counts = [int((lengths == k).sum()) for k in range(5)]
     pairs = min(counts[1], counts[3])
@@ -140,11 +143,11 @@ def test_short_rows_are_pieced_together(matrix):
 
 def test_the_published_example_of_a_row_block():
     # Eight rows of 6: the first tile is full; the second would be half full, so 2 entries a row are left.
-    part = plan_of(from_lengths(np.full(8, 6), 20), Policy.published()).medium
+    part = plan_of(from_lengths(np.full(8, 6), 20), Policy.published()).pattern.medium
     assert part.regular.entries == 32
     assert part.irregular.entries == 16
     # Eight rows of 7: the second tile is 24/32 = 0.75 full and stays.
-    part = plan_of(from_lengths(np.full(8, 7), 20), Policy.published()).medium
+    part = plan_of(from_lengths(np.full(8, 7), 20), Policy.published()).pattern.medium
     assert part.regular.entries == 56
     assert len(part.regular.columns) == 64
     assert part.irregular.entries == 0
@@ -152,22 +155,25 @@ def test_the_published_example_of_a_row_block():
 
 def test_slots_of_a_tile_are_row_major():
     matrix = from_lengths(np.full(8, 8), 50)
-    columns = plan_of(matrix, Policy.published()).medium.regular.columns.reshape(2, TILE_ROWS, TILE_COLUMNS)
+    columns = plan_of(matrix, Policy.published()).pattern.medium.regular.columns.reshape(
+        2, TILE_ROWS, TILE_COLUMNS
+    )
     np.testing.assert_array_equal(columns.transpose(1, 0, 2).reshape(8, 8), matrix.indices.reshape(8, 8))
 
 
 @pytest.mark.parametrize(("rows", "blocks"), [(59_989, 1), (59_990, 2), (399_999, 2), (400_000, 4)])
 def test_row_blocks_of_a_warp(rows, blocks):
-    assert plan_of(from_lengths(np.full(rows, 5), 8), Policy.published()).medium.blocks_per_warp == blocks
+    assert (
+        plan_of(from_lengths(np.full(rows, 5), 8), Policy.published()).pattern.medium.blocks_per_warp
+        == blocks
+    )
 
 
 def test_a_plan_is_frozen():
     plan = plan_of(GALLERY["lengths around every threshold"])
     with pytest.raises(dataclasses.FrozenInstanceError):
         plan.shape = (1, 1)
-    for part in (plan.long, plan.medium.regular, plan.medium.irregular, plan.short):
-        for array in (part.columns, part.values):
-            assert not array.flags.writeable
+    assert not any(array.flags.writeable for array in arrays_of(plan))
 
 
 @pytest.mark.parametrize(
@@ -189,8 +195,23 @@ def test_a_plan_is_frozen():
     ],
 )
 def test_a_wrong_policy_is_a_clear_error(arguments, error, words):
+    layout = "slices" if "warps" in arguments else "published"
     with pytest.raises(error, match=words):
-        Policy(**arguments)
+        Policy(layout=layout, **arguments)
+
+
+def test_a_choice_of_another_format_is_refused():
+    with pytest.raises(ValueError, match="steps is a choice of 'slices'; pass layout='slices' or"):
+        Policy.published(steps=8)
+    with pytest.raises(ValueError, match="long_row is a choice of 'published'"):
+        Policy(long_row=100)
+
+
+@given(matrices(), policies)
+def test_any_plan_holds_its_invariants(matrix, policy):
+    plan = plan_of(matrix, policy)
+    formats.find(plan.format).check(plan)
+    formats.find(plan.format).check(widened(plan))
 
 
 def test_planning_takes_linear_time():

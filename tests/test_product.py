@@ -11,8 +11,9 @@ from scipy.sparse import csr_array
 from dasp import Policy, set_num_threads
 from tests.executors import EXECUTORS, emulate, multiply
 from tests.gallery import GALLERY, MILLION, from_lengths, matrices
+from tests.planned import plan_of, widened
 from tests.reference import assert_close, entries_of, product
-from tests.test_plan import plan_of, policies
+from tests.test_plan import policies
 
 EXAMPLES = 25
 
@@ -153,12 +154,14 @@ def test_the_number_of_threads_changes_no_bit(matrix, policy, threads):
     x = vector(matrix.shape[1])
     results = []
     operator = Product(plan_of(matrix, policy))
-    operator._work = 10**9  # as if large enough for several threads
+    kernel = operator._multiply.__self__  # as if large enough for several threads
+    kernel._work = kernel._seconds = 10**9
+    kernel._is_tiny = False
     try:
         for count in (1, threads):
             set_num_threads(count)
             y = np.full(matrix.shape[0], np.nan)
-            operator(x, y, 1.0, 0.0)
+            operator.multiply(x, y, 1.0, 0.0)
             results.append(y.view(np.uint64))
     finally:
         set_num_threads(None)
@@ -183,9 +186,10 @@ def test_the_order_of_blocks_changes_no_bit(matrix, policy, seed):
 def test_wide_types_give_the_same_bits_in_the_kernel(matrix, policy):
     x = vector(matrix.shape[1])
     results = []
-    for dtype in (np.int32, np.int64):
+    plan = plan_of(matrix, policy)
+    for one in (plan, widened(plan)):
         y = np.full(matrix.shape[0], np.nan)
-        emulate(plan_of(matrix, policy, index_dtype=dtype, offset_dtype=dtype), x, y)
+        emulate(one, x, y)
         results.append(y.view(np.uint64))
     np.testing.assert_array_equal(*results)
 
@@ -198,10 +202,10 @@ def test_wide_types_give_the_same_bits_on_the_cpu(name, layout):
     matrix = entries_of(GALLERY[name])
     x = vector(matrix.shape[1])
     results = []
-    for dtype in (np.int32, np.int64):
+    plan = plan_of(matrix, Policy(layout=layout))
+    for one in (plan, widened(plan)):
         y = np.full(matrix.shape[0], np.nan)
-        plan = plan_of(matrix, Policy(layout=layout), index_dtype=dtype, offset_dtype=dtype)
-        Product(plan)(x, y, 1.0, 0.0)
+        Product(one).multiply(x, y, 1.0, 0.0)
         results.append(y.view(np.uint64))
     np.testing.assert_array_equal(*results)
 

@@ -6,6 +6,8 @@ import itertools
 import os
 import subprocess
 import sys
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,57 +17,51 @@ from hypothesis.extra import numpy as arrays
 from scipy.sparse import csr_array, random_array
 
 from dasp import Policy
-from dasp.backends.cuda import product as cuda
+from dasp._machines import H200, MACHINES, ZEN4
+from dasp.backends.cpu.primitives import encode, never_rises, value_statistics
+from dasp.backends.cuda import sliced as cuda
+from dasp.formats import find
+from dasp.formats.array import PAD, WARP, arrays_of
+from dasp.formats.sliced import choose
+from dasp.formats.sliced.pattern import CODE_TYPES, MOST_STEPS, Coding, Width, delta_views, shape_fields
 from dasp.models import examples, generate
-from dasp.plan import (
-    CODE_TYPES,
-    FULL_SHIFT,
-    LANES_MASK,
-    LANES_SHIFT,
-    PAD,
-    STEPS_MASK,
-    WARP,
-    WIDTH_SHIFT,
-    Coding,
-    SlicePart,
-    Width,
-    arrays_of,
-    delta_views,
-)
-from dasp.slices import (
-    FEW_WARPS,
-    MANY_WARPS,
-    MOST_SEGMENTS,
-    SOME_WARPS,
-    choose_steps,
-    choose_window,
-    code_values,
-    never_rises,
-    unpack,
-)
 from tests.executors import EXECUTORS, multiply
 from tests.gallery import from_lengths, matrices
+from tests.planned import plan_of
 from tests.reference import assert_close
-from tests.test_plan import plan_of
 
 PADS = {Width.BITS_8: 2**8 - 1, Width.BITS_16: 2**16 - 1, Width.BITS_32: 2**32 - 1}
 
 
-def slices_of(matrix: csr_array, **choices: object) -> SlicePart:
-    return plan_of(matrix, Policy(layout="slices", **choices)).slices
+def slices_of(matrix: csr_array, *, machine: str = "gpu", **choices: object) -> SimpleNamespace:
+    """The plan of a matrix in slices, with the fields of its pattern and values as its own."""
+    plan = plan_of(matrix, Policy(layout="slices", **choices), machine=machine)
+    return SimpleNamespace(plan=plan, **vars(plan.pattern), **vars(plan.values))
 
 
-def headers_of(part: SlicePart) -> list[dict[str, int]]:
+def unpack(part: SimpleNamespace) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The row, the column and the value of every slot."""
+    return find("slices").unpack(part.plan)
+
+
+def code_values(values: np.ndarray) -> tuple[Coding, np.ndarray, np.ndarray]:
+    """The coding that is chosen for some values, its table and their codes."""
+    coding = choose.choose_coding(value_statistics(values), values.dtype)
+    codes, table = encode(values, coding)
+    return coding, table, codes
+
+
+def headers_of(part: SimpleNamespace) -> list[dict[str, int]]:
     """The headers of a slice part in words."""
-    words = part.headers[:, 3].astype(int)
+    steps, full, shift, width = shape_fields(part.headers[:, 3].astype(int))
     columns = {
         "first_step": part.headers[:, 0],
         "first": part.headers[:, 1],
         "first_block": part.headers[:, 2],
-        "steps": words & STEPS_MASK,
-        "full": words >> FULL_SHIFT & STEPS_MASK,
-        "lanes": 1 << (words >> LANES_SHIFT & LANES_MASK),
-        "width": words >> WIDTH_SHIFT,
+        "steps": steps,
+        "full": full,
+        "lanes": 1 << shift,
+        "width": width,
     }
     return [dict(zip(columns, map(int, row), strict=True)) for row in zip(*columns.values(), strict=True)]
 
@@ -77,7 +73,7 @@ def sorted_entries(matrix: csr_array, row: int) -> list[tuple[int, float]]:
     return list(zip(matrix.indices[begin:end][order], matrix.data[begin:end][order], strict=True))
 
 
-def owners(part: SlicePart, header: dict[str, int], place: int) -> list[int]:
+def owners(part: SimpleNamespace, header: dict[str, int], place: int) -> list[int]:
     """The caller's row of each row of a slice, fewer than it has room for if rows run out."""
     if place < part.segments:
         return [int(part.long_rows[part.segment_rows[header["first"]]])]
@@ -97,7 +93,7 @@ choices = st.fixed_dictionaries(
 @given(matrices(), choices)
 def test_every_slot_holds_the_entry_that_the_layout_puts_there(matrix, choice):
     part = slices_of(matrix, **choice)
-    _, columns, values = unpack(part, matrix.dtype)
+    _, columns, values = unpack(part)
     columns, values = columns.reshape(-1, WARP), values.reshape(-1, WARP)
     delivered = dict.fromkeys(range(matrix.shape[0]), 0)
     for place, header in enumerate(headers_of(part)):
@@ -135,7 +131,7 @@ def test_slices_follow_each_other_with_the_segments_first(matrix, choice):
             assert header["first"] == position
             position += WARP // header["lanes"]
     assert (steps, WARP * blocks) == (len(part.bases), len(part.deltas))
-    assert len(part.values) == (0 if part.coding == Coding.EQUAL else WARP * steps)
+    assert len(part.codes) == (0 if part.coding == Coding.EQUAL else WARP * steps)
     last = WARP // headers[-1]["lanes"] if len(headers) > part.segments else 0
     assert position - last < part.positions <= position or position == part.positions == 0
 
@@ -166,7 +162,7 @@ def test_a_slice_has_as_few_lanes_and_steps_as_its_rows_allow(matrix, choice):
 @given(matrices(), choices)
 def test_columns_are_stored_as_narrow_as_they_fit(matrix, choice):
     part = slices_of(matrix, **choice)
-    columns = unpack(part, matrix.dtype)[1].reshape(-1, WARP)
+    columns = unpack(part)[1].reshape(-1, WARP)
     for header in headers_of(part):
         steps = range(header["first_step"], header["first_step"] + header["steps"])
         spans = [0]
@@ -199,7 +195,7 @@ def test_the_width_of_a_slice_of_columns_so_far_apart(spread, width):
     matrix = csr_array((np.arange(32) + 0.5, (np.arange(32), columns)), shape=(32, columns[-1] + 1))
     part = slices_of(matrix)
     assert [header["width"] for header in headers_of(part)] == [width]
-    np.testing.assert_array_equal(unpack(part, matrix.dtype)[1], columns)
+    np.testing.assert_array_equal(unpack(part)[1], columns)
 
 
 @given(matrices(), choices)
@@ -291,7 +287,7 @@ def test_the_narrowest_coding_that_keeps_every_bit(name):
     matrix = csr_array((values, np.zeros(len(values), int), np.arange(len(values) + 1)), (len(values), 1))
     part = slices_of(matrix, window=0)
     assert part.coding is want
-    unpacked = unpack(part, np.dtype(float))
+    unpacked = unpack(part)
     np.testing.assert_array_equal(bits_of(unpacked[2][unpacked[1] != PAD]), bits_of(values))
     assert slices_of(matrix, narrow=False).coding is Coding.PLAIN
 
@@ -322,9 +318,8 @@ def test_any_values_come_back_bit_for_bit(values):
 # ---- choices ------------------------------------------------------------------------------------------
 
 
-def window_of(lengths, n: int = 1000, steps: int = 32, value_bytes: float = 8) -> int:
-    matrix = from_lengths(lengths, n)
-    return choose_window(matrix.indptr, matrix.indices, np.diff(matrix.indptr), steps, value_bytes)
+def window_of(lengths, n: int = 1000, steps: int = 32) -> int:
+    return slices_of(from_lengths(lengths, n), steps=steps, narrow=False).choice.window
 
 
 def test_equal_rows_stay_where_they_are():
@@ -380,9 +375,9 @@ def test_no_chosen_window_makes_a_plan_much_larger_than_the_smallest():
 
 def test_blocks_are_large_where_neighbours_share_x():
     # Rows of a band of random columns gather the same sectors of x; rows of a stencil hardly do.
-    assert slices_of(generate("band:60000"), steps=32).warps_per_block == MANY_WARPS
-    assert slices_of(generate("poisson3d:40")).warps_per_block == SOME_WARPS
-    assert slices_of(generate("poisson2d:20")).warps_per_block == FEW_WARPS
+    assert slices_of(generate("band:60000"), steps=32).choice.warps == H200.many_warps
+    assert slices_of(generate("poisson3d:40")).choice.warps == H200.some_warps
+    assert slices_of(generate("poisson2d:20")).choice.warps == H200.few_warps
 
 
 def test_a_cpu_sorts_all_rows_of_a_small_graph():
@@ -416,26 +411,25 @@ def test_a_cpu_leaves_rows_where_they_are_if_x_is_far_and_neighbours_share_it():
 
 
 def test_a_policy_chooses_for_its_device():
-    auto = Policy()
-    assert (auto.on("cpu").layout, auto.on("cpu").machine) == ("slices", "cpu")
-    assert (auto.on("cuda:1").layout, auto.on("cuda:1").machine) == ("slices", "gpu")
-    assert Policy.published().on("cpu").layout == "published"
-    assert choose_steps(10, "cpu") == choose_steps(10**9, "cpu") == 128
-    with pytest.raises(ValueError, match="machine is 'tpu'; 'gpu' or 'cpu' is needed"):
-        Policy(machine="tpu")
+    matrix = generate("poisson2d:9")
+    for device, machine in MACHINES.items():
+        assert slices_of(matrix, machine=device).choice.machine == machine.name
+    assert choose.choose_steps(10, ZEN4) == choose.choose_steps(10**9, ZEN4) == 128
+    assert Policy().format_for((3, 3)).name == "slices"
+    assert Policy.published().format_for((3, 3)).name == "published"
 
 
 def test_more_entries_never_mean_fewer_steps():
-    chosen = [choose_steps(10**power) for power in range(12)]
+    chosen = [choose.choose_steps(10**power, H200) for power in range(12)]
     assert chosen == sorted(chosen)
-    assert chosen[0] < chosen[-1] <= STEPS_MASK
+    assert chosen[0] < chosen[-1] <= MOST_STEPS
 
 
 # ---- bytes --------------------------------------------------------------------------------------------
 
 
-def nbytes(part: SlicePart) -> int:
-    return sum(array.nbytes for array in arrays_of(part))
+def nbytes(part: SimpleNamespace) -> int:
+    return sum(array.nbytes for array in arrays_of(part.plan))
 
 
 def test_a_plan_is_hardly_larger_than_csr_and_mostly_smaller():
@@ -451,12 +445,13 @@ def test_a_plan_is_hardly_larger_than_csr_and_mostly_smaller():
 def test_columns_too_far_apart_for_any_width_are_left_to_the_published_format():
     columns = np.array([0, 2**33 - 1, 5, 2**33 - 1])
     matrix = csr_array((np.arange(4.0), columns, np.array([0, 2, 4])), shape=(2, 2**33))
-    plan = plan_of(matrix, Policy(layout="slices"))
-    assert len(plan.slices.headers) == 0
-    assert plan.nnz == 4
+    with pytest.raises(ValueError, match="layout 'slices' cannot hold it; pass layout='auto'"):
+        slices_of(matrix)
+    plan = plan_of(matrix)
+    assert (plan.format, plan.nnz) == ("published", 4)
     edge = csr_array((np.arange(2.0), np.array([0, 2**32 - 2]), np.array([0, 2])), shape=(1, 2**32 - 1))
     part = slices_of(edge)
-    np.testing.assert_array_equal(np.sort(unpack(part, edge.dtype)[1])[-2:], [0, 2**32 - 2])
+    np.testing.assert_array_equal(np.sort(unpack(part)[1])[-2:], [0, 2**32 - 2])
 
 
 # ---- products -----------------------------------------------------------------------------------------
@@ -554,7 +549,7 @@ def test_segments_of_many_slices_lie_by_their_first_columns(executor, monkeypatc
     matrix = csr_array(random_array((40, 3000), density=0.3, rng=rng))
     x = rng.standard_normal(3000)
     few = slices_of(matrix, steps=2)
-    monkeypatch.setattr("dasp.slices.ONE_WAVE", 100)
+    monkeypatch.setitem(MACHINES, "gpu", replace(H200, wave_slices=100))
     many = slices_of(matrix, steps=2)
     assert len(few.headers) > 100
     firsts = [header["first"] for header in headers_of(many)]
@@ -571,18 +566,18 @@ def test_few_steps_are_in_flight_where_slices_take_turns_and_have_few():
     def chosen(spec, **choices):
         return cuda.in_flight(plan_of(generate(spec), Policy(layout="slices", **choices)))
 
-    assert chosen("poisson2d:600") == cuda.FEW_IN_FLIGHT  # 11,250 slices of 5 steps
-    assert chosen("poisson2d:300") == cuda.IN_FLIGHT  # a fourth of them
-    assert chosen("poisson2d9:600") == cuda.IN_FLIGHT  # 9 steps
-    assert slices_of(generate("poisson2d:600")).warps_per_block == FEW_WARPS
-    assert slices_of(generate("short:300000")).warps_per_block == SOME_WARPS
+    assert chosen("poisson2d:600") == H200.few_in_flight  # 11,250 slices of 5 steps
+    assert chosen("poisson2d:300") == H200.in_flight  # a fourth of them
+    assert chosen("poisson2d9:600") == H200.in_flight  # 9 steps
+    assert slices_of(generate("poisson2d:600")).choice.warps == H200.few_warps
+    assert slices_of(generate("short:300000")).choice.warps == H200.some_warps
 
 
 @every_executor
 @every_form
 @pytest.mark.parametrize("mma", [False, True])
 def test_products_with_few_steps_in_flight(executor, steps, window, mma, monkeypatch):
-    monkeypatch.setattr(cuda, "IN_FLIGHT", cuda.FEW_IN_FLIGHT)
+    monkeypatch.setattr(cuda, "H200", replace(H200, in_flight=H200.few_in_flight))
     matrix = coded_matrix(Coding.PLAIN)
     x = np.random.default_rng(5).standard_normal(400)
     x[0] = np.nan  # which only pads could read
@@ -594,10 +589,10 @@ def test_products_with_few_steps_in_flight(executor, steps, window, mma, monkeyp
 def test_a_very_long_row_has_longer_segments_and_not_more(executor):
     matrix = from_lengths([100_000, 40, 300, 40_000, 5], 120_000)
     part = slices_of(matrix)
-    most = WARP * choose_steps(matrix.nnz)
+    most = WARP * choose.choose_steps(matrix.nnz, H200)
     assert list(part.long_rows) == [0, 2, 3]
     segments = np.diff(part.segment_offsets)
-    np.testing.assert_array_equal(segments, [MOST_SEGMENTS - 3, -(-300 // most), MOST_SEGMENTS - 3])
+    np.testing.assert_array_equal(segments, [H200.most_segments - 3, -(-300 // most), H200.most_segments - 3])
     x = np.random.default_rng(7).standard_normal(120_000)
     assert_close(multiply(executor, matrix, x, policy=Policy(layout="slices")), matrix, x)
 
@@ -620,7 +615,7 @@ from dasp import Policy, SpMatrix
 values = np.append(np.arange(-300, 300) / 4, [np.inf, -np.inf, -0.0, 2.0**-24, 65504.0, -3 * 2.0**-24])
 matrix = csr_array((values, np.zeros(len(values), int), np.arange(len(values) + 1)), (len(values), 1))
 planned = SpMatrix.from_scipy(matrix, policy=Policy(layout="slices"), device="cpu")
-print(planned.plan.slices.coding.name, ((planned @ np.array([2.0])) == 2 * values).all())
+print(planned.plan.values.coding.name, ((planned @ np.array([2.0])) == 2 * values).all())
 """
 
 
@@ -646,7 +641,7 @@ def test_duplicates_and_unsorted_columns_come_out_sorted_with_each_in_its_order(
         (np.arange(1.0, 9.0), np.array([5, 2, 5, 0, 2, 5, 0, 1]), np.array([0, 6, 8])), shape=(2, 6)
     )
     before = matrix.copy()
-    rows, columns, values = unpack(slices_of(matrix), matrix.dtype)
+    rows, columns, values = unpack(slices_of(matrix))
     mine = [list(zip(columns[rows == r], values[rows == r], strict=True)) for r in range(2)]
     kept = [[entry for entry in row if entry[0] != PAD] for row in mine]
     assert kept == [[(0, 4), (2, 2), (2, 5), (5, 1), (5, 3), (5, 6)], [(0, 7), (1, 8)]]

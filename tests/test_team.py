@@ -22,7 +22,7 @@ needs_two = pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="a team needs t
 @pytest.fixture
 def long_work(monkeypatch):
     """Every product counts as long, so that the smallest one wakes the team."""
-    monkeypatch.setattr("dasp.backends.cpu.product.LEAST_SECONDS", 0.0)
+    monkeypatch.setattr("dasp.backends.cpu.sliced.LEAST_SECONDS", 0.0)
     monkeypatch.setattr("dasp.backends.cpu.team.WAKING", 0.0)
     yield
     dasp.set_num_threads(None)

@@ -1,1 +1,14 @@
-"""Modules that execute a plan: `cpu` with numba, `cuda` with CuPy. Neither imports the other."""
+"""The modules that execute a plan: `cpu` with Numba, `cuda` with CuPy. Neither imports the other.
+
+`protocols.py` says what each of them owes.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+
+def find(device: str) -> Any:
+    """Return the backend of a device, `cpu` or `cuda:N`: a module as `protocols.Backend` says."""
+    return importlib.import_module(f"dasp.backends.{device.partition(':')[0]}.backend")

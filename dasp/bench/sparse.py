@@ -206,7 +206,7 @@ def planner(device: str, policy: str = "auto") -> Callable[[Any], Operator]:
         If there is no layout of that name.
     """
     from dasp.matrix import SpMatrix
-    from dasp.preprocess import Policy
+    from dasp.policy import Policy
 
     chosen = Policy(layout=policy)
 

@@ -17,7 +17,7 @@ def show_config() -> None:
 
 def describe() -> list[tuple[str, str]]:
     """Return the lines of `show_config` as (name, value)."""
-    cuda = importlib.import_module("dasp.backends.cuda.product")
+    cuda = importlib.import_module("dasp.backends.cuda.backend")
     works, reason = cuda.available()
     libraries = ("numpy", "scipy", "numba", "matplotlib", "threadpoolctl")
     return [

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from dasp.preprocess import Policy
+    from dasp.policy import Policy
 
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 else:
@@ -104,7 +104,7 @@ def policy_from(arguments: argparse.Namespace) -> Policy | None:
     TypeError, ValueError
         As `dasp.Policy` does.
     """
-    from dasp.preprocess import Policy
+    from dasp.policy import Policy
 
     names = ["layout", *(name for choices in CHOICES.values() for name in choices)]
     given: dict[str, Any] = {

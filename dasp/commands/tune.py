@@ -43,7 +43,7 @@ def _add_gemm(subparsers: Subparsers) -> None:
 
 def run_gemm(args: argparse.Namespace) -> int:
     """Search, print what is found, and keep it."""
-    from dasp.backends.cuda.product import available
+    from dasp.backends.cuda.backend import available
 
     works, reason = available()
     if args.device == "cuda" and not works:

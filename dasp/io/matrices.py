@@ -19,11 +19,11 @@ from scipy.sparse import csr_array
 
 from dasp import models
 from dasp._memory import refuse_oversize
+from dasp.formats.array import Plan
 from dasp.io.archives import Announced, Archive, open_archive, refuse_oversize_archive
 from dasp.io.files import MatrixFileError, one_line_errors, replacing
 from dasp.io.market import BYTES_PER_COLUMN, BYTES_PER_ENTRY, BYTES_PER_ROW, read_matrix_market
 from dasp.io.plans import array_names, check_plan, pack_plan, unpack_plan
-from dasp.plan import Plan
 
 __all__ = ["MatrixFileError", "load_matrix", "load_plan", "save_plan"]
 

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from dasp import _source
-from dasp.backends.cuda.launch import Launch, Signature
+from dasp._launch import Launch, Signature
 from dasp.solvers.graph import WHILE_NODES, LoopGraph
 from dasp.solvers.operator import Operator
 from dasp.solvers.scalars import LIMIT, RUNNING, Scalar, first_verdict, verdict, where

@@ -1,39 +1,28 @@
-"""The plan on an NVIDIA GPU: one launch for each product.
-
-Where is a row multiplied? In a slice: kernels/spmv/slices.cu. In the published format, by its length:
-kernels/spmv/long.cuh, medium.cuh or short.cuh, all launched by product.cu. CuPy is imported when a GPU is
-first asked for.
-"""
+"""A plan on an NVIDIA GPU: one launch for each product by a vector."""
 
 from __future__ import annotations
 
 import threading
-from functools import cache
 from typing import Any
 
 import numpy as np
 
-from dasp import _check, _source
-from dasp.backends.cuda import signatures
-from dasp.backends.cuda.launch import Launch, Signature
-from dasp.plan import ONE_WAVE, WARP, Plan, arrays_of, plain_values, with_arrays
+from dasp import _source
+from dasp._dtypes import C_NAMES
+from dasp._launch import Launch
+from dasp.backends.cuda import published, sliced
+from dasp.formats.array import WARP, Plan, arrays_of, with_arrays
+from dasp.formats.published.pattern import NAME as PUBLISHED
+from dasp.formats.sliced.pattern import NAME as SLICES
 
-SLICES = "spmv/slices.cu", "dasp_slices"
-PUBLISHED = "spmv/product.cu", "dasp_spmv"
-"""Source file and entry point of the kernel of each layout."""
+KERNELS: dict[str, Any] = {SLICES: sliced, PUBLISHED: published}
+"""What multiplies a plan of each format: a module with the functions of `sliced`."""
 
 VARYING = "x", "y", "alpha", "beta"
 """Arguments that come with each product."""
 
-THREADS, SHORT_THREADS = 128, 256
-"""Threads of a block of the published format, and where most rows are short: those warps end soon."""
-
 ABSENT = {np.dtype(np.float32): np.uint32(0x7FA0DA5F), np.dtype(np.float64): np.uint64(0x7FF4DA5F00000000)}
 """Bits of a partial sum that is not there yet, by the type of y; the same as in kernels/spmv/partial.cuh."""
-
-IN_FLIGHT, FEW_IN_FLIGHT, FEW_STEPS = 8, 4, 7.5
-"""Steps of a slice whose loads are in flight at once, as a rule and where slices take turns and have at most
-`FEW_STEPS` on average: with fewer registers more warps run. Measured on an H200."""
 
 OVERLAPPING, OVERLAPPING_DRIVER = 90, 12_030
 """Compute capability, and CUDA version of the driver, from which the start of a product may overlap the end
@@ -42,122 +31,8 @@ of the kernel before it, in a captured graph too."""
 ALIGNMENT = 256
 """Bytes to which each array of a plan is aligned in the plan's one block of device memory."""
 
-C_TYPES = {"float32": "float", "float64": "double", "int32": "int", "int64": "long long"}
-
 PER_THREAD_STREAM = 2
 """CUDA's handle of the default stream that every host thread has of its own."""
-
-
-@cache
-def available() -> tuple[bool, str]:
-    """Return whether a GPU works, and the reason in words."""
-    try:
-        import cupy
-    except ModuleNotFoundError as error:
-        if error.name == "cupy":
-            return False, "CuPy is not installed; pip install 'dasp-spmv[cuda13]' (or cuda12)"
-        return False, f"CuPy cannot be imported: {error}"
-    except OSError as error:
-        return False, f"CuPy cannot be imported: {error}; set CUPY_CACHE_DIR to a folder that can be written"
-    except Exception as error:
-        return False, f"CuPy cannot be imported: {type(error).__name__}: {error}"
-    version = getattr(cupy, "__version__", "of no version")
-    try:
-        count = cupy.cuda.runtime.getDeviceCount()
-        name = cupy.cuda.runtime.getDeviceProperties(0)["name"].decode()
-        cupy.zeros(1).get()
-    except Exception as error:  # whatever the driver says, the CPU still works
-        return False, f"CuPy {version} finds no working GPU: {error}"
-    return True, f"CuPy {version}, {count} x {name}"
-
-
-def resolve(device: str) -> str | None:
-    """Return `auto`, `cuda` or `cuda:N` as `cuda:N`; None if `auto` finds no GPU.
-
-    Raises
-    ------
-    RuntimeError
-        If a GPU was asked for by name and none works.
-    ValueError
-        If there is no GPU of that number.
-    """
-    works, reason = available()
-    if not works:
-        if device == "auto":
-            return None
-        raise RuntimeError(f"device is {device!r}; a working GPU is needed; {reason}")
-    import cupy
-
-    number = device.partition(":")[2]
-    count = cupy.cuda.runtime.getDeviceCount()
-    if number and int(number) >= count:
-        raise ValueError(f"device is {device!r}; this machine has {count} GPUs, numbered from 0")
-    return f"cuda:{int(number) if number else cupy.cuda.Device().id}"
-
-
-def as_operand(x: Any, device: str) -> Any:
-    """Return x as a CuPy array.
-
-    Raises
-    ------
-    TypeError
-        If x is not an array on the GPU that `device` names: nothing is copied behind the caller's back.
-    """
-    import cupy
-
-    if not isinstance(x, cupy.ndarray):
-        if not hasattr(x, "__cuda_array_interface__"):
-            raise TypeError(
-                f"x is a {type(x).__module__}.{type(x).__name__} and A is on {device}; "
-                "a cupy.ndarray is needed; pass cupy.asarray(x) or use A.to_device('cpu')"
-            )
-        x = cupy.asarray(x)
-    if x.device.id != _number(device):
-        raise TypeError(f"x is on cuda:{x.device.id} and A is on {device}; both must be on one GPU")
-    return x
-
-
-def empty(shape: tuple[int, ...], dtype: np.dtype[Any], device: str) -> Any:
-    """Return a new array for a result, columns contiguous."""
-    import cupy
-
-    with cupy.cuda.Device(_number(device)):
-        return cupy.empty(shape, dtype, order="F")
-
-
-def check_out(out: Any, x: Any, shape: tuple[int, ...], dtype: np.dtype[Any], device: str) -> None:
-    """Hold that `out` is a CuPy array for this result that does not overlap x.
-
-    Raises
-    ------
-    TypeError, ValueError
-    """
-    import cupy
-
-    if not isinstance(out, cupy.ndarray) or out.device.id != _number(device):
-        raise TypeError(f"out is a {type(out).__name__} and A is on {device}; a cupy.ndarray there is needed")
-    _check.out(out, shape, dtype)
-    if cupy.may_share_memory(out, x):
-        raise ValueError("out overlaps x; pass another array")
-
-
-def to_host(plan: Plan) -> Plan:
-    """Return the plan with NumPy arrays."""
-
-    def download(array: Any) -> Any:
-        copy = array.get()
-        copy.flags.writeable = False
-        return copy
-
-    downloaded: Plan = with_arrays(plan, map(download, arrays_of(plan)))
-    return downloaded
-
-
-def linear_operator(matrix: Any) -> Any:
-    """Return a CuPy LinearOperator that multiplies by `matrix`."""
-    from cupyx.scipy.sparse.linalg import LinearOperator
-
-    return LinearOperator(matrix.shape, matrix.matvec, matmat=matrix.matvec, dtype=matrix.dtype)
 
 
 class Product:
@@ -180,17 +55,17 @@ class Product:
         import cupy
 
         self._cupy = cupy
-        self._device = cupy.cuda.Device(_number(device))
+        self._device = cupy.cuda.Device(number(device))
         capability = int(self._device.compute_capability)
-        if plan.mma and plan.dtype == np.float64 and capability < 80:
+        if defines(plan, plan.dtype)["DASP_MMA"] == "1" and capability < 80:
             raise RuntimeError(
                 f"this GPU is sm_{capability}; float64 tensor cores need sm_80; pass Policy(mma=False)"
             )
         with self._device:
             self.plan = _upload(plan)
-            _kernel(plan, plan.dtype)
-        self._threads = threads(plan)
-        self._blocks = -(-warps(plan) * WARP // self._threads)
+            _compiled(plan, plan.dtype)
+        self._blocks, self._threads = blocks(plan), kernel_of(plan).threads(plan)
+        self._partials = kernel_of(plan).partials(plan)
         driver = cupy.cuda.runtime.driverGetVersion()
         self._overlaps = capability >= OVERLAPPING and driver >= OVERLAPPING_DRIVER
         self._lock = threading.Lock()
@@ -214,17 +89,21 @@ class Product:
             self._launch(x, y, 1.0, 0.0)
         return y
 
-    def __call__(self, x: Any, y: Any, alpha: float, beta: float) -> None:
-        """Set y = alpha A x + beta y on CuPy's current stream; y is not read if beta is 0.
+    def multiply(self, x: Any, y: Any, alpha: float, beta: float) -> None:
+        """Set y = alpha A x + beta y on CuPy's current stream, column by column; y is not read if beta is 0.
 
         Parameters
         ----------
-        x : cupy.ndarray, shape (n,)
+        x : cupy.ndarray, shape (n,) or (n, k)
             Any real type that y's type holds.
-        y : cupy.ndarray, shape (m,), float32 or float64
+        y : cupy.ndarray, shape (m,) or (m, k), float32 or float64
             Not overlapping x.
         alpha, beta : float
         """
+        if x.ndim == 2:
+            for k in range(x.shape[1]):
+                self.multiply(x[:, k], y[:, k], alpha, beta)
+            return
         with self._device:
             vector = self._cupy.ascontiguousarray(x, y.dtype)
             result = self._cupy.ascontiguousarray(y)
@@ -244,7 +123,7 @@ class Product:
         long as the matrix lives, because its graph may run on any stream.
         """
         key: Any = dtype
-        if partials(self.plan):
+        if self._partials:
             if self._cupy.cuda.runtime.streamIsCapturing(stream):
                 launch = self._new_launch(dtype)
                 self._captured.append(launch)
@@ -258,15 +137,15 @@ class Product:
 
     def _new_launch(self, dtype: np.dtype[Any]) -> Launch:
         """Return a launch with new partial sums; they are filled when this returns, and in no graph."""
-        kernel = _kernel(self.plan, dtype)
+        kernel = kernel_of(self.plan)
         with self._cupy.cuda.Stream(non_blocking=True) as stream:
-            scratch = self._cupy.asarray(np.full(partials(self.plan), ABSENT[dtype]))
+            scratch = self._cupy.asarray(np.full(self._partials, ABSENT[dtype]))
             stream.synchronize()
         return Launch(
-            kernel,
-            signature(self.plan),
+            _compiled(self.plan, dtype),
+            kernel.SIGNATURE,
             types(self.plan, dtype),
-            arguments(self.plan, scratch),
+            kernel.arguments(self.plan, scratch),
             VARYING,
             blocks=self._blocks,
             threads=self._threads,
@@ -274,140 +153,51 @@ class Product:
         )
 
 
-def source(plan: Plan) -> tuple[str, str]:
-    """Return the source file and the entry point of the kernel that multiplies a plan."""
-    return SLICES if len(plan.slices.headers) else PUBLISHED
+def kernel_of(plan: Plan) -> Any:
+    """Return the module of the format's kernel.
+
+    Raises
+    ------
+    RuntimeError
+        If GPUs have no product for the plan's format.
+    """
+    if plan.format not in KERNELS:
+        raise RuntimeError(f"the plan has format {plan.format!r}; GPUs multiply {', '.join(KERNELS)}")
+    return KERNELS[plan.format]
 
 
 def defines(plan: Plan, scalar: np.dtype[Any]) -> dict[str, str]:
     """Return the compile-time constants of the kernel for a plan and the type of x and y."""
-    constants = {
-        "DASP_VALUE": C_TYPES[plan.dtype.name],
-        "DASP_SCALAR": C_TYPES[scalar.name],
-        "DASP_INDEX": C_TYPES[plan.index_dtype.name],
-        "DASP_OFFSET": C_TYPES[plan.offset_dtype.name],
-        "DASP_MMA": "1" if plan.mma and scalar == np.float64 else "0",
-        "DASP_THREADS": str(threads(plan)),
+    kernel = kernel_of(plan)
+    constants: dict[str, str] = kernel.defines(plan)
+    if scalar != np.float64:
+        constants["DASP_MMA"] = "0"
+    return constants | {
+        "DASP_VALUE": C_NAMES[plan.dtype.name],
+        "DASP_SCALAR": C_NAMES[scalar.name],
+        "DASP_THREADS": str(kernel.threads(plan)),
     }
-    if source(plan) == SLICES:
-        constants["DASP_CODING"] = str(int(plan.slices.coding))
-        constants["DASP_IN_FLIGHT"] = str(in_flight(plan))
-    return constants
-
-
-def warps(plan: Plan) -> int:
-    """Return how many warps a product of the plan needs."""
-    if source(plan) == SLICES:
-        return len(plan.slices.headers)
-    medium, short = plan.medium, plan.short
-    return (
-        len(plan.long.segment_rows)
-        + -(-(len(medium.regular.offsets) - 1) // medium.blocks_per_warp)
-        + -(-(short.pairs_13 + short.pairs_22) // WARP)
-        + -(-short.fours // (2 * WARP))
-        + -(-short.singles // (2 * WARP))
-        + -(-len(plan.empty_rows) // WARP)
-    )
-
-
-def threads(plan: Plan) -> int:
-    """Return the threads of a block."""
-    if source(plan) == SLICES:
-        return WARP * plan.slices.warps_per_block
-    return SHORT_THREADS if 2 * len(plan.short.rows) > plan.shape[0] else THREADS
-
-
-def in_flight(plan: Plan) -> int:
-    """Return how many steps of a slice a warp loads before it multiplies the first."""
-    slices, steps = len(plan.slices.headers), len(plan.slices.bases)
-    return FEW_IN_FLIGHT if slices > ONE_WAVE and steps <= FEW_STEPS * slices else IN_FLIGHT
-
-
-def partials(plan: Plan) -> int:
-    """Return how many partial sums a product of the plan needs."""
-    return plan.slices.segments if source(plan) == SLICES else len(plan.long.segment_rows)
-
-
-def signature(plan: Plan) -> Signature:
-    """Return what the kernel that multiplies a plan takes."""
-    return signatures.SLICED if source(plan) == SLICES else signatures.PUBLISHED
 
 
 def types(plan: Plan, scalar: np.dtype[Any]) -> dict[str, np.dtype[Any]]:
     """Return what the kernel's own names of types stand for."""
-    known = {"Index": plan.index_dtype, "Offset": plan.offset_dtype, "Value": plan.dtype, "Scalar": scalar}
-    return known | {"Bits": np.dtype(f"u{scalar.itemsize}"), "Code": plain_values(plan.slices).dtype}
+    known: dict[str, np.dtype[Any]] = kernel_of(plan).types(plan)
+    return known | {"Value": plan.dtype, "Scalar": scalar, "Bits": np.dtype(f"u{scalar.itemsize}")}
 
 
-def arguments(plan: Plan, scratch: Any) -> dict[str, Any]:
-    """Return the kernel's arguments but `VARYING`; `scratch` is all `ABSENT` before and after a product."""
-    values = (
-        _slice_arguments(plan, scratch) if source(plan) == SLICES else _published_arguments(plan, scratch)
-    )
-    names = [parameter.name for parameter in signature(plan).parameters]
-    return dict(zip(names, values, strict=False))
+def blocks(plan: Plan) -> int:
+    """Return the blocks of a launch."""
+    kernel = kernel_of(plan)
+    return int(-(-kernel.warps(plan) * WARP // kernel.threads(plan)))
 
 
-def _slice_arguments(plan: Plan, scratch: Any) -> list[Any]:
-    part = plan.slices
-    return [
-        part.headers,
-        part.bases,
-        part.deltas,
-        plain_values(part),
-        part.table,
-        part.rows,
-        part.long_rows,
-        part.segment_offsets,
-        part.segment_rows,
-        scratch,
-        np.int64(len(part.headers)),
-        np.int64(part.segments),
-        np.int64(part.positions),
-        np.int32(len(part.rows) == 0),
-    ]
+def _compiled(plan: Plan, scalar: np.dtype[Any]) -> Any:
+    signature = kernel_of(plan).SIGNATURE
+    return _source.load(signature.source, defines(plan, scalar)).get_function(signature.entry)
 
 
-def _published_arguments(plan: Plan, scratch: Any) -> list[Any]:
-    long, medium, short = plan.long, plan.medium, plan.short
-    regular, irregular = medium.regular, medium.irregular
-    return [
-        long.rows,
-        long.offsets,
-        long.segment_offsets,
-        long.segment_rows,
-        long.columns,
-        long.values,
-        scratch,
-        np.int32(long.segment),
-        np.int64(len(long.segment_rows)),
-        medium.rows,
-        regular.offsets,
-        regular.columns,
-        regular.values,
-        irregular.offsets,
-        irregular.columns,
-        irregular.values,
-        np.int64(len(regular.offsets) - 1),
-        np.int32(medium.blocks_per_warp),
-        short.rows,
-        short.columns,
-        short.values,
-        np.int64(short.pairs_13),
-        np.int64(short.pairs_22),
-        np.int64(short.fours),
-        np.int64(short.singles),
-        plan.empty_rows,
-        np.int64(len(plan.empty_rows)),
-    ]
-
-
-def _kernel(plan: Plan, scalar: np.dtype[Any]) -> Any:
-    file, entry = source(plan)
-    return _source.load(file, defines(plan, scalar)).get_function(entry)
-
-
-def _number(device: str) -> int:
+def number(device: str) -> int:
+    """Return N of `cuda:N`."""
     return int(device.partition(":")[2])
 
 

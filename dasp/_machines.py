@@ -1,0 +1,167 @@
+"""Every number that was measured on a machine and that a choice depends on, in one record a machine.
+
+`tuned` gives each field its unit, what it trades, and where it was measured; `dasp tune machine` measures the
+fields again on the machine that it runs on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+
+class Gathers(NamedTuple):
+    """What reading x costs beside reading the plan, in the machine's unit of cost.
+
+    Attributes
+    ----------
+    pad : float
+        More for a slot in a step that may hold pads.
+    by_slice, by_few, by_many : float
+        For each sector of x that a slice, a block of `few_warps` slices, or one of `many_warps` slices reads,
+        counted once for each.
+    """
+
+    pad: float
+    by_slice: float
+    by_few: float
+    by_many: float
+
+
+def tuned(unit: str, trades: str, measured: str) -> Any:
+    """Describe a field of `Machine`: its unit, what it trades against what, and how it was found."""
+    return dataclasses.field(metadata={"unit": unit, "trades": trades, "measured": measured})
+
+
+_SWEEP = "best geometric mean over benchmarks/results/experiments_*.csv"
+_COST = "units of cost"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """What a choice must know of the machine that a plan is made for.
+
+    Costs are compared with each other alone, so each machine counts in a unit of its own: bytes of memory
+    traffic on a GPU, slots on a CPU.
+    """
+
+    name: str = tuned("", "nothing", "given")
+    unit: str = tuned("", "nothing", "given")
+
+    windows: tuple[int, ...] = tuned(
+        "rows", "sort windows that are tried: more find better plans, and each costs planning", _SWEEP
+    )
+    sorts_all: bool = tuned("", "whether a sort over all rows is tried: fewer pads against far x", _SWEEP)
+    steps: tuple[tuple[int, int], ...] = tuned(
+        "(entries, steps)",
+        "most steps of a slice in matrices of fewer entries: short slices are many and keep a machine busy, "
+        "long ones take fewer bytes",
+        _SWEEP,
+    )
+    most_steps: int = tuned("steps", "the same for larger matrices", _SWEEP)
+
+    slot: float = tuned(f"{_COST} a slot", "pads against far x and numbers of rows", "time of one slot")
+    value_byte: float = tuned(
+        f"{_COST} a byte of a stored value", "the same; 0 where slots are not bound by memory", "as `slot`"
+    )
+    slice: float = tuned(
+        f"{_COST} a slice", "few long slices against many short ones", "time of empty slices"
+    )
+    row: float = tuned(
+        f"{_COST} a row", "what storing y out of order costs, against the pads it saves", "sorted against not"
+    )
+    near_bytes: int = tuned(
+        "bytes of x", "up to which x lies in a core's own cache", "product of a random band, by its width"
+    )
+    near: Gathers = tuned(_COST, "pads against gathers where x is near", "regression over the sweep")
+    far: Gathers = tuned(_COST, "the same where x is far", "regression over the sweep")
+    most_growth: float = tuned(
+        "ratio", "plans larger than the smallest one by more are not taken, whatever they gather", _SWEEP
+    )
+
+    few_warps: int = tuned("slices", "slices of a block of threads, as a rule", _SWEEP)
+    some_warps: int = tuned("slices", "the same where larger blocks pay", _SWEEP)
+    many_warps: int = tuned("slices", "the same where neighbouring slices read the same x", _SWEEP)
+    blocks_matter: bool = tuned("", "whether slices are multiplied in blocks at all", "given")
+    large_block: float = tuned(
+        "ratio", "what a block of `many_warps` costs more: it waits for its slowest warp", "bands, both ways"
+    )
+    least_slots: int = tuned(
+        "slots a slice", "from which `many_warps` may pay: shorter slices wait longer", "bands of all widths"
+    )
+    wave_slices: int = tuned(
+        "slices", "that run at the same time: more take turns", "multiprocessors x resident warps"
+    )
+    wave_slots: int = tuned(
+        "slots a slice", "from which `some_warps` pays where all slices run at once", "sweep of lengths"
+    )
+    tiny_slots: int = tuned(
+        "slots a slice",
+        "up to which `some_warps` pays where slices take turns: so many blocks fit a multiprocessor",
+        "sweep of lengths",
+    )
+    slot_bytes: float = tuned(
+        "bytes a slot", "a slot takes at least as long as so many bytes, however few it has", "equal values"
+    )
+    most_segments: int = tuned(
+        "segments", "of a row, from which on they get longer and not more: one warp sums them", "dense rows"
+    )
+    few_in_flight: int = tuned("steps", "loads in flight where slices take turns: registers", _SWEEP)
+    in_flight: int = tuned("steps", "loads in flight as a rule: latency", _SWEEP)
+    few_steps: float = tuned("steps a slice", "up to which `few_in_flight` holds", _SWEEP)
+
+
+H200 = Machine(
+    name="NVIDIA H200",
+    unit="bytes of memory traffic",
+    windows=(0, 128, 512, 1024, 8192),
+    sorts_all=True,
+    steps=((1_000_000, 8), (4_000_000, 16)),
+    most_steps=32,
+    slot=1.5,
+    value_byte=1.0,
+    slice=16.0,
+    row=4.0,
+    near_bytes=0,
+    near=Gathers(0.0, 0.0, 19.2, 0.0),
+    far=Gathers(0.0, 0.0, 19.2, 0.0),
+    most_growth=1.15,
+    few_warps=4,
+    some_warps=8,
+    many_warps=16,
+    blocks_matter=True,
+    large_block=1.1,
+    least_slots=224,
+    wave_slices=8192,
+    wave_slots=168,
+    tiny_slots=88,
+    slot_bytes=7.0,
+    most_segments=128,
+    few_in_flight=4,
+    in_flight=8,
+    few_steps=7.5,
+)
+"""An H200, driver 580. A sector costs 0.6 of its 32 bytes: from 0.3 (Markov chains) to 0.8 (power laws)."""
+
+ZEN4 = dataclasses.replace(
+    H200,
+    name="two cores of a Zen 4",
+    unit="slots",
+    sorts_all=False,
+    steps=(),
+    most_steps=128,
+    slot=1.0,
+    value_byte=0.0,
+    slice=50.0,
+    row=0.5,
+    near_bytes=1 << 20,
+    near=Gathers(0.6, 0.25, 0.0, 0.0),
+    far=Gathers(0.3, 0.6, 0.0, 1.0),
+    most_growth=float("inf"),
+    blocks_matter=False,
+)
+"""Two cores of a Zen 4 with AVX-512. What blocks of threads cost is the GPU's affair and stays as it is."""
+
+MACHINES = {"gpu": H200, "cpu": ZEN4}
+"""The machine that stands for each kind of device."""

@@ -1,0 +1,92 @@
+"""The CPU as a backend: see `dasp.backends.protocols.Backend`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dasp import _arrays
+from dasp.backends.cpu import primitives
+from dasp.backends.cpu.product import Product
+from dasp.formats.array import Plan
+
+Vector = np.ndarray[Any, Any]
+
+__all__ = ["primitives"]
+
+
+def available() -> tuple[bool, str]:
+    """Return True, always."""
+    return True, "NumPy and Numba"
+
+
+def resolve(device: str) -> str:
+    """Return `cpu`."""
+    return "cpu"
+
+
+def machine(device: str) -> str:
+    """Return the name of the machine record of CPUs."""
+    return "cpu"
+
+
+def product(plan: Plan, device: str) -> Product:
+    """Make a plan with NumPy arrays ready to be multiplied."""
+    return Product(plan)
+
+
+def as_operand(x: Any, device: str) -> Vector:
+    """Return x as a NumPy array.
+
+    Raises
+    ------
+    TypeError
+        If x is a GPU array, a sparse matrix, or not made of numbers.
+    """
+    if hasattr(x, "__cuda_array_interface__"):
+        raise TypeError("x is on a GPU and A on the CPU; use A.to_device('cuda') or pass x.get()")
+    return _arrays.take("x", x)
+
+
+def empty(shape: tuple[int, ...], dtype: np.dtype[Any], device: str) -> Vector:
+    """Return a new array for a result, columns contiguous."""
+    return np.empty(shape, dtype, order="F")
+
+
+def check_out(out: Any, x: Vector, shape: tuple[int, ...], dtype: np.dtype[Any], device: str) -> None:
+    """Hold that `out` is a NumPy array for this result that does not overlap x.
+
+    Raises
+    ------
+    TypeError, ValueError
+    """
+    if not isinstance(out, np.ndarray):
+        raise TypeError(f"out is a {type(out).__name__} and A is on the CPU; a numpy.ndarray is needed")
+    _arrays.check_result("out", out, shape, dtype)
+    if np.may_share_memory(out, x):
+        raise ValueError("out overlaps x; pass another array")
+
+
+def to_host(plan: Plan) -> Plan:
+    """Return the plan with NumPy arrays: itself."""
+    return plan
+
+
+def linear_operator(matrix: Any) -> Any:
+    """Return a SciPy LinearOperator that multiplies by `matrix`."""
+    from scipy.sparse.linalg import LinearOperator
+
+    class PlannedOperator(LinearOperator):  # type: ignore[misc]
+        """A planned matrix as SciPy's solvers take it."""
+
+        def __init__(self) -> None:
+            super().__init__(matrix.dtype, matrix.shape)
+
+        def _matvec(self, x: Vector) -> Vector:
+            return np.asarray(matrix.matvec(x))
+
+        def _matmat(self, X: Vector) -> Vector:
+            return np.asarray(matrix.matvec(X))
+
+    return PlannedOperator()

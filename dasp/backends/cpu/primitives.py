@@ -1,0 +1,550 @@
+"""What packing into slices is written in, on the CPU: compiled loops over NumPy arrays.
+
+`dasp.backends.protocols.Primitives` says what each function returns.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dasp._compile import jit
+from dasp.formats.array import PAD, WARP, Csr
+from dasp.formats.published.pattern import TILE, TILE_COLUMNS, TILE_ROWS
+from dasp.formats.sliced.choose import SAMPLES, SliceStatistics, ValueStatistics
+from dasp.formats.sliced.layout import ColumnStatistics, Runs, Segments, Slices
+from dasp.formats.sliced.pattern import (
+    BITS_8,
+    BITS_16,
+    BITS_32,
+    MOST_CODES,
+    MOST_WARPS,
+    NONE,
+    PAD_8,
+    PAD_16,
+    PAD_32,
+    Coding,
+    code_type,
+    delta_views,
+    shape_word,
+)
+
+Vector = np.ndarray[Any, Any]
+
+PIECE = 1 << 16
+"""Values that are tried at a time in a narrower type."""
+
+PLACES = 1 << 20
+"""Sectors up to which each has a place of its own while they are counted."""
+
+
+def column_statistics(indptr: Vector, indices: Vector) -> ColumnStatistics:
+    """See `Primitives`."""
+    return ColumnStatistics(*_scan_columns(indptr, indices))
+
+
+def column_order(indptr: Vector, indices: Vector) -> Vector:
+    """See `Primitives`."""
+    order = np.empty(len(indices), np.int64)
+    _order_columns(indptr, indices, order)
+    return order
+
+
+def value_statistics(data: Vector) -> ValueStatistics:
+    """See `Primitives`; a question is asked only where those before it leave it open."""
+    bits = data.view(f"u{data.itemsize}")
+    if len(data) and _all_equal(bits):
+        return ValueStatistics(len(data), 1, False, False, False)
+    if _all_bytes(data):
+        return ValueStatistics(len(data), MOST_CODES + 1, True, False, False)
+    distinct = len(_find_codes(bits, False)[0]) if len(data) else 0
+    distinct = distinct if distinct or not len(data) else MOST_CODES + 1
+    halves = distinct > MOST_CODES and _survives(data, np.float16)
+    singles = distinct > MOST_CODES and not halves and _survives(data, np.float32)
+    return ValueStatistics(len(data), distinct, False, halves, singles)
+
+
+def encode(data: Vector, coding: Coding) -> tuple[Vector, Vector]:
+    """See `Primitives`."""
+    if coding == Coding.EQUAL:
+        return np.zeros(0, np.uint8), data[:1].copy()
+    if coding == Coding.DICTIONARY:
+        distinct, codes = _find_codes(data.view(f"u{data.itemsize}"), True)
+        return codes, distinct.view(data.dtype)
+    with np.errstate(under="ignore"):
+        return data.astype(code_type(coding, data.dtype), copy=False), data[:0].copy()
+
+
+def _survives(data: Vector, kind: Any) -> bool:
+    """Whether every value keeps all of its bits in a narrower type; few matrices need more than one piece."""
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        for first in range(0, len(data), PIECE):
+            piece = data[first : first + PIECE]
+            if piece.astype(kind).astype(data.dtype).tobytes() != piece.tobytes():
+                return False
+    return True
+
+
+def row_lengths(indptr: Vector, longest: int) -> tuple[Vector, Vector]:
+    """See `Primitives`."""
+    lengths, long_rows = _measure_rows(indptr, longest)
+    return lengths, long_rows
+
+
+def runs_of_rows(indptr: Vector, rows: Vector) -> Runs:
+    """See `Primitives`."""
+    return Runs(*_take_runs(indptr, rows))
+
+
+def cut_runs(lengths: Vector, steps: int) -> Slices:
+    """See `Primitives`."""
+    return Slices(*_cut_runs(lengths, steps))
+
+
+def slice_statistics(
+    slices: Slices, runs: Runs, indices: Vector, sector_columns: int, blocks: tuple[int, int, int]
+) -> SliceStatistics:
+    """See `Primitives`."""
+    count = len(slices.steps)
+    steps, full = int(slices.steps.sum()), int(slices.full.sum())
+    if not count or not any(blocks):
+        return SliceStatistics(count, steps, full, 0, 0, 0, 0)
+    firsts = np.linspace(0, max(count - MOST_WARPS, 0), SAMPLES).astype(np.int64)
+    sampled, *sectors = _count_sectors(*slices, *runs, indices, firsts, blocks, sector_columns)
+    return SliceStatistics(count, steps, full, sampled, *sectors)
+
+
+def window_statistics(
+    csr: Csr,
+    lengths: Vector,
+    windows: tuple[int, ...],
+    steps: int,
+    sector_columns: int,
+    blocks: tuple[int, int, int],
+) -> dict[int, SliceStatistics]:
+    """See `Primitives`."""
+
+    def statistics(window: int) -> SliceStatistics:
+        runs = runs_of_rows(csr.indptr, sort_rows(lengths, window, WARP * steps))
+        slices = cut_runs(runs.lengths, steps)
+        return slice_statistics(slices, runs, csr.indices, sector_columns, blocks)
+
+    return {window: statistics(window) for window in windows}
+
+
+def segments(
+    csr: Csr, long_rows: Vector, steps: int, segment_steps: int, most_segments: int, few: int
+) -> Segments:
+    """See `Primitives`."""
+    long = csr.indptr[long_rows + 1].astype(np.int64) - csr.indptr[long_rows]
+    room = WARP * np.clip(-(-long // (WARP * most_segments)), steps, segment_steps)
+    counts = -(-long // room)
+    offsets = np.concatenate([[0], np.cumsum(counts)])
+    rows = np.repeat(np.arange(len(long_rows)), counts)
+    begun = room[rows] * (np.arange(len(rows)) - offsets[rows])
+    starts = csr.indptr[long_rows].astype(np.int64)[rows] + begun
+    lengths = np.minimum(long[rows] - begun, room[rows])
+    in_turn = np.arange(len(rows))
+    if len(rows) > few:
+        # Neighbours meet the same x, and when the last segment of a row comes, the others have been summed.
+        in_turn = np.argsort(csr.indices[starts], kind="stable")
+    return Segments(len(rows), offsets, rows, in_turn, Runs(starts[in_turn], lengths[in_turn]))
+
+
+def segments_first(segments: Segments, runs: Runs, slices: Slices) -> tuple[Runs, Slices]:
+    """See `Primitives`."""
+    count, lengths = segments.total, segments.runs.lengths
+    together = Runs(*(np.concatenate(both) for both in zip(segments.runs, runs, strict=True)))
+    return together, Slices(
+        np.concatenate([np.arange(count), slices.first_run + count]),
+        np.concatenate([np.full(count, 5), slices.shift]),
+        np.concatenate([-(-lengths // WARP), slices.steps]),
+        np.concatenate([lengths // WARP, slices.full]),
+    )
+
+
+def measure_columns(slices: Slices, runs: Runs, indices: Vector, index: Any) -> tuple[Vector, Vector]:
+    """See `Primitives`."""
+    bases, widths = _measure_columns(*slices, *runs, indices, np.dtype(index).type(0))
+    return bases, widths
+
+
+def headers(slices: Slices, widths: Vector, in_turn: Vector) -> tuple[Vector, Vector]:
+    """See `Primitives`."""
+    words = np.empty((len(widths), 4), np.uint32)
+    blocks = np.zeros(len(widths) + 1, np.int64)
+    _write_headers(*slices, widths, in_turn, words, blocks)
+    return words, blocks
+
+
+def fill(
+    slices: Slices,
+    runs: Runs,
+    indices: Vector,
+    codes: Vector,
+    bases: Vector,
+    widths: Vector,
+    blocks: Vector,
+) -> tuple[Vector, Vector]:
+    """See `Primitives`."""
+    deltas = np.empty(WARP * int(blocks[-1]), np.uint8)
+    stored = np.zeros(WARP * len(bases) if len(codes) else 0, codes.dtype)
+    bits = f"u{codes.itemsize}"  # Numba moves bits of any type, float16 included
+    _fill(
+        *slices,
+        *runs,
+        indices,
+        codes.view(bits),
+        bases,
+        widths,
+        blocks,
+        delta_views(deltas),
+        stored.view(bits),
+    )
+    return deltas, stored
+
+
+_compile = jit(nogil=True)
+_shape_word = _compile(shape_word)
+
+
+@_compile
+def _scan_columns(indptr, indices):  # type: ignore[no-untyped-def]
+    rise, most = True, np.int64(-1)
+    for row in range(len(indptr) - 1):
+        before = np.int64(-1)
+        for entry in range(indptr[row], indptr[row + 1]):
+            column = np.int64(indices[entry])
+            if column < before:
+                rise = False
+            before = column
+            most = max(most, column)
+    return rise, most
+
+
+@_compile
+def _order_columns(indptr, indices, order):  # type: ignore[no-untyped-def]
+    for row in range(len(indptr) - 1):
+        begin, end = indptr[row], indptr[row + 1]
+        order[begin:end] = begin + np.argsort(indices[begin:end], kind="mergesort")
+
+
+@_compile
+def _all_equal(bits):  # type: ignore[no-untyped-def]
+    same = 1
+    while same < len(bits) and bits[same] == bits[0]:
+        same += 1
+    return same == len(bits)
+
+
+@_compile
+def _measure_rows(indptr, longest):  # type: ignore[no-untyped-def]
+    lengths = np.empty(len(indptr) - 1, np.int64)
+    count = 0
+    for row in range(len(lengths)):
+        length = np.int64(indptr[row + 1]) - np.int64(indptr[row])
+        if length > longest:
+            count += 1
+            length = np.int64(PAD)
+        lengths[row] = length
+    long_rows = np.empty(count, np.int64)
+    count = 0
+    for row in range(len(lengths) if len(long_rows) else 0):
+        if lengths[row] < 0:
+            long_rows[count] = row
+            count += 1
+    return lengths, long_rows
+
+
+@_compile
+def _take_runs(indptr, rows):  # type: ignore[no-untyped-def]
+    starts, lengths = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
+    for place in range(len(rows)):
+        starts[place] = indptr[rows[place]]
+        lengths[place] = indptr[rows[place] + 1] - indptr[rows[place]]
+    return starts, lengths
+
+
+@_compile
+def _write_headers(first_run, shifts, steps, full, widths, in_turn, words, blocks):  # type: ignore[no-untyped-def]
+    first_step = 0
+    for s in range(len(steps)):
+        width = np.int64(widths[s])
+        words[s, 0] = first_step
+        words[s, 1] = in_turn[s] if s < len(in_turn) else first_run[s] - len(in_turn)
+        words[s, 2] = blocks[s]
+        words[s, 3] = _shape_word(steps[s], full[s], shifts[s], width)
+        first_step += steps[s]
+        blocks[s + 1] = blocks[s] + steps[s] * ((np.int64(1) << width) >> 1)
+
+
+@_compile
+def _count_sectors(  # type: ignore[no-untyped-def]
+    first_run, shifts, steps, full, starts, lengths, indices, firsts, blocks, sector_columns
+):
+    most = np.int64(0)
+    sampled = entries = 0
+    for first in firsts:
+        entries_here = 0
+        for s in range(first, min(first + MOST_WARPS, len(steps))):
+            sampled += steps[s]
+            for run in range(first_run[s], min(first_run[s] + (WARP >> shifts[s]), len(lengths))):
+                entries_here += lengths[run]
+                for entry in range(starts[run], starts[run] + lengths[run]):
+                    most = max(most, np.int64(indices[entry]))
+        entries = max(entries, entries_here)
+    places = most // sector_columns + 1
+    if places > PLACES:  # open addressing, at most half full
+        places = np.int64(1)
+        while places < 2 * entries:
+            places *= 2
+    holds, seen = np.zeros(places, np.int64), np.zeros(places, np.int32)
+    block = np.int32(0)
+    totals = np.zeros(3, np.int64)
+    for kind in range(3):
+        if blocks[kind] == 0:
+            continue
+        for first in firsts:
+            for s in range(first, min(first + MOST_WARPS, len(steps))):
+                if (s - first) % blocks[kind] == 0:
+                    block += np.int32(1)
+                for run in range(first_run[s], min(first_run[s] + (WARP >> shifts[s]), len(lengths))):
+                    for entry in range(starts[run], starts[run] + lengths[run]):
+                        sector = np.int64(indices[entry]) // sector_columns
+                        place = sector % places
+                        while seen[place] == block and holds[place] != sector:
+                            place = (place + 1) % places
+                        if seen[place] != block:
+                            seen[place], holds[place] = block, sector
+                            totals[kind] += 1
+    return sampled, totals[0], totals[1], totals[2]
+
+
+@_compile
+def never_rises(lengths):  # type: ignore[no-untyped-def]
+    """Whether no row is longer than the one before it, rows without a length left out: nothing to sort."""
+    least = np.int64(np.iinfo(np.int64).max)
+    for length in lengths:
+        if length > least:
+            return False
+        if length >= 0:
+            least = length
+    return True
+
+
+@_compile
+def _all_bytes(data):  # type: ignore[no-untyped-def]
+    """Whether every value is an integer from -128 to 127, and no zero is negative."""
+    for value in data:
+        if not (-128 <= value <= 127) or value != np.floor(value) or (value == 0 and np.signbit(value)):
+            return False
+    return True
+
+
+@_compile
+def _find_codes(bits, wanted):  # type: ignore[no-untyped-def]
+    """Return the distinct bit patterns as they appear, and each value's code; nothing if too many."""
+    slots = 4 * MOST_CODES
+    keys = np.zeros(slots, bits.dtype)
+    code_of = np.full(slots, -1, np.int64)
+    distinct = np.zeros(MOST_CODES, bits.dtype)
+    codes = np.zeros(len(bits) if wanted else 0, np.uint8)
+    count = 0
+    for i in range(len(bits)):
+        mixed = np.uint64(bits[i]) * np.uint64(0x9E3779B97F4A7C15)
+        slot = np.int64(mixed >> np.uint64(54))  # the top ten bits: one of 1024 slots
+        while code_of[slot] >= 0 and keys[slot] != bits[i]:
+            slot = (slot + 1) % slots
+        if code_of[slot] < 0:
+            if count == MOST_CODES:
+                return distinct[:0], codes[:0]
+            keys[slot], code_of[slot], distinct[count] = bits[i], count, bits[i]
+            count += 1
+        if wanted:
+            codes[i] = code_of[slot]
+    return distinct[:count], codes
+
+
+@_compile
+def sort_rows(lengths, window, longest):  # type: ignore[no-untyped-def]
+    """Return the rows that are in slices, longest first inside each window, equal lengths in their order."""
+    rows = np.empty(len(lengths), np.int64)
+    count = 0
+    if window == 0:
+        for row in range(len(lengths)):
+            if lengths[row] >= 0:
+                rows[count] = row
+                count += 1
+        return rows[:count]
+    cursors = np.zeros(longest + 2, np.int64)
+    for begin in range(0, len(lengths), window):
+        end = min(begin + window, len(lengths))
+        most = 0
+        for row in range(begin, end):
+            if lengths[row] >= 0:
+                cursors[lengths[row]] += 1
+                most = max(most, lengths[row])
+        for length in range(most, -1, -1):
+            rows_of_length = cursors[length]
+            cursors[length] = count
+            count += rows_of_length
+        for row in range(begin, end):
+            if lengths[row] >= 0:
+                rows[cursors[lengths[row]]] = row
+                cursors[lengths[row]] += 1
+        cursors[: most + 1] = 0
+    return rows[:count]
+
+
+@_compile
+def _cut_runs(lengths, steps):  # type: ignore[no-untyped-def]
+    """Cut runs into slices of at most `steps` steps; return first runs, shifts, steps and full steps.
+
+    A slice has as few lanes to a run as let its longest run end within `steps`.
+    """
+    first_run = np.empty(len(lengths), np.int64)
+    shifts, counts, full = np.empty_like(first_run), np.empty_like(first_run), np.empty_like(first_run)
+    slices = run = 0
+    while run < len(lengths):
+        shift = 0
+        for i in range(run, min(run + WARP, len(lengths))):
+            while i < run + (WARP >> shift) and lengths[i] > steps << shift:
+                shift += 1
+        most, least = 0, lengths[run] >> shift
+        end = run + (WARP >> shift)
+        for i in range(run, min(end, len(lengths))):
+            most = max(most, lengths[i])
+            least = min(least, lengths[i] >> shift)
+        first_run[slices], shifts[slices] = run, shift
+        counts[slices] = (most + (1 << shift) - 1) >> shift
+        full[slices] = least if end <= len(lengths) else 0
+        slices += 1
+        run = end
+    return first_run[:slices], shifts[:slices], counts[:slices], full[:slices]
+
+
+@_compile
+def _measure_columns(first_run, shifts, steps, full, starts, lengths, indices, zero):  # type: ignore[no-untyped-def]
+    """Return the least column of every step, and for every slice the width that its deltas need."""
+    bases = np.full(np.sum(steps), zero)
+    widths = np.empty(len(steps), np.uint8)
+    first_step = 0
+    for s in range(len(steps)):
+        lanes = 1 << shifts[s]
+        end = min(first_run[s] + (WARP >> shifts[s]), len(lengths))
+        span = np.int64(0)
+        lane_is_delta = lanes == 1 and full[s] == steps[s]
+        for k in range(steps[s]):
+            least, most = np.int64(-1), np.int64(-1)
+            for run in range(first_run[s], end):
+                for i in range(k * lanes, min((k + 1) * lanes, lengths[run])):
+                    column = np.int64(indices[starts[run] + i])
+                    least = column if least < 0 else min(least, column)
+                    most = max(most, column)
+            bases[first_step + k] = least
+            if most - least > span:
+                span = most - least
+            if lane_is_delta:
+                for run in range(first_run[s], end):
+                    if indices[starts[run] + k] - least != run - first_run[s]:
+                        lane_is_delta = False
+                        break
+        first_step += steps[s]
+        if lane_is_delta:
+            widths[s] = NONE
+        elif span < PAD_8:
+            widths[s] = BITS_8
+        else:
+            widths[s] = BITS_16 if span < PAD_16 else BITS_32
+    return bases, widths
+
+
+@_compile
+def _fill(  # type: ignore[no-untyped-def]
+    first_run,
+    shifts,
+    steps,
+    full,
+    starts,
+    lengths,
+    indices,
+    codes,
+    bases,
+    widths,
+    blocks,
+    deltas,
+    values,
+):
+    """Write the deltas and the values of every slot."""
+    bytes_of, words_of, doubles_of = deltas
+    first_step = 0
+    for s in range(len(steps)):
+        shift, width = shifts[s], widths[s]
+        lanes = 1 << shift
+        first_delta = 32 * blocks[s] >> max(width - 1, 0)
+        for row in range(WARP >> shift):
+            run = first_run[s] + row
+            length = lengths[run] if run < len(lengths) else 0
+            for i in range(steps[s] << shift):
+                k = i >> shift
+                inside = WARP * k + row * lanes + (i & (lanes - 1))
+                delta = np.uint64(PAD_32)
+                if i < length:
+                    delta = np.uint64(indices[starts[run] + i] - bases[first_step + k])
+                    if len(codes):
+                        values[WARP * first_step + inside] = codes[starts[run] + i]
+                if width == BITS_8:
+                    bytes_of[first_delta + inside] = delta & np.uint64(PAD_8)
+                elif width == BITS_16:
+                    words_of[first_delta + inside] = delta & np.uint64(PAD_16)
+                elif width == BITS_32:
+                    doubles_of[first_delta + inside] = delta
+        first_step += steps[s]
+
+
+@_compile
+def count_tiles(lengths, least):  # type: ignore[no-untyped-def]
+    """Count the tiles of each row block up to the first with fewer than `least` entries."""
+    tiles = np.empty(len(lengths) // TILE_ROWS, np.int64)
+    for block in range(len(tiles)):
+        tile = 0
+        while True:
+            entries = 0
+            for row in range(TILE_ROWS * block, TILE_ROWS * (block + 1)):
+                entries += min(max(lengths[row] - TILE_COLUMNS * tile, 0), TILE_COLUMNS)
+            if entries == 0 or entries < least:
+                break
+            tile += 1
+        tiles[block] = tile
+    return tiles
+
+
+@_compile
+def copy_runs(indices, data, starts, lengths, slots, columns, values):  # type: ignore[no-untyped-def]
+    """Copy `lengths[i]` entries from `starts[i]` on to slot `slots[i]` and what follows it."""
+    for run in range(len(lengths)):
+        for k in range(lengths[run]):
+            columns[slots[run] + k] = indices[starts[run] + k]
+            values[slots[run] + k] = data[starts[run] + k]
+
+
+@_compile
+def copy_tile_rows(indices, data, starts, lengths, tiles, columns, values):  # type: ignore[no-untyped-def]
+    """Copy `lengths[i]` entries from `starts[i]` on to row i % 8 of the tiles of block i // 8."""
+    for row in range(len(lengths)):
+        first = TILE * tiles[row // TILE_ROWS] + TILE_COLUMNS * (row % TILE_ROWS)
+        for k in range(lengths[row]):
+            slot = first + TILE * (k // TILE_COLUMNS) + k % TILE_COLUMNS
+            columns[slot] = indices[starts[row] + k]
+            values[slot] = data[starts[row] + k]
+
+
+@_compile
+def scatter_entries(cursors, rows, columns, values, indices, data):  # type: ignore[no-untyped-def]
+    """Copy each entry to where the cursor of its row stands, and move that on."""
+    for entry in range(len(rows)):
+        slot = cursors[rows[entry]]
+        indices[slot] = columns[entry]
+        data[slot] = values[entry]
+        cursors[rows[entry]] = slot + 1

@@ -1,0 +1,134 @@
+"""NVIDIA GPUs as a backend: see `dasp.backends.protocols.Backend`. CuPy is imported when one is asked for."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from dasp import _check
+from dasp.backends.cuda.product import Product, number
+from dasp.formats.array import Plan, arrays_of, with_arrays
+
+
+@cache
+def available() -> tuple[bool, str]:
+    """Return whether a GPU works, and the reason in words."""
+    try:
+        import cupy
+    except ModuleNotFoundError as error:
+        if error.name == "cupy":
+            return False, "CuPy is not installed; pip install 'dasp-spmv[cuda13]' (or cuda12)"
+        return False, f"CuPy cannot be imported: {error}"
+    except OSError as error:
+        return False, f"CuPy cannot be imported: {error}; set CUPY_CACHE_DIR to a folder that can be written"
+    except Exception as error:
+        return False, f"CuPy cannot be imported: {type(error).__name__}: {error}"
+    version = getattr(cupy, "__version__", "of no version")
+    try:
+        count = cupy.cuda.runtime.getDeviceCount()
+        name = cupy.cuda.runtime.getDeviceProperties(0)["name"].decode()
+        cupy.zeros(1).get()
+    except Exception as error:  # whatever the driver says, the CPU still works
+        return False, f"CuPy {version} finds no working GPU: {error}"
+    return True, f"CuPy {version}, {count} x {name}"
+
+
+def resolve(device: str) -> str | None:
+    """Return `auto`, `cuda` or `cuda:N` as `cuda:N`; None if `auto` finds no GPU.
+
+    Raises
+    ------
+    RuntimeError
+        If a GPU was asked for by name and none works.
+    ValueError
+        If there is no GPU of that number.
+    """
+    works, reason = available()
+    if not works:
+        if device == "auto":
+            return None
+        raise RuntimeError(f"device is {device!r}; a working GPU is needed; {reason}")
+    import cupy
+
+    number = device.partition(":")[2]
+    count = cupy.cuda.runtime.getDeviceCount()
+    if number and int(number) >= count:
+        raise ValueError(f"device is {device!r}; this machine has {count} GPUs, numbered from 0")
+    return f"cuda:{int(number) if number else cupy.cuda.Device().id}"
+
+
+def machine(device: str) -> str:
+    """Return the name of the machine record of GPUs."""
+    return "gpu"
+
+
+def product(plan: Plan, device: str) -> Product:
+    """Take a plan with NumPy arrays to a GPU."""
+    return Product(plan, device)
+
+
+def as_operand(x: Any, device: str) -> Any:
+    """Return x as a CuPy array.
+
+    Raises
+    ------
+    TypeError
+        If x is not an array on the GPU that `device` names: nothing is copied behind the caller's back.
+    """
+    import cupy
+
+    if not isinstance(x, cupy.ndarray):
+        if not hasattr(x, "__cuda_array_interface__"):
+            raise TypeError(
+                f"x is a {type(x).__module__}.{type(x).__name__} and A is on {device}; "
+                "a cupy.ndarray is needed; pass cupy.asarray(x) or use A.to_device('cpu')"
+            )
+        x = cupy.asarray(x)
+    if x.device.id != number(device):
+        raise TypeError(f"x is on cuda:{x.device.id} and A is on {device}; both must be on one GPU")
+    return x
+
+
+def empty(shape: tuple[int, ...], dtype: np.dtype[Any], device: str) -> Any:
+    """Return a new array for a result, columns contiguous."""
+    import cupy
+
+    with cupy.cuda.Device(number(device)):
+        return cupy.empty(shape, dtype, order="F")
+
+
+def check_out(out: Any, x: Any, shape: tuple[int, ...], dtype: np.dtype[Any], device: str) -> None:
+    """Hold that `out` is a CuPy array for this result that does not overlap x.
+
+    Raises
+    ------
+    TypeError, ValueError
+    """
+    import cupy
+
+    if not isinstance(out, cupy.ndarray) or out.device.id != number(device):
+        raise TypeError(f"out is a {type(out).__name__} and A is on {device}; a cupy.ndarray there is needed")
+    _check.out(out, shape, dtype)
+    if cupy.may_share_memory(out, x):
+        raise ValueError("out overlaps x; pass another array")
+
+
+def to_host(plan: Plan) -> Plan:
+    """Return the plan with NumPy arrays."""
+
+    def download(array: Any) -> Any:
+        copy = array.get()
+        copy.flags.writeable = False
+        return copy
+
+    downloaded: Plan = with_arrays(plan, map(download, arrays_of(plan)))
+    return downloaded
+
+
+def linear_operator(matrix: Any) -> Any:
+    """Return a CuPy LinearOperator that multiplies by `matrix`."""
+    from cupyx.scipy.sparse.linalg import LinearOperator
+
+    return LinearOperator(matrix.shape, matrix.matvec, matmat=matrix.matvec, dtype=matrix.dtype)

@@ -1,0 +1,97 @@
+"""Slices on a GPU: what kernels/spmv/slices.cu is compiled with, and what it takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dasp._dtypes import C_NAMES
+from dasp._launch import Signature
+from dasp._machines import H200
+from dasp.formats.array import WARP, Plan
+from dasp.formats.sliced.pattern import plain_codes
+
+SIGNATURE = Signature(
+    "spmv/slices.cu",
+    "dasp_slices",
+    """
+    const uint4*          headers          [count]
+    const Index*          bases            [steps]
+    const unsigned char*  deltas
+    const Code*           values
+    const Value*          table
+    const Index*          rows
+    const Index*          long_rows        [r]
+    const Index*          segment_offsets  [r + 1]
+    const Index*          segment_rows     [segments]
+    Bits*                 partials         [segments]
+    long long             count
+    long long             segments
+    long long             positions
+    int                   identity
+    const Scalar*         x
+    Scalar*               y
+    Scalar                alpha
+    Scalar                beta
+    """,
+)
+
+
+def defines(plan: Plan) -> dict[str, str]:
+    """Return the compile-time constants that the format adds."""
+    return {
+        "DASP_INDEX": C_NAMES[plan.pattern.index_dtype.name],
+        "DASP_OFFSET": "int",
+        "DASP_MMA": str(int(plan.pattern.choice.mma)),
+        "DASP_CODING": str(int(plan.values.coding)),
+        "DASP_IN_FLIGHT": str(in_flight(plan)),
+    }
+
+
+def types(plan: Plan) -> dict[str, np.dtype[Any]]:
+    """Return what the source's own names of types stand for."""
+    return {"Index": plan.pattern.index_dtype, "Code": plain_codes(plan.values).dtype}
+
+
+def warps(plan: Plan) -> int:
+    """Return how many warps a product needs: one for each slice."""
+    return len(plan.pattern.headers)
+
+
+def threads(plan: Plan) -> int:
+    """Return the threads of a block."""
+    return int(WARP * plan.pattern.choice.warps)
+
+
+def in_flight(plan: Plan) -> int:
+    """Return how many steps of a slice a warp loads before it multiplies the first."""
+    slices, steps = len(plan.pattern.headers), len(plan.pattern.bases)
+    in_turn = slices > H200.wave_slices and steps <= H200.few_steps * slices
+    return H200.few_in_flight if in_turn else H200.in_flight
+
+
+def partials(plan: Plan) -> int:
+    """Return how many partial sums a product needs."""
+    return int(plan.pattern.segments)
+
+
+def arguments(plan: Plan, scratch: Any) -> dict[str, Any]:
+    """Return the kernel's arguments but those that come with each product."""
+    pattern, values = plan.pattern, plan.values
+    return {
+        "headers": pattern.headers,
+        "bases": pattern.bases,
+        "deltas": pattern.deltas,
+        "values": plain_codes(values),
+        "table": values.table,
+        "rows": pattern.rows,
+        "long_rows": pattern.long_rows,
+        "segment_offsets": pattern.segment_offsets,
+        "segment_rows": pattern.segment_rows,
+        "partials": scratch,
+        "count": len(pattern.headers),
+        "segments": pattern.segments,
+        "positions": pattern.positions,
+        "identity": int(len(pattern.rows) == 0),
+    }

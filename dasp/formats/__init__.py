@@ -1,0 +1,47 @@
+"""The formats that a matrix can be packed in: one record each, found by its name.
+
+A format is a folder with its pattern and values, its choices, how it is packed and unpacked, and its checks.
+What multiplies it is the backends' affair: one file for each format in each of them.
+"""
+
+from __future__ import annotations
+
+from dasp.formats.format import Format
+from dasp.formats.published import PUBLISHED
+from dasp.formats.sliced import SLICED
+
+__all__ = ["Format", "find", "first_that_takes", "names", "register"]
+
+_formats: dict[str, Format] = {}
+
+
+def register(new: Format) -> None:
+    """Add a format, under its name; with `auto`, the first one registered that takes a matrix packs it."""
+    _formats[new.name] = new
+
+
+def find(name: str) -> Format:
+    """Return the format of a name.
+
+    Raises
+    ------
+    ValueError
+        If there is none.
+    """
+    if name not in _formats:
+        raise ValueError(f"the format is {name!r}; {' or '.join(map(repr, _formats))} is needed")
+    return _formats[name]
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of all formats."""
+    return tuple(_formats)
+
+
+def first_that_takes(shape: tuple[int, int]) -> Format:
+    """Return the first format that can hold a matrix of a shape."""
+    return next(each for each in _formats.values() if each.takes(shape))
+
+
+register(SLICED)
+register(PUBLISHED)

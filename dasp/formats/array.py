@@ -1,0 +1,136 @@
+"""What every format is made of: arrays on one device, the matrix that goes in, the plan that comes out."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+PAD = -1
+"""The column of a slot that holds no entry, and the row of a result that belongs to nobody."""
+
+WARP = 32
+"""Lanes of a warp."""
+
+Array = Any
+"""numpy.ndarray or cupy.ndarray, all of one plan on one device."""
+
+
+class Csr(NamedTuple):
+    """A matrix as it comes in, checked (`dasp._check.csr`), on the device where its plan is made.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        (m, n).
+    indptr : Array, shape (m + 1,), int32 or int64
+        First entry of each row.
+    indices : Array, shape (nnz,), int32 or int64
+        Column of each entry, in any order inside a row, duplicates allowed.
+    data : Array, shape (nnz,), a type of `dasp._dtypes.TABLE`
+    """
+
+    shape: tuple[int, int]
+    indptr: Array
+    indices: Array
+    data: Array
+
+
+class Part(NamedTuple):
+    """A line of the table that describes a plan: what it is, and its rows, entries, slots and bytes."""
+
+    name: str
+    rows: int
+    entries: int
+    slots: int
+    bytes: int
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A matrix, packed in one format: where its entries lie, and their values.
+
+    Attributes
+    ----------
+    format : str
+        Name of the format; `dasp.formats` has its record.
+    shape : tuple of int
+        (m, n) of the matrix.
+    dtype : numpy.dtype
+        Of every value: a type of `dasp._dtypes.TABLE`.
+    pattern : object
+        The format's: which entry lies in which slot, and what was chosen for this matrix.
+    values : object
+        The format's: the numbers. Other values for the same pattern make another plan that shares it.
+    """
+
+    format: str
+    shape: tuple[int, int]
+    dtype: np.dtype[Any]
+    pattern: Any
+    values: Any
+
+    @property
+    def nnz(self) -> int:
+        """Stored entries of the matrix, explicit zeros and duplicates counted."""
+        entries: int = self.pattern.entries
+        return entries
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        return nbytes(self)
+
+
+def is_array(value: Any) -> bool:
+    """Whether a field of a plan is an array, on whatever device."""
+    return not dataclasses.is_dataclass(value) and hasattr(value, "nbytes")
+
+
+def arrays_of(part: Any) -> Iterator[Array]:
+    """Yield every array of a plan, or of a part, in the order of its fields."""
+    for field in dataclasses.fields(part):
+        value = getattr(part, field.name)
+        if dataclasses.is_dataclass(value):
+            yield from arrays_of(value)
+        elif is_array(value):
+            yield value
+
+
+def with_arrays(part: Any, arrays: Iterator[Array]) -> Any:
+    """Return the part with the next of `arrays` in the place of each of its own, field by field."""
+    changes: dict[str, Any] = {}
+    for field in dataclasses.fields(part):
+        value = getattr(part, field.name)
+        if dataclasses.is_dataclass(value):
+            changes[field.name] = with_arrays(value, arrays)
+        elif is_array(value):
+            changes[field.name] = next(arrays)
+    return dataclasses.replace(part, **changes)
+
+
+def nbytes(*parts: Any) -> int:
+    """Return the bytes of all arrays of some parts or arrays; no array is read."""
+    return sum(int(a.nbytes) for part in parts for a in ([part] if is_array(part) else arrays_of(part)))
+
+
+def narrowest(largest: int) -> np.dtype[Any]:
+    """Return int32 where it holds a number, else int64."""
+    return np.dtype(np.int32 if largest <= np.iinfo(np.int32).max else np.int64)
+
+
+def require(holds: Any, message: str) -> None:
+    """Raise ValueError with a message unless something holds; for the checks of plans."""
+    if not holds:
+        raise ValueError(message)
+
+
+def check_offsets(name: str, offsets: Array, kind: np.dtype[Any], count: int, end: int) -> None:
+    """Hold that offsets of a type rise from 0 to `end` in `count` steps; ValueError if not."""
+    require(offsets.dtype == kind, f"{name} is {offsets.dtype}, not {kind}")
+    require(offsets.shape == (count + 1,), f"{name} has shape {offsets.shape}, not {(count + 1,)}")
+    require(offsets[0] == 0 and offsets[-1] == end, f"{name} does not run from 0 to {end}")
+    require((offsets[1:] >= offsets[:-1]).all(), f"{name} falls")

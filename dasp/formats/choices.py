@@ -1,0 +1,34 @@
+"""Checks of what a user may choose of a format."""
+
+from __future__ import annotations
+
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+
+
+def check_int(name: str, value: Any, least: int, most: int | None = None) -> None:
+    """Hold that a choice is an int in a range.
+
+    Raises
+    ------
+    TypeError, ValueError
+    """
+    if not isinstance(value, Integral) or isinstance(value, bool):
+        raise TypeError(f"{name} is {value!r}; it must be an int")
+    if most is not None and not least <= int(value) <= most:
+        raise ValueError(f"{name} is {value}; it must be from {least} to {most}")
+    if int(value) < least:
+        raise ValueError(f"{name} is {value}; it must not be negative")
+
+
+def check_switch(name: str, value: Any) -> None:
+    """Hold that a choice is True or False.
+
+    Raises
+    ------
+    TypeError
+    """
+    if not isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"{name} is {value!r}; it must be True or False")

@@ -1,0 +1,46 @@
+"""The record that a format is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from dasp._machines import Machine
+from dasp.formats.array import Array, Csr, Part, Plan
+
+
+@dataclass(frozen=True)
+class Format:
+    """How one format is chosen, packed, unpacked, checked and described.
+
+    Attributes
+    ----------
+    name : str
+        As policies, plans and files name it.
+    options : type
+        A frozen dataclass of what a user may choose; it checks itself.
+    pattern, values : type
+        The dataclasses of a plan's two halves. Files keep them field by field.
+    takes : callable
+        Whether the format can hold a matrix of a shape.
+    pack : callable
+        (csr, options, machine, primitives) -> Plan. The arrays of the plan lie where those of `csr` do.
+        Deterministic: equal matrices, options and machines give equal bits on every device.
+    unpack : callable
+        Plan with NumPy arrays -> (rows, columns, values) of its slots, `PAD` as the column of a pad.
+    check : callable
+        Hold every invariant of a plan with NumPy arrays; ValueError names the first that does not hold.
+    summary : callable
+        Plan -> its parts, a line each; reads no array.
+    """
+
+    name: str
+    options: type
+    pattern: type
+    values: type
+    takes: Callable[[tuple[int, int]], bool]
+    pack: Callable[[Csr, Any, Machine, Any], Plan]
+    unpack: Callable[[Plan], tuple[Array, Array, Array]]
+    check: Callable[[Plan], None]
+    summary: Callable[[Plan], list[Part]]

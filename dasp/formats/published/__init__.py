@@ -1,0 +1,22 @@
+"""The published DASP format: long, medium (regular and irregular), short and empty rows."""
+
+from __future__ import annotations
+
+from dasp.formats.format import Format
+from dasp.formats.published.check import check
+from dasp.formats.published.options import Options
+from dasp.formats.published.pack import pack
+from dasp.formats.published.pattern import NAME, Pattern, Values
+from dasp.formats.published.unpack import summary, unpack
+
+PUBLISHED = Format(
+    name=NAME,
+    options=Options,
+    pattern=Pattern,
+    values=Values,
+    takes=lambda shape: True,
+    pack=pack,
+    unpack=unpack,
+    check=check,
+    summary=summary,
+)

@@ -1,0 +1,22 @@
+"""Slices: rows of similar length, 32 lanes to a slice, columns and values in as few bits as hold them."""
+
+from __future__ import annotations
+
+from dasp.formats.format import Format
+from dasp.formats.sliced.check import check
+from dasp.formats.sliced.options import Options
+from dasp.formats.sliced.pack import pack
+from dasp.formats.sliced.pattern import MOST_COLUMNS, NAME, Pattern, Values
+from dasp.formats.sliced.unpack import summary, unpack
+
+SLICED = Format(
+    name=NAME,
+    options=Options,
+    pattern=Pattern,
+    values=Values,
+    takes=lambda shape: max(shape) <= MOST_COLUMNS,
+    pack=pack,
+    unpack=unpack,
+    check=check,
+    summary=summary,
+)

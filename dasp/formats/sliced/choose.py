@@ -1,0 +1,180 @@
+"""What is chosen for a matrix: pure functions of statistics, options and machine, on the host.
+
+Statistics are integers, so that every device that counts them chooses the same.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dasp._machines import Gathers, Machine
+from dasp.formats.array import WARP
+from dasp.formats.sliced.pattern import CODE_TYPES, MOST_CODES, Coding, code_type
+
+SECTOR_BYTES = 32
+"""What a gather moves at the least: a sector of a GPU's cache."""
+
+SAMPLES = 24
+"""Places at which sectors of x are counted, in the order of the slices."""
+
+
+class ValueStatistics(NamedTuple):
+    """What is known of the values of a matrix.
+
+    Attributes
+    ----------
+    entries : int
+    distinct : int
+        Different bit patterns; `MOST_CODES` + 1 where there are more than a dictionary holds.
+    are_bytes : bool
+        Whether every value is an integer from -128 to 127, and no zero is negative.
+    are_halves, are_singles : bool
+        Whether every value keeps all of its bits as float16, and as float32. May be False where `distinct` is
+        at most `MOST_CODES`: nobody asks then.
+    """
+
+    entries: int
+    distinct: int
+    are_bytes: bool
+    are_halves: bool
+    are_singles: bool
+
+
+class SliceStatistics(NamedTuple):
+    """What is known of rows in slices.
+
+    Attributes
+    ----------
+    slices, steps, full : int
+        Slices, the steps of all, and those of them without pads.
+    sampled_steps : int
+        Steps of the slices in which sectors were counted.
+    by_slice, by_few, by_many : int
+        Distinct sectors of x in the sampled slices: of each slice, of each block of the machine's `few_warps`
+        and of its `many_warps` slices, added up. 0 where nobody asked.
+    """
+
+    slices: int
+    steps: int
+    full: int
+    sampled_steps: int
+    by_slice: int
+    by_few: int
+    by_many: int
+
+    @property
+    def slots(self) -> int:
+        """Slots of all slices."""
+        return WARP * self.steps
+
+    def of_all(self, sectors: int) -> float:
+        """Estimate the sectors of all slices from those counted in the sample."""
+        return sectors * self.steps / max(self.sampled_steps, 1)
+
+
+def choose_coding(values: ValueStatistics, dtype: np.dtype[Any]) -> Coding:
+    """Choose the narrowest coding that keeps every bit of every value."""
+    if not values.entries:
+        return Coding.PLAIN
+    if values.distinct == 1:
+        return Coding.EQUAL
+    if values.are_bytes:
+        return Coding.BYTE
+    if values.distinct <= MOST_CODES:
+        return Coding.DICTIONARY
+    for coding, fits in ((Coding.HALF, values.are_halves), (Coding.SINGLE, values.are_singles)):
+        if fits and CODE_TYPES[coding].itemsize < dtype.itemsize:
+            return coding
+    return Coding.PLAIN
+
+
+def code_bytes(coding: Coding, dtype: np.dtype[Any]) -> int:
+    """Return the bytes in which a value is stored."""
+    return 0 if coding == Coding.EQUAL else code_type(coding, dtype).itemsize
+
+
+def choose_steps(entries: int, machine: Machine) -> int:
+    """Choose the most steps of a slice."""
+    return next((steps for below, steps in machine.steps if entries < below), machine.most_steps)
+
+
+def windows_to_try(rows: int, machine: Machine) -> tuple[int, ...]:
+    """Return the sort windows to try, rising; those of `rows` or more sort all of them."""
+    narrower = tuple(window for window in machine.windows if window < rows)
+    sorts_all = machine.sorts_all or len(narrower) < len(machine.windows)
+    return (*narrower, rows) if sorts_all and rows not in narrower else narrower
+
+
+def gathers_of(x_bytes: int, machine: Machine) -> Gathers:
+    """Return what reading an x of so many bytes costs."""
+    return machine.near if x_bytes <= machine.near_bytes else machine.far
+
+
+def choose_window(
+    tried: dict[int, SliceStatistics], rows: int, code_bytes: int, gathers: Gathers, machine: Machine
+) -> int:
+    """Choose the sort window whose plan costs least: wide ones save pads, narrow ones gather less of x.
+
+    Parameters
+    ----------
+    tried : dict
+        By window.
+    rows : int
+        In slices.
+    code_bytes : int
+        Of a stored value.
+    gathers : Gathers
+        Of this x.
+    machine : Machine
+    """
+    costs = []
+    for window, slices in tried.items():
+        size = _plan_cost(slices, code_bytes, machine) + (machine.row * rows if window else 0)
+        cost = size + gathers.pad * (slices.slots - WARP * slices.full)
+        for weight, sectors in zip(gathers[1:], slices[4:], strict=True):
+            cost += weight * slices.of_all(sectors)
+        costs.append((cost, size, window))
+    smallest = min(size for _, size, _ in costs)
+    return min(cost for cost in costs if cost[1] <= machine.most_growth * smallest)[2]
+
+
+def may_share(slices: SliceStatistics, machine: Machine) -> bool:
+    """Whether sectors must be counted to choose the slices of a block."""
+    enough = SAMPLES * machine.many_warps
+    return (
+        machine.blocks_matter
+        and slices.slices >= enough
+        and slices.slots >= (machine.least_slots * slices.slices)
+    )
+
+
+def choose_warps(slices: SliceStatistics, code_bytes: int, gathers: Gathers, machine: Machine) -> int:
+    """Choose how many slices share a multiprocessor's cache.
+
+    Large blocks pay where neighbouring slices gather the same sectors of x, so many that this is a good
+    part of all traffic, as in a band of random columns.
+    """
+    if not machine.blocks_matter:
+        return machine.few_warps
+    count, slots = slices.slices, slices.slots
+    at_once = count <= machine.wave_slices
+    pays = slots >= machine.wave_slots * count if at_once else slots <= machine.tiny_slots * count
+    least = machine.some_warps if pays else machine.few_warps
+    if not may_share(slices, machine):
+        return least
+    few, many = (
+        max(
+            _plan_cost(slices, code_bytes, machine) + gathers.by_few * slices.of_all(sectors),
+            machine.slot_bytes * slots,
+        )
+        for sectors in (slices.by_few, slices.by_many)
+    )
+    return machine.many_warps if machine.large_block * many < few else least
+
+
+def _plan_cost(slices: SliceStatistics, code_bytes: int, machine: Machine) -> float:
+    """Estimate what reading the slots and the headers costs."""
+    by_slot = machine.slot + machine.value_byte * code_bytes
+    return slices.slots * by_slot + machine.slice * slices.slices

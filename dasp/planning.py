@@ -1,0 +1,89 @@
+"""CSR -> plan: the format of the policy packs the matrix, with the primitives of the device where it lies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dasp import formats
+from dasp._machines import MACHINES
+from dasp.formats.array import PAD, Csr, Plan, arrays_of
+from dasp.policy import Policy
+
+Vector = np.ndarray[Any, Any]
+
+
+def make_plan(csr: Csr, policy: Policy, machine: str, primitives: Any) -> Plan:
+    """Pack a matrix into a plan.
+
+    Parameters
+    ----------
+    csr : Csr
+        Checked (`dasp._check.csr`), on the device of the primitives; not modified.
+    policy : Policy
+    machine : str
+        A name of `dasp._machines.MACHINES`: whose costs decide what the policy leaves open.
+    primitives : dasp.backends.protocols.Primitives
+
+    Returns
+    -------
+    Plan
+        With arrays on that device; NumPy arrays are read-only. `unpack` gives the matrix back.
+    """
+    packs = policy.format_for(csr.shape)
+    plan = packs.pack(csr, policy.options(packs), MACHINES[machine], primitives)
+    for array in arrays_of(plan):
+        if isinstance(array, np.ndarray):
+            array.flags.writeable = False
+    return plan
+
+
+def unpack(plan: Plan, primitives: Any) -> tuple[Vector, Vector, Vector]:
+    """Give the matrix of a plan back as CSR, bit for bit, up to the order inside a row.
+
+    Parameters
+    ----------
+    plan : Plan
+        With NumPy arrays.
+    primitives : dasp.backends.protocols.Primitives
+        The CPU's.
+
+    Returns
+    -------
+    indptr : numpy.ndarray, shape (m + 1,), int64
+    indices : numpy.ndarray, shape (nnz,), the plan's index type
+    data : numpy.ndarray, shape (nnz,), the plan's type
+        Explicit zeros and duplicates are there; pads are not.
+    """
+    rows, columns, values = formats.find(plan.format).unpack(plan)
+    kept = columns != PAD
+    return csr_from_coo(plan.shape[0], rows[kept], columns[kept], values[kept], primitives)
+
+
+def csr_from_coo(
+    m: int, rows: Vector, columns: Vector, values: Vector, primitives: Any
+) -> tuple[Vector, Vector, Vector]:
+    """Sort entries by row, stably; duplicates and explicit zeros stay as they are.
+
+    Parameters
+    ----------
+    m : int
+        Rows of the matrix.
+    rows, columns : numpy.ndarray, shape (nnz,), int32 or int64
+        Each row in [0, m).
+    values : numpy.ndarray, shape (nnz,)
+    primitives : dasp.backends.protocols.Primitives
+        The CPU's.
+
+    Returns
+    -------
+    indptr : numpy.ndarray, shape (m + 1,), int64
+    indices, data : numpy.ndarray, shape (nnz,)
+        With the types of `columns` and `values`.
+    """
+    indptr = np.zeros(m + 1, np.int64)
+    np.cumsum(np.bincount(rows, minlength=m), out=indptr[1:])
+    indices, data = np.empty_like(columns), np.empty_like(values)
+    primitives.scatter_entries(indptr[:-1].copy(), rows, columns, values, indices, data)
+    return indptr, indices, data

@@ -1,0 +1,127 @@
+"""What a user asks of a plan."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from dasp import formats
+from dasp.formats import Format
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """How a matrix is packed: in which format, and with which of its choices made beforehand.
+
+    A choice that is None is left to the format, which chooses by the matrix and the machine.
+
+    Parameters
+    ----------
+    layout : {"auto", "slices", "published"}
+        `slices` orders, cuts and narrows each matrix as its own rows, columns and values allow;
+        `published` is the format of Lu and Liu, SC '23. `auto` is the faster one, which is slices, except
+        for a matrix with 2^32 rows or columns.
+    steps : int, optional
+        Slices: most steps of a slice, 1 to 4095.
+    window : int, optional
+        Slices: rows among which rows are sorted by length; 0 keeps the caller's order.
+    narrow : bool, optional
+        Slices: store values in fewer bits where every one of them keeps all of its own (True).
+    warps : int, optional
+        Slices: how many of them a GPU multiplies in one block of threads, 1 to 16.
+    long_row : int, optional
+        Published: rows with more entries than this are long, at least 4 (256).
+    fill : float, optional
+        Published: share of a tile's 32 slots that must hold entries for the tile to be regular, in (0, 1]
+        (0.75).
+    segment : int, optional
+        Published: slots of a long row that one warp sums, a multiple of 64 (1024).
+    row_blocks_2, row_blocks_4 : int, optional
+        Published: medium rows from which on a warp takes 2, and 4, row blocks of eight rows (59990, 400000).
+    mma : bool, optional
+        Multiply 8 x 4 tiles with tensor cores on a GPU that has them for the matrix's type, else with FMA.
+        True in the published format; False in slices, which are slower with them (docs/experiments.md).
+
+    Raises
+    ------
+    TypeError, ValueError
+        For a choice of the wrong kind, outside its range, or of another format than `layout`.
+
+    Examples
+    --------
+    >>> import dasp
+    >>> dasp.Policy.published(fill=0.5).options().long_row
+    256
+    """
+
+    layout: str = "auto"
+    steps: int | None = None
+    window: int | None = None
+    narrow: bool | None = None
+    warps: int | None = None
+    long_row: int | None = None
+    fill: float | None = None
+    segment: int | None = None
+    row_blocks_2: int | None = None
+    row_blocks_4: int | None = None
+    mma: bool | None = None
+
+    def __post_init__(self) -> None:
+        """Check every choice, by making the options of the format."""
+        if not isinstance(self.layout, str) or self.layout not in ("auto", *formats.names()):
+            known = " or ".join(map(repr, ("auto", *formats.names())))
+            raise ValueError(f"layout is {self.layout!r}; {known} is needed")
+        self.options()
+
+    @classmethod
+    def auto(cls, **choices: Any) -> Policy:
+        """Return the default: every choice left to the matrix and the device, unless it is given here."""
+        return cls(**choices)
+
+    @classmethod
+    def published(cls, **thresholds: Any) -> Policy:
+        """Return the published format (Lu and Liu, SC '23), with its thresholds unless others are given."""
+        return cls(layout="published", **thresholds)
+
+    def format_for(self, shape: tuple[int, int]) -> Format:
+        """Return the format that packs a matrix of a shape.
+
+        Raises
+        ------
+        ValueError
+            If the layout cannot hold it.
+        """
+        if self.layout == "auto":
+            return formats.first_that_takes(shape)
+        asked = formats.find(self.layout)
+        if not asked.takes(shape):
+            raise ValueError(
+                f"A has shape {shape}; layout {self.layout!r} cannot hold it; pass layout='auto'"
+            )
+        return asked
+
+    def options(self, format: Format | None = None) -> Any:
+        """Return the options that a format packs with: the first one's for `auto`, unless one is given.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As the class does.
+        """
+        packs = format or formats.find(formats.names()[0] if self.layout == "auto" else self.layout)
+        given = {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
+        del given["layout"]
+        known = {field.name for field in dataclasses.fields(packs.options)}
+        for name in given:
+            if name not in known and format is None:
+                owner = next(each for each in map(formats.find, formats.names()) if _has(each, name))
+                raise ValueError(
+                    f"{name} is {given[name]!r} and layout is {self.layout!r}; {name} is a choice of "
+                    f"{owner.name!r}; pass layout={owner.name!r} or leave it out"
+                )
+        return packs.options(**{name: value for name, value in given.items() if name in known})
+
+
+def _has(format: Format, choice: str) -> bool:
+    return choice in {field.name for field in dataclasses.fields(format.options)}
