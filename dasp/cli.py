@@ -32,6 +32,10 @@ COMMANDS = {
         "dasp.commands.bench",
         "verify and time every kernel over GF(2^8) against ISA-L and the copy bandwidth",
     ),
+    "bench solvers": (
+        "dasp.commands.bench",
+        "solve systems by conjugate gradients, against SciPy's or CuPy's, planning counted",
+    ),
     "bench peak": ("dasp.commands.bench", "measure this machine's arithmetic and copy bandwidth"),
     "tune": ("dasp.commands.tune", "measure what choices depend on, on this machine"),
     "rs": ("dasp.commands.rs", "split files into shards of which some may be lost, and repair them"),

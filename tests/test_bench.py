@@ -444,7 +444,7 @@ def test_a_session_resumes(tmp_path, host, monkeypatch):
         return matrix(seed=seed)
 
     def subject(*specs):
-        return Sparse(specs, host, Settings(samples=3, baselines=["scipy"]), load=load, plan=RowLoop)
+        return Sparse(specs, host, Settings(samples=3, baselines=["scipy"]), loader=load, plan=RowLoop)
 
     resumed = Session(csv=tmp_path / "rows.csv", resume=True)
     with pytest.raises(KeyboardInterrupt):
@@ -458,13 +458,13 @@ def test_a_session_resumes(tmp_path, host, monkeypatch):
 
 
 def test_a_session_begins_nothing_after_its_limit(host, capsys):
-    subject = Sparse(["one"], host, load=lambda spec, seed: matrix(), plan=RowLoop)
+    subject = Sparse(["one"], host, loader=lambda spec, seed: matrix(), plan=RowLoop)
     assert Session(limit=-1.0).run(subject) == []
     assert "one: left out, --limit is reached" in capsys.readouterr().err
 
 
 def test_a_file_that_cannot_be_written_is_refused_before_the_work(tmp_path, host):
-    never = Sparse(["one"], host, load=lambda spec, seed: pytest.fail("measured"), plan=RowLoop)
+    never = Sparse(["one"], host, loader=lambda spec, seed: pytest.fail("measured"), plan=RowLoop)
     with pytest.raises(ValueError, match="nosuch must exist; make it first"):
         Session(csv=tmp_path / "nosuch" / "rows.csv").run(never)
     with pytest.raises(ValueError, match="is a folder"):

@@ -228,6 +228,7 @@ def test_config_and_help_print(capsys: pytest.CaptureFixture[str]) -> None:
         "bench",
         "bench gemm",
         "bench gf256",
+        "bench solvers",
         "bench peak",
         "tune",
         "rs",

@@ -13,7 +13,7 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
-from dasp.bench import results
+from dasp.bench import results, solvers_report
 from dasp.bench.gemm_report import VENDOR, cells
 from dasp.bench.report import where
 from dasp.bench.sparse_report import baselines, timed, us
@@ -285,6 +285,31 @@ def draw_headline(collections: Sequence[tuple[str, Sequence[Row]]], path: Path) 
     for axes, (title, rows) in zip(panels, collections, strict=True):
         counted = timed(rows)
         profile(axes, counted, f"{title}, {len(counted)} matrices")
+    save(figure, path)
+
+
+# --- linear systems ---------------------------------------------------------------------------------------
+
+
+@styled
+def draw_systems(rows: Sequence[Row], path: Path) -> None:
+    """Draw the speed-up of our solver over the library's, a line a system, the plan counted or not."""
+    ours = [row for row in rows if row["kernel"] == solvers_report.OURS]
+    figure, (axes,) = new_figure(4.6, 1.0 + 0.3 * len(ours))
+    places = range(len(ours))
+    names = [row["matrix"].removeprefix("cg:") for row in ours]
+    for with_plan, marker, colour, label in (
+        (False, "o", BLUE, "plan at hand"),
+        (True, "s", ORANGE, "planning counted, one solve"),
+    ):
+        ratios = [solvers_report.of_library(rows, row, with_plan=with_plan) for row in ours]
+        axes.plot(ratios, places, marker, color=colour, label=label)
+    axes.axvline(1, color=BLACK, linewidth=0.8)
+    axes.set_yticks(list(places), names)
+    axes.set_ylim(len(ours) - 0.4, -0.6)
+    axes.set(xscale="log", xlabel="library's time / dasp's time", title="Conjugate gradients")
+    plain_ticks(axes.xaxis)
+    axes.legend(frameon=False)
     save(figure, path)
 
 

@@ -1,6 +1,7 @@
 """One run of a benchmark: its cases one after another, what the file already has left out, rows kept.
 
-A subject (`sparse`, `gemm`, `gf256`) says which cases there are and measures one; everything else is here.
+A subject (`sparse`, `gemm`, `gf256`, `solvers`) says which cases there are and measures one; all the
+rest is here.
 """
 
 from __future__ import annotations

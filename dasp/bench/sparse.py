@@ -447,7 +447,7 @@ class Sparse:
         Where to run.
     settings : Settings, optional
         How to run.
-    load : callable, optional
+    loader : callable, optional
         Makes a matrix of a name and a seed; `dasp.load_matrix` by default.
     plan : callable, optional
         Makes an operator of a CSR matrix; by default what the policy says.
@@ -464,14 +464,14 @@ class Sparse:
         device: BenchDevice,
         settings: Settings | None = None,
         *,
-        load: Callable[[str, int], Any] | None = None,
+        loader: Callable[[str, int], Any] | None = None,
         plan: Callable[[Any], Operator] | None = None,
     ) -> None:
         """Hold what is to be measured."""
         self.settings = settings or Settings()
         self.device = device
         self.cases = list(specs)
-        self._load = load or _load
+        self._load = loader or load
         self._plan = plan or planner(device.kind, self.settings.policy)
         self._warm = False
 
@@ -509,7 +509,8 @@ class Sparse:
         draw_collection(rows, path)
 
 
-def _load(spec: str, seed: int) -> Any:
+def load(spec: str, seed: int) -> Any:
+    """The matrix that a user names, from a file or a model."""
     from dasp.io.matrices import load_matrix
 
     return load_matrix(spec, seed=seed)

@@ -25,16 +25,20 @@ DEFAULT_MATRICES = (
 )
 """What is measured when no matrix is named: a minute on two cores."""
 
+DEFAULT_SYSTEMS = ("poisson2d:200", "poisson3d:40", "fem3:16")
+"""What is solved when no system is named: half a minute on two cores."""
+
 OTHERS = {
     "gemm": "verify and time every kernel of dense products against cuBLAS or NumPy's BLAS",
     "gf256": "verify and time every kernel over GF(2^8) against ISA-L and the copy bandwidth",
+    "solvers": "solve systems by conjugate gradients, against SciPy's or CuPy's, planning counted",
     "peak": "measure this machine's arithmetic and copy bandwidth",
 }
 """Benchmarks of something other than a sparse matrix, and what each does."""
 
 
 def add_command(subparsers: Subparsers) -> None:
-    """Add `bench`, `bench gemm`, `bench gf256` and `bench peak` to the sub-commands of `dasp`."""
+    """Add `bench` and `bench gemm`, `gf256`, `solvers` and `peak` to the sub-commands of `dasp`."""
     parser = subparsers.add_parser(
         "bench",
         help="plan, verify and time matrices against other libraries",
@@ -55,6 +59,7 @@ def add_command(subparsers: Subparsers) -> None:
     parser.set_defaults(run=run)
     _add_gemm(_other(subparsers, "gemm"))
     _add_gf256(_other(subparsers, "gf256"))
+    _add_solvers(_other(subparsers, "solvers"))
     peak = _other(subparsers, "peak")
     _add_device_options(peak, "what to measure", threads=None)
     peak.set_defaults(run=_run_peak)
@@ -155,6 +160,23 @@ def _add_gf256(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_run_gf256)
 
 
+def _add_solvers(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "matrix",
+        nargs="*",
+        metavar="MATRIX",
+        help=f"symmetric positive definite (default: {' '.join(DEFAULT_SYSTEMS)})",
+    )
+    _add_device_options(parser, "where to run", threads=None)
+    parser.add_argument(
+        "--rtol", type=float, default=1e-8, metavar="X", help="residual over the norm of b (1e-8)"
+    )
+    parser.add_argument("--repeat", type=positive, metavar="N", help="timed solves, the best counts (3)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of models (0)")
+    _add_session_options(parser)
+    parser.set_defaults(run=_run_solvers, seconds=0.6)
+
+
 def run(args: argparse.Namespace) -> int:
     """Run `dasp bench`; 0 when every product is right, 1 when one is wrong."""
     specs = args.matrix or DEFAULT_MATRICES
@@ -218,6 +240,21 @@ def _run_gf256(args: argparse.Namespace) -> int:
             only=args.kernels,
             samples=args.repeat,
         ),
+    )
+
+
+def _run_solvers(args: argparse.Namespace) -> int:
+    from dasp.bench.solvers import Solvers
+    from dasp.io.matrices import check_spec
+
+    if not 0 < args.rtol < 1:
+        raise ValueError(f"--rtol is {args.rtol}; it must be above 0 and below 1")
+    specs = args.matrix or DEFAULT_SYSTEMS
+    for spec in specs:
+        check_spec(spec)
+    return measure_and_report(
+        args,
+        lambda device: Solvers(specs, device, rtol=args.rtol, seed=args.seed, samples=args.repeat),
     )
 
 
