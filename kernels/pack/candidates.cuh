@@ -1,0 +1,16 @@
+// Orders that are tried side by side, and what is counted of each.
+#pragma once
+
+#include "cut.cuh"
+
+// Numbers of a candidate, in the order of `Totals` in dasp/backends/cuda/primitives.py.
+enum Total { SLICES, STEPS, FULL, SAMPLED_STEPS, BY_SLICE, BY_FEW, BY_MANY, TOTALS };
+
+// The order of the candidate of this block.
+__device__ __forceinline__ Order candidate_order(const Start* indptr, const Index* rows, long long stride,
+                                                 const long long* windows, int window_count, long long positions,
+                                                 int identity)
+{
+    const bool moves = (int)blockIdx.y >= window_count || windows[blockIdx.y] != 0 || !identity;
+    return {indptr, moves && rows ? rows + blockIdx.y * stride : nullptr, positions};
+}

@@ -1,0 +1,118 @@
+// Rows in their order, cut into slices: see cut.cuh.
+//
+// rows (candidates, stride) or null: the rows of each order, `positions` of them. windows (candidates - 1): 0 where
+//     the order is the caller's, if there are no long rows, and no `rows` are read; the last candidate has none.
+// passages (candidates, tiles, 32): what each tile does to a chain of slices, by its entry.
+// before (candidates, tiles, 2): slices before each tile times 32, plus the entry of the chain; steps before it.
+// totals (candidates, TOTALS): slices, steps and full steps of all; 0 before, with the rest.
+// headers (segments + slices): of each slice first step, first position, 0, and its shape without the width.
+//
+// dasp_cut_tiles: a block of 256 threads for each tile of 2048 positions, along x, of each candidate, along y.
+// dasp_cut_chain: a block of 1024 threads for each candidate, along y.
+// dasp_cut_headers: as dasp_cut_tiles, for one candidate; `segments` slices with `segment_steps` steps come first.
+
+#include "candidates.cuh"
+
+constexpr int CHAIN_THREADS = 1024, CHAIN_WARPS = CHAIN_THREADS / WARP;
+
+extern "C" __global__ void __launch_bounds__(CUT_THREADS)
+dasp_cut_tiles(const Start* __restrict__ indptr, const Index* __restrict__ rows, long long stride,
+               const long long* __restrict__ windows, int window_count, long long positions, int identity, int steps,
+               Count* passages)
+{
+    __shared__ CutTile tile;
+    __shared__ Count through[CUT_WARPS][WARP];
+    const Order order = candidate_order(indptr, rows, stride, windows, window_count, positions, identity);
+    const long long first = blockIdx.x * (long long)CUT_TILE;
+    tile.load(order, first, steps);
+    through[warp_id()][lane_id()] = tile.through_chunk(int(min(positions - first, (long long)CUT_TILE))).packed();
+    __syncthreads();
+    if (warp_id() > 0) return;
+    Passage all{lane_id(), 0, 0, 0};
+    for (int chunk = 0; chunk < CUT_WARPS; ++chunk) {
+        const Passage one = Passage::of(through[chunk][all.exit]);
+        all = {one.exit, all.slices + one.slices, all.steps + one.steps, all.full + one.full};
+    }
+    passages[(blockIdx.y * (long long)gridDim.x + blockIdx.x) * WARP + lane_id()] = all.packed();
+}
+
+// A chain of slices on its way through tiles.
+struct Chain {
+    int entry;
+    Count slices, steps, full;
+
+    // On through tiles first .. last. With `before`, says there how it comes to each.
+    __device__ __forceinline__ void pass(const Count* passages, long long first, long long last, Count* before)
+    {
+#pragma unroll 4
+        for (long long tile = first; tile < last; ++tile) {
+            const Count mine = passages[tile * WARP + lane_id()];
+            if (before && lane_id() == 0) {
+                before[2 * tile] = slices << 5 | Count(entry);
+                before[2 * tile + 1] = steps;
+            }
+            const Passage one = Passage::of(__shfl_sync(ALL_LANES, mine, entry));
+            entry = one.exit;
+            slices += one.slices;
+            steps += one.steps;
+            full += one.full;
+        }
+    }
+};
+
+extern "C" __global__ void __launch_bounds__(CHAIN_THREADS)
+dasp_cut_chain(const Count* __restrict__ passages, long long tiles, Count* before, Count* totals)
+{
+    __shared__ Chain through[CHAIN_WARPS][WARP], come[CHAIN_WARPS];
+    passages += blockIdx.y * tiles * WARP;
+    before += blockIdx.y * tiles * 2;
+    totals += blockIdx.y * TOTALS;
+    const long long each = ceil_div(tiles, CHAIN_WARPS);
+    const long long first = min(warp_id() * each, tiles), last = min(first + each, tiles);
+
+    Chain mine{lane_id(), 0, 0, 0};  // a chain for each entry
+    mine.pass(passages, first, last, nullptr);
+    through[warp_id()][lane_id()] = mine;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        Chain chain{0, 0, 0, 0};
+        for (int warp = 0; warp < CHAIN_WARPS; ++warp) {
+            come[warp] = chain;
+            const Chain& on = through[warp][chain.entry];
+            chain = {on.entry, chain.slices + on.slices, chain.steps + on.steps, chain.full + on.full};
+        }
+        totals[SLICES] = chain.slices;
+        totals[STEPS] = chain.steps;
+        totals[FULL] = chain.full;
+    }
+    __syncthreads();
+    Chain chain = come[warp_id()];
+    chain.pass(passages, first, last, before);
+}
+
+extern "C" __global__ void __launch_bounds__(CUT_THREADS)
+dasp_cut_headers(const Start* __restrict__ indptr, const Index* __restrict__ rows, long long positions, int steps,
+                 const Count* __restrict__ before, long long segments, long long segment_steps, uint4* headers)
+{
+    __shared__ CutTile tile;
+    __shared__ Count through[CUT_WARPS][WARP];
+    const long long first = blockIdx.x * (long long)CUT_TILE;
+    const int size = int(min(positions - first, (long long)CUT_TILE));
+    tile.load(Order{indptr, rows, positions}, first, steps);
+    through[warp_id()][lane_id()] = tile.through_chunk(size).packed();
+    __syncthreads();
+    if (lane_id() > 0) return;
+    int entry = int(before[2 * blockIdx.x] & 31);
+    Count slice = segments + (before[2 * blockIdx.x] >> 5), step = segment_steps + before[2 * blockIdx.x + 1];
+    for (int chunk = 0; chunk < warp_id(); ++chunk) {
+        const Passage one = Passage::of(through[chunk][entry]);
+        entry = one.exit;
+        slice += one.slices;
+        step += one.steps;
+    }
+    for (int i = warp_id() * CUT_CHUNK + entry; i < min((warp_id() + 1) * CUT_CHUNK, size); i = tile.next(i)) {
+        headers[slice++] = make_uint4(unsigned(step), unsigned(first + i), 0u,
+                                      tile.steps[i] | unsigned(tile.full[i]) << 12 | unsigned(tile.shifts[i]) << 24);
+        step += tile.steps[i];
+    }
+}

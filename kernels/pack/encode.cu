@@ -1,0 +1,68 @@
+// Values as codes that hold every bit of them.
+//
+// Launch: one dimension, any number of blocks of 256 threads.
+// data (count), order (count) or null: as in values.cu. keys, ranks (1024): of a dictionary, else not read.
+// codes (count): in the order of the plan, as DASP_CODING says; in its PLAIN coding a code is the value.
+
+#include "values.cuh"
+
+#define CODING_PLAIN 0
+#define CODING_SINGLE 1
+#define CODING_BYTE 2
+#define CODING_DICTIONARY 3
+#define CODING_HALF 5
+
+#ifndef DASP_CODING
+#error "define DASP_CODING: how values are stored, the number of a Coding in pattern.py"
+#endif
+
+constexpr int THREADS = 256;
+
+#if DASP_CODING == CODING_SINGLE
+using Code = unsigned;
+#elif DASP_CODING == CODING_BYTE
+using Code = signed char;
+#elif DASP_CODING == CODING_DICTIONARY
+using Code = unsigned char;
+#elif DASP_CODING == CODING_HALF
+using Code = unsigned short;
+#else
+using Code = Bits;
+#endif
+
+__device__ __forceinline__ Code code_of(Bits bits, const Bits* keys, const unsigned short* ranks)
+{
+#if DASP_CODING == CODING_SINGLE
+    return SingleBits::convert(number_of(bits));
+#elif DASP_CODING == CODING_BYTE
+    return as_byte(number_of(bits));
+#elif DASP_CODING == CODING_HALF
+    return Code(HalfBits::convert(number_of(bits)));
+#elif DASP_CODING == CODING_DICTIONARY
+    int slot = slot_of(bits);
+    while (ranks[slot] == NO_RANK || !same(keys[slot], bits)) slot = (slot + 1) % SLOTS;
+    return Code(ranks[slot]);
+#else
+    return bits;
+#endif
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+dasp_encode(const Bits* __restrict__ data, const Place* __restrict__ order, const Bits* __restrict__ keys,
+            const unsigned short* __restrict__ ranks, long long count, Code* __restrict__ codes)
+{
+#if DASP_CODING == CODING_DICTIONARY
+    __shared__ Bits block_keys[SLOTS];
+    __shared__ unsigned short block_ranks[SLOTS];
+    for (int slot = threadIdx.x; slot < SLOTS; slot += THREADS) {
+        block_ranks[slot] = ranks[slot];
+        if (ranks[slot] != NO_RANK) block_keys[slot] = keys[slot];
+    }
+    __syncthreads();
+    keys = block_keys;
+    ranks = block_ranks;
+#endif
+    const long long threads = gridDim.x * (long long)THREADS;
+    for (long long i = blockIdx.x * (long long)THREADS + threadIdx.x; i < count; i += threads)
+        codes[i] = code_of(Values{data, order}.at(i), keys, ranks);
+}

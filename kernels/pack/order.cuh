@@ -1,0 +1,82 @@
+// A stable counting sort by six bits of a key, of the 8192 elements of a tile: each gets its place among them.
+//
+// A block has 16 warps of 512 elements each. Lane l of warp w has as its q-th element the one in slot
+// 512 w + 32 q + l. Chunks of 128 slots are counted apart; `per_window` chunks are a window, sorted alone.
+#pragma once
+
+#include "segments.cuh"
+
+constexpr int SORT_THREADS = 512, TILE = 8192, CHUNK = 128, CHUNKS = TILE / CHUNK;
+constexpr int MINE = TILE / SORT_THREADS;  // elements of a thread
+constexpr int DIGIT_BITS = 6, DIGITS = 1 << DIGIT_BITS;
+
+__device__ __forceinline__ int slot_of(int q) { return (int)(threadIdx.x / WARP) * WARP * MINE + WARP * q + lane_id(); }
+
+struct DigitSort {
+    unsigned short* counters;  // CHUNKS * DIGITS, by window, digit and chunk
+    unsigned* sums;            // warps + 1
+    int per_window;            // chunks of a window
+    int chunks;                // that there are; windows are whole, but for the last one
+
+    __device__ __forceinline__ bool has(int slot) const { return slot / CHUNK < chunks; }
+
+    __device__ __forceinline__ int counter_of(int slot, unsigned digit) const
+    {
+        const int chunk = slot / CHUNK, window = chunk / per_window;
+        return (window * DIGITS + (int)digit) * per_window + chunk - window * per_window;
+    }
+
+    // Counts the elements of each chunk, and ranks each among those of its chunk with its digit.
+    __device__ __forceinline__ void count(const unsigned (&digit)[MINE], unsigned (&rank)[MINE]) const
+    {
+        for (int i = threadIdx.x; i < CHUNKS * DIGITS; i += SORT_THREADS) counters[i] = 0;
+        __syncthreads();
+#pragma unroll
+        for (int q = 0; q < MINE; ++q) {
+            if (!has(slot_of(q))) continue;  // the same for a whole warp
+            const unsigned peers = __match_any_sync(ALL_LANES, digit[q]);
+            const int counter = counter_of(slot_of(q), digit[q]);
+            const unsigned before = counters[counter];
+            rank[q] = before + __popc(peers & lanes_before());
+            __syncwarp();
+            if ((peers & lanes_before()) == 0) counters[counter] = (unsigned short)(before + __popc(peers));
+            __syncwarp();
+        }
+        __syncthreads();
+    }
+
+    // Makes of the counts the places at which the elements of each digit and chunk begin, window by window.
+    __device__ __forceinline__ void scan() const
+    {
+        constexpr int each = CHUNKS * DIGITS / SORT_THREADS;
+        unsigned sum = 0, total;
+#pragma unroll
+        for (int k = 0; k < each; ++k) sum += counters[each * threadIdx.x + k];
+        unsigned place = block_sum_before(sum, sums, total);
+#pragma unroll
+        for (int k = 0; k < each; ++k) {
+            const unsigned here = counters[each * threadIdx.x + k];
+            counters[each * threadIdx.x + k] = (unsigned short)place;
+            place += here;
+        }
+        __syncthreads();
+    }
+
+    __device__ __forceinline__ unsigned place_of(int slot, unsigned digit, unsigned rank) const
+    {
+        return counters[counter_of(slot, digit)] + rank;
+    }
+};
+
+// Sort keys of rows: longest first. Rows that are in no slice come after all others of their window.
+struct LengthKeys {
+    const Start* indptr;
+    long long longest, most;  // entries of the longest row in a slice, and that it could have
+
+    __device__ __forceinline__ unsigned none() const { return unsigned(longest) + 1; }
+    __device__ __forceinline__ unsigned at(long long row) const
+    {
+        const long long length = length_of(indptr, row);
+        return length > most ? none() : unsigned(longest - length);
+    }
+};

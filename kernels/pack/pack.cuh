@@ -1,0 +1,131 @@
+// What the kernels that pack a matrix share: types, sums over a block, words that threads agree on.
+//
+// DASP_START, DASP_COLUMN: types of the CSR's indptr and indices. DASP_INDEX: of rows and columns in the plan.
+#pragma once
+
+#include "../warp.cuh"
+
+#ifndef DASP_START
+#error "define DASP_START, DASP_COLUMN and DASP_INDEX: the integer types of indptr, of indices and of the plan"
+#endif
+
+using Start = DASP_START;
+using Column = DASP_COLUMN;
+using Index = DASP_INDEX;
+using Count = unsigned long long;
+
+constexpr int WARP = 32;
+
+__device__ __forceinline__ int warp_id() { return threadIdx.x / WARP; }
+__device__ __forceinline__ unsigned lanes_before() { return (1u << lane_id()) - 1; }
+
+// A word in shared or global memory that other threads change by atomics at the same time.
+template <class T> __device__ __forceinline__ T peek(T* word)
+{
+#ifdef DASP_SIMT
+    return atomicAdd(word, T(0));
+#else
+    return *static_cast<volatile T*>(word);
+#endif
+}
+
+// The largest and the smallest over the lanes of a warp, in each of them.
+template <class T> __device__ __forceinline__ T warp_max(T value)
+{
+#pragma unroll
+    for (int step = WARP / 2; step; step /= 2) value = max(value, __shfl_xor_sync(ALL_LANES, value, step));
+    return value;
+}
+__device__ __forceinline__ unsigned warp_max(unsigned value) { return __reduce_max_sync(ALL_LANES, value); }
+
+template <class T> __device__ __forceinline__ T warp_min(T value)
+{
+#pragma unroll
+    for (int step = WARP / 2; step; step /= 2) value = min(value, __shfl_xor_sync(ALL_LANES, value, step));
+    return value;
+}
+__device__ __forceinline__ unsigned warp_min(unsigned value) { return __reduce_min_sync(ALL_LANES, value); }
+
+// The sum over the lanes before this one.
+template <class T> __device__ __forceinline__ T warp_sum_before(T value)
+{
+    T sum = value;
+#pragma unroll
+    for (int step = 1; step < WARP; step *= 2) {
+        const T other = __shfl_up_sync(ALL_LANES, sum, step);
+        if (lane_id() >= step) sum += other;
+    }
+    return sum - value;
+}
+
+// The sum over the threads of the block before this one, and over all of them. Every thread calls it;
+// `sums` has room for a word for each warp, and one more, and may be used again after a barrier.
+template <class T> __device__ __forceinline__ T block_sum_before(T value, T* sums, T& total)
+{
+    const int warps = blockDim.x / WARP;
+    const T before = warp_sum_before(value);
+    if (lane_id() == WARP - 1) sums[warp_id()] = before + value;
+    __syncthreads();
+    if (warp_id() == 0) {
+        const T mine = lane_id() < warps ? sums[lane_id()] : T(0);
+        const T earlier = warp_sum_before(mine);
+        __syncwarp();
+        if (lane_id() < warps) sums[lane_id()] = earlier;
+        if (lane_id() == warps - 1) sums[warps] = earlier + mine;
+    }
+    __syncthreads();
+    total = sums[warps];
+    return sums[warp_id()] + before;
+}
+
+// The first of `count` rising numbers that is not below `value`.
+template <class T> __device__ __forceinline__ long long lower_bound(const T* numbers, long long count, long long value)
+{
+    long long first = 0;
+    while (count > 0) {
+        const long long half = count / 2;
+        if ((long long)numbers[first + half] < value) {
+            first += half + 1;
+            count -= half + 1;
+        } else {
+            count = half;
+        }
+    }
+    return first;
+}
+
+__device__ __forceinline__ long long ceil_div(long long a, long long b) { return (a + b - 1) / b; }
+
+// A shared copy of `COUNT` numbers, to which the warps of a block add before the block adds to the caller's.
+// The first SUMS of them are sums, and the others maxima.
+template <int SUMS, int COUNT> struct Tally {
+    Count* shared;
+
+    __device__ __forceinline__ void clear() const
+    {
+        if (threadIdx.x < COUNT) shared[threadIdx.x] = 0;
+        __syncthreads();
+    }
+
+    // Every lane of a warp calls these.
+    __device__ __forceinline__ void add(int number, Count value) const
+    {
+#pragma unroll
+        for (int step = WARP / 2; step; step /= 2) value += __shfl_xor_sync(ALL_LANES, value, step);
+        if (lane_id() == 0 && value) atomicAdd(shared + number, value);
+    }
+    __device__ __forceinline__ void raise(int number, Count value) const
+    {
+        value = warp_max(value);
+        if (lane_id() == 0 && value) atomicMax(shared + number, value);
+    }
+
+    __device__ __forceinline__ void deliver(Count* numbers) const
+    {
+        __syncthreads();
+        if (threadIdx.x < COUNT && shared[threadIdx.x]) {
+            if (threadIdx.x < SUMS) atomicAdd(numbers + threadIdx.x, shared[threadIdx.x]);
+            else atomicMax(numbers + threadIdx.x, shared[threadIdx.x]);
+        }
+    }
+};

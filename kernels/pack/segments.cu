@@ -1,0 +1,120 @@
+// Rows too long for one slice: found, cut into segments, and the segments made slices.
+//
+// long_rows (r): the caller's rows, rising. offsets (r + 1): the first segment of each. segment_rows (segments): the
+// long row that each is a piece of. starts (segments): its first entry; lengths: its entries.
+// in_turn (segments) or null: the order in which they are stored.
+//
+// dasp_count_long: a block of 256 threads for each tile of 2048 rows. counts (2, tiles + 1): long rows and segments
+//     of each tile.
+// dasp_list_long: the same, after a scan of both.
+// dasp_cut_segments: any number of blocks of 256 threads. starts: in the order of numbers.
+// dasp_place_segments: one block of 1024 threads. starts, lengths, headers: in the order in which they are stored;
+//     headers as in cut.cu, with the number of the segment as first position.
+
+#include "segments.cuh"
+
+constexpr int THREADS = 256, EACH = 8, ROWS = THREADS * EACH, PLACE_THREADS = 1024;
+constexpr unsigned ONE_ROW = 5;  // log2 of the lanes to a segment
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+dasp_count_long(const Start* __restrict__ indptr, long long m, int steps, int segment_steps, int most_segments,
+                long long tiles, Count* counts)
+{
+    __shared__ Count shared[2];
+    const Tally<2, 2> tally{shared};
+    tally.clear();
+    const Cut cut{steps, segment_steps, most_segments};
+    Count rows = 0, segments = 0;
+    for (int k = 0; k < EACH; ++k) {
+        const long long row = blockIdx.x * (long long)ROWS + k * THREADS + threadIdx.x;
+        const long long length = row < m ? length_of(indptr, row) : 0;
+        if (length <= cut.most()) continue;
+        ++rows;
+        segments += ceil_div(length, cut.room(length));
+    }
+    tally.add(0, rows);
+    tally.add(1, segments);
+    __syncthreads();
+    if (threadIdx.x < 2) counts[threadIdx.x * (tiles + 1) + blockIdx.x] = shared[threadIdx.x];
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+dasp_list_long(const Start* __restrict__ indptr, long long m, int steps, int segment_steps, int most_segments,
+               long long tiles, const Count* __restrict__ counts, Index* long_rows, Index* offsets)
+{
+    __shared__ Count sums[THREADS / WARP + 1], more[THREADS / WARP + 1];
+    const Cut cut{steps, segment_steps, most_segments};
+    const long long first = blockIdx.x * (long long)ROWS + threadIdx.x * EACH;
+    Count rows = 0, segments = 0, total;
+    for (int k = 0; k < EACH; ++k) {
+        const long long length = first + k < m ? length_of(indptr, first + k) : 0;
+        if (length <= cut.most()) continue;
+        ++rows;
+        segments += ceil_div(length, cut.room(length));
+    }
+    Count place = counts[blockIdx.x] + block_sum_before(rows, sums, total);
+    Count segment = counts[tiles + 1 + blockIdx.x] + block_sum_before(segments, more, total);
+    for (int k = 0; k < EACH; ++k) {
+        const long long length = first + k < m ? length_of(indptr, first + k) : 0;
+        if (length <= cut.most()) continue;
+        long_rows[place] = Index(first + k);
+        offsets[place++] = Index(segment);
+        segment += ceil_div(length, cut.room(length));
+    }
+    if (blockIdx.x == 0 && threadIdx.x == 0) offsets[counts[tiles]] = Index(counts[2 * tiles + 1]);
+}
+
+// A segment of a long row.
+struct Segment {
+    long long start, length;
+};
+
+// The segment of a number, which is one of the r-th long row.
+__device__ __forceinline__ Segment segment_of(const Start* indptr, const Index* long_rows, const Index* offsets,
+                                              long long r, long long number, const Cut& cut)
+{
+    const long long row = long_rows[r], whole = length_of(indptr, row), room = cut.room(whole);
+    const long long begun = room * (number - (long long)offsets[r]);
+    return {(long long)indptr[row] + begun, min(whole - begun, room)};
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+dasp_cut_segments(const Start* __restrict__ indptr, const Index* __restrict__ long_rows,
+                  const Index* __restrict__ offsets, long long long_count, long long segments, int steps,
+                  int segment_steps, int most_segments, Index* segment_rows, long long* starts)
+{
+    const Cut cut{steps, segment_steps, most_segments};
+    const long long threads = gridDim.x * (long long)THREADS;
+    for (long long i = blockIdx.x * (long long)THREADS + threadIdx.x; i < segments; i += threads) {
+        const long long r = lower_bound(offsets, long_count + 1, i + 1) - 1;
+        segment_rows[i] = Index(r);
+        starts[i] = segment_of(indptr, long_rows, offsets, r, i, cut).start;
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(PLACE_THREADS)
+dasp_place_segments(const Start* __restrict__ indptr, const Index* __restrict__ long_rows,
+                    const Index* __restrict__ offsets, const Index* __restrict__ segment_rows,
+                    const Index* __restrict__ in_turn, long long segments, int steps, int segment_steps,
+                    int most_segments, long long* starts, long long* lengths, uint4* headers)
+{
+    __shared__ Count sums[PLACE_THREADS / WARP + 1];
+    const Cut cut{steps, segment_steps, most_segments};
+    Count before = 0;
+    for (long long begin = 0; begin < segments; begin += PLACE_THREADS) {
+        const long long place = begin + threadIdx.x, number = in_turn && place < segments ? (long long)in_turn[place] : place;
+        Segment segment{0, 0};
+        if (place < segments) segment = segment_of(indptr, long_rows, offsets, segment_rows[number], number, cut);
+        const Count mine = ceil_div(segment.length, WARP);
+        Count total;
+        const Count step = before + block_sum_before(mine, sums, total);
+        if (place < segments) {
+            starts[place] = segment.start;
+            lengths[place] = segment.length;
+            headers[place] = make_uint4(unsigned(step), unsigned(number), 0u,
+                                        unsigned(mine) | unsigned(segment.length / WARP) << 12 | ONE_ROW << 24);
+        }
+        before += total;
+        __syncthreads();
+    }
+}

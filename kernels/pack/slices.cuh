@@ -1,0 +1,42 @@
+// Slices whose place is known: which entries their slots hold. A warp takes a slice, and lane l the l-th slot of
+// each step.
+#pragma once
+
+#include "segments.cuh"
+
+// What the slices of a matrix are made from: see cut.cu and segments.cu.
+struct Rows {
+    const Start* indptr;
+    const Index* rows;  // null where position p is row p
+    long long positions;
+    const long long *segment_starts, *segment_lengths;
+    long long segments;
+};
+
+struct Slice {
+    int steps, full, shift, width;
+    unsigned first_step, first_block;
+    long long start, length;  // of the run of this lane; no entries behind the last row
+    int lane;                 // of this lane in its run
+
+    __device__ __forceinline__ Slice(const uint4& header, const Rows& from, long long s)
+        : steps(header.w & 0xfff), full(header.w >> 12 & 0xfff), shift(header.w >> 24 & 7), width(header.w >> 27 & 3),
+          first_step(header.x), first_block(header.z), start(0), length(0), lane(lane_id() & ((1 << shift) - 1))
+    {
+        const long long position = (long long)header.y + (lane_id() >> shift);
+        if (s < from.segments) {
+            start = from.segment_starts[s];
+            length = from.segment_lengths[s];
+        } else if (position < from.positions) {
+            const long long row = from.rows ? (long long)from.rows[position] : position;
+            start = from.indptr[row];
+            length = length_of(from.indptr, row);
+        }
+    }
+
+    // Whether this lane's slot of a step holds an entry, and which.
+    __device__ __forceinline__ bool has(int step) const { return place(step) < length; }
+    __device__ __forceinline__ long long entry(int step) const { return start + place(step); }
+
+    __device__ __forceinline__ long long place(int step) const { return ((long long)step << shift) + lane; }
+};

@@ -1,0 +1,109 @@
+// What must be known of a CSR matrix before its rows are ordered, and whether it is one at all: one pass over
+// indptr and one over indices.
+//
+// Launch: one dimension, any number of blocks of 256 threads; a thread takes rows, then entries, a grid apart.
+// indptr (m + 1), indices (nnz): as the caller gave them, hence anything. Nothing outside of them is read.
+// facts (FACTS): 0 before; see `Fact`. Integers are counted and compared: equal inputs give equal facts.
+
+#include "segments.cuh"
+
+// Numbers of a matrix, in the order of `Facts` in dasp/backends/cuda/primitives.py. A biased number is that number
+// plus 2^63, so that unsigned words compare as the numbers do; 0 where there is none.
+enum Fact {
+    FALLS,             // rows that end before they begin, and a first one that does not begin at 0
+    DESCENTS,          // entries with a column below that of the entry before
+    ROW_DESCENTS,      // those of them that are the first of a row
+    LONG_ROWS,         // rows of more than 32 `steps` entries
+    SEGMENTS,          // pieces that these are cut into
+    SEGMENT_STEPS,     // steps of these pieces
+    RISES,             // other rows that are longer than the last one before them, long ones left out
+    LONGEST_WHOLE,     // entries of the longest of the other rows
+    LONGEST,           // entries of the longest of all rows
+    END,               // last number of indptr, biased
+    MOST_COLUMN,       // largest column, biased
+    LEAST_COLUMN_NOT,  // least column, biased, with every bit flipped
+    FACTS
+};
+constexpr int SUMS = LONGEST_WHOLE;
+constexpr Count BIAS = 1ull << 63;
+constexpr int UNROLLED = 4;
+
+using Facts = Tally<SUMS, FACTS>;
+
+__device__ __forceinline__ bool rises(const Start* indptr, long long row, long long length, const Cut& cut)
+{
+    long long before = row - 1;
+    while (before >= 0 && length_of(indptr, before) > cut.most()) --before;
+    return before >= 0 && length > length_of(indptr, before);
+}
+
+__device__ __forceinline__ void survey_rows(const Start* indptr, const Column* indices, long long m, long long nnz,
+                                            const Cut& cut, long long thread, long long threads, const Facts& facts)
+{
+    Count falls = thread == 0 && indptr[0] != 0, descents = 0, long_rows = 0, segments = 0, steps = 0, rising = 0;
+    long long longest_whole = 0, longest = 0;
+    for (long long row = thread; row < m; row += threads) {
+        const long long begin = indptr[row], length = length_of(indptr, row);
+        falls += length < 0;
+        longest = max(longest, length);
+        if (length > 0 && begin > 0 && begin < nnz) descents += indices[begin] < indices[begin - 1];
+        if (length > cut.most()) {
+            ++long_rows;
+            segments += ceil_div(length, cut.room(length));
+            steps += ceil_div(length, WARP);
+        } else {
+            longest_whole = max(longest_whole, length);
+            rising += rises(indptr, row, length, cut);
+        }
+    }
+    facts.add(FALLS, falls);
+    facts.add(ROW_DESCENTS, descents);
+    facts.add(LONG_ROWS, long_rows);
+    facts.add(SEGMENTS, segments);
+    facts.add(SEGMENT_STEPS, steps);
+    facts.add(RISES, rising);
+    facts.raise(LONGEST_WHOLE, Count(longest_whole));
+    facts.raise(LONGEST, Count(longest));
+    facts.raise(END, thread == 0 ? Count((long long)indptr[m]) + BIAS : 0);
+}
+
+__device__ __forceinline__ void survey_entries(const Column* indices, long long nnz, long long thread,
+                                               long long threads, const Facts& facts)
+{
+    Count descents = 0;
+    Column least = 0, most = 0;
+    if (thread < nnz) least = most = indices[thread];
+    for (long long first = thread; first < nnz; first += UNROLLED * threads) {
+        Column column[UNROLLED], before[UNROLLED];
+#pragma unroll
+        for (int i = 0; i < UNROLLED; ++i) {
+            const long long entry = min(first + i * threads, nnz - 1);
+            column[i] = indices[entry];
+            before[i] = indices[max(entry - 1, 0ll)];
+        }
+#pragma unroll
+        for (int i = 0; i < UNROLLED; ++i) {
+            least = min(least, column[i]);
+            most = max(most, column[i]);
+            descents += first + i * threads < nnz && column[i] < before[i];
+        }
+    }
+    const bool any = thread < nnz;
+    facts.add(DESCENTS, descents);
+    facts.raise(MOST_COLUMN, any ? Count((long long)most) + BIAS : 0);
+    facts.raise(LEAST_COLUMN_NOT, any ? ~(Count((long long)least) + BIAS) : 0);
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+dasp_survey(const Start* __restrict__ indptr, const Column* __restrict__ indices, long long m, long long nnz,
+            int steps, int segment_steps, int most_segments, Count* facts)
+{
+    __shared__ Count shared[FACTS];
+    const Facts found{shared};
+    found.clear();
+    const long long thread = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+    const long long threads = gridDim.x * (long long)blockDim.x;
+    survey_rows(indptr, indices, m, nnz, Cut{steps, segment_steps, most_segments}, thread, threads, found);
+    survey_entries(indices, nnz, thread, threads, found);
+    found.deliver(facts);
+}

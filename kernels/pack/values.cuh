@@ -1,0 +1,110 @@
+// Values as their bits, so that nothing is rounded, flushed or made quiet: where they stand, their hash, and what
+// a narrower type keeps of them. DASP_VALUE_BYTES: 2, 4, 8 or 16.
+#pragma once
+
+#include "pack.cuh"
+
+#ifndef DASP_VALUE_BYTES
+#error "define DASP_VALUE_BYTES and DASP_PLACE: the bytes of a value, and the type of places among them"
+#endif
+
+using Place = DASP_PLACE;
+
+#if DASP_VALUE_BYTES == 2
+using Bits = unsigned short;
+#elif DASP_VALUE_BYTES == 4
+using Bits = unsigned;
+#elif DASP_VALUE_BYTES == 8
+using Bits = unsigned long long;
+#else
+using Bits = ulonglong2;
+#endif
+
+template <class T> __device__ __forceinline__ bool same(T a, T b) { return a == b; }
+__device__ __forceinline__ bool same(ulonglong2 a, ulonglong2 b) { return a.x == b.x && a.y == b.y; }
+
+template <class T> __device__ __forceinline__ unsigned long long folded(T bits) { return bits; }
+__device__ __forceinline__ unsigned long long folded(ulonglong2 bits) { return bits.x ^ (bits.y << 1 | bits.y >> 63); }
+
+// Values in the order of the plan: `order` says where each stands, or is null where they stand in that order.
+struct Values {
+    const Bits* data;
+    const Place* order;
+
+    __device__ __forceinline__ Bits at(long long i) const { return data[order ? (long long)order[i] : i]; }
+};
+
+// Slots of a table of at most MOST_CODES values.
+constexpr int MOST_CODES = 256, SLOTS = 1024;
+constexpr unsigned short NO_RANK = 0xffff;
+
+template <class T> __device__ __forceinline__ int slot_of(T bits)
+{
+    return int(folded(bits) * 0x9e3779b97f4a7c15ull >> 54);
+}
+
+// A binary floating-point number: (-1)^negative 1.fraction 2^exponent, the fraction in 52 bits. Subnormal numbers
+// of the wide type are none of the narrower ones': `tiny` is all that is said of them.
+struct Number {
+    bool negative, zero, tiny, special;
+    int exponent;
+    unsigned long long fraction;
+};
+
+template <int EXPONENT_BITS, int FRACTION_BITS> __device__ __forceinline__ Number number_of(unsigned long long bits)
+{
+    constexpr int ones = (1 << EXPONENT_BITS) - 1;
+    const int field = int(bits >> FRACTION_BITS) & ones;
+    const unsigned long long fraction = bits & ((1ull << FRACTION_BITS) - 1);
+    return {bool(bits >> (EXPONENT_BITS + FRACTION_BITS) & 1), field == 0 && fraction == 0,
+            field == 0 && fraction != 0, field == ones, field - ones / 2, fraction << (52 - FRACTION_BITS)};
+}
+
+__device__ __forceinline__ Number number_of(unsigned bits) { return number_of<8, 23>(bits); }
+__device__ __forceinline__ Number number_of(unsigned long long bits) { return number_of<11, 52>(bits); }
+
+// Whether it is an integer from -128 to 127, and no negative zero.
+__device__ __forceinline__ bool is_byte(const Number& x)
+{
+    if (x.zero) return !x.negative;
+    if (x.tiny || x.special || x.exponent < 0 || x.exponent > 7) return false;
+    if (x.exponent == 7) return x.negative && x.fraction == 0;
+    return (x.fraction & ((1ull << (52 - x.exponent)) - 1)) == 0;
+}
+
+__device__ __forceinline__ signed char as_byte(const Number& x)
+{
+    if (x.zero) return 0;
+    const int size = int((1ull << 52 | x.fraction) >> (52 - x.exponent));
+    return (signed char)(x.negative ? -size : size);
+}
+
+// A narrower type. A NaN keeps its bits if those that are cut off are 0 and, where conversions make NaNs quiet, as
+// they do to float32, if it is quiet.
+template <int EXPONENT_BITS, int FRACTION_BITS, bool QUIETS> struct Narrow {
+    static constexpr int bias = (1 << (EXPONENT_BITS - 1)) - 1, least = 1 - bias, cut = 52 - FRACTION_BITS;
+
+    static __device__ __forceinline__ bool keeps(const Number& x)
+    {
+        if (x.zero) return true;
+        if (x.tiny) return false;
+        const bool ends = (x.fraction & ((1ull << cut) - 1)) == 0;
+        if (x.special) return ends && (!QUIETS || x.fraction == 0 || x.fraction >> 51);
+        if (x.exponent > bias || x.exponent < least - FRACTION_BITS) return false;
+        const int lost = cut + max(least - x.exponent, 0);  // bits below the last one of the narrower type
+        return (x.fraction & ((1ull << lost) - 1)) == 0;
+    }
+
+    static __device__ __forceinline__ unsigned convert(const Number& x)
+    {
+        const unsigned sign = unsigned(x.negative) << (EXPONENT_BITS + FRACTION_BITS);
+        if (x.zero) return sign;
+        const unsigned fraction = unsigned(x.fraction >> cut);
+        if (x.special) return sign | unsigned(2 * bias + 1) << FRACTION_BITS | fraction;
+        if (x.exponent >= least) return sign | unsigned(x.exponent + bias) << FRACTION_BITS | fraction;
+        return sign | unsigned((1ull << 52 | x.fraction) >> (cut + least - x.exponent));
+    }
+};
+
+using HalfBits = Narrow<5, 10, false>;
+using SingleBits = Narrow<8, 23, true>;
