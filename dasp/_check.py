@@ -73,17 +73,49 @@ def compressed(kind: str, shape: tuple[int, int], indptr: Vector, indices: Vecto
     ------
     ValueError
     """
+    rises = indptr.shape == (shape[0] + 1,) and indptr[0] == 0 and not np.any(indptr[1:] < indptr[:-1])
+    columns = (indices.min(), indices.max()) if len(indices) else None
+    end = indptr[-1] if rises else 0
+    compressed_facts(kind, shape, bool(rises), end, (len(indices), len(data)), columns)
+
+
+def compressed_facts(
+    kind: str,
+    shape: tuple[int, int],
+    rises: bool,
+    end: int,
+    given: tuple[int, int],
+    columns: tuple[int, int] | None,
+) -> None:
+    """Hold the same of what was counted of such arrays.
+
+    Parameters
+    ----------
+    kind, shape
+        As above.
+    rises : bool
+        Whether indptr rises from 0 in as many steps as there are lines.
+    end : int
+        Its last number.
+    given : tuple of int
+        Indices and values.
+    columns : tuple of int or None
+        Least and largest index.
+
+    Raises
+    ------
+    ValueError
+    """
     lines, places = shape
-    if indptr.shape != (lines + 1,) or indptr[0] != 0 or np.any(indptr[1:] < indptr[:-1]):
+    if not rises:
         raise ValueError(f"indptr does not rise from 0 in {lines} steps; A is not a valid {kind} matrix")
-    if not len(indices) == len(data) == indptr[-1]:
+    if not given[0] == given[1] == end:
         raise ValueError(
-            f"indptr ends with {indptr[-1]} and A has {len(indices)} indices and {len(data)} values; "
-            "these must be equal"
+            f"indptr ends with {end} and A has {given[0]} indices and {given[1]} values; these must be equal"
         )
-    if len(indices) and not (indices.min() >= 0 and indices.max() < places):
+    if columns and not 0 <= columns[0] <= columns[1] < places:
         raise ValueError(
-            f"indices hold {indices.min()} to {indices.max()}; "
+            f"indices hold {columns[0]} to {columns[1]}; "
             f"a {kind} matrix of this shape needs 0 to {places - 1}"
         )
 

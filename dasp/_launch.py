@@ -116,7 +116,8 @@ class Signature:
         types : mapping of str to dtype
             What the source's own names of types stand for, such as `Index`.
         arguments : mapping of str to array or number
-            Arrays of NumPy or CuPy of exactly the declared type, C-contiguous; numbers that the type holds.
+            Arrays of NumPy or CuPy of exactly the declared type, C-contiguous, or None for no array; numbers
+            that the type holds.
         varying : iterable of str
             Parameters that come with each launch: None stands for them.
 
@@ -134,7 +135,7 @@ class Signature:
         given = [p for p in self.parameters if p.name in wanted]
         sizes = {p.name: int(arguments[p.name]) for p in given if not p.is_array}
         for p in given:
-            if p.size.isidentifier():
+            if p.size.isidentifier() and arguments[p.name] is not None:
                 sizes.setdefault(p.size, arguments[p.name].size // _element(p, types)[1])
         return [
             None if p.name not in wanted else self._checked(p, types, sizes, arguments[p.name])
@@ -146,6 +147,8 @@ class Signature:
     ) -> Any:
         dtype, parts = _element(p, types)
         what = f"{p.name} of {self.entry}"
+        if p.is_array and value is None:
+            return None
         if not p.is_array:
             if dtype.kind in "iu" and not np.iinfo(dtype).min <= int(value) <= np.iinfo(dtype).max:
                 raise ValueError(f"{what} is {value}; a number that {dtype} holds is needed")
@@ -217,7 +220,7 @@ class Launch:
         free = start + 8 * len(slots)
         for p, value in zip(signature.parameters, fixed, strict=True):
             if p.name not in slots:
-                number = value.data.ptr if p.is_array else value.item()
+                number = address(value) if p.is_array else value.item()
                 struct.pack_into("=" + _slot(p, types), self._block, free, number)
                 places[p.name] = free
                 free += 8
@@ -302,6 +305,11 @@ def _slot(p: Parameter, types: Mapping[str, np.dtype[Any]]) -> str:
         return "Q"
     dtype = _element(p, types)[0]
     return f"{_LETTERS[dtype.str[1:]]}{8 - dtype.itemsize}x"
+
+
+def address(array: Any) -> int:
+    """Return where an array of CuPy begins, 0 for None."""
+    return 0 if array is None else int(array.data.ptr)
 
 
 def _handle(kernel: Any) -> int:

@@ -11,9 +11,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from dasp.formats.array import Array, Csr, Plan
-from dasp.formats.sliced.choose import SliceStatistics, ValueStatistics
-from dasp.formats.sliced.layout import ColumnStatistics, Runs, Segments, Slices
-from dasp.formats.sliced.pattern import Coding
+from dasp.formats.sliced.choose import SliceStatistics
+from dasp.formats.sliced.layout import Cut, Layout, Survey, Tried
+from dasp.formats.sliced.pattern import Coding, Values
 
 
 class Product(Protocol):
@@ -78,54 +78,51 @@ class Backend(Protocol):
 class Primitives(Protocol):
     """What packing is written in; arrays lie where the matrix lies, statistics come to the host.
 
-    Results are equal, bit for bit, on every backend. Orders are stable.
+    Results are equal, bit for bit, on every backend. Orders are stable. `Cut`, `Survey`, `Tried` and `Layout`
+    are those of `dasp.formats.sliced.layout`; what they call detail is for the backend that made it.
     """
 
-    def column_statistics(self, indptr: Array, indices: Array) -> ColumnStatistics:
-        """Say whether columns rise inside every row, and which is the largest."""
+    def survey(self, csr: Csr, cut: Cut, narrow: bool) -> Survey:
+        """Count what must be known of a matrix; of its values only if they may be narrowed."""
 
-    def column_order(self, indptr: Array, indices: Array) -> Array:
-        """Return the order that sorts each row's entries by column, shape (nnz,), int64."""
+    def sort_columns(self, csr: Csr, survey: Survey) -> tuple[Csr, Array]:
+        """Sort each row's entries by column.
 
-    def value_statistics(self, data: Array) -> ValueStatistics:
-        """Count what `choose_coding` asks for."""
-
-    def encode(self, data: Array, coding: Coding) -> tuple[Array, Array]:
-        """Return the codes of all values, and the table of what they stand for.
-
-        A dictionary's values stand in the order in which they first occur. Codes are empty if all values are
-        equal, and a table has no values where a code is the value itself.
+        Returns
+        -------
+        csr : Csr
+            With the columns sorted, and the values where they were.
+        order : Array, shape (nnz,), int32 or int64
+            Where the value of each entry stands.
         """
 
-    def row_lengths(self, indptr: Array, longest: int) -> tuple[Array, Array]:
-        """Return the entries of each row, int64, `PAD` for rows of more than `longest`; and those rows."""
+    def try_windows(
+        self,
+        csr: Csr,
+        survey: Survey,
+        cut: Cut,
+        windows: tuple[int, ...],
+        sector_columns: int,
+        blocks: tuple[int, int, int],
+    ) -> Tried:
+        """Return the `slice_statistics` that each sort window would give, segments left out.
 
-    def never_rises(self, lengths: Array) -> bool:
-        """Whether no row is longer than the one before it, rows with length `PAD` left out."""
-
-    def sort_rows(self, lengths: Array, window: int, longest: int) -> Array:
-        """Return the rows that are not `PAD`, longest first inside each window, shape (rows,), int64.
-
-        Windows begin at multiples of `window`; 0 means that no row moves.
+        Windows rise, from 0 to at most m.
         """
 
-    def runs_of_rows(self, indptr: Array, rows: Array) -> Runs:
-        """Return the runs of whole rows."""
+    def lay_out(
+        self, csr: Csr, survey: Survey, cut: Cut, window: int, tried: Tried | None, in_order: int
+    ) -> Layout:
+        """Put rows and segments in slices.
 
-    def cut_runs(self, lengths: Array, steps: int) -> Slices:
-        """Cut runs into slices of at most `steps` steps.
-
-        A slice begins where the one before it ends, and has as few lanes to a run as let its longest run
-        end within `steps`; the last slice has no full steps if it has too few runs.
+        Rows: longest first inside each window, which begin at multiples of `window`; 0 means that no row
+        moves. A slice begins where the one before it ends, and has as few lanes to a row as let its longest
+        row end within `cut.steps`; the last slice has no full steps if it has too few rows. Segments: row by
+        row or, in more than `in_order` slices, by their first columns, equal ones in order.
         """
 
     def slice_statistics(
-        self,
-        slices: Slices,
-        runs: Runs,
-        indices: Array,
-        sector_columns: int,
-        blocks: tuple[int, int, int],
+        self, csr: Csr, cut: Cut, layout: Layout, sector_columns: int, blocks: tuple[int, int, int]
     ) -> SliceStatistics:
         """Count slices, steps and full steps, and in a sample the distinct sectors of x that blocks read.
 
@@ -134,46 +131,17 @@ class Primitives(Protocol):
         size of 0 nothing is counted. A sector is `sector_columns` columns.
         """
 
-    def window_statistics(
-        self,
-        csr: Csr,
-        lengths: Array,
-        windows: tuple[int, ...],
-        steps: int,
-        sector_columns: int,
-        blocks: tuple[int, int, int],
-    ) -> dict[int, SliceStatistics]:
-        """Return `slice_statistics` of the slices that each sort window would give."""
+    def store_values(
+        self, csr: Csr, survey: Survey, order: Array | None, layout: Layout, coding: Coding
+    ) -> Values:
+        """Return the values by slots; code 0 in a pad.
 
-    def segments(
-        self, csr: Csr, long_rows: Array, steps: int, segment_steps: int, most_segments: int, few: int
-    ) -> Segments:
-        """Cut long rows into segments of `steps` steps, or longer ones where there would be very many.
-
-        A segment has ceil(length / (32 most_segments)) steps, but at least `steps` and at most
-        `segment_steps`. Segments lie row by row or, if there are more than `few`, by their first columns,
-        equal ones in order.
+        A dictionary's values stand in the order in which they first occur. Without `order`, as
+        `sort_columns` returns it, values stand in the order of the columns.
         """
 
-    def segments_first(self, segments: Segments, runs: Runs, slices: Slices) -> tuple[Runs, Slices]:
-        """Put slices of one segment each, with 32 lanes, before the other slices, and their runs likewise."""
+    def store_columns(self, csr: Csr, layout: Layout) -> tuple[Array, Array]:
+        """Return the least column of every step, and the deltas, every bit set in a pad.
 
-    def measure_columns(
-        self, slices: Slices, runs: Runs, indices: Array, index: np.dtype[Any]
-    ) -> tuple[Array, Array]:
-        """Return the least column of every step, and for every slice the `Width` that its deltas need."""
-
-    def headers(self, slices: Slices, widths: Array, in_turn: Array) -> tuple[Array, Array]:
-        """Return the headers, and the first block of deltas of each slice, int64, with that of the end."""
-
-    def fill(
-        self,
-        slices: Slices,
-        runs: Runs,
-        indices: Array,
-        codes: Array,
-        bases: Array,
-        widths: Array,
-        blocks: Array,
-    ) -> tuple[Array, Array]:
-        """Return the deltas and the codes of all slots; a pad has every bit of its delta set, and code 0."""
+        Writes into the headers the `Width` that each slice's deltas need, and where they begin.
+        """

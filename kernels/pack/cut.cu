@@ -4,7 +4,7 @@
 //     the order is the caller's, if there are no long rows, and no `rows` are read; the last candidate has none.
 // passages (candidates, tiles, 32): what each tile does to a chain of slices, by its entry.
 // before (candidates, tiles, 2): slices before each tile times 32, plus the entry of the chain; steps before it.
-// totals (candidates, TOTALS): slices, steps and full steps of all; 0 before, with the rest.
+// totals (candidates, TOTALS): slices, steps and full steps of all.
 // headers (segments + slices): of each slice first step, first position, 0, and its shape without the width.
 //
 // dasp_cut_tiles: a block of 256 threads for each tile of 2048 positions, along x, of each candidate, along y.

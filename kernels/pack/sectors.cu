@@ -3,7 +3,8 @@
 // A place is up to 16 slices from slice floor(i (slices - 16) / 23) on, i = 0 .. 23; blocks of `block_slices` follow
 // each other inside it. A sector is `sector_columns` columns.
 // Launch: any number of thread blocks of 256 threads along x, which share the blocks of all places; candidates
-// along y. rows, windows, before, totals: as in cut.cu. totals[total] is added to; with `steps_too` SAMPLED_STEPS is.
+// along y. rows, windows, before, totals: as in cut.cu. sampled (candidates, SAMPLED): the number `kind` of each is
+//     added to, and with `steps_too` the steps of the slices that are looked at.
 // segment_starts, segment_lengths (segments): runs that are slices of one row each, before the others.
 // tables (candidates, blocks along x, slots) or null: a hash table of `slots`, a power of two, at least twice the
 //     entries of a block; null if SHARED_SLOTS are enough. The count does not depend on the order of insertions.
@@ -91,18 +92,18 @@ dasp_count_sectors(const Start* __restrict__ indptr, const Column* __restrict__ 
                    const Index* __restrict__ rows, long long stride, const long long* __restrict__ windows,
                    int window_count, long long positions, int identity, int steps, const Count* __restrict__ before,
                    const long long* __restrict__ segment_starts, const long long* __restrict__ segment_lengths,
-                   long long segments, int sector_columns, int block_slices, int total, int steps_too,
-                   unsigned* tables, unsigned slots, Count* totals)
+                   long long segments, int sector_columns, int block_slices, int kind, int steps_too,
+                   const Count* __restrict__ totals, unsigned* tables, unsigned slots, Count* sampled)
 {
     __shared__ Memory memory;
     __shared__ Sample sample;
     const Order order = candidate_order(indptr, rows, stride, windows, window_count, positions, identity);
     const long long tiles = ceil_div(positions, CUT_TILE);
     before += blockIdx.y * tiles * 2;
-    totals += blockIdx.y * TOTALS;
+    sampled += blockIdx.y * SAMPLED;
     const Sectors sectors{tables ? tables + (blockIdx.y * gridDim.x + blockIdx.x) * (long long)slots : memory.table,
                           slots};
-    const long long all = segments + (long long)totals[SLICES];
+    const long long all = segments + (long long)totals[blockIdx.y * TOTALS + SLICES];
     const int blocks = PLACE_SLICES / block_slices + (PLACE_SLICES % block_slices > 0);
 
     for (int unit = blockIdx.x; unit < PLACES * blocks; unit += gridDim.x) {
@@ -130,8 +131,8 @@ dasp_count_sectors(const Start* __restrict__ indptr, const Column* __restrict__ 
         }
         found = __reduce_add_sync(ALL_LANES, found);
         found_steps = __reduce_add_sync(ALL_LANES, found_steps);
-        if (lane_id() == 0 && found) atomicAdd(totals + total, Count(found));
-        if (lane_id() == 0 && found_steps && steps_too) atomicAdd(totals + SAMPLED_STEPS, Count(found_steps));
+        if (lane_id() == 0 && found) atomicAdd(sampled + kind, Count(found));
+        if (lane_id() == 0 && found_steps && steps_too) atomicAdd(sampled + SAMPLED_STEPS, Count(found_steps));
         __syncthreads();
     }
 }

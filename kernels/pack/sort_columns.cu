@@ -11,7 +11,7 @@
 
 using Place = DASP_PLACE;
 
-constexpr int THREADS = 256, RUN = 1024, FEW = WARP, WARPS = THREADS / WARP, EACH = RUN / THREADS;
+constexpr int THREADS = 256, RUN = 1024, FEW = WARP, WARPS = THREADS / WARP;
 
 struct Sorted {
     Column* columns;

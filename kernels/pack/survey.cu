@@ -16,6 +16,7 @@ enum Fact {
     LONG_ROWS,         // rows of more than 32 `steps` entries
     SEGMENTS,          // pieces that these are cut into
     SEGMENT_STEPS,     // steps of these pieces
+    SEGMENT_FULL,      // those of them without pads
     RISES,             // other rows that are longer than the last one before them, long ones left out
     LONGEST_WHOLE,     // entries of the longest of the other rows
     LONGEST,           // entries of the longest of all rows
@@ -40,7 +41,8 @@ __device__ __forceinline__ bool rises(const Start* indptr, long long row, long l
 __device__ __forceinline__ void survey_rows(const Start* indptr, const Column* indices, long long m, long long nnz,
                                             const Cut& cut, long long thread, long long threads, const Facts& facts)
 {
-    Count falls = thread == 0 && indptr[0] != 0, descents = 0, long_rows = 0, segments = 0, steps = 0, rising = 0;
+    Count falls = thread == 0 && indptr[0] != 0, descents = 0, long_rows = 0, segments = 0, steps = 0, full = 0;
+    Count rising = 0;
     long long longest_whole = 0, longest = 0;
     for (long long row = thread; row < m; row += threads) {
         const long long begin = indptr[row], length = length_of(indptr, row);
@@ -51,6 +53,7 @@ __device__ __forceinline__ void survey_rows(const Start* indptr, const Column* i
             ++long_rows;
             segments += ceil_div(length, cut.room(length));
             steps += ceil_div(length, WARP);
+            full += length / WARP;
         } else {
             longest_whole = max(longest_whole, length);
             rising += rises(indptr, row, length, cut);
@@ -61,6 +64,7 @@ __device__ __forceinline__ void survey_rows(const Start* indptr, const Column* i
     facts.add(LONG_ROWS, long_rows);
     facts.add(SEGMENTS, segments);
     facts.add(SEGMENT_STEPS, steps);
+    facts.add(SEGMENT_FULL, full);
     facts.add(RISES, rising);
     facts.raise(LONGEST_WHOLE, Count(longest_whole));
     facts.raise(LONGEST, Count(longest));

@@ -5,15 +5,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dasp._compile import jit
-from dasp.formats.array import PAD, WARP, Csr
+from dasp.formats.array import PAD, WARP, Csr, narrowest
 from dasp.formats.published.pattern import TILE, TILE_COLUMNS, TILE_ROWS
 from dasp.formats.sliced.choose import SAMPLES, SliceStatistics, ValueStatistics
-from dasp.formats.sliced.layout import ColumnStatistics, Runs, Segments, Slices
+from dasp.formats.sliced.layout import Cut, Layout, Runs, Slices, Survey, Tried
 from dasp.formats.sliced.pattern import (
     BITS_8,
     BITS_16,
@@ -39,34 +39,53 @@ PLACES = 1 << 20
 """Sectors up to which each has a place of its own while they are counted."""
 
 
-def column_statistics(indptr: Vector, indices: Vector) -> ColumnStatistics:
-    """See `Primitives`."""
-    return ColumnStatistics(*_scan_columns(indptr, indices))
+class _Segments(NamedTuple):
+    """Rows too long for one slice, cut: the first segment of each, whose each is, their order, their runs."""
+
+    offsets: Vector
+    rows: Vector
+    in_turn: Vector
+    runs: Runs
 
 
-def column_order(indptr: Vector, indices: Vector) -> Vector:
+class _Placed(NamedTuple):
+    """What a layout keeps for the steps that follow: slices and their runs, the segments' first."""
+
+    slices: Slices
+    runs: Runs
+    in_turn: Vector
+
+
+def survey(csr: Csr, cut: Cut, narrow: bool) -> Survey:
     """See `Primitives`."""
-    order = np.empty(len(indices), np.int64)
-    _order_columns(indptr, indices, order)
-    return order
+    rise, most = _scan_columns(csr.indptr, csr.indices)
+    lengths, long_rows = _measure_rows(csr.indptr, WARP * cut.steps)
+    values = value_statistics(csr.data) if narrow and len(csr.data) else None
+    return Survey(rise, most, values, len(long_rows), not never_rises(lengths), (lengths, long_rows))
+
+
+def sort_columns(csr: Csr, survey: Survey) -> tuple[Csr, Vector]:
+    """See `Primitives`."""
+    order = np.empty(len(csr.indices), narrowest(len(csr.indices)))
+    _order_columns(csr.indptr, csr.indices, order)
+    return csr._replace(indices=csr.indices[order]), order
 
 
 def value_statistics(data: Vector) -> ValueStatistics:
-    """See `Primitives`; a question is asked only where those before it leave it open."""
+    """Count what `choose_coding` asks for; a question is asked only where those before it leave it open."""
     bits = data.view(f"u{data.itemsize}")
-    if len(data) and _all_equal(bits):
+    if _all_equal(bits):
         return ValueStatistics(len(data), 1, False, False, False)
     if _all_bytes(data):
         return ValueStatistics(len(data), MOST_CODES + 1, True, False, False)
-    distinct = len(_find_codes(bits, False)[0]) if len(data) else 0
-    distinct = distinct if distinct or not len(data) else MOST_CODES + 1
+    distinct = len(_find_codes(bits, False)[0]) or MOST_CODES + 1
     halves = distinct > MOST_CODES and _survives(data, np.float16)
-    singles = distinct > MOST_CODES and not halves and _survives(data, np.float32)
+    singles = distinct > MOST_CODES and not halves and data.itemsize > 4 and _survives(data, np.float32)
     return ValueStatistics(len(data), distinct, False, halves, singles)
 
 
 def encode(data: Vector, coding: Coding) -> tuple[Vector, Vector]:
-    """See `Primitives`."""
+    """Return the codes of all values, and the table of what they stand for."""
     if coding == Coding.EQUAL:
         return np.zeros(0, np.uint8), data[:1].copy()
     if coding == Coding.DICTIONARY:
@@ -86,26 +105,43 @@ def _survives(data: Vector, kind: Any) -> bool:
     return True
 
 
-def row_lengths(indptr: Vector, longest: int) -> tuple[Vector, Vector]:
-    """See `Primitives`."""
-    lengths, long_rows = _measure_rows(indptr, longest)
-    return lengths, long_rows
-
-
 def runs_of_rows(indptr: Vector, rows: Vector) -> Runs:
-    """See `Primitives`."""
+    """Return the runs of whole rows."""
     return Runs(*_take_runs(indptr, rows))
 
 
 def cut_runs(lengths: Vector, steps: int) -> Slices:
-    """See `Primitives`."""
+    """Cut runs into slices of at most `steps` steps."""
     return Slices(*_cut_runs(lengths, steps))
 
 
+def try_windows(
+    csr: Csr,
+    survey: Survey,
+    cut: Cut,
+    windows: tuple[int, ...],
+    sector_columns: int,
+    blocks: tuple[int, int, int],
+) -> Tried:
+    """See `Primitives`."""
+
+    def statistics(window: int) -> SliceStatistics:
+        runs = runs_of_rows(csr.indptr, sort_rows(survey.detail[0], window, WARP * cut.steps))
+        return _statistics(cut_runs(runs.lengths, cut.steps), runs, csr.indices, sector_columns, blocks)
+
+    return Tried({window: statistics(window) for window in windows}, None)
+
+
 def slice_statistics(
-    slices: Slices, runs: Runs, indices: Vector, sector_columns: int, blocks: tuple[int, int, int]
+    csr: Csr, cut: Cut, layout: Layout, sector_columns: int, blocks: tuple[int, int, int]
 ) -> SliceStatistics:
     """See `Primitives`."""
+    return _statistics(layout.detail.slices, layout.detail.runs, csr.indices, sector_columns, blocks)
+
+
+def _statistics(
+    slices: Slices, runs: Runs, indices: Vector, sector_columns: int, blocks: tuple[int, int, int]
+) -> SliceStatistics:
     count = len(slices.steps)
     steps, full = int(slices.steps.sum()), int(slices.full.sum())
     if not count or not any(blocks):
@@ -115,30 +151,37 @@ def slice_statistics(
     return SliceStatistics(count, steps, full, sampled, *sectors)
 
 
-def window_statistics(
-    csr: Csr,
-    lengths: Vector,
-    windows: tuple[int, ...],
-    steps: int,
-    sector_columns: int,
-    blocks: tuple[int, int, int],
-) -> dict[int, SliceStatistics]:
+def lay_out(csr: Csr, survey: Survey, cut: Cut, window: int, tried: Tried | None, in_order: int) -> Layout:
     """See `Primitives`."""
+    index, (lengths, long_rows) = narrowest(max(csr.shape)), survey.detail
+    rows = sort_rows(lengths, window, WARP * cut.steps)
+    runs = runs_of_rows(csr.indptr, rows)
+    slices = cut_runs(runs.lengths, cut.steps)
+    segments = _segments(csr, long_rows, cut, in_order - len(slices.steps))
+    if len(segments.rows):
+        runs, slices = _segments_first(segments, runs, slices)
+    unmoved = len(rows) == csr.shape[0] and window == 0
+    words = np.zeros((len(slices.steps), 4), np.uint32)
+    _write_headers(*slices, segments.in_turn, words)
+    return Layout(
+        positions=len(rows),
+        segments=len(segments.rows),
+        slices=len(slices.steps),
+        steps=int(slices.steps.sum()),
+        full=int(slices.full.sum()),
+        rows=rows[:0].astype(index) if unmoved else rows.astype(index),
+        headers=words,
+        long_rows=long_rows.astype(index),
+        segment_offsets=segments.offsets.astype(index),
+        segment_rows=segments.rows.astype(index),
+        detail=_Placed(slices, runs, segments.in_turn),
+    )
 
-    def statistics(window: int) -> SliceStatistics:
-        runs = runs_of_rows(csr.indptr, sort_rows(lengths, window, WARP * steps))
-        slices = cut_runs(runs.lengths, steps)
-        return slice_statistics(slices, runs, csr.indices, sector_columns, blocks)
 
-    return {window: statistics(window) for window in windows}
-
-
-def segments(
-    csr: Csr, long_rows: Vector, steps: int, segment_steps: int, most_segments: int, few: int
-) -> Segments:
-    """See `Primitives`."""
+def _segments(csr: Csr, long_rows: Vector, cut: Cut, few: int) -> _Segments:
+    """Cut long rows into segments: row by row or, if there are more than `few`, by their first columns."""
     long = csr.indptr[long_rows + 1].astype(np.int64) - csr.indptr[long_rows]
-    room = WARP * np.clip(-(-long // (WARP * most_segments)), steps, segment_steps)
+    room = WARP * np.clip(-(-long // (WARP * cut.most_segments)), cut.steps, cut.segment_steps)
     counts = -(-long // room)
     offsets = np.concatenate([[0], np.cumsum(counts)])
     rows = np.repeat(np.arange(len(long_rows)), counts)
@@ -149,12 +192,12 @@ def segments(
     if len(rows) > few:
         # Neighbours meet the same x, and when the last segment of a row comes, the others have been summed.
         in_turn = np.argsort(csr.indices[starts], kind="stable")
-    return Segments(len(rows), offsets, rows, in_turn, Runs(starts[in_turn], lengths[in_turn]))
+    return _Segments(offsets, rows, in_turn, Runs(starts[in_turn], lengths[in_turn]))
 
 
-def segments_first(segments: Segments, runs: Runs, slices: Slices) -> tuple[Runs, Slices]:
-    """See `Primitives`."""
-    count, lengths = segments.total, segments.runs.lengths
+def _segments_first(segments: _Segments, runs: Runs, slices: Slices) -> tuple[Runs, Slices]:
+    """Put slices of one segment each, with 32 lanes, before the other slices, and their runs likewise."""
+    count, lengths = len(segments.rows), segments.runs.lengths
     together = Runs(*(np.concatenate(both) for both in zip(segments.runs, runs, strict=True)))
     return together, Slices(
         np.concatenate([np.arange(count), slices.first_run + count]),
@@ -164,45 +207,26 @@ def segments_first(segments: Segments, runs: Runs, slices: Slices) -> tuple[Runs
     )
 
 
-def measure_columns(slices: Slices, runs: Runs, indices: Vector, index: Any) -> tuple[Vector, Vector]:
+def store_values(csr: Csr, survey: Survey, order: Vector | None, layout: Layout, coding: Coding) -> Values:
     """See `Primitives`."""
-    bases, widths = _measure_columns(*slices, *runs, indices, np.dtype(index).type(0))
-    return bases, widths
-
-
-def headers(slices: Slices, widths: Vector, in_turn: Vector) -> tuple[Vector, Vector]:
-    """See `Primitives`."""
-    words = np.empty((len(widths), 4), np.uint32)
-    blocks = np.zeros(len(widths) + 1, np.int64)
-    _write_headers(*slices, widths, in_turn, words, blocks)
-    return words, blocks
-
-
-def fill(
-    slices: Slices,
-    runs: Runs,
-    indices: Vector,
-    codes: Vector,
-    bases: Vector,
-    widths: Vector,
-    blocks: Vector,
-) -> tuple[Vector, Vector]:
-    """See `Primitives`."""
-    deltas = np.empty(WARP * int(blocks[-1]), np.uint8)
-    stored = np.zeros(WARP * len(bases) if len(codes) else 0, codes.dtype)
+    codes, table = encode(csr.data if order is None else csr.data[order], coding)
+    stored = np.zeros(WARP * layout.steps if len(codes) else 0, codes.dtype)
     bits = f"u{codes.itemsize}"  # Numba moves bits of any type, float16 included
-    _fill(
-        *slices,
-        *runs,
-        indices,
-        codes.view(bits),
-        bases,
-        widths,
-        blocks,
-        delta_views(deltas),
-        stored.view(bits),
-    )
-    return deltas, stored
+    _fill_values(*layout.detail.slices, *layout.detail.runs, codes.view(bits), stored.view(bits))
+    return Values(coding, stored, table)
+
+
+def store_columns(csr: Csr, layout: Layout) -> tuple[Vector, Vector]:
+    """See `Primitives`."""
+    slices, runs, _ = layout.detail
+    bases, widths = _measure_columns(*slices, *runs, csr.indices, narrowest(max(csr.shape)).type(0))
+    blocks = np.zeros(len(widths) + 1, np.int64)
+    np.cumsum(slices.steps * (1 << widths.astype(np.int64) >> 1), out=blocks[1:])
+    layout.headers[:, 2] = blocks[:-1]
+    layout.headers[:, 3] |= shape_word(0, 0, 0, widths.astype(np.uint32))
+    deltas = np.empty(WARP * int(blocks[-1]), np.uint8)
+    _fill_deltas(*slices, *runs, csr.indices, bases, widths, blocks, delta_views(deltas))
+    return bases, deltas
 
 
 _compile = jit(nogil=True)
@@ -267,16 +291,13 @@ def _take_runs(indptr, rows):  # type: ignore[no-untyped-def]
 
 
 @_compile
-def _write_headers(first_run, shifts, steps, full, widths, in_turn, words, blocks):  # type: ignore[no-untyped-def]
+def _write_headers(first_run, shifts, steps, full, in_turn, words):  # type: ignore[no-untyped-def]
     first_step = 0
     for s in range(len(steps)):
-        width = np.int64(widths[s])
         words[s, 0] = first_step
         words[s, 1] = in_turn[s] if s < len(in_turn) else first_run[s] - len(in_turn)
-        words[s, 2] = blocks[s]
-        words[s, 3] = _shape_word(steps[s], full[s], shifts[s], width)
+        words[s, 3] = _shape_word(steps[s], full[s], shifts[s], 0)
         first_step += steps[s]
-        blocks[s + 1] = blocks[s] + steps[s] * ((np.int64(1) << width) >> 1)
 
 
 @_compile
@@ -461,29 +482,30 @@ def _measure_columns(first_run, shifts, steps, full, starts, lengths, indices, z
 
 
 @_compile
-def _fill(  # type: ignore[no-untyped-def]
-    first_run,
-    shifts,
-    steps,
-    full,
-    starts,
-    lengths,
-    indices,
-    codes,
-    bases,
-    widths,
-    blocks,
-    deltas,
-    values,
+def _fill_values(first_run, shifts, steps, full, starts, lengths, codes, values):  # type: ignore[no-untyped-def]
+    """Write the code of every slot that holds an entry."""
+    first_slot = 0
+    for s in range(len(steps) if len(codes) else 0):
+        shift, lanes = shifts[s], 1 << shifts[s]
+        for run in range(first_run[s], min(first_run[s] + (WARP >> shift), len(lengths))):
+            first_lane = first_slot + (run - first_run[s]) * lanes
+            for i in range(lengths[run]):
+                values[first_lane + WARP * (i >> shift) + (i & (lanes - 1))] = codes[starts[run] + i]
+        first_slot += WARP * steps[s]
+
+
+@_compile
+def _fill_deltas(  # type: ignore[no-untyped-def]
+    first_run, shifts, steps, full, starts, lengths, indices, bases, widths, blocks, deltas
 ):
-    """Write the deltas and the values of every slot."""
+    """Write the delta of every slot."""
     bytes_of, words_of, doubles_of = deltas
     first_step = 0
     for s in range(len(steps)):
         shift, width = shifts[s], widths[s]
         lanes = 1 << shift
         first_delta = 32 * blocks[s] >> max(width - 1, 0)
-        for row in range(WARP >> shift):
+        for row in range(WARP >> shift if width else 0):
             run = first_run[s] + row
             length = lengths[run] if run < len(lengths) else 0
             for i in range(steps[s] << shift):
@@ -492,8 +514,6 @@ def _fill(  # type: ignore[no-untyped-def]
                 delta = np.uint64(PAD_32)
                 if i < length:
                     delta = np.uint64(indices[starts[run] + i] - bases[first_step + k])
-                    if len(codes):
-                        values[WARP * first_step + inside] = codes[starts[run] + i]
                 if width == BITS_8:
                     bytes_of[first_delta + inside] = delta & np.uint64(PAD_8)
                 elif width == BITS_16:

@@ -2,9 +2,89 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dasp.formats.array import Array
+from dasp.formats.sliced.choose import SliceStatistics, ValueStatistics
+
+
+class Cut(NamedTuple):
+    """How rows are cut.
+
+    Attributes
+    ----------
+    steps : int
+        Most steps of a slice; a row of more than 32 times as many entries is long.
+    segment_steps, most_segments : int
+        A segment of a long row has 32 ceil(length / (32 most_segments)) entries, but `steps` to
+        `segment_steps` steps.
+    """
+
+    steps: int
+    segment_steps: int
+    most_segments: int
+
+
+class Survey(NamedTuple):
+    """What is known of a matrix before its rows are ordered.
+
+    Attributes
+    ----------
+    columns_rise : bool
+        Whether no row has a column after a larger one.
+    most_column : int
+        Largest column, -1 if there are no entries.
+    values : ValueStatistics or None
+        None if nobody asked.
+    long_rows : int
+        Rows too long for a slice.
+    rises : bool
+        Whether some other row is longer than the last one before it, long rows left out.
+    detail : object
+        The backend's own.
+    """
+
+    columns_rise: bool
+    most_column: int
+    values: ValueStatistics | None
+    long_rows: int
+    rises: bool
+    detail: Any
+
+
+class Tried(NamedTuple):
+    """What sort windows would give, and what the backend keeps of trying them."""
+
+    statistics: dict[int, SliceStatistics]
+    detail: Any
+
+
+class Layout(NamedTuple):
+    """Rows and segments in slices: all of a pattern but its columns.
+
+    Attributes
+    ----------
+    positions, segments, rows, long_rows, segment_offsets, segment_rows
+        As in `Pattern`.
+    slices, steps, full : int
+        Slices, segments among them; the steps of all, and those of them without pads.
+    headers : Array, shape (slices, 4), uint32
+        As in `Pattern`; `store_columns` adds widths and places of deltas.
+    detail : object
+        The backend's own.
+    """
+
+    positions: int
+    segments: int
+    slices: int
+    steps: int
+    full: int
+    rows: Array
+    headers: Array
+    long_rows: Array
+    segment_offsets: Array
+    segment_rows: Array
+    detail: Any
 
 
 class Runs(NamedTuple):
@@ -64,10 +144,3 @@ class Segments(NamedTuple):
     rows: Array
     in_turn: Array
     runs: Runs
-
-
-class ColumnStatistics(NamedTuple):
-    """Whether no row has a column after a larger one, and the largest column (-1 if there are no entries)."""
-
-    rise: bool
-    most: int

@@ -9,17 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 from dasp._machines import Gathers, Machine
-from dasp.formats.array import WARP, Array, Csr, Plan, narrowest
+from dasp.formats.array import Csr, Plan, narrowest
 from dasp.formats.sliced import choose
-from dasp.formats.sliced.layout import Runs, Slices
+from dasp.formats.sliced.layout import Cut, Layout
 from dasp.formats.sliced.options import Options
-from dasp.formats.sliced.pattern import (
-    NAME,
-    Choice,
-    Coding,
-    Pattern,
-    Values,
-)
+from dasp.formats.sliced.pattern import NAME, Choice, Coding, Pattern
 
 
 def pack(csr: Csr, options: Options, machine: Machine, on: Any) -> Plan:
@@ -39,83 +33,55 @@ def pack(csr: Csr, options: Options, machine: Machine, on: Any) -> Plan:
     Plan
         With arrays on that device.
     """
-    columns = on.column_statistics(csr.indptr, csr.indices)
-    if not columns.rise:
-        order = on.column_order(csr.indptr, csr.indices)
-        csr = csr._replace(indices=csr.indices[order], data=csr.data[order])
-    dtype = csr.data.dtype
+    dtype, m = csr.data.dtype, csr.shape[0]
     steps = options.steps or choose.choose_steps(len(csr.data), machine)
-    segment_steps = options.steps or max(steps, machine.most_steps)
-    coding = choose.choose_coding(on.value_statistics(csr.data), dtype) if options.narrow else Coding.PLAIN
+    cut = Cut(steps, options.steps or max(steps, machine.most_steps), machine.most_segments)
+    survey = on.survey(csr, cut, options.narrow)
+    order = None
+    if not survey.columns_rise:
+        csr, order = on.sort_columns(csr, survey)
+    coding = choose.choose_coding(survey.values, dtype) if survey.values else Coding.PLAIN
     code_bytes = choose.code_bytes(coding, dtype)
-    gathers = choose.gathers_of((columns.most + 1) * dtype.itemsize, machine)
+    gathers = choose.gathers_of((survey.most_column + 1) * dtype.itemsize, machine)
 
-    lengths, long_rows = on.row_lengths(csr.indptr, WARP * steps)
-    window = options.window
-    if window is None:
-        costs = code_bytes, gathers, machine
-        window = _choose_window(csr, lengths, len(lengths) - len(long_rows), steps, *costs, on)
-    rows = on.sort_rows(lengths, window, WARP * steps)
-    runs = on.runs_of_rows(csr.indptr, rows)
-    slices = on.cut_runs(runs.lengths, steps)
-    segments = on.segments(
-        csr, long_rows, steps, segment_steps, machine.most_segments, machine.wave_slices - len(slices.steps)
-    )
-    if segments.total:
-        runs, slices = on.segments_first(segments, runs, slices)
-    warps = options.warps or _choose_warps(csr, runs, slices, code_bytes, gathers, machine, on)
+    window, tried = options.window, None
+    if window is None and not survey.rises:
+        window = 0  # a sort would move no row
+    elif window is None:
+        windows, blocks = choose.windows_to_try(m, machine), _blocks(gathers, machine)
+        tried = on.try_windows(csr, survey, cut, windows, _sector_columns(csr), blocks)
+        window = choose.choose_window(tried.statistics, m - survey.long_rows, code_bytes, gathers, machine)
+    layout = on.lay_out(csr, survey, cut, window, tried, machine.wave_slices)
+    tried = None
+    warps = options.warps or _choose_warps(csr, cut, layout, code_bytes, gathers, machine, on)
 
-    index = narrowest(max(csr.shape))
-    bases, widths = on.measure_columns(slices, runs, csr.indices, index)
-    headers, blocks = on.headers(slices, widths, segments.in_turn)
-    codes, table = on.encode(csr.data, coding)
-    deltas, stored = on.fill(slices, runs, csr.indices, codes, bases, widths, blocks)
+    values = on.store_values(csr, survey, order, layout, coding)
+    bases, deltas = on.store_columns(csr, layout)
     pattern = Pattern(
-        choice=Choice(machine.name, steps, segment_steps, window, warps, bool(options.mma)),
-        index_dtype=index,
+        choice=Choice(machine.name, steps, cut.segment_steps, window, warps, bool(options.mma)),
+        index_dtype=narrowest(max(csr.shape)),
         entries=len(csr.data),
-        segments=segments.total,
-        positions=len(rows),
-        rows=rows[:0].astype(index) if len(rows) == csr.shape[0] and window == 0 else rows.astype(index),
-        headers=headers,
+        segments=layout.segments,
+        positions=layout.positions,
+        rows=layout.rows,
+        headers=layout.headers,
         bases=bases,
         deltas=deltas,
-        long_rows=long_rows.astype(index),
-        segment_offsets=segments.offsets.astype(index),
-        segment_rows=segments.rows.astype(index),
+        long_rows=layout.long_rows,
+        segment_offsets=layout.segment_offsets,
+        segment_rows=layout.segment_rows,
     )
-    return Plan(NAME, csr.shape, dtype, pattern, Values(coding, stored, table))
-
-
-def _choose_window(
-    csr: Csr,
-    lengths: Array,
-    rows: int,
-    steps: int,
-    code_bytes: int,
-    gathers: Gathers,
-    machine: Machine,
-    on: Any,
-) -> int:
-    """Count what each window to try would give, and choose; 0 where a sort would move no row."""
-    if on.never_rises(lengths):
-        return 0
-    windows = choose.windows_to_try(len(lengths), machine)
-    blocks = _blocks(gathers, machine)
-    tried = on.window_statistics(csr, lengths, windows, steps, _sector_columns(csr), blocks)
-    return choose.choose_window(tried, rows, code_bytes, gathers, machine)
+    return Plan(NAME, csr.shape, dtype, pattern, values)
 
 
 def _choose_warps(
-    csr: Csr, runs: Runs, slices: Slices, code_bytes: int, gathers: Gathers, machine: Machine, on: Any
+    csr: Csr, cut: Cut, layout: Layout, code_bytes: int, gathers: Gathers, machine: Machine, on: Any
 ) -> int:
     """Count what blocks of slices would read, where that matters, and choose."""
-    if not machine.blocks_matter:
-        return machine.few_warps
-    statistics = on.slice_statistics(slices, runs, csr.indices, 1, (0, 0, 0))
+    statistics = on.slice_statistics(csr, cut, layout, 1, (0, 0, 0))
     if choose.may_share(statistics, machine):
         blocks = 0, machine.few_warps, machine.many_warps
-        statistics = on.slice_statistics(slices, runs, csr.indices, _sector_columns(csr), blocks)
+        statistics = on.slice_statistics(csr, cut, layout, _sector_columns(csr), blocks)
     return choose.choose_warps(statistics, code_bytes, gathers, machine)
 
 

@@ -1,0 +1,369 @@
+"""What the kernels take that pack a matrix into slices on a GPU; sizes as in kernels/pack/."""
+
+from __future__ import annotations
+
+from dasp._launch import Signature
+
+SURVEY = Signature(
+    "pack/survey.cu",
+    "dasp_survey",
+    """
+    const Start*   indptr
+    const Column*  indices        [nnz]
+    long long      m
+    long long      nnz
+    int            steps
+    int            segment_steps
+    int            most_segments
+    Count*         facts
+    """,
+)
+
+VALUE_FACTS = Signature(
+    "pack/values.cu",
+    "dasp_value_facts",
+    """
+    const Bits*   data    [count]
+    const Place*  order
+    long long     count
+    Count*        facts   [2]
+    Count*        claims  [1024]
+    Count*        firsts  [1024]
+    """,
+)
+
+DICTIONARY = Signature(
+    "pack/values.cu",
+    "dasp_dictionary",
+    """
+    const Bits*      data
+    const Place*     order
+    const Count*     claims  [1024]
+    const Count*     firsts  [1024]
+    Bits*            keys    [1024]
+    unsigned short*  ranks   [1024]
+    Bits*            table
+    """,
+)
+
+ENCODE = Signature(
+    "pack/encode.cu",
+    "dasp_encode",
+    """
+    const Bits*            data   [count]
+    const Place*           order
+    const Bits*            keys
+    const unsigned short*  ranks
+    long long              count
+    Code*                  codes  [count]
+    """,
+)
+
+SCAN = Signature(
+    "pack/scan.cu",
+    "dasp_scan",
+    """
+    Count*     numbers
+    long long  count
+    long long  stride
+    """,
+)
+
+SORT_WINDOWS = Signature(
+    "pack/windows.cu",
+    "dasp_sort_windows",
+    """
+    const Start*      indptr        [m + 1]
+    const Index*      long_rows
+    long long         long_count
+    const long long*  windows
+    int               window_count
+    long long         m
+    long long         most
+    long long         longest
+    int               bits
+    long long         stride
+    Index*            rows
+    """,
+)
+
+LENGTH_KEYS = Signature(
+    "pack/radix.cu",
+    "dasp_length_keys",
+    """
+    const Start*  indptr   [m + 1]
+    long long     m
+    long long     longest
+    long long     most
+    unsigned*     keys     [m]
+    """,
+)
+
+COLUMN_KEYS = Signature(
+    "pack/radix.cu",
+    "dasp_column_keys",
+    """
+    const Column*     indices
+    const long long*  starts   [count]
+    long long         count
+    unsigned*         keys     [count]
+    """,
+)
+
+COUNT_DIGITS = Signature(
+    "pack/radix.cu",
+    "dasp_count_digits",
+    """
+    const unsigned*  keys      [elements]
+    const Index*     from
+    long long        elements
+    long long        width
+    int              shift
+    Count*           counts
+    """,
+)
+
+MOVE_DIGITS = Signature(
+    "pack/radix.cu",
+    "dasp_move_digits",
+    """
+    const unsigned*  keys        [elements]
+    const Index*     from
+    long long        elements
+    long long        width
+    int              shift
+    const Count*     counts
+    const Index*     gone
+    long long        gone_count
+    unsigned         none
+    int              last
+    Index*           to
+    """,
+)
+
+CUT_TILES = Signature(
+    "pack/cut.cu",
+    "dasp_cut_tiles",
+    """
+    const Start*      indptr
+    const Index*      rows
+    long long         stride
+    const long long*  windows
+    int               window_count
+    long long         positions
+    int               identity
+    int               steps
+    Count*            passages
+    """,
+)
+
+CUT_CHAIN = Signature(
+    "pack/cut.cu",
+    "dasp_cut_chain",
+    """
+    const Count*  passages
+    long long     tiles
+    Count*        before
+    Count*        totals
+    """,
+)
+
+CUT_HEADERS = Signature(
+    "pack/cut.cu",
+    "dasp_cut_headers",
+    """
+    const Start*  indptr
+    const Index*  rows
+    long long     positions
+    int           steps
+    const Count*  before
+    long long     segments
+    long long     segment_steps
+    uint4*        headers
+    """,
+)
+
+COUNT_SECTORS = Signature(
+    "pack/sectors.cu",
+    "dasp_count_sectors",
+    """
+    const Start*      indptr
+    const Column*     indices
+    const Index*      rows
+    long long         stride
+    const long long*  windows
+    int               window_count
+    long long         positions
+    int               identity
+    int               steps
+    const Count*      before
+    const long long*  segment_starts
+    const long long*  segment_lengths
+    long long         segments
+    int               sector_columns
+    int               block_slices
+    int               kind
+    int               steps_too
+    const Count*      totals
+    unsigned*         tables
+    unsigned          slots
+    Count*            sampled
+    """,
+)
+
+COUNT_LONG = Signature(
+    "pack/segments.cu",
+    "dasp_count_long",
+    """
+    const Start*  indptr         [m + 1]
+    long long     m
+    int           steps
+    int           segment_steps
+    int           most_segments
+    long long     tiles
+    Count*        counts
+    """,
+)
+
+LIST_LONG = Signature(
+    "pack/segments.cu",
+    "dasp_list_long",
+    """
+    const Start*  indptr         [m + 1]
+    long long     m
+    int           steps
+    int           segment_steps
+    int           most_segments
+    long long     tiles
+    const Count*  counts
+    Index*        long_rows      [r]
+    Index*        offsets        [r + 1]
+    """,
+)
+
+CUT_SEGMENTS = Signature(
+    "pack/segments.cu",
+    "dasp_cut_segments",
+    """
+    const Start*  indptr
+    const Index*  long_rows      [long_count]
+    const Index*  offsets        [long_count + 1]
+    long long     long_count
+    long long     segments
+    int           steps
+    int           segment_steps
+    int           most_segments
+    Index*        segment_rows   [segments]
+    long long*    starts         [segments]
+    """,
+)
+
+PLACE_SEGMENTS = Signature(
+    "pack/segments.cu",
+    "dasp_place_segments",
+    """
+    const Start*  indptr
+    const Index*  long_rows      [r]
+    const Index*  offsets        [r + 1]
+    const Index*  segment_rows   [segments]
+    const Index*  in_turn
+    long long     segments
+    int           steps
+    int           segment_steps
+    int           most_segments
+    long long*    starts         [segments]
+    long long*    lengths        [segments]
+    uint4*        headers
+    """,
+)
+
+MEASURE_COLUMNS = Signature(
+    "pack/columns.cu",
+    "dasp_measure_columns",
+    """
+    const Start*      indptr
+    const Column*     indices
+    const Index*      rows
+    long long         positions
+    const long long*  segment_starts
+    const long long*  segment_lengths
+    long long         segments
+    long long         slices
+    uint4*            headers          [slices]
+    Index*            bases
+    Count*            sizes
+    """,
+)
+
+PLACE_DELTAS = Signature(
+    "pack/columns.cu",
+    "dasp_place_deltas",
+    """
+    const Count*  sizes
+    long long     slices
+    uint4*        headers  [slices]
+    """,
+)
+
+FILL_DELTAS = Signature(
+    "pack/fill.cu",
+    "dasp_fill_deltas",
+    """
+    const Start*      indptr
+    const Column*     indices
+    const Index*      rows
+    long long         positions
+    const long long*  segment_starts
+    const long long*  segment_lengths
+    long long         segments
+    long long         slices
+    const uint4*      headers          [slices]
+    const Index*      bases
+    unsigned char*    deltas
+    """,
+)
+
+FILL_CODES = Signature(
+    "pack/fill.cu",
+    "dasp_fill_codes",
+    """
+    const Start*      indptr
+    const Code*       codes
+    const Place*      order
+    const Index*      rows
+    long long         positions
+    const long long*  segment_starts
+    const long long*  segment_lengths
+    long long         segments
+    long long         slices
+    const uint4*      headers          [slices]
+    Code*             stored
+    """,
+)
+
+SORT_COLUMNS = Signature(
+    "pack/sort_columns.cu",
+    "dasp_sort_columns",
+    """
+    const Start*   indptr      [m + 1]
+    const Column*  indices
+    long long      m
+    Column*        to_columns
+    Place*         to_order
+    """,
+)
+
+MERGE_COLUMNS = Signature(
+    "pack/sort_columns.cu",
+    "dasp_merge_columns",
+    """
+    const Start*   indptr      [m + 1]
+    long long      m
+    long long      nnz
+    long long      width
+    const Column*  columns     [nnz]
+    const Place*   order       [nnz]
+    Column*        to_columns  [nnz]
+    Place*         to_order    [nnz]
+    """,
+)

@@ -1,0 +1,654 @@
+"""What packing into slices is written in, on a GPU: kernels/pack/, launched on arrays of the device.
+
+`dasp.backends.protocols.Primitives` says what each function returns. Nothing here names an array library:
+arrays and launches are the device's, which is a GPU with CuPy or, in the tests, the emulator with NumPy.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from dasp import _check
+from dasp._dtypes import C_NAMES
+from dasp._launch import Signature
+from dasp.backends.cuda import pack_kernels as kernels
+from dasp.formats.array import WARP, Array, Csr, narrowest
+from dasp.formats.sliced.choose import SliceStatistics, ValueStatistics
+from dasp.formats.sliced.layout import Cut, Layout, Survey, Tried
+from dasp.formats.sliced.pattern import CODE_TYPES, MOST_CODES, MOST_WARPS, Coding, Values
+
+COUNT = np.dtype(np.uint64)
+
+FACTS = (
+    "falls",
+    "descents",
+    "row_descents",
+    "long_rows",
+    "segments",
+    "segment_steps",
+    "segment_full",
+    "rises",
+    "longest_whole",
+    "longest",
+    "end",
+    "most_column",
+    "least_column_not",
+)
+"""Numbers of a matrix, in the order of `Fact` in kernels/pack/survey.cu."""
+
+BIAS, ALL_BITS = 1 << 63, (1 << 64) - 1
+"""Added to a signed number so that it compares as an unsigned one; and what flips every bit."""
+
+NOT_EQUAL, NOT_BYTES, NOT_DICTIONARY, NOT_HALVES, NOT_SINGLES = (1 << bit for bit in range(5))
+"""What values are not: `Dead` in kernels/pack/values.cu."""
+
+SLOTS = 1024
+"""Slots of the table of distinct values."""
+
+BLOCKS, VALUE_BLOCKS = 1056, 528
+"""Most blocks of a launch whose threads go through an array a grid apart; those of values fill a table each."""
+
+SORT_TILE, DIGIT_BITS, CHUNK, CHUNKS = 8192, 6, 128, 64
+"""Elements that a block sorts at once, by six bits of a key: kernels/pack/order.cuh."""
+
+CUT_TILE, ENTRIES = 2048, 32
+"""Positions that a block cuts, and those at which a chain of slices can enter them: kernels/pack/cut.cuh."""
+
+PLACES, SHARED_SLOTS = 24, 8192
+"""Places in a sample, and slots of a hash table in shared memory: kernels/pack/sectors.cu."""
+
+LONG_TILE, SLICE_TILE, RUN = 2048, 1024, 1024
+"""Rows, slices and entries of a block in kernels/pack/segments.cu, columns.cu and sort_columns.cu."""
+
+TOTALS, SAMPLED = 3, 4
+"""Numbers of a candidate: kernels/pack/candidates.cuh."""
+
+
+class Device(Protocol):
+    """Arrays and launches; everything that is launched runs in order."""
+
+    def empty(self, size: int, dtype: Any) -> Array:
+        """Return a new array of any contents."""
+
+    def zeros(self, size: int, dtype: Any) -> Array:
+        """Return a new array of zeros."""
+
+    def constant(self, numbers: tuple[int, ...]) -> Array:
+        """Return an int64 array of these numbers that nobody writes to."""
+
+    def read(self, array: Array) -> np.ndarray[Any, Any]:
+        """Return a copy on the host, once everything that was launched before is done."""
+
+    def launch(
+        self,
+        signature: Signature,
+        constants: dict[str, str],
+        types: dict[str, np.dtype[Any]],
+        blocks: tuple[int, int],
+        threads: int,
+        arguments: dict[str, Any],
+    ) -> None:
+        """Launch a kernel; None is a null pointer."""
+
+
+class _Orders(NamedTuple):
+    """Rows in the orders of several sort windows, and how they are cut.
+
+    Attributes
+    ----------
+    windows : tuple of int
+        0, or from 1 to m, rising, one for each candidate.
+    arguments : dict
+        What says to a kernel which row is at which position of each candidate.
+    tiles : int
+        Of an order.
+    before : Array, shape (candidates * 2 * tiles,), uint64
+        How the chain of slices comes to each tile.
+    numbers : Array, shape (candidates * (TOTALS + SAMPLED),), uint64
+        Slices, steps and full steps of every candidate; then what a sample of each reads.
+    """
+
+    windows: tuple[int, ...]
+    arguments: dict[str, Any]
+    tiles: int
+    before: Array
+    numbers: Array
+
+    @property
+    def totals(self) -> Array:
+        """Slices, steps and full steps of every candidate."""
+        return self.numbers[: TOTALS * len(self.windows)]
+
+
+class _Found(NamedTuple):
+    """What a survey found: facts by name, the table of distinct values, and long rows once they are listed."""
+
+    facts: dict[str, int]
+    distinct: Array | None
+    long: list[tuple[Array, Array]]
+
+
+class _Pieces(NamedTuple):
+    """Rows that are cut into segments; starts and lengths in the order in which segments are stored."""
+
+    long_rows: Array
+    offsets: Array
+    rows: Array
+    starts: Array | None
+    lengths: Array | None
+
+
+class _Placed(NamedTuple):
+    """What a layout keeps for the steps that follow it."""
+
+    pieces: _Pieces
+    orders: _Orders
+
+
+class Primitives:
+    """The primitives of packing on one device.
+
+    Parameters
+    ----------
+    device : Device
+    """
+
+    def __init__(self, device: Device) -> None:
+        self._on = device
+
+    # ---- statistics ----------------------------------------------------------------------------------
+
+    def survey(self, csr: Csr, cut: Cut, narrow: bool) -> Survey:
+        """See `Primitives`; also holds that the arrays are a matrix, as `dasp._check.compressed` does."""
+        m, nnz = csr.shape[0], len(csr.indices)
+        words = self._on.zeros(len(FACTS) + 2 + 2 * SLOTS, COUNT)
+        arrays = {"indptr": csr.indptr, "indices": csr.indices, "m": m, "nnz": nnz}
+        blocks = _share(max(m, nnz), 256, BLOCKS)
+        self._launch(kernels.SURVEY, csr, blocks, 256, **arrays, **cut._asdict(), facts=words[: len(FACTS)])
+        wanted = narrow and len(csr.data) > 0
+        if wanted:
+            self._count_values(csr.data, None, words[len(FACTS) :])
+        numbers = [int(number) for number in self._on.read(words[: len(FACTS) + 2])]
+        facts = dict(zip(FACTS, numbers, strict=False))
+        _hold(csr, facts)
+        return Survey(
+            columns_rise=facts["descents"] == facts["row_descents"],
+            most_column=facts["most_column"] - BIAS if nnz else -1,
+            values=_value_statistics(len(csr.data), *numbers[len(FACTS) :]) if wanted else None,
+            long_rows=facts["long_rows"],
+            rises=facts["rises"] > 0,
+            detail=_Found(facts, words[len(FACTS) :] if wanted else None, []),
+        )
+
+    def _count_values(self, data: Array, order: Array | None, words: Array) -> None:
+        """Set facts of values, and the table of distinct ones; `words` are 0 before."""
+        table = {"facts": words[:2], "claims": words[2 : 2 + SLOTS], "firsts": words[2 + SLOTS :]}
+        blocks = _share(len(data), 2048, VALUE_BLOCKS)
+        self._launch_values(kernels.VALUE_FACTS, data, order, blocks, 256, count=len(data), **table)
+
+    def sort_columns(self, csr: Csr, survey: Survey) -> tuple[Csr, Array]:
+        """See `Primitives`: rows of up to 1024 entries in one pass, and then runs of 1024 merge by two."""
+        nnz, rows = len(csr.indices), {"indptr": csr.indptr, "m": csr.shape[0]}
+        kinds = {"to_columns": csr.indices.dtype, "to_order": narrowest(nnz)}
+        to = {name: self._on.empty(nnz, kind) for name, kind in kinds.items()}
+        blocks = -(-nnz // RUN)
+        self._launch(kernels.SORT_COLUMNS, csr, blocks, 256, indices=csr.indices, **rows, **to)
+        width = RUN
+        while width < survey.detail.facts["longest"]:
+            runs = {"columns": to["to_columns"], "order": to["to_order"], "width": width, "nnz": nnz}
+            to = {name: self._on.empty(nnz, kind) for name, kind in kinds.items()}
+            self._launch(kernels.MERGE_COLUMNS, csr, blocks, 256, **rows, **runs, **to)
+            width *= 2
+        return csr._replace(indices=to["to_columns"]), to["to_order"]
+
+    def try_windows(
+        self,
+        csr: Csr,
+        survey: Survey,
+        cut: Cut,
+        windows: tuple[int, ...],
+        sector_columns: int,
+        blocks: tuple[int, int, int],
+    ) -> Tried:
+        """See `Primitives`; as many windows side by side as a third of the matrix's memory holds."""
+        each = csr.shape[0] * (_index(csr).itemsize + 1)
+        at_once = max(_bytes(csr) // 3 // max(each, 1), 1)
+        found: dict[int, SliceStatistics] = {}
+        orders = None
+        for first in range(0, len(windows), at_once):
+            orders = None  # gives its memory back before more is taken
+            orders = self._cut_orders(csr, survey, cut, windows[first : first + at_once])
+            sampled = orders.numbers[TOTALS * len(orders.windows) :]
+            self._sample(csr, cut, orders, None, sector_columns, blocks, sampled)
+            found |= _slice_statistics(orders.windows, self._on.read(orders.numbers))
+        return Tried(found, orders)
+
+    def slice_statistics(
+        self, csr: Csr, cut: Cut, layout: Layout, sector_columns: int, blocks: tuple[int, int, int]
+    ) -> SliceStatistics:
+        """See `Primitives`."""
+        counted = layout.slices, layout.steps, layout.full
+        if not layout.slices or not any(blocks):
+            return SliceStatistics(*counted, 0, 0, 0, 0)
+        sampled = self._on.zeros(SAMPLED, COUNT)
+        self._sample(csr, cut, layout.detail.orders, layout, sector_columns, blocks, sampled)
+        return SliceStatistics(*counted, *map(int, self._on.read(sampled)))
+
+    def _sample(
+        self,
+        csr: Csr,
+        cut: Cut,
+        orders: _Orders,
+        layout: Layout | None,
+        sector_columns: int,
+        blocks: tuple[int, int, int],
+        sampled: Array,
+    ) -> None:
+        """Count the sectors that blocks of slices read, in all orders; of a layout with its segments too."""
+        longest = cut.steps if layout is None or not layout.segments else max(cut.steps, cut.segment_steps)
+        pieces = layout.detail.pieces if layout else _NO_PIECES
+        wanted = [kind for kind, size in enumerate(blocks) if size]
+        for kind in wanted:
+            entries = min(blocks[kind] * WARP * longest, len(csr.indices))
+            slots = max(1 << (2 * entries - 1).bit_length(), 64)
+            units, tables = PLACES * -(-MOST_WARPS // blocks[kind]), None
+            if slots > SHARED_SLOTS:
+                units = max(min(units, _bytes(csr) // 3 // (4 * slots * len(orders.windows))), 1)
+                tables = self._on.empty(units * slots * len(orders.windows), np.uint32)
+            self._launch(
+                kernels.COUNT_SECTORS,
+                csr,
+                (units, len(orders.windows)),
+                256,
+                **orders.arguments,
+                indices=csr.indices,
+                steps=cut.steps,
+                before=orders.before,
+                segment_starts=pieces.starts,
+                segment_lengths=pieces.lengths,
+                segments=layout.segments if layout else 0,
+                sector_columns=sector_columns,
+                block_slices=blocks[kind],
+                kind=1 + kind,
+                steps_too=int(kind == wanted[0]),
+                totals=orders.totals,
+                tables=tables,
+                slots=slots,
+                sampled=sampled,
+            )
+
+    # ---- layout --------------------------------------------------------------------------------------
+
+    def lay_out(
+        self, csr: Csr, survey: Survey, cut: Cut, window: int, tried: Tried | None, in_order: int
+    ) -> Layout:
+        """See `Primitives`."""
+        m, facts = csr.shape[0], survey.detail.facts
+        window, positions = min(window, m), m - survey.long_rows
+        orders = tried.detail if tried else None
+        if orders is not None and window in orders.windows:
+            orders, counts = self._only(orders, window, positions), tried.statistics[window][:TOTALS]
+        else:
+            orders = self._cut_orders(csr, survey, cut, (window,))
+            counts = tuple(map(int, self._on.read(orders.totals)))
+        (slices, steps, full), segments = counts, facts["segments"]
+        headers = self._on.empty(4 * (segments + slices), np.uint32)
+        pieces = self._cut_segments(csr, survey, cut, headers, sorts=segments + slices > in_order)
+        rows = orders.arguments["rows"]
+        if orders.tiles:
+            chain = {"before": orders.before, "segments": segments, "segment_steps": facts["segment_steps"]}
+            order = {"indptr": csr.indptr, "rows": rows, "positions": positions, "steps": cut.steps}
+            self._launch(kernels.CUT_HEADERS, csr, orders.tiles, 256, **order, **chain, headers=headers)
+        return Layout(
+            positions=positions,
+            segments=segments,
+            slices=segments + slices,
+            steps=facts["segment_steps"] + steps,
+            full=facts["segment_full"] + full,
+            rows=self._on.empty(0, _index(csr)) if rows is None else rows[:positions],
+            headers=headers.reshape(-1, 4),
+            long_rows=pieces.long_rows,
+            segment_offsets=pieces.offsets,
+            segment_rows=pieces.rows,
+            detail=_Placed(pieces, orders),
+        )
+
+    def _only(self, orders: _Orders, window: int, positions: int) -> _Orders:
+        """Return one of several orders, its rows as an array of their own."""
+        nth, m = orders.windows.index(window), orders.arguments["stride"]
+        rows = orders.arguments["rows"]
+        if not window and orders.arguments["identity"]:
+            rows = None
+        elif len(orders.windows) > 1:
+            rows = rows[nth * m : nth * m + positions].copy()
+        return orders._replace(
+            windows=(window,),
+            arguments=orders.arguments | self._windows((window,), m) | {"rows": rows},
+            before=orders.before[2 * nth * orders.tiles : 2 * (nth + 1) * orders.tiles],
+            numbers=orders.numbers[nth * TOTALS : (nth + 1) * TOTALS],
+        )
+
+    def _cut_orders(self, csr: Csr, survey: Survey, cut: Cut, windows: tuple[int, ...]) -> _Orders:
+        """Sort rows in each of the windows, and cut them; nothing is read."""
+        m, count = csr.shape[0], len(windows)
+        arguments = {
+            "indptr": csr.indptr,
+            "rows": self._sort_rows(csr, survey, cut, windows),
+            "stride": m,
+            "positions": m - survey.long_rows,
+            "identity": int(not survey.long_rows),
+            **self._windows(windows, m),
+        }
+        tiles = -(-arguments["positions"] // CUT_TILE)
+        numbers = self._on.zeros(count * (TOTALS + SAMPLED), COUNT)
+        orders = _Orders(windows, arguments, tiles, self._on.empty(2 * count * tiles, COUNT), numbers)
+        if tiles:
+            passages = self._on.empty(count * tiles * ENTRIES, COUNT)
+            given = {**arguments, "steps": cut.steps, "passages": passages}
+            self._launch(kernels.CUT_TILES, csr, (tiles, count), 256, **given)
+            chain = {"passages": passages, "tiles": tiles, "before": orders.before, "totals": orders.totals}
+            self._launch(kernels.CUT_CHAIN, csr, (1, count), 1024, **chain)
+        return orders
+
+    def _windows(self, windows: tuple[int, ...], m: int) -> dict[str, Any]:
+        """Return the arguments that say how wide the windows are; one of all rows comes last and goes unsaid."""
+        narrower = tuple(window for window in windows if window < m)
+        return {"windows": self._on.constant(narrower), "window_count": len(narrower)}
+
+    def _sort_rows(self, csr: Csr, survey: Survey, cut: Cut, windows: tuple[int, ...]) -> Array | None:
+        """Return the rows in slices in the order of each window, m apart; None if no row moves."""
+        m, long_count = csr.shape[0], survey.long_rows
+        if not m or (not long_count and not any(windows)):
+            return None
+        rows = self._on.empty(len(windows) * m, _index(csr))
+        long_rows = self._list_long(csr, survey, cut)[0] if long_count else None
+        longest, most = survey.detail.facts["longest_whole"], WARP * cut.steps
+        bits = (longest + 1).bit_length()
+        tiles = [_window_tiles(window or SORT_TILE, m) for window in windows if window <= SORT_TILE]
+        if tiles:
+            keys = {"most": most, "longest": longest, "bits": bits}
+            long = {"long_rows": long_rows, "long_count": long_count}
+            order = {"indptr": csr.indptr, "m": m, "stride": m, "rows": rows, **self._windows(windows, m)}
+            blocks = max(tiles), len(windows)
+            self._launch(kernels.SORT_WINDOWS, csr, blocks, 512, **order, **keys, **long)
+        for nth, window in enumerate(windows):
+            if window > SORT_TILE:
+                keys = self._on.empty(m, np.uint32)
+                lengths = {"indptr": csr.indptr, "m": m, "longest": longest, "most": most, "keys": keys}
+                self._launch(kernels.LENGTH_KEYS, csr, _share(m, 256, BLOCKS), 256, **lengths)
+                to = rows[nth * m : (nth + 1) * m]
+                self._sort(
+                    csr, keys, window, bits, to, gone=long_rows, gone_count=long_count, none=longest + 1
+                )
+        return rows
+
+    def _sort(
+        self,
+        csr: Csr,
+        keys: Array,
+        width: int,
+        bits: int,
+        to: Array,
+        *,
+        gone: Array | None,
+        gone_count: int,
+        none: int,
+    ) -> None:
+        """Sort elements by their keys inside windows, stably; see kernels/pack/radix.cu."""
+        elements, passes = len(keys), -(-max(bits, 1) // DIGIT_BITS)
+        tiles = -(-elements // width) * -(-width // SORT_TILE)
+        counts = self._on.empty((tiles << DIGIT_BITS) + 1, COUNT)
+        spare = self._on.empty(elements if passes > 1 else 0, to.dtype)
+        source = None
+        for nth in range(passes):
+            target = to if (passes - nth) % 2 else spare
+            what = {
+                "keys": keys,
+                "from": source,
+                "elements": elements,
+                "width": width,
+                "shift": nth * DIGIT_BITS,
+            }
+            self._launch(kernels.COUNT_DIGITS, csr, tiles, 512, **what, counts=counts)
+            self._scan(counts)
+            left = {"gone": gone, "gone_count": gone_count, "none": none, "last": int(nth == passes - 1)}
+            self._launch(kernels.MOVE_DIGITS, csr, tiles, 512, **what, **left, counts=counts, to=target)
+            source = target
+
+    def _scan(self, numbers: Array, arrays: int = 1) -> None:
+        """Replace the numbers of each of some arrays by the sums of those before them, the last by that of all."""
+        stride = len(numbers) // arrays
+        given = {"numbers": numbers, "count": stride - 1, "stride": stride}
+        self._on.launch(kernels.SCAN, _ANY_TYPES, {"Count": COUNT}, (1, arrays), 1024, given)
+
+    def _list_long(self, csr: Csr, survey: Survey, cut: Cut) -> tuple[Array, Array]:
+        """Return the rows too long for a slice, and the first segment of each, with that of the end."""
+        m, index, count = csr.shape[0], _index(csr), survey.long_rows
+        if survey.detail.long:
+            found: tuple[Array, Array] = survey.detail.long[0]
+            return found
+        long_rows, offsets = self._on.empty(count, index), self._on.zeros(count + 1, index)
+        if count:
+            tiles = -(-m // LONG_TILE)
+            counts = self._on.zeros(2 * (tiles + 1), COUNT)
+            given = {"indptr": csr.indptr, "m": m, "tiles": tiles, "counts": counts, **cut._asdict()}
+            self._launch(kernels.COUNT_LONG, csr, tiles, 256, **given)
+            self._scan(counts, 2)
+            self._launch(kernels.LIST_LONG, csr, tiles, 256, **given, long_rows=long_rows, offsets=offsets)
+        survey.detail.long.append((long_rows, offsets))
+        return long_rows, offsets
+
+    def _cut_segments(self, csr: Csr, survey: Survey, cut: Cut, headers: Array, *, sorts: bool) -> _Pieces:
+        """Cut long rows, and write the headers of the segments; if asked, in the order of their columns."""
+        long_rows, offsets = self._list_long(csr, survey, cut)
+        index, count = _index(csr), survey.detail.facts["segments"]
+        rows = self._on.empty(count, index)
+        if not count:
+            return _Pieces(long_rows, offsets, rows, None, None)
+        starts, lengths = self._on.empty(count, np.int64), self._on.empty(count, np.int64)
+        given = {"indptr": csr.indptr, "long_rows": long_rows, "offsets": offsets, "segment_rows": rows}
+        given |= {"segments": count, **cut._asdict(), "starts": starts}
+        blocks = _share(count, 256, BLOCKS)
+        self._launch(kernels.CUT_SEGMENTS, csr, blocks, 256, **given, long_count=survey.long_rows)
+        in_turn = None
+        if sorts:
+            keys, in_turn = self._on.empty(count, np.uint32), self._on.empty(count, index)
+            columns = {"indices": csr.indices, "starts": starts, "count": count, "keys": keys}
+            self._launch(kernels.COLUMN_KEYS, csr, blocks, 256, **columns)
+            self._sort(
+                csr, keys, count, survey.most_column.bit_length(), in_turn, gone=None, gone_count=0, none=0
+            )
+        placed = {"in_turn": in_turn, "lengths": lengths, "headers": headers}
+        self._launch(kernels.PLACE_SEGMENTS, csr, 1, 1024, **given, **placed)
+        return _Pieces(long_rows, offsets, rows, starts, lengths)
+
+    # ---- fill ----------------------------------------------------------------------------------------
+
+    def store_values(
+        self, csr: Csr, survey: Survey, order: Array | None, layout: Layout, coding: Coding
+    ) -> Values:
+        """See `Primitives`."""
+        data = csr.data
+        if coding == Coding.EQUAL:
+            return Values(coding, self._on.empty(0, np.uint8), data[:1].copy())
+        kind, table = CODE_TYPES.get(coding, data.dtype), data[:0].copy()
+        codes = data
+        if coding != Coding.PLAIN:
+            codes = self._on.empty(len(data), kind)
+            keys = ranks = None
+            if coding == Coding.DICTIONARY:
+                keys, ranks, table = self._dictionary(csr, survey, order)
+            coded = {"keys": keys, "ranks": ranks, "count": len(data), "codes": _bits(codes, coding)}
+            blocks = _share(len(data), 256, BLOCKS)
+            self._launch_values(kernels.ENCODE, data, order, blocks, 256, coding=coding, **coded)
+            order = None
+        stored = self._on.empty(WARP * layout.steps if len(data) else 0, kind)
+        if layout.slices and len(data):
+            bits = np.dtype(f"u{kind.itemsize}")
+            place = narrowest(len(data))
+            constants = {"DASP_CODE_BYTES": str(kind.itemsize), "DASP_PLACE": C_NAMES[place.name]}
+            known = {"constants": constants, "types": {"Code": bits, "Place": place}}
+            given = {"codes": codes.view(bits), "order": order, "stored": stored.view(bits)}
+            blocks = -(-layout.slices // 8)
+            self._launch(kernels.FILL_CODES, csr, blocks, 256, **known, **given, **_slices(csr, layout))
+        return Values(coding, stored, table)
+
+    def _dictionary(self, csr: Csr, survey: Survey, order: Array | None) -> tuple[Array, Array, Array]:
+        """Return values and codes by slots of a table, and the values by their codes."""
+        data, distinct = csr.data, survey.detail.distinct
+        if order is not None:  # values first appear elsewhere
+            distinct = self._on.zeros(2 + 2 * SLOTS, COUNT)
+            self._count_values(data, order, distinct)
+        bits = np.dtype(f"u{data.dtype.itemsize}")
+        keys, ranks = self._on.empty(SLOTS, bits), self._on.empty(SLOTS, np.uint16)
+        table = self._on.empty(survey.values.distinct, data.dtype)  # type: ignore[union-attr]
+        found = {"claims": distinct[2 : 2 + SLOTS], "firsts": distinct[2 + SLOTS :]}  # type: ignore[index]
+        made = {"keys": keys, "ranks": ranks, "table": table.view(bits)}
+        self._launch_values(kernels.DICTIONARY, data, order, 1, SLOTS, **found, **made)
+        return keys, ranks, table
+
+    def store_columns(self, csr: Csr, layout: Layout) -> tuple[Array, Array]:
+        """See `Primitives`; the headers of the layout get widths and first blocks."""
+        bases = self._on.empty(layout.steps, _index(csr))
+        if not layout.slices:
+            return bases, self._on.empty(0, np.uint8)
+        tiles, blocks = -(-layout.slices // SLICE_TILE), -(-layout.slices // 8)
+        sizes, slices = self._on.zeros(tiles + 1, COUNT), _slices(csr, layout)
+        given = {**slices, "indices": csr.indices, "bases": bases}
+        self._launch(kernels.MEASURE_COLUMNS, csr, blocks, 256, **given, sizes=sizes)
+        self._scan(sizes)
+        placed = {"sizes": sizes, "slices": layout.slices, "headers": slices["headers"]}
+        self._launch(kernels.PLACE_DELTAS, csr, tiles, SLICE_TILE, **placed)
+        deltas = self._on.empty(WARP * int(self._on.read(sizes[tiles:])[0]), np.uint8)
+        self._launch(kernels.FILL_DELTAS, csr, blocks, 256, **given, deltas=deltas)
+        return bases, deltas
+
+    # ---- launches ------------------------------------------------------------------------------------
+
+    def _launch(
+        self,
+        signature: Signature,
+        csr: Csr,
+        blocks: int | tuple[int, int],
+        threads: int,
+        *,
+        constants: dict[str, str] | None = None,
+        types: dict[str, np.dtype[Any]] | None = None,
+        **arguments: Any,
+    ) -> None:
+        """Launch a kernel that is compiled for the integers of a matrix."""
+        place = narrowest(len(csr.indices))
+        kinds = {"Start": csr.indptr.dtype, "Column": csr.indices.dtype, "Index": _index(csr), "Place": place}
+        known = {f"DASP_{name.upper()}": C_NAMES[kind.name] for name, kind in kinds.items()}
+        grid = blocks if isinstance(blocks, tuple) else (blocks, 1)
+        self._on.launch(
+            signature,
+            known | (constants or {}),
+            kinds | (types or {}) | {"Count": COUNT},
+            grid,
+            threads,
+            arguments,
+        )
+
+    def _launch_values(
+        self,
+        signature: Signature,
+        data: Array,
+        order: Array | None,
+        blocks: int,
+        threads: int,
+        *,
+        coding: Coding = Coding.PLAIN,
+        **arguments: Any,
+    ) -> None:
+        """Launch a kernel that is compiled for the values of a matrix."""
+        place, bits = narrowest(len(data)), np.dtype(f"u{data.dtype.itemsize}")
+        code = _code_bits(coding, data.dtype)
+        constants = {
+            "DASP_PLACE": C_NAMES[place.name],
+            "DASP_VALUE_BYTES": str(bits.itemsize),
+            "DASP_NARROWS": str(int(data.dtype.kind == "f" and data.dtype.itemsize in (4, 8))),
+            "DASP_CODING": str(int(coding)),
+        }
+        types = {"Place": place, "Bits": bits, "Code": code, "Count": COUNT}
+        given = {"data": data.view(bits), "order": order, **arguments}
+        self._on.launch(signature, _ANY_TYPES | constants, types, (blocks, 1), threads, given)
+
+
+_ANY_TYPES = {"DASP_START": "int", "DASP_COLUMN": "int", "DASP_INDEX": "int"}
+"""For kernels that know no matrix."""
+
+_NO_PIECES = _Pieces(None, None, None, None, None)
+
+
+def _index(csr: Csr) -> np.dtype[Any]:
+    return narrowest(max(csr.shape))
+
+
+def _bytes(csr: Csr) -> int:
+    return int(csr.indptr.nbytes + csr.indices.nbytes + csr.data.nbytes)
+
+
+def _share(count: int, each: int, most: int) -> int:
+    """Return the blocks of a launch whose threads go through an array a grid apart."""
+    return max(min(-(-count // each), most), 1)
+
+
+def _window_tiles(window: int, m: int) -> int:
+    """Return the blocks that sort rows inside windows of at most `SORT_TILE` rows: each has as many as fit."""
+    window = min(window, m)
+    return -(-m // (CHUNKS // -(-window // CHUNK) * window))
+
+
+def _code_bits(coding: Coding, dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the type in which kernels/pack/encode.cu writes a code."""
+    kind = CODE_TYPES.get(coding, dtype)
+    return kind if coding == Coding.BYTE else np.dtype(f"u{kind.itemsize}")
+
+
+def _bits(codes: Array, coding: Coding) -> Array:
+    return codes.view(_code_bits(coding, codes.dtype))
+
+
+def _slices(csr: Csr, layout: Layout) -> dict[str, Any]:
+    """Return the arguments that say which entries the slots of a layout hold."""
+    placed: _Placed = layout.detail
+    return {
+        "indptr": csr.indptr,
+        "rows": placed.orders.arguments["rows"],
+        "positions": layout.positions,
+        "segment_starts": placed.pieces.starts,
+        "segment_lengths": placed.pieces.lengths,
+        "segments": layout.segments,
+        "slices": layout.slices,
+        "headers": layout.headers.reshape(-1),
+    }
+
+
+def _slice_statistics(windows: tuple[int, ...], numbers: np.ndarray[Any, Any]) -> dict[int, SliceStatistics]:
+    """Return what was counted of each candidate."""
+    totals, sampled = np.split(numbers, [TOTALS * len(windows)])
+    rows = zip(windows, totals.reshape(-1, TOTALS), sampled.reshape(-1, SAMPLED), strict=True)
+    return {window: SliceStatistics(*map(int, (*total, *sample))) for window, total, sample in rows}
+
+
+def _value_statistics(count: int, dead: int, distinct: int) -> ValueStatistics:
+    """Return what is asked of values; nothing is said that a narrower coding makes needless."""
+    few = not dead & NOT_DICTIONARY
+    equal, are_bytes = not dead & NOT_EQUAL, not dead & NOT_BYTES
+    if equal or are_bytes:
+        return ValueStatistics(count, 1 if equal else MOST_CODES + 1, are_bytes and not equal, False, False)
+    if few:
+        return ValueStatistics(count, distinct, False, False, False)
+    halves = not dead & NOT_HALVES
+    return ValueStatistics(count, MOST_CODES + 1, False, halves, not halves and not dead & NOT_SINGLES)
+
+
+def _hold(csr: Csr, facts: dict[str, int]) -> None:
+    """Hold that arrays on the device are a matrix; see `dasp._check.compressed`."""
+    given = len(csr.indices), len(csr.data)
+    least = (facts["least_column_not"] ^ ALL_BITS) - BIAS
+    columns = (least, facts["most_column"] - BIAS) if given[0] else None
+    _check.compressed_facts("CSR", csr.shape, not facts["falls"], facts["end"] - BIAS, given, columns)
