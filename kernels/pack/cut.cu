@@ -38,7 +38,7 @@ dasp_cut_tiles(const Start* __restrict__ indptr, const Index* __restrict__ rows,
 
 // A chain of slices on its way through tiles.
 struct Chain {
-    int entry;
+    Count entry;
     Count slices, steps, full;
 
     // On through tiles first .. last. With `before`, says there how it comes to each.
@@ -48,11 +48,11 @@ struct Chain {
         for (long long tile = first; tile < last; ++tile) {
             const Count mine = passages[tile * WARP + lane_id()];
             if (before && lane_id() == 0) {
-                before[2 * tile] = slices << 5 | Count(entry);
+                before[2 * tile] = slices << 5 | entry;
                 before[2 * tile + 1] = steps;
             }
-            const Passage one = Passage::of(__shfl_sync(ALL_LANES, mine, entry));
-            entry = one.exit;
+            const Passage one = Passage::of(__shfl_sync(ALL_LANES, mine, int(entry)));
+            entry = Count(one.exit);
             slices += one.slices;
             steps += one.steps;
             full += one.full;
@@ -70,7 +70,7 @@ dasp_cut_chain(const Count* __restrict__ passages, long long tiles, Count* befor
     const long long each = ceil_div(tiles, CHAIN_WARPS);
     const long long first = min(warp_id() * each, tiles), last = min(first + each, tiles);
 
-    Chain mine{lane_id(), 0, 0, 0};  // a chain for each entry
+    Chain mine{Count(lane_id()), 0, 0, 0};  // a chain for each entry
     mine.pass(passages, first, last, nullptr);
     through[warp_id()][lane_id()] = mine;
     __syncthreads();

@@ -1,8 +1,7 @@
-// The slots of slices: the deltas of their columns, and the codes of their values.
+// The codes of values in the slots of slices.
 //
-// Arrays of slices: see cut.cu, segments.cu, columns.cu and slices.cuh. deltas: of each slice in its width, 0, 8, 16
-// or 32 bits, every bit set in a pad. codes (nnz): of the entries, of DASP_CODE_BYTES each; order (nnz) or null: where
-// the code of the i-th entry stands. stored (32 steps): codes by slots, 0 in a pad.
+// Arrays of slices: see cut.cu, segments.cu, columns.cu and slices.cuh. codes (nnz): of the entries, of DASP_CODE_BYTES
+// each; order (nnz) or null: where the code of the i-th entry stands. stored (32 steps): codes by slots, 0 in a pad.
 // Launch: a warp for each slice; blocks of 256 threads.
 
 #include "slices.cuh"
@@ -25,42 +24,6 @@ using Code = ulonglong2;
 using Place = DASP_PLACE;
 
 constexpr int THREADS = 256, AT_ONCE = 4;
-
-template <class Delta>
-__device__ __forceinline__ void fill_deltas(const Slice& slice, const Column* indices, const Index* bases,
-                                            Delta* deltas)
-{
-    for (int first = 0; first < slice.steps; first += AT_ONCE) {
-        Delta delta[AT_ONCE];
-#pragma unroll
-        for (int k = 0; k < AT_ONCE; ++k) {
-            const int step = first + k;
-            delta[k] = Delta(-1);
-            if (step < slice.steps && slice.has(step))
-                delta[k] = Delta(Index(indices[slice.entry(step)]) - bases[slice.first_step + (long long)step]);
-        }
-#pragma unroll
-        for (int k = 0; k < AT_ONCE; ++k)
-            if (first + k < slice.steps) deltas[WARP * (first + k) + lane_id()] = delta[k];
-    }
-}
-
-extern "C" __global__ void __launch_bounds__(THREADS)
-dasp_fill_deltas(const Start* __restrict__ indptr, const Column* __restrict__ indices,
-                 const Index* __restrict__ rows, long long positions, const long long* __restrict__ segment_starts,
-                 const long long* __restrict__ segment_lengths, long long segments, long long slices,
-                 const uint4* __restrict__ headers, const Index* __restrict__ bases, unsigned char* deltas)
-{
-    const long long s = (blockIdx.x * (long long)THREADS + threadIdx.x) / WARP;
-    if (s >= slices) return;
-    const Slice slice(headers[s], Rows{indptr, rows, positions, segment_starts, segment_lengths, segments}, s);
-    unsigned char* first = deltas + 32ll * slice.first_block;
-    switch (slice.width) {
-    case 1: fill_deltas(slice, indices, bases, first); break;
-    case 2: fill_deltas(slice, indices, bases, reinterpret_cast<unsigned short*>(first)); break;
-    case 3: fill_deltas(slice, indices, bases, reinterpret_cast<unsigned*>(first));
-    }
-}
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 dasp_fill_codes(const Start* __restrict__ indptr, const Code* __restrict__ codes, const Place* __restrict__ order,

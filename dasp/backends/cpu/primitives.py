@@ -25,6 +25,7 @@ from dasp.formats.sliced.pattern import (
     PAD_16,
     PAD_32,
     Coding,
+    Values,
     code_type,
     delta_views,
     shape_word,

@@ -306,7 +306,7 @@ PLACE_DELTAS = Signature(
 )
 
 FILL_DELTAS = Signature(
-    "pack/fill.cu",
+    "pack/columns.cu",
     "dasp_fill_deltas",
     """
     const Start*      indptr

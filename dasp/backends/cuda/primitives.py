@@ -17,7 +17,7 @@ from dasp.backends.cuda import pack_kernels as kernels
 from dasp.formats.array import WARP, Array, Csr, narrowest
 from dasp.formats.sliced.choose import SliceStatistics, ValueStatistics
 from dasp.formats.sliced.layout import Cut, Layout, Survey, Tried
-from dasp.formats.sliced.pattern import CODE_TYPES, MOST_CODES, MOST_WARPS, Coding, Values
+from dasp.formats.sliced.pattern import MOST_CODES, MOST_WARPS, Coding, Values, code_type
 
 COUNT = np.dtype(np.uint64)
 
@@ -48,7 +48,7 @@ SLOTS = 1024
 """Slots of the table of distinct values."""
 
 BLOCKS, VALUE_BLOCKS = 1056, 528
-"""Most blocks of a launch whose threads go through an array a grid apart; those of values fill a table each."""
+"""Most blocks of a launch whose threads go through an array a grid apart; those of values have tables."""
 
 SORT_TILE, DIGIT_BITS, CHUNK, CHUNKS = 8192, 6, 128, 64
 """Elements that a block sorts at once, by six bits of a key: kernels/pack/order.cuh."""
@@ -123,7 +123,7 @@ class _Orders(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """What a survey found: facts by name, the table of distinct values, and long rows once they are listed."""
+    """What a survey found: facts by name, distinct values, and long rows once they are listed."""
 
     facts: dict[str, int]
     distinct: Array | None
@@ -353,7 +353,7 @@ class Primitives:
         return orders
 
     def _windows(self, windows: tuple[int, ...], m: int) -> dict[str, Any]:
-        """Return the arguments that say how wide the windows are; one of all rows comes last and goes unsaid."""
+        """Return the arguments that say how wide the windows are; one of all rows goes unsaid."""
         narrower = tuple(window for window in windows if window < m)
         return {"windows": self._on.constant(narrower), "window_count": len(narrower)}
 
@@ -418,7 +418,7 @@ class Primitives:
             source = target
 
     def _scan(self, numbers: Array, arrays: int = 1) -> None:
-        """Replace the numbers of each of some arrays by the sums of those before them, the last by that of all."""
+        """Replace the numbers of each of some arrays by the sums of those before, the last by that of all."""
         stride = len(numbers) // arrays
         given = {"numbers": numbers, "count": stride - 1, "stride": stride}
         self._on.launch(kernels.SCAN, _ANY_TYPES, {"Count": COUNT}, (1, arrays), 1024, given)
@@ -473,7 +473,7 @@ class Primitives:
         data = csr.data
         if coding == Coding.EQUAL:
             return Values(coding, self._on.empty(0, np.uint8), data[:1].copy())
-        kind, table = CODE_TYPES.get(coding, data.dtype), data[:0].copy()
+        kind, table = code_type(coding, data.dtype), data[:0].copy()
         codes = data
         if coding != Coding.PLAIN:
             codes = self._on.empty(len(data), kind)
@@ -604,7 +604,7 @@ def _window_tiles(window: int, m: int) -> int:
 
 def _code_bits(coding: Coding, dtype: np.dtype[Any]) -> np.dtype[Any]:
     """Return the type in which kernels/pack/encode.cu writes a code."""
-    kind = CODE_TYPES.get(coding, dtype)
+    kind = code_type(coding, dtype)
     return kind if coding == Coding.BYTE else np.dtype(f"u{kind.itemsize}")
 
 
