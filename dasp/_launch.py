@@ -20,6 +20,7 @@ import struct
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -249,6 +250,73 @@ class Launch:
         """
         with self._lock:
             self._pack(self._block, _Config.stream.offset, stream, *self._attributes, *varying)
+            status = self._launch(self._config, self._kernel, self._parameters, None)
+        if status:
+            raise RuntimeError(f"the kernel was not launched: {error_name(status)}")
+
+
+class Kernel:
+    """A kernel that is launched with other arguments every time; several threads may share one.
+
+    Parameters
+    ----------
+    kernel : cupy.RawKernel or cupy.cuda.Function
+        Compiled for the current device.
+    signature : Signature
+    types : mapping of str to dtype
+        As for `Signature.ordered`.
+
+    Notes
+    -----
+    Arguments are converted, not compared with the signature: that takes longer than a small kernel runs.
+    """
+
+    def __init__(self, kernel: Any, signature: Signature, types: Mapping[str, np.dtype[Any]]) -> None:
+        parameters = signature.parameters
+        start = ctypes.sizeof(_Config)
+        self._block = bytearray(start + 8 * len(parameters))
+        config = _Config.from_buffer(self._block)
+        base = ctypes.addressof(config)
+        self._grid = struct.Struct("=7I4xQ").pack_into
+        self._pack = struct.Struct("=" + "".join(_slot(p, types) for p in parameters)).pack_into
+        self._start, self._are_arrays = start, [p.is_array for p in parameters]
+        names = [p.name for p in parameters]
+        self._take = itemgetter(*names) if len(names) > 1 else lambda given: (given[names[0]],)
+        addresses = [base + start + 8 * k for k in range(len(parameters))]
+        self._parameters = (ctypes.c_void_p * len(addresses))(*addresses)
+        self._config, self._kernel = ctypes.c_void_p(base), ctypes.c_void_p(_handle(kernel))
+        self._launch = _driver().cuLaunchKernelEx
+        self._kept = kernel, config
+        self._lock = threading.Lock()
+
+    def __call__(
+        self, stream: int, blocks: tuple[int, int], threads: int, arguments: Mapping[str, Any]
+    ) -> None:
+        """Launch on a stream of the current device.
+
+        Parameters
+        ----------
+        stream : int
+            CUDA's handle.
+        blocks : tuple of int
+            Of the grid, along x and y.
+        threads : int
+            Of a block.
+        arguments : mapping of str to array or number
+            Of the signature's types; None for no array.
+
+        Raises
+        ------
+        RuntimeError
+            If the driver reports an error.
+        """
+        words = [
+            address(value) if is_array else value
+            for value, is_array in zip(self._take(arguments), self._are_arrays, strict=True)
+        ]
+        with self._lock:
+            self._grid(self._block, 0, *blocks, 1, threads, 1, 1, 0, stream)
+            self._pack(self._block, self._start, *words)
             status = self._launch(self._config, self._kernel, self._parameters, None)
         if status:
             raise RuntimeError(f"the kernel was not launched: {error_name(status)}")

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.simt import compile_kernels, poisoned
+from tests.simt import compile_kernels
 
 
 class EmulatedDevice:
@@ -52,10 +52,12 @@ class EmulatedDevice:
         self.reads += 1
         return array.copy()
 
-    def launch(
-        self, signature: Any, constants: Any, types: Any, blocks: Any, threads: int, arguments: Any
-    ) -> None:
-        self.launches.append(signature.entry)
+    def kernel(self, signature: Any, constants: Any, types: Any) -> Any:
         module = compile_kernels(signature.source, constants)
-        ordered = signature.ordered(types, arguments)
-        module.launch(signature.entry, grid=blocks, block=threads, args=ordered, seed=self._seed)
+
+        def launch(blocks: tuple[int, int], threads: int, arguments: dict[str, Any]) -> None:
+            self.launches.append(signature.entry)
+            ordered = signature.ordered(types, arguments)
+            module.launch(signature.entry, grid=blocks, block=threads, args=ordered, seed=self._seed)
+
+        return launch

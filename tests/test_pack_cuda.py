@@ -26,7 +26,12 @@ def assert_same_plan(got, want):
     assert got.pattern.choice == want.pattern.choice
     assert got.values.coding == want.values.coding
     assert (got.shape, got.dtype, got.nnz) == (want.shape, want.dtype, want.nnz)
-    names = [name for part in (want.pattern, want.values) for name in vars(part) if hasattr(vars(part)[name], "nbytes")]
+    names = [
+        name
+        for part in (want.pattern, want.values)
+        for name in vars(part)
+        if hasattr(vars(part)[name], "nbytes")
+    ]
     for name, mine, other in zip(names, arrays_of(got), arrays_of(want), strict=True):
         assert (mine.dtype, mine.shape) == (other.dtype, other.shape), name
         np.testing.assert_array_equal(mine.view(np.uint8), other.view(np.uint8), err_msg=name)

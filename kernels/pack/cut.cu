@@ -60,7 +60,7 @@ struct Chain {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(CHAIN_THREADS)
+extern "C" __global__ void __launch_bounds__(CHAIN_THREADS, 1)
 dasp_cut_chain(const Count* __restrict__ passages, long long tiles, Count* before, Count* totals)
 {
     __shared__ Chain through[CHAIN_WARPS][WARP], come[CHAIN_WARPS];

@@ -46,50 +46,55 @@ struct Order {
 
 // The slices that would begin at each position of a tile.
 struct CutTile {
-    unsigned lengths[CUT_TILE + WARP], shortest[CUT_TILE + WARP];
+    unsigned longest[CUT_TILE + WARP], shortest[CUT_TILE + WARP];  // of the rows from a position on
     unsigned short steps[CUT_TILE], full[CUT_TILE];
     unsigned char shifts[CUT_TILE];
 
     // Every thread of the block calls it. Level by level, the longest and shortest of 2^k rows from each position.
     __device__ __forceinline__ void load(const Order& order, long long first, int most_steps)
     {
-        for (int i = threadIdx.x; i < CUT_TILE + WARP; i += CUT_THREADS)
-            lengths[i] = shortest[i] = order.length(first + i);
+        unsigned most[CUT_MINE + 1], least[CUT_MINE + 1];
+#pragma unroll
+        for (int q = 0; q <= CUT_MINE; ++q)
+            most[q] = least[q] = position(q) < CUT_TILE + WARP ? order.length(first + position(q)) : 0u;
 #pragma unroll
         for (int k = 0; k <= MOST_SHIFT; ++k) {
-            __syncthreads();
             const int shift = MOST_SHIFT - k;
-            const unsigned room = unsigned(most_steps) << shift;
-            for (int i = threadIdx.x; i < CUT_TILE; i += CUT_THREADS) {
-                if (lengths[i] > room) continue;
-                shifts[i] = (unsigned char)shift;
-                steps[i] = (unsigned short)((lengths[i] + (1u << shift) - 1) >> shift);
-                full[i] = (unsigned short)(first + i + (1 << k) <= order.count ? shortest[i] >> shift : 0u);
-            }
-            if (k < MOST_SHIFT) widen(1 << k);
+#pragma unroll
+            for (int q = 0; q < CUT_MINE; ++q)
+                if (most[q] <= unsigned(most_steps) << shift)
+                    set(position(q), shift, most[q], first + position(q) + (1 << k) <= order.count ? least[q] : 0u);
+            if (k < MOST_SHIFT) widen(1 << k, most, least);
         }
         __syncthreads();
     }
 
-    // From rows in a span to rows in two spans.
-    __device__ __forceinline__ void widen(int span)
+    static __device__ __forceinline__ int position(int q) { return q * CUT_THREADS + threadIdx.x; }
+
+    __device__ __forceinline__ void set(int i, int shift, unsigned most, unsigned least)
     {
-        unsigned longer[CUT_MINE + 1], shorter[CUT_MINE + 1];
+        shifts[i] = (unsigned char)shift;
+        steps[i] = (unsigned short)((most + (1u << shift) - 1) >> shift);
+        full[i] = (unsigned short)(least >> shift);
+    }
+
+    // From rows in a span to rows in two spans; behind the tile, positions whose rows are not all there are left.
+    __device__ __forceinline__ void widen(int span, unsigned (&most)[CUT_MINE + 1], unsigned (&least)[CUT_MINE + 1])
+    {
 #pragma unroll
         for (int q = 0; q <= CUT_MINE; ++q) {
-            const int i = q * CUT_THREADS + threadIdx.x;
-            if (i + span >= CUT_TILE + WARP) continue;
-            longer[q] = max(lengths[i], lengths[i + span]);
-            shorter[q] = min(shortest[i], shortest[i + span]);
+            if (position(q) >= CUT_TILE + WARP) continue;
+            longest[position(q)] = most[q];
+            shortest[position(q)] = least[q];
         }
         __syncthreads();
 #pragma unroll
         for (int q = 0; q <= CUT_MINE; ++q) {
-            const int i = q * CUT_THREADS + threadIdx.x;
-            if (i + span >= CUT_TILE + WARP) continue;
-            lengths[i] = longer[q];
-            shortest[i] = shorter[q];
+            if (position(q) + span >= CUT_TILE + WARP) continue;
+            most[q] = max(most[q], longest[position(q) + span]);
+            least[q] = min(least[q], shortest[position(q) + span]);
         }
+        __syncthreads();
     }
 
     __device__ __forceinline__ int next(int i) const { return i + (WARP >> shifts[i]); }

@@ -8,7 +8,7 @@
 
 constexpr int SORT_THREADS = 512, TILE = 8192, CHUNK = 128, CHUNKS = TILE / CHUNK;
 constexpr int MINE = TILE / SORT_THREADS;  // elements of a thread
-constexpr int DIGIT_BITS = 6, DIGITS = 1 << DIGIT_BITS;
+constexpr int DIGIT_BITS = 6, DIGITS = 1 << DIGIT_BITS, RANK_BITS = 16;
 
 __device__ __forceinline__ int slot_of(int q) { return (int)(threadIdx.x / WARP) * WARP * MINE + WARP * q + lane_id(); }
 
@@ -26,8 +26,9 @@ struct DigitSort {
         return (window * DIGITS + (int)digit) * per_window + chunk - window * per_window;
     }
 
-    // Counts the elements of each chunk, and ranks each among those of its chunk with its digit.
-    __device__ __forceinline__ void count(const unsigned (&digit)[MINE], unsigned (&rank)[MINE]) const
+    // Counts the elements of each chunk, and ranks each among those of its chunk with its digit, 0 to 63; the digit
+    // stays above the rank.
+    __device__ __forceinline__ void count(unsigned (&digit)[MINE]) const
     {
         for (int i = threadIdx.x; i < CHUNKS * DIGITS; i += SORT_THREADS) counters[i] = 0;
         __syncthreads();
@@ -37,7 +38,7 @@ struct DigitSort {
             const unsigned peers = __match_any_sync(ALL_LANES, digit[q]);
             const int counter = counter_of(slot_of(q), digit[q]);
             const unsigned before = counters[counter];
-            rank[q] = before + __popc(peers & lanes_before());
+            digit[q] = digit[q] << RANK_BITS | (before + __popc(peers & lanes_before()));
             __syncwarp();
             if ((peers & lanes_before()) == 0) counters[counter] = (unsigned short)(before + __popc(peers));
             __syncwarp();
@@ -62,9 +63,10 @@ struct DigitSort {
         __syncthreads();
     }
 
-    __device__ __forceinline__ unsigned place_of(int slot, unsigned digit, unsigned rank) const
+    // The place of an element, from its digit and rank.
+    __device__ __forceinline__ unsigned place_of(int slot, unsigned ranked) const
     {
-        return counters[counter_of(slot, digit)] + rank;
+        return counters[counter_of(slot, ranked >> RANK_BITS)] + (ranked & ((1u << RANK_BITS) - 1));
     }
 };
 

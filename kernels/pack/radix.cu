@@ -67,7 +67,7 @@ dasp_move_digits(const unsigned* __restrict__ keys, const Index* __restrict__ fr
     const DigitSort sort{counters, sums, CHUNKS, int(ceil_div(tile.size, CHUNK))};
 
     Index element[MINE];
-    unsigned digit[MINE], rank[MINE], kept = 0;
+    unsigned digit[MINE], kept = 0;
 #pragma unroll
     for (int q = 0; q < MINE; ++q) {
         digit[q] = DIGITS - 1;  // of nothing, behind the last element: nothing else comes after it
@@ -77,14 +77,14 @@ dasp_move_digits(const unsigned* __restrict__ keys, const Index* __restrict__ fr
         digit[q] = digit_of(key, shift);
         kept |= unsigned(!last || key != none) << q;
     }
-    sort.count(digit, rank);
+    sort.count(digit);
     sort.scan();
     const long long before = last ? lower_bound(gone, gone_count, tile.window * width) : 0;
 #pragma unroll
     for (int q = 0; q < MINE; ++q) {
         if (!(kept >> q & 1)) continue;
-        const unsigned nth = sort.place_of(slot_of(q), digit[q], rank[q]) - counters[digit[q] * CHUNKS];
-        to[(long long)counts[tile.count_of(digit[q])] - before + nth] = element[q];
+        const unsigned own = digit[q] >> RANK_BITS, nth = sort.place_of(slot_of(q), digit[q]) - counters[own * CHUNKS];
+        to[(long long)counts[tile.count_of(own)] - before + nth] = element[q];
     }
 }
 

@@ -87,7 +87,7 @@ struct Sectors {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(CUT_THREADS)
+extern "C" __global__ void __launch_bounds__(CUT_THREADS, 2)
 dasp_count_sectors(const Start* __restrict__ indptr, const Column* __restrict__ indices,
                    const Index* __restrict__ rows, long long stride, const long long* __restrict__ windows,
                    int window_count, long long positions, int identity, int steps, const Count* __restrict__ before,

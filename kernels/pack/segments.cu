@@ -25,6 +25,7 @@ dasp_count_long(const Start* __restrict__ indptr, long long m, int steps, int se
     tally.clear();
     const Cut cut{steps, segment_steps, most_segments};
     Count rows = 0, segments = 0;
+#pragma unroll 1
     for (int k = 0; k < EACH; ++k) {
         const long long row = blockIdx.x * (long long)ROWS + k * THREADS + threadIdx.x;
         const long long length = row < m ? length_of(indptr, row) : 0;
@@ -46,6 +47,7 @@ dasp_list_long(const Start* __restrict__ indptr, long long m, int steps, int seg
     const Cut cut{steps, segment_steps, most_segments};
     const long long first = blockIdx.x * (long long)ROWS + threadIdx.x * EACH;
     Count rows = 0, segments = 0, total;
+#pragma unroll 1
     for (int k = 0; k < EACH; ++k) {
         const long long length = first + k < m ? length_of(indptr, first + k) : 0;
         if (length <= cut.most()) continue;
@@ -54,6 +56,7 @@ dasp_list_long(const Start* __restrict__ indptr, long long m, int steps, int seg
     }
     Count place = counts[blockIdx.x] + block_sum_before(rows, sums, total);
     Count segment = counts[tiles + 1 + blockIdx.x] + block_sum_before(segments, more, total);
+#pragma unroll 1
     for (int k = 0; k < EACH; ++k) {
         const long long length = first + k < m ? length_of(indptr, first + k) : 0;
         if (length <= cut.most()) continue;
@@ -92,7 +95,7 @@ dasp_cut_segments(const Start* __restrict__ indptr, const Index* __restrict__ lo
     }
 }
 
-extern "C" __global__ void __launch_bounds__(PLACE_THREADS)
+extern "C" __global__ void __launch_bounds__(PLACE_THREADS, 1)
 dasp_place_segments(const Start* __restrict__ indptr, const Index* __restrict__ long_rows,
                     const Index* __restrict__ offsets, const Index* __restrict__ segment_rows,
                     const Index* __restrict__ in_turn, long long segments, int steps, int segment_steps,

@@ -17,7 +17,7 @@
 // What the values are not, as far as is known.
 enum Dead : unsigned { NOT_EQUAL = 1, NOT_BYTES = 2, NOT_DICTIONARY = 4, NOT_HALVES = 8, NOT_SINGLES = 16, ALL = 31 };
 
-constexpr int THREADS = 256, AT_ONCE = 8;
+constexpr int THREADS = 256, AT_ONCE = 4;
 
 __device__ __forceinline__ unsigned dead_of(Bits bits, Bits first)
 {

@@ -31,7 +31,7 @@ dasp_sort_windows(const Start* __restrict__ indptr, const Index* __restrict__ lo
     const DigitSort sort{counters, sums, per_window, int(whole * per_window + rest)};
     const LengthKeys keys{indptr, longest, most};
 
-    unsigned word[MINE], digit[MINE], rank[MINE];
+    unsigned word[MINE], digit[MINE];
 #pragma unroll
     for (int q = 0; q < MINE; ++q) {
         if (!sort.has(slot_of(q))) continue;
@@ -45,11 +45,11 @@ dasp_sort_windows(const Start* __restrict__ indptr, const Index* __restrict__ lo
     for (int shift = 0; shift < bits; shift += DIGIT_BITS) {
 #pragma unroll
         for (int q = 0; q < MINE; ++q) digit[q] = word[q] >> (PLACE_BITS + shift) & (DIGITS - 1);
-        sort.count(digit, rank);
+        sort.count(digit);
         sort.scan();
 #pragma unroll
         for (int q = 0; q < MINE; ++q)
-            if (sort.has(slot_of(q))) words[sort.place_of(slot_of(q), digit[q], rank[q])] = word[q];
+            if (sort.has(slot_of(q))) words[sort.place_of(slot_of(q), digit[q])] = word[q];
         __syncthreads();
 #pragma unroll
         for (int q = 0; q < MINE; ++q)

@@ -6,6 +6,7 @@ arrays and launches are the device's, which is a GPU with CuPy or, in the tests,
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -66,6 +67,10 @@ TOTALS, SAMPLED = 3, 4
 """Numbers of a candidate: kernels/pack/candidates.cuh."""
 
 
+Launches = Callable[[tuple[int, int], int, dict[str, Any]], None]
+"""Launches a kernel: blocks of the grid along x and y, threads of a block, arguments by name."""
+
+
 class Device(Protocol):
     """Arrays and launches; everything that is launched runs in order."""
 
@@ -81,16 +86,10 @@ class Device(Protocol):
     def read(self, array: Array) -> np.ndarray[Any, Any]:
         """Return a copy on the host, once everything that was launched before is done."""
 
-    def launch(
-        self,
-        signature: Signature,
-        constants: dict[str, str],
-        types: dict[str, np.dtype[Any]],
-        blocks: tuple[int, int],
-        threads: int,
-        arguments: dict[str, Any],
-    ) -> None:
-        """Launch a kernel; None is a null pointer."""
+    def kernel(
+        self, signature: Signature, constants: Mapping[str, str], types: Mapping[str, np.dtype[Any]]
+    ) -> Launches:
+        """Return a compiled kernel; None among its arguments is a null pointer."""
 
 
 class _Orders(NamedTuple):
@@ -157,6 +156,7 @@ class Primitives:
 
     def __init__(self, device: Device) -> None:
         self._on = device
+        self._kernels: dict[Any, Launches] = {}
 
     # ---- statistics ----------------------------------------------------------------------------------
 
@@ -185,7 +185,7 @@ class Primitives:
     def _count_values(self, data: Array, order: Array | None, words: Array) -> None:
         """Set facts of values, and the table of distinct ones; `words` are 0 before."""
         table = {"facts": words[:2], "claims": words[2 : 2 + SLOTS], "firsts": words[2 + SLOTS :]}
-        blocks = _share(len(data), 2048, VALUE_BLOCKS)
+        blocks = _share(len(data), 1024, VALUE_BLOCKS)
         self._launch_values(kernels.VALUE_FACTS, data, order, blocks, 256, count=len(data), **table)
 
     def sort_columns(self, csr: Csr, survey: Survey) -> tuple[Csr, Array]:
@@ -287,13 +287,13 @@ class Primitives:
         """See `Primitives`."""
         m, facts = csr.shape[0], survey.detail.facts
         window, positions = min(window, m), m - survey.long_rows
-        orders = tried.detail if tried else None
-        if orders is not None and window in orders.windows:
-            orders, counts = self._only(orders, window, positions), tried.statistics[window][:TOTALS]
+        segments = facts["segments"]
+        if tried and window in tried.detail.windows:
+            orders = self._only(tried.detail, window, positions)
+            slices, steps, full = tried.statistics[window][:TOTALS]
         else:
             orders = self._cut_orders(csr, survey, cut, (window,))
-            counts = tuple(map(int, self._on.read(orders.totals)))
-        (slices, steps, full), segments = counts, facts["segments"]
+            slices, steps, full = map(int, self._on.read(orders.totals))
         headers = self._on.empty(4 * (segments + slices), np.uint32)
         pieces = self._cut_segments(csr, survey, cut, headers, sorts=segments + slices > in_order)
         rows = orders.arguments["rows"]
@@ -346,9 +346,14 @@ class Primitives:
         orders = _Orders(windows, arguments, tiles, self._on.empty(2 * count * tiles, COUNT), numbers)
         if tiles:
             passages = self._on.empty(count * tiles * ENTRIES, COUNT)
-            given = {**arguments, "steps": cut.steps, "passages": passages}
-            self._launch(kernels.CUT_TILES, csr, (tiles, count), 256, **given)
-            chain = {"passages": passages, "tiles": tiles, "before": orders.before, "totals": orders.totals}
+            given = {"steps": cut.steps, "passages": passages}
+            self._launch(kernels.CUT_TILES, csr, (tiles, count), 256, **arguments, **given)
+            chain: dict[str, Any] = {
+                "passages": passages,
+                "tiles": tiles,
+                "before": orders.before,
+                "totals": orders.totals,
+            }
             self._launch(kernels.CUT_CHAIN, csr, (1, count), 1024, **chain)
         return orders
 
@@ -421,7 +426,10 @@ class Primitives:
         """Replace the numbers of each of some arrays by the sums of those before, the last by that of all."""
         stride = len(numbers) // arrays
         given = {"numbers": numbers, "count": stride - 1, "stride": stride}
-        self._on.launch(kernels.SCAN, _ANY_TYPES, {"Count": COUNT}, (1, arrays), 1024, given)
+        launch = self._kernels.get(kernels.SCAN)
+        if launch is None:
+            launch = self._kernels[kernels.SCAN] = self._on.kernel(kernels.SCAN, _ANY_TYPES, {"Count": COUNT})
+        launch((1, arrays), 1024, given)
 
     def _list_long(self, csr: Csr, survey: Survey, cut: Cut) -> tuple[Array, Array]:
         """Return the rows too long for a slice, and the first segment of each, with that of the end."""
@@ -487,12 +495,9 @@ class Primitives:
         stored = self._on.empty(WARP * layout.steps if len(data) else 0, kind)
         if layout.slices and len(data):
             bits = np.dtype(f"u{kind.itemsize}")
-            place = narrowest(len(data))
-            constants = {"DASP_CODE_BYTES": str(kind.itemsize), "DASP_PLACE": C_NAMES[place.name]}
-            known = {"constants": constants, "types": {"Code": bits, "Place": place}}
             given = {"codes": codes.view(bits), "order": order, "stored": stored.view(bits)}
             blocks = -(-layout.slices // 8)
-            self._launch(kernels.FILL_CODES, csr, blocks, 256, **known, **given, **_slices(csr, layout))
+            self._launch(kernels.FILL_CODES, csr, blocks, 256, code=bits, **given, **_slices(csr, layout))
         return Values(coding, stored, table)
 
     def _dictionary(self, csr: Csr, survey: Survey, order: Array | None) -> tuple[Array, Array, Array]:
@@ -534,23 +539,21 @@ class Primitives:
         blocks: int | tuple[int, int],
         threads: int,
         *,
-        constants: dict[str, str] | None = None,
-        types: dict[str, np.dtype[Any]] | None = None,
+        code: np.dtype[Any] | None = None,
         **arguments: Any,
     ) -> None:
-        """Launch a kernel that is compiled for the integers of a matrix."""
-        place = narrowest(len(csr.indices))
-        kinds = {"Start": csr.indptr.dtype, "Column": csr.indices.dtype, "Index": _index(csr), "Place": place}
-        known = {f"DASP_{name.upper()}": C_NAMES[kind.name] for name, kind in kinds.items()}
-        grid = blocks if isinstance(blocks, tuple) else (blocks, 1)
-        self._on.launch(
-            signature,
-            known | (constants or {}),
-            kinds | (types or {}) | {"Count": COUNT},
-            grid,
-            threads,
-            arguments,
-        )
+        """Launch a kernel that is compiled for the integers of a matrix, and perhaps for codes of a type."""
+        wide = max(csr.shape) > _INT32, len(csr.indices) > _INT32
+        key = signature, csr.indptr.dtype.char, csr.indices.dtype.char, wide, code
+        launch = self._kernels.get(key)
+        if launch is None:
+            types = {"Start": csr.indptr.dtype, "Column": csr.indices.dtype, "Index": _index(csr)}
+            types["Place"] = narrowest(len(csr.indices))
+            constants = {f"DASP_{name.upper()}": C_NAMES[kind.name] for name, kind in types.items()}
+            if code is not None:
+                types["Code"], constants["DASP_CODE_BYTES"] = code, str(code.itemsize)
+            launch = self._kernels[key] = self._on.kernel(signature, constants, types | {"Count": COUNT})
+        launch(blocks if isinstance(blocks, tuple) else (blocks, 1), threads, arguments)
 
     def _launch_values(
         self,
@@ -564,18 +567,23 @@ class Primitives:
         **arguments: Any,
     ) -> None:
         """Launch a kernel that is compiled for the values of a matrix."""
-        place, bits = narrowest(len(data)), np.dtype(f"u{data.dtype.itemsize}")
-        code = _code_bits(coding, data.dtype)
-        constants = {
-            "DASP_PLACE": C_NAMES[place.name],
-            "DASP_VALUE_BYTES": str(bits.itemsize),
-            "DASP_NARROWS": str(int(data.dtype.kind == "f" and data.dtype.itemsize in (4, 8))),
-            "DASP_CODING": str(int(coding)),
-        }
-        types = {"Place": place, "Bits": bits, "Code": code, "Count": COUNT}
-        given = {"data": data.view(bits), "order": order, **arguments}
-        self._on.launch(signature, _ANY_TYPES | constants, types, (blocks, 1), threads, given)
+        key = signature, data.dtype.char, len(data) > _INT32, coding
+        launch = self._kernels.get(key)
+        if launch is None:
+            place, bits = narrowest(len(data)), np.dtype(f"u{data.dtype.itemsize}")
+            constants = {
+                "DASP_PLACE": C_NAMES[place.name],
+                "DASP_VALUE_BYTES": str(bits.itemsize),
+                "DASP_NARROWS": str(int(data.dtype.kind == "f" and bits.itemsize in (4, 8))),
+                "DASP_CODING": str(int(coding)),
+            }
+            types = {"Place": place, "Bits": bits, "Code": _code_bits(coding, data.dtype), "Count": COUNT}
+            launch = self._kernels[key] = self._on.kernel(signature, _ANY_TYPES | constants, types)
+        bits = np.dtype(f"u{data.dtype.itemsize}")
+        launch((blocks, 1), threads, {"data": data.view(bits), "order": order, **arguments})
 
+
+_INT32 = np.iinfo(np.int32).max
 
 _ANY_TYPES = {"DASP_START": "int", "DASP_COLUMN": "int", "DASP_INDEX": "int"}
 """For kernels that know no matrix."""

@@ -1,0 +1,126 @@
+"""Arrays and launches of a GPU, as the primitives of packing want them, and the way of arrays to it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+
+from dasp import _source, _threads
+from dasp._launch import Kernel, Signature
+from dasp.backends.cuda.primitives import Primitives
+from dasp.formats.array import Array
+
+PIECE, WORKERS = 4 << 20, 4
+"""Bytes that are staged at a time, and threads that stage them: each fills one buffer while another is sent."""
+
+
+class CudaDevice:
+    """A `Device` of `dasp.backends.cuda.primitives`: CuPy's arrays, and launches on its current stream.
+
+    The device must be CuPy's current one in every call.
+    """
+
+    def __init__(self) -> None:
+        import cupy
+
+        self._cupy = cupy
+        self._constants: dict[tuple[int, ...], Array] = {}
+
+    def empty(self, size: int, dtype: Any) -> Array:
+        """Return a new array of any contents."""
+        return self._cupy.empty(size, dtype)
+
+    def zeros(self, size: int, dtype: Any) -> Array:
+        """Return a new array of zeros."""
+        return self._cupy.zeros(size, dtype)
+
+    def constant(self, numbers: tuple[int, ...]) -> Array:
+        """Return an int64 array of these numbers that nobody writes to; there are few different ones."""
+        if numbers not in self._constants:
+            array = self._cupy.asarray(np.array(numbers, np.int64))
+            self._cupy.cuda.get_current_stream().synchronize()  # other streams may read it too
+            self._constants[numbers] = array
+        return self._constants[numbers]
+
+    def read(self, array: Array) -> np.ndarray[Any, Any]:
+        """Return a copy on the host, once everything that was launched before is done."""
+        copy: np.ndarray[Any, Any] = array.get()
+        return copy
+
+    def kernel(
+        self, signature: Signature, constants: Mapping[str, str], types: Mapping[str, np.dtype[Any]]
+    ) -> Callable[[tuple[int, int], int, dict[str, Any]], None]:
+        """Return a compiled kernel; None among its arguments is a null pointer."""
+        function = _source.load(signature.source, constants).get_function(signature.entry)
+        launch, current = Kernel(function, signature, types), self._cupy.cuda.get_current_stream
+
+        def launch_now(blocks: tuple[int, int], threads: int, arguments: dict[str, Any]) -> None:
+            launch(current().ptr, blocks, threads, arguments)
+
+        return launch_now
+
+
+@cache
+def primitives(number: int) -> Primitives:
+    """Return the primitives of the GPU of a number, which must be CuPy's current one whenever they are used."""
+    return Primitives(CudaDevice())
+
+
+class _Staging:
+    """Pinned memory through which arrays go to GPUs, one caller at a time."""
+
+    def __init__(self) -> None:
+        import cupy
+
+        self.lock = threading.Lock()
+        self.buffers = [
+            np.frombuffer(cupy.cuda.alloc_pinned_memory(PIECE), np.uint8, PIECE) for _ in range(2 * WORKERS)
+        ]
+
+
+@cache
+def _staging() -> _Staging:
+    return _Staging()
+
+
+def upload(arrays: tuple[np.ndarray[Any, Any], ...]) -> tuple[Array, ...]:
+    """Copy contiguous arrays to the current GPU, on CuPy's current stream.
+
+    Pieces are copied into pinned memory by threads, while those before them are sent. What the caller gave
+    may be changed as soon as this returns; the copies can be used on that stream.
+    """
+    import cupy
+
+    device, stream = cupy.cuda.Device(), cupy.cuda.get_current_stream()
+    targets = tuple(cupy.empty(array.shape, array.dtype) for array in arrays)
+    pieces = [
+        (array.reshape(-1).view(np.uint8)[begin : begin + PIECE], target.data.ptr + begin)
+        for array, target in zip(arrays, targets, strict=True)
+        for begin in range(0, array.nbytes, PIECE)
+    ]
+    staging = _staging()
+    workers = min(WORKERS, -(-sum(array.nbytes for array in arrays) // PIECE))
+
+    def send(worker: int) -> None:
+        events: list[Any] = [None, None]
+        with device:
+            for nth, (piece, address) in enumerate(pieces[worker::workers]):
+                if events[nth % 2]:
+                    events[nth % 2].synchronize()
+                buffer = staging.buffers[2 * worker + nth % 2][: len(piece)]
+                np.copyto(buffer, piece)
+                cupy.cuda.runtime.memcpyAsync(
+                    address, buffer.ctypes.data, len(piece), cupy.cuda.runtime.memcpyHostToDevice, stream.ptr
+                )
+                events[nth % 2] = stream.record()
+            for event in filter(None, events):
+                event.synchronize()
+
+    with staging.lock:
+        if workers:
+            _threads.run([partial(send, worker) for worker in range(workers)])
+    return targets
