@@ -6,7 +6,7 @@ NVRTC and the disassembler need no GPU. A new .cu file needs an entry in SOURCES
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 
 import numpy as np
@@ -115,6 +115,33 @@ def passes() -> Iterator[Defines]:
     yield from seen
 
 
+def pack() -> Iterator[tuple[str, Defines]]:
+    """Each source that packs, for 32-bit and 64-bit integers; those of values for every size and coding."""
+    integers = "DASP_START", "DASP_COLUMN", "DASP_INDEX", "DASP_PLACE"
+    narrow, wide = (dict.fromkeys(integers, kind) for kind in ("int", "long long"))
+    for name in (
+        "survey",
+        "scan",
+        "windows",
+        "radix",
+        "cut",
+        "sectors",
+        "segments",
+        "columns",
+        "sort_columns",
+    ):
+        yield from ((f"pack/{name}.cu", known) for known in (narrow, wide))
+    for known, size in product((narrow, wide), (2, 4, 8, 16)):
+        real = {"DASP_VALUE_BYTES": str(size), "DASP_NARROWS": str(int(size in (4, 8)))}
+        yield "pack/values.cu", known | real
+        yield "pack/fill.cu", known | {"DASP_CODE_BYTES": str(size)}
+        yield "pack/encode.cu", known | real | {"DASP_CODING": str(int(Coding.DICTIONARY))}
+    for coding, size in product((Coding.BYTE, Coding.HALF, Coding.SINGLE), (4, 8)):
+        real = {"DASP_VALUE_BYTES": str(size), "DASP_NARROWS": "1", "DASP_CODING": str(int(coding))}
+        yield "pack/encode.cu", narrow | real
+    yield "pack/fill.cu", narrow | {"DASP_CODE_BYTES": "1"}
+
+
 # For each source, every set of constants that the project compiles it with; of passes of solvers, many.
 SOURCES: dict[str, list[Defines]] = {
     "spmv/product.cu": list(spmv()),
@@ -129,7 +156,7 @@ SOURCES: dict[str, list[Defines]] = {
     "dense/gf256_schedule.cu": [schedule(4, 10, 10), schedule(2, 17, 9)],
     "dense/gf256_square_tiles.cu": [{}],
 }
-for _name, _defines in gemm():
+for _name, _defines in chain(gemm(), pack()):
     if _defines not in SOURCES.setdefault(_name, []):
         SOURCES[_name].append(_defines)
 

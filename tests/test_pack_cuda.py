@@ -1,19 +1,25 @@
-"""Plans made by the CUDA kernels in the emulator, bit for bit those of the CPU."""
+"""Plans by the CUDA kernels in the emulator: those of the CPU bit for bit, in few steps and little memory."""
 
 from __future__ import annotations
+
+import dataclasses
+import re
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dasp._machines import MACHINES
+from dasp import _check
+from dasp._machines import H200, MACHINES
 from dasp.backends.cpu import primitives as cpu
 from dasp.backends.cuda.primitives import Primitives
-from dasp.formats.array import Csr, arrays_of
+from dasp.formats.array import Csr, nbytes
 from dasp.formats.sliced import SLICED
-from tests.emulated import EmulatedDevice
-from tests.gallery import GALLERY, from_lengths, matrices
+from dasp.formats.sliced.pattern import Coding, Width, shape_fields
+from dasp.models import generate
+from tests.pack_device import PackingDevice
+from tests.gallery import GALLERY, LENGTHS, from_lengths
 from tests.reference import entries_of
 
 
@@ -22,31 +28,225 @@ def csr_of(matrix):
     return Csr(csr.shape, csr.indptr, csr.indices, csr.data)
 
 
-def assert_same_plan(got, want):
-    assert got.pattern.choice == want.pattern.choice
-    assert got.values.coding == want.values.coding
-    assert (got.shape, got.dtype, got.nnz) == (want.shape, want.dtype, want.nnz)
-    names = [
-        name
-        for part in (want.pattern, want.values)
-        for name in vars(part)
-        if hasattr(vars(part)[name], "nbytes")
-    ]
-    for name, mine, other in zip(names, arrays_of(got), arrays_of(want), strict=True):
-        assert (mine.dtype, mine.shape) == (other.dtype, other.shape), name
-        np.testing.assert_array_equal(mine.view(np.uint8), other.view(np.uint8), err_msg=name)
-    for number in ("entries", "segments", "positions", "index_dtype"):
-        assert getattr(got.pattern, number) == getattr(want.pattern, number)
-
-
-def compare(csr, seed=None, machine="gpu", **choices):
-    options, device = SLICED.options(**choices), EmulatedDevice(seed)
-    want = SLICED.pack(csr, options, MACHINES[machine], cpu)
-    got = SLICED.pack(csr, options, MACHINES[machine], Primitives(device))
+def plans(csr, seed=None, machine=H200, **choices):
+    """The plan of the emulated GPU, held to be that of the CPU; and the device."""
+    options, device = SLICED.options(**choices), PackingDevice(seed)
+    want = SLICED.pack(csr, options, machine, cpu)
+    got = SLICED.pack(csr, options, machine, Primitives(device))
     assert_same_plan(got, want)
-    return device
+    return got, device
+
+
+def assert_same_plan(got, want):
+    assert (got.format, got.shape, got.dtype) == (want.format, want.shape, want.dtype)
+    for part, other in ((got.pattern, want.pattern), (got.values, want.values)):
+        for field in dataclasses.fields(part):
+            mine, theirs = getattr(part, field.name), getattr(other, field.name)
+            if not isinstance(theirs, np.ndarray):
+                assert mine == theirs, field.name
+                continue
+            assert (mine.dtype, mine.shape) == (theirs.dtype, theirs.shape), field.name
+            np.testing.assert_array_equal(bits(mine), bits(theirs), err_msg=field.name)
+
+
+def bits(array):
+    return np.ascontiguousarray(array).view(np.uint8)
+
+
+# ---- whole plans ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", GALLERY)
 def test_the_gallery(name):
-    compare(csr_of(GALLERY[name]))
+    plans(csr_of(GALLERY[name]))
+
+
+VALUES = ("any", "equal", "bytes", "few", "halves", "singles", "NaNs")
+
+
+def draw_values(kind, count, dtype, rng):
+    """Values that one coding holds, among them those at the ends of its range."""
+    any_bits = rng.integers(0, 2**63, count).astype(np.uint64)
+    if kind == "equal":
+        return np.full(count, rng.standard_normal(), dtype)
+    if kind == "bytes":
+        return rng.integers(-128, 128, count).astype(dtype)
+    if kind == "few":
+        return rng.standard_normal(300).astype(dtype)[rng.integers(0, rng.integers(2, 301), count)]
+    with np.errstate(over="ignore", invalid="ignore"):
+        if kind == "halves":
+            return any_bits.astype(np.uint16).view(np.float16).astype(dtype)
+        if kind == "singles":
+            return any_bits.astype(np.uint32).view(np.float32).astype(dtype)
+        if kind == "NaNs":
+            kept = any_bits & np.uint64(0xFFFFFC0000000000) if rng.integers(2) else any_bits
+            return (kept | np.uint64(0x7FF << 52)).view(np.float64).astype(dtype)
+        return any_bits.view(np.float64).astype(dtype)
+
+
+@st.composite
+def matrices(draw):
+    """CSR arrays of every integer type, with rows of all lengths, in order or not."""
+    lengths = draw(st.lists(st.sampled_from((*LENGTHS, 600)), max_size=80))
+    n, rng = draw(st.sampled_from((1, 40, 300, 70_000))), np.random.default_rng(draw(st.integers(0, 2**32)))
+    dtype = draw(st.sampled_from((np.float32, np.float64)))
+    matrix = from_lengths(lengths, n, seed=rng.integers(2**32))
+    if draw(st.booleans()):
+        matrix.sort_indices()
+    kinds = st.sampled_from((np.int32, np.int64))
+    data = draw_values(draw(st.sampled_from(VALUES)), matrix.nnz, dtype, rng)
+    return Csr(matrix.shape, matrix.indptr.astype(draw(kinds)), matrix.indices.astype(draw(kinds)), data)
+
+
+choices = st.fixed_dictionaries(
+    {},
+    optional={
+        "steps": st.sampled_from((1, 2, 5, 40, 4095)),
+        "window": st.sampled_from((0, 1, 3, 50, 128, 200, 2**40)),
+        "warps": st.just(4),
+        "narrow": st.booleans(),
+    },
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    csr=matrices(),
+    choice=choices,
+    seed=st.none() | st.integers(0, 99),
+    machine=st.sampled_from(list(MACHINES)),
+)
+def test_any_matrix(csr, choice, seed, machine):
+    plans(csr, seed, MACHINES[machine], **choice)
+
+
+@pytest.mark.parametrize("window", [None, 0, 100, 128, 5000, 8192, 8193, 9000, 20_000])
+def test_windows_of_many_tiles(window):
+    rng = np.random.default_rng(7)
+    lengths = np.where(rng.random(20_000) < 0.001, 300, rng.integers(0, 4, 20_000))
+    plans(csr_of(from_lengths(lengths, 500)), window=window)
+
+
+def test_keys_of_several_digits():
+    rng = np.random.default_rng(8)
+    lengths = np.minimum(rng.pareto(0.8, 9000) * 3, 900).astype(int)
+    plans(csr_of(from_lengths(lengths, 100_000)), window=9000, steps=32)
+
+
+def test_windows_one_after_another_where_memory_is_short():
+    lengths = np.zeros(6000, int)
+    lengths[np.random.default_rng(2).integers(0, 6000, 50)] = 2
+    csr = csr_of(from_lengths(lengths, 90))
+    _, device = plans(csr)
+    assert device.launches.count("dasp_cut_chain") > 3
+
+
+def test_segments_in_the_order_of_their_columns():
+    rng = np.random.default_rng(3)
+    lengths = np.where(rng.random(400) < 0.2, rng.integers(257, 3000, 400), rng.integers(0, 9, 400))
+    csr = csr_of(from_lengths(lengths, 5000))
+    machine = dataclasses.replace(H200, wave_slices=100, most_segments=4)
+    plan, device = plans(csr, machine=machine)
+    assert "dasp_column_keys" in device.launches
+    numbers = plan.pattern.headers[: plan.pattern.segments, 1]
+    assert (np.sort(numbers) == np.arange(len(numbers))).all()
+    assert (np.diff(numbers.astype(int)) < 0).any()
+
+
+def test_long_rows_are_sorted_run_by_run():
+    rng = np.random.default_rng(4)
+    csr = csr_of(from_lengths([5, 0, 5000, 1024, 1025, 33, 2048, 1, 3000], 700, seed=5))
+    assert not cpu.survey(csr, SLICED_CUT, False).columns_rise
+    _, device = plans(csr)
+    assert device.launches.count("dasp_merge_columns") == 3
+    few = draw_values("few", len(csr.data), np.float64, rng)  # a dictionary in the order of the columns
+    plan, _ = plans(csr._replace(data=few))
+    assert plan.values.coding == Coding.DICTIONARY
+
+
+SLICED_CUT = cpu.Cut(8, 32, 128)
+
+
+@pytest.mark.parametrize("warps", [None, 4])
+def test_samples_in_shared_and_in_global_memory(warps):
+    matrix = from_lengths(np.full(14_000, 9), 14_000)
+    machine = dataclasses.replace(H200, least_slots=1, far=H200.far._replace(by_slice=1.0, by_many=2.0))
+    csr = csr_of(matrix)
+    plans(csr, machine=dataclasses.replace(machine, near=machine.far), warps=warps)
+    plans(csr, machine=machine, steps=700, warps=warps)
+
+
+@pytest.mark.parametrize("width", Width)
+def test_columns_of_every_width(width):
+    n = {Width.NONE: 64, Width.BITS_8: 200, Width.BITS_16: 60_000, Width.BITS_32: 90_000}[width]
+    indices = np.arange(64) if width == Width.NONE else np.arange(64) % 2 * (n - 1)
+    csr = Csr((64, n), np.arange(65), indices.astype(np.int32), np.arange(64.0))
+    plan, _ = plans(csr)
+    assert set(shape_fields(plan.pattern.headers[:, 3].astype(np.int64))[3]) == {width}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("kind", VALUES)
+def test_every_value_keeps_its_bits(kind, dtype):
+    data = draw_values(kind, 5000, dtype, np.random.default_rng(6))
+    plans(Csr((1000, 9), np.arange(0, 5001, 5), np.tile(np.arange(5), 1000), data))
+
+
+# ---- what is not a matrix ------------------------------------------------------------------------
+
+GOOD = {"indptr": [0, 1, 3], "indices": [0, 1, 2], "data": [1.0, 2.0, 3.0]}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"indptr": [0, 1]},
+        {"indptr": [1, 2, 3]},
+        {"indptr": [0, 4, 3]},
+        {"indptr": [0, -1, 3]},
+        {"indptr": [0, 1, 4]},
+        {"indptr": [0, 2**40, 3]},
+        {"indptr": [0, 1, 2]},
+        {"indices": [0, 1, 3]},
+        {"indices": [0, -1, 2]},
+        {"indices": [0, 2**40, -(2**40)]},
+        {"indices": [0, 1]},
+        {"data": [1.0, 2.0]},
+        {"indptr": [0, 0, 0]},
+    ],
+)
+def test_what_is_no_matrix_is_refused_as_on_the_host(changes):
+    arrays = GOOD | changes
+    indptr, indices = (np.array(arrays[name]) for name in ("indptr", "indices"))
+    csr = Csr((2, 3), indptr, indices, np.array(arrays["data"]))
+    with pytest.raises(ValueError, match=r"indptr|indices") as wanted:
+        _check.compressed("CSR", csr.shape, *csr[1:])
+    with pytest.raises(ValueError, match=re.escape(str(wanted.value))):
+        Primitives(PackingDevice()).survey(csr, SLICED_CUT, True)
+
+
+# ---- what planning costs -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("unsorted", [False, True])
+def test_memory_is_at_most_that_of_the_matrix_beside_the_plan_and_is_given_back(unsorted):
+    matrix = generate("stencil27:16")
+    matrix.data = np.random.default_rng(0).standard_normal(matrix.nnz)
+    csr = csr_of(matrix)
+    if unsorted:
+        csr.indices[:] = csr.indices[::-1]
+        csr = csr._replace(indices=np.ascontiguousarray(csr.indices))
+    device = PackingDevice()
+    plan = SLICED.pack(csr, SLICED.options(), H200, Primitives(device))
+    kept = nbytes(plan)
+    assert device.peak <= kept + nbytes(*csr[1:])
+    assert kept <= device.bytes <= kept + 4096
+
+
+def test_few_copies_to_the_host_and_few_launches():
+    rng = np.random.default_rng(1)
+    csr = csr_of(from_lengths(rng.integers(0, 12, 3000), 900, seed=2))
+    indices = np.concatenate([np.sort(row) for row in np.split(csr.indices, csr.indptr[1:-1])])
+    _, device = plans(csr._replace(indices=indices))
+    assert device.reads <= 4
+    assert len(device.launches) <= 16, device.launches

@@ -66,7 +66,7 @@ __device__ __forceinline__ bool insert_warp(const Distinct& found, const Values&
     return !valid || (others & lanes_before()) || found.insert(values, bits, i);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, 3)
 dasp_value_facts(const Bits* __restrict__ data, const Place* __restrict__ order, long long count, Count* facts,
                  Count* claims, Count* firsts)
 {

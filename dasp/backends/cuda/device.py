@@ -15,7 +15,7 @@ from dasp.backends.cuda.primitives import Primitives
 from dasp.formats.array import Array
 
 PIECE, WORKERS = 4 << 20, 4
-"""Bytes that are staged at a time, and threads that stage them: each fills one buffer while another is sent."""
+"""Bytes that are staged at a time, and threads that do: each fills a buffer while another is sent."""
 
 
 class CudaDevice:
@@ -66,7 +66,7 @@ class CudaDevice:
 
 @cache
 def primitives(number: int) -> Primitives:
-    """Return the primitives of the GPU of a number, which must be CuPy's current one whenever they are used."""
+    """Return the primitives of a GPU, which must be CuPy's current one whenever they are used."""
     return Primitives(CudaDevice())
 
 

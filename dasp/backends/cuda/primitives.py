@@ -163,6 +163,8 @@ class Primitives:
     def survey(self, csr: Csr, cut: Cut, narrow: bool) -> Survey:
         """See `Primitives`; also holds that the arrays are a matrix, as `dasp._check.compressed` does."""
         m, nnz = csr.shape[0], len(csr.indices)
+        if csr.indptr.shape != (m + 1,):
+            _check.compressed_facts("CSR", csr.shape, False, 0, (nnz, len(csr.data)), None)
         words = self._on.zeros(len(FACTS) + 2 + 2 * SLOTS, COUNT)
         arrays = {"indptr": csr.indptr, "indices": csr.indices, "m": m, "nnz": nnz}
         blocks = _share(max(m, nnz), 256, BLOCKS)
@@ -374,7 +376,7 @@ class Primitives:
         tiles = [_window_tiles(window or SORT_TILE, m) for window in windows if window <= SORT_TILE]
         if tiles:
             keys = {"most": most, "longest": longest, "bits": bits}
-            long = {"long_rows": long_rows, "long_count": long_count}
+            long: dict[str, Any] = {"long_rows": long_rows, "long_count": long_count}
             order = {"indptr": csr.indptr, "m": m, "stride": m, "rows": rows, **self._windows(windows, m)}
             blocks = max(tiles), len(windows)
             self._launch(kernels.SORT_WINDOWS, csr, blocks, 512, **order, **keys, **long)
@@ -418,7 +420,12 @@ class Primitives:
             }
             self._launch(kernels.COUNT_DIGITS, csr, tiles, 512, **what, counts=counts)
             self._scan(counts)
-            left = {"gone": gone, "gone_count": gone_count, "none": none, "last": int(nth == passes - 1)}
+            left: dict[str, Any] = {
+                "gone": gone,
+                "gone_count": gone_count,
+                "none": none,
+                "last": int(nth == passes - 1),
+            }
             self._launch(kernels.MOVE_DIGITS, csr, tiles, 512, **what, **left, counts=counts, to=target)
             source = target
 
@@ -466,7 +473,14 @@ class Primitives:
             columns = {"indices": csr.indices, "starts": starts, "count": count, "keys": keys}
             self._launch(kernels.COLUMN_KEYS, csr, blocks, 256, **columns)
             self._sort(
-                csr, keys, count, survey.most_column.bit_length(), in_turn, gone=None, gone_count=0, none=0
+                csr,
+                keys,
+                count,
+                survey.most_column.bit_length(),
+                in_turn,
+                gone=None,
+                gone_count=0,
+                none=_NO_KEY,
             )
         placed = {"in_turn": in_turn, "lengths": lengths, "headers": headers}
         self._launch(kernels.PLACE_SEGMENTS, csr, 1, 1024, **given, **placed)
@@ -508,8 +522,8 @@ class Primitives:
             self._count_values(data, order, distinct)
         bits = np.dtype(f"u{data.dtype.itemsize}")
         keys, ranks = self._on.empty(SLOTS, bits), self._on.empty(SLOTS, np.uint16)
-        table = self._on.empty(survey.values.distinct, data.dtype)  # type: ignore[union-attr]
-        found = {"claims": distinct[2 : 2 + SLOTS], "firsts": distinct[2 + SLOTS :]}  # type: ignore[index]
+        table = self._on.empty(survey.values.distinct if survey.values else 0, data.dtype)
+        found = {"claims": distinct[2 : 2 + SLOTS], "firsts": distinct[2 + SLOTS :]}
         made = {"keys": keys, "ranks": ranks, "table": table.view(bits)}
         self._launch_values(kernels.DICTIONARY, data, order, 1, SLOTS, **found, **made)
         return keys, ranks, table
@@ -588,6 +602,9 @@ _INT32 = np.iinfo(np.int32).max
 _ANY_TYPES = {"DASP_START": "int", "DASP_COLUMN": "int", "DASP_INDEX": "int"}
 """For kernels that know no matrix."""
 
+_NO_KEY = (1 << 32) - 1
+"""A key that no element has: columns are below it."""
+
 _NO_PIECES = _Pieces(None, None, None, None, None)
 
 
@@ -605,7 +622,7 @@ def _share(count: int, each: int, most: int) -> int:
 
 
 def _window_tiles(window: int, m: int) -> int:
-    """Return the blocks that sort rows inside windows of at most `SORT_TILE` rows: each has as many as fit."""
+    """Return the blocks that sort rows inside windows that fit `SORT_TILE` rows: each has several."""
     window = min(window, m)
     return -(-m // (CHUNKS // -(-window // CHUNK) * window))
 

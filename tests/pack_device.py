@@ -1,0 +1,89 @@
+"""The device of the CUDA primitives without a GPU: NumPy arrays, and kernels that the emulator runs."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import numpy as np
+
+from tests.simt import compile_kernels, poisoned
+
+
+class PackingDevice:
+    """A `Device` of dasp/backends/cuda/primitives.py; kernels must not read what none has written.
+
+    Parameters
+    ----------
+    seed : int, optional
+        Run blocks, warps and lanes in a random order.
+
+    Attributes
+    ----------
+    launches : list of str
+        Names of the kernels, as they were launched.
+    reads : int
+        Copies to the host.
+    bytes, peak : int
+        Bytes of the arrays that are alive, and the most that there were at once.
+    """
+
+    def __init__(self, seed: int | None = None) -> None:
+        self.launches: list[str] = []
+        self.reads = self.bytes = self.peak = 0
+        self._seed = seed
+        self._written: dict[int, np.ndarray] = {}  # of each byte, by the identity of its array
+
+    def empty(self, size: int, dtype: Any) -> Any:
+        array = self.zeros(size, dtype)
+        array.view(np.uint8)[...] = 0xA5
+        self._written[id(array)] = np.zeros(array.nbytes, np.uint8)
+        return array
+
+    def zeros(self, size: int, dtype: Any) -> Any:
+        # A view has the counted array as its base, so that this one lives as long as any view.
+        array = np.zeros(size, dtype)
+        self.bytes += array.nbytes
+        self.peak = max(self.peak, self.bytes)
+        weakref.finalize(array, self._free, id(array), array.nbytes)
+        return array
+
+    def _free(self, number: int, size: int) -> None:
+        self.bytes -= size
+        self._written.pop(number, None)
+
+    def constant(self, numbers: tuple[int, ...]) -> Any:
+        array = np.array(numbers, np.int64)
+        array.flags.writeable = False
+        return array
+
+    def read(self, array: Any) -> Any:
+        self.reads += 1
+        return array.copy()
+
+    def kernel(self, signature: Any, constants: Any, types: Any) -> Any:
+        module = compile_kernels(signature.source, constants)
+
+        def launch(blocks: tuple[int, int], threads: int, arguments: dict[str, Any]) -> None:
+            self.launches.append(signature.entry)
+            ordered = [self._marked(value) for value in signature.ordered(types, arguments)]
+            module.launch(signature.entry, grid=blocks, block=threads, args=ordered, seed=self._seed)
+
+        return launch
+
+    def _marked(self, value: Any) -> Any:
+        """An array of which the emulator knows what was written; all of it once it was given out in views."""
+        if not isinstance(value, np.ndarray):
+            return value
+        owner = value
+        while isinstance(owner.base, np.ndarray):
+            owner = owner.base
+        written = self._written.get(id(owner))
+        if written is None:
+            return value
+        if owner is not value:
+            del self._written[id(owner)]
+            return value
+        marker = poisoned(value)
+        marker._bytes = written
+        return marker
