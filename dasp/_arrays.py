@@ -321,7 +321,7 @@ def dense_matrix(name: str, given: Any) -> Vector:
     return array
 
 
-def sparse_matrix(matrix: Any) -> Compressed | Coordinates:
+def sparse_matrix(matrix: Any, checks: bool = True) -> Compressed | Coordinates:
     """Return the arrays of a SciPy sparse matrix of any format, checked before SciPy converts it.
 
     SciPy's conversions read and write where the arrays of a matrix tell them to, and a caller may have
@@ -330,6 +330,8 @@ def sparse_matrix(matrix: Any) -> Compressed | Coordinates:
     Parameters
     ----------
     matrix : scipy.sparse array or matrix, shape (m, n), any format and real dtype
+    checks : bool
+        Whether indptr and indices of a CSR matrix are compared with its shape. Without that they may be anything.
 
     Returns
     -------
@@ -350,20 +352,23 @@ def sparse_matrix(matrix: Any) -> Compressed | Coordinates:
     reader = _READERS.get(matrix.format)
     if reader is None:
         raise TypeError(f"A has the format {matrix.format!r}; one of {', '.join(_READERS)} is needed")
-    return reader(matrix)
+    return _csr(matrix, checks) if reader is _csr else reader(matrix)
 
 
-def _csr(matrix: Any) -> Compressed:
-    return _compressed("CSR", matrix, matrix.shape, values("A.data", matrix.data))
+def _csr(matrix: Any, checks: bool = True) -> Compressed:
+    return _compressed("CSR", matrix, matrix.shape, values("A.data", matrix.data), checks)
 
 
-def _compressed(kind: str, matrix: Any, shape: tuple[int, int], data: Vector) -> Compressed:
+def _compressed(
+    kind: str, matrix: Any, shape: tuple[int, int], data: Vector, checks: bool = True
+) -> Compressed:
     """Take in indptr and indices; what lies behind the last entry is room that SciPy keeps."""
     indptr, indices = index("A.indptr", matrix.indptr), index("A.indices", matrix.indices)
     end = int(indptr[-1]) if len(indptr) else 0
     if 0 <= end <= min(len(indices), len(data)):
         indices, data = indices[:end], data[:end]
-    _check.compressed(kind, shape, indptr, indices, data)
+    if checks:
+        _check.compressed(kind, shape, indptr, indices, data)
     return Compressed(indptr, indices, data)
 
 

@@ -92,7 +92,9 @@ class SpMatrix:
                 f"A is a {type(A).__name__}; a scipy.sparse matrix is needed; "
                 "use from_dense, from_coo or from_cupy for others"
             )
-        return cls._planned(A.shape, _arrays.sparse_matrix(A), policy, device)
+        packer = _packer(A.shape, policy, _resolve(device))
+        arrays = _arrays.sparse_matrix(A, checks=packer == "cpu")
+        return cls._planned(A.shape, arrays, policy, device)
 
     @classmethod
     def from_cupy(cls, A: Any, *, policy: Policy | None = None, device: str = "auto") -> Self:
@@ -101,7 +103,7 @@ class SpMatrix:
         Parameters
         ----------
         A : cupyx.scipy.sparse matrix, shape (m, n), any format and real dtype
-            As for `from_scipy`. The plan is made on the CPU, from a copy.
+            As for `from_scipy`. A CSR matrix is planned where it lies, others by way of the host.
         policy : Policy, optional
         device : str
             As for `from_scipy`; `auto` is the GPU that holds `A`.
@@ -119,7 +121,9 @@ class SpMatrix:
             raise TypeError(f"A is a {type(A).__name__}; a cupyx.scipy.sparse matrix is needed")
         if device == "auto":
             device = f"cuda:{A.data.device.id}"
-        return cls.from_scipy(A.get(), policy=policy, device=device)
+        if A.format != "csr" or _packer(A.shape, policy, _resolve(device)) != f"cuda:{A.data.device.id}":
+            return cls.from_scipy(A.get(), policy=policy, device=device)
+        return cls._planned(A.shape, backends.find(device).as_csr(A), policy, device)
 
     @classmethod
     def from_dense(cls, A: Any, *, policy: Policy | None = None, device: str = "auto") -> Self:
@@ -191,16 +195,17 @@ class SpMatrix:
         policy: Policy | None,
         device: str,
     ) -> Self:
-        """Plan a matrix whose arrays were taken in and checked."""
-        if policy is not None and not isinstance(policy, Policy):
-            raise TypeError(f"policy is a {type(policy).__name__}; a dasp.Policy is needed")
+        """Plan a matrix whose arrays were taken in, and checked if the CPU packs it."""
         device = _resolve(device)
-        primitives = backends.find("cpu").primitives
+        packer = _packer(shape, policy, device)
         if isinstance(arrays, _arrays.Coordinates):
-            arrays = _arrays.Compressed(*planning.csr_from_coo(shape[0], *arrays, primitives))
+            cpu = backends.find("cpu").primitives
+            arrays = _arrays.Compressed(*planning.csr_from_coo(shape[0], *arrays, cpu))
         csr = Csr((int(shape[0]), int(shape[1])), *arrays)
         machine = backends.find(device).machine(device)
-        return cls(planning.make_plan(csr, policy or Policy(), machine, primitives), device)
+        with backends.find(packer).packing(csr, packer) as (there, primitives):
+            plan = planning.make_plan(there, policy or Policy(), machine, primitives)
+        return cls(plan, device)
 
     @property
     def device(self) -> str:
@@ -354,6 +359,14 @@ class SpMatrix:
                 f"{part.name:<10}{part.rows:>12}{part.entries:>14}{part.slots:>14}{fill}{part.bytes:>16}"
             )
         return "\n".join(lines)
+
+
+def _packer(shape: tuple[int, int], policy: Policy | None, device: str) -> str:
+    """Return where a matrix for a device is packed: there, or on the CPU."""
+    if policy is not None and not isinstance(policy, Policy):
+        raise TypeError(f"policy is a {type(policy).__name__}; a dasp.Policy is needed")
+    layout = (policy or Policy()).format_for(shape).name
+    return device if backends.find(device).packs(layout) else "cpu"
 
 
 def _resolve(device: Any) -> str:

@@ -18,8 +18,8 @@ from dasp.formats.array import Csr, nbytes
 from dasp.formats.sliced import SLICED
 from dasp.formats.sliced.pattern import Coding, Width, shape_fields
 from dasp.models import generate
-from tests.pack_device import PackingDevice
 from tests.gallery import GALLERY, LENGTHS, from_lengths
+from tests.pack_device import PackingDevice
 from tests.reference import entries_of
 
 

@@ -6,6 +6,7 @@ CuPy's, and nothing in it knows a CSR once a plan is made.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import numpy as np
@@ -68,8 +69,17 @@ class Backend(Protocol):
     def to_host(self, plan: Plan) -> Plan:
         """Return the plan with NumPy arrays, read-only."""
 
+    def packs(self, layout: str) -> bool:
+        """Whether the primitives are enough to pack a format.
+
+        Those of a GPU hold that they get a valid matrix; for those of the CPU `dasp._arrays` does.
+        """
+
+    def packing(self, csr: Csr, device: str) -> AbstractContextManager[tuple[Csr, Primitives]]:
+        """Give the matrix on a device, and the primitives there; what they made is done when it ends."""
+
     def product(self, plan: Plan, device: str) -> Product:
-        """Take a plan with NumPy arrays to a device."""
+        """Take a plan with NumPy arrays, or made on this device, to a device."""
 
     def linear_operator(self, matrix: Any) -> Any:
         """Return the operator that solvers for this kind of device take."""

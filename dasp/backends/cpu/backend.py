@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -9,7 +11,7 @@ import numpy as np
 from dasp import _arrays
 from dasp.backends.cpu import primitives
 from dasp.backends.cpu.product import Product
-from dasp.formats.array import Plan
+from dasp.formats.array import Csr, Plan
 
 Vector = np.ndarray[Any, Any]
 
@@ -29,6 +31,17 @@ def resolve(device: str) -> str:
 def machine(device: str) -> str:
     """Return the name of the machine record of CPUs."""
     return "cpu"
+
+
+def packs(layout: str) -> bool:
+    """Whether the primitives here are enough for a format: always."""
+    return True
+
+
+@contextmanager
+def packing(csr: Csr, device: str) -> Iterator[tuple[Csr, Any]]:
+    """Give the matrix, and the primitives."""
+    yield csr, primitives
 
 
 def product(plan: Plan, device: str) -> Product:

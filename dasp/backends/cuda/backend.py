@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
 import numpy as np
 
-from dasp import _check
+from dasp import _check, _dtypes
+from dasp.backends.cuda.device import primitives, upload
 from dasp.backends.cuda.product import Product, number
-from dasp.formats.array import Plan, arrays_of, with_arrays
+from dasp.formats.array import Csr, Plan, arrays_of, with_arrays
+from dasp.formats.sliced.pattern import NAME as SLICES
 
 
 @cache
@@ -62,6 +66,37 @@ def resolve(device: str) -> str | None:
 def machine(device: str) -> str:
     """Return the name of the machine record of GPUs."""
     return "gpu"
+
+
+def packs(layout: str) -> bool:
+    """Whether the primitives here are enough for a format; they also hold that what they get is a matrix."""
+    return layout == SLICES
+
+
+@contextmanager
+def packing(csr: Csr, device: str) -> Iterator[tuple[Csr, Any]]:
+    """Give a matrix of NumPy or CuPy on a GPU, and the primitives; what they made is done at the end."""
+    import cupy
+
+    with cupy.cuda.Device(number(device)):
+        if isinstance(csr.data, np.ndarray):
+            csr = Csr(csr.shape, *upload(csr[1:]))
+        yield csr, primitives(number(device))
+        cupy.cuda.get_current_stream().synchronize()
+
+
+def as_csr(matrix: Any) -> tuple[Any, Any, Any]:
+    """Return indptr, indices and data of a CSR matrix of CuPy, in types that a plan takes; not checked.
+
+    Raises
+    ------
+    TypeError
+        For values that are not real.
+    """
+    import cupy
+
+    data = cupy.ascontiguousarray(matrix.data, _dtypes.stored(matrix.data.dtype))
+    return cupy.ascontiguousarray(matrix.indptr), cupy.ascontiguousarray(matrix.indices), data
 
 
 def product(plan: Plan, device: str) -> Product:

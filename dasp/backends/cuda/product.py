@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from dasp import _source
+from dasp._arrays import is_cupy
 from dasp._dtypes import C_NAMES
 from dasp._launch import Launch
 from dasp.backends.cuda import published, sliced
@@ -41,7 +42,7 @@ class Product:
     Parameters
     ----------
     plan : Plan
-        With NumPy arrays; they are copied to the GPU in one block.
+        With NumPy arrays, which are copied to the GPU in one block, or with CuPy's there.
     device : str
         `cuda:N`.
 
@@ -62,7 +63,7 @@ class Product:
                 f"this GPU is sm_{capability}; float64 tensor cores need sm_80; pass Policy(mma=False)"
             )
         with self._device:
-            self.plan = _upload(plan)
+            self.plan = plan if all(map(is_cupy, arrays_of(plan))) else _upload(plan)
             _compiled(plan, plan.dtype)
         self._blocks, self._threads = blocks(plan), kernel_of(plan).threads(plan)
         self._partials = kernel_of(plan).partials(plan)
