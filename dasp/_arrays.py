@@ -331,7 +331,7 @@ def sparse_matrix(matrix: Any, checks: bool = True) -> Compressed | Coordinates:
     ----------
     matrix : scipy.sparse array or matrix, shape (m, n), any format and real dtype
     checks : bool
-        Whether indptr and indices of a CSR matrix are compared with its shape. Without that they may be anything.
+        Whether indptr and indices of a CSR matrix are compared with its shape; if not, they may be anything.
 
     Returns
     -------
