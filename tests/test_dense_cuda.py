@@ -137,7 +137,7 @@ def test_each_rung_with_its_usual_tiles(rung, dtype):
 @pytest.mark.parametrize("aligned", [True, False])
 def test_last_rungs_take_either_memory_order(dtype, along, aligned):
     for rung in RUNGS:
-        if rung.either_order and dtype in rung.dtypes:
+        if rung.tiles.staged and dtype in rung.dtypes:
             emulate(rung.name, dtype, (40, 72, 48), along=along, aligned=aligned, beta=2)
 
 
@@ -158,7 +158,7 @@ def test_every_float64_instruction(depth):
 )
 def test_any_size(which, sizes, along, aligned, alpha, beta, seed):
     rung, dtype = which
-    along = along if BY_NAME[rung].either_order else (True, False)
+    along = along if BY_NAME[rung].tiles.staged else (True, False)
     options = dict(along=along, aligned=aligned, alpha=alpha, beta=beta, seed=seed)
     assert emulate(rung, dtype, sizes, **options) == emulate(rung, dtype, sizes, **options)
 

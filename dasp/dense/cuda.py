@@ -157,8 +157,8 @@ def _prepare(
         a_strides, b_strides = b_strides[::-1], a_strides[::-1]
         c_strides, d_strides = c_strides[::-1], d_strides[::-1]
     along_a, along_b = _unit((m, k), a_strides, 1, item), not _unit((k, n), b_strides, 1, item)
-    reads_a = along_a or (rung.either_order and _unit((m, k), a_strides, 0, item))
-    reads_b = not along_b or (rung.either_order and _unit((k, n), b_strides, 0, item))
+    reads_a = along_a or (rung.tiles.staged and _unit((m, k), a_strides, 0, item))
+    reads_b = not along_b or (rung.tiles.staged and _unit((k, n), b_strides, 0, item))
     if not (reads_a and reads_b and _unit((m, n), c_strides, 1, item) and _unit((m, n), d_strides, 1, item)):
         return None
     lds = (
@@ -205,7 +205,7 @@ def _run_copies(rung: Rung, product: Product) -> None:
         return x if rows or (either and columns) else x.copy()
 
     c = None if product.c is None else readable(product.c, False)
-    a, b = (readable(x, rung.either_order) for x in (product.a, product.b))
+    a, b = (readable(x, rung.tiles.staged) for x in (product.a, product.b))
     run(rung, product._replace(a=a, b=b, c=c))
 
 

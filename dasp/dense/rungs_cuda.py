@@ -28,8 +28,6 @@ ITEM = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
 REGISTERS = 65536
 """Of a multiprocessor, in words of 4 bytes; a thread has 255 of them at most."""
 
-Choices = Mapping[str, tuple[int, ...]]
-
 
 @dataclass(frozen=True)
 class Layout:
@@ -167,41 +165,70 @@ class Tiles:
     threads : threads of a block
     shared : bytes of shared memory of a block, for an element's size and whether A and B lie along k
     problem : why tile sizes cannot run, or None, for a dtype and the threads
-    limit : bytes of shared memory that a block may have; more than STATIC_LIMIT is asked for at the launch
-    constants : what the source is compiled with, beside the type of an element
+    constants : what the source is compiled with
+    choices : what the search combines; empty where nothing is searched
+    staged : whether A and B are read by rows or by columns, and asynchronously into memory asked for at the
+        launch, which needs sm_80
+    by_pieces : whether fast copies need rows of whole 16-byte pieces
+    block : the shape of a block of threads, where it is no line
     """
 
     threads: Callable[[Setting], int]
     shared: Callable[[Setting, int, bool, bool], int]
     problem: Callable[[Setting, str, int], str | None]
     constants: tuple[str, ...]
-    limit: int = STATIC_LIMIT
+    choices: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    staged: bool = False
+    by_pieces: bool = True
+    block: tuple[int, int] | None = None
 
-
-def _fixed(threads: tuple[int, int]) -> Tiles:
-    return Tiles(lambda s: threads[0] * threads[1], lambda *_: 0, lambda *_: None, ("REAL",))
+    @property
+    def limit(self) -> int:
+        """Bytes of shared memory that a block may have."""
+        return DYNAMIC_LIMIT if self.staged else STATIC_LIMIT
 
 
 BLOCK, THREAD, WARP = ("BM", "BN", "BK"), ("TM", "TN"), ("WM", "WN")
+RESIDENT, PIECES = ("REAL", *BLOCK, *THREAD, "RESIDENT"), ("REAL", *BLOCK, *THREAD, "ALIGNED")
 STAGED = ("ALIGNED", *WARP, "STAGES", "GROUP", "ALONG_A", "ALONG_B")
-RESIDENT = ("REAL", *BLOCK, *THREAD, "RESIDENT")
-PIECES = ("REAL", *BLOCK, *THREAD, "ALIGNED")
+SMALL, SIDES, WARP_SIDES = (4, 8, 16), (32, 64, 128, 256), (16, 32, 64, 128)
+BY_LANES = {"bm": SIDES, "bn": SIDES, "bk": (8, 16), "tm": SMALL, "tn": SMALL}
+BY_WARPS = {**BY_LANES, "wm": WARP_SIDES, "wn": WARP_SIDES}
+BY_TENSORS = {"bm": SIDES, "bn": SIDES[:3], "bk": (16, 32), "wm": WARP_SIDES[:3], "wn": WARP_SIDES[:3]}
+BY_HALVES = {"bm": SIDES[1:], "bn": SIDES[1:], "bk": (32, 64), "wm": WARP_SIDES[1:3], "wn": WARP_SIDES[1:]}
 
-SQUARE_BLOCK, LINEAR_BLOCK = _fixed((32, 32)), _fixed((1024, 1))
+LINE_BLOCK = Tiles(lambda s: 1024, lambda *_: 0, lambda *_: None, ("REAL",))
+SQUARE_BLOCK = replace(LINE_BLOCK, block=(32, 32))
 COLUMNS = Tiles(_threads_of_results, _padded_rows, lambda *_: None, RESIDENT)
 SQUARES = Tiles(_threads_of_results, _plain_tiles, lambda *_: None, RESIDENT)
-VECTORS = Tiles(_threads_of_results, _plain_tiles, _not_by_pieces, PIECES)
-WARPS = Tiles(_threads_of_warps, _padded_columns(lambda s: 1), _not_by_lanes, (*PIECES, *WARP))
+VECTORS = Tiles(_threads_of_results, _plain_tiles, _not_by_pieces, PIECES, BY_LANES)
+WARPS = Tiles(_threads_of_warps, _padded_columns(lambda s: 1), _not_by_lanes, (*PIECES, *WARP), BY_WARPS)
 DOUBLED = replace(WARPS, shared=_padded_columns(lambda s: 2))
 PIPELINE = Tiles(
     _threads_of_warps,
     _padded_columns(lambda s: s.stages),
     _not_by_stages,
     ("REAL", *BLOCK, *THREAD, *STAGED),
-    DYNAMIC_LIMIT,
+    {**BY_WARPS, "stages": (3, 4, 5)},
+    staged=True,
 )
-TENSORS = Tiles(_threads_of_warps, _as_stored(4), _not_by_tensors, (*BLOCK, *STAGED, "MMA_K"), DYNAMIC_LIMIT)
-HALF_TENSORS = replace(TENSORS, shared=_as_stored(8), constants=(*BLOCK, *STAGED, "BFLOAT16"))
+TENSORS = Tiles(
+    _threads_of_warps,
+    _as_stored(4),
+    _not_by_tensors,
+    (*BLOCK, *STAGED, "MMA_K"),
+    {**BY_TENSORS, "stages": (3, 4), "mma_k": (0, 4, 8)},
+    staged=True,
+)
+HALF_TENSORS = Tiles(
+    _threads_of_warps,
+    _as_stored(8),
+    _not_by_tensors,
+    (*BLOCK, *STAGED, "BFLOAT16"),
+    {**BY_HALVES, "stages": (3, 4)},
+    staged=True,
+    by_pieces=False,
+)
 
 
 # ---- the rows --------------------------------------------------------------------------------------------
@@ -214,53 +241,56 @@ class Rung:
     Attributes
     ----------
     name, summary : as `dasp.dense.ladder.Kernel`
-    source : the .cu file, below `kernels/`
     tiles : how C is cut
-    usual : tile sizes where no table has better ones, by dtype
-    dtypes, capability : what it multiplies, and the least compute capability of the GPU
-    block : the shape of a block of threads, where the tiles are fixed
-    either_order : whether it reads A and B by rows and by columns
+    usual : tile sizes where no table has better ones: for each of `dtypes`, in their order
+    file : what follows `gemm_` in the name of its source, if that is not the rung's name
+    dtypes : what it multiplies
     in_parts : whether several blocks may share a tile's dot products
-    by_pieces : whether fast copies need rows of whole 16-byte pieces
-    choices : what the search combines; empty for a rung that is not searched
     tuned_as : the rung whose findings serve this one too, with one part
     deepest : the deepest `mma_k` that pays on sm_90
     """
 
     name: str
     summary: str
-    source: str
     tiles: Tiles
-    usual: Mapping[str, Setting] = field(default_factory=dict)
+    usual: tuple[Setting, ...] = (Setting(32, 32),) * 2
+    file: str = ""
     dtypes: tuple[str, ...] = REAL
-    capability: tuple[int, int] = (5, 0)
-    block: tuple[int, int] | None = None
-    either_order: bool = False
     in_parts: bool = False
-    by_pieces: bool = True
-    choices: Choices = field(default_factory=dict)
     tuned_as: str = ""
     deepest: int = 0
 
+    @property
+    def source(self) -> str:
+        """The .cu file, below `kernels/`."""
+        return f"dense/gemm_{self.file or self.name}.cu"
+
+    @property
+    def capability(self) -> tuple[int, int]:
+        """The least compute capability of the GPU."""
+        return (8, 0) if self.tiles.staged else (5, 0)
+
     def default(self, dtype: str) -> Setting:
         """The tile sizes where no table has better ones."""
-        return self.usual.get(dtype, Setting(32, 32))
+        return self.usual[self.dtypes.index(dtype)]
 
     def problem(self, setting: Setting, dtype: str) -> str | None:
         """Why this set of tile sizes cannot run, or None if it can."""
         threads = self.tiles.threads(setting)
         if not 32 <= threads <= 1024 or threads % 32:
             return f"{threads} threads in a block"
-        orders = ((a, b) for a in (False, True) for b in (False, True))
-        shared = max(self.tiles.shared(setting, ITEM[dtype], *order) for order in orders)
+        shared = max(
+            self.tiles.shared(setting, ITEM[dtype], a, b) for a, b in product((False, True), repeat=2)
+        )
         if shared > self.tiles.limit:
             return f"{shared} bytes of shared memory; the limit is {self.tiles.limit}"
         return self.tiles.problem(setting, dtype, threads)
 
     def candidates(self, dtype: str) -> Iterator[Setting]:
         """Every valid set of tile sizes that the search tries, parts and group as usual."""
-        for values in product(*self.choices.values()):
-            setting = replace(self.default(dtype), **dict(zip(self.choices, values, strict=True)))
+        for values in product(*self.tiles.choices.values()):
+            chosen = dict(zip(self.tiles.choices, values, strict=True))
+            setting = replace(self.default(dtype), **chosen)
             if self.problem(setting, dtype) is None and 64 <= self.tiles.threads(setting) <= 512:
                 yield setting
 
@@ -277,173 +307,46 @@ class Rung:
         return replace(setting, parts=setting.parts_for(sizes))
 
 
-def _named(name: str) -> str:
-    return f"dense/gemm_{name}.cu"
-
-
-SMALL, SIDES, WARP_SIDES = (4, 8, 16), (32, 64, 128, 256), (16, 32, 64, 128)
-LANE_CHOICES = {"bm": SIDES, "bn": SIDES, "bk": (8, 16), "tm": SMALL, "tn": SMALL}
-STAGE_CHOICES = {**LANE_CHOICES, "wm": WARP_SIDES, "wn": WARP_SIDES, "stages": (3, 4, 5)}
-_SINGLE_STAGES = Setting(128, 128, 8, tm=8, tn=16, wm=64, wn=64, stages=4)
-_DOUBLE_STAGES = Setting(128, 64, 8, wm=64, wn=32)
-
+# fmt: off
 RUNGS: tuple[Rung, ...] = (
-    Rung(
-        "naive",
-        "One thread per result, neighbours in neighbouring rows: 2k scattered loads per result.",
-        _named("naive"),
-        SQUARE_BLOCK,
-        block=(32, 32),
-    ),
-    Rung(
-        "coalesced",
-        "Neighbouring threads in neighbouring columns: a warp reads whole lines.",
-        _named("coalesced"),
-        SQUARE_BLOCK,
-        block=(32, 32),
-    ),
-    Rung(
-        "shared",
-        "32 x 32 tiles in shared memory: 2k/32 global loads per result.",
-        _named("shared"),
-        SQUARE_BLOCK,
-        block=(32, 32),
-    ),
-    Rung(
-        "linear",
-        "One thread index and two walking pointers: fewer registers and integer instructions.",
-        _named("linear"),
-        LINEAR_BLOCK,
-    ),
-    Rung(
-        "conflict_free",
-        "B's tile by columns with a pad, lanes in rectangles: 16-byte reads, no bank conflict.",
-        _named("conflict_free"),
-        LINEAR_BLOCK,
-    ),
-    Rung(
-        "column_4",
-        "Four results in a column per thread: each element of B serves four.",
-        _named("column"),
-        COLUMNS,
-        {"float32": Setting(32, 64, 8, 4, 1, resident=4), "float64": Setting(32, 64, 8, 4, 1, resident=3)},
-    ),
-    Rung(
-        "column_8",
-        "Eight results in a column per thread: half the reads of B again.",
-        _named("column"),
-        COLUMNS,
-        {"float32": Setting(64, 64, 8, 8, 1, resident=4), "float64": Setting(64, 64, 8, 8, 1, resident=3)},
-    ),
-    Rung(
-        "square_4",
-        "4 x 4 results per thread: k/2 shared loads per result.",
-        _named("square"),
-        SQUARES,
-        {"float32": Setting(64, 64, 32, 4, 4, resident=3), "float64": Setting(64, 64, 16, 4, 4, resident=3)},
-    ),
-    Rung(
-        "square_8",
-        "8 x 8 results per thread: k/4 shared loads per result.",
-        _named("square"),
-        SQUARES,
-        {"float32": Setting(64, 64, 16), "float64": Setting(64, 128, 8)},
-    ),
-    Rung(
-        "vector",
-        "16-byte loads, A turned over on its way into shared memory.",
-        _named("vector"),
-        VECTORS,
-        {"float32": Setting(128, 128, 16), "float64": Setting(128, 64, 8, tm=8, tn=4)},
-        choices=LANE_CHOICES,
-    ),
-    Rung(
-        "tuned",
-        "The same with tile sizes found by search on this GPU.",
-        _named("vector"),
-        VECTORS,
-        dict.fromkeys(REAL, Setting(64, 128, 16, tm=8, tn=4)),
-        choices=LANE_CHOICES,
-    ),
-    Rung(
-        "warp",
-        "A rectangle of results per warp: fewer shared reads, none in conflict.",
-        _named("warp"),
-        WARPS,
-        {"float32": Setting(128, 128, 16), "float64": Setting(128, 64, 8, wm=32, wn=64)},
-        choices={**LANE_CHOICES, "wm": WARP_SIDES, "wn": WARP_SIDES},
-    ),
-    Rung(
-        "double",
-        "The next tiles travel through registers while the present ones are multiplied.",
-        _named("double"),
-        DOUBLED,
-        {"float32": Setting(128, 128, 8), "float64": Setting(128, 64, 8, wm=32, wn=64)},
-        choices={**LANE_CHOICES, "wm": WARP_SIDES, "wn": WARP_SIDES},
-    ),
-    Rung(
-        "async",
-        "Asynchronous copies several stages deep; blocks ordered for the cache.",
-        _named("async"),
-        PIPELINE,
-        {"float32": _SINGLE_STAGES, "float64": _DOUBLE_STAGES},
-        capability=(8, 0),
-        either_order=True,
-        choices=STAGE_CHOICES,
-        tuned_as="split",
-    ),
-    Rung(
-        "split",
-        "Several blocks share the dot products where C is too small for the GPU.",
-        _named("split"),
-        PIPELINE,
-        {"float32": _SINGLE_STAGES, "float64": _DOUBLE_STAGES},
-        capability=(8, 0),
-        either_order=True,
-        in_parts=True,
-        choices=STAGE_CHOICES,
-    ),
-    Rung(
-        "tensor",
-        "float64 tensor cores.",
-        _named("tensor_f64"),
-        TENSORS,
-        {"float64": Setting(128, 128, 16, wm=64, wn=32, stages=3)},
-        ("float64",),
-        (8, 0),
-        either_order=True,
-        in_parts=True,
-        choices={
-            "bm": SIDES,
-            "bn": SIDES[:3],
-            "bk": (16, 32),
-            "stages": (3, 4),
-            "mma_k": (0, 4, 8),
-            "wm": WARP_SIDES[:3],
-            "wn": WARP_SIDES[:3],
-        },
-        deepest=4,
-    ),
-    Rung(
-        "tensor_half",
-        "float16 and bfloat16 tensor cores with float32 sums.",
-        _named("tensor_half"),
-        HALF_TENSORS,
-        dict.fromkeys(HALF, Setting(128, 128, 32, wm=64, wn=32, stages=4)),
-        HALF,
-        (8, 0),
-        either_order=True,
-        by_pieces=False,
-        choices={
-            "bm": SIDES[1:],
-            "bn": SIDES[1:],
-            "bk": (32, 64),
-            "stages": (3, 4),
-            "wm": WARP_SIDES[1:3],
-            "wn": WARP_SIDES[1:],
-        },
-    ),
+    Rung("naive", "One thread per result, neighbours in neighbouring rows: 2k scattered loads per result.",
+         SQUARE_BLOCK),
+    Rung("coalesced", "Neighbouring threads in neighbouring columns: a warp reads whole lines.",
+         SQUARE_BLOCK),
+    Rung("shared", "32 x 32 tiles in shared memory: 2k/32 global loads per result.", SQUARE_BLOCK),
+    Rung("linear", "One thread index and two walking pointers: fewer registers and integer instructions.",
+         LINE_BLOCK),
+    Rung("conflict_free",
+         "B's tile by columns with a pad, lanes in rectangles: 16-byte reads, no bank conflict.", LINE_BLOCK),
+    Rung("column_4", "Four results in a column per thread: each element of B serves four.", COLUMNS,
+         (Setting(32, 64, 8, 4, 1, resident=4), Setting(32, 64, 8, 4, 1, resident=3)), file="column"),
+    Rung("column_8", "Eight results in a column per thread: half the reads of B again.", COLUMNS,
+         (Setting(64, 64, 8, 8, 1, resident=4), Setting(64, 64, 8, 8, 1, resident=3)), file="column"),
+    Rung("square_4", "4 x 4 results per thread: k/2 shared loads per result.", SQUARES,
+         (Setting(64, 64, 32, 4, 4, resident=3), Setting(64, 64, 16, 4, 4, resident=3)), file="square"),
+    Rung("square_8", "8 x 8 results per thread: k/4 shared loads per result.", SQUARES,
+         (Setting(64, 64, 16), Setting(64, 128, 8)), file="square"),
+    Rung("vector", "16-byte loads, A turned over on its way into shared memory.", VECTORS,
+         (Setting(128, 128, 16), Setting(128, 64, 8, tm=8, tn=4))),
+    Rung("tuned", "The same with tile sizes found by search on this GPU.", VECTORS,
+         (Setting(64, 128, 16, tm=8, tn=4), Setting(64, 128, 16, tm=8, tn=4)), file="vector"),
+    Rung("warp", "A rectangle of results per warp: fewer shared reads, none in conflict.", WARPS,
+         (Setting(128, 128, 16), Setting(128, 64, 8, wm=32, wn=64))),
+    Rung("double", "The next tiles travel through registers while the present ones are multiplied.", DOUBLED,
+         (Setting(128, 128, 8), Setting(128, 64, 8, wm=32, wn=64))),
+    Rung("async", "Asynchronous copies several stages deep; blocks ordered for the cache.", PIPELINE,
+         (Setting(128, 128, 8, tm=8, tn=16, wm=64, wn=64, stages=4), Setting(128, 64, 8, wm=64, wn=32)),
+         tuned_as="split"),
+    Rung("split", "Several blocks share the dot products where C is too small for the GPU.", PIPELINE,
+         (Setting(128, 128, 8, tm=8, tn=16, wm=64, wn=64, stages=4), Setting(128, 64, 8, wm=64, wn=32)),
+         in_parts=True),
+    Rung("tensor", "float64 tensor cores.", TENSORS, (Setting(128, 128, 16, wm=64, wn=32, stages=3),),
+         file="tensor_f64", dtypes=("float64",), in_parts=True, deepest=4),
+    Rung("tensor_half", "float16 and bfloat16 tensor cores with float32 sums.", HALF_TENSORS,
+         (Setting(128, 128, 32, wm=64, wn=32, stages=4), Setting(128, 128, 32, wm=64, wn=32, stages=4)),
+         dtypes=HALF),
 )
+# fmt: on
 BY_NAME = {rung.name: rung for rung in RUNGS}
 LAST = {dtype: [r.name for r in RUNGS if dtype in r.dtypes][-1] for dtype in (*REAL, *HALF)}
 """The last rung that multiplies each dtype."""
@@ -462,11 +365,11 @@ def launches(
     m, n, k = layout.m, layout.n, layout.k
     real: Any = np.float64 if dtype == "float64" else np.float32
     tiles = rung.tiles
-    threads = rung.block or (tiles.threads(setting), 1)
+    threads = tiles.block or (tiles.threads(setting), 1)
     arguments: list[Any] = [np.int32(m), np.int32(n), np.int32(k), real(alpha), "a", np.int64(layout.lda)]
     arguments += ["b", np.int64(layout.ldb), real(beta), "c", np.int64(layout.ldc), "d", np.int64(layout.ldd)]
     shared = 0
-    if tiles.limit > STATIC_LIMIT:
+    if tiles.staged:
         shared = tiles.shared(setting, ITEM[dtype], layout.along_a, layout.along_b)
     depth, parts = k, 1
     if rung.in_parts:
@@ -518,5 +421,5 @@ def _defines(rung: Rung, dtype: str, layout: Layout, setting: Setting) -> tuple[
     known = {name.upper(): value for name, value in vars(setting).items()}
     known |= {"REAL": _c_type(dtype), "BFLOAT16": dtype == "bfloat16"}
     known |= {"ALONG_A": layout.along_a, "ALONG_B": layout.along_b}
-    known["ALIGNED"] = layout.aligned and (not rung.by_pieces or layout.whole(dtype))
+    known["ALIGNED"] = layout.aligned and (not rung.tiles.by_pieces or layout.whole(dtype))
     return _words({name: known[name] for name in rung.tiles.constants})

@@ -103,7 +103,7 @@ class Search:
         finals = []
         for _, usual in timed[:FINALISTS]:
             for parts in PARTS if self.rung.in_parts else (1,):
-                for group in GROUPS if self.rung.either_order else (usual.group,):
+                for group in GROUPS if self.rung.tiles.staged else (usual.group,):
                     if parts > 1 and (
                         usual.blocks(size, size) * parts > 2048 or size // parts < usual.bk * 2
                     ):
@@ -250,7 +250,7 @@ def tune(
     gpu = cuda.device_name()
     for dtype in dtypes:
         named = (BY_NAME[name] for name in (RUNGS[dtype] if rungs is None else rungs))
-        for rung in (rung for rung in named if dtype in rung.dtypes and rung.choices):
+        for rung in (rung for rung in named if dtype in rung.dtypes and rung.tiles.choices):
             search = Search(rung, dtype, seconds, say)
             checked = search.prepare(list(rung.candidates(dtype)))
             for size in sizes:
