@@ -61,6 +61,14 @@ def is_cupy(array: Any) -> bool:
     return cupy is not None and isinstance(array, getattr(cupy, "ndarray", ()))
 
 
+def address(array: Vector) -> int:
+    """Return where an array of numbers begins.
+
+    `array.ctypes.data` takes twice as long, and imports, which a finalizer at the end of a process cannot.
+    """
+    return int(array.__array_interface__["data"][0])
+
+
 def on_gpu(array: Any) -> bool:
     """Whether an array of any library (CuPy, PyTorch, JAX, Numba) lies in the memory of a GPU."""
     return hasattr(array, "__cuda_array_interface__")

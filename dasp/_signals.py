@@ -57,8 +57,10 @@ class Deferred:
             raise
 
     def __exit__(self, *_: object) -> None:
-        self._restore()
-        _deliver(self._pending)
+        if self._handlers:
+            self._restore()
+        if self._pending:
+            _deliver(self._pending)
 
     def _note(self, number: int, _: FrameType | None) -> None:
         if number not in self._pending:  # as signals of one kind do that the system holds back

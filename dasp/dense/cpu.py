@@ -279,7 +279,7 @@ def _workspace(setting: Setting, m: int, n: int, size: int) -> tuple[int, int, i
     held = getattr(_buffers, "held", None)
     if held is None or held.nbytes < sum(sizes) + 2 * LINE:
         held = _buffers.held = np.zeros(sum(sizes) + 2 * LINE, np.uint8)
-    start = round_up(held.ctypes.data, LINE) + setting.alignment
+    start = round_up(_arrays.address(held), LINE) + setting.alignment
     return start, start + sizes[0], start + sizes[0] + sizes[1]
 
 
@@ -295,9 +295,9 @@ def _multiply_part(setting: Setting, product: Product) -> None:
         m,
         n,
         k,
-        (a.ctypes.data, *a.strides),
-        (b.ctypes.data, *b.strides),
-        (out.ctypes.data, out.strides[0]),
+        (_arrays.address(a), *a.strides),
+        (_arrays.address(b), *b.strides),
+        (_arrays.address(out), out.strides[0]),
         real(product.alpha),
         real(beta),
         _workspace(setting, m, n, out.itemsize),

@@ -14,11 +14,11 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numba import carray, from_dtype, types
+from numba import carray
 
 from dasp import _threads
-from dasp._compile import c_function, jit
-from dasp.backends.cpu.team import CHUNKS, multiply_alone, team
+from dasp._compile import jit
+from dasp.backends.cpu.team import CHUNKS, Job, SharedFunction, multiply_alone, team
 from dasp.solvers.operator import Operator
 from dasp.solvers.scalars import LIMIT, RUNNING, Scalar, first_verdict, verdict
 from dasp.solvers.space import Iterate, Report, Start, State, Update, parse_update
@@ -181,12 +181,19 @@ def _pass(  # type: ignore[no-untyped-def]
 
 
 @cache
-def _compiled(dtype: np.dtype[Any]) -> Any:
-    """Compile a pass over vectors of this type, or find it on disk: a C function."""
-    real, whole, number = types.CPointer(from_dtype(dtype)), types.CPointer(types.int64), types.int64
-    double = types.CPointer(types.float64)
-    signature = types.void(*[number] * 2, real, *[number] * 3, whole, *[number] * 3, *[double] * 4)
-    return c_function(signature, _pass, error_model="numpy")
+def _compiled(dtype: np.dtype[Any]) -> SharedFunction:
+    """Compile a pass over vectors of this type, or find it on disk."""
+    arguments = {
+        "vectors": dtype,
+        "stride": int,
+        "n": int,
+        "words": int,
+        "program": np.int64,
+        "updates": int,
+        "dots": int,
+        "blocks": int,
+    }
+    return SharedFunction(_pass, arguments, np.float64, error_model="numpy")
 
 
 class CpuFused:
@@ -209,11 +216,17 @@ class CpuFused:
         self._sums = np.zeros((max(1, len(dots)), max(1, blocks)), np.float64)
         self._flat, self._dots, self._blocks = self._sums.ravel(), len(dots), blocks
         self._seconds = ELEMENT_SECONDS * vectors.n * (len(self._names) + len(updates) + 2 * len(dots))
-        self._jobs: dict[int, tuple[Vector, Vector]] = {}
-        self._words = (
-            *(vectors.block.ctypes.data, vectors.block.shape[1], vectors.n, len(self._program)),
-            *(self._program.ctypes.data, len(updates), len(dots), blocks),
-        )
+        self._jobs: dict[int, Job] = {}
+        self._arguments: dict[str, Any] = {
+            "vectors": vectors.block,
+            "stride": vectors.block.shape[1],
+            "n": vectors.n,
+            "words": len(self._program),
+            "program": self._program,
+            "updates": len(updates),
+            "dots": len(dots),
+            "blocks": blocks,
+        }
         self._function = _compiled(vectors.block.dtype)
         self._kept = vectors
 
@@ -222,24 +235,24 @@ class CpuFused:
         for k, sign, name in self._varying:
             self._factors[k] = sign * coefficients[name]
         if self._blocks:
-            crew = team()
-            parts = min(_threads.get_num_threads(), crew.most) if self._seconds > LEAST_SECONDS else 1
-            job, _ = self._jobs.get(parts) or self._prepare(parts)
+            shared = team()
+            parts = min(_threads.get_num_threads(), shared.most) if self._seconds > LEAST_SECONDS else 1
+            job = self._jobs.get(parts) or self._prepare(parts)
             operands = self._flat, self._readable, self._flat, 0.0, 0.0
             if parts == 1:
                 multiply_alone(job, *operands)
             else:
-                crew.multiply(parts, job, self._seconds, *operands)
+                shared.multiply(parts, job, self._seconds, *operands)
         if not self._dots:
             return ()
         return tuple(self._sums.sum(axis=1)) if self._blocks != 1 else tuple(self._flat)
 
-    def _prepare(self, parts: int) -> tuple[Vector, Vector]:
-        """Keep the job of so many parts, and the cuts it points to."""
+    def _prepare(self, parts: int) -> Job:
+        """Keep the job of so many parts."""
         cuts = (self._blocks * np.arange(CHUNKS * parts + 1) // (CHUNKS * parts)).astype(np.int64)
-        job = np.array([self._function.address, self._blocks, cuts.ctypes.data, *self._words], np.int64)
-        self._jobs[parts] = job, cuts
-        return job, cuts
+        sizes = len(self._flat), len(self._readable), len(self._flat)
+        job = self._jobs[parts] = Job(self._function, cuts, sizes, **self._arguments)
+        return job
 
 
 class CpuVectors:

@@ -18,11 +18,12 @@ from typing import Any
 import llvmlite.binding
 import numpy as np
 from llvmlite import ir
-from numba import config, from_dtype, types
+from numba import config, types
 from numba.core import cgutils
 from numba.extending import intrinsic as _intrinsic
 
-from dasp._compile import c_function, jit
+from dasp._compile import jit
+from dasp.backends.cpu.team import SharedFunction
 from dasp.formats.array import WARP
 from dasp.formats.sliced.pattern import BITS_8, BITS_16, NONE, shape_fields
 
@@ -419,8 +420,8 @@ def _is_null(typing_context, pointer):  # type: ignore[no-untyped-def]
 
 
 @functools.cache
-def product_of_slices(values: Any, table: Any, index: Any, real: Any) -> Any:
-    """Compile the product for these types, or find it on disk: a C function.
+def product_of_slices(values: Any, table: Any, index: Any, real: Any) -> SharedFunction:
+    """Compile the product for these types, or find it on disk.
 
     Parameters
     ----------
@@ -429,14 +430,14 @@ def product_of_slices(values: Any, table: Any, index: Any, real: Any) -> Any:
     table, index, real : dtype
         The matrix's; of rows and columns; of x and y.
     """
-    stored = types.voidptr if values is None else _pointer(values)
-    real = _pointer(real)
-    signature = types.void(
-        types.int64, types.int64, _pointer(np.uint32), _pointer(index), _pointer(np.uint8), stored,
-        _pointer(table), _pointer(index), types.int64, types.int64, real, real, real, real,
-    )  # fmt: skip
-    return c_function(signature, _multiply_slices)
-
-
-def _pointer(dtype: Any) -> Any:
-    return types.CPointer(from_dtype(np.dtype(dtype)))
+    arguments = {
+        "headers": np.uint32,
+        "bases": index,
+        "deltas": np.uint8,
+        "values": values,
+        "table": table,
+        "rows": index,
+        "positions": int,
+        "segments": int,
+    }
+    return SharedFunction(_multiply_slices, arguments, real)

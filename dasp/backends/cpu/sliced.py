@@ -9,7 +9,7 @@ import numpy as np
 from dasp import _threads
 from dasp.backends.cpu.emitter import product_of_slices
 from dasp.backends.cpu.published import store_long
-from dasp.backends.cpu.team import CHUNKS, multiply_alone, team
+from dasp.backends.cpu.team import CHUNKS, Job, multiply_alone, team
 from dasp.formats.array import WARP, Plan
 from dasp.formats.sliced.pattern import Coding, plain_codes, shape_fields
 
@@ -33,46 +33,46 @@ class Kernel:
     def __init__(self, plan: Plan) -> None:
         pattern, values = plan.pattern, plan.values
         steps = shape_fields(pattern.headers[:, 3].astype(np.int64))[0]
-        self._count = len(steps)
-        self._pattern, self._values = pattern, values
+        self._pattern, self._values, self._shape = pattern, values, plan.shape
         self._table = values.table if len(values.table) else np.zeros(1, plan.dtype)
         self._costs = np.concatenate([[0], np.cumsum(WARP * (steps + SLICE_STEPS))])
         self._seconds = SLOT_SECONDS * int(self._costs[-1])
         self._is_tiny = not pattern.segments and self._seconds <= LEAST_SECONDS
-        self._jobs: dict[tuple[int, Any], tuple[Vector, Vector]] = {}
+        self._jobs: dict[tuple[int, Any], Job] = {}
 
     def multiply(self, x: Vector, y: Vector, alpha: Any, beta: Any) -> None:
         """Set y = alpha A x + beta y, for contiguous vectors of one type, x read-only."""
         if self._is_tiny:
             # Without the team, for the sake of matrices whose product takes a few microseconds.
-            job = (self._jobs.get((1, x.dtype)) or self._prepare(1, x.dtype))[0]
+            job = self._jobs.get((1, x.dtype)) or self._prepare(1, x.dtype)
             multiply_alone(job, _NO_PARTIALS[x.dtype], x, y, alpha, beta)
             return
-        pattern, crew = self._pattern, team()
+        pattern, shared = self._pattern, team()
         partials = np.empty(pattern.segments, x.dtype)
-        parts = min(_threads.get_num_threads(), crew.most) if self._seconds > LEAST_SECONDS else 1
-        job = (self._jobs.get((parts, x.dtype)) or self._prepare(parts, x.dtype))[0]
-        crew.multiply(parts, job, self._seconds, partials, x, y, alpha, beta)
+        parts = min(_threads.get_num_threads(), shared.most) if self._seconds > LEAST_SECONDS else 1
+        job = self._jobs.get((parts, x.dtype)) or self._prepare(parts, x.dtype)
+        shared.multiply(parts, job, self._seconds, partials, x, y, alpha, beta)
         if pattern.segments:
             store_long(pattern.long_rows, pattern.segment_offsets, partials, x, y, alpha, beta)
 
-    def _prepare(self, parts: int, real: np.dtype[Any]) -> tuple[Vector, Vector]:
-        """Compile and keep the job that so many parts make with x of this type, and its cuts."""
+    def _prepare(self, parts: int, real: np.dtype[Any]) -> Job:
+        """Compile and keep the job that so many parts make with x of this type."""
         pattern, values = self._pattern, self._values
         coded = None if values.coding == Coding.EQUAL else plain_codes(values).dtype
         goals = self._costs[-1] * np.arange(CHUNKS * parts + 1) / (CHUNKS * parts)
         cuts = np.searchsorted(self._costs, goals).astype(np.int64)
         function = product_of_slices(coded, self._table.dtype, pattern.index_dtype, real)
-        arrays = (
+        job = self._jobs[parts, real] = Job(
+            function,
             cuts,
-            pattern.headers,
-            pattern.bases,
-            pattern.deltas,
-            values.codes,
-            self._table,
-            pattern.rows,
+            (pattern.segments, *reversed(self._shape)),
+            headers=pattern.headers,
+            bases=pattern.bases,
+            deltas=pattern.deltas,
+            values=plain_codes(values),
+            table=self._table,
+            rows=pattern.rows,
+            positions=pattern.positions,
+            segments=pattern.segments,
         )
-        words = [array.ctypes.data if len(array) else 0 for array in arrays]
-        job = np.array([function.address, self._count, *words, pattern.positions, pattern.segments], np.int64)
-        self._jobs[parts, real] = job, cuts
-        return job, cuts
+        return job
