@@ -185,6 +185,20 @@ def test_a_warp_that_waits_for_a_later_block_is_a_deadlock(kernels, seed):
     assert "waits in vain" in str(error)
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_blocks_that_draw_their_numbers_may_start_in_any_order(kernels, seed):
+    slots, tickets = np.zeros(9, np.uint32), np.zeros(1, np.uint32)
+    kernels.launch("relay_in_turn", 9, 64, [slots, tickets], seed=seed)
+    np.testing.assert_array_equal(slots, 1 + np.arange(9))
+    assert tickets[0] == 0
+
+
+def test_blocks_that_trust_the_order_of_the_grid_may_wait_for_ever(kernels):
+    slots = np.zeros(9, np.uint32)
+    error = caught(kernels, "relay", 9, 32, [slots, np.int32(1)], seed=1)
+    assert error.kind == "deadlock"
+
+
 def test_a_seed_changes_the_order_and_none_keeps_it(kernels):
     orders = []
     for seed in (None, None, 1, 1, 2):

@@ -191,7 +191,8 @@ class Module:
         seed : int, optional
             Run blocks, warps and lanes in a random order; without it, in the order of their numbers.
         blocks_in_order : bool
-            Start blocks in the order of their numbers, as GPUs do, whatever the seed.
+            Start blocks in the order of their numbers whatever the seed, as GPUs are seen to do, though CUDA
+            does not promise it.
 
         Raises
         ------

@@ -15,8 +15,8 @@
 // and then did an atomic, and this one's warp (its block, after a barrier) did an atomic on that address later.
 // Orders that go through a third block are not followed.
 //
-// Blocks run one after another, so a thread can wait for a block of a lower number, with __nanosleep in its
-// loop, if the launch keeps the order of blocks. A wait for any other block is a deadlock.
+// Blocks run one after another, in a random order if there is a seed, so a thread can wait for a block that started
+// before its own, with __nanosleep in its loop. A wait for any other block is a deadlock.
 #include <dlfcn.h>
 #include <link.h>
 #include <stdarg.h>
