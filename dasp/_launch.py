@@ -18,8 +18,8 @@ import os
 import re
 import struct
 import threading
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache, partial
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -42,8 +42,11 @@ C_TYPES: dict[str, tuple[str, int]] = {
 }
 """The NumPy type of each type in a signature, and how many of them it is."""
 
-_LETTERS = {"f4": "f", "f8": "d", "i4": "i", "i8": "q", "u4": "I", "u8": "Q"}
-"""What `struct` calls the type of a number."""
+_CODES = {"f4": "f", "f8": "d", "i4": "i", "i8": "q", "u4": "I", "u8": "Q"}
+"""What `struct` calls the type of a number; an address is `Q`."""
+
+PARAMETERS_AT, PARAMETER_BYTES_AT, PARAMETERS_END = 1, 2, 0
+"""CU_LAUNCH_PARAM_BUFFER_POINTER, _BUFFER_SIZE and _END: all parameters lie in one block."""
 
 
 class Parameter(NamedTuple):
@@ -177,7 +180,7 @@ class Launch:
     types, arguments : mapping
         As for `Signature.ordered`; arrays of CuPy on the current device, which are kept alive.
     varying : sequence of str
-        Parameters that come with each launch.
+        Parameters that come with each launch. They follow each other in the kernel; the first has 8 bytes.
     blocks, threads : int
         Of the grid, and of a block.
     shared_bytes : int
@@ -205,33 +208,26 @@ class Launch:
         overlaps: bool = False,
     ) -> None:
         fixed = signature.ordered(types, arguments, varying)
-        parameters = {p.name: p for p in signature.parameters}
-        slots = {name: _slot(parameters[name], types) for name in varying}
-        start = ctypes.sizeof(_Config)
-        self._block = bytearray(start + 8 * len(fixed))
-        config = _Config.from_buffer(self._block)
+        codes = "".join(_code(p, types) for p in signature.parameters)
+        places = [struct.calcsize(f"@{codes[:k]}0{code}") for k, code in enumerate(codes)]
+        self._block = bytearray(struct.calcsize("@" + codes))
+        for p, code, place, value in zip(signature.parameters, codes, places, fixed, strict=True):
+            if value is not None:
+                struct.pack_into(code, self._block, place, address(value) if p.is_array else value.item())
+        span = _span([p.name for p in signature.parameters], varying)
+        place = places[span.start] if varying else 0
+        if place % 8:
+            raise ValueError(f"{varying[0]} has 4 bytes; a first parameter of 8 that varies is needed")
         attribute = _Attribute(id=PROGRAMMATIC_STREAM_SERIALIZATION)
         attribute.value[0] = 1
-        config.grid[:], config.block[:] = (blocks, 1, 1), (threads, 1, 1)
-        config.shared_bytes = shared_bytes
-        self._attributes = ctypes.addressof(attribute), int(overlaps)
-        # The stream, the attributes and what varies lie side by side, so that one call writes them.
-        self._pack = struct.Struct("=QQI4x" + "".join(slots.values())).pack_into
-        places = {name: start + 8 * k for k, name in enumerate(slots)}
-        free = start + 8 * len(slots)
-        for p, value in zip(signature.parameters, fixed, strict=True):
-            if p.name not in slots:
-                number = address(value) if p.is_array else value.item()
-                struct.pack_into("=" + _slot(p, types), self._block, free, number)
-                places[p.name] = free
-                free += 8
-        base = ctypes.addressof(config)
-        addresses = [base + places[p.name] for p in signature.parameters]
-        self._parameters = (ctypes.c_void_p * len(addresses))(*addresses)
-        self._config, self._kernel = ctypes.c_void_p(base), ctypes.c_void_p(_handle(kernel))
-        self._launch = _driver().cuLaunchKernelEx
-        self._kept = kernel, fixed, config, attribute
+        self._config = _Config(
+            (blocks, 1, 1), (threads, 1, 1), shared_bytes, None, ctypes.pointer(attribute), int(overlaps)
+        )
+        self._kept = kernel, fixed, attribute
         self._lock = threading.Lock()
+        self._stream = 0
+        self._write = partial(struct.Struct("@" + codes[span]).pack_into, self._block, place)
+        self._launch = _prepared(kernel, self._config, self._block)
 
     def __call__(self, stream: int, *varying: float) -> None:
         """Launch on a stream of the current device.
@@ -249,10 +245,12 @@ class Launch:
             If the driver reports an error.
         """
         with self._lock:
-            self._pack(self._block, _Config.stream.offset, stream, *self._attributes, *varying)
-            status = self._launch(self._config, self._kernel, self._parameters, None)
+            if stream != self._stream:
+                self._stream = self._config.stream = stream
+            self._write(*varying)
+            status = self._launch()
         if status:
-            raise RuntimeError(f"the kernel was not launched: {error_name(status)}")
+            check(status, "the kernel was not launched")
 
 
 class Kernel:
@@ -273,20 +271,15 @@ class Kernel:
 
     def __init__(self, kernel: Any, signature: Signature, types: Mapping[str, np.dtype[Any]]) -> None:
         parameters = signature.parameters
-        start = ctypes.sizeof(_Config)
-        self._block = bytearray(start + 8 * len(parameters))
-        config = _Config.from_buffer(self._block)
-        base = ctypes.addressof(config)
-        self._grid = struct.Struct("=7I4xQ").pack_into
-        self._pack = struct.Struct("=" + "".join(_slot(p, types) for p in parameters)).pack_into
-        self._start, self._are_arrays = start, [p.is_array for p in parameters]
+        codes = "@" + "".join(_code(p, types) for p in parameters)
         names = [p.name for p in parameters]
         self._take = itemgetter(*names) if len(names) > 1 else lambda given: (given[names[0]],)
-        addresses = [base + start + 8 * k for k in range(len(parameters))]
-        self._parameters = (ctypes.c_void_p * len(addresses))(*addresses)
-        self._config, self._kernel = ctypes.c_void_p(base), ctypes.c_void_p(_handle(kernel))
-        self._launch = _driver().cuLaunchKernelEx
-        self._kept = kernel, config
+        self._are_arrays = [p.is_array for p in parameters]
+        config, block = _Config(), bytearray(struct.calcsize(codes))
+        self._set_grid = partial(struct.Struct("=7I4xQ").pack_into, config, 0)
+        self._write = partial(struct.Struct(codes).pack_into, block, 0)
+        self._launch = _prepared(kernel, config, block)
+        self._kept = kernel
         self._lock = threading.Lock()
 
     def __call__(
@@ -315,11 +308,11 @@ class Kernel:
             for value, is_array in zip(self._take(arguments), self._are_arrays, strict=True)
         ]
         with self._lock:
-            self._grid(self._block, 0, *blocks, 1, threads, 1, 1, 0, stream)
-            self._pack(self._block, self._start, *words)
-            status = self._launch(self._config, self._kernel, self._parameters, None)
+            self._set_grid(*blocks, 1, threads, 1, 1, 0, stream)
+            self._write(*words)
+            status = self._launch()
         if status:
-            raise RuntimeError(f"the kernel was not launched: {error_name(status)}")
+            check(status, "the kernel was not launched")
 
 
 class _Attribute(ctypes.Structure):
@@ -339,6 +332,28 @@ class _Config(ctypes.Structure):
         ("attributes", ctypes.POINTER(_Attribute)),
         ("attribute_count", ctypes.c_uint),
     )
+
+
+class _Extra(ctypes.Structure):
+    """What says that all parameters lie in one block: a list of names and pointers, and what one points to."""
+
+    _fields_ = (
+        ("parameters_at", ctypes.c_void_p),
+        ("parameters", ctypes.c_void_p),
+        ("bytes_at", ctypes.c_void_p),
+        ("bytes", ctypes.c_void_p),
+        ("end", ctypes.c_void_p),
+        ("size", ctypes.c_size_t),
+    )
+
+
+def _prepared(kernel: Any, config: _Config, block: bytearray) -> Callable[[], int]:
+    """Return what launches a kernel of CuPy as `config`, with the parameters in `block`, which must live on."""
+    extra = _Extra(PARAMETERS_AT, 0, PARAMETER_BYTES_AT, 0, PARAMETERS_END, len(block))
+    extra.parameters = ctypes.addressof(ctypes.c_char.from_buffer(block))
+    extra.bytes = ctypes.addressof(extra) + _Extra.size.offset
+    handle = ctypes.c_void_p(getattr(kernel, "kernel", kernel).ptr)
+    return partial(driver().cuLaunchKernelEx, ctypes.byref(config), handle, None, ctypes.byref(extra))
 
 
 _SIZE = re.compile(r"(?:(\d+) \* )?([a-z]\w*)?(?: \+ )?(\d+)?")
@@ -367,12 +382,18 @@ def _element(p: Parameter, types: Mapping[str, np.dtype[Any]]) -> tuple[np.dtype
     return np.dtype(name), parts
 
 
-def _slot(p: Parameter, types: Mapping[str, np.dtype[Any]]) -> str:
-    """Return how `struct` packs an argument into 8 bytes."""
-    if p.is_array:
-        return "Q"
-    dtype = _element(p, types)[0]
-    return f"{_LETTERS[dtype.str[1:]]}{8 - dtype.itemsize}x"
+def _code(p: Parameter, types: Mapping[str, np.dtype[Any]]) -> str:
+    """Return what `struct` calls the type of an argument."""
+    return "Q" if p.is_array else _CODES[_element(p, types)[0].str[1:]]
+
+
+def _span(names: list[str], varying: Sequence[str]) -> slice:
+    """Return where names that follow each other lie among all."""
+    first = names.index(varying[0]) if varying else 0
+    span = slice(first, first + len(varying))
+    if names[span] != list(varying):
+        raise ValueError(f"{', '.join(varying)} vary; parameters that follow each other are needed")
+    return span
 
 
 def address(array: Any) -> int:
@@ -380,20 +401,19 @@ def address(array: Any) -> int:
     return 0 if array is None else int(array.data.ptr)
 
 
-def _handle(kernel: Any) -> int:
-    """Return the driver's handle of a function of CuPy."""
-    handle: int = getattr(kernel, "kernel", kernel).ptr
-    return handle
-
-
-def error_name(status: int) -> str:
-    """Return the driver's name of an error."""
-    text = ctypes.c_char_p()
-    _driver().cuGetErrorName(status, ctypes.byref(text))
-    return (text.value or b"unknown error").decode()
+def check(status: int, what: str) -> None:
+    """Raise RuntimeError, with the driver's name of the error, if a status is not 0."""
+    if status:
+        text = ctypes.c_char_p()
+        driver().cuGetErrorName(status, ctypes.byref(text))
+        raise RuntimeError(f"{what}: {(text.value or b'unknown error').decode()}")
 
 
 @cache
-def _driver() -> Any:
-    """Return the CUDA driver, which CuPy has loaded; calls are so short that they keep Python's lock."""
-    return ctypes.PyDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
+def driver() -> Any:
+    """Return the CUDA driver, which CuPy has loaded.
+
+    Its calls let go of Python's lock: a launch waits while the stream's queue is full, perhaps for a Python
+    function that the stream has to call.
+    """
+    return ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")

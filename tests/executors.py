@@ -9,6 +9,7 @@ import pytest
 
 from dasp import Policy, SpMatrix
 from dasp.backends.cuda import product as cuda
+from dasp.backends.cuda.scratch import ABSENT, new_scratch
 from tests.planned import plan_of
 from tests.simt import compile_kernels, poisoned
 
@@ -38,21 +39,34 @@ def multiply(
     return planned.matvec(cupy.asarray(x), out=cupy.asarray(out), alpha=alpha, beta=beta).get()
 
 
-def emulate(plan: Any, x: Any, y: Any, alpha: float = 1.0, beta: float = 0.0, **launch: Any) -> None:
-    """Run the CUDA kernel on a plan in the emulator: memory that no kernel has written is poison."""
+def emulate(
+    plan: Any,
+    x: Any,
+    y: Any,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    tickets: bool | None = None,
+    **launch: Any,
+) -> None:
+    """Run the CUDA kernel on a plan in the emulator: memory that no kernel has written is poison.
+
+    With a `seed`, blocks start in a random order. `tickets`: whether they draw some, by default as on a GPU.
+    """
     kernel = cuda.kernel_of(plan)
-    module = compile_kernels(kernel.SIGNATURE.source, cuda.defines(plan, y.dtype))
-    scratch = np.full(kernel.partials(plan), cuda.ABSENT[y.dtype])
+    constants = cuda.defines(plan, y.dtype)
+    if tickets is not None:
+        constants["DASP_TICKETS"] = str(int(tickets))
+    module = compile_kernels(kernel.SIGNATURE.source, constants)
+    scratch = new_scratch(kernel.partials(plan), y.dtype)
     scale = (y.dtype.type(alpha), y.dtype.type(beta))
     blocks, threads = cuda.blocks(plan), kernel.threads(plan)
     if blocks:
         known = cuda.types(plan, y.dtype)
         arguments = kernel.SIGNATURE.ordered(known, kernel.arguments(plan, scratch), cuda.VARYING)
         arguments[-4:] = [x, y if beta else poisoned(y), *scale]
-        module.launch(
-            kernel.SIGNATURE.entry, grid=blocks, block=threads, args=arguments, blocks_in_order=True, **launch
-        )
-    assert (scratch == cuda.ABSENT[y.dtype]).all(), "a partial sum was left: the next product would be wrong"
+        module.launch(kernel.SIGNATURE.entry, grid=blocks, block=threads, args=arguments, **launch)
+    assert (scratch.partials == ABSENT[y.itemsize]).all(), "a partial sum was left: the next product is wrong"
+    assert not scratch.tickets.any(), "tickets were left: the next product is wrong"
 
 
 def _emulated(matrix: Any, x: Any, policy: Policy | None, y: Any, alpha: float, beta: float) -> Any:

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import gc
+import subprocess
+import sys
+import threading
+import time
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
 
 from dasp import Policy, SpMatrix
+from dasp.backends.cuda import scratch
 from tests.gallery import GALLERY, from_lengths
 from tests.reference import assert_close, assert_same_entries
 
 pytestmark = pytest.mark.cuda
+
+SPLIT = [Policy.published(segment=64), Policy(layout="slices", steps=2)]
+"""Policies that give long rows to several warps."""
 
 
 @pytest.fixture
@@ -71,7 +81,7 @@ def test_the_first_product_of_a_matrix_is_right(cupy, skewed):
         assert_close((SpMatrix.from_scipy(skewed, device="cuda") @ x).get(), skewed, x.get())
 
 
-@pytest.mark.parametrize("policy", [Policy.published(segment=64), Policy(layout="slices", steps=2)])
+@pytest.mark.parametrize("policy", SPLIT)
 def test_a_captured_product_replays(cupy, skewed, policy):
     planned = SpMatrix.from_scipy(skewed, policy=policy, device="cuda")
     x = cupy.asarray(np.random.default_rng(0).standard_normal(1000))
@@ -92,6 +102,157 @@ def test_a_captured_product_replays(cupy, skewed, policy):
         planned.matvec(x)  # on another stream, at the same time
         stream.synchronize()
         assert_close(y.get(), skewed, x.get())
+
+
+def ended(seconds=5.0):
+    """Whether CUDA has said of each graph that kept scratch that it has ended; it does so when it likes."""
+    deadline = time.monotonic() + seconds
+    while scratch._kept and time.monotonic() < deadline:
+        gc.collect()
+        scratch.let_go()
+    return not scratch._kept
+
+
+@pytest.mark.parametrize("policy", SPLIT)
+def test_scratch_of_a_captured_product_ends_with_its_graph(cupy, skewed, policy):
+    planned = SpMatrix.from_scipy(skewed, policy=policy, device="cuda")
+    x, y = cupy.ones(1000), cupy.empty(skewed.shape[0])
+    planned.matvec(x, out=y)
+    assert ended()
+    stream = cupy.cuda.Stream(non_blocking=True)
+    used = []
+    for _ in range(20):
+        with stream:
+            stream.begin_capture()
+            planned.matvec(x, out=y)
+            planned.matvec(x, out=y)
+            graph = stream.end_capture()
+            scratch.let_go()
+            assert len(scratch._kept) == 1
+            graph.launch(stream)
+        del graph
+        stream.synchronize()
+        assert ended()
+        used.append(cupy.get_default_memory_pool().used_bytes())
+    assert used[-1] == used[1]
+    assert_close(y.get(), skewed, np.ones(1000))
+
+
+@pytest.mark.parametrize("policy", SPLIT)
+def test_a_captured_product_on_two_branches_of_a_graph(cupy, skewed, policy):
+    planned = SpMatrix.from_scipy(skewed, policy=policy, device="cuda")
+    xs = [cupy.asarray(np.random.default_rng(k).standard_normal(1000)) for k in range(2)]
+    ys = [cupy.full(skewed.shape[0], cupy.nan) for _ in xs]
+    streams = [cupy.cuda.Stream(non_blocking=True) for _ in xs]
+    planned @ xs[0]
+    cupy.cuda.Device().synchronize()
+    streams[0].begin_capture()
+    streams[1].wait_event(streams[0].record())
+    for _ in range(10):
+        for stream, x, y in zip(streams, xs, ys, strict=True):
+            with stream:
+                planned.matvec(x, out=y)
+    streams[0].wait_event(streams[1].record())
+    graph = streams[0].end_capture()
+    for _ in range(20):
+        graph.launch(streams[0])
+    streams[0].synchronize()
+    for x, y in zip(xs, ys, strict=True):
+        assert_close(y.get(), skewed, x.get())
+
+
+BEHIND_PYTHON = """
+import cupy, dasp, time
+A = dasp.SpMatrix.from_scipy(dasp.models.generate("poisson2d:30").astype(float), device="cuda")
+x, y = cupy.ones(900), cupy.empty(900)
+A.matvec(x, out=y)
+with cupy.cuda.Stream(non_blocking=True) as stream:
+    stream.launch_host_func(lambda _: time.sleep(0.1), None)
+    for _ in range(5000):
+        A.matvec(x, out=y)
+    stream.synchronize()
+"""
+
+
+def test_products_wait_for_a_python_function_of_their_stream():
+    """More products than the stream's queue holds: their launches must not keep Python from the function."""
+    subprocess.run([sys.executable, "-c", BEHIND_PYTHON], timeout=60, check=True)
+
+
+@pytest.mark.parametrize("policy", [*SPLIT, Policy(layout="slices")])
+def test_out_is_filled_with_the_same_bits_whichever_way(cupy, skewed, policy):
+    planned = SpMatrix.from_scipy(skewed, policy=policy, device="cuda")
+    x = cupy.asarray(np.random.default_rng(4).standard_normal(1000))
+    want = (planned @ x).get().view(np.uint64)
+    m = skewed.shape[0]
+    wide = cupy.full((m, 2), cupy.nan)
+    for out in (cupy.full(m, cupy.nan), wide[:, 0], cupy.full(2 * m, cupy.nan)[::-2]):
+        assert planned.matvec(x, out=out) is out
+        np.testing.assert_array_equal(out.get().view(np.uint64), want)
+    assert bool(cupy.isnan(wide[:, 1]).all())
+    backwards = cupy.ascontiguousarray(x[::-1])[::-1]
+    np.testing.assert_array_equal((planned @ backwards).get().view(np.uint64), want)
+
+
+def test_a_wrong_out_is_refused(cupy, skewed):
+    m = skewed.shape[0]
+    planned = SpMatrix.from_scipy(skewed, device="cuda")
+    memory = cupy.ones(m + 1000)
+    x = memory[:1000]
+    for start in (0, 1, 999):
+        with pytest.raises(ValueError, match="out overlaps x"):
+            planned.matvec(x, out=memory[start : start + m])
+    planned.matvec(x, out=memory[1000:])
+    assert_close(memory[1000:].get(), skewed, np.ones(1000))
+    for wrong, message in (
+        (cupy.ones(m, np.float32), "out has dtype float32"),
+        (cupy.ones(m + 1), "out has shape"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=message):
+            planned.matvec(x, out=wrong)
+
+
+@pytest.mark.parametrize("policy", SPLIT)
+@pytest.mark.parametrize("own_streams", [False, True])
+def test_threads_share_a_matrix(cupy, skewed, policy, own_streams):
+    planned = SpMatrix.from_scipy(skewed, policy=policy, device="cuda")
+    vectors = [np.random.default_rng(k).standard_normal(1000) for k in range(8)]
+    found = [None] * len(vectors)
+
+    def work(k):
+        with cupy.cuda.Stream(non_blocking=True) if own_streams else cupy.cuda.Stream.ptds:
+            x, y = cupy.asarray(vectors[k]), cupy.empty(skewed.shape[0])
+            for _ in range(300):
+                planned.matvec(x, out=y)
+                z = planned @ x
+            found[k] = y.get(), z.get()
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(len(vectors))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for x, results in zip(vectors, found, strict=True):
+        for y in results:
+            assert_close(y, skewed, x)
+
+
+def test_another_device_may_be_current(cupy, skewed):
+    if cupy.cuda.runtime.getDeviceCount() < 2:
+        pytest.skip("needs two GPUs")
+    planned = SpMatrix.from_scipy(skewed, device="cuda:1")
+    with cupy.cuda.Device(1):
+        x, out = cupy.ones(1000), cupy.empty(skewed.shape[0])
+    with cupy.cuda.Device(0):
+        y = planned @ x
+        planned.matvec(x, out=out)
+        assert cupy.cuda.Device().id == 0
+    assert y.device.id == 1
+    for got in (y, out):
+        with cupy.cuda.Device(1):
+            assert_close(got.get(), skewed, np.ones(1000))
+    with cupy.cuda.Device(0), pytest.raises(TypeError, match="on cuda:0 and A is on cuda:1"):
+        planned @ cupy.ones(1000)
 
 
 def test_products_follow_the_stream(cupy, skewed):
@@ -132,7 +293,7 @@ def test_no_memory_is_taken_per_call(cupy, skewed):
 
 
 @pytest.mark.parametrize("captured", [False, True])
-@pytest.mark.parametrize("policy", [Policy.published(segment=64), Policy(layout="slices", steps=2)])
+@pytest.mark.parametrize("policy", SPLIT)
 def test_each_product_waits_for_what_comes_before_it(cupy, policy, captured):
     """The start of a product overlaps the kernel before it, be that a product or another kernel."""
     rng = np.random.default_rng(3)

@@ -33,11 +33,16 @@ def spmv() -> Iterator[Defines]:
     single, mixed, double = ("float", "float"), ("float", "double"), ("double", "double")
     numbers = [(double, "1"), (double, "0"), (mixed, "1"), (mixed, "0"), (single, "0")]
     integers = [("int", "int"), ("int", "long long"), ("long long", "int"), ("long long", "long long")]
-    for ((value, scalar), mma), (index, offset) in product(numbers, integers):
+    for ((value, scalar), mma), (index, offset), tickets in product(numbers, integers, "01"):
+        if tickets == "1" and (mma, index, offset) != ("0", "int", "int"):
+            continue
         if (index, offset) == ("int", "int") or (value == scalar and (mma == "1") == (value == "double")):
             yield {
                 "DASP_VALUE": value,
-                "DASP_SCALAR": scalar,
+                "DASP_X": scalar,
+                "DASP_SUM": scalar,
+                "DASP_Y": scalar,
+                "DASP_TICKETS": tickets,
                 "DASP_MMA": mma,
                 "DASP_INDEX": index,
                 "DASP_OFFSET": offset,
@@ -49,7 +54,10 @@ def slices() -> Iterator[Defines]:
     """Every coding and block; every other set of types, and tensor cores, with values as they are."""
     usual = {
         "DASP_VALUE": "double",
-        "DASP_SCALAR": "double",
+        "DASP_X": "double",
+        "DASP_SUM": "double",
+        "DASP_Y": "double",
+        "DASP_TICKETS": "0",
         "DASP_INDEX": "int",
         "DASP_OFFSET": "int",
         "DASP_MMA": "0",
@@ -62,9 +70,10 @@ def slices() -> Iterator[Defines]:
         {"DASP_THREADS": "512"},
         {"DASP_IN_FLIGHT": "4", "DASP_THREADS": "256"},
         {"DASP_MMA": "1"},
+        {"DASP_TICKETS": "1"},
         {"DASP_VALUE": "float"},
         {"DASP_VALUE": "float", "DASP_CODING": str(int(Coding.DICTIONARY)), "DASP_THREADS": "512"},
-        {"DASP_VALUE": "float", "DASP_SCALAR": "float"},
+        {"DASP_VALUE": "float", "DASP_X": "float", "DASP_SUM": "float", "DASP_Y": "float"},
         {"DASP_INDEX": "long long", "DASP_OFFSET": "long long"},
     ):
         yield {**usual, **changes}
@@ -210,7 +219,7 @@ def test_a_source_compiles_to_registers_alone(name, defines, arch):
         wanted, when = INSTRUCTIONS[name]
         families = sum(map(sass.by_family, sass.instructions(cubin).values()), Counter())
         assert (families[wanted] > 0) == when(defines)
-        if defines.get("DASP_SCALAR") == "double":
+        if defines.get("DASP_SUM") == "double":
             assert "FMUL" not in families, "to widen a float by way of a product by 1 flushes subnormals"
 
 

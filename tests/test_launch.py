@@ -148,26 +148,27 @@ class Driver:
     """Stands for libcuda: keeps what a launch was given and answers with a status."""
 
     def __init__(self, kinds, status=0):
-        self.status, self.kinds = status, kinds
+        fields = [(f"p{k}", kind) for k, kind in enumerate(kinds)]
+        self.block = type("Block", (ctypes.Structure,), {"_fields_": fields})
+        self.status = status
         self.launches: list[dict] = []
 
     def cuLaunchKernelEx(self, config, kernel, parameters, extra):
-        config = cuda_launch._Config.from_address(config.value)
-        taken = {
-            "kernel": kernel.value,
-            "grid": list(config.grid),
-            "block": list(config.block),
-            "extra": extra,
-        }
+        config = config._obj
+        taken = {"kernel": kernel.value, "grid": list(config.grid), "block": list(config.block)}
         taken |= {
             "stream": config.stream,
             "attributes": config.attribute_count,
             "shared": config.shared_bytes,
         }
         taken["attribute"] = config.attributes[0].id, config.attributes[0].value[0]
-        taken["parameters"] = [
-            kind.from_address(address).value for address, kind in zip(parameters, self.kinds, strict=True)
-        ]
+        assert parameters is None
+        at, block, size_at, size, end = extra
+        assert (at, size_at, end) == (1, 2, None)
+        last = getattr(self.block, self.block._fields_[-1][0])
+        assert ctypes.c_size_t.from_address(size).value == last.offset + last.size
+        values = self.block.from_address(block)
+        taken["parameters"] = [getattr(values, name) for name, _ in self.block._fields_]
         self.launches.append(taken)
         return self.status
 
@@ -185,17 +186,17 @@ class Array:
 
 
 def prepared(monkeypatch, driver, number=np.float64, overlaps=True):
-    """A launch with arrays before, between and after what varies."""
-    monkeypatch.setattr(cuda_launch, "_driver", lambda: driver)
+    """A launch with numbers of 4 and of 8 bytes before and after what varies."""
+    monkeypatch.setattr(cuda_launch, "driver", lambda: driver)
     signature = Signature(
-        "k.cu", "k", "const T* a\nunsigned seed\nconst T* x\nlong long n\nT* y\nT alpha\nint i\nT beta\nT* z"
+        "k.cu", "k", "const T* a\nunsigned seed\nconst T* x\nT* y\nT alpha\nT beta\nint i\nlong long n\nint j"
     )
     vector = np.zeros(2, number)
     return Launch(
         SimpleNamespace(kernel=SimpleNamespace(ptr=0x1234)),
         signature,
         {"T": np.dtype(number)},
-        {"a": Array(vector, 0x5000), "z": Array(vector, 2**47), "n": 2**40, "i": -7, "seed": 2**32 - 1},
+        {"a": Array(vector, 2**47), "n": 2**40, "i": -7, "j": 5, "seed": 2**32 - 1},
         ["x", "y", "alpha", "beta"],
         blocks=2**31 - 1,
         threads=128,
@@ -205,8 +206,8 @@ def prepared(monkeypatch, driver, number=np.float64, overlaps=True):
 
 
 def kinds(number):
-    pointer, real = ctypes.c_void_p, np.ctypeslib.as_ctypes_type(number)
-    return [pointer, ctypes.c_uint32, pointer, ctypes.c_int64, pointer, real, ctypes.c_int32, real, pointer]
+    pointer, real, integer = ctypes.c_void_p, np.ctypeslib.as_ctypes_type(number), ctypes.c_int32
+    return [pointer, ctypes.c_uint32, pointer, pointer, real, real, integer, ctypes.c_int64, integer]
 
 
 def test_the_structures_are_those_of_cuda():
@@ -225,8 +226,8 @@ def test_every_launch_gets_its_own_vectors(monkeypatch, number, overlaps):
     launch(0, 0x10, 0x20, 0.5, 0.0)
     launch(77, 2**46, 0x40, -2.0, 1.5)
     one, two = driver.launches
-    assert one["parameters"] == [0x5000, 2**32 - 1, 0x10, 2**40, 0x20, 0.5, -7, 0.0, 2**47]
-    assert two["parameters"] == [0x5000, 2**32 - 1, 2**46, 2**40, 0x40, -2.0, -7, 1.5, 2**47]
+    assert one["parameters"] == [2**47, 2**32 - 1, 0x10, 0x20, 0.5, 0.0, -7, 2**40, 5]
+    assert two["parameters"] == [2**47, 2**32 - 1, 2**46, 0x40, -2.0, 1.5, -7, 2**40, 5]
     assert (one["stream"], two["stream"]) == (None, 77)
     for taken in (one, two):
         assert taken["kernel"] == 0x1234
@@ -241,3 +242,20 @@ def test_a_driver_error_is_named(monkeypatch):
     driver = Driver(kinds(np.float64), status=719)
     with pytest.raises(RuntimeError, match="the kernel was not launched: CUDA_ERROR_719"):
         prepared(monkeypatch, driver)(0, 1, 2, 1.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("varying", "message"),
+    [
+        (["y", "x"], "y, x vary; parameters that follow each other are needed"),
+        (["b", "x"], "b has 4 bytes; a first parameter of 8 that varies is needed"),
+    ],
+)
+def test_what_varies_lies_side_by_side(monkeypatch, varying, message):
+    monkeypatch.setattr(cuda_launch, "driver", lambda: Driver([]))
+    signature = Signature("k.cu", "k", "int a\nint b\nint* x\nint* y")
+    arguments = {p.name: 1 for p in signature.parameters if not p.is_array and p.name not in varying}
+    arguments |= {p.name: Array(np.zeros(1, np.int32), 8) for p in signature.parameters if p.is_array}
+    arguments = {name: value for name, value in arguments.items() if name not in varying}
+    with pytest.raises(ValueError, match=message):
+        Launch(SimpleNamespace(ptr=1), signature, {}, arguments, varying, blocks=1, threads=32)

@@ -18,18 +18,18 @@ struct LongPart {
 };
 
 // Four tiles, half the loads of two groups, are in flight before the first product.
-__device__ __forceinline__ Scalar sum_slots(const LongPart& part, const Scalar* x, Offset begin, Offset end)
+__device__ __forceinline__ Sum sum_slots(const LongPart& part, const X* x, Offset begin, Offset end)
 {
     constexpr int STEPS = 4;
     TileSum sum;
     for (Offset slot = begin + lane_id(); slot < end; slot += STEPS * TILE) {
         Index column[STEPS];
-        Scalar a[STEPS], b[STEPS];
+        Sum a[STEPS], b[STEPS];
 #pragma unroll
         for (int step = 0; step < STEPS; ++step) {
             const bool inside = slot + step * TILE < end;
             column[step] = inside ? load_stream(part.columns + slot + step * TILE) : PAD;
-            a[step] = inside ? convert<Scalar>(load_stream(part.values + slot + step * TILE)) : Scalar(0);
+            a[step] = inside ? convert<Sum>(load_stream(part.values + slot + step * TILE)) : Sum(0);
         }
 #pragma unroll
         for (int step = 0; step < STEPS; ++step) b[step] = load_x(x, column[step]);
@@ -39,12 +39,12 @@ __device__ __forceinline__ Scalar sum_slots(const LongPart& part, const Scalar* 
     return sum.all();
 }
 
-__device__ __forceinline__ void multiply_segment(const LongPart& part, const Scalar* x, const Result& result,
+__device__ __forceinline__ void multiply_segment(const LongPart& part, const X* x, const Result& result,
                                                  long long s)
 {
     const Index r = part.segment_rows[s];
     const Offset first = part.segment_offsets[r], last = part.segment_offsets[r + 1] - 1;
     const Offset begin = part.offsets[r] + (Offset(s) - first) * part.segment;
-    const Scalar sum = sum_slots(part, x, begin, min(Offset(begin + part.segment), part.offsets[r + 1]));
+    const Sum sum = sum_slots(part, x, begin, min(Offset(begin + part.segment), part.offsets[r + 1]));
     deliver(sum, part.partials + first, s - first, last - first, part.rows[r], result);
 }

@@ -20,7 +20,7 @@ struct MediumPart {
 // Adds tiles [tile, end) of BLOCKS row blocks side by side, STEPS tiles of each at a time, so that
 // BLOCKS * STEPS tiles are in flight however short the rows are.
 template <int BLOCKS, int STEPS>
-__device__ __forceinline__ void add_tiles(const MediumPart& part, const Scalar* x, Offset (&tile)[BLOCKS],
+__device__ __forceinline__ void add_tiles(const MediumPart& part, const X* x, Offset (&tile)[BLOCKS],
                                           const Offset (&end)[BLOCKS], TileSum (&sum)[BLOCKS])
 {
     Offset longest = 0;
@@ -28,7 +28,7 @@ __device__ __forceinline__ void add_tiles(const MediumPart& part, const Scalar* 
     for (int j = 0; j < BLOCKS; ++j) longest = max(longest, end[j] - tile[j]);
     for (; longest > 0; longest -= STEPS) {
         Index column[BLOCKS][STEPS];
-        Scalar a[BLOCKS][STEPS], b[BLOCKS][STEPS];
+        Sum a[BLOCKS][STEPS], b[BLOCKS][STEPS];
 #pragma unroll
         for (int j = 0; j < BLOCKS; ++j)
 #pragma unroll
@@ -36,7 +36,7 @@ __device__ __forceinline__ void add_tiles(const MediumPart& part, const Scalar* 
                 const bool inside = tile[j] + step < end[j];
                 const Offset slot = TILE * (tile[j] + step) + lane_id();
                 column[j][step] = inside ? load_stream(part.columns + slot) : PAD;
-                a[j][step] = inside ? convert<Scalar>(load_stream(part.values + slot)) : Scalar(0);
+                a[j][step] = inside ? convert<Sum>(load_stream(part.values + slot)) : Sum(0);
             }
 #pragma unroll
         for (int j = 0; j < BLOCKS; ++j)
@@ -53,13 +53,14 @@ __device__ __forceinline__ void add_tiles(const MediumPart& part, const Scalar* 
 
 // The share of this lane in its row's irregular entries, `length` from `begin` on; LANES lanes share a row.
 template <int LANES>
-__device__ __forceinline__ Scalar sum_tail(const MediumPart& part, const Scalar* x, Offset begin, int length)
+__device__ __forceinline__ Sum sum_tail(const MediumPart& part, const X* x, Offset begin, int length)
 {
     const Value* values = part.tail_values + begin;
     const Index* columns = part.tail_columns + begin;
-    Scalar sum = 0;
+    Sum sum = 0;
     for (int i = lane_id() % LANES; i < length; i += LANES)
-        sum = fma(convert<Scalar>(load_stream(values + i)), load_cached(x + load_stream(columns + i)), sum);
+        sum = multiply_add(convert<Sum>(load_stream(values + i)),
+                           convert<Sum>(load_cached(x + load_stream(columns + i))), sum);
 #pragma unroll
     for (int step = 1; step < LANES; step *= 2) sum += __shfl_xor_sync(ALL_LANES, sum, step);
     return sum;
@@ -68,7 +69,7 @@ __device__ __forceinline__ Scalar sum_tail(const MediumPart& part, const Scalar*
 // Row r of the warp's block j belongs to LANES lanes, 4 r + j * LANES and those that follow. All that
 // tells where the rows are is loaded first, so that a row block costs one latency and not one for each part.
 template <int BLOCKS, int STEPS>
-__device__ __forceinline__ void multiply_row_blocks(const MediumPart& part, const Scalar* x,
+__device__ __forceinline__ void multiply_row_blocks(const MediumPart& part, const X* x,
                                                     const Result& result, long long first)
 {
     constexpr int LANES = TILE_COLUMNS / BLOCKS;
@@ -87,10 +88,10 @@ __device__ __forceinline__ void multiply_row_blocks(const MediumPart& part, cons
 
     TileSum sum[BLOCKS];
     add_tiles<BLOCKS, STEPS>(part, x, tile, end, sum);
-    Scalar total = 0;
+    Sum total = 0;
 #pragma unroll
     for (int j = 0; j < BLOCKS; ++j) {
-        const Scalar of_block = sum[j].row();
+        const Sum of_block = sum[j].row();
         if (mine == j) total = of_block;
     }
     if (__any_sync(ALL_LANES, tail_length > 0)) total += sum_tail<LANES>(part, x, tail, tail_length);

@@ -1,21 +1,40 @@
 // The second stage of a row that several warps share: the warp of its last segment adds all partials.
 //
 // A partial is its own message, so there is no fence and no counter: its slot holds ABSENT until a warp stores
-// a sum there, and the warp that waits for the sum puts ABSENT back. It waits for warps of lower numbers only,
-// and a GPU starts the blocks of a grid in the order of their numbers, so whatever it waits for is running.
+// a sum there, and the warp that waits for the sum puts ABSENT back. It waits for segments of lower numbers
+// only. The warps that have them must be running, or the launch never ends:
+//
+//   DASP_TICKETS 1: a block that has segments draws its number when it runs, so lower ones run too.
+//   DASP_TICKETS 0: its number is that in the grid, and blocks must start in the order of their numbers. GPUs
+//       do that as far as anybody has seen, but CUDA does not promise it: its programming guide lets blocks run
+//       in any order, and of CUB, which relies on the same, one of its authors says "not strictly safe within
+//       the CUDA programming model" (https://github.com/NVIDIA/cub/issues/245).
 #pragma once
 
 #include "tile.cuh"
 
-__device__ __forceinline__ unsigned long long bits_of(double value) { return __double_as_longlong(value); }
-__device__ __forceinline__ unsigned bits_of(float value) { return __float_as_uint(value); }
-__device__ __forceinline__ double value_of(unsigned long long bits) { return __longlong_as_double(bits); }
-__device__ __forceinline__ float value_of(unsigned bits) { return __uint_as_float(bits); }
+#ifndef DASP_TICKETS
+#error "define DASP_TICKETS: 1 to number blocks with segments as they start, 0 to trust the grid's numbers"
+#endif
 
-using Bits = decltype(bits_of(Scalar()));
-
-// A signalling NaN, which no arithmetic gives. The host fills new slots with it.
-constexpr Bits ABSENT = sizeof(Bits) == 8 ? Bits(0x7ff4da5f00000000ull) : Bits(0x7fa0da5f);
+// The number of this block; every thread calls this once. The first warps of the grid have the segments.
+// tickets (1): how many blocks have drawn. The last one puts back the 0 that is there before and after each
+// launch. A kernel that may start before this one has ended finds 0 too: it starts after each block here has let
+// it (wait_for_earlier_kernels), which a block does after it has drawn.
+__device__ __forceinline__ unsigned number_of_block(long long segments, unsigned* tickets)
+{
+#if DASP_TICKETS
+    constexpr int WARPS = DASP_THREADS / 32;
+    const unsigned drawing = unsigned((segments + WARPS - 1) / WARPS);
+    if (blockIdx.x < drawing) {
+        __shared__ unsigned ticket;
+        if (threadIdx.x == 0) ticket = atomicInc(tickets, drawing - 1);
+        __syncthreads();
+        return ticket;
+    }
+#endif
+    return blockIdx.x;
+}
 
 // Messages that are looked for at once.
 constexpr int LOOKS = 4;
@@ -23,7 +42,7 @@ constexpr int LOOKS = 4;
 // Every warp of the row calls this once, with the sum of its own segment in every lane.
 // slots (last): one for each segment but the last; all ABSENT before and after each launch.
 // Deterministic: which warp is late is chance, but the order in which sums are added is not.
-__device__ __forceinline__ void deliver(Scalar sum, Bits* slots, long long segment, long long last, Index row,
+__device__ __forceinline__ void deliver(Sum sum, Bits* slots, long long segment, long long last, Index row,
                                         const Result& result)
 {
     if (segment < last) {
@@ -31,7 +50,7 @@ __device__ __forceinline__ void deliver(Scalar sum, Bits* slots, long long segme
         return;
     }
 
-    Scalar total = 0;
+    Sum total = 0;
     for (long long i = lane_id(); i < last; i += 32 * LOOKS) {
         Bits found[LOOKS];
         bool absent = true;
@@ -39,7 +58,7 @@ __device__ __forceinline__ void deliver(Scalar sum, Bits* slots, long long segme
             absent = false;
 #pragma unroll
             for (int k = 0; k < LOOKS; ++k) {
-                found[k] = i + 32 * k < last ? load_message(slots + i + 32 * k) : bits_of(Scalar(0));
+                found[k] = i + 32 * k < last ? load_message(slots + i + 32 * k) : bits_of(Sum(0));
                 absent = absent || found[k] == ABSENT;
             }
             if (absent) __nanosleep(20);
@@ -47,7 +66,7 @@ __device__ __forceinline__ void deliver(Scalar sum, Bits* slots, long long segme
 #pragma unroll
         for (int k = 0; k < LOOKS; ++k) {
             if (i + 32 * k < last) store_message(slots + i + 32 * k, ABSENT);
-            total += value_of(found[k]);
+            total += sum_of(found[k]);
         }
     }
     __syncwarp();

@@ -17,7 +17,7 @@ extern "C" __global__ void __launch_bounds__(DASP_THREADS)
 dasp_spmv(const Index* __restrict__ long_rows, const Offset* __restrict__ long_offsets,
           const Offset* __restrict__ segment_offsets, const Index* __restrict__ segment_rows,
           const Index* __restrict__ long_columns, const Value* __restrict__ long_values,
-          Bits* partials, int segment, long long segments,
+          Bits* partials, unsigned* tickets, int segment, long long segments,
           const Index* __restrict__ medium_rows, const Offset* __restrict__ tile_offsets,
           const Index* __restrict__ tile_columns, const Value* __restrict__ tile_values,
           const Offset* __restrict__ tail_offsets, const Index* __restrict__ tail_columns,
@@ -26,11 +26,11 @@ dasp_spmv(const Index* __restrict__ long_rows, const Offset* __restrict__ long_o
           const Value* __restrict__ short_values, long long pairs_13, long long pairs_22,
           long long fours, long long singles,
           const Index* __restrict__ empty_rows, long long empties,
-          const Scalar* __restrict__ x, Scalar* y, Scalar alpha, Scalar beta)
+          const X* __restrict__ x, Y* y, Sum alpha, Sum beta)
 {
     wait_for_earlier_kernels();
     const Result result{y, alpha, beta};
-    long long warp = (blockIdx.x * (long long)blockDim.x + threadIdx.x) / 32;
+    long long warp = (number_of_block(segments, tickets) * (long long)blockDim.x + threadIdx.x) / 32;
 
     if (warp < segments) {
         const LongPart part{long_rows,    long_offsets, segment_offsets, segment_rows, long_columns,
@@ -59,5 +59,5 @@ dasp_spmv(const Index* __restrict__ long_rows, const Offset* __restrict__ long_o
     warp -= short_warps;
 
     const long long empty = 32 * warp + lane_id();
-    if (empty < empties) result.store(load_stream(empty_rows + empty), Scalar(0));
+    if (empty < empties) result.store(load_stream(empty_rows + empty), Sum(0));
 }

@@ -29,9 +29,9 @@ __host__ __device__ constexpr long long warps_for(long long units) { return (uni
 // What a lane holds of the tiles of a unit, and the row whose sum it stores; pads if there is no such unit.
 template <int TILES> struct Unit {
     Index row;
-    Scalar a[TILES], b[TILES];
+    Sum a[TILES], b[TILES];
 
-    __device__ __forceinline__ Unit(const ShortPart& part, const Scalar* x, long long unit, long long slot,
+    __device__ __forceinline__ Unit(const ShortPart& part, const X* x, long long unit, long long slot,
                                     bool exists)
     {
         Index column[TILES];
@@ -42,7 +42,7 @@ template <int TILES> struct Unit {
         for (int tile = 0; tile < TILES; ++tile) {
             const long long mine = slot + TILE * tile + lane_id();
             column[tile] = exists ? load_stream(part.columns + mine) : PAD;
-            a[tile] = exists ? convert<Scalar>(load_stream(part.values + mine)) : Scalar(0);
+            a[tile] = exists ? convert<Sum>(load_stream(part.values + mine)) : Sum(0);
         }
 #pragma unroll
         for (int tile = 0; tile < TILES; ++tile) b[tile] = load_x(x, column[tile]);
@@ -51,10 +51,10 @@ template <int TILES> struct Unit {
     // Stores four sums of eight rows: lane 4 r + j takes row r of sum j, result 8 j + r of the unit.
     __device__ __forceinline__ void store(const TileSum (&sum)[4], const Result& result) const
     {
-        Scalar total = 0;
+        Sum total = 0;
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
-            const Scalar of_tile = sum[j].row();
+            const Sum of_tile = sum[j].row();
             if (lane_id() % TILE_COLUMNS == j) total = of_tile;
         }
         result.store(row, total);
@@ -69,7 +69,7 @@ __device__ __forceinline__ void multiply_pairs(const Unit<PAIR_TILES>& unit, int
     TileSum sum[2 * PAIR_TILES];
 #pragma unroll
     for (int tile = 0; tile < PAIR_TILES; ++tile) {
-        const Scalar a = unit.a[tile], b = unit.b[tile], zero = 0;
+        const Sum a = unit.a[tile], b = unit.b[tile], zero = 0;
         sum[tile].add(first ? a : zero, first ? b : zero);
         sum[PAIR_TILES + tile].add(first ? zero : a, first ? zero : b);
     }
@@ -85,18 +85,18 @@ __device__ __forceinline__ void multiply_fours(const Unit<FOUR_TILES>& unit, con
 }
 
 // Rows of one entry, 32 to a unit: a thread each, and no tile.
-__device__ __forceinline__ void multiply_singles(const ShortPart& part, const Scalar* x, const Result& result,
+__device__ __forceinline__ void multiply_singles(const ShortPart& part, const X* x, const Result& result,
                                                  long long first_row, long long first_slot, long long unit)
 {
     Index row[UNITS], column[UNITS];
-    Scalar a[UNITS], b[UNITS];
+    Sum a[UNITS], b[UNITS];
 #pragma unroll
     for (int u = 0; u < UNITS; ++u) {
         const long long single = 32 * (unit + u) + lane_id();
         const bool exists = single < part.singles;
         row[u] = exists ? load_stream(part.rows + first_row + single) : PAD;
         column[u] = exists ? load_stream(part.columns + first_slot + single) : PAD;
-        a[u] = exists ? convert<Scalar>(load_stream(part.values + first_slot + single)) : Scalar(0);
+        a[u] = exists ? convert<Sum>(load_stream(part.values + first_slot + single)) : Sum(0);
     }
 #pragma unroll
     for (int u = 0; u < UNITS; ++u) b[u] = load_x(x, column[u]);
@@ -105,7 +105,7 @@ __device__ __forceinline__ void multiply_singles(const ShortPart& part, const Sc
 }
 
 // A warp's work in the short part: its number among the part's warps says which section it is in.
-__device__ __forceinline__ void multiply_short(const ShortPart& part, const Scalar* x, const Result& result,
+__device__ __forceinline__ void multiply_short(const ShortPart& part, const X* x, const Result& result,
                                                long long warp)
 {
     const long long units_13 = part.pairs_13 / (PAIR_TILES * TILE_ROWS);

@@ -13,7 +13,7 @@
 // values (32 * steps): as the matrix's type or coded (DASP_CODING); table: what codes stand for.
 // rows (positions): the caller's rows; not read if `identity`, when position p is row p.
 // long_rows (r), segment_offsets (r + 1), segment_rows (segments): see SlicePart in plan.py.
-// partials (segments): see partial.cuh.
+// partials (segments), tickets (1): see partial.cuh.
 // x (n) is read through the cache and everything else is streamed past it. y (m) is written once for every
 // row. Equal inputs give equal bits: every sum has a fixed order, and there are no atomics.
 
@@ -63,16 +63,16 @@ struct Slices {
 // Pads have the value 0 unless a code stands for their value: then they must be left out.
 constexpr bool CODED = DASP_CODING == CODING_DICTIONARY || DASP_CODING == CODING_EQUAL;
 
-__device__ __forceinline__ Scalar load_value(const Slices& slices, long long slot)
+__device__ __forceinline__ Sum load_value(const Slices& slices, long long slot)
 {
 #if DASP_CODING == CODING_EQUAL
-    return convert<Scalar>(load_cached(slices.table));
+    return convert<Sum>(load_cached(slices.table));
 #elif DASP_CODING == CODING_DICTIONARY
-    return convert<Scalar>(load_cached(slices.table + load_stream(slices.values + slot)));
+    return convert<Sum>(load_cached(slices.table + load_stream(slices.values + slot)));
 #elif DASP_CODING == CODING_HALF
-    return convert<Scalar>(to_float(load_stream(slices.values + slot)));
+    return convert<Sum>(to_float(load_stream(slices.values + slot)));
 #else
-    return convert<Scalar>(load_stream(slices.values + slot));
+    return convert<Sum>(load_stream(slices.values + slot));
 #endif
 }
 
@@ -92,12 +92,12 @@ template <> __device__ __forceinline__ Index load_column(const Index* base, cons
 }
 
 // Adds STEPS steps, all loads before the first product.
-template <int STEPS, class Delta, class Sum>
-__device__ __forceinline__ void add_steps(const Slices& slices, const Scalar* x, long long step,
-                                          const Delta* deltas, Sum& sum)
+template <int STEPS, class Delta, class Total>
+__device__ __forceinline__ void add_steps(const Slices& slices, const X* x, long long step,
+                                          const Delta* deltas, Total& sum)
 {
     Index column[STEPS];
-    Scalar a[STEPS], b[STEPS];
+    Sum a[STEPS], b[STEPS];
 #pragma unroll
     for (int k = 0; k < STEPS; ++k) {
         column[k] = load_column(slices.bases + step + k, deltas + 32 * k);
@@ -115,18 +115,18 @@ __device__ __forceinline__ void add_steps(const Slices& slices, const Scalar* x,
 }
 
 // Adds the last STEPS steps; nothing is compiled for more of them than can be left.
-template <int STEPS, class Delta, class Sum>
-__device__ __forceinline__ void add_last(const Slices& slices, const Scalar* x, long long step, const Delta* deltas,
-                                         Sum& sum)
+template <int STEPS, class Delta, class Total>
+__device__ __forceinline__ void add_last(const Slices& slices, const X* x, long long step, const Delta* deltas,
+                                         Total& sum)
 {
     if constexpr (STEPS < IN_FLIGHT) add_steps<STEPS>(slices, x, step, deltas, sum);
 }
 
 // The sum of a row of the slice, in each of its lanes. The last steps have a body for each number of them,
 // so that no load is issued for a step that does not exist.
-template <class Delta, class Sum>
-__device__ __forceinline__ Scalar sum_slice(const Slices& slices, const Scalar* x, long long step, int steps,
-                                            const Delta* deltas, Sum sum)
+template <class Delta, class Total>
+__device__ __forceinline__ Sum sum_slice(const Slices& slices, const X* x, long long step, int steps,
+                                            const Delta* deltas, Total sum)
 {
 #pragma unroll 1
     for (; steps >= IN_FLIGHT; steps -= IN_FLIGHT, step += IN_FLIGHT, deltas += 32 * IN_FLIGHT)
@@ -146,20 +146,20 @@ __device__ __forceinline__ Scalar sum_slice(const Slices& slices, const Scalar* 
 // Sums a lane's own slots; T lanes have a row in common.
 struct LaneSum {
     int lanes;
-    Scalar sum = 0;
+    Sum sum = 0;
 
-    __device__ __forceinline__ void add(Scalar a, Scalar b) { sum = fma(a, b, sum); }
+    __device__ __forceinline__ void add(Sum a, Sum b) { sum = multiply_add(a, b, sum); }
 
-    __device__ __forceinline__ Scalar row() const
+    __device__ __forceinline__ Sum row() const
     {
-        Scalar total = sum;
+        Sum total = sum;
         for (int step = 1; step < lanes; step *= 2) total += __shfl_xor_sync(ALL_LANES, total, step);
         return total;
     }
 };
 
 template <class Delta>
-__device__ __forceinline__ Scalar sum_slice_of(const Slices& slices, const Scalar* x, const uint4& header)
+__device__ __forceinline__ Sum sum_slice_of(const Slices& slices, const X* x, const uint4& header)
 {
     const int steps = header.w & 0xfff, lanes = 1 << (header.w >> 24 & 7);
     const auto* deltas = reinterpret_cast<const Delta*>(slices.deltas + 32ll * header.z);
@@ -174,10 +174,10 @@ dasp_slices(const uint4* __restrict__ headers, const Index* __restrict__ bases,
             const unsigned char* __restrict__ deltas, const Code* __restrict__ values,
             const Value* __restrict__ table, const Index* __restrict__ rows,
             const Index* __restrict__ long_rows, const Index* __restrict__ segment_offsets,
-            const Index* __restrict__ segment_rows, Bits* partials, long long count, long long segments,
-            long long positions, int identity, const Scalar* __restrict__ x, Scalar* y, Scalar alpha, Scalar beta)
+            const Index* __restrict__ segment_rows, Bits* partials, unsigned* tickets, long long count,
+            long long segments, long long positions, int identity, const X* __restrict__ x, Y* y, Sum alpha, Sum beta)
 {
-    const long long s = (blockIdx.x * (long long)blockDim.x + threadIdx.x) / 32;
+    const long long s = (number_of_block(segments, tickets) * (long long)blockDim.x + threadIdx.x) / 32;
     if (s >= count) return;
     const uint4 header = load_cached(headers + s);
     const int shift = header.w >> 24 & 7;
@@ -193,7 +193,7 @@ dasp_slices(const uint4* __restrict__ headers, const Index* __restrict__ bases,
     }
 
     const Slices slices{bases, deltas, values, table};
-    Scalar sum;
+    Sum sum;
     switch (header.w >> 27 & 3) {
     case 0: sum = sum_slice_of<LaneDelta>(slices, x, header); break;
     case 1: sum = sum_slice_of<unsigned char>(slices, x, header); break;

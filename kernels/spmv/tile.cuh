@@ -6,14 +6,9 @@
 #pragma once
 
 #include "../mma.cuh"
+#include "../scalar.cuh"
 #include "../warp.cuh"
 
-#ifndef DASP_VALUE
-#error "define DASP_VALUE: the type in which values are stored, float or double"
-#endif
-#ifndef DASP_SCALAR
-#error "define DASP_SCALAR: the type of x, of y and of every sum, float or double"
-#endif
 #ifndef DASP_INDEX
 #error "define DASP_INDEX: the type of rows and columns, int or long long"
 #endif
@@ -21,14 +16,12 @@
 #error "define DASP_OFFSET: the type of positions in packed arrays, int or long long"
 #endif
 #ifndef DASP_MMA
-#error "define DASP_MMA: 1 to multiply tiles on tensor cores (DASP_SCALAR double, sm_80), 0 for FMA"
+#error "define DASP_MMA: 1 to multiply tiles on tensor cores (DASP_SUM double, sm_80), 0 for FMA"
 #endif
 #ifndef DASP_THREADS
 #error "define DASP_THREADS: threads of a block, a multiple of 32"
 #endif
 
-using Value = DASP_VALUE;
-using Scalar = DASP_SCALAR;
 using Index = DASP_INDEX;
 using Offset = DASP_OFFSET;
 
@@ -37,63 +30,51 @@ constexpr int TILE_ROWS = 8;
 constexpr int TILE_COLUMNS = 4;
 constexpr Index PAD = -1;
 
-// A stored value in another type. A float becomes a double with every bit kept: compiled with -ftz=true, a
-// cast would first flush subnormals to zero, which takes one more instruction.
-template <class To, class From> __device__ __forceinline__ To convert(From value) { return To(value); }
-#ifndef DASP_SIMT
-template <> __device__ __forceinline__ double convert<double, float>(float value)
-{
-    double wide;
-    asm("cvt.f64.f32 %0, %1;" : "=d"(wide) : "f"(value));
-    return wide;
-}
-#endif
-
 // Sums the rows of the tiles that are added to it.
 struct TileSum {
 #if DASP_MMA
-    Scalar c[2] = {0, 0};
+    Sum c[2] = {0, 0};
 
-    __device__ __forceinline__ void add(Scalar a, Scalar b) { mma_m8n8k4(c, a, b); }
+    __device__ __forceinline__ void add(Sum a, Sum b) { mma_m8n8k4(c, a, b); }
 
     // The sum of row lane/4, in each of its four lanes.
-    __device__ __forceinline__ Scalar row() const
+    __device__ __forceinline__ Sum row() const
     {
         const int r = lane_id() / TILE_COLUMNS;
         return __shfl_sync(ALL_LANES, r % 2 ? c[1] : c[0], TILE_COLUMNS * r + r / 2);
     }
 
     // The sum of all eight rows, in every lane.
-    __device__ __forceinline__ Scalar all() const
+    __device__ __forceinline__ Sum all() const
     {
         const int r = lane_id() / TILE_COLUMNS;
         const bool diagonal = lane_id() % TILE_COLUMNS == r / 2;
-        return warp_sum(diagonal ? (r % 2 ? c[1] : c[0]) : Scalar(0));
+        return warp_sum(diagonal ? (r % 2 ? c[1] : c[0]) : Sum(0));
     }
 #else
-    Scalar sum = 0;
+    Sum sum = 0;
 
-    __device__ __forceinline__ void add(Scalar a, Scalar b) { sum = fma(a, b, sum); }
-    __device__ __forceinline__ Scalar row() const { return quad_sum(sum); }
-    __device__ __forceinline__ Scalar all() const { return warp_sum(sum); }
+    __device__ __forceinline__ void add(Sum a, Sum b) { sum = multiply_add(a, b, sum); }
+    __device__ __forceinline__ Sum row() const { return quad_sum(sum); }
+    __device__ __forceinline__ Sum all() const { return warp_sum(sum); }
 #endif
 };
 
 // x at a slot's column; a pad reads nothing.
-__device__ __forceinline__ Scalar load_x(const Scalar* x, Index column)
+__device__ __forceinline__ Sum load_x(const X* x, Index column)
 {
-    return column >= 0 ? load_result(x + column) : Scalar(0);
+    return column >= 0 ? convert<Sum>(load_result(x + column)) : Sum(0);
 }
 
 // Where a product's result goes: y = alpha * sum + beta * y, and y is not read if beta is 0.
 struct Result {
-    Scalar* y;
-    Scalar alpha;
-    Scalar beta;
+    Y* y;
+    Sum alpha;
+    Sum beta;
 
-    __device__ __forceinline__ void store(Index row, Scalar sum) const
+    __device__ __forceinline__ void store(Index row, Sum sum) const
     {
         if (row < 0) return;
-        y[row] = beta == 0 ? alpha * sum : alpha * sum + beta * y[row];
+        y[row] = convert<Y>(beta == Sum(0) ? alpha * sum : alpha * sum + beta * convert<Sum>(y[row]));
     }
 };

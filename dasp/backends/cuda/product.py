@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import threading
+from collections import defaultdict
 from typing import Any
 
 import numpy as np
 
 from dasp import _source
 from dasp._arrays import is_cupy
-from dasp._dtypes import C_NAMES
+from dasp._dtypes import C_NAMES, arithmetic
 from dasp._launch import Launch
 from dasp.backends.cuda import published, sliced
+from dasp.backends.cuda.scratch import Scratch, captured_in, keep, new_scratch
 from dasp.formats.array import WARP, Plan, arrays_of, with_arrays
 from dasp.formats.published.pattern import NAME as PUBLISHED
 from dasp.formats.sliced.pattern import NAME as SLICES
@@ -21,9 +23,6 @@ KERNELS: dict[str, Any] = {SLICES: sliced, PUBLISHED: published}
 
 VARYING = "x", "y", "alpha", "beta"
 """Arguments that come with each product."""
-
-ABSENT = {np.dtype(np.float32): np.uint32(0x7FA0DA5F), np.dtype(np.float64): np.uint64(0x7FF4DA5F00000000)}
-"""Bits of a partial sum that is not there yet, by the type of y; the same as in kernels/spmv/partial.cuh."""
 
 OVERLAPPING, OVERLAPPING_DRIVER = 90, 12_030
 """Compute capability, and CUDA version of the driver, from which the start of a product may overlap the end
@@ -66,29 +65,63 @@ class Product:
             self.plan = plan if all(map(is_cupy, arrays_of(plan))) else _upload(plan)
             _compiled(plan, plan.dtype)
         self._blocks, self._threads = blocks(plan), kernel_of(plan).threads(plan)
-        self._partials = kernel_of(plan).partials(plan)
+        self._segments = kernel_of(plan).partials(plan)
         driver = cupy.cuda.runtime.driverGetVersion()
         self._overlaps = capability >= OVERLAPPING and driver >= OVERLAPPING_DRIVER
         self._lock = threading.Lock()
-        self._captured: list[Launch] = []
-        self._launches: dict[Any, Launch] = {}
-        self._x_shape, self._m, self._dtype = (plan.shape[1],), plan.shape[0], plan.dtype
+        self._launches: dict[np.dtype[Any], dict[Any, Launch]] = defaultdict(dict)
+        self._own = self._launches[plan.dtype]
+        self._captured: tuple[Any, Launch] | None = None
+        # What `quick` needs, looked up once.
+        self._number, self._dtype = self._device.id, np.dtype(plan.dtype.type)
+        self._m, self._n = plan.shape
+        self._strides = (self._dtype.itemsize,)
+        self._several = cupy.cuda.runtime.getDeviceCount() > 1
+        self._ndarray = cupy.ndarray
+        self._current_device = cupy.cuda.runtime.getDevice
+        self._current_stream = cupy.cuda.get_current_stream
+        self._is_capturing = cupy.cuda.runtime.streamIsCapturing
 
     def quick(self, x: Any, out: Any = None) -> Any | None:
-        """Return A x if x is the plainest of vectors and no `out` is given, else None."""
+        """Return A x, in `out` if that is given, if nothing has to be converted or refused; else None.
+
+        Few instructions, because the kernels of many matrices take no longer than what the host does here.
+        """
         if (
-            out is not None
-            or type(x) is not self._cupy.ndarray
-            or x.dtype != self._dtype
-            or x.shape != self._x_shape
+            type(x) is not self._ndarray
+            or x.dtype is not self._dtype
+            or x.size != self._n
+            or x.strides != self._strides  # so it has one dimension
+            or (self._several and not self._is_here(x))
         ):
             return None
-        if not x.flags.c_contiguous or x.device != self._device or not x.data.ptr:
-            return None
-        with self._device:
-            y = self._cupy.empty(self._m, self._dtype)
-            self._launch(x, y, 1.0, 0.0)
-        return y
+        start = x.data.ptr
+        if out is None:
+            out = self._ndarray((self._m,), self._dtype.char)
+            result = out.data.ptr
+        else:
+            if (
+                type(out) is not self._ndarray
+                or out.dtype is not self._dtype
+                or out.size != self._m
+                or out.strides != self._strides
+                or (self._several and not self._is_here(out))
+            ):
+                return None
+            result = out.data.ptr
+            if start < result + out.nbytes and result < start + x.nbytes:
+                return None
+        if self._blocks:
+            stream = self._current_stream().ptr
+            launch = self._own.get(stream if self._segments else 0)
+            if launch is None or (self._segments and self._is_capturing(stream)):
+                launch = self._launch_on(stream, self._dtype)
+            launch(stream, start, result, 1.0, 0.0)
+        return out
+
+    def _is_here(self, vector: Any) -> bool:
+        """Whether a vector lies on the matrix's device, and that is the current one."""
+        return bool(vector.data.device_id == self._number == self._current_device())
 
     def multiply(self, x: Any, y: Any, alpha: float, beta: float) -> None:
         """Set y = alpha A x + beta y on CuPy's current stream, column by column; y is not read if beta is 0.
@@ -108,40 +141,52 @@ class Product:
         with self._device:
             vector = self._cupy.ascontiguousarray(x, y.dtype)
             result = self._cupy.ascontiguousarray(y)
-            self._launch(vector, result, alpha, beta)
+            self._launch(vector.data.ptr, result.data.ptr, y.dtype, alpha, beta)
             if result is not y:
                 y[...] = result
 
-    def _launch(self, x: Any, y: Any, alpha: float, beta: float) -> None:
+    def _launch(self, x: int, y: int, dtype: np.dtype[Any], alpha: float, beta: float) -> None:
+        """Launch on CuPy's current stream of the current device, which is the matrix's."""
         if self._blocks:
-            stream = self._cupy.cuda.get_current_stream().ptr
-            self._launch_on(stream, y.dtype)(stream, x.data.ptr, y.data.ptr, alpha, beta)
+            stream = self._current_stream().ptr
+            self._launch_on(stream, dtype)(stream, x, y, alpha, beta)
 
     def _launch_on(self, stream: int, dtype: np.dtype[Any]) -> Launch:
-        """Return a launch with partial sums that nothing running at the time shares.
-
-        Products of one stream follow each other, so a stream has its own. So has a captured product, for as
-        long as the matrix lives, because its graph may run on any stream.
-        """
-        key: Any = dtype
-        if self._partials:
-            if self._cupy.cuda.runtime.streamIsCapturing(stream):
-                launch = self._new_launch(dtype)
-                self._captured.append(launch)
-                return launch
-            key = dtype, stream, threading.get_ident() if stream == PER_THREAD_STREAM else 0
-        if key not in self._launches:
+        """Return a launch with scratch that nothing running at the time shares."""
+        place: Any = 0
+        if self._segments:
+            if self._is_capturing(stream):
+                return self._captured_launch(stream, dtype)
+            place = (stream, threading.get_ident()) if stream == PER_THREAD_STREAM else stream
+        launches = self._launches[dtype]
+        if place not in launches:
             with self._lock:
-                if key not in self._launches:
-                    self._launches[key] = self._new_launch(dtype)
-        return self._launches[key]
+                if place not in launches:
+                    launches[place] = self._new_launch(dtype, self._scratch(dtype))
+        return launches[place]
 
-    def _new_launch(self, dtype: np.dtype[Any]) -> Launch:
-        """Return a launch with new partial sums; they are filled when this returns, and in no graph."""
-        kernel = kernel_of(self.plan)
+    def _captured_launch(self, stream: int, dtype: np.dtype[Any]) -> Launch:
+        """Return a launch with scratch that ends with the graph; products captured on one stream share it."""
+        number, graph = captured_in(stream)
+        key = number, stream, threading.get_ident(), dtype
+        latest = self._captured
+        if latest is not None and latest[0] == key:
+            return latest[1]
+        scratch = self._scratch(dtype)
+        keep(scratch, graph)
+        launch = self._new_launch(dtype, scratch)
+        self._captured = key, launch
+        return launch
+
+    def _scratch(self, dtype: np.dtype[Any]) -> Scratch:
+        """Return new scratch; it is filled when this returns, and in no graph."""
         with self._cupy.cuda.Stream(non_blocking=True) as stream:
-            scratch = self._cupy.asarray(np.full(self._partials, ABSENT[dtype]))
+            scratch = new_scratch(self._segments, arithmetic(self.plan.dtype, dtype).sum, self._cupy)
             stream.synchronize()
+        return scratch
+
+    def _new_launch(self, dtype: np.dtype[Any], scratch: Scratch) -> Launch:
+        kernel = kernel_of(self.plan)
         return Launch(
             _compiled(self.plan, dtype),
             kernel.SIGNATURE,
@@ -167,23 +212,29 @@ def kernel_of(plan: Plan) -> Any:
     return KERNELS[plan.format]
 
 
-def defines(plan: Plan, scalar: np.dtype[Any]) -> dict[str, str]:
-    """Return the compile-time constants of the kernel for a plan and the type of x and y."""
+def defines(plan: Plan, y: np.dtype[Any]) -> dict[str, str]:
+    """Return the compile-time constants of the kernel for a plan and the type of y."""
     kernel = kernel_of(plan)
     constants: dict[str, str] = kernel.defines(plan)
-    if scalar != np.float64:
+    kinds = arithmetic(plan.dtype, y)
+    if kinds.sum != np.float64:
         constants["DASP_MMA"] = "0"
     return constants | {
-        "DASP_VALUE": C_NAMES[plan.dtype.name],
-        "DASP_SCALAR": C_NAMES[scalar.name],
+        "DASP_VALUE": C_NAMES[kinds.value.name],
+        "DASP_X": C_NAMES[kinds.x.name],
+        "DASP_SUM": C_NAMES[kinds.sum.name],
+        "DASP_Y": C_NAMES[kinds.y.name],
         "DASP_THREADS": str(kernel.threads(plan)),
+        "DASP_TICKETS": str(int(kernel.partials(plan) > 0)),
     }
 
 
-def types(plan: Plan, scalar: np.dtype[Any]) -> dict[str, np.dtype[Any]]:
+def types(plan: Plan, y: np.dtype[Any]) -> dict[str, np.dtype[Any]]:
     """Return what the kernel's own names of types stand for."""
     known: dict[str, np.dtype[Any]] = kernel_of(plan).types(plan)
-    return known | {"Value": plan.dtype, "Scalar": scalar, "Bits": np.dtype(f"u{scalar.itemsize}")}
+    kinds = arithmetic(plan.dtype, y)
+    known |= {"Value": kinds.value, "X": kinds.x, "Sum": kinds.sum, "Y": kinds.y}
+    return known | {"Bits": np.dtype(f"u{kinds.sum.itemsize}")}
 
 
 def blocks(plan: Plan) -> int:
@@ -192,9 +243,9 @@ def blocks(plan: Plan) -> int:
     return int(-(-kernel.warps(plan) * WARP // kernel.threads(plan)))
 
 
-def _compiled(plan: Plan, scalar: np.dtype[Any]) -> Any:
+def _compiled(plan: Plan, y: np.dtype[Any]) -> Any:
     signature = kernel_of(plan).SIGNATURE
-    return _source.load(signature.source, defines(plan, scalar)).get_function(signature.entry)
+    return _source.load(signature.source, defines(plan, y)).get_function(signature.entry)
 
 
 def number(device: str) -> int:

@@ -8,6 +8,7 @@ import numpy as np
 
 from dasp._dtypes import C_NAMES
 from dasp._launch import Signature
+from dasp.backends.cuda.scratch import Scratch
 from dasp.formats.array import WARP, Plan
 
 THREADS, SHORT_THREADS = 128, 256
@@ -24,6 +25,7 @@ SIGNATURE = Signature(
     const Index*   long_columns     [slots]
     const Value*   long_values      [slots]
     Bits*          partials         [segments]
+    unsigned*      tickets          [1]
     int            segment
     long long      segments
     const Index*   medium_rows      [8 * blocks]
@@ -44,10 +46,10 @@ SIGNATURE = Signature(
     long long      singles
     const Index*   empty_rows       [empties]
     long long      empties
-    const Scalar*  x
-    Scalar*        y
-    Scalar         alpha
-    Scalar         beta
+    const X*       x
+    Y*             y
+    Sum            alpha
+    Sum            beta
     """,
 )
 
@@ -91,7 +93,7 @@ def partials(plan: Plan) -> int:
     return len(plan.pattern.long.segment_rows)
 
 
-def arguments(plan: Plan, scratch: Any) -> dict[str, Any]:
+def arguments(plan: Plan, scratch: Scratch) -> dict[str, Any]:
     """Return the kernel's arguments but those that come with each product."""
     pattern, values = plan.pattern, plan.values
     long, medium, short = pattern.long, pattern.medium, pattern.short
@@ -103,7 +105,8 @@ def arguments(plan: Plan, scratch: Any) -> dict[str, Any]:
         "segment_rows": long.segment_rows,
         "long_columns": long.columns,
         "long_values": values.long,
-        "partials": scratch,
+        "partials": scratch.partials,
+        "tickets": scratch.tickets,
         "segment": long.segment,
         "segments": len(long.segment_rows),
         "medium_rows": medium.rows,

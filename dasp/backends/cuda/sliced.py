@@ -9,6 +9,7 @@ import numpy as np
 from dasp._dtypes import C_NAMES
 from dasp._launch import Signature
 from dasp._machines import H200
+from dasp.backends.cuda.scratch import Scratch
 from dasp.formats.array import WARP, Plan
 from dasp.formats.sliced.pattern import plain_codes
 
@@ -26,14 +27,15 @@ SIGNATURE = Signature(
     const Index*          segment_offsets  [r + 1]
     const Index*          segment_rows     [segments]
     Bits*                 partials         [segments]
+    unsigned*             tickets          [1]
     long long             count
     long long             segments
     long long             positions
     int                   identity
-    const Scalar*         x
-    Scalar*               y
-    Scalar                alpha
-    Scalar                beta
+    const X*              x
+    Y*                    y
+    Sum                   alpha
+    Sum                   beta
     """,
 )
 
@@ -76,7 +78,7 @@ def partials(plan: Plan) -> int:
     return int(plan.pattern.segments)
 
 
-def arguments(plan: Plan, scratch: Any) -> dict[str, Any]:
+def arguments(plan: Plan, scratch: Scratch) -> dict[str, Any]:
     """Return the kernel's arguments but those that come with each product."""
     pattern, values = plan.pattern, plan.values
     return {
@@ -89,7 +91,8 @@ def arguments(plan: Plan, scratch: Any) -> dict[str, Any]:
         "long_rows": pattern.long_rows,
         "segment_offsets": pattern.segment_offsets,
         "segment_rows": pattern.segment_rows,
-        "partials": scratch,
+        "partials": scratch.partials,
+        "tickets": scratch.tickets,
         "count": len(pattern.headers),
         "segments": pattern.segments,
         "positions": pattern.positions,
