@@ -3,25 +3,30 @@
     python benchmarks/host_cost.py --device cuda --csv benchmarks/results/gemm_host.csv
 
 On a GPU a call returns as soon as its work is enqueued, so products are so small that the GPU keeps up.
-On the CPU they are of 8 x 8, so that the product itself is next to nothing.
+On the CPU dense ones are of 8 x 8, so that the product itself is next to nothing.
 """
 
 from __future__ import annotations
 
 import argparse
+import operator
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+import dasp
+from dasp import models
 from dasp.bench import machine, results
 from dasp.dense import explain, gemm
 
 CALLS, REPEATS = 300, 9
 DTYPES = {"cpu": ("float32", "float64"), "cuda": ("float32", "float64", "float16")}
 SIZES = {"cpu": (8,), "cuda": (64, 200)}
+MODELS = "poisson2d:30", "spikes:2000:3:2000"
 
 
 def host_us(call: Callable[[], Any], wait: Callable[[], Any]) -> float:
@@ -37,24 +42,56 @@ def host_us(call: Callable[[], Any], wait: Callable[[], Any]) -> float:
     return min(taken)
 
 
-def calls(library: Any, dtype: str, size: int) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """The calls that are compared: the library's own, then ours."""
-    rng = np.random.default_rng(size)
-    a, b = (library.asarray(rng.standard_normal((size, size)).astype(dtype)) for _ in range(2))
-    out = library.empty_like(a)
-    yield "matmul(out=)", lambda: library.matmul(a, b, out=out)
-    yield "matmul()", lambda: library.matmul(a, b)
-    yield "gemm(out=)", lambda: gemm(a, b, out=out)
-    yield "gemm()", lambda: gemm(a, b)
-    yield "gemm(out=, kernel='vendor')", lambda: gemm(a, b, out=out, kernel="vendor")
-    yield "gemm(out=, trans_b=True)", lambda: gemm(a, b, out=out, trans_b=True)
-    yield "gemm(c, beta=0.5, out=c)", lambda: gemm(a, b, out, beta=0.5, out=out)
+Row = dict[str, str]
+
+
+def dense(library: Any, device: str) -> Iterator[tuple[Row, Callable[[], Any]]]:
+    """The calls that are compared for each type and size: the library's own, then ours."""
+    for dtype, size in ((dtype, size) for dtype in DTYPES[device] for size in SIZES[device]):
+        kernel = explain((size, size), (size, size), dtype, device=device).kernel
+        rng = np.random.default_rng(size)
+        a, b = (library.asarray(rng.standard_normal((size, size)).astype(dtype)) for _ in range(2))
+        out = library.empty_like(a)
+        ways = {
+            "matmul(out=)": partial(library.matmul, a, b, out=out),
+            "matmul()": partial(library.matmul, a, b),
+            "gemm(out=)": partial(gemm, a, b, out=out),
+            "gemm()": partial(gemm, a, b),
+            "gemm(out=, kernel='vendor')": partial(gemm, a, b, out=out, kernel="vendor"),
+            "gemm(out=, trans_b=True)": partial(gemm, a, b, out=out, trans_b=True),
+            "gemm(c, beta=0.5, out=c)": partial(gemm, a, b, out, beta=0.5, out=out),
+        }
+        for name, call in ways.items():
+            chosen = "" if name.startswith("matmul") else kernel
+            row = {"matrix": f"gemm:{size}", "dtype": dtype, "size": str(size), "call": name, "auto": chosen}
+            yield row, call
+
+
+def sparse(library: Any, device: str) -> Iterator[tuple[Row, Callable[[], Any]]]:
+    """Products in both formats, with and without rows that several warps share; an array and a sum beside."""
+    for matrix, policy in ((matrix, policy) for matrix in MODELS for policy in ("auto", "published")):
+        chosen = dasp.Policy.published() if policy == "published" else None
+        A = dasp.SpMatrix.from_scipy(models.generate(matrix).astype(float), policy=chosen, device=device)
+        x, y = library.ones(A.shape[1]), library.ones(A.shape[0])
+        ways = {
+            "matvec(x, out=y)": partial(A.matvec, x, out=y),
+            "A @ x": partial(operator.matmul, A, x),
+            "matvec(x, out=y, alpha=-1.0, beta=1.0)": partial(A.matvec, x, out=y, alpha=-1.0, beta=1.0),
+            "multiply(y, 1.0, out=y)": partial(library.multiply, y, 1.0, out=y),
+            "empty(m)": partial(library.empty, A.shape[0]),
+        }
+        for name, call in ways.items():
+            yield {"matrix": matrix, "dtype": "float64", "policy": policy, "call": name}, call
+
+
+SUBJECTS = {"dense": dense, "sparse": sparse}
 
 
 def main() -> None:
     """Measure, print, and append the rows to the file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--subject", choices=tuple(SUBJECTS), default="dense")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="append the rows to this file")
     args = parser.parse_args()
     if args.device == "cuda":
@@ -63,16 +100,11 @@ def main() -> None:
         wait, where = library.cuda.Device().synchronize, machine.cuda_columns("")
     else:
         library, wait, where = np, lambda: None, machine.host_columns(1)
-    for dtype in DTYPES[args.device]:
-        for size in SIZES[args.device]:
-            kernel = explain((size, size), (size, size), dtype, device=args.device).kernel
-            for name, call in calls(library, dtype, size):
-                chosen = "" if name.startswith("matmul") else kernel
-                cost = {"call": name, "auto": chosen, "host_us": f"{host_us(call, wait):.2f}"}
-                row = {"matrix": f"gemm:{size}", "dtype": dtype, "size": str(size), **cost}
-                print(*row.values(), sep="\t", flush=True)
-                if args.csv:
-                    results.append(args.csv, {"device": args.device, **where, **row})
+    for row, call in SUBJECTS[args.subject](library, args.device):
+        row["host_us"] = f"{host_us(call, wait):.2f}"
+        print(*row.values(), sep="\t", flush=True)
+        if args.csv:
+            results.append(args.csv, {"device": args.device, **where, **row})
 
 
 if __name__ == "__main__":
