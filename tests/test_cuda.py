@@ -212,6 +212,15 @@ def test_a_wrong_out_is_refused(cupy, skewed):
             planned.matvec(x, out=wrong)
 
 
+def test_a_scale_that_float32_cannot_hold_is_infinite_as_on_the_cpu(cupy):
+    matrix = from_lengths([5] * 40, 30, dtype=np.float32)
+    x = np.random.default_rng(0).standard_normal(30).astype(np.float32)
+    with np.errstate(over="ignore"):
+        want = SpMatrix.from_scipy(matrix, device="cpu").matvec(x, alpha=1e300)
+        got = SpMatrix.from_scipy(matrix, device="cuda").matvec(cupy.asarray(x), alpha=1e300)
+    np.testing.assert_array_equal(got.get(), want)
+
+
 @pytest.mark.parametrize("policy", SPLIT)
 @pytest.mark.parametrize("own_streams", [False, True])
 def test_threads_share_a_matrix(cupy, skewed, policy, own_streams):

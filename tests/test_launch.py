@@ -225,7 +225,11 @@ def test_every_launch_gets_its_own_vectors(monkeypatch, number, overlaps):
     launch = prepared(monkeypatch, driver, number, overlaps)
     launch(0, 0x10, 0x20, 0.5, 0.0)
     launch(77, 2**46, 0x40, -2.0, 1.5)
-    one, two = driver.launches
+    launch(77, 1, 2, number(np.inf), np.nan)
+    one, two, three = driver.launches
+    assert three["stream"] == 77
+    assert three["parameters"][4] == np.inf
+    assert np.isnan(three["parameters"][5])
     assert one["parameters"] == [2**47, 2**32 - 1, 0x10, 0x20, 0.5, 0.0, -7, 2**40, 5]
     assert two["parameters"] == [2**47, 2**32 - 1, 2**46, 0x40, -2.0, 1.5, -7, 2**40, 5]
     assert (one["stream"], two["stream"]) == (None, 77)

@@ -149,7 +149,8 @@ class Product:
         """Launch on CuPy's current stream of the current device, which is the matrix's."""
         if self._blocks:
             stream = self._current_stream().ptr
-            self._launch_on(stream, dtype)(stream, x, y, alpha, beta)
+            scale = dtype.type  # what a float32 cannot hold is infinite, as on the CPU
+            self._launch_on(stream, dtype)(stream, x, y, scale(alpha), scale(beta))
 
     def _launch_on(self, stream: int, dtype: np.dtype[Any]) -> Launch:
         """Return a launch with scratch that nothing running at the time shares."""
