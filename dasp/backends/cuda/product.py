@@ -143,7 +143,7 @@ class Product:
             result = self._cupy.ascontiguousarray(y)
             self._launch(vector.data.ptr, result.data.ptr, y.dtype, alpha, beta)
             if result is not y:
-                y[...] = result
+                self._cupy.copyto(y, result)
 
     def _launch(self, x: int, y: int, dtype: np.dtype[Any], alpha: float, beta: float) -> None:
         """Launch on CuPy's current stream of the current device, which is the matrix's."""

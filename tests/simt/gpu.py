@@ -1,0 +1,183 @@
+"""A GPU that is none: CuPy's own arrays over the host's memory, and a driver that launches into the emulator.
+
+What dasp does around its kernels (checks, launches, streams, captures, scratch) runs as on a GPU, but in
+order and at once. Until a test ends, `attach` puts a stand-in for CuPy into `sys.modules`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import sys
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from dasp import _launch
+from dasp.backends.cuda import backend, product, scratch
+from tests.simt import compile_kernels
+
+ALIGNMENT = 256
+"""Bytes to which CUDA aligns memory, at the least."""
+
+
+class Gpu:
+    """One device, its memory, its driver and its streams.
+
+    Attributes
+    ----------
+    stream : int
+        Handle of the current stream.
+    graphs : dict
+        The graph of each stream that is capturing: a number and a handle. Captured launches run at once.
+    launches : list of (stream, kernel, scratch)
+        What was launched: the address of the partial sums tells launches with their own scratch apart.
+    """
+
+    def __init__(self) -> None:
+        import cupy
+
+        self._cupy = cupy
+        self.stream, self.device = 7, 0
+        self.graphs: dict[int, tuple[int, int]] = {}
+        self.launches: list[tuple[int, str, int]] = []
+        self.destructors: dict[int, list[tuple[int, int]]] = {}
+        self._objects: dict[int, tuple[int, int]] = {}
+        self._memory: dict[int, np.ndarray[Any, Any]] = {}
+        self._kernels: dict[int, Any] = {}
+        self._handles = itertools.count(1)
+
+    # ---- memory ----
+
+    def allocate(self, size: int) -> Any:
+        """Return memory for CuPy's arrays; it is kept for as long as this object."""
+        memory = self._cupy.cuda.memory
+        room = np.full(size + ALIGNMENT, 0xA5, np.uint8)
+        skip = -room.ctypes.data % ALIGNMENT
+        place = room[skip : skip + size]
+        self._memory[room.ctypes.data + skip] = place
+        owned = memory.UnownedMemory(room.ctypes.data + skip, max(size, 1), place, self.device)
+        return memory.MemoryPointer(owned, 0)
+
+    def put(self, array: Any) -> Any:
+        """Return a copy of a NumPy array as one of CuPy."""
+        array = np.asarray(array)
+        made = self._cupy.ndarray(array.shape, array.dtype, self.allocate(array.nbytes))
+        self.get(made)[...] = array
+        return made
+
+    def get(self, array: Any) -> np.ndarray[Any, Any]:
+        """Return the memory of an array of CuPy as one of NumPy."""
+        start = self._start(array.data.ptr)
+        place = self._memory[start]
+        return (
+            np.ndarray(array.shape, array.dtype, place.data, array.data.ptr - start, array.strides)
+            if array.size
+            else np.empty(array.shape, array.dtype)
+        )
+
+    def _start(self, address: int) -> int:
+        return max(start for start in self._memory if start <= address)
+
+    # ---- CuPy ----
+
+    def attach(self, monkeypatch: Any) -> None:
+        """Stand for CuPy and for the driver until the test ends."""
+        real = self._cupy
+        monkeypatch.setattr(backend, "available", lambda: (True, "a stand-in"))
+        monkeypatch.setattr(product, "_compiled", self._compile)
+        for module in (_launch, scratch):
+            monkeypatch.setattr(module, "driver", lambda: self)
+        runtime = SimpleNamespace(
+            getDevice=lambda: self.device,
+            getDeviceCount=lambda: 1,
+            driverGetVersion=lambda: 13_000,
+            streamIsCapturing=lambda stream: stream in self.graphs,
+        )
+        cuda = SimpleNamespace(
+            runtime=runtime,
+            Device=lambda number=0: _Context(id=number, compute_capability="90"),
+            Stream=lambda non_blocking: _Context(synchronize=lambda: None),
+            get_current_stream=lambda: SimpleNamespace(ptr=self.stream, synchronize=lambda: None),
+        )
+        stand_in = SimpleNamespace(
+            ndarray=real.ndarray,
+            may_share_memory=real.may_share_memory,
+            cuda=cuda,
+            asarray=self.put,
+            ascontiguousarray=self._contiguous,
+            copyto=lambda to, array: self.get(to).__setitem__(..., self.get(array)),
+            empty=real.empty,
+            __version__=real.__version__,
+        )
+        monkeypatch.setitem(sys.modules, "cupy", stand_in)
+
+    def _contiguous(self, array: Any, dtype: Any = None) -> Any:
+        if array.flags.c_contiguous and (dtype is None or dtype == array.dtype):
+            return array
+        return self.put(np.ascontiguousarray(self.get(array), dtype))
+
+    def _compile(self, plan: Any, y: np.dtype[Any]) -> Any:
+        signature = product.kernel_of(plan).SIGNATURE
+        handle = next(self._handles)
+        module = compile_kernels(signature.source, product.defines(plan, y))
+        self._kernels[handle] = module, signature, product.types(plan, y)
+        return SimpleNamespace(ptr=handle)
+
+    # ---- the driver ----
+
+    def cuLaunchKernelEx(self, config: Any, kernel: Any, parameters: Any, extra: Any) -> int:
+        config, (module, signature, types) = config._obj, self._kernels[kernel.value]
+        codes = [_launch._code(p, types) for p in signature.parameters]
+        numbers = {"Q": ctypes.c_uint64, "q": ctypes.c_int64, "i": ctypes.c_int32, "I": ctypes.c_uint32}
+        numbers |= {"d": ctypes.c_double, "f": ctypes.c_float}
+        fields = [(p.name, numbers[code]) for p, code in zip(signature.parameters, codes, strict=True)]
+        block = type("Block", (ctypes.Structure,), {"_fields_": fields}).from_address(extra[1])
+        arguments = []
+        for p in signature.parameters:
+            value, (dtype, _) = getattr(block, p.name), _launch._element(p, types)
+            arguments.append(self._array(value, dtype) if p.is_array else dtype.type(value))
+        self.launches.append((config.stream or 0, signature.entry, block.partials))
+        module.launch(signature.entry, config.grid[0], config.block[0], arguments)
+        return 0
+
+    def _array(self, address: int, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+        """Return all memory from an address to the end of what was allocated there."""
+        start = self._start(address)
+        rest = self._memory[start][address - start :]
+        return rest[: rest.size // dtype.itemsize * dtype.itemsize].view(dtype)
+
+    def cuStreamGetCaptureInfo_v2(
+        self, stream: Any, status: Any, number: Any, graph: Any, dependencies: Any, count: Any
+    ) -> int:
+        number._obj.value, graph._obj.value = self.graphs[stream.value]
+        return 0
+
+    def cuUserObjectCreate(self, handle: Any, pointer: Any, destroy: Any, count: int, flags: int) -> int:
+        handle._obj.value = next(self._handles)
+        self._objects[handle._obj.value] = pointer.value, destroy.value
+        return 0
+
+    def cuGraphRetainUserObject(self, graph: Any, handle: Any, count: int, flags: int) -> int:
+        self.destructors.setdefault(graph.value, []).append(self._objects.pop(handle.value))
+        return 0
+
+    def end(self, graph: int) -> None:
+        """End a graph, and tell so from a thread that is not Python's."""
+        for pointer, destroy in self.destructors.pop(graph, []):
+            call = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(destroy)
+            thread = threading.Thread(target=call, args=(pointer,))
+            thread.start()
+            thread.join()
+
+
+class _Context(SimpleNamespace):
+    """A device or a stream, current inside a `with`."""
+
+    def __enter__(self) -> _Context:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None

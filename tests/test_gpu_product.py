@@ -1,0 +1,180 @@
+"""The product on a GPU, all but the GPU: CuPy's arrays over host memory, launches into the emulator."""
+
+from __future__ import annotations
+
+import gc
+import threading
+
+import numpy as np
+import pytest
+
+from dasp import Policy, SpMatrix
+from dasp.backends.cuda import scratch
+from tests.gallery import from_lengths
+from tests.planned import plan_of
+from tests.reference import assert_close
+
+cupy = pytest.importorskip("cupy")
+from tests.simt.gpu import Gpu  # noqa: E402
+
+POLICIES = {
+    "slices": Policy(layout="slices"),
+    "split slices": Policy(layout="slices", steps=2),
+    "published": Policy.published(segment=64),
+}
+SPLIT = ["split slices", "published"]
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    stand_in = Gpu()
+    with cupy.cuda.using_allocator(stand_in.allocate):
+        stand_in.attach(monkeypatch)
+        yield stand_in
+    for graph in list(stand_in.destructors):
+        stand_in.end(graph)
+    scratch.let_go()
+    assert not scratch._kept
+
+
+@pytest.fixture
+def matrix():
+    return from_lengths([700, 3, 129] + [5] * 40 + [0, 0], 300)
+
+
+def planned(matrix, policy):
+    return SpMatrix(plan_of(matrix, POLICIES[policy]), "cuda:0")
+
+
+def vector(n, seed=0, dtype=np.float64):
+    return np.random.default_rng(seed).standard_normal(n).astype(dtype)
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """How often a product went the long way."""
+    calls = []
+    from dasp.backends.cuda.product import Product
+
+    multiply = Product.multiply
+    monkeypatch.setattr(Product, "multiply", lambda self, *args: (calls.append(1), multiply(self, *args))[1])
+    return calls
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_new_vector_and_a_given_one_come_the_short_way(gpu, matrix, policy, counted):
+    A, x = planned(matrix, policy), vector(300)
+    y = gpu.put(np.full(matrix.shape[0], np.nan))
+    assert A.matvec(gpu.put(x), out=y) is y
+    z = A @ gpu.put(x)
+    assert not counted
+    assert_close(gpu.get(y), matrix, x)
+    np.testing.assert_array_equal(gpu.get(z).view(np.uint64), gpu.get(y).view(np.uint64))
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_what_needs_more_goes_the_long_way_and_is_right(gpu, matrix, policy, counted):
+    A, x, m = planned(matrix, policy), vector(300), matrix.shape[0]
+    wide = gpu.put(np.repeat(x, 2))
+    outs = [gpu.put(np.full((m, 2), np.nan))[:, 1], gpu.put(np.full(m, np.nan))[::-1]]
+    for out in outs:
+        assert A.matvec(gpu.put(x), out=out) is out
+        assert_close(gpu.get(out), matrix, x)
+    assert_close(gpu.get(A @ wide[::2]), matrix, x)
+    assert_close(gpu.get(A @ gpu.put(x.astype(np.float32))), matrix, x.astype(np.float32))
+    assert_close(gpu.get(A @ gpu.put(x[:, None]))[:, 0], matrix, x)
+    y = gpu.put(np.zeros(m))
+    A.matvec(gpu.put(x), out=y, alpha=0.5, beta=1.0)
+    assert_close(2 * gpu.get(y), matrix, x)
+    assert len(counted) == 7  # a matrix asks for each of its columns
+
+
+@pytest.mark.parametrize("offset", [-1, 0, 1, 299])
+def test_an_out_that_overlaps_x_is_refused(gpu, offset):
+    A = planned(from_lengths([5] * 300, 300), "slices")
+    memory = gpu.put(np.ones(900))
+    x = memory[300:600]
+    with pytest.raises(ValueError, match="out overlaps x"):
+        A.matvec(x, out=memory[300 + offset : 600 + offset])
+    for start in (0, 600):
+        A.matvec(x, out=memory[start : start + 300])
+
+
+def test_a_wrong_out_is_refused(gpu, matrix):
+    A, x, m = planned(matrix, "slices"), gpu.put(vector(300)), matrix.shape[0]
+    for out, error in (
+        (gpu.put(np.ones(m, np.float32)), "dtype"),
+        (gpu.put(np.ones(m + 1)), "shape"),
+        (gpu.put(np.ones((m, 1))), "shape"),
+        (np.ones(m), "a cupy.ndarray there is needed"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=error):
+            A.matvec(x, out=out)
+    assert not gpu.launches
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (5, 0), (0, 0)])
+def test_shapes_with_a_zero(gpu, shape):
+    A = planned(from_lengths([0] * shape[0], shape[1]), "slices")
+    y = A @ gpu.put(np.ones(shape[1]))
+    np.testing.assert_array_equal(gpu.get(y), np.zeros(shape[0]))
+
+
+@pytest.mark.parametrize("policy", SPLIT)
+def test_streams_and_threads_that_may_run_at_once_share_no_scratch(gpu, matrix, policy):
+    A, x = planned(matrix, policy), gpu.put(vector(300))
+
+    def run(stream):
+        gpu.stream = stream
+        with cupy.cuda.using_allocator(gpu.allocate):  # CuPy asks each thread anew
+            A @ x
+        A.matvec(x, out=gpu.put(np.ones(matrix.shape[0])))
+
+    for stream in (7, 8, 7):
+        run(stream)
+    for _ in range(2):
+        thread = threading.Thread(target=run, args=(2,))  # the default stream of each thread
+        thread.start()
+        thread.join()
+    used = [(stream, partials) for stream, _, partials in gpu.launches]
+    assert [stream for stream, _ in used] == [7, 7, 8, 8, 7, 7, 2, 2, 2, 2]
+    of_seven, of_eight = {p for s, p in used if s == 7}, {p for s, p in used if s == 8}
+    assert len(of_seven) == len(of_eight) == 1
+    assert not of_seven & of_eight
+    assert not {p for s, p in used if s == 2} & (of_seven | of_eight)
+
+
+@pytest.mark.parametrize("policy", SPLIT)
+def test_a_capture_has_scratch_of_its_own_that_ends_with_its_graph(gpu, matrix, policy):
+    A, x = planned(matrix, policy), vector(300)
+    y = gpu.put(np.full(matrix.shape[0], np.nan))
+    A.matvec(gpu.put(x), out=y)
+    for number in range(1, 6):
+        gpu.graphs[7] = number, 0x100 + number
+        gpu.launches.clear()
+        for _ in range(3):
+            A.matvec(gpu.put(x), out=y)
+        gpu.graphs[8] = number, 0x100 + number  # another branch of the same capture
+        gpu.stream = 8
+        A.matvec(gpu.put(x), out=y)
+        gpu.stream = 7
+        gpu.graphs.clear()
+        partials = [address for _, _, address in gpu.launches]
+        assert len(set(partials[:3])) == 1
+        assert partials[3] != partials[0]
+        assert len(scratch._kept) == 2
+        A.matvec(gpu.put(x), out=y)
+        assert gpu.launches[-1][2] not in partials
+        gpu.end(0x100 + number)
+        scratch.let_go()
+        gc.collect()
+        assert not scratch._kept
+    assert_close(gpu.get(y), matrix, x)
+
+
+def test_plans_without_segments_ask_nothing_of_a_capture(gpu):
+    matrix = from_lengths([5] * 40, 30)
+    A, x = planned(matrix, "slices"), vector(30)
+    gpu.graphs[7] = 1, 0x101
+    assert_close(gpu.get(A @ gpu.put(x)), matrix, x)
+    assert not scratch._kept
