@@ -10,8 +10,6 @@ What runs the kernels is a device: CuPy's, or in tests an emulated one.
 
 from __future__ import annotations
 
-import ctypes
-import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
@@ -20,7 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from dasp import _source
-from dasp._launch import Launch, Signature
+from dasp._launch import Launch, Signature, driver
 from dasp.solvers.graph import WHILE_NODES, LoopGraph
 from dasp.solvers.operator import Operator
 from dasp.solvers.scalars import LIMIT, RUNNING, Scalar, first_verdict, verdict, where
@@ -542,7 +540,7 @@ class CupyDevice:
 
         _source.load(TURN_END.source, {})
         with self._device, self._cupy.cuda.Stream(non_blocking=True) as stream:
-            graph = LoopGraph(_driver(), stream.ptr, body)
+            graph = LoopGraph(driver(), stream.ptr, body)
         current = self._cupy.cuda.get_current_stream
         kept = function, ends
         return lambda kept=kept: graph.launch(current().ptr)  # type: ignore[misc]
@@ -562,11 +560,6 @@ OVERLAPPING = 90
 
 TURNS_BLIND = 4
 """Turns between two readings by the host where graphs have no loops."""
-
-
-@cache
-def _driver() -> Any:
-    return ctypes.PyDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
 
 
 @cache
