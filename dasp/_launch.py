@@ -335,7 +335,7 @@ class _Config(ctypes.Structure):
 
 
 class _Extra(ctypes.Structure):
-    """What says that all parameters lie in one block: a list of names and pointers, and what one points to."""
+    """What says that all parameters lie in one block: names and pointers by turns, and the block's size."""
 
     _fields_ = (
         ("parameters_at", ctypes.c_void_p),
@@ -348,7 +348,7 @@ class _Extra(ctypes.Structure):
 
 
 def _prepared(kernel: Any, config: _Config, block: bytearray) -> Callable[[], int]:
-    """Return what launches a kernel of CuPy as `config`, with the parameters in `block`, which must live on."""
+    """Return what launches a kernel of CuPy as `config`, with the parameters in `block`; both live on."""
     extra = _Extra(PARAMETERS_AT, 0, PARAMETER_BYTES_AT, 0, PARAMETERS_END, len(block))
     extra.parameters = ctypes.addressof(ctypes.c_char.from_buffer(block))
     extra.bytes = ctypes.addressof(extra) + _Extra.size.offset

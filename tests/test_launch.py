@@ -13,7 +13,7 @@ import pytest
 
 from dasp import _launch as cuda_launch
 from dasp import _source
-from dasp._launch import Launch, Signature
+from dasp._launch import Kernel, Launch, Signature
 from dasp.backends import cuda
 
 MODULES = [
@@ -161,9 +161,10 @@ class Driver:
             "attributes": config.attribute_count,
             "shared": config.shared_bytes,
         }
-        taken["attribute"] = config.attributes[0].id, config.attributes[0].value[0]
+        if config.attributes:
+            taken["attribute"] = config.attributes[0].id, config.attributes[0].value[0]
         assert parameters is None
-        at, block, size_at, size, end = extra
+        at, block, size_at, size, end = (ctypes.c_void_p * 5).from_buffer(extra._obj)
         assert (at, size_at, end) == (1, 2, None)
         last = getattr(self.block, self.block._fields_[-1][0])
         assert ctypes.c_size_t.from_address(size).value == last.offset + last.size
@@ -263,3 +264,19 @@ def test_what_varies_lies_side_by_side(monkeypatch, varying, message):
     arguments = {name: value for name, value in arguments.items() if name not in varying}
     with pytest.raises(ValueError, match=message):
         Launch(SimpleNamespace(ptr=1), signature, {}, arguments, varying, blocks=1, threads=32)
+
+
+def test_a_kernel_takes_other_arguments_and_another_grid_every_time(monkeypatch):
+    driver = Driver([ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p, ctypes.c_int64])
+    monkeypatch.setattr(cuda_launch, "driver", lambda: driver)
+    signature = Signature("k.cu", "k", "int* x\nint n\nint* y\nlong long m")
+    kernel = Kernel(SimpleNamespace(ptr=0x1234), signature, {})
+    x = Array(np.zeros(1, np.int32), 2**40)
+    kernel(7, (3, 4), 64, {"x": x, "y": None, "n": -5, "m": 2**50})
+    kernel(0, (1, 1), 1024, {"m": 1, "y": x, "x": x, "n": 9})
+    one, two = driver.launches
+    assert (one["stream"], one["grid"], one["block"]) == (7, [3, 4, 1], [64, 1, 1])
+    assert one["parameters"] == [2**40, -5, None, 2**50]
+    assert (two["stream"], two["grid"], two["block"]) == (None, [1, 1, 1], [1024, 1, 1])
+    assert two["parameters"] == [2**40, 9, 2**40, 1]
+    assert [taken["attributes"] for taken in driver.launches] == [0, 0]

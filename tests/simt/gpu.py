@@ -134,7 +134,7 @@ class Gpu:
         numbers = {"Q": ctypes.c_uint64, "q": ctypes.c_int64, "i": ctypes.c_int32, "I": ctypes.c_uint32}
         numbers |= {"d": ctypes.c_double, "f": ctypes.c_float}
         fields = [(p.name, numbers[code]) for p, code in zip(signature.parameters, codes, strict=True)]
-        block = type("Block", (ctypes.Structure,), {"_fields_": fields}).from_address(extra[1])
+        block = type("Block", (ctypes.Structure,), {"_fields_": fields}).from_address(extra._obj.parameters)
         arguments = []
         for p in signature.parameters:
             value, (dtype, _) = getattr(block, p.name), _launch._element(p, types)
