@@ -457,6 +457,7 @@ def test_a_malformed_line_is_named(tmp_path: Path, fault: str) -> None:
         ("array pattern general", "2 2\n", "pattern"),
         ("coordinate real skew-symmetric", "2 2 1\n2 2 3\n", "row 2 and column 2"),
         ("coordinate pattern skew-symmetric", "2 2 1\n2 2\n", "row 2 and column 2"),
+        ("array unsigned-integer skew-symmetric", "2 2\n1\n", "unsigned"),
         ("coordinate unsigned-integer skew-symmetric", "2 2 1\n2 1 1\n", "unsigned"),
         ("coordinate real symmetric", "3 3 3\n2 1 3\n3 3 1\n1 2 3\n", "both entries (2, 1) and (1, 2)"),
         ("coordinate integer general", "1 1 2\n1 1 9223372036854775807\n1 1 1\n", "sum is beyond int64"),
@@ -714,6 +715,20 @@ def long_contents() -> bytes:
 )
 def test_an_archive_is_what_its_contents_say(tmp_path: Path, content: bytes, words: str) -> None:
     assert words in refusal(write(tmp_path / "a.npz", content))
+
+
+def test_blocks_fill_the_shape(tmp_path: Path) -> None:
+    # SciPy takes such a matrix and writes beyond its arrays when it converts it.
+    for block, shape in (((4, 4), [21, 4]), ((2, 3), [4, 4]), ((1, 0), [4, 4])):
+        rows = shape[0] // block[0]
+        members = {
+            "format": b"bsr",
+            "shape": np.array(shape),
+            "data": np.ones((rows, *block)),
+            "indices": np.zeros(rows, np.int32),
+            "indptr": np.arange(rows + 1, dtype=np.int32),
+        }
+        assert "its blocks have shape" in refusal(write(tmp_path / "a.npz", npz(**members)))
 
 
 @pytest.mark.parametrize("form", ["csr", "csc", "bsr", "coo", "dia"])

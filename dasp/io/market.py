@@ -181,6 +181,10 @@ def _read_head(path: Path, stream: IO[bytes], packed: bool) -> _Head:
         raise MatrixFileError(
             f"{path} is complex; dasp multiplies real matrices; give its real or imaginary part"
         )
+    if words[3:5] == ["unsigned-integer", "skew-symmetric"]:
+        raise MatrixFileError(
+            f"{path} is skew-symmetric and unsigned; its other half has signs; mend its header"
+        )
     if words[2:4] == ["array", "pattern"]:
         raise MatrixFileError(f"{path} is an array of a pattern, which has no values; mend its header")
     return _read_size(path, stream, words, packed)
@@ -470,10 +474,6 @@ def _check_triangle(path: Path, head: _Head, entries: _Entries) -> None:
     """Hold that entries of symmetric storage lie on one side of the diagonal, or at least do not meet."""
     rows, columns, bits = entries
     if head.symmetry == "skew-symmetric":
-        if head.field == Field.UNSIGNED:
-            raise MatrixFileError(
-                f"{path} is skew-symmetric and unsigned; its signs are needed; mend its header"
-            )
         on_diagonal = rows == columns
         stored = bits[on_diagonal] if len(bits) else np.ones(np.count_nonzero(on_diagonal), np.uint64)
         if np.any(stored << np.uint64(1)):

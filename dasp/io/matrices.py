@@ -202,7 +202,7 @@ def _read_npz(path: Path) -> csr_array:
     with open_archive(path, partial(_check_names, path)) as archive:
         form, shape = _read_heads(archive)
         announced = {name: archive.announced[name] for name in _ARRAYS[form]}
-        _check_announced(path, form, announced)
+        _check_announced(path, form, shape, announced)
         entries = announced["data"].size
         refuse_oversize(
             f"{path} with {shape[0]:,} rows and {entries:,} values",
@@ -242,7 +242,7 @@ def _read_heads(archive: Archive) -> tuple[str, tuple[int, int]]:
     return form, (int(shape[0]), int(shape[1]))
 
 
-def _check_announced(path: Path, form: str, announced: dict[str, Announced]) -> None:
+def _check_announced(path: Path, form: str, shape: tuple[int, int], announced: dict[str, Announced]) -> None:
     """Hold that values are real and indices integers, of as many dimensions as the format has."""
     kind = announced["data"].dtype.kind
     if kind == "c":
@@ -258,8 +258,13 @@ def _check_announced(path: Path, form: str, announced: dict[str, Announced]) -> 
             raise ValueError(
                 f"{name} is of type {array.dtype} and shape {array.shape}, not a list of integers"
             )
-    if len(announced["data"].shape) != {"bsr": 3, "dia": 2}.get(form, 1):
-        raise ValueError(f"data has shape {announced['data'].shape}")
+    sizes = announced["data"].shape
+    if len(sizes) != {"bsr": 3, "dia": 2}.get(form, 1):
+        raise ValueError(f"data has shape {sizes}")
+    if form == "bsr" and any(
+        not size or length % size for size, length in zip(sizes[1:], shape, strict=True)
+    ):
+        raise ValueError(f"its blocks have shape {sizes[1:]}, of which {shape} is no multiple")
 
 
 def _to_csr(form: str, shape: tuple[int, int], arrays: list[np.ndarray[Any, Any]]) -> csr_array:
