@@ -127,14 +127,18 @@ def scale(name: str, value: Any) -> float:
     ------
     TypeError
         If `value` is not a real number.
+    ValueError
+        If it is an integer or a fraction that float64 does not hold.
     """
-    if isinstance(value, (float, int)):
-        return float(value)
-    if isinstance(value, (Real, np.bool_)) or (
+    number = isinstance(value, (float, int, Real, np.bool_)) or (
         getattr(value, "ndim", None) == 0 and value.dtype.kind in "fbiu"
-    ):
+    )
+    if not number:
+        raise TypeError(f"{name} is {value!r}; a real number is needed")
+    try:
         return float(value)
-    raise TypeError(f"{name} is {value!r}; a real number is needed")
+    except OverflowError as error:
+        raise ValueError(f"{name} is beyond float64; a number of at most 1.8e308 is needed") from error
 
 
 def operand(matrix: tuple[int, int], x: Any) -> None:

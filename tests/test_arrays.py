@@ -6,6 +6,7 @@ import itertools
 import sys
 import types
 import warnings
+from fractions import Fraction
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from dasp import _arrays
+from dasp import _arrays, _check
 from dasp._arrays import Compressed, Coordinates
 
 FORMATS = ["csr", "csc", "coo", "bsr", "dia", "dok", "lil"]
@@ -174,6 +175,13 @@ def test_empty_lists_are_indices_and_other_kinds_are_not() -> None:
         with pytest.raises((TypeError, ValueError)) as error:
             _arrays.index("row", thing)
         assert one_line(error).startswith("row ")
+
+
+@pytest.mark.parametrize("value", [10**400, -(10**400), Fraction(10**400, 3)])
+def test_a_scale_that_no_float_holds_is_refused(value: Any) -> None:
+    with pytest.raises(ValueError, match="alpha is beyond float64"):
+        _check.scale("alpha", value)
+    assert _check.scale("beta", Fraction(1, 3)) == 1 / 3
 
 
 # Written to

@@ -983,6 +983,12 @@ def test_a_plan_goes_into_a_regular_file(path: str, tmp_path: Path, monkeypatch:
     assert Path(os.devnull).is_char_device()
 
 
+@pytest.mark.parametrize("path", ["", "a\0b"])
+def test_a_plan_comes_from_a_file_with_a_name(path: str) -> None:
+    with pytest.raises(MatrixFileError, match="it must name a file"):
+        load_plan(path)
+
+
 def test_only_plans_are_saved(tmp_path: Path) -> None:
     for thing in (generate("poisson2d:4"), None, "plan.npz"):
         with pytest.raises(TypeError, match="a dasp plan is needed"):

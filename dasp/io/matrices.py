@@ -65,7 +65,7 @@ def load_matrix(spec: str | os.PathLike[str], *, seed: int = 0) -> csr_array:
     >>> load_matrix("poisson2d:10").shape
     (100, 100)
     """
-    text = os.fspath(spec)
+    text = os.fsdecode(spec)
     if ":" in text and models.is_model(text):
         return _build_model(text, seed)
     path = _find(text)
@@ -310,10 +310,7 @@ def save_plan(path: str | os.PathLike[str], plan: Plan) -> None:
         raise TypeError(
             f"plan is a {type(plan).__name__}; a dasp plan is needed; pass the .plan of an SpMatrix"
         )
-    text = os.fsdecode(path)
-    if not text or "\0" in text:
-        raise MatrixFileError(f"the path is {text!r}; it must name a file in a writable folder")
-    with replacing(Path(text)) as file:
+    with replacing(_file_path(path)) as file:
         np.savez(file, allow_pickle=False, **pack_plan(plan))
 
 
@@ -337,7 +334,7 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
         that do not make a plan; and, before any of them is read, if they would take more than half of this
         machine's memory.
     """
-    target = Path(path)
+    target = _file_path(path)
     with one_line_errors(target), open_archive(target, partial(_check_plan_names, target)) as archive:
         if archive.announced["dasp_plan"].nbytes > _LONGEST_PLAN_HEAD:
             raise ValueError(f"dasp_plan has {archive.announced['dasp_plan'].nbytes:,} bytes")
@@ -345,6 +342,13 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
         plan = unpack_plan({name: archive.read(name) for name in archive.announced})
         check_plan(plan)
         return plan
+
+
+def _file_path(path: str | os.PathLike[str]) -> Path:
+    text = os.fsdecode(path)
+    if not text or "\0" in text:
+        raise MatrixFileError(f"the path is {text!r}; it must name a file")
+    return Path(text)
 
 
 def _check_plan_names(path: Path, names: Collection[str]) -> None:
