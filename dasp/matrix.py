@@ -8,6 +8,7 @@ import numpy as np
 import scipy.sparse
 
 from dasp import _arrays, _check, _dtypes, backends, formats, planning
+from dasp._memory import BYTES_PER_ROW, refuse_oversize
 from dasp.formats.array import Csr, Plan
 from dasp.policy import Policy
 
@@ -50,6 +51,11 @@ class SpMatrix:
 
     def __init__(self, plan: Plan, device: str = "auto") -> None:
         """Take a plan with NumPy arrays to a device; see `from_scipy` for the usual way."""
+        if not isinstance(plan, Plan):
+            raise TypeError(
+                f"plan is a {type(plan).__name__}; a Plan is needed; "
+                "use from_scipy, from_cupy, from_dense or from_coo for a matrix"
+            )
         self._device = _resolve(device)
         self._backend = backends.find(self._device)
         self._product = self._backend.product(plan, self._device)
@@ -196,6 +202,9 @@ class SpMatrix:
         device: str,
     ) -> Self:
         """Plan a matrix whose arrays were taken in, and checked if the CPU packs it."""
+        refuse_oversize(
+            f"A with {shape[0]:,} rows", BYTES_PER_ROW * float(shape[0]), "leave out rows without entries"
+        )
         device = _resolve(device)
         packer = _packer(shape, policy, device)
         if isinstance(arrays, _arrays.Coordinates):
@@ -304,6 +313,10 @@ class SpMatrix:
             "x @ A was asked; a plan multiplies from the left only, as A @ x; "
             "plan the transpose, SpMatrix.from_scipy(A.to_scipy().T), and multiply that by x"
         )
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        """Refuse to be an array, which NumPy would make of one element: the matrix itself."""
+        raise TypeError("A is an SpMatrix and no array; to_scipy() gives its entries, A @ x its product")
 
     def to_scipy(self) -> scipy.sparse.csr_array:
         """Return the matrix as a new CSR array on the CPU.

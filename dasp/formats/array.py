@@ -128,6 +128,20 @@ def require(holds: Any, message: str) -> None:
         raise ValueError(message)
 
 
+def check_permutation(rows: Array, m: int) -> None:
+    """Hold that an array holds every number from 0 to m - 1 once.
+
+    Raises
+    ------
+    ValueError
+    """
+    require(len(rows) == m, f"it has {len(rows)} rows, not {m}")
+    require(not m or (rows.min() >= 0 and rows.max() < m), "rows are out of range")
+    seen = np.zeros(m, bool)
+    seen[rows] = True
+    require(seen.all(), "a row occurs twice")
+
+
 def check_offsets(name: str, offsets: Array, kind: np.dtype[Any], count: int, end: int) -> None:
     """Hold that offsets of a type rise from 0 to `end` in `count` steps; ValueError if not."""
     require(offsets.dtype == kind, f"{name} is {offsets.dtype}, not {kind}")

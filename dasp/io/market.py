@@ -17,18 +17,12 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from dasp import _threads
-from dasp._memory import refuse_oversize
+from dasp._memory import BYTES_PER_COLUMN, BYTES_PER_ENTRY, BYTES_PER_ROW, refuse_oversize
 from dasp.io.decimal import powers_of_five
 from dasp.io.files import MatrixFileError, open_regular
 from dasp.io.lines import NEEDED, SHORTEST_LINE, Fault, Field, compress_rows, read_lines
 
 Vector = np.ndarray[Any, Any]
-
-BYTES_PER_ENTRY, BYTES_PER_ROW, BYTES_PER_COLUMN = 64, 80, 16
-"""Most memory that reading, planning and multiplying a matrix takes for each stored entry, row and column.
-
-Measured with 32-bit indices: 21 to 41 bytes an entry, by the symmetry and the field, 70 a row and 8 a column;
-64-bit indices take up to 1.5 times as much an entry."""
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _ZIP_MAGIC = b"PK"

@@ -77,7 +77,7 @@ def check_out(out: Any, x: Vector, shape: tuple[int, ...], dtype: np.dtype[Any],
     if not isinstance(out, np.ndarray):
         raise TypeError(f"out is a {type(out).__name__} and A is on the CPU; a numpy.ndarray is needed")
     _arrays.check_result("out", out, shape, dtype)
-    if np.may_share_memory(out, x):
+    if _arrays.overlap(out, x):
         raise ValueError("out overlaps x; pass another array")
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dasp.formats.array import PAD, Plan, check_offsets, require
+from dasp.formats.array import PAD, Plan, check_offsets, check_permutation, require
 from dasp.formats.published.options import MOST_MEDIUM
 from dasp.formats.published.pattern import (
     LONG_UNIT,
@@ -162,6 +162,4 @@ def _check_rows(pattern: Pattern, m: int) -> None:
     together = np.concatenate(categories)
     together = together[together != PAD]
     require((pattern.long.rows != PAD).all() and (pattern.empty_rows != PAD).all(), "a row is missing")
-    require(len(together) == m, f"it has {len(together)} rows, not {m}")
-    require(not m or (together.min() >= 0 and together.max() < m), "rows are out of range")
-    require((np.bincount(together, minlength=m) == 1).all(), "a row occurs twice")
+    check_permutation(together, m)

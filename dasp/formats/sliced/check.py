@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
 
-from dasp.formats.array import WARP, Plan, check_offsets, require
+from dasp.formats.array import WARP, Plan, check_offsets, check_permutation, require
 from dasp.formats.sliced.pattern import (
     MOST_CODES,
     MOST_STEPS,
@@ -21,6 +22,9 @@ from dasp.formats.sliced.pattern import (
 )
 
 Vector = np.ndarray[Any, Any]
+
+_STEPS_AT_ONCE = 1 << 17
+"""Steps that are checked together: each takes some hundred bytes meanwhile."""
 
 
 def check(plan: Plan) -> None:
@@ -128,18 +132,30 @@ def _check_follow(name: str, firsts: Vector, sizes: Vector, end: int) -> None:
 
 def _check_slots(pattern: Pattern, values: Values, n: int) -> None:
     """Columns are in range, and pads only where a product expects them and with the code 0."""
-    steps, full, shift, width = shape_fields(pattern.headers[:, 3].astype(np.int64))
-    bases, owner = pattern.bases, np.repeat(np.arange(len(steps)), steps)
+    bases, firsts = pattern.bases, pattern.headers[:, 0]
     require(not len(bases) or (bases.min() >= 0 and bases.max() < n), "bases are out of range")
-    inside = np.arange(len(owner)) - pattern.headers[owner, 0]
+    cuts = np.searchsorted(firsts, np.arange(0, len(bases), _STEPS_AT_ONCE), side="right") - 1
+    cuts = np.unique([0, *cuts, len(firsts)])
+    entries = sum(_check_steps(pattern, values, n, *cut) for cut in itertools.pairwise(cuts.tolist()))
+    require(pattern.entries == entries, f"it says {pattern.entries} entries and has {entries}")
+
+
+def _check_steps(pattern: Pattern, values: Values, n: int, start: int, end: int) -> int:
+    """Check the steps of the slices from `start` to `end`, and return how many entries they have."""
+    headers = pattern.headers[start:end].astype(np.int64)
+    steps, full, shift, width = shape_fields(headers[:, 3])
+    owner = np.repeat(np.arange(len(steps)), steps)
+    first = int(headers[0, 0])
+    inside = np.arange(first, first + len(owner)) - headers[owner, 0]
+    bases = pattern.bases[first : first + len(owner)]
     # Lanes of the last slice that have no row hold pads.
     lanes = np.full(len(steps), WARP)
-    if len(steps) > pattern.segments:
-        lanes[-1] = pattern.positions - int(pattern.headers[-1, 1]) << shift[-1]
+    if end == len(pattern.headers) > pattern.segments:
+        lanes[-1] = pattern.positions - int(headers[-1, 1]) << shift[-1]
     entries = 0
     for w in map(int, Width):
         of_width = np.flatnonzero(width[owner] == w)
-        deltas = _deltas(pattern, owner[of_width], inside[of_width], w)
+        deltas = _deltas(pattern, headers[owner[of_width], 2], inside[of_width], w)
         pads = np.zeros(deltas.shape, bool) if w == 0 else deltas == np.iinfo(deltas.dtype).max
         most = bases[of_width] + np.where(pads, 0, deltas).max(axis=1, initial=0).astype(np.int64)
         require((most < n).all(), "columns of slices are out of range")
@@ -148,26 +164,29 @@ def _check_slots(pattern: Pattern, values: Values, n: int) -> None:
         outside = np.arange(WARP) >= lanes[owner[of_width], None]
         require(pads[outside].all(), "a lane without a row has an entry")
         if len(values.codes):
-            require(not values.codes.reshape(-1, WARP)[of_width][pads].any(), "a pad's code is not 0")
+            codes = values.codes.reshape(-1, WARP)[first + of_width]
+            require(not codes[pads].any(), "a pad's code is not 0")
         entries += int(pads.size - np.count_nonzero(pads))
-    require(pattern.entries == entries, f"it says {pattern.entries} entries and has {entries}")
+    return entries
 
 
-def _deltas(pattern: Pattern, owner: Vector, inside: Vector, width: int) -> Vector:
+def _deltas(pattern: Pattern, block: Vector, inside: Vector, width: int) -> Vector:
     """Return the deltas of steps of one width, 32 for each; the lanes' numbers where none are stored."""
     if width == 0:
-        return np.broadcast_to(np.arange(WARP, dtype=np.uint8), (len(owner), WARP))
+        return np.broadcast_to(np.arange(WARP, dtype=np.uint8), (len(block), WARP))
     blocks = 1 << width - 1
-    first = pattern.headers[owner, 2].astype(np.int64) + inside * blocks
+    first = block + inside * blocks
     stored: Vector = pattern.deltas.reshape(-1, WARP)[(first[:, None] + np.arange(blocks)).ravel()]
-    return stored.reshape(len(owner), WARP * blocks).view(f"u{blocks}")
+    return stored.reshape(len(block), WARP * blocks).view(f"u{blocks}")
 
 
 def _check_rows(pattern: Pattern, m: int) -> None:
     """Every row of the matrix is in a slice, or cut into segments."""
-    rows = pattern.rows if len(pattern.rows) else np.arange(pattern.positions)
-    require(len(rows) == pattern.positions, f"rows has {len(rows)} rows, not {pattern.positions}")
-    together = np.concatenate([rows, pattern.long_rows])
-    require(len(together) == m, f"it has {len(together)} rows, not {m}")
-    require(not m or (together.min() >= 0 and together.max() < m), "rows are out of range")
-    require((np.bincount(together, minlength=m) == 1).all(), "a row occurs twice")
+    rows, positions, cut = pattern.rows, pattern.positions, pattern.long_rows
+    if not len(rows):  # the rows in slices are the first ones, in their order
+        require(positions + len(cut) == m, f"it has {positions + len(cut)} rows, not {m}")
+        require(not len(cut) or cut.min() >= positions, "a row occurs twice")
+        check_permutation(cut - positions, len(cut))
+        return
+    require(len(rows) == positions, f"rows has {len(rows)} rows, not {positions}")
+    check_permutation(np.concatenate([rows, cut]), m)
