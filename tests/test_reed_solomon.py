@@ -291,12 +291,12 @@ def test_shards_of_two_files_do_not_mix(shards, tmp_path):
     strange = encode_file(other, data=3, parity=2)
     survey = verify_files([*shards, strange[0]])
     assert survey.healthy
-    assert survey.strangers == {strange[0]: "is shard 0 of another file, other"}
+    assert survey.rejected == {strange[0]: "is shard 0 of another file, other"}
     with pytest.raises(ValueError, match="are not of one file"):
         verify_files([*shards, *strange])
     twin = tmp_path / "twin.rs"
     twin.write_bytes(shards[0].read_bytes())
-    assert verify_files([*shards, twin]).strangers == {twin: "is another copy of shard 0"}
+    assert verify_files([*shards, twin]).rejected == {twin: "is another copy of shard 0"}
 
 
 def test_what_exists_is_not_replaced_unasked(original, shards):

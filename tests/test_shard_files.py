@@ -265,7 +265,7 @@ def test_a_shard_that_cannot_be_opened_is_kept(code, folder, original, tmp_path,
     monkeypatch.setattr(shard_set, "_open_at_once", refuse)
     survey = verify_files([folder])
     assert survey.faults == {3: "absent"}
-    assert survey.strangers == {shard(folder, 3): f"cannot be read ({os.strerror(code)})"}
+    assert survey.rejected == {shard(folder, 3): f"cannot be read ({os.strerror(code)})"}
     with pytest.warns(ShardWarning, match=r"B\.003\.rs: cannot be read"):
         decode_files([folder], tmp_path / "out")
     assert (tmp_path / "out").read_bytes() == original.read_bytes()
@@ -300,6 +300,30 @@ def test_permissions_of_the_system(original):
 
         content = original.read_bytes()
         assert in_child(as_nobody) == 0
+
+
+@pytest.mark.parametrize("files", [4, 8, 12, 16])
+def test_a_process_that_may_open_few_files(files, folder, original, tmp_path):
+    """The real thing: whatever does not work changes nothing and leaves nothing."""
+    shard(folder, 2).unlink()
+    before = contents(folder)
+
+    def work():
+        used = len(os.listdir("/proc/self/fd"))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (used + files - 4, used + files - 4))
+        for call in (
+            lambda: repair_files([folder]),
+            lambda: encode_file(original, tmp_path / "e", **CODE),
+            lambda: decode_files([folder], tmp_path / "out"),
+        ):
+            with contextlib.suppress(OSError):
+                call()
+
+    assert in_child(work) == 0
+    after = contents(folder)
+    assert after == before or len(after) == 6
+    assert not (tmp_path / "out").exists() or (tmp_path / "out").read_bytes() == original.read_bytes()
+    assert not (tmp_path / "e").exists() or len(os.listdir(tmp_path / "e")) in (0, 6)
 
 
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.ENOMEM])
@@ -464,7 +488,7 @@ def test_shards_of_several_files(folder, original, tmp_path):
     six = [shard(folder, i) for i in range(6)]
     survey = verify_files([*six, *strange[:3]])
     assert survey.healthy
-    assert survey.strangers[strange[2]] == "is shard 2 of another file, B"
+    assert survey.rejected[strange[2]] == "is shard 2 of another file, B"
     decode_files([*six[:4], *strange[:3]], tmp_path / "o", warn=silent)
     assert (tmp_path / "o").read_bytes() == original.read_bytes()
     for call in (verify_files, repair_files, decode_files):
@@ -558,7 +582,7 @@ def test_encode_killed_at_every_step_leaves_the_old_or_the_new(new_code, folder,
         encode_file(original, folder, **again)
         assert contents(folder) == want  # and nothing hidden
     assert contents(folder) == want
-    assert outcomes == sorted(outcomes)  # old up to the decision, new from there on
+    assert outcomes == sorted(outcomes)  # old up to the commit, new from there on
     assert {False, True} == set(outcomes)
 
 
@@ -595,7 +619,7 @@ def test_recovery_killed_at_every_step_too(folder, original, tmp_path):
     assert tried > 30
 
 
-def test_a_decision_where_nothing_may_be_written_is_read_through(folder, original, tmp_path, monkeypatch):
+def test_a_commit_where_nothing_may_be_written_is_read_through(folder, original, tmp_path, monkeypatch):
     new = random_bytes(5, SIZE)
     original.write_bytes(new)
 
@@ -646,7 +670,7 @@ def test_decode_killed_at_every_step_leaves_the_old_file_or_the_new(folder, orig
             break
         assert place.read_bytes() in (b"old", original.read_bytes())
         assert set(contents(place.parent)) - {"out"} == set(hidden(place.parent))
-    assert contents(place.parent) == {"out": original.read_bytes()}  # what the killed left is swept
+    assert contents(place.parent) == {"out": original.read_bytes()}  # what the killed left is removed
 
 
 def test_kills_at_random_times(folder, original, tmp_path):
@@ -820,11 +844,11 @@ def failing_at(step, kind, monkeypatch):
 
 @pytest.mark.parametrize("kind", [OSError, KeyboardInterrupt, MemoryError])
 def test_a_failure_at_any_step_leaves_nothing_hidden(kind, folder, original, tmp_path, monkeypatch):
-    """Up to the decision everything is as it was; after it the next command finishes."""
+    """Up to the commit everything is as it was; after it the next command finishes."""
     before = contents(folder)
     new = random_bytes(5, SIZE)
     original.write_bytes(new)
-    decided = 0
+    committed = 0
     for step in itertools.count():
         restore(folder, before)
         counter = failing_at(step, kind, monkeypatch)
@@ -840,12 +864,12 @@ def test_a_failure_at_any_step_leaves_nothing_hidden(kind, folder, original, tmp
         assert failed is None or kind is not OSError or failed.filename
         if failed and contents_of_files(folder) == before and not hidden(folder):
             continue
-        decided += 1
+        committed += 1
         assert decode_files([folder], tmp_path / "o", force=True).read_bytes() == new
         assert hidden(folder) == []
         assert verify_files([folder]).healthy
     assert step > 20
-    assert 0 < decided < step / 2
+    assert 0 < committed < step / 2
 
 
 # ---- forged headers -----------------------------------------------------------------------------------
@@ -900,7 +924,7 @@ def test_a_stripe_beyond_memory_is_refused(folder, original, tmp_path, monkeypat
     assert not (tmp_path / "e").exists()
 
 
-def test_a_planted_decision_reaches_only_shards_of_its_folder(folder, tmp_path):
+def test_a_planted_commit_reaches_only_shards_of_its_folder(folder, tmp_path):
     """Archives may hold anything: links, folders, names that are not shards'."""
     planted = folder / ".dasp-0123abcd.commit"
     planted.mkdir()
@@ -910,6 +934,10 @@ def test_a_planted_decision_reaches_only_shards_of_its_folder(folder, tmp_path):
     (planted / "B.002.rs").mkdir()
     (planted / "remove").symlink_to(tmp_path)
     os.mkfifo(folder / ".dasp-00000000.partial")
+    deep = folder / ".dasp-00000002.new"
+    for _ in range(700):
+        deep = deep / "a"
+    deep.mkdir(parents=True)
     (folder / ".dasp-00000001.new").symlink_to(tmp_path)
     assert verify_files([folder]).healthy
     encode_file(tmp_path / "B", folder, **CODE, force=True)
@@ -987,6 +1015,18 @@ def test_nobody_else_may_read_what_is_made_of_a_private_file(original, tmp_path)
     decode_files([tmp_path / "e"], tmp_path / "out")
     for path in (*shards, tmp_path / "out"):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    for path in shards[1:]:
+        path.chmod(0o644)
+    shards[5].chmod(0o640)
+    shards[4].unlink()
+    repair_files([tmp_path / "e"])
+    assert stat.S_IMODE(shards[4].stat().st_mode) == 0o600  # what all shards allow
+    (tmp_path / "new").write_bytes(b"old")
+    (tmp_path / "new").chmod(0o600)
+    for path in shards:
+        path.chmod(0o644)
+    decode_files([tmp_path / "e"], tmp_path / "new", force=True)
+    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o600
 
 
 def test_the_digest_needs_no_thread(original, folder, tmp_path, monkeypatch):

@@ -99,7 +99,7 @@ def _verify(arguments: argparse.Namespace) -> int:
         _say(f"{shown(survey.paths.get(i, survey.header.sibling(i).file_name))}: {fault}")
     for i, path in sorted(survey.misnamed.items()):
         _say(f"{shown(path)}: holds shard {i}; repair renames it")
-    for path, reason in survey.strangers.items():
+    for path, reason in survey.rejected.items():
         _say(f"{shown(path)}: {reason}")
     sound = survey.header.shards - len(survey.faults)
     verdict = "" if survey.healthy else ", repairable" if survey.repairable else ", beyond repair"

@@ -114,7 +114,7 @@ def encode_file(
     force : bool
         Whether shards that exist already may be replaced; those of the file's name that a larger code left
         are removed. It happens to all of them or to none, even if the process is killed: the next command
-        in the folder finishes what had been decided.
+        in the folder finishes what had been committed.
     progress : callable
         Told the bytes of the file that were encoded since it was last called.
 
@@ -254,7 +254,7 @@ class Survey:
         The shard files whose header is sound.
     faults : dict of int to str
         What is wrong, by shard: absent, or damaged and where. Empty if all is well.
-    strangers : dict of Path to str
+    rejected : dict of Path to str
         Other files that were named, or lie in a folder that was, and why they do not count.
     worst : int
         The most shards that are lost in any one stripe; not all stripes are read once too many are.
@@ -265,7 +265,7 @@ class Survey:
     header: Header
     paths: dict[int, Path]
     faults: dict[int, str]
-    strangers: dict[Path, str]
+    rejected: dict[Path, str]
     worst: int
     misnamed: dict[int, Path] = field(default_factory=dict)
 
@@ -338,7 +338,7 @@ def _survey(shards: ShardSet, progress: Progress) -> Survey:
         if worst > header.parity and len(faults) == header.shards:
             break  # nothing is left to be found, however long the header says that the file is
     misnamed = {i: copies[0].path for i, copies in shards.shards.items() if copies[0].misnamed}
-    return Survey(header, shards.paths, faults, shards.strangers, worst, misnamed)
+    return Survey(header, shards.paths, faults, shards.rejected, worst, misnamed)
 
 
 def _stripes(shards: ShardSet, wanted: list[int]) -> Iterator[tuple[int, list[Any]]]:
@@ -386,9 +386,9 @@ def repair_files(
     """Write again every shard that is absent or damaged, and give each the name that it should have.
 
     Shards that are damaged in different stripes help each other: a stripe needs any `data` intact chunks.
-    The repaired file is checked against its digest before any shard is replaced. A file in the way that is
-    not known to be ruined, such as a shard of another file or one that cannot be read, is kept under a name
-    that ends in `.aside`.
+    The repaired file is checked against its digest before any shard is replaced. A file in the way that may
+    be worth keeping, such as a shard of another file or one that cannot be read, is kept under a name that
+    ends in `.aside`.
 
     Parameters
     ----------
@@ -423,64 +423,65 @@ def repair_files(
                 f"{survey.worst} of {header.shards} shards are lost in one stripe; "
                 f"with {header.parity} parity shards at most {header.parity} may be lost"
             )
-        homes = _homes(shards, survey)
-        for place in homes.values():
+        targets = _places(shards, survey)
+        for place in targets.values():
             _refuse_unnamed(place, shards)
         with contextlib.ExitStack() as stack:
             stages = {
                 folder: stack.enter_context(staging.Stage(folder, replace=True))
-                for folder in {place.parent for place in homes.values()}
+                for folder in {place.parent for place in targets.values()}
             }
-            kept = _prepare(stages, homes, shards)
-            _write_again(stages, homes, shards, progress)
+            kept = _prepare(stages, targets, shards)
+            _write_again(stages, targets, shards, progress)
             for stage in stages.values():
                 stage.commit()
         for place, aside in kept.items():
             warn(f"{shown(place)}: was in the way; kept as {shown(aside)}")
-    return list(homes.values())
+    return list(targets.values())
 
 
-def _homes(shards: ShardSet, survey: Survey) -> dict[int, Path]:
+def _places(shards: ShardSet, survey: Survey) -> dict[int, Path]:
     """Return where each shard that is to be written belongs."""
     folder = next(iter(survey.paths.values())).parent
-    homes = {}
+    targets = {}
     for i in sorted({*survey.faults, *survey.misnamed}):
         copies = shards.shards.get(i)
-        homes[i] = copies[0].home if copies else folder / shards.header.sibling(i).file_name
-    return homes
+        targets[i] = copies[0].target if copies else folder / shards.header.sibling(i).file_name
+    return targets
 
 
 def _refuse_unnamed(place: Path, shards: ShardSet) -> None:
     """Refuse to replace a file of which nothing is known."""
-    if os.path.lexists(place) and place not in {*shards.paths.values(), *shards.strangers}:
+    if os.path.lexists(place) and place not in {*shards.paths.values(), *shards.rejected}:
         raise ValueError(f"{shown(place)} exists and was not named as a shard; move it away, or name it too")
 
 
-def _prepare(stages: dict[Path, staging.Stage], homes: dict[int, Path], shards: ShardSet) -> dict[Path, Path]:
-    """Let go of the wrong names of shards, and keep what is in the way; returns what is kept where."""
+def _prepare(
+    stages: dict[Path, staging.Stage], targets: dict[int, Path], shards: ShardSet
+) -> dict[Path, Path]:
+    """Stage the removal of wrong names, and keep what is in the way; returns what is kept where."""
     kept = {}
-    for place in homes.values():
-        if place in shards.strangers and place not in shards.ruins and os.path.lexists(place):
+    for place in targets.values():
+        if place in shards.rejected and place not in shards.replaceable and os.path.lexists(place):
             kept[place] = stages[place.parent].set_aside(place.name)
-    for i, place in homes.items():
+    for i, place in targets.items():
         copies: list[Shard] = shards.shards.get(i, [])
-        if copies and copies[0].path != place and copies[0].path not in homes.values():
+        if copies and copies[0].path != place and copies[0].path not in targets.values():
             stages[place.parent].remove(copies[0].path.name)
     return kept
 
 
 def _write_again(
-    stages: dict[Path, staging.Stage], homes: dict[int, Path], shards: ShardSet, progress: Progress
+    stages: dict[Path, staging.Stage], targets: dict[int, Path], shards: ShardSet, progress: Progress
 ) -> None:
     header = shards.header
-    mode = next(iter(shards.shards.values()))[0].mode
-    new = {i: stages[place.parent].create(place.name, mode) for i, place in homes.items()}
+    new = {i: stages[place.parent].create(place.name, shards.mode) for i, place in targets.items()}
     for i, file in new.items():
-        with naming(homes[i]):
+        with naming(targets[i]):
             file.write(header.sibling(i).pack())
-    for stripe, chunks in _stripes(shards, [*range(header.data), *homes]):
+    for stripe, chunks in _stripes(shards, [*range(header.data), *targets]):
         for i, file in new.items():
-            with naming(homes[i]):
+            with naming(targets[i]):
                 write_chunk(file, chunks[i].data)
         progress(header.stripe_bytes(stripe))
 
@@ -510,7 +511,7 @@ def decode_files(
     Returns
     -------
     Path
-        The file, which matches its digest. It can be read by no more users than the first shard.
+        The file, which matches its digest. It can be read by no more users than every shard.
 
     Raises
     ------
@@ -524,9 +525,8 @@ def decode_files(
         header = shards.header
         place = Path(output) if output is not None else _own_name(header)
         _refuse_shard(place, shards)
-        mode = next(iter(shards.shards.values()))[0].mode
         try:
-            with staging.new_file(place, mode, force=force) as result:
+            with staging.new_file(place, shards.mode, force=force) as result:
                 for stripe, chunks in _stripes(shards, list(range(header.data))):
                     with naming(place):
                         for part in _content(chunks, header, stripe):

@@ -1,13 +1,14 @@
 """The shards of one file, found among the files and folders that somebody names, open to be read.
 
 A file that cannot be read, or is no shard, is a lost shard and no more: the reason is kept and the others are
-used. Names decide nothing; what a shard is stands in its header.
+used. Names count for nothing; what a shard is stands in its header.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 import stat
 import warnings
@@ -85,7 +86,7 @@ class Shard:
         return self.path.name != self.header.file_name and self.path.name in names
 
     @property
-    def home(self) -> Path:
+    def target(self) -> Path:
         """Where it belongs: where it is, unless it bears the name of another shard."""
         return self.path.with_name(self.header.file_name) if self.misnamed else self.path
 
@@ -136,22 +137,27 @@ class ShardSet:
     header : Header
         What they share, with index 0.
     shards : dict of int to list of Shard
-        By index; the first is the one that counts, others are copies that lend it chunks.
-    strangers : dict of Path to str
+        By index; the first is the one that counts, others are copies, read where it is damaged.
+    rejected : dict of Path to str
         Files that were named, or lie in a folder that was, and are none of these; and why.
-    ruins : set of Path
-        The strangers that were read and hold no shard: what may be replaced.
+    replaceable : set of Path
+        Those of them that were read and hold no shard: what may be replaced.
     """
 
     header: Header
     shards: dict[int, list[Shard]]
-    strangers: dict[Path, str]
-    ruins: set[Path]
+    rejected: dict[Path, str]
+    replaceable: set[Path]
 
     @property
     def paths(self) -> dict[int, Path]:
         """The file of each shard that there is."""
         return {i: copies[0].path for i, copies in sorted(self.shards.items())}
+
+    @property
+    def mode(self) -> int:
+        """The permissions that all of them have."""
+        return functools.reduce(int.__and__, (s.mode for copies in self.shards.values() for s in copies))
 
     def readable_stripes(self, count: int) -> int:
         """Return how many stripes reach into at least `count` shards, by the sizes of their files."""
@@ -173,7 +179,7 @@ class ShardSet:
 
     def warn_of_losses(self, warn: Warn) -> None:
         """Name every file that was passed over, in whole or in part."""
-        for path, reason in self.strangers.items():
+        for path, reason in self.rejected.items():
             warn(f"{shown(path)}: {reason}")
         for copies in self.shards.values():
             for shard in copies:
@@ -194,8 +200,8 @@ class _Search:
     """
 
     places: dict[Path, Path] = field(default_factory=dict)
-    strangers: dict[Path, str] = field(default_factory=dict)
-    ruins: set[Path] = field(default_factory=set)
+    rejected: dict[Path, str] = field(default_factory=dict)
+    replaceable: set[Path] = field(default_factory=set)
     missing: Path | None = None
 
     def pass_over(self, path: Path, error: Exception) -> None:
@@ -203,18 +209,18 @@ class _Search:
         if isinstance(error, OSError):
             if error.errno in _SHORT_OF_RESOURCES:
                 raise error
-            self.strangers[path] = f"cannot be read ({error.strerror or error})"
+            self.rejected[path] = f"cannot be read ({error.strerror or error})"
             return
-        self.strangers[path] = str(error)
+        self.rejected[path] = str(error)
         if isinstance(error, DamagedHeaderError):
-            self.ruins.add(path)
+            self.replaceable.add(path)
 
 
 @contextlib.contextmanager
 def open_set(places: Iterable[str | os.PathLike[str]], warn: Warn = warn_user) -> Iterator[ShardSet]:
     """Open the shards of one file.
 
-    What an interrupted command had decided in the folders concerned is finished first.
+    What an interrupted command had committed in the folders concerned is finished first.
 
     Parameters
     ----------
@@ -243,7 +249,7 @@ def open_set(places: Iterable[str | os.PathLike[str]], warn: Warn = warn_user) -
             search = _candidates(named, folders, moved)
             header, members = _choose(search)
             shards = _open_all(header, members, search, opened)
-        yield ShardSet(header, shards, search.strangers, search.ruins)
+        yield ShardSet(header, shards, search.rejected, search.replaceable)
 
 
 def _recover(folder: Path, warn: Warn) -> list[Path]:
@@ -253,7 +259,7 @@ def _recover(folder: Path, warn: Warn) -> list[Path]:
         if os.path.isdir(folder) and _pending(folder):
             warn(
                 f"{shown(folder)}: an interrupted command cannot be finished ({error.strerror or error}); "
-                "reading what it decided"
+                "reading what it committed"
             )
         return []
 
@@ -266,7 +272,7 @@ def _pending(folder: Path) -> dict[Path, Path | None]:
 
 
 def _candidates(named: list[Path], folders: list[Path], moved: list[Path]) -> _Search:
-    """Return the files that may be shards, under the names that they have when all is decided."""
+    """Return the files that may be shards, under the names that they have when all commits are finished."""
     search = _Search()
     waiting = {place: lies for folder in folders for place, lies in _pending(folder).items()}
     wanted: list[Path] = []
@@ -278,7 +284,7 @@ def _candidates(named: list[Path], folders: list[Path], moved: list[Path]) -> _S
             # A shell wrote out `folder/*.rs` before the moves were finished.
             wanted += [p for p in (*moved, *waiting) if _stem(p) == _stem(path)]
         else:
-            search.strangers[path] = "does not exist"
+            search.rejected[path] = "does not exist"
             search.missing = path
     seen = set()
     for path in wanted:
@@ -303,7 +309,7 @@ def _listed(folder: Path, waiting: list[Path], search: _Search) -> list[Path]:
         return waiting
     found = [folder / name for name in names if name.endswith(".rs")]
     if not found and folder.name.endswith(".rs"):
-        search.strangers[folder] = "is a folder"
+        search.rejected[folder] = "is a folder"
     return sorted({*found, *waiting})
 
 
@@ -328,7 +334,7 @@ def _choose(search: _Search) -> tuple[Header, list[_Member]]:
     for header, members in groups.items():
         if header != chosen:
             for path, own, _ in members:
-                search.strangers[path] = f"is shard {own.index} of another file, {shown(own.name)}"
+                search.rejected[path] = f"is shard {own.index} of another file, {shown(own.name)}"
     return chosen, groups[chosen]
 
 
@@ -337,7 +343,7 @@ def _refuse_nothing(search: _Search) -> NoReturn:
         raise FileNotFoundError(
             f"{shown(search.missing)} does not exist; name shard files or the folder that holds them"
         )
-    reason = f" ({next(iter(search.strangers.values()))})" if search.strangers else ""
+    reason = f" ({next(iter(search.rejected.values()))})" if search.rejected else ""
     raise ValueError(
         f"no sound shard among {len(search.places)} files{reason}; name shard files or their folder"
     )
@@ -382,5 +388,5 @@ def _open_all(
         shards.setdefault(own.index, []).append(shard)
     for i, (_, *copies) in shards.items():
         for copy in copies:
-            search.strangers[copy.path] = f"is another copy of shard {i}"
+            search.rejected[copy.path] = f"is another copy of shard {i}"
     return shards

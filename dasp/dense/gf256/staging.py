@@ -1,12 +1,12 @@
 """New files of a folder that take their places together or not at all, even if the process is killed.
 
-They are written under their own names into a hidden folder beside their places. When all of them are
-complete and on the disk, one rename of that folder decides; then each file is moved to its place. Whoever
-finds a folder that was decided and not emptied finishes the moves (`recover`), or, where nothing may be
+They are written under their own names into a staging folder, hidden beside their places. When all of them are
+complete and on the disk, one rename of that folder commits them; then each is moved to its place. The
+committed folder is the journal: whoever finds one finishes its moves (`recover`), or, where nothing may be
 written, reads through it (`pending`).
 
-    .dasp-TOKEN.new/          being written; rubbish once no process holds it
-    .dasp-TOKEN.commit/       decided
+    .dasp-TOKEN.new/          being written; left over once no process holds it
+    .dasp-TOKEN.commit/       committed
         B.000.rs              takes the place of ../B.000.rs
         remove/B.004.rs       empty: ../B.004.rs is removed
         aside/B.000.rs        empty: what lies at ../B.000.rs stays, as ../B.000.rs.TOKEN.aside
@@ -92,7 +92,7 @@ def _ours(folder: Path, suffix: str) -> list[Path]:
     )
 
 
-def sweep(folder: Path) -> None:
+def remove_leftovers(folder: Path) -> None:
     """Remove what killed processes left in a folder that this process holds: nobody uses it any more."""
     for suffix in (_NEW, _PARTIAL):
         for path in _ours(folder, suffix):
@@ -102,14 +102,17 @@ def sweep(folder: Path) -> None:
                 os.close(descriptor)
 
 
-def _remove_all(path: Path) -> None:
+def _remove_all(path: Path, depth: int = 2) -> None:
     """Remove a file, or a folder of ours with what is in it, as far as that is possible."""
     with contextlib.suppress(OSError):
         if not path.is_dir() or path.is_symlink():
             os.unlink(path)
             return
-        for name in os.listdir(path):
-            _remove_all(path / name)
+        with contextlib.suppress(OSError):  # to list it takes a file descriptor, and there may be none
+            os.rmdir(path)
+            return
+        for name in os.listdir(path) if depth else ():  # no deeper than ours are: others may be planted
+            _remove_all(path / name, depth - 1)
         os.rmdir(path)
 
 
@@ -180,7 +183,7 @@ class Stage:
         try:
             with locked(self._folder) as held, naming(self._folder):
                 if held:
-                    sweep(self._folder)
+                    remove_leftovers(self._folder)
                 os.mkdir(self._new)
                 self._descriptor = _hold(self._new)
         except BaseException:
@@ -191,9 +194,9 @@ class Stage:
     def __exit__(self, *_: object) -> None:
         for file in self._open.values():
             _close_quietly(file)
-        _remove_all(self._new)
         if self._descriptor is not None:
             os.close(self._descriptor)
+        _remove_all(self._new)
 
     def create(self, name: str, mode: int) -> BinaryIO:
         """Open a new file that will be called `name`, with no more permissions than `mode`."""
@@ -223,8 +226,8 @@ class Stage:
         ValueError
             If a place was taken meanwhile and may not be. Nothing has happened then.
         OSError
-            If the disk reports an error: before the decision nothing has happened; after it the next command
-            finishes the moves.
+            If the disk reports an error: before the rename that commits nothing has happened; after it the
+            next command finishes the moves.
         """
         for name, file in self._open.items():
             with naming(self._folder / name):
@@ -240,14 +243,14 @@ class Stage:
             if not self._replace:
                 for name in self._open:
                     refuse_existing(self._folder / name, False)
-            decided = self._new.with_suffix(_COMMIT)
-            os.rename(self._new, decided)
+            committed = self._new.with_suffix(_COMMIT)
+            os.rename(self._new, committed)
             sync_folder(self._folder)
-            _finish(decided)
+            _finish(committed)
 
 
 def _aside(place: Path, token: str) -> Path:
-    """Return where what lies at a place is kept, by a decision of that token."""
+    """Return where what lies at a place is kept, by the commit of that token."""
     suffix = f".{token.removeprefix(_PREFIX)}.{_ASIDE}"
     room = name_limit(place.parent) - len(suffix)
     return place.with_name(os.fsdecode(os.fsencode(place.name)[:room]) + suffix)
@@ -261,32 +264,32 @@ def _names(folder: Path) -> list[str]:
         return sorted(e.name for e in entries if e.name.endswith(".rs") and e.is_file(follow_symlinks=False))
 
 
-def _finish(decided: Path) -> list[Path]:
-    """Do what a decided folder says, as far as it is not done yet; returns the places that were filled."""
-    folder = decided.parent
-    aside = _names(decided / _ASIDE)
-    places = [folder / name for name in _names(decided)]
+def _finish(committed: Path) -> list[Path]:
+    """Do what a committed folder says, as far as it is not done yet; returns the places that were filled."""
+    folder = committed.parent
+    aside = _names(committed / _ASIDE)
+    places = [folder / name for name in _names(committed)]
     for place in places:
-        kept = _aside(place, decided.name.removesuffix(_COMMIT))
+        kept = _aside(place, committed.name.removesuffix(_COMMIT))
         taken = os.path.lexists(place) and (place.name in aside or not _replaceable(place))
         if taken and not os.path.lexists(kept):
             os.rename(place, kept)
         with contextlib.suppress(FileNotFoundError):  # another process finishes it too, where none can lock
-            os.replace(decided / place.name, place)
-    for name in _names(decided / _REMOVE):
+            os.replace(committed / place.name, place)
+    for name in _names(committed / _REMOVE):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(folder / name)
     sync_folder(folder)
-    _remove_all(decided)
+    _remove_all(committed)
     return places
 
 
 def _finish_all(folder: Path) -> list[Path]:
-    return [place for decided in _ours(folder, _COMMIT) for place in _finish(decided)]
+    return [place for committed in _ours(folder, _COMMIT) for place in _finish(committed)]
 
 
 def recover(folder: Path) -> list[Path]:
-    """Finish what a killed process had decided in a folder.
+    """Finish what a killed process had committed in a folder.
 
     Returns
     -------
@@ -305,17 +308,19 @@ def recover(folder: Path) -> list[Path]:
 
 
 def pending(folder: Path) -> dict[Path, Path | None]:
-    """Return where the file of each place lies that a decision not carried out is about; None: it is gone."""
+    """Return where the file of each place lies that an unfinished commit is about; None: it is gone."""
     found: dict[Path, Path | None] = {}
-    for decided in _ours(folder, _COMMIT):
-        found |= {folder / name: None for name in _names(decided / _REMOVE)}
-        found |= {folder / name: decided / name for name in _names(decided)}
+    for committed in _ours(folder, _COMMIT):
+        found |= {folder / name: None for name in _names(committed / _REMOVE)}
+        found |= {folder / name: committed / name for name in _names(committed)}
     return found
 
 
 @contextlib.contextmanager
 def new_file(place: Path, mode: int, *, force: bool) -> Iterator[BinaryIO]:
     """Open a file that takes its place when the block ends well, and leaves nothing behind if it does not.
+
+    Nobody can read it who could not read what it replaces.
 
     Raises
     ------
@@ -326,12 +331,14 @@ def new_file(place: Path, mode: int, *, force: bool) -> Iterator[BinaryIO]:
     if os.path.islink(place):
         place = Path(os.path.realpath(place))
         refuse_existing(place, force)
+    with contextlib.suppress(OSError):
+        mode &= stat.S_IMODE(os.stat(place).st_mode)
     partial = place.with_name(f"{_PREFIX}{secrets.token_hex(4)}{_PARTIAL}")
     with contextlib.ExitStack() as stack, naming(place):
         stack.callback(_remove_all, partial)
         with locked(place.parent) as held:
             if held:
-                sweep(place.parent)
+                remove_leftovers(place.parent)
             file = _create(partial, mode)
             stack.callback(_close_quietly, file)
             descriptor = _hold(partial)
