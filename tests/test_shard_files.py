@@ -467,6 +467,37 @@ def test_a_sound_shard_in_the_way_is_kept(make, folder, original, tmp_path):
     assert verify_files([folder]).healthy
 
 
+def test_links_among_the_shards(folder, original, tmp_path):
+    """A link to another shard's file is not taken for a shard of its own, whatever it is called."""
+    whole = contents(folder)
+    shard(folder, 0).unlink()
+    shard(folder, 1).rename(shard(folder, 0))
+    shard(folder, 1).symlink_to("B.000.rs")
+    shard(folder, 2).unlink()
+    shard(folder, 2).symlink_to("B.001.rs")
+    assert decode_files([folder], tmp_path / "o", warn=silent).read_bytes() == original.read_bytes()
+    repair_files([folder], warn=silent)
+    assert verify_files([folder]).healthy
+    for name, data in whole.items():
+        assert (folder / name).read_bytes() == data
+        assert not (folder / name).is_symlink()
+
+
+def test_links_to_shards_elsewhere(folder, tmp_path):
+    """Shards on several disks, linked into one folder."""
+    far = tmp_path / "far"
+    far.mkdir()
+    for i in range(6):
+        shard(folder, i).rename(far / f"{i}")
+        shard(folder, i).symlink_to(far / f"{i}")
+    before = contents(far)
+    shard(folder, 4).unlink()
+    assert repair_files([folder]) == [shard(folder, 4)]
+    assert verify_files([folder]).healthy
+    assert contents(far) == before
+    assert [shard(folder, i).is_symlink() for i in range(6)] == [True] * 4 + [False, True]
+
+
 def test_copies_help_each_other(folder, original, tmp_path):
     """Two copies of each shard, damaged in different chunks; no shard of either is whole."""
     more = tmp_path / "more"

@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, BinaryIO, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -313,8 +313,14 @@ def _listed(folder: Path, waiting: list[Path], search: _Search) -> list[Path]:
     return sorted({*found, *waiting})
 
 
-_Member = tuple[Path, Header, int]
-"""A candidate, the header that it has, and its bytes."""
+class _Member(NamedTuple):
+    """A candidate that is a shard: the header, bytes and identity that it has, and whether it is a link."""
+
+    path: Path
+    header: Header
+    size: int
+    identity: tuple[int, int]
+    is_link: bool
 
 
 def _choose(search: _Search) -> tuple[Header, list[_Member]]:
@@ -327,14 +333,15 @@ def _choose(search: _Search) -> tuple[Header, list[_Member]]:
             search.pass_over(path, error)
             continue
         shard.file.close()
-        groups.setdefault(shard.header.sibling(0), []).append((path, shard.header, shard.size))
+        member = _Member(path, shard.header, shard.size, shard.identity, os.path.islink(lies))
+        groups.setdefault(shard.header.sibling(0), []).append(member)
     if not groups:
         _refuse_nothing(search)
     chosen = _one_with_enough(groups) if len(groups) > 1 else next(iter(groups))
     for header, members in groups.items():
         if header != chosen:
-            for path, own, _ in members:
-                search.rejected[path] = f"is shard {own.index} of another file, {shown(own.name)}"
+            for m in members:
+                search.rejected[m.path] = f"is shard {m.header.index} of another file, {shown(m.header.name)}"
     return chosen, groups[chosen]
 
 
@@ -351,17 +358,17 @@ def _refuse_nothing(search: _Search) -> NoReturn:
 
 def _one_with_enough(groups: dict[Header, list[_Member]]) -> Header:
     """Return the header of the only group that can be decoded."""
-    whole = {header: [m for m in members if m[2] == header.shard_bytes] for header, members in groups.items()}
+    whole = {
+        header: [m for m in members if m.size == header.shard_bytes] for header, members in groups.items()
+    }
     for candidates in (groups, whole):
-        enough = [
-            h for h, members in candidates.items() if len({own.index for _, own, _ in members}) >= h.data
-        ]
+        enough = [h for h, found in candidates.items() if len({m.header.index for m in found}) >= h.data]
         if len(enough) == 1:
             return enough[0]
-    (first, *_), (second, *_) = list(groups.values())[:2]
+    first, second = (members[0].path for members in list(groups.values())[:2])
     which = "several of them have" if enough else "none of them has"
     raise ValueError(
-        f"{shown(first[0])} and {shown(second[0])} are not of one file, and {which} enough shards here; "
+        f"{shown(first)} and {shown(second)} are not of one file, and {which} enough shards here; "
         "name the shards of one"
     )
 
@@ -375,17 +382,24 @@ def _open_all(
         f"a stripe of {shown(header.name)}", STRIPES_IN_MEMORY * count, "use a machine with more memory"
     )
     shards: dict[int, list[Shard]] = {}
-    best_first = sorted(members, key=lambda m: (m[0].name != m[1].file_name, m[2] != header.shard_bytes))
-    for path, own, _ in best_first:
+    files = {m.identity for m in members if not m.is_link}
+
+    def demerits(m: _Member) -> tuple[bool, bool, bool]:
+        # A link to another candidate is no shard of its own: it changes with what it points to.
+        alias = m.is_link and m.identity in files
+        return alias, m.path.name != m.header.file_name, m.size != header.shard_bytes
+
+    for member in sorted(members, key=demerits):
+        path = member.path
         try:
             shard = open_shard(search.places[path], path)
             opened.callback(shard.file.close)
-            if shard.header != own:
+            if shard.header != member.header:
                 raise ValueError("changed while it was read")
         except (OSError, ValueError) as error:
             search.pass_over(path, error)
             continue
-        shards.setdefault(own.index, []).append(shard)
+        shards.setdefault(shard.header.index, []).append(shard)
     for i, (_, *copies) in shards.items():
         for copy in copies:
             search.rejected[copy.path] = f"is another copy of shard {i}"
