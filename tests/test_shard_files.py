@@ -467,6 +467,23 @@ def test_a_sound_shard_in_the_way_is_kept(make, folder, original, tmp_path):
     assert verify_files([folder]).healthy
 
 
+def test_long_names_are_kept_apart(tmp_path):
+    """What is set aside of shards whose names leave no room for more."""
+    path = tmp_path / ("n" * 248)
+    path.write_bytes(random_bytes(1, SIZE))
+    shards = encode_file(path, tmp_path / "d", **CODE)
+    other = tmp_path / "other" / path.name
+    other.parent.mkdir()
+    other.write_bytes(random_bytes(2, SIZE))
+    strange = [place.read_bytes() for place in encode_file(other, tmp_path / "e", **CODE)]
+    shards[1].write_bytes(strange[1])
+    shards[4].write_bytes(strange[4])
+    repair_files([tmp_path / "d"], warn=silent)
+    assert verify_files([tmp_path / "d"]).healthy
+    kept = [place.read_bytes() for place in (tmp_path / "d").iterdir() if place.suffix == ".aside"]
+    assert sorted(kept) == sorted([strange[1], strange[4]])
+
+
 def test_links_among_the_shards(folder, original, tmp_path):
     """A link to another shard's file is not taken for a shard of its own, whatever it is called."""
     whole = contents(folder)

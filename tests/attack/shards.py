@@ -290,26 +290,25 @@ def damaged(rng: random.Random, room: Path, counts: collections.Counter[str]) ->
     possible = can_be_decoded(folder, group)
     before = collections.Counter((s.group, s.index) for s in all_shards(folder) if s.whole)
     names = {s.group for s in all_shards(folder)}
+    # A header forged with another code and the right digest makes a file of no or one byte decodable.
+    forged = len(content) < 2 and any(g[4] == group[4] and g != group for g in names)
     out = room / "out"
 
     decoded = _attempt(lambda: decode_files([folder], out, warn=lambda _: None))
     if decoded is None:
         assert out.read_bytes() == content, "decoded wrongly"
-        if not possible:  # the header of an empty file was forged: it says right what there is
-            assert not content, "decoded what has lost too much"
-            counts["forged headers of empty files"] += 1
-            return
+        assert possible or forged, "decoded what has lost too much"
     else:
         assert not out.exists(), "left a file though it failed"
         assert not possible or len(names) > 1, f"not decoded: {decoded}"
     surveyed = _attempt(lambda: verify_files([folder]))
     repaired = _attempt(lambda: repair_files([folder], warn=lambda _: None))
     if repaired is None:
-        assert possible, "repaired what has lost too much"
+        assert possible or forged, "repaired what has lost too much"
         survey = verify_files([folder])
         assert survey.healthy, "not healthy after repair"
         mine = {s.index for s in all_shards(folder) if s.group == group and s.whole}
-        assert mine == set(range(total)), "shards are missing after repair"
+        assert forged or mine == set(range(total)), f"shards are missing after repair: {mine} of {total}"
     else:
         assert decoded is not None, f"decoded but not repaired: {repaired}"
         assert surveyed is not None or not verify_files([folder]).healthy

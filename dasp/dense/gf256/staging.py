@@ -33,6 +33,8 @@ except ImportError:  # not on Windows
 _PREFIX, _NEW, _COMMIT, _PARTIAL = ".dasp-", ".new", ".commit", ".partial"
 _REMOVE, _ASIDE = "remove", "aside"
 _MOST_NAME_BYTES = 255
+_END = len(".000.rs")
+"""What tells the names of shards of one file apart is at their end."""
 
 
 def shown(path: str | os.PathLike[str]) -> str:
@@ -54,7 +56,9 @@ def naming(path: str | os.PathLike[str]) -> Iterator[None]:
         yield
     except OSError as error:
         if error.filename is None or _PREFIX in str(error.filename):
-            error.filename, error.filename2 = os.fspath(path), None
+            error.filename = os.fspath(path)
+            if error.filename2 is not None:
+                del error.filename2  # None would be shown
         raise
 
 
@@ -252,8 +256,9 @@ class Stage:
 def _aside(place: Path, token: str) -> Path:
     """Return where what lies at a place is kept, by the commit of that token."""
     suffix = f".{token.removeprefix(_PREFIX)}.{_ASIDE}"
-    room = name_limit(place.parent) - len(suffix)
-    return place.with_name(os.fsdecode(os.fsencode(place.name)[:room]) + suffix)
+    name, end = os.fsencode(place.name)[:-_END], os.fsencode(place.name)[-_END:]
+    room = name_limit(place.parent) - len(suffix) - _END
+    return place.with_name(os.fsdecode(name[:room] + end) + suffix)
 
 
 def _names(folder: Path) -> list[str]:
