@@ -91,7 +91,7 @@ def readable(path: Path) -> bytes | None:
 
 def all_shards(folder: Path) -> list[Parsed]:
     """Return every sound header in a folder's shard files, set-aside ones included."""
-    contents = [readable(path) for path in folder.iterdir() if not path.name.startswith(".")]
+    contents = [readable(path) for path in folder.iterdir() if not path.name.startswith(".dasp-")]
     found = [parse(content) for content in contents if content is not None]
     return [shard for shard in found if shard is not None]
 
@@ -290,8 +290,8 @@ def damaged(rng: random.Random, room: Path, counts: collections.Counter[str]) ->
     possible = can_be_decoded(folder, group)
     before = collections.Counter((s.group, s.index) for s in all_shards(folder) if s.whole)
     names = {s.group for s in all_shards(folder)}
-    # A header forged with another code and the right digest makes a file of no or one byte decodable.
-    forged = len(content) < 2 and any(g[4] == group[4] and g != group for g in names)
+    # Headers forged with another code may say right what there is; what they decode to has the digest.
+    forged = any(g[4] == group[4] and g != group for g in names)
     out = room / "out"
 
     decoded = _attempt(lambda: decode_files([folder], out, warn=lambda _: None))
