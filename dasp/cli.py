@@ -167,7 +167,8 @@ def _is_ours(error: BaseException) -> bool:
 
 def _one_line(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror and error.filename:
-        return f"{error.filename}: {error.strerror}"
+        name = str(error.filename)
+        return f"{name if name.isprintable() else repr(name)}: {error.strerror}"
     text = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, ModuleNotFoundError):
         return f"{text}; this command needs it; pip install 'dasp-spmv[bench]'"

@@ -156,6 +156,14 @@ def test_names_are_printed_whatever_the_terminal_knows(tmp_path):
     assert (tmp_path / "\u03c0").read_bytes() == b"x"
 
 
+@pytest.mark.parametrize("action", ["encode", "verify", "repair", "decode"])
+def test_an_error_is_one_line_whatever_the_name(action, tmp_path, capsys):
+    assert main(["rs", action, str(tmp_path / "no\nsuch\udcff")]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "no\\nsuch\\udcff" in error
+
+
 def test_a_shard_of_the_first_release_is_read(tmp_path):
     """Written here from the description of the format, with a name that was once refused."""
     content, name = b"abcde", b"a\\b"
