@@ -10,14 +10,19 @@ is asked for is imported, so that `dasp --help` needs neither Numba nor SciPy.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import os
+import signal
 import sys
+import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from types import FrameType
 from typing import NoReturn, TextIO
 
 import dasp
+from dasp._signals import Deferred
 
 COMMANDS = {
     "info": ("dasp.commands.info", "show a matrix: its row lengths and its plan"),
@@ -82,31 +87,59 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in words
+    interrupts: list[int] = []
     try:
-        with warnings.catch_warnings():
+        with _noted(interrupts), warnings.catch_warnings():
             if not debug:
                 warnings.showwarning = _show_warning
             status = _run([word for word in words if word != "--debug"])
             sys.stdout.flush()
         return status
     except KeyboardInterrupt:
-        print("dasp: interrupted", file=sys.stderr)
-        return EXIT_INTERRUPTED
+        return _interrupted()
     except BrokenPipeError:
         _discard_output()
         return EXIT_BROKEN_PIPE
-    except (ValueError, TypeError, RuntimeError, OSError, MemoryError, ModuleNotFoundError) as error:
+    except (ValueError, TypeError, RuntimeError, OSError, MemoryError, ImportError) as error:
+        if interrupts:  # some libraries make another error of it
+            return _interrupted()
         if debug or _is_ours(error):
             raise
         print(f"dasp: error: {_one_line(error)}", file=sys.stderr)
         return EXIT_USER_ERROR
 
 
+@contextlib.contextmanager
+def _noted(interrupts: list[int]) -> Iterator[None]:
+    """Note every Ctrl-C, beside doing what Python does then, which is not always seen."""
+    usual = signal.getsignal(signal.SIGINT)
+    if usual is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def note(number: int, frame: FrameType | None) -> NoReturn:
+        interrupts.append(number)
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, usual)
+
+
+def _interrupted() -> int:
+    print("dasp: interrupted", file=sys.stderr)
+    return EXIT_INTERRUPTED
+
+
 def _run(words: list[str]) -> int:
     words = _join(words)
     command = next((word for word in words if not word.startswith("-")), None)
     try:
-        arguments = build_parser(command).parse_args(words)
+        with Deferred():  # an interrupt tears a library that is half imported
+            parser = build_parser(command)
+        arguments = parser.parse_args(words)
     except SystemExit as leaving:  # --help and --version print and leave
         return leaving.code if isinstance(leaving.code, int) else 0
     status: int = arguments.run(arguments)
@@ -162,7 +195,7 @@ def _show_warning(
 
 def _is_ours(error: BaseException) -> bool:
     """Whether an error is a defect of dasp, not of what the user gave: a module of its own is missing."""
-    return isinstance(error, ModuleNotFoundError) and str(error.name).partition(".")[0] == "dasp"
+    return isinstance(error, ImportError) and str(error.name).partition(".")[0] == "dasp"
 
 
 def _one_line(error: BaseException) -> str:

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import warnings
@@ -416,6 +417,22 @@ def test_ctrl_c_is_exit_status_130(
     status, _, err = run(capsys, "config")
     assert status == 130
     assert err.count("\n") == 1
+
+
+def test_an_interrupt_that_a_library_makes_another_error_of_is_one(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def torn(_: object) -> int:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt as interrupt:
+            raise ImportError("PyCapsule_Import could not import module") from interrupt
+        return 0
+
+    usual = signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr("dasp.commands.config._run", torn)
+    assert run(capsys, "config") == (130, "", "dasp: interrupted\n")
+    assert signal.getsignal(signal.SIGINT) is usual
 
 
 # As a process
