@@ -12,6 +12,8 @@ from dasp._memory import BYTES_PER_ROW, refuse_oversize
 from dasp.formats.array import Csr, Plan
 from dasp.policy import Policy
 
+_AUTO = Policy()
+
 
 class SpMatrix:
     """A sparse matrix, planned for fast products with vectors on one device.
@@ -213,7 +215,7 @@ class SpMatrix:
         csr = Csr((int(shape[0]), int(shape[1])), *arrays)
         machine = backends.find(device).machine(device)
         with backends.find(packer).packing(csr, packer) as (there, primitives):
-            plan = planning.make_plan(there, policy or Policy(), machine, primitives)
+            plan = planning.make_plan(there, policy or _AUTO, machine, primitives)
         return cls(plan, device)
 
     @property
@@ -378,7 +380,7 @@ def _packer(shape: tuple[int, int], policy: Policy | None, device: str) -> str:
     """Return where a matrix for a device is packed: there, or on the CPU."""
     if policy is not None and not isinstance(policy, Policy):
         raise TypeError(f"policy is a {type(policy).__name__}; a dasp.Policy is needed")
-    layout = (policy or Policy()).format_for(shape).name
+    layout = (policy or _AUTO).format_for(shape).name
     return device if backends.find(device).packs(layout) else "cpu"
 
 

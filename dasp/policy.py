@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from dasp import formats
@@ -110,9 +111,8 @@ class Policy:
             As the class does.
         """
         packs = format or formats.find(formats.names()[0] if self.layout == "auto" else self.layout)
-        given = {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
-        del given["layout"]
-        known = {field.name for field in dataclasses.fields(packs.options)}
+        given = {name: value for name in _choices(Policy)[1:] if (value := getattr(self, name)) is not None}
+        known = _choices(packs.options)
         for name in given:
             if name not in known and format is None:
                 owner = next(each for each in map(formats.find, formats.names()) if _has(each, name))
@@ -124,4 +124,10 @@ class Policy:
 
 
 def _has(format: Format, choice: str) -> bool:
-    return choice in {field.name for field in dataclasses.fields(format.options)}
+    return choice in _choices(format.options)
+
+
+@cache
+def _choices(options: type) -> tuple[str, ...]:
+    """Return the names of the fields of a dataclass."""
+    return tuple(field.name for field in dataclasses.fields(options))

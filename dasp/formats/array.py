@@ -85,16 +85,27 @@ class Plan:
         return nbytes(self)
 
 
+_fields: dict[Any, tuple[str, ...]] = {}
+
+
+def _names(kind: Any) -> tuple[str, ...]:
+    """Return the names of the fields of a dataclass; none for any other class."""
+    if kind not in _fields:
+        is_one = dataclasses.is_dataclass(kind)
+        _fields[kind] = tuple(field.name for field in dataclasses.fields(kind)) if is_one else ()
+    return _fields[kind]
+
+
 def is_array(value: Any) -> bool:
     """Whether a field of a plan is an array, on whatever device."""
-    return not dataclasses.is_dataclass(value) and hasattr(value, "nbytes")
+    return hasattr(type(value), "nbytes") and not _names(type(value))
 
 
 def arrays_of(part: Any) -> Iterator[Array]:
     """Yield every array of a plan, or of a part, in the order of its fields."""
-    for field in dataclasses.fields(part):
-        value = getattr(part, field.name)
-        if dataclasses.is_dataclass(value):
+    for name in _names(type(part)):
+        value = getattr(part, name)
+        if _names(type(value)):
             yield from arrays_of(value)
         elif is_array(value):
             yield value
@@ -103,12 +114,12 @@ def arrays_of(part: Any) -> Iterator[Array]:
 def with_arrays(part: Any, arrays: Iterator[Array]) -> Any:
     """Return the part with the next of `arrays` in the place of each of its own, field by field."""
     changes: dict[str, Any] = {}
-    for field in dataclasses.fields(part):
-        value = getattr(part, field.name)
-        if dataclasses.is_dataclass(value):
-            changes[field.name] = with_arrays(value, arrays)
+    for name in _names(type(part)):
+        value = getattr(part, name)
+        if _names(type(value)):
+            changes[name] = with_arrays(value, arrays)
         elif is_array(value):
-            changes[field.name] = next(arrays)
+            changes[name] = next(arrays)
     return dataclasses.replace(part, **changes)
 
 

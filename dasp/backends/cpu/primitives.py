@@ -5,10 +5,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from dasp import _threads
 from dasp._compile import jit
 from dasp.formats.array import PAD, WARP, Csr, narrowest
 from dasp.formats.published.pattern import TILE, TILE_COLUMNS, TILE_ROWS
@@ -19,6 +23,7 @@ from dasp.formats.sliced.pattern import (
     BITS_16,
     BITS_32,
     MOST_CODES,
+    MOST_STEPS,
     MOST_WARPS,
     NONE,
     PAD_8,
@@ -36,8 +41,8 @@ Vector = np.ndarray[Any, Any]
 PIECE = 1 << 16
 """Values that are tried at a time in a narrower type."""
 
-PLACES = 1 << 20
-"""Sectors up to which each has a place of its own while they are counted."""
+SERIAL_ENTRIES = 100_000
+"""Entries for which another thread pays."""
 
 
 class _Segments(NamedTuple):
@@ -59,10 +64,29 @@ class _Placed(NamedTuple):
 
 def survey(csr: Csr, cut: Cut, narrow: bool) -> Survey:
     """See `Primitives`."""
-    rise, most = _scan_columns(csr.indptr, csr.indices)
+    # Columns rise inside rows where they fall nowhere but from row to row.
+    falls = sum(_over_ranges(len(csr.indices), len(csr.indices), partial(_count_falls, csr.indices)))
+    rise = not falls or falls == _count_falls_between_rows(csr.indptr, csr.indices)
+    most = int(csr.indices.max(initial=-1))
     lengths, long_rows = _measure_rows(csr.indptr, WARP * cut.steps)
     values = value_statistics(csr.data) if narrow and len(csr.data) else None
     return Survey(rise, most, values, len(long_rows), not never_rises(lengths), (lengths, long_rows))
+
+
+def _over_ranges(items: int, entries: int, work: Callable[[int, int], Any]) -> list[Any]:
+    """Do work on ranges of items that together hold so many entries, by as many threads as that pays for."""
+    parts = min(_threads.get_num_threads(), max(entries // SERIAL_ENTRIES, 1))
+    cuts = [items * part // parts for part in range(parts + 1)]
+    found: list[Any] = [None] * parts
+
+    def do(part: int) -> None:
+        found[part] = work(cuts[part], cuts[part + 1])
+
+    if parts == 1:
+        do(0)
+    else:
+        _threads.run([partial(do, part) for part in range(parts)])
+    return found
 
 
 def sort_columns(csr: Csr, survey: Survey) -> tuple[Csr, Vector]:
@@ -77,7 +101,12 @@ def value_statistics(data: Vector) -> ValueStatistics:
     bits = data.view(f"u{data.itemsize}")
     if _all_equal(bits):
         return ValueStatistics(len(data), 1, False, False, False)
-    if _all_bytes(data):
+    minus_zero = bits.dtype.type(1 << 8 * data.itemsize - 1)
+
+    def are_bytes(begin: int, end: int) -> bool:
+        return bool(_all_bytes(data[begin:end], bits[begin:end], minus_zero))
+
+    if all(_over_ranges(len(data), len(data), are_bytes)):
         return ValueStatistics(len(data), MOST_CODES + 1, True, False, False)
     distinct = len(_find_codes(bits, False)[0]) or MOST_CODES + 1
     halves = distinct > MOST_CODES and _survives(data, np.float16)
@@ -128,27 +157,32 @@ def try_windows(
 
     def statistics(window: int) -> SliceStatistics:
         runs = runs_of_rows(csr.indptr, sort_rows(survey.detail[0], window, WARP * cut.steps))
-        return _statistics(cut_runs(runs.lengths, cut.steps), runs, csr.indices, sector_columns, blocks)
+        return _statistics(cut_runs(runs.lengths, cut.steps), runs, csr, sector_columns, blocks)
 
-    return Tried({window: statistics(window) for window in windows}, None)
+    def each(begin: int, end: int) -> list[SliceStatistics]:
+        return [statistics(window) for window in windows[begin:end]]
+
+    found = chain.from_iterable(_over_ranges(len(windows), len(csr.data), each))
+    return Tried(dict(zip(windows, found, strict=True)), None)
 
 
 def slice_statistics(
     csr: Csr, cut: Cut, layout: Layout, sector_columns: int, blocks: tuple[int, int, int]
 ) -> SliceStatistics:
     """See `Primitives`."""
-    return _statistics(layout.detail.slices, layout.detail.runs, csr.indices, sector_columns, blocks)
+    return _statistics(layout.detail.slices, layout.detail.runs, csr, sector_columns, blocks)
 
 
 def _statistics(
-    slices: Slices, runs: Runs, indices: Vector, sector_columns: int, blocks: tuple[int, int, int]
+    slices: Slices, runs: Runs, csr: Csr, sector_columns: int, blocks: tuple[int, int, int]
 ) -> SliceStatistics:
     count = len(slices.steps)
     steps, full = int(slices.steps.sum()), int(slices.full.sum())
     if not count or not any(blocks):
         return SliceStatistics(count, steps, full, 0, 0, 0, 0)
     firsts = np.linspace(0, max(count - MOST_WARPS, 0), SAMPLES).astype(np.int64)
-    sampled, *sectors = _count_sectors(*slices, *runs, indices, firsts, blocks, sector_columns)
+    every = csr.shape[1] // sector_columns + 1
+    sampled, *sectors = _count_sectors(*slices, *runs, csr.indices, firsts, blocks, sector_columns, every)
     return SliceStatistics(count, steps, full, sampled, *sectors)
 
 
@@ -181,6 +215,8 @@ def lay_out(csr: Csr, survey: Survey, cut: Cut, window: int, tried: Tried | None
 
 def _segments(csr: Csr, long_rows: Vector, cut: Cut, few: int) -> _Segments:
     """Cut long rows into segments: row by row or, if there are more than `few`, by their first columns."""
+    if not len(long_rows):
+        return _Segments(np.zeros(1, np.int64), long_rows, long_rows, Runs(long_rows, long_rows))
     long = csr.indptr[long_rows + 1].astype(np.int64) - csr.indptr[long_rows]
     room = WARP * np.clip(-(-long // (WARP * cut.most_segments)), cut.steps, cut.segment_steps)
     counts = -(-long // room)
@@ -211,41 +247,58 @@ def _segments_first(segments: _Segments, runs: Runs, slices: Slices) -> tuple[Ru
 def store_values(csr: Csr, survey: Survey, order: Vector | None, layout: Layout, coding: Coding) -> Values:
     """See `Primitives`."""
     codes, table = encode(csr.data if order is None else csr.data[order], coding)
-    stored = np.zeros(WARP * layout.steps if len(codes) else 0, codes.dtype)
-    bits = f"u{codes.itemsize}"  # Numba moves bits of any type, float16 included
-    _fill_values(*layout.detail.slices, *layout.detail.runs, codes.view(bits), stored.view(bits))
+    stored = np.empty(WARP * layout.steps if len(codes) else 0, codes.dtype)
+    if len(stored):
+        slices, runs, _ = layout.detail
+        bits = f"u{codes.itemsize}"  # Numba moves bits of any type, float16 included
+        arrays = *slices, *runs, codes.view(bits), _first_steps(layout), stored.view(bits)
+        _over_ranges(layout.slices, len(codes), partial(_fill_values, *arrays))
     return Values(coding, stored, table)
+
+
+def _first_steps(layout: Layout) -> Vector:
+    first_steps: Vector = layout.headers[:, 0].astype(np.int64)
+    return first_steps
 
 
 def store_columns(csr: Csr, layout: Layout) -> tuple[Vector, Vector]:
     """See `Primitives`."""
     slices, runs, _ = layout.detail
-    bases, widths = _measure_columns(*slices, *runs, csr.indices, narrowest(max(csr.shape)).type(0))
+    first_steps, entries = _first_steps(layout), len(csr.indices)
+    bases = np.empty(layout.steps, narrowest(max(csr.shape)))
+    widths = np.empty(layout.slices, np.uint8)
+    arrays = *slices, *runs, csr.indices, first_steps, bases, widths
+    _over_ranges(layout.slices, entries, partial(_measure_columns, *arrays))
     blocks = np.zeros(len(widths) + 1, np.int64)
     np.cumsum(slices.steps * (1 << widths.astype(np.int64) >> 1), out=blocks[1:])
     layout.headers[:, 2] = blocks[:-1]
     layout.headers[:, 3] |= shape_word(0, 0, 0, widths.astype(np.uint32))
     deltas = np.empty(WARP * int(blocks[-1]), np.uint8)
-    _fill_deltas(*slices, *runs, csr.indices, bases, widths, blocks, delta_views(deltas))
+    _over_ranges(layout.slices, entries, partial(_fill_deltas, *arrays, blocks, delta_views(deltas)))
     return bases, deltas
 
 
 _compile = jit(nogil=True)
+_inline = jit(nogil=True, forceinline=True)
 _shape_word = _compile(shape_word)
 
 
 @_compile
-def _scan_columns(indptr, indices):  # type: ignore[no-untyped-def]
-    rise, most = True, np.int64(-1)
+def _count_falls(indices, first, last):  # type: ignore[no-untyped-def]
+    falls = 0
+    for entry in range(max(first, 1), last):
+        falls += indices[entry] < indices[entry - 1]
+    return falls
+
+
+@_compile
+def _count_falls_between_rows(indptr, indices):  # type: ignore[no-untyped-def]
+    falls = 0
     for row in range(len(indptr) - 1):
-        before = np.int64(-1)
-        for entry in range(indptr[row], indptr[row + 1]):
-            column = np.int64(indices[entry])
-            if column < before:
-                rise = False
-            before = column
-            most = max(most, column)
-    return rise, most
+        first = indptr[row]
+        if 0 < first < indptr[row + 1]:
+            falls += indices[first] < indices[first - 1]
+    return falls
 
 
 @_compile
@@ -303,43 +356,44 @@ def _write_headers(first_run, shifts, steps, full, in_turn, words):  # type: ign
 
 @_compile
 def _count_sectors(  # type: ignore[no-untyped-def]
-    first_run, shifts, steps, full, starts, lengths, indices, firsts, blocks, sector_columns
+    first_run, shifts, steps, full, starts, lengths, indices, firsts, blocks, sector_columns, sectors
 ):
-    most = np.int64(0)
-    sampled = entries = 0
+    count, sampled, most = len(steps), 0, 1
     for first in firsts:
-        entries_here = 0
-        for s in range(first, min(first + MOST_WARPS, len(steps))):
+        slots = 0
+        for s in range(first, min(first + MOST_WARPS, count)):
             sampled += steps[s]
-            for run in range(first_run[s], min(first_run[s] + (WARP >> shifts[s]), len(lengths))):
-                entries_here += lengths[run]
-                for entry in range(starts[run], starts[run] + lengths[run]):
-                    most = max(most, np.int64(indices[entry]))
-        entries = max(entries, entries_here)
-    places = most // sector_columns + 1
-    if places > PLACES:  # open addressing, at most half full
-        places = np.int64(1)
-        while places < 2 * entries:
-            places *= 2
+            slots += WARP * steps[s]
+        most = max(most, slots)
+    places = np.int64(1)  # open addressing, at most half full, unless each sector has a place of its own
+    while places < 2 * most:
+        places *= 2
+    places = min(places, sectors)
     holds, seen = np.zeros(places, np.int64), np.zeros(places, np.int32)
     block = np.int32(0)
     totals = np.zeros(3, np.int64)
+    found = np.empty(count, np.int32)
     for kind in range(3):
         if blocks[kind] == 0:
             continue
+        found[:] = -1  # sectors of the block that begins at a slice: places of a small matrix overlap
         for first in firsts:
-            for s in range(first, min(first + MOST_WARPS, len(steps))):
-                if (s - first) % blocks[kind] == 0:
+            for begin in range(first, min(first + MOST_WARPS, count), blocks[kind]):
+                if found[begin] < 0:
                     block += np.int32(1)
-                for run in range(first_run[s], min(first_run[s] + (WARP >> shifts[s]), len(lengths))):
-                    for entry in range(starts[run], starts[run] + lengths[run]):
-                        sector = np.int64(indices[entry]) // sector_columns
-                        place = sector % places
-                        while seen[place] == block and holds[place] != sector:
-                            place = (place + 1) % places
-                        if seen[place] != block:
-                            seen[place], holds[place] = block, sector
-                            totals[kind] += 1
+                    distinct = 0
+                    for s in range(begin, min(begin + blocks[kind], count)):
+                        for run in range(first_run[s], min(first_run[s] + (WARP >> shifts[s]), len(lengths))):
+                            for entry in range(starts[run], starts[run] + lengths[run]):
+                                sector = np.uint64(indices[entry]) // np.uint64(sector_columns)
+                                place = sector if places == sectors else sector & np.uint64(places - 1)
+                                while seen[place] == block and holds[place] != sector:
+                                    place = (place + np.uint64(1)) & np.uint64(places - 1)
+                                if seen[place] != block:
+                                    seen[place], holds[place] = block, sector
+                                    distinct += 1
+                    found[begin] = distinct
+                totals[kind] += found[begin]
     return sampled, totals[0], totals[1], totals[2]
 
 
@@ -356,10 +410,15 @@ def never_rises(lengths):  # type: ignore[no-untyped-def]
 
 
 @_compile
-def _all_bytes(data):  # type: ignore[no-untyped-def]
+def _all_bytes(data, bits, minus_zero):  # type: ignore[no-untyped-def]
     """Whether every value is an integer from -128 to 127, and no zero is negative."""
-    for value in data:
-        if not (-128 <= value <= 127) or value != np.floor(value) or (value == 0 and np.signbit(value)):
+    low, high = data.dtype.type(-128), data.dtype.type(127)
+    for begin in range(0, len(data), 1024):
+        wrong = 0
+        for k in range(begin, min(begin + 1024, len(data))):
+            whole = np.int32(min(max(data[k], low), high))
+            wrong += (whole != data[k]) | (bits[k] == minus_zero)
+        if wrong:
             return False
     return True
 
@@ -447,81 +506,106 @@ def _cut_runs(lengths, steps):  # type: ignore[no-untyped-def]
 
 
 @_compile
-def _measure_columns(first_run, shifts, steps, full, starts, lengths, indices, zero):  # type: ignore[no-untyped-def]
-    """Return the least column of every step, and for every slice the width that its deltas need."""
-    bases = np.full(np.sum(steps), zero)
-    widths = np.empty(len(steps), np.uint8)
-    first_step = 0
-    for s in range(len(steps)):
-        lanes = 1 << shifts[s]
-        end = min(first_run[s] + (WARP >> shifts[s]), len(lengths))
+def _measure_columns(  # type: ignore[no-untyped-def]
+    first_run, shifts, steps, full, starts, lengths, indices, first_steps, bases, widths, begin, end
+):
+    """Write the least column of every step, and for every slice the width that its deltas need."""
+    least, most = np.empty(MOST_STEPS + 1, indices.dtype), np.empty(MOST_STEPS + 1, indices.dtype)
+    for s in range(begin, end):
+        shift, count, first_step = shifts[s], steps[s], first_steps[s]
+        last_run = min(first_run[s] + (WARP >> shift), len(lengths))
+        least[:count] = np.iinfo(indices.dtype).max
+        most[:count] = -1
+        for run in range(first_run[s], last_run):
+            start, length = starts[run], lengths[run]
+            if shift == 0:
+                for k in range(length):
+                    column = indices[start + k]
+                    least[k] = min(least[k], column)
+                    most[k] = max(most[k], column)
+            else:  # columns rise inside a run
+                for k in range((length + (1 << shift) - 1) >> shift):
+                    least[k] = min(least[k], indices[start + (k << shift)])
+                    most[k] = max(most[k], indices[start + min((k + 1) << shift, length) - 1])
         span = np.int64(0)
-        lane_is_delta = lanes == 1 and full[s] == steps[s]
-        for k in range(steps[s]):
-            least, most = np.int64(-1), np.int64(-1)
-            for run in range(first_run[s], end):
-                for i in range(k * lanes, min((k + 1) * lanes, lengths[run])):
-                    column = np.int64(indices[starts[run] + i])
-                    least = column if least < 0 else min(least, column)
-                    most = max(most, column)
-            bases[first_step + k] = least
-            if most - least > span:
-                span = most - least
-            if lane_is_delta:
-                for run in range(first_run[s], end):
-                    if indices[starts[run] + k] - least != run - first_run[s]:
-                        lane_is_delta = False
-                        break
-        first_step += steps[s]
+        lane_is_delta = shift == 0 and full[s] == count
+        for k in range(count):
+            bases[first_step + k] = least[k]
+            span = max(span, np.int64(most[k]) - np.int64(least[k]))
+            lane_is_delta &= np.int64(most[k]) - np.int64(least[k]) == WARP - 1
+        for run in range(first_run[s], last_run if lane_is_delta else 0):
+            for k in range(count):
+                lane_is_delta &= np.int64(indices[starts[run] + k]) - np.int64(least[k]) == run - first_run[s]
         if lane_is_delta:
             widths[s] = NONE
         elif span < PAD_8:
             widths[s] = BITS_8
         else:
             widths[s] = BITS_16 if span < PAD_16 else BITS_32
-    return bases, widths
 
 
 @_compile
-def _fill_values(first_run, shifts, steps, full, starts, lengths, codes, values):  # type: ignore[no-untyped-def]
-    """Write the code of every slot that holds an entry."""
-    first_slot = 0
-    for s in range(len(steps) if len(codes) else 0):
-        shift, lanes = shifts[s], 1 << shifts[s]
-        for run in range(first_run[s], min(first_run[s] + (WARP >> shift), len(lengths))):
-            first_lane = first_slot + (run - first_run[s]) * lanes
-            for i in range(lengths[run]):
-                values[first_lane + WARP * (i >> shift) + (i & (lanes - 1))] = codes[starts[run] + i]
-        first_slot += WARP * steps[s]
+def _fill_values(  # type: ignore[no-untyped-def]
+    first_run, shifts, steps, full, starts, lengths, codes, first_steps, values, begin, end
+):
+    """Write the code of every slot, 0 for a pad."""
+    for s in range(begin, end):
+        shift, slot = shifts[s], WARP * first_steps[s]
+        lane_mask, runs = (1 << shift) - 1, min(WARP >> shift, len(lengths) - first_run[s])
+        for k in range(steps[s]):
+            for lane in range(WARP):
+                row, i = lane >> shift, (k << shift) + (lane & lane_mask)
+                run = first_run[s] + row
+                if k < full[s] or (row < runs and i < lengths[run]):
+                    values[slot + lane] = codes[starts[run] + i]
+                else:
+                    values[slot + lane] = 0
+            slot += WARP
 
 
 @_compile
 def _fill_deltas(  # type: ignore[no-untyped-def]
-    first_run, shifts, steps, full, starts, lengths, indices, bases, widths, blocks, deltas
+    first_run,
+    shifts,
+    steps,
+    full,
+    starts,
+    lengths,
+    indices,
+    first_steps,
+    bases,
+    widths,
+    blocks,
+    deltas,
+    begin,
+    end,
 ):
     """Write the delta of every slot."""
     bytes_of, words_of, doubles_of = deltas
-    first_step = 0
-    for s in range(len(steps)):
-        shift, width = shifts[s], widths[s]
-        lanes = 1 << shift
-        first_delta = 32 * blocks[s] >> max(width - 1, 0)
-        for row in range(WARP >> shift if width else 0):
-            run = first_run[s] + row
-            length = lengths[run] if run < len(lengths) else 0
-            for i in range(steps[s] << shift):
-                k = i >> shift
-                inside = WARP * k + row * lanes + (i & (lanes - 1))
-                delta = np.uint64(PAD_32)
-                if i < length:
-                    delta = np.uint64(indices[starts[run] + i] - bases[first_step + k])
-                if width == BITS_8:
-                    bytes_of[first_delta + inside] = delta & np.uint64(PAD_8)
-                elif width == BITS_16:
-                    words_of[first_delta + inside] = delta & np.uint64(PAD_16)
-                elif width == BITS_32:
-                    doubles_of[first_delta + inside] = delta
-        first_step += steps[s]
+    for s in range(begin, end):
+        width, slot = widths[s], WARP * blocks[s] >> max(np.int64(widths[s]) - 1, 0)
+        mine = first_run[s], shifts[s], full[s], starts, lengths, indices
+        for k in range(steps[s] if width else 0):
+            base = bases[first_steps[s] + k]
+            if width == BITS_8:
+                _fill_step(bytes_of, slot, k, *mine, base, np.uint8(PAD_8))
+            elif width == BITS_16:
+                _fill_step(words_of, slot, k, *mine, base, np.uint16(PAD_16))
+            else:
+                _fill_step(doubles_of, slot, k, *mine, base, np.uint32(PAD_32))
+            slot += WARP
+
+
+@_inline
+def _fill_step(deltas, slot, k, first_run, shift, full, starts, lengths, indices, base, pad):  # type: ignore[no-untyped-def]
+    lane_mask, runs = (1 << shift) - 1, min(WARP >> shift, len(lengths) - first_run)
+    for lane in range(WARP):
+        row, i = lane >> shift, (k << shift) + (lane & lane_mask)
+        run = first_run + row
+        if k < full or (row < runs and i < lengths[run]):
+            deltas[slot + lane] = indices[starts[run] + i] - base
+        else:
+            deltas[slot + lane] = pad
 
 
 @_compile
