@@ -15,7 +15,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dasp import dense, models, solvers
+    from dasp import dense, models, preconditioners, solvers
     from dasp._threads import get_num_threads, set_num_threads
     from dasp.commands.configuration import show_config
     from dasp.formats.array import Plan
@@ -46,6 +46,7 @@ __all__ = [
     "load_matrix",
     "load_plan",
     "models",
+    "preconditioners",
     "save_plan",
     "set_num_threads",
     "show_config",
@@ -54,7 +55,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("dense", "models", "solvers"):
+    if name in ("dense", "models", "preconditioners", "solvers"):
         return importlib.import_module(f"dasp.{name}")
     if name in _HOMES:
         value = getattr(importlib.import_module(_HOMES[name]), name)

@@ -29,6 +29,9 @@ class EmulatedDevice:
     def asarray(self, array: Any, dtype: Any) -> np.ndarray:
         return np.asarray(array, dtype)
 
+    def address(self, array: np.ndarray) -> int:
+        return 0 if array.base is None else array.ctypes.data - array.base.ctypes.data
+
     def launch(
         self,
         signature: Any,

@@ -11,7 +11,7 @@ import pytest
 import scipy.sparse as sp
 import scipy.sparse.linalg as sla
 
-from dasp.solvers import Workspace, bicgstab, cg, minres
+from dasp.solvers import Workspace, bicgstab, cg, gmres, minres
 from dasp.solvers import system as system_module
 from dasp.solvers.cg import ConjugateGradients
 from dasp.solvers.cuda import THREADS, CudaSpace, CudaVectors, PassText
@@ -23,7 +23,7 @@ from tests.simt_device import EmulatedDevice
 from tests.test_solvers import PASSES, check, poisson
 
 FORMS: list[Any] = [ConjugateGradients, TwoPassConjugateGradients, PipelinedConjugateGradients]
-METHODS: list[Any] = [cg, bicgstab, minres]
+METHODS: list[Any] = [cg, bicgstab, minres, gmres]
 
 
 @pytest.fixture

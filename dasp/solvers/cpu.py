@@ -213,8 +213,8 @@ class CpuFused:
         program += [rows[name] for pair in dots for name in pair]
         blocks = -(-vectors.n // BLOCK)
         self._program = np.array([*program, len(rows) - 1], np.int64)
-        self._sums = np.zeros((max(1, len(dots)), max(1, blocks)), np.float64)
-        self._flat, self._dots, self._blocks = self._sums.ravel(), len(dots), blocks
+        self._sums = vectors.sums[: max(1, len(dots))]
+        self._flat, self._dots, self._blocks = self._sums.reshape(-1), len(dots), blocks
         self._seconds = ELEMENT_SECONDS * vectors.n * (len(self._names) + len(updates) + 2 * len(dots))
         self._jobs: dict[int, Job] = {}
         self._arguments: dict[str, Any] = {
@@ -266,13 +266,19 @@ class CpuVectors:
         self.block = (
             memory[start : start + len(names) * stride * dtype.itemsize].view(dtype).reshape(-1, stride)
         )
-        self.n, self.nbytes = n, memory.nbytes
+        # Passes leave the sums of their blocks here, one pass after the other.
+        self.sums = np.zeros((len(names) + 2, max(1, -(-n // BLOCK))), np.float64)
+        self.n, self.nbytes = n, memory.nbytes + self.sums.nbytes
         self.rows = {name: row for row, name in enumerate(names)}
         self._views = {name: self.block[row, :n] for name, row in self.rows.items()}
 
     def __getitem__(self, name: str) -> Vector:
         """Return a vector; what is written to it is seen."""
         return self._views[name]
+
+    def bind(self, name: str, array: Vector) -> bool:
+        """Return that this is not possible: vectors are rows of one block."""
+        return False
 
     def fuse(self, *updates: str, dots: tuple[str, ...] = ()) -> CpuFused:
         """Prepare a pass."""
@@ -315,6 +321,71 @@ class CpuLoop:
         return Report({key: float(value) for key, value in (state | last).items()}, residuals)
 
 
+class CpuArnoldi:
+    """A Krylov basis on the CPU; see `dasp.solvers.space.Arnoldi`. Its passes are prepared when first
+    needed."""
+
+    ahead = 1
+
+    def __init__(self, vectors: CpuVectors, names: list[str]) -> None:
+        self._vectors, self._names = vectors, names
+        self._columns: list[Vector] = [np.zeros(k + 2) for k in range(len(names) - 1)]
+        self._begin = vectors.fuse(f"{names[0]} = scale r")
+        self._add: dict[tuple[int, str], CpuFused] = {}
+        self._passes: dict[int, tuple[CpuFused, CpuFused, CpuFused, CpuFused]] = {}
+
+    def begin(self, scale: float) -> None:
+        """Set the first vector to `scale` times r."""
+        self._begin(scale=scale)
+
+    def extend(self, k: int) -> None:
+        """Make vector k + 1 orthogonal to those before it, and norm it."""
+        with np.errstate(all="ignore"):
+            measure, subtract, again, norm = self._passes.get(k) or self._prepare(k)
+            names = [f"h{j}" for j in range(k + 1)]
+            first = measure()
+            second = subtract(**dict(zip(names, first, strict=True)))
+            (square,) = again(**dict(zip(names, second, strict=True)))
+            length = math.sqrt(square) if square >= 0 else math.nan
+            norm(scale=1.0 / length if length > 0 else 0.0)
+            self._columns[k][:-1] = np.add(first, second)
+            self._columns[k][-1] = length
+
+    def _prepare(self, k: int) -> tuple[CpuFused, CpuFused, CpuFused, CpuFused]:
+        fuse, w, before = self._vectors.fuse, self._names[k + 1], self._names[: k + 1]
+        dots = tuple(f"{name} {w}" for name in before)
+        update = f"{w} = {w}" + "".join(f" - h{j} {name}" for j, name in enumerate(before))
+        made = (
+            fuse(dots=dots),
+            fuse(update, dots=dots),
+            fuse(update, dots=(f"{w} {w}",)),
+            fuse(f"{w} = scale {w}"),
+        )
+        self._passes[k] = made
+        return made
+
+    def prepare(self, steps: list[Callable[[], None]], captured: bool) -> Callable[[int, int], None]:
+        """Return what makes steps `first` to `last`."""
+
+        def run(first: int, last: int) -> None:
+            for k in range(first, last):
+                steps[k]()
+
+        return run
+
+    def columns(self, first: int, last: int) -> list[Vector]:
+        """Return the coefficients and norms that steps found."""
+        return self._columns[first:last]
+
+    def add(self, coefficients: Vector, target: str) -> None:
+        """Add a combination of the first vectors to another vector."""
+        key = len(coefficients), target
+        if key not in self._add:
+            terms = "".join(f" + y{k} {name}" for k, name in enumerate(self._names[: key[0]]))
+            self._add[key] = self._vectors.fuse(f"{target} = {target}{terms}")
+        self._add[key](**{f"y{k}": value for k, value in enumerate(coefficients)})
+
+
 class CpuSpace:
     """Vectors in the memory of the CPU; see `dasp.solvers.space.Space`."""
 
@@ -341,6 +412,19 @@ class CpuSpace:
     ) -> CpuLoop:
         """Prepare a loop; `leaving` makes no difference here."""
         return CpuLoop(starts, iterate, finish, period)
+
+    def program(self, function: Callable[[], None]) -> Callable[[], None]:
+        """Return the function, without warnings."""
+
+        def run() -> None:
+            with np.errstate(all="ignore"):
+                function()
+
+        return run
+
+    def arnoldi(self, vectors: CpuVectors, names: list[str]) -> CpuArnoldi:
+        """Return a Krylov basis."""
+        return CpuArnoldi(vectors, names)
 
     def asarray(self, array: Any) -> Vector:
         """Return an array of the space's type, itself if it is one."""

@@ -66,6 +66,9 @@ class Device(Protocol):
     def asarray(self, array: Any, dtype: np.dtype[Any]) -> Array:
         """Return an array of this type on the device."""
 
+    def address(self, array: Array) -> int:
+        """Return where an array begins."""
+
     def launch(
         self,
         signature: Signature,
@@ -103,14 +106,28 @@ class CudaVectors:
 
     def __init__(self, space: CudaSpace, n: int, names: tuple[str, ...]) -> None:
         pack = ROW_BYTES // space.dtype.itemsize
-        stride = -(-max(1, n) // pack) * pack
+        self.stride = stride = -(-max(1, n) // pack) * pack
         self.block = space.on.zeros(max(1, len(names)) * stride, space.dtype)
         self.space, self.n, self.nbytes = space, n, int(self.block.nbytes)
+        self._names = names
         self._views = {name: self.block[k * stride : k * stride + n] for k, name in enumerate(names)}
+
+    def rows_from(self, name: str) -> Array:
+        """Return a vector and all behind it, with what lies between them."""
+        return self.block[self._names.index(name) * self.stride :]
 
     def __getitem__(self, name: str) -> Array:
         """Return a vector; what is written to it is seen."""
         return self._views[name]
+
+    def bind(self, name: str, array: Array) -> bool:
+        """Let another array be a vector in all programs prepared from now on, if 16 bytes at a time can be
+        read."""
+        fits = array.dtype == self.space.dtype and array.shape == (self.n,) and array.flags.c_contiguous
+        if not fits or self.space.on.address(array) % PACK_BYTES:
+            return False
+        self._views[name] = array
+        return True
 
     def fuse(self, *updates: str, dots: tuple[str, ...] = ()) -> CudaFused:
         """Prepare a pass."""
@@ -261,6 +278,34 @@ class CudaSpace:
         """Prepare a loop: trace it, compile its kernels, capture it."""
         return CudaLoop(self, starts, iterate, finish, period, leaving)
 
+    def program(self, function: Callable[[], None]) -> Callable[[], None]:
+        """Trace a function; return what launches its passes and makes its products."""
+        tape = self.tape = Tape(Slots())
+        function()
+        none = self.on.zeros(1, np.float64)
+        steps = [
+            self._constant_pass(entry, none) if isinstance(entry, Pass) else entry for entry in tape.entries
+        ]
+        return _in_turn(steps, len(steps))
+
+    def _constant_pass(self, given: Pass, none: Array) -> Callable[[], None]:
+        """Return the launch of a pass without dot products, whose coefficients lie in a bank of its own.
+
+        So passes that differ in nothing else are one kernel.
+        """
+        values = np.array([0.0, *map(float, given.coefficients.values())])
+        bank = self.on.zeros(len(values), np.float64)
+        self.on.upload(bank, values)
+        for slot, name in enumerate(given.coefficients, 1):
+            given.inputs.append(f"const double t{slot} = in[{slot}];")
+            given.scalars.append(f"const Scalar c_{name} = Scalar(t{slot});")
+        text = PassText(given, self.dtype, guard=UNGUARDED, carried=0)
+        return launch_pass(self, given, text, (bank, none), (none, 0, none), none)
+
+    def arnoldi(self, vectors: CudaVectors, names: list[str]) -> CudaArnoldi:
+        """Return a Krylov basis that lies in consecutive vectors."""
+        return CudaArnoldi(self, vectors, names)
+
     def asarray(self, array: Any) -> Array:
         """Return an array of the space's type on the GPU, itself if it is one."""
         return self.on.asarray(array, self.dtype)
@@ -402,7 +447,7 @@ class CudaLoop:
                 steps.append(entry)
                 continue
             carried = len(self._slots) if first and guard == WHILE_RUNNING else 0
-            mine = self._blocks(entry.vectors.n)
+            mine = blocks_for(self._space, entry.vectors.n)
             lasting = self._leaving and left is not None and entry is tape.passes[-1]
             out = (
                 self._left[left or 0]
@@ -411,26 +456,144 @@ class CudaLoop:
             )
             text = PassText(entry, self._space.dtype, guard=guard, carried=carried)
             blocks = mine if first else blocks  # sums left by an iteration are those of vectors of one length
-            step = self._launch(entry, text, (source, target), mine, (sums, blocks, out))
+            banks = self._banks[source], self._banks[target]
+            step = launch_pass(self._space, entry, text, banks, (sums, blocks, out), self._history)
             sums, blocks = out, mine
             steps.append(step)
             first = False
         return _in_turn(steps, len(steps))
 
-    def _blocks(self, n: int) -> int:
-        width = THREADS * PACK_BYTES // self._space.dtype.itemsize
-        return max(1, min(-(-n // width), BLOCKS_PER_PROCESSOR * self._on.processors))
 
-    def _launch(
-        self, given: Pass, text: PassText, banks: tuple[int, int], blocks: int, sums: tuple[Array, int, Array]
-    ) -> Callable[[], None]:
-        """Return the launch of a pass; `sums` are those it takes, of how many blocks, and those it leaves."""
-        arguments = {f"v{k}": given.vectors[name] for k, name in enumerate(text.names)}
-        arguments |= {"n": given.vectors.n, "in": self._banks[banks[0]], "out": self._banks[banks[1]]}
-        arguments |= dict(zip(("sums_in", "blocks_in", "sums_out"), sums, strict=True))
-        arguments["history"] = self._history
-        types = {"Scalar": self._space.dtype}
-        return self._on.launch(text.signature(), text.defines, arguments, blocks, THREADS, types)
+def blocks_for(space: CudaSpace, n: int) -> int:
+    """Return the blocks of a pass over vectors of n numbers."""
+    width = THREADS * PACK_BYTES // space.dtype.itemsize
+    return max(1, min(-(-n // width), BLOCKS_PER_PROCESSOR * space.on.processors))
+
+
+def launch_pass(
+    space: CudaSpace,
+    given: Pass,
+    text: PassText,
+    banks: tuple[Array, Array],
+    sums: tuple[Array, int, Array],
+    history: Array,
+) -> Callable[[], None]:
+    """Return the launch of a pass; `sums` are those it takes, of how many blocks, and those it leaves."""
+    arguments = {f"v{k}": given.vectors[name] for k, name in enumerate(text.names)}
+    arguments |= {"n": given.vectors.n, "in": banks[0], "out": banks[1], "history": history}
+    arguments |= dict(zip(("sums_in", "blocks_in", "sums_out"), sums, strict=True))
+    types = {"Scalar": space.dtype}
+    blocks = blocks_for(space, given.vectors.n)
+    return space.on.launch(text.signature(), text.defines, arguments, blocks, THREADS, types)
+
+
+def _basis(entry: str, text: str) -> Signature:
+    return Signature("solve/basis.cu", f"dasp_basis_{entry}", text)
+
+
+BASIS = {
+    "dots": _basis(
+        "dots",
+        "const Scalar* basis\n long long stride\n long long n\n int count\n const Scalar* w\n double* sums",
+    ),
+    "subtract": _basis(
+        "subtract",
+        "const Scalar* basis\n long long stride\n long long n\n int count\n Scalar* w\n double* sums\n"
+        "double* column\n int again",
+    ),
+    "norm": _basis("norm", "long long n\n int count\n Scalar* w\n const double* sums\n double* column"),
+    "add": _basis(
+        "add",
+        "const Scalar* basis\n long long stride\n long long n\n int count\n Scalar* out\n"
+        "const double* column",
+    ),
+}
+"""The kernels of an Arnoldi step, and what they take."""
+
+
+class CudaArnoldi:
+    """A Krylov basis on a GPU; see `dasp.solvers.space.Arnoldi`."""
+
+    ahead = 10
+
+    def __init__(self, space: CudaSpace, vectors: CudaVectors, names: list[str]) -> None:
+        self._on, self._space, self._vectors, self._names = space.on, space, vectors, names
+        self._most = len(names)
+        blocks = max(1, min(-(-vectors.n // THREADS), BLOCKS_PER_PROCESSOR * space.on.processors))
+        self._blocks = blocks
+        self._basis = vectors.rows_from(names[0])
+        self._sums = space.on.zeros((self._most + 1) * blocks, np.float64)
+        self._columns = space.on.zeros(self._most * (self._most + 1), np.float64)
+        self._factors = space.on.zeros(self._most + 1, np.float64)
+        self._extends = [self._launches(k) for k in range(len(names) - 1)]
+        self._adds: dict[str, Callable[..., None]] = {}
+
+    def begin(self, scale: float) -> None:
+        """Set the first vector to `scale` times r."""
+        self._vectors[self._names[0]][...] = self._vectors["r"] * scale
+
+    def extend(self, k: int) -> None:
+        """Make vector k + 1 orthogonal to those before it, and norm it."""
+        for launch in self._extends[k]:
+            launch()
+
+    def _launches(self, k: int) -> list[Callable[..., None]]:
+        basis = {"basis": self._basis, "stride": self._vectors.stride, "n": self._vectors.n, "count": k + 1}
+        w, column = self._vectors[self._names[k + 1]], self._column(k)
+        dots = self._prepare("dots", {**basis, "w": w, "sums": self._sums})
+        subtract = {**basis, "w": w, "sums": self._sums, "column": column}
+        norm = {"n": self._vectors.n, "count": k + 1, "w": w, "sums": self._sums, "column": column}
+        first, second = (self._prepare("subtract", {**subtract, "again": again}) for again in (0, 1))
+        return [dots, first, dots, second, self._prepare("norm", norm)]
+
+    def _prepare(self, entry: str, arguments: dict[str, Any], varying: tuple[str, ...] = ()) -> Any:
+        dtype = self._space.dtype
+        defines = {
+            "DASP_SCALAR": C_TYPES[dtype.name],
+            "DASP_THREADS": str(THREADS),
+            "DASP_MOST": str(self._most),
+        }
+        return self._on.launch(
+            BASIS[entry], defines, arguments, self._blocks, THREADS, {"Scalar": dtype}, varying=varying
+        )
+
+    def _column(self, k: int) -> Array:
+        start = k * (self._most + 1)
+        return self._columns[start : start + self._most + 1]
+
+    def prepare(self, steps: list[Callable[[], None]], captured: bool) -> Callable[[int, int], None]:
+        """Return what makes steps `first` to `last`: `ahead` of them in a graph, if that is possible."""
+
+        def some(first: int, last: int) -> Callable[[], None]:
+            return _in_turn(steps[first:last], last - first)
+
+        if captured:
+            for step in steps[:1]:
+                step()  # so that what a product does once is done before it is captured
+        graphs: dict[tuple[int, int], Callable[[], None]] = {}
+
+        def run(first: int, last: int) -> None:
+            if (first, last) not in graphs:
+                graphs[first, last] = self._on.record(some(first, last)) if captured else some(first, last)
+            graphs[first, last]()
+
+        return run
+
+    def columns(self, first: int, last: int) -> list[np.ndarray[Any, Any]]:
+        """Return the coefficients and norms that steps found."""
+        width = self._most + 1
+        found = self._on.download(self._columns[first * width : last * width]).reshape(-1, width)
+        return [column[: k + 2] for k, column in zip(range(first, last), found, strict=True)]
+
+    def add(self, coefficients: np.ndarray[Any, Any], target: str) -> None:
+        """Add a combination of the first vectors to another vector."""
+        self._on.upload(self._factors[: len(coefficients)], coefficients)
+        key = target
+        if key not in self._adds:
+            basis = {"basis": self._basis, "stride": self._vectors.stride, "n": self._vectors.n}
+            arguments = {**basis, "out": self._vectors[target], "column": self._factors}
+            self._adds[key] = self._prepare("add", arguments, varying=("count",))
+        self._adds[key](len(coefficients))
 
 
 GIVEN = "rtol", "atol", "margin"
@@ -496,6 +659,10 @@ class CupyDevice:
         """Return an array of this type on the device."""
         with self._device:
             return self._cupy.asarray(array, dtype)
+
+    def address(self, array: Array) -> int:
+        """Return where an array begins."""
+        return int(array.data.ptr)
 
     def launch(
         self,

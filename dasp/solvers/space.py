@@ -101,6 +101,10 @@ class Vectors(Protocol):
     def __getitem__(self, name: str) -> Array:
         """Return a vector; what is written to it is seen."""
 
+    def bind(self, name: str, array: Array) -> bool:
+        """Let another array be a vector in all programs prepared from now on; return whether that is
+        possible."""
+
     def fuse(self, *updates: str, dots: tuple[str, ...] = ()) -> Fused:
         """Prepare a pass; each of `dots` is two names. Nothing else is allocated when it is made."""
 
@@ -170,6 +174,12 @@ class Space(Protocol):
             in their order.
         """
 
+    def program(self, function: Callable[[], None]) -> Callable[[], None]:
+        """Prepare passes and products whose coefficients are constants, to be made again and again."""
+
+    def arnoldi(self, vectors: Any, names: list[str]) -> Arnoldi:
+        """Return a Krylov basis that lies in consecutive vectors."""
+
     def asarray(self, array: Any) -> Array:
         """Return an array of the space's type where the space is, itself if it is there already."""
 
@@ -177,19 +187,31 @@ class Space(Protocol):
         """Return a copy on the host."""
 
 
-class Basis(Protocol):
-    """k vectors of n numbers, several of which are used at once."""
+class Arnoldi(Protocol):
+    """A Krylov basis among the vectors of a system, of which several are used at once.
 
-    rows: Array
+    Attributes
+    ----------
+    ahead : int
+        Steps that are made before the host asks what came out.
+    """
 
-    def dots(self, k: int, w: Array) -> np.ndarray[Any, Any]:
-        """Return the dot products of the first k vectors and w, on the host."""
+    ahead: int
 
-    def subtract(self, k: int, coefficients: np.ndarray[Any, Any], w: Array) -> float:
-        """Subtract a combination of the first k vectors from w; return the square of its norm."""
+    def begin(self, scale: float) -> None:
+        """Set the first vector to `scale` times r."""
 
-    def add(self, k: int, coefficients: np.ndarray[Any, Any], w: Array) -> None:
-        """Add a combination of the first k vectors to w."""
+    def extend(self, k: int) -> None:
+        """Make vector k + 1 orthogonal to those before it, and norm it."""
+
+    def prepare(self, steps: list[Callable[[], None]], captured: bool) -> Callable[[int, int], None]:
+        """Return what makes steps `first` to `last`; each is a product and `extend`."""
+
+    def columns(self, first: int, last: int) -> list[np.ndarray[Any, Any]]:
+        """Return what `extend` found for these k: k + 1 coefficients, and the norm that was left."""
+
+    def add(self, coefficients: np.ndarray[Any, Any], target: str) -> None:
+        """Add a combination of the first vectors to another vector."""
 
 
 def space_for(device: str, dtype: np.dtype[Any]) -> Space:

@@ -70,6 +70,8 @@ class System:
         The method's vectors, besides b, x, r and q, which is free between iterations.
     space : Space, optional
         By default that of the device.
+    loop : callable, optional
+        Takes the system and returns what iterates; by default the space's loop, which `System.loop` is then.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class System:
         method: Callable[[System], Method],
         names: tuple[str, ...],
         space: Space | None = None,
+        loop: Callable[[System], Loop] | None = None,
     ) -> None:
         self.space = space_for(device, dtype) if space is None else space
         self.operator = as_operator(A, device)
@@ -95,6 +98,13 @@ class System:
         self.loop: Loop = self.space.loop(
             starts, self.method.iterate, self._true, self.method.period, self.method.leaving
         )
+        if loop is not None:
+            self.loop = loop(self)
+
+    @property
+    def captures(self) -> bool:
+        """Whether its products can be captured in a CUDA graph."""
+        return all(one is None or one.captures for one in (self.operator, self.preconditioner))
 
     def multiply(self, x: str, y: str) -> None:
         """Set vector y to A times vector x."""
@@ -167,6 +177,7 @@ def solve(
     method: Callable[[System], Method],
     names: tuple[str, ...],
     key: tuple[Any, ...] = (),
+    loop: Callable[[System], Loop] | None = None,
 ) -> tuple[Array, Stats]:
     """Solve A x = b by a method; the arguments are those of every solver here.
 
@@ -182,7 +193,7 @@ def solve(
     right, start = vector("b", b, size), None if x0 is None else vector("x0", x0, size)
     make = Workspace() if workspace is None else workspace
     system: System = make.get(
-        (method, dtype, device, *key), (A, M), lambda: System(A, M, dtype, device, method, names)
+        (method, dtype, device, *key), (A, M), lambda: System(A, M, dtype, device, method, names, loop=loop)
     )
     load(system.vectors["b"], right, system.space)
     if start is not None:

@@ -1,0 +1,9 @@
+"""Preconditioners that stay where the matrix is, and serve as M in our solvers, SciPy's and CuPy's."""
+
+from dasp.preconditioners.base import Preconditioner
+from dasp.preconditioners.block_jacobi import block_jacobi
+from dasp.preconditioners.chebyshev import chebyshev
+from dasp.preconditioners.jacobi import jacobi
+from dasp.preconditioners.multigrid import multigrid
+
+__all__ = ["Preconditioner", "block_jacobi", "chebyshev", "jacobi", "multigrid"]

@@ -1,0 +1,226 @@
+"""What all preconditioners are: a fixed sequence of passes and products, from a residual r to z = M r."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from dasp.solvers.operator import device_of
+from dasp.solvers.space import Space, space_for
+
+Array = Any
+
+BOUND = 8
+"""Pairs of vectors that a GPU's programs are kept for: a solver uses one or two."""
+
+
+class Preconditioner:
+    """Approximates the inverse of a matrix: z = M r.
+
+    It is a linear operator: `M @ r`, `M.matvec(r, out=z)`, and as `M=` in any of SciPy's, CuPy's and our
+    solvers.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        (n, n).
+    dtype : numpy.dtype
+        In which it computes, float32 or float64; r and z may have the other.
+    device : str
+        `cpu` or `cuda:N`.
+    """
+
+    def __init__(
+        self,
+        n: int,
+        dtype: np.dtype[Any],
+        device: str,
+        names: tuple[str, ...],
+        again: Callable[[np.dtype[Any]], Preconditioner],
+        space: Space | None = None,
+    ) -> None:
+        """Make the vectors `b` (the residual), `x` (the result) and others; `again` makes it in another
+        type."""
+        self.shape, self.dtype, self.device = (n, n), np.dtype(dtype), device
+        self.space = space_for(device, self.dtype) if space is None else space
+        self.vectors = self.space.vectors(n, "b", "x", *names)
+        self._again = again
+        self._own: Callable[[], None] | None = None
+        self._bound: dict[tuple[int, ...], tuple[Callable[[], None], Array, Array]] = {}
+        self._lock = threading.Lock()
+
+    def apply(self) -> None:
+        """Set `x` from `b`, in passes and products; runs once for each program on a GPU."""
+        raise NotImplementedError
+
+    def matvec(self, r: Array, out: Array = None) -> Array:
+        """Return M r.
+
+        Parameters
+        ----------
+        r : array, shape (n,) or (n, 1), on the device
+        out : array, optional
+            Of the shape of r, not overlapping it; the result is written there. On a GPU that costs no copies,
+            and can be captured in a graph after a first call.
+
+        Returns
+        -------
+        array of the shape and type of r
+
+        Raises
+        ------
+        ValueError, TypeError
+            If r has another shape or is elsewhere.
+        """
+        if getattr(r, "shape", None) not in ((self.shape[0],), (self.shape[0], 1)):
+            raise ValueError(f"r has shape {getattr(r, 'shape', None)}; ({self.shape[0]},) is needed")
+        if device_of(r) not in (None, self.device):
+            raise TypeError(f"r is on {device_of(r)} and M on {self.device}; both must be on one device")
+        with self._lock:
+            if out is not None and self._in_place(r, out):
+                return out
+            if self._own is None:
+                self._own = self.space.program(self.apply)
+            self.vectors["b"][...] = r.reshape(-1)
+            self._own()
+            if out is None:
+                return self.vectors["x"].astype(r.dtype, copy=True).reshape(r.shape)
+            out.reshape(-1)[...] = self.vectors["x"]
+            return out
+
+    def _in_place(self, r: Array, out: Array) -> bool:
+        """Compute from r to `out` with no copies, if these can be used as they are."""
+        key = tuple(int(getattr(one.data, "ptr", -1)) for one in (r, out))
+        if -1 in key:
+            return False
+        if key not in self._bound:
+            own = self.vectors["b"], self.vectors["x"]
+            if not (self.vectors.bind("b", r) and self.vectors.bind("x", out)):
+                self.vectors.bind("b", own[0])
+                return False
+            if len(self._bound) >= BOUND:
+                self._bound.pop(next(iter(self._bound)))
+            self._bound[key] = self.space.program(self.apply), r, out
+            self.vectors.bind("b", own[0])
+            self.vectors.bind("x", own[1])
+        self._bound[key][0]()
+        return True
+
+    def __matmul__(self, r: Array) -> Array:
+        """Return M r, for each column where r has several."""
+        if getattr(r, "ndim", 1) == 2 and r.shape[1] != 1:
+            z = r.copy()
+            for k in range(r.shape[1]):
+                z[:, k] = self.matvec(r[:, k])
+            return z
+        return self.matvec(r)
+
+    def __call__(self, r: Array) -> Array:
+        """Return M r."""
+        return self.matvec(r)
+
+    def astype(self, dtype: Any) -> Preconditioner:
+        """Return it computing in float32 or float64; r and z may have any type.
+
+        In float32 it moves half the bytes, and a solver in float64 converges as before.
+
+        Raises
+        ------
+        ValueError
+            For another type.
+        """
+        wanted = np.dtype(dtype)
+        if wanted not in (np.dtype(np.float32), np.dtype(np.float64)):
+            raise ValueError(f"dtype is {wanted}; float32 or float64 is needed")
+        return self if wanted == self.dtype else self._again(wanted)
+
+
+def host_matrix(A: Any) -> Any:
+    """Return a matrix as a SciPy CSR array on the host.
+
+    Raises
+    ------
+    TypeError
+        If A holds no entries that can be read: a LinearOperator.
+    ValueError
+        If A is not square.
+    """
+    import scipy.sparse
+
+    if hasattr(A, "to_scipy"):
+        A = A.to_scipy()
+    elif type(A).__module__.startswith("cupyx.scipy.sparse"):
+        A = A.get()
+    if not (scipy.sparse.issparse(A) or isinstance(A, np.ndarray)):
+        raise TypeError(f"A is a {type(A).__name__}; a matrix whose entries can be read is needed")
+    A = scipy.sparse.csr_array(A)
+    if A.shape[0] != A.shape[1]:
+        raise ValueError(f"A has shape {A.shape}; a square matrix is needed")
+    A.sum_duplicates()
+    return A
+
+
+def place(A: Any, device: str | None) -> str:
+    """Return the device that is meant: the one given, else that of A."""
+    if device is None:
+        return device_of(A) or "cpu"
+    if device in ("auto", "cuda"):
+        from dasp.matrix import SpMatrix
+
+        return SpMatrix.from_dense(np.eye(1), device=device).device
+    return device
+
+
+def inverse_diagonal(A: Any) -> np.ndarray[Any, Any]:
+    """Return 1 / a_ii of a host matrix.
+
+    Raises
+    ------
+    ValueError
+        If one is zero or not finite.
+    """
+    diagonal = np.asarray(A.diagonal(), np.float64)
+    bad = np.flatnonzero(~(np.isfinite(diagonal) & (diagonal != 0)))
+    if len(bad):
+        raise ValueError(
+            f"{len(bad)} rows have no usable diagonal entry, the first is row {bad[0]}; each is divided by"
+        )
+    return 1.0 / diagonal
+
+
+def spectral_radius(A: Any, scale: np.ndarray[Any, Any], steps: int = 15) -> float:
+    """Estimate the largest absolute eigenvalue of diag(scale) A, from below, by Arnoldi's method.
+
+    Parameters
+    ----------
+    A : scipy.sparse array, shape (n, n)
+    scale : numpy.ndarray, shape (n,)
+    steps : int
+        Products with A.
+
+    Returns
+    -------
+    float
+        The same for equal inputs: the first vector is drawn with a fixed seed.
+    """
+    n = A.shape[0]
+    steps = min(steps, n)
+    basis = np.zeros((steps + 1, n))
+    basis[0] = np.random.default_rng(0).standard_normal(n)
+    basis[0] /= np.linalg.norm(basis[0])
+    H = np.zeros((steps + 1, steps))
+    for k in range(steps):
+        w = scale * (A @ basis[k])
+        for _ in range(2):
+            h = basis[: k + 1] @ w
+            w -= h @ basis[: k + 1]
+            H[: k + 1, k] += h
+        H[k + 1, k] = np.linalg.norm(w)
+        if not H[k + 1, k] > 1e-12 * np.linalg.norm(H[: k + 1, k]):
+            steps = k + 1
+            break
+        basis[k + 1] = w / H[k + 1, k]
+    return float(abs(np.linalg.eigvals(H[:steps, :steps])).max()) if steps else 1.0

@@ -1,0 +1,86 @@
+"""Block Jacobi: the inverses of dense blocks on the diagonal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dasp.matrix import SpMatrix
+from dasp.preconditioners.base import Preconditioner, host_matrix, place
+
+
+class BlockJacobi(Preconditioner):
+    """One product with the inverses of the blocks, which are planned like any matrix."""
+
+    def __init__(self, inverses: Any, dtype: np.dtype[Any], device: str) -> None:
+        n = inverses.shape[0]
+        super().__init__(n, dtype, device, (), lambda other: BlockJacobi(inverses, other, device))
+        self._matrix = SpMatrix.from_scipy(inverses.astype(dtype), device=device)
+
+    def apply(self) -> None:
+        """Multiply."""
+        from dasp.solvers.operator import as_operator
+
+        operator = as_operator(self._matrix, self.device, "M")
+        self.space.apply(operator, self.vectors["b"], self.vectors["x"])
+
+
+def block_jacobi(A: Any, *, block: int, device: str | None = None) -> Preconditioner:
+    """Return the preconditioner that solves with the dense blocks on the diagonal of A.
+
+    Parameters
+    ----------
+    A : SpMatrix, SciPy or CuPy matrix, shape (n, n)
+    block : int
+        Rows of a block, such as the unknowns of a node; the last block may have fewer.
+    device : {"cpu", "cuda", "cuda:N"}, optional
+        Where it works; by default where A is.
+
+    Returns
+    -------
+    Preconditioner
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `block` is no positive int, or a block is singular.
+
+    Notes
+    -----
+    The inverses are n * block numbers.
+    """
+    if isinstance(block, bool) or not isinstance(block, (int, np.integer)):
+        raise TypeError(f"block is {block!r}; an int is needed")
+    if block < 1:
+        raise ValueError(f"block is {block}; at least 1 is needed")
+    matrix = host_matrix(A)
+    dtype = np.dtype(np.float32 if matrix.dtype == np.float32 else np.float64)
+    return BlockJacobi(_inverses(matrix, int(block)), dtype, place(A, device))
+
+
+def _inverses(matrix: Any, block: int) -> Any:
+    """Return the block diagonal matrix of the inverses, as CSR."""
+    import scipy.sparse
+
+    n = matrix.shape[0]
+    count = -(-n // block)
+    dense = np.zeros((count, block, block))
+    entries = matrix.tocoo()
+    rows, columns = entries.coords
+    mine = rows // block == columns // block
+    rows, columns = rows[mine], columns[mine]
+    np.add.at(dense, (rows // block, rows % block, columns % block), entries.data[mine])
+    beyond = np.arange(n, count * block)
+    dense[-1:, beyond % block, beyond % block] = 1.0  # what the last block lacks
+    try:
+        inverse = np.linalg.inv(dense) if count else dense
+    except np.linalg.LinAlgError as error:
+        raise ValueError(f"a block of {block} rows is singular; choose another size of blocks") from error
+    where = np.arange(count * block).reshape(count, block)
+    at_row = np.repeat(where, block, axis=1).ravel()
+    at_column = np.tile(where, (1, block)).ravel()
+    values = inverse.reshape(-1)
+    inside = (at_row < n) & (at_column < n)
+    whole = scipy.sparse.coo_array((values[inside], (at_row[inside], at_column[inside])), shape=(n, n))
+    return whole.tocsr()

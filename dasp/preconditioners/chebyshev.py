@@ -1,0 +1,118 @@
+"""A Chebyshev polynomial in the matrix: products alone, no dot products.
+
+Saad, Iterative Methods for Sparse Linear Systems, second edition, algorithm 12.1; as a smoother: Adams,
+Brezina, Hu, Tuminaro (2003), doi:10.1016/S0021-9991(03)00194-3.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dasp.matrix import SpMatrix
+from dasp.preconditioners.base import (
+    Preconditioner,
+    host_matrix,
+    inverse_diagonal,
+    place,
+    spectral_radius,
+)
+from dasp.solvers.operator import as_operator
+
+UPPER = 1.1
+"""By what the estimate of the largest eigenvalue, which is from below, is raised."""
+
+
+def coefficients(low: float, high: float, degree: int) -> tuple[float, list[tuple[float, float]]]:
+    """Return the first step's factor, and (of the last step, of the residual) for each further step."""
+    middle, half = (high + low) / 2, (high - low) / 2
+    sigma = middle / half
+    rho, steps = 1.0 / sigma, []
+    for _ in range(degree - 1):
+        following = 1.0 / (2.0 * sigma - rho)
+        steps.append((following * rho, 2.0 * following / half))
+        rho = following
+    return 1.0 / middle, steps
+
+
+class Chebyshev(Preconditioner):
+    """`degree` - 1 products and `degree` passes."""
+
+    def __init__(
+        self,
+        matrix: Any,
+        operator: Any,
+        bounds: tuple[float, float],
+        degree: int,
+        dtype: np.dtype[Any],
+        device: str,
+    ) -> None:
+        def again(other: np.dtype[Any]) -> Chebyshev:
+            return Chebyshev(matrix, None, bounds, degree, other, device)
+
+        super().__init__(matrix.shape[0], dtype, device, ("d", "step", "q", "r"), again)
+        self.vectors["d"][...] = self.space.asarray(inverse_diagonal(matrix))
+        if operator is None or np.dtype(operator.dtype) != dtype:
+            operator = SpMatrix.from_scipy(matrix.astype(dtype), device=device)
+        self._operator = as_operator(operator, device)
+        self._first, self._further = coefficients(*bounds, degree)
+        fuse = self.vectors.fuse
+        self._begin = fuse("step = first d*b", "x = step", "r = b")
+        self._extend = fuse("r = r - q", "step = last step + rest d*r", "x = x + step")
+
+    def apply(self) -> None:
+        """Go through the polynomial's steps."""
+        self._begin(first=self._first)
+        for last, rest in self._further:
+            self.space.apply(self._operator, self.vectors["step"], self.vectors["q"])
+            self._extend(last=last, rest=rest)
+
+
+def chebyshev(
+    A: Any,
+    *,
+    degree: int = 3,
+    ratio: float = 30.0,
+    bounds: tuple[float, float] | None = None,
+    device: str | None = None,
+) -> Preconditioner:
+    """Return a Chebyshev polynomial in D^-1 A, D the diagonal, times D^-1: for symmetric positive definite A.
+
+    Parameters
+    ----------
+    A : SpMatrix, SciPy or CuPy matrix, shape (n, n)
+        A planned matrix is used as it is, others are planned.
+    degree : int
+        Steps; one less is the number of products.
+    ratio : float
+        Of the interval's ends, if `bounds` are not given: the upper one is an estimate of the largest
+        eigenvalue of D^-1 A, raised by a tenth.
+    bounds : tuple of float, optional
+        The interval on which the polynomial approximates the inverse.
+    device : {"cpu", "cuda", "cuda:N"}, optional
+        Where it works; by default where A is.
+
+    Returns
+    -------
+    Preconditioner
+        Symmetric and positive definite if the interval's upper end is above the spectrum. Takes 6 vectors.
+
+    Raises
+    ------
+    ValueError
+        If the degree or the bounds make no polynomial, or a diagonal entry is zero.
+    """
+    if degree < 1:
+        raise ValueError(f"degree is {degree}; at least 1 is needed")
+    matrix = host_matrix(A)
+    if bounds is None:
+        if not ratio > 1:
+            raise ValueError(f"ratio is {ratio}; a number above 1 is needed")
+        high = UPPER * spectral_radius(matrix, inverse_diagonal(matrix))
+        bounds = high / ratio, high
+    if not 0 < bounds[0] < bounds[1]:
+        raise ValueError(f"bounds are {bounds}; two rising positive numbers are needed")
+    dtype = np.dtype(np.float32 if matrix.dtype == np.float32 else np.float64)
+    planned = A if isinstance(A, SpMatrix) else None
+    return Chebyshev(matrix, planned, bounds, int(degree), dtype, place(A, device))

@@ -1,0 +1,53 @@
+"""Jacobi: division by the diagonal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dasp.preconditioners.base import Preconditioner, host_matrix, inverse_diagonal, place
+
+
+class Jacobi(Preconditioner):
+    """One pass."""
+
+    def __init__(self, inverse: np.ndarray[Any, Any], dtype: np.dtype[Any], device: str) -> None:
+        super().__init__(len(inverse), dtype, device, ("d",), lambda other: Jacobi(inverse, other, device))
+        self.vectors["d"][...] = self.space.asarray(inverse)
+        self._divide = self.vectors.fuse("x = d*b")
+
+    def apply(self) -> None:
+        """Divide."""
+        self._divide()
+
+
+def jacobi(A: Any, *, device: str | None = None) -> Preconditioner:
+    """Return the preconditioner that divides by the diagonal of A.
+
+    Parameters
+    ----------
+    A : SpMatrix, SciPy or CuPy matrix, shape (n, n)
+    device : {"cpu", "cuda", "cuda:N"}, optional
+        Where it works; by default where A is.
+
+    Returns
+    -------
+    Preconditioner
+        Takes 3 vectors of n numbers.
+
+    Raises
+    ------
+    ValueError
+        If a diagonal entry is zero or not finite.
+
+    Examples
+    --------
+    >>> import numpy as np, scipy.sparse as sp
+    >>> from dasp.preconditioners import jacobi
+    >>> jacobi(sp.diags_array([2.0, 4.0], format="csr")) @ np.ones(2)
+    array([0.5 , 0.25])
+    """
+    matrix = host_matrix(A)
+    dtype = np.dtype(np.float32 if matrix.dtype == np.float32 else np.float64)
+    return Jacobi(inverse_diagonal(matrix), dtype, place(A, device))

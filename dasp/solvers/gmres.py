@@ -1,0 +1,226 @@
+"""GMRES with restarts, for square matrices that need not be symmetric.
+
+Saad and Schultz (1986), doi:10.1137/0907058; preconditioned from the right, so that the residual stays that
+of A x = b; the basis is made orthogonal by classical Gram-Schmidt, twice, which waits for the device less
+often than the modified one and is as accurate.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from dasp.solvers.scalars import LIMIT, OWN, RUNNING, first_verdict
+from dasp.solvers.space import Report, State
+from dasp.solvers.stats import Stats
+from dasp.solvers.system import System, make_limits, solve
+from dasp.solvers.workspace import Workspace
+
+STALLED = OWN
+
+STALL = 1 - 1e-8
+"""A cycle after which the square of the residual is above this times what it was has stalled."""
+
+
+class GeneralizedMinimalResiduals:
+    """What the driver of a system asks of a method; the iteration itself is in `Cycles`."""
+
+    period: ClassVar = 1
+    leaving: ClassVar[tuple[str, ...]] = ()
+    restarts: ClassVar[frozenset[int]] = frozenset()
+    words: ClassVar[dict[int, str]] = {
+        STALLED: "a whole cycle did not lower the residual: A is singular, or the cycles are too short, or "
+        "no more can be had in this type; try a larger restart or a preconditioner, or ask for less"
+    }
+
+    def __init__(self, system: System) -> None:
+        pass
+
+    def start(self, s: State) -> State:
+        """Keep nothing."""
+        return {}
+
+    def iterate(self, phase: int, s: State) -> State:
+        """Change nothing: this loop is only asked for residuals."""
+        return {"rr": s["rr"]}
+
+
+class Cycles:
+    """The loop of a system: cycles of a Krylov basis and a small least-squares problem each."""
+
+    def __init__(self, system: System, restart: int) -> None:
+        self._system, self._inner, self._restart = system, system.loop, restart
+        self._basis = system.space.arnoldi(system.vectors, [f"v{k}" for k in range(restart + 1)])
+        self._given: Mapping[str, float] = {}
+        self._state: dict[str, float] = {}
+        if system.preconditioner is None:
+            self._steps = [self._step(f"v{k}", k) for k in range(restart)]
+        else:
+            self._steps = [self._step_preconditioned(k) for k in range(restart)]
+        self._run = self._basis.prepare(self._steps, system.captures)
+
+    def _step(self, source: str, k: int) -> Callable[[], None]:
+        operator, vectors = self._system.operator, self._system.vectors
+        x, y = vectors[source], vectors[f"v{k + 1}"]
+
+        def step() -> None:
+            operator.multiply(x, y)
+            self._basis.extend(k)
+
+        return step
+
+    def _step_preconditioned(self, k: int) -> Callable[[], None]:
+        preconditioner, vectors = self._system.preconditioner, self._system.vectors
+        assert preconditioner is not None
+        x, z, then = vectors[f"v{k}"], vectors["z"], self._step("z", k)
+
+        def step() -> None:
+            preconditioner.multiply(x, z)
+            then()
+
+        return step
+
+    def start(self, name: str, given: Mapping[str, float]) -> None:
+        """Compute the residual."""
+        self._given = given
+        self._inner.start(name, given)
+        self._state = self._inner.advance(0, finish=False).state
+
+    def advance(self, most: int, *, finish: bool) -> Report:
+        """Make cycles until there is a verdict, `most` iterations at most (but whole cycles)."""
+        residuals: list[float] = []
+        if self._state["code"] == LIMIT:
+            self._state["code"] = RUNNING
+        start = self._state["start"]
+        while self._state["code"] == RUNNING and len(residuals) < most:
+            before = self._state["rr"]
+            residuals += self._cycle(math.sqrt(before), min(self._restart, most - len(residuals)))
+            self._inner.start("x", self._given)
+            self._state = self._inner.advance(0, finish=False).state
+            rr, goal = self._state["rr"], self._state["goal"]
+            code = float(first_verdict(rr, goal, float(RUNNING)))
+            if code == RUNNING and rr > STALL * before:
+                code = float(STALLED)
+            self._state["code"] = code
+        if self._state["code"] == RUNNING:
+            self._state["code"] = LIMIT
+        return Report({**self._state, "start": start, "true": self._state["rr"]}, residuals)
+
+    def _cycle(self, norm: float, steps: int) -> list[float]:
+        """Make one cycle: extend the basis, solve the small problem, correct x. Return the norms on the
+        way."""
+        system, basis = self._system, self._basis
+        basis.begin(1.0 / norm)
+        goal = math.sqrt(self._state["goal"])
+        problem = SmallProblem(norm, steps)
+        while problem.count < steps and problem.residuals[-1] > goal and not problem.broken:
+            last = min(steps, problem.count + basis.ahead)
+            self._run(problem.count, last)
+            for column in basis.columns(problem.count, last):
+                if problem.residuals[-1] > goal and not problem.broken:
+                    problem.add(column)
+        y = problem.solve()
+        if system.preconditioner is None:
+            basis.add(y, "x")
+        else:
+            system.vectors["q"][...] = 0
+            basis.add(y, "q")
+            system.preconditioner.multiply(system.vectors["q"], system.vectors["z"])
+            system.vectors["x"][...] += system.vectors["z"]
+        return problem.residuals[1:]
+
+
+class SmallProblem:
+    """The least-squares problem of a cycle: a Hessenberg matrix that grows by a column an iteration."""
+
+    def __init__(self, norm: float, steps: int) -> None:
+        self._matrix = np.zeros((steps + 1, steps))
+        self._rotations: list[tuple[float, float]] = []
+        self.count, self.broken = 0, False
+        self.residuals = [norm]
+        self._norm = norm
+
+    def add(self, column: np.ndarray[Any, Any]) -> None:
+        """Take the next column, of `count` + 2 numbers, and turn it to know the residual."""
+        k = self.count
+        self._matrix[: k + 2, k] = column
+        turned = np.array(column)
+        for j, (c, s) in enumerate(self._rotations):
+            turned[j], turned[j + 1] = c * turned[j] + s * turned[j + 1], c * turned[j + 1] - s * turned[j]
+        length = math.hypot(turned[k], turned[k + 1])
+        c, s = (turned[k] / length, turned[k + 1] / length) if length > 0 else (1.0, 0.0)
+        self._rotations.append((c, s))
+        # A column that is 0 is no progress, and ends the cycle: A maps the basis into itself.
+        self.residuals.append(self.residuals[-1] * (abs(s) if length > 0 else 1.0))
+        self.broken = not column[-1] > 1e-14 * np.linalg.norm(column)
+        self.count += 1
+
+    def solve(self) -> np.ndarray[Any, Any]:
+        """Return the coefficients of the correction in the basis."""
+        k = self.count
+        matrix = self._matrix[: k + 1, :k]
+        if not np.isfinite(matrix).all():
+            return np.full(k, np.nan)
+        right = np.zeros(k + 1)
+        right[0] = self._norm
+        return np.asarray(np.linalg.lstsq(matrix, right, rcond=1e-14)[0])
+
+
+def gmres(
+    A: Any,
+    b: Any,
+    x0: Any = None,
+    *,
+    rtol: float = 1e-5,
+    atol: float = 0.0,
+    restart: int = 30,
+    maxiter: int | None = None,
+    M: Any = None,
+    callback: Callable[[Any], None] | None = None,
+    check_every: int | None = None,
+    workspace: Workspace | None = None,
+    progress: bool = False,
+) -> tuple[Any, Stats]:
+    """Solve A x = b by GMRES with restarts, for any square A.
+
+    Parameters, results and errors are those of `dasp.solvers.cg`, and
+
+    Parameters
+    ----------
+    restart : int
+        Iterations of a cycle: vectors that are kept, and made orthogonal to each other.
+    maxiter : int, optional
+        Iterations at most (products, not cycles), 10 n by default.
+    callback : callable, optional
+        Called with x after each cycle: there is no x within one.
+
+    Notes
+    -----
+    Takes vectors of n numbers: 5 and `restart`, with a preconditioner 6 and `restart`. A GPU is asked for the
+    residual every `ahead` iterations (see `dasp.solvers.cuda.CudaArnoldi`), so some may be made in vain.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dasp.solvers import gmres
+    >>> x, stats = gmres(np.array([[0.0, 1.0], [-1.0, 0.0]]), np.array([3.0, 4.0]))
+    >>> x.round(9), stats.converged
+    (array([-4.,  3.]), True)
+    """
+    n = int(getattr(A, "shape", (0,))[0])
+    limits = make_limits(n, rtol, atol, maxiter, check_every, callback, progress)
+    if not isinstance(restart, (int, np.integer)) or isinstance(restart, bool):
+        raise TypeError(f"restart is {restart!r}; an int is needed")
+    if restart < 1:
+        raise ValueError(f"restart is {restart}; at least 1 is needed")
+    steps = min(int(restart), max(1, n))
+    if callback is not None or progress:
+        limits.check_every = steps
+    names = (*(f"v{k}" for k in range(steps + 1)), *(() if M is None else ("z",)))
+    return solve(
+        A, b, x0, limits, M, workspace, GeneralizedMinimalResiduals, names,
+        key=(steps,), loop=lambda system: Cycles(system, steps),
+    )  # fmt: skip

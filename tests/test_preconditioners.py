@@ -1,0 +1,252 @@
+"""Preconditioners: what they compute, that they help, and that every solver takes them."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import scipy.sparse.linalg as sla
+
+import dasp
+from dasp.preconditioners import Preconditioner, base, block_jacobi, chebyshev, jacobi, multigrid
+from dasp.solvers import Workspace, bicgstab, cg, gmres, minres
+from dasp.solvers.cuda import CudaSpace
+from tests.simt_device import EmulatedDevice
+from tests.test_solvers import check, poisson
+
+pyamg = pytest.importorskip("pyamg")
+
+
+def uneven(side: int) -> sp.csr_array:
+    """A Poisson matrix between two diagonal ones: definite, with a diagonal over three orders."""
+    scale = sp.diags_array(np.logspace(0, 1.5, side * side))
+    return sp.csr_array(scale @ poisson(side) @ scale)
+
+
+def matrix_of(M: Any) -> np.ndarray:
+    return np.column_stack([M @ column for column in np.eye(M.shape[0])])
+
+
+def levels(A: sp.csr_array) -> Any:
+    return pyamg.ruge_stuben_solver(sp.csr_matrix(A), max_coarse=6)
+
+
+KINDS: dict[str, Callable[[sp.csr_array], Preconditioner]] = {
+    "jacobi": jacobi,
+    "block": lambda A: block_jacobi(A, block=5),
+    "chebyshev": lambda A: chebyshev(A, degree=4),
+    "multigrid": lambda A: multigrid(levels(A), device="cpu"),
+    "multigrid-jacobi": lambda A: multigrid(levels(A), smoother="jacobi", device="cpu"),
+    "multigrid-gs": lambda A: multigrid(levels(A), smoother="gauss-seidel", device="cpu"),
+    "multigrid-W": lambda A: multigrid(levels(A), cycle="W", device="cpu"),
+    "multigrid-F": lambda A: multigrid(levels(A), cycle="F", sweeps=2, device="cpu"),
+}
+
+
+def test_jacobi_divides():
+    A = uneven(6)
+    np.testing.assert_allclose(matrix_of(jacobi(A)), np.diag(1 / A.diagonal()), rtol=1e-15)
+    for form in (A.tocsc(), A.toarray(), dasp.SpMatrix.from_scipy(A, device="cpu")):
+        np.testing.assert_array_equal(jacobi(form) @ np.ones(36), jacobi(A) @ np.ones(36))
+
+
+@pytest.mark.parametrize("block", [1, 3, 7, 36, 50])
+def test_block_jacobi_solves_with_the_blocks(block):
+    A = uneven(6).toarray()
+    want = np.zeros((36, 36))
+    for start in range(0, 36, block):
+        part = slice(start, min(36, start + block))
+        want[part, part] = np.linalg.inv(A[part, part])
+    np.testing.assert_allclose(
+        matrix_of(block_jacobi(sp.csr_array(A), block=block)), want, rtol=1e-9, atol=1e-15
+    )
+
+
+@pytest.mark.parametrize("degree", [1, 2, 5])
+def test_chebyshev_is_the_polynomial(degree):
+    """On the interval the error polynomial is T(theta - lambda) / T(theta): no larger than 1 / T(theta)."""
+    A, low, high = sp.diags_array(np.linspace(1.0, 9.0, 50), format="csr"), 0.2, 2.0
+    scaled = np.linspace(1.0, 9.0, 50)
+    M = chebyshev(A, degree=degree, bounds=(low, high))
+    error = 1 - scaled * (M @ np.ones(50))  # D^-1 A is the identity
+    theta, delta = (high + low) / 2, (high - low) / 2
+    polynomial = np.polynomial.chebyshev.Chebyshev([0] * degree + [1])
+    want = polynomial((theta - 1.0) / delta) / polynomial(theta / delta)
+    np.testing.assert_allclose(error, want, rtol=1e-12)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "multigrid-F"])
+def test_symmetric_positive_definite_and_helpful(kind):
+    A = uneven(14)
+    M = KINDS[kind](A)
+    dense = matrix_of(M)
+    np.testing.assert_allclose(dense, dense.T, atol=1e-11 * abs(dense).max())
+    assert np.linalg.eigvalsh((dense + dense.T) / 2).min() > 0
+    b = np.random.default_rng(0).standard_normal(196)
+    x, stats = cg(A, b, M=M, rtol=1e-9)
+    assert stats.converged
+    check(A, x, b, stats, 1e-9)
+    assert stats.iterations < cg(A, b, rtol=1e-9)[1].iterations
+    # x -> M x is linear
+    y, z = np.random.default_rng(1).standard_normal((2, 196))
+    np.testing.assert_allclose(M @ (2 * y - z), 2 * (M @ y) - M @ z, rtol=1e-9, atol=1e-9 * abs(dense).max())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_any_solver_takes_it(kind):
+    A, b = uneven(12), np.ones(144)
+    M = KINDS[kind](A)
+    for method in (cg, bicgstab, minres, gmres):
+        x, stats = method(A, b, M=M, rtol=1e-8)
+        assert stats.converged, stats.reason
+        check(A, x, b, stats, 1e-8)
+    for theirs in (sla.cg, sla.bicgstab, sla.gmres):
+        x, info = theirs(A, b, M=M, rtol=1e-8)
+        assert info == 0
+        assert np.linalg.norm(b - A @ x) <= 2e-8 * np.linalg.norm(b)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_single_precision_inside_double(kind):
+    A, b = uneven(14), np.random.default_rng(0).standard_normal(196)
+    M = KINDS[kind](A)
+    half = M.astype(np.float32)
+    assert half.dtype == np.float32
+    assert M.astype(np.float64) is M
+    x, stats = cg(A, b, M=half, rtol=1e-11)
+    assert stats.converged
+    check(A, x, b, stats, 1e-11)
+    assert stats.iterations <= cg(A, b, M=M, rtol=1e-11)[1].iterations * 1.15 + 3
+    assert (half @ b).dtype == np.float64
+
+
+@pytest.mark.parametrize("cycle", ["V", "W", "F"])
+def test_multigrid_is_pyamgs(cycle):
+    """With PyAMG's own smoother: the same cycle, up to what two estimates of an eigenvalue differ by."""
+    A = poisson(40)
+    ml = pyamg.ruge_stuben_solver(sp.csr_matrix(A), max_coarse=10)
+    pyamg.relaxation.smoothing.change_smoothers(
+        ml, ("gauss_seidel", {"sweep": "forward"}), ("gauss_seidel", {"sweep": "backward"})
+    )
+    M = multigrid(ml, smoother="gauss-seidel", cycle=cycle, device="cpu")
+    r = np.random.default_rng(0).standard_normal(1600)
+    want = ml.solve(r, cycle=cycle, maxiter=1, tol=1e-30)
+    np.testing.assert_allclose(M @ r, want, rtol=1e-8, atol=1e-9 * abs(want).max())
+
+
+def test_multigrid_needs_as_many_iterations_as_pyamgs():
+    A, b = poisson(60), np.ones(3600)
+    for make in (pyamg.ruge_stuben_solver, pyamg.smoothed_aggregation_solver):
+        ml = make(sp.csr_matrix(A))
+        residuals: list[float] = []
+        smoother = ("jacobi", {"omega": 4 / 3, "iterations": 1})
+        pyamg.relaxation.smoothing.change_smoothers(ml, smoother, smoother)
+        ml.solve(b, tol=1e-8, accel="cg", residuals=residuals)
+        _, stats = cg(A, b, M=multigrid(ml, smoother="jacobi", device="cpu"), rtol=1e-8)
+        assert stats.converged
+        assert stats.iterations <= len(residuals) - 1 + 2
+        _, plain = cg(A, b, rtol=1e-8)
+        assert stats.iterations < plain.iterations / 3
+
+
+def test_the_last_levels_are_one_matrix():
+    """A V-cycle down from a small level is the same whether its steps are made or kept as one matrix."""
+    module = importlib.import_module("dasp.preconditioners.multigrid")
+    A = poisson(24)
+    ml = pyamg.ruge_stuben_solver(sp.csr_matrix(A), max_coarse=4)
+    r = np.random.default_rng(0).standard_normal(576)
+    kept = module.DENSE_ROWS
+    answers = []
+    try:
+        for smoother in module.SMOOTHERS:
+            for module.DENSE_ROWS in (0, 100, 1000):
+                answers.append(multigrid(ml, smoother=smoother, sweeps=2, device="cpu") @ r)
+            np.testing.assert_allclose(
+                answers[-2], answers[-3], rtol=1e-7, atol=1e-9 * abs(answers[-1]).max()
+            )
+            np.testing.assert_allclose(
+                answers[-1], answers[-3], rtol=1e-7, atol=1e-9 * abs(answers[-1]).max()
+            )
+    finally:
+        module.DENSE_ROWS = kept
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_kernels_do_the_same(monkeypatch, dtype):
+    """Every preconditioner, with its passes run by the emulator."""
+    A, r = uneven(5), np.random.default_rng(0).standard_normal(25)
+    ml = pyamg.ruge_stuben_solver(sp.csr_matrix(A), max_coarse=3)
+    module = importlib.import_module("dasp.preconditioners.multigrid")
+    monkeypatch.setattr(module, "DENSE_ROWS", 8)
+
+    def made() -> list[Any]:
+        kinds = (
+            jacobi(A),
+            block_jacobi(A, block=4),
+            chebyshev(A, degree=3),
+            multigrid(ml, device="cpu", cycle="W"),
+        )
+        return [M.astype(dtype) for M in (*kinds, multigrid(ml, smoother="jacobi", device="cpu"))]
+
+    want = [M @ r for M in made()]
+    device = EmulatedDevice()
+    monkeypatch.setattr(base, "space_for", lambda name, kind: CudaSpace(name, kind, device))
+    got = [M @ r for M in made()]
+    assert device.launches.count("dasp_fused") > 10
+    for one, other in zip(got, want, strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=50 * np.finfo(dtype).eps * abs(other).max())
+
+
+def test_wrong_arguments_are_told():
+    A = sp.csr_array(np.diag([1.0, 0.0, 2.0]))
+    with pytest.raises(ValueError, match="1 rows have no usable diagonal entry, the first is row 1"):
+        jacobi(A)
+    with pytest.raises(ValueError, match="is singular"):
+        block_jacobi(A, block=1)
+    with pytest.raises(ValueError, match="square"):
+        jacobi(sp.csr_array(np.ones((2, 3))))
+    with pytest.raises(TypeError, match="entries can be read"):
+        jacobi(sla.aslinearoperator(np.eye(2)))
+    with pytest.raises(ValueError, match="bounds are"):
+        chebyshev(poisson(3), bounds=(2.0, 1.0))
+    with pytest.raises(TypeError, match="a hierarchy of PyAMG"):
+        multigrid(A)
+    ml = pyamg.ruge_stuben_solver(sp.csr_matrix(poisson(5)))
+    with pytest.raises(ValueError, match="smoother is 'sor'"):
+        multigrid(ml, smoother="sor")
+    with pytest.raises(ValueError, match=r"r has shape \(3,\); \(25,\) is needed"):
+        multigrid(ml, device="cpu") @ np.ones(3)
+    with pytest.raises(ValueError, match="dtype is int32"):
+        jacobi(poisson(3)).astype(np.int32)
+
+
+@pytest.mark.cuda
+def test_on_a_gpu():
+    import cupy
+    import cupyx.scipy.sparse.linalg as theirs
+
+    A = uneven(40)
+    planned, b = dasp.SpMatrix.from_scipy(A, device="cuda"), cupy.ones(1600)
+    ml = pyamg.ruge_stuben_solver(sp.csr_matrix(A))
+    for M in (jacobi(planned), block_jacobi(planned, block=4), chebyshev(planned), multigrid(ml)):
+        for N in (M, M.astype(np.float32)):
+            workspace = Workspace()
+            x, stats = cg(planned, b, M=N, rtol=1e-9, workspace=workspace)
+            again, _ = cg(planned, b, M=N, rtol=1e-9, workspace=workspace)
+            assert stats.converged
+            check(A, x.get(), b.get(), stats, 1e-9)
+            np.testing.assert_array_equal(x.get(), again.get())
+            _, told = cg(A, b.get(), M=_on_cpu(A, ml, M), rtol=1e-9)
+            assert abs(told.iterations - stats.iterations) <= 3
+            operator = theirs.LinearOperator(M.shape, matvec=M.matvec, dtype=np.float64)
+            _, info = theirs.cg(planned.as_linear_operator(), b, M=operator, rtol=1e-9)
+            assert info == 0
+
+
+def _on_cpu(A: Any, ml: Any, M: Any) -> Any:
+    kinds = {"Jacobi": jacobi, "BlockJacobi": lambda A: block_jacobi(A, block=4), "Chebyshev": chebyshev}
+    return kinds[type(M).__name__](A) if type(M).__name__ in kinds else multigrid(ml, device="cpu")
