@@ -26,7 +26,7 @@ from dasp._signals import Deferred
 
 COMMANDS = {
     "info": ("dasp.commands.info", "show a matrix: its row lengths and its plan"),
-    "solve": ("dasp.commands.solve", "solve A x = b by CG or BiCGSTAB and report the true residual"),
+    "solve": ("dasp.commands.solve", "solve A x = b by an iterative method and report the true residual"),
     "config": ("dasp.commands.config", "say which devices and libraries were found, and why not"),
     "bench": ("dasp.commands.bench", "plan, verify and time matrices against other libraries"),
     "bench gemm": (

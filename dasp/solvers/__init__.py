@@ -6,8 +6,10 @@ Which method, see docs/solvers.md; what they share is in `system`, what differs 
 from dasp.solvers.bicgstab import bicgstab
 from dasp.solvers.cg import cg
 from dasp.solvers.gmres import gmres
+from dasp.solvers.lsmr import lsmr
+from dasp.solvers.lsqr import lsqr
 from dasp.solvers.minres import minres
 from dasp.solvers.stats import Stats
 from dasp.solvers.workspace import Workspace
 
-__all__ = ["Stats", "Workspace", "bicgstab", "cg", "gmres", "minres"]
+__all__ = ["Stats", "Workspace", "bicgstab", "cg", "gmres", "lsmr", "lsqr", "minres"]

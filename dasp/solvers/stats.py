@@ -35,6 +35,10 @@ class Stats:
     seconds: float
     info: int
 
+    def timed(self, seconds: float) -> Stats:
+        """Return it with the time that was needed."""
+        return replace(self, seconds=seconds)
+
     def after(self, before: Stats) -> Stats:
         """Return the two in one, where this solve went on from the x of another."""
         return replace(

@@ -403,7 +403,7 @@ def check_square(A: Any, M: Any) -> None:
         )
 
 
-def vector(name: str, array: Any, size: int) -> Any:
+def vector(name: str, array: Any, size: int, what: str = "rows") -> Any:
     """Return b or x0 as a flat array, a list as a NumPy array.
 
     Raises
@@ -415,7 +415,7 @@ def vector(name: str, array: Any, size: int) -> Any:
     if given.dtype.kind not in "fbiu":
         raise TypeError(f"{name} has dtype {given.dtype}; a real dtype is needed")
     if given.shape not in ((size,), (size, 1)):
-        raise ValueError(f"{name} has shape {given.shape}; A has {size} rows, so ({size},) is needed")
+        raise ValueError(f"{name} has shape {given.shape}; A has {size} {what}, so ({size},) is needed")
     return given.reshape(-1)
 
 

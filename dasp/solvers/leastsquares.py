@@ -1,0 +1,244 @@
+"""Least-squares problems, and how a method for them is driven to a true answer.
+
+There are two ways to be done: A x = b is solved, or it cannot be and b - A x is orthogonal to the columns
+of A. Both are claimed only for the true residual and its true product with the transpose, computed from x.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+
+from dasp.solvers.operator import as_operator, transpose_of
+from dasp.solvers.scalars import LIMIT, NOT_FINITE, NOTHING, OWN, RUNNING, Scalar, sqrt, where
+from dasp.solvers.space import Loop, State, space_for
+from dasp.solvers.stats import Stats
+from dasp.solvers.system import (
+    BREAKDOWN,
+    GAIN,
+    MARGIN,
+    SQUARES,
+    STAGNATION,
+    Limits,
+    load,
+    place_and_type,
+    vector,
+)
+from dasp.solvers.workspace import Workspace
+
+LEAST = OWN
+"""Why a method stopped: as it carries them along, the residual is orthogonal to the columns of A."""
+
+
+class Bidiagonalization(Protocol):
+    """A method on Golub and Kahan's bidiagonalization."""
+
+    names: ClassVar[tuple[str, ...]]
+
+    def start(self, s: State, beta: Scalar, alpha: Scalar) -> State:
+        """Take the lengths of the first u and v; return the first scalars."""
+
+    def iterate(self, s: State, alpha: Scalar, beta: Scalar, next_alpha: Scalar) -> State:
+        """Take those of this v, and of the next u and v; return `rr`, `gradient` and the scalars that
+        change."""
+
+
+class Problem:
+    """min norm(b - A x) for one A and one method, ready for any b.
+
+    The vectors u and v of the bidiagonalization are not normed: their lengths are in the coefficients.
+    """
+
+    def __init__(
+        self,
+        A: Any,
+        dtype: np.dtype[Any],
+        device: str,
+        method: Callable[[Problem], Bidiagonalization],
+        names: tuple[str, ...],
+    ) -> None:
+        self.space = space_for(device, dtype)
+        self.operator, self.transpose = as_operator(A, device), transpose_of(A, device)
+        m, n = self.operator.shape
+        self.rows = self.space.vectors(m, "b", "u", "t")
+        self.columns = self.space.vectors(n, "x", "v", "g", *names)
+        self.count, self.nbytes = 6 + len(names), self.rows.nbytes + self.columns.nbytes
+        self._begin = self.rows.fuse("u = b", dots=("b b", "u u"))
+        self._clear = self.columns.fuse("x = 0")
+        self._residual = self.rows.fuse("u = b - t", dots=("b b", "u u"))
+        self._first_v = self.columns.fuse("v = scale g", dots=("v v",))
+        self._next_u = self.rows.fuse("u = scale t - back u", dots=("u u",))
+        self._next_v = self.columns.fuse("v = scale g - back v", dots=("v v",))
+        self._true = self.rows.fuse("t = b - t", dots=("t t",))
+        self._gradient = self.columns.fuse(dots=("g g",))
+        self.method = method(self)
+        starts = {"zero": self._start_from_zero, "x": self._start_from_x}
+        self.loop: Loop = self.space.loop(starts, self._iterate, self._finish, 1)
+
+    def forward(self, v: str, t: str) -> None:
+        """Set t to A v."""
+        self.space.apply(self.operator, self.columns[v], self.rows[t])
+
+    def backward(self, u: str, g: str) -> None:
+        """Set g to the transpose of A times u."""
+        self.space.apply(self.transpose, self.rows[u], self.columns[g])
+
+    def _start_from_zero(self, given: State) -> State:
+        self._clear()
+        return self._start(given, *self._begin())
+
+    def _start_from_x(self, given: State) -> State:
+        self.forward("x", "t")
+        return self._start(given, *self._residual())
+
+    def _start(self, given: State, bb: Scalar, rr: Scalar) -> State:
+        beta = sqrt(rr)
+        self.backward("u", "g")
+        (squared,) = self._first_v(scale=where(beta > 0.0, 1.0 / beta, 0.0))
+        alpha = sqrt(squared)
+        relative, absolute = given["rtol"] * given["rtol"] * bb, given["atol"] * given["atol"]
+        low, high = SQUARES
+        told = where(bb >= 0.0, float(NOTHING), float(NOT_FINITE))
+        code = where(bb >= low, where(bb <= high, float(RUNNING), told), told)
+        orthogonal = where(alpha > 0.0, code, where(code > 0.0, code, float(LEAST)))
+        wanted = where(relative > absolute, relative, absolute)
+        state = {
+            "bb": bb, "rr": rr, "start": rr, "wanted": wanted, "goal": wanted * given["margin"],
+            "code": where(squared >= 0.0, orthogonal, float(NOT_FINITE)), "norm": squared,
+            "least": given["rtol"] * given["rtol"] * given["margin"], "beta": beta, "alpha": alpha,
+        }  # fmt: skip
+        return {**state, **self.method.start(state, beta, alpha)}
+
+    def _iterate(self, phase: int, s: State) -> State:
+        alpha, last_beta = s["alpha"], s["beta"]
+        self.forward("v", "t")
+        (squared,) = self._next_u(scale=1.0 / alpha, back=alpha / last_beta)
+        beta = sqrt(squared)
+        self.backward("u", "g")
+        inverse = where(beta > 0.0, 1.0 / beta, 0.0)
+        (squared,) = self._next_v(scale=inverse, back=where(beta > 0.0, beta / alpha, 0.0))
+        next_alpha = sqrt(squared)
+        new = self.method.iterate(s, alpha, beta, next_alpha)
+        norm = s["norm"] + beta * beta + next_alpha * next_alpha
+        gradient = new.pop("gradient")
+        least = gradient <= s["least"] * norm * new["rr"]
+        code = where(least, float(LEAST), float(RUNNING))
+        return {**new, "code": code, "norm": norm, "alpha": next_alpha, "beta": beta}
+
+    def _finish(self) -> State:
+        self.forward("x", "t")
+        (true,) = self._true()
+        self.backward("t", "g")
+        (gradient,) = self._gradient()
+        return {"true": true, "gradient": gradient}
+
+
+def solve_least_squares(
+    A: Any,
+    b: Any,
+    x0: Any,
+    limits: Limits,
+    workspace: Workspace | None,
+    method: Callable[[Problem], Bidiagonalization],
+    names: tuple[str, ...],
+) -> tuple[Any, Stats]:
+    """Solve by a method; the arguments are those of `lsqr` and `lsmr`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is of the wrong kind, shape or value.
+    """
+    began = time.perf_counter()
+    device, dtype = place_and_type(A, b)
+    if len(getattr(A, "shape", ())) != 2:
+        raise TypeError(f"A is a {type(A).__name__}; a matrix or linear operator is needed")
+    m, n = map(int, A.shape)
+    right = vector("b", b, m)
+    start = None if x0 is None else vector("x0", x0, n, "columns")
+    make = Workspace() if workspace is None else workspace
+    problem: Problem = make.get(
+        (method, dtype, device), (A,), lambda: Problem(A, dtype, device, method, names)
+    )
+    load(problem.rows["b"], right, problem.space)
+    if start is not None:
+        load(problem.columns["x"], start, problem.space)
+    stats = Stats(True, 0, [0.0], 0.0, "A has no rows or no columns: x is zero", 0.0, 0)
+    if m and n:
+        stats = _drive(problem, limits, from_zero=start is None)
+    else:
+        problem.columns["x"][...] = 0
+    x = problem.columns["x"].copy()
+    if isinstance(b, np.ndarray) or not hasattr(b, "dtype"):
+        x = problem.space.download(x)
+    return x, stats.timed(time.perf_counter() - began)
+
+
+def _drive(problem: Problem, limits: Limits, *, from_zero: bool) -> Stats:
+    """Iterate, start again where that helps, and say how it ended."""
+    residuals: list[float] = []
+    made, name, margin, scale = 0, "zero" if from_zero else "x", 1.0, 1.0
+    while True:
+        problem.loop.start(name, {"rtol": limits.rtol, "atol": limits.atol * scale, "margin": margin})
+        report = problem.loop.advance(limits.maxiter - made, finish=True)
+        made += len(report.residuals)
+        s, code = report.state, int(report.state["code"])
+        if (
+            code in (NOTHING, NOT_FINITE)
+            and made == 0
+            and scale == 1.0
+            and (scale := _scaling(problem)) != 1.0
+        ):
+            continue
+        residuals = residuals or [math.sqrt(max(s["start"], 0.0)) / scale]
+        residuals += [one / scale for one in report.residuals]
+        if s["bb"] == 0:
+            problem.columns["x"][...] = 0
+            return Stats(True, made, [0.0], 0.0, "b is zero, and so is x", 0.0, 0)
+        true = s["true"]
+        norm = math.sqrt(true) / scale if true >= 0 else math.nan
+        orthogonal = limits.rtol**2 * s["norm"] * true
+        ended = _ending(limits, made, s, norm, orthogonal)
+        if ended is None and (margin == 1.0 or true <= GAIN**2 * s["start"]):
+            name, margin = "x", MARGIN
+            continue
+        stuck = STAGNATION, f"the residual stays at {norm:.3g}: no more can be had; ask for less"
+        info, reason = ended or stuck
+        if scale != 1.0:
+            problem.columns["x"][...] /= scale
+        return Stats(info == 0, made, residuals, norm, reason, 0.0, info)
+
+
+def _ending(
+    limits: Limits, made: int, s: Mapping[str, float], norm: float, orthogonal: float
+) -> tuple[int, str] | None:
+    """Return SciPy's integer and the reason, or None if starting again may help."""
+    true, gradient, code = s["true"], s["gradient"], int(s["code"])
+    after = f"after {made} iterations"
+    not_finite = f"NaN or infinity {after}: A or b holds such a number, or products overflow"
+    if not math.isfinite(true) or not math.isfinite(gradient):
+        return BREAKDOWN, not_finite
+    if true <= s["wanted"]:
+        return 0, f"the residual is {norm:.3g}, small enough, {after}"
+    if gradient <= orthogonal:
+        return 0, f"the residual, {norm:.3g}, is orthogonal to the columns of A, {after}"
+    if code in (NOTHING, NOT_FINITE):
+        return BREAKDOWN, not_finite
+    if made >= limits.maxiter or code == LIMIT:
+        return made, f"{made} iterations were made: the residual is {norm:.3g}"
+    return None
+
+
+def _scaling(problem: Problem) -> float:
+    """Return the power of two by which b (and x) was multiplied, so that its norm can be squared."""
+    largest = float(abs(problem.rows["b"]).max())
+    if not 0 < largest < math.inf or SQUARES[0] <= largest * largest <= SQUARES[1]:
+        return 1.0
+    scale = math.ldexp(1.0, max(-1000, min(1000, -math.frexp(largest)[1])))
+    problem.rows["b"][...] *= scale
+    problem.columns["x"][...] *= scale
+    return scale

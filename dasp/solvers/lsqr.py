@@ -1,0 +1,101 @@
+"""LSQR, for least-squares problems and matrices of any shape.
+
+Paige and Saunders (1982), doi:10.1145/355984.355989.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from dasp.solvers.leastsquares import Problem, solve_least_squares
+from dasp.solvers.scalars import Scalar, hypot, where
+from dasp.solvers.space import State
+from dasp.solvers.stats import Stats
+from dasp.solvers.system import make_limits
+from dasp.solvers.workspace import Workspace
+
+
+class Lsqr:
+    """A product with A, one with its transpose, and three passes an iteration."""
+
+    names: ClassVar[tuple[str, ...]] = ("w",)
+
+    def __init__(self, problem: Problem) -> None:
+        fuse = problem.columns.fuse
+        self._first = fuse("w = scale v")
+        self._step = fuse("x = x + step w", "w = scale v - back w")
+
+    def start(self, s: State, beta: Scalar, alpha: Scalar) -> State:
+        """Begin with the first v for a direction."""
+        self._first(scale=where(alpha > 0.0, 1.0 / alpha, 0.0))
+        return {"phi_bar": beta, "rho_bar": alpha}
+
+    def iterate(self, s: State, alpha: Scalar, beta: Scalar, next_alpha: Scalar) -> State:
+        """Rotate the bidiagonal matrix into a triangle; step."""
+        rho = hypot(s["rho_bar"], beta)
+        c, sine = s["rho_bar"] / rho, beta / rho
+        theta, phi, phi_bar = sine * next_alpha, c * s["phi_bar"], sine * s["phi_bar"]
+        self._step(step=phi / rho, scale=where(next_alpha > 0.0, 1.0 / next_alpha, 0.0), back=theta / rho)
+        gradient = phi_bar * next_alpha * c
+        return {
+            "rr": phi_bar * phi_bar,
+            "gradient": gradient * gradient,
+            "phi_bar": phi_bar,
+            "rho_bar": -c * next_alpha,
+        }
+
+
+def lsqr(
+    A: Any,
+    b: Any,
+    x0: Any = None,
+    *,
+    rtol: float = 1e-6,
+    atol: float = 0.0,
+    maxiter: int | None = None,
+    workspace: Workspace | None = None,
+) -> tuple[Any, Stats]:
+    """Find the x of least norm(b - A x), for A of any shape, by LSQR.
+
+    Parameters
+    ----------
+    A : SpMatrix, matrix or linear operator, shape (m, n)
+        With a transpose: `A.T`, or `A.rmatvec`.
+    b : array, shape (m,)
+        NumPy, or CuPy for a matrix on a GPU.
+    x0 : array, shape (n,), optional
+        Where to start; zeros by default, and then of all solutions the shortest is found.
+    rtol, atol : float
+        Done when norm(b - A x) <= max(rtol * norm(b), atol), or when the residual r is orthogonal to the
+        columns: norm(A' r) <= rtol * norm(A) * norm(r), with an estimate from below of A's Frobenius norm.
+    maxiter : int, optional
+        Iterations at most, 4 max(m, n) by default.
+    workspace : Workspace, optional
+        Keeps vectors and prepared passes for the next solve with A.
+
+    Returns
+    -------
+    x : array, shape (n,), of the kind and place of b
+    stats : Stats
+        `residual` is norm(b - A x), which need not be small.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is of the wrong kind, shape or value, or A has no transpose.
+
+    Notes
+    -----
+    Takes 3 vectors of m numbers and 4 of n.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dasp.solvers import lsqr
+    >>> x, stats = lsqr(np.array([[1.0], [1.0]]), np.array([1.0, 2.0]))
+    >>> x.round(9), stats.converged
+    (array([1.5]), True)
+    """
+    most = max(map(int, getattr(A, "shape", (1, 1))), default=1)
+    limits = make_limits(most, rtol, atol, maxiter or 4 * max(1, most), None, None, False)
+    return solve_least_squares(A, b, x0, limits, workspace, Lsqr, Lsqr.names)

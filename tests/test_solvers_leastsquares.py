@@ -1,0 +1,142 @@
+"""LSQR and LSMR: least squares of any shape, on the CPU and through the kernels."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import scipy.sparse.linalg as sla
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dasp.solvers import Workspace, leastsquares, lsmr, lsqr
+from dasp.solvers.cuda import CudaSpace
+from tests.simt_device import EmulatedDevice
+from tests.test_solvers import residual_bound, true_residual
+
+METHODS: list[Any] = [lsqr, lsmr]
+
+
+def matrix(kind: str, m: int, n: int, seed: int) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    A = rng.standard_normal((m, n)) * (rng.random((m, n)) < 0.7)
+    if kind == "low rank":
+        k = max(1, min(m, n) // 2)
+        A = rng.standard_normal((m, k)) @ rng.standard_normal((k, n))
+    elif kind == "zero":
+        A = np.zeros((m, n))
+    elif kind == "nan":
+        A[rng.integers(m), rng.integers(n)] = np.nan
+    elif kind == "scaled":
+        A *= 10.0 ** rng.integers(-3, 4, n)
+    return A
+
+
+def check(A: np.ndarray, x: np.ndarray, b: np.ndarray, stats: Any, rtol: float) -> None:
+    """What is called converged solves the system, or has a residual orthogonal to the columns."""
+    assert stats.converged == (stats.info == 0)
+    if not stats.converged:
+        return
+    assert np.isfinite(x).all()
+    scale = np.linalg.norm(b, np.inf) or 1.0
+    bound = scale * residual_bound(A, x / scale, b / scale)
+    norm = true_residual(A, x, b)
+    if norm <= rtol * np.linalg.norm(b.astype(np.longdouble)) * (1 + 1e-6) + bound:
+        return
+    r = b.astype(np.longdouble) - A.astype(np.longdouble) @ x.astype(np.longdouble)
+    size = np.linalg.norm(A)
+    gradient = np.linalg.norm((A.T @ (r / scale)).astype(float))
+    assert gradient <= rtol * size * (norm / scale) * (1 + 1e-6) + 20 * size * (bound / scale)
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    kind=st.sampled_from(["full", "low rank", "zero", "nan", "scaled"]),
+    m=st.integers(1, 12),
+    n=st.integers(1, 12),
+    seed=st.integers(0, 2**32 - 1),
+    rtol=st.sampled_from([1e-3, 1e-8, 1e-14, 0.0]),
+    right=st.sampled_from(["random", "zero", "reachable", "nan", "tiny", "huge"]),
+    start=st.booleans(),
+)
+def test_none_wrongly_converged_none_endless(kind, m, n, seed, rtol, right, start):
+    A = matrix(kind, m, n, seed)
+    rng = np.random.default_rng(seed)
+    b = rng.standard_normal(m)
+    if right == "zero":
+        b[:] = 0
+    elif right == "reachable":
+        with np.errstate(all="ignore"):
+            b = A @ rng.standard_normal(n)
+    elif right == "nan":
+        b[0] = np.nan
+    elif right in ("tiny", "huge"):
+        b *= 1e-200 if right == "tiny" else 1e200
+    x0 = rng.standard_normal(n) if start else None
+    for method in METHODS:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            x, stats = method(A, b, x0, rtol=rtol, maxiter=80)
+        assert stats.iterations <= 80
+        with np.errstate(all="ignore"):
+            check(np.nan_to_num(A) if not b.any() else A, x, b, stats, rtol)
+        if right == "nan":
+            assert not stats.converged
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("shape", [(40, 15), (15, 40), (30, 30)])
+def test_the_least_solution(method, shape):
+    A = matrix("full", *shape, 3)
+    b = np.random.default_rng(1).standard_normal(shape[0])
+    want = np.linalg.lstsq(A, b)[0]
+    x, stats = method(sp.csr_array(A), b, rtol=1e-12, maxiter=1000)
+    assert stats.converged, stats.reason
+    np.testing.assert_allclose(x, want, atol=1e-7 * np.linalg.norm(want))
+    most = {"iter_lim" if method is lsqr else "maxiter": 1000}
+    theirs = getattr(sla, method.__name__)(A, b, atol=1e-12, btol=1e-12, conlim=0, **most)[0]
+    np.testing.assert_allclose(x, theirs, atol=1e-6 * np.linalg.norm(want))
+    again, more = method(A, b, x, rtol=1e-10)
+    assert more.iterations <= 3
+    np.testing.assert_allclose(again, x, atol=1e-7 * np.linalg.norm(want))
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("shape", [(12, 7), (7, 12), (9, 9)])
+def test_the_kernels_do_the_same(monkeypatch, method, shape):
+    A = matrix("full", *shape, 5)
+    b = np.random.default_rng(1).standard_normal(shape[0])
+    want, told = method(A, b, rtol=1e-9)
+    device = EmulatedDevice()
+    monkeypatch.setattr(leastsquares, "space_for", lambda name, dtype: CudaSpace(name, dtype, device))
+    x, stats = method(A, b, rtol=1e-9)
+    assert stats.converged
+    assert device.launches.count("dasp_fused") > 3 * stats.iterations
+    check(A, x, b, stats, 1e-9)
+    assert abs(stats.iterations - told.iterations) <= 2
+    np.testing.assert_allclose(x, want, atol=1e-6 * np.linalg.norm(want))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_arguments(method):
+    A, b = matrix("full", 6, 4, 0), np.ones(6)
+    want = method(A, b)[0]
+    adjoint = sla.LinearOperator((6, 4), matvec=lambda x: A @ x, rmatvec=lambda x: A.T @ x, dtype=float)
+    np.testing.assert_allclose(method(adjoint, b)[0], want, rtol=1e-6)
+    with pytest.raises(TypeError, match="transpose"):
+        method(sla.LinearOperator((6, 4), matvec=lambda x: A @ x, dtype=float), b)
+    with pytest.raises(ValueError, match=r"b has shape \(4,\); A has 6 rows"):
+        method(A, np.ones(4))
+    with pytest.raises(ValueError, match=r"x0 has shape \(6,\); A has 4 columns"):
+        method(A, b, np.ones(6))
+    x, stats = method(np.zeros((3, 0)), np.ones(3))
+    assert (x.shape, stats.converged) == ((0,), True)
+    workspace = Workspace()
+    for k in range(6):
+        np.testing.assert_array_equal(
+            method(A, np.eye(6)[k], workspace=workspace)[0], method(A, np.eye(6)[k])[0]
+        )
+    assert workspace.vectors == {lsqr: 7, lsmr: 8}[method]
