@@ -300,7 +300,7 @@ def test_storage_is_as_said(method, preconditioned):
     count, passes = STORAGE[method][preconditioned], 700_000 if method is gmres else 60_000
     assert workspace.vectors == count
     assert count * b.nbytes <= workspace.nbytes <= first <= count * b.nbytes + passes
-    assert second - first < 5_000
+    assert second - first < 20_000
     # x is returned twice over: a copy of the workspace's, which becomes the caller's.
     assert peak - first <= 2 * b.nbytes + 20_000
 

@@ -245,6 +245,6 @@ def test_on_a_gpu(method):
     np.testing.assert_array_equal(x.get(), again.get())
     host, _ = method(planned, b, rtol=1e-9)
     np.testing.assert_array_equal(host, x.get())
-    foreign, loose = method(cupyx.scipy.sparse.csr_matrix(A), right, rtol=1e-9)
+    foreign, loose = method(cupyx.scipy.sparse.csr_matrix(sp.csr_matrix(A)), right, rtol=1e-9)
     assert loose.converged
     check(A, foreign.get(), b, loose, 1e-9)

@@ -159,7 +159,14 @@ def host_matrix(A: Any) -> Any:
     A = scipy.sparse.csr_array(A)
     if A.shape[0] != A.shape[1]:
         raise ValueError(f"A has shape {A.shape}; a square matrix is needed")
-    A.sum_duplicates()
+    return canonical(A)
+
+
+def canonical(A: Any) -> Any:
+    """Return a CSR array with sorted indices and no duplicates: itself, or a copy."""
+    if not A.has_canonical_format:
+        A = A.copy()
+        A.sum_duplicates()
     return A
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from dasp._compile import jit
 from dasp.matrix import SpMatrix
-from dasp.preconditioners.base import Preconditioner, inverse_diagonal, place, spectral_radius
+from dasp.preconditioners.base import Preconditioner, canonical, inverse_diagonal, place, spectral_radius
 from dasp.preconditioners.chebyshev import UPPER, coefficients
 from dasp.solvers.operator import Operator, as_operator
 from dasp.solvers.space import Space, Vectors
@@ -185,9 +185,7 @@ class Multigrid(Preconditioner):
 def _csr(matrix: Any) -> Any:
     from scipy.sparse import csr_array
 
-    made = csr_array(matrix)
-    made.sum_duplicates()
-    return made
+    return canonical(csr_array(matrix))
 
 
 def _first_dense(matrices: list[Any], options: Options) -> int:

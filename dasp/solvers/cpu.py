@@ -37,6 +37,9 @@ ELEMENT_SECONDS = 2e-10
 LEAST_SECONDS = 6e-6
 """A pass that takes less is left to one thread."""
 
+ENOUGH = 0.5
+"""Of the square of a vector's norm: less left of it, and it is made orthogonal once more."""
+
 NO_FACTOR = -1
 """Stands for the row that a term is not multiplied by."""
 
@@ -332,35 +335,33 @@ class CpuArnoldi:
         self._columns: list[Vector] = [np.zeros(k + 2) for k in range(len(names) - 1)]
         self._begin = vectors.fuse(f"{names[0]} = scale r")
         self._add: dict[tuple[int, str], CpuFused] = {}
-        self._passes: dict[int, tuple[CpuFused, CpuFused, CpuFused, CpuFused]] = {}
+        self._passes: dict[int, tuple[CpuFused, CpuFused, CpuFused]] = {}
 
     def begin(self, scale: float) -> None:
         """Set the first vector to `scale` times r."""
         self._begin(scale=scale)
 
     def extend(self, k: int) -> None:
-        """Make vector k + 1 orthogonal to those before it, and norm it."""
+        """Make vector k + 1 orthogonal to those before it, again where little was left of it, and norm it."""
         with np.errstate(all="ignore"):
-            measure, subtract, again, norm = self._passes.get(k) or self._prepare(k)
+            measure, subtract, norm = self._passes.get(k) or self._prepare(k)
             names = [f"h{j}" for j in range(k + 1)]
-            first = measure()
-            second = subtract(**dict(zip(names, first, strict=True)))
-            (square,) = again(**dict(zip(names, second, strict=True)))
+            *found, before = measure()
+            self._columns[k][:-1] = found
+            (square,) = subtract(**dict(zip(names, found, strict=True)))
+            if not square > ENOUGH * before:
+                *found, _ = measure()
+                self._columns[k][:-1] += found
+                (square,) = subtract(**dict(zip(names, found, strict=True)))
             length = math.sqrt(square) if square >= 0 else math.nan
             norm(scale=1.0 / length if length > 0 else 0.0)
-            self._columns[k][:-1] = np.add(first, second)
             self._columns[k][-1] = length
 
-    def _prepare(self, k: int) -> tuple[CpuFused, CpuFused, CpuFused, CpuFused]:
+    def _prepare(self, k: int) -> tuple[CpuFused, CpuFused, CpuFused]:
         fuse, w, before = self._vectors.fuse, self._names[k + 1], self._names[: k + 1]
-        dots = tuple(f"{name} {w}" for name in before)
         update = f"{w} = {w}" + "".join(f" - h{j} {name}" for j, name in enumerate(before))
-        made = (
-            fuse(dots=dots),
-            fuse(update, dots=dots),
-            fuse(update, dots=(f"{w} {w}",)),
-            fuse(f"{w} = scale {w}"),
-        )
+        measure = fuse(dots=(*(f"{name} {w}" for name in before), f"{w} {w}"))
+        made = measure, fuse(update, dots=(f"{w} {w}",)), fuse(f"{w} = scale {w}")
         self._passes[k] = made
         return made
 

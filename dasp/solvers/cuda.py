@@ -494,7 +494,8 @@ def _basis(entry: str, text: str) -> Signature:
 BASIS = {
     "dots": _basis(
         "dots",
-        "const Scalar* basis\n long long stride\n long long n\n int count\n const Scalar* w\n double* sums",
+        "const Scalar* basis\n long long stride\n long long n\n int count\n const Scalar* w\n double* sums\n"
+        "int again",
     ),
     "subtract": _basis(
         "subtract",
@@ -522,7 +523,7 @@ class CudaArnoldi:
         blocks = max(1, min(-(-vectors.n // THREADS), BLOCKS_PER_PROCESSOR * space.on.processors))
         self._blocks = blocks
         self._basis = vectors.rows_from(names[0])
-        self._sums = space.on.zeros((self._most + 1) * blocks, np.float64)
+        self._sums = space.on.zeros((self._most + 3) * blocks, np.float64)
         self._columns = space.on.zeros(self._most * (self._most + 1), np.float64)
         self._factors = space.on.zeros(self._most + 1, np.float64)
         self._extends = [self._launches(k) for k in range(len(names) - 1)]
@@ -540,11 +541,13 @@ class CudaArnoldi:
     def _launches(self, k: int) -> list[Callable[..., None]]:
         basis = {"basis": self._basis, "stride": self._vectors.stride, "n": self._vectors.n, "count": k + 1}
         w, column = self._vectors[self._names[k + 1]], self._column(k)
-        dots = self._prepare("dots", {**basis, "w": w, "sums": self._sums})
         subtract = {**basis, "w": w, "sums": self._sums, "column": column}
+        launches = []
+        for again in (0, 1):
+            launches.append(self._prepare("dots", {**basis, "w": w, "sums": self._sums, "again": again}))
+            launches.append(self._prepare("subtract", {**subtract, "again": again}))
         norm = {"n": self._vectors.n, "count": k + 1, "w": w, "sums": self._sums, "column": column}
-        first, second = (self._prepare("subtract", {**subtract, "again": again}) for again in (0, 1))
-        return [dots, first, dots, second, self._prepare("norm", norm)]
+        return [*launches, self._prepare("norm", norm)]
 
     def _prepare(self, entry: str, arguments: dict[str, Any], varying: tuple[str, ...] = ()) -> Any:
         dtype = self._space.dtype

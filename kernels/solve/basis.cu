@@ -1,11 +1,13 @@
 // An Arnoldi step: a vector w is made orthogonal to the first `count` vectors of a basis, and normed.
 //
-// dasp_basis_dots, dasp_basis_subtract, both once more, dasp_basis_norm: classical Gram-Schmidt, twice (Giraud, Langou,
-// Rozloznik, van den Eshof, doi:10.1007/s00211-005-0615-4).
+// dasp_basis_dots, dasp_basis_subtract, both `again`, dasp_basis_norm: classical Gram-Schmidt, twice where less than half
+// of the square of w's norm was left by the first time (Giraud, Langou, Rozloznik, van den Eshof,
+// doi:10.1007/s00211-005-0615-4); else what is done again returns at once.
 //
 // Launch: one dimension, blocks of DASP_THREADS threads, any number of blocks, the same for all.
 // basis (rows of `stride`, n of each): the vectors one after the other. w (n): not among the first `count`.
-// sums (DASP_MOST + 1, blocks): sums of each block; the last row is for the square of the norm of w.
+// sums (DASP_MOST + 3, blocks): sums of each block; the last rows are for the square of the norm of w: before, after the
+//     first time, and after the second.
 // column (DASP_MOST + 1): the coefficients, added up over both turns, and the norm behind them.
 // dasp_basis_add: out += the combination of `count` vectors whose coefficients are in `column`.
 // Equal inputs and equal launches give equal bits: every sum has a fixed order.
@@ -38,16 +40,29 @@ __device__ __forceinline__ double sum_of_blocks(const double* sums, int blocks)
     return warp_sum(sum);
 }
 
+constexpr int BEFORE = DASP_MOST, ONCE = DASP_MOST + 1, TWICE = DASP_MOST + 2;  // rows of sums
+
+// Whether the first time left enough of w. Every thread of the block asks.
+__device__ __forceinline__ bool once_is_enough(const double* sums)
+{
+    const int blocks = gridDim.x;
+    const double before = sum_of_blocks(sums + BEFORE * blocks, blocks), after = sum_of_blocks(sums + ONCE * blocks, blocks);
+    return after > 0.5 * before;
+}
+
 extern "C" __global__ void __launch_bounds__(DASP_THREADS)
-dasp_basis_dots(const Scalar* basis, long long stride, long long n, int count, const Scalar* w, double* sums)
+dasp_basis_dots(const Scalar* basis, long long stride, long long n, int count, const Scalar* w, double* sums, int again)
 {
     __shared__ double parts[WARPS];
     wait_for_earlier_kernels();
+    if (again && once_is_enough(sums)) return;
     const long long first = (long long)THREADS * blockIdx.x + threadIdx.x, step = (long long)THREADS * gridDim.x;
+    double square = 0;
     for (int k = 0; k < count; k += AT_ONCE) {
         double dot[AT_ONCE] = {};
         for (long long i = first; i < n; i += step) {
             const double mine = w[i];
+            if (k == 0) square += mine * mine;
 #pragma unroll
             for (int m = 0; m < AT_ONCE; ++m)
                 if (k + m < count) dot[m] += mine * double(basis[(k + m) * stride + i]);
@@ -58,6 +73,9 @@ dasp_basis_dots(const Scalar* basis, long long stride, long long n, int count, c
             if (k + m < count && threadIdx.x == 0) sums[(k + m) * gridDim.x + blockIdx.x] = sum;
         }
     }
+    if (again) return;
+    const double before = block_sum(square, parts);
+    if (threadIdx.x == 0) sums[BEFORE * gridDim.x + blockIdx.x] = before;
 }
 
 extern "C" __global__ void __launch_bounds__(DASP_THREADS)
@@ -67,6 +85,7 @@ dasp_basis_subtract(const Scalar* basis, long long stride, long long n, int coun
     __shared__ double parts[WARPS];
     __shared__ double factor[DASP_MOST];
     wait_for_earlier_kernels();
+    if (again && once_is_enough(sums)) return;
     for (int k = threadIdx.x / 32; k < count; k += WARPS) {
         const double sum = sum_of_blocks(sums + k * gridDim.x, gridDim.x);
         if (lane_id() == 0) factor[k] = sum;
@@ -82,7 +101,7 @@ dasp_basis_subtract(const Scalar* basis, long long stride, long long n, int coun
         square += double(w[i]) * double(w[i]);
     }
     const double sum = block_sum(square, parts);
-    if (threadIdx.x == 0) sums[DASP_MOST * gridDim.x + blockIdx.x] = sum;
+    if (threadIdx.x == 0) sums[(again ? TWICE : ONCE) * gridDim.x + blockIdx.x] = sum;
 }
 
 extern "C" __global__ void __launch_bounds__(DASP_THREADS)
@@ -91,7 +110,7 @@ dasp_basis_norm(long long n, int count, Scalar* w, const double* sums, double* c
     __shared__ double norm;
     wait_for_earlier_kernels();
     if (threadIdx.x < 32) {
-        const double square = sum_of_blocks(sums + DASP_MOST * gridDim.x, gridDim.x);
+        const double square = sum_of_blocks(sums + (once_is_enough(sums) ? ONCE : TWICE) * gridDim.x, gridDim.x);
         if (threadIdx.x == 0) norm = sqrt(square);
     }
     __syncthreads();
