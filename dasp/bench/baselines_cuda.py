@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dasp._integers import ceil_div
 from dasp.bench.cusparse import (
     NON_TRANSPOSE,
     SPMV_CSR_ALG1,
@@ -252,7 +253,7 @@ def sliced_ell(
     """
     rows = csr.shape[0]
     lengths = np.diff(csr.indptr)
-    slices = -(-rows // height)
+    slices = ceil_div(rows, height)
     padded = np.zeros(slices * height, dtype=np.int64)
     padded[:rows] = lengths
     widths = padded.reshape(slices, height).max(axis=1, initial=0)

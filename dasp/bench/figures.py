@@ -13,6 +13,7 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
+from dasp._integers import ceil_div
 from dasp.bench import results, solvers_report
 from dasp.bench.gemm_report import VENDOR, cells
 from dasp.bench.report import where
@@ -320,7 +321,7 @@ def draw_systems(rows: Sequence[Row], path: Path) -> None:
 def draw_ladder(ladders: Sequence[tuple[str, str, list[Row]]], path: Path) -> None:
     """Draw % of the vendor's library against size: a panel per machine and dtype, a curve per kernel."""
     columns = min(len(ladders), 2)
-    lines = -(-len(ladders) // columns)
+    lines = ceil_div(len(ladders), columns)
     figure, panels = new_figure(3.6 * columns, 3.0 * lines, columns, lines)
     for axes, (machine, dtype, rows) in zip(panels, ladders, strict=False):
         _ladder(axes, f"{dtype}, {machine}", rows)

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from scipy.sparse import csr_array
 
+from dasp._integers import ceil_div
+
 _KINDS = (".png", ".pdf", ".svg")
 _PIXELS = 400
 
@@ -68,8 +70,8 @@ def density_image(matrix: csr_array, pixels: int = _PIXELS) -> NDArray[np.float6
             matrix.indices[matrix.indptr[first] : matrix.indptr[last]].astype(np.int64) * across // columns
         )
         cells += np.bincount(row * across + column, minlength=down * across)
-    heights = np.diff(-(-np.arange(down + 1) * rows // down))
-    widths = np.diff(-(-np.arange(across + 1) * columns // across))
+    heights = np.diff(ceil_div(np.arange(down + 1) * rows, down))
+    widths = np.diff(ceil_div(np.arange(across + 1) * columns, across))
     shares: NDArray[np.float64] = cells.reshape(down, across) / np.outer(heights, widths)
     return shares
 

@@ -40,14 +40,13 @@ def _cupy() -> Any:
 
 def using(*arrays: Any) -> AbstractContextManager[int]:
     """Make the GPU that all the arrays (or None) lie on the current one; gives its number."""
-    numbers = [x.data.device_id for x in arrays if x is not None]
-    if len(set(numbers)) > 1:
-        raise ValueError(
-            f"the arrays lie on the GPUs {sorted(set(numbers))}; one is needed; move some of them"
-        )
-    if numbers[0] == _device():
-        return nullcontext(numbers[0])
-    return _other_device(numbers[0])
+    number = arrays[0].data.device_id
+    for x in arrays:
+        if x is not None and x.data.device_id != number:
+            raise ValueError(
+                f"arrays lie on the GPUs {number} and {x.data.device_id}; one is needed; move some of them"
+            )
+    return nullcontext(number) if number == _device() else _other_device(number)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ import numpy as np
 
 from dasp import _threads
 from dasp._compile import jit
+from dasp._integers import ceil_div
 from dasp.formats.array import PAD, WARP, Csr, narrowest
 from dasp.formats.published.pattern import TILE, TILE_COLUMNS, TILE_ROWS
 from dasp.formats.sliced.choose import SAMPLES, SliceStatistics, ValueStatistics
@@ -218,8 +219,8 @@ def _segments(csr: Csr, long_rows: Vector, cut: Cut, few: int) -> _Segments:
     if not len(long_rows):
         return _Segments(np.zeros(1, np.int64), long_rows, long_rows, Runs(long_rows, long_rows))
     long = csr.indptr[long_rows + 1].astype(np.int64) - csr.indptr[long_rows]
-    room = WARP * np.clip(-(-long // (WARP * cut.most_segments)), cut.steps, cut.segment_steps)
-    counts = -(-long // room)
+    room = WARP * np.clip(ceil_div(long, WARP * cut.most_segments), cut.steps, cut.segment_steps)
+    counts = ceil_div(long, room)
     offsets = np.concatenate([[0], np.cumsum(counts)])
     rows = np.repeat(np.arange(len(long_rows)), counts)
     begun = room[rows] * (np.arange(len(rows)) - offsets[rows])
@@ -239,7 +240,7 @@ def _segments_first(segments: _Segments, runs: Runs, slices: Slices) -> tuple[Ru
     return together, Slices(
         np.concatenate([np.arange(count), slices.first_run + count]),
         np.concatenate([np.full(count, 5), slices.shift]),
-        np.concatenate([-(-lengths // WARP), slices.steps]),
+        np.concatenate([ceil_div(lengths, WARP), slices.steps]),
         np.concatenate([lengths // WARP, slices.full]),
     )
 

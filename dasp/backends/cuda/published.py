@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from dasp._dtypes import C_NAMES
+from dasp._integers import ceil_div
 from dasp._launch import Signature
 from dasp.backends.cuda.scratch import Scratch
 from dasp.formats.array import WARP, Plan
@@ -75,11 +76,11 @@ def warps(plan: Plan) -> int:
     medium, short = pattern.medium, pattern.short
     return int(
         len(pattern.long.segment_rows)
-        + -(-(len(medium.regular.offsets) - 1) // medium.blocks_per_warp)
-        + -(-(short.pairs_13 + short.pairs_22) // WARP)
-        + -(-short.fours // (2 * WARP))
-        + -(-short.singles // (2 * WARP))
-        + -(-len(pattern.empty_rows) // WARP)
+        + ceil_div(len(medium.regular.offsets) - 1, medium.blocks_per_warp)
+        + ceil_div(short.pairs_13 + short.pairs_22, WARP)
+        + ceil_div(short.fours, 2 * WARP)
+        + ceil_div(short.singles, 2 * WARP)
+        + ceil_div(len(pattern.empty_rows), WARP)
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dasp import _arrays
+from dasp._integers import ceil_div, round_up
 from dasp.dense.cuda import overlap, using
 from dasp.dense.gf256.field import EXP, LOG, Bytes
 from dasp.dense.launch_cuda import Prepared
@@ -102,20 +103,18 @@ class CudaKernel:
     launches: Callable[[Sizes, Bytes | None], Iterator[Launch]] = field(repr=False)
 
 
-def _up(count: int, unit: int) -> int:
-    return -(-count // unit)
-
-
 def _naive(s: Sizes, _: Bytes | None) -> Iterator[Launch]:
     numbers = (np.int32(s.k), np.int64(s.n), np.int64(s.b_stride), np.int64(s.out_stride))
     arguments = ("a", "b", "out", *numbers)
-    yield Launch("dense/gf256_naive.cu", (), "dasp_gf256_naive", (_up(s.n, 256), s.m), (256, 1), arguments)
+    yield Launch(
+        "dense/gf256_naive.cu", (), "dasp_gf256_naive", (ceil_div(s.n, 256), s.m), (256, 1), arguments
+    )
 
 
 def _square_tiles(s: Sizes, _: Bytes | None) -> Iterator[Launch]:
     numbers = (np.int32(s.m), np.int32(s.k), np.int64(s.n), np.int64(s.b_stride), np.int64(s.out_stride))
     arguments = ("a", "b", "out", "logs", "powers", *numbers)
-    grid = (min(_up(s.n, 16), RESIDENT_BLOCKS * s.processors), _up(s.m, 16))
+    grid = (min(ceil_div(s.n, 16), RESIDENT_BLOCKS * s.processors), ceil_div(s.m, 16))
     yield Launch("dense/gf256_square_tiles.cu", (), "dasp_gf256_square_tiles", grid, (16, 16), arguments)
 
 
@@ -125,11 +124,11 @@ def _tiled_arguments(s: Sizes, columns: int) -> tuple[Any, ...]:
 
 
 def _general_tiles(s: Sizes, _: Bytes | None) -> Iterator[Launch]:
-    groups = _up(s.m, 8)
-    rows = _up(s.m, groups)
+    groups = ceil_div(s.m, 8)
+    rows = ceil_div(s.m, groups)
     depth = min(s.k, SHARED_BYTES // (256 * rows))
     arguments = (*_tiled_arguments(s, s.n), np.int32(rows), np.int32(depth))
-    grid = (min(_up(s.n, 256), RESIDENT_BLOCKS * s.processors), groups)
+    grid = (min(ceil_div(s.n, 256), RESIDENT_BLOCKS * s.processors), groups)
     name = "dasp_gf256_general_tiles"
     yield Launch("dense/gf256_general_tiles.cu", (), name, grid, (256, 1), arguments, 256 * rows * depth)
 
@@ -139,7 +138,7 @@ def _packed(word_bytes: int) -> Callable[[Sizes, Bytes | None], Iterator[Launch]
         vectors = s.n // word_bytes
         depth = min(s.k, SHARED_BYTES // 128)
         arguments = (*_tiled_arguments(s, vectors), np.int32(depth))
-        grid = (min(_up(vectors, 256), QUICK_BLOCKS * s.processors), _up(s.m, 4))
+        grid = (min(ceil_div(vectors, 256), QUICK_BLOCKS * s.processors), ceil_div(s.m, 4))
         defines = (("DASP_BYTES", str(word_bytes)),)
         yield Launch(
             "dense/gf256_packed.cu", defines, "dasp_gf256_packed", grid, (256, 1), arguments, 128 * depth
@@ -150,9 +149,9 @@ def _packed(word_bytes: int) -> Callable[[Sizes, Bytes | None], Iterator[Launch]
 
 def _byte_permute(s: Sizes, _: Bytes | None) -> Iterator[Launch]:
     vectors = s.n // 16
-    pairs = min(_up(s.k, 2), SHARED_BYTES // 160)
+    pairs = min(ceil_div(s.k, 2), SHARED_BYTES // 160)
     arguments = (*_tiled_arguments(s, vectors), np.int32(2 * pairs))
-    grid = (min(_up(vectors, 256), QUICK_BLOCKS * s.processors), _up(s.m, 4))
+    grid = (min(ceil_div(vectors, 256), QUICK_BLOCKS * s.processors), ceil_div(s.m, 4))
     name = "dasp_gf256_byte_permute"
     yield Launch("dense/gf256_byte_permute.cu", (), name, grid, (256, 1), arguments, 160 * pairs)
 
@@ -161,9 +160,9 @@ def _schedule(s: Sizes, coefficients: Bytes | None) -> Iterator[Launch]:
     if coefficients is None:
         raise ValueError("no coefficients were given; this kernel is compiled for their values")
     vectors = s.n // 16
-    groups = _up(s.m, SCHEDULE_ROWS)
-    rows = _up(s.m, groups)
-    step = _up(s.k, _up(s.k, SCHEDULE_STEP))
+    groups = ceil_div(s.m, SCHEDULE_ROWS)
+    rows = ceil_div(s.m, groups)
+    step = ceil_div(s.k, ceil_div(s.k, SCHEDULE_STEP))
     arguments = ("b", "out", np.int64(vectors), np.int64(s.b_stride), np.int64(s.out_stride))
     for first in range(0, s.m, rows):
         part = coefficients[first : first + rows]
@@ -173,7 +172,7 @@ def _schedule(s: Sizes, coefficients: Bytes | None) -> Iterator[Launch]:
             ("DASP_STEP", str(step)),
             ("DASP_COEFFICIENTS", ",".join(map(str, part.ravel().tolist()))),
         )
-        grid = (_up(vectors, 256), 1)
+        grid = (ceil_div(vectors, 256), 1)
         name = "dasp_gf256_schedule"
         yield Launch("dense/gf256_schedule.cu", defines, name, grid, (256, 1), arguments, first_row=first)
 
@@ -305,7 +304,7 @@ def multiply(library: Any, kernel: CudaKernel, m: int, b: Any, out: Any, launch_
         launch_all(whole, b, out)
     for start in range(whole, n, STAGED_COLUMNS):
         count = min(STAGED_COLUMNS, n - start)
-        staged = library.zeros((k, _up(count, 16) * 16), np.uint8)
+        staged = library.zeros((k, round_up(count, 16)), np.uint8)
         staged[:, :count] = b[:, start : start + count]
         result = library.empty((m, staged.shape[1]), np.uint8)
         launch_all(staged.shape[1], staged, result)

@@ -18,6 +18,8 @@ import zlib
 from dataclasses import dataclass, replace
 from typing import BinaryIO
 
+from dasp._integers import ceil_div
+
 MAGIC = b"DASP-RS\n"
 VERSION = 1
 MAX_CHUNK_BYTES = 64 << 20
@@ -73,7 +75,7 @@ class Header:
     @property
     def stripes(self) -> int:
         """Chunks in a shard."""
-        return -(-self.file_bytes // (self.data * self.chunk_bytes))
+        return ceil_div(self.file_bytes, self.data * self.chunk_bytes)
 
     @property
     def header_bytes(self) -> int:
@@ -86,7 +88,7 @@ class Header:
 
     def chunks_in(self, size: int) -> int:
         """Return how many chunks, the last perhaps cut, a shard file of `size` bytes can hold."""
-        return -(-max(0, size - self.header_bytes) // (self.chunk_bytes + _CHECKSUM.size))
+        return ceil_div(max(0, size - self.header_bytes), self.chunk_bytes + _CHECKSUM.size)
 
     @property
     def shard_bytes(self) -> int:
@@ -99,7 +101,7 @@ class Header:
     def chunk_length(self, stripe: int) -> int:
         """Return the bytes of a chunk of that stripe."""
         rest = self.file_bytes - stripe * self.data * self.chunk_bytes
-        return min(self.chunk_bytes, -(-rest // self.data))
+        return min(self.chunk_bytes, ceil_div(rest, self.data))
 
     def stripe_bytes(self, stripe: int) -> int:
         """Return the bytes of the file in that stripe."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from dasp._integers import ceil_div, round_up
 from dasp._machines import Machine
 from dasp.formats.array import PAD, WARP, Csr, Plan, narrowest
 from dasp.formats.published.options import Options
@@ -119,8 +120,8 @@ def _pack_long(
     rows: _Rows, long_rows: Vector, segment: int, offset: np.dtype[Any]
 ) -> tuple[LongPart, Vector]:
     lengths = rows.lengths[long_rows]
-    slots = -(-lengths // LONG_UNIT) * LONG_UNIT
-    segments = -(-slots // segment)
+    slots = round_up(lengths, LONG_UNIT)
+    segments = ceil_div(slots, segment)
     offsets = _starts(slots, offset)
     columns, values = rows.slots(int(offsets[-1]), long_rows.dtype)
     rows.copy(rows.starts[long_rows], lengths, offsets, columns, values)
@@ -140,7 +141,7 @@ def _pack_medium(
     rows: _Rows, medium_rows: Vector, options: Options, offset: np.dtype[Any]
 ) -> tuple[MediumPart, Vector, Vector]:
     count = len(medium_rows)
-    blocks = -(-count // TILE_ROWS)
+    blocks = ceil_div(count, TILE_ROWS)
     lengths = np.zeros(blocks * TILE_ROWS, np.int64)
     lengths[:count] = rows.lengths[medium_rows]
     starts = np.zeros_like(lengths)
@@ -183,9 +184,9 @@ def _pack_short(rows: _Rows, short_rows: list[Vector]) -> tuple[ShortPart, Vecto
     # Left-over rows of 3 join the rows of 4; both runs are sorted, so this stable sort is one merge.
     fours = np.sort(np.concatenate([fours, threes[pairs:]]), kind="stable")
 
-    pairs_13 = _round_up(pairs, HALF_WARP)
-    pairs_22 = _round_up(-(-len(twos) // 2), HALF_WARP)
-    tile_rows = pairs_13 + pairs_22 + _round_up(len(fours), WARP)
+    pairs_13 = round_up(pairs, HALF_WARP)
+    pairs_22 = round_up(ceil_div(len(twos), 2), HALF_WARP)
+    tile_rows = pairs_13 + pairs_22 + round_up(len(fours), WARP)
     first_slots = TILE_COLUMNS * np.arange(tile_rows)
     slots_13, slots_22, slots_4 = np.split(first_slots, [pairs_13, pairs_13 + pairs_22])
     results = np.concatenate(
@@ -229,10 +230,6 @@ def _padded(rows: Vector, count: int) -> Vector:
     padded = np.full(count, PAD, rows.dtype)
     padded[: len(rows)] = rows
     return padded
-
-
-def _round_up(count: int, step: int) -> int:
-    return -(-count // step) * step
 
 
 def _starts(counts: Vector, dtype: np.dtype[Any]) -> Vector:
