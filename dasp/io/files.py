@@ -73,11 +73,13 @@ def one_line_errors(path: Path) -> Iterator[None]:
     except OversizeError as error:
         raise MatrixFileError(str(error)) from error
     except gzip.BadGzipFile as error:
-        raise MatrixFileError(f"{path} is damaged ({error}); a gzip file is needed; {_AGAIN}") from error
+        raise MatrixFileError(
+            f"{path} is damaged ({_reason(error)}); a gzip file is needed; {_AGAIN}"
+        ) from error
     except EOFError as error:
         raise MatrixFileError(f"{path} was cut short; the whole file is needed; {_AGAIN}") from error
     except (zlib.error, zipfile.BadZipFile, zipfile.LargeZipFile) as error:
-        raise MatrixFileError(f"{path} is damaged or cut short ({error}); {_AGAIN}") from error
+        raise MatrixFileError(f"{path} is damaged or cut short ({_reason(error)}); {_AGAIN}") from error
     except OSError as error:
         reason = error.strerror or str(error)
         raise MatrixFileError(f"{path} cannot be read: {reason}; a readable file is needed") from error
@@ -87,8 +89,12 @@ def one_line_errors(path: Path) -> Iterator[None]:
         ) from error
     except Exception as error:
         # SciPy and NumPy raise nearly every kind on damaged input; the cause stays for a debugger.
-        reason = str(error).rstrip(".") or type(error).__name__
-        raise MatrixFileError(f"{path} is damaged: {reason:.300}; {_AGAIN}") from error
+        raise MatrixFileError(f"{path} is damaged: {_reason(error)}; {_AGAIN}") from error
+
+
+def _reason(error: Exception) -> str:
+    """Return what an error says; some quote whole members of a damaged archive."""
+    return f"{str(error).rstrip('.') or type(error).__name__:.300}"
 
 
 @contextmanager

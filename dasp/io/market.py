@@ -197,6 +197,10 @@ def _read_size(path: Path, stream: IO[bytes], words: list[str], packed: bool) ->
                 f"{_LONGEST_LINE:,} in a line; shorten them"
             )
         number, line = number + 1, _text(raw)
+        if b"\0" in raw:
+            raise MatrixFileError(
+                f"{path} holds zero bytes in line {number}, which no text has; download or write it again"
+            )
     coordinate = words[2] == "coordinate"
     sizes = [int(word) if word.isdecimal() and len(word) < 40 else -1 for word in line.split()]
     if len(sizes) != (3 if coordinate else 2) or min(sizes) < 0 or not line.isascii():

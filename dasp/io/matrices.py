@@ -17,7 +17,7 @@ import numpy as np
 import scipy.sparse
 from scipy.sparse import csr_array
 
-from dasp import models
+from dasp import _check, models
 from dasp._memory import BYTES_PER_COLUMN, BYTES_PER_ENTRY, BYTES_PER_ROW, refuse_oversize
 from dasp.formats.array import Plan
 from dasp.io.archives import Announced, Archive, open_archive, refuse_oversize_archive
@@ -278,10 +278,20 @@ def _to_csr(form: str, shape: tuple[int, int], arrays: list[np.ndarray[Any, Any]
             if index.size and not (index.min() >= 0 and index.max() < length):
                 raise ValueError(f"{name} index {index.min()} or {index.max()} is outside 0..{length - 1}")
         return csr_array(make((data, tuple(coords)), shape=shape))
-    matrix = make(tuple(arrays), shape=shape)
-    if form != "dia":
-        matrix.check_format(full_check=True)
-    return csr_array(matrix)
+    if form == "dia":
+        data, offsets = arrays
+        inside = (offsets > -shape[0]) & (offsets < shape[1])
+        return csr_array(make((data[inside], offsets[inside]), shape=shape))
+    data, indices, indptr = arrays
+    lines, places = shape[::-1] if form == "csc" else shape
+    if form == "bsr":
+        lines, places = lines // data.shape[1], places // data.shape[2]
+    # SciPy looks at the last of indptr first, and no further where that is 0.
+    end = int(indptr[-1]) if len(indptr) else 0
+    if 0 <= end <= min(len(indices), len(data)):
+        data, indices = data[:end], indices[:end]
+    _check.compressed(form.upper(), (lines, places), indptr, indices, data)
+    return csr_array(make((data, indices, indptr), shape=shape))
 
 
 # Plans
