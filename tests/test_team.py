@@ -33,6 +33,7 @@ def long_work(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr("dasp.backends.cpu.sliced.LEAST_SECONDS", 0.0)
     monkeypatch.setattr("dasp.backends.cpu.published.SERIAL_SLOTS", 0)
     monkeypatch.setattr("dasp.backends.cpu.team.WAKING", 0.0)
+    monkeypatch.setattr("dasp.backends.cpu.team.AGAIN", 0.0)
     yield
     dasp.set_num_threads(None)
 
