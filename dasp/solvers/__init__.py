@@ -4,12 +4,27 @@ Which method, see docs/solvers.md; what they share is in `system`, what differs 
 """
 
 from dasp.solvers.bicgstab import bicgstab
+from dasp.solvers.block_cg import block_cg
 from dasp.solvers.cg import cg
+from dasp.solvers.chebyshev import chebyshev
 from dasp.solvers.gmres import gmres
+from dasp.solvers.lobpcg import lobpcg
 from dasp.solvers.lsmr import lsmr
 from dasp.solvers.lsqr import lsqr
 from dasp.solvers.minres import minres
 from dasp.solvers.stats import Stats
 from dasp.solvers.workspace import Workspace
 
-__all__ = ["Stats", "Workspace", "bicgstab", "cg", "gmres", "lsmr", "lsqr", "minres"]
+__all__ = [
+    "Stats",
+    "Workspace",
+    "bicgstab",
+    "block_cg",
+    "cg",
+    "chebyshev",
+    "gmres",
+    "lobpcg",
+    "lsmr",
+    "lsqr",
+    "minres",
+]

@@ -57,7 +57,7 @@ class ConjugateGradients:
         """Go as far along p as lowers the error most; then turn."""
         self._system.multiply("p", "q")
         (curvature,) = self._curvature()
-        alpha = where(curvature > 0.0, s["rho"] / curvature, 0.0)
+        self.alpha = alpha = where(curvature > 0.0, s["rho"] / curvature, 0.0)
         (rr,) = self._descend(alpha=alpha)
         rho = rr
         if self._inner:

@@ -222,5 +222,5 @@ def gmres(
     names = (*(f"v{k}" for k in range(steps + 1)), *(() if M is None else ("z",)))
     return solve(
         A, b, x0, limits, M, workspace, GeneralizedMinimalResiduals, names,
-        key=(steps,), loop=lambda system: Cycles(system, steps),
+        key=("gmres", steps), loop=lambda system: Cycles(system, steps),
     )  # fmt: skip

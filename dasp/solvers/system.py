@@ -193,7 +193,9 @@ def solve(
     right, start = vector("b", b, size), None if x0 is None else vector("x0", x0, size)
     make = Workspace() if workspace is None else workspace
     system: System = make.get(
-        (method, dtype, device, *key), (A, M), lambda: System(A, M, dtype, device, method, names, loop=loop)
+        (key or (method,), dtype, device),
+        (A, M),
+        lambda: System(A, M, dtype, device, method, names, loop=loop),
     )
     load(system.vectors["b"], right, system.space)
     if start is not None:

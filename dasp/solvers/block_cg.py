@@ -1,0 +1,214 @@
+"""Conjugate gradients for several right-hand sides at once, which share one Krylov space.
+
+O'Leary (1980), doi:10.1016/0024-3795(80)90247-5; in the form of Dubrulle (2001), Retooling the method of
+block conjugate gradients, ETNA 12: the residuals are kept as an orthonormal block times a small matrix, so
+that right-hand sides that depend on each other do no harm.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from dasp.solvers.operator import as_operator
+from dasp.solvers.space import Space, space_for
+from dasp.solvers.stats import Stats
+from dasp.solvers.system import BREAKDOWN, GAIN, STAGNATION, check_square, make_limits, place_and_type
+
+Array = Any
+
+RANK = 1e-14
+"""Of the largest eigenvalue of a Gram matrix: below this times that a direction counts as none."""
+
+
+def orthonormal(space: Space, R: Array) -> tuple[Array, np.ndarray[Any, Any]]:
+    """Return Q and C with R = Q C, the columns of Q orthonormal or zero, by way of Gram matrices, twice.
+
+    Stathopoulos and Wu (2002), doi:10.1137/S1064827500370883.
+    """
+    C = np.eye(R.shape[1])
+    for _ in range(2):
+        gram = space.download(R.T @ R).astype(np.float64)
+        values, vectors = np.linalg.eigh(gram)
+        kept = values > RANK * max(values[-1], 0.0)
+        roots = np.where(kept, np.sqrt(np.maximum(values, 0.0)), 0.0)
+        inverse = np.divide(1.0, roots, out=np.zeros_like(roots), where=kept)
+        R = R @ space.asarray(vectors * inverse)
+        C = (vectors * roots).T @ C
+    return R, C
+
+
+def pseudo_inverse(matrix: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], float]:
+    """Return the inverse of a symmetric matrix on its range, and its least eigenvalue over the largest."""
+    values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
+    largest = max(abs(values).max(initial=0.0), 1e-300)
+    kept = abs(values) > RANK * largest
+    inverse = np.divide(1.0, values, out=np.zeros_like(values), where=kept)
+    return (vectors * inverse) @ vectors.T, float(values.min(initial=0.0) / largest)
+
+
+def multiply(operator: Any, X: Array, Y: Array) -> None:
+    """Set each column of Y to the product with that of X; columns are contiguous."""
+    for k in range(X.shape[1]):
+        operator.multiply(X[:, k], Y[:, k])
+
+
+def columns(space: Space, n: int, k: int) -> Array:
+    """Return an n x k array of zeros whose columns are contiguous."""
+    return space.vectors(n * k, "all")["all"].reshape(k, n).T
+
+
+def block_cg(
+    A: Any,
+    B: Any,
+    X0: Any = None,
+    *,
+    rtol: float = 1e-5,
+    atol: float = 0.0,
+    maxiter: int | None = None,
+    callback: Callable[[Any], None] | None = None,
+) -> tuple[Any, Stats]:
+    """Solve A X = B for the k columns of B together, for A symmetric and positive definite.
+
+    Parameters
+    ----------
+    A : SpMatrix, matrix or linear operator, shape (n, n)
+    B : array, shape (n, k)
+        NumPy, or CuPy for a matrix on a GPU.
+    X0 : array, shape (n, k), optional
+        Where to start; zeros by default.
+    rtol, atol : float
+        Done when for every column norm(b - A x) <= max(rtol * norm(b), atol).
+    maxiter : int, optional
+        Iterations at most, of k products each; 10 n by default.
+    callback : callable, optional
+        Called with X after each iteration.
+
+    Returns
+    -------
+    X : array, shape (n, k), of the kind and place of B
+    stats : Stats
+        `residual` and `residuals` are the largest norms over the columns.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is of the wrong kind, shape or value.
+
+    Notes
+    -----
+    Takes 6 k vectors of n numbers. In exact arithmetic it needs at most n / k iterations.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dasp.solvers import block_cg
+    >>> X, stats = block_cg(np.diag([1.0, 2.0, 4.0]), np.eye(3))
+    >>> X.round(9).diagonal(), stats.converged, stats.iterations
+    (array([1.  , 0.5 , 0.25]), True, 1)
+    """
+    began = time.perf_counter()
+    check_square(A, None)
+    device, dtype = place_and_type(A, B)
+    n = int(A.shape[0])
+    limits = make_limits(n, rtol, atol, maxiter, None, callback, False)
+    if len(getattr(B, "shape", ())) != 2 or B.shape[0] != n:
+        raise ValueError(f"B has shape {getattr(B, 'shape', None)}; A has {n} rows, so ({n}, k) is needed")
+    if X0 is not None and X0.shape != B.shape:
+        raise ValueError(f"X0 has shape {X0.shape}; B has shape {B.shape}, and X0 must have the same")
+    space, operator = space_for(device, dtype), as_operator(A, device)
+    right, X, T = (columns(space, n, B.shape[1]) for _ in range(3))
+    right[...] = space.asarray(B)
+    X[...] = 0 if X0 is None else space.asarray(X0)
+    stats = _solve(space, operator, right, X, T, limits.rtol, limits.atol, limits.maxiter, callback)
+    result = space.download(X) if isinstance(B, np.ndarray) else X
+    return result, stats.timed(time.perf_counter() - began)
+
+
+def _norms(space: Space, R: Array) -> np.ndarray[Any, Any]:
+    return np.asarray(np.sqrt(space.download((R * R).sum(axis=0)).astype(np.float64)))
+
+
+def _solve(
+    space: Space,
+    operator: Any,
+    B: Array,
+    X: Array,
+    T: Array,
+    rtol: float,
+    atol: float,
+    most: int,
+    callback: Any,
+) -> Stats:
+    """Iterate; start again from X where the residuals that are carried along had drifted."""
+    with np.errstate(all="ignore"):
+        wanted = np.maximum(rtol * _norms(space, B), atol)
+        residuals: list[float] = []
+        made, before, words = 0, math.inf, ""
+        while True:
+            multiply(operator, X, T)
+            R = B - T
+            norms = _norms(space, R)
+            largest = float(norms.max(initial=0.0))
+            if not residuals:
+                residuals.append(largest)
+            elif not (norms <= wanted).all() and made < most and not largest <= GAIN * before:
+                return _stuck(made, residuals, norms, words)
+            if not np.isfinite(norms).all():
+                return Stats(False, made, residuals, largest, "A or B holds NaN or infinity", 0.0, BREAKDOWN)
+            if (norms <= wanted).all():
+                reason = f"the largest residual is {largest:.3g}, small enough, after {made} iterations"
+                return Stats(True, made, residuals, largest, reason, 0.0, 0)
+            if made >= most:
+                reason = f"{made} iterations were made: the largest residual is {largest:.3g}"
+                return Stats(False, made, residuals, largest, reason, 0.0, made)
+            before = largest
+            words, count = _iterate(space, operator, R, X, T, wanted, most - made, residuals, callback)
+            made += count
+
+
+def _stuck(made: int, residuals: list[float], norms: np.ndarray[Any, Any], words: str) -> Stats:
+    largest = float(norms.max())
+    reason = words or f"the largest residual stays at {largest:.3g}: no more can be had; ask for less"
+    return Stats(False, made, residuals, largest, reason, 0.0, BREAKDOWN if words else STAGNATION)
+
+
+def _iterate(
+    space: Space,
+    operator: Any,
+    R: Array,
+    X: Array,
+    T: Array,
+    wanted: Any,
+    most: int,
+    residuals: list[float],
+    callback: Any,
+) -> tuple[str, int]:
+    """Iterate until the carried residuals are small; return what went wrong, if anything, and the
+    iterations."""
+    Q, C = orthonormal(space, R)
+    S = columns(space, *R.shape)
+    S[...] = Q
+    for made in range(1, most + 1):
+        multiply(operator, S, T)
+        gram = space.download(S.T @ T).astype(np.float64)
+        if not np.isfinite(gram).all():
+            return "A holds NaN or infinity", made
+        inverse, least = pseudo_inverse(gram)
+        if least < -RANK:
+            return "p' A p is negative, so A is not positive definite", made
+        X += S @ space.asarray(inverse @ C)
+        Q, zeta = orthonormal(space, Q - T @ space.asarray(inverse))
+        C = zeta @ C
+        S[...] = Q + S @ space.asarray(zeta.T)
+        norms = np.linalg.norm(C, axis=0)
+        residuals.append(float(norms.max()))
+        if callback is not None:
+            callback(X)
+        if (norms <= wanted).all():
+            break
+    return "", made

@@ -1,0 +1,190 @@
+"""Chebyshev iteration, for symmetric positive definite matrices whose spectrum is known: no dot products
+but one.
+
+Golub and Varga (1961), doi:10.1007/BF01386013; in the form of Saad, Iterative Methods for Sparse Linear
+Systems, second edition, algorithm 12.1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import numpy as np
+
+from dasp.solvers.cg import ConjugateGradients
+from dasp.solvers.scalars import OWN, RUNNING, where
+from dasp.solvers.space import State
+from dasp.solvers.stats import Stats
+from dasp.solvers.system import System, check_square, make_limits, place_and_type, solve
+from dasp.solvers.workspace import Workspace
+
+DIVERGED = OWN
+
+GROWTH = 1e16
+"""By what the square of the residual may rise above the first one."""
+
+STEPS = 30
+"""Iterations of conjugate gradients from which the spectrum is estimated."""
+
+LOWER, UPPER = 0.8, 1.05
+"""By what the ends of the estimate, which lies inside the spectrum, are moved outwards."""
+
+
+class ChebyshevIteration:
+    """One product and one pass an iteration, two with a preconditioner."""
+
+    period: ClassVar = 1
+    leaving: ClassVar[tuple[str, ...]] = ("rr",)
+    restarts: ClassVar[frozenset[int]] = frozenset()
+    words: ClassVar[dict[int, str]] = {
+        DIVERGED: "the residual grows: the bounds do not hold the spectrum, or A is not definite; pass bounds"
+    }
+
+    def __init__(self, system: System, bounds: tuple[float, float]) -> None:
+        self._system = system
+        low, high = bounds
+        self._middle, self._half = (high + low) / 2, (high - low) / 2
+        z = "r" if system.preconditioner is None else "z"
+        fuse = system.vectors.fuse
+        self._begin = fuse(f"p = scale {z}", dots=("r r",))
+        self._plain = (
+            fuse("x = x + p", "r = r - q", "p = last p + rest r", dots=("r r",)) if z == "r" else None
+        )
+        self._descend = fuse("x = x + p", "r = r - q")
+        self._turn = fuse("p = last p + rest z", dots=("r r",)) if z == "z" else None
+
+    def start(self, s: State) -> State:
+        """Step along the residual by the middle of the spectrum."""
+        if self._turn:
+            self._system.precondition("r", "z")
+        (rr,) = self._begin(scale=1.0 / self._middle)
+        return {
+            "rr": rr,
+            "rho": self._half / self._middle,
+            "sigma": self._middle / self._half,
+            "half": self._half,
+        }
+
+    def iterate(self, phase: int, s: State) -> State:
+        """Step, then turn by the next term of the recurrence of Chebyshev's polynomials."""
+        self._system.multiply("p", "q")
+        rho = 1.0 / (2.0 * s["sigma"] - s["rho"])
+        factors = {"last": rho * s["rho"], "rest": 2.0 * rho / s["half"]}
+        if self._plain:
+            (rr,) = self._plain(**factors)
+        else:
+            assert self._turn is not None
+            self._descend()
+            self._system.precondition("r", "z")
+            (rr,) = self._turn(**factors)
+        judged = s["rr"]
+        code = where(judged > GROWTH * s["start"], float(DIVERGED), float(RUNNING))
+        return {"judge": judged, "rr": rr, "rho": rho, "code": code}
+
+
+class _Probe(ConjugateGradients):
+    """Conjugate gradients that show their coefficients, of which Lanczos' matrix is made."""
+
+    def start(self, s: State) -> State:
+        """Show the first ones."""
+        return {**super().start(s), "alpha": 0.0, "beta": 0.0}
+
+    def iterate(self, phase: int, s: State) -> State:
+        """Show both."""
+        new = super().iterate(phase, s)
+        return {**new, "beta": new["rho"] / s["rho"], "alpha": self.alpha}
+
+
+def estimate_spectrum(A: Any, M: Any, dtype: np.dtype[Any], device: str) -> tuple[float, float]:
+    """Estimate the least and the largest eigenvalue of M A, from inside, by conjugate gradients.
+
+    Raises
+    ------
+    ValueError
+        If A or M is not positive definite, as far as that is seen.
+    """
+    names = ("p",) if M is None else ("p", "z")
+    system = System(A, M, dtype, device, _Probe, names)
+    noise = np.random.default_rng(0).standard_normal(system.n).astype(dtype)
+    system.vectors["b"][...] = system.space.asarray(noise)
+    system.loop.start("zero", {"rtol": 1e-6, "atol": 0.0, "margin": 1.0})
+    diagonal, beside = [], []
+    before = 0.0
+    for _ in range(min(STEPS, system.n)):
+        state = system.loop.advance(1, finish=False).state
+        if not state["alpha"] > 0 or not math.isfinite(state["beta"]):
+            break
+        diagonal.append(1.0 / state["alpha"] + before)
+        beside.append(math.sqrt(abs(state["beta"])) / state["alpha"])
+        before = state["beta"] / state["alpha"]
+    if not diagonal:
+        raise ValueError(
+            "A or M is not positive definite, so its spectrum has no bounds that help; use minres"
+        )
+    T = np.diag(diagonal) + np.diag(beside[:-1], 1) + np.diag(beside[:-1], -1)
+    values = np.linalg.eigvalsh(T)
+    return float(values[0]), float(values[-1])
+
+
+def chebyshev(
+    A: Any,
+    b: Any,
+    x0: Any = None,
+    *,
+    bounds: tuple[float, float] | None = None,
+    rtol: float = 1e-5,
+    atol: float = 0.0,
+    maxiter: int | None = None,
+    M: Any = None,
+    callback: Callable[[Any], None] | None = None,
+    check_every: int | None = None,
+    workspace: Workspace | None = None,
+    progress: bool = False,
+) -> tuple[Any, Stats]:
+    """Solve A x = b by Chebyshev iteration, for A symmetric and positive definite.
+
+    Needs more iterations than `cg`, but no dot product decides how it goes on: only when to stop.
+
+    Parameters, results and errors are those of `dasp.solvers.cg`, and
+
+    Parameters
+    ----------
+    bounds : tuple of float, optional
+        Below and above the eigenvalues of A (of M A, if M is given); by default estimated by some
+        iterations of conjugate gradients. With an upper bound that is too low it diverges, and says so.
+
+    Raises
+    ------
+    ValueError
+        If the bounds do not rise from above 0, or none are found.
+
+    Notes
+    -----
+    Takes vectors of n numbers: 5, with a preconditioner 6.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dasp.solvers import chebyshev
+    >>> x, stats = chebyshev(np.diag([1.0, 2.0]), np.array([1.0, 4.0]), bounds=(1.0, 2.0), rtol=1e-12)
+    >>> x.round(9), stats.converged
+    (array([1., 2.]), True)
+    """
+    n = int(getattr(A, "shape", (0,))[0])
+    limits = make_limits(n, rtol, atol, maxiter, check_every, callback, progress)
+    check_square(A, M)
+    if bounds is None:
+        device, dtype = place_and_type(A, b, M)
+        low, high = estimate_spectrum(A, M, dtype, device) if n else (1.0, 2.0)
+        bounds = LOWER * low, UPPER * high
+    low, high = float(bounds[0]), float(bounds[1])
+    if not 0 < low <= high < math.inf:
+        raise ValueError(f"bounds are {bounds}; two rising positive numbers are needed")
+    inside = low, max(high, low * (1 + 1e-3))
+    names = ("p",) if M is None else ("p", "z")
+    return solve(
+        A, b, x0, limits, M, workspace, lambda system: ChebyshevIteration(system, inside), names,
+        key=("chebyshev", *inside),
+    )  # fmt: skip

@@ -1,0 +1,139 @@
+"""Chebyshev iteration, block conjugate gradients, LOBPCG."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import scipy.sparse.linalg as sla
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import dasp
+from dasp.solvers import Workspace, block_cg, cg, chebyshev, lobpcg
+from dasp.solvers import system as system_module
+from dasp.solvers.cuda import CudaSpace
+from tests.simt_device import EmulatedDevice
+from tests.test_solvers import check, poisson, residual_bound, system, true_residual
+
+
+@pytest.mark.parametrize("bounds", [None, "exact", "wide"])
+@pytest.mark.parametrize("preconditioned", [False, True])
+def test_chebyshev_solves(bounds, preconditioned):
+    A = poisson(15)
+    b = np.random.default_rng(0).standard_normal(225)
+    d = 1 / (A.diagonal() * np.linspace(1, 3, 225))
+    M = sp.diags_array(d, format="csr") if preconditioned else None
+    root = np.sqrt(d) if preconditioned else np.ones(225)
+    values = np.linalg.eigvalsh(root[:, None] * A.toarray() * root)
+    given_bounds = {"exact": (values[0], values[-1]), "wide": (values[0] / 4, 2 * values[-1])}.get(bounds)
+    workspace = Workspace()
+    x, stats = chebyshev(A, b, bounds=given_bounds, M=M, rtol=1e-9, workspace=workspace)
+    assert stats.converged, stats.reason
+    check(A, x, b, stats, 1e-9)
+    assert workspace.vectors == (6 if preconditioned else 5)
+    # The bound of the error polynomial: 2 / (c^k + c^-k) in the norm of the residual, of a normal matrix.
+    if bounds == "exact" and not preconditioned:
+        low, high = given_bounds
+        c = (np.sqrt(high) + np.sqrt(low)) / (np.sqrt(high) - np.sqrt(low))
+        for k, norm in enumerate(stats.residuals):
+            assert norm <= 2 / (c**k + c**-k) * stats.residuals[0] * (1 + 1e-6) + 1e-12
+
+
+def test_chebyshev_tells_of_wrong_bounds():
+    A, b = poisson(10), np.random.default_rng(0).standard_normal(100)
+    _, stats = chebyshev(A, b, bounds=(0.1, 2.0), rtol=1e-9)
+    assert not stats.converged
+    assert "pass bounds" in stats.reason
+    with pytest.raises(ValueError, match="bounds are"):
+        chebyshev(A, b, bounds=(2.0, 1.0))
+    with pytest.raises(ValueError, match="not positive definite"):
+        chebyshev(-A, b)
+
+
+def test_chebyshev_through_the_kernels(monkeypatch):
+    A, b = poisson(6), np.random.default_rng(0).standard_normal(36)
+    D = sp.diags_array(1 / A.diagonal(), format="csr")
+    want = [chebyshev(A, b, M=M, rtol=1e-8) for M in (None, D)]
+    device = EmulatedDevice()
+    monkeypatch.setattr(system_module, "space_for", lambda name, dtype: CudaSpace(name, dtype, device))
+    for M, (x, told) in zip((None, D), want, strict=True):
+        got, stats = chebyshev(A, b, M=M, rtol=1e-8)
+        assert stats.converged
+        check(A, got, b, stats, 1e-8)
+        assert abs(stats.iterations - told.iterations) <= 1
+        np.testing.assert_allclose(got, x, atol=1e-6)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    kind=st.sampled_from(["definite", "indefinite", "singular", "nan", "diagonal"]),
+    n=st.integers(1, 12),
+    k=st.integers(1, 4),
+    seed=st.integers(0, 2**32 - 1),
+    rtol=st.sampled_from([1e-3, 1e-9, 0.0]),
+    dependent=st.booleans(),
+)
+def test_block_cg_none_wrongly_converged_none_endless(kind, n, k, seed, rtol, dependent):
+    A, _ = system(kind, n, seed)
+    B = np.random.default_rng(seed).standard_normal((n, k))
+    if dependent:
+        B[:, -1] = B[:, 0]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        X, stats = block_cg(A, B, rtol=rtol, maxiter=40)
+    assert stats.iterations <= 40
+    assert stats.converged == (stats.info == 0)
+    if stats.converged:
+        for x, b in zip(X.T, B.T, strict=True):
+            assert true_residual(A, x, b) <= rtol * np.linalg.norm(b) * (1 + 1e-6) + residual_bound(A, x, b)
+
+
+def test_block_cg_shares_the_space():
+    A = poisson(20)
+    B = np.random.default_rng(0).standard_normal((400, 6))
+    planned = dasp.SpMatrix.from_scipy(A, device="cpu")
+    X, stats = block_cg(planned, B, rtol=1e-9)
+    assert stats.converged
+    np.testing.assert_allclose(X, sla.spsolve(A.tocsc(), B), atol=1e-7)
+    assert stats.iterations < cg(A, B[:, 0], rtol=1e-9)[1].iterations
+    again, more = block_cg(A, B, X, rtol=1e-8)
+    assert more.iterations == 0
+    np.testing.assert_array_equal(again, X)
+    with pytest.raises(ValueError, match="B has shape"):
+        block_cg(A, B[:, 0])
+    _, told = block_cg(-A, B)
+    assert "not positive definite" in told.reason
+
+
+@pytest.mark.parametrize("largest", [False, True])
+@pytest.mark.parametrize("k", [1, 3, 5])
+def test_lobpcg_finds_the_outermost(largest, k):
+    A = poisson(12) + sp.diags_array(np.linspace(0, 1, 144))
+    X = np.random.default_rng(0).standard_normal((144, k))
+    values, vectors, stats = lobpcg(A, X, largest=largest, rtol=1e-9, maxiter=500)
+    assert stats.converged, stats.reason
+    every = np.linalg.eigvalsh(A.toarray())
+    want = every[::-1][:k] if largest else every[:k]
+    np.testing.assert_allclose(values, want, rtol=1e-9)
+    np.testing.assert_allclose(vectors.T @ vectors, np.eye(k), atol=1e-10)
+    np.testing.assert_allclose(A @ vectors, vectors * values, atol=1e-7)
+
+
+def test_lobpcg_with_a_preconditioner_and_wrong_arguments():
+    A = poisson(16)
+    X = np.random.default_rng(0).standard_normal((256, 3))
+    M: Any = sla.LinearOperator(A.shape, matvec=sla.factorized(A.tocsc()), dtype=float)
+    values, _, stats = lobpcg(A, X, largest=False, M=M, rtol=1e-8)
+    plain = lobpcg(A, X, largest=False, rtol=1e-8)[2]
+    assert stats.converged
+    assert plain.converged
+    assert stats.iterations < plain.iterations / 2
+    np.testing.assert_allclose(values, np.linalg.eigvalsh(A.toarray())[:3], rtol=1e-9)
+    with pytest.raises(ValueError, match="1 <= k <= 3"):
+        lobpcg(np.eye(9), np.ones((9, 4)))
+    values, _, stats = lobpcg(np.full((9, 9), np.nan), np.ones((9, 1)))
+    assert not stats.converged
