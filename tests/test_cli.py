@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
 import dasp
-from dasp import cli
+from dasp import cli, formats
 from dasp.commands import figures, info, options, solve
 from dasp.models import families, generate
 
@@ -259,8 +259,7 @@ def test_the_policys_options_are_its_fields_and_say_what_they_choose(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     offered = {name for choices in options.CHOICES.values() for name in choices}
-    # `machine` is what --device says; the layout has an option of its own.
-    assert offered == {field.name for field in dataclasses.fields(dasp.Policy)} - {"layout", "machine"}
+    assert offered == {field.name for field in dataclasses.fields(dasp.Policy)} - {"layout"}
     for command in ("info", "solve"):
         _, shown, _ = run(capsys, command, "--help")
         assert "{auto,slices,published}" in shown
@@ -275,9 +274,23 @@ def test_json_is_printed_alone(capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(out)
     assert (status, found["matrix"], found["shape"], found["device"]) == (0, "poisson2d:9", [81, 81], "cpu")
     assert sum(part["rows"] for part in found["row_lengths"]) == 81
-    assert found["plan"]["bytes"] > 0
+    assert found["plan"]["layout"] == "slices"
+    status, out, _ = run(capsys, "info", "rmat:8", *CPU, "--published", "--json")
+    assert json.loads(out)["plan"]["layout"] == "published"
     status, out, _ = run(capsys, "config", "--json")
     assert (status, json.loads(out)["dasp"]) == (0, dasp.__version__)
+
+
+@pytest.mark.parametrize("spec", ["circuit:2000", "poisson3d:8", "spikes:900:2:600", "short:700"])
+@pytest.mark.parametrize("layout", ["slices", "published"])
+def test_the_shares_of_a_plan_add_up(spec: str, layout: str) -> None:
+    policy = dasp.Policy(layout=layout)
+    planned = dasp.SpMatrix.from_scipy(generate(spec), policy=policy, device="cpu")
+    parts = formats.find(layout).summary(planned.plan)
+    for what, shares in formats.shares(planned.plan).items():
+        whole = planned.plan.nbytes if what == "bytes" else sum(part.slots for part in parts)
+        assert sum(shares.values()) == whole
+        assert min(shares.values()) > 0
 
 
 def test_a_dense_benchmark_runs(capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,11 +15,11 @@ import pytest
 from dasp import _source
 from dasp.dense import rungs_cuda as dense
 from dasp.formats.sliced.pattern import Coding
-from dasp.solvers.cg import ConjugateGradients
 from dasp.solvers.cuda import CudaSpace
 from dasp.solvers.minres import MinimalResiduals
 from dasp.solvers.pipelined import PipelinedConjugateGradients
 from dasp.solvers.system import System
+from dasp.solvers.three_pass import ConjugateGradients
 from tests.simt import sass
 from tests.simt_device import EmulatedDevice
 

@@ -1,4 +1,8 @@
-"""Who may import whom, read from the source with `ast`, and what `import dasp` may cost."""
+"""Who may import whom, read from the source and followed to the end, and what `import dasp` may cost.
+
+An import counts wherever it stands: at the head, inside a function, for a type checker, by `importlib`, or as
+the name of a module in a string. A rule about modules that do not exist fails.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -15,9 +20,10 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "dasp"
 KERNELS = ROOT / "kernels"
-MODULES = sorted(PACKAGE.rglob("*.py"))
 CUDA_SOURCES = sorted([*KERNELS.rglob("*.cu"), *KERNELS.rglob("*.cuh")])
 FORBIDDEN_ROOMS = {"utils", "util", "helpers", "helper", "common", "misc", "core"}
+Imports = dict[str, set[str]]
+"""The modules of a package, and what each of them imports."""
 
 
 def module_name(path: Path) -> str:
@@ -26,29 +32,202 @@ def module_name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def imports(nodes: ast.AST, importer: Path) -> Iterator[str]:
-    """The absolute dotted names that the import statements below a node ask for."""
-    for node in ast.walk(nodes):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            base = node.module or ""
-            if node.level:
-                package = module_name(importer).split(".")
-                keep = len(package) - node.level + (importer.name == "__init__.py")
-                base = ".".join([*package[:keep], *([base] if base else [])])
-            # `from dasp import plan` may name a module or a value: both readings are reported.
-            yield base
-            yield from (f"{base}.{alias.name}" for alias in node.names)
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
-            yield from (
-                a.value for a in node.args if isinstance(a, ast.Constant) and isinstance(a.value, str)
-            )
+MODULES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
 
 
-def every_import(path: Path) -> set[str]:
-    """All names a file imports, wherever in it the statement stands."""
-    return set(imports(ast.parse(path.read_text(encoding="utf-8")), path))
+def names(node: ast.AST, importer: str, is_package: bool) -> Iterator[str]:
+    """The absolute dotted names that a node asks for, those that it does not import among them."""
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        base = node.module or ""
+        if node.level:
+            package = importer.split(".")
+            keep = len(package) - node.level + is_package
+            base = ".".join([*package[:keep], *([base] if base else [])])
+        # `from dasp import plan` may name a module or a value; only what is a module counts in the end.
+        yield from (f"{base}.{alias.name}" for alias in node.names)
+        yield base
+    elif isinstance(node, ast.JoinedStr) and node.values and isinstance(node.values[0], ast.Constant):
+        yield f"{node.values[0].value}*"
+    elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield node.value
+
+
+def imported(source: str, importer: str, modules: set[str], *, is_package: bool = False) -> set[str]:
+    """The modules among `modules` that a source imports.
+
+    `from package import name` imports the module of that name where there is one, else the package. An
+    f-string that begins with a package's name and a dot may import every module just below it.
+    """
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        asked = list(names(node, importer, is_package))
+        if isinstance(node, ast.ImportFrom):
+            *below, base = asked
+            inside = {name for name in below if name in modules}
+            found |= inside
+            found |= {base} & modules if len(inside) < len(below) else set()
+        elif isinstance(node, ast.JoinedStr) and asked and "." in asked[0]:
+            package = asked[0].rpartition(".")[0]
+            found |= {name for name in modules if name.rpartition(".")[0] == package}
+        else:
+            found |= modules.intersection(asked)
+    return found - {importer}
+
+
+@cache
+def graph() -> Imports:
+    """What every module imports; `dasp` itself nothing: the names that it offers are looked up late."""
+    every = set(MODULES)
+    return {
+        name: imported(path.read_text(encoding="utf-8"), name, every, is_package=path.name == "__init__.py")
+        if name != "dasp"
+        else set()
+        for name, path in MODULES.items()
+    }
+
+
+def reach(imports: Imports, start: str) -> dict[str, str]:
+    """The modules that a module comes to, and the one that each was first come to from."""
+    found: dict[str, str] = {}
+    waiting = [start]
+    while waiting:
+        at = waiting.pop(0)
+        for name in sorted(imports[at] - found.keys() - {start}):
+            found[name] = at
+            waiting.append(name)
+    return found
+
+
+def way(found: dict[str, str], start: str, end: str) -> str:
+    """How a module is come to, in words."""
+    steps = [end]
+    while steps[0] != start:
+        steps.insert(0, found[steps[0]])
+    return " -> ".join(steps)
+
+
+def circles(imports: Imports) -> list[str]:
+    """A way from each module back to itself, where there is one."""
+    found = []
+    for start in imports:
+        for last in sorted(name for name in [start, *reach(imports, start)] if start in imports[name]):
+            found.append(f"{way(reach(imports, start), start, last)} -> {start}")
+            break
+    return found
+
+
+def below(*rooms: str) -> set[str]:
+    """The modules that stand in some rooms, `_*` being the underscored ones; each must have some."""
+    found: set[str] = set()
+    for room in rooms:
+        pattern = r"dasp\._\w+" if room == "_*" else rf"dasp\.{re.escape(room)}(\..+)?"
+        inside = {name for name in MODULES if re.fullmatch(pattern, name) and name != "dasp.__main__"}
+        assert inside, f"there is no dasp.{room}; a rule speaks of it"
+        found |= inside
+    return found
+
+
+TOP = ("bench", "commands", "cli")
+RULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "what is underscored": (("_*",), ("_*",)),
+    "formats": (("formats",), ("formats", "_*")),
+    "policies": (("policy",), ("policy", "formats", "_*")),
+    "the CPU": (("backends.cpu",), ("backends.cpu", "backends.protocols", "formats", "_*")),
+    "CUDA": (("backends.cuda",), ("backends.cuda", "backends.protocols", "formats", "_*")),
+    "planning": (("planning",), ("planning", "formats", "policy", "backends.protocols", "_*")),
+    "the matrix": (("matrix",), ("matrix", "planning", "policy", "backends", "formats", "_*")),
+    "solvers": (("solvers",), ("solvers", "backends.cpu.team", "_*")),
+    "preconditioners": (
+        ("preconditioners",),
+        ("preconditioners", "solvers", "matrix", "planning", "policy", "backends", "formats", "_*"),
+    ),
+    "dense products": (("dense",), ("dense", "_*")),
+    "models": (("models",), ("models", "_*")),
+    "files": (("io",), ("io", "models", "formats", "_*")),
+}
+"""Whose modules may come to which rooms, however far the way; what is not named may not be come to."""
+
+
+def test_the_reader_sees_every_form() -> None:
+    source = """
+if TYPE_CHECKING:
+    import one
+import two.three
+from ..preprocess import four
+from . import cuda
+from package import name
+HOMES = {"name": "seven.eight"}
+def late():
+    import five
+    importlib.import_module("six")
+    importlib.import_module(f"nine.{which}")
+"""
+    modules = {"one", "two.three", "dasp.preprocess", "dasp.backends.cuda", "five", "six", "seven.eight"}
+    modules |= {"nine.a", "nine.b", "nine.b.c", "package", "dasp.backends.cpu"}
+    found = imported(source, "dasp.backends.cpu", modules)
+    assert found == modules - {"nine.b.c", "dasp.backends.cpu"}
+    assert imported("from . import a", "nine", modules, is_package=True) == {"nine.a"}
+    assert imported("from nine import a", "x", {*modules, "nine"}) == {"nine.a"}
+    assert imported("from nine import a, z", "x", {*modules, "nine"}) == {"nine.a", "nine"}
+
+
+def test_the_way_is_followed_to_its_end() -> None:
+    imports: Imports = {"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"d"}}
+    assert way(reach(imports, "a"), "a", "c") == "a -> b -> c"
+    assert circles(imports) == ["b -> c -> b", "c -> b -> c", "d -> d"]
+    assert circles({"a": {"b"}, "b": set()}) == []
+
+
+def test_there_is_no_circle() -> None:
+    assert circles(graph()) == []
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_no_arrow_runs_back_up(name: str) -> None:
+    rooms, allowed = RULES[name]
+    may = below(*allowed) | {"dasp"}
+    for start in sorted(below(*rooms)):
+        found = reach(graph(), start)
+        wrong = [way(found, start, end) for end in found if end not in may]
+        assert not wrong
+
+
+def test_only_formats_and_their_files_in_the_backends_know_one() -> None:
+    inside = below("formats", "backends")
+    for start in sorted(graph().keys() - inside):
+        named = graph()[start] & below("formats.sliced", "formats.published")
+        assert not named, f"{start} names {named}"
+
+
+@pytest.mark.parametrize("name", sorted(below("formats")))
+def test_a_format_needs_numpy_alone(name: str) -> None:
+    tree = ast.parse(MODULES[name].read_text(encoding="utf-8"))
+    statements = [node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom))]
+    asked = {each.split(".")[0] for node in statements for each in names(node, name, False)}
+    assert asked <= {*sys.stdlib_module_names, "numpy", "dasp"}
+
+
+def test_a_rule_about_a_room_that_is_not_there_fails() -> None:
+    with pytest.raises(AssertionError, match=r"there is no dasp\.nosuch"):
+        below("nosuch")
+
+
+def test_nobody_imports_what_stands_on_top() -> None:
+    top = below(*TOP)
+    for start in sorted(graph().keys() - top - {"dasp", "dasp.__main__"}):
+        found = reach(graph(), start)
+        assert not [way(found, start, end) for end in found if end in top]
+    for start in sorted(below("bench")):
+        found = reach(graph(), start)
+        assert not [way(found, start, end) for end in found if end in below("commands", "cli")]
+
+
+def test_the_package_offers_names_and_loads_nothing() -> None:
+    source = (PACKAGE / "__init__.py").read_text(encoding="utf-8")
+    asked = [name for node in Executed().visit(ast.parse(source)).body for name in names(node, "dasp", True)]
+    assert {name.split(".")[0] for name in asked} <= {"", "__future__", "importlib", "typing"}
 
 
 class Executed(ast.NodeTransformer):
@@ -66,121 +245,37 @@ class Executed(ast.NodeTransformer):
         return self.generic_visit(node)
 
 
-def imports_on_load(path: Path) -> set[str]:
-    """The names a file imports when it is itself imported."""
-    return set(imports(Executed().visit(ast.parse(path.read_text(encoding="utf-8"))), path))
-
-
-def within(names: set[str], package: str) -> set[str]:
-    """The names that are a package or stand below it."""
-    return {name for name in names if name == package or name.startswith(package + ".")}
+def packages_of_cupy(tree: ast.AST) -> set[str]:
+    """CuPy's packages that the import statements below a node name."""
+    statements = [node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom))]
+    asked = {name.split(".")[0] for node in statements for name in names(node, "dasp", False)}
+    return asked & {"cupy", "cupyx", "cupy_backends"}
 
 
 def may_use_cupy(path: Path) -> bool:
-    """The files that may import CuPy, inside a function: the GPU backends and the command line's."""
+    """The files that may import CuPy, inside a function: the GPU backends and what stands on top."""
     relative = path.relative_to(PACKAGE).as_posix()
     allowed = (
         r"backends/cuda/\w+\.py",
         r"_(source|arrays|launch)\.py",
         r"dense/(\w+/)?(\w*_)?cuda(_\w*)?\.py",
         r"(tuning|bench|commands)/\w+\.py",
-        r"solvers/cuda\.py",
+        r"solvers/(cuda|driver)\.py",
     )
     return any(re.fullmatch(pattern, relative) for pattern in allowed)
 
 
-def test_the_readers_of_imports_see_every_form() -> None:
-    source = """
-if TYPE_CHECKING:
-    import one
-import two.three
-from ..preprocess import four
-from . import cuda
-def late():
-    import five
-    importlib.import_module("six")
-"""
-    importer = PACKAGE / "backends" / "cpu.py"
-    everything = set(imports(ast.parse(source), importer))
-    assert {"one", "two.three", "dasp.preprocess", "dasp.backends.cuda", "five", "six"} <= everything
-    loaded = set(imports(Executed().visit(ast.parse(source)), importer))
-    assert {"two.three", "dasp.preprocess", "dasp.backends.cuda"} <= loaded
-    assert not {"one", "five", "six"} & loaded
-
-
-def test_the_house_stands() -> None:
-    # The rules below say nothing about files that do not exist, so these must.
-    names = {path.relative_to(PACKAGE).as_posix() for path in MODULES}
-    assert {
-        "planning.py",
-        "policy.py",
-        "formats/sliced/pack.py",
-        "formats/published/pack.py",
-        "matrix.py",
-        "_source.py",
-        "backends/cpu/sliced.py",
-        "backends/cpu/published.py",
-        "backends/cuda/sliced.py",
-        "backends/cuda/published.py",
-    } <= names
-    assert KERNELS / "mma.cuh" in CUDA_SOURCES
-
-
-@pytest.mark.parametrize("path", [path for path in MODULES if "formats" in path.parts], ids=module_name)
-def test_formats_know_no_backend_and_import_numpy_alone(path: Path) -> None:
-    names = every_import(path)
-    for above in ("backends", "planning", "policy", "matrix", "io"):
-        assert not within(names, f"dasp.{above}")
-    assert {name.split(".")[0] for name in names} <= {*sys.stdlib_module_names, "numpy", "dasp"}
-
-
-@pytest.mark.parametrize(("name", "other"), [("cpu", "cuda"), ("cuda", "cpu")])
-def test_a_backend_sees_the_plan_only(name: str, other: str) -> None:
-    files = [path for path in MODULES if re.fullmatch(rf"dasp\.backends\.{name}\.\w+", module_name(path))]
-    assert files
-    names = set().union(*map(every_import, files))
-    assert within(names, "dasp.formats.array")
-    for above in ("planning", "policy", "matrix", f"backends.{other}"):
-        assert not within(names, f"dasp.{above}")
-
-
-def test_only_formats_and_their_files_in_the_backends_know_one() -> None:
-    inside = re.compile(r"formats/|backends/(cpu|cuda)/|backends/protocols\.py")
-    for path in MODULES:
-        names = every_import(path)
-        if not inside.match(path.relative_to(PACKAGE).as_posix()):
-            assert not within(names, "dasp.formats.sliced"), path
-            assert not within(names, "dasp.formats.published"), path
-
-
-@pytest.mark.parametrize("path", MODULES, ids=module_name)
+@pytest.mark.parametrize("path", MODULES.values(), ids=MODULES)
 def test_cupy_is_imported_lazily_and_in_few_files(path: Path) -> None:
-    def cupy(names: set[str]) -> set[str]:
-        return {name for name in names if name.split(".")[0] in {"cupy", "cupyx", "cupy_backends"}}
-
-    assert not cupy(imports_on_load(path))
+    source = path.read_text(encoding="utf-8")
+    assert not packages_of_cupy(Executed().visit(ast.parse(source)))
     if not may_use_cupy(path):
-        assert not cupy(every_import(path))
-
-
-# What makes the passes of each device: threads that the products have started; kernels of their own.
-SPACES = {
-    "cpu.py": {"dasp.backends.cpu.team"},
-    "cuda.py": {"dasp._source", "dasp.backends.cuda.launch"},
-}
+        assert not packages_of_cupy(ast.parse(source))
 
 
 def test_solvers_ask_the_operator() -> None:
-    files = [path for room in ("solvers", "preconditioners") for path in (PACKAGE / room).glob("*.py")]
-    assert any(path.name in SPACES for path in files)
+    files = [MODULES[name] for name in below("solvers", "preconditioners")]
     for path in files:
-        names = every_import(path)
-        for shared in SPACES.get(path.name, set()):
-            names -= within(names, shared)
-        if path.parent.name == "solvers":
-            assert not within(names, "dasp.matrix"), path
-        for private in ("plan", "preprocess", "formats", "planning", "backends", "_source"):
-            assert not within(names, f"dasp.{private}"), path
         touched = {n.attr for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Attribute)}
         assert not {"plan", "_plan"} & touched, path
 
@@ -195,7 +290,11 @@ def builds_a_path_to_kernels(path: Path) -> bool:
 
 
 def test_only_source_knows_where_the_kernels_are() -> None:
-    assert [path.name for path in MODULES if builds_a_path_to_kernels(path)] == ["_source.py"]
+    assert [path.name for path in MODULES.values() if builds_a_path_to_kernels(path)] == ["_source.py"]
+
+
+def test_there_are_cuda_sources() -> None:
+    assert KERNELS / "mma.cuh" in CUDA_SOURCES
 
 
 @pytest.mark.parametrize("path", CUDA_SOURCES, ids=lambda path: path.relative_to(KERNELS).as_posix())
@@ -213,6 +312,7 @@ def test_a_cuda_file_includes_headers_only(path: Path) -> None:
 
 @pytest.mark.parametrize("top", ["dasp", "kernels", "tests", "benchmarks", "matrices"])
 def test_no_room_without_a_purpose(top: str) -> None:
+    assert (ROOT / top).is_dir()
     for path in (ROOT / top).rglob("*"):
         assert path.stem not in FORBIDDEN_ROOMS, path
         assert not re.search(r"_v\d+$", path.stem), path
@@ -225,9 +325,9 @@ def test_kernels_cannot_be_imported() -> None:
 # On Linux a thread that a library starts behind Python's back shows among the process's tasks.
 IMPORT_DASP = """
 import os, sys, threading, time
-start = time.perf_counter()
+start = time.process_time()
 import dasp
-seconds = time.perf_counter() - start
+seconds = time.process_time() - start
 tasks = len(os.listdir("/proc/self/task")) if sys.platform == "linux" else 1
 cupy = sorted(name for name in sys.modules if name.split(".")[0] in ("cupy", "cupyx", "cupy_backends"))
 print(seconds, tasks, threading.active_count(), *cupy)
@@ -235,19 +335,17 @@ print(seconds, tasks, threading.active_count(), *cupy)
 
 
 def test_import_is_quick_and_quiet() -> None:
-    """No new thread, no CuPy, nothing printed; and under a second, in one of five tries on a busy machine."""
+    """No new thread, no CuPy, nothing printed; and under a second of the processor, however busy it is."""
     # OpenBLAS starts its threads when NumPy is imported, which is NumPy's affair: one thread keeps it quiet.
     quiet = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", IMPORT_DASP]
-    seconds: list[float] = []
-    while len(seconds) < 5 and min(seconds, default=1.0) >= 1.0:
-        answer = subprocess.run(command, cwd=ROOT, env=quiet, capture_output=True, text=True, timeout=120)
-        assert answer.returncode == 0, answer.stderr
-        assert answer.stderr == ""
-        taken, tasks, threads, *cupy = answer.stdout.split()
-        assert (tasks, threads, cupy) == ("1", "1", [])
-        seconds.append(float(taken))
-    assert min(seconds) < 1.0
+    answer = subprocess.run(
+        [sys.executable, "-c", IMPORT_DASP], cwd=ROOT, env=quiet, capture_output=True, text=True, timeout=120
+    )
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stderr == ""
+    seconds, tasks, threads, *cupy = answer.stdout.split()
+    assert (tasks, threads, cupy) == ("1", "1", [])
+    assert float(seconds) < 1.0
 
 
 def test_public_names_are_there_and_need_no_cupy() -> None:

@@ -13,12 +13,12 @@ import scipy.sparse.linalg as sla
 
 from dasp.solvers import Workspace, bicgstab, cg, gmres, minres
 from dasp.solvers import system as system_module
-from dasp.solvers.cg import ConjugateGradients
 from dasp.solvers.cuda import THREADS, CudaSpace, CudaVectors, PassText
 from dasp.solvers.pipelined import PipelinedConjugateGradients, TwoPassConjugateGradients
 from dasp.solvers.scalars import where
 from dasp.solvers.system import make_limits, solve
 from dasp.solvers.tape import Slots, Tape
+from dasp.solvers.three_pass import ConjugateGradients
 from tests.simt_device import EmulatedDevice
 from tests.test_solvers import PASSES, check, poisson
 

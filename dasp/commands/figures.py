@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,8 +77,17 @@ def density_image(matrix: csr_array, pixels: int = _PIXELS) -> NDArray[np.float6
     return shares
 
 
-def plot_matrix(path: str, matrix: csr_array, title: str) -> None:
-    """Draw the row lengths and the density of entries side by side, and write the picture.
+def plot_matrix(path: str, matrix: csr_array, title: str, shares: Mapping[str, Mapping[str, int]]) -> None:
+    """Draw the row lengths, the density of entries and the plan side by side, and write the picture.
+
+    Parameters
+    ----------
+    path : str
+        Where it goes; its ending says which format.
+    matrix : csr_array
+    title : str
+    shares : mapping
+        How the plan is shared out: what, then by which share how much, as the plan's format says it.
 
     Raises
     ------
@@ -87,7 +97,11 @@ def plot_matrix(path: str, matrix: csr_array, title: str) -> None:
     from dasp.bench.figures import draw_panels
 
     size = f"{matrix.shape[0]:,} x {matrix.shape[1]:,}, {matrix.nnz:,} entries"
-    panels = [lambda axes: _draw_lengths(axes, matrix), lambda axes: _draw_density(axes, matrix)]
+    panels = [
+        lambda axes: _draw_lengths(axes, matrix),
+        lambda axes: _draw_density(axes, matrix),
+        lambda axes: _draw_plan(axes, shares),
+    ]
     draw_panels(f"{title}: {size}", panels, Path(path))
 
 
@@ -134,3 +148,27 @@ def _draw_density(axes: Any, matrix: csr_array) -> None:
         aspect="auto" if max(rows, columns) > 4 * min(rows, columns) else "equal", interpolation="nearest",
     )  # fmt: skip
     axes.figure.colorbar(image, ax=axes, label="share of the places of a pixel that hold an entry")
+
+
+def _draw_plan(axes: Any, shares: Mapping[str, Mapping[str, int]]) -> None:
+    """A block of bars for each thing that is shared out, a bar a share, with its count beside it."""
+    from dasp.bench.figures import COLOURS
+
+    axes.set_title("The plan")
+    axes.set_xlabel("share")
+    axes.set_xlim(0, 1.25)
+    axes.set_xticks([0, 0.25, 0.5, 0.75, 1])
+    place, ticks, names = 0.0, [], []
+    for colour, (what, parts) in zip(COLOURS, shares.items(), strict=False):
+        total = sum(parts.values())
+        heading = f"{total:,} {what}"
+        axes.text(0, place, heading, va="center", fontweight="bold", fontsize=7)
+        for name, part in parts.items():
+            place += 1
+            axes.barh(place, part / total, color=colour, height=0.8)
+            axes.text(part / total + 0.01, place, f"{part:,}", va="center", fontsize=6)
+            ticks.append(place)
+            names.append(name)
+        place += 1.4
+    axes.set_yticks(ticks, names)
+    axes.set_ylim(max(place - 0.8, 1), -0.8)

@@ -42,6 +42,7 @@ def add_command(subparsers: Subparsers) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    from dasp import formats
     from dasp.commands import figures
     from dasp.io.matrices import load_matrix
     from dasp.matrix import SpMatrix
@@ -64,7 +65,7 @@ def _run(arguments: argparse.Namespace) -> int:
         parts = [describe(arguments.matrix, matrix), f"{planned}\nplanned in {milliseconds:,.1f} ms"]
         print("\n\n".join([*parts, histogram(lengths)]))
     if arguments.plot is not None:
-        figures.plot_matrix(arguments.plot, matrix, arguments.matrix)
+        figures.plot_matrix(arguments.plot, matrix, arguments.matrix, formats.shares(planned.plan))
         if not arguments.json:
             print(f"\nwrote {arguments.plot}")
     return 0
@@ -100,6 +101,8 @@ def describe(name: str, matrix: csr_array) -> str:
 
 def as_json(name: str, matrix: csr_array, planned: SpMatrix, milliseconds: float) -> str:
     """The matrix, its row lengths and its plan as JSON."""
+    from dasp import formats
+
     classes = [
         {"first": first, "last": last, "rows": rows, "entries": entries}
         for first, last, rows, entries in length_classes(row_lengths(matrix))
@@ -111,7 +114,12 @@ def as_json(name: str, matrix: csr_array, planned: SpMatrix, milliseconds: float
         "dtype": str(matrix.dtype),
         "row_lengths": classes,
         "device": planned.device,
-        "plan": {"bytes": int(planned.nbytes), "milliseconds": milliseconds},
+        "plan": {
+            "layout": planned.plan.format,
+            "bytes": int(planned.nbytes),
+            "milliseconds": milliseconds,
+            "shares": formats.shares(planned.plan),
+        },
     }
     return json.dumps(found, indent=1)
 

@@ -6,6 +6,7 @@ What multiplies it is the backends' affair: one file for each format in each of 
 
 from __future__ import annotations
 
+from dasp.formats.array import Plan
 from dasp.formats.format import Format
 from dasp.formats.published import PUBLISHED
 from dasp.formats.sliced import SLICED
@@ -41,6 +42,18 @@ def names() -> tuple[str, ...]:
 def first_that_takes(shape: tuple[int, int]) -> Format:
     """Return the first format that can hold a matrix of a shape."""
     return next(each for each in _formats.values() if each.takes(shape))
+
+
+def shares(plan: Plan) -> dict[str, dict[str, int]]:
+    """Return how the slots and the bytes of a plan are shared out: what, then by which share how much."""
+    packed = find(plan.format)
+    if packed.shares is not None:
+        return packed.shares(plan)
+    parts = packed.summary(plan)
+    return {
+        "slots": {part.name: part.slots for part in parts if part.slots},
+        "bytes": {part.name: part.bytes for part in parts if part.bytes},
+    }
 
 
 register(SLICED)

@@ -33,6 +33,9 @@ class Format:
         Hold every invariant of a plan with NumPy arrays; ValueError names the first that does not hold.
     summary : callable
         Plan -> its parts, a line each; reads no array.
+    shares : callable, optional
+        Plan -> how slots and bytes are shared out, in the format's own words: what, then by which share
+        how much. May read arrays. By default it is told by the parts of the summary.
     """
 
     name: str
@@ -44,3 +47,4 @@ class Format:
     unpack: Callable[[Plan], tuple[Array, Array, Array]]
     check: Callable[[Plan], None]
     summary: Callable[[Plan], list[Part]]
+    shares: Callable[[Plan], dict[str, dict[str, int]]] | None = None

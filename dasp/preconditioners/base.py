@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from dasp.solvers.devices import space_for
 from dasp.solvers.operator import device_of
-from dasp.solvers.space import Space, space_for
+from dasp.solvers.space import Space
 
 Array = Any
 

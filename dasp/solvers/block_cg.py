@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from dasp.solvers.devices import space_for
 from dasp.solvers.operator import as_operator
-from dasp.solvers.space import Space, space_for
+from dasp.solvers.space import Space
 from dasp.solvers.stats import Stats
 from dasp.solvers.system import BREAKDOWN, GAIN, STAGNATION, check_square, make_limits, place_and_type
 

@@ -8,65 +8,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
-from dasp.solvers.scalars import OWN, RUNNING, where
-from dasp.solvers.space import State
+from dasp.solvers.pipelined import PipelinedConjugateGradients, TwoPassConjugateGradients
 from dasp.solvers.stats import Stats
-from dasp.solvers.system import BREAKDOWN, STAGNATION, System, make_limits, place_and_type, solve
+from dasp.solvers.system import BREAKDOWN, STAGNATION, make_limits, place_and_type, solve
+from dasp.solvers.three_pass import ConjugateGradients
 from dasp.solvers.workspace import Workspace
-
-INDEFINITE, BAD_M = OWN, OWN + 1
 
 ONE_PASS_ROWS, TWO_PASS_ROWS = 40_000, 600_000
 """Rows up to which one pass, or two, are faster on a GPU than three that move fewer bytes. Measured on an
 H200."""
-
-
-class ConjugateGradients:
-    """One product and three passes an iteration, four with a preconditioner."""
-
-    period: ClassVar = 1
-    leaving: ClassVar[tuple[str, ...]] = ()
-    restarts: ClassVar[frozenset[int]] = frozenset({INDEFINITE})
-    words: ClassVar[dict[int, str]] = {
-        INDEFINITE: "p' A p is not positive, so A is not positive definite (or is singular, and b out of its "
-        "reach); minres takes symmetric matrices that are not",
-        BAD_M: "r' M r is not positive, so M is not positive definite",
-    }
-
-    def __init__(self, system: System) -> None:
-        self._system = system
-        self._z = "r" if system.preconditioner is None else "z"
-        fuse = system.vectors.fuse
-        self._first = fuse(f"p = {self._z}", dots=(f"r {self._z}",))
-        self._curvature = fuse(dots=("p q",))
-        self._descend = fuse("r = r - alpha q", dots=("r r",))
-        self._inner = fuse(dots=("r z",)) if self._z == "z" else None
-        self._advance = fuse("x = x + alpha p", f"p = {self._z} + beta p")
-
-    def start(self, s: State) -> State:
-        """Go down along M r."""
-        if self._inner:
-            self._system.precondition("r", "z")
-        (rho,) = self._first()
-        stopped = where(s["code"] > float(RUNNING), s["code"], float(BAD_M))
-        return {"rho": rho, "code": where(rho > 0.0, s["code"], stopped)}
-
-    def iterate(self, phase: int, s: State) -> State:
-        """Go as far along p as lowers the error most; then turn."""
-        self._system.multiply("p", "q")
-        (curvature,) = self._curvature()
-        self.alpha = alpha = where(curvature > 0.0, s["rho"] / curvature, 0.0)
-        (rr,) = self._descend(alpha=alpha)
-        rho = rr
-        if self._inner:
-            self._system.precondition("r", "z")
-            (rho,) = self._inner()
-        beta = rho / s["rho"]
-        self._advance(alpha=alpha, beta=beta)
-        of_m = where(rho > 0.0, float(RUNNING), float(BAD_M))
-        return {"rr": rr, "rho": rho, "code": where(curvature > 0.0, of_m, float(INDEFINITE))}
 
 
 def cg(
@@ -154,8 +106,4 @@ def _in_few_passes(A: Any, b: Any, n: int) -> Any:
     """Return the form of the method that costs fewer launches, where these are what counts, or None."""
     if place_and_type(A, b)[0] == "cpu" or n > TWO_PASS_ROWS:
         return None
-    from dasp.solvers import pipelined
-
-    return (
-        pipelined.PipelinedConjugateGradients if n <= ONE_PASS_ROWS else pipelined.TwoPassConjugateGradients
-    )
+    return PipelinedConjugateGradients if n <= ONE_PASS_ROWS else TwoPassConjugateGradients

@@ -13,11 +13,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dasp.solvers.cg import ConjugateGradients
 from dasp.solvers.scalars import OWN, RUNNING, where
 from dasp.solvers.space import State
 from dasp.solvers.stats import Stats
 from dasp.solvers.system import System, check_square, make_limits, place_and_type, solve
+from dasp.solvers.three_pass import ConjugateGradients
 from dasp.solvers.workspace import Workspace
 
 DIVERGED = OWN

@@ -13,9 +13,10 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
+from dasp.solvers.devices import space_for
 from dasp.solvers.operator import as_operator, transpose_of
 from dasp.solvers.scalars import LIMIT, NOT_FINITE, NOTHING, OWN, RUNNING, Scalar, sqrt, where
-from dasp.solvers.space import Loop, State, space_for
+from dasp.solvers.space import Loop, State
 from dasp.solvers.stats import Stats
 from dasp.solvers.system import (
     BREAKDOWN,

@@ -13,7 +13,6 @@ r_i.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -212,10 +211,3 @@ class Arnoldi(Protocol):
 
     def add(self, coefficients: np.ndarray[Any, Any], target: str) -> None:
         """Add a combination of the first vectors to another vector."""
-
-
-def space_for(device: str, dtype: np.dtype[Any]) -> Space:
-    """Return the space of a device, `cpu` or `cuda:N`, for vectors of float32 or float64."""
-    kind = device.partition(":")[0]
-    space: Space = importlib.import_module(f"dasp.solvers.{kind}").make_space(device, dtype)
-    return space

@@ -15,9 +15,10 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
+from dasp.solvers.devices import space_for
 from dasp.solvers.operator import as_operator, device_of
 from dasp.solvers.scalars import CLAIMED, LIMIT, NOT_FINITE, NOTHING, RUNNING, where
-from dasp.solvers.space import Loop, Report, Space, State, space_for
+from dasp.solvers.space import Loop, Report, Space, State
 from dasp.solvers.stats import Stats
 from dasp.solvers.workspace import Workspace
 

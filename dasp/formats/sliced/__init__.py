@@ -7,6 +7,7 @@ from dasp.formats.sliced.check import check
 from dasp.formats.sliced.options import Options
 from dasp.formats.sliced.pack import pack
 from dasp.formats.sliced.pattern import MOST_COLUMNS, NAME, Pattern, Values
+from dasp.formats.sliced.shares import shares
 from dasp.formats.sliced.unpack import summary, unpack
 
 SLICED = Format(
@@ -19,4 +20,5 @@ SLICED = Format(
     unpack=unpack,
     check=check,
     summary=summary,
+    shares=shares,
 )
