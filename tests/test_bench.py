@@ -492,6 +492,26 @@ def test_the_peak_of_memory_counts_what_was_freed_again():
         assert math.isnan(watched.bytes)
 
 
+def test_the_peak_of_a_gpus_memory_is_counted_by_cupys_hook():
+    pytest.importorskip("cupy")
+    with memory.CudaMemory() as watched:
+        hook = watched._hook
+        for size in (100, 50):
+            hook.malloc_postprocess(device_id=0, size=size, mem_size=size, mem_ptr=1, pmem_id=1)
+        hook.free_postprocess(device_id=0, mem_size=100, mem_ptr=1, pmem_id=1)
+        hook.malloc_postprocess(device_id=0, size=20, mem_size=20, mem_ptr=1, pmem_id=1)
+    assert watched.bytes == 150
+
+
+@pytest.mark.cuda
+def test_the_peak_of_a_gpus_memory_is_what_was_taken():
+    import cupy
+
+    with memory.CudaMemory() as watched:
+        cupy.ones(1 << 20, cupy.uint8).sum()
+    assert 1 << 20 <= watched.bytes < 1 << 21
+
+
 def test_planning_is_measured_from_both_sides(host, monkeypatch):
     asked = []
 
