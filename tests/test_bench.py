@@ -680,7 +680,7 @@ def test_a_figure_is_drawn(tmp_path, ending, start):
 
 @given(st.lists(st.floats(0, 100), max_size=12).map(sorted), st.floats(0.1, 20))
 def test_labels_are_moved_apart_and_stay_in_order(places, gap):
-    moved = figures.spread(places, gap, 100.0)
+    moved = figures.spread(places, gap, -250.0, 100.0)
     assert len(moved) == len(places)
     assert all(later - earlier >= gap * (1 - 1e-9) for earlier, later in pairwise(moved))
     assert max(moved, default=0.0) <= 100 + 1e-9

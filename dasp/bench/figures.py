@@ -92,24 +92,29 @@ def draw_panels(title: str, panels: Sequence[Callable[[Any], None]], path: Path)
     save(figure, path)
 
 
-def plain_ticks(axis: Any, subs: Sequence[float] = (1.0, 2.0, 5.0)) -> None:
-    """Label a logarithmic axis in each decade, without exponents."""
+def plain_ticks(axis: Any) -> None:
+    """Label a logarithmic axis without exponents, the more often in a decade the fewer decades there are."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+    low, high = axis.get_view_interval()
+    decades = math.log10(high / low)
+    subs = (1.0,) if decades > 3 else (1.0, 2.0, 5.0) if decades > 1 else (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)
     axis.set_major_locator(LogLocator(subs=subs))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}" if value < 1e4 else f"{value:,.0f}"))
     axis.set_minor_formatter(NullFormatter())
 
 
-def spread(places: Sequence[float], gap: float, top: float) -> list[float]:
-    """Rising places, moved as little as need be so that neighbours are `gap` apart and none is above `top`.
+def spread(places: Sequence[float], gap: float, bottom: float, top: float) -> list[float]:
+    """Rising places, moved as little as need be: `gap` apart, and between `bottom` and `top` if they fit.
 
     Least squares, by pooling neighbours that are too near (isotonic regression).
 
     Examples
     --------
-    >>> spread([0.0, 1.0, 9.0], gap=2.0, top=10.0), spread([8.0, 9.0, 9.5], gap=2.0, top=10.0)
-    ([-0.5, 1.5, 9.0], [6.0, 8.0, 10.0])
+    >>> spread([3.0, 4.0, 9.0], gap=2.0, bottom=0.0, top=10.0)
+    [2.5, 4.5, 9.0]
+    >>> spread([0.0, 1.0], gap=2.0, bottom=0.0, top=10.0), spread([8.0, 9.0, 9.5], 2.0, 0.0, 10.0)
+    ([0.0, 2.0], [6.0, 8.0, 10.0])
     """
     pools: list[list[float]] = []
     for i, place in enumerate(places):
@@ -119,7 +124,7 @@ def spread(places: Sequence[float], gap: float, top: float) -> list[float]:
             pools[-1] += last
     levels = [sum(pool) / len(pool) for pool in pools for _ in pool]
     ceiling = top - (len(places) - 1) * gap
-    return [min(level, ceiling) + i * gap for i, level in enumerate(levels)]
+    return [min(max(level, bottom), ceiling) + i * gap for i, level in enumerate(levels)]
 
 
 def label_ends(axes: Any, ends: Sequence[tuple[float, float, str, str]]) -> None:
@@ -136,8 +141,9 @@ def label_ends(axes: Any, ends: Sequence[tuple[float, float, str, str]]) -> None
     scale = 72 / axes.figure.dpi
     ordered = sorted(ends, key=lambda end: end[1])
     places = [float(axes.transData.transform((x, y))[1]) * scale for x, y, _, _ in ordered]
-    top = float(axes.transAxes.transform((0, 1))[1]) * scale
-    for (x, y, name, colour), place, moved in zip(ordered, places, spread(places, LINE, top), strict=True):
+    bottom, top = (float(axes.transAxes.transform((0, end))[1]) * scale for end in (0, 1))
+    moved_places = spread(places, LINE, bottom + LINE / 2, top)
+    for (x, y, name, colour), place, moved in zip(ordered, places, moved_places, strict=True):
         axes.annotate(
             name,
             (x, y),
@@ -147,7 +153,14 @@ def label_ends(axes: Any, ends: Sequence[tuple[float, float, str, str]]) -> None
             fontsize=7,
             color=colour,
             annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.4, "shrinkA": 0, "shrinkB": 2},
+            arrowprops={
+                "arrowstyle": "-",
+                "color": colour,
+                "linewidth": 0.4,
+                "relpos": (0, 0.5),
+                "shrinkA": 1,
+                "shrinkB": 2,
+            },
         )
 
 
@@ -215,14 +228,14 @@ def profile(axes: Any, rows: Sequence[Row], title: str = "Performance profile") 
         axes.annotate(
             NAMES.get(name, name),
             (beside, levels[name]),
-            xytext=(6, 0),
+            xytext=(7, -5),
             textcoords="offset points",
             va="center",
             color=look["color"],
         )
     axes.set_xlabel("time / the fastest library's time")
     axes.set_ylabel("share of the matrices within it")
-    plain_ticks(axes.xaxis, (1.0, 1.5, 2.0, 3.0, 5.0))
+    plain_ticks(axes.xaxis)
 
 
 def _by_median(ratios: dict[str, list[float]]) -> list[str]:
@@ -240,7 +253,7 @@ def against_roofline(axes: Any, rows: Sequence[Row]) -> None:
     axes.set(xscale="log", yscale="log", title="Time over the roofline of CSR")
     axes.set_xlabel("bytes that a CSR product moves, MB")
     axes.set_ylabel("time / (bytes / copy bandwidth)")
-    plain_ticks(axes.xaxis, (1.0,))
+    plain_ticks(axes.xaxis)
     plain_ticks(axes.yaxis)
     slowest = sorted(range(len(rows)), key=lambda i: ours[i])
     for i in dict.fromkeys([slowest[0], slowest[-1], size.index(max(size))]):
@@ -275,7 +288,7 @@ def by_name(axes: Any, rows: Sequence[Row]) -> None:
     axes.axvline(1, color=BLACK, linewidth=0.8)
     axes.set_xlabel("best baseline's time / dasp's time")
     axes.set_ylim(-0.7, len(rows) - 0.3)
-    plain_ticks(axes.xaxis, (1.0, 1.5, 2.0, 3.0, 5.0))
+    plain_ticks(axes.xaxis)
     axes.legend(frameon=False, loc="lower right")
 
 
@@ -346,7 +359,8 @@ def _ladder(axes: Any, title: str, rows: Sequence[Row]) -> None:
             speed = number(found[name, known[-1]], "gflops")
             told = f"{name} ({speed:,.0f} GFLOP/s)" if name == VENDOR else name
             ends.append((known[-1], shares[-1], told, look["color"]))
-    axes.set_xticks(sizes, [str(size) for size in sizes])
+    shown = [size for size in sizes if size.bit_count() == 1] or sizes
+    axes.set_xticks(shown, [str(size) for size in shown])
     axes.minorticks_off()
     axes.set_ylim(bottom=0)
     label_ends(axes, ends)
@@ -376,5 +390,5 @@ def draw_bars(shapes: Sequence[tuple[str, list[Row]]], path: Path) -> None:
         axes.set(xscale="log", xlabel="data encoded, GB/s")
         axes.set_title(title.partition(", commit")[0].replace(" on ", "\non "))
         axes.margins(x=0.2)
-        plain_ticks(axes.xaxis, (1.0,))
+        plain_ticks(axes.xaxis)
     save(figure, path)
