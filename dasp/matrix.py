@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import threading
 from typing import Any, Self
 
 import numpy as np
@@ -61,6 +63,7 @@ class SpMatrix:
         self._device = _resolve(device)
         self._backend = backends.find(self._device)
         self._product = self._backend.product(plan, self._device)
+        self._places = _Places()
 
     @classmethod
     def from_scipy(cls, A: Any, *, policy: Policy | None = None, device: str = "auto") -> Self:
@@ -207,16 +210,94 @@ class SpMatrix:
         refuse_oversize(
             f"A with {shape[0]:,} rows", BYTES_PER_ROW * float(shape[0]), "leave out rows without entries"
         )
-        device = _resolve(device)
+        device, order = _resolve(device), None
         packer = _packer(shape, policy, device)
         if isinstance(arrays, _arrays.Coordinates):
             cpu = backends.find("cpu").primitives
+            order = planning.row_order(shape[0], arrays.rows, cpu)
             arrays = _arrays.Compressed(*planning.csr_from_coo(shape[0], *arrays, cpu))
         csr = Csr((int(shape[0]), int(shape[1])), *arrays)
         machine = backends.find(device).machine(device)
         with backends.find(packer).packing(csr, packer) as (there, primitives):
-            plan = planning.make_plan(there, policy or _AUTO, machine, primitives)
+            if order is not None:
+                order = backends.find(packer).to_device(order, packer)
+            plan = planning.make_plan(there, policy or _AUTO, machine, primitives, order)
         return cls(plan, device)
+
+    def with_values(self, data: Any, *, out: SpMatrix | None = None) -> SpMatrix:
+        """Return the matrix with the same pattern and other values.
+
+        Parameters
+        ----------
+        data : array_like, shape (nnz,), any real dtype
+            A value for each entry, in the order of the entries that this matrix was made from: unsorted
+            columns and duplicates included. NumPy (or a list) for a matrix on the CPU; CuPy, on the same
+            GPU, for one on a GPU.
+        out : SpMatrix, optional
+            A matrix of this pattern, itself for example, whose values are overwritten in place: a captured
+            graph that multiplies by it goes on with the new ones. It keeps its type and its coding.
+
+        Returns
+        -------
+        SpMatrix
+            `out`, or a new matrix that shares the arrays of the pattern.
+
+        Raises
+        ------
+        TypeError
+            For the wrong kind of array, another type than that of `out`, or an `out` that is no SpMatrix.
+        ValueError
+            For another number of values, an `out` of another pattern, or values that the coding of `out` does
+            not hold (`Policy(narrow=False)` reserves room for any); `out` is left as it was.
+
+        Notes
+        -----
+        Nothing is chosen anew but how values are coded. The first call on a pattern finds the slot of every
+        entry, on the host, and keeps it on the device (4 or 8 bytes an entry). On a GPU the call runs on the
+        current stream; with an `out` whose values are stored as they are it reads nothing back and can be
+        captured, after a first call outside of a capture.
+
+        Examples
+        --------
+        >>> import dasp, numpy, scipy.sparse
+        >>> A = dasp.SpMatrix.from_scipy(scipy.sparse.eye_array(3, format="csr"), device="cpu")
+        >>> A.with_values([1.0, 2.0, 3.0]) @ numpy.ones(3)
+        array([1., 2., 3.])
+        """
+        values, plan = self._backend.as_values(data, self.device), self.plan
+        if values.shape != (self.nnz,):
+            raise ValueError(f"data has {len(values)} values; A has {self.nnz} entries; as many are needed")
+        if out is not None:
+            self._check_alike(out, values.dtype)
+        slots, fill = self._slots(), formats.find(plan.format)
+        with self._backend.filling(self.device) as primitives:
+            if out is not None:
+                fill.values_into(out.plan, values, slots, primitives)
+                return out
+            new = fill.values_from(plan, values, slots, primitives)
+        other = SpMatrix(dataclasses.replace(plan, dtype=values.dtype, values=new), self.device)
+        other._places = self._places
+        return other
+
+    def _check_alike(self, out: Any, dtype: np.dtype[Any]) -> None:
+        """Hold that the values of `out` can be overwritten by those of a type for this pattern."""
+        if not isinstance(out, SpMatrix):
+            raise TypeError(f"out is a {type(out).__name__}; an SpMatrix is needed")
+        if out._places is not self._places:
+            raise ValueError(
+                "out has another pattern; one that with_values made of the same matrix is needed"
+            )
+        if out.dtype != dtype:
+            raise TypeError(f"out has dtype {out.dtype} and data {dtype}; these must be equal")
+
+    def _slots(self) -> Any:
+        """Return the slot of every entry on the device, found once for a pattern."""
+        with self._places.lock:
+            if self._places.slots is None:
+                host = self._backend.to_host(self.plan)
+                slots = planning.slots_of(host, backends.find("cpu").primitives)
+                self._places.slots = self._backend.to_device(slots, self.device)
+        return self._places.slots
 
     @property
     def device(self) -> str:
@@ -382,6 +463,14 @@ def _packer(shape: tuple[int, int], policy: Policy | None, device: str) -> str:
         raise TypeError(f"policy is a {type(policy).__name__}; a dasp.Policy is needed")
     layout = (policy or _AUTO).format_for(shape).name
     return device if backends.find(device).packs(layout) else "cpu"
+
+
+class _Places:
+    """The slot of every entry of a pattern, once somebody asked; one for all matrices of a pattern."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.slots: Any = None
 
 
 def _resolve(device: Any) -> str:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
 
 from dasp import formats
 from dasp._machines import MACHINES
-from dasp.formats.array import PAD, Csr, Plan, arrays_of
+from dasp.formats.array import PAD, Csr, Plan, arrays_of, narrowest
 from dasp.policy import Policy
 
 Vector = np.ndarray[Any, Any]
 
 
-def make_plan(csr: Csr, policy: Policy, machine: str, primitives: Any) -> Plan:
+def make_plan(csr: Csr, policy: Policy, machine: str, primitives: Any, order: Any = None) -> Plan:
     """Pack a matrix into a plan.
 
     Parameters
@@ -25,6 +26,8 @@ def make_plan(csr: Csr, policy: Policy, machine: str, primitives: Any) -> Plan:
     machine : str
         A name of `dasp._machines.MACHINES`: whose costs decide what the policy leaves open.
     primitives : dasp.backends.protocols.Primitives
+    order : Array, shape (nnz,), optional
+        Which of the entries that came in is each entry of the matrix, if they came in another order.
 
     Returns
     -------
@@ -33,6 +36,8 @@ def make_plan(csr: Csr, policy: Policy, machine: str, primitives: Any) -> Plan:
     """
     packs = policy.format_for(csr.shape)
     plan = packs.pack(csr, policy.options(packs), MACHINES[machine], primitives)
+    if order is not None:
+        plan = dataclasses.replace(plan, order=order if plan.order is None else order[plan.order])
     for array in arrays_of(plan):
         if isinstance(array, np.ndarray):
             array.flags.writeable = False
@@ -59,6 +64,41 @@ def unpack(plan: Plan, primitives: Any) -> tuple[Vector, Vector, Vector]:
     rows, columns, values = formats.find(plan.format).unpack(plan)
     kept = columns != PAD
     return csr_from_coo(plan.shape[0], rows[kept], columns[kept], values[kept], primitives)
+
+
+def row_order(m: int, rows: Vector, primitives: Any) -> Vector | None:
+    """Return the order in which `csr_from_coo` sorts entries; None if they are sorted already."""
+    if (rows[1:] >= rows[:-1]).all():
+        return None
+    numbers = np.arange(len(rows), dtype=narrowest(len(rows)))
+    return csr_from_coo(m, rows, numbers, numbers, primitives)[1]
+
+
+def slots_of(plan: Plan, primitives: Any) -> Vector:
+    """Return the slot of every entry, in the order in which the entries came in.
+
+    Parameters
+    ----------
+    plan : Plan
+        With NumPy arrays.
+    primitives : dasp.backends.protocols.Primitives
+        The CPU's.
+
+    Returns
+    -------
+    numpy.ndarray, shape (nnz,), int32 or int64
+        Slots are counted through all parts of the plan, as `unpack` of its format gives them.
+    """
+    rows, columns, _ = formats.find(plan.format).unpack(plan)
+    kept = np.flatnonzero(columns != PAD)
+    kept = kept.astype(narrowest(len(columns)), copy=False)
+    # The entries of a row lie in rising slots, whatever lies between them.
+    _, slots, _ = csr_from_coo(plan.shape[0], rows[kept], kept, kept, primitives)
+    if plan.order is not None:
+        came = np.empty_like(slots)
+        came[plan.order] = slots
+        return came
+    return slots
 
 
 def csr_from_coo(

@@ -61,6 +61,16 @@ def summary(plan: Plan) -> list[Part]:
     return [Part("rows", plan.shape[0], plan.pattern.entries, slots, nbytes(plan))]
 
 
+def values_from(plan: Plan, data: Any, slots: Any, on: Any) -> Values:
+    numbers = np.zeros(plan.values.numbers.size, data.dtype)
+    numbers[slots] = data
+    return Values(numbers.reshape(plan.values.numbers.shape))
+
+
+def values_into(plan: Plan, data: Any, slots: Any, on: Any) -> None:
+    on.overwrite(plan.values.numbers, values_from(plan, data, slots, on).numbers)
+
+
 class Kernel:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -74,7 +84,17 @@ class Kernel:
 @pytest.fixture
 def dense_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     record = formats.Format(
-        "dense rows", Options, Pattern, Values, lambda shape: True, pack, unpack, check, summary
+        name="dense rows",
+        options=Options,
+        pattern=Pattern,
+        values=Values,
+        takes=lambda shape: True,
+        pack=pack,
+        unpack=unpack,
+        check=check,
+        values_from=values_from,
+        values_into=values_into,
+        summary=summary,
     )
     monkeypatch.setattr(formats, "_formats", dict(formats._formats))
     formats.register(record)
@@ -96,6 +116,9 @@ def test_a_third_format_needs_no_other_change(name: str, dense_rows: None, tmp_p
     assert A.nbytes == A.plan.pattern.columns.nbytes + A.plan.values.numbers.nbytes
     dasp.save_plan(tmp_path / "plan", A.plan)
     again = dasp.SpMatrix(dasp.load_plan(tmp_path / "plan"), "cpu")
+    np.testing.assert_array_equal(again @ x, A @ x)
+    assert_same_entries(A.with_values(2 * matrix.data).to_scipy(), matrix * 2)
+    A.with_values(matrix.data, out=A)
     np.testing.assert_array_equal(again @ x, A @ x)
 
 

@@ -18,6 +18,7 @@ from dasp.formats.array import Csr, nbytes
 from dasp.formats.sliced import SLICED
 from dasp.formats.sliced.pattern import Coding, Width, shape_fields
 from dasp.models import generate
+from dasp.planning import slots_of
 from tests.gallery import GALLERY, LENGTHS, from_lengths
 from tests.pack_device import PackingDevice
 from tests.reference import entries_of
@@ -250,3 +251,23 @@ def test_few_copies_to_the_host_and_few_launches():
     _, device = plans(csr._replace(indices=indices))
     assert device.reads <= 4
     assert len(device.launches) <= 16, device.launches
+
+
+# ---- other values ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", VALUES)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_other_values_are_coded_and_placed_as_on_the_cpu(kind, dtype):
+    matrix, rng = generate("spikes:300:2:290"), np.random.default_rng(3)
+    csr = csr_of(matrix)._replace(data=matrix.data.astype(dtype))
+    plan, device = plans(csr)
+    slots, gpu = slots_of(plan, cpu), Primitives(device)
+    data = draw_values(kind, matrix.nnz, dtype, rng)
+    got, want = (SLICED.values_from(plan, data, slots, on) for on in (gpu, cpu))
+    assert got.coding is want.coding
+    for mine, theirs in ((got.codes, want.codes), (got.table, want.table)):
+        np.testing.assert_array_equal(bits(mine), bits(theirs))
+    for coding in set(Coding) - ({Coding.SINGLE} if dtype == np.float32 else set()):
+        for codes in (0, 40, 256):
+            assert gpu.holds(data, coding, codes) == cpu.holds(data, coding, codes), (coding, codes)

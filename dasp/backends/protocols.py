@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from dasp.formats.array import Array, Csr, Plan
-from dasp.formats.sliced.choose import SliceStatistics
+from dasp.formats.sliced.choose import SliceStatistics, ValueStatistics
 from dasp.formats.sliced.layout import Cut, Layout, Survey, Tried
 from dasp.formats.sliced.pattern import Coding, Values
 
@@ -77,6 +77,15 @@ class Backend(Protocol):
 
     def packing(self, csr: Csr, device: str) -> AbstractContextManager[tuple[Csr, Primitives]]:
         """Give the matrix on a device, and the primitives there; what they made is done when it ends."""
+
+    def as_values(self, data: Any, device: str) -> Array:
+        """Return values of a matrix as a vector on the device, in a type that plans have."""
+
+    def to_device(self, array: Any, device: str) -> Array:
+        """Return a NumPy array on the device."""
+
+    def filling(self, device: str) -> Any:
+        """Return a context that gives the primitives, for work on the current stream."""
 
     def product(self, plan: Plan, device: str) -> Product:
         """Take a plan with NumPy arrays, or made on this device, to a device."""
@@ -149,6 +158,27 @@ class Primitives(Protocol):
         A dictionary's values stand in the order in which they first occur. Without `order`, as
         `sort_columns` returns it, values stand in the order of the columns.
         """
+
+    def value_statistics(self, data: Array) -> ValueStatistics:
+        """Count what `choose_coding` asks for."""
+
+    def holds(self, data: Array, coding: Coding, codes: int) -> bool:
+        """Whether a coding keeps every bit of every value, with a dictionary of so many values at most."""
+
+    def encode(self, data: Array, coding: Coding) -> tuple[Array, Array]:
+        """Return the codes of values in their order, and the table of what they stand for.
+
+        There are no codes if all values are equal, and no table where a code is the value itself.
+        """
+
+    def zeros(self, count: int, dtype: np.dtype[Any]) -> Array:
+        """Return a new array of zeros."""
+
+    def scatter(self, numbers: Array, slots: Array, stored: Array) -> None:
+        """Write each number into its slot, all bits of it; no slot comes twice."""
+
+    def overwrite(self, array: Array, numbers: Array) -> None:
+        """Write numbers over the first ones of an array of a plan."""
 
     def store_columns(self, csr: Csr, layout: Layout) -> tuple[Array, Array]:
         """Return the least column of every step, and the deltas, every bit set in a pad.

@@ -65,6 +65,9 @@ class Plan:
         The format's: which entry lies in which slot, and what was chosen for this matrix.
     values : object
         The format's: the numbers. Other values for the same pattern make another plan that shares it.
+    order : Array, shape (nnz,), int32 or int64, or None
+        Which of the entries that came in is each entry of the packed matrix, row by row; None if they came
+        so. Kept so that other values can come in the same order.
     """
 
     format: str
@@ -72,6 +75,7 @@ class Plan:
     dtype: np.dtype[Any]
     pattern: Any
     values: Any
+    order: Array | None = None
 
     @property
     def nnz(self) -> int:

@@ -31,6 +31,11 @@ class Format:
         Plan with NumPy arrays -> (rows, columns, values) of its slots, `PAD` as the column of a pad.
     check : callable
         Hold every invariant of a plan with NumPy arrays; ValueError names the first that does not hold.
+    values_from : callable
+        (plan, data, slots, primitives) -> the values of a plan with the same pattern. `data` holds a number
+        for each entry, `slots` the slot of each.
+    values_into : callable
+        The same, into the arrays of the plan; ValueError, and no change, if they cannot hold the numbers.
     summary : callable
         Plan -> its parts, a line each; reads no array.
     shares : callable, optional
@@ -46,5 +51,7 @@ class Format:
     pack: Callable[[Csr, Any, Machine, Any], Plan]
     unpack: Callable[[Plan], tuple[Array, Array, Array]]
     check: Callable[[Plan], None]
+    values_from: Callable[[Plan, Array, Array, Any], Any]
+    values_into: Callable[[Plan, Array, Array, Any], None]
     summary: Callable[[Plan], list[Part]]
     shares: Callable[[Plan], dict[str, dict[str, int]]] | None = None

@@ -29,6 +29,8 @@ def pack_plan(plan: Plan) -> dict[str, np.ndarray]:
     scalars: dict[str, Any] = {}
     _pack(plan.pattern, "pattern.", arrays, scalars)
     _pack(plan.values, "values.", arrays, scalars)
+    if plan.order is not None:
+        arrays["order"] = np.asarray(plan.order.get() if hasattr(plan.order, "get") else plan.order)
     head = {
         "version": FILE_VERSION,
         "format": plan.format,
@@ -57,7 +59,7 @@ def _pack(part: Any, prefix: str, arrays: dict[str, np.ndarray], scalars: dict[s
 
 def array_names() -> set[str]:
     """Return the field paths of all arrays that a plan of any format may have."""
-    names: set[str] = set()
+    names = {"order"}
     for each in map(formats.find, formats.names()):
         names |= _array_names(each.pattern, "pattern.") | _array_names(each.values, "values.")
     return names
@@ -104,10 +106,11 @@ def _read_4(head: dict[str, Any], arrays: dict[str, np.ndarray]) -> Plan:
     left = {**dict(scalars or {}), **arrays}
     pattern = _unpack(kind.pattern, "pattern.", left)
     values = _unpack(kind.values, "values.", left)
+    order = _field("order", Any, left.pop("order")) if "order" in left else None
     if left:
         raise ValueError(f"it has the unknown field {min(left)}")
     m, n = shape or (0, 0)
-    return Plan(kind.name, (m, n), _dtypes.TABLE[head["dtype"]].dtype, pattern, values)
+    return Plan(kind.name, (m, n), _dtypes.TABLE[head["dtype"]].dtype, pattern, values, order)
 
 
 _READERS = {4: _read_4}
@@ -159,5 +162,15 @@ def check_plan(plan: Plan) -> None:
     """
     try:
         formats.find(plan.format).check(plan)
+        if plan.order is not None:
+            _check_order(plan.order, plan.nnz)
     except ValueError as error:
         raise ValueError(f"it is not a valid plan: {error}") from error
+
+
+def _check_order(order: np.ndarray, entries: int) -> None:
+    require(
+        order.shape == (entries,) and order.dtype.kind == "i", f"order is no vector of {entries} integers"
+    )
+    inside = not entries or (order.min() >= 0 and order.max() < entries)
+    require(inside and (np.bincount(order, minlength=entries) == 1).all(), "order is no permutation")

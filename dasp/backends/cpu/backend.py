@@ -44,6 +44,27 @@ def packing(csr: Csr, device: str) -> Iterator[tuple[Csr, Any]]:
     yield csr, primitives
 
 
+@contextmanager
+def filling(device: str) -> Iterator[Any]:
+    """Give the primitives."""
+    yield primitives
+
+
+def as_values(data: Any, device: str) -> Vector:
+    """Return values of a matrix as a NumPy array.
+
+    Raises
+    ------
+    TypeError, ValueError
+    """
+    return _arrays.values("data", data)
+
+
+def to_device(array: Vector, device: str) -> Vector:
+    """Return the array."""
+    return array
+
+
 def product(plan: Plan, device: str) -> Product:
     """Make a plan with NumPy arrays ready to be multiplied."""
     return Product(plan)

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
@@ -124,6 +125,48 @@ def encode(data: Vector, coding: Coding) -> tuple[Vector, Vector]:
         return codes, distinct.view(data.dtype)
     with np.errstate(under="ignore"):
         return data.astype(code_type(coding, data.dtype), copy=False), data[:0].copy()
+
+
+def holds(data: Vector, coding: Coding, codes: int) -> bool:
+    """See `Primitives`."""
+    bits = data.view(f"u{data.itemsize}")
+    if coding == Coding.EQUAL:
+        return bool(_all_equal(bits))
+    if coding == Coding.BYTE:
+        return bool(_all_bytes(data, bits, bits.dtype.type(1 << 8 * data.itemsize - 1)))
+    if coding == Coding.DICTIONARY:
+        return 0 < len(_find_codes(bits, False)[0]) <= codes
+    return coding == Coding.PLAIN or _survives(data, code_type(coding, data.dtype))
+
+
+def zeros(count: int, dtype: np.dtype[Any]) -> Vector:
+    """See `Primitives`."""
+    return np.zeros(count, dtype)
+
+
+def scatter(numbers: Vector, slots: Vector, stored: Vector) -> None:
+    """See `Primitives`."""
+    with _writable(stored):
+        bits = f"u{numbers.itemsize}"
+        arrays = numbers.view(bits), slots, stored.view(bits)
+        _over_ranges(len(slots), len(slots), partial(_scatter, *arrays))
+
+
+def overwrite(array: Vector, numbers: Vector) -> None:
+    """See `Primitives`."""
+    with _writable(array):
+        array[: len(numbers)] = numbers
+
+
+@contextmanager
+def _writable(array: Vector) -> Iterator[None]:
+    """Let an array of a plan be written, which else is read-only."""
+    before = array.flags.writeable
+    array.flags.writeable = True
+    try:
+        yield
+    finally:
+        array.flags.writeable = before
 
 
 def _survives(data: Vector, kind: Any) -> bool:
@@ -300,6 +343,12 @@ def _count_falls_between_rows(indptr, indices):  # type: ignore[no-untyped-def]
         if 0 < first < indptr[row + 1]:
             falls += indices[first] < indices[first - 1]
     return falls
+
+
+@_compile
+def _scatter(numbers, slots, stored, begin, end):  # type: ignore[no-untyped-def]
+    for entry in range(begin, end):
+        stored[slots[entry]] = numbers[entry]
 
 
 @_compile

@@ -85,6 +85,42 @@ def packing(csr: Csr, device: str) -> Iterator[tuple[Csr, Any]]:
         cupy.cuda.get_current_stream().synchronize()
 
 
+@contextmanager
+def filling(device: str) -> Iterator[Any]:
+    """Give the primitives of a GPU, for work on its current stream."""
+    import cupy
+
+    with cupy.cuda.Device(number(device)):
+        yield primitives(number(device))
+
+
+def as_values(data: Any, device: str) -> Any:
+    """Return values of a matrix as a CuPy array on the GPU.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If they are somewhere else, not real, or not of one dimension.
+    """
+    import cupy
+
+    if not isinstance(data, cupy.ndarray) or data.device.id != number(device):
+        raise TypeError(
+            f"data is a {type(data).__name__} and A is on {device}; a cupy.ndarray there is needed"
+        )
+    if data.ndim != 1:
+        raise ValueError(f"data has shape {data.shape}; one dimension is needed")
+    return cupy.ascontiguousarray(data, _dtypes.stored(data.dtype, "data"))
+
+
+def to_device(array: Any, device: str) -> Any:
+    """Return a NumPy array on the GPU."""
+    import cupy
+
+    with cupy.cuda.Device(number(device)):
+        return cupy.asarray(array)
+
+
 def as_csr(matrix: Any) -> tuple[Any, Any, Any]:
     """Return indptr, indices and data of a CSR matrix of CuPy, in types that a plan takes; not checked.
 

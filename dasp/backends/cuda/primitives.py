@@ -488,24 +488,77 @@ class Primitives:
 
     # ---- fill ----------------------------------------------------------------------------------------
 
+    def value_statistics(self, data: Array) -> ValueStatistics:
+        """See `Primitives`."""
+        return _value_statistics(len(data), *map(int, self._on.read(self._value_facts(data, None)[:2])))
+
+    def holds(self, data: Array, coding: Coding, codes: int) -> bool:
+        """See `Primitives`."""
+        dead, distinct = map(int, self._on.read(self._value_facts(data, None)[:2]))
+        return coding == Coding.PLAIN or (
+            not dead & _NOT[coding] and (coding != Coding.DICTIONARY or distinct <= codes)
+        )
+
+    def _value_facts(self, data: Array, order: Array | None) -> Array:
+        words = self._on.zeros(2 + 2 * SLOTS, COUNT)
+        self._count_values(data, order, words)
+        return words
+
+    def zeros(self, count: int, dtype: np.dtype[Any]) -> Array:
+        """See `Primitives`."""
+        return self._on.zeros(count, dtype)
+
+    def scatter(self, numbers: Array, slots: Array, stored: Array) -> None:
+        """See `Primitives`."""
+        bits = np.dtype(f"u{numbers.dtype.itemsize}")
+        stored.view(bits)[slots] = numbers.view(bits)
+
+    def overwrite(self, array: Array, numbers: Array) -> None:
+        """See `Primitives`."""
+        array[: len(numbers)] = numbers
+
+    def encode(self, data: Array, coding: Coding) -> tuple[Array, Array]:
+        """See `Primitives`."""
+        distinct, count = None, 0
+        if coding == Coding.DICTIONARY:
+            distinct = self._value_facts(data, None)
+            count = int(self._on.read(distinct[1:2])[0])
+        return self._encode(data, None, coding, distinct, count)
+
+    def _encode(
+        self, data: Array, order: Array | None, coding: Coding, distinct: Array | None, count: int
+    ) -> tuple[Array, Array]:
+        """Return codes in an order, and their table; of a dictionary, facts of the values in this order."""
+        if coding == Coding.EQUAL:
+            return self._on.empty(0, np.uint8), data[:1].copy()
+        table = data[:0].copy()
+        if coding == Coding.PLAIN and order is None:
+            return data, table
+        codes = self._on.empty(len(data), code_type(coding, data.dtype))
+        keys = ranks = None
+        if coding == Coding.DICTIONARY:
+            keys, ranks, table = self._dictionary(data, order, distinct, count)
+        coded = {"keys": keys, "ranks": ranks, "count": len(data), "codes": _bits(codes, coding)}
+        blocks = _share(len(data), 256, BLOCKS)
+        self._launch_values(kernels.ENCODE, data, order, blocks, 256, coding=coding, **coded)
+        return codes, table
+
     def store_values(
         self, csr: Csr, survey: Survey, order: Array | None, layout: Layout, coding: Coding
     ) -> Values:
         """See `Primitives`."""
-        data = csr.data
-        if coding == Coding.EQUAL:
-            return Values(coding, self._on.empty(0, np.uint8), data[:1].copy())
-        kind, table = code_type(coding, data.dtype), data[:0].copy()
-        codes = data
-        if coding != Coding.PLAIN:
-            codes = self._on.empty(len(data), kind)
-            keys = ranks = None
-            if coding == Coding.DICTIONARY:
-                keys, ranks, table = self._dictionary(csr, survey, order)
-            coded = {"keys": keys, "ranks": ranks, "count": len(data), "codes": _bits(codes, coding)}
-            blocks = _share(len(data), 256, BLOCKS)
-            self._launch_values(kernels.ENCODE, data, order, blocks, 256, coding=coding, **coded)
+        data, distinct = csr.data, survey.detail.distinct
+        if coding == Coding.DICTIONARY and order is not None:  # values first appear elsewhere
+            distinct = self._value_facts(data, order)
+        if coding == Coding.PLAIN:
+            codes, table = data, data[:0].copy()
+        else:
+            count = survey.values.distinct if survey.values else 0
+            codes, table = self._encode(data, order, coding, distinct, count)
             order = None
+        if coding == Coding.EQUAL:
+            return Values(coding, codes, table)
+        kind = codes.dtype
         stored = self._on.empty(WARP * layout.steps if len(data) else 0, kind)
         if layout.slices and len(data):
             bits = np.dtype(f"u{kind.itemsize}")
@@ -514,15 +567,13 @@ class Primitives:
             self._launch(kernels.FILL_CODES, csr, blocks, 256, code=bits, **given, **_slices(csr, layout))
         return Values(coding, stored, table)
 
-    def _dictionary(self, csr: Csr, survey: Survey, order: Array | None) -> tuple[Array, Array, Array]:
+    def _dictionary(
+        self, data: Array, order: Array | None, distinct: Array, count: int
+    ) -> tuple[Array, Array, Array]:
         """Return values and codes by slots of a table, and the values by their codes."""
-        data, distinct = csr.data, survey.detail.distinct
-        if order is not None:  # values first appear elsewhere
-            distinct = self._on.zeros(2 + 2 * SLOTS, COUNT)
-            self._count_values(data, order, distinct)
         bits = np.dtype(f"u{data.dtype.itemsize}")
         keys, ranks = self._on.empty(SLOTS, bits), self._on.empty(SLOTS, np.uint16)
-        table = self._on.empty(survey.values.distinct if survey.values else 0, data.dtype)
+        table = self._on.empty(count, data.dtype)
         found = {"claims": distinct[2 : 2 + SLOTS], "firsts": distinct[2 + SLOTS :]}
         made = {"keys": keys, "ranks": ranks, "table": table.view(bits)}
         self._launch_values(kernels.DICTIONARY, data, order, 1, SLOTS, **found, **made)
@@ -650,6 +701,16 @@ def _slices(csr: Csr, layout: Layout) -> dict[str, Any]:
         "slices": layout.slices,
         "headers": layout.headers.reshape(-1),
     }
+
+
+_NOT = {
+    Coding.EQUAL: NOT_EQUAL,
+    Coding.BYTE: NOT_BYTES,
+    Coding.DICTIONARY: NOT_DICTIONARY,
+    Coding.HALF: NOT_HALVES,
+    Coding.SINGLE: NOT_SINGLES,
+}
+"""Which of the facts of values says that a coding does not hold them."""
 
 
 def _slice_statistics(windows: tuple[int, ...], numbers: np.ndarray[Any, Any]) -> dict[int, SliceStatistics]:

@@ -7,6 +7,7 @@ from dasp.formats.published.check import check
 from dasp.formats.published.options import Options
 from dasp.formats.published.pack import pack
 from dasp.formats.published.pattern import NAME, Pattern, Values
+from dasp.formats.published.refill import values_from, values_into
 from dasp.formats.published.unpack import summary, unpack
 
 PUBLISHED = Format(
@@ -18,5 +19,7 @@ PUBLISHED = Format(
     pack=pack,
     unpack=unpack,
     check=check,
+    values_from=values_from,
+    values_into=values_into,
     summary=summary,
 )

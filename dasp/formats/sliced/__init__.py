@@ -7,6 +7,7 @@ from dasp.formats.sliced.check import check
 from dasp.formats.sliced.options import Options
 from dasp.formats.sliced.pack import pack
 from dasp.formats.sliced.pattern import MOST_COLUMNS, NAME, Pattern, Values
+from dasp.formats.sliced.refill import values_from, values_into
 from dasp.formats.sliced.shares import shares
 from dasp.formats.sliced.unpack import summary, unpack
 
@@ -19,6 +20,8 @@ SLICED = Format(
     pack=pack,
     unpack=unpack,
     check=check,
+    values_from=values_from,
+    values_into=values_into,
     summary=summary,
     shares=shares,
 )

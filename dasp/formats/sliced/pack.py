@@ -58,7 +58,9 @@ def pack(csr: Csr, options: Options, machine: Machine, on: Any) -> Plan:
     values = on.store_values(csr, survey, order, layout, coding)
     bases, deltas = on.store_columns(csr, layout)
     pattern = Pattern(
-        choice=Choice(machine.name, steps, cut.segment_steps, window, warps, bool(options.mma)),
+        choice=Choice(
+            machine.name, steps, cut.segment_steps, window, warps, bool(options.narrow), bool(options.mma)
+        ),
         index_dtype=narrowest(max(csr.shape)),
         entries=len(csr.data),
         segments=layout.segments,
@@ -71,7 +73,7 @@ def pack(csr: Csr, options: Options, machine: Machine, on: Any) -> Plan:
         segment_offsets=layout.segment_offsets,
         segment_rows=layout.segment_rows,
     )
-    return Plan(NAME, csr.shape, dtype, pattern, values)
+    return Plan(NAME, csr.shape, dtype, pattern, values, order)
 
 
 def _choose_warps(

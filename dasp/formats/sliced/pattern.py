@@ -106,6 +106,8 @@ class Choice:
         Rows among which rows are sorted by length (SELL-C-sigma: sorting scope); 0 for none.
     warps : int
         Slices to a block of threads on a GPU.
+    narrow : bool
+        Whether values may be stored in fewer bits.
     mma : bool
         Whether tiles are multiplied with tensor cores.
     """
@@ -115,6 +117,7 @@ class Choice:
     segment_steps: int
     window: int
     warps: int
+    narrow: bool
     mma: bool
 
 

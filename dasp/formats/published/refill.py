@@ -1,0 +1,28 @@
+"""Other values for a pattern of the published format."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dasp.formats.array import Array, Plan
+from dasp.formats.published.pattern import Values
+
+
+def values_from(plan: Plan, data: Array, slots: Array, on: Any) -> Values:
+    """Return the values of a plan with the same pattern; see `dasp.formats.sliced.refill`."""
+    sizes = [len(part) for part in _parts(plan.values)]
+    stored = on.zeros(sum(sizes), data.dtype)
+    on.scatter(data, slots, stored)
+    ends = [sum(sizes[: k + 1]) for k in range(len(sizes))]
+    return Values(*(stored[end - size : end] for end, size in zip(ends, sizes, strict=True)))
+
+
+def values_into(plan: Plan, data: Array, slots: Array, on: Any) -> None:
+    """Write values into the arrays of a plan; they fit, whatever they are."""
+    new = values_from(plan, data, slots, on)
+    for part, numbers in zip(_parts(plan.values), _parts(new), strict=True):
+        on.overwrite(part, numbers)
+
+
+def _parts(values: Values) -> tuple[Array, ...]:
+    return values.long, values.regular, values.irregular, values.short

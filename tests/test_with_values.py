@@ -1,0 +1,195 @@
+"""Other values for a pattern: the order of entries, codings, and matrices whose values change in place."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.sparse import coo_array, csr_array
+
+import dasp
+from dasp import Policy, SpMatrix
+from dasp.formats.array import arrays_of
+from dasp.formats.sliced.pattern import Coding
+from tests.gallery import GALLERY, matrices
+from tests.reference import assert_same_entries, entries_of
+
+LAYOUTS = ["slices", "published"]
+
+
+def numbered(matrix: csr_array) -> csr_array:
+    """The matrix with 1, 2, 3, ... as values, in the order of its entries."""
+    return csr_array((1.0 + np.arange(matrix.nnz), matrix.indices, matrix.indptr), shape=matrix.shape)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", GALLERY)
+def test_every_value_finds_its_entry(name, layout):
+    matrix = entries_of(GALLERY[name])
+    A = SpMatrix.from_scipy(matrix, policy=Policy(layout=layout), device="cpu")
+    want = numbered(matrix)
+    B = A.with_values(want.data)
+    assert_same_entries(B.to_scipy(), want)
+    assert_same_entries(A.to_scipy(), matrix)
+    assert B.plan.pattern is A.plan.pattern
+    C = B.with_values(matrix.data)
+    assert_same_entries(C.to_scipy(), matrix)
+
+
+@given(matrices(), st.sampled_from(LAYOUTS), st.randoms(use_true_random=False))
+def test_any_order_of_coordinates_is_kept(matrix, layout, random):
+    rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
+    turn = np.array(random.sample(range(matrix.nnz), matrix.nnz), int)
+    coords = rows[turn], matrix.indices[turn]
+    data = 1.0 + np.arange(matrix.nnz)
+    A = SpMatrix.from_coo(matrix.data[turn], coords, matrix.shape, policy=Policy(layout=layout), device="cpu")
+    want = entries_of(coo_array((data, coords), shape=matrix.shape))
+    assert_same_entries(A.with_values(data).to_scipy(), want)
+    again = pickle.loads(pickle.dumps(A))
+    assert_same_entries(again.with_values(data).to_scipy(), want)
+
+
+def test_products_have_the_bits_of_a_matrix_planned_with_the_values():
+    matrix = dasp.models.generate("rmat:9")
+    rng = np.random.default_rng(0)
+    A = SpMatrix.from_scipy(matrix, policy=Policy(narrow=False), device="cpu")
+    data, x = rng.standard_normal(matrix.nnz), rng.standard_normal(matrix.shape[1])
+    other = csr_array((data, matrix.indices, matrix.indptr), shape=matrix.shape)
+    planned = SpMatrix.from_scipy(other, policy=Policy(narrow=False), device="cpu")
+    np.testing.assert_array_equal(A.with_values(data) @ x, planned @ x)
+
+
+VALUES = {
+    Coding.PLAIN: lambda rng, n: rng.standard_normal(n),
+    Coding.SINGLE: lambda rng, n: rng.standard_normal(n).astype(np.float32),
+    Coding.HALF: lambda rng, n: rng.standard_normal(n).astype(np.float16),
+    Coding.BYTE: lambda rng, n: rng.integers(-128, 128, n),
+    Coding.DICTIONARY: lambda rng, n: rng.integers(0, 40, n) / 3,
+    Coding.EQUAL: lambda rng, n: np.full(n, 0.1),
+}
+
+
+@pytest.mark.parametrize("after", VALUES)
+@pytest.mark.parametrize("before", VALUES)
+def test_values_are_coded_anew_and_fit_in_place_or_leave_it_as_it_was(before, after):
+    matrix, rng = dasp.models.generate("spikes:300:2:290"), np.random.default_rng(1)
+    matrix.data = VALUES[before](rng, matrix.nnz).astype(float)
+    A = SpMatrix.from_scipy(matrix, device="cpu")
+    assert A.plan.values.coding is before
+    data = VALUES[after](rng, matrix.nnz).astype(float)
+    want = csr_array((data, matrix.indices, matrix.indptr), shape=matrix.shape)
+    B = A.with_values(data)
+    assert B.plan.values.coding is after
+    assert_same_entries(B.to_scipy(), want)
+
+    arrays = list(arrays_of(A.plan))
+    old = [array.copy() for array in arrays]
+    also = {
+        Coding.SINGLE: (Coding.HALF, Coding.BYTE),
+        Coding.HALF: (Coding.BYTE,),
+        Coding.DICTIONARY: (Coding.EQUAL,),
+    }
+    if before in (after, Coding.PLAIN) or after in also.get(before, ()):
+        assert A.with_values(data, out=A) is A
+        assert_same_entries(A.to_scipy(), want)
+    else:
+        with pytest.raises(
+            ValueError, match=r"out stores its values as \w+, which does not hold the new ones"
+        ):
+            A.with_values(data, out=A)
+        for now, then in zip(arrays, old, strict=True):
+            np.testing.assert_array_equal(now, then)
+    for array, now in zip(arrays, arrays_of(A.plan), strict=True):
+        assert array is now  # in place, and read-only as before
+        assert not array.flags.writeable
+
+
+def test_a_dictionary_in_place_may_have_other_values_but_no_more():
+    values = np.arange(300) % 7 / 3
+    matrix = csr_array((values, np.zeros(300, int), np.arange(301)), shape=(300, 1))
+    A = SpMatrix.from_scipy(matrix, device="cpu")
+    A.with_values(values % 2 + 0.25, out=A)
+    np.testing.assert_array_equal(A @ np.ones(1), values % 2 + 0.25)
+    with pytest.raises(ValueError, match="DICTIONARY"):
+        A.with_values(np.arange(300) % 8 / 3, out=A)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_another_type_makes_another_matrix(layout):
+    matrix = dasp.models.generate("rmat:7")
+    A = SpMatrix.from_scipy(matrix, policy=Policy(layout=layout), device="cpu")
+    B = A.with_values(matrix.data.astype(np.float32))
+    assert (A.dtype, B.dtype) == (np.float64, np.float32)
+    assert_same_entries(B.to_scipy(), matrix.astype(np.float32))
+    with pytest.raises(TypeError, match="out has dtype float64 and data float32"):
+        A.with_values(matrix.data.astype(np.float32), out=A)
+
+
+def test_what_is_wrong_is_named():
+    matrix = dasp.models.generate("rmat:6")
+    A, B = (SpMatrix.from_scipy(matrix, device="cpu") for _ in range(2))
+    with pytest.raises(
+        ValueError, match=f"data has 3 values; A has {matrix.nnz} entries; as many are needed"
+    ):
+        A.with_values(np.ones(3))
+    with pytest.raises(ValueError, match="out has another pattern"):
+        A.with_values(matrix.data, out=B)
+    with pytest.raises(TypeError, match="out is a ndarray; an SpMatrix is needed"):
+        A.with_values(matrix.data, out=matrix.data)
+    with pytest.raises(TypeError, match="dtype complex128"):
+        A.with_values(matrix.data * 1j)
+
+
+def test_the_order_is_kept_in_files(tmp_path):
+    rng = np.random.default_rng(2)
+    rows, columns = rng.integers(0, 30, 200), rng.integers(0, 40, 200)
+    A = SpMatrix.from_coo(rng.standard_normal(200), (rows, columns), (30, 40), device="cpu")
+    assert A.plan.order is not None
+    dasp.save_plan(tmp_path / "plan", A.plan)
+    B = SpMatrix(dasp.load_plan(tmp_path / "plan"), "cpu")
+    data = rng.standard_normal(200)
+    assert_same_entries(B.with_values(data).to_scipy(), A.with_values(data).to_scipy())
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", GALLERY)
+def test_on_a_gpu_every_value_finds_its_entry(name, layout):
+    import cupy
+
+    matrix = entries_of(GALLERY[name])
+    A = SpMatrix.from_scipy(matrix, policy=Policy(layout=layout), device="cuda")
+    want = numbered(matrix)
+    B = A.with_values(cupy.asarray(want.data))
+    assert_same_entries(B.to_scipy(), want)
+    assert_same_entries(A.to_scipy(), matrix)
+
+
+@pytest.mark.cuda
+def test_a_captured_product_goes_on_with_new_values():
+    import cupy
+
+    matrix, rng = dasp.models.generate("poisson2d:60"), np.random.default_rng(0)
+    A = SpMatrix.from_scipy(matrix, policy=Policy(narrow=False), device="cuda")
+    x, y = cupy.asarray(rng.standard_normal(matrix.shape[1])), cupy.empty(matrix.shape[0])
+    data = cupy.asarray(matrix.data)
+    A.with_values(data, out=A)
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        A.matvec(x, out=y)
+        stream.begin_capture()
+        A.with_values(data, out=A)
+        A.matvec(x, out=y)
+        graph = stream.end_capture()
+    for _ in range(2):
+        values = rng.standard_normal(matrix.nnz)
+        data.set(values)
+        cupy.cuda.Device().synchronize()
+        graph.launch(stream)
+        stream.synchronize()
+        fresh = csr_array((values, matrix.indices, matrix.indptr), shape=matrix.shape)
+        planned = SpMatrix.from_scipy(fresh, policy=Policy(narrow=False), device="cuda")
+        cupy.testing.assert_array_equal(y, planned @ x)
