@@ -304,7 +304,7 @@ class Kernel:
             If the driver reports an error.
         """
         words = [
-            address(value) if is_array else value
+            value if not is_array else 0 if value is None else value.data.ptr
             for value, is_array in zip(self._take(arguments), self._are_arrays, strict=True)
         ]
         with self._lock:

@@ -130,7 +130,6 @@ def pack() -> Iterator[tuple[str, Defines]]:
     narrow, wide = (dict.fromkeys(integers, kind) for kind in ("int", "long long"))
     for name in (
         "survey",
-        "scan",
         "windows",
         "radix",
         "cut",

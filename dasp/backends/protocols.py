@@ -141,7 +141,13 @@ class Primitives(Protocol):
         """
 
     def slice_statistics(
-        self, csr: Csr, cut: Cut, layout: Layout, sector_columns: int, blocks: tuple[int, int, int]
+        self,
+        csr: Csr,
+        survey: Survey,
+        cut: Cut,
+        layout: Layout,
+        sector_columns: int,
+        blocks: tuple[int, int, int],
     ) -> SliceStatistics:
         """Count slices, steps and full steps, and in a sample the distinct sectors of x that blocks read.
 
@@ -180,7 +186,7 @@ class Primitives(Protocol):
     def overwrite(self, array: Array, numbers: Array) -> None:
         """Write numbers over the first ones of an array of a plan."""
 
-    def store_columns(self, csr: Csr, layout: Layout) -> tuple[Array, Array]:
+    def store_columns(self, csr: Csr, survey: Survey, layout: Layout) -> tuple[Array, Array]:
         """Return the least column of every step, and the deltas, every bit set in a pad.
 
         Writes into the headers the `Width` that each slice's deltas need, and where they begin.

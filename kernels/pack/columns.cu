@@ -1,19 +1,18 @@
 // The columns of slices: the least one of every step, and the others as deltas from it, in as few bits as hold them.
 //
 // Arrays of slices: see cut.cu, segments.cu and slices.cuh. indices (nnz): columns, rising inside a row.
-// bases (steps): least columns. sizes (tiles and one more): blocks of deltas of 1024 slices; 0 before.
-// deltas: of each slice in its width, 0, 8, 16 or 32 bits, every bit set in a pad.
+// bases (steps): least columns. deltas: of each slice in its width, 0, 8, 16 or 32 bits, every bit set in a pad.
+// sizes (tiles and one more): blocks of deltas before each tile of 64 slices, and of all.
+// Launch: a warp for each slice; blocks of 256 threads.
 //
-// dasp_measure_columns: a warp for each slice; blocks of 256 threads. headers: gets the width, and in its third
-//     number the blocks of deltas of the slice. sizes: added to.
-// dasp_place_deltas: a block of 1024 threads for each tile of slices, after a scan of sizes. headers: the third
-//     number becomes the first block.
-// dasp_fill_deltas: as dasp_measure_columns.
+// dasp_measure_columns: headers get the width. sizes: 0 before, and in order as soon as `come`, 0 before, is full.
+// dasp_fill_deltas: headers get their first block.
 
 #include "slices.cuh"
 
-constexpr int THREADS = 256, AT_ONCE = 4, TILE_SLICES = 1024;
+constexpr int THREADS = 256, AT_ONCE = 4, TILE_SLICES = 64;
 constexpr unsigned PAD_8 = 0xff, PAD_16 = 0xffff;
+constexpr int WIDTH_SHIFT = 27;
 
 // What is known of a slice after some steps.
 struct Columns {
@@ -41,16 +40,9 @@ struct Columns {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS)
-dasp_measure_columns(const Start* __restrict__ indptr, const Column* __restrict__ indices,
-                     const Index* __restrict__ rows, long long positions,
-                     const long long* __restrict__ segment_starts, const long long* __restrict__ segment_lengths,
-                     long long segments, long long slices, uint4* headers, Index* bases, Count* sizes)
+// Sets the bases of a slice and returns the width of its deltas; a warp calls it.
+__device__ __forceinline__ int measure(const Slice& slice, const Column* indices, Index* bases)
 {
-    const long long s = (blockIdx.x * (long long)THREADS + threadIdx.x) / WARP;
-    if (s >= slices) return;
-    const uint4 header = headers[s];
-    const Slice slice(header, Rows{indptr, rows, positions, segment_starts, segment_lengths, segments}, s);
     Columns columns{0, slice.shift == 0 && slice.full == slice.steps};
     for (int first = 0; first < slice.steps; first += WARP) {
         Index base = 0;
@@ -58,23 +50,45 @@ dasp_measure_columns(const Start* __restrict__ indptr, const Column* __restrict_
             columns.take(slice, indices, step, base);
         if (first + lane_id() < slice.steps) bases[slice.first_step + (long long)first + lane_id()] = base;
     }
-    const bool none = __all_sync(ALL_LANES, columns.lanes);
-    __syncwarp();  // every lane has read the header
-    if (lane_id() > 0) return;
-    const int width = none ? 0 : columns.span < PAD_8 ? 1 : columns.span < PAD_16 ? 2 : 3;
-    const unsigned blocks = unsigned(slice.steps) * (1u << width >> 1);
-    headers[s] = make_uint4(header.x, header.y, blocks, header.w | unsigned(width) << 27);
-    if (blocks) atomicAdd(sizes + s / TILE_SLICES, Count(blocks));
+    if (__all_sync(ALL_LANES, columns.lanes)) return 0;
+    return columns.span < PAD_8 ? 1 : columns.span < PAD_16 ? 2 : 3;
 }
 
-extern "C" __global__ void __launch_bounds__(TILE_SLICES)
-dasp_place_deltas(const Count* __restrict__ sizes, long long slices, uint4* headers)
+// Blocks of deltas of a slice, from the last number of its header.
+__device__ __forceinline__ unsigned blocks_of(unsigned shape)
 {
-    __shared__ Count sums[TILE_SLICES / WARP + 1];
-    const long long s = blockIdx.x * (long long)TILE_SLICES + threadIdx.x;
-    Count total;
-    const Count before = block_sum_before(s < slices ? Count(headers[s].z) : Count(0), sums, total);
-    if (s < slices) headers[s].z = unsigned(sizes[blockIdx.x] + before);
+    return (shape & 0xfff) * (1u << (shape >> WIDTH_SHIFT & 3) >> 1);
+}
+
+// The first block of deltas of slice s; a warp calls it.
+__device__ __forceinline__ unsigned first_block(const uint4* headers, const Count* sizes, long long s)
+{
+    const long long tile = s / TILE_SLICES;
+    unsigned before = 0;
+    for (long long other = tile * TILE_SLICES + lane_id(); other < s; other += WARP)
+        before += blocks_of(headers[other].w);
+    return unsigned(sizes[tile]) + __reduce_add_sync(ALL_LANES, before);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+dasp_measure_columns(const Start* __restrict__ indptr, const Column* __restrict__ indices,
+                     const Index* __restrict__ rows, long long positions,
+                     const long long* __restrict__ segment_starts, const long long* __restrict__ segment_lengths,
+                     long long segments, long long slices, uint4* headers, Index* bases, Count* come, Count* sizes)
+{
+    __shared__ Count sums[THREADS / WARP + 1];
+    const long long s = (blockIdx.x * (long long)THREADS + threadIdx.x) / WARP;
+    if (s < slices) {
+        const uint4 header = headers[s];
+        const Slice slice(header, Rows{indptr, rows, positions, segment_starts, segment_lengths, segments}, s);
+        const unsigned shape = header.w | unsigned(measure(slice, indices, bases)) << WIDTH_SHIFT;
+        __syncwarp();  // every lane has read the header
+        if (lane_id() == 0) {
+            headers[s].w = shape;
+            if (blocks_of(shape)) atomicAdd(sizes + s / TILE_SLICES, Count(blocks_of(shape)));
+        }
+    }
+    if (is_last_block(come, gridDim.x)) block_scan(sizes, ceil_div(slices, TILE_SLICES), sums);
 }
 
 template <class Delta>
@@ -99,13 +113,16 @@ __device__ __forceinline__ void fill_deltas(const Slice& slice, const Column* in
 extern "C" __global__ void __launch_bounds__(THREADS)
 dasp_fill_deltas(const Start* __restrict__ indptr, const Column* __restrict__ indices,
                  const Index* __restrict__ rows, long long positions, const long long* __restrict__ segment_starts,
-                 const long long* __restrict__ segment_lengths, long long segments, long long slices,
-                 const uint4* __restrict__ headers, const Index* __restrict__ bases, unsigned char* deltas)
+                 const long long* __restrict__ segment_lengths, long long segments, long long slices, uint4* headers,
+                 const Index* __restrict__ bases, const Count* __restrict__ sizes, unsigned char* deltas)
 {
     const long long s = (blockIdx.x * (long long)THREADS + threadIdx.x) / WARP;
     if (s >= slices) return;
+    const unsigned block = first_block(headers, sizes, s);
     const Slice slice(headers[s], Rows{indptr, rows, positions, segment_starts, segment_lengths, segments}, s);
-    unsigned char* first = deltas + 32ll * slice.first_block;
+    __syncwarp();  // every lane has read the header
+    if (lane_id() == 0) headers[s].z = block;
+    unsigned char* first = deltas + 32ll * block;
     switch (slice.width) {
     case 1: fill_deltas(slice, indices, bases, first); break;
     case 2: fill_deltas(slice, indices, bases, reinterpret_cast<unsigned short*>(first)); break;

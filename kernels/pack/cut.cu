@@ -7,34 +7,12 @@
 // totals (candidates, TOTALS): slices, steps and full steps of all.
 // headers (segments + slices): of each slice first step, first position, 0, and its shape without the width.
 //
-// dasp_cut_tiles: a block of 256 threads for each tile of 2048 positions, along x, of each candidate, along y.
-// dasp_cut_chain: a block of 1024 threads for each candidate, along y.
-// dasp_cut_headers: as dasp_cut_tiles, for one candidate; `segments` slices with `segment_steps` steps come first.
+// dasp_cut_tiles: a block of 256 threads for each tile of 2048 positions, along x, of each candidate, along y. The last
+//     block of a candidate, when `come` (candidates), 0 before, is full, follows the chain.
+// dasp_cut_headers: the same blocks, for one candidate; `segments` slices with `segment_steps` steps come first.
+//     placed (positions) or null: gets the rows in their order.
 
 #include "candidates.cuh"
-
-constexpr int CHAIN_THREADS = 1024, CHAIN_WARPS = CHAIN_THREADS / WARP;
-
-extern "C" __global__ void __launch_bounds__(CUT_THREADS)
-dasp_cut_tiles(const Start* __restrict__ indptr, const Index* __restrict__ rows, long long stride,
-               const long long* __restrict__ windows, int window_count, long long positions, int identity, int steps,
-               Count* passages)
-{
-    __shared__ CutTile tile;
-    __shared__ Count through[CUT_WARPS][WARP];
-    const Order order = candidate_order(indptr, rows, stride, windows, window_count, positions, identity);
-    const long long first = blockIdx.x * (long long)CUT_TILE;
-    tile.load(order, first, steps);
-    through[warp_id()][lane_id()] = tile.through_chunk(int(min(positions - first, (long long)CUT_TILE))).packed();
-    __syncthreads();
-    if (warp_id() > 0) return;
-    Passage all{lane_id(), 0, 0, 0};
-    for (int chunk = 0; chunk < CUT_WARPS; ++chunk) {
-        const Passage one = Passage::of(through[chunk][all.exit]);
-        all = {one.exit, all.slices + one.slices, all.steps + one.steps, all.full + one.full};
-    }
-    passages[(blockIdx.y * (long long)gridDim.x + blockIdx.x) * WARP + lane_id()] = all.packed();
-}
 
 // A chain of slices on its way through tiles.
 struct Chain {
@@ -60,23 +38,20 @@ struct Chain {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(CHAIN_THREADS, 1)
-dasp_cut_chain(const Count* __restrict__ passages, long long tiles, Count* before, Count* totals)
+// The chain of one candidate through all tiles: each warp takes some, first for every entry, then for the one that
+// the chain has. A block calls it.
+__device__ __forceinline__ void follow_chain(const Count* passages, long long tiles, Count* before, Count* totals,
+                                             Chain (&through)[CUT_WARPS][WARP], Chain (&come)[CUT_WARPS])
 {
-    __shared__ Chain through[CHAIN_WARPS][WARP], come[CHAIN_WARPS];
-    passages += blockIdx.y * tiles * WARP;
-    before += blockIdx.y * tiles * 2;
-    totals += blockIdx.y * TOTALS;
-    const long long each = ceil_div(tiles, CHAIN_WARPS);
+    const long long each = ceil_div(tiles, CUT_WARPS);
     const long long first = min(warp_id() * each, tiles), last = min(first + each, tiles);
-
-    Chain mine{Count(lane_id()), 0, 0, 0};  // a chain for each entry
+    Chain mine{Count(lane_id()), 0, 0, 0};
     mine.pass(passages, first, last, nullptr);
     through[warp_id()][lane_id()] = mine;
     __syncthreads();
     if (threadIdx.x == 0) {
         Chain chain{0, 0, 0, 0};
-        for (int warp = 0; warp < CHAIN_WARPS; ++warp) {
+        for (int warp = 0; warp < CUT_WARPS; ++warp) {
             come[warp] = chain;
             const Chain& on = through[warp][chain.entry];
             chain = {on.entry, chain.slices + on.slices, chain.steps + on.steps, chain.full + on.full};
@@ -91,14 +66,44 @@ dasp_cut_chain(const Count* __restrict__ passages, long long tiles, Count* befor
 }
 
 extern "C" __global__ void __launch_bounds__(CUT_THREADS)
+dasp_cut_tiles(const Start* __restrict__ indptr, const Index* __restrict__ rows, long long stride,
+               const long long* __restrict__ windows, int window_count, long long positions, int identity, int steps,
+               Count* come, Count* passages, Count* before, Count* totals)
+{
+    __shared__ CutTile tile;
+    __shared__ Count through[CUT_WARPS][WARP];
+    __shared__ Chain chains[CUT_WARPS][WARP], chain[CUT_WARPS];
+    const Order order = candidate_order(indptr, rows, stride, windows, window_count, positions, identity);
+    const long long first = blockIdx.x * (long long)CUT_TILE;
+    tile.load(order, first, steps);
+    through[warp_id()][lane_id()] = tile.through_chunk(int(min(positions - first, (long long)CUT_TILE))).packed();
+    __syncthreads();
+    const long long tiles = gridDim.x, own = blockIdx.y * tiles;
+    if (warp_id() == 0) {
+        Passage all{lane_id(), 0, 0, 0};
+        for (int chunk = 0; chunk < CUT_WARPS; ++chunk) {
+            const Passage one = Passage::of(through[chunk][all.exit]);
+            all = {one.exit, all.slices + one.slices, all.steps + one.steps, all.full + one.full};
+        }
+        passages[(own + blockIdx.x) * WARP + lane_id()] = all.packed();
+    }
+    if (is_last_block(come + blockIdx.y, tiles))
+        follow_chain(passages + own * WARP, tiles, before + own * 2, totals + blockIdx.y * TOTALS, chains, chain);
+}
+
+extern "C" __global__ void __launch_bounds__(CUT_THREADS)
 dasp_cut_headers(const Start* __restrict__ indptr, const Index* __restrict__ rows, long long positions, int steps,
-                 const Count* __restrict__ before, long long segments, long long segment_steps, uint4* headers)
+                 const Count* __restrict__ before, long long segments, long long segment_steps, uint4* headers,
+                 Index* placed)
 {
     __shared__ CutTile tile;
     __shared__ Count through[CUT_WARPS][WARP];
     const long long first = blockIdx.x * (long long)CUT_TILE;
     const int size = int(min(positions - first, (long long)CUT_TILE));
-    tile.load(Order{indptr, rows, positions}, first, steps);
+    const Order order{indptr, rows, positions};
+    if (placed)
+        for (int i = threadIdx.x; i < size; i += CUT_THREADS) placed[first + i] = Index(order.row(first + i));
+    tile.load(order, first, steps);
     through[warp_id()][lane_id()] = tile.through_chunk(size).packed();
     __syncthreads();
     if (lane_id() > 0) return;

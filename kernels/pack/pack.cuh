@@ -78,6 +78,45 @@ template <class T> __device__ __forceinline__ T block_sum_before(T value, T* sum
     return sums[warp_id()] + before;
 }
 
+// Makes of `count` numbers the sums of those before them, and of the one behind them the sum of all. Every thread of
+// a block of up to 1024 calls it; `sums` as above.
+__device__ __forceinline__ void block_scan(Count* numbers, long long count, Count* sums)
+{
+    constexpr int at_once = 4;
+    Count before = 0;
+    for (long long begin = 0; begin < count; begin += blockDim.x * at_once) {
+        const long long first = begin + at_once * (long long)threadIdx.x;
+        Count mine[at_once], sum = 0, total;
+#pragma unroll
+        for (int k = 0; k < at_once; ++k) {
+            mine[k] = first + k < count ? numbers[first + k] : 0;
+            sum += mine[k];
+        }
+        Count place = before + block_sum_before(sum, sums, total);
+#pragma unroll
+        for (int k = 0; k < at_once; ++k) {
+            if (first + k < count) numbers[first + k] = place;
+            place += mine[k];
+        }
+        before += total;
+        __syncthreads();
+    }
+    if (threadIdx.x == 0) numbers[count] = before;
+}
+
+// Whether this block comes here as the last of so many; it then sees what the others wrote before they came. Every
+// thread of the block calls it. `come` is 0 before the launch. What others wrote must not be read as constant.
+__device__ __forceinline__ bool is_last_block(Count* come, Count blocks)
+{
+    __shared__ int last;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) last = atomicAdd(come, 1ull) == blocks - 1;
+    __syncthreads();
+    __threadfence();
+    return last;
+}
+
 // The first of `count` rising numbers that is not below `value`.
 template <class T> __device__ __forceinline__ long long lower_bound(const T* numbers, long long count, long long value)
 {

@@ -1,14 +1,15 @@
 // A stable sort of many elements by their keys, inside windows: LSD radix sort, six bits at a time.
 //
-// Elements are numbers from 0 on; keys (elements): theirs. A tile is up to 8192 neighbouring places of one window.
+// Elements are numbers from 0 on: rows, longest first, where `indptr` is not null; else they have `keys` (elements).
+// A tile is up to 8192 neighbouring places of one window.
 // from (elements) or null: the order so far, in which element i stands at i. shift: of the six bits in a key.
-// counts (windows, DIGITS, tiles of a window, and one more): dasp_count_digits sets them; after a scan of all,
-//     dasp_move_digits reads there where each digit's elements of each tile begin. to (elements): the new order.
-// gone (gone_count): elements, rising, that have the key `none` and are left out if `last`; the others then follow
-//     each other without a gap.
+// counts (windows, DIGITS, tiles of a window, and one more): where each digit's elements of each tile begin in the new
+//     order, which is to (elements); dasp_count_digits sets them, its last block when `come`, 0 before, is full.
+// gone (gone_count): rows, rising, of more than `most` entries. They are left out if `last`; the others then follow each
+//     other without a gap. longest: entries of the longest other row.
 //
 // dasp_count_digits, dasp_move_digits: a block of 512 threads for each tile, window by window.
-// dasp_length_keys, dasp_column_keys: any number of blocks of 256 threads; see there.
+// dasp_column_keys: any number of blocks of 256 threads.
 
 #include "order.cuh"
 
@@ -41,27 +42,44 @@ __device__ __forceinline__ long long element_at(const Index* from, long long pla
 
 __device__ __forceinline__ unsigned digit_of(unsigned key, int shift) { return key >> shift & (DIGITS - 1); }
 
+struct Keys {
+    const unsigned* keys;
+    LengthKeys lengths;
+
+    __device__ __forceinline__ unsigned at(long long element) const
+    {
+        return lengths.indptr ? lengths.at(element) : keys[element];
+    }
+    __device__ __forceinline__ bool stays(unsigned key) const { return !lengths.indptr || key != lengths.none(); }
+};
+
 extern "C" __global__ void __launch_bounds__(SORT_THREADS)
-dasp_count_digits(const unsigned* __restrict__ keys, const Index* __restrict__ from, long long elements,
-                  long long width, int shift, Count* counts)
+dasp_count_digits(const unsigned* __restrict__ keys, const Start* __restrict__ indptr, long long longest,
+                  long long most, const Index* __restrict__ from, long long elements, long long width, int shift,
+                  Count* come, Count* counts)
 {
     __shared__ unsigned found[DIGITS];
+    __shared__ Count sums[SORT_THREADS / WARP + 1];
+    const Keys of{keys, {indptr, longest, most}};
     const Tile tile(width, elements);
     if (threadIdx.x < DIGITS) found[threadIdx.x] = 0;
     __syncthreads();
     for (int i = threadIdx.x; i < tile.size; i += SORT_THREADS)
-        atomicAdd(found + digit_of(keys[element_at(from, tile.first + i)], shift), 1u);
+        atomicAdd(found + digit_of(of.at(element_at(from, tile.first + i)), shift), 1u);
     __syncthreads();
     if (threadIdx.x < DIGITS) counts[tile.count_of(threadIdx.x)] = found[threadIdx.x];
+    if (is_last_block(come, gridDim.x)) block_scan(counts, gridDim.x * (long long)DIGITS, sums);
 }
 
-extern "C" __global__ void __launch_bounds__(SORT_THREADS)
-dasp_move_digits(const unsigned* __restrict__ keys, const Index* __restrict__ from, long long elements,
-                 long long width, int shift, const Count* __restrict__ counts, const Index* __restrict__ gone,
-                 long long gone_count, unsigned none, int last, Index* to)
+extern "C" __global__ void __launch_bounds__(SORT_THREADS, 1)
+dasp_move_digits(const unsigned* __restrict__ keys, const Start* __restrict__ indptr, long long longest,
+                 long long most, const Index* __restrict__ from, long long elements, long long width, int shift,
+                 const Count* __restrict__ counts, const Index* __restrict__ gone, long long gone_count, int last,
+                 Index* to)
 {
     __shared__ unsigned short counters[CHUNKS * DIGITS];
     __shared__ unsigned sums[SORT_THREADS / WARP + 1];
+    const Keys of{keys, {indptr, longest, most}};
     const Tile tile(width, elements);
     if (tile.size <= 0) return;
     const DigitSort sort{counters, sums, CHUNKS, int(ceil_div(tile.size, CHUNK))};
@@ -73,9 +91,9 @@ dasp_move_digits(const unsigned* __restrict__ keys, const Index* __restrict__ fr
         digit[q] = DIGITS - 1;  // of nothing, behind the last element: nothing else comes after it
         if (slot_of(q) >= tile.size) continue;
         element[q] = Index(element_at(from, tile.first + slot_of(q)));
-        const unsigned key = keys[element[q]];
+        const unsigned key = of.at(element[q]);
         digit[q] = digit_of(key, shift);
-        kept |= unsigned(!last || key != none) << q;
+        kept |= unsigned(!last || of.stays(key)) << q;
     }
     sort.count(digit);
     sort.scan();
@@ -86,15 +104,6 @@ dasp_move_digits(const unsigned* __restrict__ keys, const Index* __restrict__ fr
         const unsigned own = digit[q] >> RANK_BITS, nth = sort.place_of(slot_of(q), digit[q]) - counters[own * CHUNKS];
         to[(long long)counts[tile.count_of(own)] - before + nth] = element[q];
     }
-}
-
-// keys (m): of rows by their lengths, longest first; longest + 1 for rows of more than `most` entries.
-extern "C" __global__ void __launch_bounds__(KEY_THREADS)
-dasp_length_keys(const Start* __restrict__ indptr, long long m, long long longest, long long most, unsigned* keys)
-{
-    const LengthKeys of{indptr, longest, most};
-    for (long long row = blockIdx.x * (long long)KEY_THREADS + threadIdx.x; row < m; row += gridDim.x * KEY_THREADS)
-        keys[row] = of.at(row);
 }
 
 // keys (count): of segments that start with these entries, by their first columns.

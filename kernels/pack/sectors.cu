@@ -1,20 +1,21 @@
 // How many sectors of x a block of slices reads: counted exactly, in a sample of places.
 //
-// A place is up to 16 slices from slice floor(i (slices - 16) / 23) on, i = 0 .. 23; blocks of `block_slices` follow
-// each other inside it. A sector is `sector_columns` columns.
+// A place is up to 16 slices from slice floor(i (slices - 16) / 23) on, i = 0 .. 23; blocks of `by_slice`, of `few` and
+// of `many` slices, where these are not 0, follow each other inside it. A sector is `sector_columns` columns.
 // Launch: any number of thread blocks of 256 threads along x, which share the blocks of all places; candidates
-// along y. rows, windows, before, totals: as in cut.cu. sampled (candidates, SAMPLED): the number `kind` of each is
-//     added to, and with `steps_too` the steps of the slices that are looked at.
+// along y. rows, windows, before, totals: as in cut.cu. sampled (candidates, SAMPLED): 0 before; the steps of the slices
+//     that are looked at, and the sectors of each kind of block.
 // segment_starts, segment_lengths (segments): runs that are slices of one row each, before the others.
-// tables (candidates, blocks along x, slots) or null: a hash table of `slots`, a power of two, at least twice the
-//     entries of a block; null if SHARED_SLOTS are enough. The count does not depend on the order of insertions.
+// slots_...: of the hash table for a block of each kind, a power of two, at least twice its entries. tables (candidates,
+//     thread blocks along x, table_slots): for those that do not fit into shared memory. The counts do not depend on
+//     the order of insertions.
 
 #include "candidates.cuh"
 
-constexpr int PLACES = 24, PLACE_SLICES = 16, SHARED_SLOTS = 8192;
+constexpr int PLACES = 24, PLACE_SLICES = 16, SHARED_SLOTS = 8192, AT_ONCE = 4;
 constexpr unsigned FREE = 0xffffffffu;
 
-// Slices of one block: their first positions, log2 of the lanes to a row, and steps.
+// Slices of one block: their first positions (of a segment -1 - its place), log2 of the lanes to a row, and steps.
 struct Sample {
     long long first[PLACE_SLICES];
     int shift[PLACE_SLICES], steps[PLACE_SLICES];
@@ -28,17 +29,26 @@ __device__ __forceinline__ long long place_of(int i, long long slices)
     return i == PLACES - 1 ? last : (long long)(double(i) * (double(last) / double(PLACES - 1)));
 }
 
+// The last tile to which at most `slice` slices come; every thread of the block calls it.
+__device__ __forceinline__ long long tile_of(const Count* before, long long tiles, long long slice)
+{
+    long long low = 0;
+    for (long long step = 1; step > 0;) {
+        step = ceil_div(tiles - low, CUT_THREADS);
+        const long long mine = low + threadIdx.x * step;
+        const int counted = __syncthreads_count(mine < tiles && (long long)(before[2 * mine] >> 5) <= slice);
+        low += (counted - 1) * step;
+        tiles = min(tiles, low + step);
+        if (step == 1) break;
+    }
+    return low;
+}
+
 // Finds slices first .. last, which follow the segments. Every thread of the block calls it.
 __device__ __forceinline__ void find_slices(const Order& order, const Count* before, long long tiles, int steps,
                                             long long first, long long last, CutTile& tile, Sample& sample)
 {
-    long long low = 0, high = tiles;  // the tile in which slice `first` begins: the last one not after it
-    while (high - low > 1) {
-        const long long middle = (low + high) / 2;
-        if ((long long)(before[2 * middle] >> 5) <= first) low = middle;
-        else high = middle;
-    }
-    for (long long t = low; t < tiles; ++t) {
+    for (long long t = tile_of(before, tiles, first); t < tiles; ++t) {
         long long slice = before[2 * t] >> 5;
         if (slice >= last) break;
         tile.load(order, t * CUT_TILE, steps);
@@ -75,15 +85,74 @@ struct Sectors {
             if (held == sector) return false;
         }
     }
+};
 
-    // The new sectors of a run, counted by lane; a warp calls it.
-    __device__ __forceinline__ unsigned insert_run(const Column* indices, long long start, long long length,
-                                                   int sector_columns) const
+// Where this lane's slots of a slice are: the run of its row, or of a segment.
+struct LaneRun {
+    long long start = 0, length = 0;
+    int lane;
+
+    __device__ __forceinline__ LaneRun(const Order& order, const long long* segment_starts,
+                                       const long long* segment_lengths, long long first, int shift)
+        : lane(lane_id() & ((1 << shift) - 1))
     {
-        unsigned found = 0;
-        for (long long i = lane_id(); i < length; i += WARP)
-            found += insert(unsigned(indices[start + i] / sector_columns));
+        const long long position = first + (lane_id() >> shift);
+        if (first < 0) {
+            start = segment_starts[-1 - first];
+            length = segment_lengths[-1 - first];
+        } else if (position < order.count) {
+            const long long row = order.row(position);
+            start = order.indptr[row];
+            length = length_of(order.indptr, row);
+        }
+    }
+
+    // How many sectors are new in AT_ONCE steps from `step` on, all loads first.
+    __device__ __forceinline__ unsigned insert(const Sectors& sectors, const Column* indices, int sector_columns,
+                                               long long step, int shift) const
+    {
+        unsigned sector[AT_ONCE], found = 0;
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; ++k) {
+            const long long place = ((step + k) << shift) + lane;
+            sector[k] = place < length ? unsigned(indices[start + place] / sector_columns) : FREE;
+        }
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; ++k)
+            if (sector[k] != FREE) found += sectors.insert(sector[k]);
         return found;
+    }
+};
+
+// Something for each kind of block.
+template <class T> struct Kinds {
+    T by_slice, few, many;
+
+    __device__ __forceinline__ T of(int kind) const { return kind == 0 ? by_slice : kind == 1 ? few : many; }
+};
+
+// What a thread block is asked for: one block of slices, of one kind.
+struct Unit {
+    int kind, size;
+    unsigned slots;
+    long long first, last;
+
+    __device__ __forceinline__ Unit(int nth, const Kinds<int>& sizes, const Kinds<unsigned>& all_slots,
+                                    long long slices)
+    {
+        kind = nth < units(sizes.by_slice) ? 0 : nth < units(sizes.by_slice) + units(sizes.few) ? 1 : 2;
+        nth -= (kind > 0 ? units(sizes.by_slice) : 0) + (kind > 1 ? units(sizes.few) : 0);
+        size = sizes.of(kind);
+        slots = all_slots.of(kind);
+        const int blocks = units(size) / PLACES;
+        const long long place = place_of(nth / blocks, slices);
+        first = place + nth % blocks * size;
+        last = min(min(first + size, place + PLACE_SLICES), slices);
+    }
+
+    static __device__ __forceinline__ int units(int size)
+    {
+        return size ? PLACES * ((PLACE_SLICES + size - 1) / size) : 0;
     }
 };
 
@@ -92,8 +161,9 @@ dasp_count_sectors(const Start* __restrict__ indptr, const Column* __restrict__ 
                    const Index* __restrict__ rows, long long stride, const long long* __restrict__ windows,
                    int window_count, long long positions, int identity, int steps, const Count* __restrict__ before,
                    const long long* __restrict__ segment_starts, const long long* __restrict__ segment_lengths,
-                   long long segments, int sector_columns, int block_slices, int kind, int steps_too,
-                   const Count* __restrict__ totals, unsigned* tables, unsigned slots, Count* sampled)
+                   long long segments, int sector_columns, int by_slice, int few, int many, unsigned slots_by_slice,
+                   unsigned slots_few, unsigned slots_many, const Count* __restrict__ totals, unsigned* tables,
+                   long long table_slots, Count* sampled)
 {
     __shared__ Memory memory;
     __shared__ Sample sample;
@@ -101,38 +171,44 @@ dasp_count_sectors(const Start* __restrict__ indptr, const Column* __restrict__ 
     const long long tiles = ceil_div(positions, CUT_TILE);
     before += blockIdx.y * tiles * 2;
     sampled += blockIdx.y * SAMPLED;
-    const Sectors sectors{tables ? tables + (blockIdx.y * gridDim.x + blockIdx.x) * (long long)slots : memory.table,
-                          slots};
+    unsigned* const table = tables + (blockIdx.y * gridDim.x + blockIdx.x) * table_slots;
     const long long all = segments + (long long)totals[blockIdx.y * TOTALS + SLICES];
-    const int blocks = PLACE_SLICES / block_slices + (PLACE_SLICES % block_slices > 0);
+    const Kinds<int> sizes{by_slice, few, many};
+    const Kinds<unsigned> slots{slots_by_slice, slots_few, slots_many};
+    const int first_kind = by_slice ? 0 : few ? 1 : 2;
+    const int units = Unit::units(by_slice) + Unit::units(few) + Unit::units(many);
 
-    for (int unit = blockIdx.x; unit < PLACES * blocks; unit += gridDim.x) {
-        const long long place = place_of(unit / blocks, all), first = place + unit % blocks * block_slices;
-        const long long last = min(min(first + block_slices, place + PLACE_SLICES), all);
-        if (first >= last) continue;
-        if (threadIdx.x == 0) sample.count = 0;
-        __syncthreads();
-        if (last > segments)
-            find_slices(order, before, tiles, steps, max(first - segments, 0ll), last - segments, memory.tile, sample);
-        for (unsigned i = threadIdx.x; i < slots; i += CUT_THREADS) sectors.table[i] = FREE;
-        __syncthreads();
-        unsigned found = 0, found_steps = 0;
-        for (long long s = first + warp_id(); s < min(last, segments); s += CUT_WARPS) {
-            found += sectors.insert_run(indices, segment_starts[s], segment_lengths[s], sector_columns);
-            found_steps += lane_id() == 0 ? unsigned(ceil_div(segment_lengths[s], WARP)) : 0u;
-        }
-        for (int k = 0; k < sample.count; ++k) {
-            found_steps += threadIdx.x == 0 ? sample.steps[k] : 0;
-            const long long end = min(sample.first[k] + (WARP >> sample.shift[k]), positions);
-            for (long long position = sample.first[k] + warp_id(); position < end; position += CUT_WARPS) {
-                const long long row = order.row(position);
-                found += sectors.insert_run(indices, indptr[row], length_of(indptr, row), sector_columns);
+    for (int nth = blockIdx.x; nth < units; nth += gridDim.x) {
+        const Unit unit(nth, sizes, slots, all);
+        if (unit.first >= unit.last) continue;
+        if (threadIdx.x == 0) {
+            sample.count = 0;
+            for (long long s = unit.first; s < min(unit.last, segments); ++s) {
+                sample.first[sample.count] = -1 - s;
+                sample.shift[sample.count] = MOST_SHIFT;
+                sample.steps[sample.count++] = int(ceil_div(segment_lengths[s], WARP));
             }
         }
+        __syncthreads();
+        if (unit.last > segments)
+            find_slices(order, before, tiles, steps, max(unit.first - segments, 0ll), unit.last - segments,
+                        memory.tile, sample);
+        const Sectors sectors{unit.slots <= SHARED_SLOTS ? memory.table : table, unit.slots};
+        for (unsigned i = threadIdx.x; i < unit.slots; i += CUT_THREADS) sectors.table[i] = FREE;
+        __syncthreads();
+
+        unsigned found = 0, looked_at = 0;
+        const int warps = max(CUT_WARPS / unit.size, 1), part = warp_id() % warps;  // that share a slice
+        for (int k = warp_id() / warps; k < sample.count; k += CUT_WARPS / warps) {
+            const LaneRun run(order, segment_starts, segment_lengths, sample.first[k], sample.shift[k]);
+            for (int step = AT_ONCE * part; step < sample.steps[k]; step += AT_ONCE * warps)
+                found += run.insert(sectors, indices, sector_columns, step, sample.shift[k]);
+            looked_at += part == 0 && lane_id() == 0 ? unsigned(sample.steps[k]) : 0u;
+        }
         found = __reduce_add_sync(ALL_LANES, found);
-        found_steps = __reduce_add_sync(ALL_LANES, found_steps);
-        if (lane_id() == 0 && found) atomicAdd(sampled + kind, Count(found));
-        if (lane_id() == 0 && found_steps && steps_too) atomicAdd(sampled + SAMPLED_STEPS, Count(found_steps));
+        looked_at = __reduce_add_sync(ALL_LANES, looked_at);
+        if (lane_id() == 0 && found) atomicAdd(sampled + BY_SLICE + unit.kind, Count(found));
+        if (lane_id() == 0 && looked_at && unit.kind == first_kind) atomicAdd(sampled + SAMPLED_STEPS, Count(looked_at));
         __syncthreads();
     }
 }

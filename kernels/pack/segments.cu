@@ -2,14 +2,13 @@
 //
 // long_rows (r): the caller's rows, rising. offsets (r + 1): the first segment of each. segment_rows (segments): the
 // long row that each is a piece of. starts (segments): its first entry; lengths: its entries.
-// in_turn (segments) or null: the order in which they are stored.
 //
 // dasp_count_long: a block of 256 threads for each tile of 2048 rows. counts (2, tiles + 1): long rows and segments
-//     of each tile.
-// dasp_list_long: the same, after a scan of both.
-// dasp_cut_segments: any number of blocks of 256 threads. starts: in the order of numbers.
-// dasp_place_segments: one block of 1024 threads. starts, lengths, headers: in the order in which they are stored;
-//     headers as in cut.cu, with the number of the segment as first position.
+//     before each tile, and of all, as soon as `come`, 0 before, is full.
+// dasp_list_long: the same blocks.
+// dasp_start_segments: any number of blocks of 256 threads. starts: in the order of numbers.
+// dasp_place_segments: one block of 1024 threads. in_turn (segments) or null: the order in which they are stored.
+//     starts, lengths, headers: in that order; headers as in cut.cu, with the number of the segment as first position.
 
 #include "segments.cuh"
 
@@ -18,9 +17,9 @@ constexpr unsigned ONE_ROW = 5;  // log2 of the lanes to a segment
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 dasp_count_long(const Start* __restrict__ indptr, long long m, int steps, int segment_steps, int most_segments,
-                long long tiles, Count* counts)
+                long long tiles, Count* come, Count* counts)
 {
-    __shared__ Count shared[2];
+    __shared__ Count shared[2], sums[THREADS / WARP + 1];
     const Tally<2, 2> tally{shared};
     tally.clear();
     const Cut cut{steps, segment_steps, most_segments};
@@ -37,6 +36,10 @@ dasp_count_long(const Start* __restrict__ indptr, long long m, int steps, int se
     tally.add(1, segments);
     __syncthreads();
     if (threadIdx.x < 2) counts[threadIdx.x * (tiles + 1) + blockIdx.x] = shared[threadIdx.x];
+    if (!is_last_block(come, tiles)) return;
+    block_scan(counts, tiles, sums);
+    __syncthreads();
+    block_scan(counts + tiles + 1, tiles, sums);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
@@ -72,6 +75,12 @@ struct Segment {
     long long start, length;
 };
 
+// The long row of which the segment of a number is a piece.
+__device__ __forceinline__ long long owner_of(const Index* offsets, long long long_count, long long number)
+{
+    return lower_bound(offsets, long_count + 1, number + 1) - 1;
+}
+
 // The segment of a number, which is one of the r-th long row.
 __device__ __forceinline__ Segment segment_of(const Start* indptr, const Index* long_rows, const Index* offsets,
                                               long long r, long long number, const Cut& cut)
@@ -82,24 +91,21 @@ __device__ __forceinline__ Segment segment_of(const Start* indptr, const Index* 
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-dasp_cut_segments(const Start* __restrict__ indptr, const Index* __restrict__ long_rows,
-                  const Index* __restrict__ offsets, long long long_count, long long segments, int steps,
-                  int segment_steps, int most_segments, Index* segment_rows, long long* starts)
+dasp_start_segments(const Start* __restrict__ indptr, const Index* __restrict__ long_rows,
+                    const Index* __restrict__ offsets, long long long_count, long long segments, int steps,
+                    int segment_steps, int most_segments, long long* starts)
 {
     const Cut cut{steps, segment_steps, most_segments};
     const long long threads = gridDim.x * (long long)THREADS;
-    for (long long i = blockIdx.x * (long long)THREADS + threadIdx.x; i < segments; i += threads) {
-        const long long r = lower_bound(offsets, long_count + 1, i + 1) - 1;
-        segment_rows[i] = Index(r);
-        starts[i] = segment_of(indptr, long_rows, offsets, r, i, cut).start;
-    }
+    for (long long i = blockIdx.x * (long long)THREADS + threadIdx.x; i < segments; i += threads)
+        starts[i] = segment_of(indptr, long_rows, offsets, owner_of(offsets, long_count, i), i, cut).start;
 }
 
 extern "C" __global__ void __launch_bounds__(PLACE_THREADS, 1)
 dasp_place_segments(const Start* __restrict__ indptr, const Index* __restrict__ long_rows,
-                    const Index* __restrict__ offsets, const Index* __restrict__ segment_rows,
-                    const Index* __restrict__ in_turn, long long segments, int steps, int segment_steps,
-                    int most_segments, long long* starts, long long* lengths, uint4* headers)
+                    const Index* __restrict__ offsets, long long long_count, const Index* __restrict__ in_turn,
+                    long long segments, int steps, int segment_steps, int most_segments, Index* segment_rows,
+                    long long* starts, long long* lengths, uint4* headers)
 {
     __shared__ Count sums[PLACE_THREADS / WARP + 1];
     const Cut cut{steps, segment_steps, most_segments};
@@ -107,7 +113,11 @@ dasp_place_segments(const Start* __restrict__ indptr, const Index* __restrict__ 
     for (long long begin = 0; begin < segments; begin += PLACE_THREADS) {
         const long long place = begin + threadIdx.x, number = in_turn && place < segments ? (long long)in_turn[place] : place;
         Segment segment{0, 0};
-        if (place < segments) segment = segment_of(indptr, long_rows, offsets, segment_rows[number], number, cut);
+        if (place < segments) {
+            const long long r = owner_of(offsets, long_count, number);
+            segment_rows[number] = Index(r);
+            segment = segment_of(indptr, long_rows, offsets, r, number, cut);
+        }
         const Count mine = ceil_div(segment.length, WARP);
         Count total;
         const Count step = before + block_sum_before(mine, sums, total);

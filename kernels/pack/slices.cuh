@@ -15,13 +15,13 @@ struct Rows {
 
 struct Slice {
     int steps, full, shift, width;
-    unsigned first_step, first_block;
+    unsigned first_step;
     long long start, length;  // of the run of this lane; no entries behind the last row
     int lane;                 // of this lane in its run
 
     __device__ __forceinline__ Slice(const uint4& header, const Rows& from, long long s)
         : steps(header.w & 0xfff), full(header.w >> 12 & 0xfff), shift(header.w >> 24 & 7), width(header.w >> 27 & 3),
-          first_step(header.x), first_block(header.z), start(0), length(0), lane(lane_id() & ((1 << shift) - 1))
+          first_step(header.x), start(0), length(0), lane(lane_id() & ((1 << shift) - 1))
     {
         const long long position = (long long)header.y + (lane_id() >> shift);
         if (s < from.segments) {

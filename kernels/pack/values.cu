@@ -5,6 +5,7 @@
 // dasp_value_facts: one dimension, any number of blocks of 256 threads. facts (2), claims, firsts (1024): 0 before.
 //     facts: bits of `Dead`, and distinct values if NOT_DICTIONARY is not among them. In a table with open addressing
 //     a claim is 1 + the place of some value that has the slot, and a first the first such place, bits flipped.
+//     While values are few, most are found in the block's own table: they have been looked at, and cost a lookup.
 // dasp_dictionary: one block of 1024 threads. keys, ranks (1024): the value and the code of a slot, NO_RANK where
 //     there is none; table: the values in the order of their first appearance, which is that of their codes.
 
@@ -15,41 +16,39 @@
 #endif
 
 // What the values are not, as far as is known.
-enum Dead : unsigned { NOT_EQUAL = 1, NOT_BYTES = 2, NOT_DICTIONARY = 4, NOT_HALVES = 8, NOT_SINGLES = 16, ALL = 31 };
+enum Dead : unsigned { NOT_BYTES = 1, NOT_DICTIONARY = 2, NOT_HALVES = 4, NOT_SINGLES = 8, ALL = 15 };
 
 constexpr int THREADS = 256, AT_ONCE = 4;
 
-__device__ __forceinline__ unsigned dead_of(Bits bits, Bits first)
+__device__ __forceinline__ unsigned dead_of(Bits bits)
 {
-    unsigned dead = same(bits, first) ? 0u : unsigned(NOT_EQUAL);
 #if DASP_NARROWS
     const Number x = number_of(bits);
-    if (!is_byte(x)) dead |= NOT_BYTES;
-    if (!HalfBits::keeps(x)) dead |= NOT_HALVES;
-    if (sizeof(Bits) < 8 || !SingleBits::keeps(x)) dead |= NOT_SINGLES;
+    return (is_byte(x) ? 0u : unsigned(NOT_BYTES)) | (HalfBits::keeps(x) ? 0u : unsigned(NOT_HALVES))
+           | (sizeof(Bits) == 8 && SingleBits::keeps(x) ? 0u : unsigned(NOT_SINGLES));
 #else
-    dead |= NOT_BYTES | NOT_HALVES | NOT_SINGLES;
+    return NOT_BYTES | NOT_HALVES | NOT_SINGLES;
 #endif
-    return dead;
 }
 
 // Distinct values: in shared memory those of a block, in global memory those of all.
 struct Distinct {
     Count *claims, *firsts, *count;
 
-    // Puts in the value that stands at place i; false if there are too many.
-    __device__ bool insert(const Values& values, Bits bits, Count i) const
+    // Puts in the value that stands at place i. Returns its slot, and that plus SLOTS if it is the first to be put
+    // there; -1 if there are too many.
+    __device__ int insert(const Values& values, Bits bits, Count i) const
     {
         for (int slot = slot_of(bits);; slot = (slot + 1) % SLOTS) {
             Count claim = peek(claims + slot);
             if (claim == 0) {
-                if (peek(count) > MOST_CODES) return false;
+                if (peek(count) > MOST_CODES) return -1;
                 claim = atomicCAS(claims + slot, 0ull, i + 1);
-                if (claim == 0 && atomicAdd(count, 1ull) >= MOST_CODES) return false;
+                if (claim == 0 && atomicAdd(count, 1ull) >= MOST_CODES) return -1;
             }
             if (claim == 0 || same(values.at(claim - 1), bits)) {
                 if (peek(firsts + slot) < ~i) atomicMax(firsts + slot, ~i);
-                return true;
+                return slot + (claim == 0 ? SLOTS : 0);
             }
         }
     }
@@ -59,25 +58,74 @@ template <class T> __device__ __forceinline__ unsigned lanes_with(T bits) { retu
 __device__ __forceinline__ unsigned lanes_with(unsigned short bits) { return lanes_with(unsigned(bits)); }
 __device__ __forceinline__ unsigned lanes_with(ulonglong2 bits) { return lanes_with(bits.x) & lanes_with(bits.y); }
 
-// Puts in the values of a warp, each distinct one by the first lane that has it. False for too many.
-__device__ __forceinline__ bool insert_warp(const Distinct& found, const Values& values, Bits bits, bool valid, Count i)
+// The distinct values of a block, with a copy of each beside its slot once it is `ready`.
+struct Seen {
+    Distinct distinct;
+    Bits* keys;
+    unsigned* ready;
+
+    // Whether the value is there, and first stands no later than at place i.
+    __device__ __forceinline__ bool has(Bits bits, Count i) const
+    {
+        for (int slot = slot_of(bits);; slot = (slot + 1) % SLOTS) {
+            if (!peek(ready + slot)) return false;
+            if (same(keys[slot], bits)) return peek(distinct.firsts + slot) >= ~i;
+        }
+    }
+
+    // Puts in those of a warp's values that are `new_here`, each by the first lane that has it. False for too many.
+    __device__ __forceinline__ bool insert(const Values& values, Bits bits, bool new_here, Count i) const
+    {
+        const unsigned others = lanes_with(bits) & __ballot_sync(ALL_LANES, new_here);
+        if (!new_here || (others & lanes_before())) return true;
+        const int slot = distinct.insert(values, bits, i);
+        if (slot >= SLOTS) {
+            keys[slot - SLOTS] = bits;
+            __threadfence_block();
+            atomicExch(ready + (slot - SLOTS), 1u);
+        }
+        return slot >= 0;
+    }
+};
+
+// The facts of up to AT_ONCE values of this lane from place i on, a block apart; a warp calls it.
+__device__ __forceinline__ unsigned look_at(const Values& values, const Seen& seen, unsigned dead, long long i,
+                                            long long count)
 {
-    const unsigned others = lanes_with(bits) & __ballot_sync(ALL_LANES, valid);
-    return !valid || (others & lanes_before()) || found.insert(values, bits, i);
+    Bits bits[AT_ONCE];
+#pragma unroll
+    for (int k = 0; k < AT_ONCE; ++k) bits[k] = values.at(min(i + k * THREADS, count - 1));
+#pragma unroll
+    for (int k = 0; k < AT_ONCE; ++k) {
+        const bool valid = i + k * THREADS < count;
+        if (__any_sync(ALL_LANES, dead & NOT_DICTIONARY)) {
+            if (valid) dead |= NOT_DICTIONARY | dead_of(bits[k]);
+            continue;
+        }
+        const bool new_here = valid && !seen.has(bits[k], i + k * THREADS);
+        if (!__any_sync(ALL_LANES, new_here)) continue;
+        if (new_here) dead |= dead_of(bits[k]);
+        if (!seen.insert(values, bits[k], new_here, i + k * THREADS)) dead |= NOT_DICTIONARY;
+    }
+    return __reduce_or_sync(ALL_LANES, dead);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 3)
 dasp_value_facts(const Bits* __restrict__ data, const Place* __restrict__ order, long long count, Count* facts,
                  Count* claims, Count* firsts)
 {
+    __shared__ Bits keys[SLOTS];
     __shared__ Count block_claims[SLOTS], block_firsts[SLOTS], block_count;
-    __shared__ unsigned block_dead;
-    for (int slot = threadIdx.x; slot < SLOTS; slot += THREADS) block_claims[slot] = block_firsts[slot] = 0;
+    __shared__ unsigned ready[SLOTS], block_dead;
+    for (int slot = threadIdx.x; slot < SLOTS; slot += THREADS) {
+        block_claims[slot] = block_firsts[slot] = 0;
+        ready[slot] = 0;
+    }
     if (threadIdx.x == 0) block_count = 0;
 
     const Values values{data, order};
-    const Distinct mine{block_claims, block_firsts, &block_count}, all{claims, firsts, facts + 1};
-    const Bits first = values.at(0);
+    const Seen seen{{block_claims, block_firsts, &block_count}, keys, ready};
+    const Distinct all{claims, firsts, facts + 1};
     const long long chunk = THREADS * AT_ONCE;
     unsigned dead = 0;
     for (long long begin = blockIdx.x * chunk; begin < count; begin += gridDim.x * chunk) {
@@ -85,18 +133,7 @@ dasp_value_facts(const Bits* __restrict__ data, const Place* __restrict__ order,
         __syncthreads();
         dead |= block_dead;
         if (dead == ALL) break;
-        Bits bits[AT_ONCE];
-#pragma unroll
-        for (int k = 0; k < AT_ONCE; ++k) bits[k] = values.at(min(begin + k * THREADS + threadIdx.x, count - 1));
-        unsigned now = dead;
-#pragma unroll
-        for (int k = 0; k < AT_ONCE; ++k) {
-            const long long i = begin + k * THREADS + threadIdx.x;
-            if (i < count) now |= dead_of(bits[k], first);
-            if (!__any_sync(ALL_LANES, now & NOT_DICTIONARY) && !insert_warp(mine, values, bits[k], i < count, i))
-                now |= NOT_DICTIONARY;
-        }
-        now = __reduce_or_sync(ALL_LANES, now);
+        const unsigned now = look_at(values, seen, dead, begin + threadIdx.x, count);
         if (now != dead && lane_id() == 0) atomicOr(facts, Count(now));
         dead = now;
         __syncthreads();
@@ -105,7 +142,7 @@ dasp_value_facts(const Bits* __restrict__ data, const Place* __restrict__ order,
     for (int slot = threadIdx.x; slot < SLOTS; slot += THREADS) {
         if (block_claims[slot] == 0 || (peek(facts) & NOT_DICTIONARY)) continue;
         const Count i = ~block_firsts[slot];
-        if (!all.insert(values, values.at(i), i)) atomicOr(facts, Count(NOT_DICTIONARY));
+        if (all.insert(values, values.at(i), i) < 0) atomicOr(facts, Count(NOT_DICTIONARY));
     }
 }
 

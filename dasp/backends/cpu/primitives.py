@@ -211,7 +211,7 @@ def try_windows(
 
 
 def slice_statistics(
-    csr: Csr, cut: Cut, layout: Layout, sector_columns: int, blocks: tuple[int, int, int]
+    csr: Csr, survey: Survey, cut: Cut, layout: Layout, sector_columns: int, blocks: tuple[int, int, int]
 ) -> SliceStatistics:
     """See `Primitives`."""
     return _statistics(layout.detail.slices, layout.detail.runs, csr, sector_columns, blocks)
@@ -305,7 +305,7 @@ def _first_steps(layout: Layout) -> Vector:
     return first_steps
 
 
-def store_columns(csr: Csr, layout: Layout) -> tuple[Vector, Vector]:
+def store_columns(csr: Csr, survey: Survey, layout: Layout) -> tuple[Vector, Vector]:
     """See `Primitives`."""
     slices, runs, _ = layout.detail
     first_steps, entries = _first_steps(layout), len(csr.indices)

@@ -29,6 +29,7 @@ class CudaDevice:
 
         self._cupy = cupy
         self._constants: dict[tuple[int, ...], Array] = {}
+        self._pinned = threading.local()
 
     def empty(self, size: int, dtype: Any) -> Array:
         """Return a new array of any contents."""
@@ -48,8 +49,22 @@ class CudaDevice:
 
     def read(self, array: Array) -> np.ndarray[Any, Any]:
         """Return a copy on the host, once everything that was launched before is done."""
-        copy: np.ndarray[Any, Any] = array.get()
+        runtime, stream = self._cupy.cuda.runtime, self._cupy.cuda.get_current_stream().ptr
+        pinned = self._pinned_bytes(array.nbytes)
+        to_host = runtime.memcpyDeviceToHost
+        runtime.memcpyAsync(pinned.ctypes.data, array.data.ptr, array.nbytes, to_host, stream)
+        runtime.streamSynchronize(stream)
+        copy: np.ndarray[Any, Any] = pinned.view(array.dtype).copy()
         return copy
+
+    def _pinned_bytes(self, size: int) -> np.ndarray[Any, Any]:
+        """Return pinned memory of this thread, which other memory would be copied through."""
+        kept = getattr(self._pinned, "bytes", None)
+        if kept is None or len(kept) < size:
+            kept = np.frombuffer(self._cupy.cuda.alloc_pinned_memory(size), np.uint8, size)
+            self._pinned.bytes = kept
+        pinned: np.ndarray[Any, Any] = kept[:size]
+        return pinned
 
     def kernel(
         self, signature: Signature, constants: Mapping[str, str], types: Mapping[str, np.dtype[Any]]

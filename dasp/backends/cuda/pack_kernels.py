@@ -59,16 +59,6 @@ ENCODE = Signature(
     """,
 )
 
-SCAN = Signature(
-    "pack/scan.cu",
-    "dasp_scan",
-    """
-    Count*     numbers
-    long long  count
-    long long  stride
-    """,
-)
-
 SORT_WINDOWS = Signature(
     "pack/windows.cu",
     "dasp_sort_windows",
@@ -87,18 +77,6 @@ SORT_WINDOWS = Signature(
     """,
 )
 
-LENGTH_KEYS = Signature(
-    "pack/radix.cu",
-    "dasp_length_keys",
-    """
-    const Start*  indptr   [m + 1]
-    long long     m
-    long long     longest
-    long long     most
-    unsigned*     keys     [m]
-    """,
-)
-
 COLUMN_KEYS = Signature(
     "pack/radix.cu",
     "dasp_column_keys",
@@ -107,121 +85,6 @@ COLUMN_KEYS = Signature(
     const long long*  starts   [count]
     long long         count
     unsigned*         keys     [count]
-    """,
-)
-
-COUNT_DIGITS = Signature(
-    "pack/radix.cu",
-    "dasp_count_digits",
-    """
-    const unsigned*  keys      [elements]
-    const Index*     from
-    long long        elements
-    long long        width
-    int              shift
-    Count*           counts
-    """,
-)
-
-MOVE_DIGITS = Signature(
-    "pack/radix.cu",
-    "dasp_move_digits",
-    """
-    const unsigned*  keys        [elements]
-    const Index*     from
-    long long        elements
-    long long        width
-    int              shift
-    const Count*     counts
-    const Index*     gone
-    long long        gone_count
-    unsigned         none
-    int              last
-    Index*           to
-    """,
-)
-
-CUT_TILES = Signature(
-    "pack/cut.cu",
-    "dasp_cut_tiles",
-    """
-    const Start*      indptr
-    const Index*      rows
-    long long         stride
-    const long long*  windows
-    int               window_count
-    long long         positions
-    int               identity
-    int               steps
-    Count*            passages
-    """,
-)
-
-CUT_CHAIN = Signature(
-    "pack/cut.cu",
-    "dasp_cut_chain",
-    """
-    const Count*  passages
-    long long     tiles
-    Count*        before
-    Count*        totals
-    """,
-)
-
-CUT_HEADERS = Signature(
-    "pack/cut.cu",
-    "dasp_cut_headers",
-    """
-    const Start*  indptr
-    const Index*  rows
-    long long     positions
-    int           steps
-    const Count*  before
-    long long     segments
-    long long     segment_steps
-    uint4*        headers
-    """,
-)
-
-COUNT_SECTORS = Signature(
-    "pack/sectors.cu",
-    "dasp_count_sectors",
-    """
-    const Start*      indptr
-    const Column*     indices
-    const Index*      rows
-    long long         stride
-    const long long*  windows
-    int               window_count
-    long long         positions
-    int               identity
-    int               steps
-    const Count*      before
-    const long long*  segment_starts
-    const long long*  segment_lengths
-    long long         segments
-    int               sector_columns
-    int               block_slices
-    int               kind
-    int               steps_too
-    const Count*      totals
-    unsigned*         tables
-    unsigned          slots
-    Count*            sampled
-    """,
-)
-
-COUNT_LONG = Signature(
-    "pack/segments.cu",
-    "dasp_count_long",
-    """
-    const Start*  indptr         [m + 1]
-    long long     m
-    int           steps
-    int           segment_steps
-    int           most_segments
-    long long     tiles
-    Count*        counts
     """,
 )
 
@@ -238,88 +101,6 @@ LIST_LONG = Signature(
     const Count*  counts
     Index*        long_rows      [r]
     Index*        offsets        [r + 1]
-    """,
-)
-
-CUT_SEGMENTS = Signature(
-    "pack/segments.cu",
-    "dasp_cut_segments",
-    """
-    const Start*  indptr
-    const Index*  long_rows      [long_count]
-    const Index*  offsets        [long_count + 1]
-    long long     long_count
-    long long     segments
-    int           steps
-    int           segment_steps
-    int           most_segments
-    Index*        segment_rows   [segments]
-    long long*    starts         [segments]
-    """,
-)
-
-PLACE_SEGMENTS = Signature(
-    "pack/segments.cu",
-    "dasp_place_segments",
-    """
-    const Start*  indptr
-    const Index*  long_rows      [r]
-    const Index*  offsets        [r + 1]
-    const Index*  segment_rows   [segments]
-    const Index*  in_turn
-    long long     segments
-    int           steps
-    int           segment_steps
-    int           most_segments
-    long long*    starts         [segments]
-    long long*    lengths        [segments]
-    uint4*        headers
-    """,
-)
-
-MEASURE_COLUMNS = Signature(
-    "pack/columns.cu",
-    "dasp_measure_columns",
-    """
-    const Start*      indptr
-    const Column*     indices
-    const Index*      rows
-    long long         positions
-    const long long*  segment_starts
-    const long long*  segment_lengths
-    long long         segments
-    long long         slices
-    uint4*            headers          [slices]
-    Index*            bases
-    Count*            sizes
-    """,
-)
-
-PLACE_DELTAS = Signature(
-    "pack/columns.cu",
-    "dasp_place_deltas",
-    """
-    const Count*  sizes
-    long long     slices
-    uint4*        headers  [slices]
-    """,
-)
-
-FILL_DELTAS = Signature(
-    "pack/columns.cu",
-    "dasp_fill_deltas",
-    """
-    const Start*      indptr
-    const Column*     indices
-    const Index*      rows
-    long long         positions
-    const long long*  segment_starts
-    const long long*  segment_lengths
-    long long         segments
-    long long         slices
-    const uint4*      headers          [slices]
-    const Index*      bases
-    unsigned char*    deltas
     """,
 )
 
@@ -365,5 +146,197 @@ MERGE_COLUMNS = Signature(
     const Place*   order       [nnz]
     Column*        to_columns  [nnz]
     Place*         to_order    [nnz]
+    """,
+)
+
+COUNT_DIGITS = Signature(
+    "pack/radix.cu",
+    "dasp_count_digits",
+    """
+    const unsigned*  keys
+    const Start*     indptr
+    long long        longest
+    long long        most
+    const Index*     from
+    long long        elements
+    long long        width
+    int              shift
+    Count*           come      [1]
+    Count*           counts
+    """,
+)
+
+MOVE_DIGITS = Signature(
+    "pack/radix.cu",
+    "dasp_move_digits",
+    """
+    const unsigned*  keys
+    const Start*     indptr
+    long long        longest
+    long long        most
+    const Index*     from
+    long long        elements
+    long long        width
+    int              shift
+    const Count*     counts
+    const Index*     gone
+    long long        gone_count
+    int              last
+    Index*           to
+    """,
+)
+
+CUT_TILES = Signature(
+    "pack/cut.cu",
+    "dasp_cut_tiles",
+    """
+    const Start*      indptr
+    const Index*      rows
+    long long         stride
+    const long long*  windows
+    int               window_count
+    long long         positions
+    int               identity
+    int               steps
+    Count*            come
+    Count*            passages
+    Count*            before
+    Count*            totals
+    """,
+)
+
+CUT_HEADERS = Signature(
+    "pack/cut.cu",
+    "dasp_cut_headers",
+    """
+    const Start*  indptr
+    const Index*  rows
+    long long     positions
+    int           steps
+    const Count*  before
+    long long     segments
+    long long     segment_steps
+    uint4*        headers
+    Index*        placed         [positions]
+    """,
+)
+
+COUNT_SECTORS = Signature(
+    "pack/sectors.cu",
+    "dasp_count_sectors",
+    """
+    const Start*      indptr
+    const Column*     indices
+    const Index*      rows
+    long long         stride
+    const long long*  windows
+    int               window_count
+    long long         positions
+    int               identity
+    int               steps
+    const Count*      before
+    const long long*  segment_starts
+    const long long*  segment_lengths
+    long long         segments
+    int               sector_columns
+    int               by_slice
+    int               few
+    int               many
+    unsigned          slots_by_slice
+    unsigned          slots_few
+    unsigned          slots_many
+    const Count*      totals
+    unsigned*         tables
+    long long         table_slots
+    Count*            sampled
+    """,
+)
+
+COUNT_LONG = Signature(
+    "pack/segments.cu",
+    "dasp_count_long",
+    """
+    const Start*  indptr         [m + 1]
+    long long     m
+    int           steps
+    int           segment_steps
+    int           most_segments
+    long long     tiles
+    Count*        come           [1]
+    Count*        counts
+    """,
+)
+
+START_SEGMENTS = Signature(
+    "pack/segments.cu",
+    "dasp_start_segments",
+    """
+    const Start*  indptr
+    const Index*  long_rows      [long_count]
+    const Index*  offsets        [long_count + 1]
+    long long     long_count
+    long long     segments
+    int           steps
+    int           segment_steps
+    int           most_segments
+    long long*    starts         [segments]
+    """,
+)
+
+PLACE_SEGMENTS = Signature(
+    "pack/segments.cu",
+    "dasp_place_segments",
+    """
+    const Start*  indptr
+    const Index*  long_rows      [long_count]
+    const Index*  offsets        [long_count + 1]
+    long long     long_count
+    const Index*  in_turn        [segments]
+    long long     segments
+    int           steps
+    int           segment_steps
+    int           most_segments
+    Index*        segment_rows   [segments]
+    long long*    starts         [segments]
+    long long*    lengths        [segments]
+    uint4*        headers
+    """,
+)
+
+MEASURE_COLUMNS = Signature(
+    "pack/columns.cu",
+    "dasp_measure_columns",
+    """
+    const Start*      indptr
+    const Column*     indices
+    const Index*      rows
+    long long         positions
+    const long long*  segment_starts   [segments]
+    const long long*  segment_lengths  [segments]
+    long long         segments
+    long long         slices
+    uint4*            headers          [slices]
+    Index*            bases
+    Count*            come             [1]
+    Count*            sizes
+    """,
+)
+
+FILL_DELTAS = Signature(
+    "pack/columns.cu",
+    "dasp_fill_deltas",
+    """
+    const Start*      indptr
+    const Column*     indices
+    const Index*      rows
+    long long         positions
+    const long long*  segment_starts   [segments]
+    const long long*  segment_lengths  [segments]
+    long long         segments
+    long long         slices
+    uint4*            headers          [slices]
+    const Index*      bases
+    const Count*      sizes
+    unsigned char*    deltas
     """,
 )

@@ -42,7 +42,7 @@ FACTS = (
 BIAS, ALL_BITS = 1 << 63, (1 << 64) - 1
 """Added to a signed number so that it compares as an unsigned one; and what flips every bit."""
 
-NOT_EQUAL, NOT_BYTES, NOT_DICTIONARY, NOT_HALVES, NOT_SINGLES = (1 << bit for bit in range(5))
+NOT_BYTES, NOT_DICTIONARY, NOT_HALVES, NOT_SINGLES = (1 << bit for bit in range(4))
 """What values are not: `Dead` in kernels/pack/values.cu."""
 
 SLOTS = 1024
@@ -60,11 +60,14 @@ CUT_TILE, ENTRIES = 2048, 32
 PLACES, SHARED_SLOTS = 24, 8192
 """Places in a sample, and slots of a hash table in shared memory: kernels/pack/sectors.cu."""
 
-LONG_TILE, SLICE_TILE, RUN = 2048, 1024, 1024
+LONG_TILE, SLICE_TILE, RUN = 2048, 64, 1024
 """Rows, slices and entries of a block in kernels/pack/segments.cu, columns.cu and sort_columns.cu."""
 
 TOTALS, SAMPLED = 3, 4
 """Numbers of a candidate: kernels/pack/candidates.cuh."""
+
+ZEROS = 512
+"""Zeroed words that a survey keeps for the steps after it: each fill of its own costs as much as a launch."""
 
 
 Launches = Callable[[tuple[int, int], int, dict[str, Any]], None]
@@ -121,12 +124,31 @@ class _Orders(NamedTuple):
         return self.numbers[: TOTALS * len(self.windows)]
 
 
-class _Found(NamedTuple):
-    """What a survey found: facts by name, distinct values, and long rows once they are listed."""
+class _Found:
+    """What a survey found and keeps.
 
-    facts: dict[str, int]
-    distinct: Array | None
-    long: list[tuple[Array, Array]]
+    Attributes
+    ----------
+    facts : dict
+        By name.
+    distinct : Array or None
+        The table of distinct values.
+    long : tuple of Array, or None
+        Rows too long for a slice, and the first segment of each, once they are listed.
+    """
+
+    def __init__(self, device: Device, facts: dict[str, int], distinct: Array | None, zeros: Array) -> None:
+        self.facts, self.distinct = facts, distinct
+        self.long: tuple[Array, Array] | None = None
+        self._on, self._zeros, self._taken = device, zeros, 0
+
+    def zeros(self, count: int) -> Array:
+        """Return zeroed words that nobody else has."""
+        first = self._taken
+        if first + count > len(self._zeros):
+            return self._on.zeros(count, COUNT)
+        self._taken += count
+        return self._zeros[first : first + count]
 
 
 class _Pieces(NamedTuple):
@@ -154,6 +176,9 @@ class Primitives:
     device : Device
     """
 
+    share, floor = 0.5, 8 << 20
+    """Share of the bytes of a matrix, or bytes if more, in which windows are tried side by side."""
+
     def __init__(self, device: Device) -> None:
         self._on = device
         self._kernels: dict[Any, Launches] = {}
@@ -165,13 +190,13 @@ class Primitives:
         m, nnz = csr.shape[0], len(csr.indices)
         if csr.indptr.shape != (m + 1,):
             _check.compressed_facts("CSR", csr.shape, False, 0, (nnz, len(csr.data)), None)
-        words = self._on.zeros(len(FACTS) + 2 + 2 * SLOTS, COUNT)
+        words = self._on.zeros(len(FACTS) + 2 + 2 * SLOTS + ZEROS, COUNT)
         arrays = {"indptr": csr.indptr, "indices": csr.indices, "m": m, "nnz": nnz}
         blocks = _share(max(m, nnz), 256, BLOCKS)
         self._launch(kernels.SURVEY, csr, blocks, 256, **arrays, **cut._asdict(), facts=words[: len(FACTS)])
         wanted = narrow and len(csr.data) > 0
         if wanted:
-            self._count_values(csr.data, None, words[len(FACTS) :])
+            self._count_values(csr.data, None, words[len(FACTS) : -ZEROS])
         numbers = [int(number) for number in self._on.read(words[: len(FACTS) + 2])]
         facts = dict(zip(FACTS, numbers, strict=False))
         _hold(csr, facts)
@@ -181,7 +206,7 @@ class Primitives:
             values=_value_statistics(len(csr.data), *numbers[len(FACTS) :]) if wanted else None,
             long_rows=facts["long_rows"],
             rises=facts["rises"] > 0,
-            detail=_Found(facts, words[len(FACTS) :] if wanted else None, []),
+            detail=_Found(self._on, facts, words[len(FACTS) : -ZEROS] if wanted else None, words[-ZEROS:]),
         )
 
     def _count_values(self, data: Array, order: Array | None, words: Array) -> None:
@@ -214,9 +239,9 @@ class Primitives:
         sector_columns: int,
         blocks: tuple[int, int, int],
     ) -> Tried:
-        """See `Primitives`; as many windows side by side as a third of the matrix's memory holds."""
+        """See `Primitives`; as many windows side by side as their share of the matrix's memory holds."""
         each = csr.shape[0] * (_index(csr).itemsize + 1)
-        at_once = max(_bytes(csr) // 3 // max(each, 1), 1)
+        at_once = max(max(int(self.share * _bytes(csr)), self.floor) // max(each, 1), 1)
         found: dict[int, SliceStatistics] = {}
         orders = None
         for first in range(0, len(windows), at_once):
@@ -228,13 +253,19 @@ class Primitives:
         return Tried(found, orders)
 
     def slice_statistics(
-        self, csr: Csr, cut: Cut, layout: Layout, sector_columns: int, blocks: tuple[int, int, int]
+        self,
+        csr: Csr,
+        survey: Survey,
+        cut: Cut,
+        layout: Layout,
+        sector_columns: int,
+        blocks: tuple[int, int, int],
     ) -> SliceStatistics:
         """See `Primitives`."""
         counted = layout.slices, layout.steps, layout.full
         if not layout.slices or not any(blocks):
             return SliceStatistics(*counted, 0, 0, 0, 0)
-        sampled = self._on.zeros(SAMPLED, COUNT)
+        sampled = survey.detail.zeros(SAMPLED)
         self._sample(csr, cut, layout.detail.orders, layout, sector_columns, blocks, sampled)
         return SliceStatistics(*counted, *map(int, self._on.read(sampled)))
 
@@ -249,37 +280,43 @@ class Primitives:
         sampled: Array,
     ) -> None:
         """Count the sectors that blocks of slices read, in all orders; of a layout with its segments too."""
-        longest = cut.steps if layout is None or not layout.segments else max(cut.steps, cut.segment_steps)
+        if not any(blocks):
+            return
+        segments = layout.segments if layout else 0
+        longest = max(cut.steps, cut.segment_steps) if segments else cut.steps
         pieces = layout.detail.pieces if layout else _NO_PIECES
-        wanted = [kind for kind, size in enumerate(blocks) if size]
-        for kind in wanted:
-            entries = min(blocks[kind] * WARP * longest, len(csr.indices))
-            slots = max(1 << (2 * entries - 1).bit_length(), 64)
-            units, tables = PLACES * -(-MOST_WARPS // blocks[kind]), None
-            if slots > SHARED_SLOTS:
-                units = max(min(units, _bytes(csr) // 3 // (4 * slots * len(orders.windows))), 1)
-                tables = self._on.empty(units * slots * len(orders.windows), np.uint32)
-            self._launch(
-                kernels.COUNT_SECTORS,
-                csr,
-                (units, len(orders.windows)),
-                256,
-                **orders.arguments,
-                indices=csr.indices,
-                steps=cut.steps,
-                before=orders.before,
-                segment_starts=pieces.starts,
-                segment_lengths=pieces.lengths,
-                segments=layout.segments if layout else 0,
-                sector_columns=sector_columns,
-                block_slices=blocks[kind],
-                kind=1 + kind,
-                steps_too=int(kind == wanted[0]),
-                totals=orders.totals,
-                tables=tables,
-                slots=slots,
-                sampled=sampled,
-            )
+        entries = [min(size * WARP * longest, len(csr.indices)) for size in blocks]
+        slots = [max(1 << (2 * count - 1).bit_length(), 64) if count else 0 for count in entries]
+        units = sum(PLACES * -(-MOST_WARPS // size) for size in blocks if size)
+        tables, most = None, max(slots)
+        if most > SHARED_SLOTS:
+            room = max(_bytes(csr) // 3, self.floor) // (4 * most * len(orders.windows))
+            units = max(min(units, room), 1)
+            tables = self._on.empty(units * most * len(orders.windows), np.uint32)
+        self._launch(
+            kernels.COUNT_SECTORS,
+            csr,
+            (units, len(orders.windows)),
+            256,
+            **orders.arguments,
+            indices=csr.indices,
+            steps=cut.steps,
+            before=orders.before,
+            segment_starts=pieces.starts,
+            segment_lengths=pieces.lengths,
+            segments=segments,
+            sector_columns=sector_columns,
+            by_slice=blocks[0],
+            few=blocks[1],
+            many=blocks[2],
+            slots_by_slice=slots[0],
+            slots_few=slots[1],
+            slots_many=slots[2],
+            totals=orders.totals,
+            tables=tables,
+            table_slots=most,
+            sampled=sampled,
+        )
 
     # ---- layout --------------------------------------------------------------------------------------
 
@@ -291,18 +328,26 @@ class Primitives:
         window, positions = min(window, m), m - survey.long_rows
         segments = facts["segments"]
         if tried and window in tried.detail.windows:
-            orders = self._only(tried.detail, window, positions)
+            orders = self._only(tried.detail, window)
             slices, steps, full = tried.statistics[window][:TOTALS]
         else:
             orders = self._cut_orders(csr, survey, cut, (window,))
             slices, steps, full = map(int, self._on.read(orders.totals))
+        placed = None
+        if tried and orders.arguments["rows"] is not None:  # which has more than these rows
+            placed = self._on.empty(positions, _index(csr))
         headers = self._on.empty(4 * (segments + slices), np.uint32)
         pieces = self._cut_segments(csr, survey, cut, headers, sorts=segments + slices > in_order)
-        rows = orders.arguments["rows"]
         if orders.tiles:
             chain = {"before": orders.before, "segments": segments, "segment_steps": facts["segment_steps"]}
-            order = {"indptr": csr.indptr, "rows": rows, "positions": positions, "steps": cut.steps}
-            self._launch(kernels.CUT_HEADERS, csr, orders.tiles, 256, **order, **chain, headers=headers)
+            order = {"indptr": csr.indptr, "rows": orders.arguments["rows"], "positions": positions}
+            made = {"headers": headers, "placed": placed}
+            self._launch(
+                kernels.CUT_HEADERS, csr, orders.tiles, 256, **order, **chain, **made, steps=cut.steps
+            )
+        if placed is not None:
+            orders = orders._replace(arguments=orders.arguments | {"rows": placed})
+        rows = orders.arguments["rows"]
         return Layout(
             positions=positions,
             segments=segments,
@@ -317,14 +362,11 @@ class Primitives:
             detail=_Placed(pieces, orders),
         )
 
-    def _only(self, orders: _Orders, window: int, positions: int) -> _Orders:
-        """Return one of several orders, its rows as an array of their own."""
-        nth, m = orders.windows.index(window), orders.arguments["stride"]
-        rows = orders.arguments["rows"]
-        if not window and orders.arguments["identity"]:
-            rows = None
-        elif len(orders.windows) > 1:
-            rows = rows[nth * m : nth * m + positions].copy()
+    def _only(self, orders: _Orders, window: int) -> _Orders:
+        """Return one of several orders."""
+        nth, m, rows = orders.windows.index(window), orders.arguments["stride"], orders.arguments["rows"]
+        moves = rows is not None and (window or not orders.arguments["identity"])
+        rows = rows[nth * m : (nth + 1) * m] if moves else None
         return orders._replace(
             windows=(window,),
             arguments=orders.arguments | self._windows((window,), m) | {"rows": rows},
@@ -344,19 +386,16 @@ class Primitives:
             **self._windows(windows, m),
         }
         tiles = -(-arguments["positions"] // CUT_TILE)
-        numbers = self._on.zeros(count * (TOTALS + SAMPLED), COUNT)
+        numbers = survey.detail.zeros(count * (TOTALS + SAMPLED))
         orders = _Orders(windows, arguments, tiles, self._on.empty(2 * count * tiles, COUNT), numbers)
         if tiles:
-            passages = self._on.empty(count * tiles * ENTRIES, COUNT)
-            given = {"steps": cut.steps, "passages": passages}
-            self._launch(kernels.CUT_TILES, csr, (tiles, count), 256, **arguments, **given)
             chain: dict[str, Any] = {
-                "passages": passages,
-                "tiles": tiles,
+                "come": survey.detail.zeros(count),
+                "passages": self._on.empty(count * tiles * ENTRIES, COUNT),
                 "before": orders.before,
                 "totals": orders.totals,
             }
-            self._launch(kernels.CUT_CHAIN, csr, (1, count), 1024, **chain)
+            self._launch(kernels.CUT_TILES, csr, (tiles, count), 256, **arguments, **chain, steps=cut.steps)
         return orders
 
     def _windows(self, windows: tuple[int, ...], m: int) -> dict[str, Any]:
@@ -382,77 +421,52 @@ class Primitives:
             self._launch(kernels.SORT_WINDOWS, csr, blocks, 512, **order, **keys, **long)
         for nth, window in enumerate(windows):
             if window > SORT_TILE:
-                keys = self._on.empty(m, np.uint32)
-                lengths = {"indptr": csr.indptr, "m": m, "longest": longest, "most": most, "keys": keys}
-                self._launch(kernels.LENGTH_KEYS, csr, _share(m, 256, BLOCKS), 256, **lengths)
+                lengths = {"indptr": csr.indptr, "longest": longest, "most": most, "keys": None}
                 to = rows[nth * m : (nth + 1) * m]
-                self._sort(
-                    csr, keys, window, bits, to, gone=long_rows, gone_count=long_count, none=longest + 1
-                )
+                self._sort(csr, survey, lengths, window, bits, to, long_rows, long_count)
         return rows
 
     def _sort(
         self,
         csr: Csr,
-        keys: Array,
+        survey: Survey,
+        keys: dict[str, Any],
         width: int,
         bits: int,
         to: Array,
-        *,
-        gone: Array | None,
-        gone_count: int,
-        none: int,
+        gone: Array | None = None,
+        gone_count: int = 0,
     ) -> None:
         """Sort elements by their keys inside windows, stably; see kernels/pack/radix.cu."""
-        elements, passes = len(keys), -(-max(bits, 1) // DIGIT_BITS)
+        elements, passes = len(to), -(-max(bits, 1) // DIGIT_BITS)
         tiles = -(-elements // width) * -(-width // SORT_TILE)
         counts = self._on.empty((tiles << DIGIT_BITS) + 1, COUNT)
         spare = self._on.empty(elements if passes > 1 else 0, to.dtype)
         source = None
         for nth in range(passes):
             target = to if (passes - nth) % 2 else spare
-            what = {
-                "keys": keys,
-                "from": source,
-                "elements": elements,
-                "width": width,
-                "shift": nth * DIGIT_BITS,
-            }
-            self._launch(kernels.COUNT_DIGITS, csr, tiles, 512, **what, counts=counts)
-            self._scan(counts)
-            left: dict[str, Any] = {
-                "gone": gone,
-                "gone_count": gone_count,
-                "none": none,
-                "last": int(nth == passes - 1),
-            }
-            self._launch(kernels.MOVE_DIGITS, csr, tiles, 512, **what, **left, counts=counts, to=target)
+            order = {"from": source, "elements": elements, "width": width, "shift": nth * DIGIT_BITS}
+            what: dict[str, Any] = {**keys, **order, "counts": counts}
+            self._launch(kernels.COUNT_DIGITS, csr, tiles, 512, **what, come=survey.detail.zeros(1))
+            left: dict[str, Any] = {"gone": gone, "gone_count": gone_count, "last": int(nth == passes - 1)}
+            self._launch(kernels.MOVE_DIGITS, csr, tiles, 512, **what, **left, to=target)
             source = target
-
-    def _scan(self, numbers: Array, arrays: int = 1) -> None:
-        """Replace the numbers of each of some arrays by the sums of those before, the last by that of all."""
-        stride = len(numbers) // arrays
-        given = {"numbers": numbers, "count": stride - 1, "stride": stride}
-        launch = self._kernels.get(kernels.SCAN)
-        if launch is None:
-            launch = self._kernels[kernels.SCAN] = self._on.kernel(kernels.SCAN, _ANY_TYPES, {"Count": COUNT})
-        launch((1, arrays), 1024, given)
 
     def _list_long(self, csr: Csr, survey: Survey, cut: Cut) -> tuple[Array, Array]:
         """Return the rows too long for a slice, and the first segment of each, with that of the end."""
-        m, index, count = csr.shape[0], _index(csr), survey.long_rows
-        if survey.detail.long:
-            found: tuple[Array, Array] = survey.detail.long[0]
+        if survey.detail.long is not None:
+            found: tuple[Array, Array] = survey.detail.long
             return found
-        long_rows, offsets = self._on.empty(count, index), self._on.zeros(count + 1, index)
+        m, index, count = csr.shape[0], _index(csr), survey.long_rows
+        long_rows = self._on.empty(count, index)
+        offsets = self._on.empty(count + 1, index) if count else self._on.zeros(1, index)
         if count:
             tiles = -(-m // LONG_TILE)
-            counts = self._on.zeros(2 * (tiles + 1), COUNT)
+            counts = self._on.empty(2 * (tiles + 1), COUNT)
             given = {"indptr": csr.indptr, "m": m, "tiles": tiles, "counts": counts, **cut._asdict()}
-            self._launch(kernels.COUNT_LONG, csr, tiles, 256, **given)
-            self._scan(counts, 2)
+            self._launch(kernels.COUNT_LONG, csr, tiles, 256, **given, come=survey.detail.zeros(1))
             self._launch(kernels.LIST_LONG, csr, tiles, 256, **given, long_rows=long_rows, offsets=offsets)
-        survey.detail.long.append((long_rows, offsets))
+        survey.detail.long = long_rows, offsets
         return long_rows, offsets
 
     def _cut_segments(self, csr: Csr, survey: Survey, cut: Cut, headers: Array, *, sorts: bool) -> _Pieces:
@@ -463,26 +477,18 @@ class Primitives:
         if not count:
             return _Pieces(long_rows, offsets, rows, None, None)
         starts, lengths = self._on.empty(count, np.int64), self._on.empty(count, np.int64)
-        given = {"indptr": csr.indptr, "long_rows": long_rows, "offsets": offsets, "segment_rows": rows}
-        given |= {"segments": count, **cut._asdict(), "starts": starts}
-        blocks = _share(count, 256, BLOCKS)
-        self._launch(kernels.CUT_SEGMENTS, csr, blocks, 256, **given, long_count=survey.long_rows)
+        given = {"indptr": csr.indptr, "long_rows": long_rows, "offsets": offsets, "starts": starts}
+        given |= {"segments": count, "long_count": survey.long_rows, **cut._asdict()}
         in_turn = None
         if sorts:
             keys, in_turn = self._on.empty(count, np.uint32), self._on.empty(count, index)
+            blocks = _share(count, 256, BLOCKS)
+            self._launch(kernels.START_SEGMENTS, csr, blocks, 256, **given)
             columns = {"indices": csr.indices, "starts": starts, "count": count, "keys": keys}
             self._launch(kernels.COLUMN_KEYS, csr, blocks, 256, **columns)
-            self._sort(
-                csr,
-                keys,
-                count,
-                survey.most_column.bit_length(),
-                in_turn,
-                gone=None,
-                gone_count=0,
-                none=_NO_KEY,
-            )
-        placed = {"in_turn": in_turn, "lengths": lengths, "headers": headers}
+            by_column = {"keys": keys, "indptr": None, "longest": 0, "most": 0}
+            self._sort(csr, survey, by_column, count, survey.most_column.bit_length(), in_turn)
+        placed = {"in_turn": in_turn, "lengths": lengths, "headers": headers, "segment_rows": rows}
         self._launch(kernels.PLACE_SEGMENTS, csr, 1, 1024, **given, **placed)
         return _Pieces(long_rows, offsets, rows, starts, lengths)
 
@@ -579,18 +585,15 @@ class Primitives:
         self._launch_values(kernels.DICTIONARY, data, order, 1, SLOTS, **found, **made)
         return keys, ranks, table
 
-    def store_columns(self, csr: Csr, layout: Layout) -> tuple[Array, Array]:
-        """See `Primitives`; the headers of the layout get widths and first blocks."""
+    def store_columns(self, csr: Csr, survey: Survey, layout: Layout) -> tuple[Array, Array]:
+        """See `Primitives`."""
         bases = self._on.empty(layout.steps, _index(csr))
         if not layout.slices:
             return bases, self._on.empty(0, np.uint8)
         tiles, blocks = -(-layout.slices // SLICE_TILE), -(-layout.slices // 8)
-        sizes, slices = self._on.zeros(tiles + 1, COUNT), _slices(csr, layout)
-        given = {**slices, "indices": csr.indices, "bases": bases}
-        self._launch(kernels.MEASURE_COLUMNS, csr, blocks, 256, **given, sizes=sizes)
-        self._scan(sizes)
-        placed = {"sizes": sizes, "slices": layout.slices, "headers": slices["headers"]}
-        self._launch(kernels.PLACE_DELTAS, csr, tiles, SLICE_TILE, **placed)
+        sizes = survey.detail.zeros(tiles + 1)
+        given = {**_slices(csr, layout), "indices": csr.indices, "bases": bases, "sizes": sizes}
+        self._launch(kernels.MEASURE_COLUMNS, csr, blocks, 256, **given, come=survey.detail.zeros(1))
         deltas = self._on.empty(WARP * int(self._on.read(sizes[tiles:])[0]), np.uint8)
         self._launch(kernels.FILL_DELTAS, csr, blocks, 256, **given, deltas=deltas)
         return bases, deltas
@@ -652,9 +655,6 @@ _INT32 = np.iinfo(np.int32).max
 
 _ANY_TYPES = {"DASP_START": "int", "DASP_COLUMN": "int", "DASP_INDEX": "int"}
 """For kernels that know no matrix."""
-
-_NO_KEY = (1 << 32) - 1
-"""A key that no element has: columns are below it."""
 
 _NO_PIECES = _Pieces(None, None, None, None, None)
 
@@ -723,9 +723,10 @@ def _slice_statistics(windows: tuple[int, ...], numbers: np.ndarray[Any, Any]) -
 def _value_statistics(count: int, dead: int, distinct: int) -> ValueStatistics:
     """Return what is asked of values; nothing is said that a narrower coding makes needless."""
     few = not dead & NOT_DICTIONARY
-    equal, are_bytes = not dead & NOT_EQUAL, not dead & NOT_BYTES
-    if equal or are_bytes:
-        return ValueStatistics(count, 1 if equal else MOST_CODES + 1, are_bytes and not equal, False, False)
+    if few and distinct == 1:
+        return ValueStatistics(count, 1, False, False, False)
+    if not dead & NOT_BYTES:
+        return ValueStatistics(count, MOST_CODES + 1, True, False, False)
     if few:
         return ValueStatistics(count, distinct, False, False, False)
     halves = not dead & NOT_HALVES

@@ -11,7 +11,7 @@ from typing import Any
 from dasp._machines import Gathers, Machine
 from dasp.formats.array import Csr, Plan, narrowest
 from dasp.formats.sliced import choose
-from dasp.formats.sliced.layout import Cut, Layout
+from dasp.formats.sliced.layout import Cut, Layout, Survey
 from dasp.formats.sliced.options import Options
 from dasp.formats.sliced.pattern import NAME, Choice, Coding, Pattern
 
@@ -53,10 +53,10 @@ def pack(csr: Csr, options: Options, machine: Machine, on: Any) -> Plan:
         window = choose.choose_window(tried.statistics, m - survey.long_rows, code_bytes, gathers, machine)
     layout = on.lay_out(csr, survey, cut, window, tried, machine.wave_slices)
     tried = None
-    warps = options.warps or _choose_warps(csr, cut, layout, code_bytes, gathers, machine, on)
+    warps = options.warps or _choose_warps(csr, survey, cut, layout, code_bytes, gathers, machine, on)
 
     values = on.store_values(csr, survey, order, layout, coding)
-    bases, deltas = on.store_columns(csr, layout)
+    bases, deltas = on.store_columns(csr, survey, layout)
     pattern = Pattern(
         choice=Choice(
             machine.name, steps, cut.segment_steps, window, warps, bool(options.narrow), bool(options.mma)
@@ -77,13 +77,20 @@ def pack(csr: Csr, options: Options, machine: Machine, on: Any) -> Plan:
 
 
 def _choose_warps(
-    csr: Csr, cut: Cut, layout: Layout, code_bytes: int, gathers: Gathers, machine: Machine, on: Any
+    csr: Csr,
+    survey: Survey,
+    cut: Cut,
+    layout: Layout,
+    code_bytes: int,
+    gathers: Gathers,
+    machine: Machine,
+    on: Any,
 ) -> int:
     """Count what blocks of slices would read, where that matters, and choose."""
-    statistics = on.slice_statistics(csr, cut, layout, 1, (0, 0, 0))
+    statistics = on.slice_statistics(csr, survey, cut, layout, 1, (0, 0, 0))
     if choose.may_share(statistics, machine):
         blocks = 0, machine.few_warps, machine.many_warps
-        statistics = on.slice_statistics(csr, cut, layout, _sector_columns(csr), blocks)
+        statistics = on.slice_statistics(csr, survey, cut, layout, _sector_columns(csr), blocks)
     return choose.choose_warps(statistics, code_bytes, gathers, machine)
 
 
