@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 import dasp
+from dasp import _dtypes
 from dasp.bench import machine, results, roofline
 from dasp.io import load_matrix
 
@@ -64,6 +65,7 @@ def row_of(name: str, bandwidth: float) -> dict[str, Any]:
     import cupyx.scipy.sparse
 
     host = load_matrix(name)
+    host = host.astype(_dtypes.stored(host.dtype))  # CuPy has no others
     there = cupyx.scipy.sparse.csr_matrix(host)
     wait = cupy.cuda.Device().synchronize
     planned = dasp.SpMatrix.from_cupy(there)

@@ -207,11 +207,12 @@ class SpMatrix:
         device: str,
     ) -> Self:
         """Plan a matrix whose arrays were taken in, and checked if the CPU packs it."""
-        refuse_oversize(
-            f"A with {shape[0]:,} rows", BYTES_PER_ROW * float(shape[0]), "leave out rows without entries"
-        )
         device, order = _resolve(device), None
         packer = _packer(shape, policy, device)
+        if packer == "cpu":
+            refuse_oversize(
+                f"A with {shape[0]:,} rows", BYTES_PER_ROW * float(shape[0]), "leave out rows without entries"
+            )
         if isinstance(arrays, _arrays.Coordinates):
             cpu = backends.find("cpu").primitives
             order = planning.row_order(shape[0], arrays.rows, cpu)

@@ -76,14 +76,19 @@ struct Sectors {
     unsigned* table;
     unsigned slots;
 
-    __device__ __forceinline__ bool insert(unsigned sector) const
+    __device__ __forceinline__ unsigned slot_of(unsigned sector) const { return sector * 0x9e3779b1u & (slots - 1); }
+
+    // Puts in a sector, where its slot was seen to hold `held`.
+    __device__ __forceinline__ bool insert(unsigned sector, unsigned held) const
     {
-        for (unsigned slot = sector * 0x9e3779b1u & (slots - 1);; slot = (slot + 1) & (slots - 1)) {
-            unsigned held = peek(table + slot);
+        for (unsigned slot = slot_of(sector); held != sector;) {
             if (held == FREE) held = atomicCAS(table + slot, FREE, sector);
             if (held == FREE) return true;
             if (held == sector) return false;
+            slot = (slot + 1) & (slots - 1);
+            held = peek(table + slot);
         }
+        return false;
     }
 };
 
@@ -107,11 +112,11 @@ struct LaneRun {
         }
     }
 
-    // How many sectors are new in AT_ONCE steps from `step` on, all loads first.
+    // How many sectors are new in AT_ONCE steps from `step` on; all loads, and then all first looks, at once.
     __device__ __forceinline__ unsigned insert(const Sectors& sectors, const Column* indices, int sector_columns,
                                                long long step, int shift) const
     {
-        unsigned sector[AT_ONCE], found = 0;
+        unsigned sector[AT_ONCE], held[AT_ONCE], found = 0;
 #pragma unroll
         for (int k = 0; k < AT_ONCE; ++k) {
             const long long place = ((step + k) << shift) + lane;
@@ -119,7 +124,10 @@ struct LaneRun {
         }
 #pragma unroll
         for (int k = 0; k < AT_ONCE; ++k)
-            if (sector[k] != FREE) found += sectors.insert(sector[k]);
+            held[k] = sector[k] == FREE ? FREE : peek(sectors.table + sectors.slot_of(sector[k]));
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; ++k)
+            if (sector[k] != FREE) found += sectors.insert(sector[k], held[k]);
         return found;
     }
 };

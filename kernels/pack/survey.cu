@@ -27,7 +27,7 @@ enum Fact {
 };
 constexpr int SUMS = LONGEST_WHOLE;
 constexpr Count BIAS = 1ull << 63;
-constexpr int UNROLLED = 4;
+constexpr int UNROLLED = 8;
 
 using Facts = Tally<SUMS, FACTS>;
 
@@ -98,7 +98,7 @@ __device__ __forceinline__ void survey_entries(const Column* indices, long long 
     facts.raise(LEAST_COLUMN_NOT, any ? ~(Count((long long)least) + BIAS) : 0);
 }
 
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256, 4)
 dasp_survey(const Start* __restrict__ indptr, const Column* __restrict__ indices, long long m, long long nnz,
             int steps, int segment_steps, int most_segments, Count* facts)
 {

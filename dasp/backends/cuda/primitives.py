@@ -48,8 +48,8 @@ NOT_BYTES, NOT_DICTIONARY, NOT_HALVES, NOT_SINGLES = (1 << bit for bit in range(
 SLOTS = 1024
 """Slots of the table of distinct values."""
 
-BLOCKS, VALUE_BLOCKS = 1056, 528
-"""Most blocks of a launch whose threads go through an array a grid apart; those of values have tables."""
+BLOCKS = 528
+"""Most blocks of a launch whose threads go through an array a grid apart: four to a multiprocessor."""
 
 SORT_TILE, DIGIT_BITS, CHUNK, CHUNKS = 8192, 6, 128, 64
 """Elements that a block sorts at once, by six bits of a key: kernels/pack/order.cuh."""
@@ -212,7 +212,7 @@ class Primitives:
     def _count_values(self, data: Array, order: Array | None, words: Array) -> None:
         """Set facts of values, and the table of distinct ones; `words` are 0 before."""
         table = {"facts": words[:2], "claims": words[2 : 2 + SLOTS], "firsts": words[2 + SLOTS :]}
-        blocks = _share(len(data), 1024, VALUE_BLOCKS)
+        blocks = _share(len(data), 1024, BLOCKS)
         self._launch_values(kernels.VALUE_FACTS, data, order, blocks, 256, count=len(data), **table)
 
     def sort_columns(self, csr: Csr, survey: Survey) -> tuple[Csr, Array]:

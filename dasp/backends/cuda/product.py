@@ -62,7 +62,7 @@ class Product:
                 f"this GPU is sm_{capability}; float64 tensor cores need sm_80; pass Policy(mma=False)"
             )
         with self._device:
-            self.plan = plan if all(map(is_cupy, arrays_of(plan))) else _upload(plan)
+            self.plan = plan if is_cupy(next(arrays_of(plan))) else _upload(plan)
             _compiled(plan, plan.dtype)
         self._blocks, self._threads = blocks(plan), kernel_of(plan).threads(plan)
         self._segments = kernel_of(plan).partials(plan)

@@ -52,8 +52,12 @@ def pack(csr: Csr, options: Options, machine: Machine, on: Any) -> Plan:
         tried = on.try_windows(csr, survey, cut, windows, _sector_columns(csr), blocks)
         window = choose.choose_window(tried.statistics, m - survey.long_rows, code_bytes, gathers, machine)
     layout = on.lay_out(csr, survey, cut, window, tried, machine.wave_slices)
+    known = tried.statistics[window] if tried and not layout.segments else None
     tried = None
-    warps = options.warps or _choose_warps(csr, survey, cut, layout, code_bytes, gathers, machine, on)
+    warps = options.warps
+    if warps is None:
+        known = known or _share(csr, survey, cut, layout, machine, on)
+        warps = choose.choose_warps(known, code_bytes, gathers, machine)
 
     values = on.store_values(csr, survey, order, layout, coding)
     bases, deltas = on.store_columns(csr, survey, layout)
@@ -76,29 +80,24 @@ def pack(csr: Csr, options: Options, machine: Machine, on: Any) -> Plan:
     return Plan(NAME, csr.shape, dtype, pattern, values, order)
 
 
-def _choose_warps(
-    csr: Csr,
-    survey: Survey,
-    cut: Cut,
-    layout: Layout,
-    code_bytes: int,
-    gathers: Gathers,
-    machine: Machine,
-    on: Any,
-) -> int:
-    """Count what blocks of slices would read, where that matters, and choose."""
-    statistics = on.slice_statistics(csr, survey, cut, layout, 1, (0, 0, 0))
-    if choose.may_share(statistics, machine):
+def _share(
+    csr: Csr, survey: Survey, cut: Cut, layout: Layout, machine: Machine, on: Any
+) -> choose.SliceStatistics:
+    """Count slices, and what blocks of them read where that matters."""
+    counted: choose.SliceStatistics = on.slice_statistics(csr, survey, cut, layout, 1, (0, 0, 0))
+    if choose.may_share(counted, machine):
         blocks = 0, machine.few_warps, machine.many_warps
-        statistics = on.slice_statistics(csr, survey, cut, layout, _sector_columns(csr), blocks)
-    return choose.choose_warps(statistics, code_bytes, gathers, machine)
+        counted = on.slice_statistics(csr, survey, cut, layout, _sector_columns(csr), blocks)
+    return counted
 
 
 def _blocks(gathers: Gathers, machine: Machine) -> tuple[int, int, int]:
-    """Return the slices of each kind of block whose sectors cost something; 0 for the others."""
-    sizes = 1, machine.few_warps, machine.many_warps
-    first, second, third = (size if cost else 0 for size, cost in zip(sizes, gathers[1:], strict=True))
-    return first, second, third
+    """Return the slices of each kind of block whose sectors matter; 0 for the others."""
+    few, many = (
+        size if cost or machine.blocks_matter else 0
+        for size, cost in ((machine.few_warps, gathers.by_few), (machine.many_warps, gathers.by_many))
+    )
+    return 1 if gathers.by_slice else 0, few, many
 
 
 def _sector_columns(csr: Csr) -> int:
