@@ -45,7 +45,10 @@ TABLE = {
 }
 """Every type that a matrix and a product may have, by name. A new type is a new row here."""
 
-C_NAMES = {name: row.c for name, row in TABLE.items()} | {"int32": "int", "int64": "long long"}
+C_NAMES = {row.dtype: row.c for row in TABLE.values()} | {
+    np.dtype(np.int32): "int",
+    np.dtype(np.int64): "long long",
+}
 """Names in the CUDA sources of the types of values and of positions."""
 
 

@@ -95,8 +95,8 @@ class SpMatrix:
 
         Notes
         -----
-        Takes time linear in m + nnz, about 30 ns an entry on one core, and for the first matrix of a
-        process some seconds more if Numba has no compiled code on disk yet.
+        Takes time linear in m + nnz, and for the first matrix on a machine some seconds more, to compile what
+        it needs. For a GPU the matrix is copied there, checked and planned there, and its memory given back.
         """
         if not scipy.sparse.issparse(A):
             raise TypeError(

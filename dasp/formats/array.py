@@ -134,7 +134,10 @@ def nbytes(*parts: Any) -> int:
 
 def narrowest(largest: int) -> np.dtype[Any]:
     """Return int32 where it holds a number, else int64."""
-    return np.dtype(np.int32 if largest <= np.iinfo(np.int32).max else np.int64)
+    return _INT32 if largest <= _MOST_INT32 else _INT64
+
+
+_INT32, _INT64, _MOST_INT32 = np.dtype(np.int32), np.dtype(np.int64), np.iinfo(np.int32).max
 
 
 def require(holds: Any, message: str) -> None:

@@ -148,8 +148,9 @@ struct Unit {
     __device__ __forceinline__ Unit(int nth, const Kinds<int>& sizes, const Kinds<unsigned>& all_slots,
                                     long long slices)
     {
-        kind = nth < units(sizes.by_slice) ? 0 : nth < units(sizes.by_slice) + units(sizes.few) ? 1 : 2;
-        nth -= (kind > 0 ? units(sizes.by_slice) : 0) + (kind > 1 ? units(sizes.few) : 0);
+        // The largest first: they take longest.
+        kind = nth < units(sizes.many) ? 2 : nth < units(sizes.many) + units(sizes.few) ? 1 : 0;
+        nth -= (kind < 2 ? units(sizes.many) : 0) + (kind < 1 ? units(sizes.few) : 0);
         size = sizes.of(kind);
         slots = all_slots.of(kind);
         const int blocks = units(size) / PLACES;
@@ -164,7 +165,7 @@ struct Unit {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(CUT_THREADS, 2)
+extern "C" __global__ void __launch_bounds__(CUT_THREADS, 3)
 dasp_count_sectors(const Start* __restrict__ indptr, const Column* __restrict__ indices,
                    const Index* __restrict__ rows, long long stride, const long long* __restrict__ windows,
                    int window_count, long long positions, int identity, int steps, const Count* __restrict__ before,

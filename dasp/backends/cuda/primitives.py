@@ -197,7 +197,7 @@ class Primitives:
         wanted = narrow and len(csr.data) > 0
         if wanted:
             self._count_values(csr.data, None, words[len(FACTS) : -ZEROS])
-        numbers = [int(number) for number in self._on.read(words[: len(FACTS) + 2])]
+        numbers = self._on.read(words[: len(FACTS) + 2]).tolist()
         facts = dict(zip(FACTS, numbers, strict=False))
         _hold(csr, facts)
         return Survey(
@@ -617,7 +617,7 @@ class Primitives:
         if launch is None:
             types = {"Start": csr.indptr.dtype, "Column": csr.indices.dtype, "Index": _index(csr)}
             types["Place"] = narrowest(len(csr.indices))
-            constants = {f"DASP_{name.upper()}": C_NAMES[kind.name] for name, kind in types.items()}
+            constants = {f"DASP_{name.upper()}": C_NAMES[kind] for name, kind in types.items()}
             if code is not None:
                 types["Code"], constants["DASP_CODE_BYTES"] = code, str(code.itemsize)
             launch = self._kernels[key] = self._on.kernel(signature, constants, types | {"Count": COUNT})
@@ -640,7 +640,7 @@ class Primitives:
         if launch is None:
             place, bits = narrowest(len(data)), np.dtype(f"u{data.dtype.itemsize}")
             constants = {
-                "DASP_PLACE": C_NAMES[place.name],
+                "DASP_PLACE": C_NAMES[place],
                 "DASP_VALUE_BYTES": str(bits.itemsize),
                 "DASP_NARROWS": str(int(data.dtype.kind == "f" and bits.itemsize in (4, 8))),
                 "DASP_CODING": str(int(coding)),
@@ -715,9 +715,14 @@ _NOT = {
 
 def _slice_statistics(windows: tuple[int, ...], numbers: np.ndarray[Any, Any]) -> dict[int, SliceStatistics]:
     """Return what was counted of each candidate."""
-    totals, sampled = np.split(numbers, [TOTALS * len(windows)])
-    rows = zip(windows, totals.reshape(-1, TOTALS), sampled.reshape(-1, SAMPLED), strict=True)
-    return {window: SliceStatistics(*map(int, (*total, *sample))) for window, total, sample in rows}
+    counted, first = numbers.tolist(), TOTALS * len(windows)
+    return {
+        window: SliceStatistics(
+            *counted[TOTALS * nth : TOTALS * (nth + 1)],
+            *counted[first + SAMPLED * nth : first + SAMPLED * (nth + 1)],
+        )
+        for nth, window in enumerate(windows)
+    }
 
 
 def _value_statistics(count: int, dead: int, distinct: int) -> ValueStatistics:

@@ -221,10 +221,10 @@ def defines(plan: Plan, y: np.dtype[Any]) -> dict[str, str]:
     if kinds.sum != np.float64:
         constants["DASP_MMA"] = "0"
     return constants | {
-        "DASP_VALUE": C_NAMES[kinds.value.name],
-        "DASP_X": C_NAMES[kinds.x.name],
-        "DASP_SUM": C_NAMES[kinds.sum.name],
-        "DASP_Y": C_NAMES[kinds.y.name],
+        "DASP_VALUE": C_NAMES[kinds.value],
+        "DASP_X": C_NAMES[kinds.x],
+        "DASP_SUM": C_NAMES[kinds.sum],
+        "DASP_Y": C_NAMES[kinds.y],
         "DASP_THREADS": str(kernel.threads(plan)),
         "DASP_TICKETS": str(int(kernel.partials(plan) > 0)),
     }

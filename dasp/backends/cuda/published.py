@@ -59,8 +59,8 @@ def defines(plan: Plan) -> dict[str, str]:
     """Return the compile-time constants that the format adds."""
     pattern = plan.pattern
     return {
-        "DASP_INDEX": C_NAMES[pattern.index_dtype.name],
-        "DASP_OFFSET": C_NAMES[pattern.offset_dtype.name],
+        "DASP_INDEX": C_NAMES[pattern.index_dtype],
+        "DASP_OFFSET": C_NAMES[pattern.offset_dtype],
         "DASP_MMA": str(int(pattern.mma)),
     }
 

@@ -43,7 +43,7 @@ SIGNATURE = Signature(
 def defines(plan: Plan) -> dict[str, str]:
     """Return the compile-time constants that the format adds."""
     return {
-        "DASP_INDEX": C_NAMES[plan.pattern.index_dtype.name],
+        "DASP_INDEX": C_NAMES[plan.pattern.index_dtype],
         "DASP_OFFSET": "int",
         "DASP_MMA": str(int(plan.pattern.choice.mma)),
         "DASP_CODING": str(int(plan.values.coding)),
