@@ -501,9 +501,8 @@ class Primitives:
     def holds(self, data: Array, coding: Coding, codes: int) -> bool:
         """See `Primitives`."""
         dead, distinct = map(int, self._on.read(self._value_facts(data, None)[:2]))
-        return coding == Coding.PLAIN or (
-            not dead & _NOT[coding] and (coding != Coding.DICTIONARY or distinct <= codes)
-        )
+        most = {Coding.DICTIONARY: codes, Coding.EQUAL: 1}.get(coding, distinct)
+        return coding == Coding.PLAIN or (not dead & _NOT[coding] and distinct <= most)
 
     def _value_facts(self, data: Array, order: Array | None) -> Array:
         words = self._on.zeros(2 + 2 * SLOTS, COUNT)
@@ -704,7 +703,7 @@ def _slices(csr: Csr, layout: Layout) -> dict[str, Any]:
 
 
 _NOT = {
-    Coding.EQUAL: NOT_EQUAL,
+    Coding.EQUAL: NOT_DICTIONARY,
     Coding.BYTE: NOT_BYTES,
     Coding.DICTIONARY: NOT_DICTIONARY,
     Coding.HALF: NOT_HALVES,
