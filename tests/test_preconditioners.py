@@ -14,6 +14,8 @@ import scipy.sparse.linalg as sla
 import dasp
 from dasp.preconditioners import Preconditioner, base, block_jacobi, chebyshev, jacobi, multigrid
 from dasp.solvers import Workspace, bicgstab, cg, gmres, minres
+from dasp.solvers import chebyshev as chebyshev_iteration
+from dasp.solvers import system as system_module
 from dasp.solvers.cuda import CudaSpace
 from tests.simt_device import EmulatedDevice
 from tests.test_solvers import check, poisson
@@ -187,6 +189,28 @@ def test_the_last_levels_are_one_matrix():
             )
     finally:
         module.DENSE_ROWS = kept
+
+
+def test_jacobi_costs_cg_no_pass(monkeypatch):
+    """It is multiplied by where the residual is updated; the same as by a matrix."""
+    A, b = uneven(6), np.random.default_rng(0).standard_normal(36)
+    M = jacobi(A)
+    want, told = cg(A, b, M=sp.diags_array(1 / A.diagonal(), format="csr"), rtol=1e-9)
+    x, stats = cg(A, b, M=M, rtol=1e-9)
+    assert stats.iterations == told.iterations
+    y, also = chebyshev_iteration(A, b, M=M, rtol=1e-9)
+    assert also.converged
+    np.testing.assert_allclose(y, want, rtol=1e-6)
+    np.testing.assert_allclose(x, want, rtol=1e-9)
+    device = EmulatedDevice()
+    monkeypatch.setattr(system_module, "space_for", lambda name, kind: CudaSpace(name, kind, device))
+    counts = []
+    for most in (8, 16):
+        device.launches.clear()
+        cg(A, b, M=M, rtol=1e-9, maxiter=most)
+        counts.append(device.launches.count("dasp_fused"))
+    assert counts[1] - counts[0] == 8 * 3
+    np.testing.assert_allclose(cg(A, b, M=M, rtol=1e-9)[0], x, rtol=1e-7)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -17,6 +17,11 @@ class Jacobi(Preconditioner):
         self.vectors["d"][...] = self.space.asarray(inverse)
         self._divide = self.vectors.fuse("x = d*b")
 
+    @property
+    def diagonal_of_inverse(self) -> Any:
+        """The diagonal that r is multiplied by, on the device: solvers may do that in passes of their own."""
+        return self.vectors["d"]
+
     def apply(self) -> None:
         """Divide."""
         self._divide()

@@ -13,7 +13,7 @@ from typing import Any
 from dasp.solvers.pipelined import PipelinedConjugateGradients, TwoPassConjugateGradients
 from dasp.solvers.stats import Stats
 from dasp.solvers.system import BREAKDOWN, STAGNATION, make_limits, place_and_type, solve
-from dasp.solvers.three_pass import ConjugateGradients
+from dasp.solvers.three_pass import ConjugateGradients, names_with
 from dasp.solvers.workspace import Workspace
 
 ONE_PASS_ROWS, TWO_PASS_ROWS = 40_000, 600_000
@@ -75,10 +75,10 @@ def cg(
 
     Notes
     -----
-    Takes vectors of n numbers: 5, with a preconditioner 6; on a GPU without one up to 8, where the system
-    is so small that launches are what counts (`dasp.solvers.pipelined`). The true residual is computed
-    before convergence is claimed; where the one carried along had drifted away from it, the method starts
-    again from x.
+    Takes vectors of n numbers: 5, with a preconditioner 6, with Jacobi's 7; on a GPU without one up to 8,
+    where the system is so small that launches are what counts (`dasp.solvers.pipelined`). The true residual
+    is computed before convergence is claimed; where the one carried along had drifted away from it, the
+    method starts again from x.
 
     Examples
     --------
@@ -93,8 +93,7 @@ def cg(
     limits = make_limits(n, rtol, atol, maxiter, check_every, callback, progress)
     quick = None if M is not None or callback or progress else _in_few_passes(A, b, n)
     if quick is None:
-        names = ("p",) if M is None else ("p", "z")
-        return solve(A, b, x0, limits, M, workspace, ConjugateGradients, names)
+        return solve(A, b, x0, limits, M, workspace, ConjugateGradients, names_with(M))
     x, stats = solve(A, b, x0, limits, M, workspace, quick, quick.names)
     if stats.info in (STAGNATION, BREAKDOWN) and math.isfinite(stats.residual):
         x, more = solve(A, b, x, limits, M, workspace, ConjugateGradients, ("p",))

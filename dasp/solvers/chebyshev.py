@@ -17,7 +17,7 @@ from dasp.solvers.scalars import OWN, RUNNING, where
 from dasp.solvers.space import State
 from dasp.solvers.stats import Stats
 from dasp.solvers.system import System, check_square, make_limits, place_and_type, solve
-from dasp.solvers.three_pass import ConjugateGradients
+from dasp.solvers.three_pass import ConjugateGradients, names_with
 from dasp.solvers.workspace import Workspace
 
 DIVERGED = OWN
@@ -105,8 +105,7 @@ def estimate_spectrum(A: Any, M: Any, dtype: np.dtype[Any], device: str) -> tupl
     ValueError
         If A or M is not positive definite, as far as that is seen.
     """
-    names = ("p",) if M is None else ("p", "z")
-    system = System(A, M, dtype, device, _Probe, names)
+    system = System(A, M, dtype, device, _Probe, names_with(M))
     noise = np.random.default_rng(0).standard_normal(system.n).astype(dtype)
     system.vectors["b"][...] = system.space.asarray(noise)
     system.loop.start("zero", {"rtol": 1e-6, "atol": 0.0, "margin": 1.0})

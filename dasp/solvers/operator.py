@@ -38,6 +38,8 @@ class _Planned:
     def __init__(self, A: Any, device: str) -> None:
         self.shape, self.device, self.captures = _shape(A), device, True
         self._matvec = A.matvec
+        # A diagonal can be multiplied by in a pass over vectors that is made anyway.
+        self.diagonal = getattr(A, "diagonal_of_inverse", None)
 
     def multiply(self, x: Array, y: Array) -> None:
         self._matvec(x, out=y)

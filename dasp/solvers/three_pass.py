@@ -6,7 +6,7 @@ Sparse Linear Systems, second edition, algorithm 9.1.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from dasp.solvers.scalars import OWN, RUNNING, where
 from dasp.solvers.space import State
@@ -16,7 +16,7 @@ INDEFINITE, BAD_M = OWN, OWN + 1
 
 
 class ConjugateGradients:
-    """One product and three passes an iteration, four with a preconditioner."""
+    """One product and three passes an iteration, four with a preconditioner that is no diagonal."""
 
     period: ClassVar = 1
     leaving: ClassVar[tuple[str, ...]] = ()
@@ -33,13 +33,21 @@ class ConjugateGradients:
         fuse = system.vectors.fuse
         self._first = fuse(f"p = {self._z}", dots=(f"r {self._z}",))
         self._curvature = fuse(dots=("p q",))
-        self._descend = fuse("r = r - alpha q", dots=("r r",))
-        self._inner = fuse(dots=("r z",)) if self._z == "z" else None
+        diagonal = getattr(system.preconditioner, "diagonal", None)
+        self._divide = None if diagonal is None else fuse("z = d*r")
+        self._inner = fuse(dots=("r z",)) if self._z == "z" and diagonal is None else None
+        if diagonal is None:
+            self._descend = fuse("r = r - alpha q", dots=("r r",))
+        else:
+            system.vectors["d"][...] = system.space.asarray(diagonal)
+            self._descend = fuse("r = r - alpha q", "z = d*r", dots=("r r", "r z"))
         self._advance = fuse("x = x + alpha p", f"p = {self._z} + beta p")
 
     def start(self, s: State) -> State:
         """Go down along M r."""
-        if self._inner:
+        if self._divide:
+            self._divide()
+        elif self._inner:
             self._system.precondition("r", "z")
         (rho,) = self._first()
         stopped = where(s["code"] > float(RUNNING), s["code"], float(BAD_M))
@@ -50,8 +58,8 @@ class ConjugateGradients:
         self._system.multiply("p", "q")
         (curvature,) = self._curvature()
         self.alpha = alpha = where(curvature > 0.0, s["rho"] / curvature, 0.0)
-        (rr,) = self._descend(alpha=alpha)
-        rho = rr
+        dots = self._descend(alpha=alpha)
+        rr, rho = dots[0], dots[-1]
         if self._inner:
             self._system.precondition("r", "z")
             (rho,) = self._inner()
@@ -59,3 +67,10 @@ class ConjugateGradients:
         self._advance(alpha=alpha, beta=beta)
         of_m = where(rho > 0.0, float(RUNNING), float(BAD_M))
         return {"rr": rr, "rho": rho, "code": where(curvature > 0.0, of_m, float(INDEFINITE))}
+
+
+def names_with(M: Any) -> tuple[str, ...]:
+    """Return the vectors that conjugate gradients take with a preconditioner."""
+    if M is None:
+        return ("p",)
+    return ("p", "z") if getattr(M, "diagonal_of_inverse", None) is None else ("p", "z", "d")
