@@ -25,7 +25,6 @@ from dasp.bench.device import open_device
 from dasp.solvers import Workspace
 
 METHODS = ("cg", "minres", "bicgstab", "gmres")
-SYMMETRIC = ("cg", "minres")
 MOST = 3_000
 
 
@@ -86,14 +85,14 @@ class _Runner:
             flush=True,
         )
 
-    def run(self, name: str, others: bool, multigrid: bool) -> None:
+    def run(self, name: str, methods: tuple[str, ...], others: bool, multigrid: bool) -> None:
         csr = sp.csr_array(dasp.models.generate(name))
         b = self.array(np.ones(csr.shape[0]))
         planning, planned = self.timed(lambda: dasp.SpMatrix.from_scipy(csr, device=self.device))
-        for method in METHODS:
+        for method in methods:
             self.keep(name, csr, f"dasp {method}", self.ours(method, planned, b), plan_ms=1e3 * planning)
         if others:
-            self.run_others(name, csr, b)
+            self.run_others(name, methods, csr, b)
         if multigrid:
             self.run_multigrid(name, csr, planned, b, 1e3 * planning)
 
@@ -106,9 +105,9 @@ class _Runner:
 
         return solve
 
-    def run_others(self, name: str, csr: Any, b: Any) -> None:
+    def run_others(self, name: str, methods: tuple[str, ...], csr: Any, b: Any) -> None:
         library, operator, title = self.library(csr)
-        for method in METHODS:
+        for method in methods:
             counted = [0]
 
             def solve(method: str = method, counted: list[int] = counted) -> tuple[Any, int]:
@@ -173,6 +172,7 @@ def main() -> None:
     parser.add_argument("--csv", type=Path, required=True)
     parser.add_argument("--rtol", type=float, default=1e-8)
     parser.add_argument("--samples", type=int, default=3)
+    parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--others", action="store_true", help="also SciPy's or CuPy's solvers")
     parser.add_argument("--multigrid", action="store_true", help="also multigrid, and PyAMG's")
     arguments = parser.parse_args()
@@ -182,7 +182,7 @@ def main() -> None:
     for method in METHODS:
         runner.ours(method, warm, runner.array(np.ones(400)))()
     for name in arguments.systems:
-        runner.run(name, arguments.others, arguments.multigrid)
+        runner.run(name, tuple(arguments.methods.split(",")), arguments.others, arguments.multigrid)
 
 
 if __name__ == "__main__":
