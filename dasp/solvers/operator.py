@@ -140,13 +140,15 @@ def _writes_into(A: Any) -> bool:
 
 def device_of(array: Any) -> str | None:
     """Return where an array or a matrix is, `cpu` or `cuda:N`; None if it does not say."""
+    kind = type(array).__module__.partition(".")[0]
+    if kind in ("cupy", "cupyx"):
+        # A sparse matrix of CuPy has a `device` that raises; its values have one that does not.
+        held: Any = array if kind == "cupy" else getattr(array, "data", None)
+        number = getattr(getattr(held, "device", None), "id", None)
+        return None if number is None else f"cuda:{number}"
     device = getattr(array, "device", None)
     if isinstance(device, str):
         return device
-    kind = type(array).__module__.partition(".")[0]
-    if kind in ("cupy", "cupyx"):
-        held: Any = device if device is not None else getattr(getattr(array, "data", None), "device", None)
-        return f"cuda:{held.id}" if hasattr(held, "id") else None
     if isinstance(array, np.ndarray) or (kind == "scipy" and hasattr(array, "nnz")):
         return "cpu"
     return None
