@@ -385,15 +385,24 @@ def test_nothing_is_written_once_an_interrupt_has_been_raised(long_work: None, n
     assert _team.team()._taken[0] == 0
 
 
+@kind
+def other_dense() -> Any:
+    b = np.random.default_rng(1).standard_normal((150, 150))
+    return lambda out: gemm(b, b, out=out), gemm(b, b)
+
+
 @needs_two
 @posix
-@pytest.mark.parametrize("name", KINDS)
-def test_a_handler_may_multiply(long_work: None, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "inner"), [*((name, name) for name in KINDS), ("dense", "other_dense"), ("bytes_", "slices")]
+)
+def test_a_handler_may_multiply(long_work: None, name: str, inner: str) -> None:
     product, want = KINDS[name]()
+    another, result = KINDS[inner]()
     seen: list[bool] = []
 
     def handle(*_: object) -> None:
-        seen.append(np.array_equal(product(np.empty_like(want)), want))
+        seen.append(np.array_equal(another(np.empty_like(result)), result))
 
     before = signal.signal(signal.SIGALRM, handle)
     try:

@@ -269,18 +269,21 @@ def _goto(size: int) -> Setting:
 _buffers = threading.local()
 
 
-def _workspace(setting: Setting, m: int, n: int, size: int) -> tuple[int, int, int]:
-    """Addresses of the packed A, the packed B and a spare tile, in memory that this thread keeps for its next
-    call."""
+def _workspace(setting: Setting, m: int, n: int, size: int) -> tuple[Matrix, tuple[int, int, int]]:
+    """Memory that this thread keeps for its next call; where in it packed A, packed B and a spare tile lie.
+
+    It is the caller's alone until `_buffers.held` gets it back: a product in the handler of a signal, which
+    may come in the middle of another, makes its own.
+    """
     tile = setting.tile
     tall = round_up(min(m, setting.height), tile.rows) * setting.depth
     wide = round_up(min(n, setting.width), tile.columns) * setting.depth
     sizes = [round_up(count * size, LINE) for count in (tall, wide, tile.rows * tile.columns)]
-    held = getattr(_buffers, "held", None)
+    held = _buffers.__dict__.pop("held", None)
     if held is None or held.nbytes < sum(sizes) + 2 * LINE:
-        held = _buffers.held = np.zeros(sum(sizes) + 2 * LINE, np.uint8)
+        held = np.zeros(sum(sizes) + 2 * LINE, np.uint8)
     start = round_up(_arrays.address(held), LINE) + setting.alignment
-    return start, start + sizes[0], start + sizes[0] + sizes[1]
+    return held, (start, start + sizes[0], start + sizes[0] + sizes[1])
 
 
 def _multiply_part(setting: Setting, product: Product) -> None:
@@ -291,6 +294,7 @@ def _multiply_part(setting: Setting, product: Product) -> None:
     if product.c is not None and product.c is not product.out:
         out[...] = product.c
     beta = 0.0 if product.c is None else product.beta
+    held, work = _workspace(setting, m, n, out.itemsize)
     packed_product(out.itemsize, setting.tile, setting.depth, setting.vectors)(
         m,
         n,
@@ -300,10 +304,11 @@ def _multiply_part(setting: Setting, product: Product) -> None:
         (_arrays.address(out), out.strides[0]),
         real(product.alpha),
         real(beta),
-        _workspace(setting, m, n, out.itemsize),
+        work,
         setting.height,
         setting.width,
     )
+    _buffers.held = held
 
 
 def _run_packed(setting_for: Callable[[int], Setting], product: Product, most_threads: int = 1) -> None:
