@@ -738,6 +738,25 @@ def test_diagonals_outside_the_matrix_are_left_out(tmp_path: Path, offset: int) 
     np.testing.assert_array_equal(load_matrix(path).toarray(), np.eye(3))
 
 
+def test_sums_of_an_npz_do_not_overflow(tmp_path: Path) -> None:
+    members = {"format": b"coo", "shape": np.array([1, 1]), "row": np.array([0, 0]), "col": np.array([0, 0])}
+    for data in (
+        np.array([2**62, 2**62]),
+        np.array([2**63, 2**63], np.uint64),
+        np.array([100, 100], np.int8),
+    ):
+        assert "may be beyond" in refusal(write(tmp_path / "a.npz", npz(**members, data=data)))
+    path = write(tmp_path / "a.npz", npz(**members, data=np.array([60, 60], np.int8)))
+    assert load_matrix(path).toarray().tolist() == [[120]]
+
+
+def test_diagonals_need_as_many_offsets(tmp_path: Path) -> None:
+    for count in (0, 1, 3):
+        members = {"format": b"dia", "shape": np.array([3, 3]), "data": np.ones((2, 3))}
+        path = write(tmp_path / "a.npz", npz(**members, offsets=np.arange(count)))
+        assert f"{count} offsets and 2 diagonals" in refusal(path)
+
+
 def test_blocks_fill_the_shape(tmp_path: Path) -> None:
     # SciPy takes such a matrix and writes beyond its arrays when it converts it.
     for block, shape in (((4, 4), [21, 4]), ((2, 3), [4, 4]), ((1, 0), [4, 4])):

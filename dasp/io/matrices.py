@@ -277,9 +277,14 @@ def _to_csr(form: str, shape: tuple[int, int], arrays: list[np.ndarray[Any, Any]
         for name, index, length in zip(("row", "column"), coords, shape, strict=True):
             if index.size and not (index.min() >= 0 and index.max() < length):
                 raise ValueError(f"{name} index {index.min()} or {index.max()} is outside 0..{length - 1}")
-        return csr_array(make((data, tuple(coords)), shape=shape))
+        matrix = csr_array(make((data, tuple(coords)), shape=shape))
+        if data.dtype.kind in "iu" and matrix.nnz < len(data):
+            _check_sums(data, make((np.abs(data.astype(np.float64)), tuple(coords)), shape=shape))
+        return matrix
     if form == "dia":
         data, offsets = arrays
+        if len(offsets) != len(data):
+            raise ValueError(f"it has {len(offsets)} offsets and {len(data)} diagonals")
         inside = (offsets > -shape[0]) & (offsets < shape[1])
         return csr_array(make((data[inside], offsets[inside]), shape=shape))
     data, indices, indptr = arrays
@@ -292,6 +297,12 @@ def _to_csr(form: str, shape: tuple[int, int], arrays: list[np.ndarray[Any, Any]
         data, indices = data[:end], indices[:end]
     _check.compressed(form.upper(), (lines, places), indptr, indices, data)
     return csr_array(make((data, indices, indptr), shape=shape))
+
+
+def _check_sums(data: np.ndarray[Any, Any], sizes: Any) -> None:
+    """Hold that integers at one place, whose sizes are given, can be summed."""
+    if csr_array(sizes).data.max() >= np.iinfo(data.dtype).max:
+        raise ValueError(f"the sum of several entries at one place may be beyond {data.dtype}")
 
 
 # Plans
