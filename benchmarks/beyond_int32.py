@@ -1,9 +1,9 @@
-"""A matrix of more than 2^31 entries, made, planned and multiplied on a GPU; rows of the product checked on the host.
+"""A matrix of more than 2^31 entries, made, planned and multiplied on a GPU; rows checked on the host.
 
     python benchmarks/beyond_int32.py --csv benchmarks/results/beyond_int32_h200.csv 15400000 80500000
 
-Row r has 26 to 28 entries in a band around the diagonal; lengths, columns and values are hashes of the row and the
-place in it, so that the host makes any row again. A row is right within the bound of its dot product.
+Row r has 26 to 28 entries in a band around the diagonal; lengths, columns and values are hashes of the row
+and the place in it, so that the host makes any row again. A row is right within the bound of its dot product.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dasp.bench import machine, results
 from dasp.formats.array import Csr
 
 LEAST, KINDS, STEP, HALF_BAND = 26, 3, 97, 1300
-"""Entries of the shortest rows, how many lengths there are, columns between entries, and before the diagonal."""
+"""Entries of the shortest rows, how many lengths there are, columns between entries and before the diagonal."""
 
 ROWS_CHECKED, REPEATS = 3000, 5
 
