@@ -21,7 +21,7 @@ from dasp.bench import machine, results
 from dasp.formats.array import Csr
 
 LEAST, KINDS, STEP, HALF_BAND = 26, 3, 97, 1300
-"""Entries of the shortest rows, how many lengths there are, columns between entries and before the diagonal."""
+"""Entries of the shortest rows, how many lengths there are, columns between entries, and before the band."""
 
 ROWS_CHECKED, REPEATS = 3000, 5
 
