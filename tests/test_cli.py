@@ -137,6 +137,7 @@ def test_the_density_image_counts_every_entry(m: int, n: int, pixels: int, seed:
         ("fem3:5", "cg", ["--precond", "jacobi"]),
         ("poisson2d:20", "cg", ["--precond", "multigrid"]),
         ("poisson2d:12", "cg", ["--precond", "chebyshev"]),
+        ("poisson2d:12", "cg", ["--precond", "ic0"]),
         ("fem3:5", "minres", ["--method", "minres", "--precond", "block-jacobi", "--block", "3"]),
         ("triangles:400", "cg", ["--rhs", "random", "--seed", "3"]),
         ("poisson2d:12", "bicgstab", ["--method", "bicgstab"]),

@@ -159,6 +159,7 @@ SOURCES: dict[str, list[Defines]] = {
         {"DASP_SCALAR": t, "DASP_THREADS": "256", "DASP_MOST": "31"} for t in ("float", "double")
     ],
     "solve/fused.cu": list(passes()),
+    "solve/triangular.cu": [{"DASP_SCALAR": scalar, "DASP_THREADS": "256"} for scalar in ("float", "double")],
     "solve/turn.cu": [{}],
     "dense/gf256_byte_permute.cu": [{}],
     "dense/gf256_general_tiles.cu": [{}],

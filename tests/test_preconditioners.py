@@ -12,7 +12,7 @@ import scipy.sparse as sp
 import scipy.sparse.linalg as sla
 
 import dasp
-from dasp.preconditioners import Preconditioner, base, block_jacobi, chebyshev, jacobi, multigrid
+from dasp.preconditioners import Preconditioner, base, block_jacobi, chebyshev, ic0, ilu0, jacobi, multigrid
 from dasp.solvers import Workspace, bicgstab, cg, gmres, minres
 from dasp.solvers import chebyshev as chebyshev_iteration
 from dasp.solvers import system as system_module
@@ -40,6 +40,8 @@ def levels(A: sp.csr_array) -> Any:
 KINDS: dict[str, Callable[[sp.csr_array], Preconditioner]] = {
     "jacobi": jacobi,
     "block": lambda A: block_jacobi(A, block=5),
+    "ic0": ic0,
+    "ilu0": ilu0,
     "chebyshev": lambda A: chebyshev(A, degree=4),
     "multigrid": lambda A: multigrid(levels(A), device="cpu"),
     "multigrid-jacobi": lambda A: multigrid(levels(A), smoother="jacobi", device="cpu"),
@@ -80,6 +82,25 @@ def test_block_jacobi_solves_with_the_blocks(block):
     np.testing.assert_allclose(
         matrix_of(block_jacobi(sp.csr_array(A), block=block)), want, rtol=1e-9, atol=1e-15
     )
+
+
+def test_incomplete_factors_have_the_pattern_and_agree_on_it():
+    """L U and A are equal wherever A has an entry; a matrix whose factors have no more is solved."""
+    A = uneven(7)
+    M = matrix_of(ilu0(A))
+    product = np.linalg.inv(M)
+    there = A.toarray() != 0
+    np.testing.assert_allclose(product[there], A.toarray()[there], rtol=1e-9)
+    np.testing.assert_allclose(matrix_of(ic0(A)), M, rtol=1e-12, atol=1e-18)
+    rng = np.random.default_rng(0)
+    dense = sp.csr_array(rng.standard_normal((12, 12)) + 12 * np.eye(12))
+    np.testing.assert_allclose(matrix_of(ilu0(dense)), np.linalg.inv(dense.toarray()), rtol=1e-9, atol=1e-14)
+    with pytest.raises(ValueError, match="row 1 has no usable pivot"):
+        ilu0(sp.csr_array(np.array([[1.0, 2.0], [3.0, 0.0]])))
+    with pytest.raises(ValueError, match="not symmetric"):
+        ic0(dense)
+    with pytest.raises(ValueError, match="pivot of row 0 is not positive"):
+        ic0(-A)
 
 
 @pytest.mark.parametrize("degree", [1, 2, 5])

@@ -33,7 +33,7 @@ from dasp.io.matrices import load_matrix
 from dasp.matrix import SpMatrix
 
 METHODS = ("cg", "minres", "bicgstab", "gmres")
-PRECONDITIONERS = ("none", "jacobi", "block-jacobi", "chebyshev", "multigrid")
+PRECONDITIONERS = ("none", "jacobi", "block-jacobi", "ic0", "ilu0", "chebyshev", "multigrid")
 _RTOL = {"float64": 1e-8, "float32": 1e-4}
 _VECTOR_SUFFIXES = (".npy", ".mtx")
 
@@ -196,6 +196,8 @@ def preconditioner(kind: str, matrix: csr_array, planned: SpMatrix, block: int) 
         "none": lambda: None,
         "jacobi": lambda: dasp.preconditioners.jacobi(matrix, device=device),
         "block-jacobi": lambda: dasp.preconditioners.block_jacobi(matrix, block=block, device=device),
+        "ic0": lambda: dasp.preconditioners.ic0(matrix, device=device),
+        "ilu0": lambda: dasp.preconditioners.ilu0(matrix, device=device),
         "chebyshev": lambda: dasp.preconditioners.chebyshev(planned),
         "multigrid": lambda: dasp.preconditioners.multigrid(_hierarchy(matrix), device=device),
     }

@@ -3,7 +3,8 @@
 from dasp.preconditioners.base import Preconditioner
 from dasp.preconditioners.block_jacobi import block_jacobi
 from dasp.preconditioners.chebyshev import chebyshev
+from dasp.preconditioners.incomplete import ic0, ilu0
 from dasp.preconditioners.jacobi import jacobi
 from dasp.preconditioners.multigrid import multigrid
 
-__all__ = ["Preconditioner", "block_jacobi", "chebyshev", "jacobi", "multigrid"]
+__all__ = ["Preconditioner", "block_jacobi", "chebyshev", "ic0", "ilu0", "jacobi", "multigrid"]

@@ -21,7 +21,7 @@ from dasp._compile import jit
 from dasp.backends.cpu.team import CHUNKS, Job, SharedFunction, multiply_alone, team
 from dasp.solvers.operator import Operator
 from dasp.solvers.scalars import LIMIT, RUNNING, Scalar, first_verdict, verdict
-from dasp.solvers.space import Iterate, Report, Start, State, Update, parse_update
+from dasp.solvers.space import Iterate, Report, Start, State, Triangle, Update, parse_update
 
 Vector = np.ndarray[Any, Any]
 
@@ -324,6 +324,15 @@ class CpuLoop:
         return Report({key: float(value) for key, value in (state | last).items()}, residuals)
 
 
+@_inline
+def _solve_triangle(rows, indptr, indices, data, inverse, b, x):  # type: ignore[no-untyped-def]
+    for row in rows:
+        total = b[row]
+        for entry in range(indptr[row], indptr[row + 1]):
+            total -= data[entry] * x[indices[entry]]
+        x[row] = total * inverse[row]
+
+
 class CpuArnoldi:
     """A Krylov basis on the CPU; see `dasp.solvers.space.Arnoldi`. Its passes are prepared when first
     needed."""
@@ -422,6 +431,12 @@ class CpuSpace:
                 function()
 
         return run
+
+    def triangular(self, triangle: Triangle) -> Callable[[Vector, Vector], None]:
+        """Return a solve with a triangle, in one thread."""
+        t = triangle
+        arrays = t.rows, t.indptr, t.indices, t.data.astype(self.dtype), t.inverse.astype(self.dtype)
+        return lambda b, x: _solve_triangle(*arrays, b, x)
 
     def arnoldi(self, vectors: CpuVectors, names: list[str]) -> CpuArnoldi:
         """Return a Krylov basis."""

@@ -22,7 +22,7 @@ from dasp._launch import Launch, Signature, driver
 from dasp.solvers.graph import WHILE_NODES, LoopGraph
 from dasp.solvers.operator import Operator
 from dasp.solvers.scalars import LIMIT, RUNNING, Scalar, first_verdict, verdict, where
-from dasp.solvers.space import Iterate, Report, Start, State, Update, parse_update
+from dasp.solvers.space import Iterate, Report, Start, State, Triangle, Update, parse_update
 from dasp.solvers.tape import CARRIED, CODE, COUNT, SLOTS, Pass, Slots, Tape
 
 Array = Any
@@ -236,6 +236,21 @@ TURN_END = Signature(
     """,
 )
 
+TRIANGULAR = Signature(
+    "solve/triangular.cu",
+    "dasp_triangular",
+    """
+    const int*     rows
+    int            count
+    const int*     indptr
+    const int*     indices
+    const Scalar*  data
+    const Scalar*  inverse
+    const Scalar*  b
+    Scalar*        x
+    """,
+)
+
 PASS = """
     long long      n
     const double*  in
@@ -302,6 +317,33 @@ class CudaSpace:
             given.scalars.append(f"const Scalar c_{name} = Scalar(t{slot});")
         text = PassText(given, self.dtype, guard=UNGUARDED, carried=0)
         return launch_pass(self, given, text, (bank, none), (none, 0, none), none)
+
+    def triangular(self, triangle: Triangle) -> Callable[[Array, Array], None]:
+        """Return what writes a solve with a triangle down: a launch for each level."""
+        t, real = triangle, self.dtype
+        on_device = {
+            "indptr": self._uploaded(t.indptr),
+            "indices": self._uploaded(t.indices if len(t.indices) else np.zeros(1, np.int32)),
+            "data": self._uploaded((t.data if len(t.data) else np.zeros(1)).astype(real)),
+            "inverse": self._uploaded(t.inverse.astype(real)),
+        }
+        rows = self._uploaded(t.rows)
+        defines = {"DASP_SCALAR": C_TYPES[real.name], "DASP_THREADS": str(THREADS)}
+
+        def solve(b: Array, x: Array) -> None:
+            for first, last in zip(t.cuts[:-1].tolist(), t.cuts[1:].tolist(), strict=True):
+                arguments = {**on_device, "rows": rows[first:last], "count": last - first, "b": b, "x": x}
+                blocks = -(-(last - first) // THREADS)
+                self.tape.call(
+                    self.on.launch(TRIANGULAR, defines, arguments, blocks, THREADS, {"Scalar": real})
+                )
+
+        return solve
+
+    def _uploaded(self, array: np.ndarray[Any, Any]) -> Array:
+        made = self.on.zeros(len(array), array.dtype)
+        self.on.upload(made, array)
+        return made
 
     def arnoldi(self, vectors: CudaVectors, names: list[str]) -> CudaArnoldi:
         """Return a Krylov basis that lies in consecutive vectors."""

@@ -176,6 +176,9 @@ class Space(Protocol):
     def program(self, function: Callable[[], None]) -> Callable[[], None]:
         """Prepare passes and products whose coefficients are constants, to be made again and again."""
 
+    def triangular(self, triangle: Triangle) -> Callable[[Array, Array], None]:
+        """Return what sets its second vector to the solution with the first; for use in a `program`."""
+
     def arnoldi(self, vectors: Any, names: list[str]) -> Arnoldi:
         """Return a Krylov basis that lies in consecutive vectors."""
 
@@ -184,6 +187,29 @@ class Space(Protocol):
 
     def download(self, array: Array) -> np.ndarray[Any, Any]:
         """Return a copy on the host."""
+
+
+@dataclass(frozen=True)
+class Triangle:
+    """A strict triangle by rows, the inverse of its diagonal, and its rows level by level.
+
+    Attributes
+    ----------
+    indptr, indices : numpy.ndarray of int32
+    data : numpy.ndarray
+    inverse : numpy.ndarray, shape (n,)
+    rows : numpy.ndarray of int32, shape (n,)
+        Each needs, in a solve, rows of earlier levels alone.
+    cuts : numpy.ndarray, shape (levels + 1,)
+        Where each level begins in `rows`.
+    """
+
+    indptr: np.ndarray[Any, Any]
+    indices: np.ndarray[Any, Any]
+    data: np.ndarray[Any, Any]
+    inverse: np.ndarray[Any, Any]
+    rows: np.ndarray[Any, Any]
+    cuts: np.ndarray[Any, Any]
 
 
 class Arnoldi(Protocol):

@@ -1,0 +1,159 @@
+"""Incomplete factors with the pattern of the matrix: ILU(0), and for symmetric matrices IC(0).
+
+Meijerink and van der Vorst (1977), doi:10.1090/S0025-5718-1977-0438681-4; Saad, Iterative Methods for
+Sparse Linear Systems, second edition, algorithm 10.4. The triangular solves go level by level: the rows of
+a level need only rows of earlier ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from dasp._compile import jit
+from dasp.preconditioners.base import Preconditioner, host_matrix, place
+from dasp.solvers.space import Triangle
+
+Vector = np.ndarray[Any, Any]
+
+
+@jit(nogil=True, error_model="numpy")
+def _factorize(indptr, indices, data, diagonal):  # type: ignore[no-untyped-def]
+    """Replace the entries of a matrix, sorted by rows, by its factors; return the first row without a
+    pivot."""
+    n = len(indptr) - 1
+    position = np.full(n, -1, np.int64)
+    for row in range(n):
+        diagonal[row] = -1
+        for entry in range(indptr[row], indptr[row + 1]):
+            position[indices[entry]] = entry
+            if indices[entry] == row:
+                diagonal[row] = entry
+        if diagonal[row] < 0:
+            return row
+        for entry in range(indptr[row], diagonal[row]):
+            column = indices[entry]
+            data[entry] /= data[diagonal[column]]
+            for other in range(diagonal[column] + 1, indptr[column + 1]):
+                place = position[indices[other]]
+                if place >= 0:
+                    data[place] -= data[entry] * data[other]
+        for entry in range(indptr[row], indptr[row + 1]):
+            position[indices[entry]] = -1
+        pivot = data[diagonal[row]]
+        if not (pivot != 0 and abs(pivot) < np.inf):
+            return row
+    return -1
+
+
+@jit(nogil=True, error_model="numpy")
+def _levels(indptr, indices, forward):  # type: ignore[no-untyped-def]
+    """Return the level of each row of a strict triangle: one more than the highest of those it needs."""
+    n = len(indptr) - 1
+    level = np.zeros(n, np.int32)
+    for k in range(n):
+        row = k if forward else n - 1 - k
+        for entry in range(indptr[row], indptr[row + 1]):
+            level[row] = max(level[row], level[indices[entry]] + 1)
+    return level
+
+
+def _triangle(strict: Any, inverse: Vector, forward: bool) -> Triangle:
+    indptr, indices = strict.indptr.astype(np.int32), strict.indices.astype(np.int32)
+    level = _levels(indptr, indices, forward)
+    rows = np.argsort(level, kind="stable").astype(np.int32)
+    cuts = np.concatenate([[0], np.cumsum(np.bincount(level))])
+    return Triangle(indptr, indices, strict.data, inverse, rows, cuts)
+
+
+class Incomplete(Preconditioner):
+    """Two triangular solves."""
+
+    def __init__(self, lower: Triangle, upper: Triangle, dtype: np.dtype[Any], device: str) -> None:
+        def again(other: np.dtype[Any]) -> Incomplete:
+            return Incomplete(lower, upper, other, device)
+
+        super().__init__(len(lower.inverse), dtype, device, ("y",), again)
+        self._solves: list[Callable[[Any, Any], None]] = [
+            self.space.triangular(one) for one in (lower, upper)
+        ]
+
+    def apply(self) -> None:
+        """Solve with the lower, then with the upper factor."""
+        self._solves[0](self.vectors["b"], self.vectors["y"])
+        self._solves[1](self.vectors["y"], self.vectors["x"])
+
+
+def ilu0(A: Any, *, device: str | None = None) -> Preconditioner:
+    """Return the incomplete LU factors of A with the pattern of A: ILU(0).
+
+    Parameters
+    ----------
+    A : SpMatrix, SciPy or CuPy matrix, shape (n, n)
+        With entries on the whole diagonal. Factorized on the host.
+    device : {"cpu", "cuda", "cuda:N"}, optional
+        Where it works; by default where A is.
+
+    Returns
+    -------
+    Preconditioner
+        On a GPU each level of rows is a launch, so it pays where levels are few and wide.
+
+    Raises
+    ------
+    ValueError
+        If a row has no diagonal entry, or a pivot is zero or not finite.
+
+    Examples
+    --------
+    >>> import numpy as np, scipy.sparse as sp
+    >>> from dasp.preconditioners import ilu0
+    >>> A = sp.csr_array(np.array([[4.0, 1.0], [1.0, 3.0]]))
+    >>> (A @ (ilu0(A) @ np.ones(2))).round(12)
+    array([1., 1.])
+    """
+    matrix = host_matrix(A)
+    dtype = np.dtype(np.float32 if matrix.dtype == np.float32 else np.float64)
+    factors = matrix.astype(np.float64)
+    diagonal = np.zeros(matrix.shape[0], np.int64)
+    failed = _factorize(factors.indptr, factors.indices, factors.data, diagonal)
+    if failed >= 0:
+        raise ValueError(
+            f"row {failed} has no usable pivot; A needs another order of rows, or jacobi is needed"
+        )
+    return _from_factors(factors, factors.data[diagonal], dtype, place(A, device))
+
+
+def ic0(A: Any, *, device: str | None = None) -> Preconditioner:
+    """Return the incomplete Cholesky factors of a symmetric positive definite A with its pattern: IC(0).
+
+    Parameters, results and errors are those of `ilu0`; it can be used in `cg`.
+
+    Raises
+    ------
+    ValueError
+        If A is not symmetric, or a pivot is not positive (which a definite A may have; an M-matrix has none).
+    """
+    matrix = host_matrix(A)
+    difference = abs(matrix - matrix.T)
+    if difference.nnz and difference.max() > 1e-12 * abs(matrix).max():
+        raise ValueError("A is not symmetric; ilu0 takes such matrices")
+    dtype = np.dtype(np.float32 if matrix.dtype == np.float32 else np.float64)
+    factors = matrix.astype(np.float64)
+    diagonal = np.zeros(matrix.shape[0], np.int64)
+    failed = _factorize(factors.indptr, factors.indices, factors.data, diagonal)
+    pivots = factors.data[diagonal]
+    if failed >= 0 or not (pivots > 0).all():
+        row = failed if failed >= 0 else int(np.flatnonzero(~(pivots > 0))[0])
+        raise ValueError(f"the pivot of row {row} is not positive; jacobi or chebyshev is needed")
+    return _from_factors(factors, pivots, dtype, place(A, device))
+
+
+def _from_factors(factors: Any, pivots: Vector, dtype: np.dtype[Any], device: str) -> Preconditioner:
+    from scipy.sparse import tril, triu
+
+    lower = _triangle(tril(factors, -1, format="csr"), np.ones(len(pivots)), True)
+    upper = _triangle(triu(factors, 1, format="csr"), 1.0 / pivots, False)
+    return Incomplete(lower, upper, dtype, device)
