@@ -14,16 +14,17 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from dasp._version import __version__ as __version__
+
 if TYPE_CHECKING:
     from dasp import dense, models, preconditioners, solvers
     from dasp._threads import get_num_threads, set_num_threads
-    from dasp.commands.configuration import show_config
+    from dasp.configuration import show_config
     from dasp.formats.array import Plan
     from dasp.io import load_matrix, load_plan, save_plan
     from dasp.matrix import SpMatrix
     from dasp.policy import Policy
 
-__version__ = "0.1.0"
 
 _HOMES = {
     "Plan": "dasp.formats.array",
@@ -34,7 +35,7 @@ _HOMES = {
     "load_plan": "dasp.io",
     "save_plan": "dasp.io",
     "set_num_threads": "dasp._threads",
-    "show_config": "dasp.commands.configuration",
+    "show_config": "dasp.configuration",
 }
 
 __all__ = [

@@ -446,7 +446,7 @@ def test_ctrl_c_is_exit_status_130(
     def interrupted() -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("dasp.commands.configuration.show_config", interrupted)
+    monkeypatch.setattr("dasp.configuration.show_config", interrupted)
     status, _, err = run(capsys, "config")
     assert status == 130
     assert err.count("\n") == 1

@@ -16,7 +16,7 @@ def add_command(subparsers: Subparsers) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from dasp.commands import configuration
+    from dasp import configuration
 
     if arguments.json:
         import json

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import platform
 from importlib.metadata import PackageNotFoundError, version
 
-import dasp
-from dasp import _source, _threads
+from dasp import _source, _threads, backends
+from dasp._version import __version__
 
 
 def show_config() -> None:
@@ -17,11 +16,10 @@ def show_config() -> None:
 
 def describe() -> list[tuple[str, str]]:
     """Return the lines of `show_config` as (name, value)."""
-    cuda = importlib.import_module("dasp.backends.cuda.backend")
-    works, reason = cuda.available()
+    works, reason = backends.find("cuda").available()
     libraries = ("numpy", "scipy", "numba", "matplotlib", "threadpoolctl")
     return [
-        ("dasp", dasp.__version__),
+        ("dasp", __version__),
         ("python", platform.python_version()),
         *((name, _version(name)) for name in libraries),
         ("kernels", f"{_source.find()} ({_source.digest()})"),
