@@ -203,6 +203,13 @@ def test_callbacks_stop_the_loop_now_and_then(emulated):
     assert same.iterations == stats.iterations
 
 
+def test_a_callback_costs_no_turn(emulated):
+    """Where the host asks after each iteration, two are launched for it, not a turn."""
+    A, b = poisson(6), np.arange(36.0)
+    _, stats = cg(operator(A), b, rtol=1e-9, callback=lambda x: None)
+    assert emulated.launches.count("dasp_fused") <= 2 * 3 * stats.iterations + 8
+
+
 def test_long_histories_are_read_in_pieces(emulated, monkeypatch):
     import dasp.solvers.cuda as cuda
 

@@ -396,8 +396,10 @@ class CudaLoop:
         self._allow = self._prepare_allow()
         self._starts = {name: record(program) for name, program in programs.items()}
         rows = max(one.vectors.n for tape in phases for one in tape.passes)
-        length = LONG_TURN if rows <= LONG_TURN_ROWS else TURN
-        self._iterations = self._on.repeat(_in_turn(turn, length), self._banks[0], captured=captured)
+        self._length = LONG_TURN if rows <= LONG_TURN_ROWS else TURN
+        self._phases, self._captured = turn, captured
+        self._repeats: dict[int, Callable[[], None]] = {}
+        self._repeat(self._length)
         self._finish, self._finish_unless_limit = map(record, last)
 
     def start(self, name: str, given: Mapping[str, float]) -> None:
@@ -414,8 +416,9 @@ class CudaLoop:
         """Iterate until there is a verdict, `most` times at most."""
         residuals: list[float] = []
         while len(residuals) < most:
-            self._allow(float(min(most - len(residuals), HISTORY)))
-            self._iterations()
+            allowed = min(most - len(residuals), HISTORY)
+            self._allow(float(allowed))
+            self._repeat(allowed)()
             if finish:
                 self._finish_unless_limit()
             state = self._read(residuals)
@@ -424,6 +427,14 @@ class CudaLoop:
         if finish:
             self._finish()
         return Report(self._read(None), residuals)
+
+    def _repeat(self, most: int) -> Callable[[], None]:
+        """Return what iterates, in turns that are no longer than is allowed, but for a last odd iteration."""
+        length = min(self._length, most + most % 2)
+        if length not in self._repeats:
+            turn = _in_turn(self._phases, length)
+            self._repeats[length] = self._on.repeat(turn, self._banks[0], captured=self._captured)
+        return self._repeats[length]
 
     def _prepare_allow(self) -> Callable[..., None]:
         arguments = {"bank": self._banks[0], "other": self._banks[1], "slots": len(self._slots)}
