@@ -32,11 +32,13 @@ class Deferred:
 
     Examples
     --------
+    >>> before = signal.signal(signal.SIGTERM, lambda *_: print("handled"))
     >>> with Deferred():
-    ...     signal.raise_signal(signal.SIGINT)
+    ...     signal.raise_signal(signal.SIGTERM)
     ...     print("still here")
-    Traceback (most recent call last):
-    KeyboardInterrupt
+    still here
+    handled
+    >>> _ = signal.signal(signal.SIGTERM, before)
     """
 
     def __init__(self) -> None:

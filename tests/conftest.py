@@ -5,10 +5,17 @@ from __future__ import annotations
 import functools
 import importlib
 import os
+import signal
+import threading
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+# A command that a shell starts in the background ignores interrupts, and so do its children: tests of
+# interrupts would wait for ever.
+if threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # One profile is the default everywhere, so that a failure on the build server is a failure here. Examples are
 # the same on every run, and a first example that waits for a compiler is not an error. To look for new
