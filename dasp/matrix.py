@@ -66,7 +66,9 @@ class SpMatrix:
         self._places = _Places()
 
     @classmethod
-    def from_scipy(cls, A: Any, *, policy: Policy | None = None, device: str = "auto") -> Self:
+    def from_scipy(
+        cls, A: Any, *, policy: Policy | None = None, device: str = "auto", progress: bool = False
+    ) -> Self:
         """Plan a SciPy sparse matrix.
 
         Parameters
@@ -79,6 +81,8 @@ class SpMatrix:
             How rows are packed; by default what is fast for the matrix on the device.
         device : {"auto", "cpu", "cuda", "cuda:N"}
             `auto` takes the GPU if one works, and else the CPU.
+        progress : bool
+            Show a bar (tqdm) if planning takes more than a second.
 
         Returns
         -------
@@ -105,10 +109,12 @@ class SpMatrix:
             )
         packer = _packer(A.shape, policy, _resolve(device))
         arrays = _arrays.sparse_matrix(A, checks=packer == "cpu")
-        return cls._planned(A.shape, arrays, policy, device)
+        return cls._planned(A.shape, arrays, policy, device, progress)
 
     @classmethod
-    def from_cupy(cls, A: Any, *, policy: Policy | None = None, device: str = "auto") -> Self:
+    def from_cupy(
+        cls, A: Any, *, policy: Policy | None = None, device: str = "auto", progress: bool = False
+    ) -> Self:
         """Plan a `cupyx.scipy.sparse` matrix.
 
         Parameters
@@ -118,6 +124,8 @@ class SpMatrix:
         policy : Policy, optional
         device : str
             As for `from_scipy`; `auto` is the GPU that holds `A`.
+        progress : bool
+            As for `from_scipy`.
 
         Returns
         -------
@@ -133,11 +141,13 @@ class SpMatrix:
         if device == "auto":
             device = f"cuda:{A.data.device.id}"
         if A.format != "csr" or _packer(A.shape, policy, _resolve(device)) != f"cuda:{A.data.device.id}":
-            return cls.from_scipy(A.get(), policy=policy, device=device)
-        return cls._planned(A.shape, backends.find(device).as_csr(A), policy, device)
+            return cls.from_scipy(A.get(), policy=policy, device=device, progress=progress)
+        return cls._planned(A.shape, backends.find(device).as_csr(A), policy, device, progress)
 
     @classmethod
-    def from_dense(cls, A: Any, *, policy: Policy | None = None, device: str = "auto") -> Self:
+    def from_dense(
+        cls, A: Any, *, policy: Policy | None = None, device: str = "auto", progress: bool = False
+    ) -> Self:
         """Plan the entries of a dense matrix that are not zero.
 
         Parameters
@@ -145,6 +155,8 @@ class SpMatrix:
         A : array_like, shape (m, n), any real dtype
         policy : Policy, optional
         device : str
+            As for `from_scipy`.
+        progress : bool
             As for `from_scipy`.
 
         Returns
@@ -158,7 +170,8 @@ class SpMatrix:
         """
         dense = _arrays.dense_matrix("A", A)
         rows, columns = np.nonzero(dense)
-        return cls.from_coo(dense[rows, columns], (rows, columns), dense.shape, policy=policy, device=device)
+        options: dict[str, Any] = {"policy": policy, "device": device, "progress": progress}
+        return cls.from_coo(dense[rows, columns], (rows, columns), dense.shape, **options)
 
     @classmethod
     def from_coo(
@@ -169,6 +182,7 @@ class SpMatrix:
         *,
         policy: Policy | None = None,
         device: str = "auto",
+        progress: bool = False,
     ) -> Self:
         """Plan a matrix given by its entries.
 
@@ -183,6 +197,8 @@ class SpMatrix:
         policy : Policy, optional
         device : str
             As for `from_scipy`.
+        progress : bool
+            As for `from_scipy`.
 
         Returns
         -------
@@ -196,7 +212,7 @@ class SpMatrix:
         size = _check.shape(shape)
         if not isinstance(coords, (tuple, list)) or len(coords) != 2:
             raise TypeError("coords is not a pair; (row, col) is needed")
-        return cls._planned(size, _arrays.coordinates(size, data, *coords), policy, device)
+        return cls._planned(size, _arrays.coordinates(size, data, *coords), policy, device, progress)
 
     @classmethod
     def _planned(
@@ -205,6 +221,7 @@ class SpMatrix:
         arrays: _arrays.Compressed | _arrays.Coordinates,
         policy: Policy | None,
         device: str,
+        progress: bool,
     ) -> Self:
         """Plan a matrix whose arrays were taken in, and checked if the CPU packs it."""
         device, order = _resolve(device), None
@@ -222,7 +239,9 @@ class SpMatrix:
         with backends.find(packer).packing(csr, packer) as (there, primitives):
             if order is not None:
                 order = backends.find(packer).to_device(order, packer)
-            plan = planning.make_plan(there, policy or _AUTO, machine, primitives, order)
+            plan = planning.make_plan(
+                there, policy or _AUTO, machine, primitives, order, progress=bool(progress)
+            )
         return cls(plan, device)
 
     def with_values(self, data: Any, *, out: SpMatrix | None = None) -> SpMatrix:
@@ -328,8 +347,14 @@ class SpMatrix:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the plan's arrays."""
-        return self.plan.nbytes
+        """Bytes of the plan's arrays, and of the slots of its entries once `with_values` asked for them."""
+        slots = self._places.slots
+        return self.plan.nbytes + (0 if slots is None else int(slots.nbytes))
+
+    def _kept(self) -> list[tuple[str, int]]:
+        """Return what is kept beside the format's own arrays for `with_values`, and its bytes."""
+        kept = {"order": self.plan.order, "slots": self._places.slots}
+        return [(name, int(array.nbytes)) for name, array in kept.items() if array is not None]
 
     def matvec(self, x: Any, *, out: Any = None, alpha: Any = 1.0, beta: Any = 0.0) -> Any:
         """Return alpha A x + beta out.
@@ -455,6 +480,7 @@ class SpMatrix:
             lines.append(
                 f"{part.name:<10}{part.rows:>12}{part.entries:>14}{part.slots:>14}{fill}{part.bytes:>16}"
             )
+        lines += [f"{name:<10}{'-':>12}{'-':>14}{'-':>14}{'-':>7}{size:>16}" for name, size in self._kept()]
         return "\n".join(lines)
 
 

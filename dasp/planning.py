@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,15 @@ from dasp.policy import Policy
 Vector = np.ndarray[Any, Any]
 
 
-def make_plan(csr: Csr, policy: Policy, machine: str, primitives: Any, order: Any = None) -> Plan:
+def make_plan(
+    csr: Csr,
+    policy: Policy,
+    machine: str,
+    primitives: Any,
+    order: Any = None,
+    *,
+    progress: bool = False,
+) -> Plan:
     """Pack a matrix into a plan.
 
     Parameters
@@ -28,6 +38,8 @@ def make_plan(csr: Csr, policy: Policy, machine: str, primitives: Any, order: An
     primitives : dasp.backends.protocols.Primitives
     order : Array, shape (nnz,), optional
         Which of the entries that came in is each entry of the matrix, if they came in another order.
+    progress : bool
+        Whether a bar shows the steps, should they take more than a second.
 
     Returns
     -------
@@ -35,13 +47,51 @@ def make_plan(csr: Csr, policy: Policy, machine: str, primitives: Any, order: An
         With arrays on that device; NumPy arrays are read-only. `unpack` gives the matrix back.
     """
     packs = policy.format_for(csr.shape)
-    plan = packs.pack(csr, policy.options(packs), MACHINES[machine], primitives)
+    with _shown(primitives, progress) as steps:
+        plan = packs.pack(csr, policy.options(packs), MACHINES[machine], steps)
     if order is not None:
         plan = dataclasses.replace(plan, order=order if plan.order is None else order[plan.order])
     for array in arrays_of(plan):
         if isinstance(array, np.ndarray):
             array.flags.writeable = False
     return plan
+
+
+STEPS = "survey", "try_windows", "lay_out", "store_values", "store_columns"
+"""Primitives that take long, each about as long as the others."""
+
+
+@contextmanager
+def _shown(primitives: Any, progress: bool) -> Iterator[Any]:
+    """Give the primitives; if asked, such as move a bar on with every step of packing."""
+    if not progress:
+        yield primitives
+        return
+    try:
+        from tqdm import tqdm
+    except ImportError as error:
+        raise RuntimeError("progress was asked for and tqdm is not installed; pip install tqdm") from error
+    with tqdm(total=len(STEPS), desc="planning", unit=" steps", delay=1.0) as bar:
+        yield _Told(primitives, bar)
+
+
+class _Told:
+    """Primitives whose steps a bar is told of."""
+
+    def __init__(self, primitives: Any, bar: Any) -> None:
+        self._primitives, self._bar = primitives, bar
+
+    def __getattr__(self, name: str) -> Any:
+        primitive = getattr(self._primitives, name)
+        if name not in STEPS:
+            return primitive
+
+        def told(*arguments: Any) -> Any:
+            result = primitive(*arguments)
+            self._bar.update()
+            return result
+
+        return told
 
 
 def unpack(plan: Plan, primitives: Any) -> tuple[Vector, Vector, Vector]:

@@ -143,6 +143,18 @@ def test_what_is_wrong_is_named():
         A.with_values(matrix.data * 1j)
 
 
+def test_what_is_kept_for_values_is_counted():
+    rows, columns = np.array([2, 0, 1, 0]), np.array([0, 1, 2, 0])
+    A = SpMatrix.from_coo(np.arange(4.0), (rows, columns), (3, 3), device="cpu")
+    before = A.nbytes
+    assert [line.split()[0] for line in repr(A).splitlines()[2:]] == ["slices", "order"]
+    A.with_values(np.ones(4))
+    assert A.nbytes == before + 4 * 4
+    lines = [line.split() for line in repr(A).splitlines()[2:]]
+    assert [line[0] for line in lines] == ["slices", "order", "slots"]
+    assert sum(int(line[-1]) for line in lines) == A.nbytes
+
+
 def test_the_order_is_kept_in_files(tmp_path):
     rng = np.random.default_rng(2)
     rows, columns = rng.integers(0, 30, 200), rng.integers(0, 40, 200)
