@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+from llvmlite.binding.ffi import lib
 from numba import config, njit
 from numba.core.caching import FunctionCache
 from numba.core.ccallback import CFunc
@@ -159,15 +160,22 @@ def _warn(problem: str) -> None:
         warnings.warn(problem, RuntimeWarning, stacklevel=2)
 
 
+_llvm_lock: Any = getattr(lib, "_lock", contextlib.nullcontext())
+
+
 def _hold_compiler() -> None:
     with Deferred():
         global_compiler_lock.acquire()
+        _llvm_lock.__enter__()  # which a thread also holds that only drops what was compiled
+
+
+def _release_compiler() -> None:
+    _llvm_lock.__exit__(None, None, None)
+    global_compiler_lock.release()
 
 
 if hasattr(os, "register_at_fork"):
     # A child of a process where another thread compiles would wait for that thread for ever.
     os.register_at_fork(
-        before=_hold_compiler,
-        after_in_parent=global_compiler_lock.release,
-        after_in_child=global_compiler_lock.release,
+        before=_hold_compiler, after_in_parent=_release_compiler, after_in_child=_release_compiler
     )
