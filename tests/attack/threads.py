@@ -234,6 +234,8 @@ def storm(name: str, draw: random.Random, counts: Counts) -> str:
         "OMP_NUM_THREADS": str(draw.choice([1, 2, 2, 4])),
         "PYTHONWARNINGS": "ignore",
     }
+    # A fork while another thread is in a BLAS with threads of its own hangs in NumPy alone.
+    environment["OPENBLAS_NUM_THREADS"] = "1"
     try:
         done = subprocess.run(
             command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=HANGS
