@@ -259,6 +259,23 @@ def test_where_things_are():
     assert device_of(SimpleNamespace(device="cuda:1")) == "cuda:1"
 
 
+@pytest.mark.parametrize("often", [1, 5])
+def test_a_claim_that_x_does_not_keep_is_none(emulated, monkeypatch, often):
+    A, b = poisson(9), np.random.default_rng(3).standard_normal(81)
+    squared, asked = system_module.System.squared_residual, []
+
+    def doubtful(system):
+        asked.append(1)
+        return squared(system) if len(asked) > often else 1.0
+
+    monkeypatch.setattr(system_module.System, "squared_residual", doubtful)
+    x, stats = minres(operator(A), b, rtol=1e-9)
+    check(A, x, b, stats, 1e-9)
+    assert stats.converged == (often <= system_module.MOST_DOUBTS)
+    if not stats.converged:
+        assert "that x does not have" in stats.reason
+
+
 @pytest.mark.cuda
 @pytest.mark.parametrize("method", METHODS)
 def test_on_a_gpu(method):

@@ -400,6 +400,7 @@ class CpuSpace:
     """Vectors in the memory of the CPU; see `dasp.solvers.space.Space`."""
 
     device = "cpu"
+    traced = False
 
     def __init__(self, dtype: np.dtype[Any]) -> None:
         self.dtype = dtype

@@ -269,6 +269,8 @@ UNGUARDED, WHILE_RUNNING, UNLESS_LIMIT = range(3)
 class CudaSpace:
     """Vectors on a GPU; see `dasp.solvers.space.Space`."""
 
+    traced = True
+
     def __init__(self, device: str, dtype: np.dtype[Any], on: Device) -> None:
         self.device, self.dtype, self.on = device, dtype, on
         self.tape = Tape(Slots())

@@ -133,10 +133,19 @@ class Loop(Protocol):
 
 
 class Space(Protocol):
-    """What differs between a CPU, a GPU and several ranks, besides the product."""
+    """What differs between a CPU, a GPU and several ranks, besides the product.
+
+    Attributes
+    ----------
+    dtype : numpy.dtype
+    device : str
+    traced : bool
+        Whether iterations are written down once and then run where the host does not look.
+    """
 
     dtype: np.dtype[Any]
     device: str
+    traced: bool
 
     def vectors(self, n: int, *names: str) -> Vectors:
         """Return vectors of n zeros."""
