@@ -12,7 +12,6 @@ failed is kept.
 
 from __future__ import annotations
 
-import argparse
 import collections
 import contextlib
 import gzip
@@ -41,6 +40,7 @@ import scipy.sparse
 
 from dasp import Policy, SpMatrix
 from dasp.io import MatrixFileError, load_matrix, load_plan, save_plan
+from tests.attack._command import attack_by_command
 
 MOST_SECONDS = 60
 MOST_BYTES = 300 << 20
@@ -742,25 +742,5 @@ def attack(
     return counts, failures
 
 
-def main() -> int:
-    """Attack as the command line says."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--seconds", type=float, default=300, help="how long (300)")
-    parser.add_argument("--seed", type=int, default=None, help="drawn, and printed, if absent")
-    parser.add_argument("--case", type=int, default=None, help="only this case of the seed")
-    args = parser.parse_args()
-    seed = random.SystemRandom().randrange(2**32) if args.seed is None else args.seed
-    print(f"files: seed {seed}, {args.seconds:.0f} s", flush=True)
-    counts, failures = attack(seed, args.seconds, args.case)
-    for what, count in sorted(counts.items()):
-        print(f"files: {count:8,} {what}")
-    for failure in failures:
-        print(f"files: FAILED {failure}")
-    print(f"files: {len(failures)} of {counts['cases']:,} cases failed")
-    return 1 if failures else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(attack_by_command("files", __doc__, attack))

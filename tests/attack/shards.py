@@ -9,7 +9,6 @@ ends with status 1 if anything was wrong; the folder of a case that failed is ke
 
 from __future__ import annotations
 
-import argparse
 import collections
 import contextlib
 import os
@@ -29,6 +28,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dasp.dense.gf256.shard_files import decode_files, encode_file, repair_files, verify_files
+from tests.attack._command import attack_by_command
 
 FIXED = struct.Struct("<8sHHHHIQ32sH66x")
 MOST_CPU_SECONDS = 60
@@ -488,25 +488,5 @@ def attack(
     return counts, failures
 
 
-def main() -> int:
-    """Attack as the command line says."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--seconds", type=float, default=300, help="how long (300)")
-    parser.add_argument("--seed", type=int, default=None, help="drawn, and printed, if absent")
-    parser.add_argument("--case", type=int, default=None, help="only this case of the seed")
-    args = parser.parse_args()
-    seed = random.SystemRandom().randrange(2**32) if args.seed is None else args.seed
-    print(f"shards: seed {seed}, {args.seconds:.0f} s", flush=True)
-    counts, failures = attack(seed, args.seconds, args.case)
-    for what, count in sorted(counts.items()):
-        print(f"shards: {count:8,} {what}")
-    for failure in failures:
-        print(f"shards: FAILED {failure}")
-    print(f"shards: {len(failures)} of {counts['cases']:,} cases failed")
-    return 1 if failures else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(attack_by_command("shards", __doc__, attack))
