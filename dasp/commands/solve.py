@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, eye_array
 
 import dasp.preconditioners
 import dasp.solvers
@@ -31,6 +31,7 @@ from dasp.commands.options import (
 )
 from dasp.io.matrices import load_matrix
 from dasp.matrix import SpMatrix
+from dasp.policy import Policy
 
 METHODS = ("cg", "minres", "bicgstab", "gmres")
 PRECONDITIONERS = ("none", "jacobi", "block-jacobi", "ic0", "ilu0", "chebyshev", "multigrid")
@@ -97,6 +98,12 @@ class Outcome:
     problem: str
 
 
+def _compile(method: str, dtype: np.dtype, policy: Policy | None, device: str) -> None:
+    """Plan and solve a system of a few rows, so that no time below holds what a process compiles first."""
+    small = SpMatrix.from_scipy(eye_array(8, format="csr", dtype=dtype), policy=policy, device=device)
+    getattr(dasp.solvers, method)(small, np.ones(8, small.dtype), maxiter=1)
+
+
 def _run(arguments: argparse.Namespace) -> int:
     _check(arguments)
     policy, seed = policy_from(arguments), seed_from(arguments)
@@ -105,6 +112,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if rows != columns or rows == 0:
         raise ValueError(f"{arguments.matrix} is {rows} x {columns}; solve needs a square matrix with rows")
     method = arguments.method or ("cg" if looks_positive_definite(matrix) else "bicgstab")
+    _compile(method, matrix.dtype, policy, arguments.device)
     began = time.perf_counter()
     planned = SpMatrix.from_scipy(matrix, policy=policy, device=arguments.device)
     planning = time.perf_counter() - began
