@@ -34,7 +34,7 @@ def tuned(unit: str, trades: str, measured: str) -> Any:
     return dataclasses.field(metadata={"unit": unit, "trades": trades, "measured": measured})
 
 
-_SWEEP = "best geometric mean over benchmarks/results/experiments_*.csv"
+_FOUND = "on the machine, with the experiments of docs/experiments.md; single steps were not recorded"
 _COST = "units of cost"
 
 
@@ -50,66 +50,60 @@ class Machine:
     unit: str = tuned("", "nothing", "given")
 
     windows: tuple[int, ...] = tuned(
-        "rows", "sort windows that are tried: more find better plans, and each costs planning", _SWEEP
+        "rows", "sort windows that are tried: more find better plans, and each costs planning", _FOUND
     )
-    sorts_all: bool = tuned("", "whether a sort over all rows is tried: fewer pads against far x", _SWEEP)
+    sorts_all: bool = tuned("", "whether a sort over all rows is tried: fewer pads against far x", _FOUND)
     steps: tuple[tuple[int, int], ...] = tuned(
         "(entries, steps)",
         "most steps of a slice in matrices of fewer entries: short slices are many and keep a machine busy, "
         "long ones take fewer bytes",
-        _SWEEP,
+        _FOUND,
     )
-    most_steps: int = tuned("steps", "the same for larger matrices", _SWEEP)
+    most_steps: int = tuned("steps", "the same for larger matrices", _FOUND)
 
-    slot: float = tuned(f"{_COST} a slot", "pads against far x and numbers of rows", "time of one slot")
+    slot: float = tuned(f"{_COST} a slot", "pads against far x and numbers of rows", _FOUND)
     value_byte: float = tuned(
-        f"{_COST} a byte of a stored value", "the same; 0 where slots are not bound by memory", "as `slot`"
+        f"{_COST} a byte of a stored value", "the same; 0 where slots are not bound by memory", _FOUND
     )
-    slice: float = tuned(
-        f"{_COST} a slice", "few long slices against many short ones", "time of empty slices"
-    )
+    slice: float = tuned(f"{_COST} a slice", "few long slices against many short ones", _FOUND)
     row: float = tuned(
-        f"{_COST} a row", "what storing y out of order costs, against the pads it saves", "sorted against not"
+        f"{_COST} a row", "what storing y out of order costs, against the pads it saves", _FOUND
     )
-    near_bytes: int = tuned(
-        "bytes of x", "up to which x lies in a core's own cache", "product of a random band, by its width"
-    )
-    near: Gathers = tuned(_COST, "pads against gathers where x is near", "regression over the sweep")
-    far: Gathers = tuned(_COST, "the same where x is far", "regression over the sweep")
+    near_bytes: int = tuned("bytes of x", "up to which x lies in a core's own cache", _FOUND)
+    near: Gathers = tuned(_COST, "pads against gathers where x is near", _FOUND)
+    far: Gathers = tuned(_COST, "the same where x is far", _FOUND)
     most_growth: float = tuned(
-        "ratio", "plans larger than the smallest one by more are not taken, whatever they gather", _SWEEP
+        "ratio", "plans larger than the smallest one by more are not taken, whatever they gather", _FOUND
     )
 
-    few_warps: int = tuned("slices", "slices of a block of threads, as a rule", _SWEEP)
-    some_warps: int = tuned("slices", "the same where larger blocks pay", _SWEEP)
-    many_warps: int = tuned("slices", "the same where neighbouring slices read the same x", _SWEEP)
+    few_warps: int = tuned("slices", "slices of a block of threads, as a rule", _FOUND)
+    some_warps: int = tuned("slices", "the same where larger blocks pay", _FOUND)
+    many_warps: int = tuned("slices", "the same where neighbouring slices read the same x", _FOUND)
     blocks_matter: bool = tuned("", "whether slices are multiplied in blocks at all", "given")
     large_block: float = tuned(
-        "ratio", "what a block of `many_warps` costs more: it waits for its slowest warp", "bands, both ways"
+        "ratio", "what a block of `many_warps` costs more: it waits for its slowest warp", _FOUND
     )
     least_slots: int = tuned(
-        "slots a slice", "from which `many_warps` may pay: shorter slices wait longer", "bands of all widths"
+        "slots a slice", "from which `many_warps` may pay: shorter slices wait longer", _FOUND
     )
-    wave_slices: int = tuned(
-        "slices", "that run at the same time: more take turns", "multiprocessors x resident warps"
-    )
+    wave_slices: int = tuned("slices", "that run at the same time: more take turns", _FOUND)
     wave_slots: int = tuned(
-        "slots a slice", "from which `some_warps` pays where all slices run at once", "sweep of lengths"
+        "slots a slice", "from which `some_warps` pays where all slices run at once", _FOUND
     )
     tiny_slots: int = tuned(
         "slots a slice",
         "up to which `some_warps` pays where slices take turns: so many blocks fit a multiprocessor",
-        "sweep of lengths",
+        _FOUND,
     )
     slot_bytes: float = tuned(
-        "bytes a slot", "a slot takes at least as long as so many bytes, however few it has", "equal values"
+        "bytes a slot", "a slot takes at least as long as so many bytes, however few it has", _FOUND
     )
     most_segments: int = tuned(
-        "segments", "of a row, from which on they get longer and not more: one warp sums them", "dense rows"
+        "segments", "of a row, from which on they get longer and not more: one warp sums them", _FOUND
     )
-    few_in_flight: int = tuned("steps", "loads in flight where slices take turns: registers", _SWEEP)
-    in_flight: int = tuned("steps", "loads in flight as a rule: latency", _SWEEP)
-    few_steps: float = tuned("steps a slice", "up to which `few_in_flight` holds", _SWEEP)
+    few_in_flight: int = tuned("steps", "loads in flight where slices take turns: registers", _FOUND)
+    in_flight: int = tuned("steps", "loads in flight as a rule: latency", _FOUND)
+    few_steps: float = tuned("steps a slice", "up to which `few_in_flight` holds", _FOUND)
 
 
 H200 = Machine(
