@@ -432,6 +432,7 @@ MALFORMED = {
     "array values too many": ("array real general", "2 1\n1\n2\n\n3", 6),
     "a symmetric array and one": ("array real symmetric", "2 2\n1\n2\n3\n4", 6),
     "a carriage return": (REAL, "1 2 2\n1 1 1\r1 2 1\n", 3),
+    **{f"sizes between {blank!r}": (REAL, f"1 1{blank}0", 2) for blank in "\v\f\x1c\x1f\x85\xa0,;"},
     "a late fault": (REAL, "9 9 3\n1 1 1\n\n2 2 2\n3 3 3x\n", 6),
 }
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import math
+import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -159,7 +160,7 @@ def _read_head(path: Path, stream: IO[bytes], packed: bool) -> _Head:
             f"{path} holds {what}, not a matrix; a Matrix Market file starts with %%MatrixMarket; "
             "download the file itself, not the page about it"
         )
-    words = lowered.split()
+    words = _words(lowered)
     if not words or words[0] != "%%matrixmarket":
         raise MatrixFileError(
             f"{path} starts with {header[:40]!r}; a Matrix Market file starts with "
@@ -186,7 +187,7 @@ def _read_head(path: Path, stream: IO[bytes], packed: bool) -> _Head:
 
 def _read_size(path: Path, stream: IO[bytes], words: list[str], packed: bool) -> _Head:
     number, line, remarks = 1, "%", 0
-    while line.startswith("%") or not line.strip():
+    while line.startswith("%") or not _words(line):
         raw = stream.readline(_LONGEST_LINE)
         remarks += len(raw)
         if not raw:
@@ -202,7 +203,7 @@ def _read_size(path: Path, stream: IO[bytes], words: list[str], packed: bool) ->
                 f"{path} holds zero bytes in line {number}, which no text has; download or write it again"
             )
     coordinate = words[2] == "coordinate"
-    sizes = [int(word) if word.isdecimal() and len(word) < 40 else -1 for word in line.split()]
+    sizes = [int(word) if word.isdecimal() and len(word) < 40 else -1 for word in _words(line)]
     if len(sizes) != (3 if coordinate else 2) or min(sizes) < 0 or not line.isascii():
         names = "rows, columns and entries" if coordinate else "rows and columns"
         raise MatrixFileError(
@@ -250,6 +251,11 @@ def _check_promise(path: Path, head: _Head, packed: bool) -> None:
 
 def _text(raw: bytes) -> str:
     return raw.decode("latin-1").rstrip("\r\n")
+
+
+def _words(line: str) -> list[str]:
+    """Return what stands between spaces and tabs: Python's own `split` knows more blanks."""
+    return re.findall(r"[^ \t]+", line)
 
 
 # Entries
