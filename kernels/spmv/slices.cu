@@ -17,31 +17,8 @@
 // x (n) is read through the cache and everything else is streamed past it. y (m) is written once for every
 // row. Equal inputs give equal bits: every sum has a fixed order, and there are no atomics.
 
-#include "../half.cuh"
 #include "partial.cuh"
-
-#ifndef DASP_CODING
-#error "define DASP_CODING: how values are stored, the number of a Coding in plan.py"
-#endif
-
-#define CODING_PLAIN 0
-#define CODING_SINGLE 1
-#define CODING_BYTE 2
-#define CODING_DICTIONARY 3
-#define CODING_EQUAL 4
-#define CODING_HALF 5
-
-#if DASP_CODING == CODING_SINGLE
-using Code = float;
-#elif DASP_CODING == CODING_BYTE
-using Code = signed char;
-#elif DASP_CODING == CODING_DICTIONARY || DASP_CODING == CODING_EQUAL
-using Code = unsigned char;
-#elif DASP_CODING == CODING_HALF
-using Code = unsigned short;
-#else
-using Code = Value;
-#endif
+#include "slices.cuh"
 
 #ifndef DASP_IN_FLIGHT
 #error "define DASP_IN_FLIGHT: steps whose loads are in flight before the first is multiplied, 1 to 8"
@@ -49,47 +26,6 @@ using Code = Value;
 
 // Fewer take fewer registers, and let more warps run, which pays where slices have few steps.
 constexpr int IN_FLIGHT = DASP_IN_FLIGHT;
-
-// Stands for the type of deltas that are not stored.
-struct LaneDelta {};
-
-struct Slices {
-    const Index* bases;
-    const unsigned char* deltas;
-    const Code* values;
-    const Value* table;
-};
-
-// Pads have the value 0 unless a code stands for their value: then they must be left out.
-constexpr bool CODED = DASP_CODING == CODING_DICTIONARY || DASP_CODING == CODING_EQUAL;
-
-__device__ __forceinline__ Sum load_value(const Slices& slices, long long slot)
-{
-#if DASP_CODING == CODING_EQUAL
-    return convert<Sum>(load_cached(slices.table));
-#elif DASP_CODING == CODING_DICTIONARY
-    return convert<Sum>(load_cached(slices.table + load_stream(slices.values + slot)));
-#elif DASP_CODING == CODING_HALF
-    return convert<Sum>(to_float(load_stream(slices.values + slot)));
-#else
-    return convert<Sum>(load_stream(slices.values + slot));
-#endif
-}
-
-// The column of this lane's slot in a step, PAD for a pad. Delta is the type of the slice's deltas.
-template <class Delta>
-__device__ __forceinline__ Index load_column(const Index* base, const Delta* deltas)
-{
-    const Delta delta = load_stream(deltas + lane_id());
-    const Index column = load_cached(base) + Index(delta);
-    return delta == Delta(-1) ? PAD : column;
-}
-
-// Deltas of width 0 are not stored: they are the lanes' numbers.
-template <> __device__ __forceinline__ Index load_column(const Index* base, const LaneDelta*)
-{
-    return load_cached(base) + lane_id();
-}
 
 // Adds STEPS steps, all loads before the first product.
 template <int STEPS, class Delta, class Total>
