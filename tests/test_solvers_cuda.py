@@ -3,7 +3,10 @@ GPU."""
 
 from __future__ import annotations
 
+import gc
 import importlib
+import weakref
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +15,10 @@ import pytest
 import scipy.sparse as sp
 import scipy.sparse.linalg as sla
 
+from dasp.preconditioners import jacobi
+from dasp.preconditioners.base import BOUND
 from dasp.solvers import Workspace, bicgstab, cg, gmres, minres
+from dasp.solvers import cuda as cuda_module
 from dasp.solvers import system as system_module
 from dasp.solvers.cuda import THREADS, CudaSpace, CudaVectors, PassText
 from dasp.solvers.operator import device_of
@@ -193,14 +199,18 @@ def test_the_launches_of_an_iteration(emulated, form, passes):
     assert counts[1] - counts[0] == 16 * passes
 
 
-def test_callbacks_stop_the_loop_now_and_then(emulated):
+@pytest.mark.parametrize("method", [cg, minres, bicgstab])
+@pytest.mark.parametrize("every", [1, 3, 4])
+def test_callbacks_stop_the_loop_now_and_then(emulated, method, every):
+    """After odd numbers of iterations too, where a method's vectors have swapped their names."""
     A, b = poisson(6), np.arange(36.0)
     seen: list[Any] = []
-    x, stats = cg(operator(A), b, rtol=1e-9, callback=lambda x: seen.append(x.copy()), check_every=4)
-    assert len(seen) == -(-stats.iterations // 4)
+    x, stats = method(operator(A), b, rtol=1e-9, callback=lambda x: seen.append(x.copy()), check_every=every)
+    assert len(seen) == -(-stats.iterations // every)
     np.testing.assert_array_equal(seen[-1], x)
-    _, same = cg(operator(A), b, rtol=1e-9)
-    assert same.iterations == stats.iterations
+    same, without = method(operator(A), b, rtol=1e-9)
+    assert without.iterations == stats.iterations
+    np.testing.assert_array_equal(same, x)
 
 
 def test_a_callback_costs_no_turn(emulated):
@@ -259,21 +269,68 @@ def test_where_things_are():
     assert device_of(SimpleNamespace(device="cuda:1")) == "cuda:1"
 
 
-@pytest.mark.parametrize("often", [1, 5])
-def test_a_claim_that_x_does_not_keep_is_none(emulated, monkeypatch, often):
-    A, b = poisson(9), np.random.default_rng(3).standard_normal(81)
-    squared, asked = system_module.System.squared_residual, []
+class Kept:
+    """Stands for an array that a launch uses."""
 
-    def doubtful(system):
-        asked.append(1)
-        return squared(system) if len(asked) > often else 1.0
 
-    monkeypatch.setattr(system_module.System, "squared_residual", doubtful)
-    x, stats = minres(operator(A), b, rtol=1e-9)
-    check(A, x, b, stats, 1e-9)
-    assert stats.converged == (often <= system_module.MOST_DOUBTS)
-    if not stats.converged:
-        assert "that x does not have" in stats.reason
+def fake_cupy_device(monkeypatch):
+    """The device of dasp.solvers.cuda with streams that capture nothing and graphs that run again."""
+    stream = SimpleNamespace(ptr=7, begin_capture=lambda: None)
+    graph = SimpleNamespace(launch=lambda stream: None)
+    stream.end_capture = lambda: graph
+    device = object.__new__(cuda_module.CupyDevice)
+    device._device, device._loops = nullcontext(), True
+    current = SimpleNamespace(
+        Stream=lambda non_blocking: nullcontext(stream), get_current_stream=lambda: stream
+    )
+    device._cupy = SimpleNamespace(cuda=current)
+    device.launch = lambda *given, **more: lambda *values: None
+    monkeypatch.setattr(cuda_module._source, "load", lambda *given: None)
+    monkeypatch.setattr(cuda_module, "driver", lambda: None)
+    loop = SimpleNamespace(launch=lambda stream: None)
+    monkeypatch.setattr(cuda_module, "LoopGraph", lambda driver, stream, body: (body(0), loop)[1])
+    return device
+
+
+@pytest.mark.parametrize("way", ["record", "repeat"])
+def test_a_graph_keeps_what_its_launches_use(monkeypatch, way):
+    """A graph holds addresses alone: an array that nobody else keeps would be given to somebody else."""
+    device, kept = fake_cupy_device(monkeypatch), Kept()
+    watched, calls = weakref.ref(kept), []
+
+    def function(kept: Any = kept) -> None:
+        calls.append(1)
+
+    launch = device.record(function) if way == "record" else device.repeat(function, None, captured=True)
+    del kept, function
+    gc.collect()
+    assert calls == [1]
+    assert watched() is not None
+    launch()
+    del launch
+    gc.collect()
+    assert watched() is None
+
+
+def test_a_graph_keeps_the_program_of_a_preconditioner(monkeypatch):
+    """Also where the preconditioner has served so many other pairs of vectors since that it forgot this."""
+    M = jacobi(sp.eye_array(4, format="csr") * 2.0)
+    made: list[Any] = []
+
+    def program(function: Any) -> Any:
+        one = Kept()
+        made.append(weakref.ref(one))
+        return lambda one=one: None
+
+    monkeypatch.setattr(M.vectors, "bind", lambda name, array: True)
+    M.space = SimpleNamespace(program=program)
+    arrays = [SimpleNamespace(data=SimpleNamespace(ptr=k), shape=(4,)) for k in range(2 * BOUND + 4)]
+    first = M.prepare(*arrays[:2])
+    for r, z in zip(arrays[2::2], arrays[3::2], strict=True):
+        M.prepare(r, z)
+    gc.collect()
+    assert [one() is not None for one in made] == [True, False, *[True] * BOUND]
+    first()
 
 
 @pytest.mark.cuda

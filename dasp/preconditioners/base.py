@@ -81,7 +81,8 @@ class Preconditioner:
         if device_of(r) not in (None, self.device):
             raise TypeError(f"r is on {device_of(r)} and M on {self.device}; both must be on one device")
         with self._lock:
-            if out is not None and self._in_place(r, out):
+            if out is not None and (program := self._in_place(r, out)):
+                program()
                 return out
             if self._own is None:
                 self._own = self.space.program(self.apply)
@@ -92,23 +93,33 @@ class Preconditioner:
             out.reshape(-1)[...] = self.vectors["x"]
             return out
 
-    def _in_place(self, r: Array, out: Array) -> bool:
-        """Compute from r to `out` with no copies, if these can be used as they are."""
+    def prepare(self, r: Array, out: Array) -> Callable[[], None]:
+        """Return what sets `out` to M r again and again; all that it uses lives as long as it does.
+
+        Parameters
+        ----------
+        r, out : array, shape (n,), on the device
+        """
+        with self._lock:
+            program = self._in_place(r, out)
+        return program or (lambda: self.matvec(r, out=out))
+
+    def _in_place(self, r: Array, out: Array) -> Callable[[], None] | None:
+        """Return what computes from r to `out` with no copies, if these can be used as they are."""
         key = tuple(int(getattr(one.data, "ptr", -1)) for one in (r, out))
         if -1 in key:
-            return False
+            return None
         if key not in self._bound:
             own = self.vectors["b"], self.vectors["x"]
             if not (self.vectors.bind("b", r) and self.vectors.bind("x", out)):
                 self.vectors.bind("b", own[0])
-                return False
+                return None
             if len(self._bound) >= BOUND:
                 self._bound.pop(next(iter(self._bound)))
             self._bound[key] = self.space.program(self.apply), r, out
             self.vectors.bind("b", own[0])
             self.vectors.bind("x", own[1])
-        self._bound[key][0]()
-        return True
+        return self._bound[key][0]
 
     def __matmul__(self, r: Array) -> Array:
         """Return M r, for each column where r has several."""

@@ -83,7 +83,7 @@ class Device(Protocol):
         """Return a launch of a kernel, ready to be made again and again."""
 
     def record(self, function: Callable[[], None]) -> Callable[[], None]:
-        """Return what does again what a function launches."""
+        """Return what does again what a function launches, and keeps all that it launches with."""
 
     def repeat(self, function: Callable[[], None], bank: Array, *, captured: bool) -> Callable[[], None]:
         """Return what does so until the first number of a bank is not 0; `captured` if that is possible."""
@@ -283,7 +283,7 @@ class CudaSpace:
     def apply(self, operator: Operator, x: Array, y: Array) -> None:
         """Write down that y is set to the product of an operator and x."""
         self.captures = self.captures and operator.captures
-        self.tape.call(lambda: operator.multiply(x, y))
+        self.tape.call(operator.prepare(x, y))
 
     def loop(
         self,
@@ -400,6 +400,8 @@ class CudaLoop:
         rows = max(one.vectors.n for tape in phases for one in tape.passes)
         self._length = LONG_TURN if rows <= LONG_TURN_ROWS else TURN
         self._phases, self._captured = turn, captured
+        self._second = record(turn[1]) if period == 2 else None
+        self._odd = False
         self._repeats: dict[int, Callable[[], None]] = {}
         self._repeat(self._length)
         self._finish, self._finish_unless_limit = map(record, last)
@@ -412,6 +414,7 @@ class CudaLoop:
                 values[self._slots[key]] = value
             self._on.upload(self._banks[GIVEN_BANK], values)
             self._given = dict(given)
+        self._odd = False
         self._starts[name]()
 
     def advance(self, most: int, *, finish: bool) -> Report:
@@ -420,7 +423,12 @@ class CudaLoop:
         while len(residuals) < most:
             allowed = min(most - len(residuals), HISTORY)
             self._allow(float(allowed))
-            self._repeat(allowed)()
+            late = int(self._odd)
+            if self._odd:  # turns begin with the first phase
+                assert self._second is not None
+                self._second()
+            if allowed > late:
+                self._repeat(allowed - late)()
             if finish:
                 self._finish_unless_limit()
             state = self._read(residuals)
@@ -448,6 +456,7 @@ class CudaLoop:
         values = self._on.download(self._shared[: SLOTS + GLANCE])
         if residuals is not None:
             count, lag = int(values[COUNT]), self._lag
+            self._odd ^= self._second is not None and count % 2 == 1
             if count + lag > GLANCE:
                 values = self._on.download(self._shared[: SLOTS + count + lag])
             residuals.extend(values[SLOTS + lag : SLOTS + count + lag].tolist())
@@ -752,7 +761,13 @@ class CupyDevice:
             finally:
                 graph = stream.end_capture()
         current = self._cupy.cuda.get_current_stream
-        return lambda: graph.launch(current())
+
+        def launch(
+            kept: Any = function,
+        ) -> None:  # the graph reads and writes what the function launches with
+            graph.launch(current())
+
+        return launch
 
     def repeat(self, function: Callable[[], None], bank: Array, *, captured: bool) -> Callable[[], None]:
         """Return what does so until the first number of a bank is not 0."""
@@ -770,8 +785,11 @@ class CupyDevice:
         with self._device, self._cupy.cuda.Stream(non_blocking=True) as stream:
             graph = LoopGraph(driver(), stream.ptr, body)
         current = self._cupy.cuda.get_current_stream
-        kept = function, ends
-        return lambda kept=kept: graph.launch(current().ptr)  # type: ignore[misc]
+
+        def launch(kept: Any = (function, ends)) -> None:
+            graph.launch(current().ptr)
+
+        return launch
 
     def _ask(self, function: Callable[[], None], bank: Array) -> None:
         going = True

@@ -63,11 +63,11 @@ class Cycles:
         self._run = self._basis.prepare(self._steps, system.captures)
 
     def _step(self, source: str, k: int) -> Callable[[], None]:
-        operator, vectors = self._system.operator, self._system.vectors
-        x, y = vectors[source], vectors[f"v{k + 1}"]
+        vectors = self._system.vectors
+        multiply = self._system.operator.prepare(vectors[source], vectors[f"v{k + 1}"])
 
         def step() -> None:
-            operator.multiply(x, y)
+            multiply()
             self._basis.extend(k)
 
         return step
@@ -75,10 +75,10 @@ class Cycles:
     def _step_preconditioned(self, k: int) -> Callable[[], None]:
         preconditioner, vectors = self._system.preconditioner, self._system.vectors
         assert preconditioner is not None
-        x, z, then = vectors[f"v{k}"], vectors["z"], self._step("z", k)
+        precondition, then = preconditioner.prepare(vectors[f"v{k}"], vectors["z"]), self._step("z", k)
 
         def step() -> None:
-            preconditioner.multiply(x, z)
+            precondition()
             then()
 
         return step

@@ -4,6 +4,8 @@ protocol."""
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -31,6 +33,9 @@ class Operator(Protocol):
     def multiply(self, x: Array, y: Array) -> None:
         """Set y to the product with x, two vectors on the device that do not overlap."""
 
+    def prepare(self, x: Array, y: Array) -> Callable[[], None]:
+        """Return what does so again and again, and keeps all that it needs for that."""
+
 
 class _Planned:
     """What has `matvec(x, out=y)`: a planned matrix, a preconditioner of ours."""
@@ -41,8 +46,16 @@ class _Planned:
         # A diagonal can be multiplied by in a pass over vectors that is made anyway.
         self.diagonal = getattr(A, "diagonal_of_inverse", None)
 
+        self._prepare = getattr(A, "prepare", None)
+
     def multiply(self, x: Array, y: Array) -> None:
         self._matvec(x, out=y)
+
+    def prepare(self, x: Array, y: Array) -> Callable[[], None]:
+        ready: Callable[[], None] = (
+            partial(self.multiply, x, y) if self._prepare is None else self._prepare(x, y)
+        )
+        return ready
 
 
 class _Plain:
@@ -64,6 +77,9 @@ class _Plain:
             raise ValueError(f"{self._name} @ x has shape {product.shape}; {y.shape} is needed")
         y[...] = product
 
+    def prepare(self, x: Array, y: Array) -> Callable[[], None]:
+        return partial(self.multiply, x, y)
+
 
 class _Adjoint:
     """The transpose of what has `rmatvec` and no `T`."""
@@ -76,6 +92,9 @@ class _Adjoint:
 
     def multiply(self, x: Array, y: Array) -> None:
         y[...] = self._A.rmatvec(x)
+
+    def prepare(self, x: Array, y: Array) -> Callable[[], None]:
+        return partial(self.multiply, x, y)
 
 
 def _shape(A: Any) -> tuple[int, int]:
