@@ -153,6 +153,21 @@ def operand(matrix: tuple[int, int], x: Any) -> None:
         raise ValueError(f"x has shape {x.shape}; A has shape {matrix}, so x must have shape {wanted}")
 
 
+def left_operand(matrix: tuple[int, int], shape: tuple[int, ...], axis: int) -> None:
+    """Hold that x has m numbers along its first axis (0) or its last (-1), to be multiplied from the left.
+
+    Raises
+    ------
+    ValueError
+    """
+    if len(shape) not in (1, 2) or shape[axis] != matrix[0]:
+        several = f"({matrix[0]}, k)" if axis == 0 else f"(k, {matrix[0]})"
+        wanted = f"({matrix[0]},)" if len(shape) < 2 else several
+        raise ValueError(
+            f"x has shape {shape}; A has shape {matrix}, so x must have shape {wanted} on the left of A"
+        )
+
+
 def out(array: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
     """Hold that `out` has the shape and type of the product.
 

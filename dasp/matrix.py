@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import threading
 from typing import Any, Self
 
 import numpy as np
@@ -12,12 +11,12 @@ import scipy.sparse
 from dasp import _arrays, _check, _dtypes, backends, formats, planning
 from dasp._memory import BYTES_PER_ROW, refuse_oversize
 from dasp.formats.array import Csr, Plan
+from dasp.placement import packed, packer, resolve
 from dasp.policy import Policy
+from dasp.transpose import Places, Transposable
 
-_AUTO = Policy()
 
-
-class SpMatrix:
+class SpMatrix(Transposable):
     """A sparse matrix, planned for fast products with vectors on one device.
 
     Make one with `from_scipy`, `from_cupy`, `from_dense` or `from_coo`. It cannot be changed. Several
@@ -36,7 +35,7 @@ class SpMatrix:
     device : str
         `cpu` or `cuda:N`.
     nbytes : int
-        Bytes of the plan's arrays.
+        Bytes of the plan's arrays, and of what is kept beside them: the transpose once it was asked for.
     plan : Plan
         The packed arrays, NumPy on the CPU and CuPy on a GPU.
 
@@ -60,10 +59,11 @@ class SpMatrix:
                 f"plan is a {type(plan).__name__}; a Plan is needed; "
                 "use from_scipy, from_cupy, from_dense or from_coo for a matrix"
             )
-        self._device = _resolve(device)
+        self._device = resolve(device)
         self._backend = backends.find(self._device)
         self._product = self._backend.product(plan, self._device)
-        self._places = _Places()
+        self._places = Places()
+        self._be_alone()
 
     @classmethod
     def from_scipy(
@@ -107,8 +107,8 @@ class SpMatrix:
                 f"A is a {type(A).__name__}; a scipy.sparse matrix is needed; "
                 "use from_dense, from_coo or from_cupy for others"
             )
-        packer = _packer(A.shape, policy, _resolve(device))
-        arrays = _arrays.sparse_matrix(A, checks=packer == "cpu")
+        on_cpu = packer(A.shape, policy, resolve(device)) == "cpu"
+        arrays = _arrays.sparse_matrix(A, checks=on_cpu)
         return cls._planned(A.shape, arrays, policy, device, progress)
 
     @classmethod
@@ -140,7 +140,7 @@ class SpMatrix:
             raise TypeError(f"A is a {type(A).__name__}; a cupyx.scipy.sparse matrix is needed")
         if device == "auto":
             device = f"cuda:{A.data.device.id}"
-        if A.format != "csr" or _packer(A.shape, policy, _resolve(device)) != f"cuda:{A.data.device.id}":
+        if A.format != "csr" or packer(A.shape, policy, resolve(device)) != f"cuda:{A.data.device.id}":
             return cls.from_scipy(A.get(), policy=policy, device=device, progress=progress)
         return cls._planned(A.shape, backends.find(device).as_csr(A), policy, device, progress)
 
@@ -224,9 +224,8 @@ class SpMatrix:
         progress: bool,
     ) -> Self:
         """Plan a matrix whose arrays were taken in, and checked if the CPU packs it."""
-        device, order = _resolve(device), None
-        packer = _packer(shape, policy, device)
-        if packer == "cpu":
+        device, order = resolve(device), None
+        if packer(shape, policy, device) == "cpu":
             refuse_oversize(
                 f"A with {shape[0]:,} rows", BYTES_PER_ROW * float(shape[0]), "leave out rows without entries"
             )
@@ -235,14 +234,7 @@ class SpMatrix:
             order = planning.row_order(shape[0], arrays.rows, cpu)
             arrays = _arrays.Compressed(*planning.csr_from_coo(shape[0], *arrays, cpu))
         csr = Csr((int(shape[0]), int(shape[1])), *arrays)
-        machine = backends.find(device).machine(device)
-        with backends.find(packer).packing(csr, packer) as (there, primitives):
-            if order is not None:
-                order = backends.find(packer).to_device(order, packer)
-            plan = planning.make_plan(
-                there, policy or _AUTO, machine, primitives, order, progress=bool(progress)
-            )
-        return cls(plan, device)
+        return cls(packed(csr, order, policy, device, progress=progress), device)
 
     def with_values(self, data: Any, *, out: SpMatrix | None = None) -> SpMatrix:
         """Return the matrix with the same pattern and other values.
@@ -255,7 +247,8 @@ class SpMatrix:
             GPU, for one on a GPU.
         out : SpMatrix, optional
             A matrix of this pattern, itself for example, whose values are overwritten in place: a captured
-            graph that multiplies by it goes on with the new ones. It keeps its type and its coding.
+            graph that multiplies by it goes on with the new ones. It keeps its type and its coding. If its
+            transpose was made, that has the new values too (see `T`).
 
         Returns
         -------
@@ -289,15 +282,21 @@ class SpMatrix:
             raise ValueError(f"data has {len(values)} values; A has {self.nnz} entries; as many are needed")
         if out is not None:
             self._check_alike(out, values.dtype)
-        slots, fill = self._slots(), formats.find(plan.format)
+            out._write(values)
+            out._pass_on(values, {id(out)})
+            return out
+        slots = self._slots()
         with self._backend.filling(self.device) as primitives:
-            if out is not None:
-                fill.values_into(out.plan, values, slots, primitives)
-                return out
-            new = fill.values_from(plan, values, slots, primitives)
+            new = formats.find(plan.format).values_from(plan, values, slots, primitives)
         other = SpMatrix(dataclasses.replace(plan, dtype=values.dtype, values=new), self.device)
         other._places = self._places
         return other
+
+    def _write(self, values: Any) -> None:
+        """Overwrite the values in place; ValueError, and no change, if the coding cannot hold others."""
+        slots = self._slots()
+        with self._backend.filling(self.device) as primitives:
+            formats.find(self.plan.format).values_into(self.plan, values, slots, primitives)
 
     def _check_alike(self, out: Any, dtype: np.dtype[Any]) -> None:
         """Hold that the values of `out` can be overwritten by those of a type for this pattern."""
@@ -347,13 +346,12 @@ class SpMatrix:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the plan's arrays, and of the slots of its entries once `with_values` asked for them."""
-        slots = self._places.slots
-        return self.plan.nbytes + (0 if slots is None else int(slots.nbytes))
+        """Bytes of the plan's arrays, and of what is kept beside them for `with_values` and `T`."""
+        return self.plan.nbytes + sum(size for name, size in self._kept() if name != "order")
 
     def _kept(self) -> list[tuple[str, int]]:
-        """Return what is kept beside the format's own arrays for `with_values`, and its bytes."""
-        kept = {"order": self.plan.order, "slots": self._places.slots}
+        """Return what is kept beside the format's own arrays, and its bytes."""
+        kept = {"order": self.plan.order, "slots": self._places.slots, "transpose": self._made_transpose()}
         return [(name, int(array.nbytes)) for name, array in kept.items() if array is not None]
 
     def matvec(self, x: Any, *, out: Any = None, alpha: Any = 1.0, beta: Any = 0.0) -> Any:
@@ -416,13 +414,6 @@ class SpMatrix:
         y = self._product.quick(x)
         return self.matvec(x) if y is None else y
 
-    def __rmatmul__(self, x: Any) -> Any:
-        """Refuse x A: the plan has no fast way to multiply from the left."""
-        raise TypeError(
-            "x @ A was asked; a plan multiplies from the left only, as A @ x; "
-            "plan the transpose, SpMatrix.from_scipy(A.to_scipy().T), and multiply that by x"
-        )
-
     def __array__(self, *_: Any, **__: Any) -> Any:
         """Refuse to be an array, which NumPy would make of one element: the matrix itself."""
         raise TypeError("A is an SpMatrix and no array; to_scipy() gives its entries, A @ x its product")
@@ -457,7 +448,7 @@ class SpMatrix:
         TypeError, ValueError, RuntimeError
             If `device` is not a device, or does not work.
         """
-        device = _resolve(device)
+        device = resolve(device)
         return self if device == self.device else SpMatrix(self._backend.to_host(self.plan), device)
 
     def as_linear_operator(self) -> Any:
@@ -482,28 +473,3 @@ class SpMatrix:
             )
         lines += [f"{name:<10}{'-':>12}{'-':>14}{'-':>14}{'-':>7}{size:>16}" for name, size in self._kept()]
         return "\n".join(lines)
-
-
-def _packer(shape: tuple[int, int], policy: Policy | None, device: str) -> str:
-    """Return where a matrix for a device is packed: there, or on the CPU."""
-    if policy is not None and not isinstance(policy, Policy):
-        raise TypeError(f"policy is a {type(policy).__name__}; a dasp.Policy is needed")
-    layout = (policy or _AUTO).format_for(shape).name
-    return device if backends.find(device).packs(layout) else "cpu"
-
-
-class _Places:
-    """The slot of every entry of a pattern, once somebody asked; one for all matrices of a pattern."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.slots: Any = None
-
-
-def _resolve(device: Any) -> str:
-    """Return the device that is meant, `cpu` or `cuda:N`."""
-    name = _check.device_name(device)
-    if name == "cpu":
-        return name
-    resolved: str | None = backends.find("cuda").resolve(name)
-    return "cpu" if resolved is None else resolved

@@ -130,6 +130,7 @@ def below(*rooms: str) -> set[str]:
 
 
 TOP = ("bench", "commands", "cli")
+MATRIX = ("matrix", "placement", "transpose")
 RULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "what is underscored": (("_*",), ("_*",)),
     "formats": (("formats",), ("formats", "_*")),
@@ -137,11 +138,11 @@ RULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "the CPU": (("backends.cpu",), ("backends.cpu", "backends.protocols", "formats", "_*")),
     "CUDA": (("backends.cuda",), ("backends.cuda", "backends.protocols", "formats", "_*")),
     "planning": (("planning",), ("planning", "formats", "policy", "backends.protocols", "_*")),
-    "the matrix": (("matrix",), ("matrix", "planning", "policy", "backends", "formats", "_*")),
+    "the matrix": (MATRIX, (*MATRIX, "planning", "policy", "backends", "formats", "_*")),
     "solvers": (("solvers",), ("solvers", "backends.cpu.team", "_*")),
     "preconditioners": (
         ("preconditioners",),
-        ("preconditioners", "solvers", "matrix", "planning", "policy", "backends", "formats", "_*"),
+        ("preconditioners", "solvers", *MATRIX, "planning", "policy", "backends", "formats", "_*"),
     ),
     "dense products": (("dense",), ("dense", "_*")),
     "models": (("models",), ("models", "_*")),

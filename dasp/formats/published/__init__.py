@@ -22,4 +22,5 @@ PUBLISHED = Format(
     values_from=values_from,
     values_into=values_into,
     summary=summary,
+    alike=lambda plan: {"mma": plan.pattern.mma},
 )

@@ -23,5 +23,6 @@ SLICED = Format(
     values_from=values_from,
     values_into=values_into,
     summary=summary,
+    alike=lambda plan: {"narrow": plan.pattern.choice.narrow, "mma": plan.pattern.choice.mma},
     shares=shares,
 )

@@ -1,0 +1,61 @@
+"""Which device is meant, and a matrix packed there for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dasp import _check, backends, planning
+from dasp.formats.array import Csr, Plan
+from dasp.policy import Policy
+
+_AUTO = Policy()
+
+
+def resolve(device: Any) -> str:
+    """Return the device that is meant, `cpu` or `cuda:N`.
+
+    Raises
+    ------
+    TypeError, ValueError, RuntimeError
+        If `device` is not a device, or does not work.
+    """
+    name = _check.device_name(device)
+    if name == "cpu":
+        return name
+    resolved: str | None = backends.find("cuda").resolve(name)
+    return "cpu" if resolved is None else resolved
+
+
+def packer(shape: tuple[int, int], policy: Policy | None, device: str) -> str:
+    """Return where a matrix for a device is packed: there, or on the CPU.
+
+    Raises
+    ------
+    TypeError
+        If `policy` is no policy.
+    """
+    if policy is not None and not isinstance(policy, Policy):
+        raise TypeError(f"policy is a {type(policy).__name__}; a dasp.Policy is needed")
+    layout = (policy or _AUTO).format_for(shape).name
+    return device if backends.find(device).packs(layout) else "cpu"
+
+
+def packed(csr: Csr, order: Any, policy: Policy | None, device: str, *, progress: bool = False) -> Plan:
+    """Return the plan of a matrix for a device, made where that is packed.
+
+    Parameters
+    ----------
+    csr : Csr
+        With NumPy arrays, or with CuPy's on the device; checked if the CPU packs it.
+    order : Array or None
+        As `planning.make_plan` takes it, beside `csr` or on the host.
+    policy : Policy or None
+    device : str
+        As `resolve` returns it.
+    progress : bool
+    """
+    where, machine = packer(csr.shape, policy, device), backends.find(device).machine(device)
+    with backends.find(where).packing(csr, where) as (there, primitives):
+        if order is not None:
+            order = backends.find(where).to_device(order, where)
+        return planning.make_plan(there, policy or _AUTO, machine, primitives, order, progress=bool(progress))

@@ -1,0 +1,252 @@
+"""The transpose of a planned matrix: made on first use, kept, and never stale."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from dasp import _check, backends, formats, planning
+from dasp.formats.array import Csr, Plan, narrowest
+from dasp.placement import packed
+from dasp.policy import Policy
+
+Vector = np.ndarray[Any, Any]
+
+Relative = Callable[[], Any]
+"""Gives a matrix, or None if it is gone."""
+
+
+def transposed(csr: Csr, primitives: Any) -> tuple[Csr, Vector]:
+    """Return the transpose of a matrix, its rows in the order of the columns.
+
+    Parameters
+    ----------
+    csr : Csr
+        With NumPy arrays.
+    primitives : dasp.backends.protocols.Primitives
+        The CPU's.
+
+    Returns
+    -------
+    csr : Csr
+        Columns rise in every row; entries at one place keep their order.
+    order : numpy.ndarray, shape (nnz,), int32 or int64
+        Which entry of the matrix is each entry of its transpose.
+
+    Notes
+    -----
+    A stable counting sort, linear in m + n + nnz.
+    """
+    (m, n), indptr, columns, data = csr
+    rows = np.repeat(np.arange(m, dtype=columns.dtype), np.diff(indptr))
+    numbers = np.arange(len(columns), dtype=narrowest(len(columns)))
+    starts, of_rows, order = planning.csr_from_coo(n, columns, rows, numbers, primitives)
+    return Csr((n, m), starts, of_rows, data[order]), order
+
+
+def same_entries(one: Csr, other: Csr) -> bool:
+    """Whether two matrices have the same entries in the same order, bit for bit."""
+    return one.shape == other.shape and all(
+        np.array_equal(left.view(np.uint8), right.view(np.uint8))
+        for left, right in zip(one[1:], other[1:], strict=True)
+    )
+
+
+class Places:
+    """What all matrices of one pattern share, once somebody asked for it.
+
+    Attributes
+    ----------
+    lock : threading.Lock
+    slots : Array, shape (nnz,), or None
+        The slot of every entry, in the order in which the entries came in.
+    transpose : SpMatrix or None
+        One with the transposed pattern, whose entries come in the same order.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.slots: Any = None
+        self.transpose: Any = None
+
+
+class Transposable:
+    """Products with the transpose, for `dasp.SpMatrix`."""
+
+    _places: Places
+
+    if TYPE_CHECKING:
+        shape: Any
+        dtype: Any
+        device: Any
+        plan: Any
+        _backend: Any
+
+        def __init__(self, plan: Plan, device: str = "auto") -> None: ...
+
+        with_values: Any
+        matvec: Any
+        _write: Any
+
+    def _be_alone(self) -> None:
+        """Begin without relatives.
+
+        A matrix keeps the transpose that it made; the transpose knows its maker and does not keep it, so that
+        memory is given back as soon as nobody holds either.
+        """
+        self._relatives: dict[str, Relative] = {}
+        self._relatives_lock = threading.RLock()
+
+    def _made_transpose(self) -> Any:
+        """Return the transpose if this matrix made one and keeps it."""
+        kept = self._relatives.get("T")
+        return None if kept is None or isinstance(kept, weakref.ref) else kept()
+
+    def _relative(self, name: str, make: Callable[[], Any]) -> Any:
+        kept = self._relatives.get(name)
+        found = None if kept is None else kept()
+        if found is not None:
+            return found
+        with self._relatives_lock:
+            kept = self._relatives.get(name)
+            found = None if kept is None else kept()
+            if found is None:
+                made = make()
+                if made is not self:
+                    made._relatives[name] = weakref.ref(self)
+                self._relatives[name] = weakref.ref(self) if made is self else lambda: made
+                found = made
+        return found
+
+    @property
+    def T(self) -> Self:
+        """The transpose, a matrix of shape (n, m) on the same device.
+
+        Planned on first use and kept; `A.T.T is A`. A symmetric matrix, whose transpose has the same entries
+        bit for bit, is its own. `A.T.with_values` takes values in the order of A's. Values that are written
+        into A in place are written into its transpose, too, and the other way round.
+
+        Raises
+        ------
+        MemoryError
+            If there is not enough for another plan.
+
+        Notes
+        -----
+        Costs a second plan, and 4 or 8 bytes an entry for the order of the entries. Values written in place
+        that do not fit the coding of the transpose leave that as it was, and `A.T` is another one from then
+        on; nor is a symmetric matrix its own transpose any more. So take `A.T` anew after such a change.
+
+        Examples
+        --------
+        >>> import dasp, numpy, scipy.sparse
+        >>> A = dasp.SpMatrix.from_dense([[0.0, 2.0, 0.0], [3.0, 0.0, 4.0]], device="cpu")
+        >>> A.T @ numpy.array([1.0, 10.0])
+        array([30.,  2., 40.])
+        >>> A.T.T is A
+        True
+        """
+        return self._relative("T", self._make_transpose)  # type: ignore[no-any-return]
+
+    @property
+    def H(self) -> Self:
+        """The conjugate transpose: `A.T`, as values are real."""
+        return self.T
+
+    def transpose(self) -> Self:
+        """Return `A.T`."""
+        return self.T
+
+    def rmatvec(self, x: Any, *, out: Any = None, alpha: Any = 1.0, beta: Any = 0.0) -> Any:
+        """Return alpha A^H x + beta out.
+
+        Parameters
+        ----------
+        x : array_like, shape (m,), (m, 1) or (m, k)
+        out, alpha, beta
+            As `matvec` takes them.
+
+        Returns
+        -------
+        array, shape (n,), (n, 1) or (n, k)
+            As `A.H.matvec` does: deterministic, with the same bound, and as fast as a product with A.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As `matvec` does.
+        """
+        self._check_left(x, 0)
+        return self.H.matvec(x, out=out, alpha=alpha, beta=beta)
+
+    def rmatmat(self, X: Any, *, out: Any = None, alpha: Any = 1.0, beta: Any = 0.0) -> Any:
+        """Return alpha A^H X + beta out; see `rmatvec`."""
+        return self.rmatvec(X, out=out, alpha=alpha, beta=beta)
+
+    def __rmatmul__(self, x: Any) -> Any:
+        """Return x A for x of shape (m,) or (k, m)."""
+        y = self.T._product.quick(x)  # type: ignore[attr-defined]
+        if y is not None:
+            return y
+        x = self._backend.as_operand(x, self.device)
+        self._check_left(x, -1)
+        return self.T.matvec(x.T).T
+
+    def _check_left(self, x: Any, axis: int) -> None:
+        """Hold that an array has as many numbers along an axis as A has rows."""
+        shape = np.shape(x) if isinstance(x, (list, tuple)) else getattr(x, "shape", None)
+        if shape is not None:
+            _check.left_operand(self.shape, shape, axis)
+
+    def _make_transpose(self) -> Any:
+        """Fill the pattern's transpose with these values, or plan one; this matrix if it is equal."""
+        with self._places.lock:
+            if self._places.transpose is not None:
+                return self._places.transpose.with_values(self._entries())
+            plan = self._plan_of_transpose()
+            if plan is None:
+                return self
+            self._places.transpose = type(self)(plan, self.device)
+            return self._places.transpose
+
+    def _plan_of_transpose(self) -> Plan | None:
+        """Plan the transpose; None if it is this matrix."""
+        cpu, plan = backends.find("cpu").primitives, self._backend.to_host(self.plan)
+        csr = Csr(plan.shape, *planning.unpack(plan, cpu))
+        flipped, order = transposed(csr, cpu)
+        if same_entries(csr, flipped):
+            return None
+        if plan.order is not None:
+            order = plan.order[order]
+        policy = Policy(layout=plan.format, **formats.find(plan.format).alike(plan))
+        return packed(flipped, order, policy, self.device)
+
+    def _entries(self) -> Any:
+        """Return the value of every entry on the device, in the order in which entries came in."""
+        plan = self._backend.to_host(self.plan)
+        values = planning.unpack(plan, backends.find("cpu").primitives)[2]
+        if plan.order is not None:
+            came = np.empty_like(values)
+            came[plan.order] = values
+            values = came
+        return self._backend.to_device(values, self.device)
+
+    def _pass_on(self, values: Any, done: set[int]) -> None:
+        """Write values into the transpose that was made, too; let one go that cannot hold them."""
+        for name, kept in list(self._relatives.items()):
+            other = kept()
+            if other is self:
+                del self._relatives[name]  # it was symmetric, and may not be now
+            elif other is not None and id(other) not in done:
+                done.add(id(other))
+                try:
+                    other._write(values)
+                except ValueError:
+                    del self._relatives[name]
+                    other._relatives.pop(name, None)
+                else:
+                    other._pass_on(values, done)
