@@ -38,9 +38,9 @@ class Format:
         The same, into the arrays of the plan; ValueError, and no change, if they cannot hold the numbers.
     summary : callable
         Plan -> its parts, a line each; reads no array.
-    alike : callable
+    alike : callable, optional
         Plan -> the choices of a policy that hold for a matrix like this one, such as its transpose; what was
-        fitted to the matrix's own rows is left open.
+        fitted to the matrix's own rows is left open, as all is by default.
     shares : callable, optional
         Plan -> how slots and bytes are shared out, in the format's own words: what, then by which share
         how much. May read arrays. By default it is told by the parts of the summary.
@@ -57,5 +57,5 @@ class Format:
     values_from: Callable[[Plan, Array, Array, Any], Any]
     values_into: Callable[[Plan, Array, Array, Any], None]
     summary: Callable[[Plan], list[Part]]
-    alike: Callable[[Plan], dict[str, Any]]
+    alike: Callable[[Plan], dict[str, Any]] = lambda plan: {}
     shares: Callable[[Plan], dict[str, dict[str, int]]] | None = None
