@@ -1,4 +1,4 @@
-"""What a call of `gemm` costs the host, beside the array library's own matmul; a row of CSV for each call.
+"""What a call costs the host: `gemm` beside the array library's own matmul, `gf256.matmul`, and `A @ x`.
 
     python benchmarks/host_cost.py --device cuda --csv benchmarks/results/gemm_host.csv
 
@@ -21,7 +21,7 @@ import numpy as np
 import dasp
 from dasp import models
 from dasp.bench import machine, results
-from dasp.dense import explain, gemm
+from dasp.dense import explain, gemm, gf256
 
 CALLS, REPEATS = 300, 9
 DTYPES = {"cpu": ("float32", "float64"), "cuda": ("float32", "float64", "float16")}
@@ -84,7 +84,21 @@ def sparse(library: Any, device: str) -> Iterator[tuple[Row, Callable[[], Any]]]
             yield {"matrix": matrix, "dtype": "float64", "policy": policy, "call": name}, call
 
 
-SUBJECTS = {"dense": dense, "sparse": sparse}
+def field(library: Any, device: str) -> Iterator[tuple[Row, Callable[[], Any]]]:
+    """Products over GF(2^8), the coefficients on the host or where the data is."""
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(0, 256, shape, np.uint8) for shape in ((4, 10), (10, 4096)))
+    there, right, out = library.asarray(a), library.asarray(b), library.empty((4, 4096), np.uint8)
+    ways = {
+        "matmul(a, b, out=)": partial(gf256.matmul, there, right, out=out),
+        "matmul(a on the host, b, out=)": partial(gf256.matmul, a, right, out=out),
+        "matmul(a, b)": partial(gf256.matmul, there, right),
+    }
+    for name, call in ways.items():
+        yield {"matrix": "gf256:4x10x4096", "dtype": "uint8", "call": name}, call
+
+
+SUBJECTS = {"dense": dense, "sparse": sparse, "gf256": field}
 
 
 def main() -> None:

@@ -74,7 +74,7 @@ def multiply(product: Product, device: int, stream: int) -> bool:
     if call is None:
         return False
     first, second = (a, b) if call.swapped else (b, a)
-    addresses = first.data.ptr, second.data.ptr, out.data.ptr
+    addresses = map(ctypes.c_void_p, (first.data.ptr, second.data.ptr, out.data.ptr))
     _check(call.function(_handle(device, stream), *call.arguments(*addresses)), "cuBLAS")
     return True
 
@@ -90,8 +90,8 @@ class _Call(NamedTuple):
     leading: tuple[int, int, int]
     half: int | None
 
-    def arguments(self, first: int, second: int, out: int) -> tuple[Any, ...]:
-        """What follows the handle."""
+    def arguments(self, first: Any, second: Any, out: Any) -> tuple[Any, ...]:
+        """What follows the handle: plain ints are C's, addresses are ctypes' own."""
         one, two, three = self.leading
         if self.half is None:
             return *self.head, self.alpha, first, one, second, two, self.beta, out, three
@@ -149,7 +149,7 @@ class _Handle:
         self._destroy, self._finalizing = _library().cublasDestroy_v2, sys.is_finalizing
         self.value = ctypes.c_void_p()
         _check(_library().cublasCreate_v2(ctypes.byref(self.value)), "cublasCreate_v2")
-        _check(_library().cublasSetStream_v2(self.value, stream), "cublasSetStream_v2")
+        _check(_library().cublasSetStream_v2(self.value, ctypes.c_void_p(stream)), "cublasSetStream_v2")
         mode = DISALLOW_REDUCED_PRECISION_REDUCTION
         _check(_library().cublasSetMathMode(self.value, mode), "cublasSetMathMode")
 
@@ -188,20 +188,5 @@ def _library() -> Any:
     for line in Path("/proc/self/maps").read_text().splitlines():
         path = line.split()[-1]
         if Path(path).name.startswith("libcublas.so"):
-            return _declared(ctypes.CDLL(path))
+            return ctypes.CDLL(path)
     raise RuntimeError("CuPy has loaded no libcublas.so; a CuPy with its CUDA libraries is needed")
-
-
-def _declared(library: Any) -> Any:
-    """Tell ctypes what the calls take, so that they take plain numbers."""
-    number, address = ctypes.c_int, ctypes.c_void_p
-    sizes, matrix, typed = (number,) * 5, (address, number), (address, number, number)
-    for name, scalar in (("cublasSgemm_v2", ctypes.c_float), ("cublasDgemm_v2", ctypes.c_double)):
-        pointer = ctypes.POINTER(scalar)
-        getattr(library, name).argtypes = (address, *sizes, pointer, *matrix, *matrix, pointer, *matrix)
-    single = ctypes.POINTER(ctypes.c_float)
-    ends = (*typed, number, number)
-    library.cublasGemmEx.argtypes = (address, *sizes, single, *typed, *typed, single, *ends)
-    library.cublasSetStream_v2.argtypes = (address, address)
-    library.cublasSetMathMode.argtypes = (address, number)
-    return library

@@ -29,6 +29,7 @@ do not fit either. benchmarks/results/gemm_sizes.csv, from 768 to 7000: our kern
 as fast where this takes them, and at most 1.10 times where it takes cuBLAS."""
 
 
+@functools.cache
 def _cupy() -> Any:
     import cupy
 
@@ -111,7 +112,7 @@ def run(rung: Rung, product: Product) -> None:
     together = pointers[0] | pointers[1] | pointers[2] | pointers[3] | 16
     forms = a.shape, a.strides, b.shape, b.strides, addend.strides, out.strides
     ready = _prepare(rung, _device(), out.dtype, *forms, together & -together, alpha, beta)
-    stream = _cupy().cuda.get_current_stream().ptr
+    stream = _stream()
     if ready is None:
         with _memory(stream):
             _run_copies(rung, product)
@@ -231,7 +232,7 @@ def _run_vendor(product: Product) -> None:
     if product.c is not None and product.c is not product.out:
         product.out[...] = product.c
         product = product._replace(c=product.out)
-    stream = _cupy().cuda.get_current_stream().ptr
+    stream = _stream()
     if cublas_cuda.multiply(product, _device(), stream):
         return
     with _memory(stream):
@@ -247,7 +248,24 @@ def _run_vendor(product: Product) -> None:
 
 
 def _device() -> int:
-    return int(_cupy().cuda.runtime.getDevice())
+    device: int = _current_device()()
+    return device
+
+
+@functools.cache
+def _current_device() -> Any:
+    return _cupy().cuda.runtime.getDevice
+
+
+def _stream() -> int:
+    """CUDA's handle of CuPy's current stream."""
+    stream: int = _current_stream()().ptr
+    return stream
+
+
+@functools.cache
+def _current_stream() -> Any:
+    return _cupy().cuda.get_current_stream
 
 
 def device_name() -> str:

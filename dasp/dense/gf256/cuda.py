@@ -316,6 +316,7 @@ def address(array: Any) -> int:
     return int(array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr)
 
 
+@functools.cache
 def _cupy() -> Any:
     import cupy
 
