@@ -12,6 +12,7 @@ import contextlib
 import os
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -23,6 +24,7 @@ from numba.core.ccallback import CFunc
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.sigutils import normalize_signature
 
+from dasp._log import logger
 from dasp._signals import Deferred
 
 _REMEDY = (
@@ -52,7 +54,7 @@ def jit(signature: Any = None, *, cache: bool = True, **options: Any) -> Callabl
         compiled = njit(**options)(function)
         if cache:
             _keep(compiled, function)
-        compiled.compile = _undisturbed(compiled.compile)
+        compiled.compile = _undisturbed(function.__name__, compiled.compile)
         if signature is not None:
             compiled.compile(signature)
             compiled.disable_compile()
@@ -65,16 +67,19 @@ def c_function(signature: Any, function: Callable[..., Any], **options: Any) -> 
     """Compile a function for callers in C, as `numba.cfunc` does; its `address` is theirs."""
     compiled = CFunc(function, normalize_signature(signature), locals={}, options=options)
     _keep(compiled, function)
-    _undisturbed(compiled.compile)()
+    _undisturbed(function.__name__, compiled.compile)()
     return compiled
 
 
-def _undisturbed(compile_function: Callable[..., Any]) -> Callable[..., Any]:
+def _undisturbed(name: str, compile_function: Callable[..., Any]) -> Callable[..., Any]:
     """Hold signals back while LLVM works: it calls Python, and what a handler raises there is lost."""
 
     def undisturbed(*arguments: Any) -> Any:
+        start = time.perf_counter()
         with Deferred():
-            return compile_function(*arguments)
+            found = compile_function(*arguments)
+        logger.debug("compiled %s, or found it on disk, in %.2f s", name, time.perf_counter() - start)
+        return found
 
     return undisturbed
 

@@ -8,10 +8,13 @@ import hashlib
 import importlib
 import re
 import threading
+import time
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from dasp._log import logger
 
 _PACKAGE = Path(__file__).resolve().parent
 
@@ -114,11 +117,14 @@ def load(name: str, defines: Mapping[str, str]) -> Any:
     with _modules_lock:
         if key not in _modules:
             module = cupy.RawModule(code=read(name), options=options(defines, name), backend="nvrtc")
+            start = time.perf_counter()
             try:
                 module.compile()
             except cupy.cuda.compiler.CompileException as error:
                 raise RuntimeError(f"{name} does not compile with {dict(defines)}: {error}") from error
             _modules[key] = module
+            milliseconds = 1e3 * (time.perf_counter() - start)
+            logger.debug("loaded %s in %.0f ms, compiled with %s", name, milliseconds, dict(defines))
         return _modules[key]
 
 

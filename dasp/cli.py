@@ -18,6 +18,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator, Sequence
+from functools import partial
 from types import FrameType
 from typing import NoReturn, TextIO
 
@@ -27,6 +28,8 @@ from dasp._signals import Deferred
 COMMANDS = {
     "info": ("dasp.commands.info", "show a matrix: its row lengths and its plan"),
     "solve": ("dasp.commands.solve", "solve A x = b by an iterative method and report the true residual"),
+    "plan": ("dasp.commands.plan", "plan a matrix and keep the plan in a file"),
+    "fetch": ("dasp.commands.fetch", "fetch matrices of the SuiteSparse collection by name"),
     "config": ("dasp.commands.config", "say which devices and libraries were found, and why not"),
     "bench": ("dasp.commands.bench", "plan, verify and time matrices against other libraries"),
     "bench gemm": (
@@ -44,6 +47,7 @@ COMMANDS = {
     "bench peak": ("dasp.commands.bench", "measure this machine's arithmetic and copy bandwidth"),
     "tune": ("dasp.commands.tune", "measure what choices depend on, on this machine"),
     "rs": ("dasp.commands.rs", "split files into shards of which some may be lost, and repair them"),
+    "completion": ("dasp.commands.completion", "print what a shell must run to complete dasp's words"),
 }
 """The module of each command, and what `dasp --help` says of it."""
 
@@ -142,12 +146,13 @@ def _run(words: list[str]) -> int:
         arguments = parser.parse_args(words)
     except SystemExit as leaving:  # --help and --version print and leave
         return leaving.code if isinstance(leaving.code, int) else 0
+    arguments.parser = partial(build_parser, *COMMANDS)
     status: int = arguments.run(arguments)
     return status
 
 
-def build_parser(command: str | None = None) -> argparse.ArgumentParser:
-    """Return the parser: every sub-command has a name and a summary, the one asked for its arguments too."""
+def build_parser(*commands: str | None) -> argparse.ArgumentParser:
+    """Return the parser: every sub-command has a name and a summary, those asked for their arguments too."""
     parser = _Parser(
         prog="dasp",
         description=str(dasp.__doc__).partition("\n")[0],
@@ -157,11 +162,11 @@ def build_parser(command: str | None = None) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"dasp {dasp.__version__}")
     parser.add_argument("--debug", action="store_true", help="show where an error came from")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    wanted = COMMANDS[command][0] if command in COMMANDS else None
+    wanted = {COMMANDS[command][0] for command in commands if command in COMMANDS}
     for name, (module, summary) in COMMANDS.items():
         if name in subparsers.choices:
             continue
-        if module == wanted:
+        if module in wanted:
             importlib.import_module(module).add_command(subparsers)
         else:
             subparsers.add_parser(name, help=summary)

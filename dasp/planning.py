@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from dasp import formats
+from dasp._log import logger
 from dasp._machines import MACHINES
 from dasp.formats.array import PAD, Csr, Plan, arrays_of, narrowest
 from dasp.policy import Policy
@@ -54,6 +56,9 @@ def make_plan(
     for array in arrays_of(plan):
         if isinstance(array, np.ndarray):
             array.flags.writeable = False
+    if logger.isEnabledFor(logging.INFO):
+        parts = *csr.shape, plan.nnz, packs.name, machine, plan.nbytes
+        logger.info("planned %s x %s with %s entries as %s for %s: %s bytes", *parts)
     return plan
 
 

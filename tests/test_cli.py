@@ -322,6 +322,26 @@ def test_the_table_of_commands_says_what_their_modules_say(command: str) -> None
     assert commands.choices[command].get_default("run") is not None or command in ("rs", "tune")
 
 
+def test_a_shell_completes_commands_and_options(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("shtab")
+    assert cli.main(["completion", "bash"]) == 0
+    ask = "COMP_WORDS=({} {}); COMP_CWORD={}; _shtab_dasp {}; echo ${{COMPREPLY[@]}}"
+    script = capsys.readouterr().out
+    for words, wanted in (("dasp so", "solve"), ("dasp solve --meth", "--method"), ("dasp pl", "plan")):
+        *before, last = words.split()
+        line = ask.format(" ".join(before), last, len(before), "dasp " + last)
+        done = subprocess.run(["bash"], input=script + line, capture_output=True, text=True, check=True)
+        assert wanted in done.stdout.split()
+
+
+def test_a_plan_is_kept(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert cli.main(["plan", "poisson2d:12", str(tmp_path / "a.plan"), "--device", "cpu"]) == 0
+    assert "144 x 144" in capsys.readouterr().out
+    planned = dasp.SpMatrix(dasp.load_plan(tmp_path / "a.plan"), "cpu")
+    x = np.arange(144.0)
+    np.testing.assert_array_equal(planned @ x, dasp.SpMatrix.from_scipy(planned.to_scipy(), device="cpu") @ x)
+
+
 def test_a_warning_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     def warn(_: object) -> int:
         warnings.warn("take care", stacklevel=1)

@@ -1,4 +1,4 @@
-"""matrices/fetch.py against a small server of its own: download, resume, verify, unpack, refuse."""
+"""`dasp fetch` against a small server of its own: download, resume, verify, unpack, refuse."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ import csv
 import fcntl
 import gzip
 import hashlib
-import importlib.util
 import io
 import os
-import sys
 import tarfile
 import threading
 from collections.abc import Callable, Iterator
@@ -19,21 +17,16 @@ from types import ModuleType
 
 import pytest
 
+from dasp import cli
+from dasp.io import suitesparse
 from dasp.io.matrices import load_matrix
 
-SCRIPT = Path(__file__).resolve().parents[1] / "matrices" / "fetch.py"
 TEXT = b"%%MatrixMarket matrix coordinate real general\n3 4 1\n2 2 7\n"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def fetch() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("matrices_fetch", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+    return suitesparse
 
 
 def archive(**members: bytes) -> bytes:
@@ -108,7 +101,7 @@ def suite(fetch: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def call(fetch: ModuleType, capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
-    status = fetch.main([str(word) for word in words])
+    status = cli.main(["fetch", *[str(word) for word in words]])
     output = capsys.readouterr()
     assert "Traceback" not in output.err
     return status, output.out, output.err
@@ -116,7 +109,7 @@ def call(fetch: ModuleType, capsys: pytest.CaptureFixture[str], *words: object) 
 
 def failed(fetch: ModuleType, capsys: pytest.CaptureFixture[str], *words: object) -> str:
     status, _, err = call(fetch, capsys, *words)
-    lines = [line for line in err.splitlines() if line.startswith("fetch: error: ")]
+    lines = [line for line in err.splitlines() if line.startswith("dasp: error: ")]
     assert status == 2
     assert len(lines) == 1
     return lines[0]

@@ -525,3 +525,15 @@ def test_one_processor_gets_one_thread() -> None:
     command = [sys.executable, "-c", START + ONE_PROCESSOR]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
     assert (done.returncode, done.stdout.split(), done.stderr) == (0, ["True"] * 20 + ["1"], "")
+
+
+def test_threadpoolctl_limits_products() -> None:
+    threadpoolctl = pytest.importorskip("threadpoolctl")
+    usual = dasp.get_num_threads()
+    with threadpoolctl.threadpool_limits(3, user_api="dasp"):
+        assert dasp.get_num_threads() == 3
+        (known,) = (pool for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "dasp")
+        assert known["num_threads"] == 3
+        assert known["version"] == dasp.__version__
+    assert dasp.get_num_threads() == usual
+    assert _threads._threads is None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
 from typing import TYPE_CHECKING
 
 from dasp.commands.options import (
@@ -13,6 +12,7 @@ from dasp.commands.options import (
     add_json_option,
     add_matrix_option,
     add_policy_options,
+    plan_timed,
     policy_from,
     seed_from,
 )
@@ -45,18 +45,14 @@ def _run(arguments: argparse.Namespace) -> int:
     from dasp import formats
     from dasp.commands import figures
     from dasp.io.matrices import load_matrix
-    from dasp.matrix import SpMatrix
 
     policy = policy_from(arguments)
     if arguments.plot is not None:
         figures.check_plot(arguments.plot)
     matrix = load_matrix(arguments.matrix, seed=seed_from(arguments))
 
-    # A first plan of a few rows, so that the time below holds no compilation.
-    SpMatrix.from_scipy(matrix[: min(8, matrix.shape[0])], policy=policy, device=arguments.device)
-    start = time.perf_counter()
-    planned = SpMatrix.from_scipy(matrix, policy=policy, device=arguments.device)
-    milliseconds = 1e3 * (time.perf_counter() - start)
+    planned, seconds = plan_timed(matrix, policy, arguments.device)
+    milliseconds = 1e3 * seconds
 
     if arguments.json:
         print(as_json(arguments.matrix, matrix, planned, milliseconds))

@@ -6,10 +6,14 @@ Nothing of dasp is imported before an option is used, so that `--help` answers a
 from __future__ import annotations
 
 import argparse
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+    from dasp.matrix import SpMatrix
     from dasp.policy import Policy
 
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -113,6 +117,18 @@ def policy_from(arguments: argparse.Namespace) -> Policy | None:
     if not given and not arguments.published:
         return None
     return replace(Policy.published() if arguments.published else Policy(), **given)
+
+
+def plan_timed(
+    matrix: csr_array, policy: Policy | None, device: str, *, progress: bool = False
+) -> tuple[SpMatrix, float]:
+    """Return the planned matrix and the seconds; a few rows come first, so that none go into compilation."""
+    from dasp.matrix import SpMatrix
+
+    SpMatrix.from_scipy(matrix[: min(8, matrix.shape[0])], policy=policy, device=device)
+    start = time.perf_counter()
+    planned = SpMatrix.from_scipy(matrix, policy=policy, device=device, progress=progress)
+    return planned, time.perf_counter() - start
 
 
 def seed_from(arguments: argparse.Namespace) -> int:

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
+from dasp._log import logger
 from dasp.solvers.devices import space_for
 from dasp.solvers.operator import as_operator, device_of
 from dasp.solvers.scalars import CLAIMED, LIMIT, NOT_FINITE, NOTHING, RUNNING, where
@@ -212,6 +213,7 @@ def solve(
         x = system.space.download(x)
     x = x.reshape(getattr(b, "shape", x.shape))
     seconds = time.perf_counter() - began
+    logger.info("%s rows solved in %.3g s: %s", size, seconds, answer.reason)
     stats = Stats(
         answer.info == 0,
         answer.iterations,

@@ -35,7 +35,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic as _intrinsic
 from numba.np.numpy_support import as_dtype
 
-from dasp import _threads
+from dasp import _threadpools, _threads
 from dasp._arrays import address
 from dasp._compile import c_function, jit
 
@@ -537,3 +537,6 @@ def team() -> Team:
 if hasattr(os, "register_at_fork"):
     # In a forked child the workers do not exist.
     os.register_at_fork(after_in_child=_made.clear)
+
+
+_threadpools.register()

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from dasp import _check, _dtypes
+from dasp._log import logger
 from dasp.backends.cuda.device import primitives, upload
 from dasp.backends.cuda.product import Product, number
 from dasp.formats.array import Csr, Plan, arrays_of, with_arrays
@@ -52,6 +53,7 @@ def resolve(device: str) -> str | None:
     works, reason = available()
     if not works:
         if device == "auto":
+            logger.info("the CPU is used: %s", reason)
             return None
         raise RuntimeError(f"device is {device!r}; a working GPU is needed; {reason}")
     import cupy

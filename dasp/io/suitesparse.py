@@ -1,19 +1,15 @@
-"""Fetch matrices of the SuiteSparse collection that `suite.csv` lists into the folder DASP_MATRICES.
+"""Matrices of the SuiteSparse collection, fetched from its site by name into a folder.
 
-    python matrices/fetch.py --list
-    python matrices/fetch.py cant webbase-1M
-    python matrices/fetch.py --all --max-entries 10000000
+A broken download is resumed by the next one. The SHA-256 of an archive is compared with the one in suite.csv,
+or with the one that SHA256SUMS in the folder holds from an earlier download. One that is new is added there
+when the archive and the matrix in it were found whole and of the sizes that suite.csv lists. What an archive
+unpacks to is bounded by those sizes, and links in it are refused.
 
-Each matrix becomes NAME.mtx, which `dasp` then finds by its name. A broken download is resumed by the next
-run. The SHA-256 of a download is compared with the one in suite.csv, or with the one that SHA256SUMS in
-the folder holds from an earlier download. One that is new is added there when the archive and the matrix in
-it were found whole and of the sizes that suite.csv lists. Nothing but the standard library is needed; tqdm,
-if it is installed, shows the progress.
+Source: Davis and Hu, "The University of Florida sparse matrix collection", ACM TOMS 38 (2011).
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import csv
 import difflib
@@ -23,7 +19,6 @@ import http.client
 import os
 import secrets
 import stat
-import sys
 import tarfile
 import urllib.error
 import urllib.request
@@ -33,7 +28,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-SUITE = Path(__file__).with_name("suite.csv")
+PACKAGE = Path(__file__).resolve().parents[1]
+_PLACES = [root / "matrices" / "suite.csv" for root in (PACKAGE, PACKAGE.parent)]
+SUITE = next((place for place in _PLACES if place.exists()), _PLACES[0])
+"""The matrices that are known by name: inside the package in a wheel, beside it in a checkout."""
 SOURCE = "https://sparse.tamu.edu/MM"
 _CHUNK = 1 << 20
 _TIMEOUT_SECONDS = 60
@@ -45,7 +43,7 @@ _MOST_MEMBERS = 1000
 _LONGEST_LINE = 1 << 16
 
 
-class FetchError(Exception):
+class FetchError(RuntimeError):
     """A matrix could not be fetched; the message is one line for the user."""
 
 
@@ -381,58 +379,3 @@ def choose(names: Sequence[str], everything: bool, max_entries: int | None) -> l
             raise FetchError(f"{name} is not in {SUITE.name}; {hint}")
     chosen = [matrix for matrix in suite.values() if everything or matrix.name in names]
     return [matrix for matrix in chosen if max_entries is None or matrix.entries <= max_entries]
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description="Fetch matrices of the SuiteSparse collection.")
-    parser.add_argument("names", nargs="*", metavar="NAME", help="matrices of suite.csv")
-    parser.add_argument("--all", action="store_true", help="every matrix of suite.csv")
-    parser.add_argument("--max-entries", type=int, help="leave out larger ones")
-    parser.add_argument("--list", action="store_true", help="print what suite.csv lists, and fetch nothing")
-    parser.add_argument("--folder", type=Path, help="where to (default: the environment's DASP_MATRICES)")
-    parser.add_argument("--url", default=SOURCE, help=f"where GROUP/NAME.tar.gz lies ({SOURCE})")
-    return parser
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Fetch what the command line names; return the exit status, 2 if anything failed."""
-    arguments = _parser().parse_args(argv)
-    try:
-        chosen = choose(arguments.names, arguments.all or arguments.list, arguments.max_entries)
-        if arguments.list:
-            for matrix in chosen:
-                size = f"{matrix.rows:>10,} x {matrix.cols:<10,}"
-                print(f"{matrix.name:30} {size} {matrix.entries:>12,} {matrix.kind}")
-            return 0
-        if not chosen:
-            raise FetchError("no matrix was chosen; name some, or give --all; see --list")
-        folder = arguments.folder or Path(os.environ.get("DASP_MATRICES") or "")
-        if folder == Path():
-            raise FetchError(
-                "DASP_MATRICES is not set; it must name the folder for matrices; or give --folder"
-            )
-        folder.mkdir(parents=True, exist_ok=True)
-    except (FetchError, OSError) as error:
-        print(f"fetch: error: {error}", file=sys.stderr)
-        return 2
-    return max(_fetch_one(matrix, folder, arguments.url) for matrix in chosen)
-
-
-def _fetch_one(matrix: Matrix, folder: Path, source: str) -> int:
-    target = folder / f"{matrix.name}.mtx"
-    if target.exists():
-        print(f"{target} is there already")
-        return 0
-    try:
-        print(fetch(matrix, folder, source))
-    except (FetchError, OSError, ValueError) as error:
-        print(f"fetch: error: {error}", file=sys.stderr)
-        return 2
-    return 0
-
-
-if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        sys.exit(130)

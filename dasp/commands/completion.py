@@ -1,0 +1,28 @@
+"""`dasp completion`: what a shell must know to complete the command line."""
+
+from __future__ import annotations
+
+import argparse
+
+from dasp.commands.options import Subparsers
+
+
+def add_command(subparsers: Subparsers) -> None:
+    """Add `dasp completion` to the command line."""
+    summary = "print what a shell must run to complete dasp's words"
+    parser = subparsers.add_parser(
+        "completion",
+        help=summary,
+        description=f"{summary[0].upper()}{summary[1:]}, for example "
+        "`dasp completion bash > ~/.local/share/bash-completion/completions/dasp`.",
+    )
+    parser.add_argument("shell", choices=("bash", "zsh", "tcsh"), help="which shell")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the script."""
+    import shtab
+
+    print(shtab.complete(arguments.parser(), shell=arguments.shell))
+    return 0
