@@ -10,7 +10,7 @@ import scipy.sparse
 
 from dasp import _arrays, _check, _dtypes, backends, formats, planning
 from dasp._memory import BYTES_PER_ROW, refuse_oversize
-from dasp.formats.array import Csr, Plan
+from dasp.formats.array import Csr, Plan, csr_from_coo
 from dasp.placement import packed, packer, resolve
 from dasp.policy import Policy
 from dasp.transpose import Places, Transposable
@@ -232,7 +232,7 @@ class SpMatrix(Transposable):
         if isinstance(arrays, _arrays.Coordinates):
             cpu = backends.find("cpu").primitives
             order = planning.row_order(shape[0], arrays.rows, cpu)
-            arrays = _arrays.Compressed(*planning.csr_from_coo(shape[0], *arrays, cpu))
+            arrays = _arrays.Compressed(*csr_from_coo(shape[0], *arrays, cpu))
         csr = Csr((int(shape[0]), int(shape[1])), *arrays)
         return cls(packed(csr, order, policy, device, progress=progress), device)
 
@@ -266,9 +266,9 @@ class SpMatrix(Transposable):
         Notes
         -----
         Nothing is chosen anew but how values are coded. The first call on a pattern finds the slot of every
-        entry, on the host, and keeps it on the device (4 or 8 bytes an entry). On a GPU the call runs on the
-        current stream; with an `out` whose values are stored as they are it reads nothing back and can be
-        captured, after a first call outside of a capture.
+        entry and keeps it (4 or 8 bytes an entry); of the published format it does so on the host. On a GPU
+        the call runs on the current stream; with an `out` whose values are stored as they are it reads
+        nothing back and can be captured, after a first call outside of a capture.
 
         Examples
         --------
@@ -313,10 +313,18 @@ class SpMatrix(Transposable):
         """Return the slot of every entry on the device, found once for a pattern."""
         with self._places.lock:
             if self._places.slots is None:
-                host = self._backend.to_host(self.plan)
-                slots = planning.slots_of(host, backends.find("cpu").primitives)
-                self._places.slots = self._backend.to_device(slots, self.device)
+                self._places.slots = self._found(planning.slots_of)
         return self._places.slots
+
+    def _found(self, find: Any) -> Any:
+        """Return what `planning.unpack` or `planning.slots_of` finds in the plan, on the matrix's device."""
+        if self._backend.packs(self.plan.format):
+            with self._backend.filling(self.device, ends=True) as primitives:
+                return find(self.plan, primitives)
+        found = find(self._backend.to_host(self.plan), backends.find("cpu").primitives)
+        if isinstance(found, tuple):
+            return tuple(self._backend.to_device(array, self.device) for array in found)
+        return self._backend.to_device(found, self.device)
 
     @property
     def device(self) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 from dasp import formats
 from dasp._log import logger
 from dasp._machines import MACHINES
-from dasp.formats.array import PAD, Csr, Plan, arrays_of, narrowest
+from dasp.formats.array import Array, Csr, Plan, arrays_of, csr_from_coo, narrowest
 from dasp.policy import Policy
 
 Vector = np.ndarray[Any, Any]
@@ -99,26 +99,40 @@ class _Told:
         return told
 
 
-def unpack(plan: Plan, primitives: Any) -> tuple[Vector, Vector, Vector]:
+def unpack(plan: Plan, primitives: Any) -> tuple[Array, Array, Array]:
     """Give the matrix of a plan back as CSR, bit for bit, up to the order inside a row.
 
     Parameters
     ----------
     plan : Plan
-        With NumPy arrays.
     primitives : dasp.backends.protocols.Primitives
-        The CPU's.
+        Of the device where the plan lies, if that packs the format; else the CPU's, for NumPy arrays.
 
     Returns
     -------
-    indptr : numpy.ndarray, shape (m + 1,), int64
-    indices : numpy.ndarray, shape (nnz,), the plan's index type
-    data : numpy.ndarray, shape (nnz,), the plan's type
-        Explicit zeros and duplicates are there; pads are not.
+    indptr : Array, shape (m + 1,), int64
+    indices : Array, shape (nnz,), the plan's index type
+    data : Array, shape (nnz,), the plan's type
+        On that device. Explicit zeros and duplicates are there; pads are not.
     """
-    rows, columns, values = formats.find(plan.format).unpack(plan)
-    kept = columns != PAD
-    return csr_from_coo(plan.shape[0], rows[kept], columns[kept], values[kept], primitives)
+    return formats.find(plan.format).unpack(plan, primitives)
+
+
+def slots_of(plan: Plan, primitives: Any) -> Array:
+    """Return the slot of every entry, in the order in which the entries came in.
+
+    Parameters
+    ----------
+    plan : Plan
+    primitives : dasp.backends.protocols.Primitives
+        As for `unpack`.
+
+    Returns
+    -------
+    Array, shape (nnz,), int32 or int64
+        On that device. Slots are counted through all parts of the plan.
+    """
+    return formats.find(plan.format).slots(plan, primitives)
 
 
 def row_order(m: int, rows: Vector, primitives: Any) -> Vector | None:
@@ -126,59 +140,5 @@ def row_order(m: int, rows: Vector, primitives: Any) -> Vector | None:
     if (rows[1:] >= rows[:-1]).all():
         return None
     numbers = np.arange(len(rows), dtype=narrowest(len(rows)))
-    return csr_from_coo(m, rows, numbers, numbers, primitives)[1]
-
-
-def slots_of(plan: Plan, primitives: Any) -> Vector:
-    """Return the slot of every entry, in the order in which the entries came in.
-
-    Parameters
-    ----------
-    plan : Plan
-        With NumPy arrays.
-    primitives : dasp.backends.protocols.Primitives
-        The CPU's.
-
-    Returns
-    -------
-    numpy.ndarray, shape (nnz,), int32 or int64
-        Slots are counted through all parts of the plan, as `unpack` of its format gives them.
-    """
-    rows, columns, _ = formats.find(plan.format).unpack(plan)
-    kept = np.flatnonzero(columns != PAD)
-    kept = kept.astype(narrowest(len(columns)), copy=False)
-    # The entries of a row lie in rising slots, whatever lies between them.
-    _, slots, _ = csr_from_coo(plan.shape[0], rows[kept], kept, kept, primitives)
-    if plan.order is not None:
-        came = np.empty_like(slots)
-        came[plan.order] = slots
-        return came
-    return slots
-
-
-def csr_from_coo(
-    m: int, rows: Vector, columns: Vector, values: Vector, primitives: Any
-) -> tuple[Vector, Vector, Vector]:
-    """Sort entries by row, stably; duplicates and explicit zeros stay as they are.
-
-    Parameters
-    ----------
-    m : int
-        Rows of the matrix.
-    rows, columns : numpy.ndarray, shape (nnz,), int32 or int64
-        Each row in [0, m).
-    values : numpy.ndarray, shape (nnz,)
-    primitives : dasp.backends.protocols.Primitives
-        The CPU's.
-
-    Returns
-    -------
-    indptr : numpy.ndarray, shape (m + 1,), int64
-    indices, data : numpy.ndarray, shape (nnz,)
-        With the types of `columns` and `values`.
-    """
-    indptr = np.zeros(m + 1, np.int64)
-    np.cumsum(np.bincount(rows, minlength=m), out=indptr[1:])
-    indices, data = np.empty_like(columns), np.empty_like(values)
-    primitives.scatter_entries(indptr[:-1].copy(), rows, columns, values, indices, data)
-    return indptr, indices, data
+    order: Vector = csr_from_coo(m, rows, numbers, numbers, primitives)[1]
+    return order

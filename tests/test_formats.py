@@ -12,7 +12,16 @@ import dasp
 from dasp import formats, planning
 from dasp.backends.cpu import primitives
 from dasp.backends.cpu.product import KERNELS
-from dasp.formats.array import PAD, Csr, Part, Plan, nbytes, require
+from dasp.formats.array import (
+    PAD,
+    Csr,
+    Part,
+    Plan,
+    csr_of_slots,
+    nbytes,
+    require,
+    slots_of_entries,
+)
 from tests.gallery import GALLERY
 from tests.reference import assert_close, assert_same_entries, entries_of
 
@@ -44,10 +53,15 @@ def pack(csr: Csr, options: Options, machine: Any, on: Any) -> Plan:
     return Plan("dense rows", csr.shape, csr.data.dtype, pattern, Values(numbers))
 
 
-def unpack(plan: Plan) -> tuple[Any, Any, Any]:
+def unpack(plan: Plan, on: Any) -> tuple[Any, Any, Any]:
     columns = plan.pattern.columns
     rows = np.repeat(np.arange(plan.shape[0]), columns.shape[1])
-    return rows, columns.ravel(), plan.values.numbers.ravel()
+    return csr_of_slots(plan, rows, columns.ravel(), plan.values.numbers.ravel(), on)
+
+
+def slots(plan: Plan, on: Any) -> Any:
+    rows = np.repeat(np.arange(plan.shape[0]), plan.pattern.columns.shape[1])
+    return slots_of_entries(plan, rows, plan.pattern.columns.ravel(), on)
 
 
 def check(plan: Plan) -> None:
@@ -91,6 +105,7 @@ def dense_rows(monkeypatch: pytest.MonkeyPatch) -> None:
         takes=lambda shape: True,
         pack=pack,
         unpack=unpack,
+        slots=slots,
         check=check,
         values_from=values_from,
         values_into=values_into,

@@ -147,7 +147,12 @@ def pack() -> Iterator[tuple[str, Defines]]:
     for coding, size in product((Coding.BYTE, Coding.HALF, Coding.SINGLE), (4, 8)):
         real = {"DASP_VALUE_BYTES": str(size), "DASP_NARROWS": "1", "DASP_CODING": str(int(coding))}
         yield "pack/encode.cu", narrow | real
+        yield "pack/decode.cu", narrow | real
+    for coding, size in product((Coding.EQUAL, Coding.DICTIONARY), (2, 4, 8, 16)):
+        yield "pack/decode.cu", narrow | {"DASP_VALUE_BYTES": str(size), "DASP_CODING": str(int(coding))}
     yield "pack/fill.cu", narrow | {"DASP_CODE_BYTES": "1"}
+    for known, size in product((narrow, wide), (1, 2, 4, 8, 16)):
+        yield "pack/unpack.cu", known | {"DASP_ORDER": known["DASP_PLACE"], "DASP_CODE_BYTES": str(size)}
 
 
 # For each source, every set of constants that the project compiles it with; of passes of solvers, many.

@@ -20,7 +20,6 @@ from dasp import Policy
 from dasp._machines import H200, MACHINES, ZEN4
 from dasp.backends.cpu.primitives import encode, never_rises, value_statistics
 from dasp.backends.cuda import sliced as cuda
-from dasp.formats import find
 from dasp.formats.array import PAD, WARP, arrays_of
 from dasp.formats.sliced import choose
 from dasp.formats.sliced.pattern import CODE_TYPES, MOST_STEPS, Coding, Width, delta_views, shape_fields
@@ -29,6 +28,7 @@ from tests.executors import EXECUTORS, multiply
 from tests.gallery import from_lengths, matrices
 from tests.planned import plan_of
 from tests.reference import assert_close
+from tests.slots import expand
 
 PADS = {Width.BITS_8: 2**8 - 1, Width.BITS_16: 2**16 - 1, Width.BITS_32: 2**32 - 1}
 
@@ -41,7 +41,7 @@ def slices_of(matrix: csr_array, *, machine: str = "gpu", **choices: object) -> 
 
 def unpack(part: SimpleNamespace) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The row, the column and the value of every slot."""
-    return find("slices").unpack(part.plan)
+    return expand(part.plan)
 
 
 def code_values(values: np.ndarray) -> tuple[Coding, np.ndarray, np.ndarray]:

@@ -84,8 +84,8 @@ class Backend(Protocol):
     def to_device(self, array: Any, device: str) -> Array:
         """Return a NumPy array on the device."""
 
-    def filling(self, device: str) -> Any:
-        """Return a context that gives the primitives, for work on the current stream."""
+    def filling(self, device: str, *, ends: bool = False) -> Any:
+        """Return a context that gives the primitives, for work on the current stream; if asked, that ends."""
 
     def product(self, plan: Plan, device: str) -> Product:
         """Take a plan with NumPy arrays, or made on this device, to a device."""
@@ -190,4 +190,24 @@ class Primitives(Protocol):
         """Return the least column of every step, and the deltas, every bit set in a pad.
 
         Writes into the headers the `Width` that each slice's deltas need, and where they begin.
+        """
+
+    def unpack(self, plan: Plan) -> tuple[Array, Array, Array]:
+        """Give the matrix of a plan of slices back as CSR, bit for bit.
+
+        Returns
+        -------
+        indptr : Array, shape (m + 1,), int64
+        indices : Array, shape (nnz,), the plan's index type
+        data : Array, shape (nnz,), the plan's type
+            The entries of a row stand in the order of their slots. Nothing is read back.
+        """
+
+    def slots(self, plan: Plan) -> Array:
+        """Return the slot of every entry of a plan of slices, in the order in which the entries came in.
+
+        Returns
+        -------
+        Array, shape (nnz,), int32 or int64
+            The narrowest that holds the number of slots. Nothing is read back.
         """

@@ -140,6 +140,62 @@ def narrowest(largest: int) -> np.dtype[Any]:
 _INT32, _INT64, _MOST_INT32 = np.dtype(np.int32), np.dtype(np.int64), np.iinfo(np.int32).max
 
 
+def csr_from_coo(m: int, rows: Array, columns: Array, values: Array, on: Any) -> tuple[Array, Array, Array]:
+    """Sort entries by row, stably; duplicates and explicit zeros stay as they are.
+
+    Parameters
+    ----------
+    m : int
+        Rows of the matrix.
+    rows, columns : numpy.ndarray, shape (nnz,), int32 or int64
+        Each row in [0, m).
+    values : numpy.ndarray, shape (nnz,)
+    on : dasp.backends.protocols.Primitives
+        The CPU's.
+
+    Returns
+    -------
+    indptr : numpy.ndarray, shape (m + 1,), int64
+    indices, data : numpy.ndarray, shape (nnz,)
+        With the types of `columns` and `values`.
+    """
+    indptr = np.zeros(m + 1, np.int64)
+    np.cumsum(np.bincount(rows, minlength=m), out=indptr[1:])
+    indices, data = np.empty_like(columns), np.empty_like(values)
+    on.scatter_entries(indptr[:-1].copy(), rows, columns, values, indices, data)
+    return indptr, indices, data
+
+
+def csr_of_slots(
+    plan: Plan, rows: Array, columns: Array, values: Array, on: Any
+) -> tuple[Array, Array, Array]:
+    """Return the matrix of a plan as CSR from row, column and value of every slot, for `Format.unpack`.
+
+    Parameters
+    ----------
+    plan : Plan
+    rows, columns, values : numpy.ndarray, shape (slots,)
+        The column of a pad is `PAD`.
+    on : dasp.backends.protocols.Primitives
+        The CPU's.
+    """
+    kept = columns != PAD
+    return csr_from_coo(plan.shape[0], rows[kept], columns[kept], values[kept], on)
+
+
+def slots_of_entries(plan: Plan, rows: Array, columns: Array, on: Any) -> Array:
+    """Return the slot of every entry as they came in, from rows and columns by slots, for `Format.slots`."""
+    kept = np.flatnonzero(columns != PAD)
+    kept = kept.astype(narrowest(len(columns)), copy=False)
+    # The entries of a row lie in rising slots, whatever lies between them.
+    slots = csr_from_coo(plan.shape[0], rows[kept], kept, kept, on)[1]
+    if plan.order is None:
+        return slots
+    came = np.empty_like(slots)
+    came[plan.order] = slots
+    return came
+
+
 def require(holds: Any, message: str) -> None:
     """Raise ValueError with a message unless something holds; for the checks of plans."""
     if not holds:

@@ -28,7 +28,11 @@ class Format:
         (csr, options, machine, primitives) -> Plan. The arrays of the plan lie where those of `csr` do.
         Deterministic: equal matrices, options and machines give equal bits on every device.
     unpack : callable
-        Plan with NumPy arrays -> (rows, columns, values) of its slots, `PAD` as the column of a pad.
+        (plan, primitives) -> the matrix as CSR (indptr, indices, data), a row's entries in the order in which
+        they were packed. The primitives are of the device that packs the format; the arrays lie there.
+    slots : callable
+        (plan, primitives) -> the slot of every entry, in the order in which the entries came in. What counts
+        as a slot is the format's own: its `values_from` takes them.
     check : callable
         Hold every invariant of a plan with NumPy arrays; ValueError names the first that does not hold.
     values_from : callable
@@ -52,7 +56,8 @@ class Format:
     values: type
     takes: Callable[[tuple[int, int]], bool]
     pack: Callable[[Csr, Any, Machine, Any], Plan]
-    unpack: Callable[[Plan], tuple[Array, Array, Array]]
+    unpack: Callable[[Plan, Any], tuple[Array, Array, Array]]
+    slots: Callable[[Plan, Any], Array]
     check: Callable[[Plan], None]
     values_from: Callable[[Plan, Array, Array, Any], Any]
     values_into: Callable[[Plan, Array, Array, Any], None]

@@ -4,31 +4,9 @@
 // data (count), order (count) or null: as in values.cu. keys, ranks (1024): of a dictionary, else not read.
 // codes (count): in the order of the plan, as DASP_CODING says; in its PLAIN coding a code is the value.
 
-#include "values.cuh"
-
-#define CODING_PLAIN 0
-#define CODING_SINGLE 1
-#define CODING_BYTE 2
-#define CODING_DICTIONARY 3
-#define CODING_HALF 5
-
-#ifndef DASP_CODING
-#error "define DASP_CODING: how values are stored, the number of a Coding in pattern.py"
-#endif
+#include "coding.cuh"
 
 constexpr int THREADS = 256;
-
-#if DASP_CODING == CODING_SINGLE
-using Code = unsigned;
-#elif DASP_CODING == CODING_BYTE
-using Code = signed char;
-#elif DASP_CODING == CODING_DICTIONARY
-using Code = unsigned char;
-#elif DASP_CODING == CODING_HALF
-using Code = unsigned short;
-#else
-using Code = Bits;
-#endif
 
 __device__ __forceinline__ Code code_of(Bits bits, const Bits* keys, const unsigned short* ranks)
 {

@@ -4,23 +4,13 @@
 // each; order (nnz) or null: where the code of the i-th entry stands. stored (32 steps): codes by slots, 0 in a pad.
 // Launch: a warp for each slice; blocks of 256 threads.
 
+#include "codes.cuh"
 #include "slices.cuh"
 
-#ifndef DASP_CODE_BYTES
-#error "define DASP_CODE_BYTES and DASP_PLACE: bytes of a code, 1, 2, 4, 8 or 16, and the type of places of entries"
+#ifndef DASP_PLACE
+#error "define DASP_PLACE: the type of places of entries"
 #endif
 
-#if DASP_CODE_BYTES == 1
-using Code = unsigned char;
-#elif DASP_CODE_BYTES == 2
-using Code = unsigned short;
-#elif DASP_CODE_BYTES == 4
-using Code = unsigned;
-#elif DASP_CODE_BYTES == 8
-using Code = unsigned long long;
-#else
-using Code = ulonglong2;
-#endif
 using Place = DASP_PLACE;
 
 constexpr int THREADS = 256, AT_ONCE = 4;

@@ -63,6 +63,21 @@ template <int EXPONENT_BITS, int FRACTION_BITS> __device__ __forceinline__ Numbe
 __device__ __forceinline__ Number number_of(unsigned bits) { return number_of<8, 23>(bits); }
 __device__ __forceinline__ Number number_of(unsigned long long bits) { return number_of<11, 52>(bits); }
 
+// The bits of a number with an exponent of a type, not of one that is too small for it.
+template <int EXPONENT_BITS, int FRACTION_BITS> __device__ __forceinline__ unsigned long long bits_of(const Number& x)
+{
+    constexpr int ones = (1 << EXPONENT_BITS) - 1;
+    const unsigned long long sign = (unsigned long long)x.negative << (EXPONENT_BITS + FRACTION_BITS);
+    if (x.zero) return sign;
+    const unsigned long long field = x.special ? ones : x.exponent + ones / 2;
+    return sign | field << FRACTION_BITS | x.fraction >> (52 - FRACTION_BITS);
+}
+
+template <class T> __device__ __forceinline__ T as_bits(const Number& x)
+{
+    return T(sizeof(T) == 8 ? bits_of<11, 52>(x) : bits_of<8, 23>(x));
+}
+
 // Whether it is an integer from -128 to 127, and no negative zero.
 __device__ __forceinline__ bool is_byte(const Number& x)
 {
@@ -77,6 +92,14 @@ __device__ __forceinline__ signed char as_byte(const Number& x)
     if (x.zero) return 0;
     const int size = int((1ull << 52 | x.fraction) >> (52 - x.exponent));
     return (signed char)(x.negative ? -size : size);
+}
+
+template <class T> __device__ __forceinline__ T of_byte(signed char code)
+{
+    const unsigned size = code < 0 ? -int(code) : code;
+    const int exponent = 31 - __clz(size);
+    return as_bits<T>({code < 0, size == 0, false, false, exponent,
+                       size ? ((unsigned long long)size << (52 - exponent)) & ((1ull << 52) - 1) : 0});
 }
 
 // A narrower type. A NaN keeps its bits if those that are cut off are 0 and, where conversions make NaNs quiet, as
@@ -103,6 +126,18 @@ template <int EXPONENT_BITS, int FRACTION_BITS, bool QUIETS> struct Narrow {
         if (x.special) return sign | unsigned(2 * bias + 1) << FRACTION_BITS | fraction;
         if (x.exponent >= least) return sign | unsigned(x.exponent + bias) << FRACTION_BITS | fraction;
         return sign | unsigned((1ull << 52 | x.fraction) >> (cut + least - x.exponent));
+    }
+
+    // The number as bits of a wider type, where none of the narrower type's is subnormal.
+    template <class T> static __device__ __forceinline__ T widen(unsigned bits)
+    {
+        Number x = number_of<EXPONENT_BITS, FRACTION_BITS>(bits);
+        if (x.tiny) {
+            const int places = __clzll((long long)x.fraction) - 11;  // by which its first bit is below the unit's
+            x.fraction = (x.fraction << places) & ((1ull << 52) - 1);
+            x.exponent = least - places;
+        }
+        return as_bits<T>(x);
     }
 };
 

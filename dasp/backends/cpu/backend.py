@@ -45,8 +45,8 @@ def packing(csr: Csr, device: str) -> Iterator[tuple[Csr, Any]]:
 
 
 @contextmanager
-def filling(device: str) -> Iterator[Any]:
-    """Give the primitives."""
+def filling(device: str, *, ends: bool = False) -> Iterator[Any]:
+    """Give the primitives, which are done as they return."""
     yield primitives
 
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
@@ -13,9 +13,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dasp import _threads
 from dasp._compile import jit
 from dasp._integers import ceil_div
+from dasp.backends.cpu.ranges import over_ranges
+from dasp.backends.cpu.unpacking import slots as slots
+from dasp.backends.cpu.unpacking import unpack as unpack
 from dasp.formats.array import PAD, WARP, Csr, narrowest
 from dasp.formats.published.pattern import TILE, TILE_COLUMNS, TILE_ROWS
 from dasp.formats.sliced.choose import SAMPLES, SliceStatistics, ValueStatistics
@@ -43,9 +45,6 @@ Vector = np.ndarray[Any, Any]
 PIECE = 1 << 16
 """Values that are tried at a time in a narrower type."""
 
-SERIAL_ENTRIES = 100_000
-"""Entries for which another thread pays."""
-
 
 class _Segments(NamedTuple):
     """Rows too long for one slice, cut: the first segment of each, whose each is, their order, their runs."""
@@ -67,28 +66,12 @@ class _Placed(NamedTuple):
 def survey(csr: Csr, cut: Cut, narrow: bool) -> Survey:
     """See `Primitives`."""
     # Columns rise inside rows where they fall nowhere but from row to row.
-    falls = sum(_over_ranges(len(csr.indices), len(csr.indices), partial(_count_falls, csr.indices)))
+    falls = sum(over_ranges(len(csr.indices), len(csr.indices), partial(_count_falls, csr.indices)))
     rise = not falls or falls == _count_falls_between_rows(csr.indptr, csr.indices)
     most = int(csr.indices.max(initial=-1))
     lengths, long_rows = _measure_rows(csr.indptr, WARP * cut.steps)
     values = value_statistics(csr.data) if narrow and len(csr.data) else None
     return Survey(rise, most, values, len(long_rows), not never_rises(lengths), (lengths, long_rows))
-
-
-def _over_ranges(items: int, entries: int, work: Callable[[int, int], Any]) -> list[Any]:
-    """Do work on ranges of items that together hold so many entries, by as many threads as that pays for."""
-    parts = min(_threads.get_num_threads(), max(entries // SERIAL_ENTRIES, 1))
-    cuts = [items * part // parts for part in range(parts + 1)]
-    found: list[Any] = [None] * parts
-
-    def do(part: int) -> None:
-        found[part] = work(cuts[part], cuts[part + 1])
-
-    if parts == 1:
-        do(0)
-    else:
-        _threads.run([partial(do, part) for part in range(parts)])
-    return found
 
 
 def sort_columns(csr: Csr, survey: Survey) -> tuple[Csr, Vector]:
@@ -108,7 +91,7 @@ def value_statistics(data: Vector) -> ValueStatistics:
     def are_bytes(begin: int, end: int) -> bool:
         return bool(_all_bytes(data[begin:end], bits[begin:end], minus_zero))
 
-    if all(_over_ranges(len(data), len(data), are_bytes)):
+    if all(over_ranges(len(data), len(data), are_bytes)):
         return ValueStatistics(len(data), MOST_CODES + 1, True, False, False)
     distinct = len(_find_codes(bits, False)[0]) or MOST_CODES + 1
     halves = distinct > MOST_CODES and _survives(data, np.float16)
@@ -149,7 +132,7 @@ def scatter(numbers: Vector, slots: Vector, stored: Vector) -> None:
     with _writable(stored):
         bits = f"u{numbers.itemsize}"
         arrays = numbers.view(bits), slots, stored.view(bits)
-        _over_ranges(len(slots), len(slots), partial(_scatter, *arrays))
+        over_ranges(len(slots), len(slots), partial(_scatter, *arrays))
 
 
 def overwrite(array: Vector, numbers: Vector) -> None:
@@ -206,7 +189,7 @@ def try_windows(
     def each(begin: int, end: int) -> list[SliceStatistics]:
         return [statistics(window) for window in windows[begin:end]]
 
-    found = chain.from_iterable(_over_ranges(len(windows), len(csr.data), each))
+    found = chain.from_iterable(over_ranges(len(windows), len(csr.data), each))
     return Tried(dict(zip(windows, found, strict=True)), None)
 
 
@@ -296,7 +279,7 @@ def store_values(csr: Csr, survey: Survey, order: Vector | None, layout: Layout,
         slices, runs, _ = layout.detail
         bits = f"u{codes.itemsize}"  # Numba moves bits of any type, float16 included
         arrays = *slices, *runs, codes.view(bits), _first_steps(layout), stored.view(bits)
-        _over_ranges(layout.slices, len(codes), partial(_fill_values, *arrays))
+        over_ranges(layout.slices, len(codes), partial(_fill_values, *arrays))
     return Values(coding, stored, table)
 
 
@@ -312,13 +295,13 @@ def store_columns(csr: Csr, survey: Survey, layout: Layout) -> tuple[Vector, Vec
     bases = np.empty(layout.steps, narrowest(max(csr.shape)))
     widths = np.empty(layout.slices, np.uint8)
     arrays = *slices, *runs, csr.indices, first_steps, bases, widths
-    _over_ranges(layout.slices, entries, partial(_measure_columns, *arrays))
+    over_ranges(layout.slices, entries, partial(_measure_columns, *arrays))
     blocks = np.zeros(len(widths) + 1, np.int64)
     np.cumsum(slices.steps * (1 << widths.astype(np.int64) >> 1), out=blocks[1:])
     layout.headers[:, 2] = blocks[:-1]
     layout.headers[:, 3] |= shape_word(0, 0, 0, widths.astype(np.uint32))
     deltas = np.empty(WARP * int(blocks[-1]), np.uint8)
-    _over_ranges(layout.slices, entries, partial(_fill_deltas, *arrays, blocks, delta_views(deltas)))
+    over_ranges(layout.slices, entries, partial(_fill_deltas, *arrays, blocks, delta_views(deltas)))
     return bases, deltas
 
 

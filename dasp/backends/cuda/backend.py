@@ -88,12 +88,14 @@ def packing(csr: Csr, device: str) -> Iterator[tuple[Csr, Any]]:
 
 
 @contextmanager
-def filling(device: str) -> Iterator[Any]:
-    """Give the primitives of a GPU, for work on its current stream."""
+def filling(device: str, *, ends: bool = False) -> Iterator[Any]:
+    """Give the primitives of a GPU, for work on its current stream; `ends` has it done at the end."""
     import cupy
 
     with cupy.cuda.Device(number(device)):
         yield primitives(number(device))
+        if ends:
+            cupy.cuda.get_current_stream().synchronize()
 
 
 def as_values(data: Any, device: str) -> Any:

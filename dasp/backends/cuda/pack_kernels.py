@@ -340,3 +340,68 @@ FILL_DELTAS = Signature(
     unsigned char*    deltas
     """,
 )
+
+COUNT_ENTRIES = Signature(
+    "pack/unpack.cu",
+    "dasp_count_entries",
+    """
+    const Index*          rows
+    long long             positions
+    const Index*          long_rows
+    const Index*          segment_rows  [segments]
+    long long             segments
+    long long             slices
+    const uint4*          headers       [slices]
+    const unsigned char*  deltas
+    Count*                starts
+    Count*                pieces        [segments]
+    long long             tiles
+    Count*                come          [1]
+    Count*                sizes         [tiles + 1]
+    """,
+)
+
+START_ROWS = Signature(
+    "pack/unpack.cu",
+    "dasp_start_rows",
+    """
+    long long     m
+    const Count*  sizes
+    Count*        starts  [m + 1]
+    """,
+)
+
+FILL_ENTRIES = Signature(
+    "pack/unpack.cu",
+    "dasp_fill_entries",
+    """
+    const Index*          rows
+    long long             positions
+    const Index*          long_rows
+    const Index*          segment_offsets
+    const Index*          segment_rows     [segments]
+    long long             segments
+    long long             slices
+    const uint4*          headers          [slices]
+    const Index*          bases
+    const unsigned char*  deltas
+    const Code*           codes
+    const Count*          starts
+    const Count*          pieces           [segments]
+    const Order*          order
+    Index*                to_indices
+    Code*                 to_codes
+    Place*                slots
+    """,
+)
+
+DECODE = Signature(
+    "pack/decode.cu",
+    "dasp_decode",
+    """
+    const Code*  codes
+    const Bits*  table
+    long long    count
+    Bits*        data   [count]
+    """,
+)

@@ -15,10 +15,10 @@ from dasp import _check
 from dasp._dtypes import C_NAMES
 from dasp._launch import Signature
 from dasp.backends.cuda import pack_kernels as kernels
-from dasp.formats.array import WARP, Array, Csr, narrowest
+from dasp.formats.array import WARP, Array, Csr, Plan, narrowest
 from dasp.formats.sliced.choose import SliceStatistics, ValueStatistics
 from dasp.formats.sliced.layout import Cut, Layout, Survey, Tried
-from dasp.formats.sliced.pattern import MOST_CODES, MOST_WARPS, Coding, Values, code_type
+from dasp.formats.sliced.pattern import MOST_CODES, MOST_WARPS, Coding, Pattern, Values, code_type
 
 COUNT = np.dtype(np.uint64)
 
@@ -60,8 +60,8 @@ CUT_TILE, ENTRIES = 2048, 32
 PLACES, SHARED_SLOTS = 24, 8192
 """Places in a sample, and slots of a hash table in shared memory: kernels/pack/sectors.cu."""
 
-LONG_TILE, SLICE_TILE, RUN = 2048, 64, 1024
-"""Rows, slices and entries of a block in kernels/pack/segments.cu, columns.cu and sort_columns.cu."""
+LONG_TILE, SLICE_TILE, RUN, ROW_TILE = 2048, 64, 1024, 2048
+"""Rows, slices, entries and rows of a block in segments.cu, columns.cu, sort_columns.cu and unpack.cu."""
 
 TOTALS, SAMPLED = 3, 4
 """Numbers of a candidate: kernels/pack/candidates.cuh."""
@@ -213,7 +213,7 @@ class Primitives:
         """Set facts of values, and the table of distinct ones; `words` are 0 before."""
         table = {"facts": words[:2], "claims": words[2 : 2 + SLOTS], "firsts": words[2 + SLOTS :]}
         blocks = _share(len(data), 1024, BLOCKS)
-        self._launch_values(kernels.VALUE_FACTS, data, order, blocks, 256, count=len(data), **table)
+        self._launch_values(kernels.VALUE_FACTS, data, blocks, 256, order=order, count=len(data), **table)
 
     def sort_columns(self, csr: Csr, survey: Survey) -> tuple[Csr, Array]:
         """See `Primitives`: rows of up to 1024 entries in one pass, and then runs of 1024 merge by two."""
@@ -545,7 +545,7 @@ class Primitives:
             keys, ranks, table = self._dictionary(data, order, distinct, count)
         coded = {"keys": keys, "ranks": ranks, "count": len(data), "codes": _bits(codes, coding)}
         blocks = _share(len(data), 256, BLOCKS)
-        self._launch_values(kernels.ENCODE, data, order, blocks, 256, coding=coding, **coded)
+        self._launch_values(kernels.ENCODE, data, blocks, 256, coding=coding, order=order, **coded)
         return codes, table
 
     def store_values(
@@ -581,7 +581,7 @@ class Primitives:
         table = self._on.empty(count, data.dtype)
         found = {"claims": distinct[2 : 2 + SLOTS], "firsts": distinct[2 + SLOTS :]}
         made = {"keys": keys, "ranks": ranks, "table": table.view(bits)}
-        self._launch_values(kernels.DICTIONARY, data, order, 1, SLOTS, **found, **made)
+        self._launch_values(kernels.DICTIONARY, data, 1, SLOTS, order=order, **found, **made)
         return keys, ranks, table
 
     def store_columns(self, csr: Csr, survey: Survey, layout: Layout) -> tuple[Array, Array]:
@@ -596,6 +596,60 @@ class Primitives:
         deltas = self._on.empty(WARP * int(self._on.read(sizes[tiles:])[0]), np.uint8)
         self._launch(kernels.FILL_DELTAS, csr, blocks, 256, **given, deltas=deltas)
         return bases, deltas
+
+    # ---- the way back --------------------------------------------------------------------------------
+
+    def unpack(self, plan: Plan) -> tuple[Array, Array, Array]:
+        """See `Primitives`."""
+        count, values = plan.pattern.entries, plan.values
+        indices, codes = self._on.empty(count, plan.pattern.index_dtype), None
+        if values.coding != Coding.EQUAL:
+            codes = self._on.empty(count, values.codes.dtype)
+        starts = self._list_entries(plan, indices=indices, codes=codes)
+        return starts.view(np.int64), indices, self._decode(values, codes, count, plan.dtype)
+
+    def slots(self, plan: Plan) -> Array:
+        """See `Primitives`."""
+        slots = self._on.empty(plan.pattern.entries, _slot_type(plan))
+        self._list_entries(plan, slots=slots)
+        return slots
+
+    def _list_entries(
+        self,
+        plan: Plan,
+        *,
+        indices: Array | None = None,
+        codes: Array | None = None,
+        slots: Array | None = None,
+    ) -> Array:
+        """Return where each row begins; write columns and codes row by row, and slots as entries came in."""
+        pattern, m = plan.pattern, plan.shape[0]
+        starts, pieces = self._on.zeros(m + 1, COUNT), self._on.empty(pattern.segments, COUNT)
+        if not pattern.entries:
+            return starts
+        tiles, blocks = -(-m // ROW_TILE), -(-len(pattern.headers) // 8)
+        words = self._on.zeros(tiles + 2, COUNT)
+        sums = {"come": words[:1], "sizes": words[1:], "tiles": tiles}
+        given = {"starts": starts, "pieces": pieces, **_packed(pattern)}
+        self._launch_plan(kernels.COUNT_ENTRIES, plan, blocks, **given, **sums)
+        self._launch_plan(kernels.START_ROWS, plan, tiles, m=m, sizes=words[1:], starts=starts)
+        given |= {"segment_offsets": pattern.segment_offsets, "bases": pattern.bases}
+        given |= {"codes": None if codes is None else _plain(plan.values.codes), "order": plan.order}
+        made = {"to_indices": indices, "to_codes": None if codes is None else _plain(codes), "slots": slots}
+        self._launch_plan(kernels.FILL_ENTRIES, plan, blocks, **given, **made)
+        return starts
+
+    def _decode(self, values: Values, codes: Array | None, count: int, dtype: np.dtype[Any]) -> Array:
+        """Return the values that codes stand for; all are equal if there are none."""
+        if codes is not None and values.coding == Coding.PLAIN:
+            return codes
+        data = self._on.empty(count, dtype)
+        if count:
+            coded = None if codes is None else _bits(codes, values.coding)
+            given = {"codes": coded, "table": _plain(values.table), "count": count}
+            blocks = _share(count, 256, BLOCKS)
+            self._launch_values(kernels.DECODE, data, blocks, 256, coding=values.coding, **given)
+        return data
 
     # ---- launches ------------------------------------------------------------------------------------
 
@@ -622,11 +676,30 @@ class Primitives:
             launch = self._kernels[key] = self._on.kernel(signature, constants, types | {"Count": COUNT})
         launch(blocks if isinstance(blocks, tuple) else (blocks, 1), threads, arguments)
 
+    def _launch_plan(self, signature: Signature, plan: Plan, blocks: int, **arguments: Any) -> None:
+        """Launch a kernel that is compiled for the integers and the codes of a plan."""
+        index, place, code = plan.pattern.index_dtype, _slot_type(plan), _plain(plan.values.codes).dtype
+        order = place if plan.order is None else plan.order.dtype
+        key = signature, index.char, place.char, order.char, code
+        launch = self._kernels.get(key)
+        if launch is None:
+            types = {
+                "Start": np.dtype(np.int64),
+                "Column": index,
+                "Index": index,
+                "Place": place,
+                "Order": order,
+            }
+            constants = {f"DASP_{name.upper()}": C_NAMES[kind] for name, kind in types.items()}
+            constants["DASP_CODE_BYTES"] = str(code.itemsize)
+            types |= {"Code": code, "Count": COUNT}
+            launch = self._kernels[key] = self._on.kernel(signature, constants, types)
+        launch((blocks, 1), 256, arguments)
+
     def _launch_values(
         self,
         signature: Signature,
         data: Array,
-        order: Array | None,
         blocks: int,
         threads: int,
         *,
@@ -647,7 +720,7 @@ class Primitives:
             types = {"Place": place, "Bits": bits, "Code": _code_bits(coding, data.dtype), "Count": COUNT}
             launch = self._kernels[key] = self._on.kernel(signature, _ANY_TYPES | constants, types)
         bits = np.dtype(f"u{data.dtype.itemsize}")
-        launch((blocks, 1), threads, {"data": data.view(bits), "order": order, **arguments})
+        launch((blocks, 1), threads, {"data": data.view(bits), **arguments})
 
 
 _INT32 = np.iinfo(np.int32).max
@@ -681,6 +754,29 @@ def _code_bits(coding: Coding, dtype: np.dtype[Any]) -> np.dtype[Any]:
     """Return the type in which kernels/pack/encode.cu writes a code."""
     kind = code_type(coding, dtype)
     return kind if coding == Coding.BYTE else np.dtype(f"u{kind.itemsize}")
+
+
+def _slot_type(plan: Plan) -> np.dtype[Any]:
+    return narrowest(WARP * len(plan.pattern.bases))
+
+
+def _plain(numbers: Array) -> Array:
+    """Return numbers as their bits."""
+    return numbers.view(np.dtype(f"u{numbers.dtype.itemsize}"))
+
+
+def _packed(pattern: Pattern) -> dict[str, Any]:
+    """Return the arguments that say which slots the rows of a pattern have."""
+    return {
+        "rows": pattern.rows if len(pattern.rows) else None,
+        "positions": pattern.positions,
+        "long_rows": pattern.long_rows,
+        "segment_rows": pattern.segment_rows,
+        "segments": pattern.segments,
+        "slices": len(pattern.headers),
+        "headers": pattern.headers.reshape(-1),
+        "deltas": pattern.deltas,
+    }
 
 
 def _bits(codes: Array, coding: Coding) -> Array:

@@ -8,7 +8,7 @@ from dasp.formats.published.options import Options
 from dasp.formats.published.pack import pack
 from dasp.formats.published.pattern import NAME, Pattern, Values
 from dasp.formats.published.refill import values_from, values_into
-from dasp.formats.published.unpack import summary, unpack
+from dasp.formats.published.unpack import slots, summary, unpack
 
 PUBLISHED = Format(
     name=NAME,
@@ -18,6 +18,7 @@ PUBLISHED = Format(
     takes=lambda shape: True,
     pack=pack,
     unpack=unpack,
+    slots=slots,
     check=check,
     values_from=values_from,
     values_into=values_into,

@@ -6,13 +6,24 @@ from typing import Any
 
 import numpy as np
 
-from dasp.formats.array import Part, Plan, nbytes
+from dasp.formats.array import Part, Plan, csr_of_slots, nbytes, slots_of_entries
 from dasp.formats.published.pattern import HALF_WARP, TILE_COLUMNS, TILE_ROWS, ShortPart
 
 Vector = np.ndarray[Any, Any]
 
 
-def unpack(plan: Plan) -> tuple[Vector, Vector, Vector]:
+def unpack(plan: Plan, on: Any) -> tuple[Vector, Vector, Vector]:
+    """Return the matrix of a plan with NumPy arrays as CSR; `on` are the CPU's primitives."""
+    return csr_of_slots(plan, *expand(plan), on)
+
+
+def slots(plan: Plan, on: Any) -> Vector:
+    """Return the slot of every entry of a plan with NumPy arrays, as the entries came in."""
+    found: Vector = slots_of_entries(plan, *expand(plan)[:2], on)
+    return found
+
+
+def expand(plan: Plan) -> tuple[Vector, Vector, Vector]:
     """Return the caller's row, the column (`PAD` for a pad) and the value of every slot.
 
     Parameters

@@ -9,7 +9,7 @@ from dasp.formats.sliced.pack import pack
 from dasp.formats.sliced.pattern import MOST_COLUMNS, NAME, Pattern, Values
 from dasp.formats.sliced.refill import values_from, values_into
 from dasp.formats.sliced.shares import shares
-from dasp.formats.sliced.unpack import summary, unpack
+from dasp.formats.sliced.unpack import slots, summary, unpack
 
 SLICED = Format(
     name=NAME,
@@ -19,6 +19,7 @@ SLICED = Format(
     takes=lambda shape: max(shape) <= MOST_COLUMNS,
     pack=pack,
     unpack=unpack,
+    slots=slots,
     check=check,
     values_from=values_from,
     values_into=values_into,

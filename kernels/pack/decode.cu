@@ -1,0 +1,34 @@
+// Values from the codes that hold every bit of them.
+//
+// Launch: one dimension, any number of blocks of 256 threads.
+// codes (count): as DASP_CODING says, not read if all values are equal. table: the values that codes stand for.
+// data (count): the values as bits.
+
+#include "coding.cuh"
+
+constexpr int THREADS = 256;
+
+__device__ __forceinline__ Bits value_of(const Code* codes, const Bits* table, long long i)
+{
+#if DASP_CODING == CODING_SINGLE
+    return SingleBits::widen<Bits>(codes[i]);
+#elif DASP_CODING == CODING_HALF
+    return HalfBits::widen<Bits>(codes[i]);
+#elif DASP_CODING == CODING_BYTE
+    return of_byte<Bits>(codes[i]);
+#elif DASP_CODING == CODING_DICTIONARY
+    return table[codes[i]];
+#elif DASP_CODING == CODING_EQUAL
+    return table[0];
+#else
+    return codes[i];
+#endif
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+dasp_decode(const Code* __restrict__ codes, const Bits* __restrict__ table, long long count, Bits* __restrict__ data)
+{
+    const long long threads = gridDim.x * (long long)THREADS;
+    for (long long i = blockIdx.x * (long long)THREADS + threadIdx.x; i < count; i += threads)
+        data[i] = value_of(codes, table, i);
+}

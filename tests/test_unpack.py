@@ -1,0 +1,124 @@
+"""The way back from slices: the CPU's and the CUDA kernels' in the emulator, against NumPy, bit for bit."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dasp import planning
+from dasp._machines import H200
+from dasp.backends.cpu import primitives as cpu
+from dasp.backends.cuda.primitives import Primitives
+from dasp.formats.array import Csr, Plan, csr_of_slots, slots_of_entries
+from dasp.formats.sliced import SLICED
+from dasp.formats.sliced.pattern import BITS_8, Choice, Coding, Pattern, Values, shape_word
+from dasp.models import generate
+from tests.gallery import GALLERY
+from tests.pack_device import PackingDevice
+from tests.planned import plan_of, widened
+from tests.slots import expand
+from tests.test_pack_cuda import VALUES, bits, choices, csr_of, draw_values, matrices
+
+
+def assert_same(got, want):
+    assert (got.dtype, got.shape) == (want.dtype, want.shape)
+    np.testing.assert_array_equal(bits(got), bits(want))
+
+
+def assert_unpacks(plan, seed=None):
+    """Both backends give the matrix, and the slots of its entries, as NumPy finds them; and the device."""
+    device = PackingDevice(seed)
+    rows, columns, values = expand(plan)
+    want = csr_of_slots(plan, rows, columns, values, cpu)
+    slots = slots_of_entries(plan, rows, columns, cpu)
+    for on in (cpu, Primitives(device)):
+        for mine, theirs in zip(planning.unpack(plan, on), want, strict=True):
+            assert_same(mine, theirs)
+        assert_same(planning.slots_of(plan, on), slots)
+    assert device.reads == 0
+    return device
+
+
+@pytest.mark.parametrize("name", GALLERY)
+def test_the_gallery(name):
+    plan = plan_of(GALLERY[name])
+    assert_unpacks(plan)
+    assert_unpacks(widened(plan))
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    csr=matrices(),
+    choice=choices,
+    seed=st.none() | st.integers(0, 99),
+    wide=st.booleans(),
+    turned=st.booleans(),
+)
+def test_any_matrix_in_any_order(csr, choice, seed, wide, turned):
+    plan = SLICED.pack(csr, SLICED.options(**choice), H200, cpu)
+    if turned:  # as if the entries had come in another order of rows, too
+        order = np.random.default_rng(0).permutation(plan.nnz).astype(np.int64 if wide else np.int32)
+        plan = dataclasses.replace(plan, order=order)
+    assert_unpacks(widened(plan) if wide else plan, seed)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("kind", VALUES)
+def test_every_coding_gives_every_bit_back(kind, dtype):
+    data = draw_values(kind, 3000, dtype, np.random.default_rng(6))
+    csr = Csr((600, 9), np.arange(0, 3001, 5), np.tile(np.arange(5), 600), data)
+    plan = SLICED.pack(csr, SLICED.options(), H200, cpu)
+    assert_unpacks(plan)
+    assert_same(planning.unpack(plan, cpu)[2], data)
+
+
+def test_segments_in_the_order_of_their_columns():
+    csr = csr_of(generate("spikes:300:2:9000"))
+    machine = dataclasses.replace(H200, wave_slices=3, most_segments=4)
+    plan = SLICED.pack(csr, SLICED.options(), machine, cpu)
+    numbers = plan.pattern.headers[: plan.pattern.segments, 1].astype(int)
+    assert (np.diff(numbers) < 0).any()
+    assert_unpacks(plan)
+
+
+def test_pads_may_lie_between_the_entries_of_a_row():
+    deltas = np.arange(96, dtype=np.uint8).reshape(3, 32)
+    deltas[0, ::2] = deltas[1, 5:20] = deltas[2, 1::3] = 255
+    codes = np.arange(1.0, 97.0).reshape(3, 32)
+    codes[deltas == 255] = 0
+    none = np.zeros(0, np.int32)
+    pattern = Pattern(
+        choice=Choice("gpu", 8, 8, 0, 4, True, False),
+        index_dtype=np.dtype(np.int32),
+        entries=int((deltas != 255).sum()),
+        segments=0,
+        positions=8,
+        rows=np.array([3, 1, 0, 2, 7, 6, 4, 5], np.int32),
+        headers=np.array([[0, 0, 0, shape_word(3, 0, 2, BITS_8)]], np.uint32),
+        bases=np.array([0, 7, 2], np.int32),
+        deltas=deltas.ravel(),
+        long_rows=none,
+        segment_offsets=np.zeros(1, np.int32),
+        segment_rows=none,
+    )
+    dtype = np.dtype(np.float64)
+    plan = Plan("slices", (8, 200), dtype, pattern, Values(Coding.PLAIN, codes.ravel(), np.zeros(0)))
+    SLICED.check(plan)
+    assert_unpacks(plan)
+
+
+def test_few_launches_and_little_memory():
+    matrix = generate("stencil27:12")
+    matrix.data = np.random.default_rng(0).standard_normal(matrix.nnz)
+    plan = plan_of(matrix)
+    device = PackingDevice()
+    on = Primitives(device)
+    slots = planning.slots_of(plan, on)
+    assert device.peak <= slots.nbytes + 8 * (matrix.shape[0] + 64)
+    arrays = planning.unpack(plan, on)
+    assert device.bytes <= slots.nbytes + sum(array.nbytes for array in arrays) + 4096
+    assert device.launches == 2 * ["dasp_count_entries", "dasp_start_rows", "dasp_fill_entries"]
