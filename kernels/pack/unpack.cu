@@ -106,16 +106,17 @@ dasp_start_rows(long long m, const Count* __restrict__ sizes, Count* starts)
 {
     __shared__ Count sums[THREADS / WARP + 1];
     const long long first = blockIdx.x * (long long)TILE_ROWS + threadIdx.x * EACH;
+    const int rows = int(min(m - first, (long long)EACH));  // none, or fewer than none, behind the last
     Count mine[EACH], sum = 0, total;
 #pragma unroll
     for (int k = 0; k < EACH; ++k) {
-        mine[k] = first + k < m ? starts[first + k] : 0;
+        mine[k] = k < rows ? starts[first + k] : 0;
         sum += mine[k];
     }
     Count place = sizes[blockIdx.x] + block_sum_before(sum, sums, total);
 #pragma unroll
     for (int k = 0; k < EACH; ++k) {
-        if (first + k < m) starts[first + k] = place;
+        if (k < rows) starts[first + k] = place;
         place += mine[k];
     }
     if (blockIdx.x == gridDim.x - 1 && threadIdx.x == 0) starts[m] = sizes[gridDim.x];
