@@ -11,7 +11,7 @@ import scipy.sparse
 from dasp import _arrays, _check, _dtypes, backends, formats, planning
 from dasp._memory import BYTES_PER_ROW, refuse_oversize
 from dasp.formats.array import Csr, Plan, csr_from_coo
-from dasp.placement import packed, packer, resolve
+from dasp.placement import found, packed, packer, resolve
 from dasp.policy import Policy
 from dasp.transpose import Places, Transposable
 
@@ -313,18 +313,8 @@ class SpMatrix(Transposable):
         """Return the slot of every entry on the device, found once for a pattern."""
         with self._places.lock:
             if self._places.slots is None:
-                self._places.slots = self._found(planning.slots_of)
+                self._places.slots = found(planning.slots_of, self.plan, self.device)
         return self._places.slots
-
-    def _found(self, find: Any) -> Any:
-        """Return what `planning.unpack` or `planning.slots_of` finds in the plan, on the matrix's device."""
-        if self._backend.packs(self.plan.format):
-            with self._backend.filling(self.device, ends=True) as primitives:
-                return find(self.plan, primitives)
-        found = find(self._backend.to_host(self.plan), backends.find("cpu").primitives)
-        if isinstance(found, tuple):
-            return tuple(self._backend.to_device(array, self.device) for array in found)
-        return self._backend.to_device(found, self.device)
 
     @property
     def device(self) -> str:

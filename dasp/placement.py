@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from dasp import _check, backends, planning
@@ -59,3 +60,29 @@ def packed(csr: Csr, order: Any, policy: Policy | None, device: str, *, progress
         if order is not None:
             order = backends.find(where).to_device(order, where)
         return planning.make_plan(there, policy or _AUTO, machine, primitives, order, progress=bool(progress))
+
+
+def found(find: Callable[[Plan, Any], Any], plan: Plan, device: str) -> Any:
+    """Return what `planning.unpack` or `planning.slots_of` finds in a plan, on its device.
+
+    Parameters
+    ----------
+    find : callable
+    plan : Plan
+        On the device.
+    device : str
+        As `resolve` returns it.
+
+    Returns
+    -------
+    Array or tuple of Array
+        Done, whatever stream comes next.
+    """
+    backend = backends.find(device)
+    if backend.packs(plan.format):
+        with backend.filling(device, ends=True) as primitives:
+            return find(plan, primitives)
+    on_host = find(backend.to_host(plan), backends.find("cpu").primitives)
+    if isinstance(on_host, tuple):
+        return tuple(backend.to_device(array, device) for array in on_host)
+    return backend.to_device(on_host, device)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from dasp import _check, backends, formats, planning
-from dasp.formats.array import Csr, Plan, narrowest
+from dasp.formats.array import Csr, Plan, csr_from_coo, narrowest
 from dasp.placement import packed
 from dasp.policy import Policy
 
@@ -44,7 +44,7 @@ def transposed(csr: Csr, primitives: Any) -> tuple[Csr, Vector]:
     (m, n), indptr, columns, data = csr
     rows = np.repeat(np.arange(m, dtype=columns.dtype), np.diff(indptr))
     numbers = np.arange(len(columns), dtype=narrowest(len(columns)))
-    starts, of_rows, order = planning.csr_from_coo(n, columns, rows, numbers, primitives)
+    starts, of_rows, order = csr_from_coo(n, columns, rows, numbers, primitives)
     return Csr((n, m), starts, of_rows, data[order]), order
 
 
