@@ -1,9 +1,14 @@
-"""The types of values that dasp multiplies, one row each, and the four types in a product's arithmetic."""
+"""The types of values that dasp multiplies, one row each, and the four types in a product's arithmetic.
+
+Results have the types that NumPy gives them. bfloat16 is that of ml_dtypes, which NumPy knows
+by name once this module is imported.
+"""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import ml_dtypes
 import numpy as np
 
 
@@ -16,7 +21,7 @@ class Row(NamedTuple):
     c : str
         Its name in the CUDA sources.
     unit_roundoff : float
-        Largest relative error of one rounding to nearest.
+        Largest relative error of one rounding to nearest; of a complex number, in each of its parts.
     real : str
         Name of the type of its real part.
     sum : str
@@ -42,6 +47,10 @@ class Arithmetic(NamedTuple):
 TABLE = {
     "float64": Row(np.dtype(np.float64), "double", 2.0**-53, "float64", "float64"),
     "float32": Row(np.dtype(np.float32), "float", 2.0**-24, "float32", "float32"),
+    "float16": Row(np.dtype(np.float16), "Float16", 2.0**-11, "float16", "float32"),
+    "bfloat16": Row(np.dtype(ml_dtypes.bfloat16), "Bfloat16", 2.0**-8, "bfloat16", "float32"),
+    "complex64": Row(np.dtype(np.complex64), "Complex<float>", 2.0**-24, "float32", "complex64"),
+    "complex128": Row(np.dtype(np.complex128), "Complex<double>", 2.0**-53, "float64", "complex128"),
 }
 """Every type that a matrix and a product may have, by name. A new type is a new row here."""
 
@@ -50,6 +59,25 @@ C_NAMES = {row.dtype: row.c for row in TABLE.values()} | {
     np.dtype(np.int64): "long long",
 }
 """Names in the CUDA sources of the types of values and of positions."""
+
+BFLOAT16 = TABLE["bfloat16"].dtype
+
+_FLOAT16 = TABLE["float16"].dtype
+
+
+def real_type(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the type of the parts of a type of `TABLE`: itself, if it is real."""
+    return TABLE[TABLE[dtype.name].real].dtype
+
+
+def sum_type(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the type in which products are added up whose result has a type of `TABLE`."""
+    return TABLE[TABLE[dtype.name].sum].dtype
+
+
+def is_number(dtype: np.dtype[Any]) -> bool:
+    """Whether this is a type of numbers: bool, integers, reals of any precision, complex, and bfloat16."""
+    return dtype.kind in "fiubc" or dtype == BFLOAT16
 
 
 def stored(dtype: np.dtype[Any], what: str = "A") -> np.dtype[Any]:
@@ -69,15 +97,51 @@ def stored(dtype: np.dtype[Any], what: str = "A") -> np.dtype[Any]:
     raise TypeError(f"{what} has dtype {dtype}; a real dtype is needed")
 
 
+def _of_table(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the type of `TABLE` that holds numbers of a type."""
+    if dtype.name in TABLE:
+        return TABLE[dtype.name].dtype
+    return TABLE["complex128" if dtype.kind == "c" else "float64"].dtype
+
+
+def result_type(one: np.dtype[Any], other: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the type of a product of numbers of two types, as NumPy has it.
+
+    bfloat16 meets others as float16 does, and the two meet in float32.
+
+    Examples
+    --------
+    >>> half, single, double = (np.dtype(f"f{size}") for size in (2, 4, 8))
+    >>> [str(result_type(half, other)) for other in (half, BFLOAT16, single, double)]
+    ['float16', 'float32', 'float32', 'float64']
+    """
+    if one == other:
+        return _of_table(one)
+    if BFLOAT16 in (one, other):
+        met = other if one == BFLOAT16 else one
+        kind = np.dtype(np.result_type(_FLOAT16, met))
+        return (
+            _of_table(kind) if kind != _FLOAT16 else TABLE["float32"].dtype if met == _FLOAT16 else BFLOAT16
+        )
+    return _of_table(np.dtype(np.result_type(one, other)))
+
+
 def arithmetic(matrix: np.dtype[Any], x: np.dtype[Any]) -> Arithmetic:
-    """Return the types of the product of a matrix by a vector: y has the wider of the two types.
+    """Return the types of the product of a matrix by a vector.
 
     Raises
     ------
     TypeError
-        If `x` is neither real nor at most double precision.
+        If `x` is of no type of numbers, or more than double precision.
     """
-    if x.kind not in "fbiu" or x.itemsize > 8:
-        raise TypeError(f"x has dtype {x}; a real dtype of at most 8 bytes is needed")
-    y = stored(np.result_type(matrix, x))
-    return Arithmetic(matrix, y, TABLE[TABLE[y.name].sum].dtype, y)
+    if not is_number(x) or x.itemsize > (16 if x.kind == "c" else 8):
+        raise TypeError(f"x has dtype {x}; a real or complex dtype of at most double precision is needed")
+    return into(matrix, x, result_type(matrix, x))
+
+
+def into(matrix: np.dtype[Any], x: np.dtype[Any], y: np.dtype[Any]) -> Arithmetic:
+    """Return the types of the product of a matrix by a vector, made into a vector of a type that holds it.
+
+    Values stay as they are stored; x has the type of y, or that of its parts where x is real and y complex.
+    """
+    return Arithmetic(matrix, y if x.kind == "c" else real_type(y), sum_type(y), y)

@@ -42,8 +42,8 @@ C_TYPES: dict[str, tuple[str, int]] = {
 }
 """The NumPy type of each type in a signature, and how many of them it is."""
 
-_CODES = {"f4": "f", "f8": "d", "i4": "i", "i8": "q", "u4": "I", "u8": "Q"}
-"""What `struct` calls the type of a number; an address is `Q`."""
+_CODES = {"f4": "f", "f8": "d", "i4": "i", "i8": "q", "u4": "I", "u8": "Q", "c8": "ff", "c16": "dd"}
+"""What `struct` calls the type of a number, of a complex one its parts; an address is `Q`."""
 
 PARAMETERS_AT, PARAMETER_BYTES_AT, PARAMETERS_END = 1, 2, 0
 """CU_LAUNCH_PARAM_BUFFER_POINTER, _BUFFER_SIZE and _END: all parameters lie in one block."""
@@ -208,9 +208,9 @@ class Launch:
         overlaps: bool = False,
     ) -> None:
         fixed = signature.ordered(types, arguments, varying)
-        codes = "".join(_code(p, types) for p in signature.parameters)
-        places = [struct.calcsize(f"@{codes[:k]}0{code}") for k, code in enumerate(codes)]
-        self._block = bytearray(struct.calcsize("@" + codes))
+        codes = [_code(p, types) for p in signature.parameters]
+        places = [struct.calcsize(f"@{''.join(codes[:k])}0{code[0]}") for k, code in enumerate(codes)]
+        self._block = bytearray(struct.calcsize("@" + "".join(codes)))
         for p, code, place, value in zip(signature.parameters, codes, places, fixed, strict=True):
             if value is not None:
                 struct.pack_into(code, self._block, place, address(value) if p.is_array else value.item())
@@ -226,7 +226,7 @@ class Launch:
         self._kept = kernel, fixed, attribute
         self._lock = threading.Lock()
         self._stream = 0
-        self._write = partial(struct.Struct("@" + codes[span]).pack_into, self._block, place)
+        self._write = partial(struct.Struct("@" + "".join(codes[span])).pack_into, self._block, place)
         self._launch = _prepared(kernel, self._config, self._block)
 
     def __call__(self, stream: int, *varying: float) -> None:
@@ -237,7 +237,8 @@ class Launch:
         stream : int
             CUDA's handle.
         *varying : int or float
-            An address for an array, or a number, for each varying parameter in their order.
+            An address for an array, or a number, for each varying parameter in their order; both parts of a
+            complex number.
 
         Raises
         ------

@@ -47,8 +47,14 @@ def make_plan(
     -------
     Plan
         With arrays on that device; NumPy arrays are read-only. `unpack` gives the matrix back.
+
+    Raises
+    ------
+    TypeError
+        If the format has no matrices of this type.
     """
     packs = policy.format_for(csr.shape)
+    formats.refuse_type(packs.name, csr.data.dtype, "A")
     with _shown(primitives, progress) as steps:
         plan = packs.pack(csr, policy.options(packs), MACHINES[machine], steps)
     if order is not None:

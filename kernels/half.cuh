@@ -1,4 +1,4 @@
-// float16 and bfloat16 as their 16 bits, so that no header but ours is needed. DASP_BFLOAT16 chooses.
+// float16 and bfloat16 as their 16 bits, so that no header but ours is needed.
 #pragma once
 
 #ifdef DASP_SIMT
@@ -11,31 +11,56 @@ using Half = unsigned short;
 #define DASP_BFLOAT16 0
 #endif
 
-__device__ __forceinline__ float to_float(Half bits)
+__device__ __forceinline__ float float16_to_float(Half bits)
 {
 #ifdef DASP_SIMT
-    return DASP_BFLOAT16 ? simt::bfloat16_to_float(bits) : simt::half_to_float(bits);
+    return simt::half_to_float(bits);
 #else
     float value;
-    if (DASP_BFLOAT16)
-        value = __uint_as_float(unsigned(bits) << 16);
-    else
-        asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
     return value;
 #endif
 }
 
-// Rounds to nearest, ties to even.
-__device__ __forceinline__ Half to_half(float value)
+__device__ __forceinline__ float bfloat16_to_float(Half bits)
 {
 #ifdef DASP_SIMT
-    return DASP_BFLOAT16 ? simt::float_to_bfloat16(value) : simt::double_to_half(double(value));
+    return simt::bfloat16_to_float(bits);
+#else
+    return __uint_as_float(unsigned(bits) << 16);
+#endif
+}
+
+// Both round to nearest, ties to even.
+__device__ __forceinline__ Half float_to_float16(float value)
+{
+#ifdef DASP_SIMT
+    return simt::double_to_half(double(value));
 #else
     Half bits;
-    if (DASP_BFLOAT16)
-        asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
-    else
-        asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
     return bits;
 #endif
+}
+
+__device__ __forceinline__ Half float_to_bfloat16(float value)
+{
+#ifdef DASP_SIMT
+    return simt::float_to_bfloat16(value);
+#else
+    Half bits;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+    return bits;
+#endif
+}
+
+// The one of the two types that DASP_BFLOAT16 chooses, for a kernel of dense matrices.
+__device__ __forceinline__ float to_float(Half bits)
+{
+    return DASP_BFLOAT16 ? bfloat16_to_float(bits) : float16_to_float(bits);
+}
+
+__device__ __forceinline__ Half to_half(float value)
+{
+    return DASP_BFLOAT16 ? float_to_bfloat16(value) : float_to_float16(value);
 }

@@ -5,11 +5,17 @@ constexpr unsigned ALL_LANES = 0xffffffffu;
 
 __device__ __forceinline__ int lane_id() { return threadIdx.x % 32; }
 
+// The value of the lane whose number differs in the bits of `flip`.
+template <class T> __device__ __forceinline__ T from_other_lane(T value, int flip)
+{
+    return __shfl_xor_sync(ALL_LANES, value, flip);
+}
+
 // The sum over lanes 4r .. 4r+3, in each of them. The order is fixed, so equal inputs give equal bits.
 template <class T> __device__ __forceinline__ T quad_sum(T value)
 {
-    value += __shfl_xor_sync(ALL_LANES, value, 1);
-    value += __shfl_xor_sync(ALL_LANES, value, 2);
+    value += from_other_lane(value, 1);
+    value += from_other_lane(value, 2);
     return value;
 }
 
@@ -17,9 +23,9 @@ template <class T> __device__ __forceinline__ T quad_sum(T value)
 template <class T> __device__ __forceinline__ T warp_sum(T value)
 {
     value = quad_sum(value);
-    value += __shfl_xor_sync(ALL_LANES, value, 4);
-    value += __shfl_xor_sync(ALL_LANES, value, 8);
-    value += __shfl_xor_sync(ALL_LANES, value, 16);
+    value += from_other_lane(value, 4);
+    value += from_other_lane(value, 8);
+    value += from_other_lane(value, 16);
     return value;
 }
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from dasp import Policy, SpMatrix
+from dasp._dtypes import arithmetic, into, real_type
 from dasp.backends.cuda import product as cuda
 from dasp.backends.cuda.scratch import ABSENT, new_scratch
 from tests.planned import plan_of
@@ -23,11 +24,11 @@ def multiply(
     *,
     policy: Policy | None = None,
     y: Any = None,
-    alpha: float = 1.0,
-    beta: float = 0.0,
+    alpha: complex = 1.0,
+    beta: complex = 0.0,
 ) -> Any:
     """Return alpha A x + beta y as a NumPy array; y starts all NaN if none is given."""
-    dtype = np.result_type(matrix.dtype, x.dtype)
+    dtype = arithmetic(matrix.dtype, x.dtype).y
     out = np.full(matrix.shape[0], np.nan, dtype) if y is None else y.astype(dtype)
     if executor == "simt":
         return _emulated(matrix, x, policy, out, alpha, beta)
@@ -43,8 +44,8 @@ def emulate(
     plan: Any,
     x: Any,
     y: Any,
-    alpha: float = 1.0,
-    beta: float = 0.0,
+    alpha: complex = 1.0,
+    beta: complex = 0.0,
     tickets: bool | None = None,
     **launch: Any,
 ) -> None:
@@ -53,22 +54,26 @@ def emulate(
     With a `seed`, blocks start in a random order. `tickets`: whether they draw some, by default as on a GPU.
     """
     kernel = cuda.kernel_of(plan)
-    constants = cuda.defines(plan, y.dtype)
+    kinds = into(plan.dtype, x.dtype, y.dtype)
+    constants = cuda.defines(plan, kinds)
     if tickets is not None:
         constants["DASP_TICKETS"] = str(int(tickets))
     module = compile_kernels(kernel.SIGNATURE.source, constants)
-    scratch = new_scratch(kernel.partials(plan), y.dtype)
-    scale = (y.dtype.type(alpha), y.dtype.type(beta))
+    scratch = new_scratch(kernel.partials(plan), kinds.sum)
+    scale = (kinds.sum.type(alpha), kinds.sum.type(beta))
     blocks, threads = cuda.blocks(plan), kernel.threads(plan)
     if blocks:
-        known = cuda.types(plan, y.dtype)
+        known = cuda.types(plan, kinds)
         arguments = kernel.SIGNATURE.ordered(known, kernel.arguments(plan, scratch), cuda.VARYING)
         arguments[-4:] = [x, y if beta else poisoned(y), *scale]
         module.launch(kernel.SIGNATURE.entry, grid=blocks, block=threads, args=arguments, **launch)
-    assert (scratch.partials == ABSENT[y.itemsize]).all(), "a partial sum was left: the next product is wrong"
+    assert (scratch.partials == ABSENT[real_type(kinds.sum).itemsize]).all(), (
+        "a partial sum was left: the next product is wrong"
+    )
     assert not scratch.tickets.any(), "tickets were left: the next product is wrong"
 
 
-def _emulated(matrix: Any, x: Any, policy: Policy | None, y: Any, alpha: float, beta: float) -> Any:
-    emulate(plan_of(matrix, policy), x.astype(y.dtype), y, alpha, beta)
+def _emulated(matrix: Any, x: Any, policy: Policy | None, y: Any, alpha: complex, beta: complex) -> Any:
+    plan = plan_of(matrix, policy)
+    emulate(plan, x.astype(into(plan.dtype, x.dtype, y.dtype).x), y, alpha, beta)
     return y

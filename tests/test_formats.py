@@ -102,6 +102,7 @@ def dense_rows(monkeypatch: pytest.MonkeyPatch) -> None:
         options=Options,
         pattern=Pattern,
         values=Values,
+        dtypes=("float64",),
         takes=lambda shape: True,
         pack=pack,
         unpack=unpack,

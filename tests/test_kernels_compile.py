@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from dasp import _source
+from dasp._dtypes import C_NAMES, Arithmetic, arithmetic
 from dasp.dense import rungs_cuda as dense
 from dasp.formats.sliced.pattern import Coding
 from dasp.solvers.cuda import CudaSpace
@@ -50,6 +51,32 @@ def spmv() -> Iterator[Defines]:
             }
 
 
+OTHER_TYPES = [
+    ("float16", "float16", False),
+    ("bfloat16", "bfloat16", True),
+    ("float16", "float32", False),
+    ("bfloat16", "float64", False),
+    ("float16", "complex64", False),
+    ("bfloat16", "complex128", False),
+    ("float64", "complex128", True),
+    ("float32", "complex128", False),
+    ("complex64", "complex64", True),
+    ("complex64", "float32", False),
+    ("complex128", "complex128", False),
+    ("complex128", "complex128", True),
+    ("complex128", "float64", False),
+    ("complex64", "complex128", False),
+]
+"""Types of a matrix and of x beside those of `spmv`, and whether rows are cut."""
+
+COMPLEX = arithmetic(np.dtype("complex128"), np.dtype("complex128"))
+HALVES = arithmetic(np.dtype("float16"), np.dtype("float16"))
+
+
+def type_names(kinds: Arithmetic) -> Defines:
+    return {f"DASP_{name.upper()}": C_NAMES[kind] for name, kind in kinds._asdict().items()}
+
+
 def slices() -> Iterator[Defines]:
     """Every coding and block; every other set of types, and tensor cores, with values as they are."""
     usual = {
@@ -65,7 +92,21 @@ def slices() -> Iterator[Defines]:
         "DASP_CODING": "0",
         "DASP_IN_FLIGHT": "8",
     }
-    yield from ({**usual, "DASP_CODING": str(int(coding))} for coding in Coding)
+    real = [coding for coding in Coding if coding not in (Coding.REAL, Coding.REAL_SINGLE)]
+    yield from ({**usual, "DASP_CODING": str(int(coding))} for coding in real)
+    for value, x, cut in OTHER_TYPES:
+        kinds = arithmetic(np.dtype(value), np.dtype(x))
+        yield {**usual, **type_names(kinds), "DASP_TICKETS": str(int(cut))}
+    for coding in (
+        Coding.SINGLE,
+        Coding.BYTE,
+        Coding.DICTIONARY,
+        Coding.EQUAL,
+        Coding.REAL,
+        Coding.REAL_SINGLE,
+    ):
+        yield {**usual, **type_names(COMPLEX), "DASP_CODING": str(int(coding))}
+    yield {**usual, **type_names(HALVES), "DASP_CODING": str(int(Coding.DICTIONARY))}
     for changes in (
         {"DASP_THREADS": "512"},
         {"DASP_IN_FLIGHT": "4", "DASP_THREADS": "256"},
@@ -194,11 +235,15 @@ def label(name: str, defines: Defines, arch: str) -> str:
     return f"{name}-{arch}-{','.join(values)}".replace(" ", "_")
 
 
+USUAL = "float", "double"
+
 CASES = [
     pytest.param(name, defines, arch, id=label(name, defines, arch))
     for name, sets in SOURCES.items()
     for defines in sets
     for arch in ARCHITECTURES
+    # Types without instructions of their own become the same code everywhere.
+    if arch == "sm_90" or defines.get("DASP_VALUE", "float") in USUAL
 ]
 
 

@@ -165,7 +165,7 @@ def test_out_alpha_beta(planned, matrix, x):
         (lambda A, x: A @ np.ones(99), ValueError, r"x has shape \(99,\); A has shape \(50, 40\), so x must"),
         (lambda A, x: A @ np.ones((40, 2, 2)), ValueError, "x has shape"),
         (lambda A, x: A @ 3.0, ValueError, r"x has shape \(\)"),
-        (lambda A, x: A @ (1j * x), TypeError, "x has dtype complex128"),
+        (lambda A, x: A @ (1j * x), TypeError, "dtype complex128"),
         (lambda A, x: A @ x.astype(np.longdouble), TypeError, "x has dtype"),
         (lambda A, x: A @ np.array(["a"] * 40), TypeError, "x has dtype"),
         (lambda A, x: A @ np.array([None] * 40), TypeError, "x has dtype object"),

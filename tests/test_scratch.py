@@ -11,6 +11,7 @@ import weakref
 import numpy as np
 import pytest
 
+from dasp._dtypes import TABLE, real_type
 from dasp.backends.cuda import scratch
 from dasp.backends.cuda.scratch import ABSENT, captured_in, keep, let_go, new_scratch
 
@@ -151,13 +152,14 @@ def test_the_graph_of_a_capture(monkeypatch, graph, status):
             captured_in(77)
 
 
-@pytest.mark.parametrize("total", [np.dtype(np.float32), np.dtype(np.float64)])
+@pytest.mark.parametrize("total", [row.dtype for row in TABLE.values() if row.sum == row.dtype.name])
 @pytest.mark.parametrize("segments", [0, 1, 5])
 def test_new_scratch_holds_no_sum_and_no_ticket(total, segments):
     partials, tickets = new_scratch(segments, total)
-    assert partials.shape == (segments,)
-    assert partials.dtype.itemsize == total.itemsize
-    assert (partials == ABSENT[total.itemsize]).all()
-    assert np.isnan(partials.view(total)).all()
+    part = real_type(total)
+    assert partials.nbytes == segments * total.itemsize
+    assert partials.dtype.itemsize == part.itemsize
+    assert (partials == ABSENT[part.itemsize]).all()
+    assert np.isnan(partials.view(part)).all()
     assert tickets.tolist() == [0]
     assert tickets.dtype == np.uint32

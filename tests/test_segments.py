@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from dasp import Policy
+from dasp._dtypes import arithmetic
 from tests.executors import emulate
 from tests.gallery import from_lengths
 from tests.planned import plan_of
@@ -58,5 +59,5 @@ def test_plans_with_segments_draw_tickets_and_others_do_not(split):
 
     _, plan = split
     whole = plan_of(from_lengths([5] * 40, 300), POLICIES["slices"])
-    assert cuda.defines(plan, plan.dtype)["DASP_TICKETS"] == "1"
-    assert cuda.defines(whole, whole.dtype)["DASP_TICKETS"] == "0"
+    assert cuda.defines(plan, arithmetic(plan.dtype, plan.dtype))["DASP_TICKETS"] == "1"
+    assert cuda.defines(whole, arithmetic(whole.dtype, whole.dtype))["DASP_TICKETS"] == "0"

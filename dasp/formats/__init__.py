@@ -6,6 +6,10 @@ What multiplies it is the backends' affair: one file for each format in each of 
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+
 from dasp.formats.array import Plan
 from dasp.formats.format import Format
 from dasp.formats.published import PUBLISHED
@@ -42,6 +46,17 @@ def names() -> tuple[str, ...]:
 def first_that_takes(shape: tuple[int, int]) -> Format:
     """Return the first format that can hold a matrix of a shape."""
     return next(each for each in _formats.values() if each.takes(shape))
+
+
+def refuse_type(name: str, dtype: np.dtype[Any], what: str) -> None:
+    """Hold that matrices and products in a format may have a type; TypeError if not."""
+    known = find(name).dtypes
+    if dtype.name not in known:
+        others = " or ".join(repr(each.name) for each in _formats.values() if dtype.name in each.dtypes)
+        raise TypeError(
+            f"{what} has dtype {dtype}; layout {name!r} multiplies {' and '.join(known)}"
+            + (f"; pass layout={others}" if others else "")
+        )
 
 
 def shares(plan: Plan) -> dict[str, dict[str, int]]:

@@ -22,6 +22,8 @@ class Format:
         A frozen dataclass of what a user may choose; it checks itself.
     pattern, values : type
         The dataclasses of a plan's two halves. Files keep them field by field.
+    dtypes : tuple of str
+        Names of the types of `dasp._dtypes.TABLE` that its matrices and products may have.
     takes : callable
         Whether the format can hold a matrix of a shape.
     pack : callable
@@ -54,6 +56,7 @@ class Format:
     options: type
     pattern: type
     values: type
+    dtypes: tuple[str, ...]
     takes: Callable[[tuple[int, int]], bool]
     pack: Callable[[Csr, Any, Machine, Any], Plan]
     unpack: Callable[[Plan, Any], tuple[Array, Array, Array]]

@@ -46,5 +46,5 @@ __device__ __forceinline__ void multiply_segment(const LongPart& part, const X* 
     const Offset first = part.segment_offsets[r], last = part.segment_offsets[r + 1] - 1;
     const Offset begin = part.offsets[r] + (Offset(s) - first) * part.segment;
     const Sum sum = sum_slots(part, x, begin, min(Offset(begin + part.segment), part.offsets[r + 1]));
-    deliver(sum, part.partials + first, s - first, last - first, part.rows[r], result);
+    deliver(sum, part.partials + MESSAGES * (long long)first, s - first, last - first, part.rows[r], result);
 }

@@ -40,33 +40,43 @@ __device__ __forceinline__ unsigned number_of_block(long long segments, unsigned
 constexpr int LOOKS = 4;
 
 // Every warp of the row calls this once, with the sum of its own segment in every lane.
-// slots (last): one for each segment but the last; all ABSENT before and after each launch.
+// slots (last * MESSAGES): the parts of each segment's sum but the last; all ABSENT before and after each launch.
 // Deterministic: which warp is late is chance, but the order in which sums are added is not.
 __device__ __forceinline__ void deliver(Sum sum, Bits* slots, long long segment, long long last, Index row,
                                         const Result& result)
 {
     if (segment < last) {
-        if (lane_id() == 0) store_message(slots + segment, bits_of(sum));
+#pragma unroll
+        for (int p = 0; p < MESSAGES; ++p)
+            if (lane_id() == 0) store_message(slots + MESSAGES * segment + p, bits_of(part(sum, p)));
         return;
     }
 
     Sum total = 0;
     for (long long i = lane_id(); i < last; i += 32 * LOOKS) {
-        Bits found[LOOKS];
+        Bits found[LOOKS][MESSAGES];
         bool absent = true;
         while (absent) {
             absent = false;
 #pragma unroll
-            for (int k = 0; k < LOOKS; ++k) {
-                found[k] = i + 32 * k < last ? load_message(slots + i + 32 * k) : bits_of(Sum(0));
-                absent = absent || found[k] == ABSENT;
-            }
+            for (int k = 0; k < LOOKS; ++k)
+#pragma unroll
+                for (int p = 0; p < MESSAGES; ++p) {
+                    const bool inside = i + 32 * k < last;
+                    found[k][p] = inside ? load_message(slots + MESSAGES * (i + 32 * k) + p) : bits_of(Real(0));
+                    absent = absent || found[k][p] == ABSENT;
+                }
             if (absent) __nanosleep(20);
         }
 #pragma unroll
         for (int k = 0; k < LOOKS; ++k) {
-            if (i + 32 * k < last) store_message(slots + i + 32 * k, ABSENT);
-            total += sum_of(found[k]);
+            Sum other;
+#pragma unroll
+            for (int p = 0; p < MESSAGES; ++p) {
+                if (i + 32 * k < last) store_message(slots + MESSAGES * (i + 32 * k) + p, ABSENT);
+                set_part(other, p, sum_of(found[k][p]));
+            }
+            total += other;
         }
     }
     __syncwarp();

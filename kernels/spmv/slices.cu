@@ -13,7 +13,7 @@
 // values (32 * steps): as the matrix's type or coded (DASP_CODING); table: what codes stand for.
 // rows (positions): the caller's rows; not read if `identity`, when position p is row p.
 // long_rows (r), segment_offsets (r + 1), segment_rows (segments): see SlicePart in plan.py.
-// partials (segments), tickets (1): see partial.cuh.
+// partials (MESSAGES * segments), tickets (1): see partial.cuh.
 // x (n) is read through the cache and everything else is streamed past it. y (m) is written once for every
 // row. Equal inputs give equal bits: every sum has a fixed order, and there are no atomics.
 
@@ -33,7 +33,8 @@ __device__ __forceinline__ void add_steps(const Slices& slices, const X* x, long
                                           const Delta* deltas, Total& sum)
 {
     Index column[STEPS];
-    Sum a[STEPS], b[STEPS];
+    Weight a[STEPS];
+    Operand b[STEPS];
 #pragma unroll
     for (int k = 0; k < STEPS; ++k) {
         column[k] = load_column(slices.bases + step + k, deltas + 32 * k);
@@ -44,7 +45,7 @@ __device__ __forceinline__ void add_steps(const Slices& slices, const X* x, long
 #pragma unroll
     for (int k = 0; k < STEPS; ++k) {
         b[k] = load_x(x, column[k]);
-        if (CODED && column[k] < 0) a[k] = 0;
+        if (CODED && column[k] < 0) a[k] = Weight(0);
     }
 #pragma unroll
     for (int k = 0; k < STEPS; ++k) sum.add(a[k], b[k]);
@@ -84,12 +85,12 @@ struct LaneSum {
     int lanes;
     Sum sum = 0;
 
-    __device__ __forceinline__ void add(Sum a, Sum b) { sum = multiply_add(a, b, sum); }
+    template <class A, class B> __device__ __forceinline__ void add(A a, B b) { sum = multiply_add(a, b, sum); }
 
     __device__ __forceinline__ Sum row() const
     {
         Sum total = sum;
-        for (int step = 1; step < lanes; step *= 2) total += __shfl_xor_sync(ALL_LANES, total, step);
+        for (int step = 1; step < lanes; step *= 2) total += from_other_lane(total, step);
         return total;
     }
 };
@@ -140,7 +141,7 @@ dasp_slices(const uint4* __restrict__ headers, const Index* __restrict__ bases,
     wait_for_earlier_kernels();  // a slice of empty rows has not waited yet
     const Result result{y, alpha, beta};
     if (s < segments) {
-        deliver(sum, partials + first, header.y - first, last - first, row, result);
+        deliver(sum, partials + MESSAGES * (long long)first, header.y - first, last - first, row, result);
     } else if ((lane_id() & ((1 << shift) - 1)) == 0) {
         result.store(row, sum);
     }

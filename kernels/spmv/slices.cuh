@@ -2,7 +2,6 @@
 // arrays hold them, and how.
 #pragma once
 
-#include "../half.cuh"
 #include "tile.cuh"
 
 #ifndef DASP_CODING
@@ -15,15 +14,21 @@
 #define CODING_DICTIONARY 3
 #define CODING_EQUAL 4
 #define CODING_HALF 5
+#define CODING_REAL 6
+#define CODING_REAL_SINGLE 7
 
 #if DASP_CODING == CODING_SINGLE
+using Code = Choose<Parts<Value>::are_two, Complex<float>, float>::type;
+#elif DASP_CODING == CODING_REAL
+using Code = Parts<Value>::Real;
+#elif DASP_CODING == CODING_REAL_SINGLE
 using Code = float;
 #elif DASP_CODING == CODING_BYTE
 using Code = signed char;
 #elif DASP_CODING == CODING_DICTIONARY || DASP_CODING == CODING_EQUAL
 using Code = unsigned char;
 #elif DASP_CODING == CODING_HALF
-using Code = unsigned short;
+using Code = Float16;
 #else
 using Code = Value;
 #endif
@@ -41,16 +46,17 @@ struct Slices {
 // Pads have the value 0 unless a code stands for their value: then they must be left out.
 constexpr bool CODED = DASP_CODING == CODING_DICTIONARY || DASP_CODING == CODING_EQUAL;
 
-__device__ __forceinline__ Sum load_value(const Slices& slices, long long slot)
+// What a value is made to be multiplied: a complex one that is stored as its real part, a real number.
+using Weight = Multiplied<Sum, Choose<CODED, Value, Code>::type>;
+
+__device__ __forceinline__ Weight load_value(const Slices& slices, long long slot)
 {
 #if DASP_CODING == CODING_EQUAL
-    return convert<Sum>(load_cached(slices.table));
+    return convert<Weight>(load_cached(slices.table));
 #elif DASP_CODING == CODING_DICTIONARY
-    return convert<Sum>(load_cached(slices.table + load_stream(slices.values + slot)));
-#elif DASP_CODING == CODING_HALF
-    return convert<Sum>(to_float(load_stream(slices.values + slot)));
+    return convert<Weight>(load_cached(slices.table + load_stream(slices.values + slot)));
 #else
-    return convert<Sum>(load_stream(slices.values + slot));
+    return convert<Weight>(load_stream(slices.values + slot));
 #endif
 }
 

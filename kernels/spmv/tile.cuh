@@ -54,16 +54,16 @@ struct TileSum {
 #else
     Sum sum = 0;
 
-    __device__ __forceinline__ void add(Sum a, Sum b) { sum = multiply_add(a, b, sum); }
+    template <class A, class B> __device__ __forceinline__ void add(A a, B b) { sum = multiply_add(a, b, sum); }
     __device__ __forceinline__ Sum row() const { return quad_sum(sum); }
     __device__ __forceinline__ Sum all() const { return warp_sum(sum); }
 #endif
 };
 
 // x at a slot's column; a pad reads nothing.
-__device__ __forceinline__ Sum load_x(const X* x, Index column)
+__device__ __forceinline__ Operand load_x(const X* x, Index column)
 {
-    return column >= 0 ? convert<Sum>(load_result(x + column)) : Sum(0);
+    return column >= 0 ? convert<Operand>(load_result(x + column)) : Operand(0);
 }
 
 // Where a product's result goes: y = alpha * sum + beta * y, and y is not read if beta is 0.
@@ -75,6 +75,8 @@ struct Result {
     __device__ __forceinline__ void store(Index row, Sum sum) const
     {
         if (row < 0) return;
-        y[row] = convert<Y>(beta == Sum(0) ? alpha * sum : alpha * sum + beta * convert<Sum>(y[row]));
+        const Sum total = beta == Sum(0) ? scaled(alpha, sum)
+                                         : scaled(alpha, sum) + scaled(beta, convert<Sum>(load_plain(y + row)));
+        store_plain(y + row, convert<Y>(total));
     }
 };

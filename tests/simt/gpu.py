@@ -119,11 +119,11 @@ class Gpu:
             return array
         return self.put(np.ascontiguousarray(self.get(array), dtype))
 
-    def _compile(self, plan: Any, y: np.dtype[Any]) -> Any:
+    def _compile(self, plan: Any, kinds: Any) -> Any:
         signature = product.kernel_of(plan).SIGNATURE
         handle = next(self._handles)
-        module = compile_kernels(signature.source, product.defines(plan, y))
-        self._kernels[handle] = module, signature, product.types(plan, y)
+        module = compile_kernels(signature.source, product.defines(plan, kinds))
+        self._kernels[handle] = module, signature, product.types(plan, kinds)
         return SimpleNamespace(ptr=handle)
 
     # ---- the driver ----
@@ -133,12 +133,14 @@ class Gpu:
         codes = [_launch._code(p, types) for p in signature.parameters]
         numbers = {"Q": ctypes.c_uint64, "q": ctypes.c_int64, "i": ctypes.c_int32, "I": ctypes.c_uint32}
         numbers |= {"d": ctypes.c_double, "f": ctypes.c_float}
+        numbers |= {"dd": 2 * ctypes.c_double, "ff": 2 * ctypes.c_float}
         fields = [(p.name, numbers[code]) for p, code in zip(signature.parameters, codes, strict=True)]
         block = type("Block", (ctypes.Structure,), {"_fields_": fields}).from_address(extra._obj.parameters)
         arguments = []
         for p in signature.parameters:
             value, (dtype, _) = getattr(block, p.name), _launch._element(p, types)
-            arguments.append(self._array(value, dtype) if p.is_array else dtype.type(value))
+            number = complex(*value) if dtype.kind == "c" and not p.is_array else value
+            arguments.append(self._array(value, dtype) if p.is_array else dtype.type(number))
         self.launches.append((config.stream or 0, signature.entry, block.partials))
         module.launch(signature.entry, config.grid[0], config.block[0], arguments)
         return 0

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from dasp import formats
 from dasp.backends.cpu import published, sliced
 from dasp.formats.array import Plan
 from dasp.formats.published.pattern import NAME as PUBLISHED
@@ -54,7 +55,14 @@ class Product:
         return result
 
     def multiply(self, x: Vector, y: Vector, alpha: float, beta: float) -> None:
-        """Set y = alpha A x + beta y, column by column; y is not read if beta is 0."""
+        """Set y = alpha A x + beta y, column by column; y is not read if beta is 0.
+
+        Raises
+        ------
+        TypeError
+            If the plan's format has no product of these types.
+        """
+        formats.refuse_type(self.plan.format, y.dtype, "the product")
         if x.ndim == 2:
             for k in range(x.shape[1]):
                 self.multiply(x[:, k], y[:, k], alpha, beta)

@@ -11,7 +11,7 @@ from dasp.backends.cpu.emitter import product_of_slices
 from dasp.backends.cpu.published import store_long
 from dasp.backends.cpu.team import CHUNKS, Job, multiply_alone, team
 from dasp.formats.array import WARP, Plan
-from dasp.formats.sliced.pattern import Coding, plain_codes, shape_fields
+from dasp.formats.sliced.pattern import Coding, Values, shape_fields
 
 Vector = np.ndarray[Any, Any]
 
@@ -58,7 +58,7 @@ class Kernel:
     def _prepare(self, parts: int, real: np.dtype[Any]) -> Job:
         """Compile and keep the job that so many parts make with x of this type."""
         pattern, values = self._pattern, self._values
-        coded = None if values.coding == Coding.EQUAL else plain_codes(values).dtype
+        coded = None if values.coding == Coding.EQUAL else _plain_codes(values).dtype
         goals = self._costs[-1] * np.arange(CHUNKS * parts + 1) / (CHUNKS * parts)
         cuts = np.searchsorted(self._costs, goals).astype(np.int64)
         function = product_of_slices(coded, self._table.dtype, pattern.index_dtype, real)
@@ -69,10 +69,16 @@ class Kernel:
             headers=pattern.headers,
             bases=pattern.bases,
             deltas=pattern.deltas,
-            values=plain_codes(values),
+            values=_plain_codes(values),
             table=self._table,
             rows=pattern.rows,
             positions=pattern.positions,
             segments=pattern.segments,
         )
         return job
+
+
+def _plain_codes(values: Values) -> Vector:
+    """Return the codes in a type that Numba knows: float16 as its 16 bits."""
+    codes: Vector = values.codes
+    return codes.view(np.uint16) if codes.dtype == np.float16 else codes

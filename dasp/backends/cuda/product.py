@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from dasp import _source
+from dasp import _source, formats
 from dasp._arrays import is_cupy
-from dasp._dtypes import C_NAMES, arithmetic
+from dasp._dtypes import C_NAMES, Arithmetic, into, real_type
 from dasp._launch import Launch
 from dasp.backends.cuda import published, sliced
 from dasp.backends.cuda.scratch import Scratch, captured_in, keep, new_scratch
@@ -57,25 +57,30 @@ class Product:
         self._cupy = cupy
         self._device = cupy.cuda.Device(number(device))
         capability = int(self._device.compute_capability)
-        if defines(plan, plan.dtype)["DASP_MMA"] == "1" and capability < 80:
+        own = into(plan.dtype, plan.dtype, plan.dtype)
+        formats.refuse_type(plan.format, plan.dtype, "A")
+        if defines(plan, own)["DASP_MMA"] == "1" and capability < 80:
             raise RuntimeError(
                 f"this GPU is sm_{capability}; float64 tensor cores need sm_80; pass Policy(mma=False)"
             )
         with self._device:
             self.plan = plan if is_cupy(next(arrays_of(plan))) else _upload(plan)
-            _compiled(plan, plan.dtype)
+            _compiled(plan, own)
         self._blocks, self._threads = blocks(plan), kernel_of(plan).threads(plan)
         self._segments = kernel_of(plan).partials(plan)
         driver = cupy.cuda.runtime.driverGetVersion()
         self._overlaps = capability >= OVERLAPPING and driver >= OVERLAPPING_DRIVER
         self._lock = threading.Lock()
-        self._launches: dict[np.dtype[Any], dict[Any, Launch]] = defaultdict(dict)
-        self._own = self._launches[plan.dtype]
+        self._launches: dict[Arithmetic, dict[Any, Launch]] = defaultdict(dict)
+        self._kinds, self._own = own, self._launches[own]
         self._captured: tuple[Any, Launch] | None = None
+        self._plain = numbers(own.sum, 1.0, 0.0)
         # What `quick` needs, looked up once.
         self._number, self._dtype = self._device.id, np.dtype(plan.dtype.type)
         self._m, self._n = plan.shape
         self._strides = (self._dtype.itemsize,)
+        # CuPy aligns a view to its numbers' parts, and a kernel loads a complex number at once.
+        self._misaligned = self._dtype.itemsize - 1 if self._dtype.kind == "c" else 0
         self._several = cupy.cuda.runtime.getDeviceCount() > 1
         self._ndarray = cupy.ndarray
         self._current_device = cupy.cuda.runtime.getDevice
@@ -96,6 +101,8 @@ class Product:
         ):
             return None
         start = x.data.ptr
+        if start & self._misaligned:
+            return None
         if out is None:
             out = self._ndarray((self._m,), self._dtype.char)
             result = out.data.ptr
@@ -109,89 +116,99 @@ class Product:
             ):
                 return None
             result = out.data.ptr
-            if start < result + out.nbytes and result < start + x.nbytes:
+            if (start < result + out.nbytes and result < start + x.nbytes) or result & self._misaligned:
                 return None
         if self._blocks:
             stream = self._current_stream().ptr
             launch = self._own.get(stream if self._segments else 0)
             if launch is None or (self._segments and self._is_capturing(stream)):
-                launch = self._launch_on(stream, self._dtype)
-            launch(stream, start, result, 1.0, 0.0)
+                launch = self._launch_on(stream, self._kinds)
+            launch(stream, start, result, *self._plain)
         return out
 
     def _is_here(self, vector: Any) -> bool:
         """Whether a vector lies on the matrix's device, and that is the current one."""
         return bool(vector.data.device_id == self._number == self._current_device())
 
-    def multiply(self, x: Any, y: Any, alpha: float, beta: float) -> None:
+    def multiply(self, x: Any, y: Any, alpha: complex, beta: complex) -> None:
         """Set y = alpha A x + beta y on CuPy's current stream, column by column; y is not read if beta is 0.
 
         Parameters
         ----------
         x : cupy.ndarray, shape (n,) or (n, k)
-            Any real type that y's type holds.
-        y : cupy.ndarray, shape (m,) or (m, k), float32 or float64
+            Any type that y's type holds.
+        y : cupy.ndarray, shape (m,) or (m, k), a type of `dasp._dtypes.TABLE`
             Not overlapping x.
-        alpha, beta : float
+        alpha, beta : float, or complex for a complex y
+
+        Raises
+        ------
+        TypeError
+            If the plan's format has no product of these types.
         """
         if x.ndim == 2:
             for k in range(x.shape[1]):
                 self.multiply(x[:, k], y[:, k], alpha, beta)
             return
+        kinds = into(self.plan.dtype, x.dtype, y.dtype)
+        formats.refuse_type(self.plan.format, y.dtype, "the product")
         with self._device:
-            vector = self._cupy.ascontiguousarray(x, y.dtype)
-            result = self._cupy.ascontiguousarray(y)
-            self._launch(vector.data.ptr, result.data.ptr, y.dtype, alpha, beta)
+            vector, result = self._plain_vector(x, kinds.x), self._plain_vector(y, kinds.y)
+            self._launch(vector.data.ptr, result.data.ptr, kinds, alpha, beta)
             if result is not y:
                 self._cupy.copyto(y, result)
 
-    def _launch(self, x: int, y: int, dtype: np.dtype[Any], alpha: float, beta: float) -> None:
+    def _plain_vector(self, vector: Any, dtype: np.dtype[Any]) -> Any:
+        """Return a vector of a type, contiguous and aligned as kernels load it: itself or a copy."""
+        plain = self._cupy.ascontiguousarray(vector, dtype)
+        return plain.copy() if plain.data.ptr % dtype.itemsize else plain
+
+    def _launch(self, x: int, y: int, kinds: Arithmetic, alpha: complex, beta: complex) -> None:
         """Launch on CuPy's current stream of the current device, which is the matrix's."""
         if self._blocks:
             stream = self._current_stream().ptr
-            scale = dtype.type  # what a float32 cannot hold is infinite, as on the CPU
-            self._launch_on(stream, dtype)(stream, x, y, scale(alpha), scale(beta))
+            self._launch_on(stream, kinds)(stream, x, y, *numbers(kinds.sum, alpha, beta))
 
-    def _launch_on(self, stream: int, dtype: np.dtype[Any]) -> Launch:
+    def _launch_on(self, stream: int, kinds: Arithmetic) -> Launch:
         """Return a launch with scratch that nothing running at the time shares."""
         place: Any = 0
         if self._segments:
             if self._is_capturing(stream):
-                return self._captured_launch(stream, dtype)
+                return self._captured_launch(stream, kinds)
             place = (stream, threading.get_ident()) if stream == PER_THREAD_STREAM else stream
-        launches = self._launches[dtype]
+        launches = self._launches[kinds]
         if place not in launches:
             with self._lock:
                 if place not in launches:
-                    launches[place] = self._new_launch(dtype, self._scratch(dtype))
+                    launches[place] = self._new_launch(kinds, self._scratch(kinds))
         return launches[place]
 
-    def _captured_launch(self, stream: int, dtype: np.dtype[Any]) -> Launch:
+    def _captured_launch(self, stream: int, kinds: Arithmetic) -> Launch:
         """Return a launch with scratch that ends with the graph; products captured on one stream share it."""
         number, graph = captured_in(stream)
-        key = number, stream, threading.get_ident(), dtype
+        key = number, stream, threading.get_ident(), kinds
         latest = self._captured
         if latest is not None and latest[0] == key:
             return latest[1]
-        scratch = self._scratch(dtype)
+        scratch = self._scratch(kinds)
         keep(scratch, graph)
-        launch = self._new_launch(dtype, scratch)
+        launch = self._new_launch(kinds, scratch)
         self._captured = key, launch
         return launch
 
-    def _scratch(self, dtype: np.dtype[Any]) -> Scratch:
+    def _scratch(self, kinds: Arithmetic) -> Scratch:
         """Return new scratch; it is filled when this returns, and in no graph."""
         with self._cupy.cuda.Stream(non_blocking=True) as stream:
-            scratch = new_scratch(self._segments, arithmetic(self.plan.dtype, dtype).sum, self._cupy)
+            scratch = new_scratch(self._segments, kinds.sum, self._cupy)
             stream.synchronize()
         return scratch
 
-    def _new_launch(self, dtype: np.dtype[Any], scratch: Scratch) -> Launch:
+    def _new_launch(self, kinds: Arithmetic, scratch: Scratch) -> Launch:
         kernel = kernel_of(self.plan)
         return Launch(
-            _compiled(self.plan, dtype),
+            _compiled(self.plan, kinds),
             kernel.SIGNATURE,
-            types(self.plan, dtype),
+            types(self.plan, kinds),
             kernel.arguments(self.plan, scratch),
             VARYING,
             blocks=self._blocks,
@@ -213,11 +230,19 @@ def kernel_of(plan: Plan) -> Any:
     return KERNELS[plan.format]
 
 
-def defines(plan: Plan, y: np.dtype[Any]) -> dict[str, str]:
-    """Return the compile-time constants of the kernel for a plan and the type of y."""
+def numbers(total: np.dtype[Any], alpha: complex, beta: complex) -> tuple[Any, ...]:
+    """Return alpha and beta as a kernel with sums of a type takes them, complex ones as two numbers each.
+
+    What a float32 cannot hold is infinite, as on the CPU.
+    """
+    pair = total.type(alpha), total.type(beta)
+    return tuple(part for z in pair for part in (z.real, z.imag)) if total.kind == "c" else pair
+
+
+def defines(plan: Plan, kinds: Arithmetic) -> dict[str, str]:
+    """Return the compile-time constants of the kernel for a plan and the types of a product."""
     kernel = kernel_of(plan)
     constants: dict[str, str] = kernel.defines(plan)
-    kinds = arithmetic(plan.dtype, y)
     if kinds.sum != np.float64:
         constants["DASP_MMA"] = "0"
     return constants | {
@@ -230,12 +255,11 @@ def defines(plan: Plan, y: np.dtype[Any]) -> dict[str, str]:
     }
 
 
-def types(plan: Plan, y: np.dtype[Any]) -> dict[str, np.dtype[Any]]:
+def types(plan: Plan, kinds: Arithmetic) -> dict[str, np.dtype[Any]]:
     """Return what the kernel's own names of types stand for."""
     known: dict[str, np.dtype[Any]] = kernel_of(plan).types(plan)
-    kinds = arithmetic(plan.dtype, y)
     known |= {"Value": kinds.value, "X": kinds.x, "Sum": kinds.sum, "Y": kinds.y}
-    return known | {"Bits": np.dtype(f"u{kinds.sum.itemsize}")}
+    return known | {"Bits": np.dtype(f"u{real_type(kinds.sum).itemsize}")}
 
 
 def blocks(plan: Plan) -> int:
@@ -244,9 +268,9 @@ def blocks(plan: Plan) -> int:
     return int(-(-kernel.warps(plan) * WARP // kernel.threads(plan)))
 
 
-def _compiled(plan: Plan, y: np.dtype[Any]) -> Any:
+def _compiled(plan: Plan, kinds: Arithmetic) -> Any:
     signature = kernel_of(plan).SIGNATURE
-    return _source.load(signature.source, defines(plan, y)).get_function(signature.entry)
+    return _source.load(signature.source, defines(plan, kinds)).get_function(signature.entry)
 
 
 def number(device: str) -> int:

@@ -25,7 +25,7 @@ SIGNATURE = Signature(
     const Index*   segment_rows     [segments]
     const Index*   long_columns     [slots]
     const Value*   long_values      [slots]
-    Bits*          partials         [segments]
+    Bits*          partials         [messages]
     unsigned*      tickets          [1]
     int            segment
     long long      segments

@@ -16,10 +16,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dasp._dtypes import real_type
 from dasp._launch import check, driver
 
 ABSENT = {4: np.uint32(0x7FA0DA5F), 8: np.uint64(0x7FF4DA5F00000000)}
-"""Bits of a partial sum that is not there yet, by bytes of a sum; the same as in kernels/scalar.cuh."""
+"""Bits of a partial sum, or of a part of one, that is not there yet, by its bytes: kernels/scalar.cuh."""
 
 NO_DESTRUCTOR_SYNC, MOVE = 1, 1
 """CU_USER_OBJECT_NO_DESTRUCTOR_SYNC and CU_GRAPH_USER_OBJECT_MOVE: both are asked for."""
@@ -30,7 +31,7 @@ class Scratch(NamedTuple):
 
     Attributes
     ----------
-    partials : array, shape (segments,), uint32 or uint64
+    partials : array, shape (segments,), or (2 * segments,) of complex sums; uint32 or uint64
         All `ABSENT` before and after each product.
     tickets : array, shape (1,), uint32
         0 before and after each product.
@@ -42,10 +43,12 @@ class Scratch(NamedTuple):
 
 def new_scratch(segments: int, total: np.dtype[Any], module: Any = np) -> Scratch:
     """Return scratch for sums of a type, in NumPy's memory or, with `module=cupy`, on the current GPU."""
-    host = np.full(segments + 1, ABSENT[total.itemsize])
-    host[segments] = 0
+    part = real_type(total).itemsize
+    count = segments * (total.itemsize // part)
+    host = np.full(count + 1, ABSENT[part])
+    host[count] = 0
     block = module.asarray(host)
-    return Scratch(block[:segments], block[segments:].view(np.uint32)[:1])
+    return Scratch(block[:count], block[count:].view(np.uint32)[:1])
 
 
 def captured_in(stream: int) -> tuple[int, int]:

@@ -11,7 +11,6 @@ from dasp._launch import Signature
 from dasp._machines import H200
 from dasp.backends.cuda.scratch import Scratch
 from dasp.formats.array import WARP, Plan
-from dasp.formats.sliced.pattern import plain_codes
 
 SIGNATURE = Signature(
     "spmv/slices.cu",
@@ -26,7 +25,7 @@ SIGNATURE = Signature(
     const Index*          long_rows        [r]
     const Index*          segment_offsets  [r + 1]
     const Index*          segment_rows     [segments]
-    Bits*                 partials         [segments]
+    Bits*                 partials         [messages]
     unsigned*             tickets          [1]
     long long             count
     long long             segments
@@ -53,7 +52,7 @@ def defines(plan: Plan) -> dict[str, str]:
 
 def types(plan: Plan) -> dict[str, np.dtype[Any]]:
     """Return what the source's own names of types stand for."""
-    return {"Index": plan.pattern.index_dtype, "Code": plain_codes(plan.values).dtype}
+    return {"Index": plan.pattern.index_dtype, "Code": plan.values.codes.dtype}
 
 
 def warps(plan: Plan) -> int:
@@ -85,7 +84,7 @@ def arguments(plan: Plan, scratch: Scratch) -> dict[str, Any]:
         "headers": pattern.headers,
         "bases": pattern.bases,
         "deltas": pattern.deltas,
-        "values": plain_codes(values),
+        "values": values.codes,
         "table": values.table,
         "rows": pattern.rows,
         "long_rows": pattern.long_rows,

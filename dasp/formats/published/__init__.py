@@ -15,6 +15,7 @@ PUBLISHED = Format(
     options=Options,
     pattern=Pattern,
     values=Values,
+    dtypes=("float64", "float32"),
     takes=lambda shape: True,
     pack=pack,
     unpack=unpack,

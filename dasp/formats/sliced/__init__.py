@@ -16,6 +16,7 @@ SLICED = Format(
     options=Options,
     pattern=Pattern,
     values=Values,
+    dtypes=("float64", "float32"),
     takes=lambda shape: max(shape) <= MOST_COLUMNS,
     pack=pack,
     unpack=unpack,

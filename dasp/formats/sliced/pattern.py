@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from dasp._dtypes import real_type
 from dasp.formats.array import Array
 
 NAME = "slices"
@@ -60,9 +61,11 @@ SHAPE_BITS = 29
 class Coding(IntEnum):
     """How the values of a matrix are stored; every coding gives back every bit.
 
-    PLAIN: as the matrix's type. SINGLE: as float32. BYTE: as int8. DICTIONARY: as the uint8 position in
-    `table`. EQUAL: not at all, since each is `table[0]`. HALF: as float16. Values as codes are the CSR-VI of
-    Kourtis, Goumas and Koziris, CF '08, doi:10.1145/1366230.1366244.
+    PLAIN: as the matrix's type. SINGLE: as float32, a complex value as complex64. BYTE: as int8. DICTIONARY:
+    as the uint8 position in `table`. EQUAL: not at all, since each is `table[0]`. HALF: as float16. REAL: as
+    the real part; REAL_SINGLE: as that part in float32. Of complex values BYTE and HALF hold the real part as
+    well; the imaginary part of every value is then 0, and no -0. Values as codes are the CSR-VI of Kourtis,
+    Goumas and Koziris, CF '08, doi:10.1145/1366230.1366244.
     """
 
     PLAIN = 0
@@ -71,6 +74,8 @@ class Coding(IntEnum):
     DICTIONARY = 3
     EQUAL = 4
     HALF = 5
+    REAL = 6
+    REAL_SINGLE = 7
 
 
 CODE_TYPES: dict[Coding, np.dtype[Any]] = {
@@ -78,14 +83,31 @@ CODE_TYPES: dict[Coding, np.dtype[Any]] = {
     Coding.BYTE: np.dtype(np.int8),
     Coding.DICTIONARY: np.dtype(np.uint8),
     Coding.HALF: np.dtype(np.float16),
+    Coding.REAL_SINGLE: np.dtype(np.float32),
 }
 """The type of a coded value, where it is not the matrix's."""
+
+REAL_PARTS = Coding.BYTE, Coding.HALF, Coding.REAL, Coding.REAL_SINGLE
+"""What holds the real parts of complex values."""
 
 
 def code_type(coding: Coding, dtype: np.dtype[Any]) -> np.dtype[Any]:
     """Return the type of a stored value of a matrix of a type; any where none is stored."""
+    if coding == Coding.REAL:
+        return real_type(dtype)
+    if coding == Coding.SINGLE and dtype.kind == "c":
+        return np.dtype(np.complex64)
     kind: np.dtype[Any] = CODE_TYPES.get(coding, dtype)
     return kind
+
+
+def may_code(coding: Coding, dtype: np.dtype[Any]) -> bool:
+    """Whether a coding stores a matrix of a type in fewer bits, and parts only of what has parts."""
+    if coding in (Coding.REAL, Coding.REAL_SINGLE) and dtype.kind != "c":
+        return False
+    kind = code_type(coding, dtype)
+    narrower = kind.itemsize < dtype.itemsize
+    return narrower and (coding != Coding.REAL_SINGLE or kind.itemsize < real_type(dtype).itemsize)
 
 
 MOST_CODES = 256
@@ -201,8 +223,3 @@ class Values:
 def delta_views(deltas: Array) -> tuple[Array, Array, Array]:
     """Return the deltas of a pattern as 8, as 16 and as 32 bits each."""
     return deltas, deltas.view(np.uint16), deltas.view(np.uint32)
-
-
-def plain_codes(values: Values) -> Array:
-    """Return the codes in a type that every compiler knows: float16 as its 16 bits."""
-    return values.codes.view(np.uint16) if values.coding == Coding.HALF else values.codes
