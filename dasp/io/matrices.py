@@ -334,7 +334,8 @@ def save_plan(path: str | os.PathLike[str], plan: Plan) -> None:
             f"plan is a {type(plan).__name__}; a dasp plan is needed; pass the .plan of an SpMatrix"
         )
     with replacing(_file_path(path)) as file:
-        np.savez(file, allow_pickle=False, **pack_plan(plan))
+        arrays: dict[str, Any] = pack_plan(plan)  # numbers alone, so nothing is pickled
+        np.savez(file, **arrays)
 
 
 def load_plan(path: str | os.PathLike[str]) -> Plan:
