@@ -10,50 +10,12 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from dasp import _check, backends, formats, planning
-from dasp.formats.array import Csr, Plan, csr_from_coo, narrowest
-from dasp.placement import packed
+from dasp.formats.array import Csr, Plan
+from dasp.placement import found, packed
 from dasp.policy import Policy
-
-Vector = np.ndarray[Any, Any]
 
 Relative = Callable[[], Any]
 """Gives a matrix, or None if it is gone."""
-
-
-def transposed(csr: Csr, primitives: Any) -> tuple[Csr, Vector]:
-    """Return the transpose of a matrix, its rows in the order of the columns.
-
-    Parameters
-    ----------
-    csr : Csr
-        With NumPy arrays.
-    primitives : dasp.backends.protocols.Primitives
-        The CPU's.
-
-    Returns
-    -------
-    csr : Csr
-        Columns rise in every row; entries at one place keep their order.
-    order : numpy.ndarray, shape (nnz,), int32 or int64
-        Which entry of the matrix is each entry of its transpose.
-
-    Notes
-    -----
-    A stable counting sort, linear in m + n + nnz.
-    """
-    (m, n), indptr, columns, data = csr
-    rows = np.repeat(np.arange(m, dtype=columns.dtype), np.diff(indptr))
-    numbers = np.arange(len(columns), dtype=narrowest(len(columns)))
-    starts, of_rows, order = csr_from_coo(n, columns, rows, numbers, primitives)
-    return Csr((n, m), starts, of_rows, data[order]), order
-
-
-def same_entries(one: Csr, other: Csr) -> bool:
-    """Whether two matrices have the same entries in the same order, bit for bit."""
-    return one.shape == other.shape and all(
-        np.array_equal(left.view(np.uint8), right.view(np.uint8))
-        for left, right in zip(one[1:], other[1:], strict=True)
-    )
 
 
 class Places:
@@ -72,6 +34,13 @@ class Places:
         self.lock = threading.Lock()
         self.slots: Any = None
         self.transpose: Any = None
+
+
+def _transposed(plan: Plan, primitives: Any) -> tuple[Csr, Any, bool]:
+    """Return the transpose of the matrix of a plan, which of the entries that came in each entry is, and
+    whether it is the matrix itself."""
+    turned, order, same = primitives.transpose(Csr(plan.shape, *planning.unpack(plan, primitives)))
+    return turned, order if plan.order is None else plan.order[order], same
 
 
 class Transposable:
@@ -214,26 +183,26 @@ class Transposable:
             return self._places.transpose
 
     def _plan_of_transpose(self) -> Plan | None:
-        """Plan the transpose; None if it is this matrix."""
-        cpu, plan = backends.find("cpu").primitives, self._backend.to_host(self.plan)
-        csr = Csr(plan.shape, *planning.unpack(plan, cpu))
-        flipped, order = transposed(csr, cpu)
-        if same_entries(csr, flipped):
+        """Plan the transpose, where the format is packed; None if it is this matrix."""
+        plan, where = self.plan, self.device
+        if not self._backend.packs(plan.format):
+            plan, where = self._backend.to_host(plan), "cpu"
+        with backends.find(where).filling(where, ends=True) as primitives:
+            turned, order, same = _transposed(plan, primitives)
+        if same:
             return None
-        if plan.order is not None:
-            order = plan.order[order]
         policy = Policy(layout=plan.format, **formats.find(plan.format).alike(plan))
-        return packed(flipped, order, policy, self.device)
+        return packed(turned, order, policy, self.device)
 
     def _entries(self) -> Any:
         """Return the value of every entry on the device, in the order in which entries came in."""
-        plan = self._backend.to_host(self.plan)
-        values = planning.unpack(plan, backends.find("cpu").primitives)[2]
-        if plan.order is not None:
-            came = np.empty_like(values)
-            came[plan.order] = values
-            values = came
-        return self._backend.to_device(values, self.device)
+        values, order = found(planning.unpack, self.plan, self.device)[2], self.plan.order
+        if order is None:
+            return values
+        with self._backend.filling(self.device):
+            came = values.copy()
+            came[order] = values
+        return came
 
     def _pass_on(self, values: Any, done: set[int]) -> None:
         """Write values into the transpose that was made, too; let one go that cannot hold them."""

@@ -184,6 +184,7 @@ def pack() -> Iterator[tuple[str, Defines]]:
         real = {"DASP_VALUE_BYTES": str(size), "DASP_NARROWS": str(int(size in (4, 8)))}
         yield "pack/values.cu", known | real
         yield "pack/fill.cu", known | {"DASP_CODE_BYTES": str(size)}
+        yield "pack/transpose.cu", known | {"DASP_CODE_BYTES": str(size)}
         yield "pack/encode.cu", known | real | {"DASP_CODING": str(int(Coding.DICTIONARY))}
     for coding, size in product((Coding.BYTE, Coding.HALF, Coding.SINGLE), (4, 8)):
         real = {"DASP_VALUE_BYTES": str(size), "DASP_NARROWS": "1", "DASP_CODING": str(int(coding))}

@@ -122,3 +122,60 @@ def test_few_launches_and_little_memory():
     arrays = planning.unpack(plan, on)
     assert device.bytes <= slots.nbytes + sum(array.nbytes for array in arrays) + 4096
     assert device.launches == 2 * ["dasp_count_entries", "dasp_start_rows", "dasp_fill_entries"]
+
+
+# ---- the transpose -------------------------------------------------------------------------------------
+
+
+def assert_transposes(csr, seed=None):
+    """Both backends give what NumPy does, bit for bit, and know a symmetric matrix; returns whether it is."""
+    rows = np.repeat(np.arange(csr.shape[0]), np.diff(csr.indptr))
+    want = np.argsort(csr.indices, kind="stable")
+    starts = np.searchsorted(csr.indices[want], np.arange(csr.shape[1] + 1))
+    device = PackingDevice(seed)
+    for on in (cpu, Primitives(device)):
+        turned, order, same = on.transpose(csr)
+        assert turned.shape == csr.shape[::-1]
+        assert_same(order, want.astype(np.int32))
+        assert_same(turned.indptr, starts.astype(np.int64))
+        assert_same(turned.indices, rows[want].astype(csr.indices.dtype))
+        assert_same(turned.data, csr.data[want])
+        equal = zip(turned[1:], csr[1:], strict=True)
+        assert same == (csr.shape == turned.shape and all(np.array_equal(bits(a), bits(b)) for a, b in equal))
+    assert device.reads == (csr.shape[0] == csr.shape[1])
+    return same
+
+
+@pytest.mark.parametrize("name", GALLERY)
+def test_the_transpose_of_the_gallery(name):
+    csr = csr_of(GALLERY[name])
+    assert_transposes(csr._replace(indptr=csr.indptr.astype(np.int64)))
+
+
+@settings(max_examples=40, deadline=None)
+@given(csr=matrices(), seed=st.none() | st.integers(0, 99))
+def test_the_transpose_of_any_matrix(csr, seed):
+    assert_transposes(csr._replace(indptr=csr.indptr.astype(np.int64)), seed)
+
+
+@pytest.mark.parametrize("change", [None, "value", "sign of a zero", "column", "row"])
+def test_a_symmetric_matrix_is_known(change):
+    csr = csr_of(generate("poisson2d:20"))
+    data, indptr, indices = csr.data.astype(float), csr.indptr.astype(np.int64), csr.indices.copy()
+    data[[1, np.flatnonzero(indices == 0)[1]]] = 0.0
+    if change == "value":
+        data[7] += 1
+    elif change == "sign of a zero":
+        data[1] = -0.0
+    elif change == "column":
+        indices[2] += 1
+    elif change == "row":
+        indptr[1] += 1
+    assert assert_transposes(Csr(csr.shape, indptr, indices, data)) == (change is None)
+
+
+def test_many_tiles_and_columns():
+    rng = np.random.default_rng(0)
+    rows, columns = np.sort(rng.integers(0, 300, 40_000)), rng.integers(0, 2**20, 40_000).astype(np.int32)
+    indptr = np.searchsorted(rows, np.arange(301))
+    assert_transposes(Csr((300, 2**20), indptr, columns, rng.standard_normal(40_000)))

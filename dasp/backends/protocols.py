@@ -211,3 +211,17 @@ class Primitives(Protocol):
         Array, shape (nnz,), int32 or int64
             The narrowest that holds the number of slots. Nothing is read back.
         """
+
+    def transpose(self, csr: Csr) -> tuple[Csr, Array, bool]:
+        """Return the transpose of a matrix, its entries row by row.
+
+        Returns
+        -------
+        csr : Csr
+            With an indptr of int64 and indices of the matrix's type. Columns rise in every row; entries at
+            one place keep their order.
+        order : Array, shape (nnz,), int32 or int64
+            Which entry of the matrix is each entry of the transpose.
+        same : bool
+            Whether all three arrays have the same bits as the matrix's, which then is symmetric.
+        """

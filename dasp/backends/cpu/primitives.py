@@ -16,6 +16,7 @@ import numpy as np
 from dasp._compile import jit
 from dasp._integers import ceil_div
 from dasp.backends.cpu.ranges import over_ranges
+from dasp.backends.cpu.transposing import transpose as transpose
 from dasp.backends.cpu.unpacking import slots as slots
 from dasp.backends.cpu.unpacking import unpack as unpack
 from dasp.formats.array import PAD, WARP, Csr, narrowest

@@ -405,3 +405,43 @@ DECODE = Signature(
     Bits*        data   [count]
     """,
 )
+
+ENTRY_KEYS = Signature(
+    "pack/transpose.cu",
+    "dasp_entry_keys",
+    """
+    const Column*  indices  [nnz]
+    long long      nnz
+    unsigned*      keys     [nnz]
+    """,
+)
+
+TURN_ENTRIES = Signature(
+    "pack/transpose.cu",
+    "dasp_turn_entries",
+    """
+    const Start*   indptr
+    const Column*  indices     [nnz]
+    const Code*    data        [nnz]
+    long long      m
+    long long      nnz
+    const Place*   order       [nnz]
+    Column*        to_indices  [nnz]
+    Code*          to_data     [nnz]
+    Count*         differs
+    """,
+)
+
+START_COLUMNS = Signature(
+    "pack/transpose.cu",
+    "dasp_start_columns",
+    """
+    const Start*   indptr
+    const Column*  indices    [nnz]
+    long long      n
+    long long      nnz
+    const Place*   order      [nnz]
+    long long*     to_indptr
+    Count*         differs
+    """,
+)

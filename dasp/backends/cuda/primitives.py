@@ -423,13 +423,14 @@ class Primitives:
             if window > SORT_TILE:
                 lengths = {"indptr": csr.indptr, "longest": longest, "most": most, "keys": None}
                 to = rows[nth * m : (nth + 1) * m]
-                self._sort(csr, survey, lengths, window, bits, to, long_rows, long_count)
+                zeros = survey.detail.zeros
+                self._sort(csr, zeros, lengths, window, bits, to, long_rows, long_count)
         return rows
 
     def _sort(
         self,
         csr: Csr,
-        survey: Survey,
+        zeros: Callable[[int], Array],
         keys: dict[str, Any],
         width: int,
         bits: int,
@@ -447,7 +448,7 @@ class Primitives:
             target = to if (passes - nth) % 2 else spare
             order = {"from": source, "elements": elements, "width": width, "shift": nth * DIGIT_BITS}
             what: dict[str, Any] = {**keys, **order, "counts": counts}
-            self._launch(kernels.COUNT_DIGITS, csr, tiles, 512, **what, come=survey.detail.zeros(1))
+            self._launch(kernels.COUNT_DIGITS, csr, tiles, 512, **what, come=zeros(1))
             left: dict[str, Any] = {"gone": gone, "gone_count": gone_count, "last": int(nth == passes - 1)}
             self._launch(kernels.MOVE_DIGITS, csr, tiles, 512, **what, **left, to=target)
             source = target
@@ -487,7 +488,8 @@ class Primitives:
             columns = {"indices": csr.indices, "starts": starts, "count": count, "keys": keys}
             self._launch(kernels.COLUMN_KEYS, csr, blocks, 256, **columns)
             by_column = {"keys": keys, "indptr": None, "longest": 0, "most": 0}
-            self._sort(csr, survey, by_column, count, survey.most_column.bit_length(), in_turn)
+            bits = survey.most_column.bit_length()
+            self._sort(csr, survey.detail.zeros, by_column, count, bits, in_turn)
         placed = {"in_turn": in_turn, "lengths": lengths, "headers": headers, "segment_rows": rows}
         self._launch(kernels.PLACE_SEGMENTS, csr, 1, 1024, **given, **placed)
         return _Pieces(long_rows, offsets, rows, starts, lengths)
@@ -650,6 +652,52 @@ class Primitives:
             blocks = _share(count, 256, BLOCKS)
             self._launch_values(kernels.DECODE, data, blocks, 256, coding=values.coding, **given)
         return data
+
+    def transpose(self, csr: Csr) -> tuple[Csr, Array, bool]:
+        """See `Primitives`: entries are sorted by column, six bits at a time, and then moved."""
+        (m, n), nnz, words = csr.shape, len(csr.indices), self._on.zeros(ZEROS, COUNT)
+        starts, order = self._on.zeros(n + 1, np.int64), self._on.empty(nnz, narrowest(nnz))
+        made = Csr((n, m), starts, *(self._on.empty(nnz, array.dtype) for array in csr[2:]))
+        if nnz:
+            self._sort_entries(csr, order, words)
+            differs = words[-1:] if m == n else None
+            given = {"indptr": csr.indptr, "indices": csr.indices, "order": order, "nnz": nnz}
+            moved = {
+                "m": m,
+                "data": _plain(csr.data),
+                "to_data": _plain(made.data),
+                "to_indices": made.indices,
+            }
+            blocks, code = (_share(count, 256, BLOCKS) for count in (nnz, n + 1)), _plain(csr.data).dtype
+            for signature, arguments in (
+                (kernels.TURN_ENTRIES, moved),
+                (kernels.START_COLUMNS, {"n": n, "to_indptr": starts}),
+            ):
+                self._launch(
+                    signature, csr, next(blocks), 256, code=code, **given, **arguments, differs=differs
+                )
+        return made, order, m == n and not int(self._on.read(words[-1:])[0])
+
+    def _sort_entries(self, csr: Csr, order: Array, words: Array) -> None:
+        """Sort the numbers of the entries by column, stably; `words` are 0 before."""
+        nnz = len(order)
+        if csr.indices.dtype.itemsize == 4:
+            keys = csr.indices.view(np.uint32)
+        else:
+            keys, code = self._on.empty(nnz, np.uint32), _plain(csr.data).dtype
+            blocks = _share(nnz, 256, BLOCKS)
+            given = {"indices": csr.indices, "nnz": nnz, "keys": keys}
+            self._launch(kernels.ENTRY_KEYS, csr, blocks, 256, code=code, **given)
+        passes = iter(range(len(words)))
+
+        def zeros(count: int) -> Array:
+            first = next(passes)
+            return words[first : first + count]
+
+        # To the sort entries are what rows are elsewhere.
+        by_column = {"keys": keys, "indptr": None, "longest": 0, "most": 0}
+        bits = max(csr.shape[1] - 1, 0).bit_length()
+        self._sort(csr._replace(shape=(nnz, nnz)), zeros, by_column, nnz, bits, order)
 
     # ---- launches ------------------------------------------------------------------------------------
 
