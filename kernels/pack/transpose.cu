@@ -45,6 +45,7 @@ dasp_turn_entries(const Start* __restrict__ indptr, const Column* __restrict__ i
 {
     const long long threads = gridDim.x * (long long)THREADS;
     bool found = false;
+#pragma unroll 1  // four at once do not fit in registers
     for (long long i = blockIdx.x * (long long)THREADS + threadIdx.x; i < nnz; i += threads) {
         const long long entry = order[i];
         const Column row = Column(lower_bound(indptr, m + 1, entry + 1) - 1);
