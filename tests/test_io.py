@@ -437,6 +437,11 @@ MALFORMED = {
 }
 
 
+def test_a_size_may_have_many_zeros_before_it(tmp_path: Path) -> None:
+    text = f"%%MatrixMarket matrix {REAL}\n{2:050} 3 1\n2 3 7\n"
+    assert load_matrix(write(tmp_path / "a.mtx", text)).shape == (2, 3)
+
+
 @pytest.mark.parametrize("fault", MALFORMED)
 def test_a_malformed_line_is_named(tmp_path: Path, fault: str) -> None:
     header, body, line = MALFORMED[fault]

@@ -203,7 +203,7 @@ def _read_size(path: Path, stream: IO[bytes], words: list[str], packed: bool) ->
                 f"{path} holds zero bytes in line {number}, which no text has; download or write it again"
             )
     coordinate = words[2] == "coordinate"
-    sizes = [int(word) if word.isdecimal() and len(word) < 40 else -1 for word in _words(line)]
+    sizes = [int(word) if word.isdecimal() and len(word.lstrip("0")) < 40 else -1 for word in _words(line)]
     if len(sizes) != (3 if coordinate else 2) or min(sizes) < 0 or not line.isascii():
         names = "rows, columns and entries" if coordinate else "rows and columns"
         raise MatrixFileError(

@@ -67,16 +67,16 @@ class UnsoundError(Exception):
 def parse(text: bytes) -> Dense | None:
     """Read a matrix as rows of Python numbers, or None if it is no Matrix Market file of this format."""
     lines = text.split(b"\n")
-    words = lines[0].decode("latin-1").lower().split()
+    words = [word.decode("latin-1") for word in _words(lines[0].lower())]
     if words[:2] != ["%%matrixmarket", "matrix"] or len(words) < 5:
         return None
     layout, field, symmetry = words[2:5]
     if layout not in ("coordinate", "array") or symmetry not in SYMMETRIES or field not in FIELDS:
         return None
     at = 1
-    while at < len(lines) and (lines[at].startswith(b"%") or not lines[at].decode("latin-1").strip()):
+    while at < len(lines) and (lines[at].startswith(b"%") or not _words(lines[at])):
         at += 1
-    sizes = lines[at].split() if at < len(lines) else []
+    sizes = _words(lines[at]) if at < len(lines) else []
     if len(sizes) != (3 if layout == "coordinate" else 2) or not all(INDEX.fullmatch(size) for size in sizes):
         return None
     m, n, *rest = map(int, sizes)
@@ -91,6 +91,10 @@ def parse(text: bytes) -> Dense | None:
         if found is None or len(found) != (rest or [_places(symmetry, m, n)])[0]
         else _fill(found, field, symmetry, m, n)
     )
+
+
+def _words(line: bytes) -> list[bytes]:
+    return re.findall(rb"[^ \t]+", line.rstrip(b"\r"))
 
 
 FIELDS = ("real", "double", "integer", "unsigned-integer", "pattern")
