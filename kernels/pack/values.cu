@@ -58,18 +58,31 @@ template <class T> __device__ __forceinline__ unsigned lanes_with(T bits) { retu
 __device__ __forceinline__ unsigned lanes_with(unsigned short bits) { return lanes_with(unsigned(bits)); }
 __device__ __forceinline__ unsigned lanes_with(ulonglong2 bits) { return lanes_with(bits.x) & lanes_with(bits.y); }
 
-// The distinct values of a block, with a copy of each beside its slot once it is `ready`.
+// A value as words that are written and read whole, so that one that is there needs no flag beside it. A value with
+// the word ABSENT is never found, and looked for among all.
+constexpr int WORDS = sizeof(Bits) == 16 ? 2 : 1;
+constexpr Count ABSENT = 0x7ff4da5f7ff4da5full;
+
+template <class T> __device__ __forceinline__ Count word_of(T bits, int) { return bits; }
+__device__ __forceinline__ Count word_of(ulonglong2 bits, int k) { return k ? bits.y : bits.x; }
+
+// The distinct values of a block, with a copy of each beside its slot.
 struct Seen {
     Distinct distinct;
-    Bits* keys;
-    unsigned* ready;
+    Count* keys;
 
     // Whether the value is there, and first stands no later than at place i.
     __device__ __forceinline__ bool has(Bits bits, Count i) const
     {
         for (int slot = slot_of(bits);; slot = (slot + 1) % SLOTS) {
-            if (!peek(ready + slot)) return false;
-            if (same(keys[slot], bits)) return peek(distinct.firsts + slot) >= ~i;
+            bool equal = true;
+#pragma unroll
+            for (int k = 0; k < WORDS; ++k) {
+                const Count word = peek(keys + WORDS * slot + k);
+                if (word == ABSENT) return false;
+                equal = equal && word == word_of(bits, k);
+            }
+            if (equal) return peek(distinct.firsts + slot) >= ~i;
         }
     }
 
@@ -79,11 +92,8 @@ struct Seen {
         const unsigned others = lanes_with(bits) & __ballot_sync(ALL_LANES, new_here);
         if (!new_here || (others & lanes_before())) return true;
         const int slot = distinct.insert(values, bits, i);
-        if (slot >= SLOTS) {
-            keys[slot - SLOTS] = bits;
-            __threadfence_block();
-            atomicExch(ready + (slot - SLOTS), 1u);
-        }
+        for (int k = 0; k < (slot >= SLOTS ? WORDS : 0); ++k)
+            atomicExch(keys + WORDS * (slot - SLOTS) + k, word_of(bits, k));
         return slot >= 0;
     }
 };
@@ -114,17 +124,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 3)
 dasp_value_facts(const Bits* __restrict__ data, const Place* __restrict__ order, long long count, Count* facts,
                  Count* claims, Count* firsts)
 {
-    __shared__ Bits keys[SLOTS];
-    __shared__ Count block_claims[SLOTS], block_firsts[SLOTS], block_count;
-    __shared__ unsigned ready[SLOTS], block_dead;
+    __shared__ Count block_claims[SLOTS], block_firsts[SLOTS], block_count, keys[WORDS * SLOTS];
+    __shared__ unsigned block_dead;
     for (int slot = threadIdx.x; slot < SLOTS; slot += THREADS) {
         block_claims[slot] = block_firsts[slot] = 0;
-        ready[slot] = 0;
+        for (int k = 0; k < WORDS; ++k) keys[WORDS * slot + k] = ABSENT;
     }
     if (threadIdx.x == 0) block_count = 0;
 
     const Values values{data, order};
-    const Seen seen{{block_claims, block_firsts, &block_count}, keys, ready};
+    const Seen seen{{block_claims, block_firsts, &block_count}, keys};
     const Distinct all{claims, firsts, facts + 1};
     const long long chunk = THREADS * AT_ONCE;
     unsigned dead = 0;
