@@ -167,7 +167,7 @@ def passes() -> Iterator[Defines]:
 
 def pack() -> Iterator[tuple[str, Defines]]:
     """Each source that packs, for 32-bit and 64-bit integers; those of values for every size and coding."""
-    integers = "DASP_START", "DASP_COLUMN", "DASP_INDEX", "DASP_PLACE"
+    integers = "DASP_START", "DASP_COLUMN", "DASP_INDEX", "DASP_PLACE", "DASP_SLOT"
     narrow, wide = (dict.fromkeys(integers, kind) for kind in ("int", "long long"))
     for name in (
         "survey",

@@ -16,7 +16,7 @@ from dasp.backends.cpu import primitives as cpu
 from dasp.backends.cuda.primitives import Primitives
 from dasp.formats.array import Csr, nbytes
 from dasp.formats.sliced import SLICED
-from dasp.formats.sliced.pattern import Coding, Width, shape_fields
+from dasp.formats.sliced.pattern import Coding, Values, Width, code_type, shape_fields
 from dasp.models import generate
 from dasp.planning import slots_of
 from tests.gallery import GALLERY, LENGTHS, from_lengths
@@ -270,5 +270,19 @@ def test_other_values_are_coded_and_placed_as_on_the_cpu(kind, dtype):
     for mine, theirs in ((got.codes, want.codes), (got.table, want.table)):
         np.testing.assert_array_equal(bits(mine), bits(theirs))
     for coding in set(Coding) - ({Coding.SINGLE} if dtype == np.float32 else set()):
-        for codes in (0, 40, 256):
-            assert gpu.holds(data, coding, codes) == cpu.holds(data, coding, codes), (coding, codes)
+        for codes in (1, 40, 256):
+            into = [values_by_slots(coding, codes, 32 * len(plan.pattern.bases), dtype) for _ in range(2)]
+            fits = [
+                on.recode_values(data, slots, values) for on, values in zip((gpu, cpu), into, strict=True)
+            ]
+            assert fits == 2 * [cpu.holds(data, coding, codes)], (coding, codes)
+            one, other = into
+            for mine, theirs in ((one.codes, other.codes), (one.table, other.table)):
+                np.testing.assert_array_equal(bits(mine), bits(theirs))
+
+
+def values_by_slots(coding, codes, slots, dtype):
+    """Values of a plan in a coding, all 0, with a table of so many if there is one."""
+    table = {Coding.DICTIONARY: codes, Coding.EQUAL: 1}.get(coding, 0)
+    stored = np.zeros(0 if coding == Coding.EQUAL else slots, code_type(coding, np.dtype(dtype)))
+    return Values(coding, stored, np.zeros(table, dtype))

@@ -165,16 +165,27 @@ class Primitives(Protocol):
         `sort_columns` returns it, values stand in the order of the columns.
         """
 
-    def value_statistics(self, data: Array) -> ValueStatistics:
-        """Count what `choose_coding` asks for."""
+    def count_values(self, data: Array) -> tuple[ValueStatistics, Any]:
+        """Count what `choose_coding` asks for; also what the backend keeps of that for `code_values`."""
 
-    def holds(self, data: Array, coding: Coding, codes: int) -> bool:
-        """Whether a coding keeps every bit of every value, with a dictionary of so many values at most."""
+    def code_values(
+        self,
+        data: Array,
+        slots: Array,
+        total: int,
+        coding: Coding,
+        counted: tuple[ValueStatistics, Any] | None,
+    ) -> Values:
+        """Return values by slots, of which there are `total`, in a coding that holds them; code 0 in a pad.
 
-    def encode(self, data: Array, coding: Coding) -> tuple[Array, Array]:
-        """Return the codes of values in their order, and the table of what they stand for.
+        `counted` is what `count_values` returned, which a dictionary needs.
+        """
 
-        There are no codes if all values are equal, and no table where a code is the value itself.
+    def recode_values(self, data: Array, slots: Array, values: Values) -> bool:
+        """Write values by slots into the arrays of a plan, in its coding.
+
+        Returns False, and has written nothing, if the coding does not keep every bit of every value, with a
+        dictionary of as many values as now at most. Of Coding.PLAIN nothing is asked or read back.
         """
 
     def zeros(self, count: int, dtype: np.dtype[Any]) -> Array:

@@ -2,9 +2,16 @@
 //
 // Launch: one dimension, any number of blocks of 256 threads.
 // data (count), order (count) or null: as in values.cu. keys, ranks (1024): of a dictionary, else not read.
-// codes (count): in the order of the plan, as DASP_CODING says; in its PLAIN coding a code is the value.
+// slots (count) or null: where the code of the i-th value in the order of the plan goes, else to place i.
+// codes: as DASP_CODING says; in its PLAIN coding a code is the value.
 
 #include "coding.cuh"
+
+#ifndef DASP_SLOT
+#error "define DASP_SLOT: the type of slots"
+#endif
+
+using Slot = DASP_SLOT;
 
 constexpr int THREADS = 256;
 
@@ -27,7 +34,8 @@ __device__ __forceinline__ Code code_of(Bits bits, const Bits* keys, const unsig
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 dasp_encode(const Bits* __restrict__ data, const Place* __restrict__ order, const Bits* __restrict__ keys,
-            const unsigned short* __restrict__ ranks, long long count, Code* __restrict__ codes)
+            const unsigned short* __restrict__ ranks, long long count, const Slot* __restrict__ slots,
+            Code* __restrict__ codes)
 {
 #if DASP_CODING == CODING_DICTIONARY
     __shared__ Bits block_keys[SLOTS];
@@ -42,5 +50,5 @@ dasp_encode(const Bits* __restrict__ data, const Place* __restrict__ order, cons
 #endif
     const long long threads = gridDim.x * (long long)THREADS;
     for (long long i = blockIdx.x * (long long)THREADS + threadIdx.x; i < count; i += threads)
-        codes[i] = code_of(Values{data, order}.at(i), keys, ranks);
+        codes[slots ? (long long)slots[i] : i] = code_of(Values{data, order}.at(i), keys, ranks);
 }

@@ -112,7 +112,7 @@ def encode(data: Vector, coding: Coding) -> tuple[Vector, Vector]:
 
 
 def holds(data: Vector, coding: Coding, codes: int) -> bool:
-    """See `Primitives`."""
+    """Whether a coding keeps every bit of every value, with a dictionary of so many values at most."""
     bits = data.view(f"u{data.itemsize}")
     if coding == Coding.EQUAL:
         return bool(_all_equal(bits))
@@ -121,6 +121,34 @@ def holds(data: Vector, coding: Coding, codes: int) -> bool:
     if coding == Coding.DICTIONARY:
         return 0 < len(_find_codes(bits, False)[0]) <= codes
     return coding == Coding.PLAIN or _survives(data, code_type(coding, data.dtype))
+
+
+def count_values(data: Vector) -> tuple[ValueStatistics, None]:
+    """See `Primitives`."""
+    return value_statistics(data), None
+
+
+def code_values(
+    data: Vector, slots: Vector, total: int, coding: Coding, counted: tuple[ValueStatistics, Any] | None
+) -> Values:
+    """See `Primitives`."""
+    codes, table = encode(data, coding)
+    if coding == Coding.EQUAL:
+        return Values(coding, codes, table)
+    stored = np.zeros(total, codes.dtype)
+    scatter(codes, slots, stored)
+    return Values(coding, stored, table)
+
+
+def recode_values(data: Vector, slots: Vector, values: Values) -> bool:
+    """See `Primitives`."""
+    if not holds(data, values.coding, len(values.table)):
+        return False
+    codes, table = encode(data, values.coding)
+    overwrite(values.table, table)
+    if values.coding != Coding.EQUAL:
+        scatter(codes, slots, values.codes)
+    return True
 
 
 def zeros(count: int, dtype: np.dtype[Any]) -> Vector:

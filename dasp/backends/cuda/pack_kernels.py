@@ -55,7 +55,8 @@ ENCODE = Signature(
     const Bits*            keys
     const unsigned short*  ranks
     long long              count
-    Code*                  codes  [count]
+    const Slot*            slots
+    Code*                  codes
     """,
 )
 

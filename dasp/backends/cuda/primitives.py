@@ -496,15 +496,47 @@ class Primitives:
 
     # ---- fill ----------------------------------------------------------------------------------------
 
-    def value_statistics(self, data: Array) -> ValueStatistics:
-        """See `Primitives`."""
-        return _value_statistics(len(data), *map(int, self._on.read(self._value_facts(data, None)[:2])))
+    def count_values(self, data: Array) -> tuple[ValueStatistics, Array]:
+        """See `Primitives`; it keeps the facts of the values and the table of distinct ones."""
+        words = self._value_facts(data, None)
+        return _value_statistics(len(data), *map(int, self._on.read(words[:2]))), words
 
-    def holds(self, data: Array, coding: Coding, codes: int) -> bool:
+    def code_values(
+        self,
+        data: Array,
+        slots: Array,
+        total: int,
+        coding: Coding,
+        counted: tuple[ValueStatistics, Array] | None,
+    ) -> Values:
         """See `Primitives`."""
-        dead, distinct = map(int, self._on.read(self._value_facts(data, None)[:2]))
-        most = {Coding.DICTIONARY: codes, Coding.EQUAL: 1}.get(coding, distinct)
-        return coding == Coding.PLAIN or (not dead & _NOT[coding] and distinct <= most)
+        if coding == Coding.EQUAL:
+            return Values(coding, self._on.empty(0, np.uint8), data[:1].copy())
+        stored = self._on.zeros(total, code_type(coding, data.dtype))
+        table = self._on.empty(0, data.dtype)
+        keys = ranks = None
+        if coding == Coding.DICTIONARY and counted:
+            table = self._on.empty(counted[0].distinct, data.dtype)
+            keys, ranks = self._dictionary(data, None, counted[1], table)
+        self._encode(data, coding, stored, slots=slots, keys=keys, ranks=ranks)
+        return Values(coding, stored, table)
+
+    def recode_values(self, data: Array, slots: Array, values: Values) -> bool:
+        """See `Primitives`."""
+        coding, keys, ranks = values.coding, None, None
+        if coding != Coding.PLAIN:
+            words = self._value_facts(data, None)
+            dead, distinct = map(int, self._on.read(words[:2]))
+            few = coding in (Coding.DICTIONARY, Coding.EQUAL)
+            if dead & _NOT[coding] or (few and distinct > len(values.table)):
+                return False
+            if coding == Coding.DICTIONARY:
+                keys, ranks = self._dictionary(data, None, words, values.table)
+        if coding == Coding.EQUAL:
+            self.overwrite(values.table, data[:1])
+        else:
+            self._encode(data, coding, values.codes, slots=slots, keys=keys, ranks=ranks)
+        return True
 
     def _value_facts(self, data: Array, order: Array | None) -> Array:
         words = self._on.zeros(2 + 2 * SLOTS, COUNT)
@@ -517,54 +549,49 @@ class Primitives:
 
     def scatter(self, numbers: Array, slots: Array, stored: Array) -> None:
         """See `Primitives`."""
-        bits = np.dtype(f"u{numbers.dtype.itemsize}")
-        stored.view(bits)[slots] = numbers.view(bits)
+        self._encode(numbers, Coding.PLAIN, stored, slots=slots)
 
     def overwrite(self, array: Array, numbers: Array) -> None:
         """See `Primitives`."""
-        array[: len(numbers)] = numbers
-
-    def encode(self, data: Array, coding: Coding) -> tuple[Array, Array]:
-        """See `Primitives`."""
-        distinct, count = None, 0
-        if coding == Coding.DICTIONARY:
-            distinct = self._value_facts(data, None)
-            count = int(self._on.read(distinct[1:2])[0])
-        return self._encode(data, None, coding, distinct, count)
+        self._encode(numbers, Coding.PLAIN, array)
 
     def _encode(
-        self, data: Array, order: Array | None, coding: Coding, distinct: Array | None, count: int
-    ) -> tuple[Array, Array]:
-        """Return codes in an order, and their table; of a dictionary, facts of the values in this order."""
-        if coding == Coding.EQUAL:
-            return self._on.empty(0, np.uint8), data[:1].copy()
-        table = data[:0].copy()
-        if coding == Coding.PLAIN and order is None:
-            return data, table
-        codes = self._on.empty(len(data), code_type(coding, data.dtype))
-        keys = ranks = None
-        if coding == Coding.DICTIONARY:
-            keys, ranks, table = self._dictionary(data, order, distinct, count)
-        coded = {"keys": keys, "ranks": ranks, "count": len(data), "codes": _bits(codes, coding)}
+        self,
+        data: Array,
+        coding: Coding,
+        codes: Array,
+        *,
+        order: Array | None = None,
+        slots: Array | None = None,
+        keys: Array | None = None,
+        ranks: Array | None = None,
+    ) -> None:
+        """Write the codes of values in an order, one after another or into their slots."""
+        if not len(data):
+            return
+        given = {"order": order, "slots": slots, "keys": keys, "ranks": ranks}
+        given |= {"count": len(data), "codes": _bits(codes, coding)}
         blocks = _share(len(data), 256, BLOCKS)
-        self._launch_values(kernels.ENCODE, data, blocks, 256, coding=coding, order=order, **coded)
-        return codes, table
+        self._launch_values(kernels.ENCODE, data, blocks, 256, coding=coding, **given)
 
     def store_values(
         self, csr: Csr, survey: Survey, order: Array | None, layout: Layout, coding: Coding
     ) -> Values:
         """See `Primitives`."""
-        data, distinct = csr.data, survey.detail.distinct
-        if coding == Coding.DICTIONARY and order is not None:  # values first appear elsewhere
-            distinct = self._value_facts(data, order)
-        if coding == Coding.PLAIN:
-            codes, table = data, data[:0].copy()
-        else:
-            count = survey.values.distinct if survey.values else 0
-            codes, table = self._encode(data, order, coding, distinct, count)
-            order = None
+        data, table = csr.data, csr.data[:0].copy()
         if coding == Coding.EQUAL:
-            return Values(coding, codes, table)
+            return Values(coding, self._on.empty(0, np.uint8), data[:1].copy())
+        codes = data
+        if coding != Coding.PLAIN:
+            codes = self._on.empty(len(data), code_type(coding, data.dtype))
+            keys = ranks = None
+            if coding == Coding.DICTIONARY:
+                # In another order values first appear elsewhere.
+                words = survey.detail.distinct if order is None else self._value_facts(data, order)
+                table = self._on.empty(survey.values.distinct if survey.values else 0, data.dtype)
+                keys, ranks = self._dictionary(data, order, words, table)
+            self._encode(data, coding, codes, order=order, keys=keys, ranks=ranks)
+            order = None
         kind = codes.dtype
         stored = self._on.empty(WARP * layout.steps if len(data) else 0, kind)
         if layout.slices and len(data):
@@ -575,16 +602,14 @@ class Primitives:
         return Values(coding, stored, table)
 
     def _dictionary(
-        self, data: Array, order: Array | None, distinct: Array, count: int
-    ) -> tuple[Array, Array, Array]:
-        """Return values and codes by slots of a table, and the values by their codes."""
-        bits = np.dtype(f"u{data.dtype.itemsize}")
-        keys, ranks = self._on.empty(SLOTS, bits), self._on.empty(SLOTS, np.uint16)
-        table = self._on.empty(count, data.dtype)
-        found = {"claims": distinct[2 : 2 + SLOTS], "firsts": distinct[2 + SLOTS :]}
-        made = {"keys": keys, "ranks": ranks, "table": table.view(bits)}
+        self, data: Array, order: Array | None, words: Array, table: Array
+    ) -> tuple[Array, Array]:
+        """Return values and codes by slots of the table of distinct values, and write values by codes."""
+        keys, ranks = self._on.empty(SLOTS, _plain(data).dtype), self._on.empty(SLOTS, np.uint16)
+        found = {"claims": words[2 : 2 + SLOTS], "firsts": words[2 + SLOTS :]}
+        made = {"keys": keys, "ranks": ranks, "table": _plain(table)}
         self._launch_values(kernels.DICTIONARY, data, 1, SLOTS, order=order, **found, **made)
-        return keys, ranks, table
+        return keys, ranks
 
     def store_columns(self, csr: Csr, survey: Survey, layout: Layout) -> tuple[Array, Array]:
         """See `Primitives`."""
@@ -755,17 +780,21 @@ class Primitives:
         **arguments: Any,
     ) -> None:
         """Launch a kernel that is compiled for the values of a matrix."""
-        key = signature, data.dtype.char, len(data) > _INT32, coding
+        slots = arguments.get("slots")
+        slot = np.dtype(np.int32) if slots is None else slots.dtype
+        key = signature, data.dtype.char, len(data) > _INT32, coding, slot.char
         launch = self._kernels.get(key)
         if launch is None:
             place, bits = narrowest(len(data)), np.dtype(f"u{data.dtype.itemsize}")
             constants = {
                 "DASP_PLACE": C_NAMES[place],
+                "DASP_SLOT": C_NAMES[slot],
                 "DASP_VALUE_BYTES": str(bits.itemsize),
                 "DASP_NARROWS": str(int(data.dtype.kind == "f" and bits.itemsize in (4, 8))),
                 "DASP_CODING": str(int(coding)),
             }
-            types = {"Place": place, "Bits": bits, "Code": _code_bits(coding, data.dtype), "Count": COUNT}
+            types = {"Place": place, "Slot": slot, "Bits": bits, "Count": COUNT}
+            types["Code"] = _code_bits(coding, data.dtype)
             launch = self._kernels[key] = self._on.kernel(signature, _ANY_TYPES | constants, types)
         bits = np.dtype(f"u{data.dtype.itemsize}")
         launch((blocks, 1), threads, {"data": data.view(bits), **arguments})

@@ -21,15 +21,12 @@ def values_from(plan: Plan, data: Array, slots: Array, on: Any) -> Values:
         Where the pattern has the entry of each.
     on : Primitives
     """
-    coding = Coding.PLAIN
+    coding, counted = Coding.PLAIN, None
     if plan.pattern.choice.narrow and len(data):
-        coding = choose.choose_coding(on.value_statistics(data), data.dtype)
-    codes, table = on.encode(data, coding)
-    stored = codes
-    if coding != Coding.EQUAL:
-        stored = on.zeros(WARP * len(plan.pattern.bases), codes.dtype)
-        on.scatter(codes, slots, stored)
-    return Values(coding, stored, table)
+        counted = on.count_values(data)
+        coding = choose.choose_coding(counted[0], data.dtype)
+    coded: Values = on.code_values(data, slots, WARP * len(plan.pattern.bases), coding, counted)
+    return coded
 
 
 def values_into(plan: Plan, data: Array, slots: Array, on: Any) -> None:
@@ -52,14 +49,8 @@ def values_into(plan: Plan, data: Array, slots: Array, on: Any) -> None:
     -----
     As they are (Coding.PLAIN), values are written without a question: the call can be captured.
     """
-    values = plan.values
-    if values.coding != Coding.PLAIN and len(data) and not on.holds(data, values.coding, len(values.table)):
+    if len(data) and not on.recode_values(data, slots, plan.values):
         raise ValueError(
-            f"out stores its values as {values.coding.name}, which does not hold the new ones; "
+            f"out stores its values as {plan.values.coding.name}, which does not hold the new ones; "
             "plan it with Policy(narrow=False), or leave out `out`"
         )
-    if len(data):
-        codes, table = on.encode(data, values.coding)
-        on.overwrite(values.table, table)
-        if values.coding != Coding.EQUAL:
-            on.scatter(codes, slots, values.codes)
