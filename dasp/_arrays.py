@@ -85,6 +85,21 @@ def to_host(array: Any) -> Vector:
     return host
 
 
+Order = Literal["C", "F"]
+"""How arrays of two dimensions lie in memory: row by row, or column by column."""
+
+
+def order(array: Any) -> Order:
+    """Return the order in memory that is nearest to an array's: C where a row lies in one run, else F.
+
+    Examples
+    --------
+    >>> order(np.ones((3, 2))), order(np.ones((3, 2)).T)
+    ('C', 'F')
+    """
+    return "F" if array.ndim == 2 and abs(array.strides[0]) < abs(array.strides[1]) else "C"
+
+
 # What a caller passes
 
 

@@ -35,6 +35,7 @@ def tuned(unit: str, trades: str, measured: str) -> Any:
 
 
 _FOUND = "on the machine, with the experiments of docs/experiments.md; single steps were not recorded"
+_COLUMNS = "with benchmarks/columns.py"
 _COST = "units of cost"
 
 
@@ -105,6 +106,21 @@ class Machine:
     in_flight: int = tuned("steps", "loads in flight as a rule: latency", _FOUND)
     few_steps: float = tuned("steps a slice", "up to which `few_in_flight` holds", _FOUND)
 
+    near_panel: int = tuned(
+        "bytes of a row of X",
+        "columns of a panel where they lie beside each other: fewer times the plan is read, against registers",
+        _COLUMNS,
+    )
+    far_panel: int = tuned("columns", "the same where each column lies in one run of memory", _COLUMNS)
+    lane_bytes: int = tuned(
+        "bytes of a row of X", "that one lane reads: more are fewer exchanges, and shorter runs", _COLUMNS
+    )
+    loads_in_flight: int = tuned("loads of X of a lane", "latency against registers", _COLUMNS)
+    registers: int = tuned("registers of a thread", "loads in flight against warps that run", _COLUMNS)
+    columns_in_flight: int = tuned(
+        "steps times the lanes that share a slot", "latency of the plan against registers", _COLUMNS
+    )
+
 
 H200 = Machine(
     name="NVIDIA H200",
@@ -135,6 +151,12 @@ H200 = Machine(
     few_in_flight=4,
     in_flight=8,
     few_steps=7.5,
+    near_panel=64,
+    far_panel=8,
+    lane_bytes=16,
+    loads_in_flight=8,
+    columns_in_flight=16,
+    registers=128,
 )
 """An H200, driver 580. A sector costs 0.6 of its 32 bytes: from 0.3 (Markov chains) to 0.8 (power laws)."""
 

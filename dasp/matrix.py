@@ -358,8 +358,8 @@ class SpMatrix(Transposable):
         Parameters
         ----------
         x : array_like, shape (n,), (n, 1) or (n, k)
-            NumPy (or a list) for a matrix on the CPU; CuPy, on the same GPU, for a matrix on a GPU. A
-            matrix of k columns costs k products. The product has the wider of the types of A and x.
+            NumPy (or a list) for a matrix on the CPU; CuPy, on the same GPU, for a matrix on a GPU. Of several
+            columns, any strides; in C order they cost least. The product has the wider of the types of A and x.
         out : array, optional
             Of the product's shape and type, not overlapping `x`; the result is written there. May hold
             anything, NaN too, if `beta` is 0: it is not read then.
@@ -369,7 +369,7 @@ class SpMatrix(Transposable):
         Returns
         -------
         array, shape (m,), (m, 1) or (m, k)
-            `out`, or a new array. Every row is written, empty rows too.
+            `out`, or a new array, C-ordered if x is and else F-ordered. Every row is written, empty rows too.
 
         Raises
         ------
@@ -397,7 +397,7 @@ class SpMatrix(Transposable):
                 raise ValueError(
                     f"beta is {beta} and out is None; pass the array that beta multiplies as out"
                 )
-            out = self._backend.empty(shape, dtype, self.device)
+            out = self._backend.empty(shape, dtype, self.device, _arrays.order(x))
         else:
             self._backend.check_out(out, x, shape, dtype, self.device)
         self._product.multiply(x, out, alpha, beta)

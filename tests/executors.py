@@ -9,6 +9,8 @@ import pytest
 
 from dasp import Policy, SpMatrix
 from dasp._dtypes import arithmetic, into, real_type
+from dasp._machines import H200
+from dasp.backends.cuda import columns as several
 from dasp.backends.cuda import product as cuda
 from dasp.backends.cuda.scratch import ABSENT, new_scratch
 from tests.planned import plan_of
@@ -71,6 +73,40 @@ def emulate(
         "a partial sum was left: the next product is wrong"
     )
     assert not scratch.tickets.any(), "tickets were left: the next product is wrong"
+
+
+def emulate_columns(
+    plan: Any, x: Any, y: Any, alpha: complex = 1.0, beta: complex = 0.0, machine: Any = H200, parts: int = 1
+) -> None:
+    """Run the CUDA kernels for several columns on a plan in the emulator, as on a machine.
+
+    x and y: C- or F-ordered, or views of such arrays that begin at their first element.
+    """
+    kinds = into(plan.dtype, x.dtype, y.dtype)
+    x_at, y_at = (several.layout_of(a.shape, a.strides, a.itemsize, 0) for a in (x, y))
+    known, k = several.types(plan, kinds), x.shape[1]
+    partials = poisoned(np.full((several.sliced.partials(plan), k), np.nan, kinds.sum))
+    scale = kinds.sum.type(alpha), kinds.sum.type(beta)
+    read, written = ((a if a.base is None else a.base).reshape(-1, order="A") for a in (x, y))
+    target = poisoned(written) if beta == 0 else written
+    strides = np.int64(x_at.column), np.int64(y_at.column), np.int32(x_at.row), np.int32(y_at.row)
+
+    def launch(signature: Any, panel: Any, arguments: Any, blocks: int, varying: Any, *values: Any) -> None:
+        module = compile_kernels(signature.source, several.defines(plan, kinds, panel))
+        given = signature.ordered(known, arguments, varying)
+        given[-len(varying) :] = values
+        if blocks:
+            module.launch(signature.entry, grid=blocks, block=several.threads(plan), args=given)
+
+    passes = several.choose_passes(machine, k, x.itemsize, x_at, y_at)
+    for first, columns, panel in passes:
+        values = read, target, partials, *strides, *map(np.int32, (first, first + columns, k)), *scale
+        arguments, blocks = several.arguments(plan, parts), several.blocks(plan, parts)
+        launch(several.SIGNATURE, panel, arguments, blocks, several.VARYING, *values)
+    if several.sliced.partials(plan):
+        values = target, partials, strides[1], strides[3], np.int32(k), *scale
+        arguments, blocks = several.finish_arguments(plan), several.finish_blocks(plan, k)
+        launch(several.FINISH, passes[0].panel, arguments, blocks, several.FINISH_VARYING, *values)
 
 
 def _emulated(matrix: Any, x: Any, policy: Policy | None, y: Any, alpha: complex, beta: complex) -> Any:

@@ -178,3 +178,64 @@ def test_plans_without_segments_ask_nothing_of_a_capture(gpu):
     gpu.graphs[7] = 1, 0x101
     assert_close(gpu.get(A @ gpu.put(x)), matrix, x)
     assert not scratch._kept
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("cut", [np.s_[:300, :8], np.s_[:300, 3:11], np.s_[::2, ::5], np.s_[299::-1, :8]])
+def test_several_columns_and_views_of_them(gpu, matrix, policy, cut):
+    A, m = planned(matrix, policy), matrix.shape[0]
+    large = np.random.default_rng(1).standard_normal((600, 40))
+    for order in "CF":
+        x = gpu.put(np.asarray(large, order=order)) if order == "C" else gpu.put(large.T.copy()).T
+        room = gpu.put(np.full((m, 20), np.nan))
+        x, out = x[cut], room[:, 1 : 1 + large[cut].shape[1]]
+        assert A.matvec(x, out=out) is out
+        for j in range(x.shape[1]):
+            assert_close(gpu.get(out)[:, j], matrix, large[cut][:, j])
+        assert np.isnan(gpu.get(room)).sum() == room.size - out.size
+        y = A @ x
+        np.testing.assert_array_equal(gpu.get(y), gpu.get(out))
+        if x.flags.forc:
+            assert (y.flags.c_contiguous, y.flags.f_contiguous) == (order == "C", order == "F")
+
+
+def test_a_float32_matrix_of_columns_is_widened(gpu, matrix):
+    A, x = planned(matrix, "slices"), np.random.default_rng(1).standard_normal((300, 4)).astype(np.float32)
+    y = A @ gpu.put(x)
+    assert y.dtype == np.float64
+    for j in range(4):
+        assert_close(gpu.get(y)[:, j], matrix, x[:, j])
+
+
+@pytest.mark.parametrize("policy", SPLIT)
+def test_columns_that_overlap_are_refused(gpu, policy):
+    A = planned(from_lengths([5] * 300, 300), policy)
+    memory = gpu.put(np.ones((300, 9)))
+    with pytest.raises(ValueError, match="out overlaps x"):
+        A.matvec(memory[:, :4], out=memory[:, 3:7])
+    assert not gpu.launches
+
+
+def test_captured_columns_keep_what_they_work_in_with_the_graph(gpu, matrix):
+    A, x = planned(matrix, "split slices"), gpu.put(np.random.default_rng(1).standard_normal((300, 4)))
+    y = gpu.put(np.full((matrix.shape[0], 4), np.nan))
+    A.matvec(x, out=y)
+    assert not scratch._kept
+    gpu.graphs[7] = 1, 0x101
+    A.matvec(x, out=y)
+    gpu.graphs.clear()
+    assert len(scratch._kept) == 1
+    gpu.end(0x101)
+    scratch.let_go()
+    assert not scratch._kept
+
+
+def test_columns_without_segments_launch_once_for_whole_tiles(gpu):
+    matrix = from_lengths([5] * 40, 30)
+    A = planned(matrix, "slices")
+    A @ gpu.put(np.ones((30, 16)))
+    assert [kernel for _, kernel, _ in gpu.launches] == ["dasp_slices_columns"]
+    A @ gpu.put(np.ones((30, 1)))
+    assert [kernel for _, kernel, _ in gpu.launches[1:]] == ["dasp_slices"]
+    assert (A @ gpu.put(np.ones((30, 0)))).shape == (40, 0)
+    assert len(gpu.launches) == 2

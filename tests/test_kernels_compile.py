@@ -14,6 +14,8 @@ import pytest
 
 from dasp import _source
 from dasp._dtypes import C_NAMES, Arithmetic, arithmetic
+from dasp._machines import H200
+from dasp.backends.cuda import columns as several
 from dasp.dense import rungs_cuda as dense
 from dasp.formats.sliced.pattern import Coding
 from dasp.solvers.cuda import CudaSpace
@@ -120,6 +122,37 @@ def slices() -> Iterator[Defines]:
         yield {**usual, **changes}
 
 
+def columns() -> Iterator[Defines]:
+    """Every panel that a choice can give; the widest with every coding; other types."""
+    usual = {"DASP_INDEX": "int", "DASP_OFFSET": "int", "DASP_MMA": "0", "DASP_THREADS": "128"}
+
+    def panels(kinds: Arithmetic, k: int, order: str) -> Iterator[Defines]:
+        x, y = (np.empty((9, k), kind, order) for kind in (kinds.x, kinds.y))
+        x_at, y_at = (several.layout_of(a.shape, a.strides, a.itemsize, 0) for a in (x, y))
+        for one in several.choose_passes(H200, k, x.itemsize, x_at, y_at):
+            yield {**usual, **one.panel.defines(), **type_names(kinds), "DASP_CODING": "0"}
+
+    single, double = (arithmetic(np.dtype(name), np.dtype(name)) for name in ("float32", "float64"))
+    seen: list[Defines] = []
+    for kinds, k, order in product((single, double), (2, 3, 4, 5, 8, 16, 31, 32), "CF"):
+        seen += (constants for constants in panels(kinds, k, order) if constants not in seen)
+    yield from seen
+    for value, x, _ in dict.fromkeys((value, x, False) for value, x, _ in OTHER_TYPES):
+        yield from panels(arithmetic(np.dtype(value), np.dtype(x)), 32, "C")
+    (widest,) = panels(double, 32, "C")
+    for coding in (Coding.SINGLE, Coding.BYTE, Coding.DICTIONARY, Coding.EQUAL, Coding.HALF):
+        yield {**widest, "DASP_CODING": str(int(coding))}
+    (widest_complex,) = panels(COMPLEX, 32, "C")
+    for coding in (Coding.REAL, Coding.REAL_SINGLE):
+        yield {**widest_complex, "DASP_CODING": str(int(coding))}
+    for changes in (
+        {"DASP_THREADS": "512"},
+        {"DASP_VALUE": "float"},
+        {"DASP_INDEX": "long long", "DASP_OFFSET": "long long"},
+    ):
+        yield {**widest, **changes}
+
+
 def schedule(rows: int, depth: int, step: int) -> Defines:
     """The constants of a Reed-Solomon code: any coefficients, few of which are 0."""
     coefficients = [str((29 * i * i + 71 * i + 3) % 256) for i in range(rows * depth)]
@@ -201,6 +234,7 @@ def pack() -> Iterator[tuple[str, Defines]]:
 SOURCES: dict[str, list[Defines]] = {
     "spmv/product.cu": list(spmv()),
     "spmv/slices.cu": list(slices()),
+    "spmv/slices_columns.cu": list(columns()),
     "solve/bank.cu": [{}],
     "solve/basis.cu": [
         {"DASP_SCALAR": t, "DASP_THREADS": "256", "DASP_MOST": "31"} for t in ("float", "double")

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from dasp._arrays import Order
 from dasp.formats.array import Array, Csr, Plan
 from dasp.formats.sliced.choose import SliceStatistics, ValueStatistics
 from dasp.formats.sliced.layout import Cut, Layout, Survey, Tried
@@ -58,8 +59,8 @@ class Backend(Protocol):
     def as_operand(self, x: Any, device: str) -> Array:
         """Return x as an array on the device; TypeError if it is somewhere else."""
 
-    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], device: str) -> Array:
-        """Return a new array for a result, columns contiguous."""
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], device: str, order: Order) -> Array:
+        """Return a new array for a result, in C or F order."""
 
     def check_out(
         self, out: Any, x: Array, shape: tuple[int, ...], dtype: np.dtype[Any], device: str

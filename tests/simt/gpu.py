@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from dasp import _launch
-from dasp.backends.cuda import backend, product, scratch
+from dasp.backends.cuda import backend, columns, product, scratch
 from tests.simt import compile_kernels
 
 ALIGNMENT = 256
@@ -88,6 +88,7 @@ class Gpu:
         real = self._cupy
         monkeypatch.setattr(backend, "available", lambda: (True, "a stand-in"))
         monkeypatch.setattr(product, "_compiled", self._compile)
+        monkeypatch.setattr(columns, "compiled", self._compile_columns)
         for module in (_launch, scratch):
             monkeypatch.setattr(module, "driver", lambda: self)
         runtime = SimpleNamespace(
@@ -121,9 +122,14 @@ class Gpu:
 
     def _compile(self, plan: Any, kinds: Any) -> Any:
         signature = product.kernel_of(plan).SIGNATURE
+        return self._kernel(signature, product.defines(plan, kinds), product.types(plan, kinds))
+
+    def _compile_columns(self, signature: Any, plan: Any, kinds: Any, panel: Any) -> Any:
+        return self._kernel(signature, columns.defines(plan, kinds, panel), columns.types(plan, kinds))
+
+    def _kernel(self, signature: Any, constants: dict[str, str], types: Any) -> Any:
         handle = next(self._handles)
-        module = compile_kernels(signature.source, product.defines(plan, kinds))
-        self._kernels[handle] = module, signature, product.types(plan, kinds)
+        self._kernels[handle] = compile_kernels(signature.source, constants), signature, types
         return SimpleNamespace(ptr=handle)
 
     # ---- the driver ----
@@ -145,8 +151,10 @@ class Gpu:
         module.launch(signature.entry, config.grid[0], config.block[0], arguments)
         return 0
 
-    def _array(self, address: int, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-        """Return all memory from an address to the end of what was allocated there."""
+    def _array(self, address: int, dtype: np.dtype[Any]) -> np.ndarray[Any, Any] | None:
+        """Return all memory from an address to the end of what was allocated there; None for no address."""
+        if not address:
+            return None
         start = self._start(address)
         rest = self._memory[start][address - start :]
         return rest[: rest.size // dtype.itemsize * dtype.itemsize].view(dtype)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from dasp import _arrays
+from dasp._arrays import Order
 from dasp.backends.cpu import primitives
 from dasp.backends.cpu.product import Product
 from dasp.formats.array import Csr, Plan
@@ -83,9 +84,9 @@ def as_operand(x: Any, device: str) -> Vector:
     return _arrays.take("x", x)
 
 
-def empty(shape: tuple[int, ...], dtype: np.dtype[Any], device: str) -> Vector:
-    """Return a new array for a result, columns contiguous."""
-    return np.empty(shape, dtype, order="F")
+def empty(shape: tuple[int, ...], dtype: np.dtype[Any], device: str, order: Order) -> Vector:
+    """Return a new array for a result, in C or F order."""
+    return np.empty(shape, dtype, order)
 
 
 def check_out(out: Any, x: Vector, shape: tuple[int, ...], dtype: np.dtype[Any], device: str) -> None:

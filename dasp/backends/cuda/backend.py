@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from dasp import _check, _dtypes
+from dasp._arrays import Order
 from dasp._log import logger
 from dasp.backends.cuda.device import primitives, upload
 from dasp.backends.cuda.product import Product, number
@@ -166,12 +167,12 @@ def as_operand(x: Any, device: str) -> Any:
     return x
 
 
-def empty(shape: tuple[int, ...], dtype: np.dtype[Any], device: str) -> Any:
-    """Return a new array for a result, columns contiguous."""
+def empty(shape: tuple[int, ...], dtype: np.dtype[Any], device: str, order: Order) -> Any:
+    """Return a new array for a result, in C or F order."""
     import cupy
 
     with cupy.cuda.Device(number(device)):
-        return cupy.empty(shape, dtype, order="F")
+        return cupy.empty(shape, dtype, order)
 
 
 def check_out(out: Any, x: Any, shape: tuple[int, ...], dtype: np.dtype[Any], device: str) -> None:

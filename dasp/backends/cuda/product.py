@@ -13,6 +13,7 @@ from dasp._arrays import is_cupy
 from dasp._dtypes import C_NAMES, Arithmetic, into, real_type
 from dasp._launch import Launch
 from dasp.backends.cuda import published, sliced
+from dasp.backends.cuda.columns import Columns
 from dasp.backends.cuda.scratch import Scratch, captured_in, keep, new_scratch
 from dasp.formats.array import WARP, Plan, arrays_of, with_arrays
 from dasp.formats.published.pattern import NAME as PUBLISHED
@@ -75,6 +76,7 @@ class Product:
         self._kinds, self._own = own, self._launches[own]
         self._captured: tuple[Any, Launch] | None = None
         self._plain = numbers(own.sum, 1.0, 0.0)
+        self._columns = Columns(self.plan, self._overlaps) if plan.format == SLICES else None
         # What `quick` needs, looked up once.
         self._number, self._dtype = self._device.id, np.dtype(plan.dtype.type)
         self._m, self._n = plan.shape
@@ -131,7 +133,7 @@ class Product:
         return bool(vector.data.device_id == self._number == self._current_device())
 
     def multiply(self, x: Any, y: Any, alpha: complex, beta: complex) -> None:
-        """Set y = alpha A x + beta y on CuPy's current stream, column by column; y is not read if beta is 0.
+        """Set y = alpha A x + beta y on CuPy's current stream; y is not read if beta is 0.
 
         Parameters
         ----------
@@ -147,8 +149,7 @@ class Product:
             If the plan's format has no product of these types.
         """
         if x.ndim == 2:
-            for k in range(x.shape[1]):
-                self.multiply(x[:, k], y[:, k], alpha, beta)
+            self._multiply_columns(x, y, alpha, beta)
             return
         kinds = into(self.plan.dtype, x.dtype, y.dtype)
         formats.refuse_type(self.plan.format, y.dtype, "the product")
@@ -162,6 +163,16 @@ class Product:
         """Return a vector of a type, contiguous and aligned as kernels load it: itself or a copy."""
         plain = self._cupy.ascontiguousarray(vector, dtype)
         return plain.copy() if plain.data.ptr % dtype.itemsize else plain
+
+    def _multiply_columns(self, x: Any, y: Any, alpha: complex, beta: complex) -> None:
+        """Multiply several columns at once where the format can; a single one is a vector."""
+        if self._columns is None or x.shape[1] == 1:
+            for k in range(x.shape[1]):
+                self.multiply(x[:, k], y[:, k], alpha, beta)
+        elif self._blocks and x.shape[1]:
+            kinds = into(self.plan.dtype, x.dtype, y.dtype)
+            with self._device:
+                self._columns.multiply(x, y, kinds, numbers(kinds.sum, alpha, beta))
 
     def _launch(self, x: int, y: int, kinds: Arithmetic, alpha: complex, beta: complex) -> None:
         """Launch on CuPy's current stream of the current device, which is the matrix's."""

@@ -79,6 +79,11 @@ def partials(plan: Plan) -> int:
 
 def arguments(plan: Plan, scratch: Scratch) -> dict[str, Any]:
     """Return the kernel's arguments but those that come with each product."""
+    return plan_arguments(plan) | {"partials": scratch.partials, "tickets": scratch.tickets}
+
+
+def plan_arguments(plan: Plan) -> dict[str, Any]:
+    """Return those of them that belong to the plan."""
     pattern, values = plan.pattern, plan.values
     return {
         "headers": pattern.headers,
@@ -90,8 +95,6 @@ def arguments(plan: Plan, scratch: Scratch) -> dict[str, Any]:
         "long_rows": pattern.long_rows,
         "segment_offsets": pattern.segment_offsets,
         "segment_rows": pattern.segment_rows,
-        "partials": scratch.partials,
-        "tickets": scratch.tickets,
         "count": len(pattern.headers),
         "segments": pattern.segments,
         "positions": pattern.positions,

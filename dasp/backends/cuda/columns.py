@@ -1,0 +1,365 @@
+"""The product of slices by a matrix of several columns on a GPU: what is launched for which columns.
+
+Columns are multiplied in panels: as many as a warp has registers for, so that the plan is read once for all of
+a panel. Where a row of X lies in one run of memory, lanes that share an entry read it together; where a column
+does, each lane reads for its own entry, column by column, as in the product by a vector.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dasp import _source
+from dasp._dtypes import C_NAMES, Arithmetic
+from dasp._integers import ceil_div
+from dasp._launch import Launch, Signature
+from dasp._machines import H200, Machine
+from dasp.backends.cuda import sliced
+from dasp.backends.cuda.scratch import captured_in, keep
+from dasp.formats.array import WARP, Plan
+
+WIDEST_LOAD = 16
+"""Bytes of the widest load of one lane."""
+
+MOST_STRIDE = 2**31 - 1
+"""Elements from one row to the next that the kernels can count."""
+
+VARYING = "x", "y", "partials", "x_column", "y_column", "x_row", "y_row", "first", "last"
+VARYING += "columns", "alpha", "beta"
+FINISH_VARYING = "y", "partials", "y_column", "y_row", "columns", "alpha", "beta"
+"""Arguments that come with each product, and with each end of one."""
+
+SIGNATURE = Signature(
+    "spmv/slices_columns.cu",
+    "dasp_slices_columns",
+    """
+    const uint4*          headers          [count]
+    const Index*          bases            [steps]
+    const unsigned char*  deltas
+    const Code*           values
+    const Value*          table
+    const Index*          rows
+    long long             count
+    long long             segments
+    long long             positions
+    int                   identity
+    int                   parts
+    const X*              x
+    Y*                    y
+    Sum*                  partials
+    long long             x_column
+    long long             y_column
+    int                   x_row
+    int                   y_row
+    int                   first
+    int                   last
+    int                   columns
+    Sum                   alpha
+    Sum                   beta
+    """,
+)
+
+FINISH = Signature(
+    "spmv/slices_columns.cu",
+    "dasp_segments_columns",
+    """
+    const Index*  long_rows        [count]
+    const Index*  segment_offsets  [count + 1]
+    long long     count
+    Y*            y
+    const Sum*    partials
+    long long     y_column
+    int           y_row
+    int           columns
+    Sum           alpha
+    Sum           beta
+    """,
+)
+
+
+class Layout(NamedTuple):
+    """Where a matrix of several columns lies in memory.
+
+    Attributes
+    ----------
+    row, column : int
+        Elements from one row, and from one column, to the next.
+    pack : int
+        Neighbouring columns that one load may read: 1 if columns do not lie beside each other.
+    """
+
+    row: int
+    column: int
+    pack: int
+
+
+class Panel(NamedTuple):
+    """How a kernel multiplies some columns at a time; see kernels/spmv/slices_columns.cu.
+
+    Attributes
+    ----------
+    columns, lanes, pack, y_pack, whole, steps, loads, registers : int
+        What DASP_COLUMNS and the others of these names are defined as.
+    """
+
+    columns: int
+    lanes: int
+    pack: int
+    y_pack: int
+    whole: int
+    steps: int
+    loads: int
+    registers: int
+
+    def defines(self) -> dict[str, str]:
+        """Return the compile-time constants."""
+        return {f"DASP_{name.upper()}": str(number) for name, number in self._asdict().items()}
+
+
+class Pass(NamedTuple):
+    """One launch: columns `first` to `first + columns`, in panels."""
+
+    first: int
+    columns: int
+    panel: Panel
+
+
+def layout_of(shape: tuple[int, ...], strides: tuple[int, ...], item: int, address: int) -> Layout | None:
+    """Return how the kernels can read and write an array of two dimensions, None if they cannot.
+
+    Parameters
+    ----------
+    shape, strides : tuple of two int
+        As NumPy counts them, strides in bytes.
+    item : int
+        Bytes of an element.
+    address : int
+        Of the first one.
+    """
+    (m, k), (row, column) = shape, (stride // item for stride in strides)
+    if m == 1:
+        row = k
+    if min(row, column) < 0 or row > MOST_STRIDE or any(at % item for at in (*strides, address)):
+        return None
+    pack = 1
+    if column == 1:
+        while (
+            2 * pack * item <= WIDEST_LOAD
+            and k % (2 * pack) == row % (2 * pack) == address % (2 * pack * item) == 0
+        ):
+            pack *= 2
+    return Layout(row, column, pack)
+
+
+def choose_passes(machine: Machine, columns: int, x_item: int, x: Layout, y: Layout) -> tuple[Pass, ...]:
+    """Return the launches for so many columns: one for whole panels, and one for what they leave.
+
+    Parameters
+    ----------
+    machine : Machine
+    columns : int
+    x_item : int
+        Bytes of an element of X.
+    x, y : Layout
+        Of X and Y.
+    """
+    near = x.column == 1
+    most = min(WARP, machine.near_panel // x_item) if near else machine.far_panel
+    whole, rest = columns // most * most, columns % most
+    passes = [Pass(0, whole, _panel(machine, most, most, x_item, x, y))] if whole else []
+    if rest:
+        width = max(1 << (rest - 1).bit_length(), x.pack)
+        passes.append(Pass(whole, rest, _panel(machine, width, rest, x_item, x, y)))
+    return tuple(passes)
+
+
+def _panel(machine: Machine, width: int, columns: int, x_item: int, x: Layout, y: Layout) -> Panel:
+    """Return the panel of a width for columns that fill it, or for fewer."""
+    pack = min(x.pack, width)
+    own = min(width, max(machine.lane_bytes // x_item, pack)) if x.column == 1 else width
+    lanes = min(width // own, WARP)
+    y_pack = pack if y.column == 1 and y.pack >= pack else 1
+    packs = width // lanes // pack
+    loads = max(machine.loads_in_flight, packs)
+    steps = min(machine.in_flight, max(machine.columns_in_flight // lanes, 1))
+    while steps * lanes * packs < loads:
+        loads //= 2
+    return Panel(width, lanes, pack, y_pack, int(columns % width == 0), steps, loads, machine.registers)
+
+
+def choose_parts(machine: Machine, slices: int, panels: int) -> int:
+    """Return among how many warps the panels of a slice are shared: one, unless the machine would idle."""
+    return max(1, min(panels, machine.wave_slices // (2 * max(slices, 1))))
+
+
+def defines(plan: Plan, kinds: Arithmetic, panel: Panel) -> dict[str, str]:
+    """Return the compile-time constants of the kernels for a plan, the types of a product and a panel."""
+    return panel.defines() | {
+        "DASP_INDEX": C_NAMES[plan.pattern.index_dtype],
+        "DASP_OFFSET": "int",
+        "DASP_MMA": "0",
+        "DASP_CODING": str(int(plan.values.coding)),
+        "DASP_THREADS": str(threads(plan)),
+        "DASP_VALUE": C_NAMES[kinds.value],
+        "DASP_X": C_NAMES[kinds.x],
+        "DASP_SUM": C_NAMES[kinds.sum],
+        "DASP_Y": C_NAMES[kinds.y],
+    }
+
+
+def types(plan: Plan, kinds: Arithmetic) -> dict[str, np.dtype[Any]]:
+    """Return what the source's own names of types stand for."""
+    return sliced.types(plan) | {"Value": kinds.value, "X": kinds.x, "Sum": kinds.sum, "Y": kinds.y}
+
+
+def threads(plan: Plan) -> int:
+    """Return the threads of a block."""
+    return sliced.threads(plan)
+
+
+def blocks(plan: Plan, parts: int) -> int:
+    """Return the blocks of a launch."""
+    return int(ceil_div(sliced.warps(plan) * WARP, threads(plan)) * parts)
+
+
+def finish_blocks(plan: Plan, columns: int) -> int:
+    """Return the blocks of the launch that ends a product with segments."""
+    return int(ceil_div(len(plan.pattern.long_rows) * columns * WARP, threads(plan)))
+
+
+def arguments(plan: Plan, parts: int) -> dict[str, Any]:
+    """Return the kernel's arguments but those that come with each product."""
+    taken = sliced.plan_arguments(plan)
+    names = "headers", "bases", "deltas", "values", "table", "rows"
+    names += "count", "segments", "positions", "identity"
+    return {name: taken[name] for name in names} | {"parts": parts}
+
+
+def finish_arguments(plan: Plan) -> dict[str, Any]:
+    """Return the arguments of the end of a product but those that come with each."""
+    pattern = plan.pattern
+    return {
+        "long_rows": pattern.long_rows,
+        "segment_offsets": pattern.segment_offsets,
+        "count": len(pattern.long_rows),
+    }
+
+
+class Columns:
+    """A plan of slices on a GPU, ready to be multiplied by matrices of several columns.
+
+    Parameters
+    ----------
+    plan : Plan
+        With CuPy's arrays on the current device.
+    overlaps : bool
+        Whether a launch may begin before the one before it has ended.
+    """
+
+    def __init__(self, plan: Plan, overlaps: bool) -> None:
+        import cupy
+
+        self._cupy, self._plan, self._overlaps = cupy, plan, overlaps
+        self._segments = sliced.partials(plan)
+        self._lock = threading.Lock()
+        self._prepared: dict[Any, tuple[list[tuple[Pass, Launch]], Launch | None]] = {}
+
+    def multiply(self, x: Any, y: Any, kinds: Arithmetic, scale: tuple[Any, ...]) -> None:
+        """Set Y = alpha A X + beta Y on CuPy's current stream; Y is not read if beta is 0.
+
+        Parameters
+        ----------
+        x : cupy.ndarray, shape (n, k)
+            Any type that Y's type holds, any strides.
+        y : cupy.ndarray, shape (m, k), any strides
+            Not overlapping X; on the matrix's device, which must be the current one.
+        kinds : Arithmetic
+            Of a product of this plan, of X's type and into Y's.
+        scale : tuple
+            alpha and beta as the kernels take them.
+        """
+        taken, x_layout = x, _layout(x)
+        if x_layout is None or x.dtype != kinds.x:
+            taken = self._cupy.ascontiguousarray(x, kinds.x)
+            x_layout = _layout(taken)
+        result, y_layout = y, _layout(y)
+        if y_layout is None:
+            result = self._cupy.ascontiguousarray(y)
+            y_layout = _layout(result)
+        stream = self._cupy.cuda.get_current_stream().ptr
+        partials = self._cupy.empty((self._segments, x.shape[1]), kinds.sum) if self._segments else None
+        self._launch(stream, taken, x_layout, result, y_layout, partials, kinds, scale)
+        if result is not y:
+            self._cupy.copyto(y, result)
+        made = [array for array in (taken, result, partials) if array is not x and array is not y]
+        if any(array is not None for array in made) and self._cupy.cuda.runtime.streamIsCapturing(stream):
+            keep(made, captured_in(stream)[1])
+
+    def _launch(
+        self,
+        stream: int,
+        x: Any,
+        x_layout: Layout,
+        y: Any,
+        y_layout: Layout,
+        partials: Any,
+        kinds: Arithmetic,
+        scale: tuple[Any, ...],
+    ) -> None:
+        k = x.shape[1]
+        key = kinds, k, x_layout.column == 1, x_layout.pack, y_layout.column == 1, y_layout.pack
+        passes, finish = self._prepared.get(key) or self._prepare(key, kinds, k, x_layout, y_layout)
+        room = 0 if partials is None else partials.data.ptr
+        strides = x_layout.column, y_layout.column, x_layout.row, y_layout.row
+        for (first, columns, _), launch in passes:
+            end = first + columns
+            launch(stream, x.data.ptr, y.data.ptr, room, *strides, first, end, k, *scale)
+        if finish is not None:
+            finish(stream, y.data.ptr, room, y_layout.column, y_layout.row, k, *scale)
+
+    def _prepare(self, key: Any, kinds: Arithmetic, k: int, x: Layout, y: Layout) -> Any:
+        """Compile and keep the launches for so many columns in such layouts."""
+        plan = self._plan
+        known = types(plan, kinds)
+        with self._lock:
+            if key in self._prepared:
+                return self._prepared[key]
+            passes, finish = [], None
+            for one in choose_passes(H200, k, known["X"].itemsize, x, y):
+                parts = choose_parts(H200, sliced.warps(plan), ceil_div(one.columns, one.panel.columns))
+                launch = Launch(
+                    compiled(SIGNATURE, plan, kinds, one.panel),
+                    SIGNATURE,
+                    known,
+                    arguments(plan, parts),
+                    VARYING,
+                    blocks=blocks(plan, parts),
+                    threads=threads(plan),
+                    overlaps=self._overlaps,
+                )
+                passes.append((one, launch))
+            if self._segments:
+                finish = Launch(
+                    compiled(FINISH, plan, kinds, passes[0][0].panel),
+                    FINISH,
+                    known,
+                    finish_arguments(plan),
+                    FINISH_VARYING,
+                    blocks=finish_blocks(plan, k),
+                    threads=threads(plan),
+                    overlaps=self._overlaps,
+                )
+            self._prepared[key] = passes, finish
+            return passes, finish
+
+
+def compiled(signature: Signature, plan: Plan, kinds: Arithmetic, panel: Panel) -> Any:
+    """Return a kernel, compiled for the current device."""
+    return _source.load(signature.source, defines(plan, kinds, panel)).get_function(signature.entry)
+
+
+def _layout(array: Any) -> Layout | None:
+    return layout_of(array.shape, array.strides, array.itemsize, array.data.ptr)

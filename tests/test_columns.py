@@ -1,0 +1,274 @@
+"""The product by several columns at once: its promises on every executor, and what is launched for what."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dasp import Policy, SpMatrix
+from dasp._dtypes import arithmetic, into
+from dasp._machines import H200
+from dasp.backends.cuda import columns as cuda
+from dasp.backends.cuda.columns import Layout, choose_parts, choose_passes, layout_of
+from tests.executors import EXECUTORS, emulate_columns
+from tests.gallery import GALLERY, from_lengths, matrices
+from tests.planned import plan_of, widened
+from tests.reference import assert_close
+
+SPLIT = Policy(layout="slices", steps=2)
+"""Gives long rows to several warps."""
+
+COUNTS = (0, 1, 2, 3, 5, 8, 17, 33)
+
+every_executor = pytest.mark.parametrize("executor", EXECUTORS)
+
+
+def columns(n, k, seed=1, dtype=np.float64, order="C"):
+    return np.asarray(np.random.default_rng(seed).standard_normal((n, k)).astype(dtype), order=order)
+
+
+def multiply(executor, matrix, x, policy=None, out=None, alpha=1.0, beta=0.0):
+    """Return alpha A X + beta out as a NumPy array; without out, of NaN in the order of X."""
+    dtype = arithmetic(matrix.dtype, x.dtype).y
+    if out is None:
+        order = "F" if x.flags.f_contiguous and not x.flags.c_contiguous else "C"
+        out = np.full((matrix.shape[0], x.shape[1]), np.nan, dtype, order=order)
+    if executor == "simt":
+        if x.shape[1]:
+            plan = plan_of(matrix, policy)
+            read = x.astype(into(plan.dtype, x.dtype, dtype).x, order="K")
+            emulate_columns(plan, read, out, alpha, beta)
+        return out
+    planned = SpMatrix.from_scipy(matrix, policy=policy, device=executor)
+    if executor == "cpu":
+        return planned.matvec(x, out=out, alpha=alpha, beta=beta)
+    import cupy
+
+    return planned.matvec(cupy.asarray(x), out=cupy.asarray(out), alpha=alpha, beta=beta).get()
+
+
+def assert_columns_close(got, matrix, x, alpha=1.0, beta=0.0, y=None):
+    assert got.shape == (matrix.shape[0], x.shape[1])
+    for j in range(x.shape[1]):
+        assert_close(got[:, j], matrix, x[:, j], alpha, beta, None if y is None else y[:, j])
+
+
+@every_executor
+@pytest.mark.parametrize("order", "CF")
+@pytest.mark.parametrize("name", GALLERY)
+def test_gallery(executor, name, order):
+    matrix = GALLERY[name]
+    x = columns(matrix.shape[1], 5, order=order)
+    for policy in (Policy(layout="slices"), SPLIT):
+        assert_columns_close(multiply(executor, matrix, x, policy), matrix, x)
+
+
+@every_executor
+@pytest.mark.parametrize("order", "CF")
+@pytest.mark.parametrize("k", COUNTS)
+def test_every_number_of_columns(executor, k, order):
+    matrix = from_lengths([700, 3, 129] + [5] * 40 + [0, 0] + [40] * 9, 300)
+    x = columns(300, k, order=order)
+    for policy in (None, SPLIT):
+        assert_columns_close(multiply(executor, matrix, x, policy), matrix, x)
+
+
+@every_executor
+@settings(max_examples=12)
+@given(
+    matrix=matrices(),
+    k=st.sampled_from([2, 8, 17]),
+    split=st.booleans(),
+    orders=st.sampled_from(["CC", "CF", "FC", "FF"]),
+    alpha=st.sampled_from([1.0, -0.3, 0.0]),
+    beta=st.sampled_from([0.0, 0.7, -1.0]),
+)
+def test_every_row_is_within_its_bound(executor, matrix, k, split, orders, alpha, beta):
+    x = columns(matrix.shape[1], k, order=orders[0])
+    y = columns(matrix.shape[0], k, 2, order=orders[1])
+    policy = SPLIT if split else Policy(layout="slices")
+    got = multiply(executor, matrix, x, policy, y.copy("K"), alpha, beta)
+    assert_columns_close(got, matrix, x, alpha, beta, y)
+
+
+@every_executor
+@pytest.mark.parametrize("types", ["ff", "fd", "df"])
+@pytest.mark.parametrize("order", "CF")
+def test_real_types(executor, types, order):
+    matrix = from_lengths([100, 3, 12] + [5] * 40 + [0, 0], 30).astype(np.dtype(types[0]))
+    x = columns(30, 8, dtype=np.dtype(types[1]), order=order)
+    got = multiply(executor, matrix, x)
+    assert got.dtype == np.result_type(matrix.dtype, x.dtype)
+    assert_columns_close(got, matrix, x)
+
+
+CODED = {
+    "equal": lambda rng, n: np.full(n, 0.1),
+    "bytes": lambda rng, n: rng.integers(-100, 100, n).astype(float),
+    "halves": lambda rng, n: rng.integers(-1000, 1000, n) / 8.0,
+    "singles": lambda rng, n: rng.standard_normal(n).astype(np.float32).astype(float),
+    "dictionary": lambda rng, n: rng.choice(np.array([0.1, 0.3, 0.7, -1.1]), n),
+}
+
+
+@every_executor
+@pytest.mark.parametrize("coding", CODED)
+def test_codings(executor, coding):
+    matrix = from_lengths([70, 3, 129] + [5] * 40 + [0, 0] + [7] * 9, 300)
+    matrix.data[:] = CODED[coding](np.random.default_rng(3), matrix.nnz)
+    x = columns(300, 4)
+    assert_columns_close(multiply(executor, matrix, x), matrix, x)
+
+
+@every_executor
+@settings(max_examples=12)
+@given(matrix=matrices(), data=st.data())
+def test_a_nan_or_inf_in_x_reaches_only_its_column_and_rows_that_use_it(executor, matrix, data):
+    x = columns(matrix.shape[1], 8, order=data.draw(st.sampled_from("CF")))
+    for _ in range(data.draw(st.integers(1, 3))):
+        i, j = data.draw(st.integers(0, matrix.shape[1] - 1)), data.draw(st.integers(0, 7))
+        x[i, j] = data.draw(st.sampled_from([np.nan, np.inf, -np.inf]))
+    got = multiply(executor, matrix, x, Policy(layout="slices"))
+    spoilt = np.zeros(got.shape, bool)
+    rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
+    for j in range(8):
+        spoilt[rows[~np.isfinite(x[matrix.indices, j])], j] = True
+    np.testing.assert_array_equal(~np.isfinite(got), spoilt)
+    assert_columns_close(got, matrix, x)
+
+
+def bits(array):
+    return np.ascontiguousarray(array).view(f"u{array.itemsize}")
+
+
+@every_executor
+@pytest.mark.parametrize(
+    "policy", [Policy(layout="slices", mma=False), Policy(layout="slices", steps=2, mma=False)]
+)
+def test_a_column_has_the_bits_that_the_product_by_it_has(executor, policy):
+    """Whatever the number of columns, their order in memory, and the other columns."""
+    from tests.executors import multiply as by_vector
+
+    matrix = from_lengths([700, 3, 129] + [5] * 40 + [0, 0] + [40] * 9 + [2] * 70, 300)
+    x = columns(300, 8)
+    want = np.stack([by_vector(executor, matrix, x[:, j].copy(), policy=policy) for j in range(8)], axis=1)
+    for order in "CF":
+        for k in (2, 5, 8):
+            got = multiply(executor, matrix, np.asarray(x[:, :k], order=order), policy)
+            np.testing.assert_array_equal(bits(got), bits(want[:, :k]))
+
+
+@every_executor
+def test_views_of_larger_arrays(executor):
+    if executor == "simt":
+        pytest.skip("the emulator takes whole arrays; test_gpu_product.py has views")
+    matrix = from_lengths([100, 3, 12] + [5] * 40 + [0, 0], 30)
+    m = matrix.shape[0]
+    planned = SpMatrix.from_scipy(matrix, policy=SPLIT, device=executor)
+    module = np if executor == "cpu" else pytest.importorskip("cupy")
+    large = columns(90, 40)
+    for cut in (np.s_[:30, 3:11], np.s_[::3, ::5], np.s_[29::-1, 16:8:-1], np.s_[:30, :8]):
+        for order in "CF":
+            x = module.asarray(np.asarray(large, order=order))[cut]
+            room = module.full((3 * m, 40), module.nan)
+            out = room[::3, 1::5] if order == "C" else room[:m, 8:16][:, ::-1]
+            planned.matvec(x, out=out)
+            host = (x, out) if executor == "cpu" else (x.get(), out.get())
+            assert_columns_close(host[1], matrix, host[0])
+            assert int(module.isnan(room).sum()) == room.size - out.size, "more than the result was written"
+
+
+@settings(max_examples=12)
+@given(matrices(), st.integers(0, 1000), st.integers(1, 3))
+def test_the_order_of_blocks_and_who_has_which_tile_change_no_bit(matrix, seed, parts):
+    x = columns(matrix.shape[1], 17)
+    plan = plan_of(matrix, SPLIT)
+    results = []
+    for machine, many in ((H200, 1), (dataclasses.replace(H200, near_panel=32, lane_bytes=8), parts)):
+        y = np.full((matrix.shape[0], 17), np.nan)
+        emulate_columns(plan, x, y, machine=machine, parts=many)
+        results.append(bits(y))
+    np.testing.assert_array_equal(*results)
+
+
+def test_wide_types_give_the_same_bits_in_the_kernel():
+    matrix = GALLERY["lengths around every threshold"]
+    plan, x = plan_of(matrix, SPLIT), columns(matrix.shape[1], 4)
+    results = []
+    for one in (plan, widened(plan)):
+        y = np.full((matrix.shape[0], 4), np.nan)
+        emulate_columns(one, x, y)
+        results.append(bits(y))
+    np.testing.assert_array_equal(*results)
+
+
+# ---- what is launched ----------------------------------------------------------------------------
+
+TOY = dataclasses.replace(
+    H200, near_panel=64, far_panel=8, lane_bytes=16, loads_in_flight=8, columns_in_flight=16, wave_slices=100
+)
+
+
+def test_layouts():
+    def of(array):
+        return layout_of(array.shape, array.strides, array.itemsize, 0)
+
+    assert of(np.ones((9, 8))) == Layout(8, 1, 2)
+    assert of(np.ones((9, 8), np.float32)) == Layout(8, 1, 4)
+    assert of(np.ones((9, 6), np.float32)) == Layout(6, 1, 2)
+    assert of(np.ones((9, 5))) == Layout(5, 1, 1)
+    assert of(np.ones((9, 8), order="F")) == Layout(1, 9, 1)
+    assert of(np.ones((9, 8))[::2]) == Layout(16, 1, 2)
+    assert of(np.ones((9, 7))[:, :4]) == Layout(7, 1, 1)
+    assert of(np.ones((9, 8))[:, ::2]) == Layout(8, 2, 1)
+    assert of(np.ones((9, 8))[::-1]) is None
+    assert layout_of((9, 8), (64, 8), 8, 8) == Layout(8, 1, 1)
+    assert layout_of((9, 8), (65, 8), 8, 0) is None
+    assert layout_of((9, 2), (8 * 2**31, 8), 8, 0) is None
+
+
+@pytest.mark.parametrize("k", range(1, 70))
+@pytest.mark.parametrize("item", [4, 8])
+@pytest.mark.parametrize("order", "CF")
+def test_passes_cover_every_column_once(k, item, order):
+    dtype = np.dtype(f"f{item}")
+    x = np.empty((50, k), dtype, order)
+    at = layout_of(x.shape, x.strides, item, 0)
+    passes = choose_passes(TOY, k, item, at, at)
+    assert len(passes) <= 2
+    assert [j for one in passes for j in range(one.first, one.first + one.columns)] == list(range(k))
+    for one in passes:
+        panel = one.panel
+        assert one.first % panel.pack == one.columns % panel.pack == 0
+        assert panel.whole == (one.columns % panel.columns == 0)
+        assert panel.columns % (panel.lanes * panel.pack) == 0
+        assert panel.pack == 1 or at.column == 1
+        assert panel.columns * item <= 64 if order == "C" else panel.columns <= 8
+
+
+def test_tiles_of_a_toy_machine():
+    near, far = Layout(32, 1, 2), Layout(1, 1000, 1)
+    (one,) = choose_passes(TOY, 32, 8, near, near)
+    assert one == (0, 32, (8, 4, 2, 2, 1, 4, 8, 128))
+    (one,) = choose_passes(TOY, 32, 8, far, near)
+    assert one == (0, 32, (8, 1, 1, 1, 1, 8, 8, 128))
+    whole, rest = choose_passes(TOY, 13, 8, far, far)
+    assert (whole.columns, rest.first, rest.columns, rest.panel.columns) == (8, 8, 5, 8)
+    assert (whole.panel.whole, rest.panel.whole) == (1, 0)
+
+
+def test_tiles_are_shared_out_where_slices_are_few():
+    assert choose_parts(TOY, slices=1000, panels=4) == 1
+    assert choose_parts(TOY, slices=20, panels=4) == 2
+    assert choose_parts(TOY, slices=1, panels=4) == 4
+    assert choose_parts(TOY, slices=0, panels=4) == 4
+
+
+def test_the_kernels_take_what_their_signatures_say():
+    for signature, varying in ((cuda.SIGNATURE, cuda.VARYING), (cuda.FINISH, cuda.FINISH_VARYING)):
+        names = [p.name for p in signature.parameters]
+        assert tuple(names[-len(varying) :]) == varying
