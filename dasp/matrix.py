@@ -358,8 +358,8 @@ class SpMatrix(Transposable):
         Parameters
         ----------
         x : array_like, shape (n,), (n, 1) or (n, k)
-            NumPy (or a list) for a matrix on the CPU; CuPy, on the same GPU, for a matrix on a GPU. Of several
-            columns, any strides; in C order they cost least. The product has the wider of the types of A and x.
+            NumPy (or a list) for a matrix on the CPU; CuPy, on the same GPU, for a matrix on a GPU. Of any
+            strides; C order costs least. The product has the wider of the types of A and x.
         out : array, optional
             Of the product's shape and type, not overlapping `x`; the result is written there. May hold
             anything, NaN too, if `beta` is 0: it is not read then.

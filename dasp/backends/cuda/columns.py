@@ -1,8 +1,8 @@
 """The product of slices by a matrix of several columns on a GPU: what is launched for which columns.
 
-Columns are multiplied in panels: as many as a warp has registers for, so that the plan is read once for all of
-a panel. Where a row of X lies in one run of memory, lanes that share an entry read it together; where a column
-does, each lane reads for its own entry, column by column, as in the product by a vector.
+Columns are multiplied in panels: as many as a warp has registers for, so that the plan is read once for all
+of a panel. Where a row of X lies in one run of memory, lanes that share an entry read it together; where a
+column does, each lane reads for its own entry, column by column, as in the product by a vector.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ WIDEST_LOAD = 16
 MOST_STRIDE = 2**31 - 1
 """Elements from one row to the next that the kernels can count."""
 
-VARYING = "x", "y", "partials", "x_column", "y_column", "x_row", "y_row", "first", "last"
-VARYING += "columns", "alpha", "beta"
+STRIDES = "x_column", "y_column", "x_row", "y_row"
+VARYING = ("x", "y", "partials", *STRIDES, "first", "last", "columns", "alpha", "beta")
 FINISH_VARYING = "y", "partials", "y_column", "y_row", "columns", "alpha", "beta"
 """Arguments that come with each product, and with each end of one."""
 
@@ -233,9 +233,8 @@ def finish_blocks(plan: Plan, columns: int) -> int:
 def arguments(plan: Plan, parts: int) -> dict[str, Any]:
     """Return the kernel's arguments but those that come with each product."""
     taken = sliced.plan_arguments(plan)
-    names = "headers", "bases", "deltas", "values", "table", "rows"
-    names += "count", "segments", "positions", "identity"
-    return {name: taken[name] for name in names} | {"parts": parts}
+    others = "long_rows", "segment_offsets", "segment_rows"
+    return {name: taken[name] for name in taken if name not in others} | {"parts": parts}
 
 
 def finish_arguments(plan: Plan) -> dict[str, Any]:
