@@ -108,7 +108,7 @@ class Machine:
 
     near_panel: int = tuned(
         "bytes of a row of X",
-        "columns of a panel where they lie beside each other: fewer times the plan is read, against registers",
+        "columns of a panel where they lie beside each other: reads of the plan against registers",
         _COLUMNS,
     )
     far_panel: int = tuned("columns", "the same where each column lies in one run of memory", _COLUMNS)
