@@ -107,7 +107,7 @@ class Machine:
     few_steps: float = tuned("steps a slice", "up to which `few_in_flight` holds", _FOUND)
 
     near_panel: int = tuned(
-        "bytes of a row of X",
+        "bytes of a row of X, or of its sums if those take more",
         "columns of a panel where they lie beside each other: reads of the plan against registers",
         _COLUMNS,
     )

@@ -98,7 +98,7 @@ def emulate_columns(
         if blocks:
             module.launch(signature.entry, grid=blocks, block=several.threads(plan), args=given)
 
-    passes = several.choose_passes(machine, k, x.itemsize, x_at, y_at)
+    passes = several.choose_passes(machine, k, kinds, x_at, y_at)
     for first, columns, panel in passes:
         values = read, target, partials, *strides, *map(np.int32, (first, first + columns, k)), *scale
         arguments, blocks = several.arguments(plan, parts), several.blocks(plan, parts)

@@ -212,6 +212,8 @@ TOY = dataclasses.replace(
     H200, near_panel=64, far_panel=8, lane_bytes=16, loads_in_flight=8, columns_in_flight=16, wave_slices=100
 )
 
+DOUBLE = arithmetic(np.dtype(np.float64), np.dtype(np.float64))
+
 
 def test_layouts():
     def of(array):
@@ -238,7 +240,7 @@ def test_passes_cover_every_column_once(k, item, order):
     dtype = np.dtype(f"f{item}")
     x = np.empty((50, k), dtype, order)
     at = layout_of(x.shape, x.strides, item, 0)
-    passes = choose_passes(TOY, k, item, at, at)
+    passes = choose_passes(TOY, k, arithmetic(dtype, dtype), at, at)
     assert len(passes) <= 2
     assert [j for one in passes for j in range(one.first, one.first + one.columns)] == list(range(k))
     for one in passes:
@@ -252,11 +254,11 @@ def test_passes_cover_every_column_once(k, item, order):
 
 def test_tiles_of_a_toy_machine():
     near, far = Layout(32, 1, 2), Layout(1, 1000, 1)
-    (one,) = choose_passes(TOY, 32, 8, near, near)
+    (one,) = choose_passes(TOY, 32, DOUBLE, near, near)
     assert one == (0, 32, (8, 4, 2, 2, 1, 4, 8, 128))
-    (one,) = choose_passes(TOY, 32, 8, far, near)
+    (one,) = choose_passes(TOY, 32, DOUBLE, far, near)
     assert one == (0, 32, (8, 1, 1, 1, 1, 8, 8, 128))
-    whole, rest = choose_passes(TOY, 13, 8, far, far)
+    whole, rest = choose_passes(TOY, 13, DOUBLE, far, far)
     assert (whole.columns, rest.first, rest.columns, rest.panel.columns) == (8, 8, 5, 8)
     assert (whole.panel.whole, rest.panel.whole) == (1, 0)
 

@@ -129,7 +129,7 @@ def columns() -> Iterator[Defines]:
     def panels(kinds: Arithmetic, k: int, order: str) -> Iterator[Defines]:
         x, y = (np.empty((9, k), kind, order) for kind in (kinds.x, kinds.y))
         x_at, y_at = (several.layout_of(a.shape, a.strides, a.itemsize, 0) for a in (x, y))
-        for one in several.choose_passes(H200, k, x.itemsize, x_at, y_at):
+        for one in several.choose_passes(H200, k, kinds, x_at, y_at):
             yield {**usual, **one.panel.defines(), **type_names(kinds), "DASP_CODING": "0"}
 
     single, double = (arithmetic(np.dtype(name), np.dtype(name)) for name in ("float32", "float64"))

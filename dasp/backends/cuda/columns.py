@@ -8,7 +8,7 @@ column does, each lane reads for its own entry, column by column, as in the prod
 from __future__ import annotations
 
 import threading
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -154,37 +154,40 @@ def layout_of(shape: tuple[int, ...], strides: tuple[int, ...], item: int, addre
     return Layout(row, column, pack)
 
 
-def choose_passes(machine: Machine, columns: int, x_item: int, x: Layout, y: Layout) -> tuple[Pass, ...]:
+def choose_passes(
+    machine: Machine, columns: int, kinds: Arithmetic, x: Layout, y: Layout
+) -> tuple[Pass, ...]:
     """Return the launches for so many columns: one for whole panels, and one for what they leave.
 
     Parameters
     ----------
     machine : Machine
     columns : int
-    x_item : int
-        Bytes of an element of X.
+    kinds : Arithmetic
     x, y : Layout
         Of X and Y.
     """
     near = x.column == 1
-    most = min(WARP, machine.near_panel // x_item) if near else machine.far_panel
+    bytes_each = max(kinds.x.itemsize, kinds.sum.itemsize)
+    most = min(WARP, machine.near_panel // bytes_each) if near else machine.far_panel
     whole, rest = columns // most * most, columns % most
-    passes = [Pass(0, whole, _panel(machine, most, most, x_item, x, y))] if whole else []
+    passes = [Pass(0, whole, _panel(machine, most, most, kinds, x, y))] if whole else []
     if rest:
         width = max(1 << (rest - 1).bit_length(), x.pack)
-        passes.append(Pass(whole, rest, _panel(machine, width, rest, x_item, x, y)))
+        passes.append(Pass(whole, rest, _panel(machine, width, rest, kinds, x, y)))
     return tuple(passes)
 
 
-def _panel(machine: Machine, width: int, columns: int, x_item: int, x: Layout, y: Layout) -> Panel:
+def _panel(machine: Machine, width: int, columns: int, kinds: Arithmetic, x: Layout, y: Layout) -> Panel:
     """Return the panel of a width for columns that fill it, or for fewer."""
     pack = min(x.pack, width)
-    own = min(width, max(machine.lane_bytes // x_item, pack)) if x.column == 1 else width
+    own = min(width, max(machine.lane_bytes // kinds.x.itemsize, pack)) if x.column == 1 else width
     lanes = min(width // own, WARP)
     y_pack = pack if y.column == 1 and y.pack >= pack else 1
     packs = width // lanes // pack
-    loads = max(machine.loads_in_flight, packs)
-    steps = min(machine.in_flight, max(machine.columns_in_flight // lanes, 1))
+    held = max(kinds.sum.itemsize // 8, 1)  # a complex sum takes the registers of two
+    loads = max(machine.loads_in_flight // held, packs)
+    steps = min(machine.in_flight, max(machine.columns_in_flight // lanes // held, 1))
     while steps * lanes * packs < loads:
         loads //= 2
     return Panel(width, lanes, pack, y_pack, int(columns % width == 0), steps, loads, machine.registers)
@@ -280,14 +283,8 @@ class Columns:
         scale : tuple
             alpha and beta as the kernels take them.
         """
-        taken, x_layout = x, _layout(x)
-        if x_layout is None or x.dtype != kinds.x:
-            taken = self._cupy.ascontiguousarray(x, kinds.x)
-            x_layout = _layout(taken)
-        result, y_layout = y, _layout(y)
-        if y_layout is None:
-            result = self._cupy.ascontiguousarray(y)
-            y_layout = _layout(result)
+        taken, x_layout = self._placed(x, kinds.x)
+        result, y_layout = self._placed(y, kinds.y)
         stream = self._cupy.cuda.get_current_stream().ptr
         partials = self._cupy.empty((self._segments, x.shape[1]), kinds.sum) if self._segments else None
         self._launch(stream, taken, x_layout, result, y_layout, partials, kinds, scale)
@@ -296,6 +293,15 @@ class Columns:
         made = [array for array in (taken, result, partials) if array is not x and array is not y]
         if any(array is not None for array in made) and self._cupy.cuda.runtime.streamIsCapturing(stream):
             keep(made, captured_in(stream)[1])
+
+    def _placed(self, array: Any, dtype: np.dtype[Any]) -> tuple[Any, Layout]:
+        """Return an array as the kernels take it, itself or a copy in C order, and where it lies."""
+        layout = _layout(array)
+        if layout is None or array.dtype != dtype:
+            plain = self._cupy.ascontiguousarray(array, dtype)
+            array = plain.copy() if plain.data.ptr % dtype.itemsize else plain
+            layout = cast(Layout, _layout(array))
+        return array, layout
 
     def _launch(
         self,
@@ -327,7 +333,7 @@ class Columns:
             if key in self._prepared:
                 return self._prepared[key]
             passes, finish = [], None
-            for one in choose_passes(H200, k, known["X"].itemsize, x, y):
+            for one in choose_passes(H200, k, kinds, x, y):
                 parts = choose_parts(H200, sliced.warps(plan), ceil_div(one.columns, one.panel.columns))
                 launch = Launch(
                     compiled(SIGNATURE, plan, kinds, one.panel),
