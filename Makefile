@@ -13,7 +13,7 @@ export NUMBA_CACHE_DIR ?= $(CURDIR)/.venv/numba-cache
 SECONDS ?= 3600
 SEED ?=
 
-.PHONY: test demo attack lint format clean
+.PHONY: test demo attack docs site-test lint format clean
 
 test: .venv/ready-test lint
 	NUMBA_NUM_THREADS=$${NUMBA_NUM_THREADS:-2} OMP_NUM_THREADS=$${OMP_NUM_THREADS:-2} OPENBLAS_NUM_THREADS=1 \
@@ -25,6 +25,15 @@ demo: .venv/ready-bench
 attack: .venv/ready-test
 	OPENBLAS_NUM_THREADS=1 .venv/bin/python -m tests.attack --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
+# The site, in build/docs: figures drawn, examples run. A warning is an error.
+docs: .venv/ready-docs
+	OPENBLAS_NUM_THREADS=1 .venv/bin/python -m sphinx -W --keep-going -n -q -d build/doctrees docs build/docs
+	@echo 'Open build/docs/index.html.'
+
+# Every page of it in a headless Chromium, wide and narrow; pictures in build/screenshots.
+site-test: docs
+	DASP_SITE=build/docs .venv/bin/python -m pytest -q tests/test_site.py
+
 lint: .venv/ready-test
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
@@ -35,7 +44,7 @@ format: .venv/ready-test
 	.venv/bin/ruff format .
 
 clean:
-	rm -rf .venv build dist demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv build dist demo docs/api docs/drawn docs/gallery .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else \

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import re
 import shlex
 import subprocess
 import sys
 import tomllib
+import warnings
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -60,6 +64,85 @@ def test_the_code_in_the_readme_runs(source: str, words: tuple[str, ...]) -> Non
     assert all(word in done.stdout for word in words)
 
 
+PAGES = sorted(path.name for path in (ROOT / "docs").glob("*.md"))
+
+
+def pieces(page: str) -> list[str]:
+    """The Python of a page of the site, block by block."""
+    return blocks((ROOT / "docs" / page).read_text(encoding="utf-8"), "python")
+
+
+def run_pieces(page: str, sources: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run the blocks of a page one after the other, as its reader does, in an empty folder."""
+    monkeypatch.chdir(folder)
+    names = {"__name__": "__main__"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for number, source in enumerate(sources, 1):
+            exec(compile(source, f"docs/{page}, block {number}", "exec"), names)
+
+
+def on_a_gpu(source: str) -> bool:
+    """Whether a block needs a GPU."""
+    return "import cupy" in source or '"cuda' in source
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if pieces(page)])
+def test_the_code_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sources = [source for source in pieces(page) if not on_a_gpu(source)]
+    run_pieces(page, sources, tmp_path, monkeypatch)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("page", [page for page in PAGES if any(map(on_a_gpu, pieces(page)))])
+def test_the_code_of_a_page_runs_on_a_gpu(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_pieces(page, pieces(page), tmp_path, monkeypatch)
+
+
+def documented() -> set[str]:
+    """The names that the reference lists, with their modules."""
+    text = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
+    parts = re.split(r"\.\. currentmodule:: (\S+)", text)[1:]
+    return {
+        f"{module}.{name}"
+        for module, part in zip(parts[::2], parts[1::2], strict=True)
+        for name in re.findall(r"^   ([\w.]+)$", part, flags=re.MULTILINE)
+    }
+
+
+def public(module: Any) -> set[str]:
+    """What a package offers by its `__all__`, and so do the packages among that."""
+    found = set()
+    for name in module.__all__:
+        value = getattr(module, name)
+        found |= public(value) if isinstance(value, ModuleType) else {f"{module.__name__}.{name}"}
+    return found
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    packages = [dasp, *(importlib.import_module(f"dasp.{name}") for name in ("io", "formats"))]
+    offered = set().union(*map(public, packages))
+    assert {"dasp.SpMatrix", "dasp.solvers.cg", "dasp.dense.gf256.matmul"} <= offered
+    assert offered <= documented()
+    for name in documented() - offered:  # what is named beside them exists
+        module, _, last = name.rpartition(".")
+        assert hasattr(importlib.import_module(module), last), name
+
+
+def test_every_package_with_public_names_is_looked_at() -> None:
+    said = [path for path in (ROOT / "dasp").glob("*/__init__.py") if "__all__ = " in path.read_text("utf-8")]
+    known = {name.split(".")[1] for name in documented()}
+    assert {path.parent.name for path in said} <= known
+
+
+def test_every_page_is_in_the_table_of_contents() -> None:
+    listed = set()
+    for page in PAGES:
+        for part in blocks((ROOT / "docs" / page).read_text(encoding="utf-8"), r"\{toctree\}"):
+            listed |= {f"{line}.md" for line in part.splitlines() if line and not line.startswith(":")}
+    assert set(PAGES) - {"index.md"} <= listed
+
+
 def test_the_readme_is_short_and_begins_with_its_figures() -> None:
     lines = README.splitlines()
     assert len(lines) <= 200
@@ -108,7 +191,10 @@ def test_every_path_and_link_exists(document: str) -> None:
     named = re.findall(rf"`((?:{top})/[\w/.]*|[A-Z]+\.(?:md|cff))`", text)
     missing = [path for path in named if not (ROOT / path).exists()]
     links = re.findall(r"\]\((?!https?:)([^)#]+)", text)
-    missing += [link for link in links if not ((ROOT / document).parent / link).exists()]
+    # A page of the gallery is made of the example of its name.
+    files = [re.sub(r"^gallery/(\w+)\.rst$", r"../examples/\1.py", link) for link in links]
+    files = [link.replace("examples/index.py", "examples/README.rst") for link in files]
+    missing += [link for link in files if not ((ROOT / document).parent / link).exists()]
     assert not missing
 
 
