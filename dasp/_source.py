@@ -4,21 +4,24 @@ The sources are the folder `kernels/`: inside the package in a wheel, beside the
 recognised by the file `mma.cuh`, because other distributions install folders called `kernels` too.
 """
 
+import contextlib
 import hashlib
 import importlib
 import re
 import threading
 import time
-from collections.abc import Mapping
-from functools import cache
+from collections.abc import Mapping, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+from dasp import _threads
 from dasp._log import logger
 
 _PACKAGE = Path(__file__).resolve().parent
 
 _modules: dict[tuple[object, ...], Any] = {}
+_loading: dict[tuple[object, ...], threading.Lock] = {}
 _modules_lock = threading.Lock()
 
 
@@ -114,18 +117,44 @@ def load(name: str, defines: Mapping[str, str]) -> Any:
     except cupy.cuda.runtime.CUDARuntimeError as error:
         raise RuntimeError(f"no usable GPU ({error}); CUDA kernels need one; use device='cpu'") from error
     key = (device, name, *sorted(defines.items()))
-    with _modules_lock:
-        if key not in _modules:
-            module = cupy.RawModule(code=read(name), options=options(defines, name), backend="nvrtc")
-            start = time.perf_counter()
-            try:
-                module.compile()
-            except cupy.cuda.compiler.CompileException as error:
-                raise RuntimeError(f"{name} does not compile with {dict(defines)}: {error}") from error
-            _modules[key] = module
-            milliseconds = 1e3 * (time.perf_counter() - start)
-            logger.debug("loaded %s in %.0f ms, compiled with %s", name, milliseconds, dict(defines))
-        return _modules[key]
+    module = _modules.get(key)
+    if module is None:
+        with _modules_lock:
+            loading = _loading.setdefault(key, threading.Lock())
+        with loading:
+            module = _modules.get(key)
+            if module is None:
+                module = _modules[key] = _load(cupy, name, defines)
+    return module
+
+
+def _load(cupy: Any, name: str, defines: Mapping[str, str]) -> Any:
+    module = cupy.RawModule(code=read(name), options=options(defines, name), backend="nvrtc")
+    start = time.perf_counter()
+    try:
+        module.compile()
+    except cupy.cuda.compiler.CompileException as error:
+        raise RuntimeError(f"{name} does not compile with {dict(defines)}: {error}") from error
+    milliseconds = 1e3 * (time.perf_counter() - start)
+    logger.debug("loaded %s in %.0f ms, compiled with %s", name, milliseconds, dict(defines))
+    return module
+
+
+def load_all(wanted: Sequence[tuple[str, Mapping[str, str]]]) -> None:
+    """Load several sources for the current GPU beside each other, because compiling one takes long.
+
+    Parameters
+    ----------
+    wanted : sequence of (str, mapping)
+        Names and constants, as `load` takes them. What does not compile is left to `load` to say.
+    """
+    device = _import_cupy().cuda.Device()
+
+    def load_one(name: str, defines: Mapping[str, str]) -> None:
+        with device, contextlib.suppress(RuntimeError):
+            load(name, defines)
+
+    _threads.run([partial(load_one, *each) for each in wanted])
 
 
 def compile_for(name: str, defines: Mapping[str, str], arch: str) -> bytes:

@@ -22,6 +22,8 @@ class PackingDevice:
     ----------
     launches : list of str
         Names of the kernels, as they were launched.
+    sources : dict
+        What was compiled, with its constants, and how often somebody asked for it.
     reads : int
         Copies to the host.
     bytes, peak : int
@@ -30,6 +32,7 @@ class PackingDevice:
 
     def __init__(self, seed: int | None = None) -> None:
         self.launches: list[str] = []
+        self.sources: dict[tuple[str, frozenset[tuple[str, str]]], int] = {}
         self.reads = self.bytes = self.peak = 0
         self._seed = seed
         self._written: dict[int, np.ndarray] = {}  # of each byte, by the identity of its array
@@ -62,6 +65,7 @@ class PackingDevice:
         return array.copy()
 
     def kernel(self, signature: Any, constants: Any, types: Any) -> Any:
+        self.load_all([(signature.source, constants)])
         module = compile_kernels(signature.source, constants)
 
         def launch(blocks: tuple[int, int], threads: int, arguments: dict[str, Any]) -> None:
@@ -70,6 +74,11 @@ class PackingDevice:
             module.launch(signature.entry, grid=blocks, block=threads, args=ordered, seed=self._seed)
 
         return launch
+
+    def load_all(self, wanted: Any) -> None:
+        for name, constants in wanted:
+            key = name, frozenset(constants.items())
+            self.sources[key] = self.sources.get(key, 0) + 1
 
     def _marked(self, value: Any) -> Any:
         """An array of which the emulator knows what was written; all of it once it was given out in views."""

@@ -245,6 +245,21 @@ def test_memory_is_at_most_that_of_the_matrix_beside_the_plan_and_is_given_back(
     assert kept <= device.bytes <= kept + 4096
 
 
+@pytest.mark.parametrize("narrow", [True, False])
+def test_what_a_usual_matrix_needs_is_compiled_at_once(narrow):
+    csr, device = csr_of(generate("fem3:3").astype(np.float64)), PackingDevice()
+    packing = Primitives(device)
+    packing.ready(csr)
+    at_once = set(device.sources)
+    packing.ready(csr)
+    assert all(times == 1 for times in device.sources.values())
+    SLICED.pack(csr, SLICED.options(narrow=narrow), H200, packing)
+    assert {name for name, _ in set(device.sources) - at_once} <= {"pack/encode.cu"}
+    assert len({name for name, _ in at_once}) == 7
+    unused = {name for name, constants in at_once if device.sources[name, constants] == 1}
+    assert unused == (set() if narrow else {"pack/values.cu"})
+
+
 def test_few_copies_to_the_host_and_few_launches():
     rng = np.random.default_rng(1)
     csr = csr_of(from_lengths(rng.integers(0, 12, 3000), 900, seed=2))

@@ -84,7 +84,9 @@ def packing(csr: Csr, device: str) -> Iterator[tuple[Csr, Any]]:
     with cupy.cuda.Device(number(device)):
         if isinstance(csr.data, np.ndarray):
             csr = Csr(csr.shape, *upload(csr[1:]))
-        yield csr, primitives(number(device))
+        packing = primitives(number(device))
+        packing.ready(csr)
+        yield csr, packing
         cupy.cuda.get_current_stream().synchronize()
 
 

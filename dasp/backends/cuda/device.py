@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -77,6 +77,10 @@ class CudaDevice:
             launch(current().ptr, blocks, threads, arguments)
 
         return launch_now
+
+    def load_all(self, wanted: Sequence[tuple[str, Mapping[str, str]]]) -> None:
+        """Have sources compiled beside each other."""
+        _source.load_all(wanted)
 
 
 @cache

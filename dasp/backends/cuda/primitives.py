@@ -6,7 +6,7 @@ arrays and launches are the device's, which is a GPU with CuPy or, in the tests,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -70,6 +70,9 @@ ZEROS = 512
 """Zeroed words that a survey keeps for the steps after it: each fill of its own costs as much as a launch."""
 
 
+ALWAYS = kernels.SURVEY, kernels.SORT_WINDOWS, kernels.CUT_TILES, kernels.COUNT_SECTORS, kernels.FILL_DELTAS
+"""A kernel of each source that most matrices need and that knows their integers alone."""
+
 Launches = Callable[[tuple[int, int], int, dict[str, Any]], None]
 """Launches a kernel: blocks of the grid along x and y, threads of a block, arguments by name."""
 
@@ -93,6 +96,9 @@ class Device(Protocol):
         self, signature: Signature, constants: Mapping[str, str], types: Mapping[str, np.dtype[Any]]
     ) -> Launches:
         """Return a compiled kernel; None among its arguments is a null pointer."""
+
+    def load_all(self, wanted: Sequence[tuple[str, Mapping[str, str]]]) -> None:
+        """Have sources compiled beside each other, each for some constants."""
 
 
 class _Orders(NamedTuple):
@@ -182,6 +188,7 @@ class Primitives:
     def __init__(self, device: Device) -> None:
         self._on = device
         self._kernels: dict[Any, Launches] = {}
+        self._readied: set[Any] = set()
 
     # ---- statistics ----------------------------------------------------------------------------------
 
@@ -724,6 +731,22 @@ class Primitives:
         bits = max(csr.shape[1] - 1, 0).bit_length()
         self._sort(csr._replace(shape=(nnz, nnz)), zeros, by_column, nnz, bits, order)
 
+    def ready(self, csr: Csr) -> None:
+        """Have the kernels that most matrices of these types need compiled beside each other, not in turn."""
+        key = tuple(_integers(csr).values()), csr.data.dtype
+        if key in self._readied:
+            return
+        self._readied.add(key)
+        of_integers, plain = _defines(_integers(csr)), csr.data.dtype.itemsize
+        of_values = _value_defines(csr.data, np.dtype(np.int32), Coding.PLAIN)
+        self._on.load_all(
+            [
+                *((signature.source, of_integers) for signature in ALWAYS),
+                (kernels.VALUE_FACTS.source, of_values),
+                (kernels.FILL_CODES.source, of_integers | {"DASP_CODE_BYTES": str(plain)}),
+            ]
+        )
+
     # ---- launches ------------------------------------------------------------------------------------
 
     def _launch(
@@ -741,9 +764,8 @@ class Primitives:
         key = signature, csr.indptr.dtype.char, csr.indices.dtype.char, wide, code
         launch = self._kernels.get(key)
         if launch is None:
-            types = {"Start": csr.indptr.dtype, "Column": csr.indices.dtype, "Index": _index(csr)}
-            types["Place"] = narrowest(len(csr.indices))
-            constants = {f"DASP_{name.upper()}": C_NAMES[kind] for name, kind in types.items()}
+            types = _integers(csr)
+            constants = _defines(types)
             if code is not None:
                 types["Code"], constants["DASP_CODE_BYTES"] = code, str(code.itemsize)
             launch = self._kernels[key] = self._on.kernel(signature, constants, types | {"Count": COUNT})
@@ -763,7 +785,7 @@ class Primitives:
                 "Place": place,
                 "Order": order,
             }
-            constants = {f"DASP_{name.upper()}": C_NAMES[kind] for name, kind in types.items()}
+            constants = _defines(types)
             constants["DASP_CODE_BYTES"] = str(code.itemsize)
             types |= {"Code": code, "Count": COUNT}
             launch = self._kernels[key] = self._on.kernel(signature, constants, types)
@@ -786,18 +808,34 @@ class Primitives:
         launch = self._kernels.get(key)
         if launch is None:
             place, bits = narrowest(len(data)), np.dtype(f"u{data.dtype.itemsize}")
-            constants = {
-                "DASP_PLACE": C_NAMES[place],
-                "DASP_SLOT": C_NAMES[slot],
-                "DASP_VALUE_BYTES": str(bits.itemsize),
-                "DASP_NARROWS": str(int(data.dtype.kind == "f" and bits.itemsize in (4, 8))),
-                "DASP_CODING": str(int(coding)),
-            }
             types = {"Place": place, "Slot": slot, "Bits": bits, "Count": COUNT}
             types["Code"] = _code_bits(coding, data.dtype)
-            launch = self._kernels[key] = self._on.kernel(signature, _ANY_TYPES | constants, types)
+            constants = _value_defines(data, slot, coding)
+            launch = self._kernels[key] = self._on.kernel(signature, constants, types)
         bits = np.dtype(f"u{data.dtype.itemsize}")
         launch((blocks, 1), threads, {"data": data.view(bits), **arguments})
+
+
+def _integers(csr: Csr) -> dict[str, np.dtype[Any]]:
+    """Return the types of a matrix's integers by their names in the sources."""
+    types = {"Start": csr.indptr.dtype, "Column": csr.indices.dtype, "Index": _index(csr)}
+    return types | {"Place": narrowest(len(csr.indices))}
+
+
+def _defines(types: Mapping[str, np.dtype[Any]]) -> dict[str, str]:
+    return {f"DASP_{name.upper()}": C_NAMES[kind] for name, kind in types.items()}
+
+
+def _value_defines(data: Array, slot: np.dtype[Any], coding: Coding) -> dict[str, str]:
+    """Return the constants of kernels that are compiled for the values of a matrix."""
+    size = data.dtype.itemsize
+    return _ANY_TYPES | {
+        "DASP_PLACE": C_NAMES[narrowest(len(data))],
+        "DASP_SLOT": C_NAMES[slot],
+        "DASP_VALUE_BYTES": str(size),
+        "DASP_NARROWS": str(int(data.dtype.kind == "f" and size in (4, 8))),
+        "DASP_CODING": str(int(coding)),
+    }
 
 
 _INT32 = np.iinfo(np.int32).max
