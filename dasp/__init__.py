@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from dasp._version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from dasp import dense, models, preconditioners, solvers
+    from dasp import dense, distributed, models, preconditioners, solvers
     from dasp._threads import get_num_threads, set_num_threads
     from dasp.configuration import show_config
     from dasp.formats.array import Plan
@@ -43,6 +43,7 @@ __all__ = [
     "Policy",
     "SpMatrix",
     "dense",
+    "distributed",
     "get_num_threads",
     "load_matrix",
     "load_plan",
@@ -56,7 +57,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("dense", "models", "preconditioners", "solvers"):
+    if name in ("dense", "distributed", "models", "preconditioners", "solvers"):
         return importlib.import_module(f"dasp.{name}")
     if name in _HOMES:
         value = getattr(importlib.import_module(_HOMES[name]), name)

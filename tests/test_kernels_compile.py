@@ -234,6 +234,8 @@ def pack() -> Iterator[tuple[str, Defines]]:
 SOURCES: dict[str, list[Defines]] = {
     "spmv/product.cu": list(spmv()),
     "spmv/slices.cu": list(slices()),
+    "distributed/halo.cu": [{"DASP_SCALAR": scalar, "DASP_THREADS": "256"} for scalar in ("float", "double")],
+    "distributed/sums.cu": [{"DASP_THREADS": "256"}],
     "spmv/slices_columns.cu": list(columns()),
     "solve/bank.cu": [{}],
     "solve/basis.cu": [

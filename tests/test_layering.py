@@ -144,6 +144,13 @@ RULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("preconditioners",),
         ("preconditioners", "solvers", *MATRIX, "planning", "policy", "backends", "formats", "_*"),
     ),
+    "ranks": (
+        ("distributed",),
+        (
+            *("distributed", "matrix", "solvers", "preconditioners"),
+            *("planning", "policy", "backends", "formats", "io", "models", "_*"),
+        ),
+    ),
     "dense products": (("dense",), ("dense", "_*")),
     "models": (("models",), ("models", "_*")),
     "files": (("io",), ("io", "models", "formats", "_*")),
@@ -265,6 +272,7 @@ def may_use_cupy(path: Path) -> bool:
         r"dense/(\w+/)?(\w*_)?cuda(_\w*)?\.py",
         r"(tuning|bench|commands)/\w+\.py",
         r"solvers/(cuda|driver)\.py",
+        r"distributed/(cuda|nccl)\.py",
     )
     return any(re.fullmatch(pattern, relative) for pattern in allowed)
 

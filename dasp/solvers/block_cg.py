@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from dasp.solvers.devices import space_for
+from dasp.solvers.devices import refuse_ranks, space_for
 from dasp.solvers.operator import as_operator
 from dasp.solvers.space import Space
 from dasp.solvers.stats import Stats
@@ -113,6 +113,7 @@ def block_cg(
     (array([1.  , 0.5 , 0.25]), True, 1)
     """
     began = time.perf_counter()
+    refuse_ranks(A, "block_cg")
     check_square(A, None)
     device, dtype = place_and_type(A, B)
     n = int(A.shape[0])

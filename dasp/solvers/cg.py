@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dasp.solvers.pipelined import PipelinedConjugateGradients, TwoPassConjugateGradients
+from dasp.solvers.reduced import ReducedConjugateGradients, reduced_names
 from dasp.solvers.stats import Stats
 from dasp.solvers.system import BREAKDOWN, STAGNATION, make_limits, place_and_type, solve
 from dasp.solvers.three_pass import ConjugateGradients, names_with
@@ -91,18 +92,25 @@ def cg(
     """
     n = int(getattr(A, "shape", (0,))[0])
     limits = make_limits(n, rtol, atol, maxiter, check_every, callback, progress)
-    quick = None if M is not None or callback or progress else _in_few_passes(A, b, n)
+    quick, names = _other_form(A, b, n, M, seen=callback is not None or progress)
     if quick is None:
         return solve(A, b, x0, limits, M, workspace, ConjugateGradients, names_with(M))
-    x, stats = solve(A, b, x0, limits, M, workspace, quick, quick.names)
+    x, stats = solve(A, b, x0, limits, M, workspace, quick, names)
     if stats.info in (STAGNATION, BREAKDOWN) and math.isfinite(stats.residual):
-        x, more = solve(A, b, x, limits, M, workspace, ConjugateGradients, ("p",))
+        x, more = solve(A, b, x, limits, M, workspace, ConjugateGradients, names_with(M))
         stats = more.after(stats)
     return x, stats
 
 
-def _in_few_passes(A: Any, b: Any, n: int) -> Any:
-    """Return the form of the method that costs fewer launches, where these are what counts, or None."""
-    if place_and_type(A, b)[0] == "cpu" or n > TWO_PASS_ROWS:
-        return None
-    return PipelinedConjugateGradients if n <= ONE_PASS_ROWS else TwoPassConjugateGradients
+def _other_form(A: Any, b: Any, n: int, M: Any, *, seen: bool) -> tuple[Any, tuple[str, ...]]:
+    """Return the form of the method that is faster than the plain one here, and its vectors, or None.
+
+    On several ranks it is the one with fewer sums over them, where A says that these are what counts; on a
+    GPU those with fewer launches.
+    """
+    if hasattr(A, "solver_space"):
+        return (ReducedConjugateGradients, reduced_names(M)) if A.few_sums else (None, ())
+    if M is not None or seen or n > TWO_PASS_ROWS or place_and_type(A, b)[0] == "cpu":
+        return None, ()
+    form = PipelinedConjugateGradients if n <= ONE_PASS_ROWS else TwoPassConjugateGradients
+    return form, form.names

@@ -111,7 +111,7 @@ def estimate_spectrum(A: Any, M: Any, dtype: np.dtype[Any], device: str) -> tupl
     system.loop.start("zero", {"rtol": 1e-6, "atol": 0.0, "margin": 1.0})
     diagonal, beside = [], []
     before = 0.0
-    for _ in range(min(STEPS, system.n)):
+    for _ in range(min(STEPS, int(A.shape[0]))):
         state = system.loop.advance(1, finish=False).state
         if not state["alpha"] > 0 or not math.isfinite(state["beta"]):
             break

@@ -451,6 +451,10 @@ class CpuSpace:
         """Return a copy."""
         return np.array(array)
 
+    def largest(self, array: Vector) -> float:
+        """Return the largest absolute value."""
+        return float(abs(array).max(initial=0.0))
+
 
 def make_space(device: str, dtype: np.dtype[Any]) -> CpuSpace:
     """Return the space of the CPU for vectors of this type."""

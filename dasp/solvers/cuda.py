@@ -320,6 +320,17 @@ class CudaSpace:
         text = PassText(given, self.dtype, guard=UNGUARDED, carried=0)
         return launch_pass(self, given, text, (bank, none), (none, 0, none), none)
 
+    def combine(self, sums: Array, dots: int, blocks: int) -> tuple[list[Callable[[], None]], int]:
+        """Return what is done to the sums that the blocks of a pass left, and of how many they are then.
+
+        On one GPU nothing: the next pass adds them up.
+        """
+        return [], blocks
+
+    def blocks_left(self, blocks: int) -> int:
+        """Return of how many blocks the sums are that the last pass of an iteration left to the next one."""
+        return blocks
+
     def triangular(self, triangle: Triangle) -> Callable[[Array, Array], None]:
         """Return what writes a solve with a triangle down: a launch for each level."""
         t, real = triangle, self.dtype
@@ -358,6 +369,10 @@ class CudaSpace:
     def download(self, array: Array) -> np.ndarray[Any, Any]:
         """Return a copy on the host."""
         return self.on.download(array)
+
+    def largest(self, array: Array) -> float:
+        """Return the largest absolute value."""
+        return float(abs(array).max()) if len(array) else 0.0
 
 
 class CudaLoop:
@@ -522,11 +537,14 @@ class CudaLoop:
                 else self._on.zeros(max(1, len(entry.dots) * mine), np.float64)
             )
             text = PassText(entry, self._space.dtype, guard=guard, carried=carried)
-            blocks = mine if first else blocks  # sums left by an iteration are those of vectors of one length
+            # Sums left by an iteration are those of vectors of one length.
+            blocks = self._space.blocks_left(mine) if first else blocks
             banks = self._banks[source], self._banks[target]
             step = launch_pass(self._space, entry, text, banks, (sums, blocks, out), self._history)
-            sums, blocks = out, mine
             steps.append(step)
+            further, blocks = self._space.combine(out, len(entry.dots), mine) if entry.dots else ([], mine)
+            steps += further
+            sums = out
             first = False
         return _in_turn(steps, len(steps))
 

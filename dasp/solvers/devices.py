@@ -1,8 +1,9 @@
-"""The space of each device, found by the device's name."""
+"""The space of each device, found by the device's name; and what a matrix on several ranks asks for."""
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,26 @@ from dasp.solvers.space import Space
 
 MODULES = {"cpu": "dasp.solvers.cpu", "cuda": "dasp.solvers.cuda"}
 """The module that makes the space of a device."""
+
+
+def together(A: Any, work: Callable[[], Any], alike: Callable[[Any], dict[str, Any]]) -> Any:
+    """Return what some work returns; where A lies on several ranks, once all have done it without an error.
+
+    `alike` says of the result what must be equal on all ranks.
+    """
+    agree = getattr(A, "agree", None)
+    return work() if agree is None else agree(work, alike)
+
+
+def refuse_ranks(A: Any, method: str) -> None:
+    """Hold that a method which does not know of ranks is not given a matrix that lies on several.
+
+    Raises
+    ------
+    TypeError
+    """
+    if hasattr(A, "solver_space"):
+        raise TypeError(f"A lies on several ranks; {method} works on one; use cg, minres, bicgstab or gmres")
 
 
 def space_for(device: str, dtype: np.dtype[Any]) -> Space:

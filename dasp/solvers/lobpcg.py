@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from dasp.solvers.block_cg import columns, multiply, orthonormal
-from dasp.solvers.devices import space_for
+from dasp.solvers.devices import refuse_ranks, space_for
 from dasp.solvers.operator import as_operator
 from dasp.solvers.space import Space
 from dasp.solvers.stats import Stats
@@ -77,6 +77,7 @@ def lobpcg(
     """
     began = time.perf_counter()
     check_square(A, M)
+    refuse_ranks(A, "lobpcg")
     device, dtype = place_and_type(A, X, M)
     n = int(A.shape[0])
     limits = make_limits(n, rtol, atol, maxiter or 200, None, None, False)

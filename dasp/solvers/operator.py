@@ -19,7 +19,7 @@ class Operator(Protocol):
     Attributes
     ----------
     shape : tuple of int
-        (m, n).
+        (m, n); on several ranks, the sizes of this rank's parts of y and x.
     device : str
         `cpu` or `cuda:N`.
     captures : bool
@@ -98,7 +98,8 @@ class _Adjoint:
 
 
 def _shape(A: Any) -> tuple[int, int]:
-    m, n = A.shape
+    """Return the shape here: on several ranks, that of this rank's parts of vectors."""
+    m, n = getattr(A, "local_shape", A.shape)
     return int(m), int(n)
 
 

@@ -197,6 +197,9 @@ class Space(Protocol):
     def download(self, array: Array) -> np.ndarray[Any, Any]:
         """Return a copy on the host."""
 
+    def largest(self, array: Array) -> float:
+        """Return the largest absolute value of a vector, 0 if it has no elements."""
+
 
 @dataclass(frozen=True)
 class Triangle:

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from dasp._log import logger
-from dasp.solvers.devices import space_for
+from dasp.solvers.devices import space_for, together
 from dasp.solvers.operator import as_operator, device_of
 from dasp.solvers.scalars import CLAIMED, LIMIT, NOT_FINITE, NOTHING, RUNNING, where
 from dasp.solvers.space import Loop, Report, Space, State
@@ -87,7 +87,9 @@ class System:
         space: Space | None = None,
         loop: Callable[[System], Loop] | None = None,
     ) -> None:
-        self.space = space_for(device, dtype) if space is None else space
+        brings = getattr(A, "solver_space", None)  # a matrix on several ranks has a space of its own
+        own: Space = space_for(device, dtype) if brings is None else brings(dtype)
+        self.space = own if space is None else space
         self.operator = as_operator(A, device)
         self.preconditioner = None if M is None else as_operator(M, device, "M")
         self.n = self.operator.shape[0]
@@ -189,10 +191,13 @@ def solve(
         If an argument is of the wrong kind, shape or value.
     """
     began = time.perf_counter()
-    device, dtype = place_and_type(A, b, M)
-    check_square(A, M)
-    size = int(A.shape[0])
-    right, start = vector("b", b, size), None if x0 is None else vector("x0", x0, size)
+
+    def take() -> tuple[str, np.dtype[Any], Any, Any]:
+        check_square(A, M)
+        size = int(getattr(A, "local_shape", A.shape)[0])
+        return *place_and_type(A, b, M), vector("b", b, size), None if x0 is None else vector("x0", x0, size)
+
+    device, dtype, right, start = together(A, take, lambda taken: _asked(limits, taken, x0))
     make = Workspace() if workspace is None else workspace
     system: System = make.get(
         (key or (method,), dtype, device),
@@ -202,7 +207,7 @@ def solve(
     load(system.vectors["b"], right, system.space)
     if start is not None:
         load(system.vectors["x"], start, system.space)
-    if size == 0:
+    if int(A.shape[0]) == 0:
         answer = Answer(0, [0.0], 0.0, 0, "A has no rows: x is empty")
     else:
         answer = drive(system, limits, from_zero=start is None)
@@ -224,6 +229,13 @@ def solve(
         answer.info,
     )
     return x, stats
+
+
+def _asked(limits: Limits, taken: tuple[str, np.dtype[Any], Any, Any], x0: Any) -> dict[str, Any]:
+    """Return what all ranks of a system must be asked alike."""
+    numbers = {"rtol": limits.rtol, "atol": limits.atol, "maxiter": limits.maxiter}
+    seen = {"check_every": limits.check_every, "callback": limits.callback is not None}
+    return {"type of the system": taken[1].name, "x0": x0 is not None, **numbers, **seen}
 
 
 def drive(system: System, limits: Limits, *, from_zero: bool) -> Answer:
@@ -296,7 +308,7 @@ def _iterate(
 
 def _scaling(system: System) -> float:
     """Return the power of two by which b (and x) was multiplied, so that its norm can be squared."""
-    largest = float(abs(system.vectors["b"]).max())
+    largest = system.space.largest(system.vectors["b"])
     if not 0 < largest < math.inf:
         return 1.0
     if SQUARES[0] <= largest * largest <= SQUARES[1]:

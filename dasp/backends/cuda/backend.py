@@ -41,6 +41,13 @@ def available() -> tuple[bool, str]:
     return True, f"CuPy {version}, {count} x {name}"
 
 
+def count() -> int:
+    """Return how many GPUs this machine has; only where one works."""
+    import cupy
+
+    return int(cupy.cuda.runtime.getDeviceCount())
+
+
 def resolve(device: str) -> str | None:
     """Return `auto`, `cuda` or `cuda:N` as `cuda:N`; None if `auto` finds no GPU.
 

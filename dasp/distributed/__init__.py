@@ -1,0 +1,26 @@
+"""Matrices whose rows lie on several ranks, on MPI (mpi4py) or torch.distributed; docs/distributed.md.
+
+On each of the ranks of `mpirun -n 4 python program.py`:
+
+    D = dasp.distributed.SpMatrix.from_files("folder", MPI.COMM_WORLD)   # made by `dasp partition`
+    x, stats = dasp.solvers.cg(D, numpy.ones(D.local_shape[0]))          # this rank's parts of b and x
+"""
+
+from dasp.distributed import preconditioners
+from dasp.distributed.communicators import engine_of
+from dasp.distributed.engine import Engine, RankError, agree
+from dasp.distributed.exchange import Parts
+from dasp.distributed.matrix import SpMatrix
+from dasp.distributed.partition import read_order, write_parts
+
+__all__ = [
+    "Engine",
+    "Parts",
+    "RankError",
+    "SpMatrix",
+    "agree",
+    "engine_of",
+    "preconditioners",
+    "read_order",
+    "write_parts",
+]

@@ -1,0 +1,208 @@
+"""Which columns a rank lacks, who has them, and how their values travel.
+
+A rank's rows are split by columns: those whose x it holds are its interior, the others its halo. Only rows
+that have entries there stand in the halo's matrix. Before a product, each rank packs what its neighbours
+lack and sends it; while that travels the interior is multiplied.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from dasp import _arrays
+from dasp.distributed.engine import Engine, Exchange, Links
+
+Array = Any
+"""numpy.ndarray or cupy.ndarray."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Which rank has which rows, or which elements of x: `starts[r]` to `starts[r + 1]` are rank r's.
+
+    Attributes
+    ----------
+    starts : numpy.ndarray of int64, shape (ranks + 1,)
+    rank : int
+        This one.
+    """
+
+    starts: np.ndarray[Any, Any]
+    rank: int
+
+    @property
+    def first(self) -> int:
+        """The first that this rank has."""
+        return int(self.starts[self.rank])
+
+    @property
+    def count(self) -> int:
+        """How many this rank has."""
+        return int(self.starts[self.rank + 1]) - self.first
+
+    @property
+    def total(self) -> int:
+        """How many there are."""
+        return int(self.starts[-1])
+
+    def owners(self, places: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Return the rank that has each place."""
+        return np.searchsorted(self.starts, places, "right") - 1
+
+
+class Csr(NamedTuple):
+    """A matrix by rows: arrays as SciPy's, all NumPy's or all CuPy's."""
+
+    indptr: Array
+    indices: Array
+    data: Array
+
+
+class Split(NamedTuple):
+    """A rank's rows, split by columns.
+
+    Attributes
+    ----------
+    interior : Csr
+        All rows; columns numbered from the first one whose x the rank holds.
+    halo : Csr
+        The rows that have entries in other columns; column k is `columns[k]`.
+    rows : Array of int64
+        Which rows those are.
+    columns : numpy.ndarray of int64
+        Which columns those are, globally, rising.
+    own : Array of bool, shape (nnz,)
+        Whether an entry is of the interior.
+    """
+
+    interior: Csr
+    halo: Csr
+    rows: Array
+    columns: np.ndarray[Any, Any]
+    own: Array
+
+
+def split(rows: Csr, columns: Parts) -> Split:
+    """Split rows whose columns are numbered globally."""
+    xp = _arrays.namespace(rows.data)
+    first, end = columns.first, columns.first + columns.count
+    own = (rows.indices >= first) & (rows.indices < end)
+    before = xp.zeros(len(own) + 1, np.int64)
+    xp.cumsum(own, out=before[1:])
+    indptr = before[rows.indptr]
+    interior = Csr(indptr, _narrow(rows.indices[own] - first, columns.count), rows.data[own])
+    lengths = xp.diff(rows.indptr) - xp.diff(indptr)
+    mine = xp.flatnonzero(lengths)
+    halo_indptr = xp.zeros(len(mine) + 1, np.int64)
+    xp.cumsum(lengths[mine], out=halo_indptr[1:])
+    others = ~own
+    needed, places = xp.unique(rows.indices[others], return_inverse=True)
+    halo = Csr(halo_indptr, _narrow(places.reshape(-1), len(needed)), rows.data[others])
+    host = _arrays.to_host(needed).astype(np.int64)
+    return Split(interior, halo, mine.astype(np.int64), host, own)
+
+
+def _narrow(indices: Array, size: int) -> Array:
+    """Return indices in the type of SciPy's sparse matrices of this size."""
+    return indices.astype(np.int32 if size < 2**31 else np.int64)
+
+
+class Route(NamedTuple):
+    """What a rank sends and receives for a product.
+
+    Attributes
+    ----------
+    places : numpy.ndarray of int64
+        The elements of its part of x that it sends, neighbour by neighbour.
+    sends, receives : list of (rank, first, end)
+        Of `places`; of the columns of the halo.
+    """
+
+    places: np.ndarray[Any, Any]
+    sends: list[tuple[int, int, int]]
+    receives: list[tuple[int, int, int]]
+
+
+def find_route(engine: Engine, columns: Parts, needed: np.ndarray[Any, Any]) -> Route:
+    """Tell the owners of the columns that a rank lacks, and learn what others lack; all ranks call this."""
+    owners = columns.owners(needed)
+    cuts = np.flatnonzero(np.diff(owners, prepend=-1, append=engine.size))
+    receives = [(int(owners[first]), int(first), int(end)) for first, end in pairwise(cuts)]
+    asked = engine.gather({owner: end - first for owner, first, end in receives})
+    sends, at = [], 0
+    for rank, counts in enumerate(asked):
+        if counts.get(engine.rank):
+            sends.append((rank, at, at + counts[engine.rank]))
+            at += counts[engine.rank]
+    places = np.empty(at, np.int64)
+    wanted = needed - columns.starts[owners] if len(needed) else needed
+    exchange = engine.exchange(
+        [(owner, np.ascontiguousarray(wanted[first:end])) for owner, first, end in receives],
+        [(rank, places[first:end]) for rank, first, end in sends],
+    )
+    exchange.start()
+    exchange.finish()
+    return Route(places, sends, receives)
+
+
+class Mover(Protocol):
+    """Brings halo values of x to a rank and adds halo products to y; for one type and number of columns.
+
+    Attributes
+    ----------
+    received : Array, shape (halo columns,) or (halo columns, k)
+    product : Array, shape (halo rows,) or (halo rows, k)
+        Where the halo's product with it is left.
+    """
+
+    received: Array
+    product: Array
+
+    def start(self, x: Array) -> None:
+        """Pack and send."""
+
+    def multiply(self, halo: Any, alpha: Any) -> None:
+        """Wait for what neighbours sent and set `product` to alpha times the halo's product with it."""
+
+    def add(self, y: Array) -> None:
+        """Add the product to the rows of y that have halo entries; x may be overwritten after this."""
+
+
+class HostMover:
+    """A mover in the memory of the host."""
+
+    def __init__(
+        self, links: Links, route: Route, rows: np.ndarray[Any, Any], shape: tuple[int, ...], x: Any, y: Any
+    ) -> None:
+        self._route, self._rows = route, rows
+        self._packed = np.zeros((len(route.places), *shape), x)
+        count = route.receives[-1][2] if route.receives else 0
+        self.received, self.product = np.zeros((count, *shape), x), np.zeros((len(rows), *shape), y)
+        self._exchange = prepare(links, route, self._packed, self.received)
+
+    def start(self, x: np.ndarray[Any, Any]) -> None:
+        """Pack and send."""
+        np.take(x, self._route.places, axis=0, out=self._packed, mode="clip")
+        self._exchange.start()
+
+    def multiply(self, halo: Any, alpha: Any) -> None:
+        """Wait, then multiply."""
+        self._exchange.finish()
+        if len(self._rows):
+            halo.matvec(self.received, out=self.product, alpha=alpha)
+
+    def add(self, y: np.ndarray[Any, Any]) -> None:
+        """Add: no row comes twice."""
+        y[self._rows] += self.product
+
+
+def prepare(links: Links, route: Route, packed: Array, received: Array) -> Exchange:
+    """Prepare the messages of a route between two arrays of rows."""
+    return links.exchange(
+        [(rank, packed[first:end]) for rank, first, end in route.sends],
+        [(rank, received[first:end]) for rank, first, end in route.receives],
+    )

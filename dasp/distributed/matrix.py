@@ -1,0 +1,469 @@
+"""A sparse matrix whose rows lie on several ranks."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from typing import Any, Self
+
+import numpy as np
+import scipy.sparse
+
+from dasp import _arrays, _check, _dtypes, backends
+from dasp.distributed import partition
+from dasp.distributed.communicators import engine_of
+from dasp.distributed.engine import Engine, agree
+from dasp.distributed.exchange import Csr, HostMover, Mover, Parts, Split, find_route, split
+from dasp.distributed.place import resolve
+from dasp.matrix import SpMatrix as LocalMatrix
+from dasp.policy import Policy
+
+Array = Any
+
+SPACES = {"cpu": "dasp.distributed.space", "cuda": "dasp.distributed.cuda"}
+"""The module that makes the space of a kind of device."""
+
+FEW_SUMS_ROWS = {"cpu": 20_000, "cuda": 4_000_000}
+"""Rows of a rank up to which a sum over the ranks costs more than reading a vector once more."""
+
+
+class SpMatrix:
+    """A sparse matrix whose rows lie on several ranks, planned for fast products.
+
+    Make one with `from_local_rows`, `from_scipy` or `from_files`, on all ranks at the same time. A vector is
+    each rank's own part of it: `x` of `local_shape[1]` numbers, `y` of `local_shape[0]`. Every method that
+    multiplies or makes a matrix is called on all ranks at the same time, by one thread of each. Equal inputs
+    on equally many ranks give equal bits.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        (m, n), of the whole matrix.
+    local_shape : tuple of int
+        The rows that this rank has, and the elements of x.
+    rows, columns : Parts
+        Which rank has which rows of y, and which elements of x.
+    dtype : numpy.dtype
+    nnz : int
+        Stored entries of the whole matrix.
+    ndim : int
+        2.
+    device : str
+        `cpu` or `cuda:N`, of this rank.
+    engine : Engine
+
+    Examples
+    --------
+    On each of the ranks of `mpirun -n 4 python program.py`:
+
+    >>> import dasp, numpy, scipy.sparse
+    >>> from mpi4py import MPI  # doctest: +SKIP
+    >>> A = scipy.sparse.eye_array(8, format="csr") if MPI.COMM_WORLD.rank == 0 else None  # doctest: +SKIP
+    >>> D = dasp.distributed.SpMatrix.from_scipy(A, MPI.COMM_WORLD)  # doctest: +SKIP
+    >>> D @ numpy.ones(D.local_shape[1])  # doctest: +SKIP
+    array([1., 1.])
+    """
+
+    __array_ufunc__ = None
+    __array_priority__ = 110.0
+    ndim = 2
+
+    def __init__(
+        self,
+        engine: Engine,
+        parts: tuple[Parts, Parts],
+        pieces: Split,
+        policy: Policy | None,
+        device: str,
+    ) -> None:
+        """Plan what a rank has; `from_local_rows` is the usual way."""
+        self.engine, self.device = engine, device
+        self.rows, self.columns = parts
+        needed = pieces.columns
+        self._route = find_route(engine, self.columns, needed)
+        rows, columns = self.rows.count, self.columns.count
+        self._own, self._halo_rows, self.halo_columns = pieces.own, pieces.rows, needed
+
+        def plan() -> tuple[LocalMatrix, LocalMatrix]:
+            whole = _planned(pieces.interior, (rows, columns), policy, device)
+            halo = _planned(pieces.halo, (len(pieces.rows), len(needed)), policy, device)
+            return whole, halo
+
+        self.interior, self.halo = agree(engine, plan, lambda two: {"dtype": two[0].dtype.name})
+        self.nnz = sum(engine.gather(self.interior.nnz + self.halo.nnz))
+        self._backend = backends.find(device)
+        self._movers: dict[tuple[Any, ...], Mover] = {}
+        self._few_sums: bool | None = None
+
+    @classmethod
+    def from_local_rows(
+        cls,
+        local: Any,
+        comm: Any,
+        *,
+        columns: int | None = None,
+        policy: Policy | None = None,
+        device: str = "auto",
+        timeout: float | None = None,
+    ) -> Self:
+        """Plan a matrix of which each rank brings its rows.
+
+        Parameters
+        ----------
+        local : scipy.sparse or cupyx.scipy.sparse matrix, shape (rows of this rank, n)
+            Consecutive rows: rank 0 has the first ones, a rank may have none. Columns are numbered globally.
+        comm : mpi4py.MPI.Comm, torch.distributed.ProcessGroup
+        columns : int, optional
+            The elements of x that this rank holds; by default as many as rows where the matrix is square,
+            else nearly the same number on all ranks.
+        policy : Policy, optional
+        device : {"auto", "cpu", "cuda", "cuda:N"}
+            `auto` and `cuda` take the GPU of the rank's number among those of its machine.
+        timeout : float, optional
+            See `engine_of`.
+
+        Returns
+        -------
+        SpMatrix
+
+        Raises
+        ------
+        TypeError, ValueError, RankError
+            On all ranks the same: if one is given something that is no matrix, or they do not fit together.
+        """
+        engine = engine_of(comm, timeout=timeout)
+        place = agree(engine, lambda: resolve(engine, device, local), lambda p: {"kind of device": p[:3]})
+        taken = agree(engine, lambda: _take(local, columns, place), lambda one: {"columns of A": one[1]})
+        arrays, n, held = taken
+        counts = engine.gather((len(arrays.indptr) - 1, held))
+        parts = agree(engine, lambda: _parts(engine, counts, n))
+        return cls(engine, parts, split(arrays, parts[1]), policy, place)
+
+    @classmethod
+    def from_scipy(
+        cls,
+        A: Any,
+        comm: Any,
+        *,
+        root: int = 0,
+        policy: Policy | None = None,
+        device: str = "auto",
+        timeout: float | None = None,
+    ) -> Self:
+        """Plan a matrix that one rank holds: rows are cut so that entries are balanced, and sent.
+
+        Parameters
+        ----------
+        A : scipy.sparse matrix, shape (m, n)
+            On rank `root`; on the others it is not looked at, and may be None.
+        comm : mpi4py.MPI.Comm, torch.distributed.ProcessGroup
+        root : int
+        policy, device, timeout
+            As for `from_local_rows`.
+
+        Returns
+        -------
+        SpMatrix
+
+        Raises
+        ------
+        TypeError, ValueError, RankError
+            On all ranks the same.
+        """
+        engine = engine_of(comm, timeout=timeout)
+        local = partition.scatter(engine, A, root)
+        return cls.from_local_rows(local, engine, policy=policy, device=device)
+
+    @classmethod
+    def from_files(
+        cls,
+        folder: Any,
+        comm: Any,
+        *,
+        policy: Policy | None = None,
+        device: str = "auto",
+        timeout: float | None = None,
+    ) -> Self:
+        """Plan a matrix that `dasp partition` cut for as many ranks.
+
+        Parameters
+        ----------
+        folder : path
+        comm : mpi4py.MPI.Comm, torch.distributed.ProcessGroup
+        policy, device, timeout
+            As for `from_local_rows`.
+
+        Returns
+        -------
+        SpMatrix
+            Its rows are those of the files; `dasp.distributed.read_order(folder)` says which rows of the
+            matrix those were, where a graph partitioner moved them.
+
+        Raises
+        ------
+        MatrixFileError
+            On all ranks the same: if a file is missing, damaged, or the partition is for other ranks.
+        """
+        engine = engine_of(comm, timeout=timeout)
+        local = agree(
+            engine,
+            lambda: partition.read_part(folder, engine.rank, engine.size),
+            lambda part: {"partition": part.stamp},
+        )
+        return cls.from_local_rows(local.rows, engine, policy=policy, device=device)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(m, n), of the whole matrix."""
+        return self.rows.total, self.columns.total
+
+    @property
+    def local_shape(self) -> tuple[int, int]:
+        """The rows that this rank has, and the elements of x."""
+        return self.rows.count, self.columns.count
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """That of the entries."""
+        dtype: np.dtype[Any] = self.interior.dtype
+        return dtype
+
+    @property
+    def few_sums(self) -> bool:
+        """Whether `cg` takes the form with one sum over the ranks an iteration in place of two.
+
+        By itself it does for up to so many rows a rank (`FEW_SUMS_ROWS`): beyond, the vector more that this
+        form reads costs more than a sum. Set it, on all ranks alike, to have it so or not.
+        """
+        if self._few_sums is None:
+            rows = FEW_SUMS_ROWS[self.device.partition(":")[0]]
+            return self.shape[0] <= rows * self.engine.size
+        return self._few_sums
+
+    @few_sums.setter
+    def few_sums(self, wanted: bool | None) -> None:
+        self._few_sums = wanted
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of this rank's plans."""
+        return int(self.interior.nbytes + self.halo.nbytes)
+
+    @property
+    def neighbours(self) -> dict[int, tuple[int, int]]:
+        """For each rank that this one exchanges values with: the numbers sent, and received, in a product."""
+        sent = {rank: end - first for rank, first, end in self._route.sends}
+        received = {rank: end - first for rank, first, end in self._route.receives}
+        return {rank: (sent.get(rank, 0), received.get(rank, 0)) for rank in sorted({*sent, *received})}
+
+    def matvec(self, x: Any, *, out: Any = None, alpha: Any = 1.0, beta: Any = 0.0) -> Any:
+        """Return this rank's part of alpha A x + beta out; all ranks call it.
+
+        Parameters
+        ----------
+        x : array, shape (n of this rank,), (n of this rank, 1) or (n of this rank, k)
+            This rank's part: NumPy (or a list) on the CPU, CuPy on a GPU.
+        out : array, optional
+            Of this rank's product's shape and type, not overlapping `x`. Not read if `beta` is 0.
+        alpha, beta : float
+
+        Returns
+        -------
+        array, shape (m of this rank,), (m of this rank, 1) or (m of this rank, k)
+
+        Raises
+        ------
+        TypeError, ValueError
+            For a wrong argument: in the first product of its type and number of columns on all ranks the
+            same, later on this rank, while the others raise `RankError` when the timeout is over.
+        RankError
+            If another rank does not answer.
+
+        Notes
+        -----
+        For each row of n entries |error| <= gamma(n + 3) sum_j |alpha a_ij x_j| + 3 u |beta out_i| up to
+        order u^2: the sums over interior and halo columns are rounded apart, and added.
+        """
+        alpha, beta = _check.scale("alpha", alpha), _check.scale("beta", beta)
+        mover = self._movers.get(_key(x))
+        if mover is None:
+            mover, x, out = self._first_product(x, out, beta)
+        else:
+            x, out = self._checked(x, out, beta)
+        mover.start(x)
+        self.interior.matvec(x, out=out, alpha=alpha, beta=beta)
+        mover.multiply(self.halo, alpha)
+        mover.add(out)
+        return out
+
+    def _first_product(self, x: Any, out: Any, beta: Any) -> tuple[Mover, Any, Any]:
+        """Agree with the other ranks on what is multiplied, and prepare the exchange."""
+
+        def alike(two: tuple[Any, Any]) -> dict[str, Any]:
+            columns = two[0].shape[1] if two[0].ndim == 2 else "none"
+            return {"dtype of x": two[0].dtype.name, "columns of x": columns, "dtype of y": two[1].dtype.name}
+
+        x, out = agree(self.engine, lambda: self._checked(x, out, beta), alike)
+        key = _key(x)
+        if key not in self._movers:
+            links = self.engine.links(self.device)
+            arguments = links, self._route, self._halo_rows, x.shape[1:], x.dtype, out.dtype
+            if self.device == "cpu":
+                self._movers[key] = HostMover(*arguments)
+            else:
+                from dasp.distributed.cuda import DeviceMover
+
+                self._movers[key] = DeviceMover(*arguments, device=self.device)
+        return self._movers[key], x, out
+
+    def _checked(self, x: Any, out: Any, beta: Any) -> tuple[Any, Any]:
+        """Return x, and where its product goes, or say what is wrong with them."""
+        x = self._backend.as_operand(x, self.device)
+        _check.operand(self.local_shape, x)
+        dtype = _dtypes.arithmetic(self.dtype, x.dtype).y
+        shape = (self.rows.count, *x.shape[1:])
+        if out is not None:
+            self._backend.check_out(out, x, shape, dtype, self.device)
+        elif beta != 0:
+            raise ValueError(f"beta is {beta} and out is None; pass the array that beta multiplies as out")
+        else:
+            out = self._backend.empty(shape, dtype, self.device)
+        return x, out
+
+    def dot(self, x: Any, out: Any = None) -> Any:
+        """Return this rank's part of A x; see `matvec`."""
+        return self.matvec(x, out=out)
+
+    def __matmul__(self, x: Any) -> Any:
+        """Return this rank's part of A x; see `matvec`."""
+        return self.matvec(x)
+
+    def with_values(self, data: Any) -> SpMatrix:
+        """Return the matrix with the same pattern and other values; all ranks call it.
+
+        Parameters
+        ----------
+        data : array_like, shape (entries of this rank,)
+            A value for each entry of this rank's rows, in the order in which they came.
+
+        Returns
+        -------
+        SpMatrix
+
+        Raises
+        ------
+        TypeError, ValueError
+            On all ranks the same.
+        """
+
+        def work() -> tuple[LocalMatrix, LocalMatrix]:
+            values = self._backend.as_values(data, self.device)
+            if values.shape != self._own.shape:
+                raise ValueError(
+                    f"data has {len(values)} values; this rank has {len(self._own)} entries; "
+                    "as many are needed"
+                )
+            return self.interior.with_values(values[self._own]), self.halo.with_values(values[~self._own])
+
+        made = agree(self.engine, work, lambda two: {"dtype of data": two[0].dtype.name})
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        other.interior, other.halo = made
+        other._movers = {}
+        return other
+
+    def local_rows(self) -> scipy.sparse.csr_array:
+        """Return this rank's rows as a new CSR array on the host, columns numbered globally.
+
+        The order inside a row may differ from that in which entries came.
+        """
+        own, halo = self.interior.to_scipy().tocoo(), self.halo.to_scipy().tocoo()
+        rows = np.concatenate([own.coords[0], _arrays.to_host(self._halo_rows)[halo.coords[0]]])
+        columns = np.concatenate(
+            [own.coords[1].astype(np.int64) + self.columns.first, self.halo_columns[halo.coords[1]]]
+        )
+        data = np.concatenate([own.data, halo.data])
+        order = np.argsort(rows, kind="stable")
+        indptr = np.searchsorted(rows[order], np.arange(self.rows.count + 1))
+        shape = (self.rows.count, self.shape[1])
+        return scipy.sparse.csr_array((data[order], columns[order], indptr), shape=shape)
+
+    def diagonal_block(self) -> scipy.sparse.csr_array:
+        """Return this rank's rows and columns, the block on the diagonal, as a new CSR array on the host."""
+        return self.interior.to_scipy()
+
+    def solver_space(self, dtype: np.dtype[Any]) -> Any:
+        """Return the space in which solvers add and measure vectors: dot products are summed over ranks."""
+        name = SPACES[self.device.partition(":")[0]]
+        return importlib.import_module(name).make_space(self.engine, self.device, dtype)
+
+    def agree(self, work: Any, alike: Any = None) -> Any:
+        """Do some work on every rank; return its result, or raise on all what one of them raised."""
+        return agree(self.engine, work, alike)
+
+    def __repr__(self) -> str:
+        """Return the whole's size, and what this rank has."""
+        m, n = self.shape
+        sent = sum(one[0] for one in self.neighbours.values())
+        received = sum(one[1] for one in self.neighbours.values())
+        return (
+            f"<distributed SpMatrix {m} x {n}, {self.nnz} entries, {self.dtype}, on {self.engine.size} "
+            f"ranks; rank {self.engine.rank}, on {self.device}: rows {self.rows.first} to "
+            f"{self.rows.first + self.rows.count}, {self.interior.nnz} entries in its columns and "
+            f"{self.halo.nnz} in {received} of others; sends {sent} numbers, "
+            f"{len(self.neighbours)} neighbours>"
+        )
+
+
+def _key(x: Any) -> tuple[Any, ...]:
+    """Return the type and the columns of x, by which exchanges are kept; nothing of what is no array."""
+    return (x.dtype, x.shape[1:]) if hasattr(x, "dtype") and hasattr(x, "shape") else ()
+
+
+def _take(local: Any, columns: int | None, device: str) -> tuple[Csr, int, int | None]:
+    """Return a rank's rows as arrays where they are planned, the number of columns, and that of its x."""
+    if columns is not None and (isinstance(columns, bool) or not isinstance(columns, (int, np.integer))):
+        raise TypeError(f"columns is {columns!r}; an int is needed")
+    if type(local).__module__.startswith("cupyx.scipy.sparse") and hasattr(local, "get"):
+        if device != "cpu" and local.format == "csr":
+            arrays = Csr(*backends.find(device).as_csr(local))
+            return arrays, int(local.shape[1]), columns
+        local = local.get()
+    if not scipy.sparse.issparse(local):
+        raise TypeError(
+            f"local is a {type(local).__name__}; a scipy.sparse matrix of this rank's rows is needed"
+        )
+    taken = _arrays.sparse_matrix(local, checks=True)
+    if isinstance(taken, _arrays.Coordinates):
+        order = np.argsort(taken.rows, kind="stable")
+        indptr = np.searchsorted(taken.rows[order], np.arange(local.shape[0] + 1))
+        taken = _arrays.Compressed(indptr, taken.columns[order], taken.data[order])
+    return Csr(*taken), int(local.shape[1]), columns
+
+
+def _parts(engine: Engine, counts: list[tuple[int, int | None]], n: int) -> tuple[Parts, Parts]:
+    """Return which rank has which rows and which elements of x."""
+    rows = np.concatenate([[0], np.cumsum([count for count, _ in counts])]).astype(np.int64)
+    given = [held for _, held in counts if held is not None]
+    if not given:
+        even = np.array([math.floor(n * k / engine.size) for k in range(engine.size + 1)], np.int64)
+        starts = rows if rows[-1] == n else even
+    elif len(given) < len(counts):
+        raise ValueError(
+            f"columns is given on {len(given)} of {len(counts)} ranks; all ranks or none are needed"
+        )
+    else:
+        starts = np.concatenate([[0], np.cumsum(given)]).astype(np.int64)
+        if starts[-1] != n or min(given) < 0:
+            raise ValueError(f"columns are {given}; A has {n}, which must be their sum, and none negative")
+    return Parts(rows, engine.rank), Parts(starts, engine.rank)
+
+
+def _planned(arrays: Csr, shape: tuple[int, int], policy: Policy | None, device: str) -> LocalMatrix:
+    """Plan a piece where its arrays lie."""
+    if _arrays.is_cupy(arrays.data):
+        sparse = importlib.import_module("cupyx.scipy.sparse")
+        matrix = sparse.csr_matrix((arrays.data, arrays.indices, arrays.indptr), shape=shape)
+        return LocalMatrix.from_cupy(matrix, policy=policy, device=device)
+    matrix = scipy.sparse.csr_array((arrays.data, arrays.indices, arrays.indptr), shape=shape)
+    return LocalMatrix.from_scipy(matrix, policy=policy, device=device)

@@ -1,0 +1,113 @@
+"""Messages and sums between GPUs: NCCL, through CuPy, started by whatever engine the ranks have.
+
+Every call works on CuPy's current stream and can be captured in a CUDA graph.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dasp.distributed.engine import Engine, Message, RankError, agree
+
+Array = Any
+
+SPIN, PAUSE = 2e-3, 5e-5
+"""Seconds for which the host asks a GPU without pause whether it is done, and those between questions after
+that."""
+
+
+class NcclExchange:
+    """Messages between neighbours, as one group of NCCL's calls."""
+
+    def __init__(self, communicator: Any, sends: Sequence[Message], receives: Sequence[Message]) -> None:
+        from cupy.cuda import get_current_stream, nccl
+
+        self._nccl, self._communicator, self._stream = nccl, communicator, get_current_stream
+        self._sends = [(rank, array.data.ptr, array.nbytes) for rank, array in sends if array.nbytes]
+        self._receives = [(rank, array.data.ptr, array.nbytes) for rank, array in receives if array.nbytes]
+        self._kept = sends, receives
+
+    def start(self) -> None:
+        """Send and receive on the current stream."""
+        if not (self._sends or self._receives):
+            return
+        nccl, stream = self._nccl, self._stream().ptr
+        nccl.groupStart()
+        for rank, to, size in self._receives:
+            self._communicator.recv(to, size, nccl.NCCL_INT8, rank, stream)
+        for rank, what, size in self._sends:
+            self._communicator.send(what, size, nccl.NCCL_INT8, rank, stream)
+        nccl.groupEnd()
+
+    def finish(self) -> None:
+        """Do nothing: what follows on the stream waits."""
+
+
+class NcclLinks:
+    """What moves arrays between the GPUs of ranks; see `dasp.distributed.engine.Links`.
+
+    Messages and sums have a communicator each, because they are on different streams.
+
+    Raises
+    ------
+    RankError
+        On all ranks, if CuPy finds no NCCL on one of them.
+    """
+
+    def __init__(self, engine: Engine, device: str) -> None:
+        import cupy
+        from cupy.cuda import nccl
+
+        self._engine, self._device = engine, cupy.cuda.Device(int(device.partition(":")[2]))
+
+        def begin() -> list[Any]:
+            if not nccl.available:
+                raise RuntimeError(
+                    "CuPy finds no NCCL; GPUs of several ranks need it; pip install nvidia-nccl-cu13"
+                )
+            return [nccl.get_unique_id() for _ in range(2)] if engine.rank == 0 else []
+
+        agree(engine, begin)
+        keys = engine.gather(begin())[0]
+        with self._device:
+            self._sums, self._messages = (
+                nccl.NcclCommunicator(engine.size, key, engine.rank) for key in keys
+            )
+        self._nccl, self._current = nccl, cupy.cuda.get_current_stream
+
+    def sum(self, array: Array) -> Callable[[], None]:
+        """Prepare a sum over all ranks, on the current stream."""
+        nccl, place, count = self._nccl, array.data.ptr, array.size
+
+        def add(kept: Array = array) -> None:
+            stream = self._current().ptr
+            self._sums.allReduce(place, place, count, nccl.NCCL_FLOAT64, nccl.NCCL_SUM, stream)
+
+        return add
+
+    def exchange(self, sends: Sequence[Message], receives: Sequence[Message]) -> NcclExchange:
+        """Prepare messages."""
+        return NcclExchange(self._messages, sends, receives)
+
+    def wait(self, event: Any = None) -> None:
+        """Wait on the host for an event.
+
+        Raises
+        ------
+        RankError
+            If time is up: the communicators are given up then, so that the GPU ends too.
+        """
+        began = time.monotonic()
+        while not event.done:
+            waited = time.monotonic() - began
+            if waited > self._engine.timeout:
+                self._sums.abort()
+                self._messages.abort()
+                raise RankError(
+                    f"rank {self._engine.rank} of {self._engine.size} waited {self._engine.timeout:g} s for "
+                    "its GPU, which waits for another rank; that has ended, failed, or does something else"
+                )
+            if waited > SPIN:
+                time.sleep(PAUSE)

@@ -1,0 +1,194 @@
+"""What processes do that tests/test_ranks.py starts: `mpi`, `gloo RANK SIZE PORT`, and how one of them ends.
+
+Prints a line for each case that failed on a rank, and at the end on rank 0 how many went well.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from dasp import solvers
+from dasp.distributed import RankError, SpMatrix, preconditioners
+from dasp.models import generate
+from tests import gallery, reference
+
+SIZES = (1, 2, 3, 5)
+
+
+def agreed_bits(D: SpMatrix, x: Any) -> bool:
+    first = D @ x
+    return all((D @ x).tobytes() == first.tobytes() for _ in range(3))
+
+
+def check_product(engine: Any, comm: Any, matrix: Any) -> None:
+    """Hold every row to its bound, and two runs to the same bits."""
+    root = engine.size - 1
+    D = SpMatrix.from_scipy(matrix if engine.rank == root else None, comm, root=root, device="cpu")
+    x = np.random.default_rng(1).standard_normal(matrix.shape[1])
+    mine = x[D.columns.first : D.columns.first + D.columns.count]
+    y = D @ mine
+    assert agreed_bits(D, mine)
+    first, end = D.rows.first, D.rows.first + D.rows.count
+    local = matrix[first:end]
+    want, size = reference.product(local, x)
+    bound = reference.gamma(np.diff(local.indptr) + 3, np.float64) * size
+    assert (abs(y - want) <= bound).all()
+    two = np.stack([mine, -mine], axis=1)
+    block = D @ two
+    assert (abs(block[:, 1] + want) <= bound).all()
+
+
+def check_solver(engine: Any, comm: Any) -> None:
+    """Hold the true residual of the whole, by another product, to what was asked for."""
+    A = generate("poisson2d:20")
+    D = SpMatrix.from_scipy(A if engine.rank == 0 else None, comm, device="cpu")
+    b = np.ones(D.local_shape[0])
+    for reduced in (False, True):
+        D.few_sums = reduced
+        x, stats = solvers.cg(D, b, rtol=1e-8, M=preconditioners.jacobi(D))
+        again, _ = solvers.cg(D, b, rtol=1e-8, M=preconditioners.jacobi(D))
+        whole = np.concatenate(engine.gather(x))
+        assert stats.converged
+        assert np.linalg.norm(1.0 - A @ whole) <= 1.0001e-8 * 20
+        assert again.tobytes() == x.tobytes()
+        assert len(set(engine.gather((stats.iterations, stats.residual)))) == 1
+
+
+def check_faults(engine: Any, comm: Any) -> None:
+    """Hold what one rank does wrong to be told by all in the same words."""
+    last = engine.size - 1
+    A = generate("poisson2d:8")
+    D = SpMatrix.from_scipy(A if engine.rank == 0 else None, comm, device="cpu")
+    cases: list[Callable[[], Any]] = [
+        lambda: solvers.cg(D, np.ones(D.local_shape[0] + (engine.rank == last))),
+        lambda: D @ np.ones(D.local_shape[1] + (engine.rank == last)),
+        lambda: SpMatrix.from_local_rows("rows" if engine.rank == last else A[:0], comm, device="cpu"),
+        lambda: SpMatrix.from_files("/nowhere", comm, device="cpu"),
+    ]
+    for case in cases:
+        try:
+            case()
+        except (TypeError, ValueError) as error:
+            told = engine.gather(str(error))
+            assert len(set(told)) == 1, told
+        else:
+            raise AssertionError("nothing was raised")
+
+
+def check_all(engine: Any, comm: Any) -> int:
+    """Run every case and return how many failed on this rank."""
+    cases: dict[str, Callable[[], None]] = {
+        name: lambda matrix=matrix: check_product(engine, comm, matrix)  # type: ignore[misc]
+        for name, matrix in {
+            "banded": generate("poisson2d:12"),
+            "all to all": gallery.from_lengths(np.full(40, 30), 40, seed=3),
+            "block diagonal": gallery.from_lengths(np.zeros(30, int), 30),
+            "fewer rows than ranks": gallery.from_lengths([2, 0, 3], 3),
+            "wide": gallery.from_lengths(np.tile([0, 9], 10), 57, seed=4),
+        }.items()
+    }
+    cases["solver"] = lambda: check_solver(engine, comm)
+    cases["faults"] = lambda: check_faults(engine, comm)
+    failed = 0
+    for name, case in cases.items():
+        problem = ""
+        try:
+            case()
+        except Exception:
+            problem = traceback.format_exc()
+        if problem:
+            print(f"FAILED {name} on rank {engine.rank} of {engine.size}: {problem}", flush=True)
+            failed += 1
+    return failed
+
+
+def run_mpi() -> int:
+    """Run all cases on communicators of several sizes, each of ranks of one job."""
+    from mpi4py import MPI
+
+    from dasp.distributed import engine_of
+
+    world, failed = MPI.COMM_WORLD, 0
+    for size in SIZES:
+        part = world.Split(0 if world.rank < size else 1, world.rank)
+        if world.rank < size:
+            failed += check_all(engine_of(part, timeout=60), part)
+    total = world.allreduce(failed)
+    if world.rank == 0:
+        print(f"{len(SIZES)} sizes, {total} failed", flush=True)
+    return int(total > 0)
+
+
+def run_gloo(rank: int, size: int, port: int) -> int:
+    """Run all cases on groups of several sizes."""
+    from datetime import timedelta
+
+    import torch.distributed as dist
+
+    from dasp.distributed import engine_of
+
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
+    dist.init_process_group("gloo", rank=rank, world_size=size, timeout=timedelta(seconds=60))
+    failed = 0
+    sizes = [one for one in SIZES if one <= size]
+    for one in sizes:
+        group = dist.new_group(list(range(one)))
+        if rank < one:
+            failed += check_all(engine_of(group), group)
+    dist.barrier()
+    if rank == 0:
+        print(f"{len(sizes)} sizes, {failed} failed", flush=True)
+    dist.destroy_process_group()
+    return int(failed > 0)
+
+
+def endless(comm: Any, ends: Callable[[], None], rank: int) -> int:
+    """Multiply for ever, but for rank 1, which ends; return once the others notice."""
+    A = generate("poisson2d:12")
+    D = SpMatrix.from_scipy(A if rank == 0 else None, comm, device="cpu", timeout=3)
+    x = np.ones(D.local_shape[1])
+    began = time.monotonic()
+    try:
+        for turn in range(10**9):
+            solvers.cg(D, x, rtol=1e-8)
+            if rank == 1 and turn == 2:
+                print("rank 1 ends", flush=True)
+                ends()
+                return 0
+    except RankError as error:
+        print(f"rank {rank} noticed after {time.monotonic() - began:.1f} s: {error}", flush=True)
+    return 3
+
+
+def main(words: list[str]) -> int:
+    """Do what the words say."""
+    if words[0] == "mpi":
+        return run_mpi()
+    if words[0] == "gloo":
+        return run_gloo(*map(int, words[1:]))
+    ends = {"killed": lambda: os.kill(os.getpid(), signal.SIGKILL), "leaves": lambda: None}[words[1]]
+    if words[0] == "mpi-rank":
+        from mpi4py import MPI
+
+        return endless(MPI.COMM_WORLD, ends, MPI.COMM_WORLD.rank)
+    from datetime import timedelta
+
+    import torch.distributed as dist
+
+    rank, size, port = map(int, words[2:])
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
+    dist.init_process_group("gloo", rank=rank, world_size=size, timeout=timedelta(seconds=5))
+    status = endless(dist.group.WORLD, ends, rank)
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

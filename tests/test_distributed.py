@@ -1,0 +1,485 @@
+"""Matrices over ranks: products, solvers, faults, files. Ranks are threads here; tests/test_ranks.py has
+processes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import dasp
+from dasp import solvers
+from dasp.distributed import Parts, RankError, SpMatrix, preconditioners, read_order, write_parts
+from dasp.distributed.exchange import Csr, split
+from dasp.distributed.partition import cut_rows
+from dasp.io.files import MatrixFileError
+from dasp.models import generate
+from tests import gallery, reference
+from tests.ranks import run_ranks
+
+SIZES = (1, 2, 3, 5)
+
+
+def rows_of(matrix: Any, starts: Any, rank: int) -> sp.csr_array:
+    """A rank's rows, every entry kept."""
+    first, end = starts[rank], starts[rank + 1]
+    low, high = matrix.indptr[first], matrix.indptr[end]
+    indptr = matrix.indptr[first : end + 1] - low
+    return sp.csr_array(
+        (matrix.data[low:high], matrix.indices[low:high], indptr), shape=(end - first, matrix.shape[1])
+    )
+
+
+def product(matrix: Any, starts: Any, x: Any, cuts: Any = None, **options: Any) -> np.ndarray:
+    """The product, put together of what each rank has."""
+
+    def work(engine: Any) -> np.ndarray:
+        held = None if cuts is None else int(cuts[engine.rank + 1] - cuts[engine.rank])
+        local = rows_of(matrix, starts, engine.rank)
+        D = SpMatrix.from_local_rows(local, engine, columns=held, device="cpu")
+        assert D.shape == matrix.shape
+        assert D.nnz == matrix.nnz
+        return D.matvec(x[D.columns.first : D.columns.first + D.columns.count], **options)
+
+    return np.concatenate(run_ranks(len(starts) - 1, work))
+
+
+def assert_within(got: Any, matrix: Any, x: Any, alpha: float = 1.0) -> None:
+    """Hold every row to the bound of `SpMatrix.matvec` over ranks: one rounding more than on one."""
+    for k in range(x.shape[1] if x.ndim == 2 else 1):
+        mine, y = (x[:, k], got[:, k]) if x.ndim == 2 else (x, got)
+        want, size = reference.product(matrix, mine, alpha)
+        lengths = np.diff(matrix.indptr)
+        bound = reference.gamma(lengths + 3, y.dtype) * size
+        bound += (lengths + 3) * np.finfo(y.dtype).smallest_subnormal
+        assert y.shape == want.shape
+        assert (abs(y - want) <= bound).all()
+
+
+@st.composite
+def cut(draw: st.DrawFn, m: int) -> np.ndarray:
+    """Where ranks' rows begin: any cuts, ranks without rows among them."""
+    size = draw(st.sampled_from(SIZES))
+    inner = sorted(draw(st.lists(st.integers(0, m), min_size=size - 1, max_size=size - 1)))
+    return np.array([0, *inner, m])
+
+
+@given(st.data())
+@settings(max_examples=25)
+def test_any_product_is_that_of_one_rank(data: st.DataObject) -> None:
+    matrix = data.draw(gallery.matrices(most_rows=40))
+    starts, cuts = data.draw(cut(matrix.shape[0])), None
+    if data.draw(st.booleans()):
+        size = len(starts) - 1
+        inner = st.lists(st.integers(0, matrix.shape[1]), min_size=size - 1, max_size=size - 1)
+        cuts = np.array([0, *sorted(data.draw(inner)), matrix.shape[1]])
+    k = data.draw(st.sampled_from([None, 1, 3]))
+    shape = matrix.shape[1] if k is None else (matrix.shape[1], k)
+    x = np.random.default_rng(1).standard_normal(shape)
+    first = product(matrix, starts, x, cuts)
+    assert_within(first, matrix, x)
+    assert product(matrix, starts, x, cuts).tobytes() == first.tobytes()
+
+
+@pytest.mark.parametrize("name", gallery.GALLERY)
+def test_the_gallery(name: str) -> None:
+    matrix = reference.entries_of(gallery.GALLERY[name])
+    x = np.random.default_rng(2).standard_normal(matrix.shape[1])
+    starts = cut_rows(matrix.indptr, 3)
+    assert_within(product(matrix, starts, x, alpha=-2.5), matrix, x, alpha=-2.5)
+
+
+@pytest.mark.parametrize(
+    "kinds", [(np.float32, np.float32), (np.float32, np.float64), (np.float64, np.float32)]
+)
+def test_types_are_those_of_the_local_matrix(kinds: Any) -> None:
+    matrix = gallery.from_lengths(np.full(40, 7), 40, dtype=kinds[0])
+    x = np.random.default_rng(3).standard_normal(40).astype(kinds[1])
+    got = product(matrix, [0, 11, 11, 40], x)
+    assert got.dtype == np.result_type(*kinds)
+    assert_within(got, matrix, x)
+
+
+def test_out_alpha_and_beta() -> None:
+    matrix, starts = generate("poisson2d:9"), [0, 30, 81]
+    x = np.random.default_rng(4).standard_normal(81)
+    kept = np.arange(81.0)
+
+    def work(engine: Any) -> Any:
+        D = SpMatrix.from_local_rows(rows_of(matrix, starts, engine.rank), engine, device="cpu")
+        mine = slice(starts[engine.rank], starts[engine.rank + 1])
+        out = np.full(D.local_shape[0], np.nan)
+        assert D.matvec(x[mine], out=out) is out
+        assert out.tobytes() == (D @ x[mine]).tobytes() == D.dot(x[mine]).tobytes()
+        return D.matvec(x[mine], out=kept[mine].copy(), alpha=2.0, beta=-1.0)
+
+    got = np.concatenate(run_ranks(2, work))
+    want, size = reference.product(matrix, x, 2.0, -1.0, kept)
+    assert (abs(got - want) <= reference.gamma(np.diff(matrix.indptr) + 5, np.float64) * size).all()
+
+
+def test_not_a_number_reaches_only_rows_that_use_its_column() -> None:
+    matrix = generate("poisson2d:8")
+    x = np.ones(64)
+    x[20] = np.nan
+    got = product(matrix, [0, 13, 27, 64], x)
+    assert (np.isnan(got) == (matrix[:, [20]].toarray()[:, 0] != 0)).all()
+
+
+def test_only_neighbours_exchange_and_only_what_they_lack() -> None:
+    matrix = generate("poisson3d:6")
+
+    def work(engine: Any) -> Any:
+        D = SpMatrix.from_scipy(matrix if engine.rank == 1 else None, engine, root=1, device="cpu")
+        assert f"on {engine.size} ranks; rank {engine.rank}" in repr(D)
+        return D.neighbours, D.local_shape
+
+    found = run_ranks(4, work)
+    assert [sorted(neighbours) for neighbours, _ in found] == [[1], [0, 2], [1, 3], [2]]
+    for rank, (neighbours, _) in enumerate(found):
+        for other, (sent, received) in neighbours.items():
+            assert found[other][0][rank] == (received, sent)
+            assert 0 < sent <= 48
+    assert sum(shape[0] for _, shape in found) == 216
+    assert max(shape[0] for _, shape in found) <= 60
+
+
+def test_rows_come_back_and_take_other_values() -> None:
+    matrix = gallery.from_lengths(np.tile([0, 3, 40, 1], 8), 32, seed=6)
+    starts = [0, 5, 5, 32]
+    x = np.random.default_rng(7).standard_normal(32)
+
+    def work(engine: Any) -> Any:
+        local = rows_of(matrix, starts, engine.rank)
+        D = SpMatrix.from_local_rows(local, engine, device="cpu")
+        reference.assert_same_entries(D.local_rows(), local)
+        other = D.with_values(-3.0 * local.data)
+        with pytest.raises(ValueError, match="this rank has"):
+            D.with_values(np.ones(len(local.data) + (engine.rank == 2)))
+        return other @ x[D.columns.first :][: D.columns.count]
+
+    scaled = sp.csr_array((-3.0 * matrix.data, matrix.indices, matrix.indptr), shape=matrix.shape)
+    assert_within(np.concatenate(run_ranks(3, work)), scaled, x)
+
+
+def test_a_split_keeps_every_entry_once() -> None:
+    matrix = gallery.from_lengths(np.tile([0, 5, 2], 10), 50, seed=8)
+    found = split(Csr(matrix.indptr, matrix.indices, matrix.data), Parts(np.array([0, 20, 33, 50]), 1))
+    assert len(found.interior.data) + len(found.halo.data) == matrix.nnz
+    assert found.own.sum() == len(found.interior.data)
+    assert (np.diff(found.halo.indptr) > 0).all()
+    assert not ((found.columns >= 20) & (found.columns < 33)).any()
+
+
+# Solvers
+
+METHODS = ("cg", "minres", "bicgstab", "gmres", "chebyshev")
+
+
+def solved(size: int, method: str, work: Any = None, matrix: Any = None, **options: Any) -> list[Any]:
+    """What a method returns on each rank, x of all ranks put together."""
+    A = generate("poisson2d:24") if matrix is None else matrix
+    b = np.random.default_rng(9).standard_normal(A.shape[0])
+
+    def run(engine: Any) -> Any:
+        D = SpMatrix.from_scipy(A if engine.rank == 0 else None, engine, device="cpu")
+        made = options if work is None else options | work(D)
+        mine = b[D.rows.first : D.rows.first + D.rows.count]
+        return getattr(solvers, method)(D, mine, rtol=1e-9, **made)
+
+    found = run_ranks(size, run)
+    x = np.concatenate([x for x, _ in found])
+    assert len({(stats.iterations, stats.residual, tuple(stats.residuals)) for _, stats in found}) == 1
+    return [x, found[0][1], np.linalg.norm(b - A @ x) / np.linalg.norm(b)]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_solvers_are_those_of_one_rank(method: str) -> None:
+    A = generate("poisson2d:24")
+    b = np.random.default_rng(9).standard_normal(A.shape[0])
+    _, alone = getattr(solvers, method)(dasp.SpMatrix.from_scipy(A, device="cpu"), b, rtol=1e-9)
+    for size in (1, 3):
+        x, stats, residual = solved(size, method)
+        assert stats.converged
+        assert residual <= 1.0001e-9
+        assert abs(stats.iterations - alone.iterations) <= 2 + alone.iterations // 20
+        again = solved(size, method)
+        assert again[0].tobytes() == x.tobytes()
+
+
+def few(D: SpMatrix) -> dict[str, Any]:
+    D.few_sums = True
+    return {}
+
+
+PRECONDITIONED = {
+    "none": lambda D: {},
+    "jacobi": lambda D: {"M": preconditioners.jacobi(D)},
+    "blocks of 4": lambda D: {"M": preconditioners.block_jacobi(D, block=4)},
+    "chebyshev": lambda D: {"M": preconditioners.chebyshev(D)},
+    "ic0 of each rank": lambda D: {"M": preconditioners.of_blocks(D, dasp.preconditioners.ic0)},
+}
+
+
+@pytest.mark.parametrize("name", PRECONDITIONED)
+def test_fewer_sums_and_preconditioners(name: str) -> None:
+    def work(reduced: bool) -> Any:
+        def make(D: SpMatrix) -> dict[str, Any]:
+            D.few_sums = reduced
+            return PRECONDITIONED[name](D)
+
+        return make
+
+    plain, reduced = (solved(3, "cg", work(flag)) for flag in (False, True))
+    assert plain[1].converged
+    assert reduced[1].converged
+    assert max(plain[2], reduced[2]) <= 1.0001e-9
+    assert abs(plain[1].iterations - reduced[1].iterations) <= 2
+
+
+def test_sums_are_counted() -> None:
+    """Two sums an iteration in the plain form of cg, one in the reduced form."""
+    A = generate("poisson2d:16")
+    made = {}
+    for reduced in (False, True):
+
+        def run(engine: Any, reduced: bool = reduced) -> int:
+            D = SpMatrix.from_scipy(A if engine.rank == 0 else None, engine, device="cpu")
+            D.few_sums = reduced
+            count, prepare = [0], engine.sum
+
+            def counted(array: Any) -> Any:
+                add = prepare(array)
+
+                def call() -> None:
+                    count[0] += 1
+                    add()
+
+                return call
+
+            engine.sum = counted
+            _, stats = solvers.cg(D, np.ones(D.local_shape[0]), rtol=1e-8)
+            return count[0] - stats.iterations * (1 if reduced else 2)
+
+        made[reduced] = run_ranks(2, run)
+    assert all(-1 <= extra <= 4 for counts in made.values() for extra in counts)
+
+
+@pytest.mark.parametrize("reduced", [False, True])
+def test_what_goes_wrong_is_told_on_all_ranks(reduced: bool) -> None:
+    A = sp.csr_array(generate("poisson2d:10") - 3.0 * sp.eye_array(100))
+
+    def run(engine: Any) -> Any:
+        D = SpMatrix.from_scipy(A if engine.rank == 0 else None, engine, device="cpu")
+        D.few_sums = reduced
+        return solvers.cg(D, np.ones(D.local_shape[0]), rtol=1e-10)[1]
+
+    told = run_ranks(3, run)
+    assert all(not one.converged for one in told)
+    assert {one.reason for one in told} == {told[0].reason}
+    assert "not positive definite" in told[0].reason
+
+
+def test_huge_and_tiny_right_hand_sides() -> None:
+    A = generate("poisson2d:8")
+    for size in (1e-250, 1e250):
+
+        def run(engine: Any, size: float = size) -> Any:
+            D = SpMatrix.from_scipy(A if engine.rank == 0 else None, engine, device="cpu")
+            b = np.full(D.local_shape[0], size if engine.rank == 1 else 0.0)
+            x, stats = solvers.cg(D, b, rtol=1e-8)
+            assert stats.converged
+            return x, b
+
+        found = run_ranks(2, run)
+        x, b = (np.concatenate(one) / size for one in zip(*found, strict=True))
+        assert np.linalg.norm(b - A @ x) <= 1.0001e-8 * np.linalg.norm(b)
+
+
+def test_ranks_without_rows_solve_too() -> None:
+    A = sp.csr_array(np.array([[2.0, 1.0], [1.0, 3.0]]))
+    _, stats, residual = solved(5, "cg", matrix=A)
+    assert stats.converged
+    assert residual <= 1e-9
+
+
+def test_methods_that_know_of_no_ranks_say_so() -> None:
+    A = generate("poisson2d:6")
+
+    def run(engine: Any) -> None:
+        D = SpMatrix.from_scipy(A if engine.rank == 0 else None, engine, device="cpu")
+        block = np.ones((D.local_shape[0], 2))
+        with pytest.raises(TypeError, match="several ranks"):
+            solvers.block_cg(D, block)
+        with pytest.raises(TypeError, match="several ranks"):
+            solvers.lobpcg(D, block)
+
+    run_ranks(2, run)
+
+
+# Faults
+
+
+def everywhere(size: int, work: Any, kind: Any, words: str) -> None:
+    """Hold that every rank raises the same."""
+
+    def run(engine: Any) -> str:
+        with pytest.raises(kind, match=words) as caught:
+            work(engine)
+        return str(caught.value)
+
+    assert len(set(run_ranks(size, run))) == 1
+
+
+def test_ranks_that_do_not_fit_together_all_say_so() -> None:
+    A = generate("poisson2d:6")
+
+    def local(engine: Any, **other: Any) -> None:
+        mine = rows_of(A, [0, 10, 36], engine.rank)
+        if engine.rank == 1:
+            mine = other.get("wrong", lambda m: m)(mine)
+        SpMatrix.from_local_rows(mine, engine, device="cpu")
+
+    everywhere(2, lambda e: local(e, wrong=lambda m: m.astype(np.float32)), ValueError, "dtype is float64 on")
+    everywhere(2, lambda e: local(e, wrong=lambda m: m[:, :30]), ValueError, "columns of A is 36 on rank 0")
+    everywhere(2, lambda e: local(e, wrong=lambda m: "rows"), TypeError, "rank 1: local is a str")
+    everywhere(2, lambda e: SpMatrix.from_scipy(None, e, root=1), TypeError, "rank 1: A is a NoneType")
+    everywhere(2, lambda e: SpMatrix.from_scipy(A, e, root=2), ValueError, "root is 2; there are 2 ranks")
+    everywhere(
+        2,
+        lambda e: SpMatrix.from_local_rows(rows_of(A, [0, 10, 36], e.rank), e, columns=7, device="cpu"),
+        ValueError,
+        r"columns are \[7, 7\]; A has 36",
+    )
+
+
+def test_vectors_that_do_not_fit_are_refused_on_all_ranks() -> None:
+    A = generate("poisson2d:6")
+
+    def made(engine: Any) -> SpMatrix:
+        return SpMatrix.from_scipy(A if engine.rank == 0 else None, engine, device="cpu")
+
+    def x(D: SpMatrix, more: int = 0, dtype: Any = np.float64) -> Any:
+        odd = D.engine.rank == 1
+        return np.ones(D.local_shape[1] + more * odd, dtype if odd else np.float64)
+
+    everywhere(2, lambda e: (lambda D: D @ x(D, more=1))(made(e)), ValueError, "rank 1: x has shape")
+    everywhere(
+        2, lambda e: (lambda D: D @ x(D, dtype=np.float32))(made(e)), ValueError, "dtype of x is float64"
+    )
+    everywhere(
+        2, lambda e: (lambda D: solvers.cg(D, x(D, more=2)))(made(e)), ValueError, "rank 1: b has shape"
+    )
+    everywhere(
+        2,
+        lambda e: (lambda D: solvers.cg(D, x(D), rtol=1e-3 * (1 + e.rank)))(made(e)),
+        ValueError,
+        "rtol is 0.001 on rank 0 and 0.002 on rank 1",
+    )
+
+
+def test_a_rank_that_leaves_is_noticed() -> None:
+    A = generate("poisson2d:6")
+
+    def run(engine: Any) -> str:
+        engine.timeout = 0.5
+        D = SpMatrix.from_scipy(A if engine.rank == 0 else None, engine, device="cpu")
+        D @ np.ones(D.local_shape[1])
+        if engine.rank == 1:
+            return "left"
+        with pytest.raises(RankError, match="in vain"):
+            D @ np.ones(D.local_shape[1])
+        return "noticed"
+
+    assert run_ranks(2, run, leave=True) == ["noticed", "left"]
+
+
+def test_what_is_no_communicator_is_refused() -> None:
+    with pytest.raises(TypeError, match="a communicator of mpi4py"):
+        SpMatrix.from_local_rows(generate("poisson2d:4"), None)
+
+
+@pytest.mark.parametrize("value", [0, -1.0, "soon", float("nan")])
+def test_a_timeout_is_a_positive_number(value: Any) -> None:
+    with pytest.raises(ValueError, match="timeout is"):
+        dasp.distributed.engine_of(object(), timeout=value)
+
+
+# Partitions
+
+
+@given(st.lists(st.integers(0, 50), max_size=60), st.integers(1, 9))
+def test_rows_are_cut_so_that_entries_are_balanced(lengths: list[int], ranks: int) -> None:
+    indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    starts = cut_rows(indptr, ranks)
+    assert starts[0] == 0
+    assert starts[-1] == len(lengths)
+    assert (np.diff(starts) >= 0).all()
+    weights = indptr + np.arange(len(indptr))
+    share = weights[-1] / ranks
+    assert (np.diff(weights[starts]) <= share + max(lengths, default=0) + 2).all()
+
+
+@pytest.mark.parametrize("by", ["entries", "graph"])
+def test_files_give_the_matrix_back(tmp_path: Path, by: str) -> None:
+    if by == "graph":
+        pytest.importorskip("pymetis")
+    A = gallery.from_lengths(np.tile([1, 0, 6], 20), 60, seed=11)
+    found = write_parts(A, 3, tmp_path / "parts", by=by)
+    assert sum(rows for rows, _, _ in found) == 60
+    assert sum(entries for _, entries, _ in found) == A.nnz
+    order = read_order(tmp_path / "parts")
+    assert sorted(order.tolist()) == list(range(60))
+    x = np.random.default_rng(12).standard_normal(60)
+
+    def work(engine: Any) -> Any:
+        D = SpMatrix.from_files(tmp_path / "parts", engine, device="cpu")
+        return D @ x[order][D.columns.first : D.columns.first + D.columns.count]
+
+    got = np.empty(60)
+    got[order] = np.concatenate(run_ranks(3, work))
+    assert_within(got, A, x)
+    assert [path.name for path in tmp_path.iterdir()] == ["parts"]
+
+
+def test_a_wrong_or_missing_partition_is_told_on_all_ranks(tmp_path: Path) -> None:
+    A, folder = generate("poisson2d:6"), tmp_path / "parts"
+    write_parts(A, 2, folder)
+
+    def read(engine: Any) -> Any:
+        return SpMatrix.from_files(folder, engine, device="cpu")
+
+    everywhere(3, read, (MatrixFileError, ValueError), "was cut for 2 ranks and there are 3")
+    everywhere(2, lambda e: SpMatrix.from_files(tmp_path, e), ValueError, "holds no partition.json")
+    part = folder / "rank-00001.npz"
+    whole = part.read_bytes()
+    part.write_bytes(whole[:-100])
+    everywhere(2, read, ValueError, "rank 1: .* is not what partition.json says")
+    part.unlink()
+    everywhere(2, read, ValueError, "rank 1: .*rank-00001.npz is missing")
+    part.write_bytes(whole)
+    told = json.loads((folder / "partition.json").read_text())
+    (folder / "partition.json").write_text(json.dumps(told | {"starts": [0, 40, 36]}))
+    everywhere(2, read, ValueError, "contradicts itself")
+    (folder / "partition.json").write_text(json.dumps(told | {"format": 99}))
+    everywhere(2, read, ValueError, "is of format 99")
+
+
+def test_a_partition_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    A = generate("poisson2d:6")
+    write_parts(A, 2, tmp_path / "parts")
+    with pytest.raises(MatrixFileError, match="exists"):
+        write_parts(A, 2, tmp_path / "parts")
+    with pytest.raises(MatrixFileError, match="cannot be written"):
+        write_parts(A, 2, tmp_path / "none" / "parts")
+    with pytest.raises(ValueError, match="ranks is 0"):
+        write_parts(A, 0, tmp_path / "other")
+    with pytest.raises(ValueError, match="by is 'luck'"):
+        write_parts(A, 2, tmp_path / "other", by="luck")
+    assert [path.name for path in tmp_path.iterdir()] == ["parts"]

