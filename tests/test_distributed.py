@@ -96,7 +96,8 @@ def test_the_gallery(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "kinds", [(np.float32, np.float32), (np.float32, np.float64), (np.float64, np.float32)]
+    "kinds",
+    [(np.float32, np.float32), (np.float32, np.float64), (np.float64, np.float32)],
 )
 def test_types_are_those_of_the_local_matrix(kinds: Any) -> None:
     matrix = gallery.from_lengths(np.full(40, 7), 40, dtype=kinds[0])

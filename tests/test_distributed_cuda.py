@@ -36,7 +36,7 @@ class SharedDevice(EmulatedDevice):
         return launch
 
 
-@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("dtype", ["f4", "f8", "f2", "bfloat16", "c8", "c16"])
 @pytest.mark.parametrize("shape", [(500,), (500, 3)])
 def test_halo_values_are_packed_and_products_added(dtype: str, shape: tuple[int, ...]) -> None:
     rng = np.random.default_rng(0)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from dasp import _source
-from dasp._dtypes import C_NAMES, Arithmetic, arithmetic
+from dasp._dtypes import C_NAMES, TABLE, Arithmetic, arithmetic
 from dasp._machines import H200
 from dasp.backends.cuda import columns as several
 from dasp.dense import rungs_cuda as dense
@@ -234,7 +234,7 @@ def pack() -> Iterator[tuple[str, Defines]]:
 SOURCES: dict[str, list[Defines]] = {
     "spmv/product.cu": list(spmv()),
     "spmv/slices.cu": list(slices()),
-    "distributed/halo.cu": [{"DASP_SCALAR": scalar, "DASP_THREADS": "256"} for scalar in ("float", "double")],
+    "distributed/halo.cu": [{"DASP_SCALAR": row.c, "DASP_THREADS": "256"} for row in TABLE.values()],
     "distributed/sums.cu": [{"DASP_THREADS": "256"}],
     "spmv/slices_columns.cu": list(columns()),
     "solve/bank.cu": [{}],

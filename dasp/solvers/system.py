@@ -218,7 +218,7 @@ def solve(
         x = system.space.download(x)
     x = x.reshape(getattr(b, "shape", x.shape))
     seconds = time.perf_counter() - began
-    logger.info("%s rows solved in %.3g s: %s", size, seconds, answer.reason)
+    logger.info("%s rows solved in %.3g s: %s", int(A.shape[0]), seconds, answer.reason)
     stats = Stats(
         answer.info == 0,
         answer.iterations,

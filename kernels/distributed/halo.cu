@@ -6,9 +6,10 @@
 // dasp_pack: packed (count * columns) = x at rows `places` (count); x has elements `row` and `column` apart.
 // dasp_add: y at `rows` (count, none twice) += product, whose elements are `from_row` and `from_column` apart, those of
 //     y `row` and `column`.
+// DASP_SCALAR: any type of number.cuh.
 // Equal inputs give equal bits: each element of y is written by one thread.
 
-#include "../warp.cuh"
+#include "../number.cuh"
 
 using Scalar = DASP_SCALAR;
 
@@ -32,6 +33,7 @@ dasp_add(const long long* rows, long long count, long long columns, const Scalar
     const long long step = (long long)DASP_THREADS * gridDim.x;
     for (long long at = (long long)DASP_THREADS * blockIdx.x + threadIdx.x; at < count * columns; at += step) {
         const long long i = at / columns, c = at - i * columns;
-        y[rows[i] * row + c * column] += product[i * from_row + c * from_column];
+        Scalar& sum = y[rows[i] * row + c * column];
+        sum = convert<Scalar>(widened(sum) + widened(product[i * from_row + c * from_column]));
     }
 }
