@@ -147,7 +147,7 @@ RULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "ranks": (
         ("distributed",),
         (
-            *("distributed", "matrix", "solvers", "preconditioners"),
+            *("distributed", *MATRIX, "solvers", "preconditioners"),
             *("planning", "policy", "backends", "formats", "io", "models", "_*"),
         ),
     ),
