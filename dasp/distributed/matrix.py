@@ -327,7 +327,7 @@ class SpMatrix:
         elif beta != 0:
             raise ValueError(f"beta is {beta} and out is None; pass the array that beta multiplies as out")
         else:
-            out = self._backend.empty(shape, dtype, self.device)
+            out = self._backend.empty(shape, dtype, self.device, _arrays.order(x))
         return x, out
 
     def dot(self, x: Any, out: Any = None) -> Any:

@@ -20,6 +20,8 @@ from dasp.preconditioners.chebyshev import UPPER, coefficients
 from dasp.solvers.chebyshev import estimate_spectrum
 from dasp.solvers.operator import as_operator
 
+__all__ = ["RankPreconditioner", "block_jacobi", "chebyshev", "jacobi", "of_blocks"]
+
 Array = Any
 
 
