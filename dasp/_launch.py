@@ -210,24 +210,28 @@ class Launch:
         fixed = signature.ordered(types, arguments, varying)
         codes = [_code(p, types) for p in signature.parameters]
         places = [struct.calcsize(f"@{''.join(codes[:k])}0{code[0]}") for k, code in enumerate(codes)]
-        self._block = bytearray(struct.calcsize("@" + "".join(codes)))
+        block = bytearray(struct.calcsize("@" + "".join(codes)))
         for p, code, place, value in zip(signature.parameters, codes, places, fixed, strict=True):
             if value is not None:
-                struct.pack_into(code, self._block, place, address(value) if p.is_array else value.item())
+                struct.pack_into(code, block, place, address(value) if p.is_array else value.item())
         span = _span([p.name for p in signature.parameters], varying)
         place = places[span.start] if varying else 0
         if place % 8:
             raise ValueError(f"{varying[0]} has 4 bytes; a first parameter of 8 that varies is needed")
         attribute = _Attribute(id=PROGRAMMATIC_STREAM_SERIALIZATION)
         attribute.value[0] = 1
-        self._config = _Config(
-            (blocks, 1, 1), (threads, 1, 1), shared_bytes, None, ctypes.pointer(attribute), int(overlaps)
-        )
-        self._kept = kernel, fixed, attribute
-        self._lock = threading.Lock()
-        self._stream = 0
-        self._write = partial(struct.Struct("@" + "".join(codes[span])).pack_into, self._block, place)
-        self._launch = _prepared(kernel, self._config, self._block)
+        sizes = (blocks, 1, 1), (threads, 1, 1), shared_bytes
+        self._kept = kernel, fixed, block
+        self._config = *sizes, None, ctypes.pointer(attribute), int(overlaps)
+        self._varying = struct.Struct("@" + "".join(codes[span])), place
+        self._free = [self._new()]
+
+    def _new(self) -> list[Any]:
+        """Return what one thread at a time launches with: the stream written last, and three calls."""
+        kernel, _, block = self._kept
+        config, own, (varying, place) = _Config(*self._config), bytearray(block), self._varying
+        set_stream = partial(setattr, config, "stream")
+        return [0, set_stream, partial(varying.pack_into, own, place), _prepared(kernel, config, own)]
 
     def __call__(self, stream: int, *varying: float) -> None:
         """Launch on a stream of the current device.
@@ -245,11 +249,17 @@ class Launch:
         RuntimeError
             If the driver reports an error.
         """
-        with self._lock:
-            if stream != self._stream:
-                self._stream = self._config.stream = stream
-            self._write(*varying)
-            status = self._launch()
+        try:
+            own = self._free.pop()  # faster than a lock, and threads do not wait for each other
+        except IndexError:
+            own = self._new()
+        last, set_stream, write, launch = own
+        if stream != last:
+            set_stream(stream)
+            own[0] = stream
+        write(*varying)
+        status = launch()
+        self._free.append(own)
         if status:
             check(status, "the kernel was not launched")
 

@@ -243,6 +243,24 @@ def test_every_launch_gets_its_own_vectors(monkeypatch, number, overlaps):
         assert taken["attribute"] == (6, 1)
 
 
+def test_threads_launch_beside_each_other(monkeypatch):
+    class Interrupted(Driver):
+        def cuLaunchKernelEx(self, *arguments):
+            if others:
+                others.pop()(78, 3, 4, 0.0, 1.0)  # as another thread would, which finds Python's lock free
+            return super().cuLaunchKernelEx(*arguments)
+
+    others: list = []
+    driver = Interrupted(kinds(np.float64))
+    launch = prepared(monkeypatch, driver)
+    for _ in range(2):
+        others[:] = [launch, launch]
+        launch(77, 1, 2, 1.0, 0.0)
+    assert [taken["stream"] for taken in driver.launches] == [78, 78, 77] * 2
+    wanted = [[3, 4, 0.0, 1.0], [3, 4, 0.0, 1.0], [1, 2, 1.0, 0.0]] * 2
+    assert [taken["parameters"][2:6] for taken in driver.launches] == wanted
+
+
 def test_a_driver_error_is_named(monkeypatch):
     driver = Driver(kinds(np.float64), status=719)
     with pytest.raises(RuntimeError, match="the kernel was not launched: CUDA_ERROR_719"):

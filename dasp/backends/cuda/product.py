@@ -80,7 +80,8 @@ class Product:
         # What `quick` needs, looked up once.
         self._number, self._dtype = self._device.id, np.dtype(plan.dtype.type)
         self._m, self._n = plan.shape
-        self._strides = (self._dtype.itemsize,)
+        self._y_shape, self._char, self._strides = (self._m,), self._dtype.char, (self._dtype.itemsize,)
+        self._quick: Launch | None = None
         # CuPy aligns a view to its numbers' parts, and a kernel loads a complex number at once.
         self._misaligned = self._dtype.itemsize - 1 if self._dtype.kind == "c" else 0
         self._several = cupy.cuda.runtime.getDeviceCount() > 1
@@ -106,7 +107,7 @@ class Product:
         if start & self._misaligned:
             return None
         if out is None:
-            out = self._ndarray((self._m,), self._dtype.char)
+            out = self._ndarray(self._y_shape, self._char)
             result = out.data.ptr
         else:
             if (
@@ -122,11 +123,18 @@ class Product:
                 return None
         if self._blocks:
             stream = self._current_stream().ptr
-            launch = self._own.get(stream if self._segments else 0)
-            if launch is None or (self._segments and self._is_capturing(stream)):
-                launch = self._launch_on(stream, self._kinds)
+            launch = self._quick or self._find(stream)
             launch(stream, start, result, *self._plain)
         return out
+
+    def _find(self, stream: int) -> Launch:
+        """Return the launch of the plainest product on a stream."""
+        launch = self._own.get(stream if self._segments else 0)
+        if launch is None or (self._segments and self._is_capturing(stream)):
+            launch = self._launch_on(stream, self._kinds)
+        if not self._segments:
+            self._quick = launch  # nothing of it belongs to a stream
+        return launch
 
     def _is_here(self, vector: Any) -> bool:
         """Whether a vector lies on the matrix's device, and that is the current one."""
