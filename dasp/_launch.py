@@ -101,7 +101,7 @@ class Signature:
     """
 
     def __init__(self, source: str, entry: str, text: str) -> None:
-        self.source, self.entry = source, entry
+        self.source, self.entry, self._text = source, entry, text
         self.parameters = tuple(_parameter(line.strip()) for line in text.strip().splitlines())
         known = {p.name for p in self.parameters if not p.is_array}
         known |= {p.size for p in self.parameters if p.size.isidentifier()}
@@ -109,6 +109,10 @@ class Signature:
             word = _size(p.size)[1]
             if word and word not in known:
                 raise ValueError(f"{p.name} of {entry} has size {p.size}; nothing says what {word} is")
+
+    def extended(self, text: str) -> Signature:
+        """Return that of a kernel which takes more parameters behind these."""
+        return Signature(self.source, self.entry, f"{self._text.rstrip()}\n{text.strip()}")
 
     def ordered(
         self, types: Mapping[str, np.dtype[Any]], arguments: Mapping[str, Any], varying: Iterable[str] = ()

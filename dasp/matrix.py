@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, Self
 
 import numpy as np
@@ -402,6 +403,27 @@ class SpMatrix(Transposable):
             self._backend.check_out(out, x, shape, dtype, self.device)
         self._product.multiply(x, out, alpha, beta)
         return out
+
+    def prepare_with_dots(
+        self, x: Any, out: Any, w: Any, *, square: bool = False
+    ) -> tuple[Callable[[], None], Any, int] | None:
+        """Prepare a product that leaves dot products of its result behind, for solvers on a GPU.
+
+        Parameters
+        ----------
+        x, out, w : array, shapes (n,), (m,) and (m,), of the matrix's type on its device
+            They are kept; `out` overlaps neither of the others.
+        square : bool
+            Whether out'out is wanted besides w'out.
+
+        Returns
+        -------
+        call, sums, count : callable, array of float64, int
+            `call()` sets `out` to A x and writes `sums`: `count` numbers whose sum is w'out, and behind
+            them as many for out'out. None where no kernel does that, as on the CPU.
+        """
+        prepare = getattr(self._product, "prepare_with_dots", None)
+        return None if prepare is None else prepare(x, out, w, square=square)
 
     def dot(self, x: Any, out: Any = None) -> Any:
         """Return A x; see `matvec`."""

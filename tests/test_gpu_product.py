@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dasp import Policy, SpMatrix
-from dasp.backends.cuda import scratch
+from dasp.backends.cuda import dotted, scratch
 from tests.gallery import from_lengths
 from tests.planned import plan_of
 from tests.reference import assert_close
@@ -87,6 +87,46 @@ def test_what_needs_more_goes_the_long_way_and_is_right(gpu, matrix, policy, cou
     A.matvec(gpu.put(x), out=y, alpha=0.5, beta=1.0)
     assert_close(2 * gpu.get(y), matrix, x)
     assert len(counted) == 7  # a matrix asks for each of its columns
+
+
+@pytest.mark.parametrize("policy", ["slices", "split slices"])
+@pytest.mark.parametrize("square", [False, True])
+@pytest.mark.parametrize("most", [2048, 3])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_dot_products_that_a_product_leaves(gpu, matrix, policy, square, most, dtype, monkeypatch):
+    """Within the bound of a dot product in float64 of what y holds; by groups of blocks too."""
+    monkeypatch.setattr(dotted, "MOST_SUMS", most)
+    monkeypatch.setattr(dotted, "FEW_SUMS", most)
+    matrix = matrix.astype(dtype)
+    A, m = planned(matrix, policy), matrix.shape[0]
+    x, w, y = vector(300, 1, dtype), vector(m, 2, dtype), gpu.put(np.full(m, np.nan, dtype))
+    launch, sums, count = A.prepare_with_dots(gpu.put(x), y, gpu.put(w), square=square)
+    assert sums.size == count * (1 + square)
+    assert count <= most
+    seen = []
+    for _ in range(3):
+        gpu.get(sums)[...] = np.nan
+        gpu.get(y)[...] = np.nan
+        launch()
+        assert_close(gpu.get(y), matrix, x)
+        made = gpu.get(y).astype(np.longdouble)
+        for k, other in enumerate([w, made][: 1 + square]):
+            exact, size = other @ made, np.abs(other) @ np.abs(made)
+            got = gpu.get(sums)[k * count : (k + 1) * count].sum()
+            assert abs(got - exact) <= (m + count) * 2.0**-53 * size
+        seen.append(gpu.get(sums).tobytes())
+    assert len(set(seen)) == 1
+
+
+def test_where_a_product_leaves_no_dot_products(gpu, matrix):
+    x, m = gpu.put(vector(300)), matrix.shape[0]
+    y, w = gpu.put(np.zeros(m)), gpu.put(np.zeros(m))
+    assert planned(matrix, "published").prepare_with_dots(x, y, w) is None
+    single = gpu.put(np.zeros(m, np.float32))
+    assert planned(matrix, "slices").prepare_with_dots(x, y, single) is None
+    assert SpMatrix.from_scipy(matrix, device="cpu").prepare_with_dots(x, y, w) is None
+    nothing = planned(from_lengths([], 300), "slices")
+    assert nothing.prepare_with_dots(x, y[:0], w[:0]) is None
 
 
 @pytest.mark.parametrize("offset", [-1, 0, 1, 299])

@@ -20,7 +20,9 @@ from dasp.preconditioners.base import BOUND
 from dasp.solvers import Workspace, bicgstab, cg, gmres, minres
 from dasp.solvers import cuda as cuda_module
 from dasp.solvers import system as system_module
+from dasp.solvers.bicgstab import BiconjugateGradientsStabilized
 from dasp.solvers.cuda import THREADS, CudaSpace, CudaVectors, PassText
+from dasp.solvers.minres import MinimalResiduals
 from dasp.solvers.operator import device_of
 from dasp.solvers.pipelined import PipelinedConjugateGradients, TwoPassConjugateGradients
 from dasp.solvers.scalars import where
@@ -59,6 +61,7 @@ def made(space: CudaSpace, tape: Tape, blocks_in: int = 0, sums_in: Any = None) 
         arguments = {f"v{k}": given.vectors[name] for k, name in enumerate(text.names)}
         arguments |= {"n": given.vectors.n, "in": np.zeros(256), "out": bank, "history": np.zeros(4)}
         arguments |= {"sums_in": sums, "blocks_in": blocks_in, "sums_out": left}
+        arguments |= {"sums_more": None, "blocks_more": 0}
         signature = text.signature()
         launch = space.on.launch(signature, text.defines, arguments, blocks, THREADS, {"Scalar": space.dtype})
         launch()
@@ -211,6 +214,75 @@ def test_callbacks_stop_the_loop_now_and_then(emulated, method, every):
     same, without = method(operator(A), b, rtol=1e-9)
     assert without.iterations == stats.iterations
     np.testing.assert_array_equal(same, x)
+
+
+class Dotted:
+    """A matrix whose product leaves dot products, as those of slices do on a GPU."""
+
+    def __init__(self, A: Any, blocks: int = 3) -> None:
+        self.A, self.shape, self.dtype, self.blocks, self.asked = A, A.shape, A.dtype, blocks, []
+
+    def __matmul__(self, x):
+        return self.A @ x
+
+    def matvec(self, x, out=None):
+        out[...] = self.A @ x
+        return out
+
+    def prepare_with_dots(self, x, out, w, *, square):
+        sums = np.full((1 + square, self.blocks), np.nan)
+        self.asked.append(1 + square)
+
+        def call():
+            self.matvec(x, out=out)
+            for row, other in zip(sums, [w, out], strict=False):
+                parts = [other[k :: self.blocks] @ out[k :: self.blocks] for k in range(self.blocks)]
+                row[...] = parts
+
+        return call, sums.reshape(-1), self.blocks
+
+
+@pytest.mark.parametrize(
+    ("form", "passes", "dots"),
+    [
+        (ConjugateGradients, 2, [1]),
+        (TwoPassConjugateGradients, 1, [1]),
+        (MinimalResiduals, 2, [1]),
+        (BiconjugateGradientsStabilized, 3, [2, 2]),
+    ],
+)
+@pytest.mark.parametrize("preconditioned", [False, True])
+def test_dot_products_that_come_with_the_product(emulated, form, passes, dots, preconditioned):
+    """A pass for dot products alone becomes part of the product before it, and nothing else changes."""
+    A, b = poisson(8), np.random.default_rng(0).standard_normal(64)
+    if preconditioned and form is TwoPassConjugateGradients:
+        pytest.skip("this form takes no preconditioner")
+    M = sp.diags_array(np.linspace(0.2, 0.3, 64)) if preconditioned else None
+    names = {
+        ConjugateGradients: ("p", "z"),
+        MinimalResiduals: ("v0", "v1", "w0", "w1", "z0", "z1"),
+        BiconjugateGradientsStabilized: ("w", "p", "v", "ph", "sh"),
+    }.get(form, getattr(form, "names", ()))
+    limits = make_limits(64, 1e-10, 0.0, None, None, None, False)
+    matrix = Dotted(A)
+    x, stats = solve(matrix, b, None, limits, M, None, form, names)
+    assert matrix.asked == 2 * dots  # two phases are written down
+    check(A, x, b, stats, 1e-10)
+    _, plain = solve(operator(A), b, None, limits, M, None, form, names)
+    assert stats.converged
+    assert abs(stats.iterations - plain.iterations) <= 1
+    np.testing.assert_allclose(stats.residuals[:10], plain.residuals[:10], rtol=1e-8)
+    if preconditioned:
+        return
+    system = system_module.System(matrix, None, np.dtype(float), "cpu", form, names)
+    system.vectors["b"][...] = b
+    counts = []
+    for most in (4, 12):
+        system.loop.start("zero", {"rtol": 1e-14, "atol": 0.0, "margin": 1.0})
+        emulated.launches.clear()
+        assert len(system.loop.advance(most, finish=False).residuals) == most
+        counts.append(emulated.launches.count("dasp_fused"))
+    assert counts[1] - counts[0] == 8 * passes
 
 
 def test_a_callback_costs_no_turn(emulated):

@@ -23,7 +23,7 @@ from dasp.solvers.graph import WHILE_NODES, LoopGraph
 from dasp.solvers.operator import Operator
 from dasp.solvers.scalars import LIMIT, RUNNING, Scalar, first_verdict, verdict, where
 from dasp.solvers.space import Iterate, Report, Start, State, Triangle, Update, parse_update
-from dasp.solvers.tape import CARRIED, CODE, COUNT, SLOTS, Pass, Slots, Tape
+from dasp.solvers.tape import CARRIED, CODE, COUNT, SLOTS, Multiplication, Pass, Slots, Tape
 
 Array = Any
 
@@ -160,6 +160,7 @@ class PassText:
             "DASP_GUARD": str(guard),
             "DASP_CARRIED": str(carried),
             "DASP_SUMS_IN": str(given.sums),
+            "DASP_SUMS_MORE": str(given.more[0]),
             "DASP_DOTS": str(len(given.dots)),
             "DASP_VECTORS": "".join(f"{text}, " for text in self.parameters),
             "DASP_INPUTS": " ".join(given.inputs),
@@ -257,6 +258,8 @@ PASS = """
     double*        out
     const double*  sums_in
     int            blocks_in
+    const double*  sums_more
+    int            blocks_more
     double*        sums_out
     double*        history
 """
@@ -283,7 +286,7 @@ class CudaSpace:
     def apply(self, operator: Operator, x: Array, y: Array) -> None:
         """Write down that y is set to the product of an operator and x."""
         self.captures = self.captures and operator.captures
-        self.tape.call(operator.prepare(x, y))
+        self.tape.call(Multiplication(operator, x, y))
 
     def loop(
         self,
@@ -567,6 +570,7 @@ def launch_pass(
     arguments = {f"v{k}": given.vectors[name] for k, name in enumerate(text.names)}
     arguments |= {"n": given.vectors.n, "in": banks[0], "out": banks[1], "history": history}
     arguments |= dict(zip(("sums_in", "blocks_in", "sums_out"), sums, strict=True))
+    arguments |= {"sums_more": given.more[1], "blocks_more": given.more[2]}
     types = {"Scalar": space.dtype}
     blocks = blocks_for(space, given.vectors.n)
     return space.on.launch(text.signature(), text.defines, arguments, blocks, THREADS, types)

@@ -36,6 +36,24 @@ class Operator(Protocol):
     def prepare(self, x: Array, y: Array) -> Callable[[], None]:
         """Return what does so again and again, and keeps all that it needs for that."""
 
+    def prepare_with_dots(
+        self, x: Array, y: Array, w: Array, *, square: bool
+    ) -> tuple[Callable[[], None], Array, int] | None:
+        """Return what also leaves sums that make up w'y, and behind them y'y if `square`.
+
+        Returns
+        -------
+        call, sums, count
+            `count` sums for each of the dot products; None if the operator cannot do that.
+        """
+
+
+class _Dotless:
+    """What leaves no dot products."""
+
+    def prepare_with_dots(self, x: Array, y: Array, w: Array, *, square: bool) -> None:
+        return None
+
 
 class _Planned:
     """What has `matvec(x, out=y)`: a planned matrix, a preconditioner of ours."""
@@ -46,7 +64,7 @@ class _Planned:
         # A diagonal can be multiplied by in a pass over vectors that is made anyway.
         self.diagonal = getattr(A, "diagonal_of_inverse", None)
 
-        self._prepare = getattr(A, "prepare", None)
+        self._prepare, self._with_dots = getattr(A, "prepare", None), getattr(A, "prepare_with_dots", None)
 
     def multiply(self, x: Array, y: Array) -> None:
         self._matvec(x, out=y)
@@ -57,8 +75,13 @@ class _Planned:
         )
         return ready
 
+    def prepare_with_dots(
+        self, x: Array, y: Array, w: Array, *, square: bool
+    ) -> tuple[Callable[[], None], Array, int] | None:
+        return None if self._with_dots is None else self._with_dots(x, y, w, square=square)
 
-class _Plain:
+
+class _Plain(_Dotless):
     """What has `@`: a SciPy or CuPy matrix, a LinearOperator, a dense array."""
 
     def __init__(self, A: Any, device: str, name: str = "A") -> None:
@@ -81,7 +104,7 @@ class _Plain:
         return partial(self.multiply, x, y)
 
 
-class _Adjoint:
+class _Adjoint(_Dotless):
     """The transpose of what has `rmatvec` and no `T`."""
 
     captures = False

@@ -24,35 +24,38 @@ def _step(rr: Scalar, delta: Scalar, s: State) -> tuple[Scalar, Scalar, Scalar]:
 
 
 class TwoPassConjugateGradients:
-    """One product and two passes an iteration: both dot products are made at once.
+    """One product and two passes an iteration, the first of which is part of the product where that can be.
 
     Chronopoulos and Gear (1989), doi:10.1016/0377-0427(89)90045-9.
     """
 
     period: ClassVar = 1
-    leaving: ClassVar[tuple[str, ...]] = ()
+    leaving: ClassVar[tuple[str, ...]] = ("rr",)
     restarts: ClassVar[frozenset[int]] = ConjugateGradients.restarts
     words: ClassVar[dict[int, str]] = ConjugateGradients.words
     names: ClassVar = ("p", "s")
 
     def __init__(self, system: System) -> None:
         self._system, fuse = system, system.vectors.fuse
-        self._clear = fuse("p = 0", "s = 0")
-        self._measure = fuse(dots=("r r", "q r"))
-        self._advance = fuse("p = r + beta p", "s = q + beta s", "x = x + alpha p", "r = r - alpha s")
+        self._clear = fuse("p = 0", "s = 0", dots=("r r",))
+        self._measure = fuse(dots=("q r",))
+        self._advance = fuse(
+            *("p = r + beta p", "s = q + beta s", "x = x + alpha p", "r = r - alpha s"), dots=("r r",)
+        )
 
     def start(self, s: State) -> State:
         """Clear what is updated."""
-        self._clear()
-        return {"last": 0.0, "alpha": 1.0}
+        (rr,) = self._clear()
+        return {"rr": rr, "last": 0.0, "alpha": 1.0}
 
     def iterate(self, phase: int, s: State) -> State:
         """Measure, then everything else at once."""
         self._system.multiply("r", "q")
-        rr, delta = self._measure()
+        (delta,) = self._measure()
+        rr: Any = s["rr"]
         alpha, beta, code = _step(rr, delta, s)
-        self._advance(alpha=alpha, beta=beta)
-        return {"judge": rr, "last": rr, "alpha": alpha, "code": code}
+        (next_rr,) = self._advance(alpha=alpha, beta=beta)
+        return {"judge": rr, "rr": next_rr, "last": rr, "alpha": alpha, "code": code}
 
 
 class PipelinedConjugateGradients:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from dasp.solvers.operator import Operator
 from dasp.solvers.scalars import Scalar, Traced, literal
 from dasp.solvers.space import Update
 
@@ -53,8 +54,35 @@ class Pass:
     stores: list[str] = field(default_factory=list)
     sums: int = 0
     """Dot products of the pass before."""
+    more: tuple[int, Any, int] = (0, None, 0)
+    """Dot products that a product since then left: how many, their sums, and sums for each."""
     leave: str = ""
     """A statement after the scalars."""
+
+
+class Multiplication:
+    """A product y = A x that was asked for; it may leave dot products of y too."""
+
+    def __init__(self, operator: Operator, x: Any, y: Any) -> None:
+        self._operator, self._x, self._y = operator, x, y
+        self._call = operator.prepare(x, y)
+
+    def __call__(self) -> None:
+        """Make it."""
+        self._call()
+
+    def leave(self, given: Pass) -> tuple[int, Any, int] | None:
+        """Leave the dot products that a pass asks for, w y or w y and y y, if the operator can do that."""
+        pairs = [[given.vectors[name] for name in pair] for pair in given.dots]
+        own = [sum(array is self._y for array in pair) for pair in pairs]
+        if given.updates or own not in ([1], [1, 2]):
+            return None
+        (w,) = (array for array in pairs[0] if array is not self._y)
+        found = self._operator.prepare_with_dots(self._x, self._y, w, square=len(own) == 2)
+        if found is None:
+            return None
+        self._call, sums, count = found
+        return len(own), sums, count
 
 
 class Tape:
@@ -71,6 +99,7 @@ class Tape:
         self.slots, self._entering = slots, entering
         self.entries: list[Pass | Callable[[], None]] = []
         self.passes: list[Pass] = []
+        self._left: tuple[int, Any, int] = (0, None, 0)
         self._numbers = 0
         self._declared: set[tuple[int, int]] = set()
         self._kept: dict[int, int] = {}
@@ -91,11 +120,19 @@ class Tape:
         self.entries.append(function)
 
     def add_pass(self, given: Pass) -> tuple[Traced, ...]:
-        """Record a pass and return its dot products."""
+        """Record a pass and return its dot products, which the product before it makes if it can."""
         given.sums = len(self.passes[-1].dots if self.passes else self._entering)
-        self.entries.append(given)
-        self.passes.append(given)
-        return tuple(Traced(self, f"sum[{k}]", stage=len(self.passes)) for k in range(len(given.dots)))
+        product = self.entries[-1] if self.entries else None
+        left = product.leave(given) if isinstance(product, Multiplication) and not self._left[0] else None
+        first = 0
+        if left is not None:
+            self._left, first = left, given.sums
+        else:
+            given.more, self._left = self._left, (0, None, 0)
+            self.entries.append(given)
+            self.passes.append(given)
+        dots = range(first, first + len(given.dots))
+        return tuple(Traced(self, f"sum[{k}]", stage=len(self.passes)) for k in dots)
 
     def finish(
         self,

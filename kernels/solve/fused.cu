@@ -11,6 +11,8 @@
 // in, out (slots): banks of scalars. Slot 0 says why the iteration stopped, 0 while it goes on. DASP_STORES writes
 //     slots of `out` that this pass reads in neither bank.
 // sums_in (DASP_SUMS_IN * blocks_in), sums_out (DASP_DOTS * blocks): for each dot product, a sum for each block.
+// sums_more (DASP_SUMS_MORE * blocks_more): the same from the product before this pass (spmv/dots.cuh); they count
+//     after the others.
 // history: the norm of the residual after each iteration.
 // DASP_LEAVE: nothing, or a return where the scalars say so.
 // DASP_GUARD 1: a pass after the stop does nothing; the first of an iteration (DASP_CARRIED > 0) then hands so many slots
@@ -23,6 +25,8 @@ using Scalar = DASP_SCALAR;
 constexpr int THREADS = DASP_THREADS;
 constexpr int WARPS = THREADS / 32;
 constexpr int WIDTH = 16 / sizeof(Scalar);
+
+#define SUMS (DASP_SUMS_IN + DASP_SUMS_MORE)
 
 struct __align__(16) Piece {
     Scalar element[WIDTH];
@@ -58,6 +62,15 @@ template <int COUNT> __device__ __forceinline__ void leave_warp_sums(double (*pa
     __syncthreads();
 }
 
+// What one thread adds up of the sums of blocks.
+__device__ __forceinline__ double sum_by_threads(const double* sums, int blocks)
+{
+    double sum = 0;
+#pragma unroll 4
+    for (int block = threadIdx.x; block < blocks; block += THREADS) sum += load_result(sums + block);
+    return sum;
+}
+
 __device__ __forceinline__ double sum_of_warps(const double* parts)
 {
     double sum = 0;
@@ -67,8 +80,8 @@ __device__ __forceinline__ double sum_of_warps(const double* parts)
 }
 
 extern "C" __global__ void __launch_bounds__(DASP_THREADS)
-dasp_fused(DASP_VECTORS long long n, const double* in, double* out, const double* sums_in, int blocks_in, double* sums_out,
-           double* history)
+dasp_fused(DASP_VECTORS long long n, const double* in, double* out, const double* sums_in, int blocks_in,
+           const double* sums_more, int blocks_more, double* sums_out, double* history)
 {
     wait_for_earlier_kernels();
     const long long step = (long long)(WIDTH * THREADS) * gridDim.x;
@@ -80,15 +93,14 @@ dasp_fused(DASP_VECTORS long long n, const double* in, double* out, const double
     DASP_INPUTS
     DASP_PIECES
     if (at + WIDTH <= n) { DASP_LOAD }
-#if DASP_SUMS_IN
-    __shared__ double parts_in[DASP_SUMS_IN][WARPS];
-    double value[DASP_SUMS_IN], sum[DASP_SUMS_IN];
+#if SUMS
+    __shared__ double parts_in[SUMS][WARPS];
+    double value[SUMS], sum[SUMS];
 #pragma unroll
-    for (int k = 0; k < DASP_SUMS_IN; ++k) {
-        value[k] = 0;
-        for (int block = threadIdx.x; block < blocks_in; block += THREADS)
-            value[k] += load_result(sums_in + k * blocks_in + block);
-    }
+    for (int k = 0; k < DASP_SUMS_IN; ++k) value[k] = sum_by_threads(sums_in + k * blocks_in, blocks_in);
+#pragma unroll
+    for (int k = 0; k < DASP_SUMS_MORE; ++k)
+        value[DASP_SUMS_IN + k] = sum_by_threads(sums_more + k * blocks_more, blocks_more);
 #endif
 #if DASP_GUARD == 2
     if (stopped == 2) return;
@@ -100,10 +112,10 @@ dasp_fused(DASP_VECTORS long long n, const double* in, double* out, const double
         return;
     }
 #endif
-#if DASP_SUMS_IN
-    leave_warp_sums<DASP_SUMS_IN>(parts_in, value);
+#if SUMS
+    leave_warp_sums<SUMS>(parts_in, value);
 #pragma unroll
-    for (int k = 0; k < DASP_SUMS_IN; ++k) sum[k] = sum_of_warps(parts_in[k]);
+    for (int k = 0; k < SUMS; ++k) sum[k] = sum_of_warps(parts_in[k]);
 #endif
     DASP_SCALARS
     if (blockIdx.x == 0 && threadIdx.x == 0) { DASP_STORES }

@@ -15,10 +15,21 @@
 // long_rows (r), segment_offsets (r + 1), segment_rows (segments): see SlicePart in plan.py.
 // partials (MESSAGES * segments), tickets (1): see partial.cuh.
 // x (n) is read through the cache and everything else is streamed past it. y (m) is written once for every
-// row. Equal inputs give equal bits: every sum has a fixed order, and there are no atomics.
+// row. Equal inputs give equal bits: every sum has a fixed order.
+// DASP_DOTS: 0, or how many dot products of y are left in w's company (beta is 0 then): see dots.cuh.
 
 #include "partial.cuh"
 #include "slices.cuh"
+
+#ifndef DASP_DOTS
+#define DASP_DOTS 0
+#endif
+#if DASP_DOTS
+#include "dots.cuh"
+#define DOT_PARAMETERS , const X* w, double* parts, unsigned* arrived, double* sums, int group
+#else
+#define DOT_PARAMETERS
+#endif
 
 #ifndef DASP_IN_FLIGHT
 #error "define DASP_IN_FLIGHT: steps whose loads are in flight before the first is multiplied, 1 to 8"
@@ -112,10 +123,17 @@ dasp_slices(const uint4* __restrict__ headers, const Index* __restrict__ bases,
             const Value* __restrict__ table, const Index* __restrict__ rows,
             const Index* __restrict__ long_rows, const Index* __restrict__ segment_offsets,
             const Index* __restrict__ segment_rows, Bits* partials, unsigned* tickets, long long count,
-            long long segments, long long positions, int identity, const X* __restrict__ x, Y* y, Sum alpha, Sum beta)
+            long long segments, long long positions, int identity, const X* __restrict__ x, Y* y, Sum alpha, Sum beta
+            DOT_PARAMETERS)
 {
-    const long long s = (number_of_block(segments, tickets) * (long long)blockDim.x + threadIdx.x) / 32;
+    const unsigned block = number_of_block(segments, tickets);
+    const long long s = (block * (long long)blockDim.x + threadIdx.x) / 32;
+#if DASP_DOTS
+    const Dots dots{w, parts, arrived, sums, group};
+    if (s >= count) return dots.leave(block, PAD, 0);
+#else
     if (s >= count) return;
+#endif
     const uint4 header = load_cached(headers + s);
     const int shift = header.w >> 24 & 7;
     Index row = PAD, first = 0, last = 0;
@@ -145,4 +163,10 @@ dasp_slices(const uint4* __restrict__ headers, const Index* __restrict__ bases,
     } else if ((lane_id() & ((1 << shift) - 1)) == 0) {
         result.store(row, sum);
     }
+#if DASP_DOTS
+    const bool stores = s < segments ? lane_id() == 0 && header.y == last : (lane_id() & ((1 << shift) - 1)) == 0;
+    const Index stored = stores ? row : PAD;
+    const Y mine = s < segments && stores ? y[row] : convert<Y>(alpha * sum);
+    dots.leave(block, stored, double(mine));
+#endif
 }

@@ -10,13 +10,13 @@ import ctypes
 import itertools
 import sys
 import threading
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from dasp import _launch
-from dasp.backends.cuda import backend, columns, product, scratch
+from dasp.backends.cuda import backend, columns, dotted, product, scratch
 from tests.simt import compile_kernels
 
 ALIGNMENT = 256
@@ -111,6 +111,7 @@ class Gpu:
             ascontiguousarray=self._contiguous,
             copyto=lambda to, array: self.get(to).__setitem__(..., self.get(array)),
             empty=real.empty,
+            zeros=lambda count, dtype: self.put(np.zeros(count, dtype)),
             __version__=real.__version__,
         )
         monkeypatch.setitem(sys.modules, "cupy", stand_in)
@@ -120,9 +121,9 @@ class Gpu:
             return array
         return self.put(np.ascontiguousarray(self.get(array), dtype))
 
-    def _compile(self, plan: Any, kinds: Any) -> Any:
-        signature = product.kernel_of(plan).SIGNATURE
-        return self._kernel(signature, product.defines(plan, kinds), product.types(plan, kinds))
+    def _compile(self, plan: Any, kinds: Any, more: Any = MappingProxyType({})) -> Any:
+        signature = dotted.SIGNATURE if more else product.kernel_of(plan).SIGNATURE
+        return self._kernel(signature, {**product.defines(plan, kinds), **more}, product.types(plan, kinds))
 
     def _compile_columns(self, signature: Any, plan: Any, kinds: Any, panel: Any) -> Any:
         return self._kernel(signature, columns.defines(plan, kinds, panel), columns.types(plan, kinds))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,7 @@ from dasp import _source, formats
 from dasp._arrays import is_cupy
 from dasp._dtypes import C_NAMES, Arithmetic, into, real_type
 from dasp._launch import Launch
-from dasp.backends.cuda import published, sliced
+from dasp.backends.cuda import dotted, published, sliced
 from dasp.backends.cuda.columns import Columns
 from dasp.backends.cuda.scratch import Scratch, captured_in, keep, new_scratch
 from dasp.formats.array import WARP, Plan, arrays_of, with_arrays
@@ -182,6 +184,54 @@ class Product:
             with self._device:
                 self._columns.multiply(x, y, kinds, numbers(kinds.sum, alpha, beta))
 
+    def prepare_with_dots(
+        self, x: Any, y: Any, w: Any, *, square: bool
+    ) -> tuple[Callable[[], None], Any, int] | None:
+        """Return what sets y = A x and leaves sums that make up w'y, and y'y if `square`.
+
+        None where no kernel does that.
+
+        Parameters
+        ----------
+        x, y, w : cupy.ndarray, of the matrix's type, contiguous
+            Kept, as is all else that the launch reads and writes; y overlaps neither of the others.
+        square : bool
+
+        Returns
+        -------
+        call : callable
+            Launches on CuPy's current stream; may be captured.
+        sums : cupy.ndarray of float64
+        count : int
+            Sums that make up one dot product.
+        """
+        plan, given = self.plan, (x, y, w)
+        if plan.format != SLICES or not self._blocks or x.dtype not in dotted.TYPES:
+            return None
+        if any(one.dtype != x.dtype or not one.flags.c_contiguous for one in given):
+            return None
+        kinds = into(plan.dtype, x.dtype, y.dtype)
+        if (kinds.x, kinds.y) != (x.dtype, x.dtype):
+            return None
+        dots = 1 + int(square)
+        with self._device:
+            group, arrays = dotted.arrays(self._blocks, dots, self._cupy)
+            arguments = sliced.arguments(plan, self._scratch(kinds)) | arrays
+            arguments |= {
+                "x": x,
+                "y": y,
+                "w": w,
+                "alpha": kinds.sum.type(1),
+                "beta": kinds.sum.type(0),
+                "group": group,
+            }
+            kernel = _compiled(plan, kinds, dotted.defines(dots))
+            sizes = {"blocks": self._blocks, "threads": self._threads}
+            known = types(plan, kinds)
+            launch = Launch(kernel, dotted.SIGNATURE, known, arguments, **sizes, overlaps=self._overlaps)
+        current = self._current_stream
+        return lambda: launch(current().ptr), arrays["sums"], len(arrays["sums"]) // dots
+
     def _launch(self, x: int, y: int, kinds: Arithmetic, alpha: complex, beta: complex) -> None:
         """Launch on CuPy's current stream of the current device, which is the matrix's."""
         if self._blocks:
@@ -287,9 +337,9 @@ def blocks(plan: Plan) -> int:
     return int(-(-kernel.warps(plan) * WARP // kernel.threads(plan)))
 
 
-def _compiled(plan: Plan, kinds: Arithmetic) -> Any:
+def _compiled(plan: Plan, kinds: Arithmetic, more: Mapping[str, str] = MappingProxyType({})) -> Any:
     signature = kernel_of(plan).SIGNATURE
-    return _source.load(signature.source, defines(plan, kinds)).get_function(signature.entry)
+    return _source.load(signature.source, {**defines(plan, kinds), **more}).get_function(signature.entry)
 
 
 def number(device: str) -> int:
