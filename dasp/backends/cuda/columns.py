@@ -185,7 +185,7 @@ def _panel(machine: Machine, width: int, columns: int, kinds: Arithmetic, x: Lay
     lanes = min(width // own, WARP)
     y_pack = pack if y.column == 1 and y.pack >= pack else 1
     packs = width // lanes // pack
-    held = max(kinds.sum.itemsize // 8, 1)  # a complex sum takes the registers of two
+    held = 2 if kinds.sum.kind == "c" else 1  # registers of a complex number
     loads = max(machine.loads_in_flight // held, packs)
     steps = min(machine.in_flight, max(machine.columns_in_flight // lanes // held, 1))
     while steps * lanes * packs < loads:
