@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from dasp.bench import figures, gemm_report, gf256, results, sparse_report
+from dasp.bench import columns, figures, gemm_report, gf256, results, sparse_report
 from dasp.bench.markers import replace_between
 from dasp.bench.report import provenance
 from dasp.bench.sparse_report import baselines, number, pays_against_all, speedup, timed
@@ -152,11 +152,18 @@ def code_text(name: str) -> str:
     return gf256.report(results.latest(results.read(RESULTS / f"{name}.csv"))).markdown()
 
 
+def columns_text(name: str) -> str:
+    """The tables of products by several columns."""
+    path = RESULTS / f"{name}.csv"
+    rows = results.latest(results.read(path))
+    return f"{columns.report(rows)}\n\n{provenance(rows, path)}"
+
+
 def text(name: str) -> str:
     """What stands between the markers of a name."""
     if name == "headline":
         return headline_text(name)
-    for prefix, write in (("gemm", dense_text), ("gf256", code_text)):
+    for prefix, write in (("columns", columns_text), ("gemm", dense_text), ("gf256", code_text)):
         if name.startswith(prefix):
             return write(name)
     return sparse_text(name)

@@ -78,6 +78,36 @@ int cusparseSpMV(SPMV, void *buffer) {
   NEED(handle && op == 0 && type == A->type && algorithm && buffer);
   return multiply(alpha, A, x, beta, y, y);
 }
+typedef struct { int64_t rows, cols, stride; void *values; int type, order; } Dense;
+int cusparseCreateDnMat(void **made, int64_t rows, int64_t cols, int64_t stride, void *values, int type, int order) {
+  NEED((order == 1 && stride >= rows) || (order == 2 && stride >= cols));
+  Dense *d = calloc(1, sizeof *d);
+  *d = (Dense){rows, cols, stride, values, type, order};
+  *made = d; alive++; OK;
+}
+int cusparseDestroyDnMat(void *matrix) { free(matrix); alive--; OK; }
+static int64_t in(const Dense *d, int64_t i, int64_t j) { return d->order == 1 ? j * d->stride + i : i * d->stride + j; }
+#define SPMM void *handle, int op_a, int op_b, const void *alpha, const Matrix *A, const Dense *B, const void *beta, \
+             Dense *C, int type, int algorithm
+int cusparseSpMM_bufferSize(SPMM, size_t *size) {
+  NEED(handle && op_a == 0 && op_b == 0 && type == A->type && alpha && beta);
+  NEED(algorithm == 4 || algorithm == 6 || algorithm == 12);
+  NEED(A->cols == B->rows && A->rows == C->rows && B->cols == C->cols && B->type == type && C->type == type);
+  *size = 64; OK;
+}
+int cusparseSpMM_preprocess(SPMM, void *buffer) { NEED(handle && !op_a && !op_b && alpha && A && B && beta && C && type >= 0 && algorithm && buffer); OK; }
+int cusparseSpMM(SPMM, void *buffer) {
+  NEED(handle && op_a == 0 && op_b == 0 && type == A->type && algorithm && buffer);
+  for (int64_t i = 0; i < A->rows; i++)
+    for (int64_t j = 0; j < C->cols; j++) {
+      double sum = 0;
+      for (int64_t k = A->offsets[i]; k < A->offsets[i + 1]; k++)
+        sum += at(A->values, type, k) * at(B->values, type, in(B, A->columns[k], j));
+      double result = at(alpha, type, 0) * sum + at(beta, type, 0) * at(C->values, type, in(C, i, j));
+      if (type == 1) ((double *)C->values)[in(C, i, j)] = result; else ((float *)C->values)[in(C, i, j)] = (float)result;
+    }
+  OK;
+}
 #define SPMVOP int op, const Matrix *A, const Vector *x, Vector *y, Vector *z, int type, int algorithm
 int cusparseSpMVOp_bufferSize(void *handle, SPMVOP, size_t *size) {
   NEED(handle && op == 0 && type == A->type && (algorithm == 1 || algorithm == 2) && x && y && z); *size = 32; OK;

@@ -114,7 +114,7 @@ def synchronize() -> None:
     cupy.cuda.get_current_stream().synchronize()
 
 
-def _enqueuing(library: CuSparse, name: str, arguments: tuple[Any, ...]) -> Callable[[], None]:
+def enqueuing(library: CuSparse, name: str, arguments: tuple[Any, ...]) -> Callable[[], None]:
     """A run that calls one cuSPARSE function on CuPy's current stream."""
     import cupy
 
@@ -176,7 +176,7 @@ def spmv_candidate(
         raise
     return Candidate(
         name,
-        _enqueuing(library, "cusparseSpMV", (*arguments, workspace.data.ptr)),
+        enqueuing(library, "cusparseSpMV", (*arguments, workspace.data.ptr)),
         lambda: device.y,
         device.poison,
         setup_ms=1e3 * (time.perf_counter() - started),
@@ -218,7 +218,7 @@ def spmvop_candidate(name: str, library: CuSparse, device: Device, algorithm: in
     scalars = (byref(device.one), byref(device.zero))
     return Candidate(
         name,
-        _enqueuing(library, "cusparseSpMVOp", (library.handle, plan, *scalars, x, y, y)),
+        enqueuing(library, "cusparseSpMVOp", (library.handle, plan, *scalars, x, y, y)),
         lambda: device.y,
         device.poison,
         setup_ms=1e3 * (time.perf_counter() - started),

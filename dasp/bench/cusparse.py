@@ -25,6 +25,10 @@ INDEX_32 = 2
 BASE_ZERO = 0
 SPMV_CSR_ALG1, SPMV_CSR_ALG2, SPMV_SELL_ALG1 = 2, 3, 5
 SPMVOP_ALG1, SPMVOP_ALG2 = 1, 2
+SPMM_CSR_ALG1, SPMM_CSR_ALG2, SPMM_CSR_ALG3 = 4, 6, 12
+ORDERS = {"F": 1, "C": 2}
+"""cusparseOrder_t of dense matrices: CUSPARSE_ORDER_COL, CUSPARSE_ORDER_ROW."""
+
 VALUE_TYPES = {np.dtype(np.float32): 0, np.dtype(np.float64): 1}
 """cudaDataType of the dtypes that the baselines take: CUDA_R_32F, CUDA_R_64F."""
 
@@ -33,6 +37,7 @@ SPMVOP_VERSIONS = (12801, 13000)
 
 _POINTER = c_void_p
 _SPMV = [_POINTER, c_int, _POINTER, _POINTER, _POINTER, _POINTER, _POINTER, c_int, c_int]
+_SPMM = [_POINTER, c_int, c_int, _POINTER, _POINTER, _POINTER, _POINTER, _POINTER, c_int, c_int]
 SIGNATURES: dict[str, list[Any]] = {
     "cusparseCreate": [POINTER(c_void_p)],
     "cusparseDestroy": [_POINTER],
@@ -43,6 +48,11 @@ SIGNATURES: dict[str, list[Any]] = {
     "cusparseDestroySpMat": [_POINTER],
     "cusparseCreateDnVec": [POINTER(c_void_p), c_int64, _POINTER, c_int],
     "cusparseDestroyDnVec": [_POINTER],
+    "cusparseCreateDnMat": [POINTER(c_void_p), *[c_int64] * 3, _POINTER, c_int, c_int],
+    "cusparseDestroyDnMat": [_POINTER],
+    "cusparseSpMM_bufferSize": [*_SPMM, POINTER(c_size_t)],
+    "cusparseSpMM_preprocess": [*_SPMM, _POINTER],
+    "cusparseSpMM": [*_SPMM, _POINTER],
     "cusparseSpMV_bufferSize": [*_SPMV, POINTER(c_size_t)],
     "cusparseSpMV_preprocess": [*_SPMV, _POINTER],
     "cusparseSpMV": [*_SPMV, _POINTER],
@@ -143,6 +153,17 @@ class CuSparse:
         """A descriptor of a dense vector on the GPU."""
         made = c_void_p()
         self.call("cusparseCreateDnVec", byref(made), values.size, values.data.ptr, VALUE_TYPES[values.dtype])
+        return made
+
+    def matrix_dense(self, values: Any) -> c_void_p:
+        """A descriptor of a dense matrix on the GPU, C- or F-ordered."""
+        made = c_void_p()
+        order = "C" if values.flags.c_contiguous else "F"
+        rows, columns = values.shape
+        stride = columns if order == "C" else rows
+        kind = VALUE_TYPES[values.dtype]
+        place = values.data.ptr
+        self.call("cusparseCreateDnMat", byref(made), rows, columns, stride, place, kind, ORDERS[order])
         return made
 
 

@@ -1,0 +1,50 @@
+"""`A @ X` against the best of cuSPARSE's SpMM settings, or against SciPy; a row of CSV a product.
+
+    python benchmarks/columns.py --device cuda --csv benchmarks/results/columns_h200.csv poisson3d:128 fem3:48
+    python benchmarks/columns.py --device cpu --csv benchmarks/results/columns_cpu.csv poisson3d:100
+
+A matrix is the name of a model or a file. Rows are appended as they are measured; every product is verified
+in its first and its last column.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import numpy as np
+
+from dasp.bench import columns, results
+from dasp.io import load_matrix
+
+
+def main() -> None:
+    """Measure every matrix that is named, and keep the rows."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("matrices", nargs="+")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--dtype", default="float64,float32")
+    parser.add_argument("--columns", default=",".join(map(str, columns.COUNTS)))
+    parser.add_argument("--csv", type=Path)
+    parser.add_argument("--processes", type=int, default=1, help="that make or read matrices ahead")
+    options = parser.parse_args()
+    known = columns.known_columns(options.device)
+    with ProcessPoolExecutor(options.processes) as pool:
+        for name, csr in zip(options.matrices, pool.map(load_matrix, options.matrices), strict=True):
+            for dtype in options.dtype.split(","):
+                subject = columns.Subject(csr.astype(np.dtype(dtype)), options.device)
+                for k, order in itertools.product(map(int, options.columns.split(",")), "CF"):
+                    row = {"matrix": Path(name).stem if Path(name).is_file() else name}
+                    row |= subject.measure(k, order)
+                    best = f"{row['best_baseline']} {row['best_baseline_us']} ({row['speedup_best']} x)"
+                    print(name, dtype, k, order, row["time_us"], "us;", best, row["verified"], flush=True)
+                    if options.csv:
+                        results.append(options.csv, row | known)
+
+
+if __name__ == "__main__":
+    main()

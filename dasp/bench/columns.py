@@ -1,0 +1,235 @@
+"""Products by several columns at once, `A @ X`: ours and those of others, C- and F-ordered, verified.
+
+On a GPU cuSPARSE's SpMM is given its best: each of its algorithms for CSR, without and with
+`cusparseSpMM_preprocess` (`_pre`), descriptors and workspace made once, captured in a graph as ours is. On
+the CPU SciPy's `A @ X` stands beside ours, both with a new result.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from ctypes import byref, c_size_t
+from typing import Any
+
+import numpy as np
+
+from dasp._threads import get_num_threads
+from dasp.bench import machine, roofline
+from dasp.bench.baselines_cuda import POISON, Descriptors, Device, enqueuing, synchronize
+from dasp.bench.cusparse import (
+    NON_TRANSPOSE,
+    SPMM_CSR_ALG1,
+    SPMM_CSR_ALG2,
+    SPMM_CSR_ALG3,
+    CuSparse,
+    load,
+)
+from dasp.bench.table import Row, Table, geometric_mean, number, significant
+from dasp.bench.verify import Reference, check_rows, reference_product
+from dasp.matrix import SpMatrix
+from dasp.tuning.candidate import Candidate
+from dasp.tuning.timing_cuda import replays
+
+SETTINGS = {
+    "cusparse_spmm1": (SPMM_CSR_ALG1, False),
+    "cusparse_spmm2": (SPMM_CSR_ALG2, False),
+    "cusparse_spmm3": (SPMM_CSR_ALG3, False),
+    "cusparse_spmm1_pre": (SPMM_CSR_ALG1, True),
+    "cusparse_spmm2_pre": (SPMM_CSR_ALG2, True),
+    "cusparse_spmm3_pre": (SPMM_CSR_ALG3, True),
+}
+"""Algorithm of cuSPARSE, and whether it prepares."""
+
+COUNTS = (4, 8, 16, 32)
+"""Columns that are measured."""
+
+SAMPLES_CPU = 9
+
+
+def spmm_candidate(name: str, library: CuSparse, device: Device, x: Any, y: Any) -> Candidate:
+    """A product by several columns through cusparseSpMM under one setting.
+
+    Raises
+    ------
+    RuntimeError
+        If cuSPARSE refuses it.
+    """
+    import cupy
+
+    algorithm, prepare = SETTINGS[name]
+    held = Descriptors(library)
+    try:
+        library.set_stream(cupy.cuda.get_current_stream().ptr)
+        matrix = library.matrix_csr(device.shape, device.data, device.indices, device.indptr)
+        arguments = (
+            library.handle,
+            NON_TRANSPOSE,
+            NON_TRANSPOSE,
+            byref(device.one),
+            held.keep("cusparseDestroySpMat", matrix),
+            held.keep("cusparseDestroyDnMat", library.matrix_dense(x)),
+            byref(device.zero),
+            held.keep("cusparseDestroyDnMat", library.matrix_dense(y)),
+            device.kind,
+            algorithm,
+        )
+        size = c_size_t()
+        library.call("cusparseSpMM_bufferSize", *arguments, byref(size))
+        workspace = cupy.empty(max(size.value, 1), dtype=cupy.uint8)
+        if prepare:
+            library.call("cusparseSpMM_preprocess", *arguments, workspace.data.ptr)
+        synchronize()
+    except RuntimeError:
+        held.close()
+        raise
+    return Candidate(
+        name,
+        enqueuing(library, "cusparseSpMM", (*arguments, workspace.data.ptr)),
+        lambda: y,
+        lambda: y.fill(POISON),
+        close=held.close,
+        owned=(device, x, y, workspace, held, arguments),
+    )
+
+
+class Subject:
+    """One matrix on one device, the X that it is multiplied by, and what the products must be.
+
+    Parameters
+    ----------
+    csr : scipy.sparse CSR array, float64 or float32
+    device : {"cpu", "cuda"}
+    """
+
+    def __init__(self, csr: Any, device: str) -> None:
+        self.csr, self.device = csr, device
+        self.planned = SpMatrix.from_scipy(csr, device=device)
+        rng = np.random.default_rng(0)
+        self.x = rng.standard_normal((csr.shape[1], max(COUNTS))).astype(csr.dtype)
+        self._references: dict[int, Reference] = {}
+
+    def reference(self, column: int) -> Reference:
+        """Return what the product by a column must be."""
+        if column not in self._references:
+            x = np.ascontiguousarray(self.x[:, column])
+            self._references[column] = reference_product(self.csr.data, self.csr.indices, self.csr.indptr, x)
+        return self._references[column]
+
+    def worst(self, product: Any) -> float:
+        """Return the largest error over its bound in the first and the last column of a product."""
+        columns = (0, product.shape[1] - 1)
+        host = product[:, list(columns)]
+        host = host if isinstance(host, np.ndarray) else host.get()
+        return max(
+            check_rows(np.ascontiguousarray(host[:, place]), self.reference(column)).worst
+            for place, column in enumerate(columns)
+        )
+
+    def measure(self, k: int, order: str) -> dict[str, str]:
+        """Return a row: microseconds of a product by k columns, ours and theirs, each verified."""
+        times = dict(self._cuda(k, order) if self.device == "cuda" else self._cpu(k, order))
+        ours, errors = times.pop("dasp")
+        others = {name: taken for name, (taken, worst) in times.items() if worst <= 1}
+        best = min(others, key=others.__getitem__, default="")
+        row = {
+            "dtype": self.csr.dtype.name,
+            "device": self.device,
+            "kernel": f"{k} columns, {order}",
+            "rows": f"{self.csr.shape[0]}",
+            "entries": f"{self.csr.nnz}",
+            "k": f"{k}",
+            "order": order,
+            "time_us": f"{ours:.6g}",
+            "worst_error": f"{errors:.3g}",
+            "verified": "yes" if errors <= 1 else "no",
+            "least_bytes": f"{self.planned.nbytes + k * sum(self.csr.shape) * self.csr.dtype.itemsize}",
+            "best_baseline": best,
+            "best_baseline_us": f"{others[best]:.6g}" if best else "",
+            "speedup_best": f"{others[best] / ours:.6g}" if best else "",
+        }
+        return row | {f"{name}_us": f"{taken:.6g}" for name, taken in others.items()}
+
+    def _cuda(self, k: int, order: str) -> Iterator[tuple[str, tuple[float, float]]]:
+        import cupy
+
+        x = cupy.asarray(np.asarray(self.x[:, :k], order=order))  # type: ignore[call-overload]
+        y = cupy.empty((self.csr.shape[0], k), x.dtype, order=order)
+        device, stream = Device(self.csr, x[:, 0]), cupy.cuda.Stream(non_blocking=True)
+        synchronize()
+        with stream:
+            ours = Candidate("dasp", lambda: self.planned.matvec(x, out=y), lambda: y, lambda: y.fill(POISON))
+            yield "dasp", self._timed(ours, stream)
+            for name in SETTINGS:
+                try:
+                    made = spmm_candidate(name, load(), device, x, y)
+                except RuntimeError:
+                    continue
+                yield name, self._timed(made, stream)
+                made.close()
+
+    def _timed(self, candidate: Candidate, stream: Any) -> tuple[float, float]:
+        candidate.poison()
+        candidate.run()
+        worst = self.worst(candidate.result())
+        return statistics.median(replays(candidate.run, stream, products=5)[0]), worst
+
+    def _cpu(self, k: int, order: str) -> Iterator[tuple[str, tuple[float, float]]]:
+        x = np.asarray(self.x[:, :k], order=order)  # type: ignore[call-overload]
+        for name, matrix in (("dasp", self.planned), ("scipy", self.csr)):
+            worst, taken = self.worst(matrix @ x), []
+            for _ in range(SAMPLES_CPU):
+                start = time.perf_counter()
+                matrix @ x
+                taken.append(1e6 * (time.perf_counter() - start))
+            yield name, (statistics.median(taken), worst)
+
+
+def known_columns(device: str, bandwidth: float | None = None) -> dict[str, str]:
+    """Return what is known of the machine, as columns; the bandwidth of a copy is measured if not given."""
+    known = (
+        machine.cuda_columns(load().version_text)
+        if device == "cuda"
+        else machine.host_columns(get_num_threads())
+    )
+    if bandwidth is None:
+        copy = roofline.cuda_copy_bandwidth if device == "cuda" else roofline.host_copy_bandwidth
+        bandwidth = copy()
+    return known | {"copy_bytes_per_second": f"{bandwidth:.6g}"}
+
+
+def report(rows: Sequence[Row]) -> str:
+    """Return the tables of a result file in Markdown: means by type, order and columns; then every row."""
+    keys = list(dict.fromkeys((row["dtype"], row["order"], row["k"]) for row in rows))
+    lines = []
+    for dtype, order, k in sorted(keys, key=lambda key: (key[0] != "float64", key[1], int(key[2]))):
+        ratios = [
+            number(row, "speedup_best")
+            for row in rows
+            if (row["dtype"], row["order"], row["k"]) == (dtype, order, k)
+        ]
+        figures = (geometric_mean(ratios), min(ratios), max(ratios))
+        lines.append((dtype, order, k, str(len(ratios)), *(significant(value) for value in figures)))
+    means = Table("", ("dtype", "order of X", "k", "matrices", "mean", "least", "most"), lines)
+    details = Table.of(
+        "",
+        [
+            ("matrix", lambda row: row["matrix"]),
+            ("dtype", lambda row: row["dtype"]),
+            ("order", lambda row: row["order"]),
+            ("k", lambda row: row["k"]),
+            ("us", lambda row: significant(number(row, "time_us"))),
+            ("least us", lambda row: significant(_least(row))),
+            ("best other", lambda row: row["best_baseline"]),
+            ("its us", lambda row: significant(number(row, "best_baseline_us"))),
+            ("faster", lambda row: significant(number(row, "speedup_best"))),
+        ],
+        rows,
+        words=("dtype", "order", "best other"),
+    )
+    return f"{means.markdown()}\n\n{details.markdown()}"
+
+
+def _least(row: Row) -> float:
+    return roofline.roofline_us(int(number(row, "least_bytes")), number(row, "copy_bytes_per_second"))
