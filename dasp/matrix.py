@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 import scipy.sparse
 
-from dasp import _arrays, _check, _dtypes, backends, formats, planning
+from dasp import _arrays, _check, _dtypes, _foreign, backends, formats, planning
 from dasp._memory import BYTES_PER_ROW, refuse_oversize
 from dasp.formats.array import Csr, Plan, csr_from_coo
 from dasp.placement import found, packed, packer, resolve
@@ -359,8 +359,10 @@ class SpMatrix(Transposable):
         Parameters
         ----------
         x : array_like, shape (n,), (n, 1) or (n, k)
-            NumPy (or a list) for a matrix on the CPU; CuPy, on the same GPU, for a matrix on a GPU. Of any
-            strides; C order costs least. The product has the wider of the types of A and x.
+            NumPy (or a list) for a matrix on the CPU; CuPy, on the same GPU, for a matrix on a GPU; or an
+            array of another library there (PyTorch, JAX, what speaks DLPack), which is read and, as `out`,
+            written without a copy, on PyTorch's current stream if it is a tensor of that, else CuPy's. Of
+            any strides; C order costs least. The product has the wider of the types of A and x.
         out : array, optional
             Of the product's shape and type, not overlapping `x`; the result is written there. May hold
             anything, NaN too, if `beta` is 0: it is not read then.
@@ -370,7 +372,8 @@ class SpMatrix(Transposable):
         Returns
         -------
         array, shape (m,), (m, 1) or (m, k)
-            `out`, or a new array, C-ordered if x is and else F-ordered. Every row is written, empty rows too.
+            `out`, or a new array of the library of x, C-ordered if x is and else F-ordered. Every row is
+            written, empty rows too.
 
         Raises
         ------
@@ -388,6 +391,8 @@ class SpMatrix(Transposable):
             y = self._product.quick(x, out)
             if y is not None:
                 return y
+        if _foreign.is_one(x) or _foreign.is_one(out):
+            return _foreign.call(self.matvec, self.device, x, out, alpha=alpha, beta=beta)
         x = self._backend.as_operand(x, self.device)
         _check.operand(self.shape, x)
         dtype = _dtypes.arithmetic(self.dtype, x.dtype).y

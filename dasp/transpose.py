@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from dasp import _check, backends, formats, planning
+from dasp import _check, _foreign, backends, formats, planning
 from dasp.formats.array import Csr, Plan
 from dasp.placement import found, packed
 from dasp.policy import Policy
@@ -161,9 +161,10 @@ class Transposable:
         y = self.T._product.quick(x)  # type: ignore[attr-defined]
         if y is not None:
             return y
-        x = self._backend.as_operand(x, self.device)
+        if not _foreign.is_one(x):
+            x = self._backend.as_operand(x, self.device)
         self._check_left(x, -1)
-        return self.T.matvec(x.T).T
+        return self.T.matvec(x.T).T if x.ndim == 2 else self.T.matvec(x)
 
     def _check_left(self, x: Any, axis: int) -> None:
         """Hold that an array has as many numbers along an axis as A has rows."""

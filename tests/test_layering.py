@@ -268,7 +268,7 @@ def may_use_cupy(path: Path) -> bool:
     relative = path.relative_to(PACKAGE).as_posix()
     allowed = (
         r"backends/cuda/\w+\.py",
-        r"_(source|arrays|launch)\.py",
+        r"_(source|arrays|foreign|launch)\.py",
         r"dense/(\w+/)?(\w*_)?cuda(_\w*)?\.py",
         r"(tuning|bench|commands)/\w+\.py",
         r"solvers/(cuda|driver)\.py",

@@ -30,7 +30,7 @@ from dasp.tuning.candidate import Baselines, Candidate, Missing
 NAMES = ("scipy", "numba_csr", "mkl")
 """The host's baselines, as `--baselines` and the columns name them."""
 
-NON_TRANSPOSE = 10
+NON_TRANSPOSE, TRANSPOSE = 10, 11
 GENERAL, LOWER, NON_UNIT = 20, 40, 50
 EXPECTED_PRODUCTS = 100_000
 OPENMP_SPIN_SECONDS = 0.25
@@ -121,8 +121,8 @@ def numba_candidate(csr: Any, x: NDArray[Any]) -> Candidate:
     return Candidate("numba_csr", run, lambda: y, lambda: y.fill(np.nan), cooldown_seconds=0.02)
 
 
-def mkl_candidate(csr: Any, x: NDArray[Any], threads: int) -> Candidate:
-    """MKL's inspector-executor product with a persistent, optimised handle.
+def mkl_candidate(csr: Any, x: NDArray[Any], threads: int, operation: int = NON_TRANSPOSE) -> Candidate:
+    """MKL's inspector-executor product, or that with the transpose, with a persistent, optimised handle.
 
     Raises
     ------
@@ -137,7 +137,7 @@ def mkl_candidate(csr: Any, x: NDArray[Any], threads: int) -> Candidate:
     offsets = np.ascontiguousarray(csr.indptr, dtype=np.int32)
     columns = np.ascontiguousarray(csr.indices, dtype=np.int32)
     values = np.ascontiguousarray(csr.data)
-    y = np.empty(csr.shape[0], dtype=x.dtype)
+    y = np.empty(csr.shape[1 if operation == TRANSPOSE else 0], dtype=x.dtype)
     description = MatrixDescription(GENERAL, LOWER, NON_UNIT)
     handle = c_void_p()
     library.MKL_Set_Num_Threads(threads)
@@ -146,7 +146,7 @@ def mkl_candidate(csr: Any, x: NDArray[Any], threads: int) -> Candidate:
     arguments = (place, place + 4, columns.ctypes.data, values.ctypes.data)
     _checked(create(byref(handle), 0, csr.shape[0], csr.shape[1], *arguments), "mkl_sparse_create_csr")
     # Both may answer 6, not supported, for a shape that has no optimised kernel; the product still works.
-    hint = library.mkl_sparse_set_mv_hint(handle, NON_TRANSPOSE, description, EXPECTED_PRODUCTS)
+    hint = library.mkl_sparse_set_mv_hint(handle, operation, description, EXPECTED_PRODUCTS)
     _checked(0 if hint == 6 else hint, "mkl_sparse_set_mv_hint")
     optimized = library.mkl_sparse_optimize(handle)
     _checked(0 if optimized == 6 else optimized, "mkl_sparse_optimize")
@@ -154,7 +154,7 @@ def mkl_candidate(csr: Any, x: NDArray[Any], threads: int) -> Candidate:
     x_place, y_place = x.ctypes.data, y.ctypes.data
 
     def run() -> None:
-        _checked(multiply(NON_TRANSPOSE, 1.0, handle, description, x_place, 0.0, y_place), "mkl_sparse_mv")
+        _checked(multiply(operation, 1.0, handle, description, x_place, 0.0, y_place), "mkl_sparse_mv")
 
     return Candidate(
         "mkl",
@@ -168,19 +168,22 @@ def mkl_candidate(csr: Any, x: NDArray[Any], threads: int) -> Candidate:
     )
 
 
-def build(csr: Any, x: NDArray[Any], *, names: Collection[str] = NAMES, threads: int = 1) -> Baselines:
-    """Make the host's baselines of one matrix.
+def build(
+    csr: Any, x: NDArray[Any], *, names: Collection[str] = NAMES, threads: int = 1, transpose: bool = False
+) -> Baselines:
+    """Make the host's baselines of one matrix, or of the product with its transpose.
 
     Parameters
     ----------
     csr : scipy.sparse CSR matrix or array
         Shape (m, n), float64 or float32.
     x : numpy.ndarray
-        Shape (n,), same dtype.
+        Shape (n,), or (m,) for the transpose; same dtype.
     names : collection of str
         Which baselines, of `NAMES`.
     threads : int
         Threads of numba and MKL.
+    transpose : bool
 
     Returns
     -------
@@ -192,11 +195,14 @@ def build(csr: Any, x: NDArray[Any], *, names: Collection[str] = NAMES, threads:
     for name in (n for n in NAMES if n in names):
         try:
             if name == "scipy":
-                made.candidates.append(scipy_candidate(csr, x))
+                made.candidates.append(scipy_candidate(csr.T if transpose else csr, x))
             elif name == "numba_csr":
+                if transpose:
+                    raise RuntimeError("the loop over rows has no product with the transpose")
                 made.candidates.append(numba_candidate(csr, x))
             else:
-                made.candidates.append(mkl_candidate(csr, x, threads))
+                operation = TRANSPOSE if transpose else NON_TRANSPOSE
+                made.candidates.append(mkl_candidate(csr, x, threads, operation))
         except RuntimeError as error:
             made.missing.append(Missing(name, str(error)))
     return made

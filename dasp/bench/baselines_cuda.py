@@ -28,6 +28,7 @@ from dasp.bench.cusparse import (
     SPMV_SELL_ALG1,
     SPMVOP_ALG1,
     SPMVOP_ALG2,
+    TRANSPOSE,
     VALUE_TYPES,
     CuSparse,
     load,
@@ -62,10 +63,12 @@ class Device:
     csr : scipy.sparse CSR matrix or array
         Shape (m, n), float64 or float32, fewer than 2^31 entries.
     x : cupy.ndarray
-        Shape (n,), same dtype.
+        Shape (n,), same dtype; (m,) for the product with the transpose.
+    transpose : bool
+        Whether that is what is measured, by cuSPARSE's own operation on the matrix as it is.
     """
 
-    def __init__(self, csr: Any, x: Any) -> None:
+    def __init__(self, csr: Any, x: Any, transpose: bool = False) -> None:
         """Copy the matrix to the current GPU."""
         import cupy
 
@@ -78,7 +81,8 @@ class Device:
         self.indices = cupy.asarray(csr.indices.astype(np.int32, copy=False))
         self.indptr = cupy.asarray(csr.indptr.astype(np.int32, copy=False))
         self.x = x
-        self.y = cupy.empty(self.shape[0], dtype=csr.dtype)
+        self.operation = TRANSPOSE if transpose else NON_TRANSPOSE
+        self.y = cupy.empty(self.shape[1 if transpose else 0], dtype=csr.dtype)
         real = c_double if csr.dtype == np.float64 else c_float
         self.one, self.zero = real(1.0), real(0.0)
         self.kind = VALUE_TYPES[np.dtype(csr.dtype)]
@@ -156,7 +160,7 @@ def spmv_candidate(
         library.set_stream(cupy.cuda.get_current_stream().ptr)
         arguments = (
             library.handle,
-            NON_TRANSPOSE,
+            device.operation,
             byref(device.one),
             held.keep("cusparseDestroySpMat", matrix()),
             held.keep("cusparseDestroyDnVec", library.vector(device.x)),
@@ -201,7 +205,7 @@ def spmvop_candidate(name: str, library: CuSparse, device: Device, algorithm: in
         )
         x = held.keep("cusparseDestroyDnVec", library.vector(device.x))
         y = held.keep("cusparseDestroyDnVec", library.vector(device.y))
-        arguments = (NON_TRANSPOSE, matrix, x, y, y, device.kind, algorithm)
+        arguments = (device.operation, matrix, x, y, y, device.kind, algorithm)
         size = c_size_t()
         library.call("cusparseSpMVOp_bufferSize", library.handle, *arguments, byref(size))
         workspace = cupy.empty(max(size.value, 1), dtype=cupy.uint8)
@@ -292,6 +296,8 @@ def cupy_candidate(device: Device) -> Candidate:
     from cupyx.scipy.sparse import csr_matrix
 
     matrix = csr_matrix((device.data, device.indices, device.indptr), shape=device.shape)
+    if device.operation == TRANSPOSE:
+        matrix = matrix.T
     held: list[Any] = []
 
     def run() -> None:
@@ -316,17 +322,18 @@ def _make(name: str, library: CuSparse, device: Device, csr: Any) -> Candidate:
     return spmv_candidate(name, library, device, matrix, algorithm, prepare)
 
 
-def build(csr: Any, x: Any, *, names: Collection[str] = NAMES) -> Baselines:
-    """Make the GPU's baselines of one matrix.
+def build(csr: Any, x: Any, *, names: Collection[str] = NAMES, transpose: bool = False) -> Baselines:
+    """Make the GPU's baselines of one matrix, or of the product with its transpose.
 
     Parameters
     ----------
     csr : scipy.sparse CSR matrix or array
         Shape (m, n), on the host, float64 or float32.
     x : cupy.ndarray
-        Shape (n,), same dtype.
+        Shape (n,), or (m,) for the transpose; same dtype.
     names : collection of str
         Which settings, of `NAMES`.
+    transpose : bool
 
     Returns
     -------
@@ -336,7 +343,7 @@ def build(csr: Any, x: Any, *, names: Collection[str] = NAMES) -> Baselines:
     made = Baselines()
     wanted = [name for name in NAMES if name in names]
     try:
-        library, device = load(), Device(csr, x)
+        library, device = load(), Device(csr, x, transpose)
     except RuntimeError as error:
         made.missing.extend(Missing(name, str(error)) for name in wanted)
         return made

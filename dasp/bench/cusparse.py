@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-NON_TRANSPOSE = 0
+NON_TRANSPOSE, TRANSPOSE = 0, 1
 INDEX_32 = 2
 BASE_ZERO = 0
 SPMV_CSR_ALG1, SPMV_CSR_ALG2, SPMV_SELL_ALG1 = 2, 3, 5

@@ -71,8 +71,8 @@ class BenchDevice(Protocol):
         """Wait until the device is idle."""
         ...
 
-    def baselines(self, csr: Any, x: Any, names: Collection[str]) -> Baselines:
-        """The baselines of one matrix."""
+    def baselines(self, csr: Any, x: Any, names: Collection[str], *, transpose: bool = False) -> Baselines:
+        """The baselines of one matrix, or of the product with its transpose."""
         ...
 
     def time(self, candidates: Sequence[Candidate], samples: int | None) -> dict[str, Timing]:
@@ -165,11 +165,11 @@ class HostDevice:
     def synchronize(self) -> None:
         """Nothing to wait for: host products return when they are done."""
 
-    def baselines(self, csr: Any, x: Any, names: Collection[str]) -> Baselines:
+    def baselines(self, csr: Any, x: Any, names: Collection[str], *, transpose: bool = False) -> Baselines:
         """SciPy, numba and MKL."""
         from dasp.bench.baselines_cpu import build
 
-        return build(csr, x, names=names, threads=self.threads)
+        return build(csr, x, names=names, threads=self.threads, transpose=transpose)
 
     def time(self, candidates: Sequence[Candidate], samples: int | None) -> dict[str, Timing]:
         """Wall clock, in rounds."""
@@ -273,11 +273,11 @@ class CudaDevice:
 
         cupy.cuda.Device().synchronize()
 
-    def baselines(self, csr: Any, x: Any, names: Collection[str]) -> Baselines:
+    def baselines(self, csr: Any, x: Any, names: Collection[str], *, transpose: bool = False) -> Baselines:
         """CuSPARSE's settings, and CuPy."""
         from dasp.bench.baselines_cuda import build
 
-        return build(csr, x, names=names)
+        return build(csr, x, names=names, transpose=transpose)
 
     def time(self, candidates: Sequence[Candidate], samples: int | None) -> dict[str, Timing]:
         """CUDA graphs hot, single products cold."""

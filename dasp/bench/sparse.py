@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -231,7 +232,9 @@ def as_float(csr: Any, dtype: Any = np.float64) -> Any:
     return matrix
 
 
-def warm_up(plan: Callable[[Any], Operator], device: BenchDevice, dtype: Any = np.float64) -> None:
+def warm_up(
+    plan: Callable[[Any], Operator], device: BenchDevice, dtype: Any = np.float64, *, transpose: bool = False
+) -> None:
     """Plan and multiply a small matrix with rows of every category, so that compiling is timed nowhere."""
     import scipy.sparse
 
@@ -241,8 +244,10 @@ def warm_up(plan: Callable[[Any], Operator], device: BenchDevice, dtype: Any = n
     values = np.ones(indptr[-1], dtype=dtype)
     csr = scipy.sparse.csr_array((values, indices, indptr), shape=(len(lengths), 640))
     x = device.vector(np.ones(640, dtype=dtype))
-    planned = plan(csr)
+    planned: Any = plan(csr)
     planned.matvec(x, out=device.vector(np.zeros(len(lengths), dtype=dtype)))
+    if transpose:
+        planned.T.matvec(device.vector(np.ones(len(lengths), dtype=dtype)))
     device.synchronize()
 
 
@@ -257,6 +262,7 @@ def measure(
     seed: int = 0,
     samples: int | None = None,
     baselines: Collection[str] | None = None,
+    transpose: bool = False,
 ) -> MatrixResult:
     """Plan, verify and time one matrix.
 
@@ -280,6 +286,9 @@ def measure(
         Timed samples of each candidate, instead of as many as the device thinks right.
     baselines : collection of str, optional
         Which baselines; all by default.
+    transpose : bool
+        Measure the product with the transpose: ours by `A.T`, made of a planned A, which alone counts as
+        planning; the baselines by their own operation on A. All figures are of the transpose.
 
     Returns
     -------
@@ -288,17 +297,20 @@ def measure(
     """
     csr = as_float(csr, dtype)
     plan = plan or planner(device.kind)
+    given, csr = csr, as_float(csr.T, dtype) if transpose else csr
     x = np.random.default_rng(seed).standard_normal(csr.shape[1]).astype(dtype)
     there = device.vector(x)
     reference = reference_product(csr.data, csr.indices, csr.indptr, x)
-    operator, planning = measure_planning(plan, csr, device)
+    measure_plan = measure_transposing if transpose else measure_planning
+    operator, planning = measure_plan(plan, given, device)
     ours = _our_candidates(operator, there, csr.shape[0], device, dtype)
     verified = _worst(_verify(candidate, reference, device) for candidate in ours)
     others = Baselines()
     timings: dict[str, Timing] = {}
     if verified.passed:
         names = device.baseline_names if baselines is None else baselines
-        others = _right_ones(device.baselines(csr, there, names), reference, device)
+        made = device.baselines(given, there, names, transpose=transpose)
+        others = _right_ones(made, reference, device)
         timings = device.time([*ours, *others.candidates], samples)
         for other in others.candidates:
             with suppress(RuntimeError):
@@ -349,10 +361,24 @@ def measure_planning(
     return operator, Planning(host_ms, device_ms, upload_ms, memory.bytes, int(operator.nbytes))
 
 
-def _best_ms(make: Callable[[], Any], device: BenchDevice) -> tuple[Any, float]:
+def measure_transposing(
+    plan: Callable[[Any], Operator], csr: Any, device: BenchDevice
+) -> tuple[Operator, Planning]:
+    """The transpose of the planned matrix, and what it takes to make it, where the plan of that lies."""
+    best, peak = float("inf"), float("nan")
+    for _ in range(PLAN_TRIES):
+        planned: Any = plan(csr)
+        device.synchronize()
+        with device.memory() as memory:
+            operator, spent = _best_ms(partial(getattr, planned, "T"), device, tries=1)
+        best, peak = min(best, spent), memory.bytes
+    return operator, Planning(best, best, float("nan"), peak, int(operator.nbytes))
+
+
+def _best_ms(make: Callable[[], Any], device: BenchDevice, tries: int = PLAN_TRIES) -> tuple[Any, float]:
     """What is made, and the best time of making it in milliseconds."""
     best = float("inf")
-    for _ in range(PLAN_TRIES):
+    for _ in range(tries):
         started = time.perf_counter()
         made = make()
         device.synchronize()
@@ -427,6 +453,8 @@ class Settings:
         Timed samples of each candidate.
     baselines : collection of str or None
         Which baselines; None for all.
+    transpose : bool
+        Measure products with the transpose, named with `.T` behind.
     """
 
     policy: str = "auto"
@@ -434,6 +462,7 @@ class Settings:
     seed: int = 0
     samples: int | None = None
     baselines: Collection[str] | None = None
+    transpose: bool = False
 
 
 class Sparse:
@@ -477,18 +506,21 @@ class Sparse:
 
     def wanted(self, case: str) -> list[Row]:
         """The one row of a matrix."""
-        named = {"matrix": short_name(case), "dtype": self.settings.dtype}
+        named = {"matrix": self._name(case), "dtype": self.settings.dtype}
         return [{**named, "device": self.device.kind, "policy": self.settings.policy}]
+
+    def _name(self, case: str) -> str:
+        return short_name(case) + (".T" if self.settings.transpose else "")
 
     def measure(self, case: str) -> Iterator[Row]:
         """Load, plan, verify and time one matrix."""
         how = self.settings
         csr = self._load(case, how.seed)
         if not self._warm:
-            warm_up(self._plan, self.device, np.dtype(how.dtype))
+            warm_up(self._plan, self.device, np.dtype(how.dtype), transpose=how.transpose)
             self._warm = True
         result = measure(
-            short_name(case),
+            self._name(case),
             csr,
             self.device,
             plan=self._plan,
@@ -497,6 +529,7 @@ class Sparse:
             seed=how.seed,
             samples=how.samples,
             baselines=how.baselines,
+            transpose=how.transpose,
         )
         yield {**result.row(), "seed": str(how.seed)}
 

@@ -104,6 +104,11 @@ def add_sparse_options(parser: argparse.ArgumentParser) -> None:
         metavar="NAMES",
         help="comma-separated: scipy, numba_csr, mkl; cupy, cusparse_alg1, ...",
     )
+    parser.add_argument(
+        "--transpose",
+        action="store_true",
+        help="measure products with the transpose, and what it takes to make A.T",
+    )
 
 
 def _add_timing_options(parser: argparse.ArgumentParser, *, seconds: float) -> None:
@@ -213,6 +218,7 @@ def sparse_subject(args: argparse.Namespace, specs: Any, device: BenchDevice) ->
         seed=args.seed,
         samples=args.repeat,
         baselines=args.baselines,
+        transpose=args.transpose,
     )
     return Sparse(specs, device, settings)
 

@@ -121,7 +121,13 @@ def linear_operator(matrix: Any) -> Any:
         def _matvec(self, x: Vector) -> Vector:
             return np.asarray(matrix.matvec(x))
 
+        def _rmatvec(self, x: Vector) -> Vector:
+            return np.asarray(matrix.rmatvec(x))
+
         def _matmat(self, X: Vector) -> Vector:
             return np.asarray(matrix.matvec(X))
+
+        def _rmatmat(self, X: Vector) -> Vector:
+            return np.asarray(matrix.rmatvec(X))
 
     return PlannedOperator()

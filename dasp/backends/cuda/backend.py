@@ -216,4 +216,11 @@ def linear_operator(matrix: Any) -> Any:
     """Return a CuPy LinearOperator that multiplies by `matrix`."""
     from cupyx.scipy.sparse.linalg import LinearOperator
 
-    return LinearOperator(matrix.shape, matrix.matvec, matmat=matrix.matvec, dtype=matrix.dtype)
+    return LinearOperator(
+        matrix.shape,
+        matrix.matvec,
+        rmatvec=matrix.rmatvec,
+        matmat=matrix.matvec,
+        rmatmat=matrix.rmatvec,
+        dtype=matrix.dtype,
+    )

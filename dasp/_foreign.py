@@ -1,0 +1,135 @@
+"""Arrays of other libraries (PyTorch, JAX, whatever speaks DLPack), taken in and given back without a copy.
+
+No library is imported: an array of one exists only where that was imported already. A GPU's arrays are read
+and written on the stream that is current where they come from: PyTorch's own for its tensors, CuPy's else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+_CPU = 1, 3
+"""Kinds of devices in DLPack (`DLDeviceType`) whose memory NumPy reads: the host's, and pinned memory."""
+
+_CUDA = 2, 13
+"""Those whose memory CuPy reads: a GPU's, and managed memory."""
+
+
+def is_one(array: Any) -> bool:
+    """Whether this is an array of a library that is neither NumPy nor CuPy."""
+    kind = type(array)
+    return (
+        kind is not np.ndarray
+        and (hasattr(kind, "__dlpack__") or hasattr(array, "__cuda_array_interface__"))
+        and not isinstance(array, np.ndarray)
+        and kind.__module__.partition(".")[0] not in ("numpy", "cupy", "cupyx")
+    )
+
+
+def call(product: Callable[..., Any], device: str, x: Any, out: Any, **scales: Any) -> Any:
+    """Return product(x, out=out, ...) with the arrays taken in; the result is of the kind of `x`.
+
+    Raises
+    ------
+    TypeError
+        For an array somewhere else than on the device, a sparse one, and an `out` that cannot be written.
+    """
+    with _stream(x if is_one(x) else out, device):
+        y = product(taken("x", x, device), out=None if out is None else _written(out, device), **scales)
+        return given_back(y, x) if out is None else out
+
+
+def taken(name: str, array: Any, device: str) -> Any:
+    """Return an array of another library as one of NumPy or CuPy that shares its memory; others as they are.
+
+    Raises
+    ------
+    TypeError
+        If it is not on the device, or sparse.
+    """
+    if not is_one(array):
+        return array
+    array = _plain(name, array)
+    where = _device_of(array)
+    if where != device:
+        raise TypeError(
+            f"{name} is a {_name(array)} on {where} and A is on {device}; both must be on one device"
+        )
+    if device == "cpu":
+        return np.from_dlpack(array)
+    import cupy
+
+    with cupy.cuda.Device(int(device.partition(":")[2])):
+        return cupy.from_dlpack(array) if hasattr(array, "__dlpack__") else cupy.asarray(array)
+
+
+def given_back(y: Any, like: Any) -> Any:
+    """Return an array of NumPy or CuPy as one of the library of `like`; as it is where that takes none."""
+    if not is_one(like):
+        return y
+    library = like.__array_namespace__() if hasattr(like, "__array_namespace__") else None
+    library = library or sys.modules[_root(like)]
+    return library.from_dlpack(y) if hasattr(library, "from_dlpack") else y
+
+
+def _written(out: Any, device: str) -> Any:
+    """Return the array that a result is written to; TypeError if nobody may write there."""
+    if is_one(out) and _root(out) in ("jax", "jaxlib"):
+        raise TypeError(f"out is a {_name(out)}, which cannot be written to; leave it out")
+    return taken("out", out, device)
+
+
+def _plain(name: str, array: Any) -> Any:
+    """Return a tensor of PyTorch without its history, and with its values as they lie in memory."""
+    if _root(array) != "torch":
+        return array
+    if array.layout is not sys.modules["torch"].strided:
+        raise TypeError(f"{name} is a sparse {_name(array)}; a dense one is needed; pass {name}.to_dense()")
+    if array.is_conj() or array.is_neg():
+        array = array.resolve_conj().resolve_neg()
+    return array.detach()
+
+
+def _device_of(array: Any) -> str:
+    """Return `cpu` or `cuda:N`, or another name of a device in words."""
+    if not hasattr(array, "__dlpack_device__"):
+        return f"cuda:{_pointer_device(array)}"
+    try:
+        kind, number = array.__dlpack_device__()
+    except (ValueError, RuntimeError, TypeError):  # PyTorch's answer for a device that DLPack does not know
+        return str(getattr(array, "device", "an unknown device"))
+    if int(kind) in _CPU:
+        return "cpu"
+    return f"cuda:{number}" if int(kind) in _CUDA else f"device {number} of DLPack's kind {int(kind)}"
+
+
+def _pointer_device(array: Any) -> int:
+    import cupy
+
+    return int(cupy.asarray(array).device.id)
+
+
+def _stream(array: Any, device: str) -> Any:
+    """Return a context in which CuPy works on the stream that is current for an array."""
+    if device == "cpu" or _root(array) != "torch":
+        return contextlib.nullcontext()
+    import cupy
+
+    number = int(device.partition(":")[2])
+    pointer = sys.modules["torch"].cuda.current_stream(number).cuda_stream
+    if pointer == 0:
+        return cupy.cuda.Stream.null
+    return cupy.cuda.ExternalStream(pointer, number)
+
+
+def _root(array: Any) -> str:
+    return type(array).__module__.partition(".")[0]
+
+
+def _name(array: Any) -> str:
+    return f"{_root(array)}.{type(array).__name__}"
