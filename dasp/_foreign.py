@@ -68,6 +68,17 @@ def taken(name: str, array: Any, device: str) -> Any:
         return cupy.from_dlpack(array) if hasattr(array, "__dlpack__") else cupy.asarray(array)
 
 
+def anywhere(array: Any) -> Any:
+    """Return an array of another library, wherever it is, as one of NumPy or CuPy that shares its memory."""
+    return taken("x", array, _device_of(_plain("x", array)))
+
+
+def to_host(array: Any) -> Any:
+    """Return an array of another library as one of NumPy, copied if it is on a GPU."""
+    there = anywhere(array)
+    return there if isinstance(there, np.ndarray) else there.get()
+
+
 def given_back(y: Any, like: Any) -> Any:
     """Return an array of NumPy or CuPy as one of the library of `like`; as it is where that takes none."""
     if not is_one(like):

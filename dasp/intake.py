@@ -14,6 +14,15 @@ from dasp.placement import packed, packer, resolve
 from dasp.policy import Policy
 
 
+def place_of(given: Any, device: str) -> str:
+    """Return the device that is meant for a matrix: `auto` is the GPU where it lies, or what works here."""
+    if device == "auto" and type(given).__module__.startswith("cupy"):
+        held = given if _arrays.is_cupy(given) else getattr(given, "data", None)
+        number = getattr(getattr(held, "device", None), "id", None)
+        device = device if number is None else f"cuda:{number}"
+    return resolve(device)
+
+
 def any_matrix(given: Any, shape: Any, policy: Policy | None, device: str, progress: bool) -> Plan:
     """Plan a matrix of any kind: of SciPy or CuPy, dense, or a tuple as SciPy's csr_array takes it.
 
@@ -50,7 +59,11 @@ def _tuple(given: tuple[Any, ...], shape: Any, policy: Policy | None, device: st
         if shape is None:
             raise ValueError("shape is None; A is (data, indices, indptr), so shape=(m, n) is needed")
         size = _check.shape(shape)
-        arrays = _arrays.values("data", data), _arrays.index("indices", indices), _arrays.index("indptr", indptr)
+        arrays = (
+            _arrays.values("data", data),
+            _arrays.index("indices", indices),
+            _arrays.index("indptr", indptr),
+        )
         _check.csr(size, arrays[2], arrays[1], arrays[0])
         return _plan(size, _arrays.Compressed(arrays[2], arrays[1], arrays[0]), policy, device, progress)
     if len(given) != 2 or not isinstance(given[1], (tuple, list)) or len(given[1]) != 2:
@@ -78,9 +91,8 @@ def cupy_matrix(A: Any, policy: Policy | None, device: str, progress: bool) -> P
     """Plan a sparse matrix of CuPy; see `dasp.SpMatrix.from_cupy`."""
     if not type(A).__module__.startswith("cupyx.scipy.sparse") or not hasattr(A, "get"):
         raise TypeError(f"A is a {type(A).__name__}; a cupyx.scipy.sparse matrix is needed")
-    if device == "auto":
-        device = f"cuda:{A.data.device.id}"
-    if A.format != "csr" or packer(A.shape, policy, resolve(device)) != f"cuda:{A.data.device.id}":
+    device = place_of(A, device)
+    if A.format != "csr" or packer(A.shape, policy, device) != f"cuda:{A.data.device.id}":
         return scipy_matrix(A.get(), policy, device, progress)
     return _plan(A.shape, backends.find(device).as_csr(A), policy, device, progress)
 

@@ -9,19 +9,39 @@ from typing import Any, Self
 import numpy as np
 import scipy.sparse
 
-from dasp import _arrays, _check, _dtypes, _foreign, backends, formats, planning
-from dasp._memory import BYTES_PER_ROW, refuse_oversize
-from dasp.formats.array import Csr, Plan, csr_from_coo
-from dasp.placement import found, packed, packer, resolve
+from dasp import _arrays, _check, _dtypes, _foreign, backends, formats, intake, planning
+from dasp.formats.array import Plan
+from dasp.placement import found, resolve
 from dasp.policy import Policy
+from dasp.surface import Surface
 from dasp.transpose import Places, Transposable
 
 
-class SpMatrix(Transposable):
+class SpMatrix(Transposable, Surface):
     """A sparse matrix, planned for fast products with vectors on one device.
 
-    Make one with `from_scipy`, `from_cupy`, `from_dense` or `from_coo`. It cannot be changed. Several
-    threads may use one at once. Equal inputs give equal bits, whatever the number of threads.
+    `SpMatrix(A)` takes what SciPy's `csr_array` takes, and more; `from_scipy`, `from_cupy`, `from_dense` and
+    `from_coo` take one kind each and say what becomes of it. Nothing but values changes (`with_values`).
+    Several threads may use one at once. Equal inputs give equal bits, whatever the number of threads.
+
+    Parameters
+    ----------
+    A : sparse matrix, array_like, tuple, Plan or SpMatrix
+        Of SciPy or CuPy; dense; `(data, (row, col))`; `(data, indices, indptr)`; or a plan that was made
+        before, with NumPy arrays. Of an SpMatrix the pattern is shared, and the values are copied.
+    device : {"auto", "cpu", "cuda", "cuda:N"}
+        `auto` is the GPU on which A lies, if it does; else a GPU if one works, and else the CPU.
+    shape : tuple of int, optional
+        Of a matrix that is given as a tuple; coordinates alone give the smallest that has room for them.
+    policy : Policy, optional
+        How rows are packed; by default what is fast for the matrix on the device. Not for a plan.
+    progress : bool
+        Show a bar (tqdm) if planning takes more than a second.
+
+    Raises
+    ------
+    TypeError, ValueError, RuntimeError
+        As `from_scipy` does.
 
     Attributes
     ----------
@@ -43,7 +63,7 @@ class SpMatrix(Transposable):
     Examples
     --------
     >>> import dasp, numpy, scipy.sparse
-    >>> A = dasp.SpMatrix.from_scipy(scipy.sparse.eye_array(3, format="csr"), device="cpu")
+    >>> A = dasp.SpMatrix(scipy.sparse.eye_array(3, format="csr"), device="cpu")
     >>> A @ numpy.array([1.0, 2.0, 3.0])
     array([1., 2., 3.])
     """
@@ -53,14 +73,24 @@ class SpMatrix(Transposable):
     __array_priority__ = 110.0
     ndim = 2
 
-    def __init__(self, plan: Plan, device: str = "auto") -> None:
-        """Take a plan with NumPy arrays to a device; see `from_scipy` for the usual way."""
-        if not isinstance(plan, Plan):
-            raise TypeError(
-                f"plan is a {type(plan).__name__}; a Plan is needed; "
-                "use from_scipy, from_cupy, from_dense or from_coo for a matrix"
-            )
-        self._device = resolve(device)
+    def __init__(
+        self,
+        A: Any,
+        device: str = "auto",
+        *,
+        shape: tuple[int, int] | None = None,
+        policy: Policy | None = None,
+        progress: bool = False,
+    ) -> None:
+        """Plan a matrix of any kind, or take a plan to a device; see the class."""
+        device = intake.place_of(A, device)
+        if isinstance(A, SpMatrix):
+            A = A.to_device(device).copy().plan if policy is None else A.to_scipy()
+        if not isinstance(A, Plan):
+            A = intake.any_matrix(A, shape, policy, device, progress)
+        elif policy is not None or shape is not None:
+            raise TypeError("policy or shape is given with a plan, which has its own; leave them out")
+        self._device, plan = device, A
         self._backend = backends.find(self._device)
         self._product = self._backend.product(plan, self._device)
         self._places = Places()
@@ -103,14 +133,7 @@ class SpMatrix(Transposable):
         Takes time linear in m + nnz, and for the first matrix on a machine some seconds more, to compile what
         it needs. For a GPU the matrix is copied there, checked and planned there, and its memory given back.
         """
-        if not scipy.sparse.issparse(A):
-            raise TypeError(
-                f"A is a {type(A).__name__}; a scipy.sparse matrix is needed; "
-                "use from_dense, from_coo or from_cupy for others"
-            )
-        on_cpu = packer(A.shape, policy, resolve(device)) == "cpu"
-        arrays = _arrays.sparse_matrix(A, checks=on_cpu)
-        return cls._planned(A.shape, arrays, policy, device, progress)
+        return cls(intake.scipy_matrix(A, policy, device, progress), device)
 
     @classmethod
     def from_cupy(
@@ -137,13 +160,7 @@ class SpMatrix(Transposable):
         TypeError, ValueError, RuntimeError
             As `from_scipy` does.
         """
-        if not type(A).__module__.startswith("cupyx.scipy.sparse") or not hasattr(A, "get"):
-            raise TypeError(f"A is a {type(A).__name__}; a cupyx.scipy.sparse matrix is needed")
-        if device == "auto":
-            device = f"cuda:{A.data.device.id}"
-        if A.format != "csr" or packer(A.shape, policy, resolve(device)) != f"cuda:{A.data.device.id}":
-            return cls.from_scipy(A.get(), policy=policy, device=device, progress=progress)
-        return cls._planned(A.shape, backends.find(device).as_csr(A), policy, device, progress)
+        return cls(intake.cupy_matrix(A, policy, device, progress), intake.place_of(A, device))
 
     @classmethod
     def from_dense(
@@ -169,10 +186,7 @@ class SpMatrix(Transposable):
         TypeError, ValueError, RuntimeError
             As `from_scipy` does.
         """
-        dense = _arrays.dense_matrix("A", A)
-        rows, columns = np.nonzero(dense)
-        options: dict[str, Any] = {"policy": policy, "device": device, "progress": progress}
-        return cls.from_coo(dense[rows, columns], (rows, columns), dense.shape, **options)
+        return cls(intake.dense_matrix(A, policy, device, progress), device)
 
     @classmethod
     def from_coo(
@@ -210,32 +224,7 @@ class SpMatrix(Transposable):
         TypeError, ValueError, RuntimeError
             As `from_scipy` does.
         """
-        size = _check.shape(shape)
-        if not isinstance(coords, (tuple, list)) or len(coords) != 2:
-            raise TypeError("coords is not a pair; (row, col) is needed")
-        return cls._planned(size, _arrays.coordinates(size, data, *coords), policy, device, progress)
-
-    @classmethod
-    def _planned(
-        cls,
-        shape: tuple[int, int],
-        arrays: _arrays.Compressed | _arrays.Coordinates,
-        policy: Policy | None,
-        device: str,
-        progress: bool,
-    ) -> Self:
-        """Plan a matrix whose arrays were taken in, and checked if the CPU packs it."""
-        device, order = resolve(device), None
-        if packer(shape, policy, device) == "cpu":
-            refuse_oversize(
-                f"A with {shape[0]:,} rows", BYTES_PER_ROW * float(shape[0]), "leave out rows without entries"
-            )
-        if isinstance(arrays, _arrays.Coordinates):
-            cpu = backends.find("cpu").primitives
-            order = planning.row_order(shape[0], arrays.rows, cpu)
-            arrays = _arrays.Compressed(*csr_from_coo(shape[0], *arrays, cpu))
-        csr = Csr((int(shape[0]), int(shape[1])), *arrays)
-        return cls(packed(csr, order, policy, device, progress=progress), device)
+        return cls(intake.coordinates(data, coords, shape, policy, device, progress), device)
 
     def with_values(self, data: Any, *, out: SpMatrix | None = None) -> SpMatrix:
         """Return the matrix with the same pattern and other values.
@@ -391,6 +380,11 @@ class SpMatrix(Transposable):
             y = self._product.quick(x, out)
             if y is not None:
                 return y
+        if hasattr(x, "tocsr"):
+            raise TypeError(
+                f"x is a sparse {type(x).__name__}; dense vectors are needed; multiply A.tocsr() by x, and plan "
+                "the product if it is to be multiplied"
+            )
         if _foreign.is_one(x) or _foreign.is_one(out):
             return _foreign.call(self.matvec, self.device, x, out, alpha=alpha, beta=beta)
         x = self._backend.as_operand(x, self.device)
@@ -483,18 +477,3 @@ class SpMatrix(Transposable):
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the plan, and the device by name."""
         return SpMatrix, (self._backend.to_host(self.plan), self.device)
-
-    def __repr__(self) -> str:
-        """Return a table of the plan's parts."""
-        m, n = self.shape
-        lines = [
-            f"<SpMatrix {m} x {n}, {self.nnz} entries, {self.dtype}, on {self.device}>",
-            f"{'part':<10}{'rows':>12}{'entries':>14}{'slots':>14}{'fill':>7}{'bytes':>16}",
-        ]
-        for part in formats.find(self.plan.format).summary(self.plan):
-            fill = f"{part.entries / part.slots:7.3f}" if part.slots else f"{'-':>7}"
-            lines.append(
-                f"{part.name:<10}{part.rows:>12}{part.entries:>14}{part.slots:>14}{fill}{part.bytes:>16}"
-            )
-        lines += [f"{name:<10}{'-':>12}{'-':>14}{'-':>14}{'-':>7}{size:>16}" for name, size in self._kept()]
-        return "\n".join(lines)

@@ -130,7 +130,7 @@ def below(*rooms: str) -> set[str]:
 
 
 TOP = ("bench", "commands", "cli")
-MATRIX = ("matrix", "placement", "transpose")
+MATRIX = ("matrix", "intake", "placement", "shifted", "surface", "transpose")
 RULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "what is underscored": (("_*",), ("_*",)),
     "formats": (("formats",), ("formats", "_*")),
@@ -138,11 +138,22 @@ RULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "the CPU": (("backends.cpu",), ("backends.cpu", "backends.protocols", "formats", "_*")),
     "CUDA": (("backends.cuda",), ("backends.cuda", "backends.protocols", "formats", "_*")),
     "planning": (("planning",), ("planning", "formats", "policy", "backends.protocols", "_*")),
-    "the matrix": (MATRIX, (*MATRIX, "planning", "policy", "backends", "formats", "_*")),
+    "the matrix": (MATRIX, (*MATRIX, "planning", "policy", "backends", "formats", "io", "models", "_*")),
     "solvers": (("solvers",), ("solvers", "backends.cpu.team", "_*")),
     "preconditioners": (
         ("preconditioners",),
-        ("preconditioners", "solvers", *MATRIX, "planning", "policy", "backends", "formats", "_*"),
+        (
+            "preconditioners",
+            "solvers",
+            *MATRIX,
+            "planning",
+            "policy",
+            "backends",
+            "formats",
+            "io",
+            "models",
+            "_*",
+        ),
     ),
     "ranks": (
         ("distributed",),

@@ -91,6 +91,15 @@ class Backend(Protocol):
     def product(self, plan: Plan, device: str) -> Product:
         """Take a plan with NumPy arrays, or made on this device, to a device."""
 
+    def asarray(self, x: Any, device: str, dtype: Any) -> Array:
+        """Return an array of any library, wherever it is, as one on the device; copied only if it must be."""
+
+    def add_scaled(self, y: Array, factor: Any, x: Array) -> None:
+        """Add a multiple of x to y, on the current stream, without allocating on a GPU."""
+
+    def sparse(self, shape: tuple[int, int], indptr: Array, indices: Array, data: Array) -> Any:
+        """Return a CSR matrix of SciPy or CuPy."""
+
     def linear_operator(self, matrix: Any) -> Any:
         """Return the operator that solvers for this kind of device take."""
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dasp import _arrays
+from dasp import _arrays, _foreign
 from dasp._arrays import Order
 from dasp.backends.cpu import primitives
 from dasp.backends.cpu.product import Product
@@ -106,6 +106,25 @@ def check_out(out: Any, x: Vector, shape: tuple[int, ...], dtype: np.dtype[Any],
 def to_host(plan: Plan) -> Plan:
     """Return the plan with NumPy arrays: itself."""
     return plan
+
+
+def add_scaled(y: Vector, factor: Any, x: Vector) -> None:
+    """Add a multiple of x to y, two arrays of one shape."""
+    y += y.dtype.type(factor) * x
+
+
+def asarray(x: Any, device: str, dtype: Any) -> Vector:
+    """Return an array of any library and device as one of NumPy."""
+    if _foreign.is_one(x):
+        x = _foreign.to_host(x)
+    return np.asarray(_arrays.to_host(x), dtype)
+
+
+def sparse(shape: tuple[int, int], indptr: Vector, indices: Vector, data: Vector) -> Any:
+    """Return a CSR matrix of SciPy."""
+    from scipy.sparse import csr_array
+
+    return csr_array((data, indices, indptr), shape=shape)
 
 
 def linear_operator(matrix: Any) -> Any:

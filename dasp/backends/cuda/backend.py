@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dasp import _check, _dtypes
+from dasp import _check, _dtypes, _foreign
 from dasp._arrays import Order
 from dasp._log import logger
 from dasp.backends.cuda.device import primitives, upload
@@ -210,6 +210,57 @@ def to_host(plan: Plan) -> Plan:
 
     downloaded: Plan = with_arrays(plan, map(download, arrays_of(plan)))
     return downloaded
+
+
+@cache
+def _adder() -> Any:
+    import cupy
+
+    return cupy.ElementwiseKernel("X x, Y factor", "Y y", "y += factor * Y(x)", "dasp_add_scaled")
+
+
+def add_scaled(y: Any, factor: Any, x: Any) -> None:
+    """Add a multiple of x to y, two arrays of one shape, on the current stream; nothing is allocated."""
+    import cupy
+
+    with cupy.cuda.Device(y.device.id):
+        _adder()(x, y.dtype.type(factor), y)
+
+
+def asarray(x: Any, device: str, dtype: Any) -> Any:
+    """Return an array of any library and device as one of CuPy on the GPU."""
+    import cupy
+
+    with cupy.cuda.Device(number(device)):
+        if _foreign.is_one(x):
+            x = _foreign.anywhere(x)
+        return cupy.asarray(x, dtype)
+
+
+def sparse(shape: tuple[int, int], indptr: Any, indices: Any, data: Any) -> Any:
+    """Return a CSR matrix of CuPy."""
+    import cupy
+    from cupyx.scipy.sparse import csr_matrix
+
+    with cupy.cuda.Device(data.device.id):
+        return csr_matrix((data, indices, indptr), shape=shape)
+
+
+def as_sparse(dense: Any) -> Any:
+    """Return the entries of a dense matrix of CuPy that are not zero as a CSR matrix of CuPy.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If it is not of two dimensions, or of a type that CuPy's sparse matrices do not have.
+    """
+    import cupy
+    from cupyx.scipy.sparse import csr_matrix
+
+    if dense.ndim != 2:
+        raise ValueError(f"A has shape {dense.shape}; a matrix with 2 dimensions is needed")
+    with cupy.cuda.Device(dense.device.id):
+        return csr_matrix(dense.astype(_dtypes.stored(dense.dtype), copy=False))
 
 
 def linear_operator(matrix: Any) -> Any:

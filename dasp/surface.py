@@ -1,0 +1,363 @@
+"""What a SciPy user types, for `dasp.SpMatrix`: conversions, sums, scalings, files, and refusals in words."""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+import os
+from numbers import Number
+from typing import TYPE_CHECKING, Any, NoReturn, Self
+
+import numpy as np
+
+from dasp import _arrays, _dtypes, _foreign, formats, planning
+from dasp.formats.array import arrays_of, with_arrays
+from dasp.placement import found
+from dasp.shifted import Shifted
+
+HEADINGS = "part", "rows", "entries", "slots", "fill", "bytes"
+
+
+class Surface:
+    """The methods that need nothing but products, values and the way back from the plan."""
+
+    if TYPE_CHECKING:
+        shape: Any
+        dtype: Any
+        nnz: Any
+        device: Any
+        plan: Any
+        T: Any
+        with_values: Any
+        matvec: Any
+        rmatvec: Any
+        to_scipy: Any
+        _backend: Any
+        _places: Any
+        _entries: Any
+        _kept: Any
+
+        def __init__(self, A: Any, device: str = "auto") -> None: ...
+        def __matmul__(self, x: Any) -> Any: ...
+        def __rmatmul__(self, x: Any) -> Any: ...
+
+    # ---- to other forms ------------------------------------------------------------------------------
+
+    def tocsr(self) -> Any:
+        """Return the matrix as CSR on its device: `scipy.sparse.csr_array` or CuPy's `csr_matrix`.
+
+        Returns
+        -------
+        sparse matrix, shape (m, n)
+            New; entries as `to_scipy` gives them.
+        """
+        return self._backend.sparse(self.shape, *found(planning.unpack, self.plan, self.device))
+
+    def tocsc(self) -> Any:
+        """Return the matrix as CSC on its device, of SciPy or CuPy; see `tocsr`."""
+        return self.tocsr().tocsc()
+
+    def tocoo(self) -> Any:
+        """Return the matrix as COO on its device, of SciPy or CuPy; see `tocsr`."""
+        return self.tocsr().tocoo()
+
+    def toarray(self) -> Any:
+        """Return the matrix as a dense array on its device, shape (m, n), C-ordered; duplicates sum."""
+        return self.tocsr().toarray()
+
+    def asarray(self, x: Any, dtype: Any = None) -> Any:
+        """Return an array where the matrix is, copied there only if it must be.
+
+        Parameters
+        ----------
+        x : array_like
+            On the host or on a GPU, of any library.
+        dtype : dtype, optional
+            By default that of x.
+
+        Returns
+        -------
+        numpy.ndarray or cupy.ndarray
+        """
+        return self._backend.asarray(x, self.device, dtype)
+
+    def astype(self, dtype: Any) -> Self:
+        """Return the matrix with values of another type, rounded to it; itself if it has that type.
+
+        Raises
+        ------
+        TypeError
+            If it is none of the types that matrices may have.
+        """
+        try:
+            kind = np.dtype(dtype)
+        except TypeError as error:
+            raise TypeError(f"dtype is {dtype!r}; a type of numbers is needed") from error
+        if kind.name not in _dtypes.TABLE:
+            raise TypeError(f"dtype is {kind}; {', '.join(_dtypes.TABLE)} is needed")
+        return self if kind == self.dtype else self._mapped(lambda values: values.astype(kind))
+
+    def copy(self) -> Self:
+        """Return the matrix with the same pattern and values of its own, to be overwritten in place."""
+        values = self.plan.values
+        with self._backend.filling(self.device):
+            own = with_arrays(values, (array.copy() for array in arrays_of(values)))
+        other = type(self)(dataclasses.replace(self.plan, values=own), self.device)
+        other._places = self._places
+        return other
+
+    # ---- with other values ---------------------------------------------------------------------------
+
+    def _mapped(self, function: Any) -> Self:
+        """Return the matrix with a function of its values, which keeps their order."""
+        with self._backend.filling(self.device):
+            mapped = function(self._entries())
+        return self.with_values(mapped)  # type: ignore[no-any-return]
+
+    def conj(self) -> Self:
+        """Return the matrix with conjugated values; itself if they are real."""
+        return self._mapped(lambda values: values.conj()) if self.dtype.kind == "c" else self
+
+    conjugate = conj
+
+    def __neg__(self) -> Self:
+        return self._mapped(lambda values: -values)
+
+    def __abs__(self) -> Self:
+        return self._mapped(abs)
+
+    def multiply(self, other: Any) -> Self:
+        """Return the matrix times a scalar; each value is rounded once.
+
+        Parameters
+        ----------
+        other : number
+            Of a type that NumPy promotes with the values': a float leaves float32 as it is.
+
+        Returns
+        -------
+        SpMatrix
+            With the same pattern; values are coded anew.
+
+        Raises
+        ------
+        TypeError
+            For anything but a number.
+        """
+        factor = _number("A * x was asked with x", other, "for the product with a vector use A @ x; ")
+        return self._mapped(lambda values: values * factor)
+
+    def __mul__(self, other: Any) -> Self:
+        return self.multiply(other)
+
+    def __rmul__(self, other: Any) -> Self:
+        return self.multiply(other)
+
+    def __truediv__(self, other: Any) -> Self:
+        divisor = _number("A / x was asked with x", other)
+        return self._mapped(lambda values: values / divisor)
+
+    def scaled(self, left: Any = None, right: Any = None) -> Self:
+        """Return diag(left) A diag(right), planned as A is.
+
+        Parameters
+        ----------
+        left : array_like, shape (m,), optional
+            What each row is multiplied by, first.
+        right : array_like, shape (n,), optional
+            What each column is multiplied by.
+
+        Returns
+        -------
+        SpMatrix
+            With the same pattern; values are coded anew.
+
+        Raises
+        ------
+        TypeError
+            For arrays somewhere else than on the matrix's device.
+        ValueError
+            For other shapes.
+        """
+        sizes = zip(("left", "right"), (left, right), self.shape, strict=True)
+        left, right = (self._diagonal_factor(*each) for each in sizes)
+        indptr, columns, values = found(planning.unpack, self.plan, self.device)
+        with self._backend.filling(self.device):
+            if left is not None:
+                lengths = indptr[1:] - indptr[:-1]
+                values = values * left.repeat(_arrays.to_host(lengths))
+            if right is not None:
+                values = values * right[columns]
+            if self.plan.order is not None:
+                came = values.copy()
+                came[self.plan.order] = values
+                values = came
+        return self.with_values(values)  # type: ignore[no-any-return]
+
+    def _diagonal_factor(self, name: str, given: Any, size: int) -> Any:
+        if given is None:
+            return None
+        factor = self._backend.as_operand(_foreign.taken(name, given, self.device), self.device)
+        if factor.shape != (size,):
+            raise ValueError(
+                f"{name} has shape {factor.shape}; A has shape {self.shape}, so ({size},) is needed"
+            )
+        return factor
+
+    def shifted(self, sigma: Any) -> Shifted:
+        """Return A + sigma I, an operator that shares the plan of A.
+
+        Parameters
+        ----------
+        sigma : float
+
+        Returns
+        -------
+        dasp.shifted.Shifted
+            With `@`, `matvec`, `rmatvec`, `T`, `H` and `as_linear_operator`; `dasp.solvers` take it.
+
+        Raises
+        ------
+        TypeError
+            If `sigma` is no number.
+        ValueError
+            If A is not square.
+        """
+        return Shifted(self, sigma)
+
+    # ---- what is read of it --------------------------------------------------------------------------
+
+    def diagonal(self, k: int = 0) -> Any:
+        """Return the k-th diagonal on the matrix's device; duplicates sum.
+
+        Parameters
+        ----------
+        k : int
+            Above the main diagonal, or below it if negative.
+        """
+        return self.tocsr().diagonal(k)
+
+    def trace(self, offset: int = 0) -> Any:
+        """Return the sum of a diagonal, a scalar on the matrix's device."""
+        return self.diagonal(offset).sum()
+
+    def sum(self, axis: int | None = None) -> Any:
+        """Return the sum of all values, of each column (axis 0) or of each row (axis 1).
+
+        Returns
+        -------
+        scalar, or array of shape (n,) or (m,)
+            On the matrix's device, of its type. Sums of rows and columns are products with ones, as accurate
+            as those; of columns with the transpose, which is made and kept (`T`).
+
+        Raises
+        ------
+        ValueError
+            For another axis.
+        """
+        if axis is None:
+            with self._backend.filling(self.device):
+                return self._entries().sum(dtype=self.dtype)
+        if axis not in (0, 1, -1, -2):
+            raise ValueError(f"axis is {axis!r}; None, 0 or 1 is needed")
+        ones = self.asarray(np.ones(self.shape[axis]), self.dtype)
+        return self @ ones if axis in (1, -1) else ones @ self
+
+    def matmat(self, X: Any, *, out: Any = None, alpha: Any = 1.0, beta: Any = 0.0) -> Any:
+        """Return alpha A X + beta out; see `matvec`."""
+        return self.matvec(X, out=out, alpha=alpha, beta=beta)
+
+    # ---- files ---------------------------------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the plan to a file, as `dasp.save_plan` does; `load` reads it."""
+        from dasp import io
+
+        io.save_plan(path, self.plan)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], device: str = "auto") -> Self:
+        """Read a matrix that `save` wrote, checked in full, as `dasp.load_plan` does; nothing is planned.
+
+        Parameters
+        ----------
+        path : str or path
+        device : {"auto", "cpu", "cuda", "cuda:N"}
+
+        Raises
+        ------
+        dasp.io.MatrixFileError
+            If the file is missing, or is none of a plan.
+        """
+        from dasp import io
+
+        return cls(io.load_plan(path), device)
+
+    # ---- refused -------------------------------------------------------------------------------------
+
+    def __len__(self) -> NoReturn:
+        raise TypeError("len(A) was asked, which may be rows or entries; use A.shape[0] or A.nnz")
+
+    def __bool__(self) -> NoReturn:
+        raise ValueError("bool(A) was asked, and a matrix has no truth value; use A.nnz or `A is None`")
+
+    def __iter__(self) -> NoReturn:
+        raise TypeError("iter(A) was asked; a plan has no rows to hand out; iterate over A.to_scipy()")
+
+    def __getitem__(self, key: Any) -> NoReturn:
+        raise TypeError(
+            "A[...] was asked; a plan has no single entries; index A.tocsr(), and plan the part if it is "
+            "to be multiplied"
+        )
+
+    def __add__(self, other: Any) -> NoReturn:
+        raise TypeError(
+            f"A + B was asked with B a {type(other).__name__}; a plan has one pattern; use A.shifted(sigma) "
+            "for A + sigma I, or add A.tocsr() and plan the sum"
+        )
+
+    __radd__ = __sub__ = __rsub__ = __add__
+
+    # ---- how it shows itself -------------------------------------------------------------------------
+
+    def _lines(self) -> list[tuple[str, ...]]:
+        """Return the cells of the table of the plan's parts."""
+        lines = []
+        for part in formats.find(self.plan.format).summary(self.plan):
+            fill = f"{part.entries / part.slots:.3f}" if part.slots else "-"
+            lines.append((part.name, *map(str, part[1:4]), fill, str(part.bytes)))
+        return lines + [(name, "-", "-", "-", "-", str(size)) for name, size in self._kept()]
+
+    def _title(self) -> str:
+        m, n = self.shape
+        return f"SpMatrix {m} x {n}, {self.nnz} entries, {self.dtype}, on {self.device}"
+
+    def __repr__(self) -> str:
+        """Return a table of the plan's parts."""
+        widths = 10, 12, 14, 14, 7, 16
+        lines = [
+            line[0].ljust(widths[0]) + "".join(map(str.rjust, line[1:], widths[1:]))
+            for line in (HEADINGS, *self._lines())
+        ]
+        return "\n".join([f"<{self._title()}>", *lines])
+
+    def _repr_html_(self) -> str:
+        """Return the same table for a notebook."""
+
+        def row(tag: str, cells: tuple[str, ...]) -> str:
+            return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+
+        rows = [row("th", HEADINGS), *(row("td", line) for line in self._lines())]
+        return f"<table><caption>{html.escape(self._title())}</caption>{''.join(rows)}</table>"
+
+
+def _number(what: str, given: Any, remedy: str = "") -> Any:
+    """Return a number of Python or NumPy, or the one element of an array without dimensions."""
+    if isinstance(given, (Number, np.bool_)):
+        return given
+    if getattr(given, "ndim", None) == 0 and hasattr(given, "dtype"):
+        return given[()]
+    raise TypeError(
+        f"{what} a {type(given).__name__}; a number is needed; {remedy}"
+        "scaled(left, right) scales rows and columns"
+    )

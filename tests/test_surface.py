@@ -1,0 +1,238 @@
+"""What a SciPy user types: each method against SciPy's, on values whose results are exact or bounded."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import dasp
+from dasp import Policy, SpMatrix
+from dasp.formats.array import arrays_of
+from tests.gallery import GALLERY
+from tests.reference import assert_close, assert_same_entries, entries_of
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
+
+
+def whole(shape=(30, 20), seed=3):
+    """A matrix of small integers with unsorted columns, duplicates and zeros: sums are exact in any order."""
+    rng = np.random.default_rng(seed)
+    rows, columns = rng.integers(0, shape[0], 150), rng.integers(0, shape[1], 150)
+    return sp.coo_array((rng.integers(-4, 5, 150).astype(float), (rows, columns)), shape=shape)
+
+
+def planned(matrix, device="cpu", **choices):
+    return SpMatrix(matrix, device=device, policy=Policy(**choices) if choices else None)
+
+
+def here(array):
+    return array.get() if hasattr(array, "get") else array
+
+
+def same(got, want):
+    """Equal entries: those of a planned matrix and those of a SciPy matrix."""
+    assert isinstance(got, SpMatrix)
+    assert_same_entries(got.to_scipy(), want)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("layout", ["slices", "published"])
+def test_other_forms(device, layout):
+    matrix = whole()
+    A = planned(matrix, device, layout=layout)
+    for form in ("csr", "csc", "coo"):
+        got = getattr(A, f"to{form}")()
+        assert got.format == form
+        assert type(got).__module__.partition(".")[0] == ("scipy" if device == "cpu" else "cupyx")
+        assert got.nnz == matrix.nnz
+        np.testing.assert_array_equal(here(got.toarray()), matrix.toarray())
+    np.testing.assert_array_equal(here(A.toarray()), matrix.toarray())
+    for k in (0, 1, -3, 19):
+        np.testing.assert_array_equal(here(A.diagonal(k)), matrix.diagonal(k))
+    assert A.trace() == matrix.trace()
+    assert A.trace(2) == matrix.trace(2)
+    for axis in (0, 1, -1, -2, None):
+        np.testing.assert_array_equal(here(A.sum(axis)), matrix.toarray().sum(axis))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("layout", ["slices", "published"])
+def test_scalars_and_scalings(device, layout):
+    matrix = whole()
+    A, want = planned(matrix, device, layout=layout), entries_of(matrix)
+    same(-A, -want)
+    same(A * 2, want * 2)
+    same(np.float64(0.5) * A, want * 0.5)
+    same(A / 4, want / 4)
+    same(A.multiply(np.array(3)), want * 3)
+    turned = want.copy()
+    turned.data = abs(want.data)
+    same(abs(A), turned)
+    rng = np.random.default_rng(0)
+    left, right = rng.standard_normal(30), rng.standard_normal(20)
+    rows = np.repeat(np.arange(30), np.diff(want.indptr))
+    for scale_left, scale_right in ((left, right), (left, None), (None, right), (None, None)):
+        scaled = want.copy()
+        if scale_left is not None:
+            scaled.data = scaled.data * left[rows]
+        if scale_right is not None:
+            scaled.data = scaled.data * right[want.indices]
+        put = (None if each is None else A.asarray(each) for each in (scale_left, scale_right))
+        same(A.scaled(*put), scaled)
+    same(A, want)
+    assert (A * 2).plan.pattern is A.plan.pattern
+    data = A.asarray(rng.standard_normal(A.nnz))
+    same((A * 2).with_values(data), A.with_values(data).to_scipy())
+
+
+def test_types_follow_numpy():
+    single = entries_of(whole()).astype(np.float32)
+    A = planned(single)
+    assert (A * 2.0).dtype == (A / 3).dtype == np.float32
+    assert (A * np.float64(2)).dtype == np.float64
+    assert A.astype(np.float32) is A
+    B = A.astype("float64")
+    same(B, single.astype(float))
+    assert B.plan.pattern is A.plan.pattern
+    assert A.conj() is A
+    assert A.conjugate() is A
+
+
+def test_a_copy_has_values_of_its_own():
+    matrix = entries_of(whole())
+    A = planned(matrix, narrow=False)
+    B, C = A.copy(), SpMatrix(A, device="cpu")
+    data = np.random.default_rng(0).standard_normal(A.nnz)
+    A.with_values(data, out=A)
+    for other in (B, C):
+        same(other, matrix)
+        assert other.plan.pattern is A.plan.pattern
+    B.with_values(data, out=B)
+    assert_same_entries(A.to_scipy(), B.to_scipy())
+
+
+@pytest.mark.parametrize("name", ["duplicates", "0 x n", "n x 0", "all rows empty", "explicit zeros"])
+def test_odd_shapes(name):
+    matrix = entries_of(GALLERY[name])
+    A = planned(matrix)
+    np.testing.assert_array_equal(A.toarray(), matrix.toarray())
+    assert_close(A.sum(0), A.T.to_scipy(), np.ones(matrix.shape[0]))
+    assert_close(A.sum(1), matrix, np.ones(matrix.shape[1]))
+    same(A * 1.0, matrix)
+    same(A.scaled(np.ones(matrix.shape[0]), np.ones(matrix.shape[1])), matrix)
+    assert A.trace() == pytest.approx(matrix.trace(), rel=1e-15)
+
+
+# ---- the constructor -----------------------------------------------------------------------------------
+
+
+def test_the_constructor_takes_what_scipys_does():
+    matrix = whole()
+    csr, dense = entries_of(matrix), matrix.toarray()
+    for form in ("bsr", "coo", "csc", "csr", "dia", "dok", "lil"):
+        np.testing.assert_array_equal(SpMatrix(sp.coo_array(dense).asformat(form), "cpu").toarray(), dense)
+    same(SpMatrix((csr.data, csr.indices, csr.indptr), "cpu", shape=csr.shape), csr)
+    same(SpMatrix((matrix.data, matrix.coords), "cpu", shape=matrix.shape), csr)
+    same(SpMatrix(([5.0, 6.0], ([0, 2], [1, 0])), "cpu"), sp.csr_array([[0, 5.0], [0, 0], [6.0, 0]]))
+    np.testing.assert_array_equal(SpMatrix(dense, "cpu").toarray(), dense)
+    np.testing.assert_array_equal(SpMatrix(dense.tolist(), "cpu").toarray(), dense)
+    assert SpMatrix(csr, device="cpu", policy=Policy.published()).plan.format == "published"
+    assert SpMatrix(SpMatrix(csr, "cpu"), "cpu", policy=Policy.published()).plan.format == "published"
+    A = SpMatrix(csr, "cpu")
+    assert SpMatrix(A.plan, "cpu").plan is A.plan
+
+
+@pytest.mark.cuda
+def test_the_constructor_takes_what_lies_on_a_gpu():
+    import cupy
+    import cupyx.scipy.sparse as cusp
+
+    dense = whole().toarray()
+    for given in (
+        cupy.asarray(dense),
+        cusp.csr_matrix(cupy.asarray(dense)),
+        cusp.coo_matrix(cupy.asarray(dense)),
+    ):
+        A = SpMatrix(given)
+        assert A.device == "cuda:0"
+        np.testing.assert_array_equal(A.toarray().get(), dense)
+    B = SpMatrix(A, device="cpu")
+    assert B.device == "cpu"
+    np.testing.assert_array_equal(B.toarray(), dense)
+
+
+def test_saved_and_loaded(tmp_path):
+    matrix = entries_of(whole())
+    A = planned(matrix)
+    A.save(tmp_path / "a.npz")
+    B = SpMatrix.load(tmp_path / "a.npz", device="cpu")
+    same(B, matrix)
+    assert B.device == "cpu"
+    with pytest.raises(dasp.io.MatrixFileError):
+        SpMatrix.load(tmp_path / "b.npz")
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_arrays_go_where_the_matrix_is(device):
+    A = planned(whole(), device)
+    for given in ([1, 2], np.arange(2.0), np.float32(3)):
+        got = A.asarray(given, np.float64)
+        assert type(got).__module__ == ("numpy" if device == "cpu" else "cupy")
+        assert got.dtype == np.float64
+        np.testing.assert_array_equal(here(got), given)
+    torch = pytest.importorskip("torch")
+    np.testing.assert_array_equal(here(A.asarray(torch.arange(3))), [0, 1, 2])
+
+
+def test_the_table_of_a_notebook():
+    A = planned(whole())
+    assert A.T.shape == (20, 30)
+    table = A._repr_html_()
+    assert table.startswith("<table><caption>SpMatrix 30 x 20, 150 entries, float64, on cpu</caption>")
+    assert table.count("<tr>") == table.count("</tr>") == len(repr(A).splitlines()) - 1
+    for line in repr(A).splitlines()[1:]:
+        for cell in line.split():
+            assert f">{cell}</t" in table
+
+
+# ---- A + sigma I ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_shift_is_one_more_entry_of_each_row(device):
+    matrix = entries_of(whole((30, 30)))
+    A = planned(matrix, device)
+    S = A.shifted(0.3)
+    n, rows = 30, np.repeat(np.arange(30), np.diff(matrix.indptr))
+    coords = (np.r_[rows, np.arange(n)], np.r_[matrix.indices, np.arange(n)])
+    explicit = entries_of(sp.coo_array((np.r_[matrix.data, np.full(n, 0.3)], coords), shape=(n, n)))
+    turned = entries_of(sp.coo_array((np.r_[matrix.data, np.full(n, 0.3)], coords[::-1]), shape=(n, n)))
+    x, y = np.random.default_rng(0).standard_normal((2, n))
+    given = A.asarray(x)
+    before = [array.copy() for array in arrays_of(A.plan)]
+    assert_close(here(S @ given), explicit, x)
+    out = A.asarray(np.full(n, np.nan))
+    assert S.matvec(given, out=out) is out
+    assert_close(here(out), explicit, x)
+    out = A.asarray(y.copy())
+    S.matvec(given, out=out, alpha=-2.0, beta=0.5)
+    assert_close(here(out), explicit, x, -2.0, 0.5, y)
+    for got in (given @ S, S.T @ given, S.H @ given, S.rmatvec(given), S.as_linear_operator().rmatvec(given)):
+        assert_close(here(got), turned, x)
+    X = A.asarray(np.stack([x, y], 1))
+    for got in (S @ X, S.matmat(X), S.as_linear_operator().matmat(X)):
+        assert_close(here(got)[:, 1], explicit, y)
+    for now, then in zip(arrays_of(A.plan), before, strict=True):
+        np.testing.assert_array_equal(here(now), here(then))
+    assert S.T.T.matrix is A
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_solvers_take_a_shifted_matrix(device):
+    matrix = dasp.models.generate("poisson2d:15").astype(float)
+    A, b = planned(matrix, device), np.random.default_rng(0).standard_normal(225)
+    shifted = matrix + 2.0 * sp.eye_array(225)
+    for solve in (dasp.solvers.cg, dasp.solvers.minres, dasp.solvers.lsqr):
+        x, _ = solve(A.shifted(2.0), A.asarray(b), rtol=1e-10)
+        assert np.linalg.norm(shifted @ here(x) - b) <= 1e-8 * np.linalg.norm(b)
