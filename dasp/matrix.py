@@ -382,8 +382,8 @@ class SpMatrix(Transposable, Surface):
                 return y
         if hasattr(x, "tocsr"):
             raise TypeError(
-                f"x is a sparse {type(x).__name__}; dense vectors are needed; multiply A.tocsr() by x, and plan "
-                "the product if it is to be multiplied"
+                f"x is a sparse {type(x).__name__}; dense vectors are needed; multiply A.tocsr() by x, and "
+                "plan the product if it is to be multiplied"
             )
         if _foreign.is_one(x) or _foreign.is_one(out):
             return _foreign.call(self.matvec, self.device, x, out, alpha=alpha, beta=beta)

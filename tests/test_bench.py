@@ -341,6 +341,23 @@ def test_a_right_matrix_is_timed_beside_its_baselines(host):
     )
 
 
+def test_the_product_with_the_transpose_is_timed_beside_its_baselines(host):
+    found = measure("example.T", matrix(), host, samples=3, transpose=True)
+    assert found.verified.passed
+    assert {"dasp", "dasp_new", "scipy"} <= set(found.timings)
+    row = found.row()
+    assert (row["rows"], row["cols"], row["entries"]) == ("50", "60", str(matrix().nnz))
+    assert float(row["plan_ms"]) > 0
+    assert "no product with the transpose" in row["missing"]
+    csr = matrix()
+    csr.data[7] *= 2  # a transpose of other values is wrong
+    wrong = measure(
+        "wrong", matrix(), host, plan=lambda _: dasp.SpMatrix(csr, "cpu"), samples=3, transpose=True
+    )
+    assert not wrong.verified.passed
+    assert wrong.timings == {}
+
+
 @pytest.mark.parametrize("operator", [Skewed, Forgetful, Spoiled, Elsewhere, Misshapen])
 def test_a_wrong_product_is_caught_and_not_timed(operator, host):
     found = measure("wrong", matrix(), host, plan=operator, samples=3)
