@@ -246,7 +246,8 @@ SOURCES: dict[str, list[Defines]] = {
     "spmv/slices_columns.cu": list(columns()),
     "solve/bank.cu": [{}],
     "solve/basis.cu": [
-        {"DASP_SCALAR": t, "DASP_THREADS": "256", "DASP_MOST": "31"} for t in ("float", "double")
+        {"DASP_SCALAR": scalar, "DASP_THREADS": "512", "DASP_MOST": most}
+        for scalar, most in (("float", "31"), ("double", "31"), ("double", "1500"))
     ],
     "solve/fused.cu": list(passes()),
     "solve/triangular.cu": [{"DASP_SCALAR": scalar, "DASP_THREADS": "256"} for scalar in ("float", "double")],

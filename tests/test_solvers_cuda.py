@@ -147,6 +147,41 @@ def test_the_same_as_on_the_cpu(monkeypatch, method, preconditioned):
     np.testing.assert_array_equal(x, again)
 
 
+@pytest.mark.parametrize(
+    ("n", "dtype", "restart"), [(2101, "f8", 11), (2101, "f4", 4), (3, "f8", 30), (1, "f8", 1)]
+)
+def test_gmres_finds_the_least_residual_of_every_space(monkeypatch, n, dtype, restart):
+    """After each step of the first cycle, against a basis made by Householder; also for odd lengths."""
+    rng = np.random.default_rng(n)
+    A = sp.random_array((n, n), density=min(1.0, 5 / n), rng=rng, dtype=dtype) + sp.diags_array(
+        np.linspace(2, 9, n), dtype=dtype
+    )
+    b = rng.standard_normal(n).astype(dtype)
+    device = EmulatedDevice()
+    monkeypatch.setattr(system_module, "space_for", lambda name, dtype: CudaSpace(name, dtype, device))
+    rtol = 1e-9 if dtype == "f8" else 1e-5
+    x, stats = gmres(sp.csr_array(A), b, rtol=rtol, restart=restart)
+    assert stats.converged, stats.reason
+    wide = b.astype(np.float64)
+    assert np.linalg.norm(wide - A @ x.astype(np.float64)) <= 1.01 * rtol * np.linalg.norm(wide)
+    krylov, wanted = wide, []
+    basis = np.empty((n, 0))
+    for _ in range(min(restart, n, stats.iterations)):
+        basis = np.linalg.qr(np.column_stack([basis, krylov]))[0]
+        krylov = A @ basis[:, -1]
+        image = A @ basis
+        y = np.linalg.lstsq(image, b, rcond=None)[0]
+        wanted.append(float(np.linalg.norm(b - image @ y)))
+    unit = np.finfo(dtype).eps
+    bound = 64 * unit * float(np.linalg.norm(b)) * restart
+    np.testing.assert_array_less(abs(np.array(stats.residuals[1 : len(wanted) + 1]) - wanted), bound)
+
+
+def test_a_basis_has_its_limit_on_a_gpu(emulated):
+    with pytest.raises(ValueError, match="restart is 1500; on a GPU at most 1499"):
+        gmres(operator(poisson(40)), np.ones(1600), restart=1500)
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_forms_of_conjugate_gradients(emulated, form):
     A, b = poisson(5), np.random.default_rng(4).standard_normal(25)

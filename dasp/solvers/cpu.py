@@ -19,6 +19,7 @@ from numba import carray
 from dasp import _threads
 from dasp._compile import jit
 from dasp.backends.cpu.team import CHUNKS, Job, SharedFunction, multiply_alone, team
+from dasp.solvers.hessenberg import SmallProblem
 from dasp.solvers.operator import Operator
 from dasp.solvers.scalars import LIMIT, RUNNING, Scalar, first_verdict, verdict
 from dasp.solvers.space import Iterate, Report, Start, State, Triangle, Update, parse_update
@@ -342,13 +343,15 @@ class CpuArnoldi:
     def __init__(self, vectors: CpuVectors, names: list[str]) -> None:
         self._vectors, self._names = vectors, names
         self._columns: list[Vector] = [np.zeros(k + 2) for k in range(len(names) - 1)]
+        self._problem = SmallProblem(0.0, 0)
         self._begin = vectors.fuse(f"{names[0]} = scale r")
         self._add: dict[tuple[int, str], CpuFused] = {}
         self._passes: dict[int, tuple[CpuFused, CpuFused, CpuFused]] = {}
 
-    def begin(self, scale: float) -> None:
-        """Set the first vector to `scale` times r."""
-        self._begin(scale=scale)
+    def begin(self, norm: float) -> None:
+        """Begin with r, whose norm this is, for the first vector."""
+        self._begin(scale=1.0 / norm)
+        self._problem = SmallProblem(norm, len(self._columns))
 
     def extend(self, k: int) -> None:
         """Make vector k + 1 orthogonal to those before it, again where little was left of it, and norm it."""
@@ -383,17 +386,21 @@ class CpuArnoldi:
 
         return run
 
-    def columns(self, first: int, last: int) -> list[Vector]:
-        """Return the coefficients and norms that steps found."""
-        return self._columns[first:last]
+    def found(self, first: int, last: int) -> list[tuple[float, bool]]:
+        """Return the norm of the residual after each of these steps, and whether it left nothing."""
+        told = []
+        for column in self._columns[first:last]:
+            self._problem.add(column)
+            told.append((self._problem.residuals[-1], self._problem.broken))
+        return told
 
-    def add(self, coefficients: Vector, target: str) -> None:
-        """Add a combination of the first vectors to another vector."""
-        key = len(coefficients), target
+    def correct(self, count: int, target: str) -> None:
+        """Add the correction of the first `count` steps to another vector, x or q."""
+        key = count, target
         if key not in self._add:
-            terms = "".join(f" + y{k} {name}" for k, name in enumerate(self._names[: key[0]]))
+            terms = "".join(f" + y{k} {name}" for k, name in enumerate(self._names[:count]))
             self._add[key] = self._vectors.fuse(f"{target} = {target}{terms}")
-        self._add[key](**{f"y{k}": value for k, value in enumerate(coefficients)})
+        self._add[key](**{f"y{k}": value for k, value in enumerate(self._problem.solve(count))})
 
 
 class CpuSpace:

@@ -19,6 +19,7 @@ import numpy as np
 
 from dasp import _source
 from dasp._launch import Launch, Signature, driver
+from dasp.solvers.arnoldi import C_TYPES, PACK_BYTES, CudaArnoldi, in_turn
 from dasp.solvers.graph import WHILE_NODES, LoopGraph
 from dasp.solvers.operator import Operator
 from dasp.solvers.scalars import LIMIT, RUNNING, Scalar, first_verdict, verdict, where
@@ -27,16 +28,14 @@ from dasp.solvers.tape import CARRIED, CODE, COUNT, SLOTS, Multiplication, Pass,
 
 Array = Any
 
-C_TYPES = {"float32": "float", "float64": "double"}
-
 THREADS = 256
 """Threads of a block of a pass."""
 
 BLOCKS_PER_PROCESSOR = 4
 """Blocks of a pass for each multiprocessor at most: each later block reads the sums of all."""
 
-PACK_BYTES, ROW_BYTES = 16, 256
-"""Bytes of a load, and those to which rows are rounded up."""
+ROW_BYTES = 256
+"""Bytes to which rows are rounded up."""
 
 TURN, LONG_TURN, LONG_TURN_ROWS = 8, 16, 100_000
 """Iterations between two questions whether to go on, and those of systems of up to so many rows: a turn costs
@@ -307,7 +306,7 @@ class CudaSpace:
         steps = [
             self._constant_pass(entry, none) if isinstance(entry, Pass) else entry for entry in tape.entries
         ]
-        return _in_turn(steps, len(steps))
+        return in_turn(steps)
 
     def _constant_pass(self, given: Pass, none: Array) -> Callable[[], None]:
         """Return the launch of a pass without dot products, whose coefficients lie in a bank of its own.
@@ -460,7 +459,7 @@ class CudaLoop:
         """Return what iterates, in turns that are no longer than is allowed, but for a last odd iteration."""
         length = min(self._length, most + most % 2)
         if length not in self._repeats:
-            turn = _in_turn(self._phases, length)
+            turn = in_turn(self._phases, length)
             self._repeats[length] = self._on.repeat(turn, self._banks[0], captured=self._captured)
         return self._repeats[length]
 
@@ -549,7 +548,7 @@ class CudaLoop:
             steps += further
             sums = out
             first = False
-        return _in_turn(steps, len(steps))
+        return in_turn(steps)
 
 
 def blocks_for(space: CudaSpace, n: int) -> int:
@@ -576,118 +575,6 @@ def launch_pass(
     return space.on.launch(text.signature(), text.defines, arguments, blocks, THREADS, types)
 
 
-def _basis(entry: str, text: str) -> Signature:
-    return Signature("solve/basis.cu", f"dasp_basis_{entry}", text)
-
-
-BASIS = {
-    "dots": _basis(
-        "dots",
-        "const Scalar* basis\n long long stride\n long long n\n int count\n const Scalar* w\n double* sums\n"
-        "int again",
-    ),
-    "subtract": _basis(
-        "subtract",
-        "const Scalar* basis\n long long stride\n long long n\n int count\n Scalar* w\n double* sums\n"
-        "double* column\n int again",
-    ),
-    "norm": _basis("norm", "long long n\n int count\n Scalar* w\n const double* sums\n double* column"),
-    "add": _basis(
-        "add",
-        "const Scalar* basis\n long long stride\n long long n\n int count\n Scalar* out\n"
-        "const double* column",
-    ),
-}
-"""The kernels of an Arnoldi step, and what they take."""
-
-
-class CudaArnoldi:
-    """A Krylov basis on a GPU; see `dasp.solvers.space.Arnoldi`."""
-
-    ahead = 10
-
-    def __init__(self, space: CudaSpace, vectors: CudaVectors, names: list[str]) -> None:
-        self._on, self._space, self._vectors, self._names = space.on, space, vectors, names
-        self._most = len(names)
-        blocks = max(1, min(-(-vectors.n // THREADS), BLOCKS_PER_PROCESSOR * space.on.processors))
-        self._blocks = blocks
-        self._basis = vectors.rows_from(names[0])
-        self._sums = space.on.zeros((self._most + 3) * blocks, np.float64)
-        self._columns = space.on.zeros(self._most * (self._most + 1), np.float64)
-        self._factors = space.on.zeros(self._most + 1, np.float64)
-        self._extends = [self._launches(k) for k in range(len(names) - 1)]
-        self._adds: dict[str, Callable[..., None]] = {}
-
-    def begin(self, scale: float) -> None:
-        """Set the first vector to `scale` times r."""
-        self._vectors[self._names[0]][...] = self._vectors["r"] * scale
-
-    def extend(self, k: int) -> None:
-        """Make vector k + 1 orthogonal to those before it, and norm it."""
-        for launch in self._extends[k]:
-            launch()
-
-    def _launches(self, k: int) -> list[Callable[..., None]]:
-        basis = {"basis": self._basis, "stride": self._vectors.stride, "n": self._vectors.n, "count": k + 1}
-        w, column = self._vectors[self._names[k + 1]], self._column(k)
-        subtract = {**basis, "w": w, "sums": self._sums, "column": column}
-        launches = []
-        for again in (0, 1):
-            launches.append(self._prepare("dots", {**basis, "w": w, "sums": self._sums, "again": again}))
-            launches.append(self._prepare("subtract", {**subtract, "again": again}))
-        norm = {"n": self._vectors.n, "count": k + 1, "w": w, "sums": self._sums, "column": column}
-        return [*launches, self._prepare("norm", norm)]
-
-    def _prepare(self, entry: str, arguments: dict[str, Any], varying: tuple[str, ...] = ()) -> Any:
-        dtype = self._space.dtype
-        defines = {
-            "DASP_SCALAR": C_TYPES[dtype.name],
-            "DASP_THREADS": str(THREADS),
-            "DASP_MOST": str(self._most),
-        }
-        return self._on.launch(
-            BASIS[entry], defines, arguments, self._blocks, THREADS, {"Scalar": dtype}, varying=varying
-        )
-
-    def _column(self, k: int) -> Array:
-        start = k * (self._most + 1)
-        return self._columns[start : start + self._most + 1]
-
-    def prepare(self, steps: list[Callable[[], None]], captured: bool) -> Callable[[int, int], None]:
-        """Return what makes steps `first` to `last`: `ahead` of them in a graph, if that is possible."""
-
-        def some(first: int, last: int) -> Callable[[], None]:
-            return _in_turn(steps[first:last], last - first)
-
-        if captured:
-            for step in steps[:1]:
-                step()  # so that what a product does once is done before it is captured
-        graphs: dict[tuple[int, int], Callable[[], None]] = {}
-
-        def run(first: int, last: int) -> None:
-            if (first, last) not in graphs:
-                graphs[first, last] = self._on.record(some(first, last)) if captured else some(first, last)
-            graphs[first, last]()
-
-        return run
-
-    def columns(self, first: int, last: int) -> list[np.ndarray[Any, Any]]:
-        """Return the coefficients and norms that steps found."""
-        width = self._most + 1
-        found = self._on.download(self._columns[first * width : last * width]).reshape(-1, width)
-        return [column[: k + 2] for k, column in zip(range(first, last), found, strict=True)]
-
-    def add(self, coefficients: np.ndarray[Any, Any], target: str) -> None:
-        """Add a combination of the first vectors to another vector."""
-        self._on.upload(self._factors[: len(coefficients)], coefficients)
-        key = target
-        if key not in self._adds:
-            basis = {"basis": self._basis, "stride": self._vectors.stride, "n": self._vectors.n}
-            arguments = {**basis, "out": self._vectors[target], "column": self._factors}
-            self._adds[key] = self._prepare("add", arguments, varying=("count",))
-        self._adds[key](len(coefficients))
-
-
 GIVEN = "rtol", "atol", "margin"
 """What a start is given."""
 
@@ -702,16 +589,6 @@ Traceable = Callable[[Tape], Trace]
 
 def _itself(function: Callable[[], None]) -> Callable[[], None]:
     return function
-
-
-def _in_turn(functions: Sequence[Callable[[], None]], times: int) -> Callable[[], None]:
-    """Return what calls functions one after the other, round and round, so many times."""
-
-    def call() -> None:
-        for k in range(times):
-            functions[k % len(functions)]()
-
-    return call
 
 
 class CupyDevice:
@@ -794,7 +671,7 @@ class CupyDevice:
     def repeat(self, function: Callable[[], None], bank: Array, *, captured: bool) -> Callable[[], None]:
         """Return what does so until the first number of a bank is not 0."""
         if not (captured and self._loops):
-            many = self.record(_in_turn([function], TURNS_BLIND)) if captured else function
+            many = self.record(in_turn([function], TURNS_BLIND)) if captured else function
             return lambda: self._ask(many, bank)
         ends: list[Any] = []
 

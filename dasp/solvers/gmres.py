@@ -1,8 +1,9 @@
 """GMRES with restarts, for square matrices that need not be symmetric.
 
 Saad and Schultz (1986), doi:10.1137/0907058; preconditioned from the right, so that the residual stays that
-of A x = b; the basis is made orthogonal by classical Gram-Schmidt, twice, which waits for the device less
-often than the modified one and is as accurate.
+of A x = b. The basis is made orthogonal with one reduction a step on a GPU (kernels/solve/basis.cu), and on
+the CPU by classical Gram-Schmidt, twice where little was left (Giraud, Langou, Rozloznik, van den Eshof,
+doi:10.1007/s00211-005-0615-4).
 """
 
 from __future__ import annotations
@@ -113,60 +114,24 @@ class Cycles:
         """Make one cycle: extend the basis, solve the small problem, correct x. Return the norms on the
         way."""
         system, basis = self._system, self._basis
-        basis.begin(1.0 / norm)
+        basis.begin(norm)
         goal = math.sqrt(self._state["goal"])
-        problem = SmallProblem(norm, steps)
-        while problem.count < steps and problem.residuals[-1] > goal and not problem.broken:
-            last = min(steps, problem.count + basis.ahead)
-            self._run(problem.count, last)
-            for column in basis.columns(problem.count, last):
-                if problem.residuals[-1] > goal and not problem.broken:
-                    problem.add(column)
-        y = problem.solve()
+        residuals, count, broken = [norm], 0, False
+        while count < steps and residuals[-1] > goal and not broken:
+            last = min(steps, count + basis.ahead)
+            self._run(count, last)
+            for residual, ends in basis.found(count, last):
+                if residuals[-1] > goal and not broken:
+                    residuals.append(residual)
+                    count, broken = count + 1, ends
         if system.preconditioner is None:
-            basis.add(y, "x")
+            basis.correct(count, "x")
         else:
             system.vectors["q"][...] = 0
-            basis.add(y, "q")
+            basis.correct(count, "q")
             system.preconditioner.multiply(system.vectors["q"], system.vectors["z"])
             system.vectors["x"][...] += system.vectors["z"]
-        return problem.residuals[1:]
-
-
-class SmallProblem:
-    """The least-squares problem of a cycle: a Hessenberg matrix that grows by a column an iteration."""
-
-    def __init__(self, norm: float, steps: int) -> None:
-        self._matrix = np.zeros((steps + 1, steps))
-        self._rotations: list[tuple[float, float]] = []
-        self.count, self.broken = 0, False
-        self.residuals = [norm]
-        self._norm = norm
-
-    def add(self, column: np.ndarray[Any, Any]) -> None:
-        """Take the next column, of `count` + 2 numbers, and turn it to know the residual."""
-        k = self.count
-        self._matrix[: k + 2, k] = column
-        turned = np.array(column)
-        for j, (c, s) in enumerate(self._rotations):
-            turned[j], turned[j + 1] = c * turned[j] + s * turned[j + 1], c * turned[j + 1] - s * turned[j]
-        length = math.hypot(turned[k], turned[k + 1])
-        c, s = (turned[k] / length, turned[k + 1] / length) if length > 0 else (1.0, 0.0)
-        self._rotations.append((c, s))
-        # A column that is 0 is no progress, and ends the cycle: A maps the basis into itself.
-        self.residuals.append(self.residuals[-1] * (abs(s) if length > 0 else 1.0))
-        self.broken = not column[-1] > 1e-14 * np.linalg.norm(column)
-        self.count += 1
-
-    def solve(self) -> np.ndarray[Any, Any]:
-        """Return the coefficients of the correction in the basis."""
-        k = self.count
-        matrix = self._matrix[: k + 1, :k]
-        if not np.isfinite(matrix).all():
-            return np.full(k, np.nan)
-        right = np.zeros(k + 1)
-        right[0] = self._norm
-        return np.asarray(np.linalg.lstsq(matrix, right, rcond=1e-14)[0])
+        return residuals[1:]
 
 
 def gmres(
@@ -200,7 +165,7 @@ def gmres(
     Notes
     -----
     Takes vectors of n numbers: 5 and `restart`, with a preconditioner 6 and `restart`. A GPU is asked for the
-    residual every `ahead` iterations (see `dasp.solvers.cuda.CudaArnoldi`), so some may be made in vain.
+    residual every `ahead` iterations (see `dasp.solvers.arnoldi.CudaArnoldi`), so some may be made in vain.
 
     Examples
     --------

@@ -225,7 +225,7 @@ class Triangle:
 
 
 class Arnoldi(Protocol):
-    """A Krylov basis among the vectors of a system, of which several are used at once.
+    """A Krylov basis among the vectors of a system, and the least residual over its space.
 
     Attributes
     ----------
@@ -235,17 +235,17 @@ class Arnoldi(Protocol):
 
     ahead: int
 
-    def begin(self, scale: float) -> None:
-        """Set the first vector to `scale` times r."""
+    def begin(self, norm: float) -> None:
+        """Begin with r, whose norm this is, for the first vector."""
 
     def extend(self, k: int) -> None:
-        """Make vector k + 1 orthogonal to those before it, and norm it."""
+        """Make vector k + 1 orthogonal to those before it."""
 
     def prepare(self, steps: list[Callable[[], None]], captured: bool) -> Callable[[int, int], None]:
         """Return what makes steps `first` to `last`; each is a product and `extend`."""
 
-    def columns(self, first: int, last: int) -> list[np.ndarray[Any, Any]]:
-        """Return what `extend` found for these k: k + 1 coefficients, and the norm that was left."""
+    def found(self, first: int, last: int) -> list[tuple[float, bool]]:
+        """Return the norm of the residual after each of these steps, and whether it left nothing."""
 
-    def add(self, coefficients: np.ndarray[Any, Any], target: str) -> None:
-        """Add a combination of the first vectors to another vector."""
+    def correct(self, count: int, target: str) -> None:
+        """Add the correction of the first `count` steps to another vector, x or q."""

@@ -1,15 +1,18 @@
-// An Arnoldi step: a vector w is made orthogonal to the first `count` vectors of a basis, and normed.
+// Arnoldi's method without the host: a step of it, and the least-squares problem that grows by a column a step.
 //
-// dasp_basis_dots, dasp_basis_subtract, both `again`, dasp_basis_norm: classical Gram-Schmidt, twice where less than half
-// of the square of w's norm was left by the first time (Giraud, Langou, Rozloznik, van den Eshof,
-// doi:10.1007/s00211-005-0615-4); else what is done again returns at once.
+// The basis is kept as it comes: v_j = w_j / norm(w_j). Of q = A w_k, dasp_basis_dots makes all dot products, and its
+// last block everything that is small: the coefficients, the rotations, the residual; dasp_basis_subtract makes w_(k+1)
+// of q. One projection by I - V T V', T the inverse of I + L, L the strict lower triangle of V'V, is modified
+// Gram-Schmidt with one reduction (Swirydowicz, Langou, Ananthan, Yang, Thomas, doi:10.1002/nla.2343), which
+// is as much orthogonality as GMRES needs (Paige, Rozloznik, Strakos, doi:10.1137/050630416).
 //
-// Launch: one dimension, blocks of DASP_THREADS threads, any number of blocks, the same for all.
-// basis (rows of `stride`, n of each): the vectors one after the other. w (n): not among the first `count`.
-// sums (DASP_MOST + 3, blocks): sums of each block; the last rows are for the square of the norm of w: before, after the
-//     first time, and after the second.
-// column (DASP_MOST + 1): the coefficients, added up over both turns, and the norm behind them.
-// dasp_basis_add: out += the combination of `count` vectors whose coefficients are in `column`.
+// Launch: one dimension, blocks of DASP_THREADS threads; dasp_basis_dots and _subtract any number of blocks, _solve
+//     one. All numbers of `small` but those a call writes are those that the calls before it wrote.
+// basis (DASP_MOST rows of `stride`, n of each): the vectors w one after the other, rows multiples of 16 bytes apart.
+// parts (2 * DASP_MOST * blocks), arrived (1): sums of blocks; how many have left theirs, 0 before and after.
+// small: see the constants below. closing: 1 if w_k is the last vector for now: only its norm is found.
+// dasp_basis_solve: the coefficients, of the vectors w, of the correction from the first `count` steps.
+// dasp_basis_add: out += their combination of `count` vectors.
 // Equal inputs and equal launches give equal bits: every sum has a fixed order.
 
 #include "../warp.cuh"
@@ -18,115 +21,258 @@ using Scalar = DASP_SCALAR;
 
 constexpr int THREADS = DASP_THREADS;
 constexpr int WARPS = THREADS / 32;
-constexpr int AT_ONCE = 4;  // vectors that one reading of w is multiplied with
+constexpr int WIDTH = 16 / sizeof(Scalar);
+constexpr int DOTS_AT_ONCE = 6, AT_ONCE = 8;  // vectors that are read at once: as many as registers hold
+constexpr int MOST = DASP_MOST;
+constexpr double NOTHING_LEFT = 1e-14;  // of a vector's norm, or of the largest pivot
 
-__device__ __forceinline__ double block_sum(double value, double* parts)
-{
-    value = warp_sum(value);
-    __syncthreads();
-    if (lane_id() == 0) parts[threadIdx.x / 32] = value;
-    __syncthreads();
-    double sum = 0;
-#pragma unroll
-    for (int warp = 0; warp < WARPS; ++warp) sum += parts[warp];
-    return sum;
-}
+// Where things lie in `small`, all of MOST numbers but the last two, which are MOST rows of MOST.
+enum Small {
+    RESIDUAL = 0,          // norm of the residual after k steps, with a sign
+    BROKEN = MOST,         // 1 where step k left nothing
+    INVERSE = 2 * MOST,    // 1 / norm(w_k)
+    RIGHT = 3 * MOST,      // the turned right-hand side
+    COSINE = 4 * MOST,     // rotations
+    SINE = 5 * MOST,
+    PENDING = 6 * MOST,    // the diagonal of column k before its own rotation
+    SQUARE = 7 * MOST,     // of the coefficients of column k
+    FACTOR = 8 * MOST,     // of each w_j in what is being made
+    INVERTED = 9 * MOST,   // T, by rows
+    TRIANGLE = 9 * MOST + MOST * MOST,  // R, by columns
+};
 
-// The sum over all blocks of a row of sums, by one warp, in each of its lanes.
-__device__ __forceinline__ double sum_of_blocks(const double* sums, int blocks)
+struct __align__(16) Piece {
+    Scalar element[WIDTH];
+};
+
+__device__ __forceinline__ Piece read_piece(const Scalar* address) { return *reinterpret_cast<const Piece*>(address); }
+
+// The sum over all blocks of a row of parts, by one warp, in each of its lanes.
+__device__ __forceinline__ double sum_of_blocks(const double* parts)
 {
     double sum = 0;
-    for (int block = lane_id(); block < blocks; block += 32) sum += load_result(sums + block);
+#pragma unroll 4
+    for (int block = lane_id(); block < gridDim.x; block += 32) sum += __ldcg(parts + block);
     return warp_sum(sum);
 }
 
-constexpr int BEFORE = DASP_MOST, ONCE = DASP_MOST + 1, TWICE = DASP_MOST + 2;  // rows of sums
-
-// Whether the first time left enough of w. Every thread of the block asks.
-__device__ __forceinline__ bool once_is_enough(const double* sums)
+// Leaves the dot products of w_first, w_(first + 1), ... with q and with w_k, over this block's elements.
+__device__ __forceinline__ void leave_dots(const Scalar* basis, long long stride, long long n, int first, int k,
+                                           bool closing, double* parts)
 {
-    const int blocks = gridDim.x;
-    const double before = sum_of_blocks(sums + BEFORE * blocks, blocks), after = sum_of_blocks(sums + ONCE * blocks, blocks);
-    return after > 0.5 * before;
+    __shared__ double of_warps[2 * DOTS_AT_ONCE][WARPS];
+    const Scalar *own = basis + k * stride, *q = own + stride;
+    double dot[2 * DOTS_AT_ONCE] = {};
+    const long long step = (long long)(WIDTH * THREADS) * gridDim.x;
+    long long at = WIDTH * ((long long)THREADS * blockIdx.x + threadIdx.x);
+    for (; at + WIDTH <= n; at += step) {
+        Piece v[DOTS_AT_ONCE];
+        const Piece mine = read_piece(own + at), product = closing ? mine : read_piece(q + at);
+#pragma unroll
+        for (int m = 0; m < DOTS_AT_ONCE; ++m)
+            if (first + m <= k) v[m] = read_piece(basis + (first + m) * stride + at);
+#pragma unroll
+        for (int m = 0; m < DOTS_AT_ONCE; ++m)
+            if (first + m <= k)
+#pragma unroll
+                for (int i = 0; i < WIDTH; ++i) {
+                    dot[2 * m] += double(v[m].element[i]) * double(product.element[i]);
+                    dot[2 * m + 1] += double(v[m].element[i]) * double(mine.element[i]);
+                }
+    }
+    for (; at < n; at += at + 1 < n ? 1 : step) {  // fewer than WIDTH are left, for one thread
+#pragma unroll
+        for (int m = 0; m < DOTS_AT_ONCE; ++m)
+            if (first + m <= k) {
+                const double v = basis[(first + m) * stride + at];
+                dot[2 * m] += v * double(closing ? own[at] : q[at]);
+                dot[2 * m + 1] += v * double(own[at]);
+            }
+    }
+    __syncthreads();
+#pragma unroll
+    for (int m = 0; m < 2 * DOTS_AT_ONCE; ++m) {
+        const double sum = warp_sum(dot[m]);
+        if (lane_id() == 0) of_warps[m][threadIdx.x / 32] = sum;
+    }
+    __syncthreads();
+    if (threadIdx.x < 2 * DOTS_AT_ONCE && first + int(threadIdx.x) / 2 <= k) {
+        double sum = 0;
+#pragma unroll
+        for (int warp = 0; warp < WARPS; ++warp) sum += of_warps[threadIdx.x][warp];
+        parts[(2 * first + threadIdx.x) * (long long)gridDim.x + blockIdx.x] = sum;
+    }
+}
+
+// Ends column k - 1, now that the norm of w_k is known; one thread does so, and again if it is asked again.
+__device__ __forceinline__ void end_column(double* small, int k, double norm)
+{
+    if (k == 0) {
+        small[RESIDUAL] = norm;
+        return;
+    }
+    const double pending = small[PENDING + k - 1], length = sqrt(pending * pending + norm * norm);
+    const double cosine = length > 0 ? pending / length : 1, sine = length > 0 ? norm / length : 0;
+    const double before = small[RESIDUAL + k - 1];
+    small[TRIANGLE + (k - 1) * MOST + k - 1] = length;
+    small[COSINE + k - 1] = cosine;
+    small[SINE + k - 1] = sine;
+    small[RIGHT + k - 1] = cosine * before;
+    small[RESIDUAL + k] = length > 0 ? -sine * before : before;
+    small[BROKEN + k - 1] = !(norm > NOTHING_LEFT * sqrt(small[SQUARE + k - 1] + norm * norm));
+}
+
+// Turns column k, whose coefficients are in `column`, by the rotations of the columns before it; one thread does so.
+__device__ __forceinline__ void turn_column(double* small, int k, double* column, const double* cosine,
+                                            const double* sine)
+{
+    double square = 0, upper = column[0];
+    for (int j = 0; j < k; ++j) {
+        const double lower = column[j + 1];
+        square += column[j] * column[j];
+        small[TRIANGLE + k * MOST + j] = cosine[j] * upper + sine[j] * lower;
+        upper = cosine[j] * lower - sine[j] * upper;
+    }
+    small[PENDING + k] = upper;
+    small[SQUARE + k] = square + column[k] * column[k];
+}
+
+// All that is small in step k; every thread of one block.
+__device__ __forceinline__ void take_dots(double* small, int k, bool closing, const double* parts)
+{
+    __shared__ double with_q[MOST], with_own[MOST], column[MOST + 1];
+    for (int row = (closing ? 2 * k : 0) + threadIdx.x / 32; row < 2 * (k + 1); row += WARPS) {
+        const double sum = sum_of_blocks(parts + row * (long long)gridDim.x);
+        if (lane_id() > 0) continue;
+        if (row % 2)
+            with_own[row / 2] = sum;
+        else
+            with_q[row / 2] = sum;
+    }
+    __syncthreads();
+    const double norm = sqrt(with_own[k]), inverse = norm > 0 ? 1 / norm : 0;
+    if (threadIdx.x == 0) {
+        small[INVERSE + k] = inverse;
+        end_column(small, k, norm);
+    }
+    __syncthreads();
+    if (closing) return;
+    for (int j = threadIdx.x; j <= k; j += THREADS) {
+        const double scale = inverse * small[INVERSE + j];
+        with_q[j] *= scale;
+        with_own[j] *= scale;
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i <= k; i += THREADS) {
+        double sum = 0;
+#pragma unroll 8
+        for (int l = i; l < k; ++l) sum += with_own[l] * small[INVERTED + l * MOST + i];
+        small[INVERTED + k * MOST + i] = i < k ? -sum : 1;
+    }
+    __syncthreads();
+    for (int j = threadIdx.x; j <= k; j += THREADS) {
+        double sum = 0;
+#pragma unroll 8
+        for (int i = 0; i <= j; ++i) sum += small[INVERTED + j * MOST + i] * with_q[i];
+        column[j] = sum;
+        small[FACTOR + j] = sum * small[INVERSE + j];
+    }
+    __syncthreads();
+    for (int j = threadIdx.x; j < k; j += THREADS) {
+        with_q[j] = small[COSINE + j];
+        with_own[j] = small[SINE + j];
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) turn_column(small, k, column, with_q, with_own);
 }
 
 extern "C" __global__ void __launch_bounds__(DASP_THREADS)
-dasp_basis_dots(const Scalar* basis, long long stride, long long n, int count, const Scalar* w, double* sums, int again)
+dasp_basis_dots(const Scalar* basis, long long stride, long long n, int k, int closing, double* parts,
+                unsigned* arrived, double* small)
 {
-    __shared__ double parts[WARPS];
+    __shared__ bool is_last;
     wait_for_earlier_kernels();
-    if (again && once_is_enough(sums)) return;
-    const long long first = (long long)THREADS * blockIdx.x + threadIdx.x, step = (long long)THREADS * gridDim.x;
-    double square = 0;
-    for (int k = 0; k < count; k += AT_ONCE) {
-        double dot[AT_ONCE] = {};
-        for (long long i = first; i < n; i += step) {
-            const double mine = w[i];
-            if (k == 0) square += mine * mine;
+    for (int first = closing ? k : 0; first <= k; first += DOTS_AT_ONCE)
+        leave_dots(basis, stride, n, first, k, closing, parts);
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) is_last = atomicInc(arrived, gridDim.x - 1) == gridDim.x - 1;
+    __syncthreads();
+    if (!is_last) return;
+    __threadfence();
+    take_dots(small, k, closing, parts);
+}
+
+// target[at] = scale target[at] + sign * the combination of `count` vectors.
+__device__ __forceinline__ void combine(const Scalar* basis, long long stride, long long n, int count,
+                                        const double* small, Scalar* target, double scale, double sign)
+{
+    __shared__ double factor[MOST];
+    for (int j = threadIdx.x; j < count; j += THREADS) factor[j] = sign * load_result(small + FACTOR + j);
+    __syncthreads();
+    const long long step = (long long)(WIDTH * THREADS) * gridDim.x;
+    long long at = WIDTH * ((long long)THREADS * blockIdx.x + threadIdx.x);
+    for (; at + WIDTH <= n; at += step) {
+        const Piece before = read_piece(target + at);
+        double sum[WIDTH];
+#pragma unroll
+        for (int i = 0; i < WIDTH; ++i) sum[i] = scale * double(before.element[i]);
+        for (int first = 0; first < count; first += AT_ONCE) {
+            Piece v[AT_ONCE];
 #pragma unroll
             for (int m = 0; m < AT_ONCE; ++m)
-                if (k + m < count) dot[m] += mine * double(basis[(k + m) * stride + i]);
-        }
+                if (first + m < count) v[m] = read_piece(basis + (first + m) * stride + at);
 #pragma unroll
-        for (int m = 0; m < AT_ONCE; ++m) {
-            const double sum = block_sum(dot[m], parts);
-            if (k + m < count && threadIdx.x == 0) sums[(k + m) * gridDim.x + blockIdx.x] = sum;
+            for (int m = 0; m < AT_ONCE; ++m)
+                if (first + m < count)
+#pragma unroll
+                    for (int i = 0; i < WIDTH; ++i) sum[i] += factor[first + m] * double(v[m].element[i]);
         }
+        Piece after;
+#pragma unroll
+        for (int i = 0; i < WIDTH; ++i) after.element[i] = Scalar(sum[i]);
+        *reinterpret_cast<Piece*>(target + at) = after;
     }
-    if (again) return;
-    const double before = block_sum(square, parts);
-    if (threadIdx.x == 0) sums[BEFORE * gridDim.x + blockIdx.x] = before;
+    for (; at < n; at += at + 1 < n ? 1 : step) {
+        double sum = scale * double(target[at]);
+        for (int j = 0; j < count; ++j) sum += factor[j] * double(basis[j * stride + at]);
+        target[at] = Scalar(sum);
+    }
 }
 
 extern "C" __global__ void __launch_bounds__(DASP_THREADS)
-dasp_basis_subtract(const Scalar* basis, long long stride, long long n, int count, Scalar* w, double* sums,
-                    double* column, int again)
+dasp_basis_subtract(Scalar* basis, long long stride, long long n, int k, const double* small)
 {
-    __shared__ double parts[WARPS];
-    __shared__ double factor[DASP_MOST];
     wait_for_earlier_kernels();
-    if (again && once_is_enough(sums)) return;
-    for (int k = threadIdx.x / 32; k < count; k += WARPS) {
-        const double sum = sum_of_blocks(sums + k * gridDim.x, gridDim.x);
-        if (lane_id() == 0) factor[k] = sum;
+    const double inverse = load_result(small + INVERSE + k);
+    combine(basis, stride, n, k + 1, small, basis + (k + 1) * stride, inverse, -1);
+}
+
+extern "C" __global__ void __launch_bounds__(DASP_THREADS) dasp_basis_solve(double* small, long long count)
+{
+    __shared__ double right[MOST];
+    wait_for_earlier_kernels();
+    if (threadIdx.x >= 32) return;
+    const int last = int(count) - 1;
+    double largest = 0;
+    for (int j = lane_id(); j <= last; j += 32) {
+        right[j] = small[RIGHT + j];
+        largest = fmax(largest, fabs(small[TRIANGLE + j * MOST + j]));
     }
-    __syncthreads();
-    if (blockIdx.x == 0)
-        for (int k = threadIdx.x; k < count; k += THREADS) column[k] = again ? column[k] + factor[k] : factor[k];
-    double square = 0;
-    for (long long i = (long long)THREADS * blockIdx.x + threadIdx.x; i < n; i += (long long)THREADS * gridDim.x) {
-        double rest = w[i];
-        for (int k = 0; k < count; ++k) rest -= factor[k] * double(basis[k * stride + i]);
-        w[i] = Scalar(rest);
-        square += double(w[i]) * double(w[i]);
+    for (int lanes = 1; lanes < 32; lanes *= 2) largest = fmax(largest, __shfl_xor_sync(ALL_LANES, largest, lanes));
+    __syncwarp();
+    for (int j = last; j >= 0; --j) {
+        const double pivot = small[TRIANGLE + j * MOST + j];
+        const double y = fabs(pivot) <= NOTHING_LEFT * largest ? 0 : right[j] / pivot;  // NaN stays NaN
+        for (int i = lane_id(); i < j; i += 32) right[i] -= small[TRIANGLE + j * MOST + i] * y;
+        if (lane_id() == 0) small[FACTOR + j] = y * small[INVERSE + j];
+        __syncwarp();
     }
-    const double sum = block_sum(square, parts);
-    if (threadIdx.x == 0) sums[(again ? TWICE : ONCE) * gridDim.x + blockIdx.x] = sum;
 }
 
 extern "C" __global__ void __launch_bounds__(DASP_THREADS)
-dasp_basis_norm(long long n, int count, Scalar* w, const double* sums, double* column)
-{
-    __shared__ double norm;
-    wait_for_earlier_kernels();
-    if (threadIdx.x < 32) {
-        const double square = sum_of_blocks(sums + (once_is_enough(sums) ? ONCE : TWICE) * gridDim.x, gridDim.x);
-        if (threadIdx.x == 0) norm = sqrt(square);
-    }
-    __syncthreads();
-    if (blockIdx.x == 0 && threadIdx.x == 0) column[count] = norm;
-    const double inverse = norm > 0 ? 1 / norm : 0;
-    for (long long i = (long long)THREADS * blockIdx.x + threadIdx.x; i < n; i += (long long)THREADS * gridDim.x)
-        w[i] = Scalar(double(w[i]) * inverse);
-}
-
-extern "C" __global__ void __launch_bounds__(DASP_THREADS)
-dasp_basis_add(const Scalar* basis, long long stride, long long n, int count, Scalar* out, const double* column)
+dasp_basis_add(const Scalar* basis, long long stride, long long n, const double* small, Scalar* out, long long count)
 {
     wait_for_earlier_kernels();
-    for (long long i = (long long)THREADS * blockIdx.x + threadIdx.x; i < n; i += (long long)THREADS * gridDim.x) {
-        double sum = out[i];
-        for (int k = 0; k < count; ++k) sum += load_result(column + k) * double(basis[k * stride + i]);
-        out[i] = Scalar(sum);
-    }
+    combine(basis, stride, n, int(count), small, out, 1, 1);
 }

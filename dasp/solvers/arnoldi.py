@@ -1,0 +1,162 @@
+"""Arnoldi's method on a GPU, with the least-squares problem of GMRES; the host asks how far it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from dasp._launch import Signature
+
+Array = Any
+
+C_TYPES = {"float32": "float", "float64": "double"}
+
+PACK_BYTES = 16
+"""Bytes of a load."""
+
+THREADS = 512
+"""Threads of a block, of which each multiprocessor has one."""
+
+MOST_VECTORS = 1500
+"""Vectors of a basis at most: some numbers for each lie in the shared memory of a block."""
+
+RESIDUAL, BROKEN, ROWS = 0, 1, 9
+"""The rows of the kernels' small numbers that the host reads, and all but the triangles: solve/basis.cu."""
+
+
+def _basis(entry: str, text: str) -> Signature:
+    return Signature("solve/basis.cu", f"dasp_basis_{entry}", text)
+
+
+VECTORS = """
+    const Scalar*  basis
+    long long      stride
+    long long      n
+"""
+
+SIGNATURES = {
+    "dots": _basis(
+        "dots", VECTORS + "int k\n int closing\n double* parts\n unsigned* arrived [1]\n double* small"
+    ),
+    "subtract": _basis("subtract", VECTORS.replace("const ", "") + "int k\n const double* small"),
+    "solve": _basis("solve", "double* small\n long long count"),
+    "add": _basis("add", VECTORS + "const double* small\n Scalar* out\n long long count"),
+}
+"""The kernels of kernels/solve/basis.cu, and what they take."""
+
+
+class CudaArnoldi:
+    """A Krylov basis on a GPU; see `dasp.solvers.space.Arnoldi`.
+
+    Parameters
+    ----------
+    space : dasp.solvers.cuda.CudaSpace
+    vectors : dasp.solvers.cuda.CudaVectors
+        Which has the basis in rows that follow each other.
+    names : list of str
+
+    Raises
+    ------
+    ValueError
+        If there are more vectors than a block has room for.
+    """
+
+    ahead = 10
+
+    def __init__(self, space: Any, vectors: Any, names: list[str]) -> None:
+        self._most = most = len(names)
+        if most > MOST_VECTORS:
+            raise ValueError(f"restart is {most - 1}; on a GPU at most {MOST_VECTORS - 1} are possible")
+        self._on, self._dtype, self._vectors, self._n = space.on, space.dtype, vectors, vectors.n
+        pieces = -(-vectors.n * space.dtype.itemsize // (PACK_BYTES * THREADS))
+        self._blocks = max(1, min(pieces, space.on.processors))
+        self._small = space.on.zeros(ROWS * most + 2 * most * most, np.float64)
+        self._told = self._small[: 2 * most]
+        basis = {"basis": vectors.rows_from(names[0]), "stride": vectors.stride, "n": vectors.n}
+        parts = space.on.zeros(2 * most * self._blocks, np.float64)
+        dots = {**basis, "small": self._small, "parts": parts, "arrived": space.on.zeros(1, np.uint32)}
+        self._closings = [self._prepare("dots", {**dots, "k": k, "closing": 1}) for k in range(most)]
+        self._extends = [
+            (
+                self._prepare("dots", {**dots, "k": k, "closing": 0}),
+                self._prepare("subtract", {**basis, "small": self._small, "k": k}),
+            )
+            for k in range(most - 1)
+        ]
+        self._solve = self._prepare("solve", {"small": self._small}, varying=("count",), blocks=1)
+
+        def first() -> None:
+            vectors.fuse(f"{names[0]} = r")()
+
+        self._begin = space.program(first)
+        self._add = {
+            target: self._prepare(
+                "add", {**basis, "small": self._small, "out": vectors[target]}, varying=("count",)
+            )
+            for target in ("x", "q")
+        }
+
+    def _prepare(
+        self, entry: str, arguments: dict[str, Any], varying: tuple[str, ...] = (), blocks: int = 0
+    ) -> Callable[..., None]:
+        defines = {
+            "DASP_SCALAR": C_TYPES[self._dtype.name],
+            "DASP_THREADS": str(THREADS),
+            "DASP_MOST": str(self._most),
+        }
+        types, blocks = {"Scalar": self._dtype}, blocks or self._blocks
+        launch: Callable[..., None] = self._on.launch(
+            SIGNATURES[entry], defines, arguments, blocks, THREADS, types, varying
+        )
+        return launch
+
+    def begin(self, norm: float) -> None:
+        """Do nothing: the first step takes r, and finds its norm."""
+
+    def extend(self, k: int) -> None:
+        """Make vector k + 1, which holds the product with vector k, orthogonal to those before it."""
+        for launch in self._extends[k]:
+            launch()
+
+    def prepare(self, steps: list[Callable[[], None]], captured: bool) -> Callable[[int, int], None]:
+        """Return what makes steps `first` to `last`, in a graph if that is possible."""
+
+        def some(first: int, last: int) -> Callable[[], None]:
+            begin = [self._begin] if first == 0 else []
+            return in_turn([*begin, *steps[first:last], self._closings[last]])
+
+        if captured:
+            for step in steps[:1]:
+                step()  # so that what a product does once is done before it is captured
+        graphs: dict[tuple[int, int], Callable[[], None]] = {}
+
+        def run(first: int, last: int) -> None:
+            if (first, last) not in graphs:
+                graphs[first, last] = self._on.record(some(first, last)) if captured else some(first, last)
+            graphs[first, last]()
+
+        return run
+
+    def found(self, first: int, last: int) -> list[tuple[float, bool]]:
+        """Return the norm of the residual after each of these steps, and whether it left nothing."""
+        told = self._on.download(self._told).reshape(2, -1)
+        norms, broken = abs(told[RESIDUAL, first + 1 : last + 1]), told[BROKEN, first:last]
+        return [(float(norm), bool(ends)) for norm, ends in zip(norms, broken, strict=True)]
+
+    def correct(self, count: int, target: str) -> None:
+        """Add the correction of the first `count` steps to another vector, x or q."""
+        self._solve(count)
+        self._add[target](count)
+
+
+def in_turn(functions: Sequence[Callable[[], None]], times: int | None = None) -> Callable[[], None]:
+    """Return what calls functions one after the other, round and round, so many times in all."""
+    calls = len(functions) if times is None else times
+
+    def call() -> None:
+        for k in range(calls):
+            functions[k % len(functions)]()
+
+    return call
