@@ -284,6 +284,24 @@ def test_wrong_arguments_are_told():
 
 
 @pytest.mark.cuda
+@pytest.mark.parametrize("method", [cg, bicgstab, gmres])
+def test_incomplete_factors_on_a_gpu(method):
+    import cupy
+
+    A = uneven(20)
+    planned, b = dasp.SpMatrix.from_scipy(A, device="cuda"), cupy.ones(400)
+    for M, N in ((ic0(planned), ic0(A)), (ilu0(planned), ilu0(A))):
+        workspace = Workspace()
+        x, stats = method(planned, b, M=M, rtol=1e-9, workspace=workspace)
+        again, _ = method(planned, b, M=M, rtol=1e-9, workspace=workspace)
+        assert stats.converged, stats.reason
+        check(A, x.get(), b.get(), stats, 1e-9)
+        np.testing.assert_array_equal(x.get(), again.get())
+        _, told = method(A, b.get(), M=N, rtol=1e-9)
+        assert abs(told.iterations - stats.iterations) <= 3
+
+
+@pytest.mark.cuda
 def test_on_a_gpu():
     import cupy
     import cupyx.scipy.sparse.linalg as theirs

@@ -137,3 +137,27 @@ def test_lobpcg_with_a_preconditioner_and_wrong_arguments():
         lobpcg(np.eye(9), np.ones((9, 4)))
     values, _, stats = lobpcg(np.full((9, 9), np.nan), np.ones((9, 1)))
     assert not stats.converged
+
+
+@pytest.mark.cuda
+def test_on_a_gpu():
+    import cupy
+
+    A, rng = poisson(24), np.random.default_rng(7)
+    planned, B = dasp.SpMatrix.from_scipy(A, device="cuda"), rng.standard_normal((576, 4))
+    x, stats = chebyshev(planned, cupy.asarray(B[:, 0]), rtol=1e-9)
+    assert stats.converged, stats.reason
+    check(A, x.get(), B[:, 0], stats, 1e-9)
+    X, stats = block_cg(planned, cupy.asarray(B), rtol=1e-9)
+    assert isinstance(X, cupy.ndarray)
+    assert stats.converged, stats.reason
+    for k in range(4):
+        wanted = 1e-9 * np.linalg.norm(B[:, k])
+        got = X[:, k].get()
+        assert true_residual(A, got, B[:, k]) <= wanted * (1 + 1e-6) + residual_bound(A, got, B[:, k])
+    values, V, stats = lobpcg(planned, cupy.asarray(rng.standard_normal((576, 3))), rtol=1e-7)
+    assert stats.converged, stats.reason
+    exact = np.linalg.eigvalsh(A.toarray())[::-1][:3]
+    # An eigenvalue lies within the residual's norm of each Ritz value.
+    assert (abs(values - exact) <= 1e-7 * exact).all()
+    assert V.shape == (576, 3)

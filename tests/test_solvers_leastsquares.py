@@ -12,6 +12,7 @@ import scipy.sparse.linalg as sla
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import dasp
 from dasp.solvers import Workspace, leastsquares, lsmr, lsqr
 from dasp.solvers.cuda import CudaSpace
 from tests.simt_device import EmulatedDevice
@@ -140,3 +141,33 @@ def test_arguments(method):
             method(A, np.eye(6)[k], workspace=workspace)[0], method(A, np.eye(6)[k])[0]
         )
     assert workspace.vectors == {lsqr: 7, lsmr: 8}[method]
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("method", METHODS)
+def test_on_a_gpu(method):
+    import cupy
+
+    A = sp.random_array((700, 260), density=0.05, rng=np.random.default_rng(5), format="csr")
+    A = sp.csr_array(A + sp.eye_array(700, 260))
+    b = np.random.default_rng(6).standard_normal(700)
+    planned, right, workspace = dasp.SpMatrix.from_scipy(A, device="cuda"), cupy.asarray(b), Workspace()
+    x, stats = method(planned, right, rtol=1e-8, workspace=workspace)
+    again, _ = method(planned, right, rtol=1e-8, workspace=workspace)
+    assert isinstance(x, cupy.ndarray)
+    assert stats.converged, stats.reason
+    check(A.toarray(), x.get(), b, stats, 1e-8)
+    np.testing.assert_array_equal(x.get(), again.get())
+    _, told = method(A, b, rtol=1e-8)
+    assert abs(told.iterations - stats.iterations) <= 2
+    host, _ = method(planned, b, rtol=1e-8)
+    np.testing.assert_array_equal(host, x.get())
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_planned_matrix_has_its_transpose(method):
+    A = sp.csr_array(np.random.default_rng(2).standard_normal((40, 12)))
+    b = np.arange(40.0)
+    x, stats = method(dasp.SpMatrix.from_scipy(A, device="cpu"), b, rtol=1e-9)
+    assert stats.converged, stats.reason
+    check(A.toarray(), x, b, stats, 1e-9)
