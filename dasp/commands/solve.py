@@ -66,7 +66,9 @@ def add_command(subparsers: Subparsers) -> None:
     parser.add_argument("--out", metavar="FILE", help="write x there, as .npy or .mtx")
     parser.add_argument("--plot", metavar="FILE", help="draw the residual's history (.png, .pdf or .svg)")
     parser.add_argument(
-        "--compare", action="store_true", help="also solve by SciPy, by CuPy on a GPU, and by PyAMG"
+        "--compare",
+        action="store_true",
+        help="also solve without the preconditioner, by SciPy, by CuPy on a GPU, and by PyAMG",
     )
     add_json_option(parser)
     add_device_option(parser)
@@ -130,7 +132,11 @@ def _run(arguments: argparse.Namespace) -> int:
         planned, b, M=M, rtol=rtol, maxiter=arguments.maxiter, progress=show
     )
     ours = _outcome(f"dasp {title}", matrix, x, b, rtol, stats.iterations, setup, stats.seconds, stats.reason)
-    others = compare(matrix, b, method, rtol, arguments.maxiter, planned.device) if arguments.compare else []
+    others: list[Outcome] = []
+    if arguments.compare:
+        if M is not None:
+            others.append(_plain(matrix, planned, b, method, rtol, arguments.maxiter))
+        others += compare(matrix, b, method, rtol, arguments.maxiter, planned.device)
     if arguments.out:
         write_vector(arguments.out, x)
     if arguments.plot:
@@ -271,6 +277,14 @@ def _outcome(
     scale = float(np.linalg.norm(abs(matrix) @ abs(x.astype(np.float64)))) / (float(np.linalg.norm(b)) or 1.0)
     accepted = residual <= rtol * (1 + 1e-6) + 16 * unit * scale and residual <= 10 * rtol
     return Outcome(solver, iterations, setup, seconds, residual, "" if accepted else reason)
+
+
+def _plain(
+    matrix: csr_array, planned: SpMatrix, b: NDArray[np.floating], method: str, rtol: float, maxiter: int
+) -> Outcome:
+    """Solve by our own method without a preconditioner."""
+    x, stats = getattr(dasp.solvers, method)(planned, b, rtol=rtol, maxiter=maxiter)
+    return _outcome(f"dasp {method}", matrix, x, b, rtol, stats.iterations, 0.0, stats.seconds, stats.reason)
 
 
 def compare(
