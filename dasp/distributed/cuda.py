@@ -13,7 +13,8 @@ from dasp._dtypes import C_NAMES
 from dasp._launch import Launch, Signature
 from dasp.distributed.engine import Engine, Links, largest
 from dasp.distributed.exchange import Route, prepare
-from dasp.solvers.cuda import THREADS, CudaArnoldi, CudaSpace, CudaVectors, CupyDevice, Device
+from dasp.solvers.arnoldi import CudaArnoldi
+from dasp.solvers.cuda import THREADS, CudaSpace, CudaVectors, CupyDevice, Device
 
 Array = Any
 
