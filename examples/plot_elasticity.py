@@ -8,8 +8,8 @@ the motions of a rigid body: multigrid needs to be told of them.
 """
 
 # %%
-# The mesh is a grid of square elements from which the holes are left out. All elements are equal, so there is
-# one stiffness matrix, integrated by 2 x 2 Gauss points.
+# The mesh is a grid of square elements from which the holes are left out. All elements are equal, so there
+# is one stiffness matrix, integrated by 2 x 2 Gauss points.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -71,8 +71,8 @@ b[2 * right + 1] = -load / len(right)
 print(f"{csr.shape[0]:,} unknowns, {csr.nnz:,} entries")
 
 # %%
-# The rigid motions of the plane are two translations and a rotation. Smoothed aggregation with them, without
-# them, and no preconditioner at all:
+# The rigid motions of the plane are two translations and a rotation. Smoothed aggregation with them,
+# without them, and no preconditioner at all:
 
 place = side * np.stack([free % (columns + 1), free // (columns + 1)], axis=1)
 rigid = np.zeros((csr.shape[0], 3))

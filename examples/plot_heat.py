@@ -12,9 +12,9 @@ give a new matrix at every step, always with the same pattern. So the matrix is 
 """
 
 # %%
-# The plate is a grid of finite volumes. The matrix couples each cell with its neighbours by the harmonic mean
-# of their conductivities. Its pattern is known before any value is, so the assembly is written once as a
-# function from temperatures to ``data``.
+# The plate is a grid of finite volumes. The matrix couples each cell with its neighbours by the harmonic
+# mean of their conductivities. Its pattern is known before any value is, so the assembly is written once as
+# a function from temperatures to ``data``.
 
 import time
 
@@ -97,8 +97,8 @@ print(f"60 steps: {seconds['new values']:.2f} s for new values, {seconds['solve'
 print(f"{min(iterations)} to {max(iterations)} iterations a step; {hottest[-1]:.0f} K at the centre")
 
 # %%
-# No joule is lost on the way: what the source has put in is in the plate or has left through the rim, to the
-# tolerance of the solver.
+# No joule is lost on the way: what the source has put in is in the plate or has left through the rim, to
+# the tolerance of the solver.
 
 given = 60 * dt * source.sum()
 stored = mass * u.sum()
