@@ -19,10 +19,11 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 import dasp
-from dasp import formats
+from dasp import backends, formats, planning
 from dasp.bench import figures, results, roofline
 from dasp.bench.sparse_report import baselines, pays_against_all, speedup, timed
 from dasp.bench.table import Row, number
+from dasp.formats.array import PAD, WARP
 from dasp.formats.sliced.pattern import shape_fields
 
 RESULTS = Path(__file__).resolve().parents[1] / "benchmarks" / "results"
@@ -39,7 +40,6 @@ STYLE = {
 }
 """Letters that can be read on a telephone."""
 
-WARP = 32
 GREY = "#E4E4E4"
 CATEGORIES = {
     "long": figures.RED,
@@ -83,9 +83,13 @@ def draw_lengths(count: int) -> tuple[int, ...]:
 
 
 def packed(matrix: Any, policy: dasp.Policy) -> tuple[Any, np.ndarray, np.ndarray]:
-    """The plan of a matrix, and the caller's row and the column of each of its slots."""
+    """The plan of a CSR matrix, and the row and the column of each of its slots; `PAD` for a pad."""
     plan = dasp.SpMatrix.from_scipy(matrix, policy=policy, device="cpu").plan
-    rows, columns, _ = formats.find(plan.format).unpack(plan)
+    places = planning.slots_of(plan, backends.find("cpu").primitives)
+    count = sum(part.slots for part in formats.find(plan.format).summary(plan))
+    rows, columns = np.full((2, count), PAD)
+    rows[places] = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
+    columns[places] = matrix.indices
     return plan, rows, columns
 
 
@@ -146,12 +150,11 @@ def lanes() -> Figure:
         ("one row of 150", [150]),
     )
     for axes, (name, lengths) in zip(panels, cases, strict=True):
-        plan, rows, columns = packed(mixed(tuple(lengths), 160, 160), dasp.Policy(steps=5, window=32))
+        plan, rows, _ = packed(mixed(tuple(lengths), 160, 160), dasp.Policy(steps=5, window=32))
         steps, lanes_of = slice_fields(plan)
         count = WARP * int(steps[0])
-        order = {int(row): i for i, row in enumerate(dict.fromkeys(rows[:count]))}
-        image = np.array([order[int(row)] % 8 + 1 for row in rows[:count]]).reshape(-1, WARP)
-        image[columns[:count].reshape(-1, WARP) < 0] = 0
+        order = {int(row): i % 8 + 1 for i, row in enumerate(dict.fromkeys(rows[rows >= 0]))}
+        image = np.array([order.get(int(row), 0) for row in rows[:count]]).reshape(-1, WARP)
         palette = ListedColormap([GREY, *matplotlib.colormaps["Set2"].colors])
         axes.imshow(image, cmap=palette, vmin=-0.5, vmax=8.5, aspect="auto", interpolation="nearest")
         axes.set_xticks(np.arange(-0.5, WARP), minor=True)
