@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import numpy as np
 
-from dasp import _arrays, _dtypes, _foreign, formats, planning
+from dasp import _arrays, _dtypes, _foreign, _html, formats, planning
 from dasp.formats.array import arrays_of, with_arrays
 from dasp.placement import found
 from dasp.shifted import Shifted
@@ -342,13 +342,10 @@ class Surface:
         return "\n".join([f"<{self._title()}>", *lines])
 
     def _repr_html_(self) -> str:
-        """Return the same table for a notebook."""
-
-        def row(tag: str, cells: tuple[str, ...]) -> str:
-            return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
-
-        rows = [row("th", HEADINGS), *(row("td", line) for line in self._lines())]
-        return f"<table><caption>{html.escape(self._title())}</caption>{''.join(rows)}</table>"
+        """Return the same table for a notebook, and how the plan shares out slots and bytes."""
+        title = f"<p>{html.escape(self._title())}</p>"
+        shares = formats.shares(self.plan)
+        return _html.fragment([title, _html.table(HEADINGS, self._lines()), _html.share_bars(shares)])
 
 
 def _number(what: str, given: Any, remedy: str = "") -> Any:

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import warnings
+from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
 import dasp
-from dasp import cli, formats
+from dasp import _html, cli, formats
 from dasp.commands import figures, info, options, solve
 from dasp.models import families, generate
 
@@ -89,6 +90,84 @@ def test_info_draws(capsys: pytest.CaptureFixture[str], tmp_path: Path, ending: 
     assert f"wrote {picture}" in out
     start = {"png": b"\x89PNG", "pdf": b"%PDF", "svg": b"<?xml"}[ending]
     assert picture.read_bytes().startswith(start)
+
+
+class Page(HTMLParser):
+    """What a page opens and closes, what it loads, and its text."""
+
+    VOID = frozenset({"meta", "link", "br", "img"})
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.loads: list[str] = []
+        self.tags: list[str] = []
+        self.text = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.loads += [value or "" for key, value in attributes if key in ("src", "href")]
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def test_info_writes_a_page_that_needs_nothing_else(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    matrix = dasp.models.generate("rmat:9")
+    name = str(tmp_path / "a<b&c.npz")
+    scipy.sparse.save_npz(name, matrix)
+    target = tmp_path / "page.html"
+    status, out, err = run(capsys, "info", name, *CPU, "--html", str(target))
+    assert (status, err) == (0, "")
+    assert f"wrote {target}" in out
+    text = target.read_text(encoding="utf-8")
+    found = Page(text)
+    assert found.open == []
+    assert found.loads == ["data:,"]
+    assert "script" not in found.tags
+    assert "url(" not in text
+    assert name in found.text  # escaped in the source, whole in the text
+    assert found.tags.count("svg") == 2
+    for word in ("slices", "values", "roofline", "scipy, measured", "verified", f"{matrix.nnz:,} entries"):
+        assert word in found.text
+
+
+def test_a_page_counts_every_row_and_every_entry(tmp_path: Path) -> None:
+    matrix = dasp.models.generate("spikes:300:2:90")
+    table = _html.length_table(info.length_classes(info.row_lengths(matrix)))
+    counts = [int(n.replace(",", "")) for n in re.findall(r"</td><td>([\d,]+)</td>", table)]
+    assert sum(counts) == matrix.shape[0]
+    filled = np.array([[0.0, 1.0, 0.0], [0.5, 0.0, 0.0]])
+    runs = re.findall(r"M(\d+) (\d+)h(\d+)", _html.spy(filled))
+    assert {(int(y), int(x) + i) for x, y, n in runs for i in range(int(n))} == {(0, 1), (1, 0)}
+
+
+def test_a_matrix_without_entries_has_a_page_too(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    scipy.sparse.save_npz(tmp_path / "empty.npz", scipy.sparse.csr_array((5, 0)))
+    target = str(tmp_path / "page.html")
+    status, _, err = run(capsys, "info", str(tmp_path / "empty.npz"), *CPU, "--html", target)
+    assert (status, err) == (0, "")
+    assert "It has no entries." in Path(target).read_text(encoding="utf-8")
+
+
+def test_a_notebook_shows_the_parts() -> None:
+    A = dasp.SpMatrix.from_scipy(dasp.models.generate("rmat:8"), device="cpu", policy=dasp.Policy.published())
+    found = Page(A._repr_html_())
+    assert found.open == []
+    assert found.loads == []
+    for part in ("long", "regular", "irregular", "short", f"{A.nnz} entries"):
+        assert part in found.text
 
 
 @pytest.mark.parametrize("shape", [(0, 0), (0, 4), (4, 0), (3, 3), (1, 900)])
@@ -376,6 +455,8 @@ def test_a_warning_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: 
         (["info", "poisson3d:5", "--fill", "much"], ["--fill", "'much'"]),
         (["info", "poisson3d:5", "--long-row", "1"], ["long_row is 1"]),
         (["info", "poisson3d:5", "--plot", "a.xyz"], [".png, .pdf or .svg"]),
+        (["info", "poisson3d:5", "--html", "a.txt"], ["'a.txt'", "must end in .html"]),
+        (["info", "poisson3d:5", "--html", "/nosuch/folder/a.html"], ["/nosuch/folder must exist"]),
         (["info", "poisson3d:5", "--plot", "/nosuch/folder/a.png"], ["/nosuch/folder must exist"]),
         (["info", "poisson3d:5", "--plot", "/dev/null/a.png"], ["/dev/null"]),
         (["solve", "lp:5:9"], ["5 x 9", "square"]),

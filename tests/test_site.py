@@ -10,6 +10,8 @@ import base64
 import functools
 import os
 import shutil
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from html.parser import HTMLParser
@@ -177,6 +179,18 @@ def look(browser: Any, url: str, width: int, name: str) -> dict[str, Any]:
 def test_a_page_can_be_read(browser: Any, address: str, page: str, width: int) -> None:
     name = page.removesuffix(".html").replace("/", "-")
     found = look(browser, f"{address}/{page}", width, name)
+    assert found["errors"] == []
+    assert found["missing"] == []
+    assert found["width"] <= width, found["wide"]
+
+
+@pytest.mark.parametrize("width", [NARROW, WIDE])
+@pytest.mark.parametrize("matrix", ["fem3:12", "circuit:20000", "lp:200:900"])
+def test_the_page_of_dasp_info_can_be_read(browser: Any, tmp_path: Path, matrix: str, width: int) -> None:
+    page = tmp_path / "page.html"
+    command = [sys.executable, "-m", "dasp", "info", matrix, "--device", "cpu", "--html", str(page)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=300)
+    found = look(browser, page.as_uri(), width, f"info-{matrix.replace(':', '-')}")
     assert found["errors"] == []
     assert found["missing"] == []
     assert found["width"] <= width, found["wide"]

@@ -1,4 +1,4 @@
-"""`dasp info`: a matrix, its row lengths and its plan, in text, as JSON and as a picture."""
+"""`dasp info`: a matrix, its row lengths and its plan, in text, as JSON, as a picture and as a page."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
     from dasp.matrix import SpMatrix
+    from dasp.policy import Policy
 
 _BAR = 30
 
@@ -38,17 +39,24 @@ def add_command(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--plot", metavar="FILE", help="draw the row lengths, the entries and the plan, as .png, .pdf or .svg"
     )
+    parser.add_argument(
+        "--html",
+        metavar="FILE",
+        help="write one page: entries, row lengths, the plan, its bytes, and products measured here",
+    )
     parser.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
     from dasp import formats
-    from dasp.commands import figures
+    from dasp.commands import figures, page
     from dasp.io.matrices import load_matrix
 
     policy = policy_from(arguments)
     if arguments.plot is not None:
         figures.check_plot(arguments.plot)
+    if arguments.html is not None:
+        page.check_page(arguments.html)
     matrix = load_matrix(arguments.matrix, seed=seed_from(arguments))
 
     planned, seconds = plan_timed(matrix, policy, arguments.device)
@@ -64,7 +72,25 @@ def _run(arguments: argparse.Namespace) -> int:
         figures.plot_matrix(arguments.plot, matrix, arguments.matrix, formats.shares(planned.plan))
         if not arguments.json:
             print(f"\nwrote {arguments.plot}")
+    if arguments.html is not None:
+        _write_page(arguments, matrix, planned, policy)
     return 0
+
+
+def _write_page(
+    arguments: argparse.Namespace, matrix: csr_array, planned: SpMatrix, policy: Policy | None
+) -> None:
+    """Measure the matrix and write its page."""
+    from pathlib import Path
+
+    from dasp.commands import page
+
+    name, classes = arguments.matrix, length_classes(row_lengths(matrix))
+    result = page.measured(name, matrix, policy, planned.device)
+    text = page.page(name, describe(name, matrix), matrix, planned, classes, result)
+    Path(arguments.html).write_text(text, encoding="utf-8")
+    if not arguments.json:
+        print(f"\nwrote {arguments.html}")
 
 
 def row_lengths(matrix: csr_array) -> NDArray[np.integer]:
