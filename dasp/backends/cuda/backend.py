@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from typing import Any
 
@@ -102,8 +102,9 @@ def filling(device: str, *, ends: bool = False) -> Iterator[Any]:
     """Give the primitives of a GPU, for work on its current stream; `ends` has it done at the end."""
     import cupy
 
-    with cupy.cuda.Device(number(device)):
-        yield primitives(number(device))
+    which = number(device)
+    with nullcontext() if cupy.cuda.runtime.getDevice() == which else cupy.cuda.Device(which):
+        yield primitives(which)
         if ends:
             cupy.cuda.get_current_stream().synchronize()
 
