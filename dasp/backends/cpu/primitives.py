@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,9 +18,11 @@ from dasp.backends.cpu.ranges import over_ranges
 from dasp.backends.cpu.transposing import transpose as transpose
 from dasp.backends.cpu.unpacking import slots as slots
 from dasp.backends.cpu.unpacking import unpack as unpack
+from dasp.backends.cpu.windows import cut_runs, sampled_statistics
+from dasp.backends.cpu.windows import try_windows as _try_windows
 from dasp.formats.array import PAD, WARP, Csr, narrowest
 from dasp.formats.published.pattern import TILE, TILE_COLUMNS, TILE_ROWS
-from dasp.formats.sliced.choose import SAMPLES, SliceStatistics, ValueStatistics
+from dasp.formats.sliced.choose import SliceStatistics, ValueStatistics
 from dasp.formats.sliced.layout import Cut, Layout, Runs, Slices, Survey, Tried
 from dasp.formats.sliced.pattern import (
     BITS_8,
@@ -29,7 +30,6 @@ from dasp.formats.sliced.pattern import (
     BITS_32,
     MOST_CODES,
     MOST_STEPS,
-    MOST_WARPS,
     NONE,
     PAD_8,
     PAD_16,
@@ -42,9 +42,6 @@ from dasp.formats.sliced.pattern import (
 )
 
 Vector = np.ndarray[Any, Any]
-
-PIECE = 1 << 16
-"""Values that are tried at a time in a narrower type."""
 
 
 class _Segments(NamedTuple):
@@ -66,13 +63,22 @@ class _Placed(NamedTuple):
 
 def survey(csr: Csr, cut: Cut, narrow: bool) -> Survey:
     """See `Primitives`."""
-    # Columns rise inside rows where they fall nowhere but from row to row.
-    falls = sum(over_ranges(len(csr.indices), len(csr.indices), partial(_count_falls, csr.indices)))
-    rise = not falls or falls == _count_falls_between_rows(csr.indptr, csr.indices)
-    most = int(csr.indices.max(initial=-1))
-    lengths, long_rows = _measure_rows(csr.indptr, WARP * cut.steps)
-    values = value_statistics(csr.data) if narrow and len(csr.data) else None
-    return Survey(rise, most, values, len(long_rows), not never_rises(lengths), (lengths, long_rows))
+    m, entries = csr.shape[0], len(csr.indices)
+    lengths = np.empty(m, np.int32)
+    found = over_ranges(m, entries, partial(_survey_rows, csr.indptr, csr.indices, WARP * cut.steps, lengths))
+    falls, most, long_rows, rises = (list(each) for each in zip(*found, strict=True))
+    values = value_statistics(csr.data) if narrow and entries else None
+    long = np.flatnonzero(lengths < 0) if sum(long_rows) else np.zeros(0, np.int64)
+    # Where a range begins with a longer row than the one before it ends with, rows rise between them.
+    cuts = [m * part // len(found) for part in range(1, len(found))] if not any(rises) else []
+    rise = any(rises) or any(not never_rises(_around(lengths, cut)) for cut in cuts)
+    return Survey(not any(falls), int(max(most)), values, len(long), bool(rise), (lengths, long))
+
+
+def _around(lengths: Vector, row: int) -> Vector:
+    """Return the last length in a slice before a row, and the first one from there on."""
+    before, after = (np.flatnonzero(part >= 0) for part in (lengths[:row], lengths[row:]))
+    return np.concatenate([lengths[before[-1:]], lengths[row + after[:1]]])
 
 
 def sort_columns(csr: Csr, survey: Survey) -> tuple[Csr, Vector]:
@@ -182,23 +188,16 @@ def _writable(array: Vector) -> Iterator[None]:
 
 
 def _survives(data: Vector, kind: Any) -> bool:
-    """Whether every value keeps all of its bits in a narrower type; few matrices need more than one piece."""
-    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        for first in range(0, len(data), PIECE):
-            piece = data[first : first + PIECE]
-            if piece.astype(kind).astype(data.dtype).tobytes() != piece.tobytes():
-                return False
-    return True
+    """Whether every value keeps all of its bits in a narrower type."""
+    narrow, wide = np.finfo(kind), np.finfo(data.dtype)
+    sizes = wide.nmant, wide.maxexp - 1, narrow.nmant, narrow.maxexp - 1, kind != np.float16
+    bits = data.view(f"u{data.itemsize}")
+    return all(over_ranges(len(bits), len(bits), partial(_keeps_bits, bits, *sizes)))
 
 
 def runs_of_rows(indptr: Vector, rows: Vector) -> Runs:
     """Return the runs of whole rows."""
     return Runs(*_take_runs(indptr, rows))
-
-
-def cut_runs(lengths: Vector, steps: int) -> Slices:
-    """Cut runs into slices of at most `steps` steps."""
-    return Slices(*_cut_runs(lengths, steps))
 
 
 def try_windows(
@@ -210,36 +209,15 @@ def try_windows(
     blocks: tuple[int, int, int],
 ) -> Tried:
     """See `Primitives`."""
-
-    def statistics(window: int) -> SliceStatistics:
-        runs = runs_of_rows(csr.indptr, sort_rows(survey.detail[0], window, WARP * cut.steps))
-        return _statistics(cut_runs(runs.lengths, cut.steps), runs, csr, sector_columns, blocks)
-
-    def each(begin: int, end: int) -> list[SliceStatistics]:
-        return [statistics(window) for window in windows[begin:end]]
-
-    found = chain.from_iterable(over_ranges(len(windows), len(csr.data), each))
-    return Tried(dict(zip(windows, found, strict=True)), None)
+    lengths = survey.detail[0]
+    return Tried(_try_windows(csr, lengths, cut.steps, windows, sector_columns, blocks), None)
 
 
 def slice_statistics(
     csr: Csr, survey: Survey, cut: Cut, layout: Layout, sector_columns: int, blocks: tuple[int, int, int]
 ) -> SliceStatistics:
     """See `Primitives`."""
-    return _statistics(layout.detail.slices, layout.detail.runs, csr, sector_columns, blocks)
-
-
-def _statistics(
-    slices: Slices, runs: Runs, csr: Csr, sector_columns: int, blocks: tuple[int, int, int]
-) -> SliceStatistics:
-    count = len(slices.steps)
-    steps, full = int(slices.steps.sum()), int(slices.full.sum())
-    if not count or not any(blocks):
-        return SliceStatistics(count, steps, full, 0, 0, 0, 0)
-    firsts = np.linspace(0, max(count - MOST_WARPS, 0), SAMPLES).astype(np.int64)
-    every = csr.shape[1] // sector_columns + 1
-    sampled, *sectors = _count_sectors(*slices, *runs, csr.indices, firsts, blocks, sector_columns, every)
-    return SliceStatistics(count, steps, full, sampled, *sectors)
+    return sampled_statistics(layout.detail.slices, layout.detail.runs, csr, sector_columns, blocks)
 
 
 def lay_out(csr: Csr, survey: Survey, cut: Cut, window: int, tried: Tried | None, in_order: int) -> Layout:
@@ -247,7 +225,7 @@ def lay_out(csr: Csr, survey: Survey, cut: Cut, window: int, tried: Tried | None
     index, (lengths, long_rows) = narrowest(max(csr.shape)), survey.detail
     rows = sort_rows(lengths, window, WARP * cut.steps)
     runs = runs_of_rows(csr.indptr, rows)
-    slices = cut_runs(runs.lengths, cut.steps)
+    slices = Slices(*cut_runs(runs.lengths, cut.steps))
     segments = _segments(csr, long_rows, cut, in_order - len(slices.steps))
     if len(segments.rows):
         runs, slices = _segments_first(segments, runs, slices)
@@ -339,22 +317,47 @@ _inline = jit(nogil=True, forceinline=True)
 _shape_word = _compile(shape_word)
 
 
-@_compile
-def _count_falls(indices, first, last):  # type: ignore[no-untyped-def]
-    falls = 0
-    for entry in range(max(first, 1), last):
-        falls += indices[entry] < indices[entry - 1]
-    return falls
+SURVEYED_ROWS, SURVEYED_ENTRIES = 256, 1 << 20
+"""Rows whose entries are looked at while the cache holds them, and entries counted at once."""
 
 
 @_compile
-def _count_falls_between_rows(indptr, indices):  # type: ignore[no-untyped-def]
-    falls = 0
-    for row in range(len(indptr) - 1):
-        first = indptr[row]
-        if 0 < first < indptr[row + 1]:
-            falls += indices[first] < indices[first - 1]
-    return falls
+def _survey_rows(indptr, indices, longest, lengths, begin, end):  # type: ignore[no-untyped-def]
+    """Measure rows; long ones get a length of `PAD`.
+
+    Returns whether columns fall inside a row, the largest column or -1, long rows, and whether a row in a
+    slice is longer than the last one before it.
+    """
+    falls: Any = 0
+    long_rows, rises = 0, 0
+    most, last = indices.dtype.type(-1), np.int64(np.iinfo(np.int64).max)
+    for first in range(begin, end, SURVEYED_ROWS):
+        stop = min(first + SURVEYED_ROWS, end)
+        between = 0  # falls from row to row
+        for row in range(first, stop):
+            start, length = np.int64(indptr[row]), np.int64(indptr[row + 1]) - np.int64(indptr[row])
+            if length > 0 and start > indptr[first]:
+                between += indices[start] < indices[start - 1]
+            if length > longest:
+                long_rows += 1
+                length = np.int64(PAD)
+            else:
+                rises |= length > last
+                last = length
+            lengths[row] = length
+        for some in range(indptr[first], indptr[stop], SURVEYED_ENTRIES):
+            down = np.uint32(0)
+            most = max(most, indices[some])
+            # Neighbours by numbers without a sign are compared many at a time.
+            for entry in range(np.uint64(some), np.uint64(min(some + SURVEYED_ENTRIES, indptr[stop]) - 1)):
+                after = indices[entry + np.uint64(1)]
+                down = np.uint32(down + np.uint32(after < indices[entry]))
+                most = max(most, after)
+            between -= down
+            if some > indptr[first]:
+                between -= indices[some] < indices[some - 1]
+        falls |= between != 0
+    return falls > 0, most, long_rows, rises > 0
 
 
 @_compile
@@ -379,25 +382,6 @@ def _all_equal(bits):  # type: ignore[no-untyped-def]
 
 
 @_compile
-def _measure_rows(indptr, longest):  # type: ignore[no-untyped-def]
-    lengths = np.empty(len(indptr) - 1, np.int64)
-    count = 0
-    for row in range(len(lengths)):
-        length = np.int64(indptr[row + 1]) - np.int64(indptr[row])
-        if length > longest:
-            count += 1
-            length = np.int64(PAD)
-        lengths[row] = length
-    long_rows = np.empty(count, np.int64)
-    count = 0
-    for row in range(len(lengths) if len(long_rows) else 0):
-        if lengths[row] < 0:
-            long_rows[count] = row
-            count += 1
-    return lengths, long_rows
-
-
-@_compile
 def _take_runs(indptr, rows):  # type: ignore[no-untyped-def]
     starts, lengths = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
     for place in range(len(rows)):
@@ -417,49 +401,6 @@ def _write_headers(first_run, shifts, steps, full, in_turn, words):  # type: ign
 
 
 @_compile
-def _count_sectors(  # type: ignore[no-untyped-def]
-    first_run, shifts, steps, full, starts, lengths, indices, firsts, blocks, sector_columns, sectors
-):
-    count, sampled, most = len(steps), 0, 1
-    for first in firsts:
-        slots = 0
-        for s in range(first, min(first + MOST_WARPS, count)):
-            sampled += steps[s]
-            slots += WARP * steps[s]
-        most = max(most, slots)
-    places = np.int64(1)  # open addressing, at most half full, unless each sector has a place of its own
-    while places < 2 * most:
-        places *= 2
-    places = min(places, sectors)
-    holds, seen = np.zeros(places, np.int64), np.zeros(places, np.int32)
-    block = np.int32(0)
-    totals = np.zeros(3, np.int64)
-    found = np.empty(count, np.int32)
-    for kind in range(3):
-        if blocks[kind] == 0:
-            continue
-        found[:] = -1  # sectors of the block that begins at a slice: places of a small matrix overlap
-        for first in firsts:
-            for begin in range(first, min(first + MOST_WARPS, count), blocks[kind]):
-                if found[begin] < 0:
-                    block += np.int32(1)
-                    distinct = 0
-                    for s in range(begin, min(begin + blocks[kind], count)):
-                        for run in range(first_run[s], min(first_run[s] + (WARP >> shifts[s]), len(lengths))):
-                            for entry in range(starts[run], starts[run] + lengths[run]):
-                                sector = np.uint64(indices[entry]) // np.uint64(sector_columns)
-                                place = sector if places == sectors else sector & np.uint64(places - 1)
-                                while seen[place] == block and holds[place] != sector:
-                                    place = (place + np.uint64(1)) & np.uint64(places - 1)
-                                if seen[place] != block:
-                                    seen[place], holds[place] = block, sector
-                                    distinct += 1
-                    found[begin] = distinct
-                totals[kind] += found[begin]
-    return sampled, totals[0], totals[1], totals[2]
-
-
-@_compile
 def never_rises(lengths):  # type: ignore[no-untyped-def]
     """Whether no row is longer than the one before it, rows without a length left out: nothing to sort."""
     least = np.int64(np.iinfo(np.int64).max)
@@ -468,6 +409,33 @@ def never_rises(lengths):  # type: ignore[no-untyped-def]
             return False
         if length >= 0:
             least = length
+    return True
+
+
+@_compile
+def _keeps_bits(  # type: ignore[no-untyped-def]
+    bits, fraction_bits, bias, narrow_bits, narrow_bias, quiets, begin, end
+):
+    """Whether numbers, as their bits, are those of a narrower type; of NaNs quiet ones alone, where asked."""
+    ones, least = 2 * bias + 1, 1 - narrow_bias
+    cut = fraction_bits - narrow_bits
+    for i in range(begin, end):
+        word = np.uint64(bits[i])
+        fraction = word & ((np.uint64(1) << np.uint64(fraction_bits)) - np.uint64(1))
+        field = np.int64(word >> np.uint64(fraction_bits)) & ones
+        exponent, lost = field - bias, cut
+        if field == ones:
+            if quiets and fraction and not fraction >> np.uint64(fraction_bits - 1):
+                return False
+        elif field == 0:
+            if fraction:
+                return False
+        elif exponent > narrow_bias or exponent < least - narrow_bits:
+            return False
+        else:
+            lost += max(least - exponent, 0)  # bits below the last one of a subnormal number
+        if fraction & ((np.uint64(1) << np.uint64(lost)) - np.uint64(1)):
+            return False
     return True
 
 
@@ -538,33 +506,6 @@ def sort_rows(lengths, window, longest):  # type: ignore[no-untyped-def]
                 cursors[lengths[row]] += 1
         cursors[: most + 1] = 0
     return rows[:count]
-
-
-@_compile
-def _cut_runs(lengths, steps):  # type: ignore[no-untyped-def]
-    """Cut runs into slices of at most `steps` steps; return first runs, shifts, steps and full steps.
-
-    A slice has as few lanes to a run as let its longest run end within `steps`.
-    """
-    first_run = np.empty(len(lengths), np.int64)
-    shifts, counts, full = np.empty_like(first_run), np.empty_like(first_run), np.empty_like(first_run)
-    slices = run = 0
-    while run < len(lengths):
-        shift = 0
-        for i in range(run, min(run + WARP, len(lengths))):
-            while i < run + (WARP >> shift) and lengths[i] > steps << shift:
-                shift += 1
-        most, least = 0, lengths[run] >> shift
-        end = run + (WARP >> shift)
-        for i in range(run, min(end, len(lengths))):
-            most = max(most, lengths[i])
-            least = min(least, lengths[i] >> shift)
-        first_run[slices], shifts[slices] = run, shift
-        counts[slices] = (most + (1 << shift) - 1) >> shift
-        full[slices] = least if end <= len(lengths) else 0
-        slices += 1
-        run = end
-    return first_run[:slices], shifts[:slices], counts[:slices], full[:slices]
 
 
 @_compile

@@ -1,0 +1,267 @@
+"""What sort windows would give, on the CPU: lengths are sorted, and rows only where a sample looks.
+
+Inside a window rows lie longest first, so their lengths are known from how often each occurs. Slices follow
+from lengths; what blocks of slices read asks for the rows themselves, in the places of the sample.
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from dasp._compile import jit
+from dasp.backends.cpu.ranges import over_ranges
+from dasp.formats.array import WARP, Csr
+from dasp.formats.sliced.choose import SAMPLES, SliceStatistics
+from dasp.formats.sliced.layout import Runs, Slices
+from dasp.formats.sliced.pattern import MOST_WARPS
+
+Vector = np.ndarray[Any, Any]
+
+DIRECT_SECTORS = 1 << 20
+"""Sectors up to which each has its own place, of 4 bytes, in the table of those seen; others are hashed."""
+
+
+def try_windows(
+    csr: Csr,
+    lengths: Vector,
+    steps: int,
+    windows: tuple[int, ...],
+    sector_columns: int,
+    blocks: tuple[int, ...],
+) -> dict[int, SliceStatistics]:
+    """Return the statistics of each window; see `dasp.backends.protocols.Primitives.try_windows`.
+
+    Parameters
+    ----------
+    csr : Csr
+    lengths : numpy.ndarray, shape (m,), int32
+        Below 0 for rows that are in no slice.
+    steps : int
+        Most steps of a slice.
+    windows, sector_columns, blocks
+        As in the protocol.
+    """
+
+    def statistics(window: int) -> SliceStatistics:
+        in_order, begins = _sort_lengths(lengths, window, WARP * steps)
+        cut = Slices(*cut_runs(in_order, steps))
+        runs = Runs(np.empty(begins[-1], np.int64), np.empty(begins[-1], np.int64))
+        if any(blocks):
+            wanted = _places(cut)[:, None] + np.arange(MOST_WARPS)
+            _take_sampled(csr.indptr, lengths, window, begins, cut.first_run, wanted, *runs)
+        return sampled_statistics(cut, runs, csr, sector_columns, blocks)
+
+    def each(begin: int, end: int) -> list[SliceStatistics]:
+        return [statistics(window) for window in windows[begin:end]]
+
+    found = chain.from_iterable(over_ranges(len(windows), len(windows) * len(csr.data), each))
+    return dict(zip(windows, found, strict=True))
+
+
+def sampled_statistics(
+    slices: Slices, runs: Runs, csr: Csr, sector_columns: int, blocks: tuple[int, ...]
+) -> SliceStatistics:
+    """Count slices and, in a sample, sectors; see `dasp.backends.protocols.Primitives.slice_statistics`.
+
+    Of the runs only those of the slices in the sample are looked at.
+    """
+    count = len(slices.steps)
+    steps, full = int(slices.steps.sum()), int(slices.full.sum())
+    if not count or not any(blocks):
+        return SliceStatistics(count, steps, full, 0, 0, 0, 0)
+    every, shift = csr.shape[1] // sector_columns + 1, sector_columns.bit_length() - 1
+    sampled, *sectors = _count_sectors(*slices, *runs, csr.indices, _places(slices), blocks, shift, every)
+    return SliceStatistics(count, steps, full, sampled, *sectors)
+
+
+def _places(slices: Slices) -> Vector:
+    """Return the first slice of every place of the sample."""
+    places: Vector = np.linspace(0, max(len(slices.steps) - MOST_WARPS, 0), SAMPLES).astype(np.int64)
+    return places
+
+
+_compile = jit(nogil=True)
+_inline = jit(nogil=True, forceinline=True)
+
+
+@_compile
+def _sort_lengths(lengths, window, longest):  # type: ignore[no-untyped-def]
+    """Return lengths as they stand in slices, and the position at which each window begins and all end."""
+    m = len(lengths)
+    width = window if window > 0 else max(m, 1)
+    begins = np.zeros((m + width - 1) // width + 1, np.int64)
+    in_order, place = np.empty(m, np.int32), 0
+    times_of = np.zeros(longest + 1 if window > 0 else 0, np.int32)
+    for nth in range(len(begins) - 1):
+        begins[nth] = place
+        begin, end = nth * width, min((nth + 1) * width, m)
+        if window == 0:
+            for row in range(begin, end):
+                in_order[place] = lengths[row]
+                place += lengths[row] >= 0
+            continue
+        most = 0
+        for row in range(begin, end):
+            if lengths[row] >= 0:
+                times_of[lengths[row]] += 1
+                most = max(most, lengths[row])
+        for length in range(most, -1, -1):
+            times = times_of[length]
+            if times:
+                times_of[length] = 0
+                in_order[place : place + times] = length
+                place += times
+    begins[-1] = place
+    return in_order[:place], begins
+
+
+@_compile
+def cut_runs(lengths, steps):  # type: ignore[no-untyped-def]
+    """Cut runs into slices of at most `steps` steps; return first runs, shifts, steps and full steps.
+
+    A slice has as few lanes to a run as let its longest run end within `steps`.
+    """
+    first_run = np.empty(len(lengths), np.int64)
+    shifts, counts, full = np.empty_like(first_run), np.empty_like(first_run), np.empty_like(first_run)
+    slices = run = 0
+    while run < len(lengths):
+        shift, end = 0, run + WARP
+        most = least = lengths[run]
+        if end <= len(lengths):
+            for length in lengths[run:end]:
+                most, least = max(most, length), min(least, length)
+        if end > len(lengths) or most > steps:
+            for i in range(run, min(end, len(lengths))):
+                while i < run + (WARP >> shift) and lengths[i] > steps << shift:
+                    shift += 1
+            end = run + (WARP >> shift)
+            most = least = lengths[run]
+            for length in lengths[run : min(end, len(lengths))]:
+                most, least = max(most, length), min(least, length)
+        first_run[slices], shifts[slices] = run, shift
+        counts[slices] = (np.int64(most) + (1 << shift) - 1) >> shift
+        full[slices] = np.int64(least) >> shift if end <= len(lengths) else 0
+        slices += 1
+        run = end
+    return first_run[:slices], shifts[:slices], counts[:slices], full[:slices]
+
+
+@_compile
+def _take_sampled(indptr, lengths, window, begins, first_run, wanted, starts, sizes):  # type: ignore[no-untyped-def]
+    """Set start and length of the runs of the wanted slices, and of those in the same windows."""
+    sorts = window > 0
+    width = window if sorts else max(len(lengths), 1)
+    done = np.zeros(len(begins), np.bool_)
+    most = np.int64(0)
+    for row in range(len(lengths)):
+        most = max(most, lengths[row])
+    cursors = np.zeros(most + 2 if sorts else 1, np.int64)
+    for s in wanted.ravel():
+        if s >= len(first_run):
+            continue
+        end = first_run[s + 1] if s + 1 < len(first_run) else len(starts)
+        if not sorts and len(starts) == len(lengths):
+            for row in range(first_run[s], end):
+                starts[row], sizes[row] = indptr[row], lengths[row]
+            continue
+        nth = np.searchsorted(begins, first_run[s], side="right") - 1
+        while nth < len(begins) - 1 and begins[nth] < end:
+            if not done[nth]:
+                done[nth] = True
+                begin, stop = nth * width, min((nth + 1) * width, len(lengths))
+                place = begins[nth]
+                if sorts:
+                    top = np.int64(0)
+                    for row in range(begin, stop):
+                        if lengths[row] >= 0:
+                            cursors[lengths[row]] += 1
+                            top = max(top, lengths[row])
+                    for length in range(top, -1, -1):
+                        times = cursors[length]
+                        cursors[length] = place
+                        place += times
+                for row in range(begin, stop):
+                    length = lengths[row]
+                    if length >= 0:
+                        at = place
+                        if sorts:
+                            at = cursors[length]
+                            cursors[length] += 1
+                        else:
+                            place += 1
+                        starts[at], sizes[at] = indptr[row], length
+                if sorts:
+                    cursors[: top + 1] = 0
+            nth += 1
+
+
+@_compile
+def _count_sectors(  # type: ignore[no-untyped-def]
+    first_run, shifts, steps, full, starts, lengths, indices, firsts, blocks, sector_shift, sectors
+):
+    count, sampled, most = len(steps), 0, 1
+    for first in firsts:
+        slots = 0
+        for s in range(first, min(first + MOST_WARPS, count)):
+            sampled += steps[s]
+            slots += WARP * steps[s]
+        most = max(most, slots)
+    direct = sectors <= DIRECT_SECTORS
+    places = np.int64(1)  # open addressing, at most half full
+    while places < 2 * most:
+        places *= 2
+    if direct:
+        places = np.int64(sectors)
+    holds, seen = np.zeros(1 if direct else places, np.int64), np.zeros(places, np.int32)
+    block = np.int32(0)
+    totals = np.zeros(3, np.int64)
+    found = np.empty(count, np.int32)
+    for kind in range(3):
+        if blocks[kind] == 0:
+            continue
+        found[:] = -1  # sectors of the block that begins at a slice: places of a small matrix overlap
+        for first in firsts:
+            for begin in range(first, min(first + MOST_WARPS, count), blocks[kind]):
+                if found[begin] < 0:
+                    block += np.int32(1)
+                    distinct = 0
+                    for s in range(begin, min(begin + blocks[kind], count)):
+                        for run in range(first_run[s], min(first_run[s] + (WARP >> shifts[s]), len(lengths))):
+                            entries = range(np.uint64(starts[run]), np.uint64(starts[run] + lengths[run]))
+                            if direct:
+                                distinct += _mark(entries, indices, sector_shift, seen, block)
+                            else:
+                                distinct += _mark_hashed(entries, indices, sector_shift, seen, holds, block)
+                    found[begin] = distinct
+                totals[kind] += found[begin]
+    return sampled, totals[0], totals[1], totals[2]
+
+
+@_inline
+def _mark(entries, indices, sector_shift, seen, block):  # type: ignore[no-untyped-def]
+    """Mark the sectors of entries as seen by a block, without a branch. Returns how many are new."""
+    new = 0
+    for entry in entries:
+        sector = np.uint64(indices[entry]) >> np.uint64(sector_shift)
+        new += seen[sector] != block
+        seen[sector] = block
+    return new
+
+
+@_inline
+def _mark_hashed(entries, indices, sector_shift, seen, holds, block):  # type: ignore[no-untyped-def]
+    """The same, where sectors share places."""
+    new = 0
+    last = np.uint64(len(seen) - 1)
+    for entry in entries:
+        sector = np.uint64(indices[entry]) >> np.uint64(sector_shift)
+        place = sector & last
+        while seen[place] == block and holds[place] != sector:
+            place = (place + np.uint64(1)) & last
+        if seen[place] != block:
+            seen[place], holds[place] = block, sector
+            new += 1
+    return new
