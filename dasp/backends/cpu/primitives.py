@@ -14,30 +14,22 @@ import numpy as np
 
 from dasp._compile import jit
 from dasp._integers import ceil_div
+from dasp.backends.cpu import columns
 from dasp.backends.cpu.ranges import over_ranges
 from dasp.backends.cpu.transposing import transpose as transpose
 from dasp.backends.cpu.unpacking import slots as slots
 from dasp.backends.cpu.unpacking import unpack as unpack
-from dasp.backends.cpu.windows import cut_runs, sampled_statistics
+from dasp.backends.cpu.windows import cut_runs, sampled_statistics, sort_rows
 from dasp.backends.cpu.windows import try_windows as _try_windows
 from dasp.formats.array import PAD, WARP, Csr, narrowest
 from dasp.formats.published.pattern import TILE, TILE_COLUMNS, TILE_ROWS
 from dasp.formats.sliced.choose import SliceStatistics, ValueStatistics
 from dasp.formats.sliced.layout import Cut, Layout, Runs, Slices, Survey, Tried
 from dasp.formats.sliced.pattern import (
-    BITS_8,
-    BITS_16,
-    BITS_32,
     MOST_CODES,
-    MOST_STEPS,
-    NONE,
-    PAD_8,
-    PAD_16,
-    PAD_32,
     Coding,
     Values,
     code_type,
-    delta_views,
     shape_word,
 )
 
@@ -195,11 +187,6 @@ def _survives(data: Vector, kind: Any) -> bool:
     return all(over_ranges(len(bits), len(bits), partial(_keeps_bits, bits, *sizes)))
 
 
-def runs_of_rows(indptr: Vector, rows: Vector) -> Runs:
-    """Return the runs of whole rows."""
-    return Runs(*_take_runs(indptr, rows))
-
-
 def try_windows(
     csr: Csr,
     survey: Survey,
@@ -223,22 +210,25 @@ def slice_statistics(
 def lay_out(csr: Csr, survey: Survey, cut: Cut, window: int, tried: Tried | None, in_order: int) -> Layout:
     """See `Primitives`."""
     index, (lengths, long_rows) = narrowest(max(csr.shape)), survey.detail
-    rows = sort_rows(lengths, window, WARP * cut.steps)
-    runs = runs_of_rows(csr.indptr, rows)
+    positions = len(lengths) - len(long_rows)
+    unmoved = window == 0 and not len(long_rows)
+    rows, runs = np.empty(0 if unmoved else positions, index), Runs(csr.indptr[:-1], lengths)
+    if not unmoved:
+        runs = Runs(np.empty(positions, csr.indptr.dtype), np.empty(positions, np.int32))
+        sort_rows(csr.indptr, lengths, window, WARP * cut.steps, rows, *runs)
     slices = Slices(*cut_runs(runs.lengths, cut.steps))
     segments = _segments(csr, long_rows, cut, in_order - len(slices.steps))
     if len(segments.rows):
         runs, slices = _segments_first(segments, runs, slices)
-    unmoved = len(rows) == csr.shape[0] and window == 0
     words = np.zeros((len(slices.steps), 4), np.uint32)
     _write_headers(*slices, segments.in_turn, words)
     return Layout(
-        positions=len(rows),
+        positions=positions,
         segments=len(segments.rows),
         slices=len(slices.steps),
         steps=int(slices.steps.sum()),
         full=int(slices.full.sum()),
-        rows=rows[:0].astype(index) if unmoved else rows.astype(index),
+        rows=rows,
         headers=words,
         long_rows=long_rows.astype(index),
         segment_offsets=segments.offsets.astype(index),
@@ -269,7 +259,8 @@ def _segments(csr: Csr, long_rows: Vector, cut: Cut, few: int) -> _Segments:
 def _segments_first(segments: _Segments, runs: Runs, slices: Slices) -> tuple[Runs, Slices]:
     """Put slices of one segment each, with 32 lanes, before the other slices, and their runs likewise."""
     count, lengths = len(segments.rows), segments.runs.lengths
-    together = Runs(*(np.concatenate(both) for both in zip(segments.runs, runs, strict=True)))
+    pairs = zip(segments.runs, runs, strict=True)
+    together = Runs(*(np.concatenate([mine.astype(rest.dtype), rest]) for mine, rest in pairs))
     return together, Slices(
         np.concatenate([np.arange(count), slices.first_run + count]),
         np.concatenate([np.full(count, 5), slices.shift]),
@@ -297,19 +288,7 @@ def _first_steps(layout: Layout) -> Vector:
 
 def store_columns(csr: Csr, survey: Survey, layout: Layout) -> tuple[Vector, Vector]:
     """See `Primitives`."""
-    slices, runs, _ = layout.detail
-    first_steps, entries = _first_steps(layout), len(csr.indices)
-    bases = np.empty(layout.steps, narrowest(max(csr.shape)))
-    widths = np.empty(layout.slices, np.uint8)
-    arrays = *slices, *runs, csr.indices, first_steps, bases, widths
-    over_ranges(layout.slices, entries, partial(_measure_columns, *arrays))
-    blocks = np.zeros(len(widths) + 1, np.int64)
-    np.cumsum(slices.steps * (1 << widths.astype(np.int64) >> 1), out=blocks[1:])
-    layout.headers[:, 2] = blocks[:-1]
-    layout.headers[:, 3] |= shape_word(0, 0, 0, widths.astype(np.uint32))
-    deltas = np.empty(WARP * int(blocks[-1]), np.uint8)
-    over_ranges(layout.slices, entries, partial(_fill_deltas, *arrays, blocks, delta_views(deltas)))
-    return bases, deltas
+    return columns.store_columns(csr, layout)
 
 
 _compile = jit(nogil=True)
@@ -328,8 +307,7 @@ def _survey_rows(indptr, indices, longest, lengths, begin, end):  # type: ignore
     Returns whether columns fall inside a row, the largest column or -1, long rows, and whether a row in a
     slice is longer than the last one before it.
     """
-    falls: Any = 0
-    long_rows, rises = 0, 0
+    falls = long_rows = rises = 0
     most, last = indices.dtype.type(-1), np.int64(np.iinfo(np.int64).max)
     for first in range(begin, end, SURVEYED_ROWS):
         stop = min(first + SURVEYED_ROWS, end)
@@ -337,12 +315,12 @@ def _survey_rows(indptr, indices, longest, lengths, begin, end):  # type: ignore
         for row in range(first, stop):
             start, length = np.int64(indptr[row]), np.int64(indptr[row + 1]) - np.int64(indptr[row])
             if length > 0 and start > indptr[first]:
-                between += indices[start] < indices[start - 1]
+                between += int(indices[start] < indices[start - 1])
             if length > longest:
                 long_rows += 1
                 length = np.int64(PAD)
             else:
-                rises |= length > last
+                rises |= int(length > last)
                 last = length
             lengths[row] = length
         for some in range(indptr[first], indptr[stop], SURVEYED_ENTRIES):
@@ -353,10 +331,10 @@ def _survey_rows(indptr, indices, longest, lengths, begin, end):  # type: ignore
                 after = indices[entry + np.uint64(1)]
                 down = np.uint32(down + np.uint32(after < indices[entry]))
                 most = max(most, after)
-            between -= down
+            between -= int(down)
             if some > indptr[first]:
-                between -= indices[some] < indices[some - 1]
-        falls |= between != 0
+                between -= int(indices[some] < indices[some - 1])
+        falls |= int(between != 0)
     return falls > 0, most, long_rows, rises > 0
 
 
@@ -379,15 +357,6 @@ def _all_equal(bits):  # type: ignore[no-untyped-def]
     while same < len(bits) and bits[same] == bits[0]:
         same += 1
     return same == len(bits)
-
-
-@_compile
-def _take_runs(indptr, rows):  # type: ignore[no-untyped-def]
-    starts, lengths = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
-    for place in range(len(rows)):
-        starts[place] = indptr[rows[place]]
-        lengths[place] = indptr[rows[place] + 1] - indptr[rows[place]]
-    return starts, lengths
 
 
 @_compile
@@ -478,137 +447,19 @@ def _find_codes(bits, wanted):  # type: ignore[no-untyped-def]
 
 
 @_compile
-def sort_rows(lengths, window, longest):  # type: ignore[no-untyped-def]
-    """Return the rows that are in slices, longest first inside each window, equal lengths in their order."""
-    rows = np.empty(len(lengths), np.int64)
-    count = 0
-    if window == 0:
-        for row in range(len(lengths)):
-            if lengths[row] >= 0:
-                rows[count] = row
-                count += 1
-        return rows[:count]
-    cursors = np.zeros(longest + 2, np.int64)
-    for begin in range(0, len(lengths), window):
-        end = min(begin + window, len(lengths))
-        most = 0
-        for row in range(begin, end):
-            if lengths[row] >= 0:
-                cursors[lengths[row]] += 1
-                most = max(most, lengths[row])
-        for length in range(most, -1, -1):
-            rows_of_length = cursors[length]
-            cursors[length] = count
-            count += rows_of_length
-        for row in range(begin, end):
-            if lengths[row] >= 0:
-                rows[cursors[lengths[row]]] = row
-                cursors[lengths[row]] += 1
-        cursors[: most + 1] = 0
-    return rows[:count]
-
-
-@_compile
-def _measure_columns(  # type: ignore[no-untyped-def]
-    first_run, shifts, steps, full, starts, lengths, indices, first_steps, bases, widths, begin, end
-):
-    """Write the least column of every step, and for every slice the width that its deltas need."""
-    least, most = np.empty(MOST_STEPS + 1, indices.dtype), np.empty(MOST_STEPS + 1, indices.dtype)
-    for s in range(begin, end):
-        shift, count, first_step = shifts[s], steps[s], first_steps[s]
-        last_run = min(first_run[s] + (WARP >> shift), len(lengths))
-        least[:count] = np.iinfo(indices.dtype).max
-        most[:count] = -1
-        for run in range(first_run[s], last_run):
-            start, length = starts[run], lengths[run]
-            if shift == 0:
-                for k in range(length):
-                    column = indices[start + k]
-                    least[k] = min(least[k], column)
-                    most[k] = max(most[k], column)
-            else:  # columns rise inside a run
-                for k in range((length + (1 << shift) - 1) >> shift):
-                    least[k] = min(least[k], indices[start + (k << shift)])
-                    most[k] = max(most[k], indices[start + min((k + 1) << shift, length) - 1])
-        span = np.int64(0)
-        lane_is_delta = shift == 0 and full[s] == count
-        for k in range(count):
-            bases[first_step + k] = least[k]
-            span = max(span, np.int64(most[k]) - np.int64(least[k]))
-            lane_is_delta &= np.int64(most[k]) - np.int64(least[k]) == WARP - 1
-        for run in range(first_run[s], last_run if lane_is_delta else 0):
-            for k in range(count):
-                lane_is_delta &= np.int64(indices[starts[run] + k]) - np.int64(least[k]) == run - first_run[s]
-        if lane_is_delta:
-            widths[s] = NONE
-        elif span < PAD_8:
-            widths[s] = BITS_8
-        else:
-            widths[s] = BITS_16 if span < PAD_16 else BITS_32
-
-
-@_compile
 def _fill_values(  # type: ignore[no-untyped-def]
     first_run, shifts, steps, full, starts, lengths, codes, first_steps, values, begin, end
 ):
     """Write the code of every slot, 0 for a pad."""
     for s in range(begin, end):
-        shift, slot = shifts[s], WARP * first_steps[s]
-        lane_mask, runs = (1 << shift) - 1, min(WARP >> shift, len(lengths) - first_run[s])
-        for k in range(steps[s]):
-            for lane in range(WARP):
-                row, i = lane >> shift, (k << shift) + (lane & lane_mask)
-                run = first_run[s] + row
-                if k < full[s] or (row < runs and i < lengths[run]):
-                    values[slot + lane] = codes[starts[run] + i]
-                else:
-                    values[slot + lane] = 0
-            slot += WARP
-
-
-@_compile
-def _fill_deltas(  # type: ignore[no-untyped-def]
-    first_run,
-    shifts,
-    steps,
-    full,
-    starts,
-    lengths,
-    indices,
-    first_steps,
-    bases,
-    widths,
-    blocks,
-    deltas,
-    begin,
-    end,
-):
-    """Write the delta of every slot."""
-    bytes_of, words_of, doubles_of = deltas
-    for s in range(begin, end):
-        width, slot = widths[s], WARP * blocks[s] >> max(np.int64(widths[s]) - 1, 0)
-        mine = first_run[s], shifts[s], full[s], starts, lengths, indices
-        for k in range(steps[s] if width else 0):
-            base = bases[first_steps[s] + k]
-            if width == BITS_8:
-                _fill_step(bytes_of, slot, k, *mine, base, np.uint8(PAD_8))
-            elif width == BITS_16:
-                _fill_step(words_of, slot, k, *mine, base, np.uint16(PAD_16))
-            else:
-                _fill_step(doubles_of, slot, k, *mine, base, np.uint32(PAD_32))
-            slot += WARP
-
-
-@_inline
-def _fill_step(deltas, slot, k, first_run, shift, full, starts, lengths, indices, base, pad):  # type: ignore[no-untyped-def]
-    lane_mask, runs = (1 << shift) - 1, min(WARP >> shift, len(lengths) - first_run)
-    for lane in range(WARP):
-        row, i = lane >> shift, (k << shift) + (lane & lane_mask)
-        run = first_run + row
-        if k < full or (row < runs and i < lengths[run]):
-            deltas[slot + lane] = indices[starts[run] + i] - base
-        else:
-            deltas[slot + lane] = pad
+        shift, mask = np.uint64(shifts[s]), np.uint64((1 << shifts[s]) - 1)
+        slots = values[WARP * first_steps[s] : WARP * (first_steps[s] + steps[s])]
+        if full[s] < steps[s]:
+            slots[WARP * full[s] :] = 0
+        for run in range(first_run[s], min(first_run[s] + (WARP >> shifts[s]), len(lengths))):
+            first, lane = np.uint64(starts[run]), np.uint64(run - first_run[s]) << shift
+            for i in range(np.uint64(lengths[run])):
+                slots[np.uint64(WARP) * (i >> shift) + lane + (i & mask)] = codes[first + i]
 
 
 @_compile

@@ -48,10 +48,10 @@ def try_windows(
     def statistics(window: int) -> SliceStatistics:
         in_order, begins = _sort_lengths(lengths, window, WARP * steps)
         cut = Slices(*cut_runs(in_order, steps))
-        runs = Runs(np.empty(begins[-1], np.int64), np.empty(begins[-1], np.int64))
+        runs = Runs(np.empty(begins[-1], csr.indptr.dtype), np.empty(begins[-1], np.int32))
         if any(blocks):
             wanted = _places(cut)[:, None] + np.arange(MOST_WARPS)
-            _take_sampled(csr.indptr, lengths, window, begins, cut.first_run, wanted, *runs)
+            _take_sampled(csr.indptr, lengths, window, begins, cut.first_run, wanted, WARP * steps, *runs)
         return sampled_statistics(cut, runs, csr, sector_columns, blocks)
 
     def each(begin: int, end: int) -> list[SliceStatistics]:
@@ -149,52 +149,71 @@ def cut_runs(lengths, steps):  # type: ignore[no-untyped-def]
     return first_run[:slices], shifts[:slices], counts[:slices], full[:slices]
 
 
+@_inline
+def _sort_window(indptr, lengths, begin, end, sorts, place, cursors, rows, starts, sizes):  # type: ignore[no-untyped-def]
+    """Set row, start and length at the positions of a window from `place` on; equal lengths keep their order.
+
+    Cursors are 0 before and after. No rows are set if there is no room for any.
+    """
+    most = np.int64(-1)
+    for row in range(begin, end if sorts else begin):
+        length = np.int64(lengths[row])
+        if length >= 0:
+            cursors[length] += 1
+            most = max(most, length)
+    first = np.int64(place)
+    for length in range(most, -1, -1):
+        times = cursors[length]
+        cursors[length] = first
+        first += times
+    for row in range(begin, end):
+        length = np.int64(lengths[row])
+        if length >= 0:
+            at = place
+            if sorts:
+                at = cursors[length]
+                cursors[length] += 1
+            else:
+                place += 1
+            starts[at], sizes[at] = indptr[row], length
+            if len(rows):
+                rows[at] = row
+    cursors[: most + 1] = 0
+
+
 @_compile
-def _take_sampled(indptr, lengths, window, begins, first_run, wanted, starts, sizes):  # type: ignore[no-untyped-def]
+def sort_rows(indptr, lengths, window, longest, rows, starts, sizes):  # type: ignore[no-untyped-def]
+    """Set row, start and length at every position, longest first inside each window; 0 leaves their order."""
+    cursors, place = np.zeros(longest + 1, np.int64), 0
+    width = window if window > 0 else max(len(lengths), 1)
+    for begin in range(0, len(lengths), width):
+        end = min(begin + width, len(lengths))
+        _sort_window(indptr, lengths, begin, end, window > 0, place, cursors, rows, starts, sizes)
+        for row in range(begin, end):
+            place += lengths[row] >= 0
+
+
+@_compile
+def _take_sampled(indptr, lengths, window, begins, first_run, wanted, longest, starts, sizes):  # type: ignore[no-untyped-def]
     """Set start and length of the runs of the wanted slices, and of those in the same windows."""
-    sorts = window > 0
-    width = window if sorts else max(len(lengths), 1)
-    done = np.zeros(len(begins), np.bool_)
-    most = np.int64(0)
-    for row in range(len(lengths)):
-        most = max(most, lengths[row])
-    cursors = np.zeros(most + 2 if sorts else 1, np.int64)
+    width = window if window > 0 else max(len(lengths), 1)
+    done, cursors = np.zeros(len(begins), np.bool_), np.zeros(longest + 1, np.int64)
     for s in wanted.ravel():
         if s >= len(first_run):
             continue
-        end = first_run[s + 1] if s + 1 < len(first_run) else len(starts)
-        if not sorts and len(starts) == len(lengths):
-            for row in range(first_run[s], end):
+        first, last = first_run[s], first_run[s + 1] if s + 1 < len(first_run) else len(starts)
+        if window == 0 and len(starts) == len(lengths):
+            for row in range(first, last):
                 starts[row], sizes[row] = indptr[row], lengths[row]
             continue
-        nth = np.searchsorted(begins, first_run[s], side="right") - 1
-        while nth < len(begins) - 1 and begins[nth] < end:
+        nth = np.searchsorted(begins, first, side="right") - 1
+        while nth < len(begins) - 1 and begins[nth] < last:
             if not done[nth]:
                 done[nth] = True
-                begin, stop = nth * width, min((nth + 1) * width, len(lengths))
-                place = begins[nth]
-                if sorts:
-                    top = np.int64(0)
-                    for row in range(begin, stop):
-                        if lengths[row] >= 0:
-                            cursors[lengths[row]] += 1
-                            top = max(top, lengths[row])
-                    for length in range(top, -1, -1):
-                        times = cursors[length]
-                        cursors[length] = place
-                        place += times
-                for row in range(begin, stop):
-                    length = lengths[row]
-                    if length >= 0:
-                        at = place
-                        if sorts:
-                            at = cursors[length]
-                            cursors[length] += 1
-                        else:
-                            place += 1
-                        starts[at], sizes[at] = indptr[row], length
-                if sorts:
-                    cursors[: top + 1] = 0
+                begin, end = nth * width, min((nth + 1) * width, len(lengths))
+                _sort_window(
+                    indptr, lengths, begin, end, window > 0, begins[nth], cursors, begins[:0], starts, sizes
+                )
             nth += 1
 
 

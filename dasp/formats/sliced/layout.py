@@ -94,9 +94,9 @@ class Runs(NamedTuple):
 
     Attributes
     ----------
-    starts : Array, shape (runs,), int64
+    starts : Array, shape (runs,), int32 or int64
         First entry of each run.
-    lengths : Array, shape (runs,), int64
+    lengths : Array, shape (runs,), int32 or int64
         Its entries.
     """
 

@@ -1,0 +1,148 @@
+"""The columns of slices on the CPU: the least one of every step, and the others as deltas from it."""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from dasp._compile import jit
+from dasp.backends.cpu.ranges import over_ranges
+from dasp.formats.array import WARP, Csr, narrowest
+from dasp.formats.sliced.layout import Layout
+from dasp.formats.sliced.pattern import (
+    BITS_8,
+    BITS_16,
+    BITS_32,
+    MOST_STEPS,
+    NONE,
+    PAD_8,
+    PAD_16,
+    PAD_32,
+    delta_views,
+    shape_word,
+)
+
+Vector = np.ndarray[Any, Any]
+
+STEPS_AT_ONCE = 1 << 13
+"""Steps whose deltas, of up to 128 bytes each, are written before they are copied to where they belong."""
+
+
+def store_columns(csr: Csr, layout: Layout) -> tuple[Vector, Vector]:
+    """See `dasp.backends.protocols.Primitives.store_columns`."""
+    slices, runs, _ = layout.detail
+    first_steps = layout.headers[:, 0].astype(np.int64)
+    bases = np.empty(layout.steps, narrowest(max(csr.shape)))
+    widths = np.empty(layout.slices, np.uint8)
+    arrays = *slices, *runs, csr.indices, first_steps, bases, widths
+
+    def pack(begin: int, end: int) -> list[Vector]:
+        """Return the deltas of some slices in pieces."""
+        room = delta_views(np.empty(4 * WARP * (STEPS_AT_ONCE + MOST_STEPS), np.uint8))
+        block = np.empty(WARP * MOST_STEPS, np.uint32)
+        pieces = []
+        while begin < end:
+            begin, size = _pack_columns(*arrays, block, room, begin, end)
+            pieces.append(room[0][:size].copy())
+        return pieces
+
+    pieces = list(chain.from_iterable(over_ranges(layout.slices, len(csr.indices), pack)))
+    layout.headers[:, 3] |= shape_word(0, 0, 0, widths.astype(np.uint32))
+    blocks = np.cumsum(slices.steps * (1 << widths.astype(np.int64) >> 1))
+    layout.headers[1:, 2] = blocks[:-1]
+    return bases, pieces[0] if len(pieces) == 1 else np.concatenate([np.zeros(0, np.uint8), *pieces])
+
+
+_compile = jit(nogil=True)
+_inline = jit(nogil=True, forceinline=True)
+
+
+@_compile
+def _pack_columns(  # type: ignore[no-untyped-def]
+    first_run,
+    shifts,
+    steps,
+    full,
+    starts,
+    lengths,
+    indices,
+    first_steps,
+    bases,
+    widths,
+    block,
+    room,
+    begin,
+    end,
+):
+    """Write bases, widths, and as many deltas as there is room for. Returns the next slice, and bytes."""
+    bytes_of, words_of, doubles_of = room
+    size, done, s = 0, 0, begin
+    while s < end and done <= STEPS_AT_ONCE:
+        last_run = min(first_run[s] + (WARP >> shifts[s]), len(lengths))
+        mine = starts[first_run[s] : last_run], lengths[first_run[s] : last_run]
+        _gather(block, indices, *mine, shifts[s], steps[s], full[s])
+        least = bases[first_steps[s] : first_steps[s] + steps[s]]
+        width = _measure(block, least, shifts[s] == 0 and full[s] == steps[s])
+        widths[s] = width
+        if width == BITS_8:
+            _subtract(block, least, bytes_of[size:], np.uint8(PAD_8))
+        elif width == BITS_16:
+            _subtract(block, least, words_of[size >> 1 :], np.uint16(PAD_16))
+        elif width == BITS_32:
+            _subtract(block, least, doubles_of[size >> 2 :], np.uint32(PAD_32))
+        size += WARP * steps[s] * (1 << width >> 1)
+        done += steps[s]
+        s += 1
+    return s, size
+
+
+@_inline
+def _gather(block, indices, starts, lengths, shift, steps, full):  # type: ignore[no-untyped-def]
+    """Set the column of every slot of a slice, `PAD_32` for a pad."""
+    if full < steps:
+        block[WARP * full : WARP * steps] = np.uint32(PAD_32)
+    mask = np.uint64((1 << shift) - 1)
+    for row in range(len(starts)):
+        first, lane = np.uint64(starts[row]), np.uint64(row << shift)
+        if shift == 0:
+            for k in range(np.uint64(lengths[row])):
+                block[np.uint64(WARP) * k + lane] = indices[first + k]
+        else:
+            for i in range(np.uint64(lengths[row])):
+                step = i >> np.uint64(shift)
+                block[np.uint64(WARP) * step + lane + (i & mask)] = indices[first + i]
+
+
+@_inline
+def _measure(block, least, may_be_lanes):  # type: ignore[no-untyped-def]
+    """Set the least column of every step. Returns the `Width` that the deltas need."""
+    span, lanes = np.uint32(0), np.uint32(0)
+    for k in range(len(least)):
+        step = block[WARP * k : WARP * (k + 1)]
+        low, high = np.uint32(PAD_32), np.uint32(0)
+        for lane in range(WARP):
+            low = min(low, step[lane])
+            high = max(high, np.uint32(step[lane] + np.uint32(1)))  # of a pad 0
+        least[k] = low
+        span = max(span, np.uint32(high - np.uint32(1) - low))
+        if may_be_lanes:
+            for lane in range(WARP):
+                lanes |= np.uint32(np.uint32(step[lane] - low) ^ np.uint32(lane))
+    if may_be_lanes and lanes == 0:
+        return NONE
+    if span < PAD_8:
+        return BITS_8
+    return BITS_16 if span < PAD_16 else BITS_32
+
+
+@_inline
+def _subtract(block, least, deltas, pad):  # type: ignore[no-untyped-def]
+    """Write the delta of every slot."""
+    for k in range(len(least)):
+        low = np.uint32(least[k])
+        step, to = block[WARP * k : WARP * (k + 1)], deltas[WARP * k : WARP * (k + 1)]
+        for lane in range(WARP):
+            delta = np.uint32(step[lane] - low)
+            to[lane] = pad if step[lane] == np.uint32(PAD_32) else delta
