@@ -162,9 +162,9 @@ def _sort_window(indptr, lengths, begin, end, sorts, place, cursors, rows, start
             cursors[length] += 1
             most = max(most, length)
     first = np.int64(place)
-    for length in range(most, -1, -1):
-        times = cursors[length]
-        cursors[length] = first
+    for each in range(most, -1, -1):
+        times = cursors[each]
+        cursors[each] = first
         first += times
     for row in range(begin, end):
         length = np.int64(lengths[row])
