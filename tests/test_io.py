@@ -466,6 +466,8 @@ def test_a_malformed_line_is_named(tmp_path: Path, fault: str) -> None:
         ("array unsigned-integer skew-symmetric", "2 2\n1\n", "unsigned"),
         ("coordinate unsigned-integer skew-symmetric", "2 2 1\n2 1 1\n", "unsigned"),
         ("coordinate real symmetric", "3 3 3\n2 1 3\n3 3 1\n1 2 3\n", "both entries (2, 1) and (1, 2)"),
+        ("coordinate integer skew-symmetric", "2 2 1\n2 1 -9223372036854775808\n", "beyond int64"),
+        ("array integer skew-symmetric", "2 2\n-9223372036854775808\n", "beyond int64"),
         ("coordinate integer general", "1 1 2\n1 1 9223372036854775807\n1 1 1\n", "sum is beyond int64"),
         ("coordinate real general", "%" + 70_000 * "-" + "\n1 1 1\n1 1 1\n", "remarks"),
     ],

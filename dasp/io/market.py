@@ -425,6 +425,7 @@ class _Reader:
 def _assemble(path: Path, head: _Head, entries: _Entries) -> csr_array:
     """Make the matrix that the entries mean."""
     dtype = _DTYPES[head.field]
+    _check_opposites(path, head, entries.bits)
     if not head.is_coordinate:
         return csr_array(_write_out(head, entries.bits.view(dtype)))
     mirror = head.symmetry != "general"
@@ -447,6 +448,15 @@ def _assemble(path: Path, head: _Head, entries: _Entries) -> csr_array:
         _check_sums(path, matrix)
     matrix.sum_duplicates()
     return matrix
+
+
+def _check_opposites(path: Path, head: _Head, bits: Vector) -> None:
+    """Hold that the other side of a skew-symmetric matrix of integers can be stored."""
+    least = np.iinfo(np.int64).min
+    if head.symmetry != "skew-symmetric" or _DTYPES[head.field].kind == "f":
+        return
+    if np.any(bits.view(np.int64) == least):
+        raise MatrixFileError(f"{path} is skew-symmetric and has {least}, whose opposite is beyond int64")
 
 
 def _negation(head: _Head) -> tuple[np.uint64, np.uint64]:
