@@ -6,7 +6,8 @@ The way from a SciPy matrix to y, and the module that each step lives in:
                                           # planning.py asks the format of the policy (formats/) to pack them
     y = A @ x                             # backends/: the plan, executed
 
-The names below are loaded when they are first used, so that `import dasp` is quick.
+The names below are loaded when they are first used, so that `import dasp` is quick; and so is `dasp.torch`,
+where PyTorch is installed.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("dense", "distributed", "models", "preconditioners", "solvers"):
+    if name in ("dense", "distributed", "models", "preconditioners", "solvers", "torch"):
         return importlib.import_module(f"dasp.{name}")
     if name in _HOMES:
         value = getattr(importlib.import_module(_HOMES[name]), name)

@@ -39,7 +39,7 @@ def call(product: Callable[..., Any], device: str, x: Any, out: Any, **scales: A
     TypeError
         For an array somewhere else than on the device, a sparse one, and an `out` that cannot be written.
     """
-    with _stream(x if is_one(x) else out, device):
+    with stream_of(x if is_one(x) else out, device):
         y = product(taken("x", x, device), out=None if out is None else _written(out, device), **scales)
         return given_back(y, x) if out is None else out
 
@@ -88,6 +88,11 @@ def given_back(y: Any, like: Any) -> Any:
     return library.from_dlpack(y) if hasattr(library, "from_dlpack") else y
 
 
+def wants_gradients(x: Any) -> bool:
+    """Whether this is a tensor of PyTorch whose products have gradients."""
+    return _root(x) == "torch" and bool(x.requires_grad) and bool(sys.modules["torch"].is_grad_enabled())
+
+
 def _written(out: Any, device: str) -> Any:
     """Return the array that a result is written to; TypeError if nobody may write there."""
     if is_one(out) and _root(out) in ("jax", "jaxlib"):
@@ -125,7 +130,7 @@ def _pointer_device(array: Any) -> int:
     return int(cupy.asarray(array).device.id)
 
 
-def _stream(array: Any, device: str) -> Any:
+def stream_of(array: Any, device: str) -> Any:
     """Return a context in which CuPy works on the stream that is current for an array."""
     if device == "cpu" or _root(array) != "torch":
         return contextlib.nullcontext()

@@ -339,7 +339,8 @@ class SpMatrix(Transposable, Surface):
 
     def _kept(self) -> list[tuple[str, int]]:
         """Return what is kept beside the format's own arrays, and its bytes."""
-        kept = {"order": self.plan.order, "slots": self._places.slots, "transpose": self._made_transpose()}
+        kept = {"order": self.plan.order, "slots": self._places.slots}
+        kept |= {"transpose": self._made("T"), "adjoint": self._made("H")}
         return [(name, int(array.nbytes)) for name, array in kept.items() if array is not None]
 
     def matvec(self, x: Any, *, out: Any = None, alpha: Any = 1.0, beta: Any = 0.0) -> Any:
@@ -386,6 +387,8 @@ class SpMatrix(Transposable, Surface):
                 "plan the product if it is to be multiplied"
             )
         if _foreign.is_one(x) or _foreign.is_one(out):
+            if _foreign.wants_gradients(x):
+                return self._with_gradients(x, out, alpha, beta)
             return _foreign.call(self.matvec, self.device, x, out, alpha=alpha, beta=beta)
         x = self._backend.as_operand(x, self.device)
         _check.operand(self.shape, x)
@@ -423,6 +426,16 @@ class SpMatrix(Transposable, Surface):
         """
         prepare = getattr(self._product, "prepare_with_dots", None)
         return None if prepare is None else prepare(x, out, w, square=square)
+
+    def _with_gradients(self, x: Any, out: Any, alpha: Any, beta: Any) -> Any:
+        """Return A x with gradients for x."""
+        if out is not None or alpha != 1 or beta != 0:
+            raise TypeError(
+                "x requires gradients and out, alpha or beta is given; A @ x alone has them; pass x.detach()"
+            )
+        from dasp import torch
+
+        return torch.matmul(self, x)
 
     def dot(self, x: Any, out: Any = None) -> Any:
         """Return A x; see `matvec`."""

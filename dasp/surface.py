@@ -35,6 +35,7 @@ class Surface:
         _backend: Any
         _places: Any
         _entries: Any
+        _as_they_came: Any
         _kept: Any
 
         def __init__(self, A: Any, device: str = "auto") -> None: ...
@@ -180,19 +181,15 @@ class Surface:
             For other shapes.
         """
         sizes = zip(("left", "right"), (left, right), self.shape, strict=True)
-        left, right = (self._diagonal_factor(*each) for each in sizes)
-        indptr, columns, values = found(planning.unpack, self.plan, self.device)
-        with self._backend.filling(self.device):
-            if left is not None:
-                lengths = indptr[1:] - indptr[:-1]
-                values = values * left.repeat(_arrays.to_host(lengths))
-            if right is not None:
-                values = values * right[columns]
-            if self.plan.order is not None:
-                came = values.copy()
-                came[self.plan.order] = values
-                values = came
-        return self.with_values(values)  # type: ignore[no-any-return]
+        factors = [self._diagonal_factor(*each) for each in sizes]
+        places = self.coordinates()
+
+        def scale(values: Any) -> Any:
+            for factor, place in zip(factors, places, strict=True):
+                values = values if factor is None else values * factor[place]
+            return values
+
+        return self._mapped(scale)
 
     def _diagonal_factor(self, name: str, given: Any, size: int) -> Any:
         if given is None:
@@ -226,6 +223,25 @@ class Surface:
         return Shifted(self, sigma)
 
     # ---- what is read of it --------------------------------------------------------------------------
+
+    def coordinates(self) -> tuple[Any, Any]:
+        """Return row and column of each entry, in the order in which `with_values` takes their values.
+
+        Returns
+        -------
+        rows, columns : array, shape (nnz,), int32 or int64
+            On the matrix's device.
+        """
+        indptr, columns, _ = found(planning.unpack, self.plan, self.device)
+        with self._backend.filling(self.device):
+            # An entry is in the row of as many as have ended before it.
+            ended = (
+                _arrays.namespace(indptr).bincount(indptr[1:], minlength=self.nnz + 1)
+                if self.nnz
+                else columns
+            )
+            rows = ended[: self.nnz].cumsum().astype(columns.dtype)
+            return self._as_they_came(rows), self._as_they_came(columns)
 
     def diagonal(self, k: int = 0) -> Any:
         """Return the k-th diagonal on the matrix's device; duplicates sum.

@@ -70,9 +70,9 @@ class Transposable:
         self._relatives: dict[str, Relative] = {}
         self._relatives_lock = threading.RLock()
 
-    def _made_transpose(self) -> Any:
-        """Return the transpose if this matrix made one and keeps it."""
-        kept = self._relatives.get("T")
+    def _made(self, name: str) -> Any:
+        """Return the transpose (T) or its conjugate (H) if this matrix made one and keeps it."""
+        kept = self._relatives.get(name)
         return None if kept is None or isinstance(kept, weakref.ref) else kept()
 
     def _relative(self, name: str, make: Callable[[], Any]) -> Any:
@@ -123,8 +123,10 @@ class Transposable:
 
     @property
     def H(self) -> Self:
-        """The conjugate transpose: `A.T`, as values are real."""
-        return self.T
+        """The conjugate transpose: `A.T` if values are real, else another matrix, which is kept like that."""
+        if self.dtype.kind != "c":
+            return self.T
+        return self._relative("H", lambda: self.T.conj())  # type: ignore[no-any-return, attr-defined]
 
     def transpose(self) -> Self:
         """Return `A.T`."""
@@ -197,12 +199,16 @@ class Transposable:
 
     def _entries(self) -> Any:
         """Return the value of every entry on the device, in the order in which entries came in."""
-        values, order = found(planning.unpack, self.plan, self.device)[2], self.plan.order
+        return self._as_they_came(found(planning.unpack, self.plan, self.device)[2])
+
+    def _as_they_came(self, packed: Any) -> Any:
+        """Return what is known of each packed entry, row by row, in the order in which entries came in."""
+        order = self.plan.order
         if order is None:
-            return values
+            return packed
         with self._backend.filling(self.device):
-            came = values.copy()
-            came[order] = values
+            came = packed.copy()
+            came[order] = packed
         return came
 
     def _pass_on(self, values: Any, done: set[int]) -> None:
@@ -213,10 +219,11 @@ class Transposable:
                 del self._relatives[name]  # it was symmetric, and may not be now
             elif other is not None and id(other) not in done:
                 done.add(id(other))
+                theirs = values.conj() if name == "H" else values
                 try:
-                    other._write(values)
+                    other._write(theirs)
                 except ValueError:
                     del self._relatives[name]
                     other._relatives.pop(name, None)
                 else:
-                    other._pass_on(values, done)
+                    other._pass_on(theirs, done)

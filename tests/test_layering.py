@@ -130,7 +130,7 @@ def below(*rooms: str) -> set[str]:
 
 
 TOP = ("bench", "commands", "cli")
-MATRIX = ("matrix", "intake", "placement", "shifted", "surface", "transpose")
+MATRIX = ("matrix", "intake", "placement", "shifted", "surface", "torch", "transpose")
 RULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "what is underscored": (("_*",), ("_*",)),
     "formats": (("formats",), ("formats", "_*")),

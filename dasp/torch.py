@@ -1,0 +1,154 @@
+"""Products with a planned matrix in PyTorch, with gradients for the vectors and for the values of the matrix.
+
+The products are custom operators (`torch.ops.dasp`), so that `torch.compile` keeps them in its graphs. This
+module imports PyTorch, and nothing else imports this module before it is asked for.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dasp import _foreign
+
+_matrices: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+_keys: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+_numbers = itertools.count()
+
+
+def matmul(A: Any, x: Tensor, values: Tensor | None = None) -> Tensor:
+    """Return A @ x, with gradients for x and for the values.
+
+    Parameters
+    ----------
+    A : dasp.SpMatrix
+        Of shape (m, n). Kept alive by the caller as long as gradients are to be computed.
+    x : torch.Tensor, shape (n,) or (n, k)
+        On the device of A, of any strides.
+    values : torch.Tensor, shape (nnz,), optional
+        Other values for the entries of A, in the order in which they came (`SpMatrix.with_values`), on the
+        device of A.
+
+    Returns
+    -------
+    torch.Tensor, shape (m,) or (m, k)
+        Contiguous, of the wider of the types of x and of the values.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `SpMatrix.matvec` and `SpMatrix.with_values` do.
+
+    Notes
+    -----
+    The gradient for x is A^H g, by the plan of the transpose, which is made on first use and kept. The one
+    for the values is the product g x^H sampled at the entries: a pass over them, with temporary memory for a
+    number of each entry and column, and for the entry's place. Gradients have gradients.
+
+    Examples
+    --------
+    >>> import dasp, torch
+    >>> from dasp.torch import matmul
+    >>> A = dasp.SpMatrix([[0.0, 2.0], [3.0, 0.0]], device="cpu")
+    >>> x = torch.tensor([1.0, 10.0], dtype=torch.float64, requires_grad=True)
+    >>> matmul(A, x).sum().backward()
+    >>> x.grad
+    tensor([3., 2.], dtype=torch.float64)
+    """
+    return _matmul(x, values, _key(A), False)
+
+
+@torch.compiler.assume_constant_result
+def _key(A: Any) -> int:
+    """Return the number by which the operators know a matrix; a graph holds it as a constant."""
+    if not (hasattr(A, "with_values") and hasattr(A, "plan")):
+        raise TypeError(f"A is a {type(A).__name__}; a dasp.SpMatrix is needed")
+    if A not in _keys:
+        _keys[A] = next(_numbers)
+        _matrices[_keys[A]] = A
+    return _keys[A]
+
+
+def _matrix(key: int) -> Any:
+    if key not in _matrices:
+        raise RuntimeError("the matrix of this product is gone; keep A as long as gradients are computed")
+    return _matrices[key]
+
+
+def _dtype(A: Any) -> torch.dtype:
+    found: torch.dtype = getattr(torch, A.dtype.name)
+    return found
+
+
+@torch.library.custom_op("dasp::matmul", mutates_args=())
+def _matmul(x: Tensor, values: Tensor | None, key: int, transposed: bool) -> Tensor:
+    """A x, or A^T x, with the values that are given or A's own."""
+    A = _matrix(key)
+    if values is not None:
+        with _foreign.stream_of(values, A.device):
+            A = A.with_values(_foreign.taken("values", values, A.device))
+    y: Tensor = (A.T if transposed else A).matvec(x.detach())
+    return y.contiguous()
+
+
+@_matmul.register_fake
+def _(x: Tensor, values: Tensor | None, key: int, transposed: bool) -> Tensor:
+    A = _matrix(key)
+    kind = torch.promote_types(x.dtype, _dtype(A) if values is None else values.dtype)
+    return x.new_empty((A.shape[1 if transposed else 0], *x.shape[1:]), dtype=kind)
+
+
+@torch.library.custom_op("dasp::sampled", mutates_args=())
+def _sampled(g: Tensor, x: Tensor, key: int, transposed: bool) -> Tensor:
+    """g_i x_j at the place (i, j) of each entry of A, or of A^T; of several columns their sum."""
+    A = _matrix(key)
+    rows, columns = (_foreign.given_back(place, x.detach()) for place in A.coordinates())
+    if transposed:
+        rows, columns = columns, rows
+    product = g[rows] * x[columns]
+    return product if product.ndim == 1 else product.sum(1)
+
+
+@_sampled.register_fake
+def _(g: Tensor, x: Tensor, key: int, transposed: bool) -> Tensor:
+    return g.new_empty((_matrix(key).nnz,), dtype=torch.promote_types(g.dtype, x.dtype))
+
+
+def _like(gradient: Tensor, given: Tensor) -> Tensor:
+    """Return a gradient in the type of what it belongs to."""
+    if gradient.is_complex() and not given.is_complex():
+        gradient = gradient.real
+    return gradient.to(given.dtype)
+
+
+def _keep_operands(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    one, other, ctx.key, ctx.transposed = inputs
+    ctx.save_for_backward(one, other)
+
+
+def _of_matmul(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+    x, values = ctx.saved_tensors
+    for_x = for_values = None
+    if ctx.needs_input_grad[0]:
+        for_x = _like(_matmul(g.conj(), values, ctx.key, not ctx.transposed).conj(), x)
+    if values is not None and ctx.needs_input_grad[1]:
+        for_values = _like(_sampled(g, x.conj(), ctx.key, ctx.transposed), values)
+    return for_x, for_values, None, None
+
+
+def _of_sampled(ctx: Any, h: Tensor) -> tuple[Tensor | None, ...]:
+    g, x = ctx.saved_tensors
+    for_g = for_x = None
+    if ctx.needs_input_grad[0]:
+        for_g = _like(_matmul(x.conj(), h, ctx.key, ctx.transposed), g)
+    if ctx.needs_input_grad[1]:
+        for_x = _like(_matmul(g.conj(), h, ctx.key, not ctx.transposed), x)
+    return for_g, for_x, None, None
+
+
+_matmul.register_autograd(_of_matmul, setup_context=_keep_operands)
+_sampled.register_autograd(_of_sampled, setup_context=_keep_operands)

@@ -1,0 +1,135 @@
+"""Products in PyTorch: gradients against finite differences, and the operators inside torch.compile."""
+
+from __future__ import annotations
+
+import gc
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from dasp import Policy, SpMatrix
+
+torch = pytest.importorskip("torch")
+ours = pytest.importorskip("dasp.torch")
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
+
+
+def tensor(array, device="cpu", **options):
+    return torch.tensor(array, device=device, **options)
+
+
+def unsorted():
+    """Coordinates in any order, with duplicates: the values' gradients must follow the caller's order."""
+    rng = np.random.default_rng(1)
+    coords = rng.integers(0, 9, 40), rng.integers(0, 7, 40)
+    return rng.standard_normal(40), coords, (9, 7)
+
+
+def planned(device="cpu", layout="slices"):
+    data, coords, shape = unsorted()
+    return SpMatrix.from_coo(data, coords, shape, policy=Policy(layout=layout), device=device)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("columns", [(), (1,), (3,)])
+def test_gradients_and_theirs(columns, device):
+    A, rng = planned(device), np.random.default_rng(0)
+    x = tensor(rng.standard_normal((7, *columns)), device, requires_grad=True)
+    values = tensor(rng.standard_normal(40), device, requires_grad=True)
+    check = torch.autograd.gradcheck, torch.autograd.gradgradcheck
+    for holds in check:
+        assert holds(lambda x: ours.matmul(A, x), (x,))
+        assert holds(lambda x, values: ours.matmul(A, x, values), (x, values))
+
+
+@pytest.mark.parametrize("layout", ["slices", "published"])
+def test_against_a_dense_matrix(layout):
+    data, (rows, columns), shape = unsorted()
+    A, rng = planned(layout=layout), np.random.default_rng(0)
+    x, g = tensor(rng.standard_normal((7, 2))), tensor(rng.standard_normal((9, 2)))
+    leaves = [(x.clone().requires_grad_(), tensor(data).requires_grad_()) for _ in range(2)]
+    ours.matmul(A, *leaves[0]).backward(g)
+    dense = torch.zeros(shape, dtype=torch.float64).index_put(
+        (tensor(rows), tensor(columns)), leaves[1][1], accumulate=True
+    )
+    (dense @ leaves[1][0]).backward(g)
+    for mine, theirs in zip(*leaves, strict=True):
+        torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-13, atol=1e-13)
+    got = A.coordinates()
+    np.testing.assert_array_equal(got[0], rows)
+    np.testing.assert_array_equal(got[1], columns)
+
+
+def test_the_product_itself_has_gradients():
+    A = planned()
+    x = torch.ones(7, dtype=torch.float64, requires_grad=True)
+    (A @ x).sum().backward()
+    np.testing.assert_allclose(x.grad.numpy(), A.sum(0), rtol=1e-13)
+    x.grad = None
+    z = torch.ones(9, dtype=torch.float64, requires_grad=True)
+    (z @ A).sum().backward()
+    np.testing.assert_allclose(z.grad.numpy(), A.sum(1), rtol=1e-13)
+    with torch.no_grad():
+        assert not (A @ x).requires_grad
+    with pytest.raises(TypeError, match=r"x requires gradients and out, alpha or beta is given; A @ x alone"):
+        A.matvec(x, alpha=2.0)
+
+
+def test_types():
+    A = planned()
+    single = torch.ones(7, dtype=torch.float32, requires_grad=True)
+    y = ours.matmul(A, single)
+    assert y.dtype == torch.float64
+    y.sum().backward()
+    assert single.grad.dtype == torch.float32
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_operators_are_registered_as_pytorch_wants(device):
+    A = planned(device)
+    key = ours._key(A)
+    x = torch.ones(7, 2, dtype=torch.float64, device=device, requires_grad=True)
+    values = torch.ones(40, dtype=torch.float64, device=device, requires_grad=True)
+    g = torch.ones(9, 2, dtype=torch.float64, device=device, requires_grad=True)
+    torch.library.opcheck(torch.ops.dasp.matmul.default, (x, values, key, False))
+    torch.library.opcheck(torch.ops.dasp.matmul.default, (x.detach(), None, key, False))
+    torch.library.opcheck(torch.ops.dasp.sampled.default, (g, x, key, False))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_compiled_as_one_graph(device):
+    A, B = planned(device), planned(device)
+
+    def loss(x, values):
+        return (ours.matmul(A, torch.relu(x)) ** 2).sum() + ours.matmul(B, x, values).sum()
+
+    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
+    rng = np.random.default_rng(0)
+    leaves = [tensor(rng.standard_normal(size), device, requires_grad=True) for size in (7, 40)]
+    grads = []
+    for function in (loss, compiled):
+        value = function(*leaves)
+        grads.append([value, *torch.autograd.grad(value, leaves)])
+    for mine, theirs in zip(*grads, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-12)
+
+
+def test_matrices_are_not_kept_alive():
+    A = planned()
+    x = torch.ones(7, dtype=torch.float64, requires_grad=True)
+    y = ours.matmul(A, x)
+    count = len(ours._matrices)
+    del A
+    gc.collect()
+    assert len(ours._matrices) == count - 1
+    with pytest.raises(RuntimeError, match="the matrix of this product is gone"):
+        y.sum().backward()
+
+
+def test_what_is_no_matrix_is_refused():
+    with pytest.raises(TypeError, match="A is a csr_array; a dasp.SpMatrix is needed"):
+        ours.matmul(sp.csr_array(np.eye(2)), torch.ones(2))
+    with pytest.raises(ValueError, match=r"x has shape \(3,\)"):
+        ours.matmul(planned(), torch.ones(3))
