@@ -129,7 +129,7 @@ def test_matrices_are_not_kept_alive():
 
 
 def test_what_is_no_matrix_is_refused():
-    with pytest.raises(TypeError, match="A is a csr_array; a dasp.SpMatrix is needed"):
+    with pytest.raises(TypeError, match=r"A is a csr_array; a dasp\.SpMatrix is needed"):
         ours.matmul(sp.csr_array(np.eye(2)), torch.ones(2))
     with pytest.raises(ValueError, match=r"x has shape \(3,\)"):
         ours.matmul(planned(), torch.ones(3))
