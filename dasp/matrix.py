@@ -377,8 +377,8 @@ class SpMatrix(Transposable, Surface):
         For each row of n entries, |error| <= gamma(n + 2) sum_j |alpha a_ij x_j| + 2 u |beta out_i| up to
         order u^2, with gamma(n) = n u / (1 - n u) and u the unit roundoff of the product's type.
         """
-        if type(alpha) is float and type(beta) is float and (alpha, beta) == (1.0, 0.0):
-            y = self._product.quick(x, out)
+        if type(alpha) is float and type(beta) is float and (out is not None or beta == 0.0):
+            y = self._product.quick(x, out, None if alpha == 1.0 and beta == 0.0 else (alpha, beta))
             if y is not None:
                 return y
         if hasattr(x, "tocsr"):

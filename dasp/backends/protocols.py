@@ -29,8 +29,11 @@ class Product(Protocol):
 
     plan: Plan
 
-    def quick(self, x: Any, out: Any = None) -> Array | None:
-        """Return A x if x, and out if given, are the plainest of vectors here, else None."""
+    def quick(self, x: Any, out: Any = None, scale: tuple[float, float] | None = None) -> Array | None:
+        """Return A x if x, and out if given, are the plainest of vectors here, else None.
+
+        With alpha and beta as `scale`, alpha A x + beta out; out is given if beta is not 0.
+        """
 
     def multiply(self, x: Array, y: Array, alpha: float, beta: float) -> None:
         """Set y = alpha A x + beta y; y is not read if beta is 0.

@@ -42,7 +42,7 @@ class Product:
         self._x_shape, self._m, self._dtype = (plan.shape[1],), plan.shape[0], plan.dtype
         self._one, self._zero = plan.dtype.type(1), plan.dtype.type(0)
 
-    def quick(self, x: Any, out: Any = None) -> Vector | None:
+    def quick(self, x: Any, out: Any = None, scale: tuple[float, float] | None = None) -> Vector | None:
         """Return A x if x and out are the plainest of vectors, else None; for the sake of small matrices."""
         if not _is_plain(x, self._x_shape, self._dtype):
             return None
@@ -50,7 +50,8 @@ class Product:
             out = np.empty(self._m, self._dtype)
         elif not _is_plain(out, (self._m,), self._dtype) or np.may_share_memory(out, x):
             return None
-        self._multiply(_read_only(x), out, self._one, self._zero)
+        alpha, beta = (self._one, self._zero) if scale is None else map(type(self._one), scale)
+        self._multiply(_read_only(x), out, alpha, beta)
         result: Vector = out
         return result
 

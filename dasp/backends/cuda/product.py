@@ -92,7 +92,7 @@ class Product:
         self._current_stream = cupy.cuda.get_current_stream
         self._is_capturing = cupy.cuda.runtime.streamIsCapturing
 
-    def quick(self, x: Any, out: Any = None) -> Any | None:
+    def quick(self, x: Any, out: Any = None, scale: tuple[float, float] | None = None) -> Any | None:
         """Return A x, in `out` if that is given, if nothing has to be converted or refused; else None.
 
         Few instructions, because the kernels of many matrices take no longer than what the host does here.
@@ -126,7 +126,8 @@ class Product:
         if self._blocks:
             stream = self._current_stream().ptr
             launch = self._quick or self._find(stream)
-            launch(stream, start, result, *self._plain)
+            plain = self._plain if scale is None else numbers(self._kinds.sum, *scale)
+            launch(stream, start, result, *plain)
         return out
 
     def _find(self, stream: int) -> Launch:
