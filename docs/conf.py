@@ -45,8 +45,6 @@ nitpick_ignore_regex = [("py:obj", ".*")]
 
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3
-# An indented block in a page is a session of a shell, unless its fence says otherwise.
-highlight_language = "none"
 copybutton_exclude = ".linenos, .gp, .go"
 
 sphinx_gallery_conf = {

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
+import io
 import re
 import shlex
 import subprocess
@@ -12,7 +14,7 @@ import tomllib
 import warnings
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -67,30 +69,49 @@ def test_the_code_in_the_readme_runs(source: str, words: tuple[str, ...]) -> Non
 PAGES = sorted(path.name for path in (ROOT / "docs").glob("*.md"))
 
 
-def pieces(page: str) -> list[str]:
+class Piece(NamedTuple):
+    """A block of Python of a page, and what the page says that it prints; nothing if it does not say."""
+
+    source: str
+    output: str
+
+
+def pieces(page: str) -> list[Piece]:
     """The Python of a page of the site, block by block."""
-    return blocks((ROOT / "docs" / page).read_text(encoding="utf-8"), "python")
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    found = re.finditer(
+        r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```$)?", text, flags=re.MULTILINE | re.DOTALL
+    )
+    return [Piece(each[1], each[2] or "") for each in found]
 
 
-def run_pieces(page: str, sources: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def run_pieces(page: str, parts: list[Piece], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run the blocks of a page one after the other, as its reader does, in an empty folder."""
     monkeypatch.chdir(folder)
     names = {"__name__": "__main__"}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for number, source in enumerate(sources, 1):
-            exec(compile(source, f"docs/{page}, block {number}", "exec"), names)
+        for number, (source, output) in enumerate(parts, 1):
+            printed = io.StringIO()
+            with contextlib.redirect_stdout(printed):
+                exec(compile(source, f"docs/{page}, block {number}", "exec"), names)
+            assert not output or printed.getvalue() == output
 
 
-def on_a_gpu(source: str) -> bool:
+def test_what_a_page_says_of_its_output_is_read() -> None:
+    assert any(piece.output.startswith("<SpMatrix") for piece in pieces("start.md"))
+    assert not any(piece.output for piece in pieces("dense.md"))
+
+
+def on_a_gpu(piece: Piece) -> bool:
     """Whether a block needs a GPU."""
-    return "import cupy" in source or '"cuda' in source
+    return "import cupy" in piece.source or '"cuda' in piece.source
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if pieces(page)])
 def test_the_code_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sources = [source for source in pieces(page) if not on_a_gpu(source)]
-    run_pieces(page, sources, tmp_path, monkeypatch)
+    parts = [piece for piece in pieces(page) if not on_a_gpu(piece)]
+    run_pieces(page, parts, tmp_path, monkeypatch)
 
 
 @pytest.mark.cuda
