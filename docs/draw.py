@@ -340,8 +340,10 @@ def pays() -> Figure:
     """After how many products a plan has paid, over the size of the matrix."""
     against = {"against SciPy and CuPy": ("scipy", "cupy"), "against MKL and cuSPARSE": ("mkl", "cusparse")}
     figure = _by_entries(lambda row, names: max(pays_against_all(row, names), 1.0), against)
-    figure.axes[0].set(yscale="log", ylabel="products after which\nthe plan has paid")
-    figure.axes[0].legend(frameon=False)
+    first = figure.axes[0]
+    first.set(yscale="log", ylabel="products after which\nthe plan has paid")
+    first.set_yticks([1, 10, 100, 1000], ["at once", "10", "100", "1,000"])
+    first.legend(frameon=False)
     return figure
 
 
@@ -357,7 +359,7 @@ def speeds() -> Figure:
     for axes in figure.axes:
         axes.axhline(1, color="black", linewidth=0.8)
     figures.plain_ticks(figure.axes[0].yaxis)
-    figure.axes[0].legend(frameon=False)
+    figure.axes[1].legend(frameon=False)
     return figure
 
 
