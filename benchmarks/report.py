@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from dasp.bench import columns, figures, gemm_report, gf256, results, sparse_report
+from dasp.bench import columns, figures, gemm_report, gf256, results, solvers_report, sparse_report
 from dasp.bench.markers import replace_between
 from dasp.bench.report import provenance
 from dasp.bench.sparse_report import baselines, number, pays_against_all, speedup, timed
@@ -28,6 +28,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 DOCUMENTS = ("README.md", "docs/benchmarks.md")
 MARKER = re.compile(r"<!-- results:(\w+) begin -->")
 COLLECTIONS = ("cpu", "h200")
+SYSTEMS = ("solvers_cpu", "solvers_h200")
 ANCHOR = "cusparse_12.9"
 """The column that holds the times of a later cuSPARSE, from `anchors_NAME.csv`."""
 
@@ -159,11 +160,20 @@ def columns_text(name: str) -> str:
     return f"{columns.report(rows)}\n\n{provenance(rows, path)}"
 
 
+def solvers_text(name: str) -> str:
+    """The tables of linear systems."""
+    rows = results.latest(results.read(RESULTS / f"{name}.csv"))
+    found = solvers_report.report(rows)
+    said = provenance(rows, RESULTS / f"{name}.csv")
+    return solvers_report.Report(found.summary, [*found.notes, said], found.details).markdown()
+
+
 def text(name: str) -> str:
     """What stands between the markers of a name."""
     if name == "headline":
         return headline_text(name)
-    for prefix, write in (("columns", columns_text), ("gemm", dense_text), ("gf256", code_text)):
+    writers = {"columns": columns_text, "gemm": dense_text, "gf256": code_text, "solvers": solvers_text}
+    for prefix, write in writers.items():
         if name.startswith(prefix):
             return write(name)
     return sparse_text(name)
@@ -183,6 +193,9 @@ def draw(folder: Path) -> None:
         for name in ("gf256", "gf256_cpu"):
             rows = results.latest(results.read(RESULTS / f"{name}.csv"))
             figures.draw_bars(gf256.shapes(rows), folder / f"{name}.{ending}")
+        for name in SYSTEMS:
+            rows = results.latest(results.read(RESULTS / f"{name}.csv"))
+            figures.draw_systems(rows, folder / f"{name}.{ending}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

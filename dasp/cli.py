@@ -42,7 +42,7 @@ COMMANDS = {
     ),
     "bench solvers": (
         "dasp.commands.bench",
-        "solve systems by conjugate gradients, against SciPy's or CuPy's, planning counted",
+        "solve systems by every method, against SciPy, CuPy, JAX and PyAMG, planning counted",
     ),
     "bench peak": ("dasp.commands.bench", "measure this machine's arithmetic and copy bandwidth"),
     "tune": ("dasp.commands.tune", "measure what choices depend on, on this machine"),

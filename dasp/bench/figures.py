@@ -307,21 +307,22 @@ def draw_headline(collections: Sequence[tuple[str, Sequence[Row]]], path: Path) 
 
 @styled
 def draw_systems(rows: Sequence[Row], path: Path) -> None:
-    """Draw the speed-up of our solver over the library's, a line a system, the plan counted or not."""
-    ours = [row for row in rows if row["kernel"] == solvers_report.OURS]
-    figure, (axes,) = new_figure(4.6, 1.0 + 0.3 * len(ours))
+    """Draw the speed-up of our solvers over the library's, a line for each solver of a system."""
+    ours = [row for row in solvers_report.ours(rows) if solvers_report.rival(rows, row)]
+    figure, (axes,) = new_figure(5.2, 1.0 + 0.2 * len(ours))
     places = range(len(ours))
-    names = [row["matrix"].removeprefix("cg:") for row in ours]
-    for with_plan, marker, colour, label in (
-        (False, "o", BLUE, "plan at hand"),
-        (True, "s", ORANGE, "planning counted, one solve"),
+    names = [f"{row['matrix']} {row['kernel'].removeprefix('dasp ')}" for row in ours]
+    for name, marker, colour, label in (
+        ("us_per_iteration", "^", GREEN, "an iteration"),
+        ("solve_ms", "o", BLUE, "a solve"),
+        ("total_ms", "s", ORANGE, "all counted"),
     ):
-        ratios = [solvers_report.of_library(rows, row, with_plan=with_plan) for row in ours]
+        ratios = [solvers_report.ratio(rows, row, name) for row in ours]
         axes.plot(ratios, places, marker, color=colour, label=label)
     axes.axvline(1, color=BLACK, linewidth=0.8)
     axes.set_yticks(list(places), names)
     axes.set_ylim(len(ours) - 0.4, -0.6)
-    axes.set(xscale="log", xlabel="library's time / dasp's time", title="Conjugate gradients")
+    axes.set(xscale="log", xlabel="library's time / dasp's time", title="Linear systems")
     plain_ticks(axes.xaxis)
     axes.legend(frameon=False)
     save(figure, path)

@@ -1,8 +1,9 @@
-"""Linear systems: dasp's conjugate gradients against those of SciPy or CuPy, to the same true residual.
+"""Linear systems: dasp's solvers against those of SciPy or CuPy, JAX and PyAMG, to the same true residual.
 
 A row is one solver on one system A x = b with b of ones. Every solution is verified: the true residual, by
 SciPy's product with the original matrix, must be as small as was asked for, but for the rounding of its own
-evaluation. Planning is timed apart, and a second ratio counts it.
+evaluation. Timed apart are planning; the first solve with a matrix, whose loop is captured then on a GPU;
+later ones; and all from a SciPy matrix to x on the host.
 """
 
 from __future__ import annotations
@@ -15,15 +16,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dasp.bench import solver_baselines as others
 from dasp.bench.device import BenchDevice
 from dasp.bench.figures import draw_systems
 from dasp.bench.report import Report
-from dasp.bench.solvers_report import LIBRARY, ON_DASP, OURS, report
-from dasp.bench.sparse import as_float, as_text, load, measure_planning, planner, short_name
+from dasp.bench.solvers_report import MULTIGRID, report
+from dasp.bench.sparse import as_float, as_text, load, planner, short_name
 from dasp.bench.table import Row
 
+METHODS = ("cg", "minres", "bicgstab", "gmres", MULTIGRID)
 SAMPLES = 3
 UNIT = 2.0**-53
+CYCLES = {"chebyshev float32": ("chebyshev", np.float32), "jacobi float64": ("jacobi", np.float64)}
+"""The cycles that are timed: smoother and type."""
+
+Timed = tuple[float, Any]
+"""Seconds, and what came out."""
 
 
 class Solvers:
@@ -34,6 +42,11 @@ class Solvers:
     specs : sequence of str
         Symmetric positive definite systems: files, names or models.
     device : BenchDevice
+    methods : sequence of str
+        Some of METHODS; `multigrid` is conjugate gradients with cycles of a PyAMG hierarchy, and is left out
+        where PyAMG is not installed.
+    compared : bool
+        Whether other libraries solve the same systems.
     rtol : float
         What the residual may be, over the norm of b.
     maxiter : int
@@ -49,91 +62,50 @@ class Solvers:
         specs: Sequence[str],
         device: BenchDevice,
         *,
+        methods: Sequence[str] = METHODS,
+        compared: bool = True,
         rtol: float = 1e-8,
-        maxiter: int = 10_000,
+        maxiter: int = 3_000,
         seed: int = 0,
         samples: int | None = None,
     ) -> None:
         """Hold what is to be measured."""
-        self.device = device
-        self.cases = list(specs)
-        self._rtol, self._maxiter, self._seed = rtol, maxiter, seed
+        self.device, self.cases = device, list(specs)
+        self._methods = [name for name in methods if name != MULTIGRID or _has_pyamg()]
+        self._compared, self._rtol, self._maxiter, self._seed = compared, rtol, maxiter, seed
         self._samples = samples or SAMPLES
 
     def wanted(self, case: str) -> list[Row]:
         """A row for each solver."""
-        named = {"matrix": f"cg:{short_name(case)}", "dtype": "float64", "device": self.device.kind}
-        return [{**named, "kernel": name} for name in (LIBRARY, ON_DASP, OURS)]
+        named = {"matrix": short_name(case), "dtype": "float64", "device": self.device.kind}
+        return [{**named, "kernel": name} for name in self._solvers()]
+
+    def _solvers(self) -> list[str]:
+        """Names of the solvers, by method, the library's first."""
+        library = "SciPy" if self.device.kind == "cpu" else "CuPy"
+        jax = others.jax_methods() if self._compared else ()
+        names = []
+        for method in self._methods:
+            if method == MULTIGRID:
+                names += [f"dasp cg {MULTIGRID} {cycle}" for cycle in CYCLES]
+                names += [f"PyAMG cg {MULTIGRID}"] * self._compared
+                continue
+            names += [f"{library} {method}"] * self._compared
+            names += [f"JAX {method}"] * (method in jax)
+            names += [f"dasp {method}"]
+        return names
 
     def measure(self, case: str) -> Iterator[Row]:
-        """Plan once, then solve, verify and time with every solver, the library's first."""
+        """Plan once, then solve, verify and time with every solver."""
         csr = as_float(load(case, self._seed))
         if csr.shape[0] != csr.shape[1]:
             raise ValueError(f"{case} is {csr.shape[0]} x {csr.shape[1]}; a system needs a square matrix")
-        operator, planning = measure_planning(planner(self.device.kind), csr, self.device)
-        b = self.device.vector(np.ones(csr.shape[0]))
-        solvers = self._solvers(csr, operator, b)
+        system = _System(csr, self.device, self._rtol, self._maxiter, self._samples, short_name(case))
         for row in self.wanted(case):
-            solve = solvers[row["kernel"]]
-            x, iterations = solve()
-            residual, passed = self._verify(csr, self.device.fetch(x))
-            seconds = min(self._seconds(solve) for _ in range(self._samples)) if passed else float("nan")
-            figures = {
-                "rows": csr.shape[0],
-                "entries": int(csr.nnz),
-                "rtol": self._rtol,
-                "iterations": iterations,
-                "residual": residual,
-                "verified": passed,
-                "solve_ms": 1e3 * seconds,
-                "plan_ms": float("nan") if row["kernel"] == LIBRARY else planning.host_ms,
-            }
+            library, method, *rest = row["kernel"].split(" ", 2)
+            figures = getattr(system, f"by_{library.lower()}")(method, *rest)
+            figures |= {"rows": csr.shape[0], "entries": int(csr.nnz), "rtol": self._rtol}
             yield {**row, **{name: as_text(value) for name, value in figures.items()}}
-
-    def _solvers(self, csr: Any, operator: Any, b: Any) -> dict[str, Callable[[], tuple[Any, int]]]:
-        """Each solver as a function that returns x on the device, and the iterations."""
-        from dasp.solvers import Workspace, cg
-
-        if self.device.kind == "cpu":
-            from scipy.sparse.linalg import cg as library
-        else:
-            from cupyx.scipy.sparse.linalg import cg as library
-        plain = self.device.resident(csr)
-        workspace = Workspace()
-
-        def by_library(A: Any) -> tuple[Any, int]:
-            steps: list[None] = []
-            x, _ = library(
-                A, b, rtol=self._rtol, atol=0.0, maxiter=self._maxiter, callback=lambda _: steps.append(None)
-            )
-            return x, len(steps)
-
-        def ours() -> tuple[Any, int]:
-            x, stats = cg(operator, b, rtol=self._rtol, maxiter=self._maxiter, workspace=workspace)
-            return x, stats.iterations
-
-        wrapped = operator.as_linear_operator()
-        return {
-            LIBRARY: lambda: by_library(csr if plain is None else plain),
-            ON_DASP: lambda: by_library(wrapped),
-            OURS: ours,
-        }
-
-    def _verify(self, csr: Any, x: NDArray[Any]) -> tuple[float, bool]:
-        """The true residual over the norm of b, and whether it is as small as was asked for."""
-        b = np.ones(csr.shape[0])
-        residual = np.linalg.norm(b - csr @ x) / np.linalg.norm(b)
-        longest = int(np.diff(csr.indptr).max(initial=0))
-        # What evaluating b - A x itself rounds away, row by row, at most.
-        rounded = (longest + 2) * UNIT * np.linalg.norm(abs(csr) @ abs(x) + b) / np.linalg.norm(b)
-        return float(residual), bool(residual <= self._rtol + 2 * rounded)
-
-    def _seconds(self, solve: Callable[[], Any]) -> float:
-        self.device.synchronize()
-        started = time.perf_counter()
-        solve()
-        self.device.synchronize()
-        return time.perf_counter() - started
 
     def report(self, rows: Sequence[Row]) -> Report:
         """A line for each solver of each system."""
@@ -142,3 +114,147 @@ class Solvers:
     def draw(self, rows: Sequence[Row], path: Path) -> None:
         """The picture of `figures.draw_systems`."""
         draw_systems(rows, path)
+
+
+class _System:
+    """One system on one device, and what it takes to solve it."""
+
+    def __init__(
+        self, csr: Any, device: BenchDevice, rtol: float, maxiter: int, samples: int, name: str
+    ) -> None:
+        self.csr, self.device, self.rtol, self.maxiter, self.samples = csr, device, rtol, maxiter, samples
+        self.ones = np.ones(csr.shape[0])
+        self.b = device.vector(self.ones)
+        self._plan = planner(device.kind)
+        self._plan(_small())  # what a process compiles first
+        tries = [self._timed(lambda: self._plan(csr)) for _ in range(2)]
+        self.plan_seconds, self.planned = min(tries, key=_first)
+        self._resident: Any = None
+        self._upload_seconds = 0.0
+        self._hierarchy: Timed | None = None
+        # Three unknowns a node: what moves all nodes alike is what the coarse levels must hold.
+        self._near_null = np.tile(np.eye(3), (csr.shape[0] // 3, 1)) if name.startswith("fem3") else None
+
+    # ---- ours ----
+
+    def by_dasp(self, method: str, more: str = "") -> dict[str, Any]:
+        """Figures of one of our methods."""
+        from dasp import preconditioners, solvers
+
+        solver, figures, M = getattr(solvers, method), {}, None
+        options = {"rtol": self.rtol, "maxiter": self.maxiter}
+        if more:
+            smoother, dtype = CYCLES[more.removeprefix(f"{MULTIGRID} ")]
+            seconds, ml = self.hierarchy()
+            setup, M = self._timed(
+                lambda: preconditioners.multigrid(ml, smoother=smoother, device=self.device.kind, dtype=dtype)
+            )
+            figures = {"hierarchy_ms": 1e3 * seconds, "setup_ms": 1e3 * setup}
+
+        def solve(workspace: Any) -> Any:
+            return solver(self.planned, self.b, M=M, workspace=workspace, **options)
+
+        def whole() -> Any:
+            return solver(self._plan(self.csr), self.ones, **options)[0]
+
+        solve(solvers.Workspace())  # compiles
+        workspace = solvers.Workspace()
+        first, (_, stats) = self._timed(lambda: solve(workspace))
+        figures |= self._figures(lambda: solve(workspace)[0], stats.iterations, first=first)
+        figures["plan_ms"] = 1e3 * self.plan_seconds
+        if not more:
+            figures["total_ms"] = 1e3 * min(self._timed(whole)[0] for _ in range(2))
+        return figures
+
+    # ---- others ----
+
+    def by_scipy(self, method: str) -> dict[str, Any]:
+        """Figures of SciPy's method."""
+        solve, iterations = others.by_library("cpu", method, self.csr, self.ones, self.rtol, self.maxiter)
+        figures = self._figures(solve, iterations)
+        return {**figures, "total_ms": figures["solve_ms"]}
+
+    def by_cupy(self, method: str) -> dict[str, Any]:
+        """Figures of CuPy's method."""
+        if self._resident is None:
+            tries = [self._timed(lambda: self.device.resident(self.csr)) for _ in range(2)]
+            self._upload_seconds, self._resident = min(tries, key=_first)
+        given = self.rtol, self.maxiter
+        solve, iterations = others.by_library("cuda", method, self._resident, self.b, *given)
+        figures = self._figures(solve, iterations)
+        return {**figures, "total_ms": figures["solve_ms"] + 1e3 * self._upload_seconds}
+
+    def by_jax(self, method: str) -> dict[str, Any]:
+        """Figures of JAX's method, compiled before."""
+        solve, _ = others.by_jax(self.device.kind, method, self.csr, self.rtol, self.maxiter)
+        return self._figures(solve, float("nan"))
+
+    def by_pyamg(self, method: str, more: str) -> dict[str, Any]:
+        """Figures of PyAMG's own solve, on the host."""
+        seconds, ml = self.hierarchy()
+        solve, residuals = others.by_pyamg(ml, self.ones, self.rtol, self.maxiter)
+        first, x = self._timed(solve)
+        samples, self.samples = self.samples, 0 if first > 2 else 1
+        figures = self._figures(solve, len(residuals) - 1, first=first, x=x)
+        self.samples = samples
+        return {**figures, "hierarchy_ms": 1e3 * seconds}
+
+    def hierarchy(self) -> Timed:
+        """Return PyAMG's hierarchy, and the seconds that it took."""
+        if self._hierarchy is None:
+            self._hierarchy = self._timed(lambda: others.hierarchy(self.csr, self._near_null))
+        return self._hierarchy
+
+    # ---- how ----
+
+    def _figures(
+        self, solve: Callable[[], Any], iterations: float, *, first: float | None = None, x: Any = None
+    ) -> dict[str, Any]:
+        """Verify and time later solves, and the first one where that is no other."""
+        spent, x = self._timed(solve) if x is None else (float(first or 0), x)
+        # What JAX leaves is on the host when it is asked for.
+        residual, passed = self.verify(self.device.fetch(x) if hasattr(x, "get") else np.asarray(x))
+        best = min([spent, *(self._timed(solve)[0] for _ in range(self.samples if passed else 0))])
+        return {
+            "iterations": iterations,
+            "residual": residual,
+            "verified": passed,
+            "solve_ms": 1e3 * best if passed else float("nan"),
+            "us_per_iteration": 1e6 * best / max(1.0, iterations),
+            "first_ms": float("nan") if first is None else 1e3 * first,
+        }
+
+    def verify(self, x: NDArray[Any]) -> tuple[float, bool]:
+        """The true residual over the norm of b, and whether it is as small as was asked for."""
+        csr, b = self.csr, self.ones
+        with np.errstate(all="ignore"):
+            residual = np.linalg.norm(b - csr @ x) / np.linalg.norm(b)
+            longest = int(np.diff(csr.indptr).max(initial=0))
+            # What evaluating b - A x itself rounds away, row by row, at most.
+            rounded = (longest + 2) * UNIT * np.linalg.norm(abs(csr) @ abs(x) + b) / np.linalg.norm(b)
+        return float(residual), bool(residual <= self.rtol + 2 * rounded)
+
+    def _timed(self, function: Callable[[], Any]) -> Timed:
+        self.device.synchronize()
+        started = time.perf_counter()
+        found = function()
+        self.device.synchronize()
+        return time.perf_counter() - started, found
+
+
+def _first(timed: Timed) -> float:
+    return timed[0]
+
+
+def _small() -> Any:
+    from scipy.sparse import eye_array
+
+    return eye_array(64, format="csr")
+
+
+def _has_pyamg() -> bool:
+    try:
+        import pyamg  # noqa: F401
+    except ImportError:
+        return False
+    return True

@@ -1,4 +1,4 @@
-"""What the rows of linear systems say: times, true residuals, and speed-ups with and without planning."""
+"""What the rows of linear systems say: times, true residuals, and speed-ups per solve and all counted."""
 
 from __future__ import annotations
 
@@ -9,54 +9,82 @@ from dasp.bench import results
 from dasp.bench.report import Report
 from dasp.bench.table import Row, Table, geometric_mean, number, significant, whole
 
-OURS = "dasp"
-LIBRARY = "library"
-ON_DASP = "library_on_dasp"
-"""The kernels of the rows: our solver; SciPy's or CuPy's on its own matrix; the same on our operator."""
+OURS, MULTIGRID = "dasp", "multigrid"
+LIBRARIES = ("CuPy", "SciPy", "PyAMG")
+"""What ours are compared with, in this order; the kernel of a row is a library and a method."""
+
+SHARED = ("matrix", "device", "machine", "threads")
 
 
-def words(row: Row) -> str:
-    """The solver of a row in words."""
-    library = "SciPy" if row.get("device") == "cpu" else "CuPy"
-    return {OURS: "dasp", LIBRARY: library, ON_DASP: f"{library}, dasp's A @ x"}[row["kernel"]]
+def library_of(row: Row) -> str:
+    """The library of a row."""
+    return row["kernel"].partition(" ")[0]
 
 
-def of_library(rows: Sequence[Row], row: Row, *, with_plan: bool = False) -> float:
-    """How many times as fast as the library's a row's solve of the same system is; NaN where one is wrong."""
-    shared = ("matrix", "device", "machine", "threads")
-    for other in rows:
-        if other["kernel"] == LIBRARY and all(other.get(name) == row.get(name) for name in shared):
-            plan = number(row, "plan_ms") if with_plan else 0.0
-            spent = number(row, "solve_ms") + (0.0 if math.isnan(plan) else plan)
-            return number(other, "solve_ms") / spent
-    return math.nan
+def method_of(row: Row) -> str:
+    """The method of a row, such as `cg` or `cg multigrid`, without what kind of cycle."""
+    words = row["kernel"].split()
+    return " ".join(words[1:3]) if MULTIGRID in words else words[1]
 
 
-def systems(rows: Sequence[Row]) -> list[str]:
-    """The systems that some rows are about."""
-    return list(dict.fromkeys(row["matrix"] for row in rows))
+def rival(rows: Sequence[Row], row: Row) -> Row | None:
+    """The row of a library's method on the same system and machine; None where there is none."""
+    for name in LIBRARIES:
+        for other in rows:
+            same = all(other.get(key) == row.get(key) for key in SHARED)
+            if same and library_of(other) == name and method_of(other) == method_of(row):
+                return other
+    return None
+
+
+def ratio(rows: Sequence[Row], row: Row, figure: str) -> float:
+    """How many times as long as a row's the library's figure is; NaN where either is not known."""
+    other = rival(rows, row)
+    return math.nan if other is None else number(other, figure) / number(row, figure)
+
+
+def ours(rows: Sequence[Row]) -> list[Row]:
+    """The rows of our solvers."""
+    return [row for row in rows if library_of(row) == OURS]
 
 
 def report(rows: Sequence[Row]) -> Report:
-    """A line for each solver of each system, and the means."""
+    """A line for each method in the mean, and one for each solver of each system."""
+    mine = ours(rows)
+
+    def mean(method: str, figure: str) -> str:
+        found = (ratio(rows, row, figure) for row in mine if method_of(row) == method)
+        return significant(geometric_mean(found))
+
+    summary: list[tuple[str, Callable[[str], str]]] = [
+        ("method", lambda method: method),
+        ("systems", lambda method: str(len({row["matrix"] for row in mine if method_of(row) == method}))),
+        ("x an iteration", lambda method: mean(method, "us_per_iteration")),
+        ("x a solve", lambda method: mean(method, "solve_ms")),
+        ("x all counted", lambda method: mean(method, "total_ms")),
+    ]
+    compared = [row for row in mine if rival(rows, row) is not None]
+    methods = list(dict.fromkeys(map(method_of, compared)))
     columns: list[tuple[str, Callable[[Row], str]]] = [
-        ("system", lambda row: row["matrix"].removeprefix("cg:")),
-        ("solver", words),
+        ("system", lambda row: row["matrix"]),
+        ("solver", lambda row: row["kernel"]),
         ("iterations", lambda row: whole(number(row, "iterations"))),
-        ("ms", lambda row: significant(number(row, "solve_ms")) if results.right(row) else "WRONG"),
-        ("residual", lambda row: f"{number(row, 'residual'):.1e}"),
-        ("x library", lambda row: significant(of_library(rows, row))),
+        ("us each", lambda row: significant(number(row, "us_per_iteration"))),
+        ("solve ms", lambda row: significant(number(row, "solve_ms")) if results.right(row) else "WRONG"),
+        ("first ms", lambda row: significant(number(row, "first_ms"))),
         ("plan ms", lambda row: significant(number(row, "plan_ms"))),
-        ("x with plan", lambda row: significant(of_library(rows, row, with_plan=True))),
+        ("all ms", lambda row: significant(number(row, "total_ms"))),
+        ("set-up ms", lambda row: significant(number(row, "setup_ms"))),
+        ("hierarchy ms", lambda row: significant(number(row, "hierarchy_ms"))),
+        ("residual", lambda row: f"{number(row, 'residual'):.1e}"),
     ]
-    ours = [row for row in rows if row["kernel"] == OURS]
-    alone, planned = (
-        geometric_mean(of_library(rows, row, with_plan=with_plan) for row in ours)
-        for with_plan in (False, True)
-    )
     notes = [
-        f"dasp against the library, geometric means: {significant(alone)} x with the plan at hand, "
-        f"{significant(planned)} x with planning counted in full for one solve.",
-        "The residual is the true one, over the norm of b, by SciPy's product with the original matrix.",
+        "How many times as long the library takes: SciPy on a CPU, CuPy on a GPU, PyAMG's own cycles for "
+        "multigrid; geometric means.",
+        "A solve is the best of later ones with a workspace; the first one with a matrix captures its loop. "
+        "All: from a SciPy matrix to x on the host, with upload, plan and capture, but no compilation. "
+        "WRONG: the true residual, over the norm of b, by SciPy's product with the original matrix, is above "
+        "what was asked for; such a solve has no time.",
     ]
-    return Report([Table.of("conjugate gradients", columns, rows, words=["solver"])], notes)
+    tables = [Table.of("", summary, methods)] if methods else []
+    return Report(tables, notes, [Table.of("linear systems", columns, rows, words=["solver"])])

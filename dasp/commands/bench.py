@@ -31,7 +31,7 @@ DEFAULT_SYSTEMS = ("poisson2d:200", "poisson3d:40", "fem3:16")
 OTHERS = {
     "gemm": "verify and time every kernel of dense products against cuBLAS or NumPy's BLAS",
     "gf256": "verify and time every kernel over GF(2^8) against ISA-L and the copy bandwidth",
-    "solvers": "solve systems by conjugate gradients, against SciPy's or CuPy's, planning counted",
+    "solvers": "solve systems by every method, against SciPy, CuPy, JAX and PyAMG, planning counted",
     "peak": "measure this machine's arithmetic and copy bandwidth",
 }
 """Benchmarks of something other than a sparse matrix, and what each does."""
@@ -176,6 +176,14 @@ def _add_solvers(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rtol", type=float, default=1e-8, metavar="X", help="residual over the norm of b (1e-8)"
     )
+    parser.add_argument(
+        "--methods",
+        type=words,
+        metavar="NAMES",
+        help="some of cg, minres, bicgstab, gmres and multigrid (all); multigrid needs PyAMG",
+    )
+    parser.add_argument("--alone", action="store_true", help="ours alone, no other library's solvers")
+    parser.add_argument("--maxiter", type=positive, default=3000, metavar="N", help="iterations (3000)")
     parser.add_argument("--repeat", type=positive, metavar="N", help="timed solves, the best counts (3)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of models (0)")
     _add_session_options(parser)
@@ -250,9 +258,13 @@ def _run_gf256(args: argparse.Namespace) -> int:
 
 
 def _run_solvers(args: argparse.Namespace) -> int:
-    from dasp.bench.solvers import Solvers
+    from dasp.bench.solvers import METHODS, Solvers
     from dasp.io.matrices import check_spec
 
+    methods = args.methods or METHODS
+    unknown = [name for name in methods if name not in METHODS]
+    if unknown:
+        raise ValueError(f"--methods names {', '.join(unknown)}; some of {', '.join(METHODS)} are needed")
     if not 0 < args.rtol < 1:
         raise ValueError(f"--rtol is {args.rtol}; it must be above 0 and below 1")
     specs = args.matrix or DEFAULT_SYSTEMS
@@ -260,7 +272,16 @@ def _run_solvers(args: argparse.Namespace) -> int:
         check_spec(spec)
     return measure_and_report(
         args,
-        lambda device: Solvers(specs, device, rtol=args.rtol, seed=args.seed, samples=args.repeat),
+        lambda device: Solvers(
+            specs,
+            device,
+            methods=methods,
+            compared=not args.alone,
+            rtol=args.rtol,
+            maxiter=args.maxiter,
+            seed=args.seed,
+            samples=args.repeat,
+        ),
     )
 
 
