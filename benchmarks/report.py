@@ -28,7 +28,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 DOCUMENTS = ("README.md", "docs/benchmarks.md")
 MARKER = re.compile(r"<!-- results:(\w+) begin -->")
 COLLECTIONS = ("cpu", "h200")
-SYSTEMS = ("solvers_cpu", "solvers_h200")
+SYSTEMS = ("solvers_h200",)
 ANCHOR = "cusparse_12.9"
 """The column that holds the times of a later cuSPARSE, from `anchors_NAME.csv`."""
 

@@ -91,18 +91,14 @@ def test_what_needs_more_goes_the_long_way_and_is_right(gpu, matrix, policy, cou
 
 @pytest.mark.parametrize("policy", ["slices", "split slices"])
 @pytest.mark.parametrize("square", [False, True])
-@pytest.mark.parametrize("most", [2048, 3])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
-def test_dot_products_that_a_product_leaves(gpu, matrix, policy, square, most, dtype, monkeypatch):
-    """Within the bound of a dot product in float64 of what y holds; by groups of blocks too."""
-    monkeypatch.setattr(dotted, "MOST_SUMS", most)
-    monkeypatch.setattr(dotted, "FEW_SUMS", most)
+def test_dot_products_that_a_product_leaves(gpu, matrix, policy, square, dtype):
+    """Within the bound of a dot product in float64 of what y holds."""
     matrix = matrix.astype(dtype)
     A, m = planned(matrix, policy), matrix.shape[0]
     x, w, y = vector(300, 1, dtype), vector(m, 2, dtype), gpu.put(np.full(m, np.nan, dtype))
     launch, sums, count = A.prepare_with_dots(gpu.put(x), y, gpu.put(w), square=square)
     assert sums.size == count * (1 + square)
-    assert count <= most
     seen = []
     for _ in range(3):
         gpu.get(sums)[...] = np.nan
@@ -118,7 +114,7 @@ def test_dot_products_that_a_product_leaves(gpu, matrix, policy, square, most, d
     assert len(set(seen)) == 1
 
 
-def test_where_a_product_leaves_no_dot_products(gpu, matrix):
+def test_where_a_product_leaves_no_dot_products(gpu, matrix, monkeypatch):
     x, m = gpu.put(vector(300)), matrix.shape[0]
     y, w = gpu.put(np.zeros(m)), gpu.put(np.zeros(m))
     assert planned(matrix, "published").prepare_with_dots(x, y, w) is None
@@ -127,6 +123,8 @@ def test_where_a_product_leaves_no_dot_products(gpu, matrix):
     assert SpMatrix.from_scipy(matrix, device="cpu").prepare_with_dots(x, y, w) is None
     nothing = planned(from_lengths([], 300), "slices")
     assert nothing.prepare_with_dots(x, y[:0], w[:0]) is None
+    monkeypatch.setattr(dotted, "MOST_BLOCKS", 0)
+    assert planned(matrix, "slices").prepare_with_dots(x, y, w) is None
 
 
 @pytest.mark.parametrize("offset", [-1, 0, 1, 299])

@@ -20,7 +20,7 @@ from dasp.bench import solver_baselines as others
 from dasp.bench.device import BenchDevice
 from dasp.bench.figures import draw_systems
 from dasp.bench.report import Report
-from dasp.bench.solvers_report import MULTIGRID, report
+from dasp.bench.solvers_report import MULTIGRID, ours, report
 from dasp.bench.sparse import as_float, as_text, load, planner, short_name
 from dasp.bench.table import Row
 
@@ -106,6 +106,10 @@ class Solvers:
             figures = getattr(system, f"by_{library.lower()}")(method, *rest)
             figures |= {"rows": csr.shape[0], "entries": int(csr.nnz), "rtol": self._rtol}
             yield {**row, **{name: as_text(value) for name, value in figures.items()}}
+
+    def judged(self, rows: Sequence[Row]) -> list[Row]:
+        """The rows that must be right: ours."""
+        return ours(rows)
 
     def report(self, rows: Sequence[Row]) -> Report:
         """A line for each solver of each system."""

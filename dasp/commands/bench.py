@@ -314,4 +314,5 @@ def measure_and_report(args: argparse.Namespace, subject_on: Callable[[BenchDevi
     if args.plot and any(map(right, rows)):
         subject.draw(rows, Path(args.plot))
         print(f"wrote {args.plot}", file=sys.stderr)
-    return 0 if all(map(right, rows)) else 1
+    judged = subject.judged(rows) if hasattr(subject, "judged") else rows
+    return 0 if all(map(right, judged)) else 1

@@ -617,7 +617,7 @@ class CupyDevice:
     def download(self, array: Array) -> np.ndarray[Any, Any]:
         """Return a copy on the host, when all that was launched before is done."""
         size = array.nbytes
-        if size > self._staging.nbytes:
+        if size > self._staging.nbytes or array.ndim != 1 or not array.flags.c_contiguous:
             return np.asarray(array.get())
         with self._lock:
             staged = self._staging[:size].view(array.dtype)

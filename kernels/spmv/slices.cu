@@ -26,7 +26,7 @@
 #endif
 #if DASP_DOTS
 #include "dots.cuh"
-#define DOT_PARAMETERS , const X* w, double* parts, unsigned* arrived, double* sums, int group
+#define DOT_PARAMETERS , const X* w, double* sums
 #else
 #define DOT_PARAMETERS
 #endif
@@ -129,8 +129,7 @@ dasp_slices(const uint4* __restrict__ headers, const Index* __restrict__ bases,
     const unsigned block = number_of_block(segments, tickets);
     const long long s = (block * (long long)blockDim.x + threadIdx.x) / 32;
 #if DASP_DOTS
-    const Dots dots{w, parts, arrived, sums, group};
-    if (s >= count) return dots.leave(block, PAD, 0);
+    if (s >= count) return leave_dots(sums, block, 0, 0);
 #else
     if (s >= count) return;
 #endif
@@ -165,8 +164,11 @@ dasp_slices(const uint4* __restrict__ headers, const Index* __restrict__ bases,
     }
 #if DASP_DOTS
     const bool stores = s < segments ? lane_id() == 0 && header.y == last : (lane_id() & ((1 << shift) - 1)) == 0;
-    const Index stored = stores ? row : PAD;
-    const Y mine = s < segments && stores ? y[row] : convert<Y>(alpha * sum);
-    dots.leave(block, stored, double(mine));
+    double made = 0, other = 0;
+    if (stores && row >= 0) {
+        made = s < segments ? y[row] : convert<Y>(alpha * sum);
+        other = load_result(w + row);
+    }
+    leave_dots(sums, block, made, other);
 #endif
 }

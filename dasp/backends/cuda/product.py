@@ -207,7 +207,9 @@ class Product:
             Sums that make up one dot product.
         """
         plan, given = self.plan, (x, y, w)
-        if plan.format != SLICES or not self._blocks or x.dtype not in dotted.TYPES:
+        if plan.format != SLICES or x.dtype not in dotted.TYPES:
+            return None
+        if not 0 < self._blocks <= dotted.MOST_BLOCKS:
             return None
         if any(one.dtype != x.dtype or not one.flags.c_contiguous for one in given):
             return None
@@ -216,22 +218,16 @@ class Product:
             return None
         dots = 1 + int(square)
         with self._device:
-            group, arrays = dotted.arrays(self._blocks, dots, self._cupy)
-            arguments = sliced.arguments(plan, self._scratch(kinds)) | arrays
-            arguments |= {
-                "x": x,
-                "y": y,
-                "w": w,
-                "alpha": kinds.sum.type(1),
-                "beta": kinds.sum.type(0),
-                "group": group,
-            }
+            sums = self._cupy.zeros(dots * self._blocks, np.float64)
+            arguments = sliced.arguments(plan, self._scratch(kinds))
+            arguments |= {"x": x, "y": y, "alpha": kinds.sum.type(1), "beta": kinds.sum.type(0)}
+            arguments |= {"w": w, "sums": sums}
             kernel = _compiled(plan, kinds, dotted.defines(dots))
             sizes = {"blocks": self._blocks, "threads": self._threads}
             known = types(plan, kinds)
             launch = Launch(kernel, dotted.SIGNATURE, known, arguments, **sizes, overlaps=self._overlaps)
         current = self._current_stream
-        return lambda: launch(current().ptr), arrays["sums"], len(arrays["sums"]) // dots
+        return lambda: launch(current().ptr), sums, self._blocks
 
     def _launch(self, x: int, y: int, kinds: Arithmetic, alpha: complex, beta: complex) -> None:
         """Launch on CuPy's current stream of the current device, which is the matrix's."""
