@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ THREADS = 512
 MOST_VECTORS = 1500
 """Vectors of a basis at most: some numbers for each lie in the shared memory of a block."""
 
-RESIDUAL, BROKEN, ROWS = 0, 1, 9
+RESIDUAL, BROKEN, ROWS = 0, 1, 10
 """The rows of the kernels' small numbers that the host reads, and all but the triangles: solve/basis.cu."""
 
 
@@ -40,7 +41,7 @@ SIGNATURES = {
     "dots": _basis(
         "dots", VECTORS + "int k\n int closing\n double* parts\n unsigned* arrived [1]\n double* small"
     ),
-    "subtract": _basis("subtract", VECTORS.replace("const ", "") + "int k\n const double* small"),
+    "subtract": _basis("subtract", VECTORS.replace("const ", "") + "int k\n double* small"),
     "solve": _basis("solve", "double* small\n long long count"),
     "add": _basis("add", VECTORS + "const double* small\n Scalar* out\n long long count"),
 }
@@ -81,7 +82,7 @@ class CudaArnoldi:
         self._extends = [
             (
                 self._prepare("dots", {**dots, "k": k, "closing": 0}),
-                self._prepare("subtract", {**basis, "small": self._small, "k": k}),
+                self._prepare("subtract", {**basis, "small": self._small, "k": k}, blocks=self._blocks + 1),
             )
             for k in range(most - 1)
         ]
@@ -120,22 +121,21 @@ class CudaArnoldi:
         for launch in self._extends[k]:
             launch()
 
-    def prepare(self, steps: list[Callable[[], None]], captured: bool) -> Callable[[int, int], None]:
-        """Return what makes steps `first` to `last`, in a graph if that is possible."""
-
-        def some(first: int, last: int) -> Callable[[], None]:
-            begin = [self._begin] if first == 0 else []
-            return in_turn([*begin, *steps[first:last], self._closings[last]])
-
+    def prepare(self, steps: list[Callable[[], None]], captured: bool) -> Callable[..., None]:
+        """Return what makes steps `first` to `last`, and their correction, in a graph if possible."""
         if captured:
             for step in steps[:1]:
                 step()  # so that what a product does once is done before it is captured
-        graphs: dict[tuple[int, int], Callable[[], None]] = {}
+        graphs: dict[tuple[int, int, str | None], Callable[[], None]] = {}
 
-        def run(first: int, last: int) -> None:
-            if (first, last) not in graphs:
-                graphs[first, last] = self._on.record(some(first, last)) if captured else some(first, last)
-            graphs[first, last]()
+        def run(first: int, last: int, corrected: str | None = None) -> None:
+            key = first, last, corrected
+            if key not in graphs:
+                begin = [self._begin] if first == 0 else []
+                end = [] if corrected is None else [partial(self.correct, last, corrected)]
+                some = in_turn([*begin, *steps[first:last], self._closings[last], *end])
+                graphs[key] = self._on.record(some) if captured else some
+            graphs[key]()
 
         return run
 

@@ -377,12 +377,15 @@ class CpuArnoldi:
         self._passes[k] = made
         return made
 
-    def prepare(self, steps: list[Callable[[], None]], captured: bool) -> Callable[[int, int], None]:
-        """Return what makes steps `first` to `last`."""
+    def prepare(self, steps: list[Callable[[], None]], captured: bool) -> Callable[..., None]:
+        """Return what makes steps `first` to `last`; the correction after them only if that is asked for."""
 
-        def run(first: int, last: int) -> None:
+        def run(first: int, last: int, corrected: str | None = None) -> None:
             for k in range(first, last):
                 steps[k]()
+            if corrected is not None:
+                self.found(first, last)
+                self.correct(last, corrected)
 
         return run
 

@@ -1,13 +1,12 @@
 // Arnoldi's method without the host: a step of it, and the least-squares problem that grows by a column a step.
 //
 // The basis is kept as it comes: v_j = w_j / norm(w_j). Of q = A w_k, dasp_basis_dots makes all dot products, and its
-// last block everything that is small: the coefficients, the rotations, the residual; dasp_basis_subtract makes w_(k+1)
-// of q. One projection by I - V T V', T the inverse of I + L, L the strict lower triangle of V'V, is modified
+// last block the coefficients and the residual; dasp_basis_subtract makes w_(k+1) of q. One projection by I - V T V', T the inverse of I + L, L the strict lower triangle of V'V, is modified
 // Gram-Schmidt with one reduction (Swirydowicz, Langou, Ananthan, Yang, Thomas, doi:10.1002/nla.2343), which
 // is as much orthogonality as GMRES needs (Paige, Rozloznik, Strakos, doi:10.1137/050630416).
 //
-// Launch: one dimension, blocks of DASP_THREADS threads; dasp_basis_dots and _subtract any number of blocks, _solve
-//     one. All numbers of `small` but those a call writes are those that the calls before it wrote.
+// Launch: one dimension, blocks of DASP_THREADS threads, any number of them; of dasp_basis_subtract the last turns the
+//     new column while the others subtract, and dasp_basis_solve is one. All numbers of `small` but those a call writes are those that the calls before it wrote.
 // basis (DASP_MOST rows of `stride`, n of each): the vectors w one after the other, rows multiples of 16 bytes apart.
 // parts (2 * DASP_MOST * blocks), arrived (1): sums of blocks; how many have left theirs, 0 before and after.
 // small: see the constants below. closing: 1 if w_k is the last vector for now: only its norm is found.
@@ -37,8 +36,9 @@ enum Small {
     PENDING = 6 * MOST,    // the diagonal of column k before its own rotation
     SQUARE = 7 * MOST,     // of the coefficients of column k
     FACTOR = 8 * MOST,     // of each w_j in what is being made
-    INVERTED = 9 * MOST,   // T, by rows
-    TRIANGLE = 9 * MOST + MOST * MOST,  // R, by columns
+    COLUMN = 9 * MOST,     // the coefficients of v_j in the latest column
+    INVERTED = 10 * MOST,  // T, by rows
+    TRIANGLE = 10 * MOST + MOST * MOST,  // R, by columns
 };
 
 struct __align__(16) Piece {
@@ -46,15 +46,6 @@ struct __align__(16) Piece {
 };
 
 __device__ __forceinline__ Piece read_piece(const Scalar* address) { return *reinterpret_cast<const Piece*>(address); }
-
-// The sum over all blocks of a row of parts, by one warp, in each of its lanes.
-__device__ __forceinline__ double sum_of_blocks(const double* parts)
-{
-    double sum = 0;
-#pragma unroll 4
-    for (int block = lane_id(); block < gridDim.x; block += 32) sum += __ldcg(parts + block);
-    return warp_sum(sum);
-}
 
 // Leaves the dot products of w_first, w_(first + 1), ... with q and with w_k, over this block's elements.
 __device__ __forceinline__ void leave_dots(const Scalar* basis, long long stride, long long n, int first, int k,
@@ -122,10 +113,17 @@ __device__ __forceinline__ void end_column(double* small, int k, double norm)
     small[BROKEN + k - 1] = !(norm > NOTHING_LEFT * sqrt(small[SQUARE + k - 1] + norm * norm));
 }
 
-// Turns column k, whose coefficients are in `column`, by the rotations of the columns before it; one thread does so.
-__device__ __forceinline__ void turn_column(double* small, int k, double* column, const double* cosine,
-                                            const double* sine)
+// Turns the latest column, k, by the rotations of the columns before it; every thread of one block.
+__device__ __forceinline__ void turn_column(double* small, int k)
 {
+    __shared__ double column[MOST], cosine[MOST], sine[MOST];
+    for (int j = threadIdx.x; j <= k; j += THREADS) {
+        column[j] = small[COLUMN + j];
+        cosine[j] = small[COSINE + j];
+        sine[j] = small[SINE + j];
+    }
+    __syncthreads();
+    if (threadIdx.x > 0) return;
     double square = 0, upper = column[0];
     for (int j = 0; j < k; ++j) {
         const double lower = column[j + 1];
@@ -137,53 +135,70 @@ __device__ __forceinline__ void turn_column(double* small, int k, double* column
     small[SQUARE + k] = square + column[k] * column[k];
 }
 
-// All that is small in step k; every thread of one block.
+constexpr int ROWS_AT_ONCE = 4;  // rows of parts that a warp adds up at once
+
+// Adds up the parts of all blocks: dot products with q, and with w_k; of these the last alone if `closing`.
+__device__ __forceinline__ void add_parts(const double* parts, int k, bool closing, double* with_q, double* with_own)
+{
+    const int rows = 2 * (k + 1), blocks = gridDim.x;
+    int row = (closing ? 2 * k : 0) + ROWS_AT_ONCE * (threadIdx.x / 32);
+    for (; row < rows; row += ROWS_AT_ONCE * WARPS) {
+        double sum[ROWS_AT_ONCE] = {};
+        for (int block = lane_id(); block < blocks; block += 32)
+#pragma unroll
+            for (int r = 0; r < ROWS_AT_ONCE; ++r)
+                if (row + r < rows) sum[r] += __ldcg(parts + (row + r) * (long long)blocks + block);
+#pragma unroll
+        for (int r = 0; r < ROWS_AT_ONCE; ++r) {
+            sum[r] = warp_sum(sum[r]);
+            if (lane_id() > 0 || row + r >= rows) continue;
+            if (r % 2)
+                with_own[(row + r) / 2] = sum[r];
+            else
+                with_q[(row + r) / 2] = sum[r];
+        }
+    }
+}
+
+constexpr bool T_IS_NEAR = MOST <= 64;  // so that it fits shared memory
+
+// All that is small in step k and needed at once; every thread of one block.
 __device__ __forceinline__ void take_dots(double* small, int k, bool closing, const double* parts)
 {
-    __shared__ double with_q[MOST], with_own[MOST], column[MOST + 1];
-    for (int row = (closing ? 2 * k : 0) + threadIdx.x / 32; row < 2 * (k + 1); row += WARPS) {
-        const double sum = sum_of_blocks(parts + row * (long long)gridDim.x);
-        if (lane_id() > 0) continue;
-        if (row % 2)
-            with_own[row / 2] = sum;
-        else
-            with_q[row / 2] = sum;
-    }
+    __shared__ double with_q[MOST], with_own[MOST], near[T_IS_NEAR ? MOST * MOST : 1];
+    const double* T = T_IS_NEAR ? near : small + INVERTED;
+    if (T_IS_NEAR)
+        for (int e = threadIdx.x; e < k * MOST; e += THREADS) near[e] = small[INVERTED + e];
+    add_parts(parts, k, closing, with_q, with_own);
     __syncthreads();
     const double norm = sqrt(with_own[k]), inverse = norm > 0 ? 1 / norm : 0;
-    if (threadIdx.x == 0) {
+    if (threadIdx.x == THREADS - 32) {
         small[INVERSE + k] = inverse;
         end_column(small, k, norm);
     }
-    __syncthreads();
     if (closing) return;
     for (int j = threadIdx.x; j <= k; j += THREADS) {
-        const double scale = inverse * small[INVERSE + j];
+        const double scale = j < k ? inverse * small[INVERSE + j] : inverse * inverse;
         with_q[j] *= scale;
-        with_own[j] *= scale;
+        if (j < k) with_own[j] *= scale;
     }
     __syncthreads();
+    // The new row of T is -(the new row of L) times the rows before it, and 1.
     for (int i = threadIdx.x; i <= k; i += THREADS) {
         double sum = 0;
 #pragma unroll 8
-        for (int l = i; l < k; ++l) sum += with_own[l] * small[INVERTED + l * MOST + i];
+        for (int l = i; l < k; ++l) sum += with_own[l] * T[l * MOST + i];
         small[INVERTED + k * MOST + i] = i < k ? -sum : 1;
+        if (T_IS_NEAR) near[k * MOST + i] = i < k ? -sum : 1;
     }
     __syncthreads();
     for (int j = threadIdx.x; j <= k; j += THREADS) {
         double sum = 0;
 #pragma unroll 8
-        for (int i = 0; i <= j; ++i) sum += small[INVERTED + j * MOST + i] * with_q[i];
-        column[j] = sum;
-        small[FACTOR + j] = sum * small[INVERSE + j];
+        for (int i = 0; i <= j; ++i) sum += T[j * MOST + i] * with_q[i];
+        small[COLUMN + j] = sum;
+        small[FACTOR + j] = sum * (j < k ? small[INVERSE + j] : inverse);
     }
-    __syncthreads();
-    for (int j = threadIdx.x; j < k; j += THREADS) {
-        with_q[j] = small[COSINE + j];
-        with_own[j] = small[SINE + j];
-    }
-    __syncthreads();
-    if (threadIdx.x == 0) turn_column(small, k, column, with_q, with_own);
 }
 
 extern "C" __global__ void __launch_bounds__(DASP_THREADS)
@@ -203,14 +218,15 @@ dasp_basis_dots(const Scalar* basis, long long stride, long long n, int k, int c
     take_dots(small, k, closing, parts);
 }
 
-// target[at] = scale target[at] + sign * the combination of `count` vectors.
+// target[at] = scale target[at] + sign * the combination of `count` vectors, by so many blocks.
 __device__ __forceinline__ void combine(const Scalar* basis, long long stride, long long n, int count,
-                                        const double* small, Scalar* target, double scale, double sign)
+                                        const double* small, Scalar* target, double scale, double sign,
+                                        unsigned blocks)
 {
     __shared__ double factor[MOST];
     for (int j = threadIdx.x; j < count; j += THREADS) factor[j] = sign * load_result(small + FACTOR + j);
     __syncthreads();
-    const long long step = (long long)(WIDTH * THREADS) * gridDim.x;
+    const long long step = (long long)(WIDTH * THREADS) * blocks;
     long long at = WIDTH * ((long long)THREADS * blockIdx.x + threadIdx.x);
     for (; at + WIDTH <= n; at += step) {
         const Piece before = read_piece(target + at);
@@ -241,11 +257,12 @@ __device__ __forceinline__ void combine(const Scalar* basis, long long stride, l
 }
 
 extern "C" __global__ void __launch_bounds__(DASP_THREADS)
-dasp_basis_subtract(Scalar* basis, long long stride, long long n, int k, const double* small)
+dasp_basis_subtract(Scalar* basis, long long stride, long long n, int k, double* small)
 {
     wait_for_earlier_kernels();
+    if (blockIdx.x + 1 == gridDim.x) return turn_column(small, k);
     const double inverse = load_result(small + INVERSE + k);
-    combine(basis, stride, n, k + 1, small, basis + (k + 1) * stride, inverse, -1);
+    combine(basis, stride, n, k + 1, small, basis + (k + 1) * stride, inverse, -1, gridDim.x - 1);
 }
 
 extern "C" __global__ void __launch_bounds__(DASP_THREADS) dasp_basis_solve(double* small, long long count)
@@ -274,5 +291,5 @@ extern "C" __global__ void __launch_bounds__(DASP_THREADS)
 dasp_basis_add(const Scalar* basis, long long stride, long long n, const double* small, Scalar* out, long long count)
 {
     wait_for_earlier_kernels();
-    combine(basis, stride, n, int(count), small, out, 1, 1);
+    combine(basis, stride, n, int(count), small, out, 1, 1, gridDim.x);
 }
