@@ -158,6 +158,7 @@ class PassText:
             "DASP_THREADS": str(THREADS),
             "DASP_GUARD": str(guard),
             "DASP_CARRIED": str(carried),
+            "DASP_BACKWARDS": str(int(given.backwards)),
             "DASP_SUMS_IN": str(given.sums),
             "DASP_SUMS_MORE": str(given.more[0]),
             "DASP_DOTS": str(len(given.dots)),
@@ -167,8 +168,8 @@ class PassText:
             "DASP_STORES": " ".join(given.stores),
             "DASP_LEAVE": given.leave,
             "DASP_PIECES": " ".join(f"Piece p{k};" for k in places),
-            "DASP_LOAD": " ".join(f"p{k} = read_piece{self._once(k)}(v{k} + at);" for k in loaded),
-            "DASP_WRITE": " ".join(f"write_piece{self._once(k)}(v{k} + at, p{k});" for k in out),
+            "DASP_LOAD": " ".join(f"p{k} = read_piece{self._once(k)}(v{k} + place);" for k in loaded),
+            "DASP_WRITE": " ".join(f"write_piece{self._once(k)}(v{k} + place, p{k});" for k in out),
             "DASP_BIND": " ".join(f"Scalar& x{k} = p{k}.element[i];" for k in places),
             "DASP_BIND_LAST": " ".join(
                 f"Scalar x{k} = v{k}[at];" if k in loaded else f"Scalar x{k};" for k in places

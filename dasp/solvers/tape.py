@@ -58,6 +58,8 @@ class Pass:
     """Dot products that a product since then left: how many, their sums, and sums for each."""
     leave: str = ""
     """A statement after the scalars."""
+    backwards: bool = False
+    """Whether it goes from the last element to the first."""
 
 
 class Multiplication:
@@ -159,6 +161,10 @@ class Tape:
         last = max(value.stage for value in (*final.values(), count, square))
         if last >= len(self.passes):
             self.add_pass(Pass(nothing, (), (), {}))
+        # Each begins where the one before it ended, which is still in the cache: a product goes forwards, so the
+        # pass before the next one goes back, and the others by turns.
+        for one in self.passes[::-2]:
+            one.backwards = True
         for stage, one in enumerate(self.passes):
             for name, value in one.coefficients.items():
                 scalar = self._use(self.scalar(value), stage)

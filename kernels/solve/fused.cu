@@ -14,6 +14,8 @@
 // sums_more (DASP_SUMS_MORE * blocks_more): the same from the product before this pass (spmv/dots.cuh); they count
 //     after the others.
 // history: the norm of the residual after each iteration.
+// DASP_BACKWARDS 1: elements are gone through from the last to the first: what the pass before this one, or the product,
+//     came to last is still in the cache.
 // DASP_LEAVE: nothing, or a return where the scalars say so.
 // DASP_GUARD 1: a pass after the stop does nothing; the first of an iteration (DASP_CARRIED > 0) then hands so many slots
 // on. DASP_GUARD 2: it does nothing after a stop because enough iterations were made, 2 in slot 0. Equal inputs and equal launches give equal bits: every sum has a fixed order.
@@ -86,6 +88,8 @@ dasp_fused(DASP_VECTORS long long n, const double* in, double* out, const double
     wait_for_earlier_kernels();
     const long long step = (long long)(WIDTH * THREADS) * gridDim.x;
     long long at = WIDTH * ((long long)THREADS * blockIdx.x + threadIdx.x);
+    const long long last = n / WIDTH * WIDTH - WIDTH;
+    long long place = DASP_BACKWARDS ? last - at : at;
     // All that is read before the first update is asked for at once: one wait for the memory, not four.
 #if DASP_GUARD
     const double stopped = in[0];
@@ -132,6 +136,7 @@ dasp_fused(DASP_VECTORS long long n, const double* in, double* out, const double
         }
         DASP_WRITE
         at += step;
+        place = DASP_BACKWARDS ? last - at : at;
         if (at + WIDTH <= n) { DASP_LOAD }
     }
     for (; at < n; at += at + 1 < n ? 1 : step) {  // fewer than WIDTH are left, for one thread
