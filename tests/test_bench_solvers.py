@@ -42,7 +42,8 @@ def test_every_solver_is_verified_and_timed(capsys: pytest.CaptureFixture[str], 
         assert (row.get("plan_ms") is not None) == ours
         if ours:
             assert 1 <= row["iterations"] <= 144
-            assert row["us_per_iteration"] == pytest.approx(1e3 * row["solve_ms"] / row["iterations"])
+            each = 1e3 * row["solve_ms"] / row["iterations"]
+            assert row["us_per_iteration"] == pytest.approx(each, rel=2e-5)  # six digits are written
             assert row["first_ms"] > 0
         whole = row["kernel"].startswith(("SciPy", "dasp")) and "multigrid" not in row["kernel"]
         assert (row.get("total_ms") is not None) == whole

@@ -161,8 +161,8 @@ class Tape:
         last = max(value.stage for value in (*final.values(), count, square))
         if last >= len(self.passes):
             self.add_pass(Pass(nothing, (), (), {}))
-        # Each begins where the one before it ended, which is still in the cache: a product goes forwards, so the
-        # pass before the next one goes back, and the others by turns.
+        # Each begins where the one before it ended, which is still in the cache. A product goes forwards, so
+        # the pass before the next one goes back, and the others by turns.
         for one in self.passes[::-2]:
             one.backwards = True
         for stage, one in enumerate(self.passes):

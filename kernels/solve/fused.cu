@@ -89,7 +89,7 @@ dasp_fused(DASP_VECTORS long long n, const double* in, double* out, const double
     const long long step = (long long)(WIDTH * THREADS) * gridDim.x;
     long long at = WIDTH * ((long long)THREADS * blockIdx.x + threadIdx.x);
     const long long last = n / WIDTH * WIDTH - WIDTH;
-    long long place = DASP_BACKWARDS ? last - at : at;
+    [[maybe_unused]] long long place = DASP_BACKWARDS ? last - at : at;
     // All that is read before the first update is asked for at once: one wait for the memory, not four.
 #if DASP_GUARD
     const double stopped = in[0];
