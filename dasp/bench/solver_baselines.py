@@ -6,6 +6,7 @@ tell these they are counted by a callback in one solve, which is not timed.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -60,6 +61,7 @@ def by_library(kind: str, method: str, A: Any, b: Any, rtol: float, maxiter: int
 
 def jax_methods() -> tuple[str, ...]:
     """Return the methods that JAX has, none where it is not installed."""
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # else it takes most of a GPU's memory
     try:
         import jax.experimental.sparse
         import jax.scipy.sparse.linalg  # noqa: F401
