@@ -283,6 +283,54 @@ def test_wrong_arguments_are_told():
         jacobi(poisson(3)).astype(np.int32)
 
 
+def swept(A: sp.csr_array, sweeps: int) -> np.ndarray:
+    """What sweeps must do, from the factors that exact solves use."""
+    exact = ilu0(A)
+    n = A.shape[0]
+    whole = np.linalg.inv(matrix_of(exact))  # L U, and L has ones on its diagonal
+    upper = np.zeros((n, n))
+    lower = np.eye(n)
+    for k in range(n):
+        upper[k, k:] = whole[k, k:] - lower[k, :k] @ upper[:k, k:]
+        lower[k + 1 :, k] = (whole[k + 1 :, k] - lower[k + 1 :, :k] @ upper[:k, k]) / upper[k, k]
+    inverse = 1 / upper.diagonal()
+    strict = np.triu(upper, 1)
+    y = np.eye(n)
+    for _ in range(sweeps):
+        y = np.eye(n) - np.tril(lower, -1) @ y
+    x = inverse[:, None] * y
+    for _ in range(sweeps):
+        x = inverse[:, None] * (y - strict @ x)
+    return x
+
+
+@pytest.mark.parametrize("sweeps", [1, 3])
+@pytest.mark.parametrize("make", [ic0, ilu0])
+def test_sweeps_approximate_the_triangular_solves(monkeypatch, make, sweeps):
+    A = uneven(6)
+    wanted, got = swept(A, sweeps), matrix_of(make(A, sweeps=sweeps))
+    scale = abs(wanted).max()
+    np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-10 * scale)
+    np.testing.assert_allclose(got, got.T, rtol=0, atol=1e-12 * scale)
+    assert np.linalg.eigvalsh((got + got.T) / 2)[0] > 0
+    device = EmulatedDevice()
+    monkeypatch.setattr(base, "space_for", lambda name, kind: CudaSpace(name, kind, device))
+    np.testing.assert_allclose(
+        make(A, sweeps=sweeps) @ np.ones(36), got @ np.ones(36), rtol=0, atol=1e-12 * scale * 36
+    )
+
+
+def test_sweeps_save_iterations_and_become_the_solves():
+    A, b = uneven(20), np.ones(400)
+    _, none = cg(A, b, rtol=1e-9, M=jacobi(A))
+    _, exact = cg(A, b, rtol=1e-9, M=ic0(A))
+    counts = [cg(A, b, rtol=1e-9, M=ic0(A, sweeps=sweeps))[1].iterations for sweeps in (1, 3, 400)]
+    assert exact.iterations == counts[2] <= counts[1] < counts[0] < none.iterations
+    for wrong, error in ((0, ValueError), (True, TypeError), (1.5, TypeError)):
+        with pytest.raises(error, match="sweeps is"):
+            ilu0(A, sweeps=wrong)
+
+
 @pytest.mark.cuda
 @pytest.mark.parametrize("method", [cg, bicgstab, gmres])
 def test_incomplete_factors_on_a_gpu(method):
@@ -290,7 +338,8 @@ def test_incomplete_factors_on_a_gpu(method):
 
     A = uneven(20)
     planned, b = dasp.SpMatrix.from_scipy(A, device="cuda"), cupy.ones(400)
-    for M, N in ((ic0(planned), ic0(A)), (ilu0(planned), ilu0(A))):
+    pairs = [(make(planned, sweeps=k), make(A, sweeps=k)) for make in (ic0, ilu0) for k in (None, 2)]
+    for M, N in pairs:
         workspace = Workspace()
         x, stats = method(planned, b, M=M, rtol=1e-9, workspace=workspace)
         again, _ = method(planned, b, M=M, rtol=1e-9, workspace=workspace)

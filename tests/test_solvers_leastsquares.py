@@ -143,6 +143,21 @@ def test_arguments(method):
     assert workspace.vectors == {lsqr: 7, lsmr: 8}[method]
 
 
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("every", [1, 3])
+def test_callbacks_and_progress(method, every, capsys):
+    A, b, seen = np.random.default_rng(2).standard_normal((40, 12)), np.arange(40.0), []
+    x, stats = method(A, b, rtol=1e-10, callback=lambda x: seen.append(x.copy()), check_every=every)
+    assert len(seen) == len(stats.residuals) - 1 == -(-stats.iterations // every)
+    np.testing.assert_array_equal(seen[-1], x)
+    y, same = method(A, b, rtol=1e-10, progress=True)
+    np.testing.assert_array_equal(x, y)
+    assert same.iterations == stats.iterations
+    assert "iterations" in capsys.readouterr().err
+    with pytest.raises(TypeError, match="callback is a int"):
+        method(A, b, callback=3)
+
+
 @pytest.mark.cuda
 @pytest.mark.parametrize("method", METHODS)
 def test_on_a_gpu(method):

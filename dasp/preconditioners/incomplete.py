@@ -2,7 +2,8 @@
 
 Meijerink and van der Vorst (1977), doi:10.1090/S0025-5718-1977-0438681-4; Saad, Iterative Methods for
 Sparse Linear Systems, second edition, algorithm 10.4. The triangular solves go level by level: the rows of
-a level need only rows of earlier ones.
+a level need only rows of earlier ones. Or they are approximated by some sweeps of Jacobi's iteration, each a
+product and a pass (Anzt, Chow, Dongarra 2015, doi:10.1007/978-3-662-48096-0_50).
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from typing import Any
 import numpy as np
 
 from dasp._compile import jit
+from dasp.matrix import SpMatrix
 from dasp.preconditioners.base import Preconditioner, host_matrix, place
+from dasp.solvers.operator import as_operator
 from dasp.solvers.space import Triangle
 
 Vector = np.ndarray[Any, Any]
@@ -86,25 +89,65 @@ class Incomplete(Preconditioner):
         self._solves[1](self.vectors["y"], self.vectors["x"])
 
 
-def ilu0(A: Any, *, device: str | None = None) -> Preconditioner:
+class Swept(Preconditioner):
+    """Two triangular solves by Jacobi sweeps: with L = I + N, x = b and then x = b - N x, again and again.
+
+    For incomplete Cholesky factors M stays symmetric and positive definite: as many sweeps with the upper
+    factor are the transpose of those with the lower one.
+    """
+
+    def __init__(
+        self, lower: Any, upper: Any, inverse: Vector, sweeps: int, dtype: np.dtype[Any], device: str
+    ) -> None:
+        def again(other: np.dtype[Any]) -> Swept:
+            return Swept(lower, upper, inverse, sweeps, other, device)
+
+        super().__init__(len(inverse), dtype, device, ("d", "y", "q"), again)
+        self.vectors["d"][...] = self.space.asarray(inverse)
+        self._sweeps = sweeps
+        self._lower, self._upper = (
+            as_operator(SpMatrix.from_scipy(one.astype(dtype), device=device), device)
+            for one in (lower, upper)
+        )
+        fuse = self.vectors.fuse
+        self._first, self._forward = fuse("y = b"), fuse("y = b - q")
+        self._divide, self._backward = fuse("x = d*y"), fuse("q = y - q", "x = d*q")
+
+    def apply(self) -> None:
+        """Sweep with the lower, then with the upper factor."""
+        self._first()
+        for _ in range(self._sweeps):
+            self.space.apply(self._lower, self.vectors["y"], self.vectors["q"])
+            self._forward()
+        self._divide()
+        for _ in range(self._sweeps):
+            self.space.apply(self._upper, self.vectors["x"], self.vectors["q"])
+            self._backward()
+
+
+def ilu0(A: Any, *, sweeps: int | None = None, device: str | None = None) -> Preconditioner:
     """Return the incomplete LU factors of A with the pattern of A: ILU(0).
 
     Parameters
     ----------
     A : SpMatrix, SciPy or CuPy matrix, shape (n, n)
         With entries on the whole diagonal. Factorized on the host.
+    sweeps : int, optional
+        Approximates the solves by so many sweeps of Jacobi's iteration with each factor, 3 for example, all
+        rows at once; exact solves, level by level, by default.
     device : {"cpu", "cuda", "cuda:N"}, optional
         Where it works; by default where A is.
 
     Returns
     -------
     Preconditioner
-        On a GPU each level of rows is a launch, so it pays where levels are few and wide.
+        On a GPU each level of rows is a launch, so exact solves pay where levels are few and wide; a sweep
+        is two launches.
 
     Raises
     ------
-    ValueError
-        If a row has no diagonal entry, or a pivot is zero or not finite.
+    TypeError, ValueError
+        If `sweeps` is no positive int, a row has no diagonal entry, or a pivot is zero or not finite.
 
     Examples
     --------
@@ -114,6 +157,7 @@ def ilu0(A: Any, *, device: str | None = None) -> Preconditioner:
     >>> (A @ (ilu0(A) @ np.ones(2))).round(12)
     array([1., 1.])
     """
+    _check_sweeps(sweeps)
     matrix = host_matrix(A)
     dtype = np.dtype(np.float32 if matrix.dtype == np.float32 else np.float64)
     factors = matrix.astype(np.float64)
@@ -123,10 +167,10 @@ def ilu0(A: Any, *, device: str | None = None) -> Preconditioner:
         raise ValueError(
             f"row {failed} has no usable pivot; A needs another order of rows, or jacobi is needed"
         )
-    return _from_factors(factors, factors.data[diagonal], dtype, place(A, device))
+    return _from_factors(factors, factors.data[diagonal], sweeps, dtype, place(A, device))
 
 
-def ic0(A: Any, *, device: str | None = None) -> Preconditioner:
+def ic0(A: Any, *, sweeps: int | None = None, device: str | None = None) -> Preconditioner:
     """Return the incomplete Cholesky factors of a symmetric positive definite A with its pattern: IC(0).
 
     Parameters, results and errors are those of `ilu0`; it can be used in `cg`.
@@ -136,6 +180,7 @@ def ic0(A: Any, *, device: str | None = None) -> Preconditioner:
     ValueError
         If A is not symmetric, or a pivot is not positive (which a definite A may have; an M-matrix has none).
     """
+    _check_sweeps(sweeps)
     matrix = host_matrix(A)
     difference = abs(matrix - matrix.T)
     if difference.nnz and difference.max() > 1e-12 * abs(matrix).max():
@@ -148,12 +193,26 @@ def ic0(A: Any, *, device: str | None = None) -> Preconditioner:
     if failed >= 0 or not (pivots > 0).all():
         row = failed if failed >= 0 else int(np.flatnonzero(~(pivots > 0))[0])
         raise ValueError(f"the pivot of row {row} is not positive; jacobi or chebyshev is needed")
-    return _from_factors(factors, pivots, dtype, place(A, device))
+    return _from_factors(factors, pivots, sweeps, dtype, place(A, device))
 
 
-def _from_factors(factors: Any, pivots: Vector, dtype: np.dtype[Any], device: str) -> Preconditioner:
+def _check_sweeps(sweeps: Any) -> None:
+    if sweeps is None:
+        return
+    if isinstance(sweeps, bool) or not isinstance(sweeps, (int, np.integer)):
+        raise TypeError(f"sweeps is {sweeps!r}; an int is needed, or None for exact solves")
+    if sweeps < 1:
+        raise ValueError(f"sweeps is {sweeps}; at least 1 is needed, or None for exact solves")
+
+
+def _from_factors(
+    factors: Any, pivots: Vector, sweeps: int | None, dtype: np.dtype[Any], device: str
+) -> Preconditioner:
     from scipy.sparse import tril, triu
 
-    lower = _triangle(tril(factors, -1, format="csr"), np.ones(len(pivots)), True)
-    upper = _triangle(triu(factors, 1, format="csr"), 1.0 / pivots, False)
-    return Incomplete(lower, upper, dtype, device)
+    lower, upper = tril(factors, -1, format="csr"), triu(factors, 1, format="csr")
+    if sweeps is not None:
+        return Swept(lower, upper, 1.0 / pivots, int(sweeps), dtype, device)
+    return Incomplete(
+        _triangle(lower, np.ones(len(pivots)), True), _triangle(upper, 1.0 / pivots, False), dtype, device
+    )

@@ -25,6 +25,7 @@ from dasp.solvers.system import (
     SQUARES,
     STAGNATION,
     Limits,
+    iterate,
     load,
     place_and_type,
     vector,
@@ -66,7 +67,7 @@ class Problem:
         self.operator, self.transpose = as_operator(A, device), transpose_of(A, device)
         m, n = self.operator.shape
         self.rows = self.space.vectors(m, "b", "u", "t")
-        self.columns = self.space.vectors(n, "x", "v", "g", *names)
+        self.columns = self.vectors = self.space.vectors(n, "x", "v", "g", *names)
         self.count, self.nbytes = 6 + len(names), self.rows.nbytes + self.columns.nbytes
         self._begin = self.rows.fuse("u = b", dots=("b b", "u u"))
         self._clear = self.columns.fuse("x = 0")
@@ -173,6 +174,8 @@ def solve_least_squares(
         stats = _drive(problem, limits, from_zero=start is None)
     else:
         problem.columns["x"][...] = 0
+    if limits.bar is not None:
+        limits.bar.close()
     x = problem.columns["x"].copy()
     if isinstance(b, np.ndarray) or not hasattr(b, "dtype"):
         x = problem.space.download(x)
@@ -185,8 +188,8 @@ def _drive(problem: Problem, limits: Limits, *, from_zero: bool) -> Stats:
     made, name, margin, scale = 0, "zero" if from_zero else "x", 1.0, 1.0
     while True:
         problem.loop.start(name, {"rtol": limits.rtol, "atol": limits.atol * scale, "margin": margin})
-        report = problem.loop.advance(limits.maxiter - made, finish=True)
-        made += len(report.residuals)
+        report, count, _ = iterate(problem, limits, made, residuals, scale)
+        made += count
         s, code = report.state, int(report.state["code"])
         if (
             code in (NOTHING, NOT_FINITE)
@@ -194,9 +197,8 @@ def _drive(problem: Problem, limits: Limits, *, from_zero: bool) -> Stats:
             and scale == 1.0
             and (scale := _scaling(problem)) != 1.0
         ):
+            residuals.clear()
             continue
-        residuals = residuals or [math.sqrt(max(s["start"], 0.0)) / scale]
-        residuals += [one / scale for one in report.residuals]
         if s["bb"] == 0:
             problem.columns["x"][...] = 0
             return Stats(True, made, [0.0], 0.0, "b is zero, and so is x", 0.0, 0)

@@ -6,6 +6,7 @@ norm of A' r falls in every iteration, so it may stop earlier than LSQR.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from dasp.solvers.leastsquares import Problem, solve_least_squares
@@ -81,7 +82,10 @@ def lsmr(
     rtol: float = 1e-6,
     atol: float = 0.0,
     maxiter: int | None = None,
+    callback: Callable[[Any], None] | None = None,
+    check_every: int | None = None,
     workspace: Workspace | None = None,
+    progress: bool = False,
 ) -> tuple[Any, Stats]:
     """Find the x of least norm(b - A x), for A of any shape, by LSMR.
 
@@ -100,5 +104,5 @@ def lsmr(
     (array([1.5]), True)
     """
     most = max(map(int, getattr(A, "shape", (1, 1))), default=1)
-    limits = make_limits(most, rtol, atol, maxiter or 4 * max(1, most), None, None, False)
+    limits = make_limits(most, rtol, atol, maxiter or 4 * max(1, most), check_every, callback, progress)
     return solve_least_squares(A, b, x0, limits, workspace, Lsmr, Lsmr.names)

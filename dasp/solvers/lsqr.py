@@ -5,6 +5,7 @@ Paige and Saunders (1982), doi:10.1145/355984.355989.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from dasp.solvers.leastsquares import Problem, solve_least_squares
@@ -53,7 +54,10 @@ def lsqr(
     rtol: float = 1e-6,
     atol: float = 0.0,
     maxiter: int | None = None,
+    callback: Callable[[Any], None] | None = None,
+    check_every: int | None = None,
     workspace: Workspace | None = None,
+    progress: bool = False,
 ) -> tuple[Any, Stats]:
     """Find the x of least norm(b - A x), for A of any shape, by LSQR.
 
@@ -70,8 +74,15 @@ def lsqr(
         columns: norm(A' r) <= rtol * norm(A) * norm(r), with an estimate from below of A's Frobenius norm.
     maxiter : int, optional
         Iterations at most, 4 max(m, n) by default.
+    callback : callable, optional
+        Called with x after each check.
+    check_every : int, optional
+        Iterations between two checks that are seen outside: entries of `Stats.residuals`, calls of
+        `callback`.
     workspace : Workspace, optional
         Keeps vectors and prepared passes for the next solve with A.
+    progress : bool
+        Show the residual as it falls (needs tqdm).
 
     Returns
     -------
@@ -97,5 +108,5 @@ def lsqr(
     (array([1.5]), True)
     """
     most = max(map(int, getattr(A, "shape", (1, 1))), default=1)
-    limits = make_limits(most, rtol, atol, maxiter or 4 * max(1, most), None, None, False)
+    limits = make_limits(most, rtol, atol, maxiter or 4 * max(1, most), check_every, callback, progress)
     return solve_least_squares(A, b, x0, limits, workspace, Lsqr, Lsqr.names)

@@ -19,7 +19,7 @@ from dasp._log import logger
 from dasp.solvers.devices import space_for, together
 from dasp.solvers.operator import as_operator, device_of
 from dasp.solvers.scalars import CLAIMED, LIMIT, NOT_FINITE, NOTHING, RUNNING, where
-from dasp.solvers.space import Loop, Report, Space, State
+from dasp.solvers.space import Loop, Report, Space, State, Vectors
 from dasp.solvers.stats import Stats
 from dasp.solvers.workspace import Workspace
 
@@ -56,6 +56,13 @@ class Method(Protocol):
     def iterate(self, phase: int, s: State) -> State:
         """Make an iteration; return `rr`, `code` where there is a reason to stop, and the scalars that
         change."""
+
+
+class Iterated(Protocol):
+    """What iterates, and has an x among its vectors."""
+
+    loop: Loop
+    vectors: Vectors
 
 
 class System:
@@ -245,7 +252,7 @@ def drive(system: System, limits: Limits, *, from_zero: bool) -> Answer:
     while True:
         given = {"rtol": limits.rtol, "atol": limits.atol * scale, "margin": 1.0 if made == 0 else MARGIN}
         system.loop.start(name, given)
-        report, count, at_start = _iterate(system, limits, made, residuals, scale)
+        report, count, at_start = iterate(system, limits, made, residuals, scale)
         made += count
         code, true = int(report.state["code"]), report.state["true"]
         if (
@@ -280,8 +287,8 @@ def drive(system: System, limits: Limits, *, from_zero: bool) -> Answer:
         return answer
 
 
-def _iterate(
-    system: System, limits: Limits, made: int, residuals: list[float], scale: float
+def iterate(
+    system: Iterated, limits: Limits, made: int, residuals: list[float], scale: float
 ) -> tuple[Report, int, float]:
     """Advance in blocks as long as callbacks want them; return the last report, iterations, first rr."""
     left, count = limits.maxiter - made, 0
