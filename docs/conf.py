@@ -38,6 +38,8 @@ exclude_patterns = ["gallery/**/*.ipynb", "gallery/**/*.py", "gallery/sg_executi
 autodoc_typehints = "none"
 autodoc_member_order = "groupwise"
 autosummary_generate = True
+# What is documented without being installed.
+autodoc_mock_imports = ["torch"]
 numpydoc_show_class_members = False
 # A name between single backticks is a link where it is documented, and a word where it is not.
 default_role = "autolink"

@@ -147,7 +147,8 @@ def test_every_public_name_is_in_the_reference() -> None:
     assert offered <= documented()
     for name in documented() - offered:  # what is named beside them exists
         module, _, last = name.rpartition(".")
-        assert hasattr(importlib.import_module(module), last), name
+        if module != "dasp.torch" or importlib.util.find_spec("torch"):
+            assert hasattr(importlib.import_module(module), last), name
 
 
 def test_every_package_with_public_names_is_looked_at() -> None:
