@@ -18,7 +18,7 @@ from dasp.bench import results, solvers_report
 from dasp.bench.gemm_report import VENDOR, cells
 from dasp.bench.report import where
 from dasp.bench.sparse_report import baselines, timed, us
-from dasp.bench.table import Row, geometric_mean, number
+from dasp.bench.table import Row, geometric_mean, number, significant
 
 BLACK, ORANGE, SKY, GREEN, BLUE, RED, PINK = (
     "#000000",
@@ -386,7 +386,7 @@ def draw_bars(shapes: Sequence[tuple[str, list[Row]]], path: Path) -> None:
             va="center",
         )
         white = {"color": "white", "pad": 0.4}
-        axes.bar_label(bars, [f"{speed:.3g}" for speed in speeds], padding=3, fontsize=7, bbox=white)
+        axes.bar_label(bars, [significant(speed, 3) for speed in speeds], padding=3, fontsize=7, bbox=white)
         axes.invert_yaxis()
         axes.set(xscale="log", xlabel="data encoded, GB/s")
         axes.set_title(title.partition(", commit")[0].replace(" on ", "\non "))
