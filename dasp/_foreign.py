@@ -73,6 +73,21 @@ def anywhere(array: Any) -> Any:
     return taken("x", array, _device_of(_plain("x", array)))
 
 
+def as_matrix(given: Any) -> Any:
+    """Return a matrix of another library as an array of NumPy or CuPy; a sparse tensor as CSR of theirs."""
+    if _root(given) != "torch" or given.layout is sys.modules["torch"].strided:
+        return anywhere(given)
+    csr = given.detach().to_sparse_csr()
+    parts = tuple(anywhere(part) for part in (csr.values(), csr.col_indices(), csr.crow_indices()))
+    if isinstance(parts[0], np.ndarray):
+        from scipy.sparse import csr_array
+
+        return csr_array(parts, shape=tuple(csr.shape))
+    from cupyx.scipy.sparse import csr_matrix
+
+    return csr_matrix(parts, shape=tuple(csr.shape))
+
+
 def to_host(array: Any) -> Any:
     """Return an array of another library as one of NumPy, copied if it is on a GPU."""
     there = anywhere(array)

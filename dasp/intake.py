@@ -7,11 +7,16 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from dasp import _arrays, _check, backends, planning
+from dasp import _arrays, _check, _foreign, backends, planning
 from dasp._memory import BYTES_PER_ROW, refuse_oversize
 from dasp.formats.array import Csr, Plan, csr_from_coo
 from dasp.placement import packed, packer, resolve
 from dasp.policy import Policy
+
+
+def known(given: Any) -> Any:
+    """Return a matrix of another library than SciPy, NumPy and CuPy as one of theirs; others as they are."""
+    return _foreign.as_matrix(given) if _foreign.is_one(given) else given
 
 
 def place_of(given: Any, device: str) -> str:

@@ -27,8 +27,8 @@ class SpMatrix(Transposable, Surface):
     Parameters
     ----------
     A : sparse matrix, array_like, tuple, Plan or SpMatrix
-        Of SciPy or CuPy; dense; `(data, (row, col))`; `(data, indices, indptr)`; or a plan that was made
-        before, with NumPy arrays. Of an SpMatrix the pattern is shared, and the values are copied.
+        Of SciPy, CuPy or PyTorch; dense; `(data, (row, col))`; `(data, indices, indptr)`; or a plan that was
+        made before, with NumPy arrays. Of an SpMatrix the pattern is shared, and the values are copied.
     device : {"auto", "cpu", "cuda", "cuda:N"}
         `auto` is the GPU on which A lies, if it does; else a GPU if one works, and else the CPU.
     shape : tuple of int, optional
@@ -83,6 +83,7 @@ class SpMatrix(Transposable, Surface):
         progress: bool = False,
     ) -> None:
         """Plan a matrix of any kind, or take a plan to a device; see the class."""
+        A = intake.known(A)
         device = intake.place_of(A, device)
         if isinstance(A, SpMatrix):
             A = A.to_device(device).copy().plan if policy is None else A.to_scipy()

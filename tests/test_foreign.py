@@ -103,6 +103,16 @@ def test_jax_arrays(device, matrix, x):
         A.matvec(given, out=given)
 
 
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
+def test_matrices_of_torch(device, matrix):
+    dense = torch_tensor(matrix.toarray(), device)
+    for given in (dense, dense.to_sparse_csr(), dense.to_sparse_coo(), dense.to_sparse_csc()):
+        A = SpMatrix(given, "cpu" if device == "cpu" else "auto")
+        assert A.device.startswith(device)
+        np.testing.assert_array_equal(A.to_scipy().toarray(), matrix.toarray())
+
+
 def test_what_cannot_be_taken_is_refused_in_words(matrix, x):
     torch = pytest.importorskip("torch")
     A, given = SpMatrix.from_scipy(matrix, device="cpu"), torch_tensor(x, "cpu")
