@@ -9,12 +9,17 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
 
+from dasp import _dtypes
+
 _CPU = 1, 3
 """Kinds of devices in DLPack (`DLDeviceType`) whose memory NumPy reads: the host's, and pinned memory."""
+
+_NOTHING = contextlib.nullcontext()
 
 _CUDA = 2, 13
 """Those whose memory CuPy reads: a GPU's, and managed memory."""
@@ -31,17 +36,32 @@ def is_one(array: Any) -> bool:
     )
 
 
-def call(product: Callable[..., Any], device: str, x: Any, out: Any, **scales: Any) -> Any:
+def call(product: Callable[..., Any], A: Any, x: Any, out: Any, **scales: Any) -> Any:
     """Return product(x, out=out, ...) with the arrays taken in; the result is of the kind of `x`.
+
+    Parameters
+    ----------
+    product : callable
+        A's.
+    A : SpMatrix, or what has its shape, dtype and device
+    x, out : array, one of them of another library
+    **scales : float
+        alpha and beta.
 
     Raises
     ------
     TypeError
         For an array somewhere else than on the device, a sparse one, and an `out` that cannot be written.
     """
-    with stream_of(x if is_one(x) else out, device):
-        y = product(taken("x", x, device), out=None if out is None else _written(out, device), **scales)
-        return given_back(y, x) if out is None else out
+    with stream_of(x if is_one(x) else out, A.device):
+        vector, result = taken("x", x, A.device), out
+        if out is None and _root(x) == "torch" and not scales.get("beta"):
+            kind = _dtypes.arithmetic(A.dtype, vector.dtype).y
+            result = x.new_empty((A.shape[0], *x.shape[1:]), dtype=_tensor_type(kind))
+        if result is None:
+            return given_back(product(vector, **scales), x)
+        product(vector, out=_written(result, A.device), **scales)
+        return result
 
 
 def taken(name: str, array: Any, device: str) -> Any:
@@ -60,6 +80,8 @@ def taken(name: str, array: Any, device: str) -> Any:
         raise TypeError(
             f"{name} is a {_name(array)} on {where} and A is on {device}; both must be on one device"
         )
+    if _root(array) == "torch":
+        return _view(array, device)
     if device == "cpu":
         return np.from_dlpack(array)
     import cupy
@@ -145,17 +167,45 @@ def _pointer_device(array: Any) -> int:
     return int(cupy.asarray(array).device.id)
 
 
+@cache
+def _number_type(kind: Any) -> np.dtype[Any]:
+    """Return the type of NumPy of a type of PyTorch."""
+    name = str(kind).rpartition(".")[2]
+    return _dtypes.BFLOAT16 if name == "bfloat16" else np.dtype(name)
+
+
+@cache
+def _tensor_type(kind: np.dtype[Any]) -> Any:
+    """Return the type of PyTorch of a type of NumPy."""
+    return getattr(sys.modules["torch"], kind.name)
+
+
+def _view(tensor: Any, device: str) -> Any:
+    """Return a tensor as an array of NumPy or CuPy on its memory; for each product, so not through DLPack."""
+    kind = _number_type(tensor.dtype)
+    if device == "cpu":
+        if kind == _dtypes.BFLOAT16:
+            return tensor.view(sys.modules["torch"].int16).numpy().view(kind)
+        return tensor.numpy()
+    import cupy
+
+    size = tensor.numel() * kind.itemsize
+    memory = cupy.cuda.UnownedMemory(tensor.data_ptr(), size, tensor, tensor.device.index)
+    strides = tuple(kind.itemsize * stride for stride in tensor.stride())
+    return cupy.ndarray(tuple(tensor.shape), kind, cupy.cuda.MemoryPointer(memory, 0), strides)
+
+
 def stream_of(array: Any, device: str) -> Any:
     """Return a context in which CuPy works on the stream that is current for an array."""
     if device == "cpu" or _root(array) != "torch":
-        return contextlib.nullcontext()
+        return _NOTHING
     import cupy
 
     number = int(device.partition(":")[2])
     pointer = sys.modules["torch"].cuda.current_stream(number).cuda_stream
-    if pointer == 0:
-        return cupy.cuda.Stream.null
-    return cupy.cuda.ExternalStream(pointer, number)
+    if pointer == cupy.cuda.get_current_stream(number).ptr:
+        return _NOTHING
+    return cupy.cuda.ExternalStream(pointer, number) if pointer else cupy.cuda.Stream.null
 
 
 def _root(array: Any) -> str:

@@ -390,7 +390,7 @@ class SpMatrix(Transposable, Surface):
         if _foreign.is_one(x) or _foreign.is_one(out):
             if _foreign.wants_gradients(x):
                 return self._with_gradients(x, out, alpha, beta)
-            return _foreign.call(self.matvec, self.device, x, out, alpha=alpha, beta=beta)
+            return _foreign.call(self.matvec, self, x, out, alpha=alpha, beta=beta)
         x = self._backend.as_operand(x, self.device)
         _check.operand(self.shape, x)
         dtype = _dtypes.arithmetic(self.dtype, x.dtype).y

@@ -51,7 +51,7 @@ class Shifted:
         """Return alpha (A + sigma I) x + beta out; see `dasp.SpMatrix.matvec`."""
         A = self.matrix
         if _foreign.is_one(x) or _foreign.is_one(out):
-            return _foreign.call(self.matvec, self.device, x, out, alpha=alpha, beta=beta)
+            return _foreign.call(self.matvec, self, x, out, alpha=alpha, beta=beta)
         out = A.matvec(x, out=out, alpha=alpha, beta=beta)
         backends.find(self.device).add_scaled(out, float(alpha) * self.sigma, A.asarray(x))
         return out

@@ -17,6 +17,7 @@ from dasp import _foreign
 
 _matrices: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 _keys: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+_kept: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 _numbers = itertools.count()
 
 
@@ -47,7 +48,8 @@ def matmul(A: Any, x: Tensor, values: Tensor | None = None) -> Tensor:
     -----
     The gradient for x is A^H g, by the plan of the transpose, which is made on first use and kept. The one
     for the values is the product g x^H sampled at the entries: a pass over them, with temporary memory for a
-    number of each entry and column, and for the entry's place. Gradients have gradients.
+    number of each entry and column; the entries' places are kept, 8 or 16 bytes each. Gradients have
+    gradients.
 
     Examples
     --------
@@ -79,6 +81,13 @@ def _matrix(key: int) -> Any:
     return _matrices[key]
 
 
+def _coordinates(A: Any) -> tuple[Tensor, Tensor]:
+    """Return row and column of each entry as tensors, kept as long as the matrix."""
+    if A not in _kept:
+        _kept[A] = tuple(map(torch.from_dlpack, A.coordinates()))
+    return _kept[A]  # type: ignore[no-any-return]
+
+
 def _dtype(A: Any) -> torch.dtype:
     found: torch.dtype = getattr(torch, A.dtype.name)
     return found
@@ -105,8 +114,7 @@ def _(x: Tensor, values: Tensor | None, key: int, transposed: bool) -> Tensor:
 @torch.library.custom_op("dasp::sampled", mutates_args=())
 def _sampled(g: Tensor, x: Tensor, key: int, transposed: bool) -> Tensor:
     """g_i x_j at the place (i, j) of each entry of A, or of A^T; of several columns their sum."""
-    A = _matrix(key)
-    rows, columns = (_foreign.given_back(place, x.detach()) for place in A.coordinates())
+    rows, columns = _coordinates(_matrix(key))
     if transposed:
         rows, columns = columns, rows
     product = g[rows] * x[columns]
