@@ -145,7 +145,7 @@ def take(name: str, given: Any) -> Vector:
     >>> take("x", np.ones(2, ">f4")).dtype.isnative
     True
     """
-    if type(given) is np.ndarray and given.dtype.isnative and given.dtype.kind in "fiubc":
+    if type(given) is np.ndarray and given.dtype.isnative and _dtypes.is_number(given.dtype):
         return given
     _refuse_others(name, given)
     try:
@@ -156,7 +156,7 @@ def take(name: str, given: Any) -> Vector:
         raise kind(
             f"{name} is a {_kind(given)} of which NumPy makes no array ({reason}); numbers are needed"
         ) from error
-    if array.dtype.kind not in "fiubc":
+    if not _dtypes.is_number(array.dtype):
         what = f"has dtype {array.dtype}" if isinstance(given, np.ndarray) else f"is a {_kind(given)}"
         raise TypeError(f"{name} {what}; an array of numbers is needed")
     return np.asarray(array, array.dtype.newbyteorder("="))
@@ -230,13 +230,13 @@ def values(name: str, given: Any, dimensions: int = 1) -> Vector:
     Parameters
     ----------
     name : str
-    given : array_like, any real dtype
+    given : array_like, any dtype of numbers
     dimensions : int
         How many it must have.
 
     Returns
     -------
-    numpy.ndarray, float32 or float64
+    numpy.ndarray, a type of `dasp._dtypes.TABLE`
         See `dasp._dtypes.stored`. Contiguous and aligned.
 
     Raises
@@ -311,13 +311,13 @@ def coordinates(shape: tuple[int, int], data: Any, rows: Any, columns: Any) -> C
     Parameters
     ----------
     shape : tuple of int
-    data : array_like, shape (nnz,), any real dtype
+    data : array_like, shape (nnz,), any dtype of numbers
     rows, columns : array_like, shape (nnz,), any integer dtype
 
     Returns
     -------
     Coordinates
-        Rows and columns of one type, int32 or int64; data float32 or float64; all contiguous.
+        Rows and columns of one type, int32 or int64; data as `values` has them; all contiguous.
 
     Raises
     ------
@@ -331,7 +331,7 @@ def coordinates(shape: tuple[int, int], data: Any, rows: Any, columns: Any) -> C
 
 
 def dense_matrix(name: str, given: Any) -> Vector:
-    """Return an array-like of two dimensions and of real numbers, as `take` does.
+    """Return an array-like of two dimensions as `take` does.
 
     Raises
     ------
@@ -352,7 +352,7 @@ def sparse_matrix(matrix: Any, checks: bool = True) -> Compressed | Coordinates:
 
     Parameters
     ----------
-    matrix : scipy.sparse array or matrix, shape (m, n), any format and real dtype
+    matrix : scipy.sparse array or matrix, shape (m, n), any format and dtype of numbers
     checks : bool
         Whether indptr and indices of a CSR matrix are compared with its shape; if not, they may be anything.
 
@@ -366,7 +366,7 @@ def sparse_matrix(matrix: Any, checks: bool = True) -> Compressed | Coordinates:
     Raises
     ------
     TypeError
-        For values that are not real, indices that are no integers, masked arrays.
+        For values that are no numbers, indices that are no integers, masked arrays.
     ValueError
         For arrays that do not fit each other or the shape, naming the first.
     """
@@ -396,9 +396,14 @@ def _compressed(
 
 
 def _convert(matrix: Any, arrays: tuple[Vector, ...]) -> Compressed:
-    """Let SciPy convert a matrix of the same class, made anew of arrays that were checked."""
-    csr = type(matrix)(arrays, shape=matrix.shape).tocsr()
-    return Compressed(csr.indptr, csr.indices, csr.data)
+    """Let SciPy convert a matrix of the same class, made anew of arrays that were checked.
+
+    It moves halves, which it has not, as their bits.
+    """
+    data, *others = arrays
+    bits = np.dtype(np.uint16) if data.dtype.itemsize == 2 else data.dtype
+    csr = type(matrix)((data.view(bits), *others), shape=matrix.shape).tocsr()
+    return Compressed(csr.indptr, csr.indices, csr.data.view(data.dtype))
 
 
 def _csc(matrix: Any) -> Compressed:

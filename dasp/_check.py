@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from numbers import Integral, Real
+from numbers import Complex, Integral, Real
 from typing import Any
 
 import numpy as np
+
+from dasp._dtypes import BFLOAT16
 
 Vector = np.ndarray[Any, Any]
 
@@ -120,21 +122,26 @@ def compressed_facts(
         )
 
 
-def scale(name: str, value: Any) -> float:
-    """Return alpha or beta as a float.
+def scale(name: str, value: Any, product: np.dtype[Any]) -> complex:
+    """Return alpha or beta as a float, or as a complex number for a complex product.
 
     Raises
     ------
     TypeError
-        If `value` is not a real number.
+        If `value` is not a number, or not a real one and the product is real.
     ValueError
         If it is an integer or a fraction that float64 does not hold.
     """
-    number = isinstance(value, (float, int, Real, np.bool_)) or (
-        getattr(value, "ndim", None) == 0 and value.dtype.kind in "fbiu"
+    kinds: tuple[Any, ...] = (float, int, Real, np.bool_)
+    number = isinstance(value, kinds) or (
+        getattr(value, "ndim", None) == 0 and (value.dtype.kind in "fbiu" or value.dtype == BFLOAT16)
     )
+    if not number and product.kind == "c":
+        if isinstance(value, Complex) or (getattr(value, "ndim", None) == 0 and value.dtype.kind == "c"):
+            return complex(value)
+        raise TypeError(f"{name} is {value!r}; a number is needed")
     if not number:
-        raise TypeError(f"{name} is {value!r}; a real number is needed")
+        raise TypeError(f"{name} is {value!r} and the product has dtype {product}; a real number is needed")
     try:
         return float(value)
     except OverflowError as error:

@@ -75,30 +75,44 @@ def sum_type(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return TABLE[TABLE[dtype.name].sum].dtype
 
 
+def bits_type(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return a type that moves numbers of a type bit by bit: unsigned integers; complex128 moves itself."""
+    return np.dtype(f"u{dtype.itemsize}") if dtype.itemsize <= 8 else TABLE["complex128"].dtype
+
+
 def is_number(dtype: np.dtype[Any]) -> bool:
     """Whether this is a type of numbers: bool, integers, reals of any precision, complex, and bfloat16."""
     return dtype.kind in "fiubc" or dtype == BFLOAT16
 
 
-def stored(dtype: np.dtype[Any], what: str = "A") -> np.dtype[Any]:
-    """Return the type of `TABLE` in which numbers of a type are stored.
-
-    float32 and float64 stay, float16 becomes float32, and bool, integers and long double become float64.
+def named(given: Any) -> np.dtype[Any]:
+    """Return the type of `TABLE` that somebody asks for.
 
     Raises
     ------
     TypeError
-        For a type that is not real.
     """
-    if dtype.kind == "f" and dtype.itemsize <= 4:
-        return TABLE["float32"].dtype
-    if dtype.kind in "fbiu":
-        return TABLE["float64"].dtype
-    raise TypeError(f"{what} has dtype {dtype}; a real dtype is needed")
+    try:
+        name = np.dtype(given).name
+    except TypeError:
+        name = str(given)
+    if name not in TABLE:
+        raise TypeError(f"dtype is {given!r}; one of {', '.join(TABLE)} is needed")
+    return TABLE[name].dtype
 
 
-def _of_table(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the type of `TABLE` that holds numbers of a type."""
+def stored(dtype: np.dtype[Any], what: str = "A") -> np.dtype[Any]:
+    """Return the type of `TABLE` in which numbers of a type are stored.
+
+    Those of the table stay; bool, integers and long double become float64, complex long double complex128.
+
+    Raises
+    ------
+    TypeError
+        For a type that is none of numbers.
+    """
+    if not is_number(dtype):
+        raise TypeError(f"{what} has dtype {dtype}; a dtype of numbers is needed")
     if dtype.name in TABLE:
         return TABLE[dtype.name].dtype
     return TABLE["complex128" if dtype.kind == "c" else "float64"].dtype
@@ -116,18 +130,16 @@ def result_type(one: np.dtype[Any], other: np.dtype[Any]) -> np.dtype[Any]:
     ['float16', 'float32', 'float32', 'float64']
     """
     if one == other:
-        return _of_table(one)
+        return stored(one)
     if BFLOAT16 in (one, other):
         met = other if one == BFLOAT16 else one
         kind = np.dtype(np.result_type(_FLOAT16, met))
-        return (
-            _of_table(kind) if kind != _FLOAT16 else TABLE["float32"].dtype if met == _FLOAT16 else BFLOAT16
-        )
-    return _of_table(np.dtype(np.result_type(one, other)))
+        return stored(kind) if kind != _FLOAT16 else TABLE["float32"].dtype if met == _FLOAT16 else BFLOAT16
+    return stored(np.dtype(np.result_type(one, other)))
 
 
 def arithmetic(matrix: np.dtype[Any], x: np.dtype[Any]) -> Arithmetic:
-    """Return the types of the product of a matrix by a vector.
+    """Return the types of the product of a matrix by a vector: docs/dtypes.md.
 
     Raises
     ------

@@ -48,7 +48,7 @@ class SpMatrix(Transposable, Surface):
     shape : tuple of int
         (m, n).
     dtype : numpy.dtype
-        float32 or float64.
+        float64, float32, float16, bfloat16, complex64 or complex128.
     nnz : int
         Stored entries, explicit zeros and duplicates counted.
     ndim : int
@@ -105,10 +105,10 @@ class SpMatrix(Transposable, Surface):
 
         Parameters
         ----------
-        A : scipy.sparse array or matrix, shape (m, n), any format and real dtype
-            float32 and float64 are kept. Integers, bool and long double are promoted (or, beyond 53
-            bits, rounded) to float64, float16 to float32. Duplicates sum in the product; they, explicit
-            zeros and unsorted indices are kept as they are. Not modified.
+        A : scipy.sparse array or matrix, shape (m, n), any format and dtype of numbers
+            float64, float32, float16, bfloat16, complex64 and complex128 are kept. Integers, bool and long
+            double are promoted (or, beyond 53 bits, rounded) to float64. Duplicates sum in the product; they,
+            explicit zeros and unsorted indices are kept as they are. Not modified.
         policy : Policy, optional
             How rows are packed; by default what is fast for the matrix on the device.
         device : {"auto", "cpu", "cuda", "cuda:N"}
@@ -123,7 +123,7 @@ class SpMatrix(Transposable, Surface):
         Raises
         ------
         TypeError
-            If `A` is not a SciPy sparse matrix, or not real.
+            If `A` is not a SciPy sparse matrix, or not of numbers.
         ValueError
             If the arrays of `A` are not a valid matrix, or `device` is not a device.
         RuntimeError
@@ -144,7 +144,7 @@ class SpMatrix(Transposable, Surface):
 
         Parameters
         ----------
-        A : cupyx.scipy.sparse matrix, shape (m, n), any format and real dtype
+        A : cupyx.scipy.sparse matrix, shape (m, n), any format and dtype of numbers
             As for `from_scipy`. A CSR matrix is planned where it lies, others by way of the host.
         policy : Policy, optional
         device : str
@@ -171,7 +171,7 @@ class SpMatrix(Transposable, Surface):
 
         Parameters
         ----------
-        A : array_like, shape (m, n), any real dtype
+        A : array_like, shape (m, n), any dtype of numbers
         policy : Policy, optional
         device : str
             As for `from_scipy`.
@@ -204,7 +204,7 @@ class SpMatrix(Transposable, Surface):
 
         Parameters
         ----------
-        data : array_like, shape (nnz,), any real dtype
+        data : array_like, shape (nnz,), any dtype of numbers
             Values; promoted as `from_scipy` does.
         coords : tuple of two array_like, each of shape (nnz,), integers
             Row and column of each entry, in any order. Duplicates are kept, and sum in the product.
@@ -232,7 +232,7 @@ class SpMatrix(Transposable, Surface):
 
         Parameters
         ----------
-        data : array_like, shape (nnz,), any real dtype
+        data : array_like, shape (nnz,), any dtype of numbers
             A value for each entry, in the order of the entries that this matrix was made from: unsorted
             columns and duplicates included. NumPy (or a list) for a matrix on the CPU; CuPy, on the same
             GPU, for one on a GPU.
@@ -325,7 +325,7 @@ class SpMatrix(Transposable, Surface):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """float32 or float64."""
+        """float64, float32, float16, bfloat16, complex64 or complex128."""
         return self.plan.dtype
 
     @property
@@ -353,11 +353,12 @@ class SpMatrix(Transposable, Surface):
             NumPy (or a list) for a matrix on the CPU; CuPy, on the same GPU, for a matrix on a GPU; or an
             array of another library there (PyTorch, JAX, what speaks DLPack), which is read and, as `out`,
             written without a copy, on PyTorch's current stream if it is a tensor of that, else CuPy's. Of
-            any strides; C order costs least. The product has the wider of the types of A and x.
+            any strides; C order costs least. The product has the type that NumPy would give it, of which
+            docs/dtypes.md has a table.
         out : array, optional
             Of the product's shape and type, not overlapping `x`; the result is written there. May hold
             anything, NaN too, if `beta` is 0: it is not read then.
-        alpha, beta : float
+        alpha, beta : float, or complex for a complex product
             With `beta` other than 0, `out` is needed.
 
         Returns
@@ -376,7 +377,9 @@ class SpMatrix(Transposable, Surface):
         Notes
         -----
         For each row of n entries, |error| <= gamma(n + 2) sum_j |alpha a_ij x_j| + 2 u |beta out_i| up to
-        order u^2, with gamma(n) = n u / (1 - n u) and u the unit roundoff of the product's type.
+        order u^2, with gamma(n) = n u / (1 - n u) and u the unit roundoff of the type in which products are
+        summed: the product's, or float32 for half precisions, which are rounded once more, at the end. Of a
+        complex product of complex numbers that is the bound of each part, with 2 n and |re| + |im|.
         """
         if type(alpha) is float and type(beta) is float and (out is not None or beta == 0.0):
             y = self._product.quick(x, out, None if alpha == 1.0 and beta == 0.0 else (alpha, beta))
@@ -394,7 +397,7 @@ class SpMatrix(Transposable, Surface):
         x = self._backend.as_operand(x, self.device)
         _check.operand(self.shape, x)
         dtype = _dtypes.arithmetic(self.dtype, x.dtype).y
-        alpha, beta = _check.scale("alpha", alpha), _check.scale("beta", beta)
+        alpha, beta = _check.scale("alpha", alpha, dtype), _check.scale("beta", beta, dtype)
         shape = (self.shape[0], *x.shape[1:])
         if out is None:
             if beta != 0:
@@ -458,10 +461,12 @@ class SpMatrix(Transposable, Surface):
         -------
         scipy.sparse.csr_array, shape (m, n)
             The entries that came in, bit for bit, duplicates and explicit zeros too, in the caller's
-            rows; the order inside a row may differ, and types are those of the plan.
+            rows; the order inside a row may differ, and types are those of the plan, but float32 where that
+            has a half precision, of which SciPy has none.
         """
         plan = self._backend.to_host(self.plan)
         indptr, indices, data = planning.unpack(plan, backends.find("cpu").primitives)
+        data = data.astype(_dtypes.sum_type(self.dtype), copy=False)
         return scipy.sparse.csr_array((data, indices, indptr), shape=self.shape)
 
     def to_device(self, device: str) -> SpMatrix:

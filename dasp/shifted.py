@@ -44,7 +44,7 @@ class Shifted:
     def __init__(self, matrix: Any, sigma: Any) -> None:
         if matrix.shape[0] != matrix.shape[1]:
             raise ValueError(f"A has shape {matrix.shape}; a square matrix is needed for A + sigma I")
-        self.matrix, self.sigma = matrix, _check.scale("sigma", sigma)
+        self.matrix, self.sigma = matrix, _check.scale("sigma", sigma, matrix.dtype)
         self.shape, self.dtype, self.device = matrix.shape, matrix.dtype, matrix.device
 
     def matvec(self, x: Any, *, out: Any = None, alpha: Any = 1.0, beta: Any = 0.0) -> Any:
@@ -53,7 +53,7 @@ class Shifted:
         if _foreign.is_one(x) or _foreign.is_one(out):
             return _foreign.call(self.matvec, self, x, out, alpha=alpha, beta=beta)
         out = A.matvec(x, out=out, alpha=alpha, beta=beta)
-        backends.find(self.device).add_scaled(out, float(alpha) * self.sigma, A.asarray(x))
+        backends.find(self.device).add_scaled(out, _check.scale("alpha", alpha, out.dtype) * self.sigma, A.asarray(x))
         return out
 
     def matmat(self, X: Any, *, out: Any = None, alpha: Any = 1.0, beta: Any = 0.0) -> Any:

@@ -52,7 +52,10 @@ class Surface:
         sparse matrix, shape (m, n)
             New; entries as `to_scipy` gives them.
         """
-        return self._backend.sparse(self.shape, *found(planning.unpack, self.plan, self.device))
+        indptr, indices, data = found(planning.unpack, self.plan, self.device)
+        with self._backend.filling(self.device):
+            data = data.astype(_dtypes.sum_type(self.dtype), copy=False)
+        return self._backend.sparse(self.shape, indptr, indices, data)
 
     def tocsc(self) -> Any:
         """Return the matrix as CSC on its device, of SciPy or CuPy; see `tocsr`."""
@@ -85,18 +88,35 @@ class Surface:
     def astype(self, dtype: Any) -> Self:
         """Return the matrix with values of another type, rounded to it; itself if it has that type.
 
+        Parameters
+        ----------
+        dtype : dtype
+            float64, float32, float16, bfloat16, complex64 or complex128; or their names.
+
+        Returns
+        -------
+        SpMatrix
+            With the same pattern. Values beyond the type are infinite.
+
         Raises
         ------
         TypeError
-            If it is none of the types that matrices may have.
+            If it is none of the types that matrices may have, or a real one and values are complex.
+
+        Examples
+        --------
+        >>> import dasp, numpy
+        >>> A = dasp.SpMatrix([[0.0, 2.0], [3.0, 0.0]], device="cpu").astype("float16")
+        >>> (A @ numpy.ones(2, numpy.float16)).dtype, (A @ numpy.ones(2)).dtype
+        (dtype('float16'), dtype('float64'))
         """
-        try:
-            kind = np.dtype(dtype)
-        except TypeError as error:
-            raise TypeError(f"dtype is {dtype!r}; a type of numbers is needed") from error
-        if kind.name not in _dtypes.TABLE:
-            raise TypeError(f"dtype is {kind}; {', '.join(_dtypes.TABLE)} is needed")
-        return self if kind == self.dtype else self._mapped(lambda values: values.astype(kind))
+        kind = _dtypes.named(dtype)
+        if kind == self.dtype:
+            return self
+        if self.dtype.kind == "c" != kind.kind:
+            raise TypeError(f"A has dtype {self.dtype} and dtype is {kind}; a complex dtype is needed")
+        with np.errstate(over="ignore"):
+            return self._mapped(lambda values: values.astype(kind))
 
     def copy(self) -> Self:
         """Return the matrix with the same pattern and values of its own, to be overwritten in place."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from dasp import _check, _foreign, backends, formats, planning
+from dasp._dtypes import bits_type
 from dasp.formats.array import Csr, Plan
 from dasp.placement import found, packed
 from dasp.policy import Policy
@@ -207,8 +208,8 @@ class Transposable:
         if order is None:
             return packed
         with self._backend.filling(self.device):
-            came = packed.copy()
-            came[order] = packed
+            came, bits = packed.copy(), bits_type(packed.dtype)
+            came.view(bits)[order] = packed.view(bits)
         return came
 
     def _pass_on(self, values: Any, done: set[int]) -> None:

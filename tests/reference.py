@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 from scipy.sparse import csr_array
+
+from dasp._dtypes import TABLE, real_type, sum_type
 
 
 def entries_of(matrix: Any) -> csr_array:
     """The CSR form with every entry kept; SciPy sums duplicates when it converts COO."""
+    if matrix.format == "csr":
+        return csr_array((matrix.data, matrix.indices, matrix.indptr), shape=matrix.shape)
     if matrix.format != "coo":
         return csr_array(matrix.tocsr())
     order = np.argsort(matrix.coords[0], kind="stable")
@@ -19,16 +24,21 @@ def entries_of(matrix: Any) -> csr_array:
 
 def _row_sums(matrix: csr_array, terms: Any) -> Any:
     """Sum terms by row in long double; empty rows give 0."""
-    sums = np.zeros(matrix.shape[0], np.longdouble)
+    sums = np.zeros(matrix.shape[0], terms.dtype)
     filled = np.flatnonzero(np.diff(matrix.indptr))
     if len(filled):
         sums[filled] = np.add.reduceat(terms, matrix.indptr[filled])
     return sums
 
 
-def product(matrix: Any, x: Any, alpha: float = 1.0, beta: float = 0.0, y: Any = None) -> tuple[Any, Any]:
-    """Return alpha A x + beta y in long double, and sum_j |alpha a_ij x_j| + |beta y_i|."""
+def product(matrix: Any, x: Any, alpha: complex = 1.0, beta: complex = 0.0, y: Any = None) -> tuple[Any, Any]:
+    """Return alpha A x + beta y in long double, and sum_j |alpha a_ij x_j| + |beta y_i|.
+
+    Of complex products the second is complex: what bounds the error of the real and of the imaginary part.
+    """
     matrix = entries_of(matrix)
+    if "c" in matrix.data.dtype.kind + x.dtype.kind:
+        return _complex_product(matrix, x, alpha, beta, y)
     with np.errstate(invalid="ignore", over="ignore"):
         terms = (
             np.longdouble(alpha) * matrix.data.astype(np.longdouble) * x.astype(np.longdouble)[matrix.indices]
@@ -39,20 +49,63 @@ def product(matrix: Any, x: Any, alpha: float = 1.0, beta: float = 0.0, y: Any =
     return want, size
 
 
+def _complex_product(matrix: csr_array, x: Any, alpha: complex, beta: complex, y: Any) -> tuple[Any, Any]:
+    def parts(numbers: Any) -> Any:
+        wide = np.asarray(numbers).astype(np.clongdouble)
+        return abs(wide.real) + 1j * abs(wide.imag)
+
+    def times(a: Any, b: Any) -> Any:  # of sizes: no part is taken away from another
+        return (a.real * b.real + a.imag * b.imag) + 1j * (a.real * b.imag + a.imag * b.real)
+
+    a, gathered = matrix.data.astype(np.clongdouble), x.astype(np.clongdouble)[matrix.indices]
+    want = np.clongdouble(alpha) * _row_sums(matrix, a * gathered)
+    size = times(parts(alpha), _row_sums(matrix, times(parts(a), parts(gathered))))
+    if beta != 0:
+        wide = np.asarray(y).astype(np.clongdouble)
+        want, size = want + np.clongdouble(beta) * wide, size + times(parts(beta), parts(wide))
+    return want, size
+
+
 def gamma(n: Any, dtype: Any) -> Any:
     """Higham's gamma_n = n u / (1 - n u) for n roundings in `dtype`."""
-    n_u = np.asarray(n, np.longdouble) * np.finfo(dtype).eps / 2
+    n_u = np.asarray(n, np.longdouble) * TABLE[np.dtype(dtype).name].unit_roundoff
     return n_u / (1 - n_u)
 
 
-def assert_close(got: Any, matrix: Any, x: Any, alpha: float = 1.0, beta: float = 0.0, y: Any = None) -> None:
+def bound_of(lengths: Any, size: Any, want: Any, dtype: Any, *, is_complex: bool = False) -> Any:
+    """The bound of the error of each row of a product in `dtype`, or of one of its parts.
+
+    One rounding for each term, two of a complex number times a complex one; one (two) for alpha and for beta;
+    where products fall below the normal range each of them may also lose half the least subnormal. Half
+    precisions are summed in float32, and rounded once.
+    """
+    total = real_type(sum_type(np.dtype(dtype)))
+    count = (2 if is_complex else 1) * (lengths + 2)
+    bound = gamma(count, total) * size + count * np.finfo(total).smallest_subnormal
+    if total != real_type(np.dtype(dtype)):
+        u = TABLE[np.dtype(dtype).name].unit_roundoff
+        bound = bound + u * (abs(want) + bound) + ml_dtypes.finfo(dtype).smallest_subnormal.astype(float)
+    return bound
+
+
+def assert_close(
+    got: Any, matrix: Any, x: Any, alpha: complex = 1.0, beta: complex = 0.0, y: Any = None
+) -> None:
     """Hold every row of alpha A x + beta y to its bound, and non-finite rows to what they must be."""
     want, size = product(matrix, x, alpha, beta, y)
     assert got.shape == want.shape
     lengths = np.diff(entries_of(matrix).indptr)
-    # One rounding for each term, one for alpha, one for beta; where products fall below the normal
-    # range each of them may also lose half the least subnormal.
-    bound = gamma(lengths + 2, got.dtype) * size + (lengths + 2) * np.finfo(got.dtype).smallest_subnormal
+    if got.dtype.kind == "c":
+        for part in ("real", "imag"):
+            _assert_within(*(getattr(each, part) for each in (got, want, size)), lengths, is_complex=True)
+    else:
+        _assert_within(got, want, size, lengths)
+
+
+def _assert_within(got: Any, want: Any, size: Any, lengths: Any, *, is_complex: bool = False) -> None:
+    bound = bound_of(lengths, size, want, got.dtype, is_complex=is_complex)
+    if got.dtype.itemsize == 2:
+        got = got.astype(np.float32)
     finite = np.isfinite(want)
     with np.errstate(invalid="ignore"):
         good = abs(got - want) <= bound
@@ -70,10 +123,11 @@ def assert_same_entries(got: Any, want: Any) -> None:
     np.testing.assert_array_equal(got.indptr, want.indptr)
     assert got.data.dtype == want.data.dtype
     rows = np.repeat(np.arange(want.shape[0]), np.diff(want.indptr))
-    bits = f"u{want.data.dtype.itemsize}"
-    orders = [np.lexsort((m.data.view(bits), m.indices, rows)) for m in (got, want)]
-    for name in ("indices", "data"):
-        left, right = getattr(got, name)[orders[0]], getattr(want, name)[orders[1]]
-        np.testing.assert_array_equal(
-            left.view(bits) if name == "data" else left, right.view(bits) if name == "data" else right
-        )
+
+    def words(matrix: csr_array) -> Any:
+        size = min(matrix.data.dtype.itemsize, 8)
+        return matrix.data.view(f"u{size}").reshape(matrix.nnz, matrix.data.dtype.itemsize // size)
+
+    orders = [np.lexsort((*words(m).T, m.indices, rows)) for m in (got, want)]
+    np.testing.assert_array_equal(got.indices[orders[0]], want.indices[orders[1]])
+    np.testing.assert_array_equal(words(got)[orders[0]], words(want)[orders[1]])

@@ -140,9 +140,10 @@ def test_operands_are_arrays_of_numpy_or_cupy(thing: Any) -> None:
 
 
 @pytest.mark.parametrize("name", REAL_TYPES)
-def test_values_are_float32_or_float64(name: str) -> None:
+def test_real_values_keep_a_type_that_products_have(name: str) -> None:
     given = np.array([0, 1, 1], name)
-    want = np.float32 if np.dtype(name).kind == "f" and np.dtype(name).itemsize <= 4 else np.float64
+    kept = np.dtype(name).kind == "f" and np.dtype(name).itemsize <= 8
+    want = np.dtype(name).newbyteorder("=") if kept else np.float64
     for array in (given, given[::-1], np.frombuffer(b"x" + given.tobytes(), given.dtype, offset=1)):
         taken = _arrays.values("data", array)
         assert taken.dtype == want
@@ -151,8 +152,8 @@ def test_values_are_float32_or_float64(name: str) -> None:
         assert taken.tolist() == [float(value) for value in array]
 
 
-@pytest.mark.parametrize("given", [np.ones(2, complex), np.ones((2, 1)), matrix_of([1.0, 2.0]), 1.0])
-def test_values_are_a_real_vector(given: Any) -> None:
+@pytest.mark.parametrize("given", [np.ones(2, object), np.ones((2, 1)), matrix_of([1.0, 2.0]), 1.0])
+def test_values_are_a_vector_of_numbers(given: Any) -> None:
     with pytest.raises((TypeError, ValueError)) as error:
         _arrays.values("data", given)
     one_line(error)
@@ -180,8 +181,8 @@ def test_empty_lists_are_indices_and_other_kinds_are_not() -> None:
 @pytest.mark.parametrize("value", [10**400, -(10**400), Fraction(10**400, 3)])
 def test_a_scale_that_no_float_holds_is_refused(value: Any) -> None:
     with pytest.raises(ValueError, match="alpha is beyond float64"):
-        _check.scale("alpha", value)
-    assert _check.scale("beta", Fraction(1, 3)) == 1 / 3
+        _check.scale("alpha", value, np.dtype(float))
+    assert _check.scale("beta", Fraction(1, 3), np.dtype(float)) == 1 / 3
 
 
 # Written to
@@ -264,7 +265,7 @@ def test_every_format_and_type_is_read_as_it_is(drawn: tuple[np.ndarray, str]) -
     if form in ("csr", "csc", "coo", "bsr", "dia"):
         matrix.data = matrix.data.astype(dense.dtype)
     taken = _arrays.sparse_matrix(matrix)
-    assert taken.data.dtype in (np.float32, np.float64)
+    assert taken.data.dtype in (np.float16, np.float32, np.float64)
     np.testing.assert_array_equal(to_csr(dense.shape, taken), dense.astype(np.float64))
 
 
@@ -331,7 +332,6 @@ COMPRESSED_FAULTS: list[dict[str, Any]] = [
     {"indptr": lambda a: a[:0]},
     {"indptr": lambda a: a.astype(float)},
     {"data": lambda a: a[:1]},
-    {"data": lambda a: a.astype(complex)},
     {"data": lambda a: a.astype(object)},
     {"data": lambda a: a.astype(str)},
     {"data": lambda a: np.ma.masked_array(a, a == 2)},
@@ -353,7 +353,7 @@ def test_compressed_matrices_are_checked_before_they_are_converted(form: str, fa
     [
         ("coo", {"data": lambda a: a[:3]}),
         ("coo", {"data": lambda a: np.ma.masked_array(a)}),
-        ("coo", {"data": lambda a: a.astype(complex)}),
+        ("coo", {"data": lambda a: a.astype(object)}),
         ("dia", {"offsets": lambda a: a[:2]}),
         ("dia", {"offsets": lambda a: np.zeros_like(a)}),
         ("dia", {"offsets": lambda a: a.astype(float)}),

@@ -221,17 +221,27 @@ def pack() -> Iterator[tuple[str, Defines]]:
     ):
         yield from ((f"pack/{name}.cu", known) for known in (narrow, wide))
     for known, size in product((narrow, wide), (2, 4, 8, 16)):
-        real = {"DASP_VALUE_BYTES": str(size), "DASP_NARROWS": str(int(size in (4, 8)))}
+        real = {"DASP_VALUE_BYTES": str(size), "DASP_KIND": str(2 if size == 16 else 1)}
         yield "pack/values.cu", known | real
         yield "pack/fill.cu", known | {"DASP_CODE_BYTES": str(size)}
         yield "pack/transpose.cu", known | {"DASP_CODE_BYTES": str(size)}
         yield "pack/encode.cu", known | real | {"DASP_CODING": str(int(Coding.DICTIONARY))}
     for coding, size in product((Coding.BYTE, Coding.HALF, Coding.SINGLE), (4, 8)):
-        real = {"DASP_VALUE_BYTES": str(size), "DASP_NARROWS": "1", "DASP_CODING": str(int(coding))}
+        real = {"DASP_VALUE_BYTES": str(size), "DASP_KIND": "1", "DASP_CODING": str(int(coding))}
         yield "pack/encode.cu", narrow | real
         yield "pack/decode.cu", narrow | real
     for coding, size in product((Coding.EQUAL, Coding.DICTIONARY), (2, 4, 8, 16)):
-        yield "pack/decode.cu", narrow | {"DASP_VALUE_BYTES": str(size), "DASP_CODING": str(int(coding))}
+        bits = {"DASP_VALUE_BYTES": str(size), "DASP_KIND": "0", "DASP_CODING": str(int(coding))}
+        yield "pack/decode.cu", narrow | bits
+    complex_codings = (Coding.REAL, 8), (Coding.BYTE, 8), (Coding.SINGLE, 16), (Coding.REAL_SINGLE, 16)
+    for coding, size in (*complex_codings, (Coding.HALF, 16)):
+        parts = {"DASP_VALUE_BYTES": str(size), "DASP_KIND": "2", "DASP_CODING": str(int(coding))}
+        yield "pack/encode.cu", narrow | parts
+        yield "pack/decode.cu", narrow | parts
+    yield "pack/values.cu", narrow | {"DASP_VALUE_BYTES": "8", "DASP_KIND": "2"}
+    brain = {"DASP_VALUE_BYTES": "2", "DASP_KIND": "1", "DASP_BFLOAT16": "1"}
+    yield "pack/values.cu", narrow | brain
+    yield "pack/decode.cu", narrow | brain | {"DASP_CODING": str(int(Coding.BYTE))}
     yield "pack/fill.cu", narrow | {"DASP_CODE_BYTES": "1"}
     for known, size in product((narrow, wide), (1, 2, 4, 8, 16)):
         yield "pack/unpack.cu", known | {"DASP_ORDER": known["DASP_PLACE"], "DASP_CODE_BYTES": str(size)}

@@ -487,7 +487,7 @@ every_form = pytest.mark.parametrize(("steps", "window"), FORMS)
 
 @every_executor
 @every_form
-@pytest.mark.parametrize("coding", Coding)
+@pytest.mark.parametrize("coding", CODED)
 @pytest.mark.parametrize("types", ["dd", "ff", "fd"])
 def test_products_of_every_coding(executor, steps, window, coding, types):
     if (types[0], coding) == ("f", Coding.SINGLE):
@@ -504,7 +504,7 @@ def test_products_of_every_coding(executor, steps, window, coding, types):
 
 @every_executor
 @every_form
-@pytest.mark.parametrize("coding", Coding)
+@pytest.mark.parametrize("coding", CODED)
 def test_pads_of_every_coding_read_no_x_and_mean_nothing(executor, steps, window, coding):
     matrix = coded_matrix(coding)
     x = np.random.default_rng(3).standard_normal(400)
@@ -628,7 +628,7 @@ def test_halves_need_no_instruction_of_their_own(tmp_path):
 
 @every_executor
 @settings(max_examples=25)
-@given(matrix=matrices(), coding=st.sampled_from(Coding), choice=choices, mma=st.booleans())
+@given(matrix=matrices(), coding=st.sampled_from(list(CODED)), choice=choices, mma=st.booleans())
 def test_any_slices_multiply(executor, matrix, coding, choice, mma):
     matrix.data = CODED[coding](np.random.default_rng(1), matrix.nnz).astype(float)
     x = np.random.default_rng(5).standard_normal(matrix.shape[1])

@@ -35,15 +35,15 @@ class Product(Protocol):
         With alpha and beta as `scale`, alpha A x + beta out; out is given if beta is not 0.
         """
 
-    def multiply(self, x: Array, y: Array, alpha: float, beta: float) -> None:
+    def multiply(self, x: Array, y: Array, alpha: complex, beta: complex) -> None:
         """Set y = alpha A x + beta y; y is not read if beta is 0.
 
         Parameters
         ----------
-        x : Array, shape (n,) or (n, k), of any real type that y's type holds
+        x : Array, shape (n,) or (n, k), of any type that y's type holds
         y : Array, shape (m,) or (m, k), not overlapping x
             Any strides. All rows are written, those without entries too.
-        alpha, beta : float
+        alpha, beta : float, or complex for a complex y
         """
 
 

@@ -102,7 +102,14 @@ def _checked(status: int, name: str) -> None:
 
 
 def scipy_candidate(csr: Any, x: NDArray[Any]) -> Candidate:
-    """SciPy's `csr @ x`: one thread, a new y at every product."""
+    """SciPy's `csr @ x`: one thread, a new y at every product.
+
+    Raises
+    ------
+    RuntimeError
+        For halves, which SciPy has not.
+    """
+    _refuse(x.dtype, 4, "SciPy")
     held: list[NDArray[Any]] = []
 
     def run() -> None:
@@ -112,13 +119,20 @@ def scipy_candidate(csr: Any, x: NDArray[Any]) -> Candidate:
 
 
 def numba_candidate(csr: Any, x: NDArray[Any]) -> Candidate:
-    """The loop that anyone would write first with numba, parallel over rows."""
+    """The loop that anyone would write first with numba, parallel over rows; RuntimeError for halves."""
+    _refuse(x.dtype, 4, "Numba")
     y = np.empty(csr.shape[0], dtype=x.dtype)
 
     def run() -> None:
         csr_product(csr.data, csr.indices, csr.indptr, x, y)
 
     return Candidate("numba_csr", run, lambda: y, lambda: y.fill(np.nan), cooldown_seconds=0.02)
+
+
+def _refuse(dtype: np.dtype[Any], least: int, name: str) -> None:
+    """Hold that a library has numbers of a type: of so many bytes at the least."""
+    if dtype.itemsize < least:
+        raise RuntimeError(f"{name} has no products of {dtype}")
 
 
 def mkl_candidate(csr: Any, x: NDArray[Any], threads: int, operation: int = NON_TRANSPOSE) -> Candidate:
@@ -129,6 +143,8 @@ def mkl_candidate(csr: Any, x: NDArray[Any], threads: int, operation: int = NON_
     RuntimeError
         If MKL is not found, or one of its calls fails.
     """
+    if x.dtype.name not in ("float64", "float32"):
+        raise RuntimeError(f"MKL is asked for products of float64 and float32, not of {x.dtype}")
     library = load_mkl()
     if library is None:
         raise RuntimeError("MKL was not found; `pip install mkl` or a path in MKL_RT is needed")
@@ -176,7 +192,7 @@ def build(
     Parameters
     ----------
     csr : scipy.sparse CSR matrix or array
-        Shape (m, n), float64 or float32.
+        Shape (m, n), a type of `dasp._dtypes.TABLE`.
     x : numpy.ndarray
         Shape (n,), or (m,) for the transpose; same dtype.
     names : collection of str

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dasp._dtypes import TABLE, real_type, sum_type
 from dasp._integers import ceil_div
 from dasp.bench.cusparse import (
     NON_TRANSPOSE,
@@ -33,6 +34,7 @@ from dasp.bench.cusparse import (
     CuSparse,
     load,
 )
+from dasp.bench.verify import fill
 from dasp.tuning.candidate import Baselines, Candidate, Missing
 
 CSR_SETTINGS = {
@@ -52,6 +54,9 @@ SLICE_LIMIT = 4
 POISON = 2.5e37
 """What y holds before a baseline is verified; finite, because SpMVOp may read y and multiply it by 0."""
 
+HALF_POISON = 6e4
+"""The same for float16."""
+
 INDEX_LIMIT = 2**31
 
 
@@ -61,7 +66,7 @@ class Device:
     Parameters
     ----------
     csr : scipy.sparse CSR matrix or array
-        Shape (m, n), float64 or float32, fewer than 2^31 entries.
+        Shape (m, n), a type of `dasp._dtypes.TABLE`, fewer than 2^31 entries.
     x : cupy.ndarray
         Shape (n,), same dtype; (m,) for the product with the transpose.
     transpose : bool
@@ -83,13 +88,15 @@ class Device:
         self.x = x
         self.operation = TRANSPOSE if transpose else NON_TRANSPOSE
         self.y = cupy.empty(self.shape[1 if transpose else 0], dtype=csr.dtype)
-        real = c_double if csr.dtype == np.float64 else c_float
-        self.one, self.zero = real(1.0), real(0.0)
-        self.kind = VALUE_TYPES[np.dtype(csr.dtype)]
+        total = sum_type(np.dtype(csr.dtype))
+        real = c_double if real_type(total) == np.float64 else c_float
+        parts = real * (2 if total.kind == "c" else 1)
+        self.one, self.zero = parts(1.0), parts(0.0)
+        self.kind = VALUE_TYPES[total]
 
     def poison(self) -> None:
         """Overwrite y."""
-        self.y.fill(POISON)
+        fill(self.y, HALF_POISON if self.y.dtype == np.float16 else POISON)
 
 
 class Descriptors:
@@ -328,7 +335,7 @@ def build(csr: Any, x: Any, *, names: Collection[str] = NAMES, transpose: bool =
     Parameters
     ----------
     csr : scipy.sparse CSR matrix or array
-        Shape (m, n), on the host, float64 or float32.
+        Shape (m, n), on the host, a type of `dasp._dtypes.TABLE`.
     x : cupy.ndarray
         Shape (n,), or (m,) for the transpose; same dtype.
     names : collection of str
@@ -360,6 +367,7 @@ def self_check() -> int:
     import cupy
     import scipy.sparse
 
+    from dasp.bench.sparse import as_float, random_vector
     from dasp.bench.verify import check_rows, reference_product
     from dasp.tuning.timing_cuda import time_cuda
 
@@ -370,9 +378,9 @@ def self_check() -> int:
     library = load()
     print(f"cuSPARSE {library.version_text}, CuPy {cupy.__version__}, {csr.shape}, {csr.nnz} entries")
     wrong = 0
-    for dtype in (np.float64, np.float32):
-        matrix = csr.astype(dtype)
-        x = rng.standard_normal(matrix.shape[1]).astype(dtype)
+    for row in TABLE.values():
+        dtype = row.dtype
+        matrix, x = as_float(csr, dtype), random_vector(csr.shape[1], dtype, 1)
         reference = reference_product(matrix.data, matrix.indices, matrix.indptr, x)
         made = build(matrix, cupy.asarray(x))
         for candidate in made.candidates:

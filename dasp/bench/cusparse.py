@@ -18,7 +18,7 @@ from ctypes import POINTER, byref, c_char_p, c_int, c_int64, c_size_t, c_void_p
 from functools import cache
 from typing import Any
 
-import numpy as np
+from dasp._dtypes import TABLE
 
 NON_TRANSPOSE, TRANSPOSE = 0, 1
 INDEX_32 = 2
@@ -29,8 +29,18 @@ SPMM_CSR_ALG1, SPMM_CSR_ALG2, SPMM_CSR_ALG3 = 4, 6, 12
 ORDERS = {"F": 1, "C": 2}
 """cusparseOrder_t of dense matrices: CUSPARSE_ORDER_COL, CUSPARSE_ORDER_ROW."""
 
-VALUE_TYPES = {np.dtype(np.float32): 0, np.dtype(np.float64): 1}
-"""cudaDataType of the dtypes that the baselines take: CUDA_R_32F, CUDA_R_64F."""
+VALUE_TYPES = {
+    TABLE[name].dtype: number
+    for name, number in (
+        ("float32", 0),
+        ("float64", 1),
+        ("float16", 2),
+        ("complex64", 4),
+        ("complex128", 5),
+        ("bfloat16", 14),
+    )
+}
+"""cudaDataType of the dtypes that the baselines take: CUDA_R_32F, R_64F, R_16F, C_32F, C_64F, R_16BF."""
 
 SPMVOP_VERSIONS = (12801, 13000)
 """First version with the SpMVOp interface used here, and the first one that nobody has compared."""

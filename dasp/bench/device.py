@@ -245,10 +245,10 @@ class CudaDevice:
         return nullcontext()
 
     def resident(self, csr: Any) -> Any:
-        """A `cupyx.scipy.sparse.csr_matrix`, copied to the GPU."""
+        """A `cupyx.scipy.sparse.csr_matrix`, copied to the GPU; None of halves, which CuPy's cannot hold."""
         from cupyx.scipy.sparse import csr_matrix
 
-        return csr_matrix(csr)
+        return csr_matrix(csr) if csr.dtype.itemsize > 2 else None
 
     def memory(self) -> PeakMemory:
         """Peak of what CuPy allocates on the GPU."""

@@ -3,7 +3,9 @@
 A floating-point dot product of n entries in any order satisfies
 |got - want| <= gamma(n) sum_j |a_ij x_j| with gamma(n) = n u / (1 - n u) (Higham, Accuracy and Stability of
 Numerical Algorithms, 2nd edition, section 3.1). The check allows gamma(n_i + 2), the two more for a product
-that is scaled by alpha and added to beta y, and an absolute term for products that underflow.
+that is scaled by alpha and added to beta y, and an absolute term for products that underflow. Each part of
+a complex product is a dot product of 2 n real numbers; one in half precision is summed in float32, and
+rounded once.
 """
 
 from __future__ import annotations
@@ -11,8 +13,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
+
+from dasp._dtypes import TABLE, bits_type, real_type, sum_type
 
 CHUNK_ENTRIES = 1 << 17
 """Entries per chunk of the reference: its long-double temporaries, 2 MiB each, stay in the cache."""
@@ -44,7 +49,7 @@ class Verification:
 
 @dataclass(frozen=True)
 class Reference:
-    """The product in long double, and the bound of each row; both of shape (m,), long double."""
+    """The product in long double and the bound of each row, complex for both parts; shape (m,)."""
 
     want: NDArray[Any]
     bound: NDArray[Any]
@@ -66,7 +71,7 @@ def reference_product(
     data, indices, indptr : numpy.ndarray
         The CSR matrix: values (nnz,), columns (nnz,), row offsets (m + 1,).
     x : numpy.ndarray
-        Shape (n,), same dtype as `data`: its u is the one in the bound.
+        Shape (n,), same dtype as `data`, a type of `dasp._dtypes.TABLE`: its u is the one in the bound.
 
     Returns
     -------
@@ -79,8 +84,8 @@ def reference_product(
     """
     rows = len(indptr) - 1
     lengths = np.diff(indptr)
-    want = np.zeros(rows, dtype=np.longdouble)
-    scale = np.zeros(rows, dtype=np.longdouble)
+    wide = np.clongdouble if x.dtype.kind == "c" else np.longdouble
+    want, scale = np.zeros(rows, wide), np.zeros(rows, wide)
     chunk_start = 0
     while chunk_start < rows:
         limit = int(indptr[chunk_start]) + CHUNK_ENTRIES
@@ -89,23 +94,44 @@ def reference_product(
         first, last = int(indptr[chunk_start]), int(indptr[chunk_stop])
         filled = np.flatnonzero(lengths[chunk_start:chunk_stop])
         if filled.size:
-            products = data[first:last].astype(np.longdouble)
-            products *= x[indices[first:last]]
             starts = indptr[chunk_start:chunk_stop][filled] - first
-            want[chunk_start + filled] = np.add.reduceat(products, starts)
-            scale[chunk_start + filled] = np.add.reduceat(np.abs(products, out=products), starts)
+            values, there = data[first:last].astype(wide), x[indices[first:last]].astype(wide)
+            want[chunk_start + filled] = np.add.reduceat(values * there, starts)
+            scale[chunk_start + filled] = np.add.reduceat(_sizes(values, there), starts)
         chunk_start = chunk_stop
-    return Reference(want, _bound(lengths, scale, x.dtype))
+    return Reference(want, _bound(lengths, scale, want, x.dtype))
 
 
-def _bound(lengths: NDArray[Any], scale: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+def _sizes(values: NDArray[Any], there: NDArray[Any]) -> NDArray[Any]:
+    """|a_ij x_j|; of complex numbers, for each part the products of real numbers that make it up."""
+    if values.dtype.kind != "c":
+        return np.asarray(np.abs(values * there))
+    (a, b), (c, d) = ((abs(numbers.real), abs(numbers.imag)) for numbers in (values, there))
+    return np.asarray(a * c + b * d + 1j * (a * d + b * c))
+
+
+def _bound(
+    lengths: NDArray[Any], scale: NDArray[Any], want: NDArray[Any], dtype: np.dtype[Any]
+) -> NDArray[Any]:
     """gamma(n_i + 2) sum |a_ij x_j|, with what underflow and the reference itself may add."""
-    limits = np.finfo(dtype)
+    total = real_type(sum_type(dtype))
+    limits, unit = np.finfo(total), TABLE[total.name].unit_roundoff
     # CuPy compiles with -ftz=true, so a float32 product below the smallest normal number becomes zero.
     lost = limits.smallest_normal if limits.bits < 64 else limits.smallest_subnormal
-    factor = gamma(lengths + 2, float(limits.eps) / 2)
-    factor += gamma(lengths + 2, float(np.finfo(np.longdouble).eps) / 2)
-    return np.asarray(factor * scale + lengths * np.longdouble(lost))
+    count = (lengths + 2) * (2 if dtype.kind == "c" else 1)
+    factor = gamma(count, unit) + gamma(count, float(np.finfo(np.longdouble).eps) / 2)
+    absolute = np.longdouble(lost) * count * (1 + 1j if dtype.kind == "c" else 1)
+    bound = np.asarray(factor * scale + absolute)
+    if total.itemsize > real_type(dtype).itemsize:  # a half, rounded at the end
+        least = np.longdouble(float(ml_dtypes.finfo(dtype).smallest_subnormal))  # type: ignore[no-untyped-call]
+        bound = bound + TABLE[dtype.name].unit_roundoff * (np.abs(want) + bound) + least
+    return bound
+
+
+def fill(y: Any, number: float) -> None:
+    """Write a number into every element of an array of NumPy or CuPy, by its bits: CuPy fills no bfloat16."""
+    bits = bits_type(y.dtype)
+    y.view(bits).fill(np.array(number, y.dtype).view(bits)[()])
 
 
 def check_rows(got: NDArray[Any], reference: Reference) -> Verification:
@@ -123,10 +149,25 @@ def check_rows(got: NDArray[Any], reference: Reference) -> Verification:
         return Verification(rows_failed=max(rows, 1), worst=float("inf"), worst_row=-1)
     if rows == 0:
         return Verification(0, 0.0, -1)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        error = np.abs(got.astype(np.longdouble) - reference.want)
-        within = error <= reference.bound
-        ratio = np.where(error == 0, 0.0, error / reference.bound)
+    if reference.want.dtype.kind == "c":
+        wide = got.astype(np.clongdouble)
+        parts = [(getattr(wide, part), *_part(reference, part)) for part in ("real", "imag")]
+        found = [_ratios(*part) for part in parts]
+        within = found[0][0] & found[1][0]
+        ratio = np.maximum(found[0][1], found[1][1])
+    else:
+        within, ratio = _ratios(got.astype(np.longdouble), reference.want, reference.bound)
     ratio = np.where(within, ratio, np.where(ratio > 1, ratio, np.inf))
     worst_row = int(np.argmax(ratio))
     return Verification(int(rows - np.count_nonzero(within)), float(ratio[worst_row]), worst_row)
+
+
+def _part(reference: Reference, part: str) -> tuple[NDArray[Any], NDArray[Any]]:
+    return getattr(reference.want, part), getattr(reference.bound, part)
+
+
+def _ratios(got: NDArray[Any], want: NDArray[Any], bound: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return which numbers are within their bounds, and error over bound."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        error = np.abs(got - want)
+        return error <= bound, np.where(error == 0, 0.0, error / bound)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dasp._dtypes import TABLE
 from dasp.commands.options import LAYOUTS, Subparsers, add_json_option, positive, words
 
 if TYPE_CHECKING:
@@ -86,9 +87,7 @@ def _add_device_options(parser: argparse.ArgumentParser, summary: str, *, thread
 def add_sparse_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that say how matrices are measured; `benchmarks/suitesparse.py` has the same ones."""
     _add_device_options(parser, "where to run", threads=None)
-    parser.add_argument(
-        "--dtype", choices=("float64", "float32"), default="float64", help="type of the values"
-    )
+    parser.add_argument("--dtype", choices=tuple(TABLE), default="float64", help="type of the values")
     parser.add_argument(
         "--policy",
         "--layout",

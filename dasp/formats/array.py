@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dasp._dtypes import bits_type
+
 PAD = -1
 """The column of a slot that holds no entry, and the row of a result that belongs to nobody."""
 
@@ -162,7 +164,8 @@ def csr_from_coo(m: int, rows: Array, columns: Array, values: Array, on: Any) ->
     indptr = np.zeros(m + 1, np.int64)
     np.cumsum(np.bincount(rows, minlength=m), out=indptr[1:])
     indices, data = np.empty_like(columns), np.empty_like(values)
-    on.scatter_entries(indptr[:-1].copy(), rows, columns, values, indices, data)
+    bits = bits_type(values.dtype)
+    on.scatter_entries(indptr[:-1].copy(), rows, columns, values.view(bits), indices, data.view(bits))
     return indptr, indices, data
 
 

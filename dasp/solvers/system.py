@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
+from dasp._dtypes import is_number
 from dasp._log import logger
 from dasp.solvers.devices import space_for, together
 from dasp.solvers.operator import as_operator, device_of
@@ -403,9 +404,9 @@ def place_and_type(A: Any, b: Any, M: Any = None) -> tuple[str, np.dtype[Any]]:
         for array in (A, np.asarray(0.0) if b is None else b)
     ]
     for name, dtype in zip(("A", "b"), kinds, strict=True):
-        if dtype.kind not in "fbiu":
+        if dtype.kind == "c" or not is_number(dtype):
             raise TypeError(f"{name} has dtype {dtype}; a real dtype is needed")
-    small = all(dtype.kind == "f" and dtype.itemsize <= 4 for dtype in kinds)
+    small = all(dtype.kind in "fV" and dtype.itemsize <= 4 for dtype in kinds)
     return device, np.dtype(np.float32 if small else np.float64)
 
 

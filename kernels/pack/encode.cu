@@ -17,12 +17,17 @@ constexpr int THREADS = 256;
 
 __device__ __forceinline__ Code code_of(Bits bits, const Bits* keys, const unsigned short* ranks)
 {
-#if DASP_CODING == CODING_SINGLE
-    return SingleBits::convert(number_of(bits));
+#if DASP_CODING == CODING_SINGLE && DASP_KIND == KIND_COMPLEX
+    const Code real = SingleBits::convert(number_of(part_of(bits, 0)));
+    return Code(SingleBits::convert(number_of(part_of(bits, 1)))) << 32 | real;
+#elif DASP_CODING == CODING_SINGLE || DASP_CODING == CODING_REAL_SINGLE
+    return SingleBits::convert(number_of(part_of(bits, 0)));
 #elif DASP_CODING == CODING_BYTE
-    return as_byte(number_of(bits));
+    return as_byte(number_of(part_of(bits, 0)));
 #elif DASP_CODING == CODING_HALF
-    return Code(HalfBits::convert(number_of(bits)));
+    return Code(HalfBits::convert(number_of(part_of(bits, 0))));
+#elif DASP_CODING == CODING_REAL
+    return part_of(bits, 0);
 #elif DASP_CODING == CODING_DICTIONARY
     int slot = slot_of(bits);
     while (ranks[slot] == NO_RANK || !same(keys[slot], bits)) slot = (slot + 1) % SLOTS;

@@ -11,23 +11,25 @@
 
 #include "values.cuh"
 
-#ifndef DASP_NARROWS
-#error "define DASP_NARROWS: 1 if values are real numbers of which narrower types may hold all bits, else 0"
-#endif
-
-// What the values are not, as far as is known.
-enum Dead : unsigned { NOT_BYTES = 1, NOT_DICTIONARY = 2, NOT_HALVES = 4, NOT_SINGLES = 8, ALL = 15 };
+// What the values are not, as far as is known: narrower types are asked of wider ones alone, and whether complex
+// numbers are real, of these. Bytes and halves are real numbers, singles may be complex.
+enum Dead : unsigned { NOT_BYTES = 1, NOT_DICTIONARY = 2, NOT_HALVES = 4, NOT_SINGLES = 8, NOT_REAL = 16, ALL = 31 };
 
 constexpr int THREADS = 256, AT_ONCE = 4;
 
 __device__ __forceinline__ unsigned dead_of(Bits bits)
 {
-#if DASP_NARROWS
-    const Number x = number_of(bits);
-    return (is_byte(x) ? 0u : unsigned(NOT_BYTES)) | (HalfBits::keeps(x) ? 0u : unsigned(NOT_HALVES))
-           | (sizeof(Bits) == 8 && SingleBits::keeps(x) ? 0u : unsigned(NOT_SINGLES));
+#if DASP_KIND
+    constexpr bool is_complex = DASP_KIND == KIND_COMPLEX;
+    const Number x = number_of(part_of(bits, 0));
+    const bool is_real = !is_complex || part_of(bits, 1) == 0;
+    const bool is_half = sizeof(Part) > 2 && is_real && HalfBits::keeps(x);
+    const bool is_single = sizeof(Part) == 8 && SingleBits::keeps(x) &&
+                           (!is_complex || SingleBits::keeps(number_of(part_of(bits, 1))));
+    return (is_real && is_byte(x) ? 0u : unsigned(NOT_BYTES)) | (is_half ? 0u : unsigned(NOT_HALVES)) |
+           (is_single ? 0u : unsigned(NOT_SINGLES)) | (is_complex && is_real ? 0u : unsigned(NOT_REAL));
 #else
-    return NOT_BYTES | NOT_HALVES | NOT_SINGLES;
+    return ALL & ~NOT_DICTIONARY;
 #endif
 }
 

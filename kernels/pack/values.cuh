@@ -8,6 +8,16 @@
 #error "define DASP_VALUE_BYTES and DASP_PLACE: the bytes of a value, and the type of places among them"
 #endif
 
+#ifndef DASP_KIND
+#error "define DASP_KIND: 0 where values are bits and no more, 1 for real numbers, 2 for complex ones"
+#endif
+#ifndef DASP_BFLOAT16
+#define DASP_BFLOAT16 0  // 1 if the real numbers of 2 bytes are bfloat16, and not float16
+#endif
+
+#define KIND_REAL 1
+#define KIND_COMPLEX 2
+
 using Place = DASP_PLACE;
 
 #if DASP_VALUE_BYTES == 2
@@ -18,6 +28,21 @@ using Bits = unsigned;
 using Bits = unsigned long long;
 #else
 using Bits = ulonglong2;
+#endif
+
+// The bits of a real number, or of a part of a complex one: the real part is number 0.
+#if DASP_KIND != KIND_COMPLEX
+using Part = Bits;
+__device__ __forceinline__ Part part_of(Bits bits, int) { return bits; }
+__device__ __forceinline__ Bits of_parts(Part real, Part) { return real; }
+#elif DASP_VALUE_BYTES == 8
+using Part = unsigned;
+__device__ __forceinline__ Part part_of(Bits bits, int number) { return Part(bits >> 32 * number); }
+__device__ __forceinline__ Bits of_parts(Part real, Part imag) { return Bits(imag) << 32 | real; }
+#else
+using Part = unsigned long long;
+__device__ __forceinline__ Part part_of(Bits bits, int number) { return number ? bits.y : bits.x; }
+__device__ __forceinline__ Bits of_parts(Part real, Part imag) { return {real, imag}; }
 #endif
 
 template <class T> __device__ __forceinline__ bool same(T a, T b) { return a == b; }
@@ -60,6 +85,10 @@ template <int EXPONENT_BITS, int FRACTION_BITS> __device__ __forceinline__ Numbe
             field == 0 && fraction != 0, field == ones, field - ones / 2, fraction << (52 - FRACTION_BITS)};
 }
 
+__device__ __forceinline__ Number number_of(unsigned short bits)
+{
+    return DASP_BFLOAT16 ? number_of<8, 7>(bits) : number_of<5, 10>(bits);
+}
 __device__ __forceinline__ Number number_of(unsigned bits) { return number_of<8, 23>(bits); }
 __device__ __forceinline__ Number number_of(unsigned long long bits) { return number_of<11, 52>(bits); }
 
@@ -75,6 +104,7 @@ template <int EXPONENT_BITS, int FRACTION_BITS> __device__ __forceinline__ unsig
 
 template <class T> __device__ __forceinline__ T as_bits(const Number& x)
 {
+    if (sizeof(T) == 2) return T(DASP_BFLOAT16 ? bits_of<8, 7>(x) : bits_of<5, 10>(x));
     return T(sizeof(T) == 8 ? bits_of<11, 52>(x) : bits_of<8, 23>(x));
 }
 

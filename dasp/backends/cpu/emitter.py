@@ -6,6 +6,9 @@ bits, because a load for each costs more than shifts; x is gathered by scalar lo
 x86 processors are no faster and often slower; values are read, widened and multiplied as vectors. Nothing
 names an instruction set: LLVM makes AVX-512, AVX2, SSE2 or NEON of it.
 
+Complex sums are 32 real parts and 32 imaginary ones. Complex numbers are read from memory in pieces of 16
+bytes, so arranged that one shuffle of two vectors gives all real parts and another one all imaginary parts.
+
 Intrinsics and the loops around them share this file because Numba's disk cache watches only the file of the
 outermost function.
 """
@@ -13,6 +16,7 @@ outermost function.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import llvmlite.binding
@@ -21,6 +25,7 @@ from llvmlite import ir
 from numba import config, types
 from numba.core import cgutils
 from numba.extending import intrinsic as _intrinsic
+from numba.np.numpy_support import as_dtype
 
 from dasp._compile import jit
 from dasp.backends.cpu.team import SharedFunction
@@ -69,25 +74,31 @@ class _Emitter:
     bits : int
         Of a delta; 0 if lane l reads the column base + l.
     coded : numba type
-        Of what stands for a value: float32, float64 or int8 as it is, uint8 for a place in `table`,
-        uint16 for the bits of a float16; none if all values are equal.
+        Of what stands for a value: a number or int8 as it is, uint8 for a place in `table`, uint16 and int16
+        for the bits of float16 and bfloat16; none if all values are equal.
+    real : LLVM type
+        Of the sums' parts.
+    parts : int
+        Of a sum: 1, or 2 of a complex one.
     deltas, bases, values, table, x : LLVM pointers
+        To a struct of two where numbers are complex.
     """
 
-    def __init__(self, builder: ir.IRBuilder, bits: int, coded: Any, *pointers: ir.Value) -> None:
-        self.builder, self.bits, self.coded = builder, bits, coded
+    def __init__(
+        self, builder: ir.IRBuilder, bits: int, coded: Any, real: ir.Type, parts: int, *pointers: ir.Value
+    ) -> None:
+        self.builder, self.bits, self.coded, self.real, self.parts = builder, bits, coded, real, parts
         self.data = dict(zip(("deltas", "bases", "values", "table", "x"), pointers, strict=True))
-        self.real = self.data["x"].type.pointee
-        size = 64 if self.real == ir.DoubleType() else 32
+        size = 64 if real == ir.DoubleType() else 32
         self.lanes = VECTOR_BYTES * 8 // size
-        self.vector = ir.VectorType(self.real, self.lanes)
+        self.vector = ir.VectorType(real, self.lanes)
         suffix = f"v{self.lanes}f{size}"
         function = ir.FunctionType(self.vector, [self.vector] * 3)
         self.fma = builder.module.declare_intrinsic(f"llvm.fmuladd.{suffix}", (), function)
 
     def zeros(self) -> list[ir.Value]:
-        """The 32 sums at the start."""
-        return [ir.Constant(self.vector, [0.0] * self.lanes)] * (WARP // self.lanes)
+        """The 32 sums at the start: all first parts, then all second ones."""
+        return [ir.Constant(self.vector, [0.0] * self.lanes)] * (self.parts * WARP // self.lanes)
 
     def address(self, name: str, place: ir.Value) -> ir.Value:
         """Where an item of an array lies; deltas come as bytes, whatever their width."""
@@ -136,9 +147,9 @@ class _Emitter:
         base = base if base.type == I64 else builder.zext(base, I64)
         slot = builder.mul(current, ir.Constant(I64, WARP))
         delta = builder.add(first_delta, builder.mul(k, ir.Constant(I64, WARP)))
-        totals: list[ir.Value] = []
+        totals = list(sums)
         if self.coded != types.none:
-            self.prefetch("values", slot, WARP * self.coded.bitwidth // 8)
+            self.prefetch("values", slot, WARP * _bytes(self.coded))
         if self.bits:
             self.prefetch("deltas", delta, WARP * self.bits // 8)
         for group in range(0, WARP, WORD_LANES):
@@ -146,15 +157,30 @@ class _Emitter:
                 columns = self.columns(base, self.plus(delta, group), masked)
             for lane in range(group, group + WORD_LANES, self.lanes):
                 if self.bits:
-                    gathered = self.pick("x", columns[lane - group : lane - group + self.lanes], self.real)
+                    gathered = self.pick("x", columns[lane - group : lane - group + self.lanes])
                 else:
-                    gathered = self.load("x", self.plus(base, lane), self.vector)
-                before = sums[len(totals)]
-                total = builder.call(self.fma, [self.values(self.plus(slot, lane)), gathered, before])
+                    gathered = self.run("x", self.plus(base, lane))
+                mine = slice(lane // self.lanes, None, WARP // self.lanes)
+                terms = self.multiply_add(self.values(self.plus(slot, lane)), gathered, totals[mine])
                 if masked:
-                    total = builder.select(self.is_entry(self.plus(delta, lane), self.lanes), total, before)
-                totals.append(total)
+                    kept = self.is_entry(self.plus(delta, lane), self.lanes)
+                    terms = [builder.select(kept, *both) for both in zip(terms, totals[mine], strict=True)]
+                totals[mine] = terms
         return totals
+
+    def multiply_add(self, a: list[ir.Value], b: list[ir.Value], sums: list[ir.Value]) -> list[ir.Value]:
+        """The sums with products added, all as vectors of parts: one of real numbers, two of complex ones."""
+
+        def fma(*terms: ir.Value) -> ir.Value:
+            return self.builder.call(self.fma, terms)
+
+        if len(a) == len(b) == 2:
+            minus = self.builder.fneg(a[1])
+            real, imaginary = fma(minus, b[1], sums[0]), fma(a[1], b[0], sums[1])
+            return [fma(a[0], b[0], real), fma(a[0], b[1], imaginary)]
+        if len(b) == 2:
+            return [fma(a[0], part, total) for part, total in zip(b, sums, strict=True)]
+        return [fma(part, b[0], total) for part, total in zip(a, sums, strict=True)]
 
     def prefetch(self, name: str, place: ir.Value, count: int) -> None:
         """Ask for the `count` bytes of an array that a step `AHEAD` of this one will read."""
@@ -202,32 +228,84 @@ class _Emitter:
         pads = ir.Constant(deltas, [(1 << bits) - 1] * count)
         return self.builder.icmp_unsigned("!=", self.load("deltas", place, deltas), pads)
 
-    def pick(self, name: str, places: list[ir.Value], kind: ir.Type) -> ir.Value:
-        """The vector of an array's items at these places."""
-        picked = ir.Constant(ir.VectorType(kind, len(places)), ir.Undefined)
-        for lane, place in enumerate(places):
-            item = self.builder.load(self.builder.gep(self.data[name], [place]))
-            picked = self.builder.insert_element(picked, item, ir.Constant(I32, lane))
-        return picked
+    def pick(self, name: str, places: list[ir.Value]) -> list[ir.Value]:
+        """The parts of an array's numbers at these places, a vector for each part."""
+        builder, kind = self.builder, self.data[name].type.pointee
+        if not isinstance(kind, ir.BaseStructType):
+            picked = ir.Constant(ir.VectorType(kind, len(places)), ir.Undefined)
+            for lane, place in enumerate(places):
+                item = builder.load(builder.gep(self.data[name], [place]))
+                picked = builder.insert_element(picked, item, ir.Constant(I32, lane))
+            return [self.widened(picked)]
+        pair = ir.VectorType(kind.elements[0], 2)
+        pieces = [self.load(name, place, pair) for place in places]
+        if kind.elements[0] == ir.FloatType():
+            pieces = [self.joined(*pieces[lane : lane + 2]) for lane in range(0, len(pieces), 2)]
+        return self.parted(pieces)
 
-    def values(self, slot: ir.Value) -> ir.Value:
-        """The values of `lanes` slots, decoded by the type of what is stored, as x has them."""
-        builder, kind = self.builder, self.data["table"].type.pointee
+    def run(self, name: str, place: ir.Value) -> list[ir.Value]:
+        """The same of `lanes` numbers that follow each other."""
+        kind = self.data[name].type.pointee
+        if not isinstance(kind, ir.BaseStructType):
+            return [self.widened(self.load(name, place, ir.VectorType(kind, self.lanes)))]
+        numbers = 2 if kind.elements[0] == ir.FloatType() else 1  # in a piece
+        piece = ir.VectorType(kind.elements[0], 2 * numbers)
+        return self.parted(
+            [self.load(name, self.plus(place, lane), piece) for lane in range(0, self.lanes, numbers)]
+        )
+
+    def joined(self, one: ir.Value, other: ir.Value) -> ir.Value:
+        """Two vectors, one behind the other."""
+        every = ir.Constant(ir.VectorType(I32, 2 * one.type.count), list(range(2 * one.type.count)))
+        return self.builder.shuffle_vector(one, other, every)
+
+    def parted(self, pieces: list[ir.Value]) -> list[ir.Value]:
+        """The real and the imaginary parts of the complex numbers in pieces of 16 bytes, in their order."""
+        if len(pieces) == 2:  # four complex64, to be widened
+            both = self.joined(*pieces)
+            masks = [[first, first + 2, first + 4, first + 6] for first in (0, 1)]
+            return [self.widened(self.shuffled(both, both, mask)) for mask in masks]
+        one, other = self.joined(pieces[0], pieces[2]), self.joined(pieces[1], pieces[3])
+        count, half = one.type.count, pieces[0].type.count
+        parts = []
+        for first in (0, 1):
+            mask = [
+                vector + piece + number
+                for piece in (0, half)
+                for vector in (0, count)
+                for number in range(first, half, 2)
+            ]
+            parts.append(self.widened(self.shuffled(one, other, mask)))
+        return parts
+
+    def shuffled(self, one: ir.Value, other: ir.Value, mask: list[int]) -> ir.Value:
+        """The items of two vectors that a mask names."""
+        return self.builder.shuffle_vector(one, other, ir.Constant(ir.VectorType(I32, len(mask)), mask))
+
+    def values(self, slot: ir.Value) -> list[ir.Value]:
+        """The parts of the values of `lanes` slots, decoded by the type of what is stored."""
+        builder = self.builder
         if self.coded == types.none:
-            return self.widened(self.pick("table", [ir.Constant(I64, 0)] * self.lanes, kind))
+            return self.pick("table", [ir.Constant(I64, 0)] * self.lanes)
         if self.coded == types.uint8:
             word = ir.IntType(8 * self.lanes)
             codes = builder.zext(self.load("values", slot, word), I64)
-            return self.widened(self.pick("table", self.split(codes, 8)[: self.lanes], kind))
+            return self.pick("table", self.split(codes, 8)[: self.lanes])
         if self.coded == types.int8:
-            return builder.sitofp(
-                self.load("values", slot, ir.VectorType(ir.IntType(8), self.lanes)), self.vector
-            )
+            stored = self.load("values", slot, ir.VectorType(ir.IntType(8), self.lanes))
+            return [builder.sitofp(stored, self.vector)]
         if self.coded == types.uint16:
-            return self.widened(self.halves(slot))
-        return self.widened(
-            self.load("values", slot, ir.VectorType(self.data["values"].type.pointee, self.lanes))
-        )
+            return [self.widened(self.halves(slot))]
+        if self.coded == types.int16:
+            return [self.widened(self.bfloats(slot))]
+        return self.run("values", slot)
+
+    def bfloats(self, slot: ir.Value) -> ir.Value:
+        """The bfloat16 of `lanes` slots as float32, of which they are the upper half."""
+        builder, words = self.builder, ir.VectorType(I32, self.lanes)
+        bits = builder.zext(self.load("values", slot, ir.VectorType(ir.IntType(16), self.lanes)), words)
+        wide = builder.shl(bits, ir.Constant(words, [16] * self.lanes))
+        return builder.bitcast(wide, ir.VectorType(ir.FloatType(), self.lanes))
 
     def halves(self, slot: ir.Value) -> ir.Value:
         """The float16 of `lanes` slots as float32.
@@ -255,13 +333,13 @@ class _Emitter:
         return builder.bitcast(builder.or_(whole, sign), floats)
 
     def widened(self, vector: ir.Value) -> ir.Value:
-        """A vector of floats in the type of x, which is at least as wide."""
+        """A vector of floats in the type of the sums' parts, which is at least as wide."""
         return vector if vector.type == self.vector else self.builder.fpext(vector, self.vector)
 
 
 @intrinsic(prefer_literal=True)
 def _sum_slice(  # type: ignore[no-untyped-def]
-    typing_context, bits, sums, step, steps, full, first_delta, deltas, bases, values, table, x
+    typing_context, bits, sums, scale, step, steps, full, first_delta, deltas, bases, values, table, x
 ):
     """Set `sums` to what each of the 32 lanes adds up over a slice.
 
@@ -269,20 +347,23 @@ def _sum_slice(  # type: ignore[no-untyped-def]
     ----------
     bits : constant
         Of a delta; 0 if lane l reads the column base + l.
-    sums : pointer to 32 numbers of the type of x
+    sums : pointer to 32 numbers, or to the real parts of 32 and then to their imaginary parts
+    scale : pointer to numbers of the type of the sums
     step, steps, full : int64
         First step of the slice, its steps, and those of them, the leading ones, that have no pads.
     first_delta : int64
         Of the slice.
     deltas, bases, values, table, x : pointers
-        `values` is void where all are equal, uint8 for places in `table`, uint16 for the bits of float16.
+        `values` is void where all are equal, uint8 for places in `table`, uint16 and int16 for the bits of
+        float16 and bfloat16.
     """
     width = int(bits.literal_value)
     coded = types.none if values == types.voidptr else values.dtype
+    parts = _parts(scale)
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        _, sums, step, steps, full, first_delta, *pointers = arguments
-        emitter = _Emitter(builder, width, coded, *pointers)
+        _, sums, _, step, steps, full, first_delta, *pointers = arguments
+        emitter = _Emitter(builder, width, coded, sums.type.pointee, parts, *pointers)
         end = full if width else steps
         totals = emitter.loop(ir.Constant(I64, 0), end, emitter.zeros(), (step, first_delta), False)
         if width:
@@ -291,7 +372,23 @@ def _sum_slice(  # type: ignore[no-untyped-def]
         return context.get_dummy_value()
 
     whole = types.int64
-    return types.void(bits, sums, whole, whole, whole, whole, deltas, bases, values, table, x), generate
+    return types.void(
+        bits, sums, scale, whole, whole, whole, whole, deltas, bases, values, table, x
+    ), generate
+
+
+def _parts(pointer: Any) -> int:
+    """Return the parts of the numbers that a pointer of Numba's points to."""
+    return 2 if isinstance(pointer.dtype, types.Complex) else 1
+
+
+def _real(pointer: Any) -> Any:
+    """Return the type of these parts."""
+    return getattr(pointer.dtype, "underlying_float", pointer.dtype)
+
+
+def _bytes(kind: Any) -> int:
+    return as_dtype(kind).itemsize
 
 
 def _store_all(builder: ir.IRBuilder, place: ir.Value, vectors: list[ir.Value]) -> None:
@@ -303,77 +400,155 @@ def _store_all(builder: ir.IRBuilder, place: ir.Value, vectors: list[ir.Value]) 
 
 
 @intrinsic
-def _place_for_sums(typing_context, x):  # type: ignore[no-untyped-def]
-    """Return a pointer to 32 numbers on the stack."""
+def _place_for_sums(typing_context, scale):  # type: ignore[no-untyped-def]
+    """Return a pointer to the parts of 32 numbers on the stack."""
+    real, count = _real(scale), WARP * _parts(scale)
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        place = cgutils.alloca_once(builder, arguments[0].type.pointee, size=WARP)
+        place = cgutils.alloca_once(builder, context.get_data_type(real), size=count)
         place.align = 64
         return place
 
-    return types.CPointer(x.dtype)(x), generate
+    return types.CPointer(real)(scale), generate
 
 
 @intrinsic
-def _fold(typing_context, sums, shift):  # type: ignore[no-untyped-def]
+def _fold(typing_context, sums, scale, shift):  # type: ignore[no-untyped-def]
     """Add every two neighbours of the 32 sums, `shift` times over, so that those of rows come first."""
+    firsts = [WARP * part for part in range(_parts(scale))]
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        place, shift = arguments
-        real = place.type.pointee
-        size = 8 if real == ir.DoubleType() else 4
+        place, _, shift = arguments
+        size = 8 if place.type.pointee == ir.DoubleType() else 4
         done = builder.append_basic_block("fold.done")
         for level in range(5):
             add = builder.append_basic_block("fold.add")
             builder.cbranch(builder.icmp_signed(">", shift, ir.Constant(shift.type, level)), add, done)
             builder.position_at_end(add)
-            count = WARP >> level
-            pairs = ir.VectorType(real, count)
-            both = builder.load(builder.bitcast(place, pairs.as_pointer()), align=size)
-            even, odd = (
-                builder.shuffle_vector(
-                    both,
-                    ir.Constant(pairs, ir.Undefined),
-                    ir.Constant(ir.VectorType(I32, count // 2), list(range(first, count, 2))),
-                )
-                for first in (0, 1)
-            )
-            _store_all(builder, place, [builder.fadd(even, odd)])
+            for part in firsts:
+                _fold_once(builder, builder.gep(place, [ir.Constant(I64, part)]), WARP >> level, size)
         builder.branch(done)
         builder.position_at_end(done)
         return context.get_dummy_value()
 
-    return types.void(sums, types.int64), generate
+    return types.void(sums, scale, types.int64), generate
+
+
+def _fold_once(builder: ir.IRBuilder, place: ir.Value, count: int, size: int) -> None:
+    """Add every two neighbours of `count` sums."""
+    pairs = ir.VectorType(place.type.pointee, count)
+    both = builder.load(builder.bitcast(place, pairs.as_pointer()), align=size)
+    even, odd = (
+        builder.shuffle_vector(
+            both,
+            ir.Constant(pairs, ir.Undefined),
+            ir.Constant(ir.VectorType(I32, count // 2), list(range(first, count, 2))),
+        )
+        for first in (0, 1)
+    )
+    _store_all(builder, place, [builder.fadd(even, odd)])
+
+
+@intrinsic
+def _total(typing_context, sums, scale, row):  # type: ignore[no-untyped-def]
+    """Return the sum of a row of a slice, after `_fold`."""
+    parts = _parts(scale)
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        place, _, row = arguments
+        found = [
+            builder.load(builder.gep(place, [builder.add(row, ir.Constant(I64, WARP * part))]))
+            for part in range(parts)
+        ]
+        return found[0] if parts == 1 else cgutils.pack_struct(builder, found)
+
+    return scale.dtype(sums, scale, types.int64), generate
+
+
+@intrinsic
+def scaled(typing_context, factor, number):  # type: ignore[no-untyped-def]
+    """Return the product of two numbers of one type.
+
+    A complex factor without imaginary part multiplies as a real one does, so that 1 times an infinite number
+    is that number and no NaN.
+    """
+    is_complex = isinstance(number, types.Complex)
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        if not is_complex:
+            return builder.fmul(*arguments)
+        a, b = (cgutils.unpack_tuple(builder, argument, 2) for argument in arguments)
+        return cgutils.pack_struct(builder, _scaled_parts(builder, a, b, lambda part: part))
+
+    return number(number, number), generate
+
+
+def _scaled_parts(builder: ir.IRBuilder, factor: Any, parts: Any, spread: Callable[[Any], Any]) -> list[Any]:
+    """Return the parts of a complex factor times numbers, whose parts are single or, by `spread`, vectors."""
+    real, imaginary = map(spread, factor)
+    plain = [builder.fmul(real, part) for part in parts]
+    none = builder.fcmp_ordered("==", factor[1], ir.Constant(factor[1].type, 0.0))
+    whole = [
+        builder.fsub(plain[0], builder.fmul(imaginary, parts[1])),
+        builder.fadd(plain[1], builder.fmul(imaginary, parts[0])),
+    ]
+    return [builder.select(none, *both) for both in zip(plain, whole, strict=True)]
 
 
 @intrinsic
 def _store_whole(typing_context, sums, alpha, rows, position, y):  # type: ignore[no-untyped-def]
     """Write alpha times the sums of a slice of 32 rows, which begins at a position of `rows`, to y."""
+    parts = _parts(y)
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         sums, alpha, rows, position, y = arguments
-        real = sums.type.pointee
-        lanes = 8 * VECTOR_BYTES // (64 if real == ir.DoubleType() else 32)
-        vector = ir.VectorType(real, lanes)
-        once = builder.insert_element(ir.Constant(vector, ir.Undefined), alpha, ir.Constant(I32, 0))
-        scale = builder.shuffle_vector(once, once, ir.Constant(ir.VectorType(I32, lanes), [0] * lanes))
-        totals = []
-        for lane in range(0, WARP, lanes):
-            place = builder.gep(sums, [ir.Constant(I64, lane)])
-            total = builder.load(builder.bitcast(place, vector.as_pointer()), align=VECTOR_BYTES)
-            totals.append(builder.fmul(scale, total))
+        totals = _scaled_sums(builder, sums, alpha, parts)
+        lanes = totals[0].type.count // parts
+        real = sums.type.pointee.as_pointer()
         with builder.if_else(cgutils.is_null(builder, rows)) as (in_order, permuted):
             with in_order:
-                _store_all(builder, builder.gep(y, [position]), totals)
+                _store_all(builder, builder.bitcast(builder.gep(y, [position]), real), totals)
             with permuted:
                 for row in range(WARP):
-                    total = builder.extract_element(totals[row // lanes], ir.Constant(I32, row % lanes))
                     mine = builder.load(builder.gep(rows, [builder.add(position, ir.Constant(I64, row))]))
                     mine = mine if mine.type == I64 else builder.zext(mine, I64)
-                    builder.store(total, builder.gep(y, [mine]))
+                    place = builder.bitcast(builder.gep(y, [mine]), real)
+                    for part in range(parts):
+                        lane = ir.Constant(I32, parts * (row % lanes) + part)
+                        total = builder.extract_element(totals[row // lanes], lane)
+                        builder.store(total, builder.gep(place, [ir.Constant(I64, part)]))
         return context.get_dummy_value()
 
-    return types.void(sums, sums.dtype, rows, types.int64, y), generate
+    return types.void(sums, y.dtype, rows, types.int64, y), generate
+
+
+def _scaled_sums(builder: ir.IRBuilder, sums: ir.Value, alpha: ir.Value, parts: int) -> list[ir.Value]:
+    """Return alpha times the 32 sums as vectors, both parts of a complex one beside each other."""
+    real = sums.type.pointee
+    lanes = 8 * VECTOR_BYTES // (64 if real == ir.DoubleType() else 32)
+    vector = ir.VectorType(real, lanes)
+
+    def load(lane: int) -> ir.Value:
+        place = builder.gep(sums, [ir.Constant(I64, lane)])
+        return builder.load(builder.bitcast(place, vector.as_pointer()), align=VECTOR_BYTES)
+
+    def spread(number: ir.Value) -> ir.Value:
+        once = builder.insert_element(ir.Constant(vector, ir.Undefined), number, ir.Constant(I32, 0))
+        return builder.shuffle_vector(once, once, ir.Constant(ir.VectorType(I32, lanes), [0] * lanes))
+
+    if parts == 1:
+        scale = spread(alpha)
+        return [builder.fmul(scale, load(lane)) for lane in range(0, WARP, lanes)]
+    factor = cgutils.unpack_tuple(builder, alpha, 2)
+    by_turns = ir.Constant(
+        ir.VectorType(I32, 2 * lanes), [lane + part for lane in range(lanes) for part in (0, lanes)]
+    )
+    return [
+        builder.shuffle_vector(
+            *_scaled_parts(builder, factor, [load(lane), load(WARP + lane)], spread), by_turns
+        )
+        for lane in range(0, WARP, lanes)
+    ]
 
 
 def _multiply_slices(  # type: ignore[no-untyped-def]
@@ -383,32 +558,43 @@ def _multiply_slices(  # type: ignore[no-untyped-def]
 
     Every array comes as a pointer; `rows` is null if position p is row p, and `scale` holds alpha and beta.
     """
-    sums = _place_for_sums(x)
+    sums = _place_for_sums(scale)
     alpha, beta = scale[0], scale[1]
     for s in range(first, last):
         step = np.int64(headers[4 * s])
         steps, full, shift, width = _shape_fields(np.int64(headers[4 * s + 3]))
         block = WARP * np.int64(headers[4 * s + 2])
         if width == NONE:
-            _sum_slice(0, sums, step, steps, full, block, deltas, bases, values, table, x)
+            _sum_slice(0, sums, scale, step, steps, full, block, deltas, bases, values, table, x)
         elif width == BITS_8:
-            _sum_slice(8, sums, step, steps, full, block, deltas, bases, values, table, x)
+            _sum_slice(8, sums, scale, step, steps, full, block, deltas, bases, values, table, x)
         elif width == BITS_16:
-            _sum_slice(16, sums, step, steps, full, block >> 1, deltas, bases, values, table, x)
+            _sum_slice(16, sums, scale, step, steps, full, block >> 1, deltas, bases, values, table, x)
         else:
-            _sum_slice(32, sums, step, steps, full, block >> 2, deltas, bases, values, table, x)
-        _fold(sums, shift)
+            _sum_slice(32, sums, scale, step, steps, full, block >> 2, deltas, bases, values, table, x)
+        _fold(sums, scale, shift)
         position = np.int64(headers[4 * s + 1])
         count = min(WARP >> shift, positions - position)
         if s < segments:
-            partials[position] = sums[0]
+            partials[position] = _total(sums, scale, 0)
         elif count == WARP and beta == 0:
             _store_whole(sums, alpha, rows, position, y)
         else:
             for row in range(count):
                 mine = position + row if _is_null(rows) else np.int64(rows[position + row])
-                total = alpha * sums[row]
-                y[mine] = total if beta == 0 else total + beta * y[mine]
+                total = scaled(alpha, _total(sums, scale, row))
+                y[mine] = total if beta == 0 else total + scaled(beta, y[mine])
+
+
+@jit(nogil=True)
+def store_long_complex(rows, segment_offsets, partials, y, alpha, beta):  # type: ignore[no-untyped-def]
+    """Set the rows of y whose complex sums come in segments."""
+    for r in range(len(rows)):
+        total = partials[segment_offsets[r]]
+        for s in range(segment_offsets[r] + 1, segment_offsets[r + 1]):
+            total += partials[s]
+        total = scaled(alpha, total)
+        y[rows[r]] = total if beta == 0 else total + scaled(beta, y[rows[r]])
 
 
 @intrinsic
@@ -420,15 +606,15 @@ def _is_null(typing_context, pointer):  # type: ignore[no-untyped-def]
 
 
 @functools.cache
-def product_of_slices(values: Any, table: Any, index: Any, real: Any) -> SharedFunction:
+def product_of_slices(values: Any, table: Any, index: Any, x: Any, total: Any) -> SharedFunction:
     """Compile the product for these types, or find it on disk.
 
     Parameters
     ----------
     values : dtype or None
-        Of what stands for a value; None if all are equal.
-    table, index, real : dtype
-        The matrix's; of rows and columns; of x and y.
+        Of what stands for a value, int16 for the bits of bfloat16; None if all are equal.
+    table, index, x, total : dtype
+        The matrix's, or float32 of one in half precision; of rows and columns; of x; of sums and y.
     """
     arguments = {
         "headers": np.uint32,
@@ -440,4 +626,4 @@ def product_of_slices(values: Any, table: Any, index: Any, real: Any) -> SharedF
         "positions": int,
         "segments": int,
     }
-    return SharedFunction(_multiply_slices, arguments, real)
+    return SharedFunction(_multiply_slices, arguments, total, x)

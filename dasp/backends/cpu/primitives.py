@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dasp._compile import jit
+from dasp._dtypes import bits_type, real_type
 from dasp._integers import ceil_div
 from dasp.backends.cpu import columns
 from dasp.backends.cpu.ranges import over_ranges
@@ -27,9 +28,11 @@ from dasp.formats.sliced.choose import SliceStatistics, ValueStatistics
 from dasp.formats.sliced.layout import Cut, Layout, Runs, Slices, Survey, Tried
 from dasp.formats.sliced.pattern import (
     MOST_CODES,
+    REAL_PARTS,
     Coding,
     Values,
     code_type,
+    may_code,
     shape_word,
 )
 
@@ -82,20 +85,17 @@ def sort_columns(csr: Csr, survey: Survey) -> tuple[Csr, Vector]:
 
 def value_statistics(data: Vector) -> ValueStatistics:
     """Count what `choose_coding` asks for; a question is asked only where those before it leave it open."""
-    bits = data.view(f"u{data.itemsize}")
-    if _all_equal(bits):
+    if _all_equal(_bits(data)):
         return ValueStatistics(len(data), 1, False, False, False)
-    minus_zero = bits.dtype.type(1 << 8 * data.itemsize - 1)
-
-    def are_bytes(begin: int, end: int) -> bool:
-        return bool(_all_bytes(data[begin:end], bits[begin:end], minus_zero))
-
-    if all(over_ranges(len(data), len(data), are_bytes)):
+    real = _are_real(data)
+    if real and _are_bytes(data):
         return ValueStatistics(len(data), MOST_CODES + 1, True, False, False)
-    distinct = len(_find_codes(bits, False)[0]) or MOST_CODES + 1
-    halves = distinct > MOST_CODES and _survives(data, np.float16)
-    singles = distinct > MOST_CODES and not halves and data.itemsize > 4 and _survives(data, np.float32)
-    return ValueStatistics(len(data), distinct, False, halves, singles)
+    distinct = len(_find_codes(_bits(data), False)[0]) or MOST_CODES + 1
+    if distinct <= MOST_CODES:
+        return ValueStatistics(len(data), distinct, False, False, False)
+    halves = real and _survives(data, Coding.HALF)
+    singles = not halves and _survives(data, Coding.SINGLE)
+    return ValueStatistics(len(data), distinct, False, halves, singles, real and data.dtype.kind == "c")
 
 
 def encode(data: Vector, coding: Coding) -> tuple[Vector, Vector]:
@@ -103,22 +103,23 @@ def encode(data: Vector, coding: Coding) -> tuple[Vector, Vector]:
     if coding == Coding.EQUAL:
         return np.zeros(0, np.uint8), data[:1].copy()
     if coding == Coding.DICTIONARY:
-        distinct, codes = _find_codes(data.view(f"u{data.itemsize}"), True)
-        return codes, distinct.view(data.dtype)
+        distinct, codes = _find_codes(_bits(data), True)
+        return codes, distinct.ravel().view(data.dtype)
     with np.errstate(under="ignore"):
-        return data.astype(code_type(coding, data.dtype), copy=False), data[:0].copy()
+        return _converted(data, coding), data[:0].copy()
 
 
 def holds(data: Vector, coding: Coding, codes: int) -> bool:
     """Whether a coding keeps every bit of every value, with a dictionary of so many values at most."""
-    bits = data.view(f"u{data.itemsize}")
     if coding == Coding.EQUAL:
-        return bool(_all_equal(bits))
-    if coding == Coding.BYTE:
-        return bool(_all_bytes(data, bits, bits.dtype.type(1 << 8 * data.itemsize - 1)))
+        return bool(_all_equal(_bits(data)))
     if coding == Coding.DICTIONARY:
-        return 0 < len(_find_codes(bits, False)[0]) <= codes
-    return coding == Coding.PLAIN or _survives(data, code_type(coding, data.dtype))
+        return 0 < len(_find_codes(_bits(data), False)[0]) <= codes
+    if coding in REAL_PARTS and not _are_real(data):
+        return False
+    if coding == Coding.BYTE:
+        return _are_bytes(data)
+    return coding in (Coding.PLAIN, Coding.REAL) or _survives(data, coding)
 
 
 def count_values(data: Vector) -> tuple[ValueStatistics, None]:
@@ -157,7 +158,7 @@ def zeros(count: int, dtype: np.dtype[Any]) -> Vector:
 def scatter(numbers: Vector, slots: Vector, stored: Vector) -> None:
     """See `Primitives`."""
     with _writable(stored):
-        bits = f"u{numbers.itemsize}"
+        bits = bits_type(numbers.dtype)
         arrays = numbers.view(bits), slots, stored.view(bits)
         over_ranges(len(slots), len(slots), partial(_scatter, *arrays))
 
@@ -179,12 +180,62 @@ def _writable(array: Vector) -> Iterator[None]:
         array.flags.writeable = before
 
 
-def _survives(data: Vector, kind: Any) -> bool:
-    """Whether every value keeps all of its bits in a narrower type."""
-    narrow, wide = np.finfo(kind), np.finfo(data.dtype)
+def _bits(data: Vector) -> Vector:
+    """Return the bits of numbers as unsigned integers, a row of two for a number of 16 bytes."""
+    return data.view(f"u{data.itemsize}") if data.itemsize <= 8 else data.view(np.uint64).reshape(-1, 2)
+
+
+def _are_real(data: Vector) -> bool:
+    """Whether every value is real: of complex ones, has the imaginary part 0, and not -0."""
+    if data.dtype.kind != "c":
+        return True
+    imaginary = data.imag.view(bits_type(real_type(data.dtype)))
+    return not any(imaginary[first : first + PIECE].any() for first in range(0, len(data), PIECE))
+
+
+def _are_bytes(data: Vector) -> bool:
+    """Whether every real part is an integer from -128 to 127, and no zero is negative."""
+
+    def are_bytes(begin: int, end: int) -> bool:
+        return all(
+            _all_bytes(piece, bits, bits.dtype.type(1 << 8 * piece.itemsize - 1))
+            for first in range(begin, end, step)
+            for piece in [_wide(data[first : min(first + step, end)].real)]
+            for bits in [piece.view(f"u{piece.itemsize}")]
+        )
+
+    step = max(len(data), 1) if data.itemsize > 2 else PIECE
+    return all(over_ranges(len(data), len(data), are_bytes))
+
+
+def _wide(data: Vector) -> Vector:
+    """Return real numbers in a type that Numba knows: halves as float32, which shares their zeros."""
+    return data.astype(np.float32) if data.itemsize == 2 else data
+
+
+def _converted(data: Vector, coding: Coding) -> Vector:
+    """Return values in the type of a coding, the real parts of complex ones where it holds those."""
+    kind = code_type(coding, data.dtype)
+    numbers = np.ascontiguousarray(data.real) if coding in REAL_PARTS else data
+    if kind.kind == numbers.dtype.kind == "c" and kind != numbers.dtype:
+        return numbers.view(real_type(numbers.dtype)).astype(real_type(kind)).view(kind)
+    return numbers.astype(kind, copy=False)
+
+
+def _survives(data: Vector, coding: Coding) -> bool:
+    """Whether every value keeps all of its bits in a narrower type.
+
+    Of a coding that holds real parts, only these are asked of.
+    """
+    if not may_code(coding, data.dtype):
+        return False
+    kind, real = real_type(code_type(coding, data.dtype)), real_type(data.dtype)
+    narrow, wide = np.finfo(kind), np.finfo(real)
     sizes = wide.nmant, wide.maxexp - 1, narrow.nmant, narrow.maxexp - 1, kind != np.float16
-    bits = data.view(f"u{data.itemsize}")
-    return all(over_ranges(len(bits), len(bits), partial(_keeps_bits, bits, *sizes)))
+    parts = data.view(bits_type(real))
+    if data.dtype.kind == "c" and coding in REAL_PARTS:
+        parts = parts[::2]
+    return all(over_ranges(len(parts), len(parts), partial(_keeps_bits, parts, *sizes)))
 
 
 def try_windows(
@@ -275,7 +326,7 @@ def store_values(csr: Csr, survey: Survey, order: Vector | None, layout: Layout,
     stored = np.empty(WARP * layout.steps if len(codes) else 0, codes.dtype)
     if len(stored):
         slices, runs, _ = layout.detail
-        bits = f"u{codes.itemsize}"  # Numba moves bits of any type, float16 included
+        bits = bits_type(codes.dtype)  # Numba moves bits of any type, float16 included
         arrays = *slices, *runs, codes.view(bits), _first_steps(layout), stored.view(bits)
         over_ranges(layout.slices, len(codes), partial(_fill_values, *arrays))
     return Values(coding, stored, table)
@@ -354,9 +405,23 @@ def _order_columns(indptr, indices, order):  # type: ignore[no-untyped-def]
 @_compile
 def _all_equal(bits):  # type: ignore[no-untyped-def]
     same = 1
-    while same < len(bits) and bits[same] == bits[0]:
+    while same < len(bits) and _same(bits, same, bits, 0):
         same += 1
     return same == len(bits)
+
+
+@_inline
+def _same(one, i, other, k):  # type: ignore[no-untyped-def]
+    if one.ndim == 1:
+        return one[i] == other[k]
+    return one[i, 0] == other[k, 0] and one[i, 1] == other[k, 1]
+
+
+@_inline
+def _folded(bits, i):  # type: ignore[no-untyped-def]
+    if bits.ndim == 1:
+        return np.uint64(bits[i])
+    return bits[i, 0] ^ (bits[i, 1] << np.uint64(1) | bits[i, 1] >> np.uint64(63))
 
 
 @_compile
@@ -426,15 +491,15 @@ def _all_bytes(data, bits, minus_zero):  # type: ignore[no-untyped-def]
 def _find_codes(bits, wanted):  # type: ignore[no-untyped-def]
     """Return the distinct bit patterns as they appear, and each value's code; nothing if too many."""
     slots = 4 * MOST_CODES
-    keys = np.zeros(slots, bits.dtype)
+    keys = np.zeros((slots,) + bits.shape[1:], bits.dtype)  # noqa: RUF005 (Numba has no other way)
     code_of = np.full(slots, -1, np.int64)
-    distinct = np.zeros(MOST_CODES, bits.dtype)
+    distinct = np.zeros((MOST_CODES,) + bits.shape[1:], bits.dtype)  # noqa: RUF005
     codes = np.zeros(len(bits) if wanted else 0, np.uint8)
     count = 0
     for i in range(len(bits)):
-        mixed = np.uint64(bits[i]) * np.uint64(0x9E3779B97F4A7C15)
+        mixed = _folded(bits, i) * np.uint64(0x9E3779B97F4A7C15)
         slot = np.int64(mixed >> np.uint64(54))  # the top ten bits: one of 1024 slots
-        while code_of[slot] >= 0 and keys[slot] != bits[i]:
+        while code_of[slot] >= 0 and not _same(keys, slot, bits, i):
             slot = (slot + 1) % slots
         if code_of[slot] < 0:
             if count == MOST_CODES:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from dasp import formats
+from dasp._dtypes import into, sum_type
 from dasp.backends.cpu import published, sliced
 from dasp.formats.array import Plan
 from dasp.formats.published.pattern import NAME as PUBLISHED
@@ -28,8 +29,8 @@ class Product:
 
     Raises
     ------
-    RuntimeError
-        If the CPU has no product for the plan's format.
+    RuntimeError, TypeError
+        If the CPU has no product for the plan's format, or that none for its type.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -39,7 +40,10 @@ class Product:
             )
         self.plan = plan
         self._multiply = KERNELS[plan.format](plan).multiply
-        self._x_shape, self._m, self._dtype = (plan.shape[1],), plan.shape[0], plan.dtype
+        formats.refuse_type(plan.format, plan.dtype, "A")
+        self._x_shape, self._m = (plan.shape[1],), plan.shape[0]
+        # Vectors in half precision are never plain: they are widened, and the result is rounded.
+        self._dtype = plan.dtype if sum_type(plan.dtype) == plan.dtype else None
         self._one, self._zero = plan.dtype.type(1), plan.dtype.type(0)
 
     def quick(self, x: Any, out: Any = None, scale: tuple[float, float] | None = None) -> Vector | None:
@@ -55,7 +59,7 @@ class Product:
         result: Vector = out
         return result
 
-    def multiply(self, x: Vector, y: Vector, alpha: float, beta: float) -> None:
+    def multiply(self, x: Vector, y: Vector, alpha: complex, beta: complex) -> None:
         """Set y = alpha A x + beta y, column by column; y is not read if beta is 0.
 
         Raises
@@ -68,16 +72,18 @@ class Product:
             for k in range(x.shape[1]):
                 self.multiply(x[:, k], y[:, k], alpha, beta)
             return
-        vector = x if x.dtype == y.dtype and x.flags.c_contiguous and x.flags.aligned else None
-        vector = _read_only(np.require(x, y.dtype, ["C", "A"]) if vector is None else vector)
-        result = y if y.flags.carray else np.require(y, None, ["C", "A"])
-        self._multiply(vector, result, y.dtype.type(alpha), y.dtype.type(beta))
+        total = sum_type(y.dtype)
+        kind = into(self.plan.dtype, x.dtype, total).x
+        vector = x if x.dtype == kind and x.flags.c_contiguous and x.flags.aligned else None
+        vector = _read_only(np.require(x, kind, ["C", "A"]) if vector is None else vector)
+        result = y if y.flags.carray and y.dtype == total else np.require(y, total, ["C", "A"])
+        self._multiply(vector, result, total.type(alpha), total.type(beta))
         if result is not y:
             y[:] = result
 
 
-def _is_plain(array: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
-    """Whether this is a writable NumPy array, aligned and contiguous, of just this shape and type."""
+def _is_plain(array: Any, shape: tuple[int, ...], dtype: np.dtype[Any] | None) -> bool:
+    """Whether this is a writable NumPy array, aligned and contiguous, of just this shape and type, if any."""
     plain: bool = (
         type(array) is np.ndarray and array.dtype is dtype and array.shape == shape and array.flags.carray
     )

@@ -80,7 +80,8 @@ JOB = np.dtype(
         ("function", np.int64),  # its address
         ("end", np.int64),  # of its range, which begins at 0
         ("cuts", np.int64),  # address of the rising cuts of the range: CHUNKS for each part, and one more
-        ("real", np.int64),  # NumPy's number of the type of all operands
+        ("total", np.int64),  # NumPy's number of the type of partials and y
+        ("x", np.int64),  # and of that of x
         ("sizes", np.int64, len(OPERANDS)),  # elements of the operands
         ("fixed", np.int64, FIXED),  # the arguments that belong to the job: addresses and integers
     ]
@@ -285,11 +286,11 @@ def _take(state):  # type: ignore[no-untyped-def]
 @_compile
 def _execute(state, parts, job, partials, x, y, alpha, beta):  # type: ignore[no-untyped-def]
     """Do a job, alone if it has one part or the team is taken; if operands do not fit, do nothing: False."""
-    real = _load(job + _JOB.real)
+    total = _load(job + _JOB.total)
     if (
-        _number_of(partials) != real
-        or _number_of(x) != real
-        or _number_of(y) != real
+        _number_of(partials) != total
+        or _number_of(x) != _load(job + _JOB.x)
+        or _number_of(y) != total
         or not _is_writable(partials)
         or not _is_writable(y)
         or partials.size != _load(job + _JOB.sizes)
@@ -297,7 +298,7 @@ def _execute(state, parts, job, partials, x, y, alpha, beta):  # type: ignore[no
         or y.size != _load(job + _JOB.sizes + 2 * WORD)
     ):
         return False
-    scale = _on_stack((x.dtype.type(alpha), x.dtype.type(beta)))
+    scale = _on_stack((y.dtype.type(alpha), y.dtype.type(beta)))
     if parts == 1 or not _take(state):
         operands = _on_stack((partials.ctypes.data, x.ctypes.data, y.ctypes.data, scale))
         _call(job, operands, 0, _load(job + _JOB.end))
@@ -334,8 +335,10 @@ class SharedFunction:
         pointers to three vectors that each call brings, and one to its (alpha, beta).
     arguments : mapping of str to dtype, int or None
         `FIXED` of them. A pointer to numbers of this type, an int64, or a pointer that is null.
-    real : dtype
-        Of what each call brings.
+    total : dtype
+        Of what each call brings: of partials, y, alpha and beta.
+    x : dtype, optional
+        Of x, where it is another one.
     **options
         Numba's.
 
@@ -346,18 +349,24 @@ class SharedFunction:
     """
 
     def __init__(
-        self, function: Callable[..., Any], arguments: Mapping[str, Any], real: Any, **options: Any
+        self,
+        function: Callable[..., Any],
+        arguments: Mapping[str, Any],
+        total: Any,
+        x: Any = None,
+        **options: Any,
     ) -> None:
-        self.name, self.arguments, self.real = function.__name__, dict(arguments), np.dtype(real)
+        self.name, self.arguments = function.__name__, dict(arguments)
+        self.total, self.x = np.dtype(total), np.dtype(x or total)
         *names, _, _, _, _ = inspect.signature(function).parameters
         if names != ["first", "last", *arguments] or len(arguments) != FIXED:
             raise TypeError(
                 f"{self.name} takes {', '.join(names)} before its operands; "
                 f"first, last, {', '.join(arguments)} are needed, {FIXED} behind the range"
             )
-        operand = types.CPointer(from_dtype(self.real))
+        operands = [types.CPointer(from_dtype(kind)) for kind in (self.total, self.x, self.total, self.total)]
         kinds = [_numba_type(kind) for kind in arguments.values()]
-        signature = types.void(types.int64, types.int64, *kinds, *[operand] * (len(OPERANDS) + 1))
+        signature = types.void(types.int64, types.int64, *kinds, *operands)
         self._compiled = c_function(signature, function, **options)
         self.address = int(self._compiled.address)
 
@@ -402,7 +411,7 @@ class Job:
         record = memory[0]
         record["function"], record["end"] = function.address, cuts[-1]
         record["cuts"] = _word("cuts", np.int64, cuts)
-        record["real"], record["sizes"] = function.real.num, sizes
+        record["total"], record["x"], record["sizes"] = function.total.num, function.x.num, sizes
         record["fixed"] = [_word(name, kind, arguments[name]) for name, kind in function.arguments.items()]
         self.address = address(memory.view(np.uint8))
         self._record, self._kept = memory, (function, cuts, arguments)
@@ -412,10 +421,9 @@ class Job:
         function, _, _ = self._kept
         for name, size, array in zip(OPERANDS, self._record["sizes"][0], operands, strict=False):
             given = f"{name} is {array.dtype} of shape {array.shape}"
-            if array.dtype != function.real or array.shape != (size,) or not array.flags.c_contiguous:
-                raise ValueError(
-                    f"{given}; {function.name} needs {function.real} of shape ({size},), contiguous"
-                )
+            kind = function.x if name == "x" else function.total
+            if array.dtype != kind or array.shape != (size,) or not array.flags.c_contiguous:
+                raise ValueError(f"{given}; {function.name} needs {kind} of shape ({size},), contiguous")
         raise ValueError(f"partials or y is read-only; {function.name} writes them")
 
 
@@ -475,7 +483,7 @@ class Team:
         seconds : float
             About how long one thread needs.
         *operands : partials, x, y, alpha, beta
-            Vectors of the job's type and sizes, and two numbers.
+            Vectors of the job's types and sizes, and two numbers.
 
         Raises
         ------

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from dasp._compile import jit
+from dasp._dtypes import bits_type, real_type
 from dasp.backends.cpu.ranges import over_ranges
 from dasp.formats.array import WARP, Plan, narrowest
 from dasp.formats.sliced.pattern import (
@@ -36,7 +37,7 @@ def unpack(plan: Plan) -> tuple[Vector, Vector, Vector]:
     starts, cursors = _start_rows(pattern, plan.shape[0])
     indices = np.empty(pattern.entries, pattern.index_dtype)
     codes = np.empty(pattern.entries if len(values.codes) else 0, values.codes.dtype)
-    bits = f"u{codes.itemsize}"
+    bits = bits_type(codes.dtype)
     slices = _slices(pattern), pattern.bases, values.codes.view(bits), cursors
     work = partial(_list_entries, *slices, indices, codes.view(bits))
     over_ranges(len(pattern.headers), pattern.entries, work)
@@ -78,6 +79,12 @@ def _decode(values: Values, codes: Vector, count: int, dtype: np.dtype[Any]) -> 
     if values.coding == Coding.DICTIONARY:
         found: Vector = values.table[codes]
         return found
+    if values.coding == Coding.SINGLE and dtype.kind == "c":
+        return codes.view(np.float32).astype(np.float64).view(dtype)
+    if dtype.kind == "c" and values.coding != Coding.PLAIN:
+        parts = np.zeros((count, 2), real_type(dtype))
+        parts[:, 0] = codes
+        return parts.view(dtype).ravel()
     return codes.astype(dtype, copy=False)
 
 

@@ -115,7 +115,7 @@ def as_values(data: Any, device: str) -> Any:
     Raises
     ------
     TypeError, ValueError
-        If they are somewhere else, not real, or not of one dimension.
+        If they are somewhere else, no numbers, or not of one dimension.
     """
     import cupy
 
@@ -142,7 +142,7 @@ def as_csr(matrix: Any) -> tuple[Any, Any, Any]:
     Raises
     ------
     TypeError
-        For values that are not real.
+        For values that are no numbers.
     """
     import cupy
 

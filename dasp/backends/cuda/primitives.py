@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from dasp import _check
-from dasp._dtypes import C_NAMES
+from dasp._dtypes import BFLOAT16, C_NAMES, bits_type
 from dasp._launch import Signature
 from dasp.backends.cuda import pack_kernels as kernels
 from dasp.formats.array import WARP, Array, Csr, Plan, narrowest
@@ -42,8 +42,11 @@ FACTS = (
 BIAS, ALL_BITS = 1 << 63, (1 << 64) - 1
 """Added to a signed number so that it compares as an unsigned one; and what flips every bit."""
 
-NOT_BYTES, NOT_DICTIONARY, NOT_HALVES, NOT_SINGLES = (1 << bit for bit in range(4))
+NOT_BYTES, NOT_DICTIONARY, NOT_HALVES, NOT_SINGLES, NOT_REAL = (1 << bit for bit in range(5))
 """What values are not: `Dead` in kernels/pack/values.cu."""
+
+KINDS = {"f": 1, "V": 1, "c": 2}
+"""Kinds of values, by those of NumPy's types: `DASP_KIND` in kernels/pack/values.cuh. bfloat16 is V."""
 
 SLOTS = 1024
 """Slots of the table of distinct values."""
@@ -602,7 +605,7 @@ class Primitives:
         kind = codes.dtype
         stored = self._on.empty(WARP * layout.steps if len(data) else 0, kind)
         if layout.slices and len(data):
-            bits = np.dtype(f"u{kind.itemsize}")
+            bits = bits_type(kind)
             given = {"codes": codes.view(bits), "order": order, "stored": stored.view(bits)}
             blocks = -(-layout.slices // 8)
             self._launch(kernels.FILL_CODES, csr, blocks, 256, code=bits, **given, **_slices(csr, layout))
@@ -807,12 +810,12 @@ class Primitives:
         key = signature, data.dtype.char, len(data) > _INT32, coding, slot.char
         launch = self._kernels.get(key)
         if launch is None:
-            place, bits = narrowest(len(data)), np.dtype(f"u{data.dtype.itemsize}")
+            place, bits = narrowest(len(data)), bits_type(data.dtype)
             types = {"Place": place, "Slot": slot, "Bits": bits, "Count": COUNT}
             types["Code"] = _code_bits(coding, data.dtype)
             constants = _value_defines(data, slot, coding)
             launch = self._kernels[key] = self._on.kernel(signature, constants, types)
-        bits = np.dtype(f"u{data.dtype.itemsize}")
+        bits = bits_type(data.dtype)
         launch((blocks, 1), threads, {"data": data.view(bits), **arguments})
 
 
@@ -833,7 +836,8 @@ def _value_defines(data: Array, slot: np.dtype[Any], coding: Coding) -> dict[str
         "DASP_PLACE": C_NAMES[narrowest(len(data))],
         "DASP_SLOT": C_NAMES[slot],
         "DASP_VALUE_BYTES": str(size),
-        "DASP_NARROWS": str(int(data.dtype.kind == "f" and size in (4, 8))),
+        "DASP_KIND": str(KINDS[data.dtype.kind]),
+        "DASP_BFLOAT16": str(int(data.dtype == BFLOAT16)),
         "DASP_CODING": str(int(coding)),
     }
 
@@ -868,7 +872,7 @@ def _window_tiles(window: int, m: int) -> int:
 def _code_bits(coding: Coding, dtype: np.dtype[Any]) -> np.dtype[Any]:
     """Return the type in which kernels/pack/encode.cu writes a code."""
     kind = code_type(coding, dtype)
-    return kind if coding == Coding.BYTE else np.dtype(f"u{kind.itemsize}")
+    return kind if coding == Coding.BYTE else bits_type(kind)
 
 
 def _slot_type(plan: Plan) -> np.dtype[Any]:
@@ -877,7 +881,7 @@ def _slot_type(plan: Plan) -> np.dtype[Any]:
 
 def _plain(numbers: Array) -> Array:
     """Return numbers as their bits."""
-    return numbers.view(np.dtype(f"u{numbers.dtype.itemsize}"))
+    return numbers.view(bits_type(numbers.dtype))
 
 
 def _packed(pattern: Pattern) -> dict[str, Any]:
@@ -919,6 +923,8 @@ _NOT = {
     Coding.DICTIONARY: NOT_DICTIONARY,
     Coding.HALF: NOT_HALVES,
     Coding.SINGLE: NOT_SINGLES,
+    Coding.REAL: NOT_REAL,
+    Coding.REAL_SINGLE: NOT_REAL | NOT_SINGLES,
 }
 """Which of the facts of values says that a coding does not hold them."""
 
@@ -945,7 +951,8 @@ def _value_statistics(count: int, dead: int, distinct: int) -> ValueStatistics:
     if few:
         return ValueStatistics(count, distinct, False, False, False)
     halves = not dead & NOT_HALVES
-    return ValueStatistics(count, MOST_CODES + 1, False, halves, not halves and not dead & NOT_SINGLES)
+    singles, real = not halves and not dead & NOT_SINGLES, not dead & NOT_REAL
+    return ValueStatistics(count, MOST_CODES + 1, False, halves, singles, real)
 
 
 def _hold(csr: Csr, facts: dict[str, int]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dasp._dtypes import TABLE
 from dasp.formats.format import Format
 from dasp.formats.sliced.check import check
 from dasp.formats.sliced.options import Options
@@ -16,7 +17,7 @@ SLICED = Format(
     options=Options,
     pattern=Pattern,
     values=Values,
-    dtypes=("float64", "float32"),
+    dtypes=tuple(TABLE),
     takes=lambda shape: max(shape) <= MOST_COLUMNS,
     pack=pack,
     unpack=unpack,

@@ -11,7 +11,7 @@ import numpy as np
 
 from dasp._machines import Gathers, Machine
 from dasp.formats.array import WARP
-from dasp.formats.sliced.pattern import CODE_TYPES, MOST_CODES, Coding, code_type
+from dasp.formats.sliced.pattern import MOST_CODES, Coding, code_type, may_code
 
 SECTOR_BYTES = 32
 """What a gather moves at the least: a sector of a GPU's cache."""
@@ -31,8 +31,11 @@ class ValueStatistics(NamedTuple):
     are_bytes : bool
         Whether every value is an integer from -128 to 127, and no zero is negative.
     are_halves, are_singles : bool
-        Whether every value keeps all of its bits as float16, and as float32. May be False where `distinct` is
-        at most `MOST_CODES`: nobody asks then.
+        Whether every value keeps all of its bits as float16, and as float32 (complex64). May be False where
+        `distinct` is at most `MOST_CODES`, and the second where the first is True: nobody asks then.
+    are_real : bool
+        Of complex values, whether every imaginary part is 0, and no -0; likewise. Complex values that are
+        bytes or halves are real as well.
     """
 
     entries: int
@@ -40,6 +43,7 @@ class ValueStatistics(NamedTuple):
     are_bytes: bool
     are_halves: bool
     are_singles: bool
+    are_real: bool = False
 
 
 class SliceStatistics(NamedTuple):
@@ -84,10 +88,13 @@ def choose_coding(values: ValueStatistics, dtype: np.dtype[Any]) -> Coding:
         return Coding.BYTE
     if values.distinct <= MOST_CODES:
         return Coding.DICTIONARY
-    for coding, fits in ((Coding.HALF, values.are_halves), (Coding.SINGLE, values.are_singles)):
-        if fits and CODE_TYPES[coding].itemsize < dtype.itemsize:
-            return coding
-    return Coding.PLAIN
+    held = (
+        (Coding.HALF, values.are_halves),
+        (Coding.REAL_SINGLE, values.are_real and values.are_singles),
+        (Coding.REAL, values.are_real),
+        (Coding.SINGLE, values.are_singles),
+    )
+    return next((coding for coding, fits in held if fits and may_code(coding, dtype)), Coding.PLAIN)
 
 
 def code_bytes(coding: Coding, dtype: np.dtype[Any]) -> int:
