@@ -284,7 +284,8 @@ class SpMatrix:
         For each row of n entries |error| <= gamma(n + 3) sum_j |alpha a_ij x_j| + 3 u |beta out_i| up to
         order u^2: the sums over interior and halo columns are rounded apart, and added.
         """
-        alpha, beta = _check.scale("alpha", alpha), _check.scale("beta", beta)
+        kind = self.dtype if getattr(x, "dtype", None) is None else _dtypes.result_type(self.dtype, x.dtype)
+        alpha, beta = _check.scale("alpha", alpha, kind), _check.scale("beta", beta, kind)
         mover = self._movers.get(_key(x))
         if mover is None:
             mover, x, out = self._first_product(x, out, beta)
