@@ -53,7 +53,9 @@ class Shifted:
         if _foreign.is_one(x) or _foreign.is_one(out):
             return _foreign.call(self.matvec, self, x, out, alpha=alpha, beta=beta)
         out = A.matvec(x, out=out, alpha=alpha, beta=beta)
-        backends.find(self.device).add_scaled(out, _check.scale("alpha", alpha, out.dtype) * self.sigma, A.asarray(x))
+        backends.find(self.device).add_scaled(
+            out, _check.scale("alpha", alpha, out.dtype) * self.sigma, A.asarray(x)
+        )
         return out
 
     def matmat(self, X: Any, *, out: Any = None, alpha: Any = 1.0, beta: Any = 0.0) -> Any:

@@ -321,7 +321,8 @@ def test_every_way_in_keeps_the_type(name):
 
 @pytest.mark.parametrize("name", NEW)
 def test_values_can_be_written_in_place(name):
-    A = SpMatrix.from_scipy(typed(from_lengths([3, 0, 7, 40], 50), name), device="cpu")
+    matrix = typed(from_lengths([3, 0, 7, 40], 50), name)
+    A = SpMatrix.from_scipy(matrix, policy=Policy(narrow=False), device="cpu")
     other = numbers(name, A.nnz, 8)
     B = A.with_values(A._entries(), out=A)
     assert B is A

@@ -12,7 +12,7 @@ import numpy as np
 
 from dasp import _source, formats
 from dasp._arrays import is_cupy
-from dasp._dtypes import C_NAMES, Arithmetic, into, real_type
+from dasp._dtypes import BFLOAT16, C_NAMES, Arithmetic, into, real_type
 from dasp._launch import Launch
 from dasp.backends.cuda import dotted, published, sliced
 from dasp.backends.cuda.columns import Columns
@@ -82,7 +82,9 @@ class Product:
         # What `quick` needs, looked up once.
         self._number, self._dtype = self._device.id, np.dtype(plan.dtype.type)
         self._m, self._n = plan.shape
-        self._y_shape, self._char, self._strides = (self._m,), self._dtype.char, (self._dtype.itemsize,)
+        self._y_shape, self._strides = (self._m,), (self._dtype.itemsize,)
+        # A letter is looked up sooner than a type, but CuPy knows none for bfloat16.
+        self._char = self._dtype if self._dtype == BFLOAT16 else self._dtype.char
         self._quick: Launch | None = None
         # CuPy aligns a view to its numbers' parts, and a kernel loads a complex number at once.
         self._misaligned = self._dtype.itemsize - 1 if self._dtype.kind == "c" else 0
@@ -173,7 +175,9 @@ class Product:
     def _plain_vector(self, vector: Any, dtype: np.dtype[Any]) -> Any:
         """Return a vector of a type, contiguous and aligned as kernels load it: itself or a copy."""
         plain = self._cupy.ascontiguousarray(vector, dtype)
-        return plain.copy() if plain.data.ptr % dtype.itemsize else plain
+        if plain.data.ptr % dtype.itemsize == 0:
+            return plain
+        return plain.view(real_type(dtype)).copy().view(dtype)  # CuPy's kernels load whole numbers, too
 
     def _multiply_columns(self, x: Any, y: Any, alpha: complex, beta: complex) -> None:
         """Multiply several columns at once where the format can; a single one is a vector."""
