@@ -34,7 +34,7 @@ from dasp.bench.cusparse import (
     CuSparse,
     load,
 )
-from dasp.bench.verify import fill
+from dasp.bench.values import fill
 from dasp.tuning.candidate import Baselines, Candidate, Missing
 
 CSR_SETTINGS = {
@@ -367,7 +367,7 @@ def self_check() -> int:
     import cupy
     import scipy.sparse
 
-    from dasp.bench.sparse import as_float, random_vector
+    from dasp.bench.values import as_float, random_vector
     from dasp.bench.verify import check_rows, reference_product
     from dasp.tuning.timing_cuda import time_cuda
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -19,7 +18,8 @@ from dasp.bench.figures import draw_collection
 from dasp.bench.report import Report
 from dasp.bench.roofline import csr_bytes, product_bytes, roofline_us
 from dasp.bench.table import Row
-from dasp.bench.verify import Reference, Verification, check_rows, fill, reference_product
+from dasp.bench.values import as_float, fill, random_vector
+from dasp.bench.verify import Reference, Verification, check_rows, reference_product
 from dasp.tuning.candidate import Baselines, Candidate, Missing
 from dasp.tuning.timing_cpu import Timing
 
@@ -28,9 +28,6 @@ OURS = "dasp"
 
 OURS_NEW = "dasp_new"
 """The timing of `A @ x`, called from Python, which makes a new y, as SciPy's and CuPy's does."""
-
-HALF_MOST = 256.0
-"""The largest value of a matrix that is not scaled for float16."""
 
 PLAN_TRIES = 3
 PLAN_SECONDS = 0.5
@@ -222,47 +219,6 @@ def planner(device: str, policy: str = "auto") -> Callable[[Any], Operator]:
         return planned
 
     return plan
-
-
-def as_float(csr: Any, dtype: Any = np.float64, seed: int = 0) -> Any:
-    """The matrix as it is multiplied: CSR, 32-bit indices where they fit, values of `dtype`.
-
-    Parameters
-    ----------
-    csr : scipy.sparse matrix or array
-    dtype : dtype
-        A type of `dasp._dtypes.TABLE`. Real values become complex ones by imaginary parts that are drawn, and
-        values beyond 256 are scaled by a power of two, so that sums stay in the range of float16.
-    seed : int
-        Of the imaginary parts.
-    """
-    import scipy.sparse
-
-    matrix, kind = scipy.sparse.csr_array(csr), np.dtype(dtype)
-    data = matrix.data
-    if kind.kind == "c" != data.dtype.kind:
-        size = np.abs(data).max(initial=0) or 1
-        data = data + 1j * size * np.random.default_rng(seed).standard_normal(len(data))
-    if kind == np.float16 and np.abs(data).max(initial=0) > HALF_MOST:
-        data = np.ldexp(data, 8 - math.frexp(float(np.abs(data).max()))[1])
-    # SciPy has no halves, but keeps the arrays that it is given.
-    matrix = scipy.sparse.csr_array(
-        (data.astype(kind, copy=False), matrix.indices, matrix.indptr), shape=matrix.shape
-    )
-    if max(matrix.nnz, *matrix.shape) < 2**31 and matrix.indices.dtype != np.int32:
-        matrix = scipy.sparse.csr_array(
-            (matrix.data, matrix.indices.astype(np.int32), matrix.indptr.astype(np.int32)), shape=matrix.shape
-        )
-    return matrix
-
-
-def random_vector(size: int, dtype: Any, seed: int) -> np.ndarray[Any, Any]:
-    """Numbers of a type whose parts are drawn from the standard normal distribution."""
-    rng = np.random.default_rng(seed)
-    x = rng.standard_normal(size)
-    if np.dtype(dtype).kind == "c":
-        x = x + 1j * rng.standard_normal(size)
-    return x.astype(dtype)
 
 
 def warm_up(

@@ -17,7 +17,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from dasp._dtypes import TABLE, bits_type, real_type, sum_type
+from dasp._dtypes import TABLE, real_type, sum_type
 
 CHUNK_ENTRIES = 1 << 17
 """Entries per chunk of the reference: its long-double temporaries, 2 MiB each, stay in the cache."""
@@ -126,12 +126,6 @@ def _bound(
         least = np.longdouble(float(ml_dtypes.finfo(dtype).smallest_subnormal))  # type: ignore[no-untyped-call]
         bound = bound + TABLE[dtype.name].unit_roundoff * (np.abs(want) + bound) + least
     return bound
-
-
-def fill(y: Any, number: float) -> None:
-    """Write a number into every element of an array of NumPy or CuPy, by its bits: CuPy fills no bfloat16."""
-    bits = bits_type(y.dtype)
-    y.view(bits).fill(np.array(number, y.dtype).view(bits)[()])
 
 
 def check_rows(got: NDArray[Any], reference: Reference) -> Verification:
