@@ -21,8 +21,9 @@ from dasp.bench.device import BenchDevice
 from dasp.bench.figures import draw_systems
 from dasp.bench.report import Report
 from dasp.bench.solvers_report import MULTIGRID, ours, report
-from dasp.bench.sparse import as_float, as_text, load, planner, short_name
+from dasp.bench.sparse import as_text, load, planner, short_name
 from dasp.bench.table import Row
+from dasp.bench.values import as_float
 
 METHODS = ("cg", "minres", "bicgstab", "gmres", MULTIGRID)
 SAMPLES = 3

@@ -38,6 +38,9 @@ from dasp.formats.sliced.pattern import (
 
 Vector = np.ndarray[Any, Any]
 
+PIECE = 1 << 16
+"""Values that are widened, or looked at, at a time."""
+
 
 class _Segments(NamedTuple):
     """Rows too long for one slice, cut: the first segment of each, whose each is, their order, their runs."""
