@@ -1,8 +1,8 @@
 """The lines of a Matrix Market file below its size line, read strictly, compiled.
 
 A line is blank, or it holds what the header says and nothing else: a row and a column (unless the file is
-an array) and one number (unless the field is a pattern), separated by blanks or tabs. Anything else is a
-`Fault`.
+an array) and one number (unless the field is a pattern; two if it is complex), separated by blanks or tabs.
+Anything else is a `Fault`.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ class Field(IntEnum):
     REAL = 1
     INTEGER = 2
     UNSIGNED = 3
+    COMPLEX = 4
 
 
 class Fault(IntEnum):
@@ -53,7 +54,7 @@ NEEDED = {
 
 _NONE, _INDEX, _ROW, _COLUMN = (int(Fault(place)) for place in range(4))
 _NUMBER, _LEFT_OVER, _TOO_LARGE, _TOO_MANY = (int(Fault(place)) for place in range(4, 8))
-_PATTERN, _REAL, _UNSIGNED = int(Field.PATTERN), int(Field.REAL), int(Field.UNSIGNED)
+_PATTERN, _REAL, _, _UNSIGNED, _COMPLEX = map(int, Field)
 
 _NEGATIVE = np.uint64(1 << 63)
 _NAN = np.uint64(0x7FF8 << 48)
@@ -234,10 +235,11 @@ def read_lines(  # type: ignore[no-untyped-def]
     rows, columns : numpy.ndarray, int32 or int64
         Room for the indices, which count from 0 here, of each line, if `indexed`.
     bits : numpy.ndarray, uint64
-        Room for the number of each line: the bits of a float64, an int64 or a uint64; none for a pattern.
+        Room for the number of each line: the bits of a float64, an int64 or a uint64, of both parts of a
+        complex number one after the other; none for a pattern.
     unsure : numpy.ndarray, shape (u, 3), int64
-        Room for the decimals that the digits which were read leave between two floats: entry, first byte
-        (the sign's, if there is one) and the byte behind the last.
+        Room for the decimals that the digits which were read leave between two floats: place in `bits`, first
+        byte (the sign's, if there is one) and the byte behind the last.
     powers : numpy.ndarray
         Of `dasp.io.decimal.powers_of_five`.
 
@@ -251,6 +253,7 @@ def read_lines(  # type: ignore[no-untyped-def]
         A `Fault`.
     """
     lines = count = hard = 0
+    numbers = 2 if field == _COMPLEX else 0 if field == _PATTERN else 1
     while place < end:
         line = place
         if text[place] <= _BLANK:
@@ -272,22 +275,22 @@ def read_lines(  # type: ignore[no-untyped-def]
                 return lines, count, hard, line, _INDEX if column < 0 else _COLUMN
             rows[count], columns[count] = row - 1, column - 1
             place = _skip_blanks(text, place)
-        if field != _PATTERN:
+        for number in range(numbers * count, numbers * (count + 1)):
             start = place
             negative = text[place] == _MINUS
             if negative or text[place] == _PLUS:
                 place += 1
-            if field == _REAL:
+            if field in (_REAL, _COMPLEX):
                 place, value, sure, fault = _read_real(text, place, powers)
                 value |= _NEGATIVE if negative else np.uint64(0)
                 if not sure:
-                    unsure[hard, 0], unsure[hard, 1], unsure[hard, 2] = count, start, place
+                    unsure[hard, 0], unsure[hard, 1], unsure[hard, 2] = number, start, place
                     hard += 1
             else:
                 place, value, fault = _read_whole(text, place, negative, field == _UNSIGNED)
             if fault != _NONE:
                 return lines, count, hard, line, fault
-            bits[count] = value
+            bits[number] = value
             place = _skip_blanks(text, place)
         if text[place] == _NEWLINE:
             place += 1

@@ -51,13 +51,21 @@ _FIELDS = {
     "integer": Field.INTEGER,
     "unsigned-integer": Field.UNSIGNED,
     "pattern": Field.PATTERN,
+    "complex": Field.COMPLEX,
 }
 _DTYPES = {
     Field.REAL: np.dtype(np.float64),
     Field.INTEGER: np.dtype(np.int64),
     Field.UNSIGNED: np.dtype(np.uint64),
     Field.PATTERN: np.dtype(np.float64),
+    Field.COMPLEX: np.dtype(np.complex128),
 }
+_NUMBERS = {field: _DTYPES[field].itemsize // 8 for field in Field} | {Field.PATTERN: 0}
+"""Words of 64 bits in which the value of a line is read."""
+
+_MIRRORED = np.uint64(1 << 63)
+"""Set in the number of an entry that stands on the other side of the diagonal."""
+
 _REMEDY = "mend it or download the file again"
 
 
@@ -92,7 +100,8 @@ def read_matrix_market(path: Path) -> csr_array:
     Returns
     -------
     scipy.sparse.csr_array, shape (m, n)
-        float64, for the integer fields int64 or uint64; a pattern's values are 1. Decimals are rounded to
+        float64, for the integer fields int64 or uint64, for the complex one complex128; a pattern's values
+        are 1. Decimals are rounded to
         the nearest; their exponents may be written with e or, as Fortran does, with d. Symmetric storage is
         written out in full. Duplicates are summed; explicit zeros of a coordinate file are kept.
 
@@ -172,10 +181,6 @@ def _read_head(path: Path, stream: IO[bytes], packed: bool) -> _Head:
                 f"{path} has {word!r:.40} as word {place + 2} of its header; it must be "
                 f"{' or '.join(allowed)}; mend the header or download the file again"
             )
-    if words[3] == "complex":
-        raise MatrixFileError(
-            f"{path} is complex; dasp multiplies real matrices; give its real or imaginary part"
-        )
     if words[3:5] == ["unsigned-integer", "skew-symmetric"]:
         raise MatrixFileError(
             f"{path} is skew-symmetric and unsigned; its other half has signs; mend its header"
@@ -244,7 +249,9 @@ def _check_promise(path: Path, head: _Head, packed: bool) -> None:
     stored = head.lines if head.symmetry == "general" else 2 * head.lines
     refuse_oversize(
         f"{path} with {head.rows:,} rows and {stored:,} entries",
-        BYTES_PER_ENTRY * stored + BYTES_PER_ROW * head.rows + BYTES_PER_COLUMN * head.columns,
+        BYTES_PER_ENTRY * max(_NUMBERS[head.field], 1) * stored
+        + BYTES_PER_ROW * head.rows
+        + BYTES_PER_COLUMN * head.columns,
         "choose a smaller matrix",
     )
 
@@ -270,7 +277,7 @@ class _Piece:
         self.entries = _Entries(
             np.empty(places, index),
             np.empty(places, index),
-            np.empty(most if head.field != Field.PATTERN else 0, np.uint64),
+            np.empty(_NUMBERS[head.field] * most, np.uint64),
         )
         self.unsure = np.empty((size // 20 + 1, 3), np.int64)
         self._head = head
@@ -294,11 +301,11 @@ class _Piece:
             powers_of_five(),
         )
         self.fault = Fault(fault)
-        for entry, start, end in self.unsure[: self.hard].tolist():
+        for number, start, end in self.unsure[: self.hard].tolist():
             value = float(text[start:end].tobytes().lower().replace(b"d", b"e"))
-            self.entries.bits[entry] = np.float64(value).view(np.uint64)
+            self.entries.bits[number] = np.float64(value).view(np.uint64)
             if math.isinf(value):
-                self._end_at(text, first, start, entry)
+                self._end_at(text, first, start, number // _NUMBERS[head.field])
                 return
 
     def _end_at(self, text: Vector, first: int, start: int, entry: int) -> None:
@@ -320,10 +327,8 @@ class _Reader:
         self._texts = [np.empty(threads * _BLOCK, np.uint8) for _ in range(2)]
         self._rest = b""
         places = head.lines if head.is_coordinate else 0
-        values = head.lines if head.field != Field.PATTERN else 0
-        self._entries = _Entries(
-            np.empty(places, index), np.empty(places, index), np.empty(values, np.uint64)
-        )
+        words = _NUMBERS[head.field] * head.lines
+        self._entries = _Entries(np.empty(places, index), np.empty(places, index), np.empty(words, np.uint64))
 
     def read(self) -> _Entries:
         """Read to the end of the stream.
@@ -403,9 +408,11 @@ class _Reader:
             piece.read(text, first, last, left)
         if piece.fault:
             raise self._error(piece, text)
-        for whole, part in zip(self._entries, piece.entries, strict=True):
+        for whole, part, each in zip(
+            self._entries, piece.entries, (1, 1, _NUMBERS[self._head.field]), strict=True
+        ):
             if len(part):
-                whole[self._found : self._found + piece.count] = part[: piece.count]
+                whole[each * self._found : each * (self._found + piece.count)] = part[: each * piece.count]
         self._found += piece.count
         self._line += piece.lines
 
@@ -434,6 +441,8 @@ def _assemble(path: Path, head: _Head, entries: _Entries) -> csr_array:
     rows, columns, bits = entries
     if head.field == Field.PATTERN:
         bits = np.ones(len(rows)).view(np.uint64)
+    if head.field == Field.COMPLEX:
+        bits = np.arange(len(rows), dtype=np.uint64)  # numbers of entries, whose values take two words
     stored = len(rows) + (int(np.count_nonzero(rows != columns)) if mirror else 0)
     index = np.dtype(np.int64) if stored >= 2**31 else rows.dtype
     indptr, indices, data = (
@@ -443,8 +452,9 @@ def _assemble(path: Path, head: _Head, entries: _Entries) -> csr_array:
     )
     sign, flip = _negation(head)
     compress_rows(head.rows, rows, columns, bits, mirror, sign, flip, indptr, indices, data)
-    matrix = csr_array((data.view(dtype), indices, indptr), shape=(head.rows, head.columns))
-    if dtype.kind != "f" and not matrix.has_canonical_format and _may_overflow(matrix):
+    values = _by_number(head, entries, data) if head.field == Field.COMPLEX else data.view(dtype)
+    matrix = csr_array((values, indices, indptr), shape=(head.rows, head.columns))
+    if dtype.kind in "iu" and not matrix.has_canonical_format and _may_overflow(matrix):
         _check_sums(path, matrix)
     matrix.sum_duplicates()
     return matrix
@@ -460,12 +470,29 @@ def _check_opposites(path: Path, head: _Head, bits: Vector) -> None:
 
 
 def _negation(head: _Head) -> tuple[np.uint64, np.uint64]:
-    """Return what makes the bits of the other side: (bits ^ sign) + flip."""
+    """Return what makes the bits of the other side, or their entry's number: (bits ^ sign) + flip."""
+    if head.field == Field.COMPLEX:
+        return _MIRRORED, np.uint64(0)
     if head.symmetry != "skew-symmetric":
         return np.uint64(0), np.uint64(0)
     if _DTYPES[head.field].kind == "f":
         return np.uint64(1 << 63), np.uint64(0)
     return np.uint64(2**64 - 1), np.uint64(1)
+
+
+def _by_number(head: _Head, entries: _Entries, numbers: Vector) -> Vector:
+    """Return complex values by the numbers of their entries, turned on the other side of the diagonal."""
+    values: Vector = entries.bits.view(np.complex128)[numbers & ~_MIRRORED]
+    mirrored = numbers >= _MIRRORED
+    values[mirrored] = _turned(head, values[mirrored])
+    return values
+
+
+def _turned(head: _Head, values: Vector) -> Vector:
+    """Return what stands on the other side of the diagonal."""
+    if head.symmetry == "hermitian":
+        return values.conj()
+    return -values if head.symmetry == "skew-symmetric" else values
 
 
 def _write_out(head: _Head, values: Vector) -> Vector:
@@ -479,7 +506,9 @@ def _write_out(head: _Head, values: Vector) -> Vector:
         below = slice(j + skew, None)
         column = values[start : start + head.rows - j - skew]
         full[below, j] = column
-        full[j, below] = -column if skew else column
+        full[j, below] = _turned(head, column)
+        if head.symmetry == "hermitian" and len(column):
+            full[j, j] = column[0]
         start += len(column)
     return full
 
@@ -487,15 +516,22 @@ def _write_out(head: _Head, values: Vector) -> Vector:
 def _check_triangle(path: Path, head: _Head, entries: _Entries) -> None:
     """Hold that entries of symmetric storage lie on one side of the diagonal, or at least do not meet."""
     rows, columns, bits = entries
-    if head.symmetry == "skew-symmetric":
-        on_diagonal = rows == columns
-        stored = bits[on_diagonal] if len(bits) else np.ones(np.count_nonzero(on_diagonal), np.uint64)
-        if np.any(stored << np.uint64(1)):
-            row = int(rows[on_diagonal][0]) + 1
-            raise MatrixFileError(
-                f"{path} has an entry in row {row} and column {row}; the diagonal of a skew-symmetric matrix "
-                f"is 0; {_REMEDY}"
-            )
+    on_diagonal = rows == columns
+    stored = np.ones((np.count_nonzero(on_diagonal), 1), np.uint64)
+    if len(bits):
+        stored = bits.reshape(len(rows), _NUMBERS[head.field])[on_diagonal]
+    if head.symmetry == "skew-symmetric" and np.any(stored << np.uint64(1)):
+        row = int(rows[on_diagonal][0]) + 1
+        raise MatrixFileError(
+            f"{path} has an entry in row {row} and column {row}; the diagonal of a skew-symmetric matrix "
+            f"is 0; {_REMEDY}"
+        )
+    if head.symmetry == "hermitian" and head.field == Field.COMPLEX and np.any(stored[:, 1] << np.uint64(1)):
+        row = int(rows[on_diagonal][np.flatnonzero(stored[:, 1] << np.uint64(1))[0]]) + 1
+        raise MatrixFileError(
+            f"{path} has an imaginary part in row {row} and column {row}; the diagonal of a hermitian matrix "
+            f"is real; {_REMEDY}"
+        )
     below, above = rows > columns, rows < columns
     if not below.any() or not above.any():
         return

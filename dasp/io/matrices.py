@@ -59,7 +59,7 @@ def load_matrix(spec: str | os.PathLike[str], *, seed: int = 0) -> csr_array:
     Raises
     ------
     MatrixFileError
-        If there is no such file, name or model, if the file is damaged, complex, or of another kind, or if
+        If there is no such file, name or model, if the file is damaged, or of another kind, or if
         the matrix would take more than half of this machine's memory.
 
     Examples
@@ -245,16 +245,9 @@ def _read_heads(archive: Archive) -> tuple[str, tuple[int, int]]:
 
 
 def _check_announced(path: Path, form: str, shape: tuple[int, int], announced: dict[str, Announced]) -> None:
-    """Hold that values are real and indices integers, of as many dimensions as the format has."""
-    kind = announced["data"].dtype.kind
-    if kind == "c":
-        raise MatrixFileError(
-            f"{path} is complex; dasp multiplies real matrices; give its real or imaginary part"
-        )
-    if kind not in "biuf":
-        raise MatrixFileError(
-            f"{path} holds values of type {announced['data'].dtype}; real numbers are needed"
-        )
+    """Hold that values are numbers and indices integers, of as many dimensions as the format has."""
+    if announced["data"].dtype.kind not in "biufc":
+        raise MatrixFileError(f"{path} holds values of type {announced['data'].dtype}; numbers are needed")
     for name, array in announced.items():
         if name != "data" and (array.dtype.kind not in "iu" or len(array.shape) != 1):
             raise ValueError(

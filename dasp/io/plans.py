@@ -14,7 +14,7 @@ from typing import Any, get_type_hints
 import numpy as np
 
 from dasp import _dtypes, formats
-from dasp.formats.array import Plan, is_array, require
+from dasp.formats.array import Plan, arrays_of, is_array, require, with_arrays
 
 FILE_VERSION = 4
 """Raised with every change of what a file holds. From 4 on, older versions stay readable: `_READERS`."""
@@ -50,7 +50,9 @@ def _pack(part: Any, prefix: str, arrays: dict[str, np.ndarray], scalars: dict[s
         elif isinstance(value, np.dtype):
             scalars[path] = value.name
         elif is_array(value) and value.shape != ():
-            arrays[path] = np.asarray(value.get() if hasattr(value, "get") else value)
+            array = np.asarray(value.get() if hasattr(value, "get") else value)
+            # A file of arrays has no bfloat16: the plan's type tells what the bits are.
+            arrays[path] = array.view(np.uint16) if array.dtype == _dtypes.BFLOAT16 else array
         elif isinstance(value, IntEnum):
             scalars[path] = int(value)
         else:
@@ -105,12 +107,19 @@ def _read_4(head: dict[str, Any], arrays: dict[str, np.ndarray]) -> Plan:
     kind = formats.find(str(name))
     left = {**dict(scalars or {}), **arrays}
     pattern = _unpack(kind.pattern, "pattern.", left)
-    values = _unpack(kind.values, "values.", left)
+    values, dtype = _unpack(kind.values, "values.", left), _dtypes.TABLE[head["dtype"]].dtype
+    if dtype == _dtypes.BFLOAT16:
+        values = with_arrays(values, (_of_bits(array, dtype) for array in arrays_of(values)))
     order = _field("order", Any, left.pop("order")) if "order" in left else None
     if left:
         raise ValueError(f"it has the unknown field {min(left)}")
     m, n = shape or (0, 0)
-    return Plan(kind.name, (m, n), _dtypes.TABLE[head["dtype"]].dtype, pattern, values, order)
+    return Plan(kind.name, (m, n), dtype, pattern, values, order)
+
+
+def _of_bits(array: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
+    """Return numbers of 2 bytes that a file holds as integers; others as they are."""
+    return array.view(dtype) if array.dtype == np.uint16 else array
 
 
 _READERS = {4: _read_4}
@@ -134,7 +143,7 @@ def _unpack(kind: type, prefix: str, left: dict[str, Any]) -> Any:
 def _field(path: str, hint: Any, value: Any) -> Any:
     """Check that a field is what the dataclass says it is, and give it that type."""
     if hint is Any:
-        if not isinstance(value, np.ndarray) or not value.ndim or value.dtype.kind not in "iuf":
+        if not isinstance(value, np.ndarray) or not value.ndim or value.dtype.kind not in "iufc":
             raise ValueError(f"its field {path} is no array of numbers")
         value = np.ascontiguousarray(value)
         value.flags.writeable = False

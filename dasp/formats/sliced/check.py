@@ -18,6 +18,7 @@ from dasp.formats.sliced.pattern import (
     Values,
     Width,
     code_type,
+    may_code,
     shape_fields,
 )
 
@@ -85,7 +86,9 @@ def _check_choice(pattern: Pattern) -> None:
 
 
 def _check_values(values: Values, dtype: np.dtype[Any], slots: int) -> None:
-    codes, table = values.codes, values.table
+    codes, table, coding = values.codes, values.table, values.coding
+    always = coding in (Coding.PLAIN, Coding.EQUAL, Coding.DICTIONARY)
+    require(always or may_code(coding, dtype), f"values of {dtype} are coded as {coding.name}")
     kind = code_type(values.coding, dtype)
     slots = 0 if values.coding == Coding.EQUAL else slots
     require(codes.ndim == table.ndim == 1, "codes or table is no vector")
