@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import dasp
+from dasp import cli
 from dasp.commands.bench import OTHERS
 from dasp.models import is_model
 
@@ -199,6 +200,24 @@ def test_a_dasp_command_exists(words: list[str]) -> None:
     given = [word for word in arguments if not word.startswith("--") and not word.isdecimal()]
     assert all(word == "FILE" or is_model(word) for word in given)
     assert ("MATRIX" in done.stdout) == any(map(is_model, given))
+
+
+def page_commands() -> list[tuple[str, list[str]]]:
+    """The words of every `dasp` command in a block of a page."""
+    found = []
+    for page in PAGES:
+        text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+        lines = [line for block in blocks(text, "sh") for line in block.splitlines()]
+        found += [
+            (page, words[1:]) for line in lines if (words := shlex.split(line, comments=True))[:1] == ["dasp"]
+        ]
+    return found
+
+
+@pytest.mark.parametrize(("page", "words"), page_commands(), ids=lambda value: str(value))
+def test_a_command_of_a_page_is_understood(page: str, words: list[str]) -> None:
+    joined = cli._join(words)
+    assert cli.build_parser(joined[0]).parse_args(joined).run
 
 
 def test_the_extras_exist() -> None:
