@@ -59,8 +59,8 @@ def make_plan(
         plan = packs.pack(csr, policy.options(packs), MACHINES[machine], steps)
     if order is not None:
         plan = dataclasses.replace(plan, order=order if plan.order is None else order[plan.order])
-    for array in arrays_of(plan):
-        if isinstance(array, np.ndarray):
+    if isinstance(csr.data, np.ndarray):
+        for array in arrays_of(plan):
             array.flags.writeable = False
     if logger.isEnabledFor(logging.INFO):
         parts = *csr.shape, plan.nnz, packs.name, machine, plan.nbytes
@@ -68,7 +68,7 @@ def make_plan(
     return plan
 
 
-STEPS = "survey", "try_windows", "lay_out", "store_values", "store_columns"
+STEPS = "survey", "try_windows", "lay_out", "store"
 """Primitives that take long, each about as long as the others."""
 
 

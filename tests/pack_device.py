@@ -60,9 +60,10 @@ class PackingDevice:
         array.flags.writeable = False
         return array
 
-    def read(self, array: Any) -> Any:
+    def reading(self, array: Any) -> Any:
         self.reads += 1
-        return array.copy()
+        copy = array.copy()
+        return lambda: copy
 
     def kernel(self, signature: Any, constants: Any, types: Any) -> Any:
         self.load_all([(signature.source, constants)])

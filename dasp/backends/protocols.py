@@ -169,13 +169,14 @@ class Primitives(Protocol):
         size of 0 nothing is counted. A sector is `sector_columns` columns.
         """
 
-    def store_values(
+    def store(
         self, csr: Csr, survey: Survey, order: Array | None, layout: Layout, coding: Coding
-    ) -> Values:
-        """Return the values by slots; code 0 in a pad.
+    ) -> tuple[Values, Array, Array]:
+        """Return the values by slots, the least column of every step, and the deltas.
 
-        A dictionary's values stand in the order in which they first occur. Without `order`, as
-        `sort_columns` returns it, values stand in the order of the columns.
+        A pad has the code 0, and every bit of its delta set. A dictionary's values stand in the order in
+        which they first occur. Without `order`, as `sort_columns` returns it, values stand in the order of
+        the columns. Writes into the headers the `Width` that each slice's deltas need, and where they begin.
         """
 
     def count_values(self, data: Array) -> tuple[ValueStatistics, Any]:
@@ -209,12 +210,6 @@ class Primitives(Protocol):
 
     def overwrite(self, array: Array, numbers: Array) -> None:
         """Write numbers over the first ones of an array of a plan."""
-
-    def store_columns(self, csr: Csr, survey: Survey, layout: Layout) -> tuple[Array, Array]:
-        """Return the least column of every step, and the deltas, every bit set in a pad.
-
-        Writes into the headers the `Width` that each slice's deltas need, and where they begin.
-        """
 
     def unpack(self, plan: Plan) -> tuple[Array, Array, Array]:
         """Give the matrix of a plan of slices back as CSR, bit for bit.

@@ -13,7 +13,8 @@
 
 using Slot = DASP_SLOT;
 
-constexpr int THREADS = 256;
+// Fewer large values are in flight: they take registers.
+constexpr int THREADS = 256, AT_ONCE = sizeof(Bits) == 16 ? 2 : 4;
 
 __device__ __forceinline__ Code code_of(Bits bits, const Bits* keys, const unsigned short* ranks)
 {
@@ -53,7 +54,18 @@ dasp_encode(const Bits* __restrict__ data, const Place* __restrict__ order, cons
     keys = block_keys;
     ranks = block_ranks;
 #endif
-    const long long threads = gridDim.x * (long long)THREADS;
-    for (long long i = blockIdx.x * (long long)THREADS + threadIdx.x; i < count; i += threads)
-        codes[slots ? (long long)slots[i] : i] = code_of(Values{data, order}.at(i), keys, ranks);
+    const long long each = THREADS * AT_ONCE;
+    for (long long first = blockIdx.x * each + threadIdx.x; first < count; first += gridDim.x * each) {
+        Bits bits[AT_ONCE];
+        long long to[AT_ONCE];
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; ++k) {
+            const long long i = min(first + k * THREADS, count - 1);
+            bits[k] = Values{data, order}.at(i);
+            to[k] = slots ? (long long)slots[i] : i;
+        }
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; ++k)
+            if (first + k * THREADS < count) codes[to[k]] = code_of(bits[k], keys, ranks);
+    }
 }

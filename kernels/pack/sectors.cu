@@ -6,9 +6,10 @@
 // along y. rows, windows, before, totals: as in cut.cu. sampled (candidates, SAMPLED): 0 before; the steps of the slices
 //     that are looked at, and the sectors of each kind of block.
 // segment_starts, segment_lengths (segments): runs that are slices of one row each, before the others.
+// Where the sectors of a block lie close enough together, each has a bit in shared memory; else they are hashed.
 // slots_...: of the hash table for a block of each kind, a power of two, at least twice its entries. tables (candidates,
-//     thread blocks along x, table_slots): for those that do not fit into shared memory. The counts do not depend on
-//     the order of insertions.
+//     thread blocks along x, table_slots): for those that do not fit into shared memory, not read if all sectors have
+//     bits. The counts do not depend on the order of insertions.
 
 #include "candidates.cuh"
 
@@ -20,6 +21,13 @@ struct Sample {
     long long first[PLACE_SLICES];
     int shift[PLACE_SLICES], steps[PLACE_SLICES];
     int count;
+    unsigned least_not, most;  // of the sectors: the least one with its bits flipped, and the largest
+
+    __device__ __forceinline__ void clear()
+    {
+        count = 0;
+        least_not = most = 0;
+    }
 };
 
 // The i-th place, with the rounding of numpy.linspace.
@@ -71,10 +79,25 @@ union Memory {
     unsigned table[SHARED_SLOTS];
 };
 
-// A set of sectors; how many of the calls put in a new one.
+// A set of sectors; how many of the calls put in a new one. Without slots each sector from `least` on has a bit.
 struct Sectors {
     unsigned* table;
-    unsigned slots;
+    unsigned slots, least;
+
+    // Every thread of the block calls it.
+    __device__ __forceinline__ void clear(unsigned most) const
+    {
+        const unsigned words = slots ? slots : (most - least) / WARP + 1;
+        for (unsigned i = threadIdx.x; i < words; i += CUT_THREADS) table[i] = slots ? FREE : 0u;
+    }
+
+    // Sets the bit of a sector.
+    __device__ __forceinline__ bool mark(unsigned sector) const
+    {
+        unsigned* const word = table + (sector - least) / WARP;
+        const unsigned bit = 1u << (sector - least) % WARP;
+        return !(peek(word) & bit) && !(atomicOr(word, bit) & bit);
+    }
 
     __device__ __forceinline__ unsigned slot_of(unsigned sector) const { return sector * 0x9e3779b1u & (slots - 1); }
 
@@ -112,6 +135,22 @@ struct LaneRun {
         }
     }
 
+    // Lets a block know between which sectors the columns of a row lie, which rise.
+    __device__ __forceinline__ void span(Sample& sample, const Column* indices, int sector_columns) const
+    {
+        unsigned least_not = 0, most = 0;
+        if (length > 0) {
+            least_not = ~unsigned(indices[start] / sector_columns);
+            most = unsigned(indices[start + length - 1] / sector_columns);
+        }
+        least_not = warp_max(least_not);
+        most = warp_max(most);
+        if (lane_id() == 0) {
+            atomicMax(&sample.least_not, least_not);
+            atomicMax(&sample.most, most);
+        }
+    }
+
     // How many sectors are new in AT_ONCE steps from `step` on; all loads, and then all first looks, at once.
     __device__ __forceinline__ unsigned insert(const Sectors& sectors, const Column* indices, int sector_columns,
                                                long long step, int shift) const
@@ -121,6 +160,12 @@ struct LaneRun {
         for (int k = 0; k < AT_ONCE; ++k) {
             const long long place = ((step + k) << shift) + lane;
             sector[k] = place < length ? unsigned(indices[start + place] / sector_columns) : FREE;
+        }
+        if (!sectors.slots) {
+#pragma unroll
+            for (int k = 0; k < AT_ONCE; ++k)
+                if (sector[k] != FREE) found += sectors.mark(sector[k]);
+            return found;
         }
 #pragma unroll
         for (int k = 0; k < AT_ONCE; ++k)
@@ -191,7 +236,7 @@ dasp_count_sectors(const Start* __restrict__ indptr, const Column* __restrict__ 
         const Unit unit(nth, sizes, slots, all);
         if (unit.first >= unit.last) continue;
         if (threadIdx.x == 0) {
-            sample.count = 0;
+            sample.clear();
             for (long long s = unit.first; s < min(unit.last, segments); ++s) {
                 sample.first[sample.count] = -1 - s;
                 sample.shift[sample.count] = MOST_SHIFT;
@@ -202,12 +247,19 @@ dasp_count_sectors(const Start* __restrict__ indptr, const Column* __restrict__ 
         if (unit.last > segments)
             find_slices(order, before, tiles, steps, max(unit.first - segments, 0ll), unit.last - segments,
                         memory.tile, sample);
-        const Sectors sectors{unit.slots <= SHARED_SLOTS ? memory.table : table, unit.slots};
-        for (unsigned i = threadIdx.x; i < unit.slots; i += CUT_THREADS) sectors.table[i] = FREE;
+        __syncthreads();
+        const int warps = max(CUT_WARPS / unit.size, 1), part = warp_id() % warps;  // that share a slice
+        for (int k = warp_id() / warps; k < sample.count; k += CUT_WARPS / warps)
+            LaneRun(order, segment_starts, segment_lengths, sample.first[k], sample.shift[k])
+                .span(sample, indices, sector_columns);
+        __syncthreads();
+        const bool have_bits = ~sample.least_not > sample.most || sample.most - ~sample.least_not < WARP * SHARED_SLOTS;
+        const Sectors sectors{have_bits || unit.slots <= SHARED_SLOTS ? memory.table : table,
+                              have_bits ? 0u : unit.slots, ~sample.least_not};
+        sectors.clear(max(sample.most, ~sample.least_not));
         __syncthreads();
 
         unsigned found = 0, looked_at = 0;
-        const int warps = max(CUT_WARPS / unit.size, 1), part = warp_id() % warps;  // that share a slice
         for (int k = warp_id() / warps; k < sample.count; k += CUT_WARPS / warps) {
             const LaneRun run(order, segment_starts, segment_lengths, sample.first[k], sample.shift[k]);
             for (int step = AT_ONCE * part; step < sample.steps[k]; step += AT_ONCE * warps)

@@ -65,11 +65,12 @@ def survey(csr: Csr, cut: Cut, narrow: bool) -> Survey:
     lengths = np.empty(m, np.int32)
     found = over_ranges(m, entries, partial(_survey_rows, csr.indptr, csr.indices, WARP * cut.steps, lengths))
     falls, most, long_rows, rises = (list(each) for each in zip(*found, strict=True))
-    values = value_statistics(csr.data) if narrow and entries else None
+    counted = value_statistics(csr.data) if narrow and entries else None
     long = np.flatnonzero(lengths < 0) if sum(long_rows) else np.zeros(0, np.int64)
     # Where a range begins with a longer row than the one before it ends with, rows rise between them.
     cuts = [m * part // len(found) for part in range(1, len(found))] if not any(rises) else []
     rise = any(rises) or any(not never_rises(_around(lengths, cut)) for cut in cuts)
+    values = None if counted is None else lambda: counted
     return Survey(not any(falls), int(max(most)), values, len(long), bool(rise), (lengths, long))
 
 
@@ -323,7 +324,14 @@ def _segments_first(segments: _Segments, runs: Runs, slices: Slices) -> tuple[Ru
     )
 
 
-def store_values(csr: Csr, survey: Survey, order: Vector | None, layout: Layout, coding: Coding) -> Values:
+def store(
+    csr: Csr, survey: Survey, order: Vector | None, layout: Layout, coding: Coding
+) -> tuple[Values, Vector, Vector]:
+    """See `Primitives`."""
+    return store_values(csr, order, layout, coding), *columns.store_columns(csr, layout)
+
+
+def store_values(csr: Csr, order: Vector | None, layout: Layout, coding: Coding) -> Values:
     """See `Primitives`."""
     codes, table = encode(csr.data if order is None else csr.data[order], coding)
     stored = np.empty(WARP * layout.steps if len(codes) else 0, codes.dtype)
@@ -338,11 +346,6 @@ def store_values(csr: Csr, survey: Survey, order: Vector | None, layout: Layout,
 def _first_steps(layout: Layout) -> Vector:
     first_steps: Vector = layout.headers[:, 0].astype(np.int64)
     return first_steps
-
-
-def store_columns(csr: Csr, survey: Survey, layout: Layout) -> tuple[Vector, Vector]:
-    """See `Primitives`."""
-    return columns.store_columns(csr, layout)
 
 
 _compile = jit(nogil=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,6 +16,18 @@ from dasp.formats.array import Array
 
 PIECE, WORKERS = 4 << 20, 4
 """Bytes that are staged at a time, and threads that do: each fills a buffer while another is sent."""
+
+
+LEAST_PINNED = 4096
+"""Bytes of a piece of memory through which numbers come to the host."""
+
+
+class _Pinned(NamedTuple):
+    """Memory that a GPU copies to: its bytes, where they are, and what tells that the copy is there."""
+
+    bytes: np.ndarray[Any, Any]
+    address: int
+    copied: Any
 
 
 class CudaDevice:
@@ -29,7 +41,8 @@ class CudaDevice:
 
         self._cupy = cupy
         self._constants: dict[tuple[int, ...], Array] = {}
-        self._pinned = threading.local()
+        self._pinned: list[_Pinned] = []
+        self._kept: list[_Pinned] = []
 
     def empty(self, size: int, dtype: Any) -> Array:
         """Return a new array of any contents."""
@@ -47,23 +60,36 @@ class CudaDevice:
             self._constants[numbers] = array
         return self._constants[numbers]
 
-    def read(self, array: Array) -> np.ndarray[Any, Any]:
-        """Return a copy on the host, once everything that was launched before is done."""
-        runtime, stream = self._cupy.cuda.runtime, self._cupy.cuda.get_current_stream().ptr
-        pinned = self._pinned_bytes(array.nbytes)
-        to_host = runtime.memcpyDeviceToHost
-        runtime.memcpyAsync(pinned.ctypes.data, array.data.ptr, array.nbytes, to_host, stream)
-        runtime.streamSynchronize(stream)
-        copy: np.ndarray[Any, Any] = pinned.view(array.dtype).copy()
-        return copy
+    def reading(self, array: Array) -> Callable[[], np.ndarray[Any, Any]]:
+        """Begin a copy to the host, of what was launched before; return what waits for it and returns it."""
+        size, pinned = array.nbytes, self._take_pinned(array.nbytes)
+        runtime, stream = self._cupy.cuda.runtime, self._cupy.cuda.get_current_stream()
+        runtime.memcpyAsync(
+            pinned.address, array.data.ptr, size, self._cupy.cuda.runtime.memcpyDeviceToHost, stream.ptr
+        )
+        pinned.copied.record(stream)
 
-    def _pinned_bytes(self, size: int) -> np.ndarray[Any, Any]:
-        """Return pinned memory of this thread, which other memory would be copied through."""
-        kept = getattr(self._pinned, "bytes", None)
-        if kept is None or len(kept) < size:
-            kept = np.frombuffer(self._cupy.cuda.alloc_pinned_memory(size), np.uint8, size)
-            self._pinned.bytes = kept
-        pinned: np.ndarray[Any, Any] = kept[:size]
+        def finish() -> np.ndarray[Any, Any]:
+            pinned.copied.synchronize()
+            copy: np.ndarray[Any, Any] = pinned.bytes[:size].view(array.dtype).copy()
+            self._pinned.append(pinned)
+            return copy
+
+        return finish
+
+    def _take_pinned(self, size: int) -> _Pinned:
+        """Return pinned memory that no copy goes to; any other memory would be copied through such."""
+        try:
+            pinned = self._pinned.pop()  # threads do not wait for each other
+            if len(pinned.bytes) >= size:
+                return pinned
+        except IndexError:
+            pass
+        room = max(size, LEAST_PINNED)
+        memory = np.frombuffer(self._cupy.cuda.alloc_pinned_memory(room), np.uint8, room)
+        event = self._cupy.cuda.Event(disable_timing=True)
+        pinned = _Pinned(memory, memory.ctypes.data, event)
+        self._kept.append(pinned)  # whoever never waits for a copy leaves it on its way
         return pinned
 
     def kernel(

@@ -7,6 +7,8 @@ arrays and launches are the device's, which is a GPU with CuPy or, in the tests,
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -61,7 +63,7 @@ CUT_TILE, ENTRIES = 2048, 32
 """Positions that a block cuts, and those at which a chain of slices can enter them: kernels/pack/cut.cuh."""
 
 PLACES, SHARED_SLOTS = 24, 8192
-"""Places in a sample, and slots of a hash table in shared memory: kernels/pack/sectors.cu."""
+"""Places in a sample, and words of a table in shared memory: kernels/pack/sectors.cu."""
 
 LONG_TILE, SLICE_TILE, RUN, ROW_TILE = 2048, 64, 1024, 2048
 """Rows, slices, entries and rows of a block in segments.cu, columns.cu, sort_columns.cu and unpack.cu."""
@@ -92,8 +94,8 @@ class Device(Protocol):
     def constant(self, numbers: tuple[int, ...]) -> Array:
         """Return an int64 array of these numbers that nobody writes to."""
 
-    def read(self, array: Array) -> np.ndarray[Any, Any]:
-        """Return a copy on the host, once everything that was launched before is done."""
+    def reading(self, array: Array) -> Callable[[], np.ndarray[Any, Any]]:
+        """Begin a copy to the host, of what was launched before; return what waits for it and returns it."""
 
     def kernel(
         self, signature: Signature, constants: Mapping[str, str], types: Mapping[str, np.dtype[Any]]
@@ -204,20 +206,30 @@ class Primitives:
         arrays = {"indptr": csr.indptr, "indices": csr.indices, "m": m, "nnz": nnz}
         blocks = _share(max(m, nnz), 256, BLOCKS)
         self._launch(kernels.SURVEY, csr, blocks, 256, **arrays, **cut._asdict(), facts=words[: len(FACTS)])
-        wanted = narrow and len(csr.data) > 0
-        if wanted:
+        reading, values = self._on.reading(words[: len(FACTS)]), None
+        if narrow and nnz and len(csr.data):
             self._count_values(csr.data, None, words[len(FACTS) : -ZEROS])
-        numbers = self._on.read(words[: len(FACTS) + 2]).tolist()
-        facts = dict(zip(FACTS, numbers, strict=False))
+            values = self._statistics_of(len(csr.data), words[len(FACTS) : len(FACTS) + 2])
+        facts = dict(zip(FACTS, reading().tolist(), strict=True))  # while the values are counted
         _hold(csr, facts)
         return Survey(
             columns_rise=facts["descents"] == facts["row_descents"],
             most_column=facts["most_column"] - BIAS if nnz else -1,
-            values=_value_statistics(len(csr.data), *numbers[len(FACTS) :]) if wanted else None,
+            values=values,
             long_rows=facts["long_rows"],
             rises=facts["rises"] > 0,
-            detail=_Found(self._on, facts, words[len(FACTS) : -ZEROS] if wanted else None, words[-ZEROS:]),
+            detail=_Found(self._on, facts, words[len(FACTS) : -ZEROS] if values else None, words[-ZEROS:]),
         )
+
+    def _statistics_of(self, count: int, facts: Array) -> Callable[[], ValueStatistics]:
+        """Return what waits for the facts of values and returns what is asked of them."""
+        reading = self._on.reading(facts)
+
+        @cache
+        def counted() -> ValueStatistics:
+            return _value_statistics(count, *map(int, reading()))
+
+        return counted
 
     def _count_values(self, data: Array, order: Array | None, words: Array) -> None:
         """Set facts of values, and the table of distinct ones; `words` are 0 before."""
@@ -259,7 +271,7 @@ class Primitives:
             orders = self._cut_orders(csr, survey, cut, windows[first : first + at_once])
             sampled = orders.numbers[TOTALS * len(orders.windows) :]
             self._sample(csr, cut, orders, None, sector_columns, blocks, sampled)
-            found |= _slice_statistics(orders.windows, self._on.read(orders.numbers))
+            found |= _slice_statistics(orders.windows, self._on.reading(orders.numbers)())
         return Tried(found, orders)
 
     def slice_statistics(
@@ -277,7 +289,7 @@ class Primitives:
             return SliceStatistics(*counted, 0, 0, 0, 0)
         sampled = survey.detail.zeros(SAMPLED)
         self._sample(csr, cut, layout.detail.orders, layout, sector_columns, blocks, sampled)
-        return SliceStatistics(*counted, *map(int, self._on.read(sampled)))
+        return SliceStatistics(*counted, *map(int, self._on.reading(sampled)()))
 
     def _sample(
         self,
@@ -299,7 +311,7 @@ class Primitives:
         slots = [max(1 << (2 * count - 1).bit_length(), 64) if count else 0 for count in entries]
         units = sum(PLACES * -(-MOST_WARPS // size) for size in blocks if size)
         tables, most = None, max(slots)
-        if most > SHARED_SLOTS:
+        if most > SHARED_SLOTS and csr.shape[1] // sector_columns >= 32 * SHARED_SLOTS:
             room = max(_bytes(csr) // 3, self.floor) // (4 * most * len(orders.windows))
             units = max(min(units, room), 1)
             tables = self._on.empty(units * most * len(orders.windows), np.uint32)
@@ -342,7 +354,7 @@ class Primitives:
             slices, steps, full = tried.statistics[window][:TOTALS]
         else:
             orders = self._cut_orders(csr, survey, cut, (window,))
-            slices, steps, full = map(int, self._on.read(orders.totals))
+            slices, steps, full = map(int, self._on.reading(orders.totals)())
         placed = None
         if tried and orders.arguments["rows"] is not None:  # which has more than these rows
             placed = self._on.empty(positions, _index(csr))
@@ -509,7 +521,7 @@ class Primitives:
     def count_values(self, data: Array) -> tuple[ValueStatistics, Array]:
         """See `Primitives`; it keeps the facts of the values and the table of distinct ones."""
         words = self._value_facts(data, None)
-        return _value_statistics(len(data), *map(int, self._on.read(words[:2]))), words
+        return self._statistics_of(len(data), words[:2])(), words
 
     def code_values(
         self,
@@ -536,7 +548,7 @@ class Primitives:
         coding, keys, ranks = values.coding, None, None
         if coding != Coding.PLAIN:
             words = self._value_facts(data, None)
-            dead, distinct = map(int, self._on.read(words[:2]))
+            dead, distinct = map(int, self._on.reading(words[:2])())
             few = coding in (Coding.DICTIONARY, Coding.EQUAL)
             if dead & _NOT[coding] or (few and distinct > len(values.table)):
                 return False
@@ -581,34 +593,59 @@ class Primitives:
             return
         given = {"order": order, "slots": slots, "keys": keys, "ranks": ranks}
         given |= {"count": len(data), "codes": _bits(codes, coding)}
-        blocks = _share(len(data), 256, BLOCKS)
+        blocks = _share(len(data), 1024, 2 * BLOCKS)
         self._launch_values(kernels.ENCODE, data, blocks, 256, coding=coding, **given)
 
-    def store_values(
+    def store(
         self, csr: Csr, survey: Survey, order: Array | None, layout: Layout, coding: Coding
-    ) -> Values:
+    ) -> tuple[Values, Array, Array]:
         """See `Primitives`."""
-        data, table = csr.data, csr.data[:0].copy()
+        bases = self._on.empty(layout.steps, _index(csr))
+        if not layout.slices:
+            return self._store_values(csr, survey, order, layout, coding), bases, self._on.empty(0, np.uint8)
+        tiles, blocks = -(-layout.slices // SLICE_TILE), -(-layout.slices // 8)
+        sizes = survey.detail.zeros(tiles + 1)
+        slices = _slices(csr, layout)
+        given = {**slices, "indices": csr.indices, "bases": bases, "sizes": sizes}
+        self._launch(kernels.MEASURE_COLUMNS, csr, blocks, 256, **given, come=survey.detail.zeros(1))
+        reading = self._on.reading(sizes[tiles:])
+        values = self._store_values(csr, survey, order, layout, coding, slices)  # meanwhile
+        deltas = self._on.empty(WARP * int(reading()[0]), np.uint8)
+        self._launch(kernels.FILL_DELTAS, csr, blocks, 256, **given, deltas=deltas)
+        return values, bases, deltas
+
+    def _store_values(
+        self,
+        csr: Csr,
+        survey: Survey,
+        order: Array | None,
+        layout: Layout,
+        coding: Coding,
+        slices: Mapping[str, Any] = MappingProxyType({}),
+    ) -> Values:
+        """Return the values by slots."""
+        data = csr.data
         if coding == Coding.EQUAL:
             return Values(coding, self._on.empty(0, np.uint8), data[:1].copy())
-        codes = data
+        codes, distinct = data, 0
+        if coding == Coding.DICTIONARY and survey.values:
+            distinct = survey.values().distinct
+        table = self._on.empty(distinct, data.dtype)
         if coding != Coding.PLAIN:
             codes = self._on.empty(len(data), code_type(coding, data.dtype))
             keys = ranks = None
             if coding == Coding.DICTIONARY:
                 # In another order values first appear elsewhere.
                 words = survey.detail.distinct if order is None else self._value_facts(data, order)
-                table = self._on.empty(survey.values.distinct if survey.values else 0, data.dtype)
                 keys, ranks = self._dictionary(data, order, words, table)
             self._encode(data, coding, codes, order=order, keys=keys, ranks=ranks)
             order = None
-        kind = codes.dtype
-        stored = self._on.empty(WARP * layout.steps if len(data) else 0, kind)
-        if layout.slices and len(data):
-            bits = bits_type(kind)
-            given = {"codes": codes.view(bits), "order": order, "stored": stored.view(bits)}
+        stored = self._on.empty(WARP * layout.steps if len(data) else 0, codes.dtype)
+        if slices and len(data):
+            bits = _plain(codes).dtype
+            given = {"codes": _plain(codes), "order": order, "stored": _plain(stored)}
             blocks = -(-layout.slices // 8)
-            self._launch(kernels.FILL_CODES, csr, blocks, 256, code=bits, **given, **_slices(csr, layout))
+            self._launch(kernels.FILL_CODES, csr, blocks, 256, code=bits, **given, **slices)
         return Values(coding, stored, table)
 
     def _dictionary(
@@ -620,19 +657,6 @@ class Primitives:
         made = {"keys": keys, "ranks": ranks, "table": _plain(table)}
         self._launch_values(kernels.DICTIONARY, data, 1, SLOTS, order=order, **found, **made)
         return keys, ranks
-
-    def store_columns(self, csr: Csr, survey: Survey, layout: Layout) -> tuple[Array, Array]:
-        """See `Primitives`."""
-        bases = self._on.empty(layout.steps, _index(csr))
-        if not layout.slices:
-            return bases, self._on.empty(0, np.uint8)
-        tiles, blocks = -(-layout.slices // SLICE_TILE), -(-layout.slices // 8)
-        sizes = survey.detail.zeros(tiles + 1)
-        given = {**_slices(csr, layout), "indices": csr.indices, "bases": bases, "sizes": sizes}
-        self._launch(kernels.MEASURE_COLUMNS, csr, blocks, 256, **given, come=survey.detail.zeros(1))
-        deltas = self._on.empty(WARP * int(self._on.read(sizes[tiles:])[0]), np.uint8)
-        self._launch(kernels.FILL_DELTAS, csr, blocks, 256, **given, deltas=deltas)
-        return bases, deltas
 
     # ---- the way back --------------------------------------------------------------------------------
 
@@ -711,7 +735,7 @@ class Primitives:
                 self._launch(
                     signature, csr, next(blocks), 256, code=code, **given, **arguments, differs=differs
                 )
-        return made, order, m == n and not int(self._on.read(words[-1:])[0])
+        return made, order, m == n and not int(self._on.reading(words[-1:])()[0])
 
     def _sort_entries(self, csr: Csr, order: Array, words: Array) -> None:
         """Sort the numbers of the entries by column, stably; `words` are 0 before."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from functools import cache
 from types import MappingProxyType
 from typing import Any
 
@@ -59,20 +60,19 @@ class Product:
 
         self._cupy = cupy
         self._device = cupy.cuda.Device(number(device))
-        capability = int(self._device.compute_capability)
+        capability, self._overlaps, self._several = _facts(number(device))
         own = into(plan.dtype, plan.dtype, plan.dtype)
         formats.refuse_type(plan.format, plan.dtype, "A")
-        if defines(plan, own)["DASP_MMA"] == "1" and capability < 80:
+        constants = defines(plan, own)
+        if constants["DASP_MMA"] == "1" and capability < 80:
             raise RuntimeError(
                 f"this GPU is sm_{capability}; float64 tensor cores need sm_80; pass Policy(mma=False)"
             )
         with self._device:
             self.plan = plan if is_cupy(next(arrays_of(plan))) else _upload(plan)
-            _compiled(plan, own)
+            _source.load(kernel_of(plan).SIGNATURE.source, constants)  # so that an error comes now
         self._blocks, self._threads = blocks(plan), kernel_of(plan).threads(plan)
         self._segments = kernel_of(plan).partials(plan)
-        driver = cupy.cuda.runtime.driverGetVersion()
-        self._overlaps = capability >= OVERLAPPING and driver >= OVERLAPPING_DRIVER
         self._lock = threading.Lock()
         self._launches: dict[Arithmetic, dict[Any, Launch]] = defaultdict(dict)
         self._kinds, self._own = own, self._launches[own]
@@ -88,7 +88,6 @@ class Product:
         self._quick: Launch | None = None
         # CuPy aligns a view to its numbers' parts, and a kernel loads a complex number at once.
         self._misaligned = self._dtype.itemsize - 1 if self._dtype.kind == "c" else 0
-        self._several = cupy.cuda.runtime.getDeviceCount() > 1
         self._ndarray = cupy.ndarray
         self._current_device = cupy.cuda.runtime.getDevice
         self._current_stream = cupy.cuda.get_current_stream
@@ -341,6 +340,19 @@ def blocks(plan: Plan) -> int:
 def _compiled(plan: Plan, kinds: Arithmetic, more: Mapping[str, str] = MappingProxyType({})) -> Any:
     signature = kernel_of(plan).SIGNATURE
     return _source.load(signature.source, {**defines(plan, kinds), **more}).get_function(signature.entry)
+
+
+@cache
+def _facts(number: int) -> tuple[int, bool, bool]:
+    """Return a GPU's capability, whether products may start early there, and whether there are others."""
+    import cupy
+
+    capability, driver = (
+        int(cupy.cuda.Device(number).compute_capability),
+        cupy.cuda.runtime.driverGetVersion(),
+    )
+    overlaps = capability >= OVERLAPPING and driver >= OVERLAPPING_DRIVER
+    return capability, overlaps, cupy.cuda.runtime.getDeviceCount() > 1
 
 
 def number(device: str) -> int:

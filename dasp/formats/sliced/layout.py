@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from dasp.formats.array import Array
@@ -34,8 +35,8 @@ class Survey(NamedTuple):
         Whether no row has a column after a larger one.
     most_column : int
         Largest column, -1 if there are no entries.
-    values : ValueStatistics or None
-        None if nobody asked.
+    values : callable or None
+        Returns the ValueStatistics, and may wait for them; None if nobody asked.
     long_rows : int
         Rows too long for a slice.
     rises : bool
@@ -46,7 +47,7 @@ class Survey(NamedTuple):
 
     columns_rise: bool
     most_column: int
-    values: ValueStatistics | None
+    values: Callable[[], ValueStatistics] | None
     long_rows: int
     rises: bool
     detail: Any

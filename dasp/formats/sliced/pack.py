@@ -40,16 +40,16 @@ def pack(csr: Csr, options: Options, machine: Machine, on: Any) -> Plan:
     order = None
     if not survey.columns_rise:
         csr, order = on.sort_columns(csr, survey)
-    coding = choose.choose_coding(survey.values, dtype) if survey.values else Coding.PLAIN
-    code_bytes = choose.code_bytes(coding, dtype)
     gathers = choose.gathers_of((survey.most_column + 1) * dtype.itemsize, machine)
 
-    window, tried = options.window, None
-    if window is None and not survey.rises:
-        window = 0  # a sort would move no row
-    elif window is None:
+    tried = None
+    window = options.window or 0  # if no row is longer than the one before it, a sort moves none
+    if options.window is None and survey.rises:
         windows, blocks = choose.windows_to_try(m, machine), _blocks(gathers, machine)
         tried = on.try_windows(csr, survey, cut, windows, _sector_columns(csr), blocks)
+    coding = choose.choose_coding(survey.values(), dtype) if survey.values else Coding.PLAIN
+    code_bytes = choose.code_bytes(coding, dtype)
+    if tried:
         window = choose.choose_window(tried.statistics, m - survey.long_rows, code_bytes, gathers, machine)
     layout = on.lay_out(csr, survey, cut, window, tried, machine.wave_slices)
     known = tried.statistics[window] if tried and not layout.segments else None
@@ -59,8 +59,7 @@ def pack(csr: Csr, options: Options, machine: Machine, on: Any) -> Plan:
         known = known or _share(csr, survey, cut, layout, machine, on)
         warps = choose.choose_warps(known, code_bytes, gathers, machine)
 
-    values = on.store_values(csr, survey, order, layout, coding)
-    bases, deltas = on.store_columns(csr, survey, layout)
+    values, bases, deltas = on.store(csr, survey, order, layout, coding)
     pattern = Pattern(
         choice=Choice(
             machine.name, steps, cut.segment_steps, window, warps, bool(options.narrow), bool(options.mma)
