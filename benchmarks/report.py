@@ -168,11 +168,25 @@ def solvers_text(name: str) -> str:
     return solvers_report.Report(found.summary, [*found.notes, said], found.details).markdown()
 
 
+def planning_text(name: str) -> str:
+    """The tables of plans that are made on a GPU."""
+    path = RESULTS / f"{name}.csv"
+    rows = results.latest(results.read(path))
+    found = sparse_report.planning_report(rows)
+    return sparse_report.Report([], [*found.notes, provenance(rows, path)], found.details).markdown()
+
+
 def text(name: str) -> str:
     """What stands between the markers of a name."""
     if name == "headline":
         return headline_text(name)
-    writers = {"columns": columns_text, "gemm": dense_text, "gf256": code_text, "solvers": solvers_text}
+    writers = {
+        "columns": columns_text,
+        "gemm": dense_text,
+        "gf256": code_text,
+        "planning": planning_text,
+        "solvers": solvers_text,
+    }
     for prefix, write in writers.items():
         if name.startswith(prefix):
             return write(name)

@@ -225,6 +225,28 @@ def planning_table(rows: Sequence[Row], title: str) -> Table:
     return Table.of(f"planning, {title}", columns, rows)
 
 
+def planning_report(rows: Sequence[Row]) -> Report:
+    """What plans take that are made on a GPU, and when they pay there."""
+    known = [row for row in timed(rows) if not math.isnan(number(row, "plan_device_ms"))]
+    details = [planning_table(part, title) for title, part in groups(known)]
+    return Report([], [f"Planned from a CSR on the GPU: {_pays_there(known)}."], details)
+
+
+def _pays_there(rows: Sequence[Row]) -> str:
+    """After how many products plans pay, from a CSR on the GPU, in words."""
+    said = []
+    for title, part in groups(rows):
+        counts = []
+        for row in part:
+            names = [name for name in baselines(row) if name.startswith("cusparse")]
+            counts.append(max(pays_against_all(row, names, from_device=True), 1.0))
+        paid = [count for count in counts if count < math.inf]
+        never = "" if len(paid) == len(counts) else f", {len(counts) - len(paid)} never"
+        mean = f"{products(geometric_mean(paid))} products {title}"
+        said.append(f"{mean} (geometric mean of {len(paid)} matrices{never})")
+    return "plans pay, against every setting of cuSPARSE with its set-up, after " + ", ".join(said)
+
+
 def _figure(row: Row, name: str) -> str:
     return significant(number(row, name))
 
