@@ -482,12 +482,16 @@ def _keeps_bits(  # type: ignore[no-untyped-def]
 @_compile
 def _all_bytes(data, bits, minus_zero):  # type: ignore[no-untyped-def]
     """Whether every value is an integer from -128 to 127, and no zero is negative."""
-    low, high = data.dtype.type(-128), data.dtype.type(127)
+    real = data.dtype.type
+    # Next to numbers of this size stand integers alone, so that a sum with one rounds to an integer.
+    low, high, large = real(-128), real(127), real(1.5) / np.finfo(data.dtype).eps
     for begin in range(0, len(data), 1024):
-        wrong = 0
-        for k in range(begin, min(begin + 1024, len(data))):
-            whole = np.int32(min(max(data[k], low), high))
-            wrong += (whole != data[k]) | (bits[k] == minus_zero)
+        wrong = np.uint32(0)
+        for k in range(np.uint64(begin), np.uint64(min(begin + 1024, len(data)))):
+            value = data[k]
+            whole = real(real(value + large) - large)
+            outside = (whole != value) | (value < low) | (value > high) | (bits[k] == minus_zero)
+            wrong = np.uint32(wrong | np.uint32(outside))
         if wrong:
             return False
     return True
