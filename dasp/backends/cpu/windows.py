@@ -57,7 +57,7 @@ def try_windows(
     def each(begin: int, end: int) -> list[SliceStatistics]:
         return [statistics(window) for window in windows[begin:end]]
 
-    found = chain.from_iterable(over_ranges(len(windows), len(windows) * len(csr.data), each))
+    found = chain.from_iterable(over_ranges(len(windows), len(csr.data), each))
     return dict(zip(windows, found, strict=True))
 
 
