@@ -563,6 +563,30 @@ def test_a_plan_pays_when_both_sets_up_are_counted():
     assert sparse_report.pays_against_all(row, both) == sparse_report.pays(row, "cusparse_alg1")
 
 
+def test_when_plans_pay_that_are_made_on_a_gpu_is_said_in_means():
+    def row(name, plan, inside):
+        known = {"matrix": name, "device": "cuda", "verified": "yes", "in_cache": inside, "statistic": "best"}
+        known |= {"plan_device_ms": plan, "time_us": "5", "dasp_best_us": "5", "cusparse_alg1_best_us": "10"}
+        return known | {"cusparse_alg1_setup_ms": "0.5", "plan_bytes": "9", "bytes_ratio": "0.5"}
+
+    rows = [row("a", "1.1", "no"), row("b", "2.5", "no"), row("c", "0.1", "yes"), row("d", "", "yes")]
+    said = sparse_report.planning_report(rows)
+    assert "after 220 products beyond the cache (geometric mean of 2 matrices)" in said.notes[0]
+    assert "1 products in the cache (geometric mean of 1 matrices)" in said.notes[0]
+    assert [line[0] for table in said.details for line in table.lines] == ["a", "b", "c"]
+
+
+def test_planning_is_timed_again_where_the_first_time_took_long(monkeypatch):
+    monkeypatch.setattr(sparse, "PLAN_SECONDS", 0.0)
+    made = []
+    device = types.SimpleNamespace(synchronize=lambda: None)
+    assert sparse._best_ms(lambda: made.append(1), device)[1] >= 0
+    assert len(made) == 2
+    monkeypatch.setattr(sparse, "PLAN_SECONDS", 60.0)
+    sparse._best_ms(lambda: made.append(1), device)
+    assert len(made) == 2 + sparse.PLAN_TRIES
+
+
 def test_from_then_on_every_baseline_is_slower_in_all():
     rng = np.random.default_rng(0)
     for plan, ours, setup, theirs in rng.uniform(0.1, 10, (200, 4)):
