@@ -539,7 +539,10 @@ def test_planning_is_measured_from_both_sides(host, monkeypatch):
     monkeypatch.setattr(host, "resident", lambda csr: csr.copy())
     csr = matrix()
     _, planning = sparse.measure_planning(plan, csr, host)
-    assert [each is csr for each in asked] == [False] * 3 + [True] * 4
+    from_host = [each is csr for each in asked]
+    assert from_host == sorted(from_host)
+    assert 2 <= from_host.count(False) <= sparse.PLAN_TRIES
+    assert 3 <= from_host.count(True) <= sparse.PLAN_TRIES + 1
     assert min(planning.host_ms, planning.device_ms, planning.upload_ms) > 0
     monkeypatch.undo()
     _, planning = sparse.measure_planning(plan, csr, host)
