@@ -290,15 +290,19 @@ def label(name: str, defines: Defines, arch: str) -> str:
     return f"{name}-{arch}-{','.join(values)}".replace(" ", "_")
 
 
-USUAL = "float", "double"
+def is_usual(defines: Defines) -> bool:
+    """Whether the types are those that processors compute in: others become the same code everywhere."""
+    halves = defines.get("DASP_BFLOAT16") == "1" and "DASP_KIND" in defines
+    parts = defines.get("DASP_KIND") == "2" and defines["DASP_VALUE_BYTES"] != "16"
+    return defines.get("DASP_VALUE", "float") in ("float", "double") and not halves and not parts
+
 
 CASES = [
     pytest.param(name, defines, arch, id=label(name, defines, arch))
     for name, sets in SOURCES.items()
     for defines in sets
     for arch in ARCHITECTURES
-    # Types without instructions of their own become the same code everywhere.
-    if arch == "sm_90" or defines.get("DASP_VALUE", "float") in USUAL
+    if arch == "sm_90" or is_usual(defines)
 ]
 
 
