@@ -20,8 +20,9 @@ def as_float(csr: Any, dtype: Any = np.float64, seed: int = 0) -> Any:
     ----------
     csr : scipy.sparse matrix or array
     dtype : dtype
-        A type of `dasp._dtypes.TABLE`. Real values become complex ones by imaginary parts that are drawn, and
-        values beyond 256 are scaled by a power of two, so that sums stay in the range of float16.
+        A type of `dasp._dtypes.TABLE`. Real values become complex ones by imaginary parts that are drawn,
+        complex ones real by their real parts, and values beyond 256 are scaled by a power of two, so that sums
+        stay in the range of float16.
     seed : int
         Of the imaginary parts.
     """
@@ -32,6 +33,8 @@ def as_float(csr: Any, dtype: Any = np.float64, seed: int = 0) -> Any:
     if kind.kind == "c" != data.dtype.kind:
         size = np.abs(data).max(initial=0) or 1
         data = data + 1j * size * np.random.default_rng(seed).standard_normal(len(data))
+    if data.dtype.kind == "c" != kind.kind:
+        data = data.real
     if kind == np.float16 and np.abs(data).max(initial=0) > HALF_MOST:
         data = np.ldexp(data, 8 - math.frexp(float(np.abs(data).max()))[1])
     # SciPy has no halves, but keeps the arrays that it is given.
