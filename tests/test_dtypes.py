@@ -16,6 +16,7 @@ import dasp
 from dasp import Policy, SpMatrix, formats, planning
 from dasp._dtypes import BFLOAT16, TABLE, arithmetic, bits_type, named, real_type, result_type
 from dasp.backends.cpu import primitives as cpu
+from dasp.backends.cpu.halves import store_rounded, widened
 from dasp.backends.cuda.primitives import Primitives
 from dasp.formats.array import Csr, arrays_of
 from dasp.formats.sliced.pattern import Coding
@@ -268,7 +269,34 @@ def test_half_precision_is_summed_in_float32_and_rounded_once():
     assert (A @ np.ones(3, np.float32))[0] == 180000
 
 
+@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+def test_halves_are_widened_exactly_and_rounded_as_numpy_rounds(name):
+    every = np.arange(1 << 16, dtype=np.uint16).view(named(name))
+    with np.errstate(all="ignore"):
+        want = every.astype(np.float32)
+    numbers, got = ~np.isnan(want), widened(every)
+    np.testing.assert_array_equal(np.isnan(got), ~numbers)
+    np.testing.assert_array_equal(got.view(np.uint32)[numbers], want.view(np.uint32)[numbers])
+    bits = want.view(np.uint32)
+    middle = np.uint32(1 << (12 if name == "float16" else 15))
+    near = [bits, bits + 1, bits - 1, bits | middle, (bits | middle) + 1, (bits | middle) - 1]
+    wide = np.concatenate([*near, np.random.default_rng(1).integers(0, 1 << 32, 10**6, np.uint32)])
+    wide = wide.view(np.float32)
+    rounded = np.empty(len(wide), named(name))
+    store_rounded(wide, rounded)
+    with np.errstate(all="ignore"):
+        want = wide.astype(named(name))
+    numbers = ~np.isnan(wide)
+    assert np.isnan(rounded[~numbers].astype(np.float32)).all()
+    np.testing.assert_array_equal(rounded.view(np.uint16)[numbers], want.view(np.uint16)[numbers])
+
+
 def test_vectors_of_any_stride_and_matrices_of_columns():
+    half = SpMatrix.from_scipy(typed(from_lengths([3, 0, 7, 40], 50), "float16"), device="cpu")
+    there = np.zeros((4, 2), np.float16)
+    x = numbers("float16", 100)[::2]
+    half.matvec(x, out=there[:, 1])
+    np.testing.assert_array_equal(there[:, 1], half @ x.copy())
     A = SpMatrix.from_scipy(typed(from_lengths([3, 0, 7, 40], 50), "complex64"), device="cpu")
     X = numbers("complex64", 200).reshape(50, 4)
     whole = np.column_stack([A @ np.ascontiguousarray(X[:, k]) for k in range(4)])

@@ -21,8 +21,8 @@ def as_float(csr: Any, dtype: Any = np.float64, seed: int = 0) -> Any:
     csr : scipy.sparse matrix or array
     dtype : dtype
         A type of `dasp._dtypes.TABLE`. Real values become complex ones by imaginary parts that are drawn,
-        complex ones real by their real parts, and values beyond 256 are scaled by a power of two, so that sums
-        stay in the range of float16.
+        complex ones real ones by their real parts, and values beyond 256 are scaled by a power of two for
+        float16, so that sums stay in its range.
     seed : int
         Of the imaginary parts.
     """

@@ -9,6 +9,7 @@ import numpy as np
 from dasp import formats
 from dasp._dtypes import into, sum_type
 from dasp.backends.cpu import published, sliced
+from dasp.backends.cpu.halves import store_rounded, widened
 from dasp.formats.array import Plan
 from dasp.formats.published.pattern import NAME as PUBLISHED
 from dasp.formats.sliced.pattern import NAME as SLICES
@@ -73,13 +74,24 @@ class Product:
                 self.multiply(x[:, k], y[:, k], alpha, beta)
             return
         total = sum_type(y.dtype)
-        kind = into(self.plan.dtype, x.dtype, total).x
-        vector = x if x.dtype == kind and x.flags.c_contiguous and x.flags.aligned else None
-        vector = _read_only(np.require(x, kind, ["C", "A"]) if vector is None else vector)
-        result = y if y.flags.carray and y.dtype == total else np.require(y, total, ["C", "A"])
+        vector = _read_only(_taken(x, into(self.plan.dtype, x.dtype, total).x))
+        result = y if y.flags.carray and y.dtype == total else _taken(y, total)
         self._multiply(vector, result, total.type(alpha), total.type(beta))
+        if y.dtype != total:
+            rounded = y if y.flags.carray else np.empty_like(y)
+            store_rounded(result, rounded)
+            result = rounded
         if result is not y:
             y[:] = result
+
+
+def _taken(vector: Vector, kind: np.dtype[Any]) -> Vector:
+    """Return a vector contiguous, aligned and of a type that holds it: itself or a copy."""
+    if vector.dtype == kind and vector.flags.c_contiguous and vector.flags.aligned:
+        return vector
+    if vector.dtype.itemsize == 2 and kind == np.float32 and vector.dtype.kind in "fV":
+        return widened(np.require(vector, None, ["C", "A"]))
+    return np.require(vector, kind, ["C", "A"])
 
 
 def _is_plain(array: Any, shape: tuple[int, ...], dtype: np.dtype[Any] | None) -> bool:
