@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pickle
+import re
 from itertools import product as pairs
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -18,6 +20,7 @@ from dasp._dtypes import BFLOAT16, TABLE, arithmetic, bits_type, named, real_typ
 from dasp.backends.cpu import primitives as cpu
 from dasp.backends.cpu.halves import store_rounded, widened
 from dasp.backends.cuda.primitives import Primitives
+from dasp.bench import results
 from dasp.formats.array import Csr, arrays_of
 from dasp.formats.sliced.pattern import Coding
 from tests.executors import EXECUTORS, multiply
@@ -428,3 +431,17 @@ def test_solvers_take_matrices_in_half_precision(name):
 
 def test_bfloat16_is_that_of_ml_dtypes():
     assert BFLOAT16 == np.dtype(ml_dtypes.bfloat16) == np.dtype("bfloat16")
+
+
+def test_the_page_tells_what_was_measured():
+    root = Path(__file__).parents[1]
+    page = (root / "docs" / "dtypes.md").read_text(encoding="utf-8")
+    told = re.findall(r"^\| (\w+) \| (\d+) \| ([\d.]+) \| ([\d.]+) \((\S+)\) \|$", page, re.M)
+    rows = results.read(root / "benchmarks" / "results" / "dtypes_h200.csv")
+    assert {name for name, *_ in told} == {row["dtype"] for row in rows}
+    for name, count, mean, least, matrix in told:
+        mine = [row for row in rows if row["dtype"] == name]
+        ratios = np.array([float(row["speedup_best"]) for row in mine])
+        assert all(row["verified"] == "yes" for row in mine)
+        assert (int(count), float(mean)) == (len(mine), round(float(np.exp(np.log(ratios).mean())), 2))
+        assert (float(least), matrix) == (round(float(ratios.min()), 2), mine[int(ratios.argmin())]["matrix"])
