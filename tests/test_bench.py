@@ -371,7 +371,7 @@ def test_a_wrong_product_is_caught_and_not_timed(operator, host):
 
 
 def test_a_wrong_baseline_is_left_out(host, monkeypatch):
-    def cheat(csr, x, names):
+    def cheat(csr, x, names, **_):
         y = np.zeros(csr.shape[0])
         return Baselines(
             [Candidate("scipy", lambda: None, lambda: y), *baselines_cpu.build(csr, x).candidates[1:2]]

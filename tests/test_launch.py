@@ -15,6 +15,7 @@ from dasp import _launch as cuda_launch
 from dasp import _source
 from dasp._launch import Kernel, Launch, Signature
 from dasp.backends import cuda
+from dasp.backends.cuda import dotted
 
 MODULES = [
     importlib.import_module(f"{cuda.__name__}.{module.name}")
@@ -65,12 +66,14 @@ def test_a_signature_is_found_for_both_formats():
     assert {"dasp_slices", "dasp_spmv"} <= SIGNATURES.keys()
 
 
-@pytest.mark.parametrize("entry", SIGNATURES)
-def test_a_signature_is_what_the_source_declares(entry):
-    text = re.sub(r"//.*", "", _source.read(SIGNATURES[entry].source))
-    (inside,) = re.findall(rf"\b{entry}\(([^)]*)\)", text)
+@pytest.mark.parametrize("signature", [*SIGNATURES.values(), dotted.SIGNATURE], ids=lambda each: each.entry)
+def test_a_signature_is_what_the_source_declares(signature):
+    text = re.sub(r"//.*", "", _source.read(signature.source))
+    (inside,) = re.findall(rf"\b{signature.entry}\(([^)]*)\)", text)
+    for macro, parameters in re.findall(r"#define (DOT_\w+) (,.*)", text):
+        inside = inside.replace(macro, parameters if signature is dotted.SIGNATURE else "")
     declared = [" ".join(part.replace("__restrict__", "").split()) for part in inside.split(",")]
-    assert declared == [f"{p.type} {p.name}" for p in SIGNATURES[entry].parameters]
+    assert declared == [f"{p.type} {p.name}" for p in signature.parameters]
 
 
 def test_arguments_come_in_the_order_of_the_kernel():
