@@ -410,26 +410,22 @@ class SpMatrix(Transposable, Surface):
         self._product.multiply(x, out, alpha, beta)
         return out
 
-    def prepare_with_dots(
-        self, x: Any, out: Any, w: Any, *, square: bool = False
-    ) -> tuple[Callable[[], None], Any, int] | None:
-        """Prepare a product that leaves dot products of its result behind, for solvers on a GPU.
+    def prepare_with_dot(self, x: Any, out: Any, w: Any) -> tuple[Callable[[], None], Any] | None:
+        """Prepare a product that leaves a dot product of its result behind, for solvers on a GPU.
 
         Parameters
         ----------
-        x, out, w : array, shapes (n,), (m,) and (m,), of the matrix's type on its device
+        x, out, w : array, shapes (n,), (m,) and (m,), float32 or float64, on the matrix's device
             They are kept; `out` overlaps neither of the others.
-        square : bool
-            Whether out'out is wanted besides w'out.
 
         Returns
         -------
-        call, sums, count : callable, array of float64, int
-            `call()` sets `out` to A x and writes `sums`: `count` numbers whose sum is w'out, and behind
-            them as many for out'out. None where no kernel does that, as on the CPU.
+        call, sums : callable, array of float64
+            `call()` sets `out` to A x and writes `sums`, whose sum is w'out. None where no kernel does that,
+            or it does not pay: on the CPU, and for large matrices.
         """
-        prepare = getattr(self._product, "prepare_with_dots", None)
-        return None if prepare is None else prepare(x, out, w, square=square)
+        prepare = getattr(self._product, "prepare_with_dot", None)
+        return None if prepare is None else prepare(x, out, w)
 
     def _with_gradients(self, x: Any, out: Any, alpha: Any, beta: Any) -> Any:
         """Return A x with gradients for x."""

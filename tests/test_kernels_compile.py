@@ -119,12 +119,12 @@ def slices() -> Iterator[Defines]:
         {"DASP_VALUE": "float", "DASP_X": "float", "DASP_SUM": "float", "DASP_Y": "float"},
         {"DASP_INDEX": "long long", "DASP_OFFSET": "long long"},
         {
-            "DASP_DOTS": "1",
+            "DASP_DOT": "1",
             "DASP_CODING": str(int(Coding.EQUAL)),
             "DASP_IN_FLIGHT": "4",
             "DASP_THREADS": "256",
         },
-        {"DASP_DOTS": "2", "DASP_TICKETS": "1"},
+        {"DASP_DOT": "1", "DASP_TICKETS": "1"},
     ):
         yield {**usual, **changes}
 

@@ -51,6 +51,7 @@ def ours(rows: Sequence[Row]) -> list[Row]:
 def report(rows: Sequence[Row]) -> Report:
     """A line for each method in the mean, and one for each solver of each system."""
     mine = ours(rows)
+    compared = [row for row in mine if rival(rows, row) is not None]
 
     def mean(method: str, figure: str) -> str:
         found = (ratio(rows, row, figure) for row in mine if method_of(row) == method)
@@ -58,12 +59,11 @@ def report(rows: Sequence[Row]) -> Report:
 
     summary: list[tuple[str, Callable[[str], str]]] = [
         ("method", lambda method: method),
-        ("systems", lambda method: str(len({row["matrix"] for row in mine if method_of(row) == method}))),
+        ("systems", lambda method: str(len({row["matrix"] for row in compared if method_of(row) == method}))),
         ("x an iteration", lambda method: mean(method, "us_per_iteration")),
         ("x a solve", lambda method: mean(method, "solve_ms")),
         ("x all counted", lambda method: mean(method, "total_ms")),
     ]
-    compared = [row for row in mine if rival(rows, row) is not None]
     methods = list(dict.fromkeys(map(method_of, compared)))
     columns: list[tuple[str, Callable[[Row], str]]] = [
         ("system", lambda row: row["matrix"]),

@@ -158,7 +158,6 @@ class PassText:
             "DASP_THREADS": str(THREADS),
             "DASP_GUARD": str(guard),
             "DASP_CARRIED": str(carried),
-            "DASP_BACKWARDS": str(int(given.backwards)),
             "DASP_SUMS_IN": str(given.sums),
             "DASP_SUMS_MORE": str(given.more[0]),
             "DASP_DOTS": str(len(given.dots)),
@@ -168,8 +167,8 @@ class PassText:
             "DASP_STORES": " ".join(given.stores),
             "DASP_LEAVE": given.leave,
             "DASP_PIECES": " ".join(f"Piece p{k};" for k in places),
-            "DASP_LOAD": " ".join(f"p{k} = read_piece{self._once(k)}(v{k} + place);" for k in loaded),
-            "DASP_WRITE": " ".join(f"write_piece{self._once(k)}(v{k} + place, p{k});" for k in out),
+            "DASP_LOAD": " ".join(f"p{k} = read_piece{self._once(k)}(v{k} + at);" for k in loaded),
+            "DASP_WRITE": " ".join(f"write_piece{self._once(k)}(v{k} + at, p{k});" for k in out),
             "DASP_BIND": " ".join(f"Scalar& x{k} = p{k}.element[i];" for k in places),
             "DASP_BIND_LAST": " ".join(
                 f"Scalar x{k} = v{k}[at];" if k in loaded else f"Scalar x{k};" for k in places
@@ -403,26 +402,24 @@ class CudaLoop:
         self._given: dict[str, float] = {}
         most = max(1, len(leaving)) * BLOCKS_PER_PROCESSOR * self._on.processors
         self._left = [self._on.zeros(most, np.float64) for _ in range(2)]
-        begun = {name: self._trace_start(start) for name, start in starts.items()}
-        phases = [self._trace_iteration(iterate, k % period) for k in range(2)]
-        ended = self._trace(lambda tape: (finish(), None, None))
-        captured = space.captures
-        record = self._on.record if captured else _itself
-        programs = {
-            name: self._program(tape, GIVEN_BANK, 0, UNGUARDED, left=0) for name, tape in begun.items()
-        }
-        turn = [self._program(tape, k, 1 - k, WHILE_RUNNING, left=1 - k) for k, tape in enumerate(phases)]
-        last = [self._program(ended, 0, 0, guard) for guard in (UNGUARDED, UNLESS_LIMIT)]
+        self._starts = starts
+        begun = {name: self._trace_start(start) for name, start in list(starts.items())[:1]}
+        traced = [self._trace_iteration(iterate, phase) for phase in range(period)]
+        phases = [traced[k % period] for k in range(2)]
+        self._ended = self._trace(lambda tape: (finish(), None, None))
+        self._captured = space.captures
+        self._phases = [
+            self._program(tape, k, 1 - k, WHILE_RUNNING, left=1 - k) for k, tape in enumerate(phases)
+        ]
         self._allow = self._prepare_allow()
-        self._starts = {name: record(program) for name, program in programs.items()}
         rows = max(one.vectors.n for tape in phases for one in tape.passes)
         self._length = LONG_TURN if rows <= LONG_TURN_ROWS else TURN
-        self._phases, self._captured = turn, captured
-        self._second = record(turn[1]) if period == 2 else None
-        self._odd = False
+        self._swaps, self._odd = period == 2, False
+        # What not every solve needs is prepared when the first one does.
         self._repeats: dict[int, Callable[[], None]] = {}
-        self._repeat(self._length)
-        self._finish, self._finish_unless_limit = map(record, last)
+        self._begins = {name: self._prepare_start(tape) for name, tape in begun.items()}
+        self._ends: dict[int, Callable[[], None]] = {}
+        self._second: Callable[[], None] | None = None
 
     def start(self, name: str, given: Mapping[str, float]) -> None:
         """Begin anew, as one of the starts does."""
@@ -433,7 +430,9 @@ class CudaLoop:
             self._on.upload(self._banks[GIVEN_BANK], values)
             self._given = dict(given)
         self._odd = False
-        self._starts[name]()
+        if name not in self._begins:
+            self._begins[name] = self._prepare_start(self._trace_start(self._starts[name]))
+        self._begins[name]()
 
     def advance(self, most: int, *, finish: bool) -> Report:
         """Iterate until there is a verdict, `most` times at most."""
@@ -443,18 +442,31 @@ class CudaLoop:
             self._allow(float(allowed))
             late = int(self._odd)
             if self._odd:  # turns begin with the first phase
-                assert self._second is not None
+                self._second = self._second or self._record(self._phases[1])
                 self._second()
             if allowed > late:
                 self._repeat(allowed - late)()
             if finish:
-                self._finish_unless_limit()
+                self._finish(UNLESS_LIMIT)
             state = self._read(residuals)
             if state["code"] != LIMIT:
                 return Report(state, residuals)
         if finish:
-            self._finish()
+            self._finish(UNGUARDED)
         return Report(self._read(None), residuals)
+
+    def _record(self, program: Callable[[], None]) -> Callable[[], None]:
+        """Return the program, captured if that is possible."""
+        return self._on.record(program) if self._captured else program
+
+    def _prepare_start(self, tape: Tape) -> Callable[[], None]:
+        return self._record(self._program(tape, GIVEN_BANK, 0, UNGUARDED, left=0))
+
+    def _finish(self, guard: int) -> None:
+        """Compute the scalars of the end."""
+        if guard not in self._ends:
+            self._ends[guard] = self._record(self._program(self._ended, 0, 0, guard))
+        self._ends[guard]()
 
     def _repeat(self, most: int) -> Callable[[], None]:
         """Return what iterates, in turns that are no longer than is allowed, but for a last odd iteration."""
@@ -474,7 +486,7 @@ class CudaLoop:
         values = self._on.download(self._shared[: SLOTS + GLANCE])
         if residuals is not None:
             count, lag = int(values[COUNT]), self._lag
-            self._odd ^= self._second is not None and count % 2 == 1
+            self._odd ^= self._swaps and count % 2 == 1
             if count + lag > GLANCE:
                 values = self._on.download(self._shared[: SLOTS + count + lag])
             residuals.extend(values[SLOTS + lag : SLOTS + count + lag].tolist())
@@ -586,10 +598,6 @@ Trace = tuple[State, tuple[Scalar, Scalar] | None, Scalar | None]
 """The scalars at the end, what goes into the history, and where the first pass ends early."""
 
 Traceable = Callable[[Tape], Trace]
-
-
-def _itself(function: Callable[[], None]) -> Callable[[], None]:
-    return function
 
 
 class CupyDevice:

@@ -36,22 +36,14 @@ class Operator(Protocol):
     def prepare(self, x: Array, y: Array) -> Callable[[], None]:
         """Return what does so again and again, and keeps all that it needs for that."""
 
-    def prepare_with_dots(
-        self, x: Array, y: Array, w: Array, *, square: bool
-    ) -> tuple[Callable[[], None], Array, int] | None:
-        """Return what also leaves sums that make up w'y, and behind them y'y if `square`.
-
-        Returns
-        -------
-        call, sums, count
-            `count` sums for each of the dot products; None if the operator cannot do that.
-        """
+    def prepare_with_dot(self, x: Array, y: Array, w: Array) -> tuple[Callable[[], None], Array] | None:
+        """Return what also leaves sums, and the sums, which make up w'y; None if there is no such thing."""
 
 
 class _Dotless:
-    """What leaves no dot products."""
+    """What leaves no dot product."""
 
-    def prepare_with_dots(self, x: Array, y: Array, w: Array, *, square: bool) -> None:
+    def prepare_with_dot(self, x: Array, y: Array, w: Array) -> None:
         return None
 
 
@@ -64,7 +56,7 @@ class _Planned:
         # A diagonal can be multiplied by in a pass over vectors that is made anyway.
         self.diagonal = getattr(A, "diagonal_of_inverse", None)
 
-        self._prepare, self._with_dots = getattr(A, "prepare", None), getattr(A, "prepare_with_dots", None)
+        self._prepare, self._with_dot = getattr(A, "prepare", None), getattr(A, "prepare_with_dot", None)
 
     def multiply(self, x: Array, y: Array) -> None:
         self._matvec(x, out=y)
@@ -75,10 +67,8 @@ class _Planned:
         )
         return ready
 
-    def prepare_with_dots(
-        self, x: Array, y: Array, w: Array, *, square: bool
-    ) -> tuple[Callable[[], None], Array, int] | None:
-        return None if self._with_dots is None else self._with_dots(x, y, w, square=square)
+    def prepare_with_dot(self, x: Array, y: Array, w: Array) -> tuple[Callable[[], None], Array] | None:
+        return None if self._with_dot is None else self._with_dot(x, y, w)
 
 
 class _Plain(_Dotless):

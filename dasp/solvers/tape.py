@@ -58,12 +58,10 @@ class Pass:
     """Dot products that a product since then left: how many, their sums, and sums for each."""
     leave: str = ""
     """A statement after the scalars."""
-    backwards: bool = False
-    """Whether it goes from the last element to the first."""
 
 
 class Multiplication:
-    """A product y = A x that was asked for; it may leave dot products of y too."""
+    """A product y = A x that was asked for; it may leave a dot product of y too."""
 
     def __init__(self, operator: Operator, x: Any, y: Any) -> None:
         self._operator, self._x, self._y = operator, x, y
@@ -74,17 +72,18 @@ class Multiplication:
         self._call()
 
     def leave(self, given: Pass) -> tuple[int, Any, int] | None:
-        """Leave the dot products that a pass asks for, w y or w y and y y, if the operator can do that."""
-        pairs = [[given.vectors[name] for name in pair] for pair in given.dots]
-        own = [sum(array is self._y for array in pair) for pair in pairs]
-        if given.updates or own not in ([1], [1, 2]):
+        """Leave the dot product w y that is all that a pass asks for, if the operator can do that."""
+        if given.updates or len(given.dots) != 1:
             return None
-        (w,) = (array for array in pairs[0] if array is not self._y)
-        found = self._operator.prepare_with_dots(self._x, self._y, w, square=len(own) == 2)
+        pair = [given.vectors[name] for name in given.dots[0]]
+        others = [array for array in pair if array is not self._y]
+        if len(others) != 1:
+            return None
+        found = self._operator.prepare_with_dot(self._x, self._y, others[0])
         if found is None:
             return None
-        self._call, sums, count = found
-        return len(own), sums, count
+        self._call, sums = found
+        return 1, sums, len(sums)
 
 
 class Tape:
@@ -122,7 +121,7 @@ class Tape:
         self.entries.append(function)
 
     def add_pass(self, given: Pass) -> tuple[Traced, ...]:
-        """Record a pass and return its dot products, which the product before it makes if it can."""
+        """Record a pass and return its dot products; a single one is the product's before it, if possible."""
         given.sums = len(self.passes[-1].dots if self.passes else self._entering)
         product = self.entries[-1] if self.entries else None
         left = product.leave(given) if isinstance(product, Multiplication) and not self._left[0] else None
@@ -161,10 +160,6 @@ class Tape:
         last = max(value.stage for value in (*final.values(), count, square))
         if last >= len(self.passes):
             self.add_pass(Pass(nothing, (), (), {}))
-        # Each begins where the one before it ended, which is still in the cache. A product goes forwards, so
-        # the pass before the next one goes back, and the others by turns.
-        for one in self.passes[::-2]:
-            one.backwards = True
         for stage, one in enumerate(self.passes):
             for name, value in one.coefficients.items():
                 scalar = self._use(self.scalar(value), stage)

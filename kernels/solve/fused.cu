@@ -11,11 +11,9 @@
 // in, out (slots): banks of scalars. Slot 0 says why the iteration stopped, 0 while it goes on. DASP_STORES writes
 //     slots of `out` that this pass reads in neither bank.
 // sums_in (DASP_SUMS_IN * blocks_in), sums_out (DASP_DOTS * blocks): for each dot product, a sum for each block.
-// sums_more (DASP_SUMS_MORE * blocks_more): the same from the product before this pass (spmv/dots.cuh); they count
+// sums_more (DASP_SUMS_MORE * blocks_more): the same from the product before this pass (spmv/dot.cuh); they count
 //     after the others.
 // history: the norm of the residual after each iteration.
-// DASP_BACKWARDS 1: elements are gone through from the last to the first: what the pass before this one, or the product,
-//     came to last is still in the cache.
 // DASP_LEAVE: nothing, or a return where the scalars say so.
 // DASP_GUARD 1: a pass after the stop does nothing; the first of an iteration (DASP_CARRIED > 0) then hands so many slots
 // on. DASP_GUARD 2: it does nothing after a stop because enough iterations were made, 2 in slot 0. Equal inputs and equal launches give equal bits: every sum has a fixed order.
@@ -88,8 +86,6 @@ dasp_fused(DASP_VECTORS long long n, const double* in, double* out, const double
     wait_for_earlier_kernels();
     const long long step = (long long)(WIDTH * THREADS) * gridDim.x;
     long long at = WIDTH * ((long long)THREADS * blockIdx.x + threadIdx.x);
-    const long long last = n / WIDTH * WIDTH - WIDTH;
-    [[maybe_unused]] long long place = DASP_BACKWARDS ? last - at : at;
     // All that is read before the first update is asked for at once: one wait for the memory, not four.
 #if DASP_GUARD
     const double stopped = in[0];
@@ -136,7 +132,6 @@ dasp_fused(DASP_VECTORS long long n, const double* in, double* out, const double
         }
         DASP_WRITE
         at += step;
-        place = DASP_BACKWARDS ? last - at : at;
         if (at + WIDTH <= n) { DASP_LOAD }
     }
     for (; at < n; at += at + 1 < n ? 1 : step) {  // fewer than WIDTH are left, for one thread

@@ -16,16 +16,16 @@
 // partials (MESSAGES * segments), tickets (1): see partial.cuh.
 // x (n) is read through the cache and everything else is streamed past it. y (m) is written once for every
 // row. Equal inputs give equal bits: every sum has a fixed order.
-// DASP_DOTS: 0, or how many dot products of y are left in w's company (beta is 0 then): see dots.cuh.
+// DASP_DOT 1: y'w is left too, and beta is 0: see dot.cuh.
 
 #include "partial.cuh"
 #include "slices.cuh"
 
-#ifndef DASP_DOTS
-#define DASP_DOTS 0
+#ifndef DASP_DOT
+#define DASP_DOT 0
 #endif
-#if DASP_DOTS
-#include "dots.cuh"
+#if DASP_DOT
+#include "dot.cuh"
 #define DOT_PARAMETERS , const X* w, double* sums
 #else
 #define DOT_PARAMETERS
@@ -128,8 +128,8 @@ dasp_slices(const uint4* __restrict__ headers, const Index* __restrict__ bases,
 {
     const unsigned block = number_of_block(segments, tickets);
     const long long s = (block * (long long)blockDim.x + threadIdx.x) / 32;
-#if DASP_DOTS
-    if (s >= count) return leave_dots(sums, block, 0, 0);
+#if DASP_DOT
+    if (s >= count) return leave_dot(sums, block, 0);
 #else
     if (s >= count) return;
 #endif
@@ -162,13 +162,13 @@ dasp_slices(const uint4* __restrict__ headers, const Index* __restrict__ bases,
     } else if ((lane_id() & ((1 << shift) - 1)) == 0) {
         result.store(row, sum);
     }
-#if DASP_DOTS
+#if DASP_DOT
     const bool stores = s < segments ? lane_id() == 0 && header.y == last : (lane_id() & ((1 << shift) - 1)) == 0;
-    double made = 0, other = 0;
+    double product = 0;
     if (stores && row >= 0) {
-        made = s < segments ? y[row] : convert<Y>(alpha * sum);
-        other = load_result(w + row);
+        const Y made = s < segments ? y[row] : convert<Y>(alpha * sum);
+        product = double(made) * double(load_result(w + row));
     }
-    leave_dots(sums, block, made, other);
+    leave_dot(sums, block, product);
 #endif
 }

@@ -1,4 +1,4 @@
-"""A product by slices that leaves dot products of y: what kernels/spmv/slices.cu takes besides for that."""
+"""A product by slices that leaves a dot product of y: what kernels/spmv/slices.cu takes besides for that."""
 
 from __future__ import annotations
 
@@ -12,13 +12,11 @@ TYPES = np.dtype(np.float32), np.dtype(np.float64)
 """Of x and y."""
 
 MOST_BLOCKS = 2048
-"""Blocks of a product that leaves dot products at most: whoever needs them adds up a sum of each.
+"""Blocks of a product that leaves a dot product at most: whoever needs them adds up a sum of each.
 
 Measured on an H200: where the sums of many blocks were added in two stages a product took 3 to 17 us longer,
 more than the pass that it saved.
 """
 
-
-def defines(dots: int) -> dict[str, str]:
-    """Return the compile-time constants for so many dot products."""
-    return {"DASP_DOTS": str(dots)}
+DEFINES = {"DASP_DOT": "1"}
+"""The compile-time constant for it."""

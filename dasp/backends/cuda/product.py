@@ -188,26 +188,19 @@ class Product:
             with self._device:
                 self._columns.multiply(x, y, kinds, numbers(kinds.sum, alpha, beta))
 
-    def prepare_with_dots(
-        self, x: Any, y: Any, w: Any, *, square: bool
-    ) -> tuple[Callable[[], None], Any, int] | None:
-        """Return what sets y = A x and leaves sums that make up w'y, and y'y if `square`.
-
-        None where no kernel does that.
+    def prepare_with_dot(self, x: Any, y: Any, w: Any) -> tuple[Callable[[], None], Any] | None:
+        """Return what sets y = A x and leaves sums that make up w'y; None where no kernel does so quickly.
 
         Parameters
         ----------
-        x, y, w : cupy.ndarray, of the matrix's type, contiguous
+        x, y, w : cupy.ndarray, float32 or float64, contiguous
             Kept, as is all else that the launch reads and writes; y overlaps neither of the others.
-        square : bool
 
         Returns
         -------
         call : callable
             Launches on CuPy's current stream; may be captured.
         sums : cupy.ndarray of float64
-        count : int
-            Sums that make up one dot product.
         """
         plan, given = self.plan, (x, y, w)
         if plan.format != SLICES or x.dtype not in dotted.TYPES:
@@ -219,18 +212,17 @@ class Product:
         kinds = into(plan.dtype, x.dtype, y.dtype)
         if (kinds.x, kinds.y) != (x.dtype, x.dtype):
             return None
-        dots = 1 + int(square)
         with self._device:
-            sums = self._cupy.zeros(dots * self._blocks, np.float64)
+            sums = self._cupy.zeros(self._blocks, np.float64)
             arguments = sliced.arguments(plan, self._scratch(kinds))
             arguments |= {"x": x, "y": y, "alpha": kinds.sum.type(1), "beta": kinds.sum.type(0)}
             arguments |= {"w": w, "sums": sums}
-            kernel = _compiled(plan, kinds, dotted.defines(dots))
+            kernel = _compiled(plan, kinds, dotted.DEFINES)
             sizes = {"blocks": self._blocks, "threads": self._threads}
             known = types(plan, kinds)
             launch = Launch(kernel, dotted.SIGNATURE, known, arguments, **sizes, overlaps=self._overlaps)
         current = self._current_stream
-        return lambda: launch(current().ptr), sums, self._blocks
+        return lambda: launch(current().ptr), sums
 
     def _launch(self, x: int, y: int, kinds: Arithmetic, alpha: complex, beta: complex) -> None:
         """Launch on CuPy's current stream of the current device, which is the matrix's."""
