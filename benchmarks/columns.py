@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 
-import numpy as np
-
 from dasp.bench import columns, results
-from dasp.io import load_matrix
 
 
 def main() -> None:
@@ -33,10 +32,13 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=1, help="that make or read matrices ahead")
     options = parser.parse_args()
     known = columns.known_columns(options.device)
-    with ProcessPoolExecutor(options.processes) as pool:
-        for name, csr in zip(options.matrices, pool.map(load_matrix, options.matrices), strict=True):
-            for dtype in options.dtype.split(","):
-                subject = columns.Subject(csr.astype(np.dtype(dtype)), options.device)
+    dtypes = options.dtype.split(",")
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(options.processes, mp_context=context) as pool:
+        prepared = pool.map(partial(columns.prepare, dtypes=dtypes), options.matrices)
+        for name, matrices in zip(options.matrices, prepared, strict=True):
+            for dtype, (csr, known_rows) in zip(dtypes, matrices, strict=True):
+                subject = columns.Subject(csr, options.device, known_rows)
                 for k, order in itertools.product(map(int, options.columns.split(",")), "CF"):
                     row = {"matrix": Path(name).stem if Path(name).is_file() else name}
                     row |= subject.measure(k, order)

@@ -29,13 +29,41 @@ class Gathers(NamedTuple):
     by_many: float
 
 
+class Panels(NamedTuple):
+    """How several columns are multiplied at a time; see kernels/spmv/slices_columns.cu.
+
+    Attributes
+    ----------
+    panel : int
+        Bytes of a row of X, or of its sums if those take more, that a warp multiplies.
+    lane : int
+        Bytes of it that one lane reads.
+    steps : int
+        Steps, at most, that are loaded before the first is multiplied.
+    loads : int
+        Loads of X that a lane has in flight.
+    registers : int
+        Of a thread.
+    warps : int
+        Slices of a block: neighbouring ones meet the same rows of X.
+    """
+
+    panel: int
+    lane: int
+    steps: int
+    loads: int
+    registers: int
+    warps: int
+
+
 def tuned(unit: str, trades: str, measured: str) -> Any:
     """Describe a field of `Machine`: its unit, what it trades against what, and how it was found."""
     return dataclasses.field(metadata={"unit": unit, "trades": trades, "measured": measured})
 
 
 _FOUND = "on the machine, with the experiments of docs/experiments.md; single steps were not recorded"
-_COLUMNS = "with benchmarks/columns.py"
+_COLUMNS = "on the machine, among panels of 32 to 256 bytes; see docs/experiments.md"
+_PANEL = "bytes, bytes, steps, loads, registers, slices"
 _COST = "units of cost"
 
 
@@ -106,20 +134,10 @@ class Machine:
     in_flight: int = tuned("steps", "loads in flight as a rule: latency", _FOUND)
     few_steps: float = tuned("steps a slice", "up to which `few_in_flight` holds", _FOUND)
 
-    near_panel: int = tuned(
-        "bytes of a row of X, or of its sums if those take more",
-        "columns of a panel where they lie beside each other: reads of the plan against registers",
-        _COLUMNS,
+    rows_of_x: Panels = tuned(
+        _PANEL, "reads of the plan against registers, where the columns of X lie beside each other", _COLUMNS
     )
-    far_panel: int = tuned("columns", "the same where each column lies in one run of memory", _COLUMNS)
-    lane_bytes: int = tuned(
-        "bytes of a row of X", "that one lane reads: more are fewer exchanges, and shorter runs", _COLUMNS
-    )
-    loads_in_flight: int = tuned("loads of X of a lane", "latency against registers", _COLUMNS)
-    registers: int = tuned("registers of a thread", "loads in flight against warps that run", _COLUMNS)
-    columns_in_flight: int = tuned(
-        "steps times the lanes that share a slot", "latency of the plan against registers", _COLUMNS
-    )
+    columns_of_x: Panels = tuned(_PANEL, "the same where each column of X lies in one run", _COLUMNS)
 
 
 H200 = Machine(
@@ -151,12 +169,8 @@ H200 = Machine(
     few_in_flight=4,
     in_flight=8,
     few_steps=7.5,
-    near_panel=64,
-    far_panel=8,
-    lane_bytes=16,
-    loads_in_flight=8,
-    columns_in_flight=16,
-    registers=128,
+    rows_of_x=Panels(64, 16, 8, 8, 128, 16),
+    columns_of_x=Panels(64, 64, 8, 8, 128, 16),
 )
 """An H200, driver 580. A sector costs 0.6 of its 32 bytes: from 0.3 (Markov chains) to 0.8 (power laws)."""
 

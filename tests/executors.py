@@ -96,16 +96,16 @@ def emulate_columns(
         given = signature.ordered(known, arguments, varying)
         given[-len(varying) :] = values
         if blocks:
-            module.launch(signature.entry, grid=blocks, block=several.threads(plan), args=given)
+            module.launch(signature.entry, grid=blocks, block=panel.threads, args=given)
 
-    passes = several.choose_passes(machine, k, kinds, x_at, y_at)
+    passes = several.choose_passes(machine, k, kinds, x_at, y_at, several.usual_steps(plan))
     for first, columns, panel in passes:
         values = read, target, partials, *strides, *map(np.int32, (first, first + columns, k)), *scale
-        arguments, blocks = several.arguments(plan, parts), several.blocks(plan, parts)
+        arguments, blocks = several.arguments(plan, parts), several.blocks(plan, panel, parts)
         launch(several.SIGNATURE, panel, arguments, blocks, several.VARYING, *values)
     if several.sliced.partials(plan):
         values = target, partials, strides[1], strides[3], np.int32(k), *scale
-        arguments, blocks = several.finish_arguments(plan), several.finish_blocks(plan, k)
+        arguments, blocks = several.finish_arguments(plan), several.finish_blocks(plan, passes[0].panel, k)
         launch(several.FINISH, passes[0].panel, arguments, blocks, several.FINISH_VARYING, *values)
 
 

@@ -57,7 +57,7 @@ def test_rows_on_the_cpu_are_verified_and_make_tables(monkeypatch):
 
 def test_a_wrong_product_is_seen():
     subject = columns.Subject(matrix(rows=75), "cpu")
-    right = subject.planned @ subject.x
+    right = subject.planned @ subject.operand(8, "C")
     assert subject.worst(right) <= 1
     right[3, -1] += 1e-3
     assert subject.worst(right) > 1

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dasp import Policy, SpMatrix
 from dasp._dtypes import arithmetic, into
-from dasp._machines import H200
+from dasp._machines import H200, Panels
 from dasp.backends.cuda import columns as cuda
 from dasp.backends.cuda.columns import Layout, choose_parts, choose_passes, layout_of
 from tests.executors import EXECUTORS, emulate_columns
@@ -182,13 +182,18 @@ def test_views_of_larger_arrays(executor):
             assert int(module.isnan(room).sum()) == room.size - out.size, "more than the result was written"
 
 
+SMALL = dataclasses.replace(
+    H200, rows_of_x=Panels(32, 8, 2, 4, 64, 2), columns_of_x=Panels(32, 32, 3, 4, 64, 2)
+)
+
+
 @settings(max_examples=12)
 @given(matrices(), st.integers(0, 1000), st.integers(1, 3))
 def test_the_order_of_blocks_and_who_has_which_tile_change_no_bit(matrix, seed, parts):
     x = columns(matrix.shape[1], 17)
     plan = plan_of(matrix, SPLIT)
     results = []
-    for machine, many in ((H200, 1), (dataclasses.replace(H200, near_panel=32, lane_bytes=8), parts)):
+    for machine, many in ((H200, 1), (SMALL, parts)):
         y = np.full((matrix.shape[0], 17), np.nan)
         emulate_columns(plan, x, y, machine=machine, parts=many)
         results.append(bits(y))
@@ -209,7 +214,10 @@ def test_wide_types_give_the_same_bits_in_the_kernel():
 # ---- what is launched ----------------------------------------------------------------------------
 
 TOY = dataclasses.replace(
-    H200, near_panel=64, far_panel=8, lane_bytes=16, loads_in_flight=8, columns_in_flight=16, wave_slices=100
+    H200,
+    rows_of_x=Panels(64, 16, 8, 8, 128, 16),
+    columns_of_x=Panels(64, 64, 4, 8, 64, 8),
+    wave_slices=100,
 )
 
 DOUBLE = arithmetic(np.dtype(np.float64), np.dtype(np.float64))
@@ -249,15 +257,15 @@ def test_passes_cover_every_column_once(k, item, order):
         assert panel.whole == (one.columns % panel.columns == 0)
         assert panel.columns % (panel.lanes * panel.pack) == 0
         assert panel.pack == 1 or at.column == 1
-        assert panel.columns * item <= 64 if order == "C" else panel.columns <= 8
+        assert panel.columns * item <= 64
 
 
 def test_tiles_of_a_toy_machine():
     near, far = Layout(32, 1, 2), Layout(1, 1000, 1)
-    (one,) = choose_passes(TOY, 32, DOUBLE, near, near)
-    assert one == (0, 32, (8, 4, 2, 2, 1, 4, 8, 128))
+    (one,) = choose_passes(TOY, 32, DOUBLE, near, near, 7)
+    assert one == (0, 32, (8, 4, 2, 2, 1, 7, 8, 128, 256))
     (one,) = choose_passes(TOY, 32, DOUBLE, far, near)
-    assert one == (0, 32, (8, 1, 1, 1, 1, 8, 8, 128))
+    assert one == (0, 32, (8, 1, 1, 1, 1, 4, 8, 64, 256))
     whole, rest = choose_passes(TOY, 13, DOUBLE, far, far)
     assert (whole.columns, rest.first, rest.columns, rest.panel.columns) == (8, 8, 5, 8)
     assert (whole.panel.whole, rest.panel.whole) == (1, 0)

@@ -131,7 +131,7 @@ def slices() -> Iterator[Defines]:
 
 def columns() -> Iterator[Defines]:
     """Every panel that a choice can give; the widest with every coding; other types."""
-    usual = {"DASP_INDEX": "int", "DASP_OFFSET": "int", "DASP_MMA": "0", "DASP_THREADS": "128"}
+    usual = {"DASP_INDEX": "int", "DASP_OFFSET": "int", "DASP_MMA": "0"}
 
     def panels(kinds: Arithmetic, k: int, order: str) -> Iterator[Defines]:
         x, y = (np.empty((9, k), kind, order) for kind in (kinds.x, kinds.y))
@@ -153,7 +153,6 @@ def columns() -> Iterator[Defines]:
     for coding in (Coding.REAL, Coding.REAL_SINGLE):
         yield {**widest_complex, "DASP_CODING": str(int(coding))}
     for changes in (
-        {"DASP_THREADS": "512"},
         {"DASP_VALUE": "float"},
         {"DASP_INDEX": "long long", "DASP_OFFSET": "long long"},
     ):

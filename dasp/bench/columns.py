@@ -7,6 +7,7 @@ the CPU SciPy's `A @ X` stands beside ours, both with a new result.
 
 from __future__ import annotations
 
+import importlib
 import statistics
 import time
 from collections.abc import Iterator, Sequence
@@ -28,6 +29,7 @@ from dasp.bench.cusparse import (
 )
 from dasp.bench.table import Row, Table, geometric_mean, number, significant
 from dasp.bench.verify import Reference, check_rows, reference_product
+from dasp.io import load_matrix
 from dasp.matrix import SpMatrix
 from dasp.tuning.candidate import Candidate
 from dasp.tuning.timing_cuda import replays
@@ -94,6 +96,23 @@ def spmm_candidate(name: str, library: CuSparse, device: Device, x: Any, y: Any)
     )
 
 
+def outer_columns(csr: Any) -> Any:
+    """Return the first and the last column of every X, of shape (n, 2)."""
+    return np.random.default_rng(0).standard_normal((csr.shape[1], 2)).astype(csr.dtype)
+
+
+def references(csr: Any) -> tuple[Reference, Reference]:
+    """Return what the products by the first and by the last column must be."""
+    first, last = np.ascontiguousarray(outer_columns(csr).T)
+    return tuple(reference_product(csr.data, csr.indices, csr.indptr, x) for x in (first, last))  # type: ignore[return-value]
+
+
+def prepare(name: str, dtypes: Sequence[str]) -> list[tuple[Any, tuple[Reference, Reference]]]:
+    """Return a matrix in some types, each with its references; for processes that work ahead."""
+    matrices = [load_matrix(name).astype(np.dtype(dtype)) for dtype in dtypes]
+    return [(csr, references(csr)) for csr in matrices]
+
+
 class Subject:
     """One matrix on one device, the X that it is multiplied by, and what the products must be.
 
@@ -101,31 +120,33 @@ class Subject:
     ----------
     csr : scipy.sparse CSR array, float64 or float32
     device : {"cpu", "cuda"}
+    known : tuple of Reference, optional
+        `references(csr)`, if they are there.
     """
 
-    def __init__(self, csr: Any, device: str) -> None:
+    def __init__(self, csr: Any, device: str, known: tuple[Reference, Reference] | None = None) -> None:
         self.csr, self.device = csr, device
         self.planned = SpMatrix.from_scipy(csr, device=device)
-        rng = np.random.default_rng(0)
-        self.x = rng.standard_normal((csr.shape[1], max(COUNTS))).astype(csr.dtype)
-        self._references: dict[int, Reference] = {}
+        self._known = known or references(csr)
+        self._module = np if device == "cpu" else importlib.import_module("cupy")
+        shape, outer = (csr.shape[1], max(COUNTS)), self._module.asarray(outer_columns(csr))
+        self._x = self._module.random.default_rng(0).standard_normal(shape).astype(csr.dtype)
+        self._x[:, [0, -1]] = outer
 
-    def reference(self, column: int) -> Reference:
-        """Return what the product by a column must be."""
-        if column not in self._references:
-            x = np.ascontiguousarray(self.x[:, column])
-            self._references[column] = reference_product(self.csr.data, self.csr.indices, self.csr.indptr, x)
-        return self._references[column]
+    def operand(self, k: int, order: str) -> Any:
+        """Return X with k columns, the last one always the same."""
+        x = self._module.array(self._x[:, :k], order=order)
+        x[:, -1] = self._x[:, -1]
+        return x
 
     def worst(self, product: Any) -> float:
         """Return the largest error over its bound in the first and the last column of a product."""
-        columns = (0, product.shape[1] - 1)
-        host = product[:, list(columns)]
-        host = host if isinstance(host, np.ndarray) else host.get()
-        return max(
-            check_rows(np.ascontiguousarray(host[:, place]), self.reference(column)).worst
-            for place, column in enumerate(columns)
-        )
+        worst = []
+        for column, reference in zip((0, -1), self._known, strict=True):
+            got = product[:, column]
+            got = got if isinstance(got, np.ndarray) else got.get()
+            worst.append(check_rows(np.ascontiguousarray(got), reference).worst)
+        return max(worst)
 
     def measure(self, k: int, order: str) -> dict[str, str]:
         """Return a row: microseconds of a product by k columns, ours and theirs, each verified."""
@@ -154,7 +175,7 @@ class Subject:
     def _cuda(self, k: int, order: str) -> Iterator[tuple[str, tuple[float, float]]]:
         import cupy
 
-        x = cupy.asarray(np.asarray(self.x[:, :k], order=order))  # type: ignore[call-overload]
+        x = self.operand(k, order)
         y = cupy.empty((self.csr.shape[0], k), x.dtype, order=order)
         device, stream = Device(self.csr, x[:, 0]), cupy.cuda.Stream(non_blocking=True)
         synchronize()
@@ -173,10 +194,10 @@ class Subject:
         candidate.poison()
         candidate.run()
         worst = self.worst(candidate.result())
-        return statistics.median(replays(candidate.run, stream, products=5)[0]), worst
+        return statistics.median(replays(candidate.run, stream, samples=5, products=4)[0]), worst
 
     def _cpu(self, k: int, order: str) -> Iterator[tuple[str, tuple[float, float]]]:
-        x = np.asarray(self.x[:, :k], order=order)  # type: ignore[call-overload]
+        x = self.operand(k, order)
         for name, matrix in (("dasp", self.planned), ("scipy", self.csr)):
             worst, taken = self.worst(matrix @ x), []
             for _ in range(SAMPLES_CPU):

@@ -53,11 +53,22 @@ constexpr int Y_PACK = DASP_Y_PACK;
 constexpr int STEPS = DASP_STEPS;
 constexpr int OWN = COLUMNS / LANES;
 constexpr int PACKS = OWN / PACK;
-constexpr int SLOTS = DASP_LOADS > PACKS ? DASP_LOADS / PACKS : 1;  // whose loads are in flight
+
+// The largest power of two that is at most `most` and at most `count`, and at least 1.
+constexpr int power_of_two(int count, int most)
+{
+    int power = 1;
+    while (2 * power <= count && 2 * power <= most) power *= 2;
+    return power;
+}
+
+// Where lanes share slots, all that a lane reads for a slot is in flight at once, and else some of its packs.
+constexpr int AT_ONCE = DASP_LOADS / STEPS;
+constexpr int PACKS_AT_ONCE = LANES > 1 ? PACKS : power_of_two(AT_ONCE, PACKS);
+constexpr int SLOTS_AT_ONCE = power_of_two(AT_ONCE / PACKS, LANES);
 
 static_assert(OWN * LANES == COLUMNS && PACKS * PACK == OWN && 32 % LANES == 0, "powers of two");
 static_assert(Y_PACK == 1 || Y_PACK == PACK, "a store writes what a load of X read, or one column");
-static_assert(SLOTS <= STEPS * LANES, "fewer slots than loads");
 
 // So many bytes as one load or store.
 template <int BYTES> struct Word;
@@ -86,16 +97,6 @@ template <class T, int N> struct Pack {
     }
 };
 
-// The value of another lane.
-template <class T> __device__ __forceinline__ T from_lane(T value, int lane)
-{
-    return __shfl_sync(ALL_LANES, value, lane);
-}
-template <class T> __device__ __forceinline__ Complex<T> from_lane(Complex<T> value, int lane)
-{
-    return {from_lane(value.real, lane), from_lane(value.imag, lane)};
-}
-
 // A lane's slots of STEPS steps; those of steps that do not exist are pads.
 struct Slots {
     Index column[STEPS];
@@ -114,6 +115,62 @@ struct Slots {
             for (int k = 0; k < STEPS; ++k)
                 if (column[k] < 0) a[k] = Weight(0);
         }
+    }
+
+    // Those of a slice from its step `first` on.
+    __device__ __forceinline__ void load(const Slices& slices, const uint4& header, int first)
+    {
+        const int left = int(header.w & 0xfff) - first, width = header.w >> 27 & 3;
+        const long long step = (long long)header.x + first;
+        const auto* deltas = slices.deltas + 32ll * header.z + 32 * first * (1 << width >> 1);
+        switch (width) {
+        case 0: load(slices, step, left, reinterpret_cast<const LaneDelta*>(deltas)); break;
+        case 1: load(slices, step, left, deltas); break;
+        case 2: load(slices, step, left, reinterpret_cast<const unsigned short*>(deltas)); break;
+        default: load(slices, step, left, reinterpret_cast<const unsigned*>(deltas));
+        }
+    }
+};
+
+// The slots of all lanes where others read them: shared memory, if lanes share slots.
+struct Stage {
+    Index column[STEPS][32];
+    Weight a[STEPS][32];
+};
+
+// What this lane multiplies of a chunk of STEPS steps: slot `slot_of(j)` of each step.
+struct Chunk {
+#if DASP_LANES == 1
+    Slots slots;
+
+    __device__ __forceinline__ explicit Chunk(Stage*) {}
+    __device__ __forceinline__ Index column(int, int k) const { return slots.column[k]; }
+    __device__ __forceinline__ Weight a(int, int k) const { return slots.a[k]; }
+#else
+    Stage* const stage;
+
+    __device__ __forceinline__ explicit Chunk(Stage* stage) : stage(stage) {}
+    __device__ __forceinline__ Index column(int slot, int k) const { return stage->column[k][slot]; }
+    __device__ __forceinline__ Weight a(int slot, int k) const { return stage->a[k][slot]; }
+#endif
+
+    __device__ __forceinline__ void load(const Slices& slices, const uint4& header, int first)
+    {
+#if DASP_LANES == 1
+        slots.load(slices, header, first);
+        __syncwarp();  // else the compiler issues the loads of values after the columns have arrived
+#else
+        Slots slots;
+        slots.load(slices, header, first);
+        __syncwarp();  // else another lane still reads what it is overwritten by
+#pragma unroll
+        for (int k = 0; k < STEPS; ++k) {
+            stage->column[k][lane_id()] = slots.column[k];
+            stage->a[k][lane_id()] = slots.a[k];
+        }
+        __syncwarp();
+#endif
+        wait_for_earlier_kernels();
     }
 };
 
@@ -149,26 +206,42 @@ struct Sums {
             for (int v = 0; v < OWN; ++v) of[j][v] = Sum(0);
     }
 
-    // Adds the products of SLOTS slots of the group from number FIRST on, all loads before the first product.
-    __device__ __forceinline__ void add_slots(const Slots& slots, int first, const XPanel& panel)
+    // Adds the products of a chunk in some of the group's slots, from j on, and in some packs, from `first` on. All
+    // loads come before the first product, those of a row before those of the next: rows that lie beside each
+    // other have columns in common, and so do neighbouring slices, which are multiplied at the same time.
+    __device__ __forceinline__ void add(const Chunk& chunk, int j, int first, const XPanel& panel)
     {
-        const int group = lane_id() & ~(LANES - 1);
-        Weight a[SLOTS];
-        Pack<X, PACK> b[SLOTS][PACKS];
+        const int slot = (lane_id() & ~(LANES - 1)) + j;
+        Pack<X, PACK> b[SLOTS_AT_ONCE][STEPS][PACKS_AT_ONCE];
 #pragma unroll
-        for (int e = 0; e < SLOTS; ++e) {
-            const int k = (first + e) / LANES, lane = group + (first + e) % LANES;
-            const Index i = LANES == 1 ? slots.column[k] : from_lane(slots.column[k], lane);
-            a[e] = LANES == 1 ? slots.a[k] : from_lane(slots.a[k], lane);
+        for (int e = 0; e < SLOTS_AT_ONCE; ++e)
 #pragma unroll
-            for (int pack = 0; pack < PACKS; ++pack) b[e][pack] = panel.load(i, pack);
-        }
+            for (int k = 0; k < STEPS; ++k) {
+                const Index i = chunk.column(slot + e, k);
 #pragma unroll
-        for (int e = 0; e < SLOTS; ++e)
+                for (int p = 0; p < PACKS_AT_ONCE; ++p) b[e][k][p] = panel.load(i, first + p);
+            }
 #pragma unroll
-            for (int v = 0; v < OWN; ++v) {
-                Sum& sum = of[(first + e) % LANES][v];
-                sum = multiply_add(a[e], convert<Operand>(b[e][v / PACK].items[v % PACK]), sum);
+        for (int e = 0; e < SLOTS_AT_ONCE; ++e)
+#pragma unroll
+            for (int k = 0; k < STEPS; ++k) {
+                const Weight a = chunk.a(slot + e, k);
+#pragma unroll
+                for (int v = 0; v < PACKS_AT_ONCE * PACK; ++v) {
+                    Sum& sum = of[j + e][first * PACK + v];
+                    sum = multiply_add(a, convert<Operand>(b[e][k][v / PACK].items[v % PACK]), sum);
+                }
+            }
+    }
+
+    __device__ __forceinline__ void add(const Chunk& chunk, const XPanel& panel)
+    {
+#pragma unroll
+        for (int j = 0; j < LANES; j += SLOTS_AT_ONCE)
+#pragma unroll
+            for (int first = 0; first < PACKS; first += PACKS_AT_ONCE) {
+                __syncwarp();  // else the compiler begins the next loads too, and runs out of registers
+                add(chunk, j, first, panel);
             }
     }
 
@@ -190,25 +263,17 @@ struct Sums {
     }
 };
 
-__device__ __forceinline__ void add_slice(Sums& sums, const Slices& slices, const uint4& header, const XPanel& panel)
+// Adds a slice to the sums. `loaded`: the step from which on the chunk was loaded last, -1 if it never was.
+__device__ __forceinline__ void add_slice(Sums& sums, Chunk& chunk, int& loaded, const Slices& slices,
+                                          const uint4& header, const XPanel& panel)
 {
-    const unsigned char* deltas = slices.deltas + 32ll * header.z;
-    long long step = header.x;
-    const int width = header.w >> 27 & 3, stride = STEPS * 32 * (1 << width >> 1);
+    const int steps = header.w & 0xfff;
 #pragma unroll 1
-    for (int steps = header.w & 0xfff; steps > 0; steps -= STEPS, step += STEPS, deltas += stride) {
-        Slots slots;
-        switch (width) {
-        case 0: slots.load(slices, step, steps, reinterpret_cast<const LaneDelta*>(deltas)); break;
-        case 1: slots.load(slices, step, steps, deltas); break;
-        case 2: slots.load(slices, step, steps, reinterpret_cast<const unsigned short*>(deltas)); break;
-        default: slots.load(slices, step, steps, reinterpret_cast<const unsigned*>(deltas));
-        }
-        __syncwarp();
-        wait_for_earlier_kernels();
-#pragma unroll
-        for (int first = 0; first < STEPS * LANES; first += SLOTS)
-            if (first / LANES < steps) sums.add_slots(slots, first, panel);
+    for (int first = 0; first < steps; first += STEPS) {
+        asm volatile("" : "+r"(loaded));  // else the compiler makes two loops of one
+        if (loaded != first) chunk.load(slices, header, first);
+        loaded = first;
+        sums.add(chunk, panel);
     }
 }
 
@@ -249,7 +314,7 @@ __device__ __forceinline__ void store_rows(const Sums& sums, int shift, Index ro
 #pragma unroll
     for (int r = 0; r < LANES; ++r)
         if (r < held) {
-            const Index i = from_lane(row, (group >> shift) + r);
+            const Index i = __shfl_sync(ALL_LANES, row, (group >> shift) + r);
             if (first && i >= 0) panel.store(i, sums.of[r]);
         }
 }
@@ -273,11 +338,19 @@ dasp_slices_columns(const uint4* __restrict__ headers, const Index* __restrict__
     }
     const Slices slices{bases, deltas, values, table};
 
+#if DASP_LANES == 1
+    Chunk chunk(nullptr);
+#else
+    __shared__ Stage stages[DASP_THREADS / 32];
+    Chunk chunk(stages + threadIdx.x / 32);
+#endif
+    int loaded = -1;
     const int parts_apart = parts * COLUMNS;
+#pragma unroll 1
     for (int start = first + int(blockIdx.x % parts) * COLUMNS; start < last; start += parts_apart) {
         const int column = start + lane_id() % LANES * PACK, left = last - column;
         Sums sums;
-        add_slice(sums, slices, header, XPanel{x + column * x_column, x_column, x_row, left});
+        add_slice(sums, chunk, loaded, slices, header, XPanel{x + column * x_column, x_column, x_row, left});
         wait_for_earlier_kernels();  // a slice of empty rows has not waited yet
         sums.add_neighbours(shift);
         if (s >= segments) {

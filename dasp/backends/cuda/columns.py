@@ -16,7 +16,7 @@ from dasp import _source
 from dasp._dtypes import C_NAMES, Arithmetic
 from dasp._integers import ceil_div
 from dasp._launch import Launch, Signature
-from dasp._machines import H200, Machine
+from dasp._machines import H200, Machine, Panels
 from dasp.backends.cuda import sliced
 from dasp.backends.cuda.scratch import captured_in, keep
 from dasp.formats.array import WARP, Plan
@@ -28,6 +28,9 @@ MOST_STRIDE = 2**31 - 1
 """Elements from one row to the next that the kernels can count."""
 
 STRIDES = "x_column", "y_column", "x_row", "y_row"
+MOST_SHARED = 48 << 10
+"""Bytes of shared memory that a block has without asking for more."""
+
 VARYING = ("x", "y", "partials", *STRIDES, "first", "last", "columns", "alpha", "beta")
 FINISH_VARYING = "y", "partials", "y_column", "y_row", "columns", "alpha", "beta"
 """Arguments that come with each product, and with each end of one."""
@@ -101,7 +104,7 @@ class Panel(NamedTuple):
 
     Attributes
     ----------
-    columns, lanes, pack, y_pack, whole, steps, loads, registers : int
+    columns, lanes, pack, y_pack, whole, steps, loads, registers, threads : int
         What DASP_COLUMNS and the others of these names are defined as.
     """
 
@@ -113,6 +116,7 @@ class Panel(NamedTuple):
     steps: int
     loads: int
     registers: int
+    threads: int
 
     def defines(self) -> dict[str, str]:
         """Return the compile-time constants."""
@@ -155,7 +159,7 @@ def layout_of(shape: tuple[int, ...], strides: tuple[int, ...], item: int, addre
 
 
 def choose_passes(
-    machine: Machine, columns: int, kinds: Arithmetic, x: Layout, y: Layout
+    machine: Machine, columns: int, kinds: Arithmetic, x: Layout, y: Layout, steps: int = 8
 ) -> tuple[Pass, ...]:
     """Return the launches for so many columns: one for whole panels, and one for what they leave.
 
@@ -166,31 +170,40 @@ def choose_passes(
     kinds : Arithmetic
     x, y : Layout
         Of X and Y.
+    steps : int
+        Of most slices.
     """
-    near = x.column == 1
-    bytes_each = max(kinds.x.itemsize, kinds.sum.itemsize)
-    most = min(WARP, machine.near_panel // bytes_each) if near else machine.far_panel
+    chosen = machine.rows_of_x if x.column == 1 else machine.columns_of_x
+    most = min(WARP, chosen.panel // max(kinds.x.itemsize, kinds.sum.itemsize))
     whole, rest = columns // most * most, columns % most
-    passes = [Pass(0, whole, _panel(machine, most, most, kinds, x, y))] if whole else []
+    passes = [Pass(0, whole, _panel(chosen, most, most, kinds, x, y, steps))] if whole else []
     if rest:
         width = max(1 << (rest - 1).bit_length(), x.pack)
-        passes.append(Pass(whole, rest, _panel(machine, width, rest, kinds, x, y)))
+        passes.append(Pass(whole, rest, _panel(chosen, width, rest, kinds, x, y, steps)))
     return tuple(passes)
 
 
-def _panel(machine: Machine, width: int, columns: int, kinds: Arithmetic, x: Layout, y: Layout) -> Panel:
+def _panel(
+    chosen: Panels, width: int, columns: int, kinds: Arithmetic, x: Layout, y: Layout, steps: int
+) -> Panel:
     """Return the panel of a width for columns that fill it, or for fewer."""
     pack = min(x.pack, width)
-    own = min(width, max(machine.lane_bytes // kinds.x.itemsize, pack)) if x.column == 1 else width
-    lanes = min(width // own, WARP)
-    y_pack = pack if y.column == 1 and y.pack >= pack else 1
-    packs = width // lanes // pack
+    own = min(width, max(chosen.lane // kinds.x.itemsize, pack)) if x.column == 1 else width
     held = 2 if kinds.sum.kind == "c" else 1  # registers of a complex number
-    loads = max(machine.loads_in_flight // held, packs)
-    steps = min(machine.in_flight, max(machine.columns_in_flight // lanes // held, 1))
-    while steps * lanes * packs < loads:
-        loads //= 2
-    return Panel(width, lanes, pack, y_pack, int(columns % width == 0), steps, loads, machine.registers)
+    at_once = max(1, min(steps, chosen.steps // held))
+    shared = at_once * WARP * (8 + kinds.sum.itemsize)  # bytes of a warp, at most
+    warps = min(chosen.warps, MOST_SHARED // shared)
+    return Panel(
+        columns=width,
+        lanes=width // own,
+        pack=pack,
+        y_pack=pack if y.column == 1 and y.pack >= pack else 1,
+        whole=int(columns % width == 0),
+        steps=at_once,
+        loads=chosen.loads // held,
+        registers=chosen.registers,
+        threads=WARP * (1 << warps.bit_length() - 1),
+    )
 
 
 def choose_parts(machine: Machine, slices: int, panels: int) -> int:
@@ -205,7 +218,6 @@ def defines(plan: Plan, kinds: Arithmetic, panel: Panel) -> dict[str, str]:
         "DASP_OFFSET": "int",
         "DASP_MMA": "0",
         "DASP_CODING": str(int(plan.values.coding)),
-        "DASP_THREADS": str(threads(plan)),
         "DASP_VALUE": C_NAMES[kinds.value],
         "DASP_X": C_NAMES[kinds.x],
         "DASP_SUM": C_NAMES[kinds.sum],
@@ -218,19 +230,19 @@ def types(plan: Plan, kinds: Arithmetic) -> dict[str, np.dtype[Any]]:
     return sliced.types(plan) | {"Value": kinds.value, "X": kinds.x, "Sum": kinds.sum, "Y": kinds.y}
 
 
-def threads(plan: Plan) -> int:
-    """Return the threads of a block."""
-    return sliced.threads(plan)
+def usual_steps(plan: Plan) -> int:
+    """Return the steps that the slices of a plan have on average, rounded up."""
+    return int(ceil_div(len(plan.pattern.bases), max(len(plan.pattern.headers), 1)))
 
 
-def blocks(plan: Plan, parts: int) -> int:
+def blocks(plan: Plan, panel: Panel, parts: int) -> int:
     """Return the blocks of a launch."""
-    return int(ceil_div(sliced.warps(plan) * WARP, threads(plan)) * parts)
+    return int(ceil_div(sliced.warps(plan) * WARP, panel.threads) * parts)
 
 
-def finish_blocks(plan: Plan, columns: int) -> int:
+def finish_blocks(plan: Plan, panel: Panel, columns: int) -> int:
     """Return the blocks of the launch that ends a product with segments."""
-    return int(ceil_div(len(plan.pattern.long_rows) * columns * WARP, threads(plan)))
+    return int(ceil_div(len(plan.pattern.long_rows) * columns * WARP, panel.threads))
 
 
 def arguments(plan: Plan, parts: int) -> dict[str, Any]:
@@ -333,7 +345,7 @@ class Columns:
             if key in self._prepared:
                 return self._prepared[key]
             passes, finish = [], None
-            for one in choose_passes(H200, k, kinds, x, y):
+            for one in choose_passes(H200, k, kinds, x, y, usual_steps(plan)):
                 parts = choose_parts(H200, sliced.warps(plan), ceil_div(one.columns, one.panel.columns))
                 launch = Launch(
                     compiled(SIGNATURE, plan, kinds, one.panel),
@@ -341,8 +353,8 @@ class Columns:
                     known,
                     arguments(plan, parts),
                     VARYING,
-                    blocks=blocks(plan, parts),
-                    threads=threads(plan),
+                    blocks=blocks(plan, one.panel, parts),
+                    threads=one.panel.threads,
                     overlaps=self._overlaps,
                 )
                 passes.append((one, launch))
@@ -353,8 +365,8 @@ class Columns:
                     known,
                     finish_arguments(plan),
                     FINISH_VARYING,
-                    blocks=finish_blocks(plan, k),
-                    threads=threads(plan),
+                    blocks=finish_blocks(plan, passes[0][0].panel, k),
+                    threads=passes[0][0].panel.threads,
                     overlaps=self._overlaps,
                 )
             self._prepared[key] = passes, finish
