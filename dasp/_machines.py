@@ -62,7 +62,7 @@ def tuned(unit: str, trades: str, measured: str) -> Any:
 
 
 _FOUND = "on the machine, with the experiments of docs/experiments.md; single steps were not recorded"
-_COLUMNS = "on the machine, among panels of 32 to 256 bytes; see docs/experiments.md"
+_COLUMNS = "on the machine, among panels of 32 to 256 bytes: docs/experiments.md"
 _PANEL = "bytes, bytes, steps, loads, registers, slices"
 _COST = "units of cost"
 
@@ -134,10 +134,15 @@ class Machine:
     in_flight: int = tuned("steps", "loads in flight as a rule: latency", _FOUND)
     few_steps: float = tuned("steps a slice", "up to which `few_in_flight` holds", _FOUND)
 
-    rows_of_x: Panels = tuned(
+    rows_of_x: tuple[Panels, ...] = tuned(
         _PANEL, "reads of the plan against registers, where the columns of X lie beside each other", _COLUMNS
     )
     columns_of_x: Panels = tuned(_PANEL, "the same where each column of X lies in one run", _COLUMNS)
+    turning_bytes: int = tuned(
+        "bytes of columns stored for a row of A",
+        "from which on columns of X are turned into rows, and Y back: its gathers use whole sectors",
+        _COLUMNS,
+    )
 
 
 H200 = Machine(
@@ -169,8 +174,13 @@ H200 = Machine(
     few_in_flight=4,
     in_flight=8,
     few_steps=7.5,
-    rows_of_x=Panels(64, 16, 8, 8, 128, 16),
-    columns_of_x=Panels(64, 64, 8, 8, 128, 16),
+    rows_of_x=(
+        Panels(256, 32, 4, 8, 168, 4),
+        Panels(128, 32, 4, 8, 128, 4),
+        Panels(64, 16, 4, 8, 96, 4),
+    ),
+    columns_of_x=Panels(64, 64, 4, 8, 128, 4),
+    turning_bytes=30,
 )
 """An H200, driver 580. A sector costs 0.6 of its 32 bytes: from 0.3 (Markov chains) to 0.8 (power laws)."""
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from dasp import Policy, SpMatrix
-from dasp.backends.cuda import dotted, scratch
+from dasp._machines import H200
+from dasp.backends.cuda import columns, dotted, scratch
 from tests.gallery import from_lengths
 from tests.planned import plan_of
 from tests.reference import assert_close
@@ -214,9 +215,11 @@ def test_plans_without_segments_ask_nothing_of_a_capture(gpu):
     assert not scratch._kept
 
 
+@pytest.mark.parametrize("turns", [False, True])
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("cut", [np.s_[:300, :8], np.s_[:300, 3:11], np.s_[::2, ::5], np.s_[299::-1, :8]])
-def test_several_columns_and_views_of_them(gpu, matrix, policy, cut):
+def test_several_columns_and_views_of_them(gpu, matrix, policy, cut, turns, monkeypatch):
+    monkeypatch.setattr(columns, "turns", lambda machine, plan: turns)
     A, m = planned(matrix, policy), matrix.shape[0]
     large = np.random.default_rng(1).standard_normal((600, 40))
     for order in "CF":
@@ -248,6 +251,29 @@ def test_columns_that_overlap_are_refused(gpu, policy):
     with pytest.raises(ValueError, match="out overlaps x"):
         A.matvec(memory[:, :4], out=memory[:, 3:7])
     assert not gpu.launches
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("k", "beta"), [(1, 0.0), (7, 0.0), (33, 0.0), (5, 0.5)])
+def test_columns_that_are_turned_have_the_same_bits(gpu, dtype, k, beta, monkeypatch):
+    matrix = from_lengths([40, 3, 12] + [5] * 60 + [0, 0], 70).astype(dtype)
+    x, y = (np.random.default_rng(n).standard_normal((k, n)).astype(dtype) for n in (70, matrix.shape[0]))
+    results = []
+    for turns in (False, True):
+        monkeypatch.setattr(columns, "turns", lambda machine, plan, turns=turns: turns)
+        out = gpu.put(y).T
+        planned(matrix, "slices").matvec(gpu.put(x).T, out=out, beta=beta)
+        results.append(gpu.get(out).copy())
+        if k > 1:
+            kernels = [kernel for _, kernel, _ in gpu.launches]
+            assert kernels.count("dasp_transpose") == turns * (1 if beta else 2)
+    np.testing.assert_array_equal(*results)
+
+
+def test_columns_are_turned_where_rows_are_long_or_far_apart():
+    near, far = (plan_of(from_lengths([length] * 64, n)) for length, n in ((3, 64), (60, 10**6)))
+    assert not columns.turns(H200, near)
+    assert columns.turns(H200, far)
 
 
 def test_captured_columns_keep_what_they_work_in_with_the_graph(gpu, matrix):

@@ -55,17 +55,18 @@ constexpr int OWN = COLUMNS / LANES;
 constexpr int PACKS = OWN / PACK;
 
 // The largest power of two that is at most `most` and at most `count`, and at least 1.
-constexpr int power_of_two(int count, int most)
+__host__ __device__ constexpr int power_of_two(int count, int most)
 {
     int power = 1;
     while (2 * power <= count && 2 * power <= most) power *= 2;
     return power;
 }
 
-// Where lanes share slots, all that a lane reads for a slot is in flight at once, and else some of its packs.
-constexpr int AT_ONCE = DASP_LOADS / STEPS;
-constexpr int PACKS_AT_ONCE = LANES > 1 ? PACKS : power_of_two(AT_ONCE, PACKS);
-constexpr int SLOTS_AT_ONCE = power_of_two(AT_ONCE / PACKS, LANES);
+// Whose loads are in flight at once: where lanes share slots, all steps of some slots, and else some steps of
+// one slot, all columns of each.
+constexpr int STEPS_AT_ONCE = LANES > 1 ? STEPS : STEPS % power_of_two(DASP_LOADS / PACKS, STEPS) ? 1
+                                                : power_of_two(DASP_LOADS / PACKS, STEPS);
+constexpr int SLOTS_AT_ONCE = power_of_two(DASP_LOADS / STEPS_AT_ONCE / PACKS, LANES);
 
 static_assert(OWN * LANES == COLUMNS && PACKS * PACK == OWN && 32 % LANES == 0, "powers of two");
 static_assert(Y_PACK == 1 || Y_PACK == PACK, "a store writes what a load of X read, or one column");
@@ -206,29 +207,27 @@ struct Sums {
             for (int v = 0; v < OWN; ++v) of[j][v] = Sum(0);
     }
 
-    // Adds the products of a chunk in some of the group's slots, from j on, and in some packs, from `first` on. All
-    // loads come before the first product, those of a row before those of the next: rows that lie beside each
-    // other have columns in common, and so do neighbouring slices, which are multiplied at the same time.
+    // Adds the products of some steps of a chunk in some slots of the group, all loads before the first product.
     __device__ __forceinline__ void add(const Chunk& chunk, int j, int first, const XPanel& panel)
     {
         const int slot = (lane_id() & ~(LANES - 1)) + j;
-        Pack<X, PACK> b[SLOTS_AT_ONCE][STEPS][PACKS_AT_ONCE];
+        Pack<X, PACK> b[SLOTS_AT_ONCE][STEPS_AT_ONCE][PACKS];
 #pragma unroll
         for (int e = 0; e < SLOTS_AT_ONCE; ++e)
 #pragma unroll
-            for (int k = 0; k < STEPS; ++k) {
-                const Index i = chunk.column(slot + e, k);
+            for (int k = 0; k < STEPS_AT_ONCE; ++k) {
+                const Index i = chunk.column(slot + e, first + k);
 #pragma unroll
-                for (int p = 0; p < PACKS_AT_ONCE; ++p) b[e][k][p] = panel.load(i, first + p);
+                for (int p = 0; p < PACKS; ++p) b[e][k][p] = panel.load(i, p);
             }
 #pragma unroll
         for (int e = 0; e < SLOTS_AT_ONCE; ++e)
 #pragma unroll
-            for (int k = 0; k < STEPS; ++k) {
-                const Weight a = chunk.a(slot + e, k);
+            for (int k = 0; k < STEPS_AT_ONCE; ++k) {
+                const Weight a = chunk.a(slot + e, first + k);
 #pragma unroll
-                for (int v = 0; v < PACKS_AT_ONCE * PACK; ++v) {
-                    Sum& sum = of[j + e][first * PACK + v];
+                for (int v = 0; v < OWN; ++v) {
+                    Sum& sum = of[j + e][v];
                     sum = multiply_add(a, convert<Operand>(b[e][k][v / PACK].items[v % PACK]), sum);
                 }
             }
@@ -239,8 +238,8 @@ struct Sums {
 #pragma unroll
         for (int j = 0; j < LANES; j += SLOTS_AT_ONCE)
 #pragma unroll
-            for (int first = 0; first < PACKS; first += PACKS_AT_ONCE) {
-                __syncwarp();  // else the compiler begins the next loads too, and runs out of registers
+            for (int first = 0; first < STEPS; first += STEPS_AT_ONCE) {
+                if (LANES > 1) __syncwarp();  // else the compiler begins the next loads too, and lacks registers
                 add(chunk, j, first, panel);
             }
     }

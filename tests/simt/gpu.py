@@ -89,6 +89,7 @@ class Gpu:
         monkeypatch.setattr(backend, "available", lambda: (True, "a stand-in"))
         monkeypatch.setattr(product, "_compiled", self._compile)
         monkeypatch.setattr(columns, "compiled", self._compile_columns)
+        monkeypatch.setattr(columns, "transposing", self._compile_transposing)
         for module in (_launch, scratch):
             monkeypatch.setattr(module, "driver", lambda: self)
         runtime = SimpleNamespace(
@@ -128,6 +129,10 @@ class Gpu:
     def _compile_columns(self, signature: Any, plan: Any, kinds: Any, panel: Any) -> Any:
         return self._kernel(signature, columns.defines(plan, kinds, panel), columns.types(plan, kinds))
 
+    def _compile_transposing(self, item: int, to_rows: bool) -> Any:
+        constants = {"DASP_BYTES": str(item), "DASP_TO_ROWS": str(int(to_rows))}
+        return self._kernel(columns.TRANSPOSE, constants, {"Word": np.dtype(f"V{item}")})
+
     def _kernel(self, signature: Any, constants: dict[str, str], types: Any) -> Any:
         handle = next(self._handles)
         self._kernels[handle] = compile_kernels(signature.source, constants), signature, types
@@ -148,7 +153,7 @@ class Gpu:
             value, (dtype, _) = getattr(block, p.name), _launch._element(p, types)
             number = complex(*value) if dtype.kind == "c" and not p.is_array else value
             arguments.append(self._array(value, dtype) if p.is_array else dtype.type(number))
-        self.launches.append((config.stream or 0, signature.entry, block.partials))
+        self.launches.append((config.stream or 0, signature.entry, getattr(block, "partials", 0)))
         module.launch(signature.entry, config.grid[0], config.block[0], arguments)
         return 0
 

@@ -15,7 +15,7 @@ import numpy as np
 from dasp import _source
 from dasp._dtypes import C_NAMES, Arithmetic
 from dasp._integers import ceil_div
-from dasp._launch import Launch, Signature
+from dasp._launch import Kernel, Launch, Signature
 from dasp._machines import H200, Machine, Panels
 from dasp.backends.cuda import sliced
 from dasp.backends.cuda.scratch import captured_in, keep
@@ -81,6 +81,21 @@ FINISH = Signature(
     Sum           beta
     """,
 )
+
+TRANSPOSE = Signature(
+    "spmv/transpose.cu",
+    "dasp_transpose",
+    """
+    Word*      columns_of
+    Word*      rows_of
+    long long  count
+    long long  row
+    long long  column
+    int        columns
+    """,
+)
+TRANSPOSE_ROWS, TRANSPOSE_THREADS = 32, 256
+"""Rows of a block of that kernel, and its threads."""
 
 
 class Layout(NamedTuple):
@@ -161,7 +176,7 @@ def layout_of(shape: tuple[int, ...], strides: tuple[int, ...], item: int, addre
 def choose_passes(
     machine: Machine, columns: int, kinds: Arithmetic, x: Layout, y: Layout, steps: int = 8
 ) -> tuple[Pass, ...]:
-    """Return the launches for so many columns: one for whole panels, and one for what they leave.
+    """Return the launches for so many columns: in the largest panels, in smaller ones, and of the rest.
 
     Parameters
     ----------
@@ -173,13 +188,19 @@ def choose_passes(
     steps : int
         Of most slices.
     """
-    chosen = machine.rows_of_x if x.column == 1 else machine.columns_of_x
-    most = min(WARP, chosen.panel // max(kinds.x.itemsize, kinds.sum.itemsize))
-    whole, rest = columns // most * most, columns % most
-    passes = [Pass(0, whole, _panel(chosen, most, most, kinds, x, y, steps))] if whole else []
+    passes, first = [], 0
+    each = max(kinds.x.itemsize, kinds.sum.itemsize)
+    sizes = machine.rows_of_x if x.column == 1 else (machine.columns_of_x,)
+    for chosen in sizes:
+        width = min(WARP, chosen.panel // each)
+        count = (columns - first) // width * width
+        if count:
+            passes.append(Pass(first, count, _panel(chosen, width, count, kinds, x, y, steps)))
+            first += count
+    rest = columns - first
     if rest:
         width = max(1 << (rest - 1).bit_length(), x.pack)
-        passes.append(Pass(whole, rest, _panel(chosen, width, rest, kinds, x, y, steps)))
+        passes.append(Pass(first, rest, _panel(sizes[-1], width, rest, kinds, x, y, steps)))
     return tuple(passes)
 
 
@@ -209,6 +230,15 @@ def _panel(
 def choose_parts(machine: Machine, slices: int, panels: int) -> int:
     """Return among how many warps the panels of a slice are shared: one, unless the machine would idle."""
     return max(1, min(panels, machine.wave_slices // (2 * max(slices, 1))))
+
+
+def turns(machine: Machine, plan: Plan) -> bool:
+    """Whether X whose columns lie in one run each is better turned into rows first, and Y back.
+
+    Turning costs as much for every row of A, and saves the more the more entries a row has, and the farther
+    apart their columns lie.
+    """
+    return bool(plan.pattern.deltas.nbytes >= machine.turning_bytes * plan.shape[0])
 
 
 def defines(plan: Plan, kinds: Arithmetic, panel: Panel) -> dict[str, str]:
@@ -277,11 +307,12 @@ class Columns:
         import cupy
 
         self._cupy, self._plan, self._overlaps = cupy, plan, overlaps
-        self._segments = sliced.partials(plan)
+        self._segments, self._turns = sliced.partials(plan), turns(H200, plan)
         self._lock = threading.Lock()
         self._prepared: dict[Any, tuple[list[tuple[Pass, Launch]], Launch | None]] = {}
+        self._transposing: dict[tuple[int, bool], Kernel] = {}
 
-    def multiply(self, x: Any, y: Any, kinds: Arithmetic, scale: tuple[Any, ...]) -> None:
+    def multiply(self, x: Any, y: Any, kinds: Arithmetic, scale: tuple[Any, ...], adds: bool) -> None:
         """Set Y = alpha A X + beta Y on CuPy's current stream; Y is not read if beta is 0.
 
         Parameters
@@ -294,15 +325,30 @@ class Columns:
             Of a product of this plan, of X's type and into Y's.
         scale : tuple
             alpha and beta as the kernels take them.
+        adds : bool
+            Whether beta is not 0.
+
+        Notes
+        -----
+        X and Y in columns are worked on in rows where that is faster, in memory as large as they are.
         """
         taken, x_layout = self._placed(x, kinds.x)
+        if self._turns and x_layout.column != 1:
+            columns, column_layout = taken, x_layout
+            taken, x_layout = self._new_rows(columns)
+            self._transpose(columns, column_layout, taken, True)
         result, y_layout = self._placed(y, kinds.y)
+        written, written_layout = result, y_layout
+        if self._turns and y_layout.column != 1 and not adds:
+            written, written_layout = self._new_rows(result)
         stream = self._cupy.cuda.get_current_stream().ptr
         partials = self._cupy.empty((self._segments, x.shape[1]), kinds.sum) if self._segments else None
-        self._launch(stream, taken, x_layout, result, y_layout, partials, kinds, scale)
+        self._launch(stream, taken, x_layout, written, written_layout, partials, kinds, scale)
+        if written is not result:
+            self._transpose(result, y_layout, written, False)
         if result is not y:
             self._cupy.copyto(y, result)
-        made = [array for array in (taken, result, partials) if array is not x and array is not y]
+        made = [array for array in (taken, result, written, partials) if array is not x and array is not y]
         if any(array is not None for array in made) and self._cupy.cuda.runtime.streamIsCapturing(stream):
             keep(made, captured_in(stream)[1])
 
@@ -314,6 +360,26 @@ class Columns:
             array = plain.copy() if plain.data.ptr % dtype.itemsize else plain
             layout = cast(Layout, _layout(array))
         return array, layout
+
+    def _new_rows(self, like: Any) -> tuple[Any, Layout]:
+        """Return a new array in C order of a shape and type, and where it lies."""
+        array = self._cupy.empty(like.shape, like.dtype)
+        return array, cast(Layout, _layout(array))
+
+    def _transpose(self, columns: Any, layout: Layout, rows: Any, to_rows: bool) -> None:
+        """Copy an array in columns to one in rows, or back."""
+        item, (count, k) = rows.itemsize, rows.shape
+        kernel = self._transposing.get((item, to_rows))
+        if kernel is None:
+            kernel = self._transposing[item, to_rows] = Kernel(
+                transposing(item, to_rows), TRANSPOSE, {"Word": np.dtype(f"V{item}")}
+            )
+        arguments = {"columns_of": columns, "rows_of": rows, "count": count}
+        arguments |= {"row": layout.row, "column": layout.column, "columns": k}
+        blocks = ceil_div(count, TRANSPOSE_ROWS)
+        if blocks:
+            stream = self._cupy.cuda.get_current_stream().ptr
+            kernel(stream, (blocks, 1), TRANSPOSE_THREADS, arguments)
 
     def _launch(
         self,
@@ -376,6 +442,12 @@ class Columns:
 def compiled(signature: Signature, plan: Plan, kinds: Arithmetic, panel: Panel) -> Any:
     """Return a kernel, compiled for the current device."""
     return _source.load(signature.source, defines(plan, kinds, panel)).get_function(signature.entry)
+
+
+def transposing(item: int, to_rows: bool) -> Any:
+    """Return the kernel that transposes numbers of so many bytes, compiled for the current device."""
+    constants = {"DASP_BYTES": str(item), "DASP_TO_ROWS": str(int(to_rows))}
+    return _source.load(TRANSPOSE.source, constants).get_function(TRANSPOSE.entry)
 
 
 def _layout(array: Any) -> Layout | None:

@@ -186,7 +186,7 @@ class Product:
         elif self._blocks and x.shape[1]:
             kinds = into(self.plan.dtype, x.dtype, y.dtype)
             with self._device:
-                self._columns.multiply(x, y, kinds, numbers(kinds.sum, alpha, beta))
+                self._columns.multiply(x, y, kinds, numbers(kinds.sum, alpha, beta), beta != 0)
 
     def prepare_with_dot(self, x: Any, y: Any, w: Any) -> tuple[Callable[[], None], Any] | None:
         """Return what sets y = A x and leaves sums that make up w'y; None where no kernel does so quickly.
