@@ -192,7 +192,9 @@ def choose_passes(
     each = max(kinds.x.itemsize, kinds.sum.itemsize)
     sizes = machine.rows_of_x if x.column == 1 else (machine.columns_of_x,)
     for chosen in sizes:
-        width = min(WARP, chosen.panel // each)
+        width = chosen.panel // each
+        if width > WARP:
+            continue  # of narrow numbers, a smaller panel has as many columns as there may be
         count = (columns - first) // width * width
         if count:
             passes.append(Pass(first, count, _panel(chosen, width, count, kinds, x, y, steps)))
