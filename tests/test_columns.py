@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dasp import Policy, SpMatrix
+from dasp import Policy, SpMatrix, set_num_threads
 from dasp._dtypes import arithmetic, into
 from dasp._machines import H200, Panels
 from dasp.backends.cuda import columns as cuda
@@ -197,6 +197,26 @@ def test_the_order_of_blocks_and_who_has_which_tile_change_no_bit(matrix, seed, 
         y = np.full((matrix.shape[0], 17), np.nan)
         emulate_columns(plan, x, y, machine=machine, parts=many)
         results.append(bits(y))
+    np.testing.assert_array_equal(*results)
+
+
+@settings(max_examples=12)
+@given(matrices(), st.booleans(), st.integers(2, 7), st.sampled_from([2, 5, 16]))
+def test_the_number_of_threads_changes_no_bit(matrix, split, threads, k):
+    from dasp.backends.cpu.product import Product
+
+    x = columns(matrix.shape[1], k)
+    operator = Product(plan_of(matrix, SPLIT if split else Policy(layout="slices")))
+    operator._multiply.__self__._seconds = 10**9  # as if large enough for several threads
+    results = []
+    try:
+        for count in (1, threads):
+            set_num_threads(count)
+            y = np.full((matrix.shape[0], k), np.nan)
+            operator.multiply(x, y, 1.0, 0.0)
+            results.append(bits(y))
+    finally:
+        set_num_threads(None)
     np.testing.assert_array_equal(*results)
 
 

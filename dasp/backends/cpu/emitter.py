@@ -65,7 +65,7 @@ def _widens_halves() -> bool:
     return bool(features.get("f16c") or features.get("fp-armv8"))
 
 
-class _Emitter:
+class Emitter:
     """Emits the steps of one slice for arrays of these types.
 
     Parameters
@@ -363,7 +363,7 @@ def _sum_slice(  # type: ignore[no-untyped-def]
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         _, sums, _, step, steps, full, first_delta, *pointers = arguments
-        emitter = _Emitter(builder, width, coded, sums.type.pointee, parts, *pointers)
+        emitter = Emitter(builder, width, coded, sums.type.pointee, parts, *pointers)
         end = full if width else steps
         totals = emitter.loop(ir.Constant(I64, 0), end, emitter.zeros(), (step, first_delta), False)
         if width:
@@ -581,7 +581,7 @@ def _multiply_slices(  # type: ignore[no-untyped-def]
             _store_whole(sums, alpha, rows, position, y)
         else:
             for row in range(count):
-                mine = position + row if _is_null(rows) else np.int64(rows[position + row])
+                mine = position + row if is_null(rows) else np.int64(rows[position + row])
                 total = scaled(alpha, _total(sums, scale, row))
                 y[mine] = total if beta == 0 else total + scaled(beta, y[mine])
 
@@ -598,7 +598,9 @@ def store_long_complex(rows, segment_offsets, partials, y, alpha, beta):  # type
 
 
 @intrinsic
-def _is_null(typing_context, pointer):  # type: ignore[no-untyped-def]
+def is_null(typing_context, pointer):  # type: ignore[no-untyped-def]
+    """Whether a pointer is null."""
+
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         return cgutils.is_null(builder, arguments[0])
 

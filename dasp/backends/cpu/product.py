@@ -40,7 +40,9 @@ class Product:
                 f"the plan has format {plan.format!r}; the CPU multiplies {', '.join(KERNELS)}"
             )
         self.plan = plan
-        self._multiply = KERNELS[plan.format](plan).multiply
+        kernel = KERNELS[plan.format](plan)
+        self._multiply = kernel.multiply
+        self._multiply_columns = getattr(kernel, "multiply_columns", None)
         formats.refuse_type(plan.format, plan.dtype, "A")
         self._x_shape, self._m = (plan.shape[1],), plan.shape[0]
         # Vectors in half precision are never plain: they are widened, and the result is rounded.
@@ -61,7 +63,7 @@ class Product:
         return result
 
     def multiply(self, x: Vector, y: Vector, alpha: complex, beta: complex) -> None:
-        """Set y = alpha A x + beta y, column by column; y is not read if beta is 0.
+        """Set y = alpha A x + beta y; y is not read if beta is 0.
 
         Raises
         ------
@@ -70,8 +72,7 @@ class Product:
         """
         formats.refuse_type(self.plan.format, y.dtype, "the product")
         if x.ndim == 2:
-            for k in range(x.shape[1]):
-                self.multiply(x[:, k], y[:, k], alpha, beta)
+            self._multiply_matrix(x, y, alpha, beta)
             return
         total = sum_type(y.dtype)
         vector = _read_only(_taken(x, into(self.plan.dtype, x.dtype, total).x))
@@ -83,6 +84,26 @@ class Product:
             result = rounded
         if result is not y:
             y[:] = result
+
+    def _multiply_matrix(self, x: Vector, y: Vector, alpha: complex, beta: complex) -> None:
+        """Multiply all columns at once where there are several, in C order and of real numbers."""
+        total = sum_type(y.dtype)
+        if self._multiply_columns is None or x.shape[1] < 2 or total.kind == "c" or not _in_rows(x):
+            for k in range(x.shape[1]):
+                self.multiply(x[:, k], y[:, k], alpha, beta)
+            return
+        rows = x if x.dtype == total and x.flags.aligned else np.require(x, total, ["C", "A"])
+        keeps = y.dtype == total and y.flags.aligned and _in_rows(y)
+        result = y if keeps else np.require(y, total, ["C", "A"])
+        self._multiply_columns(_read_only(rows), result, total.type(alpha), total.type(beta))
+        if result is not y:
+            y[:] = result
+
+
+def _in_rows(array: Vector) -> bool:
+    """Whether each row of a matrix lies in one run of memory, behind the row before it."""
+    row, column = array.strides
+    return array.flags.c_contiguous or (column == array.itemsize and row >= 0 and row % column == 0)
 
 
 def _taken(vector: Vector, kind: np.dtype[Any]) -> Vector:

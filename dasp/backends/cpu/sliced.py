@@ -9,6 +9,7 @@ import numpy as np
 from dasp import _threads
 from dasp._dtypes import BFLOAT16, TABLE, sum_type
 from dasp.backends.cpu.emitter import product_of_slices, store_long_complex
+from dasp.backends.cpu.panels import product_of_columns
 from dasp.backends.cpu.published import store_long
 from dasp.backends.cpu.team import CHUNKS, Job, multiply_alone, team
 from dasp.formats.array import WARP, Plan
@@ -21,6 +22,9 @@ SLICE_STEPS = 3
 
 SLOT_SECONDS = 3e-10
 """What a slot of a slice costs in the cache, about."""
+
+COLUMNS_AT_ONCE = 4
+"""Columns that take about as long together as a vector does."""
 
 LEAST_SECONDS = 4e-6
 """A product that takes less is left to one thread."""
@@ -41,7 +45,7 @@ class Kernel:
         self._costs = np.concatenate([[0], np.cumsum(WARP * (steps + SLICE_STEPS))])
         self._seconds = SLOT_SECONDS * int(self._costs[-1])
         self._is_tiny = not pattern.segments and self._seconds <= LEAST_SECONDS
-        self._jobs: dict[tuple[int, Any, Any], Job] = {}
+        self._jobs: dict[tuple[Any, ...], Job] = {}
 
     def multiply(self, x: Vector, y: Vector, alpha: Any, beta: Any) -> None:
         """Set y = alpha A x + beta y, for contiguous vectors, x read-only, of types of sums that fit."""
@@ -60,27 +64,83 @@ class Kernel:
         elif pattern.segments:
             store_long(pattern.long_rows, pattern.segment_offsets, partials, x, y, alpha, beta)
 
+    def multiply_columns(self, x: Vector, y: Vector, alpha: Any, beta: Any) -> None:
+        """Set Y = alpha A X + beta Y, for 2 columns and more of one real type, each row in one run.
+
+        X is read-only, and neither has a negative stride.
+        """
+        pattern, (_, k), shared = self._pattern, x.shape, team()
+        seconds = self._seconds * k / COLUMNS_AT_ONCE
+        parts = min(_threads.get_num_threads(), shared.most) if seconds > LEAST_SECONDS else 1
+        key = parts, x.dtype, k, x.strides[0], y.strides[0]
+        partials = np.empty(pattern.segments * k, x.dtype)
+        spans = [_span(array) for array in (x, y)]
+        job = self._jobs.get(key) or self._prepare_columns(key, [span.size for span in spans])
+        shared.multiply(parts, job, seconds, partials, *spans, alpha, beta)
+        if pattern.segments:
+            for j in range(k):
+                sums, column = partials[j::k], y[:, j]
+                store_long(pattern.long_rows, pattern.segment_offsets, sums, x[:, j], column, alpha, beta)
+
     def _prepare(self, parts: int, x: np.dtype[Any], total: np.dtype[Any]) -> Job:
         """Compile and keep the job that so many parts make with x and sums of these types."""
-        pattern, values = self._pattern, self._values
-        coded = None if values.coding == Coding.EQUAL else _plain_codes(values).dtype
-        goals = self._costs[-1] * np.arange(CHUNKS * parts + 1) / (CHUNKS * parts)
-        cuts = np.searchsorted(self._costs, goals).astype(np.int64)
-        function = product_of_slices(coded, self._table.dtype, pattern.index_dtype, x, total)
+        pattern = self._pattern
         job = self._jobs[parts, x, total] = Job(
-            function,
-            cuts,
+            product_of_slices(*self._types(), x, total),
+            self._cuts(parts),
             (pattern.segments, *reversed(self._shape)),
-            headers=pattern.headers,
-            bases=pattern.bases,
-            deltas=pattern.deltas,
-            values=_plain_codes(values),
-            table=self._table,
-            rows=pattern.rows,
+            **self._arrays(),
             positions=pattern.positions,
             segments=pattern.segments,
         )
         return job
+
+    def _prepare_columns(self, key: tuple[Any, ...], sizes: list[int]) -> Job:
+        """Compile and keep the job for so many parts and columns of a type, rows so many bytes apart."""
+        pattern, (parts, real, k, *strides) = self._pattern, key
+        apart = (stride // real.itemsize for stride in strides)
+        job = self._jobs[key] = Job(
+            product_of_columns(*self._types(), real),
+            self._cuts(parts),
+            (k * pattern.segments, *sizes),
+            **self._arrays(),
+            counts=np.array([pattern.positions, pattern.segments, *apart], np.int64),
+            columns=k,
+        )
+        return job
+
+    def _cuts(self, parts: int) -> Vector:
+        """Return the slices at which the chunks of so many parts begin and end."""
+        goals = self._costs[-1] * np.arange(CHUNKS * parts + 1) / (CHUNKS * parts)
+        cuts: Vector = np.searchsorted(self._costs, goals).astype(np.int64)
+        return cuts
+
+    def _types(self) -> tuple[Any, ...]:
+        """Return what the compiled functions must know of the plan's types."""
+        coded = None if self._values.coding == Coding.EQUAL else _plain_codes(self._values).dtype
+        return coded, self._table.dtype, self._pattern.index_dtype
+
+    def _arrays(self) -> dict[str, Vector]:
+        """Return the plan's arrays that the compiled functions read."""
+        pattern = self._pattern
+        return {
+            "headers": pattern.headers,
+            "bases": pattern.bases,
+            "deltas": pattern.deltas,
+            "values": _plain_codes(self._values),
+            "table": self._table,
+            "rows": pattern.rows,
+        }
+
+
+def _span(array: Vector) -> Vector:
+    """Return the memory from the first to the last element of a matrix whose rows lie in one run each."""
+    if array.flags.c_contiguous:
+        return array.reshape(-1)
+    rows, columns = array.shape
+    size = (rows - 1) * (array.strides[0] // array.itemsize) + columns if rows else 0
+    writable = array.flags.writeable
+    return np.lib.stride_tricks.as_strided(array, (size,), (array.itemsize,), writeable=writable)
 
 
 def _plain_codes(values: Values) -> Vector:
