@@ -131,7 +131,7 @@ class Gpu:
 
     def _compile_transposing(self, item: int, to_rows: bool) -> Any:
         constants = {"DASP_BYTES": str(item), "DASP_TO_ROWS": str(int(to_rows))}
-        return self._kernel(columns.TRANSPOSE, constants, {"Word": np.dtype(f"V{item}")})
+        return self._kernel(columns.TRANSPOSE, constants, {"Word": columns.word(item)})
 
     def _kernel(self, signature: Any, constants: dict[str, str], types: Any) -> Any:
         handle = next(self._handles)

@@ -374,7 +374,7 @@ class Columns:
         kernel = self._transposing.get((item, to_rows))
         if kernel is None:
             kernel = self._transposing[item, to_rows] = Kernel(
-                transposing(item, to_rows), TRANSPOSE, {"Word": np.dtype(f"V{item}")}
+                transposing(item, to_rows), TRANSPOSE, {"Word": word(item)}
             )
         arguments = {"columns_of": columns, "rows_of": rows, "count": count}
         arguments |= {"row": layout.row, "column": layout.column, "columns": k}
@@ -444,6 +444,11 @@ class Columns:
 def compiled(signature: Signature, plan: Plan, kinds: Arithmetic, panel: Panel) -> Any:
     """Return a kernel, compiled for the current device."""
     return _source.load(signature.source, defines(plan, kinds, panel)).get_function(signature.entry)
+
+
+def word(item: int) -> np.dtype[Any]:
+    """Return a type of so many bytes, 2, 4, 8 or 16, whatever they mean."""
+    return np.dtype(f"u{item}" if item <= 8 else f"V{item}")
 
 
 def transposing(item: int, to_rows: bool) -> Any:
