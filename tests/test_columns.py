@@ -14,7 +14,7 @@ from dasp._dtypes import arithmetic, into
 from dasp._machines import H200, Panels
 from dasp.backends.cuda import columns as cuda
 from dasp.backends.cuda.columns import Layout, choose_parts, choose_passes, layout_of
-from tests.executors import EXECUTORS, emulate_columns
+from tests.executors import EXECUTORS, emulate, emulate_columns
 from tests.gallery import GALLERY, from_lengths, matrices
 from tests.planned import plan_of, widened
 from tests.reference import assert_close
@@ -104,6 +104,29 @@ def test_real_types(executor, types, order):
     got = multiply(executor, matrix, x)
     assert got.dtype == np.result_type(matrix.dtype, x.dtype)
     assert_columns_close(got, matrix, x)
+
+
+@pytest.mark.parametrize(
+    ("value", "other"), [("complex128", "complex128"), ("float64", "complex128"), ("bfloat16", "float32")]
+)
+def test_other_types_have_the_bits_of_the_product_by_a_vector(value, other):
+    rng, shape = np.random.default_rng(0), from_lengths([100, 3, 12] + [5] * 40 + [0, 0], 30)
+
+    def numbers(size, dtype):
+        parts = rng.standard_normal((*size, 2))
+        return (parts @ [1, 1j] if dtype.kind == "c" else parts[..., 0]).astype(dtype)
+
+    kinds = arithmetic(np.dtype(value), np.dtype(other))
+    rows = np.repeat(np.arange(shape.shape[0]), np.diff(shape.indptr))
+    entries = numbers((shape.nnz,), kinds.value), (rows, shape.indices), shape.shape
+    plan = SpMatrix.from_coo(*entries, policy=SPLIT, device="cpu").plan
+    x = numbers((30, 5), kinds.x)
+    y = np.zeros((shape.shape[0], 5), kinds.y)
+    emulate_columns(plan, x, y)
+    for j in range(5):
+        want = np.zeros(shape.shape[0], kinds.y)
+        emulate(plan, np.ascontiguousarray(x[:, j]), want)
+        assert np.ascontiguousarray(y[:, j]).tobytes() == want.tobytes()
 
 
 CODED = {

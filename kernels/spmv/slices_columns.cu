@@ -340,8 +340,8 @@ dasp_slices_columns(const uint4* __restrict__ headers, const Index* __restrict__
 #if DASP_LANES == 1
     Chunk chunk(nullptr);
 #else
-    __shared__ Stage stages[DASP_THREADS / 32];
-    Chunk chunk(stages + threadIdx.x / 32);
+    __shared__ uint4 stages[DASP_THREADS / 32][sizeof(Stage) / sizeof(uint4)];  // numbers may have constructors
+    Chunk chunk(reinterpret_cast<Stage*>(stages[threadIdx.x / 32]));
 #endif
     int loaded = -1;
     const int parts_apart = parts * COLUMNS;
