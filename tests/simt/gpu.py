@@ -87,6 +87,7 @@ class Gpu:
         """Stand for CuPy and for the driver until the test ends."""
         real = self._cupy
         monkeypatch.setattr(backend, "available", lambda: (True, "a stand-in"))
+        monkeypatch.setattr(product, "_source", SimpleNamespace(load=lambda name, constants: None))
         monkeypatch.setattr(product, "_compiled", self._compile)
         monkeypatch.setattr(columns, "compiled", self._compile_columns)
         monkeypatch.setattr(columns, "transposing", self._compile_transposing)
