@@ -257,6 +257,20 @@ def test_a_nan_in_a_part_of_x_reaches_the_rows_that_use_it_alone(executor):
     np.testing.assert_array_equal(np.isnan(multiply(executor, matrix, x)), uses)
 
 
+@every_executor
+@pytest.mark.parametrize("kind", ["few", "whole", "equal", "single"])
+def test_real_values_of_a_complex_matrix_times_a_real_x(executor, kind):
+    matrix, rng = from_lengths([0, 1, 5, 33, 40, 2], 50), np.random.default_rng(0)
+    n = matrix.nnz
+    numbers = {"few": np.arange(n) % 3 / 3, "whole": np.arange(n) % 100, "equal": np.full(n, 0.1)}
+    data = numbers.get(kind, rng.standard_normal(n).astype(np.float32))
+    whole = sp.csr_array((data.astype(complex), matrix.indices, matrix.indptr), shape=matrix.shape)
+    x = rng.standard_normal(50)
+    got = multiply(executor, whole, x)
+    assert got.dtype == np.complex128
+    assert_close(got, whole, x)
+
+
 def test_half_precision_is_summed_in_float32_and_rounded_once():
     ones = sp.csr_array(np.ones((1, 5000), np.float32))
     for name in ("float16", "bfloat16"):

@@ -81,6 +81,29 @@ def test_torch_tensors(device, dtype, matrix, x):
     assert_close(out.cpu().numpy(), matrix.astype(dtype), x, 2.0, -1.0, y.cpu().numpy())
 
 
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "complex64", "complex128"])
+def test_tensors_of_every_type(name, device, matrix):
+    torch = pytest.importorskip("torch")
+    kind, rng = getattr(torch, name), np.random.default_rng(0)
+    whole = matrix.copy()
+    whole.data = rng.integers(-3, 4, matrix.nnz).astype(float)  # sums are exact in every type
+    A = SpMatrix.from_scipy(whole, device=device).astype(name)
+    given = torch.from_numpy(rng.integers(-3, 4, 40)).to(device, kind)
+    want = torch.from_numpy(whole @ given.cpu().to(torch.complex128).numpy())
+    y = A @ given
+    assert (y.dtype, y.device) == (kind, given.device)
+    assert torch.equal(y.cpu().to(torch.complex128), want)
+    out = torch.full((60,), float("nan"), dtype=kind, device=device)
+    assert torch.equal(A.matvec(given, out=out), y)
+    z = torch.ones(60, dtype=kind, device=device)
+    assert torch.equal((z @ A).cpu().to(torch.complex128), torch.from_numpy(whole.sum(0) + 0j))
+    if kind.is_complex:
+        turned = torch.conj(1j * given)
+        assert turned.is_conj()
+        assert torch.equal(A @ turned, A @ turned.resolve_conj())
+
+
 def test_memory_is_shared(x):
     given = torch_tensor(x, "cpu")
     taken = _foreign.taken("x", given, "cpu")

@@ -44,6 +44,19 @@ def test_gradients_and_theirs(columns, device):
         assert holds(lambda x, values: ours.matmul(A, x, values), (x, values))
 
 
+def test_complex_gradients():
+    data, coords, shape = unsorted()
+    rng = np.random.default_rng(0)
+    A = SpMatrix.from_coo(data + 1j * data[::-1], coords, shape, device="cpu")
+    x = tensor(rng.standard_normal((7, 2)) + 1j * rng.standard_normal((7, 2)), requires_grad=True)
+    values = tensor(rng.standard_normal(40) + 1j * rng.standard_normal(40), requires_grad=True)
+    real = tensor(rng.standard_normal(7), requires_grad=True)
+    for holds in (torch.autograd.gradcheck, torch.autograd.gradgradcheck):
+        assert holds(lambda x, values: ours.matmul(A, x, values), (x, values))
+        assert holds(lambda x: ours.matmul(A, x), (x,))
+        assert holds(lambda x, values: ours.matmul(A, x, values), (real, values))
+
+
 @pytest.mark.parametrize("layout", ["slices", "published"])
 def test_against_a_dense_matrix(layout):
     data, (rows, columns), shape = unsorted()

@@ -9,6 +9,7 @@ import weakref
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse import csr_array
@@ -249,3 +250,55 @@ def test_half_a_million_columns_with_few_entries():
     A = SpMatrix.from_scipy(matrix, device="cpu")
     x = np.array([1.0, np.nan, 3.0])
     assert_close(x @ A, flipped(matrix), x)
+
+
+# ---- complex matrices ----------------------------------------------------------------------------------
+
+
+def complex_matrix(m=37, n=29, seed=4):
+    matrix = sp.random_array((m, n), density=0.2, rng=seed, format="csr")
+    return matrix + 1j * sp.random_array((m, n), density=0.1, rng=seed + 1, format="csr")
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [np.complex64, np.complex128])
+def test_the_adjoint_is_conjugated_and_the_transpose_is_not(dtype, device):
+    matrix = complex_matrix().astype(dtype)
+    A, rng = SpMatrix.from_scipy(matrix, device=device), np.random.default_rng(0)
+    x = (rng.standard_normal(37) + 1j * rng.standard_normal(37)).astype(dtype)
+    given = there(x, device)
+    turned = flipped(matrix)
+    assert_close(here(given @ A), turned, x)
+    assert_close(here(A.T @ given), turned, x)
+    for got in (A.H @ given, A.rmatvec(given), A.as_linear_operator().rmatvec(given)):
+        assert_close(here(got), turned.conj(), x)
+    assert A.H is A.H
+    assert A.H.H is A
+    assert A.T.T is A
+    assert A.H is not A.T
+    lines = [line.split() for line in repr(A).splitlines()[2:]]
+    assert [line[0] for line in lines][-2:] == ["transpose", "adjoint"]
+    assert sum(int(line[-1]) for line in lines) == A.nbytes
+
+
+def test_complex_values_written_in_place_reach_all_relatives():
+    matrix, rng = complex_matrix(), np.random.default_rng(0)
+    A = SpMatrix.from_scipy(matrix, policy=Policy(narrow=False), device="cpu")
+    T, H = A.T, A.H
+    for into, of in ((A, lambda d: d), (T, lambda d: d), (H, np.conj)):
+        data = rng.standard_normal(A.nnz) + 1j * rng.standard_normal(A.nnz)
+        into.with_values(of(data), out=into)
+        want = csr_array((data, matrix.indices, matrix.indptr), shape=matrix.shape)
+        assert_same_entries(A.to_scipy(), want)
+        assert_same_entries(T.to_scipy(), flipped(want))
+        assert_same_entries(H.to_scipy(), flipped(want).conj())
+        assert (A.T, A.H, H.H) == (T, H, A)
+
+
+def test_a_complex_symmetric_matrix_is_its_own_transpose_but_not_its_adjoint():
+    half = complex_matrix(20, 20)
+    A = SpMatrix.from_scipy((half + half.T).tocsr(), device="cpu")
+    assert A.T is A
+    assert A.H is not A
+    x = np.ones(20) * (1 - 2j)
+    assert_close(A.rmatvec(x), flipped(A.to_scipy()).conj(), x)

@@ -180,7 +180,8 @@ class Emitter:
             return [fma(a[0], b[0], real), fma(a[0], b[1], imaginary)]
         if len(b) == 2:
             return [fma(a[0], part, total) for part, total in zip(b, sums, strict=True)]
-        return [fma(part, b[0], total) for part, total in zip(a, sums, strict=True)]
+        # A complex matrix whose values are all real adds nothing to the imaginary parts of a real x.
+        return [fma(part, b[0], total) for part, total in zip(a, sums, strict=False)] + sums[len(a) :]
 
     def prefetch(self, name: str, place: ir.Value, count: int) -> None:
         """Ask for the `count` bytes of an array that a step `AHEAD` of this one will read."""
