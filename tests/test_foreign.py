@@ -143,7 +143,6 @@ def test_what_cannot_be_taken_is_refused_in_words(matrix, x):
         (given.to_sparse(), TypeError, "x is a sparse torch.Tensor; a dense one is needed"),
         (given.to("meta"), TypeError, "x is a torch.Tensor on meta and A is on cpu"),
         (given[:7], ValueError, r"x has shape \(7,\)"),
-        (given.to(torch.complex128), TypeError, "complex"),
     ):
         with pytest.raises(error, match=words):
             A @ wrong
