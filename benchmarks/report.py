@@ -17,18 +17,33 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from dasp.bench import columns, figures, gemm_report, gf256, results, solvers_report, sparse_report
+from dasp.bench import (
+    columns,
+    figures,
+    gemm_report,
+    gf256,
+    results,
+    scaling,
+    scaling_model,
+    solvers_report,
+    sparse_report,
+)
 from dasp.bench.markers import replace_between
 from dasp.bench.report import provenance
+from dasp.bench.scaling_figures import draw_scaling
 from dasp.bench.sparse_report import baselines, number, pays_against_all, speedup, timed
 from dasp.bench.table import Row, Table, geometric_mean, median, products, significant
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-DOCUMENTS = ("README.md", "docs/benchmarks.md")
+DOCUMENTS = ("README.md", "docs/benchmarks.md", "docs/distributed.md")
 MARKER = re.compile(r"<!-- results:(\w+) begin -->")
 COLLECTIONS = ("cpu", "h200")
 SYSTEMS = ("solvers_h200",)
+SCALING = ("scaling_h200",)
+MODEL_RANKS = 4096
+"""Ranks up to which the model of scaling is drawn."""
+
 ANCHOR = "cusparse_12.9"
 """The column that holds the times of a later cuSPARSE, from `anchors_NAME.csv`."""
 
@@ -176,6 +191,14 @@ def planning_text(name: str) -> str:
     return sparse_report.Report([], [*found.notes, provenance(rows, path)], found.details).markdown()
 
 
+def scaling_text(name: str) -> str:
+    """The tables of ranks: what was measured, and what a model makes of it."""
+    path = RESULTS / f"{name}.csv"
+    rows = results.latest(results.read(path))
+    found = [scaling.report(rows), scaling_model.simulate(rows, scaling_model.Network(), MODEL_RANKS)]
+    return "\n\n".join([*(one.markdown() for one in found), provenance(rows, path)])
+
+
 def text(name: str) -> str:
     """What stands between the markers of a name."""
     if name == "headline":
@@ -185,6 +208,7 @@ def text(name: str) -> str:
         "gemm": dense_text,
         "gf256": code_text,
         "planning": planning_text,
+        "scaling": scaling_text,
         "solvers": solvers_text,
     }
     for prefix, write in writers.items():
@@ -207,6 +231,9 @@ def draw(folder: Path) -> None:
         for name in ("gf256", "gf256_cpu"):
             rows = results.latest(results.read(RESULTS / f"{name}.csv"))
             figures.draw_bars(gf256.shapes(rows), folder / f"{name}.{ending}")
+        for name in SCALING:
+            rows = results.latest(results.read(RESULTS / f"{name}.csv"))
+            draw_scaling(rows, scaling_model.Network(), MODEL_RANKS, folder / f"{name}.{ending}")
         for name in SYSTEMS:
             rows = results.latest(results.read(RESULTS / f"{name}.csv"))
             figures.draw_systems(rows, folder / f"{name}.{ending}")

@@ -45,6 +45,14 @@ COMMANDS = {
         "solve systems by every method, against SciPy, CuPy, JAX and PyAMG, planning counted",
     ),
     "bench peak": ("dasp.commands.bench", "measure this machine's arithmetic and copy bandwidth"),
+    "bench scaling": (
+        "dasp.commands.bench",
+        "multiply and solve over ranks: weak and strong scaling, and what a model makes of it",
+    ),
+    "partition": (
+        "dasp.commands.ranks",
+        "cut a matrix into files for ranks, balanced by entries or by a graph partitioner",
+    ),
     "tune": ("dasp.commands.tune", "measure what choices depend on, on this machine"),
     "rs": ("dasp.commands.rs", "split files into shards of which some may be lost, and repair them"),
     "completion": ("dasp.commands.completion", "print what a shell must run to complete dasp's words"),

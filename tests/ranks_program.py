@@ -1,5 +1,7 @@
 """What processes do that tests/test_ranks.py starts: `mpi`, `gloo RANK SIZE PORT`, and how one of them ends.
 
+With DASP_RANKS_DEVICE=cuda each rank has a GPU.
+
 Prints a line for each case that failed on a rank, and at the end on rank 0 how many went well.
 """
 
@@ -20,41 +22,126 @@ from dasp.distributed import RankError, SpMatrix, preconditioners
 from dasp.models import generate
 from tests import gallery, reference
 
-SIZES = (1, 2, 3, 5)
+DEVICE = os.environ.get("DASP_RANKS_DEVICE", "cpu")
+SIZES = (1, 2, 3, 5) if DEVICE == "cpu" else (1, 2, 4)
+
+
+def there(array: Any) -> Any:
+    """An array where products are made."""
+    if DEVICE == "cpu":
+        return array
+    import cupy
+
+    return cupy.asarray(array)
+
+
+def here(array: Any) -> Any:
+    return array if isinstance(array, np.ndarray) else array.get()
 
 
 def agreed_bits(D: SpMatrix, x: Any) -> bool:
-    first = D @ x
-    return all((D @ x).tobytes() == first.tobytes() for _ in range(3))
+    first = here(D @ x)
+    return all(here(D @ x).tobytes() == first.tobytes() for _ in range(3))
 
 
 def check_product(engine: Any, comm: Any, matrix: Any) -> None:
     """Hold every row to its bound, and two runs to the same bits."""
     root = engine.size - 1
-    D = SpMatrix.from_scipy(matrix if engine.rank == root else None, comm, root=root, device="cpu")
+    D = SpMatrix.from_scipy(matrix if engine.rank == root else None, comm, root=root, device=DEVICE)
     x = np.random.default_rng(1).standard_normal(matrix.shape[1])
     mine = x[D.columns.first : D.columns.first + D.columns.count]
-    y = D @ mine
-    assert agreed_bits(D, mine)
+    given = there(mine)
+    y = here(D @ given)
+    assert agreed_bits(D, given)
     first, end = D.rows.first, D.rows.first + D.rows.count
     local = matrix[first:end]
     want, size = reference.product(local, x)
     bound = reference.gamma(np.diff(local.indptr) + 3, np.float64) * size
     assert (abs(y - want) <= bound).all()
+    out = there(np.full(D.local_shape[0], np.nan))
+    assert here(D.matvec(given, out=out)).tobytes() == y.tobytes()
     two = np.stack([mine, -mine], axis=1)
-    block = D @ two
+    block = here(D @ there(two))
+    single = here(D @ there(mine.astype(np.float32)))
+    rounded = mine.astype(np.float32).astype(float)
+    near, far = reference.product(local, np.concatenate(engine.gather(rounded)))
+    assert (abs(single - near) <= reference.gamma(np.diff(local.indptr) + 3, np.float64) * far).all()
+    check_transpose(engine, D, matrix)
+    if DEVICE != "cpu":
+        check_graph(D, given, y)
     assert (abs(block[:, 1] + want) <= bound).all()
+
+
+def check_transpose(engine: Any, D: SpMatrix, matrix: Any) -> None:
+    """Hold the transposed product to its bound, in one column and in two."""
+    x = np.random.default_rng(2).standard_normal(matrix.shape[0])
+    mine = x[D.rows.first : D.rows.first + D.rows.count]
+    rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
+    terms = matrix.data.astype(np.longdouble) * x[rows]
+    want, far = np.zeros((2, matrix.shape[1]), np.longdouble)
+    np.add.at(want, matrix.indices, terms)
+    np.add.at(far, matrix.indices, abs(terms))
+    counts = np.bincount(matrix.indices, minlength=matrix.shape[1])
+    bound = reference.gamma(counts + 2 + engine.size, np.float64) * far
+    part = slice(D.columns.first, D.columns.first + D.columns.count)
+    y = here(D.T @ there(mine))
+    assert (abs(y - want[part]) <= bound[part]).all()
+    assert here(D.T @ there(mine)).tobytes() == y.tobytes()
+    two = here(D.T @ there(np.stack([mine, -mine], axis=1)))
+    assert (abs(two[:, 1] + want[part]) <= bound[part]).all()
+
+
+def check_graph(D: SpMatrix, x: Any, want: Any) -> None:
+    """Hold a product that is captured, with its messages inside, to give the same bits for other values."""
+    import cupy
+
+    out, given = cupy.zeros(len(want)), x.copy()
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        D.matvec(given, out=out)
+        stream.begin_capture()
+        for _ in range(3):
+            D.matvec(given, out=out)
+        graph = stream.end_capture()
+        for factor in (1.0, -4.0):
+            given[...] = factor * x
+            out.fill(np.nan)
+            graph.launch(stream)
+            stream.synchronize()
+            assert (factor * want).tobytes() == here(out).tobytes() or (factor * want == here(out)).all()
+
+
+def check_methods(engine: Any, comm: Any) -> None:
+    """Hold every method to the true residual that was asked for, in few iterations."""
+    A = generate("poisson3d:14")
+    D = SpMatrix.from_scipy(A if engine.rank == 0 else None, comm, device=DEVICE)
+    b = np.random.default_rng(5).standard_normal(len(A.indptr) - 1)
+    mine = there(b[D.rows.first : D.rows.first + D.rows.count])
+    methods = ["cg", "minres", "bicgstab", "chebyshev"] + ["gmres"] * (DEVICE == "cpu")
+    for method in methods:
+        x, stats = getattr(solvers, method)(D, mine, rtol=1e-9)
+        whole = np.concatenate(engine.gather(here(x)))
+        assert stats.converged, (method, stats)
+        assert np.linalg.norm(b - A @ whole) <= 1.0001e-9 * np.linalg.norm(b), method
+    for make in (preconditioners.jacobi, preconditioners.chebyshev):
+        for reduced in (False, True):
+            D.few_sums = reduced
+            x, stats = solvers.cg(D, mine, rtol=1e-9, M=make(D))
+            whole = np.concatenate(engine.gather(here(x)))
+            assert stats.converged, (make, stats)
+            assert np.linalg.norm(b - A @ whole) <= 1.0001e-9 * np.linalg.norm(b), make
 
 
 def check_solver(engine: Any, comm: Any) -> None:
     """Hold the true residual of the whole, by another product, to what was asked for."""
     A = generate("poisson2d:20")
-    D = SpMatrix.from_scipy(A if engine.rank == 0 else None, comm, device="cpu")
-    b = np.ones(D.local_shape[0])
+    D = SpMatrix.from_scipy(A if engine.rank == 0 else None, comm, device=DEVICE)
+    b = there(np.ones(D.local_shape[0]))
     for reduced in (False, True):
         D.few_sums = reduced
         x, stats = solvers.cg(D, b, rtol=1e-8, M=preconditioners.jacobi(D))
         again, _ = solvers.cg(D, b, rtol=1e-8, M=preconditioners.jacobi(D))
+        x, again = here(x), here(again)
         whole = np.concatenate(engine.gather(x))
         assert stats.converged
         assert np.linalg.norm(1.0 - A @ whole) <= 1.0001e-8 * 20
@@ -66,12 +153,12 @@ def check_faults(engine: Any, comm: Any) -> None:
     """Hold what one rank does wrong to be told by all in the same words."""
     last = engine.size - 1
     A = generate("poisson2d:8")
-    D = SpMatrix.from_scipy(A if engine.rank == 0 else None, comm, device="cpu")
+    D = SpMatrix.from_scipy(A if engine.rank == 0 else None, comm, device=DEVICE)
     cases: list[Callable[[], Any]] = [
-        lambda: solvers.cg(D, np.ones(D.local_shape[0] + (engine.rank == last))),
-        lambda: D @ np.ones(D.local_shape[1] + (engine.rank == last)),
-        lambda: SpMatrix.from_local_rows("rows" if engine.rank == last else A[:0], comm, device="cpu"),
-        lambda: SpMatrix.from_files("/nowhere", comm, device="cpu"),
+        lambda: solvers.cg(D, there(np.ones(D.local_shape[0] + (engine.rank == last)))),
+        lambda: D @ there(np.ones(D.local_shape[1] + (engine.rank == last))),
+        lambda: SpMatrix.from_local_rows("rows" if engine.rank == last else A[:0], comm, device=DEVICE),
+        lambda: SpMatrix.from_files("/nowhere", comm, device=DEVICE),
     ]
     for case in cases:
         try:
@@ -95,6 +182,7 @@ def check_all(engine: Any, comm: Any) -> int:
             "wide": gallery.from_lengths(np.tile([0, 9], 10), 57, seed=4),
         }.items()
     }
+    cases["methods"] = lambda: check_methods(engine, comm)
     cases["solver"] = lambda: check_solver(engine, comm)
     cases["faults"] = lambda: check_faults(engine, comm)
     failed = 0
@@ -117,13 +205,14 @@ def run_mpi() -> int:
     from dasp.distributed import engine_of
 
     world, failed = MPI.COMM_WORLD, 0
-    for size in SIZES:
+    sizes = [one for one in SIZES if one <= world.size]
+    for size in sizes:
         part = world.Split(0 if world.rank < size else 1, world.rank)
         if world.rank < size:
             failed += check_all(engine_of(part, timeout=60), part)
     total = world.allreduce(failed)
     if world.rank == 0:
-        print(f"{len(SIZES)} sizes, {total} failed", flush=True)
+        print(f"{len(sizes)} sizes, {total} failed", flush=True)
     return int(total > 0)
 
 
@@ -153,8 +242,8 @@ def run_gloo(rank: int, size: int, port: int) -> int:
 def endless(comm: Any, ends: Callable[[], None], rank: int) -> int:
     """Multiply for ever, but for rank 1, which ends; return once the others notice."""
     A = generate("poisson2d:12")
-    D = SpMatrix.from_scipy(A if rank == 0 else None, comm, device="cpu", timeout=3)
-    x = np.ones(D.local_shape[1])
+    D = SpMatrix.from_scipy(A if rank == 0 else None, comm, device=DEVICE, timeout=3)
+    x = there(np.ones(D.local_shape[1]))
     began = time.monotonic()
     try:
         for turn in range(10**9):

@@ -327,6 +327,8 @@ def test_config_and_help_print(capsys: pytest.CaptureFixture[str]) -> None:
         "bench gf256",
         "bench solvers",
         "bench peak",
+        "bench scaling",
+        "partition",
         "tune",
         "rs",
     ):

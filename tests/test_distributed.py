@@ -4,6 +4,7 @@ processes."""
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from dasp.distributed.partition import cut_rows
 from dasp.io.files import MatrixFileError
 from dasp.models import generate
 from tests import gallery, reference
-from tests.ranks import run_ranks
+from tests.ranks import ThreadEngine, run_ranks
 
 SIZES = (1, 2, 3, 5)
 
@@ -151,6 +152,32 @@ def test_only_neighbours_exchange_and_only_what_they_lack() -> None:
     assert max(shape[0] for _, shape in found) <= 60
 
 
+def test_halo_values_are_those_of_their_columns() -> None:
+    matrix = gallery.from_lengths(np.full(30, 4), 30, seed=13)
+    x = np.random.default_rng(14).standard_normal((30, 2))
+
+    def work(engine: Any) -> None:
+        D = SpMatrix.from_local_rows(rows_of(matrix, [0, 8, 21, 30], engine.rank), engine, device="cpu")
+        for _ in range(2):
+            mine = x[D.columns.first : D.columns.first + D.columns.count]
+            np.testing.assert_array_equal(D.halo_values(mine), x[D.halo_columns])
+            np.testing.assert_array_equal(D.halo_values(mine[:, 1]), x[D.halo_columns, 1])
+
+    run_ranks(3, work)
+
+
+@pytest.mark.parametrize(("size", "device", "told"), [(2, "cuda:0", 1), (1, "cuda:0", 0), (2, "cpu", 0)])
+def test_small_systems_on_several_gpus_are_warned_of(size: int, device: str, told: int) -> None:
+    D = object.__new__(SpMatrix)
+    D.engine, D.device = ThreadEngine(0, size, {}), device
+    D.rows = D.columns = Parts(np.array([0, 5, 36]), 0)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        D._warn_if_small()
+    assert len(said) == told
+    assert all("36 rows on 2 GPUs; below about 1,000,000 rows" in str(one.message) for one in said)
+
+
 def test_rows_come_back_and_take_other_values() -> None:
     matrix = gallery.from_lengths(np.tile([0, 3, 40, 1], 8), 32, seed=6)
     starts = [0, 5, 5, 32]
@@ -176,6 +203,63 @@ def test_a_split_keeps_every_entry_once() -> None:
     assert found.own.sum() == len(found.interior.data)
     assert (np.diff(found.halo.indptr) > 0).all()
     assert not ((found.columns >= 20) & (found.columns < 33)).any()
+
+
+@given(st.data())
+@settings(max_examples=12)
+def test_any_transposed_product_is_that_of_one_rank(data: st.DataObject) -> None:
+    matrix = data.draw(gallery.matrices(most_rows=30))
+    m, n = matrix.shape
+    starts = data.draw(cut(m))
+    k = data.draw(st.sampled_from([None, 2]))
+    x = np.random.default_rng(1).standard_normal(m if k is None else (m, k))
+    size = len(starts) - 1
+
+    def work(engine: Any) -> np.ndarray:
+        D = SpMatrix.from_local_rows(rows_of(matrix, starts, engine.rank), engine, device="cpu")
+        assert D.T.T is D
+        assert D.T.shape == (n, m)
+        mine = x[starts[engine.rank] : starts[engine.rank + 1]]
+        first = D.T @ mine
+        assert (D.T @ mine).tobytes() == first.tobytes()
+        other = D.T.matvec(mine, out=first.copy(), alpha=2.0, beta=1.0)
+        assert np.allclose(other, 3.0 * first, rtol=1e-12, atol=1e-12 * abs(first).max(initial=0.0))
+        return first
+
+    got = np.concatenate(run_ranks(size, work))
+    entries = np.bincount(matrix.indices, minlength=n)
+    for column in range(1 if k is None else k):
+        mine, y = (x, got) if k is None else (x[:, column], got[:, column])
+        want = np.zeros(n, np.longdouble)
+        far = np.zeros(n, np.longdouble)
+        rows = np.repeat(np.arange(m), np.diff(matrix.indptr))
+        terms = matrix.data.astype(np.longdouble) * mine[rows]
+        np.add.at(want, matrix.indices, terms)
+        np.add.at(far, matrix.indices, abs(terms))
+        assert (abs(y - want) <= reference.gamma(entries + 2 + size, np.float64) * far).all()
+
+
+@pytest.mark.parametrize("method", ["lsqr", "lsmr"])
+def test_least_squares_over_ranks(method: str) -> None:
+    rng = np.random.default_rng(20)
+    matrix = sp.random_array((90, 40), density=0.1, rng=rng, format="csr") + sp.eye_array(
+        90, 40, format="csr"
+    )
+    b = rng.standard_normal(90)
+    alone, told = getattr(solvers, method)(sp.csr_array(matrix), b, rtol=1e-10)
+
+    def work(engine: Any) -> Any:
+        D = SpMatrix.from_scipy(sp.csr_array(matrix), engine, device="cpu")
+        mine = b[D.rows.first : D.rows.first + D.rows.count]
+        return getattr(solvers, method)(D, mine, rtol=1e-10)
+
+    found = run_ranks(3, work)
+    assert all(stats.converged for _, stats in found)
+    assert abs(found[0][1].iterations - told.iterations) <= 3
+    x = np.concatenate([x for x, _ in found])
+    gradient = matrix.T @ (b - matrix @ x)
+    assert np.linalg.norm(gradient) <= 1e-6
+    assert x.shape == alone.shape
 
 
 # Solvers
@@ -242,6 +326,44 @@ def test_fewer_sums_and_preconditioners(name: str) -> None:
     assert reduced[1].converged
     assert max(plain[2], reduced[2]) <= 1.0001e-9
     assert abs(plain[1].iterations - reduced[1].iterations) <= 2
+
+
+@pytest.mark.parametrize("options", [{}, {"smoother": "jacobi", "cycle": "W"}, {"dtype": np.float32}])
+def test_multigrid_is_that_of_one_rank(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    pyamg = pytest.importorskip("pyamg")
+    monkeypatch.setattr(preconditioners, "LEAST_ROWS", 100)
+    A = generate("poisson2d:40")
+    ml = pyamg.smoothed_aggregation_solver(sp.csr_matrix(A), max_coarse=20)
+    alone = dasp.preconditioners.multigrid(ml, device="cpu", **options)
+    b = np.random.default_rng(30).standard_normal(1600)
+    want = alone @ b
+
+    def run(engine: Any) -> Any:
+        D = SpMatrix.from_scipy(A if engine.rank == 0 else None, engine, device="cpu")
+        M = preconditioners.multigrid(D, ml if engine.rank == 0 else None, **options)
+        mine = b[D.rows.first : D.rows.first + D.rows.count]
+        _, stats = solvers.cg(D, mine, rtol=1e-8, M=M)
+        assert stats.converged
+        return M @ mine, stats.iterations
+
+    found = run_ranks(3, run)
+    got = np.concatenate([z for z, _ in found])
+    rounded = 1e-4 if "dtype" in options else 1e-11
+    assert np.linalg.norm(got - want) <= rounded * np.linalg.norm(want)
+    _, stats = solvers.cg(dasp.SpMatrix.from_scipy(A, device="cpu"), b, rtol=1e-8, M=alone)
+    assert found[0][1] == stats.iterations
+
+
+def test_a_hierarchy_that_does_not_fit_is_told_on_all_ranks() -> None:
+    A = generate("poisson2d:6")
+
+    def work(engine: Any, **options: Any) -> None:
+        D = SpMatrix.from_scipy(A if engine.rank == 0 else None, engine, device="cpu")
+        preconditioners.multigrid(D, "levels", **options)
+
+    everywhere(2, work, TypeError, "ml is a str; a hierarchy of PyAMG is needed")
+    everywhere(2, lambda e: work(e, smoother="gauss-seidel"), ValueError, "chebyshev or jacobi is needed")
+    everywhere(2, lambda e: work(e, cycle="X"), ValueError, "cycle is 'X'")
 
 
 def test_sums_are_counted() -> None:

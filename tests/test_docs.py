@@ -261,7 +261,9 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("document", "tables"), [("README.md", 1), ("docs/benchmarks.md", 8)])
+@pytest.mark.parametrize(
+    ("document", "tables"), [("README.md", 1), ("docs/benchmarks.md", 8), ("docs/distributed.md", 1)]
+)
 def test_every_table_says_what_its_csv_says(written: Path, document: str, tables: int) -> None:
     text = (ROOT / document).read_text(encoding="utf-8")
     shown = re.findall(r"<!-- results:(\w+) begin -->\n\|", text) + re.findall(
@@ -272,7 +274,8 @@ def test_every_table_says_what_its_csv_says(written: Path, document: str, tables
 
 
 def test_every_picture_stands_beside_a_file_for_a_paper() -> None:
-    shown = re.findall(r"!\[[^]]+\]\(([^)]+)\)", README + (ROOT / "docs/benchmarks.md").read_text())
+    pages = "README.md", "docs/benchmarks.md", "docs/distributed.md"
+    shown = re.findall(r"!\[[^]]+\]\(([^)]+)\)", "".join((ROOT / name).read_text("utf-8") for name in pages))
     assert len(shown) == 8
     for path in shown:
         assert (ROOT / path.removeprefix("../")).with_suffix(".pdf").exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import shutil
 import socket
@@ -13,7 +14,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+
+from dasp.distributed import write_parts
+from dasp.models import generate
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAM = [sys.executable, "-m", "tests.ranks_program"]
@@ -71,6 +76,17 @@ def test_products_solvers_and_faults_with_mpi() -> None:
     assert "FAILED" not in text
 
 
+@pytest.mark.cuda
+def test_products_solvers_and_faults_between_gpus() -> None:
+    import cupy
+
+    count = min(4, cupy.cuda.runtime.getDeviceCount())
+    command = ["env", "DASP_RANKS_DEVICE=cuda", *mpirun(), "-n", str(count), *PROGRAM, "mpi"]
+    ((status, text),) = finish([start(command)], 300)
+    assert status == 0, text
+    assert "FAILED" not in text
+
+
 def test_products_solvers_and_faults_with_gloo() -> None:
     size = 3
     found = finish(gloo(lambda rank, port: ["gloo", str(rank), str(size), str(port)], size), 240)
@@ -99,3 +115,32 @@ def test_a_rank_of_gloo_that_is_killed_ends_the_others() -> None:
         assert found[rank][0] == 3, found
         assert f"rank {rank} noticed" in found[rank][1]
         assert "torch.distributed says" in found[rank][1]
+
+
+def test_dasp_solve_on_ranks_prints_once(tmp_path: Path) -> None:
+    folder, out = tmp_path / "parts", tmp_path / "x.npy"
+    ranks = [*mpirun(), "-n", "3", sys.executable, "-m", "dasp", "solve"]
+    write_parts(generate("poisson2d:20"), 3, folder)
+    from_one = [*ranks, "poisson2d:20", "--device", "cpu", "--precond", "jacobi", "--out", str(out)]
+    from_files = [*ranks, str(folder), "--device", "cpu", "--method", "cg", "--json"]
+    wrong = [*ranks, str(tmp_path / "none.mtx"), "--device", "cpu"]
+    (solved, text), (read, told), (refused, said) = finish([*map(start, (from_one, from_files, wrong))], 120)
+    assert solved == 0, text
+    assert text.count("400 rows") == text.count("true residual") == 1
+    A, x = generate("poisson2d:20"), np.load(out)
+    assert np.linalg.norm(1.0 - A @ x) <= 1.0001e-8 * 20
+    assert read == 0, told
+    assert json.loads(told)["converged"]
+    assert refused != 0
+    assert said.count("dasp: error: rank 0:") == 1
+
+
+def test_torchrun_starts_dasp_solve() -> None:
+    if importlib.util.find_spec("torch") is None:
+        pytest.skip("torch is not installed: pip install torch")
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    ((status, text),) = finish(
+        [start([*launch, "-m", "dasp", "solve", "poisson2d:16", "--device", "cpu"])], 120
+    )
+    assert status == 0, text
+    assert text.count("true residual") == 1

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dasp._dtypes import TABLE
-from dasp.commands.options import LAYOUTS, Subparsers, add_json_option, positive, words
+from dasp.commands.options import LAYOUTS, Subparsers, add_json_option, counts, positive, words
 
 if TYPE_CHECKING:
     from dasp.bench.device import BenchDevice
@@ -34,12 +34,13 @@ OTHERS = {
     "gf256": "verify and time every kernel over GF(2^8) against ISA-L and the copy bandwidth",
     "solvers": "solve systems by every method, against SciPy, CuPy, JAX and PyAMG, planning counted",
     "peak": "measure this machine's arithmetic and copy bandwidth",
+    "scaling": "multiply and solve over ranks: weak and strong scaling, and what a model makes of it",
 }
 """Benchmarks of something other than a sparse matrix, and what each does."""
 
 
 def add_command(subparsers: Subparsers) -> None:
-    """Add `bench` and `bench gemm`, `gf256`, `solvers` and `peak` to the sub-commands of `dasp`."""
+    """Add `bench` and `bench gemm`, `gf256`, `solvers`, `peak` and `scaling` to the commands of `dasp`."""
     parser = subparsers.add_parser(
         "bench",
         help="plan, verify and time matrices against other libraries",
@@ -64,6 +65,7 @@ def add_command(subparsers: Subparsers) -> None:
     peak = _other(subparsers, "peak")
     _add_device_options(peak, "what to measure", threads=None)
     peak.set_defaults(run=_run_peak)
+    _add_scaling(_other(subparsers, "scaling"))
 
 
 def _other(subparsers: Subparsers, name: str) -> argparse.ArgumentParser:
@@ -187,6 +189,57 @@ def _add_solvers(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of models (0)")
     _add_session_options(parser)
     parser.set_defaults(run=_run_solvers, seconds=0.6)
+
+
+def _add_scaling(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--ranks",
+        type=counts,
+        default=(1, 2),
+        metavar="N,...",
+        help="of those started by mpirun or torchrun (1,2)",
+    )
+    parser.add_argument(
+        "--weak", type=counts, default=(40,), metavar="N,...", help="edges of grids, rows of one rank (40)"
+    )
+    parser.add_argument("--strong", type=counts, default=(50,), metavar="N,...", help="edges of grids (50)")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where to run")
+    parser.add_argument("--csv", type=Path, metavar="FILE", help="append the rows to this file")
+    parser.add_argument(
+        "--simulate",
+        action="store_true",
+        help="measure nothing: make a model of the rows of --csv, for any ranks",
+    )
+    parser.add_argument("--to", type=positive, default=4096, metavar="N", help="ranks of the model (4096)")
+    parser.add_argument(
+        "--node", type=positive, default=8, metavar="N", help="ranks of a node, in the model (8)"
+    )
+    parser.add_argument(
+        "--network", type=float, nargs=2, default=(5.0, 50.0), metavar=("US", "GB/S"),
+        help="between nodes, in the model: latency, and bandwidth a rank (5 50)",
+    )  # fmt: skip
+    parser.set_defaults(run=_run_scaling)
+
+
+def _run_scaling(args: argparse.Namespace) -> int:
+    """Run `dasp bench scaling`; rank 0 prints."""
+    from dasp.bench import results, scaling, scaling_model
+
+    if args.simulate:
+        if args.csv is None:
+            raise ValueError(
+                "--simulate was given without --csv; rows that dasp bench scaling wrote are needed"
+            )
+        latency, bandwidth = args.network
+        if not (latency > 0 and bandwidth > 0):
+            raise ValueError(f"--network is {latency} {bandwidth}; two positive numbers are needed")
+        network = scaling_model.Network(args.node, latency, 1e9 * bandwidth)
+        rows = results.latest(results.read(args.csv))
+        print(scaling_model.simulate(rows, network, args.to).text())
+        return 0
+    if args.csv is not None:
+        results.check(args.csv)
+    return scaling.main(args.ranks, args.weak, args.strong, args.device, args.csv)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -150,3 +150,8 @@ def positive(text: str) -> int:
 def words(text: str) -> tuple[str, ...]:
     """The words between commas, for argparse."""
     return tuple(filter(None, (word.strip() for word in text.split(","))))
+
+
+def counts(text: str) -> tuple[int, ...]:
+    """The whole numbers from 1 between commas, for argparse."""
+    return tuple(positive(word) for word in words(text))

@@ -29,6 +29,7 @@ from dasp.commands.options import (
     policy_from,
     seed_from,
 )
+from dasp.distributed.launch import started
 from dasp.io.matrices import load_matrix
 from dasp.matrix import SpMatrix
 from dasp.policy import Policy
@@ -108,6 +109,18 @@ def _compile(method: str, dtype: np.dtype, policy: Policy | None, device: str) -
 
 def _run(arguments: argparse.Namespace) -> int:
     _check(arguments)
+    if started():
+        from dasp.commands import ranks
+
+        pieces = ranks.Pieces(
+            right_hand_side,
+            write_vector,
+            draw_residuals,
+            _hierarchy,
+            looks_positive_definite,
+            lambda dtype: _RTOL[dtype.name],
+        )
+        return ranks.solve(arguments, pieces)
     policy, seed = policy_from(arguments), seed_from(arguments)
     matrix = load_matrix(arguments.matrix, seed=seed)
     rows, columns = matrix.shape

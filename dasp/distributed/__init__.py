@@ -7,6 +7,7 @@ On each of the ranks of `mpirun -n 4 python program.py`:
 """
 
 from dasp.distributed import preconditioners
+from dasp.distributed.checkpoint import resume
 from dasp.distributed.communicators import engine_of
 from dasp.distributed.engine import Engine, RankError, agree
 from dasp.distributed.exchange import Parts
@@ -22,5 +23,6 @@ __all__ = [
     "engine_of",
     "preconditioners",
     "read_order",
+    "resume",
     "write_parts",
 ]

@@ -13,10 +13,14 @@ from dasp._dtypes import C_NAMES
 from dasp._launch import Launch, Signature
 from dasp.distributed.engine import Engine, Links, largest
 from dasp.distributed.exchange import Route, prepare
+from dasp.distributed.transpose import turned
 from dasp.solvers.arnoldi import CudaArnoldi
 from dasp.solvers.cuda import THREADS, CudaSpace, CudaVectors, CupyDevice, Device
 
 Array = Any
+
+FIRST = -5
+"""Priority of a stream whose kernels go before others: lower is earlier; CUDA clamps it."""
 
 MOST_BLOCKS = 1024
 """Of a launch that packs or adds; each thread then takes several elements."""
@@ -78,7 +82,58 @@ def defines(dtype: np.dtype[Any]) -> dict[str, str]:
     return {"DASP_SCALAR": C_NAMES[dtype], "DASP_THREADS": str(THREADS)}
 
 
-class DeviceMover:
+class _OwnStream:
+    """A stream beside CuPy's current one, and launches that begin when all before them has ended."""
+
+    def __init__(self, device: str) -> None:
+        import cupy
+
+        self._cupy, self._current = cupy, cupy.cuda.get_current_stream
+        self._device = cupy.cuda.Device(int(device.partition(":")[2]))
+        with self._device:
+            # What travels must not wait until the interior's product leaves room: its few blocks go first.
+            self._stream = cupy.cuda.Stream(non_blocking=True, priority=FIRST)
+            self._ready, self._done = (cupy.cuda.Event(disable_timing=True) for _ in range(2))
+
+    def _branch(self) -> None:
+        """Have the stream wait for what the current one has been given."""
+        self._ready.record(self._current())
+        self._stream.wait_event(self._ready)
+
+    def _join(self) -> None:
+        """Have the current stream wait for this one."""
+        self._current().wait_event(self._done)
+
+    def _packs(self, x: Any, places: Array, packed: Array) -> Callable[[Array], None]:
+        columns = packed.size // max(1, len(packed))
+        fixed = {"places": places, "count": len(places), "columns": columns, "packed": packed}
+        launch = self._launch(PACK, x, fixed, ("x", "row", "column"), packed.size)
+        return lambda source: launch(self._stream.ptr, source.data.ptr, *steps(source))
+
+    def _adds(self, y: Any, rows: Array, product: Array) -> Callable[[Array], None]:
+        over, beside = steps(product)
+        columns = product.size // max(1, len(product))
+        fixed = {"rows": rows, "count": len(rows), "columns": columns, "product": _flat(product)}
+        fixed |= {"from_row": over, "from_column": beside}
+        launch = self._launch(ADD, y, fixed, ("y", "row", "column"), product.size)
+        return lambda target: launch(self._current().ptr, target.data.ptr, *steps(target))
+
+    def _launch(
+        self, signature: Signature, dtype: Any, fixed: Any, varying: tuple[str, ...], elements: int
+    ) -> Callable[..., None]:
+        if elements == 0:
+            return lambda *_: None
+        kernel = _source.load(signature.source, defines(np.dtype(dtype))).get_function(signature.entry)
+        types = {"Scalar": np.dtype(dtype)}
+        return Launch(kernel, signature, types, fixed, varying, blocks=grid(elements), threads=THREADS)
+
+
+def _flat(array: Array) -> Array:
+    """Return an array as it lies in memory, whatever its order."""
+    return (array if array.flags.c_contiguous else array.T).ravel()
+
+
+class DeviceMover(_OwnStream):
     """Brings halo values of x to a rank on a GPU; see `dasp.distributed.exchange.Mover`.
 
     Packing, messages and the halo's product are on a stream of their own, beside the interior's product.
@@ -87,49 +142,34 @@ class DeviceMover:
     def __init__(
         self, links: Links, route: Route, rows: Array, shape: tuple[int, ...], x: Any, y: Any, *, device: str
     ) -> None:
-        import cupy
-
-        self._cupy, number = cupy, int(device.partition(":")[2])
-        self._device, self._current = cupy.cuda.Device(number), cupy.cuda.get_current_stream
+        super().__init__(device)
+        cupy = self._cupy
         count = route.receives[-1][2] if route.receives else 0
         self._idle = not (route.sends or route.receives)
-        columns = int(np.prod(shape))
         with self._device:
             places, self._rows = cupy.asarray(route.places), cupy.asarray(rows)
             packed = cupy.zeros((len(places), *shape), x)
             self.received = cupy.zeros((count, *shape), x)
             self.product = cupy.zeros((len(rows), *shape), y, order="F")
             self._exchange = prepare(links, route, packed, self.received)
-            self._stream = cupy.cuda.Stream(non_blocking=True)
-            self._ready, self._done = (cupy.cuda.Event(disable_timing=True) for _ in range(2))
-            fixed = {"places": places, "count": len(places), "columns": columns, "packed": packed}
-            self._pack = self._launch(PACK, x, fixed, ("x", "row", "column"), len(places) * columns)
-            over, beside = steps(self.product)
-            fixed = {"rows": self._rows, "count": len(rows), "columns": columns, "product": self.product}
-            fixed |= {"from_row": over, "from_column": beside}
-            self._add = self._launch(ADD, y, fixed, ("y", "row", "column"), len(rows) * columns)
-            cupy.cuda.get_current_stream().synchronize()
-
-    def _launch(
-        self, signature: Signature, dtype: Any, fixed: Any, varying: tuple[str, ...], elements: int
-    ) -> Launch | None:
-        """Return a launch that starts when all before it has ended: what it waits for is on two streams."""
-        if elements == 0:
-            return None
-        kernel = _source.load(signature.source, defines(np.dtype(dtype))).get_function(signature.entry)
-        types = {"Scalar": np.dtype(dtype)}
-        return Launch(kernel, signature, types, fixed, varying, blocks=grid(elements), threads=THREADS)
+            self._pack, self._add = self._packs(x, places, packed), self._adds(y, self._rows, self.product)
+            self._current().synchronize()
 
     def start(self, x: Array) -> None:
         """Pack and send, on the mover's stream."""
         if self._idle:
             return
-        self._ready.record(self._current())
-        self._stream.wait_event(self._ready)
-        with self._device, self._stream:
-            if self._pack is not None:
-                self._pack(self._stream.ptr, x.data.ptr, *steps(x))
-            self._exchange.start()
+        with self._device:
+            self._branch()
+            with self._stream:
+                self._pack(x)
+                self._exchange.start()
+
+    def arrive(self) -> None:
+        """Have the current stream wait for the mover's."""
+        if not self._idle:
+            self._done.record(self._stream)
+            self._join()
 
     def multiply(self, halo: Any, alpha: Any) -> None:
         """Multiply what arrives, on the mover's stream."""
@@ -142,13 +182,55 @@ class DeviceMover:
 
     def add(self, y: Array) -> None:
         """Wait for the mover's stream, and add."""
+        if not self._idle:
+            self._join()
+            self._add(y)
+
+
+class DeviceBackMover(_OwnStream):
+    """Brings products of the transposed halo to their owners; see `dasp.distributed.transpose.BackMover`."""
+
+    def __init__(
+        self, links: Links, route: Route, rows: Array, shape: tuple[int, ...], x: Any, y: Any, *, device: str
+    ) -> None:
+        super().__init__(device)
+        cupy = self._cupy
+        count = route.receives[-1][2] if route.receives else 0
+        self._idle = not (route.sends or route.receives)
+        with self._device:
+            places, rows = cupy.asarray(route.places), cupy.asarray(rows)
+            self._taken = cupy.zeros((len(rows), *shape), x)
+            self._product, came = (cupy.zeros((k, *shape), y) for k in (count, len(places)))
+            sends, receives = turned(route)
+            self._exchange = links.exchange(
+                [(rank, self._product[first:end]) for rank, first, end in sends],
+                [(rank, came[first:end]) for rank, first, end in receives],
+            )
+            self._pack = self._packs(x, rows, self._taken)
+            self._adds_each = [
+                self._adds(y, places[first:end], came[first:end]) for _, first, end in route.sends
+            ]
+            self._current().synchronize()
+
+    def start(self, x: Array, halo: Any, alpha: Any) -> None:
+        """Multiply and send, on the mover's stream."""
         if self._idle:
             return
-        current = self._current()
-        current.wait_event(self._done)
-        if self._add is not None:
-            with self._device:
-                self._add(current.ptr, y.data.ptr, *steps(y))
+        with self._device:
+            self._branch()
+            with self._stream:
+                self._pack(x)
+                if len(self._product):
+                    halo.matvec(self._taken, out=self._product, alpha=alpha)
+                self._exchange.start()
+                self._done.record(self._stream)
+
+    def add(self, y: Array) -> None:
+        """Wait for the mover's stream, and add, neighbour by neighbour: inside one no place comes twice."""
+        if not self._idle:
+            self._join()
+            for add in self._adds_each:
+                add(y)
 
 
 class RanksDevice(CupyDevice):

@@ -136,15 +136,31 @@ def agree(
     for rank, (found, _) in enumerate(answers):
         if found is not None:
             kind = TypeError if found[0] else ValueError if found[1] else RankError
-            raise kind(f"rank {rank}: {found[2]}") from cause
+            raise _everywhere(kind(f"rank {rank}: {found[2]}")) from cause
     for name, first in answers[0][1].items():
         for rank, (_, other) in enumerate(answers):
             if other.get(name) != first:
-                raise ValueError(
-                    f"{name} is {first} on rank 0 and {other.get(name)} on rank {rank}; "
-                    "all ranks must be given the same"
-                )
+                differ = f"{name} is {first} on rank 0 and {other.get(name)} on rank {rank}"
+                raise _everywhere(ValueError(f"{differ}; all ranks must be given the same"))
     return result
+
+
+def _everywhere(error: Exception) -> Exception:
+    error.add_note(EVERYWHERE)
+    return error
+
+
+EVERYWHERE = "All ranks raise this."
+
+
+def told_everywhere(error: BaseException) -> bool:
+    """Whether all ranks raise an error, so that one of them is enough to tell it."""
+    return EVERYWHERE in getattr(error, "__notes__", ())
+
+
+def total(engine: Engine, value: float) -> float:
+    """Return the sum of a number over all ranks, the same bits on each."""
+    return float(np.add.reduce(np.array(engine.gather(value))))
 
 
 def largest(engine: Engine, value: float) -> float:

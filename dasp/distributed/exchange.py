@@ -92,15 +92,17 @@ def split(rows: Csr, columns: Parts) -> Split:
     first, end = columns.first, columns.first + columns.count
     own = (rows.indices >= first) & (rows.indices < end)
     before = xp.zeros(len(own) + 1, np.int64)
-    xp.cumsum(own, out=before[1:])
+    before[1:] = xp.cumsum(own, dtype=np.int64)
     indptr = before[rows.indptr]
     interior = Csr(indptr, _narrow(rows.indices[own] - first, columns.count), rows.data[own])
     lengths = xp.diff(rows.indptr) - xp.diff(indptr)
     mine = xp.flatnonzero(lengths)
     halo_indptr = xp.zeros(len(mine) + 1, np.int64)
-    xp.cumsum(lengths[mine], out=halo_indptr[1:])
+    halo_indptr[1:] = xp.cumsum(lengths[mine], dtype=np.int64)
     others = ~own
-    needed, places = xp.unique(rows.indices[others], return_inverse=True)
+    needed = places = rows.indices[others]
+    if len(needed):
+        needed, places = xp.unique(needed, return_inverse=True)
     halo = Csr(halo_indptr, _narrow(places.reshape(-1), len(needed)), rows.data[others])
     host = _arrays.to_host(needed).astype(np.int64)
     return Split(interior, halo, mine.astype(np.int64), host, own)
@@ -165,6 +167,9 @@ class Mover(Protocol):
     def start(self, x: Array) -> None:
         """Pack and send."""
 
+    def arrive(self) -> None:
+        """Wait for what neighbours sent, where nothing is multiplied."""
+
     def multiply(self, halo: Any, alpha: Any) -> None:
         """Wait for what neighbours sent and set `product` to alpha times the halo's product with it."""
 
@@ -180,14 +185,21 @@ class HostMover:
     ) -> None:
         self._route, self._rows = route, rows
         self._packed = np.zeros((len(route.places), *shape), x)
+        self._idle = not (route.sends or route.receives)
         count = route.receives[-1][2] if route.receives else 0
         self.received, self.product = np.zeros((count, *shape), x), np.zeros((len(rows), *shape), y)
         self._exchange = prepare(links, route, self._packed, self.received)
 
     def start(self, x: np.ndarray[Any, Any]) -> None:
         """Pack and send."""
+        if self._idle:
+            return
         np.take(x, self._route.places, axis=0, out=self._packed, mode="clip")
         self._exchange.start()
+
+    def arrive(self) -> None:
+        """Wait."""
+        self._exchange.finish()
 
     def multiply(self, halo: Any, alpha: Any) -> None:
         """Wait, then multiply."""
@@ -197,7 +209,8 @@ class HostMover:
 
     def add(self, y: np.ndarray[Any, Any]) -> None:
         """Add: no row comes twice."""
-        y[self._rows] += self.product
+        if len(self._rows):
+            y[self._rows] += self.product
 
 
 def prepare(links: Links, route: Route, packed: Array, received: Array) -> Exchange:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
+import warnings
 from typing import Any, Self
 
 import numpy as np
@@ -15,6 +16,7 @@ from dasp.distributed.communicators import engine_of
 from dasp.distributed.engine import Engine, agree
 from dasp.distributed.exchange import Csr, HostMover, Mover, Parts, Split, find_route, split
 from dasp.distributed.place import resolve
+from dasp.distributed.transpose import BackMover, HostBackMover, Transposed
 from dasp.matrix import SpMatrix as LocalMatrix
 from dasp.policy import Policy
 
@@ -23,8 +25,14 @@ Array = Any
 SPACES = {"cpu": "dasp.distributed.space", "cuda": "dasp.distributed.cuda"}
 """The module that makes the space of a kind of device."""
 
+SMALL_ROWS = 1_000_000
+"""Rows of a GPU below which an iteration of cg on two takes longer than on one. Measured on two H200s:
+poisson3d:64 takes 34 us on two and 11 us on one, poisson3d:128 68 and 71, poisson3d:200 187 and 271."""
+
 FEW_SUMS_ROWS = {"cpu": 20_000, "cuda": 4_000_000}
-"""Rows of a rank up to which a sum over the ranks costs more than reading a vector once more."""
+"""Rows of a rank up to which a sum over the ranks costs more than reading a vector once more. Measured on two
+H200s: in that form and in the plain one poisson3d:128 takes 68 and 73 us, poisson3d:200 187 and 189,
+poisson3d:320 609 and 587."""
 
 
 class SpMatrix:
@@ -48,6 +56,8 @@ class SpMatrix:
         Stored entries of the whole matrix.
     ndim : int
         2.
+    halo_columns : numpy.ndarray of int64
+        The columns, rising, in which this rank's rows have entries and whose x other ranks hold.
     device : str
         `cpu` or `cuda:N`, of this rank.
     engine : Engine
@@ -78,6 +88,8 @@ class SpMatrix:
     ) -> None:
         """Plan what a rank has; `from_local_rows` is the usual way."""
         self.engine, self.device = engine, device
+        if device != "cpu":
+            backends.find(device).use(device)
         self.rows, self.columns = parts
         needed = pieces.columns
         self._route = find_route(engine, self.columns, needed)
@@ -91,9 +103,23 @@ class SpMatrix:
 
         self.interior, self.halo = agree(engine, plan, lambda two: {"dtype": two[0].dtype.name})
         self.nnz = sum(engine.gather(self.interior.nnz + self.halo.nnz))
+        self._warn_if_small()
         self._backend = backends.find(device)
         self._movers: dict[tuple[Any, ...], Mover] = {}
+        self._back_movers: dict[tuple[Any, ...], BackMover] = {}
+        self._transposed: Transposed | None = None
+        self._array: type | None = None
         self._few_sums: bool | None = None
+
+    def _warn_if_small(self) -> None:
+        """Say once, on rank 0, that one GPU would be faster."""
+        small = self.shape[0] < SMALL_ROWS * self.engine.size and self.device != "cpu"
+        if small and self.engine.size > 1 and self.engine.rank == 0:
+            warnings.warn(
+                f"A has {self.shape[0]:,} rows on {self.engine.size} GPUs; below about {SMALL_ROWS:,} rows "
+                "a GPU one alone is faster",
+                stacklevel=4,
+            )
 
     @classmethod
     def from_local_rows(
@@ -118,7 +144,8 @@ class SpMatrix:
             else nearly the same number on all ranks.
         policy : Policy, optional
         device : {"auto", "cpu", "cuda", "cuda:N"}
-            `auto` and `cuda` take the GPU of the rank's number among those of its machine.
+            `auto` and `cuda` take the GPU of the rank's number among those of its machine. A rank's GPU
+            becomes CuPy's current device.
         timeout : float, optional
             See `engine_of`.
 
@@ -146,6 +173,8 @@ class SpMatrix:
         comm: Any,
         *,
         root: int = 0,
+        rows: Any = None,
+        columns: Any = None,
         policy: Policy | None = None,
         device: str = "auto",
         timeout: float | None = None,
@@ -158,6 +187,9 @@ class SpMatrix:
             On rank `root`; on the others it is not looked at, and may be None.
         comm : mpi4py.MPI.Comm, torch.distributed.ProcessGroup
         root : int
+        rows, columns : array_like of int, shape (ranks + 1,), optional
+            Where each rank's rows, and elements of x, begin; the same on all ranks. By default entries are
+            balanced, and elements of x as `from_local_rows` has them.
         policy, device, timeout
             As for `from_local_rows`.
 
@@ -171,8 +203,9 @@ class SpMatrix:
             On all ranks the same.
         """
         engine = engine_of(comm, timeout=timeout)
-        local = partition.scatter(engine, A, root)
-        return cls.from_local_rows(local, engine, policy=policy, device=device)
+        local = partition.scatter(engine, A, root, rows)
+        held = None if columns is None else int(columns[engine.rank + 1] - columns[engine.rank])
+        return cls.from_local_rows(local, engine, columns=held, policy=policy, device=device)
 
     @classmethod
     def from_files(
@@ -284,45 +317,93 @@ class SpMatrix:
         For each row of n entries |error| <= gamma(n + 3) sum_j |alpha a_ij x_j| + 3 u |beta out_i| up to
         order u^2: the sums over interior and halo columns are rounded apart, and added.
         """
-        kind = self.dtype if getattr(x, "dtype", None) is None else _dtypes.result_type(self.dtype, x.dtype)
-        alpha, beta = _check.scale("alpha", alpha, kind), _check.scale("beta", beta, kind)
         mover = self._movers.get(_key(x))
         if mover is None:
             mover, x, out = self._first_product(x, out, beta)
-        else:
-            x, out = self._checked(x, out, beta)
+        elif x.shape[0] != self.columns.count or type(x) is not self._array or type(beta) is not float:
+            # The interior's product holds everything else to what it must be.
+            x, out = self._checked(x, out, beta, self.local_shape)
         mover.start(x)
-        self.interior.matvec(x, out=out, alpha=alpha, beta=beta)
+        y = self.interior.matvec(x, out=out, alpha=alpha, beta=beta)
         mover.multiply(self.halo, alpha)
-        mover.add(out)
-        return out
+        mover.add(y)
+        return y
+
+    @property
+    def T(self) -> Transposed:
+        """The transpose, whose products send the same messages the other way round.
+
+        The first product on a rank plans the transposes of its two pieces.
+        """
+        if self._transposed is None:
+            self._transposed = Transposed(self)
+        return self._transposed
+
+    def multiply_transposed(self, x: Any, out: Any, alpha: Any, beta: Any) -> Any:
+        """Return this rank's part of alpha A.T x + beta out; `SpMatrix.T.matvec` is the usual way."""
+        shape = self.local_shape[::-1]
+        mover = self._back_movers.get(_key(x))
+        if mover is None:
+            x, out = agree(self.engine, lambda: self._checked(x, out, beta, shape), _alike)
+            agree(self.engine, lambda: (self.interior.T, self.halo.T))
+            mover = self._back_movers[_key(x)] = self._make_mover("Back", x, out)
+        else:
+            x, out = self._checked(x, out, beta, shape)
+        mover.start(x, self.halo.T, alpha)
+        y = self.interior.T.matvec(x, out=out, alpha=alpha, beta=beta)
+        mover.add(y)
+        return y
+
+    def halo_values(self, x: Any) -> Any:
+        """Return the elements of x, of other ranks, that this rank's rows need; all ranks call it.
+
+        Parameters
+        ----------
+        x : array, shape (n of this rank,) or (n of this rank, k)
+
+        Returns
+        -------
+        array, shape (len(halo_columns),) or (len(halo_columns), k)
+            Element i is that of column `halo_columns[i]`. Overwritten by the next product.
+
+        Raises
+        ------
+        TypeError, ValueError, RankError
+            As `matvec` does.
+        """
+        mover = self._movers.get(_key(x))
+        if mover is None:
+            mover, x, _ = self._first_product(x, None, 0.0)
+        else:
+            x = self._operand(x, self.local_shape)
+        mover.start(x)
+        mover.arrive()
+        return mover.received
 
     def _first_product(self, x: Any, out: Any, beta: Any) -> tuple[Mover, Any, Any]:
         """Agree with the other ranks on what is multiplied, and prepare the exchange."""
+        x, out = agree(self.engine, lambda: self._checked(x, out, beta, self.local_shape), _alike)
+        self._array = type(x)
+        if _key(x) not in self._movers:
+            self._movers[_key(x)] = self._make_mover("", x, out)
+        return self._movers[_key(x)], x, out
 
-        def alike(two: tuple[Any, Any]) -> dict[str, Any]:
-            columns = two[0].shape[1] if two[0].ndim == 2 else "none"
-            return {"dtype of x": two[0].dtype.name, "columns of x": columns, "dtype of y": two[1].dtype.name}
+    def _make_mover(self, way: str, x: Any, out: Any) -> Any:
+        """Return what moves vectors of this kind: `Back` for the transpose."""
+        links = self.engine.links(self.device)
+        arguments = links, self._route, self._halo_rows, x.shape[1:], x.dtype, out.dtype
+        if self.device == "cpu":
+            return (HostBackMover if way else HostMover)(*arguments)
+        from dasp.distributed.cuda import DeviceBackMover, DeviceMover
 
-        x, out = agree(self.engine, lambda: self._checked(x, out, beta), alike)
-        key = _key(x)
-        if key not in self._movers:
-            links = self.engine.links(self.device)
-            arguments = links, self._route, self._halo_rows, x.shape[1:], x.dtype, out.dtype
-            if self.device == "cpu":
-                self._movers[key] = HostMover(*arguments)
-            else:
-                from dasp.distributed.cuda import DeviceMover
+        return (DeviceBackMover if way else DeviceMover)(*arguments, device=self.device)
 
-                self._movers[key] = DeviceMover(*arguments, device=self.device)
-        return self._movers[key], x, out
-
-    def _checked(self, x: Any, out: Any, beta: Any) -> tuple[Any, Any]:
+    def _checked(self, x: Any, out: Any, beta: Any, local: tuple[int, int]) -> tuple[Any, Any]:
         """Return x, and where its product goes, or say what is wrong with them."""
-        x = self._backend.as_operand(x, self.device)
-        _check.operand(self.local_shape, x)
+        x = self._operand(x, local)
         dtype = _dtypes.arithmetic(self.dtype, x.dtype).y
-        shape = (self.rows.count, *x.shape[1:])
+        _check.scale("beta", beta, dtype)
+        shape = (local[0], *x.shape[1:])
         if out is not None:
             self._backend.check_out(out, x, shape, dtype, self.device)
         elif beta != 0:
@@ -330,6 +411,11 @@ class SpMatrix:
         else:
             out = self._backend.empty(shape, dtype, self.device, _arrays.order(x))
         return x, out
+
+    def _operand(self, x: Any, local: tuple[int, int]) -> Any:
+        x = self._backend.as_operand(x, self.device)
+        _check.operand(local, x)
+        return x
 
     def dot(self, x: Any, out: Any = None) -> Any:
         """Return this rank's part of A x; see `matvec`."""
@@ -370,7 +456,7 @@ class SpMatrix:
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         other.interior, other.halo = made
-        other._movers = {}
+        other._movers, other._back_movers, other._transposed = {}, {}, None
         return other
 
     def local_rows(self) -> scipy.sparse.csr_array:
@@ -414,6 +500,12 @@ class SpMatrix:
             f"{self.halo.nnz} in {received} of others; sends {sent} numbers, "
             f"{len(self.neighbours)} neighbours>"
         )
+
+
+def _alike(two: tuple[Any, Any]) -> dict[str, Any]:
+    """Return what must be equal on all ranks of x and y."""
+    columns = two[0].shape[1] if two[0].ndim == 2 else "none"
+    return {"dtype of x": two[0].dtype.name, "columns of x": columns, "dtype of y": two[1].dtype.name}
 
 
 def _key(x: Any) -> tuple[Any, ...]:
@@ -462,6 +554,8 @@ def _parts(engine: Engine, counts: list[tuple[int, int | None]], n: int) -> tupl
 
 def _planned(arrays: Csr, shape: tuple[int, int], policy: Policy | None, device: str) -> LocalMatrix:
     """Plan a piece where its arrays lie."""
+    if _arrays.is_cupy(arrays.data) and not len(arrays.data):
+        arrays = Csr(*map(_arrays.to_host, arrays))  # CuPy knows no sparse matrix without columns
     if _arrays.is_cupy(arrays.data):
         sparse = importlib.import_module("cupyx.scipy.sparse")
         matrix = sparse.csr_matrix((arrays.data, arrays.indices, arrays.indptr), shape=shape)

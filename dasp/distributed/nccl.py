@@ -69,8 +69,7 @@ class NcclLinks:
                 )
             return [nccl.get_unique_id() for _ in range(2)] if engine.rank == 0 else []
 
-        agree(engine, begin)
-        keys = engine.gather(begin())[0]
+        keys = engine.gather(agree(engine, begin))[0]
         with self._device:
             self._sums, self._messages = (
                 nccl.NcclCommunicator(engine.size, key, engine.rank) for key in keys
@@ -78,13 +77,17 @@ class NcclLinks:
         self._nccl, self._current = nccl, cupy.cuda.get_current_stream
 
     def sum(self, array: Array) -> Callable[[], None]:
-        """Prepare a sum over all ranks, on the current stream."""
-        nccl, place, count = self._nccl, array.data.ptr, array.size
+        """Prepare a sum over all ranks, on the current stream; all ranks call this."""
+        nccl, count = self._nccl, array.size
 
-        def add(kept: Array = array) -> None:
+        def add(kept: Array = array, place: int = array.data.ptr) -> None:
             stream = self._current().ptr
             self._sums.allReduce(place, place, count, nccl.NCCL_FLOAT64, nccl.NCCL_SUM, stream)
 
+        # The first sum of a size connects ranks, which cannot be captured.
+        scratch = array.copy()
+        add(scratch, scratch.data.ptr)
+        self._current().synchronize()
         return add
 
     def exchange(self, sends: Sequence[Message], receives: Sequence[Message]) -> NcclExchange:

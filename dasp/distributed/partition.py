@@ -81,8 +81,8 @@ def cut_graph(matrix: Any, ranks: int) -> tuple[np.ndarray[Any, Any], np.ndarray
     return order, np.concatenate([[0], np.cumsum(np.bincount(labels, minlength=ranks))]).astype(np.int64)
 
 
-def scatter(engine: Engine, A: Any, root: int) -> scipy.sparse.csr_array:
-    """Send each rank its rows of a matrix that one holds.
+def scatter(engine: Engine, A: Any, root: int, rows: Any = None) -> scipy.sparse.csr_array:
+    """Send each rank its rows of a matrix that one holds, from `rows[rank]` on; else balanced by entries.
 
     Raises
     ------
@@ -98,7 +98,16 @@ def scatter(engine: Engine, A: Any, root: int) -> scipy.sparse.csr_array:
         if not scipy.sparse.issparse(A):
             raise TypeError(f"A is a {type(A).__name__}; a scipy.sparse matrix is needed on rank {root}")
         matrix = _rows_of(A)
-        return matrix, cut_rows(matrix.indptr, engine.size)
+        if rows is None:
+            return matrix, cut_rows(matrix.indptr, engine.size)
+        starts = np.asarray(rows, np.int64)
+        fits = starts.shape == (engine.size + 1,) and starts[0] == 0 and starts[-1] == matrix.shape[0]
+        if not fits or (np.diff(starts) < 0).any():
+            raise ValueError(
+                f"rows is {starts.tolist()}; {engine.size + 1} rising numbers from 0 to {matrix.shape[0]} "
+                "are needed"
+            )
+        return matrix, starts
 
     matrix, starts = agree(engine, cut, lambda _: {"root": root})
     told = engine.gather(None if matrix is None else _heads(matrix, starts))[root]

@@ -9,20 +9,32 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 import dasp.preconditioners as local
 from dasp.distributed.matrix import SpMatrix
-from dasp.preconditioners.base import Preconditioner, inverse_diagonal
+from dasp.preconditioners.base import Preconditioner, inverse_diagonal, spectral_radius
 from dasp.preconditioners.chebyshev import UPPER, coefficients
+from dasp.preconditioners.multigrid import (
+    CYCLES,
+    Level,
+    Multigrid,
+    Options,
+    as_csr,
+    dense_cycle,
+    first_dense,
+)
 from dasp.solvers.chebyshev import estimate_spectrum
 from dasp.solvers.operator import as_operator
 
-__all__ = ["RankPreconditioner", "block_jacobi", "chebyshev", "jacobi", "of_blocks"]
+__all__ = ["RankPreconditioner", "block_jacobi", "chebyshev", "jacobi", "multigrid", "of_blocks"]
 
 Array = Any
+
+LEAST_ROWS = 2000
+"""Rows of a coarse level for each rank that has some: fewer cost more to exchange than to work on."""
 
 
 class RankPreconditioner:
@@ -169,3 +181,142 @@ def chebyshev(
     if not 0 < bounds[0] < bounds[1]:
         raise ValueError(f"bounds are {bounds}; two rising positive numbers are needed")
     return RankPreconditioner(D, _Chebyshev(D, inverse, bounds, int(degree), dtype))
+
+
+class RankMultigrid(Multigrid):
+    """A cycle whose levels are distributed; those of few rows lie on few ranks.
+
+    Parameters
+    ----------
+    matrix : SpMatrix
+        The finest level, which is used as it is if it has the type.
+    hierarchy : list
+        The levels of PyAMG, on rank `root`; nothing on the others.
+    """
+
+    def __init__(self, matrix: SpMatrix, hierarchy: Any, options: Options, dtype: Any, root: int) -> None:
+        def again(other: np.dtype[Any]) -> Multigrid:
+            return RankMultigrid(matrix, hierarchy, options, other, root)
+
+        names = ("d", "step", "q", "r")
+        Preconditioner.__init__(self, matrix.local_shape[0], dtype, matrix.device, names, again)
+        self._options, self._engine, self._root = options, matrix.engine, root
+        levels = matrix.agree(lambda: _facts(hierarchy, options, matrix.shape) if self._is_root else None)
+        facts = self._engine.gather(None if levels is None else [one.told for one in levels])[root]
+        starts = [matrix.rows.starts, *(_starts(rows, self._engine.size) for rows, _ in facts[1:])]
+        self._levels, self._P, self._R = [], [], []
+        for k, (_, radius) in enumerate(facts[:-1]):
+            mine = None if levels is None else levels[k]
+            same = k == 0 and matrix.dtype == self.dtype
+            A = matrix if same else self._spread(mine and mine.A, starts[k], starts[k])
+            inverse = inverse_diagonal(A.diagonal_block())
+            vectors = self.vectors if k == 0 else None
+            self._levels.append(
+                Level(as_operator(A, self.device), inverse, radius, self.space, options, vectors)
+            )
+            for name, kept, rows, columns in (
+                ("P", self._P, starts[k], starts[k + 1]),
+                ("R", self._R, starts[k + 1], starts[k]),
+            ):
+                piece = self._spread(mine and getattr(mine, name), rows, columns)
+                kept.append(as_operator(piece, self.device))
+        last = starts[-1]
+        rank = self._engine.rank
+        below = self.space.vectors(int(last[rank + 1] - last[rank]), "b", "x")
+        self._coarsest = below if self._levels else self.vectors
+        dense = self._spread(levels and levels[-1].A, last, last)
+        self._inverse = as_operator(dense, self.device)
+
+    @property
+    def _is_root(self) -> bool:
+        return self._engine.rank == self._root
+
+    def _spread(self, matrix: Any, rows: Any, columns: Any) -> SpMatrix:
+        """Return a matrix of the root cut as is said; its columns too."""
+        A = None if matrix is None else matrix.astype(self.dtype)
+        return SpMatrix.from_scipy(
+            A, self._engine, root=self._root, rows=rows, columns=columns, device=self.device
+        )
+
+
+class _Facts(NamedTuple):
+    """What the root knows of a level: its matrices (of the last the inverse), and what it tells others."""
+
+    A: Any
+    P: Any
+    R: Any
+    told: tuple[int, float]
+
+
+def _facts(hierarchy: Any, options: Options, shape: tuple[int, int]) -> list[_Facts]:
+    levels = getattr(hierarchy, "levels", None)
+    if not levels or not hasattr(levels[0], "A"):
+        raise TypeError(
+            f"ml is a {type(hierarchy).__name__}; a hierarchy of PyAMG is needed, which has levels"
+        )
+    if levels[0].A.shape != shape:
+        raise ValueError(f"the hierarchy is of a matrix of shape {levels[0].A.shape}; D has shape {shape}")
+    matrices = [as_csr(level.A) for level in levels]
+    last = first_dense(matrices, options)
+    found = [
+        _Facts(A, as_csr(level.P), as_csr(level.R), (A.shape[0], spectral_radius(A, inverse_diagonal(A))))
+        for level, A in zip(levels[:last], matrices[:last], strict=True)
+    ]
+    inverse = as_csr(dense_cycle(list(levels), last, options))
+    return [*found, _Facts(inverse, None, None, (inverse.shape[0], 0.0))]
+
+
+def _starts(rows: int, ranks: int) -> np.ndarray[Any, Any]:
+    """Return where each rank's rows of a coarse level begin: on so few ranks that each has enough."""
+    used = max(1, min(ranks, rows // LEAST_ROWS))
+    inner = [rows * k // used for k in range(used)]
+    return np.array([*inner, *[rows] * (ranks + 1 - used)], np.int64)
+
+
+def multigrid(
+    D: SpMatrix,
+    ml: Any,
+    *,
+    smoother: str = "chebyshev",
+    cycle: str = "V",
+    sweeps: int = 1,
+    degree: int = 2,
+    dtype: Any = np.float64,
+    root: int = 0,
+) -> RankPreconditioner:
+    """Return a multigrid cycle over a PyAMG hierarchy whose levels are cut by rows; all ranks call it.
+
+    Parameters
+    ----------
+    D : SpMatrix
+        Distributed, square: the matrix of the finest level.
+    ml : pyamg.MultilevelSolver
+        On rank `root`; on the others it is not looked at, and may be None.
+    smoother : {"chebyshev", "jacobi"}
+    cycle, sweeps, degree, dtype
+        As for `dasp.preconditioners.multigrid`.
+    root : int
+
+    Returns
+    -------
+    RankPreconditioner
+        The same cycle as on one rank, up to rounding.
+
+    Raises
+    ------
+    TypeError, ValueError, RankError
+        On all ranks the same.
+    """
+
+    def check() -> Options:
+        if smoother not in ("chebyshev", "jacobi"):
+            raise ValueError(f"smoother is {smoother!r}; chebyshev or jacobi is needed on several ranks")
+        if cycle not in CYCLES:
+            raise ValueError(f"cycle is {cycle!r}; one of {', '.join(CYCLES)} is needed")
+        if sweeps < 1 or degree < 1:
+            raise ValueError(f"sweeps is {sweeps} and degree {degree}; at least 1 of each is needed")
+        return Options(smoother, cycle, sweeps, degree)
+
+    asked = {"smoother": smoother, "cycle": cycle, "sweeps": sweeps, "degree": degree, "root": root}
+    options = D.agree(check, lambda _: {**asked, "dtype": np.dtype(dtype).name})
+    return RankPreconditioner(D, RankMultigrid(D, ml, options, np.dtype(dtype), root))

@@ -73,6 +73,11 @@ _ENGINES: list[tuple[Any, GroupEngine]] = []
 """Of each group that was asked for: a group cannot be the key of a dictionary that lets go of it."""
 
 
+def forget_engines() -> None:
+    """Let go of all groups, before torch.distributed ends them."""
+    _ENGINES.clear()
+
+
 class GroupEngine:
     """All that ranks of a process group do together; see `dasp.distributed.engine.Engine`.
 

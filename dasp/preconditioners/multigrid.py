@@ -48,24 +48,28 @@ class Level:
     """One level: its vectors, its matrices, and its smoother."""
 
     def __init__(
-        self, matrix: Any, space: Space, device: str, options: Options, vectors: Vectors | None
+        self,
+        A: Operator,
+        inverse: np.ndarray[Any, Any],
+        radius: float,
+        space: Space,
+        options: Options,
+        vectors: Vectors | None,
+        csr: Any = None,
     ) -> None:
-        n = matrix.shape[0]
-        self.space, self._options = space, options
+        """Take A, 1 / a_ii, and the largest eigenvalue of their product; `csr` is for sweeps."""
+        self.space, self.A, self._options = space, A, options
         names = ("d", "step", "q", "r")
-        self.vectors = space.vectors(n, "b", "x", *names) if vectors is None else vectors
-        self.A = planned(matrix, space, device)
-        inverse = inverse_diagonal(matrix)
+        self.vectors = space.vectors(len(inverse), "b", "x", *names) if vectors is None else vectors
         self.vectors["d"][...] = space.asarray(inverse)
         fuse = self.vectors.fuse
         self._residual = fuse("r = b - q")
         self._correct = fuse("x = x + q")
         self._smooth = getattr(self, f"_smooth_by_{options.smoother.replace('-', '_')}")
         if options.smoother == "gauss-seidel":
-            self._csr = matrix.indptr, matrix.indices, matrix.data.astype(space.dtype)
+            self._csr = csr.indptr, csr.indices, csr.data.astype(space.dtype)
             self._clear = fuse("x = 0")
             return
-        radius = spectral_radius(matrix, inverse)
         if options.smoother == "jacobi":
             self._omega = OMEGA / radius
             self._jacobi = fuse("x = omega d*b"), fuse("r = b - q", "x = x + omega d*r")
@@ -151,17 +155,17 @@ class Multigrid(Preconditioner):
 
         super().__init__(hierarchy[0].A.shape[0], dtype, device, ("d", "step", "q", "r"), again)
         self._options = options
-        matrices = [_csr(level.A) for level in hierarchy]
-        last = _first_dense(matrices, options)
+        matrices = [as_csr(level.A) for level in hierarchy]
+        last = first_dense(matrices, options)
         self._levels = [
-            Level(matrix, self.space, device, options, self.vectors if k == 0 else None)
+            _level(matrix, self.space, device, options, self.vectors if k == 0 else None)
             for k, matrix in enumerate(matrices[:last])
         ]
-        self._P = [planned(_csr(level.P), self.space, device) for level in hierarchy[:last]]
-        self._R = [planned(_csr(level.R), self.space, device) for level in hierarchy[:last]]
+        self._P = [planned(as_csr(level.P), self.space, device) for level in hierarchy[:last]]
+        self._R = [planned(as_csr(level.R), self.space, device) for level in hierarchy[:last]]
         n = matrices[last].shape[0]
         self._coarsest = self.space.vectors(n, "b", "x") if last else self.vectors
-        self._inverse = planned(_csr(dense_cycle(hierarchy, last, options)), self.space, device)
+        self._inverse = planned(as_csr(dense_cycle(hierarchy, last, options)), self.space, device)
 
     def apply(self) -> None:
         """Make a cycle."""
@@ -182,13 +186,21 @@ class Multigrid(Preconditioner):
         level.smooth(from_zero=False, forward=False)
 
 
-def _csr(matrix: Any) -> Any:
+def _level(matrix: Any, space: Space, device: str, options: Options, vectors: Vectors | None) -> Level:
+    """Return a level of a matrix on the host, planned for the device."""
+    inverse = inverse_diagonal(matrix)
+    radius = 0.0 if options.smoother == "gauss-seidel" else spectral_radius(matrix, inverse)
+    return Level(planned(matrix, space, device), inverse, radius, space, options, vectors, matrix)
+
+
+def as_csr(matrix: Any) -> Any:
+    """Return a matrix of a hierarchy as CSR with sorted indices and no duplicates."""
     from scipy.sparse import csr_array
 
     return canonical(csr_array(matrix))
 
 
-def _first_dense(matrices: list[Any], options: Options) -> int:
+def first_dense(matrices: list[Any], options: Options) -> int:
     """Return the level from which on a cycle is one dense matrix; the last one always is."""
     if options.cycle != "V":
         return len(matrices) - 1
@@ -198,13 +210,13 @@ def _first_dense(matrices: list[Any], options: Options) -> int:
 
 def dense_cycle(hierarchy: list[Any], first: int, options: Options) -> np.ndarray[Any, Any]:
     """Return what a V-cycle from a level down does, as a matrix; of the last level its pseudo-inverse."""
-    A = _csr(hierarchy[first].A)
+    A = as_csr(hierarchy[first].A)
     if first == len(hierarchy) - 1:
         return np.asarray(np.linalg.pinv(A.toarray().astype(np.float64)))
     n = A.shape[0]
     inner = dense_cycle(hierarchy, first + 1, options)
     S = _dense_smoother(A, options)
-    A, P, R = A.toarray(), _csr(hierarchy[first].P).toarray(), _csr(hierarchy[first].R).toarray()
+    A, P, R = A.toarray(), as_csr(hierarchy[first].P).toarray(), as_csr(hierarchy[first].R).toarray()
     before = S(np.zeros((n, n)), np.eye(n), True)
     corrected = before + P @ (inner @ (R @ (np.eye(n) - A @ before)))
     return np.asarray(S(corrected, np.eye(n), False))

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from dasp.solvers.devices import space_for
+from dasp.solvers.devices import space_for, together
 from dasp.solvers.operator import as_operator, transpose_of
 from dasp.solvers.scalars import LIMIT, NOT_FINITE, NOTHING, OWN, RUNNING, Scalar, sqrt, where
 from dasp.solvers.space import Loop, State
@@ -25,6 +25,7 @@ from dasp.solvers.system import (
     SQUARES,
     STAGNATION,
     Limits,
+    asked,
     iterate,
     load,
     place_and_type,
@@ -63,7 +64,8 @@ class Problem:
         method: Callable[[Problem], Bidiagonalization],
         names: tuple[str, ...],
     ) -> None:
-        self.space = space_for(device, dtype)
+        brings = getattr(A, "solver_space", None)  # a matrix on several ranks has a space of its own
+        self.space = space_for(device, dtype) if brings is None else brings(dtype)
         self.operator, self.transpose = as_operator(A, device), transpose_of(A, device)
         m, n = self.operator.shape
         self.rows = self.space.vectors(m, "b", "u", "t")
@@ -156,12 +158,16 @@ def solve_least_squares(
         If an argument is of the wrong kind, shape or value.
     """
     began = time.perf_counter()
-    device, dtype = place_and_type(A, b)
     if len(getattr(A, "shape", ())) != 2:
         raise TypeError(f"A is a {type(A).__name__}; a matrix or linear operator is needed")
+
+    def take() -> tuple[str, np.dtype[Any], Any, Any]:
+        m, n = map(int, getattr(A, "local_shape", A.shape))
+        begin = None if x0 is None else vector("x0", x0, n, "columns")
+        return *place_and_type(A, b), vector("b", b, m), begin
+
+    device, dtype, right, start = together(A, take, lambda taken: asked(limits, taken, x0))
     m, n = map(int, A.shape)
-    right = vector("b", b, m)
-    start = None if x0 is None else vector("x0", x0, n, "columns")
     make = Workspace() if workspace is None else workspace
     problem: Problem = make.get(
         (method, dtype, device), (A,), lambda: Problem(A, dtype, device, method, names)
@@ -238,7 +244,7 @@ def _ending(
 
 def _scaling(problem: Problem) -> float:
     """Return the power of two by which b (and x) was multiplied, so that its norm can be squared."""
-    largest = float(abs(problem.rows["b"]).max())
+    largest = problem.space.largest(problem.rows["b"])
     if not 0 < largest < math.inf or SQUARES[0] <= largest * largest <= SQUARES[1]:
         return 1.0
     scale = math.ldexp(1.0, max(-1000, min(1000, -math.frexp(largest)[1])))

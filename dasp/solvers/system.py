@@ -205,7 +205,7 @@ def solve(
         size = int(getattr(A, "local_shape", A.shape)[0])
         return *place_and_type(A, b, M), vector("b", b, size), None if x0 is None else vector("x0", x0, size)
 
-    device, dtype, right, start = together(A, take, lambda taken: _asked(limits, taken, x0))
+    device, dtype, right, start = together(A, take, lambda taken: asked(limits, taken, x0))
     make = Workspace() if workspace is None else workspace
     system: System = make.get(
         (key or (method,), dtype, device),
@@ -239,7 +239,7 @@ def solve(
     return x, stats
 
 
-def _asked(limits: Limits, taken: tuple[str, np.dtype[Any], Any, Any], x0: Any) -> dict[str, Any]:
+def asked(limits: Limits, taken: tuple[str, np.dtype[Any], Any, Any], x0: Any) -> dict[str, Any]:
     """Return what all ranks of a system must be asked alike."""
     numbers = {"rtol": limits.rtol, "atol": limits.atol, "maxiter": limits.maxiter}
     seen = {"check_every": limits.check_every, "callback": limits.callback is not None}

@@ -48,6 +48,13 @@ def count() -> int:
     return int(cupy.cuda.runtime.getDeviceCount())
 
 
+def use(device: str) -> None:
+    """Make a GPU CuPy's current one, for a process that works on no other."""
+    import cupy
+
+    cupy.cuda.Device(number(device)).use()
+
+
 def resolve(device: str) -> str | None:
     """Return `auto`, `cuda` or `cuda:N` as `cuda:N`; None if `auto` finds no GPU.
 

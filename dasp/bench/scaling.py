@@ -1,0 +1,445 @@
+"""Products and conjugate gradients over ranks: how time changes with their number; and the links between.
+
+Every row is about so many ranks, and its time is that of the slowest. The matrix is Poisson's on an n x n x n
+grid; each rank makes its own rows, where they are planned. Every product is verified first, row by row
+against its bound.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dasp import solvers
+from dasp._threads import get_num_threads
+from dasp.bench import machine, results
+from dasp.bench.report import Report
+from dasp.bench.table import Row, Table, number, significant
+from dasp.distributed.communicators import engine_of
+from dasp.distributed.engine import Engine
+from dasp.distributed.launch import first_ranks, leave, world
+from dasp.distributed.matrix import SpMatrix
+from dasp.distributed.place import resolve
+
+Array = Any
+
+TIMES, REPEATS = 20, 7
+"""Runs between two looks at the clock, and how often that is done; the best counts."""
+
+WARM, MEASURED = 32, 160
+"""Iterations of the shorter of two solves, and those that the longer one makes more: these count."""
+
+CHUNK = 1 << 20
+"""Rows that are made, or verified, at once."""
+
+MESSAGE_BYTES = tuple(8 << k for k in range(0, 25, 3))
+"""Sizes of the messages whose times are measured."""
+
+UNIT = 2.0**-53
+
+
+class Case(NamedTuple):
+    """A grid, and the share of its rows.
+
+    Attributes
+    ----------
+    name : str
+        Such as `poisson3d:252`.
+    n : int
+        Points along an edge.
+    study : str
+        `weak`, `strong` or `small`.
+    """
+
+    name: str
+    n: int
+    study: str
+
+
+def case(n: int, study: str) -> Case:
+    """Return the case of a grid."""
+    return Case(f"poisson3d:{n}", n, study)
+
+
+def weak_edge(edge: int, ranks: int) -> int:
+    """Return the edge of the grid that has as many rows a rank as a grid of `edge` on one."""
+    edges: float = edge * ranks ** (1 / 3)
+    return round(edges)
+
+
+def neighbours(n: int, rows: Array, xp: Any) -> tuple[Array, Array]:
+    """Return the columns of some rows, shape (rows, 7), and whether each exists; rising."""
+    steps = (-n * n, -n, -1, 0, 1, n, n * n)
+    places = (rows // (n * n), rows // n % n, rows % n)
+    columns = rows[:, None] + xp.asarray(steps, dtype=np.int64)
+    stored = xp.ones(columns.shape, bool)
+    for axis, (low, high) in enumerate(((0, 6), (1, 5), (2, 4))):
+        stored[:, low] = places[axis] > 0
+        stored[:, high] = places[axis] < n - 1
+    return columns, stored
+
+
+def chunks(first: int, end: int) -> Iterator[tuple[int, int]]:
+    """Cut a run of rows."""
+    for low in range(first, end, CHUNK):
+        yield low, min(low + CHUNK, end)
+
+
+def local_rows(n: int, first: int, end: int, device: str) -> Any:
+    """Return rows of the matrix of a grid as CSR: SciPy's for the CPU, CuPy's on a GPU."""
+    xp, sparse = libraries(device)
+    values = xp.where(xp.arange(7) == 3, 6.0, -1.0)
+    indices, data, lengths = [], [], []
+    for low, high in chunks(first, end):
+        columns, stored = neighbours(n, xp.arange(low, high, dtype=np.int64), xp)
+        indices.append(columns[stored].astype(np.int32 if n**3 < 2**31 else np.int64))
+        data.append(xp.broadcast_to(values, columns.shape)[stored])
+        lengths.append(stored.sum(axis=1))
+    indptr = xp.zeros(end - first + 1, np.int64)
+    if end > first:
+        indptr[1:] = xp.cumsum(xp.concatenate(lengths))
+        arrays = xp.concatenate(data), xp.concatenate(indices), indptr
+    else:
+        arrays = xp.zeros(0), xp.zeros(0, np.int32), indptr
+    return sparse(arrays, shape=(end - first, n**3))
+
+
+def libraries(device: str) -> tuple[Any, Any]:
+    """Return the array library of a device, and its class of CSR matrices."""
+    if device == "cpu":
+        from scipy.sparse import csr_array
+
+        return np, csr_array
+    import cupy
+    from cupyx.scipy.sparse import csr_matrix
+
+    return cupy, csr_matrix
+
+
+def wave(places: Array, xp: Any) -> Array:
+    """Return x at some places: the same wherever it is computed."""
+    return xp.sin(0.7 * places.astype(np.float64)) + 0.1
+
+
+def wrong_rows(y: Array, n: int, first: int, xp: Any) -> int:
+    """Return how many rows of y = A x are outside of their bounds."""
+    wrong = 0
+    gamma = 10 * UNIT / (1 - 10 * UNIT)
+    values = xp.where(xp.arange(7) == 3, 6.0, -1.0)
+    for low, high in chunks(first, first + len(y)):
+        columns, stored = neighbours(n, xp.arange(low, high, dtype=np.int64), xp)
+        terms = xp.where(stored, values * wave(columns, xp), 0.0)
+        # The reference is a sum of seven, as rounded as the product: twice the bound, and NaN fails.
+        good = abs(y[low - first : high - first] - terms.sum(axis=1)) <= 2 * gamma * abs(terms).sum(axis=1)
+        wrong += int((~good).sum())
+    return wrong
+
+
+class Clock:
+    """Times what a rank does on its device."""
+
+    def __init__(self, engine: Engine, device: str) -> None:
+        self._engine, self._device = engine, device
+
+    def best(self, run: Callable[[], None], times: int = TIMES) -> float:
+        """Return microseconds a run, of the slowest rank: on a GPU of a graph of many, replayed."""
+        if self._device == "cpu":
+            return self._slowest(self._host(run, times))
+        import cupy
+
+        stream = cupy.cuda.Stream(non_blocking=True)
+        with stream:
+            run()  # what it does once
+            stream.synchronize()
+            stream.begin_capture()
+            for _ in range(times):
+                run()
+            graph = stream.end_capture()
+            begin, end = cupy.cuda.Event(), cupy.cuda.Event()
+            best = math.inf
+            for _ in range(REPEATS):
+                self._engine.gather(None)
+                begin.record(stream)
+                graph.launch(stream)
+                end.record(stream)
+                end.synchronize()
+                best = min(best, cupy.cuda.get_elapsed_time(begin, end))
+        return self._slowest(1e3 * best / times)
+
+    def called(self, run: Callable[[], None], times: int = TIMES) -> float:
+        """Return microseconds a run where the host makes each call."""
+        return self._slowest(self._host(run, times))
+
+    def _host(self, run: Callable[[], None], times: int) -> float:
+        best = math.inf
+        for _ in range(REPEATS):
+            self._engine.gather(None)
+            began = time.perf_counter()
+            for _ in range(times):
+                run()
+            self.settle()
+            best = min(best, time.perf_counter() - began)
+        return 1e6 * best / times
+
+    def settle(self) -> None:
+        """Wait for the device."""
+        if self._device != "cpu":
+            import cupy
+
+            cupy.cuda.Device().synchronize()
+
+    def _slowest(self, value: float) -> float:
+        return float(max(self._engine.gather(value)))
+
+
+class Scaling:
+    """Measures what some ranks do; rank 0 has the rows.
+
+    Parameters
+    ----------
+    comm : communicator
+        Of the ranks that take part.
+    engine : Engine
+        Its engine.
+    device : str
+        `auto`, `cpu` or `cuda`.
+    path : pathlib.Path, optional
+        Where rank 0 appends rows.
+    """
+
+    def __init__(self, comm: Any, engine: Engine, device: str, path: Path | None = None) -> None:
+        self.comm, self.engine, self.device, self._path = comm, engine, resolve(engine, device), path
+        self.clock = Clock(engine, self.device)
+        self.xp = libraries(self.device)[0]
+        if self.device != "cpu":
+            self.xp.cuda.Device(int(self.device.partition(":")[2])).use()
+        self.rows: list[Row] = []
+
+    def keep(self, kernel: str, name: str, **figures: Any) -> None:
+        """Keep a row."""
+        if self.engine.rank != 0:
+            return
+        kind = type(self.comm).__module__.partition(".")[0]
+        row = {"matrix": name, "dtype": "float64", "device": self.device.partition(":")[0], "kernel": kernel}
+        study = f", {figures['study']}" if "study" in figures else ""
+        row["policy"] = f"{self.engine.size} ranks{study}"
+        row |= {"engine": "mpi4py" if kind == "mpi4py" else "torch", "ranks": str(self.engine.size)}
+        row |= {
+            key: f"{value:.6g}" if isinstance(value, float) else str(value) for key, value in figures.items()
+        }
+        row |= machine_columns(self.device)
+        self.rows.append(row)
+        if self._path is not None:
+            results.append(self._path, row)
+
+    def measure_links(self, sizes: Sequence[int] = MESSAGE_BYTES) -> None:
+        """Measure sums of one to four numbers, and messages around a ring."""
+        links, xp = self.engine.links(self.device), self.xp
+        for count in (1, 4):
+            add = links.sum(xp.zeros(count))
+            self.keep(
+                "sum",
+                f"sum of {count}",
+                bytes=8 * count,
+                us=self.clock.best(add),
+                called_us=self.clock.called(add),
+            )
+        if self.engine.size == 1:
+            return
+        after, before = (self.engine.rank + 1) % self.engine.size, (self.engine.rank - 1) % self.engine.size
+        for size in sizes:
+            source, target = xp.zeros(size // 8), xp.zeros(size // 8)
+            exchange = links.exchange([(after, source)], [(before, target)])
+
+            def run(exchange: Any = exchange) -> None:
+                exchange.start()
+                exchange.finish()
+
+            self.keep(
+                "message",
+                f"ring of {size}",
+                bytes=size,
+                us=self.clock.best(run),
+                called_us=self.clock.called(run),
+            )
+
+    def build(self, one: Case) -> tuple[SpMatrix, Array, float]:
+        """Return the matrix, this rank's part of x, and the seconds that planning took."""
+        total, size, rank = one.n**3, self.engine.size, self.engine.rank
+        first, end = total * rank // size, total * (rank + 1) // size
+        local = local_rows(one.n, first, end, self.device)
+        self.clock.settle()
+        self.engine.gather(None)
+        began = time.perf_counter()
+        D = SpMatrix.from_local_rows(local, self.comm, device=self.device)
+        self.clock.settle()
+        seconds = max(self.engine.gather(time.perf_counter() - began))
+        return D, wave(self.xp.arange(first, end, dtype=np.int64), self.xp), float(seconds)
+
+    def measure(self, one: Case) -> bool:
+        """Verify and time a case; return whether its product is right."""
+        D, x, plan = self.build(one)
+        out = self.xp.full(D.local_shape[0], np.nan)
+        D.matvec(x, out=out)
+        wrong = sum(self.engine.gather(wrong_rows(out, one.n, D.rows.first, self.xp)))
+        sent = max(self.engine.gather(sum(one[0] for one in D.neighbours.values())))
+        shared = {
+            "study": one.study, "n": one.n, "rows": one.n**3, "halo": sent,
+            "neighbours": max(self.engine.gather(len(D.neighbours))), "verified": "no" if wrong else "yes",
+        }  # fmt: skip
+        if wrong:
+            self.keep("product", one.name, **shared)
+            return False
+        inside = self.clock.best(lambda: D.interior.matvec(x, out=out))
+        whole = self.clock.best(lambda: D.matvec(x, out=out))
+        halo = self.clock.best(lambda: D.halo_values(x))
+        self.keep(
+            "product", one.name, **shared, us=whole, interior_us=inside, halo_us=halo, plan_s=plan,
+            called_us=self.clock.called(lambda: D.matvec(x, out=out)),
+        )  # fmt: skip
+        forms: dict[str, tuple[Any, bool]] = {"cg": (D, False), "cg reduced": (D, True)}
+        if self.engine.size == 1:
+            forms["cg alone"] = (D.interior, False)  # the same matrix as one that knows of no ranks
+        for name, (A, few) in forms.items():
+            D.few_sums = few
+            us, residual = self._iteration(A, D.local_shape[0])
+            self.keep(name, one.name, **shared, us=us, residual=residual)
+        return True
+
+    def _iteration(self, A: Any, rows: int) -> tuple[float, float]:
+        """Return microseconds an iteration of cg, and the residual that so many iterations leave."""
+        workspace, b = solvers.Workspace(), self.xp.ones(rows)
+        seconds: dict[int, float] = {}
+        residual = math.nan
+        for _ in range(3):
+            for most in (WARM, WARM + MEASURED):
+                self.engine.gather(None)
+                _, stats = solvers.cg(A, b, rtol=0.0, maxiter=most, workspace=workspace)
+                told = max(self.engine.gather(stats.seconds))
+                seconds[most] = min(seconds.get(most, math.inf), told)
+                residual = stats.residual
+        return 1e6 * (seconds[WARM + MEASURED] - seconds[WARM]) / MEASURED, residual / math.sqrt(A.shape[0])
+
+
+@cache
+def machine_columns(device: str) -> Row:
+    """Return what rows say of the machine."""
+    return machine.host_columns(get_num_threads()) if device == "cpu" else machine.cuda_columns("")
+
+
+def run(
+    comm: Any,
+    counts: Sequence[int],
+    *,
+    weak: Sequence[int],
+    strong: Sequence[int],
+    device: str = "auto",
+    path: Path | None = None,
+) -> list[Row]:
+    """Measure links, then each case, on the first ranks of a communicator; all ranks call it.
+
+    Parameters
+    ----------
+    comm : communicator
+    counts : sequence of int
+        Of ranks.
+    weak : sequence of int
+        Edges of grids on one rank; on more the grid has as many rows a rank.
+    strong : sequence of int
+        Edges of grids, whatever the number of ranks.
+    device : str
+    path : pathlib.Path, optional
+        Where rows are appended.
+
+    Returns
+    -------
+    list of Row
+        On rank 0; elsewhere none.
+    """
+    whole, rows = engine_of(comm), []
+    for count in counts:
+        part = first_ranks(comm, count)
+        if whole.rank < count:
+            bench = Scaling(part, engine_of(part), device, path)
+            bench.measure_links()
+            for edge in weak:
+                bench.measure(case(weak_edge(edge, count), "weak"))
+            for edge in strong:
+                bench.measure(case(edge, "strong"))
+            rows += bench.rows
+        whole.gather(None)
+    return rows
+
+
+def main(
+    ranks: Sequence[int], weak: Sequence[int], strong: Sequence[int], device: str, path: Path | None
+) -> int:
+    """Run `dasp bench scaling` on the ranks that a launcher started; rank 0 prints. 1 if a product was wrong.
+
+    Raises
+    ------
+    RuntimeError
+        If no launcher started this process, or fewer ranks than are asked for.
+    """
+    started = world()
+    if started is None:
+        raise RuntimeError(
+            "this process was started alone; ranks are needed, as in mpirun -n 2 dasp bench scaling"
+        )
+    comm, engine = started
+    if max(ranks) > engine.size:
+        raise RuntimeError(f"--ranks asks for {max(ranks)} and {engine.size} were started; start as many")
+    rows = run(comm, ranks, weak=weak, strong=strong, device=device, path=path)
+    if engine.rank == 0:
+        print(report(rows).text(), flush=True)
+    wrong = any(engine.gather(any(row.get("verified") == "no" for row in rows)))
+    leave()
+    return int(wrong)
+
+
+def report(rows: Sequence[Row]) -> Report:
+    """A line for each system on so many ranks, and one for each message."""
+    columns: list[tuple[str, Callable[[Row], str]]] = [
+        ("system", lambda row: row["matrix"]),
+        ("study", lambda row: row["study"]),
+        ("what", lambda row: row["kernel"]),
+        ("ranks", lambda row: row["ranks"]),
+        ("us", lambda row: significant(number(row, "us")) if results.right(row) else "WRONG"),
+        ("interior us", lambda row: significant(number(row, "interior_us"))),
+        ("halo us", lambda row: significant(number(row, "halo_us"))),
+        ("efficiency", lambda row: significant(share(rows, row), 2)),
+    ]
+    links: list[tuple[str, Callable[[Row], str]]] = [
+        ("what", lambda row: row["matrix"]),
+        ("ranks", lambda row: row["ranks"]),
+        ("us", lambda row: significant(number(row, "us"))),
+        ("called us", lambda row: significant(number(row, "called_us"))),
+    ]
+    systems = [row for row in rows if row.get("study")]
+    others = [row for row in rows if not row.get("study")]
+    return Report(
+        [
+            Table.of("over ranks", columns, systems, words=["study", "what"]),
+            Table.of("links", links, others),
+        ],
+        ["Times are those of the slowest rank; an iteration for cg. Efficiency is against one rank."],
+    )
+
+
+def share(rows: Sequence[Row], row: Row) -> float:
+    """Return the efficiency of a row against one rank, of cg the fastest form there; or NaN."""
+    forms = ("cg", "cg reduced", "cg alone") if row["kernel"].startswith("cg") else (row["kernel"],)
+    ranks, weak = int(number(row, "ranks")), row["study"] == "weak"
+    alone = [
+        number(other, "us")
+        for other in rows
+        if other["kernel"] in forms and other["ranks"] == "1" and other.get("study") == row["study"]
+        and number(row, "n") == (weak_edge(int(number(other, "n")), ranks) if weak else number(other, "n"))
+    ]  # fmt: skip
+    return min(alone, default=math.nan) / number(row, "us") / (1 if weak else ranks)
