@@ -70,7 +70,7 @@ def gloo(words: Callable[[int, int], list[str]], size: int) -> list[Any]:
 
 
 def test_products_solvers_and_faults_with_mpi() -> None:
-    ((status, text),) = finish([start([*mpirun(), "-n", str(MOST), *PROGRAM, "mpi"])], 240)
+    ((status, text),) = finish([start([*mpirun(), "-n", str(MOST), *PROGRAM, "mpi"])], 500)
     assert status == 0, text
     assert "4 sizes, 0 failed" in text
     assert "FAILED" not in text
@@ -89,7 +89,7 @@ def test_products_solvers_and_faults_between_gpus() -> None:
 
 def test_products_solvers_and_faults_with_gloo() -> None:
     size = 3
-    found = finish(gloo(lambda rank, port: ["gloo", str(rank), str(size), str(port)], size), 240)
+    found = finish(gloo(lambda rank, port: ["gloo", str(rank), str(size), str(port)], size), 500)
     assert [status for status, _ in found] == [0] * size, found
     assert "3 sizes, 0 failed" in found[0][1]
     assert not any("FAILED" in text for _, text in found)
@@ -98,18 +98,18 @@ def test_products_solvers_and_faults_with_gloo() -> None:
 @pytest.mark.parametrize("way", ["killed", "leaves"])
 def test_a_rank_of_mpi_that_is_gone_ends_the_others(way: str) -> None:
     began = time.monotonic()
-    ((status, text),) = finish([start([*mpirun(), "-n", "3", *PROGRAM, "mpi-rank", way])], 90)
+    ((status, text),) = finish([start([*mpirun(), "-n", "3", *PROGRAM, "mpi-rank", way])], 300)
     assert status != 0
     assert "rank 1 ends" in text
     if way == "leaves":  # where one is killed, mpirun ends the others before they notice
         assert "waited 3 s for" in text
-    assert time.monotonic() - began < 80
+    assert time.monotonic() - began < 290
 
 
 def test_a_rank_of_gloo_that_is_killed_ends_the_others() -> None:
     size = 3
     processes = gloo(lambda rank, port: ["gloo-rank", "killed", str(rank), str(size), str(port)], size)
-    found = finish(processes, 90)
+    found = finish(processes, 300)
     assert found[1][0] == -9
     for rank in (0, 2):
         assert found[rank][0] == 3, found
@@ -124,7 +124,7 @@ def test_dasp_solve_on_ranks_prints_once(tmp_path: Path) -> None:
     from_one = [*ranks, "poisson2d:20", "--device", "cpu", "--precond", "jacobi", "--out", str(out)]
     from_files = [*ranks, str(folder), "--device", "cpu", "--method", "cg", "--json"]
     wrong = [*ranks, str(tmp_path / "none.mtx"), "--device", "cpu"]
-    (solved, text), (read, told), (refused, said) = finish([*map(start, (from_one, from_files, wrong))], 120)
+    (solved, text), (read, told), (refused, said) = finish([*map(start, (from_one, from_files, wrong))], 400)
     assert solved == 0, text
     assert text.count("400 rows") == text.count("true residual") == 1
     A, x = generate("poisson2d:20"), np.load(out)
