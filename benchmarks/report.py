@@ -175,6 +175,29 @@ def columns_text(name: str) -> str:
     return f"{columns.report(rows)}\n\n{provenance(rows, path)}"
 
 
+def transpose_text(name: str) -> str:
+    """The table of products with the transpose, slowest against the others first."""
+    path = RESULTS / f"{name}.csv"
+    rows = sorted(results.latest(results.read(path)), key=lambda row: number(row, "speedup_best"))
+
+    def figure(heading: str, column: str) -> tuple[str, Callable[[Row], str]]:
+        return heading, lambda row: significant(number(row, column))
+
+    told = [
+        ("matrix", lambda row: row["matrix"]),
+        ("entries", lambda row: f"{int(row['entries']):,}"),
+        figure("us", "time_us"),
+        figure("GB/s", "gbytes_per_s"),
+        ("best baseline", lambda row: row["best_baseline"]),
+        figure("its us", "best_baseline_us"),
+        figure("x best", "speedup_best"),
+        figure("A.T, ms", "plan_ms"),
+    ]
+    table = Table.of("", told, rows, words=("best baseline",)).markdown()
+    mean = significant(geometric_mean(number(row, "speedup_best") for row in rows))
+    return f"{table}\n\nGeometric mean over the best baseline: {mean}. {provenance(rows, path)}"
+
+
 def solvers_text(name: str) -> str:
     """The tables of linear systems."""
     rows = results.latest(results.read(RESULTS / f"{name}.csv"))
@@ -210,6 +233,7 @@ def text(name: str) -> str:
         "planning": planning_text,
         "scaling": scaling_text,
         "solvers": solvers_text,
+        "transpose": transpose_text,
     }
     for prefix, write in writers.items():
         if name.startswith(prefix):
