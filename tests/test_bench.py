@@ -22,6 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dasp
+from dasp._dtypes import TABLE
 from dasp.bench import (
     baselines_cpu,
     baselines_cuda,
@@ -41,6 +42,7 @@ from dasp.bench.markers import replace_between
 from dasp.bench.report import as_json
 from dasp.bench.session import Session
 from dasp.bench.sparse import Settings, Sparse, measure, warm_up
+from dasp.commands import bench as bench_command
 from dasp.commands.bench import add_command
 from dasp.tuning import timing_cpu as timing
 from dasp.tuning import timing_cuda
@@ -873,6 +875,10 @@ def test_json_is_all_that_the_command_prints(monkeypatch, capsys):
     (row,) = json.loads(capsys.readouterr().out)["rows"]
     assert (row["matrix"], row["verified"], row["rows"]) == ("poisson2d:9", True, 81)
     assert row["plan_ms"] > 0
+
+
+def test_every_type_of_a_sparse_matrix_can_be_measured():
+    assert tuple(TABLE) == bench_command.DTYPES
 
 
 def test_registering_commands_loads_nothing_heavy():

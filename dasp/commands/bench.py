@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dasp._dtypes import TABLE
 from dasp.commands.options import LAYOUTS, Subparsers, add_json_option, counts, positive, words
 
 if TYPE_CHECKING:
@@ -25,6 +24,9 @@ DEFAULT_MATRICES = (
     "kkt:50000",
 )
 """What is measured when no matrix is named: a minute on two cores."""
+
+DTYPES = "float64", "float32", "float16", "bfloat16", "complex64", "complex128"
+"""Types of sparse matrices: the names in `dasp._dtypes.TABLE`, which is not loaded for `--help`."""
 
 DEFAULT_SYSTEMS = ("poisson2d:200", "poisson3d:40", "fem3:16")
 """What is solved when no system is named: half a minute on two cores."""
@@ -89,7 +91,7 @@ def _add_device_options(parser: argparse.ArgumentParser, summary: str, *, thread
 def add_sparse_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that say how matrices are measured; `benchmarks/suitesparse.py` has the same ones."""
     _add_device_options(parser, "where to run", threads=None)
-    parser.add_argument("--dtype", choices=tuple(TABLE), default="float64", help="type of the values")
+    parser.add_argument("--dtype", choices=DTYPES, default="float64", help="type of the values")
     parser.add_argument(
         "--policy",
         "--layout",
