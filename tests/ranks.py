@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 from collections.abc import Callable, Sequence
@@ -46,10 +47,11 @@ class ThreadEngine:
         self._shared["values"][self.rank] = value
         try:
             self._shared["barrier"].wait(self.timeout)
-            found = list(self._shared["values"])
-            self._shared["barrier"].wait(self.timeout)
         except threading.BrokenBarrierError:
             raise RankError(f"rank {self.rank} waited in vain") from None
+        found = list(self._shared["values"])
+        with contextlib.suppress(threading.BrokenBarrierError):  # another has left with an error
+            self._shared["barrier"].wait(self.timeout)
         return found
 
     def sum(self, array: np.ndarray) -> Callable[[], None]:

@@ -903,7 +903,7 @@ class OnDevice:
     def __init__(self, values):
         self.values = np.ascontiguousarray(values)
         self.data = types.SimpleNamespace(ptr=self.values.ctypes.data)
-        self.size, self.dtype, self.fill = self.values.size, self.values.dtype, self.values.fill
+        self.size, self.dtype, self.view = self.values.size, self.values.dtype, self.values.view
 
 
 class Stream:
