@@ -903,7 +903,8 @@ class OnDevice:
     def __init__(self, values):
         self.values = np.ascontiguousarray(values)
         self.data = types.SimpleNamespace(ptr=self.values.ctypes.data)
-        self.size, self.dtype, self.view = self.values.size, self.values.dtype, self.values.view
+        self.size, self.dtype = self.values.size, self.values.dtype
+        self.fill, self.view = self.values.fill, self.values.view
 
 
 class Stream:
