@@ -2,20 +2,8 @@
 // arrays hold them, and how.
 #pragma once
 
+#include "../codings.cuh"
 #include "tile.cuh"
-
-#ifndef DASP_CODING
-#error "define DASP_CODING: how values are stored, the number of a Coding in plan.py"
-#endif
-
-#define CODING_PLAIN 0
-#define CODING_SINGLE 1
-#define CODING_BYTE 2
-#define CODING_DICTIONARY 3
-#define CODING_EQUAL 4
-#define CODING_HALF 5
-#define CODING_REAL 6
-#define CODING_REAL_SINGLE 7
 
 #if DASP_CODING == CODING_SINGLE
 using Code = Choose<Parts<Value>::are_two, Complex<float>, float>::type;
