@@ -1,8 +1,8 @@
 """The `dasp` command: finds the sub-commands, runs one, turns errors into one line and an exit status.
 
-A sub-command is a row of `COMMANDS`. Its module has a function `add_command(subparsers)`, which adds a parser
-and sets its default `run`, a function of the parsed arguments that returns the exit status: 0, or 1 if
-the work was done and its result is bad (no convergence, a wrong product). What a user got wrong is raised
+A sub-command is a row of `dasp.commands.COMMANDS`. Its module has a function `add_command(subparsers)`, which
+adds a parser and sets its default `run`, a function of the parsed arguments that returns the exit status: 0,
+or 1 if the work was done and its result is bad (no convergence, a wrong product). What a user got wrong is raised
 as TypeError, ValueError or RuntimeError and becomes exit status 2 here. Only the module of the command that
 is asked for is imported, so that `dasp --help` needs neither Numba nor SciPy.
 """
@@ -24,40 +24,7 @@ from typing import NoReturn, TextIO
 
 import dasp
 from dasp._signals import Deferred
-
-COMMANDS = {
-    "info": ("dasp.commands.info", "show a matrix: its row lengths and its plan"),
-    "solve": ("dasp.commands.solve", "solve A x = b by an iterative method and report the true residual"),
-    "plan": ("dasp.commands.plan", "plan a matrix and keep the plan in a file"),
-    "fetch": ("dasp.commands.fetch", "fetch matrices of the SuiteSparse collection by name"),
-    "config": ("dasp.commands.config", "say which devices and libraries were found, and why not"),
-    "bench": ("dasp.commands.bench", "plan, verify and time matrices against other libraries"),
-    "bench gemm": (
-        "dasp.commands.bench",
-        "verify and time every kernel of dense products against cuBLAS or NumPy's BLAS",
-    ),
-    "bench gf256": (
-        "dasp.commands.bench",
-        "verify and time every kernel over GF(2^8) against ISA-L and the copy bandwidth",
-    ),
-    "bench solvers": (
-        "dasp.commands.bench",
-        "solve systems by every method, against SciPy, CuPy, JAX and PyAMG, planning counted",
-    ),
-    "bench peak": ("dasp.commands.bench", "measure this machine's arithmetic and copy bandwidth"),
-    "bench scaling": (
-        "dasp.commands.bench",
-        "multiply and solve over ranks: weak and strong scaling, and what a model makes of it",
-    ),
-    "partition": (
-        "dasp.commands.ranks",
-        "cut a matrix into files for ranks, balanced by entries or by a graph partitioner",
-    ),
-    "tune": ("dasp.commands.tune", "measure what choices depend on, on this machine"),
-    "rs": ("dasp.commands.rs", "split files into shards of which some may be lost, and repair them"),
-    "completion": ("dasp.commands.completion", "print what a shell must run to complete dasp's words"),
-}
-"""The module of each command, and what `dasp --help` says of it."""
+from dasp.commands import COMMANDS, add_parser
 
 EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 130
@@ -171,13 +138,13 @@ def build_parser(*commands: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--debug", action="store_true", help="show where an error came from")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     wanted = {COMMANDS[command][0] for command in commands if command in COMMANDS}
-    for name, (module, summary) in COMMANDS.items():
+    for name, (module, _) in COMMANDS.items():
         if name in subparsers.choices:
             continue
         if module in wanted:
             importlib.import_module(module).add_command(subparsers)
         else:
-            subparsers.add_parser(name, help=summary)
+            add_parser(subparsers, name)
     return parser
 
 

@@ -1,1 +1,67 @@
-"""Sub-commands of `dasp` that belong to no other part: info, solve, config."""
+"""The sub-commands of `dasp`: which there are, and a module each.
+
+Nothing of a command but its row here is loaded before it is asked for.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+COMMANDS = {
+    "info": ("dasp.commands.info", "show a matrix: its row lengths and its plan"),
+    "solve": ("dasp.commands.solve", "solve A x = b by an iterative method and report the true residual"),
+    "plan": ("dasp.commands.plan", "plan a matrix and keep the plan in a file"),
+    "fetch": ("dasp.commands.fetch", "fetch matrices of the SuiteSparse collection by name"),
+    "config": ("dasp.commands.config", "say which devices and libraries were found, and why not"),
+    "bench": ("dasp.commands.bench", "plan, verify and time matrices against other libraries"),
+    "bench gemm": (
+        "dasp.commands.bench",
+        "verify and time every kernel of dense products against cuBLAS or NumPy's BLAS",
+    ),
+    "bench gf256": (
+        "dasp.commands.bench",
+        "verify and time every kernel over GF(2^8) against ISA-L and the copy bandwidth",
+    ),
+    "bench solvers": (
+        "dasp.commands.bench",
+        "solve systems by every method, against SciPy, CuPy, JAX and PyAMG, planning counted",
+    ),
+    "bench peak": ("dasp.commands.bench", "measure this machine's arithmetic and copy bandwidth"),
+    "bench scaling": (
+        "dasp.commands.bench",
+        "multiply and solve over ranks: weak and strong scaling, and what a model makes of it",
+    ),
+    "partition": (
+        "dasp.commands.ranks",
+        "cut a matrix into files for ranks, balanced by entries or by a graph partitioner",
+    ),
+    "tune": ("dasp.commands.tune", "measure what choices depend on, on this machine"),
+    "rs": ("dasp.commands.rs", "split files into shards of which some may be lost, and repair them"),
+    "completion": ("dasp.commands.completion", "print what a shell must run to complete dasp's words"),
+}
+"""The module of each command, and what `dasp --help` says of it."""
+
+
+def add_parser(subparsers: Any, name: str, description: str | None = None) -> Any:
+    """Add the parser of a command to those of `dasp`; its table says what it does.
+
+    Parameters
+    ----------
+    subparsers : argparse._SubParsersAction
+    name : str
+        A key of `COMMANDS`.
+    description : str, optional
+        What `--help` begins with; by default the command's summary, as a sentence. One that begins with a
+        comma or a semicolon goes on from the summary.
+
+    Returns
+    -------
+    argparse.ArgumentParser
+    """
+    summary = COMMANDS[name][1]
+    sentence = f"{summary[0].upper()}{summary[1:]}"
+    if description is None:
+        description = f"{sentence}."
+    elif description.startswith((",", ";")):
+        description = sentence + description
+    return subparsers.add_parser(name, help=summary, description=description)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dasp.commands import COMMANDS, add_parser
 from dasp.commands.options import LAYOUTS, Subparsers, add_json_option, counts, positive, words
 
 if TYPE_CHECKING:
@@ -31,22 +32,16 @@ DTYPES = "float64", "float32", "float16", "bfloat16", "complex64", "complex128"
 DEFAULT_SYSTEMS = ("poisson2d:200", "poisson3d:40", "fem3:16")
 """What is solved when no system is named: half a minute on two cores."""
 
-OTHERS = {
-    "gemm": "verify and time every kernel of dense products against cuBLAS or NumPy's BLAS",
-    "gf256": "verify and time every kernel over GF(2^8) against ISA-L and the copy bandwidth",
-    "solvers": "solve systems by every method, against SciPy, CuPy, JAX and PyAMG, planning counted",
-    "peak": "measure this machine's arithmetic and copy bandwidth",
-    "scaling": "multiply and solve over ranks: weak and strong scaling, and what a model makes of it",
-}
-"""Benchmarks of something other than a sparse matrix, and what each does."""
+OTHERS = tuple(name.removeprefix("bench ") for name in COMMANDS if name.startswith("bench "))
+"""Benchmarks of something other than a sparse matrix."""
 
 
 def add_command(subparsers: Subparsers) -> None:
     """Add `bench` and `bench gemm`, `gf256`, `solvers`, `peak` and `scaling` to the commands of `dasp`."""
-    parser = subparsers.add_parser(
+    parser = add_parser(
+        subparsers,
         "bench",
-        help="plan, verify and time matrices against other libraries",
-        description="Plan each matrix, check every row of its product against a long-double reference, then "
+        "Plan each matrix, check every row of its product against a long-double reference, then "
         "time it against SciPy, numba and MKL on the CPU, or every cuSPARSE setting and CuPy on the GPU, and "
         "say after how many products the plan has paid. Exit status 1 if a product is wrong. For dense "
         f"products and more see dasp bench {', '.join(OTHERS)}, each with its own --help.",
@@ -61,20 +56,13 @@ def add_command(subparsers: Subparsers) -> None:
     add_sparse_options(parser)
     _add_session_options(parser)
     parser.set_defaults(run=run)
-    _add_gemm(_other(subparsers, "gemm"))
-    _add_gf256(_other(subparsers, "gf256"))
-    _add_solvers(_other(subparsers, "solvers"))
-    peak = _other(subparsers, "peak")
+    _add_gemm(add_parser(subparsers, "bench gemm"))
+    _add_gf256(add_parser(subparsers, "bench gf256"))
+    _add_solvers(add_parser(subparsers, "bench solvers"))
+    peak = add_parser(subparsers, "bench peak")
     _add_device_options(peak, "what to measure", threads=None)
     peak.set_defaults(run=_run_peak)
-    _add_scaling(_other(subparsers, "scaling"))
-
-
-def _other(subparsers: Subparsers, name: str) -> argparse.ArgumentParser:
-    summary = OTHERS[name]
-    return subparsers.add_parser(
-        f"bench {name}", help=summary, description=f"{summary[0].upper()}{summary[1:]}."
-    )
+    _add_scaling(add_parser(subparsers, "bench scaling"))
 
 
 def _add_device_options(parser: argparse.ArgumentParser, summary: str, *, threads: int | None) -> None:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import argparse
 
+from dasp.commands import add_parser
 from dasp.commands.options import Subparsers
 
 
 def add_command(subparsers: Subparsers) -> None:
     """Add `dasp completion` to the command line."""
-    summary = "print what a shell must run to complete dasp's words"
-    parser = subparsers.add_parser(
+    parser = add_parser(
+        subparsers,
         "completion",
-        help=summary,
-        description=f"{summary[0].upper()}{summary[1:]}, for example "
-        "`dasp completion bash > ~/.local/share/bash-completion/completions/dasp`.",
+        ", for example `dasp completion bash > ~/.local/share/bash-completion/completions/dasp`.",
     )
     parser.add_argument("shell", choices=("bash", "zsh", "tcsh"), help="which shell")
     parser.set_defaults(run=run)

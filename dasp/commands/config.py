@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 
+from dasp.commands import add_parser
 from dasp.commands.options import Subparsers, add_json_option
 
 
 def add_command(subparsers: Subparsers) -> None:
     """Add `dasp config` to the command line."""
-    summary = "say which devices and libraries were found, and why not"
-    parser = subparsers.add_parser("config", help=summary, description=summary)
+    parser = add_parser(subparsers, "config")
     add_json_option(parser)
     parser.set_defaults(run=_run)
 

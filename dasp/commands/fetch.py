@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dasp.commands import add_parser
 from dasp.commands.options import Subparsers
 
 if TYPE_CHECKING:
@@ -18,12 +19,11 @@ def add_command(subparsers: Subparsers) -> None:
     """Add `dasp fetch` to the command line."""
     from dasp.io.suitesparse import SOURCE
 
-    summary = "fetch matrices of the SuiteSparse collection by name"
-    parser = subparsers.add_parser(
+    parser = add_parser(
+        subparsers,
         "fetch",
-        help=summary,
-        description=f"{summary[0].upper()}{summary[1:]}, into the folder that DASP_MATRICES names, where "
-        "every command finds them. Each archive is verified before anything of it is used.",
+        ", into the folder that DASP_MATRICES names, where every command finds them. Each archive is "
+        "verified before anything of it is used.",
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="matrices of the list")
     parser.add_argument("--all", action="store_true", help="every matrix of the list")

@@ -6,6 +6,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING
 
+from dasp.commands import add_parser
 from dasp.commands.options import (
     Subparsers,
     add_device_option,
@@ -30,8 +31,7 @@ _BAR = 30
 
 def add_command(subparsers: Subparsers) -> None:
     """Add `dasp info` to the command line."""
-    summary = "show a matrix: its row lengths and its plan"
-    parser = subparsers.add_parser("info", help=summary, description=summary)
+    parser = add_parser(subparsers, "info")
     add_matrix_option(parser)
     add_device_option(parser)
     add_policy_options(parser)

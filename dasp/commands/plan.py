@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from dasp.commands import add_parser
 from dasp.commands.options import (
     Subparsers,
     add_device_option,
@@ -18,12 +19,10 @@ from dasp.commands.options import (
 
 def add_command(subparsers: Subparsers) -> None:
     """Add `dasp plan` to the command line."""
-    summary = "plan a matrix and keep the plan in a file"
-    parser = subparsers.add_parser(
+    parser = add_parser(
+        subparsers,
         "plan",
-        help=summary,
-        description=f"{summary[0].upper()}{summary[1:]}; `dasp.SpMatrix(dasp.load_plan(FILE))` multiplies "
-        "by it without planning again.",
+        "; `dasp.SpMatrix(dasp.load_plan(FILE))` multiplies by it without planning again.",
     )
     add_matrix_option(parser)
     parser.add_argument("file", metavar="FILE", type=Path, help="the plan to write, replaced only when whole")

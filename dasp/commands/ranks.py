@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dasp import distributed, preconditioners, solvers
+from dasp.commands import add_parser
 from dasp.commands.options import (
     Subparsers,
     add_json_option,
@@ -33,8 +34,7 @@ USER_ERROR = 2
 
 def add_command(subparsers: Subparsers) -> None:
     """Add `dasp partition` to the command line."""
-    summary = "cut a matrix into files for ranks, balanced by entries or by a graph partitioner"
-    parser = subparsers.add_parser("partition", help=summary, description=summary)
+    parser = add_parser(subparsers, "partition")
     add_matrix_option(parser)
     parser.add_argument(
         "--ranks", type=positive, required=True, metavar="N", help="how many ranks there will be"

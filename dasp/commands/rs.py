@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from dasp.commands import add_parser
+
 
 def add_command(subparsers: Any) -> None:
     """Add `rs` and its actions to the subparsers of `dasp`.
@@ -16,9 +18,7 @@ def add_command(subparsers: Any) -> None:
     Each action sets `run`, a function that takes the parsed arguments and returns the exit status. Wrong
     arguments and unreadable files raise ValueError or OSError with one line.
     """
-    parser = subparsers.add_parser(
-        "rs", help="split files into shards of which some may be lost, and repair them"
-    )
+    parser = add_parser(subparsers, "rs")
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
 
     encode = actions.add_parser("encode", help="write the shards of a file")

@@ -19,6 +19,7 @@ from scipy.sparse import csr_array, eye_array
 import dasp.preconditioners
 import dasp.solvers
 from dasp.bench.figures import BLUE, RED, new_figure, save, styled
+from dasp.commands import add_parser
 from dasp.commands.figures import check_plot
 from dasp.commands.options import (
     Subparsers,
@@ -42,8 +43,7 @@ _VECTOR_SUFFIXES = (".npy", ".mtx")
 
 def add_command(subparsers: Subparsers) -> None:
     """Add `dasp solve` to the command line."""
-    summary = "solve A x = b by an iterative method and report the true residual"
-    parser = subparsers.add_parser("solve", help=summary, description=summary)
+    parser = add_parser(subparsers, "solve")
     add_matrix_option(parser)
     parser.add_argument(
         "--method",

@@ -7,14 +7,14 @@ import json
 import sys
 from pathlib import Path
 
+from dasp.commands import add_parser
 from dasp.commands.options import Subparsers, add_json_option, words
 from dasp.dense.settings import SIZES, user_table
 
 
 def add_command(subparsers: Subparsers) -> None:
     """Add `tune` to the sub-commands of `dasp`."""
-    summary = "measure what choices depend on, on this machine"
-    parser = subparsers.add_parser("tune", help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
+    parser = add_parser(subparsers, "tune")
     commands = parser.add_subparsers(title="what to measure", metavar="WHAT", required=True)
     _add_gemm(commands)
     _add_machine(commands)
