@@ -2,9 +2,9 @@
 
 A sub-command is a row of `dasp.commands.COMMANDS`. Its module has a function `add_command(subparsers)`, which
 adds a parser and sets its default `run`, a function of the parsed arguments that returns the exit status: 0,
-or 1 if the work was done and its result is bad (no convergence, a wrong product). What a user got wrong is raised
-as TypeError, ValueError or RuntimeError and becomes exit status 2 here. Only the module of the command that
-is asked for is imported, so that `dasp --help` needs neither Numba nor SciPy.
+or 1 if the work was done and its result is bad (no convergence, a wrong product). What a user got wrong is
+raised as TypeError, ValueError or RuntimeError and becomes exit status 2 here. Only the module of the command
+that is asked for is imported, so that `dasp --help` needs neither Numba nor SciPy.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Matrices of the SuiteSparse collection, fetched from its site by name into a folder.
 
-A broken download is resumed by the next one. The SHA-256 of an archive is compared with the one in suite.csv,
-or with the one that SHA256SUMS in the folder holds from an earlier download. One that is new is added there
-when the archive and the matrix in it were found whole and of the sizes that suite.csv lists. What an archive
-unpacks to is bounded by those sizes, and links in it are refused.
+Pooch downloads, and compares the SHA-256 of an archive with the one in suite.csv, or with the one that
+SHA256SUMS in the folder holds from an earlier download. One that is new is added there when the archive and
+the matrix in it were found whole and of the sizes that suite.csv lists. Beyond what pooch does, a broken
+download is resumed by the next one; what is downloaded, and what it unpacks to, is bounded by those sizes; and
+links in it are refused.
 
 Source: Davis and Hu, "The University of Florida sparse matrix collection", ACM TOMS 38 (2011).
 """
@@ -14,19 +15,23 @@ import contextlib
 import csv
 import difflib
 import gzip
-import hashlib
-import http.client
+import importlib.util
 import os
+import re
 import secrets
 import stat
+import sys
 import tarfile
-import urllib.error
-import urllib.request
+import tempfile
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from http import HTTPStatus
 from pathlib import Path
 from typing import IO, Any
+
+import pooch
 
 PACKAGE = Path(__file__).resolve().parents[1]
 _PLACES = [root / "matrices" / "suite.csv" for root in (PACKAGE, PACKAGE.parent)]
@@ -34,6 +39,9 @@ SUITE = next((place for place in _PLACES if place.exists()), _PLACES[0])
 """The matrices that are known by name: inside the package in a wheel, beside it in a checkout."""
 SOURCE = "https://sparse.tamu.edu/MM"
 _CHUNK = 1 << 20
+_PIECE = 1 << 16
+"""Bytes of a download that are written at once; where it breaks, the last piece is lost."""
+
 _TIMEOUT_SECONDS = 60
 _MOST_REMARKS, _BYTES_PER_ENTRY, _BYTES_PER_ROW = 1 << 24, 128, 256
 """Generous sizes of what a file holds besides its entries, of the line of an entry, and of a row or a column
@@ -99,16 +107,123 @@ def fetch(matrix: Matrix, folder: Path, source: str = SOURCE) -> Path:
     FetchError
         If there is no network or no such file, or if what came differs from what is known of the matrix.
     """
-    sums = folder / "SHA256SUMS"
-    with _kept_partial(folder, matrix.name) as (archive, file):
-        download(f"{source.rstrip('/')}/{matrix.group}/{matrix.name}.tar.gz", file, _most_bytes(matrix))
-        try:
-            digest = check_digest(matrix, file, sums)
-            target = unpack(matrix, file, folder)
-            record_digest(matrix, digest, sums)
-        finally:
-            archive.unlink(missing_ok=True)
+    sums, name = folder / "SHA256SUMS", f"{matrix.name}.tar.gz"
+    address = f"{source.rstrip('/')}/{matrix.group}/{name}"
+    known = matrix.sha256 or read_digests(sums).get(name)
+    # Nobody else can plant anything in this folder, and what is in it can be renamed into the other.
+    with tempfile.TemporaryDirectory(prefix=f".{matrix.name}.", dir=folder) as own:
+        archive = Path(own) / name
+        _download(address, archive, known, partial(_resume, matrix, folder))
+        digest = pooch.file_hash(archive)
+        os.replace(unpack(matrix, archive), target := folder / f"{matrix.name}.mtx")
+    record_digest(name, digest, sums)
     return target
+
+
+def _download(address: str, archive: Path, known: str | None, downloader: Any) -> None:
+    """Have pooch download an archive and compare its digest, if one is known."""
+    import requests
+
+    pooch.get_logger().setLevel("WARNING")
+    try:
+        pooch.retrieve(
+            address,
+            known_hash=f"sha256:{known}" if known else None,
+            fname=archive.name,
+            path=archive.parent,
+            downloader=downloader,
+        )
+    except requests.HTTPError as error:
+        answer: Any = error.response
+        raise FetchError(
+            f"{address} answered {answer.status_code} {answer.reason}; check the name and the group"
+        ) from error
+    except requests.RequestException as error:
+        reason = str(error).rpartition(": ")[2].rstrip("'\")")
+        raise FetchError(
+            f"{address} cannot be reached: {reason}; fetching needs a network; try again later"
+        ) from error
+    except ValueError as error:
+        raise FetchError(
+            f"{archive.name} has another SHA-256 than {known}, which is known for it; the download was "
+            "removed; try again"
+        ) from error
+
+
+def _resume(matrix: Matrix, folder: Path, address: str, output: str, _: Any) -> None:
+    """Download for pooch, by way of a file that outlives a failure and that the next attempt goes on with."""
+    with _kept_partial(folder, matrix.name) as (path, file):
+        _Reply(file, _most_bytes(matrix)).read(address)
+        if os.name == "nt":  # an open file cannot be renamed there, nor is it locked
+            file.close()
+        os.replace(path, output)
+
+
+class _Reply:
+    """Takes what pooch reads from a server: behind what there is, or in its place, and up to a bound."""
+
+    def __init__(self, file: IO[bytes], most_bytes: int) -> None:
+        self._file, self._most = file, most_bytes
+        self._have = file.seek(0, os.SEEK_END)
+        self._begun = False
+        self._end: int | None = None
+        self.flush = file.flush
+
+    def read(self, address: str) -> None:
+        """Download the rest of a file."""
+        import requests
+
+        headers = {"Accept-Encoding": "identity"}
+        if self._have:
+            headers["Range"] = f"bytes={self._have}-"
+        download = pooch.HTTPDownloader(
+            progressbar=bool(importlib.util.find_spec("tqdm")) and sys.stderr.isatty(),
+            chunk_size=_PIECE,
+            headers=headers,
+            timeout=_TIMEOUT_SECONDS,
+            hooks={"response": self._begin},
+        )
+        try:
+            download(address, self, None)
+        except requests.HTTPError as error:
+            status = getattr(error.response, "status_code", 0)
+            if not (self._have and status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE):
+                raise
+            return  # nothing is left to fetch; the digest and the archive's own sums tell whether it is whole
+        except requests.RequestException as error:
+            if not self._begun:
+                raise
+            raise self._short(address) from error
+        if self._end is not None and self._file.tell() < self._end:
+            raise self._short(address)
+
+    def _begin(self, response: Any, **_: Any) -> None:
+        """Look at the head of a reply: does it go on, or hold everything again?"""
+        if response.status_code not in (HTTPStatus.OK, HTTPStatus.PARTIAL_CONTENT):
+            return
+        given = response.headers.get("Content-Range", f"bytes {self._have}-")
+        if response.status_code == HTTPStatus.OK or not given.startswith(f"bytes {self._have}-"):
+            self._file.seek(0)
+            self._file.truncate()
+        length = response.headers.get("Content-Length", "")
+        self._begun = True
+        self._end = self._file.tell() + int(length) if length.isdecimal() else None
+
+    def _short(self, address: str) -> FetchError:
+        whole = "" if self._end is None else f" of {self._end:,}"
+        return FetchError(
+            f"{address} ended after {self._file.tell():,}{whole} bytes; run the same command again to go on"
+        )
+
+    def write(self, content: bytes) -> None:
+        """Take some bytes."""
+        if self._file.tell() + len(content) > self._most:
+            self._file.truncate(0)
+            self._file.seek(0)
+            raise FetchError(
+                f"the download has more than {self._most:,} bytes; no such matrix has; try again"
+            )
+        self._file.write(content)
 
 
 def _most_bytes(matrix: Matrix) -> int:
@@ -134,7 +249,7 @@ def _kept_partial(folder: Path, name: str) -> Iterator[tuple[Path, IO[bytes]]]:
         try:
             yield path, file
         finally:
-            if not os.fstat(file.fileno()).st_size:
+            if not file.closed and not os.fstat(file.fileno()).st_size:
                 path.unlink(missing_ok=True)
 
 
@@ -169,98 +284,19 @@ def _lock(file: IO[bytes]) -> bool:
     return True
 
 
-def download(address: str, file: IO[bytes], most_bytes: int) -> None:
-    """Download to the end of a file, from where an earlier attempt ended if the server allows that."""
-    have = file.seek(0, os.SEEK_END)
-    request = urllib.request.Request(address, headers={"Range": f"bytes={have}-"} if have else {})
-    try:
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS) as reply:
-            if not (have and _goes_on(reply, have)):
-                have = file.seek(0)
-                file.truncate()
-            total = int(reply.headers.get("Content-Length") or 0)
-            title = address.rpartition("/")[2]
-            copied = _copy(reply, file, title, have, have + total, most_bytes)
-        if total and copied != total:
-            raise FetchError(
-                f"{address} ended after {copied:,} of {total:,} bytes; run the same command again to go on"
-            )
-    except urllib.error.HTTPError as error:
-        if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and have:
-            return  # nothing is left to fetch; the digest and the archive's own sums tell whether it is whole
-        raise FetchError(
-            f"{address} answered {error.code} {error.reason}; check the name and the group"
-        ) from error
-    except (urllib.error.URLError, TimeoutError, ConnectionError, http.client.HTTPException) as error:
-        reason = getattr(error, "reason", error) or type(error).__name__
-        raise FetchError(
-            f"{address} cannot be reached: {reason}; fetching needs a network; try again later"
-        ) from error
-
-
-def _goes_on(reply: Any, have: int) -> bool:
-    """Whether a reply holds what follows the first `have` bytes, and not all of them again."""
-    given = str(reply.headers.get("Content-Range") or f"bytes {have}-")
-    partial: bool = reply.status == http.HTTPStatus.PARTIAL_CONTENT
-    return partial and given.startswith(f"bytes {have}-")
-
-
-def _copy(source: IO[bytes], target: IO[bytes], title: str, start: int, total: int, most_bytes: int) -> int:
-    copied = 0
-    with _progress(title, start, total) as bar:
-        while chunk := source.read(_CHUNK):
-            copied += len(chunk)
-            if start + copied > most_bytes:
-                target.truncate(0)
-                raise FetchError(f"{title} has more than {most_bytes:,} bytes; no such matrix has; try again")
-            target.write(chunk)
-            bar.update(len(chunk))
-    target.flush()
-    return copied
-
-
-class _Silent:
-    """Stands for a progress bar where there is none."""
-
-    def update(self, count: int) -> None:
-        """Do nothing."""
-
-
-def _progress(title: str, start: int, total: int) -> Any:
-    try:
-        from tqdm import tqdm
-    except ImportError:
-        return contextlib.nullcontext(_Silent())
-    return tqdm(desc=title, initial=start, total=total or None, unit="B", unit_scale=True, disable=None)
-
-
-def check_digest(matrix: Matrix, archive: IO[bytes], sums: Path) -> str:
-    """Compare a download with the digest known for it, if one is; return its own."""
-    archive.seek(0)
-    found = hashlib.file_digest(archive, "sha256").hexdigest()  # type: ignore[arg-type]
-    name = f"{matrix.name}.tar.gz"
-    known = matrix.sha256 or read_digests(sums).get(name)
-    if known and known != found:
-        raise FetchError(
-            f"{name} has SHA-256 {found}; {known} is known for it; the download was removed; try again"
-        )
-    return found
-
-
 def read_digests(sums: Path) -> dict[str, str]:
     """Read the digests by file name; lines of another form are passed over."""
     digests = {}
     with contextlib.suppress(FileNotFoundError):
         for line in sums.read_text(encoding="utf-8", errors="replace").splitlines():
             words = line.split()
-            if len(words) == 2 and len(words[0]) == hashlib.sha256().digest_size * 2:
+            if len(words) == 2 and re.fullmatch("[0-9A-Fa-f]{64}", words[0]):
                 digests[words[1].removeprefix("*")] = words[0].lower()
     return digests
 
 
-def record_digest(matrix: Matrix, digest: str, sums: Path) -> None:
-    """Add a digest to those of earlier downloads, if it is new."""
-    name = f"{matrix.name}.tar.gz"
+def record_digest(name: str, digest: str, sums: Path) -> None:
+    """Add the digest of a file to those of earlier downloads, if it is new."""
     if name in read_digests(sums):
         return
     with os.fdopen(os.open(sums, _flags(os.O_RDWR | os.O_APPEND | os.O_CREAT), 0o666), "r+b") as file:
@@ -295,30 +331,23 @@ class _Bounded:
         return self._stream.tell()
 
 
-def unpack(matrix: Matrix, archive: IO[bytes], folder: Path) -> Path:
-    """Take NAME/NAME.mtx out of the archive, and nothing else; check both to their ends."""
-    target, partial = folder / f"{matrix.name}.mtx", folder / f".{secrets.token_hex(8)}.partial"
+def unpack(matrix: Matrix, archive: Path) -> Path:
+    """Take NAME/NAME.mtx out of the archive and put it beside; check both to their ends."""
+    path = archive.with_name(f"{matrix.name}.mtx")
     try:
-        archive.seek(0)
-        with gzip.GzipFile(fileobj=archive) as stream:
+        with gzip.open(archive) as stream, open(path, "xb") as file:
             bounded = _Bounded(stream, _most_bytes(matrix))
-            with os.fdopen(
-                os.open(partial, _flags(os.O_WRONLY | os.O_CREAT | os.O_EXCL), 0o666), "wb"
-            ) as file:
-                _take_member(matrix, bounded, file)
-                file.flush()
-                os.fsync(file.fileno())
+            _take_member(matrix, bounded, file)
+            file.flush()
+            os.fsync(file.fileno())
             while bounded.read(_CHUNK):  # behind the last member stands the checksum of all
                 pass
-        check_content(matrix, partial)
-        os.replace(partial, target)
+        check_content(matrix, path)
     except (tarfile.TarError, EOFError, zlib.error, ValueError, OSError) as error:
         raise FetchError(
             f"{matrix.name}.tar.gz cannot be unpacked: {error}; run the same command again"
         ) from error
-    finally:
-        partial.unlink(missing_ok=True)
-    return target
+    return path
 
 
 def _take_member(matrix: Matrix, bounded: _Bounded, file: IO[bytes]) -> None:
