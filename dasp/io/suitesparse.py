@@ -3,8 +3,8 @@
 Pooch downloads, and compares the SHA-256 of an archive with the one in suite.csv, or with the one that
 SHA256SUMS in the folder holds from an earlier download. One that is new is added there when the archive and
 the matrix in it were found whole and of the sizes that suite.csv lists. Beyond what pooch does, a broken
-download is resumed by the next one; what is downloaded, and what it unpacks to, is bounded by those sizes; and
-links in it are refused.
+download is resumed by the next one; what is downloaded, and what it unpacks to, is bounded by those sizes;
+and links in it are refused.
 
 Source: Davis and Hu, "The University of Florida sparse matrix collection", ACM TOMS 38 (2011).
 """
