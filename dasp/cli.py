@@ -1,6 +1,6 @@
 """The `dasp` command: finds the sub-commands, runs one, turns errors into one line and an exit status.
 
-A sub-command is a row of `dasp.commands.COMMANDS`. Its module has a function `add_command(subparsers)`, which
+A sub-command is a row of `COMMANDS`. Its module has a function `add_command(subparsers)`, which
 adds a parser and sets its default `run`, a function of the parsed arguments that returns the exit status: 0,
 or 1 if the work was done and its result is bad (no convergence, a wrong product). What a user got wrong is
 raised as TypeError, ValueError or RuntimeError and becomes exit status 2 here. Only the module of the command
@@ -24,7 +24,26 @@ from typing import NoReturn, TextIO
 
 import dasp
 from dasp._signals import Deferred
-from dasp.commands import COMMANDS, add_parser
+from dasp.commands.summaries import add_parser
+
+COMMANDS = {
+    "info": "dasp.commands.info",
+    "solve": "dasp.commands.solve",
+    "plan": "dasp.commands.plan",
+    "fetch": "dasp.commands.fetch",
+    "config": "dasp.commands.config",
+    "bench": "dasp.commands.bench",
+    "bench gemm": "dasp.commands.bench",
+    "bench gf256": "dasp.commands.bench",
+    "bench solvers": "dasp.commands.bench",
+    "bench peak": "dasp.commands.bench",
+    "bench scaling": "dasp.commands.bench",
+    "partition": "dasp.commands.ranks",
+    "tune": "dasp.commands.tune",
+    "rs": "dasp.commands.rs",
+    "completion": "dasp.commands.completion",
+}
+"""The module of each command."""
 
 EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 130
@@ -137,8 +156,8 @@ def build_parser(*commands: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"dasp {dasp.__version__}")
     parser.add_argument("--debug", action="store_true", help="show where an error came from")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    wanted = {COMMANDS[command][0] for command in commands if command in COMMANDS}
-    for name, (module, _) in COMMANDS.items():
+    wanted = {COMMANDS[command] for command in commands if command in COMMANDS}
+    for name, module in COMMANDS.items():
         if name in subparsers.choices:
             continue
         if module in wanted:

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dasp.commands import COMMANDS, add_parser
 from dasp.commands.options import LAYOUTS, Subparsers, add_json_option, counts, positive, words
+from dasp.commands.summaries import SUMMARIES, add_parser
 
 if TYPE_CHECKING:
     from dasp.bench.device import BenchDevice
@@ -32,7 +32,7 @@ DTYPES = "float64", "float32", "float16", "bfloat16", "complex64", "complex128"
 DEFAULT_SYSTEMS = ("poisson2d:200", "poisson3d:40", "fem3:16")
 """What is solved when no system is named: half a minute on two cores."""
 
-OTHERS = tuple(name.removeprefix("bench ") for name in COMMANDS if name.startswith("bench "))
+OTHERS = tuple(name.removeprefix("bench ") for name in SUMMARIES if name.startswith("bench "))
 """Benchmarks of something other than a sparse matrix."""
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from dasp.commands import add_parser
 from dasp.commands.options import Subparsers
+from dasp.commands.summaries import add_parser
 
 
 def add_command(subparsers: Subparsers) -> None:

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dasp.commands import add_parser
 from dasp.commands.options import Subparsers
+from dasp.commands.summaries import add_parser
 
 if TYPE_CHECKING:
     from dasp.io.suitesparse import Matrix

@@ -6,8 +6,8 @@ import argparse
 import json
 from typing import TYPE_CHECKING
 
-from dasp.commands import add_parser
 from dasp.commands.options import (
+from dasp.commands.summaries import add_parser
     Subparsers,
     add_device_option,
     add_json_option,

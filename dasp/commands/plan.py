@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from dasp.commands import add_parser
 from dasp.commands.options import (
+from dasp.commands.summaries import add_parser
     Subparsers,
     add_device_option,
     add_matrix_option,

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dasp import distributed, preconditioners, solvers
-from dasp.commands import add_parser
 from dasp.commands.options import (
+from dasp.commands.summaries import add_parser
     Subparsers,
     add_json_option,
     add_matrix_option,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from dasp.commands import add_parser
+from dasp.commands.summaries import add_parser
 
 
 def add_command(subparsers: Any) -> None:

@@ -19,9 +19,9 @@ from scipy.sparse import csr_array, eye_array
 import dasp.preconditioners
 import dasp.solvers
 from dasp.bench.figures import BLUE, RED, new_figure, save, styled
-from dasp.commands import add_parser
 from dasp.commands.figures import check_plot
 from dasp.commands.options import (
+from dasp.commands.summaries import add_parser
     Subparsers,
     add_device_option,
     add_json_option,

@@ -7,8 +7,8 @@ import json
 import sys
 from pathlib import Path
 
-from dasp.commands import add_parser
 from dasp.commands.options import Subparsers, add_json_option, words
+from dasp.commands.summaries import add_parser
 from dasp.dense.settings import SIZES, user_table
 
 
