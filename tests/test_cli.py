@@ -23,6 +23,7 @@ from scipy.sparse import csr_array
 import dasp
 from dasp import _html, cli, formats
 from dasp.commands import figures, info, options, solve
+from dasp.commands.summaries import SUMMARIES
 from dasp.models import families, generate
 
 CPU = ["--device", "cpu"]

@@ -7,7 +7,6 @@ import json
 from typing import TYPE_CHECKING
 
 from dasp.commands.options import (
-from dasp.commands.summaries import add_parser
     Subparsers,
     add_device_option,
     add_json_option,
@@ -17,6 +16,7 @@ from dasp.commands.summaries import add_parser
     policy_from,
     seed_from,
 )
+from dasp.commands.summaries import add_parser
 
 if TYPE_CHECKING:
     import numpy as np

@@ -6,7 +6,6 @@ import argparse
 from pathlib import Path
 
 from dasp.commands.options import (
-from dasp.commands.summaries import add_parser
     Subparsers,
     add_device_option,
     add_matrix_option,
@@ -15,6 +14,7 @@ from dasp.commands.summaries import add_parser
     policy_from,
     seed_from,
 )
+from dasp.commands.summaries import add_parser
 
 
 def add_command(subparsers: Subparsers) -> None:

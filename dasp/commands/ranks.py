@@ -15,7 +15,6 @@ import numpy as np
 
 from dasp import distributed, preconditioners, solvers
 from dasp.commands.options import (
-from dasp.commands.summaries import add_parser
     Subparsers,
     add_json_option,
     add_matrix_option,
@@ -23,6 +22,7 @@ from dasp.commands.summaries import add_parser
     positive,
     seed_from,
 )
+from dasp.commands.summaries import add_parser
 from dasp.distributed.engine import Engine, told_everywhere
 from dasp.distributed.launch import leave, world
 from dasp.distributed.partition import is_partition

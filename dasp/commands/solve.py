@@ -21,7 +21,6 @@ import dasp.solvers
 from dasp.bench.figures import BLUE, RED, new_figure, save, styled
 from dasp.commands.figures import check_plot
 from dasp.commands.options import (
-from dasp.commands.summaries import add_parser
     Subparsers,
     add_device_option,
     add_json_option,
@@ -30,6 +29,7 @@ from dasp.commands.summaries import add_parser
     policy_from,
     seed_from,
 )
+from dasp.commands.summaries import add_parser
 from dasp.distributed.launch import started
 from dasp.io.matrices import load_matrix
 from dasp.matrix import SpMatrix
