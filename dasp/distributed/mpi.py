@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from dasp.distributed.engine import Links, Message, RankError
+from dasp.distributed.engine import Message, RankError
+from dasp.distributed.host import HostEngine
 
 SPIN = 2e-3
 """Seconds for which a rank asks without pause whether something has arrived; then it sleeps between."""
@@ -73,16 +74,14 @@ class MpiExchange:
             self._requests = []
 
 
-class MpiEngine:
+class MpiEngine(HostEngine):
     """All that ranks of MPI do together; see `dasp.distributed.engine.Engine`."""
 
     def __init__(self, comm: Any, timeout: float) -> None:
         if comm.Is_inter():
             raise TypeError("comm joins two groups of ranks; a communicator within one group is needed")
         self.comm = comm.Dup()
-        self.rank, self.size = int(self.comm.Get_rank()), int(self.comm.Get_size())
-        self.timeout = timeout
-        self._links: dict[str, Links] = {}
+        super().__init__(int(self.comm.Get_rank()), int(self.comm.Get_size()), timeout)
 
     def complete(self, requests: list[Any], what: str) -> None:
         """Wait for requests, no longer than the timeout.
@@ -143,19 +142,6 @@ class MpiEngine:
     def exchange(self, sends: Sequence[Message], receives: Sequence[Message]) -> MpiExchange:
         """Prepare messages."""
         return MpiExchange(self, sends, receives)
-
-    def wait(self, event: Any = None) -> None:
-        """Do nothing: what the host does is done."""
-
-    def links(self, device: str) -> Links:
-        """Return the engine itself for the host, NCCL's for a GPU."""
-        if device == "cpu":
-            return self
-        if device not in self._links:
-            from dasp.distributed.nccl import NcclLinks
-
-            self._links[device] = NcclLinks(self, device)
-        return self._links[device]
 
     def abort(self, reason: str) -> None:
         """End every rank of the job."""

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from dasp.distributed.engine import Links, Message, RankError
+from dasp.distributed.engine import Message, RankError
+from dasp.distributed.host import HostEngine
 
 
 class GroupExchange:
@@ -78,7 +79,7 @@ def forget_engines() -> None:
     _ENGINES.clear()
 
 
-class GroupEngine:
+class GroupEngine(HostEngine):
     """All that ranks of a process group do together; see `dasp.distributed.engine.Engine`.
 
     Raises
@@ -92,14 +93,12 @@ class GroupEngine:
         import torch.distributed as dist
 
         self.dist, self.group, self._torch = dist, group, torch
-        self.rank, self.size = int(dist.get_rank(group)), int(dist.get_world_size(group))
+        super().__init__(int(dist.get_rank(group)), int(dist.get_world_size(group)), timeout)
         if self.rank < 0:
             raise ValueError("this process is not in the group comm; only its ranks take part")
-        self.timeout = timeout
         if str(dist.get_backend(group)) == "nccl":  # which moves no memory of the host
             ranks = dist.get_process_group_ranks(group)
             self.group = dist.new_group(ranks, backend="gloo", use_local_synchronization=True)
-        self._links: dict[str, Links] = {}
 
     def told(self) -> _Told:
         """Return a context that makes a `RankError` of what torch raises."""
@@ -136,19 +135,6 @@ class GroupEngine:
     def exchange(self, sends: Sequence[Message], receives: Sequence[Message]) -> GroupExchange:
         """Prepare messages."""
         return GroupExchange(self, sends, receives)
-
-    def wait(self, event: Any = None) -> None:
-        """Do nothing: what the host does is done."""
-
-    def links(self, device: str) -> Links:
-        """Return the engine itself for the host, NCCL's for a GPU."""
-        if device == "cpu":
-            return self
-        if device not in self._links:
-            from dasp.distributed.nccl import NcclLinks
-
-            self._links[device] = NcclLinks(self, device)
-        return self._links[device]
 
     def abort(self, reason: str) -> None:
         """End this process; its connections break, which the others notice."""
