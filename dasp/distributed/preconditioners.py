@@ -16,7 +16,7 @@ import numpy as np
 import dasp.preconditioners as local
 from dasp.distributed.matrix import SpMatrix
 from dasp.preconditioners.base import Preconditioner, inverse_diagonal, spectral_radius
-from dasp.preconditioners.chebyshev import UPPER, coefficients
+from dasp.preconditioners.chebyshev import UPPER, Polynomial
 from dasp.preconditioners.multigrid import (
     CYCLES,
     Level,
@@ -118,31 +118,6 @@ def block_jacobi(D: SpMatrix, *, block: int) -> RankPreconditioner:
     return of_blocks(D, local.block_jacobi, block=block)
 
 
-class _Chebyshev(Preconditioner):
-    """`degree` - 1 products with a distributed matrix and `degree` passes over this rank's parts."""
-
-    def __init__(
-        self, matrix: SpMatrix, inverse: Any, bounds: tuple[float, float], degree: int, dtype: Any
-    ) -> None:
-        def again(other: np.dtype[Any]) -> Preconditioner:
-            raise ValueError(f"a polynomial in a distributed matrix of {dtype} computes in {dtype} only")
-
-        super().__init__(matrix.local_shape[0], dtype, matrix.device, ("d", "step", "q", "r"), again)
-        self.vectors["d"][...] = self.space.asarray(inverse)
-        self._operator = as_operator(matrix, matrix.device)
-        self._first, self._further = coefficients(*bounds, degree)
-        fuse = self.vectors.fuse
-        self._begin = fuse("step = first d*b", "x = step", "r = b")
-        self._extend = fuse("r = r - q", "step = last step + rest d*r", "x = x + step")
-
-    def apply(self) -> None:
-        """Go through the polynomial's steps."""
-        self._begin(first=self._first)
-        for last, rest in self._further:
-            self.space.apply(self._operator, self.vectors["step"], self.vectors["q"])
-            self._extend(last=last, rest=rest)
-
-
 def chebyshev(
     D: SpMatrix, *, degree: int = 3, ratio: float = 30.0, bounds: tuple[float, float] | None = None
 ) -> RankPreconditioner:
@@ -180,7 +155,12 @@ def chebyshev(
         bounds = high / ratio, high
     if not 0 < bounds[0] < bounds[1]:
         raise ValueError(f"bounds are {bounds}; two rising positive numbers are needed")
-    return RankPreconditioner(D, _Chebyshev(D, inverse, bounds, int(degree), dtype))
+
+    def again(other: np.dtype[Any]) -> Preconditioner:
+        raise ValueError(f"a polynomial in a distributed matrix of {dtype} computes in {dtype} only")
+
+    operator = as_operator(D, D.device)
+    return RankPreconditioner(D, Polynomial(operator, inverse, bounds, int(degree), dtype, D.device, again))
 
 
 class RankMultigrid(Multigrid):

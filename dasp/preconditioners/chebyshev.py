@@ -6,6 +6,7 @@ Brezina, Hu, Tuminaro (2003), doi:10.1016/S0021-9991(03)00194-3.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from dasp.preconditioners.base import (
     place,
     spectral_radius,
 )
-from dasp.solvers.operator import as_operator
+from dasp.solvers.operator import Operator, as_operator
 
 UPPER = 1.1
 """By what the estimate of the largest eigenvalue, which is from below, is raised."""
@@ -36,26 +37,34 @@ def coefficients(low: float, high: float, degree: int) -> tuple[float, list[tupl
     return 1.0 / middle, steps
 
 
-class Chebyshev(Preconditioner):
-    """`degree` - 1 products and `degree` passes."""
+class Polynomial(Preconditioner):
+    """`degree` - 1 products with an operator and `degree` passes.
+
+    Parameters
+    ----------
+    operator : Operator
+        The matrix, on the device; on several ranks its products are those of all of them.
+    inverse : numpy.ndarray, shape (n,)
+        1 / a_ii, of the rows here.
+    bounds, degree
+        As for `chebyshev`.
+    dtype, device, again
+        As for `Preconditioner`.
+    """
 
     def __init__(
         self,
-        matrix: Any,
-        operator: Any,
+        operator: Operator,
+        inverse: np.ndarray[Any, Any],
         bounds: tuple[float, float],
         degree: int,
         dtype: np.dtype[Any],
         device: str,
+        again: Callable[[np.dtype[Any]], Preconditioner],
     ) -> None:
-        def again(other: np.dtype[Any]) -> Chebyshev:
-            return Chebyshev(matrix, None, bounds, degree, other, device)
-
-        super().__init__(matrix.shape[0], dtype, device, ("d", "step", "q", "r"), again)
-        self.vectors["d"][...] = self.space.asarray(inverse_diagonal(matrix))
-        if operator is None or np.dtype(operator.dtype) != dtype:
-            operator = SpMatrix.from_scipy(matrix.astype(dtype), device=device)
-        self._operator = as_operator(operator, device)
+        super().__init__(len(inverse), dtype, device, ("d", "step", "q", "r"), again)
+        self.vectors["d"][...] = self.space.asarray(inverse)
+        self._operator = operator
         self._first, self._further = coefficients(*bounds, degree)
         fuse = self.vectors.fuse
         self._begin = fuse("step = first d*b", "x = step", "r = b")
@@ -67,6 +76,20 @@ class Chebyshev(Preconditioner):
         for last, rest in self._further:
             self.space.apply(self._operator, self.vectors["step"], self.vectors["q"])
             self._extend(last=last, rest=rest)
+
+
+def _polynomial(
+    matrix: Any, planned: Any, bounds: tuple[float, float], degree: int, dtype: np.dtype[Any], device: str
+) -> Polynomial:
+    """Return the polynomial in a matrix of the host, which is planned if it is not in the type yet."""
+
+    def again(other: np.dtype[Any]) -> Polynomial:
+        return _polynomial(matrix, None, bounds, degree, other, device)
+
+    if planned is None or np.dtype(planned.dtype) != dtype:
+        planned = SpMatrix.from_scipy(matrix.astype(dtype), device=device)
+    operator = as_operator(planned, device)
+    return Polynomial(operator, inverse_diagonal(matrix), bounds, degree, dtype, device, again)
 
 
 def chebyshev(
@@ -115,4 +138,4 @@ def chebyshev(
         raise ValueError(f"bounds are {bounds}; two rising positive numbers are needed")
     dtype = np.dtype(np.float32 if matrix.dtype == np.float32 else np.float64)
     planned = A if isinstance(A, SpMatrix) else None
-    return Chebyshev(matrix, planned, bounds, int(degree), dtype, place(A, device))
+    return _polynomial(matrix, planned, bounds, int(degree), dtype, place(A, device))
