@@ -77,7 +77,7 @@ class Policy:
 
     @classmethod
     def auto(cls, **choices: Any) -> Policy:
-        """Return the default: every choice left to the matrix and the device, unless it is given here."""
+        """Return the default: every choice left to the matrix and the device, but for those of `choices`."""
         return cls(**choices)
 
     @classmethod

@@ -274,7 +274,7 @@ class Surface:
         return self.tocsr().diagonal(k)
 
     def trace(self, offset: int = 0) -> Any:
-        """Return the sum of a diagonal, a scalar on the matrix's device."""
+        """Return the sum of the diagonal `offset` to the right, a scalar on the matrix's device."""
         return self.diagonal(offset).sum()
 
     def sum(self, axis: int | None = None) -> Any:

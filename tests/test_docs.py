@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
+import inspect
 import io
 import re
 import shlex
@@ -150,6 +151,33 @@ def test_every_public_name_is_in_the_reference() -> None:
         module, _, last = name.rpartition(".")
         if module != "dasp.torch" or importlib.util.find_spec("torch"):
             assert hasattr(importlib.import_module(module), last), name
+
+
+def callables() -> dict[str, Any]:
+    """The functions of the reference, and the methods of the two classes that every program meets."""
+    found = {}
+    for name in documented():
+        module, _, last = name.rpartition(".")
+        if module == "dasp.torch" and not importlib.util.find_spec("torch"):
+            continue
+        value = getattr(importlib.import_module(module), last)
+        if not inspect.isclass(value):
+            found[name] = value
+        elif value in (dasp.SpMatrix, dasp.Policy):
+            found |= {f"{name}.{key}": each for key, each in inspect.getmembers(value, inspect.isroutine)}
+    return {name: value for name, value in found.items() if not name.rpartition(".")[2].startswith("_")}
+
+
+def test_every_function_says_what_it_takes() -> None:
+    texts = {name: inspect.getdoc(value) or "" for name, value in callables().items()}
+    assert len(texts) > 80
+    for name, value in callables().items():
+        # What a docstring does not say it leaves to that of another name.
+        referred = {word.rpartition(".")[2] for word in re.findall(r"`([\w.]+)`", texts[name])}
+        said = [texts[name], *(text for other, text in texts.items() if other.split(".")[-1] in referred)]
+        taken = set(inspect.signature(value).parameters) - {"self", "cls", "args", "kwargs"}
+        assert texts[name], name
+        assert not [word for word in taken if not re.search(rf"\b{word}\b", " ".join(said))], name
 
 
 def test_every_package_with_public_names_is_looked_at() -> None:

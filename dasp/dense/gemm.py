@@ -163,6 +163,7 @@ def explain(
     a_shape, b_shape : shapes of a and b as they would be passed to `gemm`
     dtype : anything that names a dtype
     device : "cuda" or "cpu"
+    trans_a, trans_b : whether the product is with the transpose
 
     Raises
     ------

@@ -113,7 +113,12 @@ def jacobi(D: SpMatrix) -> RankPreconditioner:
 def block_jacobi(D: SpMatrix, *, block: int) -> RankPreconditioner:
     """Return the preconditioner that solves with dense blocks of rows, counted from each rank's first.
 
-    See `dasp.preconditioners.block_jacobi`.
+    Parameters
+    ----------
+    D : SpMatrix
+        A matrix over ranks.
+    block : int
+        As of `dasp.preconditioners.block_jacobi`.
     """
     return of_blocks(D, local.block_jacobi, block=block)
 

@@ -21,7 +21,7 @@ _formats: dict[str, Format] = {}
 
 
 def register(new: Format) -> None:
-    """Add a format, under its name; with `auto`, the first one registered that takes a matrix packs it."""
+    """Add the format `new`, under its name; with `auto`, the first one that takes a matrix packs it."""
     _formats[new.name] = new
 
 

@@ -44,7 +44,7 @@ def examples() -> dict[str, str]:
 
 
 def is_model(spec: str) -> bool:
-    """Whether the text names a known family: ``poisson3d:100`` and a bare ``poisson3d`` do."""
+    """Whether the text `spec` names a known family: ``poisson3d:100`` and a bare ``poisson3d`` do."""
     return spec.partition(":")[0] in _FAMILIES
 
 
