@@ -1,10 +1,11 @@
 """Write every table and figure of the documents from the CSV files in benchmarks/results/, and nothing else.
 
-    python benchmarks/report.py                  # README.md, docs/benchmarks.md and the figures
+    python benchmarks/report.py                  # README.md, pages of docs/ and the figures
     python benchmarks/report.py --to FOLDER      # the same into another folder, to look at or to compare
 
 A table stands between `<!-- results:NAME begin -->` and `<!-- results:NAME end -->`; NAME is that of the CSV
-file, or `headline`, which sums up the sparse products of all machines.
+file, or `headline`, which sums up the sparse products of all machines (`front` on the site), or `cg_NAME` and
+`multigrid_NAME`, which are about some of the linear systems of `solvers_NAME.csv`.
 """
 
 from __future__ import annotations
@@ -36,7 +37,10 @@ from dasp.bench.table import Row, Table, geometric_mean, median, products, signi
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-DOCUMENTS = ("README.md", "docs/benchmarks.md", "docs/distributed.md")
+DOCUMENTS = (
+    "README.md",
+    *(f"docs/{page}.md" for page in ("index", "benchmarks", "distributed", "dtypes", "solvers")),
+)
 MARKER = re.compile(r"<!-- results:(\w+) begin -->")
 COLLECTIONS = ("cpu", "h200")
 SYSTEMS = ("solvers_h200",)
@@ -206,6 +210,87 @@ def solvers_text(name: str) -> str:
     return solvers_report.Report(found.summary, [*found.notes, said], found.details).markdown()
 
 
+def cg_text(name: str) -> str:
+    """Conjugate gradients without a preconditioner, ours and CuPy's, and the means of the other methods."""
+    path = RESULTS / f"{name.replace('cg', 'solvers')}.csv"
+    rows = results.latest(results.read(path))
+    mine = [row for row in rows if row["kernel"] == "dasp cg"]
+    told: list[tuple[str, Callable[[Row], str]]] = [
+        ("system", lambda row: row["matrix"]),
+        ("rows", lambda row: f"{int(row['rows']):,}"),
+        ("iterations", lambda row: f"{int(row['iterations']):,}"),
+    ]
+    figures_of = {
+        "us an iteration": "us_per_iteration",
+        "ms a solve": "solve_ms",
+        "from SciPy to x, ms": "total_ms",
+    }
+    for heading, column in figures_of.items():
+        told.append((heading, lambda row, column=column: significant(number(row, column))))  # type: ignore[misc]
+        told.append((f"{heading}: CuPy", lambda row, column=column: _of_rival(rows, row, column)))  # type: ignore[misc]
+    table = Table.of("", told, sorted(mine, key=lambda row: int(row["rows"]))).markdown()
+    means = [
+        f"`{method}` {significant(mean, 2)}"
+        for method in ("cg", "minres", "bicgstab", "gmres")
+        if not math.isnan(mean := _mean_of(rows, method))
+    ]
+    note = f"CuPy's time of an iteration over ours, geometric means: {', '.join(means)}."
+    return f"{table}\n\n{note} {provenance(rows, path)}"
+
+
+def _of_rival(rows: Sequence[Row], row: Row, column: str) -> str:
+    other = solvers_report.rival(rows, row)
+    return "" if other is None else significant(number(other, column))
+
+
+def _mean_of(rows: Sequence[Row], method: str) -> float:
+    mine = [row for row in rows if row["kernel"] == f"dasp {method}"]
+    return geometric_mean(solvers_report.ratio(rows, row, "us_per_iteration") for row in mine)
+
+
+def multigrid_text(name: str) -> str:
+    """The systems that were solved with multigrid, and each without."""
+    path = RESULTS / f"{name.replace('multigrid', 'solvers')}.csv"
+    rows = results.latest(results.read(path))
+    systems = {row["matrix"] for row in rows if "multigrid" in row["kernel"]}
+    wanted = [row for row in rows if "multigrid" in row["kernel"] or row["kernel"] == "dasp cg"]
+    told = [
+        ("system", lambda row: row["matrix"]),
+        ("rows", lambda row: f"{int(row['rows']):,}"),
+        ("solver", lambda row: row["kernel"]),
+        ("iterations", lambda row: row["iterations"]),
+        ("ms a solve", lambda row: significant(number(row, "solve_ms"))),
+    ]
+    chosen = [row for row in wanted if row["matrix"] in systems]
+    lines = sorted(chosen, key=lambda row: (int(row["rows"]), -number(row, "solve_ms")))
+    return f"{Table.of('', told, lines, words=['solver']).markdown()}\n\n{provenance(rows, path)}"
+
+
+def dtypes_text(name: str) -> str:
+    """The mean over the best baseline of each type."""
+    path = RESULTS / f"{name}.csv"
+    rows = results.latest(results.read(path))
+    found = {
+        kind: [row for row in rows if row["dtype"] == kind]
+        for kind in dict.fromkeys(row["dtype"] for row in rows)
+    }
+
+    def least(kind: str) -> str:
+        row = min(found[kind], key=lambda row: number(row, "speedup_best"))
+        return f"{significant(number(row, 'speedup_best'))} ({row['matrix']})"
+
+    told: list[tuple[str, Callable[[str], str]]] = [
+        ("type", lambda kind: kind),
+        ("matrices", lambda kind: str(len(found[kind]))),
+        (
+            "times as fast",
+            lambda kind: significant(geometric_mean(number(row, "speedup_best") for row in found[kind])),
+        ),
+        ("least", least),
+    ]
+    return f"{Table.of('', told, sorted(found), words=['least']).markdown()}\n\n{provenance(rows, path)}"
+
+
 def planning_text(name: str) -> str:
     """The tables of plans that are made on a GPU."""
     path = RESULTS / f"{name}.csv"
@@ -226,10 +311,15 @@ def text(name: str) -> str:
     """What stands between the markers of a name."""
     if name == "headline":
         return headline_text(name)
+    if name == "front":
+        return headline_text(name).replace("[docs/benchmarks.md](docs/", "[the benchmarks](")
     writers = {
+        "cg": cg_text,
         "columns": columns_text,
+        "dtypes": dtypes_text,
         "gemm": dense_text,
         "gf256": code_text,
+        "multigrid": multigrid_text,
         "planning": planning_text,
         "scaling": scaling_text,
         "solvers": solvers_text,
@@ -249,6 +339,7 @@ def draw(folder: Path) -> None:
         titles = ("2 CPU cores", "NVIDIA H200")
         pairs = [(title, sparse_rows(name)) for title, name in zip(titles, COLLECTIONS, strict=True)]
         figures.draw_headline(pairs, folder / f"headline.{ending}")
+        figures.draw_headline(pairs, folder / f"headline_narrow.{ending}", True)
         for name in ("gemm", "gemm_cpu"):
             rows = results.latest(results.read(RESULTS / f"{name}.csv"))
             figures.draw_ladder(gemm_report.ladders(rows), folder / f"{name}.{ending}")

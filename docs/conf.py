@@ -7,6 +7,7 @@ generated lies in the folders that .gitignore names.
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from pathlib import Path
 
@@ -39,7 +40,7 @@ autodoc_typehints = "none"
 autodoc_member_order = "groupwise"
 autosummary_generate = True
 # What is documented without being installed.
-autodoc_mock_imports = ["torch"]
+autodoc_mock_imports = [] if importlib.util.find_spec("torch") else ["torch"]
 numpydoc_show_class_members = False
 # A name between single backticks is a link where it is documented, and a word where it is not.
 default_role = "autolink"
@@ -55,6 +56,8 @@ sphinx_gallery_conf = {
     "filename_pattern": r"\.py$",
     "within_subsection_order": "site_parts.GalleryOrder",
     "download_all_examples": False,
+    "thumbnail_size": (640, 360),
+    "show_signature": False,
     "remove_config_comments": True,
     "show_memory": False,
     "write_computation_times": False,

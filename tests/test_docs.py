@@ -290,7 +290,15 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("document", "tables"), [("README.md", 1), ("docs/benchmarks.md", 9), ("docs/distributed.md", 1)]
+    ("document", "tables"),
+    [
+        ("README.md", 1),
+        ("docs/index.md", 1),
+        ("docs/benchmarks.md", 9),
+        ("docs/distributed.md", 1),
+        ("docs/dtypes.md", 1),
+        ("docs/solvers.md", 2),
+    ],
 )
 def test_every_table_says_what_its_csv_says(written: Path, document: str, tables: int) -> None:
     text = (ROOT / document).read_text(encoding="utf-8")
@@ -299,6 +307,22 @@ def test_every_table_says_what_its_csv_says(written: Path, document: str, tables
     )
     assert len(shown) == tables
     assert (written / document).read_text(encoding="utf-8") == text
+
+
+MEASURED = re.compile(r"\d (?:us|microseconds|ms|milliseconds|GB/s|GFLOP/s|TFLOP/s|times as)\b")
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_a_measured_figure_names_its_csv(document: str) -> None:
+    text = (ROOT / document).read_text(encoding="utf-8")
+    text = re.sub(r"<!-- results:(\w+) begin -->.*?<!-- results:\1 end -->", r"\1.csv", text, flags=re.DOTALL)
+    text = re.sub(r"^```.*?^```|^    .*?$", "", text, flags=re.DOTALL | re.MULTILINE)
+    # A file that the first section of a page names is the one of every figure that names no other.
+    first, *others = re.split(r"^(?=#+ )", text, flags=re.MULTILINE)[1:] or [""]
+    for section in [first, *others]:
+        named = re.findall(r"(\w+\.csv)", first + section)
+        backed = any(list((ROOT / "benchmarks").rglob(name)) for name in named)
+        assert backed or not MEASURED.search(section), section[:200]
 
 
 def test_every_picture_stands_beside_a_file_for_a_paper() -> None:

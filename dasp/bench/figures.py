@@ -293,9 +293,10 @@ def by_name(axes: Any, rows: Sequence[Row]) -> None:
 
 
 @styled
-def draw_headline(collections: Sequence[tuple[str, Sequence[Row]]], path: Path) -> None:
-    """Draw a performance profile for each machine, side by side, for the front page."""
-    figure, panels = new_figure(7.2, 2.5, len(collections))
+def draw_headline(collections: Sequence[tuple[str, Sequence[Row]]], path: Path, narrow: bool = False) -> None:
+    """Draw a performance profile for each machine, side by side or below each other, for the front page."""
+    count = len(collections)
+    figure, panels = new_figure(3.6, 2.4 * count, rows=count) if narrow else new_figure(7.2, 2.5, count)
     for axes, (title, rows) in zip(panels, collections, strict=True):
         counted = timed(rows)
         profile(axes, counted, f"{title}, {len(counted)} matrices")

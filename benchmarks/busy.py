@@ -1,0 +1,126 @@
+"""What products on the CPU cost others, and what others cost them: idle threads, too many threads.
+
+    python benchmarks/busy.py --csv benchmarks/results/busy_cpu.csv
+
+`idle`: the processor time that a process takes in the second after a stream of products; two threads that
+went on waiting would take two seconds of it. `processes`: so many processes multiply at the same time, each
+with as many threads as it takes by default, all by dasp and all by SciPy in turn, in short slots of the same
+clock, so that whatever else the machine does falls on both. `threads`: one process that was told to run so
+many.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import dasp
+from dasp import models
+from dasp.bench import machine, results
+from dasp.bench.table import median
+
+MODELS = "poisson2d:60", "poisson3d:40", "rmat:14"
+"""In the first cache, in the last, and one whose rows have very different lengths."""
+
+PROCESSES = 1, 2, 4, 8
+THREADS = 2, 4, 8
+SLOT_SECONDS, SLOTS = 0.25, 16
+IDLE_SECONDS, IDLE_REPEATS = 1.0, 7
+
+Row = dict[str, str]
+
+
+def operands(spec: str) -> tuple[Any, Any, np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """A matrix of SciPy, the planned one, x and room for y."""
+    csr = models.generate(spec).astype(float)
+    A = dasp.SpMatrix.from_scipy(csr, device="cpu")
+    return csr, A, np.random.default_rng(0).standard_normal(A.shape[1]), np.empty(A.shape[0])
+
+
+def idle(spec: str) -> Row:
+    """Processor time after a stream of products, in microseconds: the median and the most of some tries."""
+    _, A, x, y = operands(spec)
+    taken = []
+    for _ in range(IDLE_REPEATS):
+        until = time.perf_counter() + 0.1
+        while time.perf_counter() < until:
+            A.matvec(x, out=y)
+        start = time.process_time_ns()
+        time.sleep(IDLE_SECONDS)
+        taken.append((time.process_time_ns() - start) / 1e3)
+    return {"case": "idle", "idle_us": f"{median(taken):.4g}", "idle_most_us": f"{max(taken):.4g}"}
+
+
+def count(product: Callable[[], Any], until: float) -> int:
+    """How many products are made before a time."""
+    made = 0
+    while time.time() < until:
+        product()
+        made += 1
+    return made
+
+
+def take_turns(spec: str, threads: int | None, start: float) -> list[int]:
+    """Make products in slots from a time on, by dasp and by SciPy in turn; return how many in each."""
+    csr, A, x, y = operands(spec)
+    dasp.set_num_threads(threads)
+    ways: tuple[Callable[[], Any], ...] = (lambda: A.matvec(x, out=y), lambda: csr @ x)
+    for product in ways:
+        product()
+    made = []
+    for slot in range(SLOTS):
+        time.sleep(max(0.0, start + slot * SLOT_SECONDS - time.time()))
+        made.append(count(ways[slot % 2], start + (slot + 0.9) * SLOT_SECONDS))
+    return made
+
+
+def shared(spec: str, processes: int, threads: int | None) -> Row:
+    """Products of all processes together, each slot by one library; pairs of neighbours are compared."""
+    context = multiprocessing.get_context("spawn")
+    start = time.time() + 8.0 + 2.0 * processes  # a process imports, plans and compiles first
+    with context.Pool(processes) as pool:
+        made = np.array(pool.starmap(take_turns, [(spec, threads, start)] * processes)).sum(axis=0)
+    ours, theirs = made[0::2], made[1::2]
+    seconds = 0.9 * SLOT_SECONDS
+    return {
+        "case": "threads" if threads else "processes",
+        "processes": str(processes),
+        "threads": str(threads or dasp.get_num_threads()),
+        "dasp_per_s": f"{median(ours) / seconds:.4g}",
+        "scipy_per_s": f"{median(theirs) / seconds:.4g}",
+        "ratio": f"{median(ours / np.maximum(theirs, 1)):.3f}",
+        "ratio_least": f"{min(ours / np.maximum(theirs, 1)):.3f}",
+    }
+
+
+def cases(spec: str) -> Iterator[Row]:
+    """Every case of a matrix."""
+    yield idle(spec)
+    for processes in PROCESSES:
+        yield shared(spec, processes, None)
+    for threads in THREADS:
+        yield shared(spec, 1, threads)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--csv", type=Path, metavar="FILE", help="append the rows to this file")
+    args = parser.parse_args()
+    columns = machine.host_columns(dasp.get_num_threads())
+    for spec in MODELS:
+        for row in cases(spec):
+            print(spec, *(f"{key} {value}" for key, value in row.items()), flush=True)
+            if args.csv:
+                results.append(args.csv, columns | {"matrix": spec} | row)
+
+
+if __name__ == "__main__":
+    main()
