@@ -20,8 +20,16 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Lock, Thread
+from typing import Any
 
 from dasp._signals import Deferred
+
+_usage: Any
+try:
+    import resource as _usage
+except ImportError:  # Windows
+    _usage = None
+_WHOSE = getattr(_usage, "RUSAGE_THREAD", getattr(_usage, "RUSAGE_SELF", 0))
 
 RETRY_SECONDS = 0.5
 """For how long no thread is tried again after one could not be started: a try takes up to 0.1 ms."""
@@ -70,6 +78,17 @@ def _quota() -> int:
         return _MOST if quota == "max" else max(1, min(_MOST, math.ceil(int(quota) / int(period))))
     except (OSError, ValueError, ZeroDivisionError):  # another system, or another version of this one
         return _MOST
+
+
+def times_put_aside() -> int:
+    """Return how often the system gave the calling thread's processor to others; 0 where it does not say.
+
+    Threads that give it away while they wait for each other count too, if somebody took it.
+    """
+    if _usage is None:
+        return 0
+    count: int = _usage.getrusage(_WHOSE).ru_nivcsw
+    return count
 
 
 def running(threads: int) -> int:

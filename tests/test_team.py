@@ -34,6 +34,8 @@ def long_work(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr("dasp.backends.cpu.published.SERIAL_SLOTS", 0)
     monkeypatch.setattr("dasp.backends.cpu.team.WAKING", 0.0)
     monkeypatch.setattr("dasp.backends.cpu.team.AGAIN", 0.0)
+    monkeypatch.setattr("dasp.backends.cpu.team.CROWDED", float("inf"))
+    monkeypatch.setattr(_team.team(), "_alone_until", 0.0)
     yield
     dasp.set_num_threads(None)
 
@@ -273,6 +275,73 @@ def test_a_stream_that_loses_its_processors_sends_its_workers_to_sleep(
         np.testing.assert_array_equal(planned @ x, want)
     assert team._awake[0] == 0
     assert not woken
+
+
+@needs_two
+def test_a_stream_on_a_crowded_machine_goes_on_alone_and_comes_back(
+    long_work: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned, x, want = prepared("poisson2d:50")
+    team = _team.team()
+    aside = iter(range(0, 10**9, 10**6))  # at each look a million times more
+    monkeypatch.setattr(_team, "CROWDED", 1200)
+    monkeypatch.setattr(_team, "LOOKING", 0.0)
+    monkeypatch.setattr(_threads, "times_put_aside", lambda: next(aside))
+    woken: list[int] = []
+    wake = _threads.Worker.wake
+    monkeypatch.setattr(_threads.Worker, "wake", lambda self: woken.append(1) or wake(self))
+    until = time.monotonic() + 20
+    while (team._awake[0] or team._alone_until == 0.0) and time.monotonic() < until:
+        np.testing.assert_array_equal(planned @ x, want)
+    woken.clear()
+    monkeypatch.setattr(team, "_alone_until", time.perf_counter() + 1000)
+    for _ in range(100):
+        np.testing.assert_array_equal(planned @ x, want)
+    assert team._awake[0] == 0
+    assert not woken
+    monkeypatch.setattr(_threads, "times_put_aside", lambda: 0)
+    monkeypatch.setattr(team, "_alone_until", 0.0)
+    while not woken and time.monotonic() < until:
+        np.testing.assert_array_equal(planned @ x, want)
+    assert woken
+
+
+SHARED_PROCESSOR = """
+import os, time
+from dasp import _threads
+os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+until = time.monotonic() + 1
+child = os.fork()
+before = _threads.times_put_aside()
+while time.monotonic() < until:
+    pass
+if child == 0:
+    os._exit(0)
+os.waitpid(child, 0)
+print(_threads.times_put_aside() > before)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="affinity is Linux's")
+def test_what_others_take_of_a_processor_is_counted() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SHARED_PROCESSOR], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")
+
+
+@needs_two
+def test_an_idle_process_uses_no_processor(long_work: None) -> None:
+    planned, x, _ = prepared("poisson2d:50")
+    spent = []
+    for _ in range(5):
+        for _ in range(100):
+            planned @ x
+        start = time.process_time()
+        time.sleep(0.1)
+        spent.append(time.process_time() - start)
+    # A thread that went on waiting would take 0.1 seconds. It is processor time, so that nobody else counts.
+    assert min(spent) <= 1e-3
 
 
 # Where no thread can be started

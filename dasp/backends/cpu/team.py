@@ -22,6 +22,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import threading
 import time
 from collections import namedtuple
 from collections.abc import Callable, Mapping
@@ -65,6 +66,13 @@ AGAIN = STREAM
 
 LOOKING = 0.01
 """Seconds after which a stream looks again whether it still has the processors that it runs on."""
+
+CROWDED = 1200
+"""Times a second that a caller is put aside for others, from which on its workers hold it up more than they
+help: one that is put aside in the middle of a chunk has everybody wait."""
+
+ALONE = 0.2
+"""Seconds for which calls are then made alone, before the team is tried again."""
 
 FIXED = 8
 """Arguments of a shared function that belong to the job."""
@@ -466,7 +474,8 @@ class Team:
             _threads.Worker(f"dasp-{me}", functools.partial(_serve, self._state, me))
             for me in range(1, self.most)
         ]
-        self._last = self._woken = self._look_at = 0.0
+        self._last = self._woken = self._look_at = self._alone_until = 0.0
+        self._seen = (0, 0.0, 0)  # the thread that looked last, when, and how often it had been put aside
         # Compiled here, not in a worker that the end of the process would meet in the compiler.
         _serve(self._state, 0)
         _take(self._state)
@@ -501,6 +510,8 @@ class Team:
     def _wake(self, parts: int, seconds: float) -> int:
         """Wake the workers that sleep, if the work is long or comes soon after the last; return the parts."""
         now = time.perf_counter()
+        if now < self._alone_until:
+            return 1
         gap = now - self._last
         if (seconds < 4 * WAKING and gap > STREAM) or now - self._woken < AGAIN:
             return parts if self._awake[0] else 1
@@ -516,9 +527,14 @@ class Team:
         return parts
 
     def _look(self, now: float) -> None:
-        """Send the workers to sleep if they have no processors of their own any more."""
+        """Send the workers to sleep if they have no processors of their own any more, or must share them."""
         self._look_at = now + LOOKING
-        if self._awake[0] >= _threads.processors():
+        who, since, before = self._seen
+        self._seen = me, _, times = threading.get_ident(), now, _threads.times_put_aside()
+        crowded = who == me and times - before > CROWDED * (now - since)
+        if crowded:
+            self._alone_until = now + ALONE
+        if crowded or self._awake[0] >= _threads.processors():
             self._patience[0] = 0
 
     def close(self) -> None:
