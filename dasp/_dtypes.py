@@ -6,6 +6,7 @@ by name once this module is imported.
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import ml_dtypes
@@ -65,11 +66,13 @@ BFLOAT16 = TABLE["bfloat16"].dtype
 _FLOAT16 = TABLE["float16"].dtype
 
 
+@functools.cache  # because NumPy takes microseconds for the name of a type
 def real_type(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """Return the type of the parts of a type of `TABLE`: itself, if it is real."""
     return TABLE[TABLE[dtype.name].real].dtype
 
 
+@functools.cache
 def sum_type(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """Return the type in which products are added up whose result has a type of `TABLE`."""
     return TABLE[TABLE[dtype.name].sum].dtype
@@ -118,6 +121,7 @@ def stored(dtype: np.dtype[Any], what: str = "A") -> np.dtype[Any]:
     return TABLE["complex128" if dtype.kind == "c" else "float64"].dtype
 
 
+@functools.cache
 def result_type(one: np.dtype[Any], other: np.dtype[Any]) -> np.dtype[Any]:
     """Return the type of a product of numbers of two types, as NumPy has it.
 
@@ -151,6 +155,7 @@ def arithmetic(matrix: np.dtype[Any], x: np.dtype[Any]) -> Arithmetic:
     return into(matrix, x, result_type(matrix, x))
 
 
+@functools.cache
 def into(matrix: np.dtype[Any], x: np.dtype[Any], y: np.dtype[Any]) -> Arithmetic:
     """Return the types of the product of a matrix by a vector, made into a vector of a type that holds it.
 

@@ -12,6 +12,9 @@ from hypothesis import strategies as st
 from dasp import Policy, SpMatrix, set_num_threads
 from dasp._dtypes import arithmetic, into
 from dasp._machines import H200, Panels
+from dasp.backends.cpu import ranges
+from dasp.backends.cpu.panels import panels_of
+from dasp.backends.cpu.turning import turn
 from dasp.backends.cuda import columns as cuda
 from dasp.backends.cuda.columns import Layout, choose_parts, choose_passes, layout_of
 from tests.executors import EXECUTORS, emulate, emulate_columns
@@ -106,27 +109,122 @@ def test_real_types(executor, types, order):
     assert_columns_close(got, matrix, x)
 
 
+def numbers(rng, size, dtype):
+    parts = rng.standard_normal((*size, 2))
+    return (parts @ [1, 1j] if dtype.kind == "c" else parts[..., 0]).astype(dtype)
+
+
+def of_type(dtype, only_real=False):
+    """A matrix of numbers of a type in COO, as `from_coo` takes it; its first row comes in segments."""
+    shape, rng = from_lengths([100, 3, 12] + [5] * 40 + [0, 0], 30), np.random.default_rng(0)
+    rows = np.repeat(np.arange(shape.shape[0]), np.diff(shape.indptr))
+    data = numbers(rng, (shape.nnz,), np.dtype(dtype))
+    return (data.real.astype(dtype) if only_real else data), (rows, shape.indices), shape.shape
+
+
 @pytest.mark.parametrize(
     ("value", "other"), [("complex128", "complex128"), ("float64", "complex128"), ("bfloat16", "float32")]
 )
 def test_other_types_have_the_bits_of_the_product_by_a_vector(value, other):
-    rng, shape = np.random.default_rng(0), from_lengths([100, 3, 12] + [5] * 40 + [0, 0], 30)
-
-    def numbers(size, dtype):
-        parts = rng.standard_normal((*size, 2))
-        return (parts @ [1, 1j] if dtype.kind == "c" else parts[..., 0]).astype(dtype)
-
     kinds = arithmetic(np.dtype(value), np.dtype(other))
-    rows = np.repeat(np.arange(shape.shape[0]), np.diff(shape.indptr))
-    entries = numbers((shape.nnz,), kinds.value), (rows, shape.indices), shape.shape
-    plan = SpMatrix.from_coo(*entries, policy=SPLIT, device="cpu").plan
-    x = numbers((30, 5), kinds.x)
-    y = np.zeros((shape.shape[0], 5), kinds.y)
+    plan = SpMatrix.from_coo(*of_type(kinds.value), policy=SPLIT, device="cpu").plan
+    x = numbers(np.random.default_rng(1), (30, 5), kinds.x)
+    y = np.zeros((plan.shape[0], 5), kinds.y)
     emulate_columns(plan, x, y)
     for j in range(5):
-        want = np.zeros(shape.shape[0], kinds.y)
+        want = np.zeros(plan.shape[0], kinds.y)
         emulate(plan, np.ascontiguousarray(x[:, j]), want)
         assert np.ascontiguousarray(y[:, j]).tobytes() == want.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("value", "other", "k"),
+    [
+        ("complex128", "complex128", 11),
+        ("complex64", "complex64", 3),
+        ("complex64", "complex128", 3),
+        ("float64", "complex128", 3),
+        ("complex128", "float64", 3),
+        ("real complex128", "float64", 3),
+        ("real complex128", "complex128", 3),
+        ("float16", "float16", 3),
+        ("bfloat16", "float32", 3),
+        ("float32", "float64", 3),
+    ],
+)
+@pytest.mark.parametrize("order", "CF")
+def test_other_types_on_a_cpu_have_the_bits_of_the_product_by_a_vector(value, other, k, order):
+    *only_real, dtype = value.split()
+    x = np.asarray(numbers(np.random.default_rng(1), (30, k), np.dtype(other)), order=order)
+    for policy in (SPLIT, Policy(layout="slices")):
+        planned = SpMatrix.from_coo(*of_type(np.dtype(dtype), bool(only_real)), policy=policy, device="cpu")
+        got = planned @ x
+        assert got.flags.f_contiguous == (order == "F")
+        for j in range(k):
+            want = planned @ np.ascontiguousarray(x[:, j])
+            assert np.ascontiguousarray(got[:, j]).tobytes() == want.tobytes()
+
+
+@pytest.mark.parametrize("order", "CF")
+@pytest.mark.parametrize("alpha", [2.0, 0.5 - 1j])
+@pytest.mark.parametrize("beta", [0.0, -1.0, 1j])
+def test_complex_columns_with_alpha_and_beta(order, alpha, beta):
+    rng, kind = np.random.default_rng(2), np.dtype(np.complex128)
+    planned = SpMatrix.from_coo(*of_type(kind), policy=SPLIT, device="cpu")
+    x = np.asarray(numbers(rng, (30, 11), kind), order=order)
+    out = np.asarray(numbers(rng, (planned.shape[0], 11), kind), order=order)
+    want = np.empty_like(out)
+    for j in range(11):
+        want[:, j] = planned.matvec(x[:, j].copy(), out=out[:, j].copy(), alpha=alpha, beta=beta)
+    got = planned.matvec(x, out=out, alpha=alpha, beta=beta)
+    if beta == 0:
+        np.testing.assert_array_equal(got, want)
+    bound = 16 * np.finfo(np.float64).eps * (np.abs(want) + np.abs(alpha) * np.linalg.norm(x, np.inf) * 100)
+    assert (np.abs(got - want) <= bound).all()
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.5])
+def test_out_may_hold_nan_if_it_is_not_read(beta):
+    """In columns that two panels share, and in those that only one has."""
+    matrix = from_lengths([70, 3, 129] + [5] * 40 + [0, 0], 300)
+    planned = SpMatrix.from_scipy(matrix, policy=SPLIT, device="cpu")
+    for k in (3, 7, 33):
+        x, out = columns(300, k), np.full((matrix.shape[0], k), np.nan)
+        assert np.isnan(planned.matvec(x, out=out, alpha=2.0, beta=beta)).all() == (beta != 0)
+
+
+@pytest.mark.parametrize("k", range(2, 100))
+@pytest.mark.parametrize("item", [4, 8, 16])
+def test_panels_on_a_cpu_cover_every_column_once(k, item):
+    panels = panels_of(k, item)
+    assert [j for one in panels for j in range(one.begin + one.done, one.begin + one.columns)] == list(
+        range(k)
+    )
+    for one in panels:
+        assert one.begin >= 0
+        assert 0 <= one.done < one.columns
+        assert one.columns in (2, 4, 8, 16, 32)
+        assert one.columns * item <= 256
+        assert one.columns <= k
+
+
+@pytest.mark.parametrize(
+    "shape", [(0, 5), (1, 700), (16, 700), (5, 9001), (700, 9), (8, 8), (17, 4096), (2, 5000)]
+)
+@pytest.mark.parametrize("dtype", ["f4", "f8", "c8", "c16"])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_matrices_are_turned(monkeypatch, shape, dtype, threads):
+    monkeypatch.setattr(ranges, "SERIAL_ENTRIES", 100)
+    large = numbers(np.random.default_rng(3), (shape[0], shape[1] + 7), np.dtype(dtype))
+    room = np.zeros((shape[1], shape[0] + 3), dtype)
+    try:
+        set_num_threads(threads)
+        turn(large[:, 3 : 3 + shape[1]], room[:, 2 : 2 + shape[0]])
+    finally:
+        set_num_threads(None)
+    np.testing.assert_array_equal(room[:, 2 : 2 + shape[0]], large[:, 3 : 3 + shape[1]].T)
+    room[:, 2 : 2 + shape[0]] = 0
+    assert not room.any(), "more than the target was written"
 
 
 CODED = {
@@ -224,18 +322,18 @@ def test_the_order_of_blocks_and_who_has_which_tile_change_no_bit(matrix, seed, 
 
 
 @settings(max_examples=12)
-@given(matrices(), st.booleans(), st.integers(2, 7), st.sampled_from([2, 5, 16]))
-def test_the_number_of_threads_changes_no_bit(matrix, split, threads, k):
+@given(matrices(), st.booleans(), st.integers(2, 7), st.sampled_from([2, 5, 16]), st.sampled_from("CF"))
+def test_the_number_of_threads_changes_no_bit(matrix, split, threads, k, order):
     from dasp.backends.cpu.product import Product
 
-    x = columns(matrix.shape[1], k)
+    x = columns(matrix.shape[1], k, order=order)
     operator = Product(plan_of(matrix, SPLIT if split else Policy(layout="slices")))
     operator._multiply.__self__._seconds = 10**9  # as if large enough for several threads
     results = []
     try:
         for count in (1, threads):
             set_num_threads(count)
-            y = np.full((matrix.shape[0], k), np.nan)
+            y = np.full((matrix.shape[0], k), np.nan, order=order)
             operator.multiply(x, y, 1.0, 0.0)
             results.append(bits(y))
     finally:

@@ -588,14 +588,15 @@ def _multiply_slices(  # type: ignore[no-untyped-def]
 
 
 @jit(nogil=True)
-def store_long_complex(rows, segment_offsets, partials, y, alpha, beta):  # type: ignore[no-untyped-def]
-    """Set the rows of y whose complex sums come in segments."""
+def store_long(rows, segment_offsets, partials, done, y, alpha, beta):  # type: ignore[no-untyped-def]
+    """Set the rows of Y whose sums come in segments, but not the first `done` columns."""
     for r in range(len(rows)):
-        total = partials[segment_offsets[r]]
-        for s in range(segment_offsets[r] + 1, segment_offsets[r + 1]):
-            total += partials[s]
-        total = scaled(alpha, total)
-        y[rows[r]] = total if beta == 0 else total + scaled(beta, y[rows[r]])
+        for j in range(done, y.shape[1]):
+            total = partials[segment_offsets[r], j]
+            for s in range(segment_offsets[r] + 1, segment_offsets[r + 1]):
+                total += partials[s, j]
+            total = scaled(alpha, total)
+            y[rows[r], j] = total if beta == 0 else total + scaled(beta, y[rows[r], j])
 
 
 @intrinsic

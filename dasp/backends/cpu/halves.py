@@ -1,4 +1,4 @@
-"""Vectors in half precision for a CPU: widened to float32 before a product, and rounded once after it.
+"""Arrays in half precision for a CPU: widened to float32 before a product, and rounded once after it.
 
 NumPy takes several nanoseconds a number; the loops here have no branches, so that LLVM makes vectors of them.
 """
@@ -20,28 +20,30 @@ Vector = np.ndarray[Any, Any]
 
 
 def widened(x: Vector) -> Vector:
-    """Return numbers of float16 or bfloat16 as float32, exactly.
+    """Return numbers of float16 or bfloat16 as float32, exactly, in one run of the order of x.
 
     Parameters
     ----------
-    x : numpy.ndarray, shape (n,), float16 or bfloat16
-        Contiguous and aligned.
+    x : numpy.ndarray, float16 or bfloat16
+        Aligned.
     """
-    wide = np.empty(x.shape, np.float32)
-    (_widen_bfloat16 if x.dtype == BFLOAT16 else _widen_float16)(x.view(np.uint16), wide.view(np.uint32))
+    wide = np.empty_like(x, np.float32)
+    move = _widen_bfloat16 if x.dtype == BFLOAT16 else _widen_float16
+    move(x.ravel("K").view(np.uint16), wide.ravel("K").view(np.uint32))
     return wide
 
 
 def store_rounded(wide: Vector, y: Vector) -> None:
-    """Write float32 numbers into a vector of float16 or bfloat16, rounded to nearest, ties to even.
+    """Write float32 numbers into an array of float16 or bfloat16, rounded to nearest, ties to even.
 
     Parameters
     ----------
-    wide : numpy.ndarray, shape (m,), float32
-    y : numpy.ndarray, shape (m,), float16 or bfloat16
-        Contiguous and aligned.
+    wide : numpy.ndarray, float32
+    y : numpy.ndarray, of the same shape, float16 or bfloat16
+        Both in one run of the same order; y aligned.
     """
-    (_round_bfloat16 if y.dtype == BFLOAT16 else _round_float16)(wide.view(np.uint32), y.view(np.uint16))
+    move = _round_bfloat16 if y.dtype == BFLOAT16 else _round_float16
+    move(wide.ravel("K").view(np.uint32), y.ravel("K").view(np.uint16))
 
 
 @intrinsic

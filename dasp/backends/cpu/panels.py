@@ -1,9 +1,12 @@
 """The product of slices by several columns on a CPU: rows of X, and of sums, in vector registers.
 
 In C order an entry meets a run of neighbouring numbers, a row of X. So a few lanes of a slice walk its steps
-together, for a panel of columns at a time, whose sums stay in registers; what they pass of the plan lies in
-the nearest cache for the lanes that follow. What a panel leaves of the columns is a smaller panel, which ends
-where the columns end and may begin among those that are done: those it does not store.
+together, for a panel of columns whose sums stay in registers; what they pass of the plan lies in the nearest
+cache for the lanes that follow. Each width of a panel is a function of its own, compiled when it is first
+needed. What a panel leaves of the columns is a smaller panel, which ends where the columns end and may begin
+among those that are done: those it does not store.
+
+A row of complex numbers is one vector in which real and imaginary parts take turns.
 
 Sums are added in the order of the product by a vector, so that a column's bits are those of that product.
 """
@@ -11,7 +14,8 @@ Sums are added in the order of the product by a vector, so that a column's bits 
 from __future__ import annotations
 
 import functools
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 import numpy as np
 from llvmlite import ir
@@ -28,19 +32,56 @@ from dasp.formats.sliced.pattern import shape_fields
 intrinsic: Any = _intrinsic
 _shape_fields = jit()(shape_fields)
 
-PANELS = 2, 4, 8, 16, 32
-"""Columns that code is compiled for; 32 float64 are eight registers of AVX2."""
+WIDEST = 32
+"""Columns of the widest panel; the others are its halves, down to 2."""
 
-MOST = PANELS[-1]
+ROW_BYTES = 256
+"""Of sums that a lane keeps in registers, at most: eight registers of AVX2."""
 
-SUMS = 128
-"""float64 in vector registers at a time: half of those of AVX-512."""
+SUMS_BYTES = 1024
+"""Of sums in registers at a time: half of those of AVX-512."""
 
 NEAR_BITS = 8
-"""Bits of a delta up to which neighbouring slices are taken to read neighbouring rows of X."""
+"""Bits of a delta up to which neighbouring lanes are taken to read neighbouring rows of X."""
 
 WIDTHS = 0, 8, 16, 32
 """Bits of a delta, by the `Width` of a slice."""
+
+
+class Panel(NamedTuple):
+    """Columns that are multiplied at once.
+
+    Attributes
+    ----------
+    begin, columns : int
+        The first one, and how many: a power of two.
+    done : int
+        How many of them, the leading ones, are done before.
+    """
+
+    begin: int
+    columns: int
+    done: int
+
+
+@functools.cache
+def panels_of(columns: int, item: int) -> tuple[Panel, ...]:
+    """Cut 2 columns and more, of numbers of `item` bytes, into panels.
+
+    Examples
+    --------
+    >>> [tuple(panel) for panel in panels_of(37, 8)]
+    [(0, 32, 0), (32, 4, 0), (35, 2, 1)]
+    """
+    panels, start = [], 0
+    while start < columns:
+        width = min(WIDEST, ROW_BYTES // item)
+        while width > columns - start and width > 2:
+            width //= 2
+        begin = min(start, columns - width)
+        panels.append(Panel(begin, width, start - begin))
+        start = begin + width
+    return tuple(panels)
 
 
 class _RowEmitter(Emitter):
@@ -48,6 +89,8 @@ class _RowEmitter(Emitter):
 
     Parameters
     ----------
+    bits, coded, real, parts, *pointers
+        See `Emitter`.
     panel : int
         Columns.
     mine : range
@@ -55,14 +98,25 @@ class _RowEmitter(Emitter):
     """
 
     def __init__(
-        self, builder: ir.IRBuilder, bits: int, coded: Any, panel: int, mine: range, *pointers: ir.Value
+        self,
+        builder: ir.IRBuilder,
+        bits: int,
+        coded: Any,
+        real: ir.Type,
+        parts: int,
+        panel: int,
+        mine: Iterable[int],
+        *pointers: ir.Value,
     ) -> None:
-        super().__init__(builder, bits, coded, pointers[-1].type.pointee, 1, *pointers)
-        self.mine, self.panel = mine, ir.VectorType(self.real, panel)
-        self.size = 8 if self.real == ir.DoubleType() else 4
+        super().__init__(builder, bits, coded, real, parts, *pointers)
+        self.mine, self.panel = list(mine), ir.VectorType(real, panel * parts)
+        self.size = _size(real)
         function = ir.FunctionType(self.panel, [self.panel] * 3)
-        name = f"llvm.fmuladd.v{panel}f{8 * self.size}"
+        name = f"llvm.fmuladd.v{self.panel.count}f{8 * self.size}"
         self.add = builder.module.declare_intrinsic(name, (), function)
+        # Numbers of a real X stand for two parts of a complex sum each.
+        whole = parts == 1 or isinstance(self.data["x"].type.pointee, ir.BaseStructType)
+        self.of_x = self.panel if whole else ir.VectorType(real, panel)
 
     def zeros(self) -> list[ir.Value]:
         """The lanes' sums at the start."""
@@ -86,11 +140,10 @@ class _RowEmitter(Emitter):
         totals = []
         for lane, before in zip(self.mine, sums, strict=True):
             if lane % self.lanes == 0 or lane == self.mine[0]:
-                (values,) = self.values(self.plus(slot, lane // self.lanes * self.lanes))
-            weight = self.spread(values, lane % self.lanes)
+                values = self.values(self.plus(slot, lane // self.lanes * self.lanes))
             x = builder.gep(self.data["x"], [builder.mul(columns[lane], row)])
-            numbers = builder.load(builder.bitcast(x, self.panel.as_pointer()), align=self.size)
-            total = builder.call(self.add, [weight, numbers, before])
+            numbers = builder.load(builder.bitcast(x, self.of_x.as_pointer()), align=self.size)
+            total = self.add_row(values, lane % self.lanes, numbers, before)
             if kept is not None:
                 entry = builder.extract_element(kept, ir.Constant(I32, lane))
                 total = builder.select(entry, total, before)
@@ -99,10 +152,33 @@ class _RowEmitter(Emitter):
                 self.prefetch_row(x, row)
         return totals
 
+    def add_row(self, values: list[ir.Value], lane: int, x: ir.Value, before: ir.Value) -> ir.Value:
+        """The sums with an entry's products added, each part in the order of `Emitter.multiply_add`."""
+        builder, count = self.builder, self.panel.count
+
+        def fma(*terms: ir.Value) -> ir.Value:
+            return builder.call(self.add, terms)
+
+        factor = self.shuffled(values[0], values[0], [lane] * count)
+        if self.parts == 1:
+            return fma(factor, x, before)
+        is_real = ir.Constant(ir.VectorType(ir.IntType(1), count), [1, 0] * (count // 2))
+        other = self.shuffled(values[-1], values[-1], [lane] * count)
+        if self.of_x != self.panel:
+            twice = self.shuffled(x, x, [number // 2 for number in range(count)])
+            total = fma(builder.select(is_real, factor, other), twice, before)
+            # A complex matrix whose values are all real adds nothing to the imaginary parts of a real x.
+            return total if len(values) == 2 else builder.select(is_real, total, before)
+        if len(values) == 2:
+            across = self.shuffled(x, x, [number ^ 1 for number in range(count)])
+            before = fma(builder.select(is_real, builder.fneg(other), other), across, before)
+        return fma(factor, x, before)
+
     def prefetch_row(self, x: ir.Value, row: ir.Value) -> None:
-        """Ask for the numbers that the same lane of the next slice will need, if its columns follow on."""
-        ahead = self.builder.gep(x, [self.builder.mul(row, ir.Constant(I64, WARP))])
-        for line in range(0, self.panel.count * self.size, LINE):
+        """Ask for the numbers that the same lane of the next group will need, if its columns follow on."""
+        ahead = self.builder.gep(x, [self.builder.mul(row, ir.Constant(I64, WORD_LANES))])
+        ahead = self.builder.bitcast(ahead, self.real.as_pointer())
+        for line in range(0, self.of_x.count * self.size, LINE):
             self.prefetch_at(self.builder.gep(ahead, [ir.Constant(I64, line // self.size)]))
 
     def prefetch_at(self, address: ir.Value) -> None:
@@ -112,43 +188,77 @@ class _RowEmitter(Emitter):
         address = self.builder.bitcast(address, byte)
         self.builder.call(function, [address, *(ir.Constant(I32, flag) for flag in (0, 3, 1))])
 
-    def spread(self, values: ir.Value, lane: int) -> ir.Value:
-        """One item of a vector, once for each column."""
-        mask = ir.Constant(ir.VectorType(I32, self.panel.count), [lane] * self.panel.count)
-        return self.builder.shuffle_vector(values, values, mask)
+
+class _Rows:
+    """Emits loads and stores of whole rows of sums, at pointers to numbers of their type."""
+
+    def __init__(self, builder: ir.IRBuilder, number: ir.Type, panel: int) -> None:
+        self.builder = builder
+        self.parts = 2 if isinstance(number, ir.BaseStructType) else 1
+        self.real = number.elements[0] if self.parts == 2 else number
+        self.kind = ir.VectorType(self.real, panel * self.parts)
+
+    def at(self, pointer: ir.Value) -> ir.Value:
+        return self.builder.bitcast(pointer, self.kind.as_pointer())
+
+    def load(self, pointer: ir.Value) -> ir.Value:
+        return self.builder.load(self.at(pointer), align=_size(self.real))
+
+    def store(self, row: ir.Value, pointer: ir.Value) -> None:
+        self.builder.store(row, self.at(pointer), align=_size(self.real))
+
+    def spread(self, number: ir.Value) -> ir.Value:
+        """A real number, once for each item of a row."""
+        once = self.builder.insert_element(ir.Constant(self.kind, ir.Undefined), number, ir.Constant(I32, 0))
+        return self.shuffled(once, [0] * self.kind.count)
+
+    def shuffled(self, row: ir.Value, mask: list[int]) -> ir.Value:
+        return self.builder.shuffle_vector(row, row, ir.Constant(ir.VectorType(I32, len(mask)), mask))
+
+    def scaled(self, factor: ir.Value, row: ir.Value) -> ir.Value:
+        """A factor times a row, by the rule of `emitter.scaled`."""
+        builder, count = self.builder, self.kind.count
+        if self.parts == 1:
+            return builder.fmul(self.spread(factor), row)
+        real, imaginary = cgutils.unpack_tuple(builder, factor, 2)
+        plain = builder.fmul(self.spread(real), row)
+        crossed = builder.fmul(
+            self.spread(imaginary), self.shuffled(row, [item ^ 1 for item in range(count)])
+        )
+        is_real = ir.Constant(ir.VectorType(ir.IntType(1), count), [1, 0] * (count // 2))
+        whole = builder.fadd(plain, builder.select(is_real, builder.fneg(crossed), crossed))
+        none = builder.fcmp_ordered("==", imaginary, ir.Constant(self.real, 0.0))
+        return builder.select(none, plain, whole)
+
+    def is_zero(self, number: ir.Value) -> ir.Value:
+        """Whether a number is 0."""
+        parts = [number] if self.parts == 1 else cgutils.unpack_tuple(self.builder, number, 2)
+        zeros = [self.builder.fcmp_ordered("==", part, ir.Constant(self.real, 0.0)) for part in parts]
+        return functools.reduce(self.builder.and_, zeros)
+
+    def is_below(self, column: ir.Value) -> ir.Value:
+        """Which items of a row belong to columns below this one."""
+        builder, places = self.builder, ir.VectorType(I64, self.kind.count)
+        once = builder.insert_element(ir.Constant(places, ir.Undefined), column, ir.Constant(I32, 0))
+        own = ir.Constant(places, [item // self.parts for item in range(places.count)])
+        return builder.icmp_signed("<", own, self.shuffled(once, [0] * places.count))
 
 
-def _switch(builder: ir.IRBuilder, selector: ir.Value, cases: Any, emit: Any) -> None:
-    """Emit `emit(case)` for each number that the selector may be, and go on behind them."""
-    blocks = [builder.append_basic_block(f"case.{case}") for case in cases]
-    after = builder.append_basic_block("cases.after")
-    switch = builder.switch(selector, after)
-    for case, block in zip(cases, blocks, strict=True):
-        switch.add_case(ir.Constant(selector.type, case), block)
-        builder.position_at_end(block)
-        emit(case)
-        builder.branch(after)
-    builder.position_at_end(after)
+def _size(real: ir.Type) -> int:
+    return 8 if real == ir.DoubleType() else 4
 
 
-def _size(pointer: ir.Value) -> int:
-    return 8 if pointer.type.pointee == ir.DoubleType() else 4
-
-
-def _panel_at(builder: ir.IRBuilder, place: ir.Value, count: int) -> ir.Value:
-    return builder.bitcast(place, ir.VectorType(place.type.pointee, count).as_pointer())
-
-
-@intrinsic
-def _place_for_sums(typing_context, x):  # type: ignore[no-untyped-def]
+@intrinsic(prefer_literal=True)
+def _place_for_sums(typing_context, scale, panel):  # type: ignore[no-untyped-def]
     """Return a pointer to a panel's sums for 32 lanes, on the stack."""
+    count = WARP * int(panel.literal_value)
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        place = cgutils.alloca_once(builder, arguments[0].type.pointee, size=WARP * MOST)
+        place = cgutils.alloca_once(builder, arguments[0].type.pointee, size=count)
         place.align = 64
         return place
 
-    return types.CPointer(x.dtype)(x), generate
+    return scale(scale, panel), generate
 
 
 @intrinsic
@@ -161,17 +271,19 @@ def _at(typing_context, pointer, place):  # type: ignore[no-untyped-def]
     return pointer(pointer, types.int64), generate
 
 
-@intrinsic
+@intrinsic(prefer_literal=True)
 def _sum_lanes(  # type: ignore[no-untyped-def]
-    typing_context, sums, panel, width, groups, step, steps, full, block, row, deltas, bases, values, table, x
+    typing_context, panel, sums, width, groups, step, steps, full, block, row, deltas, bases, values, table, x
 ):
     """Set `sums` to what each lane of the first `groups` of a slice adds up in a panel of columns.
 
     Parameters
     ----------
+    panel : constant
+        Its columns.
     sums : pointer to `panel` numbers for each lane
-    panel, width : int64
-        One of `PANELS`; the `Width` of the slice.
+    width : int64
+        The `Width` of the slice.
     groups : int64
         Of `WORD_LANES` lanes each.
     step, steps, full : int64
@@ -183,118 +295,161 @@ def _sum_lanes(  # type: ignore[no-untyped-def]
     deltas, bases, values, table, x : pointers
         x: of the panel's first column.
     """
+    count = int(panel.literal_value)
     coded = types.none if values == types.voidptr else values.dtype
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        sums, panel, width, groups, step, steps, full, block, row, *pointers = arguments
+        _, sums, width, groups, step, steps, full, block, row, *pointers = arguments
+        rows = _Rows(builder, sums.type.pointee, count)
+        together = min(WORD_LANES, SUMS_BYTES // (rows.kind.count * _size(rows.real)))
 
-        def of_panel(count: int) -> None:
-            together = min(WORD_LANES, SUMS * 8 // (count * _size(sums)))
+        def of_width(number: int) -> None:
+            bits = WIDTHS[number]
+            delta = builder.udiv(block, ir.Constant(I64, max(bits // 8, 1)))
+            with cgutils.for_range(builder, groups) as loop:
+                group = builder.mul(loop.index, ir.Constant(I64, WORD_LANES))
+                for first in range(0, WORD_LANES, together):
+                    mine = range(first, first + together)
+                    kinds = bits, coded, rows.real, rows.parts, count, mine
+                    emitter = _RowEmitter(builder, *kinds, *pointers)
+                    places = step, delta, group, row
+                    end = full if bits else steps
+                    totals = emitter.loop(ir.Constant(I64, 0), end, emitter.zeros(), places, False)
+                    if bits:
+                        totals = emitter.loop(full, steps, totals, places, True)
+                    for lane, total in zip(mine, totals, strict=True):
+                        place = builder.mul(emitter.plus(group, lane), ir.Constant(I64, count))
+                        rows.store(total, builder.gep(sums, [place]))
 
-            def of_width(number: int) -> None:
-                bits = WIDTHS[number]
-                delta = builder.udiv(block, ir.Constant(I64, max(bits // 8, 1)))
-                with cgutils.for_range(builder, groups) as loop:
-                    group = builder.mul(loop.index, ir.Constant(I64, WORD_LANES))
-                    for first in range(0, WORD_LANES, together):
-                        mine = range(first, first + together)
-                        emitter = _RowEmitter(builder, bits, coded, count, mine, *pointers)
-                        places = step, delta, group, row
-                        end = full if bits else steps
-                        totals = emitter.loop(ir.Constant(I64, 0), end, emitter.zeros(), places, False)
-                        if bits:
-                            totals = emitter.loop(full, steps, totals, places, True)
-                        for lane, total in zip(mine, totals, strict=True):
-                            place = builder.mul(emitter.plus(group, lane), ir.Constant(I64, count))
-                            to = _panel_at(builder, builder.gep(sums, [place]), count)
-                            builder.store(total, to, align=emitter.size)
-
-            _switch(builder, width, range(len(WIDTHS)), of_width)
-
-        _switch(builder, panel, PANELS, of_panel)
+        _switch(builder, width, range(len(WIDTHS)), of_width)
         return context.get_dummy_value()
 
-    whole = [types.int64] * 8
-    return types.void(sums, *whole, deltas, bases, values, table, x), generate
+    whole = [types.int64] * 7
+    return types.void(panel, sums, *whole, deltas, bases, values, table, x), generate
 
 
-@intrinsic
-def _scale_row(typing_context, sums, panel, alpha, y):  # type: ignore[no-untyped-def]
-    """Write alpha times a row's sums to y."""
+def _switch(
+    builder: ir.IRBuilder, selector: ir.Value, cases: Iterable[int], emit: Callable[[int], None]
+) -> None:
+    """Emit `emit(case)` for each number that the selector may be, and go on behind them."""
+    cases = list(cases)
+    blocks = [builder.append_basic_block(f"case.{case}") for case in cases]
+    after = builder.append_basic_block("cases.after")
+    switch = builder.switch(selector, after)
+    for case, block in zip(cases, blocks, strict=True):
+        switch.add_case(ir.Constant(selector.type, case), block)
+        builder.position_at_end(block)
+        emit(case)
+        builder.branch(after)
+    builder.position_at_end(after)
+
+
+@intrinsic(prefer_literal=True)
+def _add_neighbours(typing_context, panel, sums, lanes):  # type: ignore[no-untyped-def]
+    """Add every two neighbours of twice so many lanes."""
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        sums, panel, alpha, y = arguments
-        size = _size(sums)
-
-        def emit(count: int) -> None:
-            vector = ir.VectorType(alpha.type, count)
-            once = builder.insert_element(ir.Constant(vector, ir.Undefined), alpha, ir.Constant(I32, 0))
-            factors = builder.shuffle_vector(once, once, ir.Constant(ir.VectorType(I32, count), [0] * count))
-            total = builder.load(_panel_at(builder, sums, count), align=size)
-            builder.store(builder.fmul(factors, total), _panel_at(builder, y, count), align=size)
-
-        _switch(builder, panel, PANELS, emit)
+        _, sums, lanes = arguments
+        count = int(panel.literal_value)
+        rows = _Rows(builder, sums.type.pointee, count)
+        with cgutils.for_range(builder, lanes) as loop:
+            to = builder.mul(loop.index, ir.Constant(I64, count))
+            one = builder.gep(sums, [builder.mul(to, ir.Constant(I64, 2))])
+            other = builder.gep(one, [ir.Constant(I64, count)])
+            rows.store(builder.fadd(rows.load(one), rows.load(other)), builder.gep(sums, [to]))
         return context.get_dummy_value()
 
-    return types.void(sums, types.int64, sums.dtype, y), generate
+    return types.void(panel, sums, types.int64), generate
 
 
-def _multiply_columns(  # type: ignore[no-untyped-def]
-    first, last, headers, bases, deltas, values, table, rows, counts, columns, partials, x, y, scale
-):
-    """Multiply slices `first` to `last`.
+@intrinsic(prefer_literal=True)
+def _copy_row(typing_context, panel, sums, to):  # type: ignore[no-untyped-def]
+    """Write a row of sums somewhere else."""
 
-    Every array comes as a pointer. `rows` is null if position p is row p; `counts` holds positions, segments,
-    and the numbers from one row to the next of X and of Y; `scale` alpha and beta.
-    """
-    sums = _place_for_sums(x)
-    positions, segments, x_row, y_row = counts[0], counts[1], counts[2], counts[3]
-    alpha, beta = scale[0], scale[1]
-    for s in range(first, last):
-        step = np.int64(headers[4 * s])
-        steps, full, shift, width = _shape_fields(np.int64(headers[4 * s + 3]))
-        block = WARP * np.int64(headers[4 * s + 2])
-        position = np.int64(headers[4 * s + 1])
-        count = 1 if s < segments else min(WARP >> shift, positions - position)
-        start = 0
-        while start < columns:
-            panel = 2
-            while panel < min(columns - start, MOST):
-                panel *= 2
-            if panel > columns:
-                panel //= 2
-            begin = min(start, columns - panel)
-            done = start - begin
-            start = begin + panel
-            at = _at(x, begin)
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        _, sums, to = arguments
+        rows = _Rows(builder, sums.type.pointee, int(panel.literal_value))
+        rows.store(rows.load(sums), to)
+        return context.get_dummy_value()
+
+    return types.void(panel, sums, to), generate
+
+
+@intrinsic(prefer_literal=True)
+def _scale_row(typing_context, panel, sums, alpha, y):  # type: ignore[no-untyped-def]
+    """Write alpha times a row of sums to y."""
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        _, sums, alpha, y = arguments
+        rows = _Rows(builder, sums.type.pointee, int(panel.literal_value))
+        rows.store(rows.scaled(alpha, rows.load(sums)), y)
+        return context.get_dummy_value()
+
+    return types.void(panel, sums, alpha, y), generate
+
+
+@intrinsic(prefer_literal=True)
+def _update_row(typing_context, panel, sums, alpha, beta, done, y):  # type: ignore[no-untyped-def]
+    """Write alpha times a row of sums, plus beta times y unless beta is 0, to y but for `done` columns."""
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        _, sums, alpha, beta, done, y = arguments
+        rows = _Rows(builder, sums.type.pointee, int(panel.literal_value))
+        before, total = rows.load(y), rows.scaled(alpha, rows.load(sums))
+        both = builder.fadd(total, rows.scaled(beta, before))
+        total = builder.select(rows.is_zero(beta), total, both)
+        rows.store(builder.select(rows.is_below(done), before, total), y)
+        return context.get_dummy_value()
+
+    return types.void(panel, sums, alpha, beta, types.int64, y), generate
+
+
+def _function_of(panel: int) -> Callable[..., None]:
+    """Return the product by a panel of so many columns, to be compiled."""
+
+    def _multiply_panel(  # type: ignore[no-untyped-def]
+        first, last, headers, bases, deltas, values, table, rows, counts, done, partials, x, y, scale
+    ):
+        """Multiply slices `first` to `last`.
+
+        Every array comes as a pointer. `rows` is null if position p is row p; `counts` holds positions,
+        segments, and the numbers from one row to the next of X and of Y, which begin at the panel's first
+        column; `scale` alpha and beta.
+        """
+        sums = _place_for_sums(scale, panel)
+        positions, segments, x_row, y_row = counts[0], counts[1], counts[2], counts[3]
+        alpha, beta = scale[0], scale[1]
+        for s in range(first, last):
+            step = np.int64(headers[4 * s])
+            steps, full, shift, width = _shape_fields(np.int64(headers[4 * s + 3]))
+            block = WARP * np.int64(headers[4 * s + 2])
+            position = np.int64(headers[4 * s + 1])
+            count = 1 if s < segments else min(WARP >> shift, positions - position)
             lanes = count << shift
             groups = (lanes + WORD_LANES - 1) // WORD_LANES
             _sum_lanes(
-                sums, panel, width, groups, step, steps, full, block, x_row, deltas, bases, values, table, at
+                panel, sums, width, groups, step, steps, full, block, x_row, deltas, bases, values, table, x
             )
             for _ in range(shift):
                 lanes >>= 1
-                for row in range(lanes):
-                    for j in range(panel):
-                        sums[row * panel + j] = sums[2 * row * panel + j] + sums[(2 * row + 1) * panel + j]
-            for row in range(count):
-                if s < segments:
-                    for j in range(done, panel):
-                        partials[position * columns + begin + j] = sums[j]
-                    continue
-                mine = position + row if is_null(rows) else np.int64(rows[position + row])
-                if beta == 0 and done == 0:
-                    _scale_row(_at(sums, row * panel), panel, alpha, _at(y, mine * y_row + begin))
-                    continue
-                for j in range(done, panel):
-                    total = alpha * sums[row * panel + j]
-                    place = mine * y_row + begin + j
-                    y[place] = total if beta == 0 else total + beta * y[place]
+                _add_neighbours(panel, sums, lanes)
+            if s < segments:
+                _copy_row(panel, sums, _at(partials, position * panel))
+            elif beta == 0 and done == 0:
+                for row in range(count):
+                    mine = position + row if is_null(rows) else np.int64(rows[position + row])
+                    _scale_row(panel, _at(sums, row * panel), alpha, _at(y, mine * y_row))
+            else:
+                for row in range(count):
+                    mine = position + row if is_null(rows) else np.int64(rows[position + row])
+                    _update_row(panel, _at(sums, row * panel), alpha, beta, done, _at(y, mine * y_row))
+
+    return _multiply_panel
 
 
 @functools.cache
-def product_of_columns(values: Any, table: Any, index: Any, real: Any) -> SharedFunction:
-    """Compile the product for these types, as `product_of_slices` does that by a vector."""
+def product_of_panel(panel: int, values: Any, table: Any, index: Any, x: Any, total: Any) -> SharedFunction:
+    """Compile the product by a panel for these types, as `product_of_slices` does that by a vector."""
     arguments = {
         "headers": np.uint32,
         "bases": index,
@@ -303,6 +458,6 @@ def product_of_columns(values: Any, table: Any, index: Any, real: Any) -> Shared
         "table": table,
         "rows": index,
         "counts": np.int64,
-        "columns": int,
+        "done": int,
     }
-    return SharedFunction(_multiply_columns, arguments, real)
+    return SharedFunction(_function_of(panel), arguments, total, x)

@@ -10,6 +10,7 @@ from dasp import formats
 from dasp._dtypes import into, sum_type
 from dasp.backends.cpu import published, sliced
 from dasp.backends.cpu.halves import store_rounded, widened
+from dasp.backends.cpu.turning import turn
 from dasp.formats.array import Plan
 from dasp.formats.published.pattern import NAME as PUBLISHED
 from dasp.formats.sliced.pattern import NAME as SLICES
@@ -18,6 +19,9 @@ Vector = np.ndarray[Any, Any]
 
 KERNELS: dict[str, Any] = {SLICES: sliced.Kernel, PUBLISHED: published.Kernel}
 """What multiplies a plan of each format: made of the plan, with `multiply(x, y, alpha, beta)`."""
+
+TURNED_BYTES = 128
+"""Of a row of what is turned at a time, at most: two lines of the cache."""
 
 
 class Product:
@@ -42,23 +46,31 @@ class Product:
         self.plan = plan
         kernel = KERNELS[plan.format](plan)
         self._multiply = kernel.multiply
-        self._multiply_columns = getattr(kernel, "multiply_columns", None)
+        self._multiply_columns: Any = getattr(kernel, "multiply_columns", None)
         formats.refuse_type(plan.format, plan.dtype, "A")
-        self._x_shape, self._m = (plan.shape[1],), plan.shape[0]
+        self._x_shape, self._y_shape = (plan.shape[1],), (plan.shape[0],)
         # Vectors in half precision are never plain: they are widened, and the result is rounded.
         self._dtype = plan.dtype if sum_type(plan.dtype) == plan.dtype else None
         self._one, self._zero = plan.dtype.type(1), plan.dtype.type(0)
 
     def quick(self, x: Any, out: Any = None, scale: tuple[float, float] | None = None) -> Vector | None:
-        """Return A x if x and out are the plainest of vectors, else None; for the sake of small matrices."""
-        if not _is_plain(x, self._x_shape, self._dtype):
+        """Return A x if x and out are the plainest of arrays, else None; for the sake of small matrices."""
+        if type(x) is not np.ndarray:
             return None
+        multiply, columns = self._multiply, x.shape[1:]
+        if columns:
+            multiply = self._multiply_columns
+            if multiply is None or len(columns) > 1 or columns[0] < 2:
+                return None
+        if not _is_plain(x, self._x_shape + columns, self._dtype):
+            return None
+        shape = self._y_shape + columns
         if out is None:
-            out = np.empty(self._m, self._dtype)
-        elif not _is_plain(out, (self._m,), self._dtype) or np.may_share_memory(out, x):
+            out = np.empty(shape, self._dtype)
+        elif not _is_plain(out, shape, self._dtype) or np.may_share_memory(out, x):
             return None
         alpha, beta = (self._one, self._zero) if scale is None else map(type(self._one), scale)
-        self._multiply(_read_only(x), out, alpha, beta)
+        multiply(_read_only(x), out, alpha, beta)
         result: Vector = out
         return result
 
@@ -71,33 +83,46 @@ class Product:
             If the plan's format has no product of these types.
         """
         formats.refuse_type(self.plan.format, y.dtype, "the product")
-        if x.ndim == 2:
-            self._multiply_matrix(x, y, alpha, beta)
-            return
-        total = sum_type(y.dtype)
-        vector = _read_only(_taken(x, into(self.plan.dtype, x.dtype, total).x))
-        result = y if y.flags.carray and y.dtype == total else _taken(y, total)
-        self._multiply(vector, result, total.type(alpha), total.type(beta))
-        if y.dtype != total:
-            rounded = y if y.flags.carray else np.empty_like(y)
-            store_rounded(result, rounded)
-            result = rounded
-        if result is not y:
-            y[:] = result
-
-    def _multiply_matrix(self, x: Vector, y: Vector, alpha: complex, beta: complex) -> None:
-        """Multiply all columns at once where there are several, in C order and of real numbers."""
-        total = sum_type(y.dtype)
-        if self._multiply_columns is None or x.shape[1] < 2 or total.kind == "c" or not _in_rows(x):
+        if x.ndim == 2 and (self._multiply_columns is None or x.shape[1] < 2):
             for k in range(x.shape[1]):
                 self.multiply(x[:, k], y[:, k], alpha, beta)
             return
-        rows = x if x.dtype == total and x.flags.aligned else np.require(x, total, ["C", "A"])
-        keeps = y.dtype == total and y.flags.aligned and _in_rows(y)
-        result = y if keeps else np.require(y, total, ["C", "A"])
-        self._multiply_columns(_read_only(rows), result, total.type(alpha), total.type(beta))
+        total = sum_type(y.dtype)
+        read = _read_only(_taken(x, into(self.plan.dtype, x.dtype, total).x))
+        result = _taken(y, total)
+        multiply = self._multiply if x.ndim == 1 else self._multiply_matrix
+        multiply(read, result, total.type(alpha), total.type(beta))
+        if y.dtype != total:
+            rounded = y if y.flags.forc and y.flags.aligned else np.empty_like(y)
+            store_rounded(result, rounded)
+            result = rounded
         if result is not y:
-            y[:] = result
+            y[...] = result
+
+    def _multiply_matrix(self, x: Vector, y: Vector, alpha: Any, beta: Any) -> None:
+        """Multiply several columns at once; a few at a time of those that lie by columns are turned."""
+        if _in_rows(x) and _in_rows(y):
+            self._multiply_columns(x, y, alpha, beta)
+            return
+        k, most = y.shape[1], TURNED_BYTES // y.itemsize
+        starts = range(0, k - 1, most)  # so that no column is left alone
+        for start, end in zip(starts, [*starts[1:], k], strict=True):
+            mine, result = x[:, start:end], y[:, start:end]
+            sums = result
+            if not _in_rows(y):
+                sums = _turned(result) if beta != 0 else np.empty(result.shape, result.dtype)
+            self._multiply_columns(_read_only(_turned(mine)), sums, alpha, beta)
+            if sums is not result:
+                turn(sums, result.T)
+
+
+def _turned(columns: Vector) -> Vector:
+    """Return a matrix by rows: itself, or a copy if it lies by columns."""
+    if _in_rows(columns):
+        return columns
+    rows = np.empty(columns.shape, columns.dtype)
+    turn(columns.T, rows)
+    return rows
 
 
 def _in_rows(array: Vector) -> bool:
@@ -106,13 +131,14 @@ def _in_rows(array: Vector) -> bool:
     return array.flags.c_contiguous or (column == array.itemsize and row >= 0 and row % column == 0)
 
 
-def _taken(vector: Vector, kind: np.dtype[Any]) -> Vector:
-    """Return a vector contiguous, aligned and of a type that holds it: itself or a copy."""
-    if vector.dtype == kind and vector.flags.c_contiguous and vector.flags.aligned:
-        return vector
-    if vector.dtype.itemsize == 2 and kind == np.float32 and vector.dtype.kind in "fV":
-        return widened(np.require(vector, None, ["C", "A"]))
-    return np.require(vector, kind, ["C", "A"])
+def _taken(array: Vector, kind: np.dtype[Any]) -> Vector:
+    """Return an array aligned, of a type that holds it, its rows or columns in runs: itself or a copy."""
+    runs = array.flags.forc or (array.ndim == 2 and (_in_rows(array) or _in_rows(array.T)))
+    if array.dtype == kind and array.flags.aligned and runs:
+        return array
+    if array.dtype.itemsize == 2 and kind == np.float32 and array.dtype.kind in "fV":
+        return widened(np.require(array, None, ["A"]))
+    return np.array(array, kind, order="K")
 
 
 def _is_plain(array: Any, shape: tuple[int, ...], dtype: np.dtype[Any] | None) -> bool:

@@ -16,6 +16,7 @@ import numpy as np
 
 from dasp import _threads
 from dasp._compile import jit
+from dasp.backends.cpu.emitter import store_long
 from dasp.formats.array import WARP, Plan
 from dasp.formats.published.pattern import (
     HALF_WARP,
@@ -57,7 +58,7 @@ class Kernel:
         else:
             _threads.run([partial(_run_share, share, scale, partials) for share in shares])
         if self._segments:
-            store_long(*self._long_rows, partials, *scale)
+            store_long(*self._long_rows, partials[:, None], 0, y[:, None], alpha, beta)
 
     def _share(self, threads: int) -> list[list[tuple[Any, ...]]]:
         """Find, for each thread, the calls (function, arrays, first, last) it makes, and keep them."""
@@ -183,16 +184,6 @@ def _sum_segments(  # type: ignore[no-untyped-def]
         for slot in range(pads_from, end):
             t0 += _term_or_pad(columns, values, slot, x)
         partials[s] = ((t0 + t1) + (t2 + t3)) + ((t4 + t5) + (t6 + t7))
-
-
-@_compile
-def store_long(rows, segment_offsets, partials, x, y, alpha, beta):  # type: ignore[no-untyped-def]
-    """Set the rows of y whose sums come in segments."""
-    for r in range(len(rows)):
-        total = x.dtype.type(0)
-        for s in range(segment_offsets[r], segment_offsets[r + 1]):
-            total += partials[s]
-        _store(rows[r], total, x, y, alpha, beta)
 
 
 @_inline

@@ -8,9 +8,8 @@ import numpy as np
 
 from dasp import _threads
 from dasp._dtypes import BFLOAT16, TABLE, sum_type
-from dasp.backends.cpu.emitter import product_of_slices, store_long_complex
-from dasp.backends.cpu.panels import product_of_columns
-from dasp.backends.cpu.published import store_long
+from dasp.backends.cpu.emitter import product_of_slices, store_long
+from dasp.backends.cpu.panels import Panel, panels_of, product_of_panel
 from dasp.backends.cpu.team import CHUNKS, Job, multiply_alone, team
 from dasp.formats.array import WARP, Plan
 from dasp.formats.sliced.pattern import Coding, Values, shape_fields
@@ -59,28 +58,44 @@ class Kernel:
         parts = min(_threads.get_num_threads(), shared.most) if self._seconds > LEAST_SECONDS else 1
         job = self._jobs.get((parts, x.dtype, y.dtype)) or self._prepare(parts, x.dtype, y.dtype)
         shared.multiply(parts, job, self._seconds, partials, x, y, alpha, beta)
-        if pattern.segments and y.dtype.kind == "c":
-            store_long_complex(pattern.long_rows, pattern.segment_offsets, partials, y, alpha, beta)
-        elif pattern.segments:
-            store_long(pattern.long_rows, pattern.segment_offsets, partials, x, y, alpha, beta)
+        self._store_long(partials[:, None], 0, y[:, None], alpha, beta)
 
     def multiply_columns(self, x: Vector, y: Vector, alpha: Any, beta: Any) -> None:
-        """Set Y = alpha A X + beta Y, for 2 columns and more of one real type, each row in one run.
+        """Set Y = alpha A X + beta Y, for 2 columns and more, each row in one run, of types of sums that fit.
 
         X is read-only, and neither has a negative stride.
         """
-        pattern, (_, k), shared = self._pattern, x.shape, team()
-        seconds = self._seconds * k / COLUMNS_AT_ONCE
+        spans = _span(x), _span(y)
+        for panel in panels_of(y.shape[1], y.itemsize):
+            self._multiply_panel(panel, (x, y), spans, alpha, beta)
+
+    def _multiply_panel(
+        self,
+        panel: Panel,
+        arrays: tuple[Vector, Vector],
+        spans: tuple[Vector, Vector],
+        alpha: Any,
+        beta: Any,
+    ) -> None:
+        """Multiply by a panel of X's columns, and leave those that are done."""
+        (x, y), shared = arrays, team()
+        seconds = self._seconds * panel.columns / COLUMNS_AT_ONCE
         parts = min(_threads.get_num_threads(), shared.most) if seconds > LEAST_SECONDS else 1
-        key = parts, x.dtype, k, x.strides[0], y.strides[0]
-        partials = np.empty(pattern.segments * k, x.dtype)
-        spans = [_span(array) for array in (x, y)]
-        job = self._jobs.get(key) or self._prepare_columns(key, [span.size for span in spans])
-        shared.multiply(parts, job, seconds, partials, *spans, alpha, beta)
+        rest = y.shape[1] - panel.begin - panel.columns
+        mine = [span[panel.begin : len(span) - rest] for span in spans]
+        key = parts, x.dtype, y.dtype, *panel[1:], x.strides[0], y.strides[0]
+        job = self._jobs.get(key) or self._prepare_panel(key, [len(span) for span in mine])
+        partials = np.empty((self._pattern.segments, panel.columns), y.dtype)
+        shared.multiply(parts, job, seconds, partials.reshape(-1), *mine, alpha, beta)
+        if self._pattern.segments:
+            columns = y[:, panel.begin : panel.begin + panel.columns]
+            self._store_long(partials, panel.done, columns, alpha, beta)
+
+    def _store_long(self, partials: Vector, done: int, y: Vector, alpha: Any, beta: Any) -> None:
+        """Set the rows that come in segments."""
+        pattern = self._pattern
         if pattern.segments:
-            for j in range(k):
-                sums, column = partials[j::k], y[:, j]
-                store_long(pattern.long_rows, pattern.segment_offsets, sums, x[:, j], column, alpha, beta)
+            store_long(pattern.long_rows, pattern.segment_offsets, partials, done, y, alpha, beta)
 
     def _prepare(self, parts: int, x: np.dtype[Any], total: np.dtype[Any]) -> Job:
         """Compile and keep the job that so many parts make with x and sums of these types."""
@@ -95,17 +110,17 @@ class Kernel:
         )
         return job
 
-    def _prepare_columns(self, key: tuple[Any, ...], sizes: list[int]) -> Job:
-        """Compile and keep the job for so many parts and columns of a type, rows so many bytes apart."""
-        pattern, (parts, real, k, *strides) = self._pattern, key
-        apart = (stride // real.itemsize for stride in strides)
+    def _prepare_panel(self, key: tuple[Any, ...], sizes: list[int]) -> Job:
+        """Compile and keep the job for so many parts, a panel, two types, and rows so many bytes apart."""
+        pattern, (parts, x, total, columns, done, *strides) = self._pattern, key
+        apart = (stride // kind.itemsize for stride, kind in zip(strides, (x, total), strict=True))
         job = self._jobs[key] = Job(
-            product_of_columns(*self._types(), real),
+            product_of_panel(columns, *self._types(), x, total),
             self._cuts(parts),
-            (k * pattern.segments, *sizes),
+            (columns * pattern.segments, *sizes),
             **self._arrays(),
             counts=np.array([pattern.positions, pattern.segments, *apart], np.int64),
-            columns=k,
+            done=done,
         )
         return job
 

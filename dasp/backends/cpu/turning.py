@@ -1,0 +1,135 @@
+"""Columns of a matrix turned into rows, and back, on a CPU: square blocks, in vector registers.
+
+A product reads rows of X and writes rows of Y: dasp.backends.cpu.panels. Where they lie by columns, a few of
+these are turned at a time.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic as _intrinsic
+
+from dasp._compile import jit
+from dasp._integers import ceil_div
+from dasp.backends.cpu.ranges import over_ranges
+
+intrinsic: Any = _intrinsic
+Vector = np.ndarray[Any, Any]
+
+RUN_BYTES = 64
+"""Of a block's side, at most: a line of the cache."""
+
+FEW = 4096
+"""Numbers up to which NumPy takes less than the way into compiled code."""
+
+AT_ONCE = 64
+"""Items of a run that one call turns at least, where there is more than one thread."""
+
+
+def turn(source: Vector, target: Vector) -> None:
+    """Copy a matrix into one that lies across it: `target[j, i] = source[i, j]`.
+
+    Parameters
+    ----------
+    source : numpy.ndarray, shape (p, q)
+        Each row in one run.
+    target : numpy.ndarray, shape (q, p), of the same type
+        Each row in one run, and sharing no memory with `source`.
+    """
+    if source.size <= FEW:
+        target[...] = source.T
+        return
+    words = ceil_div(source.itemsize, 8)
+    most = min(*source.shape, RUN_BYTES // source.itemsize)
+    move = _function_of(1 << most.bit_length() - 1, words)
+    kind = np.dtype(f"u{source.itemsize // words}")
+    one, other = source.view(kind), target.view(kind)
+    one.flags.writeable = False
+
+    def work(begin: int, end: int) -> None:
+        cut, part = (slice(count * begin, count * end) for count in (AT_ONCE, words * AT_ONCE))
+        if len(source) < len(target):
+            move(one[:, part], other[cut])
+        else:
+            move(one[cut], other[:, part])
+
+    over_ranges(ceil_div(max(source.shape), AT_ONCE), source.size, work)
+
+
+@intrinsic(prefer_literal=True)
+def _turn_block(typing_context, block, words, source, run, item, target):  # type: ignore[no-untyped-def]
+    """Turn a square block of so many items, each of so many words, from a place of `source`."""
+    side, of_item = int(block.literal_value), int(words.literal_value)
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        _, _, source, run, item, target = arguments
+        word = context.get_data_type(signature.args[2].dtype)
+        vector = ir.VectorType(word, side * of_item)
+
+        def places(kind: Any, array: Any, first: Any, item: Any) -> list[Any]:
+            view = context.make_array(kind)(context, builder, array)
+            row = cgutils.unpack_tuple(builder, view.strides, 2)[0]
+            start = builder.bitcast(view.data, ir.IntType(8).as_pointer())
+            across = builder.mul(item, ir.Constant(item.type, of_item * word.width // 8))
+            found = []
+            for number in range(side):
+                down = builder.mul(builder.add(first, ir.Constant(first.type, number)), row)
+                place = builder.gep(start, [builder.add(down, across)])
+                found.append(builder.bitcast(place, vector.as_pointer()))
+            return found
+
+        from_places = places(signature.args[2], source, run, item)
+        rows = [builder.load(place, align=word.width // 8) for place in from_places]
+        turned = _transposed(builder, rows, side, of_item)
+        to_places = places(signature.args[5], target, item, run)
+        for row, place in zip(turned, to_places, strict=True):
+            builder.store(row, place, align=word.width // 8)
+        return context.get_dummy_value()
+
+    return types.void(block, words, source, types.int64, types.int64, target), generate
+
+
+def _transposed(builder: ir.IRBuilder, rows: list[Any], side: int, words: int) -> list[Any]:
+    """Return the columns of a square block: halves change places across its diagonal, then their halves."""
+
+    def chosen(one: Any, other: Any, items: list[int]) -> Any:
+        mask = [words * item + word for item in items for word in range(words)]
+        return builder.shuffle_vector(one, other, ir.Constant(ir.VectorType(ir.IntType(32), len(mask)), mask))
+
+    rows, half = list(rows), side // 2
+    while half:
+        for upper in (row for row in range(side) if not row & half):
+            pair = rows[upper], rows[upper | half]
+            near = [side + (item ^ half) if item & half else item for item in range(side)]
+            far = [side + item if item & half else item | half for item in range(side)]
+            rows[upper], rows[upper | half] = chosen(*pair, near), chosen(*pair, far)
+        half //= 2
+    return rows
+
+
+@functools.cache
+def _function_of(block: int, words: int) -> Callable[[Vector, Vector], None]:
+    """Return what turns a matrix of numbers of so many words in blocks of so many numbers."""
+
+    @jit(nogil=True)
+    def move(source, target):  # type: ignore[no-untyped-def]
+        items, runs = target.shape[0], source.shape[0]
+        down, across = runs // block, items // block
+        # The longer side is the outer loop, so that lines of the shorter one are met once.
+        for outer in range(max(down, across)):
+            for inner in range(min(down, across)):
+                run, item = (outer, inner) if down > across else (inner, outer)
+                _turn_block(block, words, source, block * run, block * item, target)
+        for run in range(runs):
+            for item in range(block * across if run < block * down else 0, items):
+                for word in range(words):
+                    target[item, words * run + word] = source[run, words * item + word]
+
+    return move  # type: ignore[no-any-return]
