@@ -39,7 +39,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 DOCUMENTS = (
     "README.md",
-    *(f"docs/{page}.md" for page in ("index", "benchmarks", "distributed", "dtypes", "solvers")),
+    *(f"docs/{page}.md" for page in ("index", "benchmarks", "distributed", "dtypes", "processes", "solvers")),
 )
 MARKER = re.compile(r"<!-- results:(\w+) begin -->")
 COLLECTIONS = ("cpu", "h200")
@@ -210,6 +210,31 @@ def solvers_text(name: str) -> str:
     return solvers_report.Report(found.summary, [*found.notes, said], found.details).markdown()
 
 
+def busy_text(name: str) -> str:
+    """What idle threads take, and what products make of too few processors; a line a matrix."""
+    path = RESULTS / f"{name}.csv"
+    rows = results.read(path)
+    found = {(row["matrix"], row["case"], row["processes"], row["threads"]): row for row in rows}
+
+    def ratio(*key: str) -> Callable[[str], str]:
+        return lambda matrix: significant(number(found[matrix, *key], "ratio"), 2)
+
+    (default,) = {row["threads"] for row in rows if row["case"] == "processes"}
+    told: list[tuple[str, Callable[[str], str]]] = [("matrix", lambda matrix: matrix)]
+    for key in dict.fromkeys((row["case"], row["processes"], row["threads"]) for row in rows):
+        if key[0] == "processes":
+            told.append((f"{key[1]} processes" if key[1] != "1" else "1 process", ratio(*key)))
+        elif key[0] == "threads" and key[2] != default:
+            told.append((f"{key[2]} threads", ratio(*key)))
+    table = Table.of("", told, list(dict.fromkeys(row["matrix"] for row in rows))).markdown()
+    idle = [number(row, "idle_us") for row in rows if row["case"] == "idle"]
+    note = (
+        f"In the second after a stream of products a process took {significant(min(idle), 2)} to "
+        f"{significant(max(idle), 2)} us of processor time (medians)."
+    )
+    return f"{table}\n\n{note} {provenance(rows, path)}"
+
+
 def cg_text(name: str) -> str:
     """Conjugate gradients without a preconditioner, ours and CuPy's, and the means of the other methods."""
     path = RESULTS / f"{name.replace('cg', 'solvers')}.csv"
@@ -314,6 +339,7 @@ def text(name: str) -> str:
     if name == "front":
         return headline_text(name).replace("[docs/benchmarks.md](docs/", "[the benchmarks](")
     writers = {
+        "busy": busy_text,
         "cg": cg_text,
         "columns": columns_text,
         "dtypes": dtypes_text,
