@@ -13,7 +13,7 @@ export NUMBA_CACHE_DIR ?= $(CURDIR)/.venv/numba-cache
 SECONDS ?= 3600
 SEED ?=
 
-.PHONY: test demo attack docs site-test lint format clean
+.PHONY: test demo attack docs site-test dist lint format clean
 
 test: .venv/ready-test lint
 	NUMBA_NUM_THREADS=$${NUMBA_NUM_THREADS:-2} OMP_NUM_THREADS=$${OMP_NUM_THREADS:-2} OPENBLAS_NUM_THREADS=1 \
@@ -33,6 +33,16 @@ docs: .venv/ready-docs
 # Every page of it in a headless Chromium, wide and narrow; pictures in build/screenshots.
 site-test: docs
 	DASP_SITE=build/docs .venv/bin/python -m pytest -q tests/test_site.py
+
+# The files of a release, in dist: built, checked, and the wheel installed and run where the checkout is not.
+dist: | .venv/bin/python
+	rm -rf dist build/fresh
+	.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-input build twine
+	.venv/bin/python -P -m build
+	.venv/bin/python -m twine check --strict dist/*
+	$(PYTHON) -m venv build/fresh
+	build/fresh/bin/pip install --quiet --disable-pip-version-check --no-input dist/*.whl
+	cd build/fresh && bin/dasp config && bin/dasp solve poisson2d:30 --device cpu && bin/dasp fetch --list >fetch.txt
 
 lint: .venv/ready-test
 	.venv/bin/ruff check .
