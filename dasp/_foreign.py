@@ -7,7 +7,9 @@ and written on the stream that is current where they come from: PyTorch's own fo
 from __future__ import annotations
 
 import contextlib
+import itertools
 import sys
+import weakref
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -23,6 +25,21 @@ _NOTHING = contextlib.nullcontext()
 
 _CUDA = 2, 13
 """Those whose memory CuPy reads: a GPU's, and managed memory."""
+
+matrices: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
+"""The matrices that there are, by their keys."""
+
+_keys = itertools.count()
+
+
+def new_key(matrix: Any) -> str:
+    """Return a key for a matrix, which is found in `matrices` by it as long as it lives.
+
+    A text, because that is what every PyTorch keeps as a constant in a compiled graph.
+    """
+    key = str(next(_keys))
+    matrices[key] = matrix
+    return key
 
 
 def is_one(array: Any) -> bool:

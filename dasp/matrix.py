@@ -95,6 +95,7 @@ class SpMatrix(Transposable, Surface):
         self._backend = backends.find(self._device)
         self._product = self._backend.product(plan, self._device)
         self._places = Places()
+        self._key = _foreign.new_key(self)
         self._be_alone()
 
     @classmethod

@@ -6,7 +6,6 @@ module imports PyTorch, and nothing else imports this module before it is asked 
 
 from __future__ import annotations
 
-import itertools
 import weakref
 from typing import Any
 
@@ -15,10 +14,7 @@ from torch import Tensor
 
 from dasp import _foreign
 
-_matrices: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-_keys: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 _kept: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
-_numbers = itertools.count()
 
 
 def matmul(A: Any, x: Tensor, values: Tensor | None = None) -> Tensor:
@@ -64,21 +60,19 @@ def matmul(A: Any, x: Tensor, values: Tensor | None = None) -> Tensor:
     return _matmul(x, values, _key(A), False)
 
 
-@torch.compiler.assume_constant_result
-def _key(A: Any) -> int:
-    """Return the number by which the operators know a matrix; a graph holds it as a constant."""
-    if not (hasattr(A, "with_values") and hasattr(A, "plan")):
+def _key(A: Any) -> str:
+    """Return the key by which the operators know a matrix; a compiled graph holds it as a constant."""
+    key: str | None = getattr(A, "_key", None)
+    if key is None:
         raise TypeError(f"A is a {type(A).__name__}; a dasp.SpMatrix is needed")
-    if A not in _keys:
-        _keys[A] = next(_numbers)
-        _matrices[_keys[A]] = A
-    return _keys[A]
+    return key
 
 
-def _matrix(key: int) -> Any:
-    if key not in _matrices:
+def _matrix(key: str) -> Any:
+    A = _foreign.matrices.get(key)
+    if A is None:
         raise RuntimeError("the matrix of this product is gone; keep A as long as gradients are computed")
-    return _matrices[key]
+    return A
 
 
 def _coordinates(A: Any) -> tuple[Tensor, Tensor]:
@@ -94,7 +88,7 @@ def _dtype(A: Any) -> torch.dtype:
 
 
 @torch.library.custom_op("dasp::matmul", mutates_args=())
-def _matmul(x: Tensor, values: Tensor | None, key: int, transposed: bool) -> Tensor:
+def _matmul(x: Tensor, values: Tensor | None, key: str, transposed: bool) -> Tensor:
     """A x, or A^T x, with the values that are given or A's own."""
     A = _matrix(key)
     if values is not None:
@@ -105,14 +99,14 @@ def _matmul(x: Tensor, values: Tensor | None, key: int, transposed: bool) -> Ten
 
 
 @_matmul.register_fake
-def _(x: Tensor, values: Tensor | None, key: int, transposed: bool) -> Tensor:
+def _(x: Tensor, values: Tensor | None, key: str, transposed: bool) -> Tensor:
     A = _matrix(key)
     kind = torch.promote_types(x.dtype, _dtype(A) if values is None else values.dtype)
     return x.new_empty((A.shape[1 if transposed else 0], *x.shape[1:]), dtype=kind)
 
 
 @torch.library.custom_op("dasp::sampled", mutates_args=())
-def _sampled(g: Tensor, x: Tensor, key: int, transposed: bool) -> Tensor:
+def _sampled(g: Tensor, x: Tensor, key: str, transposed: bool) -> Tensor:
     """g_i x_j at the place (i, j) of each entry of A, or of A^T; of several columns their sum."""
     rows, columns = _coordinates(_matrix(key))
     if transposed:
@@ -122,7 +116,7 @@ def _sampled(g: Tensor, x: Tensor, key: int, transposed: bool) -> Tensor:
 
 
 @_sampled.register_fake
-def _(g: Tensor, x: Tensor, key: int, transposed: bool) -> Tensor:
+def _(g: Tensor, x: Tensor, key: str, transposed: bool) -> Tensor:
     return g.new_empty((_matrix(key).nnz,), dtype=torch.promote_types(g.dtype, x.dtype))
 
 

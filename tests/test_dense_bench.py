@@ -264,14 +264,14 @@ def test_on_the_cpu_the_faster_of_two_is_kept(monkeypatch, tmp_path, capsys):
 
 @pytest.mark.cuda
 def test_the_search_finds_a_right_setting(tmp_path, monkeypatch):
-    from dasp.dense import settings
+    from dasp.dense import rungs_cuda, settings
     from dasp.tuning import gemm as cuda_tune
 
     few = [
         settings.Setting(64, 64, 8, tm=4, tn=8, wm=32, wn=32),
         settings.Setting(32, 32, 8, tm=4, tn=4, wm=16, wn=32),
     ]
-    monkeypatch.setattr(settings, "candidates", lambda rung, dtype: iter(few))
+    monkeypatch.setattr(rungs_cuda.Rung, "candidates", lambda rung, dtype: iter(few))
     table = cuda_tune.tune(["float32"], [128], tmp_path / "t.json", seconds=60, say=print, rungs=["split"])
     ((_, lines),) = table.items()
     assert lines["float32"]["128"]["kernel"] in ("split", "vendor")

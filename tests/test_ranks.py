@@ -37,7 +37,8 @@ def mpirun() -> list[str]:
 def environment() -> dict[str, str]:
     quiet = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("OMPI_", "PMIX_"))}
-    return inherited | quiet | {"PYTHONPATH": str(ROOT)}
+    one_machine = {"OMPI_MCA_plm_rsh_agent": ""}  # Open MPI 4 looks for ssh even there
+    return inherited | quiet | one_machine | {"PYTHONPATH": str(ROOT)}
 
 
 def start(command: list[str]) -> subprocess.Popen[str]:
