@@ -161,9 +161,10 @@ class Transposable:
 
     def __rmatmul__(self, x: Any) -> Any:
         """Return x A for x of shape (m,) or (k, m)."""
-        y = self.T._product.quick(x)  # type: ignore[attr-defined]
-        if y is not None:
-            return y
+        if getattr(x, "ndim", 0) == 1:  # several vectors are rows here, and columns there
+            y = self.T._product.quick(x)  # type: ignore[attr-defined]
+            if y is not None:
+                return y
         if not _foreign.is_one(x):
             x = self._backend.as_operand(x, self.device)
         self._check_left(x, -1)

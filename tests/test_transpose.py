@@ -79,14 +79,15 @@ def test_the_inner_product_is_the_same_from_both_sides(matrix, layout):
     assert abs(left - right) <= 2 * (matrix.nnz + sum(matrix.shape) + 2) * np.finfo(float).eps * size
 
 
-def test_several_vectors_from_the_left():
+@pytest.mark.parametrize("count", [3, 128])  # as many vectors as rows: no shape tells X from its transpose
+def test_several_vectors_from_the_left(count):
     matrix = dasp.models.generate("rmat:7")
     A, rng = SpMatrix.from_scipy(matrix, device="cpu"), np.random.default_rng(0)
-    X = rng.standard_normal((matrix.shape[0], 3))
+    X = rng.standard_normal((matrix.shape[0], count))
     for x in (X, np.asfortranarray(X), X[:, ::-1]):
         got, turned = A.rmatmat(x), x.T @ A
-        assert (got.shape, turned.shape) == ((matrix.shape[1], 3), (3, matrix.shape[1]))
-        for k in range(3):
+        assert (got.shape, turned.shape) == ((matrix.shape[1], count), (count, matrix.shape[1]))
+        for k in range(count):
             assert_close(got[:, k], flipped(matrix), x[:, k])
             np.testing.assert_array_equal(turned[k], got[:, k])
     x = X[:, 0]
