@@ -246,13 +246,13 @@ def cg_text(name: str) -> str:
         ("iterations", lambda row: f"{int(row['iterations']):,}"),
     ]
     figures_of = {
-        "us an iteration": "us_per_iteration",
-        "ms a solve": "solve_ms",
-        "from SciPy to x, ms": "total_ms",
+        "us each": "us_per_iteration",
+        "solve ms": "solve_ms",
+        "all ms": "total_ms",
     }
     for heading, column in figures_of.items():
         told.append((heading, lambda row, column=column: significant(number(row, column))))  # type: ignore[misc]
-        told.append((f"{heading}: CuPy", lambda row, column=column: _of_rival(rows, row, column)))  # type: ignore[misc]
+        told.append((f"CuPy's {heading}", lambda row, column=column: _of_rival(rows, row, column)))  # type: ignore[misc]
     table = Table.of("", told, sorted(mine, key=lambda row: int(row["rows"]))).markdown()
     means = [
         f"`{method}` {significant(mean, 2)}"

@@ -275,6 +275,10 @@ def _tiles(axes: Any, regular: Any, found: np.ndarray) -> None:
                     full = tiles[place, row, column] >= 0
                     colour = CATEGORIES["regular"] if full else GREY
                     axes.add_patch(Rectangle((x + column, y + row), 0.92, 0.92, color=colour, linewidth=0))
+        if begin == end:
+            axes.text(
+                -0.3, 9.5 * block + 4, "no tile is full enough:\nall irregular", va="center", fontsize=8
+            )
     widest = int(np.diff(regular.offsets).max())
     axes.set(xlim=(-0.5, 5 * widest), ylim=(9.5 * (len(regular.offsets) - 1), -0.5), aspect="equal")
     axes.set_xticks([])

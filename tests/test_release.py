@@ -71,6 +71,29 @@ def test_cupy_loads_no_library_that_the_extras_leave_out() -> None:
     assert not re.search("libcu(sparse|solver|fft|rand)", done.stdout)
 
 
+WITHOUT_TORCH = """
+import runpy, sys, matplotlib
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "torch":
+            raise ModuleNotFoundError(name=name)
+
+sys.meta_path.insert(0, Absent())
+matplotlib.use("agg")
+runpy.run_path("examples/plot_graph_network.py")
+"""
+
+
+def test_the_graph_network_is_trained_without_pytorch_too() -> None:
+    pytest.importorskip("matplotlib")
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH], cwd=ROOT, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert "gradients by hand" in done.stdout
+
+
 def jobs() -> list[tuple[str, dict[str, Any]]]:
     """Every job of every workflow."""
     found = [loaded(str(path.relative_to(ROOT)))["jobs"].items() for path in WORKFLOWS]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import functools
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -104,6 +105,27 @@ def test_every_page_is_two_clicks_from_the_first() -> None:
         }
     # Sphinx makes these two beside the pages: a search box leads to one, the index of names to the other.
     assert set(PAGES) - reached <= {"search.html", "genindex.html"}
+
+
+EXAMPLES = sorted((ROOT / "examples").glob("plot_*.py"))
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_ran_in_time_and_drew_something(example: Path) -> None:
+    text = (SITE / "gallery" / f"{example.stem}.html").read_text(encoding="utf-8")
+    minutes, seconds = re.search(r"\((\d+) minutes ([\d.]+) seconds\)", text).groups()  # type: ignore[union-attr]
+    assert 60 * int(minutes) + float(seconds) < 30
+    assert any("sphx_glr_" in file for file in parsed(f"gallery/{example.stem}.html").files)
+
+
+def test_every_public_name_has_its_page() -> None:
+    text = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^   ([\w.]+)$", text, flags=re.MULTILINE)
+    made = sorted(path.stem for path in (SITE / "api").glob("*.html"))
+    assert len(listed) == len(made) > 60
+    for name in made:
+        described = re.search(r"<dd>\s*<p>(.+?)</p>", (SITE / "api" / f"{name}.html").read_text("utf-8"))
+        assert described, name
 
 
 # ---- a browser ---------------------------------------------------------------------------------------
