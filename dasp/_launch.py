@@ -367,8 +367,13 @@ def _prepared(kernel: Any, config: _Config, block: bytearray) -> Callable[[], in
     extra = _Extra(PARAMETERS_AT, 0, PARAMETER_BYTES_AT, 0, PARAMETERS_END, len(block))
     extra.parameters = ctypes.addressof(ctypes.c_char.from_buffer(block))
     extra.bytes = ctypes.addressof(extra) + _Extra.size.offset
-    handle = ctypes.c_void_p(getattr(kernel, "kernel", kernel).ptr)
+    handle = handle_of(kernel)
     return partial(driver().cuLaunchKernelEx, ctypes.byref(config), handle, None, ctypes.byref(extra))
+
+
+def handle_of(kernel: Any) -> ctypes.c_void_p:
+    """Return the driver's handle of a compiled kernel of CuPy."""
+    return ctypes.c_void_p(getattr(kernel, "kernel", kernel).ptr)
 
 
 _SIZE = re.compile(r"(?:(\d+) \* )?([a-z]\w*)?(?: \+ )?(\d+)?")

@@ -92,8 +92,11 @@ def test_what_needs_more_goes_the_long_way_and_is_right(gpu, matrix, policy, cou
 
 @pytest.mark.parametrize("policy", ["slices", "split slices"])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
-def test_a_dot_product_that_a_product_leaves(gpu, matrix, policy, dtype):
-    """Within the bound of a dot product in float64 of what y holds."""
+@pytest.mark.parametrize("turns", [False, True])
+def test_a_dot_product_that_a_product_leaves(gpu, matrix, policy, dtype, turns):
+    """Within the bound of a dot product in float64 of what y holds; also where warps take slices by turns."""
+    if turns:
+        matrix = from_lengths([3, 12, 0, 7] * 400 + [1] * 5, 300)
     matrix = matrix.astype(dtype)
     A, m = planned(matrix, policy), matrix.shape[0]
     x, w, y = vector(300, 1, dtype), vector(m, 2, dtype), gpu.put(np.full(m, np.nan, dtype))
@@ -109,6 +112,8 @@ def test_a_dot_product_that_a_product_leaves(gpu, matrix, policy, dtype):
         assert error <= (m + sums.size) * 2.0**-53 * (np.abs(w) @ np.abs(made))
         seen.append(gpu.get(sums).tobytes())
     assert len(set(seen)) == 1
+    if turns and policy == "slices":
+        assert sums.size == gpu.resident_blocks < A._product._blocks
 
 
 def test_where_a_product_leaves_no_dot_product(gpu, matrix, monkeypatch):
@@ -121,7 +126,7 @@ def test_where_a_product_leaves_no_dot_product(gpu, matrix, monkeypatch):
     nothing = planned(from_lengths([], 300), "slices")
     assert nothing.prepare_with_dot(x, y[:0], w[:0]) is None
     monkeypatch.setattr(dotted, "MOST_BLOCKS", 0)
-    assert planned(matrix, "slices").prepare_with_dot(x, y, w) is None
+    assert planned(matrix, "slices").prepare_with_dot(x, y, w) is None  # it has segments
 
 
 @pytest.mark.parametrize("offset", [-1, 0, 1, 299])

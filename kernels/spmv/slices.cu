@@ -31,6 +31,17 @@
 #define DOT_PARAMETERS
 #endif
 
+#ifdef DASP_LEAST
+#define LEAST , DASP_LEAST
+#else
+#define LEAST
+#endif
+#ifndef DASP_AHEAD
+#define DASP_AHEAD 1
+#endif
+#ifndef DASP_EARLY
+#define DASP_EARLY 1
+#endif
 #ifndef DASP_IN_FLIGHT
 #error "define DASP_IN_FLIGHT: steps whose loads are in flight before the first is multiplied, 1 to 8"
 #endif
@@ -117,7 +128,7 @@ __device__ __forceinline__ Sum sum_slice_of(const Slices& slices, const X* x, co
     return sum_slice(slices, x, header.x, steps, deltas, LaneSum{lanes});
 }
 
-extern "C" __global__ void __launch_bounds__(DASP_THREADS)
+extern "C" __global__ void __launch_bounds__(DASP_THREADS LEAST)
 dasp_slices(const uint4* __restrict__ headers, const Index* __restrict__ bases,
             const unsigned char* __restrict__ deltas, const Code* __restrict__ values,
             const Value* __restrict__ table, const Index* __restrict__ rows,
@@ -127,48 +138,65 @@ dasp_slices(const uint4* __restrict__ headers, const Index* __restrict__ bases,
             DOT_PARAMETERS)
 {
     const unsigned block = number_of_block(segments, tickets);
-    const long long s = (block * (long long)blockDim.x + threadIdx.x) / 32;
-#if DASP_DOT
-    if (s >= count) return leave_dot(sums, block, 0);
-#else
-    if (s >= count) return;
-#endif
-    const uint4 header = load_cached(headers + s);
-    const int shift = header.w >> 24 & 7;
-    Index row = PAD, first = 0, last = 0;
-    if (s < segments) {
-        const Index r = load_cached(segment_rows + header.y);
-        row = load_cached(long_rows + r);
-        first = load_cached(segment_offsets + r);
-        last = load_cached(segment_offsets + r + 1) - 1;
-    } else {
-        const long long position = header.y + (lane_id() >> shift);
-        if (position < positions) row = identity ? Index(position) : load_stream(rows + position);
-    }
-
     const Slices slices{bases, deltas, values, table};
-    Sum sum;
-    switch (header.w >> 27 & 3) {
-    case 0: sum = sum_slice_of<LaneDelta>(slices, x, header); break;
-    case 1: sum = sum_slice_of<unsigned char>(slices, x, header); break;
-    case 2: sum = sum_slice_of<unsigned short>(slices, x, header); break;
-    default: sum = sum_slice_of<unsigned int>(slices, x, header);
-    }
-
-    wait_for_earlier_kernels();  // a slice of empty rows has not waited yet
     const Result result{y, alpha, beta};
-    if (s < segments) {
-        deliver(sum, partials + MESSAGES * (long long)first, header.y - first, last - first, row, result);
-    } else if ((lane_id() & ((1 << shift) - 1)) == 0) {
-        result.store(row, sum);
-    }
+
+    const auto multiply = [&](long long s, const uint4& header, [[maybe_unused]] bool waited) {
+        const int shift = header.w >> 24 & 7;
+        Index row = PAD, first = 0, last = 0;
+        if (s < segments) {
+            const Index r = load_cached(segment_rows + header.y);
+            row = load_cached(long_rows + r);
+            first = load_cached(segment_offsets + r);
+            last = load_cached(segment_offsets + r + 1) - 1;
+        } else {
+            const long long position = header.y + (lane_id() >> shift);
+            if (position < positions) row = identity ? Index(position) : load_stream(rows + position);
+        }
+        const bool stores = s < segments ? lane_id() == 0 && header.y == last : (lane_id() & ((1 << shift) - 1)) == 0;
 #if DASP_DOT
-    const bool stores = s < segments ? lane_id() == 0 && header.y == last : (lane_id() & ((1 << shift) - 1)) == 0;
+        X other = 0;
+        const bool counts = stores && row >= 0;
+        if (waited && counts) other = load_result(w + row);
+#endif
+        Sum sum;
+        switch (header.w >> 27 & 3) {
+        case 0: sum = sum_slice_of<LaneDelta>(slices, x, header); break;
+        case 1: sum = sum_slice_of<unsigned char>(slices, x, header); break;
+        case 2: sum = sum_slice_of<unsigned short>(slices, x, header); break;
+        default: sum = sum_slice_of<unsigned int>(slices, x, header);
+        }
+
+        wait_for_earlier_kernels();  // a slice of empty rows has not waited yet
+        if (s < segments)
+            deliver(sum, partials + MESSAGES * (long long)first, header.y - first, last - first, row, result);
+        else if (stores)
+            result.store(row, sum);
+#if DASP_DOT
+        if (!waited && counts) other = load_result(w + row);
+        const Y made = s < segments && counts ? y[row] : convert<Y>(alpha * sum);
+        return counts ? double(made) * double(other) : 0.0;
+#endif
+    };
+
+    const long long first = (block * (long long)blockDim.x + threadIdx.x) / 32;
+#if DASP_DOT
+    const unsigned step = gridDim.x * (DASP_THREADS / 32), end = unsigned(count);
     double product = 0;
-    if (stores && row >= 0) {
-        const Y made = s < segments ? y[row] : convert<Y>(alpha * sum);
-        product = double(made) * double(load_result(w + row));
+    uint4 next = {};
+    if (first < count) next = load_cached(headers + first);
+    for (unsigned s = unsigned(first); s < end; s += step) {
+#if DASP_AHEAD
+        const uint4 header = next;
+        if (s + step < end) next = load_cached(headers + (s + step));
+#else
+        const uint4 header = load_cached(headers + s);
+#endif
+        product += multiply(s, header, DASP_EARLY && s >= step);
     }
+    wait_for_earlier_kernels();  // and so has a warp without a slice not
     leave_dot(sums, block, product);
+#else
+    if (first < count) multiply(first, load_cached(headers + first), false);
 #endif
 }

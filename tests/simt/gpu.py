@@ -32,6 +32,8 @@ class Gpu:
         Handle of the current stream.
     graphs : dict
         The graph of each stream that is capturing: a number and a handle. Captured launches run at once.
+    resident_blocks : int
+        Blocks of any kernel that its only multiprocessor holds.
     launches : list of (stream, kernel, scratch)
         What was launched: the address of the partial sums tells launches with their own scratch apart.
     """
@@ -41,6 +43,7 @@ class Gpu:
 
         self._cupy = cupy
         self.stream, self.device = 7, 0
+        self.resident_blocks = 3
         self.graphs: dict[int, tuple[int, int]] = {}
         self.launches: list[tuple[int, str, int]] = []
         self.destructors: dict[int, list[tuple[int, int]]] = {}
@@ -91,12 +94,13 @@ class Gpu:
         monkeypatch.setattr(product, "_compiled", self._compile)
         monkeypatch.setattr(columns, "compiled", self._compile_columns)
         monkeypatch.setattr(columns, "transposing", self._compile_transposing)
-        for module in (_launch, scratch):
+        for module in (_launch, scratch, dotted):
             monkeypatch.setattr(module, "driver", lambda: self)
         runtime = SimpleNamespace(
             getDevice=lambda: self.device,
             getDeviceCount=lambda: 1,
             driverGetVersion=lambda: 13_000,
+            deviceGetAttribute=lambda attribute, number: 1,
             streamIsCapturing=lambda stream: stream in self.graphs,
         )
         cuda = SimpleNamespace(
@@ -165,6 +169,12 @@ class Gpu:
         start = self._start(address)
         rest = self._memory[start][address - start :]
         return rest[: rest.size // dtype.itemsize * dtype.itemsize].view(dtype)
+
+    def cuOccupancyMaxActiveBlocksPerMultiprocessor(
+        self, found: Any, kernel: Any, threads: int, shared_bytes: Any
+    ) -> int:
+        found._obj.value = self.resident_blocks
+        return 0
 
     def cuStreamGetCaptureInfo_v2(
         self, stream: Any, status: Any, number: Any, graph: Any, dependencies: Any, count: Any

@@ -205,7 +205,7 @@ class Product:
         plan, given = self.plan, (x, y, w)
         if plan.format != SLICES or x.dtype not in dotted.TYPES:
             return None
-        if not 0 < self._blocks <= dotted.MOST_BLOCKS:
+        if not self._blocks or (self._segments and self._blocks > dotted.MOST_BLOCKS):
             return None
         if any(one.dtype != x.dtype or not one.flags.c_contiguous for one in given):
             return None
@@ -213,12 +213,15 @@ class Product:
         if (kinds.x, kinds.y) != (x.dtype, x.dtype):
             return None
         with self._device:
-            sums = self._cupy.zeros(self._blocks, np.float64)
+            kernel = _compiled(plan, kinds, dotted.DEFINES)
+            blocks = self._blocks
+            if not self._segments:
+                blocks = min(blocks, dotted.resident_blocks(kernel, self._threads, self._number))
+            sums = self._cupy.zeros(blocks, np.float64)
             arguments = sliced.arguments(plan, self._scratch(kinds))
             arguments |= {"x": x, "y": y, "alpha": kinds.sum.type(1), "beta": kinds.sum.type(0)}
             arguments |= {"w": w, "sums": sums}
-            kernel = _compiled(plan, kinds, dotted.DEFINES)
-            sizes = {"blocks": self._blocks, "threads": self._threads}
+            sizes = {"blocks": blocks, "threads": self._threads}
             known = types(plan, kinds)
             launch = Launch(kernel, dotted.SIGNATURE, known, arguments, **sizes, overlaps=self._overlaps)
         current = self._current_stream
