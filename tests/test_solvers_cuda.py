@@ -309,13 +309,27 @@ def test_dot_products_that_come_with_the_product(emulated, form, passes, asked, 
         return
     system = system_module.System(Dotted(poisson(20)), None, np.dtype(float), "cpu", form, names)
     system.vectors["b"][...] = np.random.default_rng(0).standard_normal(400)
-    counts = []
-    for most in (16, 32):
+    counts = []  # the first time some turns are made while the loop is captured
+    for most in (16, 16, 32):
         system.loop.start("zero", {"rtol": 1e-14, "atol": 0.0, "margin": 1.0})
         emulated.launches.clear()
         assert len(system.loop.advance(most, finish=False).residuals) == most
         counts.append(emulated.launches.count("dasp_fused"))
-    assert counts[1] - counts[0] == 16 * passes
+    assert counts[2] - counts[1] == 16 * passes
+
+
+def test_starts_and_ends_are_captured_when_they_come_again(emulated, monkeypatch):
+    """A solve that is the only one launches them; equal bits either way, and no third capture."""
+    captured: list[Any] = []
+    monkeypatch.setattr(emulated, "record", lambda function: (captured.append(function), function)[1])
+    A, b, workspace = Dotted(poisson(6)), np.arange(36.0), Workspace()
+    found = []
+    for most in (0, 2, 2):
+        x, stats = cg(A, b, rtol=1e-9, workspace=workspace)
+        assert stats.converged
+        assert len(captured) == most
+        found.append(x.tobytes())
+    assert len(set(found)) == 1
 
 
 def test_a_callback_costs_no_turn(emulated):

@@ -42,6 +42,9 @@ TURN, LONG_TURN, LONG_TURN_ROWS = 8, 16, 100_000
 a launch, an iteration too much a product. Measured on an H200: poisson2d:100 takes 4.5, 4.0, 3.7, 3.5 us an
 iteration with turns of 4, 8, 16 and 32."""
 
+EARLY_TURNS = 2
+"""Turns that are launched step by step before the first one is captured, so that the GPU works meanwhile."""
+
 HISTORY = 8192
 """Residuals that fit on the GPU between two readings by the host."""
 
@@ -179,7 +182,7 @@ class PassText:
 
     def signature(self) -> Signature:
         """Return what the kernel takes."""
-        return Signature("solve/fused.cu", "dasp_fused", "\n".join(self.parameters) + PASS)
+        return _signature("\n".join(self.parameters))
 
     def _once(self, place: int) -> str:
         return "_once" if self.names[place] == "x" else ""
@@ -263,6 +266,13 @@ PASS = """
     double*        history
 """
 """What a pass takes besides its vectors."""
+
+
+@cache
+def _signature(vectors: str) -> Signature:
+    """Return what a pass takes whose vectors are declared so."""
+    return Signature("solve/fused.cu", "dasp_fused", vectors + PASS)
+
 
 UNGUARDED, WHILE_RUNNING, UNLESS_LIMIT = range(3)
 """When a pass does something: always; while the iteration goes on; unless it may go on later."""
@@ -456,8 +466,8 @@ class CudaLoop:
         return Report(self._read(None), residuals)
 
     def _record(self, program: Callable[[], None]) -> Callable[[], None]:
-        """Return the program, captured if that is possible."""
-        return self._on.record(program) if self._captured else program
+        """Return the program, captured if that is possible when it is called a second time."""
+        return _Recorded(self._on, program) if self._captured else program
 
     def _prepare_start(self, tape: Tape) -> Callable[[], None]:
         return self._record(self._program(tape, GIVEN_BANK, 0, UNGUARDED, left=0))
@@ -473,6 +483,8 @@ class CudaLoop:
         length = min(self._length, most + most % 2)
         if length not in self._repeats:
             turn = in_turn(self._phases, length)
+            for _ in range(EARLY_TURNS * self._captured):
+                turn()
             self._repeats[length] = self._on.repeat(turn, self._banks[0], captured=self._captured)
         return self._repeats[length]
 
@@ -562,6 +574,23 @@ class CudaLoop:
             sums = out
             first = False
         return in_turn(steps)
+
+
+class _Recorded:
+    """A program that is launched step by step the first time, and as a graph from then on.
+
+    To capture and instantiate a graph takes longer than the launches of a few kernels.
+    """
+
+    def __init__(self, on: Device, program: Callable[[], None]) -> None:
+        self._on, self._run, self._calls = on, program, 0
+
+    def __call__(self) -> None:
+        """Run it."""
+        if self._calls == 1:
+            self._run = self._on.record(self._run)
+        self._calls += 1
+        self._run()
 
 
 def blocks_for(space: CudaSpace, n: int) -> int:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -45,6 +46,7 @@ class Update:
     terms: tuple[Term, ...]
 
 
+@cache
 def parse_update(text: str) -> Update:
     """Read an update such as "x = x + alpha p - beta q" or "z = d*r"; "x = 0" clears.
 
