@@ -77,6 +77,31 @@ class Parameter(NamedTuple):
         return self.type.removeprefix("const ").removesuffix("*")
 
 
+class _Field(NamedTuple):
+    """A parameter with its NumPy type, and where it lies in the block of all.
+
+    `size` is `text` taken apart, `names_size` whether other sizes may be told by its own; `code` is what
+    `struct` calls it.
+    """
+
+    name: str
+    is_array: bool
+    dtype: np.dtype[Any]
+    parts: int
+    text: str
+    size: tuple[int, str, int]
+    names_size: bool
+    code: str
+    place: int
+
+
+class _Block(NamedTuple):
+    """The parameters of a kernel, and their bytes."""
+
+    fields: tuple[_Field, ...]
+    nbytes: int
+
+
 class Signature:
     r"""What a kernel takes, declared in Python as its source declares it, with the sizes of arrays.
 
@@ -109,6 +134,15 @@ class Signature:
             word = _size(p.size)[1]
             if word and word not in known:
                 raise ValueError(f"{p.name} of {entry} has size {p.size}; nothing says what {word} is")
+        self._names = frozenset(p.name for p in self.parameters)
+        self._blocks: dict[tuple[Any, ...], _Block] = {}
+
+    def block(self, types: Mapping[str, np.dtype[Any]]) -> _Block:
+        """Return how the arguments lie in one block for types that the source names."""
+        key = tuple(types.items())
+        if key not in self._blocks:
+            self._blocks[key] = _block_of(self.parameters, types)
+        return self._blocks[key]
 
     def extended(self, text: str) -> Signature:
         """Return that of a kernel which takes more parameters behind these."""
@@ -136,41 +170,40 @@ class Signature:
         ValueError
             If an array has another size or is not contiguous, or a number does not fit.
         """
-        wanted = {p.name for p in self.parameters}.difference(varying)
+        wanted = self._names.difference(varying)
         if arguments.keys() != wanted:
             wrong = ", ".join(sorted(arguments.keys() ^ wanted))
             raise TypeError(f"{wrong}: missing or unknown; {self.entry} takes {', '.join(sorted(wanted))}")
-        given = [p for p in self.parameters if p.name in wanted]
-        sizes = {p.name: int(arguments[p.name]) for p in given if not p.is_array}
-        for p in given:
-            if p.size.isidentifier() and arguments[p.name] is not None:
-                sizes.setdefault(p.size, arguments[p.name].size // _element(p, types)[1])
-        return [
-            None if p.name not in wanted else self._checked(p, types, sizes, arguments[p.name])
-            for p in self.parameters
-        ]
+        fields = self.block(types).fields
+        sizes = {f.name: int(arguments[f.name]) for f in fields if not f.is_array and f.name in wanted}
+        for f in fields:
+            if f.names_size and f.name in wanted and arguments[f.name] is not None:
+                sizes.setdefault(f.size[1], arguments[f.name].size // f.parts)
+        return [None if f.name not in wanted else self._checked(f, sizes, arguments[f.name]) for f in fields]
 
-    def _checked(
-        self, p: Parameter, types: Mapping[str, np.dtype[Any]], sizes: Mapping[str, int], value: Any
-    ) -> Any:
-        dtype, parts = _element(p, types)
-        what = f"{p.name} of {self.entry}"
-        if p.is_array and value is None:
-            return None
-        if not p.is_array:
-            if dtype.kind in "iu" and not np.iinfo(dtype).min <= int(value) <= np.iinfo(dtype).max:
-                raise ValueError(f"{what} is {value}; a number that {dtype} holds is needed")
+    def _checked(self, f: _Field, sizes: Mapping[str, int], value: Any) -> Any:
+        dtype = f.dtype
+        if not f.is_array:
+            if dtype.kind in "iu" and not _least(dtype) <= int(value) <= _most(dtype):
+                raise ValueError(f"{self._what(f)} is {value}; a number that {dtype} holds is needed")
             return dtype.type(value)
+        if value is None:
+            return None
         if value.dtype != dtype:
-            raise TypeError(f"{what} is an array of {value.dtype}; {dtype} is needed")
-        factor, word, more = _size(p.size)
-        if p.size and (not word or word in sizes):  # else it is a number that varies
-            size = parts * (factor * sizes.get(word, 0) + more)
+            raise TypeError(f"{self._what(f)} is an array of {value.dtype}; {dtype} is needed")
+        factor, word, more = f.size
+        if f.text and (not word or word in sizes):  # else it is a number that varies
+            size = f.parts * (factor * sizes.get(word, 0) + more)
             if value.size != size:
-                raise ValueError(f"{what} has {value.size} elements; {size}, for [{p.size}], are needed")
+                raise ValueError(
+                    f"{self._what(f)} has {value.size} elements; {size}, for [{f.text}], are needed"
+                )
         if not value.flags.c_contiguous:
-            raise ValueError(f"{what} has strides {value.strides}; a contiguous array is needed")
+            raise ValueError(f"{self._what(f)} has strides {value.strides}; a contiguous array is needed")
         return value
+
+    def _what(self, f: _Field) -> str:
+        return f"{f.name} of {self.entry}"
 
 
 class Launch:
@@ -211,15 +244,13 @@ class Launch:
         shared_bytes: int = 0,
         overlaps: bool = False,
     ) -> None:
-        fixed = signature.ordered(types, arguments, varying)
-        codes = [_code(p, types) for p in signature.parameters]
-        places = [struct.calcsize(f"@{''.join(codes[:k])}0{code[0]}") for k, code in enumerate(codes)]
-        block = bytearray(struct.calcsize("@" + "".join(codes)))
-        for p, code, place, value in zip(signature.parameters, codes, places, fixed, strict=True):
+        fixed, (fields, nbytes) = signature.ordered(types, arguments, varying), signature.block(types)
+        block = bytearray(nbytes)
+        for f, value in zip(fields, fixed, strict=True):
             if value is not None:
-                struct.pack_into(code, block, place, address(value) if p.is_array else value.item())
-        span = _span([p.name for p in signature.parameters], varying)
-        place = places[span.start] if varying else 0
+                struct.pack_into(f.code, block, f.place, address(value) if f.is_array else value.item())
+        span = _span([f.name for f in fields], varying)
+        place = fields[span.start].place if varying else 0
         if place % 8:
             raise ValueError(f"{varying[0]} has 4 bytes; a first parameter of 8 that varies is needed")
         attribute = _Attribute(id=PROGRAMMATIC_STREAM_SERIALIZATION)
@@ -227,7 +258,7 @@ class Launch:
         sizes = (blocks, 1, 1), (threads, 1, 1), shared_bytes
         self._kept = kernel, fixed, block
         self._config = *sizes, None, ctypes.pointer(attribute), int(overlaps)
-        self._varying = struct.Struct("@" + "".join(codes[span])), place
+        self._varying = struct.Struct("@" + "".join(f.code for f in fields[span])), place
         self._free = [self._new()]
 
     def _new(self) -> list[Any]:
@@ -400,6 +431,31 @@ def _element(p: Parameter, types: Mapping[str, np.dtype[Any]]) -> tuple[np.dtype
         return types[p.element], 1
     name, parts = C_TYPES[p.element]
     return np.dtype(name), parts
+
+
+def _block_of(parameters: Sequence[Parameter], types: Mapping[str, np.dtype[Any]]) -> _Block:
+    fields: list[_Field] = []
+    codes = "@"
+    for p in parameters:
+        dtype, parts = _element(p, types)
+        code = _code(p, types)
+        place = struct.calcsize(f"{codes}0{code[0]}")
+        names_size = p.is_array and p.size.isidentifier()
+        fields.append(
+            _Field(p.name, p.is_array, dtype, parts, p.size, _size(p.size), names_size, code, place)
+        )
+        codes += code
+    return _Block(tuple(fields), struct.calcsize(codes))
+
+
+@cache
+def _least(dtype: np.dtype[Any]) -> int:
+    return int(np.iinfo(dtype).min)
+
+
+@cache
+def _most(dtype: np.dtype[Any]) -> int:
+    return int(np.iinfo(dtype).max)
 
 
 def _code(p: Parameter, types: Mapping[str, np.dtype[Any]]) -> str:

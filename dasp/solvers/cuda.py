@@ -43,10 +43,14 @@ a launch, an iteration too much a product. Measured on an H200: poisson2d:100 ta
 iteration with turns of 4, 8, 16 and 32."""
 
 EARLY_TURNS = 2
-"""Turns that are launched step by step before the first one is captured, so that the GPU works meanwhile."""
+"""Turns of a larger system that are launched step by step before one is captured, so that the GPU works
+meanwhile."""
 
 HISTORY = 8192
 """Residuals that fit on the GPU between two readings by the host."""
+
+ROOM = 2 * HISTORY
+"""Numbers in an allocation for what is no vector."""
 
 GLANCE = 512
 """Of them, how many are read along with the scalars."""
@@ -401,34 +405,30 @@ class CudaLoop:
     ) -> None:
         self._leaving = leaving
         self._space, self._on, self._slots = space, space.on, Slots()
+        self._room = _Room(self._on)
         # What the host reads: the scalars, and behind them the history.
-        self._shared = self._on.zeros(SLOTS + HISTORY + 1, np.float64)
-        self._banks = (
-            self._shared[:SLOTS],
-            self._on.zeros(SLOTS, np.float64),
-            self._on.zeros(SLOTS, np.float64),
-        )
+        self._shared = self._room.take(SLOTS + HISTORY + 1)
+        self._banks = self._shared[:SLOTS], self._room.take(SLOTS), self._room.take(SLOTS)
         self._history = self._shared[SLOTS:]
         self._given: dict[str, float] = {}
         most = max(1, len(leaving)) * BLOCKS_PER_PROCESSOR * self._on.processors
-        self._left = [self._on.zeros(most, np.float64) for _ in range(2)]
+        self._left = [self._room.take(most) for _ in range(2)]
         self._starts = starts
         begun = {name: self._trace_start(start) for name, start in list(starts.items())[:1]}
         traced = [self._trace_iteration(iterate, phase) for phase in range(period)]
         phases = [traced[k % period] for k in range(2)]
-        self._ended = self._trace(lambda tape: (finish(), None, None))
         self._captured = space.captures
         self._phases = [
             self._program(tape, k, 1 - k, WHILE_RUNNING, left=1 - k) for k, tape in enumerate(phases)
         ]
         self._allow = self._prepare_allow()
         rows = max(one.vectors.n for tape in phases for one in tape.passes)
-        self._length = LONG_TURN if rows <= LONG_TURN_ROWS else TURN
+        self._length, self._early = (LONG_TURN, 0) if rows <= LONG_TURN_ROWS else (TURN, EARLY_TURNS)
         self._swaps, self._odd = period == 2, False
         # What not every solve needs is prepared when the first one does.
         self._repeats: dict[int, Callable[[], None]] = {}
         self._begins = {name: self._prepare_start(tape) for name, tape in begun.items()}
-        self._ends: dict[int, Callable[[], None]] = {}
+        self._end, self._ends = finish, dict[int, Callable[[], None]]()
         self._second: Callable[[], None] | None = None
 
     def start(self, name: str, given: Mapping[str, float]) -> None:
@@ -475,7 +475,8 @@ class CudaLoop:
     def _finish(self, guard: int) -> None:
         """Compute the scalars of the end."""
         if guard not in self._ends:
-            self._ends[guard] = self._record(self._program(self._ended, 0, 0, guard))
+            ended = self._trace(lambda tape: (self._end(), None, None))
+            self._ends[guard] = self._record(self._program(ended, 0, 0, guard))
         self._ends[guard]()
 
     def _repeat(self, most: int) -> Callable[[], None]:
@@ -483,7 +484,7 @@ class CudaLoop:
         length = min(self._length, most + most % 2)
         if length not in self._repeats:
             turn = in_turn(self._phases, length)
-            for _ in range(EARLY_TURNS * self._captured):
+            for _ in range(self._early * self._captured):
                 turn()
             self._repeats[length] = self._on.repeat(turn, self._banks[0], captured=self._captured)
         return self._repeats[length]
@@ -558,11 +559,7 @@ class CudaLoop:
             carried = len(self._slots) if first and guard == WHILE_RUNNING else 0
             mine = blocks_for(self._space, entry.vectors.n)
             lasting = self._leaving and left is not None and entry is tape.passes[-1]
-            out = (
-                self._left[left or 0]
-                if lasting
-                else self._on.zeros(max(1, len(entry.dots) * mine), np.float64)
-            )
+            out = self._left[left or 0] if lasting else self._room.take(max(1, len(entry.dots) * mine))
             text = PassText(entry, self._space.dtype, guard=guard, carried=carried)
             # Sums left by an iteration are those of vectors of one length.
             blocks = self._space.blocks_left(mine) if first else blocks
@@ -574,6 +571,22 @@ class CudaLoop:
             sums = out
             first = False
         return in_turn(steps)
+
+
+class _Room:
+    """Numbers on a device, all 0 at first, from few allocations."""
+
+    def __init__(self, on: Device) -> None:
+        self._on, self._rest = on, on.zeros(ROOM, np.float64)
+
+    def take(self, count: int) -> Array:
+        """Return so many that nobody else has."""
+        pack = ROW_BYTES // 8
+        size = -(-count // pack) * pack
+        if len(self._rest) < size:
+            self._rest = self._on.zeros(max(size, ROOM), np.float64)
+        taken, self._rest = self._rest[:count], self._rest[size:]
+        return taken
 
 
 class _Recorded:

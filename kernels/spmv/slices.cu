@@ -6,6 +6,7 @@
 //
 // Launch: one dimension, blocks of DASP_THREADS threads, and at least as many warps as slices. The arrays of the
 //     plan are constant, and are read before the kernels that come earlier in the stream have ended.
+//     DASP_DOT 1, no segments: any number of warps, which take slices by turns.
 // headers (slices): first step, first position (of a segment: its number row by row), first block of 32
 //     bytes of deltas, and from the lowest bit steps (12), full steps (12, not read here), log2 T (3), width (2).
 // bases (steps): what a step's deltas are added to. deltas: of each slice in its width, 0, 8, 16 or 32
@@ -31,17 +32,6 @@
 #define DOT_PARAMETERS
 #endif
 
-#ifdef DASP_LEAST
-#define LEAST , DASP_LEAST
-#else
-#define LEAST
-#endif
-#ifndef DASP_AHEAD
-#define DASP_AHEAD 1
-#endif
-#ifndef DASP_EARLY
-#define DASP_EARLY 1
-#endif
 #ifndef DASP_IN_FLIGHT
 #error "define DASP_IN_FLIGHT: steps whose loads are in flight before the first is multiplied, 1 to 8"
 #endif
@@ -128,7 +118,7 @@ __device__ __forceinline__ Sum sum_slice_of(const Slices& slices, const X* x, co
     return sum_slice(slices, x, header.x, steps, deltas, LaneSum{lanes});
 }
 
-extern "C" __global__ void __launch_bounds__(DASP_THREADS LEAST)
+extern "C" __global__ void __launch_bounds__(DASP_THREADS)
 dasp_slices(const uint4* __restrict__ headers, const Index* __restrict__ bases,
             const unsigned char* __restrict__ deltas, const Code* __restrict__ values,
             const Value* __restrict__ table, const Index* __restrict__ rows,
@@ -141,7 +131,7 @@ dasp_slices(const uint4* __restrict__ headers, const Index* __restrict__ bases,
     const Slices slices{bases, deltas, values, table};
     const Result result{y, alpha, beta};
 
-    const auto multiply = [&](long long s, const uint4& header, [[maybe_unused]] bool waited) {
+    const auto multiply = [&](long long s, const uint4& header) {
         const int shift = header.w >> 24 & 7;
         Index row = PAD, first = 0, last = 0;
         if (s < segments) {
@@ -157,7 +147,6 @@ dasp_slices(const uint4* __restrict__ headers, const Index* __restrict__ bases,
 #if DASP_DOT
         X other = 0;
         const bool counts = stores && row >= 0;
-        if (waited && counts) other = load_result(w + row);
 #endif
         Sum sum;
         switch (header.w >> 27 & 3) {
@@ -173,7 +162,7 @@ dasp_slices(const uint4* __restrict__ headers, const Index* __restrict__ bases,
         else if (stores)
             result.store(row, sum);
 #if DASP_DOT
-        if (!waited && counts) other = load_result(w + row);
+        if (counts) other = load_result(w + row);
         const Y made = s < segments && counts ? y[row] : convert<Y>(alpha * sum);
         return counts ? double(made) * double(other) : 0.0;
 #endif
@@ -183,20 +172,10 @@ dasp_slices(const uint4* __restrict__ headers, const Index* __restrict__ bases,
 #if DASP_DOT
     const unsigned step = gridDim.x * (DASP_THREADS / 32), end = unsigned(count);
     double product = 0;
-    uint4 next = {};
-    if (first < count) next = load_cached(headers + first);
-    for (unsigned s = unsigned(first); s < end; s += step) {
-#if DASP_AHEAD
-        const uint4 header = next;
-        if (s + step < end) next = load_cached(headers + (s + step));
-#else
-        const uint4 header = load_cached(headers + s);
-#endif
-        product += multiply(s, header, DASP_EARLY && s >= step);
-    }
-    wait_for_earlier_kernels();  // and so has a warp without a slice not
+    for (unsigned s = unsigned(first); s < end; s += step) product += multiply(s, load_cached(headers + s));
+    wait_for_earlier_kernels();  // a warp without a slice has not waited yet
     leave_dot(sums, block, product);
 #else
-    if (first < count) multiply(first, load_cached(headers + first), false);
+    if (first < count) multiply(first, load_cached(headers + first));
 #endif
 }

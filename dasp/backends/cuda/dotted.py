@@ -17,9 +17,10 @@ TYPES = np.dtype(np.float32), np.dtype(np.float64)
 """Of x and y."""
 
 MOST_BLOCKS = 2048
-"""Blocks at most of a product with segments that leaves a dot product: whoever needs it adds up a sum of each.
+"""Blocks at most of a product that leaves a dot product: whoever needs it adds up a sum of each.
 
-Others have as many blocks as run at the same time, whose warps take slices by turns.
+Of more, where slices are short, as many are launched as run at the same time, and their warps take slices by
+turns. Long slices lose more by that than the pass that is saved. Measured on an H200.
 """
 
 DEFINES = {"DASP_DOT": "1"}

@@ -205,7 +205,8 @@ class Product:
         plan, given = self.plan, (x, y, w)
         if plan.format != SLICES or x.dtype not in dotted.TYPES:
             return None
-        if not self._blocks or (self._segments and self._blocks > dotted.MOST_BLOCKS):
+        turns = self._blocks > dotted.MOST_BLOCKS
+        if not self._blocks or (turns and (self._segments or not sliced.take_turns(plan))):
             return None
         if any(one.dtype != x.dtype or not one.flags.c_contiguous for one in given):
             return None
@@ -215,7 +216,7 @@ class Product:
         with self._device:
             kernel = _compiled(plan, kinds, dotted.DEFINES)
             blocks = self._blocks
-            if not self._segments:
+            if turns:
                 blocks = min(blocks, dotted.resident_blocks(kernel, self._threads, self._number))
             sums = self._cupy.zeros(blocks, np.float64)
             arguments = sliced.arguments(plan, self._scratch(kinds))
@@ -261,7 +262,10 @@ class Product:
         return launch
 
     def _scratch(self, kinds: Arithmetic) -> Scratch:
-        """Return new scratch; it is filled when this returns, and in no graph."""
+        """Return new scratch; it is filled when this returns, and in no graph. Without segments there is
+        none."""
+        if not self._segments:
+            return Scratch(None, None)
         with self._cupy.cuda.Stream(non_blocking=True) as stream:
             scratch = new_scratch(self._segments, kinds.sum, self._cupy)
             stream.synchronize()

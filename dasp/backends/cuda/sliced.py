@@ -65,11 +65,15 @@ def threads(plan: Plan) -> int:
     return int(WARP * plan.pattern.choice.warps)
 
 
+def take_turns(plan: Plan) -> bool:
+    """Whether there are more slices than run at the same time, of few steps each."""
+    slices, steps = len(plan.pattern.headers), len(plan.pattern.bases)
+    return slices > H200.wave_slices and steps <= H200.few_steps * slices
+
+
 def in_flight(plan: Plan) -> int:
     """Return how many steps of a slice a warp loads before it multiplies the first."""
-    slices, steps = len(plan.pattern.headers), len(plan.pattern.bases)
-    in_turn = slices > H200.wave_slices and steps <= H200.few_steps * slices
-    return H200.few_in_flight if in_turn else H200.in_flight
+    return H200.few_in_flight if take_turns(plan) else H200.in_flight
 
 
 def partials(plan: Plan) -> int:
