@@ -171,8 +171,16 @@ class _RowEmitter(Emitter):
             return total if len(values) == 2 else builder.select(is_real, total, before)
         if len(values) == 2:
             across = self.shuffled(x, x, [number ^ 1 for number in range(count)])
-            before = fma(builder.select(is_real, builder.fneg(other), other), across, before)
+            before = fma(self.minus_first(other), across, before)
         return fma(factor, x, before)
+
+    def minus_first(self, numbers: ir.Value) -> ir.Value:
+        """A row of numbers, the first part of each with the other sign."""
+        words = ir.VectorType(ir.IntType(8 * self.size), numbers.type.count)
+        signs = ir.Constant(words, [1 << 8 * self.size - 1, 0] * (words.count // 2))
+        return self.builder.bitcast(
+            self.builder.xor(self.builder.bitcast(numbers, words), signs), numbers.type
+        )
 
     def prefetch_row(self, x: ir.Value, row: ir.Value) -> None:
         """Ask for the numbers that the same lane of the next group will need, if its columns follow on."""

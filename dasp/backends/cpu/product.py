@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 
 from dasp import formats
+from dasp._arrays import address
 from dasp._dtypes import into, sum_type
 from dasp.backends.cpu import published, sliced
+from dasp.backends.cpu.emitter import LINE
 from dasp.backends.cpu.halves import store_rounded, widened
 from dasp.backends.cpu.turning import turn
 from dasp.formats.array import Plan
@@ -22,6 +24,9 @@ KERNELS: dict[str, Any] = {SLICES: sliced.Kernel, PUBLISHED: published.Kernel}
 
 TURNED_BYTES = 128
 """Of a row of what is turned at a time, at most: two lines of the cache."""
+
+TURNED_ROOM = 1 << 23
+"""Bytes that the turned columns of X and Y should fit, so that they lie in the cache; but 4 columns at least."""
 
 
 class Product:
@@ -105,12 +110,14 @@ class Product:
             self._multiply_columns(x, y, alpha, beta)
             return
         k, most = y.shape[1], TURNED_BYTES // y.itemsize
+        while most > 4 and most * y.itemsize * (len(x) + len(y)) > TURNED_ROOM:
+            most //= 2
         starts = range(0, k - 1, most)  # so that no column is left alone
         for start, end in zip(starts, [*starts[1:], k], strict=True):
             mine, result = x[:, start:end], y[:, start:end]
             sums = result
             if not _in_rows(y):
-                sums = _turned(result) if beta != 0 else np.empty(result.shape, result.dtype)
+                sums = _turned(result) if beta != 0 else _rows_for(result)
             self._multiply_columns(_read_only(_turned(mine)), sums, alpha, beta)
             if sums is not result:
                 turn(sums, result.T)
@@ -120,9 +127,16 @@ def _turned(columns: Vector) -> Vector:
     """Return a matrix by rows: itself, or a copy if it lies by columns."""
     if _in_rows(columns):
         return columns
-    rows = np.empty(columns.shape, columns.dtype)
+    rows = _rows_for(columns)
     turn(columns.T, rows)
     return rows
+
+
+def _rows_for(columns: Vector) -> Vector:
+    """Return a new matrix for as many rows, the first at the beginning of a line of the cache."""
+    room = np.empty(columns.size * columns.itemsize + LINE, np.uint8)
+    start = -address(room) % LINE
+    return room[start : start + columns.size * columns.itemsize].view(columns.dtype).reshape(columns.shape)
 
 
 def _in_rows(array: Vector) -> bool:
