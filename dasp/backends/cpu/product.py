@@ -26,7 +26,7 @@ TURNED_BYTES = 128
 """Of a row of what is turned at a time, at most: two lines of the cache."""
 
 TURNED_ROOM = 1 << 23
-"""Bytes that the turned columns of X and Y should fit, so that they lie in the cache; but 4 columns at least."""
+"""Bytes that turned columns of X and Y should fit, so that they stay in the cache; but 4 columns at least."""
 
 
 class Product:

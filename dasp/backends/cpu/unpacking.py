@@ -30,6 +30,10 @@ from dasp.formats.sliced.pattern import (
 
 Vector = np.ndarray[Any, Any]
 
+NO_ORDER = NO_SLOTS = np.empty(0, np.int32)
+NO_CODES = np.empty(0, np.uint8)
+"""What stands for an array that is not there, or not asked for."""
+
 
 def unpack(plan: Plan) -> tuple[Vector, Vector, Vector]:
     """See `Primitives`."""
@@ -39,7 +43,7 @@ def unpack(plan: Plan) -> tuple[Vector, Vector, Vector]:
     codes = np.empty(pattern.entries if len(values.codes) else 0, values.codes.dtype)
     bits = bits_type(codes.dtype)
     slices = _slices(pattern), pattern.bases, values.codes.view(bits), cursors
-    work = partial(_list_entries, *slices, indices, codes.view(bits))
+    work = partial(_list_entries, *slices, NO_ORDER, indices, codes.view(bits), NO_SLOTS)
     over_ranges(len(pattern.headers), pattern.entries, work)
     return starts, indices, _decode(values, codes, pattern.entries, plan.dtype)
 
@@ -49,8 +53,9 @@ def slots(plan: Plan) -> Vector:
     pattern = plan.pattern
     _, cursors = _start_rows(pattern, plan.shape[0])
     found = np.empty(pattern.entries, narrowest(WARP * len(pattern.bases)))
-    order = found[:0] if plan.order is None else plan.order
-    work = partial(_list_slots, _slices(pattern), cursors, order, found)
+    order = NO_ORDER if plan.order is None else plan.order
+    slices = _slices(pattern), pattern.bases, NO_CODES, cursors
+    work = partial(_list_entries, *slices, order, NO_SLOTS, NO_CODES, found)
     over_ranges(len(pattern.headers), pattern.entries, work)
     return found
 
@@ -160,8 +165,10 @@ def _sum_rows(positions, rows, long_rows, segment_offsets, counts, starts, curso
 
 
 @_compile
-def _list_entries(slices, bases, codes, cursors, indices, to_codes, begin, end):  # type: ignore[no-untyped-def]
-    """Write column and code of every entry, row by row."""
+def _list_entries(  # type: ignore[no-untyped-def]
+    slices, bases, codes, cursors, order, indices, to_codes, slots, begin, end
+):
+    """Walk the entries row by row: write the slot of each, as they came in, or its column and its code."""
     headers, deltas, segments, positions = slices
     for s in range(begin, end):
         steps, full, shift, width = _shape_fields(np.int64(headers[s, 3]))
@@ -176,29 +183,12 @@ def _list_entries(slices, bases, codes, cursors, indices, to_codes, begin, end):
                 base = bases[first_step + step]
                 for lane in range(row << shift, (row + 1) << shift):
                     at = WARP * step + lane
-                    if step < full or not _is_pad(deltas, width, slot + at):
+                    if step >= full and _is_pad(deltas, width, slot + at):
+                        continue
+                    if len(slots):
+                        slots[order[place] if len(order) else place] = WARP * first_step + at
+                    else:
                         indices[place] = base + _delta(deltas, width, slot + at, lane)
                         if len(to_codes):
                             to_codes[place] = codes[WARP * first_step + at]
-                        place += 1
-
-
-@_compile
-def _list_slots(slices, cursors, order, slots, begin, end):  # type: ignore[no-untyped-def]
-    """Write the slot of every entry, as the entries came in."""
-    headers, deltas, segments, positions = slices
-    for s in range(begin, end):
-        steps, full, shift, width = _shape_fields(np.int64(headers[s, 3]))
-        first_step, first = np.int64(headers[s, 0]), np.int64(headers[s, 1])
-        slot = _first_delta(headers[s], width)
-        first, end_of_rows = (
-            (positions + first, positions + first + 1) if s < segments else (first, positions)
-        )
-        for row in range(min(WARP >> shift, end_of_rows - first)):
-            place = cursors[first + row]
-            for step in range(steps):
-                for lane in range(row << shift, (row + 1) << shift):
-                    at = WARP * step + lane
-                    if step < full or not _is_pad(deltas, width, slot + at):
-                        slots[order[place] if len(order) else place] = WARP * first_step + at
-                        place += 1
+                    place += 1
