@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from dasp._integers import ceil_div
+
 Solve = Callable[[], Any]
 """Solves, and returns x where it lies."""
 
@@ -46,7 +48,7 @@ def by_library(kind: str, method: str, A: Any, b: Any, rtol: float, maxiter: int
     if method == "gmres":
         options["restart"] = RESTART
         if name == "SciPy":
-            options |= {"callback_type": "pr_norm", "maxiter": -(-maxiter // RESTART)}
+            options |= {"callback_type": "pr_norm", "maxiter": ceil_div(maxiter, RESTART)}
         else:
             each = RESTART  # CuPy calls back after each cycle
             options["callback_type"] = "pr_norm"

@@ -10,6 +10,7 @@ import numpy as np
 
 from dasp import _source
 from dasp._dtypes import C_NAMES
+from dasp._integers import ceil_div
 from dasp._launch import Launch, Signature
 from dasp.distributed.engine import Engine, Links, largest
 from dasp.distributed.exchange import Route, prepare
@@ -74,7 +75,7 @@ def steps(array: Array) -> tuple[int, int]:
 
 def grid(elements: int) -> int:
     """Return the blocks of a launch for so many elements."""
-    return max(1, min(-(-elements // THREADS), MOST_BLOCKS))
+    return max(1, min(ceil_div(elements, THREADS), MOST_BLOCKS))
 
 
 def defines(dtype: np.dtype[Any]) -> dict[str, str]:

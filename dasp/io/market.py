@@ -18,6 +18,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from dasp import _threads
+from dasp._integers import ceil_div
 from dasp._memory import BYTES_PER_COLUMN, BYTES_PER_ENTRY, BYTES_PER_ROW, refuse_oversize
 from dasp.io.decimal import powers_of_five
 from dasp.io.files import MatrixFileError, open_regular
@@ -384,7 +385,7 @@ class _Reader:
         """Return where pieces of about equal sizes start, at line starts, and the end of the last."""
         cuts = [0]
         for _ in self._pieces:
-            goal = min(cuts[-1] + max(-(-end // len(self._pieces)), _LONGEST_LINE), end)
+            goal = min(cuts[-1] + max(ceil_div(end, len(self._pieces)), _LONGEST_LINE), end)
             cuts.append(goal + self._line_end(text[goal - 1 : min(goal + _LONGEST_LINE, end)]))
             if cuts[-1] == end:
                 break

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from dasp._integers import ceil_div
 from dasp.matrix import SpMatrix
 from dasp.preconditioners.base import Preconditioner, host_matrix, place
 
@@ -64,7 +65,7 @@ def _inverses(matrix: Any, block: int) -> Any:
     import scipy.sparse
 
     n = matrix.shape[0]
-    count = -(-n // block)
+    count = ceil_div(n, block)
     dense = np.zeros((count, block, block))
     entries = matrix.tocoo()
     rows, columns = entries.coords

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from dasp._integers import ceil_div
 from dasp._launch import Signature
 
 Array = Any
@@ -71,7 +72,7 @@ class CudaArnoldi:
         if most > MOST_VECTORS:
             raise ValueError(f"restart is {most - 1}; on a GPU at most {MOST_VECTORS - 1} are possible")
         self._on, self._dtype, self._vectors, self._n = space.on, space.dtype, vectors, vectors.n
-        pieces = -(-vectors.n * space.dtype.itemsize // (PACK_BYTES * THREADS))
+        pieces = ceil_div(vectors.n * space.dtype.itemsize, PACK_BYTES * THREADS)
         self._blocks = max(1, min(pieces, space.on.processors))
         self._small = space.on.zeros(ROWS * most + 2 * most * most, np.float64)
         self._told = self._small[: 2 * most]

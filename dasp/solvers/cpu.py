@@ -18,6 +18,7 @@ from numba import carray
 
 from dasp import _threads
 from dasp._compile import jit
+from dasp._integers import ceil_div, round_up
 from dasp.backends.cpu.team import CHUNKS, Job, SharedFunction, multiply_alone, team
 from dasp.solvers.hessenberg import SmallProblem
 from dasp.solvers.operator import Operator
@@ -215,7 +216,7 @@ class CpuFused:
             for term in update.terms:
                 program += [rows[term.vector], NO_FACTOR if term.times is None else rows[term.times]]
         program += [rows[name] for pair in dots for name in pair]
-        blocks = -(-vectors.n // BLOCK)
+        blocks = ceil_div(vectors.n, BLOCK)
         self._program = np.array([*program, len(rows) - 1], np.int64)
         self._sums = vectors.sums[: max(1, len(dots))]
         self._flat, self._dots, self._blocks = self._sums.reshape(-1), len(dots), blocks
@@ -264,14 +265,14 @@ class CpuVectors:
 
     def __init__(self, n: int, names: tuple[str, ...], dtype: np.dtype[Any]) -> None:
         pack = ALIGNMENT // dtype.itemsize
-        stride = -(-max(1, n) // pack) * pack
+        stride = round_up(max(1, n), pack)
         memory = np.zeros((len(names) * stride + pack) * dtype.itemsize, np.uint8)
         start = -memory.ctypes.data % ALIGNMENT
         self.block = (
             memory[start : start + len(names) * stride * dtype.itemsize].view(dtype).reshape(-1, stride)
         )
         # Passes leave the sums of their blocks here, one pass after the other.
-        self.sums = np.zeros((len(names) + 2, max(1, -(-n // BLOCK))), np.float64)
+        self.sums = np.zeros((len(names) + 2, max(1, ceil_div(n, BLOCK))), np.float64)
         self.n, self.nbytes = n, memory.nbytes + self.sums.nbytes
         self.rows = {name: row for row, name in enumerate(names)}
         self._views = {name: self.block[row, :n] for name, row in self.rows.items()}

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from dasp import _source
+from dasp._integers import ceil_div, round_up
 from dasp._launch import Launch, Signature, driver
 from dasp.solvers.arnoldi import C_TYPES, PACK_BYTES, CudaArnoldi, in_turn
 from dasp.solvers.graph import WHILE_NODES, LoopGraph
@@ -113,7 +114,7 @@ class CudaVectors:
 
     def __init__(self, space: CudaSpace, n: int, names: tuple[str, ...]) -> None:
         pack = ROW_BYTES // space.dtype.itemsize
-        self.stride = stride = -(-max(1, n) // pack) * pack
+        self.stride = stride = round_up(max(1, n), pack)
         self.block = space.on.zeros(max(1, len(names)) * stride, space.dtype)
         self.space, self.n, self.nbytes = space, n, int(self.block.nbytes)
         self._names = names
@@ -362,7 +363,7 @@ class CudaSpace:
         def solve(b: Array, x: Array) -> None:
             for first, last in zip(t.cuts[:-1].tolist(), t.cuts[1:].tolist(), strict=True):
                 arguments = {**on_device, "rows": rows[first:last], "count": last - first, "b": b, "x": x}
-                blocks = -(-(last - first) // THREADS)
+                blocks = ceil_div(last - first, THREADS)
                 self.tape.call(
                     self.on.launch(TRIANGULAR, defines, arguments, blocks, THREADS, {"Scalar": real})
                 )
@@ -609,7 +610,7 @@ class _Recorded:
 def blocks_for(space: CudaSpace, n: int) -> int:
     """Return the blocks of a pass over vectors of n numbers."""
     width = THREADS * PACK_BYTES // space.dtype.itemsize
-    return max(1, min(-(-n // width), BLOCKS_PER_PROCESSOR * space.on.processors))
+    return max(1, min(ceil_div(n, width), BLOCKS_PER_PROCESSOR * space.on.processors))
 
 
 def launch_pass(

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dasp import _source, _threads
+from dasp._integers import ceil_div
 from dasp._launch import Kernel, Signature
 from dasp.backends.cuda.primitives import Primitives
 from dasp.formats.array import Array
@@ -148,7 +149,7 @@ def upload(arrays: tuple[np.ndarray[Any, Any], ...]) -> tuple[Array, ...]:
         for begin in range(0, array.nbytes, PIECE)
     ]
     staging = _staging()
-    workers = min(WORKERS, -(-sum(array.nbytes for array in arrays) // PIECE))
+    workers = min(WORKERS, ceil_div(sum(array.nbytes for array in arrays), PIECE))
 
     def send(worker: int) -> None:
         events: list[Any] = [None, None]

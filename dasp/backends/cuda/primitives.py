@@ -15,6 +15,7 @@ import numpy as np
 
 from dasp import _check
 from dasp._dtypes import BFLOAT16, C_NAMES, bits_type
+from dasp._integers import ceil_div
 from dasp._launch import Signature
 from dasp.backends.cuda import pack_kernels as kernels
 from dasp.formats.array import WARP, Array, Csr, Plan, narrowest
@@ -242,7 +243,7 @@ class Primitives:
         nnz, rows = len(csr.indices), {"indptr": csr.indptr, "m": csr.shape[0]}
         kinds = {"to_columns": csr.indices.dtype, "to_order": narrowest(nnz)}
         to = {name: self._on.empty(nnz, kind) for name, kind in kinds.items()}
-        blocks = -(-nnz // RUN)
+        blocks = ceil_div(nnz, RUN)
         self._launch(kernels.SORT_COLUMNS, csr, blocks, 256, indices=csr.indices, **rows, **to)
         width = RUN
         while width < survey.detail.facts["longest"]:
@@ -309,7 +310,7 @@ class Primitives:
         pieces = layout.detail.pieces if layout else _NO_PIECES
         entries = [min(size * WARP * longest, len(csr.indices)) for size in blocks]
         slots = [max(1 << (2 * count - 1).bit_length(), 64) if count else 0 for count in entries]
-        units = sum(PLACES * -(-MOST_WARPS // size) for size in blocks if size)
+        units = sum(PLACES * ceil_div(MOST_WARPS, size) for size in blocks if size)
         tables, most = None, max(slots)
         if most > SHARED_SLOTS and csr.shape[1] // sector_columns >= 32 * SHARED_SLOTS:
             room = max(_bytes(csr) // 3, self.floor) // (4 * most * len(orders.windows))
@@ -407,7 +408,7 @@ class Primitives:
             "identity": int(not survey.long_rows),
             **self._windows(windows, m),
         }
-        tiles = -(-arguments["positions"] // CUT_TILE)
+        tiles = ceil_div(arguments["positions"], CUT_TILE)
         numbers = survey.detail.zeros(count * (TOTALS + SAMPLED))
         orders = _Orders(windows, arguments, tiles, self._on.empty(2 * count * tiles, COUNT), numbers)
         if tiles:
@@ -461,8 +462,8 @@ class Primitives:
         gone_count: int = 0,
     ) -> None:
         """Sort elements by their keys inside windows, stably; see kernels/pack/radix.cu."""
-        elements, passes = len(to), -(-max(bits, 1) // DIGIT_BITS)
-        tiles = -(-elements // width) * -(-width // SORT_TILE)
+        elements, passes = len(to), ceil_div(max(bits, 1), DIGIT_BITS)
+        tiles = ceil_div(elements, width) * ceil_div(width, SORT_TILE)
         counts = self._on.empty((tiles << DIGIT_BITS) + 1, COUNT)
         spare = self._on.empty(elements if passes > 1 else 0, to.dtype)
         source = None
@@ -484,7 +485,7 @@ class Primitives:
         long_rows = self._on.empty(count, index)
         offsets = self._on.empty(count + 1, index) if count else self._on.zeros(1, index)
         if count:
-            tiles = -(-m // LONG_TILE)
+            tiles = ceil_div(m, LONG_TILE)
             counts = self._on.empty(2 * (tiles + 1), COUNT)
             given = {"indptr": csr.indptr, "m": m, "tiles": tiles, "counts": counts, **cut._asdict()}
             self._launch(kernels.COUNT_LONG, csr, tiles, 256, **given, come=survey.detail.zeros(1))
@@ -603,7 +604,7 @@ class Primitives:
         bases = self._on.empty(layout.steps, _index(csr))
         if not layout.slices:
             return self._store_values(csr, survey, order, layout, coding), bases, self._on.empty(0, np.uint8)
-        tiles, blocks = -(-layout.slices // SLICE_TILE), -(-layout.slices // 8)
+        tiles, blocks = ceil_div(layout.slices, SLICE_TILE), ceil_div(layout.slices, 8)
         sizes = survey.detail.zeros(tiles + 1)
         slices = _slices(csr, layout)
         given = {**slices, "indices": csr.indices, "bases": bases, "sizes": sizes}
@@ -644,7 +645,7 @@ class Primitives:
         if slices and len(data):
             bits = _plain(codes).dtype
             given = {"codes": _plain(codes), "order": order, "stored": _plain(stored)}
-            blocks = -(-layout.slices // 8)
+            blocks = ceil_div(layout.slices, 8)
             self._launch(kernels.FILL_CODES, csr, blocks, 256, code=bits, **given, **slices)
         return Values(coding, stored, table)
 
@@ -688,7 +689,7 @@ class Primitives:
         starts, pieces = self._on.zeros(m + 1, COUNT), self._on.empty(pattern.segments, COUNT)
         if not pattern.entries:
             return starts
-        tiles, blocks = -(-m // ROW_TILE), -(-len(pattern.headers) // 8)
+        tiles, blocks = ceil_div(m, ROW_TILE), ceil_div(len(pattern.headers), 8)
         words = self._on.zeros(tiles + 2, COUNT)
         sums = {"come": words[:1], "sizes": words[1:], "tiles": tiles}
         given = {"starts": starts, "pieces": pieces, **_packed(pattern)}
@@ -884,13 +885,13 @@ def _bytes(csr: Csr) -> int:
 
 def _share(count: int, each: int, most: int) -> int:
     """Return the blocks of a launch whose threads go through an array a grid apart."""
-    return max(min(-(-count // each), most), 1)
+    return max(min(ceil_div(count, each), most), 1)
 
 
 def _window_tiles(window: int, m: int) -> int:
     """Return the blocks that sort rows inside windows that fit `SORT_TILE` rows: each has several."""
     window = min(window, m)
-    return -(-m // (CHUNKS // -(-window // CHUNK) * window))
+    return ceil_div(m, CHUNKS // ceil_div(window, CHUNK) * window)
 
 
 def _code_bits(coding: Coding, dtype: np.dtype[Any]) -> np.dtype[Any]:

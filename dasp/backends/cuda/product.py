@@ -14,6 +14,7 @@ import numpy as np
 from dasp import _source, formats
 from dasp._arrays import is_cupy
 from dasp._dtypes import BFLOAT16, C_NAMES, Arithmetic, into, real_type
+from dasp._integers import ceil_div, round_up
 from dasp._launch import Launch
 from dasp.backends.cuda import dotted, published, sliced
 from dasp.backends.cuda.columns import Columns
@@ -333,7 +334,7 @@ def types(plan: Plan, kinds: Arithmetic) -> dict[str, np.dtype[Any]]:
 def blocks(plan: Plan) -> int:
     """Return the blocks of a launch."""
     kernel = kernel_of(plan)
-    return int(-(-kernel.warps(plan) * WARP // kernel.threads(plan)))
+    return int(ceil_div(kernel.warps(plan) * WARP, kernel.threads(plan)))
 
 
 def _compiled(plan: Plan, kinds: Arithmetic, more: Mapping[str, str] = MappingProxyType({})) -> Any:
@@ -364,7 +365,7 @@ def _upload(plan: Plan) -> Plan:
     import cupy
 
     arrays = list(arrays_of(plan))
-    sizes = [-(-array.nbytes // ALIGNMENT) * ALIGNMENT for array in arrays]
+    sizes = [round_up(array.nbytes, ALIGNMENT) for array in arrays]
     starts = np.cumsum([0, *sizes])
     host = np.empty(int(starts[-1]), np.uint8)
     for array, start in zip(arrays, starts, strict=False):

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from dasp._integers import ceil_div
 from dasp.formats.array import PAD, Plan, check_offsets, check_permutation, require
 from dasp.formats.published.options import MOST_MEDIUM
 from dasp.formats.published.pattern import (
@@ -96,7 +97,7 @@ def _check_long(part: LongPart, pattern: Pattern) -> None:
     slots, segments = np.diff(part.offsets), np.diff(part.segment_offsets)
     require(not (part.offsets % LONG_UNIT).any(), f"long offsets are no multiples of {LONG_UNIT}")
     require((slots > 0).all(), "a long row has no slots")
-    require((segments == -(-slots // part.segment)).all(), "the segments do not cover the long rows")
+    require((segments == ceil_div(slots, part.segment)).all(), "the segments do not cover the long rows")
     index = pattern.index_dtype
     require(part.segment_rows.dtype == index, f"segment_rows is {part.segment_rows.dtype}, not {index}")
     owners = np.repeat(np.arange(rows), segments)
@@ -114,7 +115,7 @@ def _check_medium(part: MediumPart, pattern: Pattern) -> None:
     blocks, kind = len(part.rows) // TILE_ROWS, pattern.offset_dtype
     require(len(part.rows) == TILE_ROWS * blocks, "medium rows are not a whole number of row blocks")
     require(part.blocks_per_warp in (1, 2, 4), f"blocks_per_warp is {part.blocks_per_warp}")
-    require(-(-part.count // TILE_ROWS) == blocks, f"{blocks} row blocks hold {part.count} medium rows")
+    require(ceil_div(part.count, TILE_ROWS) == blocks, f"{blocks} row blocks hold {part.count} medium rows")
     absent = part.rows == PAD
     require(np.array_equal(absent, np.arange(len(absent)) >= part.count), "a medium row is missing")
     regular, irregular = part.regular, part.irregular
