@@ -1,5 +1,7 @@
 """What processes do that tests/test_ranks.py starts: `mpi`, `gloo RANK SIZE PORT`, and how one of them ends.
 
+`nccl RANK SIZE PORT` does what gloo does with a group of NCCL's, which needs a GPU for each rank.
+
 With DASP_RANKS_DEVICE=cuda each rank has a GPU.
 
 Prints a line for each case that failed on a rank, and at the end on rank 0 how many went well.
@@ -8,17 +10,21 @@ Prints a line for each case that failed on a rank, and at the end on rank 0 how 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 
 from dasp import solvers
-from dasp.distributed import RankError, SpMatrix, preconditioners
+from dasp.distributed import RankError, SpMatrix, preconditioners, resume
 from dasp.models import generate
 from tests import gallery, reference
 
@@ -117,8 +123,7 @@ def check_methods(engine: Any, comm: Any) -> None:
     D = SpMatrix.from_scipy(A if engine.rank == 0 else None, comm, device=DEVICE)
     b = np.random.default_rng(5).standard_normal(len(A.indptr) - 1)
     mine = there(b[D.rows.first : D.rows.first + D.rows.count])
-    methods = ["cg", "minres", "bicgstab", "chebyshev"] + ["gmres"] * (DEVICE == "cpu")
-    for method in methods:
+    for method in ("cg", "minres", "bicgstab", "chebyshev", "gmres"):
         x, stats = getattr(solvers, method)(D, mine, rtol=1e-9)
         whole = np.concatenate(engine.gather(here(x)))
         assert stats.converged, (method, stats)
@@ -137,16 +142,78 @@ def check_solver(engine: Any, comm: Any) -> None:
     A = generate("poisson2d:20")
     D = SpMatrix.from_scipy(A if engine.rank == 0 else None, comm, device=DEVICE)
     b = there(np.ones(D.local_shape[0]))
-    for reduced in (False, True):
-        D.few_sums = reduced
-        x, stats = solvers.cg(D, b, rtol=1e-8, M=preconditioners.jacobi(D))
-        again, _ = solvers.cg(D, b, rtol=1e-8, M=preconditioners.jacobi(D))
+    M = preconditioners.jacobi(D)
+    for reduced, hidden, given in (
+        (False, False, M),
+        (True, False, M),
+        (True, False, None),
+        (True, True, None),
+    ):
+        D.few_sums, D.hidden_sums = reduced, hidden
+        x, stats = solvers.cg(D, b, rtol=1e-8, M=given)
+        again, _ = solvers.cg(D, b, rtol=1e-8, M=given)
         x, again = here(x), here(again)
         whole = np.concatenate(engine.gather(x))
         assert stats.converged
         assert np.linalg.norm(1.0 - A @ whole) <= 1.0001e-8 * 20
         assert again.tobytes() == x.tobytes()
         assert len(set(engine.gather((stats.iterations, stats.residual)))) == 1
+
+
+def levels(A: Any, least: int) -> Any:
+    """A hierarchy by smoothed aggregation: a third of the rows on each level, consecutive ones together."""
+    found = []
+    while A.shape[0] > least:
+        n = A.shape[0]
+        whole = sp.csr_array((np.ones(n), (np.arange(n), np.arange(n) // 3)), shape=(n, -(-n // 3)))
+        P = whole - 0.6 * (sp.diags_array(1 / A.diagonal()) @ (A @ whole))
+        found.append(SimpleNamespace(A=A, P=P.tocsr(), R=P.T.tocsr()))
+        A = (P.T @ A @ P).tocsr()
+    return SimpleNamespace(levels=[*found, SimpleNamespace(A=A)])
+
+
+def check_multigrid(engine: Any, comm: Any) -> None:
+    """Hold a cycle over ranks to that of one, and conjugate gradients with it to the true residual."""
+    from dasp.preconditioners import multigrid
+
+    A = generate("poisson3d:14")
+    D = SpMatrix.from_scipy(A if engine.rank == 0 else None, comm, device=DEVICE)
+    b = np.random.default_rng(8).standard_normal(A.shape[0])
+    mine = b[D.rows.first : D.rows.first + D.rows.count]
+    ml, least, preconditioners.LEAST_ROWS = levels(A, 100), preconditioners.LEAST_ROWS, 100
+    try:
+        M = preconditioners.multigrid(D, ml if engine.rank == 0 else None)
+    finally:
+        preconditioners.LEAST_ROWS = least
+    cycle = np.concatenate(engine.gather(here(M @ there(mine))))
+    want = multigrid(ml, device="cpu") @ b
+    assert np.linalg.norm(cycle - want) <= 1e-11 * np.linalg.norm(want)
+    plain = solvers.cg(D, there(mine), rtol=1e-9)[1].iterations
+    x, stats = solvers.cg(D, there(mine), rtol=1e-9, M=M)
+    whole = np.concatenate(engine.gather(here(x)))
+    assert stats.converged, stats
+    assert stats.iterations < plain
+    assert np.linalg.norm(b - A @ whole) <= 1.0001e-9 * np.linalg.norm(b)
+
+
+def check_resume(engine: Any, comm: Any) -> None:
+    """Hold a solve that was ended to go on from its checkpoint, with vectors where they lie."""
+    A = generate("poisson2d:30")
+    D = SpMatrix.from_scipy(A if engine.rank == 0 else None, comm, device=DEVICE)
+    b = there(np.ones(D.local_shape[0]))
+    folder = engine.gather(tempfile.mkdtemp() if engine.rank == 0 else None)[0]
+    try:
+        for most in (30, 2000):
+            x, stats = resume(solvers.cg, D, b, folder, seconds=0.0, check_every=10, rtol=1e-9, maxiter=most)
+        assert type(x) is type(b)
+        whole = np.concatenate(engine.gather(here(x)))
+        assert stats.converged, stats
+        assert stats.iterations > 30
+        assert np.linalg.norm(1.0 - A @ whole) <= 1.0001e-9 * 30
+    finally:
+        engine.gather(None)
+        if engine.rank == 0:
+            shutil.rmtree(folder)
 
 
 def check_faults(engine: Any, comm: Any) -> None:
@@ -184,6 +251,8 @@ def check_all(engine: Any, comm: Any) -> int:
     }
     cases["methods"] = lambda: check_methods(engine, comm)
     cases["solver"] = lambda: check_solver(engine, comm)
+    cases["multigrid"] = lambda: check_multigrid(engine, comm)
+    cases["resume"] = lambda: check_resume(engine, comm)
     cases["faults"] = lambda: check_faults(engine, comm)
     failed = 0
     for name, case in cases.items():
@@ -216,7 +285,7 @@ def run_mpi() -> int:
     return int(total > 0)
 
 
-def run_gloo(rank: int, size: int, port: int) -> int:
+def run_group(backend: str, rank: int, size: int, port: int) -> int:
     """Run all cases on groups of several sizes."""
     from datetime import timedelta
 
@@ -225,7 +294,11 @@ def run_gloo(rank: int, size: int, port: int) -> int:
     from dasp.distributed import engine_of
 
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
-    dist.init_process_group("gloo", rank=rank, world_size=size, timeout=timedelta(seconds=60))
+    if backend == "nccl":
+        import torch
+
+        torch.cuda.set_device(rank % torch.cuda.device_count())
+    dist.init_process_group(backend, rank=rank, world_size=size, timeout=timedelta(seconds=60))
     failed = 0
     sizes = [one for one in SIZES if one <= size]
     for one in sizes:
@@ -261,8 +334,8 @@ def main(words: list[str]) -> int:
     """Do what the words say."""
     if words[0] == "mpi":
         return run_mpi()
-    if words[0] == "gloo":
-        return run_gloo(*map(int, words[1:]))
+    if words[0] in ("gloo", "nccl"):
+        return run_group(words[0], *map(int, words[1:]))
     ends = {"killed": lambda: os.kill(os.getpid(), signal.SIGKILL), "leaves": lambda: None}[words[1]]
     if words[0] == "mpi-rank":
         from mpi4py import MPI

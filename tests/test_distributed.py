@@ -3,6 +3,7 @@ processes."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import warnings
 from pathlib import Path
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 import dasp
 from dasp import solvers
 from dasp.distributed import Parts, RankError, SpMatrix, preconditioners, read_order, write_parts
-from dasp.distributed.exchange import Csr, split
+from dasp.distributed.exchange import Csr, Route, runs, split
 from dasp.distributed.partition import cut_rows
 from dasp.io.files import MatrixFileError
 from dasp.models import generate
@@ -296,6 +297,24 @@ def test_the_solvers_are_those_of_one_rank(method: str) -> None:
         assert abs(stats.iterations - alone.iterations) <= 2 + alone.iterations // 20
         again = solved(size, method)
         assert again[0].tobytes() == x.tobytes()
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+def test_a_sum_may_travel_beside_the_product(hidden: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The form is taken where it is asked for, without a preconditioner and nobody who looks at x."""
+    module, taken = importlib.import_module("dasp.solvers.cg"), []
+    plain = module.solve
+    monkeypatch.setattr(module, "solve", lambda *given: (taken.append(given[6].__name__), plain(*given))[1])
+
+    def choose(D: SpMatrix) -> dict[str, Any]:
+        D.few_sums, D.hidden_sums = True, hidden
+        return {}
+
+    assert solved(2, "cg", choose)[1].converged
+    solved(2, "cg", lambda D: choose(D) | {"M": preconditioners.jacobi(D)})
+    solved(2, "cg", lambda D: choose(D) | {"callback": lambda x: None})
+    form = "Pipelined" if hidden else "Reduced"
+    assert taken == [f"{form}ConjugateGradients"] * 2 + ["ReducedConjugateGradients"] * 4
 
 
 def few(D: SpMatrix) -> dict[str, Any]:
@@ -606,3 +625,19 @@ def test_a_partition_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="by is 'luck'"):
         write_parts(A, 2, tmp_path / "other", by="luck")
     assert [path.name for path in tmp_path.iterdir()] == ["parts"]
+
+
+def test_what_lies_together_in_x_is_sent_as_runs() -> None:
+    """Slabs send planes; where one place is left out, everything is packed."""
+    places = np.array([3, 4, 5, 0, 1, 9])
+    assert runs(Route(places, [(0, 0, 3), (2, 3, 5), (5, 5, 6)], [])) == [(0, 3, 3), (2, 0, 2), (5, 9, 1)]
+    assert runs(Route(places, [(0, 0, 3), (2, 3, 6)], [])) is None
+    assert runs(Route(np.array([1, 3, 2, 4]), [(0, 0, 4)], [])) is None
+    assert runs(Route(np.zeros(0, np.int64), [], [])) == []
+    A = generate("poisson3d:6")
+
+    def run(engine: Any) -> Any:
+        D = SpMatrix.from_scipy(A if engine.rank == 0 else None, engine, rows=[0, 72, 144, 216], device="cpu")
+        return runs(D._route)
+
+    assert run_ranks(3, run) == [[(1, 36, 36)], [(0, 0, 36), (2, 36, 36)], [(1, 0, 36)]]

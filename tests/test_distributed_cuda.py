@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import threading
+import weakref
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 from dasp.distributed import SpMatrix
-from dasp.distributed.cuda import ADD, PACK, SUMS, RanksCudaSpace, defines, grid, steps
+from dasp.distributed import cuda as ranks_cuda
+from dasp.distributed.cuda import ADD, PACK, RanksCudaSpace, RanksDevice, _Sums, defines, grid, steps
 from dasp.models import generate
-from dasp.solvers.cuda import THREADS
+from dasp.solvers.cuda import THREADS, CupyDevice
+from dasp.solvers.gmres import Cycles, GeneralizedMinimalResiduals, gmres
 from dasp.solvers.pipelined import PipelinedConjugateGradients
 from dasp.solvers.reduced import ReducedConjugateGradients
 from dasp.solvers.system import System, drive, load, make_limits
@@ -24,6 +31,9 @@ class SharedDevice(EmulatedDevice):
     """One emulator for ranks that are threads: one launch at a time."""
 
     lock = threading.Lock()
+
+    def beside(self, add: Any) -> None:
+        add()
 
     def launch(self, *given: Any, **more: Any) -> Any:
         with self.lock:
@@ -69,15 +79,21 @@ def test_halo_values_are_packed_and_products_added(dtype: str, shape: tuple[int,
     np.testing.assert_array_equal(y, want)
 
 
-@pytest.mark.parametrize("count", [1, 3, 40])
-@pytest.mark.parametrize("blocks", [1, 7, 256, 1000])
-def test_sums_of_blocks_are_added(count: int, blocks: int) -> None:
-    sums = np.random.default_rng(1).integers(-99, 99, (count, blocks)).astype(float)
-    want = sums.sum(axis=1)
-    flat = sums.reshape(-1)
-    arguments = {"sums": flat, "count": count, "blocks": blocks}
-    EmulatedDevice().launch(SUMS, {"DASP_THREADS": str(THREADS)}, arguments, 1, THREADS)()
-    np.testing.assert_array_equal(flat[:count], want)
+def solve_emulated(A: Any, b: Any, ranks: int, make: Any, names: tuple[str, ...], loop: Any = None) -> Any:
+    """Solve with traced passes in the emulator; return x, and what each rank answered."""
+
+    def run(engine: Any) -> Any:
+        D = SpMatrix.from_scipy(A if engine.rank == 0 else None, engine, device="cpu")
+        space = RanksCudaSpace(engine, "cpu", np.dtype(float), SharedDevice(), engine)
+        system = System(D, None, np.dtype(float), "cpu", make, names, space, loop)
+        load(system.vectors["b"], b[D.rows.first : D.rows.first + D.rows.count], space)
+        answer = drive(system, make_limits(len(b), 1e-9, 0.0, None, None, None, False), from_zero=True)
+        return system.vectors["x"].copy(), answer
+
+    found = run_ranks(ranks, run)
+    assert all(answer.info == 0 for _, answer in found)
+    assert all(answer.residuals == found[0][1].residuals for _, answer in found)
+    return np.concatenate([x for x, _ in found]), found
 
 
 FORMS = {
@@ -91,19 +107,96 @@ FORMS = {
 def test_a_traced_iteration_sums_over_ranks(name: str) -> None:
     A, (method, names) = generate("poisson2d:14"), FORMS[name]
     b = np.random.default_rng(2).standard_normal(196)
-
-    def run(engine: Any) -> Any:
-        D = SpMatrix.from_scipy(A if engine.rank == 0 else None, engine, device="cpu")
-        on = SharedDevice()
-        space = RanksCudaSpace(engine, "cpu", np.dtype(float), on, engine)
-        system = System(D, None, np.dtype(float), "cpu", method, names, space)
-        load(system.vectors["b"], b[D.rows.first : D.rows.first + D.rows.count], space)
-        answer = drive(system, make_limits(196, 1e-9, 0.0, None, None, None, False), from_zero=True)
-        assert on.launches.count("dasp_sums") > answer.iterations
-        return system.vectors["x"].copy(), answer
-
-    found = run_ranks(2, run)
-    assert all(answer.info == 0 for _, answer in found)
-    assert found[0][1].residuals == found[1][1].residuals
-    x = np.concatenate([x for x, _ in found])
+    x, _ = solve_emulated(A, b, 2, method, names)
     assert np.linalg.norm(b - A @ x) <= 1.0001e-9 * np.linalg.norm(b)
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_a_krylov_basis_sums_over_ranks(ranks: int) -> None:
+    A = generate("poisson2d:11") + sp.diags_array(
+        np.full(120, 0.7), offsets=1, shape=(121, 121), format="csr"
+    )
+    b = np.random.default_rng(4).standard_normal(121)
+    names = tuple(f"v{k}" for k in range(21))
+    x, found = solve_emulated(
+        A, b, ranks, GeneralizedMinimalResiduals, names, lambda system: Cycles(system, 20)
+    )
+    assert np.linalg.norm(b - A @ x) <= 1.0001e-9 * np.linalg.norm(b)
+    _, alone = gmres(A, b, rtol=1e-9, restart=20)
+    assert abs(found[0][1].iterations - alone.iterations) <= 2
+
+
+class Number:
+    """What a GPU would leave in the first number of a bank, turn by turn."""
+
+    def __init__(self, codes: list[float]) -> None:
+        self._codes = codes
+
+    def __getitem__(self, part: slice) -> Number:
+        return self
+
+    def get(self, out: np.ndarray, *, blocking: bool) -> None:
+        assert not blocking
+        out[0] = self._codes.pop(0)
+
+
+def fake_device(log: list[str]) -> Any:
+    """A rank's device whose streams, events and graphs write down what they are asked for."""
+    device = object.__new__(RanksDevice)
+    device._device, device._seen = contextlib.nullcontext(), np.full(2, np.nan)
+    device._looked = [SimpleNamespace(record=lambda on, k=k: log.append(f"look {k}")) for k in range(2)]
+    wait = {id(event): f"wait {k}" for k, event in enumerate(device._looked)}
+    device._links = SimpleNamespace(wait=lambda event: log.append(wait[id(event)]))
+    stream = contextlib.nullcontext(SimpleNamespace(ptr=7))
+    cuda = SimpleNamespace(get_current_stream=lambda: SimpleNamespace(ptr=1), Stream=lambda **_: stream)
+    device._cupy = SimpleNamespace(cuda=cuda)
+    sums = object.__new__(_Sums)
+    sums._device, sums._travelling, sums._stream = contextlib.nullcontext(), False, contextlib.nullcontext()
+    sums._branch, sums._join = (lambda: log.append("branch")), (lambda: log.append("join"))  # type: ignore[method-assign]
+    sums._done = SimpleNamespace(record=lambda on: None)
+    device._sums = sums
+    return device
+
+
+def test_the_host_looks_at_a_turn_while_the_next_one_runs() -> None:
+    log: list[str] = []
+    run = fake_device(log).repeat(lambda: log.append("turn"), Number([0.0, 0.0, 3.0, 3.0]), captured=False)
+    run()
+    assert [one for one in log if not one.startswith("look")] == [
+        "turn", "turn", "wait 0", "turn", "wait 1", "turn", "wait 0",
+    ]  # fmt: skip
+    assert [one for one in log if one.startswith("look")] == ["look 0", "look 1", "look 0", "look 1"]
+
+
+def test_a_sum_travels_until_a_launch_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    log: list[str] = []
+    device = fake_device(log)
+    monkeypatch.setattr(CupyDevice, "launch", lambda *_, **__: lambda *values: log.append("kernel"))
+    launch = device.launch()
+    device.beside(lambda: log.append("sum"))
+    log.append("product")
+    launch()
+    launch()
+    assert log == ["branch", "sum", "product", "join", "kernel", "kernel"]
+
+
+def test_a_graph_ends_with_the_sum_that_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And keeps what its launches use, since it has their addresses alone."""
+    log: list[str] = []
+    device = fake_device(log)
+    monkeypatch.setattr(ranks_cuda, "driver", lambda: None)
+    graph = SimpleNamespace(launch=lambda stream: log.append(f"graph on {stream}"))
+    monkeypatch.setattr(ranks_cuda, "PriorityGraph", lambda driver, stream, function: (function(), graph)[1])
+
+    kept = Number([])
+
+    def function(kept: Any = kept) -> None:
+        device.beside(lambda: log.append("sum"))
+
+    device.beside(lambda: log.append("earlier"))
+    watched, launch = weakref.ref(kept), device.record(function)
+    del kept, function
+    gc.collect()
+    assert watched() is not None
+    launch()
+    assert log == ["branch", "earlier", "join", "branch", "sum", "join", "graph on 1"]

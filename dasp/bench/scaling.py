@@ -17,15 +17,20 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dasp import solvers
+from dasp._launch import driver
 from dasp._threads import get_num_threads
 from dasp.bench import machine, results
 from dasp.bench.report import Report
+from dasp.bench.scaling_model import FORMS
 from dasp.bench.table import Row, Table, number, significant
 from dasp.distributed.communicators import engine_of
 from dasp.distributed.engine import Engine
 from dasp.distributed.launch import first_ranks, leave, world
 from dasp.distributed.matrix import SpMatrix
 from dasp.distributed.place import resolve
+from dasp.solvers.arnoldi import in_turn
+from dasp.solvers.cuda import BLOCKS_PER_PROCESSOR
+from dasp.solvers.graph import PriorityGraph
 
 Array = Any
 
@@ -157,16 +162,13 @@ class Clock:
         with stream:
             run()  # what it does once
             stream.synchronize()
-            stream.begin_capture()
-            for _ in range(times):
-                run()
-            graph = stream.end_capture()
+            graph = PriorityGraph(driver(), stream.ptr, in_turn([run], times))
             begin, end = cupy.cuda.Event(), cupy.cuda.Event()
             best = math.inf
             for _ in range(REPEATS):
                 self._engine.gather(None)
                 begin.record(stream)
-                graph.launch(stream)
+                graph.launch(stream.ptr)
                 end.record(stream)
                 end.synchronize()
                 best = min(best, cupy.cuda.get_elapsed_time(begin, end))
@@ -239,9 +241,9 @@ class Scaling:
             results.append(self._path, row)
 
     def measure_links(self, sizes: Sequence[int] = MESSAGE_BYTES) -> None:
-        """Measure sums of one to four numbers, and messages around a ring."""
+        """Measure sums of one number and of those that solvers add, and messages around a ring."""
         links, xp = self.engine.links(self.device), self.xp
-        for count in (1, 4):
+        for count in (1, 4 if self.device == "cpu" else BLOCKS_PER_PROCESSOR * self._processors()):
             add = links.sum(xp.zeros(count))
             self.keep(
                 "sum",
@@ -268,6 +270,9 @@ class Scaling:
                 us=self.clock.best(run),
                 called_us=self.clock.called(run),
             )
+
+    def _processors(self) -> int:
+        return int(self.xp.cuda.Device().attributes["MultiProcessorCount"])
 
     def build(self, one: Case) -> tuple[SpMatrix, Array, float]:
         """Return the matrix, this rank's part of x, and the seconds that planning took."""
@@ -303,11 +308,13 @@ class Scaling:
             "product", one.name, **shared, us=whole, interior_us=inside, halo_us=halo, plan_s=plan,
             called_us=self.clock.called(lambda: D.matvec(x, out=out)),
         )  # fmt: skip
-        forms: dict[str, tuple[Any, bool]] = {"cg": (D, False), "cg reduced": (D, True)}
+        forms: dict[str, tuple[Any, bool, bool]] = {"cg": (D, False, False), "cg reduced": (D, True, False)}
+        if self.device != "cpu":
+            forms["cg pipelined"] = (D, True, True)
         if self.engine.size == 1:
-            forms["cg alone"] = (D.interior, False)  # the same matrix as one that knows of no ranks
-        for name, (A, few) in forms.items():
-            D.few_sums = few
+            forms["cg alone"] = (D.interior, False, False)  # the same as a matrix that knows of no ranks
+        for name, (A, few, hidden) in forms.items():
+            D.few_sums, D.hidden_sums = few, hidden
             us, residual = self._iteration(A, D.local_shape[0])
             self.keep(name, one.name, **shared, us=us, residual=residual)
         return True
@@ -434,7 +441,7 @@ def report(rows: Sequence[Row]) -> Report:
 
 def share(rows: Sequence[Row], row: Row) -> float:
     """Return the efficiency of a row against one rank, of cg the fastest form there; or NaN."""
-    forms = ("cg", "cg reduced", "cg alone") if row["kernel"].startswith("cg") else (row["kernel"],)
+    forms = (*FORMS, "cg alone") if row["kernel"] in (*FORMS, "cg alone") else (row["kernel"],)
     ranks, weak = int(number(row, "ranks")), row["study"] == "weak"
     alone = [
         number(other, "us")

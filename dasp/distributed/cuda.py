@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -11,17 +11,21 @@ import numpy as np
 from dasp import _source
 from dasp._dtypes import C_NAMES
 from dasp._integers import ceil_div
-from dasp._launch import Launch, Signature
+from dasp._launch import Launch, Signature, driver
 from dasp.distributed.engine import Engine, Links, largest
-from dasp.distributed.exchange import Route, prepare
+from dasp.distributed.exchange import Route, prepare, runs
 from dasp.distributed.transpose import turned
-from dasp.solvers.arnoldi import CudaArnoldi
-from dasp.solvers.cuda import THREADS, CudaSpace, CudaVectors, CupyDevice, Device
+from dasp.solvers.arnoldi import CudaArnoldi, in_turn
+from dasp.solvers.cuda import BLOCKS_PER_PROCESSOR, THREADS, CudaSpace, CudaVectors, CupyDevice
+from dasp.solvers.graph import PriorityGraph
 
 Array = Any
 
 FIRST = -5
 """Priority of a stream whose kernels go before others: lower is earlier; CUDA clamps it."""
+
+ALIGNMENT = 16
+"""Bytes of an address that NCCL reads in its widest loads; elsewhere it moves byte by byte."""
 
 MOST_BLOCKS = 1024
 """Of a launch that packs or adds; each thread then takes several elements."""
@@ -56,16 +60,6 @@ ADD = Signature(
     """,
 )
 
-SUMS = Signature(
-    "distributed/sums.cu",
-    "dasp_sums",
-    """
-    double*  sums
-    int      count
-    int      blocks
-    """,
-)
-
 
 def steps(array: Array) -> tuple[int, int]:
     """Return by how many elements rows of an array are apart, and its columns."""
@@ -90,7 +84,7 @@ class _OwnStream:
         import cupy
 
         self._cupy, self._current = cupy, cupy.cuda.get_current_stream
-        self._device = cupy.cuda.Device(int(device.partition(":")[2]))
+        self._device = cupy.cuda.Device(int(device.partition(":")[2] or 0))
         with self._device:
             # What travels must not wait until the interior's product leaves room: its few blocks go first.
             self._stream = cupy.cuda.Stream(non_blocking=True, priority=FIRST)
@@ -153,18 +147,32 @@ class DeviceMover(_OwnStream):
             self.received = cupy.zeros((count, *shape), x)
             self.product = cupy.zeros((len(rows), *shape), y, order="F")
             self._exchange = prepare(links, route, packed, self.received)
+            self._runs = self._exchange_of_runs(links, route, np.dtype(x).itemsize) if shape == () else None
             self._pack, self._add = self._packs(x, places, packed), self._adds(y, self._rows, self.product)
             self._current().synchronize()
 
     def start(self, x: Array) -> None:
-        """Pack and send, on the mover's stream."""
+        """Pack and send, on the mover's stream; what lies together in x is sent from there."""
         if self._idle:
             return
         with self._device:
             self._branch()
             with self._stream:
-                self._pack(x)
-                self._exchange.start()
+                if self._runs is not None and x.flags.c_contiguous and x.data.ptr % ALIGNMENT == 0:
+                    self._runs.start(x.data.ptr)
+                else:
+                    self._pack(x)
+                    self._exchange.start()
+
+    def _exchange_of_runs(self, links: Any, route: Route, size: int) -> Any:
+        """Return messages out of x itself, if what each neighbour gets lies together there."""
+        found = runs(route)
+        if found is None or any(size * first % ALIGNMENT for _, first, _ in found):
+            return None
+        return links.exchange_of_runs(
+            [(rank, size * first, size * count) for rank, first, count in found],
+            [(rank, self.received[first:end]) for rank, first, end in route.receives],
+        )
 
     def arrive(self) -> None:
         """Have the current stream wait for the mover's."""
@@ -234,6 +242,29 @@ class DeviceBackMover(_OwnStream):
                 add(y)
 
 
+class _Sums(_OwnStream):
+    """Sums over the ranks, beside whatever needs none of them."""
+
+    def __init__(self, device: str) -> None:
+        super().__init__(device)
+        self._travelling = False
+
+    def start(self, add: Callable[[], None]) -> None:
+        """Make a sum of what the current stream leaves."""
+        with self._device:
+            self._branch()
+            with self._stream:
+                add()
+                self._done.record(self._stream)
+        self._travelling = True
+
+    def arrive(self) -> None:
+        """Have the current stream wait for it."""
+        if self._travelling:
+            self._travelling = False
+            self._join()
+
+
 class RanksDevice(CupyDevice):
     """A GPU whose work may wait for other ranks: the host waits for it no longer than the timeout.
 
@@ -243,49 +274,128 @@ class RanksDevice(CupyDevice):
     def __init__(self, number: int, links: Links) -> None:
         super().__init__(number)
         self._links = links
+        self._sums = _Sums(f"cuda:{number}")
+        cupy = self._cupy
         with self._device:
-            self._event = self._cupy.cuda.Event(disable_timing=True)
+            self._event = cupy.cuda.Event(disable_timing=True)
+            self._looked = [cupy.cuda.Event(disable_timing=True) for _ in range(2)]
+            self._seen = np.frombuffer(cupy.cuda.alloc_pinned_memory(16), np.float64, 2)
+
+    def launch(self, *given: Any, **more: Any) -> Callable[..., None]:
+        """Return a launch that waits for a sum over the ranks that is on its way."""
+        ready = super().launch(*given, **more)
+
+        def launch(*values: Any) -> None:
+            self._sums.arrive()
+            ready(*values)
+
+        return launch
+
+    def beside(self, add: Callable[[], None]) -> None:
+        """Make a sum over the ranks beside what follows: the next launch of this device waits for it."""
+        self._sums.start(add)
+
+    def record(self, function: Callable[[], None]) -> Callable[[], None]:
+        """Return what does again what a function launches; what travels goes before other kernels."""
+
+        def whole() -> None:
+            function()
+            self._sums.arrive()
+
+        self._sums.arrive()  # one that began before is no part of the graph
+        with self._device, self._cupy.cuda.Stream(non_blocking=True) as stream:
+            graph = PriorityGraph(driver(), stream.ptr, whole)
+        current = self._cupy.cuda.get_current_stream
+
+        def launch(kept: Any = function) -> None:
+            graph.launch(current().ptr)
+
+        return launch
 
     def download(self, array: Array) -> np.ndarray[Any, Any]:
         """Return a copy on the host, when all that was launched before is done."""
+        self._sums.arrive()
         with self._device:
             self._event.record(self._cupy.cuda.get_current_stream())
         self._links.wait(self._event)
         return super().download(array)
 
     def repeat(self, function: Callable[[], None], bank: Array, *, captured: bool) -> Callable[[], None]:
-        """Return what does so until the first number of a bank is not 0."""
+        """Return what does so until the first number of a bank is not 0, and once more.
+
+        The GPU has its next turn before the host looks at the end of the one before: it never waits for the
+        host. What turns do once the number is not 0 must not matter.
+        """
         turn = self.record(function) if captured else function
+        number = bank[:1]
+
+        def launch(k: int) -> None:
+            turn()
+            self._sums.arrive()
+            number.get(out=self._seen[k : k + 1], blocking=False)
+            self._looked[k].record(self._cupy.cuda.get_current_stream())
 
         def run() -> None:
-            going = True
-            while going:
-                turn()
-                going = float(self.download(bank[:1])[0]) == 0.0
+            with self._device:
+                k = 0
+                launch(k)
+                while True:
+                    launch(1 - k)
+                    self._links.wait(self._looked[k])
+                    if self._seen[k] != 0.0:
+                        return
+                    k = 1 - k
 
         return run
+
+
+class RanksCudaArnoldi(CudaArnoldi):
+    """A Krylov basis on the GPUs of several ranks; see `dasp.solvers.space.Arnoldi`.
+
+    What blocks leave of dot products is summed over the ranks; all then make the same small numbers of it.
+    """
+
+    def _count_blocks(self, space: Any, n: int) -> int:
+        return int(space.processors)
+
+    def _prepare_dots(self, space: Any, basis: dict[str, Any], k: int, closing: int) -> Callable[[], None]:
+        blocks, parts, step = self._blocks, self._parts, {"k": k, "closing": closing}
+        leave = self._prepare("leave", {**basis, **step, "parts": parts})
+        add = space.links.sum(parts[2 * k * blocks * closing : 2 * (k + 1) * blocks])
+        taken = {**step, "parts": parts, "blocks": blocks, "small": self._small}
+        return in_turn([leave, add, self._prepare("take", taken, blocks=1)])
 
 
 class RanksCudaSpace(CudaSpace):
     """Vectors on the GPUs of several ranks; see `dasp.solvers.space.Space`."""
 
-    def __init__(self, engine: Engine, device: str, dtype: np.dtype[Any], on: Device, links: Links) -> None:
+    def __init__(self, engine: Engine, device: str, dtype: np.dtype[Any], on: Any, links: Links) -> None:
         super().__init__(device, dtype, on)
-        self._engine, self._links = engine, links
+        self.links, self._engine, self._beside = links, engine, on.beside
+        self.processors = min(map(int, engine.gather(on.processors)))
 
-    def combine(self, sums: Array, dots: int, blocks: int) -> tuple[list[Callable[[], None]], int]:
-        """Return what sums over blocks and ranks, and of how many blocks the sums then are."""
-        arguments = {"sums": sums, "count": dots, "blocks": blocks}
-        here = self.on.launch(SUMS, {"DASP_THREADS": str(THREADS)}, arguments, 1, THREADS)
-        return [here, self._links.sum(sums[:dots])], 1
+    def blocks(self, n: int) -> int:
+        """Return the blocks of a pass, as many on all ranks: their sums travel together."""
+        return BLOCKS_PER_PROCESSOR * self.processors
 
-    def blocks_left(self, blocks: int) -> int:
-        """Return of how many blocks the sums are that the last pass of an iteration left to the next one."""
-        return 1
+    def turn(self, rows: int, products: int) -> int:
+        """Return the iterations of a turn: fewer of those that make more products, which may be in vain.
 
-    def arnoldi(self, vectors: CudaVectors, names: list[str]) -> CudaArnoldi:
-        """Refuse: the kernels of a Krylov basis sum over one GPU."""
-        raise TypeError("gmres works on one GPU; A lies on several; use bicgstab, minres or cg")
+        There are two turns ahead. On two H200s one of 4 iterations in place of 8 costs 6 us an iteration.
+        """
+        return max(2, super().turn(rows, products) // max(1, products) // 2 * 2)
+
+    def combine(self, sums: Array, *, later: bool) -> list[Callable[[], None]]:
+        """Return what sums over the ranks, beside a product where nobody waits for the sums before.
+
+        So many numbers take hardly longer than one, so no kernel adds them up before.
+        """
+        add = self.links.sum(sums)
+        return [partial(self._beside, add) if later else add]
+
+    def arnoldi(self, vectors: CudaVectors, names: list[str]) -> RanksCudaArnoldi:
+        """Return a Krylov basis that lies in consecutive vectors; its dot products are summed over ranks."""
+        return RanksCudaArnoldi(self, vectors, names)
 
     def largest(self, array: Array) -> float:
         """Return the largest absolute value on any rank."""

@@ -129,6 +129,20 @@ class Route(NamedTuple):
     receives: list[tuple[int, int, int]]
 
 
+def runs(route: Route) -> list[tuple[int, int, int]] | None:
+    """Return what is sent as runs of x, (rank, first, elements); None if some of it does not lie together.
+
+    Slabs of a grid, and what else is cut across a band, send such runs, which nobody has to pack.
+    """
+    found = []
+    for rank, first, end in route.sends:
+        places = route.places[first:end]
+        if places[-1] - places[0] != end - first - 1 or (np.diff(places) != 1).any():
+            return None
+        found.append((rank, int(places[0]), end - first))
+    return found
+
+
 def find_route(engine: Engine, columns: Parts, needed: np.ndarray[Any, Any]) -> Route:
     """Tell the owners of the columns that a rank lacks, and learn what others lack; all ranks call this."""
     owners = columns.owners(needed)

@@ -17,7 +17,9 @@ from dasp.distributed.engine import Engine, agree
 from dasp.distributed.exchange import Csr, HostMover, Mover, Parts, Split, find_route, split
 from dasp.distributed.place import resolve
 from dasp.distributed.transpose import BackMover, HostBackMover, Transposed
+from dasp.formats import array as whole
 from dasp.matrix import SpMatrix as LocalMatrix
+from dasp.placement import packed, packer
 from dasp.policy import Policy
 
 Array = Any
@@ -25,14 +27,19 @@ Array = Any
 SPACES = {"cpu": "dasp.distributed.space", "cuda": "dasp.distributed.cuda"}
 """The module that makes the space of a kind of device."""
 
-SMALL_ROWS = 1_000_000
+SMALL_ROWS = 750_000
 """Rows of a GPU below which an iteration of cg on two takes longer than on one. Measured on two H200s:
-poisson3d:64 takes 34 us on two and 11 us on one, poisson3d:128 68 and 71, poisson3d:200 187 and 271."""
+poisson3d:64 takes 26 us on two and 11 us on one, poisson3d:128 57 and 64, poisson3d:200 168 and 257."""
 
 FEW_SUMS_ROWS = {"cpu": 20_000, "cuda": 4_000_000}
 """Rows of a rank up to which a sum over the ranks costs more than reading a vector once more. Measured on two
-H200s: in that form and in the plain one poisson3d:128 takes 68 and 73 us, poisson3d:200 187 and 189,
-poisson3d:320 609 and 587."""
+H200s: in that form and in the plain one poisson3d:128 takes 60 and 65 us, poisson3d:200 170 and 171,
+poisson3d:320 588 and 553."""
+
+HIDDEN_SUMS_ROWS = {"cpu": 0, "cuda": 1_000_000}
+"""Rows of a rank up to which a sum that travels beside a product is worth three vectors more, without a
+preconditioner. Measured on two H200s: so, and with one sum that is waited for, poisson3d:64 takes 26 and 35
+us, poisson3d:128 57 and 60, poisson3d:200 175 and 168. A sum on CPUs is always waited for."""
 
 
 class SpMatrix:
@@ -110,6 +117,7 @@ class SpMatrix:
         self._transposed: Transposed | None = None
         self._array: type | None = None
         self._few_sums: bool | None = None
+        self._hidden_sums: bool | None = None
 
     def _warn_if_small(self) -> None:
         """Say once, on rank 0, that one GPU would be faster."""
@@ -268,14 +276,27 @@ class SpMatrix:
         By itself it does for up to so many rows a rank (`FEW_SUMS_ROWS`): beyond, the vector more that this
         form reads costs more than a sum. Set it, on all ranks alike, to have it so or not.
         """
-        if self._few_sums is None:
-            rows = FEW_SUMS_ROWS[self.device.partition(":")[0]]
-            return self.shape[0] <= rows * self.engine.size
-        return self._few_sums
+        return self._up_to(FEW_SUMS_ROWS) if self._few_sums is None else self._few_sums
 
     @few_sums.setter
     def few_sums(self, wanted: bool | None) -> None:
         self._few_sums = wanted
+
+    @property
+    def hidden_sums(self) -> bool:
+        """Whether that one sum travels beside the product, where there is no preconditioner.
+
+        By itself it does for up to so many rows a rank (`HIDDEN_SUMS_ROWS`): the form (Ghysels and Vanroose)
+        carries three vectors more. Set it, on all ranks alike, to have it so or not.
+        """
+        return self._up_to(HIDDEN_SUMS_ROWS) if self._hidden_sums is None else self._hidden_sums
+
+    @hidden_sums.setter
+    def hidden_sums(self, wanted: bool | None) -> None:
+        self._hidden_sums = wanted
+
+    def _up_to(self, rows: dict[str, int]) -> bool:
+        return self.shape[0] <= rows[self.device.partition(":")[0]] * self.engine.size
 
     @property
     def nbytes(self) -> int:
@@ -553,12 +574,10 @@ def _parts(engine: Engine, counts: list[tuple[int, int | None]], n: int) -> tupl
 
 
 def _planned(arrays: Csr, shape: tuple[int, int], policy: Policy | None, device: str) -> LocalMatrix:
-    """Plan a piece where its arrays lie."""
-    if _arrays.is_cupy(arrays.data) and not len(arrays.data):
-        arrays = Csr(*map(_arrays.to_host, arrays))  # CuPy knows no sparse matrix without columns
-    if _arrays.is_cupy(arrays.data):
-        sparse = importlib.import_module("cupyx.scipy.sparse")
-        matrix = sparse.csr_matrix((arrays.data, arrays.indices, arrays.indptr), shape=shape)
-        return LocalMatrix.from_cupy(matrix, policy=policy, device=device)
-    matrix = scipy.sparse.csr_array((arrays.data, arrays.indices, arrays.indptr), shape=shape)
+    """Plan a piece where its arrays lie, if it can be packed there."""
+    if _arrays.is_cupy(arrays.data) and len(arrays.data) and packer(shape, policy, device) == device:
+        return LocalMatrix(packed(whole.Csr(shape, *arrays), None, policy, device), device=device)
+    matrix = scipy.sparse.csr_array(
+        (_arrays.to_host(arrays.data), *map(_arrays.to_host, (arrays.indices, arrays.indptr))), shape=shape
+    )
     return LocalMatrix.from_scipy(matrix, policy=policy, device=device)

@@ -19,26 +19,42 @@ that."""
 
 
 class NcclExchange:
-    """Messages between neighbours, as one group of NCCL's calls."""
+    """Messages between neighbours, as one group of NCCL's calls.
 
-    def __init__(self, communicator: Any, sends: Sequence[Message], receives: Sequence[Message]) -> None:
+    Parameters
+    ----------
+    communicator : cupy.cuda.nccl.NcclCommunicator
+    sends : sequence of (rank, place, bytes)
+        Places are counted from what `start` is given.
+    receives : sequence of (rank, array)
+    kept
+        What must live as long.
+    """
+
+    def __init__(
+        self,
+        communicator: Any,
+        sends: Sequence[tuple[int, int, int]],
+        receives: Sequence[Message],
+        kept: Any = None,
+    ) -> None:
         from cupy.cuda import get_current_stream, nccl
 
         self._nccl, self._communicator, self._stream = nccl, communicator, get_current_stream
-        self._sends = [(rank, array.data.ptr, array.nbytes) for rank, array in sends if array.nbytes]
+        self._sends = [one for one in sends if one[2]]
         self._receives = [(rank, array.data.ptr, array.nbytes) for rank, array in receives if array.nbytes]
-        self._kept = sends, receives
+        self._kept = receives, kept
 
-    def start(self) -> None:
-        """Send and receive on the current stream."""
+    def start(self, base: int = 0) -> None:
+        """Send and receive on the current stream; `base` is the address that places are counted from."""
         if not (self._sends or self._receives):
             return
         nccl, stream = self._nccl, self._stream().ptr
         nccl.groupStart()
         for rank, to, size in self._receives:
             self._communicator.recv(to, size, nccl.NCCL_INT8, rank, stream)
-        for rank, what, size in self._sends:
-            self._communicator.send(what, size, nccl.NCCL_INT8, rank, stream)
+        for rank, place, size in self._sends:
+            self._communicator.send(base + place, size, nccl.NCCL_INT8, rank, stream)
         nccl.groupEnd()
 
     def finish(self) -> None:
@@ -92,6 +108,19 @@ class NcclLinks:
 
     def exchange(self, sends: Sequence[Message], receives: Sequence[Message]) -> NcclExchange:
         """Prepare messages."""
+        addresses = [(rank, array.data.ptr, array.nbytes) for rank, array in sends]
+        return NcclExchange(self._messages, addresses, receives, sends)
+
+    def exchange_of_runs(
+        self, sends: Sequence[tuple[int, int, int]], receives: Sequence[Message]
+    ) -> NcclExchange:
+        """Prepare messages of which those that are sent are runs of bytes of an array that comes later.
+
+        Parameters
+        ----------
+        sends : sequence of (rank, first byte, bytes)
+        receives : sequence of (rank, array)
+        """
         return NcclExchange(self._messages, sends, receives)
 
     def wait(self, event: Any = None) -> None:

@@ -42,6 +42,8 @@ SIGNATURES = {
     "dots": _basis(
         "dots", VECTORS + "int k\n int closing\n double* parts\n unsigned* arrived [1]\n double* small"
     ),
+    "leave": _basis("leave", VECTORS + "int k\n int closing\n double* parts"),
+    "take": _basis("take", "const double* parts\n int blocks\n int k\n int closing\n double* small"),
     "subtract": _basis("subtract", VECTORS.replace("const ", "") + "int k\n double* small"),
     "solve": _basis("solve", "double* small\n long long count"),
     "add": _basis("add", VECTORS + "const double* small\n Scalar* out\n long long count"),
@@ -72,17 +74,16 @@ class CudaArnoldi:
         if most > MOST_VECTORS:
             raise ValueError(f"restart is {most - 1}; on a GPU at most {MOST_VECTORS - 1} are possible")
         self._on, self._dtype, self._vectors, self._n = space.on, space.dtype, vectors, vectors.n
-        pieces = ceil_div(vectors.n * space.dtype.itemsize, PACK_BYTES * THREADS)
-        self._blocks = max(1, min(pieces, space.on.processors))
+        self._blocks = self._count_blocks(space, vectors.n)
         self._small = space.on.zeros(ROWS * most + 2 * most * most, np.float64)
         self._told = self._small[: 2 * most]
         basis = {"basis": vectors.rows_from(names[0]), "stride": vectors.stride, "n": vectors.n}
-        parts = space.on.zeros(2 * most * self._blocks, np.float64)
-        dots = {**basis, "small": self._small, "parts": parts, "arrived": space.on.zeros(1, np.uint32)}
-        self._closings = [self._prepare("dots", {**dots, "k": k, "closing": 1}) for k in range(most)]
+        self._parts = space.on.zeros(2 * most * self._blocks, np.float64)
+        self._arrived = space.on.zeros(1, np.uint32)
+        self._closings = [self._prepare_dots(space, basis, k, 1) for k in range(most)]
         self._extends = [
             (
-                self._prepare("dots", {**dots, "k": k, "closing": 0}),
+                self._prepare_dots(space, basis, k, 0),
                 self._prepare("subtract", {**basis, "small": self._small, "k": k}, blocks=self._blocks + 1),
             )
             for k in range(most - 1)
@@ -99,6 +100,16 @@ class CudaArnoldi:
             )
             for target in ("x", "q")
         }
+
+    def _count_blocks(self, space: Any, n: int) -> int:
+        """Return the blocks of a launch over n elements."""
+        pieces = ceil_div(n * space.dtype.itemsize, PACK_BYTES * THREADS)
+        return int(max(1, min(pieces, space.on.processors)))
+
+    def _prepare_dots(self, space: Any, basis: dict[str, Any], k: int, closing: int) -> Callable[[], None]:
+        """Return what makes the dot products of step k, and the small numbers that follow from them."""
+        given = {**basis, "small": self._small, "parts": self._parts, "arrived": self._arrived}
+        return self._prepare("dots", {**given, "k": k, "closing": closing})
 
     def _prepare(
         self, entry: str, arguments: dict[str, Any], varying: tuple[str, ...] = (), blocks: int = 0

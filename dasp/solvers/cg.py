@@ -105,11 +105,15 @@ def cg(
 def _other_form(A: Any, b: Any, n: int, M: Any, *, seen: bool) -> tuple[Any, tuple[str, ...]]:
     """Return the form of the method that is faster than the plain one here, and its vectors, or None.
 
-    On several ranks it is the one with fewer sums over them, where A says that these are what counts; on a
-    GPU those with fewer launches.
+    On several ranks it is the one with fewer sums over them, where A says that these are what counts, or
+    with one that nobody waits for; on a GPU those with fewer launches.
     """
     if hasattr(A, "solver_space"):
-        return (ReducedConjugateGradients, reduced_names(M)) if A.few_sums else (None, ())
+        if not A.few_sums:
+            return None, ()
+        if A.hidden_sums and M is None and not seen:
+            return PipelinedConjugateGradients, PipelinedConjugateGradients.names
+        return ReducedConjugateGradients, reduced_names(M)
     if M is not None or seen or n > TWO_PASS_ROWS or place_and_type(A, b)[0] == "cpu":
         return None, ()
     form = PipelinedConjugateGradients if n <= ONE_PASS_ROWS else TwoPassConjugateGradients

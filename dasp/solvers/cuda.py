@@ -337,16 +337,24 @@ class CudaSpace:
         text = PassText(given, self.dtype, guard=UNGUARDED, carried=0)
         return launch_pass(self, given, text, (bank, none), (none, 0, none), none)
 
-    def combine(self, sums: Array, dots: int, blocks: int) -> tuple[list[Callable[[], None]], int]:
-        """Return what is done to the sums that the blocks of a pass left, and of how many they are then.
+    def blocks(self, n: int) -> int:
+        """Return the blocks of a pass over vectors of n numbers."""
+        width = THREADS * PACK_BYTES // self.dtype.itemsize
+        return max(1, min(ceil_div(n, width), BLOCKS_PER_PROCESSOR * self.on.processors))
 
-        On one GPU nothing: the next pass adds them up.
+    def turn(self, rows: int, products: int) -> int:
+        """Return the iterations, an even number, between two questions whether to go on.
+
+        `rows` are those of its longest vectors; `products` those of matrices, and of preconditioners, in one.
         """
-        return [], blocks
+        return LONG_TURN if rows <= LONG_TURN_ROWS else TURN
 
-    def blocks_left(self, blocks: int) -> int:
-        """Return of how many blocks the sums are that the last pass of an iteration left to the next one."""
-        return blocks
+    def combine(self, sums: Array, *, later: bool) -> list[Callable[[], None]]:
+        """Return what is done to the sums that the blocks of a pass left; the next pass adds up the blocks.
+
+        On one GPU nothing. `later` says that the next iteration needs them, behind a product.
+        """
+        return []
 
     def triangular(self, triangle: Triangle) -> Callable[[Array, Array], None]:
         """Return what writes a solve with a triangle down: a launch for each level."""
@@ -424,7 +432,9 @@ class CudaLoop:
         ]
         self._allow = self._prepare_allow()
         rows = max(one.vectors.n for tape in phases for one in tape.passes)
-        self._length, self._early = (LONG_TURN, 0) if rows <= LONG_TURN_ROWS else (TURN, EARLY_TURNS)
+        products = max(len(tape.entries) - len(tape.passes) for tape in phases)
+        self._length = space.turn(rows, products)
+        self._early = 0 if rows <= LONG_TURN_ROWS else EARLY_TURNS
         self._swaps, self._odd = period == 2, False
         # What not every solve needs is prepared when the first one does.
         self._repeats: dict[int, Callable[[], None]] = {}
@@ -558,17 +568,18 @@ class CudaLoop:
                 steps.append(entry)
                 continue
             carried = len(self._slots) if first and guard == WHILE_RUNNING else 0
-            mine = blocks_for(self._space, entry.vectors.n)
+            mine = self._space.blocks(entry.vectors.n)
             lasting = self._leaving and left is not None and entry is tape.passes[-1]
             out = self._left[left or 0] if lasting else self._room.take(max(1, len(entry.dots) * mine))
             text = PassText(entry, self._space.dtype, guard=guard, carried=carried)
             # Sums left by an iteration are those of vectors of one length.
-            blocks = self._space.blocks_left(mine) if first else blocks
+            blocks = mine if first else blocks
             banks = self._banks[source], self._banks[target]
             step = launch_pass(self._space, entry, text, banks, (sums, blocks, out), self._history)
             steps.append(step)
-            further, blocks = self._space.combine(out, len(entry.dots), mine) if entry.dots else ([], mine)
-            steps += further
+            blocks = mine
+            if entry.dots:
+                steps += self._space.combine(out[: len(entry.dots) * mine], later=bool(lasting))
             sums = out
             first = False
         return in_turn(steps)
@@ -607,12 +618,6 @@ class _Recorded:
         self._run()
 
 
-def blocks_for(space: CudaSpace, n: int) -> int:
-    """Return the blocks of a pass over vectors of n numbers."""
-    width = THREADS * PACK_BYTES // space.dtype.itemsize
-    return max(1, min(ceil_div(n, width), BLOCKS_PER_PROCESSOR * space.on.processors))
-
-
 def launch_pass(
     space: CudaSpace,
     given: Pass,
@@ -627,7 +632,7 @@ def launch_pass(
     arguments |= dict(zip(("sums_in", "blocks_in", "sums_out"), sums, strict=True))
     arguments |= {"sums_more": given.more[1], "blocks_more": given.more[2]}
     types = {"Scalar": space.dtype}
-    blocks = blocks_for(space, given.vectors.n)
+    blocks = space.blocks(given.vectors.n)
     return space.on.launch(text.signature(), text.defines, arguments, blocks, THREADS, types)
 
 

@@ -1,9 +1,11 @@
-"""A loop that runs on the GPU without the host: a CUDA graph with a while node.
+"""CUDA graphs that CuPy does not make: a loop that runs on the GPU without the host, and one whose kernels
+keep the priorities of the streams that they were captured from.
 
-CuPy captures streams into graphs, but has no conditional nodes, so the driver is called for those.
+CuPy captures streams into graphs, but has no conditional nodes, and instantiates without flags, so the driver
+is called for those.
 
 Source: CUDA Driver API, graph management (CUDA 12.4): cuGraphConditionalHandleCreate, cuGraphAddNode,
-cuStreamBeginCaptureToGraph.
+cuStreamBeginCaptureToGraph; cuGraphInstantiateWithFlags.
 """
 
 from __future__ import annotations
@@ -15,6 +17,9 @@ from typing import Any
 CONDITIONAL_NODE, WHILE, ASSIGN_DEFAULT, RELAXED = 13, 1, 1, 2
 """CU_GRAPH_NODE_TYPE_CONDITIONAL, CU_GRAPH_COND_TYPE_WHILE, CU_GRAPH_COND_ASSIGN_DEFAULT,
 CU_STREAM_CAPTURE_MODE_RELAXED."""
+
+NODE_PRIORITIES = 8
+"""CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY; without it kernels have that of the stream of the launch."""
 
 WHILE_NODES = 12_040
 """The driver's CUDA version from which graphs have while nodes."""
@@ -47,7 +52,78 @@ class NodeParameters(ctypes.Structure):
     )
 
 
-class LoopGraph:
+class _Executable:
+    """A graph of the driver's, and what is launched of it.
+
+    Parameters
+    ----------
+    driver : ctypes library
+        CUDA's.
+
+    Raises
+    ------
+    RuntimeError
+        If the driver reports an error.
+    """
+
+    def __init__(self, driver: Any) -> None:
+        self._driver, self._graph, self._executable = driver, ctypes.c_void_p(), ctypes.c_void_p()
+
+    def _instantiate(self, flags: int) -> None:
+        self._call(
+            "cuGraphInstantiateWithFlags",
+            ctypes.byref(self._executable), self._graph, ctypes.c_ulonglong(flags),
+        )  # fmt: skip
+
+    def launch(self, stream: int) -> None:
+        """Run it on a stream; returns at once."""
+        self._call("cuGraphLaunch", self._executable, ctypes.c_void_p(stream))
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        status = getattr(self._driver, name)(*arguments)
+        if status:
+            text = ctypes.c_char_p()
+            self._driver.cuGetErrorName(status, ctypes.byref(text))
+            raise RuntimeError(f"{name} failed: {(text.value or b'unknown error').decode()}")
+
+    def __del__(self) -> None:
+        if self._executable.value:
+            self._driver.cuGraphExecDestroy(self._executable)
+        if self._graph.value:
+            self._driver.cuGraphDestroy(self._graph)
+
+
+class PriorityGraph(_Executable):
+    """What a function launches, each kernel with the priority of the stream that it was captured from.
+
+    Parameters
+    ----------
+    driver : ctypes library
+        CUDA's.
+    stream : int
+        One that nothing else uses meanwhile.
+    function : callable
+        Launches on the stream, and on others that branch from it and join it. It runs once, here. What its
+        launches use must be kept by the caller.
+
+    Raises
+    ------
+    RuntimeError
+        If the driver reports an error.
+    """
+
+    def __init__(self, driver: Any, stream: int, function: Callable[[], None]) -> None:
+        super().__init__(driver)
+        on = ctypes.c_void_p(stream)
+        self._call("cuStreamBeginCapture_v2", on, RELAXED)
+        try:
+            function()
+        finally:
+            self._call("cuStreamEndCapture", on, ctypes.byref(self._graph))
+        self._instantiate(NODE_PRIORITIES)
+
+
+class LoopGraph(_Executable):
     """A graph whose only node repeats a body as long as the body says.
 
     Parameters
@@ -67,7 +143,7 @@ class LoopGraph:
     """
 
     def __init__(self, driver: Any, stream: int, body: Callable[[int], None]) -> None:
-        self._driver, self._graph, self._executable = driver, ctypes.c_void_p(), ctypes.c_void_p()
+        super().__init__(driver)
         context, handle, node = ctypes.c_void_p(), ctypes.c_uint64(), ctypes.c_void_p()
         self._call("cuCtxGetCurrent", ctypes.byref(context))
         self._call("cuGraphCreate", ctypes.byref(self._graph), 0)
@@ -88,22 +164,4 @@ class LoopGraph:
             body(handle.value)
         finally:
             self._call("cuStreamEndCapture", on, ctypes.byref(ctypes.c_void_p()))
-        flags = ctypes.c_ulonglong(0)
-        self._call("cuGraphInstantiateWithFlags", ctypes.byref(self._executable), self._graph, flags)
-
-    def launch(self, stream: int) -> None:
-        """Run the loop on a stream; returns at once."""
-        self._call("cuGraphLaunch", self._executable, ctypes.c_void_p(stream))
-
-    def _call(self, name: str, *arguments: Any) -> None:
-        status = getattr(self._driver, name)(*arguments)
-        if status:
-            text = ctypes.c_char_p()
-            self._driver.cuGetErrorName(status, ctypes.byref(text))
-            raise RuntimeError(f"{name} failed: {(text.value or b'unknown error').decode()}")
-
-    def __del__(self) -> None:
-        if self._executable.value:
-            self._driver.cuGraphExecDestroy(self._executable)
-        if self._graph.value:
-            self._driver.cuGraphDestroy(self._graph)
+        self._instantiate(0)

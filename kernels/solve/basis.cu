@@ -5,7 +5,10 @@
 // Gram-Schmidt with one reduction (Swirydowicz, Langou, Ananthan, Yang, Thomas, doi:10.1002/nla.2343), which
 // is as much orthogonality as GMRES needs (Paige, Rozloznik, Strakos, doi:10.1137/050630416).
 //
-// Launch: one dimension, blocks of DASP_THREADS threads, any number of them; of dasp_basis_subtract the last turns the
+// Where vectors lie on several GPUs, dasp_basis_leave and dasp_basis_take are the two halves of dasp_basis_dots:
+// between them the parts are summed over the GPUs.
+//
+// Launch: one dimension, blocks of DASP_THREADS threads, any number of them, of dasp_basis_take one; of dasp_basis_subtract the last turns the
 //     new column while the others subtract, and dasp_basis_solve is one. All numbers of `small` but those a call writes are those that the calls before it wrote.
 // basis (DASP_MOST rows of `stride`, n of each): the vectors w one after the other, rows multiples of 16 bytes apart.
 // parts (2 * DASP_MOST * blocks), arrived (1): sums of blocks; how many have left theirs, 0 before and after.
@@ -95,6 +98,14 @@ __device__ __forceinline__ void leave_dots(const Scalar* basis, long long stride
     }
 }
 
+// Leaves all that step k needs, or if it is `closing` those of w_k alone.
+__device__ __forceinline__ void leave_all_dots(const Scalar* basis, long long stride, long long n, int k, bool closing,
+                                               double* parts)
+{
+    for (int first = closing ? k : 0; first <= k; first += DOTS_AT_ONCE)
+        leave_dots(basis, stride, n, first, k, closing, parts);
+}
+
 // Ends column k - 1, now that the norm of w_k is known; one thread does so, and again if it is asked again.
 __device__ __forceinline__ void end_column(double* small, int k, double norm)
 {
@@ -138,9 +149,9 @@ __device__ __forceinline__ void turn_column(double* small, int k)
 constexpr int ROWS_AT_ONCE = 4;  // rows of parts that a warp adds up at once
 
 // Adds up the parts of all blocks: dot products with q, and with w_k; of these the last alone if `closing`.
-__device__ __forceinline__ void add_parts(const double* parts, int k, bool closing, double* with_q, double* with_own)
+__device__ __forceinline__ void add_parts(const double* parts, int k, int blocks, bool closing, double* with_q, double* with_own)
 {
-    const int rows = 2 * (k + 1), blocks = gridDim.x;
+    const int rows = 2 * (k + 1);
     int row = (closing ? 2 * k : 0) + ROWS_AT_ONCE * (threadIdx.x / 32);
     for (; row < rows; row += ROWS_AT_ONCE * WARPS) {
         double sum[ROWS_AT_ONCE] = {};
@@ -163,13 +174,13 @@ __device__ __forceinline__ void add_parts(const double* parts, int k, bool closi
 constexpr bool T_IS_NEAR = MOST <= 64;  // so that it fits shared memory
 
 // All that is small in step k and needed at once; every thread of one block.
-__device__ __forceinline__ void take_dots(double* small, int k, bool closing, const double* parts)
+__device__ __forceinline__ void take_dots(double* small, int k, int blocks, bool closing, const double* parts)
 {
     __shared__ double with_q[MOST], with_own[MOST], near[T_IS_NEAR ? MOST * MOST : 1];
     const double* T = T_IS_NEAR ? near : small + INVERTED;
     if (T_IS_NEAR)
         for (int e = threadIdx.x; e < k * MOST; e += THREADS) near[e] = small[INVERTED + e];
-    add_parts(parts, k, closing, with_q, with_own);
+    add_parts(parts, k, blocks, closing, with_q, with_own);
     __syncthreads();
     const double norm = sqrt(with_own[k]), inverse = norm > 0 ? 1 / norm : 0;
     if (threadIdx.x == THREADS - 32) {
@@ -207,15 +218,28 @@ dasp_basis_dots(const Scalar* basis, long long stride, long long n, int k, int c
 {
     __shared__ bool is_last;
     wait_for_earlier_kernels();
-    for (int first = closing ? k : 0; first <= k; first += DOTS_AT_ONCE)
-        leave_dots(basis, stride, n, first, k, closing, parts);
+    leave_all_dots(basis, stride, n, k, closing, parts);
     __threadfence();
     __syncthreads();
     if (threadIdx.x == 0) is_last = atomicInc(arrived, gridDim.x - 1) == gridDim.x - 1;
     __syncthreads();
     if (!is_last) return;
     __threadfence();
-    take_dots(small, k, closing, parts);
+    take_dots(small, k, gridDim.x, closing, parts);
+}
+
+extern "C" __global__ void __launch_bounds__(DASP_THREADS)
+dasp_basis_leave(const Scalar* basis, long long stride, long long n, int k, int closing, double* parts)
+{
+    wait_for_earlier_kernels();
+    leave_all_dots(basis, stride, n, k, closing, parts);
+}
+
+extern "C" __global__ void __launch_bounds__(DASP_THREADS)
+dasp_basis_take(const double* parts, int blocks, int k, int closing, double* small)
+{
+    wait_for_earlier_kernels();
+    take_dots(small, k, blocks, closing, parts);
 }
 
 // target[at] = scale target[at] + sign * the combination of `count` vectors, by so many blocks.
