@@ -17,7 +17,7 @@ from dasp.distributed import SpMatrix
 from dasp.distributed import cuda as ranks_cuda
 from dasp.distributed.cuda import ADD, PACK, RanksCudaSpace, RanksDevice, _Sums, defines, grid, steps
 from dasp.models import generate
-from dasp.solvers.cuda import THREADS, CupyDevice
+from dasp.solvers.cuda import BLOCKS_PER_PROCESSOR, THREADS, CudaSpace, CupyDevice
 from dasp.solvers.gmres import Cycles, GeneralizedMinimalResiduals, gmres
 from dasp.solvers.pipelined import PipelinedConjugateGradients
 from dasp.solvers.reduced import ReducedConjugateGradients
@@ -124,6 +124,21 @@ def test_a_krylov_basis_sums_over_ranks(ranks: int) -> None:
     assert np.linalg.norm(b - A @ x) <= 1.0001e-9 * np.linalg.norm(b)
     _, alone = gmres(A, b, rtol=1e-9, restart=20)
     assert abs(found[0][1].iterations - alone.iterations) <= 2
+
+
+def test_ranks_with_few_rows_take_turns_as_long_as_those_with_many() -> None:
+    """Else one would go on alone, and wait for the others for ever."""
+
+    def run(engine: Any) -> Any:
+        space = RanksCudaSpace(engine, "cpu", np.dtype(float), SharedDevice(2 + engine.rank), engine)
+        rows = 100_000 + engine.rank
+        return space.turn(rows, 1), space.turn(10, 1), space.turn(rows, 2), space.turn(10, 9), space.blocks(7)
+
+    alone = CudaSpace("cpu", np.dtype(float), EmulatedDevice())
+    long, early = alone.turn(100_001, 1)
+    most, none = alone.turn(10, 1)
+    want = (long, early), (most, none), (long // 2, early), (2, none), 2 * BLOCKS_PER_PROCESSOR
+    assert run_ranks(3, run) == [want] * 3
 
 
 class Number:

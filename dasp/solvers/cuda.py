@@ -342,12 +342,13 @@ class CudaSpace:
         width = THREADS * PACK_BYTES // self.dtype.itemsize
         return max(1, min(ceil_div(n, width), BLOCKS_PER_PROCESSOR * self.on.processors))
 
-    def turn(self, rows: int, products: int) -> int:
-        """Return the iterations, an even number, between two questions whether to go on.
+    def turn(self, rows: int, products: int) -> tuple[int, int]:
+        """Return the iterations, an even number, between two questions whether to go on, and early turns.
 
-        `rows` are those of its longest vectors; `products` those of matrices, and of preconditioners, in one.
+        `rows` are those of its longest vectors; `products` those of matrices, and of preconditioners, in one
+        iteration.
         """
-        return LONG_TURN if rows <= LONG_TURN_ROWS else TURN
+        return (LONG_TURN, 0) if rows <= LONG_TURN_ROWS else (TURN, EARLY_TURNS)
 
     def combine(self, sums: Array, *, later: bool) -> list[Callable[[], None]]:
         """Return what is done to the sums that the blocks of a pass left; the next pass adds up the blocks.
@@ -433,8 +434,7 @@ class CudaLoop:
         self._allow = self._prepare_allow()
         rows = max(one.vectors.n for tape in phases for one in tape.passes)
         products = max(len(tape.entries) - len(tape.passes) for tape in phases)
-        self._length = space.turn(rows, products)
-        self._early = 0 if rows <= LONG_TURN_ROWS else EARLY_TURNS
+        self._length, self._early = space.turn(rows, products)
         self._swaps, self._odd = period == 2, False
         # What not every solve needs is prepared when the first one does.
         self._repeats: dict[int, Callable[[], None]] = {}
