@@ -304,6 +304,19 @@ def test_every_path_and_link_exists(document: str) -> None:
     assert not missing
 
 
+def test_every_promise_names_tests_that_exist() -> None:
+    text = (ROOT / "docs/promises.md").read_text(encoding="utf-8")
+    promises, _, table = text.partition("## How each is tested")
+    assert len(re.findall(r"^\| [^|-]", table, flags=re.MULTILINE)) > len(
+        re.findall("^- ", promises, re.MULTILINE)
+    )
+    for line in table.splitlines():
+        file = ""
+        for path, name in re.findall(r"`(?:(tests/\w+\.py)::)?(test_\w+)`", line):
+            file = path or file
+            assert f"\ndef {name}(" in (ROOT / file).read_text(encoding="utf-8"), name
+
+
 def test_paths_and_links_are_found_in_the_documents() -> None:
     assert "](docs/benchmarks.md)" in README
     assert "`tests/reference.py`" in README
