@@ -627,6 +627,14 @@ def test_a_partition_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["parts"]
 
 
+def test_columns_beyond_what_indices_hold_are_all_halo() -> None:
+    rows = Csr(np.array([0, 2]), np.array([3, 9], np.int32), np.ones(2))
+    pieces = split(rows, Parts(np.array([0, 2**31 + 5, 2**31 + 9]), 1))
+    assert len(pieces.interior.data) == 0
+    np.testing.assert_array_equal(pieces.columns, [3, 9])
+    np.testing.assert_array_equal(pieces.halo.indices, [0, 1])
+
+
 def test_what_lies_together_in_x_is_sent_as_runs() -> None:
     """Slabs send planes; where one place is left out, everything is packed."""
     places = np.array([3, 4, 5, 0, 1, 9])

@@ -92,9 +92,13 @@ def split(rows: Csr, columns: Parts) -> Split:
     first, end = columns.first, columns.first + columns.count
     own = (rows.indices >= first) & (rows.indices < end)
     before = xp.zeros(len(own) + 1, np.int64)
-    before[1:] = xp.cumsum(own, dtype=np.int64)
+    xp.cumsum(own, dtype=np.int64, out=before[1:])
     indptr = before[rows.indptr]
-    interior = Csr(indptr, _narrow(rows.indices[own] - first, columns.count), rows.data[own])
+    del before  # eight bytes for each entry
+    indices = rows.indices[own]
+    if len(indices):  # else the first column may be beyond what their type holds
+        indices -= first
+    interior = Csr(indptr, _narrow(indices, columns.count), rows.data[own])
     lengths = xp.diff(rows.indptr) - xp.diff(indptr)
     mine = xp.flatnonzero(lengths)
     halo_indptr = xp.zeros(len(mine) + 1, np.int64)
@@ -110,7 +114,7 @@ def split(rows: Csr, columns: Parts) -> Split:
 
 def _narrow(indices: Array, size: int) -> Array:
     """Return indices in the type of SciPy's sparse matrices of this size."""
-    return indices.astype(np.int32 if size < 2**31 else np.int64)
+    return indices.astype(np.int32 if size < 2**31 else np.int64, copy=False)
 
 
 class Route(NamedTuple):
