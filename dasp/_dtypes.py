@@ -78,6 +78,7 @@ def sum_type(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return TABLE[TABLE[dtype.name].sum].dtype
 
 
+@functools.cache
 def bits_type(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """Return a type that moves numbers of a type bit by bit: unsigned integers; complex128 moves itself."""
     return np.dtype(f"u{dtype.itemsize}") if dtype.itemsize <= 8 else TABLE["complex128"].dtype
@@ -104,6 +105,7 @@ def named(given: Any) -> np.dtype[Any]:
     return TABLE[name].dtype
 
 
+@functools.cache
 def stored(dtype: np.dtype[Any], what: str = "A") -> np.dtype[Any]:
     """Return the type of `TABLE` in which numbers of a type are stored.
 

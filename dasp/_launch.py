@@ -312,7 +312,7 @@ class Kernel:
 
     Notes
     -----
-    Arguments are converted, not compared with the signature: that takes longer than a small kernel runs.
+    Arguments are not compared with the signature: that takes longer than a small kernel runs.
     """
 
     def __init__(self, kernel: Any, signature: Signature, types: Mapping[str, np.dtype[Any]]) -> None:
@@ -320,7 +320,6 @@ class Kernel:
         codes = "@" + "".join(_code(p, types) for p in parameters)
         names = [p.name for p in parameters]
         self._take = itemgetter(*names) if len(names) > 1 else lambda given: (given[names[0]],)
-        self._are_arrays = [p.is_array for p in parameters]
         config, block = _Config(), bytearray(struct.calcsize(codes))
         self._set_grid = partial(struct.Struct("=7I4xQ").pack_into, config, 0)
         self._write = partial(struct.Struct(codes).pack_into, block, 0)
@@ -328,9 +327,7 @@ class Kernel:
         self._kept = kernel
         self._lock = threading.Lock()
 
-    def __call__(
-        self, stream: int, blocks: tuple[int, int], threads: int, arguments: Mapping[str, Any]
-    ) -> None:
+    def __call__(self, stream: int, blocks: tuple[int, int], threads: int, words: Mapping[str, Any]) -> None:
         """Launch on a stream of the current device.
 
         Parameters
@@ -341,21 +338,18 @@ class Kernel:
             Of the grid, along x and y.
         threads : int
             Of a block.
-        arguments : mapping of str to array or number
-            Of the signature's types; None for no array.
+        words : mapping of str to int or float
+            For every parameter, and perhaps for others, a number or an address; 0 for no array.
 
         Raises
         ------
         RuntimeError
             If the driver reports an error.
         """
-        words = [
-            value if not is_array else 0 if value is None else value.data.ptr
-            for value, is_array in zip(self._take(arguments), self._are_arrays, strict=True)
-        ]
+        given = self._take(words)
         with self._lock:
             self._set_grid(*blocks, 1, threads, 1, 1, 0, stream)
-            self._write(*words)
+            self._write(*given)
             status = self._launch()
         if status:
             check(status, "the kernel was not launched")

@@ -258,9 +258,9 @@ class SpMatrix(Transposable, Surface):
         Notes
         -----
         Nothing is chosen anew but how values are coded. The first call on a pattern finds the slot of every
-        entry and keeps it (4 or 8 bytes an entry); of the published format it does so on the host. On a GPU
-        the call runs on the current stream; with an `out` whose values are stored as they are it reads
-        nothing back and can be captured, after a first call outside of a capture.
+        entry and keeps it (4 or 8 bytes an entry; of slices on a GPU 8 bytes a row); of the published format
+        it does so on the host. On a GPU the call runs on the current stream; with an `out` whose values are
+        stored as they are it reads nothing back and can be captured, after a first call outside of a capture.
 
         Examples
         --------

@@ -124,8 +124,8 @@ def unpack(plan: Plan, primitives: Any) -> tuple[Array, Array, Array]:
     return formats.find(plan.format).unpack(plan, primitives)
 
 
-def slots_of(plan: Plan, primitives: Any) -> Array:
-    """Return the slot of every entry, in the order in which the entries came in.
+def slots_of(plan: Plan, primitives: Any) -> Any:
+    """Return what says where every entry goes, in the order in which the entries came in.
 
     Parameters
     ----------
@@ -135,8 +135,8 @@ def slots_of(plan: Plan, primitives: Any) -> Array:
 
     Returns
     -------
-    Array, shape (nnz,), int32 or int64
-        On that device. Slots are counted through all parts of the plan.
+    object
+        On that device, with `nbytes`: for the format's `values_from` and `values_into`.
     """
     return formats.find(plan.format).slots(plan, primitives)
 

@@ -25,8 +25,8 @@ class Places:
     Attributes
     ----------
     lock : threading.Lock
-    slots : Array, shape (nnz,), or None
-        The slot of every entry, in the order in which the entries came in.
+    slots : object or None
+        What says where every entry goes, as `Format.slots` returns it.
     transpose : SpMatrix or None
         One with the transposed pattern, whose entries come in the same order.
     """

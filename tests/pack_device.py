@@ -3,11 +3,35 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from tests.simt import compile_kernels, poisoned
+
+
+class _Address:
+    """Where an array is, which keeps no memory, as on a GPU."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        owner = array
+        while isinstance(owner.base, np.ndarray):
+            owner = owner.base
+        self.owner = weakref.ref(owner)
+        self.offset = array.__array_interface__["data"][0] - owner.__array_interface__["data"][0]
+        self.shape, self.dtype = array.shape, array.dtype
+
+
+def _array_at(word: Any) -> Any:
+    """Return what is at an address, which must not have been given back."""
+    if not isinstance(word, _Address):
+        return word
+    owner = word.owner()
+    assert owner is not None, "a kernel is told of memory that was given back"
+    if (word.shape, word.dtype) == (owner.shape, owner.dtype):
+        return owner
+    return np.ndarray(word.shape, word.dtype, owner, word.offset)
 
 
 class PackingDevice:
@@ -35,17 +59,18 @@ class PackingDevice:
         self.sources: dict[tuple[str, frozenset[tuple[str, str]]], int] = {}
         self.reads = self.bytes = self.peak = 0
         self._seed = seed
+        self._constants: dict[tuple[int, ...], np.ndarray] = {}
         self._written: dict[int, np.ndarray] = {}  # of each byte, by the identity of its array
 
-    def empty(self, size: int, dtype: Any) -> Any:
-        array = self.zeros(size, dtype)
+    def empty(self, shape: Any, dtype: Any) -> Any:
+        array = self.zeros(shape, dtype)
         array.view(np.uint8)[...] = 0xA5
         self._written[id(array)] = np.zeros(array.nbytes, np.uint8)
         return array
 
-    def zeros(self, size: int, dtype: Any) -> Any:
+    def zeros(self, shape: Any, dtype: Any) -> Any:
         # A view has the counted array as its base, so that this one lives as long as any view.
-        array = np.zeros(size, dtype)
+        array = np.zeros(shape, dtype)
         self.bytes += array.nbytes
         self.peak = max(self.peak, self.bytes)
         weakref.finalize(array, self._free, id(array), array.nbytes)
@@ -55,22 +80,38 @@ class PackingDevice:
         self.bytes -= size
         self._written.pop(number, None)
 
+    def scratch(self, *arrays: tuple[int, Any]) -> Any:
+        return [self.empty(*each) for each in arrays]
+
+    def zeroed(self, count: int) -> Any:
+        return self.zeros(count, np.uint64)
+
+    def word(self, value: Any) -> Any:
+        return _Address(value) if isinstance(value, np.ndarray) else value
+
     def constant(self, numbers: tuple[int, ...]) -> Any:
-        array = np.array(numbers, np.int64)
+        array = self._constants.setdefault(numbers, np.array(numbers, np.int64))
         array.flags.writeable = False
         return array
 
-    def reading(self, array: Any) -> Any:
+    def part(self, array: Any, first: int, count: int) -> Any:
+        assert first + count <= len(array)
+        return _Address(array[first : first + count])
+
+    def reading(self, words: Any, first: int, count: int) -> Any:
+        assert words.dtype == np.uint64
+        assert first + count <= len(words)
         self.reads += 1
-        copy = array.copy()
+        copy = words[first : first + count].tolist()
         return lambda: copy
 
     def kernel(self, signature: Any, constants: Any, types: Any) -> Any:
         self.load_all([(signature.source, constants)])
         module = compile_kernels(signature.source, constants)
 
-        def launch(blocks: tuple[int, int], threads: int, arguments: dict[str, Any]) -> None:
+        def launch(blocks: tuple[int, int], threads: int, words: Mapping[str, Any]) -> None:
             self.launches.append(signature.entry)
+            arguments = {p.name: _array_at(words[p.name]) for p in signature.parameters}
             ordered = [self._marked(value) for value in signature.ordered(types, arguments)]
             module.launch(signature.entry, grid=blocks, block=threads, args=ordered, seed=self._seed)
 

@@ -222,12 +222,15 @@ def pack() -> Iterator[tuple[str, Defines]]:
     for known, size in product((narrow, wide), (2, 4, 8, 16)):
         real = {"DASP_VALUE_BYTES": str(size), "DASP_KIND": str(2 if size == 16 else 1)}
         yield "pack/values.cu", known | real
-        yield "pack/fill.cu", known | {"DASP_CODE_BYTES": str(size)}
         yield "pack/transpose.cu", known | {"DASP_CODE_BYTES": str(size)}
-        yield "pack/encode.cu", known | real | {"DASP_CODING": str(int(Coding.DICTIONARY))}
+        yield "pack/scatter.cu", known | real
+        for name, coding in product(("store", "refill"), (Coding.PLAIN, Coding.DICTIONARY)):
+            yield f"pack/{name}.cu", known | real | {"DASP_CODING": str(int(coding))}
+        yield "pack/store.cu", known | real | {"DASP_CODING": str(int(Coding.EQUAL))}
     for coding, size in product((Coding.BYTE, Coding.HALF, Coding.SINGLE), (4, 8)):
         real = {"DASP_VALUE_BYTES": str(size), "DASP_KIND": "1", "DASP_CODING": str(int(coding))}
-        yield "pack/encode.cu", narrow | real
+        yield "pack/store.cu", narrow | real
+        yield "pack/refill.cu", narrow | real
         yield "pack/decode.cu", narrow | real
     for coding, size in product((Coding.EQUAL, Coding.DICTIONARY), (2, 4, 8, 16)):
         bits = {"DASP_VALUE_BYTES": str(size), "DASP_KIND": "0", "DASP_CODING": str(int(coding))}
@@ -235,15 +238,15 @@ def pack() -> Iterator[tuple[str, Defines]]:
     complex_codings = (Coding.REAL, 8), (Coding.BYTE, 8), (Coding.SINGLE, 16), (Coding.REAL_SINGLE, 16)
     for coding, size in (*complex_codings, (Coding.HALF, 16)):
         parts = {"DASP_VALUE_BYTES": str(size), "DASP_KIND": "2", "DASP_CODING": str(int(coding))}
-        yield "pack/encode.cu", narrow | parts
+        yield "pack/store.cu", narrow | parts
+        yield "pack/refill.cu", narrow | parts
         yield "pack/decode.cu", narrow | parts
     yield "pack/values.cu", narrow | {"DASP_VALUE_BYTES": "8", "DASP_KIND": "2"}
     brain = {"DASP_VALUE_BYTES": "2", "DASP_KIND": "1", "DASP_BFLOAT16": "1"}
     yield "pack/values.cu", narrow | brain
     yield "pack/decode.cu", narrow | brain | {"DASP_CODING": str(int(Coding.BYTE))}
-    yield "pack/fill.cu", narrow | {"DASP_CODE_BYTES": "1"}
     for known, size in product((narrow, wide), (1, 2, 4, 8, 16)):
-        yield "pack/unpack.cu", known | {"DASP_ORDER": known["DASP_PLACE"], "DASP_CODE_BYTES": str(size)}
+        yield "pack/unpack.cu", known | {"DASP_CODE_BYTES": str(size)}
 
 
 # For each source, every set of constants that the project compiles it with; of passes of solvers, many.

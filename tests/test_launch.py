@@ -292,9 +292,8 @@ def test_a_kernel_takes_other_arguments_and_another_grid_every_time(monkeypatch)
     monkeypatch.setattr(cuda_launch, "driver", lambda: driver)
     signature = Signature("k.cu", "k", "int* x\nint n\nint* y\nlong long m")
     kernel = Kernel(SimpleNamespace(ptr=0x1234), signature, {})
-    x = Array(np.zeros(1, np.int32), 2**40)
-    kernel(7, (3, 4), 64, {"x": x, "y": None, "n": -5, "m": 2**50})
-    kernel(0, (1, 1), 1024, {"m": 1, "y": x, "x": x, "n": 9})
+    kernel(7, (3, 4), 64, {"x": 2**40, "y": 0, "n": -5, "m": 2**50, "z": 3})
+    kernel(0, (1, 1), 1024, {"m": 1, "y": 2**40, "x": 2**40, "n": 9})
     one, two = driver.launches
     assert (one["stream"], one["grid"], one["block"]) == (7, [3, 4, 1], [64, 1, 1])
     assert one["parameters"] == [2**40, -5, None, 2**50]

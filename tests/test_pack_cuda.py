@@ -242,7 +242,8 @@ def test_memory_is_at_most_that_of_the_matrix_beside_the_plan_and_is_given_back(
     plan = SLICED.pack(csr, SLICED.options(), H200, Primitives(device))
     kept = nbytes(plan)
     assert device.peak <= kept + nbytes(*csr[1:])
-    assert kept <= device.bytes <= kept + 4096
+    shared = plan.pattern.segment_offsets.nbytes  # a 0, as in all plans without long rows
+    assert kept - shared <= device.bytes <= kept + 4096
 
 
 @pytest.mark.parametrize("narrow", [True, False])
@@ -254,7 +255,7 @@ def test_what_a_usual_matrix_needs_is_compiled_at_once(narrow):
     packing.ready(csr)
     assert all(times == 1 for times in device.sources.values())
     SLICED.pack(csr, SLICED.options(narrow=narrow), H200, packing)
-    assert {name for name, _ in set(device.sources) - at_once} <= {"pack/encode.cu"}
+    assert {name for name, _ in set(device.sources) - at_once} <= {"pack/store.cu"}
     assert len({name for name, _ in at_once}) == 7
     unused = {name for name, constants in at_once if device.sources[name, constants] == 1}
     assert unused == (set() if narrow else {"pack/values.cu"})
@@ -278,9 +279,10 @@ def test_other_values_are_coded_and_placed_as_on_the_cpu(kind, dtype):
     matrix, rng = generate("spikes:300:2:290"), np.random.default_rng(3)
     csr = csr_of(matrix)._replace(data=matrix.data.astype(dtype))
     plan, device = plans(csr)
-    slots, gpu = slots_of(plan, cpu), Primitives(device)
+    gpu = Primitives(device)
+    slots = {on: slots_of(plan, on) for on in (gpu, cpu)}
     data = draw_values(kind, matrix.nnz, dtype, rng)
-    got, want = (SLICED.values_from(plan, data, slots, on) for on in (gpu, cpu))
+    got, want = (SLICED.values_from(plan, data, slots[on], on) for on in (gpu, cpu))
     assert got.coding is want.coding
     for mine, theirs in ((got.codes, want.codes), (got.table, want.table)):
         np.testing.assert_array_equal(bits(mine), bits(theirs))
@@ -289,7 +291,7 @@ def test_other_values_are_coded_and_placed_as_on_the_cpu(kind, dtype):
         for codes in (1, 40, 256):
             into = [values_by_slots(coding, codes, 32 * len(plan.pattern.bases), dtype) for _ in range(2)]
             fits = [
-                on.recode_values(data, slots, values) for on, values in zip((gpu, cpu), into, strict=True)
+                on.recode_values(data, slots[on], values) for on, values in zip((gpu, cpu), into, strict=True)
             ]
             assert fits == 2 * [cpu.holds(data, coding, codes)], (coding, codes)
             one, other = into

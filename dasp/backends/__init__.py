@@ -6,9 +6,11 @@
 from __future__ import annotations
 
 import importlib
+from functools import cache
 from typing import Any
 
 
+@cache
 def find(device: str) -> Any:
     """Return the backend of a device, `cpu` or `cuda:N`: a module as `protocols.Backend` says."""
     return importlib.import_module(f"dasp.backends.{device.partition(':')[0]}.backend")

@@ -185,7 +185,7 @@ class Primitives(Protocol):
     def code_values(
         self,
         data: Array,
-        slots: Array,
+        slots: Any,
         total: int,
         coding: Coding,
         counted: tuple[ValueStatistics, Any] | None,
@@ -195,7 +195,7 @@ class Primitives(Protocol):
         `counted` is what `count_values` returned, which a dictionary needs.
         """
 
-    def recode_values(self, data: Array, slots: Array, values: Values) -> bool:
+    def recode_values(self, data: Array, slots: Any, values: Values) -> bool:
         """Write values by slots into the arrays of a plan, in its coding.
 
         Returns False, and has written nothing, if the coding does not keep every bit of every value, with a
@@ -222,13 +222,15 @@ class Primitives(Protocol):
             The entries of a row stand in the order of their slots. Nothing is read back.
         """
 
-    def slots(self, plan: Plan) -> Array:
-        """Return the slot of every entry of a plan of slices, in the order in which the entries came in.
+    def slots(self, plan: Plan) -> Any:
+        """Return where every entry of a plan of slices goes, in the order in which the entries came in.
 
         Returns
         -------
-        Array, shape (nnz,), int32 or int64
-            The narrowest that holds the number of slots. Nothing is read back.
+        object
+            With `nbytes`, for `code_values` and `recode_values` of the same backend: on the CPU the slots, an
+            array of shape (nnz,) and of the narrowest integers that hold their number; on a GPU where rows
+            begin. Nothing is read back.
         """
 
     def transpose(self, csr: Csr) -> tuple[Csr, Array, bool]:

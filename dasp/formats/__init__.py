@@ -6,6 +6,7 @@ What multiplies it is the backends' affair: one file for each format in each of 
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -51,12 +52,18 @@ def first_that_takes(shape: tuple[int, int]) -> Format:
 def refuse_type(name: str, dtype: np.dtype[Any], what: str) -> None:
     """Hold that matrices and products in a format may have a type; TypeError if not."""
     known = find(name).dtypes
-    if dtype.name not in known:
+    if _name(dtype) not in known:
         others = " or ".join(repr(each.name) for each in _formats.values() if dtype.name in each.dtypes)
         raise TypeError(
             f"{what} has dtype {dtype}; layout {name!r} multiplies {' and '.join(known)}"
             + (f"; pass layout={others}" if others else "")
         )
+
+
+@cache
+def _name(dtype: np.dtype[Any]) -> str:
+    """Return the name of a type, which NumPy makes anew each time."""
+    return str(dtype.name)
 
 
 def shares(plan: Plan) -> dict[str, dict[str, int]]:

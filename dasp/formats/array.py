@@ -102,9 +102,15 @@ def _names(kind: Any) -> tuple[str, ...]:
     return _fields[kind]
 
 
+_are_arrays: dict[Any, bool] = {}
+
+
 def is_array(value: Any) -> bool:
     """Whether a field of a plan is an array, on whatever device."""
-    return hasattr(type(value), "nbytes") and not _names(type(value))
+    kind = type(value)
+    if kind not in _are_arrays:
+        _are_arrays[kind] = hasattr(kind, "nbytes") and not _names(kind)
+    return _are_arrays[kind]
 
 
 def arrays_of(part: Any) -> Iterator[Array]:

@@ -33,13 +33,13 @@ class Format:
         (plan, primitives) -> the matrix as CSR (indptr, indices, data), a row's entries in the order in which
         they were packed. The primitives are of the device that packs the format; the arrays lie there.
     slots : callable
-        (plan, primitives) -> the slot of every entry, in the order in which the entries came in. What counts
-        as a slot is the format's own: its `values_from` takes them.
+        (plan, primitives) -> what says where every entry goes, in the order in which the entries came in: the
+        slot of each, or what the primitives have instead, with its `nbytes`. `values_from` takes it.
     check : callable
         Hold every invariant of a plan with NumPy arrays; ValueError names the first that does not hold.
     values_from : callable
         (plan, data, slots, primitives) -> the values of a plan with the same pattern. `data` holds a number
-        for each entry, `slots` the slot of each.
+        for each entry, and `slots` is what `slots` returned.
     values_into : callable
         The same, into the arrays of the plan; ValueError, and no change, if they cannot hold the numbers.
     summary : callable
@@ -60,7 +60,7 @@ class Format:
     takes: Callable[[tuple[int, int]], bool]
     pack: Callable[[Csr, Any, Machine, Any], Plan]
     unpack: Callable[[Plan, Any], tuple[Array, Array, Array]]
-    slots: Callable[[Plan, Any], Array]
+    slots: Callable[[Plan, Any], Any]
     check: Callable[[Plan], None]
     values_from: Callable[[Plan, Array, Array, Any], Any]
     values_into: Callable[[Plan, Array, Array, Any], None]

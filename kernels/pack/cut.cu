@@ -9,7 +9,7 @@
 //
 // dasp_cut_tiles: a block of 256 threads for each tile of 2048 positions, along x, of each candidate, along y. The last
 //     block of a candidate, when `come` (candidates), 0 before, is full, follows the chain.
-// dasp_cut_headers: the same blocks, for one candidate; `segments` slices with `segment_steps` steps come first.
+// dasp_cut_headers: the same blocks, for one candidate; `segments` slices with `steps_before` steps come first.
 //     placed (positions) or null: gets the rows in their order.
 
 #include "candidates.cuh"
@@ -93,7 +93,7 @@ dasp_cut_tiles(const Start* __restrict__ indptr, const Index* __restrict__ rows,
 
 extern "C" __global__ void __launch_bounds__(CUT_THREADS)
 dasp_cut_headers(const Start* __restrict__ indptr, const Index* __restrict__ rows, long long positions, int steps,
-                 const Count* __restrict__ before, long long segments, long long segment_steps, uint4* headers,
+                 const Count* __restrict__ before, long long segments, long long steps_before, uint4* headers,
                  Index* placed)
 {
     __shared__ CutTile tile;
@@ -108,7 +108,7 @@ dasp_cut_headers(const Start* __restrict__ indptr, const Index* __restrict__ row
     __syncthreads();
     if (lane_id() > 0) return;
     int entry = int(before[2 * blockIdx.x] & 31);
-    Count slice = segments + (before[2 * blockIdx.x] >> 5), step = segment_steps + before[2 * blockIdx.x + 1];
+    Count slice = segments + (before[2 * blockIdx.x] >> 5), step = steps_before + before[2 * blockIdx.x + 1];
     for (int chunk = 0; chunk < warp_id(); ++chunk) {
         const Passage one = Passage::of(through[chunk][entry]);
         entry = one.exit;

@@ -8,7 +8,7 @@
 #include "segments.cuh"
 
 constexpr int CUT_THREADS = 256, CUT_WARPS = CUT_THREADS / WARP, CUT_TILE = 2048, CUT_CHUNK = CUT_TILE / CUT_WARPS;
-constexpr int CUT_MINE = CUT_TILE / CUT_THREADS;
+constexpr int CUT_MINE = CUT_CHUNK / WARP;
 constexpr int MOST_SHIFT = 5;
 
 // What a chain of slices does in a tile, in 63 bits: positions by which it ends behind it (5), slices (12), their
@@ -44,57 +44,59 @@ struct Order {
     }
 };
 
+// The longest and the shortest of some rows.
+struct Rows32 {
+    unsigned most, least;
+
+    // Those of this lane's rows and of as many that begin `span` positions on: in lane + span or, behind the last lane,
+    // in `after`, which are 32 positions on.
+    __device__ __forceinline__ Rows32 with(const Rows32& after, int span) const
+    {
+        const bool mine = lane_id() >= span;
+        const int from = (lane_id() + span) % WARP;
+        return {max(most, __shfl_sync(ALL_LANES, mine ? most : after.most, from)),
+                min(least, __shfl_sync(ALL_LANES, mine ? least : after.least, from))};
+    }
+};
+
 // The slices that would begin at each position of a tile.
 struct CutTile {
-    unsigned longest[CUT_TILE + WARP], shortest[CUT_TILE + WARP];  // of the rows from a position on
     unsigned short steps[CUT_TILE], full[CUT_TILE];
     unsigned char shifts[CUT_TILE];
 
-    // Every thread of the block calls it. Level by level, the longest and shortest of 2^k rows from each position.
+    // Every thread of the block calls it: each warp takes its chunk from behind, 32 positions at a time. Level by level,
+    // the longest and shortest of 2^k rows from each position.
     __device__ __forceinline__ void load(const Order& order, long long first, int most_steps)
     {
-        unsigned most[CUT_MINE + 1], least[CUT_MINE + 1];
+        const int chunk = warp_id() * CUT_CHUNK + lane_id();
+        Rows32 after[MOST_SHIFT];  // of 2^k rows, 32 positions on
+#pragma unroll 1
+        for (int q = CUT_MINE; q >= 0; --q) {
+            const int i = chunk + q * WARP;
+            const unsigned length = order.length(first + i);
+            Rows32 rows{length, length}, slice = rows;
+            int level = 0;
 #pragma unroll
-        for (int q = 0; q <= CUT_MINE; ++q)
-            most[q] = least[q] = position(q) < CUT_TILE + WARP ? order.length(first + position(q)) : 0u;
-#pragma unroll
-        for (int k = 0; k <= MOST_SHIFT; ++k) {
-            const int shift = MOST_SHIFT - k;
-#pragma unroll
-            for (int q = 0; q < CUT_MINE; ++q)
-                if (most[q] <= unsigned(most_steps) << shift)
-                    set(position(q), shift, most[q], first + position(q) + (1 << k) <= order.count ? least[q] : 0u);
-            if (k < MOST_SHIFT) widen(1 << k, most, least);
+            for (int k = 0; k < MOST_SHIFT; ++k) {
+                if (q == CUT_MINE) after[k] = rows;  // of the last ones no more than the first few are asked
+                const Rows32 wider = rows.with(after[k], 1 << k);
+                after[k] = rows;
+                rows = wider;
+                if (rows.most > unsigned(most_steps) << (MOST_SHIFT - k - 1)) continue;
+                slice = rows;
+                level = k + 1;
+            }
+            const bool whole = first + i + (1 << level) <= order.count;
+            if (q < CUT_MINE) set(i, MOST_SHIFT - level, slice.most, whole ? slice.least : 0u);
         }
         __syncthreads();
     }
-
-    static __device__ __forceinline__ int position(int q) { return q * CUT_THREADS + threadIdx.x; }
 
     __device__ __forceinline__ void set(int i, int shift, unsigned most, unsigned least)
     {
         shifts[i] = (unsigned char)shift;
         steps[i] = (unsigned short)((most + (1u << shift) - 1) >> shift);
         full[i] = (unsigned short)(least >> shift);
-    }
-
-    // From rows in a span to rows in two spans; behind the tile, positions whose rows are not all there are left.
-    __device__ __forceinline__ void widen(int span, unsigned (&most)[CUT_MINE + 1], unsigned (&least)[CUT_MINE + 1])
-    {
-#pragma unroll
-        for (int q = 0; q <= CUT_MINE; ++q) {
-            if (position(q) >= CUT_TILE + WARP) continue;
-            longest[position(q)] = most[q];
-            shortest[position(q)] = least[q];
-        }
-        __syncthreads();
-#pragma unroll
-        for (int q = 0; q <= CUT_MINE; ++q) {
-            if (position(q) + span >= CUT_TILE + WARP) continue;
-            most[q] = max(most[q], longest[position(q) + span]);
-            least[q] = min(least[q], shortest[position(q) + span]);
-        }
-        __syncthreads();
     }
 
     __device__ __forceinline__ int next(int i) const { return i + (WARP >> shifts[i]); }

@@ -82,3 +82,48 @@ struct LengthKeys {
         return length > most ? none() : unsigned(longest - length);
     }
 };
+
+__device__ __forceinline__ unsigned digit_of(unsigned key, int shift) { return key >> shift & (DIGITS - 1); }
+
+// The tile of a block in windows that may be wider than it: up to 8192 neighbouring places of one window.
+struct Tile {
+    long long window, tiles, first;  // number of its window, tiles of a window, its first place
+    int size;
+
+    __device__ __forceinline__ Tile(long long width, long long elements)
+    {
+        tiles = ceil_div(width, TILE);
+        window = blockIdx.x / tiles;
+        const long long inside = (blockIdx.x - window * tiles) * TILE;
+        first = window * width + inside;
+        size = int(min(min((long long)TILE, width - inside), elements - first));
+    }
+
+    __device__ __forceinline__ long long count_of(unsigned digit) const
+    {
+        return (window * DIGITS + digit) * tiles + blockIdx.x - window * tiles;
+    }
+};
+
+// How often each digit occurs in a tile.
+struct DigitCounts {
+    unsigned found[DIGITS];
+    Count sums[SORT_THREADS / WARP + 1];
+
+    // Every thread of the block calls it.
+    __device__ __forceinline__ void clear()
+    {
+        if (threadIdx.x < DIGITS) found[threadIdx.x] = 0;
+        __syncthreads();
+    }
+
+    __device__ __forceinline__ void add(unsigned digit) { atomicAdd(found + digit, 1u); }
+
+    // Every thread of the block calls it, in so many blocks; the last makes of all counts the places of digits.
+    __device__ __forceinline__ void deliver(const Tile& tile, Count blocks, Count* come, Count* counts)
+    {
+        __syncthreads();
+        if (threadIdx.x < DIGITS) counts[tile.count_of(threadIdx.x)] = found[threadIdx.x];
+        if (is_last_block(come, blocks)) block_scan(counts, blocks * DIGITS, sums);
+    }
+};

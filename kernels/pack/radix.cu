@@ -15,32 +15,10 @@
 
 constexpr int KEY_THREADS = 256;
 
-// The tile of a block.
-struct Tile {
-    long long window, tiles, first;  // number of its window, tiles of a window, its first place
-    int size;
-
-    __device__ __forceinline__ Tile(long long width, long long elements)
-    {
-        tiles = ceil_div(width, TILE);
-        window = blockIdx.x / tiles;
-        const long long inside = (blockIdx.x - window * tiles) * TILE;
-        first = window * width + inside;
-        size = int(min(min((long long)TILE, width - inside), elements - first));
-    }
-
-    __device__ __forceinline__ long long count_of(unsigned digit) const
-    {
-        return (window * DIGITS + digit) * tiles + blockIdx.x - window * tiles;
-    }
-};
-
 __device__ __forceinline__ long long element_at(const Index* from, long long place)
 {
     return from ? (long long)from[place] : place;
 }
-
-__device__ __forceinline__ unsigned digit_of(unsigned key, int shift) { return key >> shift & (DIGITS - 1); }
 
 struct Keys {
     const unsigned* keys;
@@ -58,17 +36,13 @@ dasp_count_digits(const unsigned* __restrict__ keys, const Start* __restrict__ i
                   long long most, const Index* __restrict__ from, long long elements, long long width, int shift,
                   Count* come, Count* counts)
 {
-    __shared__ unsigned found[DIGITS];
-    __shared__ Count sums[SORT_THREADS / WARP + 1];
+    __shared__ DigitCounts here;
     const Keys of{keys, {indptr, longest, most}};
     const Tile tile(width, elements);
-    if (threadIdx.x < DIGITS) found[threadIdx.x] = 0;
-    __syncthreads();
+    here.clear();
     for (int i = threadIdx.x; i < tile.size; i += SORT_THREADS)
-        atomicAdd(found + digit_of(of.at(element_at(from, tile.first + i)), shift), 1u);
-    __syncthreads();
-    if (threadIdx.x < DIGITS) counts[tile.count_of(threadIdx.x)] = found[threadIdx.x];
-    if (is_last_block(come, gridDim.x)) block_scan(counts, gridDim.x * (long long)DIGITS, sums);
+        here.add(digit_of(of.at(element_at(from, tile.first + i)), shift));
+    here.deliver(tile, gridDim.x, come, counts);
 }
 
 extern "C" __global__ void __launch_bounds__(SORT_THREADS, 1)

@@ -40,3 +40,12 @@ struct Slice {
 
     __device__ __forceinline__ long long place(int step) const { return ((long long)step << shift) + lane; }
 };
+
+// Tiles of slices whose deltas are summed up, and where the header says how wide they are.
+constexpr int TILE_SLICES = 64, WIDTH_SHIFT = 27;
+
+// Blocks of deltas of a slice, from the last number of its header.
+__device__ __forceinline__ unsigned blocks_of(unsigned shape)
+{
+    return (shape & 0xfff) * (1u << (shape >> WIDTH_SHIFT & 3) >> 1);
+}

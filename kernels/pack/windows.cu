@@ -2,34 +2,137 @@
 //
 // Launch: a block of 512 threads for each tile, along x, of each candidate, along y. A candidate is one of
 // `windows`, or after them one window of all rows; those that are wider than a tile are left out, and 0 as well
-// unless there are long rows. A tile is as many whole windows as fit; for 0, all that fits.
+// unless there are long rows. A tile is as many whole windows as fit; for 0, all that fits. Where windows are whole
+// chunks, and keys one digit, one block sorts its tile for all of them. Of the last candidate, if it is wider than a
+// tile, the first digits are counted, as dasp_count_digits does it.
 // indptr (m + 1); long_rows (long_count): rows of more than `most` entries, rising: they are in no order.
 // longest: entries of the longest other row. bits: of longest + 1. rows (candidates, stride): the orders.
+// come, counts: as in radix.cu.
 
 #include "order.cuh"
 
 constexpr int PLACE_BITS = 13;  // of a place in a window
+constexpr unsigned short GONE = 1 << PLACE_BITS, PLACE = GONE - 1;
+
+// Windows of which a tile holds a whole number, in whole chunks. An element has the same rank in its chunk in all of them.
+__device__ __forceinline__ bool is_whole(long long window)
+{
+    return window >= CHUNK && window <= TILE && window % CHUNK == 0 && TILE % window == 0;
+}
+
+// The windows that are tried.
+struct Windows {
+    const long long* given;
+    int count;
+    long long m;
+
+    __device__ __forceinline__ long long at(int y) const { return y < count ? given[y] : m; }
+    __device__ __forceinline__ int first_whole(int last) const
+    {
+        int y = 0;
+        while (y < last && !is_whole(at(y))) ++y;
+        return y;
+    }
+};
+
+// Sorts the rows of a tile inside all whole windows, by keys of one digit: elements are ranked once.
+struct WholeWindows {
+    // Counts of chunks are kept apart by more than a row of banks.
+    static constexpr int CHUNK_STRIDE = DIGITS + 2;
+    unsigned short *order, *counts, *counters;
+    unsigned* sums;
+    long long first;
+    int chunks;
+
+    __device__ __forceinline__ void sort(const Windows& windows, const LengthKeys& keys, const Index* long_rows,
+                                         long long long_count, long long stride, Index* rows) const
+    {
+        unsigned digit[MINE];
+        const DigitSort chunk_by_chunk{counters, sums, 1, chunks};
+#pragma unroll
+        for (int q = 0; q < MINE; ++q) {
+            if (!chunk_by_chunk.has(slot_of(q))) continue;
+            const long long row = first + slot_of(q);
+            digit[q] = row < windows.m ? keys.at(row) : keys.none();
+        }
+        chunk_by_chunk.count(digit);
+        for (int i = threadIdx.x; i < CHUNKS * DIGITS; i += SORT_THREADS)
+            counts[i / DIGITS * CHUNK_STRIDE + i % DIGITS] = counters[i];
+        __syncthreads();
+        for (int y = 0; y < (int)gridDim.y; ++y) {
+            if (!is_whole(windows.at(y))) continue;
+            const int window = int(windows.at(y));
+            place(digit, window / CHUNK, keys.none());
+#pragma unroll
+            for (int q = 0; q < MINE; ++q) {
+                if (!chunk_by_chunk.has(slot_of(q)) || (order[slot_of(q)] & GONE)) continue;
+                const long long before = lower_bound(long_rows, long_count, first + slot_of(q) / window * window);
+                rows[y * stride + first + slot_of(q) - before] = Index(first + (order[slot_of(q)] & PLACE));
+            }
+            __syncthreads();
+        }
+    }
+
+    // Puts the elements in order inside windows of so many chunks.
+    __device__ __forceinline__ void place(const unsigned (&ranked)[MINE], int per_window, unsigned none) const
+    {
+        const DigitSort sort{counters, sums, per_window, chunks};
+        for (int i = threadIdx.x; i < CHUNKS * DIGITS; i += SORT_THREADS) {
+            const int window = i / (DIGITS * per_window), inside = i % (DIGITS * per_window);
+            counters[i] = counts[(window * per_window + inside % per_window) * CHUNK_STRIDE + inside / per_window];
+        }
+        __syncthreads();
+        sort.scan();
+#pragma unroll
+        for (int q = 0; q < MINE; ++q) {
+            if (!sort.has(slot_of(q))) continue;
+            const unsigned gone = ranked[q] >> RANK_BITS == none ? GONE : 0;
+            order[sort.place_of(slot_of(q), ranked[q])] = (unsigned short)(slot_of(q) | gone);
+        }
+        __syncthreads();
+    }
+};
 
 extern "C" __global__ void __launch_bounds__(SORT_THREADS)
 dasp_sort_windows(const Start* __restrict__ indptr, const Index* __restrict__ long_rows, long long long_count,
                   const long long* __restrict__ windows, int window_count, long long m, long long most,
-                  long long longest, int bits, long long stride, Index* rows)
+                  long long longest, int bits, long long stride, Index* rows, Count* come, Count* counts)
 {
     __shared__ unsigned words[TILE];
     __shared__ unsigned short counters[CHUNKS * DIGITS];
     __shared__ unsigned sums[SORT_THREADS / WARP + 1];
+    __shared__ DigitCounts here;
 
-    const long long given = (int)blockIdx.y < window_count ? windows[blockIdx.y] : m;
+    const Windows all{windows, window_count, m};
+    const long long given = all.at(blockIdx.y);
+    const LengthKeys keys{indptr, longest, most};
+    if (is_whole(given) && bits <= DIGIT_BITS) {
+        const long long begin = blockIdx.x * (long long)TILE;
+        if (begin >= m || all.first_whole(blockIdx.y) < (int)blockIdx.y) return;
+        unsigned short* const order = reinterpret_cast<unsigned short*>(words);
+        const int chunks = int(ceil_div(min(m - begin, (long long)TILE), CHUNK));
+        WholeWindows{order, order + TILE, counters, sums, begin, chunks}.sort(all, keys, long_rows, long_count,
+                                                                             stride, rows);
+        return;
+    }
+    if (given > TILE) {
+        const Tile tile(min(given, m), m);
+        const Count blocks = ceil_div(m, min(given, m)) * tile.tiles;
+        if (!counts || (int)blockIdx.y < (int)gridDim.y - 1 || blockIdx.x >= blocks) return;
+        here.clear();
+        for (int i = threadIdx.x; i < tile.size; i += SORT_THREADS) here.add(digit_of(keys.at(tile.first + i), 0));
+        here.deliver(tile, blocks, come, counts);
+        return;
+    }
     const bool sorts = given > 0;
     const long long window = sorts ? min(given, m) : TILE;
-    if (window > TILE || (!sorts && long_count == 0)) return;
+    if (!sorts && long_count == 0) return;
     const int per_window = int(ceil_div(window, CHUNK)), fit = CHUNKS / per_window;
     const long long first = blockIdx.x * fit * window, left = m - first;
     if (left <= 0) return;
     const long long whole = min(left / window, (long long)fit);
     const long long rest = whole < fit ? ceil_div(left - whole * window, CHUNK) : 0;
     const DigitSort sort{counters, sums, per_window, int(whole * per_window + rest)};
-    const LengthKeys keys{indptr, longest, most};
 
     unsigned word[MINE], digit[MINE];
 #pragma unroll

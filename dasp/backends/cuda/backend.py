@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -104,16 +104,26 @@ def packing(csr: Csr, device: str) -> Iterator[tuple[Csr, Any]]:
         cupy.cuda.get_current_stream().synchronize()
 
 
-@contextmanager
-def filling(device: str, *, ends: bool = False) -> Iterator[Any]:
+class filling:
     """Give the primitives of a GPU, for work on its current stream; `ends` has it done at the end."""
-    import cupy
 
-    which = number(device)
-    with nullcontext() if cupy.cuda.runtime.getDevice() == which else cupy.cuda.Device(which):
-        yield primitives(which)
-        if ends:
-            cupy.cuda.get_current_stream().synchronize()
+    def __init__(self, device: str, *, ends: bool = False) -> None:
+        import cupy
+
+        self._cupy, self._number, self._ends = cupy, number(device), ends
+        self._left: Any = None
+
+    def __enter__(self) -> Any:
+        if self._cupy.cuda.runtime.getDevice() != self._number:
+            self._left = self._cupy.cuda.Device(self._number)
+            self._left.__enter__()
+        return primitives(self._number)
+
+    def __exit__(self, *failure: Any) -> None:
+        if self._ends and failure[0] is None:
+            self._cupy.cuda.get_current_stream().synchronize()
+        if self._left is not None:
+            self._left.__exit__(*failure)
 
 
 def as_values(data: Any, device: str) -> Any:

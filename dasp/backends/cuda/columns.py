@@ -376,7 +376,7 @@ class Columns:
             kernel = self._transposing[item, to_rows] = Kernel(
                 transposing(item, to_rows), TRANSPOSE, {"Word": word(item)}
             )
-        arguments = {"columns_of": columns, "rows_of": rows, "count": count}
+        arguments = {"columns_of": columns.data.ptr, "rows_of": rows.data.ptr, "count": count}
         arguments |= {"row": layout.row, "column": layout.column, "columns": k}
         blocks = ceil_div(count, TRANSPOSE_ROWS)
         if blocks:

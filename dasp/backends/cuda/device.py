@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dasp import _source, _threads
-from dasp._integers import ceil_div
+from dasp._integers import ceil_div, round_up
 from dasp._launch import Kernel, Signature
 from dasp.backends.cuda.primitives import Primitives
 from dasp.formats.array import Array
@@ -19,16 +19,45 @@ PIECE, WORKERS = 4 << 20, 4
 """Bytes that are staged at a time, and threads that do: each fills a buffer while another is sent."""
 
 
+ALIGNED = 256
+"""Bytes to which arrays are aligned that lie in one block of memory."""
+
+_WORD = np.dtype(np.uint64)
+
 LEAST_PINNED = 4096
 """Bytes of a piece of memory through which numbers come to the host."""
 
 
 class _Pinned(NamedTuple):
-    """Memory that a GPU copies to: its bytes, where they are, and what tells that the copy is there."""
+    """Memory that a GPU copies to: its words, where they are, and what tells that the copy is there."""
 
-    bytes: np.ndarray[Any, Any]
+    words: np.ndarray[Any, Any]
     address: int
     copied: Any
+
+
+class _Piece:
+    """Some numbers in a block of memory that kernels alone see: what CuPy's arrays know costs more than it.
+
+    Attributes
+    ----------
+    ptr : int
+        Its address.
+    dtype : numpy.dtype
+    """
+
+    __slots__ = "_block", "_size", "dtype", "ptr"
+
+    def __init__(self, block: Any, ptr: int, size: int, dtype: np.dtype[Any]) -> None:
+        self._block, self.ptr, self._size, self.dtype = block, ptr, size, dtype
+
+    def lie_in(self, block: Any) -> None:
+        """Move to a block of memory, as far behind its beginning as the address says."""
+        self._block = block
+        self.ptr += block.ptr
+
+    def __len__(self) -> int:
+        return self._size
 
 
 class CudaDevice:
@@ -41,17 +70,42 @@ class CudaDevice:
         import cupy
 
         self._cupy = cupy
+        self._ndarray = cupy.ndarray
+        self._memory, self._stream = cupy.cuda.alloc, cupy.cuda.get_current_stream
         self._constants: dict[tuple[int, ...], Array] = {}
         self._pinned: list[_Pinned] = []
         self._kept: list[_Pinned] = []
 
-    def empty(self, size: int, dtype: Any) -> Array:
+    def empty(self, shape: int | tuple[int, ...], dtype: Any) -> Array:
         """Return a new array of any contents."""
-        return self._cupy.empty(size, dtype)
+        return self._ndarray(shape, dtype)
 
     def zeros(self, size: int, dtype: Any) -> Array:
         """Return a new array of zeros."""
         return self._cupy.zeros(size, dtype)
+
+    def scratch(self, *arrays: tuple[int, np.dtype[Any]]) -> list[Any]:
+        """Return arrays of any contents, each of a size and a type, for kernels alone: one allocation."""
+        pieces, at = [], 0
+        for count, kind in arrays:
+            pieces.append(_Piece(None, at, count, kind))
+            at += round_up(count * kind.itemsize, ALIGNED)
+        block = self._memory(at)
+        for piece in pieces:
+            piece.lie_in(block)
+        return pieces
+
+    def zeroed(self, count: int) -> Any:
+        """Return words, 0 each, that kernels alone see."""
+        block = self._memory(8 * count)
+        self._cupy.cuda.runtime.memsetAsync(block.ptr, 0, 8 * count, self._stream().ptr)
+        return _Piece(block, block.ptr, count, _WORD)
+
+    def word(self, value: Any) -> int:
+        """Return what launches take for an array, an int or None, the null pointer."""
+        if type(value) is _Piece:
+            return value.ptr
+        return value or 0 if value is None or type(value) is int else int(value.data.ptr)
 
     def constant(self, numbers: tuple[int, ...]) -> Array:
         """Return an int64 array of these numbers that nobody writes to; there are few different ones."""
@@ -61,20 +115,22 @@ class CudaDevice:
             self._constants[numbers] = array
         return self._constants[numbers]
 
-    def reading(self, array: Array) -> Callable[[], np.ndarray[Any, Any]]:
-        """Begin a copy to the host, of what was launched before; return what waits for it and returns it."""
-        size, pinned = array.nbytes, self._take_pinned(array.nbytes)
-        runtime, stream = self._cupy.cuda.runtime, self._cupy.cuda.get_current_stream()
-        runtime.memcpyAsync(
-            pinned.address, array.data.ptr, size, self._cupy.cuda.runtime.memcpyDeviceToHost, stream.ptr
-        )
+    def part(self, array: Any, first: int, count: int) -> int:
+        """Return what launches take for some of the numbers of an array, which it does not keep."""
+        return int(array.ptr + first * array.dtype.itemsize)
+
+    def reading(self, words: Any, first: int, count: int) -> Callable[[], list[int]]:
+        """Begin to copy words to the host, after what was launched; return what waits and returns them."""
+        pinned, stream, runtime = self._take_pinned(8 * count), self._stream(), self._cupy.cuda.runtime
+        address, kind = words.ptr + 8 * first, runtime.memcpyDeviceToHost
+        runtime.memcpyAsync(pinned.address, address, 8 * count, kind, stream.ptr)
         pinned.copied.record(stream)
 
-        def finish() -> np.ndarray[Any, Any]:
+        def finish() -> list[int]:
             pinned.copied.synchronize()
-            copy: np.ndarray[Any, Any] = pinned.bytes[:size].view(array.dtype).copy()
+            numbers: list[int] = pinned.words[:count].tolist()
             self._pinned.append(pinned)
-            return copy
+            return numbers
 
         return finish
 
@@ -82,12 +138,12 @@ class CudaDevice:
         """Return pinned memory that no copy goes to; any other memory would be copied through such."""
         try:
             pinned = self._pinned.pop()  # threads do not wait for each other
-            if len(pinned.bytes) >= size:
+            if pinned.words.nbytes >= size:
                 return pinned
         except IndexError:
             pass
         room = max(size, LEAST_PINNED)
-        memory = np.frombuffer(self._cupy.cuda.alloc_pinned_memory(room), np.uint8, room)
+        memory = np.frombuffer(self._cupy.cuda.alloc_pinned_memory(room), np.uint64, room // 8)
         event = self._cupy.cuda.Event(disable_timing=True)
         pinned = _Pinned(memory, memory.ctypes.data, event)
         self._kept.append(pinned)  # whoever never waits for a copy leaves it on its way
@@ -95,13 +151,13 @@ class CudaDevice:
 
     def kernel(
         self, signature: Signature, constants: Mapping[str, str], types: Mapping[str, np.dtype[Any]]
-    ) -> Callable[[tuple[int, int], int, dict[str, Any]], None]:
-        """Return a compiled kernel; None among its arguments is a null pointer."""
+    ) -> Callable[[tuple[int, int], int, Mapping[str, Any]], None]:
+        """Return a compiled kernel."""
         function = _source.load(signature.source, constants).get_function(signature.entry)
-        launch, current = Kernel(function, signature, types), self._cupy.cuda.get_current_stream
+        launch, current = Kernel(function, signature, types), self._stream
 
-        def launch_now(blocks: tuple[int, int], threads: int, arguments: dict[str, Any]) -> None:
-            launch(current().ptr, blocks, threads, arguments)
+        def launch_now(blocks: tuple[int, int], threads: int, words: Mapping[str, Any]) -> None:
+            launch(current().ptr, blocks, threads, words)
 
         return launch_now
 

@@ -46,20 +46,6 @@ DICTIONARY = Signature(
     """,
 )
 
-ENCODE = Signature(
-    "pack/encode.cu",
-    "dasp_encode",
-    """
-    const Bits*            data   [count]
-    const Place*           order
-    const Bits*            keys
-    const unsigned short*  ranks
-    long long              count
-    const Slot*            slots
-    Code*                  codes
-    """,
-)
-
 SORT_WINDOWS = Signature(
     "pack/windows.cu",
     "dasp_sort_windows",
@@ -75,6 +61,8 @@ SORT_WINDOWS = Signature(
     int               bits
     long long         stride
     Index*            rows
+    Count*            come          [1]
+    Count*            counts
     """,
 )
 
@@ -102,24 +90,6 @@ LIST_LONG = Signature(
     const Count*  counts
     Index*        long_rows      [r]
     Index*        offsets        [r + 1]
-    """,
-)
-
-FILL_CODES = Signature(
-    "pack/fill.cu",
-    "dasp_fill_codes",
-    """
-    const Start*      indptr
-    const Code*       codes
-    const Place*      order
-    const Index*      rows
-    long long         positions
-    const long long*  segment_starts
-    const long long*  segment_lengths
-    long long         segments
-    long long         slices
-    const uint4*      headers          [slices]
-    Code*             stored
     """,
 )
 
@@ -216,7 +186,7 @@ CUT_HEADERS = Signature(
     int           steps
     const Count*  before
     long long     segments
-    long long     segment_steps
+    long long     steps_before
     uint4*        headers
     Index*        placed         [positions]
     """,
@@ -304,24 +274,30 @@ PLACE_SEGMENTS = Signature(
     """,
 )
 
-MEASURE_COLUMNS = Signature(
-    "pack/columns.cu",
-    "dasp_measure_columns",
+STORE_SLICES = Signature(
+    "pack/store.cu",
+    "dasp_store_slices",
     """
-    const Start*      indptr
-    const Column*     indices
-    const Index*      rows
-    long long         positions
-    const long long*  segment_starts   [segments]
-    const long long*  segment_lengths  [segments]
-    long long         segments
-    long long         slices
-    uint4*            headers          [slices]
-    Index*            bases
-    Count*            come             [1]
-    Count*            sizes
+    const Start*           indptr
+    const Column*          indices
+    const Bits*            data
+    const Place*           order
+    const Bits*            keys
+    const unsigned short*  ranks
+    const Index*           rows
+    long long              positions
+    const long long*       segment_starts   [segments]
+    const long long*       segment_lengths  [segments]
+    long long              segments
+    long long              slices
+    uint4*                 headers          [slices]
+    Index*                 bases
+    Code*                  stored
+    Count*                 come             [1]
+    Count*                 sizes
     """,
 )
+
 
 FILL_DELTAS = Signature(
     "pack/columns.cu",
@@ -389,12 +365,45 @@ FILL_ENTRIES = Signature(
     const Code*           codes
     const Count*          starts
     const Count*          pieces           [segments]
-    const Order*          order
     Index*                to_indices
     Code*                 to_codes
-    Place*                slots
     """,
 )
+
+REFILL = Signature(
+    "pack/refill.cu",
+    "dasp_refill",
+    """
+    const Index*           rows
+    long long              positions
+    const Index*           long_rows
+    const Index*           segment_offsets
+    const Index*           segment_rows     [segments]
+    long long              segments
+    long long              slices
+    const uint4*           headers          [slices]
+    const unsigned char*   deltas
+    const Count*           starts
+    const Count*           pieces           [segments]
+    const Place*           order
+    const Bits*            keys
+    const unsigned short*  ranks
+    Code*                  stored
+    const Bits*            data
+    """,
+)
+
+SCATTER = Signature(
+    "pack/scatter.cu",
+    "dasp_scatter",
+    """
+    const Bits*  data   [count]
+    long long    count
+    const Slot*  slots
+    Bits*        to
+    """,
+)
+
 
 DECODE = Signature(
     "pack/decode.cu",

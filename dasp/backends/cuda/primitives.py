@@ -7,8 +7,7 @@ arrays and launches are the device's, which is a GPU with CuPy or, in the tests,
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
-from types import MappingProxyType
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -23,7 +22,7 @@ from dasp.formats.sliced.choose import SliceStatistics, ValueStatistics
 from dasp.formats.sliced.layout import Cut, Layout, Survey, Tried
 from dasp.formats.sliced.pattern import MOST_CODES, MOST_WARPS, Coding, Pattern, Values, code_type
 
-COUNT = np.dtype(np.uint64)
+COUNT, INT64, UINT32 = np.dtype(np.uint64), np.dtype(np.int64), np.dtype(np.uint32)
 
 FACTS = (
     "falls",
@@ -72,39 +71,192 @@ LONG_TILE, SLICE_TILE, RUN, ROW_TILE = 2048, 64, 1024, 2048
 TOTALS, SAMPLED = 3, 4
 """Numbers of a candidate: kernels/pack/candidates.cuh."""
 
-ZEROS = 512
-"""Zeroed words that a survey keeps for the steps after it: each fill of its own costs as much as a launch."""
+ZEROS, VALUES_AT, VALUE_WORDS = 512, len(FACTS), 2 * SLOTS
+"""Zeroed words that a survey has for the steps after it, beside one for every 64 slices: each fill of its own
+costs as much as a launch. Where those of values are among them, and words of the table of distinct values."""
 
 
 ALWAYS = kernels.SURVEY, kernels.SORT_WINDOWS, kernels.CUT_TILES, kernels.COUNT_SECTORS, kernels.FILL_DELTAS
 """A kernel of each source that most matrices need and that knows their integers alone."""
 
-Launches = Callable[[tuple[int, int], int, dict[str, Any]], None]
-"""Launches a kernel: blocks of the grid along x and y, threads of a block, arguments by name."""
+Launches = Callable[[tuple[int, int], int, Mapping[str, Any]], None]
+"""Launches a kernel: blocks of the grid along x and y, threads of a block, and words by name, of which it
+takes those that it knows."""
 
 
 class Device(Protocol):
     """Arrays and launches; everything that is launched runs in order."""
 
-    def empty(self, size: int, dtype: Any) -> Array:
+    def empty(self, shape: int | tuple[int, ...], dtype: Any) -> Array:
         """Return a new array of any contents."""
 
     def zeros(self, size: int, dtype: Any) -> Array:
         """Return a new array of zeros."""
 
+    def scratch(self, *arrays: tuple[int, np.dtype[Any]]) -> list[Array]:
+        """Return arrays of any contents, each of a size and a type, that kernels alone see."""
+
+    def zeroed(self, count: int) -> Array:
+        """Return words, 0 each, that kernels alone see."""
+
     def constant(self, numbers: tuple[int, ...]) -> Array:
         """Return an int64 array of these numbers that nobody writes to."""
 
-    def reading(self, array: Array) -> Callable[[], np.ndarray[Any, Any]]:
-        """Begin a copy to the host, of what was launched before; return what waits for it and returns it."""
+    def word(self, value: Any) -> Any:
+        """Return what launches take for an array, an int or None, the null pointer."""
+
+    def part(self, array: Array, first: int, count: int) -> Any:
+        """Return what launches take for some of the numbers of an array, which it does not keep."""
+
+    def reading(self, words: Array, first: int, count: int) -> Callable[[], list[int]]:
+        """Begin to copy words to the host, after what was launched; return what waits and returns them."""
 
     def kernel(
         self, signature: Signature, constants: Mapping[str, str], types: Mapping[str, np.dtype[Any]]
     ) -> Launches:
-        """Return a compiled kernel; None among its arguments is a null pointer."""
+        """Return a compiled kernel."""
 
     def load_all(self, wanted: Sequence[tuple[str, Mapping[str, str]]]) -> None:
         """Have sources compiled beside each other, each for some constants."""
+
+
+class _Kernels(dict[Signature, Launches]):
+    """Kernels by what they take, compiled at first use for what the names of types in their sources mean."""
+
+    def __init__(self, device: Device, types: dict[str, np.dtype[Any]], constants: dict[str, str]) -> None:
+        super().__init__()
+        self._on, self._types, self._constants = device, types | {"Count": COUNT}, constants
+
+    def __missing__(self, signature: Signature) -> Launches:
+        launch = self[signature] = self._on.kernel(signature, self._constants, self._types)
+        return launch
+
+
+class _Distinct(NamedTuple):
+    """Words, and where facts of values and the table of distinct ones begin among them."""
+
+    words: Array
+    facts: int
+    table: int
+
+
+class _Work:
+    """Launches on the same arrays: what one kernel is told, all that follow know. It keeps no array alive.
+
+    Parameters
+    ----------
+    device : Device
+    kernels : _Kernels
+    words : Array
+        0 before.
+    **known : Array, int or None
+        Arguments of kernels by name.
+    """
+
+    def __init__(self, device: Device, kernels: _Kernels, words: Array = None, **known: Any) -> None:
+        self._on, self._word, self._kernels = device, device.word, kernels
+        self._words, self._taken, self._room = words, 0, 0 if words is None else len(words)
+        self._full: list[Array] = []
+        self._known: dict[str, Any] = {}
+        self.tell(**known)
+
+    def tell(self, **more: Any) -> None:
+        """Have the kernels that follow know arguments, in the place of others of the same names."""
+        known, word = self._known, self._word
+        for name, value in more.items():
+            known[name] = value if type(value) is int else word(value)
+
+    def launch(
+        self,
+        signature: Signature,
+        blocks: int | tuple[int, int],
+        threads: int = 256,
+        kernels: Any = None,
+        **more: Any,
+    ) -> None:
+        """Launch a kernel, perhaps one of other `_Kernels`, told more than is known."""
+        known, word = self._known, self._word
+        for name, value in more.items():
+            known[name] = value if type(value) is int else word(value)
+        launch = (self._kernels if kernels is None else kernels)[signature]
+        launch((blocks, 1) if isinstance(blocks, int) else blocks, threads, known)
+
+    def take(self, count: int) -> int:
+        """Return where words begin that are 0 and that nobody else has."""
+        if self._taken + count > self._room:
+            self._full.append(self._words)
+            self._words, self._taken, self._room = self._on.zeroed(count), 0, count
+        self._taken += count
+        return self._taken - count
+
+    def words(self, first: int, count: int) -> Any:
+        """Return what launches take for some of the words."""
+        return self._on.part(self._words, first, count)
+
+    def zeros(self, count: int) -> Any:
+        """Return what launches take for zeroed words that nobody else has."""
+        return self.words(self.take(count), count)
+
+    def reading(self, first: int, count: int) -> Callable[[], list[int]]:
+        """Begin to read some of the words."""
+        return self._on.reading(self._words, first, count)
+
+
+class _Survey(_Work):
+    """The work on a matrix, and what is known of it.
+
+    Attributes
+    ----------
+    facts : dict
+        By name.
+    distinct : _Distinct or None
+        Of the values, if they were counted.
+    long : tuple of Array, or None
+        Rows too long for a slice, and the first segment of each, once they are listed.
+    types : dict
+        Of the matrix's integers, by their names in the sources.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        kernels: _Kernels,
+        words: Array,
+        types: dict[str, np.dtype[Any]],
+        counts: bool,
+        entries: int,
+        **known: Any,
+    ) -> None:
+        super().__init__(device, kernels, words, **known)
+        self._room -= VALUE_WORDS * counts
+        self.types = types
+        self.facts: dict[str, int] = {}
+        self.distinct = _Distinct(words, VALUES_AT, self._room) if counts else None
+        self.long: tuple[Array, Array] | None = None
+        self._values: ValueStatistics | None = None
+        self._count = entries
+
+    def take(self, count: int) -> int:
+        """See `_Work`; what is known of values is read first if there are no words left."""
+        if self._taken + count > self._room and self.distinct is not None:
+            self.values()
+        return super().take(count)
+
+    def read(self, first: int, count: int) -> list[int]:
+        """Wait for some of the words, and for the facts of values before them if these are not known."""
+        asks = self.distinct is not None and self._values is None
+        begin = VALUES_AT if asks else first
+        found = self.reading(begin, first + count - begin)()
+        if asks:
+            self._values = _value_statistics(self._count, *found[:2])
+        return found[first - begin :]
+
+    def values(self) -> ValueStatistics:
+        """Return the facts of values, and wait for them if they are not known."""
+        if self._values is None:
+            self.read(VALUES_AT + 2, 0)
+        assert self._values
+        return self._values
 
 
 class _Orders(NamedTuple):
@@ -114,53 +266,22 @@ class _Orders(NamedTuple):
     ----------
     windows : tuple of int
         0, or from 1 to m, rising, one for each candidate.
-    arguments : dict
-        What says to a kernel which row is at which position of each candidate.
+    rows : Array, shape (candidates * m,), or None
+        The row at each position of each candidate; None if no row moves.
     tiles : int
         Of an order.
     before : Array, shape (candidates * 2 * tiles,), uint64
         How the chain of slices comes to each tile.
-    numbers : Array, shape (candidates * (TOTALS + SAMPLED),), uint64
-        Slices, steps and full steps of every candidate; then what a sample of each reads.
+    first : int
+        Where the numbers of all candidates begin among the words of the work: slices, steps and full steps of
+        every one, and then what a sample of each reads.
     """
 
     windows: tuple[int, ...]
-    arguments: dict[str, Any]
+    rows: Array | None
     tiles: int
     before: Array
-    numbers: Array
-
-    @property
-    def totals(self) -> Array:
-        """Slices, steps and full steps of every candidate."""
-        return self.numbers[: TOTALS * len(self.windows)]
-
-
-class _Found:
-    """What a survey found and keeps.
-
-    Attributes
-    ----------
-    facts : dict
-        By name.
-    distinct : Array or None
-        The table of distinct values.
-    long : tuple of Array, or None
-        Rows too long for a slice, and the first segment of each, once they are listed.
-    """
-
-    def __init__(self, device: Device, facts: dict[str, int], distinct: Array | None, zeros: Array) -> None:
-        self.facts, self.distinct = facts, distinct
-        self.long: tuple[Array, Array] | None = None
-        self._on, self._zeros, self._taken = device, zeros, 0
-
-    def zeros(self, count: int) -> Array:
-        """Return zeroed words that nobody else has."""
-        first = self._taken
-        if first + count > len(self._zeros):
-            return self._on.zeros(count, COUNT)
-        self._taken += count
-        return self._zeros[first : first + count]
+    first: int
 
 
 class _Pieces(NamedTuple):
@@ -174,10 +295,45 @@ class _Pieces(NamedTuple):
 
 
 class _Placed(NamedTuple):
-    """What a layout keeps for the steps that follow it."""
+    """What a layout keeps: kernels that follow it are told where these are."""
 
     pieces: _Pieces
     orders: _Orders
+
+
+@dataclass
+class Places:
+    """Where the entries of a pattern are, row by row, for other values.
+
+    Attributes
+    ----------
+    starts : Array, shape (m + 1,), uint64
+        The first entry of each row, and the number of all.
+    pieces : Array, shape (segments,), uint64
+        Entries of each segment of a row that is cut.
+    types : dict
+        Of the pattern's integers, by their names in the sources.
+    known : dict
+        What `kernels.REFILL` is told each time.
+    blocks : int
+    plan : Plan
+        Whose pattern and order it is.
+    kernels : dict
+        What was launched, by types and codings of values.
+    """
+
+    starts: Array
+    pieces: Array
+    types: dict[str, np.dtype[Any]]
+    known: dict[str, Any]
+    blocks: int
+    plan: Plan
+    kernels: dict[Any, Launches] = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays."""
+        return int(self.starts.nbytes + self.pieces.nbytes)
 
 
 class Primitives:
@@ -193,7 +349,8 @@ class Primitives:
 
     def __init__(self, device: Device) -> None:
         self._on = device
-        self._kernels: dict[Any, Launches] = {}
+        self._kernels: dict[Any, _Kernels] = {}
+        self._empty: dict[Any, Array] = {}
         self._readied: set[Any] = set()
 
     # ---- statistics ----------------------------------------------------------------------------------
@@ -203,54 +360,55 @@ class Primitives:
         m, nnz = csr.shape[0], len(csr.indices)
         if csr.indptr.shape != (m + 1,):
             _check.compressed_facts("CSR", csr.shape, False, 0, (nnz, len(csr.data)), None)
-        words = self._on.zeros(len(FACTS) + 2 + 2 * SLOTS + ZEROS, COUNT)
-        arrays = {"indptr": csr.indptr, "indices": csr.indices, "m": m, "nnz": nnz}
-        blocks = _share(max(m, nnz), 256, BLOCKS)
-        self._launch(kernels.SURVEY, csr, blocks, 256, **arrays, **cut._asdict(), facts=words[: len(FACTS)])
-        reading, values = self._on.reading(words[: len(FACTS)]), None
-        if narrow and nnz and len(csr.data):
-            self._count_values(csr.data, None, words[len(FACTS) : -ZEROS])
-            values = self._statistics_of(len(csr.data), words[len(FACTS) : len(FACTS) + 2])
-        facts = dict(zip(FACTS, reading().tolist(), strict=True))  # while the values are counted
-        _hold(csr, facts)
+        counts = bool(narrow and nnz and len(csr.data))
+        words = self._on.zeroed(ZEROS + m // SLICE_TILE + nnz // CUT_TILE + VALUE_WORDS * counts)
+        given = {"indptr": csr.indptr, "indices": csr.indices, "m": m, "nnz": nnz, "stride": m}
+        types = _integers(csr)
+        given |= cut._asdict()
+        work = _Survey(self._on, self._of(types), words, types, counts, nnz, **given)
+        first, count = work.take(VALUES_AT + 2), VALUES_AT
+        work.launch(kernels.SURVEY, _share(max(m, nnz), 256, BLOCKS), facts=work.words(first, count))
+        reading = work.reading(first, count)
+        if work.distinct:
+            self._count_values(work, csr.data, None, work.distinct)
+        work.facts = dict(zip(FACTS, reading(), strict=True))  # while the values are counted
+        _hold(csr, work.facts)
         return Survey(
-            columns_rise=facts["descents"] == facts["row_descents"],
-            most_column=facts["most_column"] - BIAS if nnz else -1,
-            values=values,
-            long_rows=facts["long_rows"],
-            rises=facts["rises"] > 0,
-            detail=_Found(self._on, facts, words[len(FACTS) : -ZEROS] if values else None, words[-ZEROS:]),
+            columns_rise=work.facts["descents"] == work.facts["row_descents"],
+            most_column=work.facts["most_column"] - BIAS if nnz else -1,
+            values=work.values if counts else None,
+            long_rows=work.facts["long_rows"],
+            rises=work.facts["rises"] > 0,
+            detail=work,
         )
 
-    def _statistics_of(self, count: int, facts: Array) -> Callable[[], ValueStatistics]:
-        """Return what waits for the facts of values and returns what is asked of them."""
-        reading = self._on.reading(facts)
+    def _count_values(self, work: _Work, data: Array, order: Array | None, distinct: _Distinct) -> None:
+        """Set facts of values, and the table of distinct ones; both are 0 before."""
+        count, of_values = len(data), self._of(_of_values(data), data.dtype)
+        work.tell(data=_plain(data), order=order, **self._table(distinct))
+        facts, blocks = self._on.part(distinct.words, distinct.facts, 2), _share(count, 1024, BLOCKS)
+        work.launch(kernels.VALUE_FACTS, blocks, 256, of_values, count=count, facts=facts)
 
-        @cache
-        def counted() -> ValueStatistics:
-            return _value_statistics(count, *map(int, reading()))
-
-        return counted
-
-    def _count_values(self, data: Array, order: Array | None, words: Array) -> None:
-        """Set facts of values, and the table of distinct ones; `words` are 0 before."""
-        table = {"facts": words[:2], "claims": words[2 : 2 + SLOTS], "firsts": words[2 + SLOTS :]}
-        blocks = _share(len(data), 1024, BLOCKS)
-        self._launch_values(kernels.VALUE_FACTS, data, blocks, 256, order=order, count=len(data), **table)
+    def _table(self, distinct: _Distinct) -> dict[str, Any]:
+        """Return what kernels are told of the table of distinct values."""
+        words, _, first = distinct
+        claims, firsts = self._on.part(words, first, SLOTS), self._on.part(words, first + SLOTS, SLOTS)
+        return {"claims": claims, "firsts": firsts}
 
     def sort_columns(self, csr: Csr, survey: Survey) -> tuple[Csr, Array]:
         """See `Primitives`: rows of up to 1024 entries in one pass, and then runs of 1024 merge by two."""
-        nnz, rows = len(csr.indices), {"indptr": csr.indptr, "m": csr.shape[0]}
+        nnz, work = len(csr.indices), survey.detail
         kinds = {"to_columns": csr.indices.dtype, "to_order": narrowest(nnz)}
         to = {name: self._on.empty(nnz, kind) for name, kind in kinds.items()}
         blocks = ceil_div(nnz, RUN)
-        self._launch(kernels.SORT_COLUMNS, csr, blocks, 256, indices=csr.indices, **rows, **to)
+        work.launch(kernels.SORT_COLUMNS, blocks, **to)
         width = RUN
-        while width < survey.detail.facts["longest"]:
-            runs = {"columns": to["to_columns"], "order": to["to_order"], "width": width, "nnz": nnz}
+        while width < work.facts["longest"]:
+            runs = {"columns": to["to_columns"], "order": to["to_order"], "width": width}
             to = {name: self._on.empty(nnz, kind) for name, kind in kinds.items()}
-            self._launch(kernels.MERGE_COLUMNS, csr, blocks, 256, **rows, **runs, **to)
+            work.launch(kernels.MERGE_COLUMNS, blocks, **runs, **to)
             width *= 2
+        work.tell(indices=to["to_columns"])
         return csr._replace(indices=to["to_columns"]), to["to_order"]
 
     def try_windows(
@@ -269,10 +427,11 @@ class Primitives:
         orders = None
         for first in range(0, len(windows), at_once):
             orders = None  # gives its memory back before more is taken
-            orders = self._cut_orders(csr, survey, cut, windows[first : first + at_once])
-            sampled = orders.numbers[TOTALS * len(orders.windows) :]
-            self._sample(csr, cut, orders, None, sector_columns, blocks, sampled)
-            found |= _slice_statistics(orders.windows, self._on.reading(orders.numbers)())
+            some = windows[first : first + at_once]
+            orders = self._cut_orders(csr, survey, cut, some)
+            sampled = survey.detail.words(orders.first + TOTALS * len(some), SAMPLED * len(some))
+            self._sample(csr, survey, cut, orders, None, sector_columns, blocks, sampled)
+            found |= _slice_statistics(some, survey.detail.read(orders.first, (TOTALS + SAMPLED) * len(some)))
         return Tried(found, orders)
 
     def slice_statistics(
@@ -288,26 +447,26 @@ class Primitives:
         counted = layout.slices, layout.steps, layout.full
         if not layout.slices or not any(blocks):
             return SliceStatistics(*counted, 0, 0, 0, 0)
-        sampled = survey.detail.zeros(SAMPLED)
-        self._sample(csr, cut, layout.detail.orders, layout, sector_columns, blocks, sampled)
-        return SliceStatistics(*counted, *map(int, self._on.reading(sampled)()))
+        first = survey.detail.take(SAMPLED)
+        sampled = survey.detail.words(first, SAMPLED)
+        self._sample(csr, survey, cut, layout.detail.orders, layout, sector_columns, blocks, sampled)
+        return SliceStatistics(*counted, *survey.detail.reading(first, SAMPLED)())
 
     def _sample(
         self,
         csr: Csr,
+        survey: Survey,
         cut: Cut,
         orders: _Orders,
         layout: Layout | None,
         sector_columns: int,
         blocks: tuple[int, int, int],
-        sampled: Array,
+        sampled: Any,
     ) -> None:
         """Count the sectors that blocks of slices read, in all orders; of a layout with its segments too."""
         if not any(blocks):
             return
-        segments = layout.segments if layout else 0
-        longest = max(cut.steps, cut.segment_steps) if segments else cut.steps
-        pieces = layout.detail.pieces if layout else _NO_PIECES
+        longest = max(cut.steps, cut.segment_steps) if layout and layout.segments else cut.steps
         entries = [min(size * WARP * longest, len(csr.indices)) for size in blocks]
         slots = [max(1 << (2 * count - 1).bit_length(), 64) if count else 0 for count in entries]
         units = sum(PLACES * ceil_div(MOST_WARPS, size) for size in blocks if size)
@@ -315,19 +474,12 @@ class Primitives:
         if most > SHARED_SLOTS and csr.shape[1] // sector_columns >= 32 * SHARED_SLOTS:
             room = max(_bytes(csr) // 3, self.floor) // (4 * most * len(orders.windows))
             units = max(min(units, room), 1)
-            tables = self._on.empty(units * most * len(orders.windows), np.uint32)
-        self._launch(
+            (tables,) = self._on.scratch((units * most * len(orders.windows), UINT32))
+        if not layout:
+            survey.detail.tell(segment_starts=None, segment_lengths=None, segments=0)
+        survey.detail.launch(
             kernels.COUNT_SECTORS,
-            csr,
             (units, len(orders.windows)),
-            256,
-            **orders.arguments,
-            indices=csr.indices,
-            steps=cut.steps,
-            before=orders.before,
-            segment_starts=pieces.starts,
-            segment_lengths=pieces.lengths,
-            segments=segments,
             sector_columns=sector_columns,
             by_slice=blocks[0],
             few=blocks[1],
@@ -335,7 +487,6 @@ class Primitives:
             slots_by_slice=slots[0],
             slots_few=slots[1],
             slots_many=slots[2],
-            totals=orders.totals,
             tables=tables,
             table_slots=most,
             sampled=sampled,
@@ -347,317 +498,330 @@ class Primitives:
         self, csr: Csr, survey: Survey, cut: Cut, window: int, tried: Tried | None, in_order: int
     ) -> Layout:
         """See `Primitives`."""
-        m, facts = csr.shape[0], survey.detail.facts
-        window, positions = min(window, m), m - survey.long_rows
-        segments = facts["segments"]
+        m, work = csr.shape[0], survey.detail
+        facts, window, positions = work.facts, min(window, m), m - survey.long_rows
         if tried and window in tried.detail.windows:
-            orders = self._only(tried.detail, window)
+            orders = self._only(survey, tried.detail, window, m)
             slices, steps, full = tried.statistics[window][:TOTALS]
         else:
             orders = self._cut_orders(csr, survey, cut, (window,))
-            slices, steps, full = map(int, self._on.reading(orders.totals)())
-        placed = None
-        if tried and orders.arguments["rows"] is not None:  # which has more than these rows
-            placed = self._on.empty(positions, _index(csr))
-        headers = self._on.empty(4 * (segments + slices), np.uint32)
-        pieces = self._cut_segments(csr, survey, cut, headers, sorts=segments + slices > in_order)
+            slices, steps, full = work.read(orders.first, TOTALS)
+        segments = facts["segments"]
+        rows = None if orders.rows is None else self._on.empty(positions, _index(csr))
+        headers = self._on.empty((segments + slices, 4), UINT32)
+        pieces = self._cut_segments(csr, survey, headers, sorts=segments + slices > in_order)
+        work.tell(segment_starts=pieces.starts, segment_lengths=pieces.lengths, segments=segments)
         if orders.tiles:
-            chain = {"before": orders.before, "segments": segments, "segment_steps": facts["segment_steps"]}
-            order = {"indptr": csr.indptr, "rows": orders.arguments["rows"], "positions": positions}
-            made = {"headers": headers, "placed": placed}
-            self._launch(
-                kernels.CUT_HEADERS, csr, orders.tiles, 256, **order, **chain, **made, steps=cut.steps
-            )
-        if placed is not None:
-            orders = orders._replace(arguments=orders.arguments | {"rows": placed})
-        rows = orders.arguments["rows"]
+            made = {"headers": headers, "placed": rows, "steps_before": facts["segment_steps"]}
+            work.launch(kernels.CUT_HEADERS, orders.tiles, **made)
+        work.tell(rows=rows)
         return Layout(
             positions=positions,
             segments=segments,
             slices=segments + slices,
             steps=facts["segment_steps"] + steps,
             full=facts["segment_full"] + full,
-            rows=self._on.empty(0, _index(csr)) if rows is None else rows[:positions],
-            headers=headers.reshape(-1, 4),
+            rows=self._nothing(_index(csr)) if rows is None else rows,
+            headers=headers,
             long_rows=pieces.long_rows,
             segment_offsets=pieces.offsets,
             segment_rows=pieces.rows,
-            detail=_Placed(pieces, orders),
+            detail=_Placed(pieces, orders._replace(rows=rows)),
         )
 
-    def _only(self, orders: _Orders, window: int) -> _Orders:
-        """Return one of several orders."""
-        nth, m, rows = orders.windows.index(window), orders.arguments["stride"], orders.arguments["rows"]
-        moves = rows is not None and (window or not orders.arguments["identity"])
-        rows = rows[nth * m : (nth + 1) * m] if moves else None
-        return orders._replace(
-            windows=(window,),
-            arguments=orders.arguments | self._windows((window,), m) | {"rows": rows},
-            before=orders.before[2 * nth * orders.tiles : 2 * (nth + 1) * orders.tiles],
-            numbers=orders.numbers[nth * TOTALS : (nth + 1) * TOTALS],
+    def _nothing(self, dtype: Any) -> Array:
+        """Return an array without numbers, which all plans share."""
+        if dtype not in self._empty:
+            self._empty[dtype] = self._on.empty(0, dtype)
+        return self._empty[dtype]
+
+    def _zero(self, dtype: np.dtype[Any]) -> Array:
+        """Return an array of one 0, which all plans share."""
+        key = dtype, 0
+        if key not in self._empty:
+            self._empty[key] = self._on.constant((0,)).view(dtype)[:1]
+        return self._empty[key]
+
+    def _only(self, survey: Survey, orders: _Orders, window: int, m: int) -> _Orders:
+        """Return one of several orders, and have the kernels that follow know it alone."""
+        nth, rows = orders.windows.index(window), orders.rows
+        if not window and not survey.long_rows:
+            rows = None
+        only = orders._replace(windows=(window,), rows=rows, first=orders.first + nth * TOTALS)
+        self._tell(survey, only, m, nth)
+        return only
+
+    def _tell(self, survey: Survey, orders: _Orders, m: int, nth: int = 0) -> None:
+        """Have kernels know some orders, from the n-th on; a window of all rows goes unsaid."""
+        narrower = tuple([window for window in orders.windows if window < m])
+        rows, count, tiles = orders.rows, len(orders.windows), 2 * orders.tiles
+        survey.detail.tell(
+            rows=None if rows is None else self._on.part(rows, nth * m, count * m),
+            windows=self._on.constant(narrower),
+            window_count=len(narrower),
+            before=self._on.part(orders.before, nth * tiles, count * tiles),
+            totals=survey.detail.words(orders.first, TOTALS * count),
         )
 
     def _cut_orders(self, csr: Csr, survey: Survey, cut: Cut, windows: tuple[int, ...]) -> _Orders:
         """Sort rows in each of the windows, and cut them; nothing is read."""
-        m, count = csr.shape[0], len(windows)
-        arguments = {
-            "indptr": csr.indptr,
-            "rows": self._sort_rows(csr, survey, cut, windows),
-            "stride": m,
-            "positions": m - survey.long_rows,
-            "identity": int(not survey.long_rows),
-            **self._windows(windows, m),
-        }
-        tiles = ceil_div(arguments["positions"], CUT_TILE)
-        numbers = survey.detail.zeros(count * (TOTALS + SAMPLED))
-        orders = _Orders(windows, arguments, tiles, self._on.empty(2 * count * tiles, COUNT), numbers)
+        m, count, work = csr.shape[0], len(windows), survey.detail
+        positions = m - survey.long_rows
+        work.tell(positions=positions, identity=int(not survey.long_rows))
+        tiles = ceil_div(positions, CUT_TILE)
+        before, passages = self._on.scratch((2 * count * tiles, COUNT), (count * tiles * ENTRIES, COUNT))
+        first = work.take(count * (TOTALS + SAMPLED))
+        orders = _Orders(windows, self._rows(csr, survey, windows), tiles, before, first)
+        self._tell(survey, orders, m)
+        if orders.rows is not None:
+            self._sort_rows(csr, survey, cut, windows, orders.rows)
         if tiles:
-            chain: dict[str, Any] = {
-                "come": survey.detail.zeros(count),
-                "passages": self._on.empty(count * tiles * ENTRIES, COUNT),
-                "before": orders.before,
-                "totals": orders.totals,
-            }
-            self._launch(kernels.CUT_TILES, csr, (tiles, count), 256, **arguments, **chain, steps=cut.steps)
+            work.launch(kernels.CUT_TILES, (tiles, count), come=work.zeros(count), passages=passages)
         return orders
 
-    def _windows(self, windows: tuple[int, ...], m: int) -> dict[str, Any]:
-        """Return the arguments that say how wide the windows are; one of all rows goes unsaid."""
-        narrower = tuple(window for window in windows if window < m)
-        return {"windows": self._on.constant(narrower), "window_count": len(narrower)}
-
-    def _sort_rows(self, csr: Csr, survey: Survey, cut: Cut, windows: tuple[int, ...]) -> Array | None:
-        """Return the rows in slices in the order of each window, m apart; None if no row moves."""
-        m, long_count = csr.shape[0], survey.long_rows
-        if not m or (not long_count and not any(windows)):
+    def _rows(self, csr: Csr, survey: Survey, windows: tuple[int, ...]) -> Array | None:
+        """Return room for the rows in slices in the order of each window, m apart; None if no row moves."""
+        m = csr.shape[0]
+        if not m or (not survey.long_rows and not any(windows)):
             return None
-        rows = self._on.empty(len(windows) * m, _index(csr))
-        long_rows = self._list_long(csr, survey, cut)[0] if long_count else None
-        longest, most = survey.detail.facts["longest_whole"], WARP * cut.steps
-        bits = (longest + 1).bit_length()
-        tiles = [_window_tiles(window or SORT_TILE, m) for window in windows if window <= SORT_TILE]
-        if tiles:
-            keys = {"most": most, "longest": longest, "bits": bits}
-            long: dict[str, Any] = {"long_rows": long_rows, "long_count": long_count}
-            order = {"indptr": csr.indptr, "m": m, "stride": m, "rows": rows, **self._windows(windows, m)}
-            blocks = max(tiles), len(windows)
-            self._launch(kernels.SORT_WINDOWS, csr, blocks, 512, **order, **keys, **long)
-        for nth, window in enumerate(windows):
-            if window > SORT_TILE:
-                lengths = {"indptr": csr.indptr, "longest": longest, "most": most, "keys": None}
-                to = rows[nth * m : (nth + 1) * m]
-                zeros = survey.detail.zeros
-                self._sort(csr, zeros, lengths, window, bits, to, long_rows, long_count)
+        (rows,) = self._on.scratch((len(windows) * m, _index(csr)))
         return rows
+
+    def _sort_rows(self, csr: Csr, survey: Survey, cut: Cut, windows: tuple[int, ...], rows: Array) -> None:
+        """Set the rows in slices in the order of each window, m apart."""
+        m, long_count, work = csr.shape[0], survey.long_rows, survey.detail
+        long_rows = self._list_long(csr, survey)[0] if long_count else None
+        longest, most = work.facts["longest_whole"], WARP * cut.steps
+        bits = (longest + 1).bit_length()
+        tiles = max(_window_tiles(window or SORT_TILE, m) for window in windows)
+        wide = [nth for nth, window in enumerate(windows) if window > SORT_TILE]
+        counts = self._on.scratch(((tiles << DIGIT_BITS) + 1, COUNT))[0] if wide else None
+        work.tell(longest=longest, most=most, bits=bits, long_rows=long_rows, long_count=long_count)
+        work.launch(kernels.SORT_WINDOWS, (tiles, len(windows)), 512, come=work.zeros(1), counts=counts)
+        work.tell(keys=None, gone=long_rows, gone_count=long_count)
+        for nth in wide:
+            to, counted = self._on.part(rows, nth * m, m), counts if nth == wide[-1] else None
+            self._sort(work, (m, rows.dtype), windows[nth], bits, to, counted)
 
     def _sort(
         self,
-        csr: Csr,
-        zeros: Callable[[int], Array],
-        keys: dict[str, Any],
+        work: _Work,
+        elements_of: tuple[int, np.dtype[Any]],
         width: int,
         bits: int,
-        to: Array,
-        gone: Array | None = None,
-        gone_count: int = 0,
+        to: Any,
+        counted: Array | None = None,
     ) -> None:
-        """Sort elements by their keys inside windows, stably; see kernels/pack/radix.cu."""
-        elements, passes = len(to), ceil_div(max(bits, 1), DIGIT_BITS)
-        tiles = ceil_div(elements, width) * ceil_div(width, SORT_TILE)
-        counts = self._on.empty((tiles << DIGIT_BITS) + 1, COUNT)
-        spare = self._on.empty(elements if passes > 1 else 0, to.dtype)
+        """Sort so many elements of a type by their keys inside windows, stably; see kernels/pack/radix.cu.
+
+        `counted` has the places of the first digits, if they were counted.
+        """
+        elements, kind = elements_of
+        passes, tiles = (
+            ceil_div(max(bits, 1), DIGIT_BITS),
+            ceil_div(elements, width) * ceil_div(width, SORT_TILE),
+        )
+        counts = self._on.scratch(((tiles << DIGIT_BITS) + 1, COUNT))[0] if counted is None else counted
+        spare = self._on.scratch((elements, kind))[0] if passes > 1 else None
         source = None
+        work.tell(elements=elements, width=width, counts=counts)
         for nth in range(passes):
             target = to if (passes - nth) % 2 else spare
-            order = {"from": source, "elements": elements, "width": width, "shift": nth * DIGIT_BITS}
-            what: dict[str, Any] = {**keys, **order, "counts": counts}
-            self._launch(kernels.COUNT_DIGITS, csr, tiles, 512, **what, come=zeros(1))
-            left: dict[str, Any] = {"gone": gone, "gone_count": gone_count, "last": int(nth == passes - 1)}
-            self._launch(kernels.MOVE_DIGITS, csr, tiles, 512, **what, **left, to=target)
+            work.tell(shift=nth * DIGIT_BITS, last=int(nth == passes - 1), **{"from": source})
+            if nth or counted is None:
+                work.launch(kernels.COUNT_DIGITS, tiles, 512, come=work.zeros(1))
+            work.launch(kernels.MOVE_DIGITS, tiles, 512, to=target)
             source = target
 
-    def _list_long(self, csr: Csr, survey: Survey, cut: Cut) -> tuple[Array, Array]:
+    def _list_long(self, csr: Csr, survey: Survey) -> tuple[Array, Array]:
         """Return the rows too long for a slice, and the first segment of each, with that of the end."""
-        if survey.detail.long is not None:
-            found: tuple[Array, Array] = survey.detail.long
-            return found
-        m, index, count = csr.shape[0], _index(csr), survey.long_rows
-        long_rows = self._on.empty(count, index)
-        offsets = self._on.empty(count + 1, index) if count else self._on.zeros(1, index)
-        if count:
-            tiles = ceil_div(m, LONG_TILE)
-            counts = self._on.empty(2 * (tiles + 1), COUNT)
-            given = {"indptr": csr.indptr, "m": m, "tiles": tiles, "counts": counts, **cut._asdict()}
-            self._launch(kernels.COUNT_LONG, csr, tiles, 256, **given, come=survey.detail.zeros(1))
-            self._launch(kernels.LIST_LONG, csr, tiles, 256, **given, long_rows=long_rows, offsets=offsets)
-        survey.detail.long = long_rows, offsets
-        return long_rows, offsets
-
-    def _cut_segments(self, csr: Csr, survey: Survey, cut: Cut, headers: Array, *, sorts: bool) -> _Pieces:
-        """Cut long rows, and write the headers of the segments; if asked, in the order of their columns."""
-        long_rows, offsets = self._list_long(csr, survey, cut)
-        index, count = _index(csr), survey.detail.facts["segments"]
-        rows = self._on.empty(count, index)
+        work, index, count = survey.detail, _index(csr), survey.long_rows
         if not count:
-            return _Pieces(long_rows, offsets, rows, None, None)
-        starts, lengths = self._on.empty(count, np.int64), self._on.empty(count, np.int64)
-        given = {"indptr": csr.indptr, "long_rows": long_rows, "offsets": offsets, "starts": starts}
-        given |= {"segments": count, "long_count": survey.long_rows, **cut._asdict()}
-        in_turn = None
+            return self._nothing(index), self._zero(index)
+        if work.long is None:
+            long_rows, offsets = self._on.empty(count, index), self._on.empty(count + 1, index)
+            tiles = ceil_div(csr.shape[0], LONG_TILE)
+            (counts,) = self._on.scratch((2 * (tiles + 1), COUNT))
+            work.launch(kernels.COUNT_LONG, tiles, tiles=tiles, counts=counts, come=work.zeros(1))
+            work.launch(kernels.LIST_LONG, tiles, long_rows=long_rows, offsets=offsets)
+            work.long = long_rows, offsets
+        found: tuple[Array, Array] = work.long
+        return found
+
+    def _cut_segments(self, csr: Csr, survey: Survey, headers: Array, *, sorts: bool) -> _Pieces:
+        """Cut long rows, and write the headers of the segments; if asked, in the order of their columns."""
+        long_rows, offsets = self._list_long(csr, survey)
+        index, work = _index(csr), survey.detail
+        count = work.facts["segments"]
+        if not count:
+            return _Pieces(long_rows, offsets, self._nothing(index), None, None)
+        rows = self._on.empty(count, index)
+        starts, lengths, keys, in_turn = self._on.scratch(
+            (count, INT64), (count, INT64), (count, UINT32), (count, index)
+        )
+        work.tell(starts=starts, segments=count, long_rows=long_rows, long_count=survey.long_rows)
+        work.tell(offsets=offsets)
         if sorts:
-            keys, in_turn = self._on.empty(count, np.uint32), self._on.empty(count, index)
             blocks = _share(count, 256, BLOCKS)
-            self._launch(kernels.START_SEGMENTS, csr, blocks, 256, **given)
-            columns = {"indices": csr.indices, "starts": starts, "count": count, "keys": keys}
-            self._launch(kernels.COLUMN_KEYS, csr, blocks, 256, **columns)
-            by_column = {"keys": keys, "indptr": None, "longest": 0, "most": 0}
-            bits = survey.most_column.bit_length()
-            self._sort(csr, survey.detail.zeros, by_column, count, bits, in_turn)
-        placed = {"in_turn": in_turn, "lengths": lengths, "headers": headers, "segment_rows": rows}
-        self._launch(kernels.PLACE_SEGMENTS, csr, 1, 1024, **given, **placed)
+            work.launch(kernels.START_SEGMENTS, blocks)
+            work.launch(kernels.COLUMN_KEYS, blocks, count=count, keys=keys)
+            work.tell(indptr=None, longest=0, most=0, gone=None, gone_count=0)
+            self._sort(work, (count, index), count, survey.most_column.bit_length(), in_turn)
+            work.tell(indptr=csr.indptr)
+        turn = in_turn if sorts else None
+        placed = {"in_turn": turn, "lengths": lengths, "headers": headers, "segment_rows": rows}
+        work.launch(kernels.PLACE_SEGMENTS, 1, 1024, **placed)
         return _Pieces(long_rows, offsets, rows, starts, lengths)
 
     # ---- fill ----------------------------------------------------------------------------------------
-
-    def count_values(self, data: Array) -> tuple[ValueStatistics, Array]:
-        """See `Primitives`; it keeps the facts of the values and the table of distinct ones."""
-        words = self._value_facts(data, None)
-        return self._statistics_of(len(data), words[:2])(), words
-
-    def code_values(
-        self,
-        data: Array,
-        slots: Array,
-        total: int,
-        coding: Coding,
-        counted: tuple[ValueStatistics, Array] | None,
-    ) -> Values:
-        """See `Primitives`."""
-        if coding == Coding.EQUAL:
-            return Values(coding, self._on.empty(0, np.uint8), data[:1].copy())
-        stored = self._on.zeros(total, code_type(coding, data.dtype))
-        table = self._on.empty(0, data.dtype)
-        keys = ranks = None
-        if coding == Coding.DICTIONARY and counted:
-            table = self._on.empty(counted[0].distinct, data.dtype)
-            keys, ranks = self._dictionary(data, None, counted[1], table)
-        self._encode(data, coding, stored, slots=slots, keys=keys, ranks=ranks)
-        return Values(coding, stored, table)
-
-    def recode_values(self, data: Array, slots: Array, values: Values) -> bool:
-        """See `Primitives`."""
-        coding, keys, ranks = values.coding, None, None
-        if coding != Coding.PLAIN:
-            words = self._value_facts(data, None)
-            dead, distinct = map(int, self._on.reading(words[:2])())
-            few = coding in (Coding.DICTIONARY, Coding.EQUAL)
-            if dead & _NOT[coding] or (few and distinct > len(values.table)):
-                return False
-            if coding == Coding.DICTIONARY:
-                keys, ranks = self._dictionary(data, None, words, values.table)
-        if coding == Coding.EQUAL:
-            self.overwrite(values.table, data[:1])
-        else:
-            self._encode(data, coding, values.codes, slots=slots, keys=keys, ranks=ranks)
-        return True
-
-    def _value_facts(self, data: Array, order: Array | None) -> Array:
-        words = self._on.zeros(2 + 2 * SLOTS, COUNT)
-        self._count_values(data, order, words)
-        return words
-
-    def zeros(self, count: int, dtype: np.dtype[Any]) -> Array:
-        """See `Primitives`."""
-        return self._on.zeros(count, dtype)
-
-    def scatter(self, numbers: Array, slots: Array, stored: Array) -> None:
-        """See `Primitives`."""
-        self._encode(numbers, Coding.PLAIN, stored, slots=slots)
-
-    def overwrite(self, array: Array, numbers: Array) -> None:
-        """See `Primitives`."""
-        self._encode(numbers, Coding.PLAIN, array)
-
-    def _encode(
-        self,
-        data: Array,
-        coding: Coding,
-        codes: Array,
-        *,
-        order: Array | None = None,
-        slots: Array | None = None,
-        keys: Array | None = None,
-        ranks: Array | None = None,
-    ) -> None:
-        """Write the codes of values in an order, one after another or into their slots."""
-        if not len(data):
-            return
-        given = {"order": order, "slots": slots, "keys": keys, "ranks": ranks}
-        given |= {"count": len(data), "codes": _bits(codes, coding)}
-        blocks = _share(len(data), 1024, 2 * BLOCKS)
-        self._launch_values(kernels.ENCODE, data, blocks, 256, coding=coding, **given)
 
     def store(
         self, csr: Csr, survey: Survey, order: Array | None, layout: Layout, coding: Coding
     ) -> tuple[Values, Array, Array]:
         """See `Primitives`."""
-        bases = self._on.empty(layout.steps, _index(csr))
+        work, index = survey.detail, _index(csr)
+        values, coder = self._room(csr.data, order, layout.steps, coding, work)
         if not layout.slices:
-            return self._store_values(csr, survey, order, layout, coding), bases, self._on.empty(0, np.uint8)
+            return values, self._nothing(index), self._nothing(np.uint8)
+        bases = self._on.empty(layout.steps, index)
         tiles, blocks = ceil_div(layout.slices, SLICE_TILE), ceil_div(layout.slices, 8)
-        sizes = survey.detail.zeros(tiles + 1)
-        slices = _slices(csr, layout)
-        given = {**slices, "indices": csr.indices, "bases": bases, "sizes": sizes}
-        self._launch(kernels.MEASURE_COLUMNS, csr, blocks, 256, **given, come=survey.detail.zeros(1))
-        reading = self._on.reading(sizes[tiles:])
-        values = self._store_values(csr, survey, order, layout, coding, slices)  # meanwhile
-        deltas = self._on.empty(WARP * int(reading()[0]), np.uint8)
-        self._launch(kernels.FILL_DELTAS, csr, blocks, 256, **given, deltas=deltas)
+        coders, first = self._of(work.types, csr.data.dtype, coding), work.take(tiles + 2)
+        made = {"slices": layout.slices, "headers": layout.headers, "bases": bases}
+        made |= {"data": _plain(csr.data), "order": order, **coder}
+        made |= {"sizes": work.words(first + 1, tiles + 1), "come": work.words(first, 1)}
+        work.launch(kernels.STORE_SLICES, blocks, 256, coders, **made)
+        size = work.reading(first + 1 + tiles, 1)()[0]
+        deltas = self._on.empty(WARP * size, np.uint8)
+        work.launch(kernels.FILL_DELTAS, blocks, deltas=deltas)
         return values, bases, deltas
 
-    def _store_values(
-        self,
-        csr: Csr,
-        survey: Survey,
-        order: Array | None,
-        layout: Layout,
-        coding: Coding,
-        slices: Mapping[str, Any] = MappingProxyType({}),
-    ) -> Values:
-        """Return the values by slots."""
-        data = csr.data
+    def _room(
+        self, data: Array, order: Array | None, steps: int, coding: Coding, work: _Survey
+    ) -> tuple[Values, dict[str, Array | None]]:
+        """Return values whose codes are to be stored, and what kernels are told of the coding."""
+        coder = dict[str, Any].fromkeys(("keys", "ranks", "stored"))
         if coding == Coding.EQUAL:
-            return Values(coding, self._on.empty(0, np.uint8), data[:1].copy())
-        codes, distinct = data, 0
-        if coding == Coding.DICTIONARY and survey.values:
-            distinct = survey.values().distinct
-        table = self._on.empty(distinct, data.dtype)
-        if coding != Coding.PLAIN:
-            codes = self._on.empty(len(data), code_type(coding, data.dtype))
-            keys = ranks = None
-            if coding == Coding.DICTIONARY:
-                # In another order values first appear elsewhere.
-                words = survey.detail.distinct if order is None else self._value_facts(data, order)
-                keys, ranks = self._dictionary(data, order, words, table)
-            self._encode(data, coding, codes, order=order, keys=keys, ranks=ranks)
-            order = None
-        stored = self._on.empty(WARP * layout.steps if len(data) else 0, codes.dtype)
-        if slices and len(data):
-            bits = _plain(codes).dtype
-            given = {"codes": _plain(codes), "order": order, "stored": _plain(stored)}
-            blocks = ceil_div(layout.slices, 8)
-            self._launch(kernels.FILL_CODES, csr, blocks, 256, code=bits, **given, **slices)
-        return Values(coding, stored, table)
+            return Values(coding, self._nothing(np.uint8), data[:1].copy()), coder
+        table = self._nothing(data.dtype)
+        if coding == Coding.DICTIONARY:
+            # In another order values first appear elsewhere.
+            distinct = work.distinct if order is None else self._value_facts(data, order)
+            assert distinct
+            table = self._on.empty(work.values().distinct, data.dtype)
+            coder |= self._dictionary(data, order, distinct, table)
+        stored = self._on.empty(WARP * steps if len(data) else 0, code_type(coding, data.dtype))
+        return Values(coding, stored, table), coder | {"stored": _bits(stored, coding)}
 
     def _dictionary(
-        self, data: Array, order: Array | None, words: Array, table: Array
-    ) -> tuple[Array, Array]:
+        self, data: Array, order: Array | None, distinct: _Distinct, table: Array
+    ) -> dict[str, Array]:
         """Return values and codes by slots of the table of distinct values, and write values by codes."""
-        keys, ranks = self._on.empty(SLOTS, _plain(data).dtype), self._on.empty(SLOTS, np.uint16)
-        found = {"claims": words[2 : 2 + SLOTS], "firsts": words[2 + SLOTS :]}
+        keys, ranks = self._on.scratch((SLOTS, bits_type(data.dtype)), (SLOTS, np.dtype(np.uint16)))
         made = {"keys": keys, "ranks": ranks, "table": _plain(table)}
-        self._launch_values(kernels.DICTIONARY, data, 1, SLOTS, order=order, **found, **made)
-        return keys, ranks
+        work = _Work(self._on, self._of(_of_values(data), data.dtype), data=_plain(data), order=order)
+        work.tell(**self._table(distinct), **made)
+        work.launch(kernels.DICTIONARY, 1, SLOTS)
+        return {"keys": keys, "ranks": ranks}
+
+    def _value_facts(self, data: Array, order: Array | None) -> _Distinct:
+        """Return facts of values, and the table of distinct ones."""
+        distinct = _Distinct(self._on.zeroed(2 + VALUE_WORDS), 0, 2)
+        work = _Work(self._on, self._of(_of_values(data), data.dtype))
+        self._count_values(work, data, order, distinct)
+        return distinct
+
+    # ---- other values --------------------------------------------------------------------------------
+
+    def slots(self, plan: Plan) -> Places:
+        """See `Primitives`: of each row where it begins, which is less than the slot of every entry."""
+        (starts, pieces, _), pattern = self._count_entries(plan), plan.pattern
+        known = {
+            **_packed(pattern),
+            "segment_offsets": pattern.segment_offsets,
+            "starts": starts,
+            "pieces": pieces,
+            "order": plan.order,
+            "keys": None,
+            "ranks": None,
+        }
+        words = {name: self._on.word(value) for name, value in known.items()}
+        place = narrowest(pattern.entries) if plan.order is None else plan.order.dtype
+        types = {"Start": np.dtype(np.int64), "Column": pattern.index_dtype, "Index": pattern.index_dtype}
+        blocks = ceil_div(len(pattern.headers), 8)
+        return Places(starts, pieces, types | {"Place": place}, words, blocks, plan)
+
+    def count_values(self, data: Array) -> tuple[ValueStatistics, _Distinct]:
+        """See `Primitives`; it keeps the table of distinct values."""
+        distinct = self._value_facts(data, None)
+        return _value_statistics(len(data), *self._on.reading(distinct.words, 0, 2)()), distinct
+
+    def code_values(
+        self,
+        data: Array,
+        slots: Places,
+        total: int,
+        coding: Coding,
+        counted: tuple[ValueStatistics, _Distinct] | None,
+    ) -> Values:
+        """See `Primitives`."""
+        if coding == Coding.EQUAL:
+            return Values(coding, self._nothing(np.uint8), data[:1].copy())
+        stored = self._on.empty(total, code_type(coding, data.dtype))
+        table, coder = self._nothing(data.dtype), {}
+        if coding == Coding.DICTIONARY and counted:
+            table = self._on.empty(counted[0].distinct, data.dtype)
+            coder = self._dictionary(data, None, counted[1], table)
+        self._refill(data, slots, coding, stored, coder)
+        return Values(coding, stored, table)
+
+    def recode_values(self, data: Array, slots: Places, values: Values) -> bool:
+        """See `Primitives`."""
+        coding, coder = values.coding, {}
+        if coding != Coding.PLAIN:
+            found = self._value_facts(data, None)
+            dead, distinct = self._on.reading(found.words, 0, 2)()
+            few = coding in (Coding.DICTIONARY, Coding.EQUAL)
+            if dead & _NOT[coding] or (few and distinct > len(values.table)):
+                return False
+            if coding == Coding.DICTIONARY:
+                coder = self._dictionary(data, None, found, values.table)
+        if coding == Coding.EQUAL:
+            self.overwrite(values.table, data[:1])
+        else:
+            self._refill(data, slots, coding, values.codes, coder)
+        return True
+
+    def _refill(
+        self, data: Array, places: Places, coding: Coding, stored: Array, coder: Mapping[str, Array]
+    ) -> None:
+        """Write the codes of values into the slots of a pattern."""
+        if not places.blocks:
+            return
+        key = data.dtype, coding
+        launch = places.kernels.get(key)
+        if launch is None:
+            launch = places.kernels[key] = self._of(places.types, *key)[kernels.REFILL]
+        word = self._on.word
+        told = {name: word(array) for name, array in coder.items()}
+        given = {"data": word(_plain(data)), "stored": word(_bits(stored, coding)), **told}
+        launch((places.blocks, 1), 256, places.known | given)
+
+    def zeros(self, count: int, dtype: np.dtype[Any]) -> Array:
+        """See `Primitives`."""
+        return self._on.zeros(count, dtype)
+
+    def scatter(self, numbers: Array, slots: Array | None, stored: Array) -> None:
+        """See `Primitives`."""
+        if len(numbers):
+            types = _of_values(numbers) | {"Slot": np.dtype(np.int32) if slots is None else slots.dtype}
+            given = {"data": _plain(numbers), "count": len(numbers), "slots": slots, "to": _plain(stored)}
+            work = _Work(self._on, self._of(types, numbers.dtype), **given)
+            blocks = _share(len(numbers), 1024, 2 * BLOCKS)
+            work.launch(kernels.SCATTER, blocks)
+
+    def overwrite(self, array: Array, numbers: Array) -> None:
+        """See `Primitives`."""
+        self.scatter(numbers, None, array)
 
     # ---- the way back --------------------------------------------------------------------------------
 
@@ -667,39 +831,27 @@ class Primitives:
         indices, codes = self._on.empty(count, plan.pattern.index_dtype), None
         if values.coding != Coding.EQUAL:
             codes = self._on.empty(count, values.codes.dtype)
-        starts = self._list_entries(plan, indices=indices, codes=codes)
+        starts, _, work = self._count_entries(plan)
+        if count:
+            stored = None if codes is None else _plain(values.codes)
+            given = {"bases": plan.pattern.bases, "segment_offsets": plan.pattern.segment_offsets}
+            made = {"to_indices": indices, "to_codes": None if codes is None else _plain(codes)}
+            blocks = ceil_div(len(plan.pattern.headers), 8)
+            work.launch(kernels.FILL_ENTRIES, blocks, **given, codes=stored, **made)
         return starts.view(np.int64), indices, self._decode(values, codes, count, plan.dtype)
 
-    def slots(self, plan: Plan) -> Array:
-        """See `Primitives`."""
-        slots = self._on.empty(plan.pattern.entries, _slot_type(plan))
-        self._list_entries(plan, slots=slots)
-        return slots
-
-    def _list_entries(
-        self,
-        plan: Plan,
-        *,
-        indices: Array | None = None,
-        codes: Array | None = None,
-        slots: Array | None = None,
-    ) -> Array:
-        """Return where each row begins; write columns and codes row by row, and slots as entries came in."""
+    def _count_entries(self, plan: Plan) -> tuple[Array, Array, _Work]:
+        """Return where each row begins, and the entries of each segment; and the work, which goes on."""
         pattern, m = plan.pattern, plan.shape[0]
         starts, pieces = self._on.zeros(m + 1, COUNT), self._on.empty(pattern.segments, COUNT)
-        if not pattern.entries:
-            return starts
         tiles, blocks = ceil_div(m, ROW_TILE), ceil_div(len(pattern.headers), 8)
-        words = self._on.zeros(tiles + 2, COUNT)
-        sums = {"come": words[:1], "sizes": words[1:], "tiles": tiles}
-        given = {"starts": starts, "pieces": pieces, **_packed(pattern)}
-        self._launch_plan(kernels.COUNT_ENTRIES, plan, blocks, **given, **sums)
-        self._launch_plan(kernels.START_ROWS, plan, tiles, m=m, sizes=words[1:], starts=starts)
-        given |= {"segment_offsets": pattern.segment_offsets, "bases": pattern.bases}
-        given |= {"codes": None if codes is None else _plain(plan.values.codes), "order": plan.order}
-        made = {"to_indices": indices, "to_codes": None if codes is None else _plain(codes), "slots": slots}
-        self._launch_plan(kernels.FILL_ENTRIES, plan, blocks, **given, **made)
-        return starts
+        given = {"starts": starts, "pieces": pieces, "m": m, "tiles": tiles, **_packed(pattern)}
+        work = _Work(self._on, self._of(_of_plan(plan)), self._on.zeroed(tiles + 2), **given)
+        work.tell(come=work.zeros(1), sizes=work.zeros(tiles + 1))
+        if pattern.entries:
+            work.launch(kernels.COUNT_ENTRIES, blocks)
+            work.launch(kernels.START_ROWS, tiles)
+        return starts, pieces, work
 
     def _decode(self, values: Values, codes: Array | None, count: int, dtype: np.dtype[Any]) -> Array:
         """Return the values that codes stand for; all are equal if there are none."""
@@ -708,140 +860,75 @@ class Primitives:
         data = self._on.empty(count, dtype)
         if count:
             coded = None if codes is None else _bits(codes, values.coding)
-            given = {"codes": coded, "table": _plain(values.table), "count": count}
-            blocks = _share(count, 256, BLOCKS)
-            self._launch_values(kernels.DECODE, data, blocks, 256, coding=values.coding, **given)
+            given = {"codes": coded, "table": _plain(values.table), "count": count, "data": _plain(data)}
+            work = _Work(self._on, self._of(_of_values(data), data.dtype, values.coding), **given)
+            work.launch(kernels.DECODE, _share(count, 256, BLOCKS))
         return data
 
     def transpose(self, csr: Csr) -> tuple[Csr, Array, bool]:
         """See `Primitives`: entries are sorted by column, six bits at a time, and then moved."""
-        (m, n), nnz, words = csr.shape, len(csr.indices), self._on.zeros(ZEROS, COUNT)
+        (m, n), nnz = csr.shape, len(csr.indices)
         starts, order = self._on.zeros(n + 1, np.int64), self._on.empty(nnz, narrowest(nnz))
         made = Csr((n, m), starts, *(self._on.empty(nnz, array.dtype) for array in csr[2:]))
-        if nnz:
-            self._sort_entries(csr, order, words)
-            differs = words[-1:] if m == n else None
-            given = {"indptr": csr.indptr, "indices": csr.indices, "order": order, "nnz": nnz}
-            moved = {
-                "m": m,
-                "data": _plain(csr.data),
-                "to_data": _plain(made.data),
-                "to_indices": made.indices,
-            }
-            blocks, code = (_share(count, 256, BLOCKS) for count in (nnz, n + 1)), _plain(csr.data).dtype
-            for signature, arguments in (
-                (kernels.TURN_ENTRIES, moved),
-                (kernels.START_COLUMNS, {"n": n, "to_indptr": starts}),
-            ):
-                self._launch(
-                    signature, csr, next(blocks), 256, code=code, **given, **arguments, differs=differs
-                )
-        return made, order, m == n and not int(self._on.reading(words[-1:])()[0])
+        if not nnz:
+            return made, order, m == n
+        # To the sort entries are what rows are elsewhere.
+        of_entries = self._of(_integers(csr._replace(shape=(nnz, nnz))) | {"Code": bits_type(csr.data.dtype)})
+        given = {"indptr": None, "indices": csr.indices, "m": m, "n": n, "nnz": nnz}
+        work = _Work(self._on, of_entries, self._on.zeroed(ZEROS), **given)
+        differs = work.take(1)
+        self._sort_entries(csr, order, work)
+        work.tell(indptr=csr.indptr, order=order, differs=work.words(differs, 1) if m == n else None)
+        moved = {"data": _plain(csr.data), "to_data": _plain(made.data), "to_indices": made.indices}
+        work.launch(kernels.TURN_ENTRIES, _share(nnz, 256, BLOCKS), **moved)
+        work.launch(kernels.START_COLUMNS, _share(n + 1, 256, BLOCKS), to_indptr=starts)
+        return made, order, m == n and not work.reading(differs, 1)()[0]
 
-    def _sort_entries(self, csr: Csr, order: Array, words: Array) -> None:
-        """Sort the numbers of the entries by column, stably; `words` are 0 before."""
+    def _sort_entries(self, csr: Csr, order: Array, work: _Work) -> None:
+        """Sort the numbers of the entries by column, stably."""
         nnz = len(order)
         if csr.indices.dtype.itemsize == 4:
             keys = csr.indices.view(np.uint32)
         else:
-            keys, code = self._on.empty(nnz, np.uint32), _plain(csr.data).dtype
-            blocks = _share(nnz, 256, BLOCKS)
-            given = {"indices": csr.indices, "nnz": nnz, "keys": keys}
-            self._launch(kernels.ENTRY_KEYS, csr, blocks, 256, code=code, **given)
-        passes = iter(range(len(words)))
+            (keys,) = self._on.scratch((nnz, UINT32))
+            work.launch(kernels.ENTRY_KEYS, _share(nnz, 256, BLOCKS), keys=keys)
+        work.tell(keys=keys, longest=0, most=0, gone=None, gone_count=0)
+        self._sort(work, (nnz, order.dtype), nnz, max(csr.shape[1] - 1, 0).bit_length(), order)
 
-        def zeros(count: int) -> Array:
-            first = next(passes)
-            return words[first : first + count]
-
-        # To the sort entries are what rows are elsewhere.
-        by_column = {"keys": keys, "indptr": None, "longest": 0, "most": 0}
-        bits = max(csr.shape[1] - 1, 0).bit_length()
-        self._sort(csr._replace(shape=(nnz, nnz)), zeros, by_column, nnz, bits, order)
+    # ---- what is compiled ----------------------------------------------------------------------------
 
     def ready(self, csr: Csr) -> None:
         """Have the kernels that most matrices of these types need compiled beside each other, not in turn."""
-        key = tuple(_integers(csr).values()), csr.data.dtype
+        integers = _integers(csr)
+        key = tuple(integers.values()), csr.data.dtype
         if key in self._readied:
             return
         self._readied.add(key)
-        of_integers, plain = _defines(_integers(csr)), csr.data.dtype.itemsize
-        of_values = _value_defines(csr.data, np.dtype(np.int32), Coding.PLAIN)
+        of_integers, plain = _defines(integers), _value_defines(csr.data.dtype, Coding.PLAIN)
         self._on.load_all(
             [
                 *((signature.source, of_integers) for signature in ALWAYS),
-                (kernels.VALUE_FACTS.source, of_values),
-                (kernels.FILL_CODES.source, of_integers | {"DASP_CODE_BYTES": str(plain)}),
+                (kernels.VALUE_FACTS.source, _defines(_of_values(csr.data)) | plain),
+                (kernels.STORE_SLICES.source, of_integers | plain),
             ]
         )
 
-    # ---- launches ------------------------------------------------------------------------------------
-
-    def _launch(
+    def _of(
         self,
-        signature: Signature,
-        csr: Csr,
-        blocks: int | tuple[int, int],
-        threads: int,
-        *,
-        code: np.dtype[Any] | None = None,
-        **arguments: Any,
-    ) -> None:
-        """Launch a kernel that is compiled for the integers of a matrix, and perhaps for codes of a type."""
-        wide = max(csr.shape) > _INT32, len(csr.indices) > _INT32
-        key = signature, csr.indptr.dtype.char, csr.indices.dtype.char, wide, code
-        launch = self._kernels.get(key)
-        if launch is None:
-            types = _integers(csr)
-            constants = _defines(types)
-            if code is not None:
-                types["Code"], constants["DASP_CODE_BYTES"] = code, str(code.itemsize)
-            launch = self._kernels[key] = self._on.kernel(signature, constants, types | {"Count": COUNT})
-        launch(blocks if isinstance(blocks, tuple) else (blocks, 1), threads, arguments)
-
-    def _launch_plan(self, signature: Signature, plan: Plan, blocks: int, **arguments: Any) -> None:
-        """Launch a kernel that is compiled for the integers and the codes of a plan."""
-        index, place, code = plan.pattern.index_dtype, _slot_type(plan), _plain(plan.values.codes).dtype
-        order = place if plan.order is None else plan.order.dtype
-        key = signature, index.char, place.char, order.char, code
-        launch = self._kernels.get(key)
-        if launch is None:
-            types = {
-                "Start": np.dtype(np.int64),
-                "Column": index,
-                "Index": index,
-                "Place": place,
-                "Order": order,
-            }
-            constants = _defines(types)
-            constants["DASP_CODE_BYTES"] = str(code.itemsize)
-            types |= {"Code": code, "Count": COUNT}
-            launch = self._kernels[key] = self._on.kernel(signature, constants, types)
-        launch((blocks, 1), 256, arguments)
-
-    def _launch_values(
-        self,
-        signature: Signature,
-        data: Array,
-        blocks: int,
-        threads: int,
-        *,
+        types: dict[str, np.dtype[Any]],
+        dtype: np.dtype[Any] | None = None,
         coding: Coding = Coding.PLAIN,
-        **arguments: Any,
-    ) -> None:
-        """Launch a kernel that is compiled for the values of a matrix."""
-        slots = arguments.get("slots")
-        slot = np.dtype(np.int32) if slots is None else slots.dtype
-        key = signature, data.dtype.char, len(data) > _INT32, coding, slot.char
-        launch = self._kernels.get(key)
-        if launch is None:
-            place, bits = narrowest(len(data)), bits_type(data.dtype)
-            types = {"Place": place, "Slot": slot, "Bits": bits, "Count": COUNT}
-            types["Code"] = _code_bits(coding, data.dtype)
-            constants = _value_defines(data, slot, coding)
-            launch = self._kernels[key] = self._on.kernel(signature, constants, types)
-        bits = bits_type(data.dtype)
-        launch((blocks, 1), threads, {"data": data.view(bits), **arguments})
+    ) -> _Kernels:
+        """Return kernels for integers of some types, and perhaps for values of one, in a coding."""
+        key = (*types.items(), dtype, coding)
+        found = self._kernels.get(key)
+        if found is None:
+            constants, types = _defines(types), dict(types)
+            if dtype is not None:
+                constants |= _value_defines(dtype, coding)
+                types |= {"Bits": bits_type(dtype), "Code": _code_bits(coding, dtype)}
+            found = self._kernels[key] = _Kernels(self._on, types, constants)
+        return found
 
 
 def _integers(csr: Csr) -> dict[str, np.dtype[Any]]:
@@ -850,29 +937,42 @@ def _integers(csr: Csr) -> dict[str, np.dtype[Any]]:
     return types | {"Place": narrowest(len(csr.indices))}
 
 
+def _of_plan(plan: Plan) -> dict[str, np.dtype[Any]]:
+    """Return those of a plan's integers and codes."""
+    index = plan.pattern.index_dtype
+    code = bits_type(plan.values.codes.dtype)
+    return {"Start": np.dtype(np.int64), "Column": index, "Index": index, "Code": code}
+
+
+def _of_values(data: Array) -> dict[str, np.dtype[Any]]:
+    """Return those for kernels that know values alone."""
+    return _NO_MATRIX | {"Place": narrowest(len(data))}
+
+
 def _defines(types: Mapping[str, np.dtype[Any]]) -> dict[str, str]:
-    return {f"DASP_{name.upper()}": C_NAMES[kind] for name, kind in types.items()}
+    """Return the constants that stand for types."""
+    return {
+        "DASP_CODE_BYTES" if name == "Code" else f"DASP_{name.upper()}": str(kind.itemsize)
+        if name == "Code"
+        else C_NAMES[kind]
+        for name, kind in types.items()
+    }
 
 
-def _value_defines(data: Array, slot: np.dtype[Any], coding: Coding) -> dict[str, str]:
-    """Return the constants of kernels that are compiled for the values of a matrix."""
-    size = data.dtype.itemsize
-    return _ANY_TYPES | {
-        "DASP_PLACE": C_NAMES[narrowest(len(data))],
-        "DASP_SLOT": C_NAMES[slot],
-        "DASP_VALUE_BYTES": str(size),
-        "DASP_KIND": str(KINDS[data.dtype.kind]),
-        "DASP_BFLOAT16": str(int(data.dtype == BFLOAT16)),
+def _value_defines(dtype: np.dtype[Any], coding: Coding) -> dict[str, str]:
+    """Return the constants of kernels that are compiled for values."""
+    return {
+        "DASP_VALUE_BYTES": str(dtype.itemsize),
+        "DASP_KIND": str(KINDS[dtype.kind]),
+        "DASP_BFLOAT16": str(int(dtype == BFLOAT16)),
         "DASP_CODING": str(int(coding)),
     }
 
 
 _INT32 = np.iinfo(np.int32).max
 
-_ANY_TYPES = {"DASP_START": "int", "DASP_COLUMN": "int", "DASP_INDEX": "int"}
+_NO_MATRIX = dict.fromkeys(("Start", "Column", "Index"), np.dtype(np.int32))
 """For kernels that know no matrix."""
-
-_NO_PIECES = _Pieces(None, None, None, None, None)
 
 
 def _index(csr: Csr) -> np.dtype[Any]:
@@ -889,19 +989,17 @@ def _share(count: int, each: int, most: int) -> int:
 
 
 def _window_tiles(window: int, m: int) -> int:
-    """Return the blocks that sort rows inside windows that fit `SORT_TILE` rows: each has several."""
+    """Return the blocks that sort rows inside windows: a block has several, or a window several blocks."""
     window = min(window, m)
+    if window > SORT_TILE:
+        return ceil_div(m, window) * ceil_div(window, SORT_TILE)
     return ceil_div(m, CHUNKS // ceil_div(window, CHUNK) * window)
 
 
 def _code_bits(coding: Coding, dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the type in which kernels/pack/encode.cu writes a code."""
+    """Return the type in which kernels/pack/encode.cuh makes a code."""
     kind = code_type(coding, dtype)
     return kind if coding == Coding.BYTE else bits_type(kind)
-
-
-def _slot_type(plan: Plan) -> np.dtype[Any]:
-    return narrowest(WARP * len(plan.pattern.bases))
 
 
 def _plain(numbers: Array) -> Array:
@@ -927,21 +1025,6 @@ def _bits(codes: Array, coding: Coding) -> Array:
     return codes.view(_code_bits(coding, codes.dtype))
 
 
-def _slices(csr: Csr, layout: Layout) -> dict[str, Any]:
-    """Return the arguments that say which entries the slots of a layout hold."""
-    placed: _Placed = layout.detail
-    return {
-        "indptr": csr.indptr,
-        "rows": placed.orders.arguments["rows"],
-        "positions": layout.positions,
-        "segment_starts": placed.pieces.starts,
-        "segment_lengths": placed.pieces.lengths,
-        "segments": layout.segments,
-        "slices": layout.slices,
-        "headers": layout.headers.reshape(-1),
-    }
-
-
 _NOT = {
     Coding.EQUAL: NOT_DICTIONARY,
     Coding.BYTE: NOT_BYTES,
@@ -954,13 +1037,13 @@ _NOT = {
 """Which of the facts of values says that a coding does not hold them."""
 
 
-def _slice_statistics(windows: tuple[int, ...], numbers: np.ndarray[Any, Any]) -> dict[int, SliceStatistics]:
+def _slice_statistics(windows: tuple[int, ...], counted: list[int]) -> dict[int, SliceStatistics]:
     """Return what was counted of each candidate."""
-    counted, first = numbers.tolist(), TOTALS * len(windows)
+    first = TOTALS * len(windows)
     return {
-        window: SliceStatistics(
-            *counted[TOTALS * nth : TOTALS * (nth + 1)],
-            *counted[first + SAMPLED * nth : first + SAMPLED * (nth + 1)],
+        window: SliceStatistics._make(
+            counted[TOTALS * nth : TOTALS * (nth + 1)]
+            + counted[first + SAMPLED * nth : first + SAMPLED * (nth + 1)]
         )
         for nth, window in enumerate(windows)
     }

@@ -140,8 +140,12 @@ def choose_window(
     for window, slices in tried.items():
         size = _plan_cost(slices, code_bytes, machine) + (machine.row * rows if window else 0)
         cost = size + gathers.pad * (slices.slots - WARP * slices.full)
-        for weight, sectors in zip(gathers[1:], slices[4:], strict=True):
-            cost += weight * slices.of_all(sectors)
+        if gathers.by_slice:
+            cost += gathers.by_slice * slices.of_all(slices.by_slice)
+        if gathers.by_few:
+            cost += gathers.by_few * slices.of_all(slices.by_few)
+        if gathers.by_many:
+            cost += gathers.by_many * slices.of_all(slices.by_many)
         costs.append((cost, size, window))
     smallest = min(size for _, size, _ in costs)
     return min(cost for cost in costs if cost[1] <= machine.most_growth * smallest)[2]

@@ -9,7 +9,7 @@ from dasp.formats.sliced import choose
 from dasp.formats.sliced.pattern import Coding, Values
 
 
-def values_from(plan: Plan, data: Array, slots: Array, on: Any) -> Values:
+def values_from(plan: Plan, data: Array, slots: Any, on: Any) -> Values:
     """Return the values of a plan with the same pattern, in the narrowest coding that holds them.
 
     Parameters
@@ -17,8 +17,8 @@ def values_from(plan: Plan, data: Array, slots: Array, on: Any) -> Values:
     plan : Plan
     data : Array, shape (nnz,)
         Of any type that a matrix may have.
-    slots : Array, shape (nnz,)
-        Where the pattern has the entry of each.
+    slots : object
+        Where the pattern has the entry of each, as the primitives said it.
     on : Primitives
     """
     coding, counted = Coding.PLAIN, None
@@ -29,15 +29,15 @@ def values_from(plan: Plan, data: Array, slots: Array, on: Any) -> Values:
     return coded
 
 
-def values_into(plan: Plan, data: Array, slots: Array, on: Any) -> None:
+def values_into(plan: Plan, data: Array, slots: Any, on: Any) -> None:
     """Write values into the arrays of a plan, in its coding.
 
     Parameters
     ----------
     plan : Plan
     data : Array, shape (nnz,), the plan's type
-    slots : Array, shape (nnz,)
-        Where the pattern has the entry of each.
+    slots : object
+        Where the pattern has the entry of each, as the primitives said it.
     on : Primitives
 
     Raises

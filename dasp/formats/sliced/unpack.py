@@ -13,8 +13,8 @@ def unpack(plan: Plan, on: Any) -> tuple[Array, Array, Array]:
     return found
 
 
-def slots(plan: Plan, on: Any) -> Array:
-    """Return the slot of every entry; see `dasp.backends.protocols.Primitives.slots`."""
+def slots(plan: Plan, on: Any) -> Any:
+    """Return where every entry goes; see `dasp.backends.protocols.Primitives.slots`."""
     return on.slots(plan)
 
 

@@ -1,0 +1,82 @@
+// A pattern, seen from its slots: which of them hold entries, and which entries these are. The entries of a row follow
+// each other in rising slots, whatever lies between these.
+//
+// rows (positions) or null where position p is row p; long_rows (r), segment_offsets (r + 1), segment_rows (segments),
+//     headers (slices), bases (steps), deltas: see pattern.py.
+// starts (m + 1): the first entry of each row, and the number of all; pieces (segments): entries of the segment of each
+//     number.
+#pragma once
+
+#include "pack.cuh"
+
+// A slice of a pattern, as one lane of the warp sees it that takes it.
+struct Packed {
+    int steps, full, shift, width;
+    unsigned first_step, first, first_block;
+    const unsigned char* deltas;
+
+    __device__ __forceinline__ Packed(const uint4& header, const unsigned char* all)
+        : steps(header.w & 0xfff), full(header.w >> 12 & 0xfff), shift(header.w >> 24 & 7),
+          width(header.w >> 27 & 3), first_step(header.x), first(header.y), first_block(header.z),
+          deltas(all + 32ll * header.z)
+    {
+    }
+
+    // The slot of a step, counted through all slices.
+    __device__ __forceinline__ long long slot(int step) const
+    {
+        return WARP * ((long long)first_step + step) + lane_id();
+    }
+
+    // What is stored of the column in a step. Returns whether the slot holds an entry.
+    __device__ __forceinline__ bool delta(int step, unsigned& delta) const
+    {
+        const int slot = WARP * step + lane_id();
+        switch (width) {
+        case 0: delta = lane_id(); return true;
+        case 1: delta = deltas[slot]; return delta != 0xffu;
+        case 2: delta = reinterpret_cast<const unsigned short*>(deltas)[slot]; return delta != 0xffffu;
+        default: delta = reinterpret_cast<const unsigned*>(deltas)[slot]; return delta != 0xffffffffu;
+        }
+    }
+
+    // Whether the slot of a step holds an entry.
+    __device__ __forceinline__ bool has(int step) const
+    {
+        unsigned ignored;
+        return step < full || (step < steps && delta(step, ignored));
+    }
+
+    // The lanes that share this one's row.
+    __device__ __forceinline__ unsigned lanes() const
+    {
+        return ALL_LANES >> (WARP - (1 << shift)) << (lane_id() >> shift << shift);
+    }
+
+    // The position of this lane's row.
+    __device__ __forceinline__ long long position() const { return (long long)first + (lane_id() >> shift); }
+};
+
+// The first entry of a segment: those of its row's segments before it come first.
+__device__ __forceinline__ Count start_of(unsigned number, const Index* long_rows, const Index* segment_offsets,
+                                          const Index* segment_rows, const Count* starts, const Count* pieces)
+{
+    const long long r = segment_rows[number];
+    Count before = 0;
+    for (long long other = (long long)segment_offsets[r] + lane_id(); other < number; other += WARP)
+        before += pieces[other];
+#pragma unroll
+    for (int step = WARP / 2; step; step /= 2) before += __shfl_xor_sync(ALL_LANES, before, step);
+    return starts[long_rows[r]] + before;
+}
+
+// The entry that the next slot of this lane's row holds; a warp calls it.
+__device__ __forceinline__ Count first_entry(const Packed& slice, long long s, const Index* rows, long long positions,
+                                             const Index* long_rows, const Index* segment_offsets,
+                                             const Index* segment_rows, long long segments, const Count* starts,
+                                             const Count* pieces)
+{
+    if (s < segments) return start_of(slice.first, long_rows, segment_offsets, segment_rows, starts, pieces);
+    if (slice.position() >= positions) return 0;
+    return starts[rows ? (long long)rows[slice.position()] : slice.position()];
+}

@@ -1,0 +1,118 @@
+// Values into the slots of slices, and with them what must be known of the columns before these can be stored.
+//
+// Arrays of slices: see cut.cu, segments.cu and slices.cuh. indices (nnz): columns, rising inside a row.
+// data (nnz): values as bits; order (nnz) or null: where the value of the i-th entry stands. keys, ranks: see encode.cuh.
+// stored (32 steps): codes by slots, 0 in a pad; not read or written where all values are equal.
+// bases (steps): the least column of every step. headers get the width of the deltas from it.
+// sizes (tiles and one more), 0 before: blocks of deltas before each tile of 64 slices, and of all, as soon as `come`,
+//     0 before, is full.
+// Launch: a warp for each slice; blocks of 256 threads.
+
+#include "encode.cuh"
+#include "slices.cuh"
+
+constexpr int THREADS = 256, AT_ONCE = 4, BLOCKS = sizeof(Bits) == 16 ? 2 : 4;  // of a multiprocessor: registers
+constexpr unsigned PAD_8 = 0xff, PAD_16 = 0xffff;
+constexpr bool STORES = DASP_CODING != CODING_EQUAL;
+
+// What is known of a slice after some steps.
+struct Columns {
+    unsigned span = 0;
+    bool lanes;  // whether every delta so far is the number of its lane
+
+    // Takes AT_ONCE steps from `step` on, all loads first; this lane keeps the base of the step of its number.
+    __device__ __forceinline__ void take(const Slice& slice, const Column* indices, int step, Index& base)
+    {
+        unsigned column[AT_ONCE];
+        bool has[AT_ONCE];
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; ++k) {
+            has[k] = step + k < slice.steps && slice.has(step + k);
+            column[k] = has[k] ? unsigned(indices[slice.entry(step + k)]) : 0;
+        }
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; ++k) {
+            if (step + k >= slice.steps) break;
+            const unsigned least = warp_min(has[k] ? column[k] : ~0u), most = warp_max(column[k]);
+            span = max(span, most - least);
+            lanes = lanes && column[k] - least == unsigned(lane_id());
+            if ((step + k) % WARP == lane_id()) base = Index(least);
+        }
+    }
+};
+
+// The codes of AT_ONCE steps of a slice.
+struct Codes {
+    Code code[AT_ONCE];
+
+    __device__ __forceinline__ Codes(const Slice& slice, const Values& values, const Coder& coder, int step)
+    {
+        Bits bits[AT_ONCE];
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; ++k)
+            if (has(slice, step + k)) bits[k] = values.at(slice.entry(step + k));
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; ++k) code[k] = has(slice, step + k) ? coder.code_of(bits[k]) : Code();
+    }
+
+    static __device__ __forceinline__ bool has(const Slice& slice, int step)
+    {
+        return step < slice.steps && slice.has(step);
+    }
+
+    __device__ __forceinline__ void store(const Slice& slice, int step, Code* stored) const
+    {
+        stored += WARP * ((long long)slice.first_step + step) + lane_id();
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; ++k)
+            if (step + k < slice.steps) stored[WARP * k] = code[k];
+    }
+};
+
+// Sets the codes and the bases of a slice and returns the width of its deltas; a warp calls it.
+__device__ __forceinline__ int store(const Slice& slice, const Values& values, const Coder& coder, Code* stored,
+                                     const Column* indices, Index* bases)
+{
+    Columns columns{0, slice.shift == 0 && slice.full == slice.steps};
+    for (int first = 0; first < slice.steps; first += WARP) {
+        Index base = 0;
+        for (int step = first; step < min(first + WARP, slice.steps); step += AT_ONCE) {
+            if (STORES) {
+                const Codes codes(slice, values, coder, step);
+                columns.take(slice, indices, step, base);
+                codes.store(slice, step, stored);
+            } else {
+                columns.take(slice, indices, step, base);
+            }
+        }
+        if (first + lane_id() < slice.steps) bases[slice.first_step + (long long)first + lane_id()] = base;
+    }
+    if (__all_sync(ALL_LANES, columns.lanes)) return 0;
+    return columns.span < PAD_8 ? 1 : columns.span < PAD_16 ? 2 : 3;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
+dasp_store_slices(const Start* __restrict__ indptr, const Column* __restrict__ indices, const Bits* __restrict__ data,
+                  const Place* __restrict__ order, const Bits* __restrict__ keys,
+                  const unsigned short* __restrict__ ranks, const Index* __restrict__ rows, long long positions,
+                  const long long* __restrict__ segment_starts, const long long* __restrict__ segment_lengths,
+                  long long segments, long long slices, uint4* headers, Index* bases, Code* stored, Count* come,
+                  Count* sizes)
+{
+    __shared__ Count sums[THREADS / WARP + 1];
+    __shared__ Coder coder;
+    coder.load(keys, ranks);
+    const long long s = (blockIdx.x * (long long)THREADS + threadIdx.x) / WARP;
+    if (s < slices) {
+        const uint4 header = headers[s];
+        const Slice slice(header, Rows{indptr, rows, positions, segment_starts, segment_lengths, segments}, s);
+        const int width = store(slice, Values{data, order}, coder, stored, indices, bases);
+        const unsigned shape = header.w | unsigned(width) << WIDTH_SHIFT;
+        __syncwarp();  // every lane has read the header
+        if (lane_id() == 0) {
+            headers[s].w = shape;
+            if (blocks_of(shape)) atomicAdd(sizes + s / TILE_SLICES, Count(blocks_of(shape)));
+        }
+    }
+    if (is_last_block(come, gridDim.x)) block_scan(sizes, ceil_div(slices, TILE_SLICES), sums);
+}
