@@ -14,12 +14,13 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urldefrag, urlsplit
+from urllib.parse import quote, unquote, urldefrag, urlsplit
 
 import pytest
 
@@ -204,6 +205,22 @@ def test_a_page_can_be_read(browser: Any, address: str, page: str, width: int) -
     assert found["errors"] == []
     assert found["missing"] == []
     assert found["width"] <= width, found["wide"]
+
+
+@pytest.mark.parametrize(
+    ("words", "page"),
+    [("transpose", "shapes.html"), ("multigrid", "faster.html"), ("break-even", "pays.html")],
+)
+def test_a_search_finds_the_page(browser: Any, address: str, words: str, page: str) -> None:
+    browser.get(f"{address}/search.html?q={quote(words)}")
+    until = time.monotonic() + 30
+    found: list[str] = []
+    while not any(page in link for link in found) and time.monotonic() < until:
+        time.sleep(0.1)
+        found = browser.execute_script(
+            "return [...document.querySelectorAll('#search-results li a')].map(a => a.getAttribute('href'))"
+        )
+    assert any(page in link for link in found)
 
 
 @pytest.mark.parametrize("width", [NARROW, WIDE])
