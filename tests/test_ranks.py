@@ -88,6 +88,31 @@ def test_products_solvers_and_faults_between_gpus() -> None:
     assert "FAILED" not in text
 
 
+@pytest.mark.cuda
+@pytest.mark.parametrize("backend", ["gloo", "nccl"])
+def test_groups_between_gpus(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import cupy
+
+    monkeypatch.setenv("DASP_RANKS_DEVICE", "cuda")
+    size = min(4, cupy.cuda.runtime.getDeviceCount())
+    found = finish(gloo(lambda rank, port: [backend, str(rank), str(size), str(port)], size), 300)
+    assert [status for status, _ in found] == [0] * size, found
+    assert not any("FAILED" in text for _, text in found)
+
+
+@pytest.mark.cuda
+def test_a_rank_that_is_killed_ends_the_others_between_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    import cupy
+
+    if cupy.cuda.runtime.getDeviceCount() < 2:
+        pytest.skip("there is one GPU; two are needed")
+    monkeypatch.setenv("DASP_RANKS_DEVICE", "cuda")
+    processes = gloo(lambda rank, port: ["gloo-rank", "killed", str(rank), "2", str(port)], 2)
+    found = finish(processes, 120)
+    assert [status for status, _ in found] == [3, -9], found
+    assert "rank 0 noticed" in found[0][1]
+
+
 def test_products_solvers_and_faults_with_gloo() -> None:
     size = 3
     found = finish(gloo(lambda rank, port: ["gloo", str(rank), str(size), str(port)], size), 500)
