@@ -627,6 +627,24 @@ def test_a_partition_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["parts"]
 
 
+def test_a_group_of_nccl_gets_one_for_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Made by all processes alike; where some are not in the group, the others would be out of step."""
+    dist = pytest.importorskip("torch.distributed")
+    from dasp.distributed.process_group import GroupEngine
+
+    made: list[Any] = []
+    monkeypatch.setattr(dist, "get_rank", lambda group: 1)
+    monkeypatch.setattr(dist, "get_world_size", lambda group=None: 3 if group == "all" else 4)
+    monkeypatch.setattr(dist, "get_backend", lambda group: "nccl")
+    monkeypatch.setattr(dist, "new_group", lambda **given: made.append(given) or "of the host")
+    with pytest.raises(ValueError, match="of NCCL of 3 of 4 processes; one that moves the host's memory too"):
+        GroupEngine("all", 1.0)
+    assert not made
+    monkeypatch.setattr(dist, "get_world_size", lambda group=None: 3)
+    assert GroupEngine("all", 1.0).group == "of the host"
+    assert made == [{"backend": "gloo"}]
+
+
 def test_columns_beyond_what_indices_hold_are_all_halo() -> None:
     rows = Csr(np.array([0, 2]), np.array([3, 9], np.int32), np.ones(2))
     pieces = split(rows, Parts(np.array([0, 2**31 + 5, 2**31 + 9]), 1))

@@ -85,7 +85,7 @@ class GroupEngine(HostEngine):
     Raises
     ------
     ValueError
-        If this process is not in the group.
+        If this process is not in the group, or that is one of NCCL alone and not of all processes.
     """
 
     def __init__(self, group: Any, timeout: float) -> None:
@@ -97,8 +97,13 @@ class GroupEngine(HostEngine):
         if self.rank < 0:
             raise ValueError("this process is not in the group comm; only its ranks take part")
         if str(dist.get_backend(group)) == "nccl":  # which moves no memory of the host
-            ranks = dist.get_process_group_ranks(group)
-            self.group = dist.new_group(ranks, backend="gloo", use_local_synchronization=True)
+            # All processes must make a group: one made by some alone gets the others' later ones out of step.
+            if self.size < int(dist.get_world_size()):
+                raise ValueError(
+                    f"comm is a group of NCCL of {self.size} of {dist.get_world_size()} processes; one that "
+                    "moves the host's memory too is needed; make it with backend='cpu:gloo,cuda:nccl'"
+                )
+            self.group = dist.new_group(backend="gloo")
 
     def told(self) -> _Told:
         """Return a context that makes a `RankError` of what torch raises."""
