@@ -46,10 +46,10 @@ AHEAD, LINE = 32, 64
 """Steps by which values and deltas are asked for before they are read, and bytes that a cache brings at a
 time. Hardware prefetchers stop at the end of a page, which is 16 steps of float64."""
 
-SECOND_LEVEL = 2
-"""LLVM's number for the cache they are brought to. On one core of a Zen 4 a dense matrix of 83 MB takes 6.8
-milliseconds without asking, 5.1 asking for the first level, whose places soon run out, and 3.0 so; what lies
-in the cache already takes 1 to 3% longer."""
+FIRST_LEVEL, SECOND_LEVEL = 3, 2
+"""LLVM's numbers for caches. A product by a vector has values and deltas brought to the second level: on one
+core of a Zen 4 a dense matrix of 83 MB takes 6.8 milliseconds without asking, 5.1 asking for the first level,
+whose places soon run out, and 3.0 so; what lies in the cache already takes 1 to 3% longer."""
 
 I32, I64 = ir.IntType(32), ir.IntType(64)
 
@@ -149,7 +149,7 @@ class Emitter:
         delta = builder.add(first_delta, builder.mul(k, ir.Constant(I64, WARP)))
         totals = list(sums)
         if self.coded != types.none:
-            self.prefetch("values", slot, WARP * _bytes(self.coded))
+            self.prefetch("values", slot, WARP * bytes_of(self.coded))
         if self.bits:
             self.prefetch("deltas", delta, WARP * self.bits // 8)
         for group in range(0, WARP, WORD_LANES):
@@ -185,13 +185,17 @@ class Emitter:
 
     def prefetch(self, name: str, place: ir.Value, count: int) -> None:
         """Ask for the `count` bytes of an array that a step `AHEAD` of this one will read."""
+        self.prefetch_run(self.address(name, place), AHEAD * count, count, SECOND_LEVEL)
+
+    def prefetch_run(self, address: ir.Value, start: int, count: int, level: int) -> None:
+        """Ask for `count` bytes from `start` on behind an address, in the cache of this level."""
         byte = ir.IntType(8).as_pointer()
         kind = ir.FunctionType(ir.VoidType(), [byte, I32, I32, I32])
         function = self.builder.module.declare_intrinsic("llvm.prefetch", (byte,), kind)
-        address = self.builder.bitcast(self.address(name, place), byte)
-        for line in range(0, count, LINE):
-            ahead = self.builder.gep(address, [ir.Constant(I64, AHEAD * count + line)])
-            self.builder.call(function, [ahead, *(ir.Constant(I32, flag) for flag in (0, SECOND_LEVEL, 1))])
+        address = self.builder.bitcast(address, byte)
+        for line in range(start, start + count, LINE):
+            ahead = self.builder.gep(address, [ir.Constant(I64, line)])
+            self.builder.call(function, [ahead, *(ir.Constant(I32, flag) for flag in (0, level, 1))])
 
     def columns(self, base: ir.Value, place: ir.Value, masked: bool) -> list[ir.Value]:
         """The columns of a group of lanes; that of a pad is the base, where x may be read."""
@@ -388,7 +392,8 @@ def _real(pointer: Any) -> Any:
     return getattr(pointer.dtype, "underlying_float", pointer.dtype)
 
 
-def _bytes(kind: Any) -> int:
+def bytes_of(kind: Any) -> int:
+    """Return the bytes of a number of a type of Numba's."""
     return as_dtype(kind).itemsize
 
 

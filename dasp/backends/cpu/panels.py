@@ -24,7 +24,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic as _intrinsic
 
 from dasp._compile import jit
-from dasp.backends.cpu.emitter import I32, I64, LINE, WORD_LANES, Emitter, is_null
+from dasp.backends.cpu.emitter import FIRST_LEVEL, I32, I64, WORD_LANES, Emitter, bytes_of, is_null
 from dasp.backends.cpu.team import SharedFunction
 from dasp.formats.array import WARP
 from dasp.formats.sliced.pattern import shape_fields
@@ -40,6 +40,10 @@ ROW_BYTES = 256
 
 SUMS_BYTES = 1024
 """Of sums in registers at a time: half of those of AVX-512."""
+
+PLAN_AHEAD = 64
+"""Steps by which a group of lanes asks for what it will read of the plan: it reads less than a line of every
+step, and hardware prefetchers follow no such steps."""
 
 NEAR_BITS = 8
 """Bits of a delta up to which neighbouring lanes are taken to read neighbouring rows of X."""
@@ -137,6 +141,8 @@ class _RowEmitter(Emitter):
         else:
             columns = [self.plus(builder.add(base, group), lane) for lane in range(WORD_LANES)]
         kept = self.is_entry(delta, WORD_LANES) if masked else None
+        if self.mine[0] == 0:
+            self.prefetch_plan(slot, delta)
         totals = []
         for lane, before in zip(self.mine, sums, strict=True):
             if lane % self.lanes == 0 or lane == self.mine[0]:
@@ -182,19 +188,20 @@ class _RowEmitter(Emitter):
             self.builder.xor(self.builder.bitcast(numbers, words), signs), numbers.type
         )
 
+    def prefetch_plan(self, slot: ir.Value, delta: ir.Value) -> None:
+        """Ask for the values and deltas that the same group will need `PLAN_AHEAD` steps further."""
+        sizes = {"deltas": self.bits // 8}
+        if self.coded != types.none:
+            sizes["values"] = bytes_of(self.coded)
+        for name, place in (("values", slot), ("deltas", delta)):
+            size = sizes.get(name, 0)
+            ahead = PLAN_AHEAD * WARP * size
+            self.prefetch_run(self.address(name, place), ahead, WORD_LANES * size, FIRST_LEVEL)
+
     def prefetch_row(self, x: ir.Value, row: ir.Value) -> None:
         """Ask for the numbers that the same lane of the next group will need, if its columns follow on."""
         ahead = self.builder.gep(x, [self.builder.mul(row, ir.Constant(I64, WORD_LANES))])
-        ahead = self.builder.bitcast(ahead, self.real.as_pointer())
-        for line in range(0, self.of_x.count * self.size, LINE):
-            self.prefetch_at(self.builder.gep(ahead, [ir.Constant(I64, line // self.size)]))
-
-    def prefetch_at(self, address: ir.Value) -> None:
-        byte = ir.IntType(8).as_pointer()
-        kind = ir.FunctionType(ir.VoidType(), [byte, I32, I32, I32])
-        function = self.builder.module.declare_intrinsic("llvm.prefetch", (byte,), kind)
-        address = self.builder.bitcast(address, byte)
-        self.builder.call(function, [address, *(ir.Constant(I32, flag) for flag in (0, 3, 1))])
+        self.prefetch_run(ahead, 0, self.of_x.count * self.size, FIRST_LEVEL)
 
 
 class _Rows:
