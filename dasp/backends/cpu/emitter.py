@@ -185,17 +185,7 @@ class Emitter:
 
     def prefetch(self, name: str, place: ir.Value, count: int) -> None:
         """Ask for the `count` bytes of an array that a step `AHEAD` of this one will read."""
-        self.prefetch_run(self.address(name, place), AHEAD * count, count, SECOND_LEVEL)
-
-    def prefetch_run(self, address: ir.Value, start: int, count: int, level: int) -> None:
-        """Ask for `count` bytes from `start` on behind an address, in the cache of this level."""
-        byte = ir.IntType(8).as_pointer()
-        kind = ir.FunctionType(ir.VoidType(), [byte, I32, I32, I32])
-        function = self.builder.module.declare_intrinsic("llvm.prefetch", (byte,), kind)
-        address = self.builder.bitcast(address, byte)
-        for line in range(start, start + count, LINE):
-            ahead = self.builder.gep(address, [ir.Constant(I64, line)])
-            self.builder.call(function, [ahead, *(ir.Constant(I32, flag) for flag in (0, level, 1))])
+        prefetch_run(self.builder, self.address(name, place), AHEAD * count, count, SECOND_LEVEL)
 
     def columns(self, base: ir.Value, place: ir.Value, masked: bool) -> list[ir.Value]:
         """The columns of a group of lanes; that of a pad is the base, where x may be read."""
@@ -340,6 +330,19 @@ class Emitter:
     def widened(self, vector: ir.Value) -> ir.Value:
         """A vector of floats in the type of the sums' parts, which is at least as wide."""
         return vector if vector.type == self.vector else self.builder.fpext(vector, self.vector)
+
+
+def prefetch_run(
+    builder: ir.IRBuilder, address: ir.Value, start: int, count: int, level: int, writes: bool = False
+) -> None:
+    """Ask for `count` bytes from `start` on behind an address, to be read or written, in a cache."""
+    byte = ir.IntType(8).as_pointer()
+    kind = ir.FunctionType(ir.VoidType(), [byte, I32, I32, I32])
+    function = builder.module.declare_intrinsic("llvm.prefetch", (byte,), kind)
+    address = builder.bitcast(address, byte)
+    for line in range(start, start + count, LINE):
+        ahead = builder.gep(address, [ir.Constant(I64, line)])
+        builder.call(function, [ahead, *(ir.Constant(I32, flag) for flag in (int(writes), level, 1))])
 
 
 @intrinsic(prefer_literal=True)

@@ -24,7 +24,16 @@ from numba.core import cgutils
 from numba.extending import intrinsic as _intrinsic
 
 from dasp._compile import jit
-from dasp.backends.cpu.emitter import FIRST_LEVEL, I32, I64, WORD_LANES, Emitter, bytes_of, is_null
+from dasp.backends.cpu.emitter import (
+    FIRST_LEVEL,
+    I32,
+    I64,
+    WORD_LANES,
+    Emitter,
+    bytes_of,
+    is_null,
+    prefetch_run,
+)
 from dasp.backends.cpu.team import SharedFunction
 from dasp.formats.array import WARP
 from dasp.formats.sliced.pattern import shape_fields
@@ -196,12 +205,12 @@ class _RowEmitter(Emitter):
         for name, place in (("values", slot), ("deltas", delta)):
             size = sizes.get(name, 0)
             ahead = PLAN_AHEAD * WARP * size
-            self.prefetch_run(self.address(name, place), ahead, WORD_LANES * size, FIRST_LEVEL)
+            prefetch_run(self.builder, self.address(name, place), ahead, WORD_LANES * size, FIRST_LEVEL)
 
     def prefetch_row(self, x: ir.Value, row: ir.Value) -> None:
         """Ask for the numbers that the same lane of the next group will need, if its columns follow on."""
         ahead = self.builder.gep(x, [self.builder.mul(row, ir.Constant(I64, WORD_LANES))])
-        self.prefetch_run(ahead, 0, self.of_x.count * self.size, FIRST_LEVEL)
+        prefetch_run(self.builder, ahead, 0, self.of_x.count * self.size, FIRST_LEVEL)
 
 
 class _Rows:
@@ -404,6 +413,18 @@ def _scale_row(typing_context, panel, sums, alpha, y):  # type: ignore[no-untype
 
 
 @intrinsic(prefer_literal=True)
+def _expect_row(typing_context, panel, y):  # type: ignore[no-untyped-def]
+    """Ask for a row of y that is written soon: a row that lies in no cache would be waited for."""
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        rows = _Rows(builder, arguments[1].type.pointee, int(panel.literal_value))
+        prefetch_run(builder, arguments[1], 0, rows.kind.count * _size(rows.real), FIRST_LEVEL, writes=True)
+        return context.get_dummy_value()
+
+    return types.void(panel, y), generate
+
+
+@intrinsic(prefer_literal=True)
 def _update_row(typing_context, panel, sums, alpha, beta, done, y):  # type: ignore[no-untyped-def]
     """Write alpha times a row of sums, plus beta times y unless beta is 0, to y but for `done` columns."""
 
@@ -454,6 +475,10 @@ def _function_of(panel: int) -> Callable[..., None]:
                 for row in range(count):
                     mine = position + row if is_null(rows) else np.int64(rows[position + row])
                     _scale_row(panel, _at(sums, row * panel), alpha, _at(y, mine * y_row))
+                    later = position + count + row
+                    if later < positions:
+                        mine = later if is_null(rows) else np.int64(rows[later])
+                        _expect_row(panel, _at(y, mine * y_row))
             else:
                 for row in range(count):
                     mine = position + row if is_null(rows) else np.int64(rows[position + row])
