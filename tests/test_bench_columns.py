@@ -20,7 +20,8 @@ class Dense:
     def __init__(self, values):
         self.values = values
         self.data = types.SimpleNamespace(ptr=values.ctypes.data)
-        self.shape, self.dtype, self.flags, self.fill = values.shape, values.dtype, values.flags, values.fill
+        self.shape, self.dtype, self.flags = values.shape, values.dtype, values.flags
+        self.view = values.view
 
 
 @pytest.mark.parametrize("order", "CF")

@@ -60,6 +60,11 @@ HALF_POISON = 6e4
 INDEX_LIMIT = 2**31
 
 
+def poison(y: Any) -> None:
+    """Overwrite what a product must write."""
+    fill(y, HALF_POISON if y.dtype == np.float16 else POISON)
+
+
 class Device:
     """One CSR matrix and its vectors on the GPU, shared by all settings.
 
@@ -96,7 +101,7 @@ class Device:
 
     def poison(self) -> None:
         """Overwrite y."""
-        fill(self.y, HALF_POISON if self.y.dtype == np.float16 else POISON)
+        poison(self.y)
 
 
 class Descriptors:
@@ -136,6 +141,65 @@ def enqueuing(library: CuSparse, name: str, arguments: tuple[Any, ...]) -> Calla
     return run
 
 
+def product_candidate(
+    name: str,
+    library: CuSparse,
+    function: str,
+    describe: Callable[[Descriptors], tuple[Any, ...]],
+    prepare: bool,
+    y: Any,
+    owned: Any,
+) -> Candidate:
+    """A product through cusparseSpMV or cusparseSpMM: descriptors and workspace are made once.
+
+    Parameters
+    ----------
+    name : str
+        The setting's name.
+    library : CuSparse
+    function : str
+        "cusparseSpMV" or "cusparseSpMM".
+    describe : callable
+        Returns its arguments but the workspace, with descriptors that it gives to what it is called with.
+    prepare : bool
+        Whether the function's `_preprocess` is called.
+    y : cupy.ndarray
+        Where the product goes.
+    owned : object
+        What must live as long as the candidate.
+
+    Raises
+    ------
+    RuntimeError
+        If cuSPARSE refuses it.
+    """
+    import cupy
+
+    started = time.perf_counter()
+    held = Descriptors(library)
+    try:
+        library.set_stream(cupy.cuda.get_current_stream().ptr)
+        arguments = describe(held)
+        size = c_size_t()
+        library.call(f"{function}_bufferSize", *arguments, byref(size))
+        workspace = cupy.empty(max(size.value, 1), dtype=cupy.uint8)
+        if prepare:
+            library.call(f"{function}_preprocess", *arguments, workspace.data.ptr)
+        synchronize()
+    except RuntimeError:
+        held.close()
+        raise
+    return Candidate(
+        name,
+        enqueuing(library, function, (*arguments, workspace.data.ptr)),
+        lambda: y,
+        lambda: poison(y),
+        setup_ms=1e3 * (time.perf_counter() - started),
+        close=held.close,
+        owned=(y, workspace, held, arguments, owned),
+    )
+
+
 def spmv_candidate(
     name: str,
     library: CuSparse,
@@ -144,28 +208,14 @@ def spmv_candidate(
     algorithm: int,
     prepare: bool,
 ) -> Candidate:
-    """A product through cusparseSpMV.
+    """A product through cusparseSpMV by one cusparseSpMVAlg_t.
 
-    Parameters
-    ----------
-    name : str
-        The setting's name.
-    library, device
-        The loaded cuSPARSE, and the vectors on the GPU.
-    matrix : callable
-        Makes the matrix descriptor; one for each setting, because preprocessing leaves its analysis in it.
-    algorithm : int
-        A cusparseSpMVAlg_t.
-    prepare : bool
-        Whether cusparseSpMV_preprocess is called.
+    `matrix` makes the matrix descriptor: one for each setting, because preprocessing leaves its analysis in
+    it.
     """
-    import cupy
 
-    started = time.perf_counter()
-    held = Descriptors(library)
-    try:
-        library.set_stream(cupy.cuda.get_current_stream().ptr)
-        arguments = (
+    def describe(held: Descriptors) -> tuple[Any, ...]:
+        return (
             library.handle,
             device.operation,
             byref(device.one),
@@ -176,24 +226,8 @@ def spmv_candidate(
             device.kind,
             algorithm,
         )
-        size = c_size_t()
-        library.call("cusparseSpMV_bufferSize", *arguments, byref(size))
-        workspace = cupy.empty(max(size.value, 1), dtype=cupy.uint8)
-        if prepare:
-            library.call("cusparseSpMV_preprocess", *arguments, workspace.data.ptr)
-        synchronize()
-    except RuntimeError:
-        held.close()
-        raise
-    return Candidate(
-        name,
-        enqueuing(library, "cusparseSpMV", (*arguments, workspace.data.ptr)),
-        lambda: device.y,
-        device.poison,
-        setup_ms=1e3 * (time.perf_counter() - started),
-        close=held.close,
-        owned=(device, workspace, held, arguments, matrix),
-    )
+
+    return product_candidate(name, library, "cusparseSpMV", describe, prepare, device.y, (device, matrix))
 
 
 def spmvop_candidate(name: str, library: CuSparse, device: Device, algorithm: int) -> Candidate:

@@ -11,14 +11,16 @@ import importlib
 import statistics
 import time
 from collections.abc import Iterator, Sequence
-from ctypes import byref, c_size_t
+from concurrent.futures import ThreadPoolExecutor
+from ctypes import byref
 from typing import Any
 
 import numpy as np
 
+from dasp._dtypes import named
 from dasp._threads import get_num_threads
 from dasp.bench import machine, roofline
-from dasp.bench.baselines_cuda import POISON, Descriptors, Device, enqueuing, synchronize
+from dasp.bench.baselines_cuda import Descriptors, Device, poison, product_candidate, synchronize
 from dasp.bench.cusparse import (
     NON_TRANSPOSE,
     SPMM_CSR_ALG1,
@@ -28,6 +30,7 @@ from dasp.bench.cusparse import (
     load,
 )
 from dasp.bench.table import Row, Table, geometric_mean, number, significant
+from dasp.bench.values import as_float, random_vector
 from dasp.bench.verify import Reference, check_rows, reference_product
 from dasp.io import load_matrix
 from dasp.matrix import SpMatrix
@@ -49,6 +52,9 @@ COUNTS = (4, 8, 16, 32)
 
 SAMPLES_CPU = 9
 
+Timed = tuple[float, list[np.ndarray[Any, Any]]]
+"""Microseconds of a product, and its first and last column."""
+
 
 def spmm_candidate(name: str, library: CuSparse, device: Device, x: Any, y: Any) -> Candidate:
     """A product by several columns through cusparseSpMM under one setting.
@@ -58,14 +64,11 @@ def spmm_candidate(name: str, library: CuSparse, device: Device, x: Any, y: Any)
     RuntimeError
         If cuSPARSE refuses it.
     """
-    import cupy
-
     algorithm, prepare = SETTINGS[name]
-    held = Descriptors(library)
-    try:
-        library.set_stream(cupy.cuda.get_current_stream().ptr)
+
+    def describe(held: Descriptors) -> tuple[Any, ...]:
         matrix = library.matrix_csr(device.shape, device.data, device.indices, device.indptr)
-        arguments = (
+        return (
             library.handle,
             NON_TRANSPOSE,
             NON_TRANSPOSE,
@@ -77,28 +80,13 @@ def spmm_candidate(name: str, library: CuSparse, device: Device, x: Any, y: Any)
             device.kind,
             algorithm,
         )
-        size = c_size_t()
-        library.call("cusparseSpMM_bufferSize", *arguments, byref(size))
-        workspace = cupy.empty(max(size.value, 1), dtype=cupy.uint8)
-        if prepare:
-            library.call("cusparseSpMM_preprocess", *arguments, workspace.data.ptr)
-        synchronize()
-    except RuntimeError:
-        held.close()
-        raise
-    return Candidate(
-        name,
-        enqueuing(library, "cusparseSpMM", (*arguments, workspace.data.ptr)),
-        lambda: y,
-        lambda: y.fill(POISON),
-        close=held.close,
-        owned=(device, x, y, workspace, held, arguments),
-    )
+
+    return product_candidate(name, library, "cusparseSpMM", describe, prepare, y, (device, x))
 
 
 def outer_columns(csr: Any) -> Any:
     """Return the first and the last column of every X, of shape (n, 2)."""
-    return np.random.default_rng(0).standard_normal((csr.shape[1], 2)).astype(csr.dtype)
+    return random_vector(2 * csr.shape[1], csr.dtype, seed=0).reshape(-1, 2)
 
 
 def references(csr: Any) -> tuple[Reference, Reference]:
@@ -109,7 +97,7 @@ def references(csr: Any) -> tuple[Reference, Reference]:
 
 def prepare(name: str, dtypes: Sequence[str]) -> list[tuple[Any, tuple[Reference, Reference]]]:
     """Return a matrix in some types, each with its references; for processes that work ahead."""
-    matrices = [load_matrix(name).astype(np.dtype(dtype)) for dtype in dtypes]
+    matrices = [as_float(load_matrix(name), named(dtype)) for dtype in dtypes]
     return [(csr, references(csr)) for csr in matrices]
 
 
@@ -118,7 +106,7 @@ class Subject:
 
     Parameters
     ----------
-    csr : scipy.sparse CSR array, float64 or float32
+    csr : scipy.sparse CSR array, a real type of `dasp._dtypes.TABLE`
     device : {"cpu", "cuda"}
     known : tuple of Reference, optional
         `references(csr)`, if they are there.
@@ -130,8 +118,9 @@ class Subject:
         self._known = known or references(csr)
         self._module = np if device == "cpu" else importlib.import_module("cupy")
         shape, outer = (csr.shape[1], max(COUNTS)), self._module.asarray(outer_columns(csr))
-        self._x = self._module.random.default_rng(0).standard_normal(shape).astype(csr.dtype)
-        self._x[:, [0, -1]] = outer
+        self._x = self._module.random.default_rng(0).standard_normal(shape, np.float32).astype(csr.dtype)
+        for column in (0, -1):
+            self._x[:, column] = outer[:, column]
 
     def operand(self, k: int, order: str) -> Any:
         """Return X with k columns, the last one always the same."""
@@ -141,16 +130,22 @@ class Subject:
 
     def worst(self, product: Any) -> float:
         """Return the largest error over its bound in the first and the last column of a product."""
-        worst = []
-        for column, reference in zip((0, -1), self._known, strict=True):
-            got = product[:, column]
-            got = got if isinstance(got, np.ndarray) else got.get()
-            worst.append(check_rows(np.ascontiguousarray(got), reference).worst)
-        return max(worst)
+        return self._worst(self._outer(product))
+
+    def _outer(self, product: Any) -> list[np.ndarray[Any, Any]]:
+        """Return the first and the last column of a product, on the host."""
+        columns = (product[:, column] for column in (0, -1))
+        return [np.ascontiguousarray(got if isinstance(got, np.ndarray) else got.get()) for got in columns]
+
+    def _worst(self, outer: Sequence[np.ndarray[Any, Any]]) -> float:
+        return max(check_rows(got, known).worst for got, known in zip(outer, self._known, strict=True))
 
     def measure(self, k: int, order: str) -> dict[str, str]:
         """Return a row: microseconds of a product by k columns, ours and theirs, each verified."""
-        times = dict(self._cuda(k, order) if self.device == "cuda" else self._cpu(k, order))
+        with ThreadPoolExecutor() as pool:  # NumPy checks several products at once
+            found = list(self._cuda(k, order) if self.device == "cuda" else self._cpu(k, order))
+            checks = {name: pool.submit(self._worst, outer) for name, (_, outer) in found}
+            times = {name: (taken, checks[name].result()) for name, (taken, _) in found}
         ours, errors = times.pop("dasp")
         others = {name: taken for name, (taken, worst) in times.items() if worst <= 1}
         best = min(others, key=others.__getitem__, default="")
@@ -172,7 +167,7 @@ class Subject:
         }
         return row | {f"{name}_us": f"{taken:.6g}" for name, taken in others.items()}
 
-    def _cuda(self, k: int, order: str) -> Iterator[tuple[str, tuple[float, float]]]:
+    def _cuda(self, k: int, order: str) -> Iterator[tuple[str, Timed]]:
         import cupy
 
         x = self.operand(k, order)
@@ -180,7 +175,7 @@ class Subject:
         device, stream = Device(self.csr, x[:, 0]), cupy.cuda.Stream(non_blocking=True)
         synchronize()
         with stream:
-            ours = Candidate("dasp", lambda: self.planned.matvec(x, out=y), lambda: y, lambda: y.fill(POISON))
+            ours = Candidate("dasp", lambda: self.planned.matvec(x, out=y), lambda: y, lambda: poison(y))
             yield "dasp", self._timed(ours, stream)
             for name in SETTINGS:
                 try:
@@ -190,21 +185,22 @@ class Subject:
                 yield name, self._timed(made, stream)
                 made.close()
 
-    def _timed(self, candidate: Candidate, stream: Any) -> tuple[float, float]:
+    def _timed(self, candidate: Candidate, stream: Any) -> Timed:
         candidate.poison()
         candidate.run()
-        worst = self.worst(candidate.result())
-        return statistics.median(replays(candidate.run, stream, samples=5, products=4)[0]), worst
+        outer = self._outer(candidate.result())
+        return statistics.median(replays(candidate.run, stream, samples=5, products=4)[0]), outer
 
-    def _cpu(self, k: int, order: str) -> Iterator[tuple[str, tuple[float, float]]]:
+    def _cpu(self, k: int, order: str) -> Iterator[tuple[str, Timed]]:
         x = self.operand(k, order)
-        for name, matrix in (("dasp", self.planned), ("scipy", self.csr)):
-            worst, taken = self.worst(matrix @ x), []
+        known = {"dasp": self.planned} | ({"scipy": self.csr} if self.csr.dtype.itemsize > 2 else {})
+        for name, matrix in known.items():
+            outer, taken = self._outer(matrix @ x), []
             for _ in range(SAMPLES_CPU):
                 start = time.perf_counter()
                 matrix @ x
                 taken.append(1e6 * (time.perf_counter() - start))
-            yield name, (statistics.median(taken), worst)
+            yield name, (statistics.median(taken), outer)
 
 
 def known_columns(device: str, bandwidth: float | None = None) -> dict[str, str]:
