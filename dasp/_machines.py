@@ -137,10 +137,17 @@ class Machine:
     rows_of_x: tuple[Panels, ...] = tuned(
         _PANEL, "reads of the plan against registers, where the columns of X lie beside each other", _COLUMNS
     )
-    columns_of_x: Panels = tuned(_PANEL, "the same where each column of X lies in one run", _COLUMNS)
-    turning_bytes: int = tuned(
-        "bytes of columns stored for a row of A",
-        "from which on columns of X are turned into rows, and Y back: its gathers use whole sectors",
+    columns_of_x: tuple[Panels, ...] = tuned(
+        _PANEL, "the same where each column of X lies in one run", _COLUMNS
+    )
+    column_bytes: float = tuned(
+        "bytes",
+        "what a number of a column of X costs to gather, at least, where one of a row costs 8",
+        _COLUMNS,
+    )
+    turning_bytes: float = tuned(
+        "bytes gathered less for a row of A, in float64",
+        "from which on columns of X are turned into rows, and Y back",
         _COLUMNS,
     )
 
@@ -176,11 +183,13 @@ H200 = Machine(
     few_steps=7.5,
     rows_of_x=(
         Panels(256, 32, 4, 8, 168, 4),
-        Panels(128, 32, 4, 8, 128, 4),
-        Panels(64, 16, 4, 8, 96, 4),
+        Panels(128, 16, 4, 4, 96, 4),
+        Panels(64, 16, 4, 4, 72, 4),
+        Panels(32, 32, 4, 8, 64, 4),
     ),
-    columns_of_x=Panels(64, 64, 4, 8, 128, 4),
-    turning_bytes=30,
+    columns_of_x=(Panels(128, 128, 4, 16, 128, 4), Panels(64, 64, 4, 16, 96, 4)),
+    column_bytes=10.0,
+    turning_bytes=150.0,
 )
 """An H200, driver 580. A sector costs 0.6 of its 32 bytes: from 0.3 (Markov chains) to 0.8 (power laws)."""
 

@@ -76,7 +76,13 @@ def emulate(
 
 
 def emulate_columns(
-    plan: Any, x: Any, y: Any, alpha: complex = 1.0, beta: complex = 0.0, machine: Any = H200, parts: int = 1
+    plan: Any,
+    x: Any,
+    y: Any,
+    alpha: complex = 1.0,
+    beta: complex = 0.0,
+    machine: Any = H200,
+    parts: int = 1,
 ) -> None:
     """Run the CUDA kernels for several columns on a plan in the emulator, as on a machine.
 
@@ -89,7 +95,8 @@ def emulate_columns(
     scale = kinds.sum.type(alpha), kinds.sum.type(beta)
     read, written = ((a if a.base is None else a.base).reshape(-1, order="A") for a in (x, y))
     target = poisoned(written) if beta == 0 else written
-    strides = np.int64(x_at.column), np.int64(y_at.column), np.int32(x_at.row), np.int32(y_at.row)
+    rows = np.int32(x_at.row * x.itemsize), np.int32(y_at.row)
+    strides = np.int64(x_at.column), np.int64(y_at.column), *rows
 
     def launch(signature: Any, panel: Any, arguments: Any, blocks: int, varying: Any, *values: Any) -> None:
         module = compile_kernels(signature.source, several.defines(plan, kinds, panel))
@@ -98,15 +105,16 @@ def emulate_columns(
         if blocks:
             module.launch(signature.entry, grid=blocks, block=panel.threads, args=given)
 
+    zeros = np.zeros(several.MOST_PANEL // x.itemsize, x.dtype)
     passes = several.choose_passes(machine, k, kinds, x_at, y_at, several.usual_steps(plan))
     for first, columns, panel in passes:
         values = read, target, partials, *strides, *map(np.int32, (first, first + columns, k)), *scale
-        arguments, blocks = several.arguments(plan, parts), several.blocks(plan, panel, parts)
-        launch(several.SIGNATURE, panel, arguments, blocks, several.VARYING, *values)
+        arguments, count = several.arguments(plan, zeros, parts), several.blocks(plan, panel, parts)
+        launch(several.SIGNATURE, panel, arguments, count, several.VARYING, *values)
     if several.sliced.partials(plan):
         values = target, partials, strides[1], strides[3], np.int32(k), *scale
-        arguments, blocks = several.finish_arguments(plan), several.finish_blocks(plan, passes[0].panel, k)
-        launch(several.FINISH, passes[0].panel, arguments, blocks, several.FINISH_VARYING, *values)
+        arguments, count = several.finish_arguments(plan), several.finish_blocks(plan, passes[0].panel, k)
+        launch(several.FINISH, passes[0].panel, arguments, count, several.FINISH_VARYING, *values)
 
 
 def _emulated(matrix: Any, x: Any, policy: Policy | None, y: Any, alpha: complex, beta: complex) -> Any:

@@ -6,6 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +18,7 @@ from dasp.backends.cpu.panels import panels_of
 from dasp.backends.cpu.turning import turn
 from dasp.backends.cuda import columns as cuda
 from dasp.backends.cuda.columns import Layout, choose_parts, choose_passes, layout_of
+from dasp.backends.cuda.sectors import read_sectors
 from tests.executors import EXECUTORS, emulate, emulate_columns
 from tests.gallery import GALLERY, from_lengths, matrices
 from tests.planned import plan_of, widened
@@ -304,7 +306,7 @@ def test_views_of_larger_arrays(executor):
 
 
 SMALL = dataclasses.replace(
-    H200, rows_of_x=(Panels(32, 8, 2, 4, 64, 2),), columns_of_x=Panels(32, 32, 3, 4, 64, 2)
+    H200, rows_of_x=(Panels(32, 8, 2, 4, 64, 2),), columns_of_x=(Panels(32, 32, 3, 4, 64, 2),)
 )
 
 
@@ -357,7 +359,7 @@ def test_wide_types_give_the_same_bits_in_the_kernel():
 TOY = dataclasses.replace(
     H200,
     rows_of_x=(Panels(128, 32, 4, 8, 168, 4), Panels(64, 16, 8, 8, 128, 16)),
-    columns_of_x=Panels(64, 64, 4, 8, 64, 8),
+    columns_of_x=(Panels(64, 64, 4, 8, 64, 8),),
     wave_slices=100,
 )
 
@@ -424,3 +426,16 @@ def test_the_kernels_take_what_their_signatures_say():
     for signature, varying in ((cuda.SIGNATURE, cuda.VARYING), (cuda.FINISH, cuda.FINISH_VARYING)):
         names = [p.name for p in signature.parameters]
         assert tuple(names[-len(varying) :]) == varying
+
+
+def test_sectors_of_what_a_step_reads():
+    rows, n = 320, 4096
+    near = sp.diags_array(np.ones((3, rows)), offsets=[0, 64, 128], shape=(rows, n)).tocsr()
+    far = near[:, np.random.default_rng(0).permutation(n)].tocsr()
+    equal = sp.csr_array((np.ones(4 * rows), np.tile([3, 4, 5, 6], rows), np.arange(rows + 1) * 4))
+    short = Policy(layout="slices", steps=16)
+    assert read_sectors(plan_of(near, short)) == pytest.approx(0.25, abs=0.01)
+    assert 0.8 < read_sectors(plan_of(far, short)) <= 1
+    assert read_sectors(plan_of(equal, short)) == 1 / 32
+    assert read_sectors(plan_of(from_lengths([0] * 40, 9))) == 1
+    assert read_sectors(plan_of(from_lengths([500], 600), Policy(layout="slices", steps=2))) == 1

@@ -11,6 +11,7 @@ import pytest
 from dasp import Policy, SpMatrix
 from dasp._machines import H200
 from dasp.backends.cuda import columns, dotted, scratch, sliced
+from dasp.backends.cuda.sectors import read_sectors
 from tests.gallery import from_lengths
 from tests.planned import plan_of
 from tests.reference import assert_close
@@ -226,7 +227,7 @@ def test_plans_without_segments_ask_nothing_of_a_capture(gpu):
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("cut", [np.s_[:300, :8], np.s_[:300, 3:11], np.s_[::2, ::5], np.s_[299::-1, :8]])
 def test_several_columns_and_views_of_them(gpu, matrix, policy, cut, turns, monkeypatch):
-    monkeypatch.setattr(columns, "turns", lambda machine, plan: turns)
+    monkeypatch.setattr(columns, "turns", lambda *_: turns)
     A, m = planned(matrix, policy), matrix.shape[0]
     large = np.random.default_rng(1).standard_normal((600, 40))
     for order in "CF":
@@ -267,7 +268,7 @@ def test_columns_that_are_turned_have_the_same_bits(gpu, dtype, k, beta, monkeyp
     x, y = (np.random.default_rng(n).standard_normal((k, n)).astype(dtype) for n in (70, matrix.shape[0]))
     results = []
     for turns in (False, True):
-        monkeypatch.setattr(columns, "turns", lambda machine, plan, turns=turns: turns)
+        monkeypatch.setattr(columns, "turns", lambda *_, turns=turns: turns)
         out = gpu.put(y).T
         planned(matrix, "slices").matvec(gpu.put(x).T, out=out, beta=beta)
         results.append(gpu.get(out).copy())
@@ -279,8 +280,8 @@ def test_columns_that_are_turned_have_the_same_bits(gpu, dtype, k, beta, monkeyp
 
 def test_columns_are_turned_where_rows_are_long_or_far_apart():
     near, far = (plan_of(from_lengths([length] * 64, n)) for length, n in ((3, 64), (60, 10**6)))
-    assert not columns.turns(H200, near)
-    assert columns.turns(H200, far)
+    assert not columns.turns(H200, near, read_sectors(near))
+    assert columns.turns(H200, far, read_sectors(far))
 
 
 def test_captured_columns_keep_what_they_work_in_with_the_graph(gpu, matrix):

@@ -257,7 +257,8 @@ SOURCES: dict[str, list[Defines]] = {
     "distributed/sums.cu": [{"DASP_THREADS": "256"}],
     "spmv/slices_columns.cu": list(columns()),
     "spmv/transpose.cu": [
-        {"DASP_BYTES": size, "DASP_TO_ROWS": way} for size, way in product(("2", "4", "8", "16"), "01")
+        {"DASP_BYTES": size, "DASP_COLUMNS": columns, "DASP_TO_ROWS": way}
+        for size, columns, way in product(("2", "4", "8", "16"), ("2", "8", "32"), "01")
     ],
     "solve/bank.cu": [{}],
     "solve/basis.cu": [

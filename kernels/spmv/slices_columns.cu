@@ -11,8 +11,10 @@
 // Launch: one dimension, blocks of DASP_THREADS threads; `parts` blocks that follow each other multiply the same
 //     slices, panel t in part t % parts. The arrays of the plan are read before the kernels that come earlier
 //     in the stream have ended.
-// x: element (i, j) of X (n, columns) lies at i x_row + j x_column; y of Y (m, columns) likewise. With PACK above
-//     1, x_column is 1 and each run of PACK columns is aligned to its size; with Y_PACK the same of y.
+// x: element (i, j) of X (n, columns) lies i x_row bytes and j x_column elements behind it; y of Y (m, columns)
+//     i y_row + j y_column elements. With LANES or PACK above 1, x_column is 1; with PACK each run of PACK columns
+//     is aligned to its size; with Y_PACK the same of y.
+// zeros: a row of zeros as long as a panel, aligned to 16 bytes: what lanes read for a pad.
 // first, last: the columns of this launch, first <= j < last; with WHOLE a multiple of COLUMNS of them.
 // partials (segments, columns): of each segment, row by row, and each column; dasp_segments_columns adds them.
 //
@@ -62,40 +64,36 @@ __host__ __device__ constexpr int power_of_two(int count, int most)
     return power;
 }
 
-// Whose loads are in flight at once: where lanes share slots, all steps of some slots, and else some steps of
-// one slot, all columns of each.
-constexpr int STEPS_AT_ONCE = LANES > 1 ? STEPS : STEPS % power_of_two(DASP_LOADS / PACKS, STEPS) ? 1
-                                                : power_of_two(DASP_LOADS / PACKS, STEPS);
-constexpr int SLOTS_AT_ONCE = power_of_two(DASP_LOADS / STEPS_AT_ONCE / PACKS, LANES);
+// Steps of a slot whose rows of X are loaded at once, all columns of each.
+constexpr int AT_ONCE = power_of_two(DASP_LOADS / PACKS, STEPS);
 
 static_assert(OWN * LANES == COLUMNS && PACKS * PACK == OWN && 32 % LANES == 0, "powers of two");
 static_assert(Y_PACK == 1 || Y_PACK == PACK, "a store writes what a load of X read, or one column");
 
-// So many bytes as one load or store.
-template <int BYTES> struct Word;
-template <> struct Word<2> { using Type = unsigned short; };
-template <> struct Word<4> { using Type = unsigned; };
-template <> struct Word<8> { using Type = uint2; };
-template <> struct Word<16> { using Type = uint4; };
+// So many bytes as one load or store, in registers as numbers of a type need them.
+template <int BYTES, class Real> struct Word;
+template <class Real> struct Word<2, Real> { using Type = unsigned short; };
+template <class Real> struct Word<4, Real> { using Type = unsigned; };
+template <class Real> struct Word<8, Real> { using Type = uint2; };
+template <class Real> struct Word<16, Real> { using Type = uint4; };
+template <> struct Word<8, double> { using Type = double; };
+template <> struct Word<16, double> { using Type = double2; };
 
+// N numbers that are loaded, or stored, at once. X may be what an earlier kernel has written: a plain load, since the
+// read-only cache may not be asked for it, and one that names the cache keeps the compiler from ordering anything.
 template <class T, int N> struct Pack {
-    T items[N];
+    using Whole = typename Word<N * sizeof(T), typename Parts<T>::Real>::Type;
+    Whole whole;
 
-    using Whole = typename Word<N * sizeof(T)>::Type;
-
-    // What an earlier kernel may have written, as load_result reads it.
-    __device__ __forceinline__ void load(const T* address)
+    __device__ __forceinline__ T operator[](int i) const
     {
-        const Whole whole = load_result(reinterpret_cast<const Whole*>(address));
+        T items[N];
         memcpy(items, &whole, sizeof whole);
+        return items[i];
     }
 
-    __device__ __forceinline__ void store(T* address) const
-    {
-        Whole whole;
-        memcpy(&whole, items, sizeof whole);
-        *reinterpret_cast<Whole*>(address) = whole;
-    }
+    __device__ __forceinline__ void load(const T* address) { whole = *reinterpret_cast<const Whole*>(address); }
+    __device__ __forceinline__ void store(T* address) const { *reinterpret_cast<Whole*>(address) = whole; }
 };
 
 // A lane's slots of STEPS steps; those of steps that do not exist are pads.
@@ -133,26 +131,55 @@ struct Slots {
     }
 };
 
-// The slots of all lanes where others read them: shared memory, if lanes share slots.
-struct Stage {
-    Index column[STEPS][32];
-    Weight a[STEPS][32];
+// STEPS numbers of each slot where other lanes read them, in few words; a gap behind a group's slots, so that groups
+// read from different banks.
+template <class T> struct Shelf {
+    static constexpr int BYTES = STEPS * sizeof(T);
+    static constexpr int WIDTH = BYTES > 8 ? 16 : BYTES > 4 ? 8 : 4;
+    static constexpr int PARTS = (BYTES + WIDTH - 1) / WIDTH;
+    using Part = typename Word<WIDTH, typename Parts<T>::Real>::Type;
+    Part parts[PARTS][32 + 32 / LANES];
+
+    __device__ __forceinline__ void put(int slot, const T (&numbers)[STEPS])
+    {
+        Part held[PARTS];
+        memcpy(held, numbers, BYTES);
+#pragma unroll
+        for (int i = 0; i < PARTS; ++i) parts[i][slot + slot / LANES] = held[i];
+    }
+
+    __device__ __forceinline__ void get(int slot, T (&numbers)[STEPS]) const
+    {
+        Part held[PARTS];
+#pragma unroll
+        for (int i = 0; i < PARTS; ++i) held[i] = parts[i][slot + slot / LANES];
+        memcpy(numbers, held, BYTES);
+    }
 };
 
-// What this lane multiplies of a chunk of STEPS steps: slot `slot_of(j)` of each step.
+// The slots of all lanes where other lanes read them: shared memory, if lanes share slots.
+struct Stage {
+    Shelf<Index> column;
+    Shelf<Weight> a;
+};
+
+// What this lane multiplies of a chunk of STEPS steps.
 struct Chunk {
 #if DASP_LANES == 1
     Slots slots;
 
     __device__ __forceinline__ explicit Chunk(Stage*) {}
-    __device__ __forceinline__ Index column(int, int k) const { return slots.column[k]; }
-    __device__ __forceinline__ Weight a(int, int k) const { return slots.a[k]; }
+    __device__ __forceinline__ void columns(int, Index (&column)[STEPS]) const
+    {
+        memcpy(column, slots.column, sizeof column);
+    }
+    __device__ __forceinline__ void values(int, Weight (&a)[STEPS]) const { memcpy(a, slots.a, sizeof a); }
 #else
     Stage* const stage;
 
     __device__ __forceinline__ explicit Chunk(Stage* stage) : stage(stage) {}
-    __device__ __forceinline__ Index column(int slot, int k) const { return stage->column[k][slot]; }
-    __device__ __forceinline__ Weight a(int slot, int k) const { return stage->a[k][slot]; }
+    __device__ __forceinline__ void columns(int slot, Index (&i)[STEPS]) const { stage->column.get(slot, i); }
+    __device__ __forceinline__ void values(int slot, Weight (&a)[STEPS]) const { stage->a.get(slot, a); }
 #endif
 
     __device__ __forceinline__ void load(const Slices& slices, const uint4& header, int first)
@@ -164,34 +191,56 @@ struct Chunk {
         Slots slots;
         slots.load(slices, header, first);
         __syncwarp();  // else another lane still reads what it is overwritten by
-#pragma unroll
-        for (int k = 0; k < STEPS; ++k) {
-            stage->column[k][lane_id()] = slots.column[k];
-            stage->a[k][lane_id()] = slots.a[k];
-        }
+        stage->column.put(lane_id(), slots.column);
+        stage->a.put(lane_id(), slots.a);
         __syncwarp();
 #endif
         wait_for_earlier_kernels();
     }
 };
 
-// A panel of X: where this lane reads it, and how many columns it has from the lane's first one on.
+// Bytes to row i.
+__device__ __forceinline__ unsigned long long bytes_to(int i, int row)
+{
+    return (unsigned long long)unsigned(i) * unsigned(row);
+}
+__device__ __forceinline__ unsigned long long bytes_to(long long i, int row) { return i * row; }
+
+// A panel of X: where this lane reads it, bytes from a row to the next, and how many columns it has from the lane's
+// first one on. `zeros` is what it reads for a pad.
 struct XPanel {
     const X* x;
+    const X* zeros;
     long long column;
     int row;
     int columns;
 
-    __device__ __forceinline__ Pack<X, PACK> load(Index i, int pack) const
+    __device__ __forceinline__ const X* at(Index i) const
     {
-        Pack<X, PACK> read;
-        if (i >= 0 && (DASP_WHOLE || pack * LANES * PACK < columns)) {
-            read.load(x + (long long)i * row + pack * LANES * PACK * column);
+        return reinterpret_cast<const X*>(reinterpret_cast<const char*>(x) + bytes_to(i, row));
+    }
+
+    // Of a row whose columns lie beside each other, pack p.
+    __device__ __forceinline__ void load(const X* start, int p, Pack<X, PACK>& read) const
+    {
+        read.load(DASP_WHOLE || p * LANES * PACK < columns ? start + p * LANES * PACK : zeros);
+    }
+
+    template <bool FULL> __device__ __forceinline__ void load(Index i, Pack<X, PACK> (&read)[PACKS]) const
+    {
+        if (LANES * PACK > 1) {
+            const X* const start = FULL || i >= 0 ? at(i) : zeros;
+#pragma unroll
+            for (int p = 0; p < PACKS; ++p) load(start, p, read[p]);
         } else {
 #pragma unroll
-            for (int w = 0; w < PACK; ++w) read.items[w] = X();
+            for (int p = 0; p < PACKS; ++p) {
+                if ((FULL || i >= 0) && (DASP_WHOLE || p < columns))
+                    read[p].load(at(i) + p * column);
+                else
+                    read[p] = {};
+            }
         }
-        return read;
     }
 };
 
@@ -207,40 +256,36 @@ struct Sums {
             for (int v = 0; v < OWN; ++v) of[j][v] = Sum(0);
     }
 
-    // Adds the products of some steps of a chunk in some slots of the group, all loads before the first product.
-    __device__ __forceinline__ void add(const Chunk& chunk, int j, int first, const XPanel& panel)
+    __device__ __forceinline__ void add(int j, int p, Weight a, const Pack<X, PACK>& b)
     {
-        const int slot = (lane_id() & ~(LANES - 1)) + j;
-        Pack<X, PACK> b[SLOTS_AT_ONCE][STEPS_AT_ONCE][PACKS];
 #pragma unroll
-        for (int e = 0; e < SLOTS_AT_ONCE; ++e)
-#pragma unroll
-            for (int k = 0; k < STEPS_AT_ONCE; ++k) {
-                const Index i = chunk.column(slot + e, first + k);
-#pragma unroll
-                for (int p = 0; p < PACKS; ++p) b[e][k][p] = panel.load(i, p);
-            }
-#pragma unroll
-        for (int e = 0; e < SLOTS_AT_ONCE; ++e)
-#pragma unroll
-            for (int k = 0; k < STEPS_AT_ONCE; ++k) {
-                const Weight a = chunk.a(slot + e, first + k);
-#pragma unroll
-                for (int v = 0; v < OWN; ++v) {
-                    Sum& sum = of[j + e][v];
-                    sum = multiply_add(a, convert<Operand>(b[e][k][v / PACK].items[v % PACK]), sum);
-                }
-            }
+        for (int w = 0; w < PACK; ++w) {
+            Sum& sum = of[j][p * PACK + w];
+            sum = multiply_add(a, convert<Operand>(b[w]), sum);
+        }
     }
 
-    __device__ __forceinline__ void add(const Chunk& chunk, const XPanel& panel)
+    // Adds a chunk slot by slot, AT_ONCE loads before their products. FULL: it has no pads.
+    template <bool FULL> __device__ __forceinline__ void add(const Chunk& chunk, const XPanel& panel)
     {
+        const int group = lane_id() & ~(LANES - 1);
+        Pack<X, PACK> b[STEPS][PACKS];
 #pragma unroll
-        for (int j = 0; j < LANES; j += SLOTS_AT_ONCE)
+        for (int j = 0; j < LANES; ++j)
 #pragma unroll
-            for (int first = 0; first < STEPS; first += STEPS_AT_ONCE) {
-                if (LANES > 1) __syncwarp();  // else the compiler begins the next loads too, and lacks registers
-                add(chunk, j, first, panel);
+            for (int first = 0; first < STEPS; first += AT_ONCE) {
+                Index column[STEPS];
+                chunk.columns(group + j, column);
+#pragma unroll
+                for (int k = first; k < first + AT_ONCE && k < STEPS; ++k) panel.load<FULL>(column[k], b[k]);
+                if (LANES > 1) __syncwarp();  // else the compiler moves products before loads, which then wait
+                Weight a[STEPS];
+                chunk.values(group + j, a);
+#pragma unroll
+                for (int k = first; k < first + AT_ONCE && k < STEPS; ++k)
+#pragma unroll
+                    for (int p = 0; p < PACKS; ++p) add(j, p, a[k], b[k][p]);
+                if (LANES > 1) __syncwarp();  // nor the next loads before products: registers
             }
     }
 
@@ -266,13 +311,16 @@ struct Sums {
 __device__ __forceinline__ void add_slice(Sums& sums, Chunk& chunk, int& loaded, const Slices& slices,
                                           const uint4& header, const XPanel& panel)
 {
-    const int steps = header.w & 0xfff;
+    const int steps = header.w & 0xfff, full = header.w >> 12 & 0xfff;
 #pragma unroll 1
     for (int first = 0; first < steps; first += STEPS) {
         asm volatile("" : "+r"(loaded));  // else the compiler makes two loops of one
         if (loaded != first) chunk.load(slices, header, first);
         loaded = first;
-        sums.add(chunk, panel);
+        if (first + STEPS <= full)
+            sums.add<true>(chunk, panel);
+        else
+            sums.add<false>(chunk, panel);
     }
 }
 
@@ -293,13 +341,14 @@ struct YPanel {
             const int first = v / PACK * LANES * PACK + v % PACK;
             if (!DASP_WHOLE && first >= columns) continue;
             Pack<Y, Y_PACK> written;
+            Y items[Y_PACK];
             if (!(beta == Sum(0))) written.load(start + first * column);
 #pragma unroll
             for (int w = 0; w < Y_PACK; ++w) {
                 const Sum product = scaled(alpha, sum[v + w]);
-                written.items[w] = convert<Y>(
-                    beta == Sum(0) ? product : product + scaled(beta, convert<Sum>(written.items[w])));
+                items[w] = convert<Y>(beta == Sum(0) ? product : product + scaled(beta, convert<Sum>(written[w])));
             }
+            memcpy(&written.whole, items, sizeof items);
             written.store(start + first * column);
         }
     }
@@ -321,9 +370,9 @@ __device__ __forceinline__ void store_rows(const Sums& sums, int shift, Index ro
 extern "C" __global__ void __launch_bounds__(DASP_THREADS, 65536 / DASP_REGISTERS / DASP_THREADS)
 dasp_slices_columns(const uint4* __restrict__ headers, const Index* __restrict__ bases,
                     const unsigned char* __restrict__ deltas, const Code* __restrict__ values,
-                    const Value* __restrict__ table, const Index* __restrict__ rows, long long count,
-                    long long segments, long long positions, int identity, int parts, const X* x, Y* y,
-                    Sum* partials, long long x_column, long long y_column, int x_row, int y_row, int first,
+                    const Value* __restrict__ table, const Index* __restrict__ rows, const X* __restrict__ zeros,
+                    long long count, long long segments, long long positions, int identity, int parts, const X* x,
+                    Y* y, Sum* partials, long long x_column, long long y_column, int x_row, int y_row, int first,
                     int last, int columns, Sum alpha, Sum beta)
 {
     const long long s = (blockIdx.x / parts * (long long)blockDim.x + threadIdx.x) / 32;
@@ -340,7 +389,7 @@ dasp_slices_columns(const uint4* __restrict__ headers, const Index* __restrict__
 #if DASP_LANES == 1
     Chunk chunk(nullptr);
 #else
-    __shared__ uint4 stages[DASP_THREADS / 32][sizeof(Stage) / sizeof(uint4)];  // numbers may have constructors
+    __shared__ uint4 stages[DASP_THREADS / 32][(sizeof(Stage) + 15) / 16];  // numbers may have constructors
     Chunk chunk(reinterpret_cast<Stage*>(stages[threadIdx.x / 32]));
 #endif
     int loaded = -1;
@@ -349,7 +398,7 @@ dasp_slices_columns(const uint4* __restrict__ headers, const Index* __restrict__
     for (int start = first + int(blockIdx.x % parts) * COLUMNS; start < last; start += parts_apart) {
         const int column = start + lane_id() % LANES * PACK, left = last - column;
         Sums sums;
-        add_slice(sums, chunk, loaded, slices, header, XPanel{x + column * x_column, x_column, x_row, left});
+        add_slice(sums, chunk, loaded, slices, header, XPanel{x + column * x_column, zeros, x_column, x_row, left});
         wait_for_earlier_kernels();  // a slice of empty rows has not waited yet
         sums.add_neighbours(shift);
         if (s >= segments) {

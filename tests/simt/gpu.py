@@ -94,6 +94,7 @@ class Gpu:
         monkeypatch.setattr(product, "_compiled", self._compile)
         monkeypatch.setattr(columns, "compiled", self._compile_columns)
         monkeypatch.setattr(columns, "transposing", self._compile_transposing)
+        monkeypatch.setattr(columns, "on_host", self.get)
         for module in (_launch, scratch, dotted):
             monkeypatch.setattr(module, "driver", lambda: self)
         runtime = SimpleNamespace(
@@ -134,8 +135,8 @@ class Gpu:
     def _compile_columns(self, signature: Any, plan: Any, kinds: Any, panel: Any) -> Any:
         return self._kernel(signature, columns.defines(plan, kinds, panel), columns.types(plan, kinds))
 
-    def _compile_transposing(self, item: int, to_rows: bool) -> Any:
-        constants = {"DASP_BYTES": str(item), "DASP_TO_ROWS": str(int(to_rows))}
+    def _compile_transposing(self, item: int, width: int, to_rows: bool) -> Any:
+        constants = {"DASP_BYTES": str(item), "DASP_COLUMNS": str(width), "DASP_TO_ROWS": str(int(to_rows))}
         return self._kernel(columns.TRANSPOSE, constants, {"Word": columns.word(item)})
 
     def _kernel(self, signature: Any, constants: dict[str, str], types: Any) -> Any:

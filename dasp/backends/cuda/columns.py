@@ -19,17 +19,27 @@ from dasp._launch import Kernel, Launch, Signature
 from dasp._machines import H200, Machine, Panels
 from dasp.backends.cuda import sliced
 from dasp.backends.cuda.scratch import captured_in, keep
+from dasp.backends.cuda.sectors import SECTOR, read_sectors
 from dasp.formats.array import WARP, Plan
 
 WIDEST_LOAD = 16
 """Bytes of the widest load of one lane."""
 
 MOST_STRIDE = 2**31 - 1
-"""Elements from one row to the next that the kernels can count."""
+"""Bytes from one row to the next that the kernels can count."""
+
+NUMBER_BYTES, SECTOR_BYTES = 8, 8 * SECTOR
+"""Of float64, in which gathers are compared."""
 
 STRIDES = "x_column", "y_column", "x_row", "y_row"
 MOST_SHARED = 48 << 10
 """Bytes of shared memory that a block has without asking for more."""
+
+MOST_OWN = 16
+"""Columns of a panel, at most, where each lane multiplies all of them."""
+
+MOST_PANEL = 512
+"""Bytes of a row of a panel, at most."""
 
 VARYING = ("x", "y", "partials", *STRIDES, "first", "last", "columns", "alpha", "beta")
 FINISH_VARYING = "y", "partials", "y_column", "y_row", "columns", "alpha", "beta"
@@ -38,13 +48,8 @@ FINISH_VARYING = "y", "partials", "y_column", "y_row", "columns", "alpha", "beta
 SIGNATURE = Signature(
     "spmv/slices_columns.cu",
     "dasp_slices_columns",
-    """
-    const uint4*          headers          [count]
-    const Index*          bases            [steps]
-    const unsigned char*  deltas
-    const Code*           values
-    const Value*          table
-    const Index*          rows
+    f"""{sliced.ARRAYS.rstrip()}
+    const X*              zeros
     long long             count
     long long             segments
     long long             positions
@@ -94,8 +99,8 @@ TRANSPOSE = Signature(
     int        columns
     """,
 )
-TRANSPOSE_ROWS, TRANSPOSE_THREADS = 32, 256
-"""Rows of a block of that kernel, and its threads."""
+TRANSPOSE_COLUMNS, TRANSPOSE_THREADS, TRANSPOSE_BYTES, TRANSPOSE_MOST = 32, 256, 64, 16
+"""Columns at a time and threads of a block of that kernel; bytes and numbers of a thread."""
 
 
 class Layout(NamedTuple):
@@ -161,7 +166,7 @@ def layout_of(shape: tuple[int, ...], strides: tuple[int, ...], item: int, addre
     (m, k), (row, column) = shape, (stride // item for stride in strides)
     if m == 1:
         row = k
-    if min(row, column) < 0 or row > MOST_STRIDE or any(at % item for at in (*strides, address)):
+    if min(row, column) < 0 or row * item > MOST_STRIDE or any(at % item for at in (*strides, address)):
         return None
     pack = 1
     if column == 1:
@@ -174,7 +179,12 @@ def layout_of(shape: tuple[int, ...], strides: tuple[int, ...], item: int, addre
 
 
 def choose_passes(
-    machine: Machine, columns: int, kinds: Arithmetic, x: Layout, y: Layout, steps: int = 8
+    machine: Machine,
+    columns: int,
+    kinds: Arithmetic,
+    x: Layout,
+    y: Layout,
+    steps: int = 8,
 ) -> tuple[Pass, ...]:
     """Return the launches for so many columns: in the largest panels, in smaller ones, and of the rest.
 
@@ -190,10 +200,10 @@ def choose_passes(
     """
     passes, first = [], 0
     each = max(kinds.x.itemsize, kinds.sum.itemsize)
-    sizes = machine.rows_of_x if x.column == 1 else (machine.columns_of_x,)
+    sizes, most = (machine.rows_of_x, WARP) if x.column == 1 else (machine.columns_of_x, MOST_OWN)
     for chosen in sizes:
         width = chosen.panel // each
-        if width > WARP:
+        if width > most:
             continue  # of narrow numbers, a smaller panel has as many columns as there may be
         count = (columns - first) // width * width
         if count:
@@ -207,7 +217,13 @@ def choose_passes(
 
 
 def _panel(
-    chosen: Panels, width: int, columns: int, kinds: Arithmetic, x: Layout, y: Layout, steps: int
+    chosen: Panels,
+    width: int,
+    columns: int,
+    kinds: Arithmetic,
+    x: Layout,
+    y: Layout,
+    steps: int,
 ) -> Panel:
     """Return the panel of a width for columns that fill it, or for fewer."""
     pack = min(x.pack, width)
@@ -234,13 +250,14 @@ def choose_parts(machine: Machine, slices: int, panels: int) -> int:
     return max(1, min(panels, machine.wave_slices // (2 * max(slices, 1))))
 
 
-def turns(machine: Machine, plan: Plan) -> bool:
+def turns(machine: Machine, plan: Plan, sectors: float) -> bool:
     """Whether X whose columns lie in one run each is better turned into rows first, and Y back.
 
     Turning costs as much for every row of A, and saves the more the more entries a row has, and the farther
-    apart their columns lie.
+    apart their columns lie: `sectors` as `read_sectors` counts them.
     """
-    return bool(plan.pattern.deltas.nbytes >= machine.turning_bytes * plan.shape[0])
+    saved = max(SECTOR_BYTES * sectors, machine.column_bytes) - NUMBER_BYTES
+    return bool(plan.nnz * saved >= machine.turning_bytes * plan.shape[0])
 
 
 def defines(plan: Plan, kinds: Arithmetic, panel: Panel) -> dict[str, str]:
@@ -277,11 +294,12 @@ def finish_blocks(plan: Plan, panel: Panel, columns: int) -> int:
     return int(ceil_div(len(plan.pattern.long_rows) * columns * WARP, panel.threads))
 
 
-def arguments(plan: Plan, parts: int) -> dict[str, Any]:
+def arguments(plan: Plan, zeros: Any, parts: int) -> dict[str, Any]:
     """Return the kernel's arguments but those that come with each product."""
     taken = sliced.plan_arguments(plan)
     others = "long_rows", "segment_offsets", "segment_rows"
-    return {name: taken[name] for name in taken if name not in others} | {"parts": parts}
+    own = {"zeros": zeros, "parts": parts}
+    return {name: taken[name] for name in taken if name not in others} | own
 
 
 def finish_arguments(plan: Plan) -> dict[str, Any]:
@@ -309,10 +327,11 @@ class Columns:
         import cupy
 
         self._cupy, self._plan, self._overlaps = cupy, plan, overlaps
-        self._segments, self._turns = sliced.partials(plan), turns(H200, plan)
+        self._segments = sliced.partials(plan)
+        self._turns: bool | None = None
         self._lock = threading.Lock()
         self._prepared: dict[Any, tuple[list[tuple[Pass, Launch]], Launch | None]] = {}
-        self._transposing: dict[tuple[int, bool], Kernel] = {}
+        self._transposing: dict[tuple[int, int, bool], Kernel] = {}
 
     def multiply(self, x: Any, y: Any, kinds: Arithmetic, scale: tuple[Any, ...], adds: bool) -> None:
         """Set Y = alpha A X + beta Y on CuPy's current stream; Y is not read if beta is 0.
@@ -335,13 +354,13 @@ class Columns:
         X and Y in columns are worked on in rows where that is faster, in memory as large as they are.
         """
         taken, x_layout = self._placed(x, kinds.x)
-        if self._turns and x_layout.column != 1:
+        if self._turned(x_layout):
             columns, column_layout = taken, x_layout
             taken, x_layout = self._new_rows(columns)
             self._transpose(columns, column_layout, taken, True)
         result, y_layout = self._placed(y, kinds.y)
         written, written_layout = result, y_layout
-        if self._turns and y_layout.column != 1 and not adds:
+        if not adds and self._turned(y_layout):
             written, written_layout = self._new_rows(result)
         stream = self._cupy.cuda.get_current_stream().ptr
         partials = self._cupy.empty((self._segments, x.shape[1]), kinds.sum) if self._segments else None
@@ -353,6 +372,14 @@ class Columns:
         made = [array for array in (taken, result, written, partials) if array is not x and array is not y]
         if any(array is not None for array in made) and self._cupy.cuda.runtime.streamIsCapturing(stream):
             keep(made, captured_in(stream)[1])
+
+    def _turned(self, layout: Layout) -> bool:
+        """Whether an array that lies so is worked on in rows."""
+        if layout.column == 1:
+            return False
+        if self._turns is None:
+            self._turns = turns(H200, self._plan, read_sectors(self._plan, on_host))
+        return self._turns
 
     def _placed(self, array: Any, dtype: np.dtype[Any]) -> tuple[Any, Layout]:
         """Return an array as the kernels take it, itself or a copy in C order, and where it lies."""
@@ -371,14 +398,16 @@ class Columns:
     def _transpose(self, columns: Any, layout: Layout, rows: Any, to_rows: bool) -> None:
         """Copy an array in columns to one in rows, or back."""
         item, (count, k) = rows.itemsize, rows.shape
-        kernel = self._transposing.get((item, to_rows))
+        width = transposed_columns(k)
+        kernel = self._transposing.get((item, width, to_rows))
         if kernel is None:
-            kernel = self._transposing[item, to_rows] = Kernel(
-                transposing(item, to_rows), TRANSPOSE, {"Word": word(item)}
+            kernel = self._transposing[item, width, to_rows] = Kernel(
+                transposing(item, width, to_rows), TRANSPOSE, {"Word": word(item)}
             )
         arguments = {"columns_of": columns.data.ptr, "rows_of": rows.data.ptr, "count": count}
         arguments |= {"row": layout.row, "column": layout.column, "columns": k}
-        blocks = ceil_div(count, TRANSPOSE_ROWS)
+        each = min(TRANSPOSE_BYTES // item, TRANSPOSE_MOST)
+        blocks = ceil_div(count * width, TRANSPOSE_THREADS * each)
         if blocks:
             stream = self._cupy.cuda.get_current_stream().ptr
             kernel(stream, (blocks, 1), TRANSPOSE_THREADS, arguments)
@@ -398,7 +427,7 @@ class Columns:
         key = kinds, k, x_layout.column == 1, x_layout.pack, y_layout.column == 1, y_layout.pack
         passes, finish = self._prepared.get(key) or self._prepare(key, kinds, k, x_layout, y_layout)
         room = 0 if partials is None else partials.data.ptr
-        strides = x_layout.column, y_layout.column, x_layout.row, y_layout.row
+        strides = x_layout.column, y_layout.column, x_layout.row * x.itemsize, y_layout.row
         for (first, columns, _), launch in passes:
             end = first + columns
             launch(stream, x.data.ptr, y.data.ptr, room, *strides, first, end, k, *scale)
@@ -413,13 +442,14 @@ class Columns:
             if key in self._prepared:
                 return self._prepared[key]
             passes, finish = [], None
+            zeros = self._cupy.zeros(MOST_PANEL // kinds.x.itemsize, kinds.x)
             for one in choose_passes(H200, k, kinds, x, y, usual_steps(plan)):
                 parts = choose_parts(H200, sliced.warps(plan), ceil_div(one.columns, one.panel.columns))
                 launch = Launch(
                     compiled(SIGNATURE, plan, kinds, one.panel),
                     SIGNATURE,
                     known,
-                    arguments(plan, parts),
+                    arguments(plan, zeros, parts),
                     VARYING,
                     blocks=blocks(plan, one.panel, parts),
                     threads=one.panel.threads,
@@ -446,14 +476,24 @@ def compiled(signature: Signature, plan: Plan, kinds: Arithmetic, panel: Panel) 
     return _source.load(signature.source, defines(plan, kinds, panel)).get_function(signature.entry)
 
 
+def on_host(array: Any) -> np.ndarray[Any, Any]:
+    """Return a copy of an array of CuPy."""
+    return cast("np.ndarray[Any, Any]", array.get())
+
+
 def word(item: int) -> np.dtype[Any]:
     """Return a type of so many bytes, 2, 4, 8 or 16, whatever they mean."""
     return np.dtype(f"u{item}" if item <= 8 else f"V{item}")
 
 
-def transposing(item: int, to_rows: bool) -> Any:
+def transposed_columns(columns: int) -> int:
+    """Return how many columns a block transposes at a time."""
+    return min(TRANSPOSE_COLUMNS, 1 << max(columns - 1, 1).bit_length())
+
+
+def transposing(item: int, width: int, to_rows: bool) -> Any:
     """Return the kernel that transposes numbers of so many bytes, compiled for the current device."""
-    constants = {"DASP_BYTES": str(item), "DASP_TO_ROWS": str(int(to_rows))}
+    constants = {"DASP_BYTES": str(item), "DASP_COLUMNS": str(width), "DASP_TO_ROWS": str(int(to_rows))}
     return _source.load(TRANSPOSE.source, constants).get_function(TRANSPOSE.entry)
 
 

@@ -12,16 +12,20 @@ from dasp._machines import H200
 from dasp.backends.cuda.scratch import Scratch
 from dasp.formats.array import WARP, Plan
 
-SIGNATURE = Signature(
-    "spmv/slices.cu",
-    "dasp_slices",
-    """
+ARRAYS = """
     const uint4*          headers          [count]
     const Index*          bases            [steps]
     const unsigned char*  deltas
     const Code*           values
     const Value*          table
     const Index*          rows
+    """
+"""What every product of slices takes first."""
+
+SIGNATURE = Signature(
+    "spmv/slices.cu",
+    "dasp_slices",
+    f"""{ARRAYS.rstrip()}
     const Index*          long_rows        [r]
     const Index*          segment_offsets  [r + 1]
     const Index*          segment_rows     [segments]
