@@ -139,7 +139,8 @@ def _download(address: str, archive: Path, known: str | None, downloader: Any) -
             f"{address} answered {answer.status_code} {answer.reason}; check the name and the group"
         ) from error
     except requests.RequestException as error:
-        reason = str(error).rpartition(": ")[2].rstrip("'\")")
+        cause = getattr(error.args[0], "reason", error) if error.args else error
+        reason = str(cause).rpartition(": ")[2]
         raise FetchError(
             f"{address} cannot be reached: {reason}; fetching needs a network; try again later"
         ) from error
