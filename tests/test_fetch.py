@@ -8,6 +8,7 @@ import gzip
 import hashlib
 import io
 import os
+import stat
 import tarfile
 import threading
 from collections.abc import Callable, Iterator
@@ -48,6 +49,7 @@ class Server(ThreadingHTTPServer):
         self.ranges: list[str | None] = []
         self.cut: int | None = None
         self.content_range = ""
+        self.redirects: dict[str, str] = {}
         super().__init__(("127.0.0.1", 0), Handler)
 
     @property
@@ -62,6 +64,11 @@ class Handler(BaseHTTPRequestHandler):
         content = self.server.files.get(self.path)
         wanted = self.headers.get("Range")
         self.server.ranges.append(wanted)
+        if self.path in self.server.redirects:
+            self.send_response(302)
+            self.send_header("Location", self.server.redirects[self.path])
+            self.end_headers()
+            return
         if content is None:
             self.send_error(404)
             return
@@ -400,6 +407,21 @@ def test_a_server_that_goes_on_elsewhere_is_started_again(
     (tmp_path / ".one.00.partial").write_bytes(b"x" * 30)
     assert call(fetch, capsys, "one", "--folder", tmp_path, "--url", server.url)[0] == 0
     assert (tmp_path / "one.mtx").read_bytes() == TEXT
+
+
+def test_a_broken_download_is_resumed_where_a_redirection_leads(
+    fetch: ModuleType, suite: Path, server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = archive(one__one_mtx=TEXT)
+    server.files["/elsewhere"] = content
+    server.redirects["/MM/G/one.tar.gz"] = "/elsewhere"
+    (tmp_path / ".one.00.partial").write_bytes(content[:30])
+    assert call(fetch, capsys, "one", "--folder", tmp_path, "--url", server.url)[0] == 0
+    assert server.ranges == ["bytes=30-", "bytes=30-"]
+    assert (tmp_path / "one.mtx").read_bytes() == TEXT
+    umask = os.umask(0)
+    os.umask(umask)
+    assert stat.S_IMODE((tmp_path / "one.mtx").stat().st_mode) == 0o666 & ~umask
 
 
 def test_digests_are_added_to_what_is_there(

@@ -110,12 +110,13 @@ def fetch(matrix: Matrix, folder: Path, source: str = SOURCE) -> Path:
     sums, name = folder / "SHA256SUMS", f"{matrix.name}.tar.gz"
     address = f"{source.rstrip('/')}/{matrix.group}/{name}"
     known = matrix.sha256 or read_digests(sums).get(name)
-    # Nobody else can plant anything in this folder, and what is in it can be renamed into the other.
+    target = folder / f"{matrix.name}.mtx"
+    # Nobody else can plant anything in a folder of our own, and what is in it can be renamed into the other.
     with tempfile.TemporaryDirectory(prefix=f".{matrix.name}.", dir=folder) as own:
         archive = Path(own) / name
         _download(address, archive, known, partial(_resume, matrix, folder))
         digest = pooch.file_hash(archive)
-        os.replace(unpack(matrix, archive), target := folder / f"{matrix.name}.mtx")
+        os.replace(unpack(matrix, archive), target)
     record_digest(name, digest, sums)
     return target
 
