@@ -6,12 +6,13 @@
 went on waiting would take two seconds of it. `processes`: so many processes multiply at the same time, each
 with as many threads as it takes by default, all by dasp and all by SciPy in turn, in short slots of the same
 clock, so that whatever else the machine does falls on both. `threads`: one process that was told to run so
-many.
+many. `--together` measures processes whose threads stay together however often they are put aside.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import multiprocessing
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ import numpy as np
 
 import dasp
 from dasp import models
+from dasp.backends.cpu import team
 from dasp.bench import machine, results
 from dasp.bench.table import median
 
@@ -66,9 +68,11 @@ def count(product: Callable[[], Any], until: float) -> int:
     return made
 
 
-def take_turns(spec: str, threads: int | None, start: float) -> list[int]:
+def take_turns(spec: str, threads: int | None, start: float, together: bool) -> list[int]:
     """Make products in slots from a time on, by dasp and by SciPy in turn; return how many in each."""
     csr, A, x, y = operands(spec)
+    if together:
+        team.CROWDED = math.inf  # type: ignore[assignment]
     dasp.set_num_threads(threads)
     ways: tuple[Callable[[], Any], ...] = (lambda: A.matvec(x, out=y), lambda: csr @ x)
     for product in ways:
@@ -80,16 +84,16 @@ def take_turns(spec: str, threads: int | None, start: float) -> list[int]:
     return made
 
 
-def shared(spec: str, processes: int, threads: int | None) -> Row:
+def shared(spec: str, processes: int, threads: int | None, together: bool = False) -> Row:
     """Products of all processes together, each slot by one library; pairs of neighbours are compared."""
     context = multiprocessing.get_context("spawn")
     start = time.time() + 8.0 + 2.0 * processes  # a process imports, plans and compiles first
     with context.Pool(processes) as pool:
-        made = np.array(pool.starmap(take_turns, [(spec, threads, start)] * processes)).sum(axis=0)
+        made = np.array(pool.starmap(take_turns, [(spec, threads, start, together)] * processes)).sum(axis=0)
     ours, theirs = made[0::2], made[1::2]
     seconds = 0.9 * SLOT_SECONDS
     return {
-        "case": "threads" if threads else "processes",
+        "case": "together" if together else "threads" if threads else "processes",
         "processes": str(processes),
         "threads": str(threads or dasp.get_num_threads()),
         "dasp_per_s": f"{median(ours) / seconds:.4g}",
@@ -99,8 +103,12 @@ def shared(spec: str, processes: int, threads: int | None) -> Row:
     }
 
 
-def cases(spec: str) -> Iterator[Row]:
+def cases(spec: str, together: bool) -> Iterator[Row]:
     """Every case of a matrix."""
+    if together:
+        for processes in PROCESSES:
+            yield shared(spec, processes, None, together)
+        return
     yield idle(spec)
     for processes in PROCESSES:
         yield shared(spec, processes, None)
@@ -113,10 +121,11 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--csv", type=Path, metavar="FILE", help="append the rows to this file")
+    parser.add_argument("--together", action="store_true", help="measure teams that never part")
     args = parser.parse_args()
     columns = machine.host_columns(dasp.get_num_threads())
     for spec in MODELS:
-        for row in cases(spec):
+        for row in cases(spec, args.together):
             print(spec, *(f"{key} {value}" for key, value in row.items()), flush=True)
             if args.csv:
                 results.append(args.csv, columns | {"matrix": spec} | row)
