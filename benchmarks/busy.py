@@ -6,7 +6,7 @@
 went on waiting would take two seconds of it. `processes`: so many processes multiply at the same time, each
 with as many threads as it takes by default, all by dasp and all by SciPy in turn, in short slots of the same
 clock, so that whatever else the machine does falls on both. `threads`: one process that was told to run so
-many. `--together` measures processes whose threads stay together however often they are put aside.
+many. A third slot is dasp's with teams that stay together however often a caller is put aside.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MODELS = "poisson2d:60", "poisson3d:40", "rmat:14"
 
 PROCESSES = 1, 2, 4, 8
 THREADS = 2, 4, 8
-SLOT_SECONDS, SLOTS = 0.25, 16
+SLOT_SECONDS, SLOTS = 0.4, 18
 IDLE_SECONDS, IDLE_REPEATS = 1.0, 7
 
 Row = dict[str, str]
@@ -68,47 +68,51 @@ def count(product: Callable[[], Any], until: float) -> int:
     return made
 
 
-def take_turns(spec: str, threads: int | None, start: float, together: bool) -> list[int]:
-    """Make products in slots from a time on, by dasp and by SciPy in turn; return how many in each."""
+def take_turns(spec: str, threads: int | None, start: float) -> list[int]:
+    """Make products in slots from a time on, in each way in turn; return how many in each."""
     csr, A, x, y = operands(spec)
-    if together:
-        team.CROWDED = math.inf  # type: ignore[assignment]
+    limits = (team.CROWDED, math.inf, team.CROWDED)
     dasp.set_num_threads(threads)
-    ways: tuple[Callable[[], Any], ...] = (lambda: A.matvec(x, out=y), lambda: csr @ x)
+    ways: tuple[Callable[[], Any], ...] = (
+        lambda: A.matvec(x, out=y),
+        lambda: A.matvec(x, out=y),
+        lambda: csr @ x,
+    )
     for product in ways:
         product()
     made = []
     for slot in range(SLOTS):
         time.sleep(max(0.0, start + slot * SLOT_SECONDS - time.time()))
-        made.append(count(ways[slot % 2], start + (slot + 0.9) * SLOT_SECONDS))
+        team.CROWDED = limits[slot % 3]  # type: ignore[assignment]
+        team.team()._alone_until = 0.0  # a slot begins with its team
+        made.append(count(ways[slot % 3], start + (slot + 0.9) * SLOT_SECONDS))
     return made
 
 
-def shared(spec: str, processes: int, threads: int | None, together: bool = False) -> Row:
+def shared(spec: str, processes: int, threads: int | None) -> Row:
     """Products of all processes together, each slot by one library; pairs of neighbours are compared."""
     context = multiprocessing.get_context("spawn")
     start = time.time() + 8.0 + 2.0 * processes  # a process imports, plans and compiles first
     with context.Pool(processes) as pool:
-        made = np.array(pool.starmap(take_turns, [(spec, threads, start, together)] * processes)).sum(axis=0)
-    ours, theirs = made[0::2], made[1::2]
+        made = np.array(pool.starmap(take_turns, [(spec, threads, start)] * processes)).sum(axis=0)
+    ours, together, theirs = made[0::3], made[1::3], made[2::3]
     seconds = 0.9 * SLOT_SECONDS
     return {
-        "case": "together" if together else "threads" if threads else "processes",
+        "case": "threads" if threads else "processes",
         "processes": str(processes),
         "threads": str(threads or dasp.get_num_threads()),
         "dasp_per_s": f"{median(ours) / seconds:.4g}",
+        "together_per_s": f"{median(together) / seconds:.4g}",
         "scipy_per_s": f"{median(theirs) / seconds:.4g}",
         "ratio": f"{median(ours / np.maximum(theirs, 1)):.3f}",
         "ratio_least": f"{min(ours / np.maximum(theirs, 1)):.3f}",
+        "ratio_together": f"{median(together / np.maximum(theirs, 1)):.3f}",
+        "ratio_together_least": f"{min(together / np.maximum(theirs, 1)):.3f}",
     }
 
 
-def cases(spec: str, together: bool) -> Iterator[Row]:
+def cases(spec: str) -> Iterator[Row]:
     """Every case of a matrix."""
-    if together:
-        for processes in PROCESSES:
-            yield shared(spec, processes, None, together)
-        return
     yield idle(spec)
     for processes in PROCESSES:
         yield shared(spec, processes, None)
@@ -121,11 +125,10 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--csv", type=Path, metavar="FILE", help="append the rows to this file")
-    parser.add_argument("--together", action="store_true", help="measure teams that never part")
     args = parser.parse_args()
     columns = machine.host_columns(dasp.get_num_threads())
     for spec in MODELS:
-        for row in cases(spec, args.together):
+        for row in cases(spec):
             print(spec, *(f"{key} {value}" for key, value in row.items()), flush=True)
             if args.csv:
                 results.append(args.csv, columns | {"matrix": spec} | row)
