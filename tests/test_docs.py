@@ -304,6 +304,15 @@ def test_every_path_and_link_exists(document: str) -> None:
     assert not missing
 
 
+@pytest.mark.parametrize("module", ["solvers", "preconditioners"])
+def test_the_page_of_solvers_names_each(module: str) -> None:
+    text = (ROOT / "docs/solvers.md").read_text(encoding="utf-8")
+    package = importlib.import_module(f"dasp.{module}")
+    functions = [name for name in package.__all__ if inspect.isfunction(getattr(package, name))]
+    assert len(functions) >= 6
+    assert not [name for name in functions if f"dasp.{module}.{name}" not in text]
+
+
 def test_every_promise_names_tests_that_exist() -> None:
     text = (ROOT / "docs/promises.md").read_text(encoding="utf-8")
     promises, _, table = text.partition("## How each is tested")
