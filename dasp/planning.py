@@ -55,8 +55,12 @@ def make_plan(
     """
     packs = policy.format_for(csr.shape)
     formats.refuse_type(packs.name, csr.data.dtype, "A")
-    with _shown(primitives, progress) as steps:
-        plan = packs.pack(csr, policy.options(packs), MACHINES[machine], steps)
+    options = policy.options(packs)
+    if progress:
+        with _shown(primitives) as steps:
+            plan = packs.pack(csr, options, MACHINES[machine], steps)
+    else:
+        plan = packs.pack(csr, options, MACHINES[machine], primitives)
     if order is not None:
         plan = dataclasses.replace(plan, order=order if plan.order is None else order[plan.order])
     if isinstance(csr.data, np.ndarray):
@@ -73,11 +77,8 @@ STEPS = "survey", "try_windows", "lay_out", "store"
 
 
 @contextmanager
-def _shown(primitives: Any, progress: bool) -> Iterator[Any]:
-    """Give the primitives; if asked, such as move a bar on with every step of packing."""
-    if not progress:
-        yield primitives
-        return
+def _shown(primitives: Any) -> Iterator[Any]:
+    """Give the primitives, such as move a bar on with every step of packing."""
     try:
         from tqdm import tqdm
     except ImportError as error:

@@ -93,15 +93,11 @@ def packs(layout: str) -> bool:
 @contextmanager
 def packing(csr: Csr, device: str) -> Iterator[tuple[Csr, Any]]:
     """Give a matrix of NumPy or CuPy on a GPU, and the primitives; what they made is done at the end."""
-    import cupy
-
-    with cupy.cuda.Device(number(device)):
+    with filling(device, ends=True) as packing:
         if isinstance(csr.data, np.ndarray):
             csr = Csr(csr.shape, *upload(csr[1:]))
-        packing = primitives(number(device))
         packing.ready(csr)
         yield csr, packing
-        cupy.cuda.get_current_stream().synchronize()
 
 
 class filling:

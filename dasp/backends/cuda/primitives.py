@@ -569,39 +569,38 @@ class Primitives:
         positions = m - survey.long_rows
         work.tell(positions=positions, identity=int(not survey.long_rows))
         tiles = ceil_div(positions, CUT_TILE)
-        before, passages = self._on.scratch((2 * count * tiles, COUNT), (count * tiles * ENTRIES, COUNT))
+        moves = m and (survey.long_rows or any(windows))
+        sort_tiles = max(_window_tiles(window or SORT_TILE, m) for window in windows) if moves else 0
+        (before,) = self._on.scratch((2 * count * tiles, COUNT))  # it is kept, and the others are not
+        passages, counts, rows = self._on.scratch(
+            (count * tiles * ENTRIES, COUNT),
+            ((sort_tiles << DIGIT_BITS) + 1, COUNT),
+            (count * m if moves else 0, _index(csr)),
+        )
         first = work.take(count * (TOTALS + SAMPLED))
-        orders = _Orders(windows, self._rows(csr, survey, windows), tiles, before, first)
+        orders = _Orders(windows, rows if moves else None, tiles, before, first)
         self._tell(survey, orders, m)
-        if orders.rows is not None:
-            self._sort_rows(csr, survey, cut, windows, orders.rows)
+        if moves:
+            self._sort_rows(csr, survey, cut, orders, sort_tiles, counts)
         if tiles:
             work.launch(kernels.CUT_TILES, (tiles, count), come=work.zeros(count), passages=passages)
         return orders
 
-    def _rows(self, csr: Csr, survey: Survey, windows: tuple[int, ...]) -> Array | None:
-        """Return room for the rows in slices in the order of each window, m apart; None if no row moves."""
-        m = csr.shape[0]
-        if not m or (not survey.long_rows and not any(windows)):
-            return None
-        (rows,) = self._on.scratch((len(windows) * m, _index(csr)))
-        return rows
-
-    def _sort_rows(self, csr: Csr, survey: Survey, cut: Cut, windows: tuple[int, ...], rows: Array) -> None:
+    def _sort_rows(
+        self, csr: Csr, survey: Survey, cut: Cut, orders: _Orders, tiles: int, counts: Array
+    ) -> None:
         """Set the rows in slices in the order of each window, m apart."""
-        m, long_count, work = csr.shape[0], survey.long_rows, survey.detail
+        m, long_count, work, windows = csr.shape[0], survey.long_rows, survey.detail, orders.windows
         long_rows = self._list_long(csr, survey)[0] if long_count else None
         longest, most = work.facts["longest_whole"], WARP * cut.steps
         bits = (longest + 1).bit_length()
-        tiles = max(_window_tiles(window or SORT_TILE, m) for window in windows)
         wide = [nth for nth, window in enumerate(windows) if window > SORT_TILE]
-        counts = self._on.scratch(((tiles << DIGIT_BITS) + 1, COUNT))[0] if wide else None
         work.tell(longest=longest, most=most, bits=bits, long_rows=long_rows, long_count=long_count)
         work.launch(kernels.SORT_WINDOWS, (tiles, len(windows)), 512, come=work.zeros(1), counts=counts)
         work.tell(keys=None, gone=long_rows, gone_count=long_count)
         for nth in wide:
-            to, counted = self._on.part(rows, nth * m, m), counts if nth == wide[-1] else None
-            self._sort(work, (m, rows.dtype), windows[nth], bits, to, counted)
+            to, counted = self._on.part(orders.rows, nth * m, m), counts if nth == wide[-1] else None
+            self._sort(work, (m, _index(csr)), windows[nth], bits, to, counted)
 
     def _sort(
         self,
@@ -617,10 +616,8 @@ class Primitives:
         `counted` has the places of the first digits, if they were counted.
         """
         elements, kind = elements_of
-        passes, tiles = (
-            ceil_div(max(bits, 1), DIGIT_BITS),
-            ceil_div(elements, width) * ceil_div(width, SORT_TILE),
-        )
+        passes = ceil_div(max(bits, 1), DIGIT_BITS)
+        tiles = ceil_div(elements, width) * ceil_div(width, SORT_TILE)
         counts = self._on.scratch(((tiles << DIGIT_BITS) + 1, COUNT))[0] if counted is None else counted
         spare = self._on.scratch((elements, kind))[0] if passes > 1 else None
         source = None
