@@ -2,9 +2,9 @@
 
     python benchmarks/values.py --csv benchmarks/results/values_h200.csv poisson2d:100 poisson3d:128
 
-Each time is the least of many calls, each begun with nothing left to do and waited for. It stands beside what a
-product takes that reads the CSR matrix once at the measured bandwidth. The products with the new values are held
-to those of a matrix planned with them, bit for bit.
+Each time is the least of many calls, each begun with nothing left to do and waited for. It stands beside what
+a product takes that reads the CSR matrix once at the measured bandwidth. The products with the new values are
+held to those of a matrix planned with them, bit for bit.
 """
 
 from __future__ import annotations
