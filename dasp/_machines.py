@@ -133,6 +133,13 @@ class Machine:
     few_in_flight: int = tuned("steps", "loads in flight where slices take turns: registers", _FOUND)
     in_flight: int = tuned("steps", "loads in flight as a rule: latency", _FOUND)
     few_steps: float = tuned("steps a slice", "up to which `few_in_flight` holds", _FOUND)
+    kept_plans: tuple[int, int] = tuned(
+        "bytes of a plan",
+        "from and up to which a share of it is told to stay in the L2 until the next product: smaller ones "
+        "stay by themselves, of larger ones too little would",
+        _FOUND,
+    )
+    kept_share: float = tuned("ratio", "that share, against the room for vectors", _FOUND)
 
     rows_of_x: tuple[Panels, ...] = tuned(
         _PANEL, "reads of the plan against registers, where the columns of X lie beside each other", _COLUMNS
@@ -181,6 +188,8 @@ H200 = Machine(
     few_in_flight=4,
     in_flight=8,
     few_steps=7.5,
+    kept_plans=(56_000_000, 76_000_000),
+    kept_share=0.25,
     rows_of_x=(
         Panels(256, 32, 4, 8, 168, 4),
         Panels(128, 16, 4, 4, 96, 4),

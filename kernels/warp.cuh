@@ -32,6 +32,42 @@ template <class T> __device__ __forceinline__ T warp_sum(T value)
 // A load of data that is read once: streamed past the cache (ld.global.cs), which is left to x.
 template <class T> __device__ __forceinline__ T load_stream(const T* address) { return __ldcs(address); }
 
+// The same, but a share of the lines, by their addresses, stays in the second-level cache until the next kernel
+// (PTX ISA: createpolicy.fractional).
+template <class T> __device__ __forceinline__ T load_kept(const T* address, float share)
+{
+#ifdef DASP_SIMT
+    (void)share;
+    return __ldcs(address);
+#else
+    unsigned long long policy;
+    asm("createpolicy.fractional.L2::evict_last.L2::evict_first.b64 %0, %1;" : "=l"(policy) : "f"(share));
+#define DASP_LOAD_KEPT(type, ...) \
+    asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint." type __VA_ARGS__)
+    if constexpr (sizeof(T) == 16) {
+        ulonglong2 bits;
+        DASP_LOAD_KEPT("v2.b64", " {%0, %1}, [%2], %3;" : "=l"(bits.x), "=l"(bits.y) : "l"(address), "l"(policy));
+        return *reinterpret_cast<T*>(&bits);
+    } else if constexpr (sizeof(T) == 8) {
+        unsigned long long bits;
+        DASP_LOAD_KEPT("b64", " %0, [%1], %2;" : "=l"(bits) : "l"(address), "l"(policy));
+        return *reinterpret_cast<T*>(&bits);
+    } else if constexpr (sizeof(T) == 4) {
+        unsigned bits;
+        DASP_LOAD_KEPT("b32", " %0, [%1], %2;" : "=r"(bits) : "l"(address), "l"(policy));
+        return *reinterpret_cast<T*>(&bits);
+    } else {
+        unsigned short bits;
+        if constexpr (sizeof(T) == 2)
+            DASP_LOAD_KEPT("b16", " %0, [%1], %2;" : "=h"(bits) : "l"(address), "l"(policy));
+        else
+            DASP_LOAD_KEPT("u8", " %0, [%1], %2;" : "=h"(bits) : "l"(address), "l"(policy));
+        return *reinterpret_cast<T*>(&bits);  // the low byte comes first
+    }
+#undef DASP_LOAD_KEPT
+#endif
+}
+
 // A load of data that others read again: through the read-only cache (ld.global.nc).
 template <class T> __device__ __forceinline__ T load_cached(const T* address) { return __ldg(address); }
 

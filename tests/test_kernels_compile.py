@@ -125,6 +125,10 @@ def slices() -> Iterator[Defines]:
             "DASP_THREADS": "256",
         },
         {"DASP_DOT": "1", "DASP_TICKETS": "1"},
+        {"DASP_KEEP": "0.25f"},
+        {"DASP_KEEP": "0.25f", "DASP_DOT": "1", "DASP_CODING": str(int(Coding.BYTE))},
+        {"DASP_KEEP": "0.25f", **type_names(COMPLEX)},
+        {"DASP_KEEP": "0.25f", **type_names(HALVES)},
     ):
         yield {**usual, **changes}
 

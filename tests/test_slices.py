@@ -586,6 +586,27 @@ def test_products_with_few_steps_in_flight(executor, steps, window, mma, monkeyp
 
 
 @every_executor
+@pytest.mark.parametrize("coding", [Coding.PLAIN, Coding.BYTE, Coding.DICTIONARY])
+def test_products_of_plans_of_which_a_share_stays_in_the_cache(executor, coding, monkeypatch):
+    """The same bits: the share says where they come from."""
+    matrix = coded_matrix(coding)
+    x, policy = np.random.default_rng(6).standard_normal(400), Policy(layout="slices")
+    plain = multiply(executor, matrix, x, policy=policy)
+    assert_close(plain, matrix, x)
+    monkeypatch.setattr(cuda, "H200", replace(H200, kept_plans=(0, 1 << 40)))
+    assert "DASP_KEEP" in cuda.defines(plan_of(matrix, policy))
+    np.testing.assert_array_equal(multiply(executor, matrix, x, policy=policy), plain)
+
+
+def test_plans_of_which_a_share_stays_in_the_cache():
+    """Those somewhat larger than the cache: smaller ones stay, of larger ones too little would."""
+    policy, (least, most) = Policy(layout="slices"), H200.kept_plans
+    small = plan_of(generate("poisson2d:100"), policy)
+    assert small.nbytes < least < most
+    assert "DASP_KEEP" not in cuda.defines(small)
+
+
+@every_executor
 def test_a_very_long_row_has_longer_segments_and_not_more(executor):
     matrix = from_lengths([100_000, 40, 300, 40_000, 5], 120_000)
     part = slices_of(matrix)

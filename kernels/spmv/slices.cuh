@@ -37,14 +37,24 @@ constexpr bool CODED = DASP_CODING == CODING_DICTIONARY || DASP_CODING == CODING
 // What a value is made to be multiplied: a complex one that is stored as its real part, a real number.
 using Weight = Multiplied<Sum, Choose<CODED, Value, Code>::type>;
 
+// DASP_KEEP: the share of deltas and values that stays in the second-level cache from one product to the next.
+template <class T> __device__ __forceinline__ T load_plan(const T* address)
+{
+#ifdef DASP_KEEP
+    return load_kept(address, DASP_KEEP);
+#else
+    return load_stream(address);
+#endif
+}
+
 __device__ __forceinline__ Weight load_value(const Slices& slices, long long slot)
 {
 #if DASP_CODING == CODING_EQUAL
     return convert<Weight>(load_cached(slices.table));
 #elif DASP_CODING == CODING_DICTIONARY
-    return convert<Weight>(load_cached(slices.table + load_stream(slices.values + slot)));
+    return convert<Weight>(load_cached(slices.table + load_plan(slices.values + slot)));
 #else
-    return convert<Weight>(load_stream(slices.values + slot));
+    return convert<Weight>(load_plan(slices.values + slot));
 #endif
 }
 
@@ -52,7 +62,7 @@ __device__ __forceinline__ Weight load_value(const Slices& slices, long long slo
 template <class Delta>
 __device__ __forceinline__ Index load_column(const Index* base, const Delta* deltas)
 {
-    const Delta delta = load_stream(deltas + lane_id());
+    const Delta delta = load_plan(deltas + lane_id());
     const Index column = load_cached(base) + Index(delta);
     return delta == Delta(-1) ? PAD : column;
 }

@@ -45,7 +45,9 @@ SIGNATURE = Signature(
 
 def defines(plan: Plan) -> dict[str, str]:
     """Return the compile-time constants that the format adds."""
-    return {
+    least, most = H200.kept_plans
+    kept = {"DASP_KEEP": f"{H200.kept_share}f"} if least <= plan.nbytes <= most else {}
+    return kept | {
         "DASP_INDEX": C_NAMES[plan.pattern.index_dtype],
         "DASP_OFFSET": "int",
         "DASP_MMA": str(int(plan.pattern.choice.mma)),
