@@ -37,10 +37,11 @@ constexpr bool CODED = DASP_CODING == CODING_DICTIONARY || DASP_CODING == CODING
 // What a value is made to be multiplied: a complex one that is stored as its real part, a real number.
 using Weight = Multiplied<Sum, Choose<CODED, Value, Code>::type>;
 
-// DASP_KEEP: the share of deltas and values that stays in the second-level cache from one product to the next.
+// DASP_KEEP: the share of deltas and values that stays in the second-level cache from one product to the next. Not
+// where a dot product is left too: the hints take registers.
 template <class T> __device__ __forceinline__ T load_plan(const T* address)
 {
-#ifdef DASP_KEEP
+#if defined(DASP_KEEP) && !DASP_DOT
     return load_kept(address, DASP_KEEP);
 #else
     return load_stream(address);
