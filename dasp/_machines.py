@@ -139,7 +139,8 @@ class Machine:
         "stay by themselves, of larger ones too little would",
         _FOUND,
     )
-    kept_share: float = tuned("ratio", "that share, against the room for vectors", _FOUND)
+    kept_bytes: int = tuned("bytes of a plan", "that are told so: what else there is needs room", _FOUND)
+    most_kept: float = tuned("ratio", "share of a plan that is told so at most", _FOUND)
 
     rows_of_x: tuple[Panels, ...] = tuned(
         _PANEL, "reads of the plan against registers, where the columns of X lie beside each other", _COLUMNS
@@ -188,8 +189,9 @@ H200 = Machine(
     few_in_flight=4,
     in_flight=8,
     few_steps=7.5,
-    kept_plans=(56_000_000, 76_000_000),
-    kept_share=0.25,
+    kept_plans=(44_000_000, 115_000_000),
+    kept_bytes=22_500_000,
+    most_kept=0.35,
     rows_of_x=(
         Panels(256, 32, 4, 8, 168, 4),
         Panels(128, 16, 4, 4, 96, 4),

@@ -125,11 +125,11 @@ def slices() -> Iterator[Defines]:
             "DASP_THREADS": "256",
         },
         {"DASP_DOT": "1", "DASP_TICKETS": "1"},
-        {"DASP_KEEP": "0.25f"},
-        {"DASP_KEEP": "0.25f", "DASP_CODING": str(int(Coding.BYTE)), "DASP_THREADS": "512"},
-        {"DASP_KEEP": "0.25f", "DASP_CODING": str(int(Coding.DICTIONARY))},
-        {"DASP_KEEP": "0.25f", **type_names(COMPLEX)},
-        {"DASP_KEEP": "0.25f", **type_names(HALVES)},
+        {"DASP_KEEP": "0.35f"},
+        {"DASP_KEEP": "0.35f", "DASP_CODING": str(int(Coding.BYTE)), "DASP_THREADS": "512"},
+        {"DASP_KEEP": "0.35f", "DASP_CODING": str(int(Coding.DICTIONARY))},
+        {"DASP_KEEP": "0.35f", **type_names(COMPLEX)},
+        {"DASP_KEEP": "0.35f", **type_names(HALVES)},
     ):
         yield {**usual, **changes}
 

@@ -594,16 +594,17 @@ def test_products_of_plans_of_which_a_share_stays_in_the_cache(executor, coding,
     plain = multiply(executor, matrix, x, policy=policy)
     assert_close(plain, matrix, x)
     monkeypatch.setattr(cuda, "H200", replace(H200, kept_plans=(0, 1 << 40)))
-    assert "DASP_KEEP" in cuda.defines(plan_of(matrix, policy))
+    assert cuda.defines(plan_of(matrix, policy))["DASP_KEEP"] == f"{H200.most_kept}f"
     np.testing.assert_array_equal(multiply(executor, matrix, x, policy=policy), plain)
 
 
 def test_plans_of_which_a_share_stays_in_the_cache():
     """Those somewhat larger than the cache: smaller ones stay, of larger ones too little would."""
-    policy, (least, most) = Policy(layout="slices"), H200.kept_plans
-    small = plan_of(generate("poisson2d:100"), policy)
-    assert small.nbytes < least < most
-    assert "DASP_KEEP" not in cuda.defines(small)
+    least, most = H200.kept_plans
+    shares = [
+        cuda.kept_share(SimpleNamespace(nbytes=n)) for n in (least - 1, least, 90_000_000, most, most + 1)
+    ]
+    assert shares == [0.0, H200.most_kept, 0.25, 0.2, 0.0]
 
 
 @every_executor

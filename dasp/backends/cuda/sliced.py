@@ -45,9 +45,8 @@ SIGNATURE = Signature(
 
 def defines(plan: Plan) -> dict[str, str]:
     """Return the compile-time constants that the format adds."""
-    least, most = H200.kept_plans
-    kept = {"DASP_KEEP": f"{H200.kept_share}f"} if least <= plan.nbytes <= most else {}
-    return kept | {
+    kept = kept_share(plan)
+    return ({"DASP_KEEP": f"{kept}f"} if kept else {}) | {
         "DASP_INDEX": C_NAMES[plan.pattern.index_dtype],
         "DASP_OFFSET": "int",
         "DASP_MMA": str(int(plan.pattern.choice.mma)),
@@ -80,6 +79,14 @@ def take_turns(plan: Plan) -> bool:
 def in_flight(plan: Plan) -> int:
     """Return how many steps of a slice a warp loads before it multiplies the first."""
     return H200.few_in_flight if take_turns(plan) else H200.in_flight
+
+
+def kept_share(plan: Plan) -> float:
+    """Return the share of a plan that is told to stay in the L2 until the next product, in steps of 0.05."""
+    least, most = H200.kept_plans
+    if not least <= plan.nbytes <= most:
+        return 0.0
+    return round(20 * min(H200.most_kept, H200.kept_bytes / plan.nbytes)) / 20
 
 
 def partials(plan: Plan) -> int:
