@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import types
+from numba import from_dtype, types
 from numba.core import cgutils
 from numba.extending import intrinsic as _intrinsic
 
@@ -48,8 +48,8 @@ def turn(source: Vector, target: Vector) -> None:
         return
     words = ceil_div(source.itemsize, 8)
     most = min(*source.shape, RUN_BYTES // source.itemsize)
-    move = _function_of(1 << most.bit_length() - 1, words)
     kind = np.dtype(f"u{source.itemsize // words}")
+    move = _function_of(1 << most.bit_length() - 1, words, kind)
     one, other = source.view(kind), target.view(kind)
     one.flags.writeable = False
 
@@ -115,10 +115,13 @@ def _transposed(builder: ir.IRBuilder, rows: list[Any], side: int, words: int) -
 
 
 @functools.cache
-def _function_of(block: int, words: int) -> Callable[[Vector, Vector], None]:
-    """Return what turns a matrix of numbers of so many words in blocks of so many numbers."""
+def _function_of(block: int, words: int, kind: np.dtype[Any]) -> Callable[[Vector, Vector], None]:
+    """Return what turns a matrix of numbers of so many words of a type in blocks of so many numbers."""
+    word = from_dtype(kind)
+    # Of any strides, so that it is compiled once for both directions.
+    arrays = types.Array(word, 2, "A", readonly=True), types.Array(word, 2, "A")
 
-    @jit(nogil=True)
+    @jit(types.void(*arrays), nogil=True)
     def move(source, target):  # type: ignore[no-untyped-def]
         items, runs = target.shape[0], source.shape[0]
         down, across = runs // block, items // block
