@@ -145,6 +145,11 @@ class Machine:
     rows_of_x: tuple[Panels, ...] = tuned(
         _PANEL, "reads of the plan against registers, where the columns of X lie beside each other", _COLUMNS
     )
+    narrow_rows_of_x: tuple[Panels, ...] = tuned(
+        _PANEL,
+        "the same for numbers of less than 8 bytes: more of them to a lane take more registers",
+        _COLUMNS,
+    )
     columns_of_x: tuple[Panels, ...] = tuned(
         _PANEL, "the same where each column of X lies in one run", _COLUMNS
     )
@@ -194,6 +199,11 @@ H200 = Machine(
     most_kept=0.35,
     rows_of_x=(
         Panels(256, 32, 4, 8, 168, 4),
+        Panels(128, 32, 4, 8, 128, 4),
+        Panels(64, 16, 4, 4, 72, 4),
+        Panels(32, 32, 4, 8, 64, 4),
+    ),
+    narrow_rows_of_x=(
         Panels(128, 16, 4, 4, 96, 4),
         Panels(64, 16, 4, 4, 72, 4),
         Panels(32, 32, 4, 8, 64, 4),

@@ -359,6 +359,7 @@ def test_wide_types_give_the_same_bits_in_the_kernel():
 TOY = dataclasses.replace(
     H200,
     rows_of_x=(Panels(128, 32, 4, 8, 168, 4), Panels(64, 16, 8, 8, 128, 16)),
+    narrow_rows_of_x=(Panels(64, 16, 8, 8, 128, 16),),
     columns_of_x=(Panels(64, 64, 4, 8, 64, 8),),
     wave_slices=100,
 )
@@ -410,6 +411,9 @@ def test_tiles_of_a_toy_machine():
     assert small == (32, 8, (8, 4, 2, 2, 1, 7, 8, 128, 256))
     (one,) = choose_passes(TOY, 32, DOUBLE, far, near)
     assert one == (0, 32, (8, 1, 1, 1, 1, 4, 8, 64, 256))
+    single = arithmetic(np.dtype(np.float32), np.dtype(np.float32))
+    (one,) = choose_passes(TOY, 32, single, Layout(32, 1, 4), Layout(32, 1, 4))
+    assert one == (0, 32, (16, 4, 4, 4, 1, 8, 8, 128, 512))
     whole, rest = choose_passes(TOY, 13, DOUBLE, far, far)
     assert (whole.columns, rest.first, rest.columns, rest.panel.columns) == (8, 8, 5, 8)
     assert (whole.panel.whole, rest.panel.whole) == (1, 0)

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from dasp._dtypes import named
+from dasp._dtypes import TABLE, named
 from dasp._threads import get_num_threads
 from dasp.bench import machine, roofline
 from dasp.bench.baselines_cuda import Descriptors, Device, poison, product_candidate, synchronize
@@ -223,7 +223,8 @@ def report(rows: Sequence[Row]) -> str:
     """Return the tables of a result file in Markdown: means by type, order and columns; then every row."""
     keys = list(dict.fromkeys((row["dtype"], row["order"], row["k"]) for row in rows))
     lines = []
-    for dtype, order, k in sorted(keys, key=lambda key: (key[0] != "float64", key[1], int(key[2]))):
+    types = list(TABLE)
+    for dtype, order, k in sorted(keys, key=lambda key: (types.index(key[0]), key[1], int(key[2]))):
         ratios = [
             number(row, "speedup_best")
             for row in rows

@@ -200,7 +200,10 @@ def choose_passes(
     """
     passes, first = [], 0
     each = max(kinds.x.itemsize, kinds.sum.itemsize)
-    sizes, most = (machine.rows_of_x, WARP) if x.column == 1 else (machine.columns_of_x, MOST_OWN)
+    sizes, most = machine.columns_of_x, MOST_OWN
+    if x.column == 1:
+        wide = kinds.x.itemsize >= NUMBER_BYTES
+        sizes, most = machine.rows_of_x if wide else machine.narrow_rows_of_x, WARP
     for chosen in sizes:
         width = chosen.panel // each
         if width > most:
