@@ -259,7 +259,6 @@ SOURCES: dict[str, list[Defines]] = {
     "spmv/product.cu": list(spmv()),
     "spmv/slices.cu": list(slices()),
     "distributed/halo.cu": [{"DASP_SCALAR": row.c, "DASP_THREADS": "256"} for row in TABLE.values()],
-    "distributed/sums.cu": [{"DASP_THREADS": "256"}],
     "spmv/slices_columns.cu": list(columns()),
     "spmv/transpose.cu": [
         {"DASP_BYTES": size, "DASP_COLUMNS": columns, "DASP_TO_ROWS": way}

@@ -29,17 +29,17 @@ SPACES = {"cpu": "dasp.distributed.space", "cuda": "dasp.distributed.cuda"}
 
 SMALL_ROWS = 750_000
 """Rows of a GPU below which an iteration of cg on two takes longer than on one. Measured on two H200s:
-poisson3d:64 takes 26 us on two and 11 us on one, poisson3d:128 57 and 64, poisson3d:200 168 and 257."""
+poisson3d:64 takes 24 us on two and 10 us on one, poisson3d:128 57 and 63, poisson3d:200 166 and 226."""
 
 FEW_SUMS_ROWS = {"cpu": 20_000, "cuda": 4_000_000}
 """Rows of a rank up to which a sum over the ranks costs more than reading a vector once more. Measured on two
-H200s: in that form and in the plain one poisson3d:128 takes 60 and 65 us, poisson3d:200 170 and 171,
-poisson3d:320 588 and 553."""
+H200s: in that form and in the plain one poisson3d:128 takes 58 and 60 us, poisson3d:200 166 and 167,
+poisson3d:320 582 and 543."""
 
 HIDDEN_SUMS_ROWS = {"cpu": 0, "cuda": 1_000_000}
 """Rows of a rank up to which a sum that travels beside a product is worth three vectors more, without a
-preconditioner. Measured on two H200s: so, and with one sum that is waited for, poisson3d:64 takes 26 and 35
-us, poisson3d:128 57 and 60, poisson3d:200 175 and 168. A sum on CPUs is always waited for."""
+preconditioner. Measured on two H200s: so, and with one sum that is waited for, poisson3d:64 takes 24 and 31
+us, poisson3d:128 57 and 58, poisson3d:200 171 and 166. A sum on CPUs is always waited for."""
 
 
 class SpMatrix:
