@@ -1,0 +1,43 @@
+"""Cases drawn by number from a seed, for attacks whose cases need nothing but random numbers."""
+
+from __future__ import annotations
+
+import collections
+import random
+import time
+import traceback
+from collections.abc import Callable, Sequence
+
+Counts = collections.Counter[str]
+Case = Callable[[random.Random, Counts], None]
+
+
+def attack_with(
+    cases: Sequence[tuple[Case, float]],
+) -> Callable[[int, float, int | None], tuple[Counts, list[str]]]:
+    """Return what tries such cases, each drawn as often as its weight says; an assertion is a failure."""
+    choices, weights = zip(*cases, strict=True)
+
+    def attack(seed: int, seconds: float, only: int | None = None) -> tuple[Counts, list[str]]:
+        counts: Counts = collections.Counter()
+        failures: list[str] = []
+        end = time.monotonic() + seconds
+        number = only or 0
+        while time.monotonic() < end or only is not None:
+            rng = random.Random(f"{seed}-{number}")
+            (case,) = rng.choices(choices, weights)
+            try:
+                case(rng, counts)
+            except Exception as error:
+                traceback.print_exc()
+                words = " ".join(str(error).split())[:300]
+                failures.append(
+                    f"seed {seed}, case {number} ({case.__name__}): {type(error).__name__}: {words}"
+                )
+            counts["cases"] += 1
+            number += 1
+            if only is not None:
+                break
+        return counts, failures
+
+    return attack
