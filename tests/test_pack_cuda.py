@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from dasp import _check
 from dasp._machines import H200, MACHINES
 from dasp.backends.cpu import primitives as cpu
+from dasp.backends.cuda.device import CudaDevice
 from dasp.backends.cuda.primitives import Primitives
 from dasp.formats.array import Csr, nbytes
 from dasp.formats.sliced import SLICED
@@ -268,6 +270,19 @@ def test_few_copies_to_the_host_and_few_launches():
     _, device = plans(csr._replace(indices=indices))
     assert device.reads <= 4
     assert len(device.launches) <= 10, device.launches
+
+
+def test_addresses_and_numbers_as_launches_take_them(monkeypatch):
+    cupy = pytest.importorskip("cupy")
+    monkeypatch.setattr(cupy.cuda, "alloc", lambda size: SimpleNamespace(ptr=1 << 20, size=size))
+    device = CudaDevice()
+    words, rows = device.scratch((3, np.dtype(np.uint64)), (5, np.dtype(np.int32)))
+    assert [device.word(value) for value in (None, 7, np.int64(8), words)] == [0, 7, 8, 1 << 20]
+    assert device.word(SimpleNamespace(data=SimpleNamespace(ptr=9))) == 9
+    assert device.word(rows) == (1 << 20) + 256
+    assert device.part(words, 2, 1) == (1 << 20) + 16
+    assert device.part(rows, 2, 3) == device.word(rows) + 8
+    assert (len(rows), rows.dtype) == (5, np.int32)
 
 
 # ---- other values ----------------------------------------------------------------------------------

@@ -105,7 +105,9 @@ class CudaDevice:
         """Return what launches take for an array, an int or None, the null pointer."""
         if type(value) is _Piece:
             return value.ptr
-        return value or 0 if value is None or type(value) is int else int(value.data.ptr)
+        if value is None:
+            return 0
+        return int(value) if isinstance(value, (int, np.integer)) else int(value.data.ptr)
 
     def constant(self, numbers: tuple[int, ...]) -> Array:
         """Return an int64 array of these numbers that nobody writes to; there are few different ones."""
