@@ -226,6 +226,7 @@ def busy_text(name: str) -> str:
             told.append((f"{key[1]} processes" if key[1] != "1" else "1 process", ratio(*key)))
         elif key[0] == "threads" and key[2] != default:
             told.append((f"{key[2]} threads", ratio(*key)))
+    told.append(("least of teams that stay", lambda matrix: _least_together(rows, matrix)))
     table = Table.of("", told, list(dict.fromkeys(row["matrix"] for row in rows))).markdown()
     idle = [number(row, "idle_us") for row in rows if row["case"] == "idle"]
     note = (
@@ -233,6 +234,15 @@ def busy_text(name: str) -> str:
         f"{significant(max(idle), 2)} us of processor time (medians)."
     )
     return f"{table}\n\n{note} {provenance(rows, path)}"
+
+
+def _least_together(rows: Sequence[Row], matrix: str) -> str:
+    return significant(
+        min(
+            number(row, "ratio_together") for row in rows if row["matrix"] == matrix and row["case"] != "idle"
+        ),
+        2,
+    )
 
 
 def cg_text(name: str) -> str:
