@@ -32,7 +32,7 @@ MODELS = "poisson2d:60", "poisson3d:40", "rmat:14"
 
 PROCESSES = 1, 2, 4, 8
 THREADS = 2, 4, 8
-SLOT_SECONDS, SLOTS = 0.4, 18
+SLOT_SECONDS, SLOTS = 0.4, 15
 IDLE_SECONDS, IDLE_REPEATS = 1.0, 7
 
 Row = dict[str, str]
@@ -68,8 +68,22 @@ def count(product: Callable[[], Any], until: float) -> int:
     return made
 
 
-def take_turns(spec: str, threads: int | None, start: float) -> list[int]:
-    """Make products in slots from a time on, in each way in turn; return how many in each."""
+def meet(barrier: Any, start: Any) -> None:
+    """Keep what the processes of a pool begin together by."""
+    global _barrier, _start
+    _barrier, _start = barrier, start
+
+
+def begun() -> float:
+    """Wait until every process is ready; return the time at which the first slot begins for all."""
+    if _barrier.wait() == 0:
+        _start.value = time.time() + 0.1
+    _barrier.wait()
+    return float(_start.value)
+
+
+def take_turns(spec: str, threads: int | None) -> list[int]:
+    """Make products in slots, in each way in turn; return how many in each."""
     csr, A, x, y = operands(spec)
     limits = (team.CROWDED, math.inf, team.CROWDED)
     dasp.set_num_threads(threads)
@@ -80,7 +94,7 @@ def take_turns(spec: str, threads: int | None, start: float) -> list[int]:
     )
     for product in ways:
         product()
-    made = []
+    made, start = [], begun()
     for slot in range(SLOTS):
         time.sleep(max(0.0, start + slot * SLOT_SECONDS - time.time()))
         team.CROWDED = limits[slot % 3]  # type: ignore[assignment]
@@ -92,22 +106,22 @@ def take_turns(spec: str, threads: int | None, start: float) -> list[int]:
 def shared(spec: str, processes: int, threads: int | None) -> Row:
     """Products of all processes together, each slot by one library; pairs of neighbours are compared."""
     context = multiprocessing.get_context("spawn")
-    start = time.time() + 8.0 + 2.0 * processes  # a process imports, plans and compiles first
-    with context.Pool(processes) as pool:
-        made = np.array(pool.starmap(take_turns, [(spec, threads, start)] * processes)).sum(axis=0)
-    ours, together, theirs = made[0::3], made[1::3], made[2::3]
+    meeting = context.Barrier(processes), context.Value("d", 0.0)
+    with context.Pool(processes, meet, meeting) as pool:
+        made = np.array(pool.starmap(take_turns, [(spec, threads)] * processes, chunksize=1)).sum(axis=0)
+    ours, stayed, theirs = made[0::3], made[1::3], made[2::3]
     seconds = 0.9 * SLOT_SECONDS
     return {
         "case": "threads" if threads else "processes",
         "processes": str(processes),
         "threads": str(threads or dasp.get_num_threads()),
         "dasp_per_s": f"{median(ours) / seconds:.4g}",
-        "together_per_s": f"{median(together) / seconds:.4g}",
+        "together_per_s": f"{median(stayed) / seconds:.4g}",
         "scipy_per_s": f"{median(theirs) / seconds:.4g}",
         "ratio": f"{median(ours / np.maximum(theirs, 1)):.3f}",
         "ratio_least": f"{min(ours / np.maximum(theirs, 1)):.3f}",
-        "ratio_together": f"{median(together / np.maximum(theirs, 1)):.3f}",
-        "ratio_together_least": f"{min(together / np.maximum(theirs, 1)):.3f}",
+        "ratio_together": f"{median(stayed / np.maximum(theirs, 1)):.3f}",
+        "ratio_together_least": f"{min(stayed / np.maximum(theirs, 1)):.3f}",
     }
 
 
