@@ -31,8 +31,8 @@ MODELS = "poisson2d:60", "poisson3d:40", "rmat:14"
 """In the first cache, in the last, and one whose rows have very different lengths."""
 
 PROCESSES = 1, 2, 4, 8
-THREADS = 2, 4, 8
-SLOT_SECONDS, SLOTS = 0.4, 15
+THREADS = 4, 8
+SLOT_SECONDS, SLOTS = 0.4, 12
 IDLE_SECONDS, IDLE_REPEATS = 1.0, 7
 
 Row = dict[str, str]

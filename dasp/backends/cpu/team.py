@@ -74,9 +74,6 @@ help: one that is put aside in the middle of a chunk has everybody wait."""
 ALONE = 0.2
 """Seconds for which calls are then made alone, before the team is tried again."""
 
-BRIEF = 1e-4
-"""Seconds of work of a call that is made alone then; one that takes longer gains from a team even so."""
-
 FIXED = 8
 """Arguments of a shared function that belong to the job."""
 
@@ -508,12 +505,12 @@ class Team:
             job.refuse(*operands)
         now = self._last = time.perf_counter()
         if now > self._look_at:
-            self._look(now, seconds)
+            self._look(now)
 
     def _wake(self, parts: int, seconds: float) -> int:
         """Wake the workers that sleep, if the work is long or comes soon after the last; return the parts."""
         now = time.perf_counter()
-        if seconds < BRIEF and now < self._alone_until:
+        if now < self._alone_until:
             return 1
         gap = now - self._last
         if (seconds < 4 * WAKING and gap > STREAM) or now - self._woken < AGAIN:
@@ -529,12 +526,12 @@ class Team:
                 break
         return parts
 
-    def _look(self, now: float, seconds: float) -> None:
+    def _look(self, now: float) -> None:
         """Send the workers to sleep if they have no processors of their own any more, or must share them."""
         self._look_at = now + LOOKING
         who, since, before = self._seen
         self._seen = me, _, times = threading.get_ident(), now, _threads.times_put_aside()
-        crowded = seconds < BRIEF and who == me and times - before > CROWDED * (now - since)
+        crowded = who == me and times - before > CROWDED * (now - since)
         if crowded:
             self._alone_until = now + ALONE
         if crowded or self._awake[0] >= _threads.processors():
