@@ -228,10 +228,10 @@ def busy_text(name: str) -> str:
             told.append((f"{key[2]} threads", ratio(*key)))
     told.append(("least of teams that stay", lambda matrix: _least_together(rows, matrix)))
     table = Table.of("", told, list(dict.fromkeys(row["matrix"] for row in rows))).markdown()
-    idle = [number(row, "idle_us") for row in rows if row["case"] == "idle"]
+    idle = {row["matrix"]: number(row, "idle_us") for row in rows if row["case"] == "idle"}.values()
     note = (
-        f"In the second after a stream of products a process took {significant(min(idle), 2)} to "
-        f"{significant(max(idle), 2)} us of processor time (medians)."
+        f"From a millisecond after its products on, a process took {significant(min(idle), 2)} to "
+        f"{significant(max(idle), 2)} us of processor time in a second (medians)."
     )
     return f"{table}\n\n{note} {provenance(rows, path)}"
 
