@@ -2,11 +2,12 @@
 
     python benchmarks/busy.py --csv benchmarks/results/busy_cpu.csv
 
-`idle`: the processor time of a process in a second, from a millisecond after its products on; two threads that
-went on waiting would take two seconds of it. `processes`: so many processes multiply at the same time, each
-with as many threads as it takes by default, all by dasp and all by SciPy in turn, in short slots of the same
-clock, so that whatever else the machine does falls on both. `threads`: one process that was told to run so
-many. A third slot is dasp's with teams that stay together however often a caller is put aside.
+`idle`: the processor time of a process in a second, from a millisecond after its products on; two
+threads that went on waiting would take two seconds of it. `processes`: so many processes multiply at the
+same time, each with as many threads as it takes by default, all by dasp and all by SciPy in turn, in
+short slots of the same clock, so that whatever else the machine does falls on both. `threads`: one
+process that was told to run so many. A third slot is dasp's with teams that stay together however often
+a caller is put aside.
 """
 
 from __future__ import annotations
