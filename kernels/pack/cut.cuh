@@ -61,7 +61,6 @@ struct Rows32 {
 
 // The slices that would begin at each position of a tile.
 struct CutTile {
-    unsigned lengths[CUT_TILE + WARP];
     unsigned short steps[CUT_TILE], full[CUT_TILE];
     unsigned char shifts[CUT_TILE];
 
@@ -70,17 +69,12 @@ struct CutTile {
     __device__ __forceinline__ void load(const Order& order, long long first, int most_steps)
     {
         const int chunk = warp_id() * CUT_CHUNK + lane_id();
-#pragma unroll
-        for (int q = 0; q <= CUT_MINE; ++q) {
-            const int i = threadIdx.x + q * CUT_THREADS;
-            if (i < CUT_TILE + WARP) lengths[i] = order.length(first + i);
-        }
-        __syncthreads();
         Rows32 after[MOST_SHIFT];  // of 2^k rows, 32 positions on
 #pragma unroll 1
         for (int q = CUT_MINE; q >= 0; --q) {
             const int i = chunk + q * WARP;
-            Rows32 rows{lengths[i], lengths[i]}, slice = rows;
+            const unsigned length = order.length(first + i);
+            Rows32 rows{length, length}, slice = rows;
             int level = 0;
 #pragma unroll
             for (int k = 0; k < MOST_SHIFT; ++k) {

@@ -52,36 +52,22 @@ __device__ __forceinline__ long long tile_of(const Count* before, long long tile
     return low;
 }
 
-// A tile in which slices are found, and what its chunks do to a chain of slices.
-struct Searched {
-    CutTile tile;
-    Count through[CUT_WARPS][WARP];
-};
-
 // Finds slices first .. last, which follow the segments. Every thread of the block calls it.
 __device__ __forceinline__ void find_slices(const Order& order, const Count* before, long long tiles, int steps,
-                                            long long first, long long last, Searched& searched, Sample& sample)
+                                            long long first, long long last, CutTile& tile, Sample& sample)
 {
-    CutTile& tile = searched.tile;
     for (long long t = tile_of(before, tiles, first); t < tiles; ++t) {
         long long slice = before[2 * t] >> 5;
         if (slice >= last) break;
         tile.load(order, t * CUT_TILE, steps);
-        const int size = int(min(order.count - t * CUT_TILE, (long long)CUT_TILE));
-        searched.through[warp_id()][lane_id()] = tile.through_chunk(size).packed();
-        __syncthreads();
-        int entry = int(before[2 * t] & 31);
-        for (int chunk = 0; threadIdx.x == 0 && chunk < CUT_WARPS && slice < last; ++chunk) {
-            const Passage all = Passage::of(searched.through[chunk][entry]);
-            const int end = slice + all.slices <= first ? 0 : min((chunk + 1) * CUT_CHUNK, size);
-            for (int i = chunk * CUT_CHUNK + entry, k = 0; i < end; i = tile.next(i), ++k) {
-                if (slice + k < first || slice + k >= last) continue;
+        if (threadIdx.x == 0) {
+            const int size = int(min(order.count - t * CUT_TILE, (long long)CUT_TILE));
+            for (int i = int(before[2 * t] & 31); i < size && slice < last; i = tile.next(i), ++slice) {
+                if (slice < first) continue;
                 sample.first[sample.count] = t * CUT_TILE + i;
                 sample.shift[sample.count] = tile.shifts[i];
                 sample.steps[sample.count++] = tile.steps[i];
             }
-            slice += all.slices;
-            entry = all.exit;
         }
         __syncthreads();
     }
@@ -89,7 +75,7 @@ __device__ __forceinline__ void find_slices(const Order& order, const Count* bef
 
 // The tile in which slices are found, and then the hash table.
 union Memory {
-    Searched searched;
+    CutTile tile;
     unsigned table[SHARED_SLOTS];
 };
 
@@ -260,7 +246,7 @@ dasp_count_sectors(const Start* __restrict__ indptr, const Column* __restrict__ 
         __syncthreads();
         if (unit.last > segments)
             find_slices(order, before, tiles, steps, max(unit.first - segments, 0ll), unit.last - segments,
-                        memory.searched, sample);
+                        memory.tile, sample);
         __syncthreads();
         const int warps = max(CUT_WARPS / unit.size, 1), part = warp_id() % warps;  // that share a slice
         for (int k = warp_id() / warps; k < sample.count; k += CUT_WARPS / warps)
