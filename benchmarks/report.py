@@ -43,7 +43,7 @@ DOCUMENTS = (
 )
 MARKER = re.compile(r"<!-- results:(\w+) begin -->")
 COLLECTIONS = ("cpu", "h200")
-SYSTEMS = ("solvers_h200",)
+SYSTEMS = ("solvers_h200", "solvers_cpu")
 SCALING = ("scaling_h200",)
 MODEL_RANKS = 4096
 """Ranks up to which the model of scaling is drawn."""
