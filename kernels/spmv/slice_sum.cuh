@@ -1,0 +1,101 @@
+// The sums of the rows of a slice, by one warp. slices.cu says how a slice is stored.
+#pragma once
+
+#include "slices.cuh"
+
+#ifndef DASP_IN_FLIGHT
+#error "define DASP_IN_FLIGHT: steps whose loads are in flight before the first is multiplied, 1 to 8"
+#endif
+
+// Fewer take fewer registers, and let more warps run, which pays where slices have few steps.
+constexpr int IN_FLIGHT = DASP_IN_FLIGHT;
+
+// Adds STEPS steps, all loads before the first product.
+template <int STEPS, class Delta, class Total>
+__device__ __forceinline__ void add_steps(const Slices& slices, const X* x, long long step,
+                                          const Delta* deltas, Total& sum)
+{
+    Index column[STEPS];
+    Weight a[STEPS];
+    Operand b[STEPS];
+#pragma unroll
+    for (int k = 0; k < STEPS; ++k) {
+        column[k] = load_column(slices.bases + step + k, deltas + 32 * k);
+        a[k] = load_value(slices, 32 * (step + k) + lane_id());
+    }
+    __syncwarp();  // else the compiler issues the loads of values after the columns have arrived
+    wait_for_earlier_kernels();
+#pragma unroll
+    for (int k = 0; k < STEPS; ++k) {
+        b[k] = load_x(x, column[k]);
+        if (CODED && column[k] < 0) a[k] = Weight(0);
+    }
+#pragma unroll
+    for (int k = 0; k < STEPS; ++k) sum.add(a[k], b[k]);
+}
+
+// Adds the last STEPS steps; nothing is compiled for more of them than can be left.
+template <int STEPS, class Delta, class Total>
+__device__ __forceinline__ void add_last(const Slices& slices, const X* x, long long step, const Delta* deltas,
+                                         Total& sum)
+{
+    if constexpr (STEPS < IN_FLIGHT) add_steps<STEPS>(slices, x, step, deltas, sum);
+}
+
+// The sum of a row of the slice, in each of its lanes. The last steps have a body for each number of them,
+// so that no load is issued for a step that does not exist.
+template <class Delta, class Total>
+__device__ __forceinline__ Sum sum_slice(const Slices& slices, const X* x, long long step, int steps,
+                                            const Delta* deltas, Total sum)
+{
+#pragma unroll 1
+    for (; steps >= IN_FLIGHT; steps -= IN_FLIGHT, step += IN_FLIGHT, deltas += 32 * IN_FLIGHT)
+        add_steps<IN_FLIGHT>(slices, x, step, deltas, sum);
+    switch (steps) {
+    case 7: add_last<7>(slices, x, step, deltas, sum); break;
+    case 6: add_last<6>(slices, x, step, deltas, sum); break;
+    case 5: add_last<5>(slices, x, step, deltas, sum); break;
+    case 4: add_last<4>(slices, x, step, deltas, sum); break;
+    case 3: add_last<3>(slices, x, step, deltas, sum); break;
+    case 2: add_last<2>(slices, x, step, deltas, sum); break;
+    case 1: add_last<1>(slices, x, step, deltas, sum); break;
+    }
+    return sum.row();
+}
+
+// Sums a lane's own slots; T lanes have a row in common.
+struct LaneSum {
+    int lanes;
+    Sum sum = 0;
+
+    template <class A, class B> __device__ __forceinline__ void add(A a, B b) { sum = multiply_add(a, b, sum); }
+
+    __device__ __forceinline__ Sum row() const
+    {
+        Sum total = sum;
+        for (int step = 1; step < lanes; step *= 2) total += from_other_lane(total, step);
+        return total;
+    }
+};
+
+template <class Delta>
+__device__ __forceinline__ Sum sum_slice_of(const Slices& slices, const X* x, const uint4& header)
+{
+    const int steps = header.w & 0xfff, lanes = 1 << (header.w >> 24 & 7);
+    const auto* deltas = reinterpret_cast<const Delta*>(slices.deltas + 32ll * header.z);
+#if DASP_MMA
+    if (lanes == TILE_COLUMNS) return sum_slice(slices, x, header.x, steps, deltas, TileSum());
+#endif
+    return sum_slice(slices, x, header.x, steps, deltas, LaneSum{lanes});
+}
+
+// The sum of a row of the slice that a header describes, in each of the row's lanes.
+__device__ __forceinline__ Sum sum_of_slice(const Slices& slices, const X* x, const uint4& header)
+{
+    switch (header.w >> 27 & 3) {
+    case 0: return sum_slice_of<LaneDelta>(slices, x, header);
+    case 1: return sum_slice_of<unsigned char>(slices, x, header);
+    case 2: return sum_slice_of<unsigned short>(slices, x, header);
+    default: return sum_slice_of<unsigned int>(slices, x, header);
+    }
+}
