@@ -13,6 +13,9 @@ import numpy as np
 
 _one_at_a_time = threading.Lock()
 
+MOST_TOGETHER = 16_384
+"""Threads of a cooperative launch: each takes two mappings of memory, and a process may have 65,530."""
+
 
 class SimtError(RuntimeError):
     """A kernel did what it must not.
@@ -119,6 +122,7 @@ class _Launch(ctypes.Structure):
         ("shared_bytes", ctypes.c_uint64),
         ("seed", ctypes.c_longlong),
         ("blocks_in_order", ctypes.c_int),
+        ("cooperative", ctypes.c_int),
         ("arrays", ctypes.c_int),
         ("arguments", ctypes.c_int),
         ("array", ctypes.POINTER(_Array)),
@@ -175,6 +179,7 @@ class Module:
         shared_bytes: int = 0,
         seed: int | None = None,
         blocks_in_order: bool = False,
+        cooperative: bool = False,
     ) -> None:
         """Run a kernel to its end.
 
@@ -193,6 +198,9 @@ class Module:
         blocks_in_order : bool
             Start blocks in the order of their numbers whatever the seed, as GPUs are seen to do, though CUDA
             does not promise it.
+        cooperative : bool
+            Let all blocks live at the same time, so that each may wait for any other; MOST_TOGETHER threads
+            at most. Else they run one after another.
 
         Raises
         ------
@@ -208,6 +216,11 @@ class Module:
         kernel = _Kernel.in_dll(self._library, f"simt_kernel_{name}")
         grid3, block3 = _triple(grid, "grid"), _triple(block, "block")
         self._check_sizes(kernel, name, grid3, block3, shared_bytes)
+        if cooperative and math.prod(grid3) * math.prod(block3) > MOST_TOGETHER:
+            raise ValueError(
+                f"grid {grid3} of blocks {block3} has {math.prod(grid3) * math.prod(block3)} threads; a "
+                f"cooperative launch takes {MOST_TOGETHER}, which live at the same time"
+            )
         arguments = _Arguments(name, self.kernels[name], kernel, args)
         launch = _Launch(
             kernel=ctypes.pointer(kernel),
@@ -216,6 +229,7 @@ class Module:
             shared_bytes=shared_bytes,
             seed=-1 if seed is None else seed & (2**62 - 1),
             blocks_in_order=blocks_in_order,
+            cooperative=cooperative,
             arrays=len(arguments.arrays),
             arguments=len(args),
             array=(_Array * max(1, len(arguments.arrays)))(*arguments.arrays),

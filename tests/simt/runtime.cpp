@@ -1,5 +1,5 @@
-// The machine that runs a kernel on the CPU: blocks one after another, every thread a fiber, every load and
-// store checked.
+// The machine that runs a kernel on the CPU: every thread a fiber, every load and store checked. Blocks run one
+// after another; those of a cooperative launch all live at once and go on by turns.
 //
 // g++ compiles a kernel with -fsanitize=thread, which puts a call such as __tsan_read8(address) before each
 // access to memory. The library of ThreadSanitizer is not linked: those functions are defined here. Each of
@@ -15,8 +15,9 @@
 // and then did an atomic, and this one's warp (its block, after a barrier) did an atomic on that address later.
 // Orders that go through a third block are not followed.
 //
-// Blocks run one after another, in a random order if there is a seed, so a thread can wait for a block that started
-// before its own, with __nanosleep in its loop. A wait for any other block is a deadlock.
+// Blocks run in a random order if there is a seed, so a thread can wait for a block that started before its own, or
+// for any in a cooperative launch, with __nanosleep in its loop. A wait for any other block is a deadlock, and so is
+// one during which nothing in memory changes.
 #include <dlfcn.h>
 #include <link.h>
 #include <stdarg.h>
@@ -83,6 +84,7 @@ struct Launch {
     u64 shared_bytes;
     long long seed; // below 0: every order as numbered
     int blocks_in_order; // not 0: blocks run as numbered, whatever the seed
+    int cooperative;     // not 0: all blocks live at once
     int arrays, arguments;
     const Array* array;
     const Argument* argument;
@@ -149,6 +151,12 @@ struct Release {
     u32 epoch[2];     // all accesses of earlier epochs
     u32 lane[2][32];  // accesses of this warp's lanes with smaller stamps
     std::shared_ptr<std::vector<u32>> thread[2]; // accesses of any thread with smaller stamps
+
+    bool says_as_much_as(const Release& other) const
+    {
+        return warp == other.warp && !memcmp(epoch, other.epoch, sizeof(epoch)) && !memcmp(lane, other.lane, sizeof(lane)) &&
+               thread[0] == other.thread[0] && thread[1] == other.thread[1];
+    }
 };
 struct Sync {
     std::vector<Release> releases;
@@ -167,13 +175,18 @@ void acquire(Acquired& set, Sync* sync, u32 count)
     set.emplace_back(sync, count);
 }
 
+// The last read of a granule by one of the blocks that have read it since it was written, in a cooperative launch.
+struct Reader {
+    u32 block, epoch;
+};
+
 // ---- threads, warps, blocks ------------------------------------------------------------------------------
 
 constexpr int most_threads = 1024, most_warps = 32, widest = 64;
 constexpr size_t stack_bytes = 256 * 1024, guard_bytes = 4096;
 constexpr size_t most_shared = 227 * 1024;
 
-constexpr u64 most_sleeps = 1 << 16; // of all threads of a block
+constexpr u64 most_sleeps = 1 << 16; // of all threads, while nothing in memory changes
 
 enum class State : u8 { ready, asleep, in_exchange, in_barrier, exited };
 
@@ -213,21 +226,16 @@ struct Warp {
     std::vector<Exchange*> pending;
 };
 
-struct Machine {
-    Launch* launch;
-    const Kernel* kernel;
-    std::vector<Region> regions;
-    Region* last;
-    std::vector<void*> parameters;
-    std::unordered_map<Address, Sync> syncs;
-    std::vector<u32> blocks_run;
-    Fiber fiber[most_threads];
-    Warp warp[most_warps];
+// What a block has of its own.
+struct Block {
+    std::vector<Fiber> fiber;
+    std::vector<Warp> warp;
     u8* stacks;
     u8* dynamic_memory;
-    int threads, warps;
+    std::vector<u8> static_memory; // its static shared memory, while another block runs
+    std::vector<Region> shared;    // its shared memory's shadows, likewise
     Triple block_index;
-    u32 block; // number of the running block, from 1
+    u32 block; // its number, from 1
     u32 epoch; // barriers that it has passed
     Acquired acquired;
     bool fenced;
@@ -236,9 +244,24 @@ struct Machine {
     int at_barrier, barrier_op, barrier_result;
     const char* barrier_file;
     int barrier_line;
+};
+
+// The block that runs, and what all blocks have in common.
+struct Machine : Block {
+    Launch* launch;
+    const Kernel* kernel;
+    std::vector<Region> regions;
+    Region* last;
+    std::vector<void*> parameters;
+    std::unordered_map<Address, Sync> syncs;
+    std::unordered_map<Address, std::vector<Reader>> readers; // of granules that several blocks have read
+    std::vector<u32> blocks_run;
+    u8* static_base; // where each block has its static shared memory while it runs
+    size_t static_bytes;
+    int threads, warps;
     u64 random;
     bool shuffled, failed;
-    u64 sleeps; // in this block
+    u64 sleeps; // since anything changed
     std::vector<Exchange*> pool;
     void* main_sp;
 #if !SIMT_ASSEMBLY
@@ -382,9 +405,10 @@ bool releases_cover(const Acquired& set, u32 block, u32 epoch, u16 thread, u32 s
         const auto found = sync->by_block.find(block);
         if (found == sync->by_block.end())
             continue;
-        for (u32 i : found->second) {
+        for (size_t place = found->second.size(); place-- > 0;) { // the latest ones cover most
+            const u32 i = found->second[place];
             if (i >= count)
-                break;
+                continue;
             const Release& release = sync->releases[i];
             if (epoch < release.epoch[scope])
                 return true;
@@ -408,6 +432,19 @@ bool ordered(u32 block, u32 epoch, u16 thread, u32 stamp)
     }
     return releases_cover(machine.warp[current->warp].acquired, block, epoch, thread, stamp) ||
            releases_cover(machine.acquired, block, epoch, thread, stamp);
+}
+
+// Has every block that read a granule made a release since that was acquired here? Of several readers only the
+// epochs are known: a __syncthreads, and a fence after it, must stand between a read and its release.
+bool acquired_every_reader(Address address, const Cell& cell)
+{
+    const u16 nobody = most_threads;
+    for (const Reader& reader : machine.readers[address])
+        if (reader.block != machine.block && !ordered(reader.block, reader.epoch, nobody, ~0u))
+            return false;
+    if (cell.read_block == machine.block)
+        return cell.read_epoch < machine.epoch || (!cell.read_by_warps && cell.read_warp == current->warp);
+    return ordered(cell.read_block, cell.read_epoch, nobody, ~0u);
 }
 
 bool acquired_every_block()
@@ -467,7 +504,7 @@ void check_after_read(Region* region, Address address, const void* code, const C
     if (cell.read_block == 0 || (region->place == Place::shared && cell.read_block != machine.block))
         return;
     if (cell.read_by_blocks) {
-        if (!acquired_every_block())
+        if (!(machine.launch->cooperative ? acquired_every_reader(address, cell) : acquired_every_block()))
             fail_race(region, address, code, cell, mine, false);
         return;
     }
@@ -483,7 +520,18 @@ void check_after_read(Region* region, Address address, const void* code, const C
             fail_race(region, address, code, cell, mine, false);
 }
 
-void note_read(Cell& cell)
+void remember_reader(Address address, const Cell& cell)
+{
+    std::vector<Reader>& readers = machine.readers[address];
+    for (Reader& reader : readers)
+        if (reader.block == cell.read_block) {
+            reader.epoch = cell.read_epoch;
+            return;
+        }
+    readers.push_back({cell.read_block, cell.read_epoch});
+}
+
+void note_read(Address address, Cell& cell)
 {
     const u32 bit = 1u << current->lane, stamp = machine.warp[current->warp].stamp;
     if (cell.read_block == machine.block && cell.read_epoch == machine.epoch) {
@@ -495,8 +543,11 @@ void note_read(Cell& cell)
             cell.read_stamp = stamp;
         return;
     }
-    if (cell.read_block && cell.read_block != machine.block)
+    if (cell.read_block && cell.read_block != machine.block) {
         cell.read_by_blocks = 1;
+        if (machine.launch->cooperative)
+            remember_reader(address, cell);
+    }
     cell.read_block = machine.block;
     cell.read_epoch = machine.epoch;
     cell.read_stamp = stamp;
@@ -505,8 +556,10 @@ void note_read(Cell& cell)
     cell.read_by_warps = 0;
 }
 
-void note_write(Cell& cell, bool atomic)
+void note_write(Address address, Cell& cell, bool atomic)
 {
+    if (cell.read_by_blocks)
+        machine.readers.erase(address);
     cell.write_block = machine.block;
     cell.write_epoch = machine.epoch;
     cell.write_stamp = machine.warp[current->warp].stamp;
@@ -524,6 +577,12 @@ void refine(Region* region, u32 shift)
     Cell* cells = zeroed<Cell>(count);
     for (u64 i = 0; i < count; ++i)
         cells[i] = region->cells[i >> (region->shift - shift)];
+    for (u64 i = 0; i < region->count; ++i) // readers of a granule have read all its parts
+        if (region->cells[i].read_by_blocks) {
+            const Address whole = region->base + (i << region->shift);
+            for (Address part = whole + (1ull << shift); part < whole + (1ull << region->shift); part += 1ull << shift)
+                machine.readers[part] = machine.readers[whole];
+        }
     release(region->cells, region->count);
     region->cells = cells;
     region->count = count;
@@ -537,11 +596,15 @@ void refine(Region* region, u32 shift)
             fail("out of bounds", code, "%s the local variables of %s", write ? "writes to" : "reads", describe(u16(i)));
     Region* nearest = nullptr;
     u64 distance = 1 << 16;
-    for (Region& region : machine.regions) {
+    const auto consider = [&](Region& region) {
         const u64 d = address < region.base ? region.base - address : address >= region.end ? address - region.end : 0;
         if (region.place != Place::device && d < distance)
             distance = d, nearest = &region;
-    }
+    };
+    for (Region& region : machine.regions)
+        consider(region);
+    for (Region& region : machine.shared)
+        consider(region);
     char what[160];
     snprintf(what, sizeof(what), "%s %llu bytes outside of the array", write ? "writes" : "reads", bytes);
     if (nearest)
@@ -555,9 +618,10 @@ Region* find(Address address, u64 bytes)
     Region* region = machine.last;
     if (region && address - region->base < region->end - region->base && address + bytes <= region->end)
         return region;
-    for (Region& candidate : machine.regions)
-        if (address >= candidate.base && address + bytes <= candidate.end)
-            return machine.last = &candidate;
+    for (std::vector<Region>* regions : {&machine.regions, &machine.shared})
+        for (Region& candidate : *regions)
+            if (address >= candidate.base && address + bytes <= candidate.end)
+                return machine.last = &candidate;
     return nullptr;
 }
 
@@ -586,13 +650,14 @@ void check(Address address, u64 bytes, bool write, bool atomic, const void* code
         if (!region->writable)
             continue;
         if (write) {
+            machine.sleeps = atomic ? machine.sleeps : 0;
             const char* mine = atomic ? "changes atomically" : "writes";
             check_after_write(region, here, code, cell, atomic, mine);
             check_after_read(region, here, code, cell, mine);
-            note_write(cell, atomic);
+            note_write(here, cell, atomic);
         } else {
             check_after_write(region, here, code, cell, false, "reads");
-            note_read(cell);
+            note_read(here, cell);
         }
     }
 }
@@ -772,6 +837,49 @@ void arrive_at_barrier(const char* kind, int op, int predicate, const char* file
 
 // ---- running -----------------------------------------------------------------------------------------------------------
 
+constexpr u64 gap = 16 * 1024;
+
+void add_region(std::vector<Region>& regions, Address base, u64 bytes, Place place, bool writable, int array, u64 granule)
+{
+    Region region = {base, base + bytes, place, writable, array, shift_for(granule), nullptr, 0};
+    region.count = (bytes + (1u << region.shift) - 1) >> region.shift;
+    region.cells = zeroed<Cell>(region.count);
+    regions.push_back(region);
+}
+
+void release_cells(const std::vector<Region>& regions)
+{
+    for (const Region& region : regions)
+        release(region.cells, region.count);
+}
+
+// Stacks and shared memory for the block that takes its place in the machine. They live no longer than the launch:
+// each library has its own, and the stacks' guards are mappings, of which a process may have 65,530.
+void give_memory()
+{
+    const size_t stack_each = stack_bytes + guard_bytes;
+    machine.stacks = zeroed<u8>(stack_each * size_t(machine.threads));
+    for (int i = 0; i < machine.threads; ++i)
+        mprotect(machine.stacks + stack_each * size_t(i), guard_bytes, PROT_NONE);
+    const u64 bytes = machine.launch->shared_bytes;
+    machine.dynamic_memory = zeroed<u8>(bytes + 2 * gap) + gap;
+    memset(machine.dynamic_memory, 0xff, bytes);
+    memset(machine.static_base, 0xff, machine.static_bytes);
+    if (machine.static_bytes)
+        add_region(machine.shared, Address(machine.static_base), machine.static_bytes, Place::shared, true, 0, 4);
+    if (bytes)
+        add_region(machine.shared, Address(machine.dynamic_memory), bytes, Place::shared, true, 1, 4);
+}
+
+void release_memory(Block& block)
+{
+    release(block.stacks, (stack_bytes + guard_bytes) * size_t(machine.threads));
+    release(block.dynamic_memory - gap, machine.launch->shared_bytes + 2 * gap);
+    release_cells(block.shared);
+    block.shared.clear();
+    block.stacks = block.dynamic_memory = nullptr;
+}
+
 void fiber_main()
 {
     machine.kernel->call(machine.parameters.data());
@@ -870,7 +978,7 @@ bool run_warp(int w, std::vector<int>& lanes)
     return any;
 }
 
-void run_block()
+void start_block()
 {
     machine.sleeps = 0;
     machine.epoch = 0;
@@ -881,6 +989,7 @@ void run_block()
         machine.fence_epoch_done[scope] = 0;
         machine.fence_done[scope].reset();
     }
+    machine.warp.resize(size_t(machine.warps));
     for (int w = 0; w < machine.warps; ++w) {
         Warp& warp = machine.warp[w];
         const int left = machine.threads - 32 * w;
@@ -892,34 +1001,113 @@ void run_block()
             machine.pool.push_back(group);
         warp.pending.clear();
     }
+    machine.fiber.resize(size_t(machine.threads));
     for (int i = 0; i < machine.threads; ++i)
         prepare_fiber(machine.fiber[i], i, machine.launch->block);
+}
 
+// Wakes the threads that sleep, and lets each that is ready go on; false if there was none.
+bool take_turn()
+{
     std::vector<int> warps, lanes;
     for (int w = 0; w < machine.warps; ++w)
         warps.push_back(w);
     for (int lane = 0; lane < 32; ++lane)
         lanes.push_back(lane);
-    for (;;) {
-        bool any = false;
-        if (machine.shuffled)
-            permute(warps);
-        for (int i = 0; i < machine.threads; ++i)
-            if (machine.fiber[i].state == State::asleep)
-                machine.fiber[i].state = State::ready;
-        for (int w : warps) {
-            any = run_warp(w, lanes) || any;
-            if (machine.failed)
-                return;
-        }
-        bool all_exited = true;
-        for (int i = 0; i < machine.threads; ++i)
-            all_exited = all_exited && machine.fiber[i].state == State::exited;
-        if (all_exited)
+    if (machine.shuffled)
+        permute(warps);
+    for (Fiber& fiber : machine.fiber)
+        if (fiber.state == State::asleep)
+            fiber.state = State::ready;
+    bool any = false;
+    for (int w : warps) {
+        any = run_warp(w, lanes) || any;
+        if (machine.failed)
+            return false;
+    }
+    return any;
+}
+
+bool each_thread_is(State state)
+{
+    for (const Fiber& fiber : machine.fiber)
+        if (fiber.state != state)
+            return false;
+    return true;
+}
+
+bool a_thread_is(State state)
+{
+    for (const Fiber& fiber : machine.fiber)
+        if (fiber.state == state)
+            return true;
+    return false;
+}
+
+void run_block()
+{
+    start_block();
+    while (!each_thread_is(State::exited)) {
+        const bool any = take_turn();
+        if (machine.failed)
             return;
         if (!any)
             return fail_deadlock();
     }
+}
+
+// A block takes its place in the machine, or leaves it; its static shared memory has one address for all blocks.
+void exchange_block(Block& other)
+{
+    std::vector<u8>& mine = machine.static_memory;
+    const size_t bytes = machine.static_bytes;
+    mine.assign(machine.static_base, machine.static_base + bytes);
+    std::swap(static_cast<Block&>(machine), other);
+    if (machine.static_memory.size() == bytes && bytes)
+        memcpy(machine.static_base, machine.static_memory.data(), bytes);
+    machine.last = nullptr;
+}
+
+void number_block(int b)
+{
+    const Triple& grid = machine.launch->grid;
+    const u32 n = u32(b);
+    machine.block = n + 1;
+    machine.block_index = {n % grid.x, n / grid.x % grid.y, n / grid.x / grid.y};
+    machine.blocks_run.push_back(machine.block);
+}
+
+// Runs blocks that wait for each other: each goes on until all its threads wait, then the next one does.
+void run_together(std::vector<int> order)
+{
+    std::vector<Block> blocks(order.size());
+    for (int b : order) {
+        exchange_block(blocks[size_t(b)]);
+        give_memory();
+        number_block(b);
+        start_block();
+        exchange_block(blocks[size_t(b)]);
+    }
+    while (!order.empty() && !machine.failed) {
+        if (machine.shuffled)
+            permute(order);
+        std::vector<int> left;
+        for (int b : order) {
+            exchange_block(blocks[size_t(b)]);
+            do {
+                if (!take_turn() && !machine.failed)
+                    fail_deadlock();
+            } while (!machine.failed && a_thread_is(State::ready) && !(machine.shuffled && next_random() % 4 == 0));
+            if (!machine.failed && !each_thread_is(State::exited))
+                left.push_back(b);
+            exchange_block(blocks[size_t(b)]);
+            if (machine.failed)
+                break;
+        }
+        order = left;
+    }
+    for (Block& block : blocks)
+        release_memory(block);
 }
 
 void run_grid()
@@ -931,26 +1119,19 @@ void run_grid()
         order.push_back(int(b));
     if (machine.shuffled && !machine.launch->blocks_in_order)
         permute(order);
+    if (machine.launch->cooperative)
+        return run_together(order);
+    give_memory();
     for (int b : order) {
-        const u32 n = u32(b);
-        machine.block = n + 1;
-        machine.block_index = {n % grid.x, n / grid.x % grid.y, n / grid.x / grid.y};
-        machine.blocks_run.push_back(machine.block);
+        number_block(b);
         run_block();
         if (machine.failed)
-            return;
+            break;
     }
+    release_memory(machine);
 }
 
 // ---- memory of a launch ----------------------------------------------------------------------------------------------------
-
-void add_region(Address base, u64 bytes, Place place, bool writable, int array, u64 granule)
-{
-    Region region = {base, base + bytes, place, writable, array, shift_for(granule), nullptr, 0};
-    region.count = (bytes + (1u << region.shift) - 1) >> region.shift;
-    region.cells = zeroed<Cell>(region.count);
-    machine.regions.push_back(region);
-}
 
 // Marks what the caller says was never written; granules that are half written are made smaller.
 void poison(Region& region, const Array& array)
@@ -991,13 +1172,11 @@ int find_segments(dl_phdr_info* info, size_t, void* out)
                 segments->data = info->dlpi_addr + header.p_vaddr;
                 segments->data_bytes = header.p_memsz;
             } else
-                add_region(info->dlpi_addr + header.p_vaddr, header.p_memsz, Place::device, false, 0, 8);
+                add_region(machine.regions, info->dlpi_addr + header.p_vaddr, header.p_memsz, Place::device, false, 0, 8);
         }
     }
     return 1;
 }
-
-constexpr u64 gap = 16 * 1024;
 
 } // namespace
 
@@ -1022,6 +1201,7 @@ int simt_launch(Launch* launch)
     machine.last = nullptr;
     machine.regions.clear();
     machine.syncs.clear();
+    machine.readers.clear();
     machine.blocks_run.clear();
     machine.shuffled = launch->seed >= 0;
     machine.random = u64(launch->seed);
@@ -1029,14 +1209,6 @@ int simt_launch(Launch* launch)
     machine.warps = (machine.threads + 31) / 32;
     launch->at_argument = -1;
     launch->accesses = 0;
-    // Stacks live as long as the launch: each library has its own, and their guards are mappings, of which a
-    // process may have 65,530.
-    const size_t stack_each = stack_bytes + guard_bytes;
-    machine.stacks = zeroed<u8>(stack_each * size_t(machine.threads));
-    for (int i = 0; i < machine.threads; ++i)
-        mprotect(machine.stacks + stack_each * size_t(i), guard_bytes, PROT_NONE);
-    if (!machine.dynamic_memory)
-        machine.dynamic_memory = zeroed<u8>(most_shared + 2 * gap) + gap;
 
     u64 arena_bytes = gap;
     for (int i = 0; i < launch->arrays; ++i)
@@ -1050,7 +1222,7 @@ int simt_launch(Launch* launch)
         u8* copy = reinterpret_cast<u8*>(next);
         copies.push_back(copy);
         memcpy(copy, array.host, array.bytes);
-        add_region(next, array.bytes, Place::array, array.writable, i, array.item_bytes);
+        add_region(machine.regions, next, array.bytes, Place::array, array.writable, i, array.item_bytes);
         if (array.written)
             poison(machine.regions.back(), array);
         next += array.bytes + gap;
@@ -1069,16 +1241,10 @@ int simt_launch(Launch* launch)
     Segments segments = {};
     segments.inside = Address(&simt_launch);
     dl_iterate_phdr(find_segments, &segments);
-    if (segments.tls_bytes) {
-        memset(reinterpret_cast<void*>(segments.tls), 0xff, segments.tls_bytes);
-        add_region(segments.tls, segments.tls_bytes, Place::shared, true, 0, 4);
-    }
-    if (launch->shared_bytes) {
-        memset(machine.dynamic_memory, 0xff, launch->shared_bytes);
-        add_region(Address(machine.dynamic_memory), launch->shared_bytes, Place::shared, true, 1, 4);
-    }
+    machine.static_base = reinterpret_cast<u8*>(segments.tls);
+    machine.static_bytes = segments.tls_bytes;
     if (segments.data_bytes)
-        add_region(segments.data, segments.data_bytes, Place::device, true, 0, 4);
+        add_region(machine.regions, segments.data, segments.data_bytes, Place::device, true, 0, 4);
 
     run_grid();
 
@@ -1091,12 +1257,9 @@ int simt_launch(Launch* launch)
             for (u64 b = 0; b < array.bytes; ++b)
                 array.written[b] = !region.cells[b >> region.shift].poison;
     }
-    for (const Region& region : machine.regions)
-        release(region.cells, region.count);
+    release_cells(machine.regions);
     machine.regions.clear();
     release(arena, arena_bytes);
-    release(machine.stacks, stack_each * size_t(machine.threads));
-    machine.stacks = nullptr;
     return machine.failed;
 }
 
@@ -1146,7 +1309,7 @@ void simt_take(const char* kind, u32 mask, const void* mine, int bytes, int sour
 
 void simt_sync_warp(u32 mask, const char* file, int line) { leave(meet("__syncwarp", mask, nullptr, 0, false, file, line)); }
 
-// Lets the other threads of the block go first. One that sleeps this often waits for something that never comes.
+// Lets other threads go first. One that sleeps this often waits for something that never comes.
 void simt_sleep()
 {
     if (++machine.sleeps > most_sleeps)
@@ -1198,6 +1361,9 @@ void handshake(Address address)
     }
     if (fenced) {
         Sync& sync = machine.syncs[address];
+        const std::vector<u32>& mine = sync.by_block[machine.block];
+        if (!mine.empty() && sync.releases[mine.back()].says_as_much_as(release))
+            return; // whoever looks again and again says nothing new
         sync.by_block[machine.block].push_back(u32(sync.releases.size()));
         sync.releases.push_back(std::move(release));
     }
@@ -1228,6 +1394,8 @@ template <class T, class Signed> T rmw(int op, void* where, T value, T compare, 
     case 10: *memory = value < old ? value : old; break;
     case 11: *memory = value > old ? value : old; break;
     }
+    if (*memory != old)
+        machine.sleeps = 0;
     return old;
 }
 
