@@ -248,7 +248,7 @@ class Launch:
         block = bytearray(nbytes)
         for f, value in zip(fields, fixed, strict=True):
             if value is not None:
-                struct.pack_into(f.code, block, f.place, address(value) if f.is_array else value.item())
+                struct.pack_into(f.code, block, f.place, *([address(value)] if f.is_array else _parts(value)))
         span = _span([f.name for f in fields], varying)
         place = fields[span.start].place if varying else 0
         if place % 8:
@@ -297,6 +297,44 @@ class Launch:
         self._free.append(own)
         if status:
             check(status, "the kernel was not launched")
+
+    def between(self) -> Callable[[int, int, int], None]:
+        """Return what takes a stream and two addresses, all that varies, in half the time of a call.
+
+        Raises
+        ------
+        ValueError
+            If something else varies than two arrays.
+        """
+        varying, place = self._varying
+        if varying.format != "@QQ":
+            raise ValueError(f"{varying.format!r} varies; two addresses are needed")
+        first, second = place // 8, place // 8 + 1
+
+        def new() -> list[Any]:
+            kernel, _, block = self._kept
+            config, own = _Config(*self._config), bytearray(block)
+            words = memoryview(own)[: place + 16].cast("Q")  # written sooner than `struct` does
+            return [0, config, words, _prepared(kernel, config, own)]
+
+        free = [new()]
+
+        def launch_between(stream: int, x: int, y: int) -> None:
+            try:
+                own = free.pop()
+            except IndexError:
+                own = new()
+            last, config, words, launch = own
+            if stream != last:
+                config.stream = own[0] = stream
+            words[first] = x
+            words[second] = y
+            status = launch()
+            free.append(own)
+            if status:
+                check(status, "the kernel was not launched")
+
+        return launch_between
 
 
 class Kernel:
@@ -455,6 +493,13 @@ def _most(dtype: np.dtype[Any]) -> int:
 def _code(p: Parameter, types: Mapping[str, np.dtype[Any]]) -> str:
     """Return what `struct` calls the type of an argument."""
     return "Q" if p.is_array else _CODES[_element(p, types)[0].str[1:]]
+
+
+def _parts(number: Any) -> list[Any]:
+    """Return a number of NumPy as `struct` takes it, a complex one as its parts."""
+    return (
+        [part.item() for part in (number.real, number.imag)] if number.dtype.kind == "c" else [number.item()]
+    )
 
 
 def _span(names: list[str], varying: Sequence[str]) -> slice:

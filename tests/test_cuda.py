@@ -290,6 +290,29 @@ def test_linear_operator_serves_cupys_solvers(cupy):
     assert np.linalg.norm(A @ x.get() - 1) <= 1e-9 * 30
 
 
+def test_a_result_keeps_its_memory_as_long_as_anybody_holds_it(cupy):
+    from dasp import models
+
+    A = models.generate("poisson2d:30").astype(float)
+    planned = SpMatrix.from_scipy(A, device="cuda")
+    x = [cupy.full(900, float(k)) for k in range(6)]
+    wanted = [A @ np.full(900, float(k)) for k in range(6)]
+    planned @ x[0]
+    held = [planned @ x[1], (planned @ x[2])[3:], cupy.from_dlpack(planned @ x[3])]
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        held.append(planned @ x[4])
+    for _ in range(20):
+        planned @ x[5]
+        last = planned @ x[5]
+    stream.synchronize()
+    for k, (y, start) in enumerate(zip(held, (0, 3, 0, 0), strict=True), 1):
+        np.testing.assert_array_equal(y.get(), wanted[k][start:])
+    np.testing.assert_array_equal(last.get(), wanted[5])
+    spare = {(planned @ x[0]).data.ptr for _ in range(20)}
+    assert len(spare) <= 2
+
+
 def test_no_memory_is_taken_per_call(cupy, skewed):
     planned = SpMatrix.from_scipy(skewed, device="cuda")
     x, y = cupy.ones(1000), cupy.empty(skewed.shape[0])

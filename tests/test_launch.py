@@ -264,6 +264,57 @@ def test_threads_launch_beside_each_other(monkeypatch):
     assert [taken["parameters"][2:6] for taken in driver.launches] == wanted
 
 
+def between(monkeypatch, driver):
+    """The launch of `prepared` with the vectors alone left to vary."""
+    monkeypatch.setattr(cuda_launch, "driver", lambda: driver)
+    signature = Signature("k.cu", "k", "const T* a\nunsigned seed\nconst T* x\nT* y\nT alpha\nT beta\nint i")
+    arguments = {"a": Array(np.zeros(2), 2**47), "i": -7, "seed": 2**32 - 1}
+    arguments |= {"alpha": np.float64(0.5), "beta": np.float64(0.25)}
+    kernel = SimpleNamespace(ptr=0x1234)
+    types = {"T": np.dtype(float)}
+    return Launch(kernel, signature, types, arguments, ["x", "y"], blocks=7, threads=128).between()
+
+
+def test_a_launch_between_two_vectors_is_the_same(monkeypatch):
+    driver = Driver(kinds(np.float64)[:-2])
+    launch = between(monkeypatch, driver)
+    launch(0, 0x10, 0x20)
+    launch(77, 2**46, 2**64 - 8)
+    one, two = driver.launches
+    assert one["parameters"] == [2**47, 2**32 - 1, 0x10, 0x20, 0.5, 0.25, -7]
+    assert two["parameters"] == [2**47, 2**32 - 1, 2**46, 2**64 - 8, 0.5, 0.25, -7]
+    assert (one["stream"], two["stream"]) == (None, 77)
+    assert (one["grid"], one["block"], one["attributes"]) == ([7, 1, 1], [128, 1, 1], 0)
+
+
+def test_launches_between_vectors_run_beside_each_other(monkeypatch):
+    class Interrupted(Driver):
+        def cuLaunchKernelEx(self, *arguments):
+            if others:
+                others.pop()(78, 3, 4)
+            return super().cuLaunchKernelEx(*arguments)
+
+    others: list = []
+    driver = Interrupted(kinds(np.float64)[:-2])
+    launch = between(monkeypatch, driver)
+    for _ in range(2):
+        others[:] = [launch, launch]
+        launch(77, 1, 2)
+    assert [taken["stream"] for taken in driver.launches] == [78, 78, 77] * 2
+    assert [taken["parameters"][2:4] for taken in driver.launches] == [[3, 4], [3, 4], [1, 2]] * 2
+
+
+def test_a_driver_error_between_vectors_is_named(monkeypatch):
+    launch = between(monkeypatch, Driver(kinds(np.float64)[:-2], status=719))
+    with pytest.raises(RuntimeError, match="the kernel was not launched: CUDA_ERROR_719"):
+        launch(0, 1, 2)
+
+
+def test_only_two_addresses_vary_between_vectors(monkeypatch):
+    with pytest.raises(ValueError, match="'@QQdd' varies; two addresses are needed"):
+        prepared(monkeypatch, Driver(kinds(np.float64))).between()
+
+
 def test_a_driver_error_is_named(monkeypatch):
     driver = Driver(kinds(np.float64), status=719)
     with pytest.raises(RuntimeError, match="the kernel was not launched: CUDA_ERROR_719"):

@@ -18,7 +18,8 @@ from dasp._integers import ceil_div, round_up
 from dasp._launch import Launch
 from dasp.backends.cuda import dotted, published, sliced
 from dasp.backends.cuda.columns import Columns
-from dasp.backends.cuda.scratch import Scratch, captured_in, keep, new_scratch
+from dasp.backends.cuda.results import Results
+from dasp.backends.cuda.scratch import PER_THREAD_STREAM, Scratch, captured_in, keep, new_scratch
 from dasp.formats.array import WARP, Plan, arrays_of, with_arrays
 from dasp.formats.published.pattern import NAME as PUBLISHED
 from dasp.formats.sliced.pattern import NAME as SLICES
@@ -29,15 +30,15 @@ KERNELS: dict[str, Any] = {SLICES: sliced, PUBLISHED: published}
 VARYING = "x", "y", "alpha", "beta"
 """Arguments that come with each product."""
 
+BETWEEN = "x", "y"
+"""Those that come with each plain product, of alpha 1 and beta 0."""
+
 OVERLAPPING, OVERLAPPING_DRIVER = 90, 12_030
 """Compute capability, and CUDA version of the driver, from which the start of a product may overlap the end
 of the kernel before it, in a captured graph too."""
 
 ALIGNMENT = 256
 """Bytes to which each array of a plan is aligned in the plan's one block of device memory."""
-
-PER_THREAD_STREAM = 2
-"""CUDA's handle of the default stream that every host thread has of its own."""
 
 
 class Product:
@@ -83,10 +84,11 @@ class Product:
         # What `quick` needs, looked up once.
         self._number, self._dtype = self._device.id, np.dtype(plan.dtype.type)
         self._m, self._n = plan.shape
-        self._y_shape, self._strides = (self._m,), (self._dtype.itemsize,)
+        self._strides = (self._dtype.itemsize,)
         # A letter is looked up sooner than a type, but CuPy knows none for bfloat16.
         self._char = self._dtype if self._dtype == BFLOAT16 else self._dtype.char
-        self._quick: Launch | None = None
+        self._results = Results(cupy, plan.shape[0], self._char)
+        self._quick: Callable[[int, int, int], None] | None = None
         # CuPy aligns a view to its numbers' parts, and a kernel loads a complex number at once.
         self._misaligned = self._dtype.itemsize - 1 if self._dtype.kind == "c" else 0
         self._ndarray = cupy.ndarray
@@ -107,11 +109,11 @@ class Product:
             or (self._several and not self._is_here(x))
         ):
             return None
-        start = x.data.ptr
+        start, stream = x.data.ptr, self._current_stream().ptr
         if start & self._misaligned:
             return None
         if out is None:
-            out = self._ndarray(self._y_shape, self._char)
+            out = self._results.new(stream)
             result = out.data.ptr
         else:
             if (
@@ -125,20 +127,20 @@ class Product:
             result = out.data.ptr
             if (start < result + out.nbytes and result < start + x.nbytes) or result & self._misaligned:
                 return None
-        if self._blocks:
-            stream = self._current_stream().ptr
-            launch = self._quick or self._find(stream)
+        if self._quick and scale is None:
+            self._quick(stream, start, result)
+        elif self._blocks:
             plain = self._plain if scale is None else numbers(self._kinds.sum, *scale)
-            launch(stream, start, result, *plain)
+            self._find(stream)(stream, start, result, *plain)
         return out
 
     def _find(self, stream: int) -> Launch:
-        """Return the launch of the plainest product on a stream."""
+        """Return the launch of a product by vectors of the plan's own type on a stream."""
         launch = self._own.get(stream if self._segments else 0)
         if launch is None or (self._segments and self._is_capturing(stream)):
             launch = self._launch_on(stream, self._kinds)
-        if not self._segments:
-            self._quick = launch  # nothing of it belongs to a stream
+        if self._quick is None and not self._segments:  # nothing of it belongs to a stream
+            self._quick = self._new_launch(self._kinds, Scratch(None, None), plain=True).between()
         return launch
 
     def _is_here(self, vector: Any) -> bool:
@@ -272,14 +274,15 @@ class Product:
             stream.synchronize()
         return scratch
 
-    def _new_launch(self, kinds: Arithmetic, scratch: Scratch) -> Launch:
+    def _new_launch(self, kinds: Arithmetic, scratch: Scratch, *, plain: bool = False) -> Launch:
         kernel = kernel_of(self.plan)
+        scale = {"alpha": kinds.sum.type(1), "beta": kinds.sum.type(0)} if plain else {}
         return Launch(
             _compiled(self.plan, kinds),
             kernel.SIGNATURE,
             types(self.plan, kinds),
-            kernel.arguments(self.plan, scratch),
-            VARYING,
+            kernel.arguments(self.plan, scratch) | scale,
+            BETWEEN if plain else VARYING,
             blocks=self._blocks,
             threads=self._threads,
             overlaps=self._overlaps,

@@ -22,6 +22,9 @@ from dasp._launch import check, driver
 ABSENT = {4: np.uint32(0x7FA0DA5F), 8: np.uint64(0x7FF4DA5F00000000)}
 """Bits of a partial sum, or of a part of one, that is not there yet, by its bytes: kernels/scalar.cuh."""
 
+PER_THREAD_STREAM = 2
+"""CUDA's handle of the default stream that every host thread has of its own."""
+
 NO_DESTRUCTOR_SYNC, MOVE = 1, 1
 """CU_USER_OBJECT_NO_DESTRUCTOR_SYNC and CU_GRAPH_USER_OBJECT_MOVE: both are asked for."""
 
