@@ -30,7 +30,7 @@ class Gathers(NamedTuple):
 
 
 class Panels(NamedTuple):
-    """How several columns are multiplied at a time; see kernels/spmv/slices_columns.cu.
+    """How several columns are multiplied at a time; kernels/spmv: slices_columns.cu and product_columns.cu.
 
     Attributes
     ----------
@@ -39,9 +39,9 @@ class Panels(NamedTuple):
     lane : int
         Bytes of it that one lane reads.
     steps : int
-        Steps, at most, that are loaded before the first is multiplied.
+        Steps, at most, that are loaded before the first is multiplied; tiles of the published format.
     loads : int
-        Loads of X that a lane has in flight.
+        Loads of X that a lane has in flight; in the published format all those of its tiles.
     registers : int
         Of a thread.
     warps : int
@@ -153,6 +153,9 @@ class Machine:
     columns_of_x: tuple[Panels, ...] = tuned(
         _PANEL, "the same where each column of X lies in one run", _COLUMNS
     )
+    quads_of_x: tuple[Panels, ...] = tuned(
+        _PANEL, "the same in the published format, where four lanes share a row", _COLUMNS
+    )
     column_bytes: float = tuned(
         "bytes",
         "what a number of a column of X costs to gather, at least, where one of a row costs 8",
@@ -209,6 +212,12 @@ H200 = Machine(
         Panels(32, 32, 4, 8, 64, 4),
     ),
     columns_of_x=(Panels(128, 128, 4, 16, 128, 4), Panels(64, 64, 4, 16, 96, 4)),
+    quads_of_x=(
+        Panels(128, 32, 1, 8, 128, 4),
+        Panels(64, 16, 1, 4, 72, 4),
+        Panels(32, 8, 2, 8, 96, 4),
+        Panels(16, 4, 2, 8, 72, 4),
+    ),
     column_bytes=10.0,
     turning_bytes=150.0,
 )

@@ -88,10 +88,10 @@ def emulate_columns(
 
     x and y: C- or F-ordered, or views of such arrays that begin at their first element.
     """
-    kinds = into(plan.dtype, x.dtype, y.dtype)
+    kernels, kinds = cuda.COLUMNS[plan.format], into(plan.dtype, x.dtype, y.dtype)
     x_at, y_at = (several.layout_of(a.shape, a.strides, a.itemsize, 0) for a in (x, y))
-    known, k = several.types(plan, kinds), x.shape[1]
-    partials = poisoned(np.full((several.sliced.partials(plan), k), np.nan, kinds.sum))
+    known, k = kernels.types(plan, kinds), x.shape[1]
+    partials = poisoned(np.full((kernels.partials(plan), k), np.nan, kinds.sum))
     scale = kinds.sum.type(alpha), kinds.sum.type(beta)
     read, written = ((a if a.base is None else a.base).reshape(-1, order="A") for a in (x, y))
     target = poisoned(written) if beta == 0 else written
@@ -99,22 +99,23 @@ def emulate_columns(
     strides = np.int64(x_at.column), np.int64(y_at.column), *rows
 
     def launch(signature: Any, panel: Any, arguments: Any, blocks: int, varying: Any, *values: Any) -> None:
-        module = compile_kernels(signature.source, several.defines(plan, kinds, panel))
+        module = compile_kernels(signature.source, kernels.defines(plan, kinds, panel))
         given = signature.ordered(known, arguments, varying)
         given[-len(varying) :] = values
         if blocks:
             module.launch(signature.entry, grid=blocks, block=panel.threads, args=given)
 
     zeros = np.zeros(several.MOST_PANEL // x.itemsize, x.dtype)
-    passes = several.choose_passes(machine, k, kinds, x_at, y_at, several.usual_steps(plan))
+    passes = kernels.passes(machine, plan, k, kinds, x_at, y_at)
     for first, columns, panel in passes:
         values = read, target, partials, *strides, *map(np.int32, (first, first + columns, k)), *scale
-        arguments, count = several.arguments(plan, zeros, parts), several.blocks(plan, panel, parts)
-        launch(several.SIGNATURE, panel, arguments, count, several.VARYING, *values)
-    if several.sliced.partials(plan):
+        arguments, count = kernels.arguments(plan, zeros, parts), kernels.blocks(plan, panel, parts)
+        launch(kernels.signature, panel, arguments, count, several.VARYING, *values)
+    if kernels.partials(plan):
         values = target, partials, strides[1], strides[3], np.int32(k), *scale
-        arguments, count = several.finish_arguments(plan), several.finish_blocks(plan, passes[0].panel, k)
-        launch(several.FINISH, passes[0].panel, arguments, count, several.FINISH_VARYING, *values)
+        arguments, panel = kernels.finish_arguments(plan), passes[0].panel
+        count = kernels.finish_blocks(plan, panel, k)
+        launch(kernels.finish, panel, arguments, count, several.FINISH_VARYING, *values)
 
 
 def _emulated(matrix: Any, x: Any, policy: Policy | None, y: Any, alpha: complex, beta: complex) -> Any:

@@ -284,8 +284,9 @@ def test_columns_are_turned_where_rows_are_long_or_far_apart():
     assert columns.turns(H200, far, read_sectors(far))
 
 
-def test_captured_columns_keep_what_they_work_in_with_the_graph(gpu, matrix):
-    A, x = planned(matrix, "split slices"), gpu.put(np.random.default_rng(1).standard_normal((300, 4)))
+@pytest.mark.parametrize("policy", SPLIT)
+def test_captured_columns_keep_what_they_work_in_with_the_graph(gpu, matrix, policy):
+    A, x = planned(matrix, policy), gpu.put(np.random.default_rng(1).standard_normal((300, 4)))
     y = gpu.put(np.full((matrix.shape[0], 4), np.nan))
     A.matvec(x, out=y)
     assert not scratch._kept
@@ -298,12 +299,13 @@ def test_captured_columns_keep_what_they_work_in_with_the_graph(gpu, matrix):
     assert not scratch._kept
 
 
-def test_columns_without_segments_launch_once_for_whole_tiles(gpu):
+@pytest.mark.parametrize(("policy", "name"), [("slices", "dasp_slices"), ("published", "dasp_spmv")])
+def test_columns_without_segments_launch_once_for_whole_tiles(gpu, policy, name):
     matrix = from_lengths([5] * 40, 30)
-    A = planned(matrix, "slices")
+    A = planned(matrix, policy)
     A @ gpu.put(np.ones((30, 16)))
-    assert [kernel for _, kernel, _ in gpu.launches] == ["dasp_slices_columns"]
+    assert [kernel for _, kernel, _ in gpu.launches] == [f"{name}_columns"]
     A @ gpu.put(np.ones((30, 1)))
-    assert [kernel for _, kernel, _ in gpu.launches[1:]] == ["dasp_slices"]
+    assert [kernel for _, kernel, _ in gpu.launches[1:]] == [name]
     assert (A @ gpu.put(np.ones((30, 0)))).shape == (40, 0)
     assert len(gpu.launches) == 2

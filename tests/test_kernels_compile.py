@@ -16,6 +16,7 @@ from dasp import _source
 from dasp._dtypes import C_NAMES, TABLE, Arithmetic, arithmetic
 from dasp._machines import H200
 from dasp.backends.cuda import columns as several
+from dasp.backends.cuda.published_columns import choose_passes
 from dasp.dense import rungs_cuda as dense
 from dasp.formats.sliced.pattern import Coding
 from dasp.solvers.cuda import CudaSpace
@@ -164,6 +165,27 @@ def columns() -> Iterator[Defines]:
         yield {**widest, **changes}
 
 
+def published_columns() -> Iterator[Defines]:
+    """The panels that take the most registers, in both orders of sums; other types and integers."""
+    usual = {"DASP_INDEX": "int", "DASP_OFFSET": "int", "DASP_TAIL_LANES": "4"}
+    wide = {"DASP_INDEX": "long long", "DASP_OFFSET": "long long", "DASP_TAIL_LANES": "1"}
+    for value, x, k, order, mma, changes in (
+        ("float64", "float64", 3, "C", "1", {}),
+        ("float64", "float64", 8, "F", "1", {}),
+        ("float64", "float64", 16, "C", "1", {}),
+        ("float64", "float64", 16, "F", "0", {}),
+        ("float64", "float64", 8, "C", "1", wide),
+        ("float32", "float32", 16, "C", "0", {}),
+        ("float32", "float32", 32, "F", "0", {}),
+        ("float32", "float64", 16, "C", "0", {}),
+    ):
+        kinds = arithmetic(np.dtype(value), np.dtype(x))
+        array = np.empty((9, k), kinds.x, order)
+        at = several.layout_of(array.shape, array.strides, array.itemsize, 0)
+        (one,) = choose_passes(H200, k, kinds, at, at)
+        yield {**usual, **one.panel.defines(), **type_names(kinds), "DASP_MMA": mma, **changes}
+
+
 def schedule(rows: int, depth: int, step: int) -> Defines:
     """The constants of a Reed-Solomon code: any coefficients, few of which are 0."""
     coefficients = [str((29 * i * i + 71 * i + 3) % 256) for i in range(rows * depth)]
@@ -257,6 +279,7 @@ def pack() -> Iterator[tuple[str, Defines]]:
 # For each source, every set of constants that the project compiles it with; of passes of solvers, many.
 SOURCES: dict[str, list[Defines]] = {
     "spmv/product.cu": list(spmv()),
+    "spmv/product_columns.cu": list(published_columns()),
     "spmv/slices.cu": list(slices()),
     "distributed/halo.cu": [{"DASP_SCALAR": row.c, "DASP_THREADS": "256"} for row in TABLE.values()],
     "spmv/slices_columns.cu": list(columns()),

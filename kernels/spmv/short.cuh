@@ -101,7 +101,7 @@ __device__ __forceinline__ void multiply_singles(const ShortPart& part, const X*
 #pragma unroll
     for (int u = 0; u < UNITS; ++u) b[u] = load_x(x, column[u]);
 #pragma unroll
-    for (int u = 0; u < UNITS; ++u) result.store(row[u], a[u] * b[u]);
+    for (int u = 0; u < UNITS; ++u) result.store(row[u], multiply_add(a[u], b[u], Sum(0)));
 }
 
 // A warp's work in the short part: its number among the part's warps says which section it is in.

@@ -23,38 +23,21 @@
 
 #include "slices.cuh"
 
-#ifndef DASP_COLUMNS
-#error "define DASP_COLUMNS: columns of a panel, 1 to 32, a power of two"
-#endif
-#ifndef DASP_LANES
-#error "define DASP_LANES: lanes that share a slot, a power of two, at most DASP_COLUMNS"
-#endif
-#ifndef DASP_PACK
-#error "define DASP_PACK: columns of X in one load, at most DASP_COLUMNS / DASP_LANES and 16 bytes"
-#endif
-#ifndef DASP_Y_PACK
-#error "define DASP_Y_PACK: columns of Y in one store, 1 or DASP_PACK"
-#endif
-#ifndef DASP_WHOLE
-#error "define DASP_WHOLE: 1 if every panel has all its columns"
-#endif
+// Where lanes share slots, and where a lane loads several columns at once, columns of X lie beside each other.
+#define DASP_NEAR (DASP_LANES * DASP_PACK > 1)
+#include "panels.cuh"
+
+using SegmentOffset = Index;
+#include "segments.cuh"
+
 #ifndef DASP_STEPS
 #error "define DASP_STEPS: steps that are loaded before the first is multiplied"
-#endif
-#ifndef DASP_REGISTERS
-#error "define DASP_REGISTERS: registers of a thread, at most"
 #endif
 #ifndef DASP_LOADS
 #error "define DASP_LOADS: loads of X that a lane has in flight, a power of two"
 #endif
 
-constexpr int COLUMNS = DASP_COLUMNS;
-constexpr int LANES = DASP_LANES;
-constexpr int PACK = DASP_PACK;
-constexpr int Y_PACK = DASP_Y_PACK;
 constexpr int STEPS = DASP_STEPS;
-constexpr int OWN = COLUMNS / LANES;
-constexpr int PACKS = OWN / PACK;
 
 // The largest power of two that is at most `most` and at most `count`, and at least 1.
 __host__ __device__ constexpr int power_of_two(int count, int most)
@@ -66,35 +49,6 @@ __host__ __device__ constexpr int power_of_two(int count, int most)
 
 // Steps of a slot whose rows of X are loaded at once, all columns of each.
 constexpr int AT_ONCE = power_of_two(DASP_LOADS / PACKS, STEPS);
-
-static_assert(OWN * LANES == COLUMNS && PACKS * PACK == OWN && 32 % LANES == 0, "powers of two");
-static_assert(Y_PACK == 1 || Y_PACK == PACK, "a store writes what a load of X read, or one column");
-
-// So many bytes as one load or store, in registers as numbers of a type need them.
-template <int BYTES, class Real> struct Word;
-template <class Real> struct Word<2, Real> { using Type = unsigned short; };
-template <class Real> struct Word<4, Real> { using Type = unsigned; };
-template <class Real> struct Word<8, Real> { using Type = uint2; };
-template <class Real> struct Word<16, Real> { using Type = uint4; };
-template <> struct Word<8, double> { using Type = double; };
-template <> struct Word<16, double> { using Type = double2; };
-
-// N numbers that are loaded, or stored, at once. X may be what an earlier kernel has written: a plain load, since the
-// read-only cache may not be asked for it, and one that names the cache keeps the compiler from ordering anything.
-template <class T, int N> struct Pack {
-    using Whole = typename Word<N * sizeof(T), typename Parts<T>::Real>::Type;
-    Whole whole;
-
-    __device__ __forceinline__ T operator[](int i) const
-    {
-        T items[N];
-        memcpy(items, &whole, sizeof whole);
-        return items[i];
-    }
-
-    __device__ __forceinline__ void load(const T* address) { whole = *reinterpret_cast<const Whole*>(address); }
-    __device__ __forceinline__ void store(T* address) const { *reinterpret_cast<Whole*>(address) = whole; }
-};
 
 // A lane's slots of STEPS steps; those of steps that do not exist are pads.
 struct Slots {
@@ -199,51 +153,6 @@ struct Chunk {
     }
 };
 
-// Bytes to row i.
-__device__ __forceinline__ unsigned long long bytes_to(int i, int row)
-{
-    return (unsigned long long)unsigned(i) * unsigned(row);
-}
-__device__ __forceinline__ unsigned long long bytes_to(long long i, int row) { return i * row; }
-
-// A panel of X: where this lane reads it, bytes from a row to the next, and how many columns it has from the lane's
-// first one on. `zeros` is what it reads for a pad.
-struct XPanel {
-    const X* x;
-    const X* zeros;
-    long long column;
-    int row;
-    int columns;
-
-    __device__ __forceinline__ const X* at(Index i) const
-    {
-        return reinterpret_cast<const X*>(reinterpret_cast<const char*>(x) + bytes_to(i, row));
-    }
-
-    // Of a row whose columns lie beside each other, pack p.
-    __device__ __forceinline__ void load(const X* start, int p, Pack<X, PACK>& read) const
-    {
-        read.load(DASP_WHOLE || p * LANES * PACK < columns ? start + p * LANES * PACK : zeros);
-    }
-
-    template <bool FULL> __device__ __forceinline__ void load(Index i, Pack<X, PACK> (&read)[PACKS]) const
-    {
-        if (LANES * PACK > 1) {
-            const X* const start = FULL || i >= 0 ? at(i) : zeros;
-#pragma unroll
-            for (int p = 0; p < PACKS; ++p) load(start, p, read[p]);
-        } else {
-#pragma unroll
-            for (int p = 0; p < PACKS; ++p) {
-                if ((FULL || i >= 0) && (DASP_WHOLE || p < columns))
-                    read[p].load(at(i) + p * column);
-                else
-                    read[p] = {};
-            }
-        }
-    }
-};
-
 // The sums of a group's slots in this lane's columns.
 struct Sums {
     Sum of[LANES][OWN];
@@ -324,36 +233,6 @@ __device__ __forceinline__ void add_slice(Sums& sums, Chunk& chunk, int& loaded,
     }
 }
 
-// A panel of Y: where this lane writes it, and how many columns it has from the lane's first one on.
-struct YPanel {
-    Y* y;
-    long long column;
-    int row;
-    int columns;
-    Sum alpha;
-    Sum beta;
-
-    __device__ __forceinline__ void store(Index i, const Sum (&sum)[OWN]) const
-    {
-        Y* const start = y + (long long)i * row;
-#pragma unroll
-        for (int v = 0; v < OWN; v += Y_PACK) {
-            const int first = v / PACK * LANES * PACK + v % PACK;
-            if (!DASP_WHOLE && first >= columns) continue;
-            Pack<Y, Y_PACK> written;
-            Y items[Y_PACK];
-            if (!(beta == Sum(0))) written.load(start + first * column);
-#pragma unroll
-            for (int w = 0; w < Y_PACK; ++w) {
-                const Sum product = scaled(alpha, sum[v + w]);
-                items[w] = convert<Y>(beta == Sum(0) ? product : product + scaled(beta, convert<Sum>(written[w])));
-            }
-            memcpy(&written.whole, items, sizeof items);
-            written.store(start + first * column);
-        }
-    }
-};
-
 // Writes the rows of a slice; `row` is the caller's row of the slice's row l in lane l, PAD if there is none.
 __device__ __forceinline__ void store_rows(const Sums& sums, int shift, Index row, const YPanel& panel)
 {
@@ -411,27 +290,5 @@ dasp_slices_columns(const uint4* __restrict__ headers, const Index* __restrict__
                 if (DASP_WHOLE || beyond < left) to[beyond] = sums.of[0][v];
             }
         }
-    }
-}
-
-// One warp adds the partials of one long row and one column, in the order of partial.cuh.
-extern "C" __global__ void __launch_bounds__(DASP_THREADS)
-dasp_segments_columns(const Index* __restrict__ long_rows, const Index* __restrict__ segment_offsets,
-                      long long count, Y* y, const Sum* partials, long long y_column, int y_row, int columns,
-                      Sum alpha, Sum beta)
-{
-    const long long warp = (blockIdx.x * (long long)blockDim.x + threadIdx.x) / 32;
-    const long long r = warp / columns;
-    const int column = int(warp % columns);
-    if (r >= count) return;
-    const Index row = load_cached(long_rows + r);
-    const Index first = load_cached(segment_offsets + r), last = load_cached(segment_offsets + r + 1) - 1;
-    wait_for_earlier_kernels();
-    Sum total = Sum(0);
-    for (long long s = first + lane_id(); s < last; s += 32) total += load_result(partials + s * columns + column);
-    total = warp_sum(total) + load_result(partials + (long long)last * columns + column);
-    if (lane_id() == 0) {
-        const Result result{y + (long long)row * y_row + column * y_column, alpha, beta};
-        result.store(0, total);
     }
 }

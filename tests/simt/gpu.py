@@ -105,6 +105,7 @@ class Gpu:
             streamIsCapturing=lambda stream: stream in self.graphs,
         )
         cuda = SimpleNamespace(
+            memory=real.cuda.memory,
             runtime=runtime,
             Device=lambda number=0: _Context(id=number, compute_capability="90"),
             Stream=lambda non_blocking: _Context(synchronize=lambda: None),
@@ -132,8 +133,8 @@ class Gpu:
         signature = dotted.SIGNATURE if more else product.kernel_of(plan).SIGNATURE
         return self._kernel(signature, {**product.defines(plan, kinds), **more}, product.types(plan, kinds))
 
-    def _compile_columns(self, signature: Any, plan: Any, kinds: Any, panel: Any) -> Any:
-        return self._kernel(signature, columns.defines(plan, kinds, panel), columns.types(plan, kinds))
+    def _compile_columns(self, kernels: Any, signature: Any, plan: Any, kinds: Any, panel: Any) -> Any:
+        return self._kernel(signature, kernels.defines(plan, kinds, panel), kernels.types(plan, kinds))
 
     def _compile_transposing(self, item: int, width: int, to_rows: bool) -> Any:
         constants = {"DASP_BYTES": str(item), "DASP_COLUMNS": str(width), "DASP_TO_ROWS": str(int(to_rows))}

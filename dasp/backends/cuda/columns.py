@@ -1,4 +1,4 @@
-"""The product of slices by a matrix of several columns on a GPU: what is launched for which columns.
+"""The product by a matrix of several columns on a GPU: what is launched for which columns of which plan.
 
 Columns are multiplied in panels: as many as a warp has registers for, so that the plan is read once for all
 of a panel. Where a row of X lies in one run of memory, lanes that share an entry read it together; where a
@@ -8,6 +8,7 @@ column does, each lane reads for its own entry, column by column, as in the prod
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -70,22 +71,28 @@ SIGNATURE = Signature(
     """,
 )
 
-FINISH = Signature(
-    "spmv/slices_columns.cu",
-    "dasp_segments_columns",
-    """
-    const Index*  long_rows        [count]
-    const Index*  segment_offsets  [count + 1]
-    long long     count
-    Y*            y
-    const Sum*    partials
-    long long     y_column
-    int           y_row
-    int           columns
-    Sum           alpha
-    Sum           beta
-    """,
-)
+
+def finish_signature(source: str) -> Signature:
+    """Return that of what adds the segments of long rows, which every source has."""
+    return Signature(
+        source,
+        "dasp_segments_columns",
+        """
+        const Index*          long_rows        [count]
+        const SegmentOffset*  segment_offsets  [count + 1]
+        long long             count
+        Y*                    y
+        const Sum*            partials
+        long long             y_column
+        int                   y_row
+        int                   columns
+        Sum                   alpha
+        Sum                   beta
+        """,
+    )
+
+
+FINISH = finish_signature(SIGNATURE.source)
 
 TRANSPOSE = Signature(
     "spmv/transpose.cu",
@@ -149,6 +156,48 @@ class Pass(NamedTuple):
     first: int
     columns: int
     panel: Panel
+
+
+class Kernels(NamedTuple):
+    """How plans of one format are multiplied by several columns.
+
+    Attributes
+    ----------
+    signature, finish : Signature
+        Of the product, and of what adds the segments of long rows.
+    defines, types : callable
+        Constants and types of the source: (plan, kinds, panel), and (plan, kinds).
+    passes : callable
+        (machine, plan, columns, kinds, x, y) -> the launches, of type `Pass`.
+    warps, partials : callable
+        How many warps a plan needs, and how many segments it has.
+    arguments, finish_arguments : callable
+        (plan, zeros, parts), and (plan): arguments but those that come with each product.
+    long_rows : callable
+        How many rows come in segments.
+    sectors : callable
+        (plan, on_host) -> what `turns` asks for, as `read_sectors` counts it.
+    """
+
+    signature: Signature
+    finish: Signature
+    defines: Callable[[Plan, Arithmetic, Panel], dict[str, str]]
+    types: Callable[[Plan, Arithmetic], dict[str, np.dtype[Any]]]
+    passes: Callable[[Machine, Plan, int, Arithmetic, Layout, Layout], tuple[Pass, ...]]
+    warps: Callable[[Plan, Panel], int]
+    partials: Callable[[Plan], int]
+    arguments: Callable[[Plan, Any, int], dict[str, Any]]
+    finish_arguments: Callable[[Plan], dict[str, Any]]
+    long_rows: Callable[[Plan], int]
+    sectors: Callable[[Plan, Callable[[Any], Any]], float]
+
+    def blocks(self, plan: Plan, panel: Panel, parts: int) -> int:
+        """Return the blocks of a launch."""
+        return int(ceil_div(self.warps(plan, panel) * WARP, panel.threads) * parts)
+
+    def finish_blocks(self, plan: Plan, panel: Panel, columns: int) -> int:
+        """Return the blocks of the launch that ends a product with segments."""
+        return int(ceil_div(self.long_rows(plan) * columns * WARP, panel.threads))
 
 
 def layout_of(shape: tuple[int, ...], strides: tuple[int, ...], item: int, address: int) -> Layout | None:
@@ -279,22 +328,13 @@ def defines(plan: Plan, kinds: Arithmetic, panel: Panel) -> dict[str, str]:
 
 def types(plan: Plan, kinds: Arithmetic) -> dict[str, np.dtype[Any]]:
     """Return what the source's own names of types stand for."""
-    return sliced.types(plan) | {"Value": kinds.value, "X": kinds.x, "Sum": kinds.sum, "Y": kinds.y}
+    known = sliced.types(plan) | {"SegmentOffset": plan.pattern.index_dtype}
+    return known | {"Value": kinds.value, "X": kinds.x, "Sum": kinds.sum, "Y": kinds.y}
 
 
 def usual_steps(plan: Plan) -> int:
     """Return the steps that the slices of a plan have on average, rounded up."""
     return int(ceil_div(len(plan.pattern.bases), max(len(plan.pattern.headers), 1)))
-
-
-def blocks(plan: Plan, panel: Panel, parts: int) -> int:
-    """Return the blocks of a launch."""
-    return int(ceil_div(sliced.warps(plan) * WARP, panel.threads) * parts)
-
-
-def finish_blocks(plan: Plan, panel: Panel, columns: int) -> int:
-    """Return the blocks of the launch that ends a product with segments."""
-    return int(ceil_div(len(plan.pattern.long_rows) * columns * WARP, panel.threads))
 
 
 def arguments(plan: Plan, zeros: Any, parts: int) -> dict[str, Any]:
@@ -315,22 +355,41 @@ def finish_arguments(plan: Plan) -> dict[str, Any]:
     }
 
 
+SLICES = Kernels(
+    signature=SIGNATURE,
+    finish=FINISH,
+    defines=defines,
+    types=types,
+    passes=lambda machine, plan, columns, kinds, x, y: choose_passes(
+        machine, columns, kinds, x, y, usual_steps(plan)
+    ),
+    warps=lambda plan, panel: sliced.warps(plan),
+    partials=sliced.partials,
+    arguments=arguments,
+    finish_arguments=finish_arguments,
+    long_rows=lambda plan: len(plan.pattern.long_rows),
+    sectors=read_sectors,
+)
+
+
 class Columns:
-    """A plan of slices on a GPU, ready to be multiplied by matrices of several columns.
+    """A plan on a GPU, ready to be multiplied by matrices of several columns.
 
     Parameters
     ----------
     plan : Plan
         With CuPy's arrays on the current device.
+    kernels : Kernels
+        Of the plan's format.
     overlaps : bool
         Whether a launch may begin before the one before it has ended.
     """
 
-    def __init__(self, plan: Plan, overlaps: bool) -> None:
+    def __init__(self, plan: Plan, kernels: Kernels, overlaps: bool) -> None:
         import cupy
 
-        self._cupy, self._plan, self._overlaps = cupy, plan, overlaps
-        self._segments = sliced.partials(plan)
+        self._cupy, self._plan, self._kernels, self._overlaps = cupy, plan, kernels, overlaps
+        self._segments = kernels.partials(plan)
         self._turns: bool | None = None
         self._lock = threading.Lock()
         self._prepared: dict[Any, tuple[list[tuple[Pass, Launch]], Launch | None]] = {}
@@ -381,7 +440,7 @@ class Columns:
         if layout.column == 1:
             return False
         if self._turns is None:
-            self._turns = turns(H200, self._plan, read_sectors(self._plan, on_host))
+            self._turns = turns(H200, self._plan, self._kernels.sectors(self._plan, on_host))
         return self._turns
 
     def _placed(self, array: Any, dtype: np.dtype[Any]) -> tuple[Any, Layout]:
@@ -439,44 +498,47 @@ class Columns:
 
     def _prepare(self, key: Any, kinds: Arithmetic, k: int, x: Layout, y: Layout) -> Any:
         """Compile and keep the launches for so many columns in such layouts."""
-        plan = self._plan
-        known = types(plan, kinds)
+        plan, kernels = self._plan, self._kernels
+        known = kernels.types(plan, kinds)
         with self._lock:
             if key in self._prepared:
                 return self._prepared[key]
             passes, finish = [], None
             zeros = self._cupy.zeros(MOST_PANEL // kinds.x.itemsize, kinds.x)
-            for one in choose_passes(H200, k, kinds, x, y, usual_steps(plan)):
-                parts = choose_parts(H200, sliced.warps(plan), ceil_div(one.columns, one.panel.columns))
+            for one in kernels.passes(H200, plan, k, kinds, x, y):
+                panels = ceil_div(one.columns, one.panel.columns)
+                parts = choose_parts(H200, kernels.warps(plan, one.panel), panels)
                 launch = Launch(
-                    compiled(SIGNATURE, plan, kinds, one.panel),
-                    SIGNATURE,
+                    compiled(kernels, kernels.signature, plan, kinds, one.panel),
+                    kernels.signature,
                     known,
-                    arguments(plan, zeros, parts),
+                    kernels.arguments(plan, zeros, parts),
                     VARYING,
-                    blocks=blocks(plan, one.panel, parts),
+                    blocks=kernels.blocks(plan, one.panel, parts),
                     threads=one.panel.threads,
                     overlaps=self._overlaps,
                 )
                 passes.append((one, launch))
             if self._segments:
+                panel = passes[0][0].panel
                 finish = Launch(
-                    compiled(FINISH, plan, kinds, passes[0][0].panel),
-                    FINISH,
+                    compiled(kernels, kernels.finish, plan, kinds, panel),
+                    kernels.finish,
                     known,
-                    finish_arguments(plan),
+                    kernels.finish_arguments(plan),
                     FINISH_VARYING,
-                    blocks=finish_blocks(plan, passes[0][0].panel, k),
-                    threads=passes[0][0].panel.threads,
+                    blocks=kernels.finish_blocks(plan, panel, k),
+                    threads=panel.threads,
                     overlaps=self._overlaps,
                 )
             self._prepared[key] = passes, finish
             return passes, finish
 
 
-def compiled(signature: Signature, plan: Plan, kinds: Arithmetic, panel: Panel) -> Any:
+def compiled(kernels: Kernels, signature: Signature, plan: Plan, kinds: Arithmetic, panel: Panel) -> Any:
     """Return a kernel, compiled for the current device."""
-    return _source.load(signature.source, defines(plan, kinds, panel)).get_function(signature.entry)
+    constants = kernels.defines(plan, kinds, panel)
+    return _source.load(signature.source, constants).get_function(signature.entry)
 
 
 def on_host(array: Any) -> np.ndarray[Any, Any]:

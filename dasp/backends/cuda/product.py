@@ -16,8 +16,7 @@ from dasp._arrays import is_cupy
 from dasp._dtypes import BFLOAT16, C_NAMES, Arithmetic, into, real_type
 from dasp._integers import ceil_div, round_up
 from dasp._launch import Launch
-from dasp.backends.cuda import dotted, published, sliced
-from dasp.backends.cuda.columns import Columns
+from dasp.backends.cuda import columns, dotted, published, published_columns, sliced
 from dasp.backends.cuda.results import Results
 from dasp.backends.cuda.scratch import PER_THREAD_STREAM, Scratch, captured_in, keep, new_scratch
 from dasp.formats.array import WARP, Plan, arrays_of, with_arrays
@@ -26,6 +25,9 @@ from dasp.formats.sliced.pattern import NAME as SLICES
 
 KERNELS: dict[str, Any] = {SLICES: sliced, PUBLISHED: published}
 """What multiplies a plan of each format: a module with the functions of `sliced`."""
+
+COLUMNS = {SLICES: columns.SLICES, PUBLISHED: published_columns.PUBLISHED}
+"""What multiplies it by several columns."""
 
 VARYING = "x", "y", "alpha", "beta"
 """Arguments that come with each product."""
@@ -80,7 +82,7 @@ class Product:
         self._kinds, self._own = own, self._launches[own]
         self._captured: tuple[Any, Launch] | None = None
         self._plain = numbers(own.sum, 1.0, 0.0)
-        self._columns = Columns(self.plan, self._overlaps) if plan.format == SLICES else None
+        self._columns = columns.Columns(self.plan, COLUMNS[plan.format], self._overlaps)
         # What `quick` needs, looked up once.
         self._number, self._dtype = self._device.id, np.dtype(plan.dtype.type)
         self._m, self._n = plan.shape
@@ -182,10 +184,9 @@ class Product:
         return plain.view(real_type(dtype)).copy().view(dtype)  # CuPy's kernels load whole numbers, too
 
     def _multiply_columns(self, x: Any, y: Any, alpha: complex, beta: complex) -> None:
-        """Multiply several columns at once where the format can; a single one is a vector."""
-        if self._columns is None or x.shape[1] == 1:
-            for k in range(x.shape[1]):
-                self.multiply(x[:, k], y[:, k], alpha, beta)
+        """Multiply several columns at once; a single one is a vector."""
+        if x.shape[1] == 1:
+            self.multiply(x[:, 0], y[:, 0], alpha, beta)
         elif self._blocks and x.shape[1]:
             kinds = into(self.plan.dtype, x.dtype, y.dtype)
             with self._device:

@@ -96,6 +96,11 @@ def partials(plan: Plan) -> int:
 
 def arguments(plan: Plan, scratch: Scratch) -> dict[str, Any]:
     """Return the kernel's arguments but those that come with each product."""
+    return plan_arguments(plan) | {"partials": scratch.partials, "tickets": scratch.tickets}
+
+
+def plan_arguments(plan: Plan) -> dict[str, Any]:
+    """Return those of them that belong to the plan."""
     pattern, values = plan.pattern, plan.values
     long, medium, short = pattern.long, pattern.medium, pattern.short
     regular, irregular = medium.regular, medium.irregular
@@ -106,8 +111,6 @@ def arguments(plan: Plan, scratch: Scratch) -> dict[str, Any]:
         "segment_rows": long.segment_rows,
         "long_columns": long.columns,
         "long_values": values.long,
-        "partials": scratch.partials,
-        "tickets": scratch.tickets,
         "segment": long.segment,
         "segments": len(long.segment_rows),
         "medium_rows": medium.rows,

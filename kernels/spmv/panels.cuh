@@ -1,0 +1,140 @@
+// A panel of columns: where a warp reads it of X and writes it of Y, as each of its lanes sees it.
+//
+// LANES lanes, a group, share the COLUMNS columns of a panel: column (i LANES + q) PACK + w is number i PACK + w in
+// lane q of every group, so that a group reads a run of LANES * PACK columns at once.
+#pragma once
+
+#include "tile.cuh"
+
+#ifndef DASP_COLUMNS
+#error "define DASP_COLUMNS: columns of a panel, 1 to 32, a power of two"
+#endif
+#ifndef DASP_LANES
+#error "define DASP_LANES: lanes that share a slot, a power of two, at most DASP_COLUMNS"
+#endif
+#ifndef DASP_PACK
+#error "define DASP_PACK: columns of X in one load, at most DASP_COLUMNS / DASP_LANES and 16 bytes"
+#endif
+#ifndef DASP_Y_PACK
+#error "define DASP_Y_PACK: columns of Y in one store, 1 or DASP_PACK"
+#endif
+#ifndef DASP_WHOLE
+#error "define DASP_WHOLE: 1 if every panel has all its columns"
+#endif
+#ifndef DASP_NEAR
+#error "define DASP_NEAR: whether columns of X lie beside each other for certain"
+#endif
+#ifndef DASP_REGISTERS
+#error "define DASP_REGISTERS: registers of a thread, at most"
+#endif
+
+constexpr int COLUMNS = DASP_COLUMNS;
+constexpr int LANES = DASP_LANES;
+constexpr int PACK = DASP_PACK;
+constexpr int Y_PACK = DASP_Y_PACK;
+constexpr int OWN = COLUMNS / LANES;
+constexpr int PACKS = OWN / PACK;
+
+static_assert(OWN * LANES == COLUMNS && PACKS * PACK == OWN && 32 % LANES == 0, "powers of two");
+static_assert(Y_PACK == 1 || Y_PACK == PACK, "a store writes what a load of X read, or one column");
+
+// So many bytes as one load or store, in registers as numbers of a type need them.
+template <int BYTES, class Real> struct Word;
+template <class Real> struct Word<2, Real> { using Type = unsigned short; };
+template <class Real> struct Word<4, Real> { using Type = unsigned; };
+template <class Real> struct Word<8, Real> { using Type = uint2; };
+template <class Real> struct Word<16, Real> { using Type = uint4; };
+template <> struct Word<8, double> { using Type = double; };
+template <> struct Word<16, double> { using Type = double2; };
+
+// N numbers that are loaded, or stored, at once. X may be what an earlier kernel has written: a plain load, since the
+// read-only cache may not be asked for it, and one that names the cache keeps the compiler from ordering anything.
+template <class T, int N> struct Pack {
+    using Whole = typename Word<N * sizeof(T), typename Parts<T>::Real>::Type;
+    Whole whole;
+
+    __device__ __forceinline__ T operator[](int i) const
+    {
+        T items[N];
+        memcpy(items, &whole, sizeof whole);
+        return items[i];
+    }
+
+    __device__ __forceinline__ void load(const T* address) { whole = *reinterpret_cast<const Whole*>(address); }
+    __device__ __forceinline__ void store(T* address) const { *reinterpret_cast<Whole*>(address) = whole; }
+};
+
+// Bytes to row i.
+__device__ __forceinline__ unsigned long long bytes_to(int i, int row)
+{
+    return (unsigned long long)unsigned(i) * unsigned(row);
+}
+__device__ __forceinline__ unsigned long long bytes_to(long long i, int row) { return i * row; }
+
+// A panel of X: where this lane reads it, bytes from a row to the next, and how many columns it has from the lane's
+// first one on. `zeros` is what it reads for a pad.
+struct XPanel {
+    const X* x;
+    const X* zeros;
+    long long column;
+    int row;
+    int columns;
+
+    __device__ __forceinline__ const X* at(Index i) const
+    {
+        return reinterpret_cast<const X*>(reinterpret_cast<const char*>(x) + bytes_to(i, row));
+    }
+
+    // Of a row whose columns lie beside each other, pack p.
+    __device__ __forceinline__ void load(const X* start, int p, Pack<X, PACK>& read) const
+    {
+        read.load(DASP_WHOLE || p * LANES * PACK < columns ? start + p * LANES * PACK : zeros);
+    }
+
+    template <bool FULL> __device__ __forceinline__ void load(Index i, Pack<X, PACK> (&read)[PACKS]) const
+    {
+        if (DASP_NEAR) {
+            const X* const start = FULL || i >= 0 ? at(i) : zeros;
+#pragma unroll
+            for (int p = 0; p < PACKS; ++p) load(start, p, read[p]);
+        } else {
+#pragma unroll
+            for (int p = 0; p < PACKS; ++p) {
+                if ((FULL || i >= 0) && (DASP_WHOLE || p * LANES * PACK < columns))
+                    read[p].load(at(i) + p * LANES * PACK * column);
+                else
+                    read[p] = {};
+            }
+        }
+    }
+};
+
+// A panel of Y: where this lane writes it, and how many columns it has from the lane's first one on.
+struct YPanel {
+    Y* y;
+    long long column;
+    int row;
+    int columns;
+    Sum alpha;
+    Sum beta;
+
+    __device__ __forceinline__ void store(Index i, const Sum (&sum)[OWN]) const
+    {
+        Y* const start = y + (long long)i * row;
+#pragma unroll
+        for (int v = 0; v < OWN; v += Y_PACK) {
+            const int first = v / PACK * LANES * PACK + v % PACK;
+            if (!DASP_WHOLE && first >= columns) continue;
+            Pack<Y, Y_PACK> written;
+            Y items[Y_PACK];
+            if (!(beta == Sum(0))) written.load(start + first * column);
+#pragma unroll
+            for (int w = 0; w < Y_PACK; ++w) {
+                const Sum product = scaled(alpha, sum[v + w]);
+                items[w] = convert<Y>(beta == Sum(0) ? product : product + scaled(beta, convert<Sum>(written[w])));
+            }
+            memcpy(&written.whole, items, sizeof items);
+            written.store(start + first * column);
+        }
+    }
+};
