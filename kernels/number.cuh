@@ -122,6 +122,20 @@ template <class T> __device__ __forceinline__ Complex<T> operator+(Complex<T> a,
     return {a.real + b.real, a.imag + b.imag};
 }
 template <class T> __device__ __forceinline__ Complex<T>& operator+=(Complex<T>& a, Complex<T> b) { return a = a + b; }
+template <class T> __device__ __forceinline__ Complex<T> operator-(Complex<T> a, Complex<T> b)
+{
+    return {a.real - b.real, a.imag - b.imag};
+}
+template <class T> __device__ __forceinline__ Complex<T> operator-(Complex<T> a) { return {-a.real, -a.imag}; }
+template <class T> __device__ __forceinline__ Complex<T>& operator-=(Complex<T>& a, Complex<T> b) { return a = a - b; }
+template <class T> __device__ __forceinline__ Complex<T> operator*(T a, Complex<T> b)
+{
+    return {a * b.real, a * b.imag};
+}
+template <class T> __device__ __forceinline__ Complex<T> operator*(Complex<T> a, Complex<T> b)
+{
+    return {a.real * b.real - a.imag * b.imag, a.real * b.imag + a.imag * b.real};
+}
 template <class T> __device__ __forceinline__ bool operator==(Complex<T> a, Complex<T> b)
 {
     return a.real == b.real && a.imag == b.imag;

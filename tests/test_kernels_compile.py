@@ -19,7 +19,9 @@ from dasp.backends.cuda import columns as several
 from dasp.backends.cuda.published_columns import choose_passes
 from dasp.dense import rungs_cuda as dense
 from dasp.formats.sliced.pattern import Coding
+from dasp.solvers.bicgstab import BiconjugateGradientsStabilized
 from dasp.solvers.cuda import CudaSpace
+from dasp.solvers.hermitian import HermitianConjugateGradients
 from dasp.solvers.minres import MinimalResiduals
 from dasp.solvers.pipelined import PipelinedConjugateGradients
 from dasp.solvers.system import System
@@ -210,8 +212,8 @@ def gemm() -> Iterator[tuple[str, Defines]]:
 
 
 def passes() -> Iterator[Defines]:
-    """The passes of three methods: the longest, one of float32, one with a preconditioner and turns of
-    two."""
+    """The passes of some methods: the longest, one of float32, one with a preconditioner and turns of two,
+    and complex ones."""
     seen: list[Defines] = []
 
     class Recorder(EmulatedDevice):
@@ -225,6 +227,8 @@ def passes() -> Iterator[Defines]:
         (PipelinedConjugateGradients, PipelinedConjugateGradients.names, "f8", None),
         (ConjugateGradients, ("p",), "f4", None),
         (MinimalResiduals, ("v0", "v1", "w0", "w1", "z0", "z1"), "f8", np.eye(2)),
+        (HermitianConjugateGradients, ("p",), "c8", None),
+        (BiconjugateGradientsStabilized, ("w", "p", "v"), "c16", None),
     ):
         space = CudaSpace("cpu", np.dtype(dtype), Recorder())
         System(np.eye(2), preconditioner, np.dtype(dtype), "cpu", method, names, space)
@@ -293,7 +297,15 @@ SOURCES: dict[str, list[Defines]] = {
         for scalar, most in (("float", "31"), ("double", "31"), ("double", "1500"))
     ],
     "solve/fused.cu": list(passes()),
-    "solve/triangular.cu": [{"DASP_SCALAR": scalar, "DASP_THREADS": "256"} for scalar in ("float", "double")],
+    "solve/triangular.cu": [
+        {"DASP_SCALAR": scalar, "DASP_COMPLEX": complex, "DASP_THREADS": "256"}
+        for scalar, complex in (
+            ("float", "0"),
+            ("double", "0"),
+            ("Complex<float>", "1"),
+            ("Complex<double>", "1"),
+        )
+    ],
     "solve/turn.cu": [{}],
     "dense/gf256_byte_permute.cu": [{}],
     "dense/gf256_general_tiles.cu": [{}],

@@ -18,6 +18,10 @@ BOUND = 8
 """Pairs of vectors that a GPU's programs are kept for: a solver uses one or two."""
 
 
+TYPES = {"f": ("float32", "float64"), "c": ("complex64", "complex128")}
+"""Names of the types in which preconditioners compute, by the kind of their matrices' values."""
+
+
 class Preconditioner:
     """Approximates the inverse of a matrix: z = M r.
 
@@ -29,7 +33,8 @@ class Preconditioner:
     shape : tuple of int
         (n, n).
     dtype : numpy.dtype
-        In which it computes, float32 or float64; r and z may have the other.
+        In which it computes: float32 or float64, of a complex matrix complex64 or complex128; r and z may
+        have another. A real one is multiplied by the parts of a complex r, one after the other.
     device : str
         `cpu` or `cuda:N`.
     """
@@ -69,29 +74,47 @@ class Preconditioner:
 
         Returns
         -------
-        array of the shape and type of r
+        array of the shape and type of r; complex where M is
 
         Raises
         ------
         ValueError, TypeError
-            If r has another shape or is elsewhere.
+            If r has another shape or is elsewhere, or `out` is real and the result complex.
         """
         if getattr(r, "shape", None) not in ((self.shape[0],), (self.shape[0], 1)):
             raise ValueError(f"r has shape {getattr(r, 'shape', None)}; ({self.shape[0]},) is needed")
         if device_of(r) not in (None, self.device):
             raise TypeError(f"r is on {device_of(r)} and M on {self.device}; both must be on one device")
+        kind = self._result_type(r)
+        if out is not None and kind.kind == "c" and out.dtype.kind != "c":
+            raise TypeError(f"out has dtype {out.dtype}; M r is complex, so {kind} is needed")
         with self._lock:
             if out is not None and (program := self._in_place(r, out)):
                 program()
                 return out
             if self._own is None:
                 self._own = self.space.program(self.apply)
+            if self.dtype.kind != "c" and r.dtype.kind == "c":
+                return self._apply_to_parts(r, r.copy() if out is None else out)
             self.vectors["b"][...] = r.reshape(-1)
             self._own()
             if out is None:
-                return self.vectors["x"].astype(r.dtype, copy=True).reshape(r.shape)
+                return self.vectors["x"].astype(kind, copy=True).reshape(r.shape)
             out.reshape(-1)[...] = self.vectors["x"]
             return out
+
+    def _result_type(self, r: Array) -> np.dtype[Any]:
+        """Return the type of M r: that of r, or the complex one of its precision where M is complex."""
+        return np.result_type(r.dtype, np.complex64) if self.dtype.kind == "c" else np.dtype(r.dtype)
+
+    def _apply_to_parts(self, r: Array, out: Array) -> Array:
+        """Set `out` to M r for a real M and a complex r; nothing is allocated, so that it can be captured."""
+        assert self._own is not None
+        for of, to in ((r.real, out.real), (r.imag, out.imag)):
+            self.vectors["b"][...] = of.reshape(-1)
+            self._own()
+            to[...] = self.vectors["x"].reshape(to.shape)
+        return out
 
     def prepare(self, r: Array, out: Array) -> Callable[[], None]:
         """Return what sets `out` to M r again and again; all that it uses lives as long as it does.
@@ -124,7 +147,7 @@ class Preconditioner:
     def __matmul__(self, r: Array) -> Array:
         """Return M r, for each column where r has several."""
         if getattr(r, "ndim", 1) == 2 and r.shape[1] != 1:
-            z = r.copy()
+            z = r.astype(self._result_type(r), copy=True)
             for k in range(r.shape[1]):
                 z[:, k] = self.matvec(r[:, k])
             return z
@@ -135,7 +158,8 @@ class Preconditioner:
         return self.matvec(r)
 
     def astype(self, dtype: Any) -> Preconditioner:
-        """Return it computing in float32 or float64; r and z may have any type.
+        """Return it computing in float32 or float64, a complex one in complex64 or complex128; r and z may
+        have any type.
 
         In float32 it moves half the bytes, and a solver in float64 converges as before.
 
@@ -144,9 +168,9 @@ class Preconditioner:
         ValueError
             For another type.
         """
-        wanted = np.dtype(dtype)
-        if wanted not in (np.dtype(np.float32), np.dtype(np.float64)):
-            raise ValueError(f"dtype is {wanted}; float32 or float64 is needed")
+        wanted, known = np.dtype(dtype), TYPES[self.dtype.kind]
+        if wanted.name not in known:
+            raise ValueError(f"dtype is {wanted}; {' or '.join(known)} is needed")
         return self if wanted == self.dtype else self._again(wanted)
 
 
@@ -172,6 +196,19 @@ def host_matrix(A: Any) -> Any:
     if A.shape[0] != A.shape[1]:
         raise ValueError(f"A has shape {A.shape}; a square matrix is needed")
     return canonical(A)
+
+
+def computing_type(matrix: Any) -> np.dtype[Any]:
+    """Return the type in which a preconditioner of a host matrix computes: its own, or float64."""
+    name = matrix.dtype.name
+    if matrix.dtype.kind == "c":
+        return np.dtype(np.complex64 if name == "complex64" else np.complex128)
+    return np.dtype(np.float32 if name == "float32" else np.float64)
+
+
+def wide_type(matrix: Any) -> type[np.inexact[Any]]:
+    """Return the type in which one is set up: double precision."""
+    return np.complex128 if matrix.dtype.kind == "c" else np.float64
 
 
 def canonical(A: Any) -> Any:
@@ -201,7 +238,7 @@ def inverse_diagonal(A: Any) -> np.ndarray[Any, Any]:
     ValueError
         If one is zero or not finite.
     """
-    diagonal = np.asarray(A.diagonal(), np.float64)
+    diagonal = np.asarray(A.diagonal(), wide_type(A))
     bad = np.flatnonzero(~(np.isfinite(diagonal) & (diagonal != 0)))
     if len(bad):
         raise ValueError(
@@ -227,18 +264,18 @@ def spectral_radius(A: Any, scale: np.ndarray[Any, Any], steps: int = 15) -> flo
     """
     n = A.shape[0]
     steps = min(steps, n)
-    basis = np.zeros((steps + 1, n))
+    basis = np.zeros((steps + 1, n), wide_type(A))
     basis[0] = np.random.default_rng(0).standard_normal(n)
     basis[0] /= np.linalg.norm(basis[0])
-    H = np.zeros((steps + 1, steps))
+    H = np.zeros((steps + 1, steps), basis.dtype)
     for k in range(steps):
         w = scale * (A @ basis[k])
         for _ in range(2):
-            h = basis[: k + 1] @ w
+            h = basis[: k + 1].conj() @ w
             w -= h @ basis[: k + 1]
             H[: k + 1, k] += h
         H[k + 1, k] = np.linalg.norm(w)
-        if not H[k + 1, k] > 1e-12 * np.linalg.norm(H[: k + 1, k]):
+        if not H[k + 1, k].real > 1e-12 * np.linalg.norm(H[: k + 1, k]):
             steps = k + 1
             break
         basis[k + 1] = w / H[k + 1, k]

@@ -8,7 +8,7 @@ import numpy as np
 
 from dasp._integers import ceil_div
 from dasp.matrix import SpMatrix
-from dasp.preconditioners.base import Preconditioner, host_matrix, place
+from dasp.preconditioners.base import Preconditioner, computing_type, host_matrix, place, wide_type
 
 
 class BlockJacobi(Preconditioner):
@@ -56,8 +56,7 @@ def block_jacobi(A: Any, *, block: int, device: str | None = None) -> Preconditi
     if block < 1:
         raise ValueError(f"block is {block}; at least 1 is needed")
     matrix = host_matrix(A)
-    dtype = np.dtype(np.float32 if matrix.dtype == np.float32 else np.float64)
-    return BlockJacobi(_inverses(matrix, int(block)), dtype, place(A, device))
+    return BlockJacobi(_inverses(matrix, int(block)), computing_type(matrix), place(A, device))
 
 
 def _inverses(matrix: Any, block: int) -> Any:
@@ -66,7 +65,7 @@ def _inverses(matrix: Any, block: int) -> Any:
 
     n = matrix.shape[0]
     count = ceil_div(n, block)
-    dense = np.zeros((count, block, block))
+    dense = np.zeros((count, block, block), wide_type(matrix))
     entries = matrix.tocoo()
     rows, columns = entries.coords
     mine = rows // block == columns // block

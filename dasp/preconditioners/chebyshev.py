@@ -14,6 +14,7 @@ import numpy as np
 from dasp.matrix import SpMatrix
 from dasp.preconditioners.base import (
     Preconditioner,
+    computing_type,
     host_matrix,
     inverse_diagonal,
     place,
@@ -100,12 +101,12 @@ def chebyshev(
     bounds: tuple[float, float] | None = None,
     device: str | None = None,
 ) -> Preconditioner:
-    """Return a Chebyshev polynomial in D^-1 A, D the diagonal, times D^-1: for symmetric positive definite A.
+    """Return a Chebyshev polynomial in D^-1 A, D the diagonal, times D^-1: for positive definite A.
 
     Parameters
     ----------
     A : SpMatrix, SciPy or CuPy matrix, shape (n, n)
-        A planned matrix is used as it is, others are planned.
+        Symmetric or Hermitian. A planned matrix is used as it is, others are planned.
     degree : int
         Steps; one less is the number of products.
     ratio : float
@@ -136,6 +137,6 @@ def chebyshev(
         bounds = high / ratio, high
     if not 0 < bounds[0] < bounds[1]:
         raise ValueError(f"bounds are {bounds}; two rising positive numbers are needed")
-    dtype = np.dtype(np.float32 if matrix.dtype == np.float32 else np.float64)
+    dtype = computing_type(matrix)
     planned = A if isinstance(A, SpMatrix) else None
     return _polynomial(matrix, planned, bounds, int(degree), dtype, place(A, device))

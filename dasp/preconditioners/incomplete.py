@@ -15,7 +15,7 @@ import numpy as np
 
 from dasp._compile import jit
 from dasp.matrix import SpMatrix
-from dasp.preconditioners.base import Preconditioner, host_matrix, place
+from dasp.preconditioners.base import Preconditioner, computing_type, host_matrix, place, wide_type
 from dasp.solvers.operator import as_operator
 from dasp.solvers.space import Triangle
 
@@ -159,8 +159,7 @@ def ilu0(A: Any, *, sweeps: int | None = None, device: str | None = None) -> Pre
     """
     _check_sweeps(sweeps)
     matrix = host_matrix(A)
-    dtype = np.dtype(np.float32 if matrix.dtype == np.float32 else np.float64)
-    factors = matrix.astype(np.float64)
+    factors, dtype = matrix.astype(wide_type(matrix)), computing_type(matrix)
     diagonal = np.zeros(matrix.shape[0], np.int64)
     failed = _factorize(factors.indptr, factors.indices, factors.data, diagonal)
     if failed >= 0:
@@ -171,25 +170,27 @@ def ilu0(A: Any, *, sweeps: int | None = None, device: str | None = None) -> Pre
 
 
 def ic0(A: Any, *, sweeps: int | None = None, device: str | None = None) -> Preconditioner:
-    """Return the incomplete Cholesky factors of a symmetric positive definite A with its pattern: IC(0).
+    """Return the incomplete Cholesky factors of a symmetric or Hermitian positive definite A with its
+    pattern: IC(0).
 
     Parameters, results and errors are those of `ilu0`; it can be used in `cg`.
 
     Raises
     ------
     ValueError
-        If A is not symmetric, or a pivot is not positive (which a definite A may have; an M-matrix has none).
+        If A is not symmetric or Hermitian, or a pivot is not positive (which a definite A may have; an
+        M-matrix has none).
     """
     _check_sweeps(sweeps)
     matrix = host_matrix(A)
-    difference = abs(matrix - matrix.T)
+    difference = abs(matrix - matrix.conj().T)
     if difference.nnz and difference.max() > 1e-12 * abs(matrix).max():
-        raise ValueError("A is not symmetric; ilu0 takes such matrices")
-    dtype = np.dtype(np.float32 if matrix.dtype == np.float32 else np.float64)
-    factors = matrix.astype(np.float64)
+        kind = "Hermitian" if matrix.dtype.kind == "c" else "symmetric"
+        raise ValueError(f"A is not {kind}; ilu0 takes such matrices")
+    factors, dtype = matrix.astype(wide_type(matrix)), computing_type(matrix)
     diagonal = np.zeros(matrix.shape[0], np.int64)
     failed = _factorize(factors.indptr, factors.indices, factors.data, diagonal)
-    pivots = factors.data[diagonal]
+    pivots = factors.data[diagonal].real  # as they are by theory
     if failed >= 0 or not (pivots > 0).all():
         row = failed if failed >= 0 else int(np.flatnonzero(~(pivots > 0))[0])
         raise ValueError(f"the pivot of row {row} is not positive; jacobi or chebyshev is needed")

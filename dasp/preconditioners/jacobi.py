@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dasp.preconditioners.base import Preconditioner, host_matrix, inverse_diagonal, place
+from dasp.preconditioners.base import Preconditioner, computing_type, host_matrix, inverse_diagonal, place
 
 
 class Jacobi(Preconditioner):
@@ -54,5 +54,4 @@ def jacobi(A: Any, *, device: str | None = None) -> Preconditioner:
     array([0.5 , 0.25])
     """
     matrix = host_matrix(A)
-    dtype = np.dtype(np.float32 if matrix.dtype == np.float32 else np.float64)
-    return Jacobi(inverse_diagonal(matrix), dtype, place(A, device))
+    return Jacobi(inverse_diagonal(matrix), computing_type(matrix), place(A, device))

@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from dasp._dtypes import TABLE
 from dasp._integers import ceil_div
 from dasp._launch import Signature
 
 Array = Any
 
-C_TYPES = {"float32": "float", "float64": "double"}
+C_TYPES = {name: TABLE[name].c for name in ("float32", "float64", "complex64", "complex128")}
 
 PACK_BYTES = 16
 """Bytes of a load."""
@@ -70,6 +71,8 @@ class CudaArnoldi:
     ahead = 10
 
     def __init__(self, space: Any, vectors: Any, names: list[str]) -> None:
+        if space.dtype.kind == "c":
+            raise TypeError("the system is complex; on a GPU gmres solves real ones; bicgstab is needed")
         self._most = most = len(names)
         if most > MOST_VECTORS:
             raise ValueError(f"restart is {most - 1}; on a GPU at most {MOST_VECTORS - 1} are possible")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from dasp.solvers.scalars import OWN, RUNNING, where
+from dasp.solvers.scalars import OWN, RUNNING, square, where
 from dasp.solvers.space import State
 from dasp.solvers.stats import Stats
 from dasp.solvers.system import System, make_limits, solve
@@ -41,17 +41,17 @@ class BiconjugateGradientsStabilized:
         ph, sh = ("p", "r") if self._plain else ("ph", "sh")
         self._ph, self._sh = ph, sh
         fuse = system.vectors.fuse
-        self._first = fuse("w = r", "p = r", dots=("r r",))
-        self._along = fuse(dots=("w v", "v v"))
+        self._first = fuse("w = r", "p = r", dots=("r'r",))
+        self._along = fuse(dots=("w'v", "v v"))
         self._half = fuse("r = r - alpha v", dots=("r r",))
-        self._smooth = fuse(dots=("q r", "q q"))
-        self._step = fuse(f"x = x + alpha {ph} + omega {sh}", "r = r - omega q", dots=("r r", "w r"))
+        self._smooth = fuse(dots=("q'r", "q q"))
+        self._step = fuse(f"x = x + alpha {ph} + omega {sh}", "r = r - omega q", dots=("r r", "w'r"))
         self._turn = fuse("p = r + beta p - both v")
 
     def start(self, s: State) -> State:
         """Take the residual for its own shadow."""
-        (rr,) = self._first()
-        return {"rho": rr, "ww": rr}
+        (rho,) = self._first()
+        return {"rho": rho, "ww": rho.real}
 
     def iterate(self, phase: int, s: State) -> State:
         """A step along p, and one that makes what is left as small as A r allows."""
@@ -60,17 +60,17 @@ class BiconjugateGradientsStabilized:
             self._system.precondition("p", self._ph)
         self._system.multiply(self._ph, "v")
         wv, vv = self._along()
-        can_step = wv * wv > TINY * ww * vv
+        can_step = square(wv) > TINY * ww * vv
         alpha = where(can_step, rho / wv, 0.0)
         (half,) = self._half(alpha=alpha)
         if not self._plain:
             self._system.precondition("r", self._sh)
         self._system.multiply(self._sh, "q")
         qr, qq = self._smooth()
-        can_turn = qr * qr > TINY * half * qq
+        can_turn = square(qr) > TINY * half * qq
         omega = where(can_turn, qr / qq, 0.0)
         rr, next_rho = self._step(alpha=alpha, omega=omega)
-        has_shadow = next_rho * next_rho > TINY * rr * ww
+        has_shadow = square(next_rho) > TINY * rr * ww
         beta = where(can_turn, (next_rho / rho) * (alpha / omega), 0.0)
         self._turn(beta=beta, both=beta * omega)
         shadow = where(has_shadow, float(RUNNING), float(SHADOW))

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from dasp.solvers.devices import refuse_ranks, space_for
+from dasp.solvers.hermitian import SKEW
 from dasp.solvers.operator import as_operator
 from dasp.solvers.space import Space
 from dasp.solvers.stats import Stats
@@ -39,6 +40,8 @@ def orthonormal(space: Space, R: Array) -> tuple[Array, np.ndarray[Any, Any]]:
 def conjugate(space: Space, R: Array, Z: Array) -> tuple[Array, Array, np.ndarray[Any, Any]]:
     """Return Q, M Q and C with R = Q C and Q'M Q the identity, but for zero columns; Z is M R, or R itself.
 
+    Of complex columns Q' is the conjugate transpose.
+
     Raises
     ------
     Breakdown
@@ -46,10 +49,10 @@ def conjugate(space: Space, R: Array, Z: Array) -> tuple[Array, Array, np.ndarra
     """
     C, plain = np.eye(R.shape[1]), Z is R
     for _ in range(2):
-        gram = space.download(R.T @ Z).astype(np.float64)
+        gram = wide(space.download(R.conj().T @ Z))
         if not plain and not np.isfinite(gram).all():
             raise Breakdown("M gave NaN or infinity")
-        values, vectors = np.linalg.eigh((gram + gram.T) / 2)
+        values, vectors = np.linalg.eigh((gram + gram.conj().T) / 2)
         largest = float(values[-1])
         if not plain and values[0] < -np.sqrt(RANK) * abs(values).max():
             raise Breakdown("r' M r is negative, so M is not positive definite")
@@ -59,7 +62,7 @@ def conjugate(space: Space, R: Array, Z: Array) -> tuple[Array, Array, np.ndarra
         turn = space.asarray(vectors * inverse)
         R = R @ turn
         Z = R if plain else Z @ turn
-        C = (vectors * roots).T @ C
+        C = (vectors * roots).conj().T @ C
     return R, Z, C
 
 
@@ -68,12 +71,22 @@ class Breakdown(ArithmeticError):
 
 
 def pseudo_inverse(matrix: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], float]:
-    """Return the inverse of a symmetric matrix on its range, and its least eigenvalue over the largest."""
-    values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
+    """Return the inverse of a Hermitian matrix on its range, and its least eigenvalue over the largest."""
+    values, vectors = np.linalg.eigh((matrix + matrix.conj().T) / 2)
     largest = max(abs(values).max(initial=0.0), 1e-300)
     kept = abs(values) > RANK * largest
     inverse = np.divide(1.0, values, out=np.zeros_like(values), where=kept)
-    return (vectors * inverse) @ vectors.T, float(values.min(initial=0.0) / largest)
+    return (vectors * inverse) @ vectors.conj().T, float(values.min(initial=0.0) / largest)
+
+
+def wide(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return an array of the host in double precision."""
+    return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
+
+
+def squared_lengths(space: Space, block: Array) -> np.ndarray[Any, Any]:
+    """Return the squares of the norms of columns, on the host."""
+    return space.download((block.conj() * block).real.sum(axis=0)).astype(np.float64)
 
 
 def multiply(operator: Any, X: Array, Y: Array) -> None:
@@ -98,7 +111,7 @@ def block_cg(
     M: Any = None,
     callback: Callable[[Any], None] | None = None,
 ) -> tuple[Any, Stats]:
-    """Solve A X = B for the k columns of B together, for A symmetric and positive definite.
+    """Solve A X = B for the k columns of B together, for A symmetric or Hermitian, and positive definite.
 
     Parameters
     ----------
@@ -112,7 +125,7 @@ def block_cg(
     maxiter : int, optional
         Iterations at most, of k products each; 10 n by default.
     M : matrix or linear operator, shape (n, n), optional
-        Approximates the inverse of A; symmetric and positive definite.
+        Approximates the inverse of A; symmetric (Hermitian) and positive definite.
     callback : callable, optional
         Called with X after each iteration.
 
@@ -154,6 +167,8 @@ def block_cg(
     preconditioner = None if M is None else as_operator(M, device, "M")
     right, X, T = (columns(space, n, B.shape[1]) for _ in range(3))
     right[...] = space.asarray(B)
+    if X0 is not None and X0.dtype.kind == "c" and dtype.kind != "c":
+        raise TypeError(f"X0 has dtype {X0.dtype}; A, B and M are real, so a real dtype is needed")
     X[...] = 0 if X0 is None else space.asarray(X0)
     given = limits.rtol, limits.atol, limits.maxiter, callback
     stats = _solve(space, operator, preconditioner, right, X, T, *given)
@@ -162,7 +177,7 @@ def block_cg(
 
 
 def _norms(space: Space, R: Array) -> np.ndarray[Any, Any]:
-    return np.asarray(np.sqrt(space.download((R * R).sum(axis=0)).astype(np.float64)))
+    return np.asarray(np.sqrt(squared_lengths(space, R)))
 
 
 def _solve(
@@ -239,19 +254,22 @@ def _iterate(
         return conjugate(space, R, Z)
 
     Q, MQ, C = conjugated(R)
+    skew = SKEW.get(space.dtype.name, 0.0)
     S[...] = MQ
     for made in range(1, most + 1):
         multiply(operator, S, T)
-        gram = space.download(S.T @ T).astype(np.float64)
+        gram = wide(space.download(S.conj().T @ T))
         if not np.isfinite(gram).all():
             return "A holds NaN or infinity", made
+        if gram.dtype.kind == "c" and abs(gram - gram.conj().T).max() > 2 * skew * abs(gram).max():
+            return "p' A p is not Hermitian, so A is not; gmres and bicgstab take such matrices", made
         inverse, least = pseudo_inverse(gram)
         if least < -RANK:
             return "p' A p is negative, so A is not positive definite", made
         X += S @ space.asarray(inverse @ C)
         Q, MQ, zeta = conjugated(Q - T @ space.asarray(inverse))
         C = zeta @ C
-        S[...] = MQ + S @ space.asarray(zeta.T)
+        S[...] = MQ + S @ space.asarray(zeta.conj().T)
         norms = np.linalg.norm(C, axis=0) if Z is None else _norms(space, Q @ space.asarray(C))
         residuals.append(float(norms.max()))
         if callback is not None:

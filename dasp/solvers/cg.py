@@ -1,4 +1,4 @@
-"""Conjugate gradients, for symmetric positive definite matrices.
+"""Conjugate gradients, for symmetric or Hermitian positive definite matrices.
 
 Hestenes and Stiefel (1952), doi:10.6028/jres.049.044; with a preconditioner as in Saad, Iterative Methods for
 Sparse Linear Systems, second edition, algorithm 9.1.
@@ -10,11 +10,12 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from dasp.solvers.hermitian import conjugate_gradients
 from dasp.solvers.pipelined import PipelinedConjugateGradients, TwoPassConjugateGradients
 from dasp.solvers.reduced import ReducedConjugateGradients, reduced_names
 from dasp.solvers.stats import Stats
 from dasp.solvers.system import BREAKDOWN, STAGNATION, make_limits, place_and_type, solve
-from dasp.solvers.three_pass import ConjugateGradients, names_with
+from dasp.solvers.three_pass import names_with
 from dasp.solvers.workspace import Workspace
 
 ONE_PASS_ROWS, TWO_PASS_ROWS = 40_000, 600_000
@@ -36,12 +37,13 @@ def cg(
     workspace: Workspace | None = None,
     progress: bool = False,
 ) -> tuple[Any, Stats]:
-    """Solve A x = b by conjugate gradients, for A symmetric and positive definite.
+    """Solve A x = b by conjugate gradients, for A symmetric or Hermitian, and positive definite.
 
     Parameters
     ----------
     A : SpMatrix, matrix or linear operator, shape (n, n)
-        Anything with a shape, a dtype and `@`. Its symmetry is not checked.
+        Anything with a shape, a dtype and `@`. Its symmetry is not checked; that a complex one is not
+        Hermitian mostly shows, and is told.
     b : array, shape (n,) or (n, 1)
         NumPy, or CuPy for a matrix on a GPU; a NumPy b is copied there, and x back.
     x0 : array, shape (n,), optional
@@ -51,7 +53,7 @@ def cg(
     maxiter : int, optional
         Iterations at most, 10 n by default.
     M : matrix or linear operator, shape (n, n), optional
-        Approximates the inverse of A; symmetric and positive definite.
+        Approximates the inverse of A; symmetric (Hermitian) and positive definite.
     callback : callable, optional
         Called with x after each check.
     check_every : int, optional
@@ -65,7 +67,7 @@ def cg(
     Returns
     -------
     x : array, of the shape, kind and place of b
-        float32 if A and b are, else float64.
+        float32 if A and b are, else float64; complex64 or complex128 if A, b or M is complex.
     stats : Stats
         Whether it converged, in how many iterations, and in words why it stopped.
 
@@ -94,10 +96,10 @@ def cg(
     limits = make_limits(n, rtol, atol, maxiter, check_every, callback, progress)
     quick, names = _other_form(A, b, n, M, seen=callback is not None or progress)
     if quick is None:
-        return solve(A, b, x0, limits, M, workspace, ConjugateGradients, names_with(M))
+        return solve(A, b, x0, limits, M, workspace, conjugate_gradients, names_with(M))
     x, stats = solve(A, b, x0, limits, M, workspace, quick, names)
     if stats.info in (STAGNATION, BREAKDOWN) and math.isfinite(stats.residual):
-        x, more = solve(A, b, x, limits, M, workspace, ConjugateGradients, names_with(M))
+        x, more = solve(A, b, x, limits, M, workspace, conjugate_gradients, names_with(M))
         stats = more.after(stats)
     return x, stats
 
@@ -114,7 +116,10 @@ def _other_form(A: Any, b: Any, n: int, M: Any, *, seen: bool) -> tuple[Any, tup
         if A.hidden_sums and M is None and not seen:
             return PipelinedConjugateGradients, PipelinedConjugateGradients.names
         return ReducedConjugateGradients, reduced_names(M)
-    if M is not None or seen or n > TWO_PASS_ROWS or place_and_type(A, b)[0] == "cpu":
+    if M is not None or seen or n > TWO_PASS_ROWS:
+        return None, ()
+    device, dtype = place_and_type(A, b)
+    if device == "cpu" or dtype.kind == "c":
         return None, ()
     form = PipelinedConjugateGradients if n <= ONE_PASS_ROWS else TwoPassConjugateGradients
     return form, form.names

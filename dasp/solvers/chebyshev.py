@@ -1,5 +1,5 @@
-"""Chebyshev iteration, for symmetric positive definite matrices whose spectrum is known: no dot products
-but one.
+"""Chebyshev iteration, for symmetric or Hermitian positive definite matrices whose spectrum is known: no dot
+products but one.
 
 Golub and Varga (1961), doi:10.1007/BF01386013; in the form of Saad, Iterative Methods for Sparse Linear
 Systems, second edition, algorithm 12.1.
@@ -106,8 +106,11 @@ def estimate_spectrum(A: Any, M: Any, dtype: np.dtype[Any], device: str) -> tupl
         If A or M is not positive definite, as far as that is seen.
     """
     system = System(A, M, dtype, device, _Probe, names_with(M))
-    noise = np.random.default_rng(0).standard_normal(system.n).astype(dtype)
-    system.vectors["b"][...] = system.space.asarray(noise)
+    rng = np.random.default_rng(0)
+    noise = rng.standard_normal(system.n)
+    if system.complex:
+        noise = noise + 1j * rng.standard_normal(system.n)
+    system.vectors["b"][...] = system.space.asarray(noise.astype(dtype))
     system.loop.start("zero", {"rtol": 1e-6, "atol": 0.0, "margin": 1.0})
     diagonal, beside = [], []
     before = 0.0
@@ -142,7 +145,7 @@ def chebyshev(
     workspace: Workspace | None = None,
     progress: bool = False,
 ) -> tuple[Any, Stats]:
-    """Solve A x = b by Chebyshev iteration, for A symmetric and positive definite.
+    """Solve A x = b by Chebyshev iteration, for A symmetric or Hermitian, and positive definite.
 
     Needs more iterations than `cg`, but no dot product decides how it goes on: only when to stop.
 

@@ -1,34 +1,42 @@
 """Vectors on the CPU: passes made block by block on the threads that make the products.
 
-A pass is a short program over rows of one block of memory: for each stretch of `BLOCK` elements the updates
-and then the dot products, so that what an update wrote is in the first cache when the next one reads it,
-and every vector goes through memory once. The sums of the blocks are kept and added in one order
-afterwards: equal bits for any number of threads.
+The sums of the blocks are kept and added in one order afterwards: equal bits for any number of threads.
+
+Complex vectors are rows of twice as many real numbers, too: a pass with real coefficients, and with real
+parts of dot products, is one over those.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from functools import cache
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
-from numba import carray
 
 from dasp import _threads
-from dasp._compile import jit
+from dasp._dtypes import real_type
 from dasp._integers import ceil_div, round_up
-from dasp.backends.cpu.team import CHUNKS, Job, SharedFunction, multiply_alone, team
+from dasp.backends.cpu.team import CHUNKS, Job, multiply_alone, team
 from dasp.solvers.hessenberg import SmallProblem
 from dasp.solvers.operator import Operator
+from dasp.solvers.passes import BLOCK, COMPLEX_BLOCK, NO_FACTOR, compile_pass, solve_triangle
 from dasp.solvers.scalars import LIMIT, RUNNING, Scalar, first_verdict, verdict
-from dasp.solvers.space import Iterate, Report, Start, State, Triangle, Update, parse_update
+from dasp.solvers.space import (
+    Dot,
+    Fused,
+    Iterate,
+    Report,
+    Start,
+    State,
+    Triangle,
+    Update,
+    parse_dot,
+    parse_update,
+)
 
 Vector = np.ndarray[Any, Any]
-
-BLOCK = 1024
-"""Elements of a block: eight rows of float64 fit the second cache of any processor, and mostly the first."""
 
 ALIGNMENT = 64
 """Bytes to which rows are rounded up, so that each starts with a cache line."""
@@ -42,171 +50,30 @@ LEAST_SECONDS = 6e-6
 ENOUGH = 0.5
 """Of the square of a vector's norm: less left of it, and it is made orthogonal once more."""
 
-NO_FACTOR = -1
-"""Stands for the row that a term is not multiplied by."""
 
-_inline = jit(nogil=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
+class Rows(NamedTuple):
+    """Vectors of n numbers as the rows of one block, by name, and room for the sums of a pass."""
 
-
-@_inline
-def _dot(x, y):  # type: ignore[no-untyped-def]
-    total = 0.0
-    for i in range(len(x)):
-        total += np.float64(x[i]) * np.float64(y[i])
-    return total
-
-
-@_inline
-def _scale(out, a, x):  # type: ignore[no-untyped-def]
-    for i in range(len(out)):
-        out[i] = a * x[i]
-
-
-@_inline
-def _scale_product(out, a, x, y):  # type: ignore[no-untyped-def]
-    for i in range(len(out)):
-        out[i] = a * (x[i] * y[i])
-
-
-@_inline
-def _scale_own(out, a):  # type: ignore[no-untyped-def]
-    for i in range(len(out)):
-        out[i] = a * out[i]
-
-
-@_inline
-def _sum_own(out, a, b, x):  # type: ignore[no-untyped-def]
-    for i in range(len(out)):
-        out[i] = a * out[i] + b * x[i]
-
-
-@_inline
-def _sum_two(out, a, x, b, y):  # type: ignore[no-untyped-def]
-    for i in range(len(out)):
-        out[i] = a * x[i] + b * y[i]
-
-
-@_inline
-def _add(out, a, x):  # type: ignore[no-untyped-def]
-    for i in range(len(out)):
-        out[i] += a * x[i]
-
-
-@_inline
-def _add_product(out, a, x, y):  # type: ignore[no-untyped-def]
-    for i in range(len(out)):
-        out[i] += a * (x[i] * y[i])
-
-
-@_inline
-def _first_terms(out, rows, factors, left):  # type: ignore[no-untyped-def]
-    """Set a block of a row to its first terms and return how many those were.
-
-    `rows` is (vectors, their rows' length, first element, and the program from the update on).
-    """
-    vectors, stride, low, program = rows
-    size = len(out)
-    first = program[2] * stride + low
-    own = program[2] == program[0] and program[3] == NO_FACTOR
-    a = out.dtype.type(factors[0])
-    plain = left > 1 and program[5] == NO_FACTOR
-    if plain:
-        b = out.dtype.type(factors[1])
-        second = program[4] * stride + low
-        if own:
-            _sum_own(out, a, b, vectors[second : second + size])
-            return 2
-        if program[3] == NO_FACTOR:
-            _sum_two(out, a, vectors[first : first + size], b, vectors[second : second + size])
-            return 2
-    if own:
-        _scale_own(out, a)
-    elif program[3] == NO_FACTOR:
-        _scale(out, a, vectors[first : first + size])
-    else:
-        other = program[3] * stride + low
-        _scale_product(out, a, vectors[first : first + size], vectors[other : other + size])
-    return 1
-
-
-@_inline
-def _update(vectors, stride, low, size, program, factors):  # type: ignore[no-untyped-def]
-    """Make one update of a block; `program` begins with it."""
-    start = program[0] * stride + low
-    out = vectors[start : start + size]
-    terms = program[1]
-    if terms == 0:
-        out[:] = 0
-        return
-    done = _first_terms(out, (vectors, stride, low, program), factors, terms)
-    for term in range(done, terms):
-        a = out.dtype.type(factors[term])
-        x = program[2 + 2 * term] * stride + low
-        if program[3 + 2 * term] == NO_FACTOR:
-            _add(out, a, vectors[x : x + size])
-        else:
-            y = program[3 + 2 * term] * stride + low
-            _add_product(out, a, vectors[x : x + size], vectors[y : y + size])
-
-
-def _pass(  # type: ignore[no-untyped-def]
-    first, last, vectors, stride, n, words, program, updates, dots, blocks, sums, factors, unused, scale
-):
-    """Make blocks `first` to `last` of a pass.
-
-    Parameters
-    ----------
-    vectors : pointer to rows of `stride` numbers, of which the first n count
-    words : int64
-        Of the program.
-    program : pointer to int64
-        For each update the row it sets, its number of terms, and for each of these its row and the row it is
-        multiplied by, or `NO_FACTOR`. Then two rows for each dot product.
-    sums : pointer to float64, shape (dots, blocks)
-    factors : pointer to float64
-        One for each term.
-    unused, scale : pointers
-        What else a job of the team has.
-    """
-    code = carray(program, words)
-    numbers = carray(factors, words)
-    data = carray(vectors, (code[words - 1] + 1) * stride)
-    partial = carray(sums, dots * blocks + 1)
-    for block in range(first, last):
-        low = block * BLOCK
-        size = min(BLOCK, n - low)
-        at = factor = 0
-        for _ in range(updates):
-            _update(data, stride, low, size, code[at:], numbers[factor:])
-            factor += code[at + 1]
-            at += 2 + 2 * code[at + 1]
-        for dot in range(dots):
-            x, y = code[at + 2 * dot] * stride + low, code[at + 2 * dot + 1] * stride + low
-            partial[dot * blocks + block] = _dot(data[x : x + size], data[y : y + size])
-
-
-@cache
-def _compiled(dtype: np.dtype[Any]) -> SharedFunction:
-    """Compile a pass over vectors of this type, or find it on disk."""
-    arguments = {
-        "vectors": dtype,
-        "stride": int,
-        "n": int,
-        "words": int,
-        "program": np.int64,
-        "updates": int,
-        "dots": int,
-        "blocks": int,
-    }
-    return SharedFunction(_pass, arguments, np.float64, error_model="numpy")
+    block: np.ndarray[Any, Any]
+    n: int
+    rows: Mapping[str, int]
+    sums: np.ndarray[Any, Any]
 
 
 class CpuFused:
     """A pass over vectors on the CPU; see `dasp.solvers.space.Fused`."""
 
-    def __init__(self, vectors: CpuVectors, updates: tuple[Update, ...], dots: list[tuple[str, str]]) -> None:
+    def __init__(
+        self,
+        vectors: Rows,
+        updates: tuple[Update, ...],
+        dots: tuple[Dot, ...],
+        block: int = BLOCK,
+        sums_each: int = 1,
+    ) -> None:
+        self._function = compile_pass(vectors.block.dtype)
         self._names = [(term.sign, term.coefficient) for update in updates for term in update.terms]
-        self._factors = np.array([sign for sign, _ in self._names], np.float64)
+        self._factors = np.array([sign for sign, _ in self._names], self._function.x)
         self._varying = [(k, sign, name) for k, (sign, name) in enumerate(self._names) if name is not None]
         self._readable = self._factors.view()
         self._readable.flags.writeable = False
@@ -215,10 +82,10 @@ class CpuFused:
             program += [rows[update.out], len(update.terms)]
             for term in update.terms:
                 program += [rows[term.vector], NO_FACTOR if term.times is None else rows[term.times]]
-        program += [rows[name] for pair in dots for name in pair]
-        blocks = ceil_div(vectors.n, BLOCK)
+        program += [rows[name] for dot in dots for name in (dot.first, dot.second)]
+        blocks = ceil_div(vectors.n, block)
         self._program = np.array([*program, len(rows) - 1], np.int64)
-        self._sums = vectors.sums[: max(1, len(dots))]
+        self._sums = vectors.sums[: max(1, sums_each * len(dots))]
         self._flat, self._dots, self._blocks = self._sums.reshape(-1), len(dots), blocks
         self._seconds = ELEMENT_SECONDS * vectors.n * (len(self._names) + len(updates) + 2 * len(dots))
         self._jobs: dict[int, Job] = {}
@@ -232,7 +99,6 @@ class CpuFused:
             "dots": len(dots),
             "blocks": blocks,
         }
-        self._function = _compiled(vectors.block.dtype)
         self._kept = vectors
 
     def __call__(self, **coefficients: Scalar) -> tuple[Scalar, ...]:
@@ -260,6 +126,29 @@ class CpuFused:
         return job
 
 
+class ComplexFused:
+    """A pass over complex vectors on the CPU; one over their parts where nothing complex comes into it."""
+
+    def __init__(self, vectors: CpuVectors, updates: tuple[Update, ...], dots: tuple[Dot, ...]) -> None:
+        self._vectors, self._updates, self._dots = vectors, updates, dots
+        multiplies = any(term.times is not None for update in updates for term in update.terms)
+        wanted = multiplies or any(dot.whole for dot in dots)
+        self._parts = None if wanted else CpuFused(vectors.parts, updates, dots)
+
+    @cached_property
+    def _whole(self) -> CpuFused:
+        rows = self._vectors.as_rows
+        return CpuFused(rows, self._updates, self._dots, COMPLEX_BLOCK, sums_each=2)
+
+    def __call__(self, **coefficients: Scalar) -> tuple[Scalar, ...]:
+        """Make the pass and return its dot products."""
+        if self._parts is not None and not any(isinstance(one, complex) for one in coefficients.values()):
+            return self._parts(**coefficients)
+        sums = self._whole(**coefficients)
+        numbers = zip(self._dots, sums[::2], sums[1::2], strict=True)
+        return tuple(np.complex128(complex(real, imag)) if dot.whole else real for dot, real, imag in numbers)
+
+
 class CpuVectors:
     """Vectors on the CPU, the rows of one block; see `dasp.solvers.space.Vectors`."""
 
@@ -271,11 +160,14 @@ class CpuVectors:
         self.block = (
             memory[start : start + len(names) * stride * dtype.itemsize].view(dtype).reshape(-1, stride)
         )
+        parts = 2 if dtype.kind == "c" else 1
         # Passes leave the sums of their blocks here, one pass after the other.
-        self.sums = np.zeros((len(names) + 2, max(1, ceil_div(n, BLOCK))), np.float64)
-        self.n, self.nbytes = n, memory.nbytes + self.sums.nbytes
-        self.rows = {name: row for row, name in enumerate(names)}
-        self._views = {name: self.block[row, :n] for name, row in self.rows.items()}
+        sums = np.zeros((parts * (len(names) + 2), max(1, ceil_div(parts * n, BLOCK))), np.float64)
+        self.n, self.nbytes = n, memory.nbytes + sums.nbytes
+        rows = {name: row for row, name in enumerate(names)}
+        self._views = {name: self.block[row, :n] for name, row in rows.items()}
+        self.as_rows = Rows(self.block, n, rows, sums)
+        self.parts = Rows(self.block.view(real_type(dtype)), parts * n, rows, sums)
 
     def __getitem__(self, name: str) -> Vector:
         """Return a vector; what is written to it is seen."""
@@ -285,10 +177,12 @@ class CpuVectors:
         """Return that this is not possible: vectors are rows of one block."""
         return False
 
-    def fuse(self, *updates: str, dots: tuple[str, ...] = ()) -> CpuFused:
+    def fuse(self, *updates: str, dots: tuple[str, ...] = ()) -> Fused:
         """Prepare a pass."""
-        pairs = [(first, second) for first, second in (pair.split() for pair in dots)]
-        return CpuFused(self, tuple(map(parse_update, updates)), pairs)
+        given = tuple(map(parse_update, updates)), tuple(map(parse_dot, dots))
+        if self.block.dtype.kind == "c":
+            return ComplexFused(self, *given)
+        return CpuFused(self.as_rows, *given)
 
 
 class CpuLoop:
@@ -323,16 +217,7 @@ class CpuLoop:
                 state["code"], count = verdict(squared, float(state["goal"]), count, float(most), code)
                 residuals.append(math.sqrt(abs(squared)))
             last = self._finish() if finish else {}
-        return Report({key: float(value) for key, value in (state | last).items()}, residuals)
-
-
-@_inline
-def _solve_triangle(rows, indptr, indices, data, inverse, b, x):  # type: ignore[no-untyped-def]
-    for row in rows:
-        total = b[row]
-        for entry in range(indptr[row], indptr[row + 1]):
-            total -= data[entry] * x[indices[entry]]
-        x[row] = total * inverse[row]
+        return Report({key: float(value.real) for key, value in (state | last).items()}, residuals)
 
 
 class CpuArnoldi:
@@ -343,16 +228,17 @@ class CpuArnoldi:
 
     def __init__(self, vectors: CpuVectors, names: list[str]) -> None:
         self._vectors, self._names = vectors, names
-        self._columns: list[Vector] = [np.zeros(k + 2) for k in range(len(names) - 1)]
-        self._problem = SmallProblem(0.0, 0)
+        self._number = np.complex128 if vectors.block.dtype.kind == "c" else np.float64
+        self._columns: list[Vector] = [np.zeros(k + 2, self._number) for k in range(len(names) - 1)]
+        self._problem = SmallProblem(0.0, 0, self._number)
         self._begin = vectors.fuse(f"{names[0]} = scale r")
-        self._add: dict[tuple[int, str], CpuFused] = {}
-        self._passes: dict[int, tuple[CpuFused, CpuFused, CpuFused]] = {}
+        self._add: dict[tuple[int, str], Fused] = {}
+        self._passes: dict[int, tuple[Fused, Fused, Fused]] = {}
 
     def begin(self, norm: float) -> None:
         """Begin with r, whose norm this is, for the first vector."""
         self._begin(scale=1.0 / norm)
-        self._problem = SmallProblem(norm, len(self._columns))
+        self._problem = SmallProblem(norm, len(self._columns), self._number)
 
     def extend(self, k: int) -> None:
         """Make vector k + 1 orthogonal to those before it, again where little was left of it, and norm it."""
@@ -370,10 +256,10 @@ class CpuArnoldi:
             norm(scale=1.0 / length if length > 0 else 0.0)
             self._columns[k][-1] = length
 
-    def _prepare(self, k: int) -> tuple[CpuFused, CpuFused, CpuFused]:
+    def _prepare(self, k: int) -> tuple[Fused, Fused, Fused]:
         fuse, w, before = self._vectors.fuse, self._names[k + 1], self._names[: k + 1]
         update = f"{w} = {w}" + "".join(f" - h{j} {name}" for j, name in enumerate(before))
-        measure = fuse(dots=(*(f"{name} {w}" for name in before), f"{w} {w}"))
+        measure = fuse(dots=(*(f"{name}'{w}" for name in before), f"{w} {w}"))
         made = measure, fuse(update, dots=(f"{w} {w}",)), fuse(f"{w} = scale {w}")
         self._passes[k] = made
         return made
@@ -448,7 +334,7 @@ class CpuSpace:
         """Return a solve with a triangle, in one thread."""
         t = triangle
         arrays = t.rows, t.indptr, t.indices, t.data.astype(self.dtype), t.inverse.astype(self.dtype)
-        return lambda b, x: _solve_triangle(*arrays, b, x)
+        return lambda b, x: solve_triangle(*arrays, b, x)
 
     def arnoldi(self, vectors: CpuVectors, names: list[str]) -> CpuArnoldi:
         """Return a Krylov basis."""

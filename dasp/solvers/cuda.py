@@ -23,9 +23,19 @@ from dasp._launch import Launch, Signature, driver
 from dasp.solvers.arnoldi import C_TYPES, PACK_BYTES, CudaArnoldi, in_turn
 from dasp.solvers.graph import WHILE_NODES, LoopGraph
 from dasp.solvers.operator import Operator
-from dasp.solvers.scalars import LIMIT, RUNNING, Scalar, first_verdict, verdict, where
-from dasp.solvers.space import Iterate, Report, Start, State, Triangle, Update, parse_update
-from dasp.solvers.tape import CARRIED, CODE, COUNT, SLOTS, Multiplication, Pass, Slots, Tape
+from dasp.solvers.scalars import (
+    LIMIT,
+    RUNNING,
+    Scalar,
+    TracedComplex,
+    first_verdict,
+    joined,
+    split,
+    verdict,
+    where,
+)
+from dasp.solvers.space import Dot, Iterate, Report, Start, State, Triangle, Update, parse_dot, parse_update
+from dasp.solvers.tape import CARRIED, CODE, COUNT, SLOTS, Multiplication, PartOfDot, Pass, Slots, Tape
 
 Array = Any
 
@@ -99,14 +109,23 @@ class Device(Protocol):
 class CudaFused:
     """A pass over vectors on a GPU; see `dasp.solvers.space.Fused`."""
 
-    def __init__(
-        self, vectors: CudaVectors, updates: tuple[Update, ...], dots: tuple[tuple[str, str], ...]
-    ) -> None:
+    def __init__(self, vectors: CudaVectors, updates: tuple[Update, ...], dots: tuple[Dot, ...]) -> None:
         self._vectors, self._updates, self._dots = vectors, updates, dots
+        complex = vectors.space.dtype.kind == "c"
+        self._whole = [complex and dot.whole for dot in dots]
+        # The imaginary part of a whole one is a sum of its own.
+        parts = [(False, True) if whole else (False,) for whole in self._whole]
+        self._sums = tuple(
+            PartOfDot(dot.first, dot.second, imaginary)
+            for dot, each in zip(dots, parts, strict=True)
+            for imaginary in each
+        )
 
     def __call__(self, **coefficients: Scalar) -> tuple[Scalar, ...]:
         """Write the pass down and return its dot products, traced."""
-        return self._vectors.space.tape.add_pass(Pass(self._vectors, self._updates, self._dots, coefficients))
+        one = Pass(self._vectors, self._updates, self._sums, coefficients)
+        sums = iter(self._vectors.space.tape.add_pass(one))
+        return tuple(TracedComplex(next(sums), next(sums)) if whole else next(sums) for whole in self._whole)
 
 
 class CudaVectors:
@@ -139,8 +158,7 @@ class CudaVectors:
 
     def fuse(self, *updates: str, dots: tuple[str, ...] = ()) -> CudaFused:
         """Prepare a pass."""
-        pairs = tuple((first, second) for first, second in (pair.split() for pair in dots))
-        return CudaFused(self, tuple(map(parse_update, updates)), pairs)
+        return CudaFused(self, tuple(map(parse_update, updates)), tuple(map(parse_dot, dots)))
 
 
 class PassText:
@@ -159,10 +177,12 @@ class PassText:
         self._place = {name: k for k, name in enumerate(self.names)}
         kinds = ["Scalar*" if name in written else "const Scalar*" for name in self.names]
         self.parameters = [f"{kind} v{k}" for k, kind in enumerate(kinds)]
+        self._complex = dtype.kind == "c"
         places, out = range(len(self.names)), [self._place[name] for name in written]
         loaded = [self._place[name] for name in read]
         self.defines = {
             "DASP_SCALAR": C_TYPES[dtype.name],
+            "DASP_COMPLEX": str(int(self._complex)),
             "DASP_THREADS": str(THREADS),
             "DASP_GUARD": str(guard),
             "DASP_CARRIED": str(carried),
@@ -201,10 +221,14 @@ class PassText:
         return f"x{self._place[update.out]} = {text or 'Scalar(0)'};"
 
     def _sums(self, given: Pass) -> list[str]:
-        return [
-            f"dot[{k}] += double(x{self._place[first]}) * double(x{self._place[second]});"
-            for k, (first, second) in enumerate(given.dots)
-        ]
+        texts = []
+        for k, dot in enumerate(given.dots):
+            x, y = f"x{self._place[dot.first]}", f"x{self._place[dot.second]}"
+            if self._complex:
+                texts.append(f"dot[{k}] += {'imaginary' if dot.imaginary else 'real'}_part({x}, {y});")
+            else:
+                texts.append(f"dot[{k}] += double({x}) * double({y});")
+        return texts
 
 
 def _accesses(given: Pass) -> tuple[list[str], list[str]]:
@@ -217,7 +241,7 @@ def _accesses(given: Pass) -> tuple[list[str], list[str]]:
                 if name and name not in written:
                     read[name] = None
         written[update.out] = None
-    for name in (name for pair in given.dots for name in pair):
+    for name in (name for dot in given.dots for name in (dot.first, dot.second)):
         if name not in written:
             read[name] = None
     return list(read), list(written)
@@ -333,7 +357,7 @@ class CudaSpace:
         self.on.upload(bank, values)
         for slot, name in enumerate(given.coefficients, 1):
             given.inputs.append(f"const double t{slot} = in[{slot}];")
-            given.scalars.append(f"const Scalar c_{name} = Scalar(t{slot});")
+            given.scalars.append(f"const Real c_{name} = Real(t{slot});")
         text = PassText(given, self.dtype, guard=UNGUARDED, carried=0)
         return launch_pass(self, given, text, (bank, none), (none, 0, none), none)
 
@@ -359,22 +383,26 @@ class CudaSpace:
 
     def triangular(self, triangle: Triangle) -> Callable[[Array, Array], None]:
         """Return what writes a solve with a triangle down: a launch for each level."""
-        t, real = triangle, self.dtype
+        t, dtype = triangle, self.dtype
         on_device = {
             "indptr": self._uploaded(t.indptr),
             "indices": self._uploaded(t.indices if len(t.indices) else np.zeros(1, np.int32)),
-            "data": self._uploaded((t.data if len(t.data) else np.zeros(1)).astype(real)),
-            "inverse": self._uploaded(t.inverse.astype(real)),
+            "data": self._uploaded((t.data if len(t.data) else np.zeros(1)).astype(dtype)),
+            "inverse": self._uploaded(t.inverse.astype(dtype)),
         }
         rows = self._uploaded(t.rows)
-        defines = {"DASP_SCALAR": C_TYPES[real.name], "DASP_THREADS": str(THREADS)}
+        defines = {
+            "DASP_SCALAR": C_TYPES[dtype.name],
+            "DASP_COMPLEX": str(int(dtype.kind == "c")),
+            "DASP_THREADS": str(THREADS),
+        }
 
         def solve(b: Array, x: Array) -> None:
             for first, last in zip(t.cuts[:-1].tolist(), t.cuts[1:].tolist(), strict=True):
                 arguments = {**on_device, "rows": rows[first:last], "count": last - first, "b": b, "x": x}
                 blocks = ceil_div(last - first, THREADS)
                 self.tape.call(
-                    self.on.launch(TRIANGULAR, defines, arguments, blocks, THREADS, {"Scalar": real})
+                    self.on.launch(TRIANGULAR, defines, arguments, blocks, THREADS, {"Scalar": dtype})
                 )
 
         return solve
@@ -526,7 +554,7 @@ class CudaLoop:
 
     def _trace_start(self, start: Start) -> Tape:
         def function(tape: Tape) -> Trace:
-            state = {"code": float(RUNNING), **start({name: tape.carried(name) for name in GIVEN})}
+            state = {"code": float(RUNNING), **split(start({name: tape.carried(name) for name in GIVEN}))}
             self._carried = list(state)
             if not self._leaving:
                 state["code"] = first_verdict(state["rr"], state["goal"], state["code"])
@@ -540,7 +568,8 @@ class CudaLoop:
         def function(tape: Tape) -> Trace:
             state = {name: tape.carried(name) for name in self._carried}
             count, most = tape.carried("count"), tape.carried("most")
-            new = {"code": float(RUNNING), **iterate(phase, {**state, "code": float(RUNNING)})}
+            given = joined({**state, "code": float(RUNNING)})
+            new = {"code": float(RUNNING), **split(iterate(phase, given))}
             own = tape.scalar(new["code"])
             self._lag = int("judge" in new)
             if not self._lag:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from dasp.solvers.devices import space_for, together
-from dasp.solvers.operator import as_operator, transpose_of
+from dasp.solvers.operator import adjoint_of, as_operator
 from dasp.solvers.scalars import LIMIT, NOT_FINITE, NOTHING, OWN, RUNNING, Scalar, sqrt, where
 from dasp.solvers.space import Loop, State
 from dasp.solvers.stats import Stats
@@ -66,7 +66,7 @@ class Problem:
     ) -> None:
         brings = getattr(A, "solver_space", None)  # a matrix on several ranks has a space of its own
         self.space = space_for(device, dtype) if brings is None else brings(dtype)
-        self.operator, self.transpose = as_operator(A, device), transpose_of(A, device)
+        self.operator, self.adjoint = as_operator(A, device), adjoint_of(A, device)
         m, n = self.operator.shape
         self.rows = self.space.vectors(m, "b", "u", "t")
         self.columns = self.vectors = self.space.vectors(n, "x", "v", "g", *names)
@@ -88,8 +88,8 @@ class Problem:
         self.space.apply(self.operator, self.columns[v], self.rows[t])
 
     def backward(self, u: str, g: str) -> None:
-        """Set g to the transpose of A times u."""
-        self.space.apply(self.transpose, self.rows[u], self.columns[g])
+        """Set g to the adjoint of A times u: of a real A the transpose."""
+        self.space.apply(self.adjoint, self.rows[u], self.columns[g])
 
     def _start_from_zero(self, given: State) -> State:
         self._clear()
@@ -163,8 +163,9 @@ def solve_least_squares(
 
     def take() -> tuple[str, np.dtype[Any], Any, Any]:
         m, n = map(int, getattr(A, "local_shape", A.shape))
-        begin = None if x0 is None else vector("x0", x0, n, "columns")
-        return *place_and_type(A, b), vector("b", b, m), begin
+        placed = place_and_type(A, b)
+        begin = None if x0 is None else vector("x0", x0, n, "columns", placed[1])
+        return *placed, vector("b", b, m), begin
 
     device, dtype, right, start = together(A, take, lambda taken: asked(limits, taken, x0))
     m, n = map(int, A.shape)

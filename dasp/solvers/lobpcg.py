@@ -1,4 +1,4 @@
-"""LOBPCG: a few extreme eigenpairs of a symmetric matrix.
+"""LOBPCG: a few extreme eigenpairs of a symmetric or Hermitian matrix.
 
 Knyazev (2001), doi:10.1137/S1064827500366124; with an orthonormal basis of the three blocks, as Hetmaniuk
 and Lehoucq (2006), doi:10.1016/j.jcp.2006.02.007, and Duersch et al. (2018), doi:10.1137/17M1129830, found
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dasp.solvers.block_cg import columns, multiply, orthonormal
+from dasp.solvers.block_cg import columns, multiply, orthonormal, squared_lengths, wide
 from dasp.solvers.devices import refuse_ranks, space_for
 from dasp.solvers.operator import as_operator
 from dasp.solvers.space import Space
@@ -32,12 +32,12 @@ def lobpcg(
     maxiter: int | None = None,
     M: Any = None,
 ) -> tuple[np.ndarray[Any, Any], Any, Stats]:
-    """Find the k largest or least eigenvalues of a symmetric matrix, and their vectors.
+    """Find the k largest or least eigenvalues of a symmetric or Hermitian matrix, and their vectors.
 
     Parameters
     ----------
     A : SpMatrix, matrix or linear operator, shape (n, n)
-        Symmetric.
+        Symmetric or Hermitian.
     X : array, shape (n, k), k at most n / 3
         Where to start: k independent columns, such as random ones. NumPy, or CuPy for a matrix on a GPU.
     largest : bool
@@ -111,10 +111,10 @@ class _Lobpcg:
 
     def ritz(self, S: Array, AS: Array, k: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         """Return the k outermost Ritz values of an orthonormal block, and their coefficients."""
-        projected = self.space.download(S.T @ AS).astype(np.float64)
-        values, vectors = np.linalg.eigh(self.sign * (projected + projected.T) / 2)
+        projected = wide(self.space.download(S.conj().T @ AS))
+        values, vectors = np.linalg.eigh(self.sign * (projected + projected.conj().T) / 2)
         # A column of zeros, which stands for a lost direction, must not be taken for an eigenvector.
-        used = self.space.download((S * S).sum(axis=0)).astype(np.float64) > 0.5
+        used = squared_lengths(self.space, S) > 0.5
         if not used.all():
             values, vectors = _on(projected * self.sign, used)
         return self.sign * values[:k], vectors[:, :k]
@@ -136,7 +136,7 @@ class _Lobpcg:
             P = None
             for made in range(most + 1):
                 R = AX - X * space.asarray(values)
-                norms = np.sqrt(space.download((R * R).sum(axis=0)).astype(np.float64))
+                norms = np.sqrt(squared_lengths(space, R))
                 residuals.append(float(norms.max()))
                 if (norms <= np.maximum(rtol * abs(values), atol)).all():
                     return values, X, self._done(made, residuals)
@@ -156,7 +156,7 @@ class _Lobpcg:
         for block in [W] if P is None else [W, P]:
             for _ in range(2):
                 for before in blocks:
-                    block = block - before @ (before.T @ block)
+                    block = block - before @ (before.conj().T @ block)
                 block, _C = orthonormal(space, block / space.asarray(_lengths(space, block)))
             blocks.append(block)
         S = columns(space, X.shape[0], sum(block.shape[1] for block in blocks))
@@ -177,7 +177,7 @@ class _Lobpcg:
 
 def _lengths(space: Space, block: Array) -> np.ndarray[Any, Any]:
     """The norms of columns, 1 for zeros, so that all count alike in a Gram matrix."""
-    lengths = np.sqrt(space.download((block * block).sum(axis=0)).astype(np.float64))
+    lengths = np.sqrt(squared_lengths(space, block))
     return np.where(lengths > 0, lengths, 1.0)
 
 
@@ -186,7 +186,7 @@ def _on(
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Eigenpairs of the rows and columns that are used, with zeros for the others."""
     inner = matrix[np.ix_(used, used)]
-    values, vectors = np.linalg.eigh((inner + inner.T) / 2)
-    whole = np.zeros((len(used), len(values)))
+    values, vectors = np.linalg.eigh((inner + inner.conj().T) / 2)
+    whole = np.zeros((len(used), len(values)), vectors.dtype)
     whole[used] = vectors
     return values, whole

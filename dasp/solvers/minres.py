@@ -1,4 +1,4 @@
-"""MINRES, for symmetric matrices that need not be definite.
+"""MINRES, for symmetric or Hermitian matrices that need not be definite.
 
 Paige and Saunders (1975), doi:10.1137/0712047; in the form of Elman, Silvester and Wathen, Finite Elements
 and Fast Iterative Solvers, algorithm 2.4 (6.1 with a preconditioner). The Lanczos vectors are not
@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+from dasp.solvers.hermitian import SKEW
 from dasp.solvers.scalars import OWN, RUNNING, hypot, sqrt, where
 from dasp.solvers.space import State
 from dasp.solvers.stats import Stats
 from dasp.solvers.system import System, make_limits, solve
 from dasp.solvers.workspace import Workspace
 
-SINGULAR, BAD_M = OWN, OWN + 1
+SINGULAR, BAD_M, NOT_HERMITIAN = OWN, OWN + 1, OWN + 2
 
-
-SMALL = {"float32": 1e-5, "float64": 1e-12}
+SMALL = {"float32": 1e-5, "float64": 1e-12, "complex64": 1e-5, "complex128": 1e-12}
 """Of the norm of A: a pivot below this times that is taken for 0."""
 
 
@@ -32,16 +32,18 @@ class MinimalResiduals:
     words: ClassVar[dict[int, str]] = {
         SINGULAR: "A is singular, or nearly, and b out of its reach: no x has a much smaller residual",
         BAD_M: "r' M r is negative, so M is not positive definite",
+        NOT_HERMITIAN: "v' A v is not real, so A is not Hermitian; gmres and bicgstab take such matrices",
     }
 
     def __init__(self, system: System) -> None:
         self._system, fuse = system, system.vectors.fuse
         self._plain = plain = system.preconditioner is None
-        self._small = SMALL[system.space.dtype.name]
+        name = system.space.dtype.name
+        self._small, self._skew = SMALL[name], SKEW.get(name, 0.0)
         self._z = ("v0", "v1") if plain else ("z0", "z1")
         self._clear = fuse("v0 = r", "v1 = 0", "w0 = 0", "w1 = 0")
         self._first = None if plain else fuse(dots=("v0 z0",))
-        self._project = [fuse(dots=(f"q {z}",)) for z in self._z]
+        self._project = [fuse(dots=(f"q'{z}",)) for z in self._z]
         self._extend, self._measure, self._step = [], [], []
         for old, new in ((0, 1), (1, 0)):
             squares = (f"v{new} v{new}",) if plain else ()
@@ -70,7 +72,7 @@ class MinimalResiduals:
         gamma, eta, (new, z) = s["gamma"], s["eta"], (1 - phase, self._z[1 - phase])
         self._system.multiply(self._z[phase], "q")
         (qz,) = self._project[phase]()
-        delta = qz / (gamma * gamma)
+        delta = qz.real / (gamma * gamma)
         dots = self._extend[phase](over=-gamma / s["gamma0"], scale=1.0 / gamma, along=delta / gamma)
         measure = self._measure[phase]
         if measure:
@@ -93,6 +95,8 @@ class MinimalResiduals:
         else:
             (rr,) = self._step[phase](**factors, keep=sine * sine, turn=cosine * eta * inverse)
         code = where(dots[0] < 0.0, float(BAD_M), where(usable, float(RUNNING), float(SINGULAR)))
+        if self._system.complex:
+            code = where(abs(qz.imag) > self._skew * norm * gamma * gamma, float(NOT_HERMITIAN), code)
         rotations = {"c0": s["c1"], "c1": cosine, "s0": s["s1"], "s1": sine}
         return {
             "rr": rr,
@@ -119,10 +123,10 @@ def minres(
     workspace: Workspace | None = None,
     progress: bool = False,
 ) -> tuple[Any, Stats]:
-    """Solve A x = b by MINRES, for A symmetric, definite or not.
+    """Solve A x = b by MINRES, for A symmetric or Hermitian, definite or not.
 
-    Parameters, results and errors are those of `dasp.solvers.cg`. M is symmetric and positive definite, also
-    where A is not.
+    Parameters, results and errors are those of `dasp.solvers.cg`. M is symmetric (Hermitian) and positive
+    definite, also where A is not.
 
     Notes
     -----

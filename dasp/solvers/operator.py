@@ -88,14 +88,43 @@ class _Plain(_Dotless):
             ) from error
         if product.shape != y.shape:
             raise ValueError(f"{self._name} @ x has shape {product.shape}; {y.shape} is needed")
-        y[...] = product
+        _set(y, product, self._name)
+
+    def prepare(self, x: Array, y: Array) -> Callable[[], None]:
+        return partial(self.multiply, x, y)
+
+
+def _set(y: Array, product: Array, name: str) -> None:
+    """Set a vector to a product.
+
+    Raises
+    ------
+    TypeError
+        If the product is complex and the vector is not: what made it says that it is real.
+    """
+    if product.dtype.kind == "c" and y.dtype.kind != "c":
+        raise TypeError(f"{name} @ x has dtype {product.dtype} for a real x; {name}.dtype must say so")
+    y[...] = product
+
+
+class _Conjugated(_Dotless):
+    """The adjoint of a complex matrix that has `T` alone: no copy of its values is made."""
+
+    captures = False
+
+    def __init__(self, transposed: Operator) -> None:
+        self.shape, self.device, self._transposed = transposed.shape, transposed.device, transposed
+
+    def multiply(self, x: Array, y: Array) -> None:
+        self._transposed.multiply(x.conj(), y)
+        y.imag[...] *= -1
 
     def prepare(self, x: Array, y: Array) -> Callable[[], None]:
         return partial(self.multiply, x, y)
 
 
 class _Adjoint(_Dotless):
-    """The transpose of what has `rmatvec` and no `T`."""
+    """The adjoint of what has `rmatvec` and no `T`."""
 
     captures = False
 
@@ -104,7 +133,7 @@ class _Adjoint(_Dotless):
         self.shape, self.device, self._A = (n, m), device, A
 
     def multiply(self, x: Array, y: Array) -> None:
-        y[...] = self._A.rmatvec(x)
+        _set(y, self._A.rmatvec(x), "A.H")
 
     def prepare(self, x: Array, y: Array) -> Callable[[], None]:
         return partial(self.multiply, x, y)
@@ -143,8 +172,8 @@ def as_operator(A: Any, device: str, name: str = "A") -> Operator:
     return _Planned(A, device) if _writes_into(A) else _Plain(A, device, name)
 
 
-def transpose_of(A: Any, device: str) -> Operator:
-    """Return what multiplies by the transpose of A.
+def adjoint_of(A: Any, device: str) -> Operator:
+    """Return what multiplies by the conjugate transpose of A; of a real A that is the transpose.
 
     Raises
     ------
@@ -153,8 +182,12 @@ def transpose_of(A: Any, device: str) -> Operator:
     """
     as_operator(A, device)
     transposed = getattr(A, "T", None)
-    if transposed is not None:
+    if transposed is not None and np.dtype(getattr(A, "dtype", None) or np.float64).kind != "c":
         return as_operator(transposed, device, "A.T")
+    if hasattr(A, "H"):
+        return as_operator(A.H, device, "A.H")
+    if transposed is not None:
+        return _Conjugated(as_operator(transposed, device, "A.T"))
     if hasattr(A, "rmatvec"):
         return _Adjoint(A, device)
     raise TypeError(

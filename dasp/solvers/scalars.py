@@ -2,10 +2,12 @@
 
 An iteration is written once. On the CPU it runs, and its scalars are `numpy.float64`. For a GPU it runs once,
 with `Traced` scalars that write down what is done to them; the text becomes part of the kernel that needs it.
+Complex ones are `numpy.complex128`, or `TracedComplex`: two traced scalars. All have `real` and `imag`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -20,7 +22,10 @@ FINITE = 1e308
 """What the square of a norm must be below."""
 
 Scalar = Any
-"""numpy.float64 or Traced."""
+"""numpy.float64 or Traced, numpy.complex128 or TracedComplex."""
+
+IMAGINARY = ".imag"
+"""What the name of a complex number's imaginary part ends with where only real ones are kept."""
 
 
 class Traced:
@@ -46,6 +51,16 @@ class Traced:
     def name(self) -> str:
         """What it is called in a kernel."""
         return f"t{self.number}"
+
+    @property
+    def real(self) -> Traced:
+        """Itself."""
+        return self
+
+    @property
+    def imag(self) -> float:
+        """None."""
+        return 0.0
 
     def _of(self, text: str, *others: Any) -> Traced:
         parts: list[Traced] = [self]
@@ -107,9 +122,57 @@ class Traced:
         """Return the square root."""
         return self._of("sqrt({0})")
 
-    def where(self, this: Any, that: Any) -> Traced:
+    def where(self, this: Any, that: Any) -> Scalar:
         """Return `this` where the number is not 0, else `that`."""
+        if isinstance(this, TracedComplex) or isinstance(that, TracedComplex):
+            return TracedComplex(self.where(this.real, that.real), self.where(this.imag, that.imag))
         return self._of("{0} != 0 ? {1} : {2}", this, that)
+
+
+class TracedComplex:
+    """A complex number that exists on the GPU only, as its parts.
+
+    Parameters
+    ----------
+    real, imag : Traced or float
+    """
+
+    def __init__(self, real: Scalar, imag: Scalar) -> None:
+        self.real, self.imag = real, imag
+
+    def __mul__(self, other: TracedComplex) -> TracedComplex:
+        a, b, c, d = self.real, self.imag, other.real, other.imag
+        return TracedComplex(a * c - b * d, a * d + b * c)
+
+    def __truediv__(self, other: Any) -> TracedComplex:
+        if not isinstance(other, TracedComplex):
+            return TracedComplex(self.real / other, self.imag / other)
+        # By the larger part first: the square of the divisor's size need not be a number.
+        wide, high = abs(other.real), abs(other.imag)
+        larger = where(wide > high, wide, high)
+        a, b = self.real / larger, self.imag / larger
+        c, d = other.real / larger, other.imag / larger
+        size = c * c + d * d
+        return TracedComplex((a * c + b * d) / size, (b * c - a * d) / size)
+
+
+def split(state: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """Return scalars with each traced complex one as two real ones."""
+    parts: dict[str, Scalar] = {}
+    for name, value in state.items():
+        parts[name] = value.real if isinstance(value, TracedComplex) else value
+        if isinstance(value, TracedComplex):
+            parts[name + IMAGINARY] = value.imag
+    return parts
+
+
+def joined(parts: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """Return the scalars that were `split`."""
+    return {
+        name: TracedComplex(value, parts[name + IMAGINARY]) if name + IMAGINARY in parts else value
+        for name, value in parts.items()
+        if not name.endswith(IMAGINARY)
+    }
 
 
 def literal(value: float) -> str:
@@ -128,7 +191,15 @@ def where(condition: Scalar, this: Scalar, that: Scalar) -> Scalar:
     """Return `this` where the condition holds, else `that`; a comparison with NaN does not hold."""
     if isinstance(condition, Traced):
         return condition.where(this, that)
-    return np.float64(this if condition else that)
+    value = this if condition else that
+    return value if isinstance(value, complex) else np.float64(value)
+
+
+def square(value: Scalar) -> Scalar:
+    """Return the square of the absolute value."""
+    if isinstance(value, (complex, TracedComplex)):
+        return value.real * value.real + value.imag * value.imag
+    return value * value
 
 
 def hypot(a: Scalar, b: Scalar) -> Scalar:

@@ -9,6 +9,10 @@ does some updates and then some dot products, in one reading of the vectors that
 Updates happen one after the other, element by element, so that a later one sees what an earlier one wrote.
 A term is a vector, perhaps with a sign and a coefficient before it; `d*r` is the vector of the products d_i
 r_i.
+
+A space of complex vectors is a real one of twice the length, too: `r z` is the real part of the inner product
+of r and z, which makes methods that need no more those for Hermitian matrices. Where all of it is wanted, it
+is written `r'z`: the sum over conj(r_i) z_i, a complex number. Coefficients may be complex there.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -86,6 +90,21 @@ def _term(text: str, sign: float, words: list[str]) -> Term:
     return Term(sign, words[0] if len(words) == 2 else None, vector, times if star else None)
 
 
+class Dot(NamedTuple):
+    """A dot product of two vectors, of complex ones the real part; or if `whole` of x'y, a complex number."""
+
+    first: str
+    second: str
+    whole: bool = False
+
+
+@cache
+def parse_dot(text: str) -> Dot:
+    """Read a dot product, such as "r z" or "r'z"."""
+    first, second = text.replace("'", " ").split()
+    return Dot(first, second, "'" in text)
+
+
 class Fused(Protocol):
     """A pass over vectors: updates, then dot products."""
 
@@ -107,7 +126,8 @@ class Vectors(Protocol):
         possible."""
 
     def fuse(self, *updates: str, dots: tuple[str, ...] = ()) -> Fused:
-        """Prepare a pass; each of `dots` is two names. Nothing else is allocated when it is made."""
+        """Prepare a pass; each of `dots` is two names, as "r z" or "r'z". Nothing else is allocated when it
+        is made."""
 
 
 State = dict[str, Scalar]

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from dasp._dtypes import is_number
+from dasp._dtypes import is_number, real_type, stored
 from dasp._log import logger
 from dasp.solvers.devices import space_for, together
 from dasp.solvers.operator import as_operator, device_of
@@ -114,6 +114,11 @@ class System:
             self.loop = loop(self)
 
     @property
+    def complex(self) -> bool:
+        """Whether its vectors are of complex numbers."""
+        return self.space.dtype.kind == "c"
+
+    @property
     def captures(self) -> bool:
         """Whether its products can be captured in a CUDA graph."""
         return all(one is None or one.captures for one in (self.operator, self.preconditioner))
@@ -203,7 +208,9 @@ def solve(
     def take() -> tuple[str, np.dtype[Any], Any, Any]:
         check_square(A, M)
         size = int(getattr(A, "local_shape", A.shape)[0])
-        return *place_and_type(A, b, M), vector("b", b, size), None if x0 is None else vector("x0", x0, size)
+        placed = place_and_type(A, b, M)
+        begin = None if x0 is None else vector("x0", x0, size, into=placed[1])
+        return *placed, vector("b", b, size), begin
 
     device, dtype, right, start = together(A, take, lambda taken: asked(limits, taken, x0))
     make = Workspace() if workspace is None else workspace
@@ -391,23 +398,35 @@ def _bar() -> Any:
 
 
 def place_and_type(A: Any, b: Any, M: Any = None) -> tuple[str, np.dtype[Any]]:
-    """Return the device of a system and the type of its vectors, float32 or float64.
+    """Return the device of a system and the type of its vectors.
+
+    float32 if A and b are of single or half precision, else float64; the complex type of the same precision
+    if A, b or M is complex.
 
     Raises
     ------
     TypeError
-        If a type is not real.
+        If a type is none of numbers, or complex where A lies on several ranks.
     """
     device = device_of(A) or device_of(b) or "cpu"
-    kinds = [
-        np.dtype(getattr(array, "dtype", None) or np.float64)
-        for array in (A, np.asarray(0.0) if b is None else b)
-    ]
-    for name, dtype in zip(("A", "b"), kinds, strict=True):
-        if dtype.kind == "c" or not is_number(dtype):
-            raise TypeError(f"{name} has dtype {dtype}; a real dtype is needed")
-    small = all(dtype.kind in "fV" and dtype.itemsize <= 4 for dtype in kinds)
+    kinds = {"A": _type_of(A), "b": _type_of(0.0 if b is None else b)}
+    for name, dtype in kinds.items():
+        if not is_number(dtype):
+            raise TypeError(f"{name} has dtype {dtype}; a real or complex dtype is needed")
+    whole = any(dtype.kind == "c" for dtype in (*kinds.values(), _type_of(M)))
+    if whole and hasattr(A, "solver_space"):
+        raise TypeError("A lies on several ranks and A, b or M is complex; real numbers are needed there")
+    small = all(dtype.kind in "fVc" and real_type(stored(dtype)).itemsize <= 4 for dtype in kinds.values())
+    if whole:
+        return device, np.dtype(np.complex64 if small else np.complex128)
     return device, np.dtype(np.float32 if small else np.float64)
+
+
+def _type_of(array: Any) -> np.dtype[Any]:
+    """Return the type of an array's numbers, or of a list's; of what does not say float64."""
+    if isinstance(array, (list, tuple)):
+        return np.asarray(array).dtype
+    return np.dtype(getattr(array, "dtype", None) or np.float64)
 
 
 def check_square(A: Any, M: Any) -> None:
@@ -428,17 +447,19 @@ def check_square(A: Any, M: Any) -> None:
         )
 
 
-def vector(name: str, array: Any, size: int, what: str = "rows") -> Any:
-    """Return b or x0 as a flat array, a list as a NumPy array.
+def vector(name: str, array: Any, size: int, what: str = "rows", into: np.dtype[Any] | None = None) -> Any:
+    """Return b or x0 as a flat array, a list as a NumPy array; `into` is a type that shall hold its numbers.
 
     Raises
     ------
     TypeError, ValueError
-        If it is no vector of so many real numbers.
+        If it is no vector of so many numbers, or has complex ones and the type is real.
     """
     given = array if hasattr(array, "dtype") and hasattr(array, "reshape") else np.asarray(array)
-    if given.dtype.kind not in "fbiu":
-        raise TypeError(f"{name} has dtype {given.dtype}; a real dtype is needed")
+    if given.dtype.kind not in "fbiuc":
+        raise TypeError(f"{name} has dtype {given.dtype}; a real or complex dtype is needed")
+    if given.dtype.kind == "c" and into is not None and into.kind != "c":
+        raise TypeError(f"{name} has dtype {given.dtype}; A, b and M are real, so a real dtype is needed")
     if given.shape not in ((size,), (size, 1)):
         raise ValueError(f"{name} has shape {given.shape}; A has {size} {what}, so ({size},) is needed")
     return given.reshape(-1)

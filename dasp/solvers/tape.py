@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from dasp.solvers.operator import Operator
-from dasp.solvers.scalars import Scalar, Traced, literal
+from dasp.solvers.scalars import Scalar, Traced, TracedComplex, literal
 from dasp.solvers.space import Update
 
 CODE, COUNT, MOST = range(3)
@@ -41,13 +41,21 @@ class Slots:
         return list(self._of)
 
 
+class PartOfDot(NamedTuple):
+    """The real part of a dot product, all there is of one of real vectors; or the imaginary part."""
+
+    first: str
+    second: str
+    imaginary: bool = False
+
+
 @dataclass
 class Pass:
     """A pass that was asked for: updates and dot products of vectors, and the coefficients of terms."""
 
     vectors: Any
     updates: tuple[Update, ...]
-    dots: tuple[tuple[str, str], ...]
+    dots: tuple[PartOfDot, ...]
     coefficients: dict[str, Scalar]
     inputs: list[str] = field(default_factory=list)
     scalars: list[str] = field(default_factory=list)
@@ -75,7 +83,7 @@ class Multiplication:
         """Leave the dot product w y that is all that a pass asks for, if the operator can do that."""
         if given.updates or len(given.dots) != 1:
             return None
-        pair = [given.vectors[name] for name in given.dots[0]]
+        pair = [given.vectors[name] for name in (given.dots[0].first, given.dots[0].second)]
         others = [array for array in pair if array is not self._y]
         if len(others) != 1:
             return None
@@ -162,8 +170,10 @@ class Tape:
             self.add_pass(Pass(nothing, (), (), {}))
         for stage, one in enumerate(self.passes):
             for name, value in one.coefficients.items():
-                scalar = self._use(self.scalar(value), stage)
-                one.scalars.append(f"const Scalar c_{name} = Scalar({scalar});")
+                parts = (value.real, value.imag) if isinstance(value, TracedComplex) else (value,)
+                numbers = ", ".join(f"Real({self._use(self.scalar(part), stage)})" for part in parts)
+                kind = "Real" if len(parts) == 1 else "Scalar"
+                one.scalars.append(f"const {kind} c_{name} = {kind}({numbers});")
         for name, value in final.items():
             store = f"out[{self.slots[name]}] = {self._use(value, value.stage)};"
             self.passes[value.stage].stores.append(store)

@@ -13,14 +13,35 @@
 // sums_in (DASP_SUMS_IN * blocks_in), sums_out (DASP_DOTS * blocks): for each dot product, a sum for each block.
 // sums_more (DASP_SUMS_MORE * blocks_more): the same from the product before this pass (spmv/dot.cuh); they count
 //     after the others.
+// DASP_COMPLEX 1: vectors are of complex numbers, and coefficients real or complex; all sums are real.
 // history: the norm of the residual after each iteration.
 // DASP_LEAVE: nothing, or a return where the scalars say so.
 // DASP_GUARD 1: a pass after the stop does nothing; the first of an iteration (DASP_CARRIED > 0) then hands so many slots
 // on. DASP_GUARD 2: it does nothing after a stop because enough iterations were made, 2 in slot 0. Equal inputs and equal launches give equal bits: every sum has a fixed order.
 
+#if DASP_COMPLEX
+#include "../number.cuh"
+#else
 #include "../warp.cuh"
+#endif
 
 using Scalar = DASP_SCALAR;
+
+#if DASP_COMPLEX
+using Real = Parts<Scalar>::Real;
+
+// The parts of conj(x) y.
+__device__ __forceinline__ double real_part(Scalar x, Scalar y)
+{
+    return double(x.real) * double(y.real) + double(x.imag) * double(y.imag);
+}
+__device__ __forceinline__ double imaginary_part(Scalar x, Scalar y)
+{
+    return double(x.real) * double(y.imag) - double(x.imag) * double(y.real);
+}
+#else
+using Real = Scalar;
+#endif
 
 constexpr int THREADS = DASP_THREADS;
 constexpr int WARPS = THREADS / 32;

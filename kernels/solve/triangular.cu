@@ -3,9 +3,13 @@
 // Rows of a level need x of earlier levels alone, each of which is a launch before (level scheduling: Anderson and
 // Saad 1989, doi:10.1142/S0129053389000056). Launch: one dimension, a thread a row, blocks of DASP_THREADS threads.
 // rows (count), indptr (n + 1), indices and data (entries): the strict triangle, by rows. inverse, b, x (n): x is written
-// for the rows of the level. Equal inputs give equal bits.
+// for the rows of the level. DASP_COMPLEX: whether Scalar is complex. Equal inputs give equal bits.
 
+#if DASP_COMPLEX
+#include "../number.cuh"
+#else
 #include "../warp.cuh"
+#endif
 
 using Scalar = DASP_SCALAR;
 
