@@ -8,14 +8,15 @@ from typing import Any
 import numpy as np
 
 from dasp.distributed.engine import Engine, largest
-from dasp.solvers.cpu import CpuArnoldi, CpuFused, CpuSpace, CpuVectors
+from dasp.solvers.cpu import CpuArnoldi, CpuSpace, CpuVectors
 from dasp.solvers.scalars import Scalar
+from dasp.solvers.space import Fused
 
 
 class RanksFused:
     """A pass over a rank's parts whose dot products are summed over the ranks, all of them at once."""
 
-    def __init__(self, own: CpuFused, add: Callable[[], None], sums: np.ndarray[Any, Any]) -> None:
+    def __init__(self, own: Fused, add: Callable[[], None], sums: np.ndarray[Any, Any]) -> None:
         self._own, self._add, self._sums = own, add, sums
 
     def __call__(self, **coefficients: Scalar) -> tuple[Scalar, ...]:
