@@ -293,8 +293,11 @@ SOURCES: dict[str, list[Defines]] = {
     ],
     "solve/bank.cu": [{}],
     "solve/basis.cu": [
-        {"DASP_SCALAR": scalar, "DASP_THREADS": "512", "DASP_MOST": most}
-        for scalar, most in (("float", "31"), ("double", "31"), ("double", "1500"))
+        {"DASP_SCALAR": scalar, "DASP_COMPLEX": complex, "DASP_THREADS": "512", "DASP_MOST": most}
+        for scalar, complex, most in (
+            *(("float", "0", "31"), ("double", "0", "31"), ("double", "0", "1500")),
+            *(("Complex<float>", "1", "31"), ("Complex<double>", "1", "31"), ("Complex<double>", "1", "750")),
+        )
     ],
     "solve/fused.cu": list(passes()),
     "solve/triangular.cu": [

@@ -22,8 +22,9 @@ PACK_BYTES = 16
 THREADS = 512
 """Threads of a block, of which each multiprocessor has one."""
 
-MOST_VECTORS = 1500
-"""Vectors of a basis at most: some numbers for each lie in the shared memory of a block."""
+MOST_BYTES = 12_000
+"""Bytes of numbers at most, one for each vector of a basis: some for each lie in the shared memory of a
+block."""
 
 RESIDUAL, BROKEN, ROWS = 0, 1, 10
 """The rows of the kernels' small numbers that the host reads, and all but the triangles: solve/basis.cu."""
@@ -41,13 +42,13 @@ VECTORS = """
 
 SIGNATURES = {
     "dots": _basis(
-        "dots", VECTORS + "int k\n int closing\n double* parts\n unsigned* arrived [1]\n double* small"
+        "dots", VECTORS + "int k\n int closing\n Number* parts\n unsigned* arrived [1]\n Number* small"
     ),
-    "leave": _basis("leave", VECTORS + "int k\n int closing\n double* parts"),
-    "take": _basis("take", "const double* parts\n int blocks\n int k\n int closing\n double* small"),
-    "subtract": _basis("subtract", VECTORS.replace("const ", "") + "int k\n double* small"),
-    "solve": _basis("solve", "double* small\n long long count"),
-    "add": _basis("add", VECTORS + "const double* small\n Scalar* out\n long long count"),
+    "leave": _basis("leave", VECTORS + "int k\n int closing\n Number* parts"),
+    "take": _basis("take", "const Number* parts\n int blocks\n int k\n int closing\n Number* small"),
+    "subtract": _basis("subtract", VECTORS.replace("const ", "") + "int k\n Number* small"),
+    "solve": _basis("solve", "Number* small\n long long count"),
+    "add": _basis("add", VECTORS + "const Number* small\n Scalar* out\n long long count"),
 }
 """The kernels of kernels/solve/basis.cu, and what they take."""
 
@@ -71,17 +72,17 @@ class CudaArnoldi:
     ahead = 10
 
     def __init__(self, space: Any, vectors: Any, names: list[str]) -> None:
-        if space.dtype.kind == "c":
-            raise TypeError("the system is complex; on a GPU gmres solves real ones; bicgstab is needed")
         self._most = most = len(names)
-        if most > MOST_VECTORS:
-            raise ValueError(f"restart is {most - 1}; on a GPU at most {MOST_VECTORS - 1} are possible")
+        self._number = np.dtype(np.complex128 if space.dtype.kind == "c" else np.float64)
+        limit = MOST_BYTES // self._number.itemsize
+        if most > limit:
+            raise ValueError(f"restart is {most - 1}; on a GPU at most {limit - 1} are possible")
         self._on, self._dtype, self._vectors, self._n = space.on, space.dtype, vectors, vectors.n
         self._blocks = self._count_blocks(space, vectors.n)
-        self._small = space.on.zeros(ROWS * most + 2 * most * most, np.float64)
+        self._small = space.on.zeros(ROWS * most + 2 * most * most, self._number)
         self._told = self._small[: 2 * most]
         basis = {"basis": vectors.rows_from(names[0]), "stride": vectors.stride, "n": vectors.n}
-        self._parts = space.on.zeros(2 * most * self._blocks, np.float64)
+        self._parts = space.on.zeros(2 * most * self._blocks, self._number)
         self._arrived = space.on.zeros(1, np.uint32)
         self._closings = [self._prepare_dots(space, basis, k, 1) for k in range(most)]
         self._extends = [
@@ -119,10 +120,11 @@ class CudaArnoldi:
     ) -> Callable[..., None]:
         defines = {
             "DASP_SCALAR": C_TYPES[self._dtype.name],
+            "DASP_COMPLEX": str(int(self._dtype.kind == "c")),
             "DASP_THREADS": str(THREADS),
             "DASP_MOST": str(self._most),
         }
-        types, blocks = {"Scalar": self._dtype}, blocks or self._blocks
+        types, blocks = {"Scalar": self._dtype, "Number": self._number}, blocks or self._blocks
         launch: Callable[..., None] = self._on.launch(
             SIGNATURES[entry], defines, arguments, blocks, THREADS, types, varying
         )
@@ -156,7 +158,7 @@ class CudaArnoldi:
 
     def found(self, first: int, last: int) -> list[tuple[float, bool]]:
         """Return the norm of the residual after each of these steps, and whether it left nothing."""
-        told = self._on.download(self._told).reshape(2, -1)
+        told = self._on.download(self._told).real.reshape(2, -1)
         norms, broken = abs(told[RESIDUAL, first + 1 : last + 1]), told[BROKEN, first:last]
         return [(float(norm), bool(ends)) for norm, ends in zip(norms, broken, strict=True)]
 

@@ -15,16 +15,61 @@
 // small: see the constants below. closing: 1 if w_k is the last vector for now: only its norm is found.
 // dasp_basis_solve: the coefficients, of the vectors w, of the correction from the first `count` steps.
 // dasp_basis_add: out += their combination of `count` vectors.
+// DASP_COMPLEX 1: vectors are of complex numbers, and so are all small ones; norms, sines and the diagonal of R have no
+//     imaginary part. x'y is the sum of conj(x_i) y_i.
 // Equal inputs and equal launches give equal bits: every sum has a fixed order.
 
+#if DASP_COMPLEX
+#include "../number.cuh"
+#else
 #include "../warp.cuh"
+#endif
 
 using Scalar = DASP_SCALAR;
+
+#if DASP_COMPLEX
+using Number = Complex<double>;
+
+// A Number in shared memory, where nothing may have constructors.
+struct Held {
+    double real, imag;
+
+    __device__ __forceinline__ operator Number() const { return {real, imag}; }
+    __device__ __forceinline__ Held& operator=(Number x)
+    {
+        real = x.real;
+        imag = x.imag;
+        return *this;
+    }
+};
+
+__device__ __forceinline__ double real_part(Number x) { return x.real; }
+__device__ __forceinline__ double square(Number x) { return x.real * x.real + x.imag * x.imag; }
+__device__ __forceinline__ Number conjugate(Number x) { return {x.real, -x.imag}; }
+__device__ __forceinline__ Number wide(Scalar x) { return convert<Number>(x); }
+__device__ __forceinline__ Scalar narrow(Number x) { return convert<Scalar>(x); }
+__device__ __forceinline__ Number operator/(Number x, double y) { return {x.real / y, x.imag / y}; }
+__device__ __forceinline__ Number load_past_first_cache(const Number* address)
+{
+    return {__ldcg(&address->real), __ldcg(&address->imag)};
+}
+#else
+using Number = double;
+using Held = double;
+
+__device__ __forceinline__ double real_part(double x) { return x; }
+__device__ __forceinline__ double square(double x) { return x * x; }
+__device__ __forceinline__ double conjugate(double x) { return x; }
+__device__ __forceinline__ double wide(Scalar x) { return x; }
+__device__ __forceinline__ Scalar narrow(double x) { return Scalar(x); }
+__device__ __forceinline__ double load_past_first_cache(const double* address) { return __ldcg(address); }
+#endif
 
 constexpr int THREADS = DASP_THREADS;
 constexpr int WARPS = THREADS / 32;
 constexpr int WIDTH = 16 / sizeof(Scalar);
-constexpr int DOTS_AT_ONCE = 6, AT_ONCE = 8;  // vectors that are read at once: as many as registers hold
+// Vectors that are read at once: as many as registers hold.
+constexpr int DOTS_AT_ONCE = DASP_COMPLEX ? 4 : 6, AT_ONCE = DASP_COMPLEX ? 4 : 8;
 constexpr int MOST = DASP_MOST;
 constexpr double NOTHING_LEFT = 1e-14;  // of a vector's norm, or of the largest pivot
 
@@ -52,11 +97,11 @@ __device__ __forceinline__ Piece read_piece(const Scalar* address) { return *rei
 
 // Leaves the dot products of w_first, w_(first + 1), ... with q and with w_k, over this block's elements.
 __device__ __forceinline__ void leave_dots(const Scalar* basis, long long stride, long long n, int first, int k,
-                                           bool closing, double* parts)
+                                           bool closing, Number* parts)
 {
-    __shared__ double of_warps[2 * DOTS_AT_ONCE][WARPS];
+    __shared__ Held of_warps[2 * DOTS_AT_ONCE][WARPS];
     const Scalar *own = basis + k * stride, *q = own + stride;
-    double dot[2 * DOTS_AT_ONCE] = {};
+    Number dot[2 * DOTS_AT_ONCE] = {};
     const long long step = (long long)(WIDTH * THREADS) * gridDim.x;
     long long at = WIDTH * ((long long)THREADS * blockIdx.x + threadIdx.x);
     for (; at + WIDTH <= n; at += step) {
@@ -70,95 +115,99 @@ __device__ __forceinline__ void leave_dots(const Scalar* basis, long long stride
             if (first + m <= k)
 #pragma unroll
                 for (int i = 0; i < WIDTH; ++i) {
-                    dot[2 * m] += double(v[m].element[i]) * double(product.element[i]);
-                    dot[2 * m + 1] += double(v[m].element[i]) * double(mine.element[i]);
+                    const Number conjugated = conjugate(wide(v[m].element[i]));
+                    dot[2 * m] += conjugated * wide(product.element[i]);
+                    dot[2 * m + 1] += conjugated * wide(mine.element[i]);
                 }
     }
     for (; at < n; at += at + 1 < n ? 1 : step) {  // fewer than WIDTH are left, for one thread
 #pragma unroll
         for (int m = 0; m < DOTS_AT_ONCE; ++m)
             if (first + m <= k) {
-                const double v = basis[(first + m) * stride + at];
-                dot[2 * m] += v * double(closing ? own[at] : q[at]);
-                dot[2 * m + 1] += v * double(own[at]);
+                const Number conjugated = conjugate(wide(basis[(first + m) * stride + at]));
+                dot[2 * m] += conjugated * wide(closing ? own[at] : q[at]);
+                dot[2 * m + 1] += conjugated * wide(own[at]);
             }
     }
     __syncthreads();
 #pragma unroll
     for (int m = 0; m < 2 * DOTS_AT_ONCE; ++m) {
-        const double sum = warp_sum(dot[m]);
+        const Number sum = warp_sum(dot[m]);
         if (lane_id() == 0) of_warps[m][threadIdx.x / 32] = sum;
     }
     __syncthreads();
     if (threadIdx.x < 2 * DOTS_AT_ONCE && first + int(threadIdx.x) / 2 <= k) {
-        double sum = 0;
+        Number sum = 0;
 #pragma unroll
-        for (int warp = 0; warp < WARPS; ++warp) sum += of_warps[threadIdx.x][warp];
+        for (int warp = 0; warp < WARPS; ++warp) sum += Number(of_warps[threadIdx.x][warp]);
         parts[(2 * first + threadIdx.x) * (long long)gridDim.x + blockIdx.x] = sum;
     }
 }
 
 // Leaves all that step k needs, or if it is `closing` those of w_k alone.
 __device__ __forceinline__ void leave_all_dots(const Scalar* basis, long long stride, long long n, int k, bool closing,
-                                               double* parts)
+                                               Number* parts)
 {
     for (int first = closing ? k : 0; first <= k; first += DOTS_AT_ONCE)
         leave_dots(basis, stride, n, first, k, closing, parts);
 }
 
 // Ends column k - 1, now that the norm of w_k is known; one thread does so, and again if it is asked again.
-__device__ __forceinline__ void end_column(double* small, int k, double norm)
+__device__ __forceinline__ void end_column(Number* small, int k, double norm)
 {
     if (k == 0) {
         small[RESIDUAL] = norm;
         return;
     }
-    const double pending = small[PENDING + k - 1], length = sqrt(pending * pending + norm * norm);
-    const double cosine = length > 0 ? pending / length : 1, sine = length > 0 ? norm / length : 0;
-    const double before = small[RESIDUAL + k - 1];
+    const Number pending = small[PENDING + k - 1];
+    const double length = sqrt(square(pending) + norm * norm);
+    const Number cosine = length > 0 ? pending / length : Number(1);
+    const double sine = length > 0 ? norm / length : 0, before = real_part(small[RESIDUAL + k - 1]);
     small[TRIANGLE + (k - 1) * MOST + k - 1] = length;
     small[COSINE + k - 1] = cosine;
     small[SINE + k - 1] = sine;
-    small[RIGHT + k - 1] = cosine * before;
+    small[RIGHT + k - 1] = before * conjugate(cosine);
     small[RESIDUAL + k] = length > 0 ? -sine * before : before;
-    small[BROKEN + k - 1] = !(norm > NOTHING_LEFT * sqrt(small[SQUARE + k - 1] + norm * norm));
+    small[BROKEN + k - 1] = !(norm > NOTHING_LEFT * sqrt(real_part(small[SQUARE + k - 1]) + norm * norm));
 }
 
 // Turns the latest column, k, by the rotations of the columns before it; every thread of one block.
-__device__ __forceinline__ void turn_column(double* small, int k)
+__device__ __forceinline__ void turn_column(Number* small, int k)
 {
-    __shared__ double column[MOST], cosine[MOST], sine[MOST];
+    __shared__ Held column[MOST], cosine[MOST];
+    __shared__ double sine[MOST];
     for (int j = threadIdx.x; j <= k; j += THREADS) {
         column[j] = small[COLUMN + j];
         cosine[j] = small[COSINE + j];
-        sine[j] = small[SINE + j];
+        sine[j] = real_part(small[SINE + j]);
     }
     __syncthreads();
     if (threadIdx.x > 0) return;
-    double square = 0, upper = column[0];
+    double size = 0;
+    Number upper = column[0];
     for (int j = 0; j < k; ++j) {
-        const double lower = column[j + 1];
-        square += column[j] * column[j];
-        small[TRIANGLE + k * MOST + j] = cosine[j] * upper + sine[j] * lower;
-        upper = cosine[j] * lower - sine[j] * upper;
+        const Number lower = column[j + 1];
+        size += square(column[j]);
+        small[TRIANGLE + k * MOST + j] = conjugate(cosine[j]) * upper + sine[j] * lower;
+        upper = Number(cosine[j]) * lower - sine[j] * upper;
     }
     small[PENDING + k] = upper;
-    small[SQUARE + k] = square + column[k] * column[k];
+    small[SQUARE + k] = size + square(column[k]);
 }
 
 constexpr int ROWS_AT_ONCE = 4;  // rows of parts that a warp adds up at once
 
 // Adds up the parts of all blocks: dot products with q, and with w_k; of these the last alone if `closing`.
-__device__ __forceinline__ void add_parts(const double* parts, int k, int blocks, bool closing, double* with_q, double* with_own)
+__device__ __forceinline__ void add_parts(const Number* parts, int k, int blocks, bool closing, Held* with_q, Held* with_own)
 {
     const int rows = 2 * (k + 1);
     int row = (closing ? 2 * k : 0) + ROWS_AT_ONCE * (threadIdx.x / 32);
     for (; row < rows; row += ROWS_AT_ONCE * WARPS) {
-        double sum[ROWS_AT_ONCE] = {};
+        Number sum[ROWS_AT_ONCE] = {};
         for (int block = lane_id(); block < blocks; block += 32)
 #pragma unroll
             for (int r = 0; r < ROWS_AT_ONCE; ++r)
-                if (row + r < rows) sum[r] += __ldcg(parts + (row + r) * (long long)blocks + block);
+                if (row + r < rows) sum[r] += load_past_first_cache(parts + (row + r) * (long long)blocks + block);
 #pragma unroll
         for (int r = 0; r < ROWS_AT_ONCE; ++r) {
             sum[r] = warp_sum(sum[r]);
@@ -171,50 +220,50 @@ __device__ __forceinline__ void add_parts(const double* parts, int k, int blocks
     }
 }
 
-constexpr bool T_IS_NEAR = MOST <= 64;  // so that it fits shared memory
+constexpr bool T_IS_NEAR = MOST * MOST * sizeof(Number) <= 32768;  // so that it fits shared memory
 
 // All that is small in step k and needed at once; every thread of one block.
-__device__ __forceinline__ void take_dots(double* small, int k, int blocks, bool closing, const double* parts)
+__device__ __forceinline__ void take_dots(Number* small, int k, int blocks, bool closing, const Number* parts)
 {
-    __shared__ double with_q[MOST], with_own[MOST], near[T_IS_NEAR ? MOST * MOST : 1];
-    const double* T = T_IS_NEAR ? near : small + INVERTED;
+    __shared__ Held with_q[MOST], with_own[MOST], near[T_IS_NEAR ? MOST * MOST : 1];
+    const Held* T = T_IS_NEAR ? near : reinterpret_cast<const Held*>(small + INVERTED);
     if (T_IS_NEAR)
         for (int e = threadIdx.x; e < k * MOST; e += THREADS) near[e] = small[INVERTED + e];
     add_parts(parts, k, blocks, closing, with_q, with_own);
     __syncthreads();
-    const double norm = sqrt(with_own[k]), inverse = norm > 0 ? 1 / norm : 0;
+    const double norm = sqrt(real_part(with_own[k])), inverse = norm > 0 ? 1 / norm : 0;
     if (threadIdx.x == THREADS - 32) {
         small[INVERSE + k] = inverse;
         end_column(small, k, norm);
     }
     if (closing) return;
     for (int j = threadIdx.x; j <= k; j += THREADS) {
-        const double scale = j < k ? inverse * small[INVERSE + j] : inverse * inverse;
-        with_q[j] *= scale;
-        if (j < k) with_own[j] *= scale;
+        const double scale = j < k ? inverse * real_part(small[INVERSE + j]) : inverse * inverse;
+        with_q[j] = scale * Number(with_q[j]);
+        if (j < k) with_own[j] = scale * conjugate(with_own[j]);
     }
     __syncthreads();
     // The new row of T is -(the new row of L) times the rows before it, and 1.
     for (int i = threadIdx.x; i <= k; i += THREADS) {
-        double sum = 0;
+        Number sum = 0;
 #pragma unroll 8
-        for (int l = i; l < k; ++l) sum += with_own[l] * T[l * MOST + i];
-        small[INVERTED + k * MOST + i] = i < k ? -sum : 1;
-        if (T_IS_NEAR) near[k * MOST + i] = i < k ? -sum : 1;
+        for (int l = i; l < k; ++l) sum += Number(with_own[l]) * Number(T[l * MOST + i]);
+        small[INVERTED + k * MOST + i] = i < k ? -sum : Number(1);
+        if (T_IS_NEAR) near[k * MOST + i] = i < k ? -sum : Number(1);
     }
     __syncthreads();
     for (int j = threadIdx.x; j <= k; j += THREADS) {
-        double sum = 0;
+        Number sum = 0;
 #pragma unroll 8
-        for (int i = 0; i <= j; ++i) sum += T[j * MOST + i] * with_q[i];
+        for (int i = 0; i <= j; ++i) sum += Number(T[j * MOST + i]) * Number(with_q[i]);
         small[COLUMN + j] = sum;
-        small[FACTOR + j] = sum * (j < k ? small[INVERSE + j] : inverse);
+        small[FACTOR + j] = (j < k ? real_part(small[INVERSE + j]) : inverse) * sum;
     }
 }
 
 extern "C" __global__ void __launch_bounds__(DASP_THREADS)
-dasp_basis_dots(const Scalar* basis, long long stride, long long n, int k, int closing, double* parts,
-                unsigned* arrived, double* small)
+dasp_basis_dots(const Scalar* basis, long long stride, long long n, int k, int closing, Number* parts,
+                unsigned* arrived, Number* small)
 {
     __shared__ bool is_last;
     wait_for_earlier_kernels();
@@ -229,14 +278,14 @@ dasp_basis_dots(const Scalar* basis, long long stride, long long n, int k, int c
 }
 
 extern "C" __global__ void __launch_bounds__(DASP_THREADS)
-dasp_basis_leave(const Scalar* basis, long long stride, long long n, int k, int closing, double* parts)
+dasp_basis_leave(const Scalar* basis, long long stride, long long n, int k, int closing, Number* parts)
 {
     wait_for_earlier_kernels();
     leave_all_dots(basis, stride, n, k, closing, parts);
 }
 
 extern "C" __global__ void __launch_bounds__(DASP_THREADS)
-dasp_basis_take(const double* parts, int blocks, int k, int closing, double* small)
+dasp_basis_take(const Number* parts, int blocks, int k, int closing, Number* small)
 {
     wait_for_earlier_kernels();
     take_dots(small, k, blocks, closing, parts);
@@ -244,19 +293,19 @@ dasp_basis_take(const double* parts, int blocks, int k, int closing, double* sma
 
 // target[at] = scale target[at] + sign * the combination of `count` vectors, by so many blocks.
 __device__ __forceinline__ void combine(const Scalar* basis, long long stride, long long n, int count,
-                                        const double* small, Scalar* target, double scale, double sign,
+                                        const Number* small, Scalar* target, double scale, double sign,
                                         unsigned blocks)
 {
-    __shared__ double factor[MOST];
+    __shared__ Held factor[MOST];
     for (int j = threadIdx.x; j < count; j += THREADS) factor[j] = sign * load_result(small + FACTOR + j);
     __syncthreads();
     const long long step = (long long)(WIDTH * THREADS) * blocks;
     long long at = WIDTH * ((long long)THREADS * blockIdx.x + threadIdx.x);
     for (; at + WIDTH <= n; at += step) {
         const Piece before = read_piece(target + at);
-        double sum[WIDTH];
+        Number sum[WIDTH];
 #pragma unroll
-        for (int i = 0; i < WIDTH; ++i) sum[i] = scale * double(before.element[i]);
+        for (int i = 0; i < WIDTH; ++i) sum[i] = scale * wide(before.element[i]);
         for (int first = 0; first < count; first += AT_ONCE) {
             Piece v[AT_ONCE];
 #pragma unroll
@@ -266,53 +315,53 @@ __device__ __forceinline__ void combine(const Scalar* basis, long long stride, l
             for (int m = 0; m < AT_ONCE; ++m)
                 if (first + m < count)
 #pragma unroll
-                    for (int i = 0; i < WIDTH; ++i) sum[i] += factor[first + m] * double(v[m].element[i]);
+                    for (int i = 0; i < WIDTH; ++i) sum[i] += Number(factor[first + m]) * wide(v[m].element[i]);
         }
         Piece after;
 #pragma unroll
-        for (int i = 0; i < WIDTH; ++i) after.element[i] = Scalar(sum[i]);
+        for (int i = 0; i < WIDTH; ++i) after.element[i] = narrow(sum[i]);
         *reinterpret_cast<Piece*>(target + at) = after;
     }
     for (; at < n; at += at + 1 < n ? 1 : step) {
-        double sum = scale * double(target[at]);
-        for (int j = 0; j < count; ++j) sum += factor[j] * double(basis[j * stride + at]);
-        target[at] = Scalar(sum);
+        Number sum = scale * wide(target[at]);
+        for (int j = 0; j < count; ++j) sum += Number(factor[j]) * wide(basis[j * stride + at]);
+        target[at] = narrow(sum);
     }
 }
 
 extern "C" __global__ void __launch_bounds__(DASP_THREADS)
-dasp_basis_subtract(Scalar* basis, long long stride, long long n, int k, double* small)
+dasp_basis_subtract(Scalar* basis, long long stride, long long n, int k, Number* small)
 {
     wait_for_earlier_kernels();
     if (blockIdx.x + 1 == gridDim.x) return turn_column(small, k);
-    const double inverse = load_result(small + INVERSE + k);
+    const double inverse = real_part(load_result(small + INVERSE + k));
     combine(basis, stride, n, k + 1, small, basis + (k + 1) * stride, inverse, -1, gridDim.x - 1);
 }
 
-extern "C" __global__ void __launch_bounds__(DASP_THREADS) dasp_basis_solve(double* small, long long count)
+extern "C" __global__ void __launch_bounds__(DASP_THREADS) dasp_basis_solve(Number* small, long long count)
 {
-    __shared__ double right[MOST];
+    __shared__ Held right[MOST];
     wait_for_earlier_kernels();
     if (threadIdx.x >= 32) return;
     const int last = int(count) - 1;
     double largest = 0;
     for (int j = lane_id(); j <= last; j += 32) {
         right[j] = small[RIGHT + j];
-        largest = fmax(largest, fabs(small[TRIANGLE + j * MOST + j]));
+        largest = fmax(largest, fabs(real_part(small[TRIANGLE + j * MOST + j])));
     }
     for (int lanes = 1; lanes < 32; lanes *= 2) largest = fmax(largest, __shfl_xor_sync(ALL_LANES, largest, lanes));
     __syncwarp();
     for (int j = last; j >= 0; --j) {
-        const double pivot = small[TRIANGLE + j * MOST + j];
-        const double y = fabs(pivot) <= NOTHING_LEFT * largest ? 0 : right[j] / pivot;  // NaN stays NaN
-        for (int i = lane_id(); i < j; i += 32) right[i] -= small[TRIANGLE + j * MOST + i] * y;
-        if (lane_id() == 0) small[FACTOR + j] = y * small[INVERSE + j];
+        const double pivot = real_part(small[TRIANGLE + j * MOST + j]);
+        const Number y = fabs(pivot) <= NOTHING_LEFT * largest ? Number(0) : Number(right[j]) / pivot;  // NaN stays NaN
+        for (int i = lane_id(); i < j; i += 32) right[i] = Number(right[i]) - small[TRIANGLE + j * MOST + i] * y;
+        if (lane_id() == 0) small[FACTOR + j] = real_part(small[INVERSE + j]) * y;
         __syncwarp();
     }
 }
 
 extern "C" __global__ void __launch_bounds__(DASP_THREADS)
-dasp_basis_add(const Scalar* basis, long long stride, long long n, const double* small, Scalar* out, long long count)
+dasp_basis_add(const Scalar* basis, long long stride, long long n, const Number* small, Scalar* out, long long count)
 {
     wait_for_earlier_kernels();
     combine(basis, stride, n, int(count), small, out, 1, 1, gridDim.x);
