@@ -411,22 +411,30 @@ class SpMatrix(Transposable, Surface):
         self._product.multiply(x, out, alpha, beta)
         return out
 
-    def prepare_with_dot(self, x: Any, out: Any, w: Any) -> tuple[Callable[[], None], Any] | None:
+    def prepare_with_dot(
+        self, x: Any, out: Any, w: Any, *, square: bool = False, run: int = 0
+    ) -> tuple[Callable[[], None], Any] | None:
         """Prepare a product that leaves a dot product of its result behind, for solvers on a GPU.
 
         Parameters
         ----------
         x, out, w : array, shapes (n,), (m,) and (m,), float32 or float64, on the matrix's device
             They are kept; `out` overlaps neither of the others.
+        square : bool
+            Whether out'out is left too.
+        run : int
+            If not 0, slices that a warp takes one after the other: blocks come and go then, so that other
+            kernels find room, and leave many sums. Needed for `square`.
 
         Returns
         -------
         call, sums : callable, array of float64
-            `call()` sets `out` to A x and writes `sums`, whose sum is w'out. None where no kernel does that,
-            or it does not pay: on the CPU, and for large matrices.
+            `call()` sets `out` to A x and writes `sums`, whose sum is w'out; with `square` the sum of its
+            first half, and out'out that of the other. None where no kernel does that, or it does not pay: on
+            the CPU, and where rows are long.
         """
         prepare = getattr(self._product, "prepare_with_dot", None)
-        return None if prepare is None else prepare(x, out, w)
+        return None if prepare is None else prepare(x, out, w, square=square, run=run)
 
     def _with_gradients(self, x: Any, out: Any, alpha: Any, beta: Any) -> Any:
         """Return A x with gradients for x."""

@@ -60,6 +60,14 @@ class ThreadEngine:
 
         return add
 
+    def sums(self, pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> Callable[[], None]:
+        def add() -> None:
+            found = self.gather([source.copy() for source, _ in pairs])
+            for k, (_, target) in enumerate(pairs):
+                target[...] = np.add.reduce(np.array([each[k] for each in found]), axis=0)
+
+        return add
+
     def exchange(self, sends: Sequence[Any], receives: Sequence[Any]) -> _Exchange:
         for _, array in (*sends, *receives):
             assert array.flags.c_contiguous

@@ -6,6 +6,7 @@ import contextlib
 import gc
 import threading
 import weakref
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,20 +16,23 @@ import scipy.sparse as sp
 
 from dasp.distributed import SpMatrix
 from dasp.distributed import cuda as ranks_cuda
-from dasp.distributed.cuda import ADD, PACK, RanksCudaSpace, RanksDevice, _Sums, defines, grid, steps
+from dasp.distributed.cuda import ADD, ADD_DOT, PACK, RanksCudaSpace, RanksDevice, _Sums, defines, grid, steps
 from dasp.models import generate
-from dasp.solvers.cuda import BLOCKS_PER_PROCESSOR, THREADS, CudaSpace, CupyDevice
+from dasp.solvers import cuda as solvers_cuda
+from dasp.solvers.cuda import BLOCKS_PER_PROCESSOR, LONG_TURN, THREADS, CudaSpace, CupyDevice
 from dasp.solvers.gmres import Cycles, GeneralizedMinimalResiduals, gmres
 from dasp.solvers.pipelined import PipelinedConjugateGradients
+from dasp.solvers.predicted import PredictedConjugateGradients
 from dasp.solvers.reduced import ReducedConjugateGradients
 from dasp.solvers.system import System, drive, load, make_limits
 from dasp.solvers.three_pass import ConjugateGradients
-from tests.ranks import run_ranks
+from tests.ranks import ThreadEngine, run_ranks
 from tests.simt_device import EmulatedDevice
+from tests.test_solvers_cuda import Dotted
 
 
 class SharedDevice(EmulatedDevice):
-    """One emulator for ranks that are threads: one launch at a time."""
+    """One emulator for ranks that are threads: one launch at a time, and a turn in vain as on a GPU."""
 
     lock = threading.Lock()
 
@@ -44,6 +48,10 @@ class SharedDevice(EmulatedDevice):
                 ready(*values)
 
         return launch
+
+    def repeat(self, function: Any, bank: np.ndarray, *, captured: bool) -> Any:
+        run = super().repeat(function, bank, captured=captured)
+        return lambda: (run(), function())
 
 
 @pytest.mark.parametrize("dtype", ["f4", "f8", "f2", "bfloat16", "c8", "c16"])
@@ -79,13 +87,63 @@ def test_halo_values_are_packed_and_products_added(dtype: str, shape: tuple[int,
     np.testing.assert_array_equal(y, want)
 
 
-def solve_emulated(A: Any, b: Any, ranks: int, make: Any, names: tuple[str, ...], loop: Any = None) -> Any:
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("count", [0, 1, 700])
+@pytest.mark.parametrize("before", [1, 600])
+@pytest.mark.parametrize("dots", [1, 2])
+def test_what_is_added_counts_in_dot_products(dtype: str, count: int, before: int, dots: int) -> None:
+    rng = np.random.default_rng(6)
+    rows, product = rng.permutation(900)[:count], rng.standard_normal(count).astype(dtype)
+    y, w = rng.integers(-9, 9, (2, 900)).astype(dtype)
+    product, left = np.round(product * 8), rng.integers(-99, 99, dots * before).astype(float)
+    sums, was, want = np.full(dots * 5, np.nan), y.astype(float), y.copy()
+    want[rows] += product
+    arguments = {"rows": rows, "count": count, "product": product, "y": y, "w": w}
+    arguments |= {"left": left, "before": before, "sums": sums}
+    types = {"Scalar": np.dtype(dtype)}
+    constants = defines(np.dtype(dtype)) | {"DASP_DOT": str(dots)}
+    EmulatedDevice().launch(ADD_DOT, constants, arguments, 5, THREADS, types)()
+    np.testing.assert_array_equal(y, want)
+    more = [float(w[rows].astype(float) @ product.astype(float)), float(y.astype(float) @ y - was @ was)]
+    assert (sums.reshape(dots, 5).sum(axis=1) == left.reshape(dots, -1).sum(axis=1) + more[:dots]).all()
+
+
+@pytest.mark.cuda
+def test_places_may_be_beyond_what_32_bits_hold() -> None:
+    """Of x, of y and of their elements, which are 3 apart."""
+    cupy = pytest.importorskip("cupy")
+    rows = cupy.asarray([2**31 + 1, 5, 2**32 // 3 + 7, 2**31 - 1])
+    x, y = (cupy.zeros(3 * 2**31 + 9, np.float16)[::3] for _ in range(2))
+    x[rows], y[rows] = cupy.asarray([1, 2, 3, 4], np.float16), np.float16(8)
+    cupy.cuda.Device().synchronize()
+    own, packed = ranks_cuda._OwnStream("cuda:0"), cupy.zeros(4, np.float16)
+    own._packs(np.dtype("f2"), rows, packed)(x)
+    own._stream.synchronize()
+    np.testing.assert_array_equal(packed.get(), [1, 2, 3, 4])
+    own._adds(np.dtype("f2"), rows, packed)(y)
+    np.testing.assert_array_equal(y[rows].get(), [9, 10, 11, 12])
+
+
+class DottedRanks(Dotted):
+    """A matrix over ranks whose product leaves dot products of each rank's rows."""
+
+    def __init__(self, D: SpMatrix) -> None:
+        super().__init__(D)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.A, name)
+
+
+def solve_emulated(
+    A: Any, b: Any, ranks: int, make: Any, names: tuple[str, ...], loop: Any = None, wrap: Any = None
+) -> Any:
     """Solve with traced passes in the emulator; return x, and what each rank answered."""
 
     def run(engine: Any) -> Any:
         D = SpMatrix.from_scipy(A if engine.rank == 0 else None, engine, device="cpu")
         space = RanksCudaSpace(engine, "cpu", np.dtype(float), SharedDevice(), engine)
-        system = System(D, None, np.dtype(float), "cpu", make, names, space, loop)
+        operator = D if wrap is None else wrap(D)
+        system = System(operator, None, np.dtype(float), "cpu", make, names, space, loop)
         load(system.vectors["b"], b[D.rows.first : D.rows.first + D.rows.count], space)
         answer = drive(system, make_limits(len(b), 1e-9, 0.0, None, None, None, False), from_zero=True)
         return system.vectors["x"].copy(), answer
@@ -99,16 +157,42 @@ def solve_emulated(A: Any, b: Any, ranks: int, make: Any, names: tuple[str, ...]
 FORMS = {
     "plain": (ConjugateGradients, ("p",)),
     "reduced": (ReducedConjugateGradients, ("p", "s")),
+    "predicted": (PredictedConjugateGradients, PredictedConjugateGradients.names),
     "pipelined": (PipelinedConjugateGradients, PipelinedConjugateGradients.names),
 }
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_a_traced_iteration_sums_over_ranks(name: str) -> None:
-    A, (method, names) = generate("poisson2d:14"), FORMS[name]
-    b = np.random.default_rng(2).standard_normal(196)
-    x, _ = solve_emulated(A, b, 2, method, names)
+@pytest.mark.parametrize("wrap", [None, DottedRanks])
+def test_a_traced_iteration_sums_over_ranks(name: str, wrap: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where it goes on after so many iterations as the GPU tells of at once, and turns in vain."""
+    A, (method, names) = generate("poisson2d:9"), FORMS[name]
+    b = np.random.default_rng(2).standard_normal(81)
+    x, found = solve_emulated(A, b, 2, method, names, wrap=wrap)
     assert np.linalg.norm(b - A @ x) <= 1.0001e-9 * np.linalg.norm(b)
+    monkeypatch.setattr(solvers_cuda, "HISTORY", 7)
+    again, cut = solve_emulated(A, b, 2, method, names, wrap=wrap)
+    assert cut[0][1].residuals == found[0][1].residuals
+    np.testing.assert_array_equal(again, x)
+    alone, _ = solve_emulated(A, b, 1, method, names, wrap=wrap)
+    np.testing.assert_allclose(alone, x, rtol=0, atol=1e-7 * abs(x).max())
+
+
+def test_what_an_iteration_leaves_is_summed_along_with_its_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One sum over the ranks an iteration, of three dot products, and one at the end of a solve."""
+    A, method = generate("poisson2d:9"), PredictedConjugateGradients
+    b, counts = np.random.default_rng(2).standard_normal(81), Counter[int]()
+    sums = ThreadEngine.sums
+
+    def counted(self: Any, pairs: Any) -> Any:
+        run, kept = sums(self, pairs), len(pairs)
+        return lambda: (counts.update([kept] * (self.rank == 0)), run())
+
+    monkeypatch.setattr(ThreadEngine, "sums", counted)
+    _, found = solve_emulated(A, b, 2, method, method.names, wrap=DottedRanks)
+    iterations = found[0][1].iterations
+    assert iterations < counts[2] <= iterations + 2 * LONG_TURN + 2
+    assert counts[1] <= 8
 
 
 @pytest.mark.parametrize("ranks", [1, 3])

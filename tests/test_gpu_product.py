@@ -94,16 +94,18 @@ def test_what_needs_more_goes_the_long_way_and_is_right(gpu, matrix, policy, cou
 @pytest.mark.parametrize("policy", ["slices", "split slices"])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("turns", [False, True])
-def test_a_dot_product_that_a_product_leaves(gpu, matrix, policy, dtype, turns, monkeypatch):
+@pytest.mark.parametrize(("square", "run"), [(False, 0), (False, 3), (True, 2)])
+def test_dot_products_that_a_product_leaves(gpu, matrix, policy, dtype, turns, square, run, monkeypatch):
     """Within the bound of a dot product in float64 of what y holds; also where warps take slices by turns."""
     if turns:
         monkeypatch.setattr(dotted, "MOST_BLOCKS", gpu.resident_blocks)
         monkeypatch.setattr(sliced, "take_turns", lambda plan: True)
+    if turns or run:
         matrix = from_lengths([3, 12, 0, 7] * 400 + [1] * 5, 300)
     matrix = matrix.astype(dtype)
     A, m = planned(matrix, policy), matrix.shape[0]
     x, w, y = vector(300, 1, dtype), vector(m, 2, dtype), gpu.put(np.full(m, np.nan, dtype))
-    launch, sums = A.prepare_with_dot(gpu.put(x), y, gpu.put(w))
+    launch, sums = A.prepare_with_dot(gpu.put(x), y, gpu.put(w), square=square, run=run)
     seen = []
     for _ in range(3):
         gpu.get(sums)[...] = np.nan
@@ -111,12 +113,15 @@ def test_a_dot_product_that_a_product_leaves(gpu, matrix, policy, dtype, turns, 
         launch()
         assert_close(gpu.get(y), matrix, x)
         made = gpu.get(y).astype(np.longdouble)
-        error = abs(gpu.get(sums).sum() - w @ made)
-        assert error <= (m + sums.size) * 2.0**-53 * (np.abs(w) @ np.abs(made))
+        for other, total in zip([w, made], gpu.get(sums).reshape(1 + square, -1).sum(axis=1), strict=False):
+            bound = (m + sums.size) * 2.0**-53 * (np.abs(other) @ np.abs(made))
+            assert abs(total - other @ made) <= bound
         seen.append(gpu.get(sums).tobytes())
     assert len(set(seen)) == 1
-    if turns:
-        assert sums.size == gpu.resident_blocks < A._product._blocks
+    if turns or run:
+        blocks = -(-A._product._blocks // run) if run else gpu.resident_blocks
+        assert sums.size == (1 + square) * blocks
+        assert blocks < A._product._blocks
 
 
 def test_where_a_product_leaves_no_dot_product(gpu, matrix, monkeypatch):

@@ -128,6 +128,8 @@ def slices() -> Iterator[Defines]:
             "DASP_THREADS": "256",
         },
         {"DASP_DOT": "1", "DASP_TICKETS": "1"},
+        {"DASP_DOT": "2", "DASP_CODING": str(int(Coding.BYTE)), "DASP_IN_FLIGHT": "4"},
+        {"DASP_DOT": "2", "DASP_THREADS": "512"},
         {"DASP_KEEP": "0.35f"},
         {"DASP_KEEP": "0.35f", "DASP_CODING": str(int(Coding.BYTE)), "DASP_THREADS": "512"},
         {"DASP_KEEP": "0.35f", "DASP_CODING": str(int(Coding.DICTIONARY))},
@@ -286,6 +288,11 @@ SOURCES: dict[str, list[Defines]] = {
     "spmv/product_columns.cu": list(published_columns()),
     "spmv/slices.cu": list(slices()),
     "distributed/halo.cu": [{"DASP_SCALAR": row.c, "DASP_THREADS": "256"} for row in TABLE.values()],
+    "distributed/halo_dot.cu": [
+        {"DASP_SCALAR": one, "DASP_THREADS": "256", "DASP_DOT": dots}
+        for one in ("float", "double")
+        for dots in "12"
+    ],
     "spmv/slices_columns.cu": list(columns()),
     "spmv/transpose.cu": [
         {"DASP_BYTES": size, "DASP_COLUMNS": columns, "DASP_TO_ROWS": way}

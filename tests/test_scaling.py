@@ -93,7 +93,7 @@ def rows_of(model: Model, ranks: tuple[int, ...] = (1, 2, 4)) -> list[dict[str, 
             found.append(
                 shared | parts | {"kernel": "product", "us": repr(model.product_us(rows, halo, count))}
             )
-            for kernel in scaling_model.FORMS:
+            for kernel in MODEL.forms:
                 us = repr(model.iteration_us(n, count, kernel))
                 found.append(shared | {"kernel": kernel, "us": us})
     return found
@@ -106,16 +106,16 @@ def test_a_model_is_found_again_from_two_ranks_and_right_on_four() -> None:
         for ranks in (1, 2, 4, 64, 4096):
             assert found.iteration_us(n, ranks) == pytest.approx(MODEL.iteration_us(n, ranks), rel=1e-6)
     text = scaling_model.simulate(rows, Network(), 4096).text()
-    assert text.count("+0%") + text.count("-0%") == 27
+    assert text.count("+0%") + text.count("-0%") == 18
     assert "4096" in text
     assert "below 50% from" in text
 
 
 def test_a_sum_that_is_hidden_costs_nothing_until_it_is_the_longer_one() -> None:
     product = MODEL.product_us(50**3 / 2, halo_of(50, 2), 2)
-    assert MODEL.iteration_us(50, 2, "cg pipelined") == product + 1.3 * MODEL.vectors(50**3 / 2)
+    assert MODEL.iteration_us(50, 2, "cg pipelined") == product + 13 / 7 * MODEL.vectors(50**3 / 2)
     late = Model(**(vars(MODEL) | {"sums": Line(1e4, 0.0)}))
-    assert late.iteration_us(50, 2, "cg pipelined") == 1e4 + 1.3 * MODEL.vectors(50**3 / 2)
+    assert late.iteration_us(50, 2, "cg pipelined") == 1e4 + 13 / 7 * MODEL.vectors(50**3 / 2)
 
 
 def test_what_a_model_lacks_is_told() -> None:
@@ -127,7 +127,7 @@ def test_a_network_between_nodes_makes_sums_dearer() -> None:
     assert MODEL.sum_us(8) == MODEL.sums(math.log2(8))
     assert MODEL.sum_us(16) == MODEL.sum_us(8) + 2 * 5.0
     slow = Model(**(vars(MODEL) | {"network": Network(latency=50.0)}))
-    assert slow.iteration_us(64, 1024) > MODEL.iteration_us(64, 1024) + 2 * 2 * 7 * 40
+    assert slow.iteration_us(64, 1024) > MODEL.iteration_us(64, 1024) + 2 * 7 * 40
 
 
 def test_the_command_says_what_it_needs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from dasp.solvers.cuda import THREADS, CudaSpace, CudaVectors, PassText
 from dasp.solvers.minres import MinimalResiduals
 from dasp.solvers.operator import device_of
 from dasp.solvers.pipelined import PipelinedConjugateGradients, TwoPassConjugateGradients
+from dasp.solvers.predicted import PredictedConjugateGradients
 from dasp.solvers.scalars import where
 from dasp.solvers.system import make_limits, solve
 from dasp.solvers.tape import Slots, Tape
@@ -32,7 +33,12 @@ from dasp.solvers.three_pass import ConjugateGradients
 from tests.simt_device import EmulatedDevice
 from tests.test_solvers import PASSES, check, poisson
 
-FORMS: list[Any] = [ConjugateGradients, TwoPassConjugateGradients, PipelinedConjugateGradients]
+FORMS: list[Any] = [
+    ConjugateGradients,
+    TwoPassConjugateGradients,
+    PredictedConjugateGradients,
+    PipelinedConjugateGradients,
+]
 METHODS: list[Any] = [cg, bicgstab, minres, gmres]
 
 
@@ -221,7 +227,7 @@ def test_how_it_ends(emulated, form, A, b, words):
             check(A, x, b, stats, 1e-8)
 
 
-@pytest.mark.parametrize(("form", "passes"), [(FORMS[0], 3), (FORMS[1], 2), (FORMS[2], 1)])
+@pytest.mark.parametrize(("form", "passes"), list(zip(FORMS, (3, 2, 2, 1), strict=True)))
 def test_the_launches_of_an_iteration(emulated, form, passes):
     """Three passes beside the product, two, or one; none of them for scalars alone."""
     A = poisson(8)
@@ -264,13 +270,16 @@ class Dotted:
         out[...] = self.A @ x
         return out
 
-    def prepare_with_dot(self, x, out, w):
-        sums = np.full(self.blocks, np.nan)
+    def prepare_with_dot(self, x, out, w, *, square=False):
+        sums = np.full((1 + square) * self.blocks, np.nan)
         self.asked += 1
 
         def call():
             self.matvec(x, out=out)
-            sums[...] = [w[k :: self.blocks] @ out[k :: self.blocks] for k in range(self.blocks)]
+            for place, other in enumerate([w, out][: 1 + square]):
+                for k in range(self.blocks):
+                    part = slice(k, None, self.blocks)
+                    sums[place * self.blocks + k] = other[part] @ out[part]
 
         return call, sums
 
@@ -280,15 +289,16 @@ class Dotted:
     [
         (ConjugateGradients, 2, 1),
         (TwoPassConjugateGradients, 1, 1),
+        (PredictedConjugateGradients, 1, 1),
         (MinimalResiduals, 2, 2),  # one for each phase
-        (BiconjugateGradientsStabilized, 5, 0),  # asks for two at once
+        (BiconjugateGradientsStabilized, 3, 2),  # two at once
     ],
 )
 @pytest.mark.parametrize("preconditioned", [False, True])
 def test_dot_products_that_come_with_the_product(emulated, form, passes, asked, preconditioned):
     """A pass for dot products alone becomes part of the product before it, and nothing else changes."""
     A, b = poisson(8), np.random.default_rng(0).standard_normal(64)
-    if preconditioned and form is TwoPassConjugateGradients:
+    if preconditioned and form in (TwoPassConjugateGradients, PredictedConjugateGradients):
         pytest.skip("this form takes no preconditioner")
     M = sp.diags_array(np.linspace(0.2, 0.3, 64)) if preconditioned else None
     names = {

@@ -308,9 +308,11 @@ class Scaling:
             "product", one.name, **shared, us=whole, interior_us=inside, halo_us=halo, plan_s=plan,
             called_us=self.clock.called(lambda: D.matvec(x, out=out)),
         )  # fmt: skip
-        forms: dict[str, tuple[Any, bool, bool]] = {"cg": (D, False, False), "cg reduced": (D, True, False)}
-        if self.device != "cpu":
-            forms["cg pipelined"] = (D, True, True)
+        forms: dict[str, tuple[Any, bool, bool]] = {"cg": (D, False, False)}
+        if self.device == "cpu":
+            forms["cg reduced"] = (D, True, False)
+        else:
+            forms["cg pipelined"] = (D, False, True)
         if self.engine.size == 1:
             forms["cg alone"] = (D.interior, False, False)  # the same as a matrix that knows of no ranks
         for name, (A, few, hidden) in forms.items():
@@ -441,7 +443,9 @@ def report(rows: Sequence[Row]) -> Report:
 
 def share(rows: Sequence[Row], row: Row) -> float:
     """Return the efficiency of a row against one rank, of cg the fastest form there; or NaN."""
-    forms = (*FORMS, "cg alone") if row["kernel"] in (*FORMS, "cg alone") else (row["kernel"],)
+    forms = [row["kernel"]]
+    if row["kernel"].startswith("cg"):
+        forms = [*FORMS["cpu"], *FORMS["cuda"], "cg alone"]
     ranks, weak = int(number(row, "ranks")), row["study"] == "weak"
     alone = [
         number(other, "us")

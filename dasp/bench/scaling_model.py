@@ -26,8 +26,12 @@ from dasp.bench.table import Row, Table, number, significant, whole
 FITTED = 2
 """Ranks up to which measured rows make the model; those of more ranks check it."""
 
-FORMS = {"cg": (2, 1.0), "cg reduced": (1, 1.1), "cg pipelined": (0, 1.3)}
-"""Of each form of cg, how many sums an iteration waits for, and how many tens of vectors it moves."""
+FORMS = {
+    "cpu": {"cg": (2, 1.0), "cg reduced": (1, 1.1)},
+    "cuda": {"cg": (1, 1.0), "cg pipelined": (0, 13 / 7)},
+}
+"""Of each form of cg on a device, how many sums an iteration waits for, and how many vectors it moves, over
+those of the first: ten on a CPU, seven on a GPU."""
 
 HALF = 0.5
 """The efficiency below which a number of ranks is said to be too many."""
@@ -101,6 +105,8 @@ class Model:
     sums : Line
         One sum, of the logarithm of ranks.
     network : Network
+    device : str
+        `cpu` or `cuda`.
     """
 
     interior: Line
@@ -109,6 +115,12 @@ class Model:
     join: float
     sums: Line
     network: Network
+    device: str = "cuda"
+
+    @property
+    def forms(self) -> dict[str, tuple[int, float]]:
+        """The forms of cg on this device."""
+        return FORMS[self.device]
 
     def sum_us(self, ranks: int) -> float:
         """Return microseconds of a sum over ranks: up a tree and down, nodes by the network."""
@@ -127,9 +139,9 @@ class Model:
 
     def iteration_us(self, n: int, ranks: int, form: str = "cg") -> float:
         """Return microseconds of an iteration of a form of cg on an n x n x n grid."""
-        rows, (sums, tens) = n**3 / ranks, FORMS[form]
+        rows, (sums, more) = n**3 / ranks, self.forms[form]
         product, one = self.product_us(rows, halo_of(n, ranks), ranks), self.sum_us(ranks)
-        return (product + sums * one if sums else max(product, one)) + tens * self.vectors(rows)
+        return (product + sums * one if sums else max(product, one)) + more * self.vectors(rows)
 
 
 def halo_of(n: int, ranks: int) -> float:
@@ -150,6 +162,7 @@ def make_model(rows: Sequence[Row], network: Network) -> Model:
         If they lack what it is made of.
     """
     few = [row for row in rows if number(row, "ranks") <= FITTED]
+    device = rows[0].get("device", "cuda") if rows else "cuda"
 
     def of(kernel: str, ranks: int | None = None) -> list[Row]:
         found = [
@@ -167,7 +180,7 @@ def make_model(rows: Sequence[Row], network: Network) -> Model:
     sums = fit([(math.log2(number(row, "ranks")), number(row, "us")) for row in of("sum")])
     vectors = []
     for row in of("cg", 1):
-        rest = number(row, "us") - each[row["matrix"], row["ranks"]] - 2 * sums(0.0)
+        rest = number(row, "us") - each[row["matrix"], row["ranks"]] - FORMS[device]["cg"][0] * sums(0.0)
         vectors.append((number(row, "rows"), max(rest, 1e-3)))
     joins = [number(row, "us") - max(number(row, "interior_us"), number(row, "halo_us")) for row in pairs]
     return Model(
@@ -177,13 +190,14 @@ def make_model(rows: Sequence[Row], network: Network) -> Model:
         join=max(0.0, float(np.median(joins))),
         sums=sums,
         network=network,
+        device=device,
     )
 
 
 def simulate(rows: Sequence[Row], network: Network, most: int) -> Report:
     """Check the model against what was measured; with each study's largest grid go on to `most` ranks."""
     model = make_model(rows, network)
-    measured = [row for row in rows if row["kernel"] in FORMS]
+    measured = [row for row in rows if row["kernel"] in model.forms]
     check: list[tuple[str, Callable[[Row], str]]] = [
         ("system", lambda row: row["matrix"]),
         ("form", lambda row: row["kernel"]),
@@ -221,16 +235,22 @@ def edge(study: str, n: int, ranks: int) -> int:
 def efficiency(model: Model, study: str, n: int, ranks: int) -> float:
     """Return the share of the ranks' time that is not lost: against one rank, the best of the forms."""
     alone = model.iteration_us(n, 1)
-    best = min(model.iteration_us(edge(study, n, ranks), ranks, form) for form in FORMS)
+    best = min(model.iteration_us(edge(study, n, ranks), ranks, form) for form in model.forms)
     return alone / best / (1 if study == "weak" else ranks)
 
 
 def _ahead(model: Model, name: str, study: str, n: int, most: int) -> Table:
-    headings = ("ranks", "rows a rank", "sent by a rank", *(f"{form} us" for form in FORMS), "efficiency")
+    headings = (
+        "ranks",
+        "rows a rank",
+        "sent by a rank",
+        *(f"{form} us" for form in model.forms),
+        "efficiency",
+    )
     lines = []
     for ranks in doublings(most):
         grid = edge(study, n, ranks)
-        forms = [significant(model.iteration_us(grid, ranks, form)) for form in FORMS]
+        forms = [significant(model.iteration_us(grid, ranks, form)) for form in model.forms]
         share = f"{efficiency(model, study, n, ranks):.2f}"
         lines.append((str(ranks), whole(grid**3 / ranks), whole(halo_of(grid, ranks)), *forms, share))
     return Table(f"{name}, {study} scaling by the model", headings, lines, frozenset())
@@ -254,7 +274,7 @@ def _where_it_stops(model: Model, name: str, study: str, n: int, most: int) -> s
     grid = edge(study, n, late[0])
     rows = grid**3 / late[0]
     costs = {
-        "the sums": 2 * model.sum_us(late[0]),
+        "the sums": model.forms["cg"][0] * model.sum_us(late[0]),
         "the halo": model.product_us(rows, halo_of(grid, late[0]), late[0]) - model.interior(rows),
         "what a launch takes": model.interior.start + model.vectors.start,
     }

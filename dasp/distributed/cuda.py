@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -59,6 +59,25 @@ ADD = Signature(
     long long         column
     """,
 )
+
+
+ADD_DOT = Signature(
+    "distributed/halo_dot.cu",
+    "dasp_add_dot",
+    """
+    const long long*  rows [count]
+    long long         count
+    const Scalar*     product [count]
+    Scalar*           y
+    const Scalar*     w
+    const double*     left
+    int               before
+    double*           sums
+    """,
+)
+
+DOT_BLOCKS = 256
+"""Of a launch that leaves dot products, as many on all ranks: their sums travel together."""
 
 
 def steps(array: Array) -> tuple[int, int]:
@@ -194,6 +213,34 @@ class DeviceMover(_OwnStream):
         if not self._idle:
             self._join()
             self._add(y)
+
+    def adds_with_dot(
+        self, y: Array, w: Array, left: Array, *, square: bool
+    ) -> tuple[Callable[[], None], Array]:
+        """Return what adds to y as `add` does, and the sums, which make up w'y, that it leaves.
+
+        Parameters
+        ----------
+        y, w : array, shape (rows here,), float32 or float64
+        left : array of float64
+            Sums that make up w'y before; with `square` its first half, and y'y the other.
+        """
+        scalar, dots = np.dtype(y.dtype), 1 + square
+        with self._device:
+            sums = self._cupy.zeros(dots * DOT_BLOCKS, np.float64)
+            constants = defines(scalar) | {"DASP_DOT": str(dots)}
+            kernel = _source.load(ADD_DOT.source, constants).get_function(ADD_DOT.entry)
+            given = {"rows": self._rows, "count": len(self._rows), "product": self.product}
+            given |= {"y": y, "w": w, "left": left, "before": len(left) // dots, "sums": sums}
+            types = {"Scalar": scalar}
+            launch = Launch(kernel, ADD_DOT, types, given, blocks=DOT_BLOCKS, threads=THREADS)
+
+        def add() -> None:
+            if not self._idle:
+                self._join()
+            launch(self._current().ptr)
+
+        return add, sums
 
 
 class DeviceBackMover(_OwnStream):
@@ -366,10 +413,19 @@ class RanksCudaArnoldi(CudaArnoldi):
         return in_turn([leave, add, self._prepare("take", taken, blocks=1)])
 
 
+class DeviceLinks(Links, Protocol):
+    """What moves arrays between GPUs."""
+
+    def sums(self, pairs: Sequence[tuple[Array, Array]]) -> Callable[[], None]:
+        """Prepare to set the second array of each pair to the sum of the first over ranks, all at once."""
+
+
 class RanksCudaSpace(CudaSpace):
     """Vectors on the GPUs of several ranks; see `dasp.solvers.space.Space`."""
 
-    def __init__(self, engine: Engine, device: str, dtype: np.dtype[Any], on: Any, links: Links) -> None:
+    def __init__(
+        self, engine: Engine, device: str, dtype: np.dtype[Any], on: Any, links: DeviceLinks
+    ) -> None:
         super().__init__(device, dtype, on)
         self.links, self._engine, self._beside = links, engine, on.beside
         self.processors = min(map(int, engine.gather(on.processors)))
@@ -387,13 +443,17 @@ class RanksCudaSpace(CudaSpace):
         length, early = super().turn(max(self._engine.gather(rows)), products)
         return max(2, length // max(1, products) // 2 * 2), early
 
-    def combine(self, sums: Array, *, later: bool) -> list[Callable[[], None]]:
-        """Return what sums over the ranks, beside a product where nobody waits for the sums before.
+    def totals(self, sums: Array) -> Array:
+        """Return an array for the totals: the sums of a rank stay, so that they can be added up again."""
+        return self.on.zeros(len(sums), np.float64)
+
+    def combine(self, *sums: tuple[Array, Array], beside: bool = False) -> list[Callable[[], None]]:
+        """Return what sums over the ranks.
 
         So many numbers take hardly longer than one, so no kernel adds them up before.
         """
-        add = self.links.sum(sums)
-        return [partial(self._beside, add) if later else add]
+        add = self.links.sums(sums)
+        return [partial(self._beside, add) if beside else add]
 
     def arnoldi(self, vectors: CudaVectors, names: list[str]) -> RanksCudaArnoldi:
         """Return a Krylov basis that lies in consecutive vectors; its dot products are summed over ranks."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 import warnings
+from collections.abc import Callable
 from typing import Any, Self
 
 import numpy as np
@@ -36,10 +37,14 @@ FEW_SUMS_ROWS = {"cpu": 20_000, "cuda": 4_000_000}
 H200s: in that form and in the plain one poisson3d:128 takes 58 and 60 us, poisson3d:200 166 and 167,
 poisson3d:320 582 and 543."""
 
+RUN = 8
+"""Slices that a warp of the interior's product takes one after the other where it leaves dot products.
+Measured on two H200s: with 4, 8 and 16 an iteration of cg on poisson3d:320 takes 460, 462 and 475 us."""
+
 HIDDEN_SUMS_ROWS = {"cpu": 0, "cuda": 1_000_000}
 """Rows of a rank up to which a sum that travels beside a product is worth three vectors more, without a
-preconditioner. Measured on two H200s: so, and with one sum that is waited for, poisson3d:64 takes 24 and 31
-us, poisson3d:128 57 and 58, poisson3d:200 171 and 166. A sum on CPUs is always waited for."""
+preconditioner. Measured on two H200s: so, and with one sum that is waited for, poisson3d:128 takes 57 and 60
+us, poisson3d:200 173 and 143. A sum on CPUs is always waited for."""
 
 
 class SpMatrix:
@@ -274,7 +279,8 @@ class SpMatrix:
         """Whether `cg` takes the form with one sum over the ranks an iteration in place of two.
 
         By itself it does for up to so many rows a rank (`FEW_SUMS_ROWS`): beyond, the vector more that this
-        form reads costs more than a sum. Set it, on all ranks alike, to have it so or not.
+        form reads costs more than a sum. Set it, on all ranks alike, to have it so or not. On GPUs without a
+        preconditioner `cg` has a form with one sum and no such vector, and this counts for nothing.
         """
         return self._up_to(FEW_SUMS_ROWS) if self._few_sums is None else self._few_sums
 
@@ -349,6 +355,31 @@ class SpMatrix:
         mover.multiply(self.halo, alpha)
         mover.add(y)
         return y
+
+    def prepare_with_dot(
+        self, x: Any, out: Any, w: Any, *, square: bool = False
+    ) -> tuple[Callable[[], None], Any] | None:
+        """Prepare a product that leaves dot products of its result; all ranks call it.
+
+        See `dasp.SpMatrix.prepare_with_dot`; the sums are those of this rank, as many on each. None, on all
+        of them, where the interior's product leaves none on one of them.
+        """
+        if self.device == "cpu":
+            return None
+        mover: Any = self._movers.get(_key(x)) or self._first_product(x, out, 0.0)[0]
+        own = self.interior.prepare_with_dot(x, out, w, square=square, run=RUN)
+        if not all(self.engine.gather(own is not None)) or own is None:
+            return None
+        multiply, left = own
+        add, sums = mover.adds_with_dot(out, w, left, square=square)
+
+        def call() -> None:
+            mover.start(x)
+            multiply()
+            mover.multiply(self.halo, 1.0)
+            add()
+
+        return call, sums
 
     @property
     def T(self) -> Transposed:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from dasp.distributed.engine import Engine, Message, RankError, agree
@@ -94,17 +95,23 @@ class NcclLinks:
 
     def sum(self, array: Array) -> Callable[[], None]:
         """Prepare a sum over all ranks, on the current stream; all ranks call this."""
-        nccl, count = self._nccl, array.size
+        return self.sums([(array, array)])
 
-        def add(kept: Array = array, place: int = array.data.ptr) -> None:
-            stream = self._current().ptr
-            self._sums.allReduce(place, place, count, nccl.NCCL_FLOAT64, nccl.NCCL_SUM, stream)
-
-        # The first sum of a size connects ranks, which cannot be captured.
-        scratch = array.copy()
-        add(scratch, scratch.data.ptr)
+    def sums(self, pairs: Sequence[tuple[Array, Array]]) -> Callable[[], None]:
+        """Prepare to set the second array of each pair to the sum of the first over ranks, all at once."""
+        kept = list(pairs)
+        # The first sums of a size connect ranks, which cannot be captured.
+        self._add([(copy, copy) for copy in (source.copy() for source, _ in kept)])
         self._current().synchronize()
-        return add
+        return partial(self._add, kept)
+
+    def _add(self, pairs: Sequence[tuple[Array, Array]]) -> None:
+        nccl, stream = self._nccl, self._current().ptr
+        nccl.groupStart()
+        for source, target in pairs:
+            places = source.data.ptr, target.data.ptr
+            self._sums.allReduce(*places, source.size, nccl.NCCL_FLOAT64, nccl.NCCL_SUM, stream)
+        nccl.groupEnd()
 
     def exchange(self, sends: Sequence[Message], receives: Sequence[Message]) -> NcclExchange:
         """Prepare messages."""

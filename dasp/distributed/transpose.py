@@ -82,7 +82,8 @@ class Transposed:
         self.local_shape = matrix.local_shape[::-1]
         self.rows, self.columns = matrix.columns, matrix.rows
         self.nnz, self.dtype = matrix.nnz, matrix.dtype
-        self.solver_space, self.agree, self.few_sums = matrix.solver_space, matrix.agree, False
+        self.solver_space, self.agree = matrix.solver_space, matrix.agree
+        self.few_sums = self.hidden_sums = False
 
     def matvec(self, x: Any, *, out: Any = None, alpha: Any = 1.0, beta: Any = 0.0) -> Any:
         """Return this rank's part of alpha A.T x + beta out; all ranks call it.

@@ -12,6 +12,7 @@ from typing import Any
 
 from dasp.solvers.hermitian import conjugate_gradients
 from dasp.solvers.pipelined import PipelinedConjugateGradients, TwoPassConjugateGradients
+from dasp.solvers.predicted import PredictedConjugateGradients
 from dasp.solvers.reduced import ReducedConjugateGradients, reduced_names
 from dasp.solvers.stats import Stats
 from dasp.solvers.system import BREAKDOWN, STAGNATION, make_limits, place_and_type, solve
@@ -107,19 +108,18 @@ def cg(
 def _other_form(A: Any, b: Any, n: int, M: Any, *, seen: bool) -> tuple[Any, tuple[str, ...]]:
     """Return the form of the method that is faster than the plain one here, and its vectors, or None.
 
-    On several ranks it is the one with fewer sums over them, where A says that these are what counts, or
-    with one that nobody waits for; on a GPU those with fewer launches.
+    On several ranks it is one with fewer sums over them, or with one that nobody waits for; on a GPU one with
+    fewer launches. Where M is given, or x is seen on the way, few forms remain.
     """
-    if hasattr(A, "solver_space"):
-        if not A.few_sums:
-            return None, ()
-        if A.hidden_sums and M is None and not seen:
-            return PipelinedConjugateGradients, PipelinedConjugateGradients.names
-        return ReducedConjugateGradients, reduced_names(M)
-    if M is not None or seen or n > TWO_PASS_ROWS:
-        return None, ()
-    device, dtype = place_and_type(A, b)
-    if device == "cpu" or dtype.kind == "c":
-        return None, ()
-    form = PipelinedConjugateGradients if n <= ONE_PASS_ROWS else TwoPassConjugateGradients
+    ranks, on_gpu = hasattr(A, "solver_space"), False
+    if M is None and not seen:
+        device, dtype = place_and_type(A, b)
+        on_gpu = device != "cpu" and dtype.kind != "c"
+    form: Any
+    if on_gpu and ranks:
+        form = PipelinedConjugateGradients if A.hidden_sums else PredictedConjugateGradients
+    elif on_gpu and n <= TWO_PASS_ROWS:
+        form = PipelinedConjugateGradients if n <= ONE_PASS_ROWS else TwoPassConjugateGradients
+    else:
+        return (ReducedConjugateGradients, reduced_names(M)) if ranks and A.few_sums else (None, ())
     return form, form.names

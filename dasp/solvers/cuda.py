@@ -374,10 +374,15 @@ class CudaSpace:
         """
         return (LONG_TURN, 0) if rows <= LONG_TURN_ROWS else (TURN, EARLY_TURNS)
 
-    def combine(self, sums: Array, *, later: bool) -> list[Callable[[], None]]:
-        """Return what is done to the sums that the blocks of a pass left; the next pass adds up the blocks.
+    def totals(self, sums: Array) -> Array:
+        """Return where `combine` shall leave the totals of sums over ranks: where they are, on one GPU."""
+        return sums
 
-        On one GPU nothing. `later` says that the next iteration needs them, behind a product.
+    def combine(self, *sums: tuple[Array, Array], beside: bool = False) -> list[Callable[[], None]]:
+        """Return what makes totals of the sums that blocks left; the next pass adds up the blocks.
+
+        Given are pairs of sums and totals. On one GPU there is nothing to do. `beside` says that the next
+        iteration needs them, behind a product.
         """
         return []
 
@@ -449,12 +454,16 @@ class CudaLoop:
         self._banks = self._shared[:SLOTS], self._room.take(SLOTS), self._room.take(SLOTS)
         self._history = self._shared[SLOTS:]
         self._given: dict[str, float] = {}
-        most = max(1, len(leaving)) * BLOCKS_PER_PROCESSOR * self._on.processors
-        self._left = [self._room.take(most) for _ in range(2)]
         self._starts = starts
         begun = {name: self._trace_start(start) for name, start in list(starts.items())[:1]}
         traced = [self._trace_iteration(iterate, phase) for phase in range(period)]
         phases = [traced[k % period] for k in range(2)]
+        # Sums left by an iteration are those of vectors of one length.
+        most = len(leaving) * space.blocks(phases[0].passes[-1].vectors.n)
+        self._left = [self._room.take(max(1, most)) for _ in range(2)]
+        self._totals = [space.totals(left) for left in self._left]
+        # What an iteration leaves is summed over ranks along with what the next one's product does.
+        self._joins = bool(leaving) and all(tape.passes[0].more[0] for tape in phases)
         self._captured = space.captures
         self._phases = [
             self._program(tape, k, 1 - k, WHILE_RUNNING, left=1 - k) for k, tape in enumerate(phases)
@@ -463,7 +472,7 @@ class CudaLoop:
         rows = max(one.vectors.n for tape in phases for one in tape.passes)
         products = max(len(tape.entries) - len(tape.passes) for tape in phases)
         self._length, self._early = space.turn(rows, products)
-        self._swaps, self._odd = period == 2, False
+        self._swaps, self._odd = period == 2 or bool(leaving), False
         # What not every solve needs is prepared when the first one does.
         self._repeats: dict[int, Callable[[], None]] = {}
         self._begins = {name: self._prepare_start(tape) for name, tape in begun.items()}
@@ -495,11 +504,15 @@ class CudaLoop:
                 self._second()
             if allowed > late:
                 self._repeat(allowed - late)()
-            if finish:
+            # Its product would take A p from an iteration that goes on and has it from the last one.
+            early = finish and allowed == most - len(residuals)
+            if early:
                 self._finish(UNLESS_LIMIT)
             state = self._read(residuals)
             if state["code"] != LIMIT:
-                return Report(state, residuals)
+                if early or not finish:
+                    return Report(state, residuals)
+                break
         if finish:
             self._finish(UNGUARDED)
         return Report(self._read(None), residuals)
@@ -577,8 +590,13 @@ class CudaLoop:
                 return {**new, "code": code, "count": after}, (count, new["rr"]), None
             square = new.pop("judge")
             code, _ = verdict(square, state["goal"], count - 1.0, most, own)
-            after = where(code > float(RUNNING), count, count + 1.0)
-            return {**new, "code": code, "count": after}, (count, square), code
+            stays = code > float(RUNNING)  # it may go on from here later
+            kept = {
+                name: value if name in self._leaving else where(stays, state[name], value)
+                for name, value in new.items()
+            }
+            after = where(stays, count, count + 1.0)
+            return {**kept, "code": code, "count": after}, (count, square), code
 
         return self._trace(function, self._leaving)
 
@@ -590,26 +608,28 @@ class CudaLoop:
         `left` is the buffer of the sums that the last pass leaves to the next iteration, if it does.
         """
         steps: list[Callable[[], None]] = []
-        sums, blocks, first = self._left[source % 2], 0, True
+        combine, sums, blocks, first = self._space.combine, self._totals[source % 2], 0, True
         for entry in tape.entries:
             if not isinstance(entry, Pass):
                 entry()  # so that what it does once is done before it is captured
                 steps.append(entry)
+                if isinstance(entry, Multiplication) and entry.sums is not None:
+                    along = [(self._left[source], sums)] if self._joins and guard == WHILE_RUNNING else []
+                    steps += combine((entry.sums, entry.sums), *(along if first else []))
                 continue
             carried = len(self._slots) if first and guard == WHILE_RUNNING else 0
             mine = self._space.blocks(entry.vectors.n)
             lasting = self._leaving and left is not None and entry is tape.passes[-1]
             out = self._left[left or 0] if lasting else self._room.take(max(1, len(entry.dots) * mine))
             text = PassText(entry, self._space.dtype, guard=guard, carried=carried)
-            # Sums left by an iteration are those of vectors of one length.
             blocks = mine if first else blocks
             banks = self._banks[source], self._banks[target]
             step = launch_pass(self._space, entry, text, banks, (sums, blocks, out), self._history)
             steps.append(step)
             blocks = mine
-            if entry.dots:
-                steps += self._space.combine(out[: len(entry.dots) * mine], later=bool(lasting))
-            sums = out
+            sums = self._totals[left or 0] if lasting else out
+            if entry.dots and not (lasting and self._joins):
+                steps += combine((out, sums), beside=bool(lasting))
             first = False
         return in_turn(steps)
 

@@ -36,14 +36,19 @@ class Operator(Protocol):
     def prepare(self, x: Array, y: Array) -> Callable[[], None]:
         """Return what does so again and again, and keeps all that it needs for that."""
 
-    def prepare_with_dot(self, x: Array, y: Array, w: Array) -> tuple[Callable[[], None], Array] | None:
-        """Return what also leaves sums, and the sums, which make up w'y; None if there is no such thing."""
+    def prepare_with_dot(
+        self, x: Array, y: Array, w: Array, *, square: bool = False
+    ) -> tuple[Callable[[], None], Array] | None:
+        """Return what also leaves sums, and the sums, which make up w'y; None if there is no such thing.
+
+        With `square` the first half of them do, and the other makes up y'y.
+        """
 
 
 class _Dotless:
     """What leaves no dot product."""
 
-    def prepare_with_dot(self, x: Array, y: Array, w: Array) -> None:
+    def prepare_with_dot(self, x: Array, y: Array, w: Array, *, square: bool = False) -> None:
         return None
 
 
@@ -67,8 +72,10 @@ class _Planned:
         )
         return ready
 
-    def prepare_with_dot(self, x: Array, y: Array, w: Array) -> tuple[Callable[[], None], Array] | None:
-        return None if self._with_dot is None else self._with_dot(x, y, w)
+    def prepare_with_dot(
+        self, x: Array, y: Array, w: Array, *, square: bool = False
+    ) -> tuple[Callable[[], None], Array] | None:
+        return None if self._with_dot is None else self._with_dot(x, y, w, square=square)
 
 
 class _Plain(_Dotless):

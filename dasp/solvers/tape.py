@@ -69,29 +69,37 @@ class Pass:
 
 
 class Multiplication:
-    """A product y = A x that was asked for; it may leave a dot product of y too."""
+    """A product y = A x that was asked for; it may leave dot products of y too.
+
+    Attributes
+    ----------
+    sums : array or None
+        What they are made up of, if it does.
+    """
 
     def __init__(self, operator: Operator, x: Any, y: Any) -> None:
         self._operator, self._x, self._y = operator, x, y
         self._call = operator.prepare(x, y)
+        self.sums: Any = None
 
     def __call__(self) -> None:
         """Make it."""
         self._call()
 
     def leave(self, given: Pass) -> tuple[int, Any, int] | None:
-        """Leave the dot product w y that is all that a pass asks for, if the operator can do that."""
-        if given.updates or len(given.dots) != 1:
+        """Leave w'y, or that and y'y, if these are all that a pass asks for and the operator can do that."""
+        count = len(given.dots)
+        if given.updates or not 1 <= count <= 2:
             return None
-        pair = [given.vectors[name] for name in (given.dots[0].first, given.dots[0].second)]
-        others = [array for array in pair if array is not self._y]
-        if len(others) != 1:
+        pairs = [[given.vectors[name] for name in (dot.first, dot.second)] for dot in given.dots]
+        others = [[array for array in pair if array is not self._y] for pair in pairs]
+        if len(others[0]) != 1 or any(others[1:]):
             return None
-        found = self._operator.prepare_with_dot(self._x, self._y, others[0])
+        found = self._operator.prepare_with_dot(self._x, self._y, others[0][0], square=count == 2)
         if found is None:
             return None
-        self._call, sums = found
-        return 1, sums, len(sums)
+        self._call, self.sums = found
+        return count, self.sums, len(self.sums) // count
 
 
 class Tape:

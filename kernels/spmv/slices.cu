@@ -6,7 +6,8 @@
 //
 // Launch: one dimension, blocks of DASP_THREADS threads, and at least as many warps as slices. The arrays of the
 //     plan are constant, and are read before the kernels that come earlier in the stream have ended.
-//     DASP_DOT 1, no segments: any number of warps, which take slices by turns.
+//     DASP_DOT, no segments: any number of warps, which take slices by turns; or `run` of them each, those of a block
+//     lying together.
 // headers (slices): first step, first position (of a segment: its number row by row), first block of 32
 //     bytes of deltas, and from the lowest bit steps (12), full steps (12, not read here), log2 T (3), width (2).
 // bases (steps): what a step's deltas are added to. deltas: of each slice in its width, 0, 8, 16 or 32
@@ -17,7 +18,7 @@
 // partials (MESSAGES * segments), tickets (1): see partial.cuh.
 // x (n) is read through the cache and everything else is streamed past it. y (m) is written once for every
 // row. Equal inputs give equal bits: every sum has a fixed order.
-// DASP_DOT 1: y'w is left too, and beta is 0: see dot.cuh.
+// DASP_DOT 1: y'w is left too, and beta is 0: see dot.cuh. DASP_DOT 2: and y'y.
 
 #include "partial.cuh"
 #include "slice_sum.cuh"
@@ -27,7 +28,7 @@
 #endif
 #if DASP_DOT
 #include "dot.cuh"
-#define DOT_PARAMETERS , const X* w, double* sums
+#define DOT_PARAMETERS , const X* w, double* sums, int run
 #else
 #define DOT_PARAMETERS
 #endif
@@ -44,6 +45,9 @@ dasp_slices(const uint4* __restrict__ headers, const Index* __restrict__ bases,
     const unsigned block = number_of_block(segments, tickets);
     const Slices slices{bases, deltas, values, table};
     const Result result{y, alpha, beta};
+#if DASP_DOT
+    Dots dots;
+#endif
 
     const auto multiply = [&](long long s, const uint4& header) {
         const int shift = header.w >> 24 & 7;
@@ -72,18 +76,20 @@ dasp_slices(const uint4* __restrict__ headers, const Index* __restrict__ bases,
 #if DASP_DOT
         if (counts) other = load_result(w + row);
         const Y made = s < segments && counts ? y[row] : convert<Y>(alpha * sum);
-        return counts ? double(made) * double(other) : 0.0;
+        if (counts) dots.add(double(made), double(other));
 #endif
     };
 
-    const long long first = (block * (long long)blockDim.x + threadIdx.x) / 32;
 #if DASP_DOT
-    const unsigned step = gridDim.x * (DASP_THREADS / 32), end = unsigned(count);
-    double product = 0;
-    for (unsigned s = unsigned(first); s < end; s += step) product += multiply(s, load_cached(headers + s));
+    constexpr unsigned WARPS = DASP_THREADS / 32;
+    const unsigned step = run ? WARPS : gridDim.x * WARPS;
+    const unsigned end = run ? min(unsigned(count), (block + 1) * run * WARPS) : unsigned(count);
+    for (unsigned s = block * WARPS * (run ? run : 1) + threadIdx.x / 32; s < end; s += step)
+        multiply(s, load_cached(headers + s));
     wait_for_earlier_kernels();  // a warp without a slice has not waited yet
-    leave_dot(sums, block, product);
+    leave_dots(sums, block, gridDim.x, dots);
 #else
+    const long long first = (block * (long long)blockDim.x + threadIdx.x) / 32;
     if (first < count) multiply(first, load_cached(headers + first));
 #endif
 }

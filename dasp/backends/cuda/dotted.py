@@ -11,7 +11,7 @@ import numpy as np
 from dasp._launch import check, driver, handle_of
 from dasp.backends.cuda import sliced
 
-SIGNATURE = sliced.SIGNATURE.extended("const X* w\n double* sums")
+SIGNATURE = sliced.SIGNATURE.extended("const X* w\n double* sums\n int run")
 
 TYPES = np.dtype(np.float32), np.dtype(np.float64)
 """Of x and y."""
@@ -23,11 +23,13 @@ Of more, where slices are short, as many are launched as run at the same time, a
 turns. Long slices lose more by that than the pass that is saved. Measured on an H200.
 """
 
-DEFINES = {"DASP_DOT": "1"}
-"""The compile-time constant for it."""
-
 PROCESSORS = 16
 """cudaDevAttrMultiProcessorCount."""
+
+
+def defines(square: bool) -> dict[str, str]:
+    """Return the compile-time constant for w'y, or for that and y'y."""
+    return {"DASP_DOT": "2" if square else "1"}
 
 
 def resident_blocks(kernel: Any, threads: int, device: int) -> int:

@@ -192,25 +192,35 @@ class Product:
             with self._device:
                 self._columns.multiply(x, y, kinds, numbers(kinds.sum, alpha, beta), beta != 0)
 
-    def prepare_with_dot(self, x: Any, y: Any, w: Any) -> tuple[Callable[[], None], Any] | None:
+    def prepare_with_dot(
+        self, x: Any, y: Any, w: Any, *, square: bool = False, run: int = 0
+    ) -> tuple[Callable[[], None], Any] | None:
         """Return what sets y = A x and leaves sums that make up w'y; None where no kernel does so quickly.
 
         Parameters
         ----------
         x, y, w : cupy.ndarray, float32 or float64, contiguous
             Kept, as is all else that the launch reads and writes; y overlaps neither of the others.
+        square : bool
+            Whether y'y is left too.
+        run : int
+            If not 0, slices that a warp takes one after the other: blocks come and go then, so that other
+            kernels find room, and leave many sums.
 
         Returns
         -------
         call : callable
             Launches on CuPy's current stream; may be captured.
         sums : cupy.ndarray of float64
+            Those of w'y, then as many of y'y.
         """
         plan, given = self.plan, (x, y, w)
         if plan.format != SLICES or x.dtype not in dotted.TYPES:
             return None
+        if square and not run:
+            return None  # whoever needs so many sums adds them up in each block: no faster than a pass
         turns = self._blocks > dotted.MOST_BLOCKS
-        if not self._blocks or (turns and (self._segments or not sliced.take_turns(plan))):
+        if not self._blocks or ((turns or run) and (self._segments or not (run or sliced.take_turns(plan)))):
             return None
         if any(one.dtype != x.dtype or not one.flags.c_contiguous for one in given):
             return None
@@ -218,14 +228,16 @@ class Product:
         if (kinds.x, kinds.y) != (x.dtype, x.dtype):
             return None
         with self._device:
-            kernel = _compiled(plan, kinds, dotted.DEFINES)
+            kernel = _compiled(plan, kinds, dotted.defines(square))
             blocks = self._blocks
-            if turns:
+            if run:
+                blocks = ceil_div(blocks, run)
+            elif turns:
                 blocks = min(blocks, dotted.resident_blocks(kernel, self._threads, self._number))
-            sums = self._cupy.zeros(blocks, np.float64)
+            sums = self._cupy.zeros((1 + square) * blocks, np.float64)
             arguments = sliced.arguments(plan, self._scratch(kinds))
             arguments |= {"x": x, "y": y, "alpha": kinds.sum.type(1), "beta": kinds.sum.type(0)}
-            arguments |= {"w": w, "sums": sums}
+            arguments |= {"w": w, "sums": sums, "run": run}
             sizes = {"blocks": blocks, "threads": self._threads}
             known = types(plan, kinds)
             launch = Launch(kernel, dotted.SIGNATURE, known, arguments, **sizes, overlaps=self._overlaps)
