@@ -175,7 +175,8 @@ class Signature:
             wrong = ", ".join(sorted(arguments.keys() ^ wanted))
             raise TypeError(f"{wrong}: missing or unknown; {self.entry} takes {', '.join(sorted(wanted))}")
         fields = self.block(types).fields
-        sizes = {f.name: int(arguments[f.name]) for f in fields if not f.is_array and f.name in wanted}
+        whole = (f.name for f in fields if not f.is_array and f.dtype.kind in "iu" and f.name in wanted)
+        sizes = {name: int(arguments[name]) for name in whole}
         for f in fields:
             if f.names_size and f.name in wanted and arguments[f.name] is not None:
                 sizes.setdefault(f.size[1], arguments[f.name].size // f.parts)

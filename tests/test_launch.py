@@ -307,6 +307,17 @@ def test_launches_between_vectors_run_beside_each_other(monkeypatch):
     assert [taken["parameters"][2:4] for taken in driver.launches] == [[3, 4], [3, 4], [1, 2]] * 2
 
 
+def test_a_complex_number_may_be_fixed(monkeypatch, recwarn):
+    driver = Driver([ctypes.c_void_p, ctypes.c_void_p, ctypes.c_float, ctypes.c_float])
+    monkeypatch.setattr(cuda_launch, "driver", lambda: driver)
+    signature = Signature("k.cu", "k", "const T* x\nT* y\nT alpha")
+    arguments, types = {"alpha": np.complex64(2 - 3j)}, {"T": np.dtype(np.complex64)}
+    kernel = SimpleNamespace(ptr=1)
+    Launch(kernel, signature, types, arguments, ["x", "y"], blocks=1, threads=32).between()(0, 8, 16)
+    assert driver.launches[0]["parameters"] == [8, 16, 2.0, -3.0]
+    assert not recwarn.list
+
+
 def test_a_driver_error_between_vectors_is_named(monkeypatch):
     launch = between(monkeypatch, Driver(kinds(np.float64)[:-2], status=719))
     with pytest.raises(RuntimeError, match="the kernel was not launched: CUDA_ERROR_719"):
