@@ -135,6 +135,8 @@ def test_lobpcg_with_a_preconditioner_and_wrong_arguments():
     np.testing.assert_allclose(values, np.linalg.eigvalsh(A.toarray())[:3], rtol=1e-9)
     with pytest.raises(ValueError, match="1 <= k <= 3"):
         lobpcg(np.eye(9), np.ones((9, 4)))
+    with pytest.raises(ValueError, match="X has 3 columns of rank 2"):
+        lobpcg(A, X[:, [0, 1, 0]])
     values, _, stats = lobpcg(np.full((9, 9), np.nan), np.ones((9, 1)))
     assert not stats.converged
 

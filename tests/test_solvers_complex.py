@@ -165,6 +165,8 @@ def test_eigenpairs(largest):
     np.testing.assert_allclose(values, every[::-1][:3] if largest else every[:3], rtol=1e-9)
     np.testing.assert_allclose(vectors.conj().T @ vectors, np.eye(3), atol=1e-10)
     np.testing.assert_allclose(A @ vectors, vectors * values, atol=1e-7)
+    _, _, stats = lobpcg(helmholtz(10), X)
+    assert (stats.converged, "not Hermitian" in stats.reason) == (False, True)
 
 
 # ---- types ------------------------------------------------------------------------------------------

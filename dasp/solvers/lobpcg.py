@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from dasp.solvers.block_cg import columns, multiply, orthonormal, squared_lengths, wide
+from dasp.solvers.block_cg import Breakdown, columns, multiply, orthonormal, squared_lengths, wide
 from dasp.solvers.devices import refuse_ranks, space_for
+from dasp.solvers.hermitian import SKEW
 from dasp.solvers.operator import as_operator
 from dasp.solvers.space import Space
 from dasp.solvers.stats import Stats
@@ -89,7 +90,15 @@ def lobpcg(
     space, operator = space_for(device, dtype), as_operator(A, device)
     preconditioner = None if M is None else as_operator(M, device, "M")
     solver = _Lobpcg(space, operator, preconditioner, largest)
-    values, found, stats = solver.solve(space.asarray(X), limits.rtol, limits.atol, limits.maxiter)
+    start, _ = orthonormal(space, space.asarray(X))
+    rank = int(np.count_nonzero(squared_lengths(space, start) > 0.5))
+    if 0 < rank < X.shape[1]:
+        raise ValueError(f"X has {X.shape[1]} columns of rank {rank}; independent ones are needed")
+    try:
+        values, found, stats = solver.solve(start, limits.rtol, limits.atol, limits.maxiter)
+    except Breakdown as error:
+        values, found = np.full(X.shape[1], np.nan), start
+        stats = Stats(False, 0, [], float("nan"), str(error), 0.0, BREAKDOWN)
     if isinstance(X, np.ndarray):
         found = space.download(found)
     return values, found, stats.timed(time.perf_counter() - began)
@@ -112,6 +121,9 @@ class _Lobpcg:
     def ritz(self, S: Array, AS: Array, k: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         """Return the k outermost Ritz values of an orthonormal block, and their coefficients."""
         projected = wide(self.space.download(S.conj().T @ AS))
+        skew = abs(projected - projected.conj().T).max() if projected.dtype.kind == "c" else 0.0
+        if skew > 2 * SKEW.get(self.space.dtype.name, 0.0) * abs(projected).max():
+            raise Breakdown("x' A x is not Hermitian, so A is not; SciPy's eigs takes such matrices")
         values, vectors = np.linalg.eigh(self.sign * (projected + projected.conj().T) / 2)
         # A column of zeros, which stands for a lost direction, must not be taken for an eigenvector.
         used = squared_lengths(self.space, S) > 0.5
@@ -122,11 +134,10 @@ class _Lobpcg:
     def solve(
         self, X: Array, rtol: float, atol: float, most: int
     ) -> tuple[np.ndarray[Any, Any], Array, Stats]:
-        """Iterate."""
+        """Iterate, from orthonormal columns."""
         space, k = self.space, X.shape[1]
         residuals: list[float] = []
         with np.errstate(all="ignore"):
-            X, _ = orthonormal(space, X)
             AX = self.times(self.operator, X)
             if not np.isfinite(space.download(AX)).all():
                 failed = Stats(False, 0, [], float("nan"), "A or X holds NaN or infinity", 0.0, BREAKDOWN)

@@ -192,7 +192,7 @@ def where(condition: Scalar, this: Scalar, that: Scalar) -> Scalar:
     if isinstance(condition, Traced):
         return condition.where(this, that)
     value = this if condition else that
-    return value if isinstance(value, complex) else np.float64(value)
+    return np.float64(value) if type(value) is float else value
 
 
 def square(value: Scalar) -> Scalar:
