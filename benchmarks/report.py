@@ -301,6 +301,25 @@ def multigrid_text(name: str) -> str:
     return f"{Table.of('', told, lines, words=['solver']).markdown()}\n\n{provenance(rows, path)}"
 
 
+def helmholtz_text(name: str) -> str:
+    """Complex systems, ours and the library's."""
+    path = RESULTS / f"{name}.csv"
+    rows = results.latest(results.read(path))
+    mine = [row for row in solvers_report.ours(rows) if results.right(row)]
+    told: list[tuple[str, Callable[[Row], str]]] = [
+        ("system", lambda row: row["matrix"]),
+        ("method", solvers_report.method_of),
+    ]
+    for heading, column in {
+        "iterations": "iterations",
+        "us each": "us_per_iteration",
+        "solve ms": "solve_ms",
+    }.items():
+        told.append((heading, lambda row, column=column: significant(number(row, column))))  # type: ignore[misc]
+        told.append((f"CuPy's {heading}", lambda row, column=column: _of_rival(rows, row, column)))  # type: ignore[misc]
+    return f"{Table.of('', told, mine, words=['method']).markdown()}\n\n{provenance(rows, path)}"
+
+
 def dtypes_text(name: str) -> str:
     """The mean over the best baseline of each type."""
     path = RESULTS / f"{name}.csv"
@@ -355,6 +374,7 @@ def text(name: str) -> str:
         "dtypes": dtypes_text,
         "gemm": dense_text,
         "gf256": code_text,
+        "helmholtz": helmholtz_text,
         "multigrid": multigrid_text,
         "planning": planning_text,
         "scaling": scaling_text,

@@ -137,6 +137,8 @@ def test_lobpcg_with_a_preconditioner_and_wrong_arguments():
         lobpcg(np.eye(9), np.ones((9, 4)))
     with pytest.raises(ValueError, match="X has 3 columns of rank 2"):
         lobpcg(A, X[:, [0, 1, 0]])
+    with pytest.raises(ValueError, match="X has 2 columns of rank 0"):
+        lobpcg(A, np.zeros((256, 2)))
     values, _, stats = lobpcg(np.full((9, 9), np.nan), np.ones((9, 1)))
     assert not stats.converged
 

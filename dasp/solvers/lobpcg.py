@@ -90,9 +90,11 @@ def lobpcg(
     space, operator = space_for(device, dtype), as_operator(A, device)
     preconditioner = None if M is None else as_operator(M, device, "M")
     solver = _Lobpcg(space, operator, preconditioner, largest)
-    start, _ = orthonormal(space, space.asarray(X))
-    rank = int(np.count_nonzero(squared_lengths(space, start) > 0.5))
-    if 0 < rank < X.shape[1]:
+    with np.errstate(all="ignore"):
+        start, _ = orthonormal(space, space.asarray(X))
+        lengths = squared_lengths(space, start)
+    rank = int(np.count_nonzero(lengths > 0.5))
+    if rank < X.shape[1] and np.isfinite(lengths).all():
         raise ValueError(f"X has {X.shape[1]} columns of rank {rank}; independent ones are needed")
     try:
         values, found, stats = solver.solve(start, limits.rtol, limits.atol, limits.maxiter)
