@@ -16,6 +16,7 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 
+from dasp import Policy
 from dasp.bench import columns, results
 
 
@@ -28,17 +29,19 @@ def main() -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--dtype", default="float64,float32")
     parser.add_argument("--columns", default=",".join(map(str, columns.COUNTS)))
+    parser.add_argument("--layout", choices=("slices", "published"), help="the plan's, if not the default")
     parser.add_argument("--csv", type=Path)
     parser.add_argument("--processes", type=int, default=1, help="that make or read matrices ahead")
     options = parser.parse_args()
     known = columns.known_columns(options.device)
     dtypes = options.dtype.split(",")
+    policy = Policy(layout=options.layout) if options.layout else None
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(options.processes, mp_context=context) as pool:
         prepared = pool.map(partial(columns.prepare, dtypes=dtypes), options.matrices)
         for name, matrices in zip(options.matrices, prepared, strict=True):
             for dtype, (csr, known_rows) in zip(dtypes, matrices, strict=True):
-                subject = columns.Subject(csr, options.device, known_rows)
+                subject = columns.Subject(csr, options.device, known_rows, policy)
                 for k, order in itertools.product(map(int, options.columns.split(",")), "CF"):
                     row = {"matrix": Path(name).stem if Path(name).is_file() else name}
                     row |= subject.measure(k, order)

@@ -39,9 +39,9 @@ class Panels(NamedTuple):
     lane : int
         Bytes of it that one lane reads.
     steps : int
-        Steps, at most, that are loaded before the first is multiplied; tiles of the published format.
+        Steps, at most, that are loaded before the first is multiplied; tiles in the published format.
     loads : int
-        Loads of X that a lane has in flight; in the published format all those of its tiles.
+        Loads of X that a lane has in flight.
     registers : int
         Of a thread.
     warps : int
@@ -213,10 +213,10 @@ H200 = Machine(
     ),
     columns_of_x=(Panels(128, 128, 4, 16, 128, 4), Panels(64, 64, 4, 16, 96, 4)),
     quads_of_x=(
-        Panels(128, 32, 1, 8, 128, 4),
-        Panels(64, 16, 1, 4, 72, 4),
-        Panels(32, 8, 2, 8, 96, 4),
-        Panels(16, 4, 2, 8, 72, 4),
+        Panels(128, 32, 2, 4, 80, 4),
+        Panels(64, 16, 4, 4, 64, 4),
+        Panels(32, 8, 4, 4, 56, 4),
+        Panels(16, 4, 4, 4, 56, 4),
     ),
     column_bytes=10.0,
     turning_bytes=150.0,

@@ -332,7 +332,7 @@ for _name, _defines in chain(gemm(), pack()):
 DIVIDING, DIVISION_STACK = ("solve/basis.cu", "solve/fused.cu"), 32
 
 # What the loop over panels of columns needs is put aside while the loops inside it have all registers.
-PANELS, PANELS_STACK = "spmv/slices_columns.cu", 64
+PANELS, PANELS_STACK = ("spmv/slices_columns.cu", "spmv/product_columns.cu"), 112
 
 # For some of them, which instruction must be in the code, and when; without that it must not be.
 INSTRUCTIONS: dict[str, tuple[str, Callable[[Defines], bool]]] = {
@@ -382,7 +382,7 @@ def test_a_source_compiles_to_registers_alone(name, defines, arch):
     assert usage
     for kernel, used in usage.items():
         assert kernel.startswith("dasp_")
-        calls = DIVISION_STACK if name in DIVIDING else PANELS_STACK if name == PANELS else 0
+        calls = DIVISION_STACK if name in DIVIDING else PANELS_STACK if name in PANELS else 0
         assert used["STACK"] <= calls, f"{kernel} keeps {used} in memory"
         assert used["LOCAL"] == 0, f"{kernel} keeps {used} in memory"
     if name in INSTRUCTIONS:

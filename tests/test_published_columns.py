@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dasp import Policy
+from dasp import Policy, SpMatrix, set_num_threads
 from dasp._dtypes import arithmetic
 from dasp._machines import H200, Panels
+from dasp.backends.cpu import published as cpu
+from dasp.backends.cpu.product import Product
 from dasp.backends.cuda import published_columns as cuda
 from dasp.backends.cuda.columns import VARYING, layout_of
 from tests.executors import EXECUTORS, emulate_columns
@@ -136,6 +138,48 @@ def test_panels_and_who_has_which_change_no_bit(matrix, parts):
         emulate_columns(plan, x, y, machine=machine, parts=many)
         results.append(bits(y))
     np.testing.assert_array_equal(*results)
+
+
+@settings(max_examples=12)
+@given(matrices(), policies, st.integers(2, 7), st.sampled_from([2, 5, 16]), st.sampled_from("CF"))
+def test_the_number_of_threads_changes_no_bit(matrix, policy, threads, k, order):
+    operator, x = Product(plan_of(matrix, policy)), columns(matrix.shape[1], k, order=order)
+    results = []
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(cpu, "SERIAL_SLOTS", 0)
+            for count in (1, threads):
+                set_num_threads(count)
+                y = np.full((matrix.shape[0], k), np.nan, order=order)
+                operator.multiply(x, y, 1.0, 0.0)
+                results.append(bits(y))
+    finally:
+        set_num_threads(None)
+    np.testing.assert_array_equal(*results)
+
+
+@pytest.mark.parametrize("executor", ["cpu", EXECUTORS[-1]])
+@pytest.mark.parametrize("order", "CF")
+@pytest.mark.parametrize("cut", [np.s_[:300, 3:11], np.s_[::2, ::5], np.s_[299::-1, 16:8:-1]])
+def test_views_of_larger_arrays(executor, order, cut):
+    planned, m = SpMatrix.from_scipy(MIXED, policy=SPLIT, device=executor), MIXED.shape[0]
+    module = np if executor == "cpu" else pytest.importorskip("cupy")
+    x = module.asarray(columns(600, 40, order=order))[cut]
+    room = module.full((3 * m, 40), module.nan)
+    out = room[::3, 1::5] if order == "C" else room[:m, 8:16][:, ::-1]
+    planned.matvec(x, out=out)
+    host = (x, out) if executor == "cpu" else (x.get(), out.get())
+    assert_columns_close(host[1], MIXED, host[0])
+    assert int(module.isnan(room).sum()) == room.size - out.size, "more than the result was written"
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.5])
+def test_out_may_hold_nan_if_it_is_not_read(beta):
+    """In columns that two panels share, and in those that only one has."""
+    planned = SpMatrix.from_scipy(MIXED, policy=SPLIT, device="cpu")
+    for k in (3, 7):
+        x, out = columns(300, k), np.full((MIXED.shape[0], k), np.nan)
+        assert np.isnan(planned.matvec(x, out=out, alpha=2.0, beta=beta)).all() == (beta != 0)
 
 
 def test_wide_integers_give_the_same_bits_in_the_kernel():

@@ -34,6 +34,7 @@ from dasp.bench.values import as_float, random_vector
 from dasp.bench.verify import Reference, check_rows, reference_product
 from dasp.io import load_matrix
 from dasp.matrix import SpMatrix
+from dasp.policy import Policy
 from dasp.tuning.candidate import Candidate
 from dasp.tuning.timing_cuda import replays
 
@@ -110,11 +111,19 @@ class Subject:
     device : {"cpu", "cuda"}
     known : tuple of Reference, optional
         `references(csr)`, if they are there.
+    policy : Policy, optional
+        With one, products by one column after another are timed on a GPU, too.
     """
 
-    def __init__(self, csr: Any, device: str, known: tuple[Reference, Reference] | None = None) -> None:
-        self.csr, self.device = csr, device
-        self.planned = SpMatrix.from_scipy(csr, device=device)
+    def __init__(
+        self,
+        csr: Any,
+        device: str,
+        known: tuple[Reference, Reference] | None = None,
+        policy: Policy | None = None,
+    ) -> None:
+        self.csr, self.device, self._compares = csr, device, policy is not None
+        self.planned = SpMatrix.from_scipy(csr, policy=policy, device=device)
         self._known = known or references(csr)
         self._module = np if device == "cpu" else importlib.import_module("cupy")
         shape, outer = (csr.shape[1], max(COUNTS)), self._module.asarray(outer_columns(csr))
@@ -147,6 +156,7 @@ class Subject:
             checks = {name: pool.submit(self._worst, outer) for name, (_, outer) in found}
             times = {name: (taken, checks[name].result()) for name, (taken, _) in found}
         ours, errors = times.pop("dasp")
+        vectors = times.pop("vectors", None)
         others = {name: taken for name, (taken, worst) in times.items() if worst <= 1}
         best = min(others, key=others.__getitem__, default="")
         row = {
@@ -165,6 +175,8 @@ class Subject:
             "best_baseline_us": f"{others[best]:.6g}" if best else "",
             "speedup_best": f"{others[best] / ours:.6g}" if best else "",
         }
+        if vectors:
+            row["vectors_us"] = f"{vectors[0]:.6g}"
         return row | {f"{name}_us": f"{taken:.6g}" for name, taken in others.items()}
 
     def _cuda(self, k: int, order: str) -> Iterator[tuple[str, Timed]]:
@@ -177,6 +189,9 @@ class Subject:
         with stream:
             ours = Candidate("dasp", lambda: self.planned.matvec(x, out=y), lambda: y, lambda: poison(y))
             yield "dasp", self._timed(ours, stream)
+            if self._compares:
+                vectors = Candidate("vectors", lambda: self._by_vectors(x, y), lambda: y, lambda: poison(y))
+                yield "vectors", self._timed(vectors, stream)
             for name in SETTINGS:
                 try:
                     made = spmm_candidate(name, load(), device, x, y)
@@ -184,6 +199,10 @@ class Subject:
                     continue
                 yield name, self._timed(made, stream)
                 made.close()
+
+    def _by_vectors(self, x: Any, y: Any) -> None:
+        for j in range(x.shape[1]):
+            self.planned.matvec(x[:, j], out=y[:, j])
 
     def _timed(self, candidate: Candidate, stream: Any) -> Timed:
         candidate.poison()

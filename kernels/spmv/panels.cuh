@@ -38,6 +38,14 @@ constexpr int PACKS = OWN / PACK;
 static_assert(OWN * LANES == COLUMNS && PACKS * PACK == OWN && 32 % LANES == 0, "powers of two");
 static_assert(Y_PACK == 1 || Y_PACK == PACK, "a store writes what a load of X read, or one column");
 
+// The largest power of two that is at most `most` and at most `count`, and at least 1.
+__host__ __device__ constexpr int power_of_two(int count, int most)
+{
+    int power = 1;
+    while (2 * power <= count && 2 * power <= most) power *= 2;
+    return power;
+}
+
 // So many bytes as one load or store, in registers as numbers of a type need them.
 template <int BYTES, class Real> struct Word;
 template <class Real> struct Word<2, Real> { using Type = unsigned short; };

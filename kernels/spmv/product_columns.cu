@@ -32,11 +32,15 @@ using SegmentOffset = Offset;
 #ifndef DASP_STEPS
 #error "define DASP_STEPS: tiles that are loaded before the first is multiplied"
 #endif
+#ifndef DASP_LOADS
+#error "define DASP_LOADS: loads of X that a lane has in flight, a power of two"
+#endif
 #ifndef DASP_TAIL_LANES
 #error "define DASP_TAIL_LANES: sums of a row's irregular part: 4 / blocks_per_warp, as in medium.cuh"
 #endif
 
 constexpr int STEPS = DASP_STEPS;
+constexpr int AT_ONCE = power_of_two(DASP_LOADS / (TILE_COLUMNS * PACKS), STEPS);  // tiles whose X is loaded at once
 constexpr int TILE_PARTS = DASP_MMA ? 1 : TILE_COLUMNS;
 
 static_assert(LANES == TILE_COLUMNS, "four lanes share the four slots of a row");
@@ -44,70 +48,53 @@ static_assert(LANES == TILE_COLUMNS, "four lanes share the four slots of a row")
 // Which row of a tile, and of eight rows, is this quad's.
 __device__ __forceinline__ int quad_id() { return lane_id() / TILE_COLUMNS; }
 
-// Four numbers beside each other, in as few loads as there can be.
-template <class T> __device__ __forceinline__ void load_four(const T* address, T (&four)[TILE_COLUMNS])
+// A number of lane j of this quad.
+template <class T> __device__ __forceinline__ T from_quad(T number, int j)
 {
-    constexpr int BYTES = sizeof four, WIDTH = BYTES < 16 ? BYTES : 16;
-    using Whole = typename Word<WIDTH, typename Parts<T>::Real>::Type;
-    Whole words[BYTES / WIDTH];
+    unsigned words[(sizeof(T) + 3) / 4] = {};
+    memcpy(words, &number, sizeof(T));
 #pragma unroll
-    for (int i = 0; i < BYTES / WIDTH; ++i) words[i] = load_stream(reinterpret_cast<const Whole*>(address) + i);
-    memcpy(four, words, BYTES);
+    for (int i = 0; i < int(sizeof words / 4); ++i) words[i] = __shfl_sync(ALL_LANES, words[i], j, TILE_COLUMNS);
+    memcpy(&number, words, sizeof(T));
+    return number;
 }
 
-// Four slots of a row in each of STEPS tiles.
-struct Slots {
-    Index column[STEPS][TILE_COLUMNS];
-    Value a[STEPS][TILE_COLUMNS];
+// This lane's slots of some tiles.
+template <int TILES> struct Slots {
+    Index column[TILES];
+    Value a[TILES];
 
-    // From slot `slot` on, a tile apart; pads from `end` on.
-    __device__ __forceinline__ void load_tiles(const Index* columns, const Value* values, long long slot, long long end)
+    // From `slot` on, `apart` from one tile to the next; pads from `end` on.
+    __device__ __forceinline__ void load(const Index* columns, const Value* values, long long slot, long long end,
+                                         int apart)
     {
 #pragma unroll
-        for (int k = 0; k < STEPS; ++k) {
-            const long long mine = slot + k * TILE;
-            if (mine < end) {
-                load_four(columns + mine, column[k]);
-                load_four(values + mine, a[k]);
-            } else {
-#pragma unroll
-                for (int j = 0; j < TILE_COLUMNS; ++j) set(k, j, PAD, convert<Value>(Factor(0)));
-            }
+        for (int k = 0; k < TILES; ++k) {
+            const bool inside = slot + k * apart < end;
+            column[k] = inside ? load_stream(columns + slot + k * apart) : PAD;
+            a[k] = inside ? load_stream(values + slot + k * apart) : convert<Value>(Factor(0));
         }
-    }
-
-    // Slot by slot, `apart` from one to the next; pads where there are none left.
-    __device__ __forceinline__ void load_each(const Index* columns, const Value* values, long long left, int apart)
-    {
-#pragma unroll
-        for (int k = 0; k < STEPS; ++k)
-#pragma unroll
-            for (int j = 0; j < TILE_COLUMNS; ++j) {
-                const int i = (k * TILE_COLUMNS + j) * apart;
-                if (i < left)
-                    set(k, j, load_stream(columns + i), load_stream(values + i));
-                else
-                    set(k, j, PAD, convert<Value>(Factor(0)));
-            }
-    }
-
-    __device__ __forceinline__ void set(int k, int j, Index i, Value value)
-    {
-        column[k][j] = i;
-        a[k][j] = value;
     }
 };
 
-// This lane's columns of X at every slot, all loaded before the first is multiplied.
-struct Reads {
-    Pack<X, PACK> of[STEPS][TILE_COLUMNS][PACKS];
+// What this lane multiplies of AT_ONCE tiles: the four slots of its row in each, and its columns of X at them, all
+// loaded before the first is multiplied.
+struct Terms {
+    Value a[AT_ONCE][TILE_COLUMNS];
+    Pack<X, PACK> b[AT_ONCE][TILE_COLUMNS][PACKS];
 
-    __device__ __forceinline__ Reads(const Slots& slots, const XPanel& panel)
+    // Of tiles first, first + 1, ... of the slots.
+    template <int TILES>
+    __device__ __forceinline__ Terms(const Slots<TILES>& slots, int first, const XPanel& panel)
     {
 #pragma unroll
-        for (int k = 0; k < STEPS; ++k)
+        for (int k = 0; k < AT_ONCE; ++k)
 #pragma unroll
-            for (int j = 0; j < TILE_COLUMNS; ++j) panel.load<false>(slots.column[k][j], of[k][j]);
+            for (int j = 0; j < TILE_COLUMNS; ++j) panel.load<false>(from_quad(slots.column[first + k], j), b[k][j]);
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; ++k)
+#pragma unroll
+            for (int j = 0; j < TILE_COLUMNS; ++j) a[k][j] = from_quad(slots.a[first + k], j);
     }
 };
 
@@ -124,22 +111,36 @@ template <int PARTS> struct RowSums {
     }
 
     // Adds slots [first, last) of tile k.
-    __device__ __forceinline__ void add(const Slots& slots, const Reads& reads, int k, int first, int last)
+    __device__ __forceinline__ void add(const Terms& terms, int k, int first, int last)
     {
 #pragma unroll
         for (int j = first; j < last; ++j)
 #pragma unroll
             for (int v = 0; v < OWN; ++v) {
                 Sum& sum = of[j % PARTS][v];
-                const Operand b = convert<Operand>(reads.of[k][j][v / PACK][v % PACK]);
-                sum = multiply_add(convert<Factor>(slots.a[k][j]), b, sum);
+                const Operand b = convert<Operand>(terms.b[k][j][v / PACK][v % PACK]);
+                sum = multiply_add(convert<Factor>(terms.a[k][j]), b, sum);
             }
     }
 
-    __device__ __forceinline__ void add(const Slots& slots, const Reads& reads)
+    // Adds slots of this lane's row from `slot` on, its own in each tile, `apart` from one tile to the next, of TILES
+    // at a time. The whole warp comes here, and goes on until no row has any left.
+    template <int TILES>
+    __device__ __forceinline__ void add_all(const Index* columns, const Value* values, long long slot, long long end,
+                                            int apart, const XPanel& x)
     {
+#pragma unroll 1
+        for (; __any_sync(ALL_LANES, slot < end); slot += TILES * apart) {
+            Slots<TILES> slots;
+            slots.load(columns, values, slot, end, apart);
 #pragma unroll
-        for (int k = 0; k < STEPS; ++k) add(slots, reads, k, 0, TILE_COLUMNS);
+            for (int k = 0; k < TILES; k += AT_ONCE) {
+                if (k > 0 && !__any_sync(ALL_LANES, slot + k * apart < end)) return;
+                const Terms terms(slots, k, x);
+#pragma unroll
+                for (int i = 0; i < AT_ONCE; ++i) add(terms, i, 0, TILE_COLUMNS);
+            }
+        }
     }
 
     // Neighbouring parts are added pairwise, as quad_sum does.
@@ -154,28 +155,23 @@ template <int PARTS> struct RowSums {
     }
 };
 
-// The sums of a row's tiles: from its first slot on, a tile apart.
+// The sums of a row's tiles; `slot` is this lane's in the first of them.
 __device__ __forceinline__ void sum_tiles(const Index* columns, const Value* values, long long slot, long long end,
                                           const XPanel& x, Sum (&total)[OWN])
 {
     RowSums<TILE_PARTS> sums;
-#pragma unroll 1
-    for (; slot < end; slot += STEPS * TILE) {
-        Slots slots;
-        slots.load_tiles(columns, values, slot, end);
-        sums.add(slots, Reads(slots, x));
-    }
+    sums.template add_all<STEPS>(columns, values, slot, end, TILE, x);
     sums.totals(total);
 }
 
 // ---- long rows -------------------------------------------------------------------------------------
 
-// offsets, columns, values, segment: as in long.cuh; offsets of the segment's row.
+// A segment's slots, from `begin` to `end`.
 __device__ __forceinline__ void multiply_segment(const Index* columns, const Value* values, long long begin,
                                                  long long end, const XPanel& x, Sum* partial)
 {
     Sum total[OWN];
-    sum_tiles(columns, values, begin + TILE_COLUMNS * quad_id(), end, x, total);
+    sum_tiles(columns, values, begin + lane_id(), end, x, total);
 #pragma unroll
     for (int v = 0; v < OWN; ++v) {
 #pragma unroll
@@ -193,19 +189,14 @@ __device__ __forceinline__ void multiply_row_block(const MediumPart& part, long 
 {
     const long long position = TILE_ROWS * block + quad_id();
     const Index row = part.rows[position];
-    long long tail = part.tail_offsets[position];
-    const long long tail_end = part.tail_offsets[position + 1];
-    const long long slot = TILE * (long long)part.tile_offsets[block] + TILE_COLUMNS * quad_id();
+    const long long tail = part.tail_offsets[position], tail_end = part.tail_offsets[position + 1];
+    const long long slot = TILE * (long long)part.tile_offsets[block] + lane_id();
     Sum total[OWN];
     sum_tiles(part.columns, part.values, slot, TILE * (long long)part.tile_offsets[block + 1], x, total);
-    if (tail < tail_end) {
+    if (__any_sync(ALL_LANES, tail < tail_end)) {
         RowSums<DASP_TAIL_LANES> sums;
-#pragma unroll 1
-        for (; tail < tail_end; tail += STEPS * TILE_COLUMNS) {
-            Slots slots;
-            slots.load_each(part.tail_columns + tail, part.tail_values + tail, tail_end - tail, 1);
-            sums.add(slots, Reads(slots, x));
-        }
+        sums.template add_all<AT_ONCE>(part.tail_columns, part.tail_values, tail + lane_id() % TILE_COLUMNS, tail_end,
+                                       TILE_COLUMNS, x);
         Sum of_tail[OWN];
         sums.totals(of_tail);
 #pragma unroll
@@ -216,69 +207,65 @@ __device__ __forceinline__ void multiply_row_block(const MediumPart& part, long 
 
 // ---- short rows ------------------------------------------------------------------------------------
 
-constexpr int SHORT_ROWS = STEPS * TILE_ROWS;  // tile rows of a warp
-
 __device__ __forceinline__ long long warps_of(long long items, long long each) { return (items + each - 1) / each; }
 
-__device__ __forceinline__ void store_slots(const Slots& slots, const Reads& reads, int k, int first, int last,
-                                            Index row, const YPanel& y)
+__device__ __forceinline__ void store_slots(const Terms& terms, int k, int first, int last, Index row, const YPanel& y)
 {
     if (row < 0) return;
     RowSums<TILE_PARTS> sums;
-    sums.add(slots, reads, k, first, last);
+    sums.add(terms, k, first, last);
     Sum total[OWN];
     sums.totals(total);
     y.store(row, total);
 }
 
-// Tile rows that hold two rows: of SPLIT slots, and the rest. A unit of 16 has its 16 first rows before the others.
+// Goes through a warp's AT_ONCE tiles of a section of `count` slots: calls `store` with terms, the tile in them, and
+// its number in the section.
+template <class Store>
+__device__ __forceinline__ void each_tile(const Index* columns, const Value* values, long long count, long long warp,
+                                          const XPanel& x, const Store& store)
+{
+    const long long first = AT_ONCE * warp;
+    Slots<AT_ONCE> slots;
+    slots.load(columns, values, TILE * first + lane_id(), count, TILE);
+    const Terms terms(slots, 0, x);
+#pragma unroll
+    for (int k = 0; k < AT_ONCE; ++k)
+        if (TILE * (first + k) < count) store(terms, k, first + k);
+}
+
+// Tile rows that hold two rows: of SPLIT slots, and the rest. A unit of two tiles has its 16 first rows before the
+// others.
 template <int SPLIT>
 __device__ __forceinline__ void multiply_pairs(const Index* rows, const Index* columns, const Value* values,
                                                long long pairs, long long warp, const XPanel& x, const YPanel& y)
 {
-    Slots slots;
-    const long long first = SHORT_ROWS * warp + quad_id();
-    slots.load_tiles(columns, values, TILE_COLUMNS * first, TILE_COLUMNS * pairs);
-    const Reads reads(slots, x);
-#pragma unroll
-    for (int k = 0; k < STEPS; ++k) {
-        const long long pair = first + TILE_ROWS * k;
-        if (pair >= pairs) return;
-        const Index* const mine = rows + 32 * (pair / 16) + pair % 16;
-        store_slots(slots, reads, k, 0, SPLIT, load_stream(mine), y);
-        store_slots(slots, reads, k, SPLIT, TILE_COLUMNS, load_stream(mine + 16), y);
-    }
+    each_tile(columns, values, TILE_COLUMNS * pairs, warp, x, [&](const Terms& terms, int k, long long tile) {
+        const Index* const mine = rows + 32 * (tile / 2) + TILE_ROWS * (tile % 2) + quad_id();
+        store_slots(terms, k, 0, SPLIT, load_stream(mine), y);
+        store_slots(terms, k, SPLIT, TILE_COLUMNS, load_stream(mine + 16), y);
+    });
 }
 
 __device__ __forceinline__ void multiply_fours(const Index* rows, const Index* columns, const Value* values,
                                                long long fours, long long warp, const XPanel& x, const YPanel& y)
 {
-    Slots slots;
-    const long long first = SHORT_ROWS * warp + quad_id();
-    slots.load_tiles(columns, values, TILE_COLUMNS * first, TILE_COLUMNS * fours);
-    const Reads reads(slots, x);
-#pragma unroll
-    for (int k = 0; k < STEPS; ++k) {
-        const long long four = first + TILE_ROWS * k;
-        if (four < fours) store_slots(slots, reads, k, 0, TILE_COLUMNS, load_stream(rows + four), y);
-    }
+    each_tile(columns, values, TILE_COLUMNS * fours, warp, x, [&](const Terms& terms, int k, long long tile) {
+        store_slots(terms, k, 0, TILE_COLUMNS, load_stream(rows + TILE_ROWS * tile + quad_id()), y);
+    });
 }
 
-// Rows of one entry, four of each quad's to a tile.
+// Rows of one entry: 32 of them are taken for a tile.
 __device__ __forceinline__ void multiply_singles(const Index* rows, const Index* columns, const Value* values,
                                                  long long singles, long long warp, const XPanel& x, const YPanel& y)
 {
-    Slots slots;
-    const long long first = TILE_COLUMNS * SHORT_ROWS * warp + quad_id();
-    slots.load_each(columns + first, values + first, singles - first, TILE_ROWS);
-    const Reads reads(slots, x);
-#pragma unroll
-    for (int k = 0; k < STEPS; ++k)
+    each_tile(columns, values, singles, warp, x, [&](const Terms& terms, int k, long long tile) {
 #pragma unroll
         for (int j = 0; j < TILE_COLUMNS; ++j) {
-            const long long single = first + TILE_ROWS * (TILE_COLUMNS * k + j);
-            if (single < singles) store_slots(slots, reads, k, j, j + 1, load_stream(rows + single), y);
+            const long long single = TILE * tile + TILE_COLUMNS * quad_id() + j;
+            store_slots(terms, k, j, j + 1, single < singles ? load_stream(rows + single) : PAD, y);
         }
+    });
 }
 
 // The panels of columns that are this warp's: calls `work` with what it reads and writes of each, and the number of
@@ -346,7 +333,7 @@ dasp_spmv_columns(const Offset* __restrict__ long_offsets, const Offset* __restr
     }
     warp -= blocks;
 
-    const long long of_13 = warps_of(pairs_13, SHORT_ROWS);
+    const long long of_13 = warps_of(pairs_13, AT_ONCE * TILE_ROWS);
     if (warp < of_13)
         return panels.each([&](const XPanel& xs, const YPanel& ys, int) {
             multiply_pairs<1>(short_rows, short_columns, short_values, pairs_13, warp, xs, ys);
@@ -356,7 +343,7 @@ dasp_spmv_columns(const Offset* __restrict__ long_offsets, const Offset* __restr
     short_columns += TILE_COLUMNS * pairs_13;
     short_values += TILE_COLUMNS * pairs_13;
 
-    const long long of_22 = warps_of(pairs_22, SHORT_ROWS);
+    const long long of_22 = warps_of(pairs_22, AT_ONCE * TILE_ROWS);
     if (warp < of_22)
         return panels.each([&](const XPanel& xs, const YPanel& ys, int) {
             multiply_pairs<2>(short_rows, short_columns, short_values, pairs_22, warp, xs, ys);
@@ -366,7 +353,7 @@ dasp_spmv_columns(const Offset* __restrict__ long_offsets, const Offset* __restr
     short_columns += TILE_COLUMNS * pairs_22;
     short_values += TILE_COLUMNS * pairs_22;
 
-    const long long of_4 = warps_of(fours, SHORT_ROWS);
+    const long long of_4 = warps_of(fours, AT_ONCE * TILE_ROWS);
     if (warp < of_4)
         return panels.each([&](const XPanel& xs, const YPanel& ys, int) {
             multiply_fours(short_rows, short_columns, short_values, fours, warp, xs, ys);
@@ -376,7 +363,7 @@ dasp_spmv_columns(const Offset* __restrict__ long_offsets, const Offset* __restr
     short_columns += TILE_COLUMNS * fours;
     short_values += TILE_COLUMNS * fours;
 
-    const long long of_1 = warps_of(singles, TILE_COLUMNS * SHORT_ROWS);
+    const long long of_1 = warps_of(singles, AT_ONCE * TILE);
     if (warp < of_1)
         return panels.each([&](const XPanel& xs, const YPanel& ys, int) {
             multiply_singles(short_rows, short_columns, short_values, singles, warp, xs, ys);

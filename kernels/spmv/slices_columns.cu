@@ -39,14 +39,6 @@ using SegmentOffset = Index;
 
 constexpr int STEPS = DASP_STEPS;
 
-// The largest power of two that is at most `most` and at most `count`, and at least 1.
-__host__ __device__ constexpr int power_of_two(int count, int most)
-{
-    int power = 1;
-    while (2 * power <= count && 2 * power <= most) power *= 2;
-    return power;
-}
-
 // Steps of a slot whose rows of X are loaded at once, all columns of each.
 constexpr int AT_ONCE = power_of_two(DASP_LOADS / PACKS, STEPS);
 

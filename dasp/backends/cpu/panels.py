@@ -39,6 +39,7 @@ from dasp.formats.array import WARP
 from dasp.formats.sliced.pattern import shape_fields
 
 intrinsic: Any = _intrinsic
+Vector = np.ndarray[Any, Any]
 _shape_fields = jit()(shape_fields)
 
 WIDEST = 32
@@ -97,6 +98,16 @@ def panels_of(columns: int, item: int) -> tuple[Panel, ...]:
     return tuple(panels)
 
 
+def span_of(array: Vector) -> Vector:
+    """Return the memory from the first to the last element of a matrix whose rows lie in one run each."""
+    if array.flags.c_contiguous:
+        return array.reshape(-1)
+    rows, columns = array.shape
+    size = (rows - 1) * (array.strides[0] // array.itemsize) + columns if rows else 0
+    writable = array.flags.writeable
+    return np.lib.stride_tricks.as_strided(array, (size,), (array.itemsize,), writeable=writable)
+
+
 class _RowEmitter(Emitter):
     """Emits what some of a group's lanes add up over a slice in a panel of columns.
 
@@ -123,7 +134,7 @@ class _RowEmitter(Emitter):
     ) -> None:
         super().__init__(builder, bits, coded, real, parts, *pointers)
         self.mine, self.panel = list(mine), ir.VectorType(real, panel * parts)
-        self.size = _size(real)
+        self.size = bytes_of_real(real)
         function = ir.FunctionType(self.panel, [self.panel] * 3)
         name = f"llvm.fmuladd.v{self.panel.count}f{8 * self.size}"
         self.add = builder.module.declare_intrinsic(name, (), function)
@@ -213,7 +224,7 @@ class _RowEmitter(Emitter):
         prefetch_run(self.builder, ahead, 0, self.of_x.count * self.size, FIRST_LEVEL)
 
 
-class _Rows:
+class Rows:
     """Emits loads and stores of whole rows of sums, at pointers to numbers of their type."""
 
     def __init__(self, builder: ir.IRBuilder, number: ir.Type, panel: int) -> None:
@@ -223,13 +234,16 @@ class _Rows:
         self.kind = ir.VectorType(self.real, panel * self.parts)
 
     def at(self, pointer: ir.Value) -> ir.Value:
+        """A pointer to a row."""
         return self.builder.bitcast(pointer, self.kind.as_pointer())
 
     def load(self, pointer: ir.Value) -> ir.Value:
-        return self.builder.load(self.at(pointer), align=_size(self.real))
+        """The row that begins at a pointer."""
+        return self.builder.load(self.at(pointer), align=bytes_of_real(self.real))
 
     def store(self, row: ir.Value, pointer: ir.Value) -> None:
-        self.builder.store(row, self.at(pointer), align=_size(self.real))
+        """Write a row from a pointer on."""
+        self.builder.store(row, self.at(pointer), align=bytes_of_real(self.real))
 
     def spread(self, number: ir.Value) -> ir.Value:
         """A real number, once for each item of a row."""
@@ -237,6 +251,7 @@ class _Rows:
         return self.shuffled(once, [0] * self.kind.count)
 
     def shuffled(self, row: ir.Value, mask: list[int]) -> ir.Value:
+        """The items of a row that a mask names."""
         return self.builder.shuffle_vector(row, row, ir.Constant(ir.VectorType(I32, len(mask)), mask))
 
     def scaled(self, factor: ir.Value, row: ir.Value) -> ir.Value:
@@ -268,12 +283,13 @@ class _Rows:
         return builder.icmp_signed("<", own, self.shuffled(once, [0] * places.count))
 
 
-def _size(real: ir.Type) -> int:
+def bytes_of_real(real: ir.Type) -> int:
+    """Return the bytes of a float or a double."""
     return 8 if real == ir.DoubleType() else 4
 
 
 @intrinsic(prefer_literal=True)
-def _place_for_sums(typing_context, scale, panel):  # type: ignore[no-untyped-def]
+def place_for_sums(typing_context, scale, panel):  # type: ignore[no-untyped-def]
     """Return a pointer to a panel's sums for 32 lanes, on the stack."""
     count = WARP * int(panel.literal_value)
 
@@ -286,7 +302,7 @@ def _place_for_sums(typing_context, scale, panel):  # type: ignore[no-untyped-de
 
 
 @intrinsic
-def _at(typing_context, pointer, place):  # type: ignore[no-untyped-def]
+def at(typing_context, pointer, place):  # type: ignore[no-untyped-def]
     """Return a pointer so many items further."""
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
@@ -324,8 +340,8 @@ def _sum_lanes(  # type: ignore[no-untyped-def]
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         _, sums, width, groups, step, steps, full, block, row, *pointers = arguments
-        rows = _Rows(builder, sums.type.pointee, count)
-        together = min(WORD_LANES, SUMS_BYTES // (rows.kind.count * _size(rows.real)))
+        rows = Rows(builder, sums.type.pointee, count)
+        together = min(WORD_LANES, SUMS_BYTES // (rows.kind.count * bytes_of_real(rows.real)))
 
         def of_width(number: int) -> None:
             bits = WIDTHS[number]
@@ -369,13 +385,13 @@ def _switch(
 
 
 @intrinsic(prefer_literal=True)
-def _add_neighbours(typing_context, panel, sums, lanes):  # type: ignore[no-untyped-def]
+def add_neighbours(typing_context, panel, sums, lanes):  # type: ignore[no-untyped-def]
     """Add every two neighbours of twice so many lanes."""
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         _, sums, lanes = arguments
         count = int(panel.literal_value)
-        rows = _Rows(builder, sums.type.pointee, count)
+        rows = Rows(builder, sums.type.pointee, count)
         with cgutils.for_range(builder, lanes) as loop:
             to = builder.mul(loop.index, ir.Constant(I64, count))
             one = builder.gep(sums, [builder.mul(to, ir.Constant(I64, 2))])
@@ -387,12 +403,12 @@ def _add_neighbours(typing_context, panel, sums, lanes):  # type: ignore[no-unty
 
 
 @intrinsic(prefer_literal=True)
-def _copy_row(typing_context, panel, sums, to):  # type: ignore[no-untyped-def]
+def copy_row(typing_context, panel, sums, to):  # type: ignore[no-untyped-def]
     """Write a row of sums somewhere else."""
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         _, sums, to = arguments
-        rows = _Rows(builder, sums.type.pointee, int(panel.literal_value))
+        rows = Rows(builder, sums.type.pointee, int(panel.literal_value))
         rows.store(rows.load(sums), to)
         return context.get_dummy_value()
 
@@ -400,12 +416,12 @@ def _copy_row(typing_context, panel, sums, to):  # type: ignore[no-untyped-def]
 
 
 @intrinsic(prefer_literal=True)
-def _scale_row(typing_context, panel, sums, alpha, y):  # type: ignore[no-untyped-def]
+def scale_row(typing_context, panel, sums, alpha, y):  # type: ignore[no-untyped-def]
     """Write alpha times a row of sums to y."""
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         _, sums, alpha, y = arguments
-        rows = _Rows(builder, sums.type.pointee, int(panel.literal_value))
+        rows = Rows(builder, sums.type.pointee, int(panel.literal_value))
         rows.store(rows.scaled(alpha, rows.load(sums)), y)
         return context.get_dummy_value()
 
@@ -417,20 +433,22 @@ def _expect_row(typing_context, panel, y):  # type: ignore[no-untyped-def]
     """Ask for a row of y that is written soon: a row that lies in no cache would be waited for."""
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        rows = _Rows(builder, arguments[1].type.pointee, int(panel.literal_value))
-        prefetch_run(builder, arguments[1], 0, rows.kind.count * _size(rows.real), FIRST_LEVEL, writes=True)
+        rows = Rows(builder, arguments[1].type.pointee, int(panel.literal_value))
+        prefetch_run(
+            builder, arguments[1], 0, rows.kind.count * bytes_of_real(rows.real), FIRST_LEVEL, writes=True
+        )
         return context.get_dummy_value()
 
     return types.void(panel, y), generate
 
 
 @intrinsic(prefer_literal=True)
-def _update_row(typing_context, panel, sums, alpha, beta, done, y):  # type: ignore[no-untyped-def]
+def update_row(typing_context, panel, sums, alpha, beta, done, y):  # type: ignore[no-untyped-def]
     """Write alpha times a row of sums, plus beta times y unless beta is 0, to y but for `done` columns."""
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         _, sums, alpha, beta, done, y = arguments
-        rows = _Rows(builder, sums.type.pointee, int(panel.literal_value))
+        rows = Rows(builder, sums.type.pointee, int(panel.literal_value))
         before, total = rows.load(y), rows.scaled(alpha, rows.load(sums))
         both = builder.fadd(total, rows.scaled(beta, before))
         total = builder.select(rows.is_zero(beta), total, both)
@@ -452,7 +470,7 @@ def _function_of(panel: int) -> Callable[..., None]:
         segments, and the numbers from one row to the next of X and of Y, which begin at the panel's first
         column; `scale` alpha and beta.
         """
-        sums = _place_for_sums(scale, panel)
+        sums = place_for_sums(scale, panel)
         positions, segments, x_row, y_row = counts[0], counts[1], counts[2], counts[3]
         alpha, beta = scale[0], scale[1]
         for s in range(first, last):
@@ -468,21 +486,21 @@ def _function_of(panel: int) -> Callable[..., None]:
             )
             for _ in range(shift):
                 lanes >>= 1
-                _add_neighbours(panel, sums, lanes)
+                add_neighbours(panel, sums, lanes)
             if s < segments:
-                _copy_row(panel, sums, _at(partials, position * panel))
+                copy_row(panel, sums, at(partials, position * panel))
             elif beta == 0 and done == 0:
                 for row in range(count):
                     mine = position + row if is_null(rows) else np.int64(rows[position + row])
-                    _scale_row(panel, _at(sums, row * panel), alpha, _at(y, mine * y_row))
+                    scale_row(panel, at(sums, row * panel), alpha, at(y, mine * y_row))
                     later = position + count + row
                     if later < positions:
                         mine = later if is_null(rows) else np.int64(rows[later])
-                        _expect_row(panel, _at(y, mine * y_row))
+                        _expect_row(panel, at(y, mine * y_row))
             else:
                 for row in range(count):
                     mine = position + row if is_null(rows) else np.int64(rows[position + row])
-                    _update_row(panel, _at(sums, row * panel), alpha, beta, done, _at(y, mine * y_row))
+                    update_row(panel, at(sums, row * panel), alpha, beta, done, at(y, mine * y_row))
 
     return _multiply_panel
 

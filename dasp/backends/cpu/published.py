@@ -10,13 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dasp import _threads
 from dasp._compile import jit
 from dasp.backends.cpu.emitter import store_long
+from dasp.backends.cpu.panels import panels_of, span_of
+from dasp.backends.cpu.published_panels import Functions, functions_of
 from dasp.formats.array import WARP, Plan
 from dasp.formats.published.pattern import (
     HALF_WARP,
@@ -31,6 +33,9 @@ Vector = np.ndarray[Any, Any]
 
 SERIAL_SLOTS = 150_000
 """Below this many slots, waking a second thread costs more than it saves."""
+
+COLUMNS_AT_ONCE = 4
+"""Columns that take about as long together as a vector does."""
 
 ROW_SLOTS = 2
 """What finding, reducing and storing one row costs, in slots; used to share rows among threads."""
@@ -51,40 +56,70 @@ class Kernel:
         """Set y = alpha A x + beta y, for contiguous vectors of one type, x read-only."""
         scale = x, y, alpha, beta
         partials = np.empty(self._segments, x.dtype)
-        threads = _threads.get_num_threads() if self._work >= SERIAL_SLOTS else 1
-        shares = self._shares.get(threads) or self._share(threads)
-        if threads == 1:
-            _run_share(shares[0], scale, partials)
-        else:
-            _threads.run([partial(_run_share, share, scale, partials) for share in shares])
+
+        def work(share: list[_Task]) -> None:
+            for step, first, last in share:
+                step.function(first, last, *step.arrays, partials, *scale)
+
+        self._run(work, self._work)
         if self._segments:
             store_long(*self._long_rows, partials[:, None], 0, y[:, None], alpha, beta)
 
-    def _share(self, threads: int) -> list[list[tuple[Any, ...]]]:
-        """Find, for each thread, the calls (function, arrays, first, last) it makes, and keep them."""
-        shares: list[list[tuple[Any, ...]]] = [[] for _ in range(threads)]
+    def multiply_columns(self, x: Vector, y: Vector, alpha: Any, beta: Any) -> None:
+        """Set Y = alpha A X + beta Y, for 2 columns and more, each row in one run, of one type.
+
+        X is read-only, and neither has a negative stride.
+        """
+        spans = span_of(x), span_of(y)
+        apart = [array.strides[0] // array.itemsize for array in (x, y)]
+        for panel in panels_of(y.shape[1], y.itemsize):
+            end = panel.begin + panel.columns
+            mine = [span[panel.begin : len(span) - (y.shape[1] - end)] for span in spans]
+            partials = np.empty((self._segments, panel.columns), y.dtype)
+            functions, rest = functions_of(panel.columns), (panel.done, partials.reshape(-1), *mine, *apart)
+
+            def work(share: list[_Task], functions: Functions = functions, rest: Any = rest) -> None:
+                for step, first, last in share:
+                    getattr(functions, step.part)(first, last, *step.by_columns, *rest, alpha, beta)
+
+            self._run(work, self._work * panel.columns // COLUMNS_AT_ONCE)
+            if self._segments:
+                store_long(*self._long_rows, partials, panel.done, y[:, panel.begin : end], alpha, beta)
+
+    def _run(self, work: Callable[[list[_Task]], None], slots: int) -> None:
+        """Do what takes as long as so many slots with as many threads as that is worth."""
+        threads = _threads.get_num_threads() if slots >= SERIAL_SLOTS else 1
+        shares = self._shares.get(threads) or self._share(threads)
+        _threads.run([partial(work, share) for share in shares])
+
+    def _share(self, threads: int) -> list[list[_Task]]:
+        """Find, for each thread, the steps that it does, and from where to where, and keep them."""
+        shares: list[list[_Task]] = [[] for _ in range(threads)]
         for step in self._steps:
             goals = step.costs[-1] * np.arange(threads + 1) / threads
             cuts = np.searchsorted(step.costs, goals)
             for share, first, last in zip(shares, cuts[:-1], cuts[1:], strict=True):
                 if first < last:
-                    share.append((step.function, step.arrays, int(first), int(last)))
+                    share.append((step, int(first), int(last)))
         self._shares[threads] = shares
         return shares
 
 
-class _Step:
-    """A function of one part, its arrays, and the rising cost of its items in slots, from 0."""
+class _Step(NamedTuple):
+    """A function of one part, its arrays, and the rising cost of its items in slots, from 0.
 
-    def __init__(self, function: Callable[..., None], arrays: tuple[Any, ...], costs: Vector) -> None:
-        self.function = function
-        self.arrays = arrays
-        self.costs = costs
+    Several columns are multiplied by the function `part` of `Functions`, which takes the arrays `by_columns`.
+    """
+
+    function: Callable[..., None]
+    arrays: tuple[Any, ...]
+    costs: Vector
+    part: str
+    by_columns: tuple[Any, ...]
 
 
-def _run_share(share: list[tuple[Any, ...]], scale: tuple[Any, ...], partials: Vector) -> None:
-    for function, arrays, first, last in share:
-        function(first, last, *arrays, partials, *scale)
+_Task = tuple[_Step, int, int]
+"""A step, and the first of its items and the one behind the last."""
 
 
 def _steps(plan: Plan) -> list[_Step]:
@@ -106,30 +141,28 @@ def _steps(plan: Plan) -> list[_Step]:
     def even(count: int, cost: int) -> Vector:
         return cost * np.arange(count + 1)
 
+    def of_short(function: Callable[..., None], section: Any, count: int, split: int, width: int) -> _Step:
+        """Return the step of tile rows of `width` slots: they hold a row, or one of `split` and another."""
+        results = 1 + (split < width)
+        return _Step(
+            function, section, even(count, width + results * ROW_SLOTS), "short", (*section, split, width)
+        )
+
+    of_long = long.segment, long.offsets, long.segment_offsets, long.segment_rows, long.columns, values.long
+    of_medium = (
+        *(medium.rows, regular.offsets, regular.columns, values.regular),
+        *(irregular.offsets, irregular.columns, values.irregular),
+    )
+    empty = pattern.empty_rows
+    nothing = short.columns[:0], values.short[:0], 0, 0
     steps = [
-        _Step(
-            _sum_segments,
-            (long.segment, long.offsets, long.segment_offsets, long.segment_rows, long.columns, values.long),
-            even(len(long.segment_rows), long.segment),
-        ),
-        _Step(
-            _multiply_medium,
-            (
-                medium.rows,
-                regular.offsets,
-                regular.columns,
-                values.regular,
-                irregular.offsets,
-                irregular.columns,
-                values.irregular,
-            ),
-            block_costs,
-        ),
-        _Step(_multiply_13, pairs_13, even(short.pairs_13, TILE_COLUMNS + 2 * ROW_SLOTS)),
-        _Step(_multiply_22, pairs_22, even(short.pairs_22, TILE_COLUMNS + 2 * ROW_SLOTS)),
-        _Step(_multiply_fours, fours, even(short.fours, TILE_COLUMNS + ROW_SLOTS)),
-        _Step(_multiply_singles, singles, even(short.singles, 1 + ROW_SLOTS)),
-        _Step(_clear_rows, (pattern.empty_rows,), even(len(pattern.empty_rows), 1)),
+        _Step(_sum_segments, of_long, even(len(long.segment_rows), long.segment), "segments", of_long),
+        _Step(_multiply_medium, of_medium, block_costs, "medium", of_medium),
+        of_short(_multiply_13, pairs_13, short.pairs_13, 1, TILE_COLUMNS),
+        of_short(_multiply_22, pairs_22, short.pairs_22, 2, TILE_COLUMNS),
+        of_short(_multiply_fours, fours, short.fours, TILE_COLUMNS, TILE_COLUMNS),
+        of_short(_multiply_singles, singles, short.singles, 1, 1),
+        _Step(_clear_rows, (empty,), even(len(empty), 1), "short", (empty, *nothing)),
     ]
     return [step for step in steps if step.costs[-1] > 0]
 
@@ -147,10 +180,11 @@ def _term(columns, values, slot, x):  # type: ignore[no-untyped-def]
 
 
 @_inline
-def _term_or_pad(columns, values, slot, x):  # type: ignore[no-untyped-def]
+def _add_entry(columns, values, slot, x, total):  # type: ignore[no-untyped-def]
+    # The sum inside the branch, so that it is fused with the product there, too.
     if columns[np.uint64(slot)] < 0:
-        return x.dtype.type(0)
-    return _term(columns, values, slot, x)
+        return total
+    return total + _term(columns, values, slot, x)
 
 
 @_inline
@@ -182,15 +216,20 @@ def _sum_segments(  # type: ignore[no-untyped-def]
             t6 += _term(columns, values, slot + 6, x)
             t7 += _term(columns, values, slot + 7, x)
         for slot in range(pads_from, end):
-            t0 += _term_or_pad(columns, values, slot, x)
+            t0 = _add_entry(columns, values, slot, x, t0)
         partials[s] = ((t0 + t1) + (t2 + t3)) + ((t4 + t5) + (t6 + t7))
 
 
 @_inline
-def _tail(offsets, columns, values, row, x, total):  # type: ignore[no-untyped-def]
-    for slot in range(offsets[np.uint64(row)], offsets[np.uint64(row + 1)]):
+def _sum_run(columns, values, begin, end, x, total):  # type: ignore[no-untyped-def]
+    for slot in range(begin, end):
         total += _term(columns, values, slot, x)
     return total
+
+
+@_inline
+def _tail(offsets, columns, values, row, x, total):  # type: ignore[no-untyped-def]
+    return _sum_run(columns, values, offsets[np.uint64(row)], offsets[np.uint64(row + 1)], x, total)
 
 
 @_compile
@@ -225,13 +264,13 @@ def _multiply_medium(  # type: ignore[no-untyped-def]
                     t6 += _term(columns, values, slot + 24, x)
                     t7 += _term(columns, values, slot + 28, x)
                 elif columns[np.uint64(slot)] >= 0:
-                    t0 += _term_or_pad(columns, values, slot, x)
-                    t1 += _term_or_pad(columns, values, slot + 4, x)
-                    t2 += _term_or_pad(columns, values, slot + 8, x)
-                    t3 += _term_or_pad(columns, values, slot + 12, x)
-                    t4 += _term_or_pad(columns, values, slot + 16, x)
-                    t5 += _term_or_pad(columns, values, slot + 20, x)
-                    t6 += _term_or_pad(columns, values, slot + 24, x)
+                    t0 = _add_entry(columns, values, slot, x, t0)
+                    t1 = _add_entry(columns, values, slot + 4, x, t1)
+                    t2 = _add_entry(columns, values, slot + 8, x, t2)
+                    t3 = _add_entry(columns, values, slot + 12, x, t3)
+                    t4 = _add_entry(columns, values, slot + 16, x, t4)
+                    t5 = _add_entry(columns, values, slot + 20, x, t5)
+                    t6 = _add_entry(columns, values, slot + 24, x, t6)
         row = TILE_ROWS * block
         if tail_offsets[row] != tail_offsets[row + TILE_ROWS]:
             t0 = _tail(tail_offsets, tail_columns, tail_values, row, x, t0)
@@ -249,38 +288,25 @@ def _multiply_medium(  # type: ignore[no-untyped-def]
 
 @_compile
 def _multiply_13(first, last, rows, columns, values, partials, x, y, alpha, beta):  # type: ignore[no-untyped-def]
-    # A tile row holds a row of 1, then a row of 3; a warp lists its 16 rows of 1 before those of 3.
-    for tile_row in range(first, last):
-        slot = TILE_COLUMNS * tile_row
-        place = WARP * (tile_row // HALF_WARP) + tile_row % HALF_WARP
-        if rows[np.uint64(place)] >= 0:
-            _store(rows[np.uint64(place)], _term(columns, values, slot, x), x, y, alpha, beta)
-        if rows[np.uint64(place + HALF_WARP)] >= 0:
-            total = (
-                _term(columns, values, slot + 1, x)
-                + _term(columns, values, slot + 2, x)
-                + _term(columns, values, slot + 3, x)
-            )
-            _store(rows[np.uint64(place + HALF_WARP)], total, x, y, alpha, beta)
+    _multiply_pairs(first, last, 1, rows, columns, values, x, y, alpha, beta)
 
 
 @_compile
 def _multiply_22(first, last, rows, columns, values, partials, x, y, alpha, beta):  # type: ignore[no-untyped-def]
-    # A tile row holds two rows of 2; a warp lists its 16 first ones before the second ones.
+    _multiply_pairs(first, last, 2, rows, columns, values, x, y, alpha, beta)
+
+
+@_inline
+def _multiply_pairs(first, last, split, rows, columns, values, x, y, alpha, beta):  # type: ignore[no-untyped-def]
+    # A tile row holds a row of `split` entries and another; a warp lists its 16 first ones before the others.
     for tile_row in range(first, last):
         slot = TILE_COLUMNS * tile_row
         place = WARP * (tile_row // HALF_WARP) + tile_row % HALF_WARP
         if rows[np.uint64(place)] >= 0:
-            _store(
-                rows[np.uint64(place)],
-                _term(columns, values, slot, x) + _term(columns, values, slot + 1, x),
-                x,
-                y,
-                alpha,
-                beta,
-            )
+            total = _sum_run(columns, values, slot, slot + split, x, x.dtype.type(0))
+            _store(rows[np.uint64(place)], total, x, y, alpha, beta)
         if rows[np.uint64(place + HALF_WARP)] >= 0:
-            total = _term(columns, values, slot + 2, x) + _term(columns, values, slot + 3, x)
+            total = _sum_run(columns, values, slot + split, slot + TILE_COLUMNS, x, x.dtype.type(0))
             _store(rows[np.uint64(place + HALF_WARP)], total, x, y, alpha, beta)
 
 
@@ -289,17 +315,15 @@ def _multiply_fours(first, last, rows, columns, values, partials, x, y, alpha, b
     for r in range(first, last):
         if rows[r] >= 0:
             slot = TILE_COLUMNS * r
-            total = x.dtype.type(0)
-            for k in range(MAX_SHORT - 1):
-                total += _term(columns, values, slot + k, x)
-            total += _term_or_pad(columns, values, slot + MAX_SHORT - 1, x)
+            total = _sum_run(columns, values, slot, slot + MAX_SHORT - 1, x, x.dtype.type(0))
+            total = _add_entry(columns, values, slot + MAX_SHORT - 1, x, total)
             _store(rows[r], total, x, y, alpha, beta)
 
 
 @_compile
 def _multiply_singles(first, last, rows, columns, values, partials, x, y, alpha, beta):  # type: ignore[no-untyped-def]
     for r in range(first, last):
-        _store(rows[r], _term(columns, values, r, x), x, y, alpha, beta)
+        _store(rows[r], _sum_run(columns, values, r, r + 1, x, x.dtype.type(0)), x, y, alpha, beta)
 
 
 @_compile

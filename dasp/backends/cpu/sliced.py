@@ -9,7 +9,7 @@ import numpy as np
 from dasp import _threads
 from dasp._dtypes import BFLOAT16, TABLE, sum_type
 from dasp.backends.cpu.emitter import product_of_slices, store_long
-from dasp.backends.cpu.panels import Panel, panels_of, product_of_panel
+from dasp.backends.cpu.panels import Panel, panels_of, product_of_panel, span_of
 from dasp.backends.cpu.team import CHUNKS, Job, multiply_alone, team
 from dasp.formats.array import WARP, Plan
 from dasp.formats.sliced.pattern import Coding, Values, shape_fields
@@ -65,7 +65,7 @@ class Kernel:
 
         X is read-only, and neither has a negative stride.
         """
-        spans = _span(x), _span(y)
+        spans = span_of(x), span_of(y)
         for panel in panels_of(y.shape[1], y.itemsize):
             self._multiply_panel(panel, (x, y), spans, alpha, beta)
 
@@ -146,16 +146,6 @@ class Kernel:
             "table": self._table,
             "rows": pattern.rows,
         }
-
-
-def _span(array: Vector) -> Vector:
-    """Return the memory from the first to the last element of a matrix whose rows lie in one run each."""
-    if array.flags.c_contiguous:
-        return array.reshape(-1)
-    rows, columns = array.shape
-    size = (rows - 1) * (array.strides[0] // array.itemsize) + columns if rows else 0
-    writable = array.flags.writeable
-    return np.lib.stride_tricks.as_strided(array, (size,), (array.itemsize,), writeable=writable)
 
 
 def _plain_codes(values: Values) -> Vector:

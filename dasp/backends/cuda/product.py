@@ -165,11 +165,11 @@ class Product:
         TypeError
             If the plan's format has no product of these types.
         """
+        formats.refuse_type(self.plan.format, y.dtype, "the product")
         if x.ndim == 2:
             self._multiply_columns(x, y, alpha, beta)
             return
         kinds = into(self.plan.dtype, x.dtype, y.dtype)
-        formats.refuse_type(self.plan.format, y.dtype, "the product")
         with self._device:
             vector, result = self._plain_vector(x, kinds.x), self._plain_vector(y, kinds.y)
             self._launch(vector.data.ptr, result.data.ptr, kinds, alpha, beta)

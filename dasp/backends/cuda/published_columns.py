@@ -17,6 +17,9 @@ from dasp.backends.cuda.sectors import FAR, SAMPLE, SECTOR
 from dasp.formats.array import WARP, Plan
 from dasp.formats.published.pattern import TILE, TILE_COLUMNS, TILE_ROWS
 
+FAR_REGISTERS = 16
+"""Registers more where columns of X lie apart: each has an address of its own."""
+
 SIGNATURE = Signature(
     "spmv/product_columns.cu",
     "dasp_spmv_columns",
@@ -110,21 +113,27 @@ def _panel(chosen: Panels, width: int, columns: int, kinds: Arithmetic, x: Layou
         whole=int(columns % width == 0),
         steps=chosen.steps,
         loads=chosen.loads,
-        registers=chosen.registers,
+        registers=chosen.registers + (0 if x.column == 1 else FAR_REGISTERS),
         threads=WARP * chosen.warps,
     )
+
+
+def at_once(panel: Panel) -> int:
+    """Return the tiles whose rows of X a warp reads at once, and the tiles of short rows that it takes."""
+    loads = panel.columns // panel.pack  # of a tile
+    return max(1, min(panel.steps, panel.loads // loads))
 
 
 def warps(plan: Plan, panel: Panel) -> int:
     """Return how many warps a product by one panel needs."""
     pattern = plan.pattern
-    short, tile_rows = pattern.short, TILE_ROWS * panel.steps
+    short, tiles = pattern.short, at_once(panel)
     return int(
         len(pattern.long.segment_rows)
         + len(pattern.medium.regular.offsets)
         - 1
-        + sum(ceil_div(rows, tile_rows) for rows in (short.pairs_13, short.pairs_22, short.fours))
-        + ceil_div(short.singles, TILE_COLUMNS * tile_rows)
+        + sum(ceil_div(rows, TILE_ROWS * tiles) for rows in (short.pairs_13, short.pairs_22, short.fours))
+        + ceil_div(short.singles, WARP * tiles)
         + ceil_div(len(pattern.empty_rows), WARP)
     )
 
