@@ -37,7 +37,7 @@ from dasp.policy import Policy
 
 METHODS = ("cg", "minres", "bicgstab", "gmres")
 PRECONDITIONERS = ("none", "jacobi", "block-jacobi", "ic0", "ilu0", "chebyshev", "multigrid")
-_RTOL = {"float64": 1e-8, "float32": 1e-4}
+_RTOL = {"float64": 1e-8, "float32": 1e-4, "complex128": 1e-8, "complex64": 1e-4}
 _VECTOR_SUFFIXES = (".npy", ".mtx")
 
 
@@ -48,7 +48,7 @@ def add_command(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--method",
         choices=METHODS,
-        help="by default cg if the matrix is symmetric with a positive diagonal, else bicgstab",
+        help="by default cg if the matrix is symmetric (Hermitian) with a positive diagonal, else bicgstab",
     )
     parser.add_argument(
         "--precond",
@@ -132,7 +132,8 @@ def _run(arguments: argparse.Namespace) -> int:
     planned = SpMatrix.from_scipy(matrix, policy=policy, device=arguments.device)
     planning = time.perf_counter() - began
     rtol = arguments.rtol if arguments.rtol is not None else _RTOL[np.dtype(planned.dtype).name]
-    b = right_hand_side(arguments.rhs, rows, seed).astype(planned.dtype)
+    b = right_hand_side(arguments.rhs, rows, seed)
+    b = b.astype(np.result_type(planned.dtype, np.complex64) if b.dtype.kind == "c" else planned.dtype)
     title = method if arguments.precond == "none" else f"{method} with {arguments.precond}"
     if not arguments.json:
         print(f"{arguments.matrix}: {rows:,} rows, {matrix.nnz:,} entries, on {planned.device}")
@@ -175,22 +176,22 @@ def _check(arguments: argparse.Namespace) -> None:
         check_plot(arguments.plot)
 
 
-def right_hand_side(given: str, rows: int, seed: int) -> NDArray[np.floating]:
+def right_hand_side(given: str, rows: int, seed: int) -> NDArray[np.inexact]:
     """Return b: ones, normal random numbers, or what a file holds.
 
     Raises
     ------
     ValueError
-        If the file holds no vector of so many real numbers.
+        If the file holds no vector of so many numbers.
     """
     if given == "ones":
         return np.ones(rows)
     if given == "random":
         return np.random.default_rng(seed).standard_normal(rows)
     b = read_vector(given)
-    if b.size != rows or b.dtype.kind not in "fiub":
-        raise ValueError(f"{given} holds {b.size} numbers of {b.dtype}; {rows} real ones are needed")
-    return b.reshape(-1).astype(np.float64)
+    if b.size != rows or b.dtype.kind not in "fiubc":
+        raise ValueError(f"{given} holds {b.size} numbers of {b.dtype}; {rows} are needed, real or complex")
+    return b.reshape(-1).astype(np.complex128 if b.dtype.kind == "c" else np.float64)
 
 
 def read_vector(path: str) -> NDArray[Any]:
@@ -256,21 +257,26 @@ def draw_residuals(path: Path, title: str, residuals: list[float], rtol: float) 
 
 
 def looks_positive_definite(matrix: csr_array) -> bool:
-    """Whether a square matrix is symmetric, up to rounding, and has a positive diagonal.
+    """Whether a square matrix is symmetric or Hermitian, up to rounding, and has a positive diagonal.
 
     That is necessary for CG, not sufficient: an indefinite matrix may pass.
     """
-    if not np.all(matrix.diagonal() > 0):
+    if not np.all(matrix.diagonal().real > 0):
         return False
-    difference = abs(matrix - matrix.T)
+    difference = abs(matrix - matrix.conj().T)
     return bool(difference.nnz == 0 or difference.max() <= 1e-12 * abs(matrix).max())
 
 
-def true_residual(matrix: csr_array, x: NDArray[np.floating], b: NDArray[np.floating]) -> float:
-    """Norm of ``b - A x`` over that of b, by SciPy's product with the original matrix, in float64."""
+def true_residual(matrix: csr_array, x: NDArray[np.inexact], b: NDArray[np.inexact]) -> float:
+    """Norm of ``b - A x`` over that of b, by SciPy's product with the original matrix, in double
+    precision."""
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        residual = b.astype(np.float64) - matrix @ x.astype(np.float64)
-        return float(np.linalg.norm(residual) / np.linalg.norm(b.astype(np.float64)))
+        residual = _wide(b) - matrix @ _wide(x)
+        return float(np.linalg.norm(residual) / np.linalg.norm(_wide(b)))
+
+
+def _wide(vector: NDArray[Any]) -> NDArray[Any]:
+    return vector.astype(np.result_type(vector, np.float64))
 
 
 def _outcome(
@@ -287,13 +293,13 @@ def _outcome(
     """Judge a solution by its true residual alone, up to the rounding of its evaluation."""
     residual = true_residual(matrix, x, b) if b.any() else 0.0
     unit = float(np.finfo(b.dtype).eps)
-    scale = float(np.linalg.norm(abs(matrix) @ abs(x.astype(np.float64)))) / (float(np.linalg.norm(b)) or 1.0)
+    scale = float(np.linalg.norm(abs(matrix) @ abs(_wide(x)))) / (float(np.linalg.norm(b)) or 1.0)
     accepted = residual <= rtol * (1 + 1e-6) + 16 * unit * scale and residual <= 10 * rtol
     return Outcome(solver, iterations, setup, seconds, residual, "" if accepted else reason)
 
 
 def _plain(
-    matrix: csr_array, planned: SpMatrix, b: NDArray[np.floating], method: str, rtol: float, maxiter: int
+    matrix: csr_array, planned: SpMatrix, b: NDArray[np.inexact], method: str, rtol: float, maxiter: int
 ) -> Outcome:
     """Solve by our own method without a preconditioner."""
     x, stats = getattr(dasp.solvers, method)(planned, b, rtol=rtol, maxiter=maxiter)
@@ -301,7 +307,7 @@ def _plain(
 
 
 def compare(
-    matrix: csr_array, b: NDArray[np.floating], method: str, rtol: float, maxiter: int, device: str
+    matrix: csr_array, b: NDArray[np.inexact], method: str, rtol: float, maxiter: int, device: str
 ) -> list[Outcome]:
     """Solve the same system by others: SciPy, CuPy if the device is a GPU, PyAMG if it is installed."""
     import scipy.sparse.linalg
@@ -347,20 +353,20 @@ def _by_library(
     return _outcome(f"{name} {method}", matrix, x, on_host, rtol, counted[0], 0.0, seconds, reason)
 
 
-def _by_cupy(matrix: csr_array, b: NDArray[np.floating], method: str, rtol: float, maxiter: int) -> Outcome:
+def _by_cupy(matrix: csr_array, b: NDArray[np.inexact], method: str, rtol: float, maxiter: int) -> Outcome:
     import cupy
     import cupyx.scipy.sparse
     import cupyx.scipy.sparse.linalg
     from scipy.sparse import csr_matrix
 
-    operator = cupyx.scipy.sparse.csr_matrix(csr_matrix(matrix))
+    operator = cupyx.scipy.sparse.csr_matrix(csr_matrix(matrix.astype(b.dtype, copy=False)))
     library = cupyx.scipy.sparse.linalg
     return _by_library(
         "CuPy", library, operator, matrix, cupy.asarray(b), method, rtol, maxiter, lambda x: x.get()
     )
 
 
-def _by_pyamg(matrix: csr_array, b: NDArray[np.floating], rtol: float, maxiter: int) -> list[Outcome]:
+def _by_pyamg(matrix: csr_array, b: NDArray[np.inexact], rtol: float, maxiter: int) -> list[Outcome]:
     try:
         began = time.perf_counter()
         hierarchy = _hierarchy(matrix)
