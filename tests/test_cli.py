@@ -253,6 +253,30 @@ def test_a_solution_goes_to_a_file_and_b_comes_from_one(
     assert "holds 225 numbers" in error(capsys, "solve", "poisson2d:9", *CPU, *names)
 
 
+def test_solve_takes_complex_numbers(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    laplacian, rng = generate("poisson2d:12"), np.random.default_rng(0)
+    b = rng.standard_normal(144) + 1j * rng.standard_normal(144)
+    phases = scipy.sparse.diags_array(np.exp(1j * np.arange(144)))
+    matrices = {
+        "cg": phases @ laplacian @ phases.conj(),
+        "bicgstab": laplacian - (0.3 - 0.4j) * scipy.sparse.eye_array(144),
+    }
+    solve.write_vector(str(tmp_path / "b.mtx"), b)
+    names = ["--rhs", str(tmp_path / "b.mtx"), "--out", str(tmp_path / "x.npy"), "--precond", "jacobi"]
+    for method, matrix in matrices.items():
+        scipy.sparse.save_npz(tmp_path / "a.npz", scipy.sparse.csr_array(matrix))
+        status, out, err = run(capsys, "solve", str(tmp_path / "a.npz"), *CPU, "--compare", *names)
+        assert (status, err) == (0, "")
+        assert f"\n{method} with jacobi" in out
+        assert f"SciPy {method}" in out
+        x = solve.read_vector(str(tmp_path / "x.npy"))
+        assert np.linalg.norm(b - matrix @ x) <= 1.01e-8 * np.linalg.norm(b)
+    status, out, err = run(capsys, "solve", "poisson2d:12", *CPU, "--compare", *names)
+    assert (status, err) == (0, "")
+    assert "SciPy cg" in out
+    assert solve.read_vector(str(tmp_path / "x.npy")).dtype == np.complex128
+
+
 def test_others_solve_the_same_system(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     words = ["solve", "poisson2d:30", *CPU, "--compare", "--rtol", "1e-9"]
     status, out, _ = run(capsys, *words, "--precond", "multigrid", "--plot", str(tmp_path / "history.pdf"))

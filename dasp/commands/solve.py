@@ -317,7 +317,7 @@ def compare(
     ]
     if device != "cpu":
         outcomes.append(_by_cupy(matrix, b, method, rtol, maxiter))
-    if looks_positive_definite(matrix):
+    if looks_positive_definite(matrix) and b.dtype.kind == matrix.dtype.kind:  # as PyAMG needs it
         outcomes.extend(_by_pyamg(matrix, b, rtol, maxiter))
     return outcomes
 

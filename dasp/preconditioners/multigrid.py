@@ -309,9 +309,7 @@ def multigrid(
     if not hierarchy or not hasattr(hierarchy[0], "A"):
         raise TypeError(f"ml is a {type(ml).__name__}; a hierarchy of PyAMG is needed, which has levels")
     if any(level.A.dtype.kind == "c" for level in hierarchy) or np.dtype(dtype).kind == "c":
-        raise TypeError(
-            "ml or dtype is complex; real levels are needed: those of A's real part, or of its size"
-        )
+        raise TypeError("ml or dtype is complex; a hierarchy of real matrices is needed, as of A's real part")
     for name, value, known in (("smoother", smoother, SMOOTHERS), ("cycle", cycle, CYCLES)):
         if value not in known:
             raise ValueError(f"{name} is {value!r}; one of {', '.join(known)} is needed")
