@@ -243,6 +243,23 @@ def test_the_launches_of_an_iteration(emulated, form, passes):
     assert counts[1] - counts[0] == 16 * passes
 
 
+@pytest.mark.parametrize("history", [7, 8])
+@pytest.mark.parametrize("form", FORMS)
+def test_a_solve_goes_on_when_the_history_is_full(emulated, form, history, monkeypatch):
+    """With the same bits, whether it stops there after an odd number of iterations or an even one."""
+    A, b = poisson(8), np.random.default_rng(0).standard_normal(64)
+    found = []
+    for _ in range(2):
+        limits = make_limits(64, 1e-9, 0.0, 64, None, None, False)
+        found.append(solve(A, b, None, limits, None, None, form, getattr(form, "names", ("p",))))
+        monkeypatch.setattr(cuda_module, "HISTORY", history)
+    (x, stats), (same, cut) = found
+    assert stats.converged
+    assert stats.iterations > 2 * history
+    assert cut.residuals == stats.residuals
+    np.testing.assert_array_equal(same, x)
+
+
 @pytest.mark.parametrize("method", [cg, minres, bicgstab])
 @pytest.mark.parametrize("every", [1, 3, 4])
 def test_callbacks_stop_the_loop_now_and_then(emulated, method, every):
