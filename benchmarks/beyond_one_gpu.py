@@ -1,6 +1,6 @@
 """A system that fits no single GPU: Poisson's on a cube, made, planned and solved rank by rank.
 
-    torchrun --nproc-per-node 2 benchmarks/beyond_one_gpu.py 1100 --csv beyond_one_gpu_h200.csv
+    torchrun --nproc-per-node 4 benchmarks/beyond_one_gpu.py 1100 --csv beyond_one_gpu_h200.csv
 
 Values are kept in full (Policy(narrow=False)), as those of a matrix without structure would be: a plan takes
 58 bytes a row and vectors 56, so from some 1.25e9 rows on they are more than the 141 GB of an H200. Ranks

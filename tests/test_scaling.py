@@ -16,7 +16,8 @@ from dasp.models import generate
 from tests import reference
 from tests.ranks import run_ranks
 
-MODEL = Model(Line(5.0, 1e-4), Line(2.0, 3e-4), Line(20.0, 1e-5), 4.0, Line(3.0, 8.0), Network())
+PASSES = {"cg": Line(2.0, 3e-4), "cg pipelined": Line(1.0, 5e-4)}
+MODEL = Model(Line(5.0, 1e-4), PASSES, Line(20.0, 1e-5), 4.0, Line(3.0, 8.0), Network())
 
 
 @pytest.mark.parametrize("n", [1, 2, 5, 9])
@@ -113,9 +114,9 @@ def test_a_model_is_found_again_from_two_ranks_and_right_on_four() -> None:
 
 def test_a_sum_that_is_hidden_costs_nothing_until_it_is_the_longer_one() -> None:
     product = MODEL.product_us(50**3 / 2, halo_of(50, 2), 2)
-    assert MODEL.iteration_us(50, 2, "cg pipelined") == product + 13 / 7 * MODEL.vectors(50**3 / 2)
+    assert MODEL.iteration_us(50, 2, "cg pipelined") == product + MODEL.vectors["cg pipelined"](50**3 / 2)
     late = Model(**(vars(MODEL) | {"sums": Line(1e4, 0.0)}))
-    assert late.iteration_us(50, 2, "cg pipelined") == 1e4 + 13 / 7 * MODEL.vectors(50**3 / 2)
+    assert late.iteration_us(50, 2, "cg pipelined") == 1e4 + MODEL.vectors["cg pipelined"](50**3 / 2)
 
 
 def test_what_a_model_lacks_is_told() -> None:

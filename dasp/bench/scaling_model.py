@@ -26,12 +26,8 @@ from dasp.bench.table import Row, Table, number, significant, whole
 FITTED = 2
 """Ranks up to which measured rows make the model; those of more ranks check it."""
 
-FORMS = {
-    "cpu": {"cg": (2, 1.0), "cg reduced": (1, 1.1)},
-    "cuda": {"cg": (1, 1.0), "cg pipelined": (0, 13 / 7)},
-}
-"""Of each form of cg on a device, how many sums an iteration waits for, and how many vectors it moves, over
-those of the first: ten on a CPU, seven on a GPU."""
+FORMS = {"cpu": {"cg": 2, "cg reduced": 1}, "cuda": {"cg": 1, "cg pipelined": 0}}
+"""Of each form of cg on a device, how many sums an iteration waits for."""
 
 HALF = 0.5
 """The efficiency below which a number of ranks is said to be too many."""
@@ -96,8 +92,10 @@ class Model:
 
     Attributes
     ----------
-    interior, vectors : Line
+    interior : Line
         Of a rank's rows.
+    vectors : dict of str to Line
+        What each form does beside the product, of a rank's rows.
     halo : Line
         Of the bytes that a rank sends.
     join : float
@@ -110,7 +108,7 @@ class Model:
     """
 
     interior: Line
-    vectors: Line
+    vectors: dict[str, Line]
     halo: Line
     join: float
     sums: Line
@@ -118,7 +116,7 @@ class Model:
     device: str = "cuda"
 
     @property
-    def forms(self) -> dict[str, tuple[int, float]]:
+    def forms(self) -> dict[str, int]:
         """The forms of cg on this device."""
         return FORMS[self.device]
 
@@ -139,9 +137,9 @@ class Model:
 
     def iteration_us(self, n: int, ranks: int, form: str = "cg") -> float:
         """Return microseconds of an iteration of a form of cg on an n x n x n grid."""
-        rows, (sums, more) = n**3 / ranks, self.forms[form]
+        rows, sums = n**3 / ranks, self.forms[form]
         product, one = self.product_us(rows, halo_of(n, ranks), ranks), self.sum_us(ranks)
-        return (product + sums * one if sums else max(product, one)) + more * self.vectors(rows)
+        return (product + sums * one if sums else max(product, one)) + self.vectors[form](rows)
 
 
 def halo_of(n: int, ranks: int) -> float:
@@ -178,14 +176,15 @@ def make_model(rows: Sequence[Row], network: Network) -> Model:
     products, pairs = of("product"), of("product", 2)
     each = {(row["matrix"], row["ranks"]): number(row, "us") for row in products}
     sums = fit([(math.log2(number(row, "ranks")), number(row, "us")) for row in of("sum")])
-    vectors = []
-    for row in of("cg", 1):
-        rest = number(row, "us") - each[row["matrix"], row["ranks"]] - FORMS[device]["cg"][0] * sums(0.0)
-        vectors.append((number(row, "rows"), max(rest, 1e-3)))
+    vectors: dict[str, list[tuple[float, float]]] = {}
+    for form, waited in FORMS[device].items():
+        for row in of(form, 1):
+            rest = number(row, "us") - each[row["matrix"], row["ranks"]] - waited * sums(0.0)
+            vectors.setdefault(form, []).append((number(row, "rows"), max(rest, 1e-3)))
     joins = [number(row, "us") - max(number(row, "interior_us"), number(row, "halo_us")) for row in pairs]
     return Model(
         interior=fit([(number(r, "rows") / number(r, "ranks"), number(r, "interior_us")) for r in products]),
-        vectors=fit(vectors),
+        vectors={form: fit(points) for form, points in vectors.items()},
         halo=fit([(8 * number(row, "halo"), number(row, "halo_us")) for row in pairs]),
         join=max(0.0, float(np.median(joins))),
         sums=sums,
@@ -274,9 +273,9 @@ def _where_it_stops(model: Model, name: str, study: str, n: int, most: int) -> s
     grid = edge(study, n, late[0])
     rows = grid**3 / late[0]
     costs = {
-        "the sums": model.forms["cg"][0] * model.sum_us(late[0]),
+        "the sums": model.forms["cg"] * model.sum_us(late[0]),
         "the halo": model.product_us(rows, halo_of(grid, late[0]), late[0]) - model.interior(rows),
-        "what a launch takes": model.interior.start + model.vectors.start,
+        "what a launch takes": model.interior.start + model.vectors["cg"].start,
     }
     worst = max(costs, key=costs.__getitem__)
     return f"{name}, {study}: below {HALF:.0%} from {late[0]} ranks; most is lost to {worst}."
