@@ -289,6 +289,7 @@ class SpMatrix(Transposable, Surface):
         slots = self._slots()
         with self._backend.filling(self.device) as primitives:
             formats.find(self.plan.format).values_into(self.plan, values, slots, primitives)
+        self._product.follow()
 
     def _check_alike(self, out: Any, dtype: np.dtype[Any]) -> None:
         """Hold that the values of `out` can be overwritten by those of a type for this pattern."""
@@ -343,7 +344,9 @@ class SpMatrix(Transposable, Surface):
         """Return what is kept beside the format's own arrays, and its bytes."""
         kept = {"order": self.plan.order, "slots": self._places.slots}
         kept |= {"transpose": self._made("T"), "adjoint": self._made("H")}
-        return [(name, int(array.nbytes)) for name, array in kept.items() if array is not None]
+        found = [(name, int(array.nbytes)) for name, array in kept.items() if array is not None]
+        made = int(self._product.nbytes)
+        return [*found, ("octets", made)] if made else found
 
     def matvec(self, x: Any, *, out: Any = None, alpha: Any = 1.0, beta: Any = 0.0) -> Any:
         """Return alpha A x + beta out.

@@ -11,8 +11,11 @@ from dasp import Policy, SpMatrix
 from dasp._dtypes import arithmetic, into, real_type
 from dasp._machines import H200
 from dasp.backends.cuda import columns as several
+from dasp.backends.cuda import octets
 from dasp.backends.cuda import product as cuda
+from dasp.backends.cuda.primitives import Primitives
 from dasp.backends.cuda.scratch import ABSENT, new_scratch
+from tests.pack_device import PackingDevice
 from tests.planned import plan_of
 from tests.simt import compile_kernels, poisoned
 
@@ -88,9 +91,12 @@ def emulate_columns(
 
     x and y: C- or F-ordered, or views of such arrays that begin at their first element.
     """
-    kernels, kinds = cuda.COLUMNS[plan.format], into(plan.dtype, x.dtype, y.dtype)
+    kernels, kinds, k = cuda.COLUMNS[plan.format], into(plan.dtype, x.dtype, y.dtype), x.shape[1]
     x_at, y_at = (several.layout_of(a.shape, a.strides, a.itemsize, 0) for a in (x, y))
-    known, k = kernels.types(plan, kinds), x.shape[1]
+    if plan.format == "slices" and octets.serve(machine, plan, kinds, k, x_at):
+        found = octets.build(Primitives(PackingDevice()), plan, octets.most_quads(machine, plan))
+        kernels = kernels if found is None else found.kernels()
+    known = kernels.types(plan, kinds)
     partials = poisoned(np.full((kernels.partials(plan), k), np.nan, kinds.sum))
     scale = kinds.sum.type(alpha), kinds.sum.type(beta)
     read, written = ((a if a.base is None else a.base).reshape(-1, order="A") for a in (x, y))

@@ -443,3 +443,72 @@ def test_sectors_of_what_a_step_reads():
     assert read_sectors(plan_of(equal, short)) == 1 / 32
     assert read_sectors(plan_of(from_lengths([0] * 40, 9))) == 1
     assert read_sectors(plan_of(from_lengths([500], 600), Policy(layout="slices", steps=2))) == 1
+
+
+# ---- octets --------------------------------------------------------------------------------------
+
+EIGHTS = dataclasses.replace(H200, least_octets=1, octet_entries=1e-9)
+"""Multiplies in octets whatever can be."""
+
+
+def in_octets(matrix, x, alpha=1.0, beta=0.0, y=None, order="C", policy=None):
+    """Return alpha A X + beta y of a matrix in octets, from the emulator."""
+    plan = plan_of(matrix, policy or Policy(layout="slices", steps=32))
+    out = np.full((matrix.shape[0], x.shape[1]), np.nan, x.dtype, order=order) if y is None else y.copy("K")
+    emulate_columns(plan, x, out, alpha, beta, machine=EIGHTS)
+    return out
+
+
+@settings(max_examples=25)
+@given(
+    matrices(),
+    st.sampled_from([2, 8, 17, 32, 48]),
+    st.sampled_from("CF"),
+    st.sampled_from([1.0, -0.3]),
+    st.sampled_from([0.0, 0.7]),
+    st.sampled_from([np.float64, np.float32]),
+)
+def test_octets_are_within_the_bound_of_every_row(matrix, k, order, alpha, beta, dtype):
+    matrix = matrix.astype(dtype)
+    x = columns(matrix.shape[1], k, dtype=dtype)
+    y = columns(matrix.shape[0], k, 2, dtype=dtype, order=order)
+    got = in_octets(matrix, x, dtype(alpha), dtype(beta), y)
+    assert_columns_close(got, matrix, x, dtype(alpha), dtype(beta), y)
+
+
+@pytest.mark.parametrize("values", ["equal", "bytes", "few", "halves", "singles", "plain"])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_octets_of_every_coding(values, dtype):
+    matrix = from_lengths([7, 3, 0, 12] + [5] * 40 + [0, 0, 1], 60)
+    rng = np.random.default_rng(3)
+    kinds = {
+        "equal": lambda n: np.full(n, 0.3),
+        "bytes": lambda n: rng.integers(-128, 128, n),
+        "few": lambda n: rng.standard_normal(5)[rng.integers(0, 5, n)],
+        "halves": lambda n: rng.standard_normal(n).astype(np.float16),
+        "singles": lambda n: rng.standard_normal(n).astype(np.float32),
+        "plain": lambda n: rng.standard_normal(n),
+    }
+    matrix.data = kinds[values](matrix.nnz).astype(dtype)
+    x = columns(60, 16, dtype=dtype)
+    assert_columns_close(in_octets(matrix.astype(dtype), x), matrix.astype(dtype), x)
+
+
+@settings(max_examples=15)
+@given(matrices(), st.data())
+def test_octets_keep_nans_to_the_rows_that_use_them(matrix, data):
+    if 0 in matrix.shape:
+        return
+    x = columns(matrix.shape[1], 16)
+    clean = in_octets(matrix, x)
+    for _ in range(data.draw(st.integers(1, 3))):
+        i, j = data.draw(st.integers(0, matrix.shape[1] - 1)), data.draw(st.integers(0, 15))
+        x[i, j] = data.draw(st.sampled_from([np.nan, np.inf, -np.inf]))
+    got = in_octets(matrix, x)
+    spoilt = np.zeros(got.shape, bool)
+    rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
+    for j in range(16):
+        spoilt[rows[~np.isfinite(x[matrix.indices, j])], j] = True
+    np.testing.assert_array_equal(~np.isfinite(got), spoilt)
+    untouched = np.isfinite(x).all(axis=0)
+    np.testing.assert_array_equal(bits(got[:, untouched]), bits(clean[:, untouched]))

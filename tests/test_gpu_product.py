@@ -308,9 +308,61 @@ def test_captured_columns_keep_what_they_work_in_with_the_graph(gpu, matrix, pol
 def test_columns_without_segments_launch_once_for_whole_tiles(gpu, policy, name):
     matrix = from_lengths([5] * 40, 30)
     A = planned(matrix, policy)
-    A @ gpu.put(np.ones((30, 16)))
+    A @ gpu.put(np.ones((30, 8)))
     assert [kernel for _, kernel, _ in gpu.launches] == [f"{name}_columns"]
     A @ gpu.put(np.ones((30, 1)))
     assert [kernel for _, kernel, _ in gpu.launches[1:]] == [name]
     assert (A @ gpu.put(np.ones((30, 0)))).shape == (40, 0)
     assert len(gpu.launches) == 2
+
+
+# ---- octets --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def eights():
+    """A matrix whose rows have the same columns by threes, and the same without tensor cores."""
+    from scipy.sparse import csr_array
+
+    from dasp.io import load_matrix
+
+    csr = csr_array(load_matrix("fem3:3"))
+    return csr, *(SpMatrix(plan_of(csr, Policy(mma=mma)), "cuda:0") for mma in (None, False))
+
+
+@pytest.mark.parametrize("k", [16, 21, 40])
+def test_rows_with_the_same_columns_are_multiplied_by_eights(gpu, eights, k):
+    csr, a, plain = eights
+    x = np.random.default_rng(0).standard_normal((csr.shape[1], k))
+    before = a.nbytes
+    for planned in (a, plain):
+        gpu.launches.clear()
+        y = gpu.get(planned @ gpu.put(x))
+        kernels = {kernel for _, kernel, _ in gpu.launches}
+        assert kernels == {"dasp_octets" if planned is a else "dasp_slices_columns"}
+        for j in range(k):
+            assert_close(y[:, j], csr, x[:, j])
+    assert a.nbytes > before
+    assert plain.nbytes == before
+    assert "octets" in str(a)
+
+
+def test_fewer_columns_and_other_types_come_in_slices(gpu, eights):
+    _, a, _ = eights
+    for k, dtype in ((8, np.float64), (16, np.complex128)):
+        gpu.launches.clear()
+        a @ gpu.put(np.ones((a.shape[1], k), dtype))
+        assert {kernel for _, kernel, _ in gpu.launches} == {"dasp_slices_columns"}
+
+
+def test_values_written_in_place_reach_octets(gpu, eights):
+    csr, a, _ = eights
+    x = np.random.default_rng(0).standard_normal((csr.shape[1], 16))
+    a @ gpu.put(x)
+    csr.data[:] = np.random.default_rng(1).standard_normal(csr.nnz)
+    other = plan_of(csr, Policy())
+    gpu.get(a.plan.values.codes)[...] = other.values.codes
+    a._product.follow()
+    y = gpu.get(a @ gpu.put(x))
+    for j in range(16):
+        assert_close(y[:, j], csr, x[:, j])

@@ -16,6 +16,7 @@ from dasp import _source
 from dasp._dtypes import C_NAMES, TABLE, Arithmetic, arithmetic
 from dasp._machines import H200
 from dasp.backends.cuda import columns as several
+from dasp.backends.cuda import octets
 from dasp.backends.cuda.published_columns import choose_passes
 from dasp.dense import rungs_cuda as dense
 from dasp.formats.sliced.pattern import Coding
@@ -190,6 +191,27 @@ def published_columns() -> Iterator[Defines]:
         yield {**usual, **one.panel.defines(), **type_names(kinds), "DASP_MMA": mma, **changes}
 
 
+def eights() -> Iterator[Defines]:
+    """Every panel of octets of both types, full and not, with rows of X that may be read 16 bytes at once
+    and not; the widest with every coding; other types."""
+    usual = {"DASP_INDEX": "int", "DASP_OFFSET": "int", "DASP_MMA": "0", "DASP_CODING": "0"}
+
+    def panels(kinds: Arithmetic, k: int, pack: int) -> Iterator[Defines]:
+        at = several.Layout(k, 1, pack)
+        for one in octets.choose_passes(H200, k, kinds, at, at):
+            yield {**usual, **one.panel.defines(), **type_names(kinds)}
+
+    single, double = (arithmetic(np.dtype(name), np.dtype(name)) for name in ("float32", "float64"))
+    for kinds, k, pack in product((single, double), (8, 16, 20, 32), (1, 2, 4)):
+        if pack * kinds.x.itemsize <= 16 and k % pack == 0:
+            yield from panels(kinds, k, pack)
+    (widest,) = panels(double, 32, 2)
+    for coding in (Coding.SINGLE, Coding.BYTE, Coding.DICTIONARY, Coding.EQUAL, Coding.HALF):
+        yield {**widest, "DASP_CODING": str(int(coding))}
+    yield {**widest, "DASP_VALUE": "float"}
+    yield {**widest, "DASP_INDEX": "long long", "DASP_OFFSET": "long long"}
+
+
 def schedule(rows: int, depth: int, step: int) -> Defines:
     """The constants of a Reed-Solomon code: any coefficients, few of which are 0."""
     coefficients = [str((29 * i * i + 71 * i + 3) % 256) for i in range(rows * depth)]
@@ -294,6 +316,16 @@ SOURCES: dict[str, list[Defines]] = {
         for dots in "12"
     ],
     "spmv/slices_columns.cu": list(columns()),
+    "spmv/octets.cu": [dict(defines) for defines in dict.fromkeys(tuple(one.items()) for one in eights())],
+    "spmv/octets_fill.cu": [
+        {
+            "DASP_START": "long long",
+            "DASP_COLUMN": index,
+            "DASP_INDEX": index,
+            "DASP_CODE_BYTES": size,
+        }
+        for index, size in product(("int", "long long"), ("1", "2", "4", "8"))
+    ],
     "spmv/transpose.cu": [
         {"DASP_BYTES": size, "DASP_COLUMNS": columns, "DASP_TO_ROWS": way}
         for size, columns, way in product(("2", "4", "8", "16"), ("2", "8", "32"), "01")
@@ -338,6 +370,7 @@ PANELS, PANELS_STACK = ("spmv/slices_columns.cu", "spmv/product_columns.cu"), 11
 INSTRUCTIONS: dict[str, tuple[str, Callable[[Defines], bool]]] = {
     "spmv/product.cu": ("DMMA", lambda defines: defines["DASP_MMA"] == "1"),
     "spmv/slices.cu": ("DMMA", lambda defines: defines["DASP_MMA"] == "1"),
+    "spmv/octets.cu": ("DMMA", lambda defines: True),
     "dense/gemm_tensor_f64.cu": ("DMMA", lambda defines: True),
     "dense/gemm_tensor_half.cu": ("HMMA", lambda defines: True),
 }

@@ -46,6 +46,13 @@ class Product(Protocol):
         alpha, beta : float, or complex for a complex y
         """
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of what products have made beside the plan."""
+
+    def follow(self) -> None:
+        """Take over values that were written into the plan in place."""
+
 
 class Backend(Protocol):
     """A kind of device."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import fields, is_dataclass
 from enum import IntEnum
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import numpy as np
 
@@ -152,9 +152,10 @@ def _field(path: str, hint: Any, value: Any) -> Any:
         if type(value) is not int or value not in list(hint):
             raise ValueError(f"its field {path} is {value!r:.40}; no {hint.__name__} has that number")
         return hint(value)
-    if hint in (int, bool, float, str):
-        if type(value) is not hint:
-            raise ValueError(f"its field {path} is {value!r:.40}, not of type {hint.__name__}")
+    kinds = get_args(hint) or (hint,)  # of `bool | None`, two
+    if kinds[0] in (int, bool, float, str):
+        if type(value) not in kinds:
+            raise ValueError(f"its field {path} is {value!r:.40}, not of type {kinds[0].__name__}")
         return value
     if isinstance(value, str):
         return np.dtype(value)

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from dasp import _launch
-from dasp.backends.cuda import backend, columns, dotted, product, scratch
+from dasp.backends.cuda import backend, columns, dotted, octets, product, scratch
+from dasp.backends.cuda.primitives import Primitives
 from tests.simt import compile_kernels
 
 ALIGNMENT = 256
@@ -95,6 +96,7 @@ class Gpu:
         monkeypatch.setattr(columns, "compiled", self._compile_columns)
         monkeypatch.setattr(columns, "transposing", self._compile_transposing)
         monkeypatch.setattr(columns, "on_host", self.get)
+        monkeypatch.setattr(octets, "primitives", lambda number: Primitives(_Packing(self)))
         for module in (_launch, scratch, dotted):
             monkeypatch.setattr(module, "driver", lambda: self)
         runtime = SimpleNamespace(
@@ -108,8 +110,10 @@ class Gpu:
             memory=real.cuda.memory,
             runtime=runtime,
             Device=lambda number=0: _Context(id=number, compute_capability="90"),
-            Stream=lambda non_blocking: _Context(synchronize=lambda: None),
-            get_current_stream=lambda: SimpleNamespace(ptr=self.stream, synchronize=lambda: None),
+            Stream=lambda non_blocking: _Context(synchronize=lambda: None, wait_event=lambda event: None),
+            get_current_stream=lambda: SimpleNamespace(
+                ptr=self.stream, synchronize=lambda: None, record=lambda: None
+            ),
         )
         stand_in = SimpleNamespace(
             ndarray=real.ndarray,
@@ -200,6 +204,43 @@ class Gpu:
             thread = threading.Thread(target=call, args=(pointer,))
             thread.start()
             thread.join()
+
+
+class _Packing:
+    """The `Device` of `dasp.backends.cuda.primitives` that makes octets."""
+
+    def __init__(self, gpu: Gpu) -> None:
+        self._gpu = gpu
+
+    def empty(self, shape: Any, dtype: Any) -> Any:
+        return self._gpu.put(np.empty(shape, dtype))
+
+    def zeros(self, size: int, dtype: Any) -> Any:
+        return self._gpu.put(np.zeros(size, dtype))
+
+    def zeroed(self, count: int) -> Any:
+        return self.zeros(count, np.uint64)
+
+    def word(self, value: Any) -> Any:
+        return self._gpu.get(value) if hasattr(value, "data") and hasattr(value.data, "ptr") else value
+
+    def part(self, array: Any, first: int, count: int) -> Any:
+        return self._gpu.get(array)[first : first + count]
+
+    def reading(self, words: Any, first: int, count: int) -> Any:
+        return self._gpu.get(words)[first : first + count].tolist
+
+    def kernel(self, signature: Any, constants: Any, types: Any) -> Any:
+        module = compile_kernels(signature.source, constants)
+
+        def launch(blocks: tuple[int, int], threads: int, words: Any) -> None:
+            arguments = signature.ordered(types, {p.name: words[p.name] for p in signature.parameters})
+            module.launch(signature.entry, blocks, threads, arguments)
+
+        return launch
+
+    def load_all(self, wanted: Any) -> None:
+        pass
 
 
 class _Context(SimpleNamespace):

@@ -58,6 +58,12 @@ class Product:
         self._dtype = plan.dtype if sum_type(plan.dtype) == plan.dtype else None
         self._one, self._zero = plan.dtype.type(1), plan.dtype.type(0)
 
+    nbytes = 0
+    """Products make nothing that stays."""
+
+    def follow(self) -> None:
+        """Take over values that were written into the plan: products read no others."""
+
     def quick(self, x: Any, out: Any = None, scale: tuple[float, float] | None = None) -> Vector | None:
         """Return A x if x and out are the plainest of arrays, else None; for the sake of small matrices."""
         if type(x) is not np.ndarray:

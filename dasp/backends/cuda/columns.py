@@ -355,6 +355,8 @@ def finish_arguments(plan: Plan) -> dict[str, Any]:
     }
 
 
+Others = Callable[[Arithmetic, int, Layout], Kernels | None]
+
 SLICES = Kernels(
     signature=SIGNATURE,
     finish=FINISH,
@@ -383,13 +385,15 @@ class Columns:
         Of the plan's format.
     overlaps : bool
         Whether a launch may begin before the one before it has ended.
+    others : callable, optional
+        (kinds, columns, x) -> kernels that are faster for such a product, if any.
     """
 
-    def __init__(self, plan: Plan, kernels: Kernels, overlaps: bool) -> None:
+    def __init__(self, plan: Plan, kernels: Kernels, overlaps: bool, others: Others | None = None) -> None:
         import cupy
 
         self._cupy, self._plan, self._kernels, self._overlaps = cupy, plan, kernels, overlaps
-        self._segments = kernels.partials(plan)
+        self._others, self._segments = others, kernels.partials(plan)
         self._turns: bool | None = None
         self._lock = threading.Lock()
         self._prepared: dict[Any, tuple[list[tuple[Pass, Launch]], Launch | None]] = {}
@@ -498,11 +502,12 @@ class Columns:
 
     def _prepare(self, key: Any, kinds: Arithmetic, k: int, x: Layout, y: Layout) -> Any:
         """Compile and keep the launches for so many columns in such layouts."""
-        plan, kernels = self._plan, self._kernels
-        known = kernels.types(plan, kinds)
+        plan = self._plan
         with self._lock:
             if key in self._prepared:
                 return self._prepared[key]
+            kernels = (self._others and self._others(kinds, k, x)) or self._kernels
+            known = kernels.types(plan, kinds)
             passes, finish = [], None
             zeros = self._cupy.zeros(MOST_PANEL // kinds.x.itemsize, kinds.x)
             for one in kernels.passes(H200, plan, k, kinds, x, y):

@@ -353,6 +353,11 @@ class Primitives:
         self._empty: dict[Any, Array] = {}
         self._readied: set[Any] = set()
 
+    @property
+    def device(self) -> Device:
+        """Where arrays lie."""
+        return self._on
+
     # ---- statistics ----------------------------------------------------------------------------------
 
     def survey(self, csr: Csr, cut: Cut, narrow: bool) -> Survey:
@@ -824,6 +829,11 @@ class Primitives:
 
     def unpack(self, plan: Plan) -> tuple[Array, Array, Array]:
         """See `Primitives`."""
+        indptr, indices, codes = self.unpack_codes(plan)
+        return indptr, indices, self._decode(plan.values, codes, plan.pattern.entries, plan.dtype)
+
+    def unpack_codes(self, plan: Plan) -> tuple[Array, Array, Array | None]:
+        """Return what `unpack` does, with the values as they are stored; None if they are not."""
         count, values = plan.pattern.entries, plan.values
         indices, codes = self._on.empty(count, plan.pattern.index_dtype), None
         if values.coding != Coding.EQUAL:
@@ -835,7 +845,7 @@ class Primitives:
             made = {"to_indices": indices, "to_codes": None if codes is None else _plain(codes)}
             blocks = ceil_div(len(plan.pattern.headers), 8)
             work.launch(kernels.FILL_ENTRIES, blocks, **given, codes=stored, **made)
-        return starts.view(np.int64), indices, self._decode(values, codes, count, plan.dtype)
+        return starts.view(np.int64), indices, codes
 
     def _count_entries(self, plan: Plan) -> tuple[Array, Array, _Work]:
         """Return where each row begins, and the entries of each segment; and the work, which goes on."""

@@ -16,7 +16,7 @@ from dasp._arrays import is_cupy
 from dasp._dtypes import BFLOAT16, C_NAMES, Arithmetic, into, real_type
 from dasp._integers import ceil_div, round_up
 from dasp._launch import Launch
-from dasp.backends.cuda import columns, dotted, published, published_columns, sliced
+from dasp.backends.cuda import columns, dotted, octets, published, published_columns, sliced
 from dasp.backends.cuda.results import Results
 from dasp.backends.cuda.scratch import PER_THREAD_STREAM, Scratch, captured_in, keep, new_scratch
 from dasp.formats.array import WARP, Plan, arrays_of, with_arrays
@@ -34,6 +34,9 @@ VARYING = "x", "y", "alpha", "beta"
 
 BETWEEN = "x", "y"
 """Those that come with each plain product, of alpha 1 and beta 0."""
+
+TENSOR_CORES = 80
+"""Compute capability from which tensor cores multiply float64."""
 
 OVERLAPPING, OVERLAPPING_DRIVER = 90, 12_030
 """Compute capability, and CUDA version of the driver, from which the start of a product may overlap the end
@@ -68,13 +71,15 @@ class Product:
         own = into(plan.dtype, plan.dtype, plan.dtype)
         formats.refuse_type(plan.format, plan.dtype, "A")
         constants = defines(plan, own)
-        if constants["DASP_MMA"] == "1" and capability < 80:
+        if constants["DASP_MMA"] == "1" and capability < TENSOR_CORES:
             raise RuntimeError(
                 f"this GPU is sm_{capability}; float64 tensor cores need sm_80; pass Policy(mma=False)"
             )
         with self._device:
             self.plan = plan if is_cupy(next(arrays_of(plan))) else _upload(plan)
             _source.load(kernel_of(plan).SIGNATURE.source, constants)  # so that an error comes now
+            eights = plan.format == SLICES and capability >= TENSOR_CORES
+            self._eights = octets.Eights(self.plan) if eights else None
         self._blocks, self._threads = blocks(plan), kernel_of(plan).threads(plan)
         self._segments = kernel_of(plan).partials(plan)
         self._lock = threading.Lock()
@@ -82,7 +87,8 @@ class Product:
         self._kinds, self._own = own, self._launches[own]
         self._captured: tuple[Any, Launch] | None = None
         self._plain = numbers(own.sum, 1.0, 0.0)
-        self._columns = columns.Columns(self.plan, COLUMNS[plan.format], self._overlaps)
+        others = None if self._eights is None else self._eights.kernels
+        self._columns = columns.Columns(self.plan, COLUMNS[plan.format], self._overlaps, others)
         # What `quick` needs, looked up once.
         self._number, self._dtype = self._device.id, np.dtype(plan.dtype.type)
         self._m, self._n = plan.shape
@@ -191,6 +197,20 @@ class Product:
             kinds = into(self.plan.dtype, x.dtype, y.dtype)
             with self._device:
                 self._columns.multiply(x, y, kinds, numbers(kinds.sum, alpha, beta), beta != 0)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of what products have made beside the plan."""
+        return 0 if self._eights is None else self._eights.nbytes
+
+    def follow(self) -> None:
+        """Take over values that were written into the plan, on CuPy's current stream."""
+        if self._eights is None:
+            return
+        with self._device:
+            read, stream = self._eights.follow(), self._current_stream().ptr
+            if read is not None and self._is_capturing(stream):
+                keep(read, captured_in(stream)[1])
 
     def prepare_with_dot(
         self, x: Any, y: Any, w: Any, *, square: bool = False, run: int = 0

@@ -49,7 +49,7 @@ def defines(plan: Plan) -> dict[str, str]:
     return ({"DASP_KEEP": f"{kept}f"} if kept else {}) | {
         "DASP_INDEX": C_NAMES[plan.pattern.index_dtype],
         "DASP_OFFSET": "int",
-        "DASP_MMA": str(int(plan.pattern.choice.mma)),
+        "DASP_MMA": str(int(plan.pattern.choice.mma or 0)),
         "DASP_CODING": str(int(plan.values.coding)),
         "DASP_IN_FLIGHT": str(in_flight(plan)),
     }

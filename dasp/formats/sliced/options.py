@@ -22,8 +22,9 @@ class Options:
         Whether values may be stored in fewer bits where each keeps all of its own.
     warps : int or None
         Slices to a block of threads on a GPU, 1 to 16.
-    mma : bool
-        Whether a GPU multiplies tiles with tensor cores; slower (docs/experiments.md).
+    mma : bool or None
+        Whether a GPU multiplies tiles with tensor cores, which is slower for one vector
+        (docs/experiments.md); None: where it is faster, which may be in products by several columns.
 
     Raises
     ------
@@ -35,7 +36,7 @@ class Options:
     window: int | None = None
     narrow: bool = True
     warps: int | None = None
-    mma: bool = False
+    mma: bool | None = None
 
     def __post_init__(self) -> None:
         """Check every choice."""
@@ -46,4 +47,5 @@ class Options:
         if self.warps is not None:
             check_int("warps", self.warps, 1, MOST_WARPS)
         check_switch("narrow", self.narrow)
-        check_switch("mma", self.mma)
+        if self.mma is not None:
+            check_switch("mma", self.mma)

@@ -62,7 +62,7 @@ def pack(csr: Csr, options: Options, machine: Machine, on: Any) -> Plan:
     values, bases, deltas = on.store(csr, survey, order, layout, coding)
     pattern = Pattern(
         choice=Choice(
-            machine.name, steps, cut.segment_steps, window, warps, bool(options.narrow), bool(options.mma)
+            machine.name, steps, cut.segment_steps, window, warps, bool(options.narrow), options.mma
         ),
         index_dtype=narrowest(max(csr.shape)),
         entries=len(csr.data),

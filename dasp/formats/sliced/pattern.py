@@ -130,8 +130,8 @@ class Choice:
         Slices to a block of threads on a GPU.
     narrow : bool
         Whether values may be stored in fewer bits.
-    mma : bool
-        Whether tiles are multiplied with tensor cores.
+    mma : bool or None
+        Whether tiles are multiplied with tensor cores; None: where that is faster.
     """
 
     machine: str
@@ -140,7 +140,7 @@ class Choice:
     window: int
     warps: int
     narrow: bool
-    mma: bool
+    mma: bool | None
 
 
 @dataclass(frozen=True, eq=False)

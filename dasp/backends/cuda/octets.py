@@ -1,0 +1,300 @@
+"""A matrix in octets on a GPU: rows that have much the same columns, multiplied by several columns at once on
+tensor cores.
+
+An octet is eight rows that follow each other, and a quad four of the columns in which any of them has an
+entry: one tile of `mma.m8n8k4`. kernels/spmv/octets.cu says how they are stored and multiplied. They are made
+from a plan of slices, beside it.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dasp._dtypes import C_NAMES, Arithmetic, bits_type
+from dasp._integers import ceil_div
+from dasp._launch import Signature
+from dasp._machines import H200, Machine, Panels
+from dasp.backends.cuda import columns, sliced
+from dasp.backends.cuda.columns import NUMBER_BYTES, Kernels, Layout, Panel, Pass
+from dasp.backends.cuda.device import primitives
+from dasp.backends.cuda.sectors import read_sectors
+from dasp.formats.array import WARP, Array, Plan
+
+ROWS, COLUMNS = 8, 4
+"""Of a quad."""
+
+LANES = 8
+"""That read a row of X together; columns of X that a quad is multiplied by at once."""
+
+FILL_THREADS = 512
+"""Threads of a block that makes octets, `ROWS` for each of them."""
+
+COUNT_TYPE = np.dtype(np.uint64)
+"""Of numbers of quads."""
+
+TYPES = np.float32, np.float64
+"""Of X and of sums."""
+
+COUNT = Signature(
+    "spmv/octets_fill.cu",
+    "dasp_count_quads",
+    """
+    const long long*  indptr   [rows + 1]
+    const Index*      indices
+    long long         rows
+    long long         octets
+    Count*            starts   [octets + 1]
+    Count*            totals   [2]
+    """,
+)
+
+FILL = Signature(
+    "spmv/octets_fill.cu",
+    "dasp_fill_quads",
+    """
+    const long long*  indptr   [rows + 1]
+    const Index*      indices
+    const Code*       codes
+    long long         rows
+    long long         octets
+    const Count*      starts   [octets + 1]
+    Index*            columns
+    unsigned*         masks    [quads]
+    Code*             values
+    """,
+)
+
+SIGNATURE = Signature(
+    "spmv/octets.cu",
+    "dasp_octets",
+    """
+    const Count*     starts      [count + 1]
+    const Index*     columns_of
+    const unsigned*  masks       [quads]
+    const Code*      values
+    const Value*     table
+    const X*         zeros
+    long long        count
+    long long        rows
+    int              parts
+    const X*         x
+    Y*               y
+    Sum*             partials
+    long long        x_column
+    long long        y_column
+    int              x_row
+    int              y_row
+    int              first
+    int              last
+    int              columns
+    Sum              alpha
+    Sum              beta
+    """,
+)
+
+
+class Octets(NamedTuple):
+    """A matrix in octets; see kernels/spmv/octets.cu.
+
+    Attributes
+    ----------
+    starts : Array, shape (octets + 1,), uint64
+    columns : Array, shape (4 quads,), the plan's index type
+    masks : Array, shape (quads,), uint32
+    values : Array, shape (32 quads,), codes of the plan; empty where it stores none
+    """
+
+    starts: Array
+    columns: Array
+    masks: Array
+    values: Array
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        return sum(int(array.nbytes) for array in self)
+
+    def kernels(self) -> Kernels:
+        """Return how they are multiplied."""
+        return Kernels(
+            signature=SIGNATURE,
+            finish=columns.FINISH,
+            defines=columns.defines,
+            types=lambda plan, kinds: columns.types(plan, kinds) | {"Count": COUNT_TYPE},
+            passes=lambda machine, plan, k, kinds, x, y: choose_passes(machine, k, kinds, x, y),
+            warps=lambda plan, panel: len(self.starts) - 1,
+            partials=sliced.partials,
+            arguments=self.arguments,
+            finish_arguments=columns.finish_arguments,
+            long_rows=lambda plan: 0,
+            sectors=read_sectors,
+        )
+
+    def arguments(self, plan: Plan, zeros: Any, parts: int) -> dict[str, Any]:
+        """Return the kernel's arguments but those that come with each product."""
+        starts, columns_of, masks, values = self
+        own = {"starts": starts, "columns_of": columns_of, "masks": masks, "values": values}
+        sizes = {"count": len(starts) - 1, "rows": plan.shape[0], "parts": parts}
+        return own | sizes | {"table": plan.values.table, "zeros": zeros}
+
+
+class Eights:
+    """What a plan of slices on a GPU has beside it for products by several columns: octets, once asked for.
+
+    Parameters
+    ----------
+    plan : Plan
+        With CuPy's arrays on the current device.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        import cupy
+
+        self._cupy, self._plan = cupy, plan
+        self._ready = cupy.cuda.get_current_stream().record()  # behind what makes the plan
+        self._lock = threading.Lock()
+        self._found: Octets | None = None
+        self._asked = False
+
+    def kernels(self, kinds: Arithmetic, k: int, x: Layout) -> Kernels | None:
+        """Return how a product by k columns of X is made with octets; None where slices are faster.
+
+        Octets are made when they are first wanted, if memory is not short of them.
+        """
+        if not serve(H200, self._plan, kinds, k, x):
+            return None
+        with self._lock:
+            if not self._asked:
+                most = most_quads(H200, self._plan)
+                with self._cupy.cuda.Stream(non_blocking=True) as stream:  # the caller's may be captured
+                    stream.wait_event(self._ready)
+                    with suppress(MemoryError):
+                        self._found = build(primitives(self._cupy.cuda.Device().id), self._plan, most)
+                    stream.synchronize()
+                self._asked = True
+        return None if self._found is None else self._found.kernels()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the octets."""
+        return 0 if self._found is None else self._found.nbytes
+
+    def follow(self) -> Any:
+        """Take over values that were written into the plan, on the current stream.
+
+        Return what must live until that is done.
+        """
+        if self._found is None:
+            return None
+        return refill(primitives(self._cupy.cuda.Device().id), self._plan, self._found)
+
+
+def serve(machine: Machine, plan: Plan, kinds: Arithmetic, k: int, x: Layout) -> bool:
+    """Whether octets can stand for a plan of slices in a product by k columns, and may make it faster.
+
+    Not where rows are cut: eight lanes go through the entries of eight rows one by one to make an octet.
+    """
+    return (
+        k >= machine.least_octets
+        and x.column == 1
+        and bool(plan.nnz)
+        and plan.pattern.choice.mma is not False
+        and not plan.pattern.segments
+        and kinds.value.kind == "f"
+        and kinds.x in TYPES
+        and kinds.sum in TYPES
+    )
+
+
+def most_quads(machine: Machine, plan: Plan) -> float:
+    """Return the quads up to which a matrix is multiplied faster in octets than in slices."""
+    return plan.nnz / machine.octet_entries
+
+
+def build(made_of: Any, plan: Plan, most: float) -> Octets | None:
+    """Return the matrix of a plan in octets; None if it takes more quads than this.
+
+    Parameters
+    ----------
+    made_of : Primitives
+        Of `dasp.backends.cuda.primitives`, where the plan's arrays lie. One number is read back.
+    plan : Plan
+        Of slices, that octets serve.
+    most : float
+    """
+    on, entries = made_of.device, made_of.unpack_codes(plan)
+    octets = ceil_div(plan.shape[0], ROWS)
+    starts, totals = on.empty(octets + 1, COUNT_TYPE), on.zeroed(2)
+    _launch(on, COUNT, plan, entries, starts=starts, totals=on.part(totals, 0, 2))
+    (count,) = on.reading(totals, 1, 1)()
+    if count > most:
+        return None
+    stored = 0 if entries[2] is None else WARP * count
+    columns, masks = on.empty(COLUMNS * count, plan.pattern.index_dtype), on.empty(count, np.uint32)
+    made = Octets(starts, columns, masks, on.zeros(stored, plan.values.codes.dtype))
+    _fill(on, plan, entries, made)
+    return made
+
+
+def refill(made_of: Any, plan: Plan, octets: Octets) -> Any:
+    """Write the values of a plan into its octets; return what must live until that is done."""
+    entries = made_of.unpack_codes(plan)
+    _fill(made_of.device, plan, entries, octets)
+    return entries
+
+
+def choose_passes(
+    machine: Machine, columns: int, kinds: Arithmetic, x: Layout, y: Layout
+) -> tuple[Pass, ...]:
+    """Return the launches for so many columns: in the largest panels, in smaller ones, and of the rest."""
+    passes, first = [], 0
+    sizes = machine.octets_of_x if kinds.x.itemsize >= NUMBER_BYTES else machine.narrow_octets_of_x
+    for chosen in sizes:
+        width, rest = chosen.panel // kinds.x.itemsize, columns - first
+        count = rest // width * width
+        if chosen is sizes[-1] or 2 * (rest - count) > width:
+            count = rest  # the last panel is not full
+        if count:
+            passes.append(Pass(first, count, _panel(chosen, width, count, x, y)))
+            first += count
+    return tuple(passes)
+
+
+def _panel(chosen: Panels, width: int, columns: int, x: Layout, y: Layout) -> Panel:
+    """Return the panel of a width for columns that fill it, or for fewer."""
+    pack = min(x.pack, width // LANES)
+    return Panel(
+        columns=width,
+        lanes=LANES,
+        pack=pack,
+        y_pack=pack if y.column == 1 and y.pack >= pack else 1,
+        whole=int(columns % width == 0),
+        steps=chosen.steps,
+        loads=chosen.loads,
+        registers=chosen.registers,
+        threads=WARP * chosen.warps,
+    )
+
+
+def _fill(on: Any, plan: Plan, entries: tuple[Array, Array, Array | None], octets: Octets) -> None:
+    values = None if entries[2] is None else octets.values
+    made = {"starts": octets.starts, "columns": octets.columns, "masks": octets.masks, "values": values}
+    _launch(on, FILL, plan, entries, **made)
+
+
+def _launch(on: Any, signature: Signature, plan: Plan, entries: tuple[Any, ...], **more: Any) -> None:
+    """Launch a kernel that makes octets."""
+    index, code = plan.pattern.index_dtype, bits_type(plan.values.codes.dtype)
+    constants = {"DASP_START": "long long", "DASP_COLUMN": C_NAMES[index], "DASP_INDEX": C_NAMES[index]}
+    constants |= {"DASP_CODE_BYTES": str(code.itemsize)}
+    octets = ceil_div(plan.shape[0], ROWS)
+    given = dict(zip(("indptr", "indices", "codes"), entries, strict=True))
+    given |= {"rows": plan.shape[0], "octets": octets, **more}
+    given |= {name: given[name].view(code) for name in ("codes", "values") if given.get(name) is not None}
+    launch = on.kernel(signature, constants, {"Index": index, "Code": code, "Count": COUNT_TYPE})
+    words = {name: value if type(value) is int else on.word(value) for name, value in given.items()}
+    launch((ceil_div(octets * ROWS, FILL_THREADS), 1), FILL_THREADS, words)

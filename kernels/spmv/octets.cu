@@ -1,0 +1,197 @@
+// Y = alpha A X + beta Y on tensor cores, where rows that follow each other have entries in the same columns: one warp
+// multiplies one octet, 8 rows, by a panel of COLUMNS columns, and then by the next panel that is its own.
+//
+// An octet's columns are those in which any of its rows has an entry, by fours: a quad, the 8 x 4 tile A of
+// mma_m8n8k4. So a row of X is read once for all rows of the octet. Slots of a quad without an entry hold the code
+// 0, and columns that fill the last quad repeat the one before them. A NaN or an infinite number of X times such a
+// slot gives NaN, so sums that are not finite are summed again, entry by entry.
+//
+// Lane l holds slot (l / 4, l % 4) of a quad. It reads PACK neighbouring columns of the quad's row l / 8 of X at a time,
+// l % 8 in each run of 8 PACK columns, so that 8 lanes that are served together read one line; then lanes exchange what
+// they read, and lane l has what the tile wants, row l % 4 and place l / 4 in the run: PACK tiles of 8 columns each have
+// every PACK-th column of it, and the sums of the row l / 4 of the octet in place 2 (l % 4) + v of each run are the lane's.
+//
+// Launch: one dimension, blocks of DASP_THREADS threads; `parts` blocks that follow each other multiply the same
+//     octets, panel t in part t % parts. The arrays of the octets are read before the kernels that come earlier
+//     in the stream have ended.
+// starts (octets + 1): first quad of each, and the number of all. columns (4 quads), masks (quads): bit 4 r + c if
+//     row r has an entry in column c. values (32 quads): as the matrix's type or coded (DASP_CODING); table.
+// x, y, zeros, x_row, y_column, y_row, first, last: see slices_columns.cu; columns of X lie beside each other, and
+//     the parameters that other products by several columns take besides are not used.
+//
+// Products and sums are float64 whatever the types. Y is written once. Equal inputs give equal bits, and a column's
+// are the same whatever the other columns.
+
+#include "slices.cuh"
+
+#define DASP_NEAR 1
+#include "panels.cuh"
+
+#ifndef DASP_STEPS
+#error "define DASP_STEPS: quads whose rows of X are loaded before the first is multiplied"
+#endif
+
+constexpr int QUADS = DASP_STEPS;
+
+static_assert(LANES == 8, "a load of a warp reads 8 PACK columns of each of four rows");
+
+struct Octets {
+    const Index* columns;
+    const unsigned* masks;
+    Slices slices;
+
+    // This lane's slot of a quad.
+    __device__ __forceinline__ double value(long long quad) const
+    {
+        const double a = convert<double>(load_value(slices, 32 * quad + lane_id()));
+        if (CODED && !(load_cached(masks + quad) >> lane_id() & 1)) return 0;
+        return a;
+    }
+    __device__ __forceinline__ Index column(long long quad, int c) const { return load_cached(columns + 4 * quad + c); }
+};
+
+// This lane's slots of QUADS quads, zero from the last one on.
+struct Slots {
+    Index column[QUADS];
+    double a[QUADS];
+
+    __device__ __forceinline__ void load(const Octets& octets, long long quad, long long last)
+    {
+#pragma unroll
+        for (int q = 0; q < QUADS; ++q) {
+            column[q] = quad + q < last ? octets.column(quad + q, lane_id() / 8) : 0;
+            a[q] = quad + q < last ? octets.value(quad + q) : 0.0;
+        }
+    }
+};
+
+// What lane 8 (l % 4) + l / 4 has read, in lane l.
+__device__ __forceinline__ Pack<X, PACK> exchanged(const Pack<X, PACK>& read)
+{
+    constexpr int WORDS = PACK * sizeof(X) / 4;
+    unsigned words[WORDS];
+    Pack<X, PACK> received;
+    memcpy(words, &read, sizeof words);
+#pragma unroll
+    for (int w = 0; w < WORDS; ++w)
+        words[w] = __shfl_sync(ALL_LANES, words[w], 8 * (lane_id() % 4) + lane_id() / 4);
+    memcpy(&received, words, sizeof words);
+    return received;
+}
+
+struct Sums {
+    double of[PACKS][PACK][2] = {};
+
+    __device__ __forceinline__ void add(double a, const Pack<X, PACK> (&read)[PACKS])
+    {
+#pragma unroll
+        for (int p = 0; p < PACKS; ++p) {
+            const Pack<X, PACK> b = exchanged(read[p]);
+#pragma unroll
+            for (int i = 0; i < PACK; ++i) mma_m8n8k4(of[p][i], a, convert<double>(b[i]));
+        }
+    }
+
+    // Adds quads, the slots of the next ones loaded before the products of these.
+    __device__ __forceinline__ void add(const Octets& octets, long long quad, long long last, const XPanel& panel)
+    {
+        Slots slots;
+        slots.load(octets, quad, last);
+        wait_for_earlier_kernels();
+#pragma unroll 1
+        for (; quad < last; quad += QUADS) {
+            Pack<X, PACK> b[QUADS][PACKS];
+#pragma unroll
+            for (int q = 0; q < QUADS; ++q)
+                if (quad + q < last) panel.load<true>(slots.column[q], b[q]);
+            Slots next;
+            next.load(octets, quad + QUADS, last);
+            __syncwarp();  // else the compiler moves products before loads, which then wait
+#pragma unroll
+            for (int q = 0; q < QUADS; ++q)
+                if (quad + q < last) add(slots.a[q], b[q]);
+            slots = next;
+        }
+    }
+
+    __device__ __forceinline__ bool are_finite() const
+    {
+        double zero = 0;
+#pragma unroll
+        for (int p = 0; p < PACKS; ++p)
+#pragma unroll
+            for (int i = 0; i < PACK; ++i) zero += 0 * of[p][i][0] + 0 * of[p][i][1];
+        return zero == 0;
+    }
+
+    // Adds entries alone, one by one. x: the panel's row 0 of X, from this lane's first sum on, where `columns` are left.
+    __device__ __forceinline__ void add_entries(const Octets& octets, long long quad, long long last,
+                                                const XPanel& panel)
+    {
+#pragma unroll 1
+        for (long long slot = 4 * quad; slot < 4 * last; ++slot) {
+            const int here = (lane_id() & ~3) + int(slot % 4);
+            if (!(load_cached(octets.masks + slot / 4) >> here & 1)) continue;
+            const double a = convert<double>(load_value(octets.slices, 32 * (slot / 4) + here));
+            const X* const b = panel.at(load_cached(octets.columns + slot));
+#pragma unroll
+            for (int p = 0; p < PACKS; ++p)
+#pragma unroll
+                for (int v = 0; v < 2; ++v)
+#pragma unroll
+                    for (int i = 0; i < PACK; ++i) {
+                        const int column = (8 * p + v) * PACK + i;
+                        if (DASP_WHOLE || column < panel.columns)
+                            of[p][i][v] = fma(a, convert<double>(load_plain(b + column)), of[p][i][v]);
+                    }
+        }
+    }
+
+    // Takes others in place of sums that are not finite.
+    __device__ __forceinline__ void replace(const Sums& others)
+    {
+#pragma unroll
+        for (int p = 0; p < PACKS; ++p)
+#pragma unroll
+            for (int i = 0; i < PACK; ++i)
+#pragma unroll
+                for (int v = 0; v < 2; ++v)
+                    if (!(0 * of[p][i][v] == 0)) of[p][i][v] = others.of[p][i][v];
+    }
+};
+
+extern "C" __global__ void __launch_bounds__(DASP_THREADS, 65536 / DASP_REGISTERS / DASP_THREADS)
+dasp_octets(const unsigned long long* __restrict__ starts, const Index* __restrict__ columns_of,
+            const unsigned* __restrict__ masks, const Code* __restrict__ values, const Value* __restrict__ table,
+            const X* __restrict__ zeros, long long count, long long rows, int parts, const X* x, Y* y, Sum* partials,
+            long long x_column, long long y_column, int x_row, int y_row, int first, int last, int columns, Sum alpha,
+            Sum beta)
+{
+    const long long octet = (blockIdx.x / parts * (long long)blockDim.x + threadIdx.x) / 32;
+    if (octet >= count) return;
+    const long long begin = load_cached(starts + octet), end = load_cached(starts + octet + 1);
+    const Octets octets{columns_of, masks, {nullptr, nullptr, values, table}};
+    const long long row = 8 * octet + lane_id() / 4;
+    const int in_x = lane_id() % 8 * PACK, in_y = lane_id() % 4 * 2 * PACK;
+#pragma unroll 1
+    for (int start = first + int(blockIdx.x % parts) * COLUMNS; start < last; start += parts * COLUMNS) {
+        const int left = last - start;
+        Sums sums;
+        sums.add(octets, begin, end, XPanel{x + start + in_x, zeros, x_column, x_row, left - in_x});
+        wait_for_earlier_kernels();  // an octet of empty rows has not waited yet
+        if (__any_sync(ALL_LANES, !sums.are_finite())) {
+            Sums others;
+            others.add_entries(octets, begin, end, XPanel{x + start + in_y, zeros, x_column, x_row, left - in_y});
+            sums.replace(others);
+        }
+        if (row >= rows) continue;
+#pragma unroll
+        for (int v = 0; v < 2; ++v) {
+            const int column = start + in_y + v * PACK;
+            Sum sum[OWN];
+#pragma unroll
+            for (int i = 0; i < OWN; ++i) sum[i] = convert<Sum>(sums.of[i / PACK][i % PACK][v]);
+            YPanel{y + column * y_column, y_column, y_row, last - column, alpha, beta}.store(Index(row), sum);
+        }
+    }
+}

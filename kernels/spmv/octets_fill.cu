@@ -1,0 +1,94 @@
+// A matrix in octets, as octets.cu reads it, from CSR: 8 lanes merge the columns of 8 rows that follow each other.
+//
+// Each turn takes the least column that any row begins with, and the first entry of every row that begins with it. So
+// entries of one row keep their order, whether their columns rise or not, and equal ones stay apart.
+//
+// Launch: one dimension, blocks of 512 threads, and at least 8 threads for each octet.
+// indptr (rows + 1), indices (nnz), codes (nnz), or null where values are not stored.
+// starts (octets + 1): first quad of each octet, and how many there are; dasp_count_quads makes them.
+// totals (2): 0 before; blocks that have counted, and then the quads of all.
+// columns (4 quads), masks (quads), values (32 quads), 0 before: see octets.cu.
+
+#include "../pack/codes.cuh"
+#include "../pack/pack.cuh"
+
+constexpr int THREADS = 512, ROWS = 8;
+constexpr long long NONE = 0x7fffffffffffffffll;
+
+// A row of an octet, one lane's, from its next entry on.
+struct Row {
+    const Index* indices;
+    long long next, end;
+    long long column, after;  // of the next entry, and of the one behind it
+
+    __device__ Row(const long long* indptr, const Index* indices, long long row, long long rows)
+        : indices(indices), next(row < rows ? indptr[row] : 0), end(row < rows ? indptr[row + 1] : 0),
+          column(at(next)), after(at(next + 1))
+    {
+    }
+    __device__ __forceinline__ long long at(long long entry) const { return entry < end ? indices[entry] : NONE; }
+    __device__ __forceinline__ void advance()
+    {
+        column = after;
+        after = at(++next + 1);
+    }
+};
+
+// The least of a number over the 8 lanes of an octet, in each of them.
+__device__ __forceinline__ long long least_of_octet(long long number)
+{
+#pragma unroll
+    for (int flip = 1; flip < ROWS; flip *= 2) number = min(number, from_other_lane(number, flip));
+    return number;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+dasp_count_quads(const long long* __restrict__ indptr, const Index* __restrict__ indices, long long rows,
+                 long long octets, Count* starts, Count* totals)
+{
+    const long long thread = blockIdx.x * (long long)THREADS + threadIdx.x, octet = thread / ROWS;
+    __shared__ Count sums[THREADS / WARP + 1];
+    Row row(indptr, indices, thread, rows);
+    Count columns = 0;
+    for (;;) {
+        const long long column = least_of_octet(row.column);
+        if (!__any_sync(ALL_LANES, column != NONE)) break;
+        columns += column != NONE;
+        if (column != NONE && row.column == column) row.advance();
+    }
+    if (thread % ROWS == 0 && octet < octets) starts[octet] = (columns + 3) / 4;
+    if (!is_last_block(totals, gridDim.x)) return;
+    block_scan(starts, octets, sums);
+    if (threadIdx.x == 0) totals[1] = starts[octets];
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+dasp_fill_quads(const long long* __restrict__ indptr, const Index* __restrict__ indices,
+                const Code* __restrict__ codes, long long rows, long long octets,
+                const Count* __restrict__ starts, Index* columns, unsigned* masks, Code* values)
+{
+    const long long thread = blockIdx.x * (long long)THREADS + threadIdx.x, octet = thread / ROWS;
+    const int r = int(thread % ROWS);
+    Row row(indptr, indices, thread, rows);
+    long long quad = octet < octets ? (long long)starts[octet] : 0, column = NONE;
+    const long long end = octet < octets ? (long long)starts[octet + 1] : 0;
+    while (__any_sync(ALL_LANES, quad < end)) {
+        unsigned mask = 0;
+        for (int c = 0; c < 4; ++c) {
+            const long long least = least_of_octet(row.column);
+            if (least != NONE) {
+                column = least;
+                if (row.column == least) {
+                    mask |= 1u << (4 * r + c);
+                    if (codes) values[32 * quad + 4 * r + c] = codes[row.next];
+                    row.advance();
+                }
+            }
+            if (r == c && quad < end) columns[4 * quad + c] = Index(column);
+        }
+#pragma unroll
+        for (int flip = 1; flip < ROWS; flip *= 2) mask |= from_other_lane(mask, flip);
+        if (r == 0 && quad < end) masks[quad] = mask;
+        ++quad;
+    }
+}
