@@ -172,14 +172,14 @@ class Machine:
     narrow_octets_of_x: tuple[Panels, ...] = tuned(
         _PANEL, "the same for numbers of less than 8 bytes", _COLUMNS
     )
-    least_octets: int = tuned(
-        "columns", "from which rows are multiplied by eights: another copy of the matrix", _COLUMNS
-    )
-    octet_entries: float = tuned(
-        "entries a quad",
-        "from which rows are multiplied by eights: rows of X read once for several of A, and slots without "
-        "an entry",
+    octet_entries: tuple[tuple[int, float], ...] = tuned(
+        "(columns, entries a quad)",
+        "from so many columns on, how full the 32 slots of a quad must be for rows to be multiplied by "
+        "eights: rows of X read once for several of A, against slots without an entry",
         _COLUMNS,
+    )
+    narrow_octet_entries: tuple[tuple[int, float], ...] = tuned(
+        "(columns, entries a quad)", "the same for numbers of less than 8 bytes", _COLUMNS
     )
 
 
@@ -235,10 +235,10 @@ H200 = Machine(
     ),
     column_bytes=10.0,
     turning_bytes=150.0,
-    octets_of_x=(Panels(256, 32, 2, 4, 80, 4), Panels(128, 16, 2, 2, 64, 4), Panels(64, 8, 4, 4, 64, 4)),
-    narrow_octets_of_x=(Panels(128, 16, 2, 2, 72, 4), Panels(64, 8, 2, 2, 56, 4), Panels(32, 4, 4, 4, 64, 4)),
-    least_octets=16,
-    octet_entries=6.0,
+    octets_of_x=(Panels(256, 32, 1, 2, 64, 4), Panels(128, 16, 3, 3, 64, 4), Panels(64, 8, 4, 4, 56, 4)),
+    narrow_octets_of_x=(Panels(128, 16, 2, 2, 64, 4), Panels(64, 8, 3, 3, 64, 4)),
+    octet_entries=((16, 8.0), (8, 12.0)),
+    narrow_octet_entries=((16, 12.0),),
 )
 """An H200, driver 580. A sector costs 0.6 of its 32 bytes: from 0.3 (Markov chains) to 0.8 (power laws)."""
 

@@ -94,7 +94,8 @@ def emulate_columns(
     kernels, kinds, k = cuda.COLUMNS[plan.format], into(plan.dtype, x.dtype, y.dtype), x.shape[1]
     x_at, y_at = (several.layout_of(a.shape, a.strides, a.itemsize, 0) for a in (x, y))
     if plan.format == "slices" and octets.serve(machine, plan, kinds, k, x_at):
-        found = octets.build(Primitives(PackingDevice()), plan, octets.most_quads(machine, plan))
+        most = octets.most_quads(machine, plan, kinds, k)
+        _, found = octets.build(Primitives(PackingDevice()), plan, most)
         kernels = kernels if found is None else found.kernels()
     known = kernels.types(plan, kinds)
     partials = poisoned(np.full((kernels.partials(plan), k), np.nan, kinds.sum))

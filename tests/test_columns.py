@@ -447,7 +447,8 @@ def test_sectors_of_what_a_step_reads():
 
 # ---- octets --------------------------------------------------------------------------------------
 
-EIGHTS = dataclasses.replace(H200, least_octets=1, octet_entries=1e-9)
+EVER = ((1, 1e-9),)
+EIGHTS = dataclasses.replace(H200, octet_entries=EVER, narrow_octet_entries=EVER)
 """Multiplies in octets whatever can be."""
 
 

@@ -9,7 +9,6 @@ from a plan of slices, beside it.
 from __future__ import annotations
 
 import threading
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,6 +31,9 @@ LANES = 8
 
 FILL_THREADS = 512
 """Threads of a block that makes octets, `ROWS` for each of them."""
+
+NEVER = 2**63
+"""Quads that no product is faster with."""
 
 COUNT_TYPE = np.dtype(np.uint64)
 """Of numbers of quads."""
@@ -162,7 +164,7 @@ class Eights:
         self._ready = cupy.cuda.get_current_stream().record()  # behind what makes the plan
         self._lock = threading.Lock()
         self._found: Octets | None = None
-        self._asked = False
+        self._count: int | None = None
 
     def kernels(self, kinds: Arithmetic, k: int, x: Layout) -> Kernels | None:
         """Return how a product by k columns of X is made with octets; None where slices are faster.
@@ -172,15 +174,21 @@ class Eights:
         if not serve(H200, self._plan, kinds, k, x):
             return None
         with self._lock:
-            if not self._asked:
-                most = most_quads(H200, self._plan)
+            most = most_quads(H200, self._plan, kinds, k)
+            if self._count is None or (self._found is None and self._count <= most):
                 with self._cupy.cuda.Stream(non_blocking=True) as stream:  # the caller's may be captured
                     stream.wait_event(self._ready)
-                    with suppress(MemoryError):
-                        self._found = build(primitives(self._cupy.cuda.Device().id), self._plan, most)
+                    self._count, self._found = self._build(most)
                     stream.synchronize()
-                self._asked = True
-        return None if self._found is None else self._found.kernels()
+            found = self._found
+        return None if found is None or len(found.masks) > most else found.kernels()
+
+    def _build(self, most: float) -> tuple[int, Octets | None]:
+        """Return how many quads there are, too many where memory is short of them, and the octets."""
+        try:
+            return build(primitives(self._cupy.cuda.Device().id), self._plan, most)
+        except MemoryError:
+            return NEVER, None
 
     @property
     def nbytes(self) -> int:
@@ -203,7 +211,7 @@ def serve(machine: Machine, plan: Plan, kinds: Arithmetic, k: int, x: Layout) ->
     Not where rows are cut: eight lanes go through the entries of eight rows one by one to make an octet.
     """
     return (
-        k >= machine.least_octets
+        most_quads(machine, plan, kinds, k) >= 1
         and x.column == 1
         and bool(plan.nnz)
         and plan.pattern.choice.mma is not False
@@ -214,13 +222,15 @@ def serve(machine: Machine, plan: Plan, kinds: Arithmetic, k: int, x: Layout) ->
     )
 
 
-def most_quads(machine: Machine, plan: Plan) -> float:
-    """Return the quads up to which a matrix is multiplied faster in octets than in slices."""
-    return plan.nnz / machine.octet_entries
+def most_quads(machine: Machine, plan: Plan, kinds: Arithmetic, k: int) -> float:
+    """Return the quads up to which k columns are multiplied faster in octets than in slices."""
+    wide = kinds.x.itemsize >= NUMBER_BYTES
+    known = machine.octet_entries if wide else machine.narrow_octet_entries
+    return next((plan.nnz / entries for columns, entries in known if k >= columns), 0.0)
 
 
-def build(made_of: Any, plan: Plan, most: float) -> Octets | None:
-    """Return the matrix of a plan in octets; None if it takes more quads than this.
+def build(made_of: Any, plan: Plan, most: float) -> tuple[int, Octets | None]:
+    """Return how many quads the matrix of a plan takes, and it in octets, unless there are more than `most`.
 
     Parameters
     ----------
@@ -236,12 +246,12 @@ def build(made_of: Any, plan: Plan, most: float) -> Octets | None:
     _launch(on, COUNT, plan, entries, starts=starts, totals=on.part(totals, 0, 2))
     (count,) = on.reading(totals, 1, 1)()
     if count > most:
-        return None
+        return count, None
     stored = 0 if entries[2] is None else WARP * count
     columns, masks = on.empty(COLUMNS * count, plan.pattern.index_dtype), on.empty(count, np.uint32)
     made = Octets(starts, columns, masks, on.zeros(stored, plan.values.codes.dtype))
     _fill(on, plan, entries, made)
-    return made
+    return count, made
 
 
 def refill(made_of: Any, plan: Plan, octets: Octets) -> Any:
