@@ -364,7 +364,8 @@ for _name, _defines in chain(gemm(), pack()):
 DIVIDING, DIVISION_STACK = ("solve/basis.cu", "solve/fused.cu"), 32
 
 # What the loop over panels of columns needs is put aside while the loops inside it have all registers.
-PANELS, PANELS_STACK = ("spmv/slices_columns.cu", "spmv/product_columns.cu"), 112
+PANELS = "spmv/slices_columns.cu", "spmv/product_columns.cu", "spmv/octets.cu"
+PANELS_STACK = 112
 
 # For some of them, which instruction must be in the code, and when; without that it must not be.
 INSTRUCTIONS: dict[str, tuple[str, Callable[[Defines], bool]]] = {

@@ -163,13 +163,12 @@ struct Sums {
 extern "C" __global__ void __launch_bounds__(DASP_THREADS, 65536 / DASP_REGISTERS / DASP_THREADS)
 dasp_octets(const unsigned long long* __restrict__ starts, const Index* __restrict__ columns_of,
             const unsigned* __restrict__ masks, const Code* __restrict__ values, const Value* __restrict__ table,
-            const X* __restrict__ zeros, const int* __restrict__ order, long long count, long long rows, int parts, const X* x, Y* y, Sum* partials,
+            const X* __restrict__ zeros, long long count, long long rows, int parts, const X* x, Y* y, Sum* partials,
             long long x_column, long long y_column, int x_row, int y_row, int first, int last, int columns, Sum alpha,
             Sum beta)
 {
-    const long long warp = (blockIdx.x / parts * (long long)blockDim.x + threadIdx.x) / 32;
-    if (warp >= count) return;
-    const long long octet = order ? (long long)load_cached(order + warp) : warp;
+    const long long octet = (blockIdx.x / parts * (long long)blockDim.x + threadIdx.x) / 32;
+    if (octet >= count) return;
     const long long begin = load_cached(starts + octet), end = load_cached(starts + octet + 1);
     const Octets octets{columns_of, masks, {nullptr, nullptr, values, table}};
     const long long row = 8 * octet + lane_id() / 4;

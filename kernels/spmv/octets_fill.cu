@@ -74,6 +74,7 @@ dasp_fill_quads(const long long* __restrict__ indptr, const Index* __restrict__ 
     const long long end = octet < octets ? (long long)starts[octet + 1] : 0;
     while (__any_sync(ALL_LANES, quad < end)) {
         unsigned mask = 0;
+#pragma unroll
         for (int c = 0; c < 4; ++c) {
             const long long least = least_of_octet(row.column);
             if (least != NONE) {

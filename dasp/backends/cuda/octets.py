@@ -80,7 +80,6 @@ SIGNATURE = Signature(
     const Code*      values
     const Value*     table
     const X*         zeros
-    const int*       order
     long long        count
     long long        rows
     int              parts
@@ -98,9 +97,6 @@ SIGNATURE = Signature(
     Sum              beta
     """,
 )
-
-
-ORDER = None
 
 
 class Octets(NamedTuple):
@@ -145,7 +141,7 @@ class Octets(NamedTuple):
         starts, columns_of, masks, values = self
         own = {"starts": starts, "columns_of": columns_of, "masks": masks, "values": values}
         sizes = {"count": len(starts) - 1, "rows": plan.shape[0], "parts": parts}
-        return own | sizes | {"table": plan.values.table, "zeros": zeros, "order": ORDER}
+        return own | sizes | {"table": plan.values.table, "zeros": zeros}
 
 
 class Eights:
