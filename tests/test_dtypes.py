@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pickle
 import re
 from itertools import product as pairs
@@ -27,6 +28,7 @@ from tests.executors import EXECUTORS, multiply
 from tests.gallery import GALLERY, MILLION, from_lengths, matrices
 from tests.pack_device import PackingDevice
 from tests.reference import assert_close, assert_same_entries, entries_of
+from tests.test_columns import multiply as by_columns
 
 TYPES = tuple(TABLE)
 NEW = tuple(name for name in TYPES if name not in ("float64", "float32"))
@@ -404,15 +406,67 @@ def test_alpha_and_beta_are_complex_where_the_product_is():
         A.matvec(x + 0j, out=x + 0j, beta="b")
 
 
+PUBLISHED = Policy.published(segment=64)
+
+
+@every_executor
+@pytest.mark.parametrize(
+    ("value", "x"),
+    [
+        ("float16", "float16"),
+        ("bfloat16", "complex64"),
+        ("complex64", "float32"),
+        ("complex128", "complex128"),
+    ],
+)
+def test_types_in_the_published_format(executor, value, x):
+    """A vector, alpha and beta, and columns with the bits of the products by them."""
+    lengths = [700, 3, 129] + [1] * 40 + [3] * 20 + [2] * 19 + [4] * 9 + [0, 0] + [5, 9, 31] * 12 + [40] * 9
+    matrix, X = typed(from_lengths(lengths, 300), value), numbers(x, 1500, 5).reshape(300, 5)
+    vectors = np.ascontiguousarray(X.T)
+    want = np.stack([multiply(executor, matrix, vector, policy=PUBLISHED) for vector in vectors], axis=1)
+    assert want.dtype == result_type(named(value), named(x))
+    assert_close(want[:, 0], matrix, vectors[0])
+    alpha, beta = (0.3 - 2j, 0.5j) if want.dtype.kind == "c" else (0.3, -1.5)
+    y = numbers(want.dtype.name, len(lengths), 6)
+    got = multiply(executor, matrix, vectors[0], policy=PUBLISHED, y=y, alpha=alpha, beta=beta)
+    assert_close(got, matrix, vectors[0], alpha, beta, y)
+    assert by_columns(executor, matrix, X, PUBLISHED).tobytes() == want.tobytes()
+    if named(value).kind != "c" and named(x).kind == "c":
+        vector = vectors[0].copy()
+        vector[7] = complex(np.inf, 1.0)
+        got = multiply(executor, matrix, vector, policy=PUBLISHED)
+        assert not np.isnan(got.imag).any(), "the infinite real part met an imaginary one that is not there"
+
+
 @pytest.mark.parametrize("name", NEW)
-def test_the_published_format_refuses_in_a_line(name):
+def test_plans_in_the_published_format_keep_every_type(name, tmp_path):
+    matrix = typed(from_lengths([300, 0, 1, 2, 3, 3, 4, 7, 40], 50), name)
+    A = SpMatrix.from_scipy(matrix, policy=PUBLISHED, device="cpu")
+    formats.find("published").check(A.plan)
+    bits = bits_type(named(name))
+    A.save(tmp_path / "A.npz")
+    for made in (A, SpMatrix.load(tmp_path / "A.npz", device="cpu"), A.astype(np.complex128), A.T.T):
+        want = A._entries().astype(made.dtype)
+        np.testing.assert_array_equal(
+            made._entries().view(bits_type(made.dtype)), want.view(bits_type(made.dtype))
+        )
+    other = numbers(name, A.nnz, 8)
+    A.with_values(other, out=A)
+    np.testing.assert_array_equal(A._entries().view(bits), other.view(bits))
+
+
+def test_a_format_refuses_types_that_it_has_not_in_a_line(monkeypatch):
+    fewer = dataclasses.replace(formats.find("published"), dtypes=("float64", "float32"))
+    monkeypatch.setitem(formats._formats, "published", fewer)
     with pytest.raises(TypeError, match=r"A has dtype .*; layout 'published' multiplies float64 and float32"):
-        SpMatrix.from_coo(numbers(name, 1), ([0], [0]), (1, 1), policy=Policy.published(), device="cpu")
-    A = SpMatrix.from_dense(np.eye(2), policy=Policy.published(), device="cpu")
+        SpMatrix.from_coo(np.ones(1, complex), ([0], [0]), (1, 1), policy=PUBLISHED, device="cpu")
+    A = SpMatrix.from_dense(np.eye(2), policy=PUBLISHED, device="cpu")
     with pytest.raises(TypeError, match=r"A has dtype .*pass layout='slices'"):
-        A.astype(name)
-    with pytest.raises(TypeError, match="the product has dtype complex128; layout 'published'"):
-        A @ np.ones(2, complex)
+        A.astype(np.float16)
+    for x in (np.ones(2, complex), np.ones((2, 3), complex)):
+        with pytest.raises(TypeError, match="the product has dtype complex128; layout 'published'"):
+            A @ x
 
 
 @pytest.mark.parametrize("name", ["complex64", "complex128"])

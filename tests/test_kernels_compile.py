@@ -35,6 +35,10 @@ ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
 Defines = dict[str, str]
 
 
+PUBLISHED_TYPES = [("bfloat16", "complex128"), ("complex64", "float32"), ("complex128", "complex128")]
+"""Types of a matrix and of x, beside real ones, that the published format is compiled for here."""
+
+
 def spmv() -> Iterator[Defines]:
     """Every set of number types; other widths of integers with one set on tensor cores and one without."""
     single, mixed, double = ("float", "float"), ("float", "double"), ("double", "double")
@@ -55,6 +59,10 @@ def spmv() -> Iterator[Defines]:
                 "DASP_OFFSET": offset,
                 "DASP_THREADS": "128",
             }
+    for value, x in PUBLISHED_TYPES:
+        known = type_names(arithmetic(np.dtype(value), np.dtype(x)))
+        integers = {"DASP_INDEX": "int", "DASP_OFFSET": "int"}
+        yield known | integers | {"DASP_TICKETS": "1", "DASP_MMA": "0", "DASP_THREADS": "128"}
 
 
 OTHER_TYPES = [
@@ -183,6 +191,7 @@ def published_columns() -> Iterator[Defines]:
         ("float32", "float32", 16, "C", "0", {}),
         ("float32", "float32", 32, "F", "0", {}),
         ("float32", "float64", 16, "C", "0", {}),
+        *((value, x, 8, "C", "0", {}) for value, x in PUBLISHED_TYPES),
     ):
         kinds = arithmetic(np.dtype(value), np.dtype(x))
         array = np.empty((9, k), kinds.x, order)

@@ -24,12 +24,13 @@ __device__ __forceinline__ Sum sum_slots(const LongPart& part, const X* x, Offse
     TileSum sum;
     for (Offset slot = begin + lane_id(); slot < end; slot += STEPS * TILE) {
         Index column[STEPS];
-        Sum a[STEPS], b[STEPS];
+        Factor a[STEPS];
+        Operand b[STEPS];
 #pragma unroll
         for (int step = 0; step < STEPS; ++step) {
             const bool inside = slot + step * TILE < end;
             column[step] = inside ? load_stream(part.columns + slot + step * TILE) : PAD;
-            a[step] = inside ? convert<Sum>(load_stream(part.values + slot + step * TILE)) : Sum(0);
+            a[step] = inside ? convert<Factor>(load_stream(part.values + slot + step * TILE)) : Factor(0);
         }
 #pragma unroll
         for (int step = 0; step < STEPS; ++step) b[step] = load_x(x, column[step]);

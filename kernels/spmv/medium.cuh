@@ -28,7 +28,8 @@ __device__ __forceinline__ void add_tiles(const MediumPart& part, const X* x, Of
     for (int j = 0; j < BLOCKS; ++j) longest = max(longest, end[j] - tile[j]);
     for (; longest > 0; longest -= STEPS) {
         Index column[BLOCKS][STEPS];
-        Sum a[BLOCKS][STEPS], b[BLOCKS][STEPS];
+        Factor a[BLOCKS][STEPS];
+        Operand b[BLOCKS][STEPS];
 #pragma unroll
         for (int j = 0; j < BLOCKS; ++j)
 #pragma unroll
@@ -36,7 +37,7 @@ __device__ __forceinline__ void add_tiles(const MediumPart& part, const X* x, Of
                 const bool inside = tile[j] + step < end[j];
                 const Offset slot = TILE * (tile[j] + step) + lane_id();
                 column[j][step] = inside ? load_stream(part.columns + slot) : PAD;
-                a[j][step] = inside ? convert<Sum>(load_stream(part.values + slot)) : Sum(0);
+                a[j][step] = inside ? convert<Factor>(load_stream(part.values + slot)) : Factor(0);
             }
 #pragma unroll
         for (int j = 0; j < BLOCKS; ++j)
@@ -59,10 +60,10 @@ __device__ __forceinline__ Sum sum_tail(const MediumPart& part, const X* x, Offs
     const Index* columns = part.tail_columns + begin;
     Sum sum = 0;
     for (int i = lane_id() % LANES; i < length; i += LANES)
-        sum = multiply_add(convert<Sum>(load_stream(values + i)),
-                           convert<Sum>(load_cached(x + load_stream(columns + i))), sum);
+        sum = multiply_add(convert<Factor>(load_stream(values + i)),
+                           convert<Operand>(load_cached(x + load_stream(columns + i))), sum);
 #pragma unroll
-    for (int step = 1; step < LANES; step *= 2) sum += __shfl_xor_sync(ALL_LANES, sum, step);
+    for (int step = 1; step < LANES; step *= 2) sum += from_other_lane(sum, step);
     return sum;
 }
 

@@ -29,7 +29,8 @@ __host__ __device__ constexpr long long warps_for(long long units) { return (uni
 // What a lane holds of the tiles of a unit, and the row whose sum it stores; pads if there is no such unit.
 template <int TILES> struct Unit {
     Index row;
-    Sum a[TILES], b[TILES];
+    Factor a[TILES];
+    Operand b[TILES];
 
     __device__ __forceinline__ Unit(const ShortPart& part, const X* x, long long unit, long long slot,
                                     bool exists)
@@ -42,7 +43,7 @@ template <int TILES> struct Unit {
         for (int tile = 0; tile < TILES; ++tile) {
             const long long mine = slot + TILE * tile + lane_id();
             column[tile] = exists ? load_stream(part.columns + mine) : PAD;
-            a[tile] = exists ? convert<Sum>(load_stream(part.values + mine)) : Sum(0);
+            a[tile] = exists ? convert<Factor>(load_stream(part.values + mine)) : Factor(0);
         }
 #pragma unroll
         for (int tile = 0; tile < TILES; ++tile) b[tile] = load_x(x, column[tile]);
@@ -69,9 +70,10 @@ __device__ __forceinline__ void multiply_pairs(const Unit<PAIR_TILES>& unit, int
     TileSum sum[2 * PAIR_TILES];
 #pragma unroll
     for (int tile = 0; tile < PAIR_TILES; ++tile) {
-        const Sum a = unit.a[tile], b = unit.b[tile], zero = 0;
-        sum[tile].add(first ? a : zero, first ? b : zero);
-        sum[PAIR_TILES + tile].add(first ? zero : a, first ? zero : b);
+        const Factor a = unit.a[tile], no_a = 0;
+        const Operand b = unit.b[tile], no_b = 0;
+        sum[tile].add(first ? a : no_a, first ? b : no_b);
+        sum[PAIR_TILES + tile].add(first ? no_a : a, first ? no_b : b);
     }
     unit.store(sum, result);
 }
@@ -89,14 +91,15 @@ __device__ __forceinline__ void multiply_singles(const ShortPart& part, const X*
                                                  long long first_row, long long first_slot, long long unit)
 {
     Index row[UNITS], column[UNITS];
-    Sum a[UNITS], b[UNITS];
+    Factor a[UNITS];
+    Operand b[UNITS];
 #pragma unroll
     for (int u = 0; u < UNITS; ++u) {
         const long long single = 32 * (unit + u) + lane_id();
         const bool exists = single < part.singles;
         row[u] = exists ? load_stream(part.rows + first_row + single) : PAD;
         column[u] = exists ? load_stream(part.columns + first_slot + single) : PAD;
-        a[u] = exists ? convert<Sum>(load_stream(part.values + first_slot + single)) : Sum(0);
+        a[u] = exists ? convert<Factor>(load_stream(part.values + first_slot + single)) : Factor(0);
     }
 #pragma unroll
     for (int u = 0; u < UNITS; ++u) b[u] = load_x(x, column[u]);

@@ -65,6 +65,63 @@ def _widens_halves() -> bool:
     return bool(features.get("f16c") or features.get("fp-armv8"))
 
 
+HALVES = types.uint16, types.int16
+"""Numba's types that stand for the bits of float16 and of bfloat16."""
+
+
+def as_floats(builder: ir.IRBuilder, coded: Any, bits: ir.Value) -> ir.Value:
+    """The floats of a vector of numbers in half precision, of which there are the bits."""
+    return (_from_float16 if coded == types.uint16 else _from_bfloat16)(builder, bits)
+
+
+def _from_bfloat16(builder: ir.IRBuilder, bits: ir.Value) -> ir.Value:
+    """Floats whose upper halves are these bits."""
+    count = bits.type.count
+    words = ir.VectorType(I32, count)
+    wide = builder.shl(builder.zext(bits, words), ir.Constant(words, [16] * count))
+    return builder.bitcast(wide, ir.VectorType(ir.FloatType(), count))
+
+
+def _from_float16(builder: ir.IRBuilder, stored: ir.Value) -> ir.Value:
+    """Floats of float16.
+
+    LLVM turns its own widening into a call of a function that need not exist where a processor has no such
+    instruction; so there the exponent is shifted into place, and 2^112 makes up for its bias.
+    """
+    count = stored.type.count
+    words, floats = ir.VectorType(I32, count), ir.VectorType(ir.FloatType(), count)
+    if _widens_halves():
+        return builder.fpext(builder.bitcast(stored, ir.VectorType(ir.HalfType(), count)), floats)
+
+    def each(number: int) -> ir.Constant:
+        return ir.Constant(words, [number] * count)
+
+    bits = builder.zext(stored, words)
+    size = builder.shl(builder.and_(bits, each(0x7FFF)), each(13))
+    scaled = builder.fmul(builder.bitcast(size, floats), ir.Constant(floats, [2.0**112] * count))
+    special = builder.icmp_unsigned(">=", size, each(0x7C00 << 13))
+    whole = builder.or_(builder.bitcast(scaled, words), builder.select(special, each(0x7F800000), each(0)))
+    sign = builder.shl(builder.and_(bits, each(0x8000)), each(16))
+    return builder.bitcast(builder.or_(whole, sign), floats)
+
+
+def multiply_add(
+    builder: ir.IRBuilder, fma: ir.Function, a: list[ir.Value], b: list[ir.Value], sums: list[ir.Value]
+) -> list[ir.Value]:
+    """The parts of sums with products added: one of real numbers, two of complex ones; single or vectors."""
+
+    def added(*terms: ir.Value) -> ir.Value:
+        return builder.call(fma, terms)
+
+    if len(a) == len(b) == 2:
+        real, imaginary = added(builder.fneg(a[1]), b[1], sums[0]), added(a[1], b[0], sums[1])
+        return [added(a[0], b[0], real), added(a[0], b[1], imaginary)]
+    if len(b) == 2:
+        return [added(a[0], part, total) for part, total in zip(b, sums, strict=True)]
+    # A complex matrix whose values are all real adds nothing to the imaginary parts of a real x.
+    return [added(part, b[0], total) for part, total in zip(a, sums, strict=False)] + sums[len(a) :]
+
+
 class Emitter:
     """Emits the steps of one slice for arrays of these types.
 
@@ -161,27 +218,14 @@ class Emitter:
                 else:
                     gathered = self.run("x", self.plus(base, lane))
                 mine = slice(lane // self.lanes, None, WARP // self.lanes)
-                terms = self.multiply_add(self.values(self.plus(slot, lane)), gathered, totals[mine])
+                terms = multiply_add(
+                    builder, self.fma, self.values(self.plus(slot, lane)), gathered, totals[mine]
+                )
                 if masked:
                     kept = self.is_entry(self.plus(delta, lane), self.lanes)
                     terms = [builder.select(kept, *both) for both in zip(terms, totals[mine], strict=True)]
                 totals[mine] = terms
         return totals
-
-    def multiply_add(self, a: list[ir.Value], b: list[ir.Value], sums: list[ir.Value]) -> list[ir.Value]:
-        """The sums with products added, all as vectors of parts: one of real numbers, two of complex ones."""
-
-        def fma(*terms: ir.Value) -> ir.Value:
-            return self.builder.call(self.fma, terms)
-
-        if len(a) == len(b) == 2:
-            minus = self.builder.fneg(a[1])
-            real, imaginary = fma(minus, b[1], sums[0]), fma(a[1], b[0], sums[1])
-            return [fma(a[0], b[0], real), fma(a[0], b[1], imaginary)]
-        if len(b) == 2:
-            return [fma(a[0], part, total) for part, total in zip(b, sums, strict=True)]
-        # A complex matrix whose values are all real adds nothing to the imaginary parts of a real x.
-        return [fma(part, b[0], total) for part, total in zip(a, sums, strict=False)] + sums[len(a) :]
 
     def prefetch(self, name: str, place: ir.Value, count: int) -> None:
         """Ask for the `count` bytes of an array that a step `AHEAD` of this one will read."""
@@ -289,43 +333,10 @@ class Emitter:
         if self.coded == types.int8:
             stored = self.load("values", slot, ir.VectorType(ir.IntType(8), self.lanes))
             return [builder.sitofp(stored, self.vector)]
-        if self.coded == types.uint16:
-            return [self.widened(self.halves(slot))]
-        if self.coded == types.int16:
-            return [self.widened(self.bfloats(slot))]
+        if self.coded in HALVES:
+            bits = self.load("values", slot, ir.VectorType(ir.IntType(16), self.lanes))
+            return [self.widened(as_floats(builder, self.coded, bits))]
         return self.run("values", slot)
-
-    def bfloats(self, slot: ir.Value) -> ir.Value:
-        """The bfloat16 of `lanes` slots as float32, of which they are the upper half."""
-        builder, words = self.builder, ir.VectorType(I32, self.lanes)
-        bits = builder.zext(self.load("values", slot, ir.VectorType(ir.IntType(16), self.lanes)), words)
-        wide = builder.shl(bits, ir.Constant(words, [16] * self.lanes))
-        return builder.bitcast(wide, ir.VectorType(ir.FloatType(), self.lanes))
-
-    def halves(self, slot: ir.Value) -> ir.Value:
-        """The float16 of `lanes` slots as float32.
-
-        LLVM turns its own widening into a call of a function that need not exist where a processor has no
-        such instruction; so there the exponent is shifted into place, and 2^112 makes up for its bias.
-        """
-        builder = self.builder
-        if _widens_halves():
-            half = self.load("values", slot, ir.VectorType(ir.HalfType(), self.lanes))
-            return builder.fpext(half, ir.VectorType(ir.FloatType(), self.lanes))
-        words, floats = ir.VectorType(I32, self.lanes), ir.VectorType(ir.FloatType(), self.lanes)
-
-        def each(number: int) -> ir.Constant:
-            return ir.Constant(words, [number] * self.lanes)
-
-        bits = builder.zext(self.load("values", slot, ir.VectorType(ir.IntType(16), self.lanes)), words)
-        size = builder.shl(builder.and_(bits, each(0x7FFF)), each(13))
-        scaled = builder.fmul(builder.bitcast(size, floats), ir.Constant(floats, [2.0**112] * self.lanes))
-        special = builder.icmp_unsigned(">=", size, each(0x7C00 << 13))
-        whole = builder.or_(
-            builder.bitcast(scaled, words), builder.select(special, each(0x7F800000), each(0))
-        )
-        sign = builder.shl(builder.and_(bits, each(0x8000)), each(16))
-        return builder.bitcast(builder.or_(whole, sign), floats)
 
     def widened(self, vector: ir.Value) -> ir.Value:
         """A vector of floats in the type of the sums' parts, which is at least as wide."""

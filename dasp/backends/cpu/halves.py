@@ -46,6 +46,12 @@ def store_rounded(wide: Vector, y: Vector) -> None:
     move(wide.ravel("K").view(np.uint32), y.ravel("K").view(np.uint16))
 
 
+def bits_of_halves(numbers: Vector) -> Vector:
+    """Return numbers as compiled functions take them: those of float16 as uint16, of bfloat16 as int16."""
+    bits = {np.dtype(np.float16): np.uint16, BFLOAT16: np.int16}.get(numbers.dtype)
+    return numbers if bits is None else numbers.view(bits)
+
+
 @intrinsic
 def _as_float(typing_context, bits):  # type: ignore[no-untyped-def]
     """Return the float32 of these bits."""

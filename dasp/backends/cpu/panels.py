@@ -135,9 +135,7 @@ class _RowEmitter(Emitter):
         super().__init__(builder, bits, coded, real, parts, *pointers)
         self.mine, self.panel = list(mine), ir.VectorType(real, panel * parts)
         self.size = bytes_of_real(real)
-        function = ir.FunctionType(self.panel, [self.panel] * 3)
-        name = f"llvm.fmuladd.v{self.panel.count}f{8 * self.size}"
-        self.add = builder.module.declare_intrinsic(name, (), function)
+        self.rows = Rows(builder, real if parts == 1 else ir.LiteralStructType([real] * 2), panel)
         # Numbers of a real X stand for two parts of a complex sum each.
         whole = parts == 1 or isinstance(self.data["x"].type.pointee, ir.BaseStructType)
         self.of_x = self.panel if whole else ir.VectorType(real, panel)
@@ -169,7 +167,9 @@ class _RowEmitter(Emitter):
                 values = self.values(self.plus(slot, lane // self.lanes * self.lanes))
             x = builder.gep(self.data["x"], [builder.mul(columns[lane], row)])
             numbers = builder.load(builder.bitcast(x, self.of_x.as_pointer()), align=self.size)
-            total = self.add_row(values, lane % self.lanes, numbers, before)
+            mask = [lane % self.lanes] * self.panel.count
+            factors = [self.shuffled(part, part, mask) for part in values]
+            total = self.rows.multiply_add(factors, numbers, before)
             if kept is not None:
                 entry = builder.extract_element(kept, ir.Constant(I32, lane))
                 total = builder.select(entry, total, before)
@@ -177,36 +177,6 @@ class _RowEmitter(Emitter):
             if self.bits <= NEAR_BITS:
                 self.prefetch_row(x, row)
         return totals
-
-    def add_row(self, values: list[ir.Value], lane: int, x: ir.Value, before: ir.Value) -> ir.Value:
-        """The sums with an entry's products added, each part in the order of `Emitter.multiply_add`."""
-        builder, count = self.builder, self.panel.count
-
-        def fma(*terms: ir.Value) -> ir.Value:
-            return builder.call(self.add, terms)
-
-        factor = self.shuffled(values[0], values[0], [lane] * count)
-        if self.parts == 1:
-            return fma(factor, x, before)
-        is_real = ir.Constant(ir.VectorType(ir.IntType(1), count), [1, 0] * (count // 2))
-        other = self.shuffled(values[-1], values[-1], [lane] * count)
-        if self.of_x != self.panel:
-            twice = self.shuffled(x, x, [number // 2 for number in range(count)])
-            total = fma(builder.select(is_real, factor, other), twice, before)
-            # A complex matrix whose values are all real adds nothing to the imaginary parts of a real x.
-            return total if len(values) == 2 else builder.select(is_real, total, before)
-        if len(values) == 2:
-            across = self.shuffled(x, x, [number ^ 1 for number in range(count)])
-            before = fma(self.minus_first(other), across, before)
-        return fma(factor, x, before)
-
-    def minus_first(self, numbers: ir.Value) -> ir.Value:
-        """A row of numbers, the first part of each with the other sign."""
-        words = ir.VectorType(ir.IntType(8 * self.size), numbers.type.count)
-        signs = ir.Constant(words, [1 << 8 * self.size - 1, 0] * (words.count // 2))
-        return self.builder.bitcast(
-            self.builder.xor(self.builder.bitcast(numbers, words), signs), numbers.type
-        )
 
     def prefetch_plan(self, slot: ir.Value, delta: ir.Value) -> None:
         """Ask for the values and deltas that the same group will need `PLAN_AHEAD` steps further."""
@@ -253,6 +223,46 @@ class Rows:
     def shuffled(self, row: ir.Value, mask: list[int]) -> ir.Value:
         """The items of a row that a mask names."""
         return self.builder.shuffle_vector(row, row, ir.Constant(ir.VectorType(I32, len(mask)), mask))
+
+    def multiply_add(self, factors: list[ir.Value], x: ir.Value, before: ir.Value) -> ir.Value:
+        """The sums with an entry's products added, each part in the order of `emitter.multiply_add`.
+
+        Parameters
+        ----------
+        factors : list of rows
+            The entry's value, or its two parts, once for each item.
+        x : row
+            Of X; real numbers stand for both parts of a complex sum.
+        before : row
+        """
+        builder, count = self.builder, self.kind.count
+        if self.parts == 1:
+            return self.fma(factors[0], x, before)
+        is_real = ir.Constant(ir.VectorType(ir.IntType(1), count), [1, 0] * (count // 2))
+        if x.type.count < count:
+            twice = self.shuffled(x, [number // 2 for number in range(count)])
+            total = self.fma(builder.select(is_real, factors[0], factors[-1]), twice, before)
+            # A complex matrix whose values are all real adds nothing to the imaginary parts of a real x.
+            return total if len(factors) == 2 else builder.select(is_real, total, before)
+        if len(factors) == 2:
+            across = self.shuffled(x, [number ^ 1 for number in range(count)])
+            before = self.fma(self.minus_first(factors[1]), across, before)
+        return self.fma(factors[0], x, before)
+
+    def fma(self, *terms: ir.Value) -> ir.Value:
+        """The product of two rows and the sum with a third."""
+        name = f"llvm.fmuladd.v{self.kind.count}f{8 * bytes_of_real(self.real)}"
+        function = ir.FunctionType(self.kind, [self.kind] * 3)
+        return self.builder.call(self.builder.module.declare_intrinsic(name, (), function), terms)
+
+    def minus_first(self, numbers: ir.Value) -> ir.Value:
+        """A row of numbers, the first part of each with the other sign."""
+        size = 8 * bytes_of_real(self.real)
+        words = ir.VectorType(ir.IntType(size), numbers.type.count)
+        signs = ir.Constant(words, [1 << size - 1, 0] * (words.count // 2))
+        return self.builder.bitcast(
+            self.builder.xor(self.builder.bitcast(numbers, words), signs), numbers.type
+        )
 
     def scaled(self, factor: ir.Value, row: ir.Value) -> ir.Value:
         """A factor times a row, by the rule of `emitter.scaled`."""

@@ -16,10 +16,12 @@ import numpy as np
 
 from dasp import _threads
 from dasp._compile import jit
-from dasp.backends.cpu.emitter import store_long
+from dasp.backends.cpu.emitter import scaled, store_long
+from dasp.backends.cpu.halves import bits_of_halves
 from dasp.backends.cpu.panels import panels_of, span_of
 from dasp.backends.cpu.published_panels import Functions, functions_of
-from dasp.formats.array import WARP, Plan
+from dasp.backends.cpu.terms import add_product
+from dasp.formats.array import WARP, Plan, arrays_of
 from dasp.formats.published.pattern import (
     HALF_WARP,
     LONG_UNIT,
@@ -27,6 +29,7 @@ from dasp.formats.published.pattern import (
     TILE,
     TILE_COLUMNS,
     TILE_ROWS,
+    Values,
 )
 
 Vector = np.ndarray[Any, Any]
@@ -53,9 +56,9 @@ class Kernel:
         self._shares: dict[int, list[list[tuple[Any, ...]]]] = {}
 
     def multiply(self, x: Vector, y: Vector, alpha: Any, beta: Any) -> None:
-        """Set y = alpha A x + beta y, for contiguous vectors of one type, x read-only."""
+        """Set y = alpha A x + beta y, for contiguous vectors, x read-only, of types of sums that fit."""
         scale = x, y, alpha, beta
-        partials = np.empty(self._segments, x.dtype)
+        partials = np.empty(self._segments, y.dtype)
 
         def work(share: list[_Task]) -> None:
             for step, first, last in share:
@@ -66,7 +69,7 @@ class Kernel:
             store_long(*self._long_rows, partials[:, None], 0, y[:, None], alpha, beta)
 
     def multiply_columns(self, x: Vector, y: Vector, alpha: Any, beta: Any) -> None:
-        """Set Y = alpha A X + beta Y, for 2 columns and more, each row in one run, of one type.
+        """Set Y = alpha A X + beta Y, for 2 columns and more, each row in one run, of types of sums that fit.
 
         X is read-only, and neither has a negative stride.
         """
@@ -124,8 +127,8 @@ _Task = tuple[_Step, int, int]
 
 def _steps(plan: Plan) -> list[_Step]:
     """Return the functions that a product calls; parts without rows have none."""
-    pattern, values = plan.pattern, plan.values
-    long, medium, short = pattern.long, pattern.medium, pattern.short
+    pattern, long, medium, short = plan.pattern, plan.pattern.long, plan.pattern.medium, plan.pattern.short
+    values = Values(*map(bits_of_halves, arrays_of(plan.values)))
     regular, irregular = medium.regular, medium.irregular
     block_costs = TILE * regular.offsets.astype(np.int64) + irregular.offsets[::TILE_ROWS]
     block_costs += TILE_ROWS * ROW_SLOTS * np.arange(len(block_costs))
@@ -167,33 +170,30 @@ def _steps(plan: Plan) -> list[_Step]:
     return [step for step in steps if step.costs[-1] > 0]
 
 
-# Products may fuse a multiplication and an addition into one rounding, and nothing else: sums keep
-# their order, and NaN and Inf their meaning.
-_compile = jit(nogil=True, fastmath={"contract"})
-_inline = jit(nogil=True, fastmath={"contract"}, forceinline=True)
+_compile = jit(nogil=True)
+_inline = jit(nogil=True, forceinline=True)
 
 
 @_inline
-def _term(columns, values, slot, x):  # type: ignore[no-untyped-def]
+def _add(columns, values, slot, x, total):  # type: ignore[no-untyped-def]
     # Unsigned positions, so that Numba does not look for those that count from the end.
-    return values[np.uint64(slot)] * x[np.uint64(columns[np.uint64(slot)])]
+    return add_product(values, np.int64(slot), x, np.int64(columns[np.uint64(slot)]), total)
 
 
 @_inline
 def _add_entry(columns, values, slot, x, total):  # type: ignore[no-untyped-def]
-    # The sum inside the branch, so that it is fused with the product there, too.
     if columns[np.uint64(slot)] < 0:
         return total
-    return total + _term(columns, values, slot, x)
+    return _add(columns, values, slot, x, total)
 
 
 @_inline
 def _store(row, total, x, y, alpha, beta):  # type: ignore[no-untyped-def]
     position = np.uint64(row)
     if beta == 0:
-        y[position] = alpha * total
+        y[position] = scaled(alpha, total)
     else:
-        y[position] = alpha * total + beta * y[position]
+        y[position] = scaled(alpha, total) + scaled(beta, y[position])
 
 
 @_compile
@@ -205,16 +205,16 @@ def _sum_segments(  # type: ignore[no-untyped-def]
         begin = offsets[row] + (s - segment_offsets[row]) * segment
         end = min(begin + segment, offsets[row + 1])
         pads_from = end if columns[end - 1] >= 0 else end - LONG_UNIT
-        t0 = t1 = t2 = t3 = t4 = t5 = t6 = t7 = x.dtype.type(0)
+        t0 = t1 = t2 = t3 = t4 = t5 = t6 = t7 = y.dtype.type(0)
         for slot in range(begin, pads_from, 8):
-            t0 += _term(columns, values, slot, x)
-            t1 += _term(columns, values, slot + 1, x)
-            t2 += _term(columns, values, slot + 2, x)
-            t3 += _term(columns, values, slot + 3, x)
-            t4 += _term(columns, values, slot + 4, x)
-            t5 += _term(columns, values, slot + 5, x)
-            t6 += _term(columns, values, slot + 6, x)
-            t7 += _term(columns, values, slot + 7, x)
+            t0 = _add(columns, values, slot, x, t0)
+            t1 = _add(columns, values, slot + 1, x, t1)
+            t2 = _add(columns, values, slot + 2, x, t2)
+            t3 = _add(columns, values, slot + 3, x, t3)
+            t4 = _add(columns, values, slot + 4, x, t4)
+            t5 = _add(columns, values, slot + 5, x, t5)
+            t6 = _add(columns, values, slot + 6, x, t6)
+            t7 = _add(columns, values, slot + 7, x, t7)
         for slot in range(pads_from, end):
             t0 = _add_entry(columns, values, slot, x, t0)
         partials[s] = ((t0 + t1) + (t2 + t3)) + ((t4 + t5) + (t6 + t7))
@@ -223,7 +223,7 @@ def _sum_segments(  # type: ignore[no-untyped-def]
 @_inline
 def _sum_run(columns, values, begin, end, x, total):  # type: ignore[no-untyped-def]
     for slot in range(begin, end):
-        total += _term(columns, values, slot, x)
+        total = _add(columns, values, slot, x, total)
     return total
 
 
@@ -250,19 +250,19 @@ def _multiply_medium(  # type: ignore[no-untyped-def]
     beta,
 ):
     for block in range(first, last):
-        t0 = t1 = t2 = t3 = t4 = t5 = t6 = t7 = x.dtype.type(0)
+        t0 = t1 = t2 = t3 = t4 = t5 = t6 = t7 = y.dtype.type(0)
         for tile in range(tile_offsets[block], tile_offsets[block + 1]):
             for slot in range(TILE * tile, TILE * tile + TILE_COLUMNS):
                 # Rows never get longer inside a block: the last one tells of all, and so does the first.
                 if columns[np.uint64(slot + TILE - TILE_COLUMNS)] >= 0:
-                    t0 += _term(columns, values, slot, x)
-                    t1 += _term(columns, values, slot + 4, x)
-                    t2 += _term(columns, values, slot + 8, x)
-                    t3 += _term(columns, values, slot + 12, x)
-                    t4 += _term(columns, values, slot + 16, x)
-                    t5 += _term(columns, values, slot + 20, x)
-                    t6 += _term(columns, values, slot + 24, x)
-                    t7 += _term(columns, values, slot + 28, x)
+                    t0 = _add(columns, values, slot, x, t0)
+                    t1 = _add(columns, values, slot + 4, x, t1)
+                    t2 = _add(columns, values, slot + 8, x, t2)
+                    t3 = _add(columns, values, slot + 12, x, t3)
+                    t4 = _add(columns, values, slot + 16, x, t4)
+                    t5 = _add(columns, values, slot + 20, x, t5)
+                    t6 = _add(columns, values, slot + 24, x, t6)
+                    t7 = _add(columns, values, slot + 28, x, t7)
                 elif columns[np.uint64(slot)] >= 0:
                     t0 = _add_entry(columns, values, slot, x, t0)
                     t1 = _add_entry(columns, values, slot + 4, x, t1)
@@ -303,10 +303,10 @@ def _multiply_pairs(first, last, split, rows, columns, values, x, y, alpha, beta
         slot = TILE_COLUMNS * tile_row
         place = WARP * (tile_row // HALF_WARP) + tile_row % HALF_WARP
         if rows[np.uint64(place)] >= 0:
-            total = _sum_run(columns, values, slot, slot + split, x, x.dtype.type(0))
+            total = _sum_run(columns, values, slot, slot + split, x, y.dtype.type(0))
             _store(rows[np.uint64(place)], total, x, y, alpha, beta)
         if rows[np.uint64(place + HALF_WARP)] >= 0:
-            total = _sum_run(columns, values, slot + split, slot + TILE_COLUMNS, x, x.dtype.type(0))
+            total = _sum_run(columns, values, slot + split, slot + TILE_COLUMNS, x, y.dtype.type(0))
             _store(rows[np.uint64(place + HALF_WARP)], total, x, y, alpha, beta)
 
 
@@ -315,7 +315,7 @@ def _multiply_fours(first, last, rows, columns, values, partials, x, y, alpha, b
     for r in range(first, last):
         if rows[r] >= 0:
             slot = TILE_COLUMNS * r
-            total = _sum_run(columns, values, slot, slot + MAX_SHORT - 1, x, x.dtype.type(0))
+            total = _sum_run(columns, values, slot, slot + MAX_SHORT - 1, x, y.dtype.type(0))
             total = _add_entry(columns, values, slot + MAX_SHORT - 1, x, total)
             _store(rows[r], total, x, y, alpha, beta)
 
@@ -323,10 +323,10 @@ def _multiply_fours(first, last, rows, columns, values, partials, x, y, alpha, b
 @_compile
 def _multiply_singles(first, last, rows, columns, values, partials, x, y, alpha, beta):  # type: ignore[no-untyped-def]
     for r in range(first, last):
-        _store(rows[r], _sum_run(columns, values, r, r + 1, x, x.dtype.type(0)), x, y, alpha, beta)
+        _store(rows[r], _sum_run(columns, values, r, r + 1, x, y.dtype.type(0)), x, y, alpha, beta)
 
 
 @_compile
 def _clear_rows(first, last, rows, partials, x, y, alpha, beta):  # type: ignore[no-untyped-def]
     for r in range(first, last):
-        _store(rows[r], x.dtype.type(0), x, y, alpha, beta)
+        _store(rows[r], y.dtype.type(0), x, y, alpha, beta)

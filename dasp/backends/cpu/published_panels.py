@@ -32,6 +32,7 @@ from dasp.backends.cpu.panels import (
     scale_row,
     update_row,
 )
+from dasp.backends.cpu.terms import data_of, parts_at
 from dasp.formats.array import WARP
 from dasp.formats.published.pattern import HALF_WARP, LONG_UNIT, TILE, TILE_COLUMNS, TILE_ROWS
 
@@ -59,17 +60,18 @@ class _Slots:
     ----------
     builder : LLVM's
     rows : Rows
+    kind : numba type
+        Of a value; see `parts_at`.
     columns, values, x : LLVM pointers
     row : LLVM value
         Numbers from a row of X to the next.
     """
 
-    def __init__(self, builder: ir.IRBuilder, rows: Rows, *arrays: ir.Value) -> None:
-        self.builder, self.rows = builder, rows
+    def __init__(self, builder: ir.IRBuilder, rows: Rows, kind: Any, *arrays: ir.Value) -> None:
+        self.builder, self.rows, self.kind = builder, rows, kind
         self.columns, self.values, self.x, self.row = arrays
-        kind = ir.FunctionType(rows.kind, [rows.kind] * 3)
-        name = f"llvm.fmuladd.v{rows.kind.count}f{8 * bytes_of_real(rows.real)}"
-        self.fma = builder.module.declare_intrinsic(name, (), kind)
+        whole = rows.parts == 1 or isinstance(self.x.type.pointee, ir.BaseStructType)
+        self.of_x = rows.kind if whole else ir.VectorType(rows.real, rows.kind.count // 2)
 
     def column(self, slot: ir.Value) -> ir.Value:
         """The column of a slot, negative for a pad."""
@@ -83,29 +85,25 @@ class _Slots:
     def add(self, slot: ir.Value, before: ir.Value, masked: bool) -> ir.Value:
         """The sums with a slot's products added; `masked` if it may be a pad, which then reads row 0 of X."""
         builder, column = self.builder, self.column(slot)
-        value = builder.load(builder.gep(self.values, [slot]))
-        value = value if value.type == self.rows.real else builder.fpext(value, self.rows.real)
+        parts = parts_at(builder, self.kind, builder.gep(self.values, [slot]), self.rows.real)
         if masked:
             entry = builder.icmp_signed(">=", column, ir.Constant(I64, 0))
             column = builder.select(entry, column, ir.Constant(I64, 0))
-        x = self.rows.load(builder.gep(self.x, [builder.mul(column, self.row)]))
-        total = builder.call(self.fma, [self.rows.spread(value), x, before])
+        place = builder.gep(self.x, [builder.mul(column, self.row)])
+        x = builder.load(builder.bitcast(place, self.of_x.as_pointer()), align=bytes_of_real(self.rows.real))
+        total = self.rows.multiply_add([self.rows.spread(part) for part in parts], x, before)
         return builder.select(entry, total, before) if masked else total
-
-
-def _data(context: Any, builder: ir.IRBuilder, kind: Any, array: ir.Value) -> ir.Value:
-    """Return the pointer to the first number of an array of Numba's."""
-    return context.make_array(kind)(context, builder, array).data
 
 
 def _slots_of(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> _Slots:
     """Return what emits the slots of an intrinsic: panel, sums, ..., columns, values, x, row."""
     panel, (_, sums, *_, columns, values, x, row) = signature.args[0], arguments
     arrays = (
-        _data(context, builder, *pair) for pair in zip(signature.args[-4:-2], (columns, values), strict=True)
+        data_of(context, builder, *pair)
+        for pair in zip(signature.args[-4:-2], (columns, values), strict=True)
     )
     rows = Rows(builder, sums.type.pointee, int(panel.literal_value))
-    return _Slots(builder, rows, *arrays, x, row)
+    return _Slots(builder, rows, signature.args[-3].dtype, *arrays, x, row)
 
 
 @intrinsic
@@ -113,7 +111,7 @@ def _pointer(typing_context, array):  # type: ignore[no-untyped-def]
     """Return a pointer to the first number of an array."""
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        return _data(context, builder, array, arguments[0])
+        return data_of(context, builder, array, arguments[0])
 
     return types.CPointer(array.dtype)(array), generate
 

@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 
 from dasp import _threads
-from dasp._dtypes import BFLOAT16, TABLE, sum_type
+from dasp._dtypes import TABLE, sum_type
 from dasp.backends.cpu.emitter import product_of_slices, store_long
+from dasp.backends.cpu.halves import bits_of_halves
 from dasp.backends.cpu.panels import Panel, panels_of, product_of_panel, span_of
 from dasp.backends.cpu.team import CHUNKS, Job, multiply_alone, team
 from dasp.formats.array import WARP, Plan
-from dasp.formats.sliced.pattern import Coding, Values, shape_fields
+from dasp.formats.sliced.pattern import Coding, shape_fields
 
 Vector = np.ndarray[Any, Any]
 
@@ -132,7 +133,7 @@ class Kernel:
 
     def _types(self) -> tuple[Any, ...]:
         """Return what the compiled functions must know of the plan's types."""
-        coded = None if self._values.coding == Coding.EQUAL else _plain_codes(self._values).dtype
+        coded = None if self._values.coding == Coding.EQUAL else bits_of_halves(self._values.codes).dtype
         return coded, self._table.dtype, self._pattern.index_dtype
 
     def _arrays(self) -> dict[str, Vector]:
@@ -142,14 +143,7 @@ class Kernel:
             "headers": pattern.headers,
             "bases": pattern.bases,
             "deltas": pattern.deltas,
-            "values": _plain_codes(self._values),
+            "values": bits_of_halves(self._values.codes),
             "table": self._table,
             "rows": pattern.rows,
         }
-
-
-def _plain_codes(values: Values) -> Vector:
-    """Return the codes in a type that Numba knows: the bits of float16 unsigned, of bfloat16 signed."""
-    codes: Vector = values.codes
-    bits = {np.dtype(np.float16): np.uint16, BFLOAT16: np.int16}.get(codes.dtype)
-    return codes if bits is None else codes.view(bits)

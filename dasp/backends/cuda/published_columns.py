@@ -17,8 +17,8 @@ from dasp.backends.cuda.sectors import FAR, SAMPLE, SECTOR
 from dasp.formats.array import WARP, Plan
 from dasp.formats.published.pattern import TILE, TILE_COLUMNS, TILE_ROWS
 
-FAR_REGISTERS = 16
-"""Registers more where columns of X lie apart: each has an address of its own."""
+MORE_REGISTERS = 16
+"""Registers more where columns of X lie apart, since each has an address of its own; and for complex sums."""
 
 SIGNATURE = Signature(
     "spmv/product_columns.cu",
@@ -113,7 +113,7 @@ def _panel(chosen: Panels, width: int, columns: int, kinds: Arithmetic, x: Layou
         whole=int(columns % width == 0),
         steps=chosen.steps,
         loads=chosen.loads,
-        registers=chosen.registers + (0 if x.column == 1 else FAR_REGISTERS),
+        registers=chosen.registers + MORE_REGISTERS * ((x.column != 1) + (kinds.sum.kind == "c")),
         threads=WARP * chosen.warps,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dasp._dtypes import TABLE
 from dasp.formats.format import Format
 from dasp.formats.published.check import check
 from dasp.formats.published.options import Options
@@ -15,7 +16,7 @@ PUBLISHED = Format(
     options=Options,
     pattern=Pattern,
     values=Values,
-    dtypes=("float64", "float32"),
+    dtypes=tuple(TABLE),
     takes=lambda shape: True,
     pack=pack,
     unpack=unpack,

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from dasp._dtypes import real_type
 from dasp._integers import ceil_div
 from dasp.formats.array import PAD, Plan, check_offsets, check_permutation, require
 from dasp.formats.published.options import MOST_MEDIUM
@@ -84,7 +85,8 @@ def _check_slots(
     pads = columns == PAD
     entries = len(columns) - int(np.count_nonzero(pads))
     require(part.entries == entries, f"{name} says {part.entries} entries and has {entries}")
-    bits = values.view(f"u{values.itemsize}")
+    part_bytes = real_type(values.dtype).itemsize
+    bits = values.view(f"u{part_bytes}").reshape(len(values), values.itemsize // part_bytes)
     require(not bits[pads].any(), f"a pad of {name} has a value that is not 0")
 
 

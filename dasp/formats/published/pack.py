@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from dasp._dtypes import bits_type
 from dasp._integers import ceil_div, round_up
 from dasp._machines import Machine
 from dasp.formats.array import PAD, WARP, Csr, Plan, narrowest
@@ -79,7 +80,8 @@ class _Rows:
     def __init__(self, csr: Csr, on: Any) -> None:
         self.starts = csr.indptr[:-1].astype(np.int64)
         self.lengths = np.diff(csr.indptr).astype(np.int64)
-        self._entries = csr.indices, csr.data
+        self._dtype, self._bits = csr.data.dtype, bits_type(csr.data.dtype)
+        self._entries = csr.indices, csr.data.view(self._bits)
         self._on = on
 
     def count_tiles(self, lengths: Vector, least: float) -> Vector:
@@ -89,17 +91,17 @@ class _Rows:
 
     def slots(self, count: int, index: np.dtype[Any]) -> tuple[Vector, Vector]:
         """Return the columns and values of `count` pads."""
-        return np.full(count, PAD, index), np.zeros(count, self._entries[1].dtype)
+        return np.full(count, PAD, index), np.zeros(count, self._dtype)
 
     def copy(self, starts: Vector, lengths: Vector, slots: Vector, columns: Vector, values: Vector) -> None:
         """Copy `lengths[i]` entries from entry `starts[i]` on to slot `slots[i]` and what follows it."""
-        self._on.copy_runs(*self._entries, starts, lengths, slots, columns, values)
+        self._on.copy_runs(*self._entries, starts, lengths, slots, columns, values.view(self._bits))
 
     def copy_tiles(
         self, starts: Vector, lengths: Vector, tiles: Vector, columns: Vector, values: Vector
     ) -> None:
         """Copy `lengths[i]` entries from entry `starts[i]` on to row i % 8 of the tiles of block i // 8."""
-        self._on.copy_tile_rows(*self._entries, starts, lengths, tiles, columns, values)
+        self._on.copy_tile_rows(*self._entries, starts, lengths, tiles, columns, values.view(self._bits))
 
 
 def _categories(
