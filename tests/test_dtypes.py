@@ -469,21 +469,6 @@ def test_a_format_refuses_types_that_it_has_not_in_a_line(monkeypatch):
             A @ x
 
 
-@pytest.mark.parametrize("name", ["complex64", "complex128"])
-def test_solvers_refuse_complex_systems(name):
-    A = SpMatrix.from_coo(numbers(name, 2), ([0, 1], [0, 1]), (2, 2), device="cpu")
-    b = np.ones(2, named(name))
-    for solve in (
-        dasp.solvers.cg,
-        dasp.solvers.gmres,
-        dasp.solvers.bicgstab,
-        dasp.solvers.minres,
-        dasp.solvers.lsqr,
-    ):
-        with pytest.raises(TypeError, match="A has dtype complex"):
-            solve(A, b)
-
-
 @pytest.mark.parametrize("name", ["float16", "bfloat16"])
 def test_solvers_take_matrices_in_half_precision(name):
     n = 50
