@@ -37,14 +37,15 @@ FEW_SUMS_ROWS = {"cpu": 20_000, "cuda": 4_000_000}
 H200s: in that form and in the plain one poisson3d:128 takes 58 and 60 us, poisson3d:200 166 and 167,
 poisson3d:320 582 and 543."""
 
-RUN = 8
+RUN = 4
 """Slices that a warp of the interior's product takes one after the other where it leaves dot products.
-Measured on two H200s: with 4, 8 and 16 an iteration of cg on poisson3d:320 takes 460, 462 and 475 us."""
+Measured on two H200s: an iteration of cg on poisson3d:160 takes 84, 84 and 92 us with 1, 4 and 8, one on
+poisson3d:320 458, 458 and 475 us with 4, 8 and 16."""
 
 HIDDEN_SUMS_ROWS = {"cpu": 0, "cuda": 1_000_000}
 """Rows of a rank up to which a sum that travels beside a product is worth three vectors more, without a
-preconditioner. Measured on two H200s: so, and with one sum that is waited for, poisson3d:128 takes 57 and 60
-us, poisson3d:200 173 and 143. A sum on CPUs is always waited for."""
+preconditioner. Measured on H200s: so, and with one sum that is waited for, on two poisson3d:128 takes 56 and
+53 us, poisson3d:160 95 and 84, on four poisson3d:128 37 and 51. A sum on CPUs is always waited for."""
 
 
 class SpMatrix:
