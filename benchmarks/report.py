@@ -353,6 +353,23 @@ def planning_text(name: str) -> str:
     return sparse_report.Report([], [*found.notes, provenance(rows, path)], found.details).markdown()
 
 
+def values_text(name: str) -> str:
+    """What other values for a pattern take, beside a product."""
+    path = RESULTS / f"{name}.csv"
+    rows = results.latest(results.read(path))
+    told: list[tuple[str, Callable[[Row], str]]] = [
+        ("matrix", lambda row: row["matrix"].rpartition("/")[2].removesuffix(".npz")),
+        ("entries", lambda row: f"{int(row['entries']):,}"),
+        ("stored as", lambda row: row["coding"]),
+        ("roofline us", lambda row: significant(number(row, "roofline_us"))),
+        ("product us", lambda row: significant(number(row, "product_us"))),
+        ("in place us", lambda row: significant(number(row, "into_us"))),
+        ("as a new matrix us", lambda row: significant(number(row, "anew_us"))),
+    ]
+    table = Table.of("", told, rows, words=["matrix", "stored as"]).markdown()
+    return f"{table}\n\n{provenance(rows, path)}"
+
+
 def scaling_text(name: str) -> str:
     """The tables of ranks: what was measured, and what a model makes of it."""
     path = RESULTS / f"{name}.csv"
@@ -380,6 +397,7 @@ def text(name: str) -> str:
         "scaling": scaling_text,
         "solvers": solvers_text,
         "transpose": transpose_text,
+        "values": values_text,
     }
     for prefix, write in writers.items():
         if name.startswith(prefix):

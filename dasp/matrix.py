@@ -269,6 +269,13 @@ class SpMatrix(Transposable, Surface):
         >>> A.with_values([1.0, 2.0, 3.0]) @ numpy.ones(3)
         array([1., 2., 3.])
         """
+        if (
+            isinstance(out, SpMatrix)
+            and out._places is self._places
+            and not out._relatives
+            and out._product.take_values(data, self._places.slots)
+        ):
+            return out
         values, plan = self._backend.as_values(data, self.device), self.plan
         if values.shape != (self.nnz,):
             raise ValueError(f"data has {len(values)} values; A has {self.nnz} entries; as many are needed")

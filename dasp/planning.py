@@ -6,6 +6,7 @@ import dataclasses
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -55,7 +56,7 @@ def make_plan(
     """
     packs = policy.format_for(csr.shape)
     formats.refuse_type(packs.name, csr.data.dtype, "A")
-    options = policy.options(packs)
+    options = _options(policy, packs.name)
     if progress:
         with _shown(primitives) as steps:
             plan = packs.pack(csr, options, MACHINES[machine], steps)
@@ -70,6 +71,12 @@ def make_plan(
         parts = *csr.shape, plan.nnz, packs.name, machine, plan.nbytes
         logger.info("planned %s x %s with %s entries as %s for %s: %s bytes", *parts)
     return plan
+
+
+@lru_cache(maxsize=64)
+def _options(policy: Policy, name: str) -> Any:
+    """Return the options of a policy for a format, which checks them each time that they are made."""
+    return policy.options(formats.find(name))
 
 
 STEPS = "survey", "try_windows", "lay_out", "store"

@@ -34,6 +34,20 @@ def _array_at(word: Any) -> Any:
     return np.ndarray(word.shape, word.dtype, owner, word.offset)
 
 
+class _Question:
+    """A question of an earlier turn, which some number did not fit."""
+
+    turn = 7
+
+    def __init__(self) -> None:
+        self._words = np.array([self.turn - 1, 0], np.uint64)
+        self.misfit, self.told = _Address(self._words[:1]), _Address(self._words[1:])
+
+    def fits(self) -> bool:
+        assert self._words[1] in (1, 2), "nobody answered"
+        return bool(self._words[1] == 2)
+
+
 class PackingDevice:
     """A `Device` of dasp/backends/cuda/primitives.py; kernels must not read what none has written.
 
@@ -94,6 +108,12 @@ class PackingDevice:
         array.flags.writeable = False
         return array
 
+    def bits(self, numbers: Any, kind: Any) -> Any:
+        return _Address(numbers.view(kind))
+
+    def question(self) -> Any:
+        return _Question()
+
     def part(self, array: Any, first: int, count: int) -> Any:
         assert first + count <= len(array)
         return _Address(array[first : first + count])
@@ -104,6 +124,11 @@ class PackingDevice:
         self.reads += 1
         copy = words[first : first + count].tolist()
         return lambda: copy
+
+    def telling(self, count: int) -> Any:
+        self.reads += 1
+        told = self.empty(count, np.uint64)
+        return _Address(told), lambda: lambda: told.tolist()
 
     def kernel(self, signature: Any, constants: Any, types: Any) -> Any:
         self.load_all([(signature.source, constants)])
@@ -116,6 +141,25 @@ class PackingDevice:
             module.launch(signature.entry, grid=blocks, block=threads, args=ordered, seed=self._seed)
 
         return launch
+
+    def prepared(
+        self,
+        signature: Any,
+        constants: Any,
+        types: Any,
+        arguments: Any,
+        varying: Any,
+        blocks: int,
+        threads: int,
+    ) -> Any:
+        signature.ordered(types, arguments, varying)
+        launch = self.kernel(signature, constants, types)
+
+        def launch_with(*given: Any) -> None:
+            words = {name: self.word(value) for name, value in arguments.items()}
+            launch((blocks, 1), threads, words | dict(zip(varying, given, strict=True)))
+
+        return launch_with
 
     def load_all(self, wanted: Any) -> None:
         for name, constants in wanted:

@@ -10,7 +10,7 @@ import pytest
 
 from dasp import Policy, SpMatrix
 from dasp._machines import H200
-from dasp.backends.cuda import columns, dotted, scratch, sliced
+from dasp.backends.cuda import columns, dotted, product, scratch, sliced
 from dasp.backends.cuda.sectors import read_sectors
 from tests.gallery import from_lengths
 from tests.planned import plan_of
@@ -135,6 +135,36 @@ def test_where_a_product_leaves_no_dot_product(gpu, matrix, monkeypatch):
     assert nothing.prepare_with_dot(x, y[:0], w[:0]) is None
     monkeypatch.setattr(dotted, "MOST_BLOCKS", 0)
     assert planned(matrix, "slices").prepare_with_dot(x, y, w) is None  # it has segments
+
+
+class _Filling:
+    """Primitives that keep what they are given, and say of it what they are told."""
+
+    def __init__(self):
+        self.given, self.fits = [], True
+
+    def fill(self, slots, values, dtype):
+        return lambda data: self.given.append(data) or self.fits
+
+
+def test_plain_values_are_written_the_short_way_and_no_others(gpu, matrix, monkeypatch):
+    filling, data = _Filling(), gpu.put(np.ones(matrix.nnz))
+    monkeypatch.setattr(product, "primitives", lambda number: filling)
+    A = planned(matrix, "slices")
+    assert not A._product.take_values(data, None)  # nobody asked where entries are
+    A._places.slots = filling
+    assert A.with_values(data, out=A) is A
+    assert filling.given == [data]
+    filling.fits = False
+    assert not A._product.take_values(data, filling)
+    wide = gpu.put(np.ones((matrix.nnz, 2)))
+    for other in (data[1:], wide[:, 0], wide[:, :1], gpu.put(np.ones(matrix.nnz, np.float32)), [1.0]):
+        assert not A._product.take_values(other, filling)
+    gpu.device = 1
+    assert not A._product.take_values(data, filling)
+    gpu.device = 0
+    assert not planned(matrix, "published")._product.take_values(data, filling)
+    assert len(filling.given) == 2
 
 
 @pytest.mark.parametrize("offset", [-1, 0, 1, 299])

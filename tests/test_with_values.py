@@ -72,6 +72,14 @@ VALUES = {
 }
 
 
+ALSO = {
+    Coding.SINGLE: (Coding.HALF, Coding.BYTE),
+    Coding.HALF: (Coding.BYTE,),
+    Coding.DICTIONARY: (Coding.EQUAL,),
+}
+"""Values of which other codings each holds, beside its own and what holds any."""
+
+
 @pytest.mark.parametrize("after", VALUES)
 @pytest.mark.parametrize("before", VALUES)
 def test_values_are_coded_anew_and_fit_in_place_or_leave_it_as_it_was(before, after):
@@ -87,12 +95,7 @@ def test_values_are_coded_anew_and_fit_in_place_or_leave_it_as_it_was(before, af
 
     arrays = list(arrays_of(A.plan))
     old = [array.copy() for array in arrays]
-    also = {
-        Coding.SINGLE: (Coding.HALF, Coding.BYTE),
-        Coding.HALF: (Coding.BYTE,),
-        Coding.DICTIONARY: (Coding.EQUAL,),
-    }
-    if before in (after, Coding.PLAIN) or after in also.get(before, ()):
+    if before in (after, Coding.PLAIN) or after in ALSO.get(before, ()):
         assert A.with_values(data, out=A) is A
         assert_same_entries(A.to_scipy(), want)
     else:
@@ -178,6 +181,26 @@ def test_on_a_gpu_every_value_finds_its_entry(name, layout):
     B = A.with_values(cupy.asarray(want.data))
     assert_same_entries(B.to_scipy(), want)
     assert_same_entries(A.to_scipy(), matrix)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("before", VALUES)
+def test_on_a_gpu_values_fit_in_place_or_leave_it_as_it_was(before):
+    import cupy
+
+    matrix, rng = dasp.models.generate("spikes:300:2:290"), np.random.default_rng(1)
+    matrix.data = VALUES[before](rng, matrix.nnz).astype(float)
+    A = SpMatrix.from_scipy(matrix, device="cuda")
+    now = matrix
+    for after in (*VALUES, *VALUES):  # a second time with launches that are prepared
+        data = VALUES[after](rng, matrix.nnz).astype(float)
+        if before in (after, Coding.PLAIN) or after in ALSO.get(before, ()):
+            assert A.with_values(cupy.asarray(data), out=A) is A
+            now = csr_array((data, matrix.indices, matrix.indptr), shape=matrix.shape)
+        else:
+            with pytest.raises(ValueError, match="does not hold the new ones"):
+                A.with_values(cupy.asarray(data), out=A)
+        assert_same_entries(A.to_scipy(), now)
 
 
 @pytest.mark.cuda

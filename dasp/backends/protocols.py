@@ -35,6 +35,16 @@ class Product(Protocol):
         With alpha and beta as `scale`, alpha A x + beta out; out is given if beta is not 0.
         """
 
+    def take_values(self, data: Any, slots: Any) -> bool:
+        """Overwrite the plan's values if data is the plainest of arrays and the coding holds it, else False.
+
+        Parameters
+        ----------
+        data : object
+        slots : object or None
+            What the primitives said of the pattern, once somebody asked.
+        """
+
     def multiply(self, x: Array, y: Array, alpha: complex, beta: complex) -> None:
         """Set y = alpha A x + beta y; y is not read if beta is 0.
 
@@ -87,7 +97,7 @@ class Backend(Protocol):
         """
 
     def packing(self, csr: Csr, device: str) -> AbstractContextManager[tuple[Csr, Primitives]]:
-        """Give the matrix on a device, and the primitives there; what they made is done when it ends."""
+        """Give the matrix on a device, and the primitives; what they made is done once it is a product."""
 
     def as_values(self, data: Any, device: str) -> Array:
         """Return values of a matrix as a vector on the device, in a type that plans have."""
@@ -99,7 +109,7 @@ class Backend(Protocol):
         """Return a context that gives the primitives, for work on the current stream; if asked, that ends."""
 
     def product(self, plan: Plan, device: str) -> Product:
-        """Take a plan with NumPy arrays, or made on this device, to a device."""
+        """Take a plan with NumPy arrays, or made on this device, to a device; what made it is done then."""
 
     def asarray(self, x: Any, device: str, dtype: Any) -> Array:
         """Return an array of any library, wherever it is, as one on the device; copied only if it must be."""

@@ -114,13 +114,27 @@ def is_array(value: Any) -> bool:
 
 
 def arrays_of(part: Any) -> Iterator[Array]:
-    """Yield every array of a plan, or of a part, in the order of its fields."""
+    """Return every array of a plan, or of a part, in the order of its fields."""
+    found: list[Array] = []
+    _collect(part, found)
+    return iter(found)
+
+
+_parts: dict[Any, bool | None] = {}
+"""Whether values of a type are arrays, which True says, or have some among their fields; None for neither."""
+
+
+def _collect(part: Any, found: list[Array]) -> None:
     for name in _names(type(part)):
         value = getattr(part, name)
-        if _names(type(value)):
-            yield from arrays_of(value)
-        elif is_array(value):
-            yield value
+        kind = type(value)
+        if kind not in _parts:
+            _parts[kind] = is_array(value) or (False if _names(kind) else None)
+        role = _parts[kind]
+        if role:
+            found.append(value)
+        elif role is False:
+            _collect(value, found)
 
 
 def with_arrays(part: Any, arrays: Iterator[Array]) -> Any:

@@ -20,19 +20,27 @@ struct DigitSort {
 
     __device__ __forceinline__ bool has(int slot) const { return slot / CHUNK < chunks; }
 
+    // The window of a slot. A division, and there are dozens: of numbers up to 64 by a product and a shift.
+    __device__ __forceinline__ int window_of(int slot) const
+    {
+        static_assert(CHUNKS <= 64, "2^16 is enough for numbers up to 64");
+        const int inverse = ((1 << 16) + per_window - 1) / per_window;
+        return slot / CHUNK * inverse >> 16;
+    }
+
     __device__ __forceinline__ int counter_of(int slot, unsigned digit) const
     {
-        const int chunk = slot / CHUNK, window = chunk / per_window;
-        return (window * DIGITS + (int)digit) * per_window + chunk - window * per_window;
+        const int window = window_of(slot);
+        return (window * DIGITS + (int)digit) * per_window + slot / CHUNK - window * per_window;
     }
 
     // Counts the elements of each chunk, and ranks each among those of its chunk with its digit, 0 to 63; the digit
-    // stays above the rank.
-    __device__ __forceinline__ void count(unsigned (&digit)[MINE]) const
+    // stays above the rank. UNROLLED of a thread's elements follow each other without a loop.
+    template <int UNROLLED> __device__ __forceinline__ void count(unsigned (&digit)[MINE]) const
     {
         for (int i = threadIdx.x; i < CHUNKS * DIGITS; i += SORT_THREADS) counters[i] = 0;
         __syncthreads();
-#pragma unroll
+#pragma unroll UNROLLED
         for (int q = 0; q < MINE; ++q) {
             if (!has(slot_of(q))) continue;  // the same for a whole warp
             const unsigned peers = __match_any_sync(ALL_LANES, digit[q]);

@@ -2,6 +2,7 @@
 //
 // Arrays of a pattern: see packed.cuh. data: values as bits, in the order in which the entries came in; order (nnz) or
 // null: which of these is the i-th entry. keys, ranks: see encode.cuh. stored (32 steps): codes by slots, 0 in a pad.
+// misfit or null: nothing is written if it is `turn`; told (1) then becomes 1, and 2 else: see holds.cu.
 // Launch: a warp for each slice; blocks of 256 threads.
 
 #include "encode.cuh"
@@ -15,8 +16,13 @@ dasp_refill(const Index* __restrict__ rows, long long positions, const Index* __
             long long slices, const uint4* __restrict__ headers, const unsigned char* __restrict__ deltas,
             const Count* __restrict__ starts, const Count* __restrict__ pieces, const Place* __restrict__ order,
             const Bits* __restrict__ keys, const unsigned short* __restrict__ ranks, Code* __restrict__ stored,
-            const Bits* __restrict__ data)
+            const Bits* __restrict__ data, const Count* __restrict__ misfit, long long turn, Count* told)
 {
+    if (misfit) {
+        const bool fits = *misfit != Count(turn);
+        if (blockIdx.x == 0 && threadIdx.x == 0) *told = fits ? 2 : 1;
+        if (!fits) return;
+    }
     __shared__ Coder coder;
     coder.load(keys, ranks);
     const long long s = (blockIdx.x * (long long)THREADS + threadIdx.x) / WARP;

@@ -1,10 +1,11 @@
 // How many sectors of x a block of slices reads: counted exactly, in a sample of places.
 //
 // A place is up to 16 slices from slice floor(i (slices - 16) / 23) on, i = 0 .. 23; blocks of `by_slice`, of `few` and
-// of `many` slices, where these are not 0, follow each other inside it. A sector is `sector_columns` columns.
-// Launch: any number of thread blocks of 256 threads along x, which share the blocks of all places; candidates
-// along y. rows, windows, before, totals: as in cut.cu. sampled (candidates, SAMPLED): 0 before; the steps of the slices
-//     that are looked at, and the sectors of each kind of block.
+// of `many` slices, where these are not 0, follow each other inside it. A sector is 2^`sector_shift` columns.
+// Launch: any number of thread blocks of 256 threads along x, which share the places, each for one kind of block, and
+// candidates along y: all run at once. rows, windows, before, totals: as in cut.cu. sampled (candidates, SAMPLED): 0
+//     before; the steps of the slices that are looked at, and the sectors of each kind of block.
+// words (word_count): what is told to the host as soon as all is counted; told, done: see pack.cuh.
 // segment_starts, segment_lengths (segments): runs that are slices of one row each, before the others.
 // Where the sectors of a block lie close enough together, each has a bit in shared memory; else they are hashed.
 // slots_...: of the hash table for a block of each kind, a power of two, at least twice its entries. tables (candidates,
@@ -16,26 +17,47 @@
 constexpr int PLACES = 24, PLACE_SLICES = 16, SHARED_SLOTS = 8192, AT_ONCE = 4;
 constexpr unsigned FREE = 0xffffffffu;
 
-// Slices of one block: their first positions (of a segment -1 - its place), log2 of the lanes to a row, and steps.
-struct Sample {
-    long long first[PLACE_SLICES];
-    int shift[PLACE_SLICES], steps[PLACE_SLICES];
-    int count;
-    unsigned least_not, most;  // of the sectors: the least one with its bits flipped, and the largest
-
-    __device__ __forceinline__ void clear()
-    {
-        count = 0;
-        least_not = most = 0;
-    }
-};
-
 // The i-th place, with the rounding of numpy.linspace.
 __device__ __forceinline__ long long place_of(int i, long long slices)
 {
     const long long last = max(slices - PLACE_SLICES, 0ll);
     return i == PLACES - 1 ? last : (long long)(double(i) * (double(last) / double(PLACES - 1)));
 }
+
+// Something for each kind of block.
+template <class T> struct Kinds {
+    T by_slice, few, many;
+
+    __device__ __forceinline__ T of(int kind) const { return kind == 0 ? by_slice : kind == 1 ? few : many; }
+};
+
+// What a thread block is asked for: all blocks of one kind in a place, slices first .. last.
+struct Unit {
+    int kind, size;
+    unsigned slots;
+    long long first, last;
+
+    __device__ __forceinline__ void set(int nth, const Kinds<int>& sizes, const Kinds<unsigned>& all_slots,
+                                        long long slices)
+    {
+        kind = 2;  // the largest first: they take longest
+        for (int before = nth / PLACES + 1; before > 0 && kind >= 0; --kind) before -= sizes.of(kind) ? 1 : 0;
+        ++kind;
+        size = sizes.of(kind);
+        slots = all_slots.of(kind);
+        first = place_of(nth % PLACES, slices);
+        last = min(first + PLACE_SLICES, slices);
+    }
+};
+
+// The slices of a place: their first positions (of a segment -1 - its place), log2 of the lanes to a row, and steps.
+struct Sample {
+    Unit unit;
+    long long first[PLACE_SLICES];
+    int shift[PLACE_SLICES], steps[PLACE_SLICES];
+    int count;
+    unsigned least_not, most;  // of the sectors of a block: the least one with its bits flipped, and the largest
+};
 
 // The last tile to which at most `slice` slices come; every thread of the block calls it.
 __device__ __forceinline__ long long tile_of(const Count* before, long long tiles, long long slice)
@@ -52,22 +74,36 @@ __device__ __forceinline__ long long tile_of(const Count* before, long long tile
     return low;
 }
 
+// A tile in which slices are found, and what its chunks do to a chain of slices.
+struct Searched {
+    CutTile tile;
+    Count through[CUT_WARPS][WARP];
+};
+
 // Finds slices first .. last, which follow the segments. Every thread of the block calls it.
 __device__ __forceinline__ void find_slices(const Order& order, const Count* before, long long tiles, int steps,
-                                            long long first, long long last, CutTile& tile, Sample& sample)
+                                            long long first, long long last, Searched& searched, Sample& sample)
 {
+    CutTile& tile = searched.tile;
     for (long long t = tile_of(before, tiles, first); t < tiles; ++t) {
         long long slice = before[2 * t] >> 5;
         if (slice >= last) break;
         tile.load(order, t * CUT_TILE, steps);
-        if (threadIdx.x == 0) {
-            const int size = int(min(order.count - t * CUT_TILE, (long long)CUT_TILE));
-            for (int i = int(before[2 * t] & 31); i < size && slice < last; i = tile.next(i), ++slice) {
-                if (slice < first) continue;
+        const int size = int(min(order.count - t * CUT_TILE, (long long)CUT_TILE));
+        searched.through[warp_id()][lane_id()] = tile.through_chunk(size).packed();
+        __syncthreads();
+        int entry = int(before[2 * t] & 31);
+        for (int chunk = 0; threadIdx.x == 0 && chunk < CUT_WARPS && slice < last; ++chunk) {
+            const Passage all = Passage::of(searched.through[chunk][entry]);
+            const int end = slice + all.slices <= first ? 0 : min((chunk + 1) * CUT_CHUNK, size);
+            for (int i = chunk * CUT_CHUNK + entry, k = 0; i < end; i = tile.next(i), ++k) {
+                if (slice + k < first || slice + k >= last) continue;
                 sample.first[sample.count] = t * CUT_TILE + i;
                 sample.shift[sample.count] = tile.shifts[i];
                 sample.steps[sample.count++] = tile.steps[i];
             }
+            slice += all.slices;
+            entry = all.exit;
         }
         __syncthreads();
     }
@@ -75,7 +111,7 @@ __device__ __forceinline__ void find_slices(const Order& order, const Count* bef
 
 // The tile in which slices are found, and then the hash table.
 union Memory {
-    CutTile tile;
+    Searched searched;
     unsigned table[SHARED_SLOTS];
 };
 
@@ -115,33 +151,47 @@ struct Sectors {
     }
 };
 
-// Where this lane's slots of a slice are: the run of its row, or of a segment.
-struct LaneRun {
-    long long start = 0, length = 0;
-    int lane;
+// Where the slots of each lane are in the slices of a place: the runs of rows, or of segments.
+struct Runs {
+    long long start[PLACE_SLICES][WARP];
+    unsigned length[PLACE_SLICES][WARP];
 
-    __device__ __forceinline__ LaneRun(const Order& order, const long long* segment_starts,
-                                       const long long* segment_lengths, long long first, int shift)
-        : lane(lane_id() & ((1 << shift) - 1))
+    // A warp calls it for slice k.
+    __device__ __forceinline__ void find(int k, const Sample& sample, const Order& order,
+                                         const long long* segment_starts, const long long* segment_lengths)
     {
-        const long long position = first + (lane_id() >> shift);
+        const long long first = sample.first[k], position = first + (lane_id() >> sample.shift[k]);
+        start[k][lane_id()] = length[k][lane_id()] = 0;
         if (first < 0) {
-            start = segment_starts[-1 - first];
-            length = segment_lengths[-1 - first];
+            start[k][lane_id()] = segment_starts[-1 - first];
+            length[k][lane_id()] = unsigned(segment_lengths[-1 - first]);
         } else if (position < order.count) {
             const long long row = order.row(position);
-            start = order.indptr[row];
-            length = length_of(order.indptr, row);
+            start[k][lane_id()] = order.indptr[row];
+            length[k][lane_id()] = unsigned(length_of(order.indptr, row));
         }
+    }
+};
+
+// Where this lane's slots of slice k are.
+struct LaneRun {
+    long long start;
+    unsigned length;
+    int shift, lane;
+
+    __device__ __forceinline__ LaneRun(const Runs& runs, const Sample& sample, int k)
+        : start(runs.start[k][lane_id()]), length(runs.length[k][lane_id()]), shift(sample.shift[k]),
+          lane(lane_id() & ((1 << shift) - 1))
+    {
     }
 
     // Lets a block know between which sectors the columns of a row lie, which rise.
-    __device__ __forceinline__ void span(Sample& sample, const Column* indices, int sector_columns) const
+    __device__ __forceinline__ void span(Sample& sample, const Column* indices, int sector_shift) const
     {
         unsigned least_not = 0, most = 0;
         if (length > 0) {
-            least_not = ~unsigned(indices[start] / sector_columns);
-            most = unsigned(indices[start + length - 1] / sector_columns);
+            least_not = ~unsigned(indices[start] >> sector_shift);
+            most = unsigned(indices[start + length - 1] >> sector_shift);
         }
         least_not = warp_max(least_not);
         most = warp_max(most);
@@ -152,14 +202,14 @@ struct LaneRun {
     }
 
     // How many sectors are new in AT_ONCE steps from `step` on; all loads, and then all first looks, at once.
-    __device__ __forceinline__ unsigned insert(const Sectors& sectors, const Column* indices, int sector_columns,
-                                               long long step, int shift) const
+    __device__ __forceinline__ unsigned insert(const Sectors& sectors, const Column* indices, int sector_shift,
+                                               int step) const
     {
         unsigned sector[AT_ONCE], held[AT_ONCE], found = 0;
 #pragma unroll
         for (int k = 0; k < AT_ONCE; ++k) {
-            const long long place = ((step + k) << shift) + lane;
-            sector[k] = place < length ? unsigned(indices[start + place] / sector_columns) : FREE;
+            const unsigned place = unsigned((step + k) << shift) + lane;
+            sector[k] = place < length ? unsigned(indices[start + place] >> sector_shift) : FREE;
         }
         if (!sectors.slots) {
 #pragma unroll
@@ -177,50 +227,18 @@ struct LaneRun {
     }
 };
 
-// Something for each kind of block.
-template <class T> struct Kinds {
-    T by_slice, few, many;
-
-    __device__ __forceinline__ T of(int kind) const { return kind == 0 ? by_slice : kind == 1 ? few : many; }
-};
-
-// What a thread block is asked for: one block of slices, of one kind.
-struct Unit {
-    int kind, size;
-    unsigned slots;
-    long long first, last;
-
-    __device__ __forceinline__ Unit(int nth, const Kinds<int>& sizes, const Kinds<unsigned>& all_slots,
-                                    long long slices)
-    {
-        // The largest first: they take longest.
-        kind = nth < units(sizes.many) ? 2 : nth < units(sizes.many) + units(sizes.few) ? 1 : 0;
-        nth -= (kind < 2 ? units(sizes.many) : 0) + (kind < 1 ? units(sizes.few) : 0);
-        size = sizes.of(kind);
-        slots = all_slots.of(kind);
-        const int blocks = units(size) / PLACES;
-        const long long place = place_of(nth / blocks, slices);
-        first = place + nth % blocks * size;
-        last = min(min(first + size, place + PLACE_SLICES), slices);
-    }
-
-    static __device__ __forceinline__ int units(int size)
-    {
-        return size ? PLACES * ((PLACE_SLICES + size - 1) / size) : 0;
-    }
-};
-
 extern "C" __global__ void __launch_bounds__(CUT_THREADS, 3)
 dasp_count_sectors(const Start* __restrict__ indptr, const Column* __restrict__ indices,
                    const Index* __restrict__ rows, long long stride, const long long* __restrict__ windows,
                    int window_count, long long positions, int identity, int steps, const Count* __restrict__ before,
                    const long long* __restrict__ segment_starts, const long long* __restrict__ segment_lengths,
-                   long long segments, int sector_columns, int by_slice, int few, int many, unsigned slots_by_slice,
+                   long long segments, int sector_shift, int by_slice, int few, int many, unsigned slots_by_slice,
                    unsigned slots_few, unsigned slots_many, const Count* __restrict__ totals, unsigned* tables,
-                   long long table_slots, Count* sampled)
+                   long long table_slots, Count* sampled, Count* done, Count* words, int word_count, Count* told)
 {
     __shared__ Memory memory;
     __shared__ Sample sample;
+    __shared__ Runs runs;
     const Order order = candidate_order(indptr, rows, stride, windows, window_count, positions, identity);
     const long long tiles = ceil_div(positions, CUT_TILE);
     before += blockIdx.y * tiles * 2;
@@ -230,13 +248,13 @@ dasp_count_sectors(const Start* __restrict__ indptr, const Column* __restrict__ 
     const Kinds<int> sizes{by_slice, few, many};
     const Kinds<unsigned> slots{slots_by_slice, slots_few, slots_many};
     const int first_kind = by_slice ? 0 : few ? 1 : 2;
-    const int units = Unit::units(by_slice) + Unit::units(few) + Unit::units(many);
+    const int units = PLACES * ((by_slice != 0) + (few != 0) + (many != 0));
 
     for (int nth = blockIdx.x; nth < units; nth += gridDim.x) {
-        const Unit unit(nth, sizes, slots, all);
-        if (unit.first >= unit.last) continue;
+        const Unit& unit = sample.unit;
         if (threadIdx.x == 0) {
-            sample.clear();
+            sample.unit.set(nth, sizes, slots, all);
+            sample.count = 0;
             for (long long s = unit.first; s < min(unit.last, segments); ++s) {
                 sample.first[sample.count] = -1 - s;
                 sample.shift[sample.count] = MOST_SHIFT;
@@ -246,30 +264,40 @@ dasp_count_sectors(const Start* __restrict__ indptr, const Column* __restrict__ 
         __syncthreads();
         if (unit.last > segments)
             find_slices(order, before, tiles, steps, max(unit.first - segments, 0ll), unit.last - segments,
-                        memory.tile, sample);
+                        memory.searched, sample);
         __syncthreads();
-        const int warps = max(CUT_WARPS / unit.size, 1), part = warp_id() % warps;  // that share a slice
-        for (int k = warp_id() / warps; k < sample.count; k += CUT_WARPS / warps)
-            LaneRun(order, segment_starts, segment_lengths, sample.first[k], sample.shift[k])
-                .span(sample, indices, sector_columns);
-        __syncthreads();
-        const bool have_bits = ~sample.least_not > sample.most || sample.most - ~sample.least_not < WARP * SHARED_SLOTS;
-        const Sectors sectors{have_bits || unit.slots <= SHARED_SLOTS ? memory.table : table,
-                              have_bits ? 0u : unit.slots, ~sample.least_not};
-        sectors.clear(max(sample.most, ~sample.least_not));
-        __syncthreads();
+        for (int k = warp_id(); k < sample.count; k += CUT_WARPS)
+            runs.find(k, sample, order, segment_starts, segment_lengths);
 
+        const int size = unit.size, warps = max(CUT_WARPS / size, 1), part = warp_id() % warps;  // that share a slice
         unsigned found = 0, looked_at = 0;
-        for (int k = warp_id() / warps; k < sample.count; k += CUT_WARPS / warps) {
-            const LaneRun run(order, segment_starts, segment_lengths, sample.first[k], sample.shift[k]);
-            for (int step = AT_ONCE * part; step < sample.steps[k]; step += AT_ONCE * warps)
-                found += run.insert(sectors, indices, sector_columns, step, sample.shift[k]);
-            looked_at += part == 0 && lane_id() == 0 ? unsigned(sample.steps[k]) : 0u;
+        for (int first = 0; first < sample.count; first += size) {
+            const int begin = first + warp_id() / warps, end = min(first + size, sample.count);
+            if (threadIdx.x == 0) sample.least_not = sample.most = 0;
+            __syncthreads();
+            for (int k = begin; k < end; k += CUT_WARPS / warps)
+                LaneRun(runs, sample, k).span(sample, indices, sector_shift);
+            __syncthreads();
+            const unsigned least = ~sample.least_not, most = sample.most;
+            const bool have_bits = least > most || most - least < WARP * SHARED_SLOTS;
+            const Sectors sectors{have_bits || unit.slots <= SHARED_SLOTS ? memory.table : table,
+                                  have_bits ? 0u : unit.slots, least};
+            sectors.clear(max(most, least));
+            __syncthreads();
+            for (int k = begin; k < end; k += CUT_WARPS / warps) {
+                const LaneRun run(runs, sample, k);
+                for (int step = AT_ONCE * part; step < sample.steps[k]; step += AT_ONCE * warps)
+                    found += run.insert(sectors, indices, sector_shift, step);
+                looked_at += part == 0 && lane_id() == 0 ? unsigned(sample.steps[k]) : 0u;
+            }
+            __syncthreads();
         }
         found = __reduce_add_sync(ALL_LANES, found);
         looked_at = __reduce_add_sync(ALL_LANES, looked_at);
         if (lane_id() == 0 && found) atomicAdd(sampled + BY_SLICE + unit.kind, Count(found));
-        if (lane_id() == 0 && looked_at && unit.kind == first_kind) atomicAdd(sampled + SAMPLED_STEPS, Count(looked_at));
+        if (lane_id() == 0 && looked_at && unit.kind == first_kind)
+            atomicAdd(sampled + SAMPLED_STEPS, Count(looked_at));
         __syncthreads();
     }
+    tell_host(done, gridDim.x * Count(gridDim.y), words, word_count, told);
 }

@@ -4,6 +4,7 @@
 // Launch: one dimension, any number of blocks of 256 threads; a thread takes rows, then entries, a grid apart.
 // indptr (m + 1), indices (nnz): as the caller gave them, hence anything. Nothing outside of them is read.
 // facts (FACTS): 0 before; see `Fact`. Integers are counted and compared: equal inputs give equal facts.
+// done (1): 0 before; told (FACTS): gets the facts of all.
 
 #include "segments.cuh"
 
@@ -100,7 +101,7 @@ __device__ __forceinline__ void survey_entries(const Column* indices, long long 
 
 extern "C" __global__ void __launch_bounds__(256, 4)
 dasp_survey(const Start* __restrict__ indptr, const Column* __restrict__ indices, long long m, long long nnz,
-            int steps, int segment_steps, int most_segments, Count* facts)
+            int steps, int segment_steps, int most_segments, Count* facts, Count* done, Count* told)
 {
     __shared__ Count shared[FACTS];
     const Facts found{shared};
@@ -110,4 +111,5 @@ dasp_survey(const Start* __restrict__ indptr, const Column* __restrict__ indices
     survey_rows(indptr, indices, m, nnz, Cut{steps, segment_steps, most_segments}, thread, threads, found);
     survey_entries(indices, nnz, thread, threads, found);
     found.deliver(facts);
+    tell_host(done, gridDim.x, facts, FACTS, told);
 }

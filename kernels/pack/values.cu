@@ -20,14 +20,9 @@ constexpr int THREADS = 256, AT_ONCE = 4;
 __device__ __forceinline__ unsigned dead_of(Bits bits)
 {
 #if DASP_KIND
-    constexpr bool is_complex = DASP_KIND == KIND_COMPLEX;
-    const Number x = number_of(part_of(bits, 0));
-    const bool is_real = !is_complex || part_of(bits, 1) == 0;
-    const bool is_half = sizeof(Part) > 2 && is_real && HalfBits::keeps(x);
-    const bool is_single = sizeof(Part) == 8 && SingleBits::keeps(x) &&
-                           (!is_complex || SingleBits::keeps(number_of(part_of(bits, 1))));
-    return (is_real && is_byte(x) ? 0u : unsigned(NOT_BYTES)) | (is_half ? 0u : unsigned(NOT_HALVES)) |
-           (is_single ? 0u : unsigned(NOT_SINGLES)) | (is_complex && is_real ? 0u : unsigned(NOT_REAL));
+    return (are_bytes(bits) ? 0u : unsigned(NOT_BYTES)) | (are_halves(bits) ? 0u : unsigned(NOT_HALVES)) |
+           (are_singles(bits) ? 0u : unsigned(NOT_SINGLES)) |
+           (DASP_KIND == KIND_COMPLEX && is_real(bits) ? 0u : unsigned(NOT_REAL));
 #else
     return ALL & ~NOT_DICTIONARY;
 #endif

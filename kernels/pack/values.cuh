@@ -173,3 +173,25 @@ template <int EXPONENT_BITS, int FRACTION_BITS, bool QUIETS> struct Narrow {
 
 using HalfBits = Narrow<5, 10, false>;
 using SingleBits = Narrow<8, 23, true>;
+
+// What numbers are, of which the bits are given.
+__device__ __forceinline__ bool is_real(Bits bits)
+{
+#if DASP_KIND == KIND_COMPLEX
+    return part_of(bits, 1) == 0;
+#else
+    return true;
+#endif
+}
+#if DASP_KIND
+__device__ __forceinline__ bool are_bytes(Bits bits) { return is_real(bits) && is_byte(number_of(part_of(bits, 0))); }
+__device__ __forceinline__ bool are_halves(Bits bits)
+{
+    return sizeof(Part) > 2 && is_real(bits) && HalfBits::keeps(number_of(part_of(bits, 0)));
+}
+__device__ __forceinline__ bool are_singles(Bits bits)
+{
+    return sizeof(Part) == 8 && SingleBits::keeps(number_of(part_of(bits, 0))) &&
+           (DASP_KIND != KIND_COMPLEX || SingleBits::keeps(number_of(part_of(bits, 1))));
+}
+#endif

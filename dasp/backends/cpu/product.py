@@ -85,6 +85,10 @@ class Product:
         result: Vector = out
         return result
 
+    def take_values(self, data: Any, slots: Any) -> bool:
+        """Leave values to what asks whether their coding holds them: that takes longer than a call."""
+        return False
+
     def multiply(self, x: Vector, y: Vector, alpha: complex, beta: complex) -> None:
         """Set y = alpha A x + beta y; y is not read if beta is 0.
 

@@ -92,8 +92,8 @@ def packs(layout: str) -> bool:
 
 @contextmanager
 def packing(csr: Csr, device: str) -> Iterator[tuple[Csr, Any]]:
-    """Give a matrix of NumPy or CuPy on a GPU, and the primitives; what they made is done at the end."""
-    with filling(device, ends=True) as packing:
+    """Give a matrix of NumPy or CuPy on a GPU, and the primitives; `product` waits for what they made."""
+    with filling(device) as packing:
         if isinstance(csr.data, np.ndarray):
             csr = Csr(csr.shape, *upload(csr[1:]))
         packing.ready(csr)
@@ -138,7 +138,11 @@ def as_values(data: Any, device: str) -> Any:
         )
     if data.ndim != 1:
         raise ValueError(f"data has shape {data.shape}; one dimension is needed")
-    return cupy.ascontiguousarray(data, _dtypes.stored(data.dtype, "data"))
+    values = cupy.ascontiguousarray(data, _dtypes.stored(data.dtype, "data"))
+    if values.data.ptr % values.itemsize == 0:
+        return values
+    # CuPy aligns a view of complex numbers to their parts, and kernels, its own too, load them whole.
+    return values.view(_dtypes.real_type(values.dtype)).copy().view(values.dtype)
 
 
 def to_device(array: Any, device: str) -> Any:
@@ -164,8 +168,11 @@ def as_csr(matrix: Any) -> tuple[Any, Any, Any]:
 
 
 def product(plan: Plan, device: str) -> Product:
-    """Take a plan with NumPy arrays to a GPU."""
-    return Product(plan, device)
+    """Take a plan to a GPU; if it was made there, on the current stream, it is done when this returns."""
+    made = Product(plan, device)
+    if made.plan is plan:
+        made.wait()
+    return made
 
 
 def as_operand(x: Any, device: str) -> Any:

@@ -11,7 +11,7 @@ import numpy as np
 
 from dasp import _source, _threads
 from dasp._integers import ceil_div, round_up
-from dasp._launch import Kernel, Signature
+from dasp._launch import Kernel, Launch, Signature
 from dasp.backends.cuda.primitives import Primitives
 from dasp.formats.array import Array
 
@@ -29,7 +29,7 @@ LEAST_PINNED = 4096
 
 
 class _Pinned(NamedTuple):
-    """Memory that a GPU copies to: its words, where they are, and what tells that the copy is there."""
+    """Memory of the host that a GPU writes to: its words, where they are, and what says that all is there."""
 
     words: np.ndarray[Any, Any]
     address: int
@@ -60,6 +60,34 @@ class _Piece:
         return self._size
 
 
+class _Question:
+    """A `Question` of `dasp.backends.cuda.primitives`, which several threads never have at once.
+
+    Parameters
+    ----------
+    free : list
+        Where it goes when it was answered.
+    """
+
+    def __init__(self, free: list[_Question]) -> None:
+        import cupy
+
+        self._free, self.turn = free, 0
+        self._asked, self._memory = cupy.zeros(1, np.uint64), cupy.cuda.alloc_pinned_memory(8)
+        self._told = np.frombuffer(self._memory, np.uint64, 1)
+        self._answered, self._stream = cupy.cuda.Event(disable_timing=True), cupy.cuda.get_current_stream
+        self._stream().synchronize()  # other streams may ask it too
+        self.misfit, self.told = int(self._asked.data.ptr), int(self._told.ctypes.data)
+
+    def fits(self) -> bool:
+        """Wait for what was launched, and return whether 2 was told."""
+        self._answered.record(self._stream())
+        self._answered.synchronize()
+        fits = bool(self._told[0] == 2)
+        self._free.append(self)
+        return fits
+
+
 class CudaDevice:
     """A `Device` of `dasp.backends.cuda.primitives`: CuPy's arrays, and launches on its current stream.
 
@@ -75,6 +103,7 @@ class CudaDevice:
         self._constants: dict[tuple[int, ...], Array] = {}
         self._pinned: list[_Pinned] = []
         self._kept: list[_Pinned] = []
+        self._questions: list[_Question] = []
 
     def empty(self, shape: int | tuple[int, ...], dtype: Any) -> Array:
         """Return a new array of any contents."""
@@ -117,16 +146,37 @@ class CudaDevice:
             self._constants[numbers] = array
         return self._constants[numbers]
 
+    def bits(self, numbers: Array, kind: np.dtype[Any]) -> int:
+        """Return what launches take for an array of numbers that kernels see as bits, of a type as wide."""
+        return int(numbers.data.ptr)
+
+    def question(self) -> _Question:
+        """Return words for a question that one kernel asks and the next acts on."""
+        try:
+            question = self._questions.pop()
+        except IndexError:
+            question = _Question(self._questions)
+        question.turn += 1
+        return question
+
     def part(self, array: Any, first: int, count: int) -> int:
         """Return what launches take for some of the numbers of an array, which it does not keep."""
         return int(array.ptr + first * array.dtype.itemsize)
 
     def reading(self, words: Any, first: int, count: int) -> Callable[[], list[int]]:
         """Begin to copy words to the host, after what was launched; return what waits and returns them."""
-        pinned, stream, runtime = self._take_pinned(8 * count), self._stream(), self._cupy.cuda.runtime
-        address, kind = words.ptr + 8 * first, runtime.memcpyDeviceToHost
-        runtime.memcpyAsync(pinned.address, address, 8 * count, kind, stream.ptr)
-        pinned.copied.record(stream)
+        told, sent = self.telling(count)
+        runtime, address = self._cupy.cuda.runtime, words.ptr + 8 * first
+        runtime.memcpyAsync(told, address, 8 * count, runtime.memcpyDeviceToHost, self._stream().ptr)
+        return sent()
+
+    def telling(self, count: int) -> tuple[int, Callable[[], Callable[[], list[int]]]]:
+        """Return where a kernel may write words for the host, and what is called once it was launched."""
+        pinned = self._take_pinned(8 * count)
+
+        def sent() -> Callable[[], list[int]]:
+            pinned.copied.record(self._stream())
+            return finish
 
         def finish() -> list[int]:
             pinned.copied.synchronize()
@@ -134,10 +184,10 @@ class CudaDevice:
             self._pinned.append(pinned)
             return numbers
 
-        return finish
+        return pinned.address, sent
 
     def _take_pinned(self, size: int) -> _Pinned:
-        """Return pinned memory that no copy goes to; any other memory would be copied through such."""
+        """Return pinned memory that nobody writes to: a GPU reaches no other, and copies go through such."""
         try:
             pinned = self._pinned.pop()  # threads do not wait for each other
             if pinned.words.nbytes >= size:
@@ -148,7 +198,7 @@ class CudaDevice:
         memory = np.frombuffer(self._cupy.cuda.alloc_pinned_memory(room), np.uint64, room // 8)
         event = self._cupy.cuda.Event(disable_timing=True)
         pinned = _Pinned(memory, memory.ctypes.data, event)
-        self._kept.append(pinned)  # whoever never waits for a copy leaves it on its way
+        self._kept.append(pinned)  # whoever never waits for what is told leaves it on its way
         return pinned
 
     def kernel(
@@ -162,6 +212,22 @@ class CudaDevice:
             launch(current().ptr, blocks, threads, words)
 
         return launch_now
+
+    def prepared(
+        self,
+        signature: Signature,
+        constants: Mapping[str, str],
+        types: Mapping[str, np.dtype[Any]],
+        arguments: Mapping[str, Any],
+        varying: Sequence[str],
+        blocks: int,
+        threads: int,
+    ) -> Callable[..., None]:
+        """Return a launch of a compiled kernel, to be given what varies in its order; it keeps the arrays."""
+        function = _source.load(signature.source, constants).get_function(signature.entry)
+        launch = Launch(function, signature, types, arguments, varying, blocks=blocks, threads=threads)
+        current = self._stream
+        return lambda *given: launch(current().ptr, *given)
 
     def load_all(self, wanted: Sequence[tuple[str, Mapping[str, str]]]) -> None:
         """Have sources compiled beside each other."""

@@ -15,7 +15,9 @@ SURVEY = Signature(
     int            steps
     int            segment_steps
     int            most_segments
-    Count*         facts
+    Count*         facts          [13]
+    Count*         done           [1]
+    Count*         told           [13]
     """,
 )
 
@@ -60,6 +62,7 @@ SORT_WINDOWS = Signature(
     long long         longest
     int               bits
     long long         stride
+    int               apart
     Index*            rows
     Count*            come          [1]
     Count*            counts
@@ -209,7 +212,7 @@ COUNT_SECTORS = Signature(
     const long long*  segment_starts
     const long long*  segment_lengths
     long long         segments
-    int               sector_columns
+    int               sector_shift
     int               by_slice
     int               few
     int               many
@@ -220,6 +223,10 @@ COUNT_SECTORS = Signature(
     unsigned*         tables
     long long         table_slots
     Count*            sampled
+    Count*            done            [1]
+    Count*            words           [word_count]
+    int               word_count
+    Count*            told            [word_count]
     """,
 )
 
@@ -295,6 +302,7 @@ STORE_SLICES = Signature(
     Code*                  stored
     Count*                 come             [1]
     Count*                 sizes
+    Count*                 told             [1]
     """,
 )
 
@@ -390,6 +398,20 @@ REFILL = Signature(
     const unsigned short*  ranks
     Code*                  stored
     const Bits*            data
+    const Count*           misfit
+    long long              turn
+    Count*                 told
+    """,
+)
+
+HOLDS = Signature(
+    "pack/holds.cu",
+    "dasp_holds",
+    """
+    long long    count
+    const Bits*  data
+    Count*       misfit
+    long long    turn
     """,
 )
 

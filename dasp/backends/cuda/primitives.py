@@ -20,7 +20,7 @@ from dasp.backends.cuda import pack_kernels as kernels
 from dasp.formats.array import WARP, Array, Csr, Plan, narrowest
 from dasp.formats.sliced.choose import SliceStatistics, ValueStatistics
 from dasp.formats.sliced.layout import Cut, Layout, Survey, Tried
-from dasp.formats.sliced.pattern import MOST_CODES, MOST_WARPS, Coding, Pattern, Values, code_type
+from dasp.formats.sliced.pattern import MOST_CODES, Coding, Pattern, Values, code_type
 
 COUNT, INT64, UINT32 = np.dtype(np.uint64), np.dtype(np.int64), np.dtype(np.uint32)
 
@@ -62,6 +62,9 @@ SORT_TILE, DIGIT_BITS, CHUNK, CHUNKS = 8192, 6, 128, 64
 CUT_TILE, ENTRIES = 2048, 32
 """Positions that a block cuts, and those at which a chain of slices can enter them: kernels/pack/cut.cuh."""
 
+APART = 264
+"""Blocks up to which each sorts a tile in a window of its own: two to a multiprocessor."""
+
 PLACES, SHARED_SLOTS = 24, 8192
 """Places in a sample, and words of a table in shared memory: kernels/pack/sectors.cu."""
 
@@ -102,8 +105,14 @@ class Device(Protocol):
     def constant(self, numbers: tuple[int, ...]) -> Array:
         """Return an int64 array of these numbers that nobody writes to."""
 
+    def question(self) -> Question:
+        """Return words for a question that one kernel asks and the next acts on."""
+
     def word(self, value: Any) -> Any:
         """Return what launches take for an array, an int or None, the null pointer."""
+
+    def bits(self, numbers: Array, kind: np.dtype[Any]) -> Any:
+        """Return what launches take for an array of numbers that kernels see as bits, of a type as wide."""
 
     def part(self, array: Array, first: int, count: int) -> Any:
         """Return what launches take for some of the numbers of an array, which it does not keep."""
@@ -111,13 +120,50 @@ class Device(Protocol):
     def reading(self, words: Array, first: int, count: int) -> Callable[[], list[int]]:
         """Begin to copy words to the host, after what was launched; return what waits and returns them."""
 
+    def telling(self, count: int) -> tuple[Any, Callable[[], Callable[[], list[int]]]]:
+        """Return what launches take for words that the host reads, and what to call once a kernel was told.
+
+        That returns what waits for the kernel and returns the words; nobody else has them until then.
+        """
+
     def kernel(
         self, signature: Signature, constants: Mapping[str, str], types: Mapping[str, np.dtype[Any]]
     ) -> Launches:
         """Return a compiled kernel."""
 
+    def prepared(
+        self,
+        signature: Signature,
+        constants: Mapping[str, str],
+        types: Mapping[str, np.dtype[Any]],
+        arguments: Mapping[str, Any],
+        varying: Sequence[str],
+        blocks: int,
+        threads: int,
+    ) -> Callable[..., None]:
+        """Return a launch of a compiled kernel, to be given what varies in its order; it keeps the arrays."""
+
     def load_all(self, wanted: Sequence[tuple[str, Mapping[str, str]]]) -> None:
         """Have sources compiled beside each other, each for some constants."""
+
+
+class Question(Protocol):
+    """Words for a question that one kernel asks of many numbers and the next acts on; nobody else has them.
+
+    Attributes
+    ----------
+    misfit, told : object
+        What launches take for a word on the device, and for one that the host reads.
+    turn : int
+        What `misfit` becomes if some number does not fit; it holds less before.
+    """
+
+    misfit: Any
+    told: Any
+    turn: int
+
+    def fits(self) -> bool:
+        """Wait for what was launched, and return whether 2 was told, and not 1; the words are free then."""
 
 
 class _Kernels(dict[Signature, Launches]):
@@ -130,6 +176,13 @@ class _Kernels(dict[Signature, Launches]):
     def __missing__(self, signature: Signature) -> Launches:
         launch = self[signature] = self._on.kernel(signature, self._constants, self._types)
         return launch
+
+    def prepared(
+        self, signature: Signature, arguments: dict[str, Any], varying: Sequence[str], blocks: int
+    ) -> Callable[..., None]:
+        """Return a launch of 256 threads a block to be given what varies; see `Device`."""
+        known = self._constants, self._types, arguments, varying
+        return self._on.prepared(signature, *known, blocks, 256)
 
 
 class _Distinct(NamedTuple):
@@ -222,7 +275,7 @@ class _Survey(_Work):
         device: Device,
         kernels: _Kernels,
         words: Array,
-        types: dict[str, np.dtype[Any]],
+        types: _Types,
         counts: bool,
         entries: int,
         **known: Any,
@@ -250,6 +303,21 @@ class _Survey(_Work):
         if asks:
             self._values = _value_statistics(self._count, *found[:2])
         return found[first - begin :]
+
+    def telling(self, first: int, count: int) -> tuple[dict[str, Any], Callable[[], list[int]]]:
+        """Return what a kernel takes that tells the host what `read` reads; and what to call then."""
+        done, asks = self.zeros(1), self.distinct is not None and self._values is None
+        begin = VALUES_AT if asks else first
+        told, sent = self._on.telling(first + count - begin)
+
+        def finish() -> list[int]:
+            found = sent()()
+            if asks:
+                self._values = _value_statistics(self._count, *found[:2])
+            return found[first - begin :]
+
+        size = first + count - begin
+        return {"done": done, "words": self.words(begin, size), "word_count": size, "told": told}, finish
 
     def values(self) -> ValueStatistics:
         """Return the facts of values, and wait for them if they are not known."""
@@ -313,8 +381,10 @@ class Places:
         Entries of each segment of a row that is cut.
     types : dict
         Of the pattern's integers, by their names in the sources.
-    known : dict
-        What `kernels.REFILL` is told each time.
+    arguments : dict
+        What `kernels.REFILL` is given each time.
+    words : dict
+        What launches take for these.
     blocks : int
     plan : Plan
         Whose pattern and order it is.
@@ -325,7 +395,8 @@ class Places:
     starts: Array
     pieces: Array
     types: dict[str, np.dtype[Any]]
-    known: dict[str, Any]
+    arguments: dict[str, Any]
+    words: dict[str, Any]
     blocks: int
     plan: Plan
     kernels: dict[Any, Launches] = field(default_factory=dict)
@@ -334,6 +405,46 @@ class Places:
     def nbytes(self) -> int:
         """Bytes of the arrays."""
         return int(self.starts.nbytes + self.pieces.nbytes)
+
+
+class Fill:
+    """Other values in the place of some, in their coding: launches that are prepared once.
+
+    Parameters
+    ----------
+    device : Device
+    dtype : numpy.dtype
+        Of the matrix.
+    refill : callable
+        Takes the values, and a question's `misfit`, `turn` and `told`.
+    holds : callable, optional
+        Takes the values, `misfit` and `turn`; without it the coding holds any.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        dtype: np.dtype[Any],
+        refill: Callable[..., None],
+        holds: Callable[..., None] | None = None,
+    ) -> None:
+        self._on, self._refill, self._holds = device, refill, holds
+        self._bits, self._null = device.bits, device.word(None)
+        self._kind = bits_type(dtype)
+
+    def __call__(self, data: Array) -> bool:
+        """Write values, contiguous and of the matrix's type; False, and nothing written, if one does not fit.
+
+        Nothing is waited for between the two launches; if nothing is asked, nothing is waited for at all.
+        """
+        values = self._bits(data, self._kind)
+        if self._holds is None:
+            self._refill(values, self._null, 0, self._null)
+            return True
+        question = self._on.question()
+        self._holds(values, question.misfit, question.turn)
+        self._refill(values, question.misfit, question.turn, question.told)
+        return question.fits()
 
 
 class Primitives:
@@ -372,8 +483,10 @@ class Primitives:
         given |= cut._asdict()
         work = _Survey(self._on, self._of(types), words, types, counts, nnz, **given)
         first, count = work.take(VALUES_AT + 2), VALUES_AT
-        work.launch(kernels.SURVEY, _share(max(m, nnz), 256, BLOCKS), facts=work.words(first, count))
-        reading = work.reading(first, count)
+        told, sent = self._on.telling(count)
+        found = {"facts": work.words(first, count), "done": work.zeros(1), "told": told}
+        work.launch(kernels.SURVEY, _share(max(m, nnz), 256, BLOCKS), **found)
+        reading = sent()
         if work.distinct:
             self._count_values(work, csr.data, None, work.distinct)
         work.facts = dict(zip(FACTS, reading(), strict=True))  # while the values are counted
@@ -390,7 +503,8 @@ class Primitives:
     def _count_values(self, work: _Work, data: Array, order: Array | None, distinct: _Distinct) -> None:
         """Set facts of values, and the table of distinct ones; both are 0 before."""
         count, of_values = len(data), self._of(_of_values(data), data.dtype)
-        work.tell(data=_plain(data), order=order, **self._table(distinct))
+        bits = self._on.bits(data, bits_type(data.dtype))
+        work.tell(data=bits, order=order, **self._table(distinct))
         facts, blocks = self._on.part(distinct.words, distinct.facts, 2), _share(count, 1024, BLOCKS)
         work.launch(kernels.VALUE_FACTS, blocks, 256, of_values, count=count, facts=facts)
 
@@ -434,9 +548,13 @@ class Primitives:
             orders = None  # gives its memory back before more is taken
             some = windows[first : first + at_once]
             orders = self._cut_orders(csr, survey, cut, some)
-            sampled = survey.detail.words(orders.first + TOTALS * len(some), SAMPLED * len(some))
-            self._sample(csr, survey, cut, orders, None, sector_columns, blocks, sampled)
-            found |= _slice_statistics(some, survey.detail.read(orders.first, (TOTALS + SAMPLED) * len(some)))
+            asked = orders.first, (TOTALS + SAMPLED) * len(some)
+            if any(blocks):
+                sampled = orders.first + TOTALS * len(some)
+                counted = self._sample(csr, survey, cut, orders, None, sector_columns, blocks, sampled, asked)
+            else:
+                counted = survey.detail.read(*asked)
+            found |= _slice_statistics(some, counted)
         return Tried(found, orders)
 
     def slice_statistics(
@@ -452,10 +570,13 @@ class Primitives:
         counted = layout.slices, layout.steps, layout.full
         if not layout.slices or not any(blocks):
             return SliceStatistics(*counted, 0, 0, 0, 0)
-        first = survey.detail.take(SAMPLED)
-        sampled = survey.detail.words(first, SAMPLED)
-        self._sample(csr, survey, cut, layout.detail.orders, layout, sector_columns, blocks, sampled)
-        return SliceStatistics(*counted, *survey.detail.reading(first, SAMPLED)())
+        work, orders = survey.detail, layout.detail.orders
+        first = work.take(SAMPLED)
+        work.tell(windows=None, window_count=0, totals=work.words(orders.first, TOTALS))
+        sampled = self._sample(
+            csr, survey, cut, orders, layout, sector_columns, blocks, first, (first, SAMPLED)
+        )
+        return SliceStatistics(*counted, *sampled)
 
     def _sample(
         self,
@@ -466,26 +587,31 @@ class Primitives:
         layout: Layout | None,
         sector_columns: int,
         blocks: tuple[int, int, int],
-        sampled: Any,
-    ) -> None:
-        """Count the sectors that blocks of slices read, in all orders; of a layout with its segments too."""
-        if not any(blocks):
-            return
+        sampled: int,
+        asked: tuple[int, int],
+    ) -> list[int]:
+        """Count the sectors that blocks of slices read, in all orders; of a layout with its segments too.
+
+        `sampled` is where they go among the words of the work; returned are those that are `asked` for: the
+        first one, and how many.
+        """
         longest = max(cut.steps, cut.segment_steps) if layout and layout.segments else cut.steps
         entries = [min(size * WARP * longest, len(csr.indices)) for size in blocks]
         slots = [max(1 << (2 * count - 1).bit_length(), 64) if count else 0 for count in entries]
-        units = sum(PLACES * ceil_div(MOST_WARPS, size) for size in blocks if size)
+        units = PLACES * sum(size > 0 for size in blocks)
         tables, most = None, max(slots)
         if most > SHARED_SLOTS and csr.shape[1] // sector_columns >= 32 * SHARED_SLOTS:
             room = max(_bytes(csr) // 3, self.floor) // (4 * most * len(orders.windows))
             units = max(min(units, room), 1)
             (tables,) = self._on.scratch((units * most * len(orders.windows), UINT32))
+        work: _Survey = survey.detail
         if not layout:
-            survey.detail.tell(segment_starts=None, segment_lengths=None, segments=0)
-        survey.detail.launch(
+            work.tell(segment_starts=None, segment_lengths=None, segments=0)
+        told, finish = work.telling(*asked)
+        work.launch(
             kernels.COUNT_SECTORS,
             (units, len(orders.windows)),
-            sector_columns=sector_columns,
+            sector_shift=sector_columns.bit_length() - 1,
             by_slice=blocks[0],
             few=blocks[1],
             many=blocks[2],
@@ -494,8 +620,10 @@ class Primitives:
             slots_many=slots[2],
             tables=tables,
             table_slots=most,
-            sampled=sampled,
+            sampled=work.words(sampled, SAMPLED * len(orders.windows)),
+            **told,
         )
+        return finish()
 
     # ---- layout --------------------------------------------------------------------------------------
 
@@ -549,23 +677,22 @@ class Primitives:
 
     def _only(self, survey: Survey, orders: _Orders, window: int, m: int) -> _Orders:
         """Return one of several orders, and have the kernels that follow know it alone."""
-        nth, rows = orders.windows.index(window), orders.rows
-        if not window and not survey.long_rows:
-            rows = None
-        only = orders._replace(windows=(window,), rows=rows, first=orders.first + nth * TOTALS)
-        self._tell(survey, only, m, nth)
-        return only
+        nth, tiles, rows = orders.windows.index(window), 2 * orders.tiles, None
+        if orders.rows is not None and (window or survey.long_rows):
+            rows = self._on.part(orders.rows, nth * m, m)
+        survey.detail.tell(rows=rows, before=self._on.part(orders.before, nth * tiles, tiles))
+        only = None if rows is None else orders.rows
+        return orders._replace(windows=(window,), rows=only, first=orders.first + nth * TOTALS)
 
-    def _tell(self, survey: Survey, orders: _Orders, m: int, nth: int = 0) -> None:
-        """Have kernels know some orders, from the n-th on; a window of all rows goes unsaid."""
+    def _tell(self, survey: Survey, orders: _Orders, m: int) -> None:
+        """Have kernels know some orders; a window of all rows goes unsaid."""
         narrower = tuple([window for window in orders.windows if window < m])
-        rows, count, tiles = orders.rows, len(orders.windows), 2 * orders.tiles
         survey.detail.tell(
-            rows=None if rows is None else self._on.part(rows, nth * m, count * m),
+            rows=orders.rows,
             windows=self._on.constant(narrower),
             window_count=len(narrower),
-            before=self._on.part(orders.before, nth * tiles, count * tiles),
-            totals=survey.detail.words(orders.first, TOTALS * count),
+            before=orders.before,
+            totals=survey.detail.words(orders.first, TOTALS * len(orders.windows)),
         )
 
     def _cut_orders(self, csr: Csr, survey: Survey, cut: Cut, windows: tuple[int, ...]) -> _Orders:
@@ -601,7 +728,9 @@ class Primitives:
         bits = (longest + 1).bit_length()
         wide = [nth for nth, window in enumerate(windows) if window > SORT_TILE]
         work.tell(longest=longest, most=most, bits=bits, long_rows=long_rows, long_count=long_count)
-        work.launch(kernels.SORT_WINDOWS, (tiles, len(windows)), 512, come=work.zeros(1), counts=counts)
+        apart = int(tiles * len(windows) <= APART)
+        own = {"come": work.zeros(1), "counts": counts, "apart": apart}
+        work.launch(kernels.SORT_WINDOWS, (tiles, len(windows)), 512, **own)
         work.tell(keys=None, gone=long_rows, gone_count=long_count)
         for nth in wide:
             to, counted = self._on.part(orders.rows, nth * m, m), counts if nth == wide[-1] else None
@@ -689,10 +818,11 @@ class Primitives:
         tiles, blocks = ceil_div(layout.slices, SLICE_TILE), ceil_div(layout.slices, 8)
         coders, first = self._of(work.types, csr.data.dtype, coding), work.take(tiles + 2)
         made = {"slices": layout.slices, "headers": layout.headers, "bases": bases}
-        made |= {"data": _plain(csr.data), "order": order, **coder}
+        made |= {"data": self._on.bits(csr.data, bits_type(csr.data.dtype)), "order": order, **coder}
         made |= {"sizes": work.words(first + 1, tiles + 1), "come": work.words(first, 1)}
+        made["told"], sent = self._on.telling(1)
         work.launch(kernels.STORE_SLICES, blocks, 256, coders, **made)
-        size = work.reading(first + 1 + tiles, 1)()[0]
+        size = sent()()[0]
         deltas = self._on.empty(WARP * size, np.uint8)
         work.launch(kernels.FILL_DELTAS, blocks, deltas=deltas)
         return values, bases, deltas
@@ -712,7 +842,8 @@ class Primitives:
             table = self._on.empty(work.values().distinct, data.dtype)
             coder |= self._dictionary(data, order, distinct, table)
         stored = self._on.empty(WARP * steps if len(data) else 0, code_type(coding, data.dtype))
-        return Values(coding, stored, table), coder | {"stored": _bits(stored, coding)}
+        coder["stored"] = self._on.bits(stored, _code_bits(coding, data.dtype))
+        return Values(coding, stored, table), coder
 
     def _dictionary(
         self, data: Array, order: Array | None, distinct: _Distinct, table: Array
@@ -737,7 +868,7 @@ class Primitives:
     def slots(self, plan: Plan) -> Places:
         """See `Primitives`: of each row where it begins, which is less than the slot of every entry."""
         (starts, pieces, _), pattern = self._count_entries(plan), plan.pattern
-        known = {
+        arguments = {
             **_packed(pattern),
             "segment_offsets": pattern.segment_offsets,
             "starts": starts,
@@ -746,11 +877,33 @@ class Primitives:
             "keys": None,
             "ranks": None,
         }
-        words = {name: self._on.word(value) for name, value in known.items()}
+        words = {name: self._on.word(value) for name, value in (arguments | _UNASKED).items()}
         place = narrowest(pattern.entries) if plan.order is None else plan.order.dtype
         types = {"Start": np.dtype(np.int64), "Column": pattern.index_dtype, "Index": pattern.index_dtype}
         blocks = ceil_div(len(pattern.headers), 8)
-        return Places(starts, pieces, types | {"Place": place}, words, blocks, plan)
+        return Places(starts, pieces, types | {"Place": place}, arguments, words, blocks, plan)
+
+    def fill(self, places: Places, values: Values, dtype: np.dtype[Any]) -> Fill | None:
+        """Return what overwrites values in place; None if the coding counts them, or there are none.
+
+        Parameters
+        ----------
+        places : Places
+        values : Values
+            Of the pattern.
+        dtype : numpy.dtype
+            Of the matrix.
+        """
+        coding, stored, count = values.coding, values.codes, places.plan.nnz
+        if coding in (Coding.DICTIONARY, Coding.EQUAL) or not places.blocks or not count:
+            return None
+        arguments, asked = places.arguments | {"stored": _bits(stored, coding)}, ("data", "misfit", "turn")
+        of = self._of(places.types, dtype, coding)
+        refill = of.prepared(kernels.REFILL, arguments, (*asked, "told"), places.blocks)
+        if coding == Coding.PLAIN:
+            return Fill(self._on, dtype, refill)
+        blocks = _share(count, 2048, 2 * BLOCKS)
+        return Fill(self._on, dtype, refill, of.prepared(kernels.HOLDS, {"count": count}, asked, blocks))
 
     def count_values(self, data: Array) -> tuple[ValueStatistics, _Distinct]:
         """See `Primitives`; it keeps the table of distinct values."""
@@ -778,19 +931,18 @@ class Primitives:
 
     def recode_values(self, data: Array, slots: Places, values: Values) -> bool:
         """See `Primitives`."""
-        coding, coder = values.coding, {}
-        if coding != Coding.PLAIN:
-            found = self._value_facts(data, None)
-            dead, distinct = self._on.reading(found.words, 0, 2)()
-            few = coding in (Coding.DICTIONARY, Coding.EQUAL)
-            if dead & _NOT[coding] or (few and distinct > len(values.table)):
-                return False
-            if coding == Coding.DICTIONARY:
-                coder = self._dictionary(data, None, found, values.table)
-        if coding == Coding.EQUAL:
+        fill = self.fill(slots, values, data.dtype)
+        if fill is not None:
+            return fill(data)
+        found = self._value_facts(data, None)
+        dead, distinct = self._on.reading(found.words, 0, 2)()
+        if dead & NOT_DICTIONARY or distinct > len(values.table):
+            return False
+        if values.coding == Coding.EQUAL:
             self.overwrite(values.table, data[:1])
         else:
-            self._refill(data, slots, coding, values.codes, coder)
+            coder = self._dictionary(data, None, found, values.table)
+            self._refill(data, slots, values.coding, values.codes, coder)
         return True
 
     def _refill(
@@ -806,7 +958,7 @@ class Primitives:
         word = self._on.word
         told = {name: word(array) for name, array in coder.items()}
         given = {"data": word(_plain(data)), "stored": word(_bits(stored, coding)), **told}
-        launch((places.blocks, 1), 256, places.known | given)
+        launch((places.blocks, 1), 256, places.words | given)
 
     def zeros(self, count: int, dtype: np.dtype[Any]) -> Array:
         """See `Primitives`."""
@@ -907,7 +1059,7 @@ class Primitives:
     def ready(self, csr: Csr) -> None:
         """Have the kernels that most matrices of these types need compiled beside each other, not in turn."""
         integers = _integers(csr)
-        key = tuple(integers.values()), csr.data.dtype
+        key = integers.key, csr.data.dtype.num
         if key in self._readied:
             return
         self._readied.add(key)
@@ -927,7 +1079,8 @@ class Primitives:
         coding: Coding = Coding.PLAIN,
     ) -> _Kernels:
         """Return kernels for integers of some types, and perhaps for values of one, in a coding."""
-        key = (*types.items(), dtype, coding)
+        named = types.key if isinstance(types, _Types) else tuple(types.items())
+        key = named, dtype and dtype.num, int(coding)
         found = self._kernels.get(key)
         if found is None:
             constants, types = _defines(types), dict(types)
@@ -938,10 +1091,25 @@ class Primitives:
         return found
 
 
-def _integers(csr: Csr) -> dict[str, np.dtype[Any]]:
+class _Types(dict[str, np.dtype[Any]]):
+    """Types of integers by their names in the sources, and a key of them: NumPy's types take long to hash."""
+
+    key: Any = None
+
+
+def _integers(csr: Csr) -> _Types:
     """Return the types of a matrix's integers by their names in the sources."""
-    types = {"Start": csr.indptr.dtype, "Column": csr.indices.dtype, "Index": _index(csr)}
-    return types | {"Place": narrowest(len(csr.indices))}
+    index, place = _index(csr), narrowest(len(csr.indices))
+    key = csr.indptr.dtype.num, csr.indices.dtype.num, index.num, place.num
+    types = _types.get(key)
+    if types is None:
+        types = _Types(Start=csr.indptr.dtype, Column=csr.indices.dtype, Index=index, Place=place)
+        types.key = key
+        _types[key] = types
+    return types
+
+
+_types: dict[Any, _Types] = {}
 
 
 def _of_plan(plan: Plan) -> dict[str, np.dtype[Any]]:
@@ -951,9 +1119,15 @@ def _of_plan(plan: Plan) -> dict[str, np.dtype[Any]]:
     return {"Start": np.dtype(np.int64), "Column": index, "Index": index, "Code": code}
 
 
-def _of_values(data: Array) -> dict[str, np.dtype[Any]]:
+def _of_values(data: Array) -> _Types:
     """Return those for kernels that know values alone."""
-    return _NO_MATRIX | {"Place": narrowest(len(data))}
+    place = narrowest(len(data))
+    types = _types.get(place.num)
+    if types is None:
+        types = _Types(_NO_MATRIX, Place=place)
+        types.key = place.num
+        _types[place.num] = types
+    return types
 
 
 def _defines(types: Mapping[str, np.dtype[Any]]) -> dict[str, str]:
@@ -1032,16 +1206,8 @@ def _bits(codes: Array, coding: Coding) -> Array:
     return codes.view(_code_bits(coding, codes.dtype))
 
 
-_NOT = {
-    Coding.EQUAL: NOT_DICTIONARY,
-    Coding.BYTE: NOT_BYTES,
-    Coding.DICTIONARY: NOT_DICTIONARY,
-    Coding.HALF: NOT_HALVES,
-    Coding.SINGLE: NOT_SINGLES,
-    Coding.REAL: NOT_REAL,
-    Coding.REAL_SINGLE: NOT_REAL | NOT_SINGLES,
-}
-"""Which of the facts of values says that a coding does not hold them."""
+_UNASKED = {"misfit": None, "turn": 0, "told": None}
+"""What `kernels.REFILL` is told where nobody asked whether values fit."""
 
 
 def _slice_statistics(windows: tuple[int, ...], counted: list[int]) -> dict[int, SliceStatistics]:

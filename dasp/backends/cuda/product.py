@@ -17,6 +17,7 @@ from dasp._dtypes import BFLOAT16, C_NAMES, Arithmetic, into, real_type
 from dasp._integers import ceil_div, round_up
 from dasp._launch import Launch
 from dasp.backends.cuda import columns, dotted, octets, published, published_columns, sliced
+from dasp.backends.cuda.device import primitives
 from dasp.backends.cuda.results import Results
 from dasp.backends.cuda.scratch import PER_THREAD_STREAM, Scratch, captured_in, keep, new_scratch
 from dasp.formats.array import WARP, Plan, arrays_of, with_arrays
@@ -76,7 +77,7 @@ class Product:
                 f"this GPU is sm_{capability}; float64 tensor cores need sm_80; pass Policy(mma=False)"
             )
         with self._device:
-            self.plan = plan if is_cupy(next(arrays_of(plan))) else _upload(plan)
+            self.plan = plan if is_cupy(next(arrays_of(plan.values))) else _upload(plan)
             _source.load(kernel_of(plan).SIGNATURE.source, constants)  # so that an error comes now
             eights = plan.format == SLICES and capability >= TENSOR_CORES
             self._eights = octets.Eights(self.plan) if eights else None
@@ -97,12 +98,21 @@ class Product:
         self._char = self._dtype if self._dtype == BFLOAT16 else self._dtype.char
         self._results = Results(cupy, plan.shape[0], self._char)
         self._quick: Callable[[int, int, int], None] | None = None
+        self._fill: Callable[[Any], bool] | None = None
         # CuPy aligns a view to its numbers' parts, and a kernel loads a complex number at once.
         self._misaligned = self._dtype.itemsize - 1 if self._dtype.kind == "c" else 0
         self._ndarray = cupy.ndarray
         self._current_device = cupy.cuda.runtime.getDevice
         self._current_stream = cupy.cuda.get_current_stream
         self._is_capturing = cupy.cuda.runtime.streamIsCapturing
+
+    def wait(self) -> None:
+        """Wait for what the current stream has to do on the matrix's device."""
+        if self._current_device() == self._number:
+            self._current_stream().synchronize()
+        else:
+            with self._device:
+                self._current_stream().synchronize()
 
     def quick(self, x: Any, out: Any = None, scale: tuple[float, float] | None = None) -> Any | None:
         """Return A x, in `out` if that is given, if nothing has to be converted or refused; else None.
@@ -141,6 +151,34 @@ class Product:
             plain = self._plain if scale is None else numbers(self._kinds.sum, *scale)
             self._find(stream)(stream, start, result, *plain)
         return out
+
+    def take_values(self, data: Any, slots: Any) -> bool:
+        """Overwrite the plan's values if nothing of data has to be converted and its coding holds them.
+
+        Few instructions, as in `quick`.
+        """
+        if (
+            slots is None
+            or type(data) is not self._ndarray
+            or data.dtype is not self._dtype
+            or data.size != self.plan.nnz
+            or data.strides != self._strides  # so it has one dimension
+            or data.data.ptr & self._misaligned
+            or data.data.device_id != self._number
+            or self._current_device() != self._number
+        ):
+            return False
+        fill = self._fill
+        if fill is None:
+            fill = self._fill = self._new_fill(slots)
+        return bool(fill(data))
+
+    def _new_fill(self, slots: Any) -> Callable[[Any], bool]:
+        """Return what overwrites values, and says whether it did."""
+        if self.plan.format != SLICES:
+            return _leave
+        fill = primitives(self._number).fill(slots, self.plan.values, self.plan.dtype)
+        return _leave if fill is None else fill
 
     def _find(self, stream: int) -> Launch:
         """Return the launch of a product by vectors of the plan's own type on a stream."""
@@ -320,6 +358,11 @@ class Product:
             threads=self._threads,
             overlaps=self._overlaps,
         )
+
+
+def _leave(data: Any) -> bool:
+    """Overwrite nothing."""
+    return False
 
 
 def kernel_of(plan: Plan) -> Any:
