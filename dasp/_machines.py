@@ -153,7 +153,7 @@ class Machine:
     columns_of_x: tuple[Panels, ...] = tuned(
         _PANEL, "the same where each column of X lies in one run", _COLUMNS
     )
-    quads_of_x: tuple[Panels, ...] = tuned(
+    published_panels: tuple[Panels, ...] = tuned(
         _PANEL, "the same in the published format, where four lanes share a row", _COLUMNS
     )
     column_bytes: float = tuned(
@@ -227,7 +227,7 @@ H200 = Machine(
         Panels(32, 32, 4, 8, 64, 4),
     ),
     columns_of_x=(Panels(128, 128, 4, 16, 128, 4), Panels(64, 64, 4, 16, 96, 4)),
-    quads_of_x=(
+    published_panels=(
         Panels(128, 32, 2, 4, 80, 4),
         Panels(64, 16, 4, 4, 64, 4),
         Panels(32, 8, 4, 4, 56, 4),

@@ -125,7 +125,7 @@ def test_a_nan_or_inf_in_x_reaches_only_its_column_and_rows_that_use_it(executor
     assert_columns_close(got, matrix, x)
 
 
-SMALL = dataclasses.replace(H200, quads_of_x=(Panels(32, 8, 1, 4, 64, 1),))
+SMALL = dataclasses.replace(H200, published_panels=(Panels(32, 8, 1, 4, 64, 1),))
 
 
 @settings(max_examples=12)

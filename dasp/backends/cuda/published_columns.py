@@ -91,7 +91,7 @@ def choose_passes(
 ) -> tuple[Pass, ...]:
     """Return the launches for so many columns: in whole panels of the widest kind, and of the rest."""
     each = max(kinds.x.itemsize, kinds.sum.itemsize)
-    sizes = {chosen.panel // each: chosen for chosen in machine.quads_of_x}
+    sizes = {chosen.panel // each: chosen for chosen in machine.published_panels}
     most = max(sizes)
     whole = columns // most * most
     passes = [Pass(0, whole, _panel(sizes[most], most, whole, kinds, x, y))] if whole else []
