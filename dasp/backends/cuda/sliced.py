@@ -22,6 +22,9 @@ ARRAYS = """
     """
 """What every product of slices takes first."""
 
+WIDE = 16
+"""Bytes of a value from which a step takes twice the registers of one of float64."""
+
 SIGNATURE = Signature(
     "spmv/slices.cu",
     "dasp_slices",
@@ -72,13 +75,19 @@ def threads(plan: Plan) -> int:
 
 def take_turns(plan: Plan) -> bool:
     """Whether there are more slices than run at the same time, of few steps each."""
+    return _take_turns(plan, H200.few_steps)
+
+
+def _take_turns(plan: Plan, few: float) -> bool:
     slices, steps = len(plan.pattern.headers), len(plan.pattern.bases)
-    return slices > H200.wave_slices and steps <= H200.few_steps * slices
+    return slices > H200.wave_slices and steps <= few * slices
 
 
 def in_flight(plan: Plan) -> int:
     """Return how many steps of a slice a warp loads before it multiplies the first."""
-    return H200.few_in_flight if take_turns(plan) else H200.in_flight
+    wide = plan.values.codes.itemsize >= WIDE
+    few = take_turns(plan) or (wide and _take_turns(plan, 2 * H200.few_steps))
+    return H200.few_in_flight if few else H200.in_flight
 
 
 def kept_share(plan: Plan) -> float:
