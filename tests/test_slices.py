@@ -569,6 +569,9 @@ def test_few_steps_are_in_flight_where_slices_take_turns_and_have_few():
     assert chosen("poisson2d:600") == H200.few_in_flight  # 11,250 slices of 5 steps
     assert chosen("poisson2d:300") == H200.in_flight  # a fourth of them
     assert chosen("poisson2d9:600") == H200.in_flight  # 9 steps
+    wide = generate("poisson2d9:600").astype(np.complex128)
+    wide.data += 1j * np.random.default_rng(0).standard_normal(wide.nnz)
+    assert cuda.in_flight(plan_of(wide, Policy(layout="slices"))) == H200.few_in_flight  # 9 of 16 bytes
     assert slices_of(generate("poisson2d:600")).choice.warps == H200.few_warps
     assert slices_of(generate("short:300000")).choice.warps == H200.some_warps
 
