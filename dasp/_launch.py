@@ -28,6 +28,12 @@ import numpy as np
 PROGRAMMATIC_STREAM_SERIALIZATION = 6
 """CUlaunchAttributeID: the kernel may start before the one before it in the stream has ended."""
 
+COOPERATIVE = 2
+"""CUlaunchAttributeID: all blocks run at the same time, or the launch is refused."""
+
+MOST_SHARED_BYTES = 8
+"""CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES."""
+
 C_TYPES: dict[str, tuple[str, int]] = {
     "float": ("f4", 1),
     "double": ("f8", 1),
@@ -225,6 +231,8 @@ class Launch:
         Dynamic shared memory of a block.
     overlaps : bool
         Whether the kernel may start before the one before it has ended; it must then wait by itself.
+    cooperative : bool
+        Whether all blocks must run at the same time, because they wait for each other; not with `overlaps`.
 
     Raises
     ------
@@ -244,6 +252,7 @@ class Launch:
         threads: int,
         shared_bytes: int = 0,
         overlaps: bool = False,
+        cooperative: bool = False,
     ) -> None:
         fixed, (fields, nbytes) = signature.ordered(types, arguments, varying), signature.block(types)
         block = bytearray(nbytes)
@@ -254,11 +263,11 @@ class Launch:
         place = fields[span.start].place if varying else 0
         if place % 8:
             raise ValueError(f"{varying[0]} has 4 bytes; a first parameter of 8 that varies is needed")
-        attribute = _Attribute(id=PROGRAMMATIC_STREAM_SERIALIZATION)
+        attribute = _Attribute(id=COOPERATIVE if cooperative else PROGRAMMATIC_STREAM_SERIALIZATION)
         attribute.value[0] = 1
         sizes = (blocks, 1, 1), (threads, 1, 1), shared_bytes
         self._kept = kernel, fixed, block
-        self._config = *sizes, None, ctypes.pointer(attribute), int(overlaps)
+        self._config = *sizes, None, ctypes.pointer(attribute), int(overlaps or cooperative)
         self._varying = struct.Struct("@" + "".join(f.code for f in fields[span])), place
         self._free = [self._new()]
 
@@ -510,6 +519,18 @@ def _span(names: list[str], varying: Sequence[str]) -> slice:
     if names[span] != list(varying):
         raise ValueError(f"{', '.join(varying)} vary; parameters that follow each other are needed")
     return span
+
+
+def allow_shared(kernel: Any, nbytes: int) -> None:
+    """Let blocks of a compiled kernel of CuPy have so much dynamic shared memory.
+
+    Raises
+    ------
+    RuntimeError
+        If the driver reports an error: a multiprocessor has less.
+    """
+    status = driver().cuFuncSetAttribute(handle_of(kernel), MOST_SHARED_BYTES, nbytes)
+    check(status, f"a block cannot have {nbytes} bytes of shared memory")
 
 
 def address(array: Any) -> int:

@@ -446,6 +446,26 @@ class SpMatrix(Transposable, Surface):
         prepare = getattr(self._product, "prepare_with_dot", None)
         return None if prepare is None else prepare(x, out, w, square=square, run=run)
 
+    def prepare_cg(self, dtype: Any, *, diagonal: bool) -> Any:
+        """Prepare conjugate gradients in one launch, for solvers on a GPU.
+
+        Parameters
+        ----------
+        dtype : numpy.dtype
+            Of the vectors, float32 or float64.
+        diagonal : bool
+            Whether there is a diagonal preconditioner.
+
+        Returns
+        -------
+        recipe : dasp.backends.cuda.resident.Recipe, or None
+            What kernels/solve/resident.cu takes by the matrix; None where it does not multiply by it or does
+            not pay: on the CPU, in the published format, where rows are so long that they are cut, where
+            matrix and vectors do not fit into the shared memory of all multiprocessors, and in float32.
+        """
+        prepare = getattr(self._product, "prepare_cg", None)
+        return None if prepare is None else prepare(np.dtype(dtype), diagonal=diagonal)
+
     def _with_gradients(self, x: Any, out: Any, alpha: Any, beta: Any) -> Any:
         """Return A x with gradients for x."""
         if out is not None or alpha != 1 or beta != 0:

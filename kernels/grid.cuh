@@ -1,4 +1,4 @@
-// Blocks that run at the same time, and what they tell each other: a barrier of the grid, and sums over it.
+// Blocks that run at the same time: sums over all threads of a grid, which are a barrier too.
 //
 // The launch must be cooperative, so that all its blocks run at once: a block that waits for one that has not
 // started would wait for ever.
@@ -6,107 +6,153 @@
 
 #include "number.cuh"
 
-// A signalling NaN, which no arithmetic gives: stands for a sum that has not come yet.
+// A message is a sum's bits but for these, of a signalling NaN, which no arithmetic gives: 0 says that there is none.
 constexpr unsigned long long NO_SUM = 0x7ff4da5f00000000ull;
 
-// Sets of messages that are used by turns: one in use, one that late blocks may still read, one that is cleared.
-constexpr int MESSAGE_SETS = 3;
-
-// Messages that a lane looks for at once.
-constexpr int GRID_LOOKS = 5;
-
-// A wait that comes to nothing: other threads of the emulator run meanwhile.
-__device__ __forceinline__ void look_again()
+// What a thread, and others of its block before a barrier, have done before this is seen by whoever acquires a message
+// that the thread stores after it (PTX ISA, memory consistency model: fence.acq_rel, scope gpu).
+__device__ __forceinline__ void release_to_grid()
 {
 #ifdef DASP_SIMT
-    __nanosleep(0);
+    __threadfence();
+#else
+    asm volatile("fence.acq_rel.gpu;" ::: "memory");
 #endif
 }
 
-// What a block keeps of the grid's state; every thread has one, and all of a block are equal.
-// arrivals (1): how often a block has arrived at a barrier, over all launches.
-// messages (MESSAGE_SETS * SUMS * blocks): all NO_SUM before the first launch.
-// turn: the set of the next sums; what the last launch left.
-template <int THREADS, int SUMS> struct Grid {
-    static constexpr int WARPS = THREADS / 32;
+// Two messages that lie together: a store, and a load that acquires what was done before the store.
+__device__ __forceinline__ void store_messages(unsigned long long* slot, unsigned long long first,
+                                               unsigned long long second)
+{
+#ifdef DASP_SIMT
+    if (size_t(slot) % 16) simt::fail_here("misaligned", "two messages that lie together are stored at once");
+    store_message(slot, first);
+    store_message(slot + 1, second);
+#else
+    asm volatile("st.relaxed.gpu.global.v2.u64 [%0], {%1, %2};" ::"l"(slot), "l"(first), "l"(second) : "memory");
+#endif
+}
+__device__ __forceinline__ void acquire_messages(unsigned long long* slot, unsigned long long& first,
+                                                 unsigned long long& second)
+{
+#ifdef DASP_SIMT
+    first = load_message(slot);
+    second = load_message(slot + 1);
+    __threadfence();
+#else
+    asm volatile("ld.acquire.gpu.global.v2.u64 {%0, %1}, [%2];" : "=l"(first), "=l"(second) : "l"(slot) : "memory");
+#endif
+}
 
-    unsigned long long* arrivals;
-    unsigned long long* messages;
-    int turn;
-    unsigned long long passed;  // arrivals when all have passed the last barrier; thread 0 alone knows it
+// Sums over the grid. Every thread has one, and all of a block are equal.
+// messages (2 * blocks * blocks * WORDS, a multiple of 16 bytes): twice, for each block what each block sends it; all 0 before and after a
+//     launch. So nobody else looks at what a block waits for.
+template <int THREADS, int SUMS> class Grid {
+public:
+    static constexpr int WORDS = SUMS <= 2 ? 2 : 4;  // of what is sent at once
 
-    __device__ __forceinline__ Grid(unsigned long long* arrivals, unsigned long long* messages, int turn)
-        : arrivals(arrivals), messages(messages), turn(turn), passed(0)
+    __device__ __forceinline__ explicit Grid(unsigned long long* messages) : messages(messages), turn(0) {}
+
+    // Gives the sums over all threads of the grid to one thread of each block, as the argument of `then`; the others
+    // go on when it returns. What any thread wrote before is seen by all threads after. Deterministic: added up in a
+    // fixed order.
+    template <class Then> __device__ __forceinline__ void sum(const double (&value)[SUMS], const Then& then)
     {
-        if (threadIdx.x == 0) passed = load_message(arrivals) / gridDim.x * gridDim.x;
-    }
+        __shared__ double parts[SUMS][WARPS], received[SUMS][WARPS];
+        const int warp = threadIdx.x / 32, group = lane_id() / LANES, member = lane_id() % LANES, blocks = gridDim.x;
+        const double of_warp = sum_of_group(value);
+        if (member == 0 && group < SUMS) parts[group][warp] = of_warp;
+        __syncthreads();
 
-    // Waits until all blocks are here. What any thread wrote before is seen by all threads after.
-    __device__ __forceinline__ void wait()
-    {
+        unsigned long long* const set = messages + (long long)turn * blocks * blocks * WORDS;
+        if (32 * warp < blocks) {
+            double of_block = 0;
+            if (group < SUMS)
+                for (int other = member; other < WARPS; other += LANES) of_block += parts[group][other];
+            of_block = sum_over(of_block, LANES / 2);
+            double sent[WORDS] = {}, found[SUMS] = {};
+#pragma unroll
+            for (int k = 0; k < SUMS; ++k) sent[k] = __shfl_sync(ALL_LANES, of_block, k * LANES);
+            release_to_grid();
+            for (int other = threadIdx.x; other < blocks; other += THREADS)
+                send(set + (other * blocks + blockIdx.x) * WORDS, sent);
+            for (int other = threadIdx.x; other < blocks; other += THREADS)
+                receive(set + (blockIdx.x * blocks + other) * WORDS, found);
+            __syncwarp();
+            const double sum = sum_of_group(found);
+            if (member == 0 && group < SUMS) received[group][warp] = sum;
+        }
         __syncthreads();
         if (threadIdx.x == 0) {
-            __threadfence();
-            atomicAdd(arrivals, 1ull);
-            passed += gridDim.x;
-            while (load_message(arrivals) < passed) look_again();
-            __threadfence();
+            double total[SUMS] = {};
+            for (int other = 0; other < WARPS && 32 * other < blocks; ++other)
+#pragma unroll
+                for (int k = 0; k < SUMS; ++k) total[k] += received[k][other];
+            then(total);
         }
+        turn = 1 - turn;
         __syncthreads();
     }
 
-    // The sums over all threads of the grid, in each of them. Orders nothing else between blocks; `wait` must be
-    // called between two of these. Deterministic: added up in a fixed order.
-    __device__ __forceinline__ void sum(double (&value)[SUMS])
+private:
+    static_assert(SUMS >= 1 && SUMS <= 4, "each sum has a group of a warp's lanes");
+    static constexpr int WARPS = THREADS / 32;
+    static constexpr int GROUPS = SUMS == 1 ? 1 : SUMS == 2 ? 2 : 4;
+    static constexpr int LANES = 32 / GROUPS;  // of a group, which adds up one of the sums
+
+    static __device__ __forceinline__ void send(unsigned long long* slot, const double (&sent)[WORDS])
     {
-        __shared__ double parts[SUMS][WARPS], totals[SUMS];
 #pragma unroll
-        for (int k = 0; k < SUMS; ++k) {
-            const double of_warp = warp_sum(value[k]);
-            if (lane_id() == 0) parts[k][threadIdx.x / 32] = of_warp;
-        }
-        __syncthreads();
-        if (threadIdx.x < 32) {
-            const int next = turn + 1 < MESSAGE_SETS ? turn + 1 : 0, blocks = gridDim.x;
-            unsigned long long* mine = messages + (long long)turn * SUMS * blocks;
-#pragma unroll
-            for (int k = 0; k < SUMS; ++k) {
-                const double of_block = warp_sum(lane_id() < WARPS ? parts[k][lane_id()] : 0.0);
-                if (lane_id() == 0) store_message(mine + k * blocks + blockIdx.x, bits_of(of_block));
-            }
-            // Whoever reads the next set has read it two sums ago, and this comes before the barrier in between.
-            if (lane_id() < SUMS)
-                store_message(messages + ((long long)next * SUMS + lane_id()) * blocks + blockIdx.x, NO_SUM);
-            double total[SUMS] = {};
-            for (int first = lane_id(); first < blocks; first += 32 * GRID_LOOKS) {
-                unsigned long long found[GRID_LOOKS][SUMS];
-                for (bool absent = true; absent;) {
-                    absent = false;
-#pragma unroll
-                    for (int i = 0; i < GRID_LOOKS; ++i)
-#pragma unroll
-                        for (int k = 0; k < SUMS; ++k) {
-                            const int block = first + 32 * i;
-                            found[i][k] = block < blocks ? load_message(mine + k * blocks + block) : 0;
-                            absent = absent || found[i][k] == NO_SUM;
-                        }
-                    if (absent) look_again();
-                }
-#pragma unroll
-                for (int i = 0; i < GRID_LOOKS; ++i)
-#pragma unroll
-                    for (int k = 0; k < SUMS; ++k) total[k] += sum_of(found[i][k]);
-            }
-            __syncwarp();
-#pragma unroll
-            for (int k = 0; k < SUMS; ++k) {
-                const double of_grid = warp_sum(total[k]);
-                if (lane_id() == 0) totals[k] = of_grid;
-            }
-        }
-        turn = turn + 1 < MESSAGE_SETS ? turn + 1 : 0;
-        __syncthreads();
-#pragma unroll
-        for (int k = 0; k < SUMS; ++k) value[k] = totals[k];
+        for (int k = 0; k < WORDS; k += 2)
+            store_messages(slot + k, bits_of(sent[k]) ^ NO_SUM, bits_of(sent[k + 1]) ^ NO_SUM);
     }
+
+    // Waits for what was sent, adds it, and clears the place, which is used again two sums later: whoever sends there
+    // then has got what this block sends next.
+    static __device__ __forceinline__ void receive(unsigned long long* slot, double (&sum)[SUMS])
+    {
+        unsigned long long bits[WORDS];
+#pragma unroll
+        for (int k = 0; k < WORDS; k += 2)
+            for (;;) {
+                acquire_messages(slot + k, bits[k], bits[k + 1]);
+                if (bits[k] != 0 && bits[k + 1] != 0) break;
+#ifdef DASP_SIMT
+                __nanosleep(0);  // other threads of the emulator run meanwhile
+#endif
+            }
+#pragma unroll
+        for (int k = 0; k < WORDS; k += 2) store_messages(slot + k, 0, 0);
+#pragma unroll
+        for (int k = 0; k < SUMS; ++k) sum[k] += sum_of(bits[k] ^ NO_SUM);
+    }
+
+    // The sum of a value over lanes whose numbers differ in `flip` and lower bits.
+    static __device__ __forceinline__ double sum_over(double value, int flip)
+    {
+#pragma unroll
+        for (int lanes = 16; lanes > 0; lanes /= 2)
+            if (lanes <= flip) value += from_other_lane(value, lanes);
+        return value;
+    }
+
+    // The sum over the warp of the value that belongs to this lane's group: half of what a lane holds goes to the
+    // other half of the lanes, until one value is left.
+    static __device__ __forceinline__ double sum_of_group(const double (&value)[SUMS])
+    {
+        double held[GROUPS];
+#pragma unroll
+        for (int k = 0; k < GROUPS; ++k) held[k] = k < SUMS ? value[k] : 0;
+#pragma unroll
+        for (int count = GROUPS / 2, flip = 16; count > 0; count /= 2, flip /= 2) {
+            const bool upper = lane_id() & flip;
+#pragma unroll
+            for (int k = 0; k < count; ++k)
+                held[k] = (upper ? held[k + count] : held[k]) + from_other_lane(upper ? held[k] : held[k + count], flip);
+        }
+        return sum_over(held[0], LANES / 2);
+    }
+
+    unsigned long long* messages;
+    int turn;
 };

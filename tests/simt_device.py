@@ -41,6 +41,9 @@ class EmulatedDevice:
         threads: int,
         types: Mapping[str, Any] | None = None,
         varying: Sequence[str] = (),
+        *,
+        shared_bytes: int = 0,
+        together: bool = False,
     ) -> Callable[..., None]:
         module = compile_kernels(signature.source, defines)
         signature.ordered(types or {}, arguments, varying)
@@ -48,7 +51,8 @@ class EmulatedDevice:
         def launch(*values: Any) -> None:
             self.launches.append(signature.entry)
             every = {**arguments, **dict(zip(varying, values, strict=True))}
-            module.launch(signature.entry, blocks, threads, signature.ordered(types or {}, every))
+            given = signature.ordered(types or {}, every)
+            module.launch(signature.entry, blocks, threads, given, shared_bytes, cooperative=together)
 
         return launch
 

@@ -17,6 +17,7 @@ from dasp._dtypes import C_NAMES, TABLE, Arithmetic, arithmetic
 from dasp._machines import H200
 from dasp.backends.cuda import columns as several
 from dasp.backends.cuda import octets
+from dasp.backends.cuda import resident as one_launch
 from dasp.backends.cuda.published_columns import choose_passes
 from dasp.dense import rungs_cuda as dense
 from dasp.formats.sliced.pattern import Coding
@@ -250,7 +251,7 @@ def passes() -> Iterator[Defines]:
     seen: list[Defines] = []
 
     class Recorder(EmulatedDevice):
-        def launch(self, signature, defines, arguments, blocks, threads, types=None, varying=()):
+        def launch(self, signature, defines, arguments, blocks, threads, types=None, varying=(), **how):
             signature.ordered(types or {}, arguments, varying)
             if signature.source == "solve/fused.cu" and defines not in seen:
                 seen.append(dict(defines))
@@ -266,6 +267,22 @@ def passes() -> Iterator[Defines]:
         space = CudaSpace("cpu", np.dtype(dtype), Recorder())
         System(np.eye(2), preconditioner, np.dtype(dtype), "cpu", method, names, space)
     yield from seen
+
+
+def resident() -> Iterator[Defines]:
+    """Conjugate gradients in one launch: several codings and types, with a preconditioner and without."""
+    usual = {"DASP_MMA": "0", "DASP_INDEX": "int", "DASP_OFFSET": "int", "DASP_CODING": "0"}
+    usual |= {"DASP_THREADS": str(one_launch.THREADS), "DASP_JACOBI": "0"}
+    mixed, double = (arithmetic(np.dtype(name), np.dtype(float)) for name in ("float32", "float64"))
+    yield {**usual, **type_names(double)}
+    yield {**usual, **type_names(double), "DASP_CODING": str(int(Coding.BYTE)), "DASP_JACOBI": "1"}
+    yield {
+        **usual,
+        **type_names(double),
+        "DASP_CODING": str(int(Coding.DICTIONARY)),
+        "DASP_INDEX": "long long",
+    }
+    yield {**usual, **type_names(mixed), "DASP_CODING": str(int(Coding.EQUAL)), "DASP_JACOBI": "1"}
 
 
 def pack() -> Iterator[tuple[str, Defines]]:
@@ -350,6 +367,7 @@ SOURCES: dict[str, list[Defines]] = {
         )
     ],
     "solve/fused.cu": list(passes()),
+    "solve/resident.cu": list(resident()),
     "solve/triangular.cu": [
         {"DASP_SCALAR": scalar, "DASP_COMPLEX": complex, "DASP_THREADS": "256"}
         for scalar, complex in (
@@ -375,6 +393,7 @@ STACKS = {
     # Division and roots in float64: the rare cases of these are a call.
     "solve/basis.cu": 32,
     "solve/fused.cu": 32,
+    "solve/resident.cu": 32,
     # What the loop over panels of columns needs is put aside while the loops inside it have all registers.
     "spmv/slices_columns.cu": 112,
     "spmv/product_columns.cu": 112,

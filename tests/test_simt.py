@@ -202,19 +202,22 @@ def test_blocks_that_trust_the_order_of_the_grid_may_wait_for_ever(kernels):
 @pytest.mark.parametrize("seed", SEEDS)
 def test_blocks_of_a_cooperative_launch_wait_for_each_other(kernels, seed):
     blocks, rounds = 5, 7
-    out, arrivals = np.zeros(64 * blocks, np.int32), np.zeros(1, np.uint64)
-    for launch in range(1, 3):  # a later launch goes on counting
-        args = [poisoned(np.zeros(64 * blocks, np.int32)), out, arrivals, np.int32(rounds), np.int32(0)]
-        kernels.launch("ring", blocks, 64, args, 64 * 4, seed=seed, cooperative=True)
-        assert arrivals[0] == launch * 2 * rounds * blocks
-        block, thread = np.divmod(np.arange(64 * blocks), 64)
-        want = sum((block - k) % blocks * 64 + thread for k in range(1, rounds + 1))
-        np.testing.assert_array_equal(out, want)
+    out = np.zeros(64 * blocks, np.int32)
+    args = [
+        poisoned(np.zeros(64 * blocks, np.int32)),
+        out,
+        np.zeros(4 * blocks**2, np.uint64),
+        np.int32(rounds),
+    ]
+    kernels.launch("ring", blocks, 64, [*args, np.int32(0)], 64 * 4, seed=seed, cooperative=True)
+    block, thread = np.divmod(np.arange(64 * blocks), 64)
+    want = sum((block - k) % blocks * 64 + thread for k in range(1, rounds + 1))
+    np.testing.assert_array_equal(out, want)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_barrier_of_the_grid_that_is_missing_is_a_race(kernels, seed):
-    args = [np.zeros(320, np.int32), np.zeros(320, np.int32), np.zeros(1, np.uint64), np.int32(4)]
+    args = [np.zeros(320, np.int32), np.zeros(320, np.int32), np.zeros(100, np.uint64), np.int32(4)]
     more = {"shared_bytes": 256, "seed": seed, "cooperative": True}
     error = caught(kernels, "ring", 5, 64, [*args, np.int32(1)], **more)
     assert (error.kind, error.array) == ("race", "slots")
@@ -222,38 +225,46 @@ def test_a_barrier_of_the_grid_that_is_missing_is_a_race(kernels, seed):
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_write_after_reads_by_all_blocks_needs_a_barrier_of_the_grid(kernels, seed):
-    args = [np.zeros(1, np.int32), np.ones(256, np.int32), np.zeros(1, np.uint64)]
-    kernels.launch("all_read_one_writes", 4, 64, [*args, np.int32(0)], seed=seed, cooperative=True)
-    assert args[0][0] == 1
-    assert not args[1].any()
-    error = caught(kernels, "all_read_one_writes", 4, 64, [*args, np.int32(1)], seed=seed, cooperative=True)
-    assert (error.kind, error.array) == ("race", "slot")
+    args = [np.zeros(1, np.int32), np.ones(256, np.int32)]
+    for early in (0, 1):
+        given, messages = (
+            [*args, np.zeros(64, np.uint64), np.int32(early)],
+            {"seed": seed, "cooperative": True},
+        )
+        if early:
+            error = caught(kernels, "all_read_one_writes", 4, 64, given, **messages)
+            assert (error.kind, error.array) == ("race", "slot")
+        else:
+            kernels.launch("all_read_one_writes", 4, 64, given, **messages)
+            assert args[0][0] == 1
+            assert not args[1].any()
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("blocks", [1, 3, 40])  # more than a warp has lanes
+@pytest.mark.parametrize("blocks", [1, 3, 40, 70])  # more than a warp has lanes, and than a block has
 def test_sums_over_the_grid(kernels, seed, blocks):
     x = np.random.default_rng(blocks).integers(-9, 9, 64 * blocks).astype(float)
-    out = poisoned(np.zeros((5, 64 * blocks, 2)))
-    messages = np.full(3 * 2 * blocks, 0x7FF4DA5F00000000, np.uint64)
-    args = [x, out, messages, np.zeros(1, np.uint64)]
-    kernels.launch("sums_of_grid", blocks, 64, args, seed=seed, cooperative=True)
+    messages = np.zeros(2 * 2 * blocks**2, np.uint64)
     want = np.arange(5)[:, None, None] * x.sum() * [0, 1] + x.sum() * np.array([1, 0])
-    np.testing.assert_array_equal(out.array, np.broadcast_to(want, out.array.shape))
+    for _ in range(2):
+        out = poisoned(np.zeros((5, 64 * blocks, 2)))
+        kernels.launch("sums_of_grid", blocks, 64, [x, out, messages], seed=seed, cooperative=True)
+        np.testing.assert_array_equal(out.array, np.broadcast_to(want, out.array.shape))
+        assert not messages.any()
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_block_that_stays_away_from_a_barrier_of_the_grid_is_a_deadlock(kernels, seed):
     for cooperative in (True, False):  # else blocks run one after another
         more = {"seed": seed, "cooperative": cooperative}
-        error = caught(kernels, "one_block_stays_away", 3, 64, [np.zeros(1, np.uint64)], **more)
+        error = caught(kernels, "one_block_stays_away", 3, 64, [np.zeros(36, np.uint64)], **more)
         assert error.kind == "deadlock"
         assert "waits in vain" in str(error)
 
 
 def test_a_cooperative_launch_has_a_most_of_threads(kernels):
     with pytest.raises(ValueError, match="which live at the same time"):
-        kernels.launch("one_block_stays_away", 300, 64, [np.zeros(1, np.uint64)], cooperative=True)
+        kernels.launch("one_block_stays_away", 300, 64, [np.zeros(36, np.uint64)], cooperative=True)
 
 
 def test_a_seed_changes_the_order_and_none_keeps_it(kernels):

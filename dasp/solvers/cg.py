@@ -10,10 +10,13 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from dasp.solvers.hermitian import conjugate_gradients
 from dasp.solvers.pipelined import PipelinedConjugateGradients, TwoPassConjugateGradients
 from dasp.solvers.predicted import PredictedConjugateGradients
 from dasp.solvers.reduced import ReducedConjugateGradients, reduced_names
+from dasp.solvers.resident import ResidentConjugateGradients, ResidentLoop, one_launch_pays, resident_names
 from dasp.solvers.stats import Stats
 from dasp.solvers.system import BREAKDOWN, STAGNATION, make_limits, place_and_type, solve
 from dasp.solvers.three_pass import names_with
@@ -80,7 +83,8 @@ def cg(
     Notes
     -----
     Takes vectors of n numbers: 5, with a preconditioner 6, with Jacobi's 7; on a GPU without one up to 8,
-    where the system is so small that launches are what counts (`dasp.solvers.pipelined`). The true residual
+    where the system is so small that launches are what counts (`dasp.solvers.pipelined`) or fits on the chip
+    (`dasp.solvers.resident`), there 9 with Jacobi's. The true residual
     is computed before convergence is claimed; where the one carried along had drifted away from it, the
     method starts again from x.
 
@@ -95,31 +99,37 @@ def cg(
     """
     n = int(getattr(A, "shape", (0,))[0])
     limits = make_limits(n, rtol, atol, maxiter, check_every, callback, progress)
-    quick, names = _other_form(A, b, n, M, seen=callback is not None or progress)
+    quick, names, loop = _other_form(A, b, n, M, seen=callback is not None or progress)
     if quick is None:
         return solve(A, b, x0, limits, M, workspace, conjugate_gradients, names_with(M))
-    x, stats = solve(A, b, x0, limits, M, workspace, quick, names)
+    x, stats = solve(A, b, x0, limits, M, workspace, quick, names, loop=loop)
     if stats.info in (STAGNATION, BREAKDOWN) and math.isfinite(stats.residual):
         x, more = solve(A, b, x, limits, M, workspace, conjugate_gradients, names_with(M))
         stats = more.after(stats)
     return x, stats
 
 
-def _other_form(A: Any, b: Any, n: int, M: Any, *, seen: bool) -> tuple[Any, tuple[str, ...]]:
-    """Return the form of the method that is faster than the plain one here, and its vectors, or None.
+def _other_form(A: Any, b: Any, n: int, M: Any, *, seen: bool) -> tuple[Any, tuple[str, ...], Any]:
+    """Return the form of the method that is faster than the plain one here, its vectors and its loop, or
+    None.
 
-    On several ranks it is one with fewer sums over them, or with one that nobody waits for; on a GPU one with
-    fewer launches. Where M is given, or x is seen on the way, few forms remain.
+    On several ranks it is one with fewer sums over them, or with one that nobody waits for; on a GPU that in
+    one launch, or one with fewer launches. Where M is given, or x is seen on the way, few forms remain.
     """
-    ranks, on_gpu = hasattr(A, "solver_space"), False
-    if M is None and not seen:
-        device, dtype = place_and_type(A, b)
+    ranks, on_gpu, dtype = hasattr(A, "solver_space"), False, np.dtype(float)
+    if not ranks or (M is None and not seen):
+        device, dtype = place_and_type(A, b, M)
         on_gpu = device != "cpu" and dtype.kind != "c"
+    if on_gpu and not ranks and one_launch_pays(A, M, dtype):
+        return ResidentConjugateGradients, resident_names(M), ResidentLoop
     form: Any
-    if on_gpu and ranks:
+    if M is not None or seen or not on_gpu or (not ranks and n > TWO_PASS_ROWS):
+        plain = ReducedConjugateGradients, reduced_names(M), None
+        return plain if ranks and A.few_sums else (None, (), None)
+    if ranks:
         form = PipelinedConjugateGradients if A.hidden_sums else PredictedConjugateGradients
-    elif on_gpu and n <= TWO_PASS_ROWS:
-        form = PipelinedConjugateGradients if n <= ONE_PASS_ROWS else TwoPassConjugateGradients
     else:
-        return (ReducedConjugateGradients, reduced_names(M)) if ranks and A.few_sums else (None, ())
-    return form, form.names
+        # In float32 what is carried along in one pass drifts away so soon that it takes more iterations.
+        one_pass = n <= ONE_PASS_ROWS and dtype == np.float64
+        form = PipelinedConjugateGradients if one_pass else TwoPassConjugateGradients
+    return form, form.names, None

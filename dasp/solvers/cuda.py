@@ -19,7 +19,7 @@ import numpy as np
 
 from dasp import _source
 from dasp._integers import ceil_div, round_up
-from dasp._launch import Launch, Signature, driver
+from dasp._launch import Launch, Signature, allow_shared, driver
 from dasp.solvers.arnoldi import C_TYPES, PACK_BYTES, CudaArnoldi, in_turn
 from dasp.solvers.graph import WHILE_NODES, LoopGraph
 from dasp.solvers.operator import Operator
@@ -96,8 +96,11 @@ class Device(Protocol):
         threads: int,
         types: Mapping[str, np.dtype[Any]] | None = None,
         varying: Sequence[str] = (),
+        *,
+        shared_bytes: int = 0,
+        together: bool = False,
     ) -> Callable[..., None]:
-        """Return a launch of a kernel, ready to be made again and again."""
+        """Return a launch of a kernel, ready to be made again and again; `together` if it is cooperative."""
 
     def record(self, function: Callable[[], None]) -> Callable[[], None]:
         """Return what does again what a function launches, and keeps all that it launches with."""
@@ -136,12 +139,12 @@ class CudaVectors:
         self.stride = stride = round_up(max(1, n), pack)
         self.block = space.on.zeros(max(1, len(names)) * stride, space.dtype)
         self.space, self.n, self.nbytes = space, n, int(self.block.nbytes)
-        self._names = names
+        self.names = names
         self._views = {name: self.block[k * stride : k * stride + n] for k, name in enumerate(names)}
 
     def rows_from(self, name: str) -> Array:
         """Return a vector and all behind it, with what lies between them."""
-        return self.block[self._names.index(name) * self.stride :]
+        return self.block[self.names.index(name) * self.stride :]
 
     def __getitem__(self, name: str) -> Array:
         """Return a vector; what is written to it is seen."""
@@ -748,12 +751,26 @@ class CupyDevice:
         threads: int,
         types: Mapping[str, np.dtype[Any]] | None = None,
         varying: Sequence[str] = (),
+        *,
+        shared_bytes: int = 0,
+        together: bool = False,
     ) -> Callable[..., None]:
-        """Return a launch of a kernel, ready to be made again and again."""
+        """Return a launch of a kernel, ready to be made again and again; `together` if it is cooperative."""
         with self._device:
             kernel = _source.load(signature.source, defines).get_function(signature.entry)
-        sizes = {"blocks": blocks, "threads": threads}
-        ready = Launch(kernel, signature, types or {}, arguments, varying, **sizes, overlaps=self._overlaps)
+            if shared_bytes:
+                allow_shared(kernel, shared_bytes)
+        sizes = {"blocks": blocks, "threads": threads, "shared_bytes": shared_bytes}
+        ready = Launch(
+            kernel,
+            signature,
+            types or {},
+            arguments,
+            varying,
+            **sizes,
+            overlaps=self._overlaps and not together,
+            cooperative=together,
+        )
         current = self._cupy.cuda.get_current_stream
         return lambda *values: ready(current().ptr, *values)
 

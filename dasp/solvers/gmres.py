@@ -53,7 +53,7 @@ class Cycles:
     """The loop of a system: cycles of a Krylov basis and a small least-squares problem each."""
 
     def __init__(self, system: System, restart: int) -> None:
-        self._system, self._inner, self._restart = system, system.loop, restart
+        self._system, self._inner, self._restart = system, system.space_loop(), restart
         self._basis = system.space.arnoldi(system.vectors, [f"v{k}" for k in range(restart + 1)])
         self._given: Mapping[str, float] = {}
         self._rate = 0.0

@@ -62,6 +62,7 @@ class _Planned:
         self.diagonal = getattr(A, "diagonal_of_inverse", None)
 
         self._prepare, self._with_dot = getattr(A, "prepare", None), getattr(A, "prepare_with_dot", None)
+        self.prepare_cg = getattr(A, "prepare_cg", None)
 
     def multiply(self, x: Array, y: Array) -> None:
         self._matvec(x, out=y)

@@ -81,7 +81,7 @@ class System:
     space : Space, optional
         By default that of the device.
     loop : callable, optional
-        Takes the system and returns what iterates; by default the space's loop, which `System.loop` is then.
+        Takes the system and returns what iterates; by default `System.space_loop`.
     """
 
     def __init__(
@@ -106,12 +106,14 @@ class System:
         self._begin = self.vectors.fuse("r = b", "x = 0", dots=("b b", "r r"))
         self._subtract = self.vectors.fuse("r = b - q", dots=("b b", "r r"))
         self.method = method(self)
+        self.loop: Loop = self.space_loop() if loop is None else loop(self)
+
+    def space_loop(self) -> Loop:
+        """Return the space's loop of the method's iterations."""
         starts = {"zero": self._start_from_zero, "x": self._start_from_x}
-        self.loop: Loop = self.space.loop(
+        return self.space.loop(
             starts, self.method.iterate, self._true, self.method.period, self.method.leaving
         )
-        if loop is not None:
-            self.loop = loop(self)
 
     @property
     def complex(self) -> bool:

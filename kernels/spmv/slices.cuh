@@ -59,13 +59,18 @@ __device__ __forceinline__ Weight load_value(const Slices& slices, long long slo
 #endif
 }
 
+// The column of a base and a delta, PAD where the delta says so.
+template <class Delta> __device__ __forceinline__ Index column_of(Index base, Delta delta)
+{
+    const Index column = base + Index(delta);
+    return delta == Delta(-1) ? PAD : column;
+}
+
 // The column of this lane's slot in a step, PAD for a pad. Delta is the type of the slice's deltas.
 template <class Delta>
 __device__ __forceinline__ Index load_column(const Index* base, const Delta* deltas)
 {
-    const Delta delta = load_plan(deltas + lane_id());
-    const Index column = load_cached(base) + Index(delta);
-    return delta == Delta(-1) ? PAD : column;
+    return column_of(load_cached(base), load_plan(deltas + lane_id()));
 }
 
 // Deltas of width 0 are not stored: they are the lanes' numbers.

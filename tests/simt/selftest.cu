@@ -211,51 +211,58 @@ KERNEL relay_in_turn(unsigned* slots, unsigned* tickets)
     atomicExch(slots + ticket, found);
 }
 
-// Every thread passes a number to the thread of the next block, round after round; one barrier of the grid separates
-// a round's stores from its loads, unless it is left out, another one these from the next round's.
-KERNEL ring(int* slots, int* out, unsigned long long* arrivals, int rounds, int left_out)
+// Every thread passes a number to the thread of the next block, round after round; a sum over the grid separates a
+// round's stores from its loads, unless it is left out, another one these from the next round's.
+template <int THREADS> __device__ void wait_for_all(Grid<THREADS, 1>& grid)
+{
+    grid.sum({1.0}, [](const double (&)[1]) {});
+}
+KERNEL ring(int* slots, int* out, unsigned long long* messages, int rounds, int left_out)
 {
     __shared__ int own[64];
     extern __shared__ int sum[];
-    Grid<64, 1> grid(arrivals, nullptr, 0);
+    Grid<64, 1> grid(messages);
     const int next = (blockIdx.x + 1) % gridDim.x * 64 + threadIdx.x, here = blockIdx.x * 64 + threadIdx.x;
     own[threadIdx.x] = here;
     sum[threadIdx.x] = 0;
     for (int round = 0; round < rounds; ++round) {
         slots[next] = own[threadIdx.x];
-        if (!left_out) grid.wait();
+        if (!left_out) wait_for_all(grid);
         own[threadIdx.x] = slots[here];
         sum[threadIdx.x] += own[threadIdx.x];
-        grid.wait();
+        wait_for_all(grid);
     }
     out[here] = sum[threadIdx.x];
 }
-// All read what one of them then writes; the barrier comes between, or (`early`) only before.
-KERNEL all_read_one_writes(int* slot, int* out, unsigned long long* arrivals, int early)
+// All read what one of them then writes; the sum over the grid comes between, or (`early`) only before.
+KERNEL all_read_one_writes(int* slot, int* out, unsigned long long* messages, int early)
 {
-    Grid<64, 1> grid(arrivals, nullptr, 0);
-    grid.wait();
-    if (early) grid.wait();
+    Grid<64, 1> grid(messages);
+    wait_for_all(grid);
+    if (early) wait_for_all(grid);
     out[blockIdx.x * 64 + threadIdx.x] = *slot;
-    if (!early) grid.wait();
+    if (!early) wait_for_all(grid);
     if (blockIdx.x == 1 && threadIdx.x == 5) *slot = 1;
 }
-KERNEL sums_of_grid(const double* x, double* out, unsigned long long* messages, unsigned long long* arrivals)
+KERNEL sums_of_grid(const double* x, double* out, unsigned long long* messages)
 {
-    Grid<64, 2> grid(arrivals, messages, 0);
+    __shared__ double found[2];
+    Grid<64, 2> grid(messages);
     for (int round = 0; round < 5; ++round) {
         const double mine = x[blockIdx.x * 64 + threadIdx.x];
-        double value[2] = {mine, round * mine};
-        grid.sum(value);
-        grid.wait();
-        out[2 * (round * gridDim.x * 64 + blockIdx.x * 64 + threadIdx.x)] = value[0];
-        out[2 * (round * gridDim.x * 64 + blockIdx.x * 64 + threadIdx.x) + 1] = value[1];
+        grid.sum({mine, round * mine}, [&](const double (&total)[2]) {
+            found[0] = total[0];
+            found[1] = total[1];
+        });
+        double* here = out + 2 * (round * gridDim.x * 64 + blockIdx.x * 64 + threadIdx.x);
+        here[0] = found[0];
+        here[1] = found[1];
     }
 }
-KERNEL one_block_stays_away(unsigned long long* arrivals)
+KERNEL one_block_stays_away(unsigned long long* messages)
 {
-    Grid<64, 1> grid(arrivals, nullptr, 0);
-    if (blockIdx.x != 1) grid.wait();
+    Grid<64, 1> grid(messages);
+    if (blockIdx.x != 1) wait_for_all(grid);
 }
 
 KERNEL arrival_order(unsigned* ticket, unsigned* order)

@@ -16,7 +16,7 @@ from dasp._arrays import is_cupy
 from dasp._dtypes import BFLOAT16, C_NAMES, Arithmetic, into, real_type
 from dasp._integers import ceil_div, round_up
 from dasp._launch import Launch
-from dasp.backends.cuda import columns, dotted, octets, published, published_columns, sliced
+from dasp.backends.cuda import columns, dotted, octets, published, published_columns, resident, sliced
 from dasp.backends.cuda.device import primitives
 from dasp.backends.cuda.results import Results
 from dasp.backends.cuda.scratch import PER_THREAD_STREAM, Scratch, captured_in, keep, new_scratch
@@ -85,6 +85,7 @@ class Product:
         self._segments = kernel_of(plan).partials(plan)
         self._lock = threading.Lock()
         self._launches: dict[Arithmetic, dict[Any, Launch]] = defaultdict(dict)
+        self._recipes: dict[tuple[np.dtype[Any], bool], resident.Recipe | None] = {}
         self._kinds, self._own = own, self._launches[own]
         self._captured: tuple[Any, Launch] | None = None
         self._plain = numbers(own.sum, 1.0, 0.0)
@@ -301,6 +302,24 @@ class Product:
             launch = Launch(kernel, dotted.SIGNATURE, known, arguments, **sizes, overlaps=self._overlaps)
         current = self._current_stream
         return lambda: launch(current().ptr), sums
+
+    def prepare_cg(self, dtype: np.dtype[Any], *, diagonal: bool) -> resident.Recipe | None:
+        """Return what conjugate gradients in one launch take for vectors of a type; None if they do not pay.
+
+        `diagonal` says whether there is a diagonal preconditioner. In float32 the recurrences of that form
+        drift away so soon that it takes more iterations.
+        """
+        key = dtype, diagonal
+        if key not in self._recipes:
+            plan, kinds = self.plan, into(self.plan.dtype, dtype, dtype)
+            found = None
+            if plan.format == SLICES and dtype == np.float64 and kinds.sum == dtype:
+                of_product = defines(plan, kinds), types(plan, kinds)
+                found = resident.recipe(
+                    plan, kinds, *of_product, resident.chip(self._number), diagonal=diagonal
+                )
+            self._recipes[key] = found
+        return self._recipes[key]
 
     def _launch(self, x: int, y: int, kinds: Arithmetic, alpha: complex, beta: complex) -> None:
         """Launch on CuPy's current stream of the current device, which is the matrix's."""

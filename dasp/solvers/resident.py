@@ -1,0 +1,118 @@
+"""Conjugate gradients on a GPU from b to x in one launch, for systems that fit on the chip.
+
+The iteration of `dasp.solvers.pipelined`, in kernels/solve/resident.cu: blocks keep their part of the matrix
+and their rows of the vectors in shared memory, nothing is captured, and one sum over the grid stands between
+two iterations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from dasp.solvers.cuda import GLANCE, HISTORY, CudaSpace, CudaVectors
+from dasp.solvers.pipelined import PipelinedConjugateGradients
+from dasp.solvers.scalars import LIMIT
+from dasp.solvers.space import Report
+from dasp.solvers.system import System
+
+Array = Any
+
+FROM_ZERO, FROM_X, AGAIN = range(3)
+"""Where a launch begins: as in the kernel."""
+
+NEVER, ALWAYS, UNLESS_LIMIT = range(3)
+"""Whether it computes the true residual at the end."""
+
+SLOTS = {"code": 0, "count": 1, "bb": 2, "rr": 3, "start": 4, "wanted": 5, "goal": 6, "true": 7}
+"""Where its record holds what a report tells; the kernel has its own numbers behind them."""
+
+RECORD = 16
+"""Numbers of the record."""
+
+VARYING = "most", "rtol", "atol", "margin", "mode", "finish"
+"""What comes with each launch."""
+
+
+class ResidentConjugateGradients(PipelinedConjugateGradients):
+    """Pipelined conjugate gradients, as `ResidentLoop` makes them, with a diagonal preconditioner too."""
+
+
+class ResidentLoop:
+    """The loop of a system on a GPU in one launch; see `dasp.solvers.space.Loop`."""
+
+    def __init__(self, system: System) -> None:
+        space, vectors = system.space, system.vectors
+        assert isinstance(space, CudaSpace)
+        assert isinstance(vectors, CudaVectors)
+        self._on, jacobi = space.on, "d" in vectors.names
+        if jacobi:
+            vectors["d"][...] = space.asarray(getattr(system.preconditioner, "diagonal", None))
+        recipe = prepared(system.operator, space.dtype, diagonal=jacobi)
+        messages = 2 * (4 if jacobi else 2) * recipe.blocks**2  # kernels/grid.cuh
+        room = space.on.zeros(messages + RECORD + HISTORY + 1, np.float64)
+        self._shared = room[messages:]
+        arguments = {
+            **recipe.arguments,
+            "b": vectors["b"],
+            "x": vectors["x"],
+            "diagonal": vectors["d"] if jacobi else None,
+            "shown": vectors.rows_from("r")[: 2 * vectors.stride],
+            "kept": vectors.rows_from("w")[: 4 * vectors.stride],
+            "stride": vectors.stride,
+            "record": self._shared[:RECORD],
+            "history": self._shared[RECORD:],
+            "messages": room[:messages].view(np.uint64),  # aligned as the allocation is
+        }
+        sizes = recipe.blocks, recipe.threads, recipe.types, VARYING
+        how: dict[str, Any] = {"shared_bytes": recipe.shared_bytes, "together": True}
+        self._launch = space.on.launch(recipe.signature, recipe.defines, arguments, *sizes, **how)
+        self._given, self._mode = (0.0, 0.0, 0.0), FROM_ZERO
+
+    def start(self, name: str, given: Mapping[str, float]) -> None:
+        """Begin anew from zero or from x, with the launch that comes next."""
+        self._given = given["rtol"], given["atol"], given["margin"]
+        self._mode = FROM_ZERO if name == "zero" else FROM_X
+
+    def advance(self, most: int, *, finish: bool) -> Report:
+        """Iterate until there is a verdict, `most` times at most."""
+        residuals: list[float] = []
+        while True:
+            allowed = min(most - len(residuals), HISTORY)
+            last = allowed == most - len(residuals)
+            at_end = NEVER if not finish else ALWAYS if last else UNLESS_LIMIT
+            self._launch(float(allowed), *self._given, self._mode, at_end)
+            self._mode = AGAIN
+            state = self._read(residuals)
+            if last or state["code"] != LIMIT:
+                return Report(state, residuals)
+
+    def _read(self, residuals: list[float]) -> dict[str, float]:
+        """Wait for the GPU; return the record, and add the residuals that the launch left."""
+        values = self._on.download(self._shared[: RECORD + GLANCE])
+        end = RECORD + 1 + int(values[SLOTS["count"]])
+        if end > len(values):
+            values = self._on.download(self._shared[:end])
+        residuals.extend(np.sqrt(values[RECORD + 1 : end]).tolist())
+        return {name: float(values[slot]) for name, slot in SLOTS.items()}
+
+
+def prepared(A: Any, dtype: np.dtype[Any], *, diagonal: bool) -> Any:
+    """Return what the kernel takes by a matrix for vectors of a type, None if they are not for it."""
+    prepare = getattr(A, "prepare_cg", None)
+    return None if prepare is None else prepare(dtype, diagonal=diagonal)
+
+
+def one_launch_pays(A: Any, M: Any, dtype: np.dtype[Any]) -> bool:
+    """Whether this is the fastest form for a matrix on a GPU, a preconditioner and vectors of a type."""
+    if M is not None and getattr(M, "diagonal_of_inverse", None) is None:
+        return False
+    return prepared(A, dtype, diagonal=M is not None) is not None
+
+
+def resident_names(M: Any) -> tuple[str, ...]:
+    """Return the vectors that it takes with a preconditioner."""
+    names = PipelinedConjugateGradients.names
+    return names if M is None else (*names, "d")
