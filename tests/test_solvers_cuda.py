@@ -359,6 +359,17 @@ def test_starts_and_ends_are_captured_when_they_come_again(emulated, monkeypatch
     assert len(set(found)) == 1
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_what_cannot_be_captured_is_not(emulated, monkeypatch, method):
+    """Also where the product comes into it with a start that is not the first: CuPy's matrices refuse."""
+    monkeypatch.setattr(emulated, "record", lambda function: pytest.fail("captured a foreign product"))
+    more = {"restart": 6} if method is gmres else {}
+    A, workspace = operator(poisson(6)), Workspace()
+    for _ in range(3):
+        _, stats = method(A, np.arange(36.0), rtol=1e-9, workspace=workspace, **more)
+        assert stats.converged
+
+
 def test_a_callback_costs_no_turn(emulated):
     """Where the host asks after each iteration, two are launched for it, not a turn."""
     A, b = poisson(6), np.arange(36.0)

@@ -522,7 +522,7 @@ class CudaLoop:
 
     def _record(self, program: Callable[[], None]) -> Callable[[], None]:
         """Return the program, captured if that is possible when it is called a second time."""
-        return _Recorded(self._on, program) if self._captured else program
+        return _Recorded(self._on, program) if self._space.captures else program
 
     def _prepare_start(self, tape: Tape) -> Callable[[], None]:
         return self._record(self._program(tape, GIVEN_BANK, 0, UNGUARDED, left=0))
