@@ -360,13 +360,14 @@ def values_text(name: str) -> str:
     told: list[tuple[str, Callable[[Row], str]]] = [
         ("matrix", lambda row: row["matrix"].rpartition("/")[2].removesuffix(".npz")),
         ("entries", lambda row: f"{int(row['entries']):,}"),
+        ("may be coded", lambda row: "yes" if row["policy"] == "narrow" else "no"),
         ("stored as", lambda row: row["coding"]),
         ("roofline us", lambda row: significant(number(row, "roofline_us"))),
         ("product us", lambda row: significant(number(row, "product_us"))),
         ("in place us", lambda row: significant(number(row, "into_us"))),
         ("as a new matrix us", lambda row: significant(number(row, "anew_us"))),
     ]
-    table = Table.of("", told, rows, words=["matrix", "stored as"]).markdown()
+    table = Table.of("", told, rows, words=["matrix", "may be coded", "stored as"]).markdown()
     return f"{table}\n\n{provenance(rows, path)}"
 
 
