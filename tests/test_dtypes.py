@@ -415,7 +415,6 @@ PUBLISHED = Policy.published(segment=64)
     [
         ("float16", "float16"),
         ("bfloat16", "complex64"),
-        ("complex64", "float32"),
         ("complex128", "complex128"),
     ],
 )

@@ -185,11 +185,9 @@ def published_columns() -> Iterator[Defines]:
     wide = {"DASP_INDEX": "long long", "DASP_OFFSET": "long long", "DASP_TAIL_LANES": "1"}
     for value, x, k, order, mma, changes in (
         ("float64", "float64", 3, "C", "1", {}),
-        ("float64", "float64", 8, "F", "1", {}),
         ("float64", "float64", 16, "C", "1", {}),
         ("float64", "float64", 16, "F", "0", {}),
         ("float64", "float64", 8, "C", "1", wide),
-        ("float32", "float32", 16, "C", "0", {}),
         ("float32", "float32", 32, "F", "0", {}),
         ("float32", "float64", 16, "C", "0", {}),
         *((value, x, 8, "C", "0", {}) for value, x in PUBLISHED_TYPES),
