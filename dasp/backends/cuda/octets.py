@@ -74,7 +74,7 @@ SIGNATURE = Signature(
     "spmv/octets.cu",
     "dasp_octets",
     """
-    const Count*     starts      [count + 1]
+    const unsigned long long*  starts  [count + 1]
     const Index*     columns_of
     const unsigned*  masks       [quads]
     const Code*      values
