@@ -118,12 +118,15 @@ def test_least_squares(method, shape):
     operators = [
         A,
         sp.csr_array(A),
+        sp.csr_matrix(A),  # whose H is deprecated
         dasp.SpMatrix.from_scipy(sp.csr_array(A), device="cpu"),
         sla.aslinearoperator(A),
         sla.LinearOperator(shape, lambda x: A @ x, lambda x: A.conj().T @ x, dtype=complex),
     ]
     for operator in operators:
-        x, stats = method(operator, b, rtol=1e-12, maxiter=1000)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            x, stats = method(operator, b, rtol=1e-12, maxiter=1000)
         assert stats.converged, stats.reason
         np.testing.assert_allclose(x, want, atol=1e-7 * np.linalg.norm(want))
         gradient = np.linalg.norm(A.conj().T @ (b - A @ x))
