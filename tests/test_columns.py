@@ -513,3 +513,13 @@ def test_octets_keep_nans_to_the_rows_that_use_them(matrix, data):
     np.testing.assert_array_equal(~np.isfinite(got), spoilt)
     untouched = np.isfinite(x).all(axis=0)
     np.testing.assert_array_equal(bits(got[:, untouched]), bits(clean[:, untouched]))
+
+
+def test_octets_of_wide_integers_give_the_same_bits():
+    plan, x = plan_of(from_lengths([7, 3, 0, 12] + [5] * 40, 60), Policy(layout="slices")), columns(60, 16)
+    results = []
+    for one in (plan, widened(plan)):
+        y = np.full((44, 16), np.nan)
+        emulate_columns(one, x, y, machine=EIGHTS)
+        results.append(bits(y))
+    np.testing.assert_array_equal(*results)

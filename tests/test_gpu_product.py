@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import threading
 
@@ -10,7 +11,7 @@ import pytest
 
 from dasp import Policy, SpMatrix
 from dasp._machines import H200
-from dasp.backends.cuda import columns, dotted, product, scratch, sliced
+from dasp.backends.cuda import columns, dotted, octets, product, scratch, sliced
 from dasp.backends.cuda.sectors import read_sectors
 from tests.gallery import from_lengths
 from tests.planned import plan_of
@@ -396,3 +397,28 @@ def test_values_written_in_place_reach_octets(gpu, eights):
     y = gpu.get(a @ gpu.put(x))
     for j in range(16):
         assert_close(y[:, j], csr, x[:, j])
+
+
+def test_octets_are_made_once_wanted_by_enough_columns(gpu, eights, monkeypatch):
+    _, a, _ = eights
+    quads = octets.build(octets.primitives(0), a.plan, 0)[0]
+    asked = ((16, a.nnz / (quads + 1)), (8, a.nnz / (quads - 1)))
+    monkeypatch.setattr(octets, "H200", dataclasses.replace(H200, octet_entries=asked))
+    for k, kernel in ((8, "dasp_slices_columns"), (16, "dasp_octets"), (8, "dasp_slices_columns")):
+        gpu.launches.clear()
+        a @ gpu.put(np.ones((a.shape[1], k)))
+        assert {name for _, name, _ in gpu.launches} == {kernel}
+    assert a._product.nbytes > 0
+
+
+def test_where_memory_is_short_of_octets_slices_multiply(gpu, eights, monkeypatch):
+    csr, a, _ = eights
+
+    def fails(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(octets, "build", fails)
+    x = np.random.default_rng(0).standard_normal((csr.shape[1], 16))
+    y = gpu.get(a @ gpu.put(x))
+    assert {kernel for _, kernel, _ in gpu.launches} == {"dasp_slices_columns"}
+    assert_close(y[:, 3], csr, x[:, 3])
