@@ -211,7 +211,7 @@ def test_a_share_is_no_larger_than_it_may_be(monkeypatch):
 def test_on_a_gpu(preconditioned):
     import cupy
 
-    for A in (poisson(40), stretched(700), poisson(1), stretched(300).astype("f4")):
+    for A in (poisson(40), poisson(1), poisson(90).astype("f4")):
         b = np.random.default_rng(3).standard_normal(A.shape[0])
         planned, right, workspace = SpMatrix.from_scipy(A, device="cuda"), cupy.asarray(b), Workspace()
         M = jacobi(planned) if preconditioned else None
