@@ -56,9 +56,10 @@ def test_rows_on_the_cpu_are_verified_and_make_tables(monkeypatch):
     assert "| float64 | C | 4 | 1 |" in text
 
 
-def test_a_wrong_product_is_seen():
+@pytest.mark.parametrize("k", [1, 8])
+def test_a_wrong_product_is_seen(k):
     subject = columns.Subject(matrix(rows=75), "cpu")
-    right = subject.planned @ subject.operand(8, "C")
+    right = subject.planned @ subject.operand(k, "C")
     assert subject.worst(right) <= 1
     right[3, -1] += 1e-3
     assert subject.worst(right) > 1

@@ -142,12 +142,13 @@ class Subject:
         return self._worst(self._outer(product))
 
     def _outer(self, product: Any) -> list[np.ndarray[Any, Any]]:
-        """Return the first and the last column of a product, on the host."""
-        columns = (product[:, column] for column in (0, -1))
+        """Return the first and the last column of a product, or its only one, on the host."""
+        columns = (product[:, column] for column in ((0, -1) if product.shape[1] > 1 else (-1,)))
         return [np.ascontiguousarray(got if isinstance(got, np.ndarray) else got.get()) for got in columns]
 
     def _worst(self, outer: Sequence[np.ndarray[Any, Any]]) -> float:
-        return max(check_rows(got, known).worst for got, known in zip(outer, self._known, strict=True))
+        known = self._known[-len(outer) :]  # an only column is that which stands last in others
+        return max(check_rows(got, bound).worst for got, bound in zip(outer, known, strict=True))
 
     def measure(self, k: int, order: str) -> dict[str, str]:
         """Return a row: microseconds of a product by k columns, ours and theirs, each verified."""
