@@ -123,11 +123,14 @@ def _other_form(A: Any, b: Any, n: int, M: Any, *, seen: bool) -> tuple[Any, tup
     if on_gpu and not ranks and one_launch_pays(A, M, dtype):
         return ResidentConjugateGradients, resident_names(M), ResidentLoop
     form: Any
-    if M is not None or seen or not on_gpu or (not ranks and n > TWO_PASS_ROWS):
+    bare = M is None and not seen
+    if ranks and bare and A.hidden_sums and (on_gpu or A.few_sums):
+        form = PipelinedConjugateGradients
+    elif not bare or not on_gpu or (not ranks and n > TWO_PASS_ROWS):
         plain = ReducedConjugateGradients, reduced_names(M), None
         return plain if ranks and A.few_sums else (None, (), None)
-    if ranks:
-        form = PipelinedConjugateGradients if A.hidden_sums else PredictedConjugateGradients
+    elif ranks:
+        form = PredictedConjugateGradients
     else:
         # In float32 what is carried along in one pass drifts away so soon that it takes more iterations.
         one_pass = n <= ONE_PASS_ROWS and dtype == np.float64
