@@ -170,10 +170,10 @@ def ilu0(A: Any, *, sweeps: int | None = None, device: str | None = None) -> Pre
 
 
 def ic0(A: Any, *, sweeps: int | None = None, device: str | None = None) -> Preconditioner:
-    """Return the incomplete Cholesky factors of a symmetric or Hermitian positive definite A with its
-    pattern: IC(0).
+    """Return the incomplete Cholesky factors of A with the pattern of A: IC(0).
 
-    Parameters, results and errors are those of `ilu0`; it can be used in `cg`.
+    A is symmetric or Hermitian, and positive definite. Parameters, results and errors are those of `ilu0`; it
+    can be used in `cg`.
 
     Raises
     ------
