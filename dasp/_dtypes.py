@@ -44,6 +44,16 @@ class Arithmetic(NamedTuple):
     sum: np.dtype[Any]
     y: np.dtype[Any]
 
+    @property
+    def types(self) -> dict[str, np.dtype[Any]]:
+        """What the names stand for that CUDA kernels have for them."""
+        return {"Value": self.value, "X": self.x, "Sum": self.sum, "Y": self.y}
+
+    @property
+    def defines(self) -> dict[str, str]:
+        """The compile-time constants that tell them to CUDA kernels."""
+        return {f"DASP_{name.upper()}": C_NAMES[dtype] for name, dtype in self.types.items()}
+
 
 TABLE = {
     "float64": Row(np.dtype(np.float64), "double", 2.0**-53, "float64", "float64"),

@@ -46,15 +46,7 @@ VARYING = ("x", "y", "partials", *STRIDES, "first", "last", "columns", "alpha", 
 FINISH_VARYING = "y", "partials", "y_column", "y_row", "columns", "alpha", "beta"
 """Arguments that come with each product, and with each end of one."""
 
-SIGNATURE = Signature(
-    "spmv/slices_columns.cu",
-    "dasp_slices_columns",
-    f"""{sliced.ARRAYS.rstrip()}
-    const X*              zeros
-    long long             count
-    long long             segments
-    long long             positions
-    int                   identity
+OF_PANEL = """
     int                   parts
     const X*              x
     Y*                    y
@@ -68,6 +60,19 @@ SIGNATURE = Signature(
     int                   columns
     Sum                   alpha
     Sum                   beta
+    """
+"""What every product by a panel of columns takes last."""
+
+SIGNATURE = Signature(
+    "spmv/slices_columns.cu",
+    "dasp_slices_columns",
+    f"""{sliced.ARRAYS.rstrip()}
+    const X*              zeros
+    long long             count
+    long long             segments
+    long long             positions
+    int                   identity
+    {OF_PANEL.strip()}
     """,
 )
 
@@ -319,17 +324,14 @@ def defines(plan: Plan, kinds: Arithmetic, panel: Panel) -> dict[str, str]:
         "DASP_OFFSET": "int",
         "DASP_MMA": "0",
         "DASP_CODING": str(int(plan.values.coding)),
-        "DASP_VALUE": C_NAMES[kinds.value],
-        "DASP_X": C_NAMES[kinds.x],
-        "DASP_SUM": C_NAMES[kinds.sum],
-        "DASP_Y": C_NAMES[kinds.y],
+        **kinds.defines,
     }
 
 
 def types(plan: Plan, kinds: Arithmetic) -> dict[str, np.dtype[Any]]:
     """Return what the source's own names of types stand for."""
     known = sliced.types(plan) | {"SegmentOffset": plan.pattern.index_dtype}
-    return known | {"Value": kinds.value, "X": kinds.x, "Sum": kinds.sum, "Y": kinds.y}
+    return known | kinds.types
 
 
 def usual_steps(plan: Plan) -> int:

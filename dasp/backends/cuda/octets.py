@@ -73,7 +73,7 @@ FILL = Signature(
 SIGNATURE = Signature(
     "spmv/octets.cu",
     "dasp_octets",
-    """
+    f"""
     const unsigned long long*  starts  [count + 1]
     const Index*     columns_of
     const unsigned*  masks       [quads]
@@ -82,19 +82,7 @@ SIGNATURE = Signature(
     const X*         zeros
     long long        count
     long long        rows
-    int              parts
-    const X*         x
-    Y*               y
-    Sum*             partials
-    long long        x_column
-    long long        y_column
-    int              x_row
-    int              y_row
-    int              first
-    int              last
-    int              columns
-    Sum              alpha
-    Sum              beta
+    {columns.OF_PANEL.strip()}
     """,
 )
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from dasp import _source, formats
 from dasp._arrays import is_cupy
-from dasp._dtypes import BFLOAT16, C_NAMES, Arithmetic, into, real_type
+from dasp._dtypes import BFLOAT16, Arithmetic, into, real_type
 from dasp._integers import ceil_div, round_up
 from dasp._launch import Launch
 from dasp.backends.cuda import columns, dotted, octets, published, published_columns, resident, sliced
@@ -413,10 +413,7 @@ def defines(plan: Plan, kinds: Arithmetic) -> dict[str, str]:
     if kinds.sum != np.float64:
         constants["DASP_MMA"] = "0"
     return constants | {
-        "DASP_VALUE": C_NAMES[kinds.value],
-        "DASP_X": C_NAMES[kinds.x],
-        "DASP_SUM": C_NAMES[kinds.sum],
-        "DASP_Y": C_NAMES[kinds.y],
+        **kinds.defines,
         "DASP_THREADS": str(kernel.threads(plan)),
         "DASP_TICKETS": str(int(kernel.partials(plan) > 0)),
     }
@@ -425,7 +422,7 @@ def defines(plan: Plan, kinds: Arithmetic) -> dict[str, str]:
 def types(plan: Plan, kinds: Arithmetic) -> dict[str, np.dtype[Any]]:
     """Return what the kernel's own names of types stand for."""
     known: dict[str, np.dtype[Any]] = kernel_of(plan).types(plan)
-    known |= {"Value": kinds.value, "X": kinds.x, "Sum": kinds.sum, "Y": kinds.y}
+    known |= kinds.types
     return known | {"Bits": np.dtype(f"u{real_type(kinds.sum).itemsize}")}
 
 

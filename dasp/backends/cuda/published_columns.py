@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from dasp._dtypes import C_NAMES, Arithmetic
+from dasp._dtypes import Arithmetic
 from dasp._integers import ceil_div
 from dasp._launch import Signature
 from dasp._machines import Machine, Panels
 from dasp.backends.cuda import published
-from dasp.backends.cuda.columns import Kernels, Layout, Panel, Pass, finish_signature
+from dasp.backends.cuda.columns import OF_PANEL, Kernels, Layout, Panel, Pass, finish_signature
 from dasp.backends.cuda.sectors import FAR, SAMPLE, SECTOR
 from dasp.formats.array import WARP, Plan
 from dasp.formats.published.pattern import TILE, TILE_COLUMNS, TILE_ROWS
@@ -23,7 +23,7 @@ MORE_REGISTERS = 16
 SIGNATURE = Signature(
     "spmv/product_columns.cu",
     "dasp_spmv_columns",
-    """
+    f"""
     const Offset*  long_offsets
     const Offset*  segment_offsets
     const Index*   segment_rows     [segments]
@@ -49,19 +49,7 @@ SIGNATURE = Signature(
     const Index*   empty_rows       [empties]
     long long      empties
     const X*       zeros
-    int            parts
-    const X*       x
-    Y*             y
-    Sum*           partials
-    long long      x_column
-    long long      y_column
-    int            x_row
-    int            y_row
-    int            first
-    int            last
-    int            columns
-    Sum            alpha
-    Sum            beta
+    {OF_PANEL.strip()}
     """,
 )
 
@@ -73,17 +61,14 @@ def defines(plan: Plan, kinds: Arithmetic, panel: Panel) -> dict[str, str]:
         constants["DASP_MMA"] = "0"
     return constants | {
         "DASP_TAIL_LANES": str(TILE_COLUMNS // plan.pattern.medium.blocks_per_warp),
-        "DASP_VALUE": C_NAMES[kinds.value],
-        "DASP_X": C_NAMES[kinds.x],
-        "DASP_SUM": C_NAMES[kinds.sum],
-        "DASP_Y": C_NAMES[kinds.y],
+        **kinds.defines,
     }
 
 
 def types(plan: Plan, kinds: Arithmetic) -> dict[str, np.dtype[Any]]:
     """Return what the source's own names of types stand for."""
     known = published.types(plan) | {"SegmentOffset": plan.pattern.offset_dtype}
-    return known | {"Value": kinds.value, "X": kinds.x, "Sum": kinds.sum, "Y": kinds.y}
+    return known | kinds.types
 
 
 def choose_passes(
