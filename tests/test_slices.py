@@ -18,10 +18,12 @@ from scipy.sparse import csr_array, random_array
 
 from dasp import Policy
 from dasp._machines import H200, MACHINES, ZEN4
+from dasp.backends.cpu import primitives
 from dasp.backends.cpu.primitives import encode, never_rises, value_statistics
 from dasp.backends.cuda import sliced as cuda
-from dasp.formats.array import PAD, WARP, arrays_of
+from dasp.formats.array import PAD, WARP, Csr, arrays_of
 from dasp.formats.sliced import choose
+from dasp.formats.sliced.layout import Cut
 from dasp.formats.sliced.pattern import CODE_TYPES, MOST_STEPS, Coding, Width, delta_views, shape_fields
 from dasp.models import examples, generate
 from tests.executors import EXECUTORS, multiply
@@ -673,3 +675,23 @@ def test_duplicates_and_unsorted_columns_come_out_sorted_with_each_in_its_order(
     for name in ("indptr", "indices", "data"):
         np.testing.assert_array_equal(getattr(matrix, name), getattr(before, name))
     assert all(left[0] <= right[0] for row in kept for left, right in itertools.pairwise(row))
+
+
+@pytest.mark.parametrize("bits", [0, 1, 7, 8, 9, 16, 17, 31])
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_rows_of_any_length_are_sorted_by_column_and_stably(bits, dtype):
+    rng = np.random.default_rng(bits)
+    lengths = np.concatenate([rng.permutation([0, 0, 1, 2, 31, 32, 33, 34, 300]), [1000]])
+    indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(dtype)
+    indices = rng.integers(0, 1 << bits, indptr[-1]).astype(dtype)
+    indices[-1000:].sort()  # a long row with nothing to do
+    indices[0] = (1 << bits) - 1
+    matrix = Csr((len(lengths), 1 << bits), indptr, indices, np.arange(indptr[-1]) * 1.0)
+    survey = primitives.survey(matrix, Cut(64, 64, 64), False)
+    came = indices.copy()
+    got, order = primitives.sort_columns(matrix, survey)
+    want = np.lexsort((indices, np.repeat(np.arange(len(lengths)), lengths)))
+    np.testing.assert_array_equal(order, want)
+    np.testing.assert_array_equal(got.indices, came[want])
+    np.testing.assert_array_equal(indices, came)
+    assert (got.indices.dtype, order.dtype) == (dtype, np.int32)

@@ -16,6 +16,7 @@ from dasp._compile import jit
 from dasp._dtypes import bits_type, real_type
 from dasp._integers import ceil_div
 from dasp.backends.cpu import columns
+from dasp.backends.cpu.ordering import sort_columns as sort_columns
 from dasp.backends.cpu.ranges import over_ranges
 from dasp.backends.cpu.transposing import transpose as transpose
 from dasp.backends.cpu.unpacking import slots as slots
@@ -78,13 +79,6 @@ def _around(lengths: Vector, row: int) -> Vector:
     """Return the last length in a slice before a row, and the first one from there on."""
     before, after = (np.flatnonzero(part >= 0) for part in (lengths[:row], lengths[row:]))
     return np.concatenate([lengths[before[-1:]], lengths[row + after[:1]]])
-
-
-def sort_columns(csr: Csr, survey: Survey) -> tuple[Csr, Vector]:
-    """See `Primitives`."""
-    order = np.empty(len(csr.indices), narrowest(len(csr.indices)))
-    _order_columns(csr.indptr, csr.indices, order)
-    return csr._replace(indices=csr.indices[order]), order
 
 
 def value_statistics(data: Vector) -> ValueStatistics:
@@ -399,13 +393,6 @@ def _survey_rows(indptr, indices, longest, lengths, begin, end):  # type: ignore
 def _scatter(numbers, slots, stored, begin, end):  # type: ignore[no-untyped-def]
     for entry in range(begin, end):
         stored[slots[entry]] = numbers[entry]
-
-
-@_compile
-def _order_columns(indptr, indices, order):  # type: ignore[no-untyped-def]
-    for row in range(len(indptr) - 1):
-        begin, end = indptr[row], indptr[row + 1]
-        order[begin:end] = begin + np.argsort(indices[begin:end], kind="mergesort")
 
 
 @_compile
