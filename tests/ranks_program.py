@@ -160,6 +160,31 @@ def check_solver(engine: Any, comm: Any) -> None:
         assert len(set(engine.gather((stats.iterations, stats.residual)))) == 1
 
 
+def check_complex(engine: Any, comm: Any) -> None:
+    """Hold every method to the true residual of complex systems, and their bits to be the same twice."""
+    side = 12
+    phases = sp.diags_array(np.exp(0.7j * np.arange(side**2)))
+    definite = sp.csr_array(phases @ generate(f"poisson2d:{side}") @ phases.conj())
+    damped = sp.csr_array(definite - (0.3 - 0.4j) * sp.eye_array(side**2))
+    rng = np.random.default_rng(6)
+    b = rng.standard_normal(side**2) + 1j * rng.standard_normal(side**2)
+    for A, methods in (
+        (definite, ("cg", "minres", "chebyshev", "lsqr")),
+        (damped, ("bicgstab", "gmres", "lsmr")),
+    ):
+        D = SpMatrix.from_scipy(A if engine.rank == 0 else None, comm, device=DEVICE)
+        mine = there(b[D.rows.first : D.rows.first + D.rows.count])
+        for method in methods:
+            for M in (None,) if method.startswith("ls") else (None, preconditioners.jacobi(D)):
+                more = {} if M is None else {"M": M}
+                x, stats = getattr(solvers, method)(D, mine, rtol=1e-8, maxiter=3000, **more)
+                again, _ = getattr(solvers, method)(D, mine, rtol=1e-8, maxiter=3000, **more)
+                whole = np.concatenate(engine.gather(here(x)))
+                assert stats.converged, (method, stats)
+                assert np.linalg.norm(b - A @ whole) <= 1.0001e-8 * np.linalg.norm(b), method
+                assert here(again).tobytes() == here(x).tobytes(), method
+
+
 def levels(A: Any, least: int) -> Any:
     """A hierarchy by smoothed aggregation: a third of the rows on each level, consecutive ones together."""
     found = []
@@ -252,6 +277,7 @@ def check_all(engine: Any, comm: Any) -> int:
     cases["methods"] = lambda: check_methods(engine, comm)
     cases["solver"] = lambda: check_solver(engine, comm)
     cases["multigrid"] = lambda: check_multigrid(engine, comm)
+    cases["complex"] = lambda: check_complex(engine, comm)
     cases["resume"] = lambda: check_resume(engine, comm)
     cases["faults"] = lambda: check_faults(engine, comm)
     failed, wanted = 0, os.environ.get("DASP_RANKS_CASES", ",".join(cases)).split(",")

@@ -24,6 +24,7 @@ from dasp.io.files import MatrixFileError
 from dasp.models import generate
 from tests import gallery, reference
 from tests.ranks import ThreadEngine, run_ranks
+from tests.test_solvers_complex import helmholtz, hermitian, in_field, numbers
 
 SIZES = (1, 2, 3, 5)
 
@@ -388,6 +389,174 @@ def test_a_hierarchy_that_does_not_fit_is_told_on_all_ranks() -> None:
     everywhere(2, work, TypeError, "ml is a str; a hierarchy of PyAMG is needed")
     everywhere(2, lambda e: work(e, smoother="gauss-seidel"), ValueError, "chebyshev or jacobi is needed")
     everywhere(2, lambda e: work(e, cycle="X"), ValueError, "cycle is 'X'")
+
+
+# Complex systems
+
+
+def complex_solved(size: int, method: str, A: Any, b: Any, make: Any = lambda D: None, **options: Any) -> Any:
+    """x of all ranks put together, the statistics, and the relative residual; the same bits twice."""
+
+    def run(engine: Any) -> Any:
+        D = SpMatrix.from_scipy(A if engine.rank == 0 else None, engine, device="cpu")
+        mine, M = b[D.rows.first : D.rows.first + D.rows.count], make(D)
+        more = {} if M is None else {"M": M}
+        found = [getattr(solvers, method)(D, mine, **more, **options) for _ in range(2)]
+        assert found[0][0].tobytes() == found[1][0].tobytes()
+        return found[0]
+
+    found = run_ranks(size, run)
+    assert len({(stats.iterations, stats.residual, tuple(stats.residuals)) for _, stats in found}) == 1
+    x = np.concatenate([x for x, _ in found])
+    return x, found[0][1], np.linalg.norm(b - A @ x) / np.linalg.norm(b)
+
+
+@pytest.mark.parametrize(
+    ("method", "make"),
+    [
+        ("cg", hermitian),
+        ("minres", hermitian),
+        ("chebyshev", hermitian),
+        ("gmres", helmholtz),
+        ("bicgstab", helmholtz),
+    ],
+)
+@pytest.mark.parametrize("dtype", [np.complex64, np.complex128])
+def test_complex_systems_are_those_of_one_rank(method: str, make: Any, dtype: Any) -> None:
+    A, b = make(18).astype(dtype), numbers(324).astype(dtype)
+    rtol = 1e-9 if dtype == np.complex128 else 1e-4
+    _, alone = getattr(solvers, method)(dasp.SpMatrix.from_scipy(A, device="cpu"), b, rtol=rtol)
+    x, stats, residual = complex_solved(3, method, A, b, rtol=rtol)
+    assert stats.converged, stats.reason
+    assert x.dtype == dtype
+    assert residual <= rtol * (1 + 1e4 * np.finfo(dtype).eps)
+    assert abs(stats.iterations - alone.iterations) <= 2 + alone.iterations // 20
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_real_matrix_over_ranks_takes_a_complex_b(method: str) -> None:
+    A, b = generate("poisson2d:16"), numbers(256)
+    x, stats, residual = complex_solved(2, method, A, b, rtol=1e-9)
+    assert stats.converged, stats.reason
+    assert x.dtype == np.complex128
+    assert residual <= 1.0001e-9
+    _, stats, _ = complex_solved(2, method, A, b, preconditioners.jacobi, rtol=1e-9)
+    assert stats.converged, stats.reason
+
+
+@pytest.mark.parametrize("method", ["lsqr", "lsmr"])
+def test_complex_least_squares_over_ranks(method: str) -> None:
+    rng = np.random.default_rng(20)
+    A = sp.random_array((90, 40), density=0.1, rng=rng) * (1 + 2j) + 1j * sp.random_array(
+        (90, 40), density=0.1, rng=rng
+    )
+    A, b = sp.csr_array(A + sp.eye_array(90, 40)), numbers(90)
+    alone, told = getattr(solvers, method)(A, b, rtol=1e-10)
+    x, stats, _ = complex_solved(3, method, A, b, rtol=1e-10)
+    assert stats.converged, stats.reason
+    assert abs(stats.iterations - told.iterations) <= 3
+    np.testing.assert_allclose(x, alone, atol=1e-6 * abs(alone).max())
+
+
+@pytest.mark.parametrize("name", PRECONDITIONED)
+@pytest.mark.parametrize("reduced", [False, True])
+def test_complex_preconditioners_over_ranks(name: str, reduced: bool) -> None:
+    A, b = hermitian(18), numbers(324)
+
+    def make(D: SpMatrix) -> Any:
+        D.few_sums = reduced
+        return PRECONDITIONED[name](D).get("M")
+
+    _, stats, residual = complex_solved(3, "cg", A, b, make, rtol=1e-9)
+    assert stats.converged, stats.reason
+    assert residual <= 1.0001e-9
+
+
+def test_a_matrix_over_ranks_that_is_not_hermitian_is_told() -> None:
+    for reduced in (False, True):
+
+        def run(engine: Any, reduced: bool = reduced) -> Any:
+            D = SpMatrix.from_scipy(helmholtz(8) if engine.rank == 0 else None, engine, device="cpu")
+            D.few_sums = reduced
+            return [getattr(solvers, one)(D, numbers(D.local_shape[0]))[1].reason for one in ("cg", "minres")]
+
+        found = run_ranks(2, run)
+        assert found[0] == found[1]
+        assert all("not Hermitian" in reason for reason in found[0])
+
+
+def test_all_ranks_say_so_where_one_has_a_complex_b() -> None:
+    A = generate("poisson2d:6")
+
+    def work(engine: Any) -> None:
+        D = SpMatrix.from_scipy(A if engine.rank == 0 else None, engine, device="cpu")
+        b = np.ones(D.local_shape[0])
+        solvers.cg(D, b * 1j if engine.rank == 1 else b)
+
+    everywhere(2, work, ValueError, "type of the system is float64 on rank 0 and complex128 on rank 1")
+
+
+@pytest.mark.parametrize("options", [{}, {"smoother": "jacobi", "cycle": "W"}, {"dtype": np.complex64}])
+def test_complex_multigrid_is_that_of_one_rank(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preconditioners, "LEAST_ROWS", 100)
+    A, b, ml = hermitian(40), numbers(1600), in_field(40, max_coarse=20)
+    alone = dasp.preconditioners.multigrid(ml, device="cpu", **options)
+    want = alone @ b
+
+    def run(engine: Any) -> Any:
+        D = SpMatrix.from_scipy(A if engine.rank == 0 else None, engine, device="cpu")
+        M = preconditioners.multigrid(D, ml if engine.rank == 0 else None, **options)
+        mine = b[D.rows.first : D.rows.first + D.rows.count]
+        _, stats = solvers.cg(D, mine, rtol=1e-8, M=M)
+        assert stats.converged
+        return M @ mine, stats.iterations
+
+    found = run_ranks(3, run)
+    got = np.concatenate([z for z, _ in found])
+    rounded = 1e-4 if "dtype" in options else 1e-11
+    assert np.linalg.norm(got - want) <= rounded * np.linalg.norm(want)
+    _, stats = solvers.cg(dasp.SpMatrix.from_scipy(A, device="cpu"), b, rtol=1e-8, M=alone)
+    assert abs(found[0][1] - stats.iterations) <= 1
+
+
+@pytest.mark.parametrize("name", ["T", "H"])
+def test_transposes_of_complex_matrices(name: str) -> None:
+    """Each part of each number within the bound of its sum, of twice as many products."""
+    matrix = gallery.from_lengths(np.tile([0, 5, 2], 10), 50, seed=8)
+    matrix = sp.csr_array(
+        (matrix.data * np.exp(1j * np.arange(matrix.nnz)), matrix.indices, matrix.indptr), (30, 50)
+    )
+    x = numbers(30)
+
+    def work(engine: Any) -> Any:
+        D = SpMatrix.from_scipy(matrix if engine.rank == 0 else None, engine, device="cpu")
+        turned = getattr(D, name)
+        assert getattr(turned, name) is D
+        assert f"<{name} of" in repr(turned)
+        mine = x[D.rows.first : D.rows.first + D.rows.count]
+        first = turned @ mine
+        other = turned.matvec(mine, out=first.copy(), alpha=2.0, beta=1.0)
+        assert np.allclose(other, 3.0 * first, rtol=1e-12, atol=1e-12 * abs(first).max(initial=0.0))
+        assert (D.T @ mine).tobytes() == (first if name == "T" else D.T.matvec(mine)).tobytes()
+        return first
+
+    got = np.concatenate(run_ranks(3, work))
+    dense = matrix.toarray().T if name == "T" else matrix.toarray().conj().T
+    wide = dense.astype(np.clongdouble)
+    bound = reference.gamma(2 * (dense != 0).sum(axis=1) + 5, np.float64) * (abs(wide) @ abs(x))
+    assert (abs((got - wide @ x).real) <= bound).all()
+    assert (abs((got - wide @ x).imag) <= bound).all()
+    assert abs(got).max() > 0
+
+
+def test_the_adjoint_of_a_real_matrix_is_its_transpose() -> None:
+    def run(engine: Any) -> None:
+        D = SpMatrix.from_scipy(generate("poisson2d:6") if engine.rank == 0 else None, engine, device="cpu")
+        assert D.H is D.T
+
+    run_ranks(2, run)
 
 
 def test_sums_are_counted() -> None:

@@ -14,13 +14,17 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from dasp import solvers
 from dasp.distributed import SpMatrix
 from dasp.distributed import cuda as ranks_cuda
 from dasp.distributed.cuda import ADD, ADD_DOT, PACK, RanksCudaSpace, RanksDevice, _Sums, defines, grid, steps
 from dasp.models import generate
 from dasp.solvers import cuda as solvers_cuda
+from dasp.solvers.bicgstab import BiconjugateGradientsStabilized
 from dasp.solvers.cuda import BLOCKS_PER_PROCESSOR, LONG_TURN, THREADS, CudaSpace, CupyDevice
 from dasp.solvers.gmres import Cycles, GeneralizedMinimalResiduals, gmres
+from dasp.solvers.hermitian import HermitianConjugateGradients
+from dasp.solvers.minres import MinimalResiduals
 from dasp.solvers.pipelined import PipelinedConjugateGradients
 from dasp.solvers.predicted import PredictedConjugateGradients
 from dasp.solvers.reduced import ReducedConjugateGradients
@@ -28,6 +32,7 @@ from dasp.solvers.system import System, drive, load, make_limits
 from dasp.solvers.three_pass import ConjugateGradients
 from tests.ranks import ThreadEngine, run_ranks
 from tests.simt_device import EmulatedDevice
+from tests.test_solvers_complex import helmholtz, hermitian, numbers
 from tests.test_solvers_cuda import Dotted
 
 
@@ -141,9 +146,9 @@ def solve_emulated(
 
     def run(engine: Any) -> Any:
         D = SpMatrix.from_scipy(A if engine.rank == 0 else None, engine, device="cpu")
-        space = RanksCudaSpace(engine, "cpu", np.dtype(float), SharedDevice(), engine)
+        space = RanksCudaSpace(engine, "cpu", b.dtype, SharedDevice(), engine)
         operator = D if wrap is None else wrap(D)
-        system = System(operator, None, np.dtype(float), "cpu", make, names, space, loop)
+        system = System(operator, None, b.dtype, "cpu", make, names, space, loop)
         load(system.vectors["b"], b[D.rows.first : D.rows.first + D.rows.count], space)
         answer = drive(system, make_limits(len(b), 1e-9, 0.0, None, None, None, False), from_zero=True)
         return system.vectors["x"].copy(), answer
@@ -159,6 +164,14 @@ FORMS = {
     "reduced": (ReducedConjugateGradients, ("p", "s")),
     "predicted": (PredictedConjugateGradients, PredictedConjugateGradients.names),
     "pipelined": (PipelinedConjugateGradients, PipelinedConjugateGradients.names),
+}
+
+
+COMPLEX_FORMS: dict[str, Any] = {
+    "cg": (HermitianConjugateGradients, ("p",)),
+    "minres": (MinimalResiduals, ("v0", "v1", "w0", "w1")),
+    "bicgstab": (BiconjugateGradientsStabilized, ("w", "p", "v")),
+    "gmres": (GeneralizedMinimalResiduals, tuple(f"v{k}" for k in range(21))),
 }
 
 
@@ -205,6 +218,19 @@ def test_a_krylov_basis_sums_over_ranks(ranks: int) -> None:
     )
     assert np.linalg.norm(b - A @ x) <= 1.0001e-9 * np.linalg.norm(b)
     _, alone = gmres(A, b, rtol=1e-9, restart=20)
+    assert abs(found[0][1].iterations - alone.iterations) <= 2
+
+
+@pytest.mark.parametrize("name", ["cg", "minres", "bicgstab", "gmres"])
+def test_traced_complex_iterations_sum_over_ranks(name: str) -> None:
+    """Both parts of every dot product, and of those of a Krylov basis."""
+    A, b = hermitian(8) if name in ("cg", "minres") else helmholtz(8), numbers(64)
+    method, names = COMPLEX_FORMS[name]
+    loop = (lambda system: Cycles(system, 20)) if name == "gmres" else None
+    x, found = solve_emulated(A, b, 2, method, names, loop)
+    assert np.linalg.norm(b - A @ x) <= 1.0001e-9 * np.linalg.norm(b)
+    more = {"restart": 20} if name == "gmres" else {}
+    _, alone = getattr(solvers, name)(A, b, rtol=1e-9, **more)
     assert abs(found[0][1].iterations - alone.iterations) <= 2
 
 

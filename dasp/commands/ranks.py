@@ -116,7 +116,7 @@ def _solve(arguments: argparse.Namespace, pieces: Pieces, comm: Any, engine: Eng
     mine = order[D.rows.first : D.rows.first + D.rows.count]
     make_b = partial(pieces.right_hand_side, arguments.rhs, rows, seed_from(arguments))
     b = distributed.agree(engine, make_b)[mine]
-    b = b if b.dtype.kind == "c" else b.astype(D.dtype)  # a complex one is refused by the solver
+    b = b if b.dtype.kind == "c" else b.astype(D.dtype)
     if D.device != "cpu":
         b = _on_device(b)
     began = time.perf_counter()
@@ -131,7 +131,7 @@ def _solve(arguments: argparse.Namespace, pieces: Pieces, comm: Any, engine: Eng
     if arguments.out:
         whole = engine.gather(x if isinstance(x, np.ndarray) else x.get())
         if engine.rank == 0:
-            found = np.empty(rows, D.dtype)
+            found = np.empty(rows, x.dtype)
             found[order] = np.concatenate(whole)
             pieces.write_vector(arguments.out, found)
     if arguments.plot and engine.rank == 0:

@@ -408,7 +408,8 @@ class RanksCudaArnoldi(CudaArnoldi):
     def _prepare_dots(self, space: Any, basis: dict[str, Any], k: int, closing: int) -> Callable[[], None]:
         blocks, parts, step = self._blocks, self._parts, {"k": k, "closing": closing}
         leave = self._prepare("leave", {**basis, **step, "parts": parts})
-        add = space.links.sum(parts[2 * k * blocks * closing : 2 * (k + 1) * blocks])
+        some = parts[2 * k * blocks * closing : 2 * (k + 1) * blocks]
+        add = space.links.sum(some.view(np.float64))  # of complex numbers both parts
         taken = {**step, "parts": parts, "blocks": blocks, "small": self._small}
         return in_turn([leave, add, self._prepare("take", taken, blocks=1)])
 

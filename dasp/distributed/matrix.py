@@ -17,7 +17,7 @@ from dasp.distributed.communicators import engine_of
 from dasp.distributed.engine import Engine, agree
 from dasp.distributed.exchange import Csr, HostMover, Mover, Parts, Split, find_route, split
 from dasp.distributed.place import resolve
-from dasp.distributed.transpose import BackMover, HostBackMover, Transposed
+from dasp.distributed.transpose import Adjoint, BackMover, HostBackMover, Transposed
 from dasp.formats import array as whole
 from dasp.matrix import SpMatrix as LocalMatrix
 from dasp.placement import packed, packer
@@ -392,18 +392,23 @@ class SpMatrix:
             self._transposed = Transposed(self)
         return self._transposed
 
-    def multiply_transposed(self, x: Any, out: Any, alpha: Any, beta: Any) -> Any:
-        """Return this rank's part of alpha A.T x + beta out; `SpMatrix.T.matvec` is the usual way."""
+    @property
+    def H(self) -> Transposed:
+        """The conjugate transpose; of a real matrix its transpose."""
+        return Adjoint(self) if self.dtype.kind == "c" else self.T
+
+    def multiply_transposed(self, x: Any, out: Any, alpha: Any, beta: Any, name: str = "T") -> Any:
+        """Return this rank's part of alpha A.T x + beta out, or of A.H x; `A.T.matvec` is the usual way."""
         shape = self.local_shape[::-1]
-        mover = self._back_movers.get(_key(x))
+        mover = self._back_movers.get((name, *_key(x)))
         if mover is None:
             x, out = agree(self.engine, lambda: self._checked(x, out, beta, shape), _alike)
-            agree(self.engine, lambda: (self.interior.T, self.halo.T))
-            mover = self._back_movers[_key(x)] = self._make_mover("Back", x, out)
+            agree(self.engine, lambda: (getattr(self.interior, name), getattr(self.halo, name)))
+            mover = self._back_movers[name, *_key(x)] = self._make_mover("Back", x, out)
         else:
             x, out = self._checked(x, out, beta, shape)
-        mover.start(x, self.halo.T, alpha)
-        y = self.interior.T.matvec(x, out=out, alpha=alpha, beta=beta)
+        mover.start(x, getattr(self.halo, name), alpha)
+        y = getattr(self.interior, name).matvec(x, out=out, alpha=alpha, beta=beta)
         mover.add(y)
         return y
 

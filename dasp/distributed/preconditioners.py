@@ -15,7 +15,7 @@ import numpy as np
 
 import dasp.preconditioners as local
 from dasp.distributed.matrix import SpMatrix
-from dasp.preconditioners.base import Preconditioner, inverse_diagonal, spectral_radius
+from dasp.preconditioners.base import Preconditioner, computing_type, inverse_diagonal, spectral_radius
 from dasp.preconditioners.chebyshev import UPPER, Polynomial
 from dasp.preconditioners.multigrid import (
     CYCLES,
@@ -23,8 +23,11 @@ from dasp.preconditioners.multigrid import (
     Multigrid,
     Options,
     as_csr,
+    cycle_type,
     dense_cycle,
+    entry_type,
     first_dense,
+    levels_of,
 )
 from dasp.solvers.chebyshev import estimate_spectrum
 from dasp.solvers.operator import as_operator
@@ -131,7 +134,7 @@ def chebyshev(
     Parameters
     ----------
     D : SpMatrix
-        Distributed, symmetric and positive definite.
+        Distributed, symmetric or Hermitian, and positive definite.
     degree : int
     ratio : float
         Of the interval's ends, if `bounds` are not given: the upper one is found by some iterations of
@@ -147,7 +150,7 @@ def chebyshev(
     ValueError, RankError
         On all ranks the same: if the degree or the bounds make no polynomial, or D has no such diagonal.
     """
-    dtype = np.dtype(np.float32 if D.dtype == np.float32 else np.float64)
+    dtype = computing_type(D)
 
     def check() -> Any:
         if degree < 1 or not ratio > 1:
@@ -192,7 +195,7 @@ class RankMultigrid(Multigrid):
         self._levels, self._P, self._R = [], [], []
         for k, (_, radius) in enumerate(facts[:-1]):
             mine = None if levels is None else levels[k]
-            same = k == 0 and matrix.dtype == self.dtype
+            same = k == 0 and matrix.dtype == entry_type(matrix, self.dtype)
             A = matrix if same else self._spread(mine and mine.A, starts[k], starts[k])
             inverse = inverse_diagonal(A.diagonal_block())
             vectors = self.vectors if k == 0 else None
@@ -218,7 +221,7 @@ class RankMultigrid(Multigrid):
 
     def _spread(self, matrix: Any, rows: Any, columns: Any) -> SpMatrix:
         """Return a matrix of the root cut as is said; its columns too."""
-        A = None if matrix is None else matrix.astype(self.dtype)
+        A = None if matrix is None else matrix.astype(entry_type(matrix, self.dtype))
         return SpMatrix.from_scipy(
             A, self._engine, root=self._root, rows=rows, columns=columns, device=self.device
         )
@@ -234,11 +237,7 @@ class _Facts(NamedTuple):
 
 
 def _facts(hierarchy: Any, options: Options, shape: tuple[int, int]) -> list[_Facts]:
-    levels = getattr(hierarchy, "levels", None)
-    if not levels or not hasattr(levels[0], "A"):
-        raise TypeError(
-            f"ml is a {type(hierarchy).__name__}; a hierarchy of PyAMG is needed, which has levels"
-        )
+    levels = levels_of(hierarchy)
     if levels[0].A.shape != shape:
         raise ValueError(f"the hierarchy is of a matrix of shape {levels[0].A.shape}; D has shape {shape}")
     matrices = [as_csr(level.A) for level in levels]
@@ -247,7 +246,7 @@ def _facts(hierarchy: Any, options: Options, shape: tuple[int, int]) -> list[_Fa
         _Facts(A, as_csr(level.P), as_csr(level.R), (A.shape[0], spectral_radius(A, inverse_diagonal(A))))
         for level, A in zip(levels[:last], matrices[:last], strict=True)
     ]
-    inverse = as_csr(dense_cycle(list(levels), last, options))
+    inverse = as_csr(dense_cycle(levels, last, options))
     return [*found, _Facts(inverse, None, None, (inverse.shape[0], 0.0))]
 
 
@@ -266,7 +265,7 @@ def multigrid(
     cycle: str = "V",
     sweeps: int = 1,
     degree: int = 2,
-    dtype: Any = np.float64,
+    dtype: Any = None,
     root: int = 0,
 ) -> RankPreconditioner:
     """Return a multigrid cycle over a PyAMG hierarchy whose levels are cut by rows; all ranks call it.
@@ -293,15 +292,17 @@ def multigrid(
         On all ranks the same.
     """
 
-    def check() -> Options:
+    def check() -> tuple[Options, np.dtype[Any] | None]:
         if smoother not in ("chebyshev", "jacobi"):
             raise ValueError(f"smoother is {smoother!r}; chebyshev or jacobi is needed on several ranks")
         if cycle not in CYCLES:
             raise ValueError(f"cycle is {cycle!r}; one of {', '.join(CYCLES)} is needed")
         if sweeps < 1 or degree < 1:
             raise ValueError(f"sweeps is {sweeps} and degree {degree}; at least 1 of each is needed")
-        return Options(smoother, cycle, sweeps, degree)
+        computed = cycle_type(levels_of(ml), dtype) if D.engine.rank == root else None
+        return Options(smoother, cycle, sweeps, degree), computed
 
     asked = {"smoother": smoother, "cycle": cycle, "sweeps": sweeps, "degree": degree, "root": root}
-    options = D.agree(check, lambda _: {**asked, "dtype": np.dtype(dtype).name})
-    return RankPreconditioner(D, RankMultigrid(D, ml, options, np.dtype(dtype), root))
+    options, mine = D.agree(check, lambda _: {**asked, "dtype": dtype and np.dtype(dtype).name})
+    computed = D.engine.gather(mine)[root]
+    return RankPreconditioner(D, RankMultigrid(D, ml, options, computed, root))

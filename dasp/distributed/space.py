@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,20 +9,25 @@ import numpy as np
 from dasp.distributed.engine import Engine, largest
 from dasp.solvers.cpu import CpuArnoldi, CpuSpace, CpuVectors
 from dasp.solvers.scalars import Scalar
-from dasp.solvers.space import Fused
+from dasp.solvers.space import Fused, parse_dot
 
 
 class RanksFused:
     """A pass over a rank's parts whose dot products are summed over the ranks, all of them at once."""
 
-    def __init__(self, own: Fused, add: Callable[[], None], sums: np.ndarray[Any, Any]) -> None:
-        self._own, self._add, self._sums = own, add, sums
+    def __init__(self, engine: Engine, own: Fused, whole: list[bool]) -> None:
+        """Take which dot products are complex numbers; their parts travel as two real ones."""
+        self._own, self._whole = own, whole
+        self._sums = np.zeros(len(whole), np.complex128 if any(whole) else np.float64)
+        self._add = engine.sum(self._sums.view(np.float64))
 
     def __call__(self, **coefficients: Scalar) -> tuple[Scalar, ...]:
         """Make the pass and return its dot products."""
         self._sums[:] = self._own(**coefficients)
         self._add()
-        return tuple(self._sums.copy())
+        return tuple(
+            one if whole else one.real for one, whole in zip(self._sums.copy(), self._whole, strict=True)
+        )
 
 
 class RanksVectors(CpuVectors):
@@ -38,8 +42,8 @@ class RanksVectors(CpuVectors):
         own = super().fuse(*updates, dots=dots)
         if not dots:
             return own
-        sums = np.zeros(len(dots))
-        return RanksFused(own, self._engine.sum(sums), sums)
+        complex = self.block.dtype.kind == "c"
+        return RanksFused(self._engine, own, [complex and parse_dot(dot).whole for dot in dots])
 
 
 class RanksSpace(CpuSpace):

@@ -1,7 +1,8 @@
 """Products with the transpose of a distributed matrix: the same messages, the other way round.
 
-Each rank multiplies its rows' part of x by the transposes of its interior and of its halo. What comes of the
-halo belongs to other ranks, which get it and add it in the order of ranks.
+Each rank multiplies its rows' part of x by the transposes of its interior and of its halo (by the conjugated
+ones, for the adjoint). What comes of the halo belongs to other ranks, which get it and add it in the order of
+ranks.
 """
 
 from __future__ import annotations
@@ -74,9 +75,11 @@ class Transposed:
     __array_ufunc__ = None
     __array_priority__ = 110.0
     ndim = 2
+    name = "T"
 
     def __init__(self, matrix: Any) -> None:
-        self.T = matrix
+        self._matrix = matrix
+        setattr(self, self.name, matrix)
         self.engine, self.device = matrix.engine, matrix.device
         self.shape = matrix.shape[::-1]
         self.local_shape = matrix.local_shape[::-1]
@@ -86,21 +89,27 @@ class Transposed:
         self.few_sums = self.hidden_sums = False
 
     def matvec(self, x: Any, *, out: Any = None, alpha: Any = 1.0, beta: Any = 0.0) -> Any:
-        """Return this rank's part of alpha A.T x + beta out; all ranks call it.
+        """Return this rank's part of alpha A.T x + beta out (A.H x of `A.H`); all ranks call it.
 
         Arguments, results and errors are those of `SpMatrix.matvec`, with rows and columns exchanged. Each
         sum is rounded once more for every neighbour that adds to it.
         """
-        return self.T.multiply_transposed(x, out, alpha, beta)
+        return self._matrix.multiply_transposed(x, out, alpha, beta, self.name)
 
     def dot(self, x: Any, out: Any = None) -> Any:
-        """Return this rank's part of A.T x."""
+        """Return this rank's part of the product with x."""
         return self.matvec(x, out=out)
 
     def __matmul__(self, x: Any) -> Any:
-        """Return this rank's part of A.T x."""
+        """Return this rank's part of the product with x."""
         return self.matvec(x)
 
     def __repr__(self) -> str:
         """Return the whole's size."""
-        return f"<transpose of {self.T!r}>"
+        return f"<{self.name} of {self._matrix!r}>"
+
+
+class Adjoint(Transposed):
+    """The conjugate transpose; made by `SpMatrix.H`, whose matrix is its `H`."""
+
+    name = "H"

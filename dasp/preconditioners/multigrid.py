@@ -15,8 +15,17 @@ from typing import Any
 import numpy as np
 
 from dasp._compile import jit
+from dasp._dtypes import real_type
 from dasp.matrix import SpMatrix
-from dasp.preconditioners.base import Preconditioner, canonical, inverse_diagonal, place, spectral_radius
+from dasp.preconditioners.base import (
+    TYPES,
+    Preconditioner,
+    canonical,
+    inverse_diagonal,
+    place,
+    spectral_radius,
+    wide_type,
+)
 from dasp.preconditioners.chebyshev import UPPER, coefficients
 from dasp.solvers.operator import Operator, as_operator
 from dasp.solvers.space import Space, Vectors
@@ -143,7 +152,50 @@ def planned(matrix: Any, space: Space, device: str) -> Operator:
     """Plan a matrix of the hierarchy for the device."""
     from scipy.sparse import csr_array
 
-    return as_operator(SpMatrix.from_scipy(csr_array(matrix.astype(space.dtype)), device=device), device)
+    typed = csr_array(matrix.astype(entry_type(matrix, space.dtype)))
+    return as_operator(SpMatrix.from_scipy(typed, device=device), device)
+
+
+def entry_type(matrix: Any, dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the type in which a matrix is kept that multiplies vectors of another: a real one stays real."""
+    return dtype if matrix.dtype.kind == "c" else real_type(dtype)
+
+
+def levels_of(ml: Any) -> list[Any]:
+    """Return the levels of a hierarchy.
+
+    Raises
+    ------
+    TypeError
+        If it is none.
+    """
+    levels = getattr(ml, "levels", None)
+    if not levels or not hasattr(levels[0], "A"):
+        raise TypeError(f"ml is a {type(ml).__name__}; a hierarchy of PyAMG is needed, which has levels")
+    return list(levels)
+
+
+def _is_complex(levels: list[Any]) -> bool:
+    """Whether any matrix of a hierarchy is."""
+    matrices = (getattr(level, name, None) for level in levels for name in "APR")
+    return any(np.dtype(matrix.dtype).kind == "c" for matrix in matrices if matrix is not None)
+
+
+def cycle_type(levels: list[Any], dtype: Any) -> np.dtype[Any]:
+    """Return the type in which a cycle computes: the one given, else double precision.
+
+    Raises
+    ------
+    ValueError
+        If that is none for such matrices.
+    """
+    known = TYPES["c" if _is_complex(levels) else "f"]
+    wanted = np.dtype(known[1] if dtype is None else dtype)
+    if wanted.name not in known:
+        raise ValueError(
+            f"dtype is {wanted}; {' or '.join(known)} is needed for the matrices of this hierarchy"
+        )
+    return wanted
 
 
 class Multigrid(Preconditioner):
@@ -212,7 +264,7 @@ def dense_cycle(hierarchy: list[Any], first: int, options: Options) -> np.ndarra
     """Return what a V-cycle from a level down does, as a matrix; of the last level its pseudo-inverse."""
     A = as_csr(hierarchy[first].A)
     if first == len(hierarchy) - 1:
-        return np.asarray(np.linalg.pinv(A.toarray().astype(np.float64)))
+        return np.asarray(np.linalg.pinv(A.toarray().astype(wide_type(A))))
     n = A.shape[0]
     inner = dense_cycle(hierarchy, first + 1, options)
     S = _dense_smoother(A, options)
@@ -224,7 +276,7 @@ def dense_cycle(hierarchy: list[Any], first: int, options: Options) -> np.ndarra
 
 def _dense_smoother(matrix: Any, options: Options) -> Callable[[Any, Any, bool], Any]:
     """Return a function of X, B and the direction that smooths all columns of X."""
-    A, inverse = matrix.toarray().astype(np.float64), inverse_diagonal(matrix)[:, None]
+    A, inverse = matrix.toarray().astype(wide_type(matrix)), inverse_diagonal(matrix)[:, None]
     if options.smoother == "gauss-seidel":
         lower, upper = np.tril(A), np.triu(A)
 
@@ -266,7 +318,7 @@ def multigrid(
     sweeps: int = 1,
     degree: int = 2,
     device: str = "auto",
-    dtype: Any = np.float64,
+    dtype: Any = None,
 ) -> Preconditioner:
     """Return a multigrid cycle over a PyAMG hierarchy.
 
@@ -284,19 +336,27 @@ def multigrid(
         Of a Chebyshev polynomial.
     device : {"auto", "cpu", "cuda", "cuda:N"}
         `auto` takes the GPU if one works, and else the CPU.
-    dtype : {numpy.float64, numpy.float32}
-        In which it computes; float32 does for a preconditioner inside a float64 solver.
+    dtype : {numpy.float64, numpy.float32, numpy.complex128, numpy.complex64}, optional
+        In which it computes, of complex levels a complex type; double precision by default. Single precision
+        does for a preconditioner inside a solver in double precision.
 
     Returns
     -------
     Preconditioner
-        For symmetric positive definite A a V- or W-cycle is so too, and can be used in `cg`. Takes 6
-        vectors of the rows of each level.
+        For A symmetric or Hermitian, and positive definite, a V- or W-cycle is so too, if R is P' in the
+        hierarchy, and can be used in `cg`. Takes 6 vectors of the rows of each level.
 
     Raises
     ------
     TypeError, ValueError
         If an argument is none of those above.
+
+    Notes
+    -----
+    The smoothers are made for eigenvalues of D^-1 A that are positive. A Helmholtz matrix whose waves are
+    shorter than coarse levels can show has others: let the hierarchy be that of a Laplacian with a complex
+    shift, which is far from singular, and use the cycle in `gmres` or `bicgstab` for the matrix itself
+    (Erlangga, Oosterlee and Vuik, doi:10.1137/040615195).
 
     Examples
     --------
@@ -305,11 +365,8 @@ def multigrid(
     >>> M = dasp.preconditioners.multigrid(pyamg.ruge_stuben_solver(A))      # doctest: +SKIP
     >>> x, stats = dasp.solvers.cg(A, np.ones(90000), M=M)                   # doctest: +SKIP
     """
-    hierarchy = getattr(ml, "levels", None)
-    if not hierarchy or not hasattr(hierarchy[0], "A"):
-        raise TypeError(f"ml is a {type(ml).__name__}; a hierarchy of PyAMG is needed, which has levels")
-    if any(level.A.dtype.kind == "c" for level in hierarchy) or np.dtype(dtype).kind == "c":
-        raise TypeError("ml or dtype is complex; a hierarchy of real matrices is needed, as of A's real part")
+    hierarchy = levels_of(ml)
+    computed = cycle_type(hierarchy, dtype)
     for name, value, known in (("smoother", smoother, SMOOTHERS), ("cycle", cycle, CYCLES)):
         if value not in known:
             raise ValueError(f"{name} is {value!r}; one of {', '.join(known)} is needed")
@@ -321,4 +378,4 @@ def multigrid(
         raise ValueError(
             "smoother is 'gauss-seidel', which goes row by row, on a GPU; 'chebyshev' is needed there"
         )
-    return Multigrid(list(hierarchy), Options(smoother, cycle, sweeps, degree), np.dtype(dtype), where)
+    return Multigrid(hierarchy, Options(smoother, cycle, sweeps, degree), computed, where)

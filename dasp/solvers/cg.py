@@ -18,7 +18,7 @@ from dasp.solvers.predicted import PredictedConjugateGradients
 from dasp.solvers.reduced import ReducedConjugateGradients, reduced_names
 from dasp.solvers.resident import ResidentConjugateGradients, ResidentLoop, one_launch_pays, resident_names
 from dasp.solvers.stats import Stats
-from dasp.solvers.system import BREAKDOWN, STAGNATION, make_limits, place_and_type, solve
+from dasp.solvers.system import BREAKDOWN, STAGNATION, any_complex, make_limits, place_and_type, solve
 from dasp.solvers.three_pass import names_with
 from dasp.solvers.workspace import Workspace
 
@@ -116,10 +116,14 @@ def _other_form(A: Any, b: Any, n: int, M: Any, *, seen: bool) -> tuple[Any, tup
     On several ranks it is one with fewer sums over them, or with one that nobody waits for; on a GPU that in
     one launch, or one with fewer launches. Where M is given, or x is seen on the way, few forms remain.
     """
-    ranks, on_gpu, dtype = hasattr(A, "solver_space"), False, np.dtype(float)
-    if not ranks or (M is None and not seen):
+    if any_complex(A, b, M):
+        return None, (), None  # the plain one alone looks whether A is Hermitian
+    ranks, dtype = hasattr(A, "solver_space"), np.dtype(float)
+    if ranks:
+        device = A.device
+    else:
         device, dtype = place_and_type(A, b, M)
-        on_gpu = device != "cpu" and dtype.kind != "c"
+    on_gpu = device != "cpu"
     if on_gpu and not ranks and one_launch_pays(A, M, dtype):
         return ResidentConjugateGradients, resident_names(M), ResidentLoop
     form: Any

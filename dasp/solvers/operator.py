@@ -192,10 +192,10 @@ def adjoint_of(A: Any, device: str) -> Operator:
     transposed = getattr(A, "T", None)
     if transposed is not None and np.dtype(getattr(A, "dtype", None) or np.float64).kind != "c":
         return as_operator(transposed, device, "A.T")
-    if transposed is not None and not _writes_into(A):
-        return _Conjugated(as_operator(transposed, device, "A.T"))
-    if hasattr(A, "H"):
+    if hasattr(A, "H") and (transposed is None or _writes_into(A)):
         return as_operator(A.H, device, "A.H")
+    if transposed is not None:
+        return _Conjugated(as_operator(transposed, device, "A.T"))
     if hasattr(A, "rmatvec"):
         return _Adjoint(A, device)
     raise TypeError(

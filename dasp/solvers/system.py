@@ -408,20 +408,22 @@ def place_and_type(A: Any, b: Any, M: Any = None) -> tuple[str, np.dtype[Any]]:
     Raises
     ------
     TypeError
-        If a type is none of numbers, or complex where A lies on several ranks.
+        If a type is none of numbers.
     """
     device = device_of(A) or device_of(b) or "cpu"
     kinds = {"A": _type_of(A), "b": _type_of(0.0 if b is None else b)}
     for name, dtype in kinds.items():
         if not is_number(dtype):
             raise TypeError(f"{name} has dtype {dtype}; a real or complex dtype is needed")
-    whole = any(dtype.kind == "c" for dtype in (*kinds.values(), _type_of(M)))
-    if whole and hasattr(A, "solver_space"):
-        raise TypeError("A lies on several ranks and A, b or M is complex; real numbers are needed there")
     small = all(dtype.kind in "fVc" and real_type(stored(dtype)).itemsize <= 4 for dtype in kinds.values())
-    if whole:
+    if any_complex(A, b, M):
         return device, np.dtype(np.complex64 if small else np.complex128)
     return device, np.dtype(np.float32 if small else np.float64)
+
+
+def any_complex(*given: Any) -> bool:
+    """Whether any of these matrices and vectors, or lists of numbers, is complex; None is not."""
+    return any(_type_of(one).kind == "c" for one in given)
 
 
 def _type_of(array: Any) -> np.dtype[Any]:
