@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
@@ -15,11 +16,13 @@ from dasp._dtypes import arithmetic, into
 from dasp._machines import H200, Panels
 from dasp.backends.cpu import ranges
 from dasp.backends.cpu.panels import panels_of
+from dasp.backends.cpu.product import Product
 from dasp.backends.cpu.turning import turn
 from dasp.backends.cuda import columns as cuda
 from dasp.backends.cuda.columns import Layout, choose_parts, choose_passes, layout_of
 from dasp.backends.cuda.sectors import read_sectors
 from tests.executors import EXECUTORS, emulate, emulate_columns
+from tests.executors import multiply as by_vector
 from tests.gallery import GALLERY, from_lengths, matrices
 from tests.planned import plan_of, widened
 from tests.reference import assert_close
@@ -60,6 +63,69 @@ def assert_columns_close(got, matrix, x, alpha=1.0, beta=0.0, y=None):
     assert got.shape == (matrix.shape[0], x.shape[1])
     for j in range(x.shape[1]):
         assert_close(got[:, j], matrix, x[:, j], alpha, beta, None if y is None else y[:, j])
+
+
+def bits(array):
+    return np.ascontiguousarray(array).view(f"u{array.itemsize}")
+
+
+def hold_that_specials_stay(executor, matrix, policy, data):
+    """NaN and Inf in X spoil no other column, and no row that does not use them."""
+    x = columns(matrix.shape[1], 8, order=data.draw(st.sampled_from("CF")))
+    for _ in range(data.draw(st.integers(1, 3))):
+        i, j = data.draw(st.integers(0, matrix.shape[1] - 1)), data.draw(st.integers(0, 7))
+        x[i, j] = data.draw(st.sampled_from([np.nan, np.inf, -np.inf]))
+    got = multiply(executor, matrix, x, policy)
+    spoilt = np.zeros(got.shape, bool)
+    rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
+    for j in range(8):
+        spoilt[rows[~np.isfinite(x[matrix.indices, j])], j] = True
+    np.testing.assert_array_equal(~np.isfinite(got), spoilt)
+    assert_columns_close(got, matrix, x)
+
+
+def hold_to_bits_of_vectors(executor, matrix, policy, counts):
+    """So many columns, in such an order in memory, have the bits of the products by each of them alone."""
+    x = columns(300, 8)
+    want = np.stack([by_vector(executor, matrix, x[:, j].copy(), policy=policy) for j in range(8)], axis=1)
+    for k, order in counts:
+        got = multiply(executor, matrix, np.asarray(x[:, :k], order=order), policy)
+        np.testing.assert_array_equal(bits(got), bits(want[:, :k]))
+
+
+def hold_to_views(executor, planned, matrix, large, cut, order):
+    """Views of larger arrays are read and written, and nothing beside the result."""
+    m = matrix.shape[0]
+    module = np if executor == "cpu" else pytest.importorskip("cupy")
+    x = module.asarray(np.asarray(large, order=order))[cut]
+    room = module.full((3 * m, 40), module.nan)
+    out = room[::3, 1::5] if order == "C" else room[:m, 8:16][:, ::-1]
+    planned.matvec(x, out=out)
+    host = (x, out) if executor == "cpu" else (x.get(), out.get())
+    assert_columns_close(host[1], matrix, host[0])
+    assert int(module.isnan(room).sum()) == room.size - out.size, "more than the result was written"
+
+
+def hold_threads_to_bits(product, x, threads):
+    """So many threads give the bits that one does."""
+    results = []
+    try:
+        for count in (1, threads):
+            set_num_threads(count)
+            y = np.full(
+                (product.plan.shape[0], x.shape[1]), np.nan, order="F" if x.flags.f_contiguous else "C"
+            )
+            product.multiply(x, y, 1.0, 0.0)
+            results.append(bits(y))
+    finally:
+        set_num_threads(None)
+    np.testing.assert_array_equal(*results)
+
+
+def emulated_bits(plan, x, **how):
+    y = np.full((plan.shape[0], x.shape[1]), np.nan)
+    emulate_columns(plan, x, y, **how)
+    return bits(y)
 
 
 @every_executor
@@ -251,21 +317,7 @@ def test_codings(executor, coding):
 @settings(max_examples=12)
 @given(matrix=matrices(), data=st.data())
 def test_a_nan_or_inf_in_x_reaches_only_its_column_and_rows_that_use_it(executor, matrix, data):
-    x = columns(matrix.shape[1], 8, order=data.draw(st.sampled_from("CF")))
-    for _ in range(data.draw(st.integers(1, 3))):
-        i, j = data.draw(st.integers(0, matrix.shape[1] - 1)), data.draw(st.integers(0, 7))
-        x[i, j] = data.draw(st.sampled_from([np.nan, np.inf, -np.inf]))
-    got = multiply(executor, matrix, x, Policy(layout="slices"))
-    spoilt = np.zeros(got.shape, bool)
-    rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
-    for j in range(8):
-        spoilt[rows[~np.isfinite(x[matrix.indices, j])], j] = True
-    np.testing.assert_array_equal(~np.isfinite(got), spoilt)
-    assert_columns_close(got, matrix, x)
-
-
-def bits(array):
-    return np.ascontiguousarray(array).view(f"u{array.itemsize}")
+    hold_that_specials_stay(executor, matrix, Policy(layout="slices"), data)
 
 
 @every_executor
@@ -274,15 +326,8 @@ def bits(array):
 )
 def test_a_column_has_the_bits_that_the_product_by_it_has(executor, policy):
     """Whatever the number of columns, their order in memory, and the other columns."""
-    from tests.executors import multiply as by_vector
-
     matrix = from_lengths([700, 3, 129] + [5] * 40 + [0, 0] + [40] * 9 + [2] * 70, 300)
-    x = columns(300, 8)
-    want = np.stack([by_vector(executor, matrix, x[:, j].copy(), policy=policy) for j in range(8)], axis=1)
-    for order in "CF":
-        for k in (2, 5, 8):
-            got = multiply(executor, matrix, np.asarray(x[:, :k], order=order), policy)
-            np.testing.assert_array_equal(bits(got), bits(want[:, :k]))
+    hold_to_bits_of_vectors(executor, matrix, policy, itertools.product((2, 5, 8), "CF"))
 
 
 @every_executor
@@ -290,19 +335,10 @@ def test_views_of_larger_arrays(executor):
     if executor == "simt":
         pytest.skip("the emulator takes whole arrays; test_gpu_product.py has views")
     matrix = from_lengths([100, 3, 12] + [5] * 40 + [0, 0], 30)
-    m = matrix.shape[0]
     planned = SpMatrix.from_scipy(matrix, policy=SPLIT, device=executor)
-    module = np if executor == "cpu" else pytest.importorskip("cupy")
-    large = columns(90, 40)
     for cut in (np.s_[:30, 3:11], np.s_[::3, ::5], np.s_[29::-1, 16:8:-1], np.s_[:30, :8]):
         for order in "CF":
-            x = module.asarray(np.asarray(large, order=order))[cut]
-            room = module.full((3 * m, 40), module.nan)
-            out = room[::3, 1::5] if order == "C" else room[:m, 8:16][:, ::-1]
-            planned.matvec(x, out=out)
-            host = (x, out) if executor == "cpu" else (x.get(), out.get())
-            assert_columns_close(host[1], matrix, host[0])
-            assert int(module.isnan(room).sum()) == room.size - out.size, "more than the result was written"
+            hold_to_views(executor, planned, matrix, columns(90, 40), cut, order)
 
 
 SMALL = dataclasses.replace(
@@ -313,45 +349,23 @@ SMALL = dataclasses.replace(
 @settings(max_examples=12)
 @given(matrices(), st.integers(0, 1000), st.integers(1, 3))
 def test_the_order_of_blocks_and_who_has_which_tile_change_no_bit(matrix, seed, parts):
-    x = columns(matrix.shape[1], 17)
-    plan = plan_of(matrix, SPLIT)
-    results = []
-    for machine, many in ((H200, 1), (SMALL, parts)):
-        y = np.full((matrix.shape[0], 17), np.nan)
-        emulate_columns(plan, x, y, machine=machine, parts=many)
-        results.append(bits(y))
-    np.testing.assert_array_equal(*results)
+    x, plan = columns(matrix.shape[1], 17), plan_of(matrix, SPLIT)
+    small = emulated_bits(plan, x, machine=SMALL, parts=parts)
+    np.testing.assert_array_equal(emulated_bits(plan, x, machine=H200, parts=1), small)
 
 
 @settings(max_examples=12)
 @given(matrices(), st.booleans(), st.integers(2, 7), st.sampled_from([2, 5, 16]), st.sampled_from("CF"))
 def test_the_number_of_threads_changes_no_bit(matrix, split, threads, k, order):
-    from dasp.backends.cpu.product import Product
-
-    x = columns(matrix.shape[1], k, order=order)
     operator = Product(plan_of(matrix, SPLIT if split else Policy(layout="slices")))
     operator._multiply.__self__._seconds = 10**9  # as if large enough for several threads
-    results = []
-    try:
-        for count in (1, threads):
-            set_num_threads(count)
-            y = np.full((matrix.shape[0], k), np.nan, order=order)
-            operator.multiply(x, y, 1.0, 0.0)
-            results.append(bits(y))
-    finally:
-        set_num_threads(None)
-    np.testing.assert_array_equal(*results)
+    hold_threads_to_bits(operator, columns(matrix.shape[1], k, order=order), threads)
 
 
 def test_wide_types_give_the_same_bits_in_the_kernel():
     matrix = GALLERY["lengths around every threshold"]
     plan, x = plan_of(matrix, SPLIT), columns(matrix.shape[1], 4)
-    results = []
-    for one in (plan, widened(plan)):
-        y = np.full((matrix.shape[0], 4), np.nan)
-        emulate_columns(one, x, y)
-        results.append(bits(y))
-    np.testing.assert_array_equal(*results)
+    np.testing.assert_array_equal(emulated_bits(plan, x), emulated_bits(widened(plan), x))
 
 
 # ---- what is launched ----------------------------------------------------------------------------

@@ -9,18 +9,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dasp import Policy, SpMatrix, set_num_threads
+from dasp import Policy, SpMatrix
 from dasp._dtypes import arithmetic
 from dasp._machines import H200, Panels
 from dasp.backends.cpu import published as cpu
 from dasp.backends.cpu.product import Product
 from dasp.backends.cuda import published_columns as cuda
 from dasp.backends.cuda.columns import VARYING, layout_of
-from tests.executors import EXECUTORS, emulate_columns
-from tests.executors import multiply as by_vector
+from tests.executors import EXECUTORS
 from tests.gallery import GALLERY, from_lengths, matrices
 from tests.planned import plan_of, widened
-from tests.test_columns import assert_columns_close, bits, columns, multiply
+from tests.test_columns import (
+    assert_columns_close,
+    columns,
+    emulated_bits,
+    hold_that_specials_stay,
+    hold_threads_to_bits,
+    hold_to_bits_of_vectors,
+    hold_to_views,
+    multiply,
+)
 
 SPLIT = Policy.published(segment=64)
 """Gives long rows to several warps."""
@@ -99,28 +107,14 @@ def test_types(executor, types, k, order):
 @pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
 def test_a_column_has_the_bits_that_the_product_by_it_has(executor, policy):
     """Whatever the number of columns, their order in memory, and the other columns."""
-    x = columns(300, 8)
-    want = np.stack([by_vector(executor, MIXED, x[:, j].copy(), policy=policy) for j in range(8)], axis=1)
-    for k, order in ((8, "C"), (5, "F")):
-        got = multiply(executor, MIXED, np.asarray(x[:, :k], order=order), policy)
-        np.testing.assert_array_equal(bits(got), bits(want[:, :k]))
+    hold_to_bits_of_vectors(executor, MIXED, policy, ((8, "C"), (5, "F")))
 
 
 @every_executor
 @settings(max_examples=12)
 @given(matrix=matrices(), policy=policies, data=st.data())
 def test_a_nan_or_inf_in_x_reaches_only_its_column_and_rows_that_use_it(executor, matrix, policy, data):
-    x = columns(matrix.shape[1], 8, order=data.draw(st.sampled_from("CF")))
-    for _ in range(data.draw(st.integers(1, 3))):
-        i, j = data.draw(st.integers(0, matrix.shape[1] - 1)), data.draw(st.integers(0, 7))
-        x[i, j] = data.draw(st.sampled_from([np.nan, np.inf, -np.inf]))
-    got = multiply(executor, matrix, x, policy)
-    spoilt = np.zeros(got.shape, bool)
-    rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
-    for j in range(8):
-        spoilt[rows[~np.isfinite(x[matrix.indices, j])], j] = True
-    np.testing.assert_array_equal(~np.isfinite(got), spoilt)
-    assert_columns_close(got, matrix, x)
+    hold_that_specials_stay(executor, matrix, policy, data)
 
 
 SMALL = dataclasses.replace(H200, published_panels=(Panels(32, 8, 1, 4, 64, 1),))
@@ -130,45 +124,25 @@ SMALL = dataclasses.replace(H200, published_panels=(Panels(32, 8, 1, 4, 64, 1),)
 @given(matrices(), st.integers(1, 3))
 def test_panels_and_who_has_which_change_no_bit(matrix, parts):
     x, plan = columns(matrix.shape[1], 17), plan_of(matrix, SPLIT)
-    results = []
-    for machine, many in ((H200, 1), (SMALL, parts)):
-        y = np.full((matrix.shape[0], 17), np.nan)
-        emulate_columns(plan, x, y, machine=machine, parts=many)
-        results.append(bits(y))
-    np.testing.assert_array_equal(*results)
+    small = emulated_bits(plan, x, machine=SMALL, parts=parts)
+    np.testing.assert_array_equal(emulated_bits(plan, x, machine=H200, parts=1), small)
 
 
 @settings(max_examples=12)
 @given(matrices(), policies, st.integers(2, 7), st.sampled_from([2, 5, 16]), st.sampled_from("CF"))
 def test_the_number_of_threads_changes_no_bit(matrix, policy, threads, k, order):
-    operator, x = Product(plan_of(matrix, policy)), columns(matrix.shape[1], k, order=order)
-    results = []
-    try:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(cpu, "SERIAL_SLOTS", 0)
-            for count in (1, threads):
-                set_num_threads(count)
-                y = np.full((matrix.shape[0], k), np.nan, order=order)
-                operator.multiply(x, y, 1.0, 0.0)
-                results.append(bits(y))
-    finally:
-        set_num_threads(None)
-    np.testing.assert_array_equal(*results)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cpu, "SERIAL_SLOTS", 0)
+        x = columns(matrix.shape[1], k, order=order)
+        hold_threads_to_bits(Product(plan_of(matrix, policy)), x, threads)
 
 
 @pytest.mark.parametrize("executor", ["cpu", EXECUTORS[-1]])
 @pytest.mark.parametrize("order", "CF")
 @pytest.mark.parametrize("cut", [np.s_[:300, 3:11], np.s_[::2, ::5], np.s_[299::-1, 16:8:-1]])
 def test_views_of_larger_arrays(executor, order, cut):
-    planned, m = SpMatrix.from_scipy(MIXED, policy=SPLIT, device=executor), MIXED.shape[0]
-    module = np if executor == "cpu" else pytest.importorskip("cupy")
-    x = module.asarray(columns(600, 40, order=order))[cut]
-    room = module.full((3 * m, 40), module.nan)
-    out = room[::3, 1::5] if order == "C" else room[:m, 8:16][:, ::-1]
-    planned.matvec(x, out=out)
-    host = (x, out) if executor == "cpu" else (x.get(), out.get())
-    assert_columns_close(host[1], MIXED, host[0])
-    assert int(module.isnan(room).sum()) == room.size - out.size, "more than the result was written"
+    planned = SpMatrix.from_scipy(MIXED, policy=SPLIT, device=executor)
+    hold_to_views(executor, planned, MIXED, columns(600, 40), cut, order)
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.5])
@@ -182,12 +156,7 @@ def test_out_may_hold_nan_if_it_is_not_read(beta):
 
 def test_wide_integers_give_the_same_bits_in_the_kernel():
     plan, x = plan_of(MIXED, SPLIT), columns(300, 8)
-    results = []
-    for one in (plan, widened(plan)):
-        y = np.full((MIXED.shape[0], 8), np.nan)
-        emulate_columns(one, x, y)
-        results.append(bits(y))
-    np.testing.assert_array_equal(*results)
+    np.testing.assert_array_equal(emulated_bits(plan, x), emulated_bits(widened(plan), x))
 
 
 # ---- what is launched ----------------------------------------------------------------------------
