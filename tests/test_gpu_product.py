@@ -399,6 +399,43 @@ def test_values_written_in_place_reach_octets(gpu, eights):
         assert_close(y[:, j], csr, x[:, j])
 
 
+@pytest.fixture
+def overwritten(gpu, eights):
+    """Gives a matrix with octets other values by the prepared launch, and returns it and what it is then."""
+
+    def overwrite():
+        csr, a, _ = eights
+        csr.data[:] = np.random.default_rng(1).standard_normal(csr.nnz)
+        codes = plan_of(csr, Policy()).values.codes
+        a._product._fill = lambda data: gpu.get(a.plan.values.codes).__setitem__(..., codes) is None
+        a._places.slots = "found"
+        assert a.with_values(gpu.put(csr.data), out=a) is a
+        return a, csr
+
+    return overwrite
+
+
+def test_values_written_by_a_prepared_launch_reach_octets(gpu, eights, overwritten):
+    x = np.random.default_rng(0).standard_normal((eights[1].shape[1], 16))
+    eights[1] @ gpu.put(x)
+    a, csr = overwritten()
+    gpu.launches.clear()
+    y = gpu.get(a @ gpu.put(x))
+    assert {kernel for _, kernel, _ in gpu.launches} == {"dasp_octets"}
+    for j in range(16):
+        assert_close(y[:, j], csr, x[:, j])
+
+
+def test_no_octets_are_made_of_values_that_a_graph_overwrites(gpu, overwritten):
+    """It was captured before there were any, so that it would leave them as they are."""
+    gpu.graphs[gpu.stream] = 1, 0x100
+    a, _ = overwritten()
+    gpu.graphs.clear()
+    gpu.launches.clear()
+    a @ gpu.put(np.ones((a.shape[1], 16)))
+    assert {kernel for _, kernel, _ in gpu.launches} == {"dasp_slices_columns"}
+
+
 def test_octets_are_made_once_wanted_by_enough_columns(gpu, eights, monkeypatch):
     _, a, _ = eights
     quads = octets.build(octets.primitives(0), a.plan, 0)[0]

@@ -179,14 +179,16 @@ class Eights:
         """Bytes of the octets."""
         return 0 if self._found is None else self._found.nbytes
 
-    def follow(self) -> Any:
-        """Take over values that were written into the plan, on the current stream.
+    def follow(self, captured: bool) -> Any:
+        """Take over values that were written into the plan, on the current stream, which may be captured.
 
         Return what must live until that is done.
         """
-        if self._found is None:
-            return None
-        return refill(primitives(self._cupy.cuda.Device().id), self._plan, self._found)
+        if self._found is not None:
+            return refill(primitives(self._cupy.cuda.Device().id), self._plan, self._found)
+        if captured:
+            self._count = NEVER  # the graph would leave octets that are made later behind
+        return None
 
 
 def serve(machine: Machine, plan: Plan, kinds: Arithmetic, k: int, x: Layout) -> bool:

@@ -172,7 +172,10 @@ class Product:
         fill = self._fill
         if fill is None:
             fill = self._fill = self._new_fill(slots)
-        return bool(fill(data))
+        written = bool(fill(data))
+        if written:
+            self.follow()
+        return written
 
     def _new_fill(self, slots: Any) -> Callable[[Any], bool]:
         """Return what overwrites values, and says whether it did."""
@@ -244,11 +247,14 @@ class Product:
 
     def follow(self) -> None:
         """Take over values that were written into the plan, on CuPy's current stream."""
-        if self._eights is None:
+        eights, stream = self._eights, self._current_stream().ptr
+        if eights is None:
             return
-        with self._device:
-            read, stream = self._eights.follow(), self._current_stream().ptr
-            if read is not None and self._is_capturing(stream):
+        captured = self._is_capturing(stream)
+        if captured or eights.nbytes:
+            with self._device:
+                read = eights.follow(captured)
+            if read is not None and captured:
                 keep(read, captured_in(stream)[1])
 
     def prepare_with_dot(
