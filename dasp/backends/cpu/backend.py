@@ -12,7 +12,7 @@ from dasp import _arrays, _foreign
 from dasp._arrays import Order
 from dasp.backends.cpu import primitives
 from dasp.backends.cpu.product import Product
-from dasp.formats.array import Csr, Plan
+from dasp.formats.array import Csr, Plan, narrowest
 
 Vector = np.ndarray[Any, Any]
 
@@ -41,8 +41,13 @@ def packs(layout: str) -> bool:
 
 @contextmanager
 def packing(csr: Csr, device: str) -> Iterator[tuple[Csr, Any]]:
-    """Give the matrix, and the primitives."""
-    yield csr, primitives
+    """Give the matrix, and the primitives.
+
+    Rows begin at numbers of the least type that holds them, whoever made the matrix, so that what was compiled
+    for one of SciPy's serves its transpose and coordinates too.
+    """
+    starts = csr.indptr.astype(narrowest(len(csr.indices)), copy=False)
+    yield csr._replace(indptr=starts), primitives
 
 
 @contextmanager

@@ -33,19 +33,27 @@ def sort_columns(csr: Csr, survey: Survey) -> tuple[Csr, Vector]:
 @jit(nogil=True)
 def _sort_rows(indptr, bits, columns, order, begin, end):  # type: ignore[no-untyped-def]
     """Sort the columns of each row, and their order with them; columns have so many bits."""
-    longest = np.int64(0)
+    longest = 0
     for row in range(begin, end):
         first, stop = np.int64(indptr[row]), np.int64(indptr[row + 1])
         if stop - first <= INSERTED:
             _insert(columns, order, first, stop)
         else:
             longest = max(longest, stop - first)
-    if longest:
-        spare = np.empty(longest, columns.dtype), np.empty(longest, order.dtype)
-        for row in range(begin, end):
-            first, stop = np.int64(indptr[row]), np.int64(indptr[row + 1])
-            if stop - first > INSERTED and _falls(columns, first, stop):
-                _sort_bytes(columns[first:stop], order[first:stop], *spare, bits)
+    spare_columns, spare_order = np.empty(longest, columns.dtype), np.empty(longest, order.dtype)
+    places = np.empty(BYTE, np.int64)
+    for row in range(begin, end if longest else begin):
+        first, stop = np.int64(indptr[row]), np.int64(indptr[row + 1])
+        if stop - first > INSERTED and _falls(columns, first, stop):
+            for shift in range(0, bits, 8):  # by the last byte, then stably by the one before it, and so on
+                _count_bytes(columns, first, stop, shift, places)
+                for entry in range(first, stop):
+                    byte = (columns[entry] >> shift) & (BYTE - 1)
+                    place = places[byte]
+                    spare_columns[place], spare_order[place] = columns[entry], order[entry]
+                    places[byte] = place + 1
+                for k in range(stop - first):
+                    columns[first + k], order[first + k] = spare_columns[k], spare_order[k]
 
 
 @jit(nogil=True, forceinline=True)
@@ -66,22 +74,13 @@ def _falls(columns, first, stop):  # type: ignore[no-untyped-def]
     return falls
 
 
-@jit(nogil=True)
-def _sort_bytes(columns, order, spare_columns, spare_order, bits):  # type: ignore[no-untyped-def]
-    """Sort by the last byte, then stably by the one before it, and so on."""
-    places = np.empty(BYTE, np.int64)
-    for shift in range(0, bits, 8):
-        places[:] = 0
-        for column in columns:
-            places[(column >> shift) & (BYTE - 1)] += 1
-        before = 0
-        for byte in range(BYTE):
-            before += places[byte]
-            places[byte] = before - places[byte]
-        for entry in range(len(columns)):
-            byte = (columns[entry] >> shift) & (BYTE - 1)
-            place = places[byte]
-            spare_columns[place], spare_order[place] = columns[entry], order[entry]
-            places[byte] = place + 1
-        columns[:] = spare_columns[: len(columns)]
-        order[:] = spare_order[: len(columns)]
+@jit(nogil=True, forceinline=True)
+def _count_bytes(columns, first, stop, shift, places):  # type: ignore[no-untyped-def]
+    """Set the place of the first column with each byte, counted from the row's first."""
+    for byte in range(BYTE):
+        places[byte] = 0
+    for entry in range(first, stop):
+        places[(columns[entry] >> shift) & (BYTE - 1)] += 1
+    before = 0
+    for byte in range(BYTE):
+        before, places[byte] = before + places[byte], before
