@@ -10,12 +10,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from numba import extending, types
+from scipy.sparse import random_array
 
 import dasp
 from dasp._compile import c_function, jit
 from dasp._signals import Deferred
+from dasp.backends.cpu import primitives
 
 ROOT = Path(dasp.__file__).parents[1]
 
@@ -301,3 +304,20 @@ def test_the_log_goes_where_it_is_asked_to(tmp_path: Path) -> None:
     assert not start(ROOT, tmp_path, "-c", program, NUMBA_CACHE_DIR=cache).stderr
     wrong = start(ROOT, tmp_path, "-c", program, DASP_LOG="loud", NUMBA_CACHE_DIR=cache)
     assert "DASP_LOG is 'loud'; debug, info, warning or error is needed" in wrong.stderr
+
+
+@pytest.mark.parametrize("kept", [np.int32, np.int64])
+def test_what_plans_a_matrix_plans_its_transpose_and_coordinates_uncompiled(
+    monkeypatch: pytest.MonkeyPatch, kept: Any
+) -> None:
+    matrix = random_array((60, 40), density=0.1, format="csr", rng=np.random.default_rng(0))
+    matrix.indptr = matrix.indptr.astype(kept)
+    seen = []
+    survey = primitives.survey
+    monkeypatch.setattr(primitives, "survey", lambda csr, *rest: seen.append(csr) or survey(csr, *rest))
+    planned = dasp.SpMatrix(matrix, device="cpu")
+    planned.T
+    dasp.SpMatrix(matrix.tocoo(), device="cpu")
+    types_of = {tuple((array.dtype, array.flags.writeable) for array in csr[1:]) for csr in seen}
+    assert len(seen) == 3
+    assert types_of == {((np.int32, True), (np.int32, True), (np.float64, True))}
