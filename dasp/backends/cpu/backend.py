@@ -43,8 +43,8 @@ def packs(layout: str) -> bool:
 def packing(csr: Csr, device: str) -> Iterator[tuple[Csr, Any]]:
     """Give the matrix, and the primitives.
 
-    Rows begin at numbers of the least type that holds them, whoever made the matrix, so that what was compiled
-    for one of SciPy's serves its transpose and coordinates too.
+    Rows begin at numbers of the least type that holds them, whoever made the matrix, so that what was
+    compiled for one of SciPy's serves its transpose and coordinates too.
     """
     starts = csr.indptr.astype(narrowest(len(csr.indices)), copy=False)
     yield csr._replace(indptr=starts), primitives
