@@ -33,7 +33,7 @@ def sort_columns(csr: Csr, survey: Survey) -> tuple[Csr, Vector]:
 @jit(nogil=True)
 def _sort_rows(indptr, bits, columns, order, begin, end):  # type: ignore[no-untyped-def]
     """Sort the columns of each row, and their order with them; columns have so many bits."""
-    longest = 0
+    longest = np.int64(0)
     for row in range(begin, end):
         first, stop = np.int64(indptr[row]), np.int64(indptr[row + 1])
         if stop - first <= INSERTED:
