@@ -99,7 +99,8 @@ def cupy_matrix(A: Any, policy: Policy | None, device: str, progress: bool) -> P
     device = place_of(A, device)
     if A.format != "csr" or packer(A.shape, policy, device) != f"cuda:{A.data.device.id}":
         return scipy_matrix(A.get(), policy, device, progress)
-    return _plan(A.shape, backends.find(device).as_csr(A), policy, device, progress)
+    csr = Csr((int(A.shape[0]), int(A.shape[1])), *backends.find(device).as_csr(A))
+    return packed(csr, None, policy, device, progress=progress)
 
 
 def dense_matrix(A: Any, policy: Policy | None, device: str, progress: bool) -> Plan:

@@ -83,7 +83,8 @@ class SpMatrix(Transposable, Surface):
         progress: bool = False,
     ) -> None:
         """Plan a matrix of any kind, or take a plan to a device; see the class."""
-        A = intake.known(A)
+        if not isinstance(A, Plan):
+            A = intake.known(A)
         device = intake.place_of(A, device)
         if isinstance(A, SpMatrix):
             A = A.to_device(device).copy().plan if policy is None else A.to_scipy()

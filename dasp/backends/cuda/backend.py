@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -90,16 +88,6 @@ def packs(layout: str) -> bool:
     return layout == SLICES
 
 
-@contextmanager
-def packing(csr: Csr, device: str) -> Iterator[tuple[Csr, Any]]:
-    """Give a matrix of NumPy or CuPy on a GPU, and the primitives; `product` waits for what they made."""
-    with filling(device) as packing:
-        if isinstance(csr.data, np.ndarray):
-            csr = Csr(csr.shape, *upload(csr[1:]))
-        packing.ready(csr)
-        yield csr, packing
-
-
 class filling:
     """Give the primitives of a GPU, for work on its current stream; `ends` has it done at the end."""
 
@@ -120,6 +108,25 @@ class filling:
             self._cupy.cuda.get_current_stream().synchronize()
         if self._left is not None:
             self._left.__exit__(*failure)
+
+
+class packing(filling):
+    """Give a matrix of NumPy or CuPy on a GPU, and the primitives; `product` waits for what they made."""
+
+    def __init__(self, csr: Csr, device: str) -> None:
+        super().__init__(device)
+        self._csr = csr
+
+    def __enter__(self) -> tuple[Csr, Any]:
+        primitives, csr = super().__enter__(), self._csr
+        try:
+            if isinstance(csr.data, np.ndarray):
+                csr = Csr(csr.shape, *upload(csr[1:]))
+            primitives.ready(csr)
+        except BaseException as failure:
+            self.__exit__(type(failure), failure, failure.__traceback__)
+            raise
+        return csr, primitives
 
 
 def as_values(data: Any, device: str) -> Any:

@@ -145,7 +145,6 @@ class Eights:
         import cupy
 
         self._cupy, self._plan = cupy, plan
-        self._ready = cupy.cuda.get_current_stream().record()  # behind what makes the plan
         self._lock = threading.Lock()
         self._found: Octets | None = None
         self._count: int | None = None
@@ -160,8 +159,10 @@ class Eights:
         with self._lock:
             most = most_quads(H200, self._plan, kinds, k)
             if self._count is None or (self._found is None and self._count <= most):
+                current = self._cupy.cuda.get_current_stream()
                 with self._cupy.cuda.Stream(non_blocking=True) as stream:  # the caller's may be captured
-                    stream.wait_event(self._ready)
+                    if not self._cupy.cuda.runtime.streamIsCapturing(current.ptr):
+                        stream.wait_event(current.record())  # it may write new values
                     self._count, self._found = self._build(most)
                     stream.synchronize()
             found = self._found

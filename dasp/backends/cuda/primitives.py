@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -24,22 +25,24 @@ from dasp.formats.sliced.pattern import MOST_CODES, Coding, Pattern, Values, cod
 
 COUNT, INT64, UINT32 = np.dtype(np.uint64), np.dtype(np.int64), np.dtype(np.uint32)
 
-FACTS = (
-    "falls",
-    "descents",
-    "row_descents",
-    "long_rows",
-    "segments",
-    "segment_steps",
-    "segment_full",
-    "rises",
-    "longest_whole",
-    "longest",
-    "end",
-    "most_column",
-    "least_column_not",
-)
-"""Numbers of a matrix, in the order of `Fact` in kernels/pack/survey.cu."""
+
+class Facts(NamedTuple):
+    """Numbers of a matrix, in the order of `Fact` in kernels/pack/survey.cu, where they are explained."""
+
+    falls: int
+    descents: int
+    row_descents: int
+    long_rows: int
+    segments: int
+    segment_steps: int
+    segment_full: int
+    rises: int
+    longest_whole: int
+    longest: int
+    end: int
+    most_column: int
+    least_column_not: int
+
 
 BIAS, ALL_BITS = 1 << 63, (1 << 64) - 1
 """Added to a signed number so that it compares as an unsigned one; and what flips every bit."""
@@ -74,9 +77,10 @@ LONG_TILE, SLICE_TILE, RUN, ROW_TILE = 2048, 64, 1024, 2048
 TOTALS, SAMPLED = 3, 4
 """Numbers of a candidate: kernels/pack/candidates.cuh."""
 
-ZEROS, VALUES_AT, VALUE_WORDS = 512, len(FACTS), 2 * SLOTS
-"""Zeroed words that a survey has for the steps after it, beside one for every 64 slices: each fill of its own
-costs as much as a launch. Where those of values are among them, and words of the table of distinct values."""
+ZEROS, ORDER_ZEROS, VALUES_AT, VALUE_WORDS = 512, 16, len(Facts._fields), 2 * SLOTS
+"""Zeroed words that a survey has for the steps after it, beside one for every 64 slices and some for every tile
+of positions: each fill of its own costs as much as a launch. Where those of values are among them, and words of
+the table of distinct values."""
 
 
 ALWAYS = kernels.SURVEY, kernels.SORT_WINDOWS, kernels.CUT_TILES, kernels.COUNT_SECTORS, kernels.FILL_DELTAS
@@ -204,18 +208,23 @@ class _Work:
         0 before.
     **known : Array, int or None
         Arguments of kernels by name.
+
+    Attributes
+    ----------
+    known : dict
+        The same as launches take them. What every plan needs is put there at once: `tell` asks what each is.
     """
 
     def __init__(self, device: Device, kernels: _Kernels, words: Array = None, **known: Any) -> None:
         self._on, self._word, self._kernels = device, device.word, kernels
         self._words, self._taken, self._room = words, 0, 0 if words is None else len(words)
         self._full: list[Array] = []
-        self._known: dict[str, Any] = {}
+        self.known: dict[str, Any] = {}
         self.tell(**known)
 
     def tell(self, **more: Any) -> None:
         """Have the kernels that follow know arguments, in the place of others of the same names."""
-        known, word = self._known, self._word
+        known, word = self.known, self._word
         for name, value in more.items():
             known[name] = value if type(value) is int else word(value)
 
@@ -228,7 +237,7 @@ class _Work:
         **more: Any,
     ) -> None:
         """Launch a kernel, perhaps one of other `_Kernels`, told more than is known."""
-        known, word = self._known, self._word
+        known, word = self.known, self._word
         for name, value in more.items():
             known[name] = value if type(value) is int else word(value)
         launch = (self._kernels if kernels is None else kernels)[signature]
@@ -260,8 +269,7 @@ class _Survey(_Work):
 
     Attributes
     ----------
-    facts : dict
-        By name.
+    facts : Facts
     distinct : _Distinct or None
         Of the values, if they were counted.
     long : tuple of Array, or None
@@ -278,12 +286,11 @@ class _Survey(_Work):
         types: _Types,
         counts: bool,
         entries: int,
-        **known: Any,
     ) -> None:
-        super().__init__(device, kernels, words, **known)
+        super().__init__(device, kernels, words)
         self._room -= VALUE_WORDS * counts
         self.types = types
-        self.facts: dict[str, int] = {}
+        self.facts = Facts._make([0] * VALUES_AT)
         self.distinct = _Distinct(words, VALUES_AT, self._room) if counts else None
         self.long: tuple[Array, Array] | None = None
         self._values: ValueStatistics | None = None
@@ -338,17 +345,18 @@ class _Orders(NamedTuple):
         The row at each position of each candidate; None if no row moves.
     tiles : int
         Of an order.
-    before : Array, shape (candidates * 2 * tiles,), uint64
-        How the chain of slices comes to each tile.
+    before : int
+        Where the words of the work begin that say how the chain of slices comes to each tile: two for each of
+        every candidate.
     first : int
-        Where the numbers of all candidates begin among the words of the work: slices, steps and full steps of
-        every one, and then what a sample of each reads.
+        Where the numbers of all candidates begin among these words: slices, steps and full steps of every
+        one, and then what a sample of each reads.
     """
 
     windows: tuple[int, ...]
     rows: Array | None
     tiles: int
-    before: Array
+    before: int
     first: int
 
 
@@ -477,36 +485,55 @@ class Primitives:
         if csr.indptr.shape != (m + 1,):
             _check.compressed_facts("CSR", csr.shape, False, 0, (nnz, len(csr.data)), None)
         counts = bool(narrow and nnz and len(csr.data))
-        words = self._on.zeroed(ZEROS + m // SLICE_TILE + nnz // CUT_TILE + VALUE_WORDS * counts)
-        given = {"indptr": csr.indptr, "indices": csr.indices, "m": m, "nnz": nnz, "stride": m}
-        types = _integers(csr)
-        given |= cut._asdict()
-        work = _Survey(self._on, self._of(types), words, types, counts, nnz, **given)
-        first, count = work.take(VALUES_AT + 2), VALUES_AT
-        told, sent = self._on.telling(count)
-        found = {"facts": work.words(first, count), "done": work.zeros(1), "told": told}
-        work.launch(kernels.SURVEY, _share(max(m, nnz), 256, BLOCKS), **found)
+        zeros = ZEROS + m // SLICE_TILE + nnz // CUT_TILE + ORDER_ZEROS * (m // CUT_TILE + 1)
+        words, types, word = self._on.zeroed(zeros + VALUE_WORDS * counts), _integers(csr), self._on.word
+        work = _Survey(self._on, self._of(types), words, types, counts, nnz)
+        first = work.take(VALUES_AT + 2)
+        told, sent = self._on.telling(VALUES_AT)
+        none = word(None)
+        work.known |= {
+            "indptr": word(csr.indptr),
+            "indices": word(csr.indices),
+            "m": m,
+            "nnz": nnz,
+            "stride": m,
+            "steps": cut.steps,
+            "segment_steps": cut.segment_steps,
+            "most_segments": cut.most_segments,
+            "segment_starts": none,
+            "segment_lengths": none,
+            "segments": 0,
+            "facts": work.words(first, VALUES_AT),
+            "done": work.zeros(1),
+            "told": told,
+        }
+        work.launch(kernels.SURVEY, _share(max(m, nnz), 256, BLOCKS))
         reading = sent()
         if work.distinct:
             self._count_values(work, csr.data, None, work.distinct)
-        work.facts = dict(zip(FACTS, reading(), strict=True))  # while the values are counted
-        _hold(csr, work.facts)
+        facts = work.facts = Facts._make(reading())  # while the values are counted
+        _hold(csr, facts)
         return Survey(
-            columns_rise=work.facts["descents"] == work.facts["row_descents"],
-            most_column=work.facts["most_column"] - BIAS if nnz else -1,
+            columns_rise=facts.descents == facts.row_descents,
+            most_column=facts.most_column - BIAS if nnz else -1,
             values=work.values if counts else None,
-            long_rows=work.facts["long_rows"],
-            rises=work.facts["rises"] > 0,
+            long_rows=facts.long_rows,
+            rises=facts.rises > 0,
             detail=work,
         )
 
     def _count_values(self, work: _Work, data: Array, order: Array | None, distinct: _Distinct) -> None:
         """Set facts of values, and the table of distinct ones; both are 0 before."""
-        count, of_values = len(data), self._of(_of_values(data), data.dtype)
-        bits = self._on.bits(data, bits_type(data.dtype))
-        work.tell(data=bits, order=order, **self._table(distinct))
-        facts, blocks = self._on.part(distinct.words, distinct.facts, 2), _share(count, 1024, BLOCKS)
-        work.launch(kernels.VALUE_FACTS, blocks, 256, of_values, count=count, facts=facts)
+        count, dtype, part = len(data), data.dtype, self._on.part
+        work.known |= self._table(distinct)
+        work.known |= {
+            "data": self._on.bits(data, bits_type(dtype)),
+            "order": self._on.word(order),
+            "count": count,
+            "facts": part(distinct.words, distinct.facts, 2),
+        }
+        of_values = self._of(_of_values(data), dtype)
+        work.launch(kernels.VALUE_FACTS, _share(count, 1024, BLOCKS), 256, of_values)
 
     def _table(self, distinct: _Distinct) -> dict[str, Any]:
         """Return what kernels are told of the table of distinct values."""
@@ -522,7 +549,7 @@ class Primitives:
         blocks = ceil_div(nnz, RUN)
         work.launch(kernels.SORT_COLUMNS, blocks, **to)
         width = RUN
-        while width < work.facts["longest"]:
+        while width < work.facts.longest:
             runs = {"columns": to["to_columns"], "order": to["to_order"], "width": width}
             to = {name: self._on.empty(nnz, kind) for name, kind in kinds.items()}
             work.launch(kernels.MERGE_COLUMNS, blocks, **runs, **to)
@@ -540,7 +567,7 @@ class Primitives:
         blocks: tuple[int, int, int],
     ) -> Tried:
         """See `Primitives`; as many windows side by side as their share of the matrix's memory holds."""
-        each = csr.shape[0] * (_index(csr).itemsize + 1)
+        each = csr.shape[0] * (survey.detail.types["Index"].itemsize + 1)
         at_once = max(max(int(self.share * _bytes(csr)), self.floor) // max(each, 1), 1)
         found: dict[int, SliceStatistics] = {}
         orders = None
@@ -596,33 +623,20 @@ class Primitives:
         first one, and how many.
         """
         longest = max(cut.steps, cut.segment_steps) if layout and layout.segments else cut.steps
-        entries = [min(size * WARP * longest, len(csr.indices)) for size in blocks]
-        slots = [max(1 << (2 * count - 1).bit_length(), 64) if count else 0 for count in entries]
-        units = PLACES * sum(size > 0 for size in blocks)
-        tables, most = None, max(slots)
-        if most > SHARED_SLOTS and csr.shape[1] // sector_columns >= 32 * SHARED_SLOTS:
-            room = max(_bytes(csr) // 3, self.floor) // (4 * most * len(orders.windows))
-            units = max(min(units, room), 1)
-            (tables,) = self._on.scratch((units * most * len(orders.windows), UINT32))
         work: _Survey = survey.detail
-        if not layout:
-            work.tell(segment_starts=None, segment_lengths=None, segments=0)
+        units, count, known = PLACES * sum(map(bool, blocks)), len(orders.windows), work.known
+        known |= _sizes_of_blocks(blocks, longest, len(csr.indices))
+        tables, most = None, known["table_slots"]
+        if most > SHARED_SLOTS and csr.shape[1] // sector_columns >= 32 * SHARED_SLOTS:
+            room = max(_bytes(csr) // 3, self.floor) // (4 * most * count)
+            units = max(min(units, room), 1)
+            (tables,) = self._on.scratch((units * most * count, UINT32))
         told, finish = work.telling(*asked)
-        work.launch(
-            kernels.COUNT_SECTORS,
-            (units, len(orders.windows)),
-            sector_shift=sector_columns.bit_length() - 1,
-            by_slice=blocks[0],
-            few=blocks[1],
-            many=blocks[2],
-            slots_by_slice=slots[0],
-            slots_few=slots[1],
-            slots_many=slots[2],
-            tables=tables,
-            table_slots=most,
-            sampled=work.words(sampled, SAMPLED * len(orders.windows)),
-            **told,
-        )
+        known |= told
+        known["sector_shift"] = sector_columns.bit_length() - 1
+        known["tables"] = self._on.word(tables)
+        known["sampled"] = work.words(sampled, SAMPLED * count)
+        work.launch(kernels.COUNT_SECTORS, (units, count))
         return finish()
 
     # ---- layout --------------------------------------------------------------------------------------
@@ -639,22 +653,24 @@ class Primitives:
         else:
             orders = self._cut_orders(csr, survey, cut, (window,))
             slices, steps, full = work.read(orders.first, TOTALS)
-        segments = facts["segments"]
-        rows = None if orders.rows is None else self._on.empty(positions, _index(csr))
+        segments, index, known, word = facts.segments, work.types["Index"], work.known, self._on.word
+        rows = None if orders.rows is None else self._on.empty(positions, index)
         headers = self._on.empty((segments + slices, 4), UINT32)
-        pieces = self._cut_segments(csr, survey, headers, sorts=segments + slices > in_order)
-        work.tell(segment_starts=pieces.starts, segment_lengths=pieces.lengths, segments=segments)
+        known["headers"], known["segments"] = word(headers), segments
+        pieces = self._cut_segments(csr, survey, sorts=segments + slices > in_order)
+        known["segment_starts"], known["segment_lengths"] = word(pieces.starts), word(pieces.lengths)
+        known["placed"] = word(rows)
         if orders.tiles:
-            made = {"headers": headers, "placed": rows, "steps_before": facts["segment_steps"]}
-            work.launch(kernels.CUT_HEADERS, orders.tiles, **made)
-        work.tell(rows=rows)
+            known["steps_before"] = facts.segment_steps
+            work.launch(kernels.CUT_HEADERS, orders.tiles)
+        known["rows"] = known["placed"]
         return Layout(
             positions=positions,
             segments=segments,
             slices=segments + slices,
-            steps=facts["segment_steps"] + steps,
-            full=facts["segment_full"] + full,
-            rows=self._nothing(_index(csr)) if rows is None else rows,
+            steps=facts.segment_steps + steps,
+            full=facts.segment_full + full,
+            rows=self._nothing(index) if rows is None else rows,
             headers=headers,
             long_rows=pieces.long_rows,
             segment_offsets=pieces.offsets,
@@ -664,9 +680,10 @@ class Primitives:
 
     def _nothing(self, dtype: Any) -> Array:
         """Return an array without numbers, which all plans share."""
-        if dtype not in self._empty:
-            self._empty[dtype] = self._on.empty(0, dtype)
-        return self._empty[dtype]
+        found = self._empty.get(dtype)
+        if found is None:
+            found = self._empty[dtype] = self._on.empty(0, dtype)
+        return found
 
     def _zero(self, dtype: np.dtype[Any]) -> Array:
         """Return an array of one 0, which all plans share."""
@@ -677,45 +694,49 @@ class Primitives:
 
     def _only(self, survey: Survey, orders: _Orders, window: int, m: int) -> _Orders:
         """Return one of several orders, and have the kernels that follow know it alone."""
-        nth, tiles, rows = orders.windows.index(window), 2 * orders.tiles, None
+        nth, tiles, work, rows = orders.windows.index(window), 2 * orders.tiles, survey.detail, None
         if orders.rows is not None and (window or survey.long_rows):
-            rows = self._on.part(orders.rows, nth * m, m)
-        survey.detail.tell(rows=rows, before=self._on.part(orders.before, nth * tiles, tiles))
-        only = None if rows is None else orders.rows
-        return orders._replace(windows=(window,), rows=only, first=orders.first + nth * TOTALS)
+            rows = orders.rows
+            work.known["rows"] = self._on.part(rows, nth * m, m)
+        else:
+            work.known["rows"] = self._on.word(None)
+        before = orders.before + nth * tiles
+        work.known["before"] = work.words(before, tiles)
+        return _Orders((window,), rows, orders.tiles, before, orders.first + nth * TOTALS)
 
     def _tell(self, survey: Survey, orders: _Orders, m: int) -> None:
         """Have kernels know some orders; a window of all rows goes unsaid."""
-        narrower = tuple([window for window in orders.windows if window < m])
-        survey.detail.tell(
-            rows=orders.rows,
-            windows=self._on.constant(narrower),
-            window_count=len(narrower),
-            before=orders.before,
-            totals=survey.detail.words(orders.first, TOTALS * len(orders.windows)),
-        )
+        work, windows = survey.detail, orders.windows
+        narrower = windows if windows[-1] < m else windows[:-1]
+        work.known |= {
+            "rows": self._on.word(orders.rows),
+            "windows": self._on.word(self._on.constant(narrower)),
+            "window_count": len(narrower),
+            "before": work.words(orders.before, 2 * orders.tiles * len(windows)),
+            "totals": work.words(orders.first, TOTALS * len(windows)),
+        }
 
     def _cut_orders(self, csr: Csr, survey: Survey, cut: Cut, windows: tuple[int, ...]) -> _Orders:
         """Sort rows in each of the windows, and cut them; nothing is read."""
         m, count, work = csr.shape[0], len(windows), survey.detail
-        positions = m - survey.long_rows
-        work.tell(positions=positions, identity=int(not survey.long_rows))
+        positions, known = m - survey.long_rows, work.known
+        known["positions"], known["identity"] = positions, int(not survey.long_rows)
         tiles = ceil_div(positions, CUT_TILE)
         moves = m and (survey.long_rows or any(windows))
-        sort_tiles = max(_window_tiles(window or SORT_TILE, m) for window in windows) if moves else 0
-        (before,) = self._on.scratch((2 * count * tiles, COUNT))  # it is kept, and the others are not
+        sort_tiles = _window_tiles(windows, m) if moves else 0
         passages, counts, rows = self._on.scratch(
             (count * tiles * ENTRIES, COUNT),
             ((sort_tiles << DIGIT_BITS) + 1, COUNT),
-            (count * m if moves else 0, _index(csr)),
+            (count * m if moves else 0, work.types["Index"]),
         )
-        first = work.take(count * (TOTALS + SAMPLED))
+        first, before = work.take(count * (TOTALS + SAMPLED)), work.take(2 * count * tiles)
         orders = _Orders(windows, rows if moves else None, tiles, before, first)
         self._tell(survey, orders, m)
         if moves:
             self._sort_rows(csr, survey, cut, orders, sort_tiles, counts)
         if tiles:
-            work.launch(kernels.CUT_TILES, (tiles, count), come=work.zeros(count), passages=passages)
+            known["come"], known["passages"] = work.zeros(count), self._on.word(passages)
+            work.launch(kernels.CUT_TILES, (tiles, count))
         return orders
 
     def _sort_rows(
@@ -723,18 +744,27 @@ class Primitives:
     ) -> None:
         """Set the rows in slices in the order of each window, m apart."""
         m, long_count, work, windows = csr.shape[0], survey.long_rows, survey.detail, orders.windows
-        long_rows = self._list_long(csr, survey)[0] if long_count else None
-        longest, most = work.facts["longest_whole"], WARP * cut.steps
+        long_rows = self._on.word(self._list_long(csr, survey)[0] if long_count else None)
+        longest = work.facts.longest_whole
         bits = (longest + 1).bit_length()
+        work.known |= {
+            "longest": longest,
+            "most": WARP * cut.steps,
+            "bits": bits,
+            "long_rows": long_rows,
+            "long_count": long_count,
+            "come": work.zeros(1),
+            "counts": self._on.word(counts),
+            "apart": int(tiles * len(windows) <= APART),
+        }
+        work.launch(kernels.SORT_WINDOWS, (tiles, len(windows)), 512)
+        if windows[-1] <= SORT_TILE:
+            return
+        work.known |= {"keys": self._on.word(None), "gone": long_rows, "gone_count": long_count}
         wide = [nth for nth, window in enumerate(windows) if window > SORT_TILE]
-        work.tell(longest=longest, most=most, bits=bits, long_rows=long_rows, long_count=long_count)
-        apart = int(tiles * len(windows) <= APART)
-        own = {"come": work.zeros(1), "counts": counts, "apart": apart}
-        work.launch(kernels.SORT_WINDOWS, (tiles, len(windows)), 512, **own)
-        work.tell(keys=None, gone=long_rows, gone_count=long_count)
         for nth in wide:
             to, counted = self._on.part(orders.rows, nth * m, m), counts if nth == wide[-1] else None
-            self._sort(work, (m, _index(csr)), windows[nth], bits, to, counted)
+            self._sort(work, (m, work.types["Index"]), windows[nth], bits, to, counted)
 
     def _sort(
         self,
@@ -766,7 +796,8 @@ class Primitives:
 
     def _list_long(self, csr: Csr, survey: Survey) -> tuple[Array, Array]:
         """Return the rows too long for a slice, and the first segment of each, with that of the end."""
-        work, index, count = survey.detail, _index(csr), survey.long_rows
+        work, count = survey.detail, survey.long_rows
+        index = work.types["Index"]
         if not count:
             return self._nothing(index), self._zero(index)
         if work.long is None:
@@ -779,11 +810,11 @@ class Primitives:
         found: tuple[Array, Array] = work.long
         return found
 
-    def _cut_segments(self, csr: Csr, survey: Survey, headers: Array, *, sorts: bool) -> _Pieces:
+    def _cut_segments(self, csr: Csr, survey: Survey, *, sorts: bool) -> _Pieces:
         """Cut long rows, and write the headers of the segments; if asked, in the order of their columns."""
+        work: _Survey = survey.detail
+        index, count = work.types["Index"], work.facts.segments
         long_rows, offsets = self._list_long(csr, survey)
-        index, work = _index(csr), survey.detail
-        count = work.facts["segments"]
         if not count:
             return _Pieces(long_rows, offsets, self._nothing(index), None, None)
         rows = self._on.empty(count, index)
@@ -800,7 +831,7 @@ class Primitives:
             self._sort(work, (count, index), count, survey.most_column.bit_length(), in_turn)
             work.tell(indptr=csr.indptr)
         turn = in_turn if sorts else None
-        placed = {"in_turn": turn, "lengths": lengths, "headers": headers, "segment_rows": rows}
+        placed = {"in_turn": turn, "lengths": lengths, "segment_rows": rows}
         work.launch(kernels.PLACE_SEGMENTS, 1, 1024, **placed)
         return _Pieces(long_rows, offsets, rows, starts, lengths)
 
@@ -810,21 +841,29 @@ class Primitives:
         self, csr: Csr, survey: Survey, order: Array | None, layout: Layout, coding: Coding
     ) -> tuple[Values, Array, Array]:
         """See `Primitives`."""
-        work, index = survey.detail, _index(csr)
+        work, word, known, slices = survey.detail, self._on.word, survey.detail.known, layout.slices
+        index, dtype = work.types["Index"], csr.data.dtype
         values, coder = self._room(csr.data, order, layout.steps, coding, work)
-        if not layout.slices:
+        if not slices:
             return values, self._nothing(index), self._nothing(np.uint8)
         bases = self._on.empty(layout.steps, index)
-        tiles, blocks = ceil_div(layout.slices, SLICE_TILE), ceil_div(layout.slices, 8)
-        coders, first = self._of(work.types, csr.data.dtype, coding), work.take(tiles + 2)
-        made = {"slices": layout.slices, "headers": layout.headers, "bases": bases}
-        made |= {"data": self._on.bits(csr.data, bits_type(csr.data.dtype)), "order": order, **coder}
-        made |= {"sizes": work.words(first + 1, tiles + 1), "come": work.words(first, 1)}
-        made["told"], sent = self._on.telling(1)
-        work.launch(kernels.STORE_SLICES, blocks, 256, coders, **made)
+        tiles, blocks = ceil_div(slices, SLICE_TILE), ceil_div(slices, 8)
+        first = work.take(tiles + 2)
+        told, sent = self._on.telling(1)
+        known |= {
+            "slices": slices,
+            "bases": word(bases),
+            "data": self._on.bits(csr.data, bits_type(dtype)),
+            "order": word(order),
+            "come": work.words(first, 1),
+            "sizes": work.words(first + 1, tiles + 1),
+            "told": told,
+        }
+        work.launch(kernels.STORE_SLICES, blocks, 256, self._of(work.types, dtype, coding), **coder)
         size = sent()()[0]
         deltas = self._on.empty(WARP * size, np.uint8)
-        work.launch(kernels.FILL_DELTAS, blocks, deltas=deltas)
+        known["deltas"] = word(deltas)
+        work.launch(kernels.FILL_DELTAS, blocks)
         return values, bases, deltas
 
     def _room(
@@ -1169,12 +1208,32 @@ def _share(count: int, each: int, most: int) -> int:
     return max(min(ceil_div(count, each), most), 1)
 
 
-def _window_tiles(window: int, m: int) -> int:
-    """Return the blocks that sort rows inside windows: a block has several, or a window several blocks."""
-    window = min(window, m)
-    if window > SORT_TILE:
-        return ceil_div(m, window) * ceil_div(window, SORT_TILE)
-    return ceil_div(m, CHUNKS // ceil_div(window, CHUNK) * window)
+@lru_cache(maxsize=256)
+def _window_tiles(windows: tuple[int, ...], m: int) -> int:
+    """Return the most blocks that sort rows inside any of some windows, 0 for one that is cut as it is.
+
+    A block has several windows, or a window several blocks.
+    """
+
+    def tiles(window: int) -> int:
+        if window > SORT_TILE:
+            return ceil_div(m, window) * ceil_div(window, SORT_TILE)
+        return ceil_div(m, CHUNKS // ceil_div(window, CHUNK) * window)
+
+    return max(tiles(min(window or SORT_TILE, m)) for window in windows)
+
+
+@lru_cache(maxsize=256)
+def _sizes_of_blocks(blocks: tuple[int, int, int], longest: int, entries: int) -> dict[str, int]:
+    """Return what a sample is told of blocks of slices of up to so many steps: their sizes, and of their tables.
+
+    `entries` are those of the matrix.
+    """
+    most = [min(size * WARP * longest, entries) for size in blocks]
+    slots = [max(1 << (2 * count - 1).bit_length(), 64) if count else 0 for count in most]
+    kinds = "by_slice", "few", "many"
+    sizes = dict(zip(kinds, blocks, strict=True)) | {"table_slots": max(slots)}
+    return sizes | {f"slots_{kind}": count for kind, count in zip(kinds, slots, strict=True)}
 
 
 def _code_bits(coding: Coding, dtype: np.dtype[Any]) -> np.dtype[Any]:
@@ -1236,9 +1295,9 @@ def _value_statistics(count: int, dead: int, distinct: int) -> ValueStatistics:
     return ValueStatistics(count, MOST_CODES + 1, False, halves, singles, real)
 
 
-def _hold(csr: Csr, facts: dict[str, int]) -> None:
+def _hold(csr: Csr, facts: Facts) -> None:
     """Hold that arrays on the device are a matrix; see `dasp._check.compressed`."""
     given = len(csr.indices), len(csr.data)
-    least = (facts["least_column_not"] ^ ALL_BITS) - BIAS
-    columns = (least, facts["most_column"] - BIAS) if given[0] else None
-    _check.compressed_facts("CSR", csr.shape, not facts["falls"], facts["end"] - BIAS, given, columns)
+    least = (facts.least_column_not ^ ALL_BITS) - BIAS
+    columns = (least, facts.most_column - BIAS) if given[0] else None
+    _check.compressed_facts("CSR", csr.shape, not facts.falls, facts.end - BIAS, given, columns)

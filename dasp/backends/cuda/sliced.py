@@ -92,10 +92,10 @@ def in_flight(plan: Plan) -> int:
 
 def kept_share(plan: Plan) -> float:
     """Return the share of a plan that is told to stay in the L2 until the next product, in steps of 0.05."""
-    least, most = H200.kept_plans
-    if not least <= plan.nbytes <= most:
+    (least, most), size = H200.kept_plans, plan.nbytes
+    if not least <= size <= most:
         return 0.0
-    return round(20 * min(H200.most_kept, H200.kept_bytes / plan.nbytes)) / 20
+    return round(20 * min(H200.most_kept, H200.kept_bytes / size)) / 20
 
 
 def partials(plan: Plan) -> int:

@@ -136,19 +136,20 @@ def choose_window(
         Of this x.
     machine : Machine
     """
-    costs = []
+    costs, moves = [], machine.row * rows
+    pad, by_slice, by_few, by_many = gathers
     for window, slices in tried.items():
-        size = _plan_cost(slices, code_bytes, machine) + (machine.row * rows if window else 0)
-        cost = size + gathers.pad * (slices.slots - WARP * slices.full)
-        if gathers.by_slice:
-            cost += gathers.by_slice * slices.of_all(slices.by_slice)
-        if gathers.by_few:
-            cost += gathers.by_few * slices.of_all(slices.by_few)
-        if gathers.by_many:
-            cost += gathers.by_many * slices.of_all(slices.by_many)
+        size = _plan_cost(slices, code_bytes, machine) + (moves if window else 0)
+        cost = size + pad * (WARP * slices.steps - WARP * slices.full)
+        if by_slice:
+            cost += by_slice * slices.of_all(slices.by_slice)
+        if by_few:
+            cost += by_few * slices.of_all(slices.by_few)
+        if by_many:
+            cost += by_many * slices.of_all(slices.by_many)
         costs.append((cost, size, window))
-    smallest = min(size for _, size, _ in costs)
-    return min(cost for cost in costs if cost[1] <= machine.most_growth * smallest)[2]
+    most = machine.most_growth * min([size for _, size, _ in costs])
+    return min([cost for cost in costs if cost[1] <= most])[2]
 
 
 def may_share(slices: SliceStatistics, machine: Machine) -> bool:
@@ -188,4 +189,4 @@ def choose_warps(slices: SliceStatistics, code_bytes: int, gathers: Gathers, mac
 def _plan_cost(slices: SliceStatistics, code_bytes: int, machine: Machine) -> float:
     """Estimate what reading the slots and the headers costs."""
     by_slot = machine.slot + machine.value_byte * code_bytes
-    return slices.slots * by_slot + machine.slice * slices.slices
+    return WARP * slices.steps * by_slot + machine.slice * slices.slices
