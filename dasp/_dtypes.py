@@ -52,7 +52,7 @@ class Arithmetic(NamedTuple):
     @property
     def defines(self) -> dict[str, str]:
         """The compile-time constants that tell them to CUDA kernels."""
-        return {f"DASP_{name.upper()}": C_NAMES[dtype] for name, dtype in self.types.items()}
+        return dict(_defines(self))
 
 
 TABLE = {
@@ -74,6 +74,12 @@ C_NAMES = {row.dtype: row.c for row in TABLE.values()} | {
 BFLOAT16 = TABLE["bfloat16"].dtype
 
 _FLOAT16 = TABLE["float16"].dtype
+
+
+@functools.cache
+def _defines(kinds: Arithmetic) -> dict[str, str]:
+    """Return the constants of `Arithmetic`, once for each."""
+    return {f"DASP_{name.upper()}": C_NAMES[dtype] for name, dtype in kinds.types.items()}
 
 
 @functools.cache  # because NumPy takes microseconds for the name of a type

@@ -365,13 +365,13 @@ class Kernel:
 
     def __init__(self, kernel: Any, signature: Signature, types: Mapping[str, np.dtype[Any]]) -> None:
         parameters = signature.parameters
-        codes = "@" + "".join(_code(p, types) for p in parameters)
+        codes = _CONFIG_CODES + "".join(_code(p, types) for p in parameters)
         names = [p.name for p in parameters]
         self._take = itemgetter(*names) if len(names) > 1 else lambda given: (given[names[0]],)
-        config, block = _Config(), bytearray(struct.calcsize(codes))
-        self._set_grid = partial(struct.Struct("=7I4xQ").pack_into, config, 0)
+        # Configuration and parameters follow each other, so that one call writes both.
+        block = bytearray(struct.calcsize(codes))
         self._write = partial(struct.Struct(codes).pack_into, block, 0)
-        self._launch = _prepared(kernel, config, block)
+        self._launch = _prepared(kernel, _Config.from_buffer(block), block, ctypes.sizeof(_Config))
         self._kept = kernel
         self._lock = threading.Lock()
 
@@ -396,11 +396,30 @@ class Kernel:
         """
         given = self._take(words)
         with self._lock:
-            self._set_grid(*blocks, 1, threads, 1, 1, 0, stream)
-            self._write(*given)
+            self._write(*blocks, 1, threads, 1, 1, 0, stream, 0, 0, *given)
             status = self._launch()
         if status:
             check(status, "the kernel was not launched")
+
+    def on(self, current: Callable[[], Any]) -> Callable[[tuple[int, int], int, Mapping[str, Any]], None]:
+        """Return what launches on the stream that is current then, with the rest of a call's arguments.
+
+        Parameters
+        ----------
+        current : callable
+            Returns CuPy's current stream.
+        """
+        take, lock, write, launch = self._take, self._lock, self._write, self._launch
+
+        def launch_now(blocks: tuple[int, int], threads: int, words: Mapping[str, Any]) -> None:
+            given = take(words)
+            with lock:
+                write(*blocks, 1, threads, 1, 1, 0, current().ptr, 0, 0, *given)
+                status = launch()
+            if status:
+                check(status, "the kernel was not launched")
+
+        return launch_now
 
 
 class _Attribute(ctypes.Structure):
@@ -422,6 +441,10 @@ class _Config(ctypes.Structure):
     )
 
 
+_CONFIG_CODES = "@7I4xQQI4x"
+"""The same as `struct` writes it, behind which parameters are aligned as they are alone."""
+
+
 class _Extra(ctypes.Structure):
     """What says that all parameters lie in one block: names and pointers by turns, and the block's size."""
 
@@ -435,10 +458,13 @@ class _Extra(ctypes.Structure):
     )
 
 
-def _prepared(kernel: Any, config: _Config, block: bytearray) -> Callable[[], int]:
-    """Return what launches a kernel of CuPy as `config`, with the parameters in `block`; both live on."""
-    extra = _Extra(PARAMETERS_AT, 0, PARAMETER_BYTES_AT, 0, PARAMETERS_END, len(block))
-    extra.parameters = ctypes.addressof(ctypes.c_char.from_buffer(block))
+def _prepared(kernel: Any, config: _Config, block: bytearray, first: int = 0) -> Callable[[], int]:
+    """Return what launches a kernel of CuPy as `config`, with the parameters in `block`; both live on.
+
+    `first` is the byte of the block where they begin.
+    """
+    extra = _Extra(PARAMETERS_AT, 0, PARAMETER_BYTES_AT, 0, PARAMETERS_END, len(block) - first)
+    extra.parameters = ctypes.addressof(ctypes.c_char.from_buffer(block)) + first
     extra.bytes = ctypes.addressof(extra) + _Extra.size.offset
     handle = handle_of(kernel)
     return partial(driver().cuLaunchKernelEx, ctypes.byref(config), handle, None, ctypes.byref(extra))

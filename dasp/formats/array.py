@@ -121,8 +121,10 @@ def arrays_of(part: Any) -> Iterator[Array]:
     return iter(found)
 
 
-_parts: dict[Any, bool | None] = {}
-"""Whether values of a type are arrays, which True says, or have some among their fields; None for neither."""
+_parts: dict[Any, int] = {}
+"""What values of a type are: `_ONE`, an array; `_SEVERAL`, with some among their fields; `_NONE` of both."""
+
+_NONE, _ONE, _SEVERAL = range(3)
 
 
 _getters: dict[Any, Callable[[Any], tuple[Any, ...]]] = {}
@@ -142,13 +144,13 @@ def _values(part: Any) -> tuple[Any, ...]:
 
 def _collect(part: Any, found: list[Array]) -> None:
     for value in _values(part):
-        kind = type(value)
-        if kind not in _parts:
-            _parts[kind] = is_array(value) or (False if _names(kind) else None)
-        role = _parts[kind]
-        if role:
+        role = _parts.get(type(value))
+        if role is None:
+            kind = type(value)
+            role = _parts[kind] = _ONE if is_array(value) else _SEVERAL if _names(kind) else _NONE
+        if role == _ONE:
             found.append(value)
-        elif role is False:
+        elif role == _SEVERAL:
             _collect(value, found)
 
 

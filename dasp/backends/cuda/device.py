@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -28,12 +28,39 @@ LEAST_PINNED = 4096
 """Bytes of a piece of memory through which numbers come to the host."""
 
 
-class _Pinned(NamedTuple):
-    """Memory of the host that a GPU writes to: its words, where they are, and what says that all is there."""
+class _Pinned:
+    """Memory of the host that a GPU writes words to, for one who asks at a time.
 
-    words: np.ndarray[Any, Any]
-    address: int
-    copied: Any
+    Attributes
+    ----------
+    address : int
+    room : int
+        Words that it has.
+    count : int
+        Those that are asked for.
+    """
+
+    __slots__ = "_free", "_memory", "_stream", "_words", "_written", "address", "count", "room"
+
+    def __init__(self, size: int, free: list[_Pinned]) -> None:
+        import cupy
+
+        self.room, self.count, self._free = size // _WORD.itemsize, 0, free
+        self._memory = cupy.cuda.alloc_pinned_memory(size)
+        self._words = np.frombuffer(self._memory, _WORD, self.room)
+        self.address = int(self._words.ctypes.data)
+        self._written, self._stream = cupy.cuda.Event(disable_timing=True), cupy.cuda.get_current_stream
+
+    def sent(self) -> Callable[[], list[int]]:
+        """Say that what writes the words was launched; return what waits for it and returns them."""
+        self._written.record(self._stream())
+        return self._finish
+
+    def _finish(self) -> list[int]:
+        self._written.synchronize()
+        numbers: list[int] = self._words[: self.count].tolist()
+        self._free.append(self)
+        return numbers
 
 
 class _Piece:
@@ -172,32 +199,18 @@ class CudaDevice:
 
     def telling(self, count: int) -> tuple[int, Callable[[], Callable[[], list[int]]]]:
         """Return where a kernel may write words for the host, and what is called once it was launched."""
-        pinned = self._take_pinned(8 * count)
-
-        def sent() -> Callable[[], list[int]]:
-            pinned.copied.record(self._stream())
-            return finish
-
-        def finish() -> list[int]:
-            pinned.copied.synchronize()
-            numbers: list[int] = pinned.words[:count].tolist()
-            self._pinned.append(pinned)
-            return numbers
-
-        return pinned.address, sent
-
-    def _take_pinned(self, size: int) -> _Pinned:
-        """Return pinned memory that nobody writes to: a GPU reaches no other, and copies go through such."""
         try:
             pinned = self._pinned.pop()  # threads do not wait for each other
-            if pinned.words.nbytes >= size:
-                return pinned
         except IndexError:
-            pass
-        room = max(size, LEAST_PINNED)
-        memory = np.frombuffer(self._cupy.cuda.alloc_pinned_memory(room), np.uint64, room // 8)
-        event = self._cupy.cuda.Event(disable_timing=True)
-        pinned = _Pinned(memory, memory.ctypes.data, event)
+            pinned = self._new_pinned(count)
+        if pinned.room < count:
+            pinned = self._new_pinned(count)
+        pinned.count = count
+        return pinned.address, pinned.sent
+
+    def _new_pinned(self, count: int) -> _Pinned:
+        """Return pinned memory: a GPU reaches no other, and copies go through such."""
+        pinned = _Pinned(max(_WORD.itemsize * count, LEAST_PINNED), self._pinned)
         self._kept.append(pinned)  # whoever never waits for what is told leaves it on its way
         return pinned
 
@@ -206,12 +219,7 @@ class CudaDevice:
     ) -> Callable[[tuple[int, int], int, Mapping[str, Any]], None]:
         """Return a compiled kernel."""
         function = _source.load(signature.source, constants).get_function(signature.entry)
-        launch, current = Kernel(function, signature, types), self._stream
-
-        def launch_now(blocks: tuple[int, int], threads: int, words: Mapping[str, Any]) -> None:
-            launch(current().ptr, blocks, threads, words)
-
-        return launch_now
+        return Kernel(function, signature, types).on(self._stream)
 
     def prepared(
         self,

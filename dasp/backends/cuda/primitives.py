@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -78,9 +78,9 @@ TOTALS, SAMPLED = 3, 4
 """Numbers of a candidate: kernels/pack/candidates.cuh."""
 
 ZEROS, ORDER_ZEROS, VALUES_AT, VALUE_WORDS = 512, 16, len(Facts._fields), 2 * SLOTS
-"""Zeroed words that a survey has for the steps after it, beside one for every 64 slices and some for every tile
-of positions: each fill of its own costs as much as a launch. Where those of values are among them, and words of
-the table of distinct values."""
+"""Zeroed words that a survey has for the steps after it, beside one for every 64 slices and some for every
+tile of positions: each fill of its own costs as much as a launch. Where those of values are among them, and
+words of the table of distinct values."""
 
 
 ALWAYS = kernels.SURVEY, kernels.SORT_WINDOWS, kernels.CUT_TILES, kernels.COUNT_SECTORS, kernels.FILL_DELTAS
@@ -311,20 +311,26 @@ class _Survey(_Work):
             self._values = _value_statistics(self._count, *found[:2])
         return found[first - begin :]
 
-    def telling(self, first: int, count: int) -> tuple[dict[str, Any], Callable[[], list[int]]]:
-        """Return what a kernel takes that tells the host what `read` reads; and what to call then."""
-        done, asks = self.zeros(1), self.distinct is not None and self._values is None
+    def launch_and_read(
+        self, signature: Signature, blocks: int | tuple[int, int], first: int, count: int
+    ) -> list[int]:
+        """Launch a kernel that tells the host some words when it is done, and return what `read` does."""
+        asks = self.distinct is not None and self._values is None
         begin = VALUES_AT if asks else first
-        told, sent = self._on.telling(first + count - begin)
-
-        def finish() -> list[int]:
-            found = sent()()
-            if asks:
-                self._values = _value_statistics(self._count, *found[:2])
-            return found[first - begin :]
-
         size = first + count - begin
-        return {"done": done, "words": self.words(begin, size), "word_count": size, "told": told}, finish
+        told, sent = self._on.telling(size)
+        self.known |= {
+            "done": self.zeros(1),
+            "words": self.words(begin, size),
+            "word_count": size,
+            "told": told,
+        }
+        self.launch(signature, blocks)
+        found = sent()()
+        if not asks:
+            return found
+        self._values = _value_statistics(self._count, *found[:2])
+        return found[first - begin :]
 
     def values(self) -> ValueStatistics:
         """Return the facts of values, and wait for them if they are not known."""
@@ -631,13 +637,10 @@ class Primitives:
             room = max(_bytes(csr) // 3, self.floor) // (4 * most * count)
             units = max(min(units, room), 1)
             (tables,) = self._on.scratch((units * most * count, UINT32))
-        told, finish = work.telling(*asked)
-        known |= told
         known["sector_shift"] = sector_columns.bit_length() - 1
         known["tables"] = self._on.word(tables)
         known["sampled"] = work.words(sampled, SAMPLED * count)
-        work.launch(kernels.COUNT_SECTORS, (units, count))
-        return finish()
+        return work.launch_and_read(kernels.COUNT_SECTORS, (units, count), *asked)
 
     # ---- layout --------------------------------------------------------------------------------------
 
@@ -675,7 +678,7 @@ class Primitives:
             long_rows=pieces.long_rows,
             segment_offsets=pieces.offsets,
             segment_rows=pieces.rows,
-            detail=_Placed(pieces, orders._replace(rows=rows)),
+            detail=_Placed(pieces, _Orders(orders.windows, rows, orders.tiles, orders.before, orders.first)),
         )
 
     def _nothing(self, dtype: Any) -> Array:
@@ -843,7 +846,7 @@ class Primitives:
         """See `Primitives`."""
         work, word, known, slices = survey.detail, self._on.word, survey.detail.known, layout.slices
         index, dtype = work.types["Index"], csr.data.dtype
-        values, coder = self._room(csr.data, order, layout.steps, coding, work)
+        values, kept = self._room(csr.data, order, layout.steps, coding, work)
         if not slices:
             return values, self._nothing(index), self._nothing(np.uint8)
         bases = self._on.empty(layout.steps, index)
@@ -859,7 +862,8 @@ class Primitives:
             "sizes": work.words(first + 1, tiles + 1),
             "told": told,
         }
-        work.launch(kernels.STORE_SLICES, blocks, 256, self._of(work.types, dtype, coding), **coder)
+        work.launch(kernels.STORE_SLICES, blocks, 256, self._of(work.types, dtype, coding))
+        del kept
         size = sent()()[0]
         deltas = self._on.empty(WARP * size, np.uint8)
         known["deltas"] = word(deltas)
@@ -868,21 +872,23 @@ class Primitives:
 
     def _room(
         self, data: Array, order: Array | None, steps: int, coding: Coding, work: _Survey
-    ) -> tuple[Values, dict[str, Array | None]]:
-        """Return values whose codes are to be stored, and what kernels are told of the coding."""
-        coder = dict[str, Any].fromkeys(("keys", "ranks", "stored"))
+    ) -> tuple[Values, Any]:
+        """Return values whose codes are to be stored, and what must live until then; tell kernels of both."""
+        known, dtype, kept = work.known, data.dtype, None
+        known["keys"] = known["ranks"] = known["stored"] = self._on.word(None)
         if coding == Coding.EQUAL:
-            return Values(coding, self._nothing(np.uint8), data[:1].copy()), coder
-        table = self._nothing(data.dtype)
+            return Values(coding, self._nothing(np.uint8), data[:1].copy()), kept
+        table = self._nothing(dtype)
         if coding == Coding.DICTIONARY:
             # In another order values first appear elsewhere.
             distinct = work.distinct if order is None else self._value_facts(data, order)
             assert distinct
-            table = self._on.empty(work.values().distinct, data.dtype)
-            coder |= self._dictionary(data, order, distinct, table)
-        stored = self._on.empty(WARP * steps if len(data) else 0, code_type(coding, data.dtype))
-        coder["stored"] = self._on.bits(stored, _code_bits(coding, data.dtype))
-        return Values(coding, stored, table), coder
+            table = self._on.empty(work.values().distinct, dtype)
+            kept = self._dictionary(data, order, distinct, table)
+            work.tell(**kept)
+        stored = self._on.empty(WARP * steps if len(data) else 0, code_type(coding, dtype))
+        known["stored"] = self._on.bits(stored, _code_bits(coding, dtype))
+        return Values(coding, stored, table), kept
 
     def _dictionary(
         self, data: Array, order: Array | None, distinct: _Distinct, table: Array
@@ -1225,7 +1231,7 @@ def _window_tiles(windows: tuple[int, ...], m: int) -> int:
 
 @lru_cache(maxsize=256)
 def _sizes_of_blocks(blocks: tuple[int, int, int], longest: int, entries: int) -> dict[str, int]:
-    """Return what a sample is told of blocks of slices of up to so many steps: their sizes, and of their tables.
+    """Return what a sample is told of blocks of slices of up to so many steps, and of their tables.
 
     `entries` are those of the matrix.
     """
@@ -1236,6 +1242,7 @@ def _sizes_of_blocks(blocks: tuple[int, int, int], longest: int, entries: int) -
     return sizes | {f"slots_{kind}": count for kind, count in zip(kinds, slots, strict=True)}
 
 
+@cache
 def _code_bits(coding: Coding, dtype: np.dtype[Any]) -> np.dtype[Any]:
     """Return the type in which kernels/pack/encode.cuh makes a code."""
     kind = code_type(coding, dtype)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from functools import cache
 from types import MappingProxyType
 from typing import Any
@@ -43,6 +44,9 @@ OVERLAPPING, OVERLAPPING_DRIVER = 90, 12_030
 """Compute capability, and CUDA version of the driver, from which the start of a product may overlap the end
 of the kernel before it, in a captured graph too."""
 
+_HERE = nullcontext()
+"""For work on a device that is the current one."""
+
 ALIGNMENT = 256
 """Bytes to which each array of a plan is aligned in the plan's one block of device memory."""
 
@@ -66,9 +70,10 @@ class Product:
     def __init__(self, plan: Plan, device: str) -> None:
         import cupy
 
-        self._cupy = cupy
-        self._device = cupy.cuda.Device(number(device))
-        capability, self._overlaps, self._several = _facts(number(device))
+        self._cupy, self._number = cupy, number(device)
+        self._device = cupy.cuda.Device(self._number)
+        capability, self._overlaps, self._several = _facts(self._number)
+        self._current_device = cupy.cuda.runtime.getDevice
         own = into(plan.dtype, plan.dtype, plan.dtype)
         formats.refuse_type(plan.format, plan.dtype, "A")
         constants = defines(plan, own)
@@ -76,7 +81,7 @@ class Product:
             raise RuntimeError(
                 f"this GPU is sm_{capability}; float64 tensor cores need sm_80; pass Policy(mma=False)"
             )
-        with self._device:
+        with _HERE if self._current_device() == self._number else self._device:
             self.plan = plan if is_cupy(next(arrays_of(plan.values))) else _upload(plan)
             _source.load(kernel_of(plan).SIGNATURE.source, constants)  # so that an error comes now
             eights = plan.format == SLICES and capability >= TENSOR_CORES
@@ -92,7 +97,7 @@ class Product:
         others = None if self._eights is None else self._eights.kernels
         self._columns = columns.Columns(self.plan, COLUMNS[plan.format], self._overlaps, others)
         # What `quick` needs, looked up once.
-        self._number, self._dtype = self._device.id, np.dtype(plan.dtype.type)
+        self._dtype = np.dtype(plan.dtype.type)
         self._m, self._n = plan.shape
         self._strides = (self._dtype.itemsize,)
         # A letter is looked up sooner than a type, but CuPy knows none for bfloat16.
@@ -103,7 +108,6 @@ class Product:
         # CuPy aligns a view to its numbers' parts, and a kernel loads a complex number at once.
         self._misaligned = self._dtype.itemsize - 1 if self._dtype.kind == "c" else 0
         self._ndarray = cupy.ndarray
-        self._current_device = cupy.cuda.runtime.getDevice
         self._current_stream = cupy.cuda.get_current_stream
         self._is_capturing = cupy.cuda.runtime.streamIsCapturing
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -91,6 +92,7 @@ REAL_PARTS = Coding.BYTE, Coding.HALF, Coding.REAL, Coding.REAL_SINGLE
 """What holds the real parts of complex values."""
 
 
+@cache
 def code_type(coding: Coding, dtype: np.dtype[Any]) -> np.dtype[Any]:
     """Return the type of a stored value of a matrix of a type; any where none is stored."""
     if coding == Coding.REAL:
