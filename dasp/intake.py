@@ -97,10 +97,12 @@ def cupy_matrix(A: Any, policy: Policy | None, device: str, progress: bool) -> P
     if not type(A).__module__.startswith("cupyx.scipy.sparse") or not hasattr(A, "get"):
         raise TypeError(f"A is a {type(A).__name__}; a cupyx.scipy.sparse matrix is needed")
     device = place_of(A, device)
-    if A.format != "csr" or packer(A.shape, policy, device) != f"cuda:{A.data.device.id}":
+    shape = int(A.shape[0]), int(A.shape[1])
+    where = packer(shape, policy, device)
+    if A.format != "csr" or where != f"cuda:{A.data.device.id}":
         return scipy_matrix(A.get(), policy, device, progress)
-    csr = Csr((int(A.shape[0]), int(A.shape[1])), *backends.find(device).as_csr(A))
-    return packed(csr, None, policy, device, progress=progress)
+    csr = Csr(shape, *backends.find(device).as_csr(A))
+    return packed(csr, None, policy, device, where=where, progress=progress)
 
 
 def dense_matrix(A: Any, policy: Policy | None, device: str, progress: bool) -> Plan:
@@ -129,7 +131,8 @@ def _plan(
 ) -> Plan:
     """Plan a matrix whose arrays were taken in, and checked if the CPU packs it."""
     device, order = resolve(device), None
-    if packer(shape, policy, device) == "cpu":
+    where = packer(shape, policy, device)
+    if where == "cpu":
         refuse_oversize(
             f"A with {shape[0]:,} rows", BYTES_PER_ROW * float(shape[0]), "leave out rows without entries"
         )
@@ -138,4 +141,4 @@ def _plan(
         order = planning.row_order(shape[0], arrays.rows, cpu)
         arrays = _arrays.Compressed(*csr_from_coo(shape[0], *arrays, cpu))
     csr = Csr((int(shape[0]), int(shape[1])), *arrays)
-    return packed(csr, order, policy, device, progress=progress)
+    return packed(csr, order, policy, device, where=where, progress=progress)

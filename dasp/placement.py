@@ -49,7 +49,15 @@ def packer(shape: tuple[int, int], policy: Policy | None, device: str) -> str:
     return device if backends.find(device).packs(layout) else "cpu"
 
 
-def packed(csr: Csr, order: Any, policy: Policy | None, device: str, *, progress: bool = False) -> Plan:
+def packed(
+    csr: Csr,
+    order: Any,
+    policy: Policy | None,
+    device: str,
+    *,
+    where: str | None = None,
+    progress: bool = False,
+) -> Plan:
     """Return the plan of a matrix for a device, made where that is packed.
 
     Parameters
@@ -61,12 +69,15 @@ def packed(csr: Csr, order: Any, policy: Policy | None, device: str, *, progress
     policy : Policy or None
     device : str
         As `resolve` returns it.
+    where : str, optional
+        As `packer` returns it.
     progress : bool
     """
-    where, machine = packer(csr.shape, policy, device), backends.find(device).machine(device)
-    with backends.find(where).packing(csr, where) as (there, primitives):
+    where = where or packer(csr.shape, policy, device)
+    machine, backend = backends.find(device).machine(device), backends.find(where)
+    with backend.packing(csr, where) as (there, primitives):
         if order is not None:
-            order = backends.find(where).to_device(order, where)
+            order = backend.to_device(order, where)
         return planning.make_plan(there, policy or _AUTO, machine, primitives, order, progress=bool(progress))
 
 

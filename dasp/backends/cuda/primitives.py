@@ -1278,14 +1278,12 @@ _UNASKED = {"misfit": None, "turn": 0, "told": None}
 
 def _slice_statistics(windows: tuple[int, ...], counted: list[int]) -> dict[int, SliceStatistics]:
     """Return what was counted of each candidate."""
-    first = TOTALS * len(windows)
-    return {
-        window: SliceStatistics._make(
-            counted[TOTALS * nth : TOTALS * (nth + 1)]
-            + counted[first + SAMPLED * nth : first + SAMPLED * (nth + 1)]
-        )
-        for nth, window in enumerate(windows)
-    }
+    found, at, sampled = {}, 0, TOTALS * len(windows)
+    for window in windows:
+        found[window] = SliceStatistics(*counted[at : at + TOTALS], *counted[sampled : sampled + SAMPLED])
+        at += TOTALS
+        sampled += SAMPLED
+    return found
 
 
 def _value_statistics(count: int, dead: int, distinct: int) -> ValueStatistics:

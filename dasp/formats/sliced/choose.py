@@ -104,12 +104,15 @@ def code_bytes(coding: Coding, dtype: np.dtype[Any]) -> int:
 
 def choose_steps(entries: int, machine: Machine) -> int:
     """Choose the most steps of a slice."""
-    return next((steps for below, steps in machine.steps if entries < below), machine.most_steps)
+    for below, steps in machine.steps:
+        if entries < below:
+            return steps
+    return machine.most_steps
 
 
 def windows_to_try(rows: int, machine: Machine) -> tuple[int, ...]:
     """Return the sort windows to try, rising; those of `rows` or more sort all of them."""
-    narrower = tuple(window for window in machine.windows if window < rows)
+    narrower = tuple([window for window in machine.windows if window < rows])
     sorts_all = machine.sorts_all or len(narrower) < len(machine.windows)
     return (*narrower, rows) if sorts_all and rows not in narrower else narrower
 

@@ -92,10 +92,9 @@ def _share(
 
 def _blocks(gathers: Gathers, machine: Machine) -> tuple[int, int, int]:
     """Return the slices of each kind of block whose sectors matter; 0 for the others."""
-    few, many = (
-        size if cost or machine.blocks_matter else 0
-        for size, cost in ((machine.few_warps, gathers.by_few), (machine.many_warps, gathers.by_many))
-    )
+    matter = machine.blocks_matter
+    few = machine.few_warps if matter or gathers.by_few else 0
+    many = machine.many_warps if matter or gathers.by_many else 0
     return 1 if gathers.by_slice else 0, few, many
 
 
