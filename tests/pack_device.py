@@ -108,6 +108,9 @@ class PackingDevice:
         array.flags.writeable = False
         return array
 
+    def first(self, numbers: Any) -> Any:
+        return numbers[:1].copy()
+
     def bits(self, numbers: Any, kind: Any) -> Any:
         return _Address(numbers.view(kind))
 

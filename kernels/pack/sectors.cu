@@ -7,14 +7,15 @@
 //     before; the steps of the slices that are looked at, and the sectors of each kind of block.
 // words (word_count): what is told to the host as soon as all is counted; told, done: see pack.cuh.
 // segment_starts, segment_lengths (segments): runs that are slices of one row each, before the others.
-// Where the sectors of a block lie close enough together, each has a bit in shared memory; else they are hashed.
+// Where the sectors of a block lie close enough together, each has a bit in shared memory; else they are hashed. All
+//     blocks of a place are counted at once where the bits of all of them find room.
 // slots_...: of the hash table for a block of each kind, a power of two, at least twice its entries. tables (candidates,
 //     thread blocks along x, table_slots): for those that do not fit into shared memory, not read if all sectors have
 //     bits. The counts do not depend on the order of insertions.
 
 #include "candidates.cuh"
 
-constexpr int PLACES = 24, PLACE_SLICES = 16, SHARED_SLOTS = 8192, AT_ONCE = 4;
+constexpr int PLACES = 24, PLACE_SLICES = 16, SHARED_SLOTS = 8192, AT_ONCE = 4, MARKED_AT_ONCE = 8;
 constexpr unsigned FREE = 0xffffffffu;
 
 // The i-th place, with the rounding of numpy.linspace.
@@ -56,7 +57,15 @@ struct Sample {
     long long first[PLACE_SLICES];
     int shift[PLACE_SLICES], steps[PLACE_SLICES];
     int count;
-    unsigned least_not, most;  // of the sectors of a block: the least one with its bits flipped, and the largest
+    unsigned least_not[PLACE_SLICES], most[PLACE_SLICES];  // of a block's sectors: the least with its bits flipped
+
+    __device__ __forceinline__ unsigned least(int block) const { return ~least_not[block]; }
+
+    // So many words have a bit for each sector from the least to the largest one; one where there are none.
+    __device__ __forceinline__ unsigned words(int block) const
+    {
+        return (max(most[block], least(block)) - least(block)) / WARP + 1;
+    }
 };
 
 // The last tile to which at most `slice` slices come; every thread of the block calls it.
@@ -120,10 +129,10 @@ struct Sectors {
     unsigned* table;
     unsigned slots, least;
 
-    // Every thread of the block calls it.
-    __device__ __forceinline__ void clear(unsigned most) const
+    // Every thread of the block calls it; `words` have the bits.
+    __device__ __forceinline__ void clear(unsigned words) const
     {
-        const unsigned words = slots ? slots : (most - least) / WARP + 1;
+        if (slots) words = slots;
         for (unsigned i = threadIdx.x; i < words; i += CUT_THREADS) table[i] = slots ? FREE : 0u;
     }
 
@@ -186,7 +195,7 @@ struct LaneRun {
     }
 
     // Lets a block know between which sectors the columns of a row lie, which rise.
-    __device__ __forceinline__ void span(Sample& sample, const Column* indices, int sector_shift) const
+    __device__ __forceinline__ void span(Sample& sample, int block, const Column* indices, int sector_shift) const
     {
         unsigned least_not = 0, most = 0;
         if (length > 0) {
@@ -196,33 +205,100 @@ struct LaneRun {
         least_not = warp_max(least_not);
         most = warp_max(most);
         if (lane_id() == 0) {
-            atomicMax(&sample.least_not, least_not);
-            atomicMax(&sample.most, most);
+            atomicMax(sample.least_not + block, least_not);
+            atomicMax(sample.most + block, most);
         }
     }
 
-    // How many sectors are new in AT_ONCE steps from `step` on; all loads, and then all first looks, at once.
+    // The sectors of COUNT steps from `step` on, FREE where there is no entry; all loads at once.
+    template <int COUNT>
+    __device__ __forceinline__ void load(unsigned (&sector)[COUNT], const Column* indices, int sector_shift,
+                                         int step) const
+    {
+#pragma unroll
+        for (int k = 0; k < COUNT; ++k) {
+            const unsigned place = unsigned((step + k) << shift) + lane;
+            sector[k] = place < length ? unsigned(indices[start + place] >> sector_shift) : FREE;
+        }
+    }
+
+    // How many sectors are new in the steps from `first` on, of which each `parts`-th MARKED_AT_ONCE are taken, up to
+    // `steps`; they have bits.
+    __device__ __forceinline__ unsigned mark(const Sectors& sectors, const Column* indices, int sector_shift,
+                                             int first, int parts, int steps) const
+    {
+        unsigned found = 0;
+        for (int step = MARKED_AT_ONCE * first; step < steps; step += MARKED_AT_ONCE * parts) {
+            unsigned sector[MARKED_AT_ONCE];
+            load(sector, indices, sector_shift, step);
+#pragma unroll
+            for (int k = 0; k < MARKED_AT_ONCE; ++k)
+                if (sector[k] != FREE) found += sectors.mark(sector[k]);
+        }
+        return found;
+    }
+
+    // How many sectors are new in AT_ONCE steps from `step` on; all first looks at once.
     __device__ __forceinline__ unsigned insert(const Sectors& sectors, const Column* indices, int sector_shift,
                                                int step) const
     {
         unsigned sector[AT_ONCE], held[AT_ONCE], found = 0;
-#pragma unroll
-        for (int k = 0; k < AT_ONCE; ++k) {
-            const unsigned place = unsigned((step + k) << shift) + lane;
-            sector[k] = place < length ? unsigned(indices[start + place] >> sector_shift) : FREE;
-        }
-        if (!sectors.slots) {
-#pragma unroll
-            for (int k = 0; k < AT_ONCE; ++k)
-                if (sector[k] != FREE) found += sectors.mark(sector[k]);
-            return found;
-        }
+        load(sector, indices, sector_shift, step);
 #pragma unroll
         for (int k = 0; k < AT_ONCE; ++k)
             held[k] = sector[k] == FREE ? FREE : peek(sectors.table + sectors.slot_of(sector[k]));
 #pragma unroll
         for (int k = 0; k < AT_ONCE; ++k)
             if (sector[k] != FREE) found += sectors.insert(sector[k], held[k]);
+        return found;
+    }
+};
+
+// Counts the sectors of the blocks of a place; every thread of the block calls it.
+struct Counter {
+    const Runs& runs;
+    const Sample& sample;
+    const Column* indices;
+    int sector_shift;
+    unsigned *shared, *spare;  // words for bits or slots
+
+    // All blocks, each with its bits, of which lane b knows how many words come before those of block b.
+    __device__ __forceinline__ unsigned count_at_once(unsigned words_before, unsigned words) const
+    {
+        Sectors{shared, 0u, 0u}.clear(words);
+        __syncthreads();
+        unsigned found = 0;
+        for (int k = warp_id(); k < sample.count; k += CUT_WARPS) {
+            const int block = k / sample.unit.size;
+            unsigned* const bits = shared + __shfl_sync(ALL_LANES, words_before, block);
+            const Sectors sectors{bits, 0u, sample.least(block)};
+            found += LaneRun(runs, sample, k).mark(sectors, indices, sector_shift, 0, 1, sample.steps[k]);
+        }
+        return found;
+    }
+
+    // One block after the other, with bits or slots; its warps share slices if these are fewer.
+    __device__ __forceinline__ unsigned count_in_turn() const
+    {
+        const Unit& unit = sample.unit;
+        const int warps = max(CUT_WARPS / unit.size, 1), part = warp_id() % warps;
+        unsigned found = 0;
+        for (int first = 0; first < sample.count; first += unit.size) {
+            const int begin = first + warp_id() / warps, end = min(first + unit.size, sample.count);
+            const int block = first / unit.size;
+            const bool have_bits = sample.words(block) <= SHARED_SLOTS;
+            const Sectors sectors{have_bits || unit.slots <= SHARED_SLOTS ? shared : spare,
+                                  have_bits ? 0u : unit.slots, sample.least(block)};
+            sectors.clear(sample.words(block));
+            __syncthreads();
+            for (int k = begin; k < end; k += CUT_WARPS / warps) {
+                const LaneRun run(runs, sample, k);
+                if (have_bits) found += run.mark(sectors, indices, sector_shift, part, warps, sample.steps[k]);
+                for (int step = AT_ONCE * part; !have_bits && step < sample.steps[k]; step += AT_ONCE * warps)
+                    found += run.insert(sectors, indices, sector_shift, step);
+            }
+            __syncthreads();
+        }
         return found;
     }
 };
@@ -252,6 +328,7 @@ dasp_count_sectors(const Start* __restrict__ indptr, const Column* __restrict__ 
 
     for (int nth = blockIdx.x; nth < units; nth += gridDim.x) {
         const Unit& unit = sample.unit;
+        if (threadIdx.x < PLACE_SLICES) sample.least_not[threadIdx.x] = sample.most[threadIdx.x] = 0;
         if (threadIdx.x == 0) {
             sample.unit.set(nth, sizes, slots, all);
             sample.count = 0;
@@ -266,32 +343,17 @@ dasp_count_sectors(const Start* __restrict__ indptr, const Column* __restrict__ 
             find_slices(order, before, tiles, steps, max(unit.first - segments, 0ll), unit.last - segments,
                         memory.searched, sample);
         __syncthreads();
-        for (int k = warp_id(); k < sample.count; k += CUT_WARPS)
+        for (int k = warp_id(); k < sample.count; k += CUT_WARPS) {
             runs.find(k, sample, order, segment_starts, segment_lengths);
-
-        const int size = unit.size, warps = max(CUT_WARPS / size, 1), part = warp_id() % warps;  // that share a slice
-        unsigned found = 0, looked_at = 0;
-        for (int first = 0; first < sample.count; first += size) {
-            const int begin = first + warp_id() / warps, end = min(first + size, sample.count);
-            if (threadIdx.x == 0) sample.least_not = sample.most = 0;
-            __syncthreads();
-            for (int k = begin; k < end; k += CUT_WARPS / warps)
-                LaneRun(runs, sample, k).span(sample, indices, sector_shift);
-            __syncthreads();
-            const unsigned least = ~sample.least_not, most = sample.most;
-            const bool have_bits = least > most || most - least < WARP * SHARED_SLOTS;
-            const Sectors sectors{have_bits || unit.slots <= SHARED_SLOTS ? memory.table : table,
-                                  have_bits ? 0u : unit.slots, least};
-            sectors.clear(max(most, least));
-            __syncthreads();
-            for (int k = begin; k < end; k += CUT_WARPS / warps) {
-                const LaneRun run(runs, sample, k);
-                for (int step = AT_ONCE * part; step < sample.steps[k]; step += AT_ONCE * warps)
-                    found += run.insert(sectors, indices, sector_shift, step);
-                looked_at += part == 0 && lane_id() == 0 ? unsigned(sample.steps[k]) : 0u;
-            }
-            __syncthreads();
+            LaneRun(runs, sample, k).span(sample, k / unit.size, indices, sector_shift);
         }
+        __syncthreads();
+        const Counter counter{runs, sample, indices, sector_shift, memory.table, table};
+        const int blocks = int(ceil_div(sample.count, unit.size));
+        const unsigned own = lane_id() < blocks ? sample.words(lane_id()) : 0u, before_own = warp_sum_before(own);
+        const unsigned bits = __reduce_add_sync(ALL_LANES, own);
+        unsigned found = bits <= SHARED_SLOTS ? counter.count_at_once(before_own, bits) : counter.count_in_turn();
+        unsigned looked_at = lane_id() < sample.count && warp_id() == 0 ? unsigned(sample.steps[lane_id()]) : 0u;
         found = __reduce_add_sync(ALL_LANES, found);
         looked_at = __reduce_add_sync(ALL_LANES, looked_at);
         if (lane_id() == 0 && found) atomicAdd(sampled + BY_SLICE + unit.kind, Count(found));

@@ -115,6 +115,9 @@ class Device(Protocol):
     def word(self, value: Any) -> Any:
         """Return what launches take for an array, an int or None, the null pointer."""
 
+    def first(self, numbers: Array) -> Array:
+        """Return a new array with the first of some numbers."""
+
     def bits(self, numbers: Array, kind: np.dtype[Any]) -> Any:
         """Return what launches take for an array of numbers that kernels see as bits, of a type as wide."""
 
@@ -877,7 +880,7 @@ class Primitives:
         known, dtype, kept = work.known, data.dtype, None
         known["keys"] = known["ranks"] = known["stored"] = self._on.word(None)
         if coding == Coding.EQUAL:
-            return Values(coding, self._nothing(np.uint8), data[:1].copy()), kept
+            return Values(coding, self._nothing(np.uint8), self._on.first(data)), kept
         table = self._nothing(dtype)
         if coding == Coding.DICTIONARY:
             # In another order values first appear elsewhere.
@@ -965,7 +968,7 @@ class Primitives:
     ) -> Values:
         """See `Primitives`."""
         if coding == Coding.EQUAL:
-            return Values(coding, self._nothing(np.uint8), data[:1].copy())
+            return Values(coding, self._nothing(np.uint8), self._on.first(data))
         stored = self._on.empty(total, code_type(coding, data.dtype))
         table, coder = self._nothing(data.dtype), {}
         if coding == Coding.DICTIONARY and counted:
