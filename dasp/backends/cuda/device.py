@@ -174,7 +174,7 @@ class CudaDevice:
         return self._constants[numbers]
 
     def first(self, numbers: Array) -> Array:
-        """Return a new array with the first of some numbers; CuPy takes twice as long for a copy of a view."""
+        """Return a new array with the first of some numbers; a copy of a view takes CuPy twice as long."""
         one, runtime = self._ndarray(1, numbers.dtype), self._cupy.cuda.runtime
         stream, size = self._stream().ptr, numbers.dtype.itemsize
         runtime.memcpyAsync(one.data.ptr, numbers.data.ptr, size, runtime.memcpyDeviceToDevice, stream)
