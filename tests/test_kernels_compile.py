@@ -305,7 +305,8 @@ def pack() -> Iterator[tuple[str, Defines]]:
         yield "pack/scatter.cu", known | real
         for name, coding in product(("store", "refill"), (Coding.PLAIN, Coding.DICTIONARY)):
             yield f"pack/{name}.cu", known | real | {"DASP_CODING": str(int(coding))}
-        yield "pack/store.cu", known | real | {"DASP_CODING": str(int(Coding.EQUAL))}
+        for name in ("store", "holds"):
+            yield f"pack/{name}.cu", known | real | {"DASP_CODING": str(int(Coding.EQUAL))}
     for coding, size in product((Coding.BYTE, Coding.HALF, Coding.SINGLE), (4, 8)):
         real = {"DASP_VALUE_BYTES": str(size), "DASP_KIND": "1", "DASP_CODING": str(int(coding))}
         yield "pack/store.cu", narrow | real

@@ -7,7 +7,9 @@
 //     a claim is 1 + the place of some value that has the slot, and a first the first such place, bits flipped.
 //     While values are few, most are found in the block's own table: they have been looked at, and cost a lookup.
 // dasp_dictionary: one block of 1024 threads. keys, ranks (1024): the value and the code of a slot, NO_RANK where
-//     there is none; table: the values in the order of their first appearance, which is that of their codes.
+//     there is none; table: the values in the order of their first appearance, which is that of their codes. misfit or
+//     null: becomes `turn`, and nothing else is written, if there are more values than `room`, as `facts` has it; what
+//     was counted is 0 again then, and if not.
 
 #include "values.cuh"
 
@@ -153,14 +155,22 @@ dasp_value_facts(const Bits* __restrict__ data, const Place* __restrict__ order,
 }
 
 extern "C" __global__ void __launch_bounds__(SLOTS)
-dasp_dictionary(const Bits* __restrict__ data, const Place* __restrict__ order, const Count* __restrict__ claims,
-                const Count* __restrict__ firsts, Bits* keys, unsigned short* ranks, Bits* table)
+dasp_dictionary(const Place* __restrict__ order, Count* claims, Count* firsts, Bits* keys, unsigned short* ranks,
+                Bits* table, Count* facts, long long room, const Bits* __restrict__ data, Count* misfit,
+                long long turn)
 {
     __shared__ Count places[SLOTS];
     const int slot = threadIdx.x;
     const Count place = claims[slot] ? ~firsts[slot] : ~0ull;
+    const bool fits = !misfit || (!(facts[0] & NOT_DICTIONARY) && facts[1] <= Count(room));
     places[slot] = place;
     __syncthreads();
+    if (misfit) {
+        claims[slot] = firsts[slot] = 0;
+        if (slot < 2) facts[slot] = 0;
+        if (!fits && slot == 0) *misfit = Count(turn);
+    }
+    if (!fits) return;
     int rank = 0;
     for (int other = 0; other < SLOTS; ++other) rank += places[other] < place;
     ranks[slot] = place == ~0ull ? NO_RANK : (unsigned short)rank;

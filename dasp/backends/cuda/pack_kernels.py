@@ -38,13 +38,17 @@ DICTIONARY = Signature(
     "pack/values.cu",
     "dasp_dictionary",
     """
-    const Bits*      data
     const Place*     order
-    const Count*     claims  [1024]
-    const Count*     firsts  [1024]
+    Count*           claims  [1024]
+    Count*           firsts  [1024]
     Bits*            keys    [1024]
     unsigned short*  ranks   [1024]
     Bits*            table
+    Count*           facts
+    long long        room
+    const Bits*      data
+    Count*           misfit
+    long long        turn
     """,
 )
 
@@ -412,6 +416,18 @@ HOLDS = Signature(
     const Bits*  data
     Count*       misfit
     long long    turn
+    """,
+)
+
+KEEP_FIRST = Signature(
+    "pack/holds.cu",
+    "dasp_keep_first",
+    """
+    Bits*         table   [1]
+    const Bits*   data
+    const Count*  misfit
+    long long     turn
+    Count*        told
     """,
 )
 

@@ -185,11 +185,16 @@ class _Kernels(dict[Signature, Launches]):
         return launch
 
     def prepared(
-        self, signature: Signature, arguments: dict[str, Any], varying: Sequence[str], blocks: int
+        self,
+        signature: Signature,
+        arguments: dict[str, Any],
+        varying: Sequence[str],
+        blocks: int,
+        threads: int = 256,
     ) -> Callable[..., None]:
-        """Return a launch of 256 threads a block to be given what varies; see `Device`."""
+        """Return a launch to be given what varies; see `Device`."""
         known = self._constants, self._types, arguments, varying
-        return self._on.prepared(signature, *known, blocks, 256)
+        return self._on.prepared(signature, *known, blocks, threads)
 
 
 class _Distinct(NamedTuple):
@@ -436,6 +441,8 @@ class Fill:
         Takes the values, and a question's `misfit`, `turn` and `told`.
     holds : callable, optional
         Takes the values, `misfit` and `turn`; without it the coding holds any.
+    count : callable, optional
+        Takes the values, before that.
     """
 
     def __init__(
@@ -444,21 +451,24 @@ class Fill:
         dtype: np.dtype[Any],
         refill: Callable[..., None],
         holds: Callable[..., None] | None = None,
+        count: Callable[..., None] | None = None,
     ) -> None:
-        self._on, self._refill, self._holds = device, refill, holds
+        self._on, self._refill, self._holds, self._count = device, refill, holds, count
         self._bits, self._null = device.bits, device.word(None)
         self._kind = bits_type(dtype)
 
     def __call__(self, data: Array) -> bool:
         """Write values, contiguous and of the matrix's type; False, and nothing written, if one does not fit.
 
-        Nothing is waited for between the two launches; if nothing is asked, nothing is waited for at all.
+        Nothing is waited for between the launches; if nothing is asked, nothing is waited for at all.
         """
         values = self._bits(data, self._kind)
         if self._holds is None:
             self._refill(values, self._null, 0, self._null)
             return True
         question = self._on.question()
+        if self._count is not None:
+            self._count(values)
         self._holds(values, question.misfit, question.turn)
         self._refill(values, question.misfit, question.turn, question.told)
         return question.fits()
@@ -900,7 +910,7 @@ class Primitives:
         keys, ranks = self._on.scratch((SLOTS, bits_type(data.dtype)), (SLOTS, np.dtype(np.uint16)))
         made = {"keys": keys, "ranks": ranks, "table": _plain(table)}
         work = _Work(self._on, self._of(_of_values(data), data.dtype), data=_plain(data), order=order)
-        work.tell(**self._table(distinct), **made)
+        work.tell(**self._table(distinct), **made, **_ALL_FIT)
         work.launch(kernels.DICTIONARY, 1, SLOTS)
         return {"keys": keys, "ranks": ranks}
 
@@ -932,7 +942,7 @@ class Primitives:
         return Places(starts, pieces, types | {"Place": place}, arguments, words, blocks, plan)
 
     def fill(self, places: Places, values: Values, dtype: np.dtype[Any]) -> Fill | None:
-        """Return what overwrites values in place; None if the coding counts them, or there are none.
+        """Return what overwrites values in place; None if there are none.
 
         Parameters
         ----------
@@ -943,15 +953,42 @@ class Primitives:
             Of the matrix.
         """
         coding, stored, count = values.coding, values.codes, places.plan.nnz
-        if coding in (Coding.DICTIONARY, Coding.EQUAL) or not places.blocks or not count:
+        if not places.blocks or not count:
             return None
-        arguments, asked = places.arguments | {"stored": _bits(stored, coding)}, ("data", "misfit", "turn")
-        of = self._of(places.types, dtype, coding)
-        refill = of.prepared(kernels.REFILL, arguments, (*asked, "told"), places.blocks)
+        of, asked = self._of(places.types, dtype, coding), ("data", "misfit", "turn")
+        if coding == Coding.DICTIONARY:
+            return self._dictionary_fill(places, values, dtype, of)
+        if coding == Coding.EQUAL:
+            refill = of.prepared(kernels.KEEP_FIRST, {"table": _plain(values.table)}, (*asked, "told"), 1, 1)
+        else:
+            arguments = places.arguments | {"stored": _bits(stored, coding)}
+            refill = of.prepared(kernels.REFILL, arguments, (*asked, "told"), places.blocks)
         if coding == Coding.PLAIN:
             return Fill(self._on, dtype, refill)
         blocks = _share(count, 2048, 2 * BLOCKS)
         return Fill(self._on, dtype, refill, of.prepared(kernels.HOLDS, {"count": count}, asked, blocks))
+
+    def _dictionary_fill(self, places: Places, values: Values, dtype: np.dtype[Any], of: _Kernels) -> Fill:
+        """Return what overwrites values by their numbers in a table, and the table."""
+        count, bits = places.plan.nnz, bits_type(dtype)
+        empty, zeros = self._on.empty, self._on.zeros
+        counted = {
+            name: zeros(size, COUNT) for name, size in (("facts", 2), ("claims", SLOTS), ("firsts", SLOTS))
+        }
+        coder = {"keys": empty(SLOTS, bits), "ranks": empty(SLOTS, np.uint16)}
+        of_values = self._of(_of_count(count), dtype)
+        counting = of_values.prepared(
+            kernels.VALUE_FACTS,
+            {**counted, "order": None, "count": count},
+            ("data",),
+            _share(count, 1024, BLOCKS),
+        )
+        made = {"table": _plain(values.table), "room": len(values.table), "order": None}
+        asked = "data", "misfit", "turn"
+        ranking = of_values.prepared(kernels.DICTIONARY, {**counted, **coder, **made}, asked, 1, SLOTS)
+        arguments = places.arguments | coder | {"stored": _bits(values.codes, values.coding)}
+        refill = of.prepared(kernels.REFILL, arguments, (*asked, "told"), places.blocks)
+        return Fill(self._on, dtype, refill, ranking, counting)
 
     def count_values(self, data: Array) -> tuple[ValueStatistics, _Distinct]:
         """See `Primitives`; it keeps the table of distinct values."""
@@ -980,18 +1017,7 @@ class Primitives:
     def recode_values(self, data: Array, slots: Places, values: Values) -> bool:
         """See `Primitives`."""
         fill = self.fill(slots, values, data.dtype)
-        if fill is not None:
-            return fill(data)
-        found = self._value_facts(data, None)
-        dead, distinct = self._on.reading(found.words, 0, 2)()
-        if dead & NOT_DICTIONARY or distinct > len(values.table):
-            return False
-        if values.coding == Coding.EQUAL:
-            self.overwrite(values.table, data[:1])
-        else:
-            coder = self._dictionary(data, None, found, values.table)
-            self._refill(data, slots, values.coding, values.codes, coder)
-        return True
+        return fill is None or fill(data)
 
     def _refill(
         self, data: Array, places: Places, coding: Coding, stored: Array, coder: Mapping[str, Array]
@@ -1169,7 +1195,12 @@ def _of_plan(plan: Plan) -> dict[str, np.dtype[Any]]:
 
 def _of_values(data: Array) -> _Types:
     """Return those for kernels that know values alone."""
-    place = narrowest(len(data))
+    return _of_count(len(data))
+
+
+def _of_count(count: int) -> _Types:
+    """Return those for kernels that know so many values alone."""
+    place = narrowest(count)
     types = _types.get(place.num)
     if types is None:
         types = _Types(_NO_MATRIX, Place=place)
@@ -1274,6 +1305,9 @@ def _packed(pattern: Pattern) -> dict[str, Any]:
 def _bits(codes: Array, coding: Coding) -> Array:
     return codes.view(_code_bits(coding, codes.dtype))
 
+
+_ALL_FIT = {"facts": None, "room": MOST_CODES, "misfit": None, "turn": 0}
+"""What `kernels.DICTIONARY` is told where it is known that there are no more values than that."""
 
 _UNASKED = {"misfit": None, "turn": 0, "told": None}
 """What `kernels.REFILL` is told where nobody asked whether values fit."""
