@@ -157,6 +157,128 @@ def test_none_wrongly_converged_none_endless(kind, n, seed, rtol, right, start, 
     hold_to_the_truth(A, b, x0, M, rtol, right)
 
 
+RIGHTS = ("random", "zero", "unit", "reachable", "nan", "inf", "huge", "tiny")
+STARTS = ("none", "random", "solution", "nan", "inf", "huge")
+DIAGONALS = ("none", "jacobi", "indefinite", "zero", "nan", "inf", "huge", "tiny", "not symmetric")
+
+
+def right_hand_side(kind: str, A: np.ndarray, seed: int) -> np.ndarray:
+    n = len(A)
+    b = np.random.default_rng(seed).standard_normal(n)
+    sizes = {"zero": 0.0, "huge": 1e30, "tiny": 1e-30} if A.dtype == np.float32 else {
+        "zero": 0.0, "huge": 1e250, "tiny": 1e-250
+    }  # fmt: skip
+    if kind == "reachable":
+        b = A @ b
+    elif kind == "unit":
+        b = np.eye(n)[0]
+    elif kind in ("nan", "inf"):
+        b[seed % n] = float(kind)
+    return (b * sizes.get(kind, 1.0)).astype(A.dtype)
+
+
+def first_guess(kind: str, A: np.ndarray, b: np.ndarray, seed: int) -> np.ndarray | None:
+    x = np.random.default_rng(seed + 1).standard_normal(len(A))
+    if kind == "none":
+        return None
+    if kind == "solution" and np.isfinite(A).all():
+        x = np.linalg.pinv(A.astype(float)) @ b
+    elif kind in ("nan", "inf"):
+        x[seed % len(A)] = float(kind)
+    elif kind == "huge":
+        x *= 1e30
+    return x.astype(A.dtype)
+
+
+def diagonal_preconditioner(kind: str, A: np.ndarray, seed: int) -> np.ndarray | None:
+    rng, n = np.random.default_rng(seed + 2), len(A)
+    d = 1 / np.where(np.diag(A) > 1e-3, np.diag(A), 1.0)
+    if kind == "none":
+        return None
+    if kind == "indefinite":
+        d = d * rng.choice([-1, 1], n)
+    elif kind in ("nan", "inf"):
+        d[seed % n] = float(kind)
+    elif kind in ("zero", "huge", "tiny"):
+        d = d.astype(float) * {"zero": 0.0, "huge": 1e200, "tiny": 1e-200}[kind]
+    return np.diag(d) + (0.3 * np.triu(rng.standard_normal((n, n)), 1) if kind == "not symmetric" else 0)
+
+
+@settings(max_examples=120, deadline=None)
+@given(data=st.data(), seed=st.integers(0, 2**32 - 1))
+def test_whatever_a_user_brings(data, seed):
+    """Systems one after the other in a workspace, of which some fail: each has the bits that it has alone."""
+    kind = data.draw(st.sampled_from([*KINDS[:8], "nearly symmetric", "nothing"]))
+    n, dtype = data.draw(st.integers(1, 9)), data.draw(st.sampled_from([np.float32, np.float64]))
+    A = np.zeros((n, n)) if kind == "nothing" else system(kind if kind in KINDS else "definite", n, seed)[0]
+    if kind == "nearly symmetric":
+        A = A + 10.0 ** -data.draw(st.integers(1, 9)) * np.random.default_rng(seed).standard_normal((n, n))
+    A = A.astype(dtype)
+    plan = data.draw(st.booleans())
+    operator = dasp.SpMatrix.from_scipy(sp.csr_array(A), device="cpu") if plan else A
+    M = diagonal_preconditioner(data.draw(st.sampled_from(DIAGONALS)), A, seed)
+    rtol, atol = data.draw(
+        st.sampled_from([(1e-3, 0.0), (1e-12, 0.0), (0.0, 0.0), (0.0, 1.0), (2.0, 0.0), (0.0, 1e300)])
+    )
+    options = {"rtol": rtol, "atol": atol, "maxiter": data.draw(st.sampled_from([1, 2, 60])), "M": M}
+    pairs = st.tuples(st.sampled_from(RIGHTS), st.sampled_from(STARTS))
+    with np.errstate(all="ignore"):
+        brought = []
+        for k, (right, start) in enumerate(data.draw(st.lists(pairs, min_size=2, max_size=3))):
+            b = right_hand_side(right, A, seed + k)
+            brought.append((b, first_guess(start, A, b, seed)))
+    for method in SQUARE:
+        workspace = Workspace()
+        for b, x0 in brought:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                x, stats = method(operator, b, x0, workspace=workspace, **options)
+                alone, same = method(operator, b, x0, **options)
+            assert stats.iterations == same.iterations <= options["maxiter"]
+            assert stats.reason == same.reason
+            np.testing.assert_array_equal(x, alone)
+            if not b.any():
+                assert stats.converged
+                assert not x.any()
+            elif stats.converged:  # what `check` measures with squares numbers
+                size = dtype(2.0 ** np.frexp(abs(b).max())[1])
+                with np.errstate(all="ignore"):
+                    check(A, x / size, b / size, stats, rtol, atol / float(size))
+            assert np.isfinite(b).all() or not stats.converged
+
+
+@pytest.mark.parametrize("method", SQUARE)
+def test_a_tiny_b_is_not_taken_for_zero(method):
+    """Also where M shows that it is none before anything else, and where x0 is so large that it is no use."""
+    A, b = np.diag([1.0, 2.0, 3.0]), np.array([1e-250, 2e-250, 3e-250])
+    for M in (None, -np.eye(3), np.diag([1.0, -1.0, 1.0])):
+        x, stats = method(A, b, M=M, rtol=1e-8)
+        assert "b is zero" not in stats.reason
+        check(A, x, b, stats, 1e-8)
+    x, stats = method(A, b, np.ones(3), rtol=1e-8)
+    assert stats.converged, stats.reason
+    np.testing.assert_allclose(x, np.full(3, 1e-250), rtol=1e-7)
+
+
+@pytest.mark.parametrize("method", SQUARE)
+def test_zero_is_no_solution_where_a_holds_nan(method):
+    A = np.diag([1.0, np.nan])
+    for tolerance in ({"rtol": 1.0}, {"atol": 10.0}):
+        assert not method(A, np.ones(2), **tolerance)[1].converged
+
+
+@pytest.mark.parametrize("method", SQUARE)
+def test_no_x_with_nan_is_called_converged(method):
+    """A has no entry in the last column, so that the residual does not show what x0 or M put there."""
+    A = sp.csr_array(np.diag([1.0, 2.0, 0.0]))
+    A.eliminate_zeros()
+    b = np.array([1.0, 1.0, 0.0])
+    for odd in (np.nan, np.inf):
+        _, stats = method(A, b, np.array([0.0, 0.0, odd]), atol=1e-3)
+        assert not stats.converged
+        assert "x0 or M gave it" in stats.reason or "NaN" in stats.reason
+
+
 @pytest.mark.parametrize("method", SQUARE)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("planned", [True, False])

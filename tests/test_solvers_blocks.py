@@ -92,6 +92,34 @@ def test_block_cg_none_wrongly_converged_none_endless(kind, n, k, seed, rtol, de
             assert true_residual(A, x, b) <= rtol * np.linalg.norm(b) * (1 + 1e-6) + residual_bound(A, x, b)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_block_cg_takes_columns_of_any_size(dtype):
+    """Whose squares are no numbers; a zero column has a zero solution, whatever was given for it."""
+    A, single = poisson(6).astype(dtype), dtype == np.float32
+    sizes = np.array([1e-30, 1.0, 1e30, 0.0] if single else [1e-250, 1.0, 1e250, 0.0])
+    B = (np.random.default_rng(0).standard_normal((36, 4)) * sizes).astype(dtype)
+    seen: list[np.ndarray] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        X, stats = block_cg(A, B, rtol=1e-4, callback=lambda X: seen.append(X.copy()))
+        zero, told = block_cg(A * 0, B[:, 3:], np.ones((36, 1), dtype))
+    assert stats.converged, stats.reason
+    assert told.converged
+    assert not zero.any()
+    np.testing.assert_array_equal(seen[-1], X)
+    for k in range(3):
+        scaled = np.ascontiguousarray(X[:, k] / sizes[k])
+        check(A, scaled, (B[:, k] / sizes[k]).astype(dtype), stats, 1e-4)
+    assert not X[:, 3].any()
+
+
+def test_block_cg_calls_no_x_with_nan_converged():
+    A = sp.csr_array(([1.0, 2.0], ([0, 1], [0, 1])), shape=(3, 3))
+    _, stats = block_cg(A, np.array([[1.0], [1.0], [0.0]]), np.array([[0], [0], [np.nan]]), atol=10.0)
+    assert not stats.converged
+    assert "x0 or M gave it" in stats.reason
+
+
 def test_block_cg_shares_the_space():
     A = poisson(20)
     B = np.random.default_rng(0).standard_normal((400, 6))

@@ -89,6 +89,14 @@ def test_none_wrongly_converged_none_endless(kind, m, n, seed, rtol, right, star
 
 
 @pytest.mark.parametrize("method", METHODS)
+def test_no_x_with_nan_is_called_least(method):
+    A = sp.csr_array(([1.0, 2.0], ([0, 1], [0, 1])), shape=(4, 3))
+    _, stats = method(A, np.ones(4), np.array([0.0, 0.0, np.nan]))
+    assert not stats.converged
+    assert stats.reason
+
+
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("shape", [(40, 15), (15, 40), (30, 30)])
 def test_the_least_solution(method, shape):
     A = matrix("full", *shape, 3)

@@ -15,14 +15,28 @@ from typing import Any
 
 import numpy as np
 
+from dasp._dtypes import real_type
 from dasp.solvers.devices import refuse_ranks, space_for
 from dasp.solvers.hermitian import SKEW
 from dasp.solvers.operator import as_operator
 from dasp.solvers.space import Space
 from dasp.solvers.stats import Stats
-from dasp.solvers.system import BREAKDOWN, GAIN, STAGNATION, check_square, make_limits, place_and_type
+from dasp.solvers.system import (
+    BREAKDOWN,
+    GAIN,
+    HIDDEN,
+    SQUARES,
+    STAGNATION,
+    check_square,
+    make_limits,
+    place_and_type,
+    scale_for,
+)
 
 Array = Any
+
+SINGLE_SQUARES = (1e-20, 1e20)
+"""Between these the square of a number in single precision, and of what is left of it, loses nothing."""
 
 RANK = 1e-14
 """Of the largest eigenvalue of a Gram matrix: below this times that a direction counts as none."""
@@ -170,14 +184,35 @@ def block_cg(
     if X0 is not None and X0.dtype.kind == "c" and dtype.kind != "c":
         raise TypeError(f"X0 has dtype {X0.dtype}; A, B and M are real, so a real dtype is needed")
     X[...] = 0 if X0 is None else space.asarray(X0)
-    given = limits.rtol, limits.atol, limits.maxiter, callback
-    stats = _solve(space, operator, preconditioner, right, X, T, *given)
+    with np.errstate(all="ignore"):
+        scales = _scale(space, right, X)
+        given = scales, limits.rtol, limits.atol, limits.maxiter, callback
+        stats = _solve(space, operator, preconditioner, right, X, T, *given)
+        _multiply_columns(X, 1.0 / scales)
     result = space.download(X) if isinstance(B, np.ndarray) else X
     return result, stats.timed(time.perf_counter() - began)
 
 
-def _norms(space: Space, R: Array) -> np.ndarray[Any, Any]:
-    return np.asarray(np.sqrt(squared_lengths(space, R)))
+def _norms(space: Space, R: Array, scales: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return np.asarray(np.sqrt(squared_lengths(space, R)) / scales)
+
+
+def _scale(space: Space, B: Array, X: Array) -> np.ndarray[Any, Any]:
+    """Return the powers of two by which columns of B and X were multiplied, so that their norms can be
+    squared; where one of B is zero, that of X is cleared."""
+    squares = SQUARES if real_type(space.dtype) == np.float64 else SINGLE_SQUARES
+    largest = space.download(abs(B).max(axis=0)) if B.size else np.zeros(B.shape[1])
+    scales = np.array([scale_for(float(one), squares) for one in largest])
+    for block in (B, X):
+        _multiply_columns(block, scales)
+    for k in np.flatnonzero(largest == 0):
+        X[:, k] = 0
+    return scales
+
+
+def _multiply_columns(block: Array, scales: np.ndarray[Any, Any]) -> None:
+    for k in np.flatnonzero(scales != 1.0):
+        block[:, k] *= scales[k]
 
 
 def _solve(
@@ -187,40 +222,45 @@ def _solve(
     B: Array,
     X: Array,
     T: Array,
+    scales: np.ndarray[Any, Any],
     rtol: float,
     atol: float,
     most: int,
     callback: Any,
 ) -> Stats:
-    """Iterate; start again from X where the residuals that are carried along had drifted."""
-    with np.errstate(all="ignore"):
-        wanted = np.maximum(rtol * _norms(space, B), atol)
-        residuals: list[float] = []
-        made, before, words = 0, math.inf, ""
-        while True:
-            multiply(operator, X, T)
-            R = B - T
-            norms = _norms(space, R)
-            largest = float(norms.max(initial=0.0))
-            if not residuals:
-                residuals.append(largest)
-            elif not (norms <= wanted).all() and made < most and not largest <= GAIN * before:
-                return _stuck(made, residuals, norms, words)
-            if not np.isfinite(norms).all():
-                return Stats(False, made, residuals, largest, "A or B holds NaN or infinity", 0.0, BREAKDOWN)
-            if (norms <= wanted).all():
-                reason = f"the largest residual is {largest:.3g}, small enough, after {made} iterations"
-                return Stats(True, made, residuals, largest, reason, 0.0, 0)
-            if made >= most:
-                reason = f"{made} iterations were made: the largest residual is {largest:.3g}"
-                return Stats(False, made, residuals, largest, reason, 0.0, made)
-            before = largest
-            todo = wanted, most - made, residuals, callback
-            try:
-                words, count = _iterate(space, operator, preconditioner, R, X, T, *todo)
-            except Breakdown as error:
-                words, count = str(error), 1
-            made += count
+    """Iterate; start again from X where the residuals that are carried along had drifted.
+
+    Columns of B and X are multiplied by `scales`; norms are those of the system as it was given.
+    """
+    wanted = np.maximum(rtol * _norms(space, B, scales), atol)
+    residuals: list[float] = []
+    made, before, words = 0, math.inf, ""
+    while True:
+        multiply(operator, X, T)
+        R = B - T
+        norms = _norms(space, R, scales)
+        largest = float(norms.max(initial=0.0))
+        if not residuals:
+            residuals.append(largest)
+        elif not (norms <= wanted).all() and made < most and not largest <= GAIN * before:
+            return _stuck(made, residuals, norms, words)
+        if not np.isfinite(norms).all():
+            return Stats(False, made, residuals, largest, "A or B holds NaN or infinity", 0.0, BREAKDOWN)
+        if (norms <= wanted).all():
+            if not math.isfinite(space.largest(X)):
+                return Stats(False, made, residuals, largest, HIDDEN, 0.0, BREAKDOWN)
+            reason = f"the largest residual is {largest:.3g}, small enough, after {made} iterations"
+            return Stats(True, made, residuals, largest, reason, 0.0, 0)
+        if made >= most:
+            reason = f"{made} iterations were made: the largest residual is {largest:.3g}"
+            return Stats(False, made, residuals, largest, reason, 0.0, made)
+        before = largest
+        todo = wanted, scales, most - made, residuals, callback
+        try:
+            words, count = _iterate(space, operator, preconditioner, R, X, T, *todo)
+        except Breakdown as error:
+            words, count = str(error), 1
+        made += count
 
 
 def _stuck(made: int, residuals: list[float], norms: np.ndarray[Any, Any], words: str) -> Stats:
@@ -237,6 +277,7 @@ def _iterate(
     X: Array,
     T: Array,
     wanted: Any,
+    scales: np.ndarray[Any, Any],
     most: int,
     residuals: list[float],
     callback: Any,
@@ -270,10 +311,13 @@ def _iterate(
         Q, MQ, zeta = conjugated(Q - T @ space.asarray(inverse))
         C = zeta @ C
         S[...] = MQ + S @ space.asarray(zeta.conj().T)
-        norms = np.linalg.norm(C, axis=0) if Z is None else _norms(space, Q @ space.asarray(C))
+        plain = np.linalg.norm(C, axis=0) / scales
+        norms = plain if Z is None else _norms(space, Q @ space.asarray(C), scales)
         residuals.append(float(norms.max()))
         if callback is not None:
-            callback(X)
+            seen = X if (scales == 1.0).all() else X.copy()
+            _multiply_columns(seen, 1.0 / scales)
+            callback(seen)
         if (norms <= wanted).all():
             break
     return "", made

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dasp.solvers.scalars import LIMIT, OWN, RUNNING, first_verdict
+from dasp.solvers.scalars import CLAIMED, LIMIT, OWN, RUNNING, first_verdict
 from dasp.solvers.space import Report, State
 from dasp.solvers.stats import Stats
 from dasp.solvers.system import System, make_limits, solve
@@ -90,6 +90,9 @@ class Cycles:
         self._given, self._rate = given, 0.0
         self._inner.start(name, given)
         self._state = self._inner.advance(0, finish=False).state
+        if name == "zero" and self._state["code"] == CLAIMED:  # A 0 is not 0 where A holds NaN
+            self._inner.start("x", given)
+            self._state = self._inner.advance(0, finish=False).state
 
     def advance(self, most: int, *, finish: bool) -> Report:
         """Make cycles until there is a verdict, `most` iterations at most (but whole cycles)."""

@@ -21,14 +21,17 @@ from dasp.solvers.stats import Stats
 from dasp.solvers.system import (
     BREAKDOWN,
     GAIN,
+    HIDDEN,
     MARGIN,
     SQUARES,
     STAGNATION,
     Limits,
     asked,
+    is_finite,
     iterate,
     load,
     place_and_type,
+    scale_for,
     vector,
 )
 from dasp.solvers.workspace import Workspace
@@ -189,6 +192,7 @@ def solve_least_squares(
     return x, stats.timed(time.perf_counter() - began)
 
 
+@np.errstate(all="ignore")
 def _drive(problem: Problem, limits: Limits, *, from_zero: bool) -> Stats:
     """Iterate, start again where that helps, and say how it ended."""
     residuals: list[float] = []
@@ -218,6 +222,8 @@ def _drive(problem: Problem, limits: Limits, *, from_zero: bool) -> Stats:
             continue
         stuck = STAGNATION, f"the residual stays at {norm:.3g}: no more can be had; ask for less"
         info, reason = ended or stuck
+        if info == 0 and not from_zero and not is_finite(problem):
+            info, reason = BREAKDOWN, HIDDEN
         if scale != 1.0:
             problem.columns["x"][...] /= scale
         return Stats(info == 0, made, residuals, norm, reason, 0.0, info)
@@ -245,10 +251,8 @@ def _ending(
 
 def _scaling(problem: Problem) -> float:
     """Return the power of two by which b (and x) was multiplied, so that its norm can be squared."""
-    largest = problem.space.largest(problem.rows["b"])
-    if not 0 < largest < math.inf or SQUARES[0] <= largest * largest <= SQUARES[1]:
-        return 1.0
-    scale = math.ldexp(1.0, max(-1000, min(1000, -math.frexp(largest)[1])))
-    problem.rows["b"][...] *= scale
-    problem.columns["x"][...] *= scale
+    scale = scale_for(problem.space.largest(problem.rows["b"]))
+    if scale != 1.0:
+        problem.rows["b"][...] *= scale
+        problem.columns["x"][...] *= scale
     return scale

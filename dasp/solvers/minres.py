@@ -63,7 +63,8 @@ class MinimalResiduals:
             (squared,) = self._first()
         zero = squared * 0.0
         gamma, one = sqrt(squared), zero + 1.0
-        code = where(squared < 0.0, float(BAD_M), s["code"])
+        stopped = where(s["code"] > float(RUNNING), s["code"], float(BAD_M))
+        code = where(squared < 0.0, stopped, s["code"])
         rotations = {"c0": one, "c1": one, "s0": zero, "s1": zero}
         return {"gamma": gamma, "gamma0": one, "eta": gamma, "norm": zero, "code": code, **rotations}
 

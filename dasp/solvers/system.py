@@ -62,6 +62,7 @@ class Method(Protocol):
 class Iterated(Protocol):
     """What iterates, and has an x among its vectors."""
 
+    space: Space
     loop: Loop
     vectors: Vectors
 
@@ -255,6 +256,7 @@ def asked(limits: Limits, taken: tuple[str, np.dtype[Any], Any, Any], x0: Any) -
     return {"type of the system": taken[1].name, "x0": x0 is not None, **numbers, **seen}
 
 
+@np.errstate(all="ignore")
 def drive(system: System, limits: Limits, *, from_zero: bool) -> Answer:
     """Iterate, start again where that helps, and say how it ended; see the head of this file."""
     residuals: list[float] = []
@@ -265,20 +267,22 @@ def drive(system: System, limits: Limits, *, from_zero: bool) -> Answer:
         report, count, at_start = iterate(system, limits, made, residuals, scale)
         made += count
         code, true = int(report.state["code"]), report.state["true"]
-        if (
-            code in (NOTHING, NOT_FINITE)
-            and made == 0
-            and scale == 1.0
-            and (scale := _scaling(system)) != 1.0
-        ):
-            residuals.clear()
-            continue
+        if code in (NOTHING, NOT_FINITE) and made == 0:
+            if scale == 1.0 and (scale := _scaling(system, from_zero=from_zero)) != 1.0:
+                residuals.clear()
+                continue
+            if scale != 1.0 and name == "x":  # x0 is too large beside such a b to be of use
+                residuals.clear()
+                name = "zero"
+                continue
         if report.state["bb"] == 0:
             system.vectors["x"][...] = 0
             return Answer(made, [0.0], 0.0, 0, "b is zero, and so is x")
         norm = math.sqrt(true) / scale if true >= 0 else math.nan
         if true <= report.state["wanted"] and math.isfinite(true):
             answer = Answer(made, residuals, norm, 0, _converged(norm, made))
+            if not (from_zero and system.preconditioner is None) and not is_finite(system):
+                answer = Answer(made, residuals, norm, BREAKDOWN, HIDDEN)
         elif code in (NOTHING, NOT_FINITE) or not math.isfinite(true):
             answer = Answer(made, residuals, norm, BREAKDOWN, _not_finite(made))
         elif made >= limits.maxiter or code == LIMIT:
@@ -323,17 +327,30 @@ def iterate(
     return system.loop.advance(0, finish=True), count, at_start
 
 
-def _scaling(system: System) -> float:
-    """Return the power of two by which b (and x) was multiplied, so that its norm can be squared."""
-    largest = system.space.largest(system.vectors["b"])
-    if not 0 < largest < math.inf:
+def is_finite(system: Iterated) -> bool:
+    """Whether all numbers of x are: what A has no entries for, no residual shows."""
+    return math.isfinite(system.space.largest(system.vectors["x"]))
+
+
+def scale_for(largest: float, squares: tuple[float, float] = SQUARES) -> float:
+    """Return the power of two that brings a largest absolute value to where its square is a number; 1 if it
+    is between `squares`, or is 0 or none."""
+    if not 0 < largest < math.inf or squares[0] <= largest * largest <= squares[1]:
         return 1.0
-    if SQUARES[0] <= largest * largest <= SQUARES[1]:
-        return 1.0
-    scale = math.ldexp(1.0, max(-1000, min(1000, -math.frexp(largest)[1])))
-    for name in ("b", "x"):
-        system.vectors[name][...] *= scale
+    return math.ldexp(1.0, max(-1000, min(1000, -math.frexp(largest)[1])))
+
+
+def _scaling(system: System, *, from_zero: bool) -> float:
+    """Return the power of two by which b (and x0) was multiplied, so that its norm can be squared."""
+    scale = scale_for(system.space.largest(system.vectors["b"]))
+    if scale != 1.0:
+        for name in ("b",) if from_zero else ("b", "x"):
+            system.vectors[name][...] *= scale
     return scale
+
+
+HIDDEN = "x holds NaN or infinity where A has no entries: x0 or M gave it"
+"""Why an x is none whose residual is small."""
 
 
 def _converged(norm: float, made: int) -> str:
