@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import math
 import os
 import signal
 import threading
@@ -24,6 +25,18 @@ _SLOW_START = [HealthCheck.too_slow, HealthCheck.data_too_large]
 settings.register_profile("ci", derandomize=True, deadline=None, suppress_health_check=_SLOW_START)
 settings.register_profile("explore", max_examples=1000, deadline=None, suppress_health_check=_SLOW_START)
 settings.load_profile("ci")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Take what a run under compute-sanitizer needs."""
+    text = "let the host repeat the graphs of solvers: compute-sanitizer does not follow while nodes"
+    parser.addoption("--without-while-nodes", action="store_true", help=text)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let no driver be new enough for while nodes, if that is asked for."""
+    if config.getoption("--without-while-nodes"):
+        vars(importlib.import_module("dasp.solvers.cuda"))["WHILE_NODES"] = math.inf
 
 
 @functools.cache
