@@ -14,8 +14,8 @@ from dasp.formats.sliced.layout import Survey
 
 Vector = np.ndarray[Any, Any]
 
-INSERTED = 32
-"""Entries of a row, at most, that are inserted one by one; longer rows are sorted by the bytes of columns."""
+RANKED = 16
+"""Entries of a row, at most, that are compared each with each; longer rows are sorted by columns' bytes."""
 
 BYTE = 256
 """Values of a byte."""
@@ -24,28 +24,31 @@ BYTE = 256
 def sort_columns(csr: Csr, survey: Survey) -> tuple[Csr, Vector]:
     """See `Primitives`."""
     entries = len(csr.indices)
-    columns, order = csr.indices.copy(), np.arange(entries, dtype=narrowest(entries))
+    columns, order = np.empty_like(csr.indices), np.empty(entries, narrowest(entries))
     bits = int(survey.most_column).bit_length()
-    over_ranges(csr.shape[0], entries, partial(_sort_rows, csr.indptr, bits, columns, order))
+    over_ranges(csr.shape[0], entries, partial(_sort_rows, csr.indptr, csr.indices, bits, columns, order))
     return csr._replace(indices=columns), order
 
 
 @jit(nogil=True)
-def _sort_rows(indptr, bits, columns, order, begin, end):  # type: ignore[no-untyped-def]
+def _sort_rows(indptr, indices, bits, columns, order, begin, end):  # type: ignore[no-untyped-def]
     """Sort the columns of each row, and their order with them; columns have so many bits."""
     longest = np.int64(0)
     for row in range(begin, end):
         first, stop = np.int64(indptr[row]), np.int64(indptr[row + 1])
-        if stop - first <= INSERTED:
-            _insert(columns, order, first, stop)
+        if stop - first <= RANKED:
+            _rank(indices, first, stop, columns, order)
         else:
             longest = max(longest, stop - first)
     spare_columns, spare_order = np.empty(longest, columns.dtype), np.empty(longest, order.dtype)
     places = np.empty(BYTE, np.int64)
     for row in range(begin, end if longest else begin):
         first, stop = np.int64(indptr[row]), np.int64(indptr[row + 1])
-        if stop - first > INSERTED and _falls(columns, first, stop):
-            for shift in range(0, bits, 8):  # by the last byte, then stably by the one before it, and so on
+        if stop - first > RANKED:
+            for entry in range(first, stop):
+                columns[entry], order[entry] = indices[entry], entry
+            # By the last byte, then stably by the one before it, and so on.
+            for shift in range(0, bits if _falls(indices, first, stop) else 0, 8):
                 _count_bytes(columns, first, stop, shift, places)
                 for entry in range(first, stop):
                     byte = (columns[entry] >> shift) & (BYTE - 1)
@@ -57,12 +60,14 @@ def _sort_rows(indptr, bits, columns, order, begin, end):  # type: ignore[no-unt
 
 
 @jit(nogil=True, forceinline=True)
-def _insert(columns, order, first, stop):  # type: ignore[no-untyped-def]
-    for entry in range(first + 1, stop):
-        column, place = columns[entry], entry
-        while place > first and columns[place - 1] > column:
-            columns[place], order[place] = columns[place - 1], order[place - 1]
-            place -= 1
+def _rank(indices, first, stop, columns, order):  # type: ignore[no-untyped-def]
+    """Put each entry behind those of lesser columns and of equal ones before it, with no branch to guess."""
+    for entry in range(first, stop):
+        column, place = indices[entry], first
+        for other in range(first, entry):
+            place += np.int64(indices[other] <= column)
+        for other in range(entry + 1, stop):
+            place += np.int64(indices[other] < column)
         columns[place], order[place] = column, entry
 
 
