@@ -22,6 +22,9 @@ PIECE, WORKERS = 4 << 20, 4
 ALIGNED = 256
 """Bytes to which arrays are aligned that lie in one block of memory."""
 
+LOOKS = 256
+"""How often the host looks for an answer before it waits for an event; small kernels end before that would."""
+
 _WORD = np.dtype(np.uint64)
 
 LEAST_PINNED = 4096
@@ -101,18 +104,35 @@ class _Question:
 
         self._free, self.turn = free, 0
         self._asked, self._memory = cupy.zeros(1, np.uint64), cupy.cuda.alloc_pinned_memory(8)
-        self._told = np.frombuffer(self._memory, np.uint64, 1)
-        self._answered, self._stream = cupy.cuda.Event(disable_timing=True), cupy.cuda.get_current_stream
+        told = np.frombuffer(self._memory, np.uint64, 1)
+        self._told = memoryview(told)
+        self._done, self._stream = cupy.cuda.Event(disable_timing=True), cupy.cuda.get_current_stream
         self._stream().synchronize()  # other streams may ask it too
-        self.misfit, self.told = int(self._asked.data.ptr), int(self._told.ctypes.data)
+        self.misfit, self.told = int(self._asked.data.ptr), int(told.ctypes.data)
+
+    def again(self) -> None:
+        """Take another turn, of which nothing was told."""
+        self.turn += 1
+        self._told[0] = 0
 
     def fits(self) -> bool:
-        """Wait for what was launched, and return whether 2 was told."""
-        self._answered.record(self._stream())
-        self._answered.synchronize()
-        fits = bool(self._told[0] == 2)
+        """Wait for an answer, and return whether 2 was told."""
+        told = self._told
+        for _ in range(LOOKS):
+            if told[0]:
+                break
+        else:
+            self._wait()
+        fits = bool(told[0] == 2)
+        if not fits:
+            self._wait()  # others still look at `misfit`, which must not have another turn's number yet
         self._free.append(self)
         return fits
+
+    def _wait(self) -> None:
+        """Wait for what was launched."""
+        self._done.record(self._stream())
+        self._done.synchronize()
 
 
 class CudaDevice:
@@ -190,7 +210,7 @@ class CudaDevice:
             question = self._questions.pop()
         except IndexError:
             question = _Question(self._questions)
-        question.turn += 1
+        question.again()
         return question
 
     def part(self, array: Any, first: int, count: int) -> int:

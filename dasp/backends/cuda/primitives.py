@@ -170,7 +170,7 @@ class Question(Protocol):
     turn: int
 
     def fits(self) -> bool:
-        """Wait for what was launched, and return whether 2 was told, and not 1; the words are free then."""
+        """Wait for what is told, and return whether that is 2, and not 1; the words are free then."""
 
 
 class _Kernels(dict[Signature, Launches]):
