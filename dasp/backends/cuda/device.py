@@ -23,7 +23,7 @@ ALIGNED = 256
 """Bytes to which arrays are aligned that lie in one block of memory."""
 
 LOOKS = 256
-"""How often the host looks for an answer before it waits for an event; small kernels end before that would."""
+"""How often the host looks for an answer before it waits for an event; small kernels have ended by then."""
 
 _WORD = np.dtype(np.uint64)
 
