@@ -163,7 +163,8 @@ class SpMatrix(Transposable, Surface):
         TypeError, ValueError, RuntimeError
             As `from_scipy` does.
         """
-        return cls(intake.cupy_matrix(A, policy, device, progress), intake.place_of(A, device))
+        device = intake.place_of(A, device)
+        return cls(intake.cupy_matrix(A, policy, device, progress), device)
 
     @classmethod
     def from_dense(

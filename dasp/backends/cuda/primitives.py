@@ -228,7 +228,8 @@ class _Work:
         self._words, self._taken, self._room = words, 0, 0 if words is None else len(words)
         self._full: list[Array] = []
         self.known: dict[str, Any] = {}
-        self.tell(**known)
+        if known:
+            self.tell(**known)
 
     def tell(self, **more: Any) -> None:
         """Have the kernels that follow know arguments, in the place of others of the same names."""
@@ -272,6 +273,9 @@ class _Work:
         return self._on.reading(self._words, first, count)
 
 
+_NO_FACTS = Facts._make([0] * len(Facts._fields))
+
+
 class _Survey(_Work):
     """The work on a matrix, and what is known of it.
 
@@ -298,7 +302,7 @@ class _Survey(_Work):
         super().__init__(device, kernels, words)
         self._room -= VALUE_WORDS * counts
         self.types = types
-        self.facts = Facts._make([0] * VALUES_AT)
+        self.facts = _NO_FACTS
         self.distinct = _Distinct(words, VALUES_AT, self._room) if counts else None
         self.long: tuple[Array, Array] | None = None
         self._values: ValueStatistics | None = None
@@ -306,7 +310,11 @@ class _Survey(_Work):
 
     def take(self, count: int) -> int:
         """See `_Work`; what is known of values is read first if there are no words left."""
-        if self._taken + count > self._room and self.distinct is not None:
+        first = self._taken
+        if first + count <= self._room:
+            self._taken = first + count
+            return first
+        if self.distinct is not None:
             self.values()
         return super().take(count)
 
