@@ -11,9 +11,6 @@ from dasp.policy import Policy
 
 _AUTO = Policy()
 
-_working: set[str] = set()
-"""GPUs that were found to work, by name: nobody takes one away from a process."""
-
 
 def resolve(device: Any) -> str:
     """Return the device that is meant, `cpu` or `cuda:N`.
@@ -23,16 +20,11 @@ def resolve(device: Any) -> str:
     TypeError, ValueError, RuntimeError
         If `device` is not a device, or does not work.
     """
-    if type(device) is str and device in _working:
-        return device
     name = _check.device_name(device)
     if name == "cpu":
         return name
     resolved: str | None = backends.find("cuda").resolve(name)
-    if resolved is None:
-        return "cpu"
-    _working.add(resolved)
-    return resolved
+    return "cpu" if resolved is None else resolved
 
 
 def packer(shape: tuple[int, int], policy: Policy | None, device: str) -> str:

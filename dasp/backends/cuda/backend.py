@@ -53,6 +53,10 @@ def use(device: str) -> None:
     cupy.cuda.Device(number(device)).use()
 
 
+_working: dict[str, Any] = {}
+"""What said that a GPU works, by its name: nobody takes one away from a process."""
+
+
 def resolve(device: str) -> str | None:
     """Return `auto`, `cuda` or `cuda:N` as `cuda:N`; None if `auto` finds no GPU.
 
@@ -63,6 +67,8 @@ def resolve(device: str) -> str | None:
     ValueError
         If there is no GPU of that number.
     """
+    if _working.get(device) is available:
+        return device
     works, reason = available()
     if not works:
         if device == "auto":
@@ -75,7 +81,9 @@ def resolve(device: str) -> str | None:
     count = cupy.cuda.runtime.getDeviceCount()
     if number and int(number) >= count:
         raise ValueError(f"device is {device!r}; this machine has {count} GPUs, numbered from 0")
-    return f"cuda:{int(number) if number else cupy.cuda.Device().id}"
+    resolved = f"cuda:{int(number) if number else cupy.cuda.Device().id}"
+    _working[resolved] = available
+    return resolved
 
 
 def machine(device: str) -> str:

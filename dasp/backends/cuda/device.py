@@ -105,7 +105,7 @@ class _Question:
         self._free, self.turn = free, 0
         self._asked, self._memory = cupy.zeros(1, np.uint64), cupy.cuda.alloc_pinned_memory(8)
         told = np.frombuffer(self._memory, np.uint64, 1)
-        self._told = memoryview(told)
+        self._told: memoryview = told.data
         self._done, self._stream = cupy.cuda.Event(disable_timing=True), cupy.cuda.get_current_stream
         self._stream().synchronize()  # other streams may ask it too
         self.misfit, self.told = int(self._asked.data.ptr), int(told.ctypes.data)
