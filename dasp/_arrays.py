@@ -245,7 +245,8 @@ def values(name: str, given: Any, dimensions: int = 1) -> Vector:
     """
     array = take(name, given)
     if array.ndim != dimensions:
-        raise ValueError(f"{name} has shape {array.shape}; {dimensions} dimensions are needed")
+        wanted = "one dimension is" if dimensions == 1 else f"{dimensions} dimensions are"
+        raise ValueError(f"{name} has shape {array.shape}; {wanted} needed")
     return np.require(array, _dtypes.stored(array.dtype), ["C", "A"])
 
 

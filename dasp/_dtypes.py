@@ -117,7 +117,7 @@ def named(given: Any) -> np.dtype[Any]:
     except TypeError:
         name = str(given)
     if name not in TABLE:
-        raise TypeError(f"dtype is {given}; {', '.join(TABLE)} is needed")
+        raise TypeError(f"dtype is {given}; one of {', '.join(TABLE)} is needed")
     return TABLE[name].dtype
 
 

@@ -400,8 +400,8 @@ class SpMatrix(Transposable, Surface):
                 return y
         if hasattr(x, "tocsr"):
             raise TypeError(
-                f"x is a sparse {type(x).__name__}; dense vectors are needed; multiply A.tocsr() by x, and "
-                "plan the product if it is to be multiplied"
+                f"x is a sparse {type(x).__name__}; dense vectors are needed; multiply A.tocsr() by "
+                "x.tocsr(), and plan the product if it is to be multiplied"
             )
         if _foreign.is_one(x) or _foreign.is_one(out):
             if _foreign.wants_gradients(x):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import html
 import os
-from numbers import Number
+from numbers import Complex, Real
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import numpy as np
@@ -348,8 +348,8 @@ class Surface:
 
     def __add__(self, other: Any) -> NoReturn:
         raise TypeError(
-            f"A + B was asked with B a {type(other).__name__}; a plan has one pattern; use A.shifted(sigma) "
-            "for A + sigma I, or add A.tocsr() and plan the sum"
+            f"a sum of A and a {type(other).__name__} was asked; a plan has one pattern; use "
+            "A.shifted(sigma) for A + sigma I, or add to A.tocsr() and plan the sum"
         )
 
     __radd__ = __sub__ = __rsub__ = __add__
@@ -385,11 +385,14 @@ class Surface:
 
 
 def _number(what: str, given: Any, remedy: str = "") -> Any:
-    """Return a number of Python or NumPy, or the one element of an array without dimensions."""
-    if isinstance(given, (Number, np.bool_)):
-        return given
-    if getattr(given, "ndim", None) == 0 and hasattr(given, "dtype"):
+    """Return a number of Python as float or complex; as it is one of NumPy, or an array's only element."""
+    if getattr(given, "ndim", None) == 0 and _dtypes.is_number(getattr(given, "dtype", np.dtype(object))):
         return given[()]
+    if isinstance(given, Complex):
+        try:
+            return float(given) if isinstance(given, Real) else complex(given)
+        except OverflowError as error:
+            raise ValueError(f"{what} beyond float64; a number of at most 1.8e308 is needed") from error
     raise TypeError(
         f"{what} a {type(given).__name__}; a number is needed; {remedy}"
         "scaled(left, right) scales rows and columns"

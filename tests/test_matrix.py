@@ -6,6 +6,7 @@ import copy
 import os
 import pickle
 import threading
+from decimal import Decimal
 
 import numpy as np
 import pytest
@@ -203,20 +204,24 @@ def test_out_alpha_beta(planned, matrix, x):
         (lambda A, x: bool(A), ValueError, "a matrix has no truth value"),
         (lambda A, x: list(A), TypeError, r"iter\(A\) was asked"),
         (lambda A, x: A[0, 1], TypeError, r"A\[...\] was asked"),
-        (lambda A, x: A + A, TypeError, "A [+] B was asked with B a SpMatrix; .* A.shifted"),
-        (lambda A, x: A - 1, TypeError, "A [+] B was asked with B a int"),
+        (lambda A, x: A + A, TypeError, "a sum of A and a SpMatrix was asked; .* A.shifted"),
+        (lambda A, x: A - 1, TypeError, "a sum of A and a int was asked"),
         (lambda A, x: A * x, TypeError, "with x a ndarray; a number is needed; for the product .* use A @ x"),
         (lambda A, x: A.multiply(A), TypeError, "with x a SpMatrix; a number is needed"),
         (lambda A, x: A / x, TypeError, "A / x was asked with x a ndarray"),
         (lambda A, x: A * "2", TypeError, "with x a str"),
+        (lambda A, x: A * np.str_("2"), TypeError, "with x a str_"),
+        (lambda A, x: A * Decimal(2), TypeError, "with x a Decimal"),
+        (lambda A, x: A * 10**400, ValueError, "with x beyond float64"),
+        (lambda A, x: A.with_values(3.0), ValueError, r"data has shape \(\); one dimension is needed"),
         (lambda A, x: A.scaled(left=x), ValueError, r"left has shape \(40,\); .* so \(50,\) is needed"),
         (lambda A, x: A.scaled(right=np.ones((40, 1))), ValueError, r"right has shape \(40, 1\)"),
         (lambda A, x: A.shifted(1.0), ValueError, r"A has shape \(50, 40\); a square matrix is needed"),
         (lambda A, x: A.sum(2), ValueError, "axis is 2; None, 0 or 1 is needed"),
-        (lambda A, x: A.astype("int32"), TypeError, "dtype is int32; float64, "),
+        (lambda A, x: A.astype("int32"), TypeError, "dtype is int32; one of float64, "),
         (lambda A, x: A.astype(object()), TypeError, "dtype is <object"),
         (lambda A, x: np.asarray(A), TypeError, "A is an SpMatrix and no array"),
-        (lambda A, x: A @ A, TypeError, "x is a sparse SpMatrix; .*tocsr"),
+        (lambda A, x: A @ A, TypeError, r"x is a sparse SpMatrix; .*A.tocsr\(\) by x.tocsr\(\)"),
         (lambda A, x: A @ A.to_scipy(), TypeError, "x is a sparse csr_array; .*A.tocsr"),
         (lambda A, x: A @ np.ma.masked_array(x), TypeError, "x is a masked array"),
         (lambda A, x: A @ x.astype(object), TypeError, "x has dtype object"),

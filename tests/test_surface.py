@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -91,6 +93,9 @@ def test_types_follow_numpy():
     A = planned(single)
     assert (A * 2.0).dtype == (A / 3).dtype == np.float32
     assert (A * np.float64(2)).dtype == np.float64
+    assert (A * np.array(2.0)).dtype == np.float64
+    assert (A * True).dtype == (A * 10**30).dtype == np.float32
+    same(A * Fraction(1, 2), single * np.float32(0.5))
     assert A.astype(np.float32) is A
     B = A.astype("float64")
     same(B, single.astype(float))

@@ -95,13 +95,15 @@ class _Bounded:
 
 
 @contextmanager
-def open_archive(path: Path, known: Callable[[Collection[str]], None]) -> Iterator[Archive]:
+def open_archive(path: Path, writer: str, known: Callable[[Collection[str]], None]) -> Iterator[Archive]:
     """Open an .npz file.
 
     Parameters
     ----------
     path : Path
         A regular file.
+    writer : str
+        What writes such files, for messages.
     known : callable
         Is given the names of the members and raises if it cannot use them, before any of them is opened.
 
@@ -113,7 +115,7 @@ def open_archive(path: Path, known: Callable[[Collection[str]], None]) -> Iterat
         If an array is not what its head and the table of contents say of it.
     """
     with open_regular(path) as file:
-        _check_start(path, file.read(2))
+        _check_start(path, writer, file.read(2))
         file.seek(0)
         bounded = _Bounded(file, _MOST_CONTENTS)
         with zipfile.ZipFile(cast(Any, bounded)) as members:
@@ -124,13 +126,10 @@ def open_archive(path: Path, known: Callable[[Collection[str]], None]) -> Iterat
             yield Archive(path, members, announced)
 
 
-def _check_start(path: Path, start: bytes) -> None:
-    if not start:
-        raise MatrixFileError(f"{path} is empty; an .npz of scipy.sparse.save_npz is needed; write it again")
+def _check_start(path: Path, writer: str, start: bytes) -> None:
     if start != _MAGIC:
-        raise MatrixFileError(
-            f"{path} is not an .npz file; one of scipy.sparse.save_npz is needed; write it again"
-        )
+        what = "not an .npz file" if start else "empty"
+        raise MatrixFileError(f"{path} is {what}; an .npz of {writer} is needed; write it again")
 
 
 def _names(path: Path, contents: list[zipfile.ZipInfo]) -> dict[str, zipfile.ZipInfo]:

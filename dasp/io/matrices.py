@@ -201,7 +201,7 @@ _LONGEST_HEAD = 64
 
 def _read_npz(path: Path) -> csr_array:
     """Read what `scipy.sparse.save_npz` wrote; never unpickles; checks every index."""
-    with open_archive(path, partial(_check_names, path)) as archive:
+    with open_archive(path, "scipy.sparse.save_npz", partial(_check_names, path)) as archive:
         form, shape = _read_heads(archive)
         announced = {name: archive.announced[name] for name in _ARRAYS[form]}
         _check_announced(path, form, shape, announced)
@@ -352,7 +352,10 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
         machine's memory.
     """
     target = _file_path(path)
-    with one_line_errors(target), open_archive(target, partial(_check_plan_names, target)) as archive:
+    with (
+        one_line_errors(target),
+        open_archive(target, "dasp.save_plan", partial(_check_plan_names, target)) as archive,
+    ):
         if archive.announced["dasp_plan"].nbytes > _LONGEST_PLAN_HEAD:
             raise ValueError(f"dasp_plan has {archive.announced['dasp_plan'].nbytes:,} bytes")
         refuse_oversize_archive(archive, _PLAN_FACTOR)
