@@ -602,6 +602,23 @@ def test_what_goes_wrong_is_told_on_all_ranks(reduced: bool) -> None:
     assert "not positive definite" in told[0].reason
 
 
+def test_the_plain_form_goes_on_for_no_more_iterations_than_are_left() -> None:
+    """On a matrix that is not symmetric the reduced form stops after a few, and the plain one may not."""
+    turned = sp.csr_array(np.roll(np.eye(52), 1, axis=0))
+
+    def run(engine: Any) -> Any:
+        D = SpMatrix.from_scipy(turned if engine.rank == 0 else None, engine, device="cpu")
+        D.few_sums = True
+        b = np.zeros(52)
+        b[0] = 1.0
+        mine = slice(D.rows.first, D.rows.first + D.rows.count)
+        starts = np.random.default_rng(0).standard_normal((30, 52))[:, mine]
+        return [solvers.cg(D, b[mine], start, rtol=1e-15, maxiter=50)[1].iterations for start in starts]
+
+    for counts in run_ranks(2, run):
+        assert max(counts) <= 50
+
+
 def test_huge_and_tiny_right_hand_sides() -> None:
     A = generate("poisson2d:8")
     for size in (1e-250, 1e250):

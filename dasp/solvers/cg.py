@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -103,8 +104,9 @@ def cg(
     if quick is None:
         return solve(A, b, x0, limits, M, workspace, conjugate_gradients, names_with(M))
     x, stats = solve(A, b, x0, limits, M, workspace, quick, names, loop=loop)
-    if stats.info in (STAGNATION, BREAKDOWN) and math.isfinite(stats.residual):
-        x, more = solve(A, b, x, limits, M, workspace, conjugate_gradients, names_with(M))
+    rest = replace(limits, maxiter=limits.maxiter - stats.iterations)
+    if stats.info in (STAGNATION, BREAKDOWN) and math.isfinite(stats.residual) and rest.maxiter > 0:
+        x, more = solve(A, b, x, rest, M, workspace, conjugate_gradients, names_with(M))
         stats = more.after(stats)
     return x, stats
 
