@@ -147,14 +147,17 @@ def test_dasp_solve_on_ranks_prints_once(tmp_path: Path) -> None:
     folder, out = tmp_path / "parts", tmp_path / "x.npy"
     ranks = [*mpirun(), "-n", "3", sys.executable, "-m", "dasp", "solve"]
     write_parts(generate("poisson2d:20"), 3, folder)
+    b, given = np.exp(1j * np.arange(400)), tmp_path / "b.npy"
+    np.save(given, b)
     from_one = [*ranks, "poisson2d:20", "--device", "cpu", "--precond", "jacobi", "--out", str(out)]
+    from_one += ["--rhs", str(given)]
     from_files = [*ranks, str(folder), "--device", "cpu", "--method", "cg", "--json"]
     wrong = [*ranks, str(tmp_path / "none.mtx"), "--device", "cpu"]
     (solved, text), (read, told), (refused, said) = finish([*map(start, (from_one, from_files, wrong))], 400)
     assert solved == 0, text
     assert text.count("400 rows") == text.count("true residual") == 1
     A, x = generate("poisson2d:20"), np.load(out)
-    assert np.linalg.norm(1.0 - A @ x) <= 1.0001e-8 * 20
+    assert np.linalg.norm(b - A @ x) <= 1.0001e-8 * 20
     assert read == 0, told
     assert json.loads(told)["converged"]
     assert refused != 0
