@@ -262,10 +262,7 @@ def check_result(name: str, array: Any, shape: tuple[int, ...], dtype: np.dtype[
     """
     if not isinstance(array, np.ndarray) or isinstance(array, (np.ma.MaskedArray, np.matrix)):
         raise TypeError(f"{name} is a {_kind(array)}; a numpy.ndarray is needed")
-    if array.dtype != dtype:
-        raise TypeError(f"{name} has dtype {array.dtype}; the product has dtype {dtype}")
-    if array.shape != shape:
-        raise ValueError(f"{name} has shape {array.shape}; the product has shape {shape}")
+    _check.out(array, shape, dtype, name)
     if not array.flags.writeable:
         raise ValueError(f"{name} is read-only; a writable array is needed")
     if not array.flags.forc and overlaps_itself(array):

@@ -11,8 +11,6 @@ from dasp._dtypes import BFLOAT16
 
 Vector = np.ndarray[Any, Any]
 
-INDEX_TYPES = (np.dtype(np.int32), np.dtype(np.int64))
-
 
 def shape(given: Any) -> tuple[int, int]:
     """Return a matrix shape as two ints.
@@ -175,17 +173,17 @@ def left_operand(matrix: tuple[int, int], shape: tuple[int, ...], axis: int) -> 
         )
 
 
-def out(array: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-    """Hold that `out` has the shape and type of the product.
+def out(array: Any, shape: tuple[int, ...], dtype: np.dtype[Any], name: str = "out") -> None:
+    """Hold that an array of either library has the shape and type of the product.
 
     Raises
     ------
     TypeError, ValueError
     """
     if array.dtype != dtype:
-        raise TypeError(f"out has dtype {array.dtype}; the product has dtype {dtype}")
+        raise TypeError(f"{name} has dtype {array.dtype}; the product has dtype {dtype}")
     if array.shape != shape:
-        raise ValueError(f"out has shape {array.shape}; the product has shape {shape}")
+        raise ValueError(f"{name} has shape {array.shape}; the product has shape {shape}")
 
 
 def device_name(device: Any) -> str:

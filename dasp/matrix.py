@@ -148,11 +148,8 @@ class SpMatrix(Transposable, Surface):
         ----------
         A : cupyx.scipy.sparse matrix, shape (m, n), any format and dtype of numbers
             As for `from_scipy`. A CSR matrix is planned where it lies, others by way of the host.
-        policy : Policy, optional
-        device : str
-            As for `from_scipy`; `auto` is the GPU that holds `A`.
-        progress : bool
-            As for `from_scipy`.
+        policy, device, progress
+            As `from_scipy` takes them; `device="auto"` is the GPU that holds `A`.
 
         Returns
         -------
@@ -175,11 +172,8 @@ class SpMatrix(Transposable, Surface):
         Parameters
         ----------
         A : array_like, shape (m, n), any dtype of numbers
-        policy : Policy, optional
-        device : str
-            As for `from_scipy`.
-        progress : bool
-            As for `from_scipy`.
+        policy, device, progress
+            As `from_scipy` takes them.
 
         Returns
         -------
@@ -213,11 +207,8 @@ class SpMatrix(Transposable, Surface):
             Row and column of each entry, in any order. Duplicates are kept, and sum in the product.
         shape : tuple of int
             (m, n).
-        policy : Policy, optional
-        device : str
-            As for `from_scipy`.
-        progress : bool
-            As for `from_scipy`.
+        policy, device, progress
+            As `from_scipy` takes them.
 
         Returns
         -------

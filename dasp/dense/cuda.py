@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from dasp import _arrays
+from dasp import _arrays, _check
 from dasp._integers import round_up
 from dasp.dense import cublas_cuda
 from dasp.dense.ladder import HALF, REAL, Kernel, Product
@@ -63,10 +63,7 @@ def empty(shape: tuple[int, int], dtype: Any) -> Any:
 
 def check_out(out: Any, shape: tuple[int, int], dtype: Any) -> None:
     """Hold that a product can be written into an array on the GPU."""
-    if out.dtype != dtype:
-        raise TypeError(f"out has dtype {out.dtype}; the product has dtype {dtype}")
-    if out.shape != shape:
-        raise ValueError(f"out has shape {out.shape}; the product has shape {shape}")
+    _check.out(out, shape, dtype)
     if not out.flags.c_contiguous and _arrays.overlaps_itself(out):
         raise ValueError(f"out has strides {out.strides}; each of its elements must have memory of its own")
 

@@ -120,37 +120,19 @@ def powerlaw(generator: np.random.Generator, n: int, mean: float) -> csr_array:
     return csr_from_pairs(generator, rows, columns, (n, n))
 
 
+# fmt: off
 FAMILIES = (
-    Family(
-        "triangles",
-        (Parameter("n", minimum=4),),
-        "linear elements on the Delaunay triangles of n points: plane meshes, SPD",
-        "triangles:2000",
-        lambda n: (n, 20.0 * n),
-        triangles,
-    ),
-    Family(
-        "geometric",
-        (Parameter("n", minimum=1), Parameter("mean", 0.1, 15.0, 10_000, real=True)),
-        "pairs of near points in the plane, mean neighbours each: mesh and road graphs",
-        "geometric:2000",
-        lambda n, mean: (n, mean * n),
-        geometric,
-    ),
-    Family(
-        "rmat",
-        (Parameter("scale", 1, None, 40), Parameter("edges", 1, 16)),
-        "Kronecker graph of 2^scale shuffled vertices: social networks",
-        "rmat:10",
-        lambda scale, edges: (2.0**scale, edges * 2.0**scale),
-        rmat,
-    ),
-    Family(
-        "powerlaw",
-        (Parameter("n", minimum=1), Parameter("mean", 0.1, 12.0, 10_000, real=True)),
-        "links inside hosts and to popular pages: web and citation graphs",
-        "powerlaw:3000",
-        lambda n, mean: (n, mean * n),
-        powerlaw,
-    ),
+    Family("triangles", (Parameter("n", minimum=4),),
+           "linear elements on the Delaunay triangles of n points: plane meshes, SPD", "triangles:2000",
+           lambda n: (n, 20.0 * n), triangles),
+    Family("geometric", (Parameter("n", minimum=1), Parameter("mean", 0.1, 15.0, 10_000, real=True)),
+           "pairs of near points in the plane, mean neighbours each: mesh and road graphs",
+           "geometric:2000", lambda n, mean: (n, mean * n), geometric),
+    Family("rmat", (Parameter("scale", 1, None, 40), Parameter("edges", 1, 16)),
+           "Kronecker graph of 2^scale shuffled vertices: social networks", "rmat:10",
+           lambda scale, edges: (2.0**scale, edges * 2.0**scale), rmat),
+    Family("powerlaw", (Parameter("n", minimum=1), Parameter("mean", 0.1, 12.0, 10_000, real=True)),
+           "links inside hosts and to popular pages: web and citation graphs", "powerlaw:3000",
+           lambda n, mean: (n, mean * n), powerlaw),
 )
+# fmt: on

@@ -639,14 +639,11 @@ def product_of_slices(values: Any, table: Any, index: Any, x: Any, total: Any) -
     table, index, x, total : dtype
         The matrix's, or float32 of one in half precision; of rows and columns; of x; of sums and y.
     """
-    arguments = {
-        "headers": np.uint32,
-        "bases": index,
-        "deltas": np.uint8,
-        "values": values,
-        "table": table,
-        "rows": index,
-        "positions": int,
-        "segments": int,
-    }
+    arguments = of_plan(values, table, index) | {"positions": int, "segments": int}
     return SharedFunction(_multiply_slices, arguments, total, x)
+
+
+def of_plan(values: Any, table: Any, index: Any) -> dict[str, Any]:
+    """Return the types of a plan's arrays, by the names that products have for them."""
+    pattern = {"headers": np.uint32, "bases": index, "deltas": np.uint8}
+    return pattern | {"values": values, "table": table, "rows": index}

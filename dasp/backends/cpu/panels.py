@@ -32,6 +32,7 @@ from dasp.backends.cpu.emitter import (
     Emitter,
     bytes_of,
     is_null,
+    of_plan,
     prefetch_run,
 )
 from dasp.backends.cpu.team import SharedFunction
@@ -518,14 +519,5 @@ def _function_of(panel: int) -> Callable[..., None]:
 @functools.cache
 def product_of_panel(panel: int, values: Any, table: Any, index: Any, x: Any, total: Any) -> SharedFunction:
     """Compile the product by a panel for these types, as `product_of_slices` does that by a vector."""
-    arguments = {
-        "headers": np.uint32,
-        "bases": index,
-        "deltas": np.uint8,
-        "values": values,
-        "table": table,
-        "rows": index,
-        "counts": np.int64,
-        "done": int,
-    }
+    arguments = of_plan(values, table, index) | {"counts": np.int64, "done": int}
     return SharedFunction(_function_of(panel), arguments, total, x)

@@ -31,19 +31,7 @@ _STEPS_AT_ONCE = 1 << 17
 def check(plan: Plan) -> None:
     """Check what `Pattern` and `Values` state, so that no product reads or writes out of bounds.
 
-    Parameters
-    ----------
-    plan : Plan
-        With NumPy arrays.
-
-    Raises
-    ------
-    ValueError
-        Naming the first invariant that does not hold.
-
-    Notes
-    -----
-    Linear in the slots and the rows of the plan.
+    As `dasp.formats.format.Format.check`; linear in the slots and the rows of the plan.
     """
     pattern, values = plan.pattern, plan.values
     _check_kinds(pattern)

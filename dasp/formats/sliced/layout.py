@@ -121,27 +121,3 @@ class Slices(NamedTuple):
     shift: Array
     steps: Array
     full: Array
-
-
-class Segments(NamedTuple):
-    """Rows too long for one slice, cut.
-
-    Attributes
-    ----------
-    total : int
-        Segments of all rows.
-    offsets : Array, shape (r + 1,), int64
-        First segment of each long row.
-    rows : Array, shape (total,), int64
-        Which of the long rows each segment belongs to.
-    in_turn : Array, shape (total,), int64
-        The segments in the order in which they are stored; those of one row follow each other.
-    runs : Runs
-        Of the segments in that order.
-    """
-
-    total: int
-    offsets: Array
-    rows: Array
-    in_turn: Array
-    runs: Runs
