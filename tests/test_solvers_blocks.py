@@ -171,6 +171,42 @@ def test_lobpcg_with_a_preconditioner_and_wrong_arguments():
     assert not stats.converged
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex128])
+def test_lobpcg_takes_numbers_of_any_size(dtype):
+    """Squares of the residuals of a tiny matrix are 0, which says nothing."""
+    single = dtype == np.float32
+    A = (poisson(6) + sp.diags_array(np.linspace(0, 1, 36))).astype(dtype)
+    X = np.random.default_rng(0).standard_normal((36, 2)).astype(dtype)
+    rtol = 1e-3 if single else 1e-8
+    want = np.linalg.eigvalsh(A.toarray().astype(complex))[::-1][:2]
+    for power in (-80, 80) if single else (-800, 800):
+        size = dtype(2.0**power)
+        for matrix, start, scale in ((A * size, X, 2.0**power), (A, X * size, 1.0)):
+            values, V, stats = lobpcg(matrix, start, rtol=rtol)
+            assert stats.converged, stats.reason
+            np.testing.assert_allclose(values / scale, want, rtol=10 * rtol)
+            np.testing.assert_allclose(V.conj().T @ V, np.eye(2), atol=1e-4 if single else 1e-10)
+        _, _, told = lobpcg(A * size, X, rtol=rtol, maxiter=1)
+        assert not told.converged
+    values, _, stats = lobpcg(A * dtype(2.0**-80), X, rtol=0.0, atol=1e-3 * 2.0**-80, maxiter=400)
+    assert stats.converged
+    assert stats.residual <= 1e-3 * 2.0**-80
+    np.testing.assert_allclose(values * 2.0**80, want, atol=1e-2)
+
+
+@pytest.mark.parametrize("odd", [np.nan, np.inf])
+def test_lobpcg_tells_of_what_is_no_number(odd):
+    A, X = poisson(6), np.random.default_rng(0).standard_normal((36, 2))
+    wrong = X.copy()
+    wrong[3, 1] = odd
+    M = sp.diags_array(np.where(np.arange(36) == 7, odd, 1.0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _, _, stats in (lobpcg(A, wrong), lobpcg(A, X, M=M), lobpcg(sp.csr_array(M), X)):
+            assert not stats.converged
+            assert "NaN" in stats.reason
+
+
 @pytest.mark.parametrize("dependent", [False, True])
 def test_a_preconditioned_block(dependent):
     """As cg does, it takes fewer iterations with a good M, and the same x; M may be indefinite by mistake."""

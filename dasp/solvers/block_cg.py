@@ -59,13 +59,13 @@ def conjugate(space: Space, R: Array, Z: Array) -> tuple[Array, Array, np.ndarra
     Raises
     ------
     Breakdown
-        If M is not positive definite, as far as R shows, or gave numbers that are not finite.
+        If M is not positive definite, as far as R shows, or there are numbers that are not finite.
     """
     C, plain = np.eye(R.shape[1]), Z is R
     for _ in range(2):
         gram = wide(space.download(R.conj().T @ Z))
-        if not plain and not np.isfinite(gram).all():
-            raise Breakdown("M gave NaN or infinity")
+        if not np.isfinite(gram).all():
+            raise Breakdown(OVERFLOW if plain else "M gave NaN or infinity")
         values, vectors = np.linalg.eigh((gram + gram.conj().T) / 2)
         largest = float(values[-1])
         if not plain and values[0] < -np.sqrt(RANK) * abs(values).max():
@@ -78,6 +78,9 @@ def conjugate(space: Space, R: Array, Z: Array) -> tuple[Array, Array, np.ndarra
         Z = R if plain else Z @ turn
         C = (vectors * roots).conj().T @ C
     return R, Z, C
+
+
+OVERFLOW = "NaN or infinity came up: A, M or what was given holds such a number, or products overflow"
 
 
 class Breakdown(ArithmeticError):
@@ -188,7 +191,7 @@ def block_cg(
         scales = _scale(space, right, X)
         given = scales, limits.rtol, limits.atol, limits.maxiter, callback
         stats = _solve(space, operator, preconditioner, right, X, T, *given)
-        _multiply_columns(X, 1.0 / scales)
+        multiply_columns(X, 1.0 / scales)
     result = space.download(X) if isinstance(B, np.ndarray) else X
     return result, stats.timed(time.perf_counter() - began)
 
@@ -200,17 +203,28 @@ def _norms(space: Space, R: Array, scales: np.ndarray[Any, Any]) -> np.ndarray[A
 def _scale(space: Space, B: Array, X: Array) -> np.ndarray[Any, Any]:
     """Return the powers of two by which columns of B and X were multiplied, so that their norms can be
     squared; where one of B is zero, that of X is cleared."""
-    squares = SQUARES if real_type(space.dtype) == np.float64 else SINGLE_SQUARES
-    largest = space.download(abs(B).max(axis=0)) if B.size else np.zeros(B.shape[1])
-    scales = np.array([scale_for(float(one), squares) for one in largest])
+    scales, largest = column_scales(space, B)
     for block in (B, X):
-        _multiply_columns(block, scales)
+        multiply_columns(block, scales)
     for k in np.flatnonzero(largest == 0):
         X[:, k] = 0
     return scales
 
 
-def _multiply_columns(block: Array, scales: np.ndarray[Any, Any]) -> None:
+def column_scales(space: Space, block: Array) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Return the powers of two that bring columns to where their squares are numbers, and the largest
+    absolute values of columns."""
+    largest = space.download(abs(block).max(axis=0)) if block.size else np.zeros(block.shape[1])
+    return np.array([scale_for(float(one), squares_of(space)) for one in largest]), largest
+
+
+def squares_of(space: Space) -> tuple[float, float]:
+    """Return between which numbers squares in the type of a space, and sums of them, lose nothing."""
+    return SQUARES if real_type(space.dtype) == np.float64 else SINGLE_SQUARES
+
+
+def multiply_columns(block: Array, scales: np.ndarray[Any, Any]) -> None:
+    """Multiply columns by numbers, where they are not 1."""
     for k in np.flatnonzero(scales != 1.0):
         block[:, k] *= scales[k]
 
@@ -316,7 +330,7 @@ def _iterate(
         residuals.append(float(norms.max()))
         if callback is not None:
             seen = X if (scales == 1.0).all() else X.copy()
-            _multiply_columns(seen, 1.0 / scales)
+            multiply_columns(seen, 1.0 / scales)
             callback(seen)
         if (norms <= wanted).all():
             break

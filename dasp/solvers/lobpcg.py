@@ -12,13 +12,24 @@ from typing import Any
 
 import numpy as np
 
-from dasp.solvers.block_cg import Breakdown, columns, multiply, orthonormal, squared_lengths, wide
+from dasp.solvers.block_cg import (
+    OVERFLOW,
+    Breakdown,
+    column_scales,
+    columns,
+    multiply,
+    multiply_columns,
+    orthonormal,
+    squared_lengths,
+    squares_of,
+    wide,
+)
 from dasp.solvers.devices import refuse_ranks, space_for
 from dasp.solvers.hermitian import SKEW
 from dasp.solvers.operator import as_operator
 from dasp.solvers.space import Space
 from dasp.solvers.stats import Stats
-from dasp.solvers.system import BREAKDOWN, check_square, make_limits, place_and_type
+from dasp.solvers.system import BREAKDOWN, check_square, make_limits, place_and_type, scale_for
 
 Array = Any
 
@@ -90,16 +101,18 @@ def lobpcg(
     space, operator = space_for(device, dtype), as_operator(A, device)
     preconditioner = None if M is None else as_operator(M, device, "M")
     solver = _Lobpcg(space, operator, preconditioner, largest)
-    with np.errstate(all="ignore"):
-        start, _ = orthonormal(space, space.asarray(X))
-        lengths = squared_lengths(space, start)
-    rank = int(np.count_nonzero(lengths > 0.5))
-    if rank < X.shape[1] and np.isfinite(lengths).all():
-        raise ValueError(f"X has {X.shape[1]} columns of rank {rank}; independent ones are needed")
+    found = columns(space, *X.shape)
+    found[...] = space.asarray(X)
     try:
-        values, found, stats = solver.solve(start, limits.rtol, limits.atol, limits.maxiter)
+        with np.errstate(all="ignore"):
+            multiply_columns(found, column_scales(space, found)[0])
+            found, _ = orthonormal(space, found)
+            rank = int(np.count_nonzero(squared_lengths(space, found) > 0.5))
+        if rank < X.shape[1]:
+            raise ValueError(f"X has {X.shape[1]} columns of rank {rank}; independent ones are needed")
+        values, found, stats = solver.solve(found, limits.rtol, limits.atol, limits.maxiter)
     except Breakdown as error:
-        values, found = np.full(X.shape[1], np.nan), start
+        values = np.full(X.shape[1], np.nan)
         stats = Stats(False, 0, [], float("nan"), str(error), 0.0, BREAKDOWN)
     if isinstance(X, np.ndarray):
         found = space.download(found)
@@ -112,6 +125,8 @@ class _Lobpcg:
     def __init__(self, space: Space, operator: Any, preconditioner: Any, largest: bool) -> None:
         self.space, self.operator, self.preconditioner = space, operator, preconditioner
         self.sign = -1.0 if largest else 1.0
+        self.scale = 1.0
+        """The power of two by which products with A are multiplied, so that norms of them can be squared."""
 
     def times(self, operator: Any, X: Array) -> Array:
         """Return an operator times a block."""
@@ -120,9 +135,18 @@ class _Lobpcg:
         multiply(operator, inside, outside)
         return outside
 
+    def times_A(self, X: Array) -> Array:
+        """Return A times a block, scaled."""
+        product = self.times(self.operator, X)
+        if self.scale != 1.0:
+            product *= self.scale
+        return product
+
     def ritz(self, S: Array, AS: Array, k: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         """Return the k outermost Ritz values of an orthonormal block, and their coefficients."""
         projected = wide(self.space.download(S.conj().T @ AS))
+        if not np.isfinite(projected).all():
+            raise Breakdown(OVERFLOW)
         skew = abs(projected - projected.conj().T).max() if projected.dtype.kind == "c" else 0.0
         if skew > 2 * SKEW.get(self.space.dtype.name, 0.0) * abs(projected).max():
             raise Breakdown("x' A x is not Hermitian, so A is not; SciPy's eigs takes such matrices")
@@ -140,24 +164,25 @@ class _Lobpcg:
         space, k = self.space, X.shape[1]
         residuals: list[float] = []
         with np.errstate(all="ignore"):
-            AX = self.times(self.operator, X)
-            if not np.isfinite(space.download(AX)).all():
-                failed = Stats(False, 0, [], float("nan"), "A or X holds NaN or infinity", 0.0, BREAKDOWN)
-                return np.full(k, np.nan), X, failed
+            AX = self.times_A(X)
+            self.scale = scale_for(space.largest(AX), squares_of(space))
+            AX *= self.scale
+            atol *= self.scale
             values, C = self.ritz(X, AX, k)
             X, AX = X @ space.asarray(C), AX @ space.asarray(C)
             P = None
             for made in range(most + 1):
                 R = AX - X * space.asarray(values)
                 norms = np.sqrt(squared_lengths(space, R))
-                residuals.append(float(norms.max()))
+                residuals.append(float(norms.max()) / self.scale)
                 if (norms <= np.maximum(rtol * abs(values), atol)).all():
-                    return values, X, self._done(made, residuals)
+                    return values / self.scale, X, self._done(made, residuals)
                 if made == most or not np.isfinite(norms).all():
                     break
                 X, AX, P, values = self._advance(X, R, P, k)
         words = f"{made} iterations were made: the largest residual is {residuals[-1]:.3g}"
-        return values, X, Stats(False, made, residuals, residuals[-1], words, 0.0, max(1, made))
+        failed = Stats(False, made, residuals, residuals[-1], words, 0.0, max(1, made))
+        return values / self.scale, X, failed
 
     def _advance(
         self, X: Array, R: Array, P: Array | None, k: int
@@ -175,7 +200,7 @@ class _Lobpcg:
         S = columns(space, X.shape[0], sum(block.shape[1] for block in blocks))
         for number, block in enumerate(blocks):
             S[:, number * k : (number + 1) * k] = block
-        AS = self.times(self.operator, S)
+        AS = self.times_A(S)
         values, C = self.ritz(S, AS, k)
         coefficients = space.asarray(C)
         rest = np.array(C)
