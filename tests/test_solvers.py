@@ -458,6 +458,31 @@ def test_a_workspace_serves_whatever_comes():
 
 
 @pytest.mark.parametrize("method", SQUARE)
+def test_a_workspace_serves_after_an_error(method):
+    """One that a callback raised, or the matrix."""
+    A, b, workspace = poisson(8), np.random.default_rng(0).standard_normal(64), Workspace()
+    calls = [0]
+
+    def multiply(x: np.ndarray) -> np.ndarray:
+        calls[0] += 1
+        if calls[0] == 4:
+            raise OSError("the matrix is gone")
+        return A @ x
+
+    def look(x: np.ndarray) -> None:
+        raise OSError("enough")
+
+    operator: Any = sla.LinearOperator(A.shape, matvec=multiply, dtype=float)
+    for more in ({}, {"callback": look}):
+        with pytest.raises(OSError, match=r"gone|enough"):
+            method(operator, b, rtol=1e-9, workspace=workspace, **more)
+    x, stats = method(operator, b, rtol=1e-9, workspace=workspace)
+    want, told = method(A, b, rtol=1e-9)
+    np.testing.assert_array_equal(x, want)
+    assert stats.iterations == told.iterations
+
+
+@pytest.mark.parametrize("method", SQUARE)
 def test_bits_do_not_depend_on_threads_or_time(method):
     A = dasp.SpMatrix.from_scipy(poisson(200), device="cpu")
     b = np.random.default_rng(0).standard_normal(40000)
