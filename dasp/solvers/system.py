@@ -281,7 +281,7 @@ def drive(system: System, limits: Limits, *, from_zero: bool) -> Answer:
         norm = math.sqrt(true) / scale if true >= 0 else math.nan
         if true <= report.state["wanted"] and math.isfinite(true):
             answer = Answer(made, residuals, norm, 0, _converged(norm, made))
-            if not (from_zero and system.preconditioner is None) and not is_finite(system):
+            if _may_hide(system, from_zero=from_zero) and not is_finite(system):
                 answer = Answer(made, residuals, norm, BREAKDOWN, HIDDEN)
         elif code in (NOTHING, NOT_FINITE) or not math.isfinite(true):
             answer = Answer(made, residuals, norm, BREAKDOWN, _not_finite(made))
@@ -325,6 +325,15 @@ def iterate(
             limits.bar.set_postfix_str(f"residual {residuals[-1]:.2e}", refresh=False)
             limits.bar.update(len(report.residuals))
     return system.loop.advance(0, finish=True), count, at_start
+
+
+def _may_hide(system: System, *, from_zero: bool) -> bool:
+    """Whether x may hold NaN that its residual does not show: from x0, or from M.
+
+    A diagonal M was found to be finite when it was made. To look takes as long as some iterations.
+    """
+    M = system.preconditioner
+    return not from_zero or (M is not None and getattr(M, "diagonal", None) is None)
 
 
 def is_finite(system: Iterated) -> bool:
