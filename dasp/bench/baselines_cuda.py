@@ -99,6 +99,10 @@ class Device:
         self.one, self.zero = parts(1.0), parts(0.0)
         self.kind = VALUE_TYPES[total]
 
+    def matrix(self, library: CuSparse) -> c_void_p:
+        """Return a new descriptor of the matrix."""
+        return library.matrix_csr(self.shape, self.data, self.indices, self.indptr)
+
     def poison(self) -> None:
         """Overwrite y."""
         poison(self.y)
@@ -240,10 +244,7 @@ def spmvop_candidate(name: str, library: CuSparse, device: Device, algorithm: in
     held = Descriptors(library)
     try:
         library.set_stream(cupy.cuda.get_current_stream().ptr)
-        matrix = held.keep(
-            "cusparseDestroySpMat",
-            library.matrix_csr(device.shape, device.data, device.indices, device.indptr),
-        )
+        matrix = held.keep("cusparseDestroySpMat", device.matrix(library))
         x = held.keep("cusparseDestroyDnVec", library.vector(device.x))
         y = held.keep("cusparseDestroyDnVec", library.vector(device.y))
         arguments = (device.operation, matrix, x, y, y, device.kind, algorithm)
@@ -356,11 +357,7 @@ def _make(name: str, library: CuSparse, device: Device, csr: Any) -> Candidate:
     if name in SPMVOP_SETTINGS:
         return spmvop_candidate(name, library, device, SPMVOP_SETTINGS[name])
     algorithm, prepare = CSR_SETTINGS[name]
-
-    def matrix() -> c_void_p:
-        return library.matrix_csr(device.shape, device.data, device.indices, device.indptr)
-
-    return spmv_candidate(name, library, device, matrix, algorithm, prepare)
+    return spmv_candidate(name, library, device, lambda: device.matrix(library), algorithm, prepare)
 
 
 def build(csr: Any, x: Any, *, names: Collection[str] = NAMES, transpose: bool = False) -> Baselines:

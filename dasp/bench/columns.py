@@ -68,7 +68,7 @@ def spmm_candidate(name: str, library: CuSparse, device: Device, x: Any, y: Any)
     algorithm, prepare = SETTINGS[name]
 
     def describe(held: Descriptors) -> tuple[Any, ...]:
-        matrix = library.matrix_csr(device.shape, device.data, device.indices, device.indptr)
+        matrix = device.matrix(library)
         return (
             library.handle,
             NON_TRANSPOSE,

@@ -32,52 +32,40 @@ class BenchDevice(Protocol):
     @property
     def cache_bytes(self) -> int:
         """Bytes of the last cache before memory."""
-        ...
 
     @property
     def bandwidth(self) -> float:
         """Measured copy bandwidth, bytes read and written per second."""
-        ...
 
     def columns(self) -> dict[str, str]:
         """What the result file says about the machine."""
-        ...
 
     def peak_gigaflops(self, dtype: str) -> float:
         """The arithmetic peak, 10^9 operations per second; NaN where it is not known."""
-        ...
 
     def alone(self) -> AbstractContextManager[Any]:
         """Within it every library of this process has the device's number of threads."""
-        ...
 
     def resident(self, csr: Any) -> Any:
         """The matrix as a program on this device holds it; None where that is the host's matrix itself."""
-        ...
 
     def memory(self) -> PeakMemory:
         """A watch over the memory that planning takes."""
-        ...
 
     def vector(self, values: NDArray[Any]) -> Any:
         """A copy of a host vector on the device."""
-        ...
 
     def fetch(self, values: Any) -> NDArray[Any]:
         """A copy of a device vector on the host."""
-        ...
 
     def synchronize(self) -> None:
         """Wait until the device is idle."""
-        ...
 
     def baselines(self, csr: Any, x: Any, names: Collection[str], *, transpose: bool = False) -> Baselines:
         """The baselines of one matrix, or of the product with its transpose."""
-        ...
 
     def time(self, candidates: Sequence[Candidate], samples: int | None) -> dict[str, Timing]:
         """Time candidates."""
-        ...
 
 
 class HostDevice:

@@ -20,11 +20,9 @@ class PeakMemory(Protocol):
 
     def __enter__(self) -> PeakMemory:
         """Begin."""
-        ...
 
     def __exit__(self, *_: object) -> None:
         """End, and set `bytes`."""
-        ...
 
 
 class HostMemory:

@@ -25,28 +25,22 @@ class Subject(Protocol):
     @property
     def device(self) -> BenchDevice:
         """Where it runs."""
-        ...
 
     @property
     def cases(self) -> Sequence[str]:
         """Names of what is measured, in order."""
-        ...
 
     def wanted(self, case: str) -> list[Row]:
         """The rows that a case makes, by the columns that name them; columns of the machine left out."""
-        ...
 
     def measure(self, case: str) -> Iterator[Row]:
         """Verify and time a case: its rows, each as soon as it is known."""
-        ...
 
     def report(self, rows: Sequence[Row]) -> Report:
         """The tables of some rows."""
-        ...
 
     def draw(self, rows: Sequence[Row], path: Path) -> None:
         """Draw rows into a picture."""
-        ...
 
 
 @dataclass(frozen=True)
