@@ -146,7 +146,7 @@ def _solve(arguments: argparse.Namespace, pieces: Pieces, comm: Any, engine: Eng
     each = 1e6 * stats.seconds / max(1, stats.iterations)
     say(
         f"{stats.iterations:,} iterations in {stats.seconds:.3f} s ({each:,.1f} us each); planned in "
-        f"{planning:.3f} s; preconditioner made in {setup:.3f} s; true residual {far / norm:.2e}"
+        f"{planning:.3f} s; preconditioner made in {setup:.3f} s; true residual {far / norm:.2e} of b"
     )
     if not accepted:
         say(f"not converged: {stats.reason}")

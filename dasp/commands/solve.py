@@ -387,7 +387,7 @@ def _print(ours: Outcome, others: list[Outcome], planning: float) -> None:
     setup = f"; preconditioner made in {ours.setup:.3f} s" if ours.setup > 1e-4 else ""
     print(
         f"{ours.iterations:,} iterations in {ours.seconds:.3f} s ({each:,.1f} us each); "
-        f"planned in {planning:.3f} s{setup}; true residual {ours.residual:.2e}"
+        f"planned in {planning:.3f} s{setup}; true residual {ours.residual:.2e} of b"
     )
     if others:
         print(f"\n{'solver':<28}{'iterations':>11}{'set-up s':>10}{'solve s':>10}{'true residual':>15}")

@@ -310,7 +310,7 @@ def tune_cpu(
         for size in sizes:
             a, b = (rng.standard_normal((size, size)).astype(dtype) for _ in range(2))
             product = Product(a, b, None, np.empty_like(a), 1.0, 0.0)
-            rivals = [
+            candidates = [
                 Candidate(
                     rung.name,
                     functools.partial(rung.run, product),
@@ -319,7 +319,7 @@ def tune_cpu(
                 )
                 for rung in (last, cpu.VENDOR)
             ]
-            times = {name: time.best_us for name, time in time_host(rivals, seconds=seconds).items()}
+            times = {name: time.best_us for name, time in time_host(candidates, seconds=seconds).items()}
             line = table.setdefault(cpu.machine(), {}).setdefault(dtype, {}).setdefault(str(size), {})
             line["kernel"] = min(times, key=lambda name: times[name])
             line["microseconds"] = {name: round(best, 2) for name, best in times.items()}
