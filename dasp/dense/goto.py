@@ -363,20 +363,18 @@ Place = tuple[int, int, int]
 _compile = functools.partial(jit, nogil=True)
 
 
-@functools.cache
-def packed_product(size: int, tile: Tile, depth: int, vectors: bool) -> Callable[..., None]:
-    """A product of compiled blocks, for elements of `size` bytes.
+@_compile()
+def _copy_tile(
+    size: int, tall: int, wide: int, source: int, source_row: int, target: int, target_row: int, like: float
+) -> None:
+    for v in range(tall):
+        for w in range(wide):
+            store(target + v * target_row + w * size, load(source + v * source_row + w * size, like))
 
-    Returns `product(m, n, k, a, b, c, alpha, beta, work, height, width)`: a, b, c are (address, bytes from
-    row to row, bytes from column to column), with unit columns in c; work is (address of the packed A, of the
-    packed B, of one spare tile), 64-byte aligned. `vectors` chooses packing by whole vectors where memory
-    order allows it.
-    """
-    rows, lanes, panel = tile.rows, tile.lanes, tile.columns
-    vectors_wide = tile.vectors
-    line = depth * size
-    # A Python 0 would turn a float32 expression into float64.
-    real: Any = np.float32 if size == 4 else np.float64
+
+def _packs_rows(size: int, tile: Tile, depth: int, vectors: bool) -> Callable[..., None]:
+    """Return what packs rows of A."""
+    lanes, line = tile.lanes, depth * size
 
     @_compile()
     def pack_rows(count: int, k: int, source: int, row: int, column: int, target: int, like: float) -> None:
@@ -397,6 +395,14 @@ def packed_product(size: int, tile: Tile, depth: int, vectors: bool) -> Callable
         for i in range(count):
             for p in range(long if i < tall else 0, k):
                 store(target + i * line + p * size, load(source + i * row + p * column, like))
+
+    return pack_rows  # type: ignore[no-any-return]
+
+
+def _packs_columns(size: int, tile: Tile, vectors: bool) -> Callable[..., None]:
+    """Return what packs columns of B."""
+    lanes, panel, vectors_wide = tile.lanes, tile.columns, tile.vectors
+    real = _real(size)
 
     @_compile()
     def pack_columns(
@@ -433,13 +439,13 @@ def packed_product(size: int, tile: Tile, depth: int, vectors: bool) -> Callable
                         value = load(source + p * row + (j0 + w) * column, like)
                     store(base + (p * panel + w) * size, value)
 
-    @_compile()
-    def copy_tile(
-        tall: int, wide: int, source: int, source_row: int, target: int, target_row: int, like: float
-    ) -> None:
-        for v in range(tall):
-            for w in range(wide):
-                store(target + v * target_row + w * size, load(source + v * source_row + w * size, like))
+    return pack_columns  # type: ignore[no-any-return]
+
+
+def _multiplies_blocks(size: int, tile: Tile, depth: int) -> Callable[..., None]:
+    """Return what multiplies a packed block of A by one of B."""
+    rows, lanes, panel, vectors_wide = tile.rows, tile.lanes, tile.columns, tile.vectors
+    line, real = depth * size, _real(size)
 
     @_compile()
     def multiply_block(
@@ -462,11 +468,33 @@ def packed_product(size: int, tile: Tile, depth: int, vectors: bool) -> Callable
                     micro_kernel(rows, vectors_wide, lanes, depth, k, a0, b0, c0, ldc, alpha, beta)
                     continue
                 # The same arithmetic as inside, so that a result does not depend on where its tile ends.
-                tall, wide = min(rows, m - i), min(panel, n - j)
+                tall, wide, apart = min(rows, m - i), min(panel, n - j), panel * size
                 if beta != real(0):
-                    copy_tile(tall, wide, c0, ldc, spare, panel * size, alpha)
-                micro_kernel(rows, vectors_wide, lanes, depth, k, a0, b0, spare, panel * size, alpha, beta)
-                copy_tile(tall, wide, spare, panel * size, c0, ldc, alpha)
+                    _copy_tile(size, tall, wide, c0, ldc, spare, apart, alpha)
+                micro_kernel(rows, vectors_wide, lanes, depth, k, a0, b0, spare, apart, alpha, beta)
+                _copy_tile(size, tall, wide, spare, apart, c0, ldc, alpha)
+
+    return multiply_block  # type: ignore[no-any-return]
+
+
+def _real(size: int) -> Any:
+    """The type of elements of `size` bytes: a Python 0 would turn a float32 expression into float64."""
+    return np.float32 if size == 4 else np.float64
+
+
+@functools.cache
+def packed_product(size: int, tile: Tile, depth: int, vectors: bool) -> Callable[..., None]:
+    """A product of compiled blocks, for elements of `size` bytes.
+
+    Returns `product(m, n, k, a, b, c, alpha, beta, work, height, width)`: a, b, c are (address, bytes from
+    row to row, bytes from column to column), with unit columns in c; work is (address of the packed A, of the
+    packed B, of one spare tile), 64-byte aligned. `vectors` chooses packing by whole vectors where memory
+    order allows it.
+    """
+    pack_rows = _packs_rows(size, tile, depth, vectors)
+    pack_columns = _packs_columns(size, tile, vectors)
+    multiply_block = _multiplies_blocks(size, tile, depth)
+    real = _real(size)
 
     # Not compiled: Numba's disk cache never finds a function again that holds others in a closure, and the
     # three above do all the work, a few calls for each block.
