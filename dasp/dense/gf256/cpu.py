@@ -56,7 +56,7 @@ def _product_rows(a: Any, b: Any, out: Any) -> None:
                 out[i, j] ^= products[b[p, j]]
 
 
-def _vector_kernel(step_4: Any, step_2: Any, step_1: Any, width: int) -> Callable[..., None]:
+def _vector_kernel(number: int, width: int) -> Callable[..., None]:
     """Return a kernel that walks over the columns, `width` at a time, with steps of 4, 2 and 1 rows."""
 
     def kernel(
@@ -76,11 +76,11 @@ def _vector_kernel(step_4: Any, step_2: Any, step_1: Any, width: int) -> Callabl
                     at = min(j, n - width)
                     to = out + i * out_stride + at
                     if rows == 4:
-                        step_4(coefficients, b + at, b_stride, k, to, out_stride)
+                        step(number, 4, coefficients, b + at, b_stride, k, to, out_stride)
                     elif rows == 2:
-                        step_2(coefficients, b + at, b_stride, k, to, out_stride)
+                        step(number, 2, coefficients, b + at, b_stride, k, to, out_stride)
                     else:
-                        step_1(coefficients, b + at, b_stride, k, to, out_stride)
+                        step(number, 1, coefficients, b + at, b_stride, k, to, out_stride)
                     j += width
                 i += rows
 
@@ -95,9 +95,9 @@ def _compiled_table_kernel(function: Callable[..., None]) -> Callable[..., None]
 
 @functools.cache
 def _compiled_vector_kernel(instruction: Instruction) -> Callable[..., None]:
-    step_4, step_2, step_1 = (step(instruction, rows, instruction.vectors) for rows in (4, 2, 1))
-    kernel = _vector_kernel(step_4, step_2, step_1, instruction.width * instruction.vectors)
-    compiled: Callable[..., None] = jit(types.void(*[types.int64] * 9), cache=False, nogil=True)(kernel)
+    number = instructions.INSTRUCTIONS.index(instruction)
+    kernel = _vector_kernel(number, instruction.width * instruction.vectors)
+    compiled: Callable[..., None] = jit(types.void(*[types.int64] * 9), nogil=True)(kernel)
     return compiled
 
 

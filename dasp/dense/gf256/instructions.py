@@ -13,7 +13,6 @@ the end each accumulator is stored once. Three ways to multiply a vector of byte
 
 from __future__ import annotations
 
-import functools
 import platform
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -228,23 +227,24 @@ class _Step:
                 build.store(self.next_values[i * vectors + v], self.pointer(address, self.vector), align=1)
 
 
-@functools.cache
-def step(instruction: Instruction, rows: int, vectors: int) -> Any:
-    """Return a numba function that computes `rows` x (`vectors` * width) bytes of the product.
+INSTRUCTIONS = DOUBLING, SHUFFLE_16, SHUFFLE_32, SHUFFLE_64, AFFINE_32, AFFINE_64
 
-    Its six arguments are 64-bit integers: the address of the coefficients, ordered `[p][i]` (nibble tables
-    of 2 x 16 bytes, aligned to 16, or bit matrices of 8 bytes); the address of b at the first column, and
-    the bytes from one of its rows to the next; the number of rows of b, at least 1; and the same two for the
-    output.
+
+@intrinsic(prefer_literal=True)
+def step(  # type: ignore[no-untyped-def]
+    typing_context, number, rows, table, b, b_stride, depth, out, out_stride
+):
+    """Compute `rows` x (`vectors` * width) bytes of the product, by an instruction.
+
+    All arguments are 64-bit integers. The first two are constants: which of `INSTRUCTIONS`, and how many
+    output rows. The others: the address of the coefficients, ordered `[p][i]` (nibble tables of 2 x 16 bytes,
+    aligned to 16, or bit matrices of 8 bytes); the address of b at the first column, and the bytes from one
+    of its rows to the next; the number of rows of b, at least 1; and the same two for the output.
     """
+    instruction, count = INSTRUCTIONS[number.literal_value], rows.literal_value
 
-    def gf256_step(
-        typing_context: Any, table: Any, b: Any, b_stride: Any, depth: Any, out: Any, out_stride: Any
-    ) -> Any:
-        def write(context: Any, builder: ir.IRBuilder, signature: Any, arguments: list[ir.Value]) -> ir.Value:
-            _Step(builder, instruction).write(rows, vectors, arguments)
-            return context.get_dummy_value()
+    def write(context: Any, builder: ir.IRBuilder, signature: Any, arguments: list[ir.Value]) -> ir.Value:
+        _Step(builder, instruction).write(count, instruction.vectors, arguments[2:])
+        return context.get_dummy_value()
 
-        return types.void(*[types.int64] * 6), write
-
-    return intrinsic(gf256_step)
+    return types.void(number, rows, *[types.int64] * 6), write
