@@ -20,6 +20,16 @@ class EmulatedDevice:
     def zeros(self, count: int, dtype: Any) -> np.ndarray:
         return np.zeros(count, dtype)
 
+    def empty(self, count: int, dtype: Any) -> np.ndarray:
+        return np.full(count, np.nan, dtype)
+
+    def shared_with_host(self, count: int) -> tuple[np.ndarray, np.ndarray]:
+        array = np.full(count, np.nan)
+        return array, array
+
+    def wait(self) -> None:
+        """Every launch is done when it returns."""
+
     def upload(self, target: np.ndarray, source: np.ndarray) -> None:
         target[...] = source
 

@@ -265,12 +265,14 @@ def passes() -> Iterator[Defines]:
         space = CudaSpace("cpu", np.dtype(dtype), Recorder())
         System(np.eye(2), preconditioner, np.dtype(dtype), "cpu", method, names, space)
     yield from seen
+    yield {**seen[-1], "DASP_AHEAD": "1"}
 
 
 def resident() -> Iterator[Defines]:
     """Conjugate gradients in one launch: several codings and types, with a preconditioner and without."""
     usual = {"DASP_MMA": "0", "DASP_INDEX": "int", "DASP_OFFSET": "int", "DASP_CODING": "0"}
     usual |= {"DASP_THREADS": str(one_launch.THREADS), "DASP_JACOBI": "0"}
+    usual |= {"DASP_TOLD": str(one_launch.TOLD)}
     mixed, double = (arithmetic(np.dtype(name), np.dtype(float)) for name in ("float32", "float64"))
     yield {**usual, **type_names(double)}
     yield {**usual, **type_names(double), "DASP_CODING": str(int(Coding.BYTE)), "DASP_JACOBI": "1"}

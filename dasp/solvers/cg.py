@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from dasp.solvers.hermitian import conjugate_gradients
-from dasp.solvers.pipelined import PipelinedConjugateGradients, TwoPassConjugateGradients
+from dasp.solvers.pipelined import PipelinedConjugateGradients
 from dasp.solvers.predicted import PredictedConjugateGradients
 from dasp.solvers.reduced import ReducedConjugateGradients, reduced_names
 from dasp.solvers.resident import ResidentConjugateGradients, ResidentLoop, one_launch_pays, resident_names
@@ -23,9 +23,9 @@ from dasp.solvers.system import BREAKDOWN, STAGNATION, any_complex, make_limits,
 from dasp.solvers.three_pass import names_with
 from dasp.solvers.workspace import Workspace
 
-ONE_PASS_ROWS, TWO_PASS_ROWS = 40_000, 600_000
-"""Rows up to which one pass, or two, are faster on a GPU than three that move fewer bytes. Measured on an
-H200."""
+ONE_PASS_ROWS, FEW_PASSES_ROWS = 40_000, 600_000
+"""Rows up to which one pass, or two, are faster on a GPU than three of which one is part of the product.
+Measured on an H200."""
 
 
 def cg(
@@ -132,13 +132,11 @@ def _other_form(A: Any, b: Any, n: int, M: Any, *, seen: bool) -> tuple[Any, tup
     bare = M is None and not seen
     if ranks and bare and A.hidden_sums and (on_gpu or A.few_sums):
         form = PipelinedConjugateGradients
-    elif not bare or not on_gpu or (not ranks and n > TWO_PASS_ROWS):
+    elif not bare or not on_gpu or (not ranks and n > FEW_PASSES_ROWS):
         plain = ReducedConjugateGradients, reduced_names(M), None
         return plain if ranks and A.few_sums else (None, (), None)
-    elif ranks:
-        form = PredictedConjugateGradients
     else:
         # In float32 what is carried along in one pass drifts away so soon that it takes more iterations.
-        one_pass = n <= ONE_PASS_ROWS and dtype == np.float64
-        form = PipelinedConjugateGradients if one_pass else TwoPassConjugateGradients
+        one_pass = not ranks and n <= ONE_PASS_ROWS and dtype == np.float64
+        form = PipelinedConjugateGradients if one_pass else PredictedConjugateGradients
     return form, form.names, None

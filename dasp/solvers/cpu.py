@@ -27,6 +27,7 @@ from dasp.solvers.space import (
     Dot,
     Fused,
     Iterate,
+    Parts,
     Report,
     Start,
     State,
@@ -317,8 +318,9 @@ class CpuSpace:
         finish: Callable[[], State],
         period: int,
         leaving: tuple[str, ...] = (),
+        parts: Parts | None = None,
     ) -> CpuLoop:
-        """Prepare a loop; `leaving` makes no difference here."""
+        """Prepare a loop; `leaving` and `parts` make no difference here."""
         return CpuLoop(starts, iterate, finish, period)
 
     def program(self, function: Callable[[], None]) -> Callable[[], None]:

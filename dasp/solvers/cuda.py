@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -34,8 +34,30 @@ from dasp.solvers.scalars import (
     verdict,
     where,
 )
-from dasp.solvers.space import Dot, Iterate, Report, Start, State, Triangle, Update, parse_dot, parse_update
-from dasp.solvers.tape import CARRIED, CODE, COUNT, SLOTS, Multiplication, PartOfDot, Pass, Slots, Tape
+from dasp.solvers.space import (
+    Dot,
+    Iterate,
+    Parts,
+    Report,
+    Start,
+    State,
+    Triangle,
+    Update,
+    parse_dot,
+    parse_update,
+)
+from dasp.solvers.tape import (
+    CARRIED,
+    CODE,
+    COUNT,
+    SLOTS,
+    KnownTape,
+    Multiplication,
+    PartOfDot,
+    Pass,
+    Slots,
+    Tape,
+)
 
 Array = Any
 
@@ -53,9 +75,9 @@ TURN, LONG_TURN, LONG_TURN_ROWS = 8, 16, 100_000
 a launch, an iteration too much a product. Measured on an H200: poisson2d:100 takes 4.5, 4.0, 3.7, 3.5 us an
 iteration with turns of 4, 8, 16 and 32."""
 
-EARLY_TURNS = 2
-"""Turns of a larger system that are launched step by step before one is captured, so that the GPU works
-meanwhile."""
+EARLY_TURNS, EARLY_ROWS = 2, 40_000
+"""Turns that are launched step by step before one is captured, so that the GPU works meanwhile, and the rows
+from which on a GPU takes longer for them than the host does."""
 
 HISTORY = 8192
 """Residuals that fit on the GPU between two readings by the host."""
@@ -74,6 +96,15 @@ class Device(Protocol):
 
     def zeros(self, count: int, dtype: Any) -> Array:
         """Return a new array of zeros."""
+
+    def empty(self, count: int, dtype: Any) -> Array:
+        """Return a new array that holds anything."""
+
+    def shared_with_host(self, count: int) -> tuple[Array, np.ndarray[Any, Any]]:
+        """Return float64 numbers in the host's memory, as kernels write them and as the host reads them."""
+
+    def wait(self) -> None:
+        """Wait for all that was launched before."""
 
     def upload(self, target: Array, source: np.ndarray[Any, Any]) -> None:
         """Copy from the host."""
@@ -100,7 +131,10 @@ class Device(Protocol):
         shared_bytes: int = 0,
         together: bool = False,
     ) -> Callable[..., None]:
-        """Return a launch of a kernel, ready to be made again and again; `together` if it is cooperative."""
+        """Return a launch of a kernel, ready to be made again and again; `together` if it is cooperative.
+
+        It takes arrays and numbers, those of `varying`.
+        """
 
     def record(self, function: Callable[[], None]) -> Callable[[], None]:
         """Return what does again what a function launches, and keeps all that it launches with."""
@@ -140,7 +174,8 @@ class CudaVectors:
         self.block = space.on.zeros(max(1, len(names)) * stride, space.dtype)
         self.space, self.n, self.nbytes = space, n, int(self.block.nbytes)
         self.names = names
-        self._views = {name: self.block[k * stride : k * stride + n] for k, name in enumerate(names)}
+        self._own = {name: self.block[k * stride : k * stride + n] for k, name in enumerate(names)}
+        self._views = dict(self._own)
 
     def rows_from(self, name: str) -> Array:
         """Return a vector and all behind it, with what lies between them."""
@@ -159,6 +194,11 @@ class CudaVectors:
         self._views[name] = array
         return True
 
+    def release(self, *names: str) -> None:
+        """Let vectors be rows of the block again."""
+        for name in names:
+            self._views[name] = self._own[name]
+
     def fuse(self, *updates: str, dots: tuple[str, ...] = ()) -> CudaFused:
         """Prepare a pass."""
         return CudaFused(self, tuple(map(parse_update, updates)), tuple(map(parse_dot, dots)))
@@ -167,6 +207,15 @@ class CudaVectors:
 class PassText:
     """A pass as constants of kernels/solve/fused.cu.
 
+    Parameters
+    ----------
+    given : Pass
+    dtype : numpy.dtype
+    guard, carried : int
+        As the source says.
+    ahead : bool
+        Whether it fetches what the next product reads first.
+
     Attributes
     ----------
     names : list of str
@@ -174,13 +223,21 @@ class PassText:
     defines : dict
     """
 
-    def __init__(self, given: Pass, dtype: np.dtype[Any], *, guard: int, carried: int) -> None:
+    def __init__(
+        self,
+        given: Pass,
+        dtype: np.dtype[Any],
+        *,
+        guard: int,
+        carried: int,
+        ahead: bool = False,
+    ) -> None:
         read, written = _accesses(given)
         self.names = list(dict.fromkeys([*read, *written]))
         self._place = {name: k for k, name in enumerate(self.names)}
         kinds = ["Scalar*" if name in written else "const Scalar*" for name in self.names]
         self.parameters = [f"{kind} v{k}" for k, kind in enumerate(kinds)]
-        self._complex = dtype.kind == "c"
+        self._complex, self.ahead = dtype.kind == "c", ahead
         places, out = range(len(self.names)), [self._place[name] for name in written]
         loaded = [self._place[name] for name in read]
         self.defines = {
@@ -188,6 +245,7 @@ class PassText:
             "DASP_COMPLEX": str(int(self._complex)),
             "DASP_THREADS": str(THREADS),
             "DASP_GUARD": str(guard),
+            "DASP_AHEAD": str(int(ahead)),
             "DASP_CARRIED": str(carried),
             "DASP_SUMS_IN": str(given.sums),
             "DASP_SUMS_MORE": str(given.more[0]),
@@ -210,7 +268,7 @@ class PassText:
 
     def signature(self) -> Signature:
         """Return what the kernel takes."""
-        return _signature("\n".join(self.parameters))
+        return _signature("\n".join(self.parameters) + (AHEAD if self.ahead else ""))
 
     def _once(self, place: int) -> str:
         return "_once" if self.names[place] == "x" else ""
@@ -286,6 +344,13 @@ TRIANGULAR = Signature(
     """,
 )
 
+AHEAD = """
+    const unsigned char*  first_ahead    [first_bytes]
+    long long             first_bytes
+    const unsigned char*  second_ahead   [second_bytes]
+    long long             second_bytes"""
+"""What a pass takes that fetches something ahead."""
+
 PASS = """
     long long      n
     const double*  in
@@ -336,9 +401,10 @@ class CudaSpace:
         finish: Callable[[], State],
         period: int,
         leaving: tuple[str, ...] = (),
+        parts: Parts | None = None,
     ) -> CudaLoop:
         """Prepare a loop: trace it, compile its kernels, capture it."""
-        return CudaLoop(self, starts, iterate, finish, period, leaving)
+        return CudaLoop(self, starts, iterate, finish, period, leaving, parts)
 
     def program(self, function: Callable[[], None]) -> Callable[[], None]:
         """Trace a function; return what launches its passes and makes its products."""
@@ -375,7 +441,8 @@ class CudaSpace:
         `rows` are those of its longest vectors; `products` those of matrices, and of preconditioners, in one
         iteration.
         """
-        return (LONG_TURN, 0) if rows <= LONG_TURN_ROWS else (TURN, EARLY_TURNS)
+        length = LONG_TURN if rows <= LONG_TURN_ROWS else TURN
+        return length, EARLY_TURNS if rows > EARLY_ROWS else 0
 
     def totals(self, sums: Array) -> Array:
         """Return where `combine` shall leave the totals of sums over ranks: where they are, on one GPU."""
@@ -437,6 +504,11 @@ class CudaSpace:
         return float(abs(array).max()) if len(array) else 0.0
 
 
+_KNOWN: dict[tuple[Any, ...], list[tuple[KnownTape, tuple[str, ...], int]]] = {}
+"""What was traced, by the kind of system and what it is for: variants for operators that leave other dot
+products. With each the scalars that are carried, and how many iterations a judgement is late."""
+
+
 class CudaLoop:
     """An iteration on a GPU; see `dasp.solvers.space.Loop`."""
 
@@ -448,8 +520,9 @@ class CudaLoop:
         finish: Callable[[], State],
         period: int,
         leaving: tuple[str, ...],
+        parts: Parts | None = None,
     ) -> None:
-        self._leaving = leaving
+        self._leaving, self._parts, self._lag = leaving, parts, 0
         self._space, self._on, self._slots = space, space.on, Slots()
         self._room = _Room(self._on)
         # What the host reads: the scalars, and behind them the history.
@@ -458,8 +531,10 @@ class CudaLoop:
         self._history = self._shared[SLOTS:]
         self._given: dict[str, float] = {}
         self._starts = starts
-        begun = {name: self._trace_start(start) for name, start in list(starts.items())[:1]}
-        traced = [self._trace_iteration(iterate, phase) for phase in range(period)]
+        begun = {name: self._trace_start(name) for name in list(starts)[:1]}
+        traced = [
+            self._known(("iterate", k), partial(self._trace_iteration, iterate, k)) for k in range(period)
+        ]
         phases = [traced[k % period] for k in range(2)]
         # Sums left by an iteration are those of vectors of one length.
         most = len(leaving) * space.blocks(phases[0].passes[-1].vectors.n)
@@ -468,13 +543,15 @@ class CudaLoop:
         # What an iteration leaves is summed over ranks along with what the next one's product does.
         self._joins = bool(leaving) and all(tape.passes[0].more[0] for tape in phases)
         self._captured = space.captures
+        rows = max(one.vectors.n for tape in phases for one in tape.passes)
+        products = max(len(tape.entries) - len(tape.passes) for tape in phases)
+        self._length, self._early = space.turn(rows, products)
+        if self._captured and not self._early:
+            self._run_once(traced)
         self._phases = [
             self._program(tape, k, 1 - k, WHILE_RUNNING, left=1 - k) for k, tape in enumerate(phases)
         ]
         self._allow = self._prepare_allow()
-        rows = max(one.vectors.n for tape in phases for one in tape.passes)
-        products = max(len(tape.entries) - len(tape.passes) for tape in phases)
-        self._length, self._early = space.turn(rows, products)
         self._swaps, self._odd = period == 2 or bool(leaving), False
         # What not every solve needs is prepared when the first one does.
         self._repeats: dict[int, Callable[[], None]] = {}
@@ -492,7 +569,7 @@ class CudaLoop:
             self._given = dict(given)
         self._odd = False
         if name not in self._begins:
-            self._begins[name] = self._prepare_start(self._trace_start(self._starts[name]))
+            self._begins[name] = self._prepare_start(self._trace_start(name))
         self._begins[name]()
 
     def advance(self, most: int, *, finish: bool) -> Report:
@@ -520,6 +597,13 @@ class CudaLoop:
             self._finish(UNGUARDED)
         return Report(self._read(None), residuals)
 
+    def _run_once(self, tapes: list[Tape]) -> None:
+        """Make the products of some tapes, so that what they do once is done before they are captured."""
+        for tape in tapes:
+            for entry in tape.entries:
+                if not isinstance(entry, Pass):
+                    entry()
+
     def _record(self, program: Callable[[], None]) -> Callable[[], None]:
         """Return the program, captured if that is possible when it is called a second time."""
         return _Recorded(self._on, program) if self._space.captures else program
@@ -530,7 +614,7 @@ class CudaLoop:
     def _finish(self, guard: int) -> None:
         """Compute the scalars of the end."""
         if guard not in self._ends:
-            ended = self._trace(lambda tape: (self._end(), None, None))
+            ended = self._known(("end",), lambda: self._trace(lambda tape: (self._end(), None, None)))
             self._ends[guard] = self._record(self._program(ended, 0, 0, guard))
         self._ends[guard]()
 
@@ -568,7 +652,31 @@ class CudaLoop:
         tape.finish(kept, history, CudaVectors(self._space, 0, ()), leave_if)
         return tape
 
-    def _trace_start(self, start: Start) -> Tape:
+    def _known(self, what: tuple[Any, ...], trace: Callable[[], Tape]) -> Tape:
+        """Return what was traced in another system of this kind, for this one; else trace it.
+
+        Python takes longer for a trace than a GPU for ten iterations of a small system.
+        """
+        if self._parts is None:
+            return trace()
+        kind = type(self._space), self._space.dtype, self._leaving, *self._parts.kind, *what
+        variants = _KNOWN.setdefault(kind, [])
+        nothing = CudaVectors(self._space, 0, ())
+        for known, carried, lag in variants:
+            tape = known.repeat(self._parts, self._slots, nothing)
+            if tape is not None:
+                self._carried, self._lag = list(carried), lag
+                return tape
+        tape = trace()
+        known_now = tape.known(self._parts)
+        if known_now is not None:
+            variants.append((known_now, tuple(self._carried), self._lag))
+        return tape
+
+    def _trace_start(self, name: str) -> Tape:
+        return self._known(("start", name), partial(self._trace_new_start, self._starts[name]))
+
+    def _trace_new_start(self, start: Start) -> Tape:
         def function(tape: Tape) -> Trace:
             state = {"code": float(RUNNING), **split(start({name: tape.carried(name) for name in GIVEN}))}
             self._carried = list(state)
@@ -612,10 +720,11 @@ class CudaLoop:
         """
         steps: list[Callable[[], None]] = []
         combine, sums, blocks, first = self._space.combine, self._totals[source % 2], 0, True
+        ahead: tuple[Array, ...] = ()
         for entry in tape.entries:
             if not isinstance(entry, Pass):
-                entry()  # so that what it does once is done before it is captured
                 steps.append(entry)
+                ahead = entry.ahead if isinstance(entry, Multiplication) and guard == WHILE_RUNNING else ()
                 if isinstance(entry, Multiplication) and entry.sums is not None:
                     along = [(self._left[source], sums)] if self._joins and guard == WHILE_RUNNING else []
                     steps += combine((entry.sums, entry.sums), *(along if first else []))
@@ -624,11 +733,16 @@ class CudaLoop:
             mine = self._space.blocks(entry.vectors.n)
             lasting = self._leaving and left is not None and entry is tape.passes[-1]
             out = self._left[left or 0] if lasting else self._room.take(max(1, len(entry.dots) * mine))
-            text = PassText(entry, self._space.dtype, guard=guard, carried=carried)
+            key = guard, carried, bool(ahead)
+            text = entry.texts.get(key)
+            if text is None:
+                text = PassText(entry, self._space.dtype, guard=guard, carried=carried, ahead=bool(ahead))
+                entry.texts[key] = text
             blocks = mine if first else blocks
             banks = self._banks[source], self._banks[target]
-            step = launch_pass(self._space, entry, text, banks, (sums, blocks, out), self._history)
+            step = launch_pass(self._space, entry, text, banks, (sums, blocks, out), self._history, ahead)
             steps.append(step)
+            ahead = ()
             blocks = mine
             sums = self._totals[left or 0] if lasting else out
             if entry.dots and not (lasting and self._joins):
@@ -677,12 +791,18 @@ def launch_pass(
     banks: tuple[Array, Array],
     sums: tuple[Array, int, Array],
     history: Array,
+    ahead: tuple[Array, ...] = (),
 ) -> Callable[[], None]:
-    """Return the launch of a pass; `sums` are those it takes, of how many blocks, and those it leaves."""
+    """Return the launch of a pass; `sums` are those it takes, of how many blocks, and those it leaves.
+
+    `ahead` are the two arrays of bytes that it fetches, if it does.
+    """
     arguments = {f"v{k}": given.vectors[name] for k, name in enumerate(text.names)}
     arguments |= {"n": given.vectors.n, "in": banks[0], "out": banks[1], "history": history}
     arguments |= dict(zip(("sums_in", "blocks_in", "sums_out"), sums, strict=True))
     arguments |= {"sums_more": given.more[1], "blocks_more": given.more[2]}
+    for name, array in zip(("first", "second"), ahead, strict=False):
+        arguments |= {f"{name}_ahead": array, f"{name}_bytes": array.size}
     types = {"Scalar": space.dtype}
     blocks = space.blocks(given.vectors.n)
     return space.on.launch(text.signature(), text.defines, arguments, blocks, THREADS, types)
@@ -718,6 +838,23 @@ class CupyDevice:
         """Return a new array of zeros."""
         with self._device:
             return self._cupy.zeros(count, dtype)
+
+    def empty(self, count: int, dtype: Any) -> Array:
+        """Return a new array that holds anything."""
+        with self._device:
+            return self._cupy.empty(count, dtype)
+
+    def shared_with_host(self, count: int) -> tuple[Array, np.ndarray[Any, Any]]:
+        """Return float64 numbers in the host's memory, as kernels write them and as the host reads them."""
+        cuda, nbytes = self._cupy.cuda, 8 * count
+        pinned = cuda.alloc_pinned_memory(nbytes)
+        memory = cuda.UnownedMemory(pinned.ptr, nbytes, pinned, self._device.id)
+        array = self._cupy.ndarray(count, np.float64, cuda.MemoryPointer(memory, 0))
+        return array, np.frombuffer(pinned, np.float64, count)
+
+    def wait(self) -> None:
+        """Wait for all that was launched before."""
+        self._cupy.cuda.get_current_stream().synchronize()
 
     def upload(self, target: Array, source: np.ndarray[Any, Any]) -> None:
         """Copy from the host."""
@@ -771,8 +908,12 @@ class CupyDevice:
             overlaps=self._overlaps and not together,
             cooperative=together,
         )
-        current = self._cupy.cuda.get_current_stream
-        return lambda *values: ready(current().ptr, *values)
+        current, array = self._cupy.cuda.get_current_stream, self._cupy.ndarray
+        if not any(p.is_array for p in signature.parameters if p.name in varying):
+            return lambda *values: ready(current().ptr, *values)
+        return lambda *values: ready(
+            current().ptr, *(value.data.ptr if isinstance(value, array) else value for value in values)
+        )
 
     def record(self, function: Callable[[], None]) -> Callable[[], None]:
         """Return what does again what a function launches."""

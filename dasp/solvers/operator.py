@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -63,6 +63,8 @@ class _Planned:
 
         self._prepare, self._with_dot = getattr(A, "prepare", None), getattr(A, "prepare_with_dot", None)
         self.prepare_cg = getattr(A, "prepare_cg", None)
+        read_first = getattr(A, "read_first", None)
+        self.ahead = () if read_first is None else read_first()
 
     def multiply(self, x: Array, y: Array) -> None:
         self._matvec(x, out=y)
@@ -207,9 +209,18 @@ def adjoint_of(A: Any, device: str) -> Operator:
 def _writes_into(A: Any) -> bool:
     """Whether A has `matvec(x, out=y)`."""
     try:
-        return "out" in inspect.signature(A.matvec).parameters
+        method = A.matvec
+        of_class = getattr(method, "__func__", None)
+        return _takes_out(method) if of_class is None else _class_takes_out(of_class)
     except (AttributeError, TypeError, ValueError):
         return False
+
+
+def _takes_out(function: Any) -> bool:
+    return "out" in inspect.signature(function).parameters
+
+
+_class_takes_out = cache(_takes_out)
 
 
 def device_of(array: Any) -> str | None:

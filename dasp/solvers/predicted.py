@@ -21,6 +21,7 @@ class PredictedConjugateGradients:
     It judges an iteration at the head of the next one, as only a GPU's loop does.
     """
 
+    alike: ClassVar = True
     period: ClassVar = 1
     leaving: ClassVar[tuple[str, ...]] = ("rr",)
     restarts: ClassVar[frozenset[int]] = ConjugateGradients.restarts

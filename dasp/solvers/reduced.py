@@ -20,6 +20,7 @@ class ReducedConjugateGradients:
     """One product, two passes and one sum over the ranks an iteration; three passes with a preconditioner
     that is no diagonal."""
 
+    alike: ClassVar = True
     period: ClassVar = 1
     leaving: ClassVar[tuple[str, ...]] = ()
     restarts: ClassVar[frozenset[int]] = ConjugateGradients.restarts

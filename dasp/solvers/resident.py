@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dasp.solvers.cuda import GLANCE, HISTORY, CudaSpace, CudaVectors
+from dasp.solvers.cuda import HISTORY, CudaSpace, CudaVectors
 from dasp.solvers.pipelined import PipelinedConjugateGradients
 from dasp.solvers.scalars import LIMIT
 from dasp.solvers.space import Report
@@ -32,7 +32,7 @@ SLOTS = {"code": 0, "count": 1, "bb": 2, "rr": 3, "start": 4, "wanted": 5, "goal
 RECORD = 16
 """Numbers of the record."""
 
-VARYING = "most", "rtol", "atol", "margin", "mode", "finish"
+VARYING = "b", "x", "most", "rtol", "atol", "margin", "mode", "finish"
 """What comes with each launch."""
 
 
@@ -41,35 +41,60 @@ class ResidentConjugateGradients(PipelinedConjugateGradients):
 
 
 class ResidentLoop:
-    """The loop of a system on a GPU in one launch; see `dasp.solvers.space.Loop`."""
+    """The loop of a system on a GPU in one launch; see `dasp.solvers.space.Loop`.
+
+    It takes b and x where they are, and tells what came of it through the host's memory: around one launch
+    every call counts.
+    """
 
     def __init__(self, system: System) -> None:
         space, vectors = system.space, system.vectors
         assert isinstance(space, CudaSpace)
         assert isinstance(vectors, CudaVectors)
-        self._on, jacobi = space.on, "d" in vectors.names
+        self._on, self._vectors, jacobi = space.on, vectors, "d" in vectors.names
         if jacobi:
             vectors["d"][...] = space.asarray(getattr(system.preconditioner, "diagonal", None))
         recipe = prepared(system.operator, space.dtype, diagonal=jacobi)
         messages = 2 * (4 if jacobi else 2) * recipe.blocks**2  # kernels/grid.cuh
         room = space.on.zeros(messages + RECORD + HISTORY + 1, np.float64)
-        self._shared = room[messages:]
+        self._history = room[messages + RECORD :]
+        told, self._told = space.on.shared_with_host(recipe.told)
         arguments = {
             **recipe.arguments,
-            "b": vectors["b"],
-            "x": vectors["x"],
             "diagonal": vectors["d"] if jacobi else None,
             "shown": vectors.rows_from("r")[: 2 * vectors.stride],
             "kept": vectors.rows_from("w")[: 4 * vectors.stride],
             "stride": vectors.stride,
-            "record": self._shared[:RECORD],
-            "history": self._shared[RECORD:],
+            "record": room[messages : messages + RECORD],
+            "history": self._history,
+            "told": told,
             "messages": room[:messages].view(np.uint64),  # aligned as the allocation is
         }
         sizes = recipe.blocks, recipe.threads, recipe.types, VARYING
         how: dict[str, Any] = {"shared_bytes": recipe.shared_bytes, "together": True}
         self._launch = space.on.launch(recipe.signature, recipe.defines, arguments, *sizes, **how)
         self._given, self._mode = (0.0, 0.0, 0.0), FROM_ZERO
+
+    def take(self, b: Array) -> None:
+        """Let b be the right-hand side, and x a new array."""
+        vectors = self._vectors
+        vectors.release("b", "x")  # those of a solve that was interrupted
+        vectors.bind("x", self._on.empty(vectors.n, vectors.space.dtype))
+        here = vectors.space.asarray(b)
+        if not vectors.bind("b", here):
+            vectors["b"][...] = here
+
+    def solution(self) -> Array:
+        """Return x, and let go of both."""
+        x = self._vectors["x"]
+        self._vectors.release("b", "x")
+        return x
+
+    def keep_b(self) -> None:
+        """Let a copy of b be the right-hand side."""
+        b = self._vectors["b"]
+        self._vectors.release("b")
+        self._vectors["b"][...] = b
 
     def start(self, name: str, given: Mapping[str, float]) -> None:
         """Begin anew from zero or from x, with the launch that comes next."""
@@ -83,7 +108,8 @@ class ResidentLoop:
             allowed = min(most - len(residuals), HISTORY)
             last = allowed == most - len(residuals)
             at_end = NEVER if not finish else ALWAYS if last else UNLESS_LIMIT
-            self._launch(float(allowed), *self._given, self._mode, at_end)
+            b, x = self._vectors["b"], self._vectors["x"]
+            self._launch(b, x, float(allowed), *self._given, self._mode, at_end)
             self._mode = AGAIN
             state = self._read(residuals)
             if last or state["code"] != LIMIT:
@@ -91,12 +117,13 @@ class ResidentLoop:
 
     def _read(self, residuals: list[float]) -> dict[str, float]:
         """Wait for the GPU; return the record, and add the residuals that the launch left."""
-        values = self._on.download(self._shared[: RECORD + GLANCE])
-        end = RECORD + 1 + int(values[SLOTS["count"]])
-        if end > len(values):
-            values = self._on.download(self._shared[:end])
-        residuals.extend(np.sqrt(values[RECORD + 1 : end]).tolist())
-        return {name: float(values[slot]) for name, slot in SLOTS.items()}
+        self._on.wait()
+        told, count = self._told, int(self._told[SLOTS["count"]])
+        squares = told[RECORD + 1 : RECORD + 1 + count]
+        if len(squares) < count:
+            squares = self._on.download(self._history[1 : count + 1])
+        residuals.extend(np.sqrt(squares).tolist())
+        return {name: float(told[slot]) for name, slot in SLOTS.items()}
 
 
 def prepared(A: Any, dtype: np.dtype[Any], *, diagonal: bool) -> Any:

@@ -154,6 +154,27 @@ class Loop(Protocol):
         """Iterate until there is a verdict, `most` times at most; then finish, if that is asked for."""
 
 
+@dataclass(frozen=True)
+class Parts:
+    """What systems of one kind differ in.
+
+    Attributes
+    ----------
+    kind : tuple
+        Two systems with an equal one ask for the same products and passes.
+    operators : tuple of Operator or None
+    vectors : Vectors
+    """
+
+    kind: tuple[Any, ...]
+    operators: tuple[Operator | None, ...]
+    vectors: Any
+
+    def name_of(self, array: Any) -> str | None:
+        """Return what a vector is called."""
+        return next((name for name in self.vectors.names if self.vectors[name] is array), None)
+
+
 class Space(Protocol):
     """What differs between a CPU, a GPU and several ranks, besides the product.
 
@@ -182,6 +203,7 @@ class Space(Protocol):
         finish: Callable[[], State],
         period: int,
         leaving: tuple[str, ...] = (),
+        parts: Parts | None = None,
     ) -> Loop:
         """Prepare a loop.
 
@@ -202,6 +224,8 @@ class Space(Protocol):
         leaving : tuple of str
             Scalars that a start and an iteration return which are just the dot products of their last pass,
             in their order.
+        parts : Parts, optional
+            What the system is made of, where its kind decides all else; for spaces that trace.
         """
 
     def program(self, function: Callable[[], None]) -> Callable[[], None]:

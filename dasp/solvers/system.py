@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from dasp._log import logger
 from dasp.solvers.devices import space_for, together
 from dasp.solvers.operator import as_operator, device_of
 from dasp.solvers.scalars import CLAIMED, LIMIT, NOT_FINITE, NOTHING, RUNNING, where
-from dasp.solvers.space import Loop, Report, Space, State, Vectors
+from dasp.solvers.space import Loop, Parts, Report, Space, State, Vectors
 from dasp.solvers.stats import Stats
 from dasp.solvers.workspace import Workspace
 
@@ -44,7 +44,11 @@ BREAKDOWN, STAGNATION = -1, -2
 
 
 class Method(Protocol):
-    """A method that carries a residual along, one iteration like the other."""
+    """A method that carries a residual along, one iteration like the other.
+
+    One that asks for the same products and passes in every system with the same kind of preconditioner says
+    so by `alike = True`: on a GPU it is traced once in a process.
+    """
 
     period: ClassVar[int]
     leaving: ClassVar[tuple[str, ...]]
@@ -65,6 +69,20 @@ class Iterated(Protocol):
     space: Space
     loop: Loop
     vectors: Vectors
+
+
+@runtime_checkable
+class Taking(Protocol):
+    """A loop that takes b and x where they are, without copies."""
+
+    def take(self, b: Array) -> None:
+        """Let b be the right-hand side, and x a new array."""
+
+    def solution(self) -> Array:
+        """Return x, and let go of both."""
+
+    def keep_b(self) -> None:
+        """Let a copy of b be the right-hand side."""
 
 
 class System:
@@ -102,19 +120,25 @@ class System:
         self.operator = as_operator(A, device)
         self.preconditioner = None if M is None else as_operator(M, device, "M")
         self.n = self.operator.shape[0]
+        self.names = names
         self.vectors = self.space.vectors(self.n, "b", "x", "r", "q", *names)
         self.count, self.nbytes = 4 + len(names), self.vectors.nbytes
         self._begin = self.vectors.fuse("r = b", "x = 0", dots=("b b", "r r"))
         self._subtract = self.vectors.fuse("r = b - q", dots=("b b", "r r"))
         self.method = method(self)
         self.loop: Loop = self.space_loop() if loop is None else loop(self)
+        self._taking: Taking | None = self.loop if isinstance(self.loop, Taking) else None
 
     def space_loop(self) -> Loop:
         """Return the space's loop of the method's iterations."""
         starts = {"zero": self._start_from_zero, "x": self._start_from_x}
-        return self.space.loop(
-            starts, self.method.iterate, self._true, self.method.period, self.method.leaving
-        )
+        given = starts, self.method.iterate, self._true, self.method.period, self.method.leaving
+        if not self.space.traced or not getattr(self.method, "alike", False):
+            return self.space.loop(*given)
+        M = self.preconditioner
+        diagonal = getattr(M, "diagonal", None) is not None
+        kind = type(self.method), M is not None, diagonal, self.names
+        return self.space.loop(*given, Parts(kind, (self.operator, M), self.vectors))
 
     @property
     def complex(self) -> bool:
@@ -125,6 +149,28 @@ class System:
     def captures(self) -> bool:
         """Whether its products can be captured in a CUDA graph."""
         return all(one is None or one.captures for one in (self.operator, self.preconditioner))
+
+    def take(self, b: Array, x0: Array) -> None:
+        """Take a right-hand side, and where to start if that is not None."""
+        if self._taking is not None:
+            self._taking.take(b)
+        else:
+            load(self.vectors["b"], b, self.space)
+        if x0 is not None:
+            load(self.vectors["x"], x0, self.space)
+
+    def solution(self) -> Array:
+        """Return x, which the caller may keep."""
+        if self._taking is not None:
+            return self._taking.solution()
+        return self.space.asarray(self.vectors["x"]).copy()
+
+    def scale(self, factor: float, names: tuple[str, ...]) -> None:
+        """Multiply b, and x, but not the caller's b."""
+        if self._taking is not None:
+            self._taking.keep_b()
+        for name in names:
+            self.vectors[name][...] *= factor
 
     def multiply(self, x: str, y: str) -> None:
         """Set vector y to A times vector x."""
@@ -222,16 +268,14 @@ def solve(
         (A, M),
         lambda: System(A, M, dtype, device, method, names, loop=loop),
     )
-    load(system.vectors["b"], right, system.space)
-    if start is not None:
-        load(system.vectors["x"], start, system.space)
+    system.take(right, start)
     if int(A.shape[0]) == 0:
         answer = Answer(0, [0.0], 0.0, 0, "A has no rows: x is empty")
     else:
         answer = drive(system, limits, from_zero=start is None)
     if limits.bar is not None:
         limits.bar.close()
-    x = system.space.asarray(system.vectors["x"]).copy()
+    x = system.solution()
     if isinstance(b, np.ndarray) or not hasattr(b, "dtype"):
         x = system.space.download(x)
     x = x.reshape(getattr(b, "shape", x.shape))
@@ -313,7 +357,8 @@ def iterate(
         residuals.append(math.sqrt(max(at_start, 0.0)) / scale)
     if whole:
         every = limits.check_every
-        residuals.extend(value / scale for value in report.residuals[every - 1 :: every])
+        seen = report.residuals[every - 1 :: every]
+        residuals.extend(seen if scale == 1.0 else (value / scale for value in seen))
         return report, len(report.residuals), at_start
     while report.state["code"] in (RUNNING, LIMIT) and count < left:
         report = system.loop.advance(min(limits.check_every, left - count), finish=False)
@@ -353,8 +398,7 @@ def _scaling(system: System, *, from_zero: bool) -> float:
     """Return the power of two by which b (and x0) was multiplied, so that its norm can be squared."""
     scale = scale_for(system.space.largest(system.vectors["b"]))
     if scale != 1.0:
-        for name in ("b",) if from_zero else ("b", "x"):
-            system.vectors[name][...] *= scale
+        system.scale(scale, ("b",) if from_zero else ("b", "x"))
     return scale
 
 

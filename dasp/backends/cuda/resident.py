@@ -23,8 +23,6 @@ SIGNATURE = Signature(
     long long             count
     long long             positions
     int                   identity
-    const X*              b
-    X*                    x
     const X*              diagonal
     X*                    shown            [2 * stride]
     X*                    kept             [4 * stride]
@@ -32,7 +30,10 @@ SIGNATURE = Signature(
     int                   nbytes
     double*               record           [16]
     double*               history
+    double*               told             [528]
     unsigned long long*   messages
+    const X*              b
+    X*                    x
     double                most
     double                rtol
     double                atol
@@ -44,6 +45,9 @@ SIGNATURE = Signature(
 
 PLAN_ARGUMENTS = "headers", "bases", "deltas", "values", "table", "rows", "count", "positions", "identity"
 """Those of `sliced.plan_arguments` that it takes: none of segments."""
+
+TOLD = 528
+"""Numbers that the host sees when a launch is done: a record of 16, and the first residuals."""
 
 THREADS = 512
 """Threads of a block, of which a multiprocessor runs one."""
@@ -102,6 +106,8 @@ class Recipe:
         Of the grid, and of a block.
     shared_bytes : int
         Dynamic shared memory of a block.
+    told : int
+        Numbers that the host sees when a launch is done.
     """
 
     signature: Signature
@@ -111,6 +117,7 @@ class Recipe:
     blocks: int
     threads: int
     shared_bytes: int
+    told: int
 
 
 @cache
@@ -155,7 +162,8 @@ def recipe(
     shared_bytes = ceil_div(total, blocks) + longest + PADDING
     if shared_bytes > on.shared_bytes - STATIC_BYTES:
         return None
-    own = {"DASP_MMA": "0", "DASP_THREADS": str(THREADS), "DASP_JACOBI": str(int(diagonal))}
+    own = {"DASP_MMA": "0", "DASP_THREADS": str(THREADS), "DASP_TOLD": str(TOLD)}
+    own["DASP_JACOBI"] = str(int(diagonal))
     arguments = {name: every[name] for name in PLAN_ARGUMENTS} | {"nbytes": shared_bytes}
-    sizes = {"blocks": blocks, "threads": THREADS, "shared_bytes": shared_bytes}
+    sizes = {"blocks": blocks, "threads": THREADS, "shared_bytes": shared_bytes, "told": TOLD}
     return Recipe(SIGNATURE, {**defines, **own}, arguments, types, **sizes)
