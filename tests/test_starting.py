@@ -326,3 +326,34 @@ def test_what_plans_a_matrix_plans_its_transpose_and_coordinates_uncompiled(
     types_of = {tuple((array.dtype.name, array.flags.writeable) for array in csr[1:]) for csr in seen}
     assert len(seen) == 3
     assert types_of == {(("int32", True), ("int32", True), ("float64", True))}
+
+
+DENSE = """
+import gc
+import numpy as np
+from numba.core.dispatcher import Dispatcher
+from dasp.dense import gemm, gf256
+gemm(np.ones((130, 130)), np.ones((130, 130)), kernel="goto")
+gf256.matmul(np.ones((3, 5), np.uint8), np.ones((5, 1000), np.uint8))
+made = [each for each in gc.get_objects() if isinstance(each, Dispatcher) and each.signatures]
+print(sorted(each.py_func.__name__ for each in made if each.stats.cache_misses))
+print(len(made))
+"""
+
+
+def test_dense_products_compile_nothing_a_second_time(tmp_path: Path) -> None:
+    environment = {**os.environ, "DASP_CACHE": str(tmp_path)}
+    for missed in (True, False):
+        done = subprocess.run(
+            [sys.executable, "-c", DENSE],
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode == 0, done.stderr
+        names, count = done.stdout.splitlines()
+        assert ("multiply_block" in names) == missed
+        assert int(count) >= 4
+    assert names == "[]"
