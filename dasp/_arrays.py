@@ -1,7 +1,8 @@
 """Which array library is this, and what a caller's array is once it is taken in.
 
 Every array that a caller passes comes through here before any work starts: what can be taken is returned as a
-plain array in native byte order, and what cannot is refused in one line. Compiled code reads nothing else.
+plain array in native byte order, and what cannot is refused in one line: a TypeError for the wrong kind, a
+ValueError for a wrong value. Compiled code reads nothing else.
 Neither CuPy nor SciPy is imported: an object of theirs exists only where its library was imported already.
 """
 
@@ -179,12 +180,7 @@ def _refuse_others(name: str, given: Any) -> None:
 
 
 def vector(name: str, given: Any) -> Vector:
-    """Return an array-like of one dimension, as `take` does.
-
-    Raises
-    ------
-    TypeError, ValueError
-    """
+    """Return an array-like of one dimension, as `take` does."""
     array = take(name, given)
     if array.ndim != 1:
         raise ValueError(f"{name} has shape {array.shape}; one dimension is needed")
@@ -238,10 +234,6 @@ def values(name: str, given: Any, dimensions: int = 1) -> Vector:
     -------
     numpy.ndarray, a type of `dasp._dtypes.TABLE`
         See `dasp._dtypes.stored`. Contiguous and aligned.
-
-    Raises
-    ------
-    TypeError, ValueError
     """
     array = take(name, given)
     if array.ndim != dimensions:
@@ -316,10 +308,6 @@ def coordinates(shape: tuple[int, int], data: Any, rows: Any, columns: Any) -> C
     -------
     Coordinates
         Rows and columns of one type, int32 or int64; data as `values` has them; all contiguous.
-
-    Raises
-    ------
-    TypeError, ValueError
     """
     taken = values("data", data), index("row", rows), index("col", columns)
     dtype = np.result_type(taken[1], taken[2])
@@ -329,12 +317,7 @@ def coordinates(shape: tuple[int, int], data: Any, rows: Any, columns: Any) -> C
 
 
 def dense_matrix(name: str, given: Any) -> Vector:
-    """Return an array-like of two dimensions as `take` does.
-
-    Raises
-    ------
-    TypeError, ValueError
-    """
+    """Return an array-like of two dimensions as `take` does."""
     array = take(name, given)
     if array.ndim != 2:
         raise ValueError(f"{name} has shape {array.shape}; a matrix with 2 dimensions is needed")

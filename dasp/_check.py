@@ -1,4 +1,7 @@
-"""Every question asked of a caller's arguments, and the error that answers it."""
+"""Every question asked of a caller's arguments, and the error that answers it.
+
+TypeError for the wrong kind of argument, ValueError for a wrong value, where nothing else is said.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +31,7 @@ def shape(given: Any) -> tuple[int, int]:
 
 
 def entries(shape: tuple[int, int], rows: Vector, columns: Vector, data: Vector) -> None:
-    """Hold that coordinates fit each other and the shape.
-
-    Raises
-    ------
-    TypeError, ValueError
-    """
+    """Hold that coordinates fit each other and the shape."""
     if not rows.shape == columns.shape == data.shape or data.ndim != 1:
         raise ValueError(
             f"data, row and col have shapes {data.shape}, {rows.shape} and {columns.shape}; "
@@ -50,12 +48,7 @@ def entries(shape: tuple[int, int], rows: Vector, columns: Vector, data: Vector)
 
 
 def csr(shape: tuple[int, int], indptr: Vector, indices: Vector, data: Vector) -> None:
-    """Hold that three arrays are a CSR matrix of this shape.
-
-    Raises
-    ------
-    ValueError
-    """
+    """Hold that three arrays are a CSR matrix of this shape."""
     compressed("CSR", shape, indptr, indices, data)
 
 
@@ -68,10 +61,6 @@ def compressed(kind: str, shape: tuple[int, int], indptr: Vector, indices: Vecto
         For the message.
     shape : tuple of int
         How many lines are compressed, and how many places each has.
-
-    Raises
-    ------
-    ValueError
     """
     rises = indptr.shape == (shape[0] + 1,) and indptr[0] == 0 and not np.any(indptr[1:] < indptr[:-1])
     columns = (indices.min(), indices.max()) if len(indices) else None
@@ -101,10 +90,6 @@ def compressed_facts(
         Indices and values.
     columns : tuple of int or None
         Least and largest index.
-
-    Raises
-    ------
-    ValueError
     """
     lines, places = shape
     if not rises:
@@ -147,24 +132,14 @@ def scale(name: str, value: Any, product: np.dtype[Any]) -> complex:
 
 
 def operand(matrix: tuple[int, int], x: Any) -> None:
-    """Hold that x is a vector of n numbers, or n x k.
-
-    Raises
-    ------
-    ValueError
-    """
+    """Hold that x is a vector of n numbers, or n x k."""
     if x.ndim not in (1, 2) or x.shape[0] != matrix[1]:
         wanted = f"({matrix[1]},)" if x.ndim < 2 else f"({matrix[1]}, k)"
         raise ValueError(f"x has shape {x.shape}; A has shape {matrix}, so x must have shape {wanted}")
 
 
 def left_operand(matrix: tuple[int, int], shape: tuple[int, ...], axis: int) -> None:
-    """Hold that x has m numbers along its first axis (0) or its last (-1), to be multiplied from the left.
-
-    Raises
-    ------
-    ValueError
-    """
+    """Hold that x has m numbers along its first axis (0) or its last (-1), to be multiplied from the left."""
     if len(shape) not in (1, 2) or shape[axis] != matrix[0]:
         several = f"({matrix[0]}, k)" if axis == 0 else f"(k, {matrix[0]})"
         wanted = f"({matrix[0]},)" if len(shape) < 2 else several
@@ -174,12 +149,7 @@ def left_operand(matrix: tuple[int, int], shape: tuple[int, ...], axis: int) -> 
 
 
 def out(array: Any, shape: tuple[int, ...], dtype: np.dtype[Any], name: str = "out") -> None:
-    """Hold that an array of either library has the shape and type of the product.
-
-    Raises
-    ------
-    TypeError, ValueError
-    """
+    """Hold that an array of either library has the shape and type of the product."""
     if array.dtype != dtype:
         raise TypeError(f"{name} has dtype {array.dtype}; the product has dtype {dtype}")
     if array.shape != shape:
@@ -187,12 +157,7 @@ def out(array: Any, shape: tuple[int, ...], dtype: np.dtype[Any], name: str = "o
 
 
 def device_name(device: Any) -> str:
-    """Return a device as `auto`, `cpu`, `cuda` or `cuda:N`.
-
-    Raises
-    ------
-    TypeError, ValueError
-    """
+    """Return a device as `auto`, `cpu`, `cuda` or `cuda:N`."""
     if not isinstance(device, str):
         raise TypeError(f"device is {device!r}; a str is needed: 'auto', 'cpu', 'cuda' or 'cuda:N'")
     kind, colon, number = device.partition(":")

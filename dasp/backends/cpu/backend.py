@@ -57,12 +57,7 @@ def filling(device: str, *, ends: bool = False) -> Iterator[Any]:
 
 
 def as_values(data: Any, device: str) -> Vector:
-    """Return values of a matrix as a NumPy array.
-
-    Raises
-    ------
-    TypeError, ValueError
-    """
+    """Return values of a matrix as a NumPy array."""
     return _arrays.values("data", data)
 
 
@@ -95,12 +90,7 @@ def empty(shape: tuple[int, ...], dtype: np.dtype[Any], device: str, order: Orde
 
 
 def check_out(out: Any, x: Vector, shape: tuple[int, ...], dtype: np.dtype[Any], device: str) -> None:
-    """Hold that `out` is a NumPy array for this result that does not overlap x.
-
-    Raises
-    ------
-    TypeError, ValueError
-    """
+    """Hold that `out` is a NumPy array for this result that does not overlap x."""
     if not isinstance(out, np.ndarray):
         raise TypeError(f"out is a {type(out).__name__} and A is on the CPU; a numpy.ndarray is needed")
     _arrays.check_result("out", out, shape, dtype)
