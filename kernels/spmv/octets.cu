@@ -31,7 +31,12 @@
 #error "define DASP_STEPS: quads whose rows of X are loaded before the first is multiplied"
 #endif
 
+#ifndef DASP_PAIR
+#define DASP_PAIR (DASP_STEPS % 2 ? 1 : 2)
+#endif
+
 constexpr int QUADS = DASP_STEPS;
+constexpr int PAIR = DASP_PAIR;  // quads that are multiplied at once
 
 static_assert(LANES == 8, "a load of a warp reads 8 PACK columns of each of four rows");
 
@@ -39,111 +44,190 @@ struct Octets {
     const Index* columns;
     const unsigned* masks;
     Slices slices;
-
-    // This lane's slot of a quad.
-    __device__ __forceinline__ double value(long long quad) const
-    {
-        const double a = convert<double>(load_value(slices, 32 * quad + lane_id()));
-        if (CODED && !(load_cached(masks + quad) >> lane_id() & 1)) return 0;
-        return a;
-    }
-    __device__ __forceinline__ Index column(long long quad, int c) const { return load_cached(columns + 4 * quad + c); }
 };
 
-// This lane's slots of QUADS quads, zero from the last one on.
+// A slot's value as it is stored; what it stands for is found when it is multiplied, so that no load is waited for before.
+__device__ __forceinline__ Code load_code(const Code* code)
+{
+#if DASP_CODING == CODING_EQUAL
+    return 0;
+#else
+    return load_plan(code);
+#endif
+}
+
+__device__ __forceinline__ double value_of(Code code, const Value* table)
+{
+#if DASP_CODING == CODING_EQUAL
+    return convert<double>(load_cached(table));
+#elif DASP_CODING == CODING_DICTIONARY
+    return convert<double>(load_cached(table + code));
+#else
+    return convert<double>(code);
+#endif
+}
+
+// Where a lane finds its slots of the next QUADS quads.
+struct Place {
+    const Index* columns;
+    const Code* codes;
+    const unsigned* masks;
+
+    __device__ __forceinline__ Place(const Octets& octets, long long quad)
+        : columns(octets.columns + 4 * quad + lane_id() / 8), codes(octets.slices.values + 32 * quad + lane_id()),
+          masks(octets.masks + quad)
+    {
+    }
+    __device__ __forceinline__ void advance()
+    {
+        columns += 4 * QUADS;
+        codes += 32 * QUADS;
+        masks += QUADS;
+    }
+};
+
+// This lane's slots of QUADS quads, of which some may be another octet's.
 struct Slots {
     Index column[QUADS];
-    double a[QUADS];
+    Code code[QUADS];
+    unsigned mask[CODED ? QUADS : 1];
 
-    __device__ __forceinline__ void load(const Octets& octets, long long quad, long long last)
+    __device__ __forceinline__ void load(const Place& place)
     {
 #pragma unroll
         for (int q = 0; q < QUADS; ++q) {
-            column[q] = quad + q < last ? octets.column(quad + q, lane_id() / 8) : 0;
-            a[q] = quad + q < last ? octets.value(quad + q) : 0.0;
+            column[q] = load_cached(place.columns + 4 * q);
+            code[q] = load_code(place.codes + 32 * q);
+            if (CODED) mask[q] = load_cached(place.masks + q);
         }
+    }
+    __device__ __forceinline__ double value(int q, const Value* table) const
+    {
+        const double a = value_of(code[q], table);
+        return CODED && !(mask[q] >> lane_id() & 1) ? 0.0 : a;
     }
 };
 
 // What lane 8 (l % 4) + l / 4 has read, in lane l.
-__device__ __forceinline__ Pack<X, PACK> exchanged(const Pack<X, PACK>& read)
+__device__ __forceinline__ Pack<X, PACK> exchanged(const Pack<X, PACK>& read, int source)
 {
     constexpr int WORDS = PACK * sizeof(X) / 4;
     unsigned words[WORDS];
     Pack<X, PACK> received;
     memcpy(words, &read, sizeof words);
 #pragma unroll
-    for (int w = 0; w < WORDS; ++w)
-        words[w] = __shfl_sync(ALL_LANES, words[w], 8 * (lane_id() % 4) + lane_id() / 4);
+    for (int w = 0; w < WORDS; ++w) words[w] = __shfl_sync(ALL_LANES, words[w], source);
     memcpy(&received, words, sizeof words);
     return received;
 }
 
 struct Sums {
-    double of[PACKS][PACK][2] = {};
+    double of[OWN][2] = {};  // of this lane's columns and rows 2 (l % 4) + v
 
-    __device__ __forceinline__ void add(double a, const Pack<X, PACK> (&read)[PACKS])
+    // Adds quads: PAIR of them at once on tensor cores, where X stands first, transposed, and its columns by sixteens.
+    __device__ __forceinline__ void add(const double (&a)[PAIR], const Pack<X, PACK> (&read)[PAIR][PACKS], int source)
     {
+        X x[PAIR][OWN];
 #pragma unroll
-        for (int p = 0; p < PACKS; ++p) {
-            const Pack<X, PACK> b = exchanged(read[p]);
+        for (int q = 0; q < PAIR; ++q)
 #pragma unroll
-            for (int i = 0; i < PACK; ++i) mma_m8n8k4(of[p][i], a, convert<double>(b[i]));
+            for (int p = 0; p < PACKS; ++p) {
+                const Pack<X, PACK> b = exchanged(read[q][p], source);
+#pragma unroll
+                for (int i = 0; i < PACK; ++i) x[q][p * PACK + i] = b[i];
+            }
+#if DASP_COLUMNS == 8
+#pragma unroll
+        for (int q = 0; q < PAIR; ++q) mma_m8n8k4(of[0], convert<double>(x[q][0]), a[q]);
+#else
+#pragma unroll
+        for (int v = 0; v < OWN; v += 2) {
+            double c[4] = {of[v][0], of[v][1], of[v + 1][0], of[v + 1][1]}, b[2 * PAIR];
+#pragma unroll
+            for (int i = 0; i < 2 * PAIR; ++i) b[i] = convert<double>(x[i / 2][v + i % 2]);
+#if DASP_PAIR == 2
+            mma_m16n8k8(c, b, a);
+#else
+            mma_m16n8k4(c, b, a[0]);
+#endif
+#pragma unroll
+            for (int i = 0; i < 4; ++i) of[v + i / 2][i % 2] = c[i];
         }
+#endif
     }
 
     // Adds quads, the slots of the next ones loaded before the products of these.
     __device__ __forceinline__ void add(const Octets& octets, long long quad, long long last, const XPanel& panel)
     {
+        Place place(octets, quad);
         Slots slots;
-        slots.load(octets, quad, last);
+        slots.load(place);
+        int left = int(last - quad), source = 8 * (lane_id() % 4) + lane_id() / 4;
+        const Value* const table = octets.slices.table;
         wait_for_earlier_kernels();
+#ifndef DASP_SIMT
+        asm volatile("" : "+r"(source));  // else the compiler finds it anew for each quad
+#endif
 #pragma unroll 1
-        for (; quad < last; quad += QUADS) {
-            Pack<X, PACK> b[QUADS][PACKS];
+        for (; left > QUADS; left -= QUADS) {
+            Pack<X, PACK> b[QUADS / PAIR][PAIR][PACKS];
 #pragma unroll
-            for (int q = 0; q < QUADS; ++q)
-                if (quad + q < last) panel.load<true>(slots.column[q], b[q]);
+            for (int q = 0; q < QUADS; ++q) panel.load<true>(slots.column[q], b[q / PAIR][q % PAIR]);
+            place.advance();
             Slots next;
-            next.load(octets, quad + QUADS, last);
+            next.load(place);
             __syncwarp();  // else the compiler moves products before loads, which then wait
 #pragma unroll
-            for (int q = 0; q < QUADS; ++q)
-                if (quad + q < last) add(slots.a[q], b[q]);
+            for (int q = 0; q < QUADS; q += PAIR) {
+                double a[PAIR];
+#pragma unroll
+                for (int i = 0; i < PAIR; ++i) a[i] = slots.value(q + i, table);
+                add(a, b[q / PAIR], source);
+            }
             slots = next;
         }
+        Pack<X, PACK> b[QUADS / PAIR][PAIR][PACKS] = {};
+#pragma unroll
+        for (int q = 0; q < QUADS; ++q)
+            if (q < left) panel.load<true>(slots.column[q], b[q / PAIR][q % PAIR]);
+#pragma unroll
+        for (int q = 0; q < QUADS; q += PAIR)
+            if (q < left) {
+                double a[PAIR];
+#pragma unroll
+                for (int i = 0; i < PAIR; ++i) a[i] = q + i < left ? slots.value(q + i, table) : 0.0;
+                add(a, b[q / PAIR], source);
+            }
     }
 
     __device__ __forceinline__ bool are_finite() const
     {
         double zero = 0;
 #pragma unroll
-        for (int p = 0; p < PACKS; ++p)
-#pragma unroll
-            for (int i = 0; i < PACK; ++i) zero += 0 * of[p][i][0] + 0 * of[p][i][1];
+        for (int v = 0; v < OWN; ++v) zero += 0 * of[v][0] + 0 * of[v][1];
         return zero == 0;
     }
 
-    // Adds entries alone, one by one. x: the panel's row 0 of X, from this lane's first sum on, where `columns` are left.
+    // Adds entries alone, one by one.
     __device__ __forceinline__ void add_entries(const Octets& octets, long long quad, long long last,
                                                 const XPanel& panel)
     {
 #pragma unroll 1
         for (long long slot = 4 * quad; slot < 4 * last; ++slot) {
-            const int here = (lane_id() & ~3) + int(slot % 4);
-            if (!(load_cached(octets.masks + slot / 4) >> here & 1)) continue;
-            const double a = convert<double>(load_value(octets.slices, 32 * (slot / 4) + here));
+            const unsigned mask = load_cached(octets.masks + slot / 4);
             const X* const b = panel.at(load_cached(octets.columns + slot));
 #pragma unroll
-            for (int p = 0; p < PACKS; ++p)
+            for (int r = 0; r < 2; ++r) {
+                const int here = 4 * (2 * (lane_id() % 4) + r) + int(slot % 4);
+                if (!(mask >> here & 1)) continue;
+                const double a = convert<double>(load_value(octets.slices, 32 * (slot / 4) + here));
 #pragma unroll
-                for (int v = 0; v < 2; ++v)
-#pragma unroll
-                    for (int i = 0; i < PACK; ++i) {
-                        const int column = (8 * p + v) * PACK + i;
-                        if (DASP_WHOLE || column < panel.columns)
-                            of[p][i][v] = fma(a, convert<double>(load_plain(b + column)), of[p][i][v]);
-                    }
+                for (int v = 0; v < OWN; ++v) {
+                    const int column = v / PACK * LANES * PACK + v % PACK;
+                    if (DASP_WHOLE || column < panel.columns)
+                        of[v][r] = fma(a, convert<double>(load_plain(b + column)), of[v][r]);
+                }
+            }
         }
     }
 
@@ -151,19 +235,17 @@ struct Sums {
     __device__ __forceinline__ void replace(const Sums& others)
     {
 #pragma unroll
-        for (int p = 0; p < PACKS; ++p)
+        for (int v = 0; v < OWN; ++v)
 #pragma unroll
-            for (int i = 0; i < PACK; ++i)
-#pragma unroll
-                for (int v = 0; v < 2; ++v)
-                    if (!(0 * of[p][i][v] == 0)) of[p][i][v] = others.of[p][i][v];
+            for (int r = 0; r < 2; ++r)
+                if (!(0 * of[v][r] == 0)) of[v][r] = others.of[v][r];
     }
 };
 
 extern "C" __global__ void __launch_bounds__(DASP_THREADS, 65536 / DASP_REGISTERS / DASP_THREADS)
 dasp_octets(const unsigned long long* __restrict__ starts, const Index* __restrict__ columns_of,
             const unsigned* __restrict__ masks, const Code* __restrict__ values, const Value* __restrict__ table,
-            const X* __restrict__ zeros, long long count, long long rows, int parts, const X* x, Y* y, Sum* partials,
+            const Index* __restrict__ rows, const X* __restrict__ zeros, long long count, int parts, const X* x, Y* y, Sum* partials,
             long long x_column, long long y_column, int x_row, int y_row, int first, int last, int columns, Sum alpha,
             Sum beta)
 {
@@ -171,8 +253,9 @@ dasp_octets(const unsigned long long* __restrict__ starts, const Index* __restri
     if (octet >= count) return;
     const long long begin = load_cached(starts + octet), end = load_cached(starts + octet + 1);
     const Octets octets{columns_of, masks, {nullptr, nullptr, values, table}};
-    const long long row = 8 * octet + lane_id() / 4;
-    const int in_x = lane_id() % 8 * PACK, in_y = lane_id() % 4 * 2 * PACK;
+    const Index* const mine = rows + 8 * octet + 2 * (lane_id() % 4);
+    const Index row[2] = {load_cached(mine), load_cached(mine + 1)};
+    const int in_x = lane_id() % 8 * PACK, in_y = lane_id() / 4 * PACK;
 #pragma unroll 1
     for (int start = first + int(blockIdx.x % parts) * COLUMNS; start < last; start += parts * COLUMNS) {
         const int left = last - start;
@@ -184,14 +267,13 @@ dasp_octets(const unsigned long long* __restrict__ starts, const Index* __restri
             others.add_entries(octets, begin, end, XPanel{x + start + in_y, zeros, x_column, x_row, left - in_y});
             sums.replace(others);
         }
-        if (row >= rows) continue;
 #pragma unroll
-        for (int v = 0; v < 2; ++v) {
-            const int column = start + in_y + v * PACK;
+        for (int r = 0; r < 2; ++r) {
+            const int column = start + in_y;
             Sum sum[OWN];
 #pragma unroll
-            for (int i = 0; i < OWN; ++i) sum[i] = convert<Sum>(sums.of[i / PACK][i % PACK][v]);
-            YPanel{y + column * y_column, y_column, y_row, last - column, alpha, beta}.store(Index(row), sum);
+            for (int v = 0; v < OWN; ++v) sum[v] = convert<Sum>(sums.of[v][r]);
+            if (row[r] >= 0) YPanel{y + column * y_column, y_column, y_row, left - in_y, alpha, beta}.store(row[r], sum);
         }
     }
 }

@@ -1,10 +1,11 @@
-// A matrix in octets, as octets.cu reads it, from CSR: 8 lanes merge the columns of 8 rows that follow each other.
+// A matrix in octets, as octets.cu reads it, from CSR: 8 lanes merge the columns of 8 rows.
 //
 // Each turn takes the least column that any row begins with, and the first entry of every row that begins with it. So
 // entries of one row keep their order, whether their columns rise or not, and equal ones stay apart.
 //
 // Launch: one dimension, blocks of 512 threads, and at least 8 threads for each octet.
 // indptr (rows + 1), indices (nnz), codes (nnz), or null where values are not stored.
+// places (8 octets): the row of each lane of each octet; dasp_count_quads makes them.
 // starts (octets + 1): first quad of each octet, and how many there are; dasp_count_quads makes them.
 // totals (2): 0 before; blocks that have counted, and then the quads of all.
 // columns (4 quads), masks (quads), values (32 quads), 0 before: see octets.cu.
@@ -21,8 +22,8 @@ struct Row {
     long long next, end;
     long long column, after;  // of the next entry, and of the one behind it
 
-    __device__ Row(const long long* indptr, const Index* indices, long long row, long long rows)
-        : indices(indices), next(row < rows ? indptr[row] : 0), end(row < rows ? indptr[row + 1] : 0),
+    __device__ Row(const long long* indptr, const Index* indices, long long row)
+        : indices(indices), next(row >= 0 ? indptr[row] : 0), end(row >= 0 ? indptr[row + 1] : 0),
           column(at(next)), after(at(next + 1))
     {
     }
@@ -34,6 +35,20 @@ struct Row {
     }
 };
 
+// Which row of a grid stands where, PAD behind the last: boxes of 2 x 2 x 2, where a grid has room for them, follow each
+// other along lines. A line has `line` rows and a plane `plane`; 0 for a matrix that is no grid, whose rows keep
+// their order.
+__device__ __forceinline__ long long row_at(long long position, long long line, long long plane, long long rows)
+{
+    if (position >= rows) return -1;
+    if (line == 0) return position;
+    const long long z = position / (2 * plane), in_planes = position % (2 * plane);
+    const long long planes = min(2ll, rows / plane - 2 * z), y = in_planes / (2 * line * planes);
+    const long long in_lines = in_planes % (2 * line * planes), lines = min(2ll, plane / line - 2 * y);
+    const long long x = in_lines / (lines * planes), in_box = in_lines % (lines * planes);
+    return (2 * z + in_box / lines) * plane + (2 * y + in_box % lines) * line + x;
+}
+
 // The least of a number over the 8 lanes of an octet, in each of them.
 __device__ __forceinline__ long long least_of_octet(long long number)
 {
@@ -44,11 +59,13 @@ __device__ __forceinline__ long long least_of_octet(long long number)
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 dasp_count_quads(const long long* __restrict__ indptr, const Index* __restrict__ indices, long long rows,
-                 long long octets, Count* starts, Count* totals)
+                 long long octets, long long line, long long plane, Index* places, Count* starts, Count* totals)
 {
     const long long thread = blockIdx.x * (long long)THREADS + threadIdx.x, octet = thread / ROWS;
     __shared__ Count sums[THREADS / WARP + 1];
-    Row row(indptr, indices, thread, rows);
+    const long long mine = row_at(thread, line, plane, rows);
+    if (octet < octets) places[thread] = Index(mine);
+    Row row(indptr, indices, mine);
     Count columns = 0;
     for (;;) {
         const long long column = least_of_octet(row.column);
@@ -64,12 +81,12 @@ dasp_count_quads(const long long* __restrict__ indptr, const Index* __restrict__
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 dasp_fill_quads(const long long* __restrict__ indptr, const Index* __restrict__ indices,
-                const Code* __restrict__ codes, long long rows, long long octets,
+                const Code* __restrict__ codes, const Index* __restrict__ places, long long octets,
                 const Count* __restrict__ starts, Index* columns, unsigned* masks, Code* values)
 {
     const long long thread = blockIdx.x * (long long)THREADS + threadIdx.x, octet = thread / ROWS;
     const int r = int(thread % ROWS);
-    Row row(indptr, indices, thread, rows);
+    Row row(indptr, indices, octet < octets ? (long long)places[thread] : -1);
     long long quad = octet < octets ? (long long)starts[octet] : 0, column = NONE;
     const long long end = octet < octets ? (long long)starts[octet + 1] : 0;
     while (__any_sync(ALL_LANES, quad < end)) {
@@ -91,5 +108,19 @@ dasp_fill_quads(const long long* __restrict__ indptr, const Index* __restrict__ 
         for (int flip = 1; flip < ROWS; flip *= 2) mask |= from_other_lane(mask, flip);
         if (r == 0 && quad < end) masks[quad] = mask;
         ++quad;
+    }
+}
+
+// How far behind the diagonal the first `most` entries of some rows lie, 0 for one on it or before: row i of the `count`
+// is the caller's row i step + step / 2.
+extern "C" __global__ void __launch_bounds__(THREADS)
+dasp_sample_offsets(const long long* __restrict__ indptr, const Index* __restrict__ indices, long long step,
+                    long long count, long long most, Count* offsets)
+{
+    const long long first = blockIdx.x * (long long)THREADS + threadIdx.x;
+    for (long long i = first; i < count * most; i += gridDim.x * (long long)THREADS) {
+        const long long row = i / most * step + step / 2, entry = indptr[row] + i % most;
+        const long long offset = entry < indptr[row + 1] ? (long long)indices[entry] - row : 0;
+        offsets[i] = offset > 0 ? offset : 0;
     }
 }

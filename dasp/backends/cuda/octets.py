@@ -32,6 +32,9 @@ LANES = 8
 FILL_THREADS = 512
 """Threads of a block that makes octets, `ROWS` for each of them."""
 
+BEHIND = 4
+"""Quads behind the last one, at least, that lanes may load: those of a loop's next turn."""
+
 NEVER = 2**63
 """Quads that no product is faster with."""
 
@@ -49,6 +52,9 @@ COUNT = Signature(
     const Index*      indices
     long long         rows
     long long         octets
+    long long         line
+    long long         plane
+    Index*            places   [8 * octets]
     Count*            starts   [octets + 1]
     Count*            totals   [2]
     """,
@@ -58,17 +64,33 @@ FILL = Signature(
     "spmv/octets_fill.cu",
     "dasp_fill_quads",
     """
-    const long long*  indptr   [rows + 1]
+    const long long*  indptr
     const Index*      indices
     const Code*       codes
-    long long         rows
+    const Index*      places   [8 * octets]
     long long         octets
     const Count*      starts   [octets + 1]
     Index*            columns
-    unsigned*         masks    [quads]
+    unsigned*         masks
     Code*             values
     """,
 )
+
+SAMPLE = Signature(
+    "spmv/octets_fill.cu",
+    "dasp_sample_offsets",
+    """
+    const long long*  indptr
+    const Index*      indices
+    long long         step
+    long long         count
+    long long         most
+    Count*            offsets
+    """,
+)
+
+SAMPLED_ROWS, SAMPLED_ENTRIES = 16, 128
+"""Rows that are looked at for a grid, and entries of each."""
 
 SIGNATURE = Signature(
     "spmv/octets.cu",
@@ -76,12 +98,12 @@ SIGNATURE = Signature(
     f"""
     const unsigned long long*  starts  [count + 1]
     const Index*     columns_of
-    const unsigned*  masks       [quads]
+    const unsigned*  masks
     const Code*      values
     const Value*     table
+    const Index*     rows        [8 * count]
     const X*         zeros
     long long        count
-    long long        rows
     {columns.OF_PANEL.strip()}
     """,
 )
@@ -93,15 +115,23 @@ class Octets(NamedTuple):
     Attributes
     ----------
     starts : Array, shape (octets + 1,), uint64
-    columns : Array, shape (4 quads,), the plan's index type
-    masks : Array, shape (quads,), uint32
-    values : Array, shape (32 quads,), codes of the plan; empty where it stores none
+    columns : Array, shape (4 (quads + BEHIND),), the plan's index type
+    masks : Array, shape (quads + BEHIND,), uint32
+    values : Array, shape (32 (quads + BEHIND),), codes of the plan; empty where it stores none
+    rows : Array, shape (8 octets,), the plan's index type
+        Which row stands where; -1 behind the last.
     """
 
     starts: Array
     columns: Array
     masks: Array
     values: Array
+    rows: Array
+
+    @property
+    def quads(self) -> int:
+        """How many there are."""
+        return len(self.masks) - BEHIND
 
     @property
     def nbytes(self) -> int:
@@ -126,9 +156,9 @@ class Octets(NamedTuple):
 
     def arguments(self, plan: Plan, zeros: Any, parts: int) -> dict[str, Any]:
         """Return the kernel's arguments but those that come with each product."""
-        starts, columns_of, masks, values = self
-        own = {"starts": starts, "columns_of": columns_of, "masks": masks, "values": values}
-        sizes = {"count": len(starts) - 1, "rows": plan.shape[0], "parts": parts}
+        starts, columns_of, masks, values, rows = self
+        own = {"starts": starts, "columns_of": columns_of, "masks": masks, "values": values, "rows": rows}
+        sizes = {"count": len(starts) - 1, "parts": parts}
         return own | sizes | {"table": plan.values.table, "zeros": zeros}
 
 
@@ -166,7 +196,7 @@ class Eights:
                     self._count, self._found = self._build(most)
                     stream.synchronize()
             found = self._found
-        return None if found is None or len(found.masks) > most else found.kernels()
+        return None if found is None or found.quads > most else found.kernels()
 
     def _build(self, most: float) -> tuple[int, Octets | None]:
         """Return how many quads there are, too many where memory is short of them, and the octets."""
@@ -230,13 +260,17 @@ def build(made_of: Any, plan: Plan, most: float) -> tuple[int, Octets | None]:
     on, entries = made_of.device, made_of.unpack_codes(plan)
     octets = ceil_div(plan.shape[0], ROWS)
     starts, totals = on.empty(octets + 1, COUNT_TYPE), on.zeroed(2)
-    _launch(on, COUNT, plan, entries, starts=starts, totals=on.part(totals, 0, 2))
+    rows = on.empty(ROWS * octets, plan.pattern.index_dtype)
+    line, plane = grid_of(_sampled(on, plan, entries), plan.shape[0])
+    grid = {"line": line, "plane": plane, "places": rows}
+    _launch(on, COUNT, plan, entries, **grid, starts=starts, totals=on.part(totals, 0, 2))
     (count,) = on.reading(totals, 1, 1)()
     if count > most:
         return count, None
-    stored = 0 if entries[2] is None else WARP * count
-    columns, masks = on.empty(COLUMNS * count, plan.pattern.index_dtype), on.empty(count, np.uint32)
-    made = Octets(starts, columns, masks, on.zeros(stored, plan.values.codes.dtype))
+    there = count + BEHIND
+    stored = 0 if entries[2] is None else WARP * there
+    columns, masks = on.zeros(COLUMNS * there, plan.pattern.index_dtype), on.zeros(there, np.uint32)
+    made = Octets(starts, columns, masks, on.zeros(stored, plan.values.codes.dtype), rows)
     _fill(on, plan, entries, made)
     return count, made
 
@@ -284,7 +318,45 @@ def _panel(chosen: Panels, width: int, columns: int, x: Layout, y: Layout) -> Pa
 def _fill(on: Any, plan: Plan, entries: tuple[Array, Array, Array | None], octets: Octets) -> None:
     values = None if entries[2] is None else octets.values
     made = {"starts": octets.starts, "columns": octets.columns, "masks": octets.masks, "values": values}
-    _launch(on, FILL, plan, entries, **made)
+    _launch(on, FILL, plan, entries, places=octets.rows, **made)
+
+
+def _sampled(on: Any, plan: Plan, entries: tuple[Any, ...]) -> list[frozenset[int]]:
+    """Return how far behind the diagonal the entries of some rows lie, one set a row."""
+    count = min(SAMPLED_ROWS, plan.shape[0])
+    words = on.zeroed(count * SAMPLED_ENTRIES)
+    step = plan.shape[0] // count
+    given = {"step": step, "count": count, "most": SAMPLED_ENTRIES}
+    _launch(on, SAMPLE, plan, entries, **given, offsets=on.part(words, 0, count * SAMPLED_ENTRIES))
+    found = np.reshape(on.reading(words, 0, count * SAMPLED_ENTRIES)(), (count, SAMPLED_ENTRIES))
+    return [frozenset(map(int, row[row > 0])) for row in found]
+
+
+def grid_of(offsets: list[frozenset[int]], rows: int) -> tuple[int, int]:
+    """Return the rows of a line and of a plane of the grid whose points rows are, line by line; 0, 0 if of none.
+
+    Parameters
+    ----------
+    offsets : list of frozenset of int
+        How far behind the diagonal the entries of some rows lie: on a grid, along a line, and about one line and
+        one plane away, the same for all rows but those at its edges, which have fewer.
+    rows : int
+        Of the matrix.
+    """
+    widest = max(offsets, key=len)
+    if 4 * sum(row <= widest for row in offsets) < 3 * len(offsets):
+        return 0, 0
+    groups: list[list[int]] = []
+    for offset in sorted(widest):
+        if groups and offset <= 2 * groups[-1][-1]:
+            groups[-1].append(offset)
+        else:
+            groups.append([offset])
+    if not 2 <= len(groups) <= 3 or groups[0][0] != 1:
+        return 0, 0
+    line, *plane = ((group[0] + group[-1]) // 2 for group in groups[1:])
+    one = plane[0] if plane else rows
+    return (line, one) if rows % one == one % line == 0 else (0, 0)
 
 
 def _launch(on: Any, signature: Signature, plan: Plan, entries: tuple[Any, ...], **more: Any) -> None:
