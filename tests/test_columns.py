@@ -19,11 +19,14 @@ from dasp.backends.cpu.panels import panels_of
 from dasp.backends.cpu.product import Product
 from dasp.backends.cpu.turning import turn
 from dasp.backends.cuda import columns as cuda
+from dasp.backends.cuda import octets
 from dasp.backends.cuda.columns import Layout, choose_parts, choose_passes, layout_of
+from dasp.backends.cuda.primitives import Primitives
 from dasp.backends.cuda.sectors import read_sectors
 from tests.executors import EXECUTORS, emulate, emulate_columns
 from tests.executors import multiply as by_vector
 from tests.gallery import GALLERY, from_lengths, matrices
+from tests.pack_device import PackingDevice
 from tests.planned import plan_of, widened
 from tests.reference import assert_close
 
@@ -537,3 +540,60 @@ def test_octets_of_wide_integers_give_the_same_bits():
         emulate_columns(one, x, y, machine=EIGHTS)
         results.append(bits(y))
     np.testing.assert_array_equal(*results)
+
+
+def lattice(shape, far):
+    """Return a matrix with random values between the points of a grid at most 1 apart along each line, and
+    at most `far` lines: 1, a cross; more, a box."""
+    points = np.indices(shape).reshape(len(shape), -1).T
+    apart = np.abs(points[:, None] - points[None])
+    near = (apart.max(2) <= 1) & (apart.sum(2) <= far)
+    matrix = sp.csr_array(near.astype(float))
+    matrix.data = np.random.default_rng(0).standard_normal(matrix.nnz)
+    return matrix
+
+
+def offsets_of(matrix):
+    return [
+        frozenset(int(j) - i for j in matrix.indices[matrix.indptr[i] : matrix.indptr[i + 1]] if j > i)
+        for i in range(matrix.shape[0])
+    ]
+
+
+@pytest.mark.parametrize("far", [1, 3])
+@pytest.mark.parametrize("shape", [(4, 5, 6), (5, 7, 9), (2, 5, 8), (9, 12), (8, 5)])
+def test_a_grid_is_known_by_its_offsets(shape, far):
+    plane = int(np.prod(shape[-2:]))
+    assert octets.grid_of(offsets_of(lattice(shape, far)), int(np.prod(shape))) == (shape[-1], plane)
+
+
+def test_what_is_no_grid_keeps_the_order_of_its_rows():
+    box = offsets_of(lattice((5, 6, 7), 3))
+    assert octets.grid_of(box, 211) == (0, 0)  # no whole number of planes
+    assert octets.grid_of([frozenset()] * 4, 4) == (0, 0)
+    assert octets.grid_of([frozenset({1, 2, 3, 40})] * 16, 400) == (40, 400)
+    assert octets.grid_of([frozenset({2, 40})] * 16, 400) == (0, 0)  # nothing along a line
+    assert octets.grid_of([frozenset({1})] * 16, 400) == (0, 0)  # one line
+    assert octets.grid_of([frozenset({1, 5, 25, 125})] * 16, 625) == (0, 0)  # four dimensions
+    other = [frozenset({1, 20}), frozenset({1, 21})]
+    assert octets.grid_of(other * 8, 400) == (0, 0)  # rows that have different columns
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("shape", [(4, 5, 6), (5, 7, 9), (11, 13), (1, 16, 3)])
+def test_octets_of_a_grid_are_boxes(shape, dtype):
+    matrix = lattice(shape, 3).astype(dtype)
+    x = columns(matrix.shape[1], 16, dtype=dtype)
+    assert_columns_close(in_octets(matrix, x), matrix, x)
+
+
+def test_boxes_of_a_grid_have_fewer_quads_and_every_row_once():
+    matrix = lattice((6, 8, 10), 3)
+    plan, on = plan_of(matrix, Policy(layout="slices", steps=32)), Primitives(PackingDevice())
+    count, boxes = octets.build(on, plan, 1e9)
+    assert sorted(boxes.rows.tolist()) == list(range(480))
+    mixed = matrix[np.random.default_rng(0).permutation(480)]
+    assert count < octets.build(on, plan_of(mixed, Policy(layout="slices", steps=32)), 1e9)[0] / 2
+    lines = sum(-(-len(np.unique(matrix[i : i + 8].indices)) // 4) for i in range(0, 480, 8))
+    assert count < 0.85 * lines
+    assert boxes.quads == count

@@ -46,27 +46,6 @@ struct Octets {
     Slices slices;
 };
 
-// A slot's value as it is stored; what it stands for is found when it is multiplied, so that no load is waited for before.
-__device__ __forceinline__ Code load_code(const Code* code)
-{
-#if DASP_CODING == CODING_EQUAL
-    return 0;
-#else
-    return load_plan(code);
-#endif
-}
-
-__device__ __forceinline__ double value_of(Code code, const Value* table)
-{
-#if DASP_CODING == CODING_EQUAL
-    return convert<double>(load_cached(table));
-#elif DASP_CODING == CODING_DICTIONARY
-    return convert<double>(load_cached(table + code));
-#else
-    return convert<double>(code);
-#endif
-}
-
 // Where a lane finds its slots of the next QUADS quads.
 struct Place {
     const Index* columns;
@@ -86,7 +65,8 @@ struct Place {
     }
 };
 
-// This lane's slots of QUADS quads, of which some may be another octet's.
+// This lane's slots of QUADS quads, of which some may be another octet's. What a value stands for is found when it is
+// multiplied: no load is waited for before.
 struct Slots {
     Index column[QUADS];
     Code code[QUADS];
@@ -103,7 +83,7 @@ struct Slots {
     }
     __device__ __forceinline__ double value(int q, const Value* table) const
     {
-        const double a = value_of(code[q], table);
+        const double a = convert<double>(weight_of(code[q], table));
         return CODED && !(mask[q] >> lane_id() & 1) ? 0.0 : a;
     }
 };

@@ -48,15 +48,31 @@ template <class T> __device__ __forceinline__ T load_plan(const T* address)
 #endif
 }
 
-__device__ __forceinline__ Weight load_value(const Slices& slices, long long slot)
+// A slot's value as it is stored; any, where it is not.
+__device__ __forceinline__ Code load_code(const Code* code)
 {
 #if DASP_CODING == CODING_EQUAL
-    return convert<Weight>(load_cached(slices.table));
-#elif DASP_CODING == CODING_DICTIONARY
-    return convert<Weight>(load_cached(slices.table + load_plan(slices.values + slot)));
+    return 0;
 #else
-    return convert<Weight>(load_plan(slices.values + slot));
+    return load_plan(code);
 #endif
+}
+
+// What it stands for.
+__device__ __forceinline__ Weight weight_of(Code code, const Value* table)
+{
+#if DASP_CODING == CODING_EQUAL
+    return convert<Weight>(load_cached(table));
+#elif DASP_CODING == CODING_DICTIONARY
+    return convert<Weight>(load_cached(table + code));
+#else
+    return convert<Weight>(code);
+#endif
+}
+
+__device__ __forceinline__ Weight load_value(const Slices& slices, long long slot)
+{
+    return weight_of(load_code(slices.values + slot), slices.table);
 }
 
 // The column of a base and a delta, PAD where the delta says so.
