@@ -29,6 +29,7 @@ def main() -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--dtype", default="float64,float32")
     parser.add_argument("--columns", default=",".join(map(str, columns.COUNTS)))
+    parser.add_argument("--orders", choices=("C", "F", "CF"), default="CF", help="of X and of the result")
     parser.add_argument("--layout", choices=("slices", "published"), help="the plan's, if not the default")
     parser.add_argument("--csv", type=Path)
     parser.add_argument("--processes", type=int, default=1, help="that make or read matrices ahead")
@@ -42,7 +43,7 @@ def main() -> None:
         for name, matrices in zip(options.matrices, prepared, strict=True):
             for dtype, (csr, known_rows) in zip(dtypes, matrices, strict=True):
                 subject = columns.Subject(csr, options.device, known_rows, policy)
-                for k, order in itertools.product(map(int, options.columns.split(",")), "CF"):
+                for k, order in itertools.product(map(int, options.columns.split(",")), options.orders):
                     row = {"matrix": Path(name).stem if Path(name).is_file() else name}
                     row |= subject.measure(k, order)
                     best = f"{row['best_baseline']} {row['best_baseline_us']} ({row['speedup_best']} x)"

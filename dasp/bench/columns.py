@@ -171,7 +171,7 @@ class Subject:
             "time_us": f"{ours:.6g}",
             "worst_error": f"{errors:.3g}",
             "verified": "yes" if errors <= 1 else "no",
-            "least_bytes": f"{self.planned.nbytes + k * sum(self.csr.shape) * self.csr.dtype.itemsize}",
+            "least_bytes": f"{self.planned.plan.nbytes + k * sum(self.csr.shape) * self.csr.dtype.itemsize}",
             "best_baseline": best,
             "best_baseline_us": f"{others[best]:.6g}" if best else "",
             "speedup_best": f"{others[best] / ours:.6g}" if best else "",
