@@ -31,12 +31,7 @@
 #error "define DASP_STEPS: quads whose rows of X are loaded before the first is multiplied"
 #endif
 
-#ifndef DASP_PAIR
-#define DASP_PAIR (DASP_STEPS % 2 ? 1 : 2)
-#endif
-
 constexpr int QUADS = DASP_STEPS;
-constexpr int PAIR = DASP_PAIR;  // quads that are multiplied at once
 
 static_assert(LANES == 8, "a load of a warp reads 8 PACK columns of each of four rows");
 
@@ -104,36 +99,21 @@ __device__ __forceinline__ Pack<X, PACK> exchanged(const Pack<X, PACK>& read, in
 struct Sums {
     double of[OWN][2] = {};  // of this lane's columns and rows 2 (l % 4) + v
 
-    // Adds quads: PAIR of them at once on tensor cores, where X stands first, transposed, and its columns by sixteens.
-    __device__ __forceinline__ void add(const double (&a)[PAIR], const Pack<X, PACK> (&read)[PAIR][PACKS], int source)
+    // Adds a quad. X stands first on tensor cores, transposed: its columns by sixteens.
+    __device__ __forceinline__ void add(double a, const Pack<X, PACK> (&read)[PACKS], int source)
     {
-        X x[PAIR][OWN];
+        double b[OWN];
 #pragma unroll
-        for (int q = 0; q < PAIR; ++q)
+        for (int p = 0; p < PACKS; ++p) {
+            const Pack<X, PACK> here = exchanged(read[p], source);
 #pragma unroll
-            for (int p = 0; p < PACKS; ++p) {
-                const Pack<X, PACK> b = exchanged(read[q][p], source);
-#pragma unroll
-                for (int i = 0; i < PACK; ++i) x[q][p * PACK + i] = b[i];
-            }
-#if DASP_COLUMNS == 8
-#pragma unroll
-        for (int q = 0; q < PAIR; ++q) mma_m8n8k4(of[0], convert<double>(x[q][0]), a[q]);
-#else
-#pragma unroll
-        for (int v = 0; v < OWN; v += 2) {
-            double c[4] = {of[v][0], of[v][1], of[v + 1][0], of[v + 1][1]}, b[2 * PAIR];
-#pragma unroll
-            for (int i = 0; i < 2 * PAIR; ++i) b[i] = convert<double>(x[i / 2][v + i % 2]);
-#if DASP_PAIR == 2
-            mma_m16n8k8(c, b, a);
-#else
-            mma_m16n8k4(c, b, a[0]);
-#endif
-#pragma unroll
-            for (int i = 0; i < 4; ++i) of[v + i / 2][i % 2] = c[i];
+            for (int i = 0; i < PACK; ++i) b[p * PACK + i] = convert<double>(here[i]);
         }
-#endif
+        if constexpr (OWN == 1)
+            mma_m8n8k4(of[0], b[0], a);
+        else
+#pragma unroll
+            for (int v = 0; v < OWN; v += 2) mma_m16n8k4(of[v], of[v + 1], b[v], b[v + 1], a);
     }
 
     // Adds quads, the slots of the next ones loaded before the products of these.
@@ -148,36 +128,25 @@ struct Sums {
 #ifndef DASP_SIMT
         asm volatile("" : "+r"(source));  // else the compiler finds it anew for each quad
 #endif
+        Pack<X, PACK> b[QUADS][PACKS];
 #pragma unroll 1
         for (; left > QUADS; left -= QUADS) {
-            Pack<X, PACK> b[QUADS / PAIR][PAIR][PACKS];
 #pragma unroll
-            for (int q = 0; q < QUADS; ++q) panel.load<true>(slots.column[q], b[q / PAIR][q % PAIR]);
+            for (int q = 0; q < QUADS; ++q) panel.load<true>(slots.column[q], b[q]);
             place.advance();
             Slots next;
             next.load(place);
             __syncwarp();  // else the compiler moves products before loads, which then wait
 #pragma unroll
-            for (int q = 0; q < QUADS; q += PAIR) {
-                double a[PAIR];
-#pragma unroll
-                for (int i = 0; i < PAIR; ++i) a[i] = slots.value(q + i, table);
-                add(a, b[q / PAIR], source);
-            }
+            for (int q = 0; q < QUADS; ++q) add(slots.value(q, table), b[q], source);
             slots = next;
         }
-        Pack<X, PACK> b[QUADS / PAIR][PAIR][PACKS] = {};
 #pragma unroll
         for (int q = 0; q < QUADS; ++q)
-            if (q < left) panel.load<true>(slots.column[q], b[q / PAIR][q % PAIR]);
+            if (q < left) panel.load<true>(slots.column[q], b[q]);
 #pragma unroll
-        for (int q = 0; q < QUADS; q += PAIR)
-            if (q < left) {
-                double a[PAIR];
-#pragma unroll
-                for (int i = 0; i < PAIR; ++i) a[i] = q + i < left ? slots.value(q + i, table) : 0.0;
-                add(a, b[q / PAIR], source);
-            }
+        for (int q = 0; q < QUADS; ++q)
+            if (q < left) add(slots.value(q, table), b[q], source);
     }
 
     __device__ __forceinline__ bool are_finite() const

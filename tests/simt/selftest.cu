@@ -312,20 +312,15 @@ KERNEL one_tile(const double* a, const double* b, const double* c, double* d)
     d[2 * lane + 1] = sums[1];
 }
 
-KERNEL tall_tile(const double* a, const double* b, const double* c, double* d, int deep)
+KERNEL tall_tile(const double* a, const double* b, const double* c, double* d)
 {
-    const int row = lane_id() / 4, column = lane_id() % 4, depth = deep ? 8 : 4;
-    double sums[4], as[4], bs[2];
-    for (int h = 0; h < 2; ++h) {
-        for (int v = 0; v < 2; ++v) sums[2 * h + v] = c[8 * (row + 8 * h) + 2 * column + v];
-        for (int k = 0; k < depth / 4; ++k) as[h + 2 * k] = a[depth * (row + 8 * h) + column + 4 * k];
+    const int lane = lane_id();
+    double upper[2] = {c[2 * lane], c[2 * lane + 1]}, lower[2] = {c[2 * lane + 64], c[2 * lane + 65]};
+    mma_m16n8k4(upper, lower, a[lane], a[lane + 32], b[lane % 4 * 8 + lane / 4]);
+    for (int v = 0; v < 2; ++v) {
+        d[2 * lane + v] = upper[v];
+        d[2 * lane + 64 + v] = lower[v];
     }
-    for (int k = 0; k < depth / 4; ++k) bs[k] = b[8 * (column + 4 * k) + row];
-    if (deep)
-        mma_m16n8k8(sums, as, bs);
-    else
-        mma_m16n8k4(sums, {as[0], as[1]}, bs[0]);
-    for (int i = 0; i < 4; ++i) d[8 * (row + i / 2 * 8) + 2 * column + i % 2] = sums[i];
 }
 
 KERNEL saxpy(const float* x, float* y, float a, int n)
