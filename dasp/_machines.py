@@ -235,10 +235,10 @@ H200 = Machine(
     ),
     column_bytes=10.0,
     turning_bytes=150.0,
-    octets_of_x=(Panels(256, 32, 1, 2, 64, 4), Panels(128, 16, 3, 3, 64, 4), Panels(64, 8, 4, 4, 56, 4)),
-    narrow_octets_of_x=(Panels(128, 16, 2, 2, 64, 4), Panels(64, 8, 3, 3, 64, 4)),
-    octet_entries=((16, 8.0), (8, 12.0)),
-    narrow_octet_entries=((16, 12.0),),
+    octets_of_x=(Panels(256, 32, 2, 2, 72, 4), Panels(128, 16, 4, 4, 72, 4), Panels(64, 8, 4, 4, 56, 4)),
+    narrow_octets_of_x=(Panels(128, 16, 3, 3, 72, 4), Panels(64, 8, 4, 4, 64, 4)),
+    octet_entries=((16, 6.0), (8, 8.5)),
+    narrow_octet_entries=((32, 7.5), (16, 8.5)),
 )
 """An H200, driver 580. A sector costs 0.6 of its 32 bytes: from 0.3 (Markov chains) to 0.8 (power laws)."""
 

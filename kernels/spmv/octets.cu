@@ -1,21 +1,23 @@
-// Y = alpha A X + beta Y on tensor cores, where rows that follow each other have entries in the same columns: one warp
+// Y = alpha A X + beta Y on tensor cores, where rows near each other have entries in the same columns: one warp
 // multiplies one octet, 8 rows, by a panel of COLUMNS columns, and then by the next panel that is its own.
 //
-// An octet's columns are those in which any of its rows has an entry, by fours: a quad, the 8 x 4 tile A of
-// mma_m8n8k4. So a row of X is read once for all rows of the octet. Slots of a quad without an entry hold the code
-// 0, and columns that fill the last quad repeat the one before them. A NaN or an infinite number of X times such a
-// slot gives NaN, so sums that are not finite are summed again, entry by entry.
+// An octet's columns are those in which any of its rows has an entry, by fours: a quad, a tile of 8 x 4. So a row of X
+// is read once for all rows of the octet. Slots of a quad without an entry hold the code 0, and columns that fill the
+// last quad repeat the one before them. A NaN or an infinite number of X times such a slot gives NaN, so sums that are
+// not finite are summed again, entry by entry.
 //
 // Lane l holds slot (l / 4, l % 4) of a quad. It reads PACK neighbouring columns of the quad's row l / 8 of X at a time,
 // l % 8 in each run of 8 PACK columns, so that 8 lanes that are served together read one line; then lanes exchange what
-// they read, and lane l has what the tile wants, row l % 4 and place l / 4 in the run: PACK tiles of 8 columns each have
-// every PACK-th column of it, and the sums of the row l / 4 of the octet in place 2 (l % 4) + v of each run are the lane's.
+// they read, and lane l has row l % 4 and place l / 4 in the run. Transposed, X comes first in the product (mma_m16n8k4),
+// for its tile may be taller than that of A's rows: lane l has the sums of rows 2 (l % 4) and the next one of the octet, in
+// the columns that stand in place l / 4 of each run.
 //
 // Launch: one dimension, blocks of DASP_THREADS threads; `parts` blocks that follow each other multiply the same
 //     octets, panel t in part t % parts. The arrays of the octets are read before the kernels that come earlier
 //     in the stream have ended.
 // starts (octets + 1): first quad of each, and the number of all. columns (4 quads), masks (quads): bit 4 r + c if
-//     row r has an entry in column c. values (32 quads): as the matrix's type or coded (DASP_CODING); table.
+//     row r has an entry in column c. values (32 quads): as the matrix's type or coded (DASP_CODING); table. Lanes
+//     read up to QUADS quads behind the last one. rows (8 octets): the row of each, PAD behind the last.
 // x, y, zeros, x_row, y_column, y_row, first, last: see slices_columns.cu; columns of X lie beside each other, and
 //     the parameters that other products by several columns take besides are not used.
 //

@@ -32,7 +32,7 @@ LANES = 8
 FILL_THREADS = 512
 """Threads of a block that makes octets, `ROWS` for each of them."""
 
-BEHIND = 16
+BEHIND = 8
 """Quads behind the last one, at least, that lanes may load: those of a loop's next turn."""
 
 NEVER = 2**63
