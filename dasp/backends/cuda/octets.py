@@ -333,13 +333,13 @@ def _sampled(on: Any, plan: Plan, entries: tuple[Any, ...]) -> list[frozenset[in
 
 
 def grid_of(offsets: list[frozenset[int]], rows: int) -> tuple[int, int]:
-    """Return the rows of a line and of a plane of the grid whose points rows are, line by line; 0, 0 if of none.
+    """Return the rows of a line and of a plane of the grid whose points are the rows, in order; 0, 0 if of none.
 
     Parameters
     ----------
     offsets : list of frozenset of int
-        How far behind the diagonal the entries of some rows lie: on a grid, along a line, and about one line and
-        one plane away, the same for all rows but those at its edges, which have fewer.
+        How far behind the diagonal the entries of some rows lie: on a grid, along a line, and about one line
+        and one plane away, the same for all rows but those at its edges, which have fewer.
     rows : int
         Of the matrix.
     """
