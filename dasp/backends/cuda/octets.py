@@ -333,7 +333,7 @@ def _sampled(on: Any, plan: Plan, entries: tuple[Any, ...]) -> list[frozenset[in
 
 
 def grid_of(offsets: list[frozenset[int]], rows: int) -> tuple[int, int]:
-    """Return the rows of a line and of a plane of the grid whose points are the rows, in order; 0, 0 if of none.
+    """Return the rows of a line and of a plane of the grid whose points are the rows; 0, 0 if there is none.
 
     Parameters
     ----------
