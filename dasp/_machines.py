@@ -132,15 +132,22 @@ class Machine:
     )
     few_in_flight: int = tuned("steps", "loads in flight where slices take turns: registers", _FOUND)
     in_flight: int = tuned("steps", "loads in flight as a rule: latency", _FOUND)
+    fewer_in_flight: int = tuned(
+        "steps", "the same where more slices run at once then, and that ends a wave sooner", _FOUND
+    )
     few_steps: float = tuned("steps a slice", "up to which `few_in_flight` holds", _FOUND)
-    kept_plans: tuple[int, int] = tuned(
+    multiprocessors: int = tuned("", "slices that run at once against those that wait", "given")
+    registers: int = tuned("of a multiprocessor", "the same", "given")
+    slice_registers: int = tuned(
+        "of a lane", "the same: what a slice takes beside its steps in flight", "by the compiler"
+    )
+    kept_plans: int = tuned(
         "bytes of a plan",
-        "from and up to which a share of it is told to stay in the L2 until the next product: smaller ones "
-        "stay by themselves, of larger ones too little would",
+        "up to which a share of it is told to stay in the L2 until the next product: of larger ones too "
+        "little would",
         _FOUND,
     )
-    kept_bytes: int = tuned("bytes of a plan", "that are told so: what else there is needs room", _FOUND)
-    most_kept: float = tuned("ratio", "share of a plan that is told so at most", _FOUND)
+    kept_bytes: int = tuned("bytes of a plan, x and y", "that have room there together", _FOUND)
 
     rows_of_x: tuple[Panels, ...] = tuned(
         _PANEL, "reads of the plan against registers, where the columns of X lie beside each other", _COLUMNS
@@ -211,10 +218,13 @@ H200 = Machine(
     most_segments=128,
     few_in_flight=4,
     in_flight=8,
+    fewer_in_flight=6,
     few_steps=7.5,
-    kept_plans=(44_000_000, 115_000_000),
-    kept_bytes=22_500_000,
-    most_kept=0.35,
+    multiprocessors=132,
+    registers=65_536,
+    slice_registers=24,
+    kept_plans=115_000_000,
+    kept_bytes=26_500_000,
     rows_of_x=(
         Panels(256, 32, 4, 8, 168, 4),
         Panels(128, 32, 4, 8, 128, 4),

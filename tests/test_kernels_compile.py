@@ -144,7 +144,8 @@ def slices() -> Iterator[Defines]:
         {"DASP_KEEP": "0.35f", "DASP_CODING": str(int(Coding.BYTE)), "DASP_THREADS": "512"},
         {"DASP_KEEP": "0.35f", "DASP_CODING": str(int(Coding.DICTIONARY))},
         {"DASP_KEEP": "0.35f", **type_names(COMPLEX)},
-        {"DASP_KEEP": "0.35f", **type_names(HALVES)},
+        {"DASP_KEEP": "1.0f", **type_names(HALVES)},
+        {"DASP_KEEP": "1.0f", "DASP_IN_FLIGHT": str(H200.fewer_in_flight), **type_names(COMPLEX)},
     ):
         yield {**usual, **changes}
 

@@ -564,25 +564,68 @@ def test_segments_of_many_slices_lie_by_their_first_columns(executor, monkeypatc
     np.testing.assert_array_equal(multiply(executor, matrix, x, policy=Policy(layout="slices", steps=2)), got)
 
 
-def test_few_steps_are_in_flight_where_slices_take_turns_and_have_few():
-    def chosen(spec, **choices):
-        return cuda.in_flight(plan_of(generate(spec), Policy(layout="slices", **choices)))
+def with_parts(matrix: csr_array) -> csr_array:
+    """The same entries, complex, none of which can be stored in fewer bits."""
+    parts = np.random.default_rng(0).standard_normal((2, matrix.nnz))
+    return csr_array((parts[0] + 1j * parts[1], matrix.indices, matrix.indptr), matrix.shape)
 
-    assert chosen("poisson2d:600") == H200.few_in_flight  # 11,250 slices of 5 steps
-    assert chosen("poisson2d:300") == H200.in_flight  # a fourth of them
-    assert chosen("poisson2d9:600") == H200.in_flight  # 9 steps
-    wide = generate("poisson2d9:600").astype(np.complex128)
-    wide.data += 1j * np.random.default_rng(0).standard_normal(wide.nnz)
-    assert cuda.in_flight(plan_of(wide, Policy(layout="slices"))) == H200.few_in_flight  # 9 of 16 bytes
+
+def flight(matrix: csr_array | str, **choices) -> int:
+    """Steps in flight of the plan of a matrix, or of a model."""
+    matrix = generate(matrix) if isinstance(matrix, str) else matrix
+    return cuda.in_flight(plan_of(matrix, Policy(layout="slices", **choices)))
+
+
+def test_few_steps_are_in_flight_where_slices_take_turns_and_have_few():
+    assert flight("poisson2d:600") == H200.few_in_flight  # 11,250 slices of 5 steps
+    assert flight("poisson2d:300") == H200.in_flight  # a fourth of them
+    assert flight("poisson2d9:900") != H200.few_in_flight  # 9 steps
+    assert flight(with_parts(generate("poisson2d9:600"))) == H200.few_in_flight  # 9 of 16 bytes
     assert slices_of(generate("poisson2d:600")).choice.warps == H200.few_warps
     assert slices_of(generate("short:300000")).choice.warps == H200.some_warps
 
 
+def test_long_slices_among_those_that_take_turns_have_all_steps_in_flight():
+    lengths = np.full(9000 * WARP, 5)
+    few = from_lengths(lengths, 400)
+    assert flight(few) == H200.few_in_flight
+    lengths[:2] = 40  # one slice more, of several lanes a row
+    assert flight(from_lengths(lengths, 400)) == H200.in_flight
+
+
+def test_fewer_steps_are_in_flight_where_all_slices_run_at_once_then():
+    def equal(slices: int, steps: int) -> csr_array:
+        return with_parts(from_lengths(np.full(slices * WARP, steps), 400))
+
+    plan = plan_of(equal(10, 6), Policy(layout="slices", warps=4))
+    most, more = (cuda.slices_at_once(plan, n) for n in (H200.in_flight, H200.fewer_in_flight))
+    assert (most, more) == (132 * 28, 132 * 32)  # 72 and 64 registers
+    chosen = [flight(equal(n, 6), warps=4) for n in (most, most + 1, more, more + 1)]
+    assert chosen == [H200.in_flight, H200.fewer_in_flight, H200.fewer_in_flight, H200.in_flight]
+    lengths = np.full((most + 1) * WARP, 6)
+    lengths[0] = 5000
+    assert flight(with_parts(from_lengths(lengths, 9000)), warps=4) == H200.in_flight  # a row that is cut
+    assert flight(with_parts(generate("stencil27:60"))) == H200.fewer_in_flight  # in two turns of three
+    assert flight("stencil27:60") == H200.in_flight
+
+
+@pytest.mark.parametrize(
+    ("dtype", "warps"), [(np.float64, H200.many_warps), (np.complex128, H200.some_warps)]
+)
+def test_blocks_of_complex_numbers_are_smaller(dtype, warps):
+    matrix = generate("band:100000")
+    matrix = with_parts(matrix) if np.dtype(dtype).kind == "c" else matrix
+    assert slices_of(matrix).choice.warps == warps
+
+
 @every_executor
 @every_form
-@pytest.mark.parametrize("mma", [False, True])
-def test_products_with_few_steps_in_flight(executor, steps, window, mma, monkeypatch):
-    monkeypatch.setattr(cuda, "H200", replace(H200, in_flight=H200.few_in_flight))
+@pytest.mark.parametrize(
+    ("in_flight", "mma"),
+    [(H200.few_in_flight, False), (H200.few_in_flight, True), (H200.fewer_in_flight, False)],
+)
+def test_products_with_few_steps_in_flight(executor, steps, window, in_flight, mma, monkeypatch):
+    monkeypatch.setattr(cuda, "H200", replace(H200, in_flight=in_flight))
     matrix = coded_matrix(Coding.PLAIN)
     x = np.random.default_rng(5).standard_normal(400)
     x[0] = np.nan  # which only pads could read
@@ -598,18 +641,25 @@ def test_products_of_plans_of_which_a_share_stays_in_the_cache(executor, coding,
     x, policy = np.random.default_rng(6).standard_normal(400), Policy(layout="slices")
     plain = multiply(executor, matrix, x, policy=policy)
     assert_close(plain, matrix, x)
-    monkeypatch.setattr(cuda, "H200", replace(H200, kept_plans=(0, 1 << 40)))
-    assert cuda.defines(plan_of(matrix, policy))["DASP_KEEP"] == f"{H200.most_kept}f"
+    share = cuda.defines(plan_of(matrix, policy))["DASP_KEEP"]
+    assert share == "1.0f"
+    monkeypatch.setattr(cuda, "H200", replace(H200, kept_bytes=8_000))
+    assert cuda.defines(plan_of(matrix, policy))["DASP_KEEP"] != share
+    np.testing.assert_array_equal(multiply(executor, matrix, x, policy=policy), plain)
+    monkeypatch.setattr(cuda, "H200", replace(H200, kept_bytes=0))
+    assert "DASP_KEEP" not in cuda.defines(plan_of(matrix, policy))
     np.testing.assert_array_equal(multiply(executor, matrix, x, policy=policy), plain)
 
 
 def test_plans_of_which_a_share_stays_in_the_cache():
-    """Those somewhat larger than the cache: smaller ones stay, of larger ones too little would."""
-    least, most = H200.kept_plans
-    shares = [
-        cuda.kept_share(SimpleNamespace(nbytes=n)) for n in (least - 1, least, 90_000_000, most, most + 1)
-    ]
-    assert shares == [0.0, H200.most_kept, 0.25, 0.2, 0.0]
+    """All of small ones, of larger ones as much as there is room for beside x and y, of the largest none."""
+
+    def share(nbytes, rows=0):
+        return cuda.kept_share(SimpleNamespace(nbytes=nbytes, shape=(rows, rows), dtype=np.dtype(np.float64)))
+
+    room, most = H200.kept_bytes, H200.kept_plans
+    assert [share(n) for n in (0, 1, room, 2 * room, 4 * room, most + 1)] == [0.0, 1.0, 1.0, 0.5, 0.25, 0.0]
+    assert [share(2 * room, rows) for rows in (room // 32, room // 16, room)] == [0.25, 0.0, 0.0]
 
 
 @every_executor

@@ -10,6 +10,15 @@
 // Fewer take fewer registers, and let more warps run, which pays where slices have few steps.
 constexpr int IN_FLIGHT = DASP_IN_FLIGHT;
 
+// x at a slot's column as it is stored, 0 for a pad. What follows a load that may not happen waits for it, so a
+// half is made an Operand only where it is multiplied.
+__device__ __forceinline__ X take_x(const X* x, Index column)
+{
+    X found{0};
+    if (column >= 0) found = load_result(x + column);
+    return found;
+}
+
 // Adds STEPS steps, all loads before the first product.
 template <int STEPS, class Delta, class Total>
 __device__ __forceinline__ void add_steps(const Slices& slices, const X* x, long long step,
@@ -17,7 +26,7 @@ __device__ __forceinline__ void add_steps(const Slices& slices, const X* x, long
 {
     Index column[STEPS];
     Weight a[STEPS];
-    Operand b[STEPS];
+    X b[STEPS];
 #pragma unroll
     for (int k = 0; k < STEPS; ++k) {
         column[k] = load_column(slices.bases + step + k, deltas + 32 * k);
@@ -27,11 +36,11 @@ __device__ __forceinline__ void add_steps(const Slices& slices, const X* x, long
     wait_for_earlier_kernels();
 #pragma unroll
     for (int k = 0; k < STEPS; ++k) {
-        b[k] = load_x(x, column[k]);
+        b[k] = take_x(x, column[k]);
         if (CODED && column[k] < 0) a[k] = Weight(0);
     }
 #pragma unroll
-    for (int k = 0; k < STEPS; ++k) sum.add(a[k], b[k]);
+    for (int k = 0; k < STEPS; ++k) sum.add(a[k], convert<Operand>(b[k]));
 }
 
 // Adds the last STEPS steps; nothing is compiled for more of them than can be left.

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from dasp._dtypes import C_NAMES
+from dasp._integers import ceil_div, round_up
 from dasp._launch import Signature
 from dasp._machines import H200
 from dasp.backends.cuda.scratch import Scratch
@@ -25,9 +26,9 @@ ARRAYS = """
 WIDE = 16
 """Bytes of a value from which a step takes twice the registers of one of float64."""
 
-AHEAD_BYTES, MOST_ROWS_AHEAD = 0, 600_000
-"""Bytes of a plan that are fetched into the L2 before a product, and the rows up to which that pays. Measured
-on an H200."""
+AHEAD_BYTES, LEAST_AHEAD, MOST_ROWS_AHEAD = 0, 44_000_000, 600_000
+"""Bytes of a plan that are fetched into the L2 before a product, and the bytes from which and the rows up to
+which that pays. Measured on an H200."""
 
 SIGNATURE = Signature(
     "spmv/slices.cu",
@@ -88,18 +89,44 @@ def _take_turns(plan: Plan, few: float) -> bool:
 
 
 def in_flight(plan: Plan) -> int:
-    """Return how many steps of a slice a warp loads before it multiplies the first."""
-    wide = plan.values.codes.itemsize >= WIDE
-    few = take_turns(plan) or (wide and _take_turns(plan, 2 * H200.few_steps))
-    return H200.few_in_flight if few else H200.in_flight
+    """Return how many steps of a slice a warp loads before it multiplies the first.
+
+    Fewer take fewer registers, so that more slices run at once. That pays where short slices of one row a
+    lane take turns: longer ones among them would be waited for. It pays, too, where the last slices would
+    else wait for all others: all then run at once, or, of wide values, in fewer turns. A row that is cut
+    waits for its segments whatever the others do.
+    """
+    pattern, wide = plan.pattern, plan.values.codes.itemsize >= WIDE
+    slices, steps = len(pattern.headers), len(pattern.bases)
+    even = slices == ceil_div(pattern.positions, WARP)
+    if even and _take_turns(plan, (1 + wide) * H200.few_steps):
+        return H200.few_in_flight
+    if pattern.segments or not slices:
+        return H200.in_flight
+
+    def turns(in_flight: int) -> tuple[int, int]:
+        waves = ceil_div(slices, slices_at_once(plan, in_flight))
+        return waves, waves * (1 + ceil_div(steps, slices * in_flight))
+
+    (waves, usual), (fewer_waves, fewer) = turns(H200.in_flight), turns(H200.fewer_in_flight)
+    pays = fewer < usual and fewer_waves < waves and (wide or fewer_waves == 1)
+    return H200.fewer_in_flight if pays else H200.in_flight
+
+
+def slices_at_once(plan: Plan, in_flight: int) -> int:
+    """Estimate how many slices run at the same time, from the registers that so many steps in flight take."""
+    of_step = 2 + ceil_div(plan.dtype.itemsize, 4)
+    registers = round_up(H200.slice_registers + of_step * in_flight, 8)
+    blocks = H200.registers // (registers * threads(plan))
+    return int(H200.multiprocessors * max(blocks, 1) * plan.pattern.choice.warps)
 
 
 def kept_share(plan: Plan) -> float:
     """Return the share of a plan that is told to stay in the L2 until the next product, in steps of 0.05."""
-    (least, most), size = H200.kept_plans, plan.nbytes
-    if not least <= size <= most:
+    if not 0 < plan.nbytes <= H200.kept_plans:
         return 0.0
-    return round(20 * min(H200.most_kept, H200.kept_bytes / size)) / 20
+    room = H200.kept_bytes - sum(plan.shape) * plan.dtype.itemsize
+    return round(20 * max(min(1.0, room / plan.nbytes), 0.0)) / 20
 
 
 def read_first(plan: Plan) -> tuple[Any, ...]:
@@ -107,7 +134,7 @@ def read_first(plan: Plan) -> tuple[Any, ...]:
 
     It pays for plans beyond the L2 whose vectors lie in there: while these are updated the memory is idle.
     """
-    if not AHEAD_BYTES or plan.nbytes < H200.kept_plans[0] or plan.shape[0] > MOST_ROWS_AHEAD:
+    if not AHEAD_BYTES or plan.nbytes < LEAST_AHEAD or plan.shape[0] > MOST_ROWS_AHEAD:
         return ()
     arrays = plan.values.codes, plan.pattern.deltas
     share = min(1.0, AHEAD_BYTES / sum(array.nbytes for array in arrays))

@@ -165,11 +165,14 @@ def may_share(slices: SliceStatistics, machine: Machine) -> bool:
     )
 
 
-def choose_warps(slices: SliceStatistics, code_bytes: int, gathers: Gathers, machine: Machine) -> int:
+def choose_warps(
+    slices: SliceStatistics, dtype: np.dtype[Any], code_bytes: int, gathers: Gathers, machine: Machine
+) -> int:
     """Choose how many slices share a multiprocessor's cache.
 
     Large blocks pay where neighbouring slices gather the same sectors of x, so many that this is a good
-    part of all traffic, as in a band of random columns.
+    part of all traffic, as in a band of random columns. Complex numbers take so many registers that few
+    of the largest blocks would run at once.
     """
     if not machine.blocks_matter:
         return machine.few_warps
@@ -186,7 +189,9 @@ def choose_warps(slices: SliceStatistics, code_bytes: int, gathers: Gathers, mac
         )
         for sectors in (slices.by_few, slices.by_many)
     )
-    return machine.many_warps if machine.large_block * many < few else least
+    if machine.large_block * many >= few:
+        return least
+    return machine.some_warps if dtype.kind == "c" else machine.many_warps
 
 
 def _plan_cost(slices: SliceStatistics, code_bytes: int, machine: Machine) -> float:

@@ -57,7 +57,7 @@ def pack(csr: Csr, options: Options, machine: Machine, on: Any) -> Plan:
     warps = options.warps
     if warps is None:
         known = known or _share(csr, survey, cut, layout, machine, on)
-        warps = choose.choose_warps(known, code_bytes, gathers, machine)
+        warps = choose.choose_warps(known, dtype, code_bytes, gathers, machine)
 
     values, bases, deltas = on.store(csr, survey, order, layout, coding)
     pattern = Pattern(
