@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from dasp._launch import check, driver, handle_of
+from dasp._machines import H200
 from dasp.backends.cuda import sliced
+from dasp.formats.array import Plan
 
 SIGNATURE = sliced.SIGNATURE.extended("const X* w\n double* sums\n int run")
 
@@ -27,9 +29,13 @@ PROCESSORS = 16
 """cudaDevAttrMultiProcessorCount."""
 
 
-def defines(square: bool) -> dict[str, str]:
-    """Return the compile-time constant for w'y, or for that and y'y."""
-    return {"DASP_DOT": "2" if square else "1"}
+def defines(plan: Plan, *, square: bool) -> dict[str, str]:
+    """Return the compile-time constants for w'y, or for that and y'y, of a plan in slices.
+
+    Dot products take registers too, so fewer steps are in flight wherever slices take turns.
+    """
+    in_flight = H200.few_in_flight if sliced.take_turns(plan) else H200.in_flight
+    return {"DASP_DOT": "2" if square else "1", "DASP_IN_FLIGHT": str(in_flight)}
 
 
 def resident_blocks(kernel: Any, threads: int, device: int) -> int:

@@ -297,7 +297,7 @@ class Product:
         if (kinds.x, kinds.y) != (x.dtype, x.dtype):
             return None
         with self._device:
-            kernel = _compiled(plan, kinds, dotted.defines(square))
+            kernel = _compiled(plan, kinds, dotted.defines(plan, square=square))
             blocks = self._blocks
             if run:
                 blocks = ceil_div(blocks, run)
