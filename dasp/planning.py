@@ -21,13 +21,7 @@ Vector = np.ndarray[Any, Any]
 
 
 def make_plan(
-    csr: Csr,
-    policy: Policy,
-    machine: str,
-    primitives: Any,
-    order: Any = None,
-    *,
-    progress: bool = False,
+    csr: Csr, policy: Policy, machine: str, primitives: Any, order: Any = None, *, progress: bool = False
 ) -> Plan:
     """Pack a matrix into a plan.
 

@@ -380,12 +380,7 @@ def draw_bars(shapes: Sequence[tuple[str, list[Row]]], path: Path) -> None:
         bars = axes.barh([row["kernel"] for row in drawn], speeds, color=colours, height=0.7)
         limit = max((number(row, "copy_limit_gbs") for row in drawn), default=math.nan)
         axes.axvline(limit, color=BLACK, linewidth=0.8, linestyle="--")
-        axes.annotate(
-            "what copying allows ",
-            (limit, 0),
-            ha="right",
-            va="center",
-        )
+        axes.annotate("what copying allows ", (limit, 0), ha="right", va="center")
         white = {"color": "white", "pad": 0.4}
         axes.bar_label(bars, [significant(speed, 3) for speed in speeds], padding=3, fontsize=7, bbox=white)
         axes.invert_yaxis()

@@ -105,11 +105,7 @@ def package_version(name: str) -> str:
 
 def host_columns(threads: int) -> dict[str, str]:
     """Machine columns of a run on the host."""
-    return {
-        "machine": cpu_name(),
-        "threads": str(threads),
-        **_library_columns(),
-    }
+    return {"machine": cpu_name(), "threads": str(threads), **_library_columns()}
 
 
 def cuda_columns(cusparse_version: str) -> dict[str, str]:

@@ -9,17 +9,7 @@ from dataclasses import dataclass
 
 from dasp.bench import results
 from dasp.bench.report import Report
-from dasp.bench.table import (
-    Row,
-    Table,
-    geometric_mean,
-    median,
-    number,
-    percent,
-    products,
-    significant,
-    whole,
-)
+from dasp.bench.table import Row, Table, geometric_mean, median, number, percent, products, significant, whole
 
 BY_A_CALL = ("scipy", "cupy")
 """Baselines that are called from Python and make a new y; ours is called in the same way against them."""

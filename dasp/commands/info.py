@@ -108,9 +108,7 @@ def describe(name: str, matrix: csr_array) -> str:
     rows, columns = matrix.shape
     lengths = row_lengths(matrix)
     density = matrix.nnz / (rows * columns) if rows and columns else 0.0
-    lines = [
-        f"{name}: {rows:,} x {columns:,}, {matrix.nnz:,} entries ({density:.2e} of all), {matrix.dtype}",
-    ]
+    lines = [f"{name}: {rows:,} x {columns:,}, {matrix.nnz:,} entries ({density:.2e} of all), {matrix.dtype}"]
     if rows:
         low, quarter, half, most, high = np.percentile(lengths, (0, 25, 50, 75, 100))
         lines.append(

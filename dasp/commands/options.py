@@ -46,7 +46,7 @@ CHOICES: dict[str, dict[str, Choice]] = {
         "row_blocks_4": Choice(int, "ROWS", "medium rows from which a warp takes 4 row blocks (400000)"),
     },
     "both layouts": {
-        "mma": Choice(bool, "", "multiply tiles with tensor cores, on a GPU that has them for the type"),
+        "mma": Choice(bool, "", "multiply tiles with tensor cores, on a GPU that has them for the type")
     },
 }
 """Options of a policy, by the group that they stand in; what is left out is left to matrix and device."""

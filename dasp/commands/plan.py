@@ -20,9 +20,7 @@ from dasp.commands.summaries import add_parser
 def add_command(subparsers: Subparsers) -> None:
     """Add `dasp plan` to the command line."""
     parser = add_parser(
-        subparsers,
-        "plan",
-        "; `dasp.SpMatrix(dasp.load_plan(FILE))` multiplies by it without planning again.",
+        subparsers, "plan", "; `dasp.SpMatrix(dasp.load_plan(FILE))` multiplies by it without planning again."
     )
     add_matrix_option(parser)
     parser.add_argument("file", metavar="FILE", type=Path, help="the plan to write, replaced only when whole")

@@ -276,9 +276,7 @@ class _Piece:
         most = size // (_SHORTEST_ENTRY if head.is_coordinate else SHORTEST_LINE) + 1
         places = most if head.is_coordinate else 0
         self.entries = _Entries(
-            np.empty(places, index),
-            np.empty(places, index),
-            np.empty(_NUMBERS[head.field] * most, np.uint64),
+            np.empty(places, index), np.empty(places, index), np.empty(_NUMBERS[head.field] * most, np.uint64)
         )
         self.unsure = np.empty((size // 20 + 1, 3), np.int64)
         self._head = head

@@ -71,12 +71,7 @@ class Kernel:
             self._multiply_panel(panel, (x, y), spans, alpha, beta)
 
     def _multiply_panel(
-        self,
-        panel: Panel,
-        arrays: tuple[Vector, Vector],
-        spans: tuple[Vector, Vector],
-        alpha: Any,
-        beta: Any,
+        self, panel: Panel, arrays: tuple[Vector, Vector], spans: tuple[Vector, Vector], alpha: Any, beta: Any
     ) -> None:
         """Multiply by a panel of X's columns, and leave those that are done."""
         (x, y), shared = arrays, team()

@@ -21,12 +21,7 @@ import numpy as np
 from dasp._memory import refuse_oversize
 from dasp.dense.gf256 import staging
 from dasp.dense.gf256.reed_solomon import ReedSolomon
-from dasp.dense.gf256.shard_format import (
-    MAX_CHUNK_BYTES,
-    Header,
-    read_header,
-    write_chunk,
-)
+from dasp.dense.gf256.shard_format import MAX_CHUNK_BYTES, Header, read_header, write_chunk
 from dasp.dense.gf256.shard_set import (
     STRIPES_IN_MEMORY,
     Shard,
@@ -163,9 +158,7 @@ def _chunk_bytes(code: ReedSolomon, wanted: int | None) -> int:
     if not 0 < wanted <= MAX_CHUNK_BYTES:
         raise ValueError(f"chunk_bytes is {wanted}; 1 to {MAX_CHUNK_BYTES} are needed")
     refuse_oversize(
-        f"a stripe with chunk_bytes={wanted}",
-        STRIPES_IN_MEMORY * code.shards * wanted,
-        "choose fewer bytes",
+        f"a stripe with chunk_bytes={wanted}", STRIPES_IN_MEMORY * code.shards * wanted, "choose fewer bytes"
     )
     return wanted
 
