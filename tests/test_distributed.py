@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import dasp
 from dasp import solvers
 from dasp.distributed import Parts, RankError, SpMatrix, preconditioners, read_order, write_parts
-from dasp.distributed.exchange import Csr, Route, runs, split
+from dasp.distributed.exchange import Csr, runs, split
 from dasp.distributed.partition import cut_rows
 from dasp.io.files import MatrixFileError
 from dasp.models import generate
@@ -847,14 +847,14 @@ def test_columns_beyond_what_indices_hold_are_all_halo() -> None:
 def test_what_lies_together_in_x_is_sent_as_runs() -> None:
     """Slabs send planes; where one place is left out, everything is packed."""
     places = np.array([3, 4, 5, 0, 1, 9])
-    assert runs(Route(places, [(0, 0, 3), (2, 3, 5), (5, 5, 6)], [])) == [(0, 3, 3), (2, 0, 2), (5, 9, 1)]
-    assert runs(Route(places, [(0, 0, 3), (2, 3, 6)], [])) is None
-    assert runs(Route(np.array([1, 3, 2, 4]), [(0, 0, 4)], [])) is None
-    assert runs(Route(np.zeros(0, np.int64), [], [])) == []
+    assert runs([(0, 0, 3), (2, 3, 5), (5, 5, 6)], places) == [(0, 3, 3), (2, 0, 2), (5, 9, 1)]
+    assert runs([(0, 0, 3), (2, 3, 6)], places) is None
+    assert runs([(0, 0, 4)], np.array([1, 3, 2, 4])) is None
+    assert runs([], np.zeros(0, np.int64)) == []
     A = generate("poisson3d:6")
 
     def run(engine: Any) -> Any:
         D = SpMatrix.from_scipy(A if engine.rank == 0 else None, engine, rows=[0, 72, 144, 216], device="cpu")
-        return runs(D._route)
+        return runs(D._route.sends, D._route.places)
 
     assert run_ranks(3, run) == [[(1, 36, 36)], [(0, 0, 36), (2, 36, 36)], [(1, 0, 36)]]

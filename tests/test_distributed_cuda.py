@@ -17,7 +17,8 @@ import scipy.sparse as sp
 from dasp import solvers
 from dasp.distributed import SpMatrix
 from dasp.distributed import cuda as ranks_cuda
-from dasp.distributed.cuda import ADD, ADD_DOT, PACK, RanksCudaSpace, RanksDevice, _Sums, defines, grid, steps
+from dasp.distributed.cuda import ADD_DOT, RanksCudaSpace, RanksDevice, _Sums
+from dasp.distributed.packing import ADD, PACK, adds, defines, grid, packs, steps
 from dasp.models import generate
 from dasp.solvers import cuda as solvers_cuda
 from dasp.solvers.bicgstab import BiconjugateGradientsStabilized
@@ -121,11 +122,10 @@ def test_places_may_be_beyond_what_32_bits_hold() -> None:
     x, y = (cupy.zeros(3 * 2**31 + 9, np.float16)[::3] for _ in range(2))
     x[rows], y[rows] = cupy.asarray([1, 2, 3, 4], np.float16), np.float16(8)
     cupy.cuda.Device().synchronize()
-    own, packed = ranks_cuda._OwnStream("cuda:0"), cupy.zeros(4, np.float16)
-    own._packs(np.dtype("f2"), rows, packed)(x)
-    own._stream.synchronize()
+    packed, stream = cupy.zeros(4, np.float16), cupy.cuda.get_current_stream().ptr
+    packs(np.dtype("f2"), rows, packed)(stream, x)
     np.testing.assert_array_equal(packed.get(), [1, 2, 3, 4])
-    own._adds(np.dtype("f2"), rows, packed)(y)
+    adds(np.dtype("f2"), rows, packed)(stream, y)
     np.testing.assert_array_equal(y[rows].get(), [9, 10, 11, 12])
 
 

@@ -340,6 +340,8 @@ SOURCES: dict[str, list[Defines]] = {
     "spmv/product_columns.cu": list(published_columns()),
     "spmv/slices.cu": list(slices()),
     "distributed/halo.cu": [{"DASP_SCALAR": row.c, "DASP_THREADS": "256"} for row in TABLE.values()],
+    "distributed/peer_rows.cu": [{"DASP_SCALAR": row.c, "DASP_THREADS": "256"} for row in TABLE.values()],
+    "distributed/peer_sums.cu": [{"DASP_THREADS": "256"}],
     "distributed/halo_dot.cu": [
         {"DASP_SCALAR": one, "DASP_THREADS": "256", "DASP_DOT": dots}
         for one in ("float", "double")
@@ -392,6 +394,8 @@ for _name, _defines in chain(gemm(), pack()):
         SOURCES[_name].append(_defines)
 
 STACKS = {
+    # Division of integers of 64 bits is a call.
+    "distributed/peer_rows.cu": 8,
     # Division and roots in float64: the rare cases of these are a call.
     "solve/basis.cu": 32,
     "solve/fused.cu": 32,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -256,13 +256,13 @@ class Scaling:
             return
         after, before = (self.engine.rank + 1) % self.engine.size, (self.engine.rank - 1) % self.engine.size
         for size in sizes:
-            source, target = xp.zeros(size // 8), xp.zeros(size // 8)
-            exchange = links.exchange([(after, source)], [(before, target)])
-
-            def run(exchange: Any = exchange) -> None:
-                exchange.start()
-                exchange.finish()
-
+            count, source, target = size // 8, xp.zeros(size // 8), xp.zeros(size // 8)
+            if self.device == "cpu":
+                exchange = links.exchange([(after, source)], [(before, target)])
+                run = in_turn([exchange.start, exchange.finish])
+            else:
+                rows = links.rows([(after, 0, count)], None, [(before, 0, count)], target)
+                run = partial(rows.start, source)
             self.keep(
                 "message",
                 f"ring of {size}",

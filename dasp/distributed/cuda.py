@@ -9,11 +9,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from dasp import _source
-from dasp._dtypes import C_NAMES
-from dasp._integers import ceil_div
 from dasp._launch import Launch, Signature, driver
-from dasp.distributed.engine import Engine, Links, largest
-from dasp.distributed.exchange import Route, prepare, runs
+from dasp.distributed.engine import Engine, largest
+from dasp.distributed.exchange import Route, Span
+from dasp.distributed.packing import adds, defines, packs
 from dasp.distributed.transpose import turned
 from dasp.solvers.arnoldi import CudaArnoldi, in_turn
 from dasp.solvers.cuda import BLOCKS_PER_PROCESSOR, THREADS, CudaSpace, CudaVectors, CupyDevice
@@ -23,43 +22,6 @@ Array = Any
 
 FIRST = -5
 """Priority of a stream whose kernels go before others: lower is earlier; CUDA clamps it."""
-
-ALIGNMENT = 16
-"""Bytes of an address that NCCL reads in its widest loads; elsewhere it moves byte by byte."""
-
-MOST_BLOCKS = 1024
-"""Of a launch that packs or adds; each thread then takes several elements."""
-
-PACK = Signature(
-    "distributed/halo.cu",
-    "dasp_pack",
-    """
-    const long long*  places [count]
-    long long         count
-    long long         columns
-    Scalar*           packed
-    const Scalar*     x
-    long long         row
-    long long         column
-    """,
-)
-
-ADD = Signature(
-    "distributed/halo.cu",
-    "dasp_add",
-    """
-    const long long*  rows [count]
-    long long         count
-    long long         columns
-    const Scalar*     product
-    long long         from_row
-    long long         from_column
-    Scalar*           y
-    long long         row
-    long long         column
-    """,
-)
-
 
 ADD_DOT = Signature(
     "distributed/halo_dot.cu",
@@ -80,20 +42,41 @@ DOT_BLOCKS = 256
 """Of a launch that leaves dot products, as many on all ranks: their sums travel together."""
 
 
-def steps(array: Array) -> tuple[int, int]:
-    """Return by how many elements rows of an array are apart, and its columns."""
-    size = array.dtype.itemsize
-    return array.strides[0] // size, array.strides[1] // size if array.ndim == 2 else 1
+class Rows(Protocol):
+    """Messages of rows, prepared."""
+
+    def start(self, x: Array) -> None:
+        """Send rows of an array, and have what comes in its place, on the current stream."""
 
 
-def grid(elements: int) -> int:
-    """Return the blocks of a launch for so many elements."""
-    return max(1, min(ceil_div(elements, THREADS), MOST_BLOCKS))
+class DeviceLinks(Protocol):
+    """What moves arrays between GPUs, on CuPy's current stream; all ranks prepare alike."""
 
+    def sum(self, array: Array) -> Callable[[], None]:
+        """Prepare to set an array of float64 to its sum over all ranks; all get the same bits."""
 
-def defines(dtype: np.dtype[Any]) -> dict[str, str]:
-    """Return the constants of kernels/distributed/halo.cu for a type."""
-    return {"DASP_SCALAR": C_NAMES[dtype], "DASP_THREADS": str(THREADS)}
+    def sums(self, pairs: Sequence[tuple[Array, Array]]) -> Callable[[], None]:
+        """Prepare to set the second array of each pair to the sum of the first over ranks, all at once."""
+
+    def rows(
+        self, sends: Sequence[Span], places: Array | None, receives: Sequence[Span], received: Array
+    ) -> Rows:
+        """Prepare to send rows of arrays that come later.
+
+        Parameters
+        ----------
+        sends : sequence of Span
+            Of `places`, or of the rows themselves; neighbour by neighbour.
+        places : array of int64, optional
+            The rows that are sent.
+        receives : sequence of Span
+            Of `received`.
+        received : array, shape (rows,) or (rows, k)
+            Contiguous; of the type and number of columns of what is sent.
+        """
+
+    def wait(self, event: Any = None) -> None:
+        """Wait on the host for an event, no longer than the timeout."""
 
 
 class _OwnStream:
@@ -118,43 +101,23 @@ class _OwnStream:
         """Have the current stream wait for this one."""
         self._current().wait_event(self._done)
 
-    def _packs(self, x: Any, places: Array, packed: Array) -> Callable[[Array], None]:
-        columns = packed.size // max(1, len(packed))
-        fixed = {"places": places, "count": len(places), "columns": columns, "packed": packed}
-        launch = self._launch(PACK, x, fixed, ("x", "row", "column"), packed.size)
-        return lambda source: launch(self._stream.ptr, source.data.ptr, *steps(source))
-
-    def _adds(self, y: Any, rows: Array, product: Array) -> Callable[[Array], None]:
-        over, beside = steps(product)
-        columns = product.size // max(1, len(product))
-        fixed = {"rows": rows, "count": len(rows), "columns": columns, "product": _flat(product)}
-        fixed |= {"from_row": over, "from_column": beside}
-        launch = self._launch(ADD, y, fixed, ("y", "row", "column"), product.size)
-        return lambda target: launch(self._current().ptr, target.data.ptr, *steps(target))
-
-    def _launch(
-        self, signature: Signature, dtype: Any, fixed: Any, varying: tuple[str, ...], elements: int
-    ) -> Callable[..., None]:
-        if elements == 0:
-            return lambda *_: None
-        kernel = _source.load(signature.source, defines(np.dtype(dtype))).get_function(signature.entry)
-        types = {"Scalar": np.dtype(dtype)}
-        return Launch(kernel, signature, types, fixed, varying, blocks=grid(elements), threads=THREADS)
-
-
-def _flat(array: Array) -> Array:
-    """Return an array as it lies in memory, whatever its order."""
-    return (array if array.flags.c_contiguous else array.T).ravel()
-
 
 class DeviceMover(_OwnStream):
     """Brings halo values of x to a rank on a GPU; see `dasp.distributed.exchange.Mover`.
 
-    Packing, messages and the halo's product are on a stream of their own, beside the interior's product.
+    Messages and the halo's product are on a stream of their own, beside the interior's product.
     """
 
     def __init__(
-        self, links: Links, route: Route, rows: Array, shape: tuple[int, ...], x: Any, y: Any, *, device: str
+        self,
+        links: DeviceLinks,
+        route: Route,
+        rows: Array,
+        shape: tuple[int, ...],
+        x: Any,
+        y: Any,
+        *,
+        device: str,
     ) -> None:
         super().__init__(device)
         cupy = self._cupy
@@ -162,36 +125,20 @@ class DeviceMover(_OwnStream):
         self._idle = not (route.sends or route.receives)
         with self._device:
             places, self._rows = cupy.asarray(route.places), cupy.asarray(rows)
-            packed = cupy.zeros((len(places), *shape), x)
             self.received = cupy.zeros((count, *shape), x)
             self.product = cupy.zeros((len(rows), *shape), y, order="F")
-            self._exchange = prepare(links, route, packed, self.received)
-            self._runs = self._exchange_of_runs(links, route, np.dtype(x).itemsize) if shape == () else None
-            self._pack, self._add = self._packs(x, places, packed), self._adds(y, self._rows, self.product)
+            self._messages = links.rows(route.sends, places, route.receives, self.received)
+            self._add = adds(y, self._rows, self.product)
             self._current().synchronize()
 
     def start(self, x: Array) -> None:
-        """Pack and send, on the mover's stream; what lies together in x is sent from there."""
+        """Send, on the mover's stream."""
         if self._idle:
             return
         with self._device:
             self._branch()
             with self._stream:
-                if self._runs is not None and x.flags.c_contiguous and x.data.ptr % ALIGNMENT == 0:
-                    self._runs.start(x.data.ptr)
-                else:
-                    self._pack(x)
-                    self._exchange.start()
-
-    def _exchange_of_runs(self, links: Any, route: Route, size: int) -> Any:
-        """Return messages out of x itself, if what each neighbour gets lies together there."""
-        found = runs(route)
-        if found is None or any(size * first % ALIGNMENT for _, first, _ in found):
-            return None
-        return links.exchange_of_runs(
-            [(rank, size * first, size * count) for rank, first, count in found],
-            [(rank, self.received[first:end]) for rank, first, end in route.receives],
-        )
+                self._messages.start(x)
 
     def arrive(self) -> None:
         """Have the current stream wait for the mover's."""
@@ -212,7 +159,7 @@ class DeviceMover(_OwnStream):
         """Wait for the mover's stream, and add."""
         if not self._idle:
             self._join()
-            self._add(y)
+            self._add(self._current().ptr, y)
 
     def adds_with_dot(
         self, y: Array, w: Array, left: Array, *, square: bool
@@ -247,7 +194,15 @@ class DeviceBackMover(_OwnStream):
     """Brings products of the transposed halo to their owners; see `dasp.distributed.transpose.BackMover`."""
 
     def __init__(
-        self, links: Links, route: Route, rows: Array, shape: tuple[int, ...], x: Any, y: Any, *, device: str
+        self,
+        links: DeviceLinks,
+        route: Route,
+        rows: Array,
+        shape: tuple[int, ...],
+        x: Any,
+        y: Any,
+        *,
+        device: str,
     ) -> None:
         super().__init__(device)
         cupy = self._cupy
@@ -258,14 +213,9 @@ class DeviceBackMover(_OwnStream):
             self._taken = cupy.zeros((len(rows), *shape), x)
             self._product, came = (cupy.zeros((k, *shape), y) for k in (count, len(places)))
             sends, receives = turned(route)
-            self._exchange = links.exchange(
-                [(rank, self._product[first:end]) for rank, first, end in sends],
-                [(rank, came[first:end]) for rank, first, end in receives],
-            )
-            self._pack = self._packs(x, rows, self._taken)
-            self._adds_each = [
-                self._adds(y, places[first:end], came[first:end]) for _, first, end in route.sends
-            ]
+            self._messages = links.rows(sends, None, receives, came)
+            self._pack = packs(x, rows, self._taken)
+            self._adds_each = [adds(y, places[first:end], came[first:end]) for _, first, end in route.sends]
             self._current().synchronize()
 
     def start(self, x: Array, halo: Any, alpha: Any) -> None:
@@ -275,10 +225,10 @@ class DeviceBackMover(_OwnStream):
         with self._device:
             self._branch()
             with self._stream:
-                self._pack(x)
+                self._pack(self._stream.ptr, x)
                 if len(self._product):
                     halo.matvec(self._taken, out=self._product, alpha=alpha)
-                self._exchange.start()
+                self._messages.start(self._product)
                 self._done.record(self._stream)
 
     def add(self, y: Array) -> None:
@@ -286,7 +236,7 @@ class DeviceBackMover(_OwnStream):
         if not self._idle:
             self._join()
             for add in self._adds_each:
-                add(y)
+                add(self._current().ptr, y)
 
 
 class _Sums(_OwnStream):
@@ -318,7 +268,7 @@ class RanksDevice(CupyDevice):
     Loops are graphs that the host launches again: a while node's body may not hold all that NCCL captures.
     """
 
-    def __init__(self, number: int, links: Links) -> None:
+    def __init__(self, number: int, links: DeviceLinks) -> None:
         super().__init__(number)
         self._links = links
         self._sums = _Sums(f"cuda:{number}")
@@ -412,13 +362,6 @@ class RanksCudaArnoldi(CudaArnoldi):
         add = space.links.sum(some.view(np.float64))  # of complex numbers both parts
         taken = {**step, "parts": parts, "blocks": blocks, "small": self._small}
         return in_turn([leave, add, self._prepare("take", taken, blocks=1)])
-
-
-class DeviceLinks(Links, Protocol):
-    """What moves arrays between GPUs."""
-
-    def sums(self, pairs: Sequence[tuple[Array, Array]]) -> Callable[[], None]:
-        """Prepare to set the second array of each pair to the sum of the first over ranks, all at once."""
 
 
 class RanksCudaSpace(CudaSpace):

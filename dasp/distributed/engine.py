@@ -74,8 +74,8 @@ class Engine(Links, Protocol):
     def gather(self, value: Any) -> list[Any]:
         """Return what every rank gave, in the order of ranks: small objects that can be pickled."""
 
-    def links(self, device: str) -> Links:
-        """Return what moves arrays of a device, `cpu` or `cuda:N`."""
+    def links(self, device: str) -> Any:
+        """Return what moves arrays of a device: of `cpu` as `Links`, of `cuda:N` as `DeviceLinks`."""
 
     def abort(self, reason: str) -> None:
         """End all ranks, as far as the engine can; for an error that others cannot learn otherwise."""

@@ -7,6 +7,7 @@ lack and sends it; while that travels the interior is multiplied.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
@@ -18,6 +19,10 @@ from dasp.distributed.engine import Engine, Exchange, Links
 
 Array = Any
 """numpy.ndarray or cupy.ndarray."""
+
+
+Span = tuple[int, int, int]
+"""A rank, and the first and one past the last of the rows that are for it or from it."""
 
 
 @dataclass(frozen=True)
@@ -133,17 +138,17 @@ class Route(NamedTuple):
     receives: list[tuple[int, int, int]]
 
 
-def runs(route: Route) -> list[tuple[int, int, int]] | None:
+def runs(sends: Sequence[Span], places: np.ndarray[Any, Any]) -> list[tuple[int, int, int]] | None:
     """Return what is sent as runs of x, (rank, first, elements); None if some of it does not lie together.
 
     Slabs of a grid, and what else is cut across a band, send such runs, which nobody has to pack.
     """
     found = []
-    for rank, first, end in route.sends:
-        places = route.places[first:end]
-        if places[-1] - places[0] != end - first - 1 or (np.diff(places) != 1).any():
+    for rank, first, end in sends:
+        one = places[first:end]
+        if one[-1] - one[0] != end - first - 1 or (np.diff(one) != 1).any():
             return None
-        found.append((rank, int(places[0]), end - first))
+        found.append((rank, int(one[0]), end - first))
     return found
 
 

@@ -5,18 +5,21 @@ Every call works on CuPy's current stream and can be captured in a CUDA graph.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from dasp.distributed.engine import Engine, Message, RankError, agree
+import numpy as np
+
+from dasp.distributed.engine import Engine, Message, agree
+from dasp.distributed.exchange import Span, runs
+from dasp.distributed.packing import packs
+from dasp.distributed.waiting import await_event
 
 Array = Any
 
-SPIN, PAUSE = 2e-3, 5e-5
-"""Seconds for which the host asks a GPU without pause whether it is done, and those between questions after
-that."""
+ALIGNMENT = 16
+"""Bytes of an address that NCCL reads in its widest loads; elsewhere it moves byte by byte."""
 
 
 class NcclExchange:
@@ -58,8 +61,41 @@ class NcclExchange:
             self._communicator.send(base + place, size, nccl.NCCL_INT8, rank, stream)
         nccl.groupEnd()
 
-    def finish(self) -> None:
-        """Do nothing: what follows on the stream waits."""
+
+class NcclRows:
+    """Rows of arrays that come later, packed where those for a neighbour do not lie together."""
+
+    def __init__(
+        self,
+        communicator: Any,
+        sends: Sequence[Span],
+        places: Array | None,
+        receives: Sequence[Span],
+        received: Array,
+    ) -> None:
+        import cupy
+
+        self._stream = cupy.cuda.get_current_stream
+        came = [(rank, received[first:end]) for rank, first, end in receives]
+        row_bytes = received.dtype.itemsize * int(np.prod(received.shape[1:], dtype=int))
+        count = max((end for _, _, end in sends), default=0)
+        places = cupy.arange(count, dtype=np.int64) if places is None else places
+        found, self._runs = runs(sends, places.get()) if received.ndim == 1 else None, None
+        if found is not None and not any(row_bytes * first % ALIGNMENT for _, first, _ in found):
+            pieces = [(rank, row_bytes * first, row_bytes * rows) for rank, first, rows in found]
+            self._runs = NcclExchange(communicator, pieces, came)
+        packed = cupy.zeros((count, *received.shape[1:]), received.dtype)
+        self._pack = packs(received.dtype, places, packed)
+        pieces = [(rank, packed[first:end].data.ptr, packed[first:end].nbytes) for rank, first, end in sends]
+        self._packed = NcclExchange(communicator, pieces, came, packed)
+
+    def start(self, x: Array) -> None:
+        """Send rows of x, and receive, on the current stream."""
+        if self._runs is not None and x.flags.c_contiguous and x.data.ptr % ALIGNMENT == 0:
+            self._runs.start(x.data.ptr)
+        else:
+            self._pack(self._stream().ptr, x)
+            self._packed.start()
 
 
 class NcclLinks:
@@ -113,22 +149,11 @@ class NcclLinks:
             self._sums.allReduce(*places, source.size, nccl.NCCL_FLOAT64, nccl.NCCL_SUM, stream)
         nccl.groupEnd()
 
-    def exchange(self, sends: Sequence[Message], receives: Sequence[Message]) -> NcclExchange:
-        """Prepare messages."""
-        addresses = [(rank, array.data.ptr, array.nbytes) for rank, array in sends]
-        return NcclExchange(self._messages, addresses, receives, sends)
-
-    def exchange_of_runs(
-        self, sends: Sequence[tuple[int, int, int]], receives: Sequence[Message]
-    ) -> NcclExchange:
-        """Prepare messages of which those that are sent are runs of bytes of an array that comes later.
-
-        Parameters
-        ----------
-        sends : sequence of (rank, first byte, bytes)
-        receives : sequence of (rank, array)
-        """
-        return NcclExchange(self._messages, sends, receives)
+    def rows(
+        self, sends: Sequence[Span], places: Array | None, receives: Sequence[Span], received: Array
+    ) -> NcclRows:
+        """Prepare to send rows of arrays that come later; see `dasp.distributed.cuda.DeviceLinks`."""
+        return NcclRows(self._messages, sends, places, receives, received)
 
     def wait(self, event: Any = None) -> None:
         """Wait on the host for an event.
@@ -138,15 +163,8 @@ class NcclLinks:
         RankError
             If time is up: the communicators are given up then, so that the GPU ends too.
         """
-        began = time.monotonic()
-        while not event.done:
-            waited = time.monotonic() - began
-            if waited > self._engine.timeout:
-                self._sums.abort()
-                self._messages.abort()
-                raise RankError(
-                    f"rank {self._engine.rank} of {self._engine.size} waited {self._engine.timeout:g} s for "
-                    "its GPU, which waits for another rank; that has ended, failed, or does something else"
-                )
-            if waited > SPIN:
-                time.sleep(PAUSE)
+        await_event(self._engine, event, self._abort)
+
+    def _abort(self) -> None:
+        self._sums.abort()
+        self._messages.abort()

@@ -1,0 +1,432 @@
+"""Messages and sums between GPUs of one machine that write in each other's memory.
+
+The engine of the ranks tells where that memory is (CUDA's handles for other processes); kernels do the rest:
+kernels/distributed/peer_rows.cu and peer_sums.cu. Every call works on CuPy's current stream and can be
+captured in a CUDA graph. Ranks make the same calls in the same order, as NCCL too wants it.
+
+Source: CUDA Runtime API, cudaIpcGetMemHandle and cudaIpcOpenMemHandle.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import platform
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dasp import _source
+from dasp._integers import ceil_div
+from dasp._launch import Launch, Signature
+from dasp.distributed.engine import Engine, RankError, agree
+from dasp.distributed.exchange import Span
+from dasp.distributed.nccl import NcclLinks
+from dasp.distributed.packing import defines, steps
+from dasp.distributed.waiting import await_event
+from dasp.solvers.cuda import THREADS
+
+Array = Any
+
+LINKS_VARIABLE = "DASP_RANK_LINKS"
+"""The environment variable that says `nccl` where GPUs must not write in each other's memory."""
+
+MOST_BLOCKS = 128
+"""Of a launch that brings rows: one for each multiprocessor, so that the product beside it keeps its own."""
+
+IN_FLIGHT = 4
+"""Elements that a thread of it reads at once."""
+
+ALIGNMENT = 256
+"""Bytes, of what lies in the same memory."""
+
+LEAST_BYTES = 2**21
+"""Of memory that other processes see: less would lie in one piece with what is not theirs."""
+
+NUMBERS = 4096
+"""That a sum may have before its mailboxes grow."""
+
+TRIAL, LAST = 20.0, 10.0
+"""Seconds for the first messages, and for those still on their way when the process ends."""
+
+BRING = Signature(
+    "distributed/peer_rows.cu",
+    "dasp_bring_rows",
+    """
+    unsigned char*    memory
+    const long long*  neighbours [8 * count]
+    int               count
+    long long         own
+    long long         own_step
+    const long long*  places
+    long long         columns
+    unsigned*         turns
+    const int*        gone
+    Scalar*           received
+    const Scalar*     x
+    long long         row
+    long long         column
+    """,
+)
+
+SUM = Signature(
+    "distributed/peer_sums.cu",
+    "dasp_sum_over_ranks",
+    """
+    unsigned char*    memory
+    const long long*  mailboxes [ranks]
+    int               ranks
+    int               rank
+    int               capacity
+    unsigned*         turns [capacity]
+    const int*        gone
+    const double*     first
+    double*           first_total
+    int               first_count
+    const double*     second
+    double*           second_total
+    int               second_count
+    """,
+)
+
+
+def neighbour_table(
+    rank: int, places: Sequence[int], told: Sequence[Any], sends: Sequence[Span], receives: Sequence[Span]
+) -> list[list[int]]:
+    """Return what `dasp_bring_rows` takes for each neighbour.
+
+    Parameters
+    ----------
+    rank : int
+        This one.
+    places : sequence of int
+        Where each rank's part is in the memory of all.
+    told : sequence of (row bytes, slot bytes, dict)
+        By each rank: the bytes of a row, and of a slot, and the first row that comes from each neighbour.
+    sends, receives : sequence of Span
+    """
+    sent = {other: (first, end) for other, first, end in sends}
+    received = {other: (first, end) for other, first, end in receives}
+    flags = flag_bytes(len(places))
+    table = []
+    for other in sorted({*sent, *received}):
+        row_bytes, slot_bytes, firsts = told[other]
+        slot = places[other] + flags + row_bytes * firsts.get(rank, 0)
+        said, heard = (places[a] + 4 * MOST_BLOCKS * b for a, b in ((other, rank), (rank, other)))
+        spans = sent.get(other, (0, 0)), received.get(other, (0, 0))
+        table.append([*spans[0], slot, slot_bytes, said, *spans[1], heard])
+    return table
+
+
+def flag_bytes(ranks: int) -> int:
+    """Return the bytes that a rank's flags take, before its two slots."""
+    return _whole(4 * MOST_BLOCKS * ranks)
+
+
+def power_of_two(number: int) -> int:
+    """Return the least power of two that is not below a number."""
+    return 1 << (number - 1).bit_length()
+
+
+def _whole(nbytes: int) -> int:
+    return ceil_div(nbytes, ALIGNMENT) * ALIGNMENT
+
+
+class Block:
+    """Memory of every rank, as much on each, that all ranks write in.
+
+    Attributes
+    ----------
+    nbytes : int
+        Of each rank.
+    places : list of int
+        Where the part of each rank begins, in bytes from `memory`.
+    memory : cupy.ndarray of uint8
+        At the lowest address.
+    """
+
+    def __init__(self, engine: Engine, device: Any, nbytes: int) -> None:
+        import cupy
+
+        runtime = cupy.cuda.runtime
+
+        def own() -> tuple[int, bytes]:
+            address = runtime.malloc(nbytes)
+            return address, bytes(runtime.ipcGetMemHandle(address))
+
+        address, handle = agree(engine, own)
+        handles = engine.gather(handle)
+
+        def reach() -> list[int]:
+            lazy = runtime.cudaIpcMemLazyEnablePeerAccess
+            return [
+                address if rank == engine.rank else int(runtime.ipcOpenMemHandle(one, lazy))
+                for rank, one in enumerate(handles)
+            ]
+
+        addresses = agree(engine, reach)
+        base = min(addresses)
+        self.nbytes, self.places = nbytes, [one - base for one in addresses]
+        self._own, self._runtime = address, runtime
+        held = cupy.cuda.UnownedMemory(base, 1, self, device.id)
+        self.memory = cupy.ndarray((1,), np.uint8, cupy.cuda.MemoryPointer(held, 0))
+
+    def clear(self) -> None:
+        """Set this rank's part to 0."""
+        self._runtime.memset(self._own, 0, self.nbytes)
+
+
+class PeerRows:
+    """Messages between neighbours, as one launch; see `PeerLinks.rows`."""
+
+    def __init__(
+        self,
+        links: PeerLinks,
+        sends: Sequence[Span],
+        places: Array | None,
+        receives: Sequence[Span],
+        received: Array,
+    ) -> None:
+        import cupy
+
+        engine, dtype, columns = links.engine, received.dtype, int(np.prod(received.shape[1:], dtype=int))
+        row_bytes = dtype.itemsize * columns
+        slot_bytes = _whole(row_bytes * len(received))
+        facts = row_bytes, slot_bytes, {rank: first for rank, first, _ in receives}
+        elements = columns * sum(end - first for _, first, end in sends)
+        answers = engine.gather((facts, elements))
+        most = max(one for _, one in answers)
+        blocks = max(1, min(ceil_div(most, THREADS * IN_FLIGHT), MOST_BLOCKS))
+        room = links.room(flag_bytes(engine.size) + 2 * slot_bytes, self)
+        table = neighbour_table(engine.rank, room.places, [one for one, _ in answers], sends, receives)
+        self._links, self._stream = links, cupy.cuda.get_current_stream
+        arguments = {
+            "memory": room.memory, "neighbours": cupy.asarray(np.array(table, np.int64).reshape(-1)),
+            "count": len(table), "own": room.places[engine.rank] + flag_bytes(engine.size),
+            "own_step": slot_bytes, "places": places, "columns": columns,
+            "turns": cupy.zeros(blocks, np.uint32), "gone": links.gone, "received": received,
+        }  # fmt: skip
+        kernel = _source.load(BRING.source, defines(dtype)).get_function(BRING.entry)
+        varying = "x", "row", "column"
+        self._launch = Launch(
+            kernel, BRING, {"Scalar": dtype}, arguments, varying, blocks=blocks, threads=THREADS
+        )
+        links.settle()
+
+    def start(self, x: Array) -> None:
+        """Send rows of x, and wait for what comes, on the current stream."""
+        self._links.check()
+        self._launch(self._stream().ptr, x.data.ptr, *steps(x))
+
+
+class PeerLinks:
+    """What moves arrays between GPUs of one machine; see `dasp.distributed.cuda.DeviceLinks`.
+
+    Attributes
+    ----------
+    engine : Engine
+    gone : cupy.ndarray of int32, shape (1,)
+        On the host: not 0 if no GPU is to wait for another any more.
+    """
+
+    def __init__(self, engine: Engine, device: Any) -> None:
+        import cupy
+
+        self.engine, self._device, self._cupy = engine, device, cupy
+        self._current = cupy.cuda.get_current_stream
+        self._blocks: list[Block] = []
+        self._released: list[int] = []
+        pinned = cupy.cuda.alloc_pinned_memory(4)
+        self._gone = np.frombuffer(pinned, np.int32, 1)
+        self._gone[0] = 0
+        held = cupy.cuda.UnownedMemory(pinned.ptr, 4, pinned, device.id)
+        self.gone = cupy.ndarray((1,), np.int32, cupy.cuda.MemoryPointer(held, 0))
+        self._capacity = 0
+        with device:
+            self._event = cupy.cuda.Event(disable_timing=True)
+            self._grow(NUMBERS)
+        atexit.register(_end, weakref.ref(self))
+
+    def check(self) -> None:
+        """Raise RankError if another rank did not answer before."""
+        if self._gone[0]:
+            raise RankError(
+                f"rank {self.engine.rank} of {self.engine.size} has given up waiting for another rank; "
+                "GPUs send each other nothing after that"
+            )
+
+    def settle(self) -> None:
+        """Wait until all ranks are here, and their GPUs have done what was asked of them."""
+        self._device.synchronize()
+        self.engine.gather(None)
+
+    def room(self, nbytes: int, holder: Any) -> Block:
+        """Return memory of every rank for as long as an object of each lives, all 0; all ranks call this."""
+        with self._device:
+            self._device.synchronize()  # what had this memory before is done with it
+            answers = self.engine.gather((nbytes, set(self._released)))
+            size = power_of_two(max(LEAST_BYTES, *(one for one, _ in answers)))
+            free = set.intersection(*(released for _, released in answers))
+            fitting = [k for k in sorted(free) if self._blocks[k].nbytes == size]
+            number = fitting[0] if fitting else len(self._blocks)
+            if fitting:
+                self._released.remove(number)
+            else:
+                self._blocks.append(Block(self.engine, self._device, size))
+            self._blocks[number].clear()
+            self.settle()
+        weakref.finalize(holder, self._released.append, number).atexit = False
+        return self._blocks[number]
+
+    def _grow(self, numbers: int) -> None:
+        """Have mailboxes for so many numbers; those of before stay, for graphs that hold them."""
+        self._capacity = power_of_two(numbers)
+        ranks = self.engine.size
+        room = self.room(32 * ranks * self._capacity, self)
+        self._mailboxes = {
+            "memory": room.memory, "mailboxes": self._cupy.asarray(np.array(room.places, np.int64)),
+            "ranks": ranks, "rank": self.engine.rank, "capacity": self._capacity,
+            "turns": self._cupy.zeros(self._capacity, np.uint32), "gone": self.gone,
+        }  # fmt: skip
+
+    def sum(self, array: Array) -> Callable[[], None]:
+        """Prepare a sum over all ranks, on the current stream; all ranks call this."""
+        return self.sums([(array, array)])
+
+    def sums(self, pairs: Sequence[tuple[Array, Array]]) -> Callable[[], None]:
+        """Prepare to set the second array of each pair to the sum of the first over ranks, all at once."""
+        with self._device:
+            launches = [self._sum(*pairs[k : k + 2]) for k in range(0, len(pairs), 2)]
+        return partial(self._add, launches)
+
+    def _sum(
+        self, first: tuple[Array, Array], second: tuple[Array | None, Array | None] = (None, None)
+    ) -> Launch:
+        counts = [0 if source is None else int(source.size) for source, _ in (first, second)]
+        if sum(counts) > self._capacity:
+            self._grow(sum(counts))
+        arguments = {**self._mailboxes}
+        for name, (source, target), count in zip(("first", "second"), (first, second), counts, strict=True):
+            arguments |= {name: source, f"{name}_total": target, f"{name}_count": count}
+        kernel = _source.load(SUM.source, {"DASP_THREADS": str(THREADS)}).get_function(SUM.entry)
+        blocks = max(1, ceil_div(sum(counts), THREADS))
+        return Launch(kernel, SUM, {}, arguments, blocks=blocks, threads=THREADS)
+
+    def _add(self, launches: Sequence[Launch]) -> None:
+        self.check()
+        stream = self._current().ptr
+        for launch in launches:
+            launch(stream)
+
+    def rows(
+        self, sends: Sequence[Span], places: Array | None, receives: Sequence[Span], received: Array
+    ) -> PeerRows:
+        """Prepare to send rows of arrays that come later; see `dasp.distributed.cuda.DeviceLinks`."""
+        with self._device:
+            return PeerRows(self, sends, places, receives, received)
+
+    def wait(self, event: Any = None) -> None:
+        """Wait on the host for an event.
+
+        Raises
+        ------
+        RankError
+            If time is up: no GPU of this rank waits for another after that.
+        """
+        await_event(self.engine, event, self.give_up)
+
+    def give_up(self) -> None:
+        """Have kernels of this rank wait for no other rank any more."""
+        self._gone[0] = 1
+
+    def works(self) -> bool:
+        """Whether messages and sums come as they should on all ranks; all ranks call this."""
+        xp, rank, size = self._cupy, self.engine.rank, self.engine.size
+        others = [(other, 3 * other, 3 * other + 3) for other in range(size) if other != rank]
+        sent = xp.arange(3 * size, dtype=np.float64) + 100 * rank
+        came, total = (xp.full(3 * size, np.nan) for _ in range(2))
+        rows, add = self.rows(others, None, others, came), self.sums([(sent, total)])
+        good = True
+        for _ in range(3):
+            rows.start(sent)
+            add()
+        try:
+            self._event.record(self._current())
+            await_event(self.engine, self._event, self.give_up, TRIAL)
+        except RankError:
+            good = False
+        own = np.arange(3) + 3.0 * rank
+        for other, first, end in others:
+            good = good and bool((came[first:end].get() == own + 100 * other).all())
+        want = size * np.arange(3 * size) + 50.0 * size * (size - 1)
+        return all(self.engine.gather(good and bool((total.get() == want).all())))
+
+    def end(self) -> None:
+        """Wait for what is still on its way, which other ranks may wait for; not for long."""
+        timer = threading.Timer(LAST, self.give_up)
+        timer.daemon = True
+        timer.start()
+        self._device.synchronize()
+        timer.cancel()
+
+
+def _end(links: weakref.ref[PeerLinks]) -> None:
+    found = links()
+    if found is not None:
+        found.end()
+
+
+def reachable(engine: Engine, device: Any) -> bool:
+    """Whether all ranks are on one machine, and their GPUs can write in each other's memory."""
+    import cupy
+
+    runtime = cupy.cuda.runtime
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    mine = platform.node(), boot.read_text() if boot.exists() else "", runtime.deviceGetPCIBusId(device.id)
+    every = engine.gather(mine)
+
+    def can() -> bool:
+        if any(one[:2] != mine[:2] for one in every) or os.name == "nt":
+            return False
+        try:
+            numbers = {runtime.deviceGetByPCIBusId(one[2]) for one in every} - {device.id}
+            return all(runtime.deviceCanAccessPeer(device.id, number) for number in numbers)
+        except runtime.CUDARuntimeError:
+            return False
+
+    return all(engine.gather(can()))
+
+
+def device_links(engine: Engine, device: str) -> PeerLinks | NcclLinks:
+    """Return what moves arrays between GPUs, on all ranks alike: their own memory where that goes, else NCCL.
+
+    Raises
+    ------
+    ValueError
+        On all ranks, if the environment variable DASP_RANK_LINKS is not `auto` or `nccl`, or differs.
+    RankError
+        On all ranks, if NCCL is needed and one of them has none.
+    """
+    import cupy
+
+    def read() -> str:
+        told = os.environ.get(LINKS_VARIABLE, "auto")
+        if told not in ("auto", "nccl"):
+            raise ValueError(f"{LINKS_VARIABLE} is {told!r}; auto or nccl is needed")
+        return told
+
+    wanted = agree(engine, read, lambda told: {LINKS_VARIABLE: told})
+    own = cupy.cuda.Device(int(device.partition(":")[2] or 0))
+    if engine.size > 1 and wanted == "auto" and reachable(engine, own):
+        try:
+            links = PeerLinks(engine, own)
+            if links.works():
+                return links
+        except RankError:  # on all ranks the same: memory that cannot be shared
+            pass
+    return NcclLinks(engine, device)

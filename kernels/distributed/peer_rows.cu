@@ -1,0 +1,75 @@
+// Brings rows of x to the GPUs of other ranks, and those that they bring to `received`: see peers.cuh.
+//
+// A message is some rows for one neighbour. Each block takes a piece of every message, says to all neighbours that its
+// pieces are there, and waits for the same pieces of what they send; so blocks of one launch wait for none of it.
+//
+// Launch: one dimension, blocks of DASP_THREADS threads, as many on all ranks.
+// neighbours (8 * count), for each: the first of the rows that it gets and one past the last; where its slot is in
+//     memory, and how far the other slot is from it; where its flags for this rank are; the first of the rows that it
+//     sends, and one past the last; where this rank's flags for it are. A flag (4 bytes) for each block, of the last turn.
+// own, own_step: where the rows that come are in memory (of row 0, in the first slot), and how far the other slot is.
+// places: which rows of x are sent; or null: those themselves. x has elements `row` and `column` apart.
+// turns (blocks): of the last launch. gone: not 0 if nobody is to be waited for.
+// received (rows, columns). DASP_SCALAR: any type of number.cuh.
+
+#include "peers.cuh"
+
+using Scalar = DASP_SCALAR;
+
+constexpr int IN_FLIGHT = 4;  // elements that a thread reads before it writes the first
+
+struct Neighbour {
+    long long first, end, slot, step, told, received, received_end, heard;
+};
+
+// Copies this block's piece of so many elements.
+template <class Read, class Write>
+__device__ __forceinline__ void copy_piece(long long elements, const Read& read, const Write& write)
+{
+    const long long from = elements * blockIdx.x / gridDim.x, to = elements * (blockIdx.x + 1ll) / gridDim.x;
+    for (long long first = from + threadIdx.x; first < to; first += IN_FLIGHT * DASP_THREADS) {
+        Scalar held[IN_FLIGHT];
+#pragma unroll
+        for (int k = 0; k < IN_FLIGHT; ++k)
+            if (first + k * DASP_THREADS < to) held[k] = read(first + k * DASP_THREADS);
+#pragma unroll
+        for (int k = 0; k < IN_FLIGHT; ++k)
+            if (first + k * DASP_THREADS < to) write(first + k * DASP_THREADS, held[k]);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(DASP_THREADS)
+dasp_bring_rows(unsigned char* memory, const long long* neighbours, int count, long long own, long long own_step,
+                const long long* places, long long columns, unsigned* turns, const int* gone, Scalar* received,
+                const Scalar* x, long long row, long long column)
+{
+    wait_for_earlier_kernels();
+    const Neighbour* const each = reinterpret_cast<const Neighbour*>(neighbours);
+    const unsigned turn = turns[blockIdx.x] + 1;
+    const long long slot = turn % 2;
+    for (int k = 0; k < count; ++k) {
+        const Neighbour to = each[k];
+        Scalar* const target = reinterpret_cast<Scalar*>(memory + to.slot + slot * to.step);
+        copy_piece((to.end - to.first) * columns,
+                   [&](long long at) {
+                       const long long i = columns == 1 ? at : at / columns, c = at - i * columns;
+                       const long long place = places == nullptr ? to.first + i : places[to.first + i];
+                       return load_plain(&x[place * row + c * column]);
+                   },
+                   [&](long long at, Scalar value) { store_plain(&target[at], value); });
+    }
+    __syncthreads();
+    for (int k = threadIdx.x; k < count; k += DASP_THREADS)
+        say_turn(reinterpret_cast<unsigned*>(memory + each[k].told) + blockIdx.x, turn);
+    for (int k = threadIdx.x; k < count; k += DASP_THREADS)
+        hear_turn(reinterpret_cast<unsigned*>(memory + each[k].heard) + blockIdx.x, turn, gone);
+    __syncthreads();
+    if (threadIdx.x == 0) turns[blockIdx.x] = turn;
+    const Scalar* const came = reinterpret_cast<const Scalar*>(memory + own + slot * own_step);
+    for (int k = 0; k < count; ++k) {
+        const long long first = each[k].received * columns;
+        copy_piece((each[k].received_end - each[k].received) * columns,
+                   [&](long long at) { return load_plain(&came[first + at]); },
+                   [&](long long at, Scalar value) { store_plain(&received[first + at], value); });
+    }
+}

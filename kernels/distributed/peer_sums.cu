@@ -1,0 +1,35 @@
+// Sets numbers to their sums over the GPUs of all ranks: see peers.cuh.
+//
+// Each thread says its number to all other ranks, hears theirs, and adds in the order of ranks: all get the same bits.
+//
+// Launch: one dimension, blocks of DASP_THREADS threads, as many threads as numbers or more.
+// mailboxes (ranks): where in memory each rank hears; there for each slot, each rank that says something and each of
+//     `capacity` numbers, two words.
+// turns (capacity): of the last launch that had so many numbers. gone: not 0 if nobody is to be waited for.
+// first, second (first_count, second_count): the numbers; first_total, second_total: the sums, which may be the same
+//     arrays.
+
+#include "peers.cuh"
+
+extern "C" __global__ void __launch_bounds__(DASP_THREADS)
+dasp_sum_over_ranks(unsigned char* memory, const long long* mailboxes, int ranks, int rank, int capacity, unsigned* turns,
+                    const int* gone, const double* first, double* first_total, int first_count, const double* second,
+                    double* second_total, int second_count)
+{
+    wait_for_earlier_kernels();
+    const int number = DASP_THREADS * blockIdx.x + threadIdx.x;
+    if (number >= first_count + second_count) return;
+    const bool of_first = number < first_count;
+    const double mine = of_first ? first[number] : second[number - first_count];
+    const unsigned turn = turns[number] + 1;
+    const long long slot = (long long)(turn % 2) * ranks * capacity;
+    const auto words = [&](int hears, int says) {
+        return reinterpret_cast<unsigned long long*>(memory + mailboxes[hears]) + 2 * (slot + (long long)says * capacity + number);
+    };
+    for (int other = 1; other < ranks; ++other) say_number(words((rank + other) % ranks, rank), mine, turn);
+    double total = 0;
+    for (int other = 0; other < ranks; ++other)
+        total += other == rank ? mine : hear_number(words(rank, other), turn, gone);
+    turns[number] = turn;
+    (of_first ? first_total[number] : second_total[number - first_count]) = total;
+}

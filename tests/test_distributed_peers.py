@@ -1,0 +1,171 @@
+"""GPUs that write in each other's memory: their kernels in the emulator, one rank at a time.
+
+What the other ranks say is played by NumPy, as kernels/distributed/peers.cuh has it; then what a rank says
+itself must be, byte by byte, what was played for it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dasp.distributed.exchange import Span
+from dasp.distributed.packing import defines, steps
+from dasp.distributed.peers import BRING, MOST_BLOCKS, SUM, flag_bytes, neighbour_table, power_of_two
+from dasp.solvers.cuda import THREADS
+from tests.simt.launch import SimtError
+from tests.simt_device import EmulatedDevice
+
+ROWS = 400
+"""That each rank has of x."""
+
+
+class Ranks:
+    """What three ranks send each other, and the memory of all."""
+
+    sends: tuple[list[Span], ...] = ([(1, 0, 5), (2, 5, 305)], [(0, 0, 300)], [])
+    """The first rank and the second send each other something; the third only receives."""
+
+    receives: tuple[list[Span], ...] = ([(1, 0, 300)], [(0, 0, 5)], [(0, 0, 300)])
+
+    def __init__(self, dtype: Any, shape: tuple[int, ...], packed: bool, order: Any) -> None:
+        rng = np.random.default_rng(0)
+        self.dtype, self.shape = np.dtype(dtype), shape
+        self.columns = int(np.prod(shape, dtype=int))
+        self.row_bytes = self.columns * self.dtype.itemsize
+        self.places = [rng.integers(0, ROWS, sum(e - f for _, f, e in one)) for one in self.sends]
+        if not packed:
+            self.places = [np.arange(len(one)) for one in self.places]
+        self.packed, self.slots = packed, [1 << 15, 1 << 14, 1 << 15]
+        self.order, self.size = order, flag_bytes(3) + (1 << 16)
+        self.told = [
+            (self.row_bytes, slot, {rank: first for rank, first, _ in one})
+            for slot, one in zip(self.slots, self.receives, strict=True)
+        ]
+
+    def fresh(self, rank: int, turn: int) -> np.ndarray:
+        """Return a rank's x in a turn."""
+        rng = np.random.default_rng(10 * turn + rank)
+        return np.asarray(rng.standard_normal((ROWS, *self.shape)).astype(self.dtype), order=self.order)
+
+    def play(self, memory: np.ndarray, source: int, target: int, turn: int, blocks: int) -> None:
+        """Do what a rank does for a neighbour in a turn."""
+        begin = target * self.size
+        for rank, first, end in self.sends[source]:
+            if rank == target:
+                rows = np.ascontiguousarray(self.fresh(source, turn)[self.places[source][first:end]])
+                at = begin + flag_bytes(3) + turn % 2 * self.slots[target]
+                at += self.told[target][2][source] * self.row_bytes
+                memory[at : at + rows.nbytes] = rows.reshape(-1).view(np.uint8)
+        flags = memory[begin + 4 * MOST_BLOCKS * source :][: 4 * blocks]
+        flags.view(np.uint32)[:] = turn
+
+    def run(self, memory: np.ndarray, rank: int, turn: int, blocks: int, gone: int = 0) -> np.ndarray:
+        """Launch what a rank does in a turn; return what it received."""
+        starts = [k * self.size for k in range(3)]
+        table = neighbour_table(rank, starts, self.told, self.sends[rank], self.receives[rank])
+        x = self.fresh(rank, turn)
+        row, column = steps(x)
+        received = np.full((self.receives[rank][-1][2], *self.shape), 77, self.dtype)
+        arguments = {
+            "memory": memory, "neighbours": np.array(table, np.int64).reshape(-1), "count": len(table),
+            "own": starts[rank] + flag_bytes(3), "own_step": self.slots[rank], "columns": self.columns,
+            "places": self.places[rank] if self.packed else None, "received": received,
+            "turns": np.full(blocks, turn - 1, np.uint32), "gone": np.array([gone], np.int32),
+            "x": x.reshape(-1, order="A"), "row": row, "column": column,
+        }  # fmt: skip
+        constants, types = defines(self.dtype), {"Scalar": self.dtype}
+        EmulatedDevice().launch(BRING, constants, arguments, blocks, THREADS, types)()
+        assert (arguments["turns"] == turn).all()
+        return received
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape", "packed", "order"),
+    [
+        ("f8", (), True, "C"),
+        ("f8", (3,), True, "F"),
+        ("f4", (2,), False, "C"),
+        ("f2", (), False, "C"),
+        ("c16", (2,), True, "C"),
+    ],
+)
+@pytest.mark.parametrize("blocks", [1, 3])
+def test_rows_are_written_in_the_memory_of_neighbours(
+    dtype: str, shape: tuple[int, ...], packed: bool, order: str, blocks: int
+) -> None:
+    ranks, memory = Ranks(dtype, shape, packed, order), np.zeros(3 * (flag_bytes(3) + (1 << 16)), np.uint8)
+    near = {0: (1, 2), 1: (0,), 2: (0,)}
+    for turn in (1, 2, 3):
+        for rank in range(3):
+            seen = memory.copy()
+            for other in near[rank]:
+                ranks.play(seen, other, rank, turn, blocks)
+            want = seen.copy()
+            received = ranks.run(seen, rank, turn, blocks)
+            for other in near[rank]:
+                ranks.play(want, rank, other, turn, blocks)
+            np.testing.assert_array_equal(seen, want)
+            for source, first, end in ranks.receives[rank]:
+                places = next(span for span in ranks.sends[source] if span[0] == rank)
+                rows = ranks.fresh(source, turn)[ranks.places[source][places[1] : places[2]]]
+                np.testing.assert_array_equal(received[first:end], rows)
+        for rank, others in near.items():
+            for other in others:
+                ranks.play(memory, rank, other, turn, blocks)
+
+
+def test_a_rank_waits_for_its_neighbours_until_the_host_gives_up() -> None:
+    """Also for one that sends it nothing: its slot for this rank may still be read."""
+    ranks = Ranks("f8", (), True, "C")
+    memory = np.zeros(3 * ranks.size, np.uint8)
+    ranks.play(memory, 1, 0, 1, 1)
+    with pytest.raises(SimtError) as caught:
+        ranks.run(memory.copy(), 0, 1, 1)
+    assert caught.value.kind == "deadlock"
+    ranks.run(memory.copy(), 0, 1, 1, gone=1)
+    ranks.play(memory, 2, 0, 1, 1)
+    ranks.run(memory, 0, 1, 1)
+
+
+def say(mailbox: np.ndarray, rank: int, numbers: np.ndarray, turns: np.ndarray) -> None:
+    """Write numbers and their turns as a rank does: (slot, rank, number, word)."""
+    at = np.arange(len(numbers))
+    mailbox[turns % 2, rank, at, 0::2] = numbers.view(np.uint32).reshape(-1, 2)
+    mailbox[turns % 2, rank, at, 1::2] = turns[:, None]
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2])
+@pytest.mark.parametrize("same", [False, True])
+def test_numbers_are_added_in_the_order_of_ranks(rank: int, same: bool) -> None:
+    """In one array and in two, some launches after each other; each number has its own turn."""
+    rng, capacity, others = np.random.default_rng(1), 512, {0, 1, 2} - {rank}
+    memory, turns = np.zeros((3, 2, 3, capacity, 4), np.uint32), np.zeros(capacity, np.uint32)
+    fixed = {
+        "mailboxes": np.arange(3) * memory[0].nbytes, "ranks": 3, "rank": rank, "capacity": capacity,
+        "turns": turns, "gone": np.zeros(1, np.int32), "memory": memory.reshape(-1).view(np.uint8),
+    }  # fmt: skip
+    for counts in [(300, 0), (3, 290), (300, 2)]:
+        numbers = rng.standard_normal((3, sum(counts))) * 10.0 ** rng.integers(-20, 20, (3, sum(counts)))
+        next_turns = turns[: sum(counts)] + np.uint32(1)
+        for other in others:
+            say(memory[rank], other, numbers[other], next_turns)
+        want = memory.copy()
+        for other in others:
+            say(want[other], rank, numbers[rank], next_turns)
+        given = [numbers[rank][: counts[0]].copy(), numbers[rank][counts[0] :].copy()]
+        totals = given if same else [np.full(count, np.nan) for count in counts]
+        arguments = fixed | {"first": given[0], "first_total": totals[0], "first_count": counts[0]}
+        arguments |= {"second": given[1], "second_total": totals[1], "second_count": counts[1]}
+        if not counts[1]:
+            arguments |= {"second": None, "second_total": None}
+        EmulatedDevice().launch(SUM, {"DASP_THREADS": str(THREADS)}, arguments, 2, THREADS, {})()
+        np.testing.assert_array_equal(np.concatenate(totals), (0.0 + numbers[0] + numbers[1]) + numbers[2])
+        np.testing.assert_array_equal(memory, want)
+        np.testing.assert_array_equal(turns[: sum(counts)], next_turns)
+
+
+def test_memory_is_asked_for_in_powers_of_two() -> None:
+    assert [power_of_two(k) for k in (1, 2, 3, 4096, 4097)] == [1, 2, 4, 4096, 8192]
