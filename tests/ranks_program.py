@@ -252,6 +252,15 @@ def check_faults(engine: Any, comm: Any) -> None:
         lambda: SpMatrix.from_local_rows("rows" if engine.rank == last else A[:0], comm, device=DEVICE),
         lambda: SpMatrix.from_files("/nowhere", comm, device=DEVICE),
     ]
+    if last:  # types that differ between ranks
+        own = A[D.rows.first : D.rows.first + D.rows.count]
+        types = np.float32 if engine.rank == last else np.float64
+        cases += [
+            lambda: SpMatrix.from_local_rows(own.astype(types), comm, device=DEVICE),
+            lambda: D @ there(np.ones((D.local_shape[1], 3), types)),
+            lambda: solvers.cg(D, there(np.ones(D.local_shape[0], types))),
+            lambda: D.with_values(np.ones(own.nnz, types)),
+        ]
     for case in cases:
         try:
             case()

@@ -29,7 +29,7 @@ from dasp.distributed.exchange import Span
 from dasp.distributed.nccl import NcclLinks
 from dasp.distributed.packing import defines, steps
 from dasp.distributed.waiting import await_event
-from dasp.solvers.cuda import THREADS
+from dasp.solvers.cuda import OVERLAPPING, THREADS
 
 Array = Any
 
@@ -239,6 +239,7 @@ class PeerLinks:
 
         self.engine, self._device, self._cupy = engine, device, cupy
         self._current = cupy.cuda.get_current_stream
+        self._overlaps = int(device.compute_capability) >= OVERLAPPING
         self._blocks: list[Block] = []
         self._released: list[int] = []
         pinned = cupy.cuda.alloc_pinned_memory(4)
@@ -315,7 +316,7 @@ class PeerLinks:
             arguments |= {name: source, f"{name}_total": target, f"{name}_count": count}
         kernel = _source.load(SUM.source, {"DASP_THREADS": str(THREADS)}).get_function(SUM.entry)
         blocks = max(1, ceil_div(sum(counts), THREADS))
-        return Launch(kernel, SUM, {}, arguments, blocks=blocks, threads=THREADS)
+        return Launch(kernel, SUM, {}, arguments, blocks=blocks, threads=THREADS, overlaps=self._overlaps)
 
     def _add(self, launches: Sequence[Launch]) -> None:
         self.check()
