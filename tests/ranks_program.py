@@ -258,17 +258,19 @@ def check_faults(engine: Any, comm: Any) -> None:
         cases += [
             lambda: SpMatrix.from_local_rows(own.astype(types), comm, device=DEVICE),
             lambda: D @ there(np.ones((D.local_shape[1], 3), types)),
-            lambda: solvers.cg(D, there(np.ones(D.local_shape[0], types))),
+            lambda: solvers.cg(
+                D, there(np.ones(D.local_shape[0], complex if engine.rank == last else float))
+            ),
             lambda: D.with_values(np.ones(own.nnz, types)),
         ]
-    for case in cases:
+    for number, case in enumerate(cases):
         try:
             case()
         except (TypeError, ValueError) as error:
             told = engine.gather(str(error))
             assert len(set(told)) == 1, told
         else:
-            raise AssertionError("nothing was raised")
+            raise AssertionError(f"nothing was raised in case {number}")
 
 
 def check_all(engine: Any, comm: Any) -> int:

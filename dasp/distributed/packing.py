@@ -92,7 +92,9 @@ def _launch(
         return lambda *_: None
     kernel = _source.load(signature.source, defines(np.dtype(dtype))).get_function(signature.entry)
     types = {"Scalar": np.dtype(dtype)}
-    return Launch(kernel, signature, types, fixed, varying, blocks=grid(elements), threads=THREADS, overlaps=OVERLAPS)
+    return Launch(
+        kernel, signature, types, fixed, varying, blocks=grid(elements), threads=THREADS, overlaps=OVERLAPS
+    )
 
 
 def _flat(array: Array) -> Array:
