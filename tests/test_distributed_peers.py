@@ -62,7 +62,7 @@ class Ranks:
         flags = memory[begin + 4 * MOST_BLOCKS * source :][: 4 * blocks]
         flags.view(np.uint32)[:] = turn
 
-    def run(self, memory: np.ndarray, rank: int, turn: int, blocks: int, gone: int = 0) -> np.ndarray:
+    def run(self, memory: np.ndarray, rank: int, turn: int, blocks: int, limit: int = 0) -> np.ndarray:
         """Launch what a rank does in a turn; return what it received."""
         starts = [k * self.size for k in range(3)]
         table = neighbour_table(rank, starts, self.told, self.sends[rank], self.receives[rank])
@@ -73,7 +73,7 @@ class Ranks:
             "memory": memory, "neighbours": np.array(table, np.int64).reshape(-1), "count": len(table),
             "own": starts[rank] + flag_bytes(3), "own_step": self.slots[rank], "columns": self.columns,
             "places": self.places[rank] if self.packed else None, "received": received,
-            "turns": np.full(blocks, turn - 1, np.uint32), "gone": np.array([gone], np.int32),
+            "turns": np.full(blocks, turn - 1, np.uint32), "limit": np.array([limit], np.int32),
             "x": x.reshape(-1, order="A"), "row": row, "column": column,
         }  # fmt: skip
         constants, types = defines(self.dtype), {"Scalar": self.dtype}
@@ -125,7 +125,7 @@ def test_a_rank_waits_for_its_neighbours_until_the_host_gives_up() -> None:
     with pytest.raises(SimtError) as caught:
         ranks.run(memory.copy(), 0, 1, 1)
     assert caught.value.kind == "deadlock"
-    ranks.run(memory.copy(), 0, 1, 1, gone=1)
+    ranks.run(memory.copy(), 0, 1, 1, limit=1)
     ranks.play(memory, 2, 0, 1, 1)
     ranks.run(memory, 0, 1, 1)
 
@@ -145,7 +145,7 @@ def test_numbers_are_added_in_the_order_of_ranks(rank: int, same: bool) -> None:
     memory, turns = np.zeros((3, 2, 3, capacity, 4), np.uint32), np.zeros(capacity, np.uint32)
     fixed = {
         "mailboxes": np.arange(3) * memory[0].nbytes, "ranks": 3, "rank": rank, "capacity": capacity,
-        "turns": turns, "gone": np.zeros(1, np.int32), "memory": memory.reshape(-1).view(np.uint8),
+        "turns": turns, "limit": np.zeros(1, np.int32), "memory": memory.reshape(-1).view(np.uint8),
     }  # fmt: skip
     for counts in [(300, 0), (3, 290), (300, 2)]:
         numbers = rng.standard_normal((3, sum(counts))) * 10.0 ** rng.integers(-20, 20, (3, sum(counts)))

@@ -12,7 +12,6 @@ from __future__ import annotations
 import atexit
 import os
 import platform
-import threading
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -51,8 +50,11 @@ LEAST_BYTES = 2**21
 NUMBERS = 4096
 """That a sum may have before its mailboxes grow."""
 
-TRIAL, LAST = 20.0, 10.0
-"""Seconds for the first messages, and for those still on their way when the process ends."""
+TRIAL = 20.0
+"""Seconds for the first messages."""
+
+FOR_EVER, NOT_AT_ALL, SOME_SECONDS = 0, 1, 3000
+"""How long kernels wait for other ranks; the last where messages are on their way when the process ends."""
 
 BRING = Signature(
     "distributed/peer_rows.cu",
@@ -66,7 +68,7 @@ BRING = Signature(
     const long long*  places
     long long         columns
     unsigned*         turns
-    const int*        gone
+    const int*        limit
     Scalar*           received
     const Scalar*     x
     long long         row
@@ -84,7 +86,7 @@ SUM = Signature(
     int               rank
     int               capacity
     unsigned*         turns [capacity]
-    const int*        gone
+    const int*        limit
     const double*     first
     double*           first_total
     int               first_count
@@ -209,7 +211,7 @@ class PeerRows:
             "memory": room.memory, "neighbours": cupy.asarray(np.array(table, np.int64).reshape(-1)),
             "count": len(table), "own": room.places[engine.rank] + flag_bytes(engine.size),
             "own_step": slot_bytes, "places": places, "columns": columns,
-            "turns": cupy.zeros(blocks, np.uint32), "gone": links.gone, "received": received,
+            "turns": cupy.zeros(blocks, np.uint32), "limit": links.limit, "received": received,
         }  # fmt: skip
         kernel = _source.load(BRING.source, defines(dtype)).get_function(BRING.entry)
         varying = "x", "row", "column"
@@ -230,8 +232,8 @@ class PeerLinks:
     Attributes
     ----------
     engine : Engine
-    gone : cupy.ndarray of int32, shape (1,)
-        On the host: not 0 if no GPU is to wait for another any more.
+    limit : cupy.ndarray of int32, shape (1,)
+        On the host: how long kernels wait for other ranks, see kernels/distributed/peers.cuh.
     """
 
     def __init__(self, engine: Engine, device: Any) -> None:
@@ -243,10 +245,10 @@ class PeerLinks:
         self._blocks: list[Block] = []
         self._released: list[int] = []
         pinned = cupy.cuda.alloc_pinned_memory(4)
-        self._gone = np.frombuffer(pinned, np.int32, 1)
-        self._gone[0] = 0
+        self._limit = np.frombuffer(pinned, np.int32, 1)
+        self._limit[0] = FOR_EVER
         held = cupy.cuda.UnownedMemory(pinned.ptr, 4, pinned, device.id)
-        self.gone = cupy.ndarray((1,), np.int32, cupy.cuda.MemoryPointer(held, 0))
+        self.limit = cupy.ndarray((1,), np.int32, cupy.cuda.MemoryPointer(held, 0))
         self._capacity = 0
         with device:
             self._event = cupy.cuda.Event(disable_timing=True)
@@ -255,7 +257,7 @@ class PeerLinks:
 
     def check(self) -> None:
         """Raise RankError if another rank did not answer before."""
-        if self._gone[0]:
+        if self._limit[0] != FOR_EVER:
             raise RankError(
                 f"rank {self.engine.rank} of {self.engine.size} has given up waiting for another rank; "
                 "GPUs send each other nothing after that"
@@ -292,7 +294,7 @@ class PeerLinks:
         self._mailboxes = {
             "memory": room.memory, "mailboxes": self._cupy.asarray(np.array(room.places, np.int64)),
             "ranks": ranks, "rank": self.engine.rank, "capacity": self._capacity,
-            "turns": self._cupy.zeros(self._capacity, np.uint32), "gone": self.gone,
+            "turns": self._cupy.zeros(self._capacity, np.uint32), "limit": self.limit,
         }  # fmt: skip
 
     def sum(self, array: Array) -> Callable[[], None]:
@@ -343,7 +345,7 @@ class PeerLinks:
 
     def give_up(self) -> None:
         """Have kernels of this rank wait for no other rank any more."""
-        self._gone[0] = 1
+        self._limit[0] = NOT_AT_ALL
 
     def works(self) -> bool:
         """Whether messages and sums come as they should on all ranks; all ranks call this."""
@@ -369,11 +371,9 @@ class PeerLinks:
 
     def end(self) -> None:
         """Wait for what is still on its way, which other ranks may wait for; not for long."""
-        timer = threading.Timer(LAST, self.give_up)
-        timer.daemon = True
-        timer.start()
+        if self._limit[0] == FOR_EVER:
+            self._limit[0] = SOME_SECONDS
         self._device.synchronize()
-        timer.cancel()
 
 
 def _end(links: weakref.ref[PeerLinks]) -> None:

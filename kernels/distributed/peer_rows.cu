@@ -9,7 +9,7 @@
 //     sends, and one past the last; where this rank's flags for it are. A flag (4 bytes) for each block, of the last turn.
 // own, own_step: where the rows that come are in memory (of row 0, in the first slot), and how far the other slot is.
 // places: which rows of x are sent; or null: those themselves. x has elements `row` and `column` apart.
-// turns (blocks): of the last launch. gone: not 0 if nobody is to be waited for.
+// turns (blocks): of the last launch. limit: see peers.cuh.
 // received (rows, columns). DASP_SCALAR: any type of number.cuh.
 
 #include "peers.cuh"
@@ -40,7 +40,7 @@ __device__ __forceinline__ void copy_piece(long long elements, const Read& read,
 
 extern "C" __global__ void __launch_bounds__(DASP_THREADS)
 dasp_bring_rows(unsigned char* memory, const long long* neighbours, int count, long long own, long long own_step,
-                const long long* places, long long columns, unsigned* turns, const int* gone, Scalar* received,
+                const long long* places, long long columns, unsigned* turns, const int* limit, Scalar* received,
                 const Scalar* x, long long row, long long column)
 {
     wait_for_earlier_kernels();
@@ -62,7 +62,7 @@ dasp_bring_rows(unsigned char* memory, const long long* neighbours, int count, l
     for (int k = threadIdx.x; k < count; k += DASP_THREADS)
         say_turn(reinterpret_cast<unsigned*>(memory + each[k].told) + blockIdx.x, turn);
     for (int k = threadIdx.x; k < count; k += DASP_THREADS)
-        hear_turn(reinterpret_cast<unsigned*>(memory + each[k].heard) + blockIdx.x, turn, gone);
+        hear_turn(reinterpret_cast<unsigned*>(memory + each[k].heard) + blockIdx.x, turn, limit);
     __syncthreads();
     if (threadIdx.x == 0) turns[blockIdx.x] = turn;
     const Scalar* const came = reinterpret_cast<const Scalar*>(memory + own + slot * own_step);

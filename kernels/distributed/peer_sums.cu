@@ -5,7 +5,7 @@
 // Launch: one dimension, blocks of DASP_THREADS threads, as many threads as numbers or more.
 // mailboxes (ranks): where in memory each rank hears; there for each slot, each rank that says something and each of
 //     `capacity` numbers, two words.
-// turns (capacity): of the last launch that had so many numbers. gone: not 0 if nobody is to be waited for.
+// turns (capacity): of the last launch that had so many numbers. limit: see peers.cuh.
 // first, second (first_count, second_count): the numbers; first_total, second_total: the sums, which may be the same
 //     arrays.
 
@@ -13,7 +13,7 @@
 
 extern "C" __global__ void __launch_bounds__(DASP_THREADS)
 dasp_sum_over_ranks(unsigned char* memory, const long long* mailboxes, int ranks, int rank, int capacity, unsigned* turns,
-                    const int* gone, const double* first, double* first_total, int first_count, const double* second,
+                    const int* limit, const double* first, double* first_total, int first_count, const double* second,
                     double* second_total, int second_count)
 {
     wait_for_earlier_kernels();
@@ -29,7 +29,7 @@ dasp_sum_over_ranks(unsigned char* memory, const long long* mailboxes, int ranks
     for (int other = 1; other < ranks; ++other) say_number(words((rank + other) % ranks, rank), mine, turn);
     double total = 0;
     for (int other = 0; other < ranks; ++other)
-        total += other == rank ? mine : hear_number(words(rank, other), turn, gone);
+        total += other == rank ? mine : hear_number(words(rank, other), turn, limit);
     turns[number] = turn;
     (of_first ? first_total[number] : second_total[number - first_count]) = total;
 }

@@ -8,17 +8,19 @@
 
 #include "../number.cuh"
 
-// Looks between two at whether the host has given up: that is a read of the host's memory.
-constexpr unsigned PATIENCE = 4096;
+// Tries between two looks at what the host says, in its own memory: some milliseconds.
+constexpr unsigned TRIES = 4096;
 
-// Whether to ask again; sets `tries` to how often that was.
-__device__ __forceinline__ bool waits_on(unsigned& tries, const int* gone)
+// Whether to try again. limit: how many times a thread that waits may look there; 0: as often as it takes.
+__device__ __forceinline__ bool waits_on(unsigned& tries, const int* limit)
 {
 #ifdef DASP_SIMT
     __nanosleep(0);
-    return *gone == 0;
+    return *limit == 0;
 #else
-    return ++tries % PATIENCE != 0 || *(const volatile int*)gone == 0;
+    if (++tries % TRIES != 0) return true;
+    const unsigned most = *(const volatile int*)limit;
+    return most == 0 || tries / TRIES < most;
 #endif
 }
 
@@ -36,7 +38,7 @@ __device__ __forceinline__ void say_turn(unsigned* flag, unsigned turn)
 }
 
 // Waits until another GPU has said this turn.
-__device__ __forceinline__ void hear_turn(unsigned* flag, unsigned turn, const int* gone)
+__device__ __forceinline__ void hear_turn(unsigned* flag, unsigned turn, const int* limit)
 {
     unsigned said, tries = 0;
     do {
@@ -46,7 +48,7 @@ __device__ __forceinline__ void hear_turn(unsigned* flag, unsigned turn, const i
 #else
         asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(said) : "l"(flag) : "memory");
 #endif
-    } while (said != turn && waits_on(tries, gone));
+    } while (said != turn && waits_on(tries, limit));
 }
 
 // A number and its turn, each half of it in one word with the turn, so that whoever sees the turn in both has the
@@ -64,7 +66,7 @@ __device__ __forceinline__ void say_number(unsigned long long* words, double num
 }
 
 // Waits for a number that another GPU says in this turn.
-__device__ __forceinline__ double hear_number(unsigned long long* words, unsigned turn, const int* gone)
+__device__ __forceinline__ double hear_number(unsigned long long* words, unsigned turn, const int* limit)
 {
     unsigned long long low, high;
     unsigned tries = 0;
@@ -75,6 +77,6 @@ __device__ __forceinline__ double hear_number(unsigned long long* words, unsigne
 #else
         asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];" : "=l"(low), "=l"(high) : "l"(words) : "memory");
 #endif
-    } while ((low >> 32 != turn || high >> 32 != turn) && waits_on(tries, gone));
+    } while ((low >> 32 != turn || high >> 32 != turn) && waits_on(tries, limit));
     return sum_of((high << 32) | (low & 0xffffffffu));
 }
