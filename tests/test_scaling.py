@@ -112,6 +112,27 @@ def test_a_model_is_found_again_from_two_ranks_and_right_on_four() -> None:
     assert "below 50% from" in text
 
 
+def test_within_a_node_sums_take_the_same_and_beyond_it_they_are_nccls() -> None:
+    near = Model(**(vars(MODEL) | {"near": 2.5, "far": Line(30.0, 2e-5)}))
+    rows = rows_of(near)
+    for row in rows:
+        if row["kernel"] == "sum":
+            row["links"] = "peers" if row["ranks"] != "1" else "nccl"
+    for ranks in (2, 4):
+        rows.append(
+            {"matrix": "sum of 1", "kernel": "sum", "links": "nccl", "ranks": str(ranks)}
+            | {"us": repr(MODEL.sum_us(ranks))}
+        )
+    for size in (8, 10**6):
+        shared = {"matrix": f"ring of {size}", "kernel": "message", "ranks": "2", "bytes": str(size)}
+        rows.append(shared | {"links": "nccl", "us": repr(Line(30.0, 2e-5)(size))})
+        rows.append(shared | {"links": "peers", "us": "1.0"})
+    found = make_model(rows, Network())
+    for ranks in (1, 2, 4, 8, 16, 4096):
+        assert found.iteration_us(100, ranks) == pytest.approx(near.iteration_us(100, ranks), rel=1e-6)
+    assert near.sum_us(8) == near.sum_us(2) < MODEL.sum_us(2) < near.sum_us(16) == MODEL.sum_us(16)
+
+
 def test_a_sum_that_is_hidden_costs_nothing_until_it_is_the_longer_one() -> None:
     product = MODEL.product_us(50**3 / 2, halo_of(50, 2), 2)
     assert MODEL.iteration_us(50, 2, "cg pipelined") == product + MODEL.vectors["cg pipelined"](50**3 / 2)

@@ -27,6 +27,7 @@ from dasp.distributed.communicators import engine_of
 from dasp.distributed.engine import Engine
 from dasp.distributed.launch import first_ranks, leave, world
 from dasp.distributed.matrix import SpMatrix
+from dasp.distributed.nccl import NcclLinks
 from dasp.distributed.place import resolve
 from dasp.solvers.arnoldi import in_turn
 from dasp.solvers.cuda import BLOCKS_PER_PROCESSOR
@@ -231,7 +232,7 @@ class Scaling:
             return
         kind = type(self.comm).__module__.partition(".")[0]
         row = {"matrix": name, "dtype": "float64", "device": self.device.partition(":")[0], "kernel": kernel}
-        study = f", {figures['study']}" if "study" in figures else ""
+        study = "".join(f", {figures[name]}" for name in ("study", "links") if name in figures)
         row["policy"] = f"{self.engine.size} ranks{study}"
         row |= {"engine": "mpi4py" if kind == "mpi4py" else "torch", "ranks": str(self.engine.size)}
         row |= {
@@ -243,13 +244,25 @@ class Scaling:
             results.append(self._path, row)
 
     def measure_links(self, sizes: Sequence[int] = MESSAGE_BYTES) -> None:
-        """Measure sums of one number and of those that solvers add, and messages around a ring."""
-        links, xp = self.engine.links(self.device), self.xp
+        """Measure sums of one number and of those that solvers add, and messages around a ring.
+
+        Where GPUs write in each other's memory, of NCCL too, which would join them to other machines.
+        """
+        links = self.engine.links(self.device)
+        kinds = {"": links} if self.device == "cpu" else {links.name: links}
+        if "peers" in kinds:
+            kinds["nccl"] = NcclLinks(self.engine, self.device)
+        for name, each in kinds.items():
+            self._measure_links(name, each, sizes)
+
+    def _measure_links(self, name: str, links: Any, sizes: Sequence[int]) -> None:
+        xp, known = self.xp, {"links": name} if name else {}
         for count in (1, 4 if self.device == "cpu" else BLOCKS_PER_PROCESSOR * self._processors()):
             add = links.sum(xp.zeros(count))
             self.keep(
                 "sum",
                 f"sum of {count}",
+                **known,
                 bytes=8 * count,
                 us=self.clock.best(add),
                 called_us=self.clock.called(add),
@@ -268,6 +281,7 @@ class Scaling:
             self.keep(
                 "message",
                 f"ring of {size}",
+                **known,
                 bytes=size,
                 us=self.clock.best(run),
                 called_us=self.clock.called(run),
@@ -428,6 +442,7 @@ def report(rows: Sequence[Row]) -> Report:
     ]
     links: list[tuple[str, Callable[[Row], str]]] = [
         ("what", lambda row: row["matrix"]),
+        ("by", lambda row: row.get("links", "")),
         ("ranks", lambda row: row["ranks"]),
         ("us", lambda row: significant(number(row, "us"))),
         ("called us", lambda row: significant(number(row, "called_us"))),
@@ -437,7 +452,7 @@ def report(rows: Sequence[Row]) -> Report:
     return Report(
         [
             Table.of("over ranks", columns, systems, words=["study", "what"]),
-            Table.of("links", links, others),
+            Table.of("links", links, others, words=["by"]),
         ],
         ["Times are those of the slowest rank; an iteration for cg. Efficiency is against one rank."],
     )

@@ -7,7 +7,8 @@
 
 Everything on the right is a straight line in rows, bytes or the logarithm of ranks, fitted to rows of `dasp
 bench scaling` on up to `FITTED` ranks; the others check it. A network between nodes is not measured here: its
-latency and bandwidth are given.
+latency and bandwidth are given. GPUs of one node that write in each other's memory all do so at once: their
+sum takes the same for any number of them; beyond the node sums and messages are NCCL's.
 
 Source: the alpha-beta model of messages (Hockney, Parallel Computing 20, 1994).
 """
@@ -28,6 +29,9 @@ FITTED = 2
 
 FORMS = {"cpu": {"cg": 2, "cg reduced": 1}, "cuda": {"cg": 1, "cg pipelined": 0}}
 """Of each form of cg on a device, how many sums an iteration waits for."""
+
+PEERS = "peers"
+"""What moves arrays between GPUs that write in each other's memory, in the column `links`."""
 
 HALF = 0.5
 """The efficiency below which a number of ranks is said to be too many."""
@@ -105,6 +109,10 @@ class Model:
     network : Network
     device : str
         `cpu` or `cuda`.
+    near : float, optional
+        One sum between GPUs of a node that write in each other's memory.
+    far : Line, optional
+        Of the bytes of a message between nodes, where `halo` is that of such GPUs.
     """
 
     interior: Line
@@ -114,6 +122,8 @@ class Model:
     sums: Line
     network: Network
     device: str = "cuda"
+    near: float | None = None
+    far: Line | None = None
 
     @property
     def forms(self) -> dict[str, int]:
@@ -122,6 +132,8 @@ class Model:
 
     def sum_us(self, ranks: int) -> float:
         """Return microseconds of a sum over ranks: up a tree and down, nodes by the network."""
+        if self.near is not None and 1 < ranks <= self.network.ranks:
+            return self.near
         inside = min(ranks, self.network.ranks)
         nodes = math.ceil(ranks / self.network.ranks)
         return self.sums(math.log2(inside)) + 2 * math.ceil(math.log2(nodes)) * self.network.latency
@@ -132,6 +144,7 @@ class Model:
             return self.interior(rows)
         travel = self.halo(8 * halo)
         if ranks > self.network.ranks:
+            travel = travel if self.far is None else self.far(8 * halo)
             travel += self.network.latency + 1e6 * 8 * halo / self.network.bandwidth
         return max(self.interior(rows), travel) + self.join
 
@@ -175,12 +188,19 @@ def make_model(rows: Sequence[Row], network: Network) -> Model:
 
     products, pairs = of("product"), of("product", 2)
     each = {(row["matrix"], row["ranks"]): number(row, "us") for row in products}
-    sums = fit([(math.log2(number(row, "ranks")), number(row, "us")) for row in of("sum")])
+    near = [number(row, "us") for row in of("sum") if row.get("links") == PEERS]
+    slow = [row for row in of("sum") if row.get("links") != PEERS] or of("sum")
+    sums = fit([(math.log2(number(row, "ranks")), number(row, "us")) for row in slow])
     vectors: dict[str, list[tuple[float, float]]] = {}
     for form, waited in FORMS[device].items():
         for row in of(form, 1):
             rest = number(row, "us") - each[row["matrix"], row["ranks"]] - waited * sums(0.0)
             vectors.setdefault(form, []).append((number(row, "rows"), max(rest, 1e-3)))
+    messages = [
+        (number(row, "bytes"), number(row, "us"))
+        for row in few
+        if row["kernel"] == "message" and row.get("links") != PEERS
+    ]
     joins = [number(row, "us") - max(number(row, "interior_us"), number(row, "halo_us")) for row in pairs]
     return Model(
         interior=fit([(number(r, "rows") / number(r, "ranks"), number(r, "interior_us")) for r in products]),
@@ -190,6 +210,8 @@ def make_model(rows: Sequence[Row], network: Network) -> Model:
         sums=sums,
         network=network,
         device=device,
+        near=float(np.median(near)) if near else None,
+        far=fit(messages) if near and messages else None,
     )
 
 

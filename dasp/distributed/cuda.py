@@ -50,7 +50,15 @@ class Rows(Protocol):
 
 
 class DeviceLinks(Protocol):
-    """What moves arrays between GPUs, on CuPy's current stream; all ranks prepare alike."""
+    """What moves arrays between GPUs, on CuPy's current stream; all ranks prepare alike.
+
+    Attributes
+    ----------
+    name : str
+        For benchmarks.
+    """
+
+    name: str
 
     def sum(self, array: Array) -> Callable[[], None]:
         """Prepare to set an array of float64 to its sum over all ranks; all get the same bits."""

@@ -103,11 +103,18 @@ class NcclLinks:
 
     Messages and sums have a communicator each, because they are on different streams.
 
+    Attributes
+    ----------
+    name : str
+        `nccl`.
+
     Raises
     ------
     RankError
         On all ranks, if CuPy finds no NCCL on one of them.
     """
+
+    name = "nccl"
 
     def __init__(self, engine: Engine, device: str) -> None:
         import cupy

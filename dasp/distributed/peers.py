@@ -231,10 +231,14 @@ class PeerLinks:
 
     Attributes
     ----------
+    name : str
+        `peers`.
     engine : Engine
     limit : cupy.ndarray of int32, shape (1,)
         On the host: how long kernels wait for other ranks, see kernels/distributed/peers.cuh.
     """
+
+    name = "peers"
 
     def __init__(self, engine: Engine, device: Any) -> None:
         import cupy
