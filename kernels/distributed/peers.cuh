@@ -37,7 +37,7 @@ __device__ __forceinline__ void say_turn(unsigned* flag, unsigned turn)
 #endif
 }
 
-// Waits until another GPU has said this turn.
+// Waits until another GPU has said this turn; it may have said the next one since.
 __device__ __forceinline__ void hear_turn(unsigned* flag, unsigned turn, const int* limit)
 {
     unsigned said, tries = 0;
@@ -48,7 +48,7 @@ __device__ __forceinline__ void hear_turn(unsigned* flag, unsigned turn, const i
 #else
         asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(said) : "l"(flag) : "memory");
 #endif
-    } while (said != turn && waits_on(tries, limit));
+    } while (int(said - turn) < 0 && waits_on(tries, limit));
 }
 
 // A number and its turn, each half of it in one word with the turn, so that whoever sees the turn in both has the
