@@ -130,6 +130,18 @@ def test_a_rank_waits_for_its_neighbours_until_the_host_gives_up() -> None:
     ranks.run(memory, 0, 1, 1)
 
 
+def test_a_neighbour_may_be_a_turn_ahead() -> None:
+    """It goes on as soon as it has heard this rank, which may not have looked yet."""
+    ranks = Ranks("f8", (), True, "C")
+    memory = np.zeros(3 * ranks.size, np.uint8)
+    for turn in (1, 2):
+        ranks.play(memory, 1, 0, turn, 1)
+    ranks.play(memory, 2, 0, 1, 1)
+    _, first, end = ranks.sends[1][0]
+    want = ranks.fresh(1, 1)[ranks.places[1][first:end]]
+    np.testing.assert_array_equal(ranks.run(memory, 0, 1, 1), want)
+
+
 def say(mailbox: np.ndarray, rank: int, numbers: np.ndarray, turns: np.ndarray) -> None:
     """Write numbers and their turns as a rank does: (slot, rank, number, word)."""
     at = np.arange(len(numbers))
