@@ -2,7 +2,8 @@
 
 `nccl RANK SIZE PORT` does what gloo does with a group of NCCL's, which needs a GPU for each rank.
 
-With DASP_RANKS_DEVICE=cuda each rank has a GPU; DASP_RANKS_CASES names some cases alone.
+With DASP_RANKS_DEVICE=cuda each rank has a GPU; DASP_RANKS_CASES names some cases alone,
+DASP_RANKS_SIZES some numbers of ranks.
 
 Prints a line for each case that failed on a rank, and at the end on rank 0 how many went well.
 """
@@ -30,6 +31,7 @@ from tests import gallery, reference
 
 DEVICE = os.environ.get("DASP_RANKS_DEVICE", "cpu")
 SIZES = (1, 2, 3, 5) if DEVICE == "cpu" else (1, 2, 3, 4)
+SIZES = tuple(map(int, os.environ.get("DASP_RANKS_SIZES", ",".join(map(str, SIZES))).split(",")))
 
 
 def there(array: Any) -> Any:

@@ -177,7 +177,7 @@ def test_small_systems_on_several_gpus_are_warned_of(size: int, device: str, tol
         warnings.simplefilter("always")
         D._warn_if_small()
     assert len(said) == told
-    assert all("36 rows on 2 GPUs; below about 750,000 rows" in str(one.message) for one in said)
+    assert all("36 rows on 2 GPUs; below about 500,000 rows" in str(one.message) for one in said)
 
 
 def test_rows_come_back_and_take_other_values() -> None:

@@ -28,9 +28,9 @@ Array = Any
 SPACES = {"cpu": "dasp.distributed.space", "cuda": "dasp.distributed.cuda"}
 """The module that makes the space of a kind of device."""
 
-SMALL_ROWS = 750_000
+SMALL_ROWS = 500_000
 """Rows of a GPU below which an iteration of cg on two takes longer than on one. Measured on two H200s:
-poisson3d:64 takes 24 us on two and 10 us on one, poisson3d:128 57 and 63, poisson3d:200 166 and 226."""
+poisson3d:64 takes 17 us on two and 8 us on one, poisson3d:128 42 and 62, poisson3d:200 127 and 227."""
 
 FEW_SUMS_ROWS = {"cpu": 20_000, "cuda": 4_000_000}
 """Rows of a rank up to which a sum over the ranks costs more than reading a vector once more. Measured on two
@@ -42,10 +42,10 @@ RUN = 4
 Measured on two H200s: an iteration of cg on poisson3d:160 takes 84, 84 and 92 us with 1, 4 and 8, one on
 poisson3d:320 458, 458 and 475 us with 4, 8 and 16."""
 
-HIDDEN_SUMS_ROWS = {"cpu": 0, "cuda": 1_000_000}
+HIDDEN_SUMS_ROWS = {"cpu": 0, "cuda": 500_000}
 """Rows of a rank up to which a sum that travels beside a product is worth three vectors more, without a
-preconditioner. Measured on H200s: so, and with one sum that is waited for, on two poisson3d:128 takes 56 and
-53 us, poisson3d:160 95 and 84, on four poisson3d:128 37 and 51. A sum on CPUs is always waited for."""
+preconditioner. Measured on H200s: so, and with one sum that is waited for, on two poisson3d:64 takes 17 and
+22 us, poisson3d:128 49 and 42, on four poisson3d:128 27 and 28. A sum on CPUs is always waited for."""
 
 
 class SpMatrix:

@@ -15,8 +15,6 @@ from dasp.solvers.cuda import THREADS
 
 Array = Any
 
-OVERLAPS = False
-
 MOST_BLOCKS = 1024
 """Of a launch that packs or adds; each thread then takes several elements."""
 
@@ -92,9 +90,7 @@ def _launch(
         return lambda *_: None
     kernel = _source.load(signature.source, defines(np.dtype(dtype))).get_function(signature.entry)
     types = {"Scalar": np.dtype(dtype)}
-    return Launch(
-        kernel, signature, types, fixed, varying, blocks=grid(elements), threads=THREADS, overlaps=OVERLAPS
-    )
+    return Launch(kernel, signature, types, fixed, varying, blocks=grid(elements), threads=THREADS)
 
 
 def _flat(array: Array) -> Array:

@@ -3,7 +3,8 @@
 // A message is some rows for one neighbour. Each block takes a piece of every message, says to all neighbours that its
 // pieces are there, and waits for the same pieces of what they send; so blocks of one launch wait for none of it.
 //
-// Launch: one dimension, blocks of DASP_THREADS threads, as many on all ranks.
+// Launch: one dimension, blocks of DASP_THREADS threads, as many on all ranks; it begins when the kernels before it have
+//     ended, and lets none begin before its own end, whose blocks would wait in the place of the product beside it.
 // neighbours (8 * count), for each: the first of the rows that it gets and one past the last; where its slot is in
 //     memory, and how far the other slot is from it; where its flags for this rank are; the first of the rows that it
 //     sends, and one past the last; where this rank's flags for it are. A flag (4 bytes) for each block, of the last turn.
@@ -43,7 +44,6 @@ dasp_bring_rows(unsigned char* memory, const long long* neighbours, int count, l
                 const long long* places, long long columns, unsigned* turns, const int* limit, Scalar* received,
                 const Scalar* x, long long row, long long column)
 {
-    wait_for_earlier_kernels();
     const Neighbour* const each = reinterpret_cast<const Neighbour*>(neighbours);
     const unsigned turn = turns[blockIdx.x] + 1;
     const long long slot = turn % 2;
