@@ -439,17 +439,6 @@ class SpMatrix(Transposable, Surface):
         prepare = getattr(self._product, "prepare_with_dot", None)
         return None if prepare is None else prepare(x, out, w, square=square, run=run)
 
-    def read_first(self) -> tuple[Any, ...]:
-        """Return what a product reads first and nobody writes, for solvers on a GPU to fetch before.
-
-        Returns
-        -------
-        arrays : tuple of two cupy.ndarray of uint8, or empty
-            Parts of the plan; none on the CPU, and where it does not pay.
-        """
-        read_first = getattr(self._product, "read_first", None)
-        return () if read_first is None else read_first()
-
     def prepare_cg(self, dtype: Any, *, diagonal: bool) -> Any:
         """Prepare conjugate gradients in one launch, for solvers on a GPU.
 

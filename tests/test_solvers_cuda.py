@@ -278,33 +278,6 @@ def test_a_kind_of_system_is_traced_once(emulated, monkeypatch, form, preconditi
     assert not traced
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_what_the_next_product_reads_first_is_fetched_ahead(emulated, form):
-    """By the pass behind a product alone; the emulator sees to it that it lies in its arrays."""
-
-    class Large(Dotted):
-        def read_first(self):
-            return np.zeros(8192 + 48, np.uint8), np.zeros(16, np.uint8)
-
-        def prepare_with_dot(self, x, out, w, *, square=False):
-            return None
-
-    A, names = poisson(8), getattr(form, "names", ("p",))
-    limits = make_limits(64, 1e-8, 0.0, None, None, None, False)
-    seen, launch = [], emulated.launch
-
-    def watched(signature, defines, arguments, *sizes, **how):
-        seen.append(defines.get("DASP_AHEAD"))
-        return launch(signature, defines, arguments, *sizes, **how)
-
-    emulated.launch = watched
-    x, stats = solve(Large(A), np.ones(64), None, limits, None, None, form, names)
-    plain, _ = solve(operator(A), np.ones(64), None, limits, None, None, form, names)
-    assert stats.converged
-    np.testing.assert_array_equal(x, plain)
-    assert seen.count("1") == 2  # one for each phase
-
-
 @pytest.mark.parametrize("history", [7, 8])
 @pytest.mark.parametrize("form", FORMS)
 def test_a_solve_goes_on_when_the_history_is_full(emulated, form, history, monkeypatch):

@@ -61,11 +61,9 @@ from dasp.solvers.tape import (
 
 Array = Any
 
-THREADS = 256
-"""Threads of a block of a pass."""
-
-BLOCKS_PER_PROCESSOR = 4
-"""Blocks of a pass for each multiprocessor at most: each later block reads the sums of all."""
+THREADS, BLOCKS_PER_PROCESSOR = 256, 4
+"""Threads of a block of a pass, and blocks for each multiprocessor at most: each later block reads the sums
+of all."""
 
 ROW_BYTES = 256
 """Bytes to which rows are rounded up."""
@@ -85,7 +83,7 @@ HISTORY = 8192
 ROOM = 2 * HISTORY
 """Numbers in an allocation for what is no vector."""
 
-GLANCE = 512
+GLANCE = 2048
 """Of them, how many are read along with the scalars."""
 
 
@@ -213,8 +211,6 @@ class PassText:
     dtype : numpy.dtype
     guard, carried : int
         As the source says.
-    ahead : bool
-        Whether it fetches what the next product reads first.
 
     Attributes
     ----------
@@ -230,14 +226,13 @@ class PassText:
         *,
         guard: int,
         carried: int,
-        ahead: bool = False,
     ) -> None:
         read, written = _accesses(given)
         self.names = list(dict.fromkeys([*read, *written]))
         self._place = {name: k for k, name in enumerate(self.names)}
         kinds = ["Scalar*" if name in written else "const Scalar*" for name in self.names]
         self.parameters = [f"{kind} v{k}" for k, kind in enumerate(kinds)]
-        self._complex, self.ahead = dtype.kind == "c", ahead
+        self._complex = dtype.kind == "c"
         places, out = range(len(self.names)), [self._place[name] for name in written]
         loaded = [self._place[name] for name in read]
         self.defines = {
@@ -245,7 +240,6 @@ class PassText:
             "DASP_COMPLEX": str(int(self._complex)),
             "DASP_THREADS": str(THREADS),
             "DASP_GUARD": str(guard),
-            "DASP_AHEAD": str(int(ahead)),
             "DASP_CARRIED": str(carried),
             "DASP_SUMS_IN": str(given.sums),
             "DASP_SUMS_MORE": str(given.more[0]),
@@ -268,7 +262,7 @@ class PassText:
 
     def signature(self) -> Signature:
         """Return what the kernel takes."""
-        return _signature("\n".join(self.parameters) + (AHEAD if self.ahead else ""))
+        return _signature("\n".join(self.parameters))
 
     def _once(self, place: int) -> str:
         return "_once" if self.names[place] == "x" else ""
@@ -343,13 +337,6 @@ TRIANGULAR = Signature(
     Scalar*        x
     """,
 )
-
-AHEAD = """
-    const unsigned char*  first_ahead    [first_bytes]
-    long long             first_bytes
-    const unsigned char*  second_ahead   [second_bytes]
-    long long             second_bytes"""
-"""What a pass takes that fetches something ahead."""
 
 PASS = """
     long long      n
@@ -720,11 +707,9 @@ class CudaLoop:
         """
         steps: list[Callable[[], None]] = []
         combine, sums, blocks, first = self._space.combine, self._totals[source % 2], 0, True
-        ahead: tuple[Array, ...] = ()
         for entry in tape.entries:
             if not isinstance(entry, Pass):
                 steps.append(entry)
-                ahead = entry.ahead if isinstance(entry, Multiplication) and guard == WHILE_RUNNING else ()
                 if isinstance(entry, Multiplication) and entry.sums is not None:
                     along = [(self._left[source], sums)] if self._joins and guard == WHILE_RUNNING else []
                     steps += combine((entry.sums, entry.sums), *(along if first else []))
@@ -733,16 +718,15 @@ class CudaLoop:
             mine = self._space.blocks(entry.vectors.n)
             lasting = self._leaving and left is not None and entry is tape.passes[-1]
             out = self._left[left or 0] if lasting else self._room.take(max(1, len(entry.dots) * mine))
-            key = guard, carried, bool(ahead)
+            key = guard, carried
             text = entry.texts.get(key)
             if text is None:
-                text = PassText(entry, self._space.dtype, guard=guard, carried=carried, ahead=bool(ahead))
+                text = PassText(entry, self._space.dtype, guard=guard, carried=carried)
                 entry.texts[key] = text
             blocks = mine if first else blocks
             banks = self._banks[source], self._banks[target]
-            step = launch_pass(self._space, entry, text, banks, (sums, blocks, out), self._history, ahead)
+            step = launch_pass(self._space, entry, text, banks, (sums, blocks, out), self._history)
             steps.append(step)
-            ahead = ()
             blocks = mine
             sums = self._totals[left or 0] if lasting else out
             if entry.dots and not (lasting and self._joins):
@@ -791,18 +775,12 @@ def launch_pass(
     banks: tuple[Array, Array],
     sums: tuple[Array, int, Array],
     history: Array,
-    ahead: tuple[Array, ...] = (),
 ) -> Callable[[], None]:
-    """Return the launch of a pass; `sums` are those it takes, of how many blocks, and those it leaves.
-
-    `ahead` are the two arrays of bytes that it fetches, if it does.
-    """
+    """Return the launch of a pass; `sums` are those it takes, of how many blocks, and those it leaves."""
     arguments = {f"v{k}": given.vectors[name] for k, name in enumerate(text.names)}
     arguments |= {"n": given.vectors.n, "in": banks[0], "out": banks[1], "history": history}
     arguments |= dict(zip(("sums_in", "blocks_in", "sums_out"), sums, strict=True))
     arguments |= {"sums_more": given.more[1], "blocks_more": given.more[2]}
-    for name, array in zip(("first", "second"), ahead, strict=False):
-        arguments |= {f"{name}_ahead": array, f"{name}_bytes": array.size}
     types = {"Scalar": space.dtype}
     blocks = space.blocks(given.vectors.n)
     return space.on.launch(text.signature(), text.defines, arguments, blocks, THREADS, types)

@@ -63,8 +63,6 @@ class _Planned:
 
         self._prepare, self._with_dot = getattr(A, "prepare", None), getattr(A, "prepare_with_dot", None)
         self.prepare_cg = getattr(A, "prepare_cg", None)
-        read_first = getattr(A, "read_first", None)
-        self.ahead = () if read_first is None else read_first()
 
     def multiply(self, x: Array, y: Array) -> None:
         self._matvec(x, out=y)

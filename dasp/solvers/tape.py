@@ -77,15 +77,12 @@ class Multiplication:
     ----------
     sums : array or None
         What they are made up of, if it does.
-    ahead : tuple of two arrays of bytes, or none
-        What it reads first and nobody writes, if that is worth while to be fetched before.
     """
 
     def __init__(self, operator: Operator, x: Any, y: Any) -> None:
         self._operator, self._x, self._y = operator, x, y
         self._call = operator.prepare(x, y)
         self.sums: Any = None
-        self.ahead: tuple[Any, ...] = getattr(operator, "ahead", ())
         self._asked: tuple[Any, int] | None = None
 
     def __call__(self) -> None:

@@ -14,8 +14,6 @@
 // sums_more (DASP_SUMS_MORE * blocks_more): the same from the product before this pass (spmv/dot.cuh); they count
 //     after the others.
 // DASP_COMPLEX 1: vectors are of complex numbers, and coefficients real or complex; all sums are real.
-// DASP_AHEAD 1: what the next product reads first (first_bytes and second_bytes, multiples of 16) is fetched into the
-//     second-level cache meanwhile: the memory has little else to do. Nobody writes it.
 // history: the norm of the residual after each iteration.
 // DASP_LEAVE: nothing, or a return where the scalars say so.
 // DASP_GUARD 1: a pass after the stop does nothing; the first of an iteration (DASP_CARRIED > 0) then hands so many slots
@@ -74,32 +72,6 @@ __device__ __forceinline__ void write_piece_once(Scalar* address, const Piece& p
     __stcs(reinterpret_cast<uint4*>(address), *reinterpret_cast<const uint4*>(&piece));
 }
 
-#if DASP_AHEAD
-#define AHEAD                                                                                                          \
-    const unsigned char *first_ahead, long long first_bytes, const unsigned char *second_ahead, long long second_bytes,
-
-constexpr int FETCHED = 4096;  // bytes that a warp asks for at once
-
-// PTX ISA: cp.async.bulk.prefetch.L2.
-__device__ __forceinline__ void fetch_ahead(const unsigned char* from, long long bytes)
-{
-    const long long step = (long long)FETCHED * WARPS * gridDim.x;
-    for (long long at = FETCHED * ((long long)WARPS * blockIdx.x + threadIdx.x / 32); at < bytes; at += step) {
-        if (lane_id() > 0) continue;
-        const unsigned size = unsigned(min((long long)FETCHED, bytes - at));
-#if defined(DASP_SIMT)
-        for (unsigned k = 0; k < size; k += 16) (void)*(const volatile unsigned char*)(from + at + k);
-#elif __CUDA_ARCH__ >= 900
-        asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(__cvta_generic_to_global(from + at)), "r"(size));
-#else
-        (void)size;
-#endif
-    }
-}
-#else
-#define AHEAD
-#endif
-
 // The sums over all threads of a block, in every thread that asks for them after the barrier.
 template <int COUNT> __device__ __forceinline__ void leave_warp_sums(double (*parts)[WARPS], double* value)
 {
@@ -129,18 +101,10 @@ __device__ __forceinline__ double sum_of_warps(const double* parts)
 }
 
 extern "C" __global__ void __launch_bounds__(DASP_THREADS)
-dasp_fused(DASP_VECTORS AHEAD long long n, const double* in, double* out, const double* sums_in, int blocks_in,
+dasp_fused(DASP_VECTORS long long n, const double* in, double* out, const double* sums_in, int blocks_in,
            const double* sums_more, int blocks_more, double* sums_out, double* history)
 {
-#if DASP_AHEAD == 2
-    fetch_ahead(first_ahead, first_bytes);
-    fetch_ahead(second_ahead, second_bytes);
-#endif
     wait_for_earlier_kernels();
-#if DASP_AHEAD == 1
-    fetch_ahead(first_ahead, first_bytes);
-    fetch_ahead(second_ahead, second_bytes);
-#endif
     const long long step = (long long)(WIDTH * THREADS) * gridDim.x;
     long long at = WIDTH * ((long long)THREADS * blockIdx.x + threadIdx.x);
     // All that is read before the first update is asked for at once: one wait for the memory, not four.

@@ -313,11 +313,6 @@ class Product:
         current = self._current_stream
         return lambda: launch(current().ptr), sums
 
-    def read_first(self) -> tuple[Any, ...]:
-        """Return what a product reads first and nobody writes, for whoever has time to fetch it before."""
-        plan = self.plan
-        return sliced.read_first(plan) if plan.format == SLICES and self._overlaps else ()
-
     def prepare_cg(self, dtype: np.dtype[Any], *, diagonal: bool) -> resident.Recipe | None:
         """Return what conjugate gradients in one launch take for vectors of a type; None if they do not pay.
 

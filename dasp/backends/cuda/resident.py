@@ -30,7 +30,7 @@ SIGNATURE = Signature(
     int                   nbytes
     double*               record           [16]
     double*               history
-    double*               told             [528]
+    double*               told             [2064]
     unsigned long long*   messages
     const X*              b
     X*                    x
@@ -46,7 +46,7 @@ SIGNATURE = Signature(
 PLAN_ARGUMENTS = "headers", "bases", "deltas", "values", "table", "rows", "count", "positions", "identity"
 """Those of `sliced.plan_arguments` that it takes: none of segments."""
 
-TOLD = 528
+TOLD = 2064
 """Numbers that the host sees when a launch is done: a record of 16, and the first residuals."""
 
 THREADS = 512

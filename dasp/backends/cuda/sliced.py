@@ -26,10 +26,6 @@ ARRAYS = """
 WIDE = 16
 """Bytes of a value from which a step takes twice the registers of one of float64."""
 
-AHEAD_BYTES, LEAST_AHEAD, MOST_ROWS_AHEAD = 0, 44_000_000, 600_000
-"""Bytes of a plan that are fetched into the L2 before a product, and the bytes from which and the rows up to
-which that pays. Measured on an H200."""
-
 SIGNATURE = Signature(
     "spmv/slices.cu",
     "dasp_slices",
@@ -127,18 +123,6 @@ def kept_share(plan: Plan) -> float:
         return 0.0
     room = H200.kept_bytes - sum(plan.shape) * plan.dtype.itemsize
     return round(20 * max(min(1.0, room / plan.nbytes), 0.0)) / 20
-
-
-def read_first(plan: Plan) -> tuple[Any, ...]:
-    """Return the values and deltas that a product reads first, as bytes; nothing where that does not pay.
-
-    It pays for plans beyond the L2 whose vectors lie in there: while these are updated the memory is idle.
-    """
-    if not AHEAD_BYTES or plan.nbytes < LEAST_AHEAD or plan.shape[0] > MOST_ROWS_AHEAD:
-        return ()
-    arrays = plan.values.codes, plan.pattern.deltas
-    share = min(1.0, AHEAD_BYTES / sum(array.nbytes for array in arrays))
-    return tuple(array.reshape(-1).view(np.uint8)[: int(share * array.nbytes) // 16 * 16] for array in arrays)
 
 
 def partials(plan: Plan) -> int:
