@@ -130,9 +130,9 @@ struct Sums {
 #ifndef DASP_SIMT
         asm volatile("" : "+r"(source));  // else the compiler finds it anew for each quad
 #endif
-        Pack<X, PACK> b[QUADS][PACKS];
 #pragma unroll 1
         for (; left > QUADS; left -= QUADS) {
+            Pack<X, PACK> b[QUADS][PACKS];
 #pragma unroll
             for (int q = 0; q < QUADS; ++q) panel.load<true>(slots.column[q], b[q]);
             place.advance();
@@ -143,6 +143,7 @@ struct Sums {
             for (int q = 0; q < QUADS; ++q) add(slots.value(q, table), b[q], source);
             slots = next;
         }
+        Pack<X, PACK> b[QUADS][PACKS] = {};  // its own, and set: else the loop has more instructions
 #pragma unroll
         for (int q = 0; q < QUADS; ++q)
             if (q < left) panel.load<true>(slots.column[q], b[q]);
