@@ -15,6 +15,7 @@ import pytest
 import scipy.sparse as sp
 import scipy.sparse.linalg as sla
 
+from dasp import SpMatrix
 from dasp.preconditioners import jacobi
 from dasp.preconditioners.base import BOUND
 from dasp.solvers import Workspace, bicgstab, cg, gmres, minres
@@ -132,6 +133,40 @@ def test_scalars_travel_from_pass_to_pass():
 
 
 # ---- methods ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", [cg, bicgstab, minres])
+@pytest.mark.parametrize("foreign", ["A", "M"])
+def test_what_cannot_be_captured_is_not_however_many_systems_came_before(monkeypatch, method, foreign):
+    """A trace that is known already says nothing of the operators of this system."""
+    noted: list[bool] = []
+
+    class Noting(EmulatedDevice):
+        def repeat(self, function: Any, bank: Any, *, captured: bool) -> Any:
+            noted.append(captured)
+            return super().repeat(function, bank, captured=captured)
+
+        def record(self, function: Any) -> Any:
+            noted.append(True)
+            return super().record(function)
+
+    device = Noting()
+    monkeypatch.setattr(system_module, "space_for", lambda name, dtype: CudaSpace(name, dtype, device))
+    A, b = poisson(5), np.random.default_rng(3).standard_normal(25)
+    planned = SpMatrix.from_scipy(A, device="cpu")
+    other = operator(A if foreign == "A" else sp.diags_array(1 / A.diagonal()))
+    for _ in range(2):
+        M = None if foreign == "A" else SpMatrix.from_scipy(sp.csr_array(sp.eye_array(25)), device="cpu")
+        method(planned, b, M=M)
+        assert noted
+        assert all(noted)
+        noted.clear()
+        for _ in range(2):
+            given = {"A": other} if foreign == "A" else {"A": planned, "M": other}
+            _, stats = method(b=b, workspace=Workspace(), **given)
+            assert stats.converged
+        assert not any(noted)
+        noted.clear()
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -652,6 +652,8 @@ class CudaLoop:
         for known, carried, lag in variants:
             tape = known.repeat(self._parts, self._slots, nothing)
             if tape is not None:
+                operators = (one for one in self._parts.operators if one is not None)
+                self._space.captures = self._space.captures and all(one.captures for one in operators)
                 self._carried, self._lag = list(carried), lag
                 return tape
         tape = trace()
