@@ -313,6 +313,27 @@ def test_a_kind_of_system_is_traced_once(emulated, monkeypatch, form, preconditi
     assert not traced
 
 
+def test_long_vectors_have_fewer_and_larger_blocks(emulated, monkeypatch):
+    A, b = poisson(8), np.random.default_rng(3).standard_normal(64)
+    limits, form = make_limits(64, 1e-10, 0.0, None, None, None, False), PredictedConjugateGradients
+    x, _ = solve(A, b, None, limits, None, None, form, form.names)
+    sizes, launch = set(), emulated.launch
+
+    def watched(signature, defines, arguments, blocks, threads, *types, **how):
+        sizes.add((defines.get("DASP_THREADS"), threads))
+        return launch(signature, defines, arguments, blocks, threads, *types, **how)
+
+    emulated.launch = watched
+    monkeypatch.setattr(cuda_module, "LARGE_ROWS", 64)  # what was traced before is put together anew
+    again, stats = solve(A, b, None, limits, None, None, form, form.names)
+    check(A, again, b, stats, 1e-10)
+    assert ("512", 512) in sizes
+    np.testing.assert_allclose(again, x, rtol=1e-8)
+    space = CudaSpace("cuda:0", np.dtype(float), emulated)
+    monkeypatch.setattr(cuda_module, "LARGE_ROWS", 10_000)
+    assert [space.blocks(n) for n in (1, 9_999, 10_000)] == [1, 8, 4]
+
+
 @pytest.mark.parametrize("history", [7, 8])
 @pytest.mark.parametrize("form", FORMS)
 def test_a_solve_goes_on_when_the_history_is_full(emulated, form, history, monkeypatch):

@@ -382,6 +382,10 @@ class RanksCudaSpace(CudaSpace):
         self.links, self._engine, self._beside = links, engine, on.beside
         self.processors = min(map(int, engine.gather(on.processors)))
 
+    def threads(self, n: int) -> int:
+        """Return the threads of a block of a pass, on all ranks alike."""
+        return THREADS
+
     def blocks(self, n: int) -> int:
         """Return the blocks of a pass, as many on all ranks: their sums travel together."""
         return BLOCKS_PER_PROCESSOR * self.processors

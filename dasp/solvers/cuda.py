@@ -65,6 +65,10 @@ THREADS, BLOCKS_PER_PROCESSOR = 256, 4
 """Threads of a block of a pass, and blocks for each multiprocessor at most: each later block reads the sums
 of all."""
 
+LARGE_ROWS, LARGE_THREADS, LARGE_BLOCKS_PER_PROCESSOR = 300_000, 512, 2
+"""The same from so many rows on: all multiprocessors have enough of them, and there are half as many sums to
+be read. Measured on an H200."""
+
 ROW_BYTES = 256
 """Bytes to which rows are rounded up."""
 
@@ -209,7 +213,7 @@ class PassText:
     ----------
     given : Pass
     dtype : numpy.dtype
-    guard, carried : int
+    guard, carried, threads : int
         As the source says.
 
     Attributes
@@ -226,6 +230,7 @@ class PassText:
         *,
         guard: int,
         carried: int,
+        threads: int = THREADS,
     ) -> None:
         read, written = _accesses(given)
         self.names = list(dict.fromkeys([*read, *written]))
@@ -238,7 +243,7 @@ class PassText:
         self.defines = {
             "DASP_SCALAR": C_TYPES[dtype.name],
             "DASP_COMPLEX": str(int(self._complex)),
-            "DASP_THREADS": str(THREADS),
+            "DASP_THREADS": str(threads),
             "DASP_GUARD": str(guard),
             "DASP_CARRIED": str(carried),
             "DASP_SUMS_IN": str(given.sums),
@@ -414,13 +419,19 @@ class CudaSpace:
         for slot, name in enumerate(given.coefficients, 1):
             given.inputs.append(f"const double t{slot} = in[{slot}];")
             given.scalars.append(f"const Real c_{name} = Real(t{slot});")
-        text = PassText(given, self.dtype, guard=UNGUARDED, carried=0)
+        threads = self.threads(given.vectors.n)
+        text = PassText(given, self.dtype, guard=UNGUARDED, carried=0, threads=threads)
         return launch_pass(self, given, text, (bank, none), (none, 0, none), none)
+
+    def threads(self, n: int) -> int:
+        """Return the threads of a block of a pass over vectors of n numbers."""
+        return LARGE_THREADS if n >= LARGE_ROWS else THREADS
 
     def blocks(self, n: int) -> int:
         """Return the blocks of a pass over vectors of n numbers."""
-        width = THREADS * PACK_BYTES // self.dtype.itemsize
-        return max(1, min(ceil_div(n, width), BLOCKS_PER_PROCESSOR * self.on.processors))
+        width = self.threads(n) * PACK_BYTES // self.dtype.itemsize
+        most = LARGE_BLOCKS_PER_PROCESSOR if n >= LARGE_ROWS else BLOCKS_PER_PROCESSOR
+        return max(1, min(ceil_div(n, width), most * self.on.processors))
 
     def turn(self, rows: int, products: int) -> tuple[int, int]:
         """Return the iterations, an even number, between two questions whether to go on, and early turns.
@@ -720,10 +731,11 @@ class CudaLoop:
             mine = self._space.blocks(entry.vectors.n)
             lasting = self._leaving and left is not None and entry is tape.passes[-1]
             out = self._left[left or 0] if lasting else self._room.take(max(1, len(entry.dots) * mine))
-            key = guard, carried
+            how = {"guard": guard, "carried": carried, "threads": self._space.threads(entry.vectors.n)}
+            key = tuple(how.values())
             text = entry.texts.get(key)
             if text is None:
-                text = PassText(entry, self._space.dtype, guard=guard, carried=carried)
+                text = PassText(entry, self._space.dtype, **how)
                 entry.texts[key] = text
             blocks = mine if first else blocks
             banks = self._banks[source], self._banks[target]
@@ -785,7 +797,8 @@ def launch_pass(
     arguments |= {"sums_more": given.more[1], "blocks_more": given.more[2]}
     types = {"Scalar": space.dtype}
     blocks = space.blocks(given.vectors.n)
-    return space.on.launch(text.signature(), text.defines, arguments, blocks, THREADS, types)
+    threads = space.threads(given.vectors.n)
+    return space.on.launch(text.signature(), text.defines, arguments, blocks, threads, types)
 
 
 GIVEN = "rtol", "atol", "margin"
