@@ -141,10 +141,10 @@ class Machine:
     slice_registers: int = tuned(
         "of a lane", "the same: what a slice takes beside its steps in flight", "by the compiler"
     )
-    kept_plans: int = tuned(
+    kept_plans: tuple[int, int] = tuned(
         "bytes of a plan",
-        "up to which a share of it is told to stay in the L2 until the next product: of larger ones too "
-        "little would",
+        "from and up to which a share of it is told to stay in the L2 until the next product: smaller ones "
+        "stay by themselves, of larger ones too little would",
         _FOUND,
     )
     kept_bytes: int = tuned("bytes of a plan, x and y", "that have room there together", _FOUND)
@@ -223,7 +223,7 @@ H200 = Machine(
     multiprocessors=132,
     registers=65_536,
     slice_registers=24,
-    kept_plans=115_000_000,
+    kept_plans=(4_000_000, 115_000_000),
     kept_bytes=26_500_000,
     rows_of_x=(
         Panels(256, 32, 4, 8, 168, 4),

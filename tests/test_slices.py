@@ -641,24 +641,25 @@ def test_products_of_plans_of_which_a_share_stays_in_the_cache(executor, coding,
     x, policy = np.random.default_rng(6).standard_normal(400), Policy(layout="slices")
     plain = multiply(executor, matrix, x, policy=policy)
     assert_close(plain, matrix, x)
+    assert "DASP_KEEP" not in cuda.defines(plan_of(matrix, policy))  # it is small
+    monkeypatch.setattr(cuda, "H200", replace(H200, kept_plans=(0, 1 << 40)))
     share = cuda.defines(plan_of(matrix, policy))["DASP_KEEP"]
     assert share == "1.0f"
-    monkeypatch.setattr(cuda, "H200", replace(H200, kept_bytes=8_000))
-    assert cuda.defines(plan_of(matrix, policy))["DASP_KEEP"] != share
     np.testing.assert_array_equal(multiply(executor, matrix, x, policy=policy), plain)
-    monkeypatch.setattr(cuda, "H200", replace(H200, kept_bytes=0))
-    assert "DASP_KEEP" not in cuda.defines(plan_of(matrix, policy))
+    monkeypatch.setattr(cuda, "H200", replace(H200, kept_plans=(0, 1 << 40), kept_bytes=8_000))
+    assert cuda.defines(plan_of(matrix, policy))["DASP_KEEP"] != share
     np.testing.assert_array_equal(multiply(executor, matrix, x, policy=policy), plain)
 
 
 def test_plans_of_which_a_share_stays_in_the_cache():
-    """All of small ones, of larger ones as much as there is room for beside x and y, of the largest none."""
+    """Of small ones nothing, then all, then what there is room for beside x and y; of the largest nothing."""
 
     def share(nbytes, rows=0):
         return cuda.kept_share(SimpleNamespace(nbytes=nbytes, shape=(rows, rows), dtype=np.dtype(np.float64)))
 
-    room, most = H200.kept_bytes, H200.kept_plans
-    assert [share(n) for n in (0, 1, room, 2 * room, 4 * room, most + 1)] == [0.0, 1.0, 1.0, 0.5, 0.25, 0.0]
+    (least, most), room = H200.kept_plans, H200.kept_bytes
+    assert [share(n) for n in (0, least - 1, least, room)] == [0.0, 0.0, 1.0, 1.0]
+    assert [share(n) for n in (2 * room, 4 * room, most + 1)] == [0.5, 0.25, 0.0]
     assert [share(2 * room, rows) for rows in (room // 32, room // 16, room)] == [0.25, 0.0, 0.0]
 
 
