@@ -6,15 +6,18 @@ itself must be, byte by byte, what was played for it.
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from dasp.distributed import RankError, peers
 from dasp.distributed.exchange import Span
 from dasp.distributed.packing import defines, steps
 from dasp.distributed.peers import BRING, MOST_BLOCKS, SUM, flag_bytes, neighbour_table, power_of_two
 from dasp.solvers.cuda import THREADS
+from tests.ranks import run_ranks
 from tests.simt.launch import SimtError
 from tests.simt_device import EmulatedDevice
 
@@ -181,3 +184,43 @@ def test_numbers_are_added_in_the_order_of_ranks(rank: int, same: bool) -> None:
 
 def test_memory_is_asked_for_in_powers_of_two() -> None:
     assert [power_of_two(k) for k in (1, 2, 3, 4096, 4097)] == [1, 2, 4, 4096, 8192]
+
+
+@pytest.mark.parametrize(
+    ("told", "reached", "made", "works", "want"),
+    [
+        ("auto", True, True, True, "peers"),
+        ("auto", True, True, False, "nccl"),
+        ("auto", True, False, True, "nccl"),
+        ("auto", False, True, True, "nccl"),
+        ("nccl", True, True, True, "nccl"),
+    ],
+)
+def test_nccl_is_taken_where_gpus_cannot_write_in_each_others_memory(
+    told: str, reached: bool, made: bool, works: bool, want: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("cupy")
+
+    class Peers:
+        name = "peers"
+
+        def __init__(self, engine: Any, device: Any) -> None:
+            if not made:
+                raise RankError("rank 1: no memory to share")
+
+        def works(self) -> bool:
+            return works
+
+    monkeypatch.setenv(peers.LINKS_VARIABLE, told)
+    monkeypatch.setattr(peers, "reachable", lambda engine, device: reached)
+    monkeypatch.setattr(peers, "PeerLinks", Peers)
+    monkeypatch.setattr(peers, "NcclLinks", lambda engine, device: SimpleNamespace(name="nccl"))
+    assert run_ranks(2, lambda engine: peers.device_links(engine, "cuda:0").name) == [want] * 2
+    assert run_ranks(1, lambda engine: peers.device_links(engine, "cuda:0").name) == ["nccl"]
+
+
+def test_other_words_for_links_are_refused_by_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("cupy")
+    monkeypatch.setenv(peers.LINKS_VARIABLE, "wires")
+    with pytest.raises(ValueError, match="rank 0: DASP_RANK_LINKS is 'wires'; auto or nccl is needed"):
+        run_ranks(2, lambda engine: peers.device_links(engine, "cuda:0"))
