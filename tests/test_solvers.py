@@ -23,6 +23,10 @@ SQUARE: list[Callable[..., Any]] = [cg, bicgstab, minres, gmres]
 STORAGE = {cg: (5, 6), bicgstab: (7, 9), minres: (8, 10), gmres: (35, 36)}
 
 
+MOST_DENSE = 2000
+"""Rows up to which a solution is compared with a dense one: the singular values of 8,000 take minutes."""
+
+
 def poisson(side: int) -> sp.csr_array:
     line = sp.diags_array([[-1.0] * (side - 1), [2.0] * side, [-1.0] * (side - 1)], offsets=[-1, 0, 1])
     return sp.csr_array(sp.kron(line, sp.eye_array(side)) + sp.kron(sp.eye_array(side), line))
@@ -57,9 +61,11 @@ def check(A: Any, x: Any, b: Any, stats: Any, rtol: float, atol: float = 0.0) ->
         assert np.isfinite(x).all()
         wanted = max(rtol * float(np.linalg.norm(long(b))), atol)
         assert true_residual(A, x, b) <= wanted * (1 + 1e-6) + residual_bound(A, x, b)
+        if not 0 < A.shape[0] <= MOST_DENSE:
+            return
         dense = np.asarray(A.todense() if sp.issparse(A) else A)
         dense = dense.astype(np.result_type(dense, np.float64))
-        if A.shape[0] and np.linalg.cond(dense) < 1e8:
+        if np.linalg.cond(dense) < 1e8:
             error = np.linalg.norm(x - np.linalg.solve(dense, b))
             least = np.linalg.svd(dense, compute_uv=False)[-1]
             assert error <= 1.01 * (wanted + residual_bound(A, x, b)) / least + 1e-12 * np.linalg.norm(

@@ -572,7 +572,7 @@ def test_complex_multigrid_on_a_gpu():
             again, _ = cg(planned, cupy.asarray(b), M=one, rtol=1e-9, workspace=workspace)
             assert stats.converged
             assert abs(stats.iterations - told.iterations) <= 3
-            check(A, x.get(), b, stats, 1e-9)
+            assert np.linalg.norm(b - A @ x.get()) <= 1.0001e-9 * np.linalg.norm(b)
             np.testing.assert_array_equal(x.get(), again.get())
 
 
