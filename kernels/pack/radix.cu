@@ -4,7 +4,8 @@
 // A tile is up to 8192 neighbouring places of one window.
 // from (elements) or null: the order so far, in which element i stands at i. shift: of the six bits in a key.
 // counts (windows, DIGITS, tiles of a window, and one more): where each digit's elements of each tile begin in the new
-//     order, which is to (elements); dasp_count_digits sets them, its last block when `come`, 0 before, is full.
+//     order, which is to (elements); dasp_count_digits sets them, its last block when `come`, 0 before, is full. Null
+//     where one tile has all elements: nothing need be counted before they are moved.
 // gone (gone_count): rows, rising, of more than `most` entries. They are left out if `last`; the others then follow each
 //     other without a gap. longest: entries of the longest other row.
 //
@@ -75,8 +76,9 @@ dasp_move_digits(const unsigned* __restrict__ keys, const Start* __restrict__ in
 #pragma unroll
     for (int q = 0; q < MINE; ++q) {
         if (!(kept >> q & 1)) continue;
-        const unsigned own = digit[q] >> RANK_BITS, nth = sort.place_of(slot_of(q), digit[q]) - counters[own * CHUNKS];
-        to[(long long)counts[tile.count_of(own)] - before + nth] = element[q];
+        const unsigned own = digit[q] >> RANK_BITS, place = sort.place_of(slot_of(q), digit[q]);
+        const unsigned first = counters[own * CHUNKS];  // of these in the tile
+        to[(counts ? (long long)counts[tile.count_of(own)] : first) + place - first - before] = element[q];
     }
 }
 

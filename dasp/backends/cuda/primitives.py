@@ -801,19 +801,21 @@ class Primitives:
     ) -> None:
         """Sort so many elements of a type by their keys inside windows, stably; see kernels/pack/radix.cu.
 
-        `counted` has the places of the first digits, if they were counted.
+        `counted` has the places of the first digits, if they were counted. One tile needs none.
         """
         elements, kind = elements_of
         passes = ceil_div(max(bits, 1), DIGIT_BITS)
         tiles = ceil_div(elements, width) * ceil_div(width, SORT_TILE)
-        counts = self._on.scratch(((tiles << DIGIT_BITS) + 1, COUNT))[0] if counted is None else counted
+        counts = counted
+        if tiles > 1 and counts is None:
+            (counts,) = self._on.scratch(((tiles << DIGIT_BITS) + 1, COUNT))
         spare = self._on.scratch((elements, kind))[0] if passes > 1 else None
         source = None
         work.tell(elements=elements, width=width, counts=counts)
         for nth in range(passes):
             target = to if (passes - nth) % 2 else spare
             work.tell(shift=nth * DIGIT_BITS, last=int(nth == passes - 1), **{"from": source})
-            if nth or counted is None:
+            if tiles > 1 and (nth or counted is None):
                 work.launch(kernels.COUNT_DIGITS, tiles, 512, come=work.zeros(1))
             work.launch(kernels.MOVE_DIGITS, tiles, 512, to=target)
             source = target
