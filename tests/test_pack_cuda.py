@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from dasp import _check
 from dasp._machines import H200, MACHINES
 from dasp.backends.cpu import primitives as cpu
+from dasp.backends.cuda import primitives
 from dasp.backends.cuda.device import CudaDevice
 from dasp.backends.cuda.primitives import Primitives
 from dasp.formats.array import Csr, nbytes
@@ -145,13 +146,15 @@ def test_windows_one_after_another_where_memory_is_short(monkeypatch):
     assert device.launches.count("dasp_cut_tiles") > 3
 
 
-def test_segments_in_the_order_of_their_columns():
+@pytest.mark.parametrize(("most", "kernel"), [(8192, "dasp_sort_segments"), (10, "dasp_column_keys")])
+def test_segments_in_the_order_of_their_columns(monkeypatch, most, kernel):
+    monkeypatch.setattr(primitives, "MOST_SEGMENTS", most)
     rng = np.random.default_rng(3)
     lengths = np.where(rng.random(400) < 0.2, rng.integers(257, 3000, 400), rng.integers(0, 9, 400))
     csr = csr_of(from_lengths(lengths, 5000))
     machine = dataclasses.replace(H200, wave_slices=100, most_segments=4)
     plan, device = plans(csr, machine=machine)
-    assert "dasp_column_keys" in device.launches
+    assert kernel in device.launches
     numbers = plan.pattern.headers[: plan.pattern.segments, 1]
     assert (np.sort(numbers) == np.arange(len(numbers))).all()
     assert (np.diff(numbers.astype(int)) < 0).any()

@@ -12,13 +12,22 @@ struct Coder {
     unsigned short ranks[SLOTS];
 #endif
 
-    // Every thread of the block calls it.
+    // Every thread of the block, which has 256, calls it.
     __device__ __forceinline__ void load(const Bits* all_keys, const unsigned short* all_ranks)
     {
 #if DASP_CODING == CODING_DICTIONARY
-        for (int slot = threadIdx.x; slot < SLOTS; slot += blockDim.x) {
-            ranks[slot] = all_ranks[slot];
-            if (all_ranks[slot] != NO_RANK) keys[slot] = all_keys[slot];
+        constexpr int threads = 256, each = SLOTS / threads;
+        Bits key[each];
+        unsigned short rank[each];
+#pragma unroll
+        for (int k = 0; k < each; ++k) {
+            key[k] = all_keys[threadIdx.x + k * threads];
+            rank[k] = all_ranks[threadIdx.x + k * threads];
+        }
+#pragma unroll
+        for (int k = 0; k < each; ++k) {
+            keys[threadIdx.x + k * threads] = key[k];
+            ranks[threadIdx.x + k * threads] = rank[k];
         }
         __syncthreads();
 #endif

@@ -7,10 +7,13 @@
 //     before each tile, and of all, as soon as `come`, 0 before, is full.
 // dasp_list_long: the same blocks.
 // dasp_start_segments: any number of blocks of 256 threads. starts: in the order of numbers.
-// dasp_place_segments: one block of 1024 threads. in_turn (segments) or null: the order in which they are stored.
-//     starts, lengths, headers: in that order; headers as in cut.cu, with the number of the segment as first position.
+// dasp_sort_segments: one block of 512 threads, for up to 8192 segments. keys (segments): their first columns, of `bits`
+//     bits; in_turn (segments): the segments in the order of these.
+// dasp_place_segments: one block of 1024 threads. in_turn (segments) or null: the order in which they are stored; if
+//     there is one, segment_rows are known. starts, lengths, headers: in that order; headers as in cut.cu, with the
+//     number of the segment as first position.
 
-#include "segments.cuh"
+#include "order.cuh"
 
 constexpr int THREADS = 256, EACH = 8, ROWS = THREADS * EACH, PLACE_THREADS = 1024;
 constexpr unsigned ONE_ROW = 5;  // log2 of the lanes to a segment
@@ -93,12 +96,54 @@ __device__ __forceinline__ Segment segment_of(const Start* indptr, const Index* 
 extern "C" __global__ void __launch_bounds__(THREADS)
 dasp_start_segments(const Start* __restrict__ indptr, const Index* __restrict__ long_rows,
                     const Index* __restrict__ offsets, long long long_count, long long segments, int steps,
-                    int segment_steps, int most_segments, long long* starts)
+                    int segment_steps, int most_segments, Index* segment_rows, long long* starts)
 {
     const Cut cut{steps, segment_steps, most_segments};
     const long long threads = gridDim.x * (long long)THREADS;
-    for (long long i = blockIdx.x * (long long)THREADS + threadIdx.x; i < segments; i += threads)
-        starts[i] = segment_of(indptr, long_rows, offsets, owner_of(offsets, long_count, i), i, cut).start;
+    for (long long i = blockIdx.x * (long long)THREADS + threadIdx.x; i < segments; i += threads) {
+        const long long r = owner_of(offsets, long_count, i);
+        segment_rows[i] = Index(r);
+        starts[i] = segment_of(indptr, long_rows, offsets, r, i, cut).start;
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(SORT_THREADS)
+dasp_sort_segments(const Start* __restrict__ indptr, const Column* __restrict__ indices,
+                   const Index* __restrict__ long_rows, const Index* __restrict__ offsets, long long long_count,
+                   long long segments, int steps, int segment_steps, int most_segments, int bits,
+                   Index* segment_rows, unsigned* keys, Index* in_turn)
+{
+    constexpr int unrolled = 4;
+    __shared__ unsigned short order[TILE], counters[CHUNKS * DIGITS];
+    __shared__ unsigned sums[SORT_THREADS / WARP + 1];
+    const Cut cut{steps, segment_steps, most_segments};
+    const int count = int(segments);
+    for (int i = threadIdx.x; i < count; i += SORT_THREADS) {
+        const long long r = owner_of(offsets, long_count, i);
+        segment_rows[i] = Index(r);
+        keys[i] = unsigned(indices[segment_of(indptr, long_rows, offsets, r, i, cut).start]);
+        order[i] = (unsigned short)i;
+    }
+    __syncthreads();
+    const DigitSort sort{counters, sums, CHUNKS, int(ceil_div(count, CHUNK))};
+    for (int shift = 0; shift < bits; shift += DIGIT_BITS) {
+        unsigned digit[MINE];
+        unsigned short element[MINE];
+#pragma unroll unrolled
+        for (int q = 0; q < MINE; ++q) {
+            digit[q] = DIGITS - 1;  // of nothing, behind the last segment
+            if (slot_of(q) >= count) continue;
+            element[q] = order[slot_of(q)];
+            digit[q] = digit_of(keys[element[q]], shift);
+        }
+        sort.count<unrolled>(digit);
+        sort.scan();
+#pragma unroll unrolled
+        for (int q = 0; q < MINE; ++q)
+            if (slot_of(q) < count) order[sort.place_of(slot_of(q), digit[q])] = element[q];
+        __syncthreads();
+    }
+    for (int i = threadIdx.x; i < count; i += SORT_THREADS) in_turn[i] = Index(order[i]);
 }
 
 extern "C" __global__ void __launch_bounds__(PLACE_THREADS, 1)
@@ -111,11 +156,12 @@ dasp_place_segments(const Start* __restrict__ indptr, const Index* __restrict__ 
     const Cut cut{steps, segment_steps, most_segments};
     Count before = 0;
     for (long long begin = 0; begin < segments; begin += PLACE_THREADS) {
-        const long long place = begin + threadIdx.x, number = in_turn && place < segments ? (long long)in_turn[place] : place;
+        const long long place = begin + threadIdx.x;
+        const long long number = in_turn && place < segments ? (long long)in_turn[place] : place;
         Segment segment{0, 0};
         if (place < segments) {
-            const long long r = owner_of(offsets, long_count, number);
-            segment_rows[number] = Index(r);
+            const long long r = in_turn ? (long long)segment_rows[number] : owner_of(offsets, long_count, number);
+            if (!in_turn) segment_rows[number] = Index(r);
             segment = segment_of(indptr, long_rows, offsets, r, number, cut);
         }
         const Count mine = ceil_div(segment.length, WARP);

@@ -6,10 +6,10 @@
 //     facts: bits of `Dead`, and distinct values if NOT_DICTIONARY is not among them. In a table with open addressing
 //     a claim is 1 + the place of some value that has the slot, and a first the first such place, bits flipped.
 //     While values are few, most are found in the block's own table: they have been looked at, and cost a lookup.
-// dasp_dictionary: one block of 1024 threads. keys, ranks (1024): the value and the code of a slot, NO_RANK where
-//     there is none; table: the values in the order of their first appearance, which is that of their codes. misfit or
-//     null: becomes `turn`, and nothing else is written, if there are more values than `room`, as `facts` has it; what
-//     was counted is 0 again then, and if not.
+//     come or null: 0 before and after; the last block then makes the dictionary and leaves what was counted at 0.
+//     misfit: becomes `turn`, and no dictionary is made, if there are more values than `room`.
+// dasp_dictionary: one block of 256 threads. keys, ranks (1024): the value and the code of a slot, NO_RANK where
+//     there is none; table: the values in the order of their first appearance, which is that of their codes.
 
 #include "values.cuh"
 
@@ -119,20 +119,64 @@ __device__ __forceinline__ unsigned look_at(const Values& values, const Seen& se
     return __reduce_or_sync(ALL_LANES, dead);
 }
 
+// Codes of the values that were found.
+struct Dictionary {
+    Bits* keys;
+    unsigned short* ranks;
+    Bits* table;
+
+    // Every thread of a block calls it; `again` has it leave the slots as if nothing had been found.
+    __device__ void make(const Values& values, Count* claims, Count* firsts, bool again) const
+    {
+        constexpr int each = SLOTS / THREADS;
+        __shared__ Count places[MOST_CODES];
+        __shared__ int slots[MOST_CODES], found;
+        if (threadIdx.x == 0) found = 0;
+        Count claim[each], first[each];
+#pragma unroll
+        for (int k = 0; k < each; ++k) {
+            claim[k] = peek(claims + threadIdx.x + k * THREADS);
+            first[k] = peek(firsts + threadIdx.x + k * THREADS);
+        }
+        __syncthreads();
+#pragma unroll
+        for (int k = 0; k < each; ++k) {
+            const int slot = threadIdx.x + k * THREADS, nth = claim[k] ? atomicAdd(&found, 1) : MOST_CODES;
+            if (again) claims[slot] = firsts[slot] = 0;
+            if (nth < MOST_CODES) {
+                slots[nth] = slot;
+                places[nth] = ~first[k];
+            } else {
+                keys[slot] = Bits();
+                ranks[slot] = NO_RANK;
+            }
+        }
+        __syncthreads();
+        if (int(threadIdx.x) >= min(found, MOST_CODES)) return;
+        const Count place = places[threadIdx.x];
+        const Bits bits = values.at(place);
+        int rank = 0;
+        for (int other = 0; other < min(found, MOST_CODES); ++other) rank += places[other] < place;
+        ranks[slots[threadIdx.x]] = (unsigned short)rank;
+        keys[slots[threadIdx.x]] = table[rank] = bits;
+    }
+};
+
 extern "C" __global__ void __launch_bounds__(THREADS, 3)
-dasp_value_facts(const Bits* __restrict__ data, const Place* __restrict__ order, long long count, Count* facts,
-                 Count* claims, Count* firsts)
+dasp_value_facts(const Place* __restrict__ order, long long count, Count* facts, Count* claims, Count* firsts,
+                 Count* come, Bits* keys, unsigned short* ranks, Bits* table, long long room,
+                 const Bits* __restrict__ data, Count* misfit, long long turn)
 {
-    __shared__ Count block_claims[SLOTS], block_firsts[SLOTS], block_count, keys[WORDS * SLOTS];
+    __shared__ Count block_claims[SLOTS], block_firsts[SLOTS], block_count, block_keys[WORDS * SLOTS];
     __shared__ unsigned block_dead;
     for (int slot = threadIdx.x; slot < SLOTS; slot += THREADS) {
         block_claims[slot] = block_firsts[slot] = 0;
-        for (int k = 0; k < WORDS; ++k) keys[WORDS * slot + k] = ABSENT;
+        for (int k = 0; k < WORDS; ++k) block_keys[WORDS * slot + k] = ABSENT;
     }
     if (threadIdx.x == 0) block_count = 0;
 
     const Values values{data, order};
-    const Seen seen{{block_claims, block_firsts, &block_count}, keys};
+    const Seen seen{{block_claims, block_firsts, &block_count}, block_keys};
     const Distinct all{claims, firsts, facts + 1};
     const long long chunk = THREADS * AT_ONCE;
     unsigned dead = 0;
@@ -152,29 +196,23 @@ dasp_value_facts(const Bits* __restrict__ data, const Place* __restrict__ order,
         const Count i = ~block_firsts[slot];
         if (all.insert(values, values.at(i), i) < 0) atomicOr(facts, Count(NOT_DICTIONARY));
     }
+    if (!come || !is_last_block(come, gridDim.x)) return;
+    const bool fits = !(peek(facts) & NOT_DICTIONARY) && peek(facts + 1) <= Count(room);
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        facts[0] = facts[1] = *come = 0;
+        if (!fits) *misfit = Count(turn);
+    }
+    if (fits) {
+        Dictionary{keys, ranks, table}.make(values, claims, firsts, true);
+        return;
+    }
+    for (int slot = threadIdx.x; slot < SLOTS; slot += THREADS) claims[slot] = firsts[slot] = 0;
 }
 
-extern "C" __global__ void __launch_bounds__(SLOTS)
-dasp_dictionary(const Place* __restrict__ order, Count* claims, Count* firsts, Bits* keys, unsigned short* ranks,
-                Bits* table, Count* facts, long long room, const Bits* __restrict__ data, Count* misfit,
-                long long turn)
+extern "C" __global__ void __launch_bounds__(THREADS)
+dasp_dictionary(const Bits* __restrict__ data, const Place* __restrict__ order, Count* claims, Count* firsts,
+                Bits* keys, unsigned short* ranks, Bits* table)
 {
-    __shared__ Count places[SLOTS];
-    const int slot = threadIdx.x;
-    const Count place = claims[slot] ? ~firsts[slot] : ~0ull;
-    const bool fits = !misfit || (!(facts[0] & NOT_DICTIONARY) && facts[1] <= Count(room));
-    places[slot] = place;
-    __syncthreads();
-    if (misfit) {
-        claims[slot] = firsts[slot] = 0;
-        if (slot < 2) facts[slot] = 0;
-        if (!fits && slot == 0) *misfit = Count(turn);
-    }
-    if (!fits) return;
-    int rank = 0;
-    for (int other = 0; other < SLOTS; ++other) rank += places[other] < place;
-    ranks[slot] = place == ~0ull ? NO_RANK : (unsigned short)rank;
-    if (place == ~0ull) return;
-    const Bits bits = Values{data, order}.at(place);
-    keys[slot] = table[rank] = bits;
+    Dictionary{keys, ranks, table}.make(Values{data, order}, claims, firsts, false);
 }

@@ -25,12 +25,19 @@ VALUE_FACTS = Signature(
     "pack/values.cu",
     "dasp_value_facts",
     """
-    const Bits*   data    [count]
-    const Place*  order
-    long long     count
-    Count*        facts   [2]
-    Count*        claims  [1024]
-    Count*        firsts  [1024]
+    const Place*     order
+    long long        count
+    Count*           facts   [2]
+    Count*           claims  [1024]
+    Count*           firsts  [1024]
+    Count*           come
+    Bits*            keys
+    unsigned short*  ranks
+    Bits*            table
+    long long        room
+    const Bits*      data    [count]
+    Count*           misfit
+    long long        turn
     """,
 )
 
@@ -38,17 +45,13 @@ DICTIONARY = Signature(
     "pack/values.cu",
     "dasp_dictionary",
     """
+    const Bits*      data
     const Place*     order
     Count*           claims  [1024]
     Count*           firsts  [1024]
     Bits*            keys    [1024]
     unsigned short*  ranks   [1024]
     Bits*            table
-    Count*           facts
-    long long        room
-    const Bits*      data
-    Count*           misfit
-    long long        turn
     """,
 )
 
@@ -261,7 +264,28 @@ START_SEGMENTS = Signature(
     int           steps
     int           segment_steps
     int           most_segments
+    Index*        segment_rows   [segments]
     long long*    starts         [segments]
+    """,
+)
+
+SORT_SEGMENTS = Signature(
+    "pack/segments.cu",
+    "dasp_sort_segments",
+    """
+    const Start*   indptr
+    const Column*  indices
+    const Index*   long_rows      [long_count]
+    const Index*   offsets        [long_count + 1]
+    long long      long_count
+    long long      segments
+    int            steps
+    int            segment_steps
+    int            most_segments
+    int            bits
+    Index*         segment_rows   [segments]
+    unsigned*      keys           [segments]
+    Index*         in_turn        [segments]
     """,
 )
 

@@ -65,6 +65,9 @@ SORT_TILE, DIGIT_BITS, CHUNK, CHUNKS = 8192, 6, 128, 64
 CUT_TILE, ENTRIES = 2048, 32
 """Positions that a block cuts, and those at which a chain of slices can enter them: kernels/pack/cut.cuh."""
 
+MOST_SEGMENTS = SORT_TILE
+"""Segments that one block sorts: kernels/pack/segments.cu."""
+
 APART = 264
 """Blocks up to which each sorts a tile in a window of its own: two to a multiprocessor."""
 
@@ -449,8 +452,6 @@ class Fill:
         Takes the values, and a question's `misfit`, `turn` and `told`.
     holds : callable, optional
         Takes the values, `misfit` and `turn`; without it the coding holds any.
-    count : callable, optional
-        Takes the values, before that.
     """
 
     def __init__(
@@ -459,24 +460,21 @@ class Fill:
         dtype: np.dtype[Any],
         refill: Callable[..., None],
         holds: Callable[..., None] | None = None,
-        count: Callable[..., None] | None = None,
     ) -> None:
-        self._on, self._refill, self._holds, self._count = device, refill, holds, count
+        self._on, self._refill, self._holds = device, refill, holds
         self._bits, self._null = device.bits, device.word(None)
         self._kind = bits_type(dtype)
 
     def __call__(self, data: Array) -> bool:
         """Write values, contiguous and of the matrix's type; False, and nothing written, if one does not fit.
 
-        Nothing is waited for between the launches; if nothing is asked, nothing is waited for at all.
+        Nothing is waited for between the two launches; if nothing is asked, nothing is waited for at all.
         """
         values = self._bits(data, self._kind)
         if self._holds is None:
             self._refill(values, self._null, 0, self._null)
             return True
         question = self._on.question()
-        if self._count is not None:
-            self._count(values)
         self._holds(values, question.misfit, question.turn)
         self._refill(values, question.misfit, question.turn, question.told)
         return question.fits()
@@ -551,13 +549,20 @@ class Primitives:
 
     def _count_values(self, work: _Work, data: Array, order: Array | None, distinct: _Distinct) -> None:
         """Set facts of values, and the table of distinct ones; both are 0 before."""
-        count, dtype, part = len(data), data.dtype, self._on.part
+        count, dtype, part, none = len(data), data.dtype, self._on.part, self._on.word(None)
         work.known |= self._table(distinct)
         work.known |= {
             "data": self._on.bits(data, bits_type(dtype)),
             "order": self._on.word(order),
             "count": count,
             "facts": part(distinct.words, distinct.facts, 2),
+            "come": none,
+            "keys": none,
+            "ranks": none,
+            "table": none,
+            "room": 0,
+            "misfit": none,
+            "turn": 0,
         }
         of_values = self._of(_of_values(data), dtype)
         work.launch(kernels.VALUE_FACTS, _share(count, 1024, BLOCKS), 256, of_values)
@@ -848,17 +853,19 @@ class Primitives:
             (count, INT64), (count, INT64), (count, UINT32), (count, index)
         )
         work.tell(starts=starts, segments=count, long_rows=long_rows, long_count=survey.long_rows)
-        work.tell(offsets=offsets)
-        if sorts:
+        bits = survey.most_column.bit_length()
+        work.tell(offsets=offsets, segment_rows=rows)
+        if sorts and count <= MOST_SEGMENTS:
+            work.launch(kernels.SORT_SEGMENTS, 1, 512, bits=bits, keys=keys, in_turn=in_turn)
+        elif sorts:
             blocks = _share(count, 256, BLOCKS)
             work.launch(kernels.START_SEGMENTS, blocks)
             work.launch(kernels.COLUMN_KEYS, blocks, count=count, keys=keys)
             work.tell(indptr=None, longest=0, most=0, gone=None, gone_count=0)
-            self._sort(work, (count, index), count, survey.most_column.bit_length(), in_turn)
+            self._sort(work, (count, index), count, bits, in_turn)
             work.tell(indptr=csr.indptr)
         turn = in_turn if sorts else None
-        placed = {"in_turn": turn, "lengths": lengths, "segment_rows": rows}
-        work.launch(kernels.PLACE_SEGMENTS, 1, 1024, **placed)
+        work.launch(kernels.PLACE_SEGMENTS, 1, 1024, in_turn=turn, lengths=lengths)
         return _Pieces(long_rows, offsets, rows, starts, lengths)
 
     # ---- fill ----------------------------------------------------------------------------------------
@@ -920,8 +927,8 @@ class Primitives:
         keys, ranks = self._on.scratch((SLOTS, bits_type(data.dtype)), (SLOTS, np.dtype(np.uint16)))
         made = {"keys": keys, "ranks": ranks, "table": _plain(table)}
         work = _Work(self._on, self._of(_of_values(data), data.dtype), data=_plain(data), order=order)
-        work.tell(**self._table(distinct), **made, **_ALL_FIT)
-        work.launch(kernels.DICTIONARY, 1, SLOTS)
+        work.tell(**self._table(distinct), **made)
+        work.launch(kernels.DICTIONARY, 1)
         return {"keys": keys, "ranks": ranks}
 
     def _value_facts(self, data: Array, order: Array | None) -> _Distinct:
@@ -980,25 +987,17 @@ class Primitives:
 
     def _dictionary_fill(self, places: Places, values: Values, dtype: np.dtype[Any], of: _Kernels) -> Fill:
         """Return what overwrites values by their numbers in a table, and the table."""
-        count, bits = places.plan.nnz, bits_type(dtype)
-        empty, zeros = self._on.empty, self._on.zeros
-        counted = {
-            name: zeros(size, COUNT) for name, size in (("facts", 2), ("claims", SLOTS), ("firsts", SLOTS))
-        }
-        coder = {"keys": empty(SLOTS, bits), "ranks": empty(SLOTS, np.uint16)}
-        of_values = self._of(_of_count(count), dtype)
-        counting = of_values.prepared(
-            kernels.VALUE_FACTS,
-            {**counted, "order": None, "count": count},
-            ("data",),
-            _share(count, 1024, BLOCKS),
+        on, count, asked = self._on, places.plan.nnz, ("data", "misfit", "turn")
+        sizes = {"facts": 2, "claims": SLOTS, "firsts": SLOTS, "come": 1}
+        counted = {name: on.zeros(size, COUNT) for name, size in sizes.items()}
+        coder = {"keys": on.empty(SLOTS, bits_type(dtype)), "ranks": on.empty(SLOTS, np.uint16)}
+        made = {"table": _plain(values.table), "room": len(values.table), "order": None, "count": count}
+        counting = self._of(_of_count(count), dtype).prepared(
+            kernels.VALUE_FACTS, {**counted, **coder, **made}, asked, _share(count, 1024, BLOCKS)
         )
-        made = {"table": _plain(values.table), "room": len(values.table), "order": None}
-        asked = "data", "misfit", "turn"
-        ranking = of_values.prepared(kernels.DICTIONARY, {**counted, **coder, **made}, asked, 1, SLOTS)
         arguments = places.arguments | coder | {"stored": _bits(values.codes, values.coding)}
         refill = of.prepared(kernels.REFILL, arguments, (*asked, "told"), places.blocks)
-        return Fill(self._on, dtype, refill, ranking, counting)
+        return Fill(on, dtype, refill, counting)
 
     def count_values(self, data: Array) -> tuple[ValueStatistics, _Distinct]:
         """See `Primitives`; it keeps the table of distinct values."""
@@ -1315,9 +1314,6 @@ def _packed(pattern: Pattern) -> dict[str, Any]:
 def _bits(codes: Array, coding: Coding) -> Array:
     return codes.view(_code_bits(coding, codes.dtype))
 
-
-_ALL_FIT = {"facts": None, "room": MOST_CODES, "misfit": None, "turn": 0}
-"""What `kernels.DICTIONARY` is told where it is known that there are no more values than that."""
 
 _UNASKED = {"misfit": None, "turn": 0, "told": None}
 """What `kernels.REFILL` is told where nobody asked whether values fit."""
