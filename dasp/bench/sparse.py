@@ -362,10 +362,11 @@ def measure_transposing(
 
 def _best_ms(make: Callable[[], Any], device: BenchDevice, tries: int = PLAN_TRIES) -> tuple[Any, float]:
     """What is made, and the best time of making it in milliseconds; the first may compile what it needs."""
-    best, begun = float("inf"), 0.0
+    best, begun, made = float("inf"), 0.0, None
     for nth in range(tries):
         if nth > 1 and time.perf_counter() - begun > PLAN_SECONDS:
             break
+        made = None  # the one before is given back first
         started = time.perf_counter()
         made = make()
         device.synchronize()
