@@ -107,13 +107,12 @@ dasp_start_segments(const Start* __restrict__ indptr, const Index* __restrict__ 
     }
 }
 
-extern "C" __global__ void __launch_bounds__(SORT_THREADS)
+extern "C" __global__ void __launch_bounds__(SORT_THREADS, 1)
 dasp_sort_segments(const Start* __restrict__ indptr, const Column* __restrict__ indices,
                    const Index* __restrict__ long_rows, const Index* __restrict__ offsets, long long long_count,
                    long long segments, int steps, int segment_steps, int most_segments, int bits,
                    Index* segment_rows, unsigned* keys, Index* in_turn)
 {
-    constexpr int unrolled = 4;
     __shared__ unsigned short order[TILE], counters[CHUNKS * DIGITS];
     __shared__ unsigned sums[SORT_THREADS / WARP + 1];
     const Cut cut{steps, segment_steps, most_segments};
@@ -129,16 +128,16 @@ dasp_sort_segments(const Start* __restrict__ indptr, const Column* __restrict__ 
     for (int shift = 0; shift < bits; shift += DIGIT_BITS) {
         unsigned digit[MINE];
         unsigned short element[MINE];
-#pragma unroll unrolled
+#pragma unroll
         for (int q = 0; q < MINE; ++q) {
             digit[q] = DIGITS - 1;  // of nothing, behind the last segment
             if (slot_of(q) >= count) continue;
             element[q] = order[slot_of(q)];
             digit[q] = digit_of(keys[element[q]], shift);
         }
-        sort.count<unrolled>(digit);
+        sort.count<MINE>(digit);
         sort.scan();
-#pragma unroll unrolled
+#pragma unroll
         for (int q = 0; q < MINE; ++q)
             if (slot_of(q) < count) order[sort.place_of(slot_of(q), digit[q])] = element[q];
         __syncthreads();
