@@ -18,6 +18,19 @@
 constexpr int THREADS = 256, EACH = 8, ROWS = THREADS * EACH, PLACE_THREADS = 1024;
 constexpr unsigned ONE_ROW = 5;  // log2 of the lanes to a segment
 
+// Which of EACH rows, `stride` apart, are long, as bits; all loads at once.
+__device__ __forceinline__ unsigned long_ones(const Start* indptr, long long m, long long first, int stride,
+                                              const Cut& cut)
+{
+    unsigned found = 0;
+#pragma unroll
+    for (int k = 0; k < EACH; ++k) {
+        const long long row = first + k * stride;
+        found |= unsigned(row < m && length_of(indptr, row) > cut.most()) << k;
+    }
+    return found;
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS)
 dasp_count_long(const Start* __restrict__ indptr, long long m, int steps, int segment_steps, int most_segments,
                 long long tiles, Count* come, Count* counts)
@@ -26,13 +39,12 @@ dasp_count_long(const Start* __restrict__ indptr, long long m, int steps, int se
     const Tally<2, 2> tally{shared};
     tally.clear();
     const Cut cut{steps, segment_steps, most_segments};
-    Count rows = 0, segments = 0;
-#pragma unroll 1
-    for (int k = 0; k < EACH; ++k) {
-        const long long row = blockIdx.x * (long long)ROWS + k * THREADS + threadIdx.x;
-        const long long length = row < m ? length_of(indptr, row) : 0;
-        if (length <= cut.most()) continue;
-        ++rows;
+    const long long first = blockIdx.x * (long long)ROWS + threadIdx.x;
+    const unsigned found = long_ones(indptr, m, first, THREADS, cut);
+    const Count rows = __popc(found);
+    Count segments = 0;
+    for (unsigned left = found; left; left &= left - 1) {
+        const long long length = length_of(indptr, first + (__ffs(left) - 1) * THREADS);
         segments += ceil_div(length, cut.room(length));
     }
     tally.add(0, rows);
@@ -52,21 +64,18 @@ dasp_list_long(const Start* __restrict__ indptr, long long m, int steps, int seg
     __shared__ Count sums[THREADS / WARP + 1], more[THREADS / WARP + 1];
     const Cut cut{steps, segment_steps, most_segments};
     const long long first = blockIdx.x * (long long)ROWS + threadIdx.x * EACH;
-    Count rows = 0, segments = 0, total;
-#pragma unroll 1
-    for (int k = 0; k < EACH; ++k) {
-        const long long length = first + k < m ? length_of(indptr, first + k) : 0;
-        if (length <= cut.most()) continue;
-        ++rows;
+    const unsigned found = long_ones(indptr, m, first, 1, cut);
+    const Count rows = __popc(found);
+    Count segments = 0, total;
+    for (unsigned left = found; left; left &= left - 1) {
+        const long long length = length_of(indptr, first + __ffs(left) - 1);
         segments += ceil_div(length, cut.room(length));
     }
     Count place = counts[blockIdx.x] + block_sum_before(rows, sums, total);
     Count segment = counts[tiles + 1 + blockIdx.x] + block_sum_before(segments, more, total);
-#pragma unroll 1
-    for (int k = 0; k < EACH; ++k) {
-        const long long length = first + k < m ? length_of(indptr, first + k) : 0;
-        if (length <= cut.most()) continue;
-        long_rows[place] = Index(first + k);
+    for (unsigned left = found; left; left &= left - 1) {
+        const long long row = first + __ffs(left) - 1, length = length_of(indptr, row);
+        long_rows[place] = Index(row);
         offsets[place++] = Index(segment);
         segment += ceil_div(length, cut.room(length));
     }

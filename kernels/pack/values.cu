@@ -97,13 +97,10 @@ struct Seen {
     }
 };
 
-// The facts of up to AT_ONCE values of this lane from place i on, a block apart; a warp calls it.
-__device__ __forceinline__ unsigned look_at(const Values& values, const Seen& seen, unsigned dead, long long i,
-                                            long long count)
+// The facts of up to AT_ONCE values of this lane, from place i on, a block apart; a warp calls it.
+__device__ __forceinline__ unsigned look_at(const Bits (&bits)[AT_ONCE], const Values& values, const Seen& seen,
+                                            unsigned dead, long long i, long long count)
 {
-    Bits bits[AT_ONCE];
-#pragma unroll
-    for (int k = 0; k < AT_ONCE; ++k) bits[k] = values.at(min(i + k * THREADS, count - 1));
 #pragma unroll
     for (int k = 0; k < AT_ONCE; ++k) {
         const bool valid = i + k * THREADS < count;
@@ -181,11 +178,15 @@ dasp_value_facts(const Place* __restrict__ order, long long count, Count* facts,
     const long long chunk = THREADS * AT_ONCE;
     unsigned dead = 0;
     for (long long begin = blockIdx.x * chunk; begin < count; begin += gridDim.x * chunk) {
-        if (threadIdx.x == 0) block_dead = unsigned(peek(facts));
+        const long long i = begin + threadIdx.x;
+        Bits bits[AT_ONCE];
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; ++k) bits[k] = values.at(min(i + k * THREADS, count - 1));
+        if (threadIdx.x == 0) block_dead = unsigned(peek(facts));  // while the values come
         __syncthreads();
         dead |= block_dead;
         if (dead == ALL) break;
-        const unsigned now = look_at(values, seen, dead, begin + threadIdx.x, count);
+        const unsigned now = look_at(bits, values, seen, dead, i, count);
         if (now != dead && lane_id() == 0) atomicOr(facts, Count(now));
         dead = now;
         __syncthreads();
