@@ -119,11 +119,11 @@ def slices_at_once(plan: Plan, in_flight: int) -> int:
 
 def kept_share(plan: Plan) -> float:
     """Return the share of a plan that is told to stay in the L2 until the next product, in steps of 0.05."""
-    least, most = H200.kept_plans
-    if not least <= plan.nbytes <= most:
+    (least, most), size = H200.kept_plans, plan.nbytes
+    if not least <= size <= most:
         return 0.0
     room = H200.kept_bytes - sum(plan.shape) * plan.dtype.itemsize
-    return round(20 * max(min(1.0, room / plan.nbytes), 0.0)) / 20
+    return round(20 * max(min(1.0, room / size), 0.0)) / 20
 
 
 def partials(plan: Plan) -> int:
