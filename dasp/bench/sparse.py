@@ -29,7 +29,7 @@ OURS = "dasp"
 OURS_NEW = "dasp_new"
 """The timing of `A @ x`, called from Python, which makes a new y, as SciPy's and CuPy's does."""
 
-PLAN_TRIES = 20
+PLAN_TRIES = 100
 PLAN_SECONDS = 0.5
 """Planning is timed twice, as the first may compile, and then up to so often in so long; the best counts."""
 
