@@ -245,7 +245,7 @@ H200 = Machine(
     ),
     column_bytes=10.0,
     turning_bytes=150.0,
-    octets_of_x=(Panels(256, 32, 2, 2, 72, 4), Panels(128, 16, 4, 4, 72, 4), Panels(64, 8, 4, 4, 56, 4)),
+    octets_of_x=(Panels(256, 32, 2, 2, 64, 8), Panels(128, 16, 4, 4, 72, 4), Panels(64, 8, 4, 4, 56, 4)),
     narrow_octets_of_x=(Panels(128, 16, 3, 3, 72, 4), Panels(64, 8, 4, 4, 64, 4)),
     octet_entries=((16, 6.0), (8, 8.5)),
     narrow_octet_entries=((32, 7.5), (16, 8.5)),

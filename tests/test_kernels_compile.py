@@ -354,7 +354,6 @@ SOURCES: dict[str, list[Defines]] = {
             "DASP_COLUMN": index,
             "DASP_INDEX": index,
             "DASP_CODE_BYTES": size,
-            "DASP_LINES": "4",
         }
         for index, size in product(("int", "long long"), ("1", "2", "4", "8"))
     ],

@@ -35,38 +35,18 @@ struct Row {
     }
 };
 
-#ifndef DASP_LINES
-#error "define DASP_LINES: lines of a grid that are gone along together, in each of two directions; a multiple of 2"
-#endif
-constexpr long long LINES = DASP_LINES;
-
-// Numbers that count things of `size` each, in groups of `most`, of which there are `all`: takes a position apart into
-// the first thing of its group, how many the group has, and the position within it.
-struct Group {
-    long long first, count, within;
-
-    __device__ __forceinline__ Group(long long position, long long most, long long all, long long size)
-        : first(position / (most * size) * most), count(min(most, all - first)), within(position % (most * size))
-    {
-    }
-};
-
-// Which row of a grid stands where, -1 behind the last: LINES x LINES lines lie together, two points of all of them
-// follow two others, and in these boxes of 2 x 2 x 2. A line has `line` rows and a plane `plane`; 0 for a matrix that is
-// no grid, whose rows keep their order.
+// Which row of a grid stands where, PAD behind the last: boxes of 2 x 2 x 2, where a grid has room for them, follow each
+// other along lines. A line has `line` rows and a plane `plane`; 0 for a matrix that is no grid, whose rows keep
+// their order.
 __device__ __forceinline__ long long row_at(long long position, long long line, long long plane, long long rows)
 {
     if (position >= rows) return -1;
     if (line == 0) return position;
-    const Group planes(position, LINES, rows / plane, plane);
-    const Group lines(planes.within, LINES, plane / line, line * planes.count);
-    const Group points(lines.within, 2, line, lines.count * planes.count);
-    const Group upper(points.within, 2, planes.count, points.count * lines.count);
-    const Group right(upper.within, 2, lines.count, points.count * upper.count);
-    const long long each = right.count * upper.count, in_box = right.within % each;
-    const long long z = planes.first + upper.first + in_box / right.count;
-    const long long y = lines.first + right.first + in_box % right.count;
-    return z * plane + y * line + points.first + right.within / each;
+    const long long z = position / (2 * plane), in_planes = position % (2 * plane);
+    const long long planes = min(2ll, rows / plane - 2 * z), y = in_planes / (2 * line * planes);
+    const long long in_lines = in_planes % (2 * line * planes), lines = min(2ll, plane / line - 2 * y);
+    const long long x = in_lines / (lines * planes), in_box = in_lines % (lines * planes);
+    return (2 * z + in_box / lines) * plane + (2 * y + in_box % lines) * line + x;
 }
 
 // The least of a number over the 8 lanes of an octet, in each of them.

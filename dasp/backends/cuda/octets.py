@@ -29,10 +29,6 @@ ROWS, COLUMNS = 8, 4
 LANES = 8
 """That read a row of X together; columns of X that a quad is multiplied by at once."""
 
-GRID_LINES = 4
-"""Lines of a grid that are gone along together, in each of two directions: octets that are neighbours read
-the same rows of X, while the first-level cache has them."""
-
 FILL_THREADS = 512
 """Threads of a block that makes octets, `ROWS` for each of them."""
 
@@ -367,7 +363,7 @@ def _launch(on: Any, signature: Signature, plan: Plan, entries: tuple[Any, ...],
     """Launch a kernel that makes octets."""
     index, code = plan.pattern.index_dtype, bits_type(plan.values.codes.dtype)
     constants = {"DASP_START": "long long", "DASP_COLUMN": C_NAMES[index], "DASP_INDEX": C_NAMES[index]}
-    constants |= {"DASP_CODE_BYTES": str(code.itemsize), "DASP_LINES": str(GRID_LINES)}
+    constants |= {"DASP_CODE_BYTES": str(code.itemsize)}
     octets = ceil_div(plan.shape[0], ROWS)
     given = dict(zip(("indptr", "indices", "codes"), entries, strict=True))
     given |= {"rows": plan.shape[0], "octets": octets, **more}
