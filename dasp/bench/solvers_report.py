@@ -81,7 +81,8 @@ def report(rows: Sequence[Row]) -> Report:
     notes = [
         "How many times as long the library takes: SciPy on a CPU, CuPy on a GPU, PyAMG's own cycles for "
         "multigrid; geometric means.",
-        "A solve is the best of later ones with a workspace; the first one with a matrix captures its loop. "
+        "A solve is the best of later ones with a workspace; the first one with a matrix captures its loop "
+        "(one, or in newer rows the best of two, each with a workspace of its own). "
         "All: from a SciPy matrix to x on the host, with upload, plan and capture, but no compilation. "
         "Missed: the true residual, over the norm of b, by SciPy's product with the original matrix, is "
         "above what was asked for; such a solve has no time.",
