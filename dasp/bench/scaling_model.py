@@ -193,9 +193,12 @@ def make_model(rows: Sequence[Row], network: Network) -> Model:
     sums = fit([(math.log2(number(row, "ranks")), number(row, "us")) for row in slow])
     vectors: dict[str, list[tuple[float, float]]] = {}
     for form, waited in FORMS[device].items():
-        for row in of(form, 1):
-            rest = number(row, "us") - each[row["matrix"], row["ranks"]] - waited * sums(0.0)
-            vectors.setdefault(form, []).append((number(row, "rows"), max(rest, 1e-3)))
+        for row in of(form):  # on several ranks the slowest of them counts, here too
+            ranks = number(row, "ranks")
+            one = sums(0.0) if ranks == 1 else float(np.median(near)) if near else sums(math.log2(ranks))
+            product = each[row["matrix"], row["ranks"]]
+            rest = number(row, "us") - (product + one if waited else max(product, one))
+            vectors.setdefault(form, []).append((number(row, "rows") / ranks, max(rest, 1e-3)))
     messages = [
         (number(row, "bytes"), number(row, "us"))
         for row in few
