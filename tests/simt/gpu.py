@@ -10,6 +10,7 @@ import ctypes
 import itertools
 import sys
 import threading
+from contextlib import nullcontext
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
@@ -108,6 +109,8 @@ class Gpu:
         )
         cuda = SimpleNamespace(
             memory=real.cuda.memory,
+            using_allocator=lambda allocator: nullcontext(),
+            malloc_async=None,
             runtime=runtime,
             Device=lambda number=0: _Context(id=number, compute_capability="90"),
             Stream=lambda non_blocking: _Context(synchronize=lambda: None, wait_event=lambda event: None),

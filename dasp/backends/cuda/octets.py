@@ -210,16 +210,13 @@ class Eights:
         """Bytes of the octets."""
         return 0 if self._found is None else self._found.nbytes
 
-    def follow(self, captured: bool) -> Any:
-        """Take over values that were written into the plan, on the current stream, which may be captured.
-
-        Return what must live until that is done.
-        """
+    def follow(self, captured: bool) -> None:
+        """Take over values that were written into the plan, on the current stream, which may be captured."""
         if self._found is not None:
-            return refill(primitives(self._cupy.cuda.Device().id), self._plan, self._found)
-        if captured:
+            made_of = primitives(self._cupy.cuda.Device().id)
+            _fill(made_of.device, self._plan, made_of.unpack_codes(self._plan), self._found)
+        elif captured:
             self._count = NEVER  # the graph would leave octets that are made later behind
-        return None
 
 
 def serve(machine: Machine, plan: Plan, kinds: Arithmetic, k: int, x: Layout) -> bool:
@@ -273,13 +270,6 @@ def build(made_of: Any, plan: Plan, most: float) -> tuple[int, Octets | None]:
     made = Octets(starts, columns, masks, on.zeros(stored, plan.values.codes.dtype), rows)
     _fill(on, plan, entries, made)
     return count, made
-
-
-def refill(made_of: Any, plan: Plan, octets: Octets) -> Any:
-    """Write the values of a plan into its octets; return what must live until that is done."""
-    entries = made_of.unpack_codes(plan)
-    _fill(made_of.device, plan, entries, octets)
-    return entries
 
 
 def choose_passes(

@@ -256,10 +256,10 @@ class Product:
             return
         captured = self._is_capturing(stream)
         if captured or eights.nbytes:
-            with self._device:
-                read = eights.follow(captured)
-            if read is not None and captured:
-                keep(read, captured_in(stream)[1])
+            # What is taken and given back inside a capture is memory of the graph, and nobody else's.
+            cuda = self._cupy.cuda
+            with self._device, cuda.using_allocator(cuda.malloc_async) if captured else _HERE:
+                eights.follow(captured)
 
     def prepare_with_dot(
         self, x: Any, y: Any, w: Any, *, square: bool = False, run: int = 0
