@@ -374,5 +374,5 @@ def test_on_a_gpu():
 
 
 def _on_cpu(A: Any, ml: Any, M: Any) -> Any:
-    kinds = {"Jacobi": jacobi, "BlockJacobi": lambda A: block_jacobi(A, block=4), "Chebyshev": chebyshev}
+    kinds = {"Jacobi": jacobi, "BlockJacobi": lambda A: block_jacobi(A, block=4), "Polynomial": chebyshev}
     return kinds[type(M).__name__](A) if type(M).__name__ in kinds else multigrid(ml, device="cpu")
