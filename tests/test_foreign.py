@@ -161,7 +161,7 @@ def test_work_is_on_the_stream_of_torch(matrix, x):
     torch.cuda.synchronize()
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
-        torch.cuda._sleep(50_000_000)
+        torch.cuda._sleep(500_000_000)  # a quarter of a second: a busy host prepares a launch in less
         late = given * 3.0
         A.matvec(late, out=out)
         assert not side.query(), "the product should still wait in the stream"
