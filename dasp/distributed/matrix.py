@@ -37,10 +37,11 @@ FEW_SUMS_ROWS = {"cpu": 20_000, "cuda": 4_000_000}
 H200s: in that form and in the plain one poisson3d:128 takes 58 and 60 us, poisson3d:200 166 and 167,
 poisson3d:320 582 and 543."""
 
-RUN = 4
-"""Slices that a warp of the interior's product takes one after the other where it leaves dot products.
-Measured on two H200s: an iteration of cg on poisson3d:160 takes 84, 84 and 92 us with 1, 4 and 8, one on
-poisson3d:320 458, 458 and 475 us with 4, 8 and 16."""
+RUN, LONG_RUN, LONG_RUN_ROWS = 4, 8, 10_000_000
+"""Slices that a warp of the interior's product takes one after the other where it leaves dot products; those
+where ranks have so many rows. Measured on H200s: an iteration of cg on poisson3d:160 takes 84, 84 and 92 us
+on two with 1, 4 and 8, with 16 M rows a rank 429 and 422 us on one with 4 and 8, 447 and 444 on two, 451 and
+451 on four."""
 
 HIDDEN_SUMS_ROWS = {"cpu": 0, "cuda": 500_000}
 """Rows of a rank up to which a sum that travels beside a product is worth three vectors more, without a
@@ -368,7 +369,8 @@ class SpMatrix:
         if self.device == "cpu":
             return None
         mover: Any = self._movers.get(_key(x)) or self._first_product(x, out, 0.0)[0]
-        own = self.interior.prepare_with_dot(x, out, w, square=square, run=RUN)
+        run = RUN if self.shape[0] < LONG_RUN_ROWS * self.engine.size else LONG_RUN
+        own = self.interior.prepare_with_dot(x, out, w, square=square, run=run)
         if not all(self.engine.gather(own is not None)) or own is None:
             return None
         multiply, left = own
