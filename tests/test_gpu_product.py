@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import sys
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
@@ -434,6 +436,19 @@ def test_no_octets_are_made_of_values_that_a_graph_overwrites(gpu, overwritten):
     gpu.launches.clear()
     a @ gpu.put(np.ones((a.shape[1], 16)))
     assert {kernel for _, kernel, _ in gpu.launches} == {"dasp_slices_columns"}
+
+
+def test_values_written_in_place_have_come_before_a_product_may_start_early(
+    gpu, eights, overwritten, monkeypatch
+):
+    """What is no kernel stands behind the last one that writes, the one that fills octets."""
+    eights[1] @ gpu.put(np.ones((eights[1].shape[1], 16)))
+    order: list[Any] = []
+    fill, runtime = octets.Eights.follow, sys.modules["cupy"].cuda.runtime
+    monkeypatch.setattr(octets.Eights, "follow", lambda *given: (order.append("octets"), fill(*given)))
+    monkeypatch.setattr(runtime, "memsetAsync", lambda *given: order.append(given[-1]))
+    overwritten()
+    assert order == ["octets", gpu.stream]
 
 
 def test_octets_are_made_once_wanted_by_enough_columns(gpu, eights, monkeypatch):

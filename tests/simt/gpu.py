@@ -106,6 +106,7 @@ class Gpu:
             driverGetVersion=lambda: 13_000,
             deviceGetAttribute=lambda attribute, number: 1,
             streamIsCapturing=lambda stream: stream in self.graphs,
+            memsetAsync=lambda address, value, size, stream: None,
         )
         cuda = SimpleNamespace(
             memory=real.cuda.memory,

@@ -86,6 +86,8 @@ class Product:
             _source.load(kernel_of(plan).SIGNATURE.source, constants)  # so that an error comes now
             eights = plan.format == SLICES and capability >= TENSOR_CORES
             self._eights = octets.Eights(self.plan) if eights else None
+            # Zeroed by what is no kernel, behind all that made the plan: see `_settle`.
+            self._word = cupy.zeros(1, np.uint64) if self._overlaps else None
         self._blocks, self._threads = blocks(plan), kernel_of(plan).threads(plan)
         self._segments = kernel_of(plan).partials(plan)
         self._lock = threading.Lock()
@@ -251,15 +253,25 @@ class Product:
 
     def follow(self) -> None:
         """Take over values that were written into the plan, on CuPy's current stream."""
-        eights, stream = self._eights, self._current_stream().ptr
-        if eights is None:
-            return
-        captured = self._is_capturing(stream)
-        if captured or eights.nbytes:
-            # What is taken and given back inside a capture is memory of the graph, and nobody else's.
-            cuda = self._cupy.cuda
-            with self._device, cuda.using_allocator(cuda.malloc_async) if captured else _HERE:
-                eights.follow(captured)
+        with _HERE if self._current_device() == self._number else self._device:
+            if self._eights is not None:
+                captured = self._is_capturing(self._current_stream().ptr)
+                if captured or self._eights.nbytes:
+                    # What is taken and given back inside a capture is memory of the graph, and nobody else's.
+                    cuda = self._cupy.cuda
+                    with cuda.using_allocator(cuda.malloc_async) if captured else _HERE:
+                        self._eights.follow(captured)
+            self._settle()
+
+    def _settle(self) -> None:
+        """Let no product behind this on the current stream read the plan before all that writes it has ended.
+
+        A product may start before the kernel in front of it has ended, and reads the plan at once; what is no
+        kernel has ended, and so has all in front of that.
+        """
+        if self._word is not None:
+            word, stream = self._word, self._cupy.cuda.get_current_stream().ptr
+            self._cupy.cuda.runtime.memsetAsync(word.data.ptr, 0, word.nbytes, stream)
 
     def prepare_with_dot(
         self, x: Any, y: Any, w: Any, *, square: bool = False, run: int = 0
