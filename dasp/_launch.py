@@ -347,8 +347,15 @@ class Launch:
         return launch_between
 
 
-class Kernel:
-    """A kernel that is launched with other arguments every time; several threads may share one.
+Launches = Callable[[tuple[int, int], int, Mapping[str, Any]], None]
+"""Launches a kernel: blocks of the grid along x and y, threads of a block, and by name a number or an address
+for every parameter, and perhaps for others; 0 for no array."""
+
+
+def launcher(
+    kernel: Any, signature: Signature, types: Mapping[str, np.dtype[Any]], current: Callable[[], Any]
+) -> Launches:
+    """Return what launches a kernel with other arguments every time; several threads may share it.
 
     Parameters
     ----------
@@ -357,69 +364,37 @@ class Kernel:
     signature : Signature
     types : mapping of str to dtype
         As for `Signature.ordered`.
+    current : callable
+        Returns CuPy's current stream, on which it launches.
+
+    Returns
+    -------
+    Launches
+        It raises RuntimeError if the driver reports an error.
 
     Notes
     -----
     Arguments are not compared with the signature: that takes longer than a small kernel runs.
     """
+    parameters = signature.parameters
+    codes = _CONFIG_CODES + "".join(_code(p, types) for p in parameters)
+    names = [p.name for p in parameters]
+    take: Any = itemgetter(*names) if len(names) > 1 else lambda given: (given[names[0]],)
+    # Configuration and parameters follow each other, so that one call writes both.
+    block = bytearray(struct.calcsize(codes))
+    write = partial(struct.Struct(codes).pack_into, block, 0)
+    launch = _prepared(kernel, _Config.from_buffer(block), block, ctypes.sizeof(_Config))
+    lock = threading.Lock()
 
-    def __init__(self, kernel: Any, signature: Signature, types: Mapping[str, np.dtype[Any]]) -> None:
-        parameters = signature.parameters
-        codes = _CONFIG_CODES + "".join(_code(p, types) for p in parameters)
-        names = [p.name for p in parameters]
-        self._take = itemgetter(*names) if len(names) > 1 else lambda given: (given[names[0]],)
-        # Configuration and parameters follow each other, so that one call writes both.
-        block = bytearray(struct.calcsize(codes))
-        self._write = partial(struct.Struct(codes).pack_into, block, 0)
-        self._launch = _prepared(kernel, _Config.from_buffer(block), block, ctypes.sizeof(_Config))
-        self._kept = kernel
-        self._lock = threading.Lock()
-
-    def __call__(self, stream: int, blocks: tuple[int, int], threads: int, words: Mapping[str, Any]) -> None:
-        """Launch on a stream of the current device.
-
-        Parameters
-        ----------
-        stream : int
-            CUDA's handle.
-        blocks : tuple of int
-            Of the grid, along x and y.
-        threads : int
-            Of a block.
-        words : mapping of str to int or float
-            For every parameter, and perhaps for others, a number or an address; 0 for no array.
-
-        Raises
-        ------
-        RuntimeError
-            If the driver reports an error.
-        """
-        given = self._take(words)
-        with self._lock:
-            self._write(*blocks, 1, threads, 1, 1, 0, stream, 0, 0, *given)
-            status = self._launch()
+    def launch_now(blocks: tuple[int, int], threads: int, words: Mapping[str, Any]) -> None:
+        given = take(words)
+        with lock:
+            write(*blocks, 1, threads, 1, 1, 0, current().ptr, 0, 0, *given)
+            status = launch()
         if status:
             check(status, "the kernel was not launched")
 
-    def on(self, current: Callable[[], Any]) -> Callable[[tuple[int, int], int, Mapping[str, Any]], None]:
-        """Return what launches on the stream that is current then, with the rest of a call's arguments.
-
-        Parameters
-        ----------
-        current : callable
-            Returns CuPy's current stream.
-        """
-        take, lock, write, launch = self._take, self._lock, self._write, self._launch
-
-        def launch_now(blocks: tuple[int, int], threads: int, words: Mapping[str, Any]) -> None:
-            given = take(words)
-            with lock:
-                write(*blocks, 1, threads, 1, 1, 0, current().ptr, 0, 0, *given)
-                status = launch()
-            if status:
-                check(status, "the kernel was not launched")
-
-        return launch_now
+    return launch_now
 
 
 class _Attribute(ctypes.Structure):
@@ -459,13 +434,14 @@ class _Extra(ctypes.Structure):
 
 
 def _prepared(kernel: Any, config: _Config, block: bytearray, first: int = 0) -> Callable[[], int]:
-    """Return what launches a kernel of CuPy as `config`, with the parameters in `block`; both live on.
+    """Return what launches a kernel of CuPy as `config`, with the parameters in `block`; all live on.
 
     `first` is the byte of the block where they begin.
     """
     extra = _Extra(PARAMETERS_AT, 0, PARAMETER_BYTES_AT, 0, PARAMETERS_END, len(block) - first)
     extra.parameters = ctypes.addressof(ctypes.c_char.from_buffer(block)) + first
     extra.bytes = ctypes.addressof(extra) + _Extra.size.offset
+    extra.kept = kernel, block
     handle = handle_of(kernel)
     return partial(driver().cuLaunchKernelEx, ctypes.byref(config), handle, None, ctypes.byref(extra))
 

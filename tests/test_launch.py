@@ -13,7 +13,7 @@ import pytest
 
 from dasp import _launch as cuda_launch
 from dasp import _source
-from dasp._launch import Kernel, Launch, Signature
+from dasp._launch import Launch, Signature, launcher
 from dasp.backends import cuda
 from dasp.backends.cuda import dotted
 
@@ -356,9 +356,11 @@ def test_a_kernel_takes_other_arguments_and_another_grid_every_time(monkeypatch)
     driver = Driver([ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p, ctypes.c_int64])
     monkeypatch.setattr(cuda_launch, "driver", lambda: driver)
     signature = Signature("k.cu", "k", "int* x\nint n\nint* y\nlong long m")
-    kernel = Kernel(SimpleNamespace(ptr=0x1234), signature, {})
-    kernel(7, (3, 4), 64, {"x": 2**40, "y": 0, "n": -5, "m": 2**50, "z": 3})
-    kernel(0, (1, 1), 1024, {"m": 1, "y": 2**40, "x": 2**40, "n": 9})
+    stream = SimpleNamespace(ptr=7)
+    launch = launcher(SimpleNamespace(ptr=0x1234), signature, {}, lambda: stream)
+    launch((3, 4), 64, {"x": 2**40, "y": 0, "n": -5, "m": 2**50, "z": 3})
+    stream.ptr = 0
+    launch((1, 1), 1024, {"m": 1, "y": 2**40, "x": 2**40, "n": 9})
     one, two = driver.launches
     assert (one["stream"], one["grid"], one["block"]) == (7, [3, 4, 1], [64, 1, 1])
     assert one["parameters"] == [2**40, -5, None, 2**50]

@@ -16,7 +16,7 @@ import numpy as np
 from dasp import _source
 from dasp._dtypes import C_NAMES, Arithmetic
 from dasp._integers import ceil_div
-from dasp._launch import Kernel, Launch, Signature
+from dasp._launch import Launch, Launches, Signature, launcher
 from dasp._machines import H200, Machine, Panels
 from dasp.backends.cuda import sliced
 from dasp.backends.cuda.scratch import captured_in, keep
@@ -399,7 +399,7 @@ class Columns:
         self._turns: bool | None = None
         self._lock = threading.Lock()
         self._prepared: dict[Any, tuple[list[tuple[Pass, Launch]], Launch | None]] = {}
-        self._transposing: dict[tuple[int, int, bool], Kernel] = {}
+        self._transposing: dict[tuple[int, int, bool], Launches] = {}
 
     def multiply(self, x: Any, y: Any, kinds: Arithmetic, scale: tuple[Any, ...], adds: bool) -> None:
         """Set Y = alpha A X + beta Y on CuPy's current stream; Y is not read if beta is 0.
@@ -467,18 +467,17 @@ class Columns:
         """Copy an array in columns to one in rows, or back."""
         item, (count, k) = rows.itemsize, rows.shape
         width = transposed_columns(k)
-        kernel = self._transposing.get((item, width, to_rows))
-        if kernel is None:
-            kernel = self._transposing[item, width, to_rows] = Kernel(
-                transposing(item, width, to_rows), TRANSPOSE, {"Word": word(item)}
-            )
+        launch = self._transposing.get((item, width, to_rows))
+        if launch is None:
+            kernel, current = transposing(item, width, to_rows), self._cupy.cuda.get_current_stream
+            launch = launcher(kernel, TRANSPOSE, {"Word": word(item)}, current)
+            self._transposing[item, width, to_rows] = launch
         arguments = {"columns_of": columns.data.ptr, "rows_of": rows.data.ptr, "count": count}
         arguments |= {"row": layout.row, "column": layout.column, "columns": k}
         each = min(TRANSPOSE_BYTES // item, TRANSPOSE_MOST)
         blocks = ceil_div(count * width, TRANSPOSE_THREADS * each)
         if blocks:
-            stream = self._cupy.cuda.get_current_stream().ptr
-            kernel(stream, (blocks, 1), TRANSPOSE_THREADS, arguments)
+            launch((blocks, 1), TRANSPOSE_THREADS, arguments)
 
     def _launch(
         self,

@@ -11,7 +11,7 @@ import numpy as np
 
 from dasp import _source, _threads
 from dasp._integers import ceil_div, round_up
-from dasp._launch import Kernel, Launch, Signature
+from dasp._launch import Launch, Launches, Signature, launcher
 from dasp.backends.cuda.primitives import Primitives
 from dasp.formats.array import Array
 
@@ -243,10 +243,10 @@ class CudaDevice:
 
     def kernel(
         self, signature: Signature, constants: Mapping[str, str], types: Mapping[str, np.dtype[Any]]
-    ) -> Callable[[tuple[int, int], int, Mapping[str, Any]], None]:
+    ) -> Launches:
         """Return a compiled kernel."""
         function = _source.load(signature.source, constants).get_function(signature.entry)
-        return Kernel(function, signature, types).on(self._stream)
+        return launcher(function, signature, types, self._stream)
 
     def prepared(
         self,

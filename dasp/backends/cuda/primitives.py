@@ -16,7 +16,7 @@ import numpy as np
 from dasp import _check
 from dasp._dtypes import BFLOAT16, C_NAMES, bits_type
 from dasp._integers import ceil_div
-from dasp._launch import Signature
+from dasp._launch import Launches, Signature
 from dasp.backends.cuda import pack_kernels as kernels
 from dasp.formats.array import WARP, Array, Csr, Plan, narrowest
 from dasp.formats.sliced.choose import SliceStatistics, ValueStatistics
@@ -88,10 +88,6 @@ words of the table of distinct values."""
 
 ALWAYS = kernels.SURVEY, kernels.SORT_WINDOWS, kernels.CUT_TILES, kernels.COUNT_SECTORS, kernels.FILL_DELTAS
 """A kernel of each source that most matrices need and that knows their integers alone."""
-
-Launches = Callable[[tuple[int, int], int, Mapping[str, Any]], None]
-"""Launches a kernel: blocks of the grid along x and y, threads of a block, and words by name, of which it
-takes those that it knows."""
 
 
 class Device(Protocol):
