@@ -119,8 +119,8 @@ dasp_start_segments(const Start* __restrict__ indptr, const Index* __restrict__ 
 extern "C" __global__ void __launch_bounds__(SORT_THREADS, 1)
 dasp_sort_segments(const Start* __restrict__ indptr, const Column* __restrict__ indices,
                    const Index* __restrict__ long_rows, const Index* __restrict__ offsets, long long long_count,
-                   long long segments, int steps, int segment_steps, int most_segments, int bits,
-                   Index* segment_rows, unsigned* keys, Index* in_turn)
+                   long long segments, int steps, int segment_steps, int most_segments,
+                   Index* segment_rows, int bits, unsigned* keys, Index* in_turn)
 {
     __shared__ unsigned short order[TILE], counters[CHUNKS * DIGITS];
     __shared__ unsigned sums[SORT_THREADS / WARP + 1];
@@ -156,8 +156,8 @@ dasp_sort_segments(const Start* __restrict__ indptr, const Column* __restrict__ 
 
 extern "C" __global__ void __launch_bounds__(PLACE_THREADS, 1)
 dasp_place_segments(const Start* __restrict__ indptr, const Index* __restrict__ long_rows,
-                    const Index* __restrict__ offsets, long long long_count, const Index* __restrict__ in_turn,
-                    long long segments, int steps, int segment_steps, int most_segments, Index* segment_rows,
+                    const Index* __restrict__ offsets, long long long_count, long long segments, int steps,
+                    int segment_steps, int most_segments, Index* segment_rows, const Index* __restrict__ in_turn,
                     long long* starts, long long* lengths, uint4* headers)
 {
     __shared__ Count sums[PLACE_THREADS / WARP + 1];

@@ -252,11 +252,7 @@ COUNT_LONG = Signature(
     """,
 )
 
-START_SEGMENTS = Signature(
-    "pack/segments.cu",
-    "dasp_start_segments",
-    """
-    const Start*  indptr
+OF_SEGMENTS = """
     const Index*  long_rows      [long_count]
     const Index*  offsets        [long_count + 1]
     long long     long_count
@@ -265,6 +261,15 @@ START_SEGMENTS = Signature(
     int           segment_steps
     int           most_segments
     Index*        segment_rows   [segments]
+    """.strip()
+"""What every kernel takes that finds segments of long rows, behind the matrix."""
+
+START_SEGMENTS = Signature(
+    "pack/segments.cu",
+    "dasp_start_segments",
+    f"""
+    const Start*  indptr
+    {OF_SEGMENTS}
     long long*    starts         [segments]
     """,
 )
@@ -272,18 +277,11 @@ START_SEGMENTS = Signature(
 SORT_SEGMENTS = Signature(
     "pack/segments.cu",
     "dasp_sort_segments",
-    """
+    f"""
     const Start*   indptr
     const Column*  indices
-    const Index*   long_rows      [long_count]
-    const Index*   offsets        [long_count + 1]
-    long long      long_count
-    long long      segments
-    int            steps
-    int            segment_steps
-    int            most_segments
+    {OF_SEGMENTS}
     int            bits
-    Index*         segment_rows   [segments]
     unsigned*      keys           [segments]
     Index*         in_turn        [segments]
     """,
@@ -292,17 +290,10 @@ SORT_SEGMENTS = Signature(
 PLACE_SEGMENTS = Signature(
     "pack/segments.cu",
     "dasp_place_segments",
-    """
+    f"""
     const Start*  indptr
-    const Index*  long_rows      [long_count]
-    const Index*  offsets        [long_count + 1]
-    long long     long_count
+    {OF_SEGMENTS}
     const Index*  in_turn        [segments]
-    long long     segments
-    int           steps
-    int           segment_steps
-    int           most_segments
-    Index*        segment_rows   [segments]
     long long*    starts         [segments]
     long long*    lengths        [segments]
     uint4*        headers
