@@ -128,12 +128,10 @@ class DeviceMover(_OwnStream):
         device: str,
     ) -> None:
         super().__init__(device)
-        cupy = self._cupy
-        count = route.receives[-1][2] if route.receives else 0
-        self._idle = not (route.sends or route.receives)
+        cupy, self._idle = self._cupy, route.is_idle
         with self._device:
             places, self._rows = cupy.asarray(route.places), cupy.asarray(rows)
-            self.received = cupy.zeros((count, *shape), x)
+            self.received = cupy.zeros((route.columns, *shape), x)
             self.product = cupy.zeros((len(rows), *shape), y, order="F")
             self._messages = links.rows(route.sends, places, route.receives, self.received)
             self._add = adds(y, self._rows, self.product)
@@ -213,13 +211,11 @@ class DeviceBackMover(_OwnStream):
         device: str,
     ) -> None:
         super().__init__(device)
-        cupy = self._cupy
-        count = route.receives[-1][2] if route.receives else 0
-        self._idle = not (route.sends or route.receives)
+        cupy, self._idle = self._cupy, route.is_idle
         with self._device:
             places, rows = cupy.asarray(route.places), cupy.asarray(rows)
             self._taken = cupy.zeros((len(rows), *shape), x)
-            self._product, came = (cupy.zeros((k, *shape), y) for k in (count, len(places)))
+            self._product, came = (cupy.zeros((k, *shape), y) for k in (route.columns, len(places)))
             sends, receives = turned(route)
             self._messages = links.rows(sends, None, receives, came)
             self._pack = packs(x, rows, self._taken)

@@ -129,13 +129,23 @@ class Route(NamedTuple):
     ----------
     places : numpy.ndarray of int64
         The elements of its part of x that it sends, neighbour by neighbour.
-    sends, receives : list of (rank, first, end)
+    sends, receives : list of Span
         Of `places`; of the columns of the halo.
     """
 
     places: np.ndarray[Any, Any]
-    sends: list[tuple[int, int, int]]
-    receives: list[tuple[int, int, int]]
+    sends: list[Span]
+    receives: list[Span]
+
+    @property
+    def columns(self) -> int:
+        """How many columns the halo has: as many numbers come for one of x."""
+        return self.receives[-1][2] if self.receives else 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is sent, and nothing comes."""
+        return not (self.sends or self.receives)
 
 
 def runs(sends: Sequence[Span], places: np.ndarray[Any, Any]) -> list[tuple[int, int, int]] | None:
@@ -207,10 +217,8 @@ class HostMover:
         self, links: Links, route: Route, rows: np.ndarray[Any, Any], shape: tuple[int, ...], x: Any, y: Any
     ) -> None:
         self._route, self._rows = route, rows
-        self._packed = np.zeros((len(route.places), *shape), x)
-        self._idle = not (route.sends or route.receives)
-        count = route.receives[-1][2] if route.receives else 0
-        self.received, self.product = np.zeros((count, *shape), x), np.zeros((len(rows), *shape), y)
+        self._packed, self._idle = np.zeros((len(route.places), *shape), x), route.is_idle
+        self.received, self.product = np.zeros((route.columns, *shape), x), np.zeros((len(rows), *shape), y)
         self._exchange = prepare(links, route, self._packed, self.received)
 
     def start(self, x: np.ndarray[Any, Any]) -> None:

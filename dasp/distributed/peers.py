@@ -29,7 +29,7 @@ from dasp.distributed.exchange import Span
 from dasp.distributed.nccl import NcclLinks
 from dasp.distributed.packing import defines, steps
 from dasp.distributed.waiting import await_event
-from dasp.solvers.cuda import OVERLAPPING, THREADS
+from dasp.solvers.cuda import OVERLAPPING, THREADS, shared_with_host
 
 Array = Any
 
@@ -249,11 +249,8 @@ class PeerLinks:
         self._overlaps = int(device.compute_capability) >= OVERLAPPING
         self._blocks: list[Block] = []
         self._released: list[int] = []
-        pinned = cupy.cuda.alloc_pinned_memory(4)
-        self._limit = np.frombuffer(pinned, np.int32, 1)
+        self.limit, self._limit = shared_with_host(device, 1, np.int32)
         self._limit[0] = FOR_EVER
-        held = cupy.cuda.UnownedMemory(pinned.ptr, 4, pinned, device.id)
-        self.limit = cupy.ndarray((1,), np.int32, cupy.cuda.MemoryPointer(held, 0))
         self._capacity = 0
         with device:
             self._event = cupy.cuda.Event(disable_timing=True)

@@ -39,9 +39,8 @@ class HostBackMover:
         self, links: Links, route: Route, rows: np.ndarray[Any, Any], shape: tuple[int, ...], x: Any, y: Any
     ) -> None:
         self._route, self._rows = route, rows
-        count = route.receives[-1][2] if route.receives else 0
         self._taken = np.zeros((len(rows), *shape), x)
-        self._product, self._came = (np.zeros((k, *shape), y) for k in (count, len(route.places)))
+        self._product, self._came = (np.zeros((k, *shape), y) for k in (route.columns, len(route.places)))
         sends, receives = turned(route)
         self._exchange = links.exchange(
             [(rank, self._product[first:end]) for rank, first, end in sends],

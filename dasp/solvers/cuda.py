@@ -813,6 +813,17 @@ Trace = tuple[State, tuple[Scalar, Scalar] | None, Scalar | None]
 Traceable = Callable[[Tape], Trace]
 
 
+def shared_with_host(device: Any, count: int, dtype: Any) -> tuple[Array, np.ndarray[Any, Any]]:
+    """Return numbers in the host's memory, as kernels of a device of CuPy see them and as the host does."""
+    import cupy
+
+    cuda, nbytes = cupy.cuda, np.dtype(dtype).itemsize * count
+    pinned = cuda.alloc_pinned_memory(nbytes)
+    memory = cuda.UnownedMemory(pinned.ptr, nbytes, pinned, device.id)
+    array = cupy.ndarray(count, dtype, cuda.MemoryPointer(memory, 0))
+    return array, np.frombuffer(pinned, dtype, count)
+
+
 class CupyDevice:
     """A GPU as CuPy offers it."""
 
@@ -839,11 +850,7 @@ class CupyDevice:
 
     def shared_with_host(self, count: int) -> tuple[Array, np.ndarray[Any, Any]]:
         """Return float64 numbers in the host's memory, as kernels write them and as the host reads them."""
-        cuda, nbytes = self._cupy.cuda, 8 * count
-        pinned = cuda.alloc_pinned_memory(nbytes)
-        memory = cuda.UnownedMemory(pinned.ptr, nbytes, pinned, self._device.id)
-        array = self._cupy.ndarray(count, np.float64, cuda.MemoryPointer(memory, 0))
-        return array, np.frombuffer(pinned, np.float64, count)
+        return shared_with_host(self._device, count, np.float64)
 
     def wait(self) -> None:
         """Wait for all that was launched before."""
