@@ -270,7 +270,7 @@ class Product:
         kernel has ended, and so has all in front of that.
         """
         if self._word is not None:
-            word, stream = self._word, self._cupy.cuda.get_current_stream().ptr
+            word, stream = self._word, self._current_stream().ptr
             self._cupy.cuda.runtime.memsetAsync(word.data.ptr, 0, word.nbytes, stream)
 
     def prepare_with_dot(

@@ -16,6 +16,9 @@ from dasp.backends.cuda import sliced
 from dasp.formats.array import WARP, Plan
 from dasp.formats.sliced.pattern import Coding
 
+TOLD = 2064
+"""Numbers that the host sees when a launch is done: a record of 16, and the first residuals."""
+
 SIGNATURE = Signature(
     "solve/resident.cu",
     "dasp_resident",
@@ -30,7 +33,7 @@ SIGNATURE = Signature(
     int                   nbytes
     double*               record           [16]
     double*               history
-    double*               told             [2064]
+    double*               told             [{TOLD}]
     unsigned long long*   messages
     const X*              b
     X*                    x
@@ -45,9 +48,6 @@ SIGNATURE = Signature(
 
 PLAN_ARGUMENTS = "headers", "bases", "deltas", "values", "table", "rows", "count", "positions", "identity"
 """Those of `sliced.plan_arguments` that it takes: none of segments."""
-
-TOLD = 2064
-"""Numbers that the host sees when a launch is done: a record of 16, and the first residuals."""
 
 THREADS = 512
 """Threads of a block, of which a multiprocessor runs one."""
