@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from dasp.preconditioners import base
+from dasp.solvers.cuda import CudaSpace
 from tests.simt import compile_kernels
 
 
@@ -77,3 +79,14 @@ class EmulatedDevice:
                 turns += 1
 
         return run
+
+
+def hold_emulated(monkeypatch: Any, made: Callable[[], Sequence[Any]], r: Any, dtype: Any) -> None:
+    """Hold that preconditioners do to r, with their passes run by the emulator, what they do on the CPU."""
+    want = [M @ r for M in made()]
+    device = EmulatedDevice()
+    monkeypatch.setattr(base, "space_for", lambda name, kind: CudaSpace(name, kind, device))
+    got = [M @ r for M in made()]
+    assert device.launches.count("dasp_fused") > 10
+    for one, other in zip(got, want, strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=50 * np.finfo(dtype).eps * abs(other).max())
