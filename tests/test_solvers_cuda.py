@@ -283,6 +283,7 @@ def test_the_launches_of_an_iteration(emulated, form, passes):
     [
         *((form, None) for form in (*FORMS, MinimalResiduals, BiconjugateGradientsStabilized)),
         (ConjugateGradients, "diagonal"),
+        (MinimalResiduals, "matrix"),
     ],
 )
 def test_a_kind_of_system_is_traced_once(emulated, monkeypatch, form, preconditioned):
@@ -296,7 +297,9 @@ def test_a_kind_of_system_is_traced_once(emulated, monkeypatch, form, preconditi
 
     def run(matrix: Any) -> list[Any]:
         A, b = poisson(8), np.random.default_rng(2).standard_normal(64)
-        M = jacobi(A) if preconditioned == "diagonal" else None
+        M = None
+        if preconditioned:
+            M = jacobi(A) if preconditioned == "diagonal" else sp.diags_array(np.linspace(0.2, 0.3, 64))
         x, stats = solve(matrix(A), b, None, limits, M, None, form, names)
         again, _ = solve(matrix(A), b, x * 0.5, limits, M, None, form, names)
         return [x, again, stats.residuals]

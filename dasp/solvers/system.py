@@ -133,12 +133,10 @@ class System:
         """Return the space's loop of the method's iterations."""
         starts = {"zero": self._start_from_zero, "x": self._start_from_x}
         given = starts, self.method.iterate, self._true, self.method.period, self.method.leaving
+        if not self.space.traced or not getattr(self.method, "alike", False):
+            return self.space.loop(*given)
         M = self.preconditioner
         diagonal = getattr(M, "diagonal", None) is not None
-        # What another M asks for is its own affair.
-        alike = getattr(self.method, "alike", False) and (M is None or diagonal)
-        if not self.space.traced or not alike:
-            return self.space.loop(*given)
         kind = type(self.method), M is not None, diagonal, self.names
         return self.space.loop(*given, Parts(kind, (self.operator, M), self.vectors))
 
