@@ -116,6 +116,7 @@ def scale(name: str, value: Any, product: np.dtype[Any]) -> complex:
         If it is an integer or a fraction that float64 does not hold.
     """
     kinds: tuple[Any, ...] = (float, int, Real, np.bool_)
+    value = python_number(value)
     number = isinstance(value, kinds) or (
         getattr(value, "ndim", None) == 0 and (value.dtype.kind in "fbiu" or value.dtype == BFLOAT16)
     )
@@ -129,6 +130,15 @@ def scale(name: str, value: Any, product: np.dtype[Any]) -> complex:
         return float(value)
     except OverflowError as error:
         raise ValueError(f"{name} is beyond float64; a number of at most 1.8e308 is needed") from error
+
+
+def python_number(value: Any) -> Any:
+    """Return the only element of another library's array without dimensions as a number of Python.
+
+    What is none, or has a type of NumPy's, is returned as it is.
+    """
+    foreign = getattr(value, "ndim", None) == 0 and not isinstance(getattr(value, "dtype", None), np.dtype)
+    return value.item() if foreign and hasattr(value, "item") else value
 
 
 def operand(matrix: tuple[int, int], x: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dasp import _check, _foreign, backends
+from dasp.transpose import from_left
 
 
 class Shifted:
@@ -27,7 +28,8 @@ class Shifted:
 
     Notes
     -----
-    A product is one with A, and a pass over x and y that adds alpha sigma x: two more roundings a row.
+    A product is one with A, and a pass over x and y that adds alpha sigma x: two more roundings a row. Where
+    x requires gradients, so does the result.
 
     Examples
     --------
@@ -51,6 +53,8 @@ class Shifted:
         """Return alpha (A + sigma I) x + beta out; see `dasp.SpMatrix.matvec`."""
         A = self.matrix
         if _foreign.is_one(x) or _foreign.is_one(out):
+            if _foreign.wants_gradients(x):
+                return A.matvec(x, out=out, alpha=alpha, beta=beta).add(x, alpha=self.sigma)
             return _foreign.call(self.matvec, self, x, out, alpha=alpha, beta=beta)
         out = A.matvec(x, out=out, alpha=alpha, beta=beta)
         backends.find(self.device).add_scaled(
@@ -74,7 +78,7 @@ class Shifted:
         return self.matvec(x)
 
     def __rmatmul__(self, x: Any) -> Any:
-        return self.T.matvec(x.T).T if getattr(x, "ndim", 1) == 2 else self.T.matvec(x)
+        return from_left(self, x)
 
     @property
     def T(self) -> Shifted:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import numpy as np
 
-from dasp import _arrays, _dtypes, _foreign, _html, formats, planning
+from dasp import _arrays, _check, _dtypes, _foreign, _html, formats, planning
 from dasp.formats.array import arrays_of, with_arrays
 from dasp.placement import found
 from dasp.shifted import Shifted
@@ -126,6 +126,8 @@ class Surface:
         other = type(self)(dataclasses.replace(self.plan, values=own), self.device)
         other._places = self._places
         return other
+
+    __copy__ = copy
 
     # ---- with other values ---------------------------------------------------------------------------
 
@@ -293,7 +295,8 @@ class Surface:
         """
         if axis is None:
             with self._backend.filling(self.device):
-                return self._entries().sum(dtype=self.dtype)
+                total = _dtypes.sum_type(self.dtype)
+                return self._entries().astype(total, copy=False).sum().astype(self.dtype)
         if axis not in (0, 1, -1, -2):
             raise ValueError(f"axis is {axis!r}; None, 0 or 1 is needed")
         ones = self.asarray(np.ones(self.shape[axis]), self.dtype)
@@ -386,6 +389,7 @@ class Surface:
 
 def _number(what: str, given: Any, remedy: str = "") -> Any:
     """Return a number of Python as float or complex; as it is one of NumPy, or an array's only element."""
+    given = _check.python_number(given)
     if getattr(given, "ndim", None) == 0 and _dtypes.is_number(getattr(given, "dtype", np.dtype(object))):
         return given[()]
     if isinstance(given, Complex):

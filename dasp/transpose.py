@@ -37,6 +37,14 @@ class Places:
         self.transpose: Any = None
 
 
+def from_left(A: Any, x: Any) -> Any:
+    """Return x A by a product with the transpose, x of shape (m,) or (k, m)."""
+    if not _foreign.is_one(x):
+        x = backends.find(A.device).as_operand(x, A.device)
+    _check.left_operand(A.shape, x.shape, -1)
+    return A.T.matvec(x.T).T if len(x.shape) == 2 else A.T.matvec(x)
+
+
 def _transposed(plan: Plan, primitives: Any) -> tuple[Csr, Any, bool]:
     """Return the transpose of the matrix of a plan, which of the entries that came in each entry is, and
     whether it is the matrix itself."""
@@ -152,7 +160,7 @@ class Transposable:
         TypeError, ValueError
             As `matvec` does.
         """
-        self._check_left(x, 0)
+        self._check_left(x)
         return self.H.matvec(x, out=out, alpha=alpha, beta=beta)
 
     def rmatmat(self, X: Any, *, out: Any = None, alpha: Any = 1.0, beta: Any = 0.0) -> Any:
@@ -165,16 +173,13 @@ class Transposable:
             y = self.T._product.quick(x)  # type: ignore[attr-defined]
             if y is not None:
                 return y
-        if not _foreign.is_one(x):
-            x = self._backend.as_operand(x, self.device)
-        self._check_left(x, -1)
-        return self.T.matvec(x.T).T if x.ndim == 2 else self.T.matvec(x)
+        return from_left(self, x)
 
-    def _check_left(self, x: Any, axis: int) -> None:
-        """Hold that an array has as many numbers along an axis as A has rows."""
+    def _check_left(self, x: Any) -> None:
+        """Hold that an array has as many rows as A."""
         shape = np.shape(x) if isinstance(x, (list, tuple)) else getattr(x, "shape", None)
         if shape is not None:
-            _check.left_operand(self.shape, shape, axis)
+            _check.left_operand(self.shape, shape, 0)
 
     def _make_transpose(self) -> Any:
         """Fill the pattern's transpose with these values, or plan one; this matrix if it is equal."""

@@ -325,6 +325,16 @@ def test_vectors_of_any_stride_and_matrices_of_columns():
     np.testing.assert_array_equal(y[:, 1], whole[:, 2])
 
 
+@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_equal_columns_or_rows_may_lie_in_one_place(name, axis):
+    A = SpMatrix.from_scipy(typed(from_lengths([3, 0, 7, 40], 50), name), device="cpu")
+    one = numbers(name, 3)[None] if axis == 0 else numbers(name, 50)[:, None]
+    X = np.broadcast_to(one, (50, 3))
+    assert X.strides[axis] == 0
+    np.testing.assert_array_equal(A @ X, A @ X.copy())
+
+
 # ---- the matrix --------------------------------------------------------------------------------------
 
 
@@ -478,6 +488,7 @@ def test_solvers_take_matrices_in_half_precision(name):
         x, stats = dasp.solvers.cg(A, b, rtol=tolerance)
         assert stats.converged
         assert x.dtype == dtype
+        assert dasp.solvers.cg(A, b.astype(name))[0].dtype == np.float32
         assert np.linalg.norm(poisson @ x - b) <= 2 * tolerance * np.linalg.norm(b)
 
 

@@ -104,6 +104,25 @@ def test_tensors_of_every_type(name, device, matrix):
         assert torch.equal(A @ turned, A @ turned.resolve_conj())
 
 
+def test_tensors_with_gradients_times_a_shifted_matrix(matrix):
+    torch = pytest.importorskip("torch")
+    square = (matrix.T @ matrix).tocsr()
+    S = SpMatrix.from_scipy(square, device="cpu").shifted(2.0)
+    dense = torch.from_numpy(square.toarray() + 2.0 * np.eye(40))
+    x = torch.ones(40, dtype=torch.float64, requires_grad=True)
+    for product, want in ((S @ x, dense @ x), (x @ S, x @ dense)):
+        torch.testing.assert_close(product, want)
+        got = torch.autograd.grad(product.square().sum(), x)[0]
+        torch.testing.assert_close(got, torch.autograd.grad(want.square().sum(), x)[0])
+
+
+def test_a_tensor_without_dimensions_is_a_number(matrix, x):
+    torch = pytest.importorskip("torch")
+    A, two = SpMatrix.from_scipy(matrix, device="cpu"), torch.tensor(2.0)
+    for got in ((A * two) @ x, (two * A) @ x, A.matvec(x, alpha=two), A.matvec(x, alpha=torch.tensor(2))):
+        np.testing.assert_array_equal(got, 2 * (A @ x))
+
+
 def test_memory_is_shared(x):
     given = torch_tensor(x, "cpu")
     taken = _foreign.taken("x", given, "cpu")

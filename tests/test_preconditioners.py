@@ -67,6 +67,8 @@ def test_matrices_that_were_given_stay_as_they_are():
 
 def test_jacobi_divides():
     A = uneven(6)
+    for kind in (np.int64, np.uint8, np.bool_):
+        np.testing.assert_array_equal(jacobi(A) @ np.ones(36, kind), jacobi(A) @ np.ones(36))
     np.testing.assert_allclose(matrix_of(jacobi(A)), np.diag(1 / A.diagonal()), rtol=1e-15)
     for form in (A.tocsc(), A.toarray(), dasp.SpMatrix.from_scipy(A, device="cpu")):
         np.testing.assert_array_equal(jacobi(form) @ np.ones(36), jacobi(A) @ np.ones(36))
@@ -275,6 +277,10 @@ def test_wrong_arguments_are_told():
         multigrid(ml, device="cpu") @ np.ones(3)
     with pytest.raises(ValueError, match="dtype is int32"):
         jacobi(poisson(3)).astype(np.int32)
+    with pytest.raises(TypeError, match="r is a list"):
+        jacobi(poisson(3)) @ [1.0] * 9
+    with pytest.raises(TypeError, match="out has dtype int64; M r has fractions, so float64 is needed"):
+        jacobi(poisson(3)).matvec(np.ones(9), out=np.ones(9, np.int64))
 
 
 def swept(A: sp.csr_array, sweeps: int) -> np.ndarray:

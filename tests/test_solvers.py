@@ -561,6 +561,7 @@ def test_kinds_of_arguments(method):
         sp.csr_matrix(A),
         A.astype(int),
         A.tocoo(),
+        np.asmatrix(A.toarray()),
     ):
         np.testing.assert_allclose(method(other, b)[0], want, rtol=1e-3)
     assert method(A, b.astype(int))[0].dtype == np.float64
@@ -591,5 +592,11 @@ def test_wrong_arguments_are_told(method):
         method(A, b, rtol=-1)
     with pytest.raises(ValueError, match="maxiter is 0"):
         method(A, b, maxiter=0)
+    with pytest.raises(TypeError, match="M is a function"):
+        method(A, b, M=lambda r: r)
+    with pytest.raises(TypeError, match=r"rtol is .*a real number is needed"):
+        method(A, b, rtol=np.complex64(1))
+    with pytest.raises(TypeError, match="b is a masked array"):
+        method(A, np.ma.masked_array(b, [True, False, False]))
     with pytest.raises(TypeError, match="callback"):
         method(A, b, callback=3)

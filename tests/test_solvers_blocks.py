@@ -128,6 +128,8 @@ def test_block_cg_shares_the_space():
     assert stats.converged
     np.testing.assert_allclose(X, sla.spsolve(A.tocsc(), B), atol=1e-7)
     assert stats.iterations < cg(A, B[:, 0], rtol=1e-9)[1].iterations
+    spoilt, more = block_cg(planned, B, rtol=1e-9, callback=lambda X: X.fill(np.nan))
+    np.testing.assert_array_equal(spoilt, X)
     again, more = block_cg(A, B, X, rtol=1e-8)
     assert more.iterations == 0
     np.testing.assert_array_equal(again, X)
@@ -163,6 +165,8 @@ def test_lobpcg_with_a_preconditioner_and_wrong_arguments():
     np.testing.assert_allclose(values, np.linalg.eigvalsh(A.toarray())[:3], rtol=1e-9)
     with pytest.raises(ValueError, match="1 <= k <= 3"):
         lobpcg(np.eye(9), np.ones((9, 4)))
+    with pytest.raises(ValueError, match="maxiter is 0"):
+        lobpcg(A, X, maxiter=0)
     with pytest.raises(ValueError, match="X has 3 columns of rank 2"):
         lobpcg(A, X[:, [0, 1, 0]])
     with pytest.raises(ValueError, match="X has 2 columns of rank 0"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from fractions import Fraction
 
 import numpy as np
@@ -107,10 +108,10 @@ def test_types_follow_numpy():
 def test_a_copy_has_values_of_its_own():
     matrix = entries_of(whole())
     A = planned(matrix, narrow=False)
-    B, C = A.copy(), SpMatrix(A, device="cpu")
+    B, C, D = A.copy(), SpMatrix(A, device="cpu"), copy.copy(A)
     data = np.random.default_rng(0).standard_normal(A.nnz)
     A.with_values(data, out=A)
-    for other in (B, C):
+    for other in (B, C, D):
         same(other, matrix)
         assert other.plan.pattern is A.plan.pattern
     B.with_values(data, out=B)
@@ -231,6 +232,30 @@ def test_a_shift_is_one_more_entry_of_each_row(device):
     for now, then in zip(arrays_of(A.plan), before, strict=True):
         np.testing.assert_array_equal(here(now), here(then))
     assert S.T.T.matrix is A
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_shift_of_halves_is_summed_in_float32(device):
+    A = planned(sp.csr_array(np.zeros((3, 3), np.float32)), device).astype("float16")
+    x = A.asarray(np.array([1e-3, 2e-3, 0.0], np.float16))
+    want = (np.float32(2e5) * here(x)).astype(np.float16)
+    np.testing.assert_array_equal(here(A.shifted(2e5) @ x), want)
+
+
+def test_rows_on_the_left_of_a_shift_may_be_a_list():
+    rows = [[1.0, 2.0], [3.0, 4.0]]
+    A = SpMatrix([[0.0, 5.0], [6.0, 0.0]], device="cpu")
+    np.testing.assert_array_equal(rows @ A.shifted(10.0), rows @ (A.toarray() + 10 * np.eye(2)))
+    with pytest.raises(ValueError, match=r"x must have shape \(k, 2\) on the left of A"):
+        np.ones((2, 3)) @ A.shifted(1.0)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_halves_are_added_in_float32(device, dtype):
+    A = planned(sp.csr_array(np.ones((1, 1024), np.float32)), device).astype(dtype)
+    assert (A.sum(), A.sum(1)[0]) == (1024, 1024)
+    assert A.sum().dtype == A.dtype
 
 
 @pytest.mark.parametrize("device", DEVICES)

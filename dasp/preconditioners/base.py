@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from dasp._arrays import library
 from dasp.solvers.devices import space_for
 from dasp.solvers.operator import device_of
 from dasp.solvers.space import Space
@@ -74,20 +75,23 @@ class Preconditioner:
 
         Returns
         -------
-        array of the shape and type of r; complex where M is
+        array of the shape and type of r; of M's type where r is of integers, and complex where M is
 
         Raises
         ------
         ValueError, TypeError
-            If r has another shape or is elsewhere, or `out` is real and the result complex.
+            If r is no array, has another shape or is elsewhere, or `out` has a type that cannot hold M r.
         """
-        if getattr(r, "shape", None) not in ((self.shape[0],), (self.shape[0], 1)):
-            raise ValueError(f"r has shape {getattr(r, 'shape', None)}; ({self.shape[0]},) is needed")
+        if library(r) is None:
+            raise TypeError(f"r is a {type(r).__name__}; a numpy.ndarray or a cupy.ndarray is needed")
+        if r.shape not in ((self.shape[0],), (self.shape[0], 1)):
+            raise ValueError(f"r has shape {r.shape}; ({self.shape[0]},) is needed")
         if device_of(r) not in (None, self.device):
             raise TypeError(f"r is on {device_of(r)} and M on {self.device}; both must be on one device")
         kind = self._result_type(r)
-        if out is not None and kind.kind == "c" and out.dtype.kind != "c":
-            raise TypeError(f"out has dtype {out.dtype}; M r is complex, so {kind} is needed")
+        if out is not None and out.dtype.kind in ("biufV" if kind.kind == "c" else "biu"):
+            what = "is complex" if kind.kind == "c" else "has fractions"
+            raise TypeError(f"out has dtype {out.dtype}; M r {what}, so {kind} is needed")
         with self._lock:
             if out is not None and (program := self._in_place(r, out)):
                 program()
@@ -104,8 +108,10 @@ class Preconditioner:
             return out
 
     def _result_type(self, r: Array) -> np.dtype[Any]:
-        """Return the type of M r: that of r, or the complex one of its precision where M is complex."""
-        return np.result_type(r.dtype, np.complex64) if self.dtype.kind == "c" else np.dtype(r.dtype)
+        """Return the type of M r: that of r, M's own for integers, the complex one of its precision where M
+        is complex."""
+        kind = self.dtype if r.dtype.kind in "biu" else np.dtype(r.dtype)
+        return np.result_type(kind, np.complex64) if self.dtype.kind == "c" else kind
 
     def _apply_to_parts(self, r: Array, out: Array) -> Array:
         """Set `out` to M r for a real M and a complex r; nothing is allocated, so that it can be captured."""

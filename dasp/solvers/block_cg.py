@@ -329,7 +329,7 @@ def _iterate(
         norms = plain if Z is None else _norms(space, Q @ space.asarray(C), scales)
         residuals.append(float(norms.max()))
         if callback is not None:
-            seen = X if (scales == 1.0).all() else X.copy()
+            seen = X.copy()
             multiply_columns(seen, 1.0 / scales)
             callback(seen)
         if (norms <= wanted).all():

@@ -92,7 +92,7 @@ def lobpcg(
     refuse_ranks(A, "lobpcg")
     device, dtype = place_and_type(A, X, M)
     n = int(A.shape[0])
-    limits = make_limits(n, rtol, atol, maxiter or 200, None, None, False)
+    limits = make_limits(n, rtol, atol, 200 if maxiter is None else maxiter, None, None, False)
     if len(getattr(X, "shape", ())) != 2 or X.shape[0] != n or not 1 <= 3 * X.shape[1] <= n:
         raise ValueError(
             f"X has shape {getattr(X, 'shape', None)}; A has {n} rows, so ({n}, k) is needed, "

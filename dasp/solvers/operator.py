@@ -84,7 +84,8 @@ class _Plain(_Dotless):
 
     def __init__(self, A: Any, device: str, name: str = "A") -> None:
         self.shape, self.device, self.captures = _shape(A), device, False
-        self._A, self._name = A, name
+        # Of NumPy's class of matrices a product with a vector is a matrix again.
+        self._A, self._name = np.asarray(A) if isinstance(A, np.matrix) else A, name
 
     def multiply(self, x: Array, y: Array) -> None:
         try:

@@ -11,10 +11,12 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
+from dasp._arrays import on_gpu, take
 from dasp._dtypes import is_number, real_type, stored
 from dasp._log import logger
 from dasp.solvers.devices import space_for, together
@@ -443,8 +445,8 @@ def make_limits(
     TypeError, ValueError
     """
     for name, value in (("rtol", rtol), ("atol", atol)):
-        if not isinstance(value, (int, float, np.number)) or isinstance(value, bool):
-            raise TypeError(f"{name} is {value!r}; a number is needed")
+        if not isinstance(value, Real) or isinstance(value, bool):
+            raise TypeError(f"{name} is {value!r}; a real number is needed")
         if not 0 <= value < math.inf:
             raise ValueError(f"{name} is {value}; a number of at least 0 is needed")
     for name, number in (("maxiter", maxiter), ("check_every", check_every)):
@@ -497,10 +499,20 @@ def any_complex(*given: Any) -> bool:
 
 
 def _type_of(array: Any) -> np.dtype[Any]:
-    """Return the type of an array's numbers, or of a list's; of what does not say float64."""
+    """Return the type of an array's numbers, or of a list's; of what does not say float64.
+
+    Raises
+    ------
+    TypeError
+        If it is a type of another library than NumPy and CuPy.
+    """
     if isinstance(array, (list, tuple)):
         return np.asarray(array).dtype
-    return np.dtype(getattr(array, "dtype", None) or np.float64)
+    try:
+        return np.dtype(getattr(array, "dtype", None) or np.float64)
+    except TypeError as error:
+        kind = f"{type(array).__module__}.{type(array).__name__}"
+        raise TypeError(f"a {kind} was given, of {array.dtype}; NumPy's or CuPy's are needed") from error
 
 
 def check_square(A: Any, M: Any) -> None:
@@ -515,7 +527,11 @@ def check_square(A: Any, M: Any) -> None:
         raise TypeError(f"A is a {type(A).__name__}; a matrix or linear operator is needed")
     if shape[0] != shape[1]:
         raise ValueError(f"A has shape {tuple(shape)}; a square matrix is needed; lsqr and lsmr take others")
-    if M is not None and tuple(M.shape) != tuple(shape):
+    if M is None:
+        return
+    if not hasattr(M, "shape"):
+        raise TypeError(f"M is a {type(M).__name__}; a matrix or linear operator is needed, such as A is")
+    if tuple(M.shape) != tuple(shape):
         raise ValueError(
             f"M has shape {tuple(M.shape)}; A has shape {tuple(shape)}, and M must have the same"
         )
@@ -529,9 +545,7 @@ def vector(name: str, array: Any, size: int, what: str = "rows", into: np.dtype[
     TypeError, ValueError
         If it is no vector of so many numbers, or has complex ones and the type is real.
     """
-    given = array if hasattr(array, "dtype") and hasattr(array, "reshape") else np.asarray(array)
-    if given.dtype.kind not in "fbiuc":
-        raise TypeError(f"{name} has dtype {given.dtype}; a real or complex dtype is needed")
+    given = array if on_gpu(array) else take(name, array)
     if given.dtype.kind == "c" and into is not None and into.kind != "c":
         raise TypeError(f"{name} has dtype {given.dtype}; A, b and M are real, so a real dtype is needed")
     if given.shape not in ((size,), (size, 1)):

@@ -10,6 +10,7 @@ import numpy as np
 
 from dasp import _arrays, _foreign
 from dasp._arrays import Order
+from dasp._dtypes import sum_type
 from dasp.backends.cpu import primitives
 from dasp.backends.cpu.product import Product
 from dasp.formats.array import Csr, Plan, narrowest
@@ -105,7 +106,7 @@ def to_host(plan: Plan) -> Plan:
 
 def add_scaled(y: Vector, factor: Any, x: Vector) -> None:
     """Add a multiple of x to y, two arrays of one shape."""
-    y += y.dtype.type(factor) * x
+    y += sum_type(y.dtype).type(factor) * x
 
 
 def asarray(x: Any, device: str, dtype: Any) -> Vector:

@@ -12,6 +12,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic as _intrinsic
 
+from dasp._arrays import order
 from dasp._compile import jit
 from dasp._dtypes import BFLOAT16
 
@@ -27,9 +28,10 @@ def widened(x: Vector) -> Vector:
     x : numpy.ndarray, float16 or bfloat16
         Aligned.
     """
-    wide = np.empty_like(x, np.float32)
+    near = order(x)  # not "K": what NumPy takes for that differs where strides are 0
+    wide = np.empty(x.shape, np.float32, near)
     move = _widen_bfloat16 if x.dtype == BFLOAT16 else _widen_float16
-    move(x.ravel("K").view(np.uint16), wide.ravel("K").view(np.uint32))
+    move(x.ravel(near).view(np.uint16), wide.ravel(near).view(np.uint32))
     return wide
 
 

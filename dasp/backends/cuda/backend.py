@@ -252,7 +252,7 @@ def to_host(plan: Plan) -> Plan:
 def _adder() -> Any:
     import cupy
 
-    return cupy.ElementwiseKernel("X x, Y factor", "Y y", "y += factor * Y(x)", "dasp_add_scaled")
+    return cupy.ElementwiseKernel("X x, S factor", "Y y", "y = Y(S(y) + factor * S(x))", "dasp_add_scaled")
 
 
 def add_scaled(y: Any, factor: Any, x: Any) -> None:
@@ -260,7 +260,7 @@ def add_scaled(y: Any, factor: Any, x: Any) -> None:
     import cupy
 
     with cupy.cuda.Device(y.device.id):
-        _adder()(x, y.dtype.type(factor), y)
+        _adder()(x, _dtypes.sum_type(y.dtype).type(factor), y)
 
 
 def asarray(x: Any, device: str, dtype: Any) -> Any:
