@@ -110,6 +110,20 @@ def test_values_are_coded_anew_and_fit_in_place_or_leave_it_as_it_was(before, af
         assert not array.flags.writeable
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("coding", [Coding.EQUAL, Coding.DICTIONARY])
+def test_products_follow_a_table_that_is_written_in_place(coding, dtype):
+    """On a CPU that of half precisions is a copy in float32."""
+    matrix, rng = dasp.models.generate("rmat:6"), np.random.default_rng(2)
+    matrix.data = VALUES[coding](rng, matrix.nnz)
+    A = SpMatrix.from_scipy(matrix, device="cpu").astype(dtype)
+    assert A.plan.values.coding is coding
+    x = rng.standard_normal(A.shape[1]).astype(np.float32)
+    want = -(A @ x)
+    assert A.with_values(-matrix.data.astype(dtype), out=A) is A
+    np.testing.assert_array_equal(A @ x, want)
+
+
 def test_a_dictionary_in_place_may_have_other_values_but_no_more():
     values = np.arange(300) % 7 / 3
     matrix = csr_array((values, np.zeros(300, int), np.arange(301)), shape=(300, 1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,7 @@ class Product:
         kernel = KERNELS[plan.format](plan)
         self._multiply = kernel.multiply
         self._multiply_columns: Any = getattr(kernel, "multiply_columns", None)
+        self._follow: Callable[[], None] | None = getattr(kernel, "follow", None)
         formats.refuse_type(plan.format, plan.dtype, "A")
         self._x_shape, self._y_shape = (plan.shape[1],), (plan.shape[0],)
         # Vectors in half precision are never plain: they are widened, and the result is rounded.
@@ -62,7 +64,9 @@ class Product:
     """Products make nothing that stays."""
 
     def follow(self) -> None:
-        """Take over values that were written into the plan: products read no others."""
+        """Take over values that were written into the plan."""
+        if self._follow is not None:
+            self._follow()
 
     def quick(self, x: Any, out: Any = None, scale: tuple[float, float] | None = None) -> Vector | None:
         """Return A x if x and out are the plainest of arrays, else None; for the sake of small matrices."""

@@ -47,6 +47,12 @@ class Kernel:
         self._is_tiny = not pattern.segments and self._seconds <= LEAST_SECONDS
         self._jobs: dict[tuple[Any, ...], Job] = {}
 
+    def follow(self) -> None:
+        """Take over values that were written into the plan: the table of half precisions is a copy."""
+        table = self._values.table
+        if table.dtype != self._table.dtype:
+            self._table[: len(table)] = table
+
     def multiply(self, x: Vector, y: Vector, alpha: Any, beta: Any) -> None:
         """Set y = alpha A x + beta y, for contiguous vectors, x read-only, of types of sums that fit."""
         if self._is_tiny:
