@@ -242,3 +242,39 @@ def test_a_captured_product_goes_on_with_new_values():
         fresh = csr_array((values, matrix.indices, matrix.indptr), shape=matrix.shape)
         planned = SpMatrix.from_scipy(fresh, policy=Policy(narrow=False), device="cuda")
         cupy.testing.assert_array_equal(y, planned @ x)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("columns", [(), (16,)])
+@pytest.mark.parametrize("coding", VALUES)
+def test_products_right_behind_new_values_have_them(coding, columns):
+    """A product may start before the kernel in front of it has ended, and nothing waits in between."""
+    import cupy
+
+    matrix, rng = dasp.models.generate("spikes:60000:5:20000"), np.random.default_rng(3)
+    matrix.data = np.maximum(VALUES[coding](rng, matrix.nnz), -127).astype(float)
+    A = SpMatrix.from_scipy(matrix, device="cuda")
+    assert A.plan.values.coding is coding
+    given = cupy.asarray(matrix.data), cupy.asarray(-matrix.data)
+    x = cupy.asarray(rng.standard_normal((matrix.shape[1], *columns)))
+    y = A @ x
+    wants = y.copy(), -y
+    A.with_values(given[0], out=A)
+    cupy.cuda.Device().synchronize()
+    wrong = 0
+    with cupy.cuda.Stream(non_blocking=True) as stream:
+        for turn in range(40):
+            A.with_values(given[turn % 2], out=A)
+            A.matvec(x, out=y)
+            wrong += (y != wants[turn % 2]).any()
+        if coding is Coding.PLAIN:
+            data = given[0].copy()
+            stream.begin_capture()
+            A.with_values(data, out=A)
+            A.matvec(x, out=y)
+            graph = stream.end_capture()
+            for turn in range(40):
+                cupy.copyto(data, given[turn % 2])
+                graph.launch(stream)
+                wrong += (y != wants[turn % 2]).any()
+        assert int(wrong) == 0
