@@ -66,14 +66,14 @@ def cache_folder() -> Path:
 
 
 def compile_kernels(name: str, defines: Mapping[str, object] | None = None) -> Module:
-    """Compile `kernels/<name>` with the given defines and load it.
+    """Compile `kernels/<name>` with the given defines and load it; copies of the project share the result.
 
     Raises RuntimeError when there is no compiler or the file does not compile.
     """
     path = KERNELS / name
     if not path.is_file():
         raise FileNotFoundError(f"no kernel file {name!r}; looked in {KERNELS}")
-    return compile_text(f'#include "{path}"\n', defines, title=name)
+    return compile_text(f'#include "{name}"\n', defines, title=name)
 
 
 def compile_text(
@@ -81,27 +81,30 @@ def compile_text(
 ) -> Module:
     """Compile kernels given as text, which may include any of `kernels/*.cuh`, and load them."""
     flags = tuple(f"-D{key}={value}" for key, value in sorted((defines or {}).items()))
-    digest = hashlib.sha256()
-    for part in (text, *flags, *KERNEL_FLAGS, *RUNTIME_FLAGS, *compiler(), sys.platform):
-        digest.update(part.encode() + b"\0")
-    for folder, pattern in ((KERNELS, "**/*.cu*"), (HERE, "*")):
-        for path in sorted(
-            p for p in folder.glob(pattern) if p.suffix in (".cu", ".cuh", ".h", ".cpp", ".py")
-        ):
-            digest.update(str(path.relative_to(folder)).encode() + b"\0" + path.read_bytes() + b"\0")
-    return _load(text, flags, digest.hexdigest()[:24], title)
+    return _load(text, flags, title)
 
 
 @functools.cache
-def _load(text: str, flags: tuple[str, ...], digest: str, title: str) -> Module:
+def _load(text: str, flags: tuple[str, ...], title: str) -> Module:
     folder = cache_folder()
     folder.mkdir(parents=True, exist_ok=True)
-    library, notes = folder / f"{digest}.so", folder / f"{digest}.json"
+    name = hashlib.sha256(repr((text, flags, _ingredients())).encode()).hexdigest()[:24]
+    library, notes = folder / f"{name}.so", folder / f"{name}.json"
     if not (library.is_file() and notes.is_file()):
-        with _one_builder(folder / f"{digest}.lock"):
+        with _one_builder(folder / f"{name}.lock"):
             if not (library.is_file() and notes.is_file()):
                 _build(text, flags, library, notes, title)
     return Module(library, json.loads(notes.read_text()), title)
+
+
+@functools.cache
+def _ingredients() -> str:
+    """Return a digest of all that goes into every kernel, as it was when this process first asked."""
+    digest = hashlib.sha256(repr((KERNEL_FLAGS, RUNTIME_FLAGS, compiler(), sys.platform)).encode())
+    for folder, suffixes in ((KERNELS, (".cu", ".cuh")), (HERE, (".h", ".cpp", ".py"))):
+        for path in sorted(path for path in folder.rglob("*") if path.suffix in suffixes):
+            digest.update(str(path.relative_to(folder)).encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()
 
 
 @contextlib.contextmanager
@@ -144,6 +147,7 @@ def _build(text: str, flags: tuple[str, ...], library: Path, notes: Path, title:
     _forget_old(library.parent)
 
 
+@functools.cache
 def _forget_old(folder: Path) -> None:
     """Remove what was built more than two weeks ago: an edit of any kernel leaves all libraries behind."""
     for path in folder.glob("*.*"):

@@ -17,6 +17,13 @@ MOST_TOGETHER = 16_384
 """Threads of a cooperative launch: each takes two mappings of memory, and a process may have 65,530."""
 
 
+class _Stacks(ctypes.Structure):
+    _fields_ = (("memory", ctypes.c_void_p), ("threads", ctypes.c_uint64))
+
+
+_stacks = _Stacks()  # of every launch, whatever its library
+
+
 class SimtError(RuntimeError):
     """A kernel did what it must not.
 
@@ -117,6 +124,7 @@ class _Argument(ctypes.Structure):
 class _Launch(ctypes.Structure):
     _fields_ = (
         ("kernel", ctypes.POINTER(_Kernel)),
+        ("stacks", ctypes.POINTER(_Stacks)),
         ("grid", _Triple),
         ("block", _Triple),
         ("shared_bytes", ctypes.c_uint64),
@@ -224,6 +232,7 @@ class Module:
         arguments = _Arguments(name, self.kernels[name], kernel, args)
         launch = _Launch(
             kernel=ctypes.pointer(kernel),
+            stacks=ctypes.pointer(_stacks),
             grid=_Triple(*grid3),
             block=_Triple(*block3),
             shared_bytes=shared_bytes,

@@ -78,8 +78,13 @@ struct Kernel {
     const Parameter* parameter;
     int most_threads;
 };
+struct Stacks { // of all threads that live at once, each above its guard; kept from one launch to the next
+    u8* memory;
+    u64 threads;
+};
 struct Launch {
     const Kernel* kernel;
+    Stacks* stacks; // the same for every library of the process
     Triple grid, block;
     u64 shared_bytes;
     long long seed; // below 0: every order as numbered
@@ -853,14 +858,26 @@ void release_cells(const std::vector<Region>& regions)
         release(region.cells, region.count);
 }
 
-// Stacks and shared memory for the block that takes its place in the machine. They live no longer than the launch:
-// each library has its own, and the stacks' guards are mappings, of which a process may have 65,530.
-void give_memory()
+constexpr size_t stack_each = stack_bytes + guard_bytes;
+
+// Sees to it that so many threads have stacks. To map them, guard them and give them back took most of a launch.
+void reserve_stacks(u64 threads)
 {
-    const size_t stack_each = stack_bytes + guard_bytes;
-    machine.stacks = zeroed<u8>(stack_each * size_t(machine.threads));
-    for (int i = 0; i < machine.threads; ++i)
-        mprotect(machine.stacks + stack_each * size_t(i), guard_bytes, PROT_NONE);
+    Stacks& stacks = *machine.launch->stacks;
+    if (threads <= stacks.threads)
+        return;
+    if (stacks.memory)
+        release(stacks.memory, stack_each * stacks.threads);
+    stacks.memory = zeroed<u8>(stack_each * threads);
+    stacks.threads = threads;
+    for (u64 i = 0; i < threads; ++i)
+        mprotect(stacks.memory + stack_each * i, guard_bytes, PROT_NONE);
+}
+
+// The stacks and shared memory of the block that takes its place in the machine, one of those that live at once.
+void give_memory(u64 place)
+{
+    machine.stacks = machine.launch->stacks->memory + stack_each * size_t(machine.threads) * place;
     const u64 bytes = machine.launch->shared_bytes;
     machine.dynamic_memory = zeroed<u8>(bytes + 2 * gap) + gap;
     memset(machine.dynamic_memory, 0xff, bytes);
@@ -873,11 +890,10 @@ void give_memory()
 
 void release_memory(Block& block)
 {
-    release(block.stacks, (stack_bytes + guard_bytes) * size_t(machine.threads));
     release(block.dynamic_memory - gap, machine.launch->shared_bytes + 2 * gap);
     release_cells(block.shared);
     block.shared.clear();
-    block.stacks = block.dynamic_memory = nullptr;
+    block.dynamic_memory = nullptr;
 }
 
 void fiber_main()
@@ -905,7 +921,7 @@ void prepare_fiber(Fiber& fiber, int thread, const Triple& shape)
     fiber.state = State::ready;
     memset(fiber.fence_stamp, 0, sizeof(fiber.fence_stamp));
     memset(fiber.fence_epoch, 0, sizeof(fiber.fence_epoch));
-    fiber.stack_low = Address(machine.stacks) + size_t(thread) * (stack_bytes + guard_bytes) + guard_bytes;
+    fiber.stack_low = Address(machine.stacks) + size_t(thread) * stack_each + guard_bytes;
 #if SIMT_ASSEMBLY
     // A different start for every thread spreads the stacks over the cache's sets.
     void** top = reinterpret_cast<void**>(fiber.stack_low + stack_bytes - 64 - 64 * (t % 61));
@@ -1083,7 +1099,7 @@ void run_together(std::vector<int> order)
     std::vector<Block> blocks(order.size());
     for (int b : order) {
         exchange_block(blocks[size_t(b)]);
-        give_memory();
+        give_memory(u64(b));
         number_block(b);
         start_block();
         exchange_block(blocks[size_t(b)]);
@@ -1119,9 +1135,10 @@ void run_grid()
         order.push_back(int(b));
     if (machine.shuffled && !machine.launch->blocks_in_order)
         permute(order);
+    reserve_stacks(u64(machine.threads) * (machine.launch->cooperative ? blocks : 1));
     if (machine.launch->cooperative)
         return run_together(order);
-    give_memory();
+    give_memory(0);
     for (int b : order) {
         number_block(b);
         run_block();

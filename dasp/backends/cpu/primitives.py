@@ -16,6 +16,7 @@ from dasp._compile import jit
 from dasp._dtypes import bits_type, real_type
 from dasp._integers import ceil_div
 from dasp.backends.cpu import columns
+from dasp.backends.cpu.ordering import in_order
 from dasp.backends.cpu.ordering import sort_columns as sort_columns
 from dasp.backends.cpu.ranges import over_ranges
 from dasp.backends.cpu.transposing import transpose as transpose
@@ -327,7 +328,7 @@ def store(
 
 def store_values(csr: Csr, order: Vector | None, layout: Layout, coding: Coding) -> Values:
     """See `Primitives`."""
-    codes, table = encode(csr.data if order is None else csr.data[order], coding)
+    codes, table = encode(csr.data if order is None else in_order(csr.data, order), coding)
     stored = np.empty(WARP * layout.steps if len(codes) else 0, codes.dtype)
     if len(stored):
         slices, runs, _ = layout.detail
