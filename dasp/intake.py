@@ -46,7 +46,7 @@ def any_matrix(given: Any, shape: Any, policy: Policy | None, device: str, progr
     """
     if isinstance(given, tuple):
         return _tuple(given, shape, policy, device, progress)
-    if shape is not None and tuple(shape) != tuple(getattr(given, "shape", np.shape(given))):
+    if shape is not None and _check.shape(shape) != tuple(getattr(given, "shape", np.shape(given))):
         raise ValueError(f"shape is {shape}; A has shape {np.shape(given)}; leave shape out")
     if type(given).__module__.startswith("cupyx.scipy.sparse"):
         return cupy_matrix(given, policy, device, progress)

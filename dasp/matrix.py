@@ -280,7 +280,7 @@ class SpMatrix(Transposable, Surface):
         slots = self._slots()
         with self._backend.filling(self.device) as primitives:
             new = formats.find(plan.format).values_from(plan, values, slots, primitives)
-        other = SpMatrix(dataclasses.replace(plan, dtype=values.dtype, values=new), self.device)
+        other = type(self)(dataclasses.replace(plan, dtype=values.dtype, values=new), self.device)
         other._places = self._places
         return other
 
@@ -497,7 +497,7 @@ class SpMatrix(Transposable, Surface):
         data = data.astype(_dtypes.sum_type(self.dtype), copy=False)
         return scipy.sparse.csr_array((data, indices, indptr), shape=self.shape)
 
-    def to_device(self, device: str) -> SpMatrix:
+    def to_device(self, device: str) -> Self:
         """Return the matrix on a device, itself if it is there already.
 
         Parameters
@@ -515,7 +515,7 @@ class SpMatrix(Transposable, Surface):
             If `device` is not a device, or does not work.
         """
         device = resolve(device)
-        return self if device == self.device else SpMatrix(self._backend.to_host(self.plan), device)
+        return self if device == self.device else type(self)(self._backend.to_host(self.plan), device)
 
     def as_linear_operator(self) -> Any:
         """Return a LinearOperator for iterative solvers: SciPy's on the CPU, CuPy's on a GPU."""
@@ -523,4 +523,4 @@ class SpMatrix(Transposable, Surface):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the plan, and the device by name."""
-        return SpMatrix, (self._backend.to_host(self.plan), self.device)
+        return type(self), (self._backend.to_host(self.plan), self.device)

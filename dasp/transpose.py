@@ -117,7 +117,8 @@ class Transposable:
         -----
         Costs a second plan, and 4 or 8 bytes an entry for the order of the entries. Values written in place
         that do not fit the coding of the transpose leave that as it was, and `A.T` is another one from then
-        on; nor is a symmetric matrix its own transpose any more. So take `A.T` anew after such a change.
+        on; nor is a symmetric matrix its own transpose any more, nor its conjugate `A.H`. So take both anew
+        after such a change.
 
         Examples
         --------
@@ -219,18 +220,26 @@ class Transposable:
         return came
 
     def _pass_on(self, values: Any, done: set[int]) -> None:
-        """Write values into the transpose that was made, too; let one go that cannot hold them."""
+        """Write values into the transpose that was made, too; let one go that cannot hold them.
+
+        A relative of the same pattern goes as well, itself or its conjugate: that was right of a symmetric
+        matrix, which it may not be now.
+        """
         for name, kept in list(self._relatives.items()):
             other = kept()
-            if other is self:
-                del self._relatives[name]  # it was symmetric, and may not be now
+            if other is not None and other._places is self._places:
+                self._let_go(name, other)
             elif other is not None and id(other) not in done:
                 done.add(id(other))
                 theirs = values.conj() if name == "H" else values
                 try:
                     other._write(theirs)
                 except ValueError:
-                    del self._relatives[name]
-                    other._relatives.pop(name, None)
+                    self._let_go(name, other)
                 else:
                     other._pass_on(theirs, done)
+
+    def _let_go(self, name: str, other: Any) -> None:
+        """Know a relative no more, nor be known by it."""
+        del self._relatives[name]
+        other._relatives.pop(name, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from fractions import Fraction
 
 import numpy as np
@@ -147,6 +148,18 @@ def test_the_constructor_takes_what_scipys_does():
     assert SpMatrix(SpMatrix(csr, "cpu"), "cpu", policy=Policy.published()).plan.format == "published"
     A = SpMatrix(csr, "cpu")
     assert SpMatrix(A.plan, "cpu").plan is A.plan
+    with pytest.raises(TypeError, match="shape is 3; a pair of ints is needed"):
+        SpMatrix(csr, "cpu", shape=3)
+
+
+class Named(SpMatrix):
+    """A class of a user's."""
+
+
+def test_what_is_made_of_a_matrix_has_its_class():
+    A = Named(whole(), "cpu")
+    for B in (A.T, -A, A.copy(), A.astype("f4"), pickle.loads(pickle.dumps(A)), copy.deepcopy(A)):
+        assert type(B) is Named
 
 
 @pytest.mark.cuda

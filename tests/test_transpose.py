@@ -303,3 +303,16 @@ def test_a_complex_symmetric_matrix_is_its_own_transpose_but_not_its_adjoint():
     assert A.H is not A
     x = np.ones(20) * (1 - 2j)
     assert_close(A.rmatvec(x), flipped(A.to_scipy()).conj(), x)
+
+
+@pytest.mark.parametrize("written", ["A", "H"])
+def test_a_complex_symmetric_matrix_may_become_another_in_place(written):
+    half, rng = complex_matrix(20, 20), np.random.default_rng(0)
+    A = SpMatrix.from_scipy((half + half.T).tocsr(), policy=Policy(narrow=False), device="cpu")
+    H = A.H
+    into = A if written == "A" else H
+    into.with_values(rng.standard_normal(A.nnz) + 1j * rng.standard_normal(A.nnz), out=into)
+    for each in (A, H):
+        assert_same_entries(each.T.to_scipy(), flipped(each.to_scipy()))
+        assert_same_entries(each.H.to_scipy(), flipped(each.to_scipy()).conj())
+        assert each.H.H is each
