@@ -282,6 +282,20 @@ def overlaps_itself(array: Any) -> bool:
     return False
 
 
+def may_be_writable(array: Vector) -> bool:
+    """Whether a NumPy array that is perhaps read-only lies in memory that can be written.
+
+    That of an array in a pickle, or in a file that is mapped for reading, cannot.
+    """
+    before = array.flags.writeable
+    try:
+        array.flags.writeable = True
+    except ValueError:
+        return False
+    array.flags.writeable = before
+    return True
+
+
 def overlap(one: Vector, other: Vector) -> bool:
     """Whether two NumPy arrays share an element, or are too oddly laid out to tell soon."""
     if not np.may_share_memory(one, other):

@@ -28,7 +28,8 @@ class SpMatrix(Transposable, Surface):
     ----------
     A : sparse matrix, array_like, tuple, Plan or SpMatrix
         Of SciPy, CuPy or PyTorch; dense; `(data, (row, col))`; `(data, indices, indptr)`; or a plan that was
-        made before, with NumPy arrays. Of an SpMatrix the pattern is shared, and the values are copied.
+        made before, with NumPy arrays. Of an SpMatrix the pattern is shared, and the values are copied. Two
+        matrices made of one plan share its values: write others in place into neither.
     device : {"auto", "cpu", "cuda", "cuda:N"}
         `auto` is the GPU on which A lies, if it does; else a GPU if one works, and else the CPU.
     shape : tuple of int, optional
@@ -287,6 +288,8 @@ class SpMatrix(Transposable, Surface):
     def _write(self, values: Any) -> None:
         """Overwrite the values in place; ValueError, and no change, if the coding cannot hold others."""
         slots = self._slots()
+        if not self._backend.may_write(self.plan):  # as those in the memory of a pickle
+            self._product = self._backend.product(self.copy().plan, self.device)
         with self._backend.filling(self.device) as primitives:
             formats.find(self.plan.format).values_into(self.plan, values, slots, primitives)
         self._product.follow()

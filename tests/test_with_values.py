@@ -124,6 +124,18 @@ def test_products_follow_a_table_that_is_written_in_place(coding, dtype):
     np.testing.assert_array_equal(A @ x, want)
 
 
+@pytest.mark.parametrize("layout", ["slices", "published"])
+def test_a_matrix_out_of_a_pickle_takes_values_in_place(layout):
+    """Its arrays lie in the memory of the pickle, which nobody may write."""
+    A = SpMatrix([[0.5, 2.0], [3.0, 4.0]], "cpu", policy=Policy(layout=layout))
+    B = pickle.loads(pickle.dumps(A, protocol=5))
+    assert B.T is not B
+    assert B.with_values([5.0, 6.0, 7.0, 8.5], out=B) is B
+    np.testing.assert_array_equal(B @ np.ones(2), [11.0, 15.5])
+    np.testing.assert_array_equal(B.T @ np.ones(2), [12.0, 14.5])
+    np.testing.assert_array_equal(A @ np.ones(2), [2.5, 7.0])
+
+
 def test_a_dictionary_in_place_may_have_other_values_but_no_more():
     values = np.arange(300) % 7 / 3
     matrix = csr_array((values, np.zeros(300, int), np.arange(301)), shape=(300, 1))

@@ -108,6 +108,9 @@ class Backend(Protocol):
     def filling(self, device: str, *, ends: bool = False) -> Any:
         """Return a context that gives the primitives, for work on the current stream; if asked, that ends."""
 
+    def may_write(self, plan: Plan) -> bool:
+        """Whether the values of a plan lie in memory that can be written, though they be read-only."""
+
     def product(self, plan: Plan, device: str) -> Product:
         """Take a plan with NumPy arrays, or made on this device, to a device; what made it is done then."""
 

@@ -13,7 +13,7 @@ from dasp._arrays import Order
 from dasp._dtypes import sum_type
 from dasp.backends.cpu import primitives
 from dasp.backends.cpu.product import Product
-from dasp.formats.array import Csr, Plan, narrowest
+from dasp.formats.array import Csr, Plan, arrays_of, narrowest
 
 Vector = np.ndarray[Any, Any]
 
@@ -65,6 +65,11 @@ def as_values(data: Any, device: str) -> Vector:
 def to_device(array: Vector, device: str) -> Vector:
     """Return the array."""
     return array
+
+
+def may_write(plan: Plan) -> bool:
+    """Whether the values of a plan lie in memory that can be written."""
+    return all(map(_arrays.may_be_writable, arrays_of(plan.values)))
 
 
 def product(plan: Plan, device: str) -> Product:

@@ -182,6 +182,11 @@ def as_csr(matrix: Any) -> tuple[Any, Any, Any]:
     return cupy.ascontiguousarray(matrix.indptr), cupy.ascontiguousarray(matrix.indices), data
 
 
+def may_write(plan: Plan) -> bool:
+    """Return True: the memory of a GPU can be written."""
+    return True
+
+
 def product(plan: Plan, device: str) -> Product:
     """Take a plan to a GPU; if it was made there, on the current stream, it is done when this returns."""
     made = Product(plan, device)
