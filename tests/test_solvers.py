@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import dasp
 from dasp import _threads
-from dasp.solvers import Workspace, bicgstab, cg, gmres, minres
+from dasp.solvers import Workspace, bicgstab, cg, gmres, lsmr, lsqr, minres
 from dasp.solvers.cpu import CpuSpace
 
 SQUARE: list[Callable[..., Any]] = [cg, bicgstab, minres, gmres]
@@ -264,6 +264,25 @@ def test_a_tiny_b_is_not_taken_for_zero(method):
     x, stats = method(A, b, np.ones(3), rtol=1e-8)
     assert stats.converged, stats.reason
     np.testing.assert_allclose(x, np.full(3, 1e-250), rtol=1e-7)
+
+
+@pytest.mark.parametrize("method", [*SQUARE, lsqr, lsmr])
+@pytest.mark.parametrize(("size", "right"), [(1e-80, 1e250), (1e80, 1e-250)])
+def test_an_x_that_its_type_does_not_hold_is_no_solution(method, size, right):
+    A, b = size * np.diag([1.0, 2.0]), np.array([right, right])
+    stats = method(A, b)[1]
+    assert not stats.converged
+    assert "too large or too small for its type" in stats.reason
+
+
+@pytest.mark.parametrize(("dtype", "size"), [(np.float64, 1e14), (np.float32, 1e7), (np.complex128, 1e90)])
+@pytest.mark.parametrize("method", SQUARE)
+def test_b_may_be_much_larger_or_smaller_than_a(method, dtype, size):
+    A = np.diag([1.0, 2.0, 3.0]).astype(dtype)
+    for b in (np.array([size, 1.0, 2.0], dtype), np.array([1.0, 2.0, 3.0], dtype) / dtype(size)):
+        x, stats = method(A, b, rtol=1e-4)
+        check(A, x, b, stats, 1e-4)
+        assert stats.converged, stats.reason
 
 
 @pytest.mark.parametrize("method", SQUARE)

@@ -113,6 +113,13 @@ def test_block_cg_takes_columns_of_any_size(dtype):
     assert not X[:, 3].any()
 
 
+@pytest.mark.parametrize(("size", "right"), [(1e-80, 1e250), (1e80, 1e-250)])
+def test_an_x_that_its_type_does_not_hold_is_no_solution(size, right):
+    _, stats = block_cg(size * np.diag([1.0, 2.0]), np.array([[1.0, right], [2.0, right]]))
+    assert not stats.converged
+    assert "too large or too small for its type" in stats.reason
+
+
 def test_block_cg_calls_no_x_with_nan_converged():
     A = sp.csr_array(([1.0, 2.0], ([0, 1], [0, 1])), shape=(3, 3))
     _, stats = block_cg(A, np.array([[1.0], [1.0], [0.0]]), np.array([[0], [0], [np.nan]]), atol=10.0)

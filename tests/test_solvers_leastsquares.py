@@ -53,6 +53,17 @@ def check(A: np.ndarray, x: np.ndarray, b: np.ndarray, stats: Any, rtol: float) 
     assert gradient <= rtol * size * (norm / scale) * (1 + 1e-6) + 20 * size * (bound / scale)
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_a_residual_is_not_orthogonal_because_squares_are_lost(method):
+    A = np.array([[3.0, 1.0], [1.0, 2.0], [0.0, 1.0]])
+    _, stats = method(A * 1e-200, np.ones(3))
+    assert not stats.converged
+    assert "squares" in stats.reason
+    assert method(A * 0, np.ones(3))[1].converged
+    with pytest.raises(ValueError, match="maxiter is 0"):
+        method(A, np.ones(3), maxiter=0)
+
+
 @settings(max_examples=120, deadline=None)
 @given(
     kind=st.sampled_from(["full", "low rank", "zero", "nan", "scaled"]),

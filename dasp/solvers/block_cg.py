@@ -22,6 +22,7 @@ from dasp.solvers.operator import as_operator
 from dasp.solvers.space import Space
 from dasp.solvers.stats import Stats
 from dasp.solvers.system import (
+    BEYOND,
     BREAKDOWN,
     GAIN,
     HIDDEN,
@@ -261,6 +262,8 @@ def _solve(
         if not np.isfinite(norms).all():
             return Stats(False, made, residuals, largest, "A or B holds NaN or infinity", 0.0, BREAKDOWN)
         if (norms <= wanted).all():
+            if not _have_room(space, operator, (B, X, T), scales, wanted):
+                return Stats(False, made, residuals, largest, BEYOND, 0.0, BREAKDOWN)
             if not math.isfinite(space.largest(X)):
                 return Stats(False, made, residuals, largest, HIDDEN, 0.0, BREAKDOWN)
             reason = f"the largest residual is {largest:.3g}, small enough, after {made} iterations"
@@ -275,6 +278,23 @@ def _solve(
         except Breakdown as error:
             words, count = str(error), 1
         made += count
+
+
+def _have_room(
+    space: Space,
+    operator: Any,
+    blocks: tuple[Array, Array, Array],
+    scales: np.ndarray[Any, Any],
+    wanted: np.ndarray[Any, Any],
+) -> bool:
+    """Whether X still solves the system when its numbers are rounded to what they are without the scales."""
+    if (scales == 1.0).all():
+        return True
+    B, X, T = blocks
+    multiply_columns(X, 1.0 / scales)
+    multiply_columns(X, scales)
+    multiply(operator, X, T)
+    return bool((_norms(space, B - T, scales) <= wanted).all())
 
 
 def _stuck(made: int, residuals: list[float], norms: np.ndarray[Any, Any], words: str) -> Stats:

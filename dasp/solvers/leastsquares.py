@@ -19,6 +19,7 @@ from dasp.solvers.scalars import LIMIT, NOT_FINITE, NOTHING, OWN, RUNNING, Scala
 from dasp.solvers.space import Loop, State
 from dasp.solvers.stats import Stats
 from dasp.solvers.system import (
+    BEYOND,
     BREAKDOWN,
     GAIN,
     HIDDEN,
@@ -31,6 +32,7 @@ from dasp.solvers.system import (
     iterate,
     load,
     place_and_type,
+    round_unscaled,
     scale_for,
     vector,
 )
@@ -198,7 +200,8 @@ def _drive(problem: Problem, limits: Limits, *, from_zero: bool) -> Stats:
     residuals: list[float] = []
     made, name, margin, scale = 0, "zero" if from_zero else "x", 1.0, 1.0
     while True:
-        problem.loop.start(name, {"rtol": limits.rtol, "atol": limits.atol * scale, "margin": margin})
+        given = {"rtol": limits.rtol, "atol": limits.atol * scale, "margin": margin}
+        problem.loop.start(name, given)
         report, count, _ = iterate(problem, limits, made, residuals, scale)
         made += count
         s, code = report.state, int(report.state["code"])
@@ -215,8 +218,7 @@ def _drive(problem: Problem, limits: Limits, *, from_zero: bool) -> Stats:
             return Stats(True, made, [0.0], 0.0, "b is zero, and so is x", 0.0, 0)
         true = s["true"]
         norm = math.sqrt(true) / scale if true >= 0 else math.nan
-        orthogonal = limits.rtol**2 * s["norm"] * true
-        ended = _ending(limits, made, s, norm, orthogonal)
+        ended = _ending(limits, made, s, norm, _is_orthogonal(problem, s, limits.rtol))
         if ended is None and (margin == 1.0 or true <= GAIN**2 * s["start"]):
             name, margin = "x", MARGIN
             continue
@@ -225,12 +227,32 @@ def _drive(problem: Problem, limits: Limits, *, from_zero: bool) -> Stats:
         if info == 0 and not from_zero and not is_finite(problem):
             info, reason = BREAKDOWN, HIDDEN
         if scale != 1.0:
+            if info == 0 and not _has_room(problem, given, scale):
+                info, reason = BREAKDOWN, BEYOND
             problem.columns["x"][...] /= scale
         return Stats(info == 0, made, residuals, norm, reason, 0.0, info)
 
 
+def _has_room(problem: Problem, given: Mapping[str, float], scale: float) -> bool:
+    """Whether x is still an answer when its numbers are rounded to what they are without the scale."""
+    round_unscaled(problem.columns["x"], scale)
+    problem.loop.start("x", given)
+    s = problem.loop.advance(0, finish=True).state
+    return s["true"] <= s["wanted"] or _is_orthogonal(problem, s, given["rtol"])
+
+
+def _is_orthogonal(problem: Problem, s: Mapping[str, float], rtol: float) -> bool:
+    """Whether A' r is small beside A and r; where its square is lost, that is told by its largest number."""
+    squared, norm, true = (max(s[name], 0.0) for name in ("gradient", "norm", "true"))
+    bound = rtol * math.sqrt(norm) * math.sqrt(true)
+    if squared >= SQUARES[0]:
+        return math.sqrt(squared) <= bound
+    largest = problem.space.largest(problem.columns["g"])
+    return largest * math.sqrt(len(problem.columns["g"])) <= bound
+
+
 def _ending(
-    limits: Limits, made: int, s: Mapping[str, float], norm: float, orthogonal: float
+    limits: Limits, made: int, s: Mapping[str, float], norm: float, orthogonal: bool
 ) -> tuple[int, str] | None:
     """Return SciPy's integer and the reason, or None if starting again may help."""
     true, gradient, code = s["true"], s["gradient"], int(s["code"])
@@ -240,10 +262,12 @@ def _ending(
         return BREAKDOWN, not_finite
     if true <= s["wanted"]:
         return 0, f"the residual is {norm:.3g}, small enough, {after}"
-    if gradient <= orthogonal:
+    if orthogonal:
         return 0, f"the residual, {norm:.3g}, is orthogonal to the columns of A, {after}"
     if code in (NOTHING, NOT_FINITE):
         return BREAKDOWN, not_finite
+    if code == LEAST and gradient < SQUARES[0]:
+        return BREAKDOWN, f"numbers of A' r are so small {after} that their squares are none; scale A"
     if made >= limits.maxiter or code == LIMIT:
         return made, f"{made} iterations were made: the residual is {norm:.3g}"
     return None

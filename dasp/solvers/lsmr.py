@@ -104,5 +104,6 @@ def lsmr(
     (array([1.5]), True)
     """
     most = max(map(int, getattr(A, "shape", (1, 1))), default=1)
-    limits = make_limits(most, rtol, atol, maxiter or 4 * max(1, most), check_every, callback, progress)
+    maxiter = 4 * max(1, most) if maxiter is None else maxiter
+    limits = make_limits(most, rtol, atol, maxiter, check_every, callback, progress)
     return solve_least_squares(A, b, x0, limits, workspace, Lsmr, Lsmr.names)

@@ -83,7 +83,7 @@ class MinimalResiduals:
         next_gamma = where(dots[0] > 0.0, sqrt(dots[0]), 0.0)
         a0 = s["c1"] * delta - s["c0"] * s["s1"] * gamma
         a1 = hypot(a0, next_gamma)
-        size = abs(delta) + gamma + next_gamma
+        size = abs(delta) + next_gamma  # without gamma, which is the length of r at first
         norm = where(size > s["norm"], size, s["norm"])
         usable = a1 > self._small * norm
         inverse = where(usable, 1.0 / a1, 0.0)

@@ -38,6 +38,9 @@ already."""
 SQUARES = (1e-200, 1e200)
 """Between these the square of a norm loses nothing; a b beyond them is scaled by a power of two."""
 
+COMPLEX_SQUARES = (1e-140, 1e140)
+"""The same where quotients of complex numbers take squares of squares."""
+
 PROGRESS_EVERY = 32
 """Iterations between two residuals that are shown."""
 
@@ -148,6 +151,11 @@ class System:
         return self.space.dtype.kind == "c"
 
     @property
+    def squares(self) -> tuple[float, float]:
+        """Between which numbers the square of a norm must be."""
+        return COMPLEX_SQUARES if self.complex else SQUARES
+
+    @property
     def captures(self) -> bool:
         """Whether its products can be captured in a CUDA graph."""
         return all(one is None or one.captures for one in (self.operator, self.preconditioner))
@@ -192,7 +200,7 @@ class System:
 
     def _start(self, given: State, bb: Any, rr: Any) -> State:
         relative, absolute = given["rtol"] * given["rtol"] * bb, given["atol"] * given["atol"]
-        low, high = SQUARES
+        low, high = self.squares
         told = where(bb >= 0.0, float(NOTHING), float(NOT_FINITE))
         fits = where(bb >= low, where(bb <= high, float(RUNNING), told), told)
         wanted = where(relative > absolute, relative, absolute)
@@ -343,6 +351,8 @@ def drive(system: System, limits: Limits, *, from_zero: bool) -> Answer:
         else:
             answer = _stuck(system, made, residuals, norm, code)
         if scale != 1.0:
+            if answer.info == 0 and not _has_room(system, given, scale, report.state["wanted"]):
+                answer = Answer(made, residuals, norm, BREAKDOWN, BEYOND)
             system.vectors["x"][...] /= scale
         return answer
 
@@ -398,11 +408,27 @@ def scale_for(largest: float, squares: tuple[float, float] = SQUARES) -> float:
 
 def _scaling(system: System, *, from_zero: bool) -> float:
     """Return the power of two by which b (and x0) was multiplied, so that its norm can be squared."""
-    scale = scale_for(system.space.largest(system.vectors["b"]))
+    scale = scale_for(system.space.largest(system.vectors["b"]), system.squares)
     if scale != 1.0:
         system.scale(scale, ("b",) if from_zero else ("b", "x"))
     return scale
 
+
+def _has_room(system: System, given: State, scale: float, wanted: float) -> bool:
+    """Whether x still solves the system when its numbers are rounded to what they are without the scale."""
+    round_unscaled(system.vectors["x"], scale)
+    system.loop.start("x", given)
+    return bool(system.loop.advance(0, finish=False).state["rr"] <= wanted) and is_finite(system)
+
+
+def round_unscaled(x: Array, scale: float) -> None:
+    """Round the numbers of a vector, or let them be infinite, as dividing them by a power of two does."""
+    x /= scale
+    x *= scale
+
+
+BEYOND = "x holds numbers too large or too small for its type; multiply b by another power of two"
+"""Why an x is none whose residual was small before it was brought to the size of b."""
 
 HIDDEN = "x holds NaN or infinity where A has no entries: x0 or M gave it"
 """Why an x is none whose residual is small."""
