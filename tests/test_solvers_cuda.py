@@ -18,7 +18,7 @@ import scipy.sparse.linalg as sla
 from dasp import SpMatrix
 from dasp.preconditioners import jacobi
 from dasp.preconditioners.base import BOUND
-from dasp.solvers import Workspace, bicgstab, cg, gmres, minres
+from dasp.solvers import Workspace, bicgstab, cg, gmres, lsqr, minres
 from dasp.solvers import cuda as cuda_module
 from dasp.solvers import system as system_module
 from dasp.solvers.bicgstab import BiconjugateGradientsStabilized
@@ -590,6 +590,29 @@ def test_a_graph_keeps_the_program_of_a_preconditioner(monkeypatch):
     gc.collect()
     assert [one() is not None for one in made] == [True, False, *[True] * BOUND]
     first()
+
+
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+@pytest.mark.parametrize("method", [*METHODS, lsqr])
+def test_a_workspace_gives_its_memory_back_without_the_collector(method, device, request):
+    """When it goes, and when it is asked for another matrix; after a trace, and after a trace repeated."""
+    if device == "gpu":
+        request.getfixturevalue("emulated")
+    A, b = operator(poisson(5)), np.ones(25)
+    gc.disable()
+    try:
+        for _ in range(2):
+            workspace, watched = Workspace(), []
+            for matrix in (A, operator(poisson(5) * 2.0)):
+                assert method(matrix, b, workspace=workspace)[1].converged
+                (made,) = workspace._made.values()
+                watched += [weakref.ref(made.vectors), weakref.ref(made.loop)]
+                del made
+                assert [one() is None for one in watched] == [True] * (len(watched) - 2) + [False] * 2
+            del workspace
+            assert not any(one() for one in watched)
+    finally:
+        gc.enable()
 
 
 @pytest.mark.cuda

@@ -173,9 +173,9 @@ class _System:
         tries = []
         for _ in range(FIRSTS):
             workspace = solvers.Workspace()
-            tries.append(self._timed(partial(solve, workspace)))
-        first, (_, stats) = min(tries, key=_first)
-        figures |= self._figures(lambda: solve(workspace)[0], stats.iterations, first=first)
+            seconds, (_, stats) = self._timed(partial(solve, workspace))
+            tries.append(seconds)
+        figures |= self._figures(lambda: solve(workspace)[0], stats.iterations, first=min(tries))
         figures["plan_ms"] = 1e3 * self.plan_seconds
         if not more:
             figures["total_ms"] = 1e3 * min(self._timed(whole)[0] for _ in range(2))

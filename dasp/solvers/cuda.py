@@ -648,6 +648,7 @@ class CudaLoop:
         state, history, leave_if = function(tape)
         kept = {name: value for name, value in state.items() if name not in self._leaving}
         tape.finish(kept, history, CudaVectors(self._space, 0, ()), leave_if)
+        self._space.tape = Tape(Slots())  # the space would keep what the tape has
         return tape
 
     def _known(self, what: tuple[Any, ...], trace: Callable[[], Tape]) -> Tape:

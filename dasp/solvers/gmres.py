@@ -65,12 +65,12 @@ class Cycles:
         self._run = self._basis.prepare(self._steps, system.captures)
 
     def _step(self, source: str, k: int) -> Callable[[], None]:
-        vectors = self._system.vectors
+        vectors, basis = self._system.vectors, self._basis
         multiply = self._system.operator.prepare(vectors[source], vectors[f"v{k + 1}"])
 
         def step() -> None:
             multiply()
-            self._basis.extend(k)
+            basis.extend(k)
 
         return step
 

@@ -265,6 +265,7 @@ class Tape:
                 numbers = ", ".join(f"Real({self._use(self.scalar(part), stage)})" for part in parts)
                 kind = "Real" if len(parts) == 1 else "Scalar"
                 one.scalars.append(f"const {kind} c_{name} = {kind}({numbers});")
+            one.coefficients = {}  # they refer to the tape, and would keep it and its vectors
         for name, value in final.items():
             store = f"out[{self.slots[name]}] = {self._use(value, value.stage)};"
             self.passes[value.stage].stores.append(store)

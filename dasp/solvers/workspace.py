@@ -31,11 +31,23 @@ class Workspace:
         """Return what was made for a key. What was made for other objects than `kept` is dropped."""
         same = len(kept) == len(self._kept) and all(a is b for a, b in zip(kept, self._kept, strict=True))
         if not same:
-            self._made.clear()
+            self._drop()
             self._kept = kept
         if key not in self._made:
             self._made[key] = make()
         return self._made[key]
+
+    def __del__(self) -> None:
+        self._drop()
+
+    def _drop(self) -> None:
+        """Let go of what was made.
+
+        It refers to itself: Python's collector would find it, but late, and a GPU's memory is dear.
+        """
+        for made in self._made.values():
+            vars(made).clear()
+        self._made.clear()
 
     @property
     def vectors(self) -> int:
