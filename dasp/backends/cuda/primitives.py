@@ -539,6 +539,7 @@ class Primitives:
             most_column=facts.most_column - BIAS if nnz else -1,
             values=work.values if counts else None,
             long_rows=facts.long_rows,
+            longest=facts.longest_whole,
             rises=facts.rises > 0,
             detail=work,
         )
@@ -746,6 +747,7 @@ class Primitives:
         m, count, work = csr.shape[0], len(windows), survey.detail
         positions, known = m - survey.long_rows, work.known
         known["positions"], known["identity"] = positions, int(not survey.long_rows)
+        known["steps"], known["segment_steps"] = cut.steps, cut.segment_steps
         tiles = ceil_div(positions, CUT_TILE)
         moves = m and (survey.long_rows or any(windows))
         sort_tiles = _window_tiles(windows, m) if moves else 0

@@ -110,6 +110,26 @@ def choose_steps(entries: int, machine: Machine) -> int:
     return machine.most_steps
 
 
+def one_lane_a_row(rows: int, entries: int, longest: int | None, steps: int, machine: Machine) -> bool:
+    """Whether every row shall have one lane, though most are longer than a slice has steps.
+
+    Lanes that share a row read different entries of it in a step, and so far columns beside near ones: then
+    all columns need more bits. And a row with a lane of its own needs no pads. That pays where there are
+    enough rows to keep a machine busy.
+
+    Parameters
+    ----------
+    rows, entries : int
+    longest : int or None
+        Entries of the longest row; None if there are rows too long for a slice.
+    steps : int
+        Most steps of a slice otherwise.
+    machine : Machine
+    """
+    fits = longest is not None and longest <= machine.row_steps
+    return fits and entries > steps * rows and rows >= WARP * machine.row_slices
+
+
 def windows_to_try(rows: int, machine: Machine) -> tuple[int, ...]:
     """Return the sort windows to try, rising; those of `rows` or more sort all of them."""
     narrower = tuple([window for window in machine.windows if window < rows])

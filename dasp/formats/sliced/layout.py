@@ -39,6 +39,8 @@ class Survey(NamedTuple):
         Returns the ValueStatistics, and may wait for them; None if nobody asked.
     long_rows : int
         Rows too long for a slice.
+    longest : int
+        Entries of the longest of the other rows, 0 if there are none.
     rises : bool
         Whether some other row is longer than the last one before it, long rows left out.
     detail : object
@@ -49,6 +51,7 @@ class Survey(NamedTuple):
     most_column: int
     values: Callable[[], ValueStatistics] | None
     long_rows: int
+    longest: int
     rises: bool
     detail: Any
 
