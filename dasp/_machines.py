@@ -90,12 +90,12 @@ class Machine:
     )
     most_steps: int = tuned("steps", "the same for larger matrices", _FOUND)
 
-    row_steps: int = tuned(
-        "steps",
-        "the same where every row has a lane of its own, because its columns take fewer bytes then",
-        _FOUND,
+    long_slices: tuple[tuple[int, int], ...] = tuned(
+        "(slices, steps)",
+        "most steps where rows are long and alike and at least so many slices are left: fewer lanes share a "
+        "row, so columns take fewer bytes, against fewer warps",
+        "docs/experiments.md",
     )
-    row_slices: int = tuned("slices", "at least for that: long slices want company", _FOUND)
 
     slot: float = tuned(f"{_COST} a slot", "pads against far x and numbers of rows", _FOUND)
     value_byte: float = tuned(
@@ -204,8 +204,7 @@ H200 = Machine(
     sorts_all=True,
     steps=((1_000_000, 8), (4_000_000, 16)),
     most_steps=32,
-    row_steps=96,
-    row_slices=8192,
+    long_slices=((8192, 96), (2500, 48)),
     slot=1.5,
     value_byte=1.0,
     slice=16.0,
@@ -268,7 +267,7 @@ ZEN4 = dataclasses.replace(
     sorts_all=False,
     steps=(),
     most_steps=128,
-    row_steps=128,
+    long_slices=(),
     slot=1.0,
     value_byte=0.0,
     slice=50.0,

@@ -174,6 +174,17 @@ def test_long_rows_are_sorted_run_by_run():
 SLICED_CUT = cpu.Cut(8, 32, 128)
 
 
+def test_lanes_are_fewer_where_long_rows_are_alike():
+    shared = dataclasses.replace(H200, steps=(), long_slices=())
+    alone = dataclasses.replace(shared, long_slices=((20, 96),))
+    plan, _ = plans(csr_of(generate("fem3:6")), machine=alone)
+    assert (plan.pattern.choice.steps, plan.pattern.choice.segment_steps) == (96, 96)
+    assert {int(word) >> 24 & 7 for word in plan.pattern.headers[:, 3]} == {0}
+    csr = csr_of(generate("fem3:12"))
+    with_lanes, without = (nbytes(SLICED.pack(csr, SLICED.options(), one, cpu)) for one in (shared, alone))
+    assert without < 0.92 * with_lanes
+
+
 @pytest.mark.parametrize("warps", [None, 4])
 def test_samples_in_shared_and_in_global_memory(warps):
     matrix = from_lengths(np.full(14_000, 9), 14_000)

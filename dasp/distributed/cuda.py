@@ -371,6 +371,8 @@ class RanksCudaArnoldi(CudaArnoldi):
 class RanksCudaSpace(CudaSpace):
     """Vectors on the GPUs of several ranks; see `dasp.solvers.space.Space`."""
 
+    puts_off = False  # ranks agree on what they need before any of them waits for another
+
     def __init__(
         self, engine: Engine, device: str, dtype: np.dtype[Any], on: Any, links: DeviceLinks
     ) -> None:

@@ -371,6 +371,8 @@ class CudaSpace:
     """Vectors on a GPU; see `dasp.solvers.space.Space`."""
 
     traced = True
+    puts_off = True
+    """Whether an iteration is put together while a GPU already works."""
 
     def __init__(self, device: str, dtype: np.dtype[Any], on: Device) -> None:
         self.device, self.dtype, self.on = device, dtype, on
@@ -546,9 +548,10 @@ class CudaLoop:
         self._length, self._early = space.turn(rows, products)
         if self._captured and not self._early:
             self._run_once(traced)
-        self._phases = [
-            self._program(tape, k, 1 - k, WHILE_RUNNING, left=1 - k) for k, tape in enumerate(phases)
-        ]
+        self._tapes, self._phases = phases, dict[int, Callable[[], None]]()
+        if not space.puts_off:
+            for k in range(2):
+                self._phase(k)
         self._allow = self._prepare_allow()
         self._swaps, self._odd = period == 2 or bool(leaving), False
         # What not every solve needs is prepared when the first one does.
@@ -578,7 +581,7 @@ class CudaLoop:
             self._allow(float(allowed))
             late = int(self._odd)
             if self._odd:  # turns begin with the first phase
-                self._second = self._second or self._record(self._phases[1])
+                self._second = self._second or self._record(self._phase(1))
                 self._second()
             if allowed > late:
                 self._repeat(allowed - late)()
@@ -620,11 +623,20 @@ class CudaLoop:
         """Return what iterates, in turns that are no longer than is allowed, but for a last odd iteration."""
         length = min(self._length, most + most % 2)
         if length not in self._repeats:
-            turn = in_turn(self._phases, length)
-            for _ in range(self._early * self._captured):
-                turn()
+            for k in range(self._early * self._captured * length):
+                self._phase(k % 2)()
+            turn = in_turn([self._phase(0), self._phase(1)], length)
             self._repeats[length] = self._on.repeat(turn, self._banks[0], captured=self._captured)
         return self._repeats[length]
+
+    def _phase(self, k: int) -> Callable[[], None]:
+        """Return an iteration from bank k to the other, put together when it is first asked for.
+
+        So a GPU starts, and makes the first iteration, while the next is put together.
+        """
+        if k not in self._phases:
+            self._phases[k] = self._program(self._tapes[k], k, 1 - k, WHILE_RUNNING, left=1 - k)
+        return self._phases[k]
 
     def _prepare_allow(self) -> Callable[..., None]:
         arguments = {"bank": self._banks[0], "other": self._banks[1], "slots": len(self._slots)}
@@ -835,6 +847,7 @@ class CupyDevice:
         self.processors = int(self._device.attributes["MultiProcessorCount"])
         self._overlaps = int(self._device.compute_capability) >= OVERLAPPING
         self._lock = threading.Lock()
+        self._kernels: dict[tuple[Any, ...], Any] = {}
         with self._device:
             self._staging = np.frombuffer(cupy.cuda.alloc_pinned_memory(STAGED), np.uint8, STAGED)
         self._loops = cupy.cuda.runtime.driverGetVersion() >= WHILE_NODES
@@ -894,10 +907,14 @@ class CupyDevice:
         together: bool = False,
     ) -> Callable[..., None]:
         """Return a launch of a kernel, ready to be made again and again; `together` if it is cooperative."""
-        with self._device:
-            kernel = _source.load(signature.source, defines).get_function(signature.entry)
-            if shared_bytes:
-                allow_shared(kernel, shared_bytes)
+        key = signature.source, signature.entry, shared_bytes, *defines.items()
+        kernel = self._kernels.get(key)
+        if kernel is None:
+            with self._device:
+                kernel = _source.load(signature.source, defines).get_function(signature.entry)
+                if shared_bytes:
+                    allow_shared(kernel, shared_bytes)
+            self._kernels[key] = kernel
         sizes = {"blocks": blocks, "threads": threads, "shared_bytes": shared_bytes}
         ready = Launch(
             kernel,

@@ -92,6 +92,7 @@ class Product:
         self._segments = kernel_of(plan).partials(plan)
         self._lock = threading.Lock()
         self._launches: dict[Arithmetic, dict[Any, Launch]] = defaultdict(dict)
+        self._dotted: dict[tuple[Arithmetic, bool], tuple[Any, int]] = {}
         self._recipes: dict[tuple[np.dtype[Any], bool], resident.Recipe | None] = {}
         self._kinds, self._own = own, self._launches[own]
         self._captured: tuple[Any, Launch] | None = None
@@ -309,12 +310,12 @@ class Product:
         if (kinds.x, kinds.y) != (x.dtype, x.dtype):
             return None
         with self._device:
-            kernel = _compiled(plan, kinds, dotted.defines(plan, square=square))
+            kernel, at_once = self._with_dot(kinds, square)
             blocks = self._blocks
             if run:
                 blocks = ceil_div(blocks, run)
             elif turns:
-                blocks = min(blocks, dotted.resident_blocks(kernel, self._threads, self._number))
+                blocks = min(blocks, at_once)
             sums = self._cupy.zeros((1 + square) * blocks, np.float64)
             arguments = sliced.arguments(plan, self._scratch(kinds))
             arguments |= {"x": x, "y": y, "alpha": kinds.sum.type(1), "beta": kinds.sum.type(0)}
@@ -324,6 +325,14 @@ class Product:
             launch = Launch(kernel, dotted.SIGNATURE, known, arguments, **sizes, overlaps=self._overlaps)
         current = self._current_stream
         return lambda: launch(current().ptr), sums
+
+    def _with_dot(self, kinds: Arithmetic, square: bool) -> tuple[Any, int]:
+        """Return the kernel that leaves dot products too, and how many blocks of it run at the same time."""
+        if (kinds, square) not in self._dotted:
+            kernel = _compiled(self.plan, kinds, dotted.defines(self.plan, square=square))
+            at_once = dotted.resident_blocks(kernel, self._threads, self._number)
+            self._dotted[kinds, square] = kernel, at_once
+        return self._dotted[kinds, square]
 
     def prepare_cg(self, dtype: np.dtype[Any], *, diagonal: bool) -> resident.Recipe | None:
         """Return what conjugate gradients in one launch take for vectors of a type; None if they do not pay.

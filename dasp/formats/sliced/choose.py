@@ -16,6 +16,9 @@ from dasp.formats.sliced.pattern import MOST_CODES, Coding, code_type, may_code
 SECTOR_BYTES = 32
 """What a gather moves at the least: a sector of a GPU's cache."""
 
+MOST_ALIKE = 96
+"""Entries of the longest row among rows that are called alike; longer ones were not measured."""
+
 SAMPLES = 24
 """Places at which sectors of x are counted, in the order of the slices."""
 
@@ -110,24 +113,26 @@ def choose_steps(entries: int, machine: Machine) -> int:
     return machine.most_steps
 
 
-def one_lane_a_row(rows: int, entries: int, longest: int | None, steps: int, machine: Machine) -> bool:
-    """Whether every row shall have one lane, though most are longer than a slice has steps.
+def choose_long_steps(steps: int, rows: int, entries: int, longest: int, machine: Machine) -> int:
+    """Choose more steps where rows are long and alike, and many: fewer lanes then share a row.
 
-    Lanes that share a row read different entries of it in a step, and so far columns beside near ones: then
-    all columns need more bits. And a row with a lane of its own needs no pads. That pays where there are
-    enough rows to keep a machine busy.
+    Lanes that share a row read different entries of it in a step, and so far columns beside near ones: all
+    columns then need more bits. And fewer lanes to a row leave fewer pads.
 
     Parameters
     ----------
-    rows, entries : int
-    longest : int or None
-        Entries of the longest row; None if there are rows too long for a slice.
     steps : int
         Most steps of a slice otherwise.
+    rows, entries : int
+    longest : int
+        Entries of the longest row.
     machine : Machine
     """
-    fits = longest is not None and longest <= machine.row_steps
-    return fits and entries > steps * rows and rows >= WARP * machine.row_slices
+    for least, most in machine.long_slices:
+        lanes = 1 if longest <= most else 2
+        if steps < most and steps * rows < entries and longest <= MOST_ALIKE and lanes * rows >= WARP * least:
+            return most
+    return steps
 
 
 def windows_to_try(rows: int, machine: Machine) -> tuple[int, ...]:

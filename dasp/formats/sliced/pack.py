@@ -37,9 +37,8 @@ def pack(csr: Csr, options: Options, machine: Machine, on: Any) -> Plan:
     steps = options.steps or choose.choose_steps(len(csr.data), machine)
     cut = Cut(steps, options.steps or max(steps, machine.most_steps), machine.most_segments)
     survey = on.survey(csr, cut, options.narrow)
-    longest = None if survey.long_rows else survey.longest
-    if not options.steps and choose.one_lane_a_row(m, len(csr.data), longest, steps, machine):
-        steps = machine.row_steps
+    if not options.steps and not survey.long_rows:
+        steps = choose.choose_long_steps(steps, m, len(csr.data), survey.longest, machine)
         cut = cut._replace(steps=steps, segment_steps=max(steps, cut.segment_steps))
     order = None
     if not survey.columns_rise:
