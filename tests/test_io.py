@@ -717,11 +717,6 @@ def overlapping() -> bytes:
     return bytes(content)
 
 
-def long_contents() -> bytes:
-    """A zip whose table of contents is long: 30,000 empty members."""
-    return zipped(*PARTS.items(), *((f"{i}", b"") for i in range(30_000)))
-
-
 @pytest.mark.parametrize(
     ("content", "words"),
     [
@@ -730,7 +725,6 @@ def long_contents() -> bytes:
         (zipped(*PARTS.items(), ("more.npy", npy([1]))), "the arrays data, format, indices, indptr, more"),
         (zipped(*PARTS.items(), method=zipfile.ZIP_LZMA), "packed in an unknown way"),
         (overlapping(), "inside another"),
-        (long_contents(), "a table of contents of"),
         (zipped(*{**PARTS, "data.npy": npy(np.ones(2), (1,))}.items()), "its head says 8"),
         (
             zipped(*{**PARTS, "data.npy": npy(np.ones(2), (10**12,))}.items()),
@@ -748,6 +742,11 @@ def long_contents() -> bytes:
 )
 def test_an_archive_is_what_its_contents_say(tmp_path: Path, content: bytes, words: str) -> None:
     assert words in refusal(write(tmp_path / "a.npz", content))
+
+
+def test_an_archive_with_a_long_table_of_contents_is_refused(tmp_path: Path) -> None:
+    content = zipped(*PARTS.items(), *((f"{i}", b"") for i in range(30_000)))
+    assert "a table of contents of" in refusal(write(tmp_path / "a.npz", content))
 
 
 @pytest.mark.parametrize("form", ["csr", "csc", "bsr"])

@@ -425,11 +425,12 @@ def label(name: str, defines: Defines, arch: str) -> str:
     return f"{name}-{arch}-{','.join(values)}".replace(" ", "_")
 
 
-def is_usual(defines: Defines) -> bool:
+def is_usual(name: str, defines: Defines) -> bool:
     """Whether the types are those that processors compute in: others become the same code everywhere."""
     halves = defines.get("DASP_BFLOAT16") == "1" and "DASP_KIND" in defines
     parts = defines.get("DASP_KIND") == "2" and defines["DASP_VALUE_BYTES"] != "16"
-    return defines.get("DASP_VALUE", "float") in ("float", "double") and not halves and not parts
+    wide = "long long" in defines.values() and name != "spmv/octets_fill.cu"  # which divides
+    return defines.get("DASP_VALUE", "float") in ("float", "double") and not (halves or parts or wide)
 
 
 CASES = [
@@ -437,7 +438,7 @@ CASES = [
     for name, sets in SOURCES.items()
     for defines in sets
     for arch in ARCHITECTURES
-    if arch == "sm_90" or is_usual(defines)
+    if arch == "sm_90" or is_usual(name, defines)
 ]
 
 

@@ -227,6 +227,7 @@ struct Warp {
     u32 full_event; // the last event that joined every lane
     u32 known[32][32];
     u32 lanes;      // lanes that exist
+    u32 exited;     // lanes that have come to their end
     Acquired acquired;
     std::vector<Exchange*> pending;
 };
@@ -708,23 +709,20 @@ Exchange* meet(const char* kind, u32 mask, const void* mine, int bytes, bool nee
     if (!(mask & me))
         fail("warp", nullptr, "%s with mask 0x%08x at %s:%d is called by lane %u, which the mask leaves out", kind, mask,
              base_name(file), line, current->lane);
-    u32 wanted = 0;
-    for (u32 lane = 0; lane < 32; ++lane) {
-        if (!(mask >> lane & 1))
-            continue;
-        const bool exists = warp.lanes >> lane & 1;
-        if (exists && machine.fiber[current->warp * 32 + lane].state != State::exited)
-            wanted |= 1u << lane;
-        else if (needs_all)
-            fail("warp", nullptr, "%s with mask 0x%08x at %s:%d names lane %u, which %s", kind, mask, base_name(file), line,
-                 lane, exists ? "has exited" : "does not exist in this block");
+    const u32 alive = warp.lanes & ~warp.exited;
+    if (needs_all && (mask & ~alive)) {
+        const u32 lane = u32(__builtin_ctz(mask & ~alive));
+        fail("warp", nullptr, "%s with mask 0x%08x at %s:%d names lane %u, which %s", kind, mask, base_name(file), line,
+             lane, warp.lanes >> lane & 1 ? "has exited" : "does not exist in this block");
     }
+    const u32 wanted = mask & alive;
     Exchange* group = nullptr;
     for (Exchange* candidate : warp.pending) {
         // Groups may overlap while they wait, unless each has a lane that the other one waits for.
         if (candidate->done || !(candidate->mask & me) || !(candidate->arrived & mask))
             continue;
-        if (candidate->mask != mask || strcmp(candidate->kind, kind) || candidate->bytes != bytes) {
+        const bool same_kind = candidate->kind == kind || !strcmp(candidate->kind, kind);
+        if (candidate->mask != mask || !same_kind || candidate->bytes != bytes) {
             char other[200] = "";
             for (u32 lane = 0; lane < 32; ++lane)
                 if (candidate->arrived >> lane & 1) {
@@ -907,6 +905,7 @@ void fiber_main()
         if (!group->done && group->mask >> me.lane & 1)
             fail("warp", nullptr, "exits while other lanes wait for it in %s with mask 0x%08x", group->kind, group->mask);
     current->state = State::exited;
+    machine.warp[me.warp].exited |= 1u << me.lane;
     to_main();
     abort();
 }
@@ -1010,7 +1009,7 @@ void start_block()
         Warp& warp = machine.warp[w];
         const int left = machine.threads - 32 * w;
         warp.lanes = left >= 32 ? 0xffffffffu : (1u << left) - 1;
-        warp.stamp = warp.full_event = 0;
+        warp.stamp = warp.full_event = warp.exited = 0;
         memset(warp.known, 0, sizeof(warp.known));
         warp.acquired.clear();
         for (Exchange* group : warp.pending)
