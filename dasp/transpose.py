@@ -105,7 +105,8 @@ class Transposable:
         """The transpose, a matrix of shape (n, m) on the same device.
 
         Planned on first use and kept; `A.T.T is A`. A symmetric matrix, whose transpose has the same entries
-        bit for bit, is its own. `A.T.with_values` takes values in the order of A's. Values that are written
+        bit for bit, is its own. `A.T.with_values` takes values in the order of A's, but for a symmetric A,
+        where it is `A.with_values`; `A.with_values(data).T` is the transpose always. Values that are written
         into A in place are written into its transpose, too, and the other way round.
 
         Raises

@@ -253,6 +253,26 @@ def test_a_solution_goes_to_a_file_and_b_comes_from_one(
     assert "holds 225 numbers" in error(capsys, "solve", "poisson2d:9", *CPU, *names)
 
 
+def test_files_of_vectors_are_read_strictly_and_written_with_care(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    matrix, other = tmp_path / "a.mtx", tmp_path / "b.mtx"
+    text = "%%MatrixMarket matrix coordinate real general\n2 2 2\n1 1 1\n2 2 2\n"
+    matrix.write_text(text)
+    words = ["solve", str(matrix), *CPU]
+    other.write_text("%%MatrixMarket matrix array real general\n2 1\n1d1\n4\n")  # as Fortran writes 10
+    assert run(capsys, *words, "--rhs", str(other), "--out", str(tmp_path / "x.npy"))[0] == 0
+    np.testing.assert_allclose(np.load(tmp_path / "x.npy"), [10.0, 2.0], rtol=1e-7)
+    assert "the file of the matrix" in error(capsys, *words, "--out", str(matrix))
+    assert matrix.read_text() == text
+    assert "is 2 x 2; a vector is needed" in error(capsys, *words, "--rhs", str(matrix))
+    assert "must exist" in error(capsys, *words, "--out", str(tmp_path / "no" / "x.npy"))
+    (tmp_path / "folder.mtx").mkdir()
+    assert "is a folder" in error(capsys, *words, "--out", str(tmp_path / "folder.mtx"))
+    np.save(tmp_path / "o.npy", np.array([1, None]), allow_pickle=True)
+    assert "o.npy is damaged" in error(capsys, *words, "--rhs", str(tmp_path / "o.npy"))
+
+
 def test_solve_takes_complex_numbers(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     laplacian, rng = generate("poisson2d:12"), np.random.default_rng(0)
     b = rng.standard_normal(144) + 1j * rng.standard_normal(144)

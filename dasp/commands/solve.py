@@ -31,6 +31,7 @@ from dasp.commands.options import (
 )
 from dasp.commands.summaries import add_parser
 from dasp.distributed.launch import started
+from dasp.io.files import one_line_errors, open_regular, replacing
 from dasp.io.matrices import load_matrix
 from dasp.matrix import SpMatrix
 from dasp.policy import Policy
@@ -170,10 +171,20 @@ def _check(arguments: argparse.Namespace) -> None:
         raise ValueError(f"--maxiter is {arguments.maxiter}; it must be at least 1")
     if arguments.block < 1:
         raise ValueError(f"--block is {arguments.block}; it must be at least 1")
-    if arguments.out and Path(arguments.out).suffix not in _VECTOR_SUFFIXES:
-        raise ValueError(f"--out is {arguments.out}; a name that ends in .npy or .mtx is needed")
+    if arguments.out:
+        _check_out(arguments)
     if arguments.plot:
         check_plot(arguments.plot)
+
+
+def _check_out(arguments: argparse.Namespace) -> None:
+    out = Path(arguments.out)
+    if out.suffix not in _VECTOR_SUFFIXES:
+        raise ValueError(f"--out is {out}; a name that ends in .npy or .mtx is needed")
+    if not out.parent.is_dir():
+        raise ValueError(f"--out is {out}; the folder {out.parent} must exist; make it first")
+    if out.exists() and Path(arguments.matrix).exists() and out.samefile(arguments.matrix):
+        raise ValueError(f"--out is {out}, the file of the matrix; another name is needed")
 
 
 def right_hand_side(given: str, rows: int, seed: int) -> NDArray[np.inexact]:
@@ -195,26 +206,34 @@ def right_hand_side(given: str, rows: int, seed: int) -> NDArray[np.inexact]:
 
 
 def read_vector(path: str) -> NDArray[Any]:
-    """Return the array in a .npy or .mtx file."""
+    """Return the vector in a .npy or .mtx file.
+
+    Raises
+    ------
+    ValueError
+        If the file is none of these, or cannot be read, or a .mtx holds a matrix.
+    """
     suffix = Path(path).suffix
     if suffix == ".npy":
-        return np.asarray(np.load(path, allow_pickle=False))
+        with one_line_errors(Path(path)), open_regular(Path(path)) as file:
+            return np.asarray(np.load(file, allow_pickle=False))
     if suffix == ".mtx":
-        import scipy.io
-
-        found = scipy.io.mmread(path)
-        return np.asarray(found.toarray() if hasattr(found, "toarray") else found)
+        found = load_matrix(path)
+        if 1 not in found.shape:
+            raise ValueError(f"{path} is {found.shape[0]} x {found.shape[1]}; a vector is needed")
+        return np.asarray(found.toarray())
     raise ValueError(f"--rhs is {path}; ones, random, or a file that ends in .npy or .mtx is needed")
 
 
 def write_vector(path: str, x: NDArray[Any]) -> None:
-    """Write x as .npy, or as a Matrix Market array of one column."""
-    if Path(path).suffix == ".npy":
-        np.save(path, x)
-        return
-    import scipy.io
+    """Write x as .npy, or as a Matrix Market array of one column; a file that is there is replaced whole."""
+    with replacing(Path(path)) as file:
+        if Path(path).suffix == ".npy":
+            np.save(file, x)
+            return
+        import scipy.io
 
-    scipy.io.mmwrite(path, x.reshape(-1, 1))
+        scipy.io.mmwrite(file, x.reshape(-1, 1))
 
 
 def preconditioner(kind: str, matrix: csr_array, planned: SpMatrix, block: int) -> Any:
