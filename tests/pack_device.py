@@ -48,6 +48,28 @@ class _Question:
         return bool(self._words[1] == 2)
 
 
+class _Aside:
+    """A place beside the launches of a device: they run at once, or as late as they may."""
+
+    def __init__(self, device: PackingDevice, *, at_once: bool) -> None:
+        self.device, self.at_once = device, at_once
+        self.waiting: list[Any] = []
+
+    def __enter__(self) -> Any:
+        assert self.device._aside is None
+        if not self.at_once:
+            self.device._aside = self
+        return self
+
+    def __exit__(self, *failure: Any) -> None:
+        self.device._aside = None
+
+    def join(self) -> None:
+        for launch in self.waiting:
+            launch()
+        self.waiting.clear()
+
+
 class PackingDevice:
     """A `Device` of dasp/backends/cuda/primitives.py; kernels must not read what none has written.
 
@@ -75,6 +97,7 @@ class PackingDevice:
         self._seed = seed
         self._constants: dict[tuple[int, ...], np.ndarray] = {}
         self._written: dict[int, np.ndarray] = {}  # of each byte, by the identity of its array
+        self._aside: _Aside | None = None
 
     def empty(self, shape: Any, dtype: Any) -> Any:
         array = self.zeros(shape, dtype)
@@ -117,6 +140,16 @@ class PackingDevice:
     def question(self) -> Any:
         return _Question()
 
+    def aside(self) -> Any:
+        return _Aside(self, at_once=bool(self._seed and self._seed % 2))
+
+    def run(self, launch: Any) -> None:
+        """Launch now, or when what is launched beside the others joins them."""
+        if self._aside is None:
+            launch()
+        else:
+            self._aside.waiting.append(launch)
+
     def part(self, array: Any, first: int, count: int) -> Any:
         assert first + count <= len(array)
         return _Address(array[first : first + count])
@@ -139,9 +172,14 @@ class PackingDevice:
 
         def launch(blocks: tuple[int, int], threads: int, words: Mapping[str, Any]) -> None:
             self.launches.append(signature.entry)
-            arguments = {p.name: _array_at(words[p.name]) for p in signature.parameters}
-            ordered = [self._marked(value) for value in signature.ordered(types, arguments)]
-            module.launch(signature.entry, grid=blocks, block=threads, args=ordered, seed=self._seed)
+            words = {p.name: words[p.name] for p in signature.parameters}
+
+            def run() -> None:
+                arguments = {name: _array_at(word) for name, word in words.items()}
+                ordered = [self._marked(value) for value in signature.ordered(types, arguments)]
+                module.launch(signature.entry, grid=blocks, block=threads, args=ordered, seed=self._seed)
+
+            self.run(run)
 
         return launch
 

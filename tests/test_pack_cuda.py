@@ -171,7 +171,7 @@ def test_long_rows_are_sorted_run_by_run():
     assert plan.values.coding == Coding.DICTIONARY
 
 
-SLICED_CUT = cpu.Cut(8, 32, 128)
+SLICED_CUT = cpu.Cut(8, 32, 128, 8192)
 
 
 def test_lanes_are_fewer_where_long_rows_are_alike():

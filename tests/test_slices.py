@@ -756,7 +756,7 @@ def test_rows_of_any_length_are_sorted_by_column_and_stably(bits, dtype):
     indices[-1000:].sort()  # a long row with nothing to do
     indices[0] = (1 << bits) - 1
     matrix = Csr((len(lengths), 1 << bits), indptr, indices, np.arange(indptr[-1]) * 1.0)
-    survey = primitives.survey(matrix, Cut(64, 64, 64), False)
+    survey = primitives.survey(matrix, Cut(64, 64, 64, 64), False)
     came = indices.copy()
     got, order = primitives.sort_columns(matrix, survey)
     want = np.lexsort((indices, np.repeat(np.arange(len(lengths)), lengths)))

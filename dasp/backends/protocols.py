@@ -163,14 +163,14 @@ class Primitives(Protocol):
         """
 
     def lay_out(
-        self, csr: Csr, survey: Survey, cut: Cut, window: int, tried: Tried | None, in_order: int
+        self, csr: Csr, survey: Survey, cut: Cut, window: int, tried: Tried | None
     ) -> Layout:
         """Put rows and segments in slices.
 
         Rows: longest first inside each window, which begin at multiples of `window`; 0 means that no row
         moves. A slice begins where the one before it ends, and has as few lanes to a row as let its longest
         row end within `cut.steps`; the last slice has no full steps if it has too few rows. Segments: row by
-        row or, in more than `in_order` slices, by their first columns, equal ones in order.
+        row or, in more than `cut.in_order` slices, by their first columns, equal ones in order.
         """
 
     def slice_statistics(
@@ -181,8 +181,10 @@ class Primitives(Protocol):
         layout: Layout,
         sector_columns: int,
         blocks: tuple[int, int, int],
-    ) -> SliceStatistics:
-        """Count slices, steps and full steps, and in a sample the distinct sectors of x that blocks read.
+    ) -> Callable[[], SliceStatistics]:
+        """Return what counts slices, steps and full steps, and in a sample the distinct sectors that blocks read.
+
+        It may have begun, and goes on while `store` does, which comes next; then it is called.
 
         The sample is `SAMPLES` places, `linspace(0, max(slices - MANY, 0), SAMPLES)` rounded down, with up
         to MANY = 16 slices from each on; inside a place blocks of `blocks[k]` slices follow each other. Of a

@@ -5,7 +5,8 @@
 // passages (candidates, tiles, 32): what each tile does to a chain of slices, by its entry.
 // before (candidates, tiles, 2): slices before each tile times 32, plus the entry of the chain; steps before it.
 // totals (candidates, TOTALS): slices, steps and full steps of all.
-// headers (segments + slices): of each slice first step, first position, 0, and its shape without the width.
+// headers (segments + slices): of each slice first step, first position, 0, and its shape without the width; those of
+//     segments, segment_headers (segments), come first.
 //
 // dasp_cut_tiles: a block of 256 threads for each tile of 2048 positions, along x, of each candidate, along y. The last
 //     block of a candidate, when `come` (candidates), 0 before, is full, follows the chain.
@@ -93,14 +94,18 @@ dasp_cut_tiles(const Start* __restrict__ indptr, const Index* __restrict__ rows,
 
 extern "C" __global__ void __launch_bounds__(CUT_THREADS)
 dasp_cut_headers(const Start* __restrict__ indptr, const Index* __restrict__ rows, long long positions, int steps,
-                 const Count* __restrict__ before, long long segments, long long steps_before, uint4* headers,
-                 Index* placed)
+                 const Count* __restrict__ before, const uint4* __restrict__ segment_headers, long long segments,
+                 long long steps_before, uint4* headers, Index* placed)
 {
     __shared__ CutTile tile;
     __shared__ Count through[CUT_WARPS][WARP];
     const long long first = blockIdx.x * (long long)CUT_TILE;
     const int size = int(min(positions - first, (long long)CUT_TILE));
     const Order order{indptr, rows, positions};
+    for (long long s = blockIdx.x * (long long)CUT_THREADS + threadIdx.x; s < segments;
+         s += gridDim.x * (long long)CUT_THREADS)
+        headers[s] = segment_headers[s];
+    if (size <= 0) return;
     if (placed)
         for (int i = threadIdx.x; i < size; i += CUT_THREADS) placed[first + i] = Index(order.row(first + i));
     tile.load(order, first, steps);

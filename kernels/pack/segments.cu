@@ -1,140 +1,129 @@
 // Rows too long for one slice: found, cut into segments, and the segments made slices.
 //
 // long_rows (r): the caller's rows, rising. offsets (r + 1): the first segment of each. segment_rows (segments): the
-// long row that each is a piece of. starts (segments): its first entry; lengths: its entries.
+// long row that each is a piece of. starts (segments): its first entry; lengths: its entries; headers: as in cut.cu,
+// with the number of the segment as first position. All in the order of numbers; turned_...: in the order of columns.
 //
-// dasp_count_long: a block of 256 threads for each tile of 2048 rows. counts (2, tiles + 1): long rows and segments
-//     before each tile, and of all, as soon as `come`, 0 before, is full.
-// dasp_list_long: the same blocks.
-// dasp_start_segments: any number of blocks of 256 threads. starts: in the order of numbers.
-// dasp_sort_segments: one block of 512 threads, for up to 8192 segments. keys (segments): their first columns, of `bits`
-//     bits; in_turn (segments): the segments in the order of these.
-// dasp_place_segments: one block of 1024 threads. in_turn (segments) or null: the order in which they are stored; if
-//     there is one, segment_rows are known. starts, lengths, headers: in that order; headers as in cut.cu, with the
-//     number of the segment as first position.
+// dasp_list_long: a block of 256 threads for each tile of 2048 rows. long_tiles (LONG_TILE_COUNTS, tiles): see survey.cu.
+// dasp_sort_segments: one block of 512 threads, for up to 8192 segments. keys (segments): their first columns, of
+//     `column_bits` bits, by which they are turned.
+// dasp_place_segments: one block of 1024 threads. in_turn (segments): the segments in the order of their first columns.
 
 #include "order.cuh"
 
-constexpr int THREADS = 256, EACH = 8, ROWS = THREADS * EACH, PLACE_THREADS = 1024;
+constexpr int THREADS = 256, EACH = LONG_TILE / THREADS, PLACE_THREADS = 1024;
 constexpr unsigned ONE_ROW = 5;  // log2 of the lanes to a segment
 
-// Which of EACH rows, `stride` apart, are long, as bits; all loads at once.
-__device__ __forceinline__ unsigned long_ones(const Start* indptr, long long m, long long first, int stride,
-                                              const Cut& cut)
+// Which of EACH neighbouring rows are long, as bits; all loads at once.
+__device__ __forceinline__ unsigned long_ones(const Start* indptr, long long m, long long first, const Cut& cut)
 {
     unsigned found = 0;
 #pragma unroll
     for (int k = 0; k < EACH; ++k) {
-        const long long row = first + k * stride;
+        const long long row = first + k;
         found |= unsigned(row < m && length_of(indptr, row) > cut.most()) << k;
     }
     return found;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
-dasp_count_long(const Start* __restrict__ indptr, long long m, int steps, int segment_steps, int most_segments,
-                long long tiles, Count* come, Count* counts)
-{
-    __shared__ Count shared[2], sums[THREADS / WARP + 1];
-    const Tally<2, 2> tally{shared};
-    tally.clear();
-    const Cut cut{steps, segment_steps, most_segments};
-    const long long first = blockIdx.x * (long long)ROWS + threadIdx.x;
-    const unsigned found = long_ones(indptr, m, first, THREADS, cut);
-    const Count rows = __popc(found);
-    Count segments = 0;
-    for (unsigned left = found; left; left &= left - 1) {
-        const long long length = length_of(indptr, first + (__ffs(left) - 1) * THREADS);
-        segments += ceil_div(length, cut.room(length));
+// What the segments of a matrix are.
+struct Segments {
+    long long *starts, *lengths;
+    uint4* headers;
+
+    // The segment of a number gets a place, behind so many steps of others.
+    __device__ __forceinline__ void put(long long place, long long number, long long start, long long length,
+                                        Count step) const
+    {
+        starts[place] = start;
+        lengths[place] = length;
+        headers[place] = make_uint4(unsigned(step), unsigned(number), 0u,
+                                    unsigned(ceil_div(length, WARP)) | unsigned(length / WARP) << 12 | ONE_ROW << 24);
     }
-    tally.add(0, rows);
-    tally.add(1, segments);
-    __syncthreads();
-    if (threadIdx.x < 2) counts[threadIdx.x * (tiles + 1) + blockIdx.x] = shared[threadIdx.x];
-    if (!is_last_block(come, tiles)) return;
-    block_scan(counts, tiles, sums);
-    __syncthreads();
-    block_scan(counts + tiles + 1, tiles, sums);
-}
+};
+
+// Long rows of a tile: which ones, and segments and steps of those before each.
+struct LongRows {
+    unsigned short rows[LONG_TILE];
+    unsigned segments[LONG_TILE + 1], steps[LONG_TILE];
+};
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 dasp_list_long(const Start* __restrict__ indptr, long long m, int steps, int segment_steps, int most_segments,
-               long long tiles, const Count* __restrict__ counts, Index* long_rows, Index* offsets)
+               const Count* __restrict__ long_tiles, Index* long_rows, Index* offsets, Index* segment_rows,
+               long long* starts, long long* lengths, uint4* headers)
 {
-    __shared__ Count sums[THREADS / WARP + 1], more[THREADS / WARP + 1];
+    __shared__ LongRows here;
+    __shared__ Count before[LONG_TILE_COUNTS], sums[LONG_TILE_COUNTS][THREADS / WARP + 1];
+    const long long tiles = gridDim.x, tile = blockIdx.x;
+    const bool ends = tile == tiles - 1;
+    if (long_tiles[LONG_TILE_ROWS * tiles + tile] == 0 && !ends) return;
+    const Tally<LONG_TILE_COUNTS, LONG_TILE_COUNTS> tally{before};
+    tally.clear();
+    Count of_others[LONG_TILE_COUNTS] = {};
+    for (long long other = threadIdx.x; other < tile; other += THREADS)
+#pragma unroll
+        for (int k = 0; k < LONG_TILE_COUNTS; ++k) of_others[k] += long_tiles[k * tiles + other];
+#pragma unroll
+    for (int k = 0; k < LONG_TILE_COUNTS; ++k) tally.add(k, of_others[k]);
+
     const Cut cut{steps, segment_steps, most_segments};
-    const long long first = blockIdx.x * (long long)ROWS + threadIdx.x * EACH;
-    const unsigned found = long_ones(indptr, m, first, 1, cut);
-    const Count rows = __popc(found);
-    Count segments = 0, total;
+    const long long first = tile * LONG_TILE, mine = threadIdx.x * EACH;
+    const unsigned found = long_ones(indptr, m, first + mine, cut);
+    Count own[LONG_TILE_COUNTS] = {Count(__popc(found)), 0, 0}, all[LONG_TILE_COUNTS];
     for (unsigned left = found; left; left &= left - 1) {
-        const long long length = length_of(indptr, first + __ffs(left) - 1);
-        segments += ceil_div(length, cut.room(length));
+        const long long length = length_of(indptr, first + mine + __ffs(left) - 1);
+        own[LONG_TILE_SEGMENTS] += ceil_div(length, cut.room(length));
+        own[LONG_TILE_STEPS] += ceil_div(length, WARP);
     }
-    Count place = counts[blockIdx.x] + block_sum_before(rows, sums, total);
-    Count segment = counts[tiles + 1 + blockIdx.x] + block_sum_before(segments, more, total);
+    Count place[LONG_TILE_COUNTS];
+#pragma unroll
+    for (int k = 0; k < LONG_TILE_COUNTS; ++k) place[k] = block_sum_before(own[k], sums[k], all[k]);
     for (unsigned left = found; left; left &= left - 1) {
-        const long long row = first + __ffs(left) - 1, length = length_of(indptr, row);
-        long_rows[place] = Index(row);
-        offsets[place++] = Index(segment);
-        segment += ceil_div(length, cut.room(length));
+        const int row = int(mine) + __ffs(left) - 1;
+        const long long length = length_of(indptr, first + row);
+        const Count nth = place[LONG_TILE_ROWS]++;
+        here.rows[nth] = (unsigned short)row;
+        here.segments[nth] = unsigned(place[LONG_TILE_SEGMENTS]);
+        here.steps[nth] = unsigned(place[LONG_TILE_STEPS]);
+        long_rows[before[LONG_TILE_ROWS] + nth] = Index(first + row);
+        offsets[before[LONG_TILE_ROWS] + nth] = Index(before[LONG_TILE_SEGMENTS] + place[LONG_TILE_SEGMENTS]);
+        place[LONG_TILE_SEGMENTS] += ceil_div(length, cut.room(length));
+        place[LONG_TILE_STEPS] += ceil_div(length, WARP);
     }
-    if (blockIdx.x == 0 && threadIdx.x == 0) offsets[counts[tiles]] = Index(counts[2 * tiles + 1]);
-}
-
-// A segment of a long row.
-struct Segment {
-    long long start, length;
-};
-
-// The long row of which the segment of a number is a piece.
-__device__ __forceinline__ long long owner_of(const Index* offsets, long long long_count, long long number)
-{
-    return lower_bound(offsets, long_count + 1, number + 1) - 1;
-}
-
-// The segment of a number, which is one of the r-th long row.
-__device__ __forceinline__ Segment segment_of(const Start* indptr, const Index* long_rows, const Index* offsets,
-                                              long long r, long long number, const Cut& cut)
-{
-    const long long row = long_rows[r], whole = length_of(indptr, row), room = cut.room(whole);
-    const long long begun = room * (number - (long long)offsets[r]);
-    return {(long long)indptr[row] + begun, min(whole - begun, room)};
-}
-
-extern "C" __global__ void __launch_bounds__(THREADS)
-dasp_start_segments(const Start* __restrict__ indptr, const Index* __restrict__ long_rows,
-                    const Index* __restrict__ offsets, long long long_count, long long segments, int steps,
-                    int segment_steps, int most_segments, Index* segment_rows, long long* starts)
-{
-    const Cut cut{steps, segment_steps, most_segments};
-    const long long threads = gridDim.x * (long long)THREADS;
-    for (long long i = blockIdx.x * (long long)THREADS + threadIdx.x; i < segments; i += threads) {
-        const long long r = owner_of(offsets, long_count, i);
-        segment_rows[i] = Index(r);
-        starts[i] = segment_of(indptr, long_rows, offsets, r, i, cut).start;
+    const long long count = all[LONG_TILE_ROWS], pieces = all[LONG_TILE_SEGMENTS];
+    if (threadIdx.x == 0) {
+        here.segments[count] = unsigned(pieces);
+        if (ends) offsets[before[LONG_TILE_ROWS] + count] = Index(before[LONG_TILE_SEGMENTS] + pieces);
+    }
+    __syncthreads();
+    const Segments to{starts, lengths, headers};
+    for (long long piece = threadIdx.x; piece < pieces; piece += THREADS) {
+        const long long nth = lower_bound(here.segments, count + 1, piece + 1) - 1;
+        const long long row = first + here.rows[nth], length = length_of(indptr, row), room = cut.room(length);
+        const long long begun = room * (piece - here.segments[nth]), number = before[LONG_TILE_SEGMENTS] + piece;
+        segment_rows[number] = Index(before[LONG_TILE_ROWS] + nth);
+        to.put(number, number, (long long)indptr[row] + begun, min(length - begun, room),
+               before[LONG_TILE_STEPS] + here.steps[nth] + begun / WARP);
     }
 }
 
 extern "C" __global__ void __launch_bounds__(SORT_THREADS, 1)
-dasp_sort_segments(const Start* __restrict__ indptr, const Column* __restrict__ indices,
-                   const Index* __restrict__ long_rows, const Index* __restrict__ offsets, long long long_count,
-                   long long segments, int steps, int segment_steps, int most_segments,
-                   Index* segment_rows, int bits, unsigned* keys, Index* in_turn)
+dasp_sort_segments(const Column* __restrict__ indices, const long long* __restrict__ starts,
+                   const long long* __restrict__ lengths, long long segments, int column_bits, unsigned* column_keys,
+                   long long* turned_starts, long long* turned_lengths, uint4* turned_headers)
 {
     __shared__ unsigned short order[TILE], counters[CHUNKS * DIGITS];
     __shared__ unsigned sums[SORT_THREADS / WARP + 1];
-    const Cut cut{steps, segment_steps, most_segments};
+    __shared__ Count steps[SORT_THREADS / WARP + 1];
     const int count = int(segments);
     for (int i = threadIdx.x; i < count; i += SORT_THREADS) {
-        const long long r = owner_of(offsets, long_count, i);
-        segment_rows[i] = Index(r);
-        keys[i] = unsigned(indices[segment_of(indptr, long_rows, offsets, r, i, cut).start]);
+        column_keys[i] = unsigned(indices[starts[i]]);
         order[i] = (unsigned short)i;
     }
     __syncthreads();
     const DigitSort sort{counters, sums, CHUNKS, int(ceil_div(count, CHUNK))};
-    for (int shift = 0; shift < bits; shift += DIGIT_BITS) {
+    for (int shift = 0; shift < column_bits; shift += DIGIT_BITS) {
         unsigned digit[MINE];
         unsigned short element[MINE];
 #pragma unroll
@@ -142,7 +131,7 @@ dasp_sort_segments(const Start* __restrict__ indptr, const Column* __restrict__ 
             digit[q] = DIGITS - 1;  // of nothing, behind the last segment
             if (slot_of(q) >= count) continue;
             element[q] = order[slot_of(q)];
-            digit[q] = digit_of(keys[element[q]], shift);
+            digit[q] = digit_of(column_keys[element[q]], shift);
         }
         sort.count<MINE>(digit);
         sort.scan();
@@ -151,36 +140,40 @@ dasp_sort_segments(const Start* __restrict__ indptr, const Column* __restrict__ 
             if (slot_of(q) < count) order[sort.place_of(slot_of(q), digit[q])] = element[q];
         __syncthreads();
     }
-    for (int i = threadIdx.x; i < count; i += SORT_THREADS) in_turn[i] = Index(order[i]);
+    const int begin = threadIdx.x * MINE, end = min(begin + MINE, count);
+    long long length[MINE];
+    Count own = 0, all;
+#pragma unroll
+    for (int q = 0; q < MINE; ++q) {
+        length[q] = begin + q < end ? lengths[order[begin + q]] : 0;
+        own += ceil_div(length[q], WARP);
+    }
+    Count step = block_sum_before(own, steps, all);
+    const Segments to{turned_starts, turned_lengths, turned_headers};
+#pragma unroll
+    for (int q = 0; q < MINE; ++q) {
+        if (begin + q >= end) break;
+        const long long number = order[begin + q];
+        to.put(begin + q, number, starts[number], length[q], step);
+        step += ceil_div(length[q], WARP);
+    }
 }
 
 extern "C" __global__ void __launch_bounds__(PLACE_THREADS, 1)
-dasp_place_segments(const Start* __restrict__ indptr, const Index* __restrict__ long_rows,
-                    const Index* __restrict__ offsets, long long long_count, long long segments, int steps,
-                    int segment_steps, int most_segments, Index* segment_rows, const Index* __restrict__ in_turn,
-                    long long* starts, long long* lengths, uint4* headers)
+dasp_place_segments(const long long* __restrict__ starts, const long long* __restrict__ lengths, long long segments,
+                    const Index* __restrict__ in_turn, long long* turned_starts, long long* turned_lengths,
+                    uint4* turned_headers)
 {
     __shared__ Count sums[PLACE_THREADS / WARP + 1];
-    const Cut cut{steps, segment_steps, most_segments};
+    const Segments to{turned_starts, turned_lengths, turned_headers};
     Count before = 0;
     for (long long begin = 0; begin < segments; begin += PLACE_THREADS) {
         const long long place = begin + threadIdx.x;
-        const long long number = in_turn && place < segments ? (long long)in_turn[place] : place;
-        Segment segment{0, 0};
-        if (place < segments) {
-            const long long r = in_turn ? (long long)segment_rows[number] : owner_of(offsets, long_count, number);
-            if (!in_turn) segment_rows[number] = Index(r);
-            segment = segment_of(indptr, long_rows, offsets, r, number, cut);
-        }
-        const Count mine = ceil_div(segment.length, WARP);
+        const long long number = place < segments ? (long long)in_turn[place] : 0;
+        const long long length = place < segments ? lengths[number] : 0;
         Count total;
-        const Count step = before + block_sum_before(mine, sums, total);
-        if (place < segments) {
-            starts[place] = segment.start;
-            lengths[place] = segment.length;
-            headers[place] = make_uint4(unsigned(step), unsigned(number), 0u,
-                                        unsigned(mine) | unsigned(segment.length / WARP) << 12 | ONE_ROW << 24);
-        }
+        const Count step = before + block_sum_before(Count(ceil_div(length, WARP)), sums, total);
+        if (place < segments) to.put(place, number, starts[number], length, step);
         before += total;
         __syncthreads();
     }

@@ -18,6 +18,10 @@ struct Cut {
     }
 };
 
+// Rows that are listed by one block, and what is counted of the long ones among them.
+constexpr int LONG_TILE = 2048;
+enum Long { LONG_TILE_ROWS, LONG_TILE_SEGMENTS, LONG_TILE_STEPS, LONG_TILE_COUNTS };
+
 __device__ __forceinline__ long long length_of(const Start* indptr, long long row)
 {
     return (long long)indptr[row + 1] - (long long)indptr[row];

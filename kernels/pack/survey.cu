@@ -4,6 +4,7 @@
 // Launch: one dimension, any number of blocks of 256 threads; a thread takes rows, then entries, a grid apart.
 // indptr (m + 1), indices (nnz): as the caller gave them, hence anything. Nothing outside of them is read.
 // facts (FACTS): 0 before; see `Fact`. Integers are counted and compared: equal inputs give equal facts.
+// long_tiles (LONG_TILE_COUNTS, tiles): 0 before; of every 2048 rows the long ones, their segments, and steps of these.
 // done (1): 0 before; told (FACTS): gets the facts of all.
 
 #include "segments.cuh"
@@ -40,8 +41,10 @@ __device__ __forceinline__ bool rises(const Start* indptr, long long row, long l
 }
 
 __device__ __forceinline__ void survey_rows(const Start* indptr, const Column* indices, long long m, long long nnz,
-                                            const Cut& cut, long long thread, long long threads, const Facts& facts)
+                                            const Cut& cut, long long thread, long long threads, const Facts& facts,
+                                            Count* long_tiles)
 {
+    const long long tiles = ceil_div(m, LONG_TILE);
     Count falls = thread == 0 && indptr[0] != 0, descents = 0, long_rows = 0, segments = 0, steps = 0, full = 0;
     Count rising = 0;
     long long longest_whole = 0, longest = 0;
@@ -51,10 +54,15 @@ __device__ __forceinline__ void survey_rows(const Start* indptr, const Column* i
         longest = max(longest, length);
         if (length > 0 && begin > 0 && begin < nnz) descents += indices[begin] < indices[begin - 1];
         if (length > cut.most()) {
+            const Count pieces = ceil_div(length, cut.room(length)), all = ceil_div(length, WARP);
             ++long_rows;
-            segments += ceil_div(length, cut.room(length));
-            steps += ceil_div(length, WARP);
+            segments += pieces;
+            steps += all;
             full += length / WARP;
+            Count* const tile = long_tiles + row / LONG_TILE;
+            atomicAdd(tile + LONG_TILE_ROWS * tiles, 1ull);
+            atomicAdd(tile + LONG_TILE_SEGMENTS * tiles, pieces);
+            atomicAdd(tile + LONG_TILE_STEPS * tiles, all);
         } else {
             longest_whole = max(longest_whole, length);
             rising += rises(indptr, row, length, cut);
@@ -101,14 +109,14 @@ __device__ __forceinline__ void survey_entries(const Column* indices, long long 
 
 extern "C" __global__ void __launch_bounds__(256, 4)
 dasp_survey(const Start* __restrict__ indptr, const Column* __restrict__ indices, long long m, long long nnz,
-            int steps, int segment_steps, int most_segments, Count* facts, Count* done, Count* told)
+            int steps, int segment_steps, int most_segments, Count* facts, Count* long_tiles, Count* done, Count* told)
 {
     __shared__ Count shared[FACTS];
     const Facts found{shared};
     found.clear();
     const long long thread = blockIdx.x * (long long)blockDim.x + threadIdx.x;
     const long long threads = gridDim.x * (long long)blockDim.x;
-    survey_rows(indptr, indices, m, nnz, Cut{steps, segment_steps, most_segments}, thread, threads, found);
+    survey_rows(indptr, indices, m, nnz, Cut{steps, segment_steps, most_segments}, thread, threads, found, long_tiles);
     survey_entries(indices, nnz, thread, threads, found);
     found.deliver(facts);
     tell_host(done, gridDim.x, facts, FACTS, told);

@@ -165,7 +165,6 @@ dasp_value_facts(const Place* __restrict__ order, long long count, Count* facts,
                  const Bits* __restrict__ data, Count* misfit, long long turn)
 {
     __shared__ Count block_claims[SLOTS], block_firsts[SLOTS], block_count, block_keys[WORDS * SLOTS];
-    __shared__ unsigned block_dead;
     for (int slot = threadIdx.x; slot < SLOTS; slot += THREADS) {
         block_claims[slot] = block_firsts[slot] = 0;
         for (int k = 0; k < WORDS; ++k) block_keys[WORDS * slot + k] = ABSENT;
@@ -177,19 +176,19 @@ dasp_value_facts(const Place* __restrict__ order, long long count, Count* facts,
     const Distinct all{claims, firsts, facts + 1};
     const long long chunk = THREADS * AT_ONCE;
     unsigned dead = 0;
-    for (long long begin = blockIdx.x * chunk; begin < count; begin += gridDim.x * chunk) {
+    Bits next[AT_ONCE];
+    values.load(next, blockIdx.x * chunk + threadIdx.x, THREADS, count);
+    __syncthreads();
+    for (long long begin = blockIdx.x * chunk; begin < count && dead != ALL; begin += gridDim.x * chunk) {
         const long long i = begin + threadIdx.x;
         Bits bits[AT_ONCE];
 #pragma unroll
-        for (int k = 0; k < AT_ONCE; ++k) bits[k] = values.at(min(i + k * THREADS, count - 1));
-        if (threadIdx.x == 0) block_dead = unsigned(peek(facts));  // while the values come
-        __syncthreads();
-        dead |= block_dead;
-        if (dead == ALL) break;
+        for (int k = 0; k < AT_ONCE; ++k) bits[k] = next[k];
+        const unsigned known = unsigned(peek(facts));  // to other blocks; while the values come
+        values.load(next, i + gridDim.x * chunk, THREADS, count);
         const unsigned now = look_at(bits, values, seen, dead, i, count);
-        if (now != dead && lane_id() == 0) atomicOr(facts, Count(now));
-        dead = now;
-        __syncthreads();
+        if (now & ~known && lane_id() == 0) atomicOr(facts, Count(now));
+        dead = now | __shfl_sync(ALL_LANES, known, 0);
     }
     __syncthreads();
     for (int slot = threadIdx.x; slot < SLOTS; slot += THREADS) {

@@ -57,6 +57,14 @@ struct Values {
     const Place* order;
 
     __device__ __forceinline__ Bits at(long long i) const { return data[order ? (long long)order[i] : i]; }
+
+    // Those that stand `stride` apart from place i on, of `count`; the last one in the place of any behind it.
+    template <int COUNT>
+    __device__ __forceinline__ void load(Bits (&bits)[COUNT], long long i, int stride, long long count) const
+    {
+#pragma unroll
+        for (int k = 0; k < COUNT; ++k) bits[k] = at(min(i + k * stride, count - 1));
+    }
 };
 
 // Slots of a table of at most MOST_CODES values.

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
@@ -254,12 +254,12 @@ def try_windows(
 
 def slice_statistics(
     csr: Csr, survey: Survey, cut: Cut, layout: Layout, sector_columns: int, blocks: tuple[int, int, int]
-) -> SliceStatistics:
+) -> Callable[[], SliceStatistics]:
     """See `Primitives`."""
-    return sampled_statistics(layout.detail.slices, layout.detail.runs, csr, sector_columns, blocks)
+    return partial(sampled_statistics, layout.detail.slices, layout.detail.runs, csr, sector_columns, blocks)
 
 
-def lay_out(csr: Csr, survey: Survey, cut: Cut, window: int, tried: Tried | None, in_order: int) -> Layout:
+def lay_out(csr: Csr, survey: Survey, cut: Cut, window: int, tried: Tried | None) -> Layout:
     """See `Primitives`."""
     index, (lengths, long_rows) = narrowest(max(csr.shape)), survey.detail
     positions = len(lengths) - len(long_rows)
@@ -269,7 +269,7 @@ def lay_out(csr: Csr, survey: Survey, cut: Cut, window: int, tried: Tried | None
         runs = Runs(np.empty(positions, csr.indptr.dtype), np.empty(positions, np.int32))
         sort_rows(csr.indptr, lengths, window, WARP * cut.steps, rows, *runs)
     slices = Slices(*cut_runs(runs.lengths, cut.steps))
-    segments = _segments(csr, long_rows, cut, in_order - len(slices.steps))
+    segments = _segments(csr, long_rows, cut, cut.in_order - len(slices.steps))
     if len(segments.rows):
         runs, slices = _segments_first(segments, runs, slices)
     words = np.zeros((len(slices.steps), 4), np.uint32)

@@ -135,6 +135,40 @@ class _Question:
         self._done.synchronize()
 
 
+class _Aside:
+    """An `Aside` of `dasp.backends.cuda.primitives`: another stream, which one thread has at a time.
+
+    Parameters
+    ----------
+    free : list
+        Where it goes when it has joined.
+    """
+
+    def __init__(self, free: list[_Aside]) -> None:
+        import cupy
+
+        self._free, self._current = free, cupy.cuda.get_current_stream
+        self._stream = cupy.cuda.Stream(non_blocking=True)
+        self._begun, self._ended = (cupy.cuda.Event(disable_timing=True) for _ in range(2))
+
+    def begin(self) -> None:
+        """Follow all that was launched on the current stream."""
+        self._begun.record(self._current())
+        self._stream.wait_event(self._begun)
+
+    def __enter__(self) -> Any:
+        return self._stream.__enter__()
+
+    def __exit__(self, *failure: Any) -> None:
+        self._stream.__exit__(*failure)
+
+    def join(self) -> None:
+        """Have the current stream follow."""
+        self._ended.record(self._stream)
+        self._current().wait_event(self._ended)
+        self._free.append(self)
+
+
 class CudaDevice:
     """A `Device` of `dasp.backends.cuda.primitives`: CuPy's arrays, and launches on its current stream.
 
@@ -151,6 +185,7 @@ class CudaDevice:
         self._pinned: list[_Pinned] = []
         self._kept: list[_Pinned] = []
         self._questions: list[_Question] = []
+        self._asides: list[_Aside] = []
 
     def empty(self, shape: int | tuple[int, ...], dtype: Any) -> Array:
         """Return a new array of any contents."""
@@ -212,6 +247,15 @@ class CudaDevice:
             question = _Question(self._questions)
         question.again()
         return question
+
+    def aside(self) -> _Aside:
+        """Return what launches kernels behind all that was launched, and beside what comes next."""
+        try:
+            aside = self._asides.pop()
+        except IndexError:
+            aside = _Aside(self._asides)
+        aside.begin()
+        return aside
 
     def part(self, array: Any, first: int, count: int) -> int:
         """Return what launches take for some of the numbers of an array, which it does not keep."""

@@ -16,6 +16,7 @@ SURVEY = Signature(
     int            segment_steps
     int            most_segments
     Count*         facts          [13]
+    Count*         long_tiles
     Count*         done           [1]
     Count*         told           [13]
     """,
@@ -96,10 +97,13 @@ LIST_LONG = Signature(
     int           steps
     int           segment_steps
     int           most_segments
-    long long     tiles
-    const Count*  counts
+    const Count*  long_tiles
     Index*        long_rows      [r]
     Index*        offsets        [r + 1]
+    Index*        segment_rows   [segments]
+    long long*    starts         [segments]
+    long long*    lengths        [segments]
+    uint4*        headers        [segments]
     """,
 )
 
@@ -195,6 +199,7 @@ CUT_HEADERS = Signature(
     long long     positions
     int           steps
     const Count*  before
+    const uint4*  segment_headers  [segments]
     long long     segments
     long long     steps_before
     uint4*        headers
@@ -237,66 +242,33 @@ COUNT_SECTORS = Signature(
     """,
 )
 
-COUNT_LONG = Signature(
-    "pack/segments.cu",
-    "dasp_count_long",
-    """
-    const Start*  indptr         [m + 1]
-    long long     m
-    int           steps
-    int           segment_steps
-    int           most_segments
-    long long     tiles
-    Count*        come           [1]
-    Count*        counts
-    """,
-)
-
-OF_SEGMENTS = """
-    const Index*  long_rows      [long_count]
-    const Index*  offsets        [long_count + 1]
-    long long     long_count
-    long long     segments
-    int           steps
-    int           segment_steps
-    int           most_segments
-    Index*        segment_rows   [segments]
-    """.strip()
-"""What every kernel takes that finds segments of long rows, behind the matrix."""
-
-START_SEGMENTS = Signature(
-    "pack/segments.cu",
-    "dasp_start_segments",
-    f"""
-    const Start*  indptr
-    {OF_SEGMENTS}
-    long long*    starts         [segments]
-    """,
-)
-
 SORT_SEGMENTS = Signature(
     "pack/segments.cu",
     "dasp_sort_segments",
-    f"""
-    const Start*   indptr
-    const Column*  indices
-    {OF_SEGMENTS}
-    int            bits
-    unsigned*      keys           [segments]
-    Index*         in_turn        [segments]
+    """
+    const Column*     indices
+    const long long*  starts          [segments]
+    const long long*  lengths         [segments]
+    long long         segments
+    int               column_bits
+    unsigned*         column_keys     [segments]
+    long long*        turned_starts   [segments]
+    long long*        turned_lengths  [segments]
+    uint4*            turned_headers  [segments]
     """,
 )
 
 PLACE_SEGMENTS = Signature(
     "pack/segments.cu",
     "dasp_place_segments",
-    f"""
-    const Start*  indptr
-    {OF_SEGMENTS}
-    const Index*  in_turn        [segments]
-    long long*    starts         [segments]
-    long long*    lengths        [segments]
-    uint4*        headers
+    """
+    const long long*  starts          [segments]
+    const long long*  lengths         [segments]
+    long long         segments
+    const Index*      in_turn         [segments]
+    long long*        turned_starts   [segments]
+    long long*        turned_lengths  [segments]
+    uint4*            turned_headers  [segments]
     """,
 )
 

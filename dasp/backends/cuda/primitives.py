@@ -7,6 +7,7 @@ arrays and launches are the device's, which is a GPU with CuPy or, in the tests,
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from typing import Any, NamedTuple, Protocol
@@ -59,6 +60,9 @@ SLOTS = 1024
 BLOCKS = 528
 """Most blocks of a launch whose threads go through an array a grid apart: four to a multiprocessor."""
 
+CODER_BLOCKS = 792
+"""Most blocks of a launch that codes values by a dictionary: six to a multiprocessor."""
+
 SORT_TILE, DIGIT_BITS, CHUNK, CHUNKS = 8192, 6, 128, 64
 """Elements that a block sorts at once, by six bits of a key: kernels/pack/order.cuh."""
 
@@ -74,8 +78,15 @@ APART = 264
 PLACES, SHARED_SLOTS = 24, 8192
 """Places in a sample, and words of a table in shared memory: kernels/pack/sectors.cu."""
 
-LONG_TILE, SLICE_TILE, RUN, ROW_TILE = 2048, 64, 1024, 2048
-"""Rows, slices, entries and rows of a block in segments.cu, columns.cu, sort_columns.cu and unpack.cu."""
+LONG_TILE, LONG_COUNTS = 2048, 3
+"""Rows of a block in segments.cu, and what is counted of the long ones: kernels/pack/segments.cuh."""
+
+SLICE_TILE, RUN, ROW_TILE = 64, 1024, 2048
+"""Slices, entries and rows of a block in columns.cu, sort_columns.cu and unpack.cu."""
+
+BESIDE = 1 << 17
+"""Rows from which a sort over more than a tile of them runs beside those inside of tiles: fewer are sorted before
+the host has launched it."""
 
 TOTALS, SAMPLED = 3, 4
 """Numbers of a candidate: kernels/pack/candidates.cuh."""
@@ -110,6 +121,9 @@ class Device(Protocol):
 
     def question(self) -> Question:
         """Return words for a question that one kernel asks and the next acts on."""
+
+    def aside(self) -> Aside:
+        """Return what launches kernels that follow all that was launched, and run beside what comes next."""
 
     def word(self, value: Any) -> Any:
         """Return what launches take for an array, an int or None, the null pointer."""
@@ -170,6 +184,22 @@ class Question(Protocol):
 
     def fits(self) -> bool:
         """Wait for what is told, and return whether that is 2, and not 1; the words are free then."""
+
+
+class Aside(Protocol):
+    """A place beside the launches of a device: what is launched `with` it runs at the same time as others.
+
+    Memory that it works on must not be given back before it has joined them. Nothing is allocated in it.
+    """
+
+    def __enter__(self) -> Any:
+        """Begin to launch beside."""
+
+    def __exit__(self, *failure: Any) -> None:
+        """Go on where launches run in order."""
+
+    def join(self) -> None:
+        """Have all that is launched from here on follow what was launched beside; nobody else has it then."""
 
 
 class _Kernels(dict[Signature, Launches]):
@@ -283,8 +313,14 @@ class _Survey(_Work):
     facts : Facts
     distinct : _Distinct or None
         Of the values, if they were counted.
-    long : tuple of Array, or None
-        Rows too long for a slice, and the first segment of each, once they are listed.
+    long : _Pieces or None
+        Rows too long for a slice, and their segments by numbers, once they are listed.
+    turned : _Turned or None
+        The segments in the order of their columns, once they are sorted.
+    aside : tuple of Aside and object, or None
+        Where slices are counted beside others, and what must live until then.
+    kept : list
+        What must live as long.
     types : dict
         Of the matrix's integers, by their names in the sources.
     """
@@ -303,7 +339,10 @@ class _Survey(_Work):
         self.types = types
         self.facts = _NO_FACTS
         self.distinct = _Distinct(words, VALUES_AT, self._room) if counts else None
-        self.long: tuple[Array, Array] | None = None
+        self.long: _Pieces | None = None
+        self.turned: _Turned | None = None
+        self.aside: tuple[Aside, Any] | None = None
+        self.kept: list[Any] = []
         self._values: ValueStatistics | None = None
         self._count = entries
 
@@ -326,10 +365,17 @@ class _Survey(_Work):
             self._values = _value_statistics(self._count, *found[:2])
         return found[first - begin :]
 
-    def launch_and_read(
-        self, signature: Signature, blocks: int | tuple[int, int], first: int, count: int
-    ) -> list[int]:
-        """Launch a kernel that tells the host some words when it is done, and return what `read` does."""
+    def join(self) -> None:
+        """Have launches follow what was launched beside them."""
+        if self.aside:
+            self.aside[0].join()
+            self.aside = None
+
+    def telling(self, first: int, count: int) -> Callable[[], Callable[[], list[int]]]:
+        """Have the next kernel tell the host some words when it is done.
+
+        What is returned is called when it was launched, and returns what does what `read` does.
+        """
         asks = self.distinct is not None and self._values is None
         begin = VALUES_AT if asks else first
         size = first + count - begin
@@ -340,12 +386,19 @@ class _Survey(_Work):
             "word_count": size,
             "told": told,
         }
-        self.launch(signature, blocks)
-        found = sent()()
-        if not asks:
-            return found
-        self._values = _value_statistics(self._count, *found[:2])
-        return found[first - begin :]
+
+        def reading() -> Callable[[], list[int]]:
+            finish = sent()
+
+            def read() -> list[int]:
+                found = finish()
+                if asks:
+                    self._values = _value_statistics(self._count, *found[:2])
+                return found[first - begin :]
+
+            return read
+
+        return reading
 
     def values(self) -> ValueStatistics:
         """Return the facts of values, and wait for them if they are not known."""
@@ -381,20 +434,27 @@ class _Orders(NamedTuple):
     first: int
 
 
+class _Turned(NamedTuple):
+    """Segments in an order: first entries, lengths and headers. None if there are none."""
+
+    starts: Array | None
+    lengths: Array | None
+    headers: Array | None
+
+
 class _Pieces(NamedTuple):
-    """Rows that are cut into segments; starts and lengths in the order in which segments are stored."""
+    """Rows that are cut into segments, and these by their numbers."""
 
     long_rows: Array
     offsets: Array
     rows: Array
-    starts: Array | None
-    lengths: Array | None
+    segments: _Turned
 
 
 class _Placed(NamedTuple):
     """What a layout keeps: kernels that follow it are told where these are."""
 
-    pieces: _Pieces
+    segments: _Turned
     orders: _Orders
 
 
@@ -506,7 +566,8 @@ class Primitives:
         if csr.indptr.shape != (m + 1,):
             _check.compressed_facts("CSR", csr.shape, False, 0, (nnz, len(csr.data)), None)
         counts = bool(narrow and nnz and len(csr.data))
-        zeros = ZEROS + m // SLICE_TILE + nnz // CUT_TILE + ORDER_ZEROS * (m // CUT_TILE + 1)
+        long_tiles = LONG_COUNTS * ceil_div(m, LONG_TILE)
+        zeros = ZEROS + m // SLICE_TILE + nnz // CUT_TILE + ORDER_ZEROS * (m // CUT_TILE + 1) + long_tiles
         words, types, word = self._on.zeroed(zeros + VALUE_WORDS * counts), _integers(csr), self._on.word
         work = _Survey(self._on, self._of(types), words, types, counts, nnz)
         first = work.take(VALUES_AT + 2)
@@ -525,6 +586,7 @@ class Primitives:
             "segment_lengths": none,
             "segments": 0,
             "facts": work.words(first, VALUES_AT),
+            "long_tiles": work.zeros(long_tiles),
             "done": work.zeros(1),
             "told": told,
         }
@@ -607,7 +669,10 @@ class Primitives:
             asked = orders.first, (TOTALS + SAMPLED) * len(some)
             if any(blocks):
                 sampled = orders.first + TOTALS * len(some)
-                counted = self._sample(csr, survey, cut, orders, None, sector_columns, blocks, sampled, asked)
+                launch = self._sample(csr, cut, orders, None, sector_columns, blocks, sampled, survey.detail)
+                read = survey.detail.telling(*asked)
+                launch()
+                counted = read()()
             else:
                 counted = survey.detail.read(*asked)
             found |= _slice_statistics(some, counted)
@@ -621,38 +686,38 @@ class Primitives:
         layout: Layout,
         sector_columns: int,
         blocks: tuple[int, int, int],
-    ) -> SliceStatistics:
-        """See `Primitives`."""
+    ) -> Callable[[], SliceStatistics]:
+        """See `Primitives`; they are counted beside what `store` launches, which must come next."""
         counted = layout.slices, layout.steps, layout.full
         if not layout.slices or not any(blocks):
-            return SliceStatistics(*counted, 0, 0, 0, 0)
+            return lambda: SliceStatistics(*counted, 0, 0, 0, 0)
         work, orders = survey.detail, layout.detail.orders
         first = work.take(SAMPLED)
         work.tell(windows=None, window_count=0, totals=work.words(orders.first, TOTALS))
-        sampled = self._sample(
-            csr, survey, cut, orders, layout, sector_columns, blocks, first, (first, SAMPLED)
-        )
-        return SliceStatistics(*counted, *sampled)
+        launch = self._sample(csr, cut, orders, layout, sector_columns, blocks, first, work)
+        read, aside = work.telling(first, SAMPLED), self._on.aside()
+        with aside:
+            launch()
+            reading = read()
+        work.aside = aside, launch
+        return lambda: SliceStatistics(*counted, *reading())
 
     def _sample(
         self,
         csr: Csr,
-        survey: Survey,
         cut: Cut,
         orders: _Orders,
         layout: Layout | None,
         sector_columns: int,
         blocks: tuple[int, int, int],
         sampled: int,
-        asked: tuple[int, int],
-    ) -> list[int]:
-        """Count the sectors that blocks of slices read, in all orders; of a layout with its segments too.
+        work: _Survey,
+    ) -> Callable[[], None]:
+        """Return what counts the sectors that blocks of slices read, in all orders; of a layout with its segments.
 
-        `sampled` is where they go among the words of the work; returned are those that are `asked` for: the
-        first one, and how many.
+        `sampled` is where they go among the words of the work. It keeps the memory that this takes.
         """
         longest = max(cut.steps, cut.segment_steps) if layout and layout.segments else cut.steps
-        work: _Survey = survey.detail
         units, count, known = PLACES * sum(map(bool, blocks)), len(orders.windows), work.known
         known |= _sizes_of_blocks(blocks, longest, len(csr.indices))
         tables, most = None, known["table_slots"]
@@ -663,12 +728,16 @@ class Primitives:
         known["sector_shift"] = sector_columns.bit_length() - 1
         known["tables"] = self._on.word(tables)
         known["sampled"] = work.words(sampled, SAMPLED * count)
-        return work.launch_and_read(kernels.COUNT_SECTORS, (units, count), *asked)
+
+        def launch(_kept: Any = tables) -> None:
+            work.launch(kernels.COUNT_SECTORS, (units, count))
+
+        return launch
 
     # ---- layout --------------------------------------------------------------------------------------
 
     def lay_out(
-        self, csr: Csr, survey: Survey, cut: Cut, window: int, tried: Tried | None, in_order: int
+        self, csr: Csr, survey: Survey, cut: Cut, window: int, tried: Tried | None
     ) -> Layout:
         """See `Primitives`."""
         m, work = csr.shape[0], survey.detail
@@ -682,13 +751,16 @@ class Primitives:
         segments, index, known, word = facts.segments, work.types["Index"], work.known, self._on.word
         rows = None if orders.rows is None else self._on.empty(positions, index)
         headers = self._on.empty((segments + slices, 4), UINT32)
+        pieces = self._list_long(csr, survey)
+        placed = pieces.segments
+        if segments and segments + slices > cut.in_order:
+            placed = work.turned or self._turn_segments(survey)
         known["headers"], known["segments"] = word(headers), segments
-        pieces = self._cut_segments(csr, survey, sorts=segments + slices > in_order)
-        known["segment_starts"], known["segment_lengths"] = word(pieces.starts), word(pieces.lengths)
-        known["placed"] = word(rows)
-        if orders.tiles:
+        known["segment_starts"], known["segment_lengths"] = word(placed.starts), word(placed.lengths)
+        known["segment_headers"], known["placed"] = word(placed.headers), word(rows)
+        if segments or orders.tiles:
             known["steps_before"] = facts.segment_steps
-            work.launch(kernels.CUT_HEADERS, orders.tiles)
+            work.launch(kernels.CUT_HEADERS, max(orders.tiles, 1))
         known["rows"] = known["placed"]
         return Layout(
             positions=positions,
@@ -701,7 +773,7 @@ class Primitives:
             long_rows=pieces.long_rows,
             segment_offsets=pieces.offsets,
             segment_rows=pieces.rows,
-            detail=_Placed(pieces, _Orders(orders.windows, rows, orders.tiles, orders.before, orders.first)),
+            detail=_Placed(placed, _Orders(orders.windows, rows, orders.tiles, orders.before, orders.first)),
         )
 
     def _nothing(self, dtype: Any) -> Array:
@@ -759,21 +831,45 @@ class Primitives:
         first, before = work.take(count * (TOTALS + SAMPLED)), work.take(2 * count * tiles)
         orders = _Orders(windows, rows if moves else None, tiles, before, first)
         self._tell(survey, orders, m)
-        if moves:
-            self._sort_rows(csr, survey, cut, orders, sort_tiles, counts)
-        if tiles:
-            known["come"], known["passages"] = work.zeros(count), self._on.word(passages)
-            work.launch(kernels.CUT_TILES, (tiles, count))
+        if survey.long_rows:
+            self._list_long(csr, survey)
+        turns = self._on.aside() if self._sure_to_turn(csr, work, cut) else None
+        try:
+            if moves:
+                self._sort_rows(csr, survey, cut, orders, sort_tiles, counts, turns)
+            if tiles:
+                known["come"], known["passages"] = work.zeros(count), self._on.word(passages)
+                work.launch(kernels.CUT_TILES, (tiles, count))
+        finally:
+            if turns:
+                turns.join()
         return orders
 
+    def _sure_to_turn(self, csr: Csr, work: _Survey, cut: Cut) -> bool:
+        """Whether segments will be stored in the order of their columns, however rows are sorted; not yet sorted."""
+        facts = work.facts
+        if not 0 < facts.segments <= MOST_SEGMENTS or work.turned:
+            return False
+        in_rows = len(csr.indices) - WARP * facts.segment_steps
+        return facts.segments + ceil_div(in_rows, WARP * cut.steps) > cut.in_order
+
     def _sort_rows(
-        self, csr: Csr, survey: Survey, cut: Cut, orders: _Orders, tiles: int, counts: Array
+        self,
+        csr: Csr,
+        survey: Survey,
+        cut: Cut,
+        orders: _Orders,
+        tiles: int,
+        counts: Array,
+        turns: Aside | None,
     ) -> None:
-        """Set the rows in slices in the order of each window, m apart."""
+        """Set the rows in slices in the order of each window, m apart; beside that, segments in theirs if asked."""
         m, long_count, work, windows = csr.shape[0], survey.long_rows, survey.detail, orders.windows
-        long_rows = self._on.word(self._list_long(csr, survey)[0] if long_count else None)
+        long_rows = self._on.word(work.long.long_rows if long_count else None)
         longest = work.facts.longest_whole
         bits = (longest + 1).bit_length()
+        wide = [nth for nth, window in enumerate(windows) if window > SORT_TILE]
+        beside = self._on.aside() if wide and m >= BESIDE and bits > DIGIT_BITS else None
         work.known |= {
             "longest": longest,
             "most": WARP * cut.steps,
@@ -781,17 +877,22 @@ class Primitives:
             "long_rows": long_rows,
             "long_count": long_count,
             "come": work.zeros(1),
-            "counts": self._on.word(counts),
+            "counts": self._on.word(None if beside else counts),
             "apart": int(tiles * len(windows) <= APART),
         }
         work.launch(kernels.SORT_WINDOWS, (tiles, len(windows)), 512)
-        if windows[-1] <= SORT_TILE:
-            return
+        if turns:
+            work.turned = self._turn_segments(survey, turns)
         work.known |= {"keys": self._on.word(None), "gone": long_rows, "gone_count": long_count}
-        wide = [nth for nth, window in enumerate(windows) if window > SORT_TILE]
-        for nth in wide:
-            to, counted = self._on.part(orders.rows, nth * m, m), counts if nth == wide[-1] else None
-            self._sort(work, (m, work.types["Index"]), windows[nth], bits, to, counted)
+        kept = []
+        try:
+            for nth in wide:
+                to, counted = self._on.part(orders.rows, nth * m, m), counts if nth == wide[-1] else None
+                of = m, work.types["Index"]
+                kept.append(self._sort(work, of, windows[nth], bits, to, None if beside else counted, beside))
+        finally:
+            if beside:
+                beside.join()
 
     def _sort(
         self,
@@ -801,10 +902,12 @@ class Primitives:
         bits: int,
         to: Any,
         counted: Array | None = None,
-    ) -> None:
+        beside: Aside | None = None,
+    ) -> Any:
         """Sort so many elements of a type by their keys inside windows, stably; see kernels/pack/radix.cu.
 
-        `counted` has the places of the first digits, if they were counted. One tile needs none.
+        `counted` has the places of the first digits, if they were counted. One tile needs none. What is returned
+        must be kept until what is launched `beside` has joined.
         """
         elements, kind = elements_of
         passes = ceil_div(max(bits, 1), DIGIT_BITS)
@@ -813,58 +916,62 @@ class Primitives:
         if tiles > 1 and counts is None:
             (counts,) = self._on.scratch(((tiles << DIGIT_BITS) + 1, COUNT))
         spare = self._on.scratch((elements, kind))[0] if passes > 1 else None
-        source = None
+        source, come = None, work.take(passes)
         work.tell(elements=elements, width=width, counts=counts)
-        for nth in range(passes):
-            target = to if (passes - nth) % 2 else spare
-            work.tell(shift=nth * DIGIT_BITS, last=int(nth == passes - 1), **{"from": source})
-            if tiles > 1 and (nth or counted is None):
-                work.launch(kernels.COUNT_DIGITS, tiles, 512, come=work.zeros(1))
-            work.launch(kernels.MOVE_DIGITS, tiles, 512, to=target)
-            source = target
+        with beside or nullcontext():
+            for nth in range(passes):
+                target = to if (passes - nth) % 2 else spare
+                work.tell(shift=nth * DIGIT_BITS, last=int(nth == passes - 1), **{"from": source})
+                if tiles > 1 and (nth or counted is None):
+                    work.launch(kernels.COUNT_DIGITS, tiles, 512, come=work.words(come + nth, 1))
+                work.launch(kernels.MOVE_DIGITS, tiles, 512, to=target)
+                source = target
+        return counts, spare
 
-    def _list_long(self, csr: Csr, survey: Survey) -> tuple[Array, Array]:
-        """Return the rows too long for a slice, and the first segment of each, with that of the end."""
-        work, count = survey.detail, survey.long_rows
-        index = work.types["Index"]
-        if not count:
-            return self._nothing(index), self._zero(index)
-        if work.long is None:
-            long_rows, offsets = self._on.empty(count, index), self._on.empty(count + 1, index)
-            tiles = ceil_div(csr.shape[0], LONG_TILE)
-            (counts,) = self._on.scratch((2 * (tiles + 1), COUNT))
-            work.launch(kernels.COUNT_LONG, tiles, tiles=tiles, counts=counts, come=work.zeros(1))
-            work.launch(kernels.LIST_LONG, tiles, long_rows=long_rows, offsets=offsets)
-            work.long = long_rows, offsets
-        found: tuple[Array, Array] = work.long
-        return found
-
-    def _cut_segments(self, csr: Csr, survey: Survey, *, sorts: bool) -> _Pieces:
-        """Cut long rows, and write the headers of the segments; if asked, in the order of their columns."""
+    def _list_long(self, csr: Csr, survey: Survey) -> _Pieces:
+        """Return the rows too long for a slice, and their segments."""
         work: _Survey = survey.detail
-        index, count = work.types["Index"], work.facts.segments
-        long_rows, offsets = self._list_long(csr, survey)
-        if not count:
-            return _Pieces(long_rows, offsets, self._nothing(index), None, None)
-        rows = self._on.empty(count, index)
-        starts, lengths, keys, in_turn = self._on.scratch(
-            (count, INT64), (count, INT64), (count, UINT32), (count, index)
-        )
-        work.tell(starts=starts, segments=count, long_rows=long_rows, long_count=survey.long_rows)
-        bits = survey.most_column.bit_length()
-        work.tell(offsets=offsets, segment_rows=rows)
-        if sorts and count <= MOST_SEGMENTS:
-            work.launch(kernels.SORT_SEGMENTS, 1, 512, bits=bits, keys=keys, in_turn=in_turn)
-        elif sorts:
-            blocks = _share(count, 256, BLOCKS)
-            work.launch(kernels.START_SEGMENTS, blocks)
-            work.launch(kernels.COLUMN_KEYS, blocks, count=count, keys=keys)
-            work.tell(indptr=None, longest=0, most=0, gone=None, gone_count=0)
-            self._sort(work, (count, index), count, bits, in_turn)
-            work.tell(indptr=csr.indptr)
-        turn = in_turn if sorts else None
-        work.launch(kernels.PLACE_SEGMENTS, 1, 1024, in_turn=turn, lengths=lengths)
-        return _Pieces(long_rows, offsets, rows, starts, lengths)
+        rows, index, count = survey.long_rows, work.types["Index"], work.facts.segments
+        if not rows:
+            none = _Turned(None, None, None)
+            return _Pieces(self._nothing(index), self._zero(index), self._nothing(index), none)
+        if work.long is None:
+            long_rows, offsets = self._on.empty(rows, index), self._on.empty(rows + 1, index)
+            found = _Pieces(long_rows, offsets, self._on.empty(count, index), self._room_for_segments(count))
+            made = {"long_rows": long_rows, "offsets": offsets, "segment_rows": found.rows}
+            work.launch(
+                kernels.LIST_LONG, ceil_div(csr.shape[0], LONG_TILE), **made, **found.segments._asdict()
+            )
+            work.long = found
+        return work.long
+
+    def _room_for_segments(self, count: int) -> _Turned:
+        return _Turned(*self._on.scratch((count, INT64), (count, INT64), (4 * count, UINT32)))
+
+    def _turn_segments(self, survey: Survey, beside: Aside | None = None) -> _Turned:
+        """Return segments in the order of their first columns, perhaps sorted beside what is launched next."""
+        work, bits = survey.detail, survey.most_column.bit_length()
+        assert work.long
+        count, (starts, lengths, _) = work.facts.segments, work.long.segments
+        turned = self._room_for_segments(count)
+        (keys,) = self._on.scratch((count, UINT32))
+        to = {f"turned_{name}": array for name, array in turned._asdict().items()}
+        others = work.known["segments"]  # of rows that are sorted, none
+        work.tell(starts=starts, lengths=lengths, segments=count, column_keys=keys, column_bits=bits, **to)
+        if count <= MOST_SEGMENTS:
+            with beside or nullcontext():
+                work.launch(kernels.SORT_SEGMENTS, 1, 512)
+            work.kept.append(keys)
+            work.known["segments"] = others
+            return turned
+        in_turn = self._on.scratch((count, work.types["Index"]))[0]
+        work.launch(kernels.COLUMN_KEYS, _share(count, 256, BLOCKS), count=count, keys=keys)
+        indptr = work.known["indptr"]
+        work.tell(indptr=None, longest=0, most=0, gone=None, gone_count=0)
+        self._sort(work, (count, work.types["Index"]), count, bits, in_turn)
+        work.known["indptr"] = indptr
+        work.launch(kernels.PLACE_SEGMENTS, 1, 1024, in_turn=in_turn)
+        return turned
 
     # ---- fill ----------------------------------------------------------------------------------------
 
@@ -872,6 +979,15 @@ class Primitives:
         self, csr: Csr, survey: Survey, order: Array | None, layout: Layout, coding: Coding
     ) -> tuple[Values, Array, Array]:
         """See `Primitives`."""
+        try:
+            return self._store(csr, survey, order, layout, coding)
+        finally:
+            survey.detail.join()
+
+    def _store(
+        self, csr: Csr, survey: Survey, order: Array | None, layout: Layout, coding: Coding
+    ) -> tuple[Values, Array, Array]:
+        """Do what `store` does, beside what is counted of the layout."""
         work, word, known, slices = survey.detail, self._on.word, survey.detail.known, layout.slices
         index, dtype = work.types["Index"], csr.data.dtype
         values, kept = self._room(csr.data, order, layout.steps, coding, work)
@@ -891,8 +1007,10 @@ class Primitives:
             "told": told,
         }
         work.launch(kernels.STORE_SLICES, blocks, 256, self._of(work.types, dtype, coding))
+        reading = sent()
         del kept
-        size = sent()()[0]
+        work.join()
+        size = reading()[0]
         deltas = self._on.empty(WARP * size, np.uint8)
         known["deltas"] = word(deltas)
         work.launch(kernels.FILL_DELTAS, blocks)
@@ -994,7 +1112,8 @@ class Primitives:
             kernels.VALUE_FACTS, {**counted, **coder, **made}, asked, _share(count, 1024, BLOCKS)
         )
         arguments = places.arguments | coder | {"stored": _bits(values.codes, values.coding)}
-        refill = of.prepared(kernels.REFILL, arguments, (*asked, "told"), places.blocks)
+        blocks = min(places.blocks, CODER_BLOCKS)  # each begins with the table
+        refill = of.prepared(kernels.REFILL, arguments, (*asked, "told"), blocks)
         return Fill(on, dtype, refill, counting)
 
     def count_values(self, data: Array) -> tuple[ValueStatistics, _Distinct]:

@@ -19,11 +19,14 @@ class Cut(NamedTuple):
     segment_steps, most_segments : int
         A segment of a long row has 32 ceil(length / (32 most_segments)) entries, but `steps` to
         `segment_steps` steps.
+    in_order : int
+        Slices up to which segments are stored row by row; in more, by their first columns.
     """
 
     steps: int
     segment_steps: int
     most_segments: int
+    in_order: int
 
 
 class Survey(NamedTuple):

@@ -6,6 +6,7 @@ Integers and stable orders alone decide, so that every device makes the same pla
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from dasp._machines import Gathers, Machine
@@ -35,7 +36,8 @@ def pack(csr: Csr, options: Options, machine: Machine, on: Any) -> Plan:
     """
     dtype, m = csr.data.dtype, csr.shape[0]
     steps = options.steps or choose.choose_steps(len(csr.data), machine)
-    cut = Cut(steps, options.steps or max(steps, machine.most_steps), machine.most_segments)
+    segment_steps = options.steps or max(steps, machine.most_steps)
+    cut = Cut(steps, segment_steps, machine.most_segments, machine.wave_slices)
     survey = on.survey(csr, cut, options.narrow)
     if not options.steps and not survey.long_rows:
         steps = choose.choose_long_steps(steps, m, len(csr.data), survey.longest, machine)
@@ -54,15 +56,17 @@ def pack(csr: Csr, options: Options, machine: Machine, on: Any) -> Plan:
     code_bytes = choose.code_bytes(coding, dtype)
     if tried:
         window = choose.choose_window(tried.statistics, m - survey.long_rows, code_bytes, gathers, machine)
-    layout = on.lay_out(csr, survey, cut, window, tried, machine.wave_slices)
+    layout = on.lay_out(csr, survey, cut, window, tried)
     known = tried.statistics[window] if tried and not layout.segments else None
     tried = None
+    counted: Callable[[], choose.SliceStatistics] | None = None
+    if options.warps is None and known is None:
+        counted = _share(csr, survey, cut, layout, machine, on)  # while values are stored
+    values, bases, deltas = on.store(csr, survey, order, layout, coding)
     warps = options.warps
     if warps is None:
-        known = known or _share(csr, survey, cut, layout, machine, on)
+        known = counted() if counted else known
         warps = choose.choose_warps(known, dtype, code_bytes, gathers, machine)
-
-    values, bases, deltas = on.store(csr, survey, order, layout, coding)
     pattern = Pattern(
         choice=Choice(
             machine.name, steps, cut.segment_steps, window, warps, bool(options.narrow), options.mma
@@ -84,12 +88,15 @@ def pack(csr: Csr, options: Options, machine: Machine, on: Any) -> Plan:
 
 def _share(
     csr: Csr, survey: Survey, cut: Cut, layout: Layout, machine: Machine, on: Any
-) -> choose.SliceStatistics:
-    """Count slices, and what blocks of them read where that matters."""
-    counted: choose.SliceStatistics = on.slice_statistics(csr, survey, cut, layout, 1, (0, 0, 0))
-    if choose.may_share(counted, machine):
-        blocks = 0, machine.few_warps, machine.many_warps
-        counted = on.slice_statistics(csr, survey, cut, layout, _sector_columns(csr), blocks)
+) -> Callable[[], choose.SliceStatistics]:
+    """Begin to count what blocks of slices read where that matters; return what ends it."""
+    slices = choose.SliceStatistics(layout.slices, layout.steps, layout.full, 0, 0, 0, 0)
+    if not choose.may_share(slices, machine):
+        return lambda: slices
+    blocks = 0, machine.few_warps, machine.many_warps
+    counted: Callable[[], choose.SliceStatistics] = on.slice_statistics(
+        csr, survey, cut, layout, _sector_columns(csr), blocks
+    )
     return counted
 
 
