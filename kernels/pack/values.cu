@@ -8,6 +8,7 @@
 //     While values are few, most are found in the block's own table: they have been looked at, and cost a lookup.
 //     come or null: 0 before and after; the last block then makes the dictionary and leaves what was counted at 0.
 //     misfit: becomes `turn`, and no dictionary is made, if there are more values than `room`.
+//     told (2) or null: gets the facts; done: see pack.cuh.
 // dasp_dictionary: one block of 256 threads. keys, ranks (1024): the value and the code of a slot, NO_RANK where
 //     there is none; table: the values in the order of their first appearance, which is that of their codes.
 
@@ -162,7 +163,7 @@ struct Dictionary {
 extern "C" __global__ void __launch_bounds__(THREADS, 3)
 dasp_value_facts(const Place* __restrict__ order, long long count, Count* facts, Count* claims, Count* firsts,
                  Count* come, Bits* keys, unsigned short* ranks, Bits* table, long long room,
-                 const Bits* __restrict__ data, Count* misfit, long long turn)
+                 Count* done, Count* told, const Bits* __restrict__ data, Count* misfit, long long turn)
 {
     __shared__ Count block_claims[SLOTS], block_firsts[SLOTS], block_count, block_keys[WORDS * SLOTS];
     for (int slot = threadIdx.x; slot < SLOTS; slot += THREADS) {
@@ -196,6 +197,7 @@ dasp_value_facts(const Place* __restrict__ order, long long count, Count* facts,
         const Count i = ~block_firsts[slot];
         if (all.insert(values, values.at(i), i) < 0) atomicOr(facts, Count(NOT_DICTIONARY));
     }
+    tell_host(done, gridDim.x, facts, 2, told);
     if (!come || !is_last_block(come, gridDim.x)) return;
     const bool fits = !(peek(facts) & NOT_DICTIONARY) && peek(facts + 1) <= Count(room);
     __syncthreads();

@@ -36,6 +36,8 @@ VALUE_FACTS = Signature(
     unsigned short*  ranks
     Bits*            table
     long long        room
+    Count*           done
+    Count*           told    [2]
     const Bits*      data    [count]
     Count*           misfit
     long long        turn

@@ -84,6 +84,10 @@ LONG_TILE, LONG_COUNTS = 2048, 3
 SLICE_TILE, RUN, ROW_TILE = 64, 1024, 2048
 """Slices, entries and rows of a block in columns.cu, sort_columns.cu and unpack.cu."""
 
+LATE = 6 << 20
+"""Entries below which values are counted while the host waits for the sample of sectors: more of them keep the GPU
+busy while the host reads the survey."""
+
 BESIDE = 1 << 17
 """Rows from which a sort over more than a tile of them runs beside those inside of tiles: fewer are sorted before
 the host has launched it."""
@@ -343,6 +347,8 @@ class _Survey(_Work):
         self.turned: _Turned | None = None
         self.aside: tuple[Aside, Any] | None = None
         self.kept: list[Any] = []
+        self.count_values: Callable[[], Callable[[], list[int]]] | None = None
+        self._reading: tuple[Aside, Callable[[], list[int]]] | None = None
         self._values: ValueStatistics | None = None
         self._count = entries
 
@@ -356,9 +362,13 @@ class _Survey(_Work):
             self.values()
         return super().take(count)
 
+    def _asks(self) -> bool:
+        """Whether facts of values are among the words, and not known."""
+        return self.distinct is not None and self._values is None and self.count_values is None
+
     def read(self, first: int, count: int) -> list[int]:
         """Wait for some of the words, and for the facts of values before them if these are not known."""
-        asks = self.distinct is not None and self._values is None
+        asks = self._asks()
         begin = VALUES_AT if asks else first
         found = self.reading(begin, first + count - begin)()
         if asks:
@@ -376,7 +386,7 @@ class _Survey(_Work):
 
         What is returned is called when it was launched, and returns what does what `read` does.
         """
-        asks = self.distinct is not None and self._values is None
+        asks = self._asks()
         begin = VALUES_AT if asks else first
         size = first + count - begin
         told, sent = self._on.telling(size)
@@ -400,10 +410,28 @@ class _Survey(_Work):
 
         return reading
 
+    def place_for_values(self) -> Aside | None:
+        """Return where values can be counted, beside what is launched next; None if they are, or nobody asks."""
+        return self._on.aside() if self.count_values and self._reading is None else None
+
+    def begin_values(self, aside: Aside) -> None:
+        """Count values there."""
+        assert self.count_values
+        with aside:
+            self._reading = aside, self.count_values()
+
     def values(self) -> ValueStatistics:
         """Return the facts of values, and wait for them if they are not known."""
         if self._values is None:
-            self.read(VALUES_AT + 2, 0)
+            aside = self.place_for_values()
+            if aside:
+                self.begin_values(aside)
+            if self._reading:
+                aside, reading = self._reading
+                aside.join()
+                self._values = _value_statistics(self._count, *reading())
+            else:
+                self.read(VALUES_AT + 2, 0)
         assert self._values
         return self._values
 
@@ -591,10 +619,12 @@ class Primitives:
             "told": told,
         }
         work.launch(kernels.SURVEY, _share(max(m, nnz), 256, BLOCKS))
-        reading = sent()
-        if work.distinct:
+        reading, late = sent(), nnz < LATE
+        if work.distinct and not late:
             self._count_values(work, csr.data, None, work.distinct)
         facts = work.facts = Facts._make(reading())  # while the values are counted
+        if work.distinct and late:
+            self._count_late(work, csr.data, work.distinct)
         _hold(csr, facts)
         return Survey(
             columns_rise=facts.descents == facts.row_descents,
@@ -606,7 +636,28 @@ class Primitives:
             detail=work,
         )
 
-    def _count_values(self, work: _Work, data: Array, order: Array | None, distinct: _Distinct) -> None:
+    def _count_late(self, work: _Survey, data: Array, distinct: _Distinct) -> None:
+        """Have values counted when they are asked for, or while the host waits for something else."""
+        done, (told, sent) = work.zeros(1), self._on.telling(2)
+
+        def count() -> Callable[[], list[int]]:
+            kept = work.known
+            work.known = dict(kept)
+            self._count_values(work, data, None, distinct, done=done, told=told)
+            work.known = kept
+            return sent()
+
+        work.count_values = count
+
+    def _count_values(
+        self,
+        work: _Work,
+        data: Array,
+        order: Array | None,
+        distinct: _Distinct,
+        done: Any = None,
+        told: Any = None,
+    ) -> None:
         """Set facts of values, and the table of distinct ones; both are 0 before."""
         count, dtype, part, none = len(data), data.dtype, self._on.part, self._on.word(None)
         work.known |= self._table(distinct)
@@ -620,6 +671,8 @@ class Primitives:
             "ranks": none,
             "table": none,
             "room": 0,
+            "done": none if done is None else done,
+            "told": none if told is None else told,
             "misfit": none,
             "turn": 0,
         }
@@ -670,9 +723,13 @@ class Primitives:
             if any(blocks):
                 sampled = orders.first + TOTALS * len(some)
                 launch = self._sample(csr, cut, orders, None, sector_columns, blocks, sampled, survey.detail)
-                read = survey.detail.telling(*asked)
+                work: _Survey = survey.detail
+                read, aside = work.telling(*asked), work.place_for_values()
                 launch()
-                counted = read()()
+                reading = read()
+                if aside:
+                    work.begin_values(aside)  # while the host waits
+                counted = reading()
             else:
                 counted = survey.detail.read(*asked)
             found |= _slice_statistics(some, counted)
@@ -1108,6 +1165,7 @@ class Primitives:
         counted = {name: on.zeros(size, COUNT) for name, size in sizes.items()}
         coder = {"keys": on.empty(SLOTS, bits_type(dtype)), "ranks": on.empty(SLOTS, np.uint16)}
         made = {"table": _plain(values.table), "room": len(values.table), "order": None, "count": count}
+        made |= {"done": None, "told": None}
         counting = self._of(_of_count(count), dtype).prepared(
             kernels.VALUE_FACTS, {**counted, **coder, **made}, asked, _share(count, 1024, BLOCKS)
         )
