@@ -47,6 +47,9 @@ of the kernel before it, in a captured graph too."""
 _HERE = nullcontext()
 """For work on a device that is the current one."""
 
+WORD_BYTES = 8
+"""Bytes of the word by which products are kept behind what writes their plan."""
+
 ALIGNMENT = 256
 """Bytes to which each array of a plan is aligned in the plan's one block of device memory."""
 
@@ -87,7 +90,8 @@ class Product:
             eights = plan.format == SLICES and capability >= TENSOR_CORES
             self._eights = octets.Eights(self.plan) if eights else None
             # Zeroed by what is no kernel, behind all that made the plan: see `_settle`.
-            self._word = cupy.zeros(1, np.uint64) if self._overlaps else None
+            self._word = cupy.cuda.alloc(WORD_BYTES) if self._overlaps else None
+            self._settle()
         self._blocks, self._threads = blocks(plan), kernel_of(plan).threads(plan)
         self._segments = kernel_of(plan).partials(plan)
         self._lock = threading.Lock()
@@ -271,8 +275,8 @@ class Product:
         kernel has ended, and so has all in front of that.
         """
         if self._word is not None:
-            word, stream = self._word, self._current_stream().ptr
-            self._cupy.cuda.runtime.memsetAsync(word.data.ptr, 0, word.nbytes, stream)
+            stream = self._cupy.cuda.get_current_stream().ptr
+            self._cupy.cuda.runtime.memsetAsync(self._word.ptr, 0, WORD_BYTES, stream)
 
     def prepare_with_dot(
         self, x: Any, y: Any, w: Any, *, square: bool = False, run: int = 0
