@@ -6,6 +6,7 @@ CuPy's, and nothing in it knows a CSR once a plan is made.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -162,9 +163,7 @@ class Primitives(Protocol):
         Windows rise, from 0 to at most m.
         """
 
-    def lay_out(
-        self, csr: Csr, survey: Survey, cut: Cut, window: int, tried: Tried | None
-    ) -> Layout:
+    def lay_out(self, csr: Csr, survey: Survey, cut: Cut, window: int, tried: Tried | None) -> Layout:
         """Put rows and segments in slices.
 
         Rows: longest first inside each window, which begin at multiples of `window`; 0 means that no row
@@ -182,7 +181,7 @@ class Primitives(Protocol):
         sector_columns: int,
         blocks: tuple[int, int, int],
     ) -> Callable[[], SliceStatistics]:
-        """Return what counts slices, steps and full steps, and in a sample the distinct sectors that blocks read.
+        """Return what counts slices, steps and full steps, and in a sample the distinct sectors of blocks.
 
         It may have begun, and goes on while `store` does, which comes next; then it is called.
 

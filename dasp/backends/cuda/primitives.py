@@ -85,12 +85,12 @@ SLICE_TILE, RUN, ROW_TILE = 64, 1024, 2048
 """Slices, entries and rows of a block in columns.cu, sort_columns.cu and unpack.cu."""
 
 LATE = 6 << 20
-"""Entries below which values are counted while the host waits for the sample of sectors: more of them keep the GPU
+"""Entries below which values are counted while the host waits for the sample of sectors: more keep the GPU
 busy while the host reads the survey."""
 
 BESIDE = 1 << 17
-"""Rows from which a sort over more than a tile of them runs beside those inside of tiles: fewer are sorted before
-the host has launched it."""
+"""Rows from which a sort over more than a tile of them runs beside those inside of tiles: fewer are sorted
+before the host has launched it."""
 
 TOTALS, SAMPLED = 3, 4
 """Numbers of a candidate: kernels/pack/candidates.cuh."""
@@ -411,7 +411,7 @@ class _Survey(_Work):
         return reading
 
     def place_for_values(self) -> Aside | None:
-        """Return where values can be counted, beside what is launched next; None if they are, or nobody asks."""
+        """Return where values can be counted, beside what is launched next; None if they are counted."""
         return self._on.aside() if self.count_values and self._reading is None else None
 
     def begin_values(self, aside: Aside) -> None:
@@ -770,7 +770,7 @@ class Primitives:
         sampled: int,
         work: _Survey,
     ) -> Callable[[], None]:
-        """Return what counts the sectors that blocks of slices read, in all orders; of a layout with its segments.
+        """Return what counts the sectors that blocks of slices read, in all orders or of a layout.
 
         `sampled` is where they go among the words of the work. It keeps the memory that this takes.
         """
@@ -793,9 +793,7 @@ class Primitives:
 
     # ---- layout --------------------------------------------------------------------------------------
 
-    def lay_out(
-        self, csr: Csr, survey: Survey, cut: Cut, window: int, tried: Tried | None
-    ) -> Layout:
+    def lay_out(self, csr: Csr, survey: Survey, cut: Cut, window: int, tried: Tried | None) -> Layout:
         """See `Primitives`."""
         m, work = csr.shape[0], survey.detail
         facts, window, positions = work.facts, min(window, m), m - survey.long_rows
@@ -903,7 +901,7 @@ class Primitives:
         return orders
 
     def _sure_to_turn(self, csr: Csr, work: _Survey, cut: Cut) -> bool:
-        """Whether segments will be stored in the order of their columns, however rows are sorted; not yet sorted."""
+        """Whether segments, not yet sorted, will be, however rows are sorted."""
         facts = work.facts
         if not 0 < facts.segments <= MOST_SEGMENTS or work.turned:
             return False
@@ -920,7 +918,7 @@ class Primitives:
         counts: Array,
         turns: Aside | None,
     ) -> None:
-        """Set the rows in slices in the order of each window, m apart; beside that, segments in theirs if asked."""
+        """Set the rows in slices in the order of each window, m apart, and segments in theirs if asked."""
         m, long_count, work, windows = csr.shape[0], survey.long_rows, survey.detail, orders.windows
         long_rows = self._on.word(work.long.long_rows if long_count else None)
         longest = work.facts.longest_whole
@@ -963,8 +961,8 @@ class Primitives:
     ) -> Any:
         """Sort so many elements of a type by their keys inside windows, stably; see kernels/pack/radix.cu.
 
-        `counted` has the places of the first digits, if they were counted. One tile needs none. What is returned
-        must be kept until what is launched `beside` has joined.
+        `counted` has the places of the first digits, if they were counted. One tile needs none. What is
+        returned must be kept until what is launched `beside` has joined.
         """
         elements, kind = elements_of
         passes = ceil_div(max(bits, 1), DIGIT_BITS)
@@ -1006,7 +1004,7 @@ class Primitives:
         return _Turned(*self._on.scratch((count, INT64), (count, INT64), (4 * count, UINT32)))
 
     def _turn_segments(self, survey: Survey, beside: Aside | None = None) -> _Turned:
-        """Return segments in the order of their first columns, perhaps sorted beside what is launched next."""
+        """Return segments in the order of their first columns, perhaps sorted beside others."""
         work, bits = survey.detail, survey.most_column.bit_length()
         assert work.long
         count, (starts, lengths, _) = work.facts.segments, work.long.segments
@@ -1014,7 +1012,8 @@ class Primitives:
         (keys,) = self._on.scratch((count, UINT32))
         to = {f"turned_{name}": array for name, array in turned._asdict().items()}
         others = work.known["segments"]  # of rows that are sorted, none
-        work.tell(starts=starts, lengths=lengths, segments=count, column_keys=keys, column_bits=bits, **to)
+        work.tell(starts=starts, lengths=lengths, segments=count, **to)
+        work.tell(column_keys=keys, column_bits=bits)
         if count <= MOST_SEGMENTS:
             with beside or nullcontext():
                 work.launch(kernels.SORT_SEGMENTS, 1, 512)

@@ -59,14 +59,11 @@ def pack(csr: Csr, options: Options, machine: Machine, on: Any) -> Plan:
     layout = on.lay_out(csr, survey, cut, window, tried)
     known = tried.statistics[window] if tried and not layout.segments else None
     tried = None
-    counted: Callable[[], choose.SliceStatistics] | None = None
-    if options.warps is None and known is None:
-        counted = _share(csr, survey, cut, layout, machine, on)  # while values are stored
+    counted = _share(csr, survey, cut, layout, machine, on, known, options)
     values, bases, deltas = on.store(csr, survey, order, layout, coding)
     warps = options.warps
     if warps is None:
-        known = counted() if counted else known
-        warps = choose.choose_warps(known, dtype, code_bytes, gathers, machine)
+        warps = choose.choose_warps(counted(), dtype, code_bytes, gathers, machine)
     pattern = Pattern(
         choice=Choice(
             machine.name, steps, cut.segment_steps, window, warps, bool(options.narrow), options.mma
@@ -87,11 +84,18 @@ def pack(csr: Csr, options: Options, machine: Machine, on: Any) -> Plan:
 
 
 def _share(
-    csr: Csr, survey: Survey, cut: Cut, layout: Layout, machine: Machine, on: Any
+    csr: Csr,
+    survey: Survey,
+    cut: Cut,
+    layout: Layout,
+    machine: Machine,
+    on: Any,
+    known: choose.SliceStatistics | None,
+    options: Options,
 ) -> Callable[[], choose.SliceStatistics]:
-    """Begin to count what blocks of slices read where that matters; return what ends it."""
-    slices = choose.SliceStatistics(layout.slices, layout.steps, layout.full, 0, 0, 0, 0)
-    if not choose.may_share(slices, machine):
+    """Begin to count what blocks of slices read where that matters and is not known; return what ends it."""
+    slices = known or choose.SliceStatistics(layout.slices, layout.steps, layout.full, 0, 0, 0, 0)
+    if known or options.warps is not None or not choose.may_share(slices, machine):
         return lambda: slices
     blocks = 0, machine.few_warps, machine.many_warps
     counted: Callable[[], choose.SliceStatistics] = on.slice_statistics(
