@@ -25,6 +25,9 @@ ALIGNED = 256
 LOOKS = 256
 """How often the host looks for an answer before it waits for an event; small kernels have ended by then."""
 
+HIGHEST = -5
+"""Priority of a stream beside others: its few blocks run before those of a large kernel that wait."""
+
 _WORD = np.dtype(np.uint64)
 
 LEAST_PINNED = 4096
@@ -148,7 +151,7 @@ class _Aside:
         import cupy
 
         self._free, self._current = free, cupy.cuda.get_current_stream
-        self._stream = cupy.cuda.Stream(non_blocking=True)
+        self._stream = cupy.cuda.Stream(non_blocking=True, priority=HIGHEST)
         self._begun, self._ended = (cupy.cuda.Event(disable_timing=True) for _ in range(2))
 
     def begin(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -321,12 +321,14 @@ class _Survey(_Work):
         Rows too long for a slice, and their segments by numbers, once they are listed.
     turned : _Turned or None
         The segments in the order of their columns, once they are sorted.
-    aside : tuple of Aside and object, or None
-        Where slices are counted beside others, and what must live until then.
-    kept : list
-        What must live as long.
-    types : dict
-        Of the matrix's integers, by their names in the sources.
+    turns : bool
+        Whether that is put off.
+    kept : object
+        What must live while segments are sorted.
+    later : list of callable
+        What is launched beside others, on the `Aside` that it is given, while the host waits for these.
+    told : callable or None
+        Returns facts of values once these are counted so.
     """
 
     def __init__(
@@ -345,10 +347,11 @@ class _Survey(_Work):
         self.distinct = _Distinct(words, VALUES_AT, self._room) if counts else None
         self.long: _Pieces | None = None
         self.turned: _Turned | None = None
-        self.aside: tuple[Aside, Any] | None = None
-        self.kept: list[Any] = []
-        self.count_values: Callable[[], Callable[[], list[int]]] | None = None
-        self._reading: tuple[Aside, Callable[[], list[int]]] | None = None
+        self.turns = False
+        self.later: list[Callable[[Aside], Any]] = []
+        self.kept: Any = None
+        self._asides: list[Aside] = []
+        self.told: Callable[[], list[int]] | None = None
         self._values: ValueStatistics | None = None
         self._count = entries
 
@@ -364,7 +367,7 @@ class _Survey(_Work):
 
     def _asks(self) -> bool:
         """Whether facts of values are among the words, and not known."""
-        return self.distinct is not None and self._values is None and self.count_values is None
+        return self.distinct is not None and self._values is None and self.told is None
 
     def read(self, first: int, count: int) -> list[int]:
         """Wait for some of the words, and for the facts of values before them if these are not known."""
@@ -375,11 +378,25 @@ class _Survey(_Work):
             self._values = _value_statistics(self._count, *found[:2])
         return found[first - begin :]
 
+    def fork(self) -> Aside | None:
+        """Return where what is put off may run, behind all that was launched; None if nothing is."""
+        return self._on.aside() if self.later else None
+
+    def begin(self, aside: Aside | None) -> None:
+        """Launch there what is put off."""
+        if aside is None:
+            return
+        self._asides.append(aside)
+        known, self.known = self.known, dict(self.known)
+        for launch in self.later:
+            launch(aside)
+        self.later.clear()
+        self.known = known
+
     def join(self) -> None:
         """Have launches follow what was launched beside them."""
-        if self.aside:
-            self.aside[0].join()
-            self.aside = None
+        while self._asides:
+            self._asides.pop().join()
 
     def telling(self, first: int, count: int) -> Callable[[], Callable[[], list[int]]]:
         """Have the next kernel tell the host some words when it is done.
@@ -410,28 +427,15 @@ class _Survey(_Work):
 
         return reading
 
-    def place_for_values(self) -> Aside | None:
-        """Return where values can be counted, beside what is launched next; None if they are counted."""
-        return self._on.aside() if self.count_values and self._reading is None else None
-
-    def begin_values(self, aside: Aside) -> None:
-        """Count values there."""
-        assert self.count_values
-        with aside:
-            self._reading = aside, self.count_values()
-
     def values(self) -> ValueStatistics:
         """Return the facts of values, and wait for them if they are not known."""
-        if self._values is None:
-            aside = self.place_for_values()
-            if aside:
-                self.begin_values(aside)
-            if self._reading:
-                aside, reading = self._reading
-                aside.join()
-                self._values = _value_statistics(self._count, *reading())
-            else:
-                self.read(VALUES_AT + 2, 0)
+        told = self.told
+        if self._values is None and told is None:
+            self.read(VALUES_AT + 2, 0)
+        elif self._values is None and told:
+            self.begin(self.fork())
+            self.join()
+            self._values = _value_statistics(self._count, *told())
         assert self._values
         return self._values
 
@@ -572,7 +576,7 @@ class Primitives:
     device : Device
     """
 
-    share, floor = 0.5, 8 << 20
+    share, floor = 0.6, 8 << 20
     """Share of the bytes of a matrix, or bytes if more, in which windows are tried side by side."""
 
     def __init__(self, device: Device) -> None:
@@ -637,17 +641,17 @@ class Primitives:
         )
 
     def _count_late(self, work: _Survey, data: Array, distinct: _Distinct) -> None:
-        """Have values counted when they are asked for, or while the host waits for something else."""
+        """Put off to count values."""
         done, (told, sent) = work.zeros(1), self._on.telling(2)
+        reading: list[Callable[[], list[int]]] = []
 
-        def count() -> Callable[[], list[int]]:
-            kept = work.known
-            work.known = dict(kept)
-            self._count_values(work, data, None, distinct, done=done, told=told)
-            work.known = kept
-            return sent()
+        def count(aside: Aside) -> None:
+            with aside:
+                self._count_values(work, data, None, distinct, done=done, told=told)
+                reading.append(sent())
 
-        work.count_values = count
+        work.later.append(count)
+        work.told = lambda: reading[0]()
 
     def _count_values(
         self,
@@ -714,26 +718,37 @@ class Primitives:
         each = csr.shape[0] * (survey.detail.types["Index"].itemsize + 1)
         at_once = max(max(int(self.share * _bytes(csr)), self.floor) // max(each, 1), 1)
         found: dict[int, SliceStatistics] = {}
-        orders = None
-        for first in range(0, len(windows), at_once):
-            orders = None  # gives its memory back before more is taken
-            some = windows[first : first + at_once]
-            orders = self._cut_orders(csr, survey, cut, some)
-            asked = orders.first, (TOTALS + SAMPLED) * len(some)
-            if any(blocks):
-                sampled = orders.first + TOTALS * len(some)
-                launch = self._sample(csr, cut, orders, None, sector_columns, blocks, sampled, survey.detail)
-                work: _Survey = survey.detail
-                read, aside = work.telling(*asked), work.place_for_values()
-                launch()
-                reading = read()
-                if aside:
-                    work.begin_values(aside)  # while the host waits
-                counted = reading()
-            else:
-                counted = survey.detail.read(*asked)
-            found |= _slice_statistics(some, counted)
+        orders, work = None, survey.detail
+        try:
+            for first in range(0, len(windows), at_once):
+                orders = None  # gives its memory back before more is taken
+                some = windows[first : first + at_once]
+                orders = self._cut_orders(csr, survey, cut, some)
+                found |= self._statistics(csr, work, cut, orders, sector_columns, blocks)
+        finally:
+            work.join()
         return Tried(found, orders)
+
+    def _statistics(
+        self,
+        csr: Csr,
+        work: _Survey,
+        cut: Cut,
+        orders: _Orders,
+        sector_columns: int,
+        blocks: tuple[int, int, int],
+    ) -> dict[int, SliceStatistics]:
+        """Return what is counted of orders, segments left out; what is put off is launched before waiting."""
+        asked = orders.first, (TOTALS + SAMPLED) * len(orders.windows)
+        if not any(blocks):
+            return _slice_statistics(orders.windows, work.read(*asked))
+        sampled = orders.first + TOTALS * len(orders.windows)
+        launch = self._sample(csr, cut, orders, None, sector_columns, blocks, sampled, work)
+        read, aside = work.telling(*asked), work.fork()
+        launch()
+        reading = read()
+        work.begin(aside)
+        return _slice_statistics(orders.windows, reading())
 
     def slice_statistics(
         self,
@@ -744,20 +759,23 @@ class Primitives:
         sector_columns: int,
         blocks: tuple[int, int, int],
     ) -> Callable[[], SliceStatistics]:
-        """See `Primitives`; they are counted beside what `store` launches, which must come next."""
+        """See `Primitives`; they are counted beside what `store` launches, which comes next."""
         counted = layout.slices, layout.steps, layout.full
         if not layout.slices or not any(blocks):
             return lambda: SliceStatistics(*counted, 0, 0, 0, 0)
         work, orders = survey.detail, layout.detail.orders
-        first = work.take(SAMPLED)
-        work.tell(windows=None, window_count=0, totals=work.words(orders.first, TOTALS))
-        launch = self._sample(csr, cut, orders, layout, sector_columns, blocks, first, work)
-        read, aside = work.telling(first, SAMPLED), self._on.aside()
-        with aside:
-            launch()
-            reading = read()
-        work.aside = aside, launch
-        return lambda: SliceStatistics(*counted, *reading())
+        first, reading = work.take(SAMPLED), []
+
+        def begin(aside: Aside) -> None:
+            work.tell(windows=None, window_count=0, totals=work.words(orders.first, TOTALS))
+            launch = self._sample(csr, cut, orders, layout, sector_columns, blocks, first, work)
+            read = work.telling(first, SAMPLED)
+            with aside:
+                launch()
+                reading.append((read(), launch))
+
+        work.later.append(begin)
+        return lambda: SliceStatistics(*counted, *reading.pop()[0]())
 
     def _sample(
         self,
@@ -772,7 +790,7 @@ class Primitives:
     ) -> Callable[[], None]:
         """Return what counts the sectors that blocks of slices read, in all orders or of a layout.
 
-        `sampled` is where they go among the words of the work. It keeps the memory that this takes.
+        `sampled` is where they go among the words of the work. It must live until they are counted.
         """
         longest = max(cut.steps, cut.segment_steps) if layout and layout.segments else cut.steps
         units, count, known = PLACES * sum(map(bool, blocks)), len(orders.windows), work.known
@@ -806,6 +824,8 @@ class Primitives:
         segments, index, known, word = facts.segments, work.types["Index"], work.known, self._on.word
         rows = None if orders.rows is None else self._on.empty(positions, index)
         headers = self._on.empty((segments + slices, 4), UINT32)
+        work.begin(work.fork())
+        work.join()
         pieces = self._list_long(csr, survey)
         placed = pieces.segments
         if segments and segments + slices > cut.in_order:
@@ -888,22 +908,20 @@ class Primitives:
         self._tell(survey, orders, m)
         if survey.long_rows:
             self._list_long(csr, survey)
-        turns = self._on.aside() if self._sure_to_turn(csr, work, cut) else None
-        try:
-            if moves:
-                self._sort_rows(csr, survey, cut, orders, sort_tiles, counts, turns)
-            if tiles:
-                known["come"], known["passages"] = work.zeros(count), self._on.word(passages)
-                work.launch(kernels.CUT_TILES, (tiles, count))
-        finally:
-            if turns:
-                turns.join()
+        if self._sure_to_turn(csr, work, cut):
+            work.turns = True
+            work.later.append(partial(self._turn_segments, survey))
+        if moves:
+            self._sort_rows(csr, survey, cut, orders, sort_tiles, counts)
+        if tiles:
+            known["come"], known["passages"] = work.zeros(count), self._on.word(passages)
+            work.launch(kernels.CUT_TILES, (tiles, count))
         return orders
 
     def _sure_to_turn(self, csr: Csr, work: _Survey, cut: Cut) -> bool:
         """Whether segments, not yet sorted, will be, however rows are sorted."""
         facts = work.facts
-        if not 0 < facts.segments <= MOST_SEGMENTS or work.turned:
+        if work.turns or not 0 < facts.segments <= MOST_SEGMENTS:
             return False
         in_rows = len(csr.indices) - WARP * facts.segment_steps
         return facts.segments + ceil_div(in_rows, WARP * cut.steps) > cut.in_order
@@ -916,9 +934,8 @@ class Primitives:
         orders: _Orders,
         tiles: int,
         counts: Array,
-        turns: Aside | None,
     ) -> None:
-        """Set the rows in slices in the order of each window, m apart, and segments in theirs if asked."""
+        """Set the rows in slices in the order of each window, m apart."""
         m, long_count, work, windows = csr.shape[0], survey.long_rows, survey.detail, orders.windows
         long_rows = self._on.word(work.long.long_rows if long_count else None)
         longest = work.facts.longest_whole
@@ -936,8 +953,6 @@ class Primitives:
             "apart": int(tiles * len(windows) <= APART),
         }
         work.launch(kernels.SORT_WINDOWS, (tiles, len(windows)), 512)
-        if turns:
-            work.turned = self._turn_segments(survey, turns)
         work.known |= {"keys": self._on.word(None), "gone": long_rows, "gone_count": long_count}
         kept = []
         try:
@@ -1008,19 +1023,16 @@ class Primitives:
         work, bits = survey.detail, survey.most_column.bit_length()
         assert work.long
         count, (starts, lengths, _) = work.facts.segments, work.long.segments
-        turned = self._room_for_segments(count)
+        turned = work.turned = self._room_for_segments(count)
         (keys,) = self._on.scratch((count, UINT32))
         to = {f"turned_{name}": array for name, array in turned._asdict().items()}
-        others = work.known["segments"]  # of rows that are sorted, none
-        work.tell(starts=starts, lengths=lengths, segments=count, **to)
-        work.tell(column_keys=keys, column_bits=bits)
+        work.tell(starts=starts, lengths=lengths, segments=count, column_keys=keys, **to)
         if count <= MOST_SEGMENTS:
+            work.kept = keys
             with beside or nullcontext():
-                work.launch(kernels.SORT_SEGMENTS, 1, 512)
-            work.kept.append(keys)
-            work.known["segments"] = others
+                work.launch(kernels.SORT_SEGMENTS, 1, 512, column_bits=bits)
             return turned
-        in_turn = self._on.scratch((count, work.types["Index"]))[0]
+        (in_turn,) = self._on.scratch((count, work.types["Index"]))
         work.launch(kernels.COLUMN_KEYS, _share(count, 256, BLOCKS), count=count, keys=keys)
         indptr = work.known["indptr"]
         work.tell(indptr=None, longest=0, most=0, gone=None, gone_count=0)
@@ -1062,11 +1074,12 @@ class Primitives:
             "sizes": work.words(first + 1, tiles + 1),
             "told": told,
         }
+        aside = work.fork()
         work.launch(kernels.STORE_SLICES, blocks, 256, self._of(work.types, dtype, coding))
         reading = sent()
-        del kept
-        work.join()
+        work.begin(aside)
         size = reading()[0]
+        del kept  # and not sooner: what runs beside would get its memory
         deltas = self._on.empty(WARP * size, np.uint8)
         known["deltas"] = word(deltas)
         work.launch(kernels.FILL_DELTAS, blocks)
