@@ -1,34 +1,44 @@
 // Values to codes that hold every bit of them.
 //
-// keys, ranks (1024): the values and codes of a dictionary by slots, see values.cu; not read in other codings.
+// table (distinct): the values of a dictionary; codes (1024): which of them is in a slot, see values.cu; not read in
+// other codings.
 #pragma once
 
 #include "coding.cuh"
 
+constexpr int CODER_THREADS = 256;
+
+// What a thread loads of a dictionary.
+struct CoderPart {
+#if DASP_CODING == CODING_DICTIONARY
+    Bits value;
+    unsigned codes;
+
+    __device__ __forceinline__ CoderPart(const Bits* table, const unsigned char* all_codes, int distinct)
+        : value(), codes(0)
+    {
+        static_assert(CODER_THREADS == MOST_CODES && sizeof(codes) * CODER_THREADS == SLOTS, "each loads its share");
+        if (int(threadIdx.x) < distinct) value = table[threadIdx.x];
+        if (distinct) codes = reinterpret_cast<const unsigned*>(all_codes)[threadIdx.x];
+    }
+#else
+    __device__ __forceinline__ CoderPart(const Bits*, const unsigned char*, int) {}
+#endif
+};
+
 // What a block of threads must have at hand.
 struct Coder {
 #if DASP_CODING == CODING_DICTIONARY
-    Bits keys[SLOTS];
-    unsigned short ranks[SLOTS];
+    Bits table[MOST_CODES];
+    unsigned codes[CODER_THREADS];  // four slots each
 #endif
 
     // Every thread of the block, which has 256, calls it.
-    __device__ __forceinline__ void load(const Bits* all_keys, const unsigned short* all_ranks)
+    __device__ __forceinline__ void keep(const CoderPart& part)
     {
 #if DASP_CODING == CODING_DICTIONARY
-        constexpr int threads = 256, each = SLOTS / threads;
-        Bits key[each];
-        unsigned short rank[each];
-#pragma unroll
-        for (int k = 0; k < each; ++k) {
-            key[k] = all_keys[threadIdx.x + k * threads];
-            rank[k] = all_ranks[threadIdx.x + k * threads];
-        }
-#pragma unroll
-        for (int k = 0; k < each; ++k) {
-            keys[threadIdx.x + k * threads] = key[k];
-            ranks[threadIdx.x + k * threads] = rank[k];
-        }
+        table[threadIdx.x] = part.value;
+        codes[threadIdx.x] = part.codes;
         __syncthreads();
 #endif
     }
@@ -47,9 +57,11 @@ struct Coder {
 #elif DASP_CODING == CODING_REAL
         return part_of(bits, 0);
 #elif DASP_CODING == CODING_DICTIONARY
+        // Its slot comes before any free one.
+        const unsigned char* const all = reinterpret_cast<const unsigned char*>(codes);
         int slot = slot_of(bits);
-        while (ranks[slot] == NO_RANK || !same(keys[slot], bits)) slot = (slot + 1) % SLOTS;
-        return Code(ranks[slot]);
+        while (!same(table[all[slot]], bits)) slot = (slot + 1) % SLOTS;
+        return Code(all[slot]);
 #elif DASP_CODING == CODING_EQUAL
         return Code();
 #else

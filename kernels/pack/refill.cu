@@ -1,52 +1,70 @@
 // Other values into the slots of a pattern.
 //
 // Arrays of a pattern: see packed.cuh. data: values as bits, in the order in which the entries came in; order (nnz) or
-// null: which of these is the i-th entry. keys, ranks: see encode.cuh. stored (32 steps): codes by slots, 0 in a pad.
+// null: which of these is the i-th entry. table, codes: see encode.cuh. stored (32 steps): codes by slots, 0 in a pad.
 // misfit or null: nothing is written if it is `turn`; told (1) then becomes 1, and 2 else: see holds.cu.
-// Launch: any number of blocks of 256 threads, whose warps take slices a grid apart.
+// Launch: a warp for each slice; blocks of 256 threads.
 
 #include "encode.cuh"
 #include "packed.cuh"
 
-constexpr int THREADS = 256, AT_ONCE = sizeof(Bits) == 16 ? 4 : 8;
-constexpr int BLOCKS = DASP_CODING == CODING_DICTIONARY && sizeof(Bits) < 16 ? 6 : 1;  // of a multiprocessor: registers
+constexpr int THREADS = CODER_THREADS, AT_ONCE = sizeof(Bits) == 16 ? 4 : 8;
+constexpr int BLOCKS = 5;  // of a multiprocessor: registers
+
+// The values of AT_ONCE steps of a slice.
+struct Step {
+    Bits bits[AT_ONCE];
+    unsigned entries[AT_ONCE];  // lanes whose slot holds one
+
+    // Takes those from step `first` on; the next one of this lane's row is `entry`.
+    __device__ __forceinline__ void load(const Packed& slice, const Values& values, int first, Count& entry)
+    {
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; ++k) {
+            entries[k] = __ballot_sync(ALL_LANES, slice.has(first + k));
+            const unsigned own = entries[k] & slice.lanes();
+            if (entries[k] >> lane_id() & 1) bits[k] = values.at((long long)entry + __popc(own & lanes_before()));
+            entry += __popc(own);
+        }
+    }
+
+    __device__ __forceinline__ void store(const Packed& slice, const Coder& coder, int first, Code* stored) const
+    {
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; ++k) {
+            if (first + k >= slice.steps) break;
+            stored[slice.slot(first + k)] = entries[k] >> lane_id() & 1 ? coder.code_of(bits[k]) : Code();
+        }
+    }
+};
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 dasp_refill(const Index* __restrict__ rows, long long positions, const Index* __restrict__ long_rows,
             const Index* __restrict__ segment_offsets, const Index* __restrict__ segment_rows, long long segments,
             long long slices, const uint4* __restrict__ headers, const unsigned char* __restrict__ deltas,
             const Count* __restrict__ starts, const Count* __restrict__ pieces, const Place* __restrict__ order,
-            const Bits* __restrict__ keys, const unsigned short* __restrict__ ranks, Code* __restrict__ stored,
-            const Bits* __restrict__ data, const Count* __restrict__ misfit, long long turn, Count* told)
+            const Bits* __restrict__ table, const unsigned char* __restrict__ codes, int distinct,
+            Code* __restrict__ stored, const Bits* __restrict__ data, const Count* __restrict__ misfit, long long turn,
+            Count* told)
 {
-    if (misfit) {
-        const bool fits = *misfit != Count(turn);
-        if (blockIdx.x == 0 && threadIdx.x == 0) *told = fits ? 2 : 1;
-        if (!fits) return;
-    }
     __shared__ Coder coder;
-    coder.load(keys, ranks);
+    const bool fits = !misfit || *misfit != Count(turn);
+    if (misfit && blockIdx.x == 0 && threadIdx.x == 0) *told = fits ? 2 : 1;
+    const CoderPart part(table, codes, fits ? distinct : 0);
+    const long long s = (blockIdx.x * (long long)THREADS + threadIdx.x) / WARP;
+    const Packed slice(s < slices ? headers[s] : make_uint4(0, 0, 0, 0), deltas);
+    Count entry = 0;
+    if (slice.steps)
+        entry = first_entry(slice, s, rows, positions, long_rows, segment_offsets, segment_rows, segments, starts,
+                            pieces);
     const Values values{data, order};
-    const long long warps = gridDim.x * (long long)(THREADS / WARP);
-    for (long long s = (blockIdx.x * (long long)THREADS + threadIdx.x) / WARP; s < slices; s += warps) {
-        const Packed slice(headers[s], deltas);
-        Count entry = first_entry(slice, s, rows, positions, long_rows, segment_offsets, segment_rows, segments,
-                                  starts, pieces);
-        for (int first = 0; first < slice.steps; first += AT_ONCE) {
-            Bits bits[AT_ONCE];
-            unsigned entries[AT_ONCE];
-#pragma unroll
-            for (int k = 0; k < AT_ONCE; ++k) {
-                entries[k] = __ballot_sync(ALL_LANES, slice.has(first + k));
-                const unsigned own = entries[k] & slice.lanes();
-                if (entries[k] >> lane_id() & 1) bits[k] = values.at((long long)entry + __popc(own & lanes_before()));
-                entry += __popc(own);
-            }
-#pragma unroll
-            for (int k = 0; k < AT_ONCE; ++k) {
-                if (first + k >= slice.steps) break;
-                stored[slice.slot(first + k)] = entries[k] >> lane_id() & 1 ? coder.code_of(bits[k]) : Code();
-            }
-        }
+    Step step;
+    step.load(slice, values, 0, entry);  // while the dictionary comes
+    coder.keep(part);
+    if (!fits) return;
+    for (int first = 0; first < slice.steps;) {
+        step.store(slice, coder, first, stored);
+        first += AT_ONCE;
+        step.load(slice, values, first, entry);
     }
 }

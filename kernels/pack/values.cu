@@ -2,15 +2,15 @@
 //
 // data (count): the values as bits. order (count) or null: where the i-th value in the order of the plan stands.
 //
-// dasp_value_facts: one dimension, any number of blocks of 256 threads. facts (2), claims, firsts (1024): 0 before.
+// dasp_value_facts: one dimension, any number of blocks of 1024 threads. facts (2), claims, firsts (1024): 0 before.
 //     facts: bits of `Dead`, and distinct values if NOT_DICTIONARY is not among them. In a table with open addressing
 //     a claim is 1 + the place of some value that has the slot, and a first the first such place, bits flipped.
 //     While values are few, most are found in the block's own table: they have been looked at, and cost a lookup.
 //     come or null: 0 before and after; the last block then makes the dictionary and leaves what was counted at 0.
 //     misfit: becomes `turn`, and no dictionary is made, if there are more values than `room`.
 //     told (2) or null: gets the facts; done: see pack.cuh.
-// dasp_dictionary: one block of 256 threads. keys, ranks (1024): the value and the code of a slot, NO_RANK where
-//     there is none; table: the values in the order of their first appearance, which is that of their codes.
+// dasp_dictionary: one block of 1024 threads. codes (1024): the code of a slot, 0 where there is none; table: the values
+//     in the order of their first appearance, which is that of their codes.
 
 #include "values.cuh"
 
@@ -18,7 +18,8 @@
 // numbers are real, of these. Bytes and halves are real numbers, singles may be complex.
 enum Dead : unsigned { NOT_BYTES = 1, NOT_DICTIONARY = 2, NOT_HALVES = 4, NOT_SINGLES = 8, NOT_REAL = 16, ALL = 31 };
 
-constexpr int THREADS = 256, AT_ONCE = 4;
+// One block has a multiprocessor: what each has seen must be found and told once for all of its warps.
+constexpr int THREADS = 1024, AT_ONCE = sizeof(Bits) == 16 ? 2 : 4;
 
 __device__ __forceinline__ unsigned dead_of(Bits bits)
 {
@@ -119,50 +120,43 @@ __device__ __forceinline__ unsigned look_at(const Bits (&bits)[AT_ONCE], const V
 
 // Codes of the values that were found.
 struct Dictionary {
-    Bits* keys;
-    unsigned short* ranks;
+    unsigned char* codes;
     Bits* table;
 
     // Every thread of a block calls it; `again` has it leave the slots as if nothing had been found.
     __device__ void make(const Values& values, Count* claims, Count* firsts, bool again) const
     {
-        constexpr int each = SLOTS / THREADS;
+        static_assert(THREADS == SLOTS, "a slot for each thread");
+        constexpr int sharing = THREADS / MOST_CODES;  // threads that rank a value
         __shared__ Count places[MOST_CODES];
         __shared__ int slots[MOST_CODES], found;
         if (threadIdx.x == 0) found = 0;
-        Count claim[each], first[each];
-#pragma unroll
-        for (int k = 0; k < each; ++k) {
-            claim[k] = peek(claims + threadIdx.x + k * THREADS);
-            first[k] = peek(firsts + threadIdx.x + k * THREADS);
+        const Count claim = peek(claims + threadIdx.x), first = peek(firsts + threadIdx.x);
+        __syncthreads();
+        const int own = claim ? atomicAdd(&found, 1) : MOST_CODES;
+        if (again) claims[threadIdx.x] = firsts[threadIdx.x] = 0;
+        if (own < MOST_CODES) {
+            slots[own] = threadIdx.x;
+            places[own] = ~first;
+        } else {
+            codes[threadIdx.x] = 0;
         }
         __syncthreads();
-#pragma unroll
-        for (int k = 0; k < each; ++k) {
-            const int slot = threadIdx.x + k * THREADS, nth = claim[k] ? atomicAdd(&found, 1) : MOST_CODES;
-            if (again) claims[slot] = firsts[slot] = 0;
-            if (nth < MOST_CODES) {
-                slots[nth] = slot;
-                places[nth] = ~first[k];
-            } else {
-                keys[slot] = Bits();
-                ranks[slot] = NO_RANK;
-            }
-        }
-        __syncthreads();
-        if (int(threadIdx.x) >= min(found, MOST_CODES)) return;
-        const Count place = places[threadIdx.x];
-        const Bits bits = values.at(place);
+        const int nth = threadIdx.x / sharing, count = min(found, MOST_CODES);
+        const Count place = nth < count ? places[nth] : 0;
         int rank = 0;
-        for (int other = 0; other < min(found, MOST_CODES); ++other) rank += places[other] < place;
-        ranks[slots[threadIdx.x]] = (unsigned short)rank;
-        keys[slots[threadIdx.x]] = table[rank] = bits;
+        for (int other = threadIdx.x % sharing; other < count; other += sharing) rank += places[other] < place;
+#pragma unroll
+        for (int step = sharing / 2; step; step /= 2) rank += __shfl_xor_sync(ALL_LANES, rank, step);
+        if (nth >= count || threadIdx.x % sharing) return;
+        codes[slots[nth]] = (unsigned char)rank;
+        table[rank] = values.at(place);
     }
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS, 3)
+extern "C" __global__ void __launch_bounds__(THREADS)
 dasp_value_facts(const Place* __restrict__ order, long long count, Count* facts, Count* claims, Count* firsts,
-                 Count* come, Bits* keys, unsigned short* ranks, Bits* table, long long room,
+                 Count* come, unsigned char* codes, Bits* table, long long room,
                  Count* done, Count* told, const Bits* __restrict__ data, Count* misfit, long long turn)
 {
     __shared__ Count block_claims[SLOTS], block_firsts[SLOTS], block_count, block_keys[WORDS * SLOTS];
@@ -206,7 +200,7 @@ dasp_value_facts(const Place* __restrict__ order, long long count, Count* facts,
         if (!fits) *misfit = Count(turn);
     }
     if (fits) {
-        Dictionary{keys, ranks, table}.make(values, claims, firsts, true);
+        Dictionary{codes, table}.make(values, claims, firsts, true);
         return;
     }
     for (int slot = threadIdx.x; slot < SLOTS; slot += THREADS) claims[slot] = firsts[slot] = 0;
@@ -214,7 +208,7 @@ dasp_value_facts(const Place* __restrict__ order, long long count, Count* facts,
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 dasp_dictionary(const Bits* __restrict__ data, const Place* __restrict__ order, Count* claims, Count* firsts,
-                Bits* keys, unsigned short* ranks, Bits* table)
+                unsigned char* codes, Bits* table)
 {
-    Dictionary{keys, ranks, table}.make(Values{data, order}, claims, firsts, false);
+    Dictionary{codes, table}.make(Values{data, order}, claims, firsts, false);
 }

@@ -69,7 +69,6 @@ struct Values {
 
 // Slots of a table of at most MOST_CODES values.
 constexpr int MOST_CODES = 256, SLOTS = 1024;
-constexpr unsigned short NO_RANK = 0xffff;
 
 template <class T> __device__ __forceinline__ int slot_of(T bits)
 {

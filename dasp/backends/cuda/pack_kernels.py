@@ -32,8 +32,7 @@ VALUE_FACTS = Signature(
     Count*           claims  [1024]
     Count*           firsts  [1024]
     Count*           come
-    Bits*            keys
-    unsigned short*  ranks
+    unsigned char*   codes
     Bits*            table
     long long        room
     Count*           done
@@ -52,8 +51,7 @@ DICTIONARY = Signature(
     const Place*     order
     Count*           claims  [1024]
     Count*           firsts  [1024]
-    Bits*            keys    [1024]
-    unsigned short*  ranks   [1024]
+    unsigned char*   codes   [1024]
     Bits*            table
     """,
 )
@@ -282,8 +280,9 @@ STORE_SLICES = Signature(
     const Column*          indices
     const Bits*            data
     const Place*           order
-    const Bits*            keys
-    const unsigned short*  ranks
+    const Bits*            table
+    const unsigned char*   codes
+    int                    distinct
     const Index*           rows
     long long              positions
     const long long*       segment_starts   [segments]
@@ -387,8 +386,9 @@ REFILL = Signature(
     const Count*           starts
     const Count*           pieces           [segments]
     const Place*           order
-    const Bits*            keys
-    const unsigned short*  ranks
+    const Bits*            table
+    const unsigned char*   codes
+    int                    distinct
     Code*                  stored
     const Bits*            data
     const Count*           misfit

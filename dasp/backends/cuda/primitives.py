@@ -60,8 +60,8 @@ SLOTS = 1024
 BLOCKS = 528
 """Most blocks of a launch whose threads go through an array a grid apart: four to a multiprocessor."""
 
-CODER_BLOCKS = 792
-"""Most blocks of a launch that codes values by a dictionary: six to a multiprocessor."""
+VALUES_AT_ONCE = 4096
+"""Values that a block of a thread for each slot counts at once."""
 
 SORT_TILE, DIGIT_BITS, CHUNK, CHUNKS = 8192, 6, 128, 64
 """Elements that a block sorts at once, by six bits of a key: kernels/pack/order.cuh."""
@@ -671,8 +671,7 @@ class Primitives:
             "count": count,
             "facts": part(distinct.words, distinct.facts, 2),
             "come": none,
-            "keys": none,
-            "ranks": none,
+            "codes": none,
             "table": none,
             "room": 0,
             "done": none if done is None else done,
@@ -681,7 +680,7 @@ class Primitives:
             "turn": 0,
         }
         of_values = self._of(_of_values(data), dtype)
-        work.launch(kernels.VALUE_FACTS, _share(count, 1024, BLOCKS), 256, of_values)
+        work.launch(kernels.VALUE_FACTS, _share(count, VALUES_AT_ONCE, BLOCKS // 4), SLOTS, of_values)
 
     def _table(self, distinct: _Distinct) -> dict[str, Any]:
         """Return what kernels are told of the table of distinct values."""
@@ -1090,7 +1089,8 @@ class Primitives:
     ) -> tuple[Values, Any]:
         """Return values whose codes are to be stored, and what must live until then; tell kernels of both."""
         known, dtype, kept = work.known, data.dtype, None
-        known["keys"] = known["ranks"] = known["stored"] = self._on.word(None)
+        known["table"] = known["codes"] = known["stored"] = self._on.word(None)
+        known["distinct"] = 0
         if coding == Coding.EQUAL:
             return Values(coding, self._nothing(np.uint8), self._on.first(data)), kept
         table = self._nothing(dtype)
@@ -1100,21 +1100,18 @@ class Primitives:
             assert distinct
             table = self._on.empty(work.values().distinct, dtype)
             kept = self._dictionary(data, order, distinct, table)
-            work.tell(**kept)
+            work.tell(codes=kept, distinct=len(table), table=_plain(table))
         stored = self._on.empty(WARP * steps if len(data) else 0, code_type(coding, dtype))
         known["stored"] = self._on.bits(stored, _code_bits(coding, dtype))
         return Values(coding, stored, table), kept
 
-    def _dictionary(
-        self, data: Array, order: Array | None, distinct: _Distinct, table: Array
-    ) -> dict[str, Array]:
-        """Return values and codes by slots of the table of distinct values, and write values by codes."""
-        keys, ranks = self._on.scratch((SLOTS, bits_type(data.dtype)), (SLOTS, np.dtype(np.uint16)))
-        made = {"keys": keys, "ranks": ranks, "table": _plain(table)}
+    def _dictionary(self, data: Array, order: Array | None, distinct: _Distinct, table: Array) -> Array:
+        """Return codes by slots of the table of distinct values, and write values by codes."""
+        (codes,) = self._on.scratch((SLOTS, np.dtype(np.uint8)))
         work = _Work(self._on, self._of(_of_values(data), data.dtype), data=_plain(data), order=order)
-        work.tell(**self._table(distinct), **made)
-        work.launch(kernels.DICTIONARY, 1)
-        return {"keys": keys, "ranks": ranks}
+        work.tell(**self._table(distinct), codes=codes, table=_plain(table))
+        work.launch(kernels.DICTIONARY, 1, SLOTS)
+        return codes
 
     def _value_facts(self, data: Array, order: Array | None) -> _Distinct:
         """Return facts of values, and the table of distinct ones."""
@@ -1134,8 +1131,9 @@ class Primitives:
             "starts": starts,
             "pieces": pieces,
             "order": plan.order,
-            "keys": None,
-            "ranks": None,
+            "table": None,
+            "codes": None,
+            "distinct": 0,
         }
         words = {name: self._on.word(value) for name, value in (arguments | _UNASKED).items()}
         place = narrowest(pattern.entries) if plan.order is None else plan.order.dtype
@@ -1175,15 +1173,16 @@ class Primitives:
         on, count, asked = self._on, places.plan.nnz, ("data", "misfit", "turn")
         sizes = {"facts": 2, "claims": SLOTS, "firsts": SLOTS, "come": 1}
         counted = {name: on.zeros(size, COUNT) for name, size in sizes.items()}
-        coder = {"keys": on.empty(SLOTS, bits_type(dtype)), "ranks": on.empty(SLOTS, np.uint16)}
-        made = {"table": _plain(values.table), "room": len(values.table), "order": None, "count": count}
-        made |= {"done": None, "told": None}
+        coder = {"codes": on.empty(SLOTS, np.uint8), "table": _plain(values.table)}
+        made = {"room": len(values.table), "order": None, "count": count, "done": None, "told": None}
+        blocks = _share(count, VALUES_AT_ONCE, BLOCKS // 4)
         counting = self._of(_of_count(count), dtype).prepared(
-            kernels.VALUE_FACTS, {**counted, **coder, **made}, asked, _share(count, 1024, BLOCKS)
+            kernels.VALUE_FACTS, {**counted, **coder, **made}, asked, blocks, SLOTS
         )
-        arguments = places.arguments | coder | {"stored": _bits(values.codes, values.coding)}
-        blocks = min(places.blocks, CODER_BLOCKS)  # each begins with the table
-        refill = of.prepared(kernels.REFILL, arguments, (*asked, "told"), blocks)
+        stored = {"stored": _bits(values.codes, values.coding), "distinct": len(values.table)}
+        refill = of.prepared(
+            kernels.REFILL, places.arguments | coder | stored, (*asked, "told"), places.blocks
+        )
         return Fill(on, dtype, refill, counting)
 
     def count_values(self, data: Array) -> tuple[ValueStatistics, _Distinct]:
@@ -1203,10 +1202,11 @@ class Primitives:
         if coding == Coding.EQUAL:
             return Values(coding, self._nothing(np.uint8), self._on.first(data))
         stored = self._on.empty(total, code_type(coding, data.dtype))
-        table, coder = self._nothing(data.dtype), {}
+        table, coder = self._nothing(data.dtype), dict[str, Any]()
         if coding == Coding.DICTIONARY and counted:
             table = self._on.empty(counted[0].distinct, data.dtype)
-            coder = self._dictionary(data, None, counted[1], table)
+            codes = self._dictionary(data, None, counted[1], table)
+            coder = {"codes": codes, "table": _plain(table), "distinct": len(table)}
         self._refill(data, slots, coding, stored, coder)
         return Values(coding, stored, table)
 
@@ -1216,7 +1216,7 @@ class Primitives:
         return fill is None or fill(data)
 
     def _refill(
-        self, data: Array, places: Places, coding: Coding, stored: Array, coder: Mapping[str, Array]
+        self, data: Array, places: Places, coding: Coding, stored: Array, coder: Mapping[str, Any]
     ) -> None:
         """Write the codes of values into the slots of a pattern."""
         if not places.blocks:
