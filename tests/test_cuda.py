@@ -42,6 +42,30 @@ def test_a_plan_comes_back_from_the_gpu(name):
     assert_same_entries(planned.to_device("cpu").to_scipy(), GALLERY[name])
 
 
+def test_steps_of_planning_that_run_beside_each_other_make_the_plan_of_the_cpu(cupy):
+    from dasp._machines import H200
+    from dasp.backends.cpu import primitives as cpu
+    from dasp.backends.cuda.device import primitives
+    from dasp.formats.array import Csr, arrays_of
+    from dasp.formats.sliced import SLICED
+
+    rng = np.random.default_rng(4)
+    lengths = np.where(rng.random(300_000) < 1e-4, 2000, rng.integers(0, 3, 300_000))
+    lengths[::9000] = 100  # two digits of six bits
+    matrix = from_lengths(lengths, 9000)
+    matrix.sort_indices()
+    csr = Csr(matrix.shape, matrix.indptr, matrix.indices, matrix.data)
+    want = SLICED.pack(csr, SLICED.options(), H200, cpu)
+    numbers = want.pattern.headers[: want.pattern.segments, 1].astype(int)
+    assert (np.diff(numbers) < 0).any()  # segments are sorted, too
+    there = Csr(csr.shape, *(cupy.asarray(array) for array in csr[1:]))
+    for _ in range(10):
+        got = SLICED.pack(there, SLICED.options(), H200, primitives(0))
+        assert got.pattern.choice == want.pattern.choice
+        for one, other in zip(arrays_of(got), arrays_of(want), strict=True):
+            np.testing.assert_array_equal(one.get(), other)
+
+
 def test_auto_takes_the_gpu(skewed):
     assert SpMatrix.from_scipy(skewed).device == "cuda:0"
 

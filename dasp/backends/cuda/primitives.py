@@ -922,8 +922,9 @@ class Primitives:
         facts = work.facts
         if work.turns or not 0 < facts.segments <= MOST_SEGMENTS:
             return False
-        in_rows = len(csr.indices) - WARP * facts.segment_steps
-        return facts.segments + ceil_div(in_rows, WARP * cut.steps) > cut.in_order
+        rows, entries = csr.shape[0] - facts.long_rows, len(csr.indices) - WARP * facts.segment_steps
+        least = max(ceil_div(rows, WARP), ceil_div(entries, WARP * cut.steps))
+        return facts.segments + least > cut.in_order
 
     def _sort_rows(
         self,
