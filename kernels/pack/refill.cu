@@ -9,7 +9,7 @@
 #include "packed.cuh"
 
 constexpr int THREADS = CODER_THREADS, AT_ONCE = sizeof(Bits) == 16 ? 4 : 8;
-constexpr int BLOCKS = 5;  // of a multiprocessor: registers
+constexpr int BLOCKS = 4;  // of a multiprocessor: registers
 
 // The values of AT_ONCE steps of a slice.
 struct Step {
