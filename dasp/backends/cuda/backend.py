@@ -254,10 +254,19 @@ def to_host(plan: Plan) -> Plan:
 
 
 @cache
-def _adder() -> Any:
+def _adder(total: str) -> Any:
+    """Return the kernel that adds a multiple in one of the types of `_SUMS`, whatever those of x and y are."""
     import cupy
 
-    return cupy.ElementwiseKernel("X x, S factor", "Y y", "y = Y(S(y) + factor * S(x))", "dasp_add_scaled")
+    number = _SUMS[total]
+    work = f"y = Y({number}(y) + factor * {number}(x))"
+    return cupy.ElementwiseKernel(f"X x, {total} factor", "Y y", work, "dasp_add_scaled")
+
+
+_SUMS = {
+    "float32": "float", "float64": "double", "complex64": "complex<float>", "complex128": "complex<double>"
+}  # fmt: skip
+"""What CuPy's kernels call the types in which products are added up."""
 
 
 def add_scaled(y: Any, factor: Any, x: Any) -> None:
@@ -265,7 +274,8 @@ def add_scaled(y: Any, factor: Any, x: Any) -> None:
     import cupy
 
     with cupy.cuda.Device(y.device.id):
-        _adder()(x, _dtypes.sum_type(y.dtype).type(factor), y)
+        total = _dtypes.sum_type(y.dtype)
+        _adder(total.name)(x, total.type(factor), y)
 
 
 def asarray(x: Any, device: str, dtype: Any) -> Any:
