@@ -255,7 +255,7 @@ def to_host(plan: Plan) -> Plan:
 
 @cache
 def _adder(total: str) -> Any:
-    """Return the kernel that adds a multiple in one of the types of `_SUMS`, whatever those of x and y are."""
+    """Return the kernel that adds a multiple in a type of `_SUMS`, whatever the types of x and y."""
     import cupy
 
     number = _SUMS[total]
