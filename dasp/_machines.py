@@ -90,10 +90,10 @@ class Machine:
     )
     most_steps: int = tuned("steps", "the same for larger matrices", _FOUND)
 
-    long_slices: tuple[tuple[int, int], ...] = tuned(
-        "(slices, steps)",
-        "most steps where rows are long and alike and at least so many slices are left: fewer lanes share a "
-        "row, so columns take fewer bytes, against fewer warps",
+    long_slices: tuple[tuple[int, int, int], ...] = tuned(
+        "(steps, lanes, slices)",
+        "most steps where so many lanes hold every row, rows are mostly longer than the steps otherwise, and "
+        "at least so many slices are left: fewer lanes to a row, so columns of fewer bytes, against fewer warps",
         "docs/experiments.md",
     )
 
@@ -204,7 +204,7 @@ H200 = Machine(
     sorts_all=True,
     steps=((1_000_000, 8), (4_000_000, 16)),
     most_steps=32,
-    long_slices=((8192, 96), (2500, 48)),
+    long_slices=((48, 1, 2500), (96, 1, 6000), (48, 2, 5000)),
     slot=1.5,
     value_byte=1.0,
     slice=16.0,

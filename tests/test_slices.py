@@ -429,18 +429,18 @@ def test_more_entries_never_mean_fewer_steps():
 
 def test_long_rows_that_are_alike_have_fewer_lanes():
     """One lane where there are many rows, two where there are fewer; not where some row is much longer."""
-    (many, one_lane), (fewer, two_lanes) = H200.long_slices
 
     def steps(rows, mean=80, longest=81, most=32, machine=H200):
         return choose.choose_long_steps(most, rows, mean * rows, longest, machine)
 
-    assert steps(WARP * many) == steps(10**6) == one_lane
-    assert steps(WARP * many - 1) == steps(WARP * fewer // 2) == two_lanes
-    assert steps(WARP * fewer // 2 - 1) == steps(0) == 32
-    # Rows that one lane multiplies in so many steps want as many slices.
-    assert steps(WARP * fewer, 40, two_lanes) == two_lanes
-    assert steps(WARP * fewer - 1, 40, two_lanes) == 32
-    assert steps(10**6, mean=32) == steps(10**6, longest=one_lane + 1) == 32
+    (short, _, enough), (long, _, many), (of_two, _, some) = H200.long_slices
+    assert [lanes for _, lanes, _ in H200.long_slices] == [1, 1, 2]
+    assert steps(WARP * many) == steps(10**6) == long
+    assert steps(WARP * many - 1) == steps(WARP * some // 2) == of_two
+    assert steps(WARP * some // 2 - 1) == steps(0) == 32
+    assert steps(WARP * enough, 40, short) == short
+    assert steps(WARP * enough - 1, 40, short) == 32
+    assert steps(10**6, mean=32) == steps(10**6, longest=long + 1) == 32
     assert steps(10**6, most=128, machine=ZEN4) == 128
 
 

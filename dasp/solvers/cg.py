@@ -23,7 +23,7 @@ from dasp.solvers.system import BREAKDOWN, STAGNATION, any_complex, make_limits,
 from dasp.solvers.three_pass import names_with
 from dasp.solvers.workspace import Workspace
 
-ONE_PASS_ROWS, FEW_PASSES_ROWS = 60_000, 600_000
+ONE_PASS_ROWS, FEW_PASSES_ROWS = 90_000, 600_000
 """Rows up to which one pass, or two, are faster on a GPU than three of which one is part of the product.
 Measured on an H200."""
 

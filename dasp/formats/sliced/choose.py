@@ -16,9 +16,6 @@ from dasp.formats.sliced.pattern import MOST_CODES, Coding, code_type, may_code
 SECTOR_BYTES = 32
 """What a gather moves at the least: a sector of a GPU's cache."""
 
-MOST_ALIKE = 96
-"""Entries of the longest row among rows that are called alike; longer ones were not measured."""
-
 SAMPLES = 24
 """Places at which sectors of x are counted, in the order of the slices."""
 
@@ -128,9 +125,9 @@ def choose_long_steps(steps: int, rows: int, entries: int, longest: int, machine
         Entries of the longest row.
     machine : Machine
     """
-    for least, most in machine.long_slices:
-        lanes = 1 if longest <= most else 2
-        if steps < most and steps * rows < entries and longest <= MOST_ALIKE and lanes * rows >= WARP * least:
+    for most, lanes, least in machine.long_slices:
+        longer = steps < most and steps * rows < entries and longest <= lanes * most
+        if longer and lanes * rows >= WARP * least:
             return most
     return steps
 
