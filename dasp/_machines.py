@@ -93,7 +93,7 @@ class Machine:
     long_slices: tuple[tuple[int, int, int], ...] = tuned(
         "(steps, lanes, slices)",
         "most steps where so many lanes hold every row, rows are mostly longer than the steps otherwise, and "
-        "at least so many slices are left: fewer lanes to a row, so columns of fewer bytes, against fewer warps",
+        "at least so many slices are left: columns of fewer bytes, against fewer warps",
         "docs/experiments.md",
     )
 
