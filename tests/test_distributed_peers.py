@@ -63,10 +63,13 @@ class Ranks:
                 at += self.told[target][2][source] * self.row_bytes
                 memory[at : at + rows.nbytes] = rows.reshape(-1).view(np.uint8)
         flags = memory[begin + 4 * MOST_BLOCKS * source :][: 4 * blocks]
-        flags.view(np.uint32)[:] = turn
+        flags.view(np.uint32)[:] = turn % 2**32
 
-    def run(self, memory: np.ndarray, rank: int, turn: int, blocks: int, limit: int = 0) -> np.ndarray:
+    def run(
+        self, memory: np.ndarray, rank: int, turn: int, blocks: int, gave_up: int = 0, lost: Any = None
+    ) -> np.ndarray:
         """Launch what a rank does in a turn; return what it received."""
+        lost = np.zeros(1, np.uint32) if lost is None else lost
         starts = [k * self.size for k in range(3)]
         table = neighbour_table(rank, starts, self.told, self.sends[rank], self.receives[rank])
         x = self.fresh(rank, turn)
@@ -76,12 +79,12 @@ class Ranks:
             "memory": memory, "neighbours": np.array(table, np.int64).reshape(-1), "count": len(table),
             "own": starts[rank] + flag_bytes(3), "own_step": self.slots[rank], "columns": self.columns,
             "places": self.places[rank] if self.packed else None, "received": received,
-            "turns": np.full(blocks, turn - 1, np.uint32), "limit": np.array([limit], np.int32),
-            "x": x.reshape(-1, order="A"), "row": row, "column": column,
+            "turns": np.full(blocks, (turn - 1) % 2**32, np.uint32),
+            "limit": np.array([0, gave_up, 0, 0, 0], np.int32), "lost": lost, "x": x.reshape(-1, order="A"), "row": row, "column": column,
         }  # fmt: skip
         constants, types = defines(self.dtype), {"Scalar": self.dtype}
         EmulatedDevice().launch(BRING, constants, arguments, blocks, THREADS, types)()
-        assert (arguments["turns"] == turn).all()
+        assert (arguments["turns"] == turn % 2**32).all()
         return received
 
 
@@ -95,13 +98,17 @@ class Ranks:
         ("c16", (2,), True, "C"),
     ],
 )
-@pytest.mark.parametrize("blocks", [1, 3])
+@pytest.mark.parametrize(("blocks", "before"), [(1, 0), (3, 0), (2, 2**31 - 2), (2, 2**32 - 2)])
 def test_rows_are_written_in_the_memory_of_neighbours(
-    dtype: str, shape: tuple[int, ...], packed: bool, order: str, blocks: int
+    dtype: str, shape: tuple[int, ...], packed: bool, order: str, blocks: int, before: int
 ) -> None:
+    """Also where a turn is no longer what 31 or 32 bits hold."""
     ranks, memory = Ranks(dtype, shape, packed, order), np.zeros(3 * (flag_bytes(3) + (1 << 16)), np.uint8)
     near = {0: (1, 2), 1: (0,), 2: (0,)}
-    for turn in (1, 2, 3):
+    for rank, others in near.items():
+        for other in others if before else ():
+            ranks.play(memory, rank, other, before, blocks)
+    for turn in (before + 1, before + 2, before + 3):
         for rank in range(3):
             seen = memory.copy()
             for other in near[rank]:
@@ -128,9 +135,24 @@ def test_a_rank_waits_for_its_neighbours_until_the_host_gives_up() -> None:
     with pytest.raises(SimtError) as caught:
         ranks.run(memory.copy(), 0, 1, 1)
     assert caught.value.kind == "deadlock"
-    ranks.run(memory.copy(), 0, 1, 1, limit=1)
+    lost = np.zeros(1, np.uint32)
+    assert np.isnan(ranks.run(memory.copy(), 0, 1, 1, gave_up=1, lost=lost)).all()
+    assert lost == 1
     ranks.play(memory, 2, 0, 1, 1)
     ranks.run(memory, 0, 1, 1)
+
+
+@pytest.mark.parametrize("dtype", ["f2", "bfloat16", "f4", "f8", "c8", "c16"])
+def test_a_rank_that_has_given_up_says_nothing_any_more(dtype: str) -> None:
+    """What others found here might be of a later turn than theirs; what it should have received is NaN."""
+    ranks = Ranks(dtype, (2,), True, "C")
+    memory = np.zeros(3 * ranks.size, np.uint8)
+    for other in (1, 2):
+        ranks.play(memory, other, 0, 1, 2)
+    seen = memory.copy()
+    received = ranks.run(seen, 0, 1, 2, lost=np.ones(1, np.uint32))
+    np.testing.assert_array_equal(seen, memory)
+    assert np.isnan(received.astype(complex)).all()
 
 
 def test_a_neighbour_may_be_a_turn_ahead() -> None:
@@ -153,14 +175,15 @@ def say(mailbox: np.ndarray, rank: int, numbers: np.ndarray, turns: np.ndarray) 
 
 
 @pytest.mark.parametrize("rank", [0, 1, 2])
-@pytest.mark.parametrize("same", [False, True])
-def test_numbers_are_added_in_the_order_of_ranks(rank: int, same: bool) -> None:
+@pytest.mark.parametrize(("same", "before"), [(False, 0), (True, 0), (False, 2**31 - 2), (False, 2**32 - 2)])
+def test_numbers_are_added_in_the_order_of_ranks(rank: int, same: bool, before: int) -> None:
     """In one array and in two, some launches after each other; each number has its own turn."""
     rng, capacity, others = np.random.default_rng(1), 512, {0, 1, 2} - {rank}
-    memory, turns = np.zeros((3, 2, 3, capacity, 4), np.uint32), np.zeros(capacity, np.uint32)
+    memory, turns = np.zeros((3, 2, 3, capacity, 4), np.uint32), np.full(capacity, before, np.uint32)
     fixed = {
         "mailboxes": np.arange(3) * memory[0].nbytes, "ranks": 3, "rank": rank, "capacity": capacity,
-        "turns": turns, "limit": np.zeros(1, np.int32), "memory": memory.reshape(-1).view(np.uint8),
+        "turns": turns, "memory": memory.reshape(-1).view(np.uint8),
+        "limit": np.zeros(5, np.int32), "lost": np.zeros(1, np.uint32),
     }  # fmt: skip
     for counts in [(300, 0), (3, 290), (300, 2)]:
         numbers = rng.standard_normal((3, sum(counts))) * 10.0 ** rng.integers(-20, 20, (3, sum(counts)))
@@ -180,6 +203,25 @@ def test_numbers_are_added_in_the_order_of_ranks(rank: int, same: bool) -> None:
         np.testing.assert_array_equal(np.concatenate(totals), (0.0 + numbers[0] + numbers[1]) + numbers[2])
         np.testing.assert_array_equal(memory, want)
         np.testing.assert_array_equal(turns[: sum(counts)], next_turns)
+
+
+@pytest.mark.parametrize(("gave_up", "lost"), [(1, 0), (0, 1)])
+def test_a_sum_that_some_number_lacks_is_nan(gave_up: int, lost: int) -> None:
+    """And a rank that has given up in an earlier launch says nothing."""
+    memory, turns, total = np.zeros((3, 2, 3, 4, 4), np.uint32), np.zeros(4, np.uint32), np.zeros(3)
+    here = np.full(1, lost, np.uint32)
+    arguments = {
+        "mailboxes": np.arange(3) * memory[0].nbytes, "ranks": 3, "rank": 0, "capacity": 4,
+        "turns": turns, "memory": memory.reshape(-1).view(np.uint8),
+        "limit": np.array([0, gave_up, 0, 0, 0], np.int32), "lost": here,
+        "first": np.ones(3), "first_total": total, "first_count": 3,
+        "second": None, "second_total": None, "second_count": 0,
+    }  # fmt: skip
+    say(memory[0], 1, np.ones(3), np.ones(3, np.uint32))
+    EmulatedDevice().launch(SUM, {"DASP_THREADS": str(THREADS)}, arguments, 1, THREADS, {})()
+    assert np.isnan(total).all()
+    assert here == 1
+    assert memory[1:].any() == (not lost)
 
 
 def test_memory_is_asked_for_in_powers_of_two() -> None:

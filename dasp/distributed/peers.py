@@ -12,11 +12,9 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import platform
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,6 +26,7 @@ from dasp.distributed.engine import Engine, RankError, agree
 from dasp.distributed.exchange import Span
 from dasp.distributed.nccl import NcclLinks
 from dasp.distributed.packing import defines, steps
+from dasp.distributed.processes import machine, watch
 from dasp.distributed.waiting import await_event
 from dasp.solvers.cuda import OVERLAPPING, THREADS, shared_with_host
 
@@ -54,22 +53,27 @@ NUMBERS = 4096
 TRIAL = 20.0
 """Seconds for the first messages."""
 
-FOR_EVER, NOT_AT_ALL, SOME_SECONDS = 0, 1, 3000
-"""How long kernels wait for other ranks; the last where messages are on their way when the process ends."""
+LAST_SECONDS = 10.0
+"""For which kernels wait for other ranks when this process ends."""
+
+GAVE_UP, ENDED = 1, 2
+"""Places in what kernels are told of waiting: behind the milliseconds whether one gave up, and then of each rank
+whether its process has ended."""
 
 BRING = Signature(
     "distributed/peer_rows.cu",
     "dasp_bring_rows",
     """
     unsigned char*    memory
-    const long long*  neighbours [8 * count]
+    const long long*  neighbours [9 * count]
     int               count
     long long         own
     long long         own_step
     const long long*  places
     long long         columns
     unsigned*         turns
-    const int*        limit
+    int*              limit
+    unsigned*         lost [1]
     Scalar*           received
     const Scalar*     x
     long long         row
@@ -87,7 +91,8 @@ SUM = Signature(
     int               rank
     int               capacity
     unsigned*         turns [capacity]
-    const int*        limit
+    int*              limit
+    unsigned*         lost [1]
     const double*     first
     double*           first_total
     int               first_count
@@ -122,7 +127,7 @@ def neighbour_table(
         slot = places[other] + flags + row_bytes * firsts.get(rank, 0)
         said, heard = (places[a] + 4 * MOST_BLOCKS * b for a, b in ((other, rank), (rank, other)))
         spans = sent.get(other, (0, 0)), received.get(other, (0, 0))
-        table.append([*spans[0], slot, slot_bytes, said, *spans[1], heard])
+        table.append([*spans[0], slot, slot_bytes, said, *spans[1], heard, other])
     return table
 
 
@@ -212,7 +217,7 @@ class PeerRows:
             "memory": room.memory, "neighbours": cupy.asarray(np.array(table, np.int64).reshape(-1)),
             "count": len(table), "own": room.places[engine.rank] + flag_bytes(engine.size),
             "own_step": slot_bytes, "places": places, "columns": columns,
-            "turns": cupy.zeros(blocks, np.uint32), "limit": links.limit, "received": received,
+            "turns": cupy.zeros(blocks, np.uint32), "received": received, **links.patience,
         }  # fmt: skip
         kernel = _source.load(BRING.source, defines(dtype)).get_function(BRING.entry)
         varying = "x", "row", "column"
@@ -235,8 +240,8 @@ class PeerLinks:
     name : str
         `peers`.
     engine : Engine
-    limit : cupy.ndarray of int32, shape (1,)
-        On the host: how long kernels wait for other ranks, see kernels/distributed/peers.cuh.
+    patience : dict
+        What kernels take that says how long they wait for other ranks; see kernels/distributed/peers.cuh.
     """
 
     name = "peers"
@@ -249,21 +254,36 @@ class PeerLinks:
         self._overlaps = int(device.compute_capability) >= OVERLAPPING
         self._blocks: list[Block] = []
         self._released: list[int] = []
-        self.limit, self._limit = shared_with_host(device, 1, np.int32)
-        self._limit[0] = FOR_EVER
-        self._capacity = 0
+        limit, self._limit = shared_with_host(device, ENDED + engine.size, np.int32)
+        self._limit[:] = 0
+        self._seconds, self._capacity = 0.0, 0
+        self._wait_for(engine.timeout)
         with device:
+            self.patience = {"limit": limit, "lost": cupy.zeros(1, np.uint32)}
             self._event = cupy.cuda.Event(disable_timing=True)
             self._grow(NUMBERS)
-        atexit.register(_end, weakref.ref(self))
+        atexit.register(_end, weakref.ref(self), os.getpid())
+        watch(engine, weakref.WeakMethod(self._ended))
+
+    def _wait_for(self, seconds: float) -> None:
+        """Have kernels wait so long for other ranks, those too that wait already."""
+        self._seconds = seconds
+        self._limit[0] = min(int(1000 * seconds), np.iinfo(np.int32).max)
+
+    def _ended(self, rank: int) -> None:
+        """Have kernels wait no longer for a rank whose process has ended."""
+        self._limit[ENDED + rank] = 1
 
     def check(self) -> None:
         """Raise RankError if another rank did not answer before."""
-        if self._limit[0] != FOR_EVER:
+        if self._limit[GAVE_UP]:
+            gone = ", ".join(str(rank) for rank in np.flatnonzero(self._limit[ENDED:]))
             raise RankError(
-                f"rank {self.engine.rank} of {self.engine.size} has given up waiting for another rank; "
-                "GPUs send each other nothing after that"
+                f"rank {self.engine.rank} of {self.engine.size} has given up waiting for another rank"
+                f"{gone and f' (ended: {gone})'}; GPUs send each other nothing after that"
             )
+        if self._seconds != self.engine.timeout:
+            self._wait_for(self.engine.timeout)
 
     def settle(self) -> None:
         """Wait until all ranks are here, and their GPUs have done what was asked of them."""
@@ -296,7 +316,7 @@ class PeerLinks:
         self._mailboxes = {
             "memory": room.memory, "mailboxes": self._cupy.asarray(np.array(room.places, np.int64)),
             "ranks": ranks, "rank": self.engine.rank, "capacity": self._capacity,
-            "turns": self._cupy.zeros(self._capacity, np.uint32), "limit": self.limit,
+            "turns": self._cupy.zeros(self._capacity, np.uint32), **self.patience,
         }  # fmt: skip
 
     def sum(self, array: Array) -> Callable[[], None]:
@@ -341,13 +361,14 @@ class PeerLinks:
         Raises
         ------
         RankError
-            If time is up: no GPU of this rank waits for another after that.
+            If time is up, for the host or for a kernel: no GPU of this rank waits for another after that.
         """
         await_event(self.engine, event, self.give_up)
+        self.check()
 
     def give_up(self) -> None:
         """Have kernels of this rank wait for no other rank any more."""
-        self._limit[0] = NOT_AT_ALL
+        self._limit[GAVE_UP] = 1
 
     def works(self) -> bool:
         """Whether messages and sums come as they should on all ranks; all ranks call this."""
@@ -375,15 +396,14 @@ class PeerLinks:
 
     def end(self) -> None:
         """Wait for what is still on its way, which other ranks may wait for; not for long."""
-        if self._limit[0] == FOR_EVER:
-            self._limit[0] = SOME_SECONDS
+        self._wait_for(min(self._seconds, LAST_SECONDS))
         with contextlib.suppress(RuntimeError):
             self._device.synchronize()
 
 
-def _end(links: weakref.ref[PeerLinks]) -> None:
+def _end(links: weakref.ref[PeerLinks], process: int) -> None:
     found = links()
-    if found is not None:
+    if found is not None and os.getpid() == process:  # a fork of it must touch neither GPU nor pinned memory
         found.end()
 
 
@@ -392,18 +412,19 @@ def reachable(engine: Engine, device: Any) -> bool:
     import cupy
 
     runtime = cupy.cuda.runtime
-    boot = Path("/proc/sys/kernel/random/boot_id")
-    mine = platform.node(), boot.read_text() if boot.exists() else "", runtime.deviceGetPCIBusId(device.id)
+    mine = machine()[:2], runtime.deviceGetPCIBusId(device.id)
     every = engine.gather(mine)
 
-    def can() -> bool:
-        if any(one[:2] != mine[:2] for one in every) or os.name == "nt":
-            return False
+    def reaches(bus: str) -> bool:
         try:
-            numbers = {runtime.deviceGetByPCIBusId(one[2]) for one in every} - {device.id}
-            return all(runtime.deviceCanAccessPeer(device.id, number) for number in numbers)
+            number = runtime.deviceGetByPCIBusId(bus)
         except runtime.CUDARuntimeError:
-            return False
+            return True  # not visible to this process, as where each rank sees its own alone: the trial tells
+        return number == device.id or bool(runtime.deviceCanAccessPeer(device.id, number))
+
+    def can() -> bool:
+        together = all(one == mine[0] for one, _ in every) and os.name != "nt"
+        return together and all(reaches(bus) for _, bus in every)
 
     return all(engine.gather(can()))
 

@@ -5,12 +5,13 @@
 //
 // Launch: one dimension, blocks of DASP_THREADS threads, as many on all ranks; it begins when the kernels before it have
 //     ended, and lets none begin before its own end, whose blocks would wait in the place of the product beside it.
-// neighbours (8 * count), for each: the first of the rows that it gets and one past the last; where its slot is in
+// neighbours (9 * count), for each: the first of the rows that it gets and one past the last; where its slot is in
 //     memory, and how far the other slot is from it; where its flags for this rank are; the first of the rows that it
-//     sends, and one past the last; where this rank's flags for it are. A flag (4 bytes) for each block, of the last turn.
+//     sends, and one past the last; where this rank's flags for it are; its rank. A flag (4 bytes) for each block, of the
+//     last turn.
 // own, own_step: where the rows that come are in memory (of row 0, in the first slot), and how far the other slot is.
 // places: which rows of x are sent; or null: those themselves. x has elements `row` and `column` apart.
-// turns (blocks): of the last launch. limit: see peers.cuh.
+// turns (blocks): of the last launch. limit: see peers.cuh. lost (1): not 0 once this GPU has given up, in any launch.
 // received (rows, columns). DASP_SCALAR: any type of number.cuh.
 
 #include "peers.cuh"
@@ -20,7 +21,7 @@ using Scalar = DASP_SCALAR;
 constexpr int IN_FLIGHT = 4;  // elements that a thread reads before it writes the first
 
 struct Neighbour {
-    long long first, end, slot, step, told, received, received_end, heard;
+    long long first, end, slot, step, told, received, received_end, heard, rank;
 };
 
 // Copies this block's piece of so many elements.
@@ -41,13 +42,14 @@ __device__ __forceinline__ void copy_piece(long long elements, const Read& read,
 
 extern "C" __global__ void __launch_bounds__(DASP_THREADS)
 dasp_bring_rows(unsigned char* memory, const long long* neighbours, int count, long long own, long long own_step,
-                const long long* places, long long columns, unsigned* turns, const int* limit, Scalar* received,
+                const long long* places, long long columns, unsigned* turns, int* limit, unsigned* lost, Scalar* received,
                 const Scalar* x, long long row, long long column)
 {
     const Neighbour* const each = reinterpret_cast<const Neighbour*>(neighbours);
     const unsigned turn = turns[blockIdx.x] + 1;
     const long long slot = turn % 2;
-    for (int k = 0; k < count; ++k) {
+    bool apart = load_message(lost) != 0;
+    for (int k = 0; k < count && !apart; ++k) {
         const Neighbour to = each[k];
         Scalar* const target = reinterpret_cast<Scalar*>(memory + to.slot + slot * to.step);
         copy_piece((to.end - to.first) * columns,
@@ -58,18 +60,22 @@ dasp_bring_rows(unsigned char* memory, const long long* neighbours, int count, l
                    },
                    [&](long long at, Scalar value) { store_plain(&target[at], value); });
     }
-    __syncthreads();
-    for (int k = threadIdx.x; k < count; k += DASP_THREADS)
+    apart = __syncthreads_or(apart);
+    for (int k = threadIdx.x; k < count && !apart; k += DASP_THREADS)
         say_turn(reinterpret_cast<unsigned*>(memory + each[k].told) + blockIdx.x, turn);
-    for (int k = threadIdx.x; k < count; k += DASP_THREADS)
-        hear_turn(reinterpret_cast<unsigned*>(memory + each[k].heard) + blockIdx.x, turn, limit);
-    __syncthreads();
-    if (threadIdx.x == 0) turns[blockIdx.x] = turn;
+    for (int k = threadIdx.x; k < count && !apart; k += DASP_THREADS)
+        apart = !hear_turn(reinterpret_cast<unsigned*>(memory + each[k].heard) + blockIdx.x, turn, limit, int(each[k].rank));
+    apart = __syncthreads_or(apart);
+    if (threadIdx.x == 0) {
+        turns[blockIdx.x] = turn;
+        if (apart) store_message(lost, 1u);
+    }
     const Scalar* const came = reinterpret_cast<const Scalar*>(memory + own + slot * own_step);
+    const Scalar nothing = not_a_number<Scalar>();
     for (int k = 0; k < count; ++k) {
         const long long first = each[k].received * columns;
         copy_piece((each[k].received_end - each[k].received) * columns,
-                   [&](long long at) { return load_plain(&came[first + at]); },
+                   [&](long long at) { return apart ? nothing : load_plain(&came[first + at]); },
                    [&](long long at, Scalar value) { store_plain(&received[first + at], value); });
     }
 }

@@ -5,7 +5,8 @@
 // Launch: one dimension, blocks of DASP_THREADS threads, as many threads as numbers or more.
 // mailboxes (ranks): where in memory each rank hears; there for each slot, each rank that says something and each of
 //     `capacity` numbers, two words.
-// turns (capacity): of the last launch that had so many numbers. limit: see peers.cuh.
+// turns (capacity): of the last launch that had so many numbers. limit: see peers.cuh. lost (1): not 0 once this GPU has
+//     given up, in any launch.
 // first, second (first_count, second_count): the numbers; first_total, second_total: the sums, which may be the same
 //     arrays.
 
@@ -13,8 +14,8 @@
 
 extern "C" __global__ void __launch_bounds__(DASP_THREADS)
 dasp_sum_over_ranks(unsigned char* memory, const long long* mailboxes, int ranks, int rank, int capacity, unsigned* turns,
-                    const int* limit, const double* first, double* first_total, int first_count, const double* second,
-                    double* second_total, int second_count)
+                    int* limit, unsigned* lost, const double* first, double* first_total, int first_count,
+                    const double* second, double* second_total, int second_count)
 {
     wait_for_earlier_kernels();
     const int number = DASP_THREADS * blockIdx.x + threadIdx.x;
@@ -26,10 +27,18 @@ dasp_sum_over_ranks(unsigned char* memory, const long long* mailboxes, int ranks
     const auto words = [&](int hears, int says) {
         return reinterpret_cast<unsigned long long*>(memory + mailboxes[hears]) + 2 * (slot + (long long)says * capacity + number);
     };
-    for (int other = 1; other < ranks; ++other) say_number(words((rank + other) % ranks, rank), mine, turn);
+    bool apart = load_message(lost) != 0;
+    for (int other = 1; other < ranks && !apart; ++other) say_number(words((rank + other) % ranks, rank), mine, turn);
     double total = 0;
-    for (int other = 0; other < ranks; ++other)
-        total += other == rank ? mine : hear_number(words(rank, other), turn, limit);
+    for (int other = 0; other < ranks && !apart; ++other) {
+        double one = mine;
+        if (other != rank) apart = !hear_number(words(rank, other), turn, limit, other, one);
+        total += one;
+    }
     turns[number] = turn;
+    if (apart) {
+        store_message(lost, 1u);
+        total = not_a_number<double>();
+    }
     (of_first ? first_total[number] : second_total[number - first_count]) = total;
 }

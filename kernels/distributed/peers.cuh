@@ -4,23 +4,52 @@
 // A turn is a number that grows by one with each launch, the same on all ranks; 0 comes before the first. What is
 // written for a turn lies in one of two slots by turns: whoever begins turn k + 2 has heard from each neighbour in turn
 // k + 1, and that one was done with turn k before.
+//
+// A thread that waits longer than it may gives up, for good: its GPU says nothing any more, since what others then found
+// here might be of a later turn, and what it should have received is NaN.
 #pragma once
 
 #include "../number.cuh"
 
+// A NaN of any type: all its bits are 1.
+template <class T> __device__ __forceinline__ T not_a_number()
+{
+    T value;
+#pragma unroll
+    for (int k = 0; k < int(sizeof(T)); ++k) reinterpret_cast<unsigned char*>(&value)[k] = 0xff;
+    return value;
+}
+
 // Tries between two looks at what the host says, in its own memory: some milliseconds.
 constexpr unsigned TRIES = 4096;
 
-// Whether to try again. limit: how many times a thread that waits may look there; 0: as often as it takes.
-__device__ __forceinline__ bool waits_on(unsigned& tries, const int* limit)
+// Milliseconds to wait for a process that has ended: what it sent is here by then.
+constexpr int ENDED = 1000;
+
+// What a thread knows of how long it has waited.
+struct Patience {
+    unsigned tries = 0;
+    unsigned long long began = 0;
+};
+
+// Whether to try again. limit (2 + ranks), in the host's memory: for how many milliseconds; whether a thread, or the
+// host, has given up; and of each rank whether its process has ended.
+__device__ __forceinline__ bool waits_on(Patience& patience, int* limit, int rank)
 {
 #ifdef DASP_SIMT
     __nanosleep(0);
-    return *limit == 0;
+    return limit[1] == 0;
 #else
-    if (++tries % TRIES != 0) return true;
-    const unsigned most = *(const volatile int*)limit;
-    return most == 0 || tries / TRIES < most;
+    if (++patience.tries % TRIES != 0) return true;
+    volatile int* const told = limit;
+    if (told[1] != 0) return false;
+    unsigned long long now;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+    if (patience.began == 0) patience.began = now;
+    const int most = told[2 + rank] != 0 ? min(told[0], ENDED) : told[0];
+    if (now - patience.began < 1000000ull * most) return true;
+    told[1] = 1;
+    return false;
 #endif
 }
 
@@ -37,18 +66,21 @@ __device__ __forceinline__ void say_turn(unsigned* flag, unsigned turn)
 #endif
 }
 
-// Waits until another GPU has said this turn; it may have said the next one since.
-__device__ __forceinline__ void hear_turn(unsigned* flag, unsigned turn, const int* limit)
+// Waits until the GPU of a rank has said this turn; it may have said the next one since. Whether it has.
+__device__ __forceinline__ bool hear_turn(unsigned* flag, unsigned turn, int* limit, int rank)
 {
-    unsigned said, tries = 0;
-    do {
+    Patience patience;
+    while (true) {
+        unsigned said;
 #ifdef DASP_SIMT
         said = load_message(flag);
         __threadfence();
 #else
         asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(said) : "l"(flag) : "memory");
 #endif
-    } while (int(said - turn) < 0 && waits_on(tries, limit));
+        if (int(said - turn) >= 0) return true;
+        if (!waits_on(patience, limit, rank)) return false;
+    }
 }
 
 // A number and its turn, each half of it in one word with the turn, so that whoever sees the turn in both has the
@@ -65,18 +97,22 @@ __device__ __forceinline__ void say_number(unsigned long long* words, double num
 #endif
 }
 
-// Waits for a number that another GPU says in this turn.
-__device__ __forceinline__ double hear_number(unsigned long long* words, unsigned turn, const int* limit)
+// Waits for a number that the GPU of a rank says in this turn. Whether it has.
+__device__ __forceinline__ bool hear_number(unsigned long long* words, unsigned turn, int* limit, int rank, double& number)
 {
-    unsigned long long low, high;
-    unsigned tries = 0;
-    do {
+    Patience patience;
+    while (true) {
+        unsigned long long low, high;
 #ifdef DASP_SIMT
         low = load_message(words);
         high = load_message(words + 1);
 #else
         asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];" : "=l"(low), "=l"(high) : "l"(words) : "memory");
 #endif
-    } while ((low >> 32 != turn || high >> 32 != turn) && waits_on(tries, limit));
-    return sum_of((high << 32) | (low & 0xffffffffu));
+        if (low >> 32 == turn && high >> 32 == turn) {
+            number = sum_of((high << 32) | (low & 0xffffffffu));
+            return true;
+        }
+        if (!waits_on(patience, limit, rank)) return false;
+    }
 }
