@@ -3,13 +3,16 @@
 `nccl RANK SIZE PORT` does what gloo does with a group of NCCL's, which needs a GPU for each rank.
 
 With DASP_RANKS_DEVICE=cuda each rank has a GPU; DASP_RANKS_CASES names some cases alone,
-DASP_RANKS_SIZES some numbers of ranks.
+DASP_RANKS_SIZES some numbers of ranks, DASP_RANKS_SECONDS after how many a process says where it is, and
+ends.
 
-Prints a line for each case that failed on a rank, and at the end on rank 0 how many went well.
+Prints a line for each case that failed on a rank, those that rank 0 is done with, and at the end how many
+went well.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import shutil
 import signal
@@ -18,6 +21,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -187,6 +191,68 @@ def check_complex(engine: Any, comm: Any) -> None:
                 assert here(again).tobytes() == here(x).tobytes(), method
 
 
+def check_type(engine: Any, comm: Any, dtype: str) -> None:
+    """Hold products of a type, also with other values and of the transpose, to bounds, and solves."""
+    side = 12
+    phases = sp.diags_array(np.exp(0.7j * np.arange(side**2)))
+    rng = np.random.default_rng(9)
+    is_complex = np.dtype(dtype).kind == "c"
+    A = sp.csr_array(generate(f"poisson2d:{side}") * rng.uniform(0.5, 1.0))
+    if is_complex:
+        A = sp.csr_array(phases @ A @ phases.conj())
+    A = A.astype(dtype)
+    D = SpMatrix.from_scipy(A if engine.rank == 0 else None, comm, device=DEVICE)
+    first, end = D.rows.first, D.rows.first + D.rows.count
+    x = rng.standard_normal((side**2, 3)).astype(dtype)
+    if is_complex:
+        x += np.asarray(1j * rng.standard_normal(x.shape), dtype)
+    other = sp.csr_array((rng.standard_normal(A.nnz).astype(dtype), A.indices, A.indptr), shape=A.shape)
+    mine = slice(*A.indptr[[first, end]])
+    for matrix, of_ranks in ((A, D), (other, D.with_values(there(other.data[mine])))):
+        for op, whole in (("", matrix), ("T", matrix.T), ("H", matrix.conj().T)):
+            operator = getattr(of_ranks, op) if op else of_ranks
+            local = sp.csr_array(sp.csr_array(whole)[first:end])
+            block = here(operator @ there(np.ascontiguousarray(x[first:end])))
+            assert block.dtype == np.dtype(dtype)
+            for k in range(3):
+                y = here(operator @ there(np.ascontiguousarray(x[first:end, k])))
+                want, size = reference.product(local, x[:, k])
+                terms = 2 * np.diff(local.indptr) + engine.size + 3
+                bound = reference.gamma(terms, dtype) * size
+                for got in (y, block[:, k]):
+                    assert (abs(got.real - want.real) <= bound.real).all(), (dtype, op, k)
+                    assert (abs(got.imag - want.imag) <= bound.imag).all(), (dtype, op, k)
+    rtol = 1e-9 if np.dtype(dtype).itemsize == (16 if is_complex else 8) else 1e-4
+    b = there(np.ascontiguousarray(x[first:end, 0]))
+    for method in ("cg", "minres", "bicgstab", "gmres"):
+        for M in (None, preconditioners.jacobi(D)):
+            found, stats = getattr(solvers, method)(D, b, rtol=rtol, M=M)
+            again, _ = getattr(solvers, method)(D, b, rtol=rtol, M=M)
+            assert stats.converged, (dtype, method, stats)
+            assert here(again).tobytes() == here(found).tobytes(), (dtype, method)
+            solution = np.concatenate(engine.gather(here(found))).astype(complex)
+            rounding = abs(A) @ abs(solution) + abs(x[:, 0])
+            rounding = float(reference.gamma(2 * np.diff(A.indptr).max() + 3, dtype)) * rounding
+            left = np.linalg.norm(x[:, 0] - A.astype(complex) @ solution)
+            allowed = rtol * np.linalg.norm(x[:, 0]) + np.linalg.norm(rounding)
+            assert left <= allowed, (dtype, method, left, allowed)
+
+
+def check_many(engine: Any, comm: Any) -> None:
+    """Multiply by several matrices by turns, some of which end meanwhile and leave their place to others."""
+    kept, rng = {}, np.random.default_rng(10)
+    for turn in range(12):
+        A = gallery.from_lengths(rng.integers(0, 12, 60), 60, seed=turn)
+        D = SpMatrix.from_scipy(A if engine.rank == 0 else None, comm, device=DEVICE)
+        kept[turn % 4] = A, D
+        x = rng.standard_normal(60)
+        for matrix, of_ranks in kept.values():
+            part = slice(of_ranks.columns.first, of_ranks.columns.first + of_ranks.columns.count)
+            y = np.concatenate(engine.gather(here(of_ranks @ there(x[part]))))
+            want, size = reference.product(matrix, x)
+            assert (abs(y - want) <= reference.gamma(np.diff(matrix.indptr) + 3, np.float64) * size).all()
+
+
 def levels(A: Any, least: int) -> Any:
     """A hierarchy by smoothed aggregation: a third of the rows on each level, consecutive ones together."""
     found = []
@@ -291,12 +357,15 @@ def check_all(engine: Any, comm: Any) -> int:
     cases["solver"] = lambda: check_solver(engine, comm)
     cases["multigrid"] = lambda: check_multigrid(engine, comm)
     cases["complex"] = lambda: check_complex(engine, comm)
+    if DEVICE != "cpu":  # where types have kernels of their own, and ranks memory that all write in
+        for dtype in ("f4", "f8", "c8", "c16"):
+            cases[f"type {dtype}"] = partial(check_type, engine, comm, dtype)
+        cases["many"] = lambda: check_many(engine, comm)
     cases["resume"] = lambda: check_resume(engine, comm)
     cases["faults"] = lambda: check_faults(engine, comm)
     failed, wanted = 0, os.environ.get("DASP_RANKS_CASES", ",".join(cases)).split(",")
     for name in wanted:
-        case = cases[name]
-        problem = ""
+        case, problem, began = cases[name], "", time.monotonic()
         try:
             case()
         except Exception:
@@ -304,6 +373,8 @@ def check_all(engine: Any, comm: Any) -> int:
         if problem:
             print(f"FAILED {name} on rank {engine.rank} of {engine.size}: {problem}", flush=True)
             failed += 1
+        elif engine.rank == 0:
+            print(f"{name} on {engine.size} ranks: {time.monotonic() - began:.2f} s", flush=True)
     return failed
 
 
@@ -374,6 +445,8 @@ def endless(comm: Any, ends: Callable[[], None], rank: int) -> int:
 
 def main(words: list[str]) -> int:
     """Do what the words say."""
+    if "DASP_RANKS_SECONDS" in os.environ:
+        faulthandler.dump_traceback_later(float(os.environ["DASP_RANKS_SECONDS"]), exit=True)
     if words[0] == "mpi":
         return run_mpi()
     if words[0] in ("gloo", "nccl"):

@@ -6,13 +6,19 @@ itself must be, byte by byte, what was played for it.
 
 from __future__ import annotations
 
+import gc
+import os
+import subprocess
+import sys
+import threading
+import weakref
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from dasp.distributed import RankError, peers
+from dasp.distributed import RankError, peers, processes
 from dasp.distributed.exchange import Span
 from dasp.distributed.packing import defines, steps
 from dasp.distributed.peers import BRING, MOST_BLOCKS, SUM, flag_bytes, neighbour_table, power_of_two
@@ -80,7 +86,8 @@ class Ranks:
             "own": starts[rank] + flag_bytes(3), "own_step": self.slots[rank], "columns": self.columns,
             "places": self.places[rank] if self.packed else None, "received": received,
             "turns": np.full(blocks, (turn - 1) % 2**32, np.uint32),
-            "limit": np.array([0, gave_up, 0, 0, 0], np.int32), "lost": lost, "x": x.reshape(-1, order="A"), "row": row, "column": column,
+            "limit": np.array([0, gave_up, 0, 0, 0], np.int32), "lost": lost,
+            "x": x.reshape(-1, order="A"), "row": row, "column": column,
         }  # fmt: skip
         constants, types = defines(self.dtype), {"Scalar": self.dtype}
         EmulatedDevice().launch(BRING, constants, arguments, blocks, THREADS, types)()
@@ -266,3 +273,143 @@ def test_other_words_for_links_are_refused_by_all(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv(peers.LINKS_VARIABLE, "wires")
     with pytest.raises(ValueError, match="rank 0: DASP_RANK_LINKS is 'wires'; auto or nccl is needed"):
         run_ranks(2, lambda engine: peers.device_links(engine, "cuda:0"))
+
+
+class Hearer:
+    """Is told which ranks have ended."""
+
+    def __init__(self) -> None:
+        self.ended: list[int] = []
+        self.heard = threading.Event()
+
+    def hear(self, rank: int) -> None:
+        self.ended.append(rank)
+        self.heard.set()
+
+
+def start_watch(others: list[Any], hearer: Hearer) -> threading.Thread | None:
+    """Watch processes as rank 0; the others are given as (process, when it began)."""
+    every = [(processes.machine(), *one) for one in others]
+    engine: Any = SimpleNamespace(rank=0, gather=lambda mine: [mine, *every])
+    return processes.watch(engine, weakref.WeakMethod(hearer.hear))
+
+
+def test_a_process_that_has_ended_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where its parent, this one, has not asked yet how it ended."""
+    monkeypatch.setattr(processes, "LOOK", 0.01)
+    hearer = Hearer()
+    command = [sys.executable, "-c", "print(flush=True); input()"]
+    children = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(2)]
+    try:
+        for child in children:
+            assert child.stdout is not None
+            child.stdout.readline()
+        watching = start_watch([(child.pid, processes.began(child.pid)) for child in children], hearer)
+        assert watching is not None
+        assert not hearer.heard.wait(0.1)
+        children[1].kill()
+        assert hearer.heard.wait(30)
+        assert hearer.ended == [2]
+        children[0].kill()
+        watching.join(30)
+        assert hearer.ended == [2, 1]
+    finally:
+        for child in children:
+            child.kill()
+            child.communicate()
+
+
+def test_processes_that_cannot_be_told_apart_are_not_watched() -> None:
+    """Of another machine, and numbers that another process has meanwhile."""
+    hearer = Hearer()
+    assert processes.began(os.getpid())
+    assert start_watch([(os.getpid(), "")], hearer) is None
+    assert start_watch([(os.getpid(), processes.began(os.getpid()) + "1")], hearer) is None
+    engine: Any = SimpleNamespace(
+        rank=0, gather=lambda mine: [mine, (("elsewhere", "", ""), os.getpid(), processes.began(os.getpid()))]
+    )
+    assert processes.watch(engine, weakref.WeakMethod(hearer.hear)) is None
+
+
+def test_nobody_is_watched_for_links_that_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "LOOK", 0.01)
+    hearer = Hearer()
+    watching = start_watch([(os.getpid(), processes.began(os.getpid()))], hearer)
+    assert watching is not None
+    del hearer
+    gc.collect()
+    watching.join(30)
+    assert not watching.is_alive()
+
+
+class Waiting(peers.PeerLinks):
+    """Links without a GPU, as far as waiting goes."""
+
+    def __init__(self) -> None:
+        self.engine: Any = SimpleNamespace(rank=2, size=4, timeout=600.0)
+        self._limit, self._seconds, self.ends = np.zeros(2 + 4, np.int32), 0.0, 0
+        self._device = SimpleNamespace(synchronize=self.synchronize)
+
+    def synchronize(self) -> None:
+        self.ends += 1
+
+
+def test_kernels_are_told_how_long_to_wait_and_for_whom() -> None:
+    links = Waiting()
+    links.check()
+    assert list(links._limit) == [600_000, 0, 0, 0, 0, 0]
+    links.engine.timeout = 1e9
+    links.check()
+    assert links._limit[0] == 2**31 - 1
+    links._ended(3)
+    assert list(links._limit[1:]) == [0, 0, 0, 0, 1]
+    links.wait(SimpleNamespace(done=True))
+    links._limit[peers.GAVE_UP] = 1  # as a kernel does
+    with pytest.raises(RankError, match=r"rank 2 of 4 has given up .* \(ended: 3\); GPUs send"):
+        links.wait(SimpleNamespace(done=True))
+
+
+def test_a_fork_leaves_the_gpu_alone_when_it_ends() -> None:
+    """What is pinned is not there in a fork, and the GPU is not its own."""
+    links = Waiting()
+    links.check()
+    peers._end(weakref.ref(links), os.getpid() + 1)
+    assert (links.ends, links._limit[0]) == (0, 600_000)
+    peers._end(weakref.ref(links), os.getpid())
+    assert (links.ends, links._limit[0]) == (1, 10_000)
+
+
+@pytest.mark.parametrize(
+    ("near", "visible", "same", "want"),
+    [
+        (True, True, True, True), (False, True, True, False), (False, False, True, True),
+        (True, True, False, False),
+    ],
+)  # fmt: skip
+def test_gpus_that_a_process_does_not_see_may_be_reached(
+    near: bool, visible: bool, same: bool, want: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where each process sees its own alone: whether they can be written in is tried."""
+    cupy = pytest.importorskip("cupy")
+
+    class Unseen(RuntimeError):
+        pass
+
+    def number(bus: str) -> int:
+        if bus != f"bus {known.rank}" and not visible:
+            raise Unseen
+        return int(bus[-1])
+
+    known = threading.local()
+    runtime = SimpleNamespace(
+        CUDARuntimeError=Unseen, deviceGetPCIBusId=lambda _: f"bus {known.rank}",
+        deviceGetByPCIBusId=number, deviceCanAccessPeer=lambda one, other: int(near),
+    )  # fmt: skip
+    monkeypatch.setattr(cupy.cuda, "runtime", runtime)
+    monkeypatch.setattr(peers, "machine", lambda: ("here" if same else f"host {known.rank}", "boot", "pids"))
+
+    def run(engine: Any) -> bool:
+        known.rank = engine.rank
+        return peers.reachable(engine, SimpleNamespace(id=engine.rank))
+
+    assert run_ranks(2, run) == [want] * 2

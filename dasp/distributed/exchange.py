@@ -91,35 +91,49 @@ class Split(NamedTuple):
     own: Array
 
 
+PIECE = 2**27
+"""Entries that are split at once: beside them that takes some 20 bytes for each."""
+
+
 def split(rows: Csr, columns: Parts) -> Split:
     """Split rows whose columns are numbered globally."""
     xp = _arrays.namespace(rows.data)
     first, end = columns.first, columns.first + columns.count
-    own = (rows.indices >= first) & (rows.indices < end)
-    before = xp.zeros(len(own) + 1, np.int64)
-    xp.cumsum(own, dtype=np.int64, out=before[1:])
-    indptr = before[rows.indptr]
-    del before  # eight bytes for each entry
-    indices = rows.indices[own]
-    if len(indices):  # else the first column may be beyond what their type holds
-        indices -= first
-    interior = Csr(indptr, _narrow(indices, columns.count), rows.data[own])
+    nnz = len(rows.data)
+    pieces = [slice(low, min(low + PIECE, nnz)) for low in range(0, nnz, PIECE)]
+    own, indptr, found = xp.empty(nnz, bool), xp.zeros(len(rows.indptr), np.int64), [0]
+    for piece in pieces:
+        places = rows.indices[piece]
+        own[piece] = (places >= first) & (places < end)
+        counts = xp.cumsum(own[piece], dtype=np.int64)
+        edges = xp.asarray([piece.start, piece.stop], rows.indptr.dtype)
+        ends = slice(*xp.searchsorted(rows.indptr, edges, "right").tolist())  # of the rows that end there
+        indptr[ends] = found[-1] + counts[rows.indptr[ends] - (piece.start + 1)]
+        found.append(found[-1] + int(counts[-1]))
+    indices, data = xp.empty(found[-1], _index_type(columns.count)), xp.empty(found[-1], rows.data.dtype)
+    for piece, low, high in zip(pieces, found, found[1:], strict=False):
+        if low < high:  # else the first column may be beyond what their type holds
+            indices[low:high] = rows.indices[piece][own[piece]] - first
+            data[low:high] = rows.data[piece][own[piece]]
     lengths = xp.diff(rows.indptr) - xp.diff(indptr)
     mine = xp.flatnonzero(lengths)
     halo_indptr = xp.zeros(len(mine) + 1, np.int64)
     halo_indptr[1:] = xp.cumsum(lengths[mine], dtype=np.int64)
-    others = ~own
-    needed = places = rows.indices[others]
+    needed, values = (
+        xp.concatenate([array[:0], *(array[piece][~own[piece]] for piece in pieces)])
+        for array in (rows.indices, rows.data)
+    )
+    places = needed
     if len(needed):
         needed, places = xp.unique(needed, return_inverse=True)
-    halo = Csr(halo_indptr, _narrow(places.reshape(-1), len(needed)), rows.data[others])
+    halo = Csr(halo_indptr, places.reshape(-1).astype(_index_type(len(needed)), copy=False), values)
     host = _arrays.to_host(needed).astype(np.int64)
-    return Split(interior, halo, mine.astype(np.int64), host, own)
+    return Split(Csr(indptr, indices, data), halo, mine.astype(np.int64), host, own)
 
 
-def _narrow(indices: Array, size: int) -> Array:
-    """Return indices in the type of SciPy's sparse matrices of this size."""
-    return indices.astype(np.int32 if size < 2**31 else np.int64, copy=False)
+def _index_type(size: int) -> Any:
+    """Return the type of the indices of SciPy's sparse matrices of this size."""
+    return np.int32 if size < 2**31 else np.int64
 
 
 class Route(NamedTuple):

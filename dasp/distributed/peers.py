@@ -57,8 +57,8 @@ LAST_SECONDS = 10.0
 """For which kernels wait for other ranks when this process ends."""
 
 GAVE_UP, ENDED = 1, 2
-"""Places in what kernels are told of waiting: behind the milliseconds whether one gave up, and then of each rank
-whether its process has ended."""
+"""Places in what kernels are told of waiting: behind the milliseconds whether one gave up, and then of each
+rank whether its process has ended."""
 
 BRING = Signature(
     "distributed/peer_rows.cu",

@@ -1,7 +1,7 @@
 """Whether the processes of other ranks on this machine still run.
 
-A kernel that waits for another GPU, and a host that waits for that kernel, have no connection that would break
-when a process is killed.
+A kernel that waits for another GPU, and a host that waits for that kernel, have no connection that would
+break when a process is killed.
 
 Source: proc(5), /proc/PID/stat: state is field 3, and the time at which the process began field 22.
 """
