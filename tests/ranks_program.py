@@ -30,6 +30,7 @@ import scipy.sparse as sp
 
 from dasp import solvers
 from dasp.distributed import RankError, SpMatrix, preconditioners, resume
+from dasp.distributed.place import resolve
 from dasp.models import generate
 from tests import gallery, reference
 
@@ -363,6 +364,10 @@ def check_all(engine: Any, comm: Any) -> int:
         cases["many"] = lambda: check_many(engine, comm)
     cases["resume"] = lambda: check_resume(engine, comm)
     cases["faults"] = lambda: check_faults(engine, comm)
+    if DEVICE != "cpu":
+        links = engine.links(resolve(engine, DEVICE))
+        if engine.rank == 0:
+            print(f"{engine.size} ranks, links by {links.name}", flush=True)
     failed, wanted = 0, os.environ.get("DASP_RANKS_CASES", ",".join(cases)).split(",")
     for name in wanted:
         case, problem, began = cases[name], "", time.monotonic()
