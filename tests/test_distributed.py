@@ -190,9 +190,14 @@ def test_rows_come_back_and_take_other_values() -> None:
         D = SpMatrix.from_local_rows(local, engine, device="cpu")
         reference.assert_same_entries(D.local_rows(), local)
         other = D.with_values(-3.0 * local.data)
+        part, quadruple = x[D.columns.first :][: D.columns.count], D.with_values(4.0 * local.data)
+        y, gather = D @ part, engine.gather
+        engine.gather = None  # nothing is left to agree on
+        np.testing.assert_array_equal(quadruple @ part, 4.0 * y)
+        engine.gather = gather
         with pytest.raises(ValueError, match="this rank has"):
             D.with_values(np.ones(len(local.data) + (engine.rank == 2)))
-        return other @ x[D.columns.first :][: D.columns.count]
+        return other @ part
 
     scaled = sp.csr_array((-3.0 * matrix.data, matrix.indices, matrix.indptr), shape=matrix.shape)
     assert_within(np.concatenate(run_ranks(3, work)), scaled, x)

@@ -346,12 +346,16 @@ class Waiting(peers.PeerLinks):
     """Links without a GPU, as far as waiting goes."""
 
     def __init__(self) -> None:
-        self.engine: Any = SimpleNamespace(rank=2, size=4, timeout=600.0)
+        self.engine: Any = SimpleNamespace(rank=2, size=4, timeout=600.0, let_go=self.let_go)
         self._limit, self._seconds, self.ends = np.zeros(2 + 4, np.int32), 0.0, 0
+        self.let_go_of = 0
         self._device = SimpleNamespace(synchronize=self.synchronize)
 
     def synchronize(self) -> None:
         self.ends += 1
+
+    def let_go(self) -> None:
+        self.let_go_of += 1
 
 
 def test_kernels_are_told_how_long_to_wait_and_for_whom() -> None:
@@ -367,6 +371,17 @@ def test_kernels_are_told_how_long_to_wait_and_for_whom() -> None:
     links._limit[peers.GAVE_UP] = 1  # as a kernel does
     with pytest.raises(RankError, match=r"rank 2 of 4 has given up .* \(ended: 3\); GPUs send"):
         links.wait(SimpleNamespace(done=True))
+    assert links.let_go_of == 1
+
+
+def test_the_host_waits_no_longer_than_the_timeout() -> None:
+    links = Waiting()
+    links.engine.timeout = 0.01
+    with pytest.raises(RankError, match=r"rank 2 of 4 waited 0\.01 s for its GPU"):
+        links.wait(SimpleNamespace(done=False))
+    assert links.let_go_of == 1
+    with pytest.raises(RankError, match="has given up waiting for another rank; GPUs"):
+        links.check()
 
 
 def test_a_fork_leaves_the_gpu_alone_when_it_ends() -> None:

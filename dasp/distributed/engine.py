@@ -77,6 +77,10 @@ class Engine(Links, Protocol):
     def links(self, device: str) -> Any:
         """Return what moves arrays of a device: of `cpu` as `Links`, of `cuda:N` as `DeviceLinks`."""
 
+    def let_go(self) -> None:
+        """Have this process end without the other ranks, which may be gone; for one that was waited for in
+        vain."""
+
     def abort(self, reason: str) -> None:
         """End all ranks, as far as the engine can; for an error that others cannot learn otherwise."""
 

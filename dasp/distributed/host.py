@@ -21,6 +21,9 @@ class HostEngine:
     def wait(self, event: Any = None) -> None:
         """Do nothing: what the host does is done."""
 
+    def let_go(self) -> None:
+        """Do nothing: this process ends by itself."""
+
     def links(self, device: str) -> Any:
         """Return the engine itself for the host; for a GPU what `device_links` finds."""
         own: Any = self

@@ -352,6 +352,7 @@ class SpMatrix:
         elif x.shape[0] != self.columns.count or type(x) is not self._array or type(beta) is not float:
             # The interior's product holds everything else to what it must be.
             x, out = self._checked(x, out, beta, self.local_shape)
+            self._array = type(x)
         mover.start(x)
         y = self.interior.matvec(x, out=out, alpha=alpha, beta=beta)
         mover.multiply(self.halo, alpha)
@@ -516,7 +517,9 @@ class SpMatrix:
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         other.interior, other.halo = made
-        other._movers, other._back_movers, other._transposed = {}, {}, None
+        other._transposed = None
+        if other.dtype != self.dtype:
+            other._movers, other._back_movers = {}, {}
         return other
 
     def local_rows(self) -> scipy.sparse.csr_array:

@@ -82,6 +82,7 @@ class MpiEngine(HostEngine):
             raise TypeError("comm joins two groups of ranks; a communicator within one group is needed")
         self.comm = comm.Dup()
         super().__init__(int(self.comm.Get_rank()), int(self.comm.Get_size()), timeout)
+        self._aborts = False
 
     def complete(self, requests: list[Any], what: str) -> None:
         """Wait for requests, no longer than the timeout.
@@ -105,12 +106,17 @@ class MpiEngine(HostEngine):
             raise RankError(f"rank {self.rank}: MPI says {error}; another rank may have ended") from error
 
     def _gone(self, what: str) -> str:
-        # MPI_Finalize would wait for the rank that is gone, for ever.
-        atexit.register(self.abort, "a rank did not answer")
+        self.let_go()
         return (
             f"rank {self.rank} of {self.size} waited {self.timeout:g} s for {what}, in vain; another rank "
             "has ended, failed, or works on something else; set DASP_RANK_TIMEOUT to wait longer"
         )
+
+    def let_go(self) -> None:
+        """End all ranks with this one: MPI_Finalize would wait for the rank that is gone, for ever."""
+        if not self._aborts:
+            self._aborts = True
+            atexit.register(self.abort, "a rank did not answer")
 
     def gather(self, value: Any) -> list[Any]:
         """Return what every rank gave."""

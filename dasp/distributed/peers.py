@@ -277,6 +277,7 @@ class PeerLinks:
     def check(self) -> None:
         """Raise RankError if another rank did not answer before."""
         if self._limit[GAVE_UP]:
+            self.engine.let_go()
             gone = ", ".join(str(rank) for rank in np.flatnonzero(self._limit[ENDED:]))
             raise RankError(
                 f"rank {self.engine.rank} of {self.engine.size} has given up waiting for another rank"
@@ -318,6 +319,7 @@ class PeerLinks:
             "ranks": ranks, "rank": self.engine.rank, "capacity": self._capacity,
             "turns": self._cupy.zeros(self._capacity, np.uint32), **self.patience,
         }  # fmt: skip
+        self._device.synchronize()  # sums may be on any stream
 
     def sum(self, array: Array) -> Callable[[], None]:
         """Prepare a sum over all ranks, on the current stream; all ranks call this."""
