@@ -263,7 +263,6 @@ def main(way: str, rank: int, size: int, port: int) -> int:
     if "DASP_RANKS_SECONDS" in os.environ:
         faulthandler.dump_traceback_later(float(os.environ["DASP_RANKS_SECONDS"]), exit=True)
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
-    os.environ.setdefault("LOCAL_RANK", str(rank))
     seconds = timedelta(seconds=FOR_LONG)
     dist.init_process_group("gloo", rank=rank, world_size=size, timeout=seconds)
     group = dist.group.WORLD

@@ -19,10 +19,14 @@ import pytest
 
 from dasp.distributed import write_parts
 from dasp.models import generate
+from tests.ranks_gpus import WAYS
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAM = [sys.executable, "-m", "tests.ranks_program"]
 MOST = 5
+
+LARGE = {"long-runs": 20e9, "many-entries": 130e9}
+"""Ways of tests/ranks_gpus.py on two GPUs, and the bytes of memory that each of these needs."""
 
 
 def mpirun() -> list[str]:
@@ -61,13 +65,26 @@ def finish(processes: list[Any], seconds: float) -> list[tuple[int, str]]:
     return found
 
 
-def gloo(words: Callable[[int, int], list[str]], size: int) -> list[Any]:
+def gloo(
+    words: Callable[[int, int], list[str]],
+    size: int,
+    program: str = "tests.ranks_program",
+    seen: list[str] | None = None,
+) -> list[Any]:
+    """Start ranks; where GPUs are given, and the way is to see one alone, each has its own."""
     if importlib.util.find_spec("torch") is None:
         pytest.skip("torch is not installed: pip install torch")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    return [start([*PROGRAM, *words(rank, port)]) for rank in range(size)]
+    found = []
+    for rank in range(size):
+        told = words(rank, port)
+        alone = (
+            [] if seen is None or told[0] != "one-visible" else ["env", f"CUDA_VISIBLE_DEVICES={seen[rank]}"]
+        )
+        found.append(start([*alone, sys.executable, "-m", program, *told]))
+    return found
 
 
 def test_products_solvers_and_faults_with_mpi() -> None:
@@ -101,16 +118,37 @@ def test_groups_between_gpus(backend: str, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.cuda
-def test_a_rank_that_is_killed_ends_the_others_between_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_several_gpus(way: str) -> None:
+    """What must hold when a rank is killed, late or multiplies something else; and of large matrices."""
     import cupy
 
-    if cupy.cuda.runtime.getDeviceCount() < 2:
+    runtime = cupy.cuda.runtime
+    size = min(2 if way in LARGE else 4, runtime.getDeviceCount())
+    if size < 2:
         pytest.skip("there is one GPU; two are needed")
-    monkeypatch.setenv("DASP_RANKS_DEVICE", "cuda")
-    processes = gloo(lambda rank, port: ["gloo-rank", "killed", str(rank), "2", str(port)], 2)
-    found = finish(processes, 120)
-    assert [status for status, _ in found] == [3, -9], found
-    assert "rank 0 noticed" in found[0][1]
+    if way in LARGE and runtime.memGetInfo()[1] < LARGE[way]:
+        pytest.skip(f"{LARGE[way] / 1e9:.0f} GB of memory are needed on a GPU")
+    seen = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(size)))).split(",")
+    commands = gloo(lambda rank, port: [way, str(rank), str(size), str(port)], size, "tests.ranks_gpus", seen)
+    found = finish(commands, 280)
+    want = [-9 if way.startswith("killed") and rank == 1 else 0 for rank in range(size)]
+    assert [status for status, _ in found] == want, found
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("launcher", ["torchrun", "mpirun"])
+def test_dasp_solve_on_gpus(launcher: str) -> None:
+    import cupy
+
+    size = str(min(4, cupy.cuda.runtime.getDeviceCount()))
+    torch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", size, "-m"]
+    launch = torch if launcher == "torchrun" else [*mpirun(), "-n", size, sys.executable, "-m"]
+    command = [*launch, "dasp", "solve", "poisson3d:40", "--precond", "jacobi"]
+    ((status, text),) = finish([start(command)], 120)
+    assert status == 0, text
+    assert text.count("true residual") == 1
+    assert size == "1" or f"on {size} ranks (cuda:0 and so on)" in text
 
 
 def test_products_solvers_and_faults_with_gloo() -> None:
