@@ -29,7 +29,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from dasp import solvers
-from dasp.distributed import RankError, SpMatrix, preconditioners, resume
+from dasp.distributed import RankError, SpMatrix, mpi, preconditioners, resume
 from dasp.distributed.place import resolve
 from dasp.models import generate
 from tests import gallery, reference
@@ -239,6 +239,15 @@ def check_type(engine: Any, comm: Any, dtype: str) -> None:
             assert left <= allowed, (dtype, method, left, allowed)
 
 
+def check_pieces(engine: Any, comm: Any) -> None:
+    """Hold what MPI's counts are too small for to arrive as it was sent."""
+    whole, mpi.MOST_BYTES = mpi.MOST_BYTES, 40
+    try:
+        check_product(engine, comm, gallery.from_lengths(np.full(40, 30), 40, seed=3))
+    finally:
+        mpi.MOST_BYTES = whole
+
+
 def check_many(engine: Any, comm: Any) -> None:
     """Multiply by several matrices by turns, some of which end meanwhile and leave their place to others."""
     kept, rng = {}, np.random.default_rng(10)
@@ -354,6 +363,8 @@ def check_all(engine: Any, comm: Any) -> int:
             "wide": gallery.from_lengths(np.tile([0, 9], 10), 57, seed=4),
         }.items()
     }
+    if isinstance(engine, mpi.MpiEngine):
+        cases["in pieces"] = lambda: check_pieces(engine, comm)
     cases["methods"] = lambda: check_methods(engine, comm)
     cases["solver"] = lambda: check_solver(engine, comm)
     cases["multigrid"] = lambda: check_multigrid(engine, comm)

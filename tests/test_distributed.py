@@ -19,7 +19,7 @@ import dasp
 from dasp import solvers
 from dasp.distributed import Parts, RankError, SpMatrix, preconditioners, read_order, write_parts
 from dasp.distributed.exchange import Csr, runs, split
-from dasp.distributed.partition import cut_rows
+from dasp.distributed.partition import collect, cut_rows
 from dasp.io.files import MatrixFileError
 from dasp.models import generate
 from tests import gallery, reference
@@ -775,6 +775,19 @@ def test_files_give_the_matrix_back(tmp_path: Path, by: str) -> None:
     got[order] = np.concatenate(run_ranks(3, work))
     assert_within(got, A, x)
     assert [path.name for path in tmp_path.iterdir()] == ["parts"]
+
+
+@pytest.mark.parametrize("root", [0, 2])
+def test_parts_of_a_vector_are_collected(root: int) -> None:
+    whole, starts = np.random.default_rng(3).standard_normal(20).astype(np.float32), np.array([0, 7, 7, 20])
+
+    def work(engine: Any) -> Any:
+        parts = Parts(starts, engine.rank)
+        return collect(engine, whole[parts.first : parts.first + parts.count], parts, root)
+
+    found = run_ranks(3, work)
+    np.testing.assert_array_equal(found[root], whole)
+    assert [one is None for one in found] == [rank != root for rank in range(3)]
 
 
 def test_a_wrong_or_missing_partition_is_told_on_all_ranks(tmp_path: Path) -> None:

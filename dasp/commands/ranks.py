@@ -25,7 +25,7 @@ from dasp.commands.options import (
 from dasp.commands.summaries import add_parser
 from dasp.distributed.engine import Engine, told_everywhere
 from dasp.distributed.launch import leave, world
-from dasp.distributed.partition import is_partition
+from dasp.distributed.partition import collect, is_partition
 from dasp.io.matrices import load_matrix
 
 USER_ERROR = 2
@@ -129,10 +129,10 @@ def _solve(arguments: argparse.Namespace, pieces: Pieces, comm: Any, engine: Eng
     norm = size or 1.0
     accepted = stats.converged and far / norm <= 10 * rtol
     if arguments.out:
-        whole = engine.gather(x if isinstance(x, np.ndarray) else x.get())
+        whole = collect(engine, x if isinstance(x, np.ndarray) else x.get(), D.rows)
         if engine.rank == 0:
             found = np.empty(rows, x.dtype)
-            found[order] = np.concatenate(whole)
+            found[order] = whole
             pieces.write_vector(arguments.out, found)
     if arguments.plot and engine.rank == 0:
         pieces.draw_residuals(Path(arguments.plot), title, [one / norm for one in stats.residuals], rtol)

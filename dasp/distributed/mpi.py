@@ -27,6 +27,9 @@ PAUSE = 1e-4
 
 TAG = 7
 
+MOST_BYTES = 2**30
+"""Of a message: MPI counts them in an int. Longer ones go in pieces, which arrive in their order."""
+
 
 def mpi_engine(comm: Any, timeout: float) -> MpiEngine:
     """Return the engine of a communicator, the one that was made first: it has a communicator of its own."""
@@ -46,10 +49,15 @@ def _key() -> int:
     return int(MPI.Comm.Create_keyval())
 
 
-def _bytes(array: np.ndarray[Any, Any]) -> Any:
+def _pieces(messages: Sequence[Message]) -> list[tuple[int, Any]]:
     from mpi4py import MPI
 
-    return [array.reshape(-1).view(np.uint8), MPI.BYTE]
+    found = []
+    for rank, array in messages:
+        whole = array.reshape(-1).view(np.uint8) if array.nbytes else array
+        for first in range(0, array.nbytes, MOST_BYTES):
+            found.append((rank, [whole[first : first + MOST_BYTES], MPI.BYTE]))
+    return found
 
 
 class MpiExchange:
@@ -57,8 +65,7 @@ class MpiExchange:
 
     def __init__(self, engine: MpiEngine, sends: Sequence[Message], receives: Sequence[Message]) -> None:
         self._engine = engine
-        self._sends = [(rank, _bytes(array)) for rank, array in sends if array.nbytes]
-        self._receives = [(rank, _bytes(array)) for rank, array in receives if array.nbytes]
+        self._sends, self._receives = _pieces(sends), _pieces(receives)
         self._requests: list[Any] = []
 
     def start(self) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 import scipy.sparse
 
 from dasp.distributed.engine import Engine, agree
+from dasp.distributed.exchange import Parts
 from dasp.io.files import MatrixFileError, one_line_errors, open_regular
 
 FORMAT = 1
@@ -124,6 +125,20 @@ def scatter(engine: Engine, A: Any, root: int, rows: Any = None) -> scipy.sparse
         exchange.finish()
     indptr, indices, data = mine
     return scipy.sparse.csr_array((data, indices, indptr), shape=(len(indptr) - 1, shape[1]))
+
+
+def collect(engine: Engine, part: np.ndarray[Any, Any], parts: Parts, root: int = 0) -> Any:
+    """Return on one rank the whole vector of which each holds a part, elsewhere None; all ranks call this."""
+    whole = np.empty(parts.total, part.dtype) if engine.rank == root else None
+    if whole is None:
+        exchange = engine.exchange([(root, part)], [])
+    else:
+        whole[parts.first : parts.first + parts.count] = part
+        ends = [(rank, *map(int, parts.starts[rank : rank + 2])) for rank in range(engine.size)]
+        exchange = engine.exchange([], [(rank, whole[a:b]) for rank, a, b in ends if rank != root])
+    exchange.start()
+    exchange.finish()
+    return whole
 
 
 def _rows_of(A: Any) -> scipy.sparse.csr_array:
