@@ -374,6 +374,10 @@ class PeerLinks:
 
     def works(self) -> bool:
         """Whether messages and sums come as they should on all ranks; all ranks call this."""
+        with self._device:
+            return self._works()
+
+    def _works(self) -> bool:
         xp, rank, size = self._cupy, self.engine.rank, self.engine.size
         others = [(other, 3 * other, 3 * other + 3) for other in range(size) if other != rank]
         sent = xp.arange(3 * size, dtype=np.float64) + 100 * rank
