@@ -348,7 +348,7 @@ class Waiting(peers.PeerLinks):
     def __init__(self) -> None:
         self.engine: Any = SimpleNamespace(rank=2, size=4, timeout=600.0, let_go=self.let_go)
         self._limit, self._seconds, self.ends = np.zeros(2 + 4, np.int32), 0.0, 0
-        self.let_go_of = 0
+        self.let_go_of, self._tried = 0, True
         self._device = SimpleNamespace(synchronize=self.synchronize)
 
     def synchronize(self) -> None:
@@ -382,6 +382,16 @@ def test_the_host_waits_no_longer_than_the_timeout() -> None:
     assert links.let_go_of == 1
     with pytest.raises(RankError, match="has given up waiting for another rank; GPUs"):
         links.check()
+
+
+def test_a_trial_in_vain_leaves_the_job_as_it_is() -> None:
+    """Ranks go on with NCCL then; those of MPI would be ended with the first one that ends."""
+    links = Waiting()
+    links._tried = False
+    links.give_up()
+    with pytest.raises(RankError, match="has given up"):
+        links.check()
+    assert links.let_go_of == 0
 
 
 def test_a_fork_leaves_the_gpu_alone_when_it_ends() -> None:

@@ -175,3 +175,4 @@ class NcclLinks:
     def _abort(self) -> None:
         self._sums.abort()
         self._messages.abort()
+        self._engine.let_go()

@@ -256,7 +256,7 @@ class PeerLinks:
         self._released: list[int] = []
         limit, self._limit = shared_with_host(device, ENDED + engine.size, np.int32)
         self._limit[:] = 0
-        self._seconds, self._capacity = 0.0, 0
+        self._seconds, self._capacity, self._tried = 0.0, 0, False
         self._wait_for(engine.timeout)
         with device:
             self.patience = {"limit": limit, "lost": cupy.zeros(1, np.uint32)}
@@ -277,7 +277,7 @@ class PeerLinks:
     def check(self) -> None:
         """Raise RankError if another rank did not answer before."""
         if self._limit[GAVE_UP]:
-            self.engine.let_go()
+            self._let_go()
             gone = ", ".join(str(rank) for rank in np.flatnonzero(self._limit[ENDED:]))
             raise RankError(
                 f"rank {self.engine.rank} of {self.engine.size} has given up waiting for another rank"
@@ -371,11 +371,17 @@ class PeerLinks:
     def give_up(self) -> None:
         """Have kernels of this rank wait for no other rank any more."""
         self._limit[GAVE_UP] = 1
+        self._let_go()
+
+    def _let_go(self) -> None:
+        if self._tried:  # a trial in vain leaves the job as it is
+            self.engine.let_go()
 
     def works(self) -> bool:
         """Whether messages and sums come as they should on all ranks; all ranks call this."""
         with self._device:
-            return self._works()
+            self._tried = self._works()
+        return self._tried
 
     def _works(self) -> bool:
         xp, rank, size = self._cupy, self.engine.rank, self.engine.size

@@ -29,7 +29,6 @@ def await_event(
         waited = time.monotonic() - began
         if waited > limit:
             give_up()
-            engine.let_go()
             raise RankError(
                 f"rank {engine.rank} of {engine.size} waited {limit:g} s for "
                 "its GPU, which waits for another rank; that has ended, failed, or does something else"
