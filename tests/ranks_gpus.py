@@ -20,6 +20,7 @@ from dasp import Policy, solvers
 from dasp.bench import scaling
 from dasp.distributed import RankError, SpMatrix, engine_of
 from dasp.distributed.exchange import Csr, Parts, split
+from dasp.distributed.place import resolve
 from dasp.models import generate
 from tests import reference
 
@@ -158,6 +159,7 @@ def long_runs(engine: Any, comm: Any) -> str:
 
     n = 12 + round((10_000_000 * engine.size) ** (1 / 3))
     starts = np.array([n * k // engine.size * n**2 for k in range(engine.size + 1)], np.int64)
+    cupy.cuda.Device(int(resolve(engine, "cuda")[5:])).use()
     first, end = int(starts[engine.rank]), int(starts[engine.rank + 1])
     D = SpMatrix.from_local_rows(scaling.local_rows(n, first, end, "cuda"), engine, device="cuda")
     assert D.shape[0] > 10_000_000 * engine.size
@@ -199,7 +201,8 @@ def many_entries(engine: Any, comm: Any) -> str:
     source = ENTRIES.replace("HALF", str(BAND)).replace("STEP", str(step))
     kernel = cupy.RawModule(code=source).get_function("entries")
     first = own * engine.rank
-    cupy.cuda.Device(engine.rank).use()
+    device = resolve(engine, "cuda")
+    cupy.cuda.Device(int(device[5:])).use()
     indices, data = cupy.empty(own * per_row, np.int32), cupy.empty(own * per_row, np.float32)
     kernel((4096,), (256,), (*map(np.int64, (first, own, n, per_row)), data, indices))
     indptr = per_row * cupy.arange(own + 1, dtype=np.int64)
@@ -209,7 +212,7 @@ def many_entries(engine: Any, comm: Any) -> str:
     del indices, data, indptr
     pool = cupy.get_default_memory_pool()
     pool.free_all_blocks()
-    D = SpMatrix(engine, (parts, parts), pieces, Policy(), f"cuda:{engine.rank}")
+    D = SpMatrix(engine, (parts, parts), pieces, Policy(), device)
     del pieces
     assert entries > 2**32
     assert D.nnz == engine.size * entries

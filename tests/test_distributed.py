@@ -7,6 +7,7 @@ import importlib
 import json
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from dasp import solvers
 from dasp.distributed import Parts, RankError, SpMatrix, preconditioners, read_order, write_parts
 from dasp.distributed.exchange import Csr, runs, split
 from dasp.distributed.partition import collect, cut_rows
+from dasp.distributed.place import resolve
 from dasp.io.files import MatrixFileError
 from dasp.models import generate
 from tests import gallery, reference
@@ -775,6 +777,20 @@ def test_files_give_the_matrix_back(tmp_path: Path, by: str) -> None:
     got[order] = np.concatenate(run_ranks(3, work))
     assert_within(got, A, x)
     assert [path.name for path in tmp_path.iterdir()] == ["parts"]
+
+
+def test_rows_on_a_gpu_say_which_one() -> None:
+    """Else kernels of one GPU would read what lies on another."""
+    local, engine = (
+        SimpleNamespace(data=SimpleNamespace(device=SimpleNamespace(id=3))),
+        ThreadEngine(0, 1, {}),
+    )
+    assert resolve(engine, "auto", local) == resolve(engine, "cuda", local) == "cuda:3"
+    assert resolve(engine, "cuda:3", local) == "cuda:3"
+    with pytest.raises(
+        ValueError, match="local lies on cuda:3 and device is 'cuda:1'; they must be the same"
+    ):
+        resolve(engine, "cuda:1", local)
 
 
 @pytest.mark.parametrize("root", [0, 2])

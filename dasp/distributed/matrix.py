@@ -159,8 +159,8 @@ class SpMatrix:
             else nearly the same number on all ranks.
         policy : Policy, optional
         device : {"auto", "cpu", "cuda", "cuda:N"}
-            `auto` and `cuda` take the GPU of the rank's number among those of its machine. A rank's GPU
-            becomes CuPy's current device.
+            `auto` and `cuda` take the GPU that holds `local`, else that of the rank's number among those of
+            its machine. A rank's GPU becomes CuPy's current device.
         timeout : float, optional
             See `engine_of`.
 

@@ -25,7 +25,8 @@ def resolve(engine: Engine, device: str, local: Any = None) -> str:
     ----------
     engine : Engine
     device : str
-        `auto` is the GPU that holds `local`, else that of this rank's number on its machine, else the CPU.
+        `auto` is the GPU that holds `local`, else that of this rank's number on its machine, else the CPU;
+        `cuda` never the CPU.
     local : matrix, optional
 
     Raises
@@ -37,7 +38,9 @@ def resolve(engine: Engine, device: str, local: Any = None) -> str:
     if name == "cpu":
         return name
     held = getattr(getattr(getattr(local, "data", None), "device", None), "id", None)
-    if name == "auto" and held is not None:
+    if held is not None:
+        if name not in ("auto", "cuda", f"cuda:{held}"):
+            raise ValueError(f"local lies on cuda:{held} and device is {name!r}; they must be the same GPU")
         return f"cuda:{held}"
     if ":" not in name and backends.find("cuda").available()[0]:
         count = backends.find("cuda").count()
