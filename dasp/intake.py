@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,8 @@ def any_matrix(given: Any, shape: Any, policy: Policy | None, device: str, progr
     ------
     TypeError, ValueError, RuntimeError
     """
+    if isinstance(given, (str, os.PathLike)):
+        raise TypeError(f"A is {str(given)!r}; a matrix is needed; read it with dasp.load_matrix")
     if isinstance(given, tuple):
         return _tuple(given, shape, policy, device, progress)
     if shape is not None and _check.shape(shape) != tuple(getattr(given, "shape", np.shape(given))):

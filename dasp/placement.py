@@ -36,7 +36,9 @@ def packer(shape: tuple[int, int], policy: Policy | None, device: str) -> str:
         If `policy` is no policy.
     """
     if policy is not None and not isinstance(policy, Policy):
-        raise TypeError(f"policy is a {type(policy).__name__}; a dasp.Policy is needed")
+        raise TypeError(
+            f"policy is a {type(policy).__name__}; a dasp.Policy is needed, such as Policy.published()"
+        )
     layout = (policy or _AUTO).format_for(shape).name
     return device if backends.find(device).packs(layout) else "cpu"
 

@@ -9,6 +9,7 @@ from numbers import Complex, Real
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import numpy as np
+import scipy.sparse
 
 from dasp import _arrays, _check, _dtypes, _foreign, _html, formats, planning
 from dasp.formats.array import arrays_of, with_arrays
@@ -333,6 +334,13 @@ class Surface:
         return cls(io.load_plan(path), device)
 
     # ---- refused -------------------------------------------------------------------------------------
+
+    if not TYPE_CHECKING:  # or mypy would take every name for an attribute
+
+        def __getattr__(self, name: str) -> NoReturn:
+            is_scipys = name in ("data", "indices", "indptr") or hasattr(scipy.sparse.csr_array, name)
+            remedy = f"; A.tocsr().{name} is SciPy's" if is_scipys and not name.startswith("_") else ""
+            raise AttributeError(f"an SpMatrix has no attribute {name!r}{remedy}", name=name, obj=self)
 
     def __len__(self) -> NoReturn:
         raise TypeError("len(A) was asked, which may be rows or entries; use A.shape[0] or A.nnz")
