@@ -31,6 +31,14 @@ P = dasp.SpMatrix.from_scipy(A, device="cpu")
 assert abs(P @ x - A @ x).max() <= 1e-9
 print("right")
 """
+COMPILE = """
+import numpy as np
+from dasp.backends.cpu import primitives
+assert primitives.never_rises(np.ones(3, np.int32))
+assert primitives.count_tiles(np.full(8, 4, np.int32), 1)[0] == 1
+print("right")
+"""
+"""What compiles two functions, where `MULTIPLY` compiles twenty."""
 
 
 @pytest.fixture(scope="module")
@@ -129,9 +137,7 @@ def test_a_named_folder_is_used_and_mended(closed: Path, tmp_path: Path) -> None
 
 @posix
 def test_a_named_folder_that_cannot_be_written(closed: Path, tmp_path: Path) -> None:
-    done = start(
-        closed, tmp_path, "-c", MULTIPLY, DASP_CACHE="/dev/null/cache", NUMBA_CACHE_DIR=str(tmp_path)
-    )
+    done = start(closed, tmp_path, "-c", COMPILE, DASP_CACHE="/dev/null/cache", NUMBA_CACHE_DIR=str(tmp_path))
     assert (done.returncode, done.stdout) == (0, "right\n"), done.stderr
     assert "DASP_CACHE is '/dev/null/cache'; a folder that can be written is needed" in done.stderr
     assert done.stderr.count("RuntimeWarning") == 1
@@ -144,7 +150,7 @@ def test_a_disk_that_fills_up_is_no_error(closed: Path, tmp_path: Path) -> None:
         "import resource, signal\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))\n"
-    ) + MULTIPLY
+    ) + COMPILE
     done = start(closed, tmp_path, "-c", program, DASP_CACHE=str(tmp_path / "cache"))
     assert (done.returncode, done.stdout) == (0, "right\n"), done.stderr
     assert "cannot be kept" in done.stderr
