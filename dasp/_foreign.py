@@ -113,10 +113,22 @@ def anywhere(array: Any) -> Any:
 
 
 def as_matrix(given: Any) -> Any:
-    """Return a matrix of another library as an array of NumPy or CuPy; a sparse tensor as CSR of theirs."""
+    """Return a matrix of another library as an array of NumPy or CuPy; a sparse tensor as CSR of theirs.
+
+    Raises
+    ------
+    TypeError
+        If it is a sparse tensor that PyTorch makes no CSR of: one of blocks, or with more dimensions.
+    """
     if _root(given) != "torch" or given.layout is sys.modules["torch"].strided:
         return anywhere(given)
-    csr = given.detach().to_sparse_csr()
+    try:
+        csr = given.detach().to_sparse_csr()
+    except RuntimeError as error:
+        raise TypeError(
+            f"A is a {_name(given)} of layout {given.layout} and shape {tuple(given.shape)}, of which PyTorch "
+            "makes no CSR matrix; a dense one, or COO, CSR or CSC of numbers, is needed"
+        ) from error
     parts = tuple(anywhere(part) for part in (csr.values(), csr.col_indices(), csr.crow_indices()))
     if isinstance(parts[0], np.ndarray):
         from scipy.sparse import csr_array

@@ -155,8 +155,12 @@ def test_matrices_of_torch(device, matrix):
         np.testing.assert_array_equal(A.to_scipy().toarray(), matrix.toarray())
 
 
+@pytest.mark.filterwarnings("ignore:Sparse .* tensor support is in beta")
 def test_what_cannot_be_taken_is_refused_in_words(matrix, x):
     torch = pytest.importorskip("torch")
+    for wrong in (torch.ones(4, 4).to_sparse_bsr((2, 2)), torch.ones(2, 2, 2).to_sparse()):
+        with pytest.raises(TypeError, match=r"of which PyTorch makes no CSR matrix; a dense one, or COO"):
+            SpMatrix(wrong, "cpu")
     A, given = SpMatrix.from_scipy(matrix, device="cpu"), torch_tensor(x, "cpu")
     for wrong, error, words in (
         (given.to_sparse(), TypeError, "x is a sparse torch.Tensor; a dense one is needed"),
