@@ -126,8 +126,8 @@ def as_matrix(given: Any) -> Any:
         csr = given.detach().to_sparse_csr()
     except RuntimeError as error:
         raise TypeError(
-            f"A is a {_name(given)} of layout {given.layout} and shape {tuple(given.shape)}, of which PyTorch "
-            "makes no CSR matrix; a dense one, or COO, CSR or CSC of numbers, is needed"
+            f"A is a {_name(given)} of layout {given.layout} and shape {tuple(given.shape)}, of which "
+            "PyTorch makes no CSR matrix; a dense one, or COO, CSR or CSC of numbers, is needed"
         ) from error
     parts = tuple(anywhere(part) for part in (csr.values(), csr.col_indices(), csr.crow_indices()))
     if isinstance(parts[0], np.ndarray):
