@@ -750,7 +750,7 @@ def test_duplicates_and_unsorted_columns_come_out_sorted_with_each_in_its_order(
 )
 def test_rows_of_any_length_are_sorted_by_column_and_stably(bits, dtype):
     rng = np.random.default_rng(bits)
-    lengths = np.concatenate([rng.permutation([0, 0, 1, 2, 17, 63, 64, 65, 66, 129, 1100]), [1000]])
+    lengths = np.concatenate([rng.permutation([0, 0, 1, 2, 17, 63, 64, 65, 66, 512, 513, 1100]), [1000]])
     indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(dtype)
     indices = rng.integers(0, 1 << bits, indptr[-1]).astype(dtype)
     indices[-1000:].sort()  # a long row with nothing to do

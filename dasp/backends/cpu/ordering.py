@@ -18,8 +18,8 @@ Vector = np.ndarray[Any, Any]
 RANKED = 64
 """Entries of a row, at most, that are compared each with each; longer rows are sorted by columns' digits."""
 
-DIGITS = (7, 128), (8, 1024), (11, 1 << 62)
-"""Most bits of a digit, and the entries of a row up to which they are: counts cost as much as entries."""
+FEW, FEW_BITS, MOST_BITS = 512, 8, 10
+"""Entries of a row up to which digits have 8 bits at most, and 10 beyond: to count digits costs, too."""
 
 
 def sort_columns(csr: Csr, survey: Survey) -> tuple[Csr, Vector]:
@@ -56,7 +56,7 @@ def _sort_rows(indptr, indices, columns, order, begin, end):  # type: ignore[no-
         else:
             longest = max(longest, stop - first)
     spare_columns, spare_order = np.empty(longest, columns.dtype), np.empty(longest, order.dtype)
-    places = np.empty(1 << DIGITS[-1][0], np.int64)
+    places = np.empty(1 << MOST_BITS, np.int64)
     for row in range(begin, end if longest else begin):
         first, stop = np.int64(indptr[row]), np.int64(indptr[row + 1])
         if stop - first > RANKED:
@@ -93,7 +93,7 @@ def _sort_by_digits(indices, first, sorted_ones, spares, places):  # type: ignor
     bits = 0
     while falls and (most - least) >> bits:
         bits += 1
-    passes = -(-bits // _most_bits(count))
+    passes = -(-bits // (FEW_BITS if count <= FEW else MOST_BITS))
     digit_bits = -(-bits // max(passes, 1))
     source, target = (spares, sorted_ones) if passes % 2 else (sorted_ones, spares)
     for k in range(count):
@@ -101,14 +101,6 @@ def _sort_by_digits(indices, first, sorted_ones, spares, places):  # type: ignor
     for turn in range(passes):
         _sort_by_digit(source, target, count, least, turn * digit_bits, digit_bits, places)
         source, target = target, source
-
-
-@jit(nogil=True, forceinline=True)
-def _most_bits(count):  # type: ignore[no-untyped-def]
-    for bits, most in DIGITS:
-        if count <= most:
-            return bits
-    return bits
 
 
 @jit(nogil=True, forceinline=True)
