@@ -213,6 +213,19 @@ def test_every_value_keeps_its_bits(kind, dtype):
     plans(Csr((1000, 9), np.arange(0, 5001, 5), np.tile(np.arange(5), 1000), data))
 
 
+@pytest.mark.parametrize(
+    ("others", "coding"), [(0, Coding.EQUAL), (255, Coding.DICTIONARY), (256, Coding.PLAIN)]
+)
+def test_the_value_that_stands_for_none_is_counted_as_any_other(others, coding):
+    table = np.append(
+        np.random.default_rng(1).standard_normal(others).view(np.uint64), np.uint64(0x7FF4DA5F7FF4DA5F)
+    )
+    csr, rng = csr_of(generate("spikes:300:2:290")), np.random.default_rng(2)
+    bits = np.concatenate([table, rng.choice(table, len(csr.data) - len(table))])
+    plan, _ = plans(csr._replace(data=rng.permutation(bits).view(np.float64)))
+    assert plan.values.coding == coding
+
+
 # ---- what is not a matrix ------------------------------------------------------------------------
 
 GOOD = {"indptr": [0, 1, 3], "indices": [0, 1, 2], "data": [1.0, 2.0, 3.0]}

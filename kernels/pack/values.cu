@@ -60,17 +60,17 @@ __device__ __forceinline__ unsigned lanes_with(unsigned short bits) { return lan
 __device__ __forceinline__ unsigned lanes_with(ulonglong2 bits) { return lanes_with(bits.x) & lanes_with(bits.y); }
 
 // A value as words that are written and read whole, so that one that is there needs no flag beside it. A value with
-// the word ABSENT is never found, and looked for among all.
+// the word ABSENT is never found there.
 constexpr int WORDS = sizeof(Bits) == 16 ? 2 : 1;
 constexpr Count ABSENT = 0x7ff4da5f7ff4da5full;
 
 template <class T> __device__ __forceinline__ Count word_of(T bits, int) { return bits; }
 __device__ __forceinline__ Count word_of(ulonglong2 bits, int k) { return k ? bits.y : bits.x; }
 
-// The distinct values of a block, with a copy of each beside its slot.
+// The distinct values of a block, with a copy of each beside its slot. Those of one word need no claims: their copies are.
 struct Seen {
     Distinct distinct;
-    Count* keys;
+    Count *keys, *absent;  // absent: the first place of the value ABSENT, bits flipped
 
     // Whether the value is there, and first stands no later than at place i.
     __device__ __forceinline__ bool has(Bits bits, Count i) const
@@ -87,15 +87,43 @@ struct Seen {
         }
     }
 
-    // Puts in those of a warp's values that are `new_here`, each by the first lane that has it. False for too many.
+    // Counts a value that was not there. False if it is one too many.
+    __device__ __forceinline__ bool has_room() const { return atomicAdd(distinct.count, 1ull) < MOST_CODES; }
+
+    // Puts in a value of one word. False for too many.
+    __device__ __forceinline__ bool put(Bits bits, Count i) const
+    {
+        const Count word = word_of(bits, 0);
+        if (word == ABSENT) return atomicMax(absent, ~i) != 0 || has_room();
+        for (int slot = slot_of(bits);; slot = (slot + 1) % SLOTS) {
+            Count there = peek(keys + slot);
+            if (there == ABSENT) {
+                if (peek(distinct.count) > MOST_CODES) return false;
+                there = atomicCAS(keys + slot, ABSENT, word);
+                if (there == ABSENT && !has_room()) return false;
+            }
+            if (there != ABSENT && there != word) continue;
+            if (peek(distinct.firsts + slot) < ~i) atomicMax(distinct.firsts + slot, ~i);
+            return true;
+        }
+    }
+
+    // Puts in those of a warp's values that are `new_here`. False for too many.
     __device__ __forceinline__ bool insert(const Values& values, Bits bits, bool new_here, Count i) const
     {
+        if constexpr (WORDS == 1) return !new_here || put(bits, i);
         const unsigned others = lanes_with(bits) & __ballot_sync(ALL_LANES, new_here);
-        if (!new_here || (others & lanes_before())) return true;
+        if (!new_here || (others & lanes_before())) return true;  // the first lane that has it
         const int slot = distinct.insert(values, bits, i);
         for (int k = 0; k < (slot >= SLOTS ? WORDS : 0); ++k)
             atomicExch(keys + WORDS * (slot - SLOTS) + k, word_of(bits, k));
         return slot >= 0;
+    }
+
+    // The first place of the value in a slot, bits flipped; 0 if there is none.
+    __device__ __forceinline__ Count first_in(int slot) const
+    {
+        return (WORDS == 1 ? keys[slot] != ABSENT : distinct.claims[slot] != 0) ? distinct.firsts[slot] : 0;
     }
 };
 
@@ -126,7 +154,6 @@ struct Dictionary {
     // Every thread of a block calls it; `again` has it leave the slots as if nothing had been found.
     __device__ void make(const Values& values, Count* claims, Count* firsts, bool again) const
     {
-        static_assert(THREADS == SLOTS, "a slot for each thread");
         constexpr int sharing = THREADS / MOST_CODES;  // threads that rank a value
         __shared__ Count places[MOST_CODES];
         __shared__ int slots[MOST_CODES], found;
@@ -159,15 +186,16 @@ dasp_value_facts(const Place* __restrict__ order, long long count, Count* facts,
                  Count* come, unsigned char* codes, Bits* table, long long room,
                  Count* done, Count* told, const Bits* __restrict__ data, Count* misfit, long long turn)
 {
-    __shared__ Count block_claims[SLOTS], block_firsts[SLOTS], block_count, block_keys[WORDS * SLOTS];
-    for (int slot = threadIdx.x; slot < SLOTS; slot += THREADS) {
-        block_claims[slot] = block_firsts[slot] = 0;
-        for (int k = 0; k < WORDS; ++k) block_keys[WORDS * slot + k] = ABSENT;
-    }
-    if (threadIdx.x == 0) block_count = 0;
+    constexpr int claims_here = WORDS == 1 ? 1 : SLOTS;
+    __shared__ Count block_claims[claims_here], block_firsts[SLOTS], block_keys[WORDS * SLOTS], block_count, absent;
+    static_assert(THREADS == SLOTS, "a slot for each thread");
+    block_firsts[threadIdx.x] = 0;
+    if (WORDS > 1) block_claims[threadIdx.x] = 0;
+    for (int k = 0; k < WORDS; ++k) block_keys[WORDS * threadIdx.x + k] = ABSENT;
+    if (threadIdx.x == 0) block_count = absent = 0;
 
     const Values values{data, order};
-    const Seen seen{{block_claims, block_firsts, &block_count}, block_keys};
+    const Seen seen{{block_claims, block_firsts, &block_count}, block_keys, &absent};
     const Distinct all{claims, firsts, facts + 1};
     const long long chunk = THREADS * AT_ONCE;
     unsigned dead = 0;
@@ -186,10 +214,10 @@ dasp_value_facts(const Place* __restrict__ order, long long count, Count* facts,
         dead = now | __shfl_sync(ALL_LANES, known, 0);
     }
     __syncthreads();
-    for (int slot = threadIdx.x; slot < SLOTS; slot += THREADS) {
-        if (block_claims[slot] == 0 || (peek(facts) & NOT_DICTIONARY)) continue;
-        const Count i = ~block_firsts[slot];
-        if (all.insert(values, values.at(i), i) < 0) atomicOr(facts, Count(NOT_DICTIONARY));
+    const Count firsts_here[] = {seen.first_in(threadIdx.x), threadIdx.x == 0 ? absent : 0};
+    for (const Count first : firsts_here) {
+        if (first == 0 || (peek(facts) & NOT_DICTIONARY)) continue;
+        if (all.insert(values, values.at(~first), ~first) < 0) atomicOr(facts, Count(NOT_DICTIONARY));
     }
     tell_host(done, gridDim.x, facts, 2, told);
     if (!come || !is_last_block(come, gridDim.x)) return;
@@ -203,7 +231,7 @@ dasp_value_facts(const Place* __restrict__ order, long long count, Count* facts,
         Dictionary{codes, table}.make(values, claims, firsts, true);
         return;
     }
-    for (int slot = threadIdx.x; slot < SLOTS; slot += THREADS) claims[slot] = firsts[slot] = 0;
+    claims[threadIdx.x] = firsts[threadIdx.x] = 0;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
