@@ -553,18 +553,21 @@ class Fill:
         self._bits, self._null = device.bits, device.word(None)
         self._kind = bits_type(dtype)
 
-    def __call__(self, data: Array) -> bool:
+    def __call__(self, data: Array, behind: Callable[[], object] = lambda: None) -> bool:
         """Write values, contiguous and of the matrix's type; False, and nothing written, if one does not fit.
 
         Nothing is waited for between the two launches; if nothing is asked, nothing is waited for at all.
+        `behind` is called when all is launched, whatever comes of it, and not yet waited for.
         """
         values = self._bits(data, self._kind)
         if self._holds is None:
             self._refill(values, self._null, 0, self._null)
+            behind()
             return True
         question = self._on.question()
         self._holds(values, question.misfit, question.turn)
         self._refill(values, question.misfit, question.turn, question.told)
+        behind()
         return question.fits()
 
 

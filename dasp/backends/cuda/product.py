@@ -111,7 +111,7 @@ class Product:
         self._char = self._dtype if self._dtype == BFLOAT16 else self._dtype.char
         self._results = Results(cupy, plan.shape[0], self._char)
         self._quick: Callable[[int, int, int], None] | None = None
-        self._fill: Callable[[Any], bool] | None = None
+        self._fill: Callable[[Any, Callable[[], object]], bool] | None = None
         # CuPy aligns a view to its numbers' parts, and a kernel loads a complex number at once.
         self._misaligned = self._dtype.itemsize - 1 if self._dtype.kind == "c" else 0
         self._ndarray = cupy.ndarray
@@ -183,13 +183,14 @@ class Product:
         fill = self._fill
         if fill is None:
             fill = self._fill = self._new_fill(slots)
-        written = bool(fill(data))
-        if written:
+        written = bool(fill(data, self._settle))  # behind the launches, before anybody waits for them
+        eights = self._eights
+        if written and eights and (eights.nbytes or self._is_capturing(self._current_stream().ptr)):
             self.follow()
         return written
 
-    def _new_fill(self, slots: Any) -> Callable[[Any], bool]:
-        """Return what overwrites values, and says whether it did."""
+    def _new_fill(self, slots: Any) -> Callable[[Any, Callable[[], object]], bool]:
+        """Return what overwrites values and says whether it did; it calls what is to be behind it."""
         if self.plan.format != SLICES:
             return _leave
         fill = primitives(self._number).fill(slots, self.plan.values, self.plan.dtype)
@@ -414,7 +415,7 @@ class Product:
         )
 
 
-def _leave(data: Any) -> bool:
+def _leave(data: Any, behind: Callable[[], object]) -> bool:
     """Overwrite nothing."""
     return False
 
