@@ -44,38 +44,18 @@ struct Order {
     }
 };
 
-// What lane + span has or, behind the last lane, what it has of `after`, which is 32 positions on.
-__device__ __forceinline__ unsigned further_on(unsigned here, unsigned after, int span)
-{
-    return __shfl_sync(ALL_LANES, lane_id() >= span ? here : after, (lane_id() + span) % WARP);
-}
-
 // The longest and the shortest of some rows.
 struct Rows32 {
-    unsigned longest, shortest;
+    unsigned most, least;
 
-    static __device__ __forceinline__ Rows32 of(unsigned length) { return {length, length}; }
-    __device__ __forceinline__ unsigned most() const { return longest; }
-    __device__ __forceinline__ unsigned least() const { return shortest; }
-
-    // Those of this lane's rows and of as many that begin `span` positions on.
+    // Those of this lane's rows and of as many that begin `span` positions on: in lane + span or, behind the last lane,
+    // in `after`, which are 32 positions on.
     __device__ __forceinline__ Rows32 with(const Rows32& after, int span) const
     {
-        return {max(longest, further_on(longest, after.longest, span)),
-                min(shortest, further_on(shortest, after.shortest, span))};
-    }
-};
-
-// The same of rows of fewer than 2^16 entries, in one word: the shortest with its bits flipped.
-struct ShortRows32 {
-    unsigned both;
-
-    static __device__ __forceinline__ ShortRows32 of(unsigned length) { return {length << 16 | (length ^ 0xffffu)}; }
-    __device__ __forceinline__ unsigned most() const { return both >> 16; }
-    __device__ __forceinline__ unsigned least() const { return (both ^ 0xffffu) & 0xffffu; }
-    __device__ __forceinline__ ShortRows32 with(const ShortRows32& after, int span) const
-    {
-        return {max_halves(both, further_on(both, after.both, span))};
+        const bool mine = lane_id() >= span;
+        const int from = (lane_id() + span) % WARP;
+        return {max(most, __shfl_sync(ALL_LANES, mine ? most : after.most, from)),
+                min(least, __shfl_sync(ALL_LANES, mine ? least : after.least, from))};
     }
 };
 
@@ -84,39 +64,32 @@ struct CutTile {
     unsigned short steps[CUT_TILE], full[CUT_TILE];
     unsigned char shifts[CUT_TILE];
 
-    // Every thread of the block calls it.
+    // Every thread of the block calls it: each warp takes its chunk from behind, 32 positions at a time. Level by level,
+    // the longest and shortest of 2^k rows from each position.
     __device__ __forceinline__ void load(const Order& order, long long first, int most_steps)
     {
-        if (WARP * most_steps < 1 << 16) load_rows<ShortRows32>(order, first, most_steps);
-        else load_rows<Rows32>(order, first, most_steps);
-        __syncthreads();
-    }
-
-    // Each warp takes its chunk from behind, 32 positions at a time. Level by level, the longest and shortest of 2^k
-    // rows from each position.
-    template <class Rows> __device__ __forceinline__ void load_rows(const Order& order, long long first, int most_steps)
-    {
         const int chunk = warp_id() * CUT_CHUNK + lane_id();
-        Rows after[MOST_SHIFT];  // of 2^k rows, 32 positions on
+        Rows32 after[MOST_SHIFT];  // of 2^k rows, 32 positions on
 #pragma unroll 1
         for (int q = CUT_MINE; q >= 0; --q) {
             const int i = chunk + q * WARP;
             const unsigned length = order.length(first + i);
-            Rows rows = Rows::of(length), slice = rows;
+            Rows32 rows{length, length}, slice = rows;
             int level = 0;
 #pragma unroll
             for (int k = 0; k < MOST_SHIFT; ++k) {
                 if (q == CUT_MINE) after[k] = rows;  // of the last ones no more than the first few are asked
-                const Rows wider = rows.with(after[k], 1 << k);
+                const Rows32 wider = rows.with(after[k], 1 << k);
                 after[k] = rows;
                 rows = wider;
-                if (rows.most() > unsigned(most_steps) << (MOST_SHIFT - k - 1)) continue;
+                if (rows.most > unsigned(most_steps) << (MOST_SHIFT - k - 1)) continue;
                 slice = rows;
                 level = k + 1;
             }
             const bool whole = first + i + (1 << level) <= order.count;
-            if (q < CUT_MINE) set(i, MOST_SHIFT - level, slice.most(), whole ? slice.least() : 0u);
+            if (q < CUT_MINE) set(i, MOST_SHIFT - level, slice.most, whole ? slice.least : 0u);
         }
+        __syncthreads();
     }
 
     __device__ __forceinline__ void set(int i, int shift, unsigned most, unsigned least)

@@ -46,16 +46,6 @@ template <class T> __device__ __forceinline__ T warp_min(T value)
 }
 __device__ __forceinline__ unsigned warp_min(unsigned value) { return __reduce_min_sync(ALL_LANES, value); }
 
-// The larger one of each half of two words.
-__device__ __forceinline__ unsigned max_halves(unsigned a, unsigned b)
-{
-#ifdef DASP_SIMT
-    return max(a >> 16, b >> 16) << 16 | max(a & 0xffffu, b & 0xffffu);
-#else
-    return __vmaxu2(a, b);
-#endif
-}
-
 // The sum over the lanes before this one.
 template <class T> __device__ __forceinline__ T warp_sum_before(T value)
 {

@@ -97,8 +97,7 @@ __device__ __forceinline__ void find_slices(const Order& order, const Count* bef
     for (long long t = tile_of(before, tiles, first); t < tiles; ++t) {
         long long slice = before[2 * t] >> 5;
         if (slice >= last) break;
-        tile.load_rows<Rows32>(order, t * CUT_TILE, steps);  // one copy of it: registers
-        __syncthreads();
+        tile.load(order, t * CUT_TILE, steps);
         const int size = int(min(order.count - t * CUT_TILE, (long long)CUT_TILE));
         searched.through[warp_id()][lane_id()] = tile.through_chunk(size).packed();
         __syncthreads();
