@@ -181,7 +181,7 @@ struct Dictionary {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
 dasp_value_facts(const Place* __restrict__ order, long long count, Count* facts, Count* claims, Count* firsts,
                  Count* come, unsigned char* codes, Bits* table, long long room,
                  Count* done, Count* told, const Bits* __restrict__ data, Count* misfit, long long turn)
@@ -214,8 +214,8 @@ dasp_value_facts(const Place* __restrict__ order, long long count, Count* facts,
         dead = now | __shfl_sync(ALL_LANES, known, 0);
     }
     __syncthreads();
-    const Count firsts_here[] = {seen.first_in(threadIdx.x), threadIdx.x == 0 ? absent : 0};
-    for (const Count first : firsts_here) {
+    for (int others = 0; others < 2; ++others) {
+        const Count first = !others ? seen.first_in(threadIdx.x) : threadIdx.x == 0 ? absent : 0;
         if (first == 0 || (peek(facts) & NOT_DICTIONARY)) continue;
         if (all.insert(values, values.at(~first), ~first) < 0) atomicOr(facts, Count(NOT_DICTIONARY));
     }
