@@ -12,19 +12,6 @@ constexpr int DIGIT_BITS = 6, DIGITS = 1 << DIGIT_BITS, RANK_BITS = 16;
 
 __device__ __forceinline__ int slot_of(int q) { return (int)(threadIdx.x / WARP) * WARP * MINE + WARP * q + lane_id(); }
 
-// The lanes of a warp that have the same digit as this one; a vote for each bit takes less than __match_any_sync.
-__device__ __forceinline__ unsigned lanes_with_digit(unsigned digit)
-{
-    unsigned lanes = ALL_LANES;
-#pragma unroll
-    for (int bit = 0; bit < DIGIT_BITS; ++bit) {
-        const bool set = digit >> bit & 1;
-        const unsigned others = __ballot_sync(ALL_LANES, set);
-        lanes &= set ? others : ~others;
-    }
-    return lanes;
-}
-
 struct DigitSort {
     unsigned short* counters;  // CHUNKS * DIGITS, by window, digit and chunk
     unsigned* sums;            // warps + 1
@@ -56,7 +43,7 @@ struct DigitSort {
 #pragma unroll UNROLLED
         for (int q = 0; q < MINE; ++q) {
             if (!has(slot_of(q))) continue;  // the same for a whole warp
-            const unsigned peers = lanes_with_digit(digit[q]);
+            const unsigned peers = __match_any_sync(ALL_LANES, digit[q]);
             const int counter = counter_of(slot_of(q), digit[q]);
             const unsigned before = counters[counter];
             digit[q] = digit[q] << RANK_BITS | (before + __popc(peers & lanes_before()));

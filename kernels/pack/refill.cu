@@ -65,6 +65,6 @@ dasp_refill(const Index* __restrict__ rows, long long positions, const Index* __
     for (int first = 0; first < slice.steps;) {
         step.store(slice, coder, first, stored);
         first += AT_ONCE;
-        step.load(slice, values, first, entry);
+        if (first < slice.steps) step.load(slice, values, first, entry);
     }
 }
