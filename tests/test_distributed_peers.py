@@ -334,8 +334,12 @@ def test_processes_that_cannot_be_told_apart_are_not_watched() -> None:
 def test_nobody_is_watched_for_links_that_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "LOOK", 0.01)
     hearer = Hearer()
-    watching = start_watch([(os.getpid(), processes.began(os.getpid()))], hearer)
-    assert watching is not None
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        others = [(pid, processes.began(pid)) for pid in (child.pid, os.getpid())]
+        watching = start_watch(others, hearer)
+        assert watching is not None
+        child.kill()
+        assert hearer.heard.wait(30)
     del hearer
     gc.collect()
     watching.join(30)
@@ -362,9 +366,10 @@ def test_kernels_are_told_how_long_to_wait_and_for_whom() -> None:
     links = Waiting()
     links.check()
     assert list(links._limit) == [600_000, 0, 0, 0, 0, 0]
-    links.engine.timeout = 1e9
-    links.check()
-    assert links._limit[0] == 2**31 - 1
+    for seconds in (1e9, float("inf")):
+        links.engine.timeout = seconds
+        links.check()
+        assert links._limit[0] == 2**31 - 1
     links._ended(3)
     assert list(links._limit[1:]) == [0, 0, 0, 0, 1]
     links.wait(SimpleNamespace(done=True))

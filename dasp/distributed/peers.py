@@ -268,7 +268,7 @@ class PeerLinks:
     def _wait_for(self, seconds: float) -> None:
         """Have kernels wait so long for other ranks, those too that wait already."""
         self._seconds = seconds
-        self._limit[0] = min(int(1000 * seconds), np.iinfo(np.int32).max)
+        self._limit[0] = int(min(1000 * seconds, np.iinfo(np.int32).max))
 
     def _ended(self, rank: int) -> None:
         """Have kernels wait no longer for a rank whose process has ended."""

@@ -65,13 +65,14 @@ def watch(engine: Engine, tell: Any) -> threading.Thread | None:
         if rank != engine.rank and place == mine[0] and start and began(process) == start
     }
 
+    def nobody(rank: int) -> None:
+        """Hear nothing."""
+
     def look() -> None:
         while others and tell() is not None:
             for rank in [one for one, (process, start) in others.items() if began(process) != start]:
                 del others[rank]
-                found = tell()
-                if found is not None:
-                    found(rank)
+                (tell() or nobody)(rank)
             time.sleep(LOOK)
 
     if not others:
