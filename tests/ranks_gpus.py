@@ -68,11 +68,11 @@ def killed(engine: Any, comm: Any) -> str:
     if engine.rank == 1:
         die_later(1.0)
     try:
-        while time.monotonic() - began < 60:
+        while time.monotonic() - began < FOR_LONG / 4:
             solvers.cg(D, b, rtol=0.0, atol=0.0, maxiter=20_000)
     except RankError as error:
         took = time.monotonic() - began - 1.0
-        assert took < 10, took
+        assert took < FOR_LONG / 4, took
         return f"noticed after {took:.1f} s: {error}"
     raise AssertionError("nothing was noticed")
 
@@ -88,13 +88,13 @@ def killed_between_products(engine: Any, comm: Any) -> str:
     if engine.rank == 1:
         die_later(1.0)
     with contextlib.suppress(RankError):
-        while time.monotonic() - began < 60:
+        while time.monotonic() - began < FOR_LONG / 4:
             got = (D @ x).get()
             whole = (got == want).all()
             assert whole or np.isnan(got).any(), "numbers of another turn"
         raise AssertionError("nothing was noticed")
     took = time.monotonic() - began - 1.0
-    assert took < 10, took
+    assert took < FOR_LONG / 4, took
     return f"noticed after {took:.1f} s"
 
 
@@ -102,17 +102,20 @@ def late(engine: Any, comm: Any) -> str:
     """A rank comes when the others have given up: nobody gets numbers that are none of its."""
     D = gpu_matrix(generate("poisson3d:20"), comm, timeout=2)
     x = _numbers(D.local_shape[1])
-    want, told = (D @ x).get(), 0
-    engine.gather(None)
-    if engine.rank == 1:
-        time.sleep(5)
-    for turn in range(1, 9):
+    want = (D @ x).get()
+
+    def raises(turn: int) -> bool:
         try:
             y = (D @ (2.0**turn * x)).get()
         except RankError:
-            told += 1
-            continue
+            return True
         assert ((y == 2.0**turn * want) | np.isnan(y)).all(), "numbers of another turn"
+        return False
+
+    engine.gather(None)
+    told = engine.rank != 1 and raises(1)
+    engine.gather(None)
+    told += sum(raises(turn) for turn in range(1 if engine.rank == 1 else 2, 9))
     assert told >= 6, told
     return f"{told} of 8 calls raised"
 
@@ -131,7 +134,7 @@ def mixed(engine: Any, comm: Any) -> str:
         D @ x
     except RankError as error:
         took = time.monotonic() - began
-        assert 1.5 < took < 8, took
+        assert 1.5 < took < FOR_LONG / 4, took
         return f"after {took:.1f} s: {error}"
     raise AssertionError("nothing was raised")
 
