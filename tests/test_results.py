@@ -41,6 +41,7 @@ def stand_in(memory=Pooled):
     class Array:
         def __init__(self, shape, dtype, memptr=None):
             self.nbytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
+            self.ndim = len(shape)
             if memptr is None:
                 memptr = Pointer(memory())
                 asked.append(memptr.mem.serial)
@@ -89,6 +90,12 @@ def test_whatever_holds_memory_keeps_it(way):
     assert number not in {each.data.mem.serial for each in later}
     held.clear()
     gc.collect()
+
+
+def test_an_array_whose_shape_was_set_does_not_come_again():
+    results = Results(stand_in()[0], 100, "d")
+    results.new(0).ndim = 2
+    assert all(results.new(0).ndim == 1 for _ in range(6))
 
 
 def test_streams_do_not_share_memory():

@@ -1,4 +1,4 @@
-"""New arrays for the results of products, sooner than CuPy's memory pool gives them."""
+"""Arrays for the results of products, sooner than CuPy makes them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ LATEST = 2
 
 
 class Results:
-    """Results of one matrix; memory that nobody holds any more is given out again, on the same stream.
+    """Results of one matrix; an array that nobody holds any more is given out again, on the same stream.
 
-    That is what CuPy's pool does with it, which takes 0.6 us more. Other memory than the pool's, which may
-    belong to a graph, is not kept.
+    CuPy's pool does that with its memory, and takes three times as long to make an array of it. Other memory
+    than the pool's, which may belong to a graph, is not kept.
 
     Parameters
     ----------
@@ -34,10 +34,10 @@ class Results:
     def __init__(self, cupy: Any, size: int, dtype: Any) -> None:
         self._ndarray, self._pooled = cupy.ndarray, cupy.cuda.memory.PooledMemory
         self._shape, self._dtype = (size,), dtype
-        self._latest: deque[tuple[int, Any, Any]] = deque([(0, None, None)] * LATEST, maxlen=LATEST)
+        self._latest: deque[tuple[int, Any]] = deque([_NOTHING] * LATEST, maxlen=LATEST)
 
     def new(self, stream: int) -> Any:
-        """Return a new array, shape (size,), of any contents, to be written on CuPy's current stream.
+        """Return an array, shape (size,), of any contents, to be written on CuPy's current stream.
 
         Parameters
         ----------
@@ -45,32 +45,41 @@ class Results:
             CUDA's handle of the current stream.
         """
         try:
-            place, pointer, memory = self._latest.popleft()  # no other thread has it now
+            latest = self._latest.popleft()  # no other thread has it now
         except IndexError:
             return self._ndarray(self._shape, self._dtype)
-        if place == stream and getrefcount(pointer) == FREE[0] and getrefcount(memory) == FREE[1]:
-            array = self._ndarray(self._shape, self._dtype, pointer)
-        else:
-            array = self._ndarray(self._shape, self._dtype)
+        place, array = latest
+        if place == stream and getrefcount(array) == FREE[0]:
             pointer = array.data
-            memory = pointer.mem
-            small = array.nbytes <= MOST_BYTES
-            if not small or stream == PER_THREAD_STREAM or type(memory) is not self._pooled:
-                stream, pointer, memory = 0, None, None
-        self._latest.append((stream, pointer, memory))
+            # Its shape may have been set.
+            if getrefcount(pointer) == FREE[1] and getrefcount(pointer.mem) == FREE[2] and array.ndim == 1:
+                self._latest.append(latest)
+                return array
+        array = self._ndarray(self._shape, self._dtype)
+        kept = (
+            array.nbytes <= MOST_BYTES
+            and stream != PER_THREAD_STREAM
+            and type(array.data.mem) is self._pooled
+        )
+        self._latest.append((stream, array) if kept else _NOTHING)
         return array
 
 
-def _counts_when_free() -> tuple[int, int]:
-    """Return how often a pointer and its memory are counted in `new` if nobody else holds them.
+_NOTHING = (-1, None)
+"""In place of a stream and a result."""
+
+
+def _counts_when_free() -> tuple[int, int, int]:
+    """Return how often an array, its pointer and its memory are counted in `new` if nobody else holds them.
 
     A stand-in is counted, since Python's versions differ in what a call adds.
     """
-    memory = object()
-    latest = deque([(SimpleNamespace(mem=memory), memory)])
-    del memory
-    pointer, memory = latest.popleft()
-    return getrefcount(pointer), getrefcount(memory)
+    held = deque([(0, SimpleNamespace(data=SimpleNamespace(mem=object())))])
+    latest = held.popleft()
+    _, array = latest
+    of_array = getrefcount(array)
+    pointer = array.data
+    return of_array, getrefcount(pointer), getrefcount(pointer.mem)
 
 
 FREE = _counts_when_free()
