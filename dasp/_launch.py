@@ -436,8 +436,10 @@ class _Extra(ctypes.Structure):
 def _prepared(kernel: Any, config: _Config, block: bytearray, first: int = 0) -> Callable[[], int]:
     """Return what launches a kernel of CuPy as `config`, with the parameters in `block`; all live on.
 
-    `first` is the byte of the block where they begin.
+    `first` is the byte of the block where they begin; a kernel without any has an empty one.
     """
+    if len(block) == first:
+        return partial(driver().cuLaunchKernelEx, ctypes.byref(config), handle_of(kernel), None, None)
     extra = _Extra(PARAMETERS_AT, 0, PARAMETER_BYTES_AT, 0, PARAMETERS_END, len(block) - first)
     extra.parameters = ctypes.addressof(ctypes.c_char.from_buffer(block)) + first
     extra.bytes = ctypes.addressof(extra) + _Extra.size.offset

@@ -270,17 +270,19 @@ class SpMatrix(Transposable, Surface):
             and out._product.take_values(data, self._places.slots)
         ):
             return out
-        values, plan = self._backend.as_values(data, self.device), self.plan
-        if values.shape != (self.nnz,):
-            raise ValueError(f"data has {len(values)} values; A has {self.nnz} entries; as many are needed")
-        if out is not None:
-            self._check_alike(out, values.dtype)
-            out._write(values)
-            out._pass_on(values, {id(out)})
-            return out
-        slots = self._slots()
+        plan = self.plan
         with self._backend.filling(self.device) as primitives:
-            new = formats.find(plan.format).values_from(plan, values, slots, primitives)
+            values = self._backend.as_values(data, self.device)
+            if values.shape != (self.nnz,):
+                raise ValueError(
+                    f"data has {len(values)} values; A has {self.nnz} entries; as many are needed"
+                )
+            if out is not None:
+                self._check_alike(out, values.dtype)
+                out._write(values)
+                out._pass_on(values, {id(out)})
+                return out
+            new = formats.find(plan.format).values_from(plan, values, self._slots(), primitives)
         other = type(self)(dataclasses.replace(plan, dtype=values.dtype, values=new), self.device)
         other._places = self._places
         return other

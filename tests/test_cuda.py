@@ -203,6 +203,63 @@ def test_products_wait_for_a_python_function_of_their_stream():
     subprocess.run([sys.executable, "-c", BEHIND_PYTHON], timeout=60, check=True)
 
 
+ENDING = """
+import cupy, numpy, dasp, sys, threading
+A = dasp.SpMatrix.from_scipy(dasp.models.generate("spikes:2000:5:2000"), device="cuda",
+                             policy=dasp.Policy(layout="slices", steps=2))
+assert A.plan.pattern.segments
+xs = [cupy.asarray(numpy.random.default_rng(k).standard_normal(2000)) for k in range(8)]
+wants = [A @ x for x in xs]
+ys = [cupy.empty_like(want) for want in wants]
+
+def multiply(k):
+    with cupy.cuda.Stream.ptds if sys.argv[1] == "threads" else cupy.cuda.Stream(non_blocking=True):
+        for _ in range(20 - k):
+            A.matvec(xs[k], out=ys[k])
+
+for _ in range(50):
+    for y in ys:
+        y.fill(numpy.nan)
+    cupy.cuda.Device().synchronize()
+    for k in range(8):
+        if sys.argv[1] == "threads":
+            thread = threading.Thread(target=multiply, args=(k,))
+            thread.start()
+            thread.join()
+        else:
+            multiply(k)
+    cupy.cuda.Device().synchronize()
+    assert all(bool((y == want).all()) for y, want in zip(ys, wants))
+"""
+
+
+@pytest.mark.parametrize("what", ["streams", "threads"])
+def test_what_ends_with_products_pending_shares_no_scratch_with_what_comes_after(what):
+    """CUDA gives the handle of such a stream again, Python a thread's identity: rows would wait for ever."""
+    subprocess.run([sys.executable, "-c", ENDING, what], timeout=60, check=True)
+
+
+@pytest.mark.parametrize("captured", [False, True])
+def test_a_strided_x_and_out_in_a_graph(cupy, skewed, captured):
+    """The copies of them belong to the graph: nothing that the pool gives out later is written to."""
+    planned = SpMatrix.from_scipy(skewed, device="cuda")
+    wide, rows = cupy.ones(2000), cupy.full(2 * skewed.shape[0], cupy.nan)
+    allocator = cupy.cuda.malloc_async if captured else cupy.get_default_memory_pool().malloc
+    with cupy.cuda.Stream(non_blocking=True) as stream:
+        stream.begin_capture()
+        with cupy.cuda.using_allocator(allocator):
+            planned.matvec(wide[::2], out=rows[::2])
+            planned.matvec(wide.reshape(1000, 2), out=rows.reshape(-1, 2))
+        graph = stream.end_capture()
+        others = [cupy.full(2**k, 7.0) for k in range(3, 14) for _ in range(3)]
+        for scale in (1.0, -3.0):
+            wide[...] = scale
+            for _ in range(2):
+                graph.launch(stream)
+            assert_close(rows[::2].get(), skewed, np.full(1000, scale))
+        assert all(bool((other == 7).all()) for other in others)
+
+
 @pytest.mark.parametrize("policy", [*SPLIT, Policy(layout="slices")])
 def test_out_is_filled_with_the_same_bits_whichever_way(cupy, skewed, policy):
     planned = SpMatrix.from_scipy(skewed, policy=policy, device="cuda")

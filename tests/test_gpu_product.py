@@ -6,7 +6,7 @@ import dataclasses
 import gc
 import sys
 import threading
-from typing import Any
+import weakref
 
 import numpy as np
 import pytest
@@ -438,17 +438,24 @@ def test_no_octets_are_made_of_values_that_a_graph_overwrites(gpu, overwritten):
     assert {kernel for _, kernel, _ in gpu.launches} == {"dasp_slices_columns"}
 
 
+@pytest.mark.parametrize("captured", [False, True])
 def test_values_written_in_place_have_come_before_a_product_may_start_early(
-    gpu, eights, overwritten, monkeypatch
+    gpu, eights, overwritten, monkeypatch, captured
 ):
-    """What is no kernel stands behind the last one that writes, the one that fills octets."""
+    """What waits for all before it stands behind the last kernel that writes, the one that fills octets."""
     eights[1] @ gpu.put(np.ones((eights[1].shape[1], 16)))
-    order: list[Any] = []
-    fill, runtime = octets.Eights.follow, sys.modules["cupy"].cuda.runtime
-    monkeypatch.setattr(octets.Eights, "follow", lambda *given: (order.append("octets"), fill(*given)))
-    monkeypatch.setattr(runtime, "memsetAsync", lambda *given: order.append(given[-1]))
+    fill = octets.Eights.follow
+
+    def marked(*given):
+        fill(*given)
+        gpu.launches.append((gpu.stream, "octets", 0))
+
+    monkeypatch.setattr(octets.Eights, "follow", marked)
+    if captured:
+        gpu.graphs[gpu.stream] = 1, 0x100
     overwritten()
-    assert order == ["octets", gpu.stream]
+    assert [entry for _, entry, _ in gpu.launches[-2:]] == ["octets", "dasp_settle" if captured else "memset"]
+    assert gpu.launches[-1][0] == gpu.stream
 
 
 def test_octets_are_made_once_wanted_by_enough_columns(gpu, eights, monkeypatch):
@@ -474,3 +481,33 @@ def test_where_memory_is_short_of_octets_slices_multiply(gpu, eights, monkeypatc
     y = gpu.get(a @ gpu.put(x))
     assert {kernel for _, kernel, _ in gpu.launches} == {"dasp_slices_columns"}
     assert_close(y[:, 3], csr, x[:, 3])
+
+
+def test_a_stream_keeps_its_handle_while_scratch_is_known_by_it(gpu, monkeypatch):
+    """CUDA would give the handle of one that was destroyed to the next, though products are pending."""
+
+    class Stream:
+        def __init__(self, ptr):
+            self.ptr, self.done = ptr, False
+
+    matrix = from_lengths([700, 3, 4], 50)
+    a = SpMatrix(plan_of(matrix, Policy(layout="slices", steps=2)), "cuda:0")
+    monkeypatch.setattr(sys.modules["cupy"].cuda, "ExternalStream", int)
+    x, y = gpu.put(np.ones(50)), gpu.put(np.zeros(3))
+    streams = [Stream(0x100 + k) for k in range(2 * product.MOST_STREAMS)]
+    seen = [weakref.ref(stream) for stream in streams]
+
+    def multiply(stream):
+        a._product._current_stream = lambda: stream
+        a.matvec(x, out=y)
+
+    for stream in streams[:-1]:
+        multiply(stream)
+    last = streams[-1]
+    streams[0].done = streams[1].done = True
+    held = streams[1]
+    del stream, streams
+    multiply(last)
+    assert [ref() is None for ref in seen] == [True] + (len(seen) - 1) * [False]
+    assert set(a._product._own) == {ref().ptr for ref in seen[1:]}
+    assert held.done

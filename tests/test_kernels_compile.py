@@ -381,6 +381,7 @@ SOURCES: dict[str, list[Defines]] = {
         )
     ],
     "solve/turn.cu": [{}],
+    "spmv/settle.cu": [{}],
     "dense/gf256_byte_permute.cu": [{}],
     "dense/gf256_general_tiles.cu": [{}],
     "dense/gf256_naive.cu": [{}],

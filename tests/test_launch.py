@@ -75,7 +75,7 @@ def test_a_signature_is_what_the_source_declares(signature):
     (inside,) = re.findall(rf"\b{signature.entry}\(([^)]*)\)", text)
     for macro, parameters in re.findall(r"#define (DOT_\w+) (,.*)", text):
         inside = inside.replace(macro, parameters if signature is dotted.SIGNATURE else "")
-    declared = [" ".join(part.replace("__restrict__", "").split()) for part in inside.split(",")]
+    declared = [" ".join(part.replace("__restrict__", "").split()) for part in inside.split(",") if part]
     assert declared == [f"{p.type} {p.name}" for p in signature.parameters]
 
 

@@ -11,6 +11,7 @@ import itertools
 import sys
 import threading
 from contextlib import nullcontext
+from functools import partial
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
@@ -94,6 +95,8 @@ class Gpu:
         monkeypatch.setattr(backend, "available", lambda: (True, "a stand-in"))
         monkeypatch.setattr(product, "_source", SimpleNamespace(load=lambda name, constants: None))
         monkeypatch.setattr(product, "_compiled", self._compile)
+        settling = partial(self._kernel, product.SETTLE, {}, {})
+        monkeypatch.setattr(product, "compile_settling", settling)
         monkeypatch.setattr(columns, "compiled", self._compile_columns)
         monkeypatch.setattr(columns, "transposing", self._compile_transposing)
         monkeypatch.setattr(columns, "on_host", self.get)
@@ -106,11 +109,13 @@ class Gpu:
             driverGetVersion=lambda: 13_000,
             deviceGetAttribute=lambda attribute, number: 1,
             streamIsCapturing=lambda stream: stream in self.graphs,
-            memsetAsync=lambda address, value, size, stream: None,
+            memsetAsync=lambda address, value, size, stream: self.launches.append((stream, "memset", 0)),
         )
         cuda = SimpleNamespace(
             memory=real.cuda.memory,
             using_allocator=lambda allocator: nullcontext(),
+            alloc=self.allocate,
+            ExternalStream=SimpleNamespace,
             malloc_async=None,
             runtime=runtime,
             Device=lambda number=0: _Context(id=number, compute_capability="90"),
@@ -122,6 +127,7 @@ class Gpu:
         stand_in = SimpleNamespace(
             ndarray=real.ndarray,
             may_share_memory=real.may_share_memory,
+            get_default_memory_pool=lambda: SimpleNamespace(malloc=None),
             cuda=cuda,
             asarray=self.put,
             ascontiguousarray=self._contiguous,
@@ -162,7 +168,9 @@ class Gpu:
         numbers |= {"d": ctypes.c_double, "f": ctypes.c_float}
         numbers |= {"dd": 2 * ctypes.c_double, "ff": 2 * ctypes.c_float}
         fields = [(p.name, numbers[code]) for p, code in zip(signature.parameters, codes, strict=True)]
-        block = type("Block", (ctypes.Structure,), {"_fields_": fields}).from_address(extra._obj.parameters)
+        assert (extra is None) == (not fields)
+        address = extra._obj.parameters if fields else 0
+        block = type("Block", (ctypes.Structure,), {"_fields_": fields}).from_address(address)
         arguments = []
         for p in signature.parameters:
             value, (dtype, _) = getattr(block, p.name), _launch._element(p, types)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from functools import cache
 from typing import Any
 
@@ -97,25 +98,29 @@ def packs(layout: str) -> bool:
 
 
 class filling:
-    """Give the primitives of a GPU, for work on its current stream; `ends` has it done at the end."""
+    """Give the primitives of a GPU, for work on its current stream; `ends` has it done at the end.
+
+    What is allocated meanwhile while that stream is captured is memory of the graph, and nobody else's.
+    """
 
     def __init__(self, device: str, *, ends: bool = False) -> None:
         import cupy
 
         self._cupy, self._number, self._ends = cupy, number(device), ends
-        self._left: Any = None
+        self._left = contextlib.ExitStack()
 
     def __enter__(self) -> Any:
-        if self._cupy.cuda.runtime.getDevice() != self._number:
-            self._left = self._cupy.cuda.Device(self._number)
-            self._left.__enter__()
+        cuda = self._cupy.cuda
+        if cuda.runtime.getDevice() != self._number:
+            self._left.enter_context(cuda.Device(self._number))
+        if not self._ends and cuda.runtime.streamIsCapturing(cuda.get_current_stream().ptr):
+            self._left.enter_context(cuda.using_allocator(cuda.malloc_async))
         return primitives(self._number)
 
     def __exit__(self, *failure: Any) -> None:
         if self._ends and failure[0] is None:
             self._cupy.cuda.get_current_stream().synchronize()
-        if self._left is not None:
-            self._left.__exit__(*failure)
+        self._left.__exit__(*failure)
 
 
 class packing(filling):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -19,9 +20,11 @@ from dasp._integers import ceil_div
 from dasp._launch import Launch, Launches, Signature, launcher
 from dasp._machines import H200, Machine, Panels
 from dasp.backends.cuda import sliced
-from dasp.backends.cuda.scratch import captured_in, keep
+from dasp.backends.cuda.scratch import captured_in, in_pool, keep
 from dasp.backends.cuda.sectors import SECTOR, read_sectors
 from dasp.formats.array import WARP, Plan
+
+_HERE = nullcontext()
 
 WIDEST_LOAD = 16
 """Bytes of the widest load of one lane."""
@@ -421,24 +424,26 @@ class Columns:
         -----
         X and Y in columns are worked on in rows where that is faster, in memory as large as they are.
         """
-        taken, x_layout = self._placed(x, kinds.x)
-        if self._turned(x_layout):
-            columns, column_layout = taken, x_layout
-            taken, x_layout = self._new_rows(columns)
-            self._transpose(columns, column_layout, taken, True)
-        result, y_layout = self._placed(y, kinds.y)
-        written, written_layout = result, y_layout
-        if not adds and self._turned(y_layout):
-            written, written_layout = self._new_rows(result)
         stream = self._cupy.cuda.get_current_stream().ptr
-        partials = self._cupy.empty((self._segments, x.shape[1]), kinds.sum) if self._segments else None
-        self._launch(stream, taken, x_layout, written, written_layout, partials, kinds, scale)
-        if written is not result:
-            self._transpose(result, y_layout, written, False)
-        if result is not y:
-            self._cupy.copyto(y, result)
+        captured = self._cupy.cuda.runtime.streamIsCapturing(stream)
+        with in_pool(self._cupy) if captured else _HERE:
+            taken, x_layout = self._placed(x, kinds.x)
+            if self._turned(x_layout):
+                columns, column_layout = taken, x_layout
+                taken, x_layout = self._new_rows(columns)
+                self._transpose(columns, column_layout, taken, True)
+            result, y_layout = self._placed(y, kinds.y)
+            written, written_layout = result, y_layout
+            if not adds and self._turned(y_layout):
+                written, written_layout = self._new_rows(result)
+            partials = self._cupy.empty((self._segments, x.shape[1]), kinds.sum) if self._segments else None
+            self._launch(stream, taken, x_layout, written, written_layout, partials, kinds, scale)
+            if written is not result:
+                self._transpose(result, y_layout, written, False)
+            if result is not y:
+                self._cupy.copyto(y, result)
         made = [array for array in (taken, result, written, partials) if array is not x and array is not y]
-        if any(array is not None for array in made) and self._cupy.cuda.runtime.streamIsCapturing(stream):
+        if captured and any(array is not None for array in made):
             keep(made, captured_in(stream)[1])
 
     def _turned(self, layout: Layout) -> bool:
@@ -510,7 +515,9 @@ class Columns:
             kernels = (self._others and self._others(kinds, k, x)) or self._kernels
             known = kernels.types(plan, kinds)
             passes, finish = [], None
-            zeros = self._cupy.zeros(MOST_PANEL // kinds.x.itemsize, kinds.x)
+            with self._cupy.cuda.Stream(non_blocking=True) as stream:  # the caller's may be captured
+                zeros = self._cupy.zeros(MOST_PANEL // kinds.x.itemsize, kinds.x)
+                stream.synchronize()
             for one in kernels.passes(H200, plan, k, kinds, x, y):
                 panels = ceil_div(one.columns, one.panel.columns)
                 parts = choose_parts(H200, kernels.warps(plan, one.panel), panels)

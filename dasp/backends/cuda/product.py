@@ -6,7 +6,8 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from functools import cache
+from functools import cache, partial
+from sys import getrefcount
 from types import MappingProxyType
 from typing import Any
 
@@ -16,11 +17,19 @@ from dasp import _source, formats
 from dasp._arrays import is_cupy
 from dasp._dtypes import BFLOAT16, Arithmetic, into, real_type
 from dasp._integers import ceil_div, round_up
-from dasp._launch import Launch
+from dasp._launch import Launch, Signature
 from dasp.backends.cuda import columns, dotted, octets, published, published_columns, resident, sliced
 from dasp.backends.cuda.device import primitives
 from dasp.backends.cuda.results import Results
-from dasp.backends.cuda.scratch import PER_THREAD_STREAM, Scratch, captured_in, keep, new_scratch
+from dasp.backends.cuda.scratch import (
+    PER_THREAD_STREAM,
+    THIS_THREAD,
+    Scratch,
+    captured_in,
+    in_pool,
+    keep,
+    new_scratch,
+)
 from dasp.formats.array import WARP, Plan, arrays_of, with_arrays
 from dasp.formats.published.pattern import NAME as PUBLISHED
 from dasp.formats.sliced.pattern import NAME as SLICES
@@ -47,8 +56,16 @@ of the kernel before it, in a captured graph too."""
 _HERE = nullcontext()
 """For work on a device that is the current one."""
 
+MOST_STREAMS = 8
+"""Streams of which a matrix with rows in segments knows, before it looks whether some have ended."""
+
+ALONE = 2
+"""Count of an object that only a dictionary holds, while it is counted."""
+
 WORD_BYTES = 8
-"""Bytes of the word by which products are kept behind what writes their plan."""
+"""Of memory that is zeroed for nothing but the order of a stream."""
+
+SETTLE = Signature("spmv/settle.cu", "dasp_settle", "")
 
 ALIGNMENT = 256
 """Bytes to which each array of a plan is aligned in the plan's one block of device memory."""
@@ -89,9 +106,6 @@ class Product:
             _source.load(kernel_of(plan).SIGNATURE.source, constants)  # so that an error comes now
             eights = plan.format == SLICES and capability >= TENSOR_CORES
             self._eights = octets.Eights(self.plan) if eights else None
-            # Zeroed by what is no kernel, behind all that made the plan: see `_settle`.
-            self._word = cupy.cuda.alloc(WORD_BYTES) if self._overlaps else None
-            self._settle()
         self._blocks, self._threads = blocks(plan), kernel_of(plan).threads(plan)
         self._segments = kernel_of(plan).partials(plan)
         self._lock = threading.Lock()
@@ -100,6 +114,7 @@ class Product:
         self._recipes: dict[tuple[np.dtype[Any], bool], resident.Recipe | None] = {}
         self._kinds, self._own = own, self._launches[own]
         self._captured: tuple[Any, Launch] | None = None
+        self._streams: dict[int, Any] = {}
         self._plain = numbers(own.sum, 1.0, 0.0)
         others = None if self._eights is None else self._eights.kernels
         self._columns = columns.Columns(self.plan, COLUMNS[plan.format], self._overlaps, others)
@@ -112,6 +127,8 @@ class Product:
         self._results = Results(cupy, plan.shape[0], self._char)
         self._quick: Callable[[int, int, int], None] | None = None
         self._fill: Callable[[Any, Callable[[], object]], bool] | None = None
+        self._settled: Launch | None = None
+        self._word: Any = None
         # CuPy aligns a view to its numbers' parts, and a kernel loads a complex number at once.
         self._misaligned = self._dtype.itemsize - 1 if self._dtype.kind == "c" else 0
         self._ndarray = cupy.ndarray
@@ -139,11 +156,12 @@ class Product:
             or (self._several and not self._is_here(x))
         ):
             return None
-        start, stream = x.data.ptr, self._current_stream().ptr
+        start, current = x.data.ptr, self._current_stream()
+        stream = current.ptr
         if start & self._misaligned:
             return None
         if out is None:
-            out = self._results.new(stream)
+            out = self._results.new(stream, current)
             result = out.data.ptr
         else:
             if (
@@ -183,9 +201,12 @@ class Product:
         fill = self._fill
         if fill is None:
             fill = self._fill = self._new_fill(slots)
-        written = bool(fill(data, self._settle))  # behind the launches, before anybody waits for them
-        eights = self._eights
-        if written and eights and (eights.nbytes or self._is_capturing(self._current_stream().ptr)):
+        eights, stream = self._eights, self._current_stream().ptr
+        captured = self._is_capturing(stream)
+        follows = eights is not None and (captured or eights.nbytes)
+        # Behind the launches, before anybody waits for them.
+        written = bool(fill(data, _leave_all if follows else partial(self._settle, stream, captured)))
+        if written and follows:
             self.follow()
         return written
 
@@ -231,10 +252,15 @@ class Product:
             return
         kinds = into(self.plan.dtype, x.dtype, y.dtype)
         with self._device:
-            vector, result = self._plain_vector(x, kinds.x), self._plain_vector(y, kinds.y)
+            stream = self._current_stream().ptr
+            captured = self._is_capturing(stream)
+            with in_pool(self._cupy) if captured else _HERE:
+                vector, result = self._plain_vector(x, kinds.x), self._plain_vector(y, kinds.y)
             self._launch(vector.data.ptr, result.data.ptr, kinds, alpha, beta)
             if result is not y:
                 self._cupy.copyto(y, result)
+            if captured and (vector is not x or result is not y):
+                keep((vector, result), captured_in(stream)[1])
 
     def _plain_vector(self, vector: Any, dtype: np.dtype[Any]) -> Any:
         """Return a vector of a type, contiguous and aligned as kernels load it: itself or a copy."""
@@ -260,23 +286,31 @@ class Product:
     def follow(self) -> None:
         """Take over values that were written into the plan, on CuPy's current stream."""
         with _HERE if self._current_device() == self._number else self._device:
-            if self._eights is not None:
-                captured = self._is_capturing(self._current_stream().ptr)
-                if captured or self._eights.nbytes:
-                    # What is taken and given back inside a capture is memory of the graph, and nobody else's.
-                    cuda = self._cupy.cuda
-                    with cuda.using_allocator(cuda.malloc_async) if captured else _HERE:
-                        self._eights.follow(captured)
-            self._settle()
+            stream = self._current_stream().ptr
+            captured = self._is_capturing(stream)
+            if self._eights is not None and (captured or self._eights.nbytes):
+                # What is taken and given back inside a capture is memory of the graph, and nobody else's.
+                cuda = self._cupy.cuda
+                with cuda.using_allocator(cuda.malloc_async) if captured else _HERE:
+                    self._eights.follow(captured)
+            self._settle(stream, captured)
 
-    def _settle(self) -> None:
-        """Let no product behind this on the current stream read the plan before all that writes it has ended.
+    def _settle(self, stream: int, captured: bool) -> None:
+        """Let no product behind this on a stream read the plan before all that writes it has ended.
 
-        A product may start before the kernel in front of it has ended, and reads the plan at once; what is no
-        kernel has ended, and so has all in front of that.
+        A product may start before the kernel in front of it has ended, and reads the plan at once. What is
+        no kernel has ended then, and so has all in front of that; in a graph a kernel that waits takes a
+        fifth of its time, but it takes the host longer.
         """
-        if self._word is not None:
-            stream = self._cupy.cuda.get_current_stream().ptr
+        if not self._overlaps:
+            return
+        if captured:
+            if self._settled is None:
+                self._settled = Launch(compile_settling(), SETTLE, {}, {}, blocks=1, threads=1, overlaps=True)
+            self._settled(stream)
+        else:
+            if self._word is None:
+                self._word = self._cupy.cuda.alloc(WORD_BYTES)
             self._cupy.cuda.runtime.memsetAsync(self._word.ptr, 0, WORD_BYTES, stream)
 
     def prepare_with_dot(
@@ -369,13 +403,40 @@ class Product:
         if self._segments:
             if self._is_capturing(stream):
                 return self._captured_launch(stream, kinds)
-            place = (stream, threading.get_ident()) if stream == PER_THREAD_STREAM else stream
+            place = (stream, THIS_THREAD.number) if stream == PER_THREAD_STREAM else stream
         launches = self._launches[kinds]
         if place not in launches:
             with self._lock:
                 if place not in launches:
+                    if self._segments:
+                        self._hold(stream)
                     launches[place] = self._new_launch(kinds, self._scratch(kinds))
         return launches[place]
+
+    def _hold(self, stream: int) -> None:
+        """Keep CuPy's object of the current stream; let go of those that nobody else has and that are done.
+
+        CUDA gives the handle of a stream that was destroyed to the next one, though work is left in the
+        first: both would use the scratch that is known by it.
+        """
+        held = self._streams
+        if len(held) >= MOST_STREAMS:
+            for other in held.keys() - {stream}:
+                if self._has_ended(other):
+                    del held[other]
+                    for launches in list(self._launches.values()):
+                        launches.pop(other, None)
+        held[stream] = self._current_stream()
+
+    def _has_ended(self, stream: int) -> bool:
+        """Whether nobody else has a stream's object, which owns its handle, and its work is done."""
+        held = self._streams
+        return (
+            getrefcount(held[stream]) <= ALONE
+            and not isinstance(held[stream], self._cupy.cuda.ExternalStream)
+            and not self._is_capturing(stream)
+            and bool(held[stream].done)
+        )
 
     def _captured_launch(self, stream: int, kinds: Arithmetic) -> Launch:
         """Return a launch with scratch that ends with the graph; products captured on one stream share it."""
@@ -413,6 +474,10 @@ class Product:
             threads=self._threads,
             overlaps=self._overlaps,
         )
+
+
+def _leave_all() -> None:
+    """Leave what follows new values to come."""
 
 
 def _leave(data: Any, behind: Callable[[], object]) -> bool:
@@ -471,6 +536,11 @@ def blocks(plan: Plan) -> int:
 def _compiled(plan: Plan, kinds: Arithmetic, more: Mapping[str, str] = MappingProxyType({})) -> Any:
     signature = kernel_of(plan).SIGNATURE
     return _source.load(signature.source, {**defines(plan, kinds), **more}).get_function(signature.entry)
+
+
+def compile_settling() -> Any:
+    """Return the kernel that waits for those before it, for the current GPU."""
+    return _source.load(SETTLE.source, {}).get_function(SETTLE.entry)
 
 
 @cache

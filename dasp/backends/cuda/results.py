@@ -34,21 +34,23 @@ class Results:
     def __init__(self, cupy: Any, size: int, dtype: Any) -> None:
         self._ndarray, self._pooled = cupy.ndarray, cupy.cuda.memory.PooledMemory
         self._shape, self._dtype = (size,), dtype
-        self._latest: deque[tuple[int, Any]] = deque([_NOTHING] * LATEST, maxlen=LATEST)
+        self._latest: deque[tuple[int, Any, Any]] = deque([_NOTHING] * LATEST, maxlen=LATEST)
 
-    def new(self, stream: int) -> Any:
+    def new(self, stream: int, owner: Any = None) -> Any:
         """Return an array, shape (size,), of any contents, to be written on CuPy's current stream.
 
         Parameters
         ----------
         stream : int
             CUDA's handle of the current stream.
+        owner : object
+            What has the handle: it is kept, so that no other stream gets it.
         """
         try:
             latest = self._latest.popleft()  # no other thread has it now
         except IndexError:
             return self._ndarray(self._shape, self._dtype)
-        place, array = latest
+        place, array, _ = latest
         if place == stream and getrefcount(array) == FREE[0]:
             pointer = array.data
             # Its shape may have been set.
@@ -61,12 +63,12 @@ class Results:
             and stream != PER_THREAD_STREAM
             and type(array.data.mem) is self._pooled
         )
-        self._latest.append((stream, array) if kept else _NOTHING)
+        self._latest.append((stream, array, owner) if kept else _NOTHING)
         return array
 
 
-_NOTHING = (-1, None)
-"""In place of a stream and a result."""
+_NOTHING = (-1, None, None)
+"""In place of a stream's handle, a result and the stream."""
 
 
 def _counts_when_free() -> tuple[int, int, int]:
@@ -74,9 +76,9 @@ def _counts_when_free() -> tuple[int, int, int]:
 
     A stand-in is counted, since Python's versions differ in what a call adds.
     """
-    held = deque([(0, SimpleNamespace(data=SimpleNamespace(mem=object())))])
+    held = deque([(0, SimpleNamespace(data=SimpleNamespace(mem=object())), None)])
     latest = held.popleft()
-    _, array = latest
+    _, array, _ = latest
     of_array = getrefcount(array)
     pointer = array.data
     return of_array, getrefcount(pointer), getrefcount(pointer.mem)

@@ -10,6 +10,7 @@ Source: CUDA Driver API, Graph Management (cuUserObjectCreate, cuGraphRetainUser
 from __future__ import annotations
 
 import ctypes
+import itertools
 import threading
 from functools import cache
 from typing import Any, NamedTuple
@@ -27,6 +28,27 @@ PER_THREAD_STREAM = 2
 
 NO_DESTRUCTOR_SYNC, MOVE = 1, 1
 """CU_USER_OBJECT_NO_DESTRUCTOR_SYNC and CU_GRAPH_USER_OBJECT_MOVE: both are asked for."""
+
+
+_numbers = itertools.count()
+
+
+class _Thread(threading.local):
+    """The number of a thread, which no other has: Python gives the identity of one that has ended again."""
+
+    def __init__(self) -> None:
+        self.number = next(_numbers)
+
+
+THIS_THREAD = _Thread()
+
+
+def in_pool(cupy: Any) -> Any:
+    """Return a context in which arrays come from CuPy's pool, so that `keep` may hold them.
+
+    During a capture the caller's allocator may give memory of the graph, which must be given back in it.
+    """
+    return cupy.cuda.using_allocator(cupy.get_default_memory_pool().malloc)
 
 
 class Scratch(NamedTuple):
