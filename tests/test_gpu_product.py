@@ -147,7 +147,7 @@ class _Filling:
         self.given, self.fits = [], True
 
     def fill(self, slots, values, dtype):
-        return lambda data: self.given.append(data) or self.fits
+        return lambda data, behind: self.given.append(data) or self.fits
 
 
 def test_plain_values_are_written_the_short_way_and_no_others(gpu, matrix, monkeypatch):
@@ -409,7 +409,13 @@ def overwritten(gpu, eights):
         csr, a, _ = eights
         csr.data[:] = np.random.default_rng(1).standard_normal(csr.nnz)
         codes = plan_of(csr, Policy()).values.codes
-        a._product._fill = lambda data: gpu.get(a.plan.values.codes).__setitem__(..., codes) is None
+
+        def fill(data, behind):
+            gpu.get(a.plan.values.codes)[...] = codes
+            behind()
+            return True
+
+        a._product._fill = fill
         a._places.slots = "found"
         assert a.with_values(gpu.put(csr.data), out=a) is a
         return a, csr
