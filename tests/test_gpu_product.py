@@ -136,6 +136,11 @@ def test_where_a_product_leaves_no_dot_product(gpu, matrix, monkeypatch):
     assert SpMatrix.from_scipy(matrix, device="cpu").prepare_with_dot(x, y, w) is None
     nothing = planned(from_lengths([], 300), "slices")
     assert nothing.prepare_with_dot(x, y[:0], w[:0]) is None
+    long = from_lengths([40] * m, 300)
+    assert planned(long, "slices").prepare_with_dot(x, y, w) is not None
+    alone = SpMatrix(plan_of(long, Policy(layout="slices", steps=40)), "cuda:0")
+    assert alone.prepare_with_dot(x, y, w) is None  # slices of 40 steps
+    assert alone.prepare_with_dot(x, y, w, run=2) is not None
     monkeypatch.setattr(dotted, "MOST_BLOCKS", 0)
     assert planned(matrix, "slices").prepare_with_dot(x, y, w) is None  # it has segments
 

@@ -340,8 +340,7 @@ class Product:
             return None
         if square and not run:
             return None  # whoever needs so many sums adds them up in each block: no faster than a pass
-        turns = self._blocks > dotted.MOST_BLOCKS
-        if not self._blocks or ((turns or run) and (self._segments or not (run or sliced.take_turns(plan)))):
+        if not self._blocks or not (not self._segments if run else dotted.pays(plan, self._blocks)):
             return None
         if any(one.dtype != x.dtype or not one.flags.c_contiguous for one in given):
             return None
@@ -353,7 +352,7 @@ class Product:
             blocks = self._blocks
             if run:
                 blocks = ceil_div(blocks, run)
-            elif turns:
+            elif blocks > dotted.MOST_BLOCKS:
                 blocks = min(blocks, at_once)
             sums = self._cupy.zeros((1 + square) * blocks, np.float64)
             arguments = sliced.arguments(plan, self._scratch(kinds))
