@@ -126,8 +126,8 @@ def choose_long_steps(steps: int, rows: int, entries: int, longest: int, machine
     machine : Machine
     """
     for most, lanes, least in machine.long_slices:
-        longer = steps < most and steps * rows < entries and longest <= lanes * most
-        if longer and lanes * rows >= WARP * least:
+        longer = steps < most and steps * rows < entries
+        if longer and lanes // 2 * most < longest <= lanes * most and lanes * rows >= WARP * least:
             return most
     return steps
 
