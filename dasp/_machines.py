@@ -186,6 +186,9 @@ class Machine:
     narrow_octets_of_x: tuple[Panels, ...] = tuned(
         _PANEL, "the same for numbers of less than 8 bytes", _COLUMNS
     )
+    bundles_of_x: tuple[Panels, ...] = tuned(
+        _PANEL, "the same for such numbers where a block gathers rows of X in shared memory", _COLUMNS
+    )
     octet_entries: tuple[tuple[int, float], ...] = tuned(
         "(columns, entries a quad)",
         "from so many columns on, how full the 32 slots of a quad must be for rows to be multiplied by "
@@ -194,6 +197,12 @@ class Machine:
     )
     narrow_octet_entries: tuple[tuple[int, float], ...] = tuned(
         "(columns, entries a quad)", "the same for numbers of less than 8 bytes", _COLUMNS
+    )
+    bundle_entries: tuple[tuple[int, float], ...] = tuned(
+        "(columns, entries)",
+        "from so many columns of numbers of less than 8 bytes on, how many entries each row of X that a "
+        "block gathers must serve for rows to be multiplied in bundles",
+        _COLUMNS,
     )
 
 
@@ -255,8 +264,10 @@ H200 = Machine(
     turning_bytes=150.0,
     octets_of_x=(Panels(256, 32, 2, 2, 64, 8), Panels(128, 16, 4, 4, 72, 4), Panels(64, 8, 4, 4, 56, 4)),
     narrow_octets_of_x=(Panels(128, 16, 3, 3, 72, 4), Panels(64, 8, 4, 4, 64, 4)),
+    bundles_of_x=(Panels(128, 16, 4, 4, 48, 8), Panels(64, 8, 4, 4, 48, 8)),
     octet_entries=((16, 6.0), (8, 8.5)),
-    narrow_octet_entries=((32, 7.5), (16, 8.5)),
+    narrow_octet_entries=((32, 10.0), (16, 8.5)),
+    bundle_entries=((32, 2.5),),
 )
 """An H200, driver 580. A sector costs 0.6 of its 32 bytes: from 0.3 (Markov chains) to 0.8 (power laws)."""
 

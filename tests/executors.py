@@ -10,8 +10,8 @@ import pytest
 from dasp import Policy, SpMatrix
 from dasp._dtypes import arithmetic, into, real_type
 from dasp._machines import H200
+from dasp.backends.cuda import bundles, octets
 from dasp.backends.cuda import columns as several
-from dasp.backends.cuda import octets
 from dasp.backends.cuda import product as cuda
 from dasp.backends.cuda.primitives import Primitives
 from dasp.backends.cuda.scratch import ABSENT, new_scratch
@@ -93,10 +93,10 @@ def emulate_columns(
     """
     kernels, kinds, k = cuda.COLUMNS[plan.format], into(plan.dtype, x.dtype, y.dtype), x.shape[1]
     x_at, y_at = (several.layout_of(a.shape, a.strides, a.itemsize, 0) for a in (x, y))
-    if plan.format == "slices" and octets.serve(machine, plan, kinds, k, x_at):
-        most = octets.most_quads(machine, plan, kinds, k)
-        _, found = octets.build(Primitives(PackingDevice()), plan, most)
-        kernels = kernels if found is None else found.kernels()
+    for kind in (bundles, octets) if plan.format == "slices" and octets.serve(plan, kinds, x_at) else ():
+        if (most := kind.most(machine, plan, kinds, k)) >= 1:
+            _, found = kind.build(Primitives(PackingDevice()), plan, most)
+            kernels = kernels if found is None else found.kernels()
     known = kernels.types(plan, kinds)
     partials = poisoned(np.full((kernels.partials(plan), k), np.nan, kinds.sum))
     scale = kinds.sum.type(alpha), kinds.sum.type(beta)

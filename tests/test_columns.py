@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from functools import partial
 
 import numpy as np
 import pytest
@@ -18,11 +19,12 @@ from dasp.backends.cpu import ranges
 from dasp.backends.cpu.panels import panels_of
 from dasp.backends.cpu.product import Product
 from dasp.backends.cpu.turning import turn
+from dasp.backends.cuda import bundles, octets
 from dasp.backends.cuda import columns as cuda
-from dasp.backends.cuda import octets
 from dasp.backends.cuda.columns import Layout, choose_parts, choose_passes, layout_of
 from dasp.backends.cuda.primitives import Primitives
 from dasp.backends.cuda.sectors import read_sectors
+from dasp.formats.array import WARP
 from tests.executors import EXECUTORS, emulate, emulate_columns
 from tests.executors import multiply as by_vector
 from tests.gallery import GALLERY, from_lengths, matrices
@@ -465,16 +467,23 @@ def test_sectors_of_what_a_step_reads():
 # ---- octets --------------------------------------------------------------------------------------
 
 EVER = ((1, 1e-9),)
-EIGHTS = dataclasses.replace(H200, octet_entries=EVER, narrow_octet_entries=EVER)
-"""Multiplies in octets whatever can be."""
+PLAIN = dataclasses.replace(H200, octet_entries=(), narrow_octet_entries=(), bundle_entries=())
+EIGHTS = dataclasses.replace(PLAIN, octet_entries=EVER, narrow_octet_entries=EVER)
+BUNDLED = dataclasses.replace(PLAIN, bundle_entries=EVER)
+"""Multiply in octets, and in bundles, whatever can be."""
 
 
-def in_octets(matrix, x, alpha=1.0, beta=0.0, y=None, order="C", policy=None):
-    """Return alpha A X + beta y of a matrix in octets, from the emulator."""
+def beside(machine, matrix, x, alpha=1.0, beta=0.0, y=None, order="C", policy=None):
+    """Return alpha A X + beta y of a matrix in octets, or in bundles, from the emulator."""
     plan = plan_of(matrix, policy or Policy(layout="slices", steps=32))
     out = np.full((matrix.shape[0], x.shape[1]), np.nan, x.dtype, order=order) if y is None else y.copy("K")
-    emulate_columns(plan, x, out, alpha, beta, machine=EIGHTS)
+    emulate_columns(plan, x, out, alpha, beta, machine=machine)
     return out
+
+
+in_octets, in_bundles = partial(beside, EIGHTS), partial(beside, BUNDLED)
+WAYS = [(in_octets, np.float64), (in_octets, np.float32), (in_bundles, np.float32)]
+"""Of which numbers they are made."""
 
 
 @settings(max_examples=25)
@@ -484,19 +493,20 @@ def in_octets(matrix, x, alpha=1.0, beta=0.0, y=None, order="C", policy=None):
     st.sampled_from("CF"),
     st.sampled_from([1.0, -0.3]),
     st.sampled_from([0.0, 0.7]),
-    st.sampled_from([np.float64, np.float32]),
+    st.sampled_from(WAYS),
 )
-def test_octets_are_within_the_bound_of_every_row(matrix, k, order, alpha, beta, dtype):
+def test_octets_and_bundles_are_within_the_bound_of_every_row(matrix, k, order, alpha, beta, way):
+    multiply, dtype = way
     matrix = matrix.astype(dtype)
     x = columns(matrix.shape[1], k, dtype=dtype)
     y = columns(matrix.shape[0], k, 2, dtype=dtype, order=order)
-    got = in_octets(matrix, x, dtype(alpha), dtype(beta), y)
+    got = multiply(matrix, x, dtype(alpha), dtype(beta), y)
     assert_columns_close(got, matrix, x, dtype(alpha), dtype(beta), y)
 
 
 @pytest.mark.parametrize("values", ["equal", "bytes", "few", "halves", "singles", "plain"])
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-def test_octets_of_every_coding(values, dtype):
+@pytest.mark.parametrize(("multiply", "dtype"), WAYS)
+def test_octets_and_bundles_of_every_coding(values, multiply, dtype):
     matrix = from_lengths([7, 3, 0, 12] + [5] * 40 + [0, 0, 1], 60)
     rng = np.random.default_rng(3)
     kinds = {
@@ -509,20 +519,25 @@ def test_octets_of_every_coding(values, dtype):
     }
     matrix.data = kinds[values](matrix.nnz).astype(dtype)
     x = columns(60, 16, dtype=dtype)
-    assert_columns_close(in_octets(matrix.astype(dtype), x), matrix.astype(dtype), x)
+    assert_columns_close(multiply(matrix.astype(dtype), x), matrix.astype(dtype), x)
 
 
 @settings(max_examples=15)
-@given(matrices(), st.data())
-def test_octets_keep_nans_to_the_rows_that_use_them(matrix, data):
+@given(
+    matrices(),
+    st.data(),
+    st.sampled_from(WAYS),
+)
+def test_octets_and_bundles_keep_nans_to_the_rows_that_use_them(matrix, data, how):
     if 0 in matrix.shape:
         return
-    x = columns(matrix.shape[1], 16)
-    clean = in_octets(matrix, x)
+    multiply, dtype = how
+    matrix, x = matrix.astype(dtype), columns(matrix.shape[1], 16, dtype=dtype)
+    clean = multiply(matrix, x)
     for _ in range(data.draw(st.integers(1, 3))):
         i, j = data.draw(st.integers(0, matrix.shape[1] - 1)), data.draw(st.integers(0, 15))
         x[i, j] = data.draw(st.sampled_from([np.nan, np.inf, -np.inf]))
-    got = in_octets(matrix, x)
+    got = multiply(matrix, x)
     spoilt = np.zeros(got.shape, bool)
     rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
     for j in range(16):
@@ -532,12 +547,14 @@ def test_octets_keep_nans_to_the_rows_that_use_them(matrix, data):
     np.testing.assert_array_equal(bits(got[:, untouched]), bits(clean[:, untouched]))
 
 
-def test_octets_of_wide_integers_give_the_same_bits():
-    plan, x = plan_of(from_lengths([7, 3, 0, 12] + [5] * 40, 60), Policy(layout="slices")), columns(60, 16)
+@pytest.mark.parametrize(("machine", "dtype"), [(EIGHTS, np.float64), (BUNDLED, np.float32)])
+def test_octets_and_bundles_of_wide_integers_give_the_same_bits(machine, dtype):
+    matrix = from_lengths([7, 3, 0, 12] + [5] * 40, 60).astype(dtype)
+    plan, x = plan_of(matrix, Policy(layout="slices")), columns(60, 16, dtype=dtype)
     results = []
     for one in (plan, widened(plan)):
-        y = np.full((44, 16), np.nan)
-        emulate_columns(one, x, y, machine=EIGHTS)
+        y = np.full((44, 16), np.nan, dtype)
+        emulate_columns(one, x, y, machine=machine)
         results.append(bits(y))
     np.testing.assert_array_equal(*results)
 
@@ -579,12 +596,12 @@ def test_what_is_no_grid_keeps_the_order_of_its_rows():
     assert octets.grid_of(other * 8, 400) == (0, 0)  # rows that have different columns
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize(("multiply", "dtype"), WAYS)
 @pytest.mark.parametrize("shape", [(4, 5, 6), (5, 7, 9), (11, 13), (1, 16, 3)])
-def test_octets_of_a_grid_are_boxes(shape, dtype):
+def test_octets_and_bundles_of_a_grid_are_boxes(shape, multiply, dtype):
     matrix = lattice(shape, 3).astype(dtype)
     x = columns(matrix.shape[1], 16, dtype=dtype)
-    assert_columns_close(in_octets(matrix, x), matrix, x)
+    assert_columns_close(multiply(matrix, x), matrix, x)
 
 
 def test_boxes_of_a_grid_have_fewer_quads_and_every_row_once():
@@ -597,3 +614,23 @@ def test_boxes_of_a_grid_have_fewer_quads_and_every_row_once():
     lines = sum(-(-len(np.unique(matrix[i : i + 8].indices)) // 4) for i in range(0, 480, 8))
     assert count < 0.85 * lines
     assert boxes.quads == count
+
+
+def test_bundles_of_a_grid_gather_fewer_rows_and_have_every_row_once():
+    matrix = lattice((6, 8, 20), 1)
+    plan, on = plan_of(matrix, Policy(layout="slices", steps=32)), Primitives(PackingDevice())
+    size, boxes = bundles.build(on, plan, 1e9)
+    rows = np.asarray(boxes.rows).reshape(-1, bundles.ROWS)
+    assert sorted(rows[rows >= 0].tolist()) == list(range(960))
+    wanted = sum(len(np.unique(matrix[some[some >= 0]].indices)) for some in rows)
+    assert len(boxes.columns) == wanted < 2 * 960
+    assert size == max(wanted, (len(boxes.slots) - WARP * bundles.BEHIND) / bundles.SLOTS)
+    assert bundles.build(on, plan, size - 1) == (size, None)
+
+
+def test_rows_that_want_more_than_a_block_has_room_for_are_not_bundled():
+    on = Primitives(PackingDevice())
+    for entries in (bundles.ROOM, bundles.ROOM + 1):
+        plan = plan_of(sp.csr_array(np.ones((1, entries))), Policy(layout="slices", steps=32))
+        size, found = bundles.build(on, plan, 1e9)
+        assert (found is None) == np.isinf(size) == (entries > bundles.ROOM)

@@ -13,7 +13,7 @@ import pytest
 
 from dasp import Policy, SpMatrix
 from dasp._machines import H200
-from dasp.backends.cuda import columns, dotted, octets, product, scratch, sliced
+from dasp.backends.cuda import beside, columns, dotted, octets, product, scratch, sliced
 from dasp.backends.cuda.sectors import read_sectors
 from tests.gallery import from_lengths
 from tests.planned import plan_of
@@ -455,13 +455,13 @@ def test_values_written_in_place_have_come_before_a_product_may_start_early(
 ):
     """What waits for all before it stands behind the last kernel that writes, the one that fills octets."""
     eights[1] @ gpu.put(np.ones((eights[1].shape[1], 16)))
-    fill = octets.Eights.follow
+    fill = beside.Beside.follow
 
     def marked(*given):
         fill(*given)
         gpu.launches.append((gpu.stream, "octets", 0))
 
-    monkeypatch.setattr(octets.Eights, "follow", marked)
+    monkeypatch.setattr(beside.Beside, "follow", marked)
     if captured:
         gpu.graphs[gpu.stream] = 1, 0x100
     overwritten()
@@ -471,14 +471,34 @@ def test_values_written_in_place_have_come_before_a_product_may_start_early(
 
 def test_octets_are_made_once_wanted_by_enough_columns(gpu, eights, monkeypatch):
     _, a, _ = eights
-    quads = octets.build(octets.primitives(0), a.plan, 0)[0]
+    quads = octets.build(beside.primitives(0), a.plan, 0)[0]
     asked = ((16, a.nnz / (quads + 1)), (8, a.nnz / (quads - 1)))
-    monkeypatch.setattr(octets, "H200", dataclasses.replace(H200, octet_entries=asked))
+    monkeypatch.setattr(beside, "H200", dataclasses.replace(H200, octet_entries=asked))
     for k, kernel in ((8, "dasp_slices_columns"), (16, "dasp_octets"), (8, "dasp_slices_columns")):
         gpu.launches.clear()
         a @ gpu.put(np.ones((a.shape[1], k)))
         assert {name for _, name, _ in gpu.launches} == {kernel}
     assert a._product.nbytes > 0
+
+
+def test_points_of_a_grid_are_multiplied_in_bundles_which_follow_values_written_in_place(gpu):
+    from scipy.sparse import csr_array
+
+    from dasp.io import load_matrix
+
+    csr = csr_array(load_matrix("poisson3d:8")).astype(np.float32)
+    csr.data[:] = np.random.default_rng(1).standard_normal(csr.nnz)
+    a = SpMatrix(plan_of(csr, Policy()), "cuda:0")
+    x = np.random.default_rng(0).standard_normal((csr.shape[1], 32)).astype(np.float32)
+    for seed in (2, 3):
+        gpu.launches.clear()
+        y = gpu.get(a @ gpu.put(x))
+        assert {kernel for _, kernel, _ in gpu.launches} == {"dasp_bundles"}
+        for j in range(32):
+            assert_close(y[:, j], csr, x[:, j])
+        csr.data[:] = np.random.default_rng(seed).standard_normal(csr.nnz)
+        gpu.get(a.plan.values.codes)[...] = plan_of(csr, Policy()).values.codes
+        a._product.follow()
 
 
 def test_where_memory_is_short_of_octets_slices_multiply(gpu, eights, monkeypatch):

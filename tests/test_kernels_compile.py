@@ -221,6 +221,33 @@ def eights() -> Iterator[Defines]:
     yield {**widest, "DASP_INDEX": "long long", "DASP_OFFSET": "long long"}
 
 
+def bundled() -> Iterator[Defines]:
+    """Panels of bundles, whole ones with every coding, and not whole; other types."""
+    kinds = arithmetic(np.dtype(np.float32), np.dtype(np.float32))
+    usual = {
+        "DASP_INDEX": "int",
+        "DASP_OFFSET": "int",
+        "DASP_MMA": "0",
+        "DASP_CODING": "0",
+        "DASP_POOL": "368",
+    }
+    for k, pack in ((20, 1), (20, 4), (16, 4), (32, 4)):
+        at = several.Layout(k, 1, pack)
+        for one in octets.passes_of(H200.bundles_of_x, k, kinds, at, at):
+            widest = {**usual, **one.panel.defines(), **type_names(kinds)}
+            yield widest
+    for coding in (Coding.BYTE, Coding.DICTIONARY, Coding.EQUAL, Coding.HALF):
+        yield {**widest, "DASP_CODING": str(int(coding))}
+    yield {**widest, "DASP_VALUE": "Bfloat16"}
+    yield {**widest, "DASP_INDEX": "long long", "DASP_OFFSET": "long long"}
+
+
+def fills() -> Iterator[Defines]:
+    """Every index, and codes of every size."""
+    for index, size in product(("int", "long long"), ("1", "2", "4", "8")):
+        yield {"DASP_START": "long long", "DASP_COLUMN": index, "DASP_INDEX": index, "DASP_CODE_BYTES": size}
+
+
 def schedule(rows: int, depth: int, step: int) -> Defines:
     """The constants of a Reed-Solomon code: any coefficients, few of which are 0."""
     coefficients = [str((29 * i * i + 71 * i + 3) % 256) for i in range(rows * depth)]
@@ -348,15 +375,9 @@ SOURCES: dict[str, list[Defines]] = {
     ],
     "spmv/slices_columns.cu": list(columns()),
     "spmv/octets.cu": [dict(defines) for defines in dict.fromkeys(tuple(one.items()) for one in eights())],
-    "spmv/octets_fill.cu": [
-        {
-            "DASP_START": "long long",
-            "DASP_COLUMN": index,
-            "DASP_INDEX": index,
-            "DASP_CODE_BYTES": size,
-        }
-        for index, size in product(("int", "long long"), ("1", "2", "4", "8"))
-    ],
+    "spmv/bundles.cu": [dict(defines) for defines in dict.fromkeys(tuple(one.items()) for one in bundled())],
+    "spmv/bundles_fill.cu": list(fills()),
+    "spmv/octets_fill.cu": list(fills()),
     "spmv/transpose.cu": [
         {"DASP_BYTES": size, "DASP_COLUMNS": columns, "DASP_TO_ROWS": way}
         for size, columns, way in product(("2", "4", "8", "16"), ("2", "8", "32"), "01")
@@ -404,8 +425,10 @@ STACKS = {
     "spmv/slices_columns.cu": 112,
     "spmv/product_columns.cu": 112,
     "spmv/octets.cu": 112,
+    "spmv/bundles.cu": 112,
     # Division of numbers of 64 bits is a call on some processors.
     "spmv/octets_fill.cu": 16,
+    "spmv/bundles_fill.cu": 32,
     # A thread's 16 elements, which loops go through: fewer registers, and a third of the instructions.
     "pack/windows.cu": 208,
 }

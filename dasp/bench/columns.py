@@ -107,7 +107,7 @@ class Subject:
 
     Parameters
     ----------
-    csr : scipy.sparse CSR array, a real type of `dasp._dtypes.TABLE`
+    csr : scipy.sparse CSR array, a type of `dasp._dtypes.TABLE`
     device : {"cpu", "cuda"}
     known : tuple of Reference, optional
         `references(csr)`, if they are there.
@@ -127,7 +127,10 @@ class Subject:
         self._known = known or references(csr)
         self._module = np if device == "cpu" else importlib.import_module("cupy")
         shape, outer = (csr.shape[1], max(COUNTS)), self._module.asarray(outer_columns(csr))
-        self._x = self._module.random.default_rng(0).standard_normal(shape, np.float32).astype(csr.dtype)
+        draw = self._module.random.default_rng(0).standard_normal
+        self._x = draw(shape, np.float32).astype(csr.dtype)
+        if csr.dtype.kind == "c":
+            self._x += 1j * draw(shape, np.float32)
         for column in (0, -1):
             self._x[:, column] = outer[:, column]
 

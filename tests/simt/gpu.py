@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from dasp import _launch
-from dasp.backends.cuda import backend, columns, dotted, octets, product, scratch
+from dasp.backends.cuda import backend, beside, columns, dotted, product, scratch
 from dasp.backends.cuda.primitives import Primitives
 from tests.simt import compile_kernels
 
@@ -100,7 +100,7 @@ class Gpu:
         monkeypatch.setattr(columns, "compiled", self._compile_columns)
         monkeypatch.setattr(columns, "transposing", self._compile_transposing)
         monkeypatch.setattr(columns, "on_host", self.get)
-        monkeypatch.setattr(octets, "primitives", lambda number: Primitives(_Packing(self)))
+        monkeypatch.setattr(beside, "primitives", lambda number: Primitives(_Packing(self)))
         for module in (_launch, scratch, dotted):
             monkeypatch.setattr(module, "driver", lambda: self)
         runtime = SimpleNamespace(
@@ -219,7 +219,7 @@ class Gpu:
 
 
 class _Packing:
-    """The `Device` of `dasp.backends.cuda.primitives` that makes octets."""
+    """The `Device` of `dasp.backends.cuda.primitives` that makes octets and bundles."""
 
     def __init__(self, gpu: Gpu) -> None:
         self._gpu = gpu

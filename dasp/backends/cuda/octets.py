@@ -8,7 +8,6 @@ from a plan of slices, beside it.
 
 from __future__ import annotations
 
-import threading
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,10 +15,9 @@ import numpy as np
 from dasp._dtypes import C_NAMES, Arithmetic, bits_type
 from dasp._integers import ceil_div
 from dasp._launch import Signature
-from dasp._machines import H200, Machine, Panels
+from dasp._machines import Machine, Panels
 from dasp.backends.cuda import columns, sliced
 from dasp.backends.cuda.columns import NUMBER_BYTES, Kernels, Layout, Panel, Pass
-from dasp.backends.cuda.device import primitives
 from dasp.backends.cuda.sectors import read_sectors
 from dasp.formats.array import WARP, Array, Plan
 
@@ -34,9 +32,6 @@ FILL_THREADS = 512
 
 BEHIND = 8
 """Quads behind the last one, at least, that lanes may load: those of a loop's next turn."""
-
-NEVER = 2**63
-"""Quads that no product is faster with."""
 
 COUNT_TYPE = np.dtype(np.uint64)
 """Of numbers of quads."""
@@ -162,71 +157,13 @@ class Octets(NamedTuple):
         return own | sizes | {"table": plan.values.table, "zeros": zeros}
 
 
-class Eights:
-    """What a plan of slices on a GPU has beside it for products by several columns: octets, once asked for.
-
-    Parameters
-    ----------
-    plan : Plan
-        With CuPy's arrays on the current device.
-    """
-
-    def __init__(self, plan: Plan) -> None:
-        import cupy
-
-        self._cupy, self._plan = cupy, plan
-        self._lock = threading.Lock()
-        self._found: Octets | None = None
-        self._count: int | None = None
-
-    def kernels(self, kinds: Arithmetic, k: int, x: Layout) -> Kernels | None:
-        """Return how a product by k columns of X is made with octets; None where slices are faster.
-
-        Octets are made when they are first wanted, if memory is not short of them.
-        """
-        if not serve(H200, self._plan, kinds, k, x):
-            return None
-        with self._lock:
-            most = most_quads(H200, self._plan, kinds, k)
-            if self._count is None or (self._found is None and self._count <= most):
-                current = self._cupy.cuda.get_current_stream()
-                with self._cupy.cuda.Stream(non_blocking=True) as stream:  # the caller's may be captured
-                    if not self._cupy.cuda.runtime.streamIsCapturing(current.ptr):
-                        stream.wait_event(current.record())  # it may write new values
-                    self._count, self._found = self._build(most)
-                    stream.synchronize()
-            found = self._found
-        return None if found is None or found.quads > most else found.kernels()
-
-    def _build(self, most: float) -> tuple[int, Octets | None]:
-        """Return how many quads there are, too many where memory is short of them, and the octets."""
-        try:
-            return build(primitives(self._cupy.cuda.Device().id), self._plan, most)
-        except MemoryError:
-            return NEVER, None
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the octets."""
-        return 0 if self._found is None else self._found.nbytes
-
-    def follow(self, captured: bool) -> None:
-        """Take over values that were written into the plan, on the current stream, which may be captured."""
-        if self._found is not None:
-            made_of = primitives(self._cupy.cuda.Device().id)
-            _fill(made_of.device, self._plan, made_of.unpack_codes(self._plan), self._found)
-        elif captured:
-            self._count = NEVER  # the graph would leave octets that are made later behind
-
-
-def serve(machine: Machine, plan: Plan, kinds: Arithmetic, k: int, x: Layout) -> bool:
-    """Whether octets can stand for a plan of slices in a product by k columns, and may make it faster.
+def serve(plan: Plan, kinds: Arithmetic, x: Layout) -> bool:
+    """Whether octets can stand for a plan of slices in a product.
 
     Not where rows are cut: eight lanes go through the entries of eight rows one by one to make an octet.
     """
     return (
-        most_quads(machine, plan, kinds, k) >= 1
-        and x.column == 1
+        x.column == 1
         and bool(plan.nnz)
         and plan.pattern.choice.mma is not False
         and not plan.pattern.segments
@@ -236,7 +173,7 @@ def serve(machine: Machine, plan: Plan, kinds: Arithmetic, k: int, x: Layout) ->
     )
 
 
-def most_quads(machine: Machine, plan: Plan, kinds: Arithmetic, k: int) -> float:
+def most(machine: Machine, plan: Plan, kinds: Arithmetic, k: int) -> float:
     """Return the quads up to which k columns are multiplied faster in octets than in slices."""
     wide = kinds.x.itemsize >= NUMBER_BYTES
     known = machine.octet_entries if wide else machine.narrow_octet_entries
@@ -259,7 +196,7 @@ def build(made_of: Any, plan: Plan, most: float) -> tuple[int, Octets | None]:
     octets = ceil_div(plan.shape[0], ROWS)
     starts, totals = on.empty(octets + 1, COUNT_TYPE), on.zeroed(2)
     rows = on.empty(ROWS * octets, plan.pattern.index_dtype)
-    line, plane = grid_of(_sampled(on, plan, entries), plan.shape[0])
+    line, plane = grid_of(sampled(on, plan, entries), plan.shape[0])
     grid = {"line": line, "plane": plane, "places": rows}
     _launch(on, COUNT, plan, entries, **grid, starts=starts, totals=on.part(totals, 0, 2))
     (count,) = on.reading(totals, 1, 1)()
@@ -269,7 +206,7 @@ def build(made_of: Any, plan: Plan, most: float) -> tuple[int, Octets | None]:
     stored = 0 if entries[2] is None else WARP * there
     columns, masks = on.zeros(COLUMNS * there, plan.pattern.index_dtype), on.zeros(there, np.uint32)
     made = Octets(starts, columns, masks, on.zeros(stored, plan.values.codes.dtype), rows)
-    _fill(on, plan, entries, made)
+    fill(on, plan, entries, made)
     return count, made
 
 
@@ -277,8 +214,15 @@ def choose_passes(
     machine: Machine, columns: int, kinds: Arithmetic, x: Layout, y: Layout
 ) -> tuple[Pass, ...]:
     """Return the launches for so many columns: in the largest panels, in smaller ones, and of the rest."""
-    passes, first = [], 0
     sizes = machine.octets_of_x if kinds.x.itemsize >= NUMBER_BYTES else machine.narrow_octets_of_x
+    return passes_of(sizes, columns, kinds, x, y)
+
+
+def passes_of(
+    sizes: tuple[Panels, ...], columns: int, kinds: Arithmetic, x: Layout, y: Layout
+) -> tuple[Pass, ...]:
+    """Return the launches for so many columns in panels of the sizes that are given, the largest first."""
+    passes, first = [], 0
     for chosen in sizes:
         width, rest = chosen.panel // kinds.x.itemsize, columns - first
         count = rest // width * width
@@ -306,13 +250,14 @@ def _panel(chosen: Panels, width: int, columns: int, x: Layout, y: Layout) -> Pa
     )
 
 
-def _fill(on: Any, plan: Plan, entries: tuple[Array, Array, Array | None], octets: Octets) -> None:
+def fill(on: Any, plan: Plan, entries: tuple[Any, ...], octets: Octets) -> None:
+    """Write the entries of a plan into its octets."""
     values = None if entries[2] is None else octets.values
     made = {"starts": octets.starts, "columns": octets.columns, "masks": octets.masks, "values": values}
     _launch(on, FILL, plan, entries, places=octets.rows, **made)
 
 
-def _sampled(on: Any, plan: Plan, entries: tuple[Any, ...]) -> list[frozenset[int]]:
+def sampled(on: Any, plan: Plan, entries: tuple[Any, ...]) -> list[frozenset[int]]:
     """Return how far behind the diagonal the entries of some rows lie, one set a row."""
     count = min(SAMPLED_ROWS, plan.shape[0])
     words = on.zeroed(count * SAMPLED_ENTRIES)
@@ -350,15 +295,28 @@ def grid_of(offsets: list[frozenset[int]], rows: int) -> tuple[int, int]:
     return (line, one) if rows % one == one % line == 0 else (0, 0)
 
 
-def _launch(on: Any, signature: Signature, plan: Plan, entries: tuple[Any, ...], **more: Any) -> None:
-    """Launch a kernel that makes octets."""
+def launch(
+    on: Any,
+    signature: Signature,
+    plan: Plan,
+    entries: tuple[Any, ...],
+    blocks: int,
+    threads: int,
+    **more: Any,
+) -> None:
+    """Launch a kernel that makes octets, or bundles, of a plan's entries."""
     index, code = plan.pattern.index_dtype, bits_type(plan.values.codes.dtype)
     constants = {"DASP_START": "long long", "DASP_COLUMN": C_NAMES[index], "DASP_INDEX": C_NAMES[index]}
     constants |= {"DASP_CODE_BYTES": str(code.itemsize)}
-    octets = ceil_div(plan.shape[0], ROWS)
-    given = dict(zip(("indptr", "indices", "codes"), entries, strict=True))
-    given |= {"rows": plan.shape[0], "octets": octets, **more}
+    given = dict(zip(("indptr", "indices", "codes"), entries, strict=True)) | more
     given |= {name: given[name].view(code) for name in ("codes", "values") if given.get(name) is not None}
-    launch = on.kernel(signature, constants, {"Index": index, "Code": code, "Count": COUNT_TYPE})
+    compiled = on.kernel(signature, constants, {"Index": index, "Code": code, "Count": COUNT_TYPE})
     words = {name: value if type(value) is int else on.word(value) for name, value in given.items()}
-    launch((ceil_div(octets * ROWS, FILL_THREADS), 1), FILL_THREADS, words)
+    compiled((blocks, 1), threads, words)
+
+
+def _launch(on: Any, signature: Signature, plan: Plan, entries: tuple[Any, ...], **more: Any) -> None:
+    """Launch a kernel that makes octets, `ROWS` threads for each."""
+    count = ceil_div(plan.shape[0], ROWS)
+    sizes = {"rows": plan.shape[0], "octets": count}
+    launch(on, signature, plan, entries, ceil_div(count * ROWS, FILL_THREADS), FILL_THREADS, **sizes, **more)

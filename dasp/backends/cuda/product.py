@@ -18,7 +18,7 @@ from dasp._arrays import is_cupy
 from dasp._dtypes import BFLOAT16, Arithmetic, into, real_type
 from dasp._integers import ceil_div, round_up
 from dasp._launch import Launch, Signature
-from dasp.backends.cuda import columns, dotted, octets, published, published_columns, resident, sliced
+from dasp.backends.cuda import beside, columns, dotted, published, published_columns, resident, sliced
 from dasp.backends.cuda.device import primitives
 from dasp.backends.cuda.results import Results
 from dasp.backends.cuda.scratch import (
@@ -104,8 +104,8 @@ class Product:
         with _HERE if self._current_device() == self._number else self._device:
             self.plan = plan if is_cupy(next(arrays_of(plan.values))) else _upload(plan)
             _source.load(kernel_of(plan).SIGNATURE.source, constants)  # so that an error comes now
-            eights = plan.format == SLICES and capability >= TENSOR_CORES
-            self._eights = octets.Eights(self.plan) if eights else None
+            tensor_cores = plan.format == SLICES and capability >= TENSOR_CORES
+            self._beside = beside.Beside(self.plan) if tensor_cores else None
         self._blocks, self._threads = blocks(plan), kernel_of(plan).threads(plan)
         self._segments = kernel_of(plan).partials(plan)
         self._lock = threading.Lock()
@@ -116,7 +116,7 @@ class Product:
         self._captured: tuple[Any, Launch] | None = None
         self._streams: dict[int, Any] = {}
         self._plain = numbers(own.sum, 1.0, 0.0)
-        others = None if self._eights is None else self._eights.kernels
+        others = None if self._beside is None else self._beside.kernels
         self._columns = columns.Columns(self.plan, COLUMNS[plan.format], self._overlaps, others)
         # What `quick` needs, looked up once.
         self._dtype = np.dtype(plan.dtype.type)
@@ -201,9 +201,9 @@ class Product:
         fill = self._fill
         if fill is None:
             fill = self._fill = self._new_fill(slots)
-        eights, stream = self._eights, self._current_stream().ptr
+        kept, stream = self._beside, self._current_stream().ptr
         captured = self._is_capturing(stream)
-        follows = eights is not None and (captured or eights.nbytes)
+        follows = kept is not None and (captured or kept.nbytes)
         # Behind the launches, before anybody waits for them.
         written = bool(fill(data, _leave_all if follows else partial(self._settle, stream, captured)))
         if written and follows:
@@ -281,18 +281,18 @@ class Product:
     @property
     def nbytes(self) -> int:
         """Bytes of what products have made beside the plan."""
-        return 0 if self._eights is None else self._eights.nbytes
+        return 0 if self._beside is None else self._beside.nbytes
 
     def follow(self) -> None:
         """Take over values that were written into the plan, on CuPy's current stream."""
         with _HERE if self._current_device() == self._number else self._device:
             stream = self._current_stream().ptr
             captured = self._is_capturing(stream)
-            if self._eights is not None and (captured or self._eights.nbytes):
+            if self._beside is not None and (captured or self._beside.nbytes):
                 # What is taken and given back inside a capture is memory of the graph, and nobody else's.
                 cuda = self._cupy.cuda
                 with cuda.using_allocator(cuda.malloc_async) if captured else _HERE:
-                    self._eights.follow(captured)
+                    self._beside.follow(captured)
             self._settle(stream, captured)
 
     def _settle(self, stream: int, captured: bool) -> None:
