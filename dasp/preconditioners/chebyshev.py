@@ -106,7 +106,8 @@ def chebyshev(
     Parameters
     ----------
     A : SpMatrix, SciPy or CuPy matrix, shape (n, n)
-        Symmetric or Hermitian. A planned matrix is used as it is, others are planned.
+        Symmetric or Hermitian. A planned matrix is used as it is, others are planned. Where its values are
+        written in place, make the preconditioner anew: it keeps the old diagonal and the interval.
     degree : int
         Steps; one less is the number of products.
     ratio : float

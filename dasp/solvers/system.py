@@ -418,7 +418,7 @@ def _has_room(system: System, given: State, scale: float, wanted: float) -> bool
     """Whether x still solves the system when its numbers are rounded to what they are without the scale."""
     round_unscaled(system.vectors["x"], scale)
     system.loop.start("x", given)
-    return bool(system.loop.advance(0, finish=False).state["rr"] <= wanted) and is_finite(system)
+    return bool(system.loop.advance(0, finish=False).state["start"] <= wanted) and is_finite(system)
 
 
 def round_unscaled(x: Array, scale: float) -> None:
