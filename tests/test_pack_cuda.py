@@ -134,7 +134,6 @@ def test_windows_of_many_tiles(window):
 @pytest.mark.parametrize("beside", [False, True])
 def test_keys_of_several_digits(monkeypatch, beside):
     monkeypatch.setattr(primitives, "BESIDE", 0 if beside else 1 << 40)
-    monkeypatch.setattr(primitives, "LATE", 1 << 40 if beside else 0)
     rng = np.random.default_rng(8)
     lengths = np.minimum(rng.pareto(0.8, 9000) * 3, 900).astype(int)
     plans(csr_of(from_lengths(lengths, 100_000)), window=9000, steps=32)

@@ -1,25 +1,28 @@
 // Values to codes that hold every bit of them.
 //
-// table (distinct): the values of a dictionary; codes (1024): which of them is in a slot, see values.cu; not read in
+// table (distinct): the values of a dictionary; codes (SLOTS): which of them is in a slot, see values.cu; not read in
 // other codings.
 #pragma once
 
 #include "coding.cuh"
 
-constexpr int CODER_THREADS = 256;
+constexpr int CODER_THREADS = 256, CODER_WORDS = SLOTS / 4;  // four slots to a word
 
 // What a thread loads of a dictionary.
 struct CoderPart {
 #if DASP_CODING == CODING_DICTIONARY
+    static constexpr int EACH = CODER_WORDS / CODER_THREADS;
     Bits value;
-    unsigned codes;
+    unsigned codes[EACH];
 
     __device__ __forceinline__ CoderPart(const Bits* table, const unsigned char* all_codes, int distinct)
-        : value(), codes(0)
+        : value(), codes()
     {
-        static_assert(CODER_THREADS == MOST_CODES && sizeof(codes) * CODER_THREADS == SLOTS, "each loads its share");
+        static_assert(CODER_THREADS == MOST_CODES, "each thread loads a value");
         if (int(threadIdx.x) < distinct) value = table[threadIdx.x];
-        if (distinct) codes = reinterpret_cast<const unsigned*>(all_codes)[threadIdx.x];
+#pragma unroll
+        for (int k = 0; k < EACH && distinct; ++k)
+            codes[k] = reinterpret_cast<const unsigned*>(all_codes)[threadIdx.x + k * CODER_THREADS];
     }
 #else
     __device__ __forceinline__ CoderPart(const Bits*, const unsigned char*, int) {}
@@ -30,7 +33,7 @@ struct CoderPart {
 struct Coder {
 #if DASP_CODING == CODING_DICTIONARY
     Bits table[MOST_CODES];
-    unsigned codes[CODER_THREADS];  // four slots each
+    unsigned codes[CODER_WORDS];
 #endif
 
     // Every thread of the block, which has 256, calls it.
@@ -38,7 +41,8 @@ struct Coder {
     {
 #if DASP_CODING == CODING_DICTIONARY
         table[threadIdx.x] = part.value;
-        codes[threadIdx.x] = part.codes;
+#pragma unroll
+        for (int k = 0; k < CoderPart::EACH; ++k) codes[threadIdx.x + k * CODER_THREADS] = part.codes[k];
         __syncthreads();
 #endif
     }

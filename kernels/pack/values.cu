@@ -2,14 +2,13 @@
 //
 // data (count): the values as bits. order (count) or null: where the i-th value in the order of the plan stands.
 //
-// dasp_value_facts: one dimension, any number of blocks of 1024 threads. facts (2), claims, firsts (1024): 0 before.
+// dasp_value_facts: one dimension, any number of blocks of 1024 threads. facts (2), claims, firsts (SLOTS): 0 before.
 //     facts: bits of `Dead`, and distinct values if NOT_DICTIONARY is not among them. In a table with open addressing
 //     a claim is 1 + the place of some value that has the slot, and a first the first such place, bits flipped.
 //     While values are few, most are found in the block's own table: they have been looked at, and cost a lookup.
 //     come or null: 0 before and after; the last block then makes the dictionary and leaves what was counted at 0.
 //     misfit: becomes `turn`, and no dictionary is made, if there are more values than `room`.
-//     told (2) or null: gets the facts; done: see pack.cuh.
-// dasp_dictionary: one block of 1024 threads. codes (1024): the code of a slot, 0 where there is none; table: the values
+// dasp_dictionary: one block of 1024 threads. codes (SLOTS): the code of a slot, 0 where there is none; table: the values
 //     in the order of their first appearance, which is that of their codes.
 
 #include "values.cuh"
@@ -154,19 +153,27 @@ struct Dictionary {
     // Every thread of a block calls it; `again` has it leave the slots as if nothing had been found.
     __device__ void make(const Values& values, Count* claims, Count* firsts, bool again) const
     {
-        constexpr int sharing = THREADS / MOST_CODES;  // threads that rank a value
+        constexpr int each = SLOTS / THREADS, sharing = THREADS / MOST_CODES;  // threads that rank a value
         __shared__ Count places[MOST_CODES];
         __shared__ int slots[MOST_CODES], found;
         if (threadIdx.x == 0) found = 0;
-        const Count claim = peek(claims + threadIdx.x), first = peek(firsts + threadIdx.x);
+        Count claim[each], first[each];
+#pragma unroll
+        for (int k = 0; k < each; ++k) {
+            claim[k] = peek(claims + threadIdx.x + k * THREADS);
+            first[k] = peek(firsts + threadIdx.x + k * THREADS);
+        }
         __syncthreads();
-        const int own = claim ? atomicAdd(&found, 1) : MOST_CODES;
-        if (again) claims[threadIdx.x] = firsts[threadIdx.x] = 0;
-        if (own < MOST_CODES) {
-            slots[own] = threadIdx.x;
-            places[own] = ~first;
-        } else {
-            codes[threadIdx.x] = 0;
+#pragma unroll
+        for (int k = 0; k < each; ++k) {
+            const int slot = threadIdx.x + k * THREADS, own = claim[k] ? atomicAdd(&found, 1) : MOST_CODES;
+            if (again) claims[slot] = firsts[slot] = 0;
+            if (own < MOST_CODES) {
+                slots[own] = slot;
+                places[own] = ~first[k];
+            } else {
+                codes[slot] = 0;
+            }
         }
         __syncthreads();
         const int nth = threadIdx.x / sharing, count = min(found, MOST_CODES);
@@ -184,14 +191,15 @@ struct Dictionary {
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 dasp_value_facts(const Place* __restrict__ order, long long count, Count* facts, Count* claims, Count* firsts,
                  Count* come, unsigned char* codes, Bits* table, long long room,
-                 Count* done, Count* told, const Bits* __restrict__ data, Count* misfit, long long turn)
+                 const Bits* __restrict__ data, Count* misfit, long long turn)
 {
     constexpr int claims_here = WORDS == 1 ? 1 : SLOTS;
     __shared__ Count block_claims[claims_here], block_firsts[SLOTS], block_keys[WORDS * SLOTS], block_count, absent;
-    static_assert(THREADS == SLOTS, "a slot for each thread");
-    block_firsts[threadIdx.x] = 0;
-    if (WORDS > 1) block_claims[threadIdx.x] = 0;
-    for (int k = 0; k < WORDS; ++k) block_keys[WORDS * threadIdx.x + k] = ABSENT;
+    for (int slot = threadIdx.x; slot < SLOTS; slot += THREADS) {
+        block_firsts[slot] = 0;
+        if (WORDS > 1) block_claims[slot] = 0;
+        for (int k = 0; k < WORDS; ++k) block_keys[WORDS * slot + k] = ABSENT;
+    }
     if (threadIdx.x == 0) block_count = absent = 0;
 
     const Values values{data, order};
@@ -214,12 +222,11 @@ dasp_value_facts(const Place* __restrict__ order, long long count, Count* facts,
         dead = now | __shfl_sync(ALL_LANES, known, 0);
     }
     __syncthreads();
-    for (int others = 0; others < 2; ++others) {
-        const Count first = !others ? seen.first_in(threadIdx.x) : threadIdx.x == 0 ? absent : 0;
+    for (int slot = threadIdx.x; slot <= SLOTS; slot += THREADS) {
+        const Count first = slot < SLOTS ? seen.first_in(slot) : absent;
         if (first == 0 || (peek(facts) & NOT_DICTIONARY)) continue;
         if (all.insert(values, values.at(~first), ~first) < 0) atomicOr(facts, Count(NOT_DICTIONARY));
     }
-    tell_host(done, gridDim.x, facts, 2, told);
     if (!come || !is_last_block(come, gridDim.x)) return;
     const bool fits = !(peek(facts) & NOT_DICTIONARY) && peek(facts + 1) <= Count(room);
     __syncthreads();
@@ -231,7 +238,7 @@ dasp_value_facts(const Place* __restrict__ order, long long count, Count* facts,
         Dictionary{codes, table}.make(values, claims, firsts, true);
         return;
     }
-    claims[threadIdx.x] = firsts[threadIdx.x] = 0;
+    for (int slot = threadIdx.x; slot < SLOTS; slot += THREADS) claims[slot] = firsts[slot] = 0;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)

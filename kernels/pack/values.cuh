@@ -67,12 +67,12 @@ struct Values {
     }
 };
 
-// Slots of a table of at most MOST_CODES values.
-constexpr int MOST_CODES = 256, SLOTS = 1024;
+// Slots of a table of at most MOST_CODES values: of 32 that are looked up at once some share theirs, and all wait.
+constexpr int MOST_CODES = 256, SLOTS = sizeof(Bits) == 16 ? 1024 : 2048;
 
 template <class T> __device__ __forceinline__ int slot_of(T bits)
 {
-    return int(folded(bits) * 0x9e3779b97f4a7c15ull >> 54);
+    return int(folded(bits) * 0x9e3779b97f4a7c15ull >> (SLOTS == 1024 ? 54 : 53));
 }
 
 // A binary floating-point number: (-1)^negative 1.fraction 2^exponent, the fraction in 52 bits. Subnormal numbers

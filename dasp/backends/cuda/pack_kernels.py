@@ -29,14 +29,12 @@ VALUE_FACTS = Signature(
     const Place*     order
     long long        count
     Count*           facts   [2]
-    Count*           claims  [1024]
-    Count*           firsts  [1024]
+    Count*           claims
+    Count*           firsts
     Count*           come
     unsigned char*   codes
     Bits*            table
     long long        room
-    Count*           done
-    Count*           told    [2]
     const Bits*      data    [count]
     Count*           misfit
     long long        turn
@@ -49,9 +47,9 @@ DICTIONARY = Signature(
     """
     const Bits*      data
     const Place*     order
-    Count*           claims  [1024]
-    Count*           firsts  [1024]
-    unsigned char*   codes   [1024]
+    Count*           claims
+    Count*           firsts
+    unsigned char*   codes
     Bits*            table
     """,
 )

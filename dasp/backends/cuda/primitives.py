@@ -54,14 +54,14 @@ NOT_BYTES, NOT_DICTIONARY, NOT_HALVES, NOT_SINGLES, NOT_REAL = (1 << bit for bit
 KINDS = {"f": 1, "V": 1, "c": 2}
 """Kinds of values, by those of NumPy's types: `DASP_KIND` in kernels/pack/values.cuh. bfloat16 is V."""
 
-SLOTS = 1024
-"""Slots of the table of distinct values."""
+SLOTS, VALUE_THREADS = 2048, 1024
+"""Most slots of the table of distinct values, and threads of a block that counts them."""
 
 BLOCKS = 528
 """Most blocks of a launch whose threads go through an array a grid apart: four to a multiprocessor."""
 
 VALUES_AT_ONCE = 4096
-"""Values that a block of a thread for each slot counts at once."""
+"""Values that such a block counts at once."""
 
 SORT_TILE, DIGIT_BITS, CHUNK, CHUNKS = 8192, 6, 128, 64
 """Elements that a block sorts at once, by six bits of a key: kernels/pack/order.cuh."""
@@ -83,10 +83,6 @@ LONG_TILE, LONG_COUNTS = 2048, 3
 
 SLICE_TILE, RUN, ROW_TILE = 64, 1024, 2048
 """Slices, entries and rows of a block in columns.cu, sort_columns.cu and unpack.cu."""
-
-LATE = 6 << 20
-"""Entries below which values are counted while the host waits for the sample of sectors: more keep the GPU
-busy while the host reads the survey."""
 
 BESIDE = 1 << 17
 """Rows from which a sort over more than a tile of them runs beside those inside of tiles: fewer are sorted
@@ -327,8 +323,6 @@ class _Survey(_Work):
         What must live while segments are sorted.
     later : list of callable
         What is launched beside others, on the `Aside` that it is given, while the host waits for these.
-    told : callable or None
-        Returns facts of values once these are counted so.
     """
 
     def __init__(
@@ -351,7 +345,6 @@ class _Survey(_Work):
         self.later: list[Callable[[Aside], Any]] = []
         self.kept: Any = None
         self._asides: list[Aside] = []
-        self.told: Callable[[], list[int]] | None = None
         self._values: ValueStatistics | None = None
         self._count = entries
 
@@ -365,13 +358,9 @@ class _Survey(_Work):
             self.values()
         return super().take(count)
 
-    def _asks(self) -> bool:
-        """Whether facts of values are among the words, and not known."""
-        return self.distinct is not None and self._values is None and self.told is None
-
     def read(self, first: int, count: int) -> list[int]:
         """Wait for some of the words, and for the facts of values before them if these are not known."""
-        asks = self._asks()
+        asks = self.distinct is not None and self._values is None
         begin = VALUES_AT if asks else first
         found = self.reading(begin, first + count - begin)()
         if asks:
@@ -403,7 +392,7 @@ class _Survey(_Work):
 
         What is returned is called when it was launched, and returns what does what `read` does.
         """
-        asks = self._asks()
+        asks = self.distinct is not None and self._values is None
         begin = VALUES_AT if asks else first
         size = first + count - begin
         told, sent = self._on.telling(size)
@@ -429,13 +418,8 @@ class _Survey(_Work):
 
     def values(self) -> ValueStatistics:
         """Return the facts of values, and wait for them if they are not known."""
-        told = self.told
-        if self._values is None and told is None:
+        if self._values is None:
             self.read(VALUES_AT + 2, 0)
-        elif self._values is None and told:
-            self.begin(self.fork())
-            self.join()
-            self._values = _value_statistics(self._count, *told())
         assert self._values
         return self._values
 
@@ -626,12 +610,10 @@ class Primitives:
             "told": told,
         }
         work.launch(kernels.SURVEY, _share(max(m, nnz), 256, BLOCKS))
-        reading, late = sent(), nnz < LATE
-        if work.distinct and not late:
+        reading = sent()
+        if work.distinct:
             self._count_values(work, csr.data, None, work.distinct)
         facts = work.facts = Facts._make(reading())  # while the values are counted
-        if work.distinct and late:
-            self._count_late(work, csr.data, work.distinct)
         _hold(csr, facts)
         return Survey(
             columns_rise=facts.descents == facts.row_descents,
@@ -643,28 +625,7 @@ class Primitives:
             detail=work,
         )
 
-    def _count_late(self, work: _Survey, data: Array, distinct: _Distinct) -> None:
-        """Put off to count values."""
-        done, (told, sent) = work.zeros(1), self._on.telling(2)
-        reading: list[Callable[[], list[int]]] = []
-
-        def count(aside: Aside) -> None:
-            with aside:
-                self._count_values(work, data, None, distinct, done=done, told=told)
-                reading.append(sent())
-
-        work.later.append(count)
-        work.told = lambda: reading[0]()
-
-    def _count_values(
-        self,
-        work: _Work,
-        data: Array,
-        order: Array | None,
-        distinct: _Distinct,
-        done: Any = None,
-        told: Any = None,
-    ) -> None:
+    def _count_values(self, work: _Work, data: Array, order: Array | None, distinct: _Distinct) -> None:
         """Set facts of values, and the table of distinct ones; both are 0 before."""
         count, dtype, part, none = len(data), data.dtype, self._on.part, self._on.word(None)
         work.known |= self._table(distinct)
@@ -677,13 +638,11 @@ class Primitives:
             "codes": none,
             "table": none,
             "room": 0,
-            "done": none if done is None else done,
-            "told": none if told is None else told,
             "misfit": none,
             "turn": 0,
         }
         of_values = self._of(_of_values(data), dtype)
-        work.launch(kernels.VALUE_FACTS, _share(count, VALUES_AT_ONCE, BLOCKS // 4), SLOTS, of_values)
+        work.launch(kernels.VALUE_FACTS, _share(count, VALUES_AT_ONCE, BLOCKS // 4), VALUE_THREADS, of_values)
 
     def _table(self, distinct: _Distinct) -> dict[str, Any]:
         """Return what kernels are told of the table of distinct values."""
@@ -1114,7 +1073,7 @@ class Primitives:
         (codes,) = self._on.scratch((SLOTS, np.dtype(np.uint8)))
         work = _Work(self._on, self._of(_of_values(data), data.dtype), data=_plain(data), order=order)
         work.tell(**self._table(distinct), codes=codes, table=_plain(table))
-        work.launch(kernels.DICTIONARY, 1, SLOTS)
+        work.launch(kernels.DICTIONARY, 1, VALUE_THREADS)
         return codes
 
     def _value_facts(self, data: Array, order: Array | None) -> _Distinct:
@@ -1178,10 +1137,10 @@ class Primitives:
         sizes = {"facts": 2, "claims": SLOTS, "firsts": SLOTS, "come": 1}
         counted = {name: on.zeros(size, COUNT) for name, size in sizes.items()}
         coder = {"codes": on.empty(SLOTS, np.uint8), "table": _plain(values.table)}
-        made = {"room": len(values.table), "order": None, "count": count, "done": None, "told": None}
+        made = {"room": len(values.table), "order": None, "count": count}
         blocks = _share(count, VALUES_AT_ONCE, BLOCKS // 4)
         counting = self._of(_of_count(count), dtype).prepared(
-            kernels.VALUE_FACTS, {**counted, **coder, **made}, asked, blocks, SLOTS
+            kernels.VALUE_FACTS, {**counted, **coder, **made}, asked, blocks, VALUE_THREADS
         )
         stored = {"stored": _bits(values.codes, values.coding), "distinct": len(values.table)}
         refill = of.prepared(
