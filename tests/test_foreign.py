@@ -183,13 +183,14 @@ def test_work_is_on_the_stream_of_torch(matrix, x):
     want = A @ given
     torch.cuda.synchronize()
     side = torch.cuda.Stream()
-    with torch.cuda.stream(side):
-        torch.cuda._sleep(500_000_000)  # a quarter of a second: a busy host prepares a launch in less
-        late = given * 3.0
-        A.matvec(late, out=out)
-        assert not side.query(), "the product should still wait in the stream"
-        tripled = out / 3.0
-    side.synchronize()
+    for cycles in 1, 500_000_000:  # first kernels are loaded; then a host has a quarter of a second
+        with torch.cuda.stream(side):
+            torch.cuda._sleep(cycles)
+            A.matvec(given * 3.0, out=out)
+            waits = not side.query()
+            tripled = out / 3.0
+        side.synchronize()
+    assert waits, "the product should still wait in the stream"
     assert torch.allclose(tripled, want, rtol=1e-14)
     with torch.cuda.stream(side):
         A.matvec(given, out=out)
