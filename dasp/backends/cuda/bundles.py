@@ -16,10 +16,9 @@ from dasp._dtypes import Arithmetic
 from dasp._integers import ceil_div
 from dasp._launch import Signature
 from dasp._machines import Machine
-from dasp.backends.cuda import columns, octets, sliced
+from dasp.backends.cuda import columns, octets
 from dasp.backends.cuda.columns import Kernels, Panel
 from dasp.backends.cuda.octets import COUNT_TYPE
-from dasp.backends.cuda.sectors import read_sectors
 from dasp.formats.array import WARP, Array, Plan
 
 ROWS = 128
@@ -125,20 +124,14 @@ class Bundles(NamedTuple):
 
     def kernels(self) -> Kernels:
         """Return how they are multiplied."""
-        return Kernels(
+        return octets.KERNELS._replace(
             signature=SIGNATURE,
-            finish=columns.FINISH,
             defines=self.defines,
-            types=lambda plan, kinds: columns.types(plan, kinds) | {"Count": COUNT_TYPE},
             passes=lambda machine, plan, k, kinds, x, y: octets.passes_of(
                 machine.bundles_of_x, k, kinds, x, y
             ),
             warps=lambda plan, panel: (len(self.starts) - 1) * panel.threads // WARP,
-            partials=sliced.partials,
             arguments=self.arguments,
-            finish_arguments=columns.finish_arguments,
-            long_rows=lambda plan: 0,
-            sectors=read_sectors,
         )
 
     def defines(self, plan: Plan, kinds: Arithmetic, panel: Panel) -> dict[str, str]:

@@ -16,9 +16,8 @@ from dasp._dtypes import C_NAMES, Arithmetic, bits_type
 from dasp._integers import ceil_div
 from dasp._launch import Signature
 from dasp._machines import Machine, Panels
-from dasp.backends.cuda import columns, sliced
+from dasp.backends.cuda import columns
 from dasp.backends.cuda.columns import NUMBER_BYTES, Kernels, Layout, Panel, Pass
-from dasp.backends.cuda.sectors import read_sectors
 from dasp.formats.array import WARP, Array, Plan
 
 ROWS, COLUMNS = 8, 4
@@ -104,6 +103,13 @@ SIGNATURE = Signature(
 )
 
 
+KERNELS = columns.SLICES._replace(
+    types=lambda plan, kinds: columns.types(plan, kinds) | {"Count": COUNT_TYPE},
+    long_rows=lambda plan: 0,
+)
+"""What octets, and bundles, have in common with each other, and from slices."""
+
+
 class Octets(NamedTuple):
     """A matrix in octets; see kernels/spmv/octets.cu.
 
@@ -135,18 +141,11 @@ class Octets(NamedTuple):
 
     def kernels(self) -> Kernels:
         """Return how they are multiplied."""
-        return Kernels(
+        return KERNELS._replace(
             signature=SIGNATURE,
-            finish=columns.FINISH,
-            defines=columns.defines,
-            types=lambda plan, kinds: columns.types(plan, kinds) | {"Count": COUNT_TYPE},
             passes=lambda machine, plan, k, kinds, x, y: choose_passes(machine, k, kinds, x, y),
             warps=lambda plan, panel: len(self.starts) - 1,
-            partials=sliced.partials,
             arguments=self.arguments,
-            finish_arguments=columns.finish_arguments,
-            long_rows=lambda plan: 0,
-            sectors=read_sectors,
         )
 
     def arguments(self, plan: Plan, zeros: Any, parts: int) -> dict[str, Any]:
