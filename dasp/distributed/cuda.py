@@ -10,6 +10,7 @@ import numpy as np
 
 from dasp import _source
 from dasp._launch import Launch, Signature, driver
+from dasp.backends.cuda.device import HIGHEST
 from dasp.distributed.engine import Engine, largest
 from dasp.distributed.exchange import Route, Span
 from dasp.distributed.packing import adds, defines, packs
@@ -19,9 +20,6 @@ from dasp.solvers.cuda import BLOCKS_PER_PROCESSOR, THREADS, CudaSpace, CudaVect
 from dasp.solvers.graph import PriorityGraph
 
 Array = Any
-
-FIRST = -5
-"""Priority of a stream whose kernels go before others: lower is earlier; CUDA clamps it."""
 
 ADD_DOT = Signature(
     "distributed/halo_dot.cu",
@@ -97,7 +95,7 @@ class _OwnStream:
         self._device = cupy.cuda.Device(int(device.partition(":")[2] or 0))
         with self._device:
             # What travels must not wait until the interior's product leaves room: its few blocks go first.
-            self._stream = cupy.cuda.Stream(non_blocking=True, priority=FIRST)
+            self._stream = cupy.cuda.Stream(non_blocking=True, priority=HIGHEST)
             self._ready, self._done = (cupy.cuda.Event(disable_timing=True) for _ in range(2))
 
     def _branch(self) -> None:

@@ -26,7 +26,8 @@ LOOKS = 256
 """How often the host looks for an answer before it waits for an event; small kernels have ended by then."""
 
 HIGHEST = -5
-"""Priority of a stream beside others: its few blocks run before those of a large kernel that wait."""
+"""Priority of a stream beside others: its few blocks run before those of a large kernel that wait. Lower is
+earlier; CUDA clamps it."""
 
 _WORD = np.dtype(np.uint64)
 
