@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
 from dasp.solvers.devices import space_for, together
-from dasp.solvers.operator import adjoint_of, as_operator
+from dasp.solvers.operator import Scaled, adjoint_of, as_operator
 from dasp.solvers.scalars import LIMIT, NOT_FINITE, NOTHING, OWN, RUNNING, Scalar, sqrt, where
 from dasp.solvers.space import Loop, State
 from dasp.solvers.stats import Stats
@@ -41,6 +42,10 @@ from dasp.solvers.workspace import Workspace
 LEAST = OWN
 """Why a method stopped: as it carries them along, the residual is orthogonal to the columns of A."""
 
+SIZES = (1e-120, 1e120)
+"""Between these lies the square of a size of A with which squares of A' r lose nothing; an A beyond them is
+multiplied by a power of two."""
+
 
 class Bidiagonalization(Protocol):
     """A method on Golub and Kahan's bidiagonalization."""
@@ -59,6 +64,7 @@ class Problem:
     """min norm(b - A x) for one A and one method, ready for any b.
 
     The vectors u and v of the bidiagonalization are not normed: their lengths are in the coefficients.
+    With a `unit` other than 1 it is that of unit times A, whose x is A's over the unit.
     """
 
     def __init__(
@@ -68,10 +74,14 @@ class Problem:
         device: str,
         method: Callable[[Problem], Bidiagonalization],
         names: tuple[str, ...],
+        unit: float = 1.0,
     ) -> None:
         brings = getattr(A, "solver_space", None)  # a matrix on several ranks has a space of its own
         self.space = space_for(device, dtype) if brings is None else brings(dtype)
         self.operator, self.adjoint = as_operator(A, device), adjoint_of(A, device)
+        self.shape, self.unit = tuple(map(int, A.shape)), unit
+        if unit != 1.0:
+            self.operator, self.adjoint = Scaled(self.operator, unit), Scaled(self.adjoint, unit)
         m, n = self.operator.shape
         self.rows = self.space.vectors(m, "b", "u", "t")
         self.columns = self.vectors = self.space.vectors(n, "x", "v", "g", *names)
@@ -173,19 +183,22 @@ def solve_least_squares(
         return *placed, vector("b", b, m), begin
 
     device, dtype, right, start = together(A, take, lambda taken: asked(limits, taken, x0))
-    m, n = map(int, A.shape)
     make = Workspace() if workspace is None else workspace
-    problem: Problem = make.get(
-        (method, dtype, device), (A,), lambda: Problem(A, dtype, device, method, names)
-    )
-    load(problem.rows["b"], right, problem.space)
-    if start is not None:
-        load(problem.columns["x"], start, problem.space)
-    stats = Stats(True, 0, [0.0], 0.0, "A has no rows or no columns: x is zero", 0.0, 0)
-    if m and n:
-        stats = _drive(problem, limits, from_zero=start is None)
-    else:
-        problem.columns["x"][...] = 0
+
+    def attempt(limits: Limits, unit: float) -> tuple[Problem, Stats]:
+        key = method, dtype, device, unit
+        problem: Problem = make.get(key, (A,), lambda: Problem(A, dtype, device, method, names, unit))
+        load(problem.rows["b"], right, problem.space)
+        if start is not None:
+            load(problem.columns["x"], start, problem.space)
+            problem.columns["x"][...] /= unit
+        return problem, _drive(problem, limits, from_zero=start is None)
+
+    problem, stats = attempt(limits, 1.0)
+    lost = stats.info == BREAKDOWN and stats.reason != BEYOND and stats.iterations < limits.maxiter
+    if lost and (unit := _unit(problem)) != 1.0:
+        problem, more = attempt(_after(limits, stats, unit), unit)
+        stats = more.after(stats)
     if limits.bar is not None:
         limits.bar.close()
     x = problem.columns["x"].copy()
@@ -194,17 +207,39 @@ def solve_least_squares(
     return x, stats.timed(time.perf_counter() - began)
 
 
+def _after(limits: Limits, before: Stats, unit: float) -> Limits:
+    """Return what is left to be done with unit times A; its x is shown as that of A."""
+    seen = limits.callback
+    callback = None if seen is None else lambda x: seen(x * unit)
+    return replace(limits, maxiter=limits.maxiter - before.iterations, callback=callback)
+
+
+def _unit(problem: Problem) -> float:
+    """Return the power of two by which A is to be multiplied, so that A' r can be squared."""
+    b = problem.rows["b"]
+    largest = problem.space.largest(b)
+    if not 0 < largest < math.inf:
+        return 1.0
+    problem.rows["u"][...] = b / largest
+    problem.adjoint.multiply(problem.rows["u"], problem.columns["g"])
+    return scale_for(problem.space.largest(problem.columns["g"]), SIZES)
+
+
 @np.errstate(all="ignore")
 def _drive(problem: Problem, limits: Limits, *, from_zero: bool) -> Stats:
     """Iterate, start again where that helps, and say how it ended."""
+    if not all(problem.shape):
+        problem.columns["x"][...] = 0
+        return Stats(True, 0, [0.0], 0.0, "A has no rows or no columns: x is zero", 0.0, 0)
     residuals: list[float] = []
-    made, name, margin, scale = 0, "zero" if from_zero else "x", 1.0, 1.0
+    made, name, margin, scale, size = 0, "zero" if from_zero else "x", 1.0, 1.0, 0.0
     while True:
         given = {"rtol": limits.rtol, "atol": limits.atol * scale, "margin": margin}
         problem.loop.start(name, given)
         report, count, _ = iterate(problem, limits, made, residuals, scale)
         made += count
         s, code = report.state, int(report.state["code"])
+        size = max(size, s["norm"])
         if (
             code in (NOTHING, NOT_FINITE)
             and made == 0
@@ -226,18 +261,25 @@ def _drive(problem: Problem, limits: Limits, *, from_zero: bool) -> Stats:
         info, reason = ended or stuck
         if info == 0 and not from_zero and not is_finite(problem):
             info, reason = BREAKDOWN, HIDDEN
-        if scale != 1.0:
-            if info == 0 and not _has_room(problem, given, scale):
+        if scale != 1.0 or problem.unit != 1.0:
+            if info == 0 and not _has_room(problem, given, scale, size):
                 info, reason = BREAKDOWN, BEYOND
             problem.columns["x"][...] /= scale
+            problem.columns["x"][...] *= problem.unit
         return Stats(info == 0, made, residuals, norm, reason, 0.0, info)
 
 
-def _has_room(problem: Problem, given: Mapping[str, float], scale: float) -> bool:
-    """Whether x is still an answer when its numbers are rounded to what they are without the scale."""
-    round_unscaled(problem.columns["x"], scale)
+def _has_room(problem: Problem, given: Mapping[str, float], scale: float, size: float) -> bool:
+    """Whether x is still an answer when its numbers are rounded to what they are without scale and unit.
+
+    `size` is what the iterations know of the square of the norm of A.
+    """
+    x = problem.columns["x"]
+    x /= scale
+    round_unscaled(x, 1.0 / problem.unit)
+    x *= scale
     problem.loop.start("x", given)
-    s = problem.loop.advance(0, finish=True).state
+    s = {**problem.loop.advance(0, finish=True).state, "norm": size}
     return s["true"] <= s["wanted"] or _is_orthogonal(problem, s, given["rtol"])
 
 
@@ -248,7 +290,7 @@ def _is_orthogonal(problem: Problem, s: Mapping[str, float], rtol: float) -> boo
     if squared >= SQUARES[0]:
         return math.sqrt(squared) <= bound
     largest = problem.space.largest(problem.columns["g"])
-    return largest * math.sqrt(len(problem.columns["g"])) <= bound
+    return largest * math.sqrt(problem.shape[1]) <= bound
 
 
 def _ending(

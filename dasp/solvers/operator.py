@@ -116,6 +116,25 @@ def _set(y: Array, product: Array, name: str) -> None:
     y[...] = product
 
 
+class Scaled(_Dotless):
+    """A number times an operator."""
+
+    captures = False
+
+    def __init__(self, operator: Operator, factor: float) -> None:
+        self.shape, self.device = operator.shape, operator.device
+        self._operator, self._factor = operator, factor
+
+    def multiply(self, x: Array, y: Array) -> None:
+        """Set y to the product with x."""
+        self._operator.multiply(x, y)
+        y *= self._factor
+
+    def prepare(self, x: Array, y: Array) -> Callable[[], None]:
+        """Return what does so again and again."""
+        return partial(self.multiply, x, y)
+
+
 class _Conjugated(_Dotless):
     """The adjoint of a complex matrix that has `T` alone: no copy of its values is made."""
 
