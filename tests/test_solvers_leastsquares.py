@@ -61,15 +61,12 @@ def test_sizes_whose_squares_are_lost(method, of_A, of_b):
     rng = np.random.default_rng(abs(of_A))
     A, x0 = matrix("full", 9, 5, 1), rng.standard_normal(5)
     large, size = math.ldexp(1.0, of_A), math.ldexp(1.0, of_b)
+    with np.errstate(all="ignore"):
+        start = rng.standard_normal(5) * (size / large)
     for b in (A @ x0, rng.standard_normal(9)):
-        seen: list[Any] = []
-        start = rng.standard_normal(5)
-        with np.errstate(all="ignore"):
-            start *= size / large
         for begin in (None, start):
-            x, stats = method(
-                A * large, b * size, begin, rtol=1e-10, callback=lambda x: seen.append(x.copy())
-            )
+            seen: list[Any] = []
+            x, stats = method(A * large, b * size, begin, rtol=1e-10, callback=seen.append)
             if abs(of_b - of_A) > 1000:  # no float64 holds such an x
                 assert not stats.converged
                 continue
