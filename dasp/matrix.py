@@ -283,9 +283,7 @@ class SpMatrix(Transposable, Surface):
                 out._pass_on(values, {id(out)})
                 return out
             new = formats.find(plan.format).values_from(plan, values, self._slots(), primitives)
-        other = type(self)(dataclasses.replace(plan, dtype=values.dtype, values=new), self.device)
-        other._places = self._places
-        return other
+        return self._sharing(dataclasses.replace(plan, dtype=values.dtype, values=new))
 
     def _write(self, values: Any) -> None:
         """Overwrite the values in place; ValueError, and no change, if the coding cannot hold others."""

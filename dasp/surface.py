@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import html
+import operator
 import os
 from numbers import Complex, Real
 from typing import TYPE_CHECKING, Any, NoReturn, Self
@@ -124,7 +125,11 @@ class Surface:
         values = self.plan.values
         with self._backend.filling(self.device):
             own = with_arrays(values, (array.copy() for array in arrays_of(values)))
-        other = type(self)(dataclasses.replace(self.plan, values=own), self.device)
+        return self._sharing(dataclasses.replace(self.plan, values=own))
+
+    def _sharing(self, plan: Any) -> Self:
+        """Return a matrix of a plan with the same pattern; what one finds out of that, both know."""
+        other = type(self)(plan, self.device)
         other._places = self._places
         return other
 
@@ -133,10 +138,13 @@ class Surface:
     # ---- with other values ---------------------------------------------------------------------------
 
     def _mapped(self, function: Any) -> Self:
-        """Return the matrix with a function of its values, which keeps their order."""
-        with self._backend.filling(self.device):
-            mapped = function(self._entries())
-        return self.with_values(mapped)  # type: ignore[no-any-return]
+        """Return the matrix with a function of each value, which takes NumPy's arrays wherever A is."""
+        plan = self.plan
+        with self._backend.filling(self.device) as primitives:
+            mapped = formats.find(plan.format).mapped(plan, function, primitives)
+            if mapped is None:
+                values = function(self._entries())
+        return self.with_values(values) if mapped is None else self._sharing(mapped)
 
     def conj(self) -> Self:
         """Return the matrix with conjugated values; itself if they are real."""
@@ -161,7 +169,7 @@ class Surface:
         Returns
         -------
         SpMatrix
-            With the same pattern; values are coded anew.
+            With the same pattern; values are coded anew, or as they were where that holds the new ones.
 
         Raises
         ------
@@ -204,15 +212,15 @@ class Surface:
             For other shapes.
         """
         sizes = zip(("left", "right"), (left, right), self.shape, strict=True)
-        factors = [self._diagonal_factor(*each) for each in sizes]
-        places = self.coordinates()
-
-        def scale(values: Any) -> Any:
-            for factor, place in zip(factors, places, strict=True):
-                values = values if factor is None else values * factor[place]
-            return values
-
-        return self._mapped(scale)
+        left, right = (self._diagonal_factor(*each) for each in sizes)
+        indptr, columns, values = found(planning.unpack, self.plan, self.device)
+        with self._backend.filling(self.device):
+            if left is not None:
+                values = values * left[self._rows_of(indptr, columns.dtype)]
+            if right is not None:
+                values = values * right[columns]
+            values = self._as_they_came(values)
+        return self.with_values(values)  # type: ignore[no-any-return]
 
     def _diagonal_factor(self, name: str, given: Any, size: int) -> Any:
         if given is None:
@@ -257,14 +265,16 @@ class Surface:
         """
         indptr, columns, _ = found(planning.unpack, self.plan, self.device)
         with self._backend.filling(self.device):
-            # An entry is in the row of as many as have ended before it.
-            ended = (
-                _arrays.namespace(indptr).bincount(indptr[1:], minlength=self.nnz + 1)
-                if self.nnz
-                else columns
-            )
-            rows = ended[: self.nnz].cumsum().astype(columns.dtype)
+            rows = self._rows_of(indptr, columns.dtype)
             return self._as_they_came(rows), self._as_they_came(columns)
+
+    def _rows_of(self, indptr: Any, dtype: Any) -> Any:
+        """Return the row of each packed entry."""
+        if not self.nnz:
+            return indptr[:0].astype(dtype)
+        # An entry is in the row of as many as have ended before it.
+        ended = _arrays.namespace(indptr).bincount(indptr[1:], minlength=self.nnz + 1)
+        return ended[: self.nnz].cumsum().astype(dtype)
 
     def diagonal(self, k: int = 0) -> Any:
         """Return the k-th diagonal on the matrix's device; duplicates sum.
@@ -274,7 +284,10 @@ class Surface:
         k : int
             Above the main diagonal, or below it if negative.
         """
-        return self.tocsr().diagonal(k)
+        plan, k = self.plan, operator.index(k)
+        with self._backend.filling(self.device, ends=True) as primitives:
+            diagonal = formats.find(plan.format).diagonal(plan, k, primitives)
+        return self.tocsr().diagonal(k) if diagonal is None else diagonal
 
     def trace(self, offset: int = 0) -> Any:
         """Return the sum of the diagonal `offset` to the right, a scalar on the matrix's device."""
@@ -295,9 +308,9 @@ class Surface:
             For another axis.
         """
         if axis is None:
+            ones = self.asarray(np.ones(self.shape[1]), _dtypes.sum_type(self.dtype))
             with self._backend.filling(self.device):
-                total = _dtypes.sum_type(self.dtype)
-                return self._entries().astype(total, copy=False).sum().astype(self.dtype)
+                return (self @ ones).sum().astype(self.dtype)
         if axis not in (0, 1, -1, -2):
             raise ValueError(f"axis is {axis!r}; None, 0 or 1 is needed")
         ones = self.asarray(np.ones(self.shape[axis]), self.dtype)

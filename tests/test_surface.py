@@ -11,7 +11,8 @@ import pytest
 import scipy.sparse as sp
 
 import dasp
-from dasp import Policy, SpMatrix
+from dasp import Policy, SpMatrix, formats
+from dasp._dtypes import bits_type
 from dasp.formats.array import arrays_of
 from tests.gallery import GALLERY
 from tests.reference import assert_close, assert_same_entries, entries_of
@@ -88,6 +89,88 @@ def test_scalars_and_scalings(device, layout):
     assert (A * 2).plan.pattern is A.plan.pattern
     data = A.asarray(rng.standard_normal(A.nnz))
     same((A * 2).with_values(data), A.with_values(data).to_scipy())
+
+
+VALUES = {
+    "equal": lambda rng, n: np.full(n, 1.5),
+    "bytes": lambda rng, n: rng.choice([-128, -3, 1, 127], n),
+    "bytes and zeros": lambda rng, n: rng.integers(-3, 4, n),
+    "few": lambda rng, n: rng.choice([0.1, -0.0, 0.0, np.inf, np.nan, -7e4], n),
+    "halves": lambda rng, n: rng.standard_normal(n).astype(np.float16),
+    "any": lambda rng, n: np.where(
+        np.arange(n) % 300 < 3, [-0.0, 0.0, -np.inf][n % 3], rng.standard_normal(n)
+    ),
+}
+FUNCTIONS = {
+    "-A": lambda A: -A,
+    "abs": abs,
+    "A * 2": lambda A: A * 2.0,
+    "A * -0.1": lambda A: A * -0.1,
+    "A * 0": lambda A: A * 0.0,
+    "A * inf": lambda A: A * np.inf,
+    "A / 3": lambda A: A / 3.0,
+    "A / 0": lambda A: A / 0.0,
+    "A * 1j": lambda A: A * 1j,
+    "A * float64": lambda A: A * np.float64(0.3),
+}
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("layout", ["slices", "published"])
+@pytest.mark.parametrize("kind", VALUES)
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16", "complex64", "complex128"])
+def test_functions_of_values_have_numpys_bits(dtype, kind, layout, device):
+    lengths = np.tile([0, 1, 2, 3, 4, 7, 33, 300], 3)
+    indptr = np.append(0, np.cumsum(lengths))
+    columns = np.concatenate([np.random.default_rng(k).permutation(310)[:k] for k in lengths])
+    data = VALUES[kind](np.random.default_rng(0), indptr[-1]).astype(dtype)
+    pattern = sp.csr_array((np.ones(len(data)), columns, indptr), shape=(24, 310))
+    x = np.random.default_rng(1).standard_normal(310)
+    if layout == "published" and dtype in ("bfloat16", "complex64", "complex128"):
+        pytest.skip("the published layout has no such values")
+    A = planned(pattern, device, layout=layout)
+    A = A.with_values(A.asarray(data))
+    for name, function in FUNCTIONS.items():
+        if layout == "published" and name == "A * 1j":
+            continue
+        want = A.with_values(A.asarray(function(data)))
+        got = function(A)
+        assert got.dtype == want.dtype
+        assert got.plan.pattern is A.plan.pattern
+        assert got.plan.nbytes <= want.plan.nbytes + 4096  # of a table
+        host = got.to_device("cpu")
+        formats.find(layout).check(host.plan)
+        bits = bits_type(got.dtype)
+        np.testing.assert_array_equal(here(got._entries()).view(bits), here(want._entries()).view(bits), name)
+        np.testing.assert_array_equal(here(got @ A.asarray(x)), here(want @ A.asarray(x)), name)
+        mine = [array for array in arrays_of(got.plan.values) if array.size]
+        assert not any(np.may_share_memory(here(a), here(b)) for a in mine for b in arrays_of(A.plan.values))
+
+
+def test_nothing_is_unpacked_for_a_product_with_a_number(monkeypatch):
+    monkeypatch.setattr(dasp.planning, "unpack", None)
+    rng = np.random.default_rng(0)
+    for layout, kind in (("published", "any"), *(("slices", kind) for kind in VALUES if kind != "halves")):
+        matrix = entries_of(whole())
+        matrix.data = VALUES[kind](rng, matrix.nnz).astype(float)
+        A = planned(matrix, layout=layout)
+        for function in (lambda A: A * 2.0, lambda A: -A, abs, lambda A: A / 3.0):
+            assert function(A).nnz == A.nnz
+        assert A.sum().shape == ()
+    assert planned(sp.eye_array(9)).diagonal().tolist() == 9 * [1.0]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", GALLERY)
+def test_diagonals(name, device):
+    matrix = entries_of(GALLERY[name])
+    A = planned(matrix, device)
+    m, n = matrix.shape
+    for k in (0, 1, -1, 2, n - 1, 1 - m, n, -m, 10**6):
+        got, want = here(A.diagonal(k)), matrix.diagonal(k)
+        assert (got.shape, got.dtype) == (want.shape, want.dtype)
+        np.testing.assert_array_equal(got.view(np.uint64), want.view(np.uint64))
 
 
 def test_types_follow_numpy():

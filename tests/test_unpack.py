@@ -45,7 +45,34 @@ def assert_unpacks(plan, seed=None):
         assert_same(on.code_values(numbers, found, len(rows), Coding.PLAIN, None).codes, stored)
     assert_same(planning.slots_of(plan, cpu), slots)
     assert device.reads == 0
+    assert_finds_diagonals(plan, rows, columns)
+    assert_clears_pads(plan, columns)
     return device
+
+
+def assert_finds_diagonals(plan, rows, columns):
+    """Both backends find the slots of diagonals, and rows that have two entries there."""
+    m, n = plan.shape
+    for k in {0, 1, -2, n - 1, 1 - m}:
+        first, count = max(-k, 0), max(min(m + min(k, 0), n - max(k, 0)), 0)
+        slots = np.flatnonzero((columns >= 0) & (columns == rows.astype(np.int64) + k))
+        want = np.full(count, -1, np.int64)
+        want[rows[slots] - first] = slots
+        twice = len(np.unique(rows[slots])) < len(slots)
+        for on in (cpu, Primitives(PackingDevice())):
+            found = on.find_diagonal(plan, k, first, count)
+            assert (found is None) == twice
+            if not twice:
+                assert_same(found, want)
+
+
+def assert_clears_pads(plan, columns):
+    for dtype in (np.int8, np.float16, np.float32, np.float64, np.complex128):
+        for on in (cpu, Primitives(PackingDevice())):
+            codes = np.full(len(columns), np.nan if np.dtype(dtype).kind != "i" else 7).astype(dtype)
+            want = np.where(columns < 0, dtype(0), codes).astype(dtype)
+            on.clear_pads(plan.pattern, codes)
+            assert_same(codes, want)
 
 
 @pytest.mark.parametrize("name", GALLERY)

@@ -16,7 +16,7 @@ from dasp._arrays import Order
 from dasp.formats.array import Array, Csr, Plan
 from dasp.formats.sliced.choose import SliceStatistics, ValueStatistics
 from dasp.formats.sliced.layout import Cut, Layout, Survey, Tried
-from dasp.formats.sliced.pattern import Coding, Values
+from dasp.formats.sliced.pattern import Coding, Pattern, Values
 
 
 class Product(Protocol):
@@ -253,6 +253,24 @@ class Primitives(Protocol):
             array of shape (nnz,) and of the narrowest integers that hold their number; on a GPU where rows
             begin. Nothing is read back.
         """
+
+    def decode(self, values: Values, codes: Array, count: int, dtype: np.dtype[Any]) -> Array:
+        """Return the numbers, of a type, that some of the codes of `values` stand for.
+
+        There are `count`; no codes if all are equal.
+        """
+
+    def find_diagonal(self, plan: Plan, k: int, first: int, count: int) -> Array | None:
+        """Return the slot of the entry of a plan of slices in each row whose column is k further.
+
+        Returns
+        -------
+        Array, shape (count,), int64, or None
+            Of the rows from `first` on, -1 where there is none; None if a row has two. That is read back.
+        """
+
+    def clear_pads(self, pattern: Pattern, codes: Array) -> None:
+        """Write 0 into the pads of a pattern's codes."""
 
     def transpose(self, csr: Csr) -> tuple[Csr, Array, bool]:
         """Return the transpose of a matrix, its entries row by row.

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dasp._dtypes import bits_type
+from dasp._dtypes import bits_type, stored
 
 PAD = -1
 """The column of a slot that holds no entry, and the row of a result that belongs to nobody."""
@@ -238,6 +238,18 @@ def slots_of_entries(plan: Plan, rows: Array, columns: Array, on: Any) -> Array:
     came = np.empty_like(slots)
     came[plan.order] = slots
     return came
+
+
+def applied(function: Callable[[Array], Array], numbers: Array) -> Array:
+    """Return what a function makes of numbers, in a type that matrices have."""
+    found = function(numbers)
+    return found.astype(stored(found.dtype), copy=False)
+
+
+def of_zero(function: Callable[[Array], Array], dtype: np.dtype[Any]) -> Array:
+    """Return what a function makes of the 0 in a pad, as a vector of NumPy's with this number."""
+    with np.errstate(all="ignore"):
+        return applied(function, np.zeros(1, dtype))
 
 
 def require(holds: Any, message: str) -> None:

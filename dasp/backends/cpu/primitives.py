@@ -20,6 +20,9 @@ from dasp.backends.cpu.ordering import in_order
 from dasp.backends.cpu.ordering import sort_columns as sort_columns
 from dasp.backends.cpu.ranges import over_ranges
 from dasp.backends.cpu.transposing import transpose as transpose
+from dasp.backends.cpu.unpacking import clear_pads as clear_pads
+from dasp.backends.cpu.unpacking import decode as decode
+from dasp.backends.cpu.unpacking import find_diagonal as find_diagonal
 from dasp.backends.cpu.unpacking import slots as slots
 from dasp.backends.cpu.unpacking import unpack as unpack
 from dasp.backends.cpu.windows import cut_runs, sampled_statistics, sort_rows

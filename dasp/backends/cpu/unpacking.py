@@ -34,6 +34,9 @@ NO_ORDER = NO_SLOTS = np.empty(0, np.int32)
 NO_CODES = np.empty(0, np.uint8)
 """What stands for an array that is not there, or not asked for."""
 
+NO_COLUMN = -(1 << 62)
+"""What a lane without a row looks for."""
+
 
 def unpack(plan: Plan) -> tuple[Vector, Vector, Vector]:
     """See `Primitives`."""
@@ -45,7 +48,7 @@ def unpack(plan: Plan) -> tuple[Vector, Vector, Vector]:
     slices = _slices(pattern), pattern.bases, values.codes.view(bits), cursors
     work = partial(_list_entries, *slices, NO_ORDER, indices, codes.view(bits), NO_SLOTS)
     over_ranges(len(pattern.headers), pattern.entries, work)
-    return starts, indices, _decode(values, codes, pattern.entries, plan.dtype)
+    return starts, indices, decode(values, codes, pattern.entries, plan.dtype)
 
 
 def slots(plan: Plan) -> Vector:
@@ -77,8 +80,30 @@ def _start_rows(pattern: Pattern, m: int) -> tuple[Vector, Vector]:
     return starts, cursors
 
 
-def _decode(values: Values, codes: Vector, count: int, dtype: np.dtype[Any]) -> Vector:
-    """Return the values that codes stand for."""
+def find_diagonal(plan: Plan, k: int, first: int, count: int) -> Vector | None:
+    """See `Primitives`."""
+    pattern = plan.pattern
+    found, pieces = np.full(count, -1, np.int64), np.full(pattern.segments, -1, np.int64)
+    rows = pattern.rows, pattern.long_rows, pattern.segment_rows
+    work = partial(_find_columns, _slices(pattern), pattern.bases, rows, k, first, found, pieces)
+    if any(over_ranges(len(pattern.headers), pattern.entries, work)):
+        return None
+    held = np.flatnonzero(pieces >= 0)
+    of = pattern.long_rows[pattern.segment_rows[held]]
+    found[of - first] = pieces[held]
+    return found if len(np.unique(of)) == len(of) else None
+
+
+def clear_pads(pattern: Pattern, codes: Vector) -> None:
+    """See `Primitives`."""
+    work = partial(
+        _clear_pads, pattern.headers, delta_views(pattern.deltas), codes.view(bits_type(codes.dtype))
+    )
+    over_ranges(len(pattern.headers), len(codes), work)
+
+
+def decode(values: Values, codes: Vector, count: int, dtype: np.dtype[Any]) -> Vector:
+    """See `Primitives`."""
     if values.coding == Coding.EQUAL:
         return np.full(count, values.table[0], dtype)
     if values.coding == Coding.DICTIONARY:
@@ -138,6 +163,65 @@ def _count_entries(slices, counts, begin, end):  # type: ignore[no-untyped-def]
                 for lane in range(row << shift, (row + 1) << shift):
                     count += not _is_pad(deltas, width, slot + WARP * step + lane)
             counts[first + row] = count
+
+
+@_compile
+def _find_columns(slices, bases, rows, k, first_row, found, pieces, begin, end):  # type: ignore[no-untyped-def]
+    """Find the slot of the entry k columns behind its row; returns whether a row or segment has two."""
+    headers, deltas, segments, positions = slices
+    bytes_of, words_of, doubles_of = deltas
+    of_positions, long_rows, segment_rows = rows
+    twice, wanted, lanes = False, np.empty(WARP, np.int64), np.arange(WARP)
+    for s in range(begin, end):
+        steps, _, shift, width = _shape_fields(np.int64(headers[s, 3]))
+        first_step, first = np.int64(headers[s, 0]), np.int64(headers[s, 1])
+        slot = _first_delta(headers[s], width)
+        for lane in range(WARP):
+            position = first + (lane >> shift)
+            if s < segments:
+                wanted[lane] = np.int64(long_rows[segment_rows[first]]) + k
+            elif position >= positions:
+                wanted[lane] = NO_COLUMN
+            else:
+                wanted[lane] = (np.int64(of_positions[position]) if len(of_positions) else position) + k
+        for step in range(steps):
+            base, at = np.int64(bases[first_step + step]), slot + WARP * step
+            if width == BITS_8:
+                here = _is_there(bytes_of, at, wanted, base)
+            elif width == BITS_16:
+                here = _is_there(words_of, at, wanted, base)
+            elif width == NONE:
+                here = _is_there(lanes, 0, wanted, base)
+            else:
+                here = _is_there(doubles_of, at, wanted, base)
+            if not here:
+                continue
+            for lane in range(WARP):
+                is_it = _delta(deltas, width, at + lane, lane) == wanted[lane] - base
+                if is_it and not _is_pad(deltas, width, at + lane):
+                    to, place = (pieces, first) if s < segments else (found, wanted[lane] - k - first_row)
+                    twice |= to[place] >= 0
+                    to[place] = WARP * (first_step + step) + lane
+    return twice
+
+
+@_inline
+def _is_there(stored, at, wanted, base):  # type: ignore[no-untyped-def]
+    """Whether a lane of a step has the column that it wants, or a pad that looks like it."""
+    hits = np.int64(0)
+    for lane in range(np.uint64(WARP)):
+        hits |= np.int64(np.int64(stored[np.uint64(at) + lane]) == wanted[lane] - base)
+    return hits != 0
+
+
+@_compile
+def _clear_pads(headers, deltas, codes, begin, end):  # type: ignore[no-untyped-def]
+    for s in range(begin, end):
+        steps, full, _, width = _shape_fields(np.int64(headers[s, 3]))
+        first_slot, slot = WARP * np.int64(headers[s, 0]), _first_delta(headers[s], width)
+        for at in range(WARP * full, WARP * steps):
+            if _is_pad(deltas, width, slot + at):
+                codes[first_slot + at] = 0
 
 
 @_compile

@@ -368,6 +368,37 @@ FILL_ENTRIES = Signature(
     """,
 )
 
+FIND_DIAGONAL = Signature(
+    "pack/unpack.cu",
+    "dasp_find_diagonal",
+    """
+    const Index*          rows
+    long long             positions
+    const Index*          long_rows
+    const Index*          segment_rows  [segments]
+    long long             segments
+    long long             slices
+    const uint4*          headers       [slices]
+    const Index*          bases
+    const unsigned char*  deltas
+    long long             further
+    long long             first_row
+    Count*                found
+    Count*                twice         [1]
+    """,
+)
+
+CLEAR_PADS = Signature(
+    "pack/unpack.cu",
+    "dasp_clear_pads",
+    """
+    long long             slices
+    const uint4*          headers       [slices]
+    const unsigned char*  deltas
+    Code*                 codes
+    """,
+)
+
 REFILL = Signature(
     "pack/refill.cu",
     "dasp_refill",

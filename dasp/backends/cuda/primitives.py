@@ -1215,7 +1215,7 @@ class Primitives:
     def unpack(self, plan: Plan) -> tuple[Array, Array, Array]:
         """See `Primitives`."""
         indptr, indices, codes = self.unpack_codes(plan)
-        return indptr, indices, self._decode(plan.values, codes, plan.pattern.entries, plan.dtype)
+        return indptr, indices, self.decode(plan.values, codes, plan.pattern.entries, plan.dtype)
 
     def unpack_codes(self, plan: Plan) -> tuple[Array, Array, Array | None]:
         """Return what `unpack` does, with the values as they are stored; None if they are not."""
@@ -1245,17 +1245,36 @@ class Primitives:
             work.launch(kernels.START_ROWS, tiles)
         return starts, pieces, work
 
-    def _decode(self, values: Values, codes: Array | None, count: int, dtype: np.dtype[Any]) -> Array:
-        """Return the values that codes stand for; all are equal if there are none."""
+    def decode(self, values: Values, codes: Array | None, count: int, dtype: np.dtype[Any]) -> Array:
+        """See `Primitives`."""
         if codes is not None and values.coding == Coding.PLAIN:
             return codes
         data = self._on.empty(count, dtype)
         if count:
-            coded = None if codes is None else _bits(codes, values.coding)
+            coded = None if codes is None or not len(codes) else _bits(codes, values.coding)
             given = {"codes": coded, "table": _plain(values.table), "count": count, "data": _plain(data)}
             work = _Work(self._on, self._of(_of_values(data), data.dtype, values.coding), **given)
             work.launch(kernels.DECODE, _share(count, 256, BLOCKS))
         return data
+
+    def find_diagonal(self, plan: Plan, k: int, first: int, count: int) -> Array | None:
+        """See `Primitives`."""
+        found = self._on.zeros(count, COUNT)
+        if not plan.pattern.entries or not count:
+            return found.view(np.int64) - 1
+        work = _Work(self._on, self._of(_of_plan(plan)), self._on.zeroed(1), **_packed(plan.pattern))
+        twice, blocks = work.take(1), ceil_div(len(plan.pattern.headers), 8)
+        where = {"bases": plan.pattern.bases, "further": k, "first_row": first}
+        work.launch(kernels.FIND_DIAGONAL, blocks, **where, found=found, twice=work.words(twice, 1))
+        return None if work.reading(twice, 1)()[0] else found.view(np.int64) - 1
+
+    def clear_pads(self, pattern: Pattern, codes: Array) -> None:
+        """See `Primitives`."""
+        if len(codes):
+            index, code = pattern.index_dtype, bits_type(codes.dtype)
+            types = {"Start": np.dtype(np.int64), "Column": index, "Index": index, "Code": code}
+            work = _Work(self._on, self._of(types), **_packed(pattern))
+            work.launch(kernels.CLEAR_PADS, ceil_div(len(pattern.headers), 8), codes=_plain(codes))
 
     def transpose(self, csr: Csr) -> tuple[Csr, Array, bool]:
         """See `Primitives`: entries are sorted by column, six bits at a time, and then moved."""

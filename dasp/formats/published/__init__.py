@@ -8,7 +8,7 @@ from dasp.formats.published.check import check
 from dasp.formats.published.options import Options
 from dasp.formats.published.pack import pack
 from dasp.formats.published.pattern import NAME, Pattern, Values
-from dasp.formats.published.refill import values_from, values_into
+from dasp.formats.published.refill import mapped, values_from, values_into
 from dasp.formats.published.unpack import slots, summary, unpack
 
 PUBLISHED = Format(
@@ -24,6 +24,7 @@ PUBLISHED = Format(
     check=check,
     values_from=values_from,
     values_into=values_into,
+    mapped=mapped,
     summary=summary,
     alike=lambda plan: {"mma": plan.pattern.mma},
 )

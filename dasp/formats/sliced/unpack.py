@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from dasp._dtypes import bits_type, sum_type
 from dasp.formats.array import WARP, Array, Part, Plan, nbytes
+from dasp.formats.sliced.pattern import Values
 
 
 def unpack(plan: Plan, on: Any) -> tuple[Array, Array, Array]:
@@ -16,6 +18,32 @@ def unpack(plan: Plan, on: Any) -> tuple[Array, Array, Array]:
 def slots(plan: Plan, on: Any) -> Any:
     """Return where every entry goes; see `dasp.backends.protocols.Primitives.slots`."""
     return on.slots(plan)
+
+
+def diagonal(plan: Plan, k: int, on: Any) -> Array | None:
+    """Return the k-th diagonal in the type of sums; None if an entry of it occurs twice.
+
+    Parameters
+    ----------
+    plan : Plan
+    k : int
+    on : Primitives
+    """
+    m, n = plan.shape
+    first, count = max(-k, 0), max(min(m + min(k, 0), n - max(k, 0)), 0)
+    values: Values = plan.values
+    total = sum_type(plan.dtype)
+    found = on.find_diagonal(plan, k, first, count)
+    if found is None:
+        return None
+    held = found >= 0
+    at = found[held]
+    codes, bits = values.codes, bits_type(values.codes.dtype)
+    codes = codes.view(bits)[at].view(codes.dtype) if len(codes) else codes
+    numbers = on.decode(values, codes, len(at), plan.dtype)
+    made = on.zeros(count, total)
+    made[held] += numbers.astype(total, copy=False)  # to 0, as SciPy does: none is -0
+    return made
 
 
 def summary(plan: Plan) -> list[Part]:
