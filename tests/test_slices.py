@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from scipy.sparse import csr_array, random_array
 
-from dasp import Policy
+from dasp import Policy, set_num_threads
 from dasp._machines import H200, MACHINES, ZEN4
-from dasp.backends.cpu import primitives
+from dasp.backends.cpu import primitives, ranges
 from dasp.backends.cpu.primitives import encode, never_rises, value_statistics
 from dasp.backends.cuda import sliced as cuda
 from dasp.formats.array import PAD, WARP, Csr, arrays_of
@@ -731,6 +731,17 @@ def test_any_slices_multiply(executor, matrix, coding, choice, mma):
     assert_close(multiply(executor, matrix, x, policy=policy), matrix, x)
 
 
+def test_threads_say_that_values_are_too_many_for_a_dictionary(monkeypatch):
+    values = np.arange(300) + 0.1
+    monkeypatch.setattr(ranges, "SERIAL_ENTRIES", 100)
+    try:
+        set_num_threads(3)
+        for many in (values, np.repeat(values, 3), np.r_[np.repeat(0.5, 4000), values]):
+            assert value_statistics(many).distinct == 257
+    finally:
+        set_num_threads(None)
+
+
 def test_duplicates_and_unsorted_columns_come_out_sorted_with_each_in_its_order():
     matrix = csr_array(
         (np.arange(1.0, 9.0), np.array([5, 2, 5, 0, 2, 5, 0, 1]), np.array([0, 6, 8])), shape=(2, 6)
@@ -745,6 +756,19 @@ def test_duplicates_and_unsorted_columns_come_out_sorted_with_each_in_its_order(
     assert all(left[0] <= right[0] for row in kept for left, right in itertools.pairwise(row))
 
 
+def sorted_as_by_numpy(m: int, n: int, indptr: np.ndarray, indices: np.ndarray) -> None:
+    """Sort the columns of a matrix, and compare with a stable sort by NumPy."""
+    matrix = Csr((m, n), indptr, indices, np.arange(indptr[-1]) * 1.0)
+    survey = primitives.survey(matrix, Cut(64, 64, 64, 64), False)
+    came = indices.copy()
+    got, order = primitives.sort_columns(matrix, survey)
+    want = np.lexsort((indices, np.repeat(np.arange(m), np.diff(indptr))))
+    np.testing.assert_array_equal(order, want)
+    np.testing.assert_array_equal(got.indices, came[want])
+    np.testing.assert_array_equal(indices, came)
+    assert (got.indices.dtype, order.dtype) == (came.dtype, np.int32)
+
+
 @pytest.mark.parametrize(
     ("bits", "dtype"), [*itertools.product([0, 1, 7, 8, 9, 16, 17, 31], ["int32", "int64"]), (40, "int64")]
 )
@@ -755,12 +779,44 @@ def test_rows_of_any_length_are_sorted_by_column_and_stably(bits, dtype):
     indices = rng.integers(0, 1 << bits, indptr[-1]).astype(dtype)
     indices[-1000:].sort()  # a long row with nothing to do
     indices[0] = (1 << bits) - 1
-    matrix = Csr((len(lengths), 1 << bits), indptr, indices, np.arange(indptr[-1]) * 1.0)
-    survey = primitives.survey(matrix, Cut(64, 64, 64, 64), False)
-    came = indices.copy()
-    got, order = primitives.sort_columns(matrix, survey)
-    want = np.lexsort((indices, np.repeat(np.arange(len(lengths)), lengths)))
-    np.testing.assert_array_equal(order, want)
-    np.testing.assert_array_equal(got.indices, came[want])
-    np.testing.assert_array_equal(indices, came)
-    assert (got.indices.dtype, order.dtype) == (dtype, np.int32)
+    sorted_as_by_numpy(len(lengths), 1 << bits, indptr, indices)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+@pytest.mark.parametrize("bits", [10, 13, 18, 22])
+def test_rows_of_distinct_columns_are_sorted_near_and_far_apart(monkeypatch, bits, dtype, threads):
+    monkeypatch.setattr(ranges, "SERIAL_ENTRIES", 100)
+    rng = np.random.default_rng(bits)
+    lengths = rng.permutation([*range(70), *range(0, 1000, 37), 1 << 10])
+    indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(dtype)
+    rows = [rng.permutation(1 << bits)[:length] for length in lengths]
+    again = rng.random(len(rows)) < 0.2  # rows whose first column occurs twice
+    for row in (row for row, twice in zip(rows, again, strict=True) if twice and len(row)):
+        row[-1] = row[0]
+    try:
+        set_num_threads(threads)
+        sorted_as_by_numpy(len(rows), 1 << bits, indptr, np.concatenate(rows).astype(dtype))
+    finally:
+        set_num_threads(None)
+
+
+@pytest.mark.parametrize("late", [0, 1, 250, 251])
+def test_threads_find_the_values_of_a_dictionary_in_the_order_of_entries(monkeypatch, late):
+    rng = np.random.default_rng(late)
+    early = rng.integers(0, 5, 4000) + 0.5
+    values = np.concatenate([early, rng.permutation(np.r_[early, np.repeat(np.arange(late) + 9.5, 7)])])
+    order = rng.permutation(len(values)).astype(np.int32)
+    want = encode(values, Coding.DICTIONARY), encode(values[order], Coding.DICTIONARY)
+    monkeypatch.setattr(ranges, "SERIAL_ENTRIES", 100)
+    try:
+        set_num_threads(3)
+        got = encode(values, Coding.DICTIONARY), encode(values, Coding.DICTIONARY, order)
+        distinct = value_statistics(values).distinct
+    finally:
+        set_num_threads(None)
+    assert distinct == 5 + late
+    for mine, theirs, came in zip(got, want, (values, values[order]), strict=True):
+        np.testing.assert_array_equal(mine[1], theirs[1])
+        np.testing.assert_array_equal(mine[0], theirs[0])
+        np.testing.assert_array_equal(mine[1][mine[0]], came)

@@ -1,83 +1,226 @@
-"""Rows sorted by column, on the CPU; `dasp.backends.protocols.Primitives` says what is returned."""
+"""Rows sorted by column, on the CPU; `dasp.backends.protocols.Primitives` says what is returned.
+
+Of a short row each entry is compared with each. A longer row marks its columns in one byte each, and an
+entry's place is the number of marks before its own: no branch depends on the columns. Rows with equal
+columns, or with columns far apart, are sorted by the columns' digits.
+"""
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic as _intrinsic
 
 from dasp._compile import jit
-from dasp._dtypes import bits_type
 from dasp.backends.cpu.ranges import over_ranges
 from dasp.formats.array import Csr, narrowest
 from dasp.formats.sliced.layout import Survey
 
+intrinsic: Any = _intrinsic
 Vector = np.ndarray[Any, Any]
 
-RANKED = 64
-"""Entries of a row, at most, that are compared each with each; longer rows are sorted by columns' digits."""
+RANKED, LANES = 64, 16
+"""Entries of a row, at most, that are compared each with each; and how many are at a time."""
+
+MOST_COLUMNS = 1 << 26
+"""Columns of a matrix, at most, that are marked: for each a thread sets 1.3 bytes aside."""
+
+EMPTY_RUNS = 64
+"""Runs of 4096 columns that a marked row may span beyond as many as it has entries."""
 
 FEW, FEW_BITS, MOST_BITS = 512, 8, 10
 """Entries of a row up to which digits have 8 bits at most, and 10 beyond: to count digits costs, too."""
 
+ONE, SIX, TWELVE, LOW = np.uint64(1), np.uint64(6), np.uint64(12), np.uint64(63)
+
 
 def sort_columns(csr: Csr, survey: Survey) -> tuple[Csr, Vector]:
     """See `Primitives`."""
-    entries = len(csr.indices)
+    (m, n), entries = csr.shape, len(csr.indices)
     columns, order = np.empty_like(csr.indices), np.empty(entries, narrowest(entries))
-    over_ranges(csr.shape[0], entries, partial(_sort_rows, csr.indptr, csr.indices, columns, order))
+    words = (n >> 6) + 1 if n <= MOST_COLUMNS else 0
+
+    def sort(begin: int, end: int) -> None:
+        # NumPy's zeros take memory only where a column lies.
+        marks, found = np.zeros(words << 6, np.uint8), np.zeros(((words >> 6) + 1) << 6, np.uint8)
+        before = np.empty((words, 2), np.uint64)
+        arrays = csr.indptr, csr.indices, columns, order
+        longest = _sort_rows(*arrays, marks, found, before, begin, end)
+        if longest:
+            _sort_left(*arrays, longest, begin, end)
+
+    over_ranges(m, entries, sort)
     return csr._replace(indices=columns), order
 
 
-def in_order(data: Vector, order: Vector) -> Vector:
-    """Return numbers in the order of `sort_columns`."""
-    ordered = np.empty_like(data)
-    bits = bits_type(data.dtype)
-    arrays = data.view(bits), order, ordered.view(bits)
-    over_ranges(len(order), len(order), partial(_take_in_order, *arrays))
-    return ordered
+@intrinsic
+def _count_ones(typing_context, word):  # type: ignore[no-untyped-def]
+    """Return how many bits of a word are set."""
+    return types.uint64(types.uint64), lambda context, builder, signature, of: builder.ctpop(of[0])
 
 
-@jit(nogil=True)
-def _take_in_order(numbers, order, ordered, begin, end):  # type: ignore[no-untyped-def]
-    for entry in range(begin, end):
-        ordered[entry] = numbers[order[entry]]
+@intrinsic
+def _lowest_one(typing_context, word):  # type: ignore[no-untyped-def]
+    """Return the number of a word's lowest bit that is set; there must be one."""
+
+    def generate(context, builder, signature, of):  # type: ignore[no-untyped-def]
+        return builder.cttz(of[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.uint64(types.uint64), generate
 
 
-@jit(nogil=True)
-def _sort_rows(indptr, indices, columns, order, begin, end):  # type: ignore[no-untyped-def]
-    """Sort the columns of each row stably, and the numbers of the entries with them."""
-    longest = np.int64(0)
+@intrinsic
+def _take_marks(typing_context, marks, word):  # type: ignore[no-untyped-def]
+    """Return which of 64 bytes are not zero, as the bits of a word, and make them zero."""
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        array, word = arguments
+        vector = ir.VectorType(ir.IntType(8), 64)
+        first = builder.shl(word, ir.Constant(word.type, 6))
+        place = _place(context, builder, signature.args[0], array, first, vector)
+        zeros = ir.Constant(vector, None)
+        bits = builder.icmp_unsigned("!=", builder.load(place, align=1), zeros)
+        builder.store(zeros, place, align=1)
+        return builder.bitcast(bits, ir.IntType(64))
+
+    return types.uint64(marks, types.uint64), generate
+
+
+@intrinsic
+def _count_lesser(typing_context, indices, first, stop, some, ranks, place):  # type: ignore[no-untyped-def]
+    """Write how many columns from `first` to `stop` are less than each of `LANES` columns from `some` on.
+
+    Lanes beyond `stop` read nothing. Counts go to `ranks` from `place` on.
+    """
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        array, first, stop, some, ranks, place = arguments
+        column, count = context.get_data_type(signature.args[0].dtype), ir.IntType(32)
+        columns = ir.VectorType(column, LANES)
+        start = context.make_array(signature.args[0])(context, builder, array).data
+        own = _load_some(builder, columns, builder.gep(start, [some]), builder.sub(stop, some))
+        lesser = cgutils.alloca_once_value(builder, ir.Constant(columns, None))
+        with cgutils.for_range_slice(builder, first, stop, ir.Constant(first.type, 1)) as (other, _):
+            less = builder.icmp_signed("<", _splat(builder, builder.load(builder.gep(start, [other]))), own)
+            builder.store(builder.sub(builder.load(lesser), builder.sext(less, columns)), lesser)
+        counts = ir.VectorType(count, LANES)
+        counted = builder.load(lesser)
+        if column.width > count.width:
+            counted = builder.trunc(counted, counts)
+        builder.store(counted, _place(context, builder, signature.args[4], ranks, place, counts), align=4)
+        return context.get_dummy_value()
+
+    return types.void(indices, first, stop, some, ranks, place), generate
+
+
+def _place(context: Any, builder: ir.IRBuilder, kind: Any, array: Any, first: Any, vector: Any) -> Any:
+    """Return a pointer to a vector of an array's numbers from one of them on."""
+    start = context.make_array(kind)(context, builder, array).data
+    return builder.bitcast(builder.gep(start, [first]), vector.as_pointer())
+
+
+def _load_some(builder: ir.IRBuilder, vector: ir.VectorType, start: Any, count: Any) -> Any:
+    """Load a vector's first numbers, and 0 for the others, which are not read."""
+    numbers = ir.Constant(ir.VectorType(count.type, LANES), list(range(LANES)))
+    there = builder.icmp_unsigned("<", numbers, _splat(builder, count))
+    word, pointer = ir.IntType(32), vector.as_pointer()
+    kind = ir.FunctionType(vector, [pointer, word, there.type, vector])
+    name = f"llvm.masked.load.v{LANES}i{vector.element.width}.p0"
+    load = builder.module.declare_intrinsic(name, (), kind)
+    aligned = ir.Constant(word, vector.element.width // 8)
+    return builder.call(load, [builder.bitcast(start, pointer), aligned, there, ir.Constant(vector, None)])
+
+
+def _splat(builder: ir.IRBuilder, number: Any) -> Any:
+    """Return a vector of one number in every lane."""
+    none = ir.Constant(ir.VectorType(number.type, LANES), ir.Undefined)
+    single = builder.insert_element(none, number, ir.Constant(ir.IntType(32), 0))
+    return builder.shuffle_vector(single, none, ir.Constant(ir.VectorType(ir.IntType(32), LANES), None))
+
+
+_compile = jit(nogil=True)
+_inline = jit(nogil=True, forceinline=True)
+
+
+@_compile
+def _sort_rows(indptr, indices, columns, order, marks, found, before, begin, end):  # type: ignore[no-untyped-def]
+    """Sort the columns of each row that can be without digits, and the numbers of the entries with them.
+
+    Returns the length of the longest row that cannot; the first column of such a row is -1.
+    """
+    longest, ranks = np.uint64(0), np.empty(RANKED + LANES, np.uint32)
+    for row in range(begin, end):
+        first, stop = np.uint64(indptr[row]), np.uint64(indptr[row + 1])
+        done = False
+        if stop - first <= np.uint64(RANKED):
+            done = _sort_by_ranks(indices, first, stop, columns, order, ranks)
+        elif len(marks):
+            done = _sort_by_marks(indices, first, stop, columns, order, marks, found, before)
+        if not done:
+            longest = max(longest, stop - first)
+            columns[first] = -1
+    return longest
+
+
+@_compile
+def _sort_left(indptr, indices, columns, order, longest, begin, end):  # type: ignore[no-untyped-def]
+    """Sort the rows that `_sort_rows` has left."""
+    spares = np.empty(longest, columns.dtype), np.empty(longest, order.dtype)
+    places = np.empty(1 << MOST_BITS, np.int64)
     for row in range(begin, end):
         first, stop = np.int64(indptr[row]), np.int64(indptr[row + 1])
-        if stop - first <= RANKED:
-            _rank(indices, first, stop, columns, order)
-        else:
-            longest = max(longest, stop - first)
-    spare_columns, spare_order = np.empty(longest, columns.dtype), np.empty(longest, order.dtype)
-    places = np.empty(1 << MOST_BITS, np.int64)
-    for row in range(begin, end if longest else begin):
-        first, stop = np.int64(indptr[row]), np.int64(indptr[row + 1])
-        if stop - first > RANKED:
-            sorted_ones, spares = (columns[first:stop], order[first:stop]), (spare_columns, spare_order)
-            _sort_by_digits(indices, first, sorted_ones, spares, places)
+        if first < stop and columns[first] < 0:
+            _sort_by_digits(indices, first, (columns[first:stop], order[first:stop]), spares, places)
 
 
-@jit(nogil=True, forceinline=True)
-def _rank(indices, first, stop, columns, order):  # type: ignore[no-untyped-def]
-    """Put each entry behind those of lesser columns and of equal ones before it, with no branch to guess."""
+@_inline
+def _sort_by_ranks(indices, first, stop, columns, order, ranks):  # type: ignore[no-untyped-def]
+    """Put each entry behind those of lesser columns; False if two columns are equal."""
+    for some in range(first, stop, np.uint64(LANES)):
+        _count_lesser(indices, first, stop, some, ranks, some - first)
+    total, count = np.uint64(0), stop - first
+    for k in range(count):
+        rank, entry = np.uint64(ranks[k]), first + k
+        total += rank
+        columns[first + rank], order[first + rank] = indices[entry], entry
+    return np.uint64(2) * total == count * (count - ONE)
+
+
+@_inline
+def _sort_by_marks(indices, first, stop, columns, order, marks, found, before):  # type: ignore[no-untyped-def]
+    """Put each entry behind those of lesser columns; False if two columns are equal, or all far apart."""
+    least, most = np.uint64(len(marks)), np.uint64(0)
     for entry in range(first, stop):
-        column, before = indices[entry], np.uint32(0)  # in 32 bits many are compared at a time
-        for other in range(np.uint64(first), np.uint64(entry)):
-            before = np.uint32(before + np.uint32(indices[other] <= column))
-        for other in range(np.uint64(entry + 1), np.uint64(stop)):
-            before = np.uint32(before + np.uint32(indices[other] < column))
-        place = first + np.int64(before)
-        columns[place], order[place] = column, entry
+        column = np.uint64(indices[entry])
+        marks[column] = found[column >> SIX] = np.uint8(1)
+        least, most = min(least, column), max(most, column)
+    least, most = least >> TWELVE, most >> TWELVE
+    near = most - least <= stop - first + np.uint64(EMPTY_RUNS)
+    for entry in range(first, first if near else stop):
+        column = np.uint64(indices[entry])
+        marks[column] = found[column >> SIX] = np.uint8(0)
+    place = first
+    for high in range(least, most + ONE if near else least):
+        left = _take_marks(found, high)
+        while left:
+            word = (high << SIX) + _lowest_one(left)
+            left &= left - ONE
+            before[word, 0], before[word, 1] = _take_marks(marks, word), place
+            place += _count_ones(before[word, 0])
+    sorts = place == stop
+    for entry in range(first, stop if sorts else first):
+        column = np.uint64(indices[entry])
+        word = column >> SIX
+        place = before[word, 1] + _count_ones(before[word, 0] & ((ONE << (column & LOW)) - ONE))
+        columns[place], order[place] = indices[entry], entry
+    return sorts
 
 
-@jit(nogil=True, forceinline=True)
+@_inline
 def _sort_by_digits(indices, first, sorted_ones, spares, places):  # type: ignore[no-untyped-def]
     """Sort a row by the last digit of its columns, then stably by the one before it, and so on.
 
@@ -103,7 +246,7 @@ def _sort_by_digits(indices, first, sorted_ones, spares, places):  # type: ignor
         source, target = target, source
 
 
-@jit(nogil=True, forceinline=True)
+@_inline
 def _sort_by_digit(source, target, count, least, shift, bits, places):  # type: ignore[no-untyped-def]
     (columns, order), (to_columns, to_order) = source, target
     mask = (1 << bits) - 1

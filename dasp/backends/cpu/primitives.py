@@ -16,7 +16,6 @@ from dasp._compile import jit
 from dasp._dtypes import bits_type, real_type
 from dasp._integers import ceil_div
 from dasp.backends.cpu import columns
-from dasp.backends.cpu.ordering import in_order
 from dasp.backends.cpu.ordering import sort_columns as sort_columns
 from dasp.backends.cpu.ranges import over_ranges
 from dasp.backends.cpu.transposing import transpose as transpose
@@ -42,6 +41,9 @@ from dasp.formats.sliced.pattern import (
 )
 
 Vector = np.ndarray[Any, Any]
+
+NO_CODES = np.empty(0, np.uint8)
+"""What stands for codes that are not asked for."""
 
 PIECE = 1 << 16
 """Values that are widened, or looked at, at a time."""
@@ -94,7 +96,7 @@ def value_statistics(data: Vector) -> ValueStatistics:
     real = _are_real(data)
     if real and _are_bytes(data):
         return ValueStatistics(len(data), MOST_CODES + 1, True, False, False)
-    distinct = len(_find_codes(_bits(data), False)[0]) or MOST_CODES + 1
+    distinct = len(_dictionary(data)) or MOST_CODES + 1
     if distinct <= MOST_CODES:
         return ValueStatistics(len(data), distinct, False, False, False)
     halves = real and _survives(data, Coding.HALF)
@@ -102,13 +104,16 @@ def value_statistics(data: Vector) -> ValueStatistics:
     return ValueStatistics(len(data), distinct, False, halves, singles, real and data.dtype.kind == "c")
 
 
-def encode(data: Vector, coding: Coding) -> tuple[Vector, Vector]:
-    """Return the codes of all values, and the table of what they stand for."""
+def encode(data: Vector, coding: Coding, order: Vector | None = None) -> tuple[Vector, Vector]:
+    """Return the codes of all values, and the table of what they stand for.
+
+    Of a dictionary both are in the order that is given; other codes stand as the values do.
+    """
     if coding == Coding.EQUAL:
         return np.zeros(0, np.uint8), data[:1].copy()
     if coding == Coding.DICTIONARY:
-        distinct, codes = _find_codes(_bits(data), True)
-        return codes, distinct.ravel().view(data.dtype)
+        codes = np.empty(len(data), np.uint8)
+        return codes, _dictionary(data, codes, order)
     with np.errstate(under="ignore"):
         return _converted(data, coding), data[:0].copy()
 
@@ -118,7 +123,7 @@ def holds(data: Vector, coding: Coding, codes: int) -> bool:
     if coding == Coding.EQUAL:
         return bool(_all_equal(_bits(data)))
     if coding == Coding.DICTIONARY:
-        return 0 < len(_find_codes(_bits(data), False)[0]) <= codes
+        return 0 < len(_dictionary(data)) <= codes
     if coding in REAL_PARTS and not _are_real(data):
         return False
     if coding == Coding.BYTE:
@@ -210,6 +215,31 @@ def _are_bytes(data: Vector) -> bool:
 
     step = max(len(data), 1) if data.itemsize > 2 else PIECE
     return all(over_ranges(len(data), len(data), are_bytes))
+
+
+def _dictionary(data: Vector, codes: Vector = NO_CODES, order: Vector | None = None) -> Vector:
+    """Return the distinct values, bit by bit, as they first appear; none if there are too many.
+
+    `codes`, if given, gets the number of each value among them. `order` says which value comes when.
+    """
+
+    def find(begin: int, end: int) -> tuple[Vector, Vector]:
+        return _find_codes(bits, order, codes, begin, end), codes[begin:end]
+
+    bits = _bits(data)
+    found = over_ranges(len(data), len(data), find)
+    if not all(len(own) for own, _ in found):
+        return data[:0]
+    distinct = found[0][0]
+    if len(found) > 1:
+        every = np.concatenate([own for own, _ in found])
+        numbers = np.empty(len(every), np.uint8)
+        distinct = _find_codes(every, None, numbers, 0, len(every))
+        begin = len(found[0][0])
+        for own, some in found[1:]:
+            _renumber(some, numbers[begin : begin + len(own)])
+            begin += len(own)
+    return distinct.ravel().view(data.dtype)
 
 
 def _wide(data: Vector) -> Vector:
@@ -333,12 +363,13 @@ def store(
 
 def store_values(csr: Csr, order: Vector | None, layout: Layout, coding: Coding) -> Values:
     """See `Primitives`."""
-    codes, table = encode(csr.data if order is None else in_order(csr.data, order), coding)
+    codes, table = encode(csr.data, coding, order)
     stored = np.empty(WARP * layout.steps if len(codes) else 0, codes.dtype)
     if len(stored):
         slices, runs, _ = layout.detail
         bits = bits_type(codes.dtype)  # Numba moves bits of any type, float16 included
-        arrays = *slices, *runs, codes.view(bits), _first_steps(layout), stored.view(bits)
+        taken = None if coding == Coding.DICTIONARY else order
+        arrays = *slices, *runs, codes.view(bits), taken, _first_steps(layout), stored.view(bits)
         over_ranges(layout.slices, len(codes), partial(_fill_values, *arrays))
     return Values(coding, stored, table)
 
@@ -491,34 +522,42 @@ def _all_bytes(data, bits, minus_zero):  # type: ignore[no-untyped-def]
 
 
 @_compile
-def _find_codes(bits, wanted):  # type: ignore[no-untyped-def]
-    """Return the distinct bit patterns as they appear, and each value's code; nothing if too many."""
-    slots = 4 * MOST_CODES
+def _find_codes(bits, order, codes, begin, end):  # type: ignore[no-untyped-def]
+    """Return the distinct bit patterns as they appear; none if too many. Each value's code is written."""
+    slots, wanted = 4 * MOST_CODES, len(codes) > 0
     keys = np.zeros((slots,) + bits.shape[1:], bits.dtype)  # noqa: RUF005 (Numba has no other way)
     code_of = np.full(slots, -1, np.int64)
     distinct = np.zeros((MOST_CODES,) + bits.shape[1:], bits.dtype)  # noqa: RUF005
-    codes = np.zeros(len(bits) if wanted else 0, np.uint8)
     count = 0
-    for i in range(len(bits)):
+    for place in range(begin, end):
+        i = place
+        if order is not None:
+            i = np.int64(order[place])
         mixed = _folded(bits, i) * np.uint64(0x9E3779B97F4A7C15)
         slot = np.int64(mixed >> np.uint64(54))  # the top ten bits: one of 1024 slots
         while code_of[slot] >= 0 and not _same(keys, slot, bits, i):
             slot = (slot + 1) % slots
         if code_of[slot] < 0:
             if count == MOST_CODES:
-                return distinct[:0], codes[:0]
+                return distinct[:0]
             keys[slot], code_of[slot], distinct[count] = bits[i], count, bits[i]
             count += 1
         if wanted:
-            codes[i] = code_of[slot]
-    return distinct[:count], codes
+            codes[place] = code_of[slot]
+    return distinct[:count]
+
+
+@_compile
+def _renumber(codes, numbers):  # type: ignore[no-untyped-def]
+    for i in range(len(codes)):
+        codes[i] = numbers[codes[i]]
 
 
 @_compile
 def _fill_values(  # type: ignore[no-untyped-def]
-    first_run, shifts, steps, full, starts, lengths, codes, first_steps, values, begin, end
+    first_run, shifts, steps, full, starts, lengths, codes, order, first_steps, values, begin, end
 ):
-    """Write the code of every slot, 0 for a pad."""
+    """Write the code of every slot, 0 for a pad; without `order`, codes stand as the entries do."""
     for s in range(begin, end):
         shift, mask = np.uint64(shifts[s]), np.uint64((1 << shifts[s]) - 1)
         slots = values[WARP * first_steps[s] : WARP * (first_steps[s] + steps[s])]
@@ -527,7 +566,10 @@ def _fill_values(  # type: ignore[no-untyped-def]
         for run in range(first_run[s], min(first_run[s] + (WARP >> shifts[s]), len(lengths))):
             first, lane = np.uint64(starts[run]), np.uint64(run - first_run[s]) << shift
             for i in range(np.uint64(lengths[run])):
-                slots[np.uint64(WARP) * (i >> shift) + lane + (i & mask)] = codes[first + i]
+                entry = first + i
+                if order is not None:
+                    entry = np.uint64(order[entry])
+                slots[np.uint64(WARP) * (i >> shift) + lane + (i & mask)] = codes[entry]
 
 
 @_compile
