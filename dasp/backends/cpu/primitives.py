@@ -239,7 +239,8 @@ def _dictionary(data: Vector, codes: Vector = NO_CODES, order: Vector | None = N
         for own, some in found[1:]:
             _renumber(some, numbers[begin : begin + len(own)])
             begin += len(own)
-    return distinct.ravel().view(data.dtype)
+    table: Vector = distinct.ravel().view(data.dtype)
+    return table
 
 
 def _wide(data: Vector) -> Vector:
@@ -530,7 +531,7 @@ def _find_codes(bits, order, codes, begin, end):  # type: ignore[no-untyped-def]
     distinct = np.zeros((MOST_CODES,) + bits.shape[1:], bits.dtype)  # noqa: RUF005
     count = 0
     for place in range(begin, end):
-        i = place
+        i = np.int64(place)
         if order is not None:
             i = np.int64(order[place])
         mixed = _folded(bits, i) * np.uint64(0x9E3779B97F4A7C15)
