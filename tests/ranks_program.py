@@ -1,10 +1,11 @@
 """What processes do that tests/test_ranks.py starts: `mpi`, `gloo RANK SIZE PORT`, and how one of them ends.
 
-`nccl RANK SIZE PORT` does what gloo does with a group of NCCL's, which needs a GPU for each rank.
+`gloo,nccl RANK SIZE PORT` does the same with a group of NCCL's too, which needs a GPU for each rank; what
+travels between GPUs then goes by NCCL. What the first of them compiled the second need not.
 
-With DASP_RANKS_DEVICE=cuda each rank has a GPU; DASP_RANKS_CASES names some cases alone,
-DASP_RANKS_SIZES some numbers of ranks, DASP_RANKS_SECONDS after how many a process says where it is, and
-ends.
+With DASP_RANKS_DEVICE=cuda each rank has a GPU; DASP_RANKS_CASES names some cases alone, DASP_RANKS_TEAM=2/4
+has the second of every four, DASP_RANKS_SIZES some numbers of ranks, DASP_RANKS_SECONDS after how many a
+process says where it is, and ends.
 
 Prints a line for each case that failed on a rank, those that rank 0 is done with, and at the end how many
 went well.
@@ -289,7 +290,7 @@ def check_multigrid(engine: Any, comm: Any) -> None:
     finally:
         preconditioners.LEAST_ROWS = least
     cycle = np.concatenate(engine.gather(here(M @ there(mine))))
-    want = multigrid(ml, device="cpu") @ b
+    want = here(multigrid(ml, device=DEVICE) @ there(b))
     assert np.linalg.norm(cycle - want) <= 1e-11 * np.linalg.norm(want)
     plain = solvers.cg(D, there(mine), rtol=1e-9)[1].iterations
     x, stats = solvers.cg(D, there(mine), rtol=1e-9, M=M)
@@ -380,7 +381,8 @@ def check_all(engine: Any, comm: Any) -> int:
         if engine.rank == 0:
             print(f"{engine.size} ranks, links by {links.name}", flush=True)
     failed, wanted = 0, os.environ.get("DASP_RANKS_CASES", ",".join(cases)).split(",")
-    for name in wanted:
+    team, teams = map(int, os.environ.get("DASP_RANKS_TEAM", "1/1").split("/"))
+    for name in wanted[team - 1 :: teams]:
         case, problem, began = cases[name], "", time.monotonic()
         try:
             case()
@@ -412,28 +414,31 @@ def run_mpi() -> int:
     return int(total > 0)
 
 
-def run_group(backend: str, rank: int, size: int, port: int) -> int:
-    """Run all cases on groups of several sizes."""
+def run_group(backends: list[str], rank: int, size: int, port: int) -> int:
+    """Run all cases on groups of several sizes, of each backend."""
     from datetime import timedelta
 
     import torch.distributed as dist
 
     from dasp.distributed import engine_of
+    from dasp.distributed.peers import LINKS_VARIABLE
 
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
-    if backend == "nccl":
-        import torch
-
-        torch.cuda.set_device(rank % torch.cuda.device_count())
-    dist.init_process_group(backend, rank=rank, world_size=size, timeout=timedelta(seconds=60))
+    dist.init_process_group("gloo", rank=rank, world_size=size, timeout=timedelta(seconds=60))
     failed = 0
     sizes = [one for one in SIZES if one <= size]
-    for one in sizes:
-        # A group of NCCL alone has to be that of all processes.
-        both = {"backend": "cpu:gloo,cuda:nccl"} if backend == "nccl" and one < size else {}
-        group = dist.new_group(list(range(one)), **both)
-        if rank < one:
-            failed += check_all(engine_of(group), group)
+    for backend in backends:
+        if backend == "nccl":
+            import torch
+
+            torch.cuda.set_device(rank % torch.cuda.device_count())
+            os.environ[LINKS_VARIABLE] = "nccl"
+        for one in sizes:
+            # A group of NCCL alone has to be that of all processes.
+            both = "cpu:gloo,cuda:nccl" if backend == "nccl" and one < size else backend
+            group = dist.new_group(list(range(one)), backend=both)
+            if rank < one:
+                failed += check_all(engine_of(group), group)
     dist.barrier()
     if rank == 0:
         print(f"{len(sizes)} sizes, {failed} failed", flush=True)
@@ -465,8 +470,8 @@ def main(words: list[str]) -> int:
         faulthandler.dump_traceback_later(float(os.environ["DASP_RANKS_SECONDS"]), exit=True)
     if words[0] == "mpi":
         return run_mpi()
-    if words[0] in ("gloo", "nccl"):
-        return run_group(words[0], *map(int, words[1:]))
+    if words[0] in ("gloo", "gloo,nccl"):
+        return run_group(words[0].split(","), *map(int, words[1:]))
     ends = {"killed": lambda: os.kill(os.getpid(), signal.SIGKILL), "leaves": lambda: None}[words[1]]
     if words[0] == "mpi-rank":
         from mpi4py import MPI

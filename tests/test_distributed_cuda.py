@@ -263,6 +263,14 @@ class Number:
         out[0] = self._codes.pop(0)
 
 
+class Beside(contextlib.nullcontext):
+    """A branch that writes down what it is asked for."""
+
+    def __init__(self, log: list[str]) -> None:
+        super().__init__()
+        self.begin, self.end, self.join = (lambda: log.append("branch")), int, (lambda: log.append("join"))
+
+
 def fake_device(log: list[str]) -> Any:
     """A rank's device whose streams, events and graphs write down what they are asked for."""
     device = object.__new__(RanksDevice)
@@ -274,9 +282,7 @@ def fake_device(log: list[str]) -> Any:
     cuda = SimpleNamespace(get_current_stream=lambda: SimpleNamespace(ptr=1), Stream=lambda **_: stream)
     device._cupy = SimpleNamespace(cuda=cuda)
     sums = object.__new__(_Sums)
-    sums._device, sums._travelling, sums._stream = contextlib.nullcontext(), False, contextlib.nullcontext()
-    sums._branch, sums._join = (lambda: log.append("branch")), (lambda: log.append("join"))  # type: ignore[method-assign]
-    sums._done = SimpleNamespace(record=lambda on: None)
+    sums._device, sums._travelling, sums._branch = contextlib.nullcontext(), False, Beside(log)
     device._sums = sums
     return device
 

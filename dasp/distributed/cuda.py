@@ -10,7 +10,7 @@ import numpy as np
 
 from dasp import _source
 from dasp._launch import Launch, Signature, driver
-from dasp.backends.cuda.device import HIGHEST
+from dasp.backends.cuda.device import Branch
 from dasp.distributed.engine import Engine, largest
 from dasp.distributed.exchange import Route, Span
 from dasp.distributed.packing import adds, defines, packs
@@ -85,30 +85,14 @@ class DeviceLinks(Protocol):
         """Wait on the host for an event, no longer than the timeout."""
 
 
-class _OwnStream:
-    """A stream beside CuPy's current one, and launches that begin when all before them has ended."""
+def device_of(name: str) -> Any:
+    """Return CuPy's device of a name such as `cuda:1`."""
+    import cupy
 
-    def __init__(self, device: str) -> None:
-        import cupy
-
-        self._cupy, self._current = cupy, cupy.cuda.get_current_stream
-        self._device = cupy.cuda.Device(int(device.partition(":")[2] or 0))
-        with self._device:
-            # What travels must not wait until the interior's product leaves room: its few blocks go first.
-            self._stream = cupy.cuda.Stream(non_blocking=True, priority=HIGHEST)
-            self._ready, self._done = (cupy.cuda.Event(disable_timing=True) for _ in range(2))
-
-    def _branch(self) -> None:
-        """Have the stream wait for what the current one has been given."""
-        self._ready.record(self._current())
-        self._stream.wait_event(self._ready)
-
-    def _join(self) -> None:
-        """Have the current stream wait for this one."""
-        self._current().wait_event(self._done)
+    return cupy.cuda.Device(int(name.partition(":")[2] or 0))
 
 
-class DeviceMover(_OwnStream):
+class DeviceMover:
     """Brings halo values of x to a rank on a GPU; see `dasp.distributed.exchange.Mover`.
 
     Messages and the halo's product are on a stream of their own, beside the interior's product.
@@ -125,9 +109,12 @@ class DeviceMover(_OwnStream):
         *,
         device: str,
     ) -> None:
-        super().__init__(device)
-        cupy, self._idle = self._cupy, route.is_idle
+        import cupy
+
+        self._cupy, self._idle, self._current = cupy, route.is_idle, cupy.cuda.get_current_stream
+        self._device = device_of(device)
         with self._device:
+            self._branch = Branch()
             places, self._rows = cupy.asarray(route.places), cupy.asarray(rows)
             self.received = cupy.zeros((route.columns, *shape), x)
             self.product = cupy.zeros((len(rows), *shape), y, order="F")
@@ -140,29 +127,29 @@ class DeviceMover(_OwnStream):
         if self._idle:
             return
         with self._device:
-            self._branch()
-            with self._stream:
+            self._branch.begin()
+            with self._branch:
                 self._messages.start(x)
 
     def arrive(self) -> None:
         """Have the current stream wait for the mover's."""
         if not self._idle:
-            self._done.record(self._stream)
-            self._join()
+            self._branch.end()
+            self._branch.join()
 
     def multiply(self, halo: Any, alpha: Any) -> None:
         """Multiply what arrives, on the mover's stream."""
         if self._idle:
             return
-        with self._device, self._stream:
+        with self._device, self._branch:
             if len(self._rows):
                 halo.matvec(self.received, out=self.product, alpha=alpha)
-            self._done.record(self._stream)
+            self._branch.end()
 
     def add(self, y: Array) -> None:
         """Wait for the mover's stream, and add."""
         if not self._idle:
-            self._join()
+            self._branch.join()
             self._add(self._current().ptr, y)
 
     def adds_with_dot(
@@ -188,13 +175,13 @@ class DeviceMover(_OwnStream):
 
         def add() -> None:
             if not self._idle:
-                self._join()
+                self._branch.join()
             launch(self._current().ptr)
 
         return add, sums
 
 
-class DeviceBackMover(_OwnStream):
+class DeviceBackMover:
     """Brings products of the transposed halo to their owners; see `dasp.distributed.transpose.BackMover`."""
 
     def __init__(
@@ -208,9 +195,12 @@ class DeviceBackMover(_OwnStream):
         *,
         device: str,
     ) -> None:
-        super().__init__(device)
-        cupy, self._idle = self._cupy, route.is_idle
+        import cupy
+
+        self._cupy, self._idle, self._current = cupy, route.is_idle, cupy.cuda.get_current_stream
+        self._device = device_of(device)
         with self._device:
+            self._branch = Branch()
             places, rows = cupy.asarray(route.places), cupy.asarray(rows)
             self._taken = cupy.zeros((len(rows), *shape), x)
             self._product, came = (cupy.zeros((k, *shape), y) for k in (route.columns, len(places)))
@@ -225,43 +215,44 @@ class DeviceBackMover(_OwnStream):
         if self._idle:
             return
         with self._device:
-            self._branch()
-            with self._stream:
-                self._pack(self._stream.ptr, x)
+            self._branch.begin()
+            with self._branch as stream:
+                self._pack(stream.ptr, x)
                 if len(self._product):
                     halo.matvec(self._taken, out=self._product, alpha=alpha)
                 self._messages.start(self._product)
-                self._done.record(self._stream)
+                self._branch.end()
 
     def add(self, y: Array) -> None:
         """Wait for the mover's stream, and add, neighbour by neighbour: inside one no place comes twice."""
         if not self._idle:
-            self._join()
+            self._branch.join()
             for add in self._adds_each:
                 add(self._current().ptr, y)
 
 
-class _Sums(_OwnStream):
+class _Sums:
     """Sums over the ranks, beside whatever needs none of them."""
 
     def __init__(self, device: str) -> None:
-        super().__init__(device)
-        self._travelling = False
+        self._device, self._travelling = device_of(device), False
+        with self._device:
+            self._branch = Branch()
 
     def start(self, add: Callable[[], None]) -> None:
         """Make a sum of what the current stream leaves."""
         with self._device:
-            self._branch()
-            with self._stream:
+            self._branch.begin()
+            with self._branch:
                 add()
-                self._done.record(self._stream)
+                self._branch.end()
         self._travelling = True
 
     def arrive(self) -> None:
         """Have the current stream wait for it."""
         if self._travelling:
             self._travelling = False
-            self._join()
+            self._branch.join()
 
 
 class RanksDevice(CupyDevice):

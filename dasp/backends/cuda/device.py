@@ -139,19 +139,16 @@ class _Question:
         self._done.synchronize()
 
 
-class _Aside:
-    """An `Aside` of `dasp.backends.cuda.primitives`: another stream, which one thread has at a time.
+class Branch:
+    """A stream beside CuPy's current one, of the current device, that follows it and is followed by it.
 
-    Parameters
-    ----------
-    free : list
-        Where it goes when it has joined.
+    Its few blocks need not wait until a large kernel leaves room. In `with` it is CuPy's current stream.
     """
 
-    def __init__(self, free: list[_Aside]) -> None:
+    def __init__(self) -> None:
         import cupy
 
-        self._free, self._current = free, cupy.cuda.get_current_stream
+        self._current = cupy.cuda.get_current_stream
         self._stream = cupy.cuda.Stream(non_blocking=True, priority=HIGHEST)
         self._begun, self._ended = (cupy.cuda.Event(disable_timing=True) for _ in range(2))
 
@@ -166,10 +163,32 @@ class _Aside:
     def __exit__(self, *failure: Any) -> None:
         self._stream.__exit__(*failure)
 
+    def end(self) -> None:
+        """Have what was launched on it be what `join` waits for."""
+        self._ended.record(self._stream)
+
+    def join(self) -> None:
+        """Have the current stream follow what was launched on it before the last `end`."""
+        self._current().wait_event(self._ended)
+
+
+class _Aside(Branch):
+    """An `Aside` of `dasp.backends.cuda.primitives`, which one thread has at a time.
+
+    Parameters
+    ----------
+    free : list
+        Where it goes when it has joined.
+    """
+
+    def __init__(self, free: list[_Aside]) -> None:
+        super().__init__()
+        self._free = free
+
     def join(self) -> None:
         """Have the current stream follow."""
-        self._ended.record(self._stream)
-        self._current().wait_event(self._ended)
+        self.end()
+        super().join()
         self._free.append(self)
 
 
