@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dasp.distributed import RankError, peers, processes
+from dasp.distributed import RankError, peers, processes, waiting
 from dasp.distributed.exchange import Span
 from dasp.distributed.packing import defines, steps
 from dasp.distributed.peers import BRING, MOST_BLOCKS, SUM, flag_bytes, neighbour_table, power_of_two
@@ -403,9 +403,9 @@ def test_a_fork_leaves_the_gpu_alone_when_it_ends() -> None:
     """What is pinned is not there in a fork, and the GPU is not its own."""
     links = Waiting()
     links.check()
-    peers._end(weakref.ref(links), os.getpid() + 1)
+    waiting._end(weakref.ref(links), os.getpid() + 1)
     assert (links.ends, links._limit[0]) == (0, 600_000)
-    peers._end(weakref.ref(links), os.getpid())
+    waiting._end(weakref.ref(links), os.getpid())
     assert (links.ends, links._limit[0]) == (1, 10_000)
 
 

@@ -368,6 +368,7 @@ SOURCES: dict[str, list[Defines]] = {
     "distributed/halo.cu": [{"DASP_SCALAR": row.c, "DASP_THREADS": "256"} for row in TABLE.values()],
     "distributed/peer_rows.cu": [{"DASP_SCALAR": row.c, "DASP_THREADS": "256"} for row in TABLE.values()],
     "distributed/peer_sums.cu": [{"DASP_THREADS": "256"}],
+    "distributed/watched.cu": [{"DASP_THREADS": "256"}],
     "distributed/halo_dot.cu": [
         {"DASP_SCALAR": one, "DASP_THREADS": "256", "DASP_DOT": dots}
         for one in ("float", "double")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -54,9 +54,12 @@ class DeviceLinks(Protocol):
     ----------
     name : str
         For benchmarks.
+    on : RanksDevice or None
+        What solvers use of the GPU, once they do.
     """
 
     name: str
+    on: Any
 
     def sum(self, array: Array) -> Callable[[], None]:
         """Prepare to set an array of float64 to its sum over all ranks; all get the same bits."""
@@ -80,6 +83,9 @@ class DeviceLinks(Protocol):
         received : array, shape (rows,) or (rows, k)
             Contiguous; of the type and number of columns of what is sent.
         """
+
+    def check(self) -> None:
+        """Raise RankError if this rank has given up waiting for another."""
 
     def wait(self, event: Any = None) -> None:
         """Wait on the host for an event, no longer than the timeout."""
@@ -298,6 +304,7 @@ class RanksDevice(CupyDevice):
         current = self._cupy.cuda.get_current_stream
 
         def launch(kept: Any = function) -> None:
+            self._links.check()
             graph.launch(current().ptr)
 
         return launch
@@ -407,13 +414,9 @@ class RanksCudaSpace(CudaSpace):
         return largest(self._engine, super().largest(array))
 
 
-@cache
-def _device(number: int, links: Any) -> RanksDevice:
-    return RanksDevice(number, links)
-
-
 def make_space(engine: Engine, device: str, dtype: np.dtype[Any]) -> RanksCudaSpace:
     """Return the space of a rank's GPU for vectors of this type."""
     links: Any = engine.links(device)
-    on = _device(int(device.partition(":")[2] or 0), links)
-    return RanksCudaSpace(engine, device, dtype, on, links)
+    if links.on is None:
+        links.on = RanksDevice(int(device.partition(":")[2] or 0), links)
+    return RanksCudaSpace(engine, device, dtype, links.on, links)

@@ -1,25 +1,60 @@
 """Messages and sums between GPUs: NCCL, through CuPy, started by whatever engine the ranks have.
 
-Every call works on CuPy's current stream and can be captured in a CUDA graph.
+Every call works on CuPy's current stream and can be captured in a CUDA graph. Around messages kernels tell
+the host how far they have come, and what came of messages that were given up is NaN: see nccl_watch.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from dasp.distributed.engine import Engine, Message, agree
+from dasp import _source
+from dasp._launch import Launch, Signature
+from dasp.distributed.engine import Engine, Message, RankError, agree
 from dasp.distributed.exchange import Span, runs
-from dasp.distributed.packing import packs
-from dasp.distributed.waiting import await_event
+from dasp.distributed.nccl_watch import Watch
+from dasp.distributed.packing import grid, packs
+from dasp.distributed.processes import watch
+from dasp.distributed.waiting import LAST_SECONDS, at_the_end, await_event
+from dasp.solvers.cuda import THREADS, shared_with_host
 
 Array = Any
 
 ALIGNMENT = 16
 """Bytes of an address that NCCL reads in its widest loads; elsewhere it moves byte by byte."""
+
+MOST_BLOCKS = 16
+"""Of the launch behind messages, which hardly ever writes anything."""
+
+
+BEGIN = Signature(
+    "distributed/watched.cu",
+    "dasp_begin_messages",
+    """
+    const unsigned*  turns [1]
+    unsigned*        told [2]
+    """,
+)
+
+END = Signature(
+    "distributed/watched.cu",
+    "dasp_end_messages",
+    """
+    unsigned char*   received [nbytes]
+    long long        nbytes
+    const unsigned*  given_up [1]
+    unsigned*        turns [1]
+    unsigned*        told [2]
+    """,
+)
 
 
 class NcclExchange:
@@ -54,11 +89,20 @@ class NcclExchange:
         if not (self._sends or self._receives):
             return
         nccl, stream = self._nccl, self._stream().ptr
-        nccl.groupStart()
-        for rank, to, size in self._receives:
-            self._communicator.recv(to, size, nccl.NCCL_INT8, rank, stream)
-        for rank, place, size in self._sends:
-            self._communicator.send(base + place, size, nccl.NCCL_INT8, rank, stream)
+        with _group(nccl):
+            for rank, to, size in self._receives:
+                self._communicator.recv(to, size, nccl.NCCL_INT8, rank, stream)
+            for rank, place, size in self._sends:
+                self._communicator.send(base + place, size, nccl.NCCL_INT8, rank, stream)
+
+
+@contextlib.contextmanager
+def _group(nccl: Any) -> Iterator[None]:
+    """Make calls of NCCL's one; after an error too, or later calls of this thread would belong to it."""
+    nccl.groupStart()
+    try:
+        yield
+    finally:
         nccl.groupEnd()
 
 
@@ -67,7 +111,7 @@ class NcclRows:
 
     def __init__(
         self,
-        communicator: Any,
+        links: NcclLinks,
         sends: Sequence[Span],
         places: Array | None,
         receives: Sequence[Span],
@@ -75,7 +119,8 @@ class NcclRows:
     ) -> None:
         import cupy
 
-        self._stream = cupy.cuda.get_current_stream
+        self._links, self._stream, communicator = links, cupy.cuda.get_current_stream, links.messages
+        self._begin, self._end = links.around(received, self)
         came = [(rank, received[first:end]) for rank, first, end in receives]
         row_bytes = received.dtype.itemsize * int(np.prod(received.shape[1:], dtype=int))
         count = max((end for _, _, end in sends), default=0)
@@ -91,11 +136,15 @@ class NcclRows:
 
     def start(self, x: Array) -> None:
         """Send rows of x, and receive, on the current stream."""
-        if self._runs is not None and x.flags.c_contiguous and x.data.ptr % ALIGNMENT == 0:
-            self._runs.start(x.data.ptr)
-        else:
-            self._pack(self._stream().ptr, x)
-            self._packed.start()
+        stream = self._stream().ptr
+        with self._links.calls():
+            self._begin(stream)
+            if self._runs is not None and x.flags.c_contiguous and x.data.ptr % ALIGNMENT == 0:
+                self._runs.start(x.data.ptr)
+            else:
+                self._pack(stream, x)
+                self._packed.start()
+            self._end(stream)
 
 
 class NcclLinks:
@@ -115,6 +164,7 @@ class NcclLinks:
     """
 
     name = "nccl"
+    on: Any = None
 
     def __init__(self, engine: Engine, device: str) -> None:
         import cupy
@@ -131,10 +181,62 @@ class NcclLinks:
 
         keys = engine.gather(agree(engine, begin))[0]
         with self._device:
-            self._sums, self._messages = (
-                nccl.NcclCommunicator(engine.size, key, engine.rank) for key in keys
-            )
-        self._nccl, self._current = nccl, cupy.cuda.get_current_stream
+            self._sums, self.messages = (nccl.NcclCommunicator(engine.size, key, engine.rank) for key in keys)
+            self._event = cupy.cuda.Event(disable_timing=True)
+        self._cupy, self._nccl, self._current = cupy, nccl, cupy.cuda.get_current_stream
+        self._given_up, host = shared_with_host(self._device, 1, np.uint32)
+        host[:] = 0
+        self._free: list[tuple[Array, Any, Array]] = []
+        self._watch = Watch(engine, (self._sums, self.messages), host)
+        if engine.size > 1:
+            self._watch.start()
+        watch(engine, weakref.WeakMethod(self._watch.ended))
+        at_the_end(self)
+
+    def around(self, received: Array, holder: Any) -> tuple[Callable[[int], None], Callable[[int], None]]:
+        """Return what is launched on a stream before and behind messages that come to an array.
+
+        What they tell is told somewhere for as long as an object lives.
+        """
+        with self._device:
+            self._device.synchronize()  # what told something there before has ended
+            told, host, turns = self._free.pop() if self._free else self._new_told()
+            weakref.finalize(holder, self._free.append, (told, host, turns)).atexit = False
+            taken = {"turns": turns, "told": told}
+            begin = Launch(_kernel(BEGIN), BEGIN, {}, taken, blocks=1, threads=1)
+            lying = received.reshape(-1).view(np.uint8)
+            taken |= {"received": lying, "nbytes": lying.size, "given_up": self._given_up}
+            blocks = min(grid(lying.size), MOST_BLOCKS)
+            return begin, Launch(_kernel(END), END, {}, taken, blocks=blocks, threads=THREADS)
+
+    def _new_told(self) -> tuple[Array, Any, Array]:
+        """Return two numbers in the host's memory, as kernels and as the host sees them, and what counts."""
+        told, host = shared_with_host(self._device, 2, np.uint32)
+        host[:] = 0
+        self._watch.add(host)
+        return told, host, self._cupy.zeros(1, np.uint32)
+
+    @contextlib.contextmanager
+    def calls(self) -> Iterator[None]:
+        """Make calls of NCCL's.
+
+        Raises
+        ------
+        RankError
+            If this rank has given up before, or NCCL reports an error.
+        """
+        self.check()
+        try:
+            yield
+        except self._nccl.NcclError as error:
+            self._watch.give_up()
+            raise RankError(
+                f"rank {self._engine.rank}: NCCL says {error}; another rank has ended, failed or is late"
+            ) from error
+
+    def check(self) -> None:
+        """Raise RankError if this rank has given up waiting for another."""
+        self._watch.check()
 
     def sum(self, array: Array) -> Callable[[], None]:
         """Prepare a sum over all ranks, on the current stream; all ranks call this."""
@@ -145,22 +247,22 @@ class NcclLinks:
         kept = list(pairs)
         # The first sums of a size connect ranks, which cannot be captured.
         self._add([(copy, copy) for copy in (source.copy() for source, _ in kept)])
-        self._current().synchronize()
+        self._event.record(self._current())
+        self.wait(self._event)
         return partial(self._add, kept)
 
     def _add(self, pairs: Sequence[tuple[Array, Array]]) -> None:
         nccl, stream = self._nccl, self._current().ptr
-        nccl.groupStart()
-        for source, target in pairs:
-            places = source.data.ptr, target.data.ptr
-            self._sums.allReduce(*places, source.size, nccl.NCCL_FLOAT64, nccl.NCCL_SUM, stream)
-        nccl.groupEnd()
+        with self.calls(), _group(nccl):
+            for source, target in pairs:
+                places = source.data.ptr, target.data.ptr
+                self._sums.allReduce(*places, source.size, nccl.NCCL_FLOAT64, nccl.NCCL_SUM, stream)
 
     def rows(
         self, sends: Sequence[Span], places: Array | None, receives: Sequence[Span], received: Array
     ) -> NcclRows:
         """Prepare to send rows of arrays that come later; see `dasp.distributed.cuda.DeviceLinks`."""
-        return NcclRows(self._messages, sends, places, receives, received)
+        return NcclRows(self, sends, places, receives, received)
 
     def wait(self, event: Any = None) -> None:
         """Wait on the host for an event.
@@ -168,11 +270,29 @@ class NcclLinks:
         Raises
         ------
         RankError
-            If time is up: the communicators are given up then, so that the GPU ends too.
+            If time is up, or another rank has ended: the communicators are given up then, so that the GPU
+            ends too.
         """
-        await_event(self._engine, event, self._abort)
+        began = time.monotonic()
 
-    def _abort(self) -> None:
-        self._sums.abort()
-        self._messages.abort()
-        self._engine.let_go()
+        def look() -> None:
+            if self._watch.in_vain(began, time.monotonic()):
+                self._watch.give_up()
+            self.check()
+
+        await_event(self._engine, event, self._watch.give_up, look=look)
+        self.check()
+
+    def end(self) -> None:
+        """Wait for what is still on its way, which other ranks may wait for; not for long."""
+        waiting = threading.Thread(target=self._device.synchronize, daemon=True)
+        waiting.start()
+        waiting.join(min(self._engine.timeout, LAST_SECONDS))
+        if waiting.is_alive():
+            self._watch.give_up()
+            waiting.join(LAST_SECONDS)
+
+
+def _kernel(signature: Signature) -> Any:
+    constants = {"DASP_THREADS": str(THREADS)}
+    return _source.load(signature.source, constants).get_function(signature.entry)

@@ -9,7 +9,6 @@ Source: CUDA Runtime API, cudaIpcGetMemHandle and cudaIpcOpenMemHandle.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import os
 import weakref
@@ -27,7 +26,7 @@ from dasp.distributed.exchange import Span
 from dasp.distributed.nccl import NcclLinks
 from dasp.distributed.packing import defines, steps
 from dasp.distributed.processes import machine, watch
-from dasp.distributed.waiting import await_event
+from dasp.distributed.waiting import LAST_SECONDS, at_the_end, await_event, has_given_up
 from dasp.solvers.cuda import OVERLAPPING, THREADS, shared_with_host
 
 Array = Any
@@ -52,9 +51,6 @@ NUMBERS = 4096
 
 TRIAL = 20.0
 """Seconds for the first messages."""
-
-LAST_SECONDS = 10.0
-"""For which kernels wait for other ranks when this process ends."""
 
 GAVE_UP, ENDED = 1, 2
 """Places in what kernels are told of waiting: behind the milliseconds whether one gave up, and then of each
@@ -245,6 +241,7 @@ class PeerLinks:
     """
 
     name = "peers"
+    on: Any = None
 
     def __init__(self, engine: Engine, device: Any) -> None:
         import cupy
@@ -262,7 +259,7 @@ class PeerLinks:
             self.patience = {"limit": limit, "lost": cupy.zeros(1, np.uint32)}
             self._event = cupy.cuda.Event(disable_timing=True)
             self._grow(NUMBERS)
-        atexit.register(_end, weakref.ref(self), os.getpid())
+        at_the_end(self)
         watch(engine, weakref.WeakMethod(self._ended))
 
     def _wait_for(self, seconds: float) -> None:
@@ -278,11 +275,7 @@ class PeerLinks:
         """Raise RankError if another rank did not answer before."""
         if self._limit[GAVE_UP]:
             self._let_go()
-            gone = ", ".join(str(rank) for rank in np.flatnonzero(self._limit[ENDED:]))
-            raise RankError(
-                f"rank {self.engine.rank} of {self.engine.size} has given up waiting for another rank"
-                f"{gone and f' (ended: {gone})'}; GPUs send each other nothing after that"
-            )
+            raise has_given_up(self.engine, np.flatnonzero(self._limit[ENDED:]))
         if self._seconds != self.engine.timeout:
             self._wait_for(self.engine.timeout)
 
@@ -411,12 +404,6 @@ class PeerLinks:
         self._wait_for(min(self._seconds, LAST_SECONDS))
         with contextlib.suppress(RuntimeError):
             self._device.synchronize()
-
-
-def _end(links: weakref.ref[PeerLinks], process: int) -> None:
-    found = links()
-    if found is not None and os.getpid() == process:  # a fork of it must touch neither GPU nor pinned memory
-        found.end()
 
 
 def reachable(engine: Engine, device: Any) -> bool:
