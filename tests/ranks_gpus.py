@@ -98,6 +98,39 @@ def killed_between_products(engine: Any, comm: Any) -> str:
     return f"noticed after {took:.1f} s"
 
 
+def killed_in_a_graph(engine: Any, comm: Any) -> str:
+    """The same where products are in a graph, which nobody asks anything: NaN, an error of the next call."""
+    import cupy
+
+    D = gpu_matrix(generate("poisson3d:20"), comm)
+    x = _numbers(D.local_shape[1])
+    want, y = (D @ x).get(), cupy.zeros(D.local_shape[0])
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        D.matvec(x, out=y)
+        stream.begin_capture()
+        for _ in range(5):
+            D.matvec(x, out=y)
+        graph = stream.end_capture()
+        graph.launch(stream)
+        assert (y.get() == want).all()
+        engine.gather(None)
+        began, got = time.monotonic(), want
+        if engine.rank == 1:
+            die_later(1.0)
+        while (got == want).all():
+            assert time.monotonic() - began < FOR_LONG / 4, "nothing was noticed"
+            graph.launch(stream)
+            got = y.get()
+        took = time.monotonic() - began - 1.0
+        assert np.isnan(got).any(), "numbers of another turn"
+        try:
+            D.matvec(x, out=y)
+        except RankError as error:
+            return f"noticed after {took:.1f} s: {error}"
+    raise AssertionError("nothing was raised")
+
+
 def late(engine: Any, comm: Any) -> str:
     """A rank comes when the others have given up: nobody gets numbers that are none of its."""
     D = gpu_matrix(generate("poisson3d:20"), comm, timeout=2)
@@ -242,10 +275,15 @@ def many_entries(engine: Any, comm: Any) -> str:
 
 WAYS = {
     work.__name__.replace("_", "-"): work
-    for work in (killed, killed_between_products, late, mixed, one_visible, long_runs, many_entries)
-}
+    for work in (
+        killed, killed_between_products, killed_in_a_graph, late, mixed, one_visible, long_runs, many_entries
+    )
+}  # fmt: skip
 
-APART = "killed", "killed-between-products", "late", "mixed"
+BY_NCCL = "killed", "killed-between-products", "killed-in-a-graph", "late"
+"""Ways to be gone also where messages go by NCCL."""
+
+APART = *BY_NCCL, "mixed"
 """Ways at whose end ranks do not take leave of each other."""
 
 
@@ -273,6 +311,8 @@ def main(way: str, rank: int, size: int, port: int) -> int:
     dist.init_process_group("gloo", rank=rank, world_size=size, timeout=seconds)
     group = dist.group.WORLD
     print(f"rank {rank}: {WAYS[way](engine_of(group, timeout=FOR_LONG), group)}", flush=True)
+    if way == "killed-in-a-graph":
+        return 0  # as a program would, whatever waits
     if way in APART:
         os._exit(0)
     dist.barrier()

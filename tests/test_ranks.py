@@ -19,7 +19,7 @@ import pytest
 
 from dasp.distributed import write_parts
 from dasp.models import generate
-from tests.ranks_gpus import WAYS
+from tests.ranks_gpus import BY_NCCL, WAYS
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAM = [sys.executable, "-m", "tests.ranks_program"]
@@ -122,11 +122,14 @@ def test_groups_between_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize("way", WAYS)
-def test_several_gpus(way: str) -> None:
+@pytest.mark.parametrize(
+    ("way", "links"), [*((way, "auto") for way in WAYS), *((way, "nccl") for way in BY_NCCL)]
+)
+def test_several_gpus(way: str, links: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What must hold when a rank is killed, late or multiplies something else; and of large matrices."""
     import cupy
 
+    monkeypatch.setenv("DASP_RANK_LINKS", links)
     runtime = cupy.cuda.runtime
     size = min(2 if way in LARGE else 4, runtime.getDeviceCount())
     if size < 2:
