@@ -13,7 +13,9 @@ went well.
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
+import gc
 import os
 import shutil
 import signal
@@ -30,7 +32,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from dasp import solvers
-from dasp.distributed import RankError, SpMatrix, mpi, preconditioners, resume
+from dasp.distributed import RankError, SpMatrix, mpi, peers, preconditioners, resume
 from dasp.distributed.place import resolve
 from dasp.models import generate
 from tests import gallery, reference
@@ -264,6 +266,46 @@ def check_many(engine: Any, comm: Any) -> None:
             assert (abs(y - want) <= reference.gamma(np.diff(matrix.indptr) + 3, np.float64) * size).all()
 
 
+def check_bytes(engine: Any, comm: Any) -> None:
+    """Hold what ranks keep of each other's memory to be no more after many matrices than after some."""
+    rng, kept = np.random.default_rng(11), []
+    for turn in range(24):
+        n = int(rng.integers(2, 60_000))
+        A = sp.csr_array((np.ones(2), ([0, n - 1], [n - 1, 0])), shape=(n, n)) if turn % 2 else (
+            sp.csr_array(sp.diags_array([np.ones(n), np.ones(n)], offsets=[0, n // 2], shape=(n, n)))
+        )  # fmt: skip
+        D = SpMatrix.from_scipy(A if engine.rank == 0 else None, comm, device=DEVICE)
+        x = there(rng.standard_normal((n, 8))[D.rows.first : D.rows.first + D.rows.count])
+        assert here(D @ x).shape == x.shape
+        del D
+        gc.collect()
+        kept.append(getattr(engine.links(resolve(engine, DEVICE)), "nbytes", 0))
+    assert kept[-1] <= 2 * max(kept[:6]), kept
+
+
+def check_freed(engine: Any, comm: Any) -> None:
+    """Hold communicators that are freed to leave nothing behind but what the last one had."""
+    A, left = generate("poisson2d:12"), set()
+    for _ in range(4):
+        if isinstance(engine, mpi.MpiEngine):
+            own, free = comm.Dup(), None
+        else:
+            import torch.distributed as dist
+
+            own = dist.new_group(dist.get_process_group_ranks(comm))
+            free = partial(dist.destroy_process_group, own)
+        D = SpMatrix.from_scipy(A if engine.rank == 0 else None, own, device=DEVICE)
+        x = there(np.ones(D.local_shape[1]))
+        assert np.isfinite(here(D @ x)).all()
+        left.add(len(peers._LEFT))
+        (own.Free if free is None else free)()
+    assert max(left) <= 2, left
+    if engine.size > 1 and engine.links(resolve(engine, DEVICE)).name == "peers":
+        with contextlib.suppress(RankError):
+            D @ x
+            raise AssertionError("a product over a communicator that is freed")
+
+
 def levels(A: Any, least: int) -> Any:
     """A hierarchy by smoothed aggregation: a third of the rows on each level, consecutive ones together."""
     found = []
@@ -374,6 +416,8 @@ def check_all(engine: Any, comm: Any) -> int:
         for dtype in ("f4", "f8", "c8", "c16"):
             cases[f"type {dtype}"] = partial(check_type, engine, comm, dtype)
         cases["many"] = lambda: check_many(engine, comm)
+        cases["bytes"] = lambda: check_bytes(engine, comm)
+        cases["freed"] = lambda: check_freed(engine, comm)
     cases["resume"] = lambda: check_resume(engine, comm)
     cases["faults"] = lambda: check_faults(engine, comm)
     if DEVICE != "cpu":

@@ -6,12 +6,15 @@ itself must be, byte by byte, what was played for it.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import gc
 import os
 import subprocess
 import sys
 import threading
 import weakref
+from collections import Counter, deque
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,7 +24,15 @@ import pytest
 from dasp.distributed import RankError, peers, processes, waiting
 from dasp.distributed.exchange import Span
 from dasp.distributed.packing import defines, steps
-from dasp.distributed.peers import BRING, MOST_BLOCKS, SUM, flag_bytes, neighbour_table, power_of_two
+from dasp.distributed.peers import (
+    BRING,
+    LEAST_BYTES,
+    MOST_BLOCKS,
+    SUM,
+    flag_bytes,
+    neighbour_table,
+    power_of_two,
+)
 from dasp.solvers.cuda import THREADS
 from tests.ranks import run_ranks
 from tests.simt.launch import SimtError
@@ -346,13 +357,143 @@ def test_nobody_is_watched_for_links_that_are_gone(monkeypatch: pytest.MonkeyPat
     assert not watching.is_alive()
 
 
+class Memory:
+    """The runtime of CUDA of ranks that are threads, as far as memory goes that they share.
+
+    Freeing what another rank has open is undefined there, and an error here.
+    """
+
+    cudaIpcMemLazyEnablePeerAccess, memcpyHostToDevice, memcpyDeviceToHost = 1, 1, 2
+
+    def __init__(self) -> None:
+        self.lock, self.blocks, self.opened = threading.Lock(), {}, Counter[int]()
+
+    def malloc(self, nbytes: int) -> int:
+        block = np.full(nbytes, 99, np.uint8)
+        with self.lock:
+            self.blocks[block.ctypes.data] = block
+        return int(block.ctypes.data)
+
+    def ipcGetMemHandle(self, address: int) -> bytes:
+        return address.to_bytes(8, "little")
+
+    def ipcOpenMemHandle(self, handle: bytes, flags: int) -> int:
+        with self.lock:
+            self.opened[int.from_bytes(handle, "little")] += 1
+        return int.from_bytes(handle, "little")
+
+    def ipcCloseMemHandle(self, address: int) -> None:
+        with self.lock:
+            self.opened[address] -= 1
+            assert self.opened[address] >= 0
+
+    def free(self, address: int) -> None:
+        with self.lock:
+            assert not self.opened[address], "another rank has it open"
+            del self.blocks[address]
+
+    def memset(self, address: int, value: int, nbytes: int) -> None:
+        ctypes.memset(address, value, nbytes)
+
+    def memcpy(self, target: int, source: int, nbytes: int, kind: int) -> None:
+        ctypes.memmove(target, source, nbytes)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Bytes that there are, and how many times one is open."""
+        return sum(map(len, self.blocks.values())), sum(self.opened.values())
+
+
+class Sharing(peers.PeerLinks):
+    """Links without a GPU, as far as memory goes that ranks share."""
+
+    def __init__(self, engine: Any) -> None:
+        self.engine, self._released, self._blocks, self._made, self._closed = engine, [], {}, 0, False
+        self._limit, self._seconds = np.zeros(2 + engine.size, np.int32), 0.0
+        self._device = Here()
+
+
+class Here(contextlib.nullcontext):
+    """A device that has always done what it was asked for."""
+
+    id = 0
+
+    def synchronize(self) -> None:
+        """Wait for nothing."""
+
+
+@pytest.fixture
+def shared_memory(monkeypatch: pytest.MonkeyPatch) -> Memory:
+    cupy = pytest.importorskip("cupy")
+    memory = Memory()
+    monkeypatch.setattr(cupy.cuda, "runtime", memory)
+    monkeypatch.setattr(peers, "_LEFT", deque())
+    return memory
+
+
+class Holder:
+    """What has memory of every rank while it lives."""
+
+
+def test_memory_of_matrices_that_are_gone_is_used_again_or_given_back(shared_memory: Memory) -> None:
+    """Whenever ranks notice that one is gone; and nobody frees what another still has open."""
+    sizes, sums = [10, 3 << 20, 20, 9 << 20, 3 << 20, 1 << 10], []
+
+    def run(engine: Any) -> None:
+        links, rng, kept = Sharing(engine), np.random.default_rng(engine.rank), []
+        for turn in range(60):
+            holder = Holder()
+            kept.append((links.room(sizes[turn % 6], holder), holder))
+            assert kept[-1][0].nbytes >= sizes[turn % 6]
+            del holder, kept[: int(rng.integers(0, 3))]  # ranks let go at different times
+            del kept[:-3]
+            if turn % 20 == 19:
+                kept.clear()
+                links.room(17 << 20 << turn // 20, Holder())  # more than any other: they go
+                engine.gather(None)
+                sums.append((links.nbytes, *shared_memory.size))
+                engine.gather(None)
+        links.close()
+        with pytest.raises(RankError, match=r"of rank . has been freed; make the matrix anew"):
+            links.check()
+        engine.gather(None)
+        assert shared_memory.size[1] == 0
+        Sharing(engine).room(1, Holder())  # with later links all of it is given back
+        engine.gather(None)
+        assert shared_memory.size == (3 * LEAST_BYTES, 6)
+
+    run_ranks(3, run)
+    assert set(sums) == {(size << 20, 3 * size << 20, 6) for size in (32, 64, 128)}
+
+
+def test_memory_is_not_given_back_while_a_rank_has_not_left_it(shared_memory: Memory) -> None:
+    def run(engine: Any) -> None:
+        links = Sharing(engine)
+        links.room(1, links)
+        engine.gather(None)
+        if engine.rank:
+            links.close()
+        engine.gather(None)
+        peers._give_back()
+        engine.gather(None)
+        assert shared_memory.size == (2 * LEAST_BYTES, 1)
+        engine.gather(None)
+        links.close()
+        engine.gather(None)
+        peers._give_back()
+        engine.gather(None)
+        assert shared_memory.size == (0, 0)
+
+    run_ranks(2, run)
+
+
 class Waiting(peers.PeerLinks):
     """Links without a GPU, as far as waiting goes."""
 
     def __init__(self) -> None:
         self.engine: Any = SimpleNamespace(rank=2, size=4, timeout=600.0, let_go=self.let_go)
         self._limit, self._seconds, self.ends = np.zeros(2 + 4, np.int32), 0.0, 0
-        self.let_go_of, self._tried = 0, True
+        self.let_go_of, self._tried, self._closed = 0, True, False
         self._device = SimpleNamespace(synchronize=self.synchronize)
 
     def synchronize(self) -> None:

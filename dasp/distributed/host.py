@@ -24,6 +24,12 @@ class HostEngine:
     def let_go(self) -> None:
         """Do nothing: this process ends by itself."""
 
+    def close(self) -> None:
+        """Let go of what GPUs hold of each other's: the communicator is gone, nothing is sent any more."""
+        for links in self._links.values():
+            links.close()
+        self._links.clear()
+
     def links(self, device: str) -> Any:
         """Return the engine itself for the host; for a GPU what `device_links` finds."""
         own: Any = self

@@ -46,7 +46,12 @@ def mpi_engine(comm: Any, timeout: float) -> MpiEngine:
 def _key() -> int:
     from mpi4py import MPI
 
-    return int(MPI.Comm.Create_keyval())
+    return int(MPI.Comm.Create_keyval(delete_fn=_freed))
+
+
+def _freed(comm: Any, key: int, engine: MpiEngine) -> None:
+    """Let go of the engine of a communicator that is freed, which all its ranks do together."""
+    engine.close()
 
 
 def _pieces(messages: Sequence[Message]) -> list[tuple[int, Any]]:
@@ -155,6 +160,12 @@ class MpiEngine(HostEngine):
     def exchange(self, sends: Sequence[Message], receives: Sequence[Message]) -> MpiExchange:
         """Prepare messages."""
         return MpiExchange(self, sends, receives)
+
+    def close(self) -> None:
+        """Let go of what GPUs hold of each other's, and of the communicator that is the engine's own."""
+        super().close()
+        if not self._aborts:
+            self.comm.Free()
 
     def abort(self, reason: str) -> None:
         """End every rank of the job."""

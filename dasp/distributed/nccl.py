@@ -283,6 +283,9 @@ class NcclLinks:
         await_event(self._engine, event, self._watch.give_up, look=look)
         self.check()
 
+    def close(self) -> None:
+        """Do nothing: NCCL's communicators end with this."""
+
     def end(self) -> None:
         """Wait for what is still on its way, which other ranks may wait for; not for long."""
         waiting = threading.Thread(target=self._device.synchronize, daemon=True)

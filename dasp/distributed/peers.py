@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -132,6 +133,11 @@ def flag_bytes(ranks: int) -> int:
     return _whole(4 * MOST_BLOCKS * ranks)
 
 
+def left_bytes(ranks: int) -> int:
+    """Return the bytes behind a rank's memory in which others say that they have left it."""
+    return _whole(4 * ranks)
+
+
 def power_of_two(number: int) -> int:
     """Return the least power of two that is not below a number."""
     return 1 << (number - 1).bit_length()
@@ -143,6 +149,8 @@ def _whole(nbytes: int) -> int:
 
 class Block:
     """Memory of every rank, as much on each, that all ranks write in.
+
+    Behind it each rank has a word for every rank, 1 once that one has left.
 
     Attributes
     ----------
@@ -157,32 +165,65 @@ class Block:
     def __init__(self, engine: Engine, device: Any, nbytes: int) -> None:
         import cupy
 
-        runtime = cupy.cuda.runtime
-
-        def own() -> tuple[int, bytes]:
-            address = runtime.malloc(nbytes)
-            return address, bytes(runtime.ipcGetMemHandle(address))
-
-        address, handle = agree(engine, own)
+        self.nbytes, self._rank, self._device, self._runtime = nbytes, engine.rank, device, cupy.cuda.runtime
+        address, handle = agree(engine, partial(self._own, engine.size))
         handles = engine.gather(handle)
 
         def reach() -> list[int]:
-            lazy = runtime.cudaIpcMemLazyEnablePeerAccess
+            lazy = self._runtime.cudaIpcMemLazyEnablePeerAccess
             return [
-                address if rank == engine.rank else int(runtime.ipcOpenMemHandle(one, lazy))
+                address if rank == engine.rank else int(self._runtime.ipcOpenMemHandle(one, lazy))
                 for rank, one in enumerate(handles)
             ]
 
-        addresses = agree(engine, reach)
-        base = min(addresses)
-        self.nbytes, self.places = nbytes, [one - base for one in addresses]
-        self._own, self._runtime = address, runtime
+        self._addresses = agree(engine, reach)
+        base = min(self._addresses)
+        self.places = [one - base for one in self._addresses]
         held = cupy.cuda.UnownedMemory(base, 1, self, device.id)
         self.memory = cupy.ndarray((1,), np.uint8, cupy.cuda.MemoryPointer(held, 0))
 
+    def _own(self, ranks: int) -> tuple[int, bytes]:
+        """Return this rank's part, and what opens it for others."""
+        address = self._runtime.malloc(self.nbytes + left_bytes(ranks))
+        self._runtime.memset(address, 0, self.nbytes + left_bytes(ranks))
+        return address, bytes(self._runtime.ipcGetMemHandle(address))
+
     def clear(self) -> None:
         """Set this rank's part to 0."""
-        self._runtime.memset(self._own, 0, self.nbytes)
+        self._runtime.memset(self._addresses[self._rank], 0, self.nbytes)
+
+    def leave(self) -> None:
+        """Say that this rank writes here no more, and close what it has opened."""
+        one, to_device = np.ones(1, np.uint32), self._runtime.memcpyHostToDevice
+        for rank, address in enumerate(self._addresses):
+            if rank != self._rank:
+                mine = address + self.nbytes + one.nbytes * self._rank
+                self._runtime.memcpy(mine, one.ctypes.data, one.nbytes, to_device)
+                self._runtime.ipcCloseMemHandle(address)
+
+    def give_back(self) -> bool:
+        """Give this rank's part back if all others have left it; whether it has."""
+        left, address = np.zeros(len(self._addresses), np.uint32), self._addresses[self._rank]
+        with self._device:
+            to_host = self._runtime.memcpyDeviceToHost
+            self._runtime.memcpy(left.ctypes.data, address + self.nbytes, left.nbytes, to_host)
+            left[self._rank] = 1
+            if left.all():
+                self._runtime.free(address)
+        return bool(left.all())
+
+
+_LEFT: deque[Block] = deque()
+"""Memory that this rank has left, and others may not have."""
+
+
+def _give_back() -> None:
+    """Give back what all ranks have left, when they have all come here since."""
+    for _ in range(len(_LEFT)):
+        with contextlib.suppress(IndexError):  # ranks that are threads share this
+            block = _LEFT.popleft()
+            if not block.give_back():
+                _LEFT.append(block)
 
 
 class PeerRows:
@@ -249,11 +290,11 @@ class PeerLinks:
         self.engine, self._device, self._cupy = engine, device, cupy
         self._current = cupy.cuda.get_current_stream
         self._overlaps = int(device.compute_capability) >= OVERLAPPING
-        self._blocks: list[Block] = []
+        self._blocks: dict[int, Block] = {}
         self._released: list[int] = []
         limit, self._limit = shared_with_host(device, ENDED + engine.size, np.int32)
         self._limit[:] = 0
-        self._seconds, self._capacity, self._tried = 0.0, 0, False
+        self._seconds, self._capacity, self._tried, self._made, self._closed = 0.0, 0, False, 0, False
         self._wait_for(engine.timeout)
         with device:
             self.patience = {"limit": limit, "lost": cupy.zeros(1, np.uint32)}
@@ -273,11 +314,21 @@ class PeerLinks:
 
     def check(self) -> None:
         """Raise RankError if another rank did not answer before."""
+        if self._closed:
+            raise RankError(
+                f"the communicator of rank {self.engine.rank} has been freed; make the matrix anew with one "
+                "that has not"
+            )
         if self._limit[GAVE_UP]:
             self._let_go()
             raise has_given_up(self.engine, np.flatnonzero(self._limit[ENDED:]))
         if self._seconds != self.engine.timeout:
             self._wait_for(self.engine.timeout)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of this rank's memory that others write in, in use or kept for later."""
+        return sum(block.nbytes + left_bytes(self.engine.size) for block in self._blocks.values())
 
     def settle(self) -> None:
         """Wait until all ranks are here, and their GPUs have done what was asked of them."""
@@ -289,18 +340,30 @@ class PeerLinks:
         with self._device:
             self._device.synchronize()  # what had this memory before is done with it
             answers = self.engine.gather((nbytes, set(self._released)))
-            size = power_of_two(max(LEAST_BYTES, *(one for one, _ in answers)))
+            need = max(one for one, _ in answers) + left_bytes(self.engine.size)
             free = set.intersection(*(released for _, released in answers))
-            fitting = [k for k in sorted(free) if self._blocks[k].nbytes == size]
-            number = fitting[0] if fitting else len(self._blocks)
+            fitting = [k for k in free if self._blocks[k].nbytes >= max(one for one, _ in answers)]
             if fitting:
+                number = min(fitting, key=lambda k: (self._blocks[k].nbytes, k))
                 self._released.remove(number)
             else:
-                self._blocks.append(Block(self.engine, self._device, size))
+                self._drop(sorted(free))
+                size, number = power_of_two(max(LEAST_BYTES, need)), self._made
+                self._made += 1
+                self._blocks[number] = Block(self.engine, self._device, size - left_bytes(self.engine.size))
             self._blocks[number].clear()
             self.settle()
         weakref.finalize(holder, self._released.append, number).atexit = False
         return self._blocks[number]
+
+    def _drop(self, numbers: Sequence[int]) -> None:
+        """Give back blocks that all ranks have released, and that are too small; all ranks call this."""
+        for number in numbers:
+            self._released.remove(number)
+            self._blocks[number].leave()
+            _LEFT.append(self._blocks.pop(number))
+        self.engine.gather(None)
+        _give_back()
 
     def _grow(self, numbers: int) -> None:
         """Have mailboxes for so many numbers; those of before stay, for graphs that hold them."""
@@ -404,6 +467,19 @@ class PeerLinks:
         self._wait_for(min(self._seconds, LAST_SECONDS))
         with contextlib.suppress(RuntimeError):
             self._device.synchronize()
+
+    def close(self) -> None:
+        """Leave the memory of other ranks, whether they do so now or later; nothing is sent any more.
+
+        This rank's own is given back with a later block, when they have left it.
+        """
+        self.end()
+        self._closed = True
+        with self._device, contextlib.suppress(RuntimeError):
+            for block in self._blocks.values():
+                block.leave()
+            _LEFT.extend(self._blocks.values())
+        self._blocks.clear()
 
 
 def reachable(engine: Engine, device: Any) -> bool:

@@ -60,7 +60,8 @@ class _Told:
 
 
 def group_engine(group: Any, timeout: float) -> GroupEngine:
-    """Return the engine of a process group, the one that was made first."""
+    """Return the engine of a process group, the one that was made first; let go of groups that are gone."""
+    forget_engines(lambda known: not _is_there(known))
     for known, engine in _ENGINES:
         if known is group:
             engine.timeout = timeout
@@ -74,9 +75,22 @@ _ENGINES: list[tuple[Any, GroupEngine]] = []
 """Of each group that was asked for: a group cannot be the key of a dictionary that lets go of it."""
 
 
-def forget_engines() -> None:
-    """Let go of all groups, before torch.distributed ends them."""
-    _ENGINES.clear()
+def forget_engines(is_meant: Callable[[Any], bool] = lambda group: True) -> None:
+    """Let go of groups, of all of them before torch.distributed ends them."""
+    for group, engine in _ENGINES[:]:
+        if is_meant(group):
+            engine.close()
+            _ENGINES.remove((group, engine))
+
+
+def _is_there(group: Any) -> bool:
+    """Whether torch.distributed has not ended a group yet."""
+    import torch.distributed as dist
+
+    try:
+        return bool(dist.get_process_group_ranks(group))
+    except (KeyError, ValueError):
+        return False
 
 
 class GroupEngine(HostEngine):
