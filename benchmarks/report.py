@@ -202,6 +202,37 @@ def transpose_text(name: str) -> str:
     return f"{table}\n\nGeometric mean over the best baseline: {mean}. {provenance(rows, path)}"
 
 
+def squares_text(name: str) -> str:
+    """The table of plans of matrices times themselves, with columns as SciPy leaves them and sorted."""
+    path = RESULTS / f"{name}.csv"
+    rows = results.latest(results.read(path))
+    behind = " sorted"
+    ordered = {row["matrix"].removesuffix(behind): row for row in rows if row["matrix"].endswith(behind)}
+
+    def in_products(row: Row) -> float:
+        return 1e3 * number(row, "plan_ms") / number(row, "scipy_best_us")
+
+    def figure(heading: str, of: Ratio) -> list[tuple[str, Callable[[Row], str]]]:
+        return [
+            (heading, lambda row: significant(of(row))),
+            (f"{heading}, sorted", lambda row: significant(of(ordered[row["matrix"]]))),
+        ]
+
+    mine = [row for row in rows if row["matrix"] in ordered]
+    told = [
+        ("matrix", lambda row: row["matrix"]),
+        ("entries", lambda row: f"{int(row['entries']):,}"),
+        ("a row", lambda row: significant(number(row, "row_mean"))),
+        *figure("plan, ms", lambda row: number(row, "plan_ms")),
+        *figure("SciPy products", in_products),
+        *figure("A @ x, us", lambda row: number(row, "dasp_new_best_us")),
+        ("SciPy's, us", lambda row: significant(number(row, "scipy_best_us"))),
+    ]
+    means = [significant(geometric_mean(map(in_products, some))) for some in (mine, ordered.values())]
+    note = f"Plans in SciPy products, geometric means: {means[0]} as they come, {means[1]} sorted."
+    return f"{Table.of('', told, mine).markdown()}\n\n{note} {provenance(rows, path)}"
+
+
 def solvers_text(name: str) -> str:
     """The tables of linear systems."""
     rows = results.latest(results.read(RESULTS / f"{name}.csv"))
@@ -397,6 +428,7 @@ def text(name: str) -> str:
         "planning": planning_text,
         "scaling": scaling_text,
         "solvers": solvers_text,
+        "squares": squares_text,
         "transpose": transpose_text,
         "values": values_text,
     }

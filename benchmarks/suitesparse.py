@@ -1,6 +1,7 @@
 """Run the whole collection: every real matrix under DASP_MATRICES, and generated families at size.
 
     python benchmarks/suitesparse.py --device cuda --name h200
+    python benchmarks/suitesparse.py --device cpu --name squares_cpu --square poisson3d:60 ...
 
 Rows go to `benchmarks/results/NAME.csv` as they are measured; a run that was interrupted goes on where it
 stopped (rows of the same commit and machine are not measured again). `benchmarks/report.py` then draws the
@@ -14,7 +15,9 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+from dasp.bench.sparse import load
 from dasp.commands.bench import add_sparse_options, measure_and_report, sparse_subject
 
 HERE = Path(__file__).resolve().parent
@@ -81,6 +84,19 @@ def real_matrices(folder: str | None) -> list[str]:
     return [str(path) for path in sorted(found, key=lambda path: path.name.lower())]
 
 
+SQUARE, SORTED = "^2", "^2 sorted"
+"""What stands behind the name of a matrix in that of its square, with columns as they come, and sorted."""
+
+
+def load_square(spec: str, seed: int) -> Any:
+    """The product of a matrix with itself, whose columns SciPy leaves unsorted, for one of those names."""
+    A = load(spec.removesuffix(SORTED).removesuffix(SQUARE), seed)
+    square = A @ A
+    if spec.endswith(SORTED):
+        square.sort_indices()
+    return square
+
+
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -89,6 +105,11 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add_sparse_options(parser)
     parser.add_argument(
         "--scale", choices=tuple(FAMILIES), default="full", help="size of the generated families"
+    )
+    parser.add_argument(
+        "--square",
+        action="store_true",
+        help="A @ A in place of A, with its columns unsorted, as SciPy leaves them, and sorted",
     )
     parser.add_argument(
         "--limit", type=float, default=float("inf"), help="begin no matrix after so many seconds"
@@ -104,8 +125,11 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def main(arguments: Sequence[str] | None = None) -> int:
     args = parse(arguments)
     specs = args.matrix or [*real_matrices(os.environ.get("DASP_MATRICES")), *FAMILIES[args.scale]]
+    loader = None
+    if args.square:
+        specs, loader = [spec + which for spec in specs for which in (SQUARE, SORTED)], load_square
     try:
-        return measure_and_report(args, lambda device: sparse_subject(args, specs, device))
+        return measure_and_report(args, lambda device: sparse_subject(args, specs, device, loader))
     except (ValueError, RuntimeError, OSError) as error:
         print(f"suitesparse.py: {error}", file=sys.stderr)
         return 2

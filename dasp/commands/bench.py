@@ -248,8 +248,10 @@ def run(args: argparse.Namespace) -> int:
     return measure_and_report(args, lambda device: sparse_subject(args, specs, device))
 
 
-def sparse_subject(args: argparse.Namespace, specs: Any, device: BenchDevice) -> Subject:
-    """The sparse subject of parsed options.
+def sparse_subject(
+    args: argparse.Namespace, specs: Any, device: BenchDevice, loader: Callable[[str, int], Any] | None = None
+) -> Subject:
+    """The sparse subject of parsed options; `loader` as `dasp.bench.sparse.Sparse` takes it.
 
     Raises
     ------
@@ -270,7 +272,7 @@ def sparse_subject(args: argparse.Namespace, specs: Any, device: BenchDevice) ->
         baselines=args.baselines,
         transpose=args.transpose,
     )
-    return Sparse(specs, device, settings)
+    return Sparse(specs, device, settings, loader=loader)
 
 
 def _run_gemm(args: argparse.Namespace) -> int:
