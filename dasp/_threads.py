@@ -50,6 +50,11 @@ def get_num_threads() -> int:
     Unless `set_num_threads` said otherwise, this is `OMP_NUM_THREADS` where that is a positive int, and
     else the number of processors that this process may use; both as they are when first asked for, and
     again after `set_num_threads(None)`. Fewer run while the process may use fewer processors.
+
+    Returns
+    -------
+    int
+        At least 1.
     """
     return _default() if _threads is None else _threads
 
@@ -97,14 +102,27 @@ def running(threads: int) -> int:
 
 
 def set_num_threads(threads: int | None) -> None:
-    """Set how many threads a product on the CPU uses; None restores the default.
+    """Set how many threads a product on the CPU uses, the caller's among them.
 
     The result of a product does not depend on it, bit for bit.
+
+    Parameters
+    ----------
+    threads : int or None
+        None restores the default: see `get_num_threads`.
 
     Raises
     ------
     TypeError, ValueError
         If `threads` is neither None nor a positive int.
+
+    Examples
+    --------
+    >>> import dasp
+    >>> dasp.set_num_threads(2)
+    >>> dasp.get_num_threads()
+    2
+    >>> dasp.set_num_threads(None)
     """
     global _threads
     if threads is not None:

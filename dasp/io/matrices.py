@@ -321,6 +321,16 @@ def save_plan(path: str | os.PathLike[str], plan: Plan) -> None:
     Notes
     -----
     Several threads or processes may save to one path at once: the file is always one of theirs, and whole.
+
+    Examples
+    --------
+    >>> import os, tempfile, dasp
+    >>> A = dasp.SpMatrix(dasp.models.generate("poisson2d:10"), device="cpu")
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     dasp.save_plan(os.path.join(folder, "plan.npz"), A.plan)
+    ...     again = dasp.SpMatrix(dasp.load_plan(os.path.join(folder, "plan.npz")), device="cpu")
+    >>> (again.to_scipy() != A.to_scipy()).nnz
+    0
     """
     if not isinstance(plan, Plan):
         raise TypeError(
@@ -350,6 +360,10 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
         If the file is missing, is no plan, was written by another version of the format, or holds arrays
         that do not make a plan; and, before any of them is read, if they would take more than half of this
         machine's memory.
+
+    See Also
+    --------
+    save_plan : with an example of both.
     """
     target = _file_path(path)
     with (

@@ -44,7 +44,13 @@ def examples() -> dict[str, str]:
 
 
 def is_model(spec: str) -> bool:
-    """Whether the text `spec` names a known family: ``poisson3d:100`` and a bare ``poisson3d`` do."""
+    """Return whether the text `spec` names a known family, with or without its sizes.
+
+    Examples
+    --------
+    >>> is_model("poisson3d:100"), is_model("poisson3d"), is_model("matrix.mtx")
+    (True, True, False)
+    """
     return spec.partition(":")[0] in _FAMILIES
 
 

@@ -49,7 +49,15 @@ def block_jacobi(A: Any, *, block: int, device: str | None = None) -> Preconditi
 
     Notes
     -----
-    The inverses are n * block numbers.
+    Memory: n * block numbers for the inverses, and vectors as for `jacobi`.
+
+    Examples
+    --------
+    >>> import numpy as np, scipy.sparse as sp
+    >>> from dasp.preconditioners import block_jacobi
+    >>> A = sp.block_diag([[[2.0, 1.0], [1.0, 1.0]], [[4.0]]], format="csr")
+    >>> block_jacobi(A, block=2) @ np.array([3.0, 2.0, 4.0])
+    array([1., 1., 1.])
     """
     if isinstance(block, bool) or not isinstance(block, (int, np.integer)):
         raise TypeError(f"block is {block!r}; an int is needed")

@@ -121,12 +121,22 @@ def chebyshev(
     Returns
     -------
     Preconditioner
-        Symmetric and positive definite if the interval's upper end is above the spectrum. Takes 6 vectors.
+        Symmetric and positive definite if the interval's upper end is above the spectrum. Memory: 6 vectors
+        of length n.
 
     Raises
     ------
     ValueError
         If the degree or the bounds make no polynomial, or a diagonal entry is zero.
+
+    Examples
+    --------
+    >>> import dasp, numpy as np
+    >>> A = dasp.SpMatrix(dasp.models.generate("poisson2d:40"), device="cpu")
+    >>> M = dasp.preconditioners.chebyshev(A, degree=4)
+    >>> plain, quick = (dasp.solvers.cg(A, np.ones(1600), M=each)[1] for each in (None, M))
+    >>> quick.converged, quick.iterations < plain.iterations
+    (True, True)
     """
     if degree < 1:
         raise ValueError(f"degree is {degree}; at least 1 is needed")

@@ -180,6 +180,15 @@ def ic0(A: Any, *, sweeps: int | None = None, device: str | None = None) -> Prec
     ValueError
         If A is not symmetric or Hermitian, or a pivot is not positive (which a definite A may have; an
         M-matrix has none).
+
+    Examples
+    --------
+    >>> import dasp, numpy as np
+    >>> csr = dasp.models.generate("poisson2d:30")
+    >>> A, M = dasp.SpMatrix(csr, device="cpu"), dasp.preconditioners.ic0(csr)
+    >>> plain, quick = (dasp.solvers.cg(A, np.ones(900), M=each)[1] for each in (None, M))
+    >>> quick.converged, quick.iterations < plain.iterations
+    (True, True)
     """
     _check_sweeps(sweeps)
     matrix = host_matrix(A)

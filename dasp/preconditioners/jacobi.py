@@ -39,7 +39,7 @@ def jacobi(A: Any, *, device: str | None = None) -> Preconditioner:
     Returns
     -------
     Preconditioner
-        Takes 3 vectors of n numbers.
+        Memory: 3 vectors of length n.
 
     Raises
     ------

@@ -344,7 +344,7 @@ def multigrid(
     -------
     Preconditioner
         For A symmetric or Hermitian, and positive definite, a V- or W-cycle is so too, if R is P' in the
-        hierarchy, and can be used in `cg`. Takes 6 vectors of the rows of each level.
+        hierarchy, and can be used in `cg`. Memory: 6 vectors of the length of each level.
 
     Raises
     ------

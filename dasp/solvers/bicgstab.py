@@ -1,7 +1,6 @@
 """BiCGSTAB, for square matrices that need not be symmetric.
 
-Van der Vorst (1992), doi:10.1137/0913035; preconditioned from the right, so that the residual stays that of
-A x = b.
+Preconditioned from the right, so that the residual stays that of A x = b.
 """
 
 from __future__ import annotations
@@ -99,8 +98,12 @@ def bicgstab(
 
     Notes
     -----
-    Takes vectors of n numbers: 7, with a preconditioner 9. Two products with A an iteration. A breakdown (a
-    division by 0 ahead) starts the method again from the x that it has, as long as that helps.
+    Memory, in vectors of length n: 7, with a preconditioner 9. Two products with A an iteration. A breakdown
+    (a division by 0 ahead) starts the method again from the x that it has, as long as that helps.
+
+    References
+    ----------
+    Van der Vorst (1992), doi:10.1137/0913035; preconditioned from the right.
 
     Examples
     --------

@@ -1,9 +1,7 @@
 """Conjugate gradients for several right-hand sides at once, which share one Krylov space.
 
-O'Leary (1980), doi:10.1016/0024-3795(80)90247-5; in the form of Dubrulle (2001), Retooling the method of
-block conjugate gradients, ETNA 12: the residuals are kept as an orthonormal block times a small matrix, so
-that right-hand sides that depend on each other do no harm. With a preconditioner M the block is orthonormal
-in the inner product of M.
+The residuals are kept as an orthonormal block times a small matrix, so that right-hand sides that depend on
+each other do no harm. With a preconditioner M the block is orthonormal in the inner product of M.
 """
 
 from __future__ import annotations
@@ -160,8 +158,13 @@ def block_cg(
 
     Notes
     -----
-    Takes 6 k vectors of n numbers, 8 k with a preconditioner. In exact arithmetic it needs at most n / k
+    Memory: 6 k vectors of length n, 8 k with a preconditioner. In exact arithmetic it needs at most n / k
     iterations.
+
+    References
+    ----------
+    O'Leary (1980), doi:10.1016/0024-3795(80)90247-5; in the form of Dubrulle (2001), Retooling the method of
+    block conjugate gradients, ETNA 12.
 
     Examples
     --------

@@ -1,8 +1,4 @@
-"""Conjugate gradients, for symmetric or Hermitian positive definite matrices.
-
-Hestenes and Stiefel (1952), doi:10.6028/jres.049.044; with a preconditioner as in Saad, Iterative Methods for
-Sparse Linear Systems, second edition, algorithm 9.1.
-"""
+"""Conjugate gradients, for symmetric or Hermitian positive definite matrices."""
 
 from __future__ import annotations
 
@@ -83,11 +79,16 @@ def cg(
 
     Notes
     -----
-    Takes vectors of n numbers: 5, with a preconditioner 6, with Jacobi's 7; on a GPU without one up to 8,
+    Memory, in vectors of length n: 5, with a preconditioner 6, with Jacobi's 7; on a GPU without one up to 8,
     where the system is so small that launches are what counts (`dasp.solvers.pipelined`) or fits on the chip
     (`dasp.solvers.resident`), there 9 with Jacobi's. The true residual
     is computed before convergence is claimed; where the one carried along had drifted away from it, the
     method starts again from x.
+
+    References
+    ----------
+    Hestenes and Stiefel (1952), doi:10.6028/jres.049.044; with a preconditioner as in Saad, Iterative Methods
+    for Sparse Linear Systems, second edition, algorithm 9.1.
 
     Examples
     --------

@@ -1,8 +1,5 @@
 """Chebyshev iteration, for symmetric or Hermitian positive definite matrices whose spectrum is known: no dot
 products but one.
-
-Golub and Varga (1961), doi:10.1007/BF01386013; in the form of Saad, Iterative Methods for Sparse Linear
-Systems, second edition, algorithm 12.1.
 """
 
 from __future__ import annotations
@@ -164,7 +161,12 @@ def chebyshev(
 
     Notes
     -----
-    Takes vectors of n numbers: 5, with a preconditioner 6.
+    Memory, in vectors of length n: 5, with a preconditioner 6.
+
+    References
+    ----------
+    Golub and Varga (1961), doi:10.1007/BF01386013; in the form of Saad, Iterative Methods for Sparse Linear
+    Systems, second edition, algorithm 12.1.
 
     Examples
     --------

@@ -1,9 +1,8 @@
 """GMRES with restarts, for square matrices that need not be symmetric.
 
-Saad and Schultz (1986), doi:10.1137/0907058; preconditioned from the right, so that the residual stays that
-of A x = b. The basis is made orthogonal with one reduction a step on a GPU (kernels/solve/basis.cu), and on
-the CPU by classical Gram-Schmidt, twice where little was left (Giraud, Langou, Rozloznik, van den Eshof,
-doi:10.1007/s00211-005-0615-4).
+Preconditioned from the right, so that the residual stays that of A x = b. The basis is made orthogonal with
+one reduction a step on a GPU (kernels/solve/basis.cu), and on the CPU by classical Gram-Schmidt, twice where
+little was left (Giraud, Langou, Rozloznik, van den Eshof, doi:10.1007/s00211-005-0615-4).
 """
 
 from __future__ import annotations
@@ -182,8 +181,13 @@ def gmres(
 
     Notes
     -----
-    Takes vectors of n numbers: 5 and `restart`, with a preconditioner 6 and `restart`. A GPU is asked for the
-    residual every `ahead` iterations (see `dasp.solvers.arnoldi.CudaArnoldi`), so some may be made in vain.
+    Preconditioned from the right. Memory, in vectors of length n: 5 + `restart`, with a preconditioner 6 +
+    `restart`. A GPU is asked for the residual every `ahead` iterations (see
+    `dasp.solvers.arnoldi.CudaArnoldi`), so some may be made in vain.
+
+    References
+    ----------
+    Saad and Schultz (1986), doi:10.1137/0907058.
 
     Examples
     --------

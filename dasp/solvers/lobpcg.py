@@ -1,8 +1,7 @@
 """LOBPCG: a few extreme eigenpairs of a symmetric or Hermitian matrix.
 
-Knyazev (2001), doi:10.1137/S1064827500366124; with an orthonormal basis of the three blocks, as Hetmaniuk
-and Lehoucq (2006), doi:10.1016/j.jcp.2006.02.007, and Duersch et al. (2018), doi:10.1137/17M1129830, found
-to be needed.
+With an orthonormal basis of the three blocks, as Hetmaniuk and Lehoucq (2006), doi:10.1016/j.jcp.2006.02.007,
+and Duersch et al. (2018), doi:10.1137/17M1129830, found to be needed.
 """
 
 from __future__ import annotations
@@ -77,7 +76,11 @@ def lobpcg(
 
     Notes
     -----
-    Takes 11 k vectors of n numbers.
+    Memory: 11 k vectors of length n.
+
+    References
+    ----------
+    Knyazev (2001), doi:10.1137/S1064827500366124.
 
     Examples
     --------

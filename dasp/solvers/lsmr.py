@@ -1,7 +1,6 @@
 """LSMR, for least-squares problems and matrices of any shape.
 
-Fong and Saunders (2011), doi:10.1137/10079687X: MINRES on the normal equations, without forming them. The
-norm of A' r falls in every iteration, so it may stop earlier than LSQR.
+MINRES on the normal equations, without forming them.
 """
 
 from __future__ import annotations
@@ -93,7 +92,12 @@ def lsmr(
 
     Notes
     -----
-    Takes 3 vectors of m numbers and 5 of n.
+    Memory: 3 vectors of length m and 5 of length n. The norm of A' r falls in every iteration, so it may stop
+    earlier than `lsqr`.
+
+    References
+    ----------
+    Fong and Saunders (2011), doi:10.1137/10079687X.
 
     Examples
     --------

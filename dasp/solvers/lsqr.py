@@ -1,7 +1,4 @@
-"""LSQR, for least-squares problems and matrices of any shape.
-
-Paige and Saunders (1982), doi:10.1145/355984.355989.
-"""
+"""LSQR, for least-squares problems and matrices of any shape."""
 
 from __future__ import annotations
 
@@ -97,7 +94,11 @@ def lsqr(
 
     Notes
     -----
-    Takes 3 vectors of m numbers and 4 of n.
+    Memory: 3 vectors of length m and 4 of length n.
+
+    References
+    ----------
+    Paige and Saunders (1982), doi:10.1145/355984.355989.
 
     Examples
     --------

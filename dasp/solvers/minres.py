@@ -1,8 +1,6 @@
 """MINRES, for symmetric or Hermitian matrices that need not be definite.
 
-Paige and Saunders (1975), doi:10.1137/0712047; in the form of Elman, Silvester and Wathen, Finite Elements
-and Fast Iterative Solvers, algorithm 2.4 (6.1 with a preconditioner). The Lanczos vectors are not
-normalised: their lengths are in the coefficients.
+The Lanczos vectors are not normalised: their lengths are in the coefficients.
 """
 
 from __future__ import annotations
@@ -132,8 +130,13 @@ def minres(
 
     Notes
     -----
-    Takes vectors of n numbers: 8, with a preconditioner 10. If A is singular and b out of its reach, the
+    Memory, in vectors of length n: 8, with a preconditioner 10. If A is singular and b out of its reach, the
     method stops near the least residual, and says so.
+
+    References
+    ----------
+    Paige and Saunders (1975), doi:10.1137/0712047; in the form of Elman, Silvester and Wathen, Finite
+    Elements and Fast Iterative Solvers, algorithm 2.4 (6.1 with a preconditioner).
 
     Examples
     --------
