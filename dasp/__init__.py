@@ -19,6 +19,7 @@ from dasp._version import __version__ as __version__
 
 if TYPE_CHECKING:
     from dasp import dense, distributed, models, preconditioners, solvers
+    from dasp import torch as torch
     from dasp._threads import get_num_threads, set_num_threads
     from dasp.configuration import show_config
     from dasp.formats.array import Plan
@@ -64,7 +65,7 @@ def __getattr__(name: str) -> Any:
         value = getattr(importlib.import_module(_HOMES[name]), name)
         if name == "Policy":
             # The search needs matrices, which need policies: it joins the class here, above both.
-            value.measured = importlib.import_module("dasp.tuning.policy").measured
+            value.measured = staticmethod(importlib.import_module("dasp.tuning.policy").measured)
         globals()[name] = value
         return value
     raise AttributeError(f"module 'dasp' has no attribute {name!r}")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 from dasp import formats
 from dasp.formats import Format
@@ -68,6 +69,9 @@ class Policy:
     row_blocks_2: int | None = None
     row_blocks_4: int | None = None
     mma: bool | None = None
+
+    measured: ClassVar[Callable[..., Policy]]
+    """The search for the fastest policy, which `dasp` puts here: it needs matrices, which need policies."""
 
     def __post_init__(self) -> None:
         """Check every choice, by making the options of the format."""

@@ -16,6 +16,7 @@ from dasp._dtypes import bits_type
 from dasp.formats.array import arrays_of
 from tests.gallery import GALLERY
 from tests.reference import assert_close, assert_same_entries, entries_of
+from tests.typed_program import program
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
 
@@ -362,3 +363,16 @@ def test_solvers_take_a_shifted_matrix(device):
     for solve in (dasp.solvers.cg, dasp.solvers.minres, dasp.solvers.lsqr):
         x, _ = solve(A.shifted(2.0), A.asarray(b), rtol=1e-10)
         assert np.linalg.norm(shifted @ here(x) - b) <= 1e-8 * np.linalg.norm(b)
+
+
+def test_a_program_with_types_runs() -> None:
+    assert program().converged
+
+
+def test_names_that_python_offers_are_the_public_ones() -> None:
+    assert set(dir(dasp)) == {*dasp.__all__, "__version__"}
+    assert all(hasattr(dasp, name) for name in dir(dasp))
+
+
+def test_a_policy_is_measured_by_the_class_and_by_any_policy() -> None:
+    assert Policy(steps=8).measured is Policy.measured
