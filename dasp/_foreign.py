@@ -78,6 +78,9 @@ def call(product: Callable[..., Any], A: Any, x: Any, out: Any, **scales: Any) -
         if result is None:
             return given_back(product(vector, **scales), x)
         product(vector, out=_written(result, A.device), **scales)
+        if out is not None and _root(out) == "torch" and not out.is_inference():
+            # Autograd must know that what it may have kept has other numbers now.
+            sys.modules["torch"].autograd.graph.increment_version(out)
         return result
 
 
@@ -155,14 +158,36 @@ def given_back(y: Any, like: Any) -> Any:
 
 
 def wants_gradients(x: Any) -> bool:
-    """Whether this is a tensor of PyTorch whose products have gradients."""
-    return _root(x) == "torch" and bool(x.requires_grad) and bool(sys.modules["torch"].is_grad_enabled())
+    """Whether products with this are operators of PyTorch: with gradients, in forward mode too, or traced."""
+    if _root(x) != "torch":
+        return False
+    torch = sys.modules["torch"]
+    return bool(x.requires_grad and torch.is_grad_enabled()) or is_traced() or is_transformed(x)
+
+
+def is_traced() -> bool:
+    """Whether `torch.compile` is tracing this."""
+    return bool(sys.modules["torch"].compiler.is_compiling())
+
+
+def is_transformed(x: Any) -> bool:
+    """Whether a tensor of PyTorch has a tangent, or is one of those that `torch.func` passes."""
+    torch = sys.modules["torch"]
+    if torch._C._functorch.is_functorch_wrapped_tensor(x):
+        return True
+    forward = torch.autograd.forward_ad
+    return forward._current_level >= 0 and forward.unpack_dual(x).tangent is not None
 
 
 def _written(out: Any, device: str) -> Any:
     """Return the array that a result is written to; TypeError if nobody may write there."""
     if is_one(out) and _root(out) in ("jax", "jaxlib"):
         raise TypeError(f"out is a {_name(out)}, which cannot be written to; leave it out")
+    if is_one(out) and _root(out) == "torch":
+        if out.is_conj() or out.is_neg():
+            raise TypeError("out is a conjugated or negated view; a tensor with numbers of its own is needed")
+        if out.requires_grad and sys.modules["torch"].is_grad_enabled():
+            raise TypeError("out requires gradients, which no product into it has; pass out.detach()")
     return taken("out", out, device)
 
 
@@ -170,6 +195,8 @@ def _plain(name: str, array: Any) -> Any:
     """Return a tensor of PyTorch without its history, and with its values as they lie in memory."""
     if _root(array) != "torch":
         return array
+    if array.is_nested:
+        raise TypeError(f"{name} is a nested {_name(array)}; a dense one is needed")
     if array.layout is not sys.modules["torch"].strided:
         raise TypeError(f"{name} is a sparse {_name(array)}; a dense one is needed; pass {name}.to_dense()")
     if array.is_conj() or array.is_neg():
@@ -200,7 +227,13 @@ def _pointer_device(array: Any) -> int:
 def _number_type(kind: Any) -> np.dtype[Any]:
     """Return the type of NumPy of a type of PyTorch."""
     name = str(kind).rpartition(".")[2]
-    return _dtypes.BFLOAT16 if name == "bfloat16" else np.dtype(name)
+    if name in _dtypes.TABLE:
+        return _dtypes.TABLE[name].dtype
+    if name not in ("bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))):
+        raise TypeError(
+            f"a tensor has dtype {kind}; integers, bool or one of {', '.join(_dtypes.TABLE)} is needed"
+        )
+    return np.dtype(name)
 
 
 @cache

@@ -98,6 +98,7 @@ class SpMatrix(Transposable, Surface):
         self._product = self._backend.product(plan, self._device)
         self._places = Places()
         self._key = _foreign.new_key(self)
+        self._writes = 0
         self._be_alone()
 
     @classmethod
@@ -269,6 +270,7 @@ class SpMatrix(Transposable, Surface):
             and not out._relatives
             and out._product.take_values(data, self._places.slots)
         ):
+            out._writes += 1
             return out
         plan = self.plan
         with self._backend.filling(self.device) as primitives:
@@ -292,6 +294,7 @@ class SpMatrix(Transposable, Surface):
             self._product = self._backend.product(self.copy().plan, self.device)
         with self._backend.filling(self.device) as primitives:
             formats.find(self.plan.format).values_into(self.plan, values, slots, primitives)
+        self._writes += 1
         self._product.follow()
 
     def _check_alike(self, out: Any, dtype: np.dtype[Any]) -> None:
@@ -463,14 +466,17 @@ class SpMatrix(Transposable, Surface):
         return None if prepare is None else prepare(np.dtype(dtype), diagonal=diagonal)
 
     def _with_gradients(self, x: Any, out: Any, alpha: Any, beta: Any) -> Any:
-        """Return A x with gradients for x."""
-        if out is not None or alpha != 1 or beta != 0:
-            raise TypeError(
-                "x requires gradients and out, alpha or beta is given; A @ x alone has them; pass x.detach()"
-            )
+        """Return A x by an operator of PyTorch: with gradients for x, or in a graph that is traced."""
         from dasp import torch
 
-        return torch.matmul(self, x)
+        if out is None and alpha == 1 and beta == 0:
+            return torch.matmul(self, x)
+        if _foreign.is_traced():
+            y = alpha * torch.matmul(self, x)
+            return y if out is None else out.copy_(y if beta == 0 else y + beta * out)
+        raise TypeError(
+            "x requires gradients and out, alpha or beta is given; A @ x alone has them; pass x.detach()"
+        )
 
     def dot(self, x: Any, out: Any = None) -> Any:
         """Return A x; see `matvec`."""

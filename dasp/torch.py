@@ -57,7 +57,7 @@ def matmul(A: Any, x: Tensor, values: Tensor | None = None) -> Tensor:
     >>> x.grad
     tensor([3., 2.], dtype=torch.float64)
     """
-    return _matmul(x, values, _key(A), False)
+    return _product(x, values, _key(A), False)
 
 
 def _key(A: Any) -> str:
@@ -129,16 +129,22 @@ def _like(gradient: Tensor, given: Tensor) -> Tensor:
 
 def _keep_operands(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     one, other, ctx.key, ctx.transposed = inputs
+    ctx.writes = _matrix(ctx.key)._writes if other is None else None
     ctx.save_for_backward(one, other)
 
 
 def _of_matmul(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
     x, values = ctx.saved_tensors
+    if values is None and ctx.writes != _matrix(ctx.key)._writes:
+        raise RuntimeError(
+            "values of A were overwritten in place after the product whose gradients are wanted; write them "
+            "after backward(), or pass them to dasp.torch.matmul"
+        )
     for_x = for_values = None
     if ctx.needs_input_grad[0]:
-        for_x = _like(_matmul(g.conj(), values, ctx.key, not ctx.transposed).conj(), x)
+        for_x = _like(_product(g.conj(), values, ctx.key, not ctx.transposed).conj(), x)
     if values is not None and ctx.needs_input_grad[1]:
-        for_values = _like(_sampled(g, x.conj(), ctx.key, ctx.transposed), values)
+        for_values = _like(_sample(g, x.conj(), ctx.key, ctx.transposed), values)
     return for_x, for_values, None, None
 
 
@@ -146,11 +152,71 @@ def _of_sampled(ctx: Any, h: Tensor) -> tuple[Tensor | None, ...]:
     g, x = ctx.saved_tensors
     for_g = for_x = None
     if ctx.needs_input_grad[0]:
-        for_g = _like(_matmul(x.conj(), h, ctx.key, ctx.transposed), g)
+        for_g = _like(_product(x.conj(), h, ctx.key, ctx.transposed), g)
     if ctx.needs_input_grad[1]:
-        for_x = _like(_matmul(g.conj(), h, ctx.key, not ctx.transposed), x)
+        for_x = _like(_product(g.conj(), h, ctx.key, not ctx.transposed), x)
     return for_g, for_x, None, None
 
 
 _matmul.register_autograd(_of_matmul, setup_context=_keep_operands)
 _sampled.register_autograd(_of_sampled, setup_context=_keep_operands)
+
+
+class _Transformed(torch.autograd.Function):  # type: ignore[misc]
+    """An operator in forward mode and for `torch.func`, linear in each of two operands.
+
+    A custom operator's own has no tangents, of which it says nothing, and refuses most transformations.
+    """
+
+    generate_vmap_rule = True
+    operator: Any
+    product: Any
+    gradients: Any
+
+    @classmethod
+    def forward(cls, *inputs: Any) -> Tensor:
+        result: Tensor = cls.operator(*inputs)
+        return result
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        _keep_operands(ctx, inputs, output)
+        ctx.save_for_forward(*inputs[:2])
+
+    @classmethod
+    def backward(cls, ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        found: tuple[Tensor | None, ...] = cls.gradients(ctx, gradient)
+        return found
+
+    @classmethod
+    def jvp(cls, ctx: Any, turn: Tensor | None, change: Tensor | None, *_: Any) -> Tensor:
+        one, other = ctx.saved_tensors
+        parts = [] if turn is None else [cls.product(turn, other, ctx.key, ctx.transposed)]
+        if change is not None:
+            parts.append(cls.product(one, change, ctx.key, ctx.transposed))
+        return sum(parts[1:], parts[0])
+
+
+def _are_plain(*tensors: Tensor | None) -> bool:
+    """Whether the operators may have these tensors as they are."""
+    return _foreign.is_traced() or not any(
+        each is not None and _foreign.is_transformed(each) for each in tensors
+    )
+
+
+def _product(x: Tensor, values: Tensor | None, key: str, transposed: bool) -> Tensor:
+    made: Tensor = (_matmul if _are_plain(x, values) else _Matmul.apply)(x, values, key, transposed)
+    return made
+
+
+def _sample(g: Tensor, x: Tensor, key: str, transposed: bool) -> Tensor:
+    made: Tensor = (_sampled if _are_plain(g, x) else _Sampled.apply)(g, x, key, transposed)
+    return made
+
+
+class _Matmul(_Transformed):
+    operator, gradients, product = _matmul, staticmethod(_of_matmul), staticmethod(_product)
+
+
+class _Sampled(_Transformed):
+    operator, gradients, product = _sampled, staticmethod(_of_sampled), staticmethod(_sample)

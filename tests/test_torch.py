@@ -147,3 +147,86 @@ def test_what_is_no_matrix_is_refused():
         ours.matmul(sp.csr_array(np.eye(2)), torch.ones(2))
     with pytest.raises(ValueError, match=r"x has shape \(3,\)"):
         ours.matmul(planned(), torch.ones(3))
+
+
+def test_tangents_in_forward_mode():
+    A, rng = planned(), np.random.default_rng(0)
+    x, values = (tensor(rng.standard_normal(size), requires_grad=True) for size in (7, 40))
+    kinds = {"check_forward_ad": True, "check_batched_grad": False}
+    assert torch.autograd.gradcheck(lambda x: A @ x, (x,), **kinds)
+    assert torch.autograd.gradcheck(lambda y: y @ A, (tensor(np.ones(9), requires_grad=True),), **kinds)
+    assert torch.autograd.gradcheck(lambda *both: ours.matmul(A, *both), (x, values), **kinds)
+    assert torch.autograd.gradgradcheck(
+        lambda *both: ours.matmul(A, *both), (x, values), check_fwd_over_rev=True
+    )
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_transformations_of_functions():
+    A, rng = planned(), np.random.default_rng(0)
+    dense, X = tensor(A.toarray()), tensor(rng.standard_normal((5, 7)))
+    for product in (lambda x: A @ x, lambda x: ours.matmul(A, x)):
+        torch.testing.assert_close(torch.func.vmap(product)(X), X @ dense.T)
+        for jacobian in (torch.func.jacrev, torch.func.jacfwd):
+            torch.testing.assert_close(jacobian(product)(X[0]), dense)
+        torch.testing.assert_close(torch.func.jvp(product, (X[0],), (X[1],))[1], dense @ X[1])
+        wanted = torch.func.hessian(lambda x: (dense @ x).pow(3).sum())(X[0])
+        hessian = torch.func.hessian(lambda x, product=product: product(x).pow(3).sum())
+        torch.testing.assert_close(hessian(X[0]), wanted)
+    values = tensor(rng.standard_normal(40))
+    by_values = torch.func.jacrev(lambda values: ours.matmul(A, X[0], values))(values)
+    torch.testing.assert_close(by_values @ values, tensor(A.with_values(values.numpy()) @ X[0].numpy()))
+
+
+def test_products_are_operators_where_they_are_traced():
+    A, x = planned(), tensor(np.ones(7))
+    compiled = torch.compile(
+        lambda x, out: (A @ x, A.matvec(x, out=out, alpha=2.0, beta=1.0)), backend="eager"
+    )
+    y, out = compiled(x, torch.ones(9, dtype=torch.float64))
+    torch.testing.assert_close(y, A @ x)
+    torch.testing.assert_close(out, 2 * y + 1)
+
+
+def test_gradients_of_values_that_are_gone_are_refused():
+    A, x = planned(), tensor(np.ones(7), requires_grad=True)
+    y = A @ x
+    A.with_values(2 * A._entries(), out=A)
+    with pytest.raises(RuntimeError, match=r"values of A were overwritten in place after the product"):
+        y.sum().backward()
+    (A @ x).sum().backward()
+    torch.testing.assert_close(x.grad, tensor(A.T @ np.ones(9)))
+
+
+def test_autograd_knows_what_was_written_to_and_who_may_be():
+    A, x = planned(), tensor(np.ones(7))
+    kept, out = tensor(np.ones(9), requires_grad=True), torch.ones(9, dtype=torch.float64)
+    product = kept * out
+    A.matvec(x, out=out)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        product.sum().backward()
+    with pytest.raises(TypeError, match=r"out requires gradients, .*; pass out.detach\(\)"):
+        A.matvec(x, out=kept)
+    with torch.no_grad():
+        A.matvec(x, out=kept)
+    torch.testing.assert_close(kept.detach(), A @ x)
+    for lazy in (
+        torch.zeros(9, dtype=torch.complex128).conj(),
+        torch.zeros(9, dtype=torch.complex128).conj().imag,
+    ):
+        with pytest.raises(
+            TypeError, match=r"out is a conjugated or negated view; .* numbers of its own is needed"
+        ):
+            A.matvec(x, out=lazy)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_types_that_no_product_has_are_named():
+    A = planned()
+    for kind in ("float8_e4m3fn", "complex32"):
+        with pytest.raises(
+            TypeError, match=rf"a tensor has dtype torch.{kind}; integers, bool or one of float64"
+        ):
+            A @ torch.zeros(7, dtype=getattr(torch, kind))
+    with pytest.raises(TypeError, match=r"x is a nested torch.Tensor; a dense one is needed"):
+        A @ torch.nested.nested_tensor([torch.zeros(3)])
