@@ -5,6 +5,7 @@ TypeError for the wrong kind of argument, ValueError for a wrong value, where no
 
 from __future__ import annotations
 
+import math
 from numbers import Complex, Integral, Real
 from typing import Any
 
@@ -164,6 +165,36 @@ def out(array: Any, shape: tuple[int, ...], dtype: np.dtype[Any], name: str = "o
         raise TypeError(f"{name} has dtype {array.dtype}; the product has dtype {dtype}")
     if array.shape != shape:
         raise ValueError(f"{name} has shape {array.shape}; the product has shape {shape}")
+
+
+def count(name: str, value: Any, others: str = "") -> int:
+    """Return a number of things, at least 1; `others` says in an error what else may be given.
+
+    Raises
+    ------
+    TypeError, ValueError
+    """
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise TypeError(f"{name} is {value!r}; an int is needed{others}")
+    if value < 1:
+        raise ValueError(f"{name} is {value}; at least 1 is needed{others}")
+    return int(value)
+
+
+def interval(bounds: Any, *, may_be_point: bool = False) -> tuple[float, float]:
+    """Return the ends of an interval of positive numbers, called bounds.
+
+    Raises
+    ------
+    TypeError, ValueError
+    """
+    try:
+        low, high = (float(bound) for bound in bounds)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"bounds are {bounds!r}; two rising positive numbers are needed") from error
+    if not 0 < low <= high < math.inf or (low == high and not may_be_point):
+        raise ValueError(f"bounds are {bounds}; two rising positive numbers are needed")
+    return low, high
 
 
 def device_name(device: Any) -> str:

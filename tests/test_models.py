@@ -104,6 +104,11 @@ def test_counts_that_have_a_formula(spec: str, entries: int) -> None:
     assert generate(spec).nnz == entries
 
 
+def test_a_specification_is_text() -> None:
+    with pytest.raises(TypeError, match="spec is 3; a str is needed"):
+        generate(3)
+
+
 @pytest.mark.parametrize(
     "spec", ["fem3:2", "fem3:4", "fem1:2", "fem1:6", "triangles:300", "poisson3d:5", "stencil27:5"]
 )

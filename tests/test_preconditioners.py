@@ -268,11 +268,21 @@ def test_wrong_arguments_are_told():
         jacobi(sla.aslinearoperator(np.eye(2)))
     with pytest.raises(ValueError, match="bounds are"):
         chebyshev(poisson(3), bounds=(2.0, 1.0))
+    for bounds in ((1.0,), "ab", 3.0):
+        with pytest.raises(TypeError, match=r"bounds are .*; two rising positive numbers are needed"):
+            chebyshev(poisson(3), bounds=bounds)
+    for degree in (2.5, "3", True):
+        with pytest.raises(TypeError, match=r"degree is .*; an int is needed"):
+            chebyshev(poisson(3), degree=degree)
+    with pytest.raises(ValueError, match="degree is 0; at least 1 is needed"):
+        chebyshev(poisson(3), degree=0)
     with pytest.raises(TypeError, match="a hierarchy of PyAMG"):
         multigrid(A)
     ml = pyamg.ruge_stuben_solver(sp.csr_matrix(poisson(5)))
     with pytest.raises(ValueError, match="smoother is 'sor'"):
         multigrid(ml, smoother="sor")
+    with pytest.raises(TypeError, match=r"sweeps is 1\.5; an int is needed"):
+        multigrid(ml, sweeps=1.5)
     with pytest.raises(ValueError, match=r"r has shape \(3,\); \(25,\) is needed"):
         multigrid(ml, device="cpu") @ np.ones(3)
     with pytest.raises(ValueError, match="dtype is int32"):

@@ -617,5 +617,7 @@ def test_wrong_arguments_are_told(method):
         method(A, b, rtol=np.complex64(1))
     with pytest.raises(TypeError, match="b is a masked array"):
         method(A, np.ma.masked_array(b, [True, False, False]))
+    with pytest.raises(TypeError, match="workspace is a dict"):
+        method(A, b, workspace={})
     with pytest.raises(TypeError, match="callback"):
         method(A, b, callback=3)

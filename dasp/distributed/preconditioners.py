@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import dasp.preconditioners as local
+from dasp import _check
 from dasp.distributed.matrix import SpMatrix
 from dasp.preconditioners.base import Preconditioner, computing_type, inverse_diagonal, spectral_radius
 from dasp.preconditioners.chebyshev import UPPER, Polynomial
@@ -161,8 +162,7 @@ def chebyshev(
     if bounds is None:
         high = UPPER * estimate_spectrum(D, jacobi(D), dtype, D.device)[1]
         bounds = high / ratio, high
-    if not 0 < bounds[0] < bounds[1]:
-        raise ValueError(f"bounds are {bounds}; two rising positive numbers are needed")
+    bounds = _check.interval(bounds)
 
     def again(other: np.dtype[Any]) -> Preconditioner:
         raise ValueError(f"a polynomial in a distributed matrix of {dtype} computes in {dtype} only")

@@ -71,6 +71,8 @@ def generate(spec: str, seed: int = 0) -> csr_array:
 
     Raises
     ------
+    TypeError
+        If the specification is no str.
     ValueError
         If the family is unknown, a parameter is missing, unreadable or out of range, or if the matrix would
         take more than half of this machine's memory.
@@ -93,6 +95,8 @@ def check(spec: str) -> None:
 
 def _read(spec: str) -> tuple[Family, list[str]]:
     """The family of a specification, and the texts of its parameters."""
+    if not isinstance(spec, str):
+        raise TypeError(f"spec is {spec!r:.60}; a str is needed, for example 'poisson3d:50'")
     name, *texts = spec.split(":")
     if name not in _FAMILIES:
         near = difflib.get_close_matches(name, _FAMILIES, n=1)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from dasp import _check
 from dasp._integers import ceil_div
 from dasp.matrix import SpMatrix
 from dasp.preconditioners.base import Preconditioner, computing_type, host_matrix, place, wide_type
@@ -59,12 +60,9 @@ def block_jacobi(A: Any, *, block: int, device: str | None = None) -> Preconditi
     >>> block_jacobi(A, block=2) @ np.array([3.0, 2.0, 4.0])
     array([1., 1., 1.])
     """
-    if isinstance(block, bool) or not isinstance(block, (int, np.integer)):
-        raise TypeError(f"block is {block!r}; an int is needed")
-    if block < 1:
-        raise ValueError(f"block is {block}; at least 1 is needed")
+    block = _check.count("block", block)
     matrix = host_matrix(A)
-    return BlockJacobi(_inverses(matrix, int(block)), computing_type(matrix), place(A, device))
+    return BlockJacobi(_inverses(matrix, block), computing_type(matrix), place(A, device))
 
 
 def _inverses(matrix: Any, block: int) -> Any:

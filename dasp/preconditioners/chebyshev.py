@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from dasp import _check
 from dasp.matrix import SpMatrix
 from dasp.preconditioners.base import (
     Preconditioner,
@@ -138,16 +139,14 @@ def chebyshev(
     >>> quick.converged, quick.iterations < plain.iterations
     (True, True)
     """
-    if degree < 1:
-        raise ValueError(f"degree is {degree}; at least 1 is needed")
+    degree = _check.count("degree", degree)
     matrix = host_matrix(A)
     if bounds is None:
         if not ratio > 1:
             raise ValueError(f"ratio is {ratio}; a number above 1 is needed")
         high = UPPER * spectral_radius(matrix, inverse_diagonal(matrix))
         bounds = high / ratio, high
-    if not 0 < bounds[0] < bounds[1]:
-        raise ValueError(f"bounds are {bounds}; two rising positive numbers are needed")
+    bounds = _check.interval(bounds)
     dtype = computing_type(matrix)
     planned = A if isinstance(A, SpMatrix) else None
-    return _polynomial(matrix, planned, bounds, int(degree), dtype, place(A, device))
+    return _polynomial(matrix, planned, bounds, degree, dtype, place(A, device))

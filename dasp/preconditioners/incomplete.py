@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from dasp import _check
 from dasp._compile import jit
 from dasp.matrix import SpMatrix
 from dasp.preconditioners.base import Preconditioner, computing_type, host_matrix, place, wide_type
@@ -207,12 +208,8 @@ def ic0(A: Any, *, sweeps: int | None = None, device: str | None = None) -> Prec
 
 
 def _check_sweeps(sweeps: Any) -> None:
-    if sweeps is None:
-        return
-    if isinstance(sweeps, bool) or not isinstance(sweeps, (int, np.integer)):
-        raise TypeError(f"sweeps is {sweeps!r}; an int is needed, or None for exact solves")
-    if sweeps < 1:
-        raise ValueError(f"sweeps is {sweeps}; at least 1 is needed, or None for exact solves")
+    if sweeps is not None:
+        _check.count("sweeps", sweeps, ", or None for exact solves")
 
 
 def _from_factors(

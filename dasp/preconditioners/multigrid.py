@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from dasp import _check
 from dasp._compile import jit
 from dasp._dtypes import real_type
 from dasp.matrix import SpMatrix
@@ -371,8 +372,7 @@ def multigrid(
         if value not in known:
             raise ValueError(f"{name} is {value!r}; one of {', '.join(known)} is needed")
     for name, number in (("sweeps", sweeps), ("degree", degree)):
-        if number < 1:
-            raise ValueError(f"{name} is {number}; at least 1 is needed")
+        _check.count(name, number)
     where = place(None, device)
     if smoother == "gauss-seidel" and where != "cpu":
         raise ValueError(

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from dasp import _check
 from dasp.solvers.scalars import OWN, RUNNING, where
 from dasp.solvers.space import State
 from dasp.solvers.stats import Stats
@@ -183,9 +184,7 @@ def chebyshev(
         device, dtype = place_and_type(A, b, M)
         low, high = estimate_spectrum(A, M, dtype, device) if n else (1.0, 2.0)
         bounds = LOWER * low, UPPER * high
-    low, high = float(bounds[0]), float(bounds[1])
-    if not 0 < low <= high < math.inf:
-        raise ValueError(f"bounds are {bounds}; two rising positive numbers are needed")
+    low, high = _check.interval(bounds, may_be_point=True)
     inside = low, max(high, low * (1 + 1e-3))
     names = ("p",) if M is None else ("p", "z")
     return solve(

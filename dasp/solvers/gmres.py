@@ -11,8 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
-import numpy as np
-
+from dasp import _check
 from dasp.solvers.scalars import CLAIMED, LIMIT, OWN, RUNNING, first_verdict
 from dasp.solvers.space import Report, State
 from dasp.solvers.stats import Stats
@@ -199,11 +198,7 @@ def gmres(
     """
     n = int(getattr(A, "shape", (0,))[0])
     limits = make_limits(n, rtol, atol, maxiter, check_every, callback, progress)
-    if not isinstance(restart, (int, np.integer)) or isinstance(restart, bool):
-        raise TypeError(f"restart is {restart!r}; an int is needed")
-    if restart < 1:
-        raise ValueError(f"restart is {restart}; at least 1 is needed")
-    steps = min(int(restart), max(1, n))
+    steps = min(_check.count("restart", restart), max(1, n))
     if callback is not None or progress:
         limits.check_every = steps
     names = (*(f"v{k}" for k in range(steps + 1)), *(() if M is None else ("z",)))

@@ -37,7 +37,7 @@ from dasp.solvers.system import (
     scale_for,
     vector,
 )
-from dasp.solvers.workspace import Workspace
+from dasp.solvers.workspace import Workspace, own_or_new
 
 LEAST = OWN
 """Why a method stopped: as it carries them along, the residual is orthogonal to the columns of A."""
@@ -183,7 +183,7 @@ def solve_least_squares(
         return *placed, vector("b", b, m), begin
 
     device, dtype, right, start = together(A, take, lambda taken: asked(limits, taken, x0))
-    make = Workspace() if workspace is None else workspace
+    make = own_or_new(workspace)
 
     def attempt(limits: Limits, unit: float) -> tuple[Problem, Stats]:
         key = method, dtype, device, unit

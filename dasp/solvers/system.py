@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
+from dasp import _check
 from dasp._arrays import on_gpu, take
 from dasp._dtypes import is_number, real_type, stored
 from dasp._log import logger
@@ -24,7 +25,7 @@ from dasp.solvers.operator import as_operator, device_of
 from dasp.solvers.scalars import CLAIMED, LIMIT, NOT_FINITE, NOTHING, RUNNING, where
 from dasp.solvers.space import Loop, Parts, Report, Space, State, Vectors
 from dasp.solvers.stats import Stats
-from dasp.solvers.workspace import Workspace
+from dasp.solvers.workspace import Workspace, own_or_new
 
 Array = Any
 
@@ -272,7 +273,7 @@ def solve(
         return *placed, vector("b", b, size), begin
 
     device, dtype, right, start = together(A, take, lambda taken: asked(limits, taken, x0))
-    make = Workspace() if workspace is None else workspace
+    make = own_or_new(workspace)
     system: System = make.get(
         (key or (method,), dtype, device),
         (A, M),
@@ -476,12 +477,8 @@ def make_limits(
         if not 0 <= value < math.inf:
             raise ValueError(f"{name} is {value}; a number of at least 0 is needed")
     for name, number in (("maxiter", maxiter), ("check_every", check_every)):
-        if number is None:
-            continue
-        if not isinstance(number, (int, np.integer)) or isinstance(number, bool):
-            raise TypeError(f"{name} is {number!r}; an int is needed")
-        if number < 1:
-            raise ValueError(f"{name} is {number}; at least 1 is needed")
+        if number is not None:
+            _check.count(name, number)
     if callback is not None and not callable(callback):
         raise TypeError(f"callback is a {type(callback).__name__}; a function of x is needed")
     most = 10 * max(1, n) if maxiter is None else int(maxiter)
