@@ -108,9 +108,8 @@ def _solve(arguments: argparse.Namespace, pieces: Pieces, comm: Any, engine: Eng
         distributed.agree(engine, partial(_refuse_shape, arguments.matrix, rows, columns))
     rtol = arguments.rtol if arguments.rtol is not None else pieces.tolerance(D.dtype)
     title = method if arguments.precond == "none" else f"{method} with {_title(arguments.precond)}"
-    say(
-        f"{arguments.matrix}: {rows:,} rows, {D.nnz:,} entries, on {engine.size} ranks ({D.device} and so on)"
-    )
+    devices = D.device if D.device == "cpu" else f"{D.device} and so on"
+    say(f"{arguments.matrix}: {rows:,} rows, {D.nnz:,} entries, on {engine.size} ranks ({devices})")
     say(f"{title}, to {rtol:.1e} of b ({arguments.rhs})")
     order = distributed.read_order(arguments.matrix) if folder else np.arange(rows)
     mine = order[D.rows.first : D.rows.first + D.rows.count]
