@@ -7,10 +7,11 @@ more behind than an exception.
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
@@ -80,6 +81,25 @@ class Deferred:
                 failure = error
         if failure is not None:
             raise failure
+
+
+@contextlib.contextmanager
+def as_raised() -> Iterator[None]:
+    """Let out what a handler of a signal raised where a library made another exception of it.
+
+    Compiled code answers with a SystemError that it causes, and archives that are closed too early with a
+    ValueError: what handles exceptions would take an interrupt for a failure.
+    """
+    before = sys.exception()
+    try:
+        yield
+    except (SystemError, ValueError) as error:
+        first: BaseException = error
+        while (cause := first.__cause__ or first.__context__) is not None and cause is not before:
+            first = cause
+        if first is not error and (isinstance(error, SystemError) or not isinstance(first, Exception)):
+            raise first from None
+        raise
 
 
 def _deliver(numbers: list[int]) -> None:

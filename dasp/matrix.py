@@ -502,7 +502,8 @@ class SpMatrix(Transposable, Surface):
             has a half precision, of which SciPy has none.
         """
         plan = self._backend.to_host(self.plan)
-        indptr, indices, data = planning.unpack(plan, backends.find("cpu").primitives)
+        with backends.find("cpu").filling("cpu") as primitives:
+            indptr, indices, data = planning.unpack(plan, primitives)
         data = data.astype(_dtypes.sum_type(self.dtype), copy=False)
         return scipy.sparse.csr_array((data, indices, indptr), shape=self.shape)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import signal
@@ -17,8 +18,9 @@ from scipy.sparse import random_array
 
 import dasp
 from dasp._compile import c_function, jit
-from dasp._signals import Deferred
+from dasp._signals import Deferred, as_raised
 from dasp.backends.cpu import primitives
+from dasp.backends.cpu.backend import filling
 
 ROOT = Path(dasp.__file__).parents[1]
 
@@ -234,6 +236,42 @@ def test_signals_wait_and_none_is_lost() -> None:
         assert signal.getsignal(signal.SIGINT) is usual
     finally:
         signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")
+def test_an_interrupt_of_compiled_code_is_one() -> None:
+    ring = ctypes.CDLL(None)["raise"]
+    ring.argtypes = [ctypes.c_int]
+    number = int(signal.SIGINT)
+
+    @jit(cache=False)
+    def interrupted() -> Any:
+        ring(number)
+        return np.zeros(3)
+
+    interrupted.compile(())
+    with pytest.raises(KeyboardInterrupt), filling("cpu"):
+        interrupted()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")
+def test_only_what_came_of_an_interrupt_is_let_out_as_one() -> None:
+    def fail(text: str) -> None:
+        raise ValueError(text)
+
+    def end_badly() -> None:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        finally:
+            fail("the archive is still open")
+
+    with pytest.raises(KeyboardInterrupt), as_raised():
+        end_badly()
+    try:
+        signal.raise_signal(signal.SIGINT)
+    except KeyboardInterrupt:
+        with pytest.raises(ValueError, match="of its own"), as_raised():
+            fail("of its own")
 
 
 def ringing(number: int) -> Any:

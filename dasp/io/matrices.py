@@ -19,6 +19,7 @@ from scipy.sparse import csr_array
 
 from dasp import _check, models
 from dasp._memory import BYTES_PER_COLUMN, BYTES_PER_ENTRY, BYTES_PER_ROW, refuse_oversize
+from dasp._signals import as_raised
 from dasp.formats.array import Plan
 from dasp.io.archives import Announced, Archive, open_archive, refuse_oversize_archive
 from dasp.io.files import MatrixFileError, one_line_errors, replacing
@@ -336,7 +337,7 @@ def save_plan(path: str | os.PathLike[str], plan: Plan) -> None:
         raise TypeError(
             f"plan is a {type(plan).__name__}; a dasp plan is needed; pass the .plan of an SpMatrix"
         )
-    with replacing(_file_path(path)) as file:
+    with replacing(_file_path(path)) as file, as_raised():
         arrays: dict[str, Any] = pack_plan(plan)  # numbers alone, so nothing is pickled
         np.savez(file, **arrays)
 

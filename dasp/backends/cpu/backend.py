@@ -11,6 +11,7 @@ import numpy as np
 from dasp import _arrays, _foreign
 from dasp._arrays import Order
 from dasp._dtypes import sum_type
+from dasp._signals import as_raised
 from dasp.backends.cpu import primitives
 from dasp.backends.cpu.product import Product
 from dasp.formats.array import Csr, Plan, arrays_of, narrowest
@@ -48,13 +49,15 @@ def packing(csr: Csr, device: str) -> Iterator[tuple[Csr, Any]]:
     compiled for one of SciPy's serves its transpose and coordinates too.
     """
     starts = csr.indptr.astype(narrowest(len(csr.indices)), copy=False)
-    yield csr._replace(indptr=starts), primitives
+    with as_raised():
+        yield csr._replace(indptr=starts), primitives
 
 
 @contextmanager
 def filling(device: str, *, ends: bool = False) -> Iterator[Any]:
     """Give the primitives, which are done as they return."""
-    yield primitives
+    with as_raised():
+        yield primitives
 
 
 def as_values(data: Any, device: str) -> Vector:
