@@ -572,6 +572,7 @@ def test_sound_oddities_of_symmetric_storage_are_read(tmp_path: Path) -> None:
         ("zero.mtx", HEADER + "3 3 1\n0 1 1\n", ["out of bounds"]),
         ("text.mtx", HEADER + "3 3 1\n1 1 abc\n", ["line 3"]),
         ("zeros.mtx", HEADER + "3 3 2\n1 1 1\n" + 8 * "\0", ["zero bytes"]),
+        ("zeros4.mtx", HEADER[:-1] + " a\0\n3 3 1\n1 1 1.5\n", ["zero bytes in line 1"]),
         ("zeros3.mtx", HEADER + "% a\0\n3 3 1\n1 1 1.5\n", ["zero bytes in line 2"]),
         ("zeros2.mtx", HEADER + "3 3 1\n1 1 1.5\0\0\n", ["zero bytes"]),
         ("zeros.mtx.gz", gzip.compress((HEADER + "3 3 1\n1 1 1.5\0\n").encode()), ["zero bytes"]),

@@ -171,6 +171,10 @@ def _read_head(path: Path, stream: IO[bytes], packed: bool) -> _Head:
             "download the file itself, not the page about it"
         )
     words = _words(lowered)
+    if "\0" in header and words and words[0] == "%%matrixmarket":
+        raise MatrixFileError(
+            f"{path} holds zero bytes in line 1, which no text has; download or write it again"
+        )
     if not words or words[0] != "%%matrixmarket":
         raise MatrixFileError(
             f"{path} starts with {header[:40]!r}; a Matrix Market file starts with "
