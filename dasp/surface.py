@@ -284,7 +284,10 @@ class Surface:
         k : int
             Above the main diagonal, or below it if negative.
         """
-        plan, k = self.plan, operator.index(k)
+        try:
+            plan, k = self.plan, operator.index(k)
+        except TypeError as error:
+            raise TypeError(f"k is {k!r}; a whole number is needed") from error
         with self._backend.filling(self.device, ends=True) as primitives:
             diagonal = formats.find(plan.format).diagonal(plan, k, primitives)
         return self.tocsr().diagonal(k) if diagonal is None else diagonal
@@ -293,8 +296,16 @@ class Surface:
         """Return the sum of the diagonal `offset` to the right, a scalar on the matrix's device."""
         return self.diagonal(offset).sum()
 
-    def sum(self, axis: int | None = None) -> Any:
+    def sum(self, axis: int | None = None, dtype: Any = None, out: Any = None) -> Any:
         """Return the sum of all values, of each column (axis 0) or of each row (axis 1).
+
+        Parameters
+        ----------
+        axis : {None, 0, 1, -2, -1}
+        dtype : dtype, optional
+            What the sum, which has the matrix's type, is converted to.
+        out : array, optional
+            Where it is written; returned then.
 
         Returns
         -------
@@ -307,12 +318,19 @@ class Surface:
         ValueError
             For another axis.
         """
+        if axis is not None and (axis not in (0, 1, -1, -2) or not isinstance(axis, (int, np.integer))):
+            raise ValueError(f"axis is {axis!r}; None, 0 or 1 is needed")
+        with self._backend.filling(self.device):
+            total = self._sum(axis).astype(dtype or self.dtype, copy=False)
+            if out is None:
+                return total
+            out[...] = total
+            return out
+
+    def _sum(self, axis: int | None) -> Any:
         if axis is None:
             ones = self.asarray(np.ones(self.shape[1]), _dtypes.sum_type(self.dtype))
-            with self._backend.filling(self.device):
-                return (self @ ones).sum().astype(self.dtype)
-        if axis not in (0, 1, -1, -2):
-            raise ValueError(f"axis is {axis!r}; None, 0 or 1 is needed")
+            return (self @ ones).sum()
         ones = self.asarray(np.ones(self.shape[axis]), self.dtype)
         return self @ ones if axis in (1, -1) else ones @ self
 
@@ -355,6 +373,16 @@ class Surface:
             remedy = f"; A.tocsr().{name} is SciPy's" if is_scipys and not name.startswith("_") else ""
             raise AttributeError(f"an SpMatrix has no attribute {name!r}{remedy}", name=name, obj=self)
 
+        def __setattr__(self, name: str, value: Any) -> None:
+            if name in ("data", "indices", "indptr"):
+                raise AttributeError(
+                    f"A.{name} was assigned; a plan keeps its pattern, and values go in by "
+                    "A.with_values(values, out=A)",
+                    name=name,
+                    obj=self,
+                )
+            object.__setattr__(self, name, value)
+
     def __len__(self) -> NoReturn:
         raise TypeError("len(A) was asked, which may be rows or entries; use A.shape[0] or A.nnz")
 
@@ -369,6 +397,17 @@ class Surface:
             "A[...] was asked; a plan has no single entries; index A.tocsr(), and plan the part if it is "
             "to be multiplied"
         )
+
+    def __eq__(self, other: object) -> bool:
+        """Whether this is the same object; refused for numbers, arrays and sparse matrices."""
+        is_array = hasattr(other, "__array__") or hasattr(other, "tocsr")
+        if isinstance(other, Complex) or (is_array and not isinstance(other, Surface)):
+            raise TypeError(
+                f"A was compared with a {type(other).__name__}; a plan has no single entries; use A.tocsr()"
+            )
+        return self is other or NotImplemented
+
+    __hash__ = object.__hash__
 
     def __add__(self, other: Any) -> NoReturn:
         raise TypeError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import operator
 import pickle
 from fractions import Fraction
 
@@ -172,6 +173,34 @@ def test_diagonals(name, device):
         got, want = here(A.diagonal(k)), matrix.diagonal(k)
         assert (got.shape, got.dtype) == (want.shape, want.dtype)
         np.testing.assert_array_equal(got.view(np.uint64), want.view(np.uint64))
+
+
+def test_numpy_sums():
+    matrix = whole()
+    A, out = planned(matrix), np.zeros(20)
+    assert np.sum(A) == matrix.sum()
+    np.testing.assert_array_equal(np.sum(A, axis=1, dtype=np.float32), matrix.toarray().sum(1))
+    assert A.sum(0, out=out) is out
+    np.testing.assert_array_equal(out, matrix.toarray().sum(0))
+    with pytest.raises(ValueError, match=r"axis is 1\.0; None, 0 or 1 is needed"):
+        A.sum(1.0)
+    with pytest.raises(TypeError, match=r"k is 1\.5; a whole number is needed"):
+        A.diagonal(1.5)
+
+
+def test_what_would_do_nothing_is_refused():
+    A = planned(whole())
+    for name in ("data", "indices", "indptr"):
+        with pytest.raises(AttributeError, match=rf"A.{name} was assigned; .*A.with_values\(values, out=A\)"):
+            setattr(A, name, np.ones(A.nnz))
+    for other in (2, 2.5j, np.float32(1), np.ones(20), whole()):
+        for compare in (operator.eq, operator.ne):
+            with pytest.raises(TypeError, match=r"A was compared with a .*; use A.tocsr\(\)"):
+                compare(A, other)
+    assert A == A.T.T
+    assert A.copy() != A
+    assert A not in (None, "A", A.T)
+    assert len({A, A.T, A.T.T}) == 2
 
 
 def test_types_follow_numpy():
