@@ -19,6 +19,7 @@ from dasp.backends.cpu import columns
 from dasp.backends.cpu.ordering import sort_columns as sort_columns
 from dasp.backends.cpu.ranges import over_ranges
 from dasp.backends.cpu.transposing import transpose as transpose
+from dasp.backends.cpu.unpacking import NO_CODES
 from dasp.backends.cpu.unpacking import clear_pads as clear_pads
 from dasp.backends.cpu.unpacking import decode as decode
 from dasp.backends.cpu.unpacking import find_diagonal as find_diagonal
@@ -41,9 +42,6 @@ from dasp.formats.sliced.pattern import (
 )
 
 Vector = np.ndarray[Any, Any]
-
-NO_CODES = np.empty(0, np.uint8)
-"""What stands for codes that are not asked for."""
 
 PIECE = 1 << 16
 """Values that are widened, or looked at, at a time."""
