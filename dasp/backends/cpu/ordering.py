@@ -35,6 +35,9 @@ EMPTY_RUNS = 64
 FEW, FEW_BITS, MOST_BITS = 512, 8, 10
 """Entries of a row up to which digits have 8 bits at most, and 10 beyond: to count digits costs, too."""
 
+LINE = 64
+"""Bytes of a line of the cache."""
+
 ONE, SIX, TWELVE, LOW = np.uint64(1), np.uint64(6), np.uint64(12), np.uint64(63)
 
 
@@ -142,8 +145,30 @@ def _splat(builder: ir.IRBuilder, number: Any) -> Any:
     return builder.shuffle_vector(single, none, ir.Constant(ir.VectorType(ir.IntType(32), LANES), None))
 
 
+@intrinsic
+def _prefetch(typing_context, array, place):  # type: ignore[no-untyped-def]
+    """Ask for the line of the cache that an array has at a place."""
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        (array, place), byte = arguments, ir.IntType(8)
+        where = _place(context, builder, signature.args[0], array, place, byte)
+        kind = ir.FunctionType(ir.VoidType(), [byte.as_pointer(), *[ir.IntType(32)] * 3])
+        ask = builder.module.declare_intrinsic("llvm.prefetch", (byte.as_pointer(),), kind)
+        builder.call(ask, [where, *(ir.Constant(ir.IntType(32), number) for number in (0, 3, 1))])
+        return context.get_dummy_value()
+
+    return types.void(array, types.uint64), generate
+
+
 _compile = jit(nogil=True)
 _inline = jit(nogil=True, forceinline=True)
+
+
+@_inline
+def fetch(numbers, first, count):  # type: ignore[no-untyped-def]
+    """Ask for some numbers that will be read out of order, which the processor would not foresee."""
+    for place in range(first, first + count, np.uint64(max(LINE // numbers.itemsize, 1))):
+        _prefetch(numbers, place)
 
 
 @_compile

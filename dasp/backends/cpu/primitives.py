@@ -16,6 +16,7 @@ from dasp._compile import jit
 from dasp._dtypes import bits_type, real_type
 from dasp._integers import ceil_div
 from dasp.backends.cpu import columns
+from dasp.backends.cpu.ordering import fetch
 from dasp.backends.cpu.ordering import sort_columns as sort_columns
 from dasp.backends.cpu.ranges import over_ranges
 from dasp.backends.cpu.transposing import transpose as transpose
@@ -42,6 +43,9 @@ from dasp.formats.sliced.pattern import (
 )
 
 Vector = np.ndarray[Any, Any]
+
+CODE_BITS = 13
+"""Of a slot of the table of codes: with so many that values rarely meet, no branch is guessed wrong."""
 
 PIECE = 1 << 16
 """Values that are widened, or looked at, at a time."""
@@ -105,13 +109,18 @@ def value_statistics(data: Vector) -> ValueStatistics:
 def encode(data: Vector, coding: Coding, order: Vector | None = None) -> tuple[Vector, Vector]:
     """Return the codes of all values, and the table of what they stand for.
 
-    Of a dictionary both are in the order that is given; other codes stand as the values do.
+    A dictionary's values are numbered as they first appear, in the order that is given if one is.
     """
     if coding == Coding.EQUAL:
         return np.zeros(0, np.uint8), data[:1].copy()
     if coding == Coding.DICTIONARY:
         codes = np.empty(len(data), np.uint8)
-        return codes, _dictionary(data, codes, order)
+        table = _dictionary(data, codes)
+        if order is not None:
+            numbers = _number_as_seen(codes, order, len(table))
+            _renumber(codes, numbers)
+            table = table[np.argsort(numbers)]
+        return codes, table
     with np.errstate(under="ignore"):
         return _converted(data, coding), data[:0].copy()
 
@@ -215,14 +224,14 @@ def _are_bytes(data: Vector) -> bool:
     return all(over_ranges(len(data), len(data), are_bytes))
 
 
-def _dictionary(data: Vector, codes: Vector = NO_CODES, order: Vector | None = None) -> Vector:
+def _dictionary(data: Vector, codes: Vector = NO_CODES) -> Vector:
     """Return the distinct values, bit by bit, as they first appear; none if there are too many.
 
-    `codes`, if given, gets the number of each value among them. `order` says which value comes when.
+    `codes`, if given, gets the number of each value among them.
     """
 
     def find(begin: int, end: int) -> tuple[Vector, Vector]:
-        return _find_codes(bits, order, codes, begin, end), codes[begin:end]
+        return _find_codes(bits, codes, begin, end), codes[begin:end]
 
     bits = _bits(data)
     found = over_ranges(len(data), len(data), find)
@@ -232,7 +241,7 @@ def _dictionary(data: Vector, codes: Vector = NO_CODES, order: Vector | None = N
     if len(found) > 1:
         every = np.concatenate([own for own, _ in found])
         numbers = np.empty(len(every), np.uint8)
-        distinct = _find_codes(every, None, numbers, 0, len(every))
+        distinct = _find_codes(every, numbers, 0, len(every))
         begin = len(found[0][0])
         for own, some in found[1:]:
             _renumber(some, numbers[begin : begin + len(own)])
@@ -367,8 +376,7 @@ def store_values(csr: Csr, order: Vector | None, layout: Layout, coding: Coding)
     if len(stored):
         slices, runs, _ = layout.detail
         bits = bits_type(codes.dtype)  # Numba moves bits of any type, float16 included
-        taken = None if coding == Coding.DICTIONARY else order
-        arrays = *slices, *runs, codes.view(bits), taken, _first_steps(layout), stored.view(bits)
+        arrays = *slices, *runs, codes.view(bits), order, _first_steps(layout), stored.view(bits)
         over_ranges(layout.slices, len(codes), partial(_fill_values, *arrays))
     return Values(coding, stored, table)
 
@@ -521,29 +529,37 @@ def _all_bytes(data, bits, minus_zero):  # type: ignore[no-untyped-def]
 
 
 @_compile
-def _find_codes(bits, order, codes, begin, end):  # type: ignore[no-untyped-def]
+def _find_codes(bits, codes, begin, end):  # type: ignore[no-untyped-def]
     """Return the distinct bit patterns as they appear; none if too many. Each value's code is written."""
-    slots, wanted = 4 * MOST_CODES, len(codes) > 0
-    keys = np.zeros((slots,) + bits.shape[1:], bits.dtype)  # noqa: RUF005 (Numba has no other way)
-    code_of = np.full(slots, -1, np.int64)
-    distinct = np.zeros((MOST_CODES,) + bits.shape[1:], bits.dtype)  # noqa: RUF005
+    wanted, code_of = len(codes) > 0, np.full(1 << CODE_BITS, -1, np.int16)
+    distinct = np.zeros((MOST_CODES,) + bits.shape[1:], bits.dtype)  # noqa: RUF005 (Numba has no other way)
     count = 0
-    for place in range(begin, end):
-        i = np.int64(place)
-        if order is not None:
-            i = np.int64(order[place])
+    for i in range(begin, end):
         mixed = _folded(bits, i) * np.uint64(0x9E3779B97F4A7C15)
-        slot = np.int64(mixed >> np.uint64(54))  # the top ten bits: one of 1024 slots
-        while code_of[slot] >= 0 and not _same(keys, slot, bits, i):
-            slot = (slot + 1) % slots
+        slot = np.int64(mixed >> np.uint64(64 - CODE_BITS))
+        while code_of[slot] >= 0 and not _same(distinct, code_of[slot], bits, i):
+            slot = (slot + 1) % len(code_of)
         if code_of[slot] < 0:
             if count == MOST_CODES:
                 return distinct[:0]
-            keys[slot], code_of[slot], distinct[count] = bits[i], count, bits[i]
+            code_of[slot], distinct[count] = count, bits[i]
             count += 1
         if wanted:
-            codes[place] = code_of[slot]
+            codes[i] = code_of[slot]
     return distinct[:count]
+
+
+@_compile
+def _number_as_seen(codes, order, count):  # type: ignore[no-untyped-def]
+    """Return the number of each of so many codes, as they first appear in an order."""
+    numbers, seen = np.full(count, -1, np.int16), 0
+    for i in order:
+        if numbers[codes[i]] < 0:
+            numbers[codes[i]] = seen
+            seen += 1
+            if seen == count:
+                break
+    return numbers.astype(np.uint8)
 
 
 @_compile
@@ -564,6 +580,8 @@ def _fill_values(  # type: ignore[no-untyped-def]
             slots[WARP * full[s] :] = 0
         for run in range(first_run[s], min(first_run[s] + (WARP >> shifts[s]), len(lengths))):
             first, lane = np.uint64(starts[run]), np.uint64(run - first_run[s]) << shift
+            if order is not None:
+                fetch(codes, first, np.uint64(lengths[run]))
             for i in range(np.uint64(lengths[run])):
                 entry = first + i
                 if order is not None:
