@@ -883,3 +883,39 @@ def test_what_lies_together_in_x_is_sent_as_runs() -> None:
         return runs(D._route.sends, D._route.places)
 
     assert run_ranks(3, run) == [[(1, 36, 36)], [(0, 0, 36), (2, 36, 36)], [(1, 0, 36)]]
+
+
+@pytest.mark.parametrize("name", ["rows", "columns"])
+@pytest.mark.parametrize(
+    ("wrong", "kind"),
+    [([0, 6], ValueError), ([0, 7, 6, 12], ValueError), ("half", TypeError), ([0.0] * 4, TypeError)],
+)
+def test_wrong_cuts_of_one_rank_are_told_by_all_which_go_on(name: str, wrong: Any, kind: Any) -> None:
+    A, cut = sp.csr_array(sp.eye_array(12)), [0, 3, 7, 12]
+
+    def run(engine: ThreadEngine) -> None:
+        given = {"rows": cut, "columns": cut} | ({name: wrong} if engine.rank == 1 else {})
+        with pytest.raises(kind, match=rf"rank 1: {name} is .*; 4 rising numbers from 0 to 12 are needed"):
+            SpMatrix.from_scipy(A if engine.rank == 1 else None, engine, root=1, device="cpu", **given)
+        D = SpMatrix.from_scipy(A if engine.rank == 1 else None, engine, root=1, rows=cut, device="cpu")
+        assert (D @ np.ones(D.local_shape[1]) == 1).all()
+
+    run_ranks(3, run)
+
+
+def test_preconditioners_of_a_matrix_of_one_rank_are_refused() -> None:
+    A = generate("poisson2d:6")
+
+    def run(engine: ThreadEngine) -> None:
+        D = SpMatrix.from_scipy(A if engine.rank == 0 else None, engine, device="cpu")
+        b, M = np.ones(D.local_shape[0]), dasp.preconditioners.jacobi(A, device="cpu")
+        with pytest.raises(ValueError, match="M takes 36 numbers on a rank that has 18 rows of A"):
+            solvers.cg(D, b, M=M)
+        for make in (preconditioners.jacobi, preconditioners.chebyshev):
+            with pytest.raises(
+                TypeError, match=r"D is a scipy csr_array; a dasp.distributed.SpMatrix is needed"
+            ):
+                make(A)  # type: ignore[arg-type]
+        assert solvers.cg(D, b, M=preconditioners.jacobi(D))[1].converged
+
+    run_ranks(2, run)

@@ -179,7 +179,8 @@ class SpMatrix:
         arrays, n, held = taken
         counts = engine.gather((len(arrays.indptr) - 1, held))
         parts = agree(engine, lambda: _parts(engine, counts, n))
-        return cls(engine, parts, split(arrays, parts[1]), policy, place)
+        pieces = agree(engine, lambda: split(arrays, parts[1]))
+        return cls(engine, parts, pieces, policy, place)
 
     @classmethod
     def from_scipy(
@@ -219,8 +220,15 @@ class SpMatrix:
         """
         engine = engine_of(comm, timeout=timeout)
         local = partition.scatter(engine, A, root, rows)
-        held = None if columns is None else int(columns[engine.rank + 1] - columns[engine.rank])
-        return cls.from_local_rows(local, engine, columns=held, policy=policy, device=device)
+
+        def held() -> int | None:
+            if columns is None:
+                return None
+            starts = partition.starts_from("columns", columns, engine.size, local.shape[1])
+            return int(starts[engine.rank + 1] - starts[engine.rank])
+
+        own = agree(engine, held)
+        return cls.from_local_rows(local, engine, columns=own, policy=policy, device=device)
 
     @classmethod
     def from_files(

@@ -101,20 +101,18 @@ def scatter(engine: Engine, A: Any, root: int, rows: Any = None) -> scipy.sparse
         matrix = _rows_of(A)
         if rows is None:
             return matrix, cut_rows(matrix.indptr, engine.size)
-        starts = np.asarray(rows, np.int64)
-        fits = starts.shape == (engine.size + 1,) and starts[0] == 0 and starts[-1] == matrix.shape[0]
-        if not fits or (np.diff(starts) < 0).any():
-            raise ValueError(
-                f"rows is {starts.tolist()}; {engine.size + 1} rising numbers from 0 to {matrix.shape[0]} "
-                "are needed"
-            )
-        return matrix, starts
+        return matrix, starts_from("rows", rows, engine.size, matrix.shape[0])
 
     matrix, starts = agree(engine, cut, lambda _: {"root": root})
     told = engine.gather(None if matrix is None else _heads(matrix, starts))[root]
     shape, kinds, sizes = told
-    pieces = {rank: _piece(matrix, starts, rank) for rank in range(engine.size)} if matrix is not None else {}
-    mine = [np.empty(size, kind) for size, kind in zip(sizes[engine.rank], kinds, strict=True)]
+
+    def make_room() -> tuple[dict[int, Any], list[Any]]:
+        ranks = range(engine.size) if matrix is not None else ()
+        mine = [np.empty(size, kind) for size, kind in zip(sizes[engine.rank], kinds, strict=True)]
+        return {rank: _piece(matrix, starts, rank) for rank in ranks}, mine
+
+    pieces, mine = agree(engine, make_room)
     for k, target in enumerate(mine):
         if engine.rank == root:
             target[...] = pieces[root][k]
@@ -125,6 +123,22 @@ def scatter(engine: Engine, A: Any, root: int, rows: Any = None) -> scipy.sparse
         exchange.finish()
     indptr, indices, data = mine
     return scipy.sparse.csr_array((data, indices, indptr), shape=(len(indptr) - 1, shape[1]))
+
+
+def starts_from(name: str, given: Any, ranks: int, total: int) -> np.ndarray[Any, Any]:
+    """Return where each rank's share begins, as it was given, and where the last one ends.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If these are no ints, or not as many rising ones as needed.
+    """
+    starts, needed = np.asarray(given), f"{ranks + 1} rising numbers from 0 to {total} are needed"
+    if starts.dtype.kind not in "iu":
+        raise TypeError(f"{name} is {given!r}; {needed}, ints")
+    if starts.shape != (ranks + 1,) or starts[0] != 0 or starts[-1] != total or (np.diff(starts) < 0).any():
+        raise ValueError(f"{name} is {starts.tolist()}; {needed}")
+    return starts.astype(np.int64)
 
 
 def collect(engine: Engine, part: np.ndarray[Any, Any], parts: Parts, root: int = 0) -> Any:

@@ -106,7 +106,22 @@ def of_blocks(D: SpMatrix, make: Callable[..., Preconditioner], **options: Any) 
             raise ValueError(f"this rank's block is {D.local_shape}; rows and columns must be cut alike")
         return make(D.diagonal_block(), device=D.device, **options)
 
+    _check_ranks(D)
     return RankPreconditioner(D, D.agree(work))
+
+
+def _inverse_of(D: SpMatrix) -> Array:
+    """Return the inverse of the diagonal of this rank's rows."""
+    return inverse_diagonal(D.diagonal_block())
+
+
+def _check_ranks(D: Any) -> None:
+    """Raise TypeError if a matrix is none over ranks."""
+    if not isinstance(D, SpMatrix):
+        raise TypeError(
+            f"D is a {type(D).__module__.partition('.')[0]} {type(D).__name__}; a dasp.distributed.SpMatrix "
+            "is needed; of a matrix that one process has, use dasp.preconditioners"
+        )
 
 
 def jacobi(D: SpMatrix) -> RankPreconditioner:
@@ -151,12 +166,13 @@ def chebyshev(
     ValueError, RankError
         On all ranks the same: if the degree or the bounds make no polynomial, or D has no such diagonal.
     """
+    _check_ranks(D)
     dtype = computing_type(D)
 
     def check() -> Any:
         if degree < 1 or not ratio > 1:
             raise ValueError(f"degree is {degree} and ratio {ratio}; at least 1, and more than 1, are needed")
-        return inverse_diagonal(D.diagonal_block())
+        return _inverse_of(D)
 
     inverse = D.agree(check, lambda _: {"degree": degree, "ratio": ratio, "bounds": bounds})
     if bounds is None:
@@ -197,7 +213,7 @@ class RankMultigrid(Multigrid):
             mine = None if levels is None else levels[k]
             same = k == 0 and matrix.dtype == entry_type(matrix, self.dtype)
             A = matrix if same else self._spread(mine and mine.A, starts[k], starts[k])
-            inverse = inverse_diagonal(A.diagonal_block())
+            inverse = matrix.agree(partial(_inverse_of, A))
             vectors = self.vectors if k == 0 else None
             self._levels.append(
                 Level(as_operator(A, self.device), inverse, radius, self.space, options, vectors)
@@ -297,11 +313,14 @@ def multigrid(
             raise ValueError(f"smoother is {smoother!r}; chebyshev or jacobi is needed on several ranks")
         if cycle not in CYCLES:
             raise ValueError(f"cycle is {cycle!r}; one of {', '.join(CYCLES)} is needed")
+        if not 0 <= root < D.engine.size:
+            raise ValueError(f"root is {root}; there are {D.engine.size} ranks, numbered from 0")
         if sweeps < 1 or degree < 1:
             raise ValueError(f"sweeps is {sweeps} and degree {degree}; at least 1 of each is needed")
         computed = cycle_type(levels_of(ml), dtype) if D.engine.rank == root else None
         return Options(smoother, cycle, sweeps, degree), computed
 
+    _check_ranks(D)
     asked = {"smoother": smoother, "cycle": cycle, "sweeps": sweeps, "degree": degree, "root": root}
     options, mine = D.agree(check, lambda _: {**asked, "dtype": dtype and np.dtype(dtype).name})
     computed = D.engine.gather(mine)[root]

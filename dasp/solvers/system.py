@@ -558,6 +558,12 @@ def check_square(A: Any, M: Any) -> None:
         raise ValueError(
             f"M has shape {tuple(M.shape)}; A has shape {tuple(shape)}, and M must have the same"
         )
+    own, taken = (tuple(getattr(each, "local_shape", each.shape)) for each in (A, M))
+    if own != taken:
+        raise ValueError(
+            f"M takes {taken[1]} numbers on a rank that has {own[0]} rows of A; a preconditioner over the "
+            "same ranks is needed; make it with dasp.distributed.preconditioners"
+        )
 
 
 def vector(name: str, array: Any, size: int, what: str = "rows", into: np.dtype[Any] | None = None) -> Any:

@@ -166,8 +166,17 @@ def _wrong(system: System, engine: ThreadEngine, D: SpMatrix, plan: dict[str, An
         lambda: solvers.gmres(D, "b" if bad else np.ones(rows)),
         lambda: SpMatrix.from_local_rows(7 if bad else sp.eye_array(rows).tocsr(), engine, device="cpu"),
         lambda: SpMatrix.from_files("/nowhere", engine, device="cpu"),
-        lambda: distributed.preconditioners.block_jacobi(D, 0 if bad else 2),
+        lambda: distributed.preconditioners.block_jacobi(D, block=0 if bad else 2),
+        lambda: distributed.preconditioners.chebyshev(D, degree=0 if bad else 3),
+        lambda: solvers.cg(D, np.ones(rows), rtol=2e-3 if bad else 1e-3, maxiter=-1),
     ]
+    for name in ("rows", "columns"):
+        starts = getattr(system, name)
+        for wrong in (starts[1:], "half", [0.5 * k for k in starts], [*starts[:-1], starts[-1] + 1]):
+            root = plan["rank"]
+            given = {"rows": system.rows, "columns": system.columns} | {name: wrong if bad else starts}
+            A = system.A if bad else None
+            calls.append(partial(SpMatrix.from_scipy, A, engine, root=root, device="cpu", **given))
     if system.ranks > 1:
         calls.append(lambda: D @ np.ones((columns, k), "f4" if bad else "f8"))
         calls.append(lambda: D @ np.ones((columns, k + bad)))
