@@ -443,7 +443,8 @@ def test_complex_systems_are_those_of_one_rank(method: str, make: Any, dtype: An
     assert stats.converged, stats.reason
     assert x.dtype == dtype
     assert residual <= rtol * (1 + 1e4 * np.finfo(dtype).eps)
-    assert abs(stats.iterations - alone.iterations) <= 2 + alone.iterations // 20
+    uneven = 4 if method == "bicgstab" else 20  # its residual goes up and down, by roundings too
+    assert abs(stats.iterations - alone.iterations) <= 2 + alone.iterations // uneven
 
 
 @pytest.mark.parametrize("method", METHODS)
