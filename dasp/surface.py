@@ -152,11 +152,22 @@ class Surface:
 
     conjugate = conj
 
+    def _computed(self, function: Any, factor: Any = 1.0) -> Self:
+        """Return the matrix with a function of its values and of a number, in the type of their product.
+
+        For bfloat16, of which libraries know this and that, it is computed in float32 and rounded.
+        """
+        if self.dtype != _dtypes.BFLOAT16:
+            return self._mapped(function)
+        met = {float: self.dtype, complex: np.dtype(np.complex64)}.get(type(factor))
+        kind = met or _dtypes.result_type(self.dtype, factor.dtype)
+        return self._mapped(lambda values: function(values.astype(np.float32)).astype(kind))
+
     def __neg__(self) -> Self:
-        return self._mapped(lambda values: -values)
+        return self._computed(lambda values: -values)
 
     def __abs__(self) -> Self:
-        return self._mapped(abs)
+        return self._computed(abs)
 
     def multiply(self, other: Any) -> Self:
         """Return the matrix times a scalar; each value is rounded once.
@@ -164,7 +175,8 @@ class Surface:
         Parameters
         ----------
         other : number
-            Of a type that NumPy promotes with the values': a float leaves float32 as it is.
+            Of a type that NumPy promotes with the values': a float leaves float32, and half precisions, as
+            they are.
 
         Returns
         -------
@@ -177,7 +189,7 @@ class Surface:
             For anything but a number.
         """
         factor = _number("A * x was asked with x", other, "for the product with a vector use A @ x; ")
-        return self._mapped(lambda values: values * factor)
+        return self._computed(lambda values: values * factor, factor)
 
     def __mul__(self, other: Any) -> Self:
         return self.multiply(other)
@@ -187,7 +199,7 @@ class Surface:
 
     def __truediv__(self, other: Any) -> Self:
         divisor = _number("A / x was asked with x", other)
-        return self._mapped(lambda values: values / divisor)
+        return self._computed(lambda values: values / divisor, divisor)
 
     def scaled(self, left: Any = None, right: Any = None) -> Self:
         """Return diag(left) A diag(right), planned as A is.
@@ -451,7 +463,7 @@ def _number(what: str, given: Any, remedy: str = "") -> Any:
     """Return a number of Python as float or complex; as it is one of NumPy, or an array's only element."""
     given = _check.python_number(given)
     if getattr(given, "ndim", None) == 0 and _dtypes.is_number(getattr(given, "dtype", np.dtype(object))):
-        return given[()]
+        return _arrays.to_host(given)[()]
     if isinstance(given, Complex):
         try:
             return float(given) if isinstance(given, Real) else complex(given)

@@ -13,7 +13,7 @@ import scipy.sparse as sp
 
 import dasp
 from dasp import Policy, SpMatrix, formats
-from dasp._dtypes import bits_type
+from dasp._dtypes import real_type
 from dasp.formats.array import arrays_of
 from tests.gallery import GALLERY
 from tests.reference import assert_close, assert_same_entries, entries_of
@@ -117,12 +117,34 @@ FUNCTIONS = {
 }
 
 
+def by_numpy(function, values):
+    """What a function makes of values, of bfloat16 in float32."""
+    if values.dtype != "bfloat16":
+        return function(values)
+    found = function(values.astype(np.float32))
+    return found.astype(values.dtype) if found.dtype == np.float32 else found
+
+
+def assert_same_numbers(got, want, exactly):
+    """Equal numbers of equal signs, but for NaN, of which each machine has its own; or equal up to rounding."""
+    got, want = (here(each) for each in (got, want))
+    assert (got.dtype, got.shape) == (want.dtype, want.shape)
+    if exactly:
+        parts = [each.view(real_type(each.dtype)).astype(np.float64) for each in (got, want)]
+        np.testing.assert_array_equal(*parts)
+        numbers = ~np.isnan(parts[0])
+        np.testing.assert_array_equal(*(np.signbit(part)[numbers] for part in parts))
+    else:
+        eps, size = np.finfo(real_type(got.dtype)).eps, np.abs(want[np.isfinite(want)]).max(initial=0)
+        np.testing.assert_allclose(got, want, rtol=4 * eps, atol=1000 * eps * size)
+
+
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("layout", ["slices", "published"])
 @pytest.mark.parametrize("kind", VALUES)
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16", "complex64", "complex128"])
-def test_functions_of_values_have_numpys_bits(dtype, kind, layout, device):
+def test_functions_of_values_are_numpys(dtype, kind, layout, device):
     lengths = np.tile([0, 1, 2, 3, 4, 7, 33, 300], 3)
     indptr = np.append(0, np.cumsum(lengths))
     columns = np.concatenate([np.random.default_rng(k).permutation(310)[:k] for k in lengths])
@@ -136,16 +158,16 @@ def test_functions_of_values_have_numpys_bits(dtype, kind, layout, device):
     for name, function in FUNCTIONS.items():
         if layout == "published" and name == "A * 1j":
             continue
-        want = A.with_values(A.asarray(function(data)))
+        want = A.with_values(A.asarray(by_numpy(function, data)))
         got = function(A)
-        assert got.dtype == want.dtype
+        assert got.dtype == want.dtype, name
         assert got.plan.pattern is A.plan.pattern
         assert got.plan.nbytes <= want.plan.nbytes + 4096  # of a table
-        host = got.to_device("cpu")
-        formats.find(layout).check(host.plan)
-        bits = bits_type(got.dtype)
-        np.testing.assert_array_equal(here(got._entries()).view(bits), here(want._entries()).view(bits), name)
-        np.testing.assert_array_equal(here(got @ A.asarray(x)), here(want @ A.asarray(x)), name)
+        formats.find(layout).check(got.to_device("cpu").plan)
+        # A GPU divides complex numbers in its own way, and adds up in an order that may hang on the coding.
+        exactly = device == "cpu"
+        assert_same_numbers(got._entries(), want._entries(), exactly or data.dtype.kind != "c")
+        assert_same_numbers(got @ A.asarray(x), want @ A.asarray(x), exactly)
         mine = [array for array in arrays_of(got.plan.values) if array.size]
         assert not any(np.may_share_memory(here(a), here(b)) for a in mine for b in arrays_of(A.plan.values))
 

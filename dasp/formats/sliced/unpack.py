@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from dasp import _arrays
 from dasp._dtypes import bits_type, sum_type
 from dasp.formats.array import WARP, Array, Part, Plan, nbytes
 from dasp.formats.sliced.pattern import Values
@@ -36,14 +37,15 @@ def diagonal(plan: Plan, k: int, on: Any) -> Array | None:
     found = on.find_diagonal(plan, k, first, count)
     if found is None:
         return None
-    held = found >= 0
-    at = found[held]
+    if not plan.nnz:
+        return on.zeros(count, total)
     codes, bits = values.codes, bits_type(values.codes.dtype)
-    codes = codes.view(bits)[at].view(codes.dtype) if len(codes) else codes
-    numbers = on.decode(values, codes, len(at), plan.dtype)
-    made = on.zeros(count, total)
-    made[held] += numbers.astype(total, copy=False)  # to 0, as SciPy does: none is -0
-    return made
+    # A place without an entry reads some code, and then takes 0. No boolean indices, for which a GPU waits.
+    codes = codes.view(bits)[found.clip(0)].view(codes.dtype) if len(codes) else codes
+    numbers = on.decode(values, codes, count, plan.dtype).astype(total, copy=False)
+    numbers = _arrays.namespace(numbers).where(found >= 0, numbers, total.type(0))
+    numbers += total.type(0)  # as SciPy does: none is -0
+    return numbers
 
 
 def summary(plan: Plan) -> list[Part]:
