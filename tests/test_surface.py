@@ -126,7 +126,7 @@ def by_numpy(function, values):
 
 
 def assert_same_numbers(got, want, exactly):
-    """Equal numbers of equal signs, but for NaN, of which each machine has its own; or equal up to rounding."""
+    """Equal numbers of equal signs, NaN apart, of which each machine has its own; or equal up to rounding."""
     got, want = (here(each) for each in (got, want))
     assert (got.dtype, got.shape) == (want.dtype, want.shape)
     if exactly:
