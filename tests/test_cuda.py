@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
-import threading
 import time
 
 import numpy as np
@@ -16,6 +15,7 @@ from dasp import Policy, SpMatrix
 from dasp.backends.cuda import scratch
 from tests.gallery import GALLERY, from_lengths
 from tests.reference import assert_close, assert_same_entries
+from tests.threads import products_in_threads
 
 pytestmark = pytest.mark.cuda
 
@@ -307,22 +307,8 @@ def test_a_scale_that_float32_cannot_hold_is_infinite_as_on_the_cpu(cupy):
 def test_threads_share_a_matrix(cupy, skewed, policy, own_streams):
     planned = SpMatrix.from_scipy(skewed, policy=policy, device="cuda")
     vectors = [np.random.default_rng(k).standard_normal(1000) for k in range(8)]
-    found = [None] * len(vectors)
-
-    def work(k):
-        with cupy.cuda.Stream(non_blocking=True) if own_streams else cupy.cuda.Stream.ptds:
-            x, y = cupy.asarray(vectors[k]), cupy.empty(skewed.shape[0])
-            for _ in range(300):
-                planned.matvec(x, out=y)
-                z = planned @ x
-            found[k] = y.get(), z.get()
-
-    threads = [threading.Thread(target=work, args=(k,)) for k in range(len(vectors))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for x, results in zip(vectors, found, strict=True):
+    streams = (lambda: cupy.cuda.Stream(non_blocking=True)) if own_streams else lambda: cupy.cuda.Stream.ptds
+    for x, results in zip(vectors, products_in_threads(planned, vectors, 300, streams), strict=True):
         for y in results:
             assert_close(y, skewed, x)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
 import pickle
-import threading
 from decimal import Decimal
+from functools import partial
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from dasp.formats.array import arrays_of
 from tests.conftest import gpu
 from tests.gallery import GALLERY, from_lengths
 from tests.reference import assert_close, assert_same_entries
+from tests.threads import products_in_threads
 
 FORMATS = ["bsr", "coo", "csc", "csr", "dia", "dok", "lil"]
 
@@ -308,29 +310,14 @@ def test_several_threads_use_one_matrix(device, one_stream):
     matrix = from_lengths([5000] * 40 + [30] * 4000 + [3] * 3000 + [0] * 10, 5000)
     planned = SpMatrix.from_scipy(matrix, device=device)
     vectors = [np.random.default_rng(k).standard_normal(5000) for k in range(8)]
-    failures = []
+    streams = contextlib.nullcontext
+    if device == "cuda" and not one_stream:
+        import cupy
 
-    def work(x):
-        try:
-            for _ in range(20):
-                if device == "cpu":
-                    got = planned @ x
-                else:
-                    import cupy
-
-                    stream = cupy.cuda.Stream.null if one_stream else cupy.cuda.Stream(non_blocking=True)
-                    with stream:
-                        got = (planned @ cupy.asarray(x)).get()
-                assert_close(got, matrix, x)
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=work, args=(x,)) for x in vectors]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures, failures[0]
+        streams = partial(cupy.cuda.Stream, non_blocking=True)
+    for x, results in zip(vectors, products_in_threads(planned, vectors, 20, streams), strict=True):
+        for y in results:
+            assert_close(y, matrix, x)
 
 
 def test_a_forked_child_multiplies_too(tmp_path):

@@ -14,7 +14,6 @@ import pickle
 import random
 import sys
 import tempfile
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ from tests.attack._cases import Counts, attack_with
 from tests.attack._command import attack_by_command
 from tests.gallery import GALLERY, LENGTHS, from_lengths
 from tests.reference import assert_close, assert_same_entries, entries_of
+from tests.threads import products_in_threads
 
 GPU = find("cuda").available()[0]
 DEVICE = "cuda" if GPU else "cpu"
@@ -255,31 +255,11 @@ def overlap(chain: Chain) -> None:
 def thread(chain: Chain) -> None:
     """Several threads multiply the matrix, on streams of their own."""
     xs = [chain.numbers(chain.csr.shape[1], chain.kind) for _ in range(4)]
-    found: list[Any] = [None] * len(xs)
-    own = chain.rng.random() < 0.5
+    streams: Callable[[], Any] = contextlib.nullcontext
+    if GPU:
+        streams = chain.rng.choice((lambda: xp.cuda.Stream(non_blocking=True), lambda: xp.cuda.Stream.ptds))
     wait_for_all()
-
-    def work(k: int) -> None:
-        with (
-            contextlib.nullcontext()
-            if not GPU
-            else xp.cuda.Stream(non_blocking=True)
-            if own
-            else xp.cuda.Stream.ptds
-        ):
-            x = xp.asarray(xs[k])
-            y = xp.empty(chain.csr.shape[0], chain.kind)
-            for _ in range(10):
-                chain.A.matvec(x, out=y)
-                z = chain.A @ x
-            found[k] = on_host(y), on_host(z)
-
-    threads = [threading.Thread(target=work, args=(k,)) for k in range(len(xs))]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
-    for x, results in zip(xs, found, strict=True):
+    for x, results in zip(xs, products_in_threads(chain.A, xs, 10, streams), strict=True):
         for y in results:
             assert_close(y, chain.csr, wide(x))
 
