@@ -52,7 +52,7 @@ def make_plan(
     formats.refuse_type(packs.name, csr.data.dtype, "A")
     options = _options(policy, packs.name)
     if progress:
-        with _shown(primitives) as steps:
+        with _with_bar(primitives) as steps:
             plan = packs.pack(csr, options, MACHINES[machine], steps)
     else:
         plan = packs.pack(csr, options, MACHINES[machine], primitives)
@@ -78,18 +78,18 @@ STEPS = "survey", "try_windows", "lay_out", "store"
 
 
 @contextmanager
-def _shown(primitives: Any) -> Iterator[Any]:
-    """Give the primitives, such as move a bar on with every step of packing."""
+def _with_bar(primitives: Any) -> Iterator[Any]:
+    """Give the primitives, each step of which moves a bar."""
     try:
         from tqdm import tqdm
     except ImportError as error:
         raise RuntimeError("progress was asked for and tqdm is not installed; pip install tqdm") from error
     with tqdm(total=len(STEPS), desc="planning", unit=" steps", delay=1.0) as bar:
-        yield _Told(primitives, bar)
+        yield _Reporting(primitives, bar)
 
 
-class _Told:
-    """Primitives whose steps a bar is told of."""
+class _Reporting:
+    """Primitives that move a bar on after each step of packing."""
 
     def __init__(self, primitives: Any, bar: Any) -> None:
         self._primitives, self._bar = primitives, bar
@@ -99,12 +99,12 @@ class _Told:
         if name not in STEPS:
             return primitive
 
-        def told(*arguments: Any) -> Any:
+        def step(*arguments: Any) -> Any:
             result = primitive(*arguments)
             self._bar.update()
             return result
 
-        return told
+        return step
 
 
 def unpack(plan: Plan, primitives: Any) -> tuple[Array, Array, Array]:

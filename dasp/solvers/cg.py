@@ -44,7 +44,7 @@ def cg(
     ----------
     A : SpMatrix, matrix or linear operator, shape (n, n)
         Anything with a shape, a dtype and `@`. Its symmetry is not checked; that a complex one is not
-        Hermitian mostly shows, and is told.
+        Hermitian mostly shows, and is reported.
     b : array, shape (n,) or (n, 1)
         NumPy, or CuPy for a matrix on a GPU; a NumPy b is copied there, and x back.
     x0 : array, shape (n,), optional
@@ -75,7 +75,7 @@ def cg(
     Raises
     ------
     TypeError, ValueError
-        If an argument is of the wrong kind, shape or value. What goes wrong later is told by `stats`.
+        If an argument is of the wrong kind, shape or value. What goes wrong later is reported in `stats`.
 
     Notes
     -----
