@@ -72,8 +72,18 @@ def read(name: str) -> str:
     return path.read_text(encoding="utf-8")
 
 
-def options(defines: Mapping[str, str], name: str = "") -> tuple[str, ...]:
-    """Return the compiler's options for a source and its constants, always in the same order.
+def with_constants(text: str, defines: Mapping[str, str], name: str) -> str:
+    """Return a source that begins with its constants, always in the same order; errors name its own lines.
+
+    As options they would be told apart by CuPy, which has NVRTC compile an empty file for each set of options
+    of a process, before it looks for a kernel that it kept on disk.
+    """
+    constants = "".join(f"#define {constant} {value}\n" for constant, value in sorted(defines.items()))
+    return f'{constants}#line 1 "{name}"\n{text}'
+
+
+def options(name: str = "") -> tuple[str, ...]:
+    """Return the compiler's options for a source.
 
     The folder of the source itself is searched for what it includes, then the folder of all sources.
     """
@@ -83,9 +93,12 @@ def options(defines: Mapping[str, str], name: str = "") -> tuple[str, ...]:
         "-std=c++17",
         *(f"-I{place}" for place in dict.fromkeys((own, folder))),
         *(f"-I{place}" for place in _toolkit_headers()),
-        f"-DDASP_SOURCES={digest()}",
-        *(f"-D{constant}={value}" for constant, value in sorted(defines.items())),
+        f"-DDASP_SOURCES={_digest_of(folder)}",
     )
+
+
+_digest_of = cache(digest)
+"""`digest`, as it was when a process first asked: a module is compiled once in a process, too."""
 
 
 def load(name: str, defines: Mapping[str, str]) -> Any:
@@ -129,7 +142,8 @@ def load(name: str, defines: Mapping[str, str]) -> Any:
 
 
 def _load(cupy: Any, name: str, defines: Mapping[str, str]) -> Any:
-    module = cupy.RawModule(code=read(name), options=options(defines, name), backend="nvrtc")
+    code = with_constants(read(name), defines, name)
+    module = cupy.RawModule(code=code, options=options(name), backend="nvrtc")
     start = time.perf_counter()
     try:
         module.compile()
@@ -177,9 +191,9 @@ def compile_text(source: str, defines: Mapping[str, str], arch: str, *, title: s
     if not re.fullmatch(r"sm_\d{2,3}[af]?", arch):
         raise ValueError(f"arch is {arch!r}; a name such as 'sm_90' is needed")
     nvrtc = _import_nvrtc()
-    program = nvrtc.createProgram(source, title, (), ())
+    program = nvrtc.createProgram(with_constants(source, defines, title), title, (), ())
     try:
-        nvrtc.compileProgram(program, (*options(defines, title), f"-arch={arch}", "-ftz=true"))
+        nvrtc.compileProgram(program, (*options(title), f"-arch={arch}", "-ftz=true"))
         return _whole(bytes(nvrtc.getCUBIN(program))), str(nvrtc.getProgramLog(program))
     except nvrtc.NVRTCError as error:
         log = nvrtc.getProgramLog(program)

@@ -73,6 +73,8 @@ class SpMatrix(Transposable, Surface):
     __array_ufunc__ = None
     __array_priority__ = 110.0
     ndim = 2
+    lasting = True
+    """A product that was captured in a CUDA graph stays right as long as the matrix lives."""
 
     def __init__(
         self,

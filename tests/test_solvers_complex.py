@@ -543,7 +543,7 @@ def test_real_levels_stay_real_and_a_cycle_has_the_type_of_its_matrices():
     mixed.levels.append(SimpleNamespace(A=coarse))
     M: Any = preconditioners.multigrid(mixed, device="cpu")
     assert M.dtype == np.complex128
-    assert [one._matvec.__self__.dtype for one in (*M._P, *M._R)] == [np.float64] * 2
+    assert [one._A.dtype for one in (*M._P, *M._R)] == [np.float64] * 2
     b = numbers(400)
     assert cg(A, b, M=M, rtol=1e-9)[1].converged
     assert preconditioners.multigrid(ml, device="cpu").dtype == np.float64

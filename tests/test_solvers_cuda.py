@@ -16,7 +16,7 @@ import scipy.sparse as sp
 import scipy.sparse.linalg as sla
 
 from dasp import SpMatrix
-from dasp.preconditioners import jacobi
+from dasp.preconditioners import base, jacobi
 from dasp.preconditioners.base import BOUND
 from dasp.solvers import Workspace, bicgstab, cg, gmres, lsqr, minres
 from dasp.solvers import cuda as cuda_module
@@ -572,7 +572,7 @@ def test_a_graph_keeps_what_its_launches_use(monkeypatch, way):
 
 
 def test_a_graph_keeps_the_program_of_a_preconditioner(monkeypatch):
-    """Also where the preconditioner has served so many other pairs of vectors since that it forgot this."""
+    """And nobody else does: the program keeps the vectors of the system that the graph is for."""
     M = jacobi(sp.eye_array(4, format="csr") * 2.0)
     made: list[Any] = []
 
@@ -583,13 +583,36 @@ def test_a_graph_keeps_the_program_of_a_preconditioner(monkeypatch):
 
     monkeypatch.setattr(M.vectors, "bind", lambda name, array: True)
     M.space = SimpleNamespace(program=program)
-    arrays = [SimpleNamespace(data=SimpleNamespace(ptr=k), shape=(4,)) for k in range(2 * BOUND + 4)]
+    shape = {"shape": (4,), "strides": (8,), "dtype": np.dtype(np.float64)}
+    arrays = [SimpleNamespace(data=SimpleNamespace(ptr=k), **shape) for k in range(2 * BOUND + 4)]
     first = M.prepare(*arrays[:2])
     for r, z in zip(arrays[2::2], arrays[3::2], strict=True):
         M.prepare(r, z)
-    gc.collect()
-    assert [one() is not None for one in made] == [True, False, *[True] * BOUND]
+    assert [one() is not None for one in made] == [True] + [False] * (BOUND + 1)
+    assert M.prepare(*arrays[:2]) is first
     first()
+
+
+def test_a_preconditioner_keeps_few_programs_of_its_callers(monkeypatch):
+    M = jacobi(sp.eye_array(4, format="csr") * 2.0)
+    made: list[Any] = []
+
+    def program(function: Any) -> Any:
+        one = Kept()
+        made.append(weakref.ref(one))
+        return lambda one=one: None
+
+    monkeypatch.setattr(M.vectors, "bind", lambda name, array: True)
+    monkeypatch.setattr(base, "library", lambda array: "cupy")
+    M.space = SimpleNamespace(program=program)
+    shape = {"shape": (4,), "dtype": np.dtype(np.float64)}
+    arrays = [
+        SimpleNamespace(data=SimpleNamespace(ptr=k // 2), strides=(8 + k % 2,), **shape)
+        for k in range(2 * BOUND + 4)
+    ]
+    for r, z in zip(arrays[::2], arrays[1::2], strict=True):
+        M.matvec(r, out=z)
+    assert [one() is not None for one in made] == [False, False] + [True] * BOUND
 
 
 @pytest.mark.parametrize("device", ["cpu", "gpu"])

@@ -83,17 +83,17 @@ def test_read():
         _source.read("spmv/absent.cu")
 
 
-def test_options_carry_the_digest_the_folder_and_the_constants_in_one_order():
-    one = _source.options({"DASP_VALUE": "double", "DASP_INDEX": "int"})
-    other = _source.options({"DASP_INDEX": "int", "DASP_VALUE": "double"})
-    assert one == other
+def test_options_carry_the_digest_and_the_folders():
+    one = _source.options("spmv/slices.cu")
     assert "-std=c++17" in one
     assert f"-I{_source.find()}" in one
+    assert f"-I{_source.find() / 'spmv'}" in one
     assert f"-DDASP_SOURCES={_source.digest()}" in one
-    assert [o for o in one if o.startswith(("-DDASP_V", "-DDASP_I"))] == [
-        "-DDASP_INDEX=int",
-        "-DDASP_VALUE=double",
-    ]
+
+
+def test_constants_stand_before_the_source_in_one_order():
+    text = _source.with_constants("int n;", {"DASP_VALUE": "double", "DASP_INDEX": "int"}, "a.cu")
+    assert text == '#define DASP_INDEX int\n#define DASP_VALUE double\n#line 1 "a.cu"\nint n;'
 
 
 def test_compile_for_makes_a_cubin_without_a_gpu():
@@ -108,8 +108,10 @@ def test_the_constants_reach_the_compiler():
 
 
 def test_a_source_that_does_not_compile_is_an_error_with_the_log():
-    with pytest.raises(RuntimeError, match=r"(?s)broken.cu does not compile for sm_80.*nonsense"):
-        _source.compile_text("nonsense", {}, "sm_80", title="broken.cu")
+    with pytest.raises(
+        RuntimeError, match=r"(?s)broken.cu does not compile for sm_80.*broken.cu\(2\).*nonsense"
+    ):
+        _source.compile_text("\nnonsense", {"N": "3"}, "sm_80", title="broken.cu")
 
 
 def test_a_wrong_architecture_is_an_error():
@@ -165,7 +167,8 @@ def test_load_compiles_once_per_device_and_set_of_constants(counting):
     _source.load("mma.cuh", {"B": "2", "A": "1"})
     assert len(counting.made) == 1
     assert counting.made[0]["backend"] == "nvrtc"
-    assert counting.made[0]["options"] == _source.options({"A": "1", "B": "2"})
+    assert counting.made[0]["options"] == _source.options("mma.cuh")
+    assert counting.made[0]["code"].startswith("#define A 1\n#define B 2\n")
     _source.load("mma.cuh", {"A": "2", "B": "2"})
     counting.device = 1
     _source.load("mma.cuh", {"A": "1", "B": "2"})

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -38,7 +40,11 @@ class Preconditioner:
         have another. A real one is multiplied by the parts of a complex r, one after the other.
     device : str
         `cpu` or `cuda:N`.
+    lasting : bool
+        A product that was captured in a graph stays right as long as it lives.
     """
+
+    lasting: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -56,7 +62,9 @@ class Preconditioner:
         self.vectors = self.space.vectors(n, "b", "x", *names)
         self._again = again
         self._own: Callable[[], None] | None = None
-        self._bound: dict[tuple[int, ...], tuple[Callable[[], None], Array, Array]] = {}
+        self._bound: dict[tuple[Any, ...], Callable[[], None]] = {}
+        # What was prepared for a system belongs to that, and so do its vectors.
+        self._lent: WeakValueDictionary[tuple[Any, ...], Callable[[], None]] = WeakValueDictionary()
         self._lock = threading.Lock()
 
     def apply(self) -> None:
@@ -94,6 +102,10 @@ class Preconditioner:
             raise TypeError(f"out has dtype {out.dtype}; M r {what}, so {kind} is needed")
         with self._lock:
             if out is not None and (program := self._in_place(r, out)):
+                key = _places(r, out)
+                if key not in self._bound and len(self._bound) >= BOUND:
+                    self._bound.pop(next(iter(self._bound)))
+                self._bound[key] = program
                 program()
                 return out
             if self._own is None:
@@ -123,7 +135,7 @@ class Preconditioner:
         return out
 
     def prepare(self, r: Array, out: Array) -> Callable[[], None]:
-        """Return what sets `out` to M r again and again; all that it uses lives as long as it does.
+        """Return what sets `out` to M r again and again, as long as M lives.
 
         Parameters
         ----------
@@ -131,24 +143,24 @@ class Preconditioner:
         """
         with self._lock:
             program = self._in_place(r, out)
-        return program or (lambda: self.matvec(r, out=out))
+        me = weakref.proxy(self)
+        return program or (lambda: me.matvec(r, out=out))
 
     def _in_place(self, r: Array, out: Array) -> Callable[[], None] | None:
         """Return what computes from r to `out` with no copies, if these can be used as they are."""
-        key = tuple(int(getattr(one.data, "ptr", -1)) for one in (r, out))
-        if -1 in key:
+        if not all(hasattr(one.data, "ptr") for one in (r, out)):
             return None
-        if key not in self._bound:
+        key = _places(r, out)
+        program = self._bound.get(key) or self._lent.get(key)
+        if program is None:
             own = self.vectors["b"], self.vectors["x"]
             if not (self.vectors.bind("b", r) and self.vectors.bind("x", out)):
                 self.vectors.bind("b", own[0])
                 return None
-            if len(self._bound) >= BOUND:
-                self._bound.pop(next(iter(self._bound)))
-            self._bound[key] = self.space.program(self.apply), r, out
+            self._lent[key] = program = self.space.program(self.apply)
             self.vectors.bind("b", own[0])
             self.vectors.bind("x", own[1])
-        return self._bound[key][0]
+        return program
 
     def __matmul__(self, r: Array) -> Array:
         """Return M r, for each column where r has several."""
@@ -178,6 +190,11 @@ class Preconditioner:
         if wanted.name not in known:
             raise ValueError(f"dtype is {wanted}; {' or '.join(known)} is needed")
         return self if wanted == self.dtype else self._again(wanted)
+
+
+def _places(*arrays: Array) -> tuple[Any, ...]:
+    """Return where arrays of a GPU lie, and of what type they are."""
+    return tuple((int(one.data.ptr), one.strides, one.dtype) for one in arrays)
 
 
 def host_matrix(A: Any) -> Any:

@@ -103,7 +103,8 @@ def estimate_spectrum(A: Any, M: Any, dtype: np.dtype[Any], device: str) -> tupl
     ValueError
         If A or M is not positive definite, as far as that is seen.
     """
-    system = System(A, M, dtype, device, _Probe, names_with(M))
+    probe = Workspace()  # its memory is free as soon as this returns
+    system: System = probe.get((), (), lambda: System(A, M, dtype, device, _Probe, names_with(M)))
     rng = np.random.default_rng(0)
     noise = rng.standard_normal(system.n)
     if system.complex:

@@ -299,6 +299,7 @@ class CpuSpace:
 
     device = "cpu"
     traced = False
+    mark = None
 
     def __init__(self, dtype: np.dtype[Any]) -> None:
         self.dtype = dtype

@@ -108,6 +108,9 @@ class Device(Protocol):
     def wait(self) -> None:
         """Wait for all that was launched before."""
 
+    def mark(self) -> Callable[[], None]:
+        """Return what has the current stream wait for all that was launched before on what is current now."""
+
     def upload(self, target: Array, source: np.ndarray[Any, Any]) -> None:
         """Copy from the host."""
 
@@ -379,6 +382,10 @@ class CudaSpace:
         self.tape = Tape(Slots())
         self.captures = True
 
+    def mark(self) -> Callable[[], None]:
+        """Return what has later work wait for all that was launched before."""
+        return self.on.mark()
+
     def vectors(self, n: int, *names: str) -> CudaVectors:
         """Return vectors of n zeros."""
         return CudaVectors(self, n, names)
@@ -408,6 +415,7 @@ class CudaSpace:
         steps = [
             self._constant_pass(entry, none) if isinstance(entry, Pass) else entry for entry in tape.entries
         ]
+        self.tape = Tape(Slots())  # the space would keep what the tape has, until the collector comes
         return in_turn(steps)
 
     def _constant_pass(self, given: Pass, none: Array) -> Callable[[], None]:
@@ -869,6 +877,14 @@ class CupyDevice:
     def wait(self) -> None:
         """Wait for all that was launched before."""
         self._cupy.cuda.get_current_stream().synchronize()
+
+    def mark(self) -> Callable[[], None]:
+        """Return what has the current stream wait for all that was launched before on what is current now."""
+        cuda = self._cupy.cuda
+        with self._device:
+            event = cuda.Event(disable_timing=True)
+            event.record()
+        return lambda: cuda.get_current_stream().wait_event(event)
 
     def upload(self, target: Array, source: np.ndarray[Any, Any]) -> None:
         """Copy from the host."""

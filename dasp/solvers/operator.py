@@ -57,26 +57,27 @@ class _Planned:
 
     def __init__(self, A: Any, device: str) -> None:
         self.shape, self.device, self.captures = _shape(A), device, True
-        self._matvec = A.matvec
+        self._A = A  # perhaps a weak proxy: a method of A that is kept would hold A
         # A diagonal can be multiplied by in a pass over vectors that is made anyway.
         self.diagonal = getattr(A, "diagonal_of_inverse", None)
 
-        self._prepare, self._with_dot = getattr(A, "prepare", None), getattr(A, "prepare_with_dot", None)
-        self.prepare_cg = getattr(A, "prepare_cg", None)
-
     def multiply(self, x: Array, y: Array) -> None:
-        self._matvec(x, out=y)
+        self._A.matvec(x, out=y)
 
     def prepare(self, x: Array, y: Array) -> Callable[[], None]:
-        ready: Callable[[], None] = (
-            partial(self.multiply, x, y) if self._prepare is None else self._prepare(x, y)
-        )
+        prepare = getattr(self._A, "prepare", None)
+        ready: Callable[[], None] = partial(self.multiply, x, y) if prepare is None else prepare(x, y)
         return ready
 
     def prepare_with_dot(
         self, x: Array, y: Array, w: Array, *, square: bool = False
     ) -> tuple[Callable[[], None], Array] | None:
-        return None if self._with_dot is None else self._with_dot(x, y, w, square=square)
+        prepare = getattr(self._A, "prepare_with_dot", None)
+        return None if prepare is None else prepare(x, y, w, square=square)
+
+    def prepare_cg(self, dtype: np.dtype[Any], *, diagonal: bool) -> Any:
+        prepare = getattr(self._A, "prepare_cg", None)
+        return None if prepare is None else prepare(dtype, diagonal=diagonal)
 
 
 class _Plain(_Dotless):

@@ -190,6 +190,11 @@ class Space(Protocol):
     device: str
     traced: bool
 
+    @property
+    def mark(self) -> Callable[[], Callable[[], None]] | None:
+        """What returns what has later work wait for all launched before; None if no system is worth leaving
+        to the next solve."""
+
     def vectors(self, n: int, *names: str) -> Vectors:
         """Return vectors of n zeros."""
 

@@ -20,12 +20,13 @@ from dasp import _check
 from dasp._arrays import on_gpu, take
 from dasp._dtypes import is_number, real_type, stored
 from dasp._log import logger
+from dasp.solvers import idle
 from dasp.solvers.devices import space_for, together
 from dasp.solvers.operator import as_operator, device_of
 from dasp.solvers.scalars import CLAIMED, LIMIT, NOT_FINITE, NOTHING, RUNNING, where
 from dasp.solvers.space import Loop, Parts, Report, Space, State, Vectors
 from dasp.solvers.stats import Stats
-from dasp.solvers.workspace import Workspace, own_or_new
+from dasp.solvers.workspace import Workspace
 
 Array = Any
 
@@ -273,11 +274,11 @@ def solve(
         return *placed, vector("b", b, size), begin
 
     device, dtype, right, start = together(A, take, lambda taken: asked(limits, taken, x0))
-    make = own_or_new(workspace)
+    make, own = idle.take(A, M, workspace)
     system: System = make.get(
         (key or (method,), dtype, device),
-        (A, M),
-        lambda: System(A, M, dtype, device, method, names, loop=loop),
+        own,
+        lambda: System(*own, dtype, device, method, names, loop=loop),
     )
     system.take(right, start)
     if int(A.shape[0]) == 0:
@@ -290,6 +291,7 @@ def solve(
     if isinstance(b, np.ndarray) or not hasattr(b, "dtype"):
         x = system.space.download(x)
     x = x.reshape(getattr(b, "shape", x.shape))
+    idle.leave(A, M, make, own, system.space.mark)
     seconds = time.perf_counter() - began
     logger.info("%s rows solved in %.3g s: %s", int(A.shape[0]), seconds, answer.reason)
     stats = Stats(

@@ -55,20 +55,11 @@ class Workspace:
         return sum(int(made.count) for made in self._made.values())
 
     @property
+    def systems(self) -> int:
+        """How many systems it is ready for: one for each method, type and so on."""
+        return len(self._made)
+
+    @property
     def nbytes(self) -> int:
         """Bytes of its vectors."""
         return sum(int(made.nbytes) for made in self._made.values())
-
-
-def own_or_new(workspace: Any) -> Workspace:
-    """Return the caller's workspace, or a new one for None.
-
-    Raises
-    ------
-    TypeError
-    """
-    if workspace is None:
-        return Workspace()
-    if not isinstance(workspace, Workspace):
-        raise TypeError(f"workspace is a {type(workspace).__name__}; a dasp.solvers.Workspace is needed")
-    return workspace

@@ -1311,14 +1311,15 @@ class Primitives:
     def ready(self, csr: Csr) -> None:
         """Have the kernels that most matrices of these types need compiled beside each other, not in turn."""
         integers = _integers(csr)
-        key = integers.key, csr.data.dtype.num
+        key = integers.key, csr.data.dtype.num, csr.shape[0] > SORT_TILE
         if key in self._readied:
             return
         self._readied.add(key)
         of_integers, plain = _defines(integers), _value_defines(csr.data.dtype, Coding.PLAIN)
+        wide = (kernels.MOVE_DIGITS,) if csr.shape[0] > SORT_TILE else ()
         self._on.load_all(
             [
-                *((signature.source, of_integers) for signature in ALWAYS),
+                *((signature.source, of_integers) for signature in (*ALWAYS, *wide)),
                 (kernels.VALUE_FACTS.source, _defines(_of_values(csr.data)) | plain),
                 (kernels.STORE_SLICES.source, of_integers | plain),
             ]
