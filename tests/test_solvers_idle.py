@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
-from dasp import SpMatrix
+from dasp import Policy, SpMatrix
 from dasp.preconditioners import base, block_jacobi, chebyshev, jacobi
-from dasp.solvers import bicgstab, cg, cuda, gmres, idle, minres
+from dasp.solvers import bicgstab, cg, cuda, gmres, idle, leastsquares, lsmr, lsqr, minres
 from dasp.solvers import chebyshev as chebyshev_method
 from dasp.solvers import system as system_module
 from dasp.solvers.cuda import CudaSpace
@@ -31,7 +32,7 @@ def device(monkeypatch):
     device = EmulatedDevice()
     monkeypatch.setattr(cuda, "_KNOWN", {})
     monkeypatch.setattr(idle, "_left", {})
-    for module in (system_module, base):
+    for module in (system_module, leastsquares, base):
         monkeypatch.setattr(module, "space_for", lambda name, dtype: CudaSpace(name, dtype, device))
     return device
 
@@ -83,6 +84,32 @@ def test_it_goes_with_the_matrix_or_the_preconditioner_without_the_collector(dev
                 assert held() is None
                 assert not idle._left
                 assert not any(one() for one in watched)
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize("method", [lsqr, lsmr])
+def test_least_squares_too(device, monkeypatch, method, symmetric):
+    csr = poisson(4) if symmetric else sp.csr_array(poisson(4) + sp.diags_array(np.ones(15), offsets=1))
+    gc.disable()
+    try:
+        A, b = SpMatrix.from_scipy(csr, device="cpu", policy=Policy(narrow=False)), np.arange(16.0)
+        assert (A.T is A) == symmetric
+        x, _ = method(A, b)
+        with monkeypatch.context() as patch:
+            patch.setattr(device, "zeros", None)
+            np.testing.assert_array_equal(method(A, b)[0], x)
+        (left,) = idle._left.values()
+        watched = weakref.ref(left.workspace)
+        del left
+        if symmetric:  # until it is not
+            A.with_values(csr.data * np.arange(1, csr.nnz + 1), out=A)
+            assert A.T is not A
+        held = weakref.ref(A)
+        del A
+        assert held() is None
+        assert watched() is None
     finally:
         gc.enable()
 

@@ -79,6 +79,20 @@ def test_sizes_whose_squares_are_lost(method, of_A, of_b):
 
 
 @pytest.mark.parametrize("method", METHODS)
+def test_a_workspace_sees_values_that_are_no_longer_symmetric(method):
+    rng = np.random.default_rng(0)
+    N, b = rng.standard_normal((12, 12)) + 4 * np.eye(12), rng.standard_normal(12)
+    A = dasp.SpMatrix.from_scipy(sp.csr_array(N + N.T), device="cpu", policy=dasp.Policy(narrow=False))
+    assert A.T is A
+    workspace = Workspace()
+    assert method(A, b, workspace=workspace)[1].converged
+    A.with_values(sp.csr_array(N).data, out=A)
+    x, stats = method(A, b, rtol=1e-9, workspace=workspace)
+    assert stats.converged
+    assert np.linalg.norm(b - N @ x) <= 1.1e-9 * np.linalg.norm(b)
+
+
+@pytest.mark.parametrize("method", METHODS)
 def test_what_has_no_columns_is_told(method):
     assert method(np.zeros((3, 2)), np.ones(3))[1].converged
     with pytest.raises(ValueError, match="maxiter is 0"):

@@ -18,7 +18,7 @@ MOST, BYTES = 8, 128 << 20
 """Workspaces that are left at a time, systems of one, and bytes of the vectors of all."""
 
 Pair = tuple[Any, Any]
-"""A matrix and a preconditioner; the second may be None."""
+"""A matrix, and a preconditioner or what a method for least squares takes for its adjoint; or None."""
 
 
 Mark = Callable[[], Callable[[], None]]

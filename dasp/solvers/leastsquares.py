@@ -14,8 +14,9 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
+from dasp.solvers import idle
 from dasp.solvers.devices import space_for, together
-from dasp.solvers.operator import Scaled, adjoint_of, as_operator
+from dasp.solvers.operator import Scaled, adjoint_of, as_operator, kept_adjoint
 from dasp.solvers.scalars import LIMIT, NOT_FINITE, NOTHING, OWN, RUNNING, Scalar, sqrt, where
 from dasp.solvers.space import Loop, State
 from dasp.solvers.stats import Stats
@@ -37,7 +38,7 @@ from dasp.solvers.system import (
     scale_for,
     vector,
 )
-from dasp.solvers.workspace import Workspace, own_or_new
+from dasp.solvers.workspace import Workspace
 
 LEAST = OWN
 """Why a method stopped: as it carries them along, the residual is orthogonal to the columns of A."""
@@ -63,6 +64,7 @@ class Bidiagonalization(Protocol):
 class Problem:
     """min norm(b - A x) for one A and one method, ready for any b.
 
+    `adjoint` is what `dasp.solvers.operator.kept_adjoint` says, for it may change.
     The vectors u and v of the bidiagonalization are not normed: their lengths are in the coefficients.
     With a `unit` other than 1 it is that of unit times A, whose x is A's over the unit.
     """
@@ -70,6 +72,7 @@ class Problem:
     def __init__(
         self,
         A: Any,
+        adjoint: Any,
         dtype: np.dtype[Any],
         device: str,
         method: Callable[[Problem], Bidiagonalization],
@@ -78,7 +81,8 @@ class Problem:
     ) -> None:
         brings = getattr(A, "solver_space", None)  # a matrix on several ranks has a space of its own
         self.space = space_for(device, dtype) if brings is None else brings(dtype)
-        self.operator, self.adjoint = as_operator(A, device), adjoint_of(A, device)
+        self.operator = as_operator(A, device)
+        self.adjoint = adjoint_of(A, device) if adjoint is None else as_operator(adjoint, device, "A.H")
         self.shape, self.unit = tuple(map(int, A.shape)), unit
         if unit != 1.0:
             self.operator, self.adjoint = Scaled(self.operator, unit), Scaled(self.adjoint, unit)
@@ -183,11 +187,12 @@ def solve_least_squares(
         return *placed, vector("b", b, m), begin
 
     device, dtype, right, start = together(A, take, lambda taken: asked(limits, taken, x0))
-    make = own_or_new(workspace)
+    adjoint = kept_adjoint(A)
+    make, own = idle.take(A, adjoint, workspace)
 
     def attempt(limits: Limits, unit: float) -> tuple[Problem, Stats]:
         key = method, dtype, device, unit
-        problem: Problem = make.get(key, (A,), lambda: Problem(A, dtype, device, method, names, unit))
+        problem: Problem = make.get(key, own, lambda: Problem(*own, dtype, device, method, names, unit))
         load(problem.rows["b"], right, problem.space)
         if start is not None:
             load(problem.columns["x"], start, problem.space)
@@ -204,6 +209,7 @@ def solve_least_squares(
     x = problem.columns["x"].copy()
     if isinstance(b, np.ndarray) or not hasattr(b, "dtype"):
         x = problem.space.download(x)
+    idle.leave(A, adjoint, make, own, problem.space.mark)
     return x, stats.timed(time.perf_counter() - began)
 
 

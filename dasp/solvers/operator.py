@@ -225,6 +225,14 @@ def adjoint_of(A: Any, device: str) -> Operator:
     )
 
 
+def kept_adjoint(A: Any) -> Any:
+    """Return the matrix that `adjoint_of` multiplies by where A keeps it and says when it is another; else
+    None."""
+    if not getattr(type(A), "lasting", False):
+        return None
+    return A.H if np.dtype(A.dtype).kind == "c" else A.T
+
+
 def _writes_into(A: Any) -> bool:
     """Whether A has `matvec(x, out=y)`."""
     try:
