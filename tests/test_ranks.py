@@ -94,27 +94,30 @@ def test_products_solvers_and_faults_with_mpi() -> None:
     assert "FAILED" not in text
 
 
+TEAMS = [f"DASP_RANKS_TEAM={team}/4" for team in range(1, 5)]
+"""Cases compile for longer than they run, so four processes of each GPU have a fourth of them each."""
+
+
 @pytest.mark.cuda
 def test_products_solvers_and_faults_between_gpus() -> None:
     import cupy
 
-    count = min(4, cupy.cuda.runtime.getDeviceCount())
-    command = ["env", "DASP_RANKS_DEVICE=cuda", *mpirun(), "-n", str(count), *PROGRAM, "mpi"]
-    ((status, text),) = finish([start(command)], 300)
-    assert status == 0, text
-    assert "FAILED" not in text
+    count = str(min(4, cupy.cuda.runtime.getDeviceCount()))
+    commands = [["env", "DASP_RANKS_DEVICE=cuda", team, *mpirun(), "-n", count, *PROGRAM] for team in TEAMS]
+    found = finish([start([*command, "mpi"]) for command in commands], 300)
+    assert [status for status, _ in found] == [0] * len(TEAMS), found
+    assert not any("FAILED" in text for _, text in found)
 
 
 @pytest.mark.cuda
 def test_groups_between_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cases compile for longer than they run, so four processes of each rank have a fourth of them each."""
     import cupy
 
     monkeypatch.setenv("DASP_RANKS_DEVICE", "cuda")
     size = min(4, cupy.cuda.runtime.getDeviceCount())
     processes = []
-    for team in range(1, 5):
-        monkeypatch.setenv("DASP_RANKS_TEAM", f"{team}/4")
+    for team in TEAMS:
+        monkeypatch.setenv(*team.split("="))
         processes += gloo(lambda rank, port: ["gloo,nccl", str(rank), str(size), str(port)], size)
     found = finish(processes, 300)
     assert [status for status, _ in found] == [0] * len(processes), found
