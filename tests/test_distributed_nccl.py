@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import threading
 from types import SimpleNamespace
@@ -42,20 +43,18 @@ def test_messages_tell_how_far_they_are(given_up: int, dtype: str, count: int) -
 
 
 class Communicator:
-    """A communicator of NCCL's that waits, as it does for graphs, until it may end."""
+    """A communicator of NCCL's."""
 
     def __init__(self) -> None:
         self.problem: Exception | None = None
-        self.told, self.may_end, self.ended = threading.Event(), threading.Event(), threading.Event()
+        self.ended = threading.Event()
 
     def check_async_error(self) -> None:
-        assert not self.told.is_set(), "it is being freed"
+        assert not self.ended.is_set(), "it is being freed"
         if self.problem is not None:
             raise self.problem
 
     def abort(self) -> None:
-        self.told.set()
-        assert self.may_end.wait(30)
         self.ended.set()
 
 
@@ -63,16 +62,24 @@ class Case:
     """A watch, two communicators, and messages of two matrices."""
 
     def __init__(self, timeout: float = 600.0) -> None:
-        self.let_go = 0
+        self.let_go, self.groups = 0, 0
         self.engine: Any = SimpleNamespace(rank=2, size=4, timeout=timeout, let_go=self.count)
         self.communicators = Communicator(), Communicator()
         self.given_up, self.told = np.zeros(1, np.uint32), np.zeros((2, 2), np.uint32)
-        self.watch = Watch(self.engine, self.communicators, self.given_up)
+        self.watch = Watch(self.engine, self.communicators, self.given_up, self.together)
         for each in self.told:
             self.watch.add(each)
 
     def count(self) -> None:
         self.let_go += 1
+
+    @contextlib.contextmanager
+    def together(self) -> Any:
+        yield
+        assert all(each.ended.is_set() for each in self.communicators), (
+            "one is freed before the other is told"
+        )
+        self.groups += 1
 
     def gives_up(self, now: float) -> bool:
         self.watch.look(now)
@@ -91,13 +98,10 @@ def test_messages_are_given_up_when_their_time_is_over() -> None:
     assert not case.gives_up(111.0)
     case.watch.check()
     assert case.gives_up(111.1)
-    assert all(each.told.wait(30) for each in case.communicators)  # all, before one of them ends
-    assert not any(each.ended.is_set() for each in case.communicators)
+    case.watch.end()
+    assert case.groups == 1
     case.watch.give_up()
     case.watch.look(1000.0)  # asks nothing of what is being freed
-    for each in case.communicators:
-        each.may_end.set()
-        assert each.ended.wait(30)
     assert case.let_go == 1
     with pytest.raises(RankError, match=r"rank 2 of 4 has given up waiting for another rank; GPUs send"):
         case.watch.check()
@@ -128,7 +132,6 @@ def test_what_nccl_says_is_enough() -> None:
     case = Case()
     case.communicators[1].problem = RuntimeError("NCCL_ERROR_SYSTEM_ERROR")
     assert case.gives_up(0.0)
-    assert all(each.told.wait(30) for each in case.communicators)
 
 
 def test_the_watch_ends_with_what_it_watches(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,15 +141,25 @@ def test_the_watch_ends_with_what_it_watches(monkeypatch: pytest.MonkeyPatch) ->
     thread.join(0.2)
     assert thread.is_alive()
     case.told[0, 0] = 1
-    assert all(each.told.wait(30) for each in case.communicators)
     thread.join(30)
     assert not thread.is_alive()
+    assert case.groups == 1
     other = Case()
     thread = other.watch.start()
     del other
     gc.collect()
     thread.join(30)
     assert not thread.is_alive()
+
+
+def test_the_watch_acts_at_once_where_another_thread_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nccl_watch, "LOOK", 1000.0)
+    case = Case()
+    thread = case.watch.start()
+    case.watch.give_up()
+    thread.join(30)
+    assert not thread.is_alive()
+    assert case.groups == 1
 
 
 class Waiting(NcclLinks):
@@ -191,15 +204,16 @@ def test_a_group_of_calls_ends_after_an_error_too() -> None:
     assert log == ["start", "end"]
 
 
-def test_a_process_does_not_wait_at_its_end_for_what_does_not_come() -> None:
+def test_a_process_does_not_wait_at_its_end_for_what_does_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nccl_watch, "LOOK", 0.01)
     case = Case(timeout=0.05)
     links = Waiting(case)
-    for each in case.communicators:
-        each.abort = links.may_end.set  # type: ignore[method-assign]
+    case.communicators[1].ended = links.may_end
+    case.watch.start()
     links.end()
     assert case.watch.has_given_up
     case = Case()
     links = Waiting(case)
     links.may_end.set()
     links.end()
-    assert not case.watch.has_given_up
+    assert not case.gives_up(1e9)

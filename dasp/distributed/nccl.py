@@ -7,7 +7,6 @@ the host how far they have come, and what came of messages that were given up is
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -187,9 +186,8 @@ class NcclLinks:
         self._given_up, host = shared_with_host(self._device, 1, np.uint32)
         host[:] = 0
         self._free: list[tuple[Array, Any, Array]] = []
-        self._watch = Watch(engine, (self._sums, self.messages), host)
-        if engine.size > 1:
-            self._watch.start()
+        self._watch = Watch(engine, (self._sums, self.messages), host, partial(_group, nccl))
+        self._watch.start()
         watch(engine, weakref.WeakMethod(self._watch.ended))
         at_the_end(self)
 
@@ -288,12 +286,10 @@ class NcclLinks:
 
     def end(self) -> None:
         """Wait for what is still on its way, which other ranks may wait for; not for long."""
-        waiting = threading.Thread(target=self._device.synchronize, daemon=True)
-        waiting.start()
-        waiting.join(min(self._engine.timeout, LAST_SECONDS))
-        if waiting.is_alive():
-            self._watch.give_up()
-            waiting.join(LAST_SECONDS)
+        self._watch.hurry(min(self._engine.timeout, LAST_SECONDS))
+        with contextlib.suppress(RuntimeError):
+            self._device.synchronize()
+        self._watch.hurry()
 
 
 def _kernel(signature: Signature) -> Any:

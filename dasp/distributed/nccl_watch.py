@@ -9,10 +9,13 @@ call.
 
 from __future__ import annotations
 
+import contextlib
+import math
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from dasp.distributed.engine import Engine
@@ -34,24 +37,39 @@ class Watch:
     communicators : sequence of cupy.cuda.nccl.NcclCommunicator
     given_up : numpy.ndarray of uint32, shape (1,)
         In the host's memory, where kernels see it too; 0.
+    together : callable
+        Returns a context whose calls of NCCL's are one.
     """
 
-    def __init__(self, engine: Engine, communicators: Sequence[Any], given_up: Any) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        communicators: Sequence[Any],
+        given_up: Any,
+        together: Callable[[], AbstractContextManager[None]],
+    ) -> None:
         self._engine, self._communicators, self._given_up = engine, tuple(communicators), given_up
+        self._together, self._wake, self._deadline = together, threading.Event(), math.inf
         self._told: list[Any] = []
         self._waits: dict[int, tuple[int, float]] = {}
         self._ended: dict[int, float] = {}
         self._lock = threading.Lock()
 
     def start(self) -> threading.Thread:
-        """Look from time to time, in a thread of its own, while this is there and nothing is wrong."""
-        found = weakref.ref(self)
+        """Look from time to time, in a thread of its own, while this is there and nothing is wrong.
+
+        It is there before it is needed: a process that ends starts no threads.
+        """
+        found, wake = weakref.ref(self), self._wake
 
         def run() -> None:
-            while (watch := found()) is not None and not watch.has_given_up:
+            while (watch := found()) is not None:
                 watch.look(time.monotonic())
+                if watch.has_given_up:
+                    watch.end()
+                    return
                 del watch
-                time.sleep(LOOK)
+                wake.wait(LOOK)
 
         thread = threading.Thread(target=run, name="dasp NCCL", daemon=True)
         thread.start()
@@ -74,9 +92,13 @@ class Watch:
         """Whether what is waited for since a time will not come, because another process has ended."""
         return now - max(since, min(self._ended.values(), default=now)) > AFTER_END
 
+    def hurry(self, seconds: float = math.inf) -> None:
+        """Give up after so many seconds, whatever is waited for."""
+        self._deadline = time.monotonic() + seconds
+
     def look(self, now: float) -> None:
         """Give up if NCCL reports an error, or messages are overdue."""
-        if self._is_broken():
+        if now > self._deadline or self._is_broken():
             self.give_up()
             return
         for number, told in enumerate(self._told):
@@ -103,18 +125,22 @@ class Watch:
         return False
 
     def give_up(self) -> None:
-        """Have the GPU wait for no other rank any more.
-
-        NCCL frees a communicator only when graphs that hold its calls are gone, and all must be told before
-        one is freed: each is ended in a thread of its own, which nobody waits for.
-        """
+        """Have the GPU wait for no other rank any more; the thread that looks does so at once."""
         with self._lock:
             if self.has_given_up:
                 return
             self._given_up[0] = 1  # before kernels go on that see it
-        for each in self._communicators:
-            threading.Thread(target=each.abort, name="dasp NCCL ends", daemon=True).start()
+        self._wake.set()
         self._engine.let_go()
+
+    def end(self) -> None:
+        """End the communicators.
+
+        All are told before any is freed, and NCCL frees one when graphs that hold its calls are gone.
+        """
+        with contextlib.suppress(RuntimeError), self._together():
+            for each in self._communicators:
+                each.abort()
 
     def check(self) -> None:
         """Raise RankError if this rank has given up."""
