@@ -70,8 +70,9 @@ class Policy:
     row_blocks_4: int | None = None
     mma: bool | None = None
 
+    # The search for the fastest policy, which `dasp` puts here, docstring and all: it needs matrices, which need
+    # policies.
     measured: ClassVar[Callable[..., Policy]]
-    """The search for the fastest policy, which `dasp` puts here: it needs matrices, which need policies."""
 
     def __post_init__(self) -> None:
         """Check every choice, by making the options of the format."""
