@@ -70,8 +70,8 @@ class Policy:
     row_blocks_4: int | None = None
     mma: bool | None = None
 
-    # The search for the fastest policy, which `dasp` puts here, docstring and all: it needs matrices, which need
-    # policies.
+    # The search for the fastest one, which `dasp` puts here with its docstring: it needs matrices, and these
+    # need policies.
     measured: ClassVar[Callable[..., Policy]]
 
     def __post_init__(self) -> None:
