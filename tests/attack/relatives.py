@@ -149,6 +149,9 @@ def hold(rng: random.Random, one: Modelled) -> None:
     equal("toarray", A.toarray(), dense.astype(sum_type(A.dtype)))
     for got, want in zip(A.coordinates(), one.places, strict=True):
         equal("coordinates", got, want)
+    k = rng.randint(-3, 3)
+    equal("diagonal", A.diagonal(k), np.diagonal(dense, k).astype(sum_type(A.dtype)))
+    equal("sum", A.sum(), np.asarray(wide(dense).sum()).astype(A.dtype))
     x_type = rng.choice(TYPES)
     if result_type(A.dtype, x_type).name not in formats.find(A.plan.format).dtypes:
         x_type = A.dtype
@@ -243,6 +246,19 @@ def scaled(rng: random.Random, one: Modelled) -> Modelled | None:
     return one.alone(one.matrix.scaled(left, right), one.values * left[rows] * right[columns])
 
 
+def multiplied(rng: random.Random, one: Modelled) -> Modelled | None:
+    values, factor = wide(one.values), rng.choice((2.0, -1.0, 0.5, 0.0, -0.0, 1j))
+    if abs(values).max(initial=0) > 4 or (values * 8 != np.round(values * 8)).any():
+        return None
+    if factor == 1j and one.matrix.plan.format == "published":
+        return None
+    way = rng.choice(("A * x", "A / x", "abs"))
+    if way == "abs":
+        return None if values.dtype.kind == "c" else one.alone(abs(one.matrix), abs(one.values))
+    made = one.matrix * factor if way == "A * x" or not factor else one.matrix / (1 / factor)
+    return one.alone(made, (values * factor).astype(made.dtype))
+
+
 def planned_anew(rng: random.Random, one: Modelled) -> None:
     """Plan what `to_scipy` gives back in another way; entries may come in another order inside rows."""
     found = one.matrix.to_scipy()
@@ -270,6 +286,7 @@ def chain(rng: random.Random, counts: Counts) -> None:
         "with_values": lambda one: other_values(rng, one),
         "save": saved,
         "scaled": lambda one: scaled(rng, one),
+        "multiplied": lambda one: multiplied(rng, one),
         "-A": lambda one: one.alone(-one.matrix, -one.values),
         "copy": lambda one: one.alone(one.matrix.copy(), one.values),
         "copy.copy": lambda one: one.alone(copy.copy(one.matrix), one.values),
