@@ -51,6 +51,10 @@ def jit(signature: Any = None, *, cache: bool = True, **options: Any) -> Callabl
     """
 
     def decorate(function: Any) -> Any:
+        if config.DISABLE_JIT:
+            raise RuntimeError(
+                "NUMBA_DISABLE_JIT is set; what dasp does on a CPU is compiled by Numba; unset it"
+            )
         compiled = njit(**options)(function)
         if cache:
             _keep(compiled, function)

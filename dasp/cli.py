@@ -91,7 +91,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             if not debug:
                 warnings.showwarning = _show_warning
             status = _run([word for word in words if word != "--debug"])
-            sys.stdout.flush()
+            if sys.stdout is not None:  # as it is where the caller closed it
+                sys.stdout.flush()
         return status
     except KeyboardInterrupt:
         return _interrupted()

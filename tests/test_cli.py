@@ -639,6 +639,11 @@ def test_it_runs_as_a_process(tmp_path: Path) -> None:
     assert wrong.stderr.count("\n") == 1
 
 
+def test_without_an_output_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)  # as of `dasp ... >&-`
+    assert main(["info", "poisson2d:3", *CPU]) == 0
+
+
 @pytest.mark.skipif(os.name != "posix", reason="pipes of a POSIX shell")
 def test_a_reader_that_goes_away_is_no_error() -> None:
     reader, writer = os.pipe()

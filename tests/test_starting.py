@@ -206,6 +206,12 @@ def test_help_imports_neither_numba_nor_scipy(words: list[str]) -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+def test_without_a_compiler_it_says_so(tmp_path: Path) -> None:
+    done = start(ROOT, tmp_path, "-c", MULTIPLY, NUMBA_DISABLE_JIT="1")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("RuntimeError: NUMBA_DISABLE_JIT is set; ")
+
+
 # Signals
 
 
