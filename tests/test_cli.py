@@ -641,7 +641,7 @@ def test_it_runs_as_a_process(tmp_path: Path) -> None:
 
 def test_without_an_output_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", None)  # as of `dasp ... >&-`
-    assert main(["info", "poisson2d:3", *CPU]) == 0
+    assert cli.main(["info", "poisson2d:3", *CPU]) == 0
 
 
 @pytest.mark.skipif(os.name != "posix", reason="pipes of a POSIX shell")
