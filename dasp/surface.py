@@ -340,8 +340,11 @@ class Surface:
             return out
 
     def _sum(self, axis: int | None) -> Any:
+        total = _dtypes.sum_type(self.dtype)
+        if axis is None and self.shape[1] > self.nnz:
+            return self._entries().astype(total, copy=False).sum()
         if axis is None:
-            ones = self.asarray(np.ones(self.shape[1]), _dtypes.sum_type(self.dtype))
+            ones = self.asarray(np.ones(self.shape[1]), total)
             return (self @ ones).sum()
         ones = self.asarray(np.ones(self.shape[axis]), self.dtype)
         return self @ ones if axis in (1, -1) else ones @ self

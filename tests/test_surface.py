@@ -197,6 +197,15 @@ def test_diagonals(name, device):
         np.testing.assert_array_equal(got.view(np.uint64), want.view(np.uint64))
 
 
+def test_the_sum_of_few_entries_in_many_columns():
+    wide = sp.coo_array(([1.0, 2.5, -0.5], ([0, 1, 2], [5, 2**33 - 1, 7])), shape=(3, 2**33))
+    for matrix in (wide, wide.astype(np.float32)):
+        A = planned(matrix)
+        assert A.sum() == 3.0
+        assert A.sum().dtype == matrix.dtype
+        np.testing.assert_array_equal(A.diagonal(5), [1.0, 0.0, -0.5])
+
+
 def test_numpy_sums():
     matrix = whole()
     A, out = planned(matrix), np.zeros(20)
