@@ -225,7 +225,6 @@ def squares_text(name: str) -> str:
         ("a row", lambda row: significant(number(row, "row_mean"))),
         *figure("plan, ms", lambda row: number(row, "plan_ms")),
         *figure("SciPy products", in_products),
-        *figure("A @ x, us", lambda row: number(row, "dasp_new_best_us")),
         ("SciPy's, us", lambda row: significant(number(row, "scipy_best_us"))),
     ]
     means = [significant(geometric_mean(map(in_products, some))) for some in (mine, ordered.values())]
