@@ -761,6 +761,22 @@ def test_the_collection_is_measured_into_its_file(tmp_path, suitesparse, monkeyp
     assert "make it first" in capsys.readouterr().err
 
 
+def test_squares_come_with_their_columns_unsorted_and_sorted(tmp_path, suitesparse, documents, monkeypatch):
+    monkeypatch.setattr(HostDevice, "bandwidth", 1e10)
+    made = [suitesparse.load_square(f"poisson2d:9{which}", 0) for which in ("^2", "^2 sorted")]
+    assert [bool(square.has_sorted_indices) for square in made] == [False, True]
+    assert (made[0] != made[1]).nnz == 0
+    words = ["poisson2d:9", "--square", "--repeat", "3", "--baselines", "scipy", "--device", "cpu"]
+    assert suitesparse.main([*words, "--csv", str(tmp_path / "squares_box.csv")]) == 0
+    monkeypatch.setattr(documents, "RESULTS", tmp_path)
+    (line,) = [line for line in documents.text("squares_box").splitlines() if line.startswith("| poisson2d")]
+    rows = results.read(tmp_path / "squares_box.csv")
+    assert [row["matrix"] for row in rows] == ["poisson2d:9^2", "poisson2d:9^2 sorted"]
+    plans = [float(row["plan_ms"]) for row in rows]
+    shown = [float(cell) for cell in line.split("|")[4:6]]
+    assert shown == pytest.approx(plans, rel=0.01)
+
+
 def test_the_documents_are_written_from_the_files_alone(tmp_path, documents, monkeypatch):
     monkeypatch.setattr(documents, "RESULTS", tmp_path)
     results.write(tmp_path / "box.csv", [timed("big", 2.0), timed("small", 0.5, inside="yes")])

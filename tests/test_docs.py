@@ -348,7 +348,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         ("README.md", 1),
         ("docs/index.md", 1),
-        ("docs/benchmarks.md", 15),
+        ("docs/benchmarks.md", 16),
         ("docs/distributed.md", 1),
         ("docs/dtypes.md", 1),
         ("docs/processes.md", 1),
