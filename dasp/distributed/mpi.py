@@ -18,6 +18,7 @@ import numpy as np
 
 from dasp.distributed.engine import Message, RankError
 from dasp.distributed.host import HostEngine
+from dasp.distributed.waiting import is_freed
 
 SPIN = 2e-3
 """Seconds for which a rank asks without pause whether something has arrived; then it sleeps between."""
@@ -75,7 +76,7 @@ class MpiExchange:
 
     def start(self) -> None:
         """Post what is to be received, then send."""
-        comm = self._engine.comm
+        comm = self._engine.open_comm()
         self._requests = [comm.Irecv(to, source=rank, tag=TAG) for rank, to in self._receives]
         self._requests += [comm.Isend(what, dest=rank, tag=TAG) for rank, what in self._sends]
 
@@ -95,6 +96,18 @@ class MpiEngine(HostEngine):
         self.comm = comm.Dup()
         super().__init__(int(self.comm.Get_rank()), int(self.comm.Get_size()), timeout)
         self._aborts = False
+
+    def open_comm(self) -> Any:
+        """Return the communicator.
+
+        Raises
+        ------
+        RankError
+            If it has been freed.
+        """
+        if not self.comm:
+            raise is_freed(self)
+        return self.comm
 
     def complete(self, requests: list[Any], what: str) -> None:
         """Wait for requests, no longer than the timeout.
@@ -135,7 +148,7 @@ class MpiEngine(HostEngine):
         mine = np.frombuffer(pickle.dumps(value), np.uint8)
         sizes = np.zeros(self.size, np.int64)
         what = "the other ranks to come to the same point"
-        self.complete([self.comm.Iallgather(np.array([len(mine)], np.int64), sizes)], what)
+        self.complete([self.open_comm().Iallgather(np.array([len(mine)], np.int64), sizes)], what)
         every = np.empty(int(sizes.sum()), np.uint8)
         starts = np.cumsum(sizes) - sizes
         target = [every, (sizes.tolist(), starts.tolist())]
@@ -151,7 +164,7 @@ class MpiEngine(HostEngine):
         mine = array.reshape(-1)
 
         def add() -> None:
-            request = self.comm.Iallgather(mine, parts)
+            request = self.open_comm().Iallgather(mine, parts)
             self.complete([request], "a sum over all ranks")
             np.add.reduce(parts, axis=0, out=mine)
 

@@ -27,7 +27,7 @@ from dasp.distributed.exchange import Span
 from dasp.distributed.nccl import NcclLinks
 from dasp.distributed.packing import defines, steps
 from dasp.distributed.processes import machine, watch
-from dasp.distributed.waiting import LAST_SECONDS, at_the_end, await_event, has_given_up
+from dasp.distributed.waiting import LAST_SECONDS, at_the_end, await_event, has_given_up, is_freed
 from dasp.solvers.cuda import OVERLAPPING, THREADS, shared_with_host
 
 Array = Any
@@ -315,10 +315,7 @@ class PeerLinks:
     def check(self) -> None:
         """Raise RankError if another rank did not answer before."""
         if self._closed:
-            raise RankError(
-                f"the communicator of rank {self.engine.rank} has been freed; make the matrix anew with one "
-                "that has not"
-            )
+            raise is_freed(self.engine)
         if self._limit[GAVE_UP]:
             self._let_go()
             raise has_given_up(self.engine, np.flatnonzero(self._limit[ENDED:]))

@@ -78,3 +78,10 @@ def has_given_up(engine: Engine, ended: Iterable[int]) -> RankError:
         f"rank {engine.rank} of {engine.size} has given up waiting for another rank"
         f"{gone and f' (ended: {gone})'}; GPUs send each other nothing after that"
     )
+
+
+def is_freed(engine: Engine) -> RankError:
+    """Return the error of a rank whose communicator has been freed."""
+    return RankError(
+        f"the communicator of rank {engine.rank} has been freed; make the matrix anew with one that has not"
+    )
