@@ -192,6 +192,7 @@ class PackingDevice:
         varying: Any,
         blocks: int,
         threads: int,
+        overlaps: bool,
     ) -> Any:
         signature.ordered(types, arguments, varying)
         launch = self.kernel(signature, constants, types)

@@ -42,11 +42,12 @@ dasp_holds(long long count, const Bits* __restrict__ data, Count* misfit, long l
 #pragma unroll
         for (int k = 0; k < AT_ONCE; ++k) fits = fits && holds(bits[k], value);
     }
+    wait_for_earlier_kernels();  // none is waited for here, but the next one may start
     if (__any_sync(ALL_LANES, !fits) && lane_id() == 0) atomicMax(misfit, Count(turn));
 }
 
 extern "C" __global__ void dasp_keep_first(Bits* table, const Bits* __restrict__ data,
-                                           const Count* __restrict__ misfit, long long turn, Count* told)
+                                           const Count* misfit, long long turn, Count* told)
 {
     const bool fits = *misfit != Count(turn);
     if (fits) table[0] = data[0];

@@ -2,7 +2,8 @@
 //
 // Arrays of a pattern: see packed.cuh. data: values as bits, in the order in which the entries came in; order (nnz) or
 // null: which of these is the i-th entry. table, codes: see encode.cuh. stored (32 steps): codes by slots, 0 in a pad.
-// misfit or null: nothing is written if it is `turn`; told (1) then becomes 1, and 2 else: see holds.cu.
+// misfit or null: nothing is written if it is `turn`; told (1) then becomes 1, and 2 else: see holds.cu. With it the
+// launch may overlap the kernel in front, which sets misfit, table and codes and did not overlap any itself.
 // Launch: a warp for each slice; blocks of 256 threads.
 
 #include "encode.cuh"
@@ -38,20 +39,24 @@ struct Step {
     }
 };
 
+// The slice of a warp: those of whole rows from the last one on, since the values that were written or read last are
+// still in the cache.
+__device__ __forceinline__ long long slice_of_warp(long long segments, long long slices)
+{
+    const long long s = (blockIdx.x * (long long)THREADS + threadIdx.x) / WARP;
+    return s < segments || s >= slices ? s : slices - 1 - (s - segments);
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 dasp_refill(const Index* __restrict__ rows, long long positions, const Index* __restrict__ long_rows,
             const Index* __restrict__ segment_offsets, const Index* __restrict__ segment_rows, long long segments,
             long long slices, const uint4* __restrict__ headers, const unsigned char* __restrict__ deltas,
             const Count* __restrict__ starts, const Count* __restrict__ pieces, const Place* __restrict__ order,
-            const Bits* __restrict__ table, const unsigned char* __restrict__ codes, int distinct,
-            Code* __restrict__ stored, const Bits* __restrict__ data, const Count* __restrict__ misfit, long long turn,
-            Count* told)
+            const Bits* table, const unsigned char* codes, int distinct, Code* __restrict__ stored,
+            const Bits* __restrict__ data, const Count* misfit, long long turn, Count* told)
 {
     __shared__ Coder coder;
-    const bool fits = !misfit || *misfit != Count(turn);
-    if (misfit && blockIdx.x == 0 && threadIdx.x == 0) *told = fits ? 2 : 1;
-    const CoderPart part(table, codes, fits ? distinct : 0);
-    const long long s = (blockIdx.x * (long long)THREADS + threadIdx.x) / WARP;
+    const long long s = slice_of_warp(segments, slices);
     const Packed slice(s < slices ? headers[s] : make_uint4(0, 0, 0, 0), deltas);
     Count entry = 0;
     if (slice.steps)
@@ -59,8 +64,11 @@ dasp_refill(const Index* __restrict__ rows, long long positions, const Index* __
                             pieces);
     const Values values{data, order};
     Step step;
-    step.load(slice, values, 0, entry);  // while the dictionary comes
-    coder.keep(part);
+    step.load(slice, values, 0, entry);  // while the kernel in front ends
+    wait_for_earlier_kernels();
+    const bool fits = !misfit || *misfit != Count(turn);
+    if (misfit && blockIdx.x == 0 && threadIdx.x == 0) *told = fits ? 2 : 1;
+    coder.keep(CoderPart(table, codes, fits ? distinct : 0));
     if (!fits) return;
     for (int first = 0; first < slice.steps;) {
         step.store(slice, coder, first, stored);

@@ -48,9 +48,6 @@ __device__ __forceinline__ Bits of_parts(Part real, Part imag) { return {real, i
 template <class T> __device__ __forceinline__ bool same(T a, T b) { return a == b; }
 __device__ __forceinline__ bool same(ulonglong2 a, ulonglong2 b) { return a.x == b.x && a.y == b.y; }
 
-template <class T> __device__ __forceinline__ unsigned long long folded(T bits) { return bits; }
-__device__ __forceinline__ unsigned long long folded(ulonglong2 bits) { return bits.x ^ (bits.y << 1 | bits.y >> 63); }
-
 // Values in the order of the plan: `order` says where each stands, or is null where they stand in that order.
 struct Values {
     const Bits* data;
@@ -70,9 +67,17 @@ struct Values {
 // Slots of a table of at most MOST_CODES values: of 32 that are looked up at once some share theirs, and all wait.
 constexpr int MOST_CODES = 256, SLOTS = sizeof(Bits) == 16 ? 1024 : 2048;
 
-template <class T> __device__ __forceinline__ int slot_of(T bits)
+__device__ __forceinline__ unsigned mixed(unsigned short bits) { return bits; }
+__device__ __forceinline__ unsigned mixed(unsigned bits) { return bits; }
+__device__ __forceinline__ unsigned mixed(unsigned long long bits)
 {
-    return int(folded(bits) * 0x9e3779b97f4a7c15ull >> (SLOTS == 1024 ? 54 : 53));
+    return unsigned(bits) + unsigned(bits >> 32) * 0x9e3779b1u;
+}
+__device__ __forceinline__ unsigned mixed(ulonglong2 bits) { return mixed(bits.x) * 0xc2b2ae35u + mixed(bits.y); }
+
+__device__ __forceinline__ int slot_of(Bits bits)
+{
+    return int(mixed(bits) * 0x85ebca6bu >> (SLOTS == 1024 ? 22 : 21));
 }
 
 // A binary floating-point number: (-1)^negative 1.fraction 2^exponent, the fraction in 52 bits. Subnormal numbers

@@ -29,6 +29,9 @@ HIGHEST = -5
 """Priority of a stream beside others: its few blocks run before those of a large kernel that wait. Lower is
 earlier; CUDA clamps it."""
 
+OVERLAPPING = 90
+"""Compute capability from which a kernel may start before the one in front of it has ended."""
+
 _WORD = np.dtype(np.uint64)
 
 LEAST_PINNED = 4096
@@ -324,10 +327,14 @@ class CudaDevice:
         varying: Sequence[str],
         blocks: int,
         threads: int,
+        overlaps: bool,
     ) -> Callable[..., None]:
         """Return a launch of a compiled kernel, to be given what varies in its order; it keeps the arrays."""
         function = _source.load(signature.source, constants).get_function(signature.entry)
-        launch = Launch(function, signature, types, arguments, varying, blocks=blocks, threads=threads)
+        if overlaps:
+            overlaps = int(self._cupy.cuda.Device().compute_capability) >= OVERLAPPING
+        known = function, signature, types, arguments, varying
+        launch = Launch(*known, blocks=blocks, threads=threads, overlaps=overlaps)
         current = self._stream
         return lambda *given: launch(current().ptr, *given)
 

@@ -91,7 +91,7 @@ before the host has launched it."""
 TOTALS, SAMPLED = 3, 4
 """Numbers of a candidate: kernels/pack/candidates.cuh."""
 
-ZEROS, ORDER_ZEROS, VALUES_AT, VALUE_WORDS = 512, 16, len(Facts._fields), 2 * SLOTS
+ZEROS, ORDER_ZEROS, VALUES_AT, VALUE_WORDS = 512, 16, len(Facts._fields), 2 * SLOTS + 1
 """Zeroed words that a survey has for the steps after it, beside one for every 64 slices and some for every
 tile of positions: each fill of its own costs as much as a launch. Where those of values are among them, and
 words of the table of distinct values."""
@@ -160,8 +160,12 @@ class Device(Protocol):
         varying: Sequence[str],
         blocks: int,
         threads: int,
+        overlaps: bool,
     ) -> Callable[..., None]:
-        """Return a launch of a compiled kernel, to be given what varies in its order; it keeps the arrays."""
+        """Return a launch of a compiled kernel, to be given what varies in its order; it keeps the arrays.
+
+        One that `overlaps` may start before the kernel in front of it has ended, and waits for it by itself.
+        """
 
     def load_all(self, wanted: Sequence[tuple[str, Mapping[str, str]]]) -> None:
         """Have sources compiled beside each other, each for some constants."""
@@ -220,10 +224,12 @@ class _Kernels(dict[Signature, Launches]):
         varying: Sequence[str],
         blocks: int,
         threads: int = 256,
+        *,
+        overlaps: bool = False,
     ) -> Callable[..., None]:
         """Return a launch to be given what varies; see `Device`."""
         known = self._constants, self._types, arguments, varying
-        return self._on.prepared(signature, *known, blocks, threads)
+        return self._on.prepared(signature, *known, blocks, threads, overlaps)
 
 
 class _Distinct(NamedTuple):
@@ -647,7 +653,7 @@ class Primitives:
     def _table(self, distinct: _Distinct) -> dict[str, Any]:
         """Return what kernels are told of the table of distinct values."""
         words, _, first = distinct
-        claims, firsts = self._on.part(words, first, SLOTS), self._on.part(words, first + SLOTS, SLOTS)
+        claims, firsts = self._on.part(words, first, SLOTS), self._on.part(words, first + SLOTS, SLOTS + 1)
         return {"claims": claims, "firsts": firsts}
 
     def sort_columns(self, csr: Csr, survey: Survey) -> tuple[Csr, Array]:
@@ -1125,7 +1131,10 @@ class Primitives:
             refill = of.prepared(kernels.KEEP_FIRST, {"table": _plain(values.table)}, (*asked, "told"), 1, 1)
         else:
             arguments = places.arguments | {"stored": _bits(stored, coding)}
-            refill = of.prepared(kernels.REFILL, arguments, (*asked, "told"), places.blocks)
+            overlaps = coding != Coding.PLAIN  # and so there is a question in front of it
+            refill = of.prepared(
+                kernels.REFILL, arguments, (*asked, "told"), places.blocks, overlaps=overlaps
+            )
         if coding == Coding.PLAIN:
             return Fill(self._on, dtype, refill)
         blocks = _share(count, 2048, 2 * BLOCKS)
@@ -1134,7 +1143,7 @@ class Primitives:
     def _dictionary_fill(self, places: Places, values: Values, dtype: np.dtype[Any], of: _Kernels) -> Fill:
         """Return what overwrites values by their numbers in a table, and the table."""
         on, count, asked = self._on, places.plan.nnz, ("data", "misfit", "turn")
-        sizes = {"facts": 2, "claims": SLOTS, "firsts": SLOTS, "come": 1}
+        sizes = {"facts": 2, "claims": SLOTS, "firsts": SLOTS + 1, "come": 1}
         counted = {name: on.zeros(size, COUNT) for name, size in sizes.items()}
         coder = {"codes": on.empty(SLOTS, np.uint8), "table": _plain(values.table)}
         made = {"room": len(values.table), "order": None, "count": count}
@@ -1143,9 +1152,8 @@ class Primitives:
             kernels.VALUE_FACTS, {**counted, **coder, **made}, asked, blocks, VALUE_THREADS
         )
         stored = {"stored": _bits(values.codes, values.coding), "distinct": len(values.table)}
-        refill = of.prepared(
-            kernels.REFILL, places.arguments | coder | stored, (*asked, "told"), places.blocks
-        )
+        arguments = places.arguments | coder | stored
+        refill = of.prepared(kernels.REFILL, arguments, (*asked, "told"), places.blocks, overlaps=True)
         return Fill(on, dtype, refill, counting)
 
     def count_values(self, data: Array) -> tuple[ValueStatistics, _Distinct]:

@@ -19,7 +19,7 @@ from dasp._dtypes import BFLOAT16, Arithmetic, into, real_type
 from dasp._integers import ceil_div, round_up
 from dasp._launch import Launch, Signature
 from dasp.backends.cuda import beside, columns, dotted, published, published_columns, resident, sliced
-from dasp.backends.cuda.device import primitives
+from dasp.backends.cuda.device import OVERLAPPING, primitives
 from dasp.backends.cuda.results import Results
 from dasp.backends.cuda.scratch import (
     PER_THREAD_STREAM,
@@ -49,9 +49,9 @@ BETWEEN = "x", "y"
 TENSOR_CORES = 80
 """Compute capability from which tensor cores multiply float64."""
 
-OVERLAPPING, OVERLAPPING_DRIVER = 90, 12_030
-"""Compute capability, and CUDA version of the driver, from which the start of a product may overlap the end
-of the kernel before it, in a captured graph too."""
+OVERLAPPING_DRIVER = 12_030
+"""CUDA version of the driver from which the start of a product may overlap the end of the kernel before it,
+in a captured graph too."""
 
 _HERE = nullcontext()
 """For work on a device that is the current one."""
