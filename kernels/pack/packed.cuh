@@ -40,11 +40,15 @@ struct Packed {
         }
     }
 
-    // Whether the slot of a step holds an entry.
-    __device__ __forceinline__ bool has(int step) const
+    // Of COUNT steps from one on those whose slot holds an entry, a bit each; all are looked at at once.
+    template <int COUNT> __device__ __forceinline__ unsigned held(int first_of_them) const
     {
-        unsigned ignored;
-        return step < full || (step < steps && delta(step, ignored));
+        switch (width) {
+        case 0: return (1u << min(max(steps - first_of_them, 0), COUNT)) - 1;
+        case 1: return held_beside<COUNT>(deltas, first_of_them);
+        case 2: return held_beside<COUNT>(reinterpret_cast<const unsigned short*>(deltas), first_of_them);
+        default: return held_beside<COUNT>(reinterpret_cast<const unsigned*>(deltas), first_of_them);
+        }
     }
 
     // The lanes that share this one's row.
@@ -55,6 +59,20 @@ struct Packed {
 
     // The position of this lane's row.
     __device__ __forceinline__ long long position() const { return (long long)first + (lane_id() >> shift); }
+
+private:
+    template <int COUNT, class Delta>
+    __device__ __forceinline__ unsigned held_beside(const Delta* all, int begin) const
+    {
+        Delta deltas_of[COUNT];
+#pragma unroll
+        for (int k = 0; k < COUNT; ++k)
+            deltas_of[k] = begin + k >= full && begin + k < steps ? all[WARP * (begin + k) + lane_id()] : Delta();
+        unsigned held = 0;
+#pragma unroll
+        for (int k = 0; k < COUNT; ++k) held |= unsigned(begin + k < steps && deltas_of[k] != Delta(-1)) << k;
+        return held;
+    }
 };
 
 // The first entry of a segment: those of its row's segments before it come first.

@@ -15,16 +15,16 @@ constexpr int BLOCKS = 4;  // of a multiprocessor: registers
 // The values of AT_ONCE steps of a slice.
 struct Step {
     Bits bits[AT_ONCE];
-    unsigned entries[AT_ONCE];  // lanes whose slot holds one
+    unsigned held;  // steps in which this lane's slot holds one, a bit each
 
     // Takes those from step `first` on; the next one of this lane's row is `entry`.
     __device__ __forceinline__ void load(const Packed& slice, const Values& values, int first, Count& entry)
     {
+        held = slice.held<AT_ONCE>(first);
 #pragma unroll
         for (int k = 0; k < AT_ONCE; ++k) {
-            entries[k] = __ballot_sync(ALL_LANES, slice.has(first + k));
-            const unsigned own = entries[k] & slice.lanes();
-            if (entries[k] >> lane_id() & 1) bits[k] = values.at((long long)entry + __popc(own & lanes_before()));
+            const unsigned own = __ballot_sync(ALL_LANES, held >> k & 1) & slice.lanes();
+            if (held >> k & 1) bits[k] = values.at((long long)entry + __popc(own & lanes_before()));
             entry += __popc(own);
         }
     }
@@ -34,7 +34,7 @@ struct Step {
 #pragma unroll
         for (int k = 0; k < AT_ONCE; ++k) {
             if (first + k >= slice.steps) break;
-            stored[slice.slot(first + k)] = entries[k] >> lane_id() & 1 ? coder.code_of(bits[k]) : Code();
+            stored[slice.slot(first + k)] = held >> k & 1 ? coder.code_of(bits[k]) : Code();
         }
     }
 };
