@@ -210,6 +210,28 @@ def test_on_a_gpu_every_value_finds_its_entry(name, layout):
 
 
 @pytest.mark.cuda
+@pytest.mark.parametrize("each", [100, 200, 256])
+def test_on_a_gpu_blocks_may_each_see_few_values_and_all_of_them_many(each):
+    """More than the table of distinct values has room for, and all blocks come there at a time."""
+    import cupy
+
+    numbers, rng = np.arange(132 * 4096), np.random.default_rng(1)
+    many = numbers // 4096 * 256 + numbers % each + 0.1
+    few = rng.choice(rng.standard_normal(200), len(numbers))
+    columns, starts = numbers % 1000, np.arange(0, len(numbers) + 1, 8)
+    matrix = csr_array((few, columns, starts), shape=(len(numbers) // 8, 1000))
+    A = SpMatrix.from_scipy(matrix, device="cuda")
+    with pytest.raises(ValueError, match="DICTIONARY"):
+        A.with_values(cupy.asarray(many), out=A)
+    assert_same_entries(A.to_scipy(), matrix)
+    assert A.with_values(cupy.asarray(few[::-1].copy()), out=A) is A
+    matrix.data = few[::-1].copy()
+    assert_same_entries(A.to_scipy(), matrix)
+    matrix.data = many
+    assert SpMatrix.from_scipy(matrix, device="cuda").plan.values.coding is Coding.PLAIN
+
+
+@pytest.mark.cuda
 @pytest.mark.parametrize("before", VALUES)
 def test_on_a_gpu_values_fit_in_place_or_leave_it_as_it_was(before):
     import cupy

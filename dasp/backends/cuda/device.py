@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dasp import _source, _threads
-from dasp._integers import ceil_div, round_up
+from dasp._integers import ceil_div
 from dasp._launch import Launch, Launches, Signature, launcher
 from dasp.backends.cuda.primitives import Primitives
 from dasp.formats.array import Array
@@ -22,8 +22,11 @@ PIECE, WORKERS = 4 << 20, 4
 ALIGNED = 256
 """Bytes to which arrays are aligned that lie in one block of memory."""
 
-LOOKS = 256
-"""How often the host looks for an answer before it waits for an event; small kernels have ended by then."""
+LOOKS = 1024
+"""How often the host looks for an answer before it waits for an event: most kernels have ended by then."""
+
+UNTOLD = (1 << 64) - 1
+"""A word that was not told yet. One that is this number is found by waiting."""
 
 HIGHEST = -5
 """Priority of a stream beside others: its few blocks run before those of a large kernel that wait. Lower is
@@ -46,29 +49,53 @@ class _Pinned:
     address : int
     room : int
         Words that it has.
-    count : int
-        Those that are asked for.
     """
 
-    __slots__ = "_free", "_memory", "_stream", "_words", "_written", "address", "count", "room"
+    __slots__ = (
+        "_count", "_free", "_memory", "_on", "_stream", "_untold", "_view", "_written", "address", "room"
+    )  # fmt: skip
 
     def __init__(self, size: int, free: list[_Pinned]) -> None:
         import cupy
 
-        self.room, self.count, self._free = size // _WORD.itemsize, 0, free
+        self.room, self._count, self._free = size // _WORD.itemsize, 0, free
         self._memory = cupy.cuda.alloc_pinned_memory(size)
-        self._words = np.frombuffer(self._memory, _WORD, self.room)
-        self.address = int(self._words.ctypes.data)
+        words = np.frombuffer(self._memory, _WORD, self.room)
+        self._view: memoryview = words.data
+        self._untold: memoryview = np.full(self.room, UNTOLD, _WORD).data
+        self.address = int(words.ctypes.data)
         self._written, self._stream = cupy.cuda.Event(disable_timing=True), cupy.cuda.get_current_stream
+        self._on: Any = None
+
+    def ask(self, count: int) -> None:
+        """Have room for so many words, of which nothing was told."""
+        self._count = count
+        self._view[:count] = self._untold[:count]
 
     def sent(self) -> Callable[[], list[int]]:
-        """Say that what writes the words was launched; return what waits for it and returns them."""
-        self._written.record(self._stream())
-        return self._finish
+        """Say that a kernel was launched that writes each word once; return what waits and returns them."""
+        self._on = self._stream()
+        return self._look
 
-    def _finish(self) -> list[int]:
+    def copied(self) -> Callable[[], list[int]]:
+        """Say that a copy was launched; return what waits for it and returns the words."""
+        self._written.record(self._stream())
+        return self._wait
+
+    def _look(self) -> list[int]:
+        view, last = self._view, self._count - 1
+        for _ in range(LOOKS):
+            if view[last] != UNTOLD:
+                numbers: list[int] = view[: self._count].tolist()
+                if UNTOLD not in numbers:
+                    self._free.append(self)
+                    return numbers
+        self._written.record(self._on)
+        return self._wait()
+
+    def _wait(self) -> list[int]:
         self._written.synchronize()
-        numbers: list[int] = self._words[: self.count].tolist()
+        numbers: list[int] = self._view[: self._count].tolist()
         self._free.append(self)
         return numbers
 
@@ -81,12 +108,13 @@ class _Piece:
     ptr : int
         Its address.
     dtype : numpy.dtype
+    itemsize : int
     """
 
-    __slots__ = "_block", "_size", "dtype", "ptr"
+    __slots__ = "_block", "_size", "dtype", "itemsize", "ptr"
 
-    def __init__(self, block: Any, ptr: int, size: int, dtype: np.dtype[Any]) -> None:
-        self._block, self.ptr, self._size, self.dtype = block, ptr, size, dtype
+    def __init__(self, block: Any, ptr: int, size: int, dtype: np.dtype[Any], itemsize: int) -> None:
+        self._block, self.ptr, self._size, self.dtype, self.itemsize = block, ptr, size, dtype, itemsize
 
     def lie_in(self, block: Any) -> None:
         """Move to a block of memory, as far behind its beginning as the address says."""
@@ -225,8 +253,9 @@ class CudaDevice:
         """Return arrays of any contents, each of a size and a type, for kernels alone: one allocation."""
         pieces, at = [], 0
         for count, kind in arrays:
-            pieces.append(_Piece(None, at, count, kind))
-            at += round_up(count * kind.itemsize, ALIGNED)
+            size = kind.itemsize
+            pieces.append(_Piece(None, at, count, kind, size))
+            at += -(-count * size // ALIGNED) * ALIGNED
         block = self._memory(at)
         for piece in pieces:
             piece.lie_in(block)
@@ -236,12 +265,17 @@ class CudaDevice:
         """Return words, 0 each, that kernels alone see."""
         block = self._memory(8 * count)
         self._cupy.cuda.runtime.memsetAsync(block.ptr, 0, 8 * count, self._stream().ptr)
-        return _Piece(block, block.ptr, count, _WORD)
+        return _Piece(block, block.ptr, count, _WORD, 8)
 
     def word(self, value: Any) -> int:
         """Return what launches take for an array, an int or None, the null pointer."""
-        if type(value) is _Piece:
-            return value.ptr
+        kind = type(value)
+        if kind is _Piece:
+            address: int = value.ptr
+            return address
+        if kind is self._ndarray:
+            address = value.data.ptr
+            return address
         if value is None:
             return 0
         return int(value) if isinstance(value, (int, np.integer)) else int(value.data.ptr)
@@ -285,25 +319,31 @@ class CudaDevice:
 
     def part(self, array: Any, first: int, count: int) -> int:
         """Return what launches take for some of the numbers of an array, which it does not keep."""
-        return int(array.ptr + first * array.dtype.itemsize)
+        address: int = array.ptr + first * array.itemsize
+        return address
 
     def reading(self, words: Any, first: int, count: int) -> Callable[[], list[int]]:
         """Begin to copy words to the host, after what was launched; return what waits and returns them."""
-        told, sent = self.telling(count)
-        runtime, address = self._cupy.cuda.runtime, words.ptr + 8 * first
-        runtime.memcpyAsync(told, address, 8 * count, runtime.memcpyDeviceToHost, self._stream().ptr)
-        return sent()
+        pinned, runtime = self._pinned_for(count), self._cupy.cuda.runtime
+        pointers = pinned.address, words.ptr + 8 * first
+        runtime.memcpyAsync(*pointers, 8 * count, runtime.memcpyDeviceToHost, self._stream().ptr)
+        return pinned.copied()
 
     def telling(self, count: int) -> tuple[int, Callable[[], Callable[[], list[int]]]]:
-        """Return where a kernel may write words for the host, and what is called once it was launched."""
+        """Return where a kernel writes words for the host, and what is called once it was launched."""
+        pinned = self._pinned_for(count)
+        return pinned.address, pinned.sent
+
+    def _pinned_for(self, count: int) -> _Pinned:
+        """Return memory of the host for so many words, of which nothing was told."""
         try:
             pinned = self._pinned.pop()  # threads do not wait for each other
         except IndexError:
             pinned = self._new_pinned(count)
         if pinned.room < count:
             pinned = self._new_pinned(count)
-        pinned.count = count
-        return pinned.address, pinned.sent
+        pinned.ask(count)
+        return pinned
 
     def _new_pinned(self, count: int) -> _Pinned:
         """Return pinned memory: a GPU reaches no other, and copies go through such."""

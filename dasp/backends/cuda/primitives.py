@@ -259,7 +259,7 @@ class _Work:
     """
 
     def __init__(self, device: Device, kernels: _Kernels, words: Array = None, **known: Any) -> None:
-        self._on, self._word, self._kernels = device, device.word, kernels
+        self._on, self._word, self._part, self._kernels = device, device.word, device.part, kernels
         self._words, self._taken, self._room = words, 0, 0 if words is None else len(words)
         self._full: list[Array] = []
         self.known: dict[str, Any] = {}
@@ -297,11 +297,12 @@ class _Work:
 
     def words(self, first: int, count: int) -> Any:
         """Return what launches take for some of the words."""
-        return self._on.part(self._words, first, count)
+        return self._part(self._words, first, count)
 
     def zeros(self, count: int) -> Any:
         """Return what launches take for zeroed words that nobody else has."""
-        return self.words(self.take(count), count)
+        first = self.take(count)
+        return self._part(self._words, first, count)
 
     def reading(self, first: int, count: int) -> Callable[[], list[int]]:
         """Begin to read some of the words."""

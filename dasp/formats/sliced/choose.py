@@ -163,15 +163,16 @@ def choose_window(
     """
     costs, moves = [], machine.row * rows
     pad, by_slice, by_few, by_many = gathers
-    for window, slices in tried.items():
-        size = _plan_cost(slices, code_bytes, machine) + (moves if window else 0)
-        cost = size + pad * (WARP * slices.steps - WARP * slices.full)
+    by_slot, by_header = machine.slot + machine.value_byte * code_bytes, machine.slice
+    for window, (slices, steps, full, sampled, own, few, many) in tried.items():
+        size = WARP * steps * by_slot + by_header * slices + (moves if window else 0)
+        cost, sampled = size + pad * (WARP * steps - WARP * full), max(sampled, 1)
         if by_slice:
-            cost += by_slice * slices.of_all(slices.by_slice)
+            cost += by_slice * (own * steps / sampled)
         if by_few:
-            cost += by_few * slices.of_all(slices.by_few)
+            cost += by_few * (few * steps / sampled)
         if by_many:
-            cost += by_many * slices.of_all(slices.by_many)
+            cost += by_many * (many * steps / sampled)
         costs.append((cost, size, window))
     most = machine.most_growth * min([size for _, size, _ in costs])
     return min([cost for cost in costs if cost[1] <= most])[2]
