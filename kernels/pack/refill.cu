@@ -9,8 +9,9 @@
 #include "encode.cuh"
 #include "packed.cuh"
 
-constexpr int THREADS = CODER_THREADS, AT_ONCE = sizeof(Bits) == 16 ? 4 : 8;
-constexpr int BLOCKS = 4;  // of a multiprocessor: registers
+// Of a multiprocessor, whose registers they share: where values are looked up, more of them with fewer loads each.
+constexpr int BLOCKS = DASP_CODING == CODING_DICTIONARY && sizeof(Index) + sizeof(Place) == 8 ? 5 : 4;
+constexpr int THREADS = CODER_THREADS, AT_ONCE = sizeof(Bits) == 16 ? 4 : BLOCKS == 5 ? 6 : 8;
 
 // The values of AT_ONCE steps of a slice.
 struct Step {
@@ -39,14 +40,6 @@ struct Step {
     }
 };
 
-// The slice of a warp: those of whole rows from the last one on, since the values that were written or read last are
-// still in the cache.
-__device__ __forceinline__ long long slice_of_warp(long long segments, long long slices)
-{
-    const long long s = (blockIdx.x * (long long)THREADS + threadIdx.x) / WARP;
-    return s < segments || s >= slices ? s : slices - 1 - (s - segments);
-}
-
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 dasp_refill(const Index* __restrict__ rows, long long positions, const Index* __restrict__ long_rows,
             const Index* __restrict__ segment_offsets, const Index* __restrict__ segment_rows, long long segments,
@@ -56,7 +49,7 @@ dasp_refill(const Index* __restrict__ rows, long long positions, const Index* __
             const Bits* __restrict__ data, const Count* misfit, long long turn, Count* told)
 {
     __shared__ Coder coder;
-    const long long s = slice_of_warp(segments, slices);
+    const long long s = (blockIdx.x * (long long)THREADS + threadIdx.x) / WARP;
     const Packed slice(s < slices ? headers[s] : make_uint4(0, 0, 0, 0), deltas);
     Count entry = 0;
     if (slice.steps)

@@ -6,6 +6,7 @@
 //     0 before. facts: bits of `Dead`, and distinct values if NOT_DICTIONARY is not among them. In a table with open
 //     addressing a claim says which value has the slot (`Claims`), and a first where that comes first, bits flipped.
 //     come or null: 0 before and after; the last block then makes the dictionary and leaves what was counted at 0.
+//     Nobody asks then what else the values are not.
 //     misfit: becomes `turn`, and no dictionary is made, if there are more values than `room`.
 // dasp_dictionary: one block of 1024 threads. codes (SLOTS): the code of a slot, 0 where there is none; table: the values
 //     in the order of their first appearance, which is that of their codes.
@@ -36,20 +37,28 @@ __device__ __forceinline__ Count place_of(unsigned nth)
     return (Count(nth / TILE) * gridDim.x + blockIdx.x) * TILE + nth % TILE;
 }
 
-template <class T> __device__ __forceinline__ unsigned lanes_with(T bits) { return __match_any_sync(ALL_LANES, bits); }
-__device__ __forceinline__ unsigned lanes_with(unsigned short bits) { return lanes_with(unsigned(bits)); }
-__device__ __forceinline__ unsigned lanes_with(ulonglong2 bits) { return lanes_with(bits.x) & lanes_with(bits.y); }
+// Two words that lie together, each of them as `peek` reads it.
+template <class Two> __device__ __forceinline__ Two peek_pair(Two* pair)
+{
+#ifdef DASP_SIMT
+    return {peek(&pair->x), peek(&pair->y)};
+#else
+    Two found;
+    if constexpr (sizeof(Two) == 16)
+        asm volatile("ld.volatile.shared.v2.u64 {%0, %1}, [%2];" : "=l"(found.x), "=l"(found.y)
+                     : "r"(unsigned(__cvta_generic_to_shared(pair))));
+    else
+        asm volatile("ld.volatile.shared.v2.u32 {%0, %1}, [%2];" : "=r"(found.x), "=r"(found.y)
+                     : "r"(unsigned(__cvta_generic_to_shared(pair))));
+    return found;
+#endif
+}
 
 // What a claim on a slot of a table says of the value there; 0 says that the slot is free.
 constexpr Count ABSENT = 0x7ff4da5f7ff4da5full;
 
 #if DASP_VALUE_BYTES == 16
-// It is 1 + the place of a value with the same bits. Beside it a block has a copy of the value, as words of which bits
-// are flipped: they are written and read whole, so that a value that is there needs no flag. One with the word ABSENT
-// is never found there.
-constexpr int WORDS = 2;
-__device__ __forceinline__ Count word_of(Bits bits, int k) { return (k ? bits.y : bits.x) ^ ABSENT; }
-struct Claims {
+struct Claims {  // 1 + the place of a value with the same bits
     Values values;
 
     static __device__ __forceinline__ Count of(Bits, Count place) { return place + 1; }
@@ -57,14 +66,11 @@ struct Claims {
     __device__ __forceinline__ Bits value(Count, Count first) const { return values.at(first); }
 };
 #else
-// It is the value, bits flipped. That of ABSENT is 0, and has no slot: its first is behind all others.
-constexpr int WORDS = 1;
-__device__ __forceinline__ Count word_of(Bits bits, int) { return bits ^ ABSENT; }
-struct Claims {
+struct Claims {  // the value, bits flipped: ABSENT is 0 and has no slot, but a first behind all others
     Values values;
 
-    static __device__ __forceinline__ Count of(Bits bits, Count) { return word_of(bits, 0); }
-    __device__ __forceinline__ bool says(Count claim, Bits bits) const { return claim == word_of(bits, 0); }
+    static __device__ __forceinline__ Count of(Bits bits, Count) { return bits ^ ABSENT; }
+    __device__ __forceinline__ bool says(Count claim, Bits bits) const { return claim == (bits ^ ABSENT); }
     __device__ __forceinline__ Bits value(Count claim, Count) const { return Bits(claim ^ ABSENT); }
 };
 #endif
@@ -74,24 +80,26 @@ struct Claims {
 constexpr int IS_NEW = 2 * SLOTS;
 
 template <class First> struct Distinct {
+    static constexpr bool HERE = sizeof(First) == 4;  // in shared memory, where a look costs less than an atomic
+
     Claims known;
     Count* claims;
     First *firsts, *count;
 
-    // Puts in a value that stands at a place; `first` is that of the table, bits flipped. Returns its slot, and IS_NEW
-    // more if it had none; -1 if there are too many values.
-    __device__ __forceinline__ int insert(Bits bits, Count place, First first) const
+    // Puts in a value that stands at a place, looking from a slot on; `first` is that of the table, bits flipped.
+    // Returns its slot, and IS_NEW more if it had none; -1 if there are too many values.
+    __device__ __forceinline__ int insert(int slot, Bits bits, Count place, First first) const
     {
         const Count claim = Claims::of(bits, place);
         if (claim == 0) return atomicMax(firsts + SLOTS, first) ? SLOTS : counted(SLOTS);
-        int slot = slot_of(bits);
         for (int looked = 0; looked < SLOTS; ++looked, slot = (slot + 1) % SLOTS) {
-            const Count there = atomicCAS(claims + slot, 0ull, claim);
+            Count there = HERE ? peek(claims + slot) : 0;
+            if (there == 0) there = atomicCAS(claims + slot, 0ull, claim);
             if (there == 0 || known.says(there, bits)) {
-                atomicMax(firsts + slot, first);
+                if (!HERE || peek(firsts + slot) < first) atomicMax(firsts + slot, first);
                 return there == 0 ? counted(slot) : slot;
             }
-            if (is_full()) break;
+            if (!HERE && is_full()) break;
         }
         return -1;
     }
@@ -106,61 +114,72 @@ template <class First> struct Distinct {
 // The distinct values of a block.
 struct Seen {
     Distinct<unsigned> distinct;
-    Count* words;  // of each value WORDS
+    ulonglong2* copies;  // of values that are more than their claims, by slots; ABSENT before
 
-    // Whether the value is there. It may not be found although it is.
-    __device__ __forceinline__ bool has(Bits bits) const
+#if DASP_VALUE_BYTES == 16
+    // Where a value is looked for first.
+    static __device__ __forceinline__ int start_of(Bits bits) { return slot_of(bits); }
+
+    // Whether a value is found in its first slot, and first stands no later than the `nth`. It may be there and not be
+    // found; a value with the word ABSENT never is.
+    __device__ __forceinline__ bool has(Bits bits, unsigned nth) const
     {
-        int slot = slot_of(bits);
-        for (int looked = 0; looked < SLOTS; ++looked, slot = (slot + 1) % SLOTS) {
-            bool equal = true;
-#pragma unroll
-            for (int k = 0; k < WORDS; ++k) {
-                const Count word = peek(words + WORDS * slot + k);
-                if (word == 0) return false;
-                equal = equal && word == word_of(bits, k);
-            }
-            if (equal) return true;
-        }
-        return false;
+        const ulonglong2 copy = peek_pair(copies + start_of(bits));
+        return same(copy, bits) && copy.x != ABSENT && copy.y != ABSENT && peek(distinct.firsts + start_of(bits)) >= ~nth;
     }
+#else
+    // The same of pairs of slots, which are loaded at once: a lane that looks further holds its warp.
+    static __device__ __forceinline__ int start_of(Bits bits) { return slot_of(bits) & ~1; }
 
-    // Puts in those of a warp's values that were `missed`; they stand at places of the block's tiles. False for too many.
-    __device__ __forceinline__ bool insert(Bits bits, bool missed, unsigned nth) const
+    __device__ __forceinline__ bool has(Bits bits, unsigned nth) const
     {
-        const unsigned others = lanes_with(bits) & __ballot_sync(ALL_LANES, missed);
-        if (!missed || (others & lanes_before())) return true;  // the first lane that has it
-        const int slot = distinct.is_full() ? -1 : distinct.insert(bits, place_of(nth), ~nth);
-        if (WORDS > 1 && slot >= IS_NEW)
-            for (int k = 0; k < WORDS; ++k) atomicExch(words + WORDS * (slot - IS_NEW) + k, word_of(bits, k));
+        const ulonglong2 claims = peek_pair(reinterpret_cast<ulonglong2*>(distinct.claims + start_of(bits)));
+        const uint2 firsts = peek_pair(reinterpret_cast<uint2*>(distinct.firsts + start_of(bits)));
+        // A free slot has no first, whatever its claim.
+        return (distinct.known.says(claims.x, bits) && firsts.x >= ~nth) ||
+               (distinct.known.says(claims.y, bits) && firsts.y >= ~nth);
+    }
+#endif
+
+    // Puts in a value. False if it is one too many.
+    __device__ __forceinline__ bool put(Bits bits, unsigned nth) const
+    {
+        const int slot = distinct.is_full() ? -1 : distinct.insert(start_of(bits), bits, place_of(nth), ~nth);
+        if (slot >= IS_NEW) copy(bits, slot - IS_NEW);
         return slot >= 0;
     }
+
+private:
+    __device__ __forceinline__ void copy(ulonglong2 bits, int slot) const
+    {
+        atomicExch(&copies[slot].x, bits.x);
+        atomicExch(&copies[slot].y, bits.y);
+    }
+    template <class T> __device__ __forceinline__ void copy(T, int) const {}
 };
 
-// Which of AT_ONCE values of this lane, a block apart, have not been seen, a bit each; from place i on.
-__device__ __forceinline__ unsigned missed_of(const Bits (&bits)[AT_ONCE], const Seen& seen, long long i, long long count)
+// Has a block see up to AT_ONCE values of this lane, a block apart, from place i on, which is the `nth` of the block's.
+// False if they are too many.
+__device__ __forceinline__ bool look_at(const Bits (&bits)[AT_ONCE], const Seen& seen, long long i, long long count,
+                                        unsigned nth)
 {
     unsigned missed = 0;
 #pragma unroll
-    for (int k = 0; k < AT_ONCE; ++k) missed |= unsigned(i + k * THREADS < count && !seen.has(bits[k])) << k;
-    return missed;
-}
-
-// Puts them in, and returns what they are not; a warp calls it. The first of them stands at place `nth` of the block's.
-__device__ __forceinline__ unsigned put(const Bits (&bits)[AT_ONCE], const Seen& seen, unsigned missed, unsigned nth)
-{
-    unsigned dead = 0;
+    for (int k = 0; k < AT_ONCE; ++k)
+        missed |= unsigned(i + k * THREADS < count && !seen.has(bits[k], nth + k * THREADS)) << k;
+    // Few instructions, which a small launch has to fetch first.
+    for (; missed; missed &= missed - 1) {
+        const int k = __ffs(int(missed)) - 1;
+        Bits value = bits[0];
 #pragma unroll
-    for (int k = 0; k < AT_ONCE; ++k) {
-        const bool missed_here = missed >> k & 1;
-        if (!__any_sync(ALL_LANES, missed_here)) continue;
-        if (missed_here) dead |= dead_of(bits[k]);
-        if (!seen.insert(bits[k], missed_here, nth + k * THREADS)) dead |= NOT_DICTIONARY;
+        for (int other = 1; other < AT_ONCE; ++other)
+            if (k == other) value = bits[other];
+        if (!seen.put(value, nth + k * THREADS)) return false;
     }
-    return dead;
+    return true;
 }
 
-// The facts of them where they are too many for a dictionary.
+// What they are not, where they are too many for a dictionary.
 __device__ __forceinline__ unsigned dead_of(const Bits (&bits)[AT_ONCE], long long i, long long count)
 {
     unsigned dead = NOT_DICTIONARY;
@@ -184,7 +203,7 @@ struct Dictionary {
         __shared__ int slots[MOST_CODES], found;
         if (threadIdx.x == 0) {
             found = 0;
-            if (WORDS == 1 && peek(firsts + SLOTS)) give_slot(claims, firsts, places, values, slots, found);
+            if (peek(firsts + SLOTS)) give_slot(claims, firsts, places, values, slots, found);
         }
         Count claim[each], first[each];
 #pragma unroll
@@ -210,6 +229,7 @@ struct Dictionary {
         const int nth = threadIdx.x / sharing, count = min(found, MOST_CODES);
         const Count place = nth < count ? places[nth] : 0;
         int rank = 0;
+#pragma unroll 4
         for (int other = threadIdx.x % sharing; other < count; other += sharing) rank += places[other] < place;
 #pragma unroll
         for (int step = sharing / 2; step; step /= 2) rank += __shfl_xor_sync(ALL_LANES, rank, step);
@@ -238,60 +258,60 @@ dasp_value_facts(const Place* __restrict__ order, long long count, Count* facts,
                  Count* come, unsigned char* codes, Bits* table, long long room,
                  const Bits* __restrict__ data, Count* misfit, long long turn)
 {
-    __shared__ Count block_claims[SLOTS + 1], block_words[WORDS == 1 ? 1 : WORDS * SLOTS];
-    __shared__ unsigned block_firsts[SLOTS + 1], block_count, told[3];
-    __shared__ int listed[SLOTS + 1], found;
+    __shared__ __align__(16) Count block_claims[SLOTS + 2];
+    __shared__ __align__(8) unsigned block_firsts[SLOTS + 2];
+    __shared__ unsigned block_count, many;
+    __shared__ ulonglong2 copies[sizeof(Bits) == 16 ? SLOTS : 1];
+    __shared__ int listed[MOST_CODES + 1], found;
     for (int slot = threadIdx.x; slot <= SLOTS; slot += THREADS) {
         block_claims[slot] = 0;
         block_firsts[slot] = 0;
-        for (int k = 0; k < WORDS && WORDS > 1 && slot < SLOTS; ++k) block_words[WORDS * slot + k] = 0;
+        if (sizeof(Bits) == 16 && slot < SLOTS) copies[slot] = {ABSENT, ABSENT};
     }
-    if (threadIdx.x == 0) found = block_count = told[0] = told[1] = told[2] = 0;
+    if (threadIdx.x == 0) found = block_count = many = 0;
 
     const Claims known{{data, order}};
-    const Seen seen{{known, block_claims, block_firsts, &block_count}, WORDS == 1 ? block_claims : block_words};
+    const Seen seen{{known, block_claims, block_firsts, &block_count}, copies};
     const long long stride = gridDim.x * (long long)TILE;
-    // Of the block, of this lane's values, and of other blocks: what is known to all threads alike, and what not yet.
-    unsigned dead = 0, own = 0, others = 0;
+    unsigned dead = 0, nth = threadIdx.x;
+    long long i = blockIdx.x * (long long)TILE + threadIdx.x;
     Bits next[AT_ONCE];
-    known.values.load(next, blockIdx.x * (long long)TILE + threadIdx.x, THREADS, count);
+    known.values.load(next, i, THREADS, count);
     __syncthreads();
-    int nth = 0;
-    for (long long begin = blockIdx.x * (long long)TILE; begin < count && dead != ALL; begin += stride, ++nth) {
-        const long long i = begin + threadIdx.x;
+    unsigned heard = 0;  // of other blocks
+    for (; i - threadIdx.x < count && dead != ALL; i += stride, nth += TILE) {
         Bits bits[AT_ONCE];
 #pragma unroll
         for (int k = 0; k < AT_ONCE; ++k) bits[k] = next[k];
-        own |= others;
-        if (threadIdx.x == 0) others = unsigned(peek(facts));
+        const unsigned before = __shfl_sync(ALL_LANES, heard, 0);
+        heard = unsigned(peek(facts));  // for the next turn
         known.values.load(next, i + stride, THREADS, count);
-        unsigned missed = 0;
-        if (dead & NOT_DICTIONARY) own |= dead_of(bits, i, count);
-        else missed = missed_of(bits, seen, i, count);
-        own = __reduce_or_sync(ALL_LANES, own);
-        if (lane_id() == 0 && (own & ~dead)) atomicOr(told + nth % 2, own);
-        // A value that comes first in this tile is missed wherever it stands there: none is put in before all looked.
-        const bool any = __syncthreads_or(missed != 0);
-        const unsigned now = dead | peek(told + nth % 2);
-        if (threadIdx.x == 0 && now != dead) atomicOr(facts, Count(now));
-        dead = now;
-        if (any) own |= put(bits, seen, missed, unsigned(nth) * TILE + threadIdx.x);
+        if ((dead & NOT_DICTIONARY) || __any_sync(ALL_LANES, !look_at(bits, seen, i, count, nth)))
+            dead |= dead_of(bits, i, count);
+        dead = __reduce_or_sync(ALL_LANES, dead);
+        if (dead & ~before && lane_id() == 0) atomicOr(facts, Count(dead));
+        dead |= before;
     }
     wait_for_earlier_kernels();  // none is waited for here, but the next one may start
-    own = __reduce_or_sync(ALL_LANES, own);
-    if (lane_id() == 0 && own) atomicOr(told + 2, own);
+    if (lane_id() == 0 && (dead & NOT_DICTIONARY)) atomicOr(&many, 1u);
     __syncthreads();
-    dead |= told[2];
-    if (threadIdx.x == 0 && dead) atomicOr(facts, Count(dead));
-    for (int slot = threadIdx.x; slot <= SLOTS && !(dead & NOT_DICTIONARY); slot += THREADS)
-        if (block_firsts[slot]) listed[atomicAdd(&found, 1)] = slot;
+    for (int slot = threadIdx.x; slot <= SLOTS; slot += THREADS) {
+        if (block_firsts[slot] == 0) continue;
+        if (!many) listed[atomicAdd(&found, 1)] = slot;
+        else if (!come) dead |= dead_of(known.value(block_claims[slot], place_of(~block_firsts[slot])));
+    }
     __syncthreads();
     if (int(threadIdx.x) < found) {
         const int slot = listed[threadIdx.x];
         const Count place = place_of(~block_firsts[slot]);
+        const Bits bits = known.value(block_claims[slot], place);
         const Distinct<Count> all{known, claims, firsts, facts + 1};
-        if (all.insert(known.value(block_claims[slot], place), place, ~place) < 0) atomicOr(facts, Count(NOT_DICTIONARY));
+        const int where = all.insert(slot_of(bits), bits, place, ~place);
+        if (where < 0) dead |= NOT_DICTIONARY;
+        if (!come && (where < 0 || where >= IS_NEW)) dead |= dead_of(bits);  // where values are few, of each once
     }
+    dead = __reduce_or_sync(ALL_LANES, dead);
+    if (lane_id() == 0 && dead) atomicOr(facts, Count(dead));
     if (!come || !is_last_block(come, gridDim.x)) return;
     const bool fits = !(peek(facts) & NOT_DICTIONARY) && peek(facts + 1) <= Count(room);
     __syncthreads();
