@@ -7,7 +7,7 @@
 
 #include "slices.cuh"
 
-constexpr int THREADS = 256, AT_ONCE = 4;
+constexpr int THREADS = 256, AT_ONCE = 8;  // columns of a row in a sector of memory
 
 // The first block of deltas of slice s; a warp calls it.
 __device__ __forceinline__ unsigned first_block(const uint4* headers, const Count* sizes, long long s)

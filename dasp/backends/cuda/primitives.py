@@ -531,11 +531,6 @@ class Fill:
         Takes the values, and a question's `misfit`, `turn` and `told`.
     holds : callable, optional
         Takes the values, `misfit` and `turn`; without it the coding holds any.
-
-    Attributes
-    ----------
-    waits : bool
-        Whether the host waits for an answer.
     """
 
     def __init__(
@@ -545,7 +540,7 @@ class Fill:
         refill: Callable[..., None],
         holds: Callable[..., None] | None = None,
     ) -> None:
-        self._on, self._refill, self._holds, self.waits = device, refill, holds, holds is not None
+        self._on, self._refill, self._holds = device, refill, holds
         self._bits, self._null = device.bits, device.word(None)
         self._kind = bits_type(dtype)
 

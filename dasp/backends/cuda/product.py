@@ -127,7 +127,6 @@ class Product:
         self._results = Results(cupy, plan.shape[0], self._char)
         self._quick: Callable[[int, int, int], None] | None = None
         self._fill: Callable[[Any, Callable[[], object]], bool] | None = None
-        self._fill_waits = False
         self._settled: Launch | None = None
         self._word: Any = None
         # CuPy aligns a view to its numbers' parts, and a kernel loads a complex number at once.
@@ -202,13 +201,11 @@ class Product:
         fill = self._fill
         if fill is None:
             fill = self._fill = self._new_fill(slots)
-            self._fill_waits = getattr(fill, "waits", False)
         kept, stream = self._beside, self._current_stream().ptr
         captured = self._is_capturing(stream)
         follows = kept is not None and (captured or kept.nbytes)
         # Behind the launches, before anybody waits for them.
-        settle = partial(self._settle, stream, captured or self._fill_waits)
-        written = bool(fill(data, _leave_all if follows else settle))
+        written = bool(fill(data, _leave_all if follows else partial(self._settle, stream, captured)))
         if written and follows:
             self.follow()
         return written
@@ -298,16 +295,16 @@ class Product:
                     self._beside.follow(captured)
             self._settle(stream, captured)
 
-    def _settle(self, stream: int, by_kernel: bool) -> None:
+    def _settle(self, stream: int, captured: bool) -> None:
         """Let no product behind this on a stream read the plan before all that writes it has ended.
 
         A product may start before the kernel in front of it has ended, and reads the plan at once. What is
-        no kernel has ended then, and so has all in front of that; a kernel that waits takes the GPU a fifth
-        of its time, but the host longer: it is for graphs, and where the host waits for the GPU next.
+        no kernel has ended then, and so has all in front of that; in a graph a kernel that waits takes a
+        fifth of its time, but it takes the host longer.
         """
         if not self._overlaps:
             return
-        if by_kernel:
+        if captured:
             if self._settled is None:
                 self._settled = Launch(compile_settling(), SETTLE, {}, {}, blocks=1, threads=1, overlaps=True)
             self._settled(stream)
