@@ -159,7 +159,7 @@ private:
 };
 
 // Has a block see up to AT_ONCE values of this lane, a block apart, from place i on, which is the `nth` of the block's.
-// False if they are too many. A warp calls it.
+// False if they are too many.
 __device__ __forceinline__ bool look_at(const Bits (&bits)[AT_ONCE], const Seen& seen, long long i, long long count,
                                         unsigned nth)
 {
@@ -167,24 +167,16 @@ __device__ __forceinline__ bool look_at(const Bits (&bits)[AT_ONCE], const Seen&
 #pragma unroll
     for (int k = 0; k < AT_ONCE; ++k)
         missed |= unsigned(i + k * THREADS < count && !seen.has(bits[k], nth + k * THREADS)) << k;
-    bool few = true;
-    while (__any_sync(ALL_LANES, missed)) {
-        const int k = missed ? __ffs(int(missed)) - 1 : 0;
+    // Few instructions, which a small launch has to fetch first.
+    for (; missed; missed &= missed - 1) {
+        const int k = __ffs(int(missed)) - 1;
         Bits value = bits[0];
 #pragma unroll
         for (int other = 1; other < AT_ONCE; ++other)
             if (k == other) value = bits[other];
-        // One of the lanes that look there changes the table first, and the others find what they missed.
-        const unsigned alike = __match_any_sync(ALL_LANES, missed ? unsigned(Seen::start_of(value)) : ~0u);
-        const bool leads = !(alike & lanes_before());
-#pragma unroll 1
-        for (int turn = 0; turn < 2; ++turn) {
-            if (missed && leads == (turn == 0) && !seen.put(value, nth + k * THREADS)) few = false;
-            __syncwarp();
-        }
-        missed &= missed - 1;
+        if (!seen.put(value, nth + k * THREADS)) return false;
     }
-    return few;
+    return true;
 }
 
 // What they are not, where they are too many for a dictionary.
@@ -202,33 +194,28 @@ struct Dictionary {
     unsigned char* codes;
     Bits* table;
 
-    // Makes it of up to `room` values. Every thread of a block calls it. With `facts` it says whether these hold that
-    // there are no more, and leaves them and the slots as if nothing had been found.
-    __device__ bool make(const Claims& known, Count* claims, Count* firsts, Count* facts, Count room) const
+    // Every thread of a block calls it; `again` has it leave the slots as if nothing had been found.
+    __device__ void make(const Claims& known, Count* claims, Count* firsts, bool again) const
     {
         constexpr int each = SLOTS / THREADS, sharing = THREADS / MOST_CODES;  // threads that rank a value
         __shared__ Count places[MOST_CODES];
         __shared__ Bits values[MOST_CODES];
         __shared__ int slots[MOST_CODES], found;
+        if (threadIdx.x == 0) {
+            found = 0;
+            if (peek(firsts + SLOTS)) give_slot(claims, firsts, places, values, slots, found);
+        }
         Count claim[each], first[each];
 #pragma unroll
         for (int k = 0; k < each; ++k) {
             claim[k] = peek(claims + threadIdx.x + k * THREADS);
             first[k] = peek(firsts + threadIdx.x + k * THREADS);
         }
-        const bool fits = !facts || (!(peek(facts) & NOT_DICTIONARY) && peek(facts + 1) <= room);
-        if (threadIdx.x == 0) {
-            found = 0;
-            if (fits && peek(firsts + SLOTS)) give_slot(claims, firsts, places, values, slots, found);
-        }
         __syncthreads();
-        if (facts && threadIdx.x == 0) firsts[SLOTS] = facts[0] = facts[1] = 0;
 #pragma unroll
         for (int k = 0; k < each; ++k) {
-            const int slot = threadIdx.x + k * THREADS;
-            if (facts) claims[slot] = firsts[slot] = 0;
-            if (!fits) continue;
-            const int own = claim[k] ? atomicAdd(&found, 1) : MOST_CODES;
+            const int slot = threadIdx.x + k * THREADS, own = claim[k] ? atomicAdd(&found, 1) : MOST_CODES;
+            if (again) claims[slot] = firsts[slot] = 0;
             if (own < MOST_CODES) {
                 slots[own] = slot;
                 places[own] = ~first[k];
@@ -237,6 +224,7 @@ struct Dictionary {
                 codes[slot] = 0;
             }
         }
+        if (again && threadIdx.x == 0) firsts[SLOTS] = 0;
         __syncthreads();
         const int nth = threadIdx.x / sharing, count = min(found, MOST_CODES);
         const Count place = nth < count ? places[nth] : 0;
@@ -245,11 +233,9 @@ struct Dictionary {
         for (int other = threadIdx.x % sharing; other < count; other += sharing) rank += places[other] < place;
 #pragma unroll
         for (int step = sharing / 2; step; step /= 2) rank += __shfl_xor_sync(ALL_LANES, rank, step);
-        if (nth < count && threadIdx.x % sharing == 0) {
-            codes[slots[nth]] = (unsigned char)rank;
-            table[rank] = values[nth];
-        }
-        return fits;
+        if (nth >= count || threadIdx.x % sharing) return;
+        codes[slots[nth]] = (unsigned char)rank;
+        table[rank] = values[nth];
     }
 
 private:
@@ -327,16 +313,23 @@ dasp_value_facts(const Place* __restrict__ order, long long count, Count* facts,
     dead = __reduce_or_sync(ALL_LANES, dead);
     if (lane_id() == 0 && dead) atomicOr(facts, Count(dead));
     if (!come || !is_last_block(come, gridDim.x)) return;
-    const bool fits = Dictionary{codes, table}.make(known, claims, firsts, facts, Count(room));
+    const bool fits = !(peek(facts) & NOT_DICTIONARY) && peek(facts + 1) <= Count(room);
+    __syncthreads();
     if (threadIdx.x == 0) {
-        *come = 0;
+        facts[0] = facts[1] = *come = 0;
         if (!fits) *misfit = Count(turn);
     }
+    if (fits) {
+        Dictionary{codes, table}.make(known, claims, firsts, true);
+        return;
+    }
+    for (int slot = threadIdx.x; slot < SLOTS; slot += THREADS) claims[slot] = firsts[slot] = 0;
+    if (threadIdx.x == 0) firsts[SLOTS] = 0;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 dasp_dictionary(const Bits* __restrict__ data, const Place* __restrict__ order, Count* claims, Count* firsts,
                 unsigned char* codes, Bits* table)
 {
-    Dictionary{codes, table}.make(Claims{{data, order}}, claims, firsts, nullptr, 0);
+    Dictionary{codes, table}.make(Claims{{data, order}}, claims, firsts, false);
 }
