@@ -40,6 +40,13 @@ struct Packed {
         }
     }
 
+    // Whether the slot of a step holds an entry.
+    __device__ __forceinline__ bool has(int step) const
+    {
+        unsigned ignored;
+        return step < full || (step < steps && delta(step, ignored));
+    }
+
     // Of COUNT steps from one on those whose slot holds an entry, a bit each; all are looked at at once.
     template <int COUNT> __device__ __forceinline__ unsigned held(int first_of_them) const
     {
