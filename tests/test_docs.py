@@ -402,3 +402,12 @@ def test_the_versions_agree() -> None:
     changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     headings = re.findall(r"^## \[(.+?)\]", changes, flags=re.MULTILINE)
     assert headings[0] in {"Unreleased", dasp.__version__}
+
+
+def test_every_environment_variable_is_in_the_table() -> None:
+    source = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "dasp").rglob("*.py"))
+    read = set(re.findall(r"""environ(?:\.get\(|\[)\"(DASP_\w+)\"""", source))
+    read |= set(re.findall(r"""_VARIABLE = \"(DASP_\w+)\"""", source))
+    assert len(read) >= 8
+    table = re.findall(r"^\| (`.+?) \|", (ROOT / "docs/processes.md").read_text(), flags=re.MULTILINE)
+    assert read <= set(re.findall(r"`(\w+)`", " ".join(table)))
