@@ -880,11 +880,10 @@ class CupyDevice:
 
     def mark(self) -> Callable[[], None]:
         """Return what has the current stream wait for all that was launched before on what is current now."""
-        cuda = self._cupy.cuda
-        with self._device:
-            event = cuda.Event(disable_timing=True)
-            event.record()
-        return lambda: cuda.get_current_stream().wait_event(event)
+        current = self._cupy.cuda.get_current_stream
+        event = self._cupy.cuda.Event(disable_timing=True)
+        event.record(current())
+        return lambda: current().wait_event(event)
 
     def upload(self, target: Array, source: np.ndarray[Any, Any]) -> None:
         """Copy from the host."""
