@@ -82,15 +82,13 @@ class CudaArnoldi:
         self._small = space.on.zeros(ROWS * most + 2 * most * most, self._number)
         self._told = self._small[: 2 * most]
         basis = {"basis": vectors.rows_from(names[0]), "stride": vectors.stride, "n": vectors.n}
+        self._dots: Callable[..., None] | None = None
         self._parts = space.on.zeros(2 * most * self._blocks, self._number)
         self._arrived = space.on.zeros(1, np.uint32)
         self._closings = [self._prepare_dots(space, basis, k, 1) for k in range(most)]
+        subtract = self._prepare_steps("subtract", basis, ("n", "k"), self._blocks + 1)
         self._extends = [
-            (
-                self._prepare_dots(space, basis, k, 0),
-                self._prepare("subtract", {**basis, "small": self._small, "k": k}, blocks=self._blocks + 1),
-            )
-            for k in range(most - 1)
+            (self._prepare_dots(space, basis, k, 0), partial(subtract, self._n, k)) for k in range(most - 1)
         ]
         self._solve = self._prepare("solve", {"small": self._small}, varying=("count",), blocks=1)
 
@@ -112,8 +110,17 @@ class CudaArnoldi:
 
     def _prepare_dots(self, space: Any, basis: dict[str, Any], k: int, closing: int) -> Callable[[], None]:
         """Return what makes the dot products of step k, and the small numbers that follow from them."""
-        given = {**basis, "small": self._small, "parts": self._parts, "arrived": self._arrived}
-        return self._prepare("dots", {**given, "k": k, "closing": closing})
+        if self._dots is None:
+            given = {**basis, "parts": self._parts, "arrived": self._arrived}
+            self._dots = self._prepare_steps("dots", given, ("n", "k", "closing"))
+        return partial(self._dots, self._n, k, closing)
+
+    def _prepare_steps(
+        self, entry: str, arguments: dict[str, Any], varying: tuple[str, ...], blocks: int = 0
+    ) -> Callable[..., None]:
+        """Return a launch for any step: to make one for each takes longer than the steps themselves."""
+        fixed = {name: value for name, value in arguments.items() if name not in varying}
+        return self._prepare(entry, {**fixed, "small": self._small}, varying, blocks)
 
     def _prepare(
         self, entry: str, arguments: dict[str, Any], varying: tuple[str, ...] = (), blocks: int = 0
