@@ -613,6 +613,11 @@ def test_a_preconditioner_keeps_few_programs_of_its_callers(monkeypatch):
     for r, z in zip(arrays[::2], arrays[1::2], strict=True):
         M.matvec(r, out=z)
     assert [one() is not None for one in made] == [False, False] + [True] * BOUND
+    M.matvec(arrays[-2], out=arrays[-1])
+    assert len(made) == BOUND + 2
+    apart = SimpleNamespace(data=arrays[-2].data, strides=(16,), **shape)  # begins where another does
+    M.matvec(apart, out=arrays[-1])
+    assert len(made) == BOUND + 3
 
 
 @pytest.mark.parametrize("device", ["cpu", "gpu"])
