@@ -163,6 +163,8 @@ def load_all(wanted: Sequence[tuple[str, Mapping[str, str]]]) -> None:
         Names and constants, as `load` takes them. What does not compile is left to `load` to say.
     """
     device = _import_cupy().cuda.Device()
+    for name, _ in wanted[:1]:
+        options(name)  # reads all sources once, not once in each thread
 
     def load_one(name: str, defines: Mapping[str, str]) -> None:
         with device, contextlib.suppress(RuntimeError):
