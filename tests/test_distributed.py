@@ -920,3 +920,25 @@ def test_preconditioners_of_a_matrix_of_one_rank_are_refused() -> None:
         assert solvers.cg(D, b, M=preconditioners.jacobi(D))[1].converged
 
     run_ranks(2, run)
+
+
+def test_what_a_matrix_over_ranks_has_not_is_told() -> None:
+    A = generate("poisson2d:6")
+    B = sp.csr_array(
+        A + sp.csr_array((np.arange(36.0), (np.arange(36), np.arange(36)[::-1])), shape=(36, 36))
+    )
+    x = np.random.default_rng(3).standard_normal((36, 2))
+
+    def run(engine: ThreadEngine) -> None:
+        D = SpMatrix.from_scipy(B if engine.rank == 0 else None, engine, device="cpu")
+        mine = x[D.rows.first : D.rows.first + D.rows.count]
+        with pytest.raises(
+            AttributeError, match=r"has no attribute 'toarray'; D.local_rows\(\).toarray is that"
+        ):
+            D.toarray()
+        with pytest.raises(AttributeError, match=r"has no attribute 'foo'$"):
+            D.foo  # noqa: B018
+        assert ((mine[:, 0] @ D) == D.T @ mine[:, 0]).all()
+        assert ((mine.T @ D) == (D.T @ mine).T).all()
+
+    run_ranks(2, run)

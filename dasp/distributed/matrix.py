@@ -494,6 +494,18 @@ class SpMatrix:
         """Return this rank's part of A x; see `matvec`."""
         return self.matvec(x)
 
+    def __rmatmul__(self, x: Any) -> Any:
+        """Return this rank's part of x A, whose x is cut as the rows are; all ranks call it."""
+        return (self.T @ x.T).T if hasattr(x, "T") else self.T @ x
+
+    def __getattr__(self, name: str) -> Any:
+        """Say what to take in place of what SciPy's matrices have and one over ranks has not."""
+        remedy = ""
+        if not name.startswith("_") and hasattr(scipy.sparse.csr_array, name):
+            remedy = f"; D.local_rows().{name} is that of this rank's rows"
+        told = f"a matrix over ranks has no attribute {name!r}{remedy}"
+        raise AttributeError(told, name=name, obj=self)
+
     def with_values(self, data: Any) -> SpMatrix:
         """Return the matrix with the same pattern and other values; all ranks call it.
 

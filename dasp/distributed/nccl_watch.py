@@ -136,7 +136,8 @@ class Watch:
     def end(self) -> None:
         """End the communicators.
 
-        All are told before any is freed, and NCCL frees one when graphs that hold its calls are gone.
+        One group of calls (NCCL 2.22 and later): all are told before any is freed, and NCCL frees one when
+        graphs that hold its calls are gone.
         """
         with contextlib.suppress(RuntimeError), self._together():
             for each in self._communicators:
