@@ -105,24 +105,29 @@ def emulate_columns(
     rows = np.int32(x_at.row * x.itemsize), np.int32(y_at.row)
     strides = np.int64(x_at.column), np.int64(y_at.column), *rows
 
-    def launch(signature: Any, panel: Any, arguments: Any, blocks: int, varying: Any, *values: Any) -> None:
+    def launch(
+        signature: Any, panel: Any, arguments: Any, blocks: int, shared: int, varying: Any, *values: Any
+    ) -> None:
         module = compile_kernels(signature.source, kernels.defines(plan, kinds, panel))
         given = signature.ordered(known, arguments, varying)
         given[-len(varying) :] = values
         if blocks:
-            module.launch(signature.entry, grid=blocks, block=panel.threads, args=given)
+            module.launch(
+                signature.entry, grid=blocks, block=panel.threads, args=given, shared_bytes=shared
+            )
 
     zeros = np.zeros(several.MOST_PANEL // x.itemsize, x.dtype)
     passes = kernels.passes(machine, plan, k, kinds, x_at, y_at)
     for first, columns, panel in passes:
         values = read, target, partials, *strides, *map(np.int32, (first, first + columns, k)), *scale
         arguments, count = kernels.arguments(plan, zeros, parts), kernels.blocks(plan, panel, parts)
-        launch(kernels.signature, panel, arguments, count, several.VARYING, *values)
+        shared = kernels.shared(kinds, panel)
+        launch(kernels.signature, panel, arguments, count, shared, several.VARYING, *values)
     if kernels.partials(plan):
         values = target, partials, strides[1], strides[3], np.int32(k), *scale
         arguments, panel = kernels.finish_arguments(plan), passes[0].panel
         count = kernels.finish_blocks(plan, panel, k)
-        launch(kernels.finish, panel, arguments, count, several.FINISH_VARYING, *values)
+        launch(kernels.finish, panel, arguments, count, 0, several.FINISH_VARYING, *values)
 
 
 def _emulated(matrix: Any, x: Any, policy: Policy | None, y: Any, alpha: complex, beta: complex) -> Any:

@@ -21,20 +21,26 @@ from dasp.backends.cuda.columns import Kernels, Panel
 from dasp.backends.cuda.octets import COUNT_TYPE
 from dasp.formats.array import WARP, Array, Plan
 
-ROWS = 128
-"""Of a bundle."""
+ROWS, SET, GROUP = 128, 16, 4
+"""Of a bundle, and of the sets and groups that it has."""
 
-BEHIND = 3
-"""Chunks behind the last one, at least, that lanes may load."""
+UNIT = 16
+"""Slots of a unit, 4 of each group of a set."""
 
-ROOM = 367
-"""Columns of a bundle, at most: 48 KB hold their rows of X, one of zeros and what lanes exchange."""
+BEHIND = 96
+"""Slots behind the last one, at least, that lanes may load."""
+
+ROOM = 512
+"""Columns of a bundle, at most: three blocks with their rows of X have room in a multiprocessor."""
+
+COPIED = 4
+"""Rows of X that a warp copies at once."""
 
 SLOTS = 5
 """That cost as much as a column."""
 
-SLOT_TYPE = np.dtype(np.uint16)
-"""Of which of a bundle's columns a slot has."""
+SLOT_TYPE = np.dtype(np.uint32)
+"""Of which of a bundle's columns a slot has, and where its values are."""
 
 BOXES = {2: (16, 8), 3: (8, 4)}
 """Points of a line and lines that a bundle has of a grid of so many dimensions."""
@@ -54,7 +60,8 @@ COUNT = Signature(
     int               most
     Index*            places   [{ROWS} * bundles]
     Count*            starts   [bundles + 1]
-    Count*            chunks_of
+    Count*            units_of
+    Count*            values_of
     Count*            totals   [4]
     """,
 )
@@ -68,9 +75,10 @@ FILL = Signature(
     const Code*       codes
     const Index*      places
     const Count*      starts
-    const Count*      chunks_of
+    const Count*      units_of
+    const Count*      values_of
     Index*            columns
-    unsigned short*   slots
+    unsigned*         slots
     Code*             values
     """,
 )
@@ -81,8 +89,9 @@ SIGNATURE = Signature(
     f"""
     const unsigned long long*  starts  [count + 1]
     const Index*     columns_of
-    const unsigned long long*  chunks_of
-    const unsigned short*  slots
+    const unsigned long long*  units_of   [{ROWS // SET} * count + 1]
+    const unsigned long long*  values_of  [{ROWS // SET} * count + 1]
+    const unsigned*  slots
     const Code*      values
     const Value*     table
     const Index*     rows        [{ROWS} * count]
@@ -100,9 +109,9 @@ class Bundles(NamedTuple):
     ----------
     starts : Array, shape (bundles + 1,), uint64
     columns : Array, the plan's index type
-    chunks_of : Array, shape (16 bundles + 1,), uint64
-    slots : Array, shape (32 (chunks + BEHIND),), uint16
-    values : Array, shape (32 (chunks + BEHIND),), codes of the plan; empty where it stores none
+    units_of, values_of : Array, shape (8 bundles + 1,), uint64
+    slots : Array, shape (16 units + BEHIND,), uint32
+    values : Array, shape (nnz,), codes of the plan; empty where it stores none
     rows : Array, shape (128 bundles,), the plan's index type
         Which row stands where; -1 where none does.
     most : int
@@ -111,7 +120,8 @@ class Bundles(NamedTuple):
 
     starts: Array
     columns: Array
-    chunks_of: Array
+    units_of: Array
+    values_of: Array
     slots: Array
     values: Array
     rows: Array
@@ -132,12 +142,22 @@ class Bundles(NamedTuple):
             ),
             warps=lambda plan, panel: (len(self.starts) - 1) * panel.threads // WARP,
             arguments=self.arguments,
+            shared=self.shared,
         )
 
     def defines(self, plan: Plan, kinds: Arithmetic, panel: Panel) -> dict[str, str]:
-        """Return the compile-time constants: room for the rows of X of any bundle and one of zeros."""
-        pool = ceil_div(self.most + 1, 8) * 8
-        return columns.defines(plan, kinds, panel) | {"DASP_POOL": str(pool)}
+        """Return the compile-time constants."""
+        return columns.defines(plan, kinds, panel) | {"DASP_POOL": str(self.room(panel))}
+
+    def room(self, panel: Panel) -> int:
+        """Return the rows of X that a block has room for: those of any bundle, as many of each warp."""
+        at_once = COPIED * panel.threads // WARP
+        return ceil_div(self.most, at_once) * at_once
+
+    def shared(self, kinds: Arithmetic, panel: Panel) -> int:
+        """Return the bytes of shared memory that a block has: rows of X, and slots that lanes exchange."""
+        exchanged = panel.threads * (GROUP * kinds.sum.itemsize + SLOT_TYPE.itemsize)
+        return exchanged + self.room(panel) * panel.columns * kinds.x.itemsize
 
     def arguments(self, plan: Plan, zeros: Any, parts: int) -> dict[str, Any]:
         """Return the kernel's arguments but those that come with each product."""
@@ -179,24 +199,24 @@ def build(made_of: Any, plan: Plan, most: float) -> tuple[float, Bundles | None]
         box_z = ROWS // box_x // box_y
         count = ceil_div(line, box_x) * ceil_div(plane // line, box_y) * ceil_div(rows // plane, box_z)
     starts = on.empty(count + 1, COUNT_TYPE)
-    chunks_of = on.empty(ROWS // octets.ROWS * count + 1, COUNT_TYPE)
+    units_of, values_of = (on.empty(ROWS // SET * count + 1, COUNT_TYPE) for _ in range(2))
     places, totals = on.empty(ROWS * count, index), on.zeroed(4)
     grid = {"line": line, "plane": plane, "box_x": box_x, "box_y": box_y, "most": ROOM, "bundles": count}
-    made = {"places": places, "starts": starts, "chunks_of": chunks_of}
+    made = {"places": places, "starts": starts, "units_of": units_of, "values_of": values_of}
     octets.launch(
         on, COUNT, plan, entries, count, ROWS, **grid, **made, rows=rows, totals=on.part(totals, 0, 4)
     )
-    wanted, chunks, widest = on.reading(totals, 1, 3)()
-    size = max(wanted, WARP * chunks / SLOTS) if widest <= ROOM else math.inf
+    wanted, units, widest = on.reading(totals, 1, 3)()
+    size = max(wanted, UNIT * units / SLOTS) if widest <= ROOM else math.inf
     if size > most:
         return size, None
-    there = WARP * (chunks + BEHIND)
-    stored = 0 if entries[2] is None else there
+    stored = 0 if entries[2] is None else plan.nnz
     bundles = Bundles(
         starts,
         on.empty(wanted, index),
-        chunks_of,
-        on.zeros(there, SLOT_TYPE),
+        units_of,
+        values_of,
+        on.zeros(UNIT * units + BEHIND, SLOT_TYPE),
         on.zeros(stored, plan.values.codes.dtype),
         places,
         widest,
@@ -210,7 +230,8 @@ def fill(on: Any, plan: Plan, entries: tuple[Any, ...], bundles: Bundles) -> Non
     values = None if entries[2] is None else bundles.values
     made = {
         "starts": bundles.starts,
-        "chunks_of": bundles.chunks_of,
+        "units_of": bundles.units_of,
+        "values_of": bundles.values_of,
         "columns": bundles.columns,
         "slots": bundles.slots,
     }

@@ -17,7 +17,7 @@ import numpy as np
 from dasp import _source
 from dasp._dtypes import C_NAMES, Arithmetic
 from dasp._integers import ceil_div
-from dasp._launch import Launch, Launches, Signature, launcher
+from dasp._launch import Launch, Launches, Signature, allow_shared, launcher
 from dasp._machines import H200, Machine, Panels
 from dasp.backends.cuda import sliced
 from dasp.backends.cuda.scratch import captured_in, in_pool, keep
@@ -185,6 +185,8 @@ class Kernels(NamedTuple):
         How many rows come in segments.
     sectors : callable
         (plan, on_host) -> what `turns` asks for, as `read_sectors` counts it.
+    shared : callable
+        (kinds, panel) -> bytes of dynamic shared memory of a block of the product.
     """
 
     signature: Signature
@@ -198,6 +200,7 @@ class Kernels(NamedTuple):
     finish_arguments: Callable[[Plan], dict[str, Any]]
     long_rows: Callable[[Plan], int]
     sectors: Callable[[Plan, Callable[[Any], Any]], float]
+    shared: Callable[[Arithmetic, Panel], int] = lambda kinds, panel: 0
 
     def blocks(self, plan: Plan, panel: Panel, parts: int) -> int:
         """Return the blocks of a launch."""
@@ -521,14 +524,19 @@ class Columns:
             for one in kernels.passes(H200, plan, k, kinds, x, y):
                 panels = ceil_div(one.columns, one.panel.columns)
                 parts = choose_parts(H200, kernels.warps(plan, one.panel), panels)
+                kernel = compiled(kernels, kernels.signature, plan, kinds, one.panel)
+                shared_bytes = kernels.shared(kinds, one.panel)
+                if shared_bytes:
+                    allow_shared(kernel, shared_bytes)
                 launch = Launch(
-                    compiled(kernels, kernels.signature, plan, kinds, one.panel),
+                    kernel,
                     kernels.signature,
                     known,
                     kernels.arguments(plan, zeros, parts),
                     VARYING,
                     blocks=kernels.blocks(plan, one.panel, parts),
                     threads=one.panel.threads,
+                    shared_bytes=shared_bytes,
                     overlaps=self._overlaps,
                 )
                 passes.append((one, launch))
