@@ -93,8 +93,8 @@ def emulate_columns(
     """
     kernels, kinds, k = cuda.COLUMNS[plan.format], into(plan.dtype, x.dtype, y.dtype), x.shape[1]
     x_at, y_at = (several.layout_of(a.shape, a.strides, a.itemsize, 0) for a in (x, y))
-    for kind in (bundles, octets) if plan.format == "slices" and octets.serve(plan, kinds, x_at) else ():
-        if (most := kind.most(machine, plan, kinds, k)) >= 1:
+    for kind in (bundles, octets) if plan.format == "slices" else ():
+        if kind.serve(plan, kinds, x_at) and (most := kind.most(machine, plan, kinds, k)) >= 1:
             _, found = kind.build(Primitives(PackingDevice()), plan, most)
             kernels = kernels if found is None else found.kernels()
     known = kernels.types(plan, kinds)
@@ -120,7 +120,8 @@ def emulate_columns(
     passes = kernels.passes(machine, plan, k, kinds, x_at, y_at)
     for first, columns, panel in passes:
         values = read, target, partials, *strides, *map(np.int32, (first, first + columns, k)), *scale
-        arguments, count = kernels.arguments(plan, zeros, parts), kernels.blocks(plan, panel, parts)
+        among = -(-columns // panel.columns) if kernels.apart else parts
+        arguments, count = kernels.arguments(plan, zeros, among), kernels.blocks(plan, panel, among)
         shared = kernels.shared(kinds, panel)
         launch(kernels.signature, panel, arguments, count, shared, several.VARYING, *values)
     if kernels.partials(plan):

@@ -1,18 +1,18 @@
 // Y = alpha A X + beta Y where rows near each other have entries in the same columns: one block multiplies one bundle,
-// ROWS rows, by a panel of COLUMNS columns, and then by the next panel that is its own.
+// ROWS rows, by a panel of COLUMNS columns.
 //
 // Each row of X that any row of the bundle wants is copied into shared memory once, however many of them want it, and
 // no register waits for it. A group is GROUP rows that follow each other in the bundle, a slot a column in which any of
 // them has an entry: LANES lanes read its row of X from shared memory once, for all of them. A warp multiplies the
 // GROUPS groups of a set together, UNIT slots of each after another: a unit. Rows without an entry in a slot's column
-// leave it out, whatever X has there.
+// leave it out, whatever X has there. In the last units of a set slot r is row r's alone.
 //
-// Launch: one dimension, blocks of DASP_THREADS threads, as many as there are bundles, times `parts`, which follow each
-//     other: panel t is that of part t % parts. Dynamic shared memory: a Stage for each warp, and `room` rows of X,
-//     as many as the bundle that has most of them wants, rounded up to what all warps copy at once. The arrays of the
-//     bundles are read before the kernels that come earlier in the stream have ended.
-// starts (bundles + 1): first of each bundle's columns, and the number of all. columns: which rows of X it wants.
+// Launch: one dimension, blocks of DASP_THREADS threads, as many as there are bundles, times `parts`, the
+//     panels, which follow each other. Dynamic shared memory: a Stage for each warp, and DASP_POOL
+//     rows of X. The arrays of the bundles are read before the kernels that come earlier in the stream have ended.
+// columns_of (DASP_POOL bundles): which rows of X each bundle wants, PAD behind them.
 // units_of (SETS bundles + 1): first unit of each set, and the number of all. values_of (SETS bundles + 1): its first value.
+// shared_of (SETS bundles): how many units of it have slots of several rows.
 // slots (16 to a unit): slot 4 s + g is slot s of group g of the set; see bundles.cuh; 0 where there is none. Lanes read two
 //     chunks of 32 behind the last. values (nnz): those of a group follow each other, slot by slot, as the matrix's type
 //     or coded (DASP_CODING); table.
@@ -32,14 +32,15 @@
 #include "bundles.cuh"
 
 #ifndef DASP_POOL
-#error "define DASP_POOL: rows of X that a block has room for"
+#error "define DASP_POOL: rows of X that a block has room for, as many as all warps copy at once or a multiple"
 #endif
 
 constexpr int WARPS = DASP_THREADS / 32, OF_WARP = SETS / WARPS, CHUNK = 32 / GROUPS / UNIT;
 constexpr int ROW_BYTES = COLUMNS * sizeof(X), PACK_BYTES = PACK * sizeof(X), APART = LANES * PACK;
-constexpr int AT_ONCE = 32 / LANES, LOADS = (DASP_POOL + 32 * WARPS - 1) / (32 * WARPS);
+constexpr int AT_ONCE = 32 / LANES, COPIES = DASP_POOL / (AT_ONCE * WARPS), LOADS = (COPIES + LANES - 1) / LANES;
 
 static_assert(LANES == 8 && SETS % WARPS == 0, "eight lanes have a group, a warp as many sets as the others");
+static_assert(DASP_POOL % (AT_ONCE * WARPS) == 0, "each warp copies as many rows as the others");
 static_assert(ROW_BYTES % 16 == 0, "which rows of a group a slot is of stands in the last bits of a row's place");
 
 // The slots of two units, made to be multiplied: values, 0 where there are none, and where the row of X begins, with which
@@ -79,7 +80,19 @@ private:
 struct Sums {
     Sum of[GROUP][OWN] = {};
 
-    __device__ __forceinline__ void add_unit(const Stage& stage, int unit, const char* pool)
+    // Adds what a row of X is in one row of the group, if it is.
+    __device__ __forceinline__ void add(int r, int p, unsigned at, Sum value, const Pack<X, PACK>& b)
+    {
+        if (!(at >> r & 1)) return;
+#pragma unroll
+        for (int w = 0; w < PACK; ++w) {
+            Sum& sum = of[r][p * PACK + w];
+            sum = multiply_add(value, convert<Sum>(b[w]), sum);
+        }
+    }
+
+    // Adds a unit, of which slot s is row s's alone if it is not `SHARED`.
+    template <bool SHARED> __device__ __forceinline__ void add_unit(const Stage& stage, int unit, const char* pool)
     {
         const int group = lane_id() / LANES;
         unsigned at[UNIT];
@@ -87,53 +100,55 @@ struct Sums {
         memcpy(at, &read, sizeof read);
 #pragma unroll
         for (int s = 0; s < UNIT; ++s) {
+            const int slot = GROUPS * (UNIT * unit + s) + group;
             Sum value[GROUP];
-            stage.get(GROUPS * (UNIT * unit + s) + group, value);
+            if (SHARED)
+                stage.get(slot, value);
+            else
+                value[s] = stage.value[slot][s];
 #pragma unroll
             for (int p = 0; p < PACKS; ++p) {
                 Pack<X, PACK> b;
                 b.load(reinterpret_cast<const X*>(pool + (at[s] & ~HERE)) + p * APART);
+                if (SHARED)
 #pragma unroll
-                for (int r = 0; r < GROUP; ++r) {
-                    if (!(at[s] >> r & 1)) continue;
-#pragma unroll
-                    for (int w = 0; w < PACK; ++w) {
-                        Sum& sum = of[r][p * PACK + w];
-                        sum = multiply_add(value[r], convert<Sum>(b[w]), sum);
-                    }
-                }
+                    for (int r = 0; r < GROUP; ++r) add(r, p, at[s], value[r], b);
+                else
+                    add(s, p, at[s], value[s], b);
             }
         }
     }
 };
 
-// The rows of X that a bundle wants, of which each warp copies as many as the others.
+// The rows of X that a bundle wants: which of them this lane's warp copies, AT_ONCE by turns with the other warps.
 struct Wanted {
     Index column[LOADS];
-    int count, share;
 
-    __device__ __forceinline__ Wanted(const Index* columns, int count)
-        : count(count), share((count + AT_ONCE * WARPS - 1) / (AT_ONCE * WARPS) * AT_ONCE)
+    __device__ __forceinline__ Wanted(const Index* columns)
     {
-        const int first = threadIdx.x / 32 * share + lane_id();
+        const int lane = lane_id();
+        columns += lane / AT_ONCE * AT_ONCE * WARPS + threadIdx.x / 32 * AT_ONCE + lane % AT_ONCE;
 #pragma unroll
-        for (int t = 0; t < LOADS; ++t) column[t] = first + 32 * t < count ? load_cached(columns + first + 32 * t) : 0;
+        for (int t = 0; t < LOADS; ++t) {
+            const bool inside = (t + 1) * LANES <= COPIES || t * LANES + lane / AT_ONCE < COPIES;
+            column[t] = inside ? load_cached(columns + t * 32 * WARPS) : PAD;
+        }
     }
     // Begins to copy them.
     __device__ __forceinline__ void copy(AsyncCopies& copies, char* pool, const XPanel& panel) const
     {
-        const int lane = lane_id(), first = threadIdx.x / 32 * share + lane / LANES;
-        char* const target = pool + first * ROW_BYTES + lane % LANES * PACK_BYTES;
+        const int lane = lane_id();
+        char* const target = pool + (threadIdx.x / 32 * AT_ONCE + lane / LANES) * ROW_BYTES + lane % LANES * PACK_BYTES;
 #pragma unroll
-        for (int i = 0; i < 32 * LOADS; i += AT_ONCE) {
-            if (i >= share) break;
-            const X* const from = panel.at(__shfl_sync(ALL_LANES, column[i / 32], i % 32 + lane / LANES));
+        for (int i = 0; i < COPIES; ++i) {
+            const Index from = __shfl_sync(ALL_LANES, column[i / LANES], i % LANES * AT_ONCE + lane / LANES);
+            if (!__any_sync(ALL_LANES, from >= 0)) break;
+            const X* const start = panel.at(max(from, Index(0)));
 #pragma unroll
             for (int p = 0; p < PACKS; ++p) {
                 const bool there = DASP_WHOLE || p * APART < panel.columns;
-                copies.copy<PACK_BYTES>(target + i * ROW_BYTES + p * APART * sizeof(X),
-                                        there ? from + p * APART : panel.zeros,
-                                        there && first + i < count ? PACK_BYTES : 0);
+                copies.copy<PACK_BYTES>(target + i * AT_ONCE * WARPS * ROW_BYTES + p * APART * sizeof(X),
+                                        there ? start + p * APART : panel.zeros, there && from >= 0 ? PACK_BYTES : 0);
             }
         }
         copies.commit();
@@ -143,15 +158,18 @@ struct Wanted {
 // The values of a slot, as they are stored.
 __device__ __forceinline__ void load_codes(Code (&code)[GROUP], unsigned slot, const Code* values)
 {
-    const Code* next = values + start_of(slot);
+    const Code* const first = values + start_of(slot);
+    unsigned before = 0;
 #pragma unroll
-    for (int r = 0; r < GROUP; ++r)
-        if (slot >> r & 1) code[r] = load_code(next++);
+    for (int r = 0; r < GROUP; ++r) {
+        if (slot >> r & 1) code[r] = load_code(first + before);
+        before += slot >> r & 1;
+    }
 }
 
 extern "C" __global__ void __launch_bounds__(DASP_THREADS, 65536 / DASP_REGISTERS / DASP_THREADS)
-dasp_bundles(const unsigned long long* __restrict__ starts, const Index* __restrict__ columns_of,
-             const unsigned long long* __restrict__ units_of, const unsigned long long* __restrict__ values_of,
+dasp_bundles(const Index* __restrict__ columns_of, const unsigned long long* __restrict__ units_of,
+             const unsigned long long* __restrict__ values_of, const unsigned* __restrict__ shared_of,
              const unsigned* __restrict__ slots, const Code* __restrict__ values, const Value* __restrict__ table,
              const Index* __restrict__ rows, const X* __restrict__ zeros, long long count, int parts, const X* x, Y* y,
              Sum* partials, long long x_column, long long y_column, int x_row, int y_row, int first, int last,
@@ -160,53 +178,57 @@ dasp_bundles(const unsigned long long* __restrict__ starts, const Index* __restr
     extern __shared__ __align__(16) char shared[];
     Stage& stage = reinterpret_cast<Stage*>(shared)[threadIdx.x / 32];
     char* const pool = shared + WARPS * sizeof(Stage);
-    const long long bundle = blockIdx.x / parts, set = SETS * bundle + threadIdx.x / 32 * OF_WARP;
-    const int lane = lane_id(), in_x = lane % LANES * PACK;
-    const char* const mine = pool + lane % LANES * PACK_BYTES;
-    const unsigned long long begin = load_cached(starts + bundle);
-    const Wanted wanted(columns_of + begin, int(load_cached(starts + bundle + 1) - begin));
-    wait_for_earlier_kernels();
+    long long bundle = blockIdx.x;
+    int start = first;
+    if (parts > 1) {
+        bundle = blockIdx.x / parts;
+        start += int(blockIdx.x % parts) * COLUMNS;
+    }
+    const int lane = lane_id(), in_x = lane % LANES * PACK, left = last - start - in_x;
+    const Wanted wanted(columns_of + DASP_POOL * bundle);
+    AsyncCopies copies;
 #pragma unroll 1
-    for (int start = first + int(blockIdx.x % parts) * COLUMNS; start < last; start += parts * COLUMNS) {
-        const int left = last - start - in_x;
-        AsyncCopies copies;
-        wanted.copy(copies, pool, XPanel{x + start + in_x, zeros, x_column, x_row, left});
-        unsigned long long unit = load_cached(units_of + set);
-#pragma unroll 1
-        for (int t = 0; t < OF_WARP; ++t) {
-            const unsigned long long end = load_cached(units_of + set + t + 1);
-            const unsigned* next = slots + GROUPS * UNIT * unit + lane;
-            const Code* const own = values + load_cached(values_of + set + t);
-            unsigned slot = load_plan(next), ahead = load_plan(next + 32);
-            Code code[GROUP] = {};
-            load_codes(code, slot, own);
-            if (t == 0) {
-                copies.wait<0>();
-                __syncthreads();
-            }
-            Sums sums;
-#pragma unroll 1
-            for (int more = int(end - unit); more > 0; more -= CHUNK) {
-                stage.put(slot, code, table);
-                slot = ahead;
-                next += 32;
-                ahead = load_plan(next + 32);
-                load_codes(code, slot, own);
-                __syncwarp();
-#pragma unroll
-                for (int u = 0; u < CHUNK; ++u)
-                    if (u == 0 || more > u) sums.add_unit(stage, u, mine);
-                __syncwarp();  // else another lane still reads what it is overwritten by
-            }
-            unit = end;
-            const Index* const places = rows + SET * (set + t) + lane / LANES * GROUP;
-#pragma unroll
-            for (int r = 0; r < GROUP; ++r) {
-                const Index row = load_cached(places + r);
-                if (row >= 0)
-                    YPanel{y + (start + in_x) * y_column, y_column, y_row, left, alpha, beta}.store(row, sums.of[r]);
-            }
+    for (int t = 0; t < OF_WARP; ++t) {
+        const long long at = SETS * bundle + threadIdx.x / 32 * OF_WARP + t;
+        const unsigned long long begin = load_cached(units_of + at);
+        const int units = int(load_cached(units_of + at + 1) - begin), of_several = int(load_cached(shared_of + at));
+        const Code* const own = values + load_cached(values_of + at);
+        const Index row = lane < SET ? load_cached(rows + SET * at + lane) : PAD;
+        const unsigned* next = slots + GROUPS * UNIT * begin + lane;
+        unsigned slot = load_plan(next), ahead = load_plan(next + 32);
+        if (t == 0) {
+            wait_for_earlier_kernels();
+            wanted.copy(copies, pool, XPanel{x + start + in_x, zeros, x_column, x_row, left});
         }
-        __syncthreads();  // else rows are still read that the next panel's take the place of
+        Code code[GROUP] = {};
+        load_codes(code, slot, own);
+        if (t == 0) {
+            copies.wait<0>();
+            __syncthreads();
+        }
+        const char* const mine = pool + lane % LANES * PACK_BYTES;
+        Sums sums;
+#pragma unroll 1
+        for (int unit = 0; unit < units; unit += CHUNK) {
+            stage.put(slot, code, table);
+            slot = ahead;
+            next += 32;
+            ahead = load_plan(next + 32);
+            load_codes(code, slot, own);
+            __syncwarp();
+#pragma unroll
+            for (int u = 0; u < CHUNK; ++u)
+                if (unit + u < of_several)
+                    sums.add_unit<true>(stage, u, mine);
+                else if (unit + u < units)
+                    sums.add_unit<false>(stage, u, mine);
+            __syncwarp();  // else another lane still reads what it is overwritten by
+        }
+#pragma unroll
+        for (int r = 0; r < GROUP; ++r) {
+            const Index to = __shfl_sync(ALL_LANES, row, lane / LANES * GROUP + r);
+            if (to >= 0)
+                YPanel{y + (start + in_x) * y_column, y_column, y_row, left, alpha, beta}.store(to, sums.of[r]);
+        }
     }
 }

@@ -6,11 +6,11 @@
 // Launch: one dimension, a block of ROWS threads for each bundle.
 // indptr (rows + 1), indices (nnz), codes (nnz), or null where values are not stored.
 // places (ROWS bundles): the row of each thread of each bundle; dasp_count_bundles makes them.
-// starts (bundles + 1), units_of (SETS bundles + 1), values_of (SETS bundles + 1): see bundles.cu; dasp_count_bundles
+// units_of (SETS bundles + 1), values_of (SETS bundles + 1), shared_of (SETS bundles): see bundles.cu; dasp_count_bundles
 //     makes them.
 // totals (4): 0 before; blocks that have counted, columns and units of all, and columns of the bundle that has most,
 //     counted up to `most` + 1, which stands for bundles that slots cannot count, too.
-// columns, slots (16 to a unit), the last 0 before, values (nnz): see bundles.cu.
+// columns (pool bundles), slots (16 to a unit), the last 0 before, values (nnz): see bundles.cu.
 
 #include "../pack/codes.cuh"
 #include "rows_merged.cuh"
@@ -50,10 +50,13 @@ __device__ __forceinline__ unsigned of_group(bool holds)
     return __ballot_sync(ALL_LANES, holds) >> lane_id() / GROUP * GROUP & (1u << GROUP) - 1;
 }
 
+// What a unit costs whose slots several rows may have, and one whose slots a row has alone each.
+constexpr int SHARED_COST = 5, ALONE_COST = 2;
+
 extern "C" __global__ void __launch_bounds__(ROWS)
 dasp_count_bundles(const long long* __restrict__ indptr, const Index* __restrict__ indices, long long rows,
                    long long bundles, long long line, long long plane, int box_x, int box_y, int most, Index* places,
-                   Count* starts, Count* units_of, Count* values_of, Count* totals)
+                   Count* units_of, Count* values_of, unsigned* shared_of, Count* totals)
 {
     __shared__ long long words[ROWS / WARP];
     __shared__ Count sums[ROWS / WARP + 1];
@@ -64,74 +67,94 @@ dasp_count_bundles(const long long* __restrict__ indptr, const Index* __restrict
     Count entries = row.end - row.next;
 #pragma unroll
     for (int flip = 1; flip < SET; flip *= 2) entries += from_other_lane(entries, flip);
-    int wanted = __syncthreads_or(entries > MOST_VALUES) ? most + 1 : 0, slots = 0;
+    int wanted = __syncthreads_or(entries > MOST_VALUES) ? most + 1 : 0, slots = 0, alone = 0;
     for (long long before = NONE; wanted <= most;) {
         const long long column = block_min(row.column, words);
         if (column == NONE) break;
         wanted += column != before;
         before = column;
-        const bool here = row.column == column;
-        slots += of_group(here) != 0;
-        if (here) row.advance();
+        const unsigned here = of_group(row.column == column);
+        slots += here != 0;
+        if (row.column == column) {
+            alone += __popc(here) == 1;
+            row.advance();
+        }
     }
+    int units = 0, of_several = 0, least = 0x7fffffff;
+    const int longest = warp_max(alone);
+    for (int apart = 0; apart <= longest; ++apart) {
+        int left = min(alone, apart);
 #pragma unroll
-    for (int flip = GROUP; flip < SET; flip *= 2) slots = max(slots, from_other_lane(slots, flip));
+        for (int flip = 1; flip < GROUP; flip *= 2) left += from_other_lane(left, flip);
+        left = slots - left;
+#pragma unroll
+        for (int flip = GROUP; flip < SET; flip *= 2) left = max(left, from_other_lane(left, flip));
+        const int several = (left + UNIT - 1) / UNIT, cost = SHARED_COST * several + ALONE_COST * apart;
+        if (cost >= least) continue;
+        least = cost;
+        of_several = several;
+        units = several + apart;
+    }
     if (place % SET == 0) {
-        units_of[place / SET] = ceil_div(slots, UNIT);
+        units_of[place / SET] = units;
         values_of[place / SET] = entries;
+        shared_of[place / SET] = of_several;
     }
     if (threadIdx.x == 0) {
-        starts[blockIdx.x] = wanted;
+        atomicAdd(totals + 1, Count(wanted));
         atomicMax(totals + 3, Count(wanted));
     }
     if (!is_last_block(totals, gridDim.x)) return;
-    block_scan(starts, bundles, sums);
     block_scan(units_of, SETS * bundles, sums);
     block_scan(values_of, SETS * bundles, sums);
-    if (threadIdx.x == 0) {
-        totals[1] = starts[bundles];
-        totals[2] = units_of[SETS * bundles];
-    }
+    if (threadIdx.x == 0) totals[2] = units_of[SETS * bundles];
 }
 
 extern "C" __global__ void __launch_bounds__(ROWS)
 dasp_fill_bundles(const long long* __restrict__ indptr, const Index* __restrict__ indices,
-                  const Code* __restrict__ codes, const Index* __restrict__ places, const Count* __restrict__ starts,
-                  const Count* __restrict__ units_of, const Count* __restrict__ values_of, Index* columns,
-                  unsigned* slots, Code* values)
+                  const Code* __restrict__ codes, const Index* __restrict__ places, const Count* __restrict__ units_of,
+                  const Count* __restrict__ values_of, const unsigned* __restrict__ shared_of, long long pool,
+                  Index* columns, unsigned* slots, Code* values)
 {
     __shared__ long long words[ROWS / WARP];
-    const long long place = blockIdx.x * (long long)ROWS + threadIdx.x;
-    const int lane = lane_id(), group = lane / GROUP, row_of_group = lane % GROUP;
-    const Count first = starts[blockIdx.x];
-    unsigned* slot = slots + UNIT * GROUPS * units_of[place / SET] + group % GROUPS;
+    const long long place = blockIdx.x * (long long)ROWS + threadIdx.x, set = place / SET;
+    const int lane = lane_id(), group = lane / GROUP, in_group = lane % GROUP;
     Row row(indptr, indices, places[place]);
-    unsigned start = unsigned(row.end - row.next);  // where the values of this thread's group begin in its set's
+    unsigned start = unsigned(row.end - row.next);
 #pragma unroll
     for (int flip = 1; flip < GROUP; flip *= 2) start += from_other_lane(start, flip);
-    unsigned before = 0;
+    unsigned before = 0;  // values of the set's groups before this one
 #pragma unroll
     for (int g = 0; g + 1 < GROUPS; ++g) {
         const unsigned count = __shfl_sync(ALL_LANES, start, lane / SET * SET + g * GROUP);
-        if (g < group % GROUPS) before += count;
+        before += g < group % GROUPS ? count : 0;
     }
     start = before;
-    Code* const own = values + values_of[place / SET];
-    int wanted = -1;
+    Code* const own = values + values_of[set];
+    const int of_several = shared_of[set], most = int(units_of[set + 1] - units_of[set]) - of_several;
+    unsigned* slot = slots + UNIT * GROUPS * units_of[set] + group % GROUPS;
+    unsigned* single = slot + UNIT * GROUPS * of_several + GROUPS * in_group;
+    int wanted = -1, singles = 0;
+    columns += pool * blockIdx.x;
     for (long long last = NONE;;) {
         const long long column = block_min(row.column, words);
         if (column == NONE) break;
         wanted += column != last;
         last = column;
-        if (threadIdx.x == 0) columns[first + wanted] = Index(column);
-        const unsigned here = of_group(row.column == column);
-        if (!here) continue;
-        if (row_of_group == 0) *slot = slot_word(start, wanted, here);
-        slot += GROUPS;
-        if (here >> row_of_group & 1) {
-            if (codes) own[start + __popc(here & (1u << row_of_group) - 1)] = codes[row.next];
+        if (threadIdx.x == 0) columns[wanted] = Index(column);
+        const bool mine = row.column == column;
+        const unsigned here = of_group(mine);
+        const bool apart = mine && __popc(here) == 1 && singles < most;
+        if (apart) single[UNIT * GROUPS * singles++] = slot_word(start, wanted, here);
+        if (of_group(apart) == 0 && here) {
+            if (in_group == 0) *slot = slot_word(start, wanted, here);
+            slot += GROUPS;
+        }
+        if (mine) {
+            if (codes) own[start + __popc(here & (1u << in_group) - 1)] = codes[row.next];
             row.advance();
         }
         start += __popc(here);
     }
+    for (long long i = wanted + 1 + threadIdx.x; i < pool; i += ROWS) columns[i] = Index(-1);
 }

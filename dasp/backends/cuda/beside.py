@@ -68,7 +68,7 @@ class Kept:
         What is multiplied is made when it is first wanted, if memory is not short of it.
         """
         most = self._kind.most(H200, self._plan, kinds, k)
-        if most < 1 or not octets.serve(self._plan, kinds, x):
+        if most < 1 or not self._kind.serve(self._plan, kinds, x):
             return None
         with self._lock:
             if self._size is None or (self._found is None and self._size <= most):

@@ -17,7 +17,7 @@ from dasp._integers import ceil_div
 from dasp._launch import Signature
 from dasp._machines import Machine
 from dasp.backends.cuda import columns, octets
-from dasp.backends.cuda.columns import Kernels, Panel
+from dasp.backends.cuda.columns import Kernels, Layout, Panel
 from dasp.backends.cuda.octets import COUNT_TYPE
 from dasp.formats.array import WARP, Array, Plan
 
@@ -33,8 +33,11 @@ BEHIND = 96
 ROOM = 512
 """Columns of a bundle, at most: three blocks with their rows of X have room in a multiprocessor."""
 
-COPIED = 4
-"""Rows of X that a warp copies at once."""
+COPIED = 32
+"""Rows of X that the warps of a block copy at once, 4 each."""
+
+WORD = 4
+"""Bytes of the narrowest copy."""
 
 SLOTS = 5
 """That cost as much as a column."""
@@ -59,9 +62,9 @@ COUNT = Signature(
     int               box_y
     int               most
     Index*            places   [{ROWS} * bundles]
-    Count*            starts   [bundles + 1]
-    Count*            units_of
-    Count*            values_of
+    Count*            units_of   [{ROWS // SET} * bundles + 1]
+    Count*            values_of  [{ROWS // SET} * bundles + 1]
+    unsigned*         shared_of  [{ROWS // SET} * bundles]
     Count*            totals   [4]
     """,
 )
@@ -74,9 +77,10 @@ FILL = Signature(
     const Index*      indices
     const Code*       codes
     const Index*      places
-    const Count*      starts
     const Count*      units_of
     const Count*      values_of
+    const unsigned*   shared_of
+    long long         pool
     Index*            columns
     unsigned*         slots
     Code*             values
@@ -87,10 +91,10 @@ SIGNATURE = Signature(
     "spmv/bundles.cu",
     "dasp_bundles",
     f"""
-    const unsigned long long*  starts  [count + 1]
     const Index*     columns_of
     const unsigned long long*  units_of   [{ROWS // SET} * count + 1]
     const unsigned long long*  values_of  [{ROWS // SET} * count + 1]
+    const unsigned*  shared_of   [{ROWS // SET} * count]
     const unsigned*  slots
     const Code*      values
     const Value*     table
@@ -107,25 +111,31 @@ class Bundles(NamedTuple):
 
     Attributes
     ----------
-    starts : Array, shape (bundles + 1,), uint64
-    columns : Array, the plan's index type
+    columns : Array, shape (pool bundles,), the plan's index type
+        Which rows of X each bundle wants; -1 behind them.
     units_of, values_of : Array, shape (8 bundles + 1,), uint64
+    shared_of : Array, shape (8 bundles,), uint32
     slots : Array, shape (16 units + BEHIND,), uint32
     values : Array, shape (nnz,), codes of the plan; empty where it stores none
     rows : Array, shape (128 bundles,), the plan's index type
         Which row stands where; -1 where none does.
-    most : int
-        Columns of the bundle that has most of them.
+    pool : int
+        Columns that a bundle has room for.
     """
 
-    starts: Array
     columns: Array
     units_of: Array
     values_of: Array
+    shared_of: Array
     slots: Array
     values: Array
     rows: Array
-    most: int
+    pool: int
+
+    @property
+    def count(self) -> int:
+        """How many bundles there are."""
+        return len(self.rows) // ROWS
 
     @property
     def nbytes(self) -> int:
@@ -138,38 +148,50 @@ class Bundles(NamedTuple):
             signature=SIGNATURE,
             defines=self.defines,
             passes=lambda machine, plan, k, kinds, x, y: octets.passes_of(
-                machine.bundles_of_x, k, kinds, x, y
+                tuple(one for one in machine.bundles_of_x if one.panel >= octets.LANES * kinds.x.itemsize),
+                k,
+                kinds,
+                x,
+                y,
             ),
-            warps=lambda plan, panel: (len(self.starts) - 1) * panel.threads // WARP,
+            warps=lambda plan, panel: self.count * panel.threads // WARP,
             arguments=self.arguments,
             shared=self.shared,
+            apart=True,
         )
 
     def defines(self, plan: Plan, kinds: Arithmetic, panel: Panel) -> dict[str, str]:
         """Return the compile-time constants."""
-        return columns.defines(plan, kinds, panel) | {"DASP_POOL": str(self.room(panel))}
-
-    def room(self, panel: Panel) -> int:
-        """Return the rows of X that a block has room for: those of any bundle, as many of each warp."""
-        at_once = COPIED * panel.threads // WARP
-        return ceil_div(self.most, at_once) * at_once
+        return columns.defines(plan, kinds, panel) | {"DASP_POOL": str(self.pool)}
 
     def shared(self, kinds: Arithmetic, panel: Panel) -> int:
         """Return the bytes of shared memory that a block has: rows of X, and slots that lanes exchange."""
         exchanged = panel.threads * (GROUP * kinds.sum.itemsize + SLOT_TYPE.itemsize)
-        return exchanged + self.room(panel) * panel.columns * kinds.x.itemsize
+        return exchanged + self.pool * panel.columns * kinds.x.itemsize
 
     def arguments(self, plan: Plan, zeros: Any, parts: int) -> dict[str, Any]:
         """Return the kernel's arguments but those that come with each product."""
-        own = {name: array for name, array in self._asdict().items() if name not in ("most", "columns")}
-        own |= {"columns_of": self.columns, "count": len(self.starts) - 1, "parts": parts}
+        own = {name: array for name, array in self._asdict().items() if name not in ("pool", "columns")}
+        own |= {"columns_of": self.columns, "count": self.count, "parts": parts}
         return own | {"table": plan.values.table, "zeros": zeros}
+
+
+def serve(plan: Plan, kinds: Arithmetic, x: Layout) -> bool:
+    """Whether bundles can stand for a plan of slices in a product: not where rows are cut.
+
+    Lanes copy at least a word of X at once.
+    """
+    return (
+        x.column == 1
+        and bool(plan.nnz)
+        and not plan.pattern.segments
+        and x.pack * kinds.x.itemsize >= WORD
+        and kinds.sum.itemsize >= WORD
+    )
 
 
 def most(machine: Machine, plan: Plan, kinds: Arithmetic, k: int) -> float:
     """Return the columns of all bundles up to which k columns of X are multiplied faster in bundles."""
-    if kinds.x.itemsize >= columns.NUMBER_BYTES:
-        return 0.0
     return next((plan.nnz / entries for columns, entries in machine.bundle_entries if k >= columns), 0.0)
 
 
@@ -198,11 +220,11 @@ def build(made_of: Any, plan: Plan, most: float) -> tuple[float, Bundles | None]
         box_x, box_y = BOXES[2 if plane == rows else 3]
         box_z = ROWS // box_x // box_y
         count = ceil_div(line, box_x) * ceil_div(plane // line, box_y) * ceil_div(rows // plane, box_z)
-    starts = on.empty(count + 1, COUNT_TYPE)
     units_of, values_of = (on.empty(ROWS // SET * count + 1, COUNT_TYPE) for _ in range(2))
     places, totals = on.empty(ROWS * count, index), on.zeroed(4)
     grid = {"line": line, "plane": plane, "box_x": box_x, "box_y": box_y, "most": ROOM, "bundles": count}
-    made = {"places": places, "starts": starts, "units_of": units_of, "values_of": values_of}
+    shared_of = on.empty(ROWS // SET * count, SLOT_TYPE)
+    made = {"places": places, "units_of": units_of, "values_of": values_of, "shared_of": shared_of}
     octets.launch(
         on, COUNT, plan, entries, count, ROWS, **grid, **made, rows=rows, totals=on.part(totals, 0, 4)
     )
@@ -210,16 +232,16 @@ def build(made_of: Any, plan: Plan, most: float) -> tuple[float, Bundles | None]
     size = max(wanted, UNIT * units / SLOTS) if widest <= ROOM else math.inf
     if size > most:
         return size, None
-    stored = 0 if entries[2] is None else plan.nnz
+    stored, pool = 0 if entries[2] is None else plan.nnz, ceil_div(max(widest, 1), COPIED) * COPIED
     bundles = Bundles(
-        starts,
-        on.empty(wanted, index),
+        on.empty(pool * count, index),
         units_of,
         values_of,
+        shared_of,
         on.zeros(UNIT * units + BEHIND, SLOT_TYPE),
         on.zeros(stored, plan.values.codes.dtype),
         places,
-        widest,
+        pool,
     )
     fill(on, plan, entries, bundles)
     return size, bundles
@@ -229,11 +251,12 @@ def fill(on: Any, plan: Plan, entries: tuple[Any, ...], bundles: Bundles) -> Non
     """Write the entries of a plan into its bundles."""
     values = None if entries[2] is None else bundles.values
     made = {
-        "starts": bundles.starts,
         "units_of": bundles.units_of,
         "values_of": bundles.values_of,
+        "shared_of": bundles.shared_of,
+        "pool": bundles.pool,
         "columns": bundles.columns,
         "slots": bundles.slots,
     }
     given = made | {"values": values, "places": bundles.rows}
-    octets.launch(on, FILL, plan, entries, len(bundles.starts) - 1, ROWS, **given)
+    octets.launch(on, FILL, plan, entries, bundles.count, ROWS, **given)

@@ -187,6 +187,8 @@ class Kernels(NamedTuple):
         (plan, on_host) -> what `turns` asks for, as `read_sectors` counts it.
     shared : callable
         (kinds, panel) -> bytes of dynamic shared memory of a block of the product.
+    apart : bool
+        Whether each panel of columns has blocks of its own.
     """
 
     signature: Signature
@@ -201,6 +203,7 @@ class Kernels(NamedTuple):
     long_rows: Callable[[Plan], int]
     sectors: Callable[[Plan, Callable[[Any], Any]], float]
     shared: Callable[[Arithmetic, Panel], int] = lambda kinds, panel: 0
+    apart: bool = False
 
     def blocks(self, plan: Plan, panel: Panel, parts: int) -> int:
         """Return the blocks of a launch."""
@@ -523,7 +526,7 @@ class Columns:
                 stream.synchronize()
             for one in kernels.passes(H200, plan, k, kinds, x, y):
                 panels = ceil_div(one.columns, one.panel.columns)
-                parts = choose_parts(H200, kernels.warps(plan, one.panel), panels)
+                parts = panels if kernels.apart else choose_parts(H200, kernels.warps(plan, one.panel), panels)
                 kernel = compiled(kernels, kernels.signature, plan, kinds, one.panel)
                 shared_bytes = kernels.shared(kinds, one.panel)
                 if shared_bytes:
