@@ -187,7 +187,12 @@ class Machine:
         _PANEL, "the same for numbers of less than 8 bytes", _COLUMNS
     )
     bundles_of_x: tuple[Panels, ...] = tuned(
-        _PANEL, "the same for such numbers where a block gathers rows of X in shared memory", _COLUMNS
+        _PANEL, "the same where a block gathers rows of X in shared memory, for numbers of every size", _COLUMNS
+    )
+    bundle_registers: int = tuned(
+        "of a lane",
+        "the same there, of sums of 4 bytes, where more blocks have room in shared memory then",
+        _COLUMNS,
     )
     octet_entries: tuple[tuple[int, float], ...] = tuned(
         "(columns, entries a quad)",
@@ -199,9 +204,15 @@ class Machine:
         "(columns, entries a quad)", "the same for numbers of less than 8 bytes", _COLUMNS
     )
     bundle_entries: tuple[tuple[int, float], ...] = tuned(
-        "(columns, entries)",
-        "from so many columns of numbers of less than 8 bytes on, how many entries each row of X that a "
-        "block gathers must serve for rows to be multiplied in bundles",
+        "(bytes of a row of X, entries)",
+        "from so many bytes on, how many entries each row of X that a block gathers must serve for rows to be "
+        "multiplied in bundles",
+        _COLUMNS,
+    )
+    float64_bundles: tuple[float, int] = tuned(
+        "(rows of X gathered for a row of A, bytes of a row of X)",
+        "up to how many rows of X, and below how many bytes, float64 is multiplied in bundles sooner than in "
+        "octets: multiply-adds against tensor cores",
         _COLUMNS,
     )
 
@@ -267,7 +278,9 @@ H200 = Machine(
     bundles_of_x=(Panels(128, 16, 4, 4, 64, 8), Panels(64, 8, 4, 4, 64, 8)),
     octet_entries=((16, 6.0), (8, 8.5)),
     narrow_octet_entries=((32, 10.0), (16, 8.5)),
-    bundle_entries=((32, 2.5),),
+    bundle_registers=48,
+    bundle_entries=((64, 2.5),),
+    float64_bundles=(2.8, 256),
 )
 """An H200, driver 580. A sector costs 0.6 of its 32 bytes: from 0.3 (Markov chains) to 0.8 (power laws)."""
 

@@ -25,6 +25,7 @@ from dasp.backends.cuda.columns import Layout, choose_parts, choose_passes, layo
 from dasp.backends.cuda.primitives import Primitives
 from dasp.backends.cuda.sectors import read_sectors
 from dasp.formats.array import WARP
+from dasp.models import generate
 from tests.executors import EXECUTORS, emulate, emulate_columns
 from tests.executors import multiply as by_vector
 from tests.gallery import GALLERY, from_lengths, matrices
@@ -469,7 +470,7 @@ def test_sectors_of_what_a_step_reads():
 EVER = ((1, 1e-9),)
 PLAIN = dataclasses.replace(H200, octet_entries=(), narrow_octet_entries=(), bundle_entries=())
 EIGHTS = dataclasses.replace(PLAIN, octet_entries=EVER, narrow_octet_entries=EVER)
-BUNDLED = dataclasses.replace(PLAIN, bundle_entries=EVER)
+BUNDLED = dataclasses.replace(PLAIN, bundle_entries=EVER, float64_bundles=(1e9, 1 << 20))
 """Multiply in octets, and in bundles, whatever can be."""
 
 
@@ -482,7 +483,7 @@ def beside(machine, matrix, x, alpha=1.0, beta=0.0, y=None, order="C", policy=No
 
 
 in_octets, in_bundles = partial(beside, EIGHTS), partial(beside, BUNDLED)
-WAYS = [(in_octets, np.float64), (in_octets, np.float32), (in_bundles, np.float32)]
+WAYS = [(way, dtype) for way in (in_octets, in_bundles) for dtype in (np.float64, np.float32)]
 """Of which numbers they are made."""
 
 
@@ -626,6 +627,38 @@ def test_bundles_of_a_grid_gather_fewer_rows_and_have_every_row_once():
     assert np.count_nonzero(np.asarray(boxes.columns) >= 0) == wanted < 2 * 960
     assert size == max(wanted, (len(boxes.slots) - bundles.BEHIND) / bundles.SLOTS)
     assert bundles.build(on, plan, size - 1) == (size, None)
+
+
+def test_a_grid_is_found_whatever_its_size():
+    """Rows that are looked at at equal distances would all begin a line here."""
+    made_of, plan = Primitives(PackingDevice()), plan_of(generate("stencil27:16"), Policy(layout="slices"))
+    sample = octets.sampled(made_of.device, plan, made_of.unpack_codes(plan))
+    assert octets.grid_of(sample, 16**3) == (16, 256)
+
+
+def test_several_unknowns_of_a_point_are_no_points_of_a_grid():
+    made_of, plan = Primitives(PackingDevice()), plan_of(generate("fem3:6"), Policy(layout="slices"))
+    sample = octets.sampled(made_of.device, plan, made_of.unpack_codes(plan))
+    assert octets.grid_of(sample, 3 * 6**3) == (0, 0)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.complex64])
+def test_bundles_of_other_types(dtype):
+    of = lattice((4, 5, 6), 3)
+    data, x = of.data.astype(dtype), columns(of.shape[1], 20).astype(dtype)
+    if x.dtype.kind == "c":
+        data, x = data * dtype(1 - 2j), x + 1j * x[::-1]
+    matrix = sp.csr_array((data, of.indices, of.indptr), shape=of.shape)
+    assert_columns_close(in_bundles(matrix, x), matrix, x)
+
+
+def test_rows_of_more_entries_than_a_slot_can_count_are_not_bundled():
+    """Sixteen rows that follow each other, of more than 2^18 entries, all of one column: a block has room for it."""
+    row = 2**14 + 1
+    matrix = sp.csr_array((np.ones(16 * row), np.zeros(16 * row, int), row * np.arange(17)), shape=(16, 1))
+    plan = plan_of(matrix, Policy(layout="slices", steps=600))
+    assert not plan.pattern.segments
+    assert bundles.build(Primitives(PackingDevice()), plan, 1e9) == (np.inf, None)
 
 
 def test_rows_that_want_more_than_a_block_has_room_for_are_not_bundled():

@@ -229,13 +229,16 @@ def bundled() -> Iterator[Defines]:
         "DASP_OFFSET": "int",
         "DASP_MMA": "0",
         "DASP_CODING": "0",
-        "DASP_POOL": "368",
+        "DASP_POOL": "384",
     }
-    for k, pack in ((20, 1), (20, 4), (16, 4), (32, 4)):
+    others = [arithmetic(np.dtype(name), np.dtype(name)) for name in ("float16", "float64", "complex64")]
+    panels = [(kinds, k, pack) for k, pack in ((20, 1), (20, 4), (16, 4), (32, 4))]
+    for of, k, pack in [*((of, 16, 16 // of.x.itemsize) for of in others), *panels]:
         at = several.Layout(k, 1, pack)
-        for one in octets.passes_of(H200.bundles_of_x, k, kinds, at, at):
-            widest = {**usual, **one.panel.defines(), **type_names(kinds)}
+        for one in octets.passes_of(H200.bundles_of_x, k, of, at, at):
+            widest = {**usual, **one.panel.defines(), **type_names(of)}
             yield widest
+    yield widest | {"DASP_REGISTERS": str(H200.bundle_registers)}
     for coding in (Coding.BYTE, Coding.DICTIONARY, Coding.EQUAL, Coding.HALF):
         yield {**widest, "DASP_CODING": str(int(coding))}
     yield {**widest, "DASP_VALUE": "Bfloat16"}

@@ -11,11 +11,11 @@
 //     panels, which follow each other. Dynamic shared memory: a Stage for each warp, and DASP_POOL
 //     rows of X. The arrays of the bundles are read before the kernels that come earlier in the stream have ended.
 // columns_of (DASP_POOL bundles): which rows of X each bundle wants, PAD behind them.
-// units_of (SETS bundles + 1): first unit of each set, and the number of all. values_of (SETS bundles + 1): its first value.
-// shared_of (SETS bundles): how many units of it have slots of several rows.
-// slots (16 to a unit): slot 4 s + g is slot s of group g of the set; see bundles.cuh; 0 where there is none. Lanes read two
-//     chunks of 32 behind the last. values (nnz): those of a group follow each other, slot by slot, as the matrix's type
-//     or coded (DASP_CODING); table.
+// more_of (SETS bundles + 1): how many chunks the sets before each have behind their first. values_of (SETS bundles + 1):
+//     its first value. extents (SETS bundles): its units, and how many of them have slots of several rows.
+// slots (32 to a chunk, two units): the first chunk of every set, then the others; slot 4 s + g of a unit is slot s of
+//     group g of the set; see bundles.cuh; 0 where there is none. Lanes read two chunks behind the last. values (nnz):
+//     those of a group follow each other, slot by slot, as the matrix's type or coded (DASP_CODING); table.
 // rows (ROWS bundles): the row of each, PAD where there is none.
 // x, y, x_row, y_column, y_row, first, last: see slices_columns.cu; columns of X lie beside each other, and the
 //     parameters that other products by several columns take besides are not used.
@@ -35,10 +35,11 @@
 #error "define DASP_POOL: rows of X that a block has room for, as many as all warps copy at once or a multiple"
 #endif
 
-constexpr int WARPS = DASP_THREADS / 32, OF_WARP = SETS / WARPS, CHUNK = 32 / GROUPS / UNIT;
+constexpr int WARPS = DASP_THREADS / 32, OF_WARP = SETS / WARPS;
 constexpr int ROW_BYTES = COLUMNS * sizeof(X), PACK_BYTES = PACK * sizeof(X), APART = LANES * PACK;
 constexpr int AT_ONCE = 32 / LANES, COPIES = DASP_POOL / (AT_ONCE * WARPS), LOADS = (COPIES + LANES - 1) / LANES;
 
+static_assert(CHUNK_SLOTS == 32, "a slot to a lane");
 static_assert(LANES == 8 && SETS % WARPS == 0, "eight lanes have a group, a warp as many sets as the others");
 static_assert(DASP_POOL % (AT_ONCE * WARPS) == 0, "each warp copies as many rows as the others");
 static_assert(ROW_BYTES % 16 == 0, "which rows of a group a slot is of stands in the last bits of a row's place");
@@ -168,8 +169,8 @@ __device__ __forceinline__ void load_codes(Code (&code)[GROUP], unsigned slot, c
 }
 
 extern "C" __global__ void __launch_bounds__(DASP_THREADS, 65536 / DASP_REGISTERS / DASP_THREADS)
-dasp_bundles(const Index* __restrict__ columns_of, const unsigned long long* __restrict__ units_of,
-             const unsigned long long* __restrict__ values_of, const unsigned* __restrict__ shared_of,
+dasp_bundles(const Index* __restrict__ columns_of, const unsigned long long* __restrict__ more_of,
+             const unsigned long long* __restrict__ values_of, const unsigned* __restrict__ extents,
              const unsigned* __restrict__ slots, const Code* __restrict__ values, const Value* __restrict__ table,
              const Index* __restrict__ rows, const X* __restrict__ zeros, long long count, int parts, const X* x, Y* y,
              Sum* partials, long long x_column, long long y_column, int x_row, int y_row, int first, int last,
@@ -190,18 +191,20 @@ dasp_bundles(const Index* __restrict__ columns_of, const unsigned long long* __r
 #pragma unroll 1
     for (int t = 0; t < OF_WARP; ++t) {
         const long long at = SETS * bundle + threadIdx.x / 32 * OF_WARP + t;
-        const unsigned long long begin = load_cached(units_of + at);
-        const int units = int(load_cached(units_of + at + 1) - begin), of_several = int(load_cached(shared_of + at));
+        unsigned slot = load_plan(slots + CHUNK_SLOTS * at + lane);  // at a place that nothing tells but the set's number
+        const unsigned* next = slots + CHUNK_SLOTS * (SETS * count + load_cached(more_of + at)) + lane;
         const Code* const own = values + load_cached(values_of + at);
+        const uint2 extent = load_cached(reinterpret_cast<const uint2*>(extents) + at);
+        const int units = int(extent.x), of_several = int(extent.y);
         const Index row = lane < SET ? load_cached(rows + SET * at + lane) : PAD;
-        const unsigned* next = slots + GROUPS * UNIT * begin + lane;
-        unsigned slot = load_plan(next), ahead = load_plan(next + 32);
         if (t == 0) {
             wait_for_earlier_kernels();
             wanted.copy(copies, pool, XPanel{x + start + in_x, zeros, x_column, x_row, left});
         }
         Code code[GROUP] = {};
         load_codes(code, slot, own);
+        unsigned ahead = load_plan(next);
+        __syncwarp();  // else the compiler moves these loads behind the wait
         if (t == 0) {
             copies.wait<0>();
             __syncthreads();
@@ -212,8 +215,8 @@ dasp_bundles(const Index* __restrict__ columns_of, const unsigned long long* __r
         for (int unit = 0; unit < units; unit += CHUNK) {
             stage.put(slot, code, table);
             slot = ahead;
-            next += 32;
-            ahead = load_plan(next + 32);
+            next += CHUNK_SLOTS;
+            ahead = load_plan(next);
             load_codes(code, slot, own);
             __syncwarp();
 #pragma unroll

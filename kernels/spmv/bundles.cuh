@@ -1,8 +1,10 @@
 // How a bundle is divided, and what a slot holds.
 #pragma once
 
-// Rows of a bundle; of a group, which 8 lanes multiply together; groups of a set, a warp's; slots of each in a unit.
+// Rows of a bundle; of a group, which 8 lanes multiply together; groups of a set, a warp's; slots of each in a unit;
+// units of a chunk, which has a slot for each lane.
 constexpr int ROWS = 128, GROUP = 4, GROUPS = 4, SET = GROUP * GROUPS, SETS = ROWS / SET, UNIT = 4;
+constexpr int CHUNK = 2, CHUNK_SLOTS = CHUNK * UNIT * GROUPS;
 
 // A slot: where its first value lies among those of the set (18 bits), which of the bundle's columns it has (10), and
 // which rows of the group have an entry there (4).

@@ -6,11 +6,11 @@
 // Launch: one dimension, a block of ROWS threads for each bundle.
 // indptr (rows + 1), indices (nnz), codes (nnz), or null where values are not stored.
 // places (ROWS bundles): the row of each thread of each bundle; dasp_count_bundles makes them.
-// units_of (SETS bundles + 1), values_of (SETS bundles + 1), shared_of (SETS bundles): see bundles.cu; dasp_count_bundles
+// more_of (SETS bundles + 1), values_of (SETS bundles + 1), extents (SETS bundles): see bundles.cu; dasp_count_bundles
 //     makes them.
-// totals (4): 0 before; blocks that have counted, columns and units of all, and columns of the bundle that has most,
+// totals (4): 0 before; blocks that have counted, columns and chunks behind the first of all, and columns of the bundle that has most,
 //     counted up to `most` + 1, which stands for bundles that slots cannot count, too.
-// columns (pool bundles), slots (16 to a unit), the last 0 before, values (nnz): see bundles.cu.
+// columns (pool bundles), slots (32 to a chunk), the last 0 before, values (nnz): see bundles.cu.
 
 #include "../pack/codes.cuh"
 #include "rows_merged.cuh"
@@ -51,12 +51,12 @@ __device__ __forceinline__ unsigned of_group(bool holds)
 }
 
 // What a unit costs whose slots several rows may have, and one whose slots a row has alone each.
-constexpr int SHARED_COST = 5, ALONE_COST = 2;
+constexpr int SHARED_COST = 5, ALONE_COST = 3;
 
 extern "C" __global__ void __launch_bounds__(ROWS)
 dasp_count_bundles(const long long* __restrict__ indptr, const Index* __restrict__ indices, long long rows,
                    long long bundles, long long line, long long plane, int box_x, int box_y, int most, Index* places,
-                   Count* units_of, Count* values_of, unsigned* shared_of, Count* totals)
+                   Count* more_of, Count* values_of, unsigned* extents, Count* totals)
 {
     __shared__ long long words[ROWS / WARP];
     __shared__ Count sums[ROWS / WARP + 1];
@@ -96,24 +96,25 @@ dasp_count_bundles(const long long* __restrict__ indptr, const Index* __restrict
         units = several + apart;
     }
     if (place % SET == 0) {
-        units_of[place / SET] = units;
+        more_of[place / SET] = max(units - 1, 0) / CHUNK;
         values_of[place / SET] = entries;
-        shared_of[place / SET] = of_several;
+        extents[2 * (place / SET)] = units;
+        extents[2 * (place / SET) + 1] = of_several;
     }
     if (threadIdx.x == 0) {
         atomicAdd(totals + 1, Count(wanted));
         atomicMax(totals + 3, Count(wanted));
     }
     if (!is_last_block(totals, gridDim.x)) return;
-    block_scan(units_of, SETS * bundles, sums);
+    block_scan(more_of, SETS * bundles, sums);
     block_scan(values_of, SETS * bundles, sums);
-    if (threadIdx.x == 0) totals[2] = units_of[SETS * bundles];
+    if (threadIdx.x == 0) totals[2] = more_of[SETS * bundles];
 }
 
 extern "C" __global__ void __launch_bounds__(ROWS)
 dasp_fill_bundles(const long long* __restrict__ indptr, const Index* __restrict__ indices,
-                  const Code* __restrict__ codes, const Index* __restrict__ places, const Count* __restrict__ units_of,
-                  const Count* __restrict__ values_of, const unsigned* __restrict__ shared_of, long long pool,
+                  const Code* __restrict__ codes, const Index* __restrict__ places, const Count* __restrict__ more_of,
+                  const Count* __restrict__ values_of, const unsigned* __restrict__ extents, long long pool,
                   Index* columns, unsigned* slots, Code* values)
 {
     __shared__ long long words[ROWS / WARP];
@@ -131,10 +132,13 @@ dasp_fill_bundles(const long long* __restrict__ indptr, const Index* __restrict_
     }
     start = before;
     Code* const own = values + values_of[set];
-    const int of_several = shared_of[set], most = int(units_of[set + 1] - units_of[set]) - of_several;
-    unsigned* slot = slots + UNIT * GROUPS * units_of[set] + group % GROUPS;
-    unsigned* single = slot + UNIT * GROUPS * of_several + GROUPS * in_group;
-    int wanted = -1, singles = 0;
+    const int of_several = extents[2 * set + 1], most = extents[2 * set] - of_several;
+    unsigned* const first = slots + CHUNK_SLOTS * set + group % GROUPS;
+    unsigned* const others = slots + CHUNK_SLOTS * (SETS * (long long)gridDim.x + more_of[set] - 1) + group % GROUPS;
+    const auto slot_at = [&](int of_group) -> unsigned& {
+        return (of_group < CHUNK * UNIT ? first : others)[GROUPS * of_group];
+    };
+    int wanted = -1, several = 0, singles = 0;
     columns += pool * blockIdx.x;
     for (long long last = NONE;;) {
         const long long column = block_min(row.column, words);
@@ -145,10 +149,10 @@ dasp_fill_bundles(const long long* __restrict__ indptr, const Index* __restrict_
         const bool mine = row.column == column;
         const unsigned here = of_group(mine);
         const bool apart = mine && __popc(here) == 1 && singles < most;
-        if (apart) single[UNIT * GROUPS * singles++] = slot_word(start, wanted, here);
+        if (apart) slot_at(UNIT * (of_several + singles++) + in_group) = slot_word(start, wanted, here);
         if (of_group(apart) == 0 && here) {
-            if (in_group == 0) *slot = slot_word(start, wanted, here);
-            slot += GROUPS;
+            if (in_group == 0) slot_at(several) = slot_word(start, wanted, here);
+            ++several;
         }
         if (mine) {
             if (codes) own[start + __popc(here & (1u << in_group) - 1)] = codes[row.next];

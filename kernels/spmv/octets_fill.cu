@@ -91,15 +91,15 @@ dasp_fill_quads(const long long* __restrict__ indptr, const Index* __restrict__ 
     }
 }
 
-// How far behind the diagonal the first `most` entries of some rows lie, 0 for one on it or before: row i of the `count`
-// is the caller's row i step + step / 2.
+// How far behind the diagonal the first `most` entries of `count` of the rows lie, 0 for one on it or before. Multiples of
+// the golden ratio spread rows evenly, and over the lines and planes of a grid whatever its size.
 extern "C" __global__ void __launch_bounds__(THREADS)
-dasp_sample_offsets(const long long* __restrict__ indptr, const Index* __restrict__ indices, long long step,
+dasp_sample_offsets(const long long* __restrict__ indptr, const Index* __restrict__ indices, long long rows,
                     long long count, long long most, Count* offsets)
 {
     const long long first = blockIdx.x * (long long)THREADS + threadIdx.x;
     for (long long i = first; i < count * most; i += gridDim.x * (long long)THREADS) {
-        const long long row = i / most * step + step / 2, entry = indptr[row] + i % most;
+        const long long row = __umul64hi((i / most + 1) * 0x9e3779b97f4a7c15ull, rows), entry = indptr[row] + i % most;
         const long long offset = entry < indptr[row + 1] ? (long long)indices[entry] - row : 0;
         offsets[i] = offset > 0 ? offset : 0;
     }

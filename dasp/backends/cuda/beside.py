@@ -26,11 +26,13 @@ class Beside:
     """
 
     def __init__(self, plan: Plan) -> None:
-        self._kept = Kept(plan, octets), Kept(plan, bundles)
+        self._octets, self._bundles = self._kept = Kept(plan, octets), Kept(plan, bundles)
 
     def kernels(self, kinds: Arithmetic, k: int, x: Layout) -> Kernels | None:
         """Return how a product by k columns of X is made with one of them; None where slices are faster."""
-        return next(filter(None, (kept.kernels(kinds, k, x) for kept in self._kept)), None)
+        first = bundles.come_first(H200, kinds, k)
+        kept = (self._bundles, self._octets) if first else (self._octets, self._bundles)
+        return next(filter(None, (one.kernels(kinds, k, x) for one in kept)), None)
 
     @property
     def nbytes(self) -> int:

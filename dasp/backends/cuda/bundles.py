@@ -17,17 +17,17 @@ from dasp._integers import ceil_div
 from dasp._launch import Signature
 from dasp._machines import Machine
 from dasp.backends.cuda import columns, octets
-from dasp.backends.cuda.columns import Kernels, Layout, Panel
+from dasp.backends.cuda.columns import Kernels, Layout, Panel, Pass
 from dasp.backends.cuda.octets import COUNT_TYPE
 from dasp.formats.array import WARP, Array, Plan
 
 ROWS, SET, GROUP = 128, 16, 4
 """Of a bundle, and of the sets and groups that it has."""
 
-UNIT = 16
-"""Slots of a unit, 4 of each group of a set."""
+CHUNK = 32
+"""Slots of a chunk, 8 of each group of a set."""
 
-BEHIND = 96
+BEHIND = 2 * CHUNK
 """Slots behind the last one, at least, that lanes may load."""
 
 ROOM = 512
@@ -36,10 +36,13 @@ ROOM = 512
 COPIED = 32
 """Rows of X that the warps of a block copy at once, 4 each."""
 
-WORD = 4
-"""Bytes of the narrowest copy."""
+WORD, WIDEST = 4, 16
+"""Bytes of the narrowest copy, and of numbers that take too many registers."""
 
-SLOTS = 5
+MULTIPROCESSOR_BYTES, BLOCK_BYTES = 228 << 10, 1 << 10
+"""Of shared memory that a multiprocessor has, and that it takes for each block itself."""
+
+SLOTS = 2.5
 """That cost as much as a column."""
 
 SLOT_TYPE = np.dtype(np.uint32)
@@ -62,9 +65,9 @@ COUNT = Signature(
     int               box_y
     int               most
     Index*            places   [{ROWS} * bundles]
-    Count*            units_of   [{ROWS // SET} * bundles + 1]
+    Count*            more_of    [{ROWS // SET} * bundles + 1]
     Count*            values_of  [{ROWS // SET} * bundles + 1]
-    unsigned*         shared_of  [{ROWS // SET} * bundles]
+    unsigned*         extents    [{2 * ROWS // SET} * bundles]
     Count*            totals   [4]
     """,
 )
@@ -77,9 +80,9 @@ FILL = Signature(
     const Index*      indices
     const Code*       codes
     const Index*      places
-    const Count*      units_of
+    const Count*      more_of
     const Count*      values_of
-    const unsigned*   shared_of
+    const unsigned*   extents
     long long         pool
     Index*            columns
     unsigned*         slots
@@ -92,9 +95,9 @@ SIGNATURE = Signature(
     "dasp_bundles",
     f"""
     const Index*     columns_of
-    const unsigned long long*  units_of   [{ROWS // SET} * count + 1]
+    const unsigned long long*  more_of    [{ROWS // SET} * count + 1]
     const unsigned long long*  values_of  [{ROWS // SET} * count + 1]
-    const unsigned*  shared_of   [{ROWS // SET} * count]
+    const unsigned*  extents     [{2 * ROWS // SET} * count]
     const unsigned*  slots
     const Code*      values
     const Value*     table
@@ -113,9 +116,9 @@ class Bundles(NamedTuple):
     ----------
     columns : Array, shape (pool bundles,), the plan's index type
         Which rows of X each bundle wants; -1 behind them.
-    units_of, values_of : Array, shape (8 bundles + 1,), uint64
-    shared_of : Array, shape (8 bundles,), uint32
-    slots : Array, shape (16 units + BEHIND,), uint32
+    more_of, values_of : Array, shape (8 bundles + 1,), uint64
+    extents : Array, shape (16 bundles,), uint32
+    slots : Array, shape (32 chunks + BEHIND,), uint32
     values : Array, shape (nnz,), codes of the plan; empty where it stores none
     rows : Array, shape (128 bundles,), the plan's index type
         Which row stands where; -1 where none does.
@@ -124,9 +127,9 @@ class Bundles(NamedTuple):
     """
 
     columns: Array
-    units_of: Array
+    more_of: Array
     values_of: Array
-    shared_of: Array
+    extents: Array
     slots: Array
     values: Array
     rows: Array
@@ -147,13 +150,7 @@ class Bundles(NamedTuple):
         return octets.KERNELS._replace(
             signature=SIGNATURE,
             defines=self.defines,
-            passes=lambda machine, plan, k, kinds, x, y: octets.passes_of(
-                tuple(one for one in machine.bundles_of_x if one.panel >= octets.LANES * kinds.x.itemsize),
-                k,
-                kinds,
-                x,
-                y,
-            ),
+            passes=self.passes,
             warps=lambda plan, panel: self.count * panel.threads // WARP,
             arguments=self.arguments,
             shared=self.shared,
@@ -163,6 +160,21 @@ class Bundles(NamedTuple):
     def defines(self, plan: Plan, kinds: Arithmetic, panel: Panel) -> dict[str, str]:
         """Return the compile-time constants."""
         return columns.defines(plan, kinds, panel) | {"DASP_POOL": str(self.pool)}
+
+    def passes(
+        self, machine: Machine, plan: Plan, k: int, kinds: Arithmetic, x: Layout, y: Layout
+    ) -> tuple[Pass, ...]:
+        """Return the launches for so many columns."""
+        sizes = tuple(one for one in machine.bundles_of_x if one.panel >= octets.LANES * kinds.x.itemsize)
+        made = octets.passes_of(sizes, k, kinds, x, y)
+        return tuple(one._replace(panel=self._with_registers(machine, kinds, one.panel)) for one in made)
+
+    def _with_registers(self, machine: Machine, kinds: Arithmetic, panel: Panel) -> Panel:
+        """Return a panel with fewer registers where more blocks run with them."""
+        blocks = machine.registers // (machine.bundle_registers * panel.threads)
+        room = MULTIPROCESSOR_BYTES // (self.shared(kinds, panel) + BLOCK_BYTES)
+        fewer = kinds.sum.itemsize == WORD and room >= blocks
+        return panel._replace(registers=machine.bundle_registers) if fewer else panel
 
     def shared(self, kinds: Arithmetic, panel: Panel) -> int:
         """Return the bytes of shared memory that a block has: rows of X, and slots that lanes exchange."""
@@ -186,13 +198,20 @@ def serve(plan: Plan, kinds: Arithmetic, x: Layout) -> bool:
         and bool(plan.nnz)
         and not plan.pattern.segments
         and x.pack * kinds.x.itemsize >= WORD
-        and kinds.sum.itemsize >= WORD
+        and kinds.sum.itemsize == max(kinds.x.itemsize, WORD) < WIDEST
     )
+
+
+def come_first(machine: Machine, kinds: Arithmetic, k: int) -> bool:
+    """Whether bundles are faster than octets, where there are both."""
+    return kinds.x != np.float64 or k * kinds.x.itemsize < machine.float64_bundles[1]
 
 
 def most(machine: Machine, plan: Plan, kinds: Arithmetic, k: int) -> float:
     """Return the columns of all bundles up to which k columns of X are multiplied faster in bundles."""
-    return next((plan.nnz / entries for columns, entries in machine.bundle_entries if k >= columns), 0.0)
+    row = k * kinds.x.itemsize
+    found = next((plan.nnz / entries for nbytes, entries in machine.bundle_entries if row >= nbytes), 0.0)
+    return found if kinds.x != np.float64 else min(found, machine.float64_bundles[0] * plan.shape[0])
 
 
 def build(made_of: Any, plan: Plan, most: float) -> tuple[float, Bundles | None]:
@@ -220,25 +239,26 @@ def build(made_of: Any, plan: Plan, most: float) -> tuple[float, Bundles | None]
         box_x, box_y = BOXES[2 if plane == rows else 3]
         box_z = ROWS // box_x // box_y
         count = ceil_div(line, box_x) * ceil_div(plane // line, box_y) * ceil_div(rows // plane, box_z)
-    units_of, values_of = (on.empty(ROWS // SET * count + 1, COUNT_TYPE) for _ in range(2))
+    more_of, values_of = (on.empty(ROWS // SET * count + 1, COUNT_TYPE) for _ in range(2))
     places, totals = on.empty(ROWS * count, index), on.zeroed(4)
     grid = {"line": line, "plane": plane, "box_x": box_x, "box_y": box_y, "most": ROOM, "bundles": count}
-    shared_of = on.empty(ROWS // SET * count, SLOT_TYPE)
-    made = {"places": places, "units_of": units_of, "values_of": values_of, "shared_of": shared_of}
+    extents = on.empty(2 * ROWS // SET * count, SLOT_TYPE)
+    made = {"places": places, "more_of": more_of, "values_of": values_of, "extents": extents}
     octets.launch(
         on, COUNT, plan, entries, count, ROWS, **grid, **made, rows=rows, totals=on.part(totals, 0, 4)
     )
-    wanted, units, widest = on.reading(totals, 1, 3)()
-    size = max(wanted, UNIT * units / SLOTS) if widest <= ROOM else math.inf
+    wanted, more, widest = on.reading(totals, 1, 3)()
+    slots = CHUNK * (ROWS // SET * count + more)
+    size = max(wanted, slots / SLOTS) if widest <= ROOM else math.inf
     if size > most:
         return size, None
     stored, pool = 0 if entries[2] is None else plan.nnz, ceil_div(max(widest, 1), COPIED) * COPIED
     bundles = Bundles(
         on.empty(pool * count, index),
-        units_of,
+        more_of,
         values_of,
-        shared_of,
-        on.zeros(UNIT * units + BEHIND, SLOT_TYPE),
+        extents,
+        on.zeros(slots + BEHIND, SLOT_TYPE),
         on.zeros(stored, plan.values.codes.dtype),
         places,
         pool,
@@ -251,9 +271,9 @@ def fill(on: Any, plan: Plan, entries: tuple[Any, ...], bundles: Bundles) -> Non
     """Write the entries of a plan into its bundles."""
     values = None if entries[2] is None else bundles.values
     made = {
-        "units_of": bundles.units_of,
+        "more_of": bundles.more_of,
         "values_of": bundles.values_of,
-        "shared_of": bundles.shared_of,
+        "extents": bundles.extents,
         "pool": bundles.pool,
         "columns": bundles.columns,
         "slots": bundles.slots,

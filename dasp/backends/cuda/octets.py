@@ -76,7 +76,7 @@ SAMPLE = Signature(
     """
     const long long*  indptr
     const Index*      indices
-    long long         step
+    long long         rows
     long long         count
     long long         most
     Count*            offsets
@@ -85,6 +85,9 @@ SAMPLE = Signature(
 
 SAMPLED_ROWS, SAMPLED_ENTRIES = 16, 128
 """Rows that are looked at for a grid, and entries of each."""
+
+MOST_REACH = 4
+"""Points along a line that a row of a grid reaches; more are unknowns of one point."""
 
 SIGNATURE = Signature(
     "spmv/octets.cu",
@@ -260,8 +263,7 @@ def sampled(on: Any, plan: Plan, entries: tuple[Any, ...]) -> list[frozenset[int
     """Return how far behind the diagonal the entries of some rows lie, one set a row."""
     count = min(SAMPLED_ROWS, plan.shape[0])
     words = on.zeroed(count * SAMPLED_ENTRIES)
-    step = plan.shape[0] // count
-    given = {"step": step, "count": count, "most": SAMPLED_ENTRIES}
+    given = {"count": count, "most": SAMPLED_ENTRIES}
     _launch(on, SAMPLE, plan, entries, **given, offsets=on.part(words, 0, count * SAMPLED_ENTRIES))
     found = np.reshape(on.reading(words, 0, count * SAMPLED_ENTRIES)(), (count, SAMPLED_ENTRIES))
     return [frozenset(map(int, row[row > 0])) for row in found]
@@ -287,7 +289,7 @@ def grid_of(offsets: list[frozenset[int]], rows: int) -> tuple[int, int]:
             groups[-1].append(offset)
         else:
             groups.append([offset])
-    if not 2 <= len(groups) <= 3 or groups[0][0] != 1:
+    if not 2 <= len(groups) <= 3 or groups[0][0] != 1 or groups[0][-1] > MOST_REACH:
         return 0, 0
     line, *plane = ((group[0] + group[-1]) // 2 for group in groups[1:])
     one = plane[0] if plane else rows
