@@ -187,7 +187,9 @@ class Machine:
         _PANEL, "the same for numbers of less than 8 bytes", _COLUMNS
     )
     bundles_of_x: tuple[Panels, ...] = tuned(
-        _PANEL, "the same where a block gathers rows of X in shared memory, for numbers of every size", _COLUMNS
+        _PANEL,
+        "the same where a block gathers rows of X in shared memory, for numbers of every size",
+        _COLUMNS,
     )
     bundle_registers: int = tuned(
         "of a lane",
@@ -205,8 +207,8 @@ class Machine:
     )
     bundle_entries: tuple[tuple[int, float], ...] = tuned(
         "(bytes of a row of X, entries)",
-        "from so many bytes on, how many entries each row of X that a block gathers must serve for rows to be "
-        "multiplied in bundles",
+        "from so many bytes on, how many entries each row of X that a block gathers must serve for rows to "
+        "be multiplied in bundles",
         _COLUMNS,
     )
     float64_bundles: tuple[float, int] = tuned(

@@ -112,9 +112,7 @@ def emulate_columns(
         given = signature.ordered(known, arguments, varying)
         given[-len(varying) :] = values
         if blocks:
-            module.launch(
-                signature.entry, grid=blocks, block=panel.threads, args=given, shared_bytes=shared
-            )
+            module.launch(signature.entry, grid=blocks, block=panel.threads, args=given, shared_bytes=shared)
 
     zeros = np.zeros(several.MOST_PANEL // x.itemsize, x.dtype)
     passes = kernels.passes(machine, plan, k, kinds, x_at, y_at)

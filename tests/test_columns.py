@@ -24,7 +24,6 @@ from dasp.backends.cuda import columns as cuda
 from dasp.backends.cuda.columns import Layout, choose_parts, choose_passes, layout_of
 from dasp.backends.cuda.primitives import Primitives
 from dasp.backends.cuda.sectors import read_sectors
-from dasp.formats.array import WARP
 from dasp.models import generate
 from tests.executors import EXECUTORS, emulate, emulate_columns
 from tests.executors import multiply as by_vector
@@ -653,7 +652,7 @@ def test_bundles_of_other_types(dtype):
 
 
 def test_rows_of_more_entries_than_a_slot_can_count_are_not_bundled():
-    """Sixteen rows that follow each other, of more than 2^18 entries, all of one column: a block has room for it."""
+    """Sixteen rows that follow each other, of more than 2^18 entries in one column."""
     row = 2**14 + 1
     matrix = sp.csr_array((np.ones(16 * row), np.zeros(16 * row, int), row * np.arange(17)), shape=(16, 1))
     plan = plan_of(matrix, Policy(layout="slices", steps=600))

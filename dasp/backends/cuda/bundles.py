@@ -136,7 +136,7 @@ class Bundles(NamedTuple):
     pool: int
 
     @property
-    def count(self) -> int:
+    def bundles(self) -> int:
         """How many bundles there are."""
         return len(self.rows) // ROWS
 
@@ -151,7 +151,7 @@ class Bundles(NamedTuple):
             signature=SIGNATURE,
             defines=self.defines,
             passes=self.passes,
-            warps=lambda plan, panel: self.count * panel.threads // WARP,
+            warps=lambda plan, panel: self.bundles * panel.threads // WARP,
             arguments=self.arguments,
             shared=self.shared,
             apart=True,
@@ -184,18 +184,19 @@ class Bundles(NamedTuple):
     def arguments(self, plan: Plan, zeros: Any, parts: int) -> dict[str, Any]:
         """Return the kernel's arguments but those that come with each product."""
         own = {name: array for name, array in self._asdict().items() if name not in ("pool", "columns")}
-        own |= {"columns_of": self.columns, "count": self.count, "parts": parts}
+        own |= {"columns_of": self.columns, "count": self.bundles, "parts": parts}
         return own | {"table": plan.values.table, "zeros": zeros}
 
 
 def serve(plan: Plan, kinds: Arithmetic, x: Layout) -> bool:
     """Whether bundles can stand for a plan of slices in a product: not where rows are cut.
 
-    Lanes copy at least a word of X at once.
+    Lanes copy at least a word of X at once. A policy without tensor cores wants no copy of the matrix.
     """
     return (
         x.column == 1
         and bool(plan.nnz)
+        and plan.pattern.choice.mma is not False
         and not plan.pattern.segments
         and x.pack * kinds.x.itemsize >= WORD
         and kinds.sum.itemsize == max(kinds.x.itemsize, WORD) < WIDEST
@@ -279,4 +280,4 @@ def fill(on: Any, plan: Plan, entries: tuple[Any, ...], bundles: Bundles) -> Non
         "slots": bundles.slots,
     }
     given = made | {"values": values, "places": bundles.rows}
-    octets.launch(on, FILL, plan, entries, bundles.count, ROWS, **given)
+    octets.launch(on, FILL, plan, entries, bundles.bundles, ROWS, **given)

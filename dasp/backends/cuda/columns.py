@@ -526,7 +526,9 @@ class Columns:
                 stream.synchronize()
             for one in kernels.passes(H200, plan, k, kinds, x, y):
                 panels = ceil_div(one.columns, one.panel.columns)
-                parts = panels if kernels.apart else choose_parts(H200, kernels.warps(plan, one.panel), panels)
+                parts = (
+                    panels if kernels.apart else choose_parts(H200, kernels.warps(plan, one.panel), panels)
+                )
                 kernel = compiled(kernels, kernels.signature, plan, kinds, one.panel)
                 shared_bytes = kernels.shared(kinds, one.panel)
                 if shared_bytes:
