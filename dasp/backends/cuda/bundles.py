@@ -165,21 +165,26 @@ class Bundles(NamedTuple):
         self, machine: Machine, plan: Plan, k: int, kinds: Arithmetic, x: Layout, y: Layout
     ) -> tuple[Pass, ...]:
         """Return the launches for so many columns."""
-        sizes = tuple(one for one in machine.bundles_of_x if one.panel >= octets.LANES * kinds.x.itemsize)
+        sizes = tuple(
+            one for one in machine.bundles_of_x if octets.LANES <= one.panel // kinds.x.itemsize <= WARP
+        )
         made = octets.passes_of(sizes, k, kinds, x, y)
         return tuple(one._replace(panel=self._with_registers(machine, kinds, one.panel)) for one in made)
 
     def _with_registers(self, machine: Machine, kinds: Arithmetic, panel: Panel) -> Panel:
-        """Return a panel with fewer registers where more blocks run with them."""
+        """Return a panel with fewer registers where more blocks have room then, of any panel."""
         blocks = machine.registers // (machine.bundle_registers * panel.threads)
-        room = MULTIPROCESSOR_BYTES // (self.shared(kinds, panel) + BLOCK_BYTES)
+        widest = max(one.panel for one in machine.bundles_of_x)
+        room = MULTIPROCESSOR_BYTES // (self._bytes(kinds, panel.threads, widest) + BLOCK_BYTES)
         fewer = kinds.sum.itemsize == WORD and room >= blocks
         return panel._replace(registers=machine.bundle_registers) if fewer else panel
 
     def shared(self, kinds: Arithmetic, panel: Panel) -> int:
         """Return the bytes of shared memory that a block has: rows of X, and slots that lanes exchange."""
-        exchanged = panel.threads * (GROUP * kinds.sum.itemsize + SLOT_TYPE.itemsize)
-        return exchanged + self.pool * panel.columns * kinds.x.itemsize
+        return self._bytes(kinds, panel.threads, panel.columns * kinds.x.itemsize)
+
+    def _bytes(self, kinds: Arithmetic, threads: int, row: int) -> int:
+        return threads * (GROUP * kinds.sum.itemsize + SLOT_TYPE.itemsize) + self.pool * row
 
     def arguments(self, plan: Plan, zeros: Any, parts: int) -> dict[str, Any]:
         """Return the kernel's arguments but those that come with each product."""
