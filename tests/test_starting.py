@@ -89,7 +89,7 @@ def test_nothing_can_be_written(closed: Path, tmp_path: Path) -> None:
 
 @posix
 def test_no_home_at_all(closed: Path, tmp_path: Path) -> None:
-    program = "import os, pwd\n" + MULTIPLY
+    program = "import os, pwd\n" + COMPILE
     if os.getuid() == 0:  # a user that no table knows; the interpreter itself need not be open to it
         program = (
             "import os, pwd\n"
@@ -98,7 +98,7 @@ def test_no_home_at_all(closed: Path, tmp_path: Path) -> None:
             "pwd.getpwuid = nobody\n"
             "access = os.access\n"
             "os.access = lambda path, mode: 'closed' not in str(path) and access(path, mode)\n"
-        ) + MULTIPLY
+        ) + COMPILE
     done = start(closed, tmp_path, "-c", program, HOME=None)
     assert (done.returncode, done.stdout) == (0, "right\n"), done.stderr
     assert done.stderr.count("RuntimeWarning") == 1
