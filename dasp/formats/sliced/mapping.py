@@ -51,11 +51,12 @@ def _as_they_are(plan: Plan, function: Function, on: Any) -> Values | None:
 
 def _bytes(plan: Plan, function: Function, on: Any) -> Values:
     codes: Array = plan.values.codes
-    stand_for = np.arange(int(codes.min()), int(codes.max()) + 1)
+    xp = _arrays.namespace(codes)
+    least, most, held = xp.stack([codes.min(), codes.max(), xp.count_nonzero(codes)]).tolist()  # one wait
+    stand_for = np.arange(least, most + 1)
     places = stand_for.astype(np.int8).view(np.uint8)
     pads = WARP * len(plan.pattern.bases) - plan.pattern.entries
-    xp = _arrays.namespace(codes)
-    zeros = len(codes) - int(xp.count_nonzero(codes)) - pads
+    zeros = len(codes) - held - pads
     numbers = applied(function, stand_for.astype(plan.dtype))
     if not zeros:
         numbers[stand_for == 0] = 0
