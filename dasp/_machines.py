@@ -62,6 +62,7 @@ def tuned(unit: str, trades: str, measured: str) -> Any:
 
 
 _FOUND = "on the machine, with the experiments of docs/experiments.md; single steps were not recorded"
+_SURVEY = "on the machine, with benchmarks/structures.py: docs/experiments.md"
 _COLUMNS = "on the machine, among panels of 32 to 256 bytes: docs/experiments.md"
 _PANEL = "bytes, bytes, steps, loads, registers, slices"
 _COST = "units of cost"
@@ -90,10 +91,11 @@ class Machine:
     )
     most_steps: int = tuned("steps", "the same for larger matrices", _FOUND)
 
-    long_slices: tuple[tuple[int, int, int], ...] = tuned(
-        "(steps, lanes, slices)",
-        "most steps where so many lanes hold every row, rows are mostly longer than the steps otherwise, and "
-        "at least so many slices are left: columns of fewer bytes, against fewer warps",
+    long_slices: tuple[tuple[int, int, int, float], ...] = tuned(
+        "(steps, lanes, slices, share)",
+        "most steps where so many lanes hold every row, rows are mostly longer than the steps otherwise, on "
+        "average at least as long as such a share of the longest, and at least so many slices are left: "
+        "columns of fewer bytes, against fewer warps",
         "docs/experiments.md",
     )
 
@@ -108,6 +110,14 @@ class Machine:
     near_bytes: int = tuned("bytes of x", "up to which x lies in a core's own cache", _FOUND)
     near: Gathers = tuned(_COST, "pads against gathers where x is near", _FOUND)
     far: Gathers = tuned(_COST, "the same where x is far", _FOUND)
+    scattered_bytes: int = tuned(
+        "bytes of y", "up to which rows sorted over all rows cost no more than others", _SURVEY
+    )
+    scattered_row: float = tuned(
+        f"{_COST} a row",
+        "the same beyond: parts of y's sectors leave the cache before the others come",
+        _SURVEY,
+    )
     most_growth: float = tuned(
         "ratio", "plans larger than the smallest one by more are not taken, whatever they gather", _FOUND
     )
@@ -126,23 +136,29 @@ class Machine:
     wave_slots: int = tuned(
         "slots a slice", "from which `some_warps` pays where all slices run at once", _FOUND
     )
-    tiny_slots: int = tuned(
-        "slots a slice",
-        "up to which `some_warps` pays where slices take turns: so many blocks fit a multiprocessor",
-        _FOUND,
+    tiny_bytes: float = tuned(
+        "bytes of the plan and of y for a slice",
+        "up to which `some_warps` pays where slices take turns: launching a block takes as long as it runs",
+        _SURVEY,
     )
+    tiny_slot: float = tuned("bytes", "what a slot counts there at least", _SURVEY)
     slot_bytes: float = tuned(
         "bytes a slot", "a slot takes at least as long as so many bytes, however few it has", _FOUND
     )
     most_segments: int = tuned(
         "segments", "of a row, from which on they get longer and not more: one warp sums them", _FOUND
     )
-    few_in_flight: int = tuned("steps", "loads in flight where slices take turns: registers", _FOUND)
+    few_in_flight: tuple[tuple[float, int], ...] = tuned(
+        "(steps a slice, steps)",
+        "loads in flight where slices take turns and have no more steps on average: registers, and no turn "
+        "for a single step",
+        _SURVEY,
+    )
     in_flight: int = tuned("steps", "loads in flight as a rule: latency", _FOUND)
     fewer_in_flight: int = tuned(
         "steps", "the same where more slices run at once then, and that ends a wave sooner", _FOUND
     )
-    few_steps: float = tuned("steps a slice", "up to which `few_in_flight` holds", _FOUND)
+    few_steps: float = tuned("steps a slice", "up to which slices take turns", _FOUND)
     multiprocessors: int = tuned("", "slices that run at once against those that wait", "given")
     registers: int = tuned("of a multiprocessor", "the same", "given")
     slice_registers: int = tuned(
@@ -226,7 +242,7 @@ H200 = Machine(
     sorts_all=True,
     steps=((1_000_000, 8), (4_000_000, 16)),
     most_steps=32,
-    long_slices=((48, 1, 2500), (96, 1, 6000), (48, 2, 3500)),
+    long_slices=((48, 1, 2500, 0.0), (96, 1, 6000, 0.0), (48, 2, 3500, 0.75)),
     slot=1.5,
     value_byte=1.0,
     slice=16.0,
@@ -234,6 +250,8 @@ H200 = Machine(
     near_bytes=0,
     near=Gathers(0.0, 0.0, 19.2, 0.0),
     far=Gathers(0.0, 0.0, 19.2, 0.0),
+    scattered_bytes=12_000_000,
+    scattered_row=16.0,
     most_growth=1.15,
     few_warps=4,
     some_warps=8,
@@ -243,10 +261,11 @@ H200 = Machine(
     least_slots=224,
     wave_slices=8192,
     wave_slots=168,
-    tiny_slots=88,
+    tiny_bytes=1175.0,
+    tiny_slot=5.5,
     slot_bytes=7.0,
     most_segments=128,
-    few_in_flight=4,
+    few_in_flight=((2.75, 2), (4.5, 4), (5.2, 3), (8.5, 4), (9.2, 3), (15.0, 4)),
     in_flight=8,
     fewer_in_flight=6,
     few_steps=7.5,
@@ -301,6 +320,7 @@ ZEN4 = dataclasses.replace(
     near_bytes=1 << 20,
     near=Gathers(0.6, 0.25, 0.0, 0.0),
     far=Gathers(0.3, 0.6, 0.0, 1.0),
+    scattered_row=0.0,
     most_growth=float("inf"),
     blocks_matter=False,
 )

@@ -124,6 +124,8 @@ def slices() -> Iterator[Defines]:
     yield {**usual, **type_names(HALVES), "DASP_CODING": str(int(Coding.DICTIONARY))}
     for changes in (
         {"DASP_THREADS": "512"},
+        {"DASP_IN_FLIGHT": "2", "DASP_THREADS": "256"},
+        {"DASP_IN_FLIGHT": "3"},
         {"DASP_IN_FLIGHT": "4", "DASP_THREADS": "256"},
         {"DASP_MMA": "1"},
         {"DASP_TICKETS": "1"},

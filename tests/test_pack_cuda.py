@@ -178,7 +178,7 @@ SLICED_CUT = cpu.Cut(8, 32, 128, 8192)
 
 def test_lanes_are_fewer_where_long_rows_are_alike():
     shared = dataclasses.replace(H200, steps=(), long_slices=())
-    alone = dataclasses.replace(shared, long_slices=((96, 1, 20),))
+    alone = dataclasses.replace(shared, long_slices=((96, 1, 20, 0.0),))
     plan, _ = plans(csr_of(generate("fem3:6")), machine=alone)
     assert (plan.pattern.choice.steps, plan.pattern.choice.segment_steps) == (96, 96)
     assert {int(word) >> 24 & 7 for word in plan.pattern.headers[:, 3]} == {0}

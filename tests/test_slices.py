@@ -433,11 +433,14 @@ def test_long_rows_that_are_alike_have_fewer_lanes():
     def steps(rows, mean=80, longest=81, most=32, machine=H200):
         return choose.choose_long_steps(most, rows, mean * rows, longest, machine)
 
-    (short, _, enough), (long, _, many), (of_two, _, some) = H200.long_slices
-    assert [lanes for _, lanes, _ in H200.long_slices] == [1, 1, 2]
+    (short, _, enough, _), (long, _, many, _), (of_two, _, some, share) = H200.long_slices
+    assert [lanes for _, lanes, *_ in H200.long_slices] == [1, 1, 2]
     assert steps(WARP * many) == steps(10**6) == long
     assert steps(WARP * many - 1) == steps(WARP * some // 2) == of_two
     assert steps(WARP * some // 2 - 1) == steps(0) == 32
+    assert steps(WARP * some // 2, mean=60, longest=80) == of_two
+    assert steps(WARP * some // 2, mean=59, longest=80) == 32
+    assert share == 0.75
     assert steps(WARP * enough, 40, short) == short
     assert steps(WARP * enough - 1, 40, short) == 32
     assert steps(10**6, mean=32) == steps(10**6, longest=long + 1) == 32
@@ -594,18 +597,46 @@ def flight(matrix: csr_array | str, **choices) -> int:
 
 
 def test_few_steps_are_in_flight_where_slices_take_turns_and_have_few():
-    assert flight("poisson2d:600") == H200.few_in_flight  # 11,250 slices of 5 steps
+    assert flight("poisson2d:600") == 3  # 11,250 slices of 5 steps, none of which is alone then
+    assert flight("poisson3d:70") == 4  # 7 steps
+    assert flight("short:300000") == 2  # 2.5 steps
     assert flight("poisson2d:300") == H200.in_flight  # a fourth of them
-    assert flight("poisson2d9:900") != H200.few_in_flight  # 9 steps
-    assert flight(with_parts(generate("poisson2d9:600"))) == H200.few_in_flight  # 9 of 16 bytes
-    assert slices_of(generate("poisson2d:600")).choice.warps == H200.few_warps
-    assert slices_of(generate("short:300000")).choice.warps == H200.some_warps
+    assert flight("poisson2d9:900") == H200.in_flight  # 9 steps
+    assert flight(with_parts(generate("poisson2d9:600"))) == 3  # 9 of 16 bytes
+
+
+def test_blocks_of_slices_that_take_little_are_larger():
+    """Where slices take turns, and launching a block takes as long as it runs."""
+
+    def warps(steps: int, dtype: str) -> int:
+        matrix = with_parts(from_lengths(np.full(9000 * WARP, steps), 400))
+        matrix = matrix if dtype == "complex128" else matrix.real.astype(dtype)
+        return int(slices_of(matrix).choice.warps)
+
+    assert [warps(steps, "float64") for steps in (2, 4)] == [H200.some_warps, H200.few_warps]
+    assert [warps(steps, "float32") for steps in (5, 7)] == [H200.some_warps, H200.few_warps]
+    assert [warps(steps, "complex128") for steps in (1, 2)] == [H200.some_warps, H200.few_warps]
+
+
+def test_rows_are_sorted_among_a_few_where_y_leaves_the_cache():
+    """A sort over all rows saves next to nothing more than one among 8,192, but scatters y."""
+
+    def window(rows: int, dtype: str) -> int:
+        tried = {8192: statistics(100 * rows), rows: statistics(100 * rows - 1)}
+        kinds = np.dtype(dtype), np.dtype(dtype).itemsize
+        return choose.choose_window(tried, rows, *kinds, H200.far, H200)
+
+    def statistics(steps: int) -> choose.SliceStatistics:
+        return choose.SliceStatistics(1, steps, steps, 0, 0, 0, 0)
+
+    assert window(1_000_000, "float64") == 1_000_000
+    assert window(2_000_000, "float64") == window(1_000_000, "complex128") == 8192
 
 
 def test_long_slices_among_those_that_take_turns_have_all_steps_in_flight():
     lengths = np.full(9000 * WARP, 5)
     few = from_lengths(lengths, 400)
-    assert flight(few) == H200.few_in_flight
+    assert flight(few) == 3
     lengths[:2] = 40  # one slice more, of several lanes a row
     assert flight(from_lengths(lengths, 400)) == H200.in_flight
 
@@ -639,7 +670,7 @@ def test_blocks_of_complex_numbers_are_smaller(dtype, warps):
 @every_form
 @pytest.mark.parametrize(
     ("in_flight", "mma"),
-    [(H200.few_in_flight, False), (H200.few_in_flight, True), (H200.fewer_in_flight, False)],
+    [(2, False), (3, False), (4, True), (H200.fewer_in_flight, False)],
 )
 def test_products_with_few_steps_in_flight(executor, steps, window, in_flight, mma, monkeypatch):
     monkeypatch.setattr(cuda, "H200", replace(H200, in_flight=in_flight))

@@ -25,6 +25,9 @@ Of more, where slices are short, as many are launched as run at the same time, a
 turns. Long slices lose more by that than the pass that is saved. Measured on an H200.
 """
 
+IN_TURNS = 4
+"""Steps in flight where slices take turns."""
+
 PROCESSORS = 16
 """cudaDevAttrMultiProcessorCount."""
 
@@ -46,7 +49,7 @@ def defines(plan: Plan, *, square: bool) -> dict[str, str]:
 
     Dot products take registers too, so fewer steps are in flight wherever slices take turns.
     """
-    in_flight = H200.few_in_flight if sliced.take_turns(plan) else H200.in_flight
+    in_flight = IN_TURNS if sliced.take_turns(plan) else H200.in_flight
     return {"DASP_DOT": "2" if square else "1", "DASP_IN_FLIGHT": str(in_flight)}
 
 

@@ -96,7 +96,7 @@ def in_flight(plan: Plan) -> int:
     slices, steps = len(pattern.headers), len(pattern.bases)
     even = slices == ceil_div(pattern.positions, WARP)
     if even and _take_turns(plan, (1 + wide) * H200.few_steps):
-        return H200.few_in_flight
+        return next(few for most, few in H200.few_in_flight if steps <= most * slices)
     if pattern.segments or not slices:
         return H200.in_flight
 

@@ -125,8 +125,8 @@ def choose_long_steps(steps: int, rows: int, entries: int, longest: int, machine
         Entries of the longest row.
     machine : Machine
     """
-    for most, lanes, least in machine.long_slices:
-        longer = steps < most and steps * rows < entries
+    for most, lanes, least, share in machine.long_slices:
+        longer = steps < most and steps * rows < entries and share * longest * rows <= entries
         if longer and lanes // 2 * most < longest <= lanes * most and lanes * rows >= WARP * least:
             return most
     return steps
@@ -145,7 +145,12 @@ def gathers_of(x_bytes: int, machine: Machine) -> Gathers:
 
 
 def choose_window(
-    tried: dict[int, SliceStatistics], rows: int, code_bytes: int, gathers: Gathers, machine: Machine
+    tried: dict[int, SliceStatistics],
+    rows: int,
+    dtype: np.dtype[Any],
+    code_bytes: int,
+    gathers: Gathers,
+    machine: Machine,
 ) -> int:
     """Choose the sort window whose plan costs least: wide ones save pads, narrow ones gather less of x.
 
@@ -155,6 +160,8 @@ def choose_window(
         By window.
     rows : int
         In slices.
+    dtype : dtype
+        Of the matrix, and of y.
     code_bytes : int
         Of a stored value.
     gathers : Gathers
@@ -162,11 +169,14 @@ def choose_window(
     machine : Machine
     """
     costs, moves = [], machine.row * rows
+    scattered = machine.scattered_row * rows if rows * dtype.itemsize > machine.scattered_bytes else 0.0
     pad, by_slice, by_few, by_many = gathers
     by_slot, by_header = machine.slot + machine.value_byte * code_bytes, machine.slice
     for window, (slices, steps, full, sampled, own, few, many) in tried.items():
         size = WARP * steps * by_slot + by_header * slices + (moves if window else 0)
         cost, sampled = size + pad * (WARP * steps - WARP * full), max(sampled, 1)
+        if window > machine.windows[-1]:
+            cost += scattered
         if by_slice:
             cost += by_slice * (own * steps / sampled)
         if by_few:
@@ -201,7 +211,12 @@ def choose_warps(
         return machine.few_warps
     count, slots = slices.slices, slices.slots
     at_once = count <= machine.wave_slices
-    pays = slots >= machine.wave_slots * count if at_once else slots <= machine.tiny_slots * count
+    if at_once:
+        pays = slots >= machine.wave_slots * count
+    else:
+        of_slot = max(machine.slot + machine.value_byte * code_bytes, machine.tiny_slot)
+        others = machine.slice + WARP * dtype.itemsize
+        pays = of_slot * slots <= (machine.tiny_bytes - others) * count
     least = machine.some_warps if pays else machine.few_warps
     if not may_share(slices, machine):
         return least

@@ -55,7 +55,8 @@ def pack(csr: Csr, options: Options, machine: Machine, on: Any) -> Plan:
     coding = choose.choose_coding(survey.values(), dtype) if survey.values else Coding.PLAIN
     code_bytes = choose.code_bytes(coding, dtype)
     if tried:
-        window = choose.choose_window(tried.statistics, m - survey.long_rows, code_bytes, gathers, machine)
+        rows = m - survey.long_rows
+        window = choose.choose_window(tried.statistics, rows, dtype, code_bytes, gathers, machine)
     layout = on.lay_out(csr, survey, cut, window, tried)
     known = tried.statistics[window] if tried and not layout.segments else None
     tried = None
