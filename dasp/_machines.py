@@ -98,6 +98,7 @@ class Machine:
         "columns of fewer bytes, against fewer warps",
         "docs/experiments.md",
     )
+    alike_bytes: int = tuned("bytes of a number", "from which on that share matters", _SURVEY)
 
     slot: float = tuned(f"{_COST} a slot", "pads against far x and numbers of rows", _FOUND)
     value_byte: float = tuned(
@@ -136,9 +137,14 @@ class Machine:
     wave_slots: int = tuned(
         "slots a slice", "from which `some_warps` pays where all slices run at once", _FOUND
     )
+    tiny_slots: int = tuned(
+        "slots a slice",
+        "up to which `some_warps` pays where slices take turns: so many blocks fit a multiprocessor",
+        _FOUND,
+    )
     tiny_bytes: float = tuned(
         "bytes of the plan and of y for a slice",
-        "up to which `some_warps` pays where slices take turns: launching a block takes as long as it runs",
+        "the same where all slices have one row a lane: launching a block takes as long as it runs",
         _SURVEY,
     )
     tiny_slot: float = tuned("bytes", "what a slot counts there at least", _SURVEY)
@@ -148,10 +154,10 @@ class Machine:
     most_segments: int = tuned(
         "segments", "of a row, from which on they get longer and not more: one warp sums them", _FOUND
     )
-    few_in_flight: tuple[tuple[float, int], ...] = tuned(
-        "(steps a slice, steps)",
-        "loads in flight where slices take turns and have no more steps on average: registers, and no turn "
-        "for a single step",
+    few_in_flight: tuple[tuple[float, int, int], ...] = tuned(
+        "(steps a slice, slices, steps)",
+        "loads in flight where slices take turns, have no more steps on average and are at least so many: "
+        "registers, and no turn for a single step",
         _SURVEY,
     )
     in_flight: int = tuned("steps", "loads in flight as a rule: latency", _FOUND)
@@ -243,6 +249,7 @@ H200 = Machine(
     steps=((1_000_000, 8), (4_000_000, 16)),
     most_steps=32,
     long_slices=((48, 1, 2500, 0.0), (96, 1, 6000, 0.0), (48, 2, 3500, 0.75)),
+    alike_bytes=8,
     slot=1.5,
     value_byte=1.0,
     slice=16.0,
@@ -261,11 +268,12 @@ H200 = Machine(
     least_slots=224,
     wave_slices=8192,
     wave_slots=168,
+    tiny_slots=88,
     tiny_bytes=1175.0,
     tiny_slot=5.5,
     slot_bytes=7.0,
     most_segments=128,
-    few_in_flight=((2.75, 2), (4.5, 4), (5.2, 3), (8.5, 4), (9.2, 3), (15.0, 4)),
+    few_in_flight=((2.75, 32_768, 2), (4.5, 0, 4), (5.2, 0, 3), (8.5, 0, 4), (9.2, 0, 3), (15.0, 0, 4)),
     in_flight=8,
     fewer_in_flight=6,
     few_steps=7.5,

@@ -96,7 +96,8 @@ def in_flight(plan: Plan) -> int:
     slices, steps = len(pattern.headers), len(pattern.bases)
     even = slices == ceil_div(pattern.positions, WARP)
     if even and _take_turns(plan, (1 + wide) * H200.few_steps):
-        return next(few for most, few in H200.few_in_flight if steps <= most * slices)
+        kinds = H200.few_in_flight
+        return next(few for most, least, few in kinds if steps <= most * slices and slices >= least)
     if pattern.segments or not slices:
         return H200.in_flight
 

@@ -110,7 +110,9 @@ def choose_steps(entries: int, machine: Machine) -> int:
     return machine.most_steps
 
 
-def choose_long_steps(steps: int, rows: int, entries: int, longest: int, machine: Machine) -> int:
+def choose_long_steps(
+    steps: int, rows: int, entries: int, longest: int, dtype: np.dtype[Any], machine: Machine
+) -> int:
     """Choose more steps where rows are long and alike, and many: fewer lanes then share a row.
 
     Lanes that share a row read different entries of it in a step, and so far columns beside near ones: all
@@ -123,10 +125,15 @@ def choose_long_steps(steps: int, rows: int, entries: int, longest: int, machine
     rows, entries : int
     longest : int
         Entries of the longest row.
+    dtype : dtype
+        Of the matrix.
     machine : Machine
     """
+    if steps * rows >= entries:
+        return steps
     for most, lanes, least, share in machine.long_slices:
-        longer = steps < most and steps * rows < entries and share * longest * rows <= entries
+        alike = dtype.itemsize < machine.alike_bytes or share * longest * rows <= entries
+        longer = steps < most and alike
         if longer and lanes // 2 * most < longest <= lanes * most and lanes * rows >= WARP * least:
             return most
     return steps
@@ -199,24 +206,43 @@ def may_share(slices: SliceStatistics, machine: Machine) -> bool:
 
 
 def choose_warps(
-    slices: SliceStatistics, dtype: np.dtype[Any], code_bytes: int, gathers: Gathers, machine: Machine
+    slices: SliceStatistics,
+    even: bool,
+    dtype: np.dtype[Any],
+    code_bytes: int,
+    gathers: Gathers,
+    machine: Machine,
 ) -> int:
     """Choose how many slices share a multiprocessor's cache.
 
     Large blocks pay where neighbouring slices gather the same sectors of x, so many that this is a good
     part of all traffic, as in a band of random columns. Complex numbers take so many registers that few
-    of the largest blocks would run at once.
+    of the largest blocks would run at once. Somewhat larger ones pay where launching a block takes as long
+    as it runs.
+
+    Parameters
+    ----------
+    slices : SliceStatistics
+    even : bool
+        Whether all slices have one row a lane.
+    dtype : dtype
+        Of the matrix, and of y.
+    code_bytes : int
+        Of a stored value.
+    gathers : Gathers
+        Of this x.
+    machine : Machine
     """
     if not machine.blocks_matter:
         return machine.few_warps
     count, slots = slices.slices, slices.slots
-    at_once = count <= machine.wave_slices
-    if at_once:
+    if count <= machine.wave_slices:
         pays = slots >= machine.wave_slots * count
     else:
         of_slot = max(machine.slot + machine.value_byte * code_bytes, machine.tiny_slot)
         others = machine.slice + WARP * dtype.itemsize
-        pays = of_slot * slots <= (machine.tiny_bytes - others) * count
+        tiny = even and of_slot * slots <= (machine.tiny_bytes - others) * count
+        pays = tiny or slots <= machine.tiny_slots * count
     least = machine.some_warps if pays else machine.few_warps
     if not may_share(slices, machine):
         return least

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from dasp._integers import ceil_div
 from dasp._machines import Gathers, Machine
-from dasp.formats.array import Csr, Plan, narrowest
+from dasp.formats.array import WARP, Csr, Plan, narrowest
 from dasp.formats.sliced import choose
 from dasp.formats.sliced.layout import Cut, Layout, Survey
 from dasp.formats.sliced.options import Options
@@ -40,7 +41,7 @@ def pack(csr: Csr, options: Options, machine: Machine, on: Any) -> Plan:
     cut = Cut(steps, segment_steps, machine.most_segments, machine.wave_slices)
     survey = on.survey(csr, cut, options.narrow)
     if not options.steps and not survey.long_rows:
-        steps = choose.choose_long_steps(steps, m, len(csr.data), survey.longest, machine)
+        steps = choose.choose_long_steps(steps, m, len(csr.data), survey.longest, dtype, machine)
         cut = cut._replace(steps=steps, segment_steps=max(steps, cut.segment_steps))
     order = None
     if not survey.columns_rise:
@@ -64,7 +65,8 @@ def pack(csr: Csr, options: Options, machine: Machine, on: Any) -> Plan:
     values, bases, deltas = on.store(csr, survey, order, layout, coding)
     warps = options.warps
     if warps is None:
-        warps = choose.choose_warps(counted(), dtype, code_bytes, gathers, machine)
+        even = layout.slices == ceil_div(layout.positions, WARP)
+        warps = choose.choose_warps(counted(), even, dtype, code_bytes, gathers, machine)
     pattern = Pattern(
         choice=Choice(
             machine.name, steps, cut.segment_steps, window, warps, bool(options.narrow), options.mma
