@@ -468,11 +468,14 @@ class PeerLinks:
     def close(self) -> None:
         """Leave the memory of other ranks, whether they do so now or later; nothing is sent any more.
 
-        This rank's own is given back with a later block, when they have left it.
+        Graphs that are launched nevertheless touch none of it: what should have come is NaN. This rank's own
+        is given back with a later block, when others have left it.
         """
         self.end()
         self._closed = True
         with self._device, contextlib.suppress(RuntimeError):
+            self.patience["lost"].fill(1)
+            self._device.synchronize()
             for block in self._blocks.values():
                 block.leave()
             _LEFT.extend(self._blocks.values())
