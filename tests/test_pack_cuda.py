@@ -225,6 +225,25 @@ def test_the_value_that_stands_for_none_is_counted_as_any_other(others, coding):
     assert plan.values.coding == coding
 
 
+@pytest.mark.cuda
+@pytest.mark.parametrize("steps", [1, 2])
+def test_on_a_gpu_more_segments_than_one_block_sorts(steps):
+    import cupy
+
+    from dasp.backends.cuda.backend import to_host
+    from dasp.backends.cuda.device import primitives as on_a_gpu
+
+    rng = np.random.default_rng(steps)
+    lengths = rng.integers(0, 12, 3000)
+    lengths[rng.choice(3000, 900, replace=False)] = rng.integers(400 * steps, 700 * steps, 900)
+    csr, options = csr_of(from_lengths(lengths, 40_000, seed=steps)), SLICED.options(steps=steps)
+    want = SLICED.pack(csr, options, H200, cpu)
+    assert want.pattern.segments > primitives.MOST_SEGMENTS
+    there = Csr(csr.shape, *map(cupy.asarray, csr[1:]))
+    got = SLICED.pack(there, options, H200, on_a_gpu(cupy.cuda.Device().id))
+    assert_same_plan(to_host(got), want)
+
+
 # ---- what is not a matrix ------------------------------------------------------------------------
 
 GOOD = {"indptr": [0, 1, 3], "indices": [0, 1, 2], "data": [1.0, 2.0, 3.0]}
