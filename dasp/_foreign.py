@@ -159,10 +159,37 @@ def given_back(y: Any, like: Any) -> Any:
 
 def wants_gradients(x: Any) -> bool:
     """Whether products with this are operators of PyTorch: with gradients, in forward mode too, or traced."""
-    if _root(x) != "torch":
-        return False
-    torch = sys.modules["torch"]
-    return bool(x.requires_grad and torch.is_grad_enabled()) or is_traced() or is_transformed(x)
+    return _root(x) == "torch" and (is_traced() or _has_gradients(x))
+
+
+def _has_gradients(x: Any) -> bool:
+    return bool(x.requires_grad and sys.modules["torch"].is_grad_enabled()) or is_transformed(x)
+
+
+def by_operators(product: Callable[[Any], Any], x: Any, out: Any, alpha: Any, beta: Any) -> Any:
+    """Return alpha product(x) + beta out by operators of PyTorch.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If more than a product is asked for with gradients, which would not go through `out`; if the result
+        does not fit there.
+    """
+    if out is None and alpha == 1 and beta == 0:
+        return product(x)
+    if not is_traced() and _has_gradients(x):
+        raise TypeError(
+            "x requires gradients and out, alpha or beta is given; A @ x alone has them; pass x.detach()"
+        )
+    y = alpha * product(x)
+    if out is None:
+        return y
+    if out.shape != y.shape or out.dtype != y.dtype:  # a copy would repeat and round what does not fit
+        raise ValueError(
+            f"out has shape {tuple(out.shape)} and dtype {out.dtype}; the product has shape {tuple(y.shape)} "
+            f"and dtype {y.dtype}"
+        )
+    return out.copy_(y if beta == 0 else y + beta * out)
 
 
 def is_traced() -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -471,14 +472,7 @@ class SpMatrix(Transposable, Surface):
         """Return A x by an operator of PyTorch: with gradients for x, or in a graph that is traced."""
         from dasp import torch
 
-        if out is None and alpha == 1 and beta == 0:
-            return torch.matmul(self, x)
-        if _foreign.is_traced():
-            y = alpha * torch.matmul(self, x)
-            return y if out is None else out.copy_(y if beta == 0 else y + beta * out)
-        raise TypeError(
-            "x requires gradients and out, alpha or beta is given; A @ x alone has them; pass x.detach()"
-        )
+        return _foreign.by_operators(partial(torch.matmul, self), x, out, alpha, beta)
 
     def dot(self, x: Any, out: Any = None) -> Any:
         """Return A x; see `matvec`."""

@@ -54,13 +54,17 @@ class Shifted:
         A = self.matrix
         if _foreign.is_one(x) or _foreign.is_one(out):
             if _foreign.wants_gradients(x):
-                return A.matvec(x, out=out, alpha=alpha, beta=beta).add(x, alpha=self.sigma)
+                return _foreign.by_operators(self._shifted, x, out, alpha, beta)
             return _foreign.call(self.matvec, self, x, out, alpha=alpha, beta=beta)
         out = A.matvec(x, out=out, alpha=alpha, beta=beta)
         backends.find(self.device).add_scaled(
             out, _check.scale("alpha", alpha, out.dtype) * self.sigma, A.asarray(x)
         )
         return out
+
+    def _shifted(self, x: Any) -> Any:
+        """Return (A + sigma I) x by operators of PyTorch."""
+        return self.matrix.matvec(x).add(x, alpha=self.sigma)
 
     def matmat(self, X: Any, *, out: Any = None, alpha: Any = 1.0, beta: Any = 0.0) -> Any:
         """Return alpha (A + sigma I) X + beta out."""

@@ -186,6 +186,13 @@ def test_products_are_operators_where_they_are_traced():
     y, out = compiled(x, torch.ones(9, dtype=torch.float64))
     torch.testing.assert_close(y, A @ x)
     torch.testing.assert_close(out, 2 * y + 1)
+    with pytest.raises(Exception, match="out has shape"):
+        compiled(x, torch.ones(3, 9, dtype=torch.float64))
+    square = SpMatrix.from_dense(np.diag(np.arange(1.0, 8.0), 0) + np.eye(7, k=2), device="cpu").shifted(0.5)
+    shifted = torch.compile(lambda x, out: square.matvec(x, out=out, alpha=2.0, beta=1.0), backend="eager")
+    out = torch.ones(7, dtype=torch.float64)
+    assert shifted(x, out) is out
+    torch.testing.assert_close(out, 2 * (square @ x) + 1)
 
 
 def test_gradients_of_values_that_are_gone_are_refused():
