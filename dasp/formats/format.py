@@ -42,14 +42,15 @@ class Format:
         for each entry, and `slots` is what `slots` returned.
     values_into : callable
         The same, into the arrays of the plan; ValueError, and no change, if they cannot hold the numbers.
-    mapped : callable
-        (plan, function, primitives) -> the plan with a function of each number in its place, or None if the
-        numbers must be coded anew. The function takes arrays, of NumPy too, and may give another type.
     summary : callable
         Plan -> its parts, a line each; reads no array.
     alike : callable, optional
         Plan -> the choices of a policy that hold for a matrix like this one, such as its transpose; what was
         fitted to the matrix's own rows is left open, as all is by default.
+    mapped : callable, optional
+        (plan, function, primitives) -> the plan with a function of each number in its place, or None if the
+        numbers must be coded anew, as by default. The function takes arrays, of NumPy too, and may give
+        another type.
     diagonal : callable, optional
         (plan, k, primitives) -> the k-th diagonal as a vector on the device, or None if the matrix must be
         unpacked for it, as by default.
@@ -70,8 +71,8 @@ class Format:
     check: Callable[[Plan], None]
     values_from: Callable[[Plan, Array, Array, Any], Any]
     values_into: Callable[[Plan, Array, Array, Any], None]
-    mapped: Callable[[Plan, Callable[[Array], Array], Any], Plan | None]
     summary: Callable[[Plan], list[Part]]
     alike: Callable[[Plan], dict[str, Any]] = lambda plan: {}
+    mapped: Callable[[Plan, Callable[[Array], Array], Any], Plan | None] = lambda plan, function, on: None
     diagonal: Callable[[Plan, int, Any], Array | None] = lambda plan, k, primitives: None
     shares: Callable[[Plan], dict[str, dict[str, int]]] | None = None
