@@ -177,7 +177,7 @@ class Gpu:
             number = complex(*value) if dtype.kind == "c" and not p.is_array else value
             arguments.append(self._array(value, dtype) if p.is_array else dtype.type(number))
         self.launches.append((config.stream or 0, signature.entry, getattr(block, "partials", 0)))
-        module.launch(signature.entry, config.grid[0], config.block[0], arguments)
+        module.launch(signature.entry, config.grid[0], config.block[0], arguments, config.shared_bytes)
         return 0
 
     def _array(self, address: int, dtype: np.dtype[Any]) -> np.ndarray[Any, Any] | None:
@@ -187,6 +187,9 @@ class Gpu:
         start = self._start(address)
         rest = self._memory[start][address - start :]
         return rest[: rest.size // dtype.itemsize * dtype.itemsize].view(dtype)
+
+    def cuFuncSetAttribute(self, kernel: Any, attribute: int, value: int) -> int:
+        return 0 if kernel.value in self._kernels else 1
 
     def cuOccupancyMaxActiveBlocksPerMultiprocessor(
         self, found: Any, kernel: Any, threads: int, shared_bytes: Any
