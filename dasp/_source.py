@@ -23,6 +23,7 @@ _PACKAGE = Path(__file__).resolve().parent
 _modules: dict[tuple[object, ...], Any] = {}
 _loading: dict[tuple[object, ...], threading.Lock] = {}
 _modules_lock = threading.Lock()
+_introduced: set[tuple[str, ...]] = set()
 
 
 def find(package: Path = _PACKAGE) -> Path:
@@ -162,15 +163,27 @@ def load_all(wanted: Sequence[tuple[str, Mapping[str, str]]]) -> None:
     wanted : sequence of (str, mapping)
         Names and constants, as `load` takes them. What does not compile is left to `load` to say.
     """
-    device = _import_cupy().cuda.Device()
-    for name, _ in wanted[:1]:
-        options(name)  # reads all sources once, not once in each thread
+    cupy = _import_cupy()
+    device = cupy.cuda.Device()
+    for flags in dict.fromkeys(options(name) for name, _ in wanted):
+        _introduce(cupy, flags)
 
     def load_one(name: str, defines: Mapping[str, str]) -> None:
         with device, contextlib.suppress(RuntimeError):
             load(name, defines)
 
     _threads.run([partial(load_one, *each) for each in wanted])
+
+
+def _introduce(cupy: Any, flags: tuple[str, ...]) -> None:
+    """Have CuPy ask NVRTC once what it makes of options, which it does for each set of them in a process.
+
+    Threads that load kernels with the same options would all ask, and NVRTC answers one after the other.
+    """
+    if flags not in _introduced:
+        _introduced.add(flags)
+        with contextlib.suppress(RuntimeError, cupy.cuda.compiler.CompileException):
+            cupy.RawModule(code="// nothing\n", options=flags, backend="nvrtc").compile()
 
 
 def compile_for(name: str, defines: Mapping[str, str], arch: str) -> bytes:

@@ -2,6 +2,7 @@
 
 import shutil
 import threading
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -146,6 +147,9 @@ class CountingCupy:
     def getDevice(self):
         return self.device
 
+    def Device(self):
+        return nullcontext()
+
     def RawModule(self, **arguments):
         self.made.append(arguments)
         return self
@@ -173,6 +177,17 @@ def test_load_compiles_once_per_device_and_set_of_constants(counting):
     counting.device = 1
     _source.load("mma.cuh", {"A": "1", "B": "2"})
     assert len(counting.made) == 3
+
+
+def test_several_sources_are_loaded_beside_each_other_and_their_options_told_once(counting, monkeypatch):
+    monkeypatch.setattr(_source, "_introduced", set())
+    wanted = [("mma.cuh", {"A": "1"}), ("warp.cuh", {}), ("spmv/slices.cuh", {}), ("mma.cuh", {"A": "2"})]
+    for _ in range(2):
+        _source.load_all(wanted)
+    told = [one["options"] for one in counting.made if one["code"] == "// nothing\n"]
+    assert told == [_source.options("mma.cuh"), _source.options("spmv/slices.cuh")]
+    assert [one["options"] for one in counting.made[:2]] == told
+    assert len(counting.made) == len(told) + len(wanted)
 
 
 def test_load_from_several_threads_compiles_once(counting):
