@@ -628,11 +628,13 @@ def test_bundles_of_a_grid_gather_fewer_rows_and_have_every_row_once():
     assert bundles.build(on, plan, size - 1) == (size, None)
 
 
-def test_a_grid_is_found_whatever_its_size():
-    """Rows that are looked at at equal distances would all begin a line here."""
-    made_of, plan = Primitives(PackingDevice()), plan_of(generate("stencil27:16"), Policy(layout="slices"))
-    sample = octets.sampled(made_of.device, plan, made_of.unpack_codes(plan))
-    assert octets.grid_of(sample, 16**3) == (16, 256)
+@pytest.mark.parametrize("model", ["stencil27:16", "fem1:15"])
+def test_a_grid_is_found_whatever_its_size_and_elements(model):
+    """Rows that are looked at at equal distances would all begin a line of 16; tetrahedra reach to one side."""
+    matrix = generate(model)
+    made_of, plan = Primitives(PackingDevice()), plan_of(matrix, Policy(layout="slices"))
+    sample, n = octets.sampled(made_of.device, plan, made_of.unpack_codes(plan)), int(model[-2:])
+    assert octets.grid_of(sample, n**3) == (n, n * n)
 
 
 def test_several_unknowns_of_a_point_are_no_points_of_a_grid():

@@ -291,9 +291,15 @@ def grid_of(offsets: list[frozenset[int]], rows: int) -> tuple[int, int]:
             groups.append([offset])
     if not 2 <= len(groups) <= 3 or groups[0][0] != 1 or groups[0][-1] > MOST_REACH:
         return 0, 0
-    line, *plane = ((group[0] + group[-1]) // 2 for group in groups[1:])
-    one = plane[0] if plane else rows
-    return (line, one) if rows % one == one % line == 0 else (0, 0)
+    middles = [(group[0] + group[-1]) // 2 for group in groups[1:]]
+    for line, *plane in (
+        middles,
+        [group[0] for group in groups[1:]],
+    ):  # boxes that lie around a row, or behind it
+        one = plane[0] if plane else rows
+        if rows % one == one % line == 0:
+            return line, one
+    return 0, 0
 
 
 def launch(
