@@ -233,10 +233,10 @@ class Machine:
         "be multiplied in bundles",
         _COLUMNS,
     )
-    float64_bundles: tuple[float, int] = tuned(
-        "(rows of X gathered for a row of A, bytes of a row of X)",
-        "up to how many rows of X, and below how many bytes, float64 is multiplied in bundles sooner than in "
-        "octets: multiply-adds against tensor cores",
+    float64_bundles: tuple[float, int, int] = tuned(
+        "(rows of X gathered for a row of A, bytes of a row of X, bytes of X and Y)",
+        "up to how many rows of X, below how many bytes of one, and from how many of X and Y on, float64 is "
+        "multiplied in bundles sooner than in octets: multiply-adds against tensor cores",
         _COLUMNS,
     )
 
@@ -309,7 +309,7 @@ H200 = Machine(
     narrow_octet_entries=((32, 10.0), (16, 8.5)),
     bundle_registers=48,
     bundle_entries=((64, 2.5),),
-    float64_bundles=(2.8, 256),
+    float64_bundles=(2.8, 256, 64 << 20),
 )
 """An H200, driver 580. A sector costs 0.6 of its 32 bytes: from 0.3 (Markov chains) to 0.8 (power laws)."""
 

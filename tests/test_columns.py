@@ -469,7 +469,7 @@ def test_sectors_of_what_a_step_reads():
 EVER = ((1, 1e-9),)
 PLAIN = dataclasses.replace(H200, octet_entries=(), narrow_octet_entries=(), bundle_entries=())
 EIGHTS = dataclasses.replace(PLAIN, octet_entries=EVER, narrow_octet_entries=EVER)
-BUNDLED = dataclasses.replace(PLAIN, bundle_entries=EVER, float64_bundles=(1e9, 1 << 20))
+BUNDLED = dataclasses.replace(PLAIN, bundle_entries=EVER, float64_bundles=(1e9, 1 << 20, 0))
 """Multiply in octets, and in bundles, whatever can be."""
 
 
@@ -630,7 +630,7 @@ def test_bundles_of_a_grid_gather_fewer_rows_and_have_every_row_once():
 
 @pytest.mark.parametrize("model", ["stencil27:16", "fem1:15"])
 def test_a_grid_is_found_whatever_its_size_and_elements(model):
-    """Rows that are looked at at equal distances would all begin a line of 16; tetrahedra reach to one side."""
+    """Rows at equal distances would all begin a line of 16; tetrahedra reach to one side."""
     matrix = generate(model)
     made_of, plan = Primitives(PackingDevice()), plan_of(matrix, Policy(layout="slices"))
     sample, n = octets.sampled(made_of.device, plan, made_of.unpack_codes(plan)), int(model[-2:])

@@ -217,7 +217,10 @@ def most(machine: Machine, plan: Plan, kinds: Arithmetic, k: int) -> float:
     """Return the columns of all bundles up to which k columns of X are multiplied faster in bundles."""
     row = k * kinds.x.itemsize
     found = next((plan.nnz / entries for nbytes, entries in machine.bundle_entries if row >= nbytes), 0.0)
-    return found if kinds.x != np.float64 else min(found, machine.float64_bundles[0] * plan.shape[0])
+    if kinds.x != np.float64:
+        return found
+    gathered, _, least = machine.float64_bundles
+    return min(found, gathered * plan.shape[0]) if row * sum(plan.shape) >= least else 0.0
 
 
 def build(made_of: Any, plan: Plan, most: float) -> tuple[float, Bundles | None]:
