@@ -500,6 +500,19 @@ def test_a_source_compiles_to_registers_alone(name, defines, arch):
             assert "FMUL" not in families, "to widen a float by way of a product by 1 flushes subnormals"
 
 
+@pytest.mark.parametrize("coding", [Coding.PLAIN, Coding.BYTE, Coding.DICTIONARY, Coding.EQUAL])
+def test_a_slice_asks_for_x_before_it_multiplies(coding):
+    """All loads of a full turn stand before its first product, for each of the four widths of deltas."""
+    defines = next(slices()) | {"DASP_CODING": str(int(coding))}
+    name = "spmv/slices.cu"
+    cubin, _ = _source.compile_text(_source.read(name), defines, "sm_90", title=name)
+    letters = {"LDG": "L", "DFMA": "F", "ACQBULK": "|"}
+    (listing,) = sass.listing(cubin).values()
+    order = "".join(letters.get(instruction.split(".")[0], "") for instruction in listing)
+    steps = int(defines["DASP_IN_FLIGHT"])
+    assert order.count("|" + steps * "L" + steps * "F") == 4, order
+
+
 # ---- what the checks above would find ----------------------------------------------------------------
 
 TILE_PRODUCT = """

@@ -39,6 +39,8 @@ __device__ __forceinline__ void add_steps(const Slices& slices, const X* x, long
         b[k] = take_x(x, column[k]);
         if (CODED && column[k] < 0) a[k] = Weight(0);
     }
+    // Without values to hold, the compiler takes fewer registers and issues loads of x between the products.
+    if constexpr (DASP_CODING == CODING_EQUAL) __syncwarp();
 #pragma unroll
     for (int k = 0; k < STEPS; ++k) sum.add(a[k], convert<Operand>(b[k]));
 }

@@ -45,12 +45,17 @@ def resources(cubin: bytes) -> dict[str, dict[str, int]]:
     return {name: {key: int(n) for key, n in re.findall(r"(\w+):(\d+)", line)} for name, line in found}
 
 
-def instructions(cubin: bytes) -> dict[str, Counter[str]]:
-    """By kernel: how often each instruction stands in its code, with its modifiers ("LDG.E.64")."""
+def listing(cubin: bytes) -> dict[str, list[str]]:
+    """By kernel: the instructions of its code in order, with their modifiers ("LDG.E.64")."""
     text = _cuobjdump(cubin, "--dump-sass")
     parts = re.split(r"Function : (\S+)", text)[1:]
     line = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)", re.M)
-    return {name: Counter(line.findall(body)) for name, body in zip(parts[::2], parts[1::2], strict=True)}
+    return {name: line.findall(body) for name, body in zip(parts[::2], parts[1::2], strict=True)}
+
+
+def instructions(cubin: bytes) -> dict[str, Counter[str]]:
+    """By kernel: how often each instruction stands in its code."""
+    return {name: Counter(each) for name, each in listing(cubin).items()}
 
 
 def by_family(counts: Counter[str]) -> Counter[str]:
