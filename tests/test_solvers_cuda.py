@@ -571,9 +571,8 @@ def test_a_graph_keeps_what_its_launches_use(monkeypatch, way):
     assert watched() is None
 
 
-def test_a_graph_keeps_the_program_of_a_preconditioner(monkeypatch):
-    """And nobody else does: the program keeps the vectors of the system that the graph is for."""
-    M = jacobi(sp.eye_array(4, format="csr") * 2.0)
+def with_programs(M: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Have a preconditioner make programs that do nothing; returns weak references to what each keeps."""
     made: list[Any] = []
 
     def program(function: Any) -> Any:
@@ -583,6 +582,13 @@ def test_a_graph_keeps_the_program_of_a_preconditioner(monkeypatch):
 
     monkeypatch.setattr(M.vectors, "bind", lambda name, array: True)
     M.space = SimpleNamespace(program=program)
+    return made
+
+
+def test_a_graph_keeps_the_program_of_a_preconditioner(monkeypatch):
+    """And nobody else does: the program keeps the vectors of the system that the graph is for."""
+    M = jacobi(sp.eye_array(4, format="csr") * 2.0)
+    made = with_programs(M, monkeypatch)
     shape = {"shape": (4,), "strides": (8,), "dtype": np.dtype(np.float64)}
     arrays = [SimpleNamespace(data=SimpleNamespace(ptr=k), **shape) for k in range(2 * BOUND + 4)]
     first = M.prepare(*arrays[:2])
@@ -595,16 +601,8 @@ def test_a_graph_keeps_the_program_of_a_preconditioner(monkeypatch):
 
 def test_a_preconditioner_keeps_few_programs_of_its_callers(monkeypatch):
     M = jacobi(sp.eye_array(4, format="csr") * 2.0)
-    made: list[Any] = []
-
-    def program(function: Any) -> Any:
-        one = Kept()
-        made.append(weakref.ref(one))
-        return lambda one=one: None
-
-    monkeypatch.setattr(M.vectors, "bind", lambda name, array: True)
+    made = with_programs(M, monkeypatch)
     monkeypatch.setattr(base, "library", lambda array: "cupy")
-    M.space = SimpleNamespace(program=program)
     shape = {"shape": (4,), "dtype": np.dtype(np.float64)}
     arrays = [
         SimpleNamespace(data=SimpleNamespace(ptr=k // 2), strides=(8 + k % 2,), **shape)

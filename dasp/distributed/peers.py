@@ -337,17 +337,17 @@ class PeerLinks:
         with self._device:
             self._device.synchronize()  # what had this memory before is done with it
             answers = self.engine.gather((nbytes, set(self._released)))
-            need = max(one for one, _ in answers) + left_bytes(self.engine.size)
+            most, behind = max(one for one, _ in answers), left_bytes(self.engine.size)
             free = set.intersection(*(released for _, released in answers))
-            fitting = [k for k in free if self._blocks[k].nbytes >= max(one for one, _ in answers)]
+            fitting = [k for k in free if self._blocks[k].nbytes >= most]
             if fitting:
                 number = min(fitting, key=lambda k: (self._blocks[k].nbytes, k))
                 self._released.remove(number)
             else:
                 self._drop(sorted(free))
-                size, number = power_of_two(max(LEAST_BYTES, need)), self._made
+                size, number = power_of_two(max(LEAST_BYTES, most + behind)), self._made
                 self._made += 1
-                self._blocks[number] = Block(self.engine, self._device, size - left_bytes(self.engine.size))
+                self._blocks[number] = Block(self.engine, self._device, size - behind)
             self._blocks[number].clear()
             self.settle()
         weakref.finalize(holder, self._released.append, number).atexit = False

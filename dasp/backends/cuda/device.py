@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dasp import _source, _threads
-from dasp._integers import ceil_div
+from dasp._integers import ceil_div, round_up
 from dasp._launch import Launch, Launches, Signature, launcher
 from dasp.backends.cuda.primitives import Primitives
 from dasp.formats.array import Array
@@ -255,7 +255,7 @@ class CudaDevice:
         for count, kind in arrays:
             size = kind.itemsize
             pieces.append(_Piece(None, at, count, kind, size))
-            at += -(-count * size // ALIGNED) * ALIGNED
+            at += round_up(count * size, ALIGNED)
         block = self._memory(at)
         for piece in pieces:
             piece.lie_in(block)

@@ -178,18 +178,17 @@ def choose_window(
     costs, moves = [], machine.row * rows
     scattered = machine.scattered_row * rows if rows * dtype.itemsize > machine.scattered_bytes else 0.0
     pad, by_slice, by_few, by_many = gathers
-    by_slot, by_header = machine.slot + machine.value_byte * code_bytes, machine.slice
-    for window, (slices, steps, full, sampled, own, few, many) in tried.items():
-        size = WARP * steps * by_slot + by_header * slices + (moves if window else 0)
-        cost, sampled = size + pad * (WARP * steps - WARP * full), max(sampled, 1)
+    for window, slices in tried.items():
+        size = _plan_cost(slices, code_bytes, machine) + (moves if window else 0)
+        cost = size + pad * (WARP * slices.steps - WARP * slices.full)
         if window > machine.windows[-1]:
             cost += scattered
         if by_slice:
-            cost += by_slice * (own * steps / sampled)
+            cost += by_slice * slices.of_all(slices.by_slice)
         if by_few:
-            cost += by_few * (few * steps / sampled)
+            cost += by_few * slices.of_all(slices.by_few)
         if by_many:
-            cost += by_many * (many * steps / sampled)
+            cost += by_many * slices.of_all(slices.by_many)
         costs.append((cost, size, window))
     most = machine.most_growth * min([size for _, size, _ in costs])
     return min([cost for cost in costs if cost[1] <= most])[2]
@@ -239,7 +238,7 @@ def choose_warps(
     if count <= machine.wave_slices:
         pays = slots >= machine.wave_slots * count
     else:
-        of_slot = max(machine.slot + machine.value_byte * code_bytes, machine.tiny_slot)
+        of_slot = max(_slot_cost(code_bytes, machine), machine.tiny_slot)
         others = machine.slice + WARP * dtype.itemsize
         tiny = even and of_slot * slots <= (machine.tiny_bytes - others) * count
         pays = tiny or slots <= machine.tiny_slots * count
@@ -260,5 +259,9 @@ def choose_warps(
 
 def _plan_cost(slices: SliceStatistics, code_bytes: int, machine: Machine) -> float:
     """Estimate what reading the slots and the headers costs."""
-    by_slot = machine.slot + machine.value_byte * code_bytes
-    return WARP * slices.steps * by_slot + machine.slice * slices.slices
+    return WARP * slices.steps * _slot_cost(code_bytes, machine) + machine.slice * slices.slices
+
+
+def _slot_cost(code_bytes: int, machine: Machine) -> float:
+    """Estimate what reading a slot costs."""
+    return machine.slot + machine.value_byte * code_bytes
