@@ -71,7 +71,7 @@ class _Aside:
 
 
 class PackingDevice:
-    """A `Device` of dasp/backends/cuda/primitives.py; kernels must not read what none has written.
+    """A `Device` of `dasp.backends.cuda.pack.protocols`; kernels must not read what none has written.
 
     Parameters
     ----------

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from dasp import _check
 from dasp._machines import H200, MACHINES
 from dasp.backends.cpu import primitives as cpu
-from dasp.backends.cuda import primitives
 from dasp.backends.cuda.device import CudaDevice
+from dasp.backends.cuda.pack import orders, segments, slice_statistics
 from dasp.backends.cuda.primitives import Primitives
 from dasp.formats.array import Csr, nbytes
 from dasp.formats.sliced import SLICED
@@ -133,7 +133,7 @@ def test_windows_of_many_tiles(window):
 
 @pytest.mark.parametrize("beside", [False, True])
 def test_keys_of_several_digits(monkeypatch, beside):
-    monkeypatch.setattr(primitives, "BESIDE", 0 if beside else 1 << 40)
+    monkeypatch.setattr(orders, "BESIDE", 0 if beside else 1 << 40)
     rng = np.random.default_rng(8)
     lengths = np.minimum(rng.pareto(0.8, 9000) * 3, 900).astype(int)
     plans(csr_of(from_lengths(lengths, 100_000)), window=9000, steps=32)
@@ -143,14 +143,14 @@ def test_windows_one_after_another_where_memory_is_short(monkeypatch):
     lengths = np.zeros(6000, int)
     lengths[np.random.default_rng(2).integers(0, 6000, 50)] = 2
     csr = csr_of(from_lengths(lengths, 90))
-    monkeypatch.setattr(Primitives, "floor", 0)
+    monkeypatch.setattr(slice_statistics, "FLOOR", 0)
     _, device = plans(csr)
     assert device.launches.count("dasp_cut_tiles") > 3
 
 
 @pytest.mark.parametrize(("most", "kernel"), [(8192, "dasp_sort_segments"), (10, "dasp_column_keys")])
 def test_segments_in_the_order_of_their_columns(monkeypatch, most, kernel):
-    monkeypatch.setattr(primitives, "MOST_SEGMENTS", most)
+    monkeypatch.setattr(segments, "MOST_SEGMENTS", most)
     rng = np.random.default_rng(3)
     lengths = np.where(rng.random(400) < 0.2, rng.integers(257, 3000, 400), rng.integers(0, 9, 400))
     csr = csr_of(from_lengths(lengths, 5000))
@@ -238,7 +238,7 @@ def test_on_a_gpu_more_segments_than_one_block_sorts(steps):
     lengths[rng.choice(3000, 900, replace=False)] = rng.integers(400 * steps, 700 * steps, 900)
     csr, options = csr_of(from_lengths(lengths, 40_000, seed=steps)), SLICED.options(steps=steps)
     want = SLICED.pack(csr, options, H200, cpu)
-    assert want.pattern.segments > primitives.MOST_SEGMENTS
+    assert want.pattern.segments > segments.MOST_SEGMENTS
     there = Csr(csr.shape, *map(cupy.asarray, csr[1:]))
     got = SLICED.pack(there, options, H200, on_a_gpu(cupy.cuda.Device().id))
     assert_same_plan(to_host(got), want)

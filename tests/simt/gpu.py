@@ -222,7 +222,7 @@ class Gpu:
 
 
 class _Packing:
-    """The `Device` of `dasp.backends.cuda.primitives` that makes octets and bundles."""
+    """The `Device` of `dasp.backends.cuda.pack.protocols` that makes octets and bundles."""
 
     def __init__(self, gpu: Gpu) -> None:
         self._gpu = gpu

@@ -126,7 +126,7 @@ class _Piece:
 
 
 class _Question:
-    """A `Question` of `dasp.backends.cuda.primitives`, which several threads never have at once.
+    """A `Question` of `dasp.backends.cuda.pack.protocols`, which several threads never have at once.
 
     Parameters
     ----------
@@ -204,7 +204,7 @@ class Branch:
 
 
 class _Aside(Branch):
-    """An `Aside` of `dasp.backends.cuda.primitives`, which one thread has at a time.
+    """An `Aside` of `dasp.backends.cuda.pack.protocols`, which one thread has at a time.
 
     Parameters
     ----------
@@ -224,7 +224,7 @@ class _Aside(Branch):
 
 
 class CudaDevice:
-    """A `Device` of `dasp.backends.cuda.primitives`: CuPy's arrays, and launches on its current stream.
+    """A `Device` of `dasp.backends.cuda.pack.protocols`: CuPy's arrays, and launches on its current stream.
 
     The device must be CuPy's current one in every call.
     """

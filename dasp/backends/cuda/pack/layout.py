@@ -1,0 +1,63 @@
+"""Rows and segments in slices: the headers."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from dasp.backends.cuda.pack import kernels
+from dasp.backends.cuda.pack.c_types import UINT32
+from dasp.backends.cuda.pack.orders import Orders, cut_orders, one_of
+from dasp.backends.cuda.pack.resources import Resources
+from dasp.backends.cuda.pack.segments import list_long_rows, sort_segments
+from dasp.backends.cuda.pack.sizes import TOTALS
+from dasp.backends.cuda.pack.survey import Segments
+from dasp.formats.array import Csr
+from dasp.formats.sliced.layout import Cut, Layout, Survey, Tried
+
+
+class Placed(NamedTuple):
+    """What a layout keeps: kernels that follow it are told where these are."""
+
+    segments: Segments
+    orders: Orders
+
+
+def lay_out(on: Resources, csr: Csr, survey: Survey, cut: Cut, window: int, tried: Tried | None) -> Layout:
+    """See `Primitives`."""
+    device, m, work = on.device, csr.shape[0], survey.detail
+    facts, window, positions = work.facts, min(window, m), m - survey.long_rows
+    if tried and window in tried.detail.windows:
+        orders = one_of(on, survey, tried.detail, window, m)
+        slices, steps, full = tried.statistics[window][:TOTALS]
+    else:
+        orders = cut_orders(on, csr, survey, cut, (window,))
+        slices, steps, full = work.read(orders.first, TOTALS)
+    segments, index, known, word = facts.segments, work.types["Index"], work.known, device.word
+    rows = None if orders.rows is None else device.empty(positions, index)
+    headers = device.empty((segments + slices, 4), UINT32)
+    work.begin(work.fork())
+    work.join()
+    pieces = list_long_rows(on, csr, survey)
+    placed = pieces.segments
+    if segments and segments + slices > cut.in_order:
+        placed = work.turned or sort_segments(on, survey)
+    known["headers"], known["segments"] = word(headers), segments
+    known["segment_starts"], known["segment_lengths"] = word(placed.starts), word(placed.lengths)
+    known["segment_headers"], known["placed"] = word(placed.headers), word(rows)
+    if segments or orders.tiles:
+        known["steps_before"] = facts.segment_steps
+        work.launch(kernels.CUT_HEADERS, max(orders.tiles, 1))
+    known["rows"] = known["placed"]
+    return Layout(
+        positions=positions,
+        segments=segments,
+        slices=segments + slices,
+        steps=facts.segment_steps + steps,
+        full=facts.segment_full + full,
+        rows=on.nothing(index) if rows is None else rows,
+        headers=headers,
+        long_rows=pieces.long_rows,
+        segment_offsets=pieces.offsets,
+        segment_rows=pieces.rows,
+        detail=Placed(placed, Orders(orders.windows, rows, orders.tiles, orders.before, orders.first)),
+    )

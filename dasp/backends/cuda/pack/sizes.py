@@ -1,0 +1,30 @@
+"""Sizes on which the host and kernels/pack/ agree."""
+
+from __future__ import annotations
+
+SLOTS, VALUE_THREADS = 2048, 1024
+"""Most slots of the table of distinct values, and threads of a block that counts them."""
+
+VALUES_AT_ONCE = 4096
+"""Values that such a block counts at once."""
+
+BLOCKS = 528
+"""Most blocks of a launch whose threads go through an array a grid apart: four to a multiprocessor."""
+
+SORT_TILE, DIGIT_BITS, CHUNK, CHUNKS = 8192, 6, 128, 64
+"""Elements that a block sorts at once, by six bits of a key: kernels/pack/order.cuh."""
+
+CUT_TILE, ENTRIES = 2048, 32
+"""Positions that a block cuts, and those at which a chain of slices can enter them: kernels/pack/cut.cuh."""
+
+PLACES, SHARED_SLOTS = 24, 8192
+"""Places in a sample, and words of a table in shared memory: kernels/pack/sectors.cu."""
+
+LONG_TILE, LONG_COUNTS = 2048, 3
+"""Rows of a block in segments.cu, and what is counted of the long ones: kernels/pack/segments.cuh."""
+
+SLICE_TILE, RUN, ROW_TILE = 64, 1024, 2048
+"""Slices, entries and rows of a block in columns.cu, sort_columns.cu and unpack.cu."""
+
+TOTALS, SAMPLED = 3, 4
+"""Numbers of a candidate: kernels/pack/candidates.cuh."""

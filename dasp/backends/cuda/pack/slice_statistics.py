@@ -1,0 +1,156 @@
+"""What is counted of slices: those that each sort window would give, and those of a layout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+from dasp.backends.cuda.pack import kernels
+from dasp.backends.cuda.pack.c_types import UINT32
+from dasp.backends.cuda.pack.orders import Orders, cut_orders
+from dasp.backends.cuda.pack.protocols import Aside
+from dasp.backends.cuda.pack.resources import Resources
+from dasp.backends.cuda.pack.sizes import PLACES, SAMPLED, SHARED_SLOTS, TOTALS
+from dasp.backends.cuda.pack.survey import SurveyWork
+from dasp.formats.array import WARP, Csr
+from dasp.formats.sliced.choose import SliceStatistics
+from dasp.formats.sliced.layout import Cut, Layout, Survey, Tried
+
+SHARE, FLOOR = 0.6, 8 << 20
+"""Share of the bytes of a matrix, or bytes if more, in which windows are tried side by side."""
+
+
+def try_windows(
+    on: Resources,
+    csr: Csr,
+    survey: Survey,
+    cut: Cut,
+    windows: tuple[int, ...],
+    sector_columns: int,
+    blocks: tuple[int, int, int],
+) -> Tried:
+    """See `Primitives`; as many windows side by side as their share of the matrix's memory holds."""
+    each = csr.shape[0] * (survey.detail.types["Index"].itemsize + 1)
+    at_once = max(max(int(SHARE * _bytes(csr)), FLOOR) // max(each, 1), 1)
+    found: dict[int, SliceStatistics] = {}
+    orders, work = None, survey.detail
+    try:
+        for first in range(0, len(windows), at_once):
+            orders = None  # gives its memory back before more is taken
+            some = windows[first : first + at_once]
+            orders = cut_orders(on, csr, survey, cut, some)
+            found |= _statistics(on, csr, work, cut, orders, sector_columns, blocks)
+    finally:
+        work.join()
+    return Tried(found, orders)
+
+
+def of_layout(
+    on: Resources,
+    csr: Csr,
+    survey: Survey,
+    cut: Cut,
+    layout: Layout,
+    sector_columns: int,
+    blocks: tuple[int, int, int],
+) -> Callable[[], SliceStatistics]:
+    """See `Primitives.slice_statistics`; they are counted beside what `store` launches, which comes next."""
+    counted = layout.slices, layout.steps, layout.full
+    if not layout.slices or not any(blocks):
+        return lambda: SliceStatistics(*counted, 0, 0, 0, 0)
+    work, orders = survey.detail, layout.detail.orders
+    first, reading = work.take(SAMPLED), []
+
+    def begin(aside: Aside) -> None:
+        work.tell(windows=None, window_count=0, totals=work.words(orders.first, TOTALS))
+        launch = _sample(on, csr, cut, orders, layout, sector_columns, blocks, first, work)
+        read = work.telling(first, SAMPLED)
+        with aside:
+            launch()
+            reading.append((read(), launch))
+
+    work.later.append(begin)
+    return lambda: SliceStatistics(*counted, *reading.pop()[0]())
+
+
+def _statistics(
+    on: Resources,
+    csr: Csr,
+    work: SurveyWork,
+    cut: Cut,
+    orders: Orders,
+    sector_columns: int,
+    blocks: tuple[int, int, int],
+) -> dict[int, SliceStatistics]:
+    """Return what is counted of orders, segments left out; what is put off is launched before waiting."""
+    asked = orders.first, (TOTALS + SAMPLED) * len(orders.windows)
+    if not any(blocks):
+        return _slice_statistics(orders.windows, work.read(*asked))
+    sampled = orders.first + TOTALS * len(orders.windows)
+    launch = _sample(on, csr, cut, orders, None, sector_columns, blocks, sampled, work)
+    read, aside = work.telling(*asked), work.fork()
+    launch()
+    reading = read()
+    work.begin(aside)
+    return _slice_statistics(orders.windows, reading())
+
+
+def _sample(
+    on: Resources,
+    csr: Csr,
+    cut: Cut,
+    orders: Orders,
+    layout: Layout | None,
+    sector_columns: int,
+    blocks: tuple[int, int, int],
+    sampled: int,
+    work: SurveyWork,
+) -> Callable[[], None]:
+    """Return what counts the sectors that blocks of slices read, in all orders or of a layout.
+
+    `sampled` is where they go among the words of the work. It must live until they are counted.
+    """
+    longest = max(cut.steps, cut.segment_steps) if layout and layout.segments else cut.steps
+    units, count, known = PLACES * sum(map(bool, blocks)), len(orders.windows), work.known
+    known |= _sizes_of_blocks(blocks, longest, len(csr.indices))
+    tables, most = None, known["table_slots"]
+    if most > SHARED_SLOTS and csr.shape[1] // sector_columns >= 32 * SHARED_SLOTS:
+        room = max(_bytes(csr) // 3, FLOOR) // (4 * most * count)
+        units = max(min(units, room), 1)
+        (tables,) = on.device.scratch((units * most * count, UINT32))
+    known["sector_shift"] = sector_columns.bit_length() - 1
+    known["tables"] = on.device.word(tables)
+    known["sampled"] = work.words(sampled, SAMPLED * count)
+
+    def launch(_kept: Any = tables) -> None:
+        work.launch(kernels.COUNT_SECTORS, (units, count))
+
+    return launch
+
+
+@lru_cache(maxsize=256)
+def _sizes_of_blocks(blocks: tuple[int, int, int], longest: int, entries: int) -> dict[str, int]:
+    """Return what a sample is told of blocks of slices of up to so many steps, and of their tables.
+
+    `entries` are those of the matrix.
+    """
+    most = [min(size * WARP * longest, entries) for size in blocks]
+    slots = [max(1 << (2 * count - 1).bit_length(), 64) if count else 0 for count in most]
+    kinds = "by_slice", "few", "many"
+    sizes = dict(zip(kinds, blocks, strict=True)) | {"table_slots": max(slots)}
+    return sizes | {f"slots_{kind}": count for kind, count in zip(kinds, slots, strict=True)}
+
+
+def _slice_statistics(windows: tuple[int, ...], counted: list[int]) -> dict[int, SliceStatistics]:
+    """Return what was counted of each candidate."""
+    found, at, sampled = {}, 0, TOTALS * len(windows)
+    for window in windows:
+        found[window] = SliceStatistics(*counted[at : at + TOTALS], *counted[sampled : sampled + SAMPLED])
+        at += TOTALS
+        sampled += SAMPLED
+    return found
+
+
+def _bytes(csr: Csr) -> int:
+    return int(csr.indptr.nbytes + csr.indices.nbytes + csr.data.nbytes)

@@ -1,0 +1,86 @@
+"""Entries in their slots: the codes of values, the bases and the deltas."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dasp._dtypes import bits_type
+from dasp._integers import ceil_div
+from dasp.backends.cuda.pack import kernels
+from dasp.backends.cuda.pack.c_types import as_bits, code_bits
+from dasp.backends.cuda.pack.resources import Resources
+from dasp.backends.cuda.pack.sizes import SLICE_TILE
+from dasp.backends.cuda.pack.survey import SurveyWork
+from dasp.backends.cuda.pack.values import make_dictionary, value_facts
+from dasp.formats.array import WARP, Array, Csr
+from dasp.formats.sliced.layout import Layout, Survey
+from dasp.formats.sliced.pattern import Coding, Values, code_type
+
+
+def store(
+    on: Resources, csr: Csr, survey: Survey, order: Array | None, layout: Layout, coding: Coding
+) -> tuple[Values, Array, Array]:
+    """See `Primitives`."""
+    try:
+        return _store(on, csr, survey, order, layout, coding)
+    finally:
+        survey.detail.join()
+
+
+def _store(
+    on: Resources, csr: Csr, survey: Survey, order: Array | None, layout: Layout, coding: Coding
+) -> tuple[Values, Array, Array]:
+    """Do what `store` does, beside what is counted of the layout."""
+    device, work, slices = on.device, survey.detail, layout.slices
+    word, known = device.word, work.known
+    index, dtype = work.types["Index"], csr.data.dtype
+    values, kept = _room(on, csr.data, order, layout.steps, coding, work)
+    if not slices:
+        return values, on.nothing(index), on.nothing(np.uint8)
+    bases = device.empty(layout.steps, index)
+    tiles, blocks = ceil_div(slices, SLICE_TILE), ceil_div(slices, 8)
+    first = work.take(tiles + 2)
+    told, sent = device.telling(1)
+    known |= {
+        "slices": slices,
+        "bases": word(bases),
+        "data": device.bits(csr.data, bits_type(dtype)),
+        "order": word(order),
+        "come": work.words(first, 1),
+        "sizes": work.words(first + 1, tiles + 1),
+        "told": told,
+    }
+    aside = work.fork()
+    work.launch(kernels.STORE_SLICES, blocks, 256, on.compiled(work.types, dtype, coding))
+    reading = sent()
+    work.begin(aside)
+    size = reading()[0]
+    del kept  # and not sooner: what runs beside would get its memory
+    deltas = device.empty(WARP * size, np.uint8)
+    known["deltas"] = word(deltas)
+    work.launch(kernels.FILL_DELTAS, blocks)
+    return values, bases, deltas
+
+
+def _room(
+    on: Resources, data: Array, order: Array | None, steps: int, coding: Coding, work: SurveyWork
+) -> tuple[Values, Any]:
+    """Return values whose codes are to be stored, and what must live until then; tell kernels of both."""
+    device, known, dtype, kept = on.device, work.known, data.dtype, None
+    known["table"] = known["codes"] = known["stored"] = device.word(None)
+    known["distinct"] = 0
+    if coding == Coding.EQUAL:
+        return Values(coding, on.nothing(np.uint8), device.first(data)), kept
+    table = on.nothing(dtype)
+    if coding == Coding.DICTIONARY:
+        # In another order values first appear elsewhere.
+        distinct = work.distinct if order is None else value_facts(on, data, order)
+        assert distinct
+        table = device.empty(work.values().distinct, dtype)
+        kept = make_dictionary(on, data, order, distinct, table)
+        work.tell(codes=kept, distinct=len(table), table=as_bits(table))
+    stored = device.empty(WARP * steps if len(data) else 0, code_type(coding, dtype))
+    known["stored"] = device.bits(stored, code_bits(coding, dtype))
+    return Values(coding, stored, table), kept

@@ -1,0 +1,239 @@
+"""What is known of a matrix: kernels/pack/survey.cu, and what the steps after it note."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from dasp import _check
+from dasp._integers import ceil_div
+from dasp.backends.cuda.pack import kernels
+from dasp.backends.cuda.pack.c_types import Types, types_of_matrix
+from dasp.backends.cuda.pack.protocols import Aside, Device
+from dasp.backends.cuda.pack.resources import Kernels, Resources
+from dasp.backends.cuda.pack.sizes import BLOCKS, CUT_TILE, LONG_COUNTS, LONG_TILE, SLICE_TILE
+from dasp.backends.cuda.pack.values import VALUE_WORDS, Distinct, count_values_into, value_statistics
+from dasp.backends.cuda.pack.work import Work, share
+from dasp.formats.array import Array, Csr
+from dasp.formats.sliced.choose import ValueStatistics
+from dasp.formats.sliced.layout import Cut, Survey
+
+BIAS, ALL_BITS = 1 << 63, (1 << 64) - 1
+"""Added to a signed number so that it compares as an unsigned one; and what flips every bit."""
+
+
+class Facts(NamedTuple):
+    """Numbers of a matrix, in the order of `Fact` in kernels/pack/survey.cu, where they are explained."""
+
+    falls: int
+    descents: int
+    row_descents: int
+    long_rows: int
+    segments: int
+    segment_steps: int
+    segment_full: int
+    rises: int
+    longest_whole: int
+    longest: int
+    end: int
+    most_column: int
+    least_column_not: int
+
+
+_NO_FACTS = Facts._make([0] * len(Facts._fields))
+
+ZEROS, ORDER_ZEROS, VALUES_AT = 512, 16, len(Facts._fields)
+"""Zeroed words that a survey has for the steps after it, beside one for every 64 slices and some for every
+tile of positions: each fill of its own costs as much as a launch. Where those of values are among them."""
+
+
+class Segments(NamedTuple):
+    """Segments in an order: first entries, lengths and headers. None if there are none."""
+
+    starts: Array | None
+    lengths: Array | None
+    headers: Array | None
+
+
+class LongRows(NamedTuple):
+    """Rows that are cut into segments, and these by their numbers."""
+
+    long_rows: Array
+    offsets: Array
+    rows: Array
+    segments: Segments
+
+
+class SurveyWork(Work):
+    """The work on a matrix, and what is known of it.
+
+    Attributes
+    ----------
+    facts : Facts
+    distinct : Distinct or None
+        Of the values, if they were counted.
+    long : LongRows or None
+        Rows too long for a slice, and their segments by numbers, once they are listed.
+    turned : Segments or None
+        The segments in the order of their columns, once they are sorted.
+    turns : bool
+        Whether that is put off.
+    kept : object
+        What must live while segments are sorted.
+    later : list of callable
+        What is launched beside others, on the `Aside` that it is given, while the host waits for these.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        kernels: Kernels,
+        words: Array,
+        types: Types,
+        counts: bool,
+        entries: int,
+    ) -> None:
+        super().__init__(device, kernels, words)
+        self._room -= VALUE_WORDS * counts
+        self.types = types
+        self.facts = _NO_FACTS
+        self.distinct = Distinct(words, VALUES_AT, self._room) if counts else None
+        self.long: LongRows | None = None
+        self.turned: Segments | None = None
+        self.turns = False
+        self.later: list[Callable[[Aside], Any]] = []
+        self.kept: Any = None
+        self._asides: list[Aside] = []
+        self._values: ValueStatistics | None = None
+        self._count = entries
+
+    def take(self, count: int) -> int:
+        """See `Work`; what is known of values is read first if there are no words left."""
+        first = self._taken
+        if first + count <= self._room:
+            self._taken = first + count
+            return first
+        if self.distinct is not None:
+            self.values()
+        return super().take(count)
+
+    def read(self, first: int, count: int) -> list[int]:
+        """Wait for some of the words, and for the facts of values before them if these are not known."""
+        asks = self.distinct is not None and self._values is None
+        begin = VALUES_AT if asks else first
+        found = self.reading(begin, first + count - begin)()
+        if asks:
+            self._values = value_statistics(self._count, *found[:2])
+        return found[first - begin :]
+
+    def fork(self) -> Aside | None:
+        """Return where what is put off may run, behind all that was launched; None if nothing is."""
+        return self._on.aside() if self.later else None
+
+    def begin(self, aside: Aside | None) -> None:
+        """Launch there what is put off."""
+        if aside is None:
+            return
+        self._asides.append(aside)
+        known, self.known = self.known, dict(self.known)
+        for launch in self.later:
+            launch(aside)
+        self.later.clear()
+        self.known = known
+
+    def join(self) -> None:
+        """Have launches follow what was launched beside them."""
+        while self._asides:
+            self._asides.pop().join()
+
+    def telling(self, first: int, count: int) -> Callable[[], Callable[[], list[int]]]:
+        """Have the next kernel tell the host some words when it is done.
+
+        What is returned is called when it was launched, and returns what does what `read` does.
+        """
+        asks = self.distinct is not None and self._values is None
+        begin = VALUES_AT if asks else first
+        size = first + count - begin
+        told, sent = self._on.telling(size)
+        self.known |= {
+            "done": self.zeros(1),
+            "words": self.words(begin, size),
+            "word_count": size,
+            "told": told,
+        }
+
+        def reading() -> Callable[[], list[int]]:
+            finish = sent()
+
+            def read() -> list[int]:
+                found = finish()
+                if asks:
+                    self._values = value_statistics(self._count, *found[:2])
+                return found[first - begin :]
+
+            return read
+
+        return reading
+
+    def values(self) -> ValueStatistics:
+        """Return the facts of values, and wait for them if they are not known."""
+        if self._values is None:
+            self.read(VALUES_AT + 2, 0)
+        assert self._values
+        return self._values
+
+
+def survey(on: Resources, csr: Csr, cut: Cut, narrow: bool) -> Survey:
+    """See `Primitives`; also holds that the arrays are a matrix, as `dasp._check.compressed` does."""
+    m, nnz = csr.shape[0], len(csr.indices)
+    if csr.indptr.shape != (m + 1,):
+        _check.compressed_facts("CSR", csr.shape, False, 0, (nnz, len(csr.data)), None)
+    counts = bool(narrow and nnz and len(csr.data))
+    long_tiles = LONG_COUNTS * ceil_div(m, LONG_TILE)
+    zeros = ZEROS + m // SLICE_TILE + nnz // CUT_TILE + ORDER_ZEROS * (m // CUT_TILE + 1) + long_tiles
+    device, types = on.device, types_of_matrix(csr)
+    words, word = device.zeroed(zeros + VALUE_WORDS * counts), device.word
+    work = SurveyWork(device, on.compiled(types), words, types, counts, nnz)
+    first = work.take(VALUES_AT + 2)
+    told, sent = device.telling(VALUES_AT)
+    none = word(None)
+    work.known |= {
+        "indptr": word(csr.indptr),
+        "indices": word(csr.indices),
+        "m": m,
+        "nnz": nnz,
+        "stride": m,
+        "steps": cut.steps,
+        "segment_steps": cut.segment_steps,
+        "most_segments": cut.most_segments,
+        "segment_starts": none,
+        "segment_lengths": none,
+        "segments": 0,
+        "facts": work.words(first, VALUES_AT),
+        "long_tiles": work.zeros(long_tiles),
+        "done": work.zeros(1),
+        "told": told,
+    }
+    work.launch(kernels.SURVEY, share(max(m, nnz), 256, BLOCKS))
+    reading = sent()
+    if work.distinct:
+        count_values_into(on, work, csr.data, None, work.distinct)
+    facts = work.facts = Facts._make(reading())  # while the values are counted
+    _hold(csr, facts)
+    return Survey(
+        columns_rise=facts.descents == facts.row_descents,
+        most_column=facts.most_column - BIAS if nnz else -1,
+        values=work.values if counts else None,
+        long_rows=facts.long_rows,
+        longest=facts.longest_whole,
+        rises=facts.rises > 0,
+        detail=work,
+    )
+
+
+def _hold(csr: Csr, facts: Facts) -> None:
+    """Hold that arrays on the device are a matrix; see `dasp._check.compressed`."""
+    given = len(csr.indices), len(csr.data)
+    least = (facts.least_column_not ^ ALL_BITS) - BIAS
+    columns = (least, facts.most_column - BIAS) if given[0] else None
+    _check.compressed_facts("CSR", csr.shape, not facts.falls, facts.end - BIAS, given, columns)

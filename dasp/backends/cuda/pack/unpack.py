@@ -1,0 +1,103 @@
+"""The way back: the entries of a plan, and where some of them are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dasp._dtypes import bits_type
+from dasp._integers import ceil_div
+from dasp.backends.cuda.pack import kernels
+from dasp.backends.cuda.pack.c_types import COUNT, as_bits, as_codes, types_of_plan, types_of_values
+from dasp.backends.cuda.pack.resources import Resources
+from dasp.backends.cuda.pack.sizes import BLOCKS, ROW_TILE
+from dasp.backends.cuda.pack.work import Work, share
+from dasp.formats.array import Array, Plan
+from dasp.formats.sliced.pattern import Coding, Pattern, Values
+
+
+def unpack(on: Resources, plan: Plan) -> tuple[Array, Array, Array]:
+    """See `Primitives`."""
+    indptr, indices, codes = unpack_codes(on, plan)
+    return indptr, indices, decode(on, plan.values, codes, plan.pattern.entries, plan.dtype)
+
+
+def unpack_codes(on: Resources, plan: Plan) -> tuple[Array, Array, Array | None]:
+    """Return what `unpack` does, with the values as they are stored; None if they are not."""
+    count, values = plan.pattern.entries, plan.values
+    indices, codes = on.device.empty(count, plan.pattern.index_dtype), None
+    if values.coding != Coding.EQUAL:
+        codes = on.device.empty(count, values.codes.dtype)
+    starts, _, work = count_entries(on, plan)
+    if count:
+        stored = None if codes is None else as_bits(values.codes)
+        given = {"bases": plan.pattern.bases, "segment_offsets": plan.pattern.segment_offsets}
+        made = {"to_indices": indices, "to_codes": None if codes is None else as_bits(codes)}
+        blocks = ceil_div(len(plan.pattern.headers), 8)
+        work.launch(kernels.FILL_ENTRIES, blocks, **given, codes=stored, **made)
+    return starts.view(np.int64), indices, codes
+
+
+def count_entries(on: Resources, plan: Plan) -> tuple[Array, Array, Work]:
+    """Return where each row begins, and the entries of each segment; and the work, which goes on."""
+    pattern, m = plan.pattern, plan.shape[0]
+    starts, pieces = on.device.zeros(m + 1, COUNT), on.device.empty(pattern.segments, COUNT)
+    tiles, blocks = ceil_div(m, ROW_TILE), ceil_div(len(pattern.headers), 8)
+    given = {"starts": starts, "pieces": pieces, "m": m, "tiles": tiles, **slots_of_rows(pattern)}
+    work = Work(on.device, on.compiled(types_of_plan(plan)), on.device.zeroed(tiles + 2), **given)
+    work.tell(come=work.zeros(1), sizes=work.zeros(tiles + 1))
+    if pattern.entries:
+        work.launch(kernels.COUNT_ENTRIES, blocks)
+        work.launch(kernels.START_ROWS, tiles)
+    return starts, pieces, work
+
+
+def decode(on: Resources, values: Values, codes: Array | None, count: int, dtype: np.dtype[Any]) -> Array:
+    """See `Primitives`."""
+    if codes is not None and values.coding == Coding.PLAIN:
+        return codes
+    data = on.device.empty(count, dtype)
+    if count:
+        coded = None if codes is None or not len(codes) else as_codes(codes, values.coding)
+        given = {"codes": coded, "table": as_bits(values.table), "count": count, "data": as_bits(data)}
+        work = Work(on.device, on.compiled(types_of_values(data), data.dtype, values.coding), **given)
+        work.launch(kernels.DECODE, share(count, 256, BLOCKS))
+    return data
+
+
+def find_diagonal(on: Resources, plan: Plan, k: int, first: int, count: int) -> Array | None:
+    """See `Primitives`."""
+    found = on.device.zeros(count, COUNT)
+    if not plan.pattern.entries or not count:
+        return found.view(np.int64) - 1
+    work = Work(
+        on.device, on.compiled(types_of_plan(plan)), on.device.zeroed(1), **slots_of_rows(plan.pattern)
+    )
+    twice, blocks = work.take(1), ceil_div(len(plan.pattern.headers), 8)
+    where = {"bases": plan.pattern.bases, "further": k, "first_row": first}
+    work.launch(kernels.FIND_DIAGONAL, blocks, **where, found=found, twice=work.words(twice, 1))
+    return None if work.reading(twice, 1)()[0] else found.view(np.int64) - 1
+
+
+def clear_pads(on: Resources, pattern: Pattern, codes: Array) -> None:
+    """See `Primitives`."""
+    if len(codes):
+        index, code = pattern.index_dtype, bits_type(codes.dtype)
+        types = {"Start": np.dtype(np.int64), "Column": index, "Index": index, "Code": code}
+        work = Work(on.device, on.compiled(types), **slots_of_rows(pattern))
+        work.launch(kernels.CLEAR_PADS, ceil_div(len(pattern.headers), 8), codes=as_bits(codes))
+
+
+def slots_of_rows(pattern: Pattern) -> dict[str, Any]:
+    """Return the arguments that say which slots the rows of a pattern have."""
+    return {
+        "rows": pattern.rows if len(pattern.rows) else None,
+        "positions": pattern.positions,
+        "long_rows": pattern.long_rows,
+        "segment_rows": pattern.segment_rows,
+        "segments": pattern.segments,
+        "slices": len(pattern.headers),
+        "headers": pattern.headers.reshape(-1),
+        "deltas": pattern.deltas,
+    }
