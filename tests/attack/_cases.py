@@ -9,7 +9,23 @@ import traceback
 from collections.abc import Callable, Sequence
 
 Counts = collections.Counter[str]
-Case = Callable[[random.Random, Counts], None]
+
+
+class Draws(random.Random):
+    """The random numbers of a case.
+
+    Attributes
+    ----------
+    run, number : int
+        The seed of the run and the number of the case, which say all of them.
+    """
+
+    def __init__(self, run: int, number: int) -> None:
+        super().__init__(f"{run}-{number}")
+        self.run, self.number = run, number
+
+
+Case = Callable[[Draws, Counts], None]
 
 
 def attack_with(
@@ -24,7 +40,7 @@ def attack_with(
         end = time.monotonic() + seconds
         number = only or 0
         while time.monotonic() < end or only is not None:
-            rng = random.Random(f"{seed}-{number}")
+            rng = Draws(seed, number)
             (case,) = rng.choices(choices, weights)
             try:
                 case(rng, counts)

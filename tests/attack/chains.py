@@ -25,7 +25,7 @@ import dasp
 from dasp import Policy, SpMatrix
 from dasp._dtypes import result_type, sum_type
 from dasp.backends import find
-from tests.attack._cases import Counts, attack_with
+from tests.attack._cases import Counts, Draws, attack_with
 from tests.attack._command import attack_by_command
 from tests.gallery import GALLERY, LENGTHS, from_lengths
 from tests.reference import assert_close, assert_same_entries, entries_of
@@ -38,7 +38,10 @@ if GPU:
 else:
     xp = np
 
-DTYPES = "float64", "float32", "float16", "bfloat16", "complex64", "complex128"
+DTYPES = "float64", "float32", "complex128", "float16", "complex64", "bfloat16"
+IN_A_ROW = 30
+"""Chains that follow each other with the same types on a GPU, where each has kernels of its own to compile."""
+
 MODELS = "poisson2d:30", "rmat:10", "fem3:5", "spikes:800:3:700", "triangles:1500", "kkt:1500", "lp:300:900"
 PUBLISHED: tuple[dict[str, Any], ...] = {}, {"segment": 64}, {"fill": 0.4}, {"long_row": 8}, {"mma": False}
 SLICES: tuple[dict[str, Any], ...] = {"steps": 2}, {"window": 64}, {"warps": 16}, {"mma": True}
@@ -68,10 +71,12 @@ def words(array: Any) -> Any:
 class Chain:
     """A planned matrix, and what it must be."""
 
-    def __init__(self, rng: random.Random, counts: Counts) -> None:
+    def __init__(self, rng: Draws, counts: Counts) -> None:
         self.rng, self.counts = rng, counts
         self.draw = np.random.default_rng(rng.getrandbits(32))
-        self.kind = rng.choice(DTYPES)
+        turn = rng.run + rng.number // IN_A_ROW
+        self.kinds = (DTYPES[turn % 6], DTYPES[(turn // 6 + turn) % 6]) if GPU else DTYPES
+        self.kind = rng.choice((*self.kinds, self.kinds[0]))
         self.pattern = self._pattern()
         data = self.values()
         given = self._matrix(data if self.kind != "bfloat16" else wide(data))
@@ -158,7 +163,7 @@ def multiply(chain: Chain) -> None:
     rng, A = chain.rng, chain.A
     way = rng.choice(("A", "A", "A", "T", "H", "left"))
     csr = chain.csr if way == "A" else chain.transposed(way == "H")
-    k, kind = rng.choice(COLUMNS), rng.choice((chain.kind, chain.kind, *DTYPES))
+    k, kind = rng.choice(COLUMNS), rng.choice((chain.kind, chain.kind, *chain.kinds))
     x = chain.numbers((csr.shape[1], k) if k else csr.shape[1], kind)
     there = chain.laid_out(x)
     if way == "left":
@@ -197,7 +202,8 @@ def write(chain: Chain) -> None:
 
 
 def convert(chain: Chain) -> None:
-    kind = chain.rng.choice(DTYPES[4:] if chain.kind.startswith("complex") else DTYPES)
+    kinds = [kind for kind in chain.kinds if "complex" in kind or "complex" not in chain.kind]
+    kind = chain.rng.choice(kinds or [chain.kind])
     chain.becomes(chain.A.astype(kind), chain.csr.data, kind)
 
 
@@ -329,7 +335,7 @@ if GPU:
     LINKS += [(capture, 4), (give_back, 1)]
 
 
-def chain_of_calls(rng: random.Random, counts: Counts) -> None:
+def chain_of_calls(rng: Draws, counts: Counts) -> None:
     """Plan a matrix, and do what comes to mind, at last a product."""
     stream: Any = contextlib.nullcontext()
     if GPU and rng.random() < 0.5:
