@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import pickle
-import random
 import sys
 import tempfile
 from collections.abc import Callable
@@ -40,7 +39,7 @@ else:
 
 DTYPES = "float64", "float32", "complex128", "float16", "complex64", "bfloat16"
 IN_A_ROW = 30
-"""Chains that follow each other with the same types on a GPU, where each has kernels of its own to compile."""
+"""Chains that follow each other with the same types on a GPU, where each has kernels of its own."""
 
 MODELS = "poisson2d:30", "rmat:10", "fem3:5", "spikes:800:3:700", "triangles:1500", "kkt:1500", "lp:300:900"
 PUBLISHED: tuple[dict[str, Any], ...] = {}, {"segment": 64}, {"fill": 0.4}, {"long_row": 8}, {"mma": False}

@@ -3,10 +3,10 @@
     python -m tests.attack.plans --seconds 600 --seed 7
 
 On a GPU if one works, else by the same kernels in the emulator of `tests/simt`, with smaller matrices.
-Matrices have rows of every kind of length, columns at every distance, values at the ends of every coding, and
-indices of every type; every choice of the policy is drawn. What is compared is every array of a plan, its type,
-its shape and its bits, and every number: of the plan, of one with other values, with values written in place,
-of the transpose; and on a GPU of what the calls of `dasp.SpMatrix` make of them.
+Matrices have rows of every kind of length, columns at every distance, values at the ends of every coding,
+and indices of every type; every choice of the policy is drawn. What is compared is every array of a plan, its
+type, its shape and its bits, and every number: of the plan, of one with other values, with values written in
+place, of the transpose; and on a GPU of what the calls of `dasp.SpMatrix` make of them.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ def _parts(rng: random.Random, draw: np.random.Generator, count: int, kind: Any)
 
 
 def types_of(seed: int, number: int) -> tuple[Any, Any, Any]:
-    """Return the types of values, of row pointers and of columns of a case: those of the case before, mostly."""
+    """Return the types of values, of row pointers and of columns: mostly those of the case before."""
     turn = seed + number // IN_A_ROW
     starts, columns = (
         (np.int32, np.int32),
@@ -266,9 +266,10 @@ class Side:
             self.on, self.put = Primitives(PackingDevice(rng.choice((None, rng.getrandbits(31))))), np.array
 
 
-def attempt(function: Callable[[], Any]) -> str:
+def attempt(function: Callable[..., Any], *given: Any, **named: Any) -> str:
+    """Return what a call says that may refuse what it is given."""
     try:
-        function()
+        function(*given, **named)
     except ValueError as error:
         return str(error)
     return "done"
@@ -302,8 +303,8 @@ def _by_primitives(csr: Csr, machine: Any, choices: Any, new: Any, side: Side, r
     want, got = dataclasses.replace(want, values=other), dataclasses.replace(got, values=other_there)
     for values in (new[1], new[0]):
         ways = [
-            attempt(lambda: SLICED.values_into(want, values, slots, cpu)),
-            attempt(lambda: SLICED.values_into(got, put(values), slots_there, on)),
+            attempt(SLICED.values_into, want, values, slots, cpu),
+            attempt(SLICED.values_into, got, put(values), slots_there, on),
         ]
         assert ways[0] == ways[1], f"values_into: {ways[1]!r} on the GPU, {ways[0]!r} on the CPU"
         count += same("values_into", got.values, want.values)
@@ -408,8 +409,8 @@ def written(twins: Twins) -> None:
         assert (twins.here.T is twins.here) == (twins.there.T is twins.there), "one is its own transpose"
     values = twins.values()
     ways = [
-        attempt(lambda: twins.here.with_values(values, out=twins.here)),
-        attempt(lambda: twins.there.with_values(cupy.asarray(values), out=twins.there)),
+        attempt(twins.here.with_values, values, out=twins.here),
+        attempt(twins.there.with_values, cupy.asarray(values), out=twins.there),
     ]
     assert ways[0] == ways[1], f"in place: {ways[1]!r} on the GPU, {ways[0]!r} on the CPU"
     transposed = [each._made("T") for each in (twins.here, twins.there)]
@@ -501,7 +502,7 @@ def carried(twins: Twins) -> None:
 def read(twins: Twins) -> None:
     """What is read of a matrix."""
     for name, mine, other in zip(
-        "rows columns".split(), twins.there.coordinates(), twins.here.coordinates(), strict=True
+        ("rows", "columns"), twins.there.coordinates(), twins.here.coordinates(), strict=True
     ):
         same(name, mine, other)
     ours, theirs = twins.there.tocsr(), twins.here.tocsr()
@@ -519,7 +520,7 @@ STEPS = others, others, written, written, captured, turned, computed, carried, r
 
 
 def calls(rng: random.Random, counts: Counts) -> None:
-    """Do the same to a matrix on each device, and hold plans to be the same after each call; leave no memory."""
+    """Do the same to a matrix on each device; plans are the same after each call, and no memory is left."""
     pool, state, left = cupy.get_default_memory_pool(), rng.getstate(), []
     for _ in range(3):
         rng.setstate(state)
@@ -540,7 +541,7 @@ def _calls(rng: random.Random, counts: Counts) -> None:
     policy = rng.choice((None, Policy(**draw_choices(rng)), Policy(**draw_choices(rng), layout="slices")))
     if rng.random() < 0.05 and csr.shape[1] < 2**31:
         policy = Policy.published(segment=rng.choice((64, 1024)), long_row=rng.choice((4, 64, 256)))
-    with wide_places(rng) as wide, mock.patch.object(find("cpu"), "machine", lambda device: "gpu"):
+    with wide_places(rng) as wide, mock.patch.object(find("cpu"), "machine", return_value="gpu"):
         try:
             done.append("planned")
             twins = Twins(rng, counts, csr, policy)
