@@ -41,11 +41,13 @@ def entries(shape: tuple[int, int], rows: Vector, columns: Vector, data: Vector)
     for name, positions, size in (("row", rows, shape[0]), ("col", columns, shape[1])):
         if positions.dtype.kind not in "iu":
             raise TypeError(f"{name} has dtype {positions.dtype}; integers are needed")
-        if len(positions) and not (positions.min() >= 0 and positions.max() < size):
-            raise ValueError(
-                f"{name} holds {positions.min()} to {positions.max()}; "
-                f"A has shape {shape}, so 0 to {size - 1} is needed"
-            )
+        if not len(positions):
+            continue
+        if positions.min() < 0:
+            raise ValueError(f"{name} holds {positions.min()}; numbers from 0 are needed")
+        if positions.max() >= size:
+            room = f"so 0 to {size - 1} is needed" if size else f"which has no {name}"
+            raise ValueError(f"{name} holds {positions.max()}; A has shape {shape}, {room}")
 
 
 def csr(shape: tuple[int, int], indptr: Vector, indices: Vector, data: Vector) -> None:
@@ -146,7 +148,10 @@ def operand(matrix: tuple[int, int], x: Any) -> None:
     """Hold that x is a vector of n numbers, or n x k."""
     if x.ndim not in (1, 2) or x.shape[0] != matrix[1]:
         wanted = f"({matrix[1]},)" if x.ndim < 2 else f"({matrix[1]}, k)"
-        raise ValueError(f"x has shape {x.shape}; A has shape {matrix}, so x must have shape {wanted}")
+        remedy = "; pass x.T" if x.ndim == 2 and x.shape[1] == matrix[1] else ""
+        raise ValueError(
+            f"x has shape {x.shape}; A has shape {matrix}, so x must have shape {wanted}{remedy}"
+        )
 
 
 def left_operand(matrix: tuple[int, int], shape: tuple[int, ...], axis: int) -> None:

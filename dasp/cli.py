@@ -138,9 +138,11 @@ def _run(words: list[str]) -> int:
     try:
         with Deferred():  # an interrupt tears a library that is half imported
             parser = build_parser(command)
-        arguments = parser.parse_args(words)
+        arguments, others = parser.parse_known_args(words)
     except SystemExit as leaving:  # --help and --version print and leave
         return leaving.code if isinstance(leaving.code, int) else 0
+    if others:
+        raise UsageError(f"unrecognized arguments: {' '.join(others)}; see dasp {command} --help")
     arguments.parser = partial(build_parser, *COMMANDS)
     status: int = arguments.run(arguments)
     return status

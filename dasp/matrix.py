@@ -275,6 +275,11 @@ class SpMatrix(Transposable, Surface):
         ):
             out._writes += 1
             return out
+        if hasattr(data, "tocsr"):
+            raise TypeError(
+                f"data is a sparse {type(data).__name__}; a value for each entry is needed; pass its data, "
+                "if its entries come in the order of A's"
+            )
         plan = self.plan
         with self._backend.filling(self.device) as primitives:
             values = self._backend.as_values(data, self.device)

@@ -413,6 +413,12 @@ class Surface:
             "to be multiplied"
         )
 
+    def __setitem__(self, key: Any, value: Any) -> NoReturn:
+        raise TypeError(
+            "A[...] = value was asked; a plan keeps its pattern; write all values by "
+            "A.with_values(values, out=A), or change A.tocsr() and plan it again"
+        )
+
     def __eq__(self, other: object) -> bool:
         """Whether this is the same object; refused for numbers, arrays and sparse matrices."""
         is_array = hasattr(other, "__array__") or hasattr(other, "tocsr")

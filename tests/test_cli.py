@@ -471,6 +471,18 @@ def test_a_plan_is_kept(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> N
     np.testing.assert_array_equal(planned @ x, dasp.SpMatrix.from_scipy(planned.to_scipy(), device="cpu") @ x)
 
 
+def test_on_a_terminal_without_tqdm_no_bar_is_shown(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(options, "_on_terminal", lambda: True)
+    assert options.shows_progress()
+    monkeypatch.setitem(sys.modules, "tqdm", None)
+    assert not options.shows_progress()
+    for words in (["solve", "poisson2d:12"], ["plan", "poisson2d:12", str(tmp_path / "a.plan")]):
+        status, _, stderr = run(capsys, *words, *CPU)
+        assert (status, stderr) == (0, "")
+
+
 def test_a_warning_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     def warn(_: object) -> int:
         warnings.warn("take care", stacklevel=1)
@@ -523,8 +535,13 @@ def test_a_warning_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: 
         (["info", "poisson3d:5", "--steps", "0"], ["steps is 0"]),
         (["info", "poisson3d:5", "--window", "some"], ["--window", "'some'"]),
         (["bench", *CPU, "poisson3d:5", "gemm"], ["gemm stands among", "dasp bench gemm", "./gemm"]),
-        (["bench", "gemm", *CPU, "--sizes", "0"], ["--sizes is 0"]),
+        (["bench", "gemm", *CPU, "--sizes", "0"], ["--sizes", "0 was given", "from 1"]),
+        (["bench", "gemm", *CPU, "--sizes", "many"], ["--sizes", "many was given", "from 1"]),
         (["bench", "gf256", *CPU, "--data", "300"], ["304 shards"]),
+        (["bench", *CPU, "poisson3d:5", "--seconds", "nan"], ["--seconds", "nan was given", "above 0"]),
+        (["bench", *CPU, "poisson3d:5", "--seconds", "-1"], ["--seconds", "-1 was given"]),
+        (["bench", *CPU, "poisson3d:5", "--limit", "soon"], ["--limit", "soon was given"]),
+        (["bench", "peak", "more"], ["unrecognized arguments: more", "see dasp bench peak --help"]),
         (["bench", "peak", "--threads", "0"], ["--threads", "0 was given", "from 1"]),
         (["rs", "encode", "nosuchfile"], ["nosuchfile"]),
         (["rs", "mend"], ["'mend'", "encode"]),

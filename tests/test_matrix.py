@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import operator
 import os
 import pickle
 from decimal import Decimal
@@ -205,6 +206,7 @@ def test_out_alpha_beta(planned, matrix, x):
         (lambda A, x: bool(A), ValueError, "a matrix has no truth value"),
         (lambda A, x: list(A), TypeError, r"iter\(A\) was asked"),
         (lambda A, x: A[0, 1], TypeError, r"A\[...\] was asked"),
+        (lambda A, x: operator.setitem(A, (0, 1), 2.0), TypeError, r"= value was asked; .*with_values"),
         (lambda A, x: A.indices, AttributeError, r"no attribute 'indices'; A.tocsr\(\).indices is SciPy's"),
         (lambda A, x: A.power(2), AttributeError, r"no attribute 'power'; A.tocsr\(\).power is SciPy's"),
         (lambda A, x: A.to("cuda"), AttributeError, "an SpMatrix has no attribute 'to'$"),
@@ -219,6 +221,8 @@ def test_out_alpha_beta(planned, matrix, x):
         (lambda A, x: A * Decimal(2), TypeError, "with x a Decimal"),
         (lambda A, x: A * 10**400, ValueError, "with x beyond float64"),
         (lambda A, x: A.with_values(3.0), ValueError, r"data has shape \(\); one dimension is needed"),
+        (lambda A, x: A.with_values(A.to_scipy()), TypeError, "data is a sparse csr_array; .* pass its data"),
+        (lambda A, x: A @ x[None, :], ValueError, r"so x must have shape \(40, k\); pass x.T"),
         (lambda A, x: A.scaled(left=x), ValueError, r"left has shape \(40,\); .* so \(50,\) is needed"),
         (lambda A, x: A.scaled(right=np.ones((40, 1))), ValueError, r"right has shape \(40, 1\)"),
         (lambda A, x: A.shifted(1.0), ValueError, r"A has shape \(50, 40\); a square matrix is needed"),
@@ -240,8 +244,14 @@ def test_out_alpha_beta(planned, matrix, x):
         (lambda A, x: SpMatrix.from_scipy(A.to_scipy(), policy="auto"), TypeError, "policy is a str"),
         (lambda A, x: SpMatrix.from_cupy(A.to_scipy()), TypeError, "a cupyx.scipy.sparse matrix is needed"),
         (lambda A, x: SpMatrix.from_dense(np.ones(3)), ValueError, r"A has shape \(3,\)"),
-        (lambda A, x: SpMatrix.from_coo([1.0], ([5], [0]), (3, 3)), ValueError, "row holds 5 to 5"),
-        (lambda A, x: SpMatrix.from_coo([1.0], ([0], [-1]), (3, 3)), ValueError, "col holds -1"),
+        (lambda A, x: SpMatrix.from_coo([1.0], ([5], [0]), (3, 3)), ValueError, r"row holds 5; .* 0 to 2 is"),
+        (
+            lambda A, x: SpMatrix.from_coo([1.0], ([0], [-1]), (3, 3)),
+            ValueError,
+            "col holds -1; numbers from 0",
+        ),
+        (lambda A, x: SpMatrix(([1.0], ([-1], [0]))), ValueError, "row holds -1; numbers from 0 are needed"),
+        (lambda A, x: SpMatrix.from_coo([1.0], ([0], [0]), (0, 3)), ValueError, "0; .* which has no row"),
         (lambda A, x: SpMatrix.from_coo([1.0], ([0.5], [1]), (3, 3)), TypeError, "row has dtype float64"),
         (lambda A, x: SpMatrix.from_coo([1.0], ([0, 1], [1]), (3, 3)), ValueError, "one length"),
         (lambda A, x: SpMatrix.from_coo([1.0], ([0], [1]), (3, -3)), ValueError, "shape is"),

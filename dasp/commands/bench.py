@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dasp.commands.options import LAYOUTS, Subparsers, add_json_option, counts, positive, words
+from dasp.commands.options import LAYOUTS, Subparsers, add_json_option, counts, duration, positive, words
 from dasp.commands.summaries import SUMMARIES, add_parser
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def _add_timing_options(parser: argparse.ArgumentParser, *, seconds: float) -> N
     parser.add_argument("--repeat", type=positive, metavar="N", help="timed samples of each product")
     parser.add_argument(
         "--seconds",
-        type=float,
+        type=duration,
         default=seconds,
         metavar="S",
         help=f"CPU time for the samples of each product ({seconds})",
@@ -119,7 +119,11 @@ def _add_session_options(parser: argparse.ArgumentParser) -> None:
         "--resume", action="store_true", help="skip what --csv has for this commit and machine"
     )
     parser.add_argument(
-        "--limit", type=float, default=float("inf"), metavar="S", help="begin no case after so many seconds"
+        "--limit",
+        type=duration,
+        default=float("inf"),
+        metavar="S",
+        help="begin no case after so many seconds",
     )
     parser.add_argument("--plot", metavar="FILE", help="draw the rows, as .png, .pdf or .svg")
     add_json_option(parser)
@@ -132,7 +136,7 @@ def _add_gemm(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--sizes",
-        type=words,
+        type=counts,
         metavar="N,...",
         default="128,256,512,1024,2048,4096,8192",
         help="sizes of the matrices (%(default)s)",
@@ -278,10 +282,11 @@ def sparse_subject(
 def _run_gemm(args: argparse.Namespace) -> int:
     from dasp.bench.gemm import Gemm
 
-    sizes = [int(word) for word in args.sizes]
     return measure_and_report(
         args,
-        lambda device: Gemm(device, dtypes=args.dtype, sizes=sizes, only=args.kernels, seconds=args.seconds),
+        lambda device: Gemm(
+            device, dtypes=args.dtype, sizes=args.sizes, only=args.kernels, seconds=args.seconds
+        ),
     )
 
 

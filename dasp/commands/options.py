@@ -6,6 +6,9 @@ Nothing of dasp is imported before an option is used, so that `--help` answers a
 from __future__ import annotations
 
 import argparse
+import importlib
+import math
+import sys
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -139,11 +142,40 @@ def seed_from(arguments: argparse.Namespace) -> int:
     return seed
 
 
+def shows_progress() -> bool:
+    """Whether a bar is shown: on a terminal's standard error, where tqdm is installed."""
+    if not _on_terminal():
+        return False
+    try:
+        importlib.import_module("tqdm")
+    except ImportError:
+        return False
+    return True
+
+
+def _on_terminal() -> bool:
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
 def positive(text: str) -> int:
     """A whole number from 1, for argparse."""
-    value = int(text)
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text} was given; a whole number from 1 is needed")
+    return value
+
+
+def duration(text: str) -> float:
+    """A time above 0, which may be infinite, for argparse."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not value > 0:
+        raise argparse.ArgumentTypeError(f"{text} was given; a number of seconds above 0 is needed")
     return value
 
 

@@ -13,6 +13,7 @@ from dasp.commands.options import (
     plan_timed,
     policy_from,
     seed_from,
+    shows_progress,
 )
 from dasp.commands.summaries import add_parser
 
@@ -35,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     policy = policy_from(arguments)
     matrix = load_matrix(arguments.matrix, seed=seed_from(arguments))
-    planned, seconds = plan_timed(matrix, policy, arguments.device, progress=True)
+    planned, seconds = plan_timed(matrix, policy, arguments.device, progress=shows_progress())
     save_plan(arguments.file, planned.to_device("cpu").plan)
     print(planned)
     print(f"planned in {seconds:.3g} s; {arguments.file}: {arguments.file.stat().st_size:,} bytes")

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from dasp.commands.options import (
     add_policy_options,
     policy_from,
     seed_from,
+    shows_progress,
 )
 from dasp.commands.summaries import add_parser
 from dasp.distributed.launch import started
@@ -142,7 +142,7 @@ def _run(arguments: argparse.Namespace) -> int:
     began = time.perf_counter()
     M = preconditioner(arguments.precond, matrix, planned, arguments.block)
     setup = time.perf_counter() - began
-    show = sys.stderr.isatty() and not arguments.json
+    show = shows_progress() and not arguments.json
     x, stats = getattr(dasp.solvers, method)(
         planned, b, M=M, rtol=rtol, maxiter=arguments.maxiter, progress=show
     )

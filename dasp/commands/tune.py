@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from dasp.commands.options import Subparsers, add_json_option, words
+from dasp.commands.options import Subparsers, add_json_option, duration, words
 from dasp.commands.summaries import add_parser
 from dasp.dense.settings import SIZES, user_table
 
@@ -35,7 +35,7 @@ def _add_gemm(subparsers: Subparsers) -> None:
         "--rungs", type=words, metavar="NAMES", help="on a GPU only these rungs, such as split,tensor"
     )
     parser.add_argument(
-        "--seconds", type=float, metavar="S", help="for each rung and dtype (300; on the CPU 1 a size)"
+        "--seconds", type=duration, metavar="S", help="for each rung and dtype (300; on the CPU 1 a size)"
     )
     parser.add_argument(
         "--out", type=Path, metavar="FILE", help="the table to write (default: the user's, DASP_TUNED)"
@@ -53,7 +53,7 @@ def _add_machine(subparsers: Subparsers) -> None:
     )
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="what to measure")
     parser.add_argument(
-        "--seconds", type=float, default=0.2, metavar="S", help="CPU time for each matrix (0.2)"
+        "--seconds", type=duration, default=0.2, metavar="S", help="CPU time for each matrix (0.2)"
     )
     add_json_option(parser)
     parser.set_defaults(run=run_machine)
