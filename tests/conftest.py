@@ -36,7 +36,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Let no driver be new enough for while nodes, if that is asked for."""
     if config.getoption("--without-while-nodes"):
-        vars(importlib.import_module("dasp.solvers.cuda"))["WHILE_NODES"] = math.inf
+        vars(importlib.import_module("dasp.solvers.cuda.device"))["WHILE_NODES"] = math.inf
 
 
 @functools.cache

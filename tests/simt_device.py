@@ -1,4 +1,4 @@
-"""A device for dasp/solvers/cuda.py whose kernels run in the emulator, on NumPy arrays."""
+"""A device for `dasp.solvers.cuda` whose kernels run in the emulator, on NumPy arrays."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dasp.preconditioners import base
-from dasp.solvers.cuda import CudaSpace
+from dasp.solvers.cuda.space import CudaSpace
 from tests.simt import compile_kernels
 
 

@@ -20,9 +20,11 @@ from dasp.distributed import cuda as ranks_cuda
 from dasp.distributed.cuda import ADD_DOT, RanksCudaSpace, RanksDevice, _Sums
 from dasp.distributed.packing import ADD, PACK, adds, defines, grid, packs, steps
 from dasp.models import generate
-from dasp.solvers import cuda as solvers_cuda
 from dasp.solvers.bicgstab import BiconjugateGradientsStabilized
-from dasp.solvers.cuda import BLOCKS_PER_PROCESSOR, LONG_TURN, THREADS, CudaSpace, CupyDevice
+from dasp.solvers.cuda import loop as cuda_loop
+from dasp.solvers.cuda.device import CupyDevice
+from dasp.solvers.cuda.passes import THREADS
+from dasp.solvers.cuda.space import BLOCKS_PER_PROCESSOR, LONG_TURN, CudaSpace
 from dasp.solvers.gmres import Cycles, GeneralizedMinimalResiduals, gmres
 from dasp.solvers.hermitian import HermitianConjugateGradients
 from dasp.solvers.minres import MinimalResiduals
@@ -183,7 +185,7 @@ def test_a_traced_iteration_sums_over_ranks(name: str, wrap: Any, monkeypatch: p
     b = np.random.default_rng(2).standard_normal(49)
     x, found = solve_emulated(A, b, 2, method, names, wrap=wrap)
     assert np.linalg.norm(b - A @ x) <= 1.0001e-9 * np.linalg.norm(b)
-    monkeypatch.setattr(solvers_cuda, "HISTORY", 7)
+    monkeypatch.setattr(cuda_loop, "HISTORY", 7)
     again, cut = solve_emulated(A, b, 2, method, names, wrap=wrap)
     assert cut[0][1].residuals == found[0][1].residuals
     np.testing.assert_array_equal(again, x)

@@ -14,7 +14,7 @@ import pytest
 from dasp.distributed import RankError, nccl_watch
 from dasp.distributed.nccl import BEGIN, END, NcclLinks, _group
 from dasp.distributed.nccl_watch import AFTER_END, Watch
-from dasp.solvers.cuda import THREADS
+from dasp.solvers.cuda.passes import THREADS
 from tests.simt_device import EmulatedDevice
 
 

@@ -33,7 +33,7 @@ from dasp.distributed.peers import (
     neighbour_table,
     power_of_two,
 )
-from dasp.solvers.cuda import THREADS
+from dasp.solvers.cuda.passes import THREADS
 from tests.ranks import run_ranks
 from tests.simt.launch import SimtError
 from tests.simt_device import EmulatedDevice

@@ -22,7 +22,7 @@ from dasp.backends.cuda.published_columns import choose_passes
 from dasp.dense import rungs_cuda as dense
 from dasp.formats.sliced.pattern import Coding
 from dasp.solvers.bicgstab import BiconjugateGradientsStabilized
-from dasp.solvers.cuda import CudaSpace
+from dasp.solvers.cuda.space import CudaSpace
 from dasp.solvers.hermitian import HermitianConjugateGradients
 from dasp.solvers.minres import MinimalResiduals
 from dasp.solvers.pipelined import PipelinedConjugateGradients

@@ -282,7 +282,7 @@ def may_use_cupy(path: Path) -> bool:
         r"_(source|arrays|foreign|launch)\.py",
         r"dense/(\w+/)?(\w*_)?cuda(_\w*)?\.py",
         r"(tuning|bench|commands)/\w+\.py",
-        r"solvers/(cuda|driver)\.py",
+        r"solvers/cuda/device\.py",
         r"distributed/(cuda|nccl|peers)\.py",
     )
     return any(re.fullmatch(pattern, relative) for pattern in allowed)

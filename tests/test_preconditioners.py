@@ -16,7 +16,7 @@ from dasp.preconditioners import Preconditioner, base, block_jacobi, chebyshev, 
 from dasp.solvers import Workspace, bicgstab, cg, gmres, minres
 from dasp.solvers import chebyshev as chebyshev_iteration
 from dasp.solvers import system as system_module
-from dasp.solvers.cuda import CudaSpace
+from dasp.solvers.cuda.space import CudaSpace
 from tests.simt_device import EmulatedDevice, hold_emulated
 from tests.test_solvers import check, poisson
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import dasp
 from dasp.solvers import Workspace, block_cg, cg, chebyshev, lobpcg
 from dasp.solvers import system as system_module
-from dasp.solvers.cuda import CudaSpace
+from dasp.solvers.cuda.space import CudaSpace
 from tests.simt_device import EmulatedDevice
 from tests.test_solvers import check, poisson, residual_bound, system, true_residual
 

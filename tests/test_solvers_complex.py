@@ -32,9 +32,10 @@ from dasp.solvers import (
 )
 from dasp.solvers import system as system_module
 from dasp.solvers.cpu import CpuSpace
-from dasp.solvers.cuda import CudaSpace, CudaVectors
+from dasp.solvers.cuda.space import CudaSpace
+from dasp.solvers.cuda.tape import Slots, Tape
+from dasp.solvers.cuda.vectors import CudaVectors
 from dasp.solvers.scalars import TracedComplex, split
-from dasp.solvers.tape import Slots, Tape
 from tests.simt_device import EmulatedDevice, hold_emulated
 from tests.test_solvers import PASSES, SQUARE, STORAGE, check, hold_to_the_truth, poisson
 from tests.test_solvers_cuda import made as made_of

@@ -19,17 +19,21 @@ from dasp import SpMatrix
 from dasp.preconditioners import base, jacobi
 from dasp.preconditioners.base import BOUND
 from dasp.solvers import Workspace, bicgstab, cg, gmres, lsqr, minres
-from dasp.solvers import cuda as cuda_module
 from dasp.solvers import system as system_module
 from dasp.solvers.bicgstab import BiconjugateGradientsStabilized
-from dasp.solvers.cuda import THREADS, CudaSpace, CudaVectors, PassText
+from dasp.solvers.cuda import device as cuda_device
+from dasp.solvers.cuda import loop as cuda_loop
+from dasp.solvers.cuda import space as cuda_space
+from dasp.solvers.cuda.passes import THREADS, PassText
+from dasp.solvers.cuda.space import CudaSpace
+from dasp.solvers.cuda.tape import Slots, Tape
+from dasp.solvers.cuda.vectors import CudaVectors
 from dasp.solvers.minres import MinimalResiduals
 from dasp.solvers.operator import device_of
 from dasp.solvers.pipelined import PipelinedConjugateGradients
 from dasp.solvers.predicted import PredictedConjugateGradients
 from dasp.solvers.scalars import where
 from dasp.solvers.system import make_limits, solve
-from dasp.solvers.tape import Slots, Tape
 from dasp.solvers.three_pass import ConjugateGradients
 from tests.simt_device import EmulatedDevice
 from tests.test_solvers import PASSES, check, poisson
@@ -46,7 +50,7 @@ METHODS: list[Any] = [cg, bicgstab, minres, gmres]
 def emulated(monkeypatch):
     """Every solve without a matrix on a named device runs as on a GPU, in the emulator."""
     device = EmulatedDevice()
-    monkeypatch.setattr(cuda_module, "_KNOWN", {})
+    monkeypatch.setattr(cuda_loop, "_KNOWN", {})
     monkeypatch.setattr(system_module, "space_for", lambda name, dtype: CudaSpace(name, dtype, device))
     return device
 
@@ -324,13 +328,13 @@ def test_long_vectors_have_fewer_and_larger_blocks(emulated, monkeypatch):
         return launch(signature, defines, arguments, blocks, threads, *types, **how)
 
     emulated.launch = watched
-    monkeypatch.setattr(cuda_module, "LARGE_ROWS", 64)  # what was traced before is put together anew
+    monkeypatch.setattr(cuda_space, "LARGE_ROWS", 64)  # what was traced before is put together anew
     again, stats = solve(A, b, None, limits, None, None, form, form.names)
     check(A, again, b, stats, 1e-10)
     assert ("512", 512) in sizes
     np.testing.assert_allclose(again, x, rtol=1e-8)
     space = CudaSpace("cuda:0", np.dtype(float), emulated)
-    monkeypatch.setattr(cuda_module, "LARGE_ROWS", 10_000)
+    monkeypatch.setattr(cuda_space, "LARGE_ROWS", 10_000)
     assert [space.blocks(n) for n in (1, 9_999, 10_000)] == [1, 8, 4]
 
 
@@ -343,7 +347,7 @@ def test_a_solve_goes_on_when_the_history_is_full(emulated, form, history, monke
     for _ in range(2):
         limits = make_limits(64, 1e-9, 0.0, 64, None, None, False)
         found.append(solve(A, b, None, limits, None, None, form, getattr(form, "names", ("p",))))
-        monkeypatch.setattr(cuda_module, "HISTORY", history)
+        monkeypatch.setattr(cuda_loop, "HISTORY", history)
     (x, stats), (same, cut) = found
     assert stats.converged
     assert stats.iterations > 2 * history
@@ -480,10 +484,8 @@ def test_a_callback_costs_no_turn(emulated):
 
 
 def test_long_histories_are_read_in_pieces(emulated, monkeypatch):
-    import dasp.solvers.cuda as cuda
-
-    monkeypatch.setattr(cuda, "HISTORY", 16)
-    monkeypatch.setattr(cuda, "GLANCE", 6)
+    monkeypatch.setattr(cuda_loop, "HISTORY", 16)
+    monkeypatch.setattr(cuda_loop, "GLANCE", 6)
     A, b = poisson(8), np.random.default_rng(4).standard_normal(64)
     for form in FORMS:
         limits = make_limits(64, 1e-9, 0.0, None, None, None, False)
@@ -533,21 +535,21 @@ class Kept:
 
 
 def fake_cupy_device(monkeypatch):
-    """The device of dasp.solvers.cuda with streams that capture nothing and graphs that run again."""
+    """The device of CuPy with streams that capture nothing and graphs that run again."""
     stream = SimpleNamespace(ptr=7, begin_capture=lambda: None)
     graph = SimpleNamespace(launch=lambda stream: None)
     stream.end_capture = lambda: graph
-    device = object.__new__(cuda_module.CupyDevice)
+    device = object.__new__(cuda_device.CupyDevice)
     device._device, device._loops = nullcontext(), True
     current = SimpleNamespace(
         Stream=lambda non_blocking: nullcontext(stream), get_current_stream=lambda: stream
     )
     device._cupy = SimpleNamespace(cuda=current)
     device.launch = lambda *given, **more: lambda *values: None
-    monkeypatch.setattr(cuda_module._source, "load", lambda *given: None)
-    monkeypatch.setattr(cuda_module, "driver", lambda: None)
+    monkeypatch.setattr(cuda_device._source, "load", lambda *given: None)
+    monkeypatch.setattr(cuda_device, "driver", lambda: None)
     loop = SimpleNamespace(launch=lambda stream: None)
-    monkeypatch.setattr(cuda_module, "LoopGraph", lambda driver, stream, body: (body(0), loop)[1])
+    monkeypatch.setattr(cuda_device, "LoopGraph", lambda driver, stream, body: (body(0), loop)[1])
     return device
 
 

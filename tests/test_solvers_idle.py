@@ -14,10 +14,11 @@ import scipy.sparse as sp
 
 from dasp import Policy, SpMatrix
 from dasp.preconditioners import base, block_jacobi, chebyshev, jacobi
-from dasp.solvers import bicgstab, cg, cuda, gmres, idle, leastsquares, lsmr, lsqr, minres
+from dasp.solvers import bicgstab, cg, gmres, idle, leastsquares, lsmr, lsqr, minres
 from dasp.solvers import chebyshev as chebyshev_method
 from dasp.solvers import system as system_module
-from dasp.solvers.cuda import CudaSpace
+from dasp.solvers.cuda import loop
+from dasp.solvers.cuda.space import CudaSpace
 from tests.simt_device import EmulatedDevice
 from tests.test_solvers import poisson
 
@@ -30,7 +31,7 @@ PRECONDITIONERS: list[Any] = [None, jacobi, partial(block_jacobi, block=5), cheb
 def device(monkeypatch):
     """Solves run as on a GPU, in the emulator; nothing is left from other tests."""
     device = EmulatedDevice()
-    monkeypatch.setattr(cuda, "_KNOWN", {})
+    monkeypatch.setattr(loop, "_KNOWN", {})
     monkeypatch.setattr(idle, "_left", {})
     for module in (system_module, leastsquares, base):
         monkeypatch.setattr(module, "space_for", lambda name, dtype: CudaSpace(name, dtype, device))

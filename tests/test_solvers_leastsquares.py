@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import dasp
 from dasp.solvers import Workspace, leastsquares, lsmr, lsqr
-from dasp.solvers.cuda import CudaSpace
+from dasp.solvers.cuda.space import CudaSpace
 from tests.simt_device import EmulatedDevice
 from tests.test_solvers import residual_bound, true_residual
 

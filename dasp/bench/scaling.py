@@ -29,9 +29,9 @@ from dasp.distributed.launch import first_ranks, leave, world
 from dasp.distributed.matrix import SpMatrix
 from dasp.distributed.nccl import NcclLinks
 from dasp.distributed.place import resolve
-from dasp.solvers.arnoldi import in_turn
-from dasp.solvers.cuda import BLOCKS_PER_PROCESSOR
-from dasp.solvers.graph import PriorityGraph
+from dasp.solvers.cuda.device import in_turn
+from dasp.solvers.cuda.graph import PriorityGraph
+from dasp.solvers.cuda.space import BLOCKS_PER_PROCESSOR
 
 Array = Any
 

@@ -15,9 +15,12 @@ from dasp.distributed.engine import Engine, largest
 from dasp.distributed.exchange import Route, Span
 from dasp.distributed.packing import adds, defines, packs
 from dasp.distributed.transpose import turned
-from dasp.solvers.arnoldi import CudaArnoldi, in_turn
-from dasp.solvers.cuda import BLOCKS_PER_PROCESSOR, THREADS, CudaSpace, CudaVectors, CupyDevice
-from dasp.solvers.graph import PriorityGraph
+from dasp.solvers.cuda.arnoldi import CudaArnoldi
+from dasp.solvers.cuda.device import CupyDevice, in_turn
+from dasp.solvers.cuda.graph import PriorityGraph
+from dasp.solvers.cuda.passes import THREADS
+from dasp.solvers.cuda.space import BLOCKS_PER_PROCESSOR, CudaSpace
+from dasp.solvers.cuda.vectors import CudaVectors
 
 Array = Any
 

@@ -23,7 +23,8 @@ from dasp.distributed.nccl_watch import Watch
 from dasp.distributed.packing import grid, packs
 from dasp.distributed.processes import watch
 from dasp.distributed.waiting import LAST_SECONDS, at_the_end, await_event
-from dasp.solvers.cuda import THREADS, shared_with_host
+from dasp.solvers.cuda.device import shared_with_host
+from dasp.solvers.cuda.passes import THREADS
 
 Array = Any
 

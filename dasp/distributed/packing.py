@@ -11,7 +11,7 @@ from dasp import _source
 from dasp._dtypes import C_NAMES
 from dasp._integers import ceil_div
 from dasp._launch import Launch, Signature
-from dasp.solvers.cuda import THREADS
+from dasp.solvers.cuda.passes import THREADS
 
 Array = Any
 

@@ -28,7 +28,8 @@ from dasp.distributed.nccl import NcclLinks
 from dasp.distributed.packing import defines, steps
 from dasp.distributed.processes import machine, watch
 from dasp.distributed.waiting import LAST_SECONDS, at_the_end, await_event, has_given_up, is_freed
-from dasp.solvers.cuda import OVERLAPPING, THREADS, shared_with_host
+from dasp.solvers.cuda.device import OVERLAPPING, shared_with_host
+from dasp.solvers.cuda.passes import THREADS
 
 Array = Any
 

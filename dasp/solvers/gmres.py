@@ -182,7 +182,7 @@ def gmres(
     -----
     Preconditioned from the right. Memory, in vectors of length n: 5 + `restart`, with a preconditioner 6 +
     `restart`. A GPU is asked for the residual every `ahead` iterations (see
-    `dasp.solvers.arnoldi.CudaArnoldi`), so some may be made in vain.
+    `dasp.solvers.cuda.arnoldi.CudaArnoldi`), so some may be made in vain.
 
     References
     ----------

@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from dasp.solvers.cuda import HISTORY, CudaSpace, CudaVectors
+from dasp.solvers.cuda.loop import HISTORY
+from dasp.solvers.cuda.space import CudaSpace
+from dasp.solvers.cuda.vectors import CudaVectors
 from dasp.solvers.pipelined import PipelinedConjugateGradients
 from dasp.solvers.scalars import LIMIT
 from dasp.solvers.space import Report
@@ -80,7 +82,7 @@ class ResidentLoop:
         vectors = self._vectors
         vectors.release("b", "x")  # those of a solve that was interrupted
         vectors.bind("x", self._on.empty(vectors.n, vectors.space.dtype))
-        here = vectors.space.asarray(b)
+        here = self._on.asarray(b, vectors.space.dtype)
         if not vectors.bind("b", here):
             vectors["b"][...] = here
 

@@ -1,6 +1,6 @@
 // One pass over vectors of n numbers: scalars, then updates element by element, then dot products of what came out.
 //
-// A pass is put together by dasp/solvers/cuda.py: what it does is in the constants below, as text. Its scalars are made
+// A pass is put together by dasp/solvers/cuda/passes.py: what it does is in the constants below, as text. Its scalars are made
 // of the sums of the pass before it and of a bank of numbers, by every thread for itself, so no launch and no
 // atomic stands between a dot product and the coefficient that it becomes. Its own dot products it leaves as a
 // sum for each block.

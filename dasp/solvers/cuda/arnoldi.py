@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from dasp._dtypes import TABLE
 from dasp._integers import ceil_div
 from dasp._launch import Signature
-
-Array = Any
-
-C_TYPES = {name: TABLE[name].c for name in ("float32", "float64", "complex64", "complex128")}
-
-PACK_BYTES = 16
-"""Bytes of a load."""
+from dasp.solvers.cuda.device import in_turn
+from dasp.solvers.cuda.passes import PACK_BYTES, scalar_defines
 
 THREADS = 512
 """Threads of a block, of which each multiprocessor has one."""
@@ -58,8 +52,8 @@ class CudaArnoldi:
 
     Parameters
     ----------
-    space : dasp.solvers.cuda.CudaSpace
-    vectors : dasp.solvers.cuda.CudaVectors
+    space : dasp.solvers.cuda.space.CudaSpace
+    vectors : dasp.solvers.cuda.vectors.CudaVectors
         Which has the basis in rows that follow each other.
     names : list of str
 
@@ -126,9 +120,7 @@ class CudaArnoldi:
         self, entry: str, arguments: dict[str, Any], varying: tuple[str, ...] = (), blocks: int = 0
     ) -> Callable[..., None]:
         defines = {
-            "DASP_SCALAR": C_TYPES[self._dtype.name],
-            "DASP_COMPLEX": str(int(self._dtype.kind == "c")),
-            "DASP_THREADS": str(THREADS),
+            **scalar_defines(self._dtype, THREADS),
             "DASP_MOST": str(self._most),
         }
         types, blocks = {"Scalar": self._dtype, "Number": self._number}, blocks or self._blocks
@@ -173,14 +165,3 @@ class CudaArnoldi:
         """Add the correction of the first `count` steps to another vector, x or q."""
         self._solve(count)
         self._add[target](count)
-
-
-def in_turn(functions: Sequence[Callable[[], None]], times: int | None = None) -> Callable[[], None]:
-    """Return what calls functions one after the other, round and round, so many times in all."""
-    calls = len(functions) if times is None else times
-
-    def call() -> None:
-        for k in range(calls):
-            functions[k % len(functions)]()
-
-    return call

@@ -1,0 +1,337 @@
+"""Iterations on a GPU: traced, put together, captured, and repeated until there is a verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from dasp._integers import round_up
+from dasp._launch import Signature
+from dasp.solvers.cuda.device import GLANCE, in_turn
+from dasp.solvers.cuda.passes import UNGUARDED, UNLESS_LIMIT, WHILE_RUNNING, PassText, launch_pass
+from dasp.solvers.cuda.protocols import Array, Device, PassSpace
+from dasp.solvers.cuda.tape import CARRIED, COUNT, SLOTS, KnownTape, Multiplication, Pass, Slots, Tape
+from dasp.solvers.cuda.vectors import ROW_BYTES, CudaVectors
+from dasp.solvers.scalars import LIMIT, RUNNING, Scalar, first_verdict, joined, split, verdict, where
+from dasp.solvers.space import Iterate, Parts, Report, Start, State
+
+HISTORY = 8192
+"""Residuals that fit on the GPU between two readings by the host."""
+
+ROOM = 2 * HISTORY
+"""Numbers in an allocation for what is no vector."""
+
+GIVEN = "rtol", "atol", "margin"
+"""What a start is given."""
+
+GIVEN_BANK = 2
+"""The bank where a start finds it."""
+
+Trace = tuple[State, tuple[Scalar, Scalar] | None, Scalar | None]
+"""The scalars at the end, what goes into the history, and where the first pass ends early."""
+
+Traceable = Callable[[Tape], Trace]
+
+ALLOW = Signature(
+    "solve/bank.cu",
+    "dasp_allow",
+    """
+    double*    bank
+    double*    other
+    int        slots
+    double     limit
+    double     most
+    """,
+)
+
+_KNOWN: dict[tuple[Any, ...], list[tuple[KnownTape, tuple[str, ...], int]]] = {}
+"""What was traced, by the kind of system and what it is for: variants for operators that leave other dot
+products. With each the scalars that are carried, and how many iterations a judgement is late."""
+
+
+class CudaLoop:
+    """An iteration on a GPU; see `dasp.solvers.space.Loop`."""
+
+    def __init__(
+        self,
+        space: PassSpace,
+        starts: Mapping[str, Start],
+        iterate: Iterate,
+        finish: Callable[[], State],
+        period: int,
+        leaving: tuple[str, ...],
+        parts: Parts | None = None,
+    ) -> None:
+        self._leaving, self._parts, self._lag = leaving, parts, 0
+        self._space, self._on, self._slots = space, space.on, Slots()
+        self._room = _Room(self._on)
+        # What the host reads: the scalars, and behind them the history.
+        self._shared = self._room.take(SLOTS + HISTORY + 1)
+        self._banks = self._shared[:SLOTS], self._room.take(SLOTS), self._room.take(SLOTS)
+        self._history = self._shared[SLOTS:]
+        self._given: dict[str, float] = {}
+        self._starts = starts
+        begun = {name: self._trace_start(name) for name in list(starts)[:1]}
+        traced = [
+            self._known(("iterate", k), partial(self._trace_iteration, iterate, k)) for k in range(period)
+        ]
+        phases = [traced[k % period] for k in range(2)]
+        # Sums left by an iteration are those of vectors of one length.
+        most = len(leaving) * space.blocks(phases[0].passes[-1].vectors.n)
+        self._left = [self._room.take(max(1, most)) for _ in range(2)]
+        self._totals = [space.totals(left) for left in self._left]
+        # What an iteration leaves is summed over ranks along with what the next one's product does.
+        self._joins = bool(leaving) and all(tape.passes[0].more[0] for tape in phases)
+        self._captured = space.captures
+        rows = max(one.vectors.n for tape in phases for one in tape.passes)
+        products = max(len(tape.entries) - len(tape.passes) for tape in phases)
+        self._length, self._early = space.turn(rows, products)
+        if self._captured and not self._early:
+            self._run_once(traced)
+        self._tapes, self._phases = phases, dict[int, Callable[[], None]]()
+        if not space.puts_off:
+            for k in range(2):
+                self._phase(k)
+        self._allow = self._prepare_allow()
+        self._swaps, self._odd = period == 2 or bool(leaving), False
+        # What not every solve needs is prepared when the first one does.
+        self._repeats: dict[int, Callable[[], None]] = {}
+        self._begins = {name: self._prepare_start(tape) for name, tape in begun.items()}
+        self._end, self._ends = finish, dict[int, Callable[[], None]]()
+        self._second: Callable[[], None] | None = None
+
+    def start(self, name: str, given: Mapping[str, float]) -> None:
+        """Begin anew, as one of the starts does."""
+        if given != self._given:
+            values = np.zeros(SLOTS)
+            for key, value in given.items():
+                values[self._slots[key]] = value
+            self._on.upload(self._banks[GIVEN_BANK], values)
+            self._given = dict(given)
+        self._odd = False
+        if name not in self._begins:
+            self._begins[name] = self._prepare_start(self._trace_start(name))
+        self._begins[name]()
+
+    def advance(self, most: int, *, finish: bool) -> Report:
+        """Iterate until there is a verdict, `most` times at most."""
+        residuals: list[float] = []
+        while len(residuals) < most:
+            allowed = min(most - len(residuals), HISTORY)
+            self._allow(float(allowed))
+            late = int(self._odd)
+            if self._odd:  # turns begin with the first phase
+                self._second = self._second or self._record(self._phase(1))
+                self._second()
+            if allowed > late:
+                self._repeat(allowed - late)()
+            # Its product would take A p from an iteration that goes on and has it from the last one.
+            early = finish and allowed == most - len(residuals)
+            if early:
+                self._finish(UNLESS_LIMIT)
+            state = self._read(residuals)
+            if state["code"] != LIMIT:
+                if early or not finish:
+                    return Report(state, residuals)
+                break
+        if finish:
+            self._finish(UNGUARDED)
+        return Report(self._read(None), residuals)
+
+    def _run_once(self, tapes: list[Tape]) -> None:
+        """Make the products of some tapes, so that what they do once is done before they are captured."""
+        for tape in tapes:
+            for entry in tape.entries:
+                if not isinstance(entry, Pass):
+                    entry()
+
+    def _record(self, program: Callable[[], None]) -> Callable[[], None]:
+        """Return the program, captured if that is possible when it is called a second time."""
+        return _Recorded(self._on, program) if self._space.captures else program
+
+    def _prepare_start(self, tape: Tape) -> Callable[[], None]:
+        return self._record(self._program(tape, GIVEN_BANK, 0, UNGUARDED, left=0))
+
+    def _finish(self, guard: int) -> None:
+        """Compute the scalars of the end."""
+        if guard not in self._ends:
+            ended = self._known(("end",), lambda: self._trace(lambda tape: (self._end(), None, None)))
+            self._ends[guard] = self._record(self._program(ended, 0, 0, guard))
+        self._ends[guard]()
+
+    def _repeat(self, most: int) -> Callable[[], None]:
+        """Return what iterates, in turns that are no longer than is allowed, but for a last odd iteration."""
+        length = min(self._length, most + most % 2)
+        if length not in self._repeats:
+            for k in range(self._early * self._captured * length):
+                self._phase(k % 2)()
+            turn = in_turn([self._phase(0), self._phase(1)], length)
+            self._repeats[length] = self._on.repeat(turn, self._banks[0], captured=self._captured)
+        return self._repeats[length]
+
+    def _phase(self, k: int) -> Callable[[], None]:
+        """Return an iteration from bank k to the other, put together when it is first asked for.
+
+        So a GPU starts, and makes the first iteration, while the next is put together.
+        """
+        if k not in self._phases:
+            self._phases[k] = self._program(self._tapes[k], k, 1 - k, WHILE_RUNNING, left=1 - k)
+        return self._phases[k]
+
+    def _prepare_allow(self) -> Callable[..., None]:
+        arguments = {"bank": self._banks[0], "other": self._banks[1], "slots": len(self._slots)}
+        return self._on.launch(ALLOW, {}, {**arguments, "limit": float(LIMIT)}, 1, CARRIED, varying=("most",))
+
+    def _read(self, residuals: list[float] | None) -> dict[str, float]:
+        """Wait for the GPU; return the scalars, and add the residuals of the iterations since the last
+        time."""
+        values = self._on.download(self._shared[: SLOTS + GLANCE])
+        if residuals is not None:
+            count, lag = int(values[COUNT]), self._lag
+            self._odd ^= self._swaps and count % 2 == 1
+            if count + lag > GLANCE:
+                values = self._on.download(self._shared[: SLOTS + count + lag])
+            residuals.extend(values[SLOTS + lag : SLOTS + count + lag].tolist())
+        names = self._slots.names
+        return dict(zip(names, values[: len(names)].tolist(), strict=True))
+
+    def _trace(self, function: Traceable, entering: tuple[str, ...] = ()) -> Tape:
+        tape = self._space.tape = Tape(self._slots, entering)
+        state, history, leave_if = function(tape)
+        kept = {name: value for name, value in state.items() if name not in self._leaving}
+        tape.finish(kept, history, CudaVectors(self._space, 0, ()), leave_if)
+        self._space.tape = Tape(Slots())  # the space would keep what the tape has
+        return tape
+
+    def _known(self, what: tuple[Any, ...], trace: Callable[[], Tape]) -> Tape:
+        """Return what was traced in another system of this kind, for this one; else trace it.
+
+        Python takes longer for a trace than a GPU for ten iterations of a small system.
+        """
+        if self._parts is None:
+            return trace()
+        kind = type(self._space), self._space.dtype, self._leaving, *self._parts.kind, *what
+        variants = _KNOWN.setdefault(kind, [])
+        nothing = CudaVectors(self._space, 0, ())
+        for known, carried, lag in variants:
+            tape = known.repeat(self._parts, self._slots, nothing)
+            if tape is not None:
+                operators = (one for one in self._parts.operators if one is not None)
+                self._space.captures = self._space.captures and all(one.captures for one in operators)
+                self._carried, self._lag = list(carried), lag
+                return tape
+        tape = trace()
+        known_now = tape.known(self._parts)
+        if known_now is not None:
+            variants.append((known_now, tuple(self._carried), self._lag))
+        return tape
+
+    def _trace_start(self, name: str) -> Tape:
+        return self._known(("start", name), partial(self._trace_new_start, self._starts[name]))
+
+    def _trace_new_start(self, start: Start) -> Tape:
+        def function(tape: Tape) -> Trace:
+            state = {"code": float(RUNNING), **split(start({name: tape.carried(name) for name in GIVEN}))}
+            self._carried = list(state)
+            if not self._leaving:
+                state["code"] = first_verdict(state["rr"], state["goal"], state["code"])
+            return {**state, "count": 0.0}, None, None
+
+        return self._trace(function)
+
+    def _trace_iteration(self, iterate: Iterate, phase: int) -> Tape:
+        """Trace an iteration, and the verdict behind it, or before it where the iteration gives `judge`."""
+
+        def function(tape: Tape) -> Trace:
+            state = {name: tape.carried(name) for name in self._carried}
+            count, most = tape.carried("count"), tape.carried("most")
+            given = joined({**state, "code": float(RUNNING)})
+            new = {"code": float(RUNNING), **split(iterate(phase, given))}
+            own = tape.scalar(new["code"])
+            self._lag = int("judge" in new)
+            if not self._lag:
+                code, after = verdict(new["rr"], state["goal"], count, most, own)
+                return {**new, "code": code, "count": after}, (count, new["rr"]), None
+            square = new.pop("judge")
+            code, _ = verdict(square, state["goal"], count - 1.0, most, own)
+            stays = code > float(RUNNING)  # it may go on from here later
+            kept = {
+                name: value if name in self._leaving else where(stays, state[name], value)
+                for name, value in new.items()
+            }
+            after = where(stays, count, count + 1.0)
+            return {**kept, "code": code, "count": after}, (count, square), code
+
+        return self._trace(function, self._leaving)
+
+    def _program(
+        self, tape: Tape, source: int, target: int, guard: int, left: int | None = None
+    ) -> Callable[[], None]:
+        """Return what launches a tape's passes and products, from one bank to another.
+
+        `left` is the buffer of the sums that the last pass leaves to the next iteration, if it does.
+        """
+        steps: list[Callable[[], None]] = []
+        combine, sums, blocks, first = self._space.combine, self._totals[source % 2], 0, True
+        for entry in tape.entries:
+            if not isinstance(entry, Pass):
+                steps.append(entry)
+                if isinstance(entry, Multiplication) and entry.sums is not None:
+                    along = [(self._left[source], sums)] if self._joins and guard == WHILE_RUNNING else []
+                    steps += combine((entry.sums, entry.sums), *(along if first else []))
+                continue
+            carried = len(self._slots) if first and guard == WHILE_RUNNING else 0
+            mine = self._space.blocks(entry.vectors.n)
+            lasting = self._leaving and left is not None and entry is tape.passes[-1]
+            out = self._left[left or 0] if lasting else self._room.take(max(1, len(entry.dots) * mine))
+            how = {"guard": guard, "carried": carried, "threads": self._space.threads(entry.vectors.n)}
+            key = tuple(how.values())
+            text = entry.texts.get(key)
+            if text is None:
+                text = PassText(entry, self._space.dtype, **how)
+                entry.texts[key] = text
+            blocks = mine if first else blocks
+            banks = self._banks[source], self._banks[target]
+            step = launch_pass(self._space, entry, text, banks, (sums, blocks, out), self._history)
+            steps.append(step)
+            blocks = mine
+            sums = self._totals[left or 0] if lasting else out
+            if entry.dots and not (lasting and self._joins):
+                steps += combine((out, sums), beside=bool(lasting))
+            first = False
+        return in_turn(steps)
+
+
+class _Room:
+    """Numbers on a device, all 0 at first, from few allocations."""
+
+    def __init__(self, on: Device) -> None:
+        self._on, self._rest = on, on.zeros(ROOM, np.float64)
+
+    def take(self, count: int) -> Array:
+        """Return so many that nobody else has."""
+        size = round_up(count, ROW_BYTES // 8)
+        if len(self._rest) < size:
+            self._rest = self._on.zeros(max(size, ROOM), np.float64)
+        taken, self._rest = self._rest[:count], self._rest[size:]
+        return taken
+
+
+class _Recorded:
+    """A program that is launched step by step the first time, and as a graph from then on.
+
+    To capture and instantiate a graph takes longer than the launches of a few kernels.
+    """
+
+    def __init__(self, on: Device, program: Callable[[], None]) -> None:
+        self._on, self._run, self._calls = on, program, 0
+
+    def __call__(self) -> None:
+        """Run it."""
+        if self._calls == 1:
+            self._run = self._on.record(self._run)
+        self._calls += 1
+        self._run()

@@ -1,0 +1,172 @@
+"""The text of a pass: constants of kernels/solve/fused.cu, and its launch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from dasp._dtypes import TABLE
+from dasp._launch import Signature
+from dasp.solvers.cuda.protocols import Array, PassSpace
+from dasp.solvers.cuda.tape import Pass
+from dasp.solvers.space import Update
+
+THREADS = 256
+"""Threads of a block of a pass."""
+
+PACK_BYTES = 16
+"""Bytes of a load."""
+
+C_TYPES = {name: TABLE[name].c for name in ("float32", "float64", "complex64", "complex128")}
+
+UNGUARDED, WHILE_RUNNING, UNLESS_LIMIT = range(3)
+"""When a pass does something: always; while the iteration goes on; unless it may go on later."""
+
+PASS = """
+    long long      n
+    const double*  in
+    double*        out
+    const double*  sums_in
+    int            blocks_in
+    const double*  sums_more
+    int            blocks_more
+    double*        sums_out
+    double*        history
+"""
+"""What a pass takes besides its vectors."""
+
+
+class PassText:
+    """A pass as constants of kernels/solve/fused.cu.
+
+    Parameters
+    ----------
+    given : Pass
+    dtype : numpy.dtype
+    guard, carried, threads : int
+        As the source says.
+
+    Attributes
+    ----------
+    names : list of str
+        The vectors, in the order of the kernel's parameters.
+    defines : dict
+    """
+
+    def __init__(
+        self,
+        given: Pass,
+        dtype: np.dtype[Any],
+        *,
+        guard: int,
+        carried: int,
+        threads: int = THREADS,
+    ) -> None:
+        read, written = _accesses(given)
+        self.names = list(dict.fromkeys([*read, *written]))
+        self._place = {name: k for k, name in enumerate(self.names)}
+        kinds = ["Scalar*" if name in written else "const Scalar*" for name in self.names]
+        self.parameters = [f"{kind} v{k}" for k, kind in enumerate(kinds)]
+        self._complex = dtype.kind == "c"
+        places, out = range(len(self.names)), [self._place[name] for name in written]
+        loaded = [self._place[name] for name in read]
+        self.defines = {
+            **scalar_defines(dtype, threads),
+            "DASP_GUARD": str(guard),
+            "DASP_CARRIED": str(carried),
+            "DASP_SUMS_IN": str(given.sums),
+            "DASP_SUMS_MORE": str(given.more[0]),
+            "DASP_DOTS": str(len(given.dots)),
+            "DASP_VECTORS": "".join(f"{text}, " for text in self.parameters),
+            "DASP_INPUTS": " ".join(given.inputs),
+            "DASP_SCALARS": " ".join(given.scalars),
+            "DASP_STORES": " ".join(given.stores),
+            "DASP_LEAVE": given.leave,
+            "DASP_PIECES": " ".join(f"Piece p{k};" for k in places),
+            "DASP_LOAD": " ".join(f"p{k} = read_piece{self._once(k)}(v{k} + at);" for k in loaded),
+            "DASP_WRITE": " ".join(f"write_piece{self._once(k)}(v{k} + at, p{k});" for k in out),
+            "DASP_BIND": " ".join(f"Scalar& x{k} = p{k}.element[i];" for k in places),
+            "DASP_BIND_LAST": " ".join(
+                f"Scalar x{k} = v{k}[at];" if k in loaded else f"Scalar x{k};" for k in places
+            ),
+            "DASP_WRITE_LAST": " ".join(f"v{k}[at] = x{k};" for k in out),
+            "DASP_ELEMENT": " ".join([*map(self._update, given.updates), *self._sums(given)]),
+        }
+
+    def signature(self) -> Signature:
+        """Return what the kernel takes."""
+        return _signature("\n".join(self.parameters))
+
+    def _once(self, place: int) -> str:
+        return "_once" if self.names[place] == "x" else ""
+
+    def _update(self, update: Update) -> str:
+        text = ""
+        for term in update.terms:
+            factors = [f"c_{term.coefficient}"] if term.coefficient else []
+            factors += [f"x{self._place[name]}" for name in (term.vector, term.times) if name]
+            text += (" - " if term.sign < 0 else " + " if text else "") + " * ".join(factors)
+        return f"x{self._place[update.out]} = {text or 'Scalar(0)'};"
+
+    def _sums(self, given: Pass) -> list[str]:
+        texts = []
+        for k, dot in enumerate(given.dots):
+            x, y = f"x{self._place[dot.first]}", f"x{self._place[dot.second]}"
+            if self._complex:
+                texts.append(f"dot[{k}] += {'imaginary' if dot.imaginary else 'real'}_part({x}, {y});")
+            else:
+                texts.append(f"dot[{k}] += double({x}) * double({y});")
+        return texts
+
+
+def _accesses(given: Pass) -> tuple[list[str], list[str]]:
+    """Return the vectors whose old elements a pass reads, and those that it writes."""
+    read: dict[str, None] = {}
+    written: dict[str, None] = {}
+    for update in given.updates:
+        for term in update.terms:
+            for name in (term.vector, term.times):
+                if name and name not in written:
+                    read[name] = None
+        written[update.out] = None
+    for name in (name for dot in given.dots for name in (dot.first, dot.second)):
+        if name not in written:
+            read[name] = None
+    return list(read), list(written)
+
+
+@cache
+def _signature(vectors: str) -> Signature:
+    """Return what a pass takes whose vectors are declared so."""
+    return Signature("solve/fused.cu", "dasp_fused", vectors + PASS)
+
+
+def scalar_defines(dtype: np.dtype[Any], threads: int) -> dict[str, str]:
+    """Return the constants of kernels/solve/ that say the type of vectors and the threads of a block."""
+    return {
+        "DASP_SCALAR": C_TYPES[dtype.name],
+        "DASP_COMPLEX": str(int(dtype.kind == "c")),
+        "DASP_THREADS": str(threads),
+    }
+
+
+def launch_pass(
+    space: PassSpace,
+    given: Pass,
+    text: PassText,
+    banks: tuple[Array, Array],
+    sums: tuple[Array, int, Array],
+    history: Array,
+) -> Callable[[], None]:
+    """Return the launch of a pass; `sums` are those it takes, of how many blocks, and those it leaves."""
+    arguments = {f"v{k}": given.vectors[name] for k, name in enumerate(text.names)}
+    arguments |= {"n": given.vectors.n, "in": banks[0], "out": banks[1], "history": history}
+    arguments |= dict(zip(("sums_in", "blocks_in", "sums_out"), sums, strict=True))
+    arguments |= {"sums_more": given.more[1], "blocks_more": given.more[2]}
+    types = {"Scalar": space.dtype}
+    blocks = space.blocks(given.vectors.n)
+    threads = space.threads(given.vectors.n)
+    return space.on.launch(text.signature(), text.defines, arguments, blocks, threads, types)

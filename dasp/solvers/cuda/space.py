@@ -1,0 +1,194 @@
+"""The space of vectors on a GPU, for the methods."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from dasp._integers import ceil_div
+from dasp._launch import Signature
+from dasp.solvers.cuda.arnoldi import CudaArnoldi
+from dasp.solvers.cuda.device import device_of_number, in_turn
+from dasp.solvers.cuda.loop import CudaLoop
+from dasp.solvers.cuda.passes import PACK_BYTES, THREADS, UNGUARDED, PassText, launch_pass, scalar_defines
+from dasp.solvers.cuda.protocols import Array, Device
+from dasp.solvers.cuda.tape import Multiplication, Pass, Slots, Tape
+from dasp.solvers.cuda.vectors import CudaVectors
+from dasp.solvers.operator import Operator
+from dasp.solvers.space import Iterate, Parts, Start, State, Triangle
+
+BLOCKS_PER_PROCESSOR = 4
+"""Blocks of a pass for each multiprocessor at most: each later block reads the sums of all."""
+
+LARGE_ROWS, LARGE_THREADS, LARGE_BLOCKS_PER_PROCESSOR = 300_000, 512, 2
+"""From so many rows on, threads of a block, and blocks for each multiprocessor: all multiprocessors have
+enough of them, and there are half as many sums to be read. Measured on an H200."""
+
+TURN, LONG_TURN, LONG_TURN_ROWS = 8, 16, 100_000
+"""Iterations between two questions whether to go on, and those of systems of up to so many rows: a turn costs
+a launch, an iteration too much a product. Measured on an H200: poisson2d:100 takes 4.5, 4.0, 3.7, 3.5 us an
+iteration with turns of 4, 8, 16 and 32."""
+
+EARLY_TURNS, EARLY_ROWS = 2, 40_000
+"""Turns that are launched step by step before one is captured, so that the GPU works meanwhile, and the rows
+from which on a GPU takes longer for them than the host does."""
+
+TRIANGULAR = Signature(
+    "solve/triangular.cu",
+    "dasp_triangular",
+    """
+    const int*     rows
+    int            count
+    const int*     indptr
+    const int*     indices
+    const Scalar*  data
+    const Scalar*  inverse
+    const Scalar*  b
+    Scalar*        x
+    """,
+)
+
+
+class CudaSpace:
+    """Vectors on a GPU; see `dasp.solvers.space.Space`."""
+
+    traced = True
+    puts_off = True
+    """Whether an iteration is put together while a GPU already works."""
+
+    def __init__(self, device: str, dtype: np.dtype[Any], on: Device) -> None:
+        self.device, self.dtype, self.on = device, dtype, on
+        self.tape = Tape(Slots())
+        self.captures = True
+
+    def mark(self) -> Callable[[], None]:
+        """Return what has later work wait for all that was launched before."""
+        return self.on.mark()
+
+    def vectors(self, n: int, *names: str) -> CudaVectors:
+        """Return vectors of n zeros."""
+        return CudaVectors(self, n, names)
+
+    def apply(self, operator: Operator, x: Array, y: Array) -> None:
+        """Write down that y is set to the product of an operator and x."""
+        self.captures = self.captures and operator.captures
+        self.tape.call(Multiplication(operator, x, y))
+
+    def loop(
+        self,
+        starts: Mapping[str, Start],
+        iterate: Iterate,
+        finish: Callable[[], State],
+        period: int,
+        leaving: tuple[str, ...] = (),
+        parts: Parts | None = None,
+    ) -> CudaLoop:
+        """Prepare a loop: trace it, compile its kernels, capture it."""
+        return CudaLoop(self, starts, iterate, finish, period, leaving, parts)
+
+    def program(self, function: Callable[[], None]) -> Callable[[], None]:
+        """Trace a function; return what launches its passes and makes its products."""
+        tape = self.tape = Tape(Slots())
+        function()
+        none = self.on.zeros(1, np.float64)
+        steps = [
+            self._constant_pass(entry, none) if isinstance(entry, Pass) else entry for entry in tape.entries
+        ]
+        self.tape = Tape(Slots())  # the space would keep what the tape has, until the collector comes
+        return in_turn(steps)
+
+    def _constant_pass(self, given: Pass, none: Array) -> Callable[[], None]:
+        """Return the launch of a pass without dot products, whose coefficients lie in a bank of its own.
+
+        So passes that differ in nothing else are one kernel.
+        """
+        values = np.array([0.0, *map(float, given.coefficients.values())])
+        bank = self.on.zeros(len(values), np.float64)
+        self.on.upload(bank, values)
+        for slot, name in enumerate(given.coefficients, 1):
+            given.inputs.append(f"const double t{slot} = in[{slot}];")
+            given.scalars.append(f"const Real c_{name} = Real(t{slot});")
+        threads = self.threads(given.vectors.n)
+        text = PassText(given, self.dtype, guard=UNGUARDED, carried=0, threads=threads)
+        return launch_pass(self, given, text, (bank, none), (none, 0, none), none)
+
+    def threads(self, n: int) -> int:
+        """Return the threads of a block of a pass over vectors of n numbers."""
+        return LARGE_THREADS if n >= LARGE_ROWS else THREADS
+
+    def blocks(self, n: int) -> int:
+        """Return the blocks of a pass over vectors of n numbers."""
+        width = self.threads(n) * PACK_BYTES // self.dtype.itemsize
+        most = LARGE_BLOCKS_PER_PROCESSOR if n >= LARGE_ROWS else BLOCKS_PER_PROCESSOR
+        return max(1, min(ceil_div(n, width), most * self.on.processors))
+
+    def turn(self, rows: int, products: int) -> tuple[int, int]:
+        """Return the iterations, an even number, between two questions whether to go on, and early turns.
+
+        `rows` are those of its longest vectors; `products` those of matrices, and of preconditioners, in one
+        iteration.
+        """
+        length = LONG_TURN if rows <= LONG_TURN_ROWS else TURN
+        return length, EARLY_TURNS if rows > EARLY_ROWS else 0
+
+    def totals(self, sums: Array) -> Array:
+        """Return where `combine` shall leave the totals of sums over ranks: where they are, on one GPU."""
+        return sums
+
+    def combine(self, *sums: tuple[Array, Array], beside: bool = False) -> list[Callable[[], None]]:
+        """Return what makes totals of the sums that blocks left; the next pass adds up the blocks.
+
+        Given are pairs of sums and totals. On one GPU there is nothing to do. `beside` says that the next
+        iteration needs them, behind a product.
+        """
+        return []
+
+    def triangular(self, triangle: Triangle) -> Callable[[Array, Array], None]:
+        """Return what writes a solve with a triangle down: a launch for each level."""
+        t, dtype = triangle, self.dtype
+        on_device = {
+            "indptr": self._uploaded(t.indptr),
+            "indices": self._uploaded(t.indices if len(t.indices) else np.zeros(1, np.int32)),
+            "data": self._uploaded((t.data if len(t.data) else np.zeros(1)).astype(dtype)),
+            "inverse": self._uploaded(t.inverse.astype(dtype)),
+        }
+        rows = self._uploaded(t.rows)
+        defines = scalar_defines(dtype, THREADS)
+
+        def solve(b: Array, x: Array) -> None:
+            for first, last in zip(t.cuts[:-1].tolist(), t.cuts[1:].tolist(), strict=True):
+                arguments = {**on_device, "rows": rows[first:last], "count": last - first, "b": b, "x": x}
+                blocks = ceil_div(last - first, THREADS)
+                self.tape.call(
+                    self.on.launch(TRIANGULAR, defines, arguments, blocks, THREADS, {"Scalar": dtype})
+                )
+
+        return solve
+
+    def _uploaded(self, array: np.ndarray[Any, Any]) -> Array:
+        made = self.on.zeros(len(array), array.dtype)
+        self.on.upload(made, array)
+        return made
+
+    def arnoldi(self, vectors: CudaVectors, names: list[str]) -> CudaArnoldi:
+        """Return a Krylov basis that lies in consecutive vectors."""
+        return CudaArnoldi(self, vectors, names)
+
+    def asarray(self, array: Any) -> Array:
+        """Return an array of the space's type on the GPU, itself if it is one."""
+        return self.on.asarray(array, self.dtype)
+
+    def download(self, array: Array) -> np.ndarray[Any, Any]:
+        """Return a copy on the host."""
+        return self.on.download(array)
+
+    def largest(self, array: Array) -> float:
+        """Return the largest absolute value."""
+        return float(abs(array).max()) if len(array) else 0.0
+
+
+def make_space(device: str, dtype: np.dtype[Any]) -> CudaSpace:
+    """Return the space of a GPU, `cuda:N`, for vectors of this type."""
+    return CudaSpace(device, dtype, device_of_number(int(device.partition(":")[2] or 0)))

@@ -1,0 +1,76 @@
+"""Vectors on a GPU as rows of one block, and passes over them."""
+
+from __future__ import annotations
+
+from dasp._integers import round_up
+from dasp.solvers.cuda.passes import PACK_BYTES
+from dasp.solvers.cuda.protocols import Array, PassSpace
+from dasp.solvers.cuda.tape import PartOfDot, Pass
+from dasp.solvers.scalars import Scalar, TracedComplex
+from dasp.solvers.space import Dot, Update, parse_dot, parse_update
+
+ROW_BYTES = 256
+"""Bytes to which rows are rounded up."""
+
+
+class CudaFused:
+    """A pass over vectors on a GPU; see `dasp.solvers.space.Fused`."""
+
+    def __init__(self, vectors: CudaVectors, updates: tuple[Update, ...], dots: tuple[Dot, ...]) -> None:
+        self._vectors, self._updates, self._dots = vectors, updates, dots
+        complex = vectors.space.dtype.kind == "c"
+        self._whole = [complex and dot.whole for dot in dots]
+        # The imaginary part of a whole one is a sum of its own.
+        parts = [(False, True) if whole else (False,) for whole in self._whole]
+        self._sums = tuple(
+            PartOfDot(dot.first, dot.second, imaginary)
+            for dot, each in zip(dots, parts, strict=True)
+            for imaginary in each
+        )
+
+    def __call__(self, **coefficients: Scalar) -> tuple[Scalar, ...]:
+        """Write the pass down and return its dot products, traced."""
+        one = Pass(self._vectors, self._updates, self._sums, coefficients)
+        sums = iter(self._vectors.space.tape.add_pass(one))
+        return tuple(TracedComplex(next(sums), next(sums)) if whole else next(sums) for whole in self._whole)
+
+
+class CudaVectors:
+    """Vectors on a GPU, the rows of one block; see `dasp.solvers.space.Vectors`."""
+
+    def __init__(self, space: PassSpace, n: int, names: tuple[str, ...]) -> None:
+        pack = ROW_BYTES // space.dtype.itemsize
+        self.stride = stride = round_up(max(1, n), pack)
+        self.block = space.on.zeros(max(1, len(names)) * stride, space.dtype)
+        self.space, self.n, self.nbytes = space, n, int(self.block.nbytes)
+        self.names = names
+        self._own = {name: self.block[k * stride : k * stride + n] for k, name in enumerate(names)}
+        self._views = dict(self._own)
+
+    def rows_from(self, name: str) -> Array:
+        """Return a vector and all behind it, with what lies between them."""
+        return self.block[self.names.index(name) * self.stride :]
+
+    def __getitem__(self, name: str) -> Array:
+        """Return a vector; what is written to it is seen."""
+        return self._views[name]
+
+    def bind(self, name: str, array: Array) -> bool:
+        """Let another array be a vector in all programs prepared from now on.
+
+        False, and nothing done, if it is not contiguous, of the type and length, and aligned to 16 bytes.
+        """
+        fits = array.dtype == self.space.dtype and array.shape == (self.n,) and array.flags.c_contiguous
+        if not fits or self.space.on.address(array) % PACK_BYTES:
+            return False
+        self._views[name] = array
+        return True
+
+    def release(self, *names: str) -> None:
+        """Let vectors be rows of the block again."""
+        for name in names:
+            self._views[name] = self._own[name]
+
+    def fuse(self, *updates: str, dots: tuple[str, ...] = ()) -> CudaFused:
+        """Prepare a pass."""
+        return CudaFused(self, tuple(map(parse_update, updates)), tuple(map(parse_dot, dots)))
