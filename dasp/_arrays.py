@@ -113,7 +113,7 @@ def operand(name: str, given: Any) -> Any:
         For anything else, and for what `take` refuses.
     """
     if library(given) is None:
-        raise TypeError(f"{name} is a {_kind(given)}; a numpy.ndarray or a cupy.ndarray is needed")
+        raise TypeError(f"{name} is {_check.kind_of(given)}; a numpy.ndarray or a cupy.ndarray is needed")
     return given if is_cupy(given) else take(name, given)
 
 
@@ -155,16 +155,12 @@ def take(name: str, given: Any) -> Vector:
         kind = ValueError if isinstance(error, ValueError) else TypeError
         reason = " ".join(str(error).split())
         raise kind(
-            f"{name} is a {_kind(given)} of which NumPy makes no array ({reason}); numbers are needed"
+            f"{name} is {_check.kind_of(given)} of which NumPy makes no array ({reason}); numbers are needed"
         ) from error
     if not _dtypes.is_number(array.dtype):
-        what = f"has dtype {array.dtype}" if isinstance(given, np.ndarray) else f"is a {_kind(given)}"
+        what = f"has dtype {array.dtype}" if isinstance(given, np.ndarray) else f"is {_check.kind_of(given)}"
         raise TypeError(f"{name} {what}; an array of numbers is needed")
     return np.asarray(array, array.dtype.newbyteorder("="))
-
-
-def _kind(given: Any) -> str:
-    return type(given).__name__
 
 
 def _refuse_others(name: str, given: Any) -> None:
@@ -176,7 +172,9 @@ def _refuse_others(name: str, given: Any) -> None:
     if on_gpu(given):
         raise TypeError(f"{name} is on a GPU; an array on the host is needed; pass {name}.get()")
     if hasattr(given, "tocsr"):
-        raise TypeError(f"{name} is a sparse {_kind(given)}; a dense array is needed; pass {name}.toarray()")
+        raise TypeError(
+            f"{name} is a sparse {type(given).__name__}; a dense array is needed; pass {name}.toarray()"
+        )
 
 
 def vector(name: str, given: Any) -> Vector:
@@ -253,7 +251,7 @@ def check_result(name: str, array: Any, shape: tuple[int, ...], dtype: np.dtype[
         For another shape, and memory that is read-only or stands for several elements at once.
     """
     if not isinstance(array, np.ndarray) or isinstance(array, (np.ma.MaskedArray, np.matrix)):
-        raise TypeError(f"{name} is a {_kind(array)}; a numpy.ndarray is needed")
+        raise TypeError(f"{name} is {_check.kind_of(array)}; a numpy.ndarray is needed")
     _check.out(array, shape, dtype, name)
     if not array.flags.writeable:
         raise ValueError(f"{name} is read-only; a writable array is needed")

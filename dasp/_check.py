@@ -6,6 +6,7 @@ TypeError for the wrong kind of argument, ValueError for a wrong value, where no
 from __future__ import annotations
 
 import math
+import re
 from numbers import Complex, Integral, Real
 from typing import Any
 
@@ -14,6 +15,23 @@ import numpy as np
 from dasp._dtypes import BFLOAT16
 
 Vector = np.ndarray[Any, Any]
+
+_SAID_WITH_AN = re.compile(r"[aeio]|u(?!int|func|ser)|ndarray|spmatrix", re.IGNORECASE)
+
+
+def kind_of(given: Any, *, library: bool = False) -> str:
+    """Return what an error calls something of the wrong kind: `an int`, `a list`, `None`, `the class str`.
+
+    With `library` its package comes first, unless it is one of Python's own: `a torch.Tensor`.
+    """
+    if given is None:
+        return "None"
+    if isinstance(given, type):
+        return f"the class {given.__name__}"
+    name, package = type(given).__name__, type(given).__module__.partition(".")[0]
+    if library and package != "builtins":
+        name = f"{package}.{name}"
+    return f"{'an' if _SAID_WITH_AN.match(name) else 'a'} {name}"
 
 
 def shape(given: Any) -> tuple[int, int]:

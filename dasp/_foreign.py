@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from dasp import _dtypes
+from dasp import _check, _dtypes
 
 _CPU = 1, 3
 """Kinds of devices in DLPack (`DLDeviceType`) whose memory NumPy reads: the host's, and pinned memory."""
@@ -98,7 +98,8 @@ def taken(name: str, array: Any, device: str) -> Any:
     where = _device_of(array)
     if where != device:
         raise TypeError(
-            f"{name} is a {_name(array)} on {where} and A is on {device}; both must be on one device"
+            f"{name} is {_check.kind_of(array, library=True)} on {where} and A is on {device}; "
+            "both must be on one device"
         )
     if _root(array) == "torch":
         return _view(array, device)
@@ -129,8 +130,9 @@ def as_matrix(given: Any) -> Any:
         csr = given.detach().to_sparse_csr()
     except RuntimeError as error:
         raise TypeError(
-            f"A is a {_name(given)} of layout {given.layout} and shape {tuple(given.shape)}, of which "
-            "PyTorch makes no CSR matrix; a dense one, or COO, CSR or CSC of numbers, is needed"
+            f"A is {_check.kind_of(given, library=True)} of layout {given.layout} and shape "
+            f"{tuple(given.shape)}, of which PyTorch makes no CSR matrix; a dense one, or COO, CSR or CSC of "
+            "numbers, is needed"
         ) from error
     parts = tuple(anywhere(part) for part in (csr.values(), csr.col_indices(), csr.crow_indices()))
     if isinstance(parts[0], np.ndarray):
@@ -209,7 +211,9 @@ def is_transformed(x: Any) -> bool:
 def _written(out: Any, device: str) -> Any:
     """Return the array that a result is written to; TypeError if nobody may write there."""
     if is_one(out) and _root(out) in ("jax", "jaxlib"):
-        raise TypeError(f"out is a {_name(out)}, which cannot be written to; leave it out")
+        raise TypeError(
+            f"out is {_check.kind_of(out, library=True)}, which cannot be written to; leave it out"
+        )
     if is_one(out) and _root(out) == "torch":
         if out.is_conj() or out.is_neg():
             raise TypeError("out is a conjugated or negated view; a tensor with numbers of its own is needed")

@@ -88,7 +88,7 @@ def scipy_matrix(A: Any, policy: Policy | None, device: str, progress: bool) -> 
     """Plan a SciPy sparse matrix; see `dasp.SpMatrix.from_scipy`."""
     if not scipy.sparse.issparse(A):
         raise TypeError(
-            f"A is a {type(A).__name__}; a scipy.sparse matrix is needed; "
+            f"A is {_check.kind_of(A)}; a scipy.sparse matrix is needed; "
             "use from_dense, from_coo or from_cupy for others"
         )
     on_cpu = packer(A.shape, policy, resolve(device)) == "cpu"
@@ -98,7 +98,7 @@ def scipy_matrix(A: Any, policy: Policy | None, device: str, progress: bool) -> 
 def cupy_matrix(A: Any, policy: Policy | None, device: str, progress: bool) -> Plan:
     """Plan a sparse matrix of CuPy; see `dasp.SpMatrix.from_cupy`."""
     if not type(A).__module__.startswith("cupyx.scipy.sparse") or not hasattr(A, "get"):
-        raise TypeError(f"A is a {type(A).__name__}; a cupyx.scipy.sparse matrix is needed")
+        raise TypeError(f"A is {_check.kind_of(A)}; a cupyx.scipy.sparse matrix is needed")
     device = place_of(A, device)
     shape = int(A.shape[0]), int(A.shape[1])
     where = packer(shape, policy, device)

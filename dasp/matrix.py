@@ -308,7 +308,7 @@ class SpMatrix(Transposable, Surface):
     def _check_alike(self, out: Any, dtype: np.dtype[Any]) -> None:
         """Hold that the values of `out` can be overwritten by those of a type for this pattern."""
         if not isinstance(out, SpMatrix):
-            raise TypeError(f"out is a {type(out).__name__}; an SpMatrix is needed")
+            raise TypeError(f"out is {_check.kind_of(out)}; an SpMatrix is needed")
         if out._places is not self._places:
             raise ValueError(
                 "out has another pattern; one that with_values made of the same matrix is needed"

@@ -37,7 +37,7 @@ def packer(shape: tuple[int, int], policy: Policy | None, device: str) -> str:
     """
     if policy is not None and not isinstance(policy, Policy):
         raise TypeError(
-            f"policy is a {type(policy).__name__}; a dasp.Policy is needed, such as Policy.published()"
+            f"policy is {_check.kind_of(policy)}; a dasp.Policy is needed, such as Policy.published()"
         )
     layout = (policy or _AUTO).format_for(shape).name
     return device if backends.find(device).packs(layout) else "cpu"

@@ -424,7 +424,7 @@ class Surface:
         is_array = hasattr(other, "__array__") or hasattr(other, "tocsr")
         if isinstance(other, Complex) or (is_array and not isinstance(other, Surface)):
             raise TypeError(
-                f"A was compared with a {type(other).__name__}; a plan has no single entries; use A.tocsr()"
+                f"A was compared with {_check.kind_of(other)}; a plan has no single entries; use A.tocsr()"
             )
         return self is other or NotImplemented
 
@@ -432,7 +432,7 @@ class Surface:
 
     def __add__(self, other: Any) -> NoReturn:
         raise TypeError(
-            f"a sum of A and a {type(other).__name__} was asked; a plan has one pattern; use "
+            f"a sum of A and {_check.kind_of(other)} was asked; a plan has one pattern; use "
             "A.shifted(sigma) for A + sigma I, or add to A.tocsr() and plan the sum"
         )
 
@@ -479,6 +479,6 @@ def _number(what: str, given: Any, remedy: str = "") -> Any:
         except OverflowError as error:
             raise ValueError(f"{what} beyond float64; a number of at most 1.8e308 is needed") from error
     raise TypeError(
-        f"{what} a {type(given).__name__}; a number is needed; {remedy}"
+        f"{what} {_check.kind_of(given)}; a number is needed; {remedy}"
         "scaled(left, right) scales rows and columns"
     )

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dasp import _foreign
+from dasp import _check, _foreign
 
 _kept: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
@@ -64,7 +64,7 @@ def _key(A: Any) -> str:
     """Return the key by which the operators know a matrix; a compiled graph holds it as a constant."""
     key: str | None = getattr(A, "_key", None)
     if key is None:
-        raise TypeError(f"A is a {type(A).__name__}; a dasp.SpMatrix is needed")
+        raise TypeError(f"A is {_check.kind_of(A)}; a dasp.SpMatrix is needed")
     return key
 
 

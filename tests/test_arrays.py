@@ -117,7 +117,7 @@ NO_NUMBERS: list[tuple[Any, type[Exception], str]] = [
     (np.zeros(2, [("a", "f8")]), TypeError, "dtype"),
     ([[1.0, 2.0], [3.0]], ValueError, "list"),
     ({1: 2}, TypeError, "dict"),
-    (None, TypeError, "NoneType"),
+    (None, TypeError, "x is None"),
     ("1.0", TypeError, "str"),
     (Unwilling(), TypeError, "call detach first"),
 ]
@@ -183,6 +183,28 @@ def test_a_scale_that_no_float_holds_is_refused(value: Any) -> None:
     with pytest.raises(ValueError, match="alpha is beyond float64"):
         _check.scale("alpha", value, np.dtype(float))
     assert _check.scale("beta", Fraction(1, 3), np.dtype(float)) == 1 / 3
+
+
+@pytest.mark.parametrize(
+    ("thing", "words"),
+    [
+        (3, "an int"),
+        (1.5, "a float"),
+        ("1", "a str"),
+        (None, "None"),
+        (object(), "an object"),
+        (np.ones(2), "an ndarray"),
+        (np.uint8(1), "a uint8"),
+        (list, "the class list"),
+    ],
+)
+def test_what_a_thing_is_called_has_its_article(thing: Any, words: str) -> None:
+    assert _check.kind_of(thing) == words
+
+
+def test_a_thing_of_a_library_is_called_with_it() -> None:
+    assert _check.kind_of(np.ones(2), library=True) == "a numpy.ndarray"
+    assert _check.kind_of([1], library=True) == "a list"
 
 
 # Written to

@@ -91,7 +91,7 @@ def test_host_vectors_are_refused(cupy, skewed):
     planned = SpMatrix.from_scipy(skewed, device="cuda")
     with pytest.raises(TypeError, match=r"x is a numpy\.ndarray and A is on cuda:0"):
         planned @ np.ones(1000)
-    with pytest.raises(TypeError, match="out is a ndarray"):
+    with pytest.raises(TypeError, match="out is an ndarray"):
         planned.matvec(cupy.ones(1000), out=np.ones(skewed.shape[0]))
     with pytest.raises(TypeError, match="x is on a GPU and A on the CPU"):
         planned.to_device("cpu") @ cupy.ones(1000)

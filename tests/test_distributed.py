@@ -681,7 +681,7 @@ def test_ranks_that_do_not_fit_together_all_say_so() -> None:
     everywhere(2, lambda e: local(e, wrong=lambda m: m.astype(np.float32)), ValueError, "dtype is float64 on")
     everywhere(2, lambda e: local(e, wrong=lambda m: m[:, :30]), ValueError, "columns of A is 36 on rank 0")
     everywhere(2, lambda e: local(e, wrong=lambda m: "rows"), TypeError, "rank 1: local is a str")
-    everywhere(2, lambda e: SpMatrix.from_scipy(None, e, root=1), TypeError, "rank 1: A is a NoneType")
+    everywhere(2, lambda e: SpMatrix.from_scipy(None, e, root=1), TypeError, "rank 1: A is None")
     everywhere(2, lambda e: SpMatrix.from_scipy(A, e, root=2), ValueError, "root is 2; there are 2 ranks")
     everywhere(
         2,
@@ -914,7 +914,7 @@ def test_preconditioners_of_a_matrix_of_one_rank_are_refused() -> None:
             solvers.cg(D, b, M=M)
         for make in (preconditioners.jacobi, preconditioners.chebyshev):
             with pytest.raises(
-                TypeError, match=r"D is a scipy csr_array; a dasp.distributed.SpMatrix is needed"
+                TypeError, match=r"D is a scipy\.csr_array; a dasp.distributed.SpMatrix is needed"
             ):
                 make(A)  # type: ignore[arg-type]
         assert solvers.cg(D, b, M=preconditioners.jacobi(D))[1].converged

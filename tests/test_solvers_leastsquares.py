@@ -208,7 +208,7 @@ def test_callbacks_and_progress(method, every, capsys):
     np.testing.assert_array_equal(x, y)
     assert same.iterations == stats.iterations
     assert "iterations" in capsys.readouterr().err
-    with pytest.raises(TypeError, match="callback is a int"):
+    with pytest.raises(TypeError, match="callback is an int"):
         method(A, b, callback=3)
 
 

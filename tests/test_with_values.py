@@ -166,7 +166,7 @@ def test_what_is_wrong_is_named():
         A.with_values(np.ones(3))
     with pytest.raises(ValueError, match="out has another pattern"):
         A.with_values(matrix.data, out=B)
-    with pytest.raises(TypeError, match="out is a ndarray; an SpMatrix is needed"):
+    with pytest.raises(TypeError, match="out is an ndarray; an SpMatrix is needed"):
         A.with_values(matrix.data, out=matrix.data)
     with pytest.raises(TypeError, match="dtype object"):
         A.with_values(matrix.data.astype(object))

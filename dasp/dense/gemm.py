@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from dasp import _arrays
+from dasp import _arrays, _check
 from dasp.dense import settings
 from dasp.dense.ladder import Backend, Kernel, Product
 
@@ -81,7 +81,7 @@ def gemm(
            [ 7. , 25. ]], dtype=float32)
     """
     if not isinstance(kernel, str):
-        raise TypeError(f"kernel is a {type(kernel).__name__}; the name of a kernel is needed")
+        raise TypeError(f"kernel is {_check.kind_of(kernel)}; the name of a kernel is needed")
     kinds = type(a), type(b), type(c), type(out)
     backend = _on_gpu.get(kinds)
     if backend is None:
@@ -216,7 +216,7 @@ def _backend_of(kinds: tuple[type, ...], **arrays: Any) -> Backend:
 def _real(name: str, value: Any, dtype: np.dtype[Any]) -> float:
     """Return a scalar as a float that the sums' type holds."""
     if type(value) is not float and not isinstance(value, Real):
-        raise TypeError(f"{name} is a {type(value).__name__}; it must be a real number")
+        raise TypeError(f"{name} is {_check.kind_of(value)}; it must be a real number")
     most = LARGEST_SINGLE if dtype.itemsize < 8 else LARGEST_DOUBLE
     try:
         number = float(value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from dasp import _check
 from dasp.distributed.engine import Engine, timeout_from
 
 
@@ -44,6 +45,6 @@ def engine_of(comm: Any, *, timeout: float | None = None) -> Engine:
         engine: Engine = comm
         return engine
     raise TypeError(
-        f"comm is a {type(comm).__name__}; a communicator of mpi4py or a process group of torch.distributed "
+        f"comm is {_check.kind_of(comm)}; a communicator of mpi4py or a process group of torch.distributed "
         "is needed, such as mpi4py.MPI.COMM_WORLD or torch.distributed.group.WORLD"
     )

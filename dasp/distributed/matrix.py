@@ -607,7 +607,7 @@ def _take(local: Any, columns: int | None, device: str) -> tuple[Csr, int, int |
         local = local.get()
     if not scipy.sparse.issparse(local):
         raise TypeError(
-            f"local is a {type(local).__name__}; a scipy.sparse matrix of this rank's rows is needed"
+            f"local is {_check.kind_of(local)}; a scipy.sparse matrix of this rank's rows is needed"
         )
     taken = _arrays.sparse_matrix(local, checks=True)
     if isinstance(taken, _arrays.Coordinates):

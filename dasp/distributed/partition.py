@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse
 
+from dasp import _check
 from dasp.distributed.engine import Engine, agree
 from dasp.distributed.exchange import Parts
 from dasp.io.files import MatrixFileError, one_line_errors, open_regular
@@ -97,7 +98,7 @@ def scatter(engine: Engine, A: Any, root: int, rows: Any = None) -> scipy.sparse
         if engine.rank != root:
             return None, None
         if not scipy.sparse.issparse(A):
-            raise TypeError(f"A is a {type(A).__name__}; a scipy.sparse matrix is needed on rank {root}")
+            raise TypeError(f"A is {_check.kind_of(A)}; a scipy.sparse matrix is needed on rank {root}")
         matrix = _rows_of(A)
         if rows is None:
             return matrix, cut_rows(matrix.indptr, engine.size)

@@ -119,7 +119,7 @@ def _check_ranks(D: Any) -> None:
     """Raise TypeError if a matrix is none over ranks."""
     if not isinstance(D, SpMatrix):
         raise TypeError(
-            f"D is a {type(D).__module__.partition('.')[0]} {type(D).__name__}; a dasp.distributed.SpMatrix "
+            f"D is {_check.kind_of(D, library=True)}; a dasp.distributed.SpMatrix "
             "is needed; of a matrix that one process has, use dasp.preconditioners"
         )
 

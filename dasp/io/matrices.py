@@ -335,7 +335,7 @@ def save_plan(path: str | os.PathLike[str], plan: Plan) -> None:
     """
     if not isinstance(plan, Plan):
         raise TypeError(
-            f"plan is a {type(plan).__name__}; a dasp plan is needed; pass the .plan of an SpMatrix"
+            f"plan is {_check.kind_of(plan)}; a dasp plan is needed; pass the .plan of an SpMatrix"
         )
     with replacing(_file_path(path)) as file, as_raised():
         arrays: dict[str, Any] = pack_plan(plan)  # numbers alone, so nothing is pickled

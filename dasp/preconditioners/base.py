@@ -10,6 +10,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
+from dasp import _check
 from dasp._arrays import library
 from dasp.solvers.devices import space_for
 from dasp.solvers.operator import device_of
@@ -91,7 +92,7 @@ class Preconditioner:
             If r is no array, has another shape or is elsewhere, or `out` has a type that cannot hold M r.
         """
         if library(r) is None:
-            raise TypeError(f"r is a {type(r).__name__}; a numpy.ndarray or a cupy.ndarray is needed")
+            raise TypeError(f"r is {_check.kind_of(r)}; a numpy.ndarray or a cupy.ndarray is needed")
         if r.shape not in ((self.shape[0],), (self.shape[0], 1)):
             raise ValueError(f"r has shape {r.shape}; ({self.shape[0]},) is needed")
         if device_of(r) not in (None, self.device):
@@ -214,7 +215,7 @@ def host_matrix(A: Any) -> Any:
     elif type(A).__module__.startswith("cupyx.scipy.sparse"):
         A = A.get()
     if not (scipy.sparse.issparse(A) or isinstance(A, np.ndarray)):
-        raise TypeError(f"A is a {type(A).__name__}; a matrix whose entries can be read is needed")
+        raise TypeError(f"A is {_check.kind_of(A)}; a matrix whose entries can be read is needed")
     A = scipy.sparse.csr_array(A)
     if A.shape[0] != A.shape[1]:
         raise ValueError(f"A has shape {A.shape}; a square matrix is needed")

@@ -172,7 +172,7 @@ def levels_of(ml: Any) -> list[Any]:
     """
     levels = getattr(ml, "levels", None)
     if not levels or not hasattr(levels[0], "A"):
-        raise TypeError(f"ml is a {type(ml).__name__}; a hierarchy of PyAMG is needed, which has levels")
+        raise TypeError(f"ml is {_check.kind_of(ml)}; a hierarchy of PyAMG is needed, which has levels")
     return list(levels)
 
 

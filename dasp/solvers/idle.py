@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from dasp import _check
 from dasp.solvers.workspace import Workspace
 
 MOST, BYTES = 8, 128 << 20
@@ -58,7 +59,7 @@ def take(A: Any, M: Any, given: Any) -> tuple[Workspace, Pair]:
     """
     if given is not None:
         if not isinstance(given, Workspace):
-            raise TypeError(f"workspace is a {type(given).__name__}; a dasp.solvers.Workspace is needed")
+            raise TypeError(f"workspace is {_check.kind_of(given)}; a dasp.solvers.Workspace is needed")
         return given, (A, M)
     if not (lasts(A) and (M is None or lasts(M))):
         return Workspace(), (A, M)

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
+from dasp import _check
 from dasp.solvers import idle
 from dasp.solvers.devices import space_for, together
 from dasp.solvers.operator import Scaled, adjoint_of, as_operator, kept_adjoint
@@ -178,7 +179,7 @@ def solve_least_squares(
     """
     began = time.perf_counter()
     if len(getattr(A, "shape", ())) != 2:
-        raise TypeError(f"A is a {type(A).__name__}; a matrix or linear operator is needed")
+        raise TypeError(f"A is {_check.kind_of(A)}; a matrix or linear operator is needed")
 
     def take() -> tuple[str, np.dtype[Any], Any, Any]:
         m, n = map(int, getattr(A, "local_shape", A.shape))

@@ -10,6 +10,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from dasp import _check
+
 Array = Any
 
 
@@ -93,7 +95,7 @@ class _Plain(_Dotless):
             product = self._A @ x
         except NotImplementedError as error:
             raise TypeError(
-                f"{self._name} is a {type(self._A).__name__} that cannot make this product; give it one with "
+                f"{self._name} is {_check.kind_of(self._A)} that cannot make this product; give it one with "
                 "A (matvec), and with its transpose (rmatvec) where the method needs that"
             ) from error
         if product.shape != y.shape:
@@ -193,7 +195,7 @@ def as_operator(A: Any, device: str, name: str = "A") -> Operator:
     """
     if len(getattr(A, "shape", ())) != 2 or not hasattr(A, "__matmul__"):
         raise TypeError(
-            f"{name} is a {type(A).__name__}; a matrix or linear operator is needed, with shape, dtype and @"
+            f"{name} is {_check.kind_of(A)}; a matrix or linear operator is needed, with shape, dtype and @"
         )
     own = device_of(A)
     if own is not None and own != device:
@@ -220,7 +222,7 @@ def adjoint_of(A: Any, device: str) -> Operator:
     if hasattr(A, "rmatvec"):
         return _Adjoint(A, device)
     raise TypeError(
-        f"A is a {type(A).__name__} with neither T nor rmatvec; this method multiplies by the transpose; "
+        f"A is {_check.kind_of(A)} with neither T nor rmatvec; this method multiplies by the transpose; "
         "pass a matrix that has one, or a method that needs none (gmres, bicgstab)"
     )
 

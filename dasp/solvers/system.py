@@ -482,7 +482,7 @@ def make_limits(
         if number is not None:
             _check.count(name, number)
     if callback is not None and not callable(callback):
-        raise TypeError(f"callback is a {type(callback).__name__}; a function of x is needed")
+        raise TypeError(f"callback is {_check.kind_of(callback)}; a function of x is needed")
     most = 10 * max(1, n) if maxiter is None else int(maxiter)
     every = int(check_every or (PROGRESS_EVERY if progress and callback is None else 1))
     return Limits(float(rtol), float(atol), most, every, callback, _bar() if progress else None)
@@ -536,8 +536,8 @@ def _type_of(array: Any) -> np.dtype[Any]:
     try:
         return np.dtype(getattr(array, "dtype", None) or np.float64)
     except TypeError as error:
-        kind = f"{type(array).__module__}.{type(array).__name__}"
-        raise TypeError(f"a {kind} was given, of {array.dtype}; NumPy's or CuPy's are needed") from error
+        kind = _check.kind_of(array, library=True)
+        raise TypeError(f"{kind} was given, of {array.dtype}; NumPy's or CuPy's are needed") from error
 
 
 def check_square(A: Any, M: Any) -> None:
@@ -549,13 +549,13 @@ def check_square(A: Any, M: Any) -> None:
     """
     shape = getattr(A, "shape", None)
     if shape is None or len(shape) != 2:
-        raise TypeError(f"A is a {type(A).__name__}; a matrix or linear operator is needed")
+        raise TypeError(f"A is {_check.kind_of(A)}; a matrix or linear operator is needed")
     if shape[0] != shape[1]:
         raise ValueError(f"A has shape {tuple(shape)}; a square matrix is needed; lsqr and lsmr take others")
     if M is None:
         return
     if not hasattr(M, "shape"):
-        raise TypeError(f"M is a {type(M).__name__}; a matrix or linear operator is needed, such as A is")
+        raise TypeError(f"M is {_check.kind_of(M)}; a matrix or linear operator is needed, such as A is")
     if tuple(M.shape) != tuple(shape):
         raise ValueError(
             f"M has shape {tuple(M.shape)}; A has shape {tuple(shape)}, and M must have the same"

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dasp import _arrays, _foreign
+from dasp import _arrays, _check, _foreign
 from dasp._arrays import Order
 from dasp._dtypes import sum_type
 from dasp._signals import as_raised
@@ -101,7 +101,7 @@ def empty(shape: tuple[int, ...], dtype: np.dtype[Any], device: str, order: Orde
 def check_out(out: Any, x: Vector, shape: tuple[int, ...], dtype: np.dtype[Any], device: str) -> None:
     """Hold that `out` is a NumPy array for this result that does not overlap x."""
     if not isinstance(out, np.ndarray):
-        raise TypeError(f"out is a {type(out).__name__} and A is on the CPU; a numpy.ndarray is needed")
+        raise TypeError(f"out is {_check.kind_of(out)} and A is on the CPU; a numpy.ndarray is needed")
     _arrays.check_result("out", out, shape, dtype)
     if _arrays.overlap(out, x):
         raise ValueError("out overlaps x; pass another array")

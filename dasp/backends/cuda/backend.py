@@ -154,7 +154,7 @@ def as_values(data: Any, device: str) -> Any:
 
     if not isinstance(data, cupy.ndarray) or data.device.id != number(device):
         raise TypeError(
-            f"data is a {type(data).__name__} and A is on {device}; a cupy.ndarray there is needed"
+            f"data is {_check.kind_of(data)} and A is on {device}; a cupy.ndarray there is needed"
         )
     if data.ndim != 1:
         raise ValueError(f"data has shape {data.shape}; one dimension is needed")
@@ -213,7 +213,7 @@ def as_operand(x: Any, device: str) -> Any:
     if not isinstance(x, cupy.ndarray):
         if not hasattr(x, "__cuda_array_interface__"):
             raise TypeError(
-                f"x is a {type(x).__module__}.{type(x).__name__} and A is on {device}; "
+                f"x is {_check.kind_of(x, library=True)} and A is on {device}; "
                 "a cupy.ndarray is needed; pass cupy.asarray(x) or use A.to_device('cpu')"
             )
         x = cupy.asarray(x)
@@ -240,7 +240,7 @@ def check_out(out: Any, x: Any, shape: tuple[int, ...], dtype: np.dtype[Any], de
     import cupy
 
     if not isinstance(out, cupy.ndarray) or out.device.id != number(device):
-        raise TypeError(f"out is a {type(out).__name__} and A is on {device}; a cupy.ndarray there is needed")
+        raise TypeError(f"out is {_check.kind_of(out)} and A is on {device}; a cupy.ndarray there is needed")
     _check.out(out, shape, dtype)
     if cupy.may_share_memory(out, x):
         raise ValueError("out overlaps x; pass another array")

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dasp import _arrays
+from dasp import _arrays, _check
 from dasp._threads import get_num_threads
 from dasp.dense.gf256 import cpu
 
@@ -85,7 +85,7 @@ def _check_operands(a: Any, b: Any, out: Any, on_gpu: bool) -> None:
     elsewhere = on_gpu if type(out) is np.ndarray else _arrays.is_cupy(out) != on_gpu
     if elsewhere:
         raise TypeError(
-            f"out is a {type(out).__name__}; an array of the library and the device of b is needed"
+            f"out is {_check.kind_of(out)}; an array of the library and the device of b is needed"
         )
     if on_gpu:
         from dasp.dense import cuda
