@@ -16,13 +16,15 @@ import os
 import signal
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Iterator, Sequence
 from functools import partial
 from types import FrameType
-from typing import NoReturn, TextIO
+from typing import Any, NoReturn, TextIO
 
 import dasp
+from dasp._launcher import speaks, told_everywhere
 from dasp._signals import Deferred
 from dasp.commands.summaries import add_parser
 
@@ -49,6 +51,10 @@ EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
 
+PATIENCE = 2.0
+"""Seconds after which a rank ends that leaves a complaint to rank 0: a launcher ends all with the first that
+does."""
+
 _EPILOG = """\
 A MATRIX is a file (.mtx, .mtx.gz, or .npz of scipy.sparse.save_npz), a name found in the folder that the
 environment variable DASP_MATRICES names, or a model:
@@ -62,7 +68,14 @@ class UsageError(ValueError):
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose complaints are exceptions, so that they come out as one line like all others."""
+    """A parser whose complaints are exceptions, so that they come out as one line like all others.
+
+    Of several ranks that a launcher started only the first prints its help.
+    """
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        if speaks():
+            super()._print_message(message, file)
 
     def error(self, message: str) -> NoReturn:
         """Raise instead of printing the usage and leaving the process."""
@@ -81,7 +94,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     -------
     int
         The exit status: 0; 1 if the work was done and its result is bad; 2 for a user's error, reported as
-        one line on stderr; 130 after Ctrl-C; 141 if the reader of our output went away.
+        one line on stderr, by rank 0 alone if it is the same on all ranks; 130 after Ctrl-C; 141 if the
+        reader of our output went away.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in words
@@ -104,7 +118,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _interrupted()
         if debug or _is_ours(error):
             raise
-        print(f"dasp: error: {_one_line(error)}", file=sys.stderr)
+        if isinstance(error, UsageError) and not speaks():
+            time.sleep(PATIENCE)
+        elif speaks() or not told_everywhere(error):
+            print(f"dasp: error: {_one_line(error)}", file=sys.stderr)
         return EXIT_USER_ERROR
 
 

@@ -495,6 +495,31 @@ def test_a_warning_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: 
 # Mistakes
 
 
+LAUNCHERS = {
+    "mpirun": {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "{}"},
+    "srun": {"PMI_SIZE": "2", "PMI_RANK": "{}"},
+    "torchrun": {"WORLD_SIZE": "2", "RANK": "{}", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"},
+}
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize("words", [["solve", "--nosuch"], ["bogus"], ["solve", "--help"]])
+def test_what_all_ranks_would_say_the_first_one_says(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, launcher: str, words: list[str]
+) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(cli.time, "sleep", slept.append)
+    said = {}
+    for rank in (0, 1):
+        for name, value in LAUNCHERS[launcher].items():
+            monkeypatch.setenv(name, value.format(rank))
+        assert cli.main(words) == (0 if "--help" in words else cli.EXIT_USER_ERROR)
+        said[rank] = "".join(capsys.readouterr())
+    assert said[0]
+    assert said[1] == ""
+    assert len(slept) == ("--help" not in words)  # so that rank 0 has spoken before a launcher ends it
+
+
 @pytest.mark.parametrize(
     ("words", "parts"),
     [

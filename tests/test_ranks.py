@@ -214,6 +214,15 @@ def test_dasp_solve_on_ranks_prints_once(tmp_path: Path) -> None:
     assert said.count("dasp: error: rank 0:") == 1
 
 
+@pytest.mark.parametrize("wrong", [["--nosuch"], ["--rtol", "2"]])
+def test_wrong_options_of_dasp_solve_are_told_once(wrong: list[str]) -> None:
+    ranks = [*mpirun(), "-n", "2", sys.executable, "-m", "dasp", "solve", "poisson2d:8", "--device", "cpu"]
+    ((status, said),) = finish([start([*ranks, *wrong])], 120)
+    assert status != 0
+    assert said.count("dasp: error:") == 1, said
+    assert "Traceback" not in said
+
+
 def test_torchrun_starts_dasp_solve() -> None:
     if importlib.util.find_spec("torch") is None:
         pytest.skip("torch is not installed: pip install torch")

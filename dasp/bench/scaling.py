@@ -24,7 +24,7 @@ from dasp.bench.report import Report
 from dasp.bench.scaling_model import FORMS
 from dasp.bench.table import Row, Table, number, significant
 from dasp.distributed.communicators import engine_of
-from dasp.distributed.engine import Engine
+from dasp.distributed.engine import Engine, agree
 from dasp.distributed.launch import first_ranks, leave, world
 from dasp.distributed.matrix import SpMatrix
 from dasp.distributed.nccl import NcclLinks
@@ -411,6 +411,8 @@ def main(
     ------
     RuntimeError
         If no launcher started this process, or fewer ranks than are asked for.
+    ValueError
+        If the rows cannot be kept there.
     """
     started = world()
     if started is None:
@@ -418,8 +420,14 @@ def main(
             "this process was started alone; ranks are needed, as in mpirun -n 2 dasp bench scaling"
         )
     comm, engine = started
-    if max(ranks) > engine.size:
-        raise RuntimeError(f"--ranks asks for {max(ranks)} and {engine.size} were started; start as many")
+
+    def check() -> None:
+        if max(ranks) > engine.size:
+            raise RuntimeError(f"--ranks asks for {max(ranks)} and {engine.size} were started; start as many")
+        if path is not None:
+            results.check(path)
+
+    agree(engine, check)
     rows = run(comm, ranks, weak=weak, strong=strong, device=device, path=path)
     if engine.rank == 0:
         print(report(rows).text(), flush=True)

@@ -231,8 +231,6 @@ def _run_scaling(args: argparse.Namespace) -> int:
         rows = results.latest(results.read(args.csv))
         print(scaling_model.simulate(rows, network, args.to).text())
         return 0
-    if args.csv is not None:
-        results.check(args.csv)
     return scaling.main(args.ranks, args.weak, args.strong, args.device, args.csv)
 
 

@@ -14,19 +14,20 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dasp import distributed, preconditioners, solvers
+from dasp._launcher import told_everywhere
 from dasp.commands.options import (
     Subparsers,
     add_json_option,
     add_matrix_option,
-    policy_from,
     positive,
     seed_from,
 )
 from dasp.commands.summaries import add_parser
-from dasp.distributed.engine import Engine, told_everywhere
+from dasp.distributed.engine import Engine
 from dasp.distributed.launch import leave, world
 from dasp.distributed.partition import collect, is_partition
 from dasp.io.matrices import load_matrix
+from dasp.policy import Policy
 
 USER_ERROR = 2
 """The exit status of `dasp.cli` for what a user got wrong."""
@@ -68,6 +69,7 @@ def _partition(arguments: argparse.Namespace) -> int:
 class Pieces(NamedTuple):
     """What `dasp solve` does on one rank as on several."""
 
+    check: Callable[[argparse.Namespace], tuple[Policy | None, int]]
     right_hand_side: Callable[[str, int, int], Any]
     write_vector: Callable[[str, Any], None]
     draw_residuals: Callable[[Path, str, list[float], float], None]
@@ -97,11 +99,10 @@ def solve(arguments: argparse.Namespace, pieces: Pieces) -> int:
 
 def _solve(arguments: argparse.Namespace, pieces: Pieces, comm: Any, engine: Engine) -> int:
     say = partial(print, flush=True) if engine.rank == 0 and not arguments.json else _nothing
-    if arguments.compare:
-        distributed.agree(engine, _refuse_compare)
+    policy, seed = distributed.agree(engine, partial(_check, arguments, pieces))
     folder = engine.gather(is_partition(arguments.matrix))[0]
     began = time.perf_counter()
-    D, method = _matrix(arguments, pieces, comm, engine, folder)
+    D, method = _matrix(arguments, pieces, comm, engine, folder, policy, seed)
     planning = time.perf_counter() - began
     rows, columns = D.shape
     if rows != columns or rows == 0:
@@ -113,7 +114,7 @@ def _solve(arguments: argparse.Namespace, pieces: Pieces, comm: Any, engine: Eng
     say(f"{title}, to {rtol:.1e} of b ({arguments.rhs})")
     order = distributed.read_order(arguments.matrix) if folder else np.arange(rows)
     mine = order[D.rows.first : D.rows.first + D.rows.count]
-    make_b = partial(pieces.right_hand_side, arguments.rhs, rows, seed_from(arguments))
+    make_b = partial(pieces.right_hand_side, arguments.rhs, rows, seed)
     b = distributed.agree(engine, make_b)[mine]
     b = b if b.dtype.kind == "c" else b.astype(D.dtype)
     if D.device != "cpu":
@@ -156,8 +157,12 @@ def _nothing(_: str) -> None:
     return None
 
 
-def _refuse_compare() -> None:
-    raise ValueError("--compare was given and there are several ranks; compare on one, without a launcher")
+def _check(arguments: argparse.Namespace, pieces: Pieces) -> tuple[Policy | None, int]:
+    if arguments.compare:
+        raise ValueError(
+            "--compare was given and there are several ranks; compare on one, without a launcher"
+        )
+    return pieces.check(arguments)
 
 
 def _refuse_shape(name: str, rows: int, columns: int) -> None:
@@ -169,10 +174,16 @@ def _title(kind: str) -> str:
 
 
 def _matrix(
-    arguments: argparse.Namespace, pieces: Pieces, comm: Any, engine: Engine, folder: bool
+    arguments: argparse.Namespace,
+    pieces: Pieces,
+    comm: Any,
+    engine: Engine,
+    folder: bool,
+    policy: Policy | None,
+    seed: int,
 ) -> tuple[distributed.SpMatrix, str]:
     """Return the matrix of a folder or of rank 0, and the method that is asked for or fits."""
-    options = {"policy": policy_from(arguments), "device": arguments.device}
+    options = {"policy": policy, "device": arguments.device}
     if folder:
         return distributed.SpMatrix.from_files(
             arguments.matrix, comm, **options
@@ -181,7 +192,7 @@ def _matrix(
     def load() -> tuple[Any, str]:
         if engine.rank:
             return None, ""
-        matrix = load_matrix(arguments.matrix, seed=seed_from(arguments))
+        matrix = load_matrix(arguments.matrix, seed=seed)
         if arguments.method or matrix.shape[0] != matrix.shape[1]:
             return matrix, arguments.method or "bicgstab"
         return matrix, "cg" if pieces.looks_positive_definite(matrix) else "bicgstab"

@@ -17,6 +17,7 @@ from scipy.sparse import csr_array, eye_array
 
 import dasp.preconditioners
 import dasp.solvers
+from dasp._launcher import started
 from dasp.bench.figures import BLUE, RED, new_figure, save, styled
 from dasp.commands.figures import check_plot
 from dasp.commands.options import (
@@ -30,7 +31,6 @@ from dasp.commands.options import (
     shows_progress,
 )
 from dasp.commands.summaries import add_parser
-from dasp.distributed.launch import started
 from dasp.io.files import one_line_errors, open_regular, replacing
 from dasp.io.matrices import load_matrix
 from dasp.matrix import SpMatrix
@@ -109,11 +109,11 @@ def _compile(method: str, dtype: np.dtype, policy: Policy | None, device: str) -
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    _check(arguments)
     if started():
         from dasp.commands import ranks
 
         pieces = ranks.Pieces(
+            _check,
             right_hand_side,
             write_vector,
             draw_residuals,
@@ -122,7 +122,7 @@ def _run(arguments: argparse.Namespace) -> int:
             lambda dtype: _RTOL[dtype.name],
         )
         return ranks.solve(arguments, pieces)
-    policy, seed = policy_from(arguments), seed_from(arguments)
+    policy, seed = _check(arguments)
     matrix = load_matrix(arguments.matrix, seed=seed)
     rows, columns = matrix.shape
     if rows != columns or rows == 0:
@@ -164,7 +164,8 @@ def _run(arguments: argparse.Namespace) -> int:
     return int(bool(ours.problem))
 
 
-def _check(arguments: argparse.Namespace) -> None:
+def _check(arguments: argparse.Namespace) -> tuple[Policy | None, int]:
+    """Return the policy and the seed; TypeError or ValueError if an option is not what it must be."""
     if arguments.rtol is not None and not 0 < arguments.rtol < 1:
         raise ValueError(f"--rtol is {arguments.rtol}; it must be above 0 and below 1")
     if arguments.maxiter < 1:
@@ -175,6 +176,7 @@ def _check(arguments: argparse.Namespace) -> None:
         _check_out(arguments)
     if arguments.plot:
         check_plot(arguments.plot)
+    return policy_from(arguments), seed_from(arguments)
 
 
 def _check_out(arguments: argparse.Namespace) -> None:

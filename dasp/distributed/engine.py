@@ -13,6 +13,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from dasp._launcher import EVERYWHERE
+
 Array = Any
 """numpy.ndarray or cupy.ndarray."""
 
@@ -152,14 +154,6 @@ def agree(
 def _everywhere(error: Exception) -> Exception:
     error.add_note(EVERYWHERE)
     return error
-
-
-EVERYWHERE = "All ranks raise this."
-
-
-def told_everywhere(error: BaseException) -> bool:
-    """Whether all ranks raise an error, so that one of them is enough to tell it."""
-    return EVERYWHERE in getattr(error, "__notes__", ())
 
 
 def total(engine: Engine, value: float) -> float:

@@ -2,26 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
+from dasp._launcher import started
 from dasp.distributed.communicators import engine_of
 from dasp.distributed.engine import Engine
-
-MPI_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS", "PALS_NRANKS")
-"""Environment variables in which launchers of MPI tell a process how many there are."""
-
-TORCH_NAMES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-"""Those that torchrun sets; set by hand they do too."""
-
-
-def started() -> str:
-    """Return what started this process as one of several ranks, `mpi` or `torch`; else nothing."""
-    if any(os.environ.get(name, "1") != "1" for name in MPI_SIZES):
-        return "mpi"
-    if all(name in os.environ for name in TORCH_NAMES) and os.environ["WORLD_SIZE"] != "1":
-        return "torch"
-    return ""
 
 
 def world(timeout: float | None = None) -> tuple[Any, Engine] | None:
