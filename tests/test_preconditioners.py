@@ -256,6 +256,12 @@ def test_the_kernels_do_the_same(monkeypatch, dtype):
     hold_emulated(monkeypatch, made, r, dtype)
 
 
+def test_it_shows_what_it_is():
+    A = poisson(5)
+    assert repr(jacobi(A)) == f"<jacobi {A.shape[0]} x {A.shape[0]}, float64, on cpu>"
+    assert repr(ilu0(A).astype(np.float32)) == f"<incomplete {A.shape[0]} x {A.shape[0]}, float32, on cpu>"
+
+
 def test_wrong_arguments_are_told():
     A = sp.csr_array(np.diag([1.0, 0.0, 2.0]))
     with pytest.raises(ValueError, match="1 rows have no usable diagonal entry, the first is row 1"):

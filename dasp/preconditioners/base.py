@@ -68,6 +68,10 @@ class Preconditioner:
         self._lent: WeakValueDictionary[tuple[Any, ...], Callable[[], None]] = WeakValueDictionary()
         self._lock = threading.Lock()
 
+    def __repr__(self) -> str:
+        n, kind = self.shape[0], type(self)
+        return f"<{kind.__module__.rpartition('.')[2]} {n} x {n}, {self.dtype}, on {self.device}>"
+
     def apply(self) -> None:
         """Set `x` from `b`, in passes and products; runs once for each program on a GPU."""
         raise NotImplementedError

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from dasp._check import kind_of
 from dasp.solvers.block_cg import (
     OVERFLOW,
     Breakdown,
@@ -97,9 +98,9 @@ def lobpcg(
     n = int(A.shape[0])
     limits = make_limits(n, rtol, atol, 200 if maxiter is None else maxiter, None, None, False)
     if len(getattr(X, "shape", ())) != 2 or X.shape[0] != n or not 1 <= 3 * X.shape[1] <= n:
+        given = f"has shape {X.shape}" if hasattr(X, "shape") else f"is {kind_of(X)}"
         raise ValueError(
-            f"X has shape {getattr(X, 'shape', None)}; A has {n} rows, so ({n}, k) is needed, "
-            f"with 1 <= k <= {n // 3}"
+            f"X {given}; A has {n} rows, so an array of shape ({n}, k) is needed, with 1 <= k <= {n // 3}"
         )
     space, operator = space_for(device, dtype), as_operator(A, device)
     preconditioner = None if M is None else as_operator(M, device, "M")

@@ -555,7 +555,10 @@ def check_square(A: Any, M: Any) -> None:
     if M is None:
         return
     if not hasattr(M, "shape"):
-        raise TypeError(f"M is {_check.kind_of(M)}; a matrix or linear operator is needed, such as A is")
+        remedy = "; wrap it in scipy.sparse.linalg.LinearOperator" if callable(M) else ""
+        raise TypeError(
+            f"M is {_check.kind_of(M)}; a matrix or linear operator is needed, such as A is{remedy}"
+        )
     if tuple(M.shape) != tuple(shape):
         raise ValueError(
             f"M has shape {tuple(M.shape)}; A has shape {tuple(shape)}, and M must have the same"
