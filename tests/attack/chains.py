@@ -38,7 +38,7 @@ else:
     xp = np
 
 DTYPES = "float64", "float32", "complex128", "float16", "complex64", "bfloat16"
-IN_A_ROW = 30
+IN_A_ROW = 100
 """Chains that follow each other with the same types on a GPU, where each has kernels of its own."""
 
 MODELS = "poisson2d:30", "rmat:10", "fem3:5", "spikes:800:3:700", "triangles:1500", "kkt:1500", "lp:300:900"
@@ -283,8 +283,8 @@ def capture(chain: Chain) -> None:
     plain = A.plan.format != "slices" or A.plan.values.coding.name == "PLAIN"
     k = chain.rng.choice((0, 16))
     x = chain.numbers((A.shape[1], k) if k else A.shape[1], chain.kind)
-    there, data = xp.asarray(x), chain.laid_out(chain.csr.data.astype(chain.kind))
-    y = xp.empty((A.shape[0], *x.shape[1:]), chain.kind)
+    there, data = chain.laid_out(x), chain.laid_out(chain.csr.data.astype(chain.kind))
+    y = chain.laid_out(np.empty((A.shape[0], *x.shape[1:]), chain.kind))
     A.with_values(data, out=A)
     if chain.rng.random() < 0.5:
         A.matvec(there, out=y)

@@ -19,9 +19,9 @@ import random
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 import numpy as np
@@ -36,7 +36,7 @@ from dasp.backends.cuda.primitives import Primitives
 from dasp.formats import array as arrays
 from dasp.formats.array import Csr
 from dasp.formats.sliced import SLICED
-from tests.attack._cases import Counts, attack_with
+from tests.attack._cases import Counts, Draws, attack_with
 from tests.attack._command import attack_by_command
 from tests.gallery import LENGTHS
 from tests.pack_device import PackingDevice
@@ -46,7 +46,7 @@ if GPU:
     import cupy
 
 TYPES = tuple(map(named, ("float64", "float32", "complex128", "float16", "complex64", "bfloat16")))
-IN_A_ROW = 40
+IN_A_ROW = 400 if GPU else 40
 """Cases that follow each other with the same types, of which each has kernels of its own to compile."""
 
 ROWS = (0, 1, 2, 31, 32, 33, 64, 100, 300)
@@ -167,26 +167,37 @@ def _parts(rng: random.Random, draw: np.random.Generator, count: int, kind: Any)
     ]()
 
 
-def types_of(seed: int, number: int) -> tuple[Any, Any, Any]:
-    """Return the types of values, of row pointers and of columns: mostly those of the case before."""
-    turn = seed + number // IN_A_ROW
-    starts, columns = (
-        (np.int32, np.int32),
-        (np.int64, np.int64),
-        (np.int32, np.int32),
-        (np.int64, np.int32),
-    )[turn // len(TYPES) % 4]
-    return TYPES[turn % len(TYPES)], np.dtype(starts), np.dtype(columns)
+INTEGERS = (
+    (np.int32, np.int32, False),
+    (np.int64, np.int64, False),
+    (np.int32, np.int32, True),
+    (np.int64, np.int32, False),
+)
+"""Types of row pointers and of columns, and whether every other number of an entry, a row or a column takes 64
+bits, as if there were that many."""
 
 
-def draw_matrix(rng: random.Random, draw: np.random.Generator, types: tuple[Any, Any, Any]) -> Csr:
-    dtype, start, column = types
+class Types(NamedTuple):
+    """The types of a matrix, as in `INTEGERS`: mostly those of the case before."""
+
+    values: Any
+    starts: Any
+    columns: Any
+    wide: bool
+
+
+def types_of(rng: Draws) -> Types:
+    turn = rng.run + rng.number // IN_A_ROW
+    starts, columns, wide = INTEGERS[turn // len(TYPES) % len(INTEGERS)]
+    return Types(TYPES[turn % len(TYPES)], np.dtype(starts), np.dtype(columns), wide)
+
+
+def draw_matrix(rng: Draws, draw: np.random.Generator) -> Csr:
+    dtype, start, column, _ = types_of(rng)
     indptr = np.concatenate([[0], np.cumsum(draw_lengths(rng, draw))])
     n = rng.choice(COLUMNS)
-    if rng.random() < 0.1:
+    if column == np.int64 and rng.random() < 0.1:
         n = rng.choice(HUGE)
-    if n > 2**31 - 1:
-        column = np.dtype(np.int64)
     if not indptr[-1] and rng.random() < 0.5:
         n = 0
     columns = draw_columns(rng, draw, indptr, n) if indptr[-1] else np.zeros(0, np.int64)
@@ -198,7 +209,7 @@ def draw_matrix(rng: random.Random, draw: np.random.Generator, types: tuple[Any,
 def draw_choices(rng: random.Random) -> dict[str, Any]:
     """Return choices of slices."""
     drawn: dict[str, tuple[Any, ...]] = {
-        "steps": (1, 2, 5, 40, 4095),
+        "steps": (1, 1, 2, 5, 40, 4095),
         "window": (0, 1, 3, 50, 128, 8192, 10**6, 2**40),
         "narrow": (True, False),
         "warps": (1, 4, 16),
@@ -238,14 +249,11 @@ def same(what: str, got: Any, want: Any) -> int:
     return 1
 
 
-@contextlib.contextmanager
-def wide_places(rng: random.Random) -> Iterator[bool]:
-    """Perhaps have every number of an entry, a row or a column take 64 bits, as if there were that many."""
-    if rng.random() < 0.85:
-        yield False
-    else:
-        with mock.patch.object(arrays, "_MOST_INT32", -1):
-            yield True
+def places(rng: Draws) -> Any:
+    """Return a context in which numbers of entries, rows and columns have the types of the case."""
+    if types_of(rng).wide:
+        return mock.patch.object(arrays, "_MOST_INT32", -1)
+    return contextlib.nullcontext()
 
 
 def told(csr: Csr, *more: Any) -> str:
@@ -275,17 +283,17 @@ def attempt(function: Callable[..., Any], *given: Any, **named: Any) -> str:
     return "done"
 
 
-def primitives(rng: random.Random, counts: Counts) -> None:
+def primitives(rng: Draws, counts: Counts) -> None:
     """Plan, write other values, unpack and turn, by the primitives of both devices, for any machine."""
     draw, side = np.random.default_rng(rng.getrandbits(64)), Side(rng)
-    csr = draw_matrix(rng, draw, types_of(rng.run, rng.number))
+    csr = draw_matrix(rng, draw)
     machine, choices = MACHINES[rng.choice(("gpu", "gpu", "cpu"))], draw_choices(rng)
     new = [draw_values(rng, draw, len(csr.data), csr.data.dtype) for _ in range(2)]
-    with wide_places(rng) as wide:
+    with places(rng):
         try:
             counts["numbers compared"] += _by_primitives(csr, machine, choices, new, side, rng)
         except Exception as error:
-            what = told(csr, machine.name, choices, f"wide {wide}")
+            what = told(csr, machine.name, choices, types_of(rng))
             raise AssertionError(f"{what}: {type(error).__name__}: {error}") from error
     counts["plans by primitives"] += 1
 
@@ -390,7 +398,7 @@ class Twins:
         return draw_values(self.rng, self.draw, self.here.nnz, self.here.dtype)
 
     def tame(self) -> bool:
-        """Whether arithmetic gives the same bits on both: no NaN, nothing that is subnormal."""
+        """Whether arithmetic gives the same bits on both: no NaN, nothing that is subnormal, no zero in parts."""
         data = self.here.tocsr().data
         parts = np.abs(data.view(data.real.dtype))
         return bool(
@@ -519,7 +527,7 @@ def read(twins: Twins) -> None:
 STEPS = others, others, written, written, captured, turned, computed, carried, read
 
 
-def calls(rng: random.Random, counts: Counts) -> None:
+def calls(rng: Draws, counts: Counts) -> None:
     """Do the same to a matrix on each device; plans are the same after each call, and no memory is left."""
     pool, state, left = cupy.get_default_memory_pool(), rng.getstate(), []
     for _ in range(3):
@@ -535,13 +543,13 @@ def calls(rng: random.Random, counts: Counts) -> None:
     raise AssertionError(f"memory is not given back: {left} bytes in use")
 
 
-def _calls(rng: random.Random, counts: Counts) -> None:
+def _calls(rng: Draws, counts: Counts) -> None:
     draw, done = np.random.default_rng(rng.getrandbits(64)), []
-    csr = draw_matrix(rng, draw, types_of(rng.run, rng.number))
+    csr = draw_matrix(rng, draw)
     policy = rng.choice((None, Policy(**draw_choices(rng)), Policy(**draw_choices(rng), layout="slices")))
     if rng.random() < 0.05 and csr.shape[1] < 2**31:
         policy = Policy.published(segment=rng.choice((64, 1024)), long_row=rng.choice((4, 64, 256)))
-    with wide_places(rng) as wide, mock.patch.object(find("cpu"), "machine", return_value="gpu"):
+    with places(rng), mock.patch.object(find("cpu"), "machine", return_value="gpu"):
         try:
             done.append("planned")
             twins = Twins(rng, counts, csr, policy)
@@ -551,17 +559,17 @@ def _calls(rng: random.Random, counts: Counts) -> None:
                 step(twins)
                 twins.compare(step.__name__)
         except Exception as error:
-            what = told(csr, policy, f"wide {wide}", done)
+            what = told(csr, policy, types_of(rng), done)
             raise AssertionError(f"{what}: {type(error).__name__}: {error}") from error
 
 
 BREAKS = "negative", "large", "falls", "ends", "begins", "short", "shape", "dtype"
 
 
-def refused(rng: random.Random, counts: Counts) -> None:
+def refused(rng: Draws, counts: Counts) -> None:
     """Break a matrix; both devices must say the same."""
     draw = np.random.default_rng(rng.getrandbits(64))
-    shape, indptr, indices, data = draw_matrix(rng, draw, types_of(rng.run, rng.number))
+    shape, indptr, indices, data = draw_matrix(rng, draw)
     indptr, indices, way = indptr.copy(), indices.copy(), rng.choice(BREAKS)
     at, row = rng.randrange(max(len(data), 1)), rng.randrange(len(indptr))
     if way in ("negative", "large") and len(data):

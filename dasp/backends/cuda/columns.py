@@ -457,7 +457,8 @@ class Columns:
         if layout.column == 1:
             return False
         if self._turns is None:
-            self._turns = turns(H200, self._plan, self._kernels.sectors(self._plan, on_host))
+            with self._cupy.cuda.Stream(non_blocking=True):  # the caller's may be captured
+                self._turns = turns(H200, self._plan, self._kernels.sectors(self._plan, on_host))
         return self._turns
 
     def _placed(self, array: Any, dtype: np.dtype[Any]) -> tuple[Any, Layout]:
