@@ -260,6 +260,21 @@ def test_a_strided_x_and_out_in_a_graph(cupy, skewed, captured):
         assert all(bool((other == 7).all()) for other in others)
 
 
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("policy", [None, *SPLIT])
+def test_the_first_product_by_columns_may_be_captured(cupy, skewed, policy, order):
+    planned = SpMatrix.from_scipy(skewed, policy=policy, device="cuda")
+    x = cupy.array(np.random.default_rng(5).standard_normal((1000, 16)), order=order)
+    y = cupy.full((skewed.shape[0], 16), cupy.nan, order=order)
+    cupy.cuda.Device().synchronize()
+    with cupy.cuda.Stream(non_blocking=True) as stream:
+        stream.begin_capture()
+        planned.matvec(x, out=y)
+        stream.end_capture().launch(stream)
+        for j in range(16):
+            assert_close(y[:, j].get(), skewed, x[:, j].get())
+
+
 @pytest.mark.parametrize("policy", [*SPLIT, Policy(layout="slices")])
 def test_out_is_filled_with_the_same_bits_whichever_way(cupy, skewed, policy):
     planned = SpMatrix.from_scipy(skewed, policy=policy, device="cuda")

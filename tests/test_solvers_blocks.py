@@ -172,7 +172,7 @@ def test_lobpcg_with_a_preconditioner_and_wrong_arguments():
     np.testing.assert_allclose(values, np.linalg.eigvalsh(A.toarray())[:3], rtol=1e-9)
     with pytest.raises(ValueError, match="1 <= k <= 3"):
         lobpcg(np.eye(9), np.ones((9, 4)))
-    with pytest.raises(ValueError, match=r"X is a int; .* \(256, k\)"):
+    with pytest.raises(ValueError, match=r"X is an int; .* \(256, k\)"):
         lobpcg(A, 3)
     with pytest.raises(ValueError, match="maxiter is 0"):
         lobpcg(A, X, maxiter=0)
