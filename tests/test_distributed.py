@@ -224,21 +224,19 @@ def test_any_transposed_product_is_that_of_one_rank(data: st.DataObject) -> None
     x = np.random.default_rng(1).standard_normal(m if k is None else (m, k))
     size = len(starts) - 1
 
-    def work(engine: Any) -> np.ndarray:
+    def work(engine: Any) -> tuple[np.ndarray, np.ndarray]:
         D = SpMatrix.from_local_rows(rows_of(matrix, starts, engine.rank), engine, device="cpu")
         assert D.T.T is D
         assert D.T.shape == (n, m)
         mine = x[starts[engine.rank] : starts[engine.rank + 1]]
         first = D.T @ mine
         assert (D.T @ mine).tobytes() == first.tobytes()
-        other = D.T.matvec(mine, out=first.copy(), alpha=2.0, beta=1.0)
-        assert np.allclose(other, 3.0 * first, rtol=1e-12, atol=1e-12 * abs(first).max(initial=0.0))
-        return first
+        return first, D.T.matvec(mine, out=first.copy(), alpha=2.0, beta=1.0)
 
-    got = np.concatenate(run_ranks(size, work))
+    got, sums = map(np.concatenate, zip(*run_ranks(size, work), strict=True))
     entries = np.bincount(matrix.indices, minlength=n)
     for column in range(1 if k is None else k):
-        mine, y = (x, got) if k is None else (x[:, column], got[:, column])
+        mine, y, added = (x, got, sums) if k is None else (x[:, column], got[:, column], sums[:, column])
         want = np.zeros(n, np.longdouble)
         far = np.zeros(n, np.longdouble)
         rows = np.repeat(np.arange(m), np.diff(matrix.indptr))
@@ -246,6 +244,8 @@ def test_any_transposed_product_is_that_of_one_rank(data: st.DataObject) -> None
         np.add.at(want, matrix.indices, terms)
         np.add.at(far, matrix.indices, abs(terms))
         assert (abs(y - want) <= reference.gamma(entries + 2 + size, np.float64) * far).all()
+        error = abs(added - (2 * want + y))
+        assert (error <= reference.gamma(entries + 4 + size, np.float64) * (2 * far + abs(y))).all()
 
 
 @pytest.mark.parametrize("method", ["lsqr", "lsmr"])
@@ -537,16 +537,20 @@ def test_transposes_of_complex_matrices(name: str) -> None:
         mine = x[D.rows.first : D.rows.first + D.rows.count]
         first = turned @ mine
         other = turned.matvec(mine, out=first.copy(), alpha=2.0, beta=1.0)
-        assert np.allclose(other, 3.0 * first, rtol=1e-12, atol=1e-12 * abs(first).max(initial=0.0))
         assert (D.T @ mine).tobytes() == (first if name == "T" else D.T.matvec(mine)).tobytes()
-        return first
+        return first, other
 
-    got = np.concatenate(run_ranks(3, work))
+    got, sums = map(np.concatenate, zip(*run_ranks(3, work), strict=True))
     dense = matrix.toarray().T if name == "T" else matrix.toarray().conj().T
     wide = dense.astype(np.clongdouble)
-    bound = reference.gamma(2 * (dense != 0).sum(axis=1) + 5, np.float64) * (abs(wide) @ abs(x))
+    roundings, far = 2 * (dense != 0).sum(axis=1) + 5, abs(wide) @ abs(x)
+    bound = reference.gamma(roundings, np.float64) * far
     assert (abs((got - wide @ x).real) <= bound).all()
     assert (abs((got - wide @ x).imag) <= bound).all()
+    error = sums - (2 * (wide @ x) + got)
+    bound = reference.gamma(roundings + 4, np.float64) * (2 * far + abs(got))
+    assert (abs(error.real) <= bound).all()
+    assert (abs(error.imag) <= bound).all()
     assert abs(got).max() > 0
 
 

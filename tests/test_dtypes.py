@@ -321,7 +321,7 @@ def test_vectors_of_any_stride_and_matrices_of_columns():
     whole = np.column_stack([A @ np.ascontiguousarray(X[:, k]) for k in range(4)])
     np.testing.assert_array_equal(A @ X, whole)
     y = np.zeros((4, 2), np.complex64)
-    assert A.matvec(X[::, 2], out=y[:, 1]) is not None
+    A.matvec(X[::, 2], out=y[:, 1])
     np.testing.assert_array_equal(y[:, 1], whole[:, 2])
 
 
