@@ -5,7 +5,8 @@
 
 A table stands between `<!-- results:NAME begin -->` and `<!-- results:NAME end -->`; NAME is that of the CSV
 file, or `headline`, which sums up the sparse products of all machines (`front` on the site), or `cg_NAME` and
-`multigrid_NAME`, which are about some of the linear systems of `solvers_NAME.csv`.
+`multigrid_NAME`, which are about some of the linear systems of `solvers_NAME.csv`, or `gains_NAME`, which is about
+the largest ones of `scaling_NAME.csv`.
 """
 
 from __future__ import annotations
@@ -47,6 +48,20 @@ SYSTEMS = ("solvers_h200", "solvers_cpu")
 SCALING = ("scaling_h200",)
 MODEL_RANKS = 4096
 """Ranks up to which the model of scaling is drawn."""
+
+GAINS = (
+    ("product of {}, times as fast as on one", "strong", "product", "product"),
+    ("iteration of cg of {}, as fast as the same form on one", "strong", "cg", "cg"),
+    ("the same, as fast as `dasp.SpMatrix` on one", "strong", "cg", "cg alone"),
+    (
+        "iteration of cg with {} M rows a GPU, share kept of the speed of the same form on one",
+        "weak",
+        "cg",
+        "cg",
+    ),
+    ("the same, of `dasp.SpMatrix` on one", "weak", "cg", "cg alone"),
+)
+"""What several ranks are compared with one in: in words, the study, what they do, and what one does."""
 
 ANCHOR = "cusparse_12.9"
 """The column that holds the times of a later cuSPARSE, from `anchors_NAME.csv`."""
@@ -409,6 +424,28 @@ def scaling_text(name: str) -> str:
     return "\n\n".join([*(one.markdown() for one in found), provenance(rows, path)])
 
 
+def gains_text(name: str) -> str:
+    """The largest systems of each study: how many times as fast several ranks are as one."""
+    path = RESULTS / f"{name.replace('gains', 'scaling')}.csv"
+    rows = [row for row in results.latest(results.read(path)) if row.get("study")]
+    counts = sorted({int(row["ranks"]) for row in rows} - {1})
+
+    def largest(study: str, kernel: str, ranks: int) -> Row:
+        found = [r for r in rows if (r["study"], r["kernel"], r["ranks"]) == (study, kernel, str(ranks))]
+        return max(found, key=lambda row: int(row["rows"]))
+
+    used, lines = [], []
+    for words, study, kernel, alone in GAINS:
+        one, many = largest(study, alone, 1), [largest(study, kernel, ranks) for ranks in counts]
+        system = one["matrix"] if study == "strong" else f"{int(one['rows']) / 1e6:.0f}"
+        figures_of = (significant(number(one, "us") / number(row, "us")) for row in many)
+        lines.append({"what": words.format(system)} | dict(zip(map(str, counts), figures_of, strict=True)))
+        used += [one, *many]
+    told = [("on GPUs", lambda line: line["what"])]
+    told += [(str(ranks), lambda line, ranks=ranks: line[str(ranks)]) for ranks in counts]
+    return f"{Table.of('', told, lines, words=['on GPUs']).markdown()}\n\n{provenance(used, path)}"
+
+
 def text(name: str) -> str:
     """What stands between the markers of a name."""
     if name == "headline":
@@ -420,6 +457,7 @@ def text(name: str) -> str:
         "cg": cg_text,
         "columns": columns_text,
         "dtypes": dtypes_text,
+        "gains": gains_text,
         "gemm": dense_text,
         "gf256": code_text,
         "helmholtz": helmholtz_text,

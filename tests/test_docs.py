@@ -349,7 +349,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("README.md", 1),
         ("docs/index.md", 1),
         ("docs/benchmarks.md", 16),
-        ("docs/distributed.md", 1),
+        ("docs/distributed.md", 2),
         ("docs/dtypes.md", 1),
         ("docs/processes.md", 1),
         ("docs/solvers.md", 3),
