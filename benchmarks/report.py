@@ -5,8 +5,8 @@
 
 A table stands between `<!-- results:NAME begin -->` and `<!-- results:NAME end -->`; NAME is that of the CSV
 file, or `headline`, which sums up the sparse products of all machines (`front` on the site), or `cg_NAME` and
-`multigrid_NAME`, which are about some of the linear systems of `solvers_NAME.csv`, or `gains_NAME`, which is about
-the largest ones of `scaling_NAME.csv`.
+`multigrid_NAME`, which are about some of the linear systems of `solvers_NAME.csv`, or `gains_NAME`, which is
+about the largest ones of `scaling_NAME.csv`.
 """
 
 from __future__ import annotations
