@@ -334,6 +334,9 @@ def _by_primitives(csr: Csr, machine: Any, choices: Any, new: Any, side: Side, r
 
 # ---- calls of SpMatrix, on a GPU -----------------------------------------------------------------
 
+OTHERS = "bsr", "dia", "lil", "dok"
+"""Formats of SciPy that are converted first."""
+
 
 class Twins:
     """A matrix on the CPU, planned as for a GPU, and the same on a GPU."""
@@ -350,8 +353,17 @@ class Twins:
         known = data.dtype.name in ("float64", "float32", "complex64", "complex128")
         ways = ["tuple", "tuple", "steps", "coo"]
         ways += ["scipy", "csc", "coo_array"] * known + ["cupy"] * (known and indices.dtype == np.int32) * 2
+        ways += ["dense", "dense", *OTHERS] * (known and 0 < shape[0] * shape[1] <= 100_000)
         way = rng.choice(ways)
         self.counts[f"from {way}"] += 1
+        if way == "dense":
+            dense = csr_array((data, indices, indptr), shape=shape).toarray()
+            if rng.random() < 0.5:
+                return SpMatrix(dense, "cpu", policy=policy), SpMatrix(cupy.asarray(dense), policy=policy)
+            return self.both(lambda device: SpMatrix.from_dense(dense, policy=policy, device=device))
+        if way in OTHERS:
+            given = csr_array((data, indices, indptr), shape=shape).asformat(way)
+            return self.both(lambda device: SpMatrix.from_scipy(given, policy=policy, device=device))
         if way in ("coo", "coo_array"):
             rows = np.repeat(np.arange(shape[0]), np.diff(indptr)).astype(indices.dtype)
             order = self.draw.permutation(len(data)) if rng.random() < 0.7 else np.arange(len(data))
