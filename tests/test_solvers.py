@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tracemalloc
 import warnings
 from collections.abc import Callable
@@ -621,3 +622,13 @@ def test_wrong_arguments_are_told(method):
         method(A, b, workspace={})
     with pytest.raises(TypeError, match="callback"):
         method(A, b, callback=3)
+
+
+def test_a_method_that_diverges_until_numbers_overflow_says_so():
+    rng = np.random.default_rng(3)
+    Q, spectrum = np.linalg.qr(rng.standard_normal((30, 30)))[0], np.geomspace(1e-6, 1.0, 30)
+    spectrum[0] = 0.0
+    A = (Q * spectrum @ Q.T).astype(np.float32)
+    stats = bicgstab(A, rng.standard_normal(30).astype(np.float32), rtol=1e-6, maxiter=20_000)[1]
+    assert not stats.converged
+    assert re.search(r"the residual had grown from 5\.\d+ to .*e\+.*, so the method diverges", stats.reason)

@@ -341,7 +341,7 @@ def drive(system: System, limits: Limits, *, from_zero: bool) -> Answer:
             if _may_hide(system, from_zero=from_zero) and not is_finite(system):
                 answer = Answer(made, residuals, norm, BREAKDOWN, HIDDEN)
         elif code in (NOTHING, NOT_FINITE) or not math.isfinite(true):
-            answer = Answer(made, residuals, norm, BREAKDOWN, _not_finite(made))
+            answer = Answer(made, residuals, norm, BREAKDOWN, _not_finite(made, residuals))
         elif made >= limits.maxiter or code == LIMIT:
             answer = Answer(
                 made, residuals, norm, made, f"{made} iterations were made: the residual is {norm:.3g}"
@@ -441,10 +441,21 @@ def _converged(norm: float, made: int) -> str:
     return f"the residual is {norm:.3g}, small enough, after {made} iterations"
 
 
-def _not_finite(made: int) -> str:
+DIVERGED = 1e4
+"""Times the first residual: one that was larger says why numbers overflowed."""
+
+
+def _not_finite(made: int, residuals: list[float]) -> str:
     if made == 0:
         return "b, x0 or A x0 holds NaN or infinity"
-    return f"iteration {made} gave NaN or infinity: A, M or b holds such a number, or their products overflow"
+    largest = max(filter(math.isfinite, residuals), default=0.0)
+    why = "A, M or b holds such a number, or their products overflow"
+    if largest > DIVERGED * residuals[0]:
+        why = (
+            f"the residual had grown from {residuals[0]:.3g} to {largest:.3g}, so the method diverges; "
+            "try another one, or a preconditioner"
+        )
+    return f"iteration {made} gave NaN or infinity: {why}"
 
 
 def _stuck(system: System, made: int, residuals: list[float], norm: float, code: int) -> Answer:
