@@ -631,4 +631,4 @@ def test_a_method_that_diverges_until_numbers_overflow_says_so():
     A = (Q * spectrum @ Q.T).astype(np.float32)
     stats = bicgstab(A, rng.standard_normal(30).astype(np.float32), rtol=1e-6, maxiter=20_000)[1]
     assert not stats.converged
-    assert re.search(r"the residual had grown from 5\.\d+ to .*e\+.*, so the method diverges", stats.reason)
+    assert re.search(r"the residual had grown from .* to .*e\+.*, so the method diverges", stats.reason)
