@@ -25,13 +25,14 @@ from dasp.solvers.cuda import loop as cuda_loop
 from dasp.solvers.cuda.device import CupyDevice
 from dasp.solvers.cuda.passes import THREADS
 from dasp.solvers.cuda.space import BLOCKS_PER_PROCESSOR, LONG_TURN, CudaSpace
+from dasp.solvers.given import make_limits
 from dasp.solvers.gmres import Cycles, GeneralizedMinimalResiduals, gmres
 from dasp.solvers.hermitian import HermitianConjugateGradients
 from dasp.solvers.minres import MinimalResiduals
 from dasp.solvers.pipelined import PipelinedConjugateGradients
 from dasp.solvers.predicted import PredictedConjugateGradients
 from dasp.solvers.reduced import ReducedConjugateGradients
-from dasp.solvers.system import System, drive, load, make_limits
+from dasp.solvers.system import System, drive, load
 from dasp.solvers.three_pass import ConjugateGradients
 from tests.ranks import ThreadEngine, run_ranks
 from tests.simt_device import EmulatedDevice

@@ -28,12 +28,13 @@ from dasp.solvers.cuda.passes import THREADS, PassText
 from dasp.solvers.cuda.space import CudaSpace
 from dasp.solvers.cuda.tape import Slots, Tape
 from dasp.solvers.cuda.vectors import CudaVectors
+from dasp.solvers.given import make_limits
 from dasp.solvers.minres import MinimalResiduals
 from dasp.solvers.operator import device_of
 from dasp.solvers.pipelined import PipelinedConjugateGradients
 from dasp.solvers.predicted import PredictedConjugateGradients
 from dasp.solvers.scalars import where
-from dasp.solvers.system import make_limits, solve
+from dasp.solvers.system import solve
 from dasp.solvers.three_pass import ConjugateGradients
 from tests.simt_device import EmulatedDevice
 from tests.test_solvers import PASSES, check, poisson

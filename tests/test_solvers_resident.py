@@ -16,8 +16,9 @@ from dasp.solvers import Workspace, cg
 from dasp.solvers import resident as solver
 from dasp.solvers import system as system_module
 from dasp.solvers.cuda.space import CudaSpace
+from dasp.solvers.given import make_limits
 from dasp.solvers.resident import ResidentConjugateGradients, ResidentLoop, one_launch_pays, resident_names
-from dasp.solvers.system import BREAKDOWN, make_limits, solve
+from dasp.solvers.system import BREAKDOWN, solve
 from tests.simt_device import EmulatedDevice
 from tests.test_solvers import check, poisson
 

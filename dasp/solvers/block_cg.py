@@ -15,22 +15,12 @@ import numpy as np
 
 from dasp._dtypes import real_type
 from dasp.solvers.devices import refuse_ranks, space_for
+from dasp.solvers.given import check_square, make_limits, place_and_type
 from dasp.solvers.hermitian import SKEW
 from dasp.solvers.operator import as_operator
 from dasp.solvers.space import Space
 from dasp.solvers.stats import Stats
-from dasp.solvers.system import (
-    BEYOND,
-    BREAKDOWN,
-    GAIN,
-    HIDDEN,
-    SQUARES,
-    STAGNATION,
-    check_square,
-    make_limits,
-    place_and_type,
-    scale_for,
-)
+from dasp.solvers.system import BEYOND, BREAKDOWN, GAIN, HIDDEN, SQUARES, STAGNATION, scale_for
 
 Array = Any
 

@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from dasp.solvers.given import any_complex, make_limits, place_and_type
 from dasp.solvers.hermitian import conjugate_gradients
 from dasp.solvers.pipelined import PipelinedConjugateGradients
 from dasp.solvers.predicted import PredictedConjugateGradients
 from dasp.solvers.reduced import ReducedConjugateGradients, reduced_names
 from dasp.solvers.resident import ResidentConjugateGradients, ResidentLoop, one_launch_pays, resident_names
 from dasp.solvers.stats import Stats
-from dasp.solvers.system import BREAKDOWN, STAGNATION, any_complex, make_limits, place_and_type, solve
+from dasp.solvers.system import BREAKDOWN, STAGNATION, solve
 from dasp.solvers.three_pass import names_with
 from dasp.solvers.workspace import Workspace
 

@@ -11,10 +11,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dasp import _check
+from dasp.solvers.given import check_square, make_limits, place_and_type
 from dasp.solvers.scalars import OWN, RUNNING, where
 from dasp.solvers.space import State
 from dasp.solvers.stats import Stats
-from dasp.solvers.system import System, check_square, make_limits, place_and_type, solve
+from dasp.solvers.system import System, solve
 from dasp.solvers.three_pass import ConjugateGradients, names_with
 from dasp.solvers.workspace import Workspace
 

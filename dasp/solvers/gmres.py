@@ -12,10 +12,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from dasp import _check
+from dasp.solvers.given import make_limits
 from dasp.solvers.scalars import CLAIMED, LIMIT, OWN, RUNNING, first_verdict
 from dasp.solvers.space import Report, State
 from dasp.solvers.stats import Stats
-from dasp.solvers.system import System, make_limits, solve
+from dasp.solvers.system import System, solve
 from dasp.solvers.workspace import Workspace
 
 STALLED = OWN

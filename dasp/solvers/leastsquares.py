@@ -17,6 +17,7 @@ import numpy as np
 from dasp import _check
 from dasp.solvers import idle
 from dasp.solvers.devices import space_for, together
+from dasp.solvers.given import Limits, place_and_type, vector
 from dasp.solvers.operator import Scaled, adjoint_of, as_operator, kept_adjoint
 from dasp.solvers.scalars import LIMIT, NOT_FINITE, NOTHING, OWN, RUNNING, Scalar, sqrt, where
 from dasp.solvers.space import Loop, State
@@ -29,15 +30,12 @@ from dasp.solvers.system import (
     MARGIN,
     SQUARES,
     STAGNATION,
-    Limits,
     asked,
     is_finite,
     iterate,
     load,
-    place_and_type,
     round_unscaled,
     scale_for,
-    vector,
 )
 from dasp.solvers.workspace import Workspace
 

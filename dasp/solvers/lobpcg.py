@@ -25,11 +25,12 @@ from dasp.solvers.block_cg import (
     wide,
 )
 from dasp.solvers.devices import refuse_ranks, space_for
+from dasp.solvers.given import check_square, make_limits, place_and_type
 from dasp.solvers.hermitian import SKEW
 from dasp.solvers.operator import as_operator
 from dasp.solvers.space import Space
 from dasp.solvers.stats import Stats
-from dasp.solvers.system import BREAKDOWN, check_square, make_limits, place_and_type, scale_for
+from dasp.solvers.system import BREAKDOWN, scale_for
 
 Array = Any
 
