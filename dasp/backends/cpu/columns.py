@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from dasp._compile import jit
+from dasp.backends.cpu.lanes import copy_rows, measure_step, store_deltas
 from dasp.backends.cpu.ranges import over_ranges
 from dasp.formats.array import WARP, Csr, narrowest
 from dasp.formats.sliced.layout import Layout
@@ -87,11 +88,11 @@ def _pack_columns(  # type: ignore[no-untyped-def]
         width = _measure(block, least, shifts[s] == 0 and full[s] == steps[s])
         widths[s] = width
         if width == BITS_8:
-            _subtract(block, least, bytes_of[size:], np.uint8(PAD_8))
+            _subtract(block, least, bytes_of, size)
         elif width == BITS_16:
-            _subtract(block, least, words_of[size >> 1 :], np.uint16(PAD_16))
+            _subtract(block, least, words_of, size >> 1)
         elif width == BITS_32:
-            _subtract(block, least, doubles_of[size >> 2 :], np.uint32(PAD_32))
+            _subtract(block, least, doubles_of, size >> 2)
         size += WARP * steps[s] * (1 << width >> 1)
         done += steps[s]
         s += 1
@@ -103,16 +104,7 @@ def _gather(block, indices, starts, lengths, shift, steps, full):  # type: ignor
     """Set the column of every slot of a slice, `PAD_32` for a pad."""
     if full < steps:
         block[WARP * full : WARP * steps] = np.uint32(PAD_32)
-    mask = np.uint64((1 << shift) - 1)
-    for row in range(len(starts)):
-        first, lane = np.uint64(starts[row]), np.uint64(row << shift)
-        if shift == 0:
-            for k in range(np.uint64(lengths[row])):
-                block[np.uint64(WARP) * k + lane] = indices[first + k]
-        else:
-            for i in range(np.uint64(lengths[row])):
-                step = i >> np.uint64(shift)
-                block[np.uint64(WARP) * step + lane + (i & mask)] = indices[first + i]
+    copy_rows(indices, starts, lengths, shift, full, block)
 
 
 @_inline
@@ -120,16 +112,9 @@ def _measure(block, least, may_be_lanes):  # type: ignore[no-untyped-def]
     """Set the least column of every step. Returns the `Width` that the deltas need."""
     span, lanes = np.uint32(0), np.uint32(0)
     for k in range(len(least)):
-        step = block[WARP * k : WARP * (k + 1)]
-        low, high = np.uint32(PAD_32), np.uint32(0)
-        for lane in range(WARP):
-            low = min(low, step[lane])
-            high = max(high, np.uint32(step[lane] + np.uint32(1)))  # of a pad 0
+        low, high, apart = measure_step(block, np.uint64(WARP * k))
         least[k] = low
-        span = max(span, np.uint32(high - np.uint32(1) - low))
-        if may_be_lanes:
-            for lane in range(WARP):
-                lanes |= np.uint32(np.uint32(step[lane] - low) ^ np.uint32(lane))
+        span, lanes = max(span, np.uint32(high - low)), lanes | apart
     if may_be_lanes and lanes == 0:
         return NONE
     if span < PAD_8:
@@ -138,11 +123,7 @@ def _measure(block, least, may_be_lanes):  # type: ignore[no-untyped-def]
 
 
 @_inline
-def _subtract(block, least, deltas, pad):  # type: ignore[no-untyped-def]
+def _subtract(block, least, deltas, first):  # type: ignore[no-untyped-def]
     """Write the delta of every slot."""
     for k in range(len(least)):
-        low = np.uint32(least[k])
-        step, to = block[WARP * k : WARP * (k + 1)], deltas[WARP * k : WARP * (k + 1)]
-        for lane in range(WARP):
-            delta = np.uint32(step[lane] - low)
-            to[lane] = pad if step[lane] == np.uint32(PAD_32) else delta
+        store_deltas(block, np.uint64(WARP * k), np.uint32(least[k]), deltas, np.uint64(first + WARP * k))

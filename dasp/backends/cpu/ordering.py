@@ -1,8 +1,8 @@
 """Rows sorted by column, on the CPU; `dasp.backends.protocols.Primitives` says what is returned.
 
-Of a short row each entry is compared with each. A longer row marks its columns in one byte each, and an
-entry's place is the number of marks before its own: no branch depends on the columns. Rows with equal
-columns, or with columns far apart, are sorted by the columns' digits.
+A short row is sorted in vector registers (dasp.backends.cpu.networks). A longer one marks its columns in one
+byte each, and an entry's place is the number of marks before its own: no branch depends on the columns. Long
+rows with equal columns, or with columns far apart, are sorted by the columns' digits.
 """
 
 from __future__ import annotations
@@ -12,19 +12,17 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 from numba.extending import intrinsic as _intrinsic
 
 from dasp._compile import jit
+from dasp.backends.cpu.networks import KEY_BITS, LANES, MOST_VECTORS, sort_run
 from dasp.backends.cpu.ranges import over_ranges
+from dasp.backends.cpu.vectors import place_of
 from dasp.formats.array import Csr, narrowest
 from dasp.formats.sliced.layout import Survey
 
 intrinsic: Any = _intrinsic
 Vector = np.ndarray[Any, Any]
-
-RANKED, LANES = 64, 16
-"""Entries of a row, at most, that are compared each with each; and how many are at a time."""
 
 MOST_COLUMNS = 1 << 26
 """Columns of a matrix, at most, that are marked: for each a thread sets 1.3 bytes aside."""
@@ -52,7 +50,7 @@ def sort_columns(csr: Csr, survey: Survey) -> tuple[Csr, Vector]:
         marks, found = np.zeros(words << 6, np.uint8), np.zeros(((words >> 6) + 1) << 6, np.uint8)
         before = np.empty((words, 2), np.uint64)
         arrays = csr.indptr, csr.indices, columns, order
-        longest = _sort_rows(*arrays, marks, found, before, begin, end)
+        longest = _sort_rows(*arrays[:2], n, *arrays[2:], marks, found, before, begin, end)
         if longest:
             _sort_left(*arrays, longest, begin, end)
 
@@ -84,7 +82,7 @@ def _take_marks(typing_context, marks, word):  # type: ignore[no-untyped-def]
         array, word = arguments
         vector = ir.VectorType(ir.IntType(8), 64)
         first = builder.shl(word, ir.Constant(word.type, 6))
-        place = _place(context, builder, signature.args[0], array, first, vector)
+        place = place_of(context, builder, signature.args[0], array, first, vector)
         zeros = ir.Constant(vector, None)
         bits = builder.icmp_unsigned("!=", builder.load(place, align=1), zeros)
         builder.store(zeros, place, align=1)
@@ -94,64 +92,12 @@ def _take_marks(typing_context, marks, word):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
-def _count_lesser(typing_context, indices, first, stop, some, ranks, place):  # type: ignore[no-untyped-def]
-    """Write how many columns from `first` to `stop` are less than each of `LANES` columns from `some` on.
-
-    Lanes beyond `stop` read nothing. Counts go to `ranks` from `place` on.
-    """
-
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        array, first, stop, some, ranks, place = arguments
-        column, count = context.get_data_type(signature.args[0].dtype), ir.IntType(32)
-        columns = ir.VectorType(column, LANES)
-        start = context.make_array(signature.args[0])(context, builder, array).data
-        own = _load_some(builder, columns, builder.gep(start, [some]), builder.sub(stop, some))
-        lesser = cgutils.alloca_once_value(builder, ir.Constant(columns, None))
-        with cgutils.for_range_slice(builder, first, stop, ir.Constant(first.type, 1)) as (other, _):
-            less = builder.icmp_signed("<", _splat(builder, builder.load(builder.gep(start, [other]))), own)
-            builder.store(builder.sub(builder.load(lesser), builder.sext(less, columns)), lesser)
-        counts = ir.VectorType(count, LANES)
-        counted = builder.load(lesser)
-        if column.width > count.width:
-            counted = builder.trunc(counted, counts)
-        builder.store(counted, _place(context, builder, signature.args[4], ranks, place, counts), align=4)
-        return context.get_dummy_value()
-
-    return types.void(indices, first, stop, some, ranks, place), generate
-
-
-def _place(context: Any, builder: ir.IRBuilder, kind: Any, array: Any, first: Any, vector: Any) -> Any:
-    """Return a pointer to a vector of an array's numbers from one of them on."""
-    start = context.make_array(kind)(context, builder, array).data
-    return builder.bitcast(builder.gep(start, [first]), vector.as_pointer())
-
-
-def _load_some(builder: ir.IRBuilder, vector: ir.VectorType, start: Any, count: Any) -> Any:
-    """Load a vector's first numbers, and 0 for the others, which are not read."""
-    numbers = ir.Constant(ir.VectorType(count.type, LANES), list(range(LANES)))
-    there = builder.icmp_unsigned("<", numbers, _splat(builder, count))
-    word, pointer = ir.IntType(32), vector.as_pointer()
-    kind = ir.FunctionType(vector, [pointer, word, there.type, vector])
-    name = f"llvm.masked.load.v{LANES}i{vector.element.width}.p0"
-    load = builder.module.declare_intrinsic(name, (), kind)
-    aligned = ir.Constant(word, vector.element.width // 8)
-    return builder.call(load, [builder.bitcast(start, pointer), aligned, there, ir.Constant(vector, None)])
-
-
-def _splat(builder: ir.IRBuilder, number: Any) -> Any:
-    """Return a vector of one number in every lane."""
-    none = ir.Constant(ir.VectorType(number.type, LANES), ir.Undefined)
-    single = builder.insert_element(none, number, ir.Constant(ir.IntType(32), 0))
-    return builder.shuffle_vector(single, none, ir.Constant(ir.VectorType(ir.IntType(32), LANES), None))
-
-
-@intrinsic
 def _prefetch(typing_context, array, place):  # type: ignore[no-untyped-def]
     """Ask for the line of the cache that an array has at a place."""
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         (array, place), byte = arguments, ir.IntType(8)
-        where = _place(context, builder, signature.args[0], array, place, byte)
+        where = place_of(context, builder, signature.args[0], array, place, byte)
         kind = ir.FunctionType(ir.VoidType(), [byte.as_pointer(), *[ir.IntType(32)] * 3])
         ask = builder.module.declare_intrinsic("llvm.prefetch", (byte.as_pointer(),), kind)
         builder.call(ask, [where, *(ir.Constant(ir.IntType(32), number) for number in (0, 3, 1))])
@@ -172,23 +118,47 @@ def fetch(numbers, first, count):  # type: ignore[no-untyped-def]
 
 
 @_compile
-def _sort_rows(indptr, indices, columns, order, marks, found, before, begin, end):  # type: ignore[no-untyped-def]
+def _sort_rows(indptr, indices, n, columns, order, marks, found, before, begin, end):  # type: ignore[no-untyped-def]
     """Sort the columns of each row that can be without digits, and the numbers of the entries with them.
 
     Returns the length of the longest row that cannot; the first column of such a row is -1.
     """
-    longest, ranks = np.uint64(0), np.empty(RANKED + LANES, np.uint32)
+    longest, last = np.uint64(0), np.uint64(indptr[end])
     for row in range(begin, end):
         first, stop = np.uint64(indptr[row]), np.uint64(indptr[row + 1])
         done = False
-        if stop - first <= np.uint64(RANKED):
-            done = _sort_by_ranks(indices, first, stop, columns, order, ranks)
-        elif len(marks):
+        # Vectors reach beyond their row: what they write there is written again when the next rows come.
+        if first + np.uint64(LANES * MOST_VECTORS) <= last:
+            done = _sort_by_keys(indices, first, stop - first, n, columns, order)
+        if not done and len(marks):
             done = _sort_by_marks(indices, first, stop, columns, order, marks, found, before)
         if not done:
             longest = max(longest, stop - first)
             columns[first] = -1
     return longest
+
+
+@_inline
+def _sort_by_keys(indices, first, count, n, columns, order):  # type: ignore[no-untyped-def]
+    """Sort a row in vector registers; False if it is too long for them.
+
+    Those hold columns below `n`, and behind each as many bits as say where in the row it stands.
+    """
+    if count <= np.uint64(LANES * 1) and n <= 1 << KEY_BITS - 4:
+        sort_run(indices, first, count, columns, order, 1)
+    elif count <= np.uint64(LANES * 2) and n <= 1 << KEY_BITS - 5:
+        sort_run(indices, first, count, columns, order, 2)
+    elif count <= np.uint64(LANES * 4) and n <= 1 << KEY_BITS - 6:
+        sort_run(indices, first, count, columns, order, 4)
+    elif count <= np.uint64(LANES * 5) and n <= 1 << KEY_BITS - 7:
+        sort_run(indices, first, count, columns, order, 5)
+    elif count <= np.uint64(LANES * 8) and n <= 1 << KEY_BITS - 7:
+        sort_run(indices, first, count, columns, order, 8)
+    elif count <= np.uint64(LANES * 16) and n <= 1 << KEY_BITS - 8:
+        sort_run(indices, first, count, columns, order, 16)
+    else:
+        return False
+    return True
 
 
 @_compile
@@ -200,19 +170,6 @@ def _sort_left(indptr, indices, columns, order, longest, begin, end):  # type: i
         first, stop = np.int64(indptr[row]), np.int64(indptr[row + 1])
         if first < stop and columns[first] < 0:
             _sort_by_digits(indices, first, (columns[first:stop], order[first:stop]), spares, places)
-
-
-@_inline
-def _sort_by_ranks(indices, first, stop, columns, order, ranks):  # type: ignore[no-untyped-def]
-    """Put each entry behind those of lesser columns; False if two columns are equal."""
-    for some in range(first, stop, np.uint64(LANES)):
-        _count_lesser(indices, first, stop, some, ranks, some - first)
-    total, count = np.uint64(0), stop - first
-    for k in range(count):
-        rank, entry = np.uint64(ranks[k]), first + k
-        total += rank
-        columns[first + rank], order[first + rank] = indices[entry], entry
-    return np.uint64(2) * total == count * (count - ONE)
 
 
 @_inline

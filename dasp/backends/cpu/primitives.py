@@ -16,6 +16,7 @@ from dasp._compile import jit
 from dasp._dtypes import bits_type, real_type
 from dasp._integers import ceil_div
 from dasp.backends.cpu import columns
+from dasp.backends.cpu.lanes import copy_rows
 from dasp.backends.cpu.ordering import fetch
 from dasp.backends.cpu.ordering import sort_columns as sort_columns
 from dasp.backends.cpu.ranges import over_ranges
@@ -386,6 +387,9 @@ def _first_steps(layout: Layout) -> Vector:
     return first_steps
 
 
+RUNS_AHEAD = 4
+"""How far ahead of its turn a run is asked for whose values are read out of order."""
+
 _compile = jit(nogil=True)
 _inline = jit(nogil=True, forceinline=True)
 _shape_word = _compile(shape_word)
@@ -573,20 +577,33 @@ def _fill_values(  # type: ignore[no-untyped-def]
     first_run, shifts, steps, full, starts, lengths, codes, order, first_steps, values, begin, end
 ):
     """Write the code of every slot, 0 for a pad; without `order`, codes stand as the entries do."""
+    most = steps[begin:end].max() if order is not None and begin < end else 0
+    row_by_row, begins = np.empty(WARP * most, codes.dtype), np.empty(WARP, np.int64)
     for s in range(begin, end):
-        shift, mask = np.uint64(shifts[s]), np.uint64((1 << shifts[s]) - 1)
         slots = values[WARP * first_steps[s] : WARP * (first_steps[s] + steps[s])]
         if full[s] < steps[s]:
             slots[WARP * full[s] :] = 0
-        for run in range(first_run[s], min(first_run[s] + (WARP >> shifts[s]), len(lengths))):
-            first, lane = np.uint64(starts[run]), np.uint64(run - first_run[s]) << shift
-            if order is not None:
-                fetch(codes, first, np.uint64(lengths[run]))
-            for i in range(np.uint64(lengths[run])):
-                entry = first + i
-                if order is not None:
-                    entry = np.uint64(order[entry])
-                slots[np.uint64(WARP) * (i >> shift) + lane + (i & mask)] = codes[entry]
+        first, last = first_run[s], min(first_run[s] + (WARP >> shifts[s]), len(lengths))
+        if order is None:
+            copy_rows(codes, starts[first:last], lengths[first:last], shifts[s], full[s], slots)
+        else:
+            _in_order(codes, order, starts, lengths, first, last, row_by_row, begins)
+            copy_rows(row_by_row, begins[: last - first], lengths[first:last], shifts[s], full[s], slots)
+
+
+@_inline
+def _in_order(codes, order, starts, lengths, first, last, row_by_row, begins):  # type: ignore[no-untyped-def]
+    """Write the codes of some runs one after another, in an order, and where each run begins then."""
+    place = np.uint64(0)
+    for run in range(first, last):
+        begins[run - first] = place
+        ahead = run + RUNS_AHEAD
+        if ahead < len(starts):
+            fetch(codes, np.uint64(starts[ahead]), np.uint64(lengths[ahead]))
+        start = np.uint64(starts[run])
+        for entry in range(start, start + np.uint64(lengths[run])):
+            row_by_row[place] = codes[np.uint64(order[entry])]
+            place += np.uint64(1)
 
 
 @_compile

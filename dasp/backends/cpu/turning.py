@@ -87,7 +87,7 @@ def _turn_block(typing_context, block, words, source, run, item, target):  # typ
 
         from_places = places(signature.args[2], source, run, item)
         rows = [builder.load(place, align=word.width // 8) for place in from_places]
-        turned = _transposed(builder, rows, side, of_item)
+        turned = transposed(builder, rows, side, of_item)
         to_places = places(signature.args[5], target, item, run)
         for row, place in zip(turned, to_places, strict=True):
             builder.store(row, place, align=word.width // 8)
@@ -96,7 +96,7 @@ def _turn_block(typing_context, block, words, source, run, item, target):  # typ
     return types.void(block, words, source, types.int64, types.int64, target), generate
 
 
-def _transposed(builder: ir.IRBuilder, rows: list[Any], side: int, words: int) -> list[Any]:
+def transposed(builder: ir.IRBuilder, rows: list[Any], side: int, words: int) -> list[Any]:
     """Return the columns of a square block: halves change places across its diagonal, then their halves."""
 
     def chosen(one: Any, other: Any, items: list[int]) -> Any:
