@@ -40,7 +40,7 @@ COMMANDS = {
     "bench solvers": "dasp.commands.bench",
     "bench peak": "dasp.commands.bench",
     "bench scaling": "dasp.commands.bench",
-    "partition": "dasp.commands.ranks",
+    "partition": "dasp.commands.partition",
     "tune": "dasp.commands.tune",
     "rs": "dasp.commands.rs",
     "completion": "dasp.commands.completion",

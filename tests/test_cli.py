@@ -22,7 +22,7 @@ from scipy.sparse import csr_array
 
 import dasp
 from dasp import _html, cli, formats
-from dasp.commands import figures, info, options, solve
+from dasp.commands import figures, info, options, solve, systems
 from dasp.commands.summaries import SUMMARIES
 from dasp.models import families, generate
 
@@ -242,11 +242,11 @@ def test_a_solution_goes_to_a_file_and_b_comes_from_one(
 ) -> None:
     matrix = generate("poisson2d:15")
     b = np.random.default_rng(0).standard_normal(225)
-    solve.write_vector(str(tmp_path / f"b{suffix}"), b)
+    systems.write_vector(str(tmp_path / f"b{suffix}"), b)
     names = ["--rhs", str(tmp_path / f"b{suffix}"), "--out", str(tmp_path / f"x{suffix}")]
     status, _, err = run(capsys, "solve", "poisson2d:15", *CPU, "--rtol", "1e-12", *names)
     assert (status, err) == (0, "")
-    x = solve.read_vector(str(tmp_path / f"x{suffix}")).reshape(-1)
+    x = systems.read_vector(str(tmp_path / f"x{suffix}")).reshape(-1)
     np.testing.assert_allclose(x, scipy.sparse.linalg.spsolve(matrix.tocsc(), b), rtol=1e-8)
     assert solve.true_residual(matrix, x, b) <= 2e-12
     assert solve.true_residual(matrix, 0 * x, b) == 1
@@ -281,7 +281,7 @@ def test_solve_takes_complex_numbers(capsys: pytest.CaptureFixture[str], tmp_pat
         "cg": phases @ laplacian @ phases.conj(),
         "bicgstab": laplacian - (0.3 - 0.4j) * scipy.sparse.eye_array(144),
     }
-    solve.write_vector(str(tmp_path / "b.mtx"), b)
+    systems.write_vector(str(tmp_path / "b.mtx"), b)
     names = ["--rhs", str(tmp_path / "b.mtx"), "--out", str(tmp_path / "x.npy"), "--precond", "jacobi"]
     for method, matrix in matrices.items():
         scipy.sparse.save_npz(tmp_path / "a.npz", scipy.sparse.csr_array(matrix))
@@ -289,12 +289,12 @@ def test_solve_takes_complex_numbers(capsys: pytest.CaptureFixture[str], tmp_pat
         assert (status, err) == (0, "")
         assert f"\n{method} with jacobi" in out
         assert f"SciPy {method}" in out
-        x = solve.read_vector(str(tmp_path / "x.npy"))
+        x = systems.read_vector(str(tmp_path / "x.npy"))
         assert np.linalg.norm(b - matrix @ x) <= 1.01e-8 * np.linalg.norm(b)
     status, out, err = run(capsys, "solve", "poisson2d:12", *CPU, "--compare", *names)
     assert (status, err) == (0, "")
     assert "SciPy cg" in out
-    assert solve.read_vector(str(tmp_path / "x.npy")).dtype == np.complex128
+    assert systems.read_vector(str(tmp_path / "x.npy")).dtype == np.complex128
 
 
 def test_others_solve_the_same_system(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -333,11 +333,11 @@ def test_a_solution_is_judged_by_its_true_residual() -> None:
 
 
 def test_the_method_follows_the_matrix() -> None:
-    assert solve.looks_positive_definite(generate("poisson2d:5"))
-    assert solve.looks_positive_definite(generate("fem3:3"))
-    assert not solve.looks_positive_definite(csr_array(-generate("poisson2d:5")))
-    assert not solve.looks_positive_definite(generate("kkt:20"))
-    assert not solve.looks_positive_definite(generate("circuit:200"))
+    assert systems.looks_positive_definite(generate("poisson2d:5"))
+    assert systems.looks_positive_definite(generate("fem3:3"))
+    assert not systems.looks_positive_definite(csr_array(-generate("poisson2d:5")))
+    assert not systems.looks_positive_definite(generate("kkt:20"))
+    assert not systems.looks_positive_definite(generate("circuit:200"))
 
 
 def test_single_precision_gets_a_tolerance_it_can_reach(

@@ -209,7 +209,9 @@ def test_dasp_solve_on_ranks_prints_once(tmp_path: Path) -> None:
     A, x = generate("poisson2d:20"), np.load(out)
     assert np.linalg.norm(b - A @ x) <= 1.0001e-8 * 20
     assert read == 0, told
-    assert json.loads(told)["converged"]
+    found = json.loads(told)
+    assert found["solvers"][0]["converged"]
+    assert (found["rows"], found["ranks"]) == (400, 3)
     assert refused != 0
     assert said.count("dasp: error: rank 0:") == 1
 

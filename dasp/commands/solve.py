@@ -4,10 +4,8 @@ residual."""
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,28 +16,35 @@ from scipy.sparse import csr_array, eye_array
 import dasp.preconditioners
 import dasp.solvers
 from dasp._launcher import started
-from dasp.bench.figures import BLUE, RED, new_figure, save, styled
-from dasp.commands.figures import check_plot
 from dasp.commands.options import (
     Subparsers,
     add_device_option,
     add_json_option,
     add_matrix_option,
     add_policy_options,
-    policy_from,
-    seed_from,
     shows_progress,
 )
 from dasp.commands.summaries import add_parser
-from dasp.io.files import one_line_errors, open_regular, replacing
+from dasp.commands.systems import (
+    Outcome,
+    announce,
+    as_json,
+    check,
+    check_shape,
+    draw_residuals,
+    hierarchy,
+    looks_positive_definite,
+    right_hand_side,
+    tell,
+    tolerance,
+    write_vector,
+)
 from dasp.io.matrices import load_matrix
 from dasp.matrix import SpMatrix
 from dasp.policy import Policy
 
 METHODS = ("cg", "minres", "bicgstab", "gmres")
 PRECONDITIONERS = ("none", "jacobi", "block-jacobi", "ic0", "ilu0", "chebyshev", "multigrid")
-_RTOL = {"float64": 1e-8, "float32": 1e-4, "complex128": 1e-8, "complex64": 1e-4}
-_VECTOR_SUFFIXES = (".npy", ".mtx")
 
 
 def add_command(subparsers: Subparsers) -> None:
@@ -78,30 +83,6 @@ def add_command(subparsers: Subparsers) -> None:
     parser.set_defaults(run=_run)
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What a solver did.
-
-    Attributes
-    ----------
-    solver : str
-    iterations : int
-    setup, seconds : float
-        To make a preconditioner or a hierarchy, and to solve; planning in neither.
-    residual : float
-        Norm of b - A x over that of b, by SciPy's product with the original matrix.
-    problem : str
-        Why the solution is not accepted; empty if it is.
-    """
-
-    solver: str
-    iterations: int
-    setup: float
-    seconds: float
-    residual: float
-    problem: str
-
-
 def _compile(method: str, dtype: np.dtype, policy: Policy | None, device: str) -> None:
     """Plan and solve a system of a few rows, so that no time below holds what a process compiles first."""
     small = SpMatrix.from_scipy(eye_array(8, format="csr", dtype=dtype), policy=policy, device=device)
@@ -110,35 +91,23 @@ def _compile(method: str, dtype: np.dtype, policy: Policy | None, device: str) -
 
 def _run(arguments: argparse.Namespace) -> int:
     if started():
-        from dasp.commands import ranks
+        from dasp.commands import solve_ranks
 
-        pieces = ranks.Pieces(
-            _check,
-            right_hand_side,
-            write_vector,
-            draw_residuals,
-            _hierarchy,
-            looks_positive_definite,
-            lambda dtype: _RTOL[dtype.name],
-        )
-        return ranks.solve(arguments, pieces)
-    policy, seed = _check(arguments)
+        return solve_ranks.run(arguments)
+    policy, seed = check(arguments)
     matrix = load_matrix(arguments.matrix, seed=seed)
-    rows, columns = matrix.shape
-    if rows != columns or rows == 0:
-        raise ValueError(f"{arguments.matrix} is {rows} x {columns}; solve needs a square matrix with rows")
+    check_shape(arguments.matrix, matrix.shape)
     method = arguments.method or ("cg" if looks_positive_definite(matrix) else "bicgstab")
     _compile(method, matrix.dtype, policy, arguments.device)
     began = time.perf_counter()
     planned = SpMatrix.from_scipy(matrix, policy=policy, device=arguments.device)
     planning = time.perf_counter() - began
-    rtol = arguments.rtol if arguments.rtol is not None else _RTOL[np.dtype(planned.dtype).name]
-    b = right_hand_side(arguments.rhs, rows, seed)
+    rtol = tolerance(arguments, planned.dtype)
+    b = right_hand_side(arguments.rhs, matrix.shape[0], seed)
     b = b.astype(np.result_type(planned.dtype, np.complex64) if b.dtype.kind == "c" else planned.dtype)
     title = method if arguments.precond == "none" else f"{method} with {arguments.precond}"
     if not arguments.json:
-        print(f"{arguments.matrix}: {rows:,} rows, {matrix.nnz:,} entries, on {planned.device}")
-        print(f"{title}, to {rtol:.1e} of b ({arguments.rhs})", flush=True)
+        announce(arguments, matrix.shape[0], matrix.nnz, planned.device, title, rtol)
     began = time.perf_counter()
     M = preconditioner(arguments.precond, matrix, planned, arguments.block)
     setup = time.perf_counter() - began
@@ -158,84 +127,10 @@ def _run(arguments: argparse.Namespace) -> int:
         norm = float(np.linalg.norm(b)) or 1.0
         draw_residuals(Path(arguments.plot), title, [one / norm for one in stats.residuals], rtol)
     if arguments.json:
-        _print_json(arguments, matrix, planned, planning, rtol, [ours, *others], stats)
+        print(as_json(arguments, planned, 1, planning, rtol, [ours, *others], stats))
     else:
-        _print(ours, others, planning)
+        tell(ours, others, planning)
     return int(bool(ours.problem))
-
-
-def _check(arguments: argparse.Namespace) -> tuple[Policy | None, int]:
-    """Return the policy and the seed; TypeError or ValueError if an option is not what it must be."""
-    if arguments.rtol is not None and not 0 < arguments.rtol < 1:
-        raise ValueError(f"--rtol is {arguments.rtol}; it must be above 0 and below 1")
-    if arguments.maxiter < 1:
-        raise ValueError(f"--maxiter is {arguments.maxiter}; it must be at least 1")
-    if arguments.block < 1:
-        raise ValueError(f"--block is {arguments.block}; it must be at least 1")
-    if arguments.out:
-        _check_out(arguments)
-    if arguments.plot:
-        check_plot(arguments.plot)
-    return policy_from(arguments), seed_from(arguments)
-
-
-def _check_out(arguments: argparse.Namespace) -> None:
-    out = Path(arguments.out)
-    if out.suffix not in _VECTOR_SUFFIXES:
-        raise ValueError(f"--out is {out}; a name that ends in .npy or .mtx is needed")
-    if not out.parent.is_dir():
-        raise ValueError(f"--out is {out}; the folder {out.parent} must exist; make it first")
-    if out.exists() and Path(arguments.matrix).exists() and out.samefile(arguments.matrix):
-        raise ValueError(f"--out is {out}, the file of the matrix; another name is needed")
-
-
-def right_hand_side(given: str, rows: int, seed: int) -> NDArray[np.inexact]:
-    """Return b: ones, normal random numbers, or what a file holds.
-
-    Raises
-    ------
-    ValueError
-        If the file holds no vector of so many numbers.
-    """
-    if given == "ones":
-        return np.ones(rows)
-    if given == "random":
-        return np.random.default_rng(seed).standard_normal(rows)
-    b = read_vector(given)
-    if b.size != rows or b.dtype.kind not in "fiubc":
-        raise ValueError(f"{given} holds {b.size} numbers of {b.dtype}; {rows} are needed, real or complex")
-    return b.reshape(-1).astype(np.complex128 if b.dtype.kind == "c" else np.float64)
-
-
-def read_vector(path: str) -> NDArray[Any]:
-    """Return the vector in a .npy or .mtx file.
-
-    Raises
-    ------
-    ValueError
-        If the file is none of these, or cannot be read, or a .mtx holds a matrix.
-    """
-    suffix = Path(path).suffix
-    if suffix == ".npy":
-        with one_line_errors(Path(path)), open_regular(Path(path)) as file:
-            return np.asarray(np.load(file, allow_pickle=False))
-    if suffix == ".mtx":
-        found = load_matrix(path)
-        if 1 not in found.shape:
-            raise ValueError(f"{path} is {found.shape[0]} x {found.shape[1]}; a vector is needed")
-        return np.asarray(found.toarray())
-    raise ValueError(f"--rhs is {path}; ones, random, or a file that ends in .npy or .mtx is needed")
-
-
-def write_vector(path: str, x: NDArray[Any]) -> None:
-    """Write x as .npy, or as a Matrix Market array of one column; a file that is there is replaced whole."""
-    with replacing(Path(path)) as file:
-        if Path(path).suffix == ".npy":
-            np.save(file, x)
-            return
-        import scipy.io
-
-        scipy.io.mmwrite(file, x.reshape(-1, 1))
 
 
 def preconditioner(kind: str, matrix: csr_array, planned: SpMatrix, block: int) -> Any:
@@ -248,44 +143,9 @@ def preconditioner(kind: str, matrix: csr_array, planned: SpMatrix, block: int) 
         "ic0": lambda: dasp.preconditioners.ic0(matrix, device=device),
         "ilu0": lambda: dasp.preconditioners.ilu0(matrix, device=device),
         "chebyshev": lambda: dasp.preconditioners.chebyshev(planned),
-        "multigrid": lambda: dasp.preconditioners.multigrid(_hierarchy(matrix), device=device),
+        "multigrid": lambda: dasp.preconditioners.multigrid(hierarchy(matrix), device=device),
     }
     return make[kind]()
-
-
-def _hierarchy(matrix: csr_array) -> Any:
-    try:
-        import pyamg
-    except ImportError as error:
-        raise RuntimeError(
-            "multigrid was asked for and PyAMG is not installed; pip install 'dasp-spmv[amg]'"
-        ) from error
-    from scipy.sparse import csr_matrix
-
-    return pyamg.smoothed_aggregation_solver(csr_matrix(matrix))
-
-
-@styled
-def draw_residuals(path: Path, title: str, residuals: list[float], rtol: float) -> None:
-    """Draw the norm of the residual over that of b after each iteration, and what was asked for."""
-    figure, (axes,) = new_figure(3.5, 2.6)
-    axes.semilogy(range(len(residuals)), [max(one, 1e-300) for one in residuals], color=BLUE)
-    axes.axhline(rtol, color=RED, linestyle="--", linewidth=0.8)
-    axes.annotate("asked for", (len(residuals) - 1, rtol), ha="right", va="bottom", color=RED, fontsize=7)
-    axes.set(xlabel="iteration", ylabel="norm of the residual / norm of b", title=title)
-    axes.margins(x=0.01)
-    save(figure, path)
-
-
-def looks_positive_definite(matrix: csr_array) -> bool:
-    """Whether a square matrix is symmetric or Hermitian, up to rounding, and has a positive diagonal.
-
-    That is necessary for CG, not sufficient: an indefinite matrix may pass.
-    """
-    if not np.all(matrix.diagonal().real > 0):
-        return False
-    difference = abs(matrix - matrix.conj().T)
-    return bool(difference.nnz == 0 or difference.max() <= 1e-12 * abs(matrix).max())
 
 
 def true_residual(matrix: csr_array, x: NDArray[np.inexact], b: NDArray[np.inexact]) -> float:
@@ -390,67 +250,14 @@ def _by_cupy(matrix: csr_array, b: NDArray[np.inexact], method: str, rtol: float
 def _by_pyamg(matrix: csr_array, b: NDArray[np.inexact], rtol: float, maxiter: int) -> list[Outcome]:
     try:
         began = time.perf_counter()
-        hierarchy = _hierarchy(matrix)
+        ml = hierarchy(matrix)
         setup = time.perf_counter() - began
     except RuntimeError:
         return []
     residuals: list[float] = []
     began = time.perf_counter()
-    x = hierarchy.solve(b, tol=rtol, maxiter=maxiter, accel="cg", residuals=residuals)
+    x = ml.solve(b, tol=rtol, maxiter=maxiter, accel="cg", residuals=residuals)
     seconds = time.perf_counter() - began
     reason = "PyAMG's cg stopped above the tolerance"
     made = max(0, len(residuals) - 1)
     return [_outcome("PyAMG cg with its cycle", matrix, x, b, rtol, made, setup, seconds, reason)]
-
-
-def _print(ours: Outcome, others: list[Outcome], planning: float) -> None:
-    each = 1e6 * ours.seconds / max(1, ours.iterations)
-    setup = f"; preconditioner made in {ours.setup:.3f} s" if ours.setup > 1e-4 else ""
-    print(
-        f"{ours.iterations:,} iterations in {ours.seconds:.3f} s ({each:,.1f} us each); "
-        f"planned in {planning:.3f} s{setup}; true residual {ours.residual:.2e} of b"
-    )
-    if others:
-        print(f"\n{'solver':<28}{'iterations':>11}{'set-up s':>10}{'solve s':>10}{'true residual':>15}")
-        for one in (ours, *others):
-            print(
-                f"{one.solver:<28}{one.iterations:>11,}{one.setup:>10.3f}{one.seconds:>10.3f}"
-                f"{one.residual:>15.2e}{'  not converged' if one.problem else ''}"
-            )
-    if ours.problem:
-        print(f"not converged: {ours.problem}")
-
-
-def _print_json(
-    arguments: argparse.Namespace,
-    matrix: csr_array,
-    planned: SpMatrix,
-    planning: float,
-    rtol: float,
-    outcomes: list[Outcome],
-    stats: dasp.solvers.Stats,
-) -> None:
-    found = {
-        "matrix": arguments.matrix,
-        "rows": matrix.shape[0],
-        "entries": int(matrix.nnz),
-        "device": planned.device,
-        "dtype": str(planned.dtype),
-        "rtol": rtol,
-        "rhs": arguments.rhs,
-        "planning_seconds": planning,
-        "reason": stats.reason,
-        "residuals": stats.residuals,
-        "solvers": [
-            {
-                "solver": one.solver,
-                "converged": not one.problem,
-                "iterations": one.iterations,
-                "setup_seconds": one.setup,
-                "solve_seconds": one.seconds,
-                "true_residual": one.residual if np.isfinite(one.residual) else None,
-            }
-            for one in outcomes
-        ],
-    }
-    print(json.dumps(found, indent=2))
