@@ -40,11 +40,13 @@ class _Question:
     turn = 7
 
     def __init__(self) -> None:
-        self._words = np.array([self.turn - 1, 0], np.uint64)
+        self._words, self._votes = np.array([self.turn - 1, 0], np.uint64), np.zeros(2, np.uint64)
         self.misfit, self.told = _Address(self._words[:1]), _Address(self._words[1:])
+        self.votes = _Address(self._votes)
 
     def fits(self) -> bool:
         assert self._words[1] in (1, 2), "nobody answered"
+        assert not self._votes.any()
         return bool(self._words[1] == 2)
 
 
@@ -86,6 +88,8 @@ class PackingDevice:
         What was compiled, with its constants, and how often somebody asked for it.
     reads : int
         Copies to the host.
+    together : int
+        Blocks that run at the same time.
     bytes, peak : int
         Bytes of the arrays that are alive, and the most that there were at once.
     """
@@ -94,6 +98,7 @@ class PackingDevice:
         self.launches: list[str] = []
         self.sources: dict[tuple[str, frozenset[tuple[str, str]]], int] = {}
         self.reads = self.bytes = self.peak = 0
+        self.together = 40
         self._seed = seed
         self._constants: dict[tuple[int, ...], np.ndarray] = {}
         self._written: dict[int, np.ndarray] = {}  # of each byte, by the identity of its array
@@ -166,7 +171,7 @@ class PackingDevice:
         told = self.empty(count, np.uint64)
         return _Address(told), lambda: lambda: told.tolist()
 
-    def kernel(self, signature: Any, constants: Any, types: Any) -> Any:
+    def kernel(self, signature: Any, constants: Any, types: Any, *, together: bool = False) -> Any:
         self.load_all([(signature.source, constants)])
         module = compile_kernels(signature.source, constants)
 
@@ -177,7 +182,8 @@ class PackingDevice:
             def run() -> None:
                 arguments = {name: _array_at(word) for name, word in words.items()}
                 ordered = [self._marked(value) for value in signature.ordered(types, arguments)]
-                module.launch(signature.entry, grid=blocks, block=threads, args=ordered, seed=self._seed)
+                how = {"seed": self._seed, "cooperative": together}
+                module.launch(signature.entry, grid=blocks, block=threads, args=ordered, **how)
 
             self.run(run)
 
@@ -192,10 +198,12 @@ class PackingDevice:
         varying: Any,
         blocks: int,
         threads: int,
+        *,
         overlaps: bool,
+        together: bool,
     ) -> Any:
         signature.ordered(types, arguments, varying)
-        launch = self.kernel(signature, constants, types)
+        launch = self.kernel(signature, constants, types, together=together)
 
         def launch_with(*given: Any) -> None:
             words = {name: self.word(value) for name, value in arguments.items()}

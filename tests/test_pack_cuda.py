@@ -16,6 +16,7 @@ from dasp._machines import H200, MACHINES
 from dasp.backends.cpu import primitives as cpu
 from dasp.backends.cuda.device import CudaDevice
 from dasp.backends.cuda.pack import orders, segments, slice_statistics
+from dasp.backends.cuda.pack.refill import SKIPPED
 from dasp.backends.cuda.primitives import Primitives
 from dasp.formats.array import Csr, nbytes
 from dasp.formats.sliced import SLICED
@@ -393,6 +394,57 @@ def test_other_values_are_coded_and_placed_as_on_the_cpu(kind, dtype):
             one, other = into
             for mine, theirs in ((one.codes, other.codes), (one.table, other.table)):
                 np.testing.assert_array_equal(bits(mine), bits(theirs))
+
+
+@pytest.mark.parametrize("together", [0, 40], ids=["two launches", "one launch"])
+@pytest.mark.parametrize("seed", [None, 1])
+@pytest.mark.parametrize(
+    ("kind", "dtype"),
+    [("few", np.float64), ("few", np.complex128), ("bytes", np.float32), ("singles", np.float64)],
+)
+def test_values_in_place_are_all_written_or_none(kind, dtype, seed, together):
+    matrix, rng = generate("spikes:300:2:290"), np.random.default_rng(5)
+    old = draw_values(kind, matrix.nnz, np.float64, rng).astype(dtype)
+    if kind == "few":
+        old = rng.choice(old[:100], matrix.nnz)
+    plan, device = plans(csr_of(matrix)._replace(data=old), seed)
+    device.together, on, values = together, Primitives(device), plan.values
+    slots, fill = slots_of(plan, cpu), on.fill(on.slots(plan), values, np.dtype(dtype))
+    stored = values.codes, values.table
+    unfit = np.r_[np.pi, old[1:]].astype(dtype)  # a value more
+    for data in (old[::-1].copy(), unfit, old + (kind == "few"), unfit, old):
+        before = [array.copy() for array in stored]
+        assert fill(data) == (data is not unfit)
+        if data is unfit:
+            for now, then in zip(stored, before, strict=True):
+                np.testing.assert_array_equal(bits(now), bits(then))
+        else:
+            got = cpu.decode(values, values.codes[slots], len(data), np.dtype(dtype))
+            np.testing.assert_array_equal(bits(got), bits(data))
+    assert ("dasp_refill_together" in device.launches) == bool(together)
+
+
+@pytest.mark.parametrize("together", [0, 40], ids=["two launches", "one launch"])
+def test_values_of_the_table_leave_it_as_it_is_and_new_ones_are_expected_again(together):
+    matrix, rng = generate("spikes:300:2:290"), np.random.default_rng(5)
+    old = rng.choice(rng.standard_normal(20), matrix.nnz)
+    plan, device = plans(csr_of(matrix)._replace(data=old))
+    device.together, on = together, Primitives(device)
+    fill, table = on.fill(on.slots(plan), plan.values, old.dtype), plan.values.table.copy()
+    first = ["dasp_refill_together"] if together else ["dasp_holds", "dasp_refill"]
+    anew = ["dasp_value_facts", "dasp_refill"]
+
+    def launched(data):
+        device.launches.clear()
+        assert fill(data)
+        return device.launches
+
+    assert launched(old[::-1].copy()) == first
+    np.testing.assert_array_equal(plan.values.table, table)
+    assert launched(old + 1) == first + anew
+    for turn in range(SKIPPED):
+        assert launched(old + turn % 2) == anew
+    assert launched(old) == first
 
 
 def values_by_slots(coding, codes, slots, dtype):

@@ -1,52 +1,86 @@
-// Values to codes that hold every bit of them.
-//
-// table (distinct): the values of a dictionary; codes (SLOTS): which of them is in a slot, see values.cu; not read in
-// other codings.
+// Values to codes that hold every bit of them, where a coding can.
 #pragma once
 
 #include "coding.cuh"
 
-constexpr int CODER_THREADS = 256, CODER_WORDS = SLOTS / 4;  // four slots to a word
+constexpr int CODER_THREADS = 256;
 
-// What a thread loads of a dictionary.
-struct CoderPart {
 #if DASP_CODING == CODING_DICTIONARY
-    static constexpr int EACH = CODER_WORDS / CODER_THREADS;
-    Bits value;
-    unsigned codes[EACH];
+// Where values stand in the table of a dictionary.
+struct Finder {
+    Bits table[MOST_CODES];
+    unsigned numbers[SLOTS];  // 1 + the number of the value that has a slot; 0 where it is free
 
-    __device__ __forceinline__ CoderPart(const Bits* table, const unsigned char* all_codes, int distinct)
-        : value(), codes()
+    // Every thread of the block, which has 256, calls it.
+    __device__ __forceinline__ void make(const Bits* values, int distinct)
     {
-        static_assert(CODER_THREADS == MOST_CODES, "each thread loads a value");
-        if (int(threadIdx.x) < distinct) value = table[threadIdx.x];
+        const bool has = int(threadIdx.x) < distinct;
+        Bits own = Bits();
+        if (has) own = values[threadIdx.x];
 #pragma unroll
-        for (int k = 0; k < EACH && distinct; ++k)
-            codes[k] = reinterpret_cast<const unsigned*>(all_codes)[threadIdx.x + k * CODER_THREADS];
+        for (int k = 0; k < SLOTS / CODER_THREADS; ++k) numbers[threadIdx.x + k * CODER_THREADS] = 0;
+        table[threadIdx.x] = own;
+        __syncthreads();
+        if (has) {
+            int slot = slot_of(own);
+            unsigned there;
+            while ((there = atomicCAS(numbers + slot, 0u, threadIdx.x + 1)) && !same(table[there - 1], own))
+                slot = (slot + 1) % SLOTS;
+            if (there) atomicMin(numbers + slot, threadIdx.x + 1);  // the table may have a value twice
+        }
+        __syncthreads();
     }
-#else
-    __device__ __forceinline__ CoderPart(const Bits*, const unsigned char*, int) {}
-#endif
+
+    // The number of a value; -1 if it has none.
+    __device__ __forceinline__ int find(Bits bits) const
+    {
+        int slot = slot_of(bits);
+        for (;; slot = (slot + 1) % SLOTS) {
+            const int number = int(numbers[slot]) - 1;
+            if (number < 0 || same(table[number], bits)) return number;
+        }
+    }
 };
+#endif
 
 // What a block of threads must have at hand.
 struct Coder {
 #if DASP_CODING == CODING_DICTIONARY
-    Bits table[MOST_CODES];
-    unsigned codes[CODER_WORDS];
+    Finder finder;
 #endif
 
-    // Every thread of the block, which has 256, calls it.
-    __device__ __forceinline__ void keep(const CoderPart& part)
+    // Every thread of the block, which has CODER_THREADS, calls it. table (distinct): the values of a dictionary, which
+    // may have some of them twice; not read in other codings.
+    __device__ __forceinline__ void make(const Bits* table, int distinct)
     {
 #if DASP_CODING == CODING_DICTIONARY
-        table[threadIdx.x] = part.value;
-#pragma unroll
-        for (int k = 0; k < CoderPart::EACH; ++k) codes[threadIdx.x + k * CODER_THREADS] = part.codes[k];
-        __syncthreads();
+        finder.make(table, distinct);
 #endif
     }
 
+    // Whether no bit of a value is lost. Where all must be equal, they must be as `first`.
+    __device__ __forceinline__ bool holds(Bits bits, Bits first) const
+    {
+#if DASP_CODING == CODING_EQUAL
+        return same(bits, first);
+#elif DASP_CODING == CODING_DICTIONARY
+        return finder.find(bits) >= 0;
+#elif DASP_CODING == CODING_BYTE
+        return are_bytes(bits);
+#elif DASP_CODING == CODING_HALF
+        return are_halves(bits);
+#elif DASP_CODING == CODING_SINGLE
+        return are_singles(bits);
+#elif DASP_CODING == CODING_REAL
+        return is_real(bits);
+#elif DASP_CODING == CODING_REAL_SINGLE
+        return is_real(bits) && are_singles(bits);
+#else
+        return true;
+#endif
+    }
+
+    // The code of a value of which no bit is lost.
     __device__ __forceinline__ Code code_of(Bits bits) const
     {
 #if DASP_CODING == CODING_SINGLE && DASP_KIND == KIND_COMPLEX
@@ -61,11 +95,7 @@ struct Coder {
 #elif DASP_CODING == CODING_REAL
         return part_of(bits, 0);
 #elif DASP_CODING == CODING_DICTIONARY
-        // Its slot comes before any free one.
-        const unsigned char* const all = reinterpret_cast<const unsigned char*>(codes);
-        int slot = slot_of(bits);
-        while (!same(table[all[slot]], bits)) slot = (slot + 1) % SLOTS;
-        return Code(all[slot]);
+        return Code(finder.find(bits));
 #elif DASP_CODING == CODING_EQUAL
         return Code();
 #else

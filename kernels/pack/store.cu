@@ -1,7 +1,7 @@
 // Values into the slots of slices, and with them what must be known of the columns before these can be stored.
 //
 // Arrays of slices: see cut.cu, segments.cu and slices.cuh. indices (nnz): columns, rising inside a row.
-// data (nnz): values as bits; order (nnz) or null: where the value of the i-th entry stands. table, codes: see encode.cuh.
+// data (nnz): values as bits; order (nnz) or null: where the value of the i-th entry stands. table: see encode.cuh.
 // stored (32 steps): codes by slots, 0 in a pad; not read or written where all values are equal.
 // bases (steps): the least column of every step. headers get the width of the deltas from it.
 // sizes (tiles and one more), 0 before: blocks of deltas before each tile of 64 slices, and of all, as soon as `come`,
@@ -93,15 +93,15 @@ __device__ __forceinline__ int store(const Slice& slice, const Values& values, c
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 dasp_store_slices(const Start* __restrict__ indptr, const Column* __restrict__ indices, const Bits* __restrict__ data,
-                  const Place* __restrict__ order, const Bits* __restrict__ table,
-                  const unsigned char* __restrict__ codes, int distinct, const Index* __restrict__ rows, long long positions,
+                  const Place* __restrict__ order, const Bits* __restrict__ table, int distinct,
+                  const Index* __restrict__ rows, long long positions,
                   const long long* __restrict__ segment_starts, const long long* __restrict__ segment_lengths,
                   long long segments, long long slices, uint4* headers, Index* bases, Code* stored, Count* come,
                   Count* sizes, Count* told)
 {
     __shared__ Count sums[THREADS / WARP + 1];
     __shared__ Coder coder;
-    coder.keep(CoderPart(table, codes, distinct));
+    coder.make(table, distinct);
     const long long s = (blockIdx.x * (long long)THREADS + threadIdx.x) / WARP;
     if (s < slices) {
         const uint4 header = headers[s];

@@ -5,11 +5,11 @@
 // dasp_value_facts: one dimension, any number of blocks of 1024 threads. facts (2), claims (SLOTS), firsts (SLOTS + 1):
 //     0 before. facts: bits of `Dead`, and distinct values if NOT_DICTIONARY is not among them. In a table with open
 //     addressing a claim says which value has the slot (`Claims`), and a first where that comes first, bits flipped.
-//     come or null: 0 before and after; the last block then makes the dictionary and leaves what was counted at 0.
+//     come or null: 0 before and after; the last block then makes the table and leaves what was counted at 0.
 //     Nobody asks then what else the values are not.
-//     misfit: becomes `turn`, and no dictionary is made, if there are more values than `room`.
-// dasp_dictionary: one block of 1024 threads. codes (SLOTS): the code of a slot, 0 where there is none; table: the values
-//     in the order of their first appearance, which is that of their codes.
+//     misfit: becomes `turn`, and no table is made, if there are more values than `room`.
+// dasp_dictionary: one block of 1024 threads. table: the values in the order of their first appearance, which is that of
+//     their codes.
 
 #include "values.cuh"
 
@@ -189,73 +189,54 @@ __device__ __forceinline__ unsigned dead_of(const Bits (&bits)[AT_ONCE], long lo
     return dead;
 }
 
-// Codes of the values that were found.
-struct Dictionary {
-    unsigned char* codes;
-    Bits* table;
-
-    // Every thread of a block calls it; `again` has it leave the slots as if nothing had been found.
-    __device__ void make(const Claims& known, Count* claims, Count* firsts, bool again) const
-    {
-        constexpr int each = SLOTS / THREADS, sharing = THREADS / MOST_CODES;  // threads that rank a value
-        __shared__ Count places[MOST_CODES];
-        __shared__ Bits values[MOST_CODES];
-        __shared__ int slots[MOST_CODES], found;
-        if (threadIdx.x == 0) {
-            found = 0;
-            if (peek(firsts + SLOTS)) give_slot(claims, firsts, places, values, slots, found);
-        }
-        Count claim[each], first[each];
-#pragma unroll
-        for (int k = 0; k < each; ++k) {
-            claim[k] = peek(claims + threadIdx.x + k * THREADS);
-            first[k] = peek(firsts + threadIdx.x + k * THREADS);
-        }
-        __syncthreads();
-#pragma unroll
-        for (int k = 0; k < each; ++k) {
-            const int slot = threadIdx.x + k * THREADS, own = claim[k] ? atomicAdd(&found, 1) : MOST_CODES;
-            if (again) claims[slot] = firsts[slot] = 0;
-            if (own < MOST_CODES) {
-                slots[own] = slot;
-                places[own] = ~first[k];
-                values[own] = known.value(claim[k], ~first[k]);
-            } else {
-                codes[slot] = 0;
-            }
-        }
-        if (again && threadIdx.x == 0) firsts[SLOTS] = 0;
-        __syncthreads();
-        const int nth = threadIdx.x / sharing, count = min(found, MOST_CODES);
-        const Count place = nth < count ? places[nth] : 0;
-        int rank = 0;
-#pragma unroll 4
-        for (int other = threadIdx.x % sharing; other < count; other += sharing) rank += places[other] < place;
-#pragma unroll
-        for (int step = sharing / 2; step; step /= 2) rank += __shfl_xor_sync(ALL_LANES, rank, step);
-        if (nth >= count || threadIdx.x % sharing) return;
-        codes[slots[nth]] = (unsigned char)rank;
-        table[rank] = values[nth];
-    }
-
-private:
-    // The value ABSENT takes the slot that it would have had as the last one of all.
-    static __device__ void give_slot(Count* claims, Count* firsts, Count* places, Bits* values, int* slots, int& found)
-    {
+// Writes the values that were found, in the order of their first places. Every thread of a block calls it; `again` has
+// it leave the slots as if nothing had been found.
+__device__ void make_table(const Claims& known, Count* claims, Count* firsts, Bits* table, bool again)
+{
+    constexpr int each = SLOTS / THREADS, sharing = THREADS / MOST_CODES;  // threads that rank a value
+    __shared__ Count places[MOST_CODES];
+    __shared__ Bits values[MOST_CODES];
+    __shared__ int found;
+    if (threadIdx.x == 0) {
+        const Count absent = peek(firsts + SLOTS);
+        found = absent != 0;
 #if DASP_VALUE_BYTES == 8
-        int slot = slot_of(Bits(ABSENT));
-        while (peek(claims + slot)) slot = (slot + 1) % SLOTS;
-        slots[0] = slot;
-        places[0] = ~peek(firsts + SLOTS);
-        values[0] = ABSENT;
-        found = 1;
+        if (absent) {
+            places[0] = ~absent;
+            values[0] = ABSENT;
+        }
 #endif
     }
-};
+    Count claim[each], first[each];
+#pragma unroll
+    for (int k = 0; k < each; ++k) {
+        claim[k] = peek(claims + threadIdx.x + k * THREADS);
+        first[k] = peek(firsts + threadIdx.x + k * THREADS);
+    }
+    __syncthreads();
+#pragma unroll
+    for (int k = 0; k < each; ++k) {
+        const int slot = threadIdx.x + k * THREADS, own = claim[k] ? atomicAdd(&found, 1) : MOST_CODES;
+        if (again) claims[slot] = firsts[slot] = 0;
+        if (own >= MOST_CODES) continue;
+        places[own] = ~first[k];
+        values[own] = known.value(claim[k], ~first[k]);
+    }
+    if (again && threadIdx.x == 0) firsts[SLOTS] = 0;
+    __syncthreads();
+    const int nth = threadIdx.x / sharing, count = min(found, MOST_CODES);
+    const Count place = nth < count ? places[nth] : 0;
+    int rank = 0;
+#pragma unroll 4
+    for (int other = threadIdx.x % sharing; other < count; other += sharing) rank += places[other] < place;
+#pragma unroll
+    for (int step = sharing / 2; step; step /= 2) rank += __shfl_xor_sync(ALL_LANES, rank, step);
+    if (nth < count && threadIdx.x % sharing == 0) table[rank] = values[nth];
+}
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 dasp_value_facts(const Place* __restrict__ order, long long count, Count* facts, Count* claims, Count* firsts,
-                 Count* come, unsigned char* codes, Bits* table, long long room,
+                 Count* come, Bits* table, long long room,
                  const Bits* __restrict__ data, Count* misfit, long long turn)
 {
     __shared__ __align__(16) Count block_claims[SLOTS + 2];
@@ -320,7 +301,7 @@ dasp_value_facts(const Place* __restrict__ order, long long count, Count* facts,
         if (!fits) *misfit = Count(turn);
     }
     if (fits) {
-        Dictionary{codes, table}.make(known, claims, firsts, true);
+        make_table(known, claims, firsts, table, true);
         return;
     }
     for (int slot = threadIdx.x; slot < SLOTS; slot += THREADS) claims[slot] = firsts[slot] = 0;
@@ -329,7 +310,7 @@ dasp_value_facts(const Place* __restrict__ order, long long count, Count* facts,
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 dasp_dictionary(const Bits* __restrict__ data, const Place* __restrict__ order, Count* claims, Count* firsts,
-                unsigned char* codes, Bits* table)
+                Bits* table)
 {
-    Dictionary{codes, table}.make(Claims{{data, order}}, claims, firsts, false);
+    make_table(Claims{{data, order}}, claims, firsts, table, false);
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from dasp import _source, _threads
 from dasp._integers import ceil_div, round_up
 from dasp._launch import Launch, Launches, Signature, launcher
 from dasp.backends.cuda.primitives import Primitives
+from dasp.backends.cuda.resident import chip
 from dasp.formats.array import Array
 
 PIECE, WORKERS = 4 << 20, 4
@@ -138,12 +139,13 @@ class _Question:
         import cupy
 
         self._free, self.turn = free, 0
-        self._asked, self._memory = cupy.zeros(1, np.uint64), cupy.cuda.alloc_pinned_memory(8)
+        self._asked, self._memory = cupy.zeros(3, np.uint64), cupy.cuda.alloc_pinned_memory(8)
         told = np.frombuffer(self._memory, np.uint64, 1)
         self._told: memoryview = told.data
         self._done, self._stream = cupy.cuda.Event(disable_timing=True), cupy.cuda.get_current_stream
         self._stream().synchronize()  # other streams may ask it too
         self.misfit, self.told = int(self._asked.data.ptr), int(told.ctypes.data)
+        self.votes = self.misfit + _WORD.itemsize
 
     def again(self) -> None:
         """Take another turn, of which nothing was told."""
@@ -240,6 +242,11 @@ class CudaDevice:
         self._kept: list[_Pinned] = []
         self._questions: list[_Question] = []
         self._asides: list[_Aside] = []
+
+    @cached_property
+    def together(self) -> int:
+        """Blocks that run at the same time if a multiprocessor has room for four of them."""
+        return 4 * chip(self._cupy.cuda.Device().id).processors
 
     def empty(self, shape: int | tuple[int, ...], dtype: Any) -> Array:
         """Return a new array of any contents."""
@@ -367,14 +374,21 @@ class CudaDevice:
         varying: Sequence[str],
         blocks: int,
         threads: int,
+        *,
         overlaps: bool,
+        together: bool,
     ) -> Callable[..., None]:
         """Return a launch of a compiled kernel, to be given what varies in its order; it keeps the arrays."""
         function = _source.load(signature.source, constants).get_function(signature.entry)
         if overlaps:
             overlaps = int(self._cupy.cuda.Device().compute_capability) >= OVERLAPPING
-        known = function, signature, types, arguments, varying
-        launch = Launch(*known, blocks=blocks, threads=threads, overlaps=overlaps)
+        launch = Launch(
+            *(function, signature, types, arguments, varying),
+            blocks=blocks,
+            threads=threads,
+            overlaps=overlaps,
+            cooperative=together,
+        )
         current = self._stream
         return lambda *given: launch(current().ptr, *given)
 

@@ -102,7 +102,9 @@ class Primitives:
         """See `Primitives`."""
         return refill.find_places(self._on, plan)
 
-    def fill(self, places: refill.Places, values: Values, dtype: np.dtype[Any]) -> refill.Fill | None:
+    def fill(
+        self, places: refill.Places, values: Values, dtype: np.dtype[Any]
+    ) -> refill.Fill | refill.PlainFill | None:
         """See `dasp.backends.cuda.pack.refill.prepare`."""
         return refill.prepare(self._on, places, values, dtype)
 

@@ -6,7 +6,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from functools import cache, partial
+from functools import cache
 from sys import getrefcount
 from types import MappingProxyType
 from typing import Any
@@ -201,14 +201,20 @@ class Product:
         fill = self._fill
         if fill is None:
             fill = self._fill = self._new_fill(slots)
-        kept, stream = self._beside, self._current_stream().ptr
-        captured = self._is_capturing(stream)
-        follows = kept is not None and (captured or kept.nbytes)
-        # Behind the launches, before anybody waits for them.
-        written = bool(fill(data, _leave_all if follows else partial(self._settle, stream, captured)))
+        follows = self._beside is not None and self._beside.nbytes
+        written = bool(fill(data, _leave_all if follows else self._settle_behind))
         if written and follows:
             self.follow()
         return written
+
+    def _settle_behind(self) -> None:
+        """Do what must be behind launches that write values, before anybody waits for them."""
+        stream = self._current_stream().ptr
+        captured = self._is_capturing(stream)
+        if captured and self._beside is not None:
+            self.follow()
+        else:
+            self._settle(stream, captured)
 
     def _new_fill(self, slots: Any) -> Callable[[Any, Callable[[], object]], bool]:
         """Return what overwrites values and says whether it did; it calls what is to be behind it."""

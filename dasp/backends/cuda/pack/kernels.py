@@ -32,7 +32,6 @@ VALUE_FACTS = Signature(
     Count*           claims
     Count*           firsts
     Count*           come
-    unsigned char*   codes
     Bits*            table
     long long        room
     const Bits*      data    [count]
@@ -49,7 +48,6 @@ DICTIONARY = Signature(
     const Place*     order
     Count*           claims
     Count*           firsts
-    unsigned char*   codes
     Bits*            table
     """,
 )
@@ -279,7 +277,6 @@ STORE_SLICES = Signature(
     const Bits*            data
     const Place*           order
     const Bits*            table
-    const unsigned char*   codes
     int                    distinct
     const Index*           rows
     long long              positions
@@ -416,7 +413,6 @@ REFILL = Signature(
     const Count*           pieces           [segments]
     const Place*           order
     const Bits*            table
-    const unsigned char*   codes
     int                    distinct
     Code*                  stored
     const Bits*            data
@@ -426,11 +422,38 @@ REFILL = Signature(
     """,
 )
 
+REFILL_TOGETHER = Signature(
+    "pack/refill.cu",
+    "dasp_refill_together",
+    """
+    const Index*           rows
+    long long              positions
+    const Index*           long_rows
+    const Index*           segment_offsets
+    const Index*           segment_rows     [segments]
+    long long              segments
+    long long              slices
+    const uint4*           headers          [slices]
+    const unsigned char*   deltas
+    const Count*           starts
+    const Count*           pieces           [segments]
+    const Place*           order
+    const Bits*            table
+    int                    distinct
+    Code*                  stored
+    const Bits*            data
+    Count*                 votes            [2]
+    Count*                 told
+    """,
+)
+
 HOLDS = Signature(
     "pack/holds.cu",
     "dasp_holds",
     """
     long long    count
+    const Bits*  table   [distinct]
+    int          distinct
     const Bits*  data
     Count*       misfit
     long long    turn
@@ -441,11 +464,11 @@ KEEP_FIRST = Signature(
     "pack/holds.cu",
     "dasp_keep_first",
     """
-    Bits*         table   [1]
-    const Bits*   data
-    const Count*  misfit
-    long long     turn
-    Count*        told
+    long long    count
+    Bits*        table  [1]
+    const Bits*  data
+    Count*       votes  [2]
+    Count*       told
     """,
 )
 

@@ -14,6 +14,10 @@ from dasp.formats.array import Array
 class Device(Protocol):
     """Arrays and launches; everything that is launched runs in order."""
 
+    @property
+    def together(self) -> int:
+        """Blocks that can be told to run at the same time, four to a multiprocessor; 0 if none can."""
+
     def empty(self, shape: int | tuple[int, ...], dtype: Any) -> Array:
         """Return a new array of any contents."""
 
@@ -70,11 +74,14 @@ class Device(Protocol):
         varying: Sequence[str],
         blocks: int,
         threads: int,
+        *,
         overlaps: bool,
+        together: bool,
     ) -> Callable[..., None]:
         """Return a launch of a compiled kernel, to be given what varies in its order; it keeps the arrays.
 
         One that `overlaps` may start before the kernel in front of it has ended, and waits for it by itself.
+        All blocks of one that runs `together` do so at the same time.
         """
 
     def load_all(self, wanted: Sequence[tuple[str, Mapping[str, str]]]) -> None:
@@ -82,17 +89,19 @@ class Device(Protocol):
 
 
 class Question(Protocol):
-    """Words for a question that one kernel asks of many numbers and the next acts on; nobody else has them.
+    """Words for a question that is asked of many numbers and acted on; nobody else has them.
 
     Attributes
     ----------
-    misfit, told : object
-        What launches take for a word on the device, and for one that the host reads.
+    misfit, votes, told : object
+        What launches take for a word on the device by which one kernel says to the next that some number does
+        not fit, for two by which blocks agree (0 each, before and after), and for one that the host reads.
     turn : int
         What `misfit` becomes if some number does not fit; it holds less before.
     """
 
     misfit: Any
+    votes: Any
     told: Any
     turn: int
 

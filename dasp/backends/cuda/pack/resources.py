@@ -48,10 +48,11 @@ class Kernels(dict[Signature, Launches]):
         threads: int = 256,
         *,
         overlaps: bool = False,
+        together: bool = False,
     ) -> Callable[..., None]:
         """Return a launch to be given what varies; see `Device`."""
         known = self._constants, self._types, arguments, varying
-        return self._on.prepared(signature, *known, blocks, threads, overlaps)
+        return self._on.prepared(signature, *known, blocks, threads, overlaps=overlaps, together=together)
 
 
 class Resources:

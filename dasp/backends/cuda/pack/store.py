@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from dasp._dtypes import bits_type
@@ -36,7 +34,7 @@ def _store(
     device, work, slices = on.device, survey.detail, layout.slices
     word, known = device.word, work.known
     index, dtype = work.types["Index"], csr.data.dtype
-    values, kept = _room(on, csr.data, order, layout.steps, coding, work)
+    values = _room(on, csr.data, order, layout.steps, coding, work)
     if not slices:
         return values, on.nothing(index), on.nothing(np.uint8)
     bases = device.empty(layout.steps, index)
@@ -57,7 +55,6 @@ def _store(
     reading = sent()
     work.begin(aside)
     size = reading()[0]
-    del kept  # and not sooner: what runs beside would get its memory
     deltas = device.empty(WARP * size, np.uint8)
     known["deltas"] = word(deltas)
     work.launch(kernels.FILL_DELTAS, blocks)
@@ -66,21 +63,20 @@ def _store(
 
 def _room(
     on: Resources, data: Array, order: Array | None, steps: int, coding: Coding, work: SurveyWork
-) -> tuple[Values, Any]:
-    """Return values whose codes are to be stored, and what must live until then; tell kernels of both."""
-    device, known, dtype, kept = on.device, work.known, data.dtype, None
-    known["table"] = known["codes"] = known["stored"] = device.word(None)
+) -> Values:
+    """Return values whose codes are to be stored, and tell kernels of them."""
+    device, known, dtype = on.device, work.known, data.dtype
+    known["table"] = known["stored"] = device.word(None)
     known["distinct"] = 0
     if coding == Coding.EQUAL:
-        return Values(coding, on.nothing(np.uint8), device.first(data)), kept
+        return Values(coding, on.nothing(np.uint8), device.first(data))
     table = on.nothing(dtype)
     if coding == Coding.DICTIONARY:
         # In another order values first appear elsewhere.
         distinct = work.distinct if order is None else value_facts(on, data, order)
         assert distinct
-        table = device.empty(work.values().distinct, dtype)
-        kept = make_dictionary(on, data, order, distinct, table)
-        work.tell(codes=kept, distinct=len(table), table=as_bits(table))
+        table = make_dictionary(on, data, order, distinct, work.values().distinct)
+        work.tell(distinct=len(table), table=as_bits(table))
     stored = device.empty(WARP * steps if len(data) else 0, code_type(coding, dtype))
     known["stored"] = device.bits(stored, code_bits(coding, dtype))
-    return Values(coding, stored, table), kept
+    return Values(coding, stored, table)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from dasp._dtypes import bits_type
 from dasp.backends.cuda.pack import kernels
 from dasp.backends.cuda.pack.c_types import as_bits, types_of_values
@@ -45,7 +43,6 @@ def count_values_into(
         "count": count,
         "facts": part(distinct.words, distinct.facts, 2),
         "come": none,
-        "codes": none,
         "table": none,
         "room": 0,
         "misfit": none,
@@ -76,15 +73,13 @@ def count_values(on: Resources, data: Array) -> tuple[ValueStatistics, Distinct]
     return value_statistics(len(data), *on.device.reading(distinct.words, 0, 2)()), distinct
 
 
-def make_dictionary(
-    on: Resources, data: Array, order: Array | None, distinct: Distinct, table: Array
-) -> Array:
-    """Return codes by slots of the table of distinct values, and write values by codes."""
-    (codes,) = on.device.scratch((SLOTS, np.dtype(np.uint8)))
+def make_dictionary(on: Resources, data: Array, order: Array | None, distinct: Distinct, count: int) -> Array:
+    """Return so many distinct values by their codes."""
+    table = on.device.empty(count, data.dtype)
     work = Work(on.device, on.compiled(types_of_values(data), data.dtype), data=as_bits(data), order=order)
-    work.tell(**_table(on.device, distinct), codes=codes, table=as_bits(table))
+    work.tell(**_table(on.device, distinct), table=as_bits(table))
     work.launch(kernels.DICTIONARY, 1, VALUE_THREADS)
-    return codes
+    return table
 
 
 def value_statistics(count: int, dead: int, distinct: int) -> ValueStatistics:
