@@ -122,6 +122,11 @@ class Machine:
     most_growth: float = tuned(
         "ratio", "plans larger than the smallest one by more are not taken, whatever they gather", _FOUND
     )
+    least_saving: float = tuned(
+        "share of a plan",
+        "that sorted rows must be able to save for windows to be tried: a product, against a plan",
+        "docs/experiments.md",
+    )
 
     few_warps: int = tuned("slices", "slices of a block of threads, as a rule", _FOUND)
     some_warps: int = tuned("slices", "the same where larger blocks pay", _FOUND)
@@ -260,6 +265,7 @@ H200 = Machine(
     scattered_bytes=12_000_000,
     scattered_row=16.0,
     most_growth=1.15,
+    least_saving=0.01,
     few_warps=4,
     some_warps=8,
     many_warps=16,
@@ -330,6 +336,7 @@ ZEN4 = dataclasses.replace(
     far=Gathers(0.3, 0.6, 0.0, 1.0),
     scattered_row=0.0,
     most_growth=float("inf"),
+    least_saving=float("-inf"),
     blocks_matter=False,
 )
 """Two cores of a Zen 4 with AVX-512. What blocks of threads cost is the GPU's affair and stays as it is."""

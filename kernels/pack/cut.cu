@@ -9,7 +9,8 @@
 //     segments, segment_headers (segments), come first.
 //
 // dasp_cut_tiles: a block of 256 threads for each tile of 2048 positions, along x, of each candidate, along y. The last
-//     block of a candidate, when `come` (candidates), 0 before, is full, follows the chain.
+//     block of a candidate, when `come` (candidates), 0 before, is full, follows the chain. told (word_count) or null,
+//     where there is one candidate: gets words (word_count) for the host, the totals among them.
 // dasp_cut_headers: the same blocks, for one candidate; `segments` slices with `steps_before` steps come first.
 //     placed (positions) or null: gets the rows in their order.
 
@@ -69,7 +70,8 @@ __device__ __forceinline__ void follow_chain(const Count* passages, long long ti
 extern "C" __global__ void __launch_bounds__(CUT_THREADS)
 dasp_cut_tiles(const Start* __restrict__ indptr, const Index* __restrict__ rows, long long stride,
                const long long* __restrict__ windows, int window_count, long long positions, int identity, int steps,
-               Count* come, Count* passages, Count* before, Count* totals)
+               Count* come, Count* passages, Count* before, Count* totals, Count* words, int word_count,
+               Count* told)
 {
     __shared__ CutTile tile;
     __shared__ Count through[CUT_WARPS][WARP];
@@ -88,8 +90,9 @@ dasp_cut_tiles(const Start* __restrict__ indptr, const Index* __restrict__ rows,
         }
         passages[(own + blockIdx.x) * WARP + lane_id()] = all.packed();
     }
-    if (is_last_block(come + blockIdx.y, tiles))
-        follow_chain(passages + own * WARP, tiles, before + own * 2, totals + blockIdx.y * TOTALS, chains, chain);
+    if (!is_last_block(come + blockIdx.y, tiles)) return;
+    follow_chain(passages + own * WARP, tiles, before + own * 2, totals + blockIdx.y * TOTALS, chains, chain);
+    for (int i = threadIdx.x; told && i < word_count; i += CUT_THREADS) told[i] = peek(words + i);
 }
 
 extern "C" __global__ void __launch_bounds__(CUT_THREADS)

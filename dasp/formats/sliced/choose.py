@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dasp._integers import ceil_div, round_up
 from dasp._machines import Gathers, Machine
 from dasp.formats.array import WARP
 from dasp.formats.sliced.pattern import MOST_CODES, Coding, code_type, may_code
@@ -137,6 +138,36 @@ def choose_long_steps(
         if longer and lanes // 2 * most < longest <= lanes * most and lanes * rows >= WARP * least:
             return most
     return steps
+
+
+def sorting_may_pay(
+    rows: int, entries: int, longest: int, steps: int, dtype: np.dtype[Any], machine: Machine
+) -> bool:
+    """Whether a sort of the rows may save more than it costs, whatever their lengths are.
+
+    Slices of rows as they are have at most the pads of rows that are all as long as the longest, and no
+    order has fewer slots than entries. What gathers cost is not asked: a sort seldom makes them cheaper.
+
+    Parameters
+    ----------
+    rows, entries : int
+        None of the rows is cut.
+    longest : int
+        Entries of the longest row.
+    steps : int
+        Most steps of a slice.
+    dtype : dtype
+        Of the matrix.
+    machine : Machine
+    """
+    lanes = 1
+    while lanes * steps < longest:
+        lanes *= 2
+    of_slot = _slot_cost(dtype.itemsize, machine) + max(machine.near.pad, machine.far.pad)
+    pads = (rows + WARP) * round_up(longest, lanes) - entries
+    slices = (rows * lanes - max(rows, ceil_div(entries, steps))) / WARP + 1
+    saved = of_slot * pads + machine.slice * slices - machine.row * rows
+    return saved > machine.least_saving * of_slot * entries
 
 
 def windows_to_try(rows: int, machine: Machine) -> tuple[int, ...]:

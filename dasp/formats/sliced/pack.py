@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from dasp._integers import ceil_div
 from dasp._machines import Gathers, Machine
 from dasp.formats.array import WARP, Csr, Plan, narrowest
@@ -48,17 +50,17 @@ def pack(csr: Csr, options: Options, machine: Machine, on: Any) -> Plan:
         csr, order = on.sort_columns(csr, survey)
     gathers = choose.gathers_of((survey.most_column + 1) * dtype.itemsize, machine)
 
-    tried = None
+    tried, coding = None, None
     window = options.window or 0  # if no row is longer than the one before it, a sort moves none
-    if options.window is None and survey.rises:
+    if options.window is None and survey.rises and _sorting_may_pay(csr, survey, cut, machine):
         windows, blocks = choose.windows_to_try(m, machine), _blocks(gathers, machine)
         tried = on.try_windows(csr, survey, cut, windows, _sector_columns(csr), blocks)
-    coding = choose.choose_coding(survey.values(), dtype) if survey.values else Coding.PLAIN
-    code_bytes = choose.code_bytes(coding, dtype)
-    if tried:
-        rows = m - survey.long_rows
+        coding = _coding(survey, dtype)
+        code_bytes, rows = choose.code_bytes(coding, dtype), m - survey.long_rows
         window = choose.choose_window(tried.statistics, rows, dtype, code_bytes, gathers, machine)
     layout = on.lay_out(csr, survey, cut, window, tried)
+    if coding is None:
+        coding = _coding(survey, dtype)  # what was counted of values comes with what was counted of slices
     known = tried.statistics[window] if tried and not layout.segments else None
     tried = None
     counted = _share(csr, survey, cut, layout, machine, on, known, options)
@@ -66,6 +68,7 @@ def pack(csr: Csr, options: Options, machine: Machine, on: Any) -> Plan:
     warps = options.warps
     if warps is None:
         even = layout.slices == ceil_div(layout.positions, WARP)
+        code_bytes = choose.code_bytes(coding, dtype)
         warps = choose.choose_warps(counted(), even, dtype, code_bytes, gathers, machine)
     pattern = Pattern(
         choice=Choice(
@@ -84,6 +87,17 @@ def pack(csr: Csr, options: Options, machine: Machine, on: Any) -> Plan:
         segment_rows=layout.segment_rows,
     )
     return Plan(NAME, csr.shape, dtype, pattern, values, order)
+
+
+def _sorting_may_pay(csr: Csr, survey: Survey, cut: Cut, machine: Machine) -> bool:
+    """Whether sort windows are worth a try."""
+    sizes = csr.shape[0], len(csr.data), survey.longest, cut.steps
+    return survey.long_rows > 0 or choose.sorting_may_pay(*sizes, csr.data.dtype, machine)
+
+
+def _coding(survey: Survey, dtype: np.dtype[Any]) -> Coding:
+    """Return how values are to be stored."""
+    return choose.choose_coding(survey.values(), dtype) if survey.values else Coding.PLAIN
 
 
 def _share(

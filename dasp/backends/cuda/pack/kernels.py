@@ -183,6 +183,9 @@ CUT_TILES = Signature(
     Count*            passages
     Count*            before
     Count*            totals
+    Count*            words           [word_count]
+    int               word_count
+    Count*            told            [word_count]
     """,
 )
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from dasp.backends.cuda.pack import kernels
 from dasp.backends.cuda.pack.c_types import UINT32
-from dasp.backends.cuda.pack.orders import Orders, cut_orders, one_of
+from dasp.backends.cuda.pack.orders import Orders, cut_order, one_of
 from dasp.backends.cuda.pack.resources import Resources
 from dasp.backends.cuda.pack.segments import list_long_rows, sort_segments
 from dasp.backends.cuda.pack.sizes import TOTALS
@@ -30,8 +30,7 @@ def lay_out(on: Resources, csr: Csr, survey: Survey, cut: Cut, window: int, trie
         orders = one_of(on, survey, tried.detail, window, m)
         slices, steps, full = tried.statistics[window][:TOTALS]
     else:
-        orders = cut_orders(on, csr, survey, cut, (window,))
-        slices, steps, full = work.read(orders.first, TOTALS)
+        orders, (slices, steps, full) = cut_order(on, csr, survey, cut, window)
     segments, index, known, word = facts.segments, work.types["Index"], work.known, device.word
     rows = None if orders.rows is None else device.empty(positions, index)
     headers = device.empty((segments + slices, 4), UINT32)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache, partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dasp._integers import ceil_div
 from dasp.backends.cuda.pack import kernels
@@ -61,6 +61,31 @@ class Orders(NamedTuple):
 
 def cut_orders(on: Resources, csr: Csr, survey: Survey, cut: Cut, windows: tuple[int, ...]) -> Orders:
     """Sort rows in each of the windows, and cut them; nothing is read."""
+    (orders, _kept), work = _sort_orders(on, csr, survey, cut, windows), survey.detail
+    if orders.tiles:
+        none = on.device.word(None)
+        work.known["words"], work.known["word_count"], work.known["told"] = none, 0, none
+        work.launch(kernels.CUT_TILES, (orders.tiles, len(windows)))
+    return orders
+
+
+def cut_order(
+    on: Resources, csr: Csr, survey: Survey, cut: Cut, window: int
+) -> tuple[Orders, tuple[int, int, int]]:
+    """Sort rows in a window, and cut them; return with them the numbers of slices, steps and full steps."""
+    (orders, _kept), work = _sort_orders(on, csr, survey, cut, (window,)), survey.detail
+    if not orders.tiles:
+        return orders, (0, 0, 0)
+    reading = work.telling(orders.first, TOTALS)
+    work.launch(kernels.CUT_TILES, (orders.tiles, 1))
+    slices, steps, full = reading()()
+    return orders, (slices, steps, full)
+
+
+def _sort_orders(
+    on: Resources, csr: Csr, survey: Survey, cut: Cut, windows: tuple[int, ...]
+) -> tuple[Orders, Any]:
+    """Sort rows in each of the windows, for what cuts them; return them, and what must live until that."""
     device, m, count, work = on.device, csr.shape[0], len(windows), survey.detail
     positions, known = m - survey.long_rows, work.known
     known["positions"], known["identity"] = positions, int(not survey.long_rows)
@@ -85,8 +110,7 @@ def cut_orders(on: Resources, csr: Csr, survey: Survey, cut: Cut, windows: tuple
         _sort_rows(on, csr, survey, cut, orders, sort_tiles, counts)
     if tiles:
         known["come"], known["passages"] = work.zeros(count), device.word(passages)
-        work.launch(kernels.CUT_TILES, (tiles, count))
-    return orders
+    return orders, passages
 
 
 def one_of(on: Resources, survey: Survey, orders: Orders, window: int, m: int) -> Orders:
