@@ -635,6 +635,39 @@ def test_rows_are_sorted_among_a_few_where_y_leaves_the_cache():
     assert window(2_000_000, "float64") == window(1_000_000, "complex128") == 8192
 
 
+@given(
+    st.lists(st.integers(0, 60), min_size=1, max_size=200),
+    st.sampled_from((1, 3, 8, 40)),
+    st.sampled_from(("gpu", "cpu")),
+)
+def test_no_sort_saves_more_than_is_thought(lengths, steps, machine):
+    """By bytes of the plan alone, of rows as they are and of any order."""
+    lengths, matrix = np.array(lengths), from_lengths(np.array(lengths), 100)
+    plan, machine = slices_of(matrix, machine=machine, window=0, steps=steps), MACHINES[machine]
+    longest, entries, dtype = int(lengths.max()), int(lengths.sum()), matrix.dtype
+    if entries == 0 or longest > WARP * steps:
+        return
+    saved = choose.most_saved(len(lengths), entries, longest, steps, dtype, machine)
+    of_slot = machine.slot + machine.value_byte * dtype.itemsize
+    least = of_slot * entries + machine.slice * max(len(lengths), entries / steps) / WARP
+    assert of_slot * WARP * len(plan.bases) + machine.slice * len(plan.headers) - least <= saved
+
+
+def test_windows_are_tried_where_a_sort_may_save_more_than_it_costs():
+    def tried(lengths: list[int], rows: int = 400_000, dtype: str = "float64") -> tuple[int, ...]:
+        entries = rows * sum(lengths) // len(lengths)
+        saved = choose.most_saved(rows, entries, max(lengths), 32, np.dtype(dtype), H200)
+        return choose.windows_to_try(saved, rows, entries, np.dtype(dtype), H200)
+
+    assert tried([7] * 15 + [6]) == ()  # less than the numbers of rows take
+    assert tried([7] * 3 + [5]) == (*H200.windows, 400_000)
+    assert tried([27] * 9 + [18]) == (*H200.windows, 400_000)
+    assert tried([200] * 9 + [198]) == ()  # less than a hundredth
+    assert tried([4, 3, 2], rows=2_000_000) == H200.windows  # not all rows: y would be scattered
+    assert tried([8, 3, 2], rows=2_000_000) == (*H200.windows, 2_000_000)
+    assert choose.windows_to_try(np.inf, 2_000_000, 1, np.dtype(float), H200)[-1] == 2_000_000
+
+
 def test_long_slices_among_those_that_take_turns_have_all_steps_in_flight():
     lengths = np.full(9000 * WARP, 5)
     few = from_lengths(lengths, 400)

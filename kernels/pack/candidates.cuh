@@ -13,5 +13,6 @@ __device__ __forceinline__ Order candidate_order(const Start* indptr, const Inde
                                                  int identity)
 {
     const bool moves = (int)blockIdx.y >= window_count || windows[blockIdx.y] != 0 || !identity;
-    return {indptr, moves && rows ? rows + blockIdx.y * stride : nullptr, positions};
+    const long long nth = stored_before(blockIdx.y, windows, window_count, !identity);
+    return {indptr, moves && rows ? rows + nth * stride : nullptr, positions};
 }

@@ -1,7 +1,7 @@
 // Rows in their order, cut into slices: see cut.cuh.
 //
 // rows (candidates, stride) or null: the rows of each order, `positions` of them. windows (candidates - 1): 0 where
-//     the order is the caller's, if there are no long rows, and no `rows` are read; the last candidate has none.
+//     the order is the caller's, if there are no long rows, and has no `rows`; the last candidate has none.
 // passages (candidates, tiles, 32): what each tile does to a chain of slices, by its entry.
 // before (candidates, tiles, 2): slices before each tile times 32, plus the entry of the chain; steps before it.
 // totals (candidates, TOTALS): slices, steps and full steps of all.

@@ -7,7 +7,8 @@
 // would leave multiprocessors idle. Of the last candidate, if it is wider than a tile, the first digits are counted,
 // as dasp_count_digits does it.
 // indptr (m + 1); long_rows (long_count): rows of more than `most` entries, rising: they are in no order.
-// longest: entries of the longest other row. bits: of longest + 1. rows (candidates, stride): the orders.
+// longest: entries of the longest other row. bits: of longest + 1. rows (candidates, stride): the orders, without
+// that of 0 where it is left out.
 // come, counts: as in radix.cu.
 
 #include "order.cuh"
@@ -32,6 +33,10 @@ struct Windows {
     long long m;
 
     __device__ __forceinline__ long long at(int y) const { return y < count ? given[y] : m; }
+    __device__ __forceinline__ long long stored_before(int y, long long long_count) const
+    {
+        return ::stored_before(y, given, count, long_count > 0);
+    }
     __device__ __forceinline__ int first_whole(int last) const
     {
         int y = 0;
@@ -74,7 +79,7 @@ struct WholeWindows {
 #pragma unroll UNROLLED
             for (int q = 0; q < MINE; ++q) {
                 if (!chunk_by_chunk.has(slot_of(q)) || (order[slot_of(q)] & GONE)) continue;
-                Index* const to = rows + y * stride + first + slot_of(q) - gone[slot_of(q) / CHUNK];
+                Index* const to = rows + windows.stored_before(y, long_count) * stride + first + slot_of(q) - gone[slot_of(q) / CHUNK];
                 *to = Index(first + (order[slot_of(q)] & PLACE));
             }
             __syncthreads();
@@ -171,7 +176,7 @@ dasp_sort_windows(const Start* __restrict__ indptr, const Index* __restrict__ lo
     }
     if (threadIdx.x < CHUNKS) gone[threadIdx.x] = lower_bound(long_rows, long_count, first + threadIdx.x * window);
     __syncthreads();
-    rows += blockIdx.y * stride;
+    rows += all.stored_before(blockIdx.y, long_count) * stride;
 #pragma unroll UNROLLED
     for (int q = 0; q < MINE; ++q) {
         if (!sort.has(slot_of(q)) || word[q] >> PLACE_BITS == keys.none()) continue;

@@ -140,10 +140,10 @@ def choose_long_steps(
     return steps
 
 
-def sorting_may_pay(
+def most_saved(
     rows: int, entries: int, longest: int, steps: int, dtype: np.dtype[Any], machine: Machine
-) -> bool:
-    """Whether a sort of the rows may save more than it costs, whatever their lengths are.
+) -> float:
+    """Return what a sort of the rows can save at most, whatever their lengths are, in units of cost.
 
     Slices of rows as they are have at most the pads of rows that are all as long as the longest, and no
     order has fewer slots than entries. What gathers cost is not asked: a sort seldom makes them cheaper.
@@ -163,18 +163,35 @@ def sorting_may_pay(
     lanes = 1
     while lanes * steps < longest:
         lanes *= 2
-    of_slot = _slot_cost(dtype.itemsize, machine) + max(machine.near.pad, machine.far.pad)
     pads = (rows + WARP) * round_up(longest, lanes) - entries
     slices = (rows * lanes - max(rows, ceil_div(entries, steps))) / WARP + 1
-    saved = of_slot * pads + machine.slice * slices - machine.row * rows
-    return saved > machine.least_saving * of_slot * entries
+    return _most_of_slot(dtype, machine) * pads + machine.slice * slices
 
 
-def windows_to_try(rows: int, machine: Machine) -> tuple[int, ...]:
-    """Return the sort windows to try, rising; those of `rows` or more sort all of them."""
+def windows_to_try(
+    saved: float, rows: int, entries: int, dtype: np.dtype[Any], machine: Machine
+) -> tuple[int, ...]:
+    """Return the sort windows to try, rising; those of `rows` or more sort all of them.
+
+    None of them where no sort can save more than it costs, and enough: `saved` is the most (`most_saved`).
+    """
+    moves = machine.row * rows
+    if saved - moves <= machine.least_saving * _most_of_slot(dtype, machine) * entries:
+        return ()
     narrower = tuple([window for window in machine.windows if window < rows])
-    sorts_all = machine.sorts_all or len(narrower) < len(machine.windows)
+    sorts_all = machine.sorts_all and saved > moves + _scattered(rows, dtype, machine)
+    sorts_all = sorts_all or len(narrower) < len(machine.windows)
     return (*narrower, rows) if sorts_all and rows not in narrower else narrower
+
+
+def _most_of_slot(dtype: np.dtype[Any], machine: Machine) -> float:
+    """Return what a slot costs at most."""
+    return _slot_cost(dtype.itemsize, machine) + max(machine.near.pad, machine.far.pad)
+
+
+def _scattered(rows: int, dtype: np.dtype[Any], machine: Machine) -> float:
+    """Return what a sort over all rows costs beside numbers of rows."""
+    return machine.scattered_row * rows if rows * dtype.itemsize > machine.scattered_bytes else 0.0
 
 
 def gathers_of(x_bytes: int, machine: Machine) -> Gathers:
@@ -207,7 +224,7 @@ def choose_window(
     machine : Machine
     """
     costs, moves = [], machine.row * rows
-    scattered = machine.scattered_row * rows if rows * dtype.itemsize > machine.scattered_bytes else 0.0
+    scattered = _scattered(rows, dtype, machine)
     pad, by_slice, by_few, by_many = gathers
     for window, slices in tried.items():
         size = _plan_cost(slices, code_bytes, machine) + (moves if window else 0)

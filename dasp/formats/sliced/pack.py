@@ -6,6 +6,7 @@ Integers and stable orders alone decide, so that every device makes the same pla
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -52,8 +53,9 @@ def pack(csr: Csr, options: Options, machine: Machine, on: Any) -> Plan:
 
     tried, coding = None, None
     window = options.window or 0  # if no row is longer than the one before it, a sort moves none
-    if options.window is None and survey.rises and _sorting_may_pay(csr, survey, cut, machine):
-        windows, blocks = choose.windows_to_try(m, machine), _blocks(gathers, machine)
+    windows = _windows(csr, survey, cut, machine) if options.window is None and survey.rises else ()
+    if windows:
+        blocks = _blocks(gathers, machine)
         tried = on.try_windows(csr, survey, cut, windows, _sector_columns(csr), blocks)
         coding = _coding(survey, dtype)
         code_bytes, rows = choose.code_bytes(coding, dtype), m - survey.long_rows
@@ -89,10 +91,11 @@ def pack(csr: Csr, options: Options, machine: Machine, on: Any) -> Plan:
     return Plan(NAME, csr.shape, dtype, pattern, values, order)
 
 
-def _sorting_may_pay(csr: Csr, survey: Survey, cut: Cut, machine: Machine) -> bool:
-    """Whether sort windows are worth a try."""
-    sizes = csr.shape[0], len(csr.data), survey.longest, cut.steps
-    return survey.long_rows > 0 or choose.sorting_may_pay(*sizes, csr.data.dtype, machine)
+def _windows(csr: Csr, survey: Survey, cut: Cut, machine: Machine) -> tuple[int, ...]:
+    """Return the sort windows to try."""
+    sizes, dtype = (csr.shape[0], len(csr.data)), csr.data.dtype
+    saved = choose.most_saved(*sizes, survey.longest, cut.steps, dtype, machine)
+    return choose.windows_to_try(math.inf if survey.long_rows else saved, *sizes, dtype, machine)
 
 
 def _coding(survey: Survey, dtype: np.dtype[Any]) -> Coding:

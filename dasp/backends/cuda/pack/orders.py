@@ -41,7 +41,7 @@ class Orders(NamedTuple):
     windows : tuple of int
         0, or from 1 to m, rising, one for each candidate.
     rows : Array, shape (candidates * m,), or None
-        The row at each position of each candidate; None if no row moves.
+        The row at each position of each candidate but the caller's order; None if no row moves.
     tiles : int
         Of an order.
     before : int
@@ -96,7 +96,7 @@ def _sort_orders(
     passages, counts, rows = device.scratch(
         (count * tiles * ENTRIES, COUNT),
         ((sort_tiles << DIGIT_BITS) + 1, COUNT),
-        (count * m if moves else 0, work.types["Index"]),
+        (stored(windows, survey.long_rows) * m, work.types["Index"]),
     )
     first, before = work.take(count * (TOTALS + SAMPLED)), work.take(2 * count * tiles)
     orders = Orders(windows, rows if moves else None, tiles, before, first)
@@ -113,12 +113,18 @@ def _sort_orders(
     return orders, passages
 
 
+def stored(windows: tuple[int, ...], long_rows: int) -> int:
+    """Return how many orders are stored: the caller's is not, unless long rows are left out."""
+    return len(windows) - (bool(windows) and not windows[0] and not long_rows)
+
+
 def one_of(on: Resources, survey: Survey, orders: Orders, window: int, m: int) -> Orders:
     """Return one of several orders, and have the kernels that follow know it alone."""
     nth, tiles, work, rows = orders.windows.index(window), 2 * orders.tiles, survey.detail, None
     if orders.rows is not None and (window or survey.long_rows):
         rows = orders.rows
-        work.known["rows"] = on.device.part(rows, nth * m, m)
+        before = stored(orders.windows[:nth], survey.long_rows)
+        work.known["rows"] = on.device.part(rows, before * m, m)
     else:
         work.known["rows"] = on.device.word(None)
     before = orders.before + nth * tiles
@@ -171,7 +177,8 @@ def _sort_rows(
     kept = []
     try:
         for nth in wide:
-            to, counted = device.part(orders.rows, nth * m, m), counts if nth == wide[-1] else None
+            before = stored(windows[:nth], long_count)
+            to, counted = device.part(orders.rows, before * m, m), counts if nth == wide[-1] else None
             of = m, work.types["Index"]
             kept.append(sort(on, work, of, windows[nth], bits, to, None if beside else counted, beside))
     finally:

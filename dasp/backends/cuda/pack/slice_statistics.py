@@ -8,7 +8,7 @@ from typing import Any
 
 from dasp.backends.cuda.pack import kernels
 from dasp.backends.cuda.pack.c_types import UINT32
-from dasp.backends.cuda.pack.orders import Orders, cut_orders
+from dasp.backends.cuda.pack.orders import Orders, cut_orders, stored
 from dasp.backends.cuda.pack.protocols import Aside
 from dasp.backends.cuda.pack.resources import Resources
 from dasp.backends.cuda.pack.sizes import PLACES, SAMPLED, SHARED_SLOTS, TOTALS
@@ -36,9 +36,11 @@ def try_windows(
     found: dict[int, SliceStatistics] = {}
     orders, work = None, survey.detail
     try:
-        for first in range(0, len(windows), at_once):
+        while windows:
             orders = None  # gives its memory back before more is taken
-            some = windows[first : first + at_once]
+            # As many that are stored, and the caller's order with them.
+            some = windows[: at_once + len(windows) - stored(windows, survey.long_rows)]
+            windows = windows[len(some) :]
             orders = cut_orders(on, csr, survey, cut, some)
             found |= _statistics(on, csr, work, cut, orders, sector_columns, blocks)
     finally:
