@@ -337,6 +337,30 @@ def dense_matrix(name: str, given: Any) -> Vector:
     return array
 
 
+def entries_of(dense: Any) -> Compressed:
+    """Return the numbers of a dense matrix that are not zero, row by row, each with all of its bits.
+
+    A GPU's arithmetic takes subnormal numbers for zero, and CuPy's own conversion gives a row in any order.
+
+    Parameters
+    ----------
+    dense : array, shape (m, n), of NumPy or CuPy, a type of `dasp._dtypes.TABLE`
+    """
+    xp, (m, n), kind = namespace(dense), dense.shape, dense.dtype
+    part, bits = _dtypes.real_type(kind).itemsize, _dtypes.bits_type(kind)
+    plain = xp.ascontiguousarray(dense)
+    words = plain.view(f"u{part}").reshape(m, n, kind.itemsize // part)
+    kept = ((words << 1) != 0).any(axis=2)  # but for its sign
+    indptr = xp.zeros(m + 1, np.int64)
+    indptr[1:] = kept.sum(axis=1).cumsum()
+    places = xp.flatnonzero(kept)
+    columns = (places % max(n, 1)).astype(np.int32 if n <= _MOST_INT32 else np.int64)
+    return Compressed(indptr, columns, plain.view(bits).reshape(-1)[places].view(kind))
+
+
+_MOST_INT32 = np.iinfo(np.int32).max
+
+
 def sparse_matrix(matrix: Any, checks: bool = True) -> Compressed | Coordinates:
     """Return the arrays of a SciPy sparse matrix of any format, checked before SciPy converts it.
 

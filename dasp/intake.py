@@ -55,8 +55,6 @@ def any_matrix(given: Any, shape: Any, policy: Policy | None, device: str, progr
         return cupy_matrix(given, policy, device, progress)
     if scipy.sparse.issparse(given):
         return scipy_matrix(given, policy, device, progress)
-    if _arrays.is_cupy(given):
-        return cupy_matrix(backends.find("cuda").as_sparse(given), policy, device, progress)
     return dense_matrix(given, policy, device, progress)
 
 
@@ -109,7 +107,14 @@ def cupy_matrix(A: Any, policy: Policy | None, device: str, progress: bool) -> P
 
 
 def dense_matrix(A: Any, policy: Policy | None, device: str, progress: bool) -> Plan:
-    """Plan the entries of a dense matrix that are not zero."""
+    """Plan the entries of a dense matrix of NumPy or CuPy that are not zero."""
+    if _arrays.is_cupy(A) and A.ndim == 2:
+        device = place_of(A, device)
+        where = packer(A.shape, policy, device)
+        if where == f"cuda:{A.device.id}":
+            csr = Csr(A.shape, *backends.find(device).entries_of(A))
+            return packed(csr, None, policy, device, where=where, progress=progress)
+        A = A.get()
     dense = _arrays.dense_matrix("A", A)
     rows, columns = np.nonzero(dense)
     return coordinates(dense[rows, columns], (rows, columns), dense.shape, policy, device, progress)

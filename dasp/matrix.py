@@ -177,8 +177,9 @@ class SpMatrix(Transposable, Surface):
         Parameters
         ----------
         A : array_like, shape (m, n), any dtype of numbers
+            Of CuPy too; it is planned where it lies. Entries come row by row.
         policy, device, progress
-            As `from_scipy` takes them.
+            As `from_scipy` takes them; `device="auto"` is the GPU that holds `A`, if one does.
 
         Returns
         -------
@@ -189,6 +190,7 @@ class SpMatrix(Transposable, Surface):
         TypeError, ValueError, RuntimeError
             As `from_scipy` does.
         """
+        device = intake.place_of(A, device)
         return cls(intake.dense_matrix(A, policy, device, progress), device)
 
     @classmethod

@@ -12,7 +12,7 @@ import pytest
 import scipy.sparse as sp
 
 import dasp
-from dasp import Policy, SpMatrix, formats
+from dasp import Policy, SpMatrix, _arrays, _dtypes, formats
 from dasp._dtypes import real_type
 from dasp.formats.array import arrays_of
 from tests.gallery import GALLERY
@@ -304,6 +304,41 @@ def test_what_is_made_of_a_matrix_has_its_class():
     A = Named(whole(), "cpu")
     for B in (A.T, -A, A.copy(), A.astype("f4"), pickle.loads(pickle.dumps(A)), copy.deepcopy(A)):
         assert type(B) is Named
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16", "complex64", "complex128"])
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (1, 1), (7, 40)])
+def test_the_entries_of_a_dense_matrix_come_row_by_row_with_all_bits(shape, dtype):
+    rng, kind = np.random.default_rng(1), _dtypes.named(dtype)
+    dense = np.zeros(shape, kind)
+    if dense.size:
+        tiny = float(np.finfo(np.float16).smallest_subnormal) if kind.itemsize == 2 else 1e-44
+        drawn = rng.choice([0.0, -0.0, np.nan, np.inf, tiny, 1.0], (2, *shape))
+        dense[...] = drawn[0] if kind.kind != "c" else drawn[0] + 1j * drawn[1]
+    rows, columns = np.nonzero(dense)
+    for given in (dense, np.asfortranarray(dense), np.repeat(dense, 2, axis=1)[:, ::2]):
+        indptr, indices, data = _arrays.entries_of(given)
+        np.testing.assert_array_equal(indptr, np.searchsorted(rows, np.arange(shape[0] + 1)))
+        np.testing.assert_array_equal(indices, columns)
+        np.testing.assert_array_equal(data.view(np.uint8), dense[rows, columns].view(np.uint8))
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "complex64"])
+def test_a_dense_matrix_on_a_gpu_is_planned_as_one_on_the_host(dtype):
+    import cupy
+
+    rng = np.random.default_rng(2)
+    dense = np.where(rng.random((40, 3000)) < 0.5, rng.standard_normal((40, 3000)), 0).astype(dtype)
+    if dtype == "float32":
+        dense[3, ::7] = 1e-44
+    for A in (SpMatrix(cupy.asarray(dense)), SpMatrix.from_dense(cupy.asarray(dense))):
+        assert A.device == "cuda:0"
+        B = SpMatrix(dense, "cuda")
+        for ours, theirs in zip(arrays_of(A.plan), arrays_of(B.plan), strict=True):
+            np.testing.assert_array_equal(ours.view(np.uint8).get(), theirs.view(np.uint8).get())
+        for ours, theirs in zip(A.coordinates(), np.nonzero(dense), strict=True):
+            np.testing.assert_array_equal(ours.get(), theirs)
 
 
 @pytest.mark.cuda

@@ -218,9 +218,8 @@ def change(chain: Chain) -> None:
     left, right = (2.0 ** chain.draw.integers(-2, 3, size) for size in A.shape)
     rows = np.repeat(np.arange(A.shape[0]), np.diff(chain.csr.indptr))
     factors = (xp.asarray(each.astype(chain.kind)) for each in (left, right))
-    return chain.becomes(
-        A.scaled(*factors), data * (left[rows] * right[chain.csr.indices]).astype(data.dtype)
-    )
+    scaled = wide((data * left[rows].astype(data.dtype)).astype(chain.kind))  # rounded twice if subnormal
+    return chain.becomes(A.scaled(*factors), scaled * right[chain.csr.indices].astype(data.dtype))
 
 
 def go_and_come_back(chain: Chain) -> None:

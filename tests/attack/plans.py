@@ -412,6 +412,8 @@ class Twins:
     def tame(self) -> bool:
         """Whether arithmetic gives the same bits on both: no NaN, and nothing that is subnormal."""
         data = self.here.tocsr().data
+        if self.here.plan.format == "slices":  # an old number in the table, which nothing uses, counts too
+            data = np.concatenate([data, self.here.plan.values.table.astype(data.dtype)])
         parts = np.abs(data.view(data.real.dtype))
         return bool(
             np.isfinite(parts).all() and ((parts == 0) | (parts > 1e-30)).all() and (parts < 1e30).all()

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dasp import _check, _dtypes, _foreign
+from dasp import _arrays, _check, _dtypes, _foreign
 from dasp._arrays import Order
 from dasp._log import logger
 from dasp.backends.cuda.device import primitives, upload
@@ -302,21 +302,18 @@ def sparse(shape: tuple[int, int], indptr: Any, indices: Any, data: Any) -> Any:
         return csr_matrix((data, indices, indptr), shape=shape)
 
 
-def as_sparse(dense: Any) -> Any:
-    """Return the entries of a dense matrix of CuPy that are not zero as a CSR matrix of CuPy.
+def entries_of(dense: Any) -> tuple[Any, Any, Any]:
+    """Return indptr, indices and data of the numbers of a dense matrix of CuPy that are not zero.
 
     Raises
     ------
-    TypeError, ValueError
-        If it is not of two dimensions, or of a type that CuPy's sparse matrices do not have.
+    TypeError
+        For values that are no numbers.
     """
     import cupy
-    from cupyx.scipy.sparse import csr_matrix
 
-    if dense.ndim != 2:
-        raise ValueError(f"A has shape {dense.shape}; a matrix with 2 dimensions is needed")
     with cupy.cuda.Device(dense.device.id):
-        return csr_matrix(dense.astype(_dtypes.stored(dense.dtype), copy=False))
+        return _arrays.entries_of(dense.astype(_dtypes.stored(dense.dtype), copy=False))
 
 
 def linear_operator(matrix: Any) -> Any:
