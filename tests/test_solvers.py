@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import dasp
 from dasp import _threads
 from dasp.solvers import Workspace, bicgstab, cg, gmres, lsmr, lsqr, minres
-from dasp.solvers.cpu import CpuSpace
+from dasp.solvers.cpu.space import CpuSpace
 
 SQUARE: list[Callable[..., Any]] = [cg, bicgstab, minres, gmres]
 STORAGE = {cg: (5, 6), bicgstab: (7, 9), minres: (8, 10), gmres: (35, 36)}

@@ -31,7 +31,7 @@ from dasp.solvers import (
     minres,
 )
 from dasp.solvers import system as system_module
-from dasp.solvers.cpu import CpuSpace
+from dasp.solvers.cpu.space import CpuSpace
 from dasp.solvers.cuda.space import CudaSpace
 from dasp.solvers.cuda.tape import Slots, Tape
 from dasp.solvers.cuda.vectors import CudaVectors

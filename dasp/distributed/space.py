@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 
 from dasp.distributed.engine import Engine, largest
-from dasp.solvers.cpu import CpuArnoldi, CpuSpace, CpuVectors
+from dasp.solvers.cpu.arnoldi import CpuArnoldi
+from dasp.solvers.cpu.space import CpuSpace
+from dasp.solvers.cpu.vectors import CpuVectors
 from dasp.solvers.scalars import Scalar
 from dasp.solvers.space import Fused, parse_dot
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from dasp.solvers.space import Space
 
-MODULES = {"cpu": "dasp.solvers.cpu", "cuda": "dasp.solvers.cuda.space"}
+MODULES = {"cpu": "dasp.solvers.cpu.space", "cuda": "dasp.solvers.cuda.space"}
 """The module that makes the space of a device."""
 
 

@@ -1,0 +1,82 @@
+"""The space of vectors on the CPU, for the methods."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from dasp.solvers.cpu.arnoldi import CpuArnoldi
+from dasp.solvers.cpu.loop import CpuLoop
+from dasp.solvers.cpu.passes import solve_triangle
+from dasp.solvers.cpu.vectors import CpuVectors, Vector
+from dasp.solvers.operator import Operator
+from dasp.solvers.space import Iterate, Parts, Start, State, Triangle
+
+
+class CpuSpace:
+    """Vectors in the memory of the CPU; see `dasp.solvers.space.Space`."""
+
+    device = "cpu"
+    traced = False
+    mark = None
+
+    def __init__(self, dtype: np.dtype[Any]) -> None:
+        self.dtype = dtype
+
+    def vectors(self, n: int, *names: str) -> CpuVectors:
+        """Return vectors of n zeros."""
+        return CpuVectors(n, names, self.dtype)
+
+    def apply(self, operator: Operator, x: Vector, y: Vector) -> None:
+        """Set y to the product of an operator and x."""
+        operator.multiply(x, y)
+
+    def loop(
+        self,
+        starts: Mapping[str, Start],
+        iterate: Iterate,
+        finish: Callable[[], State],
+        period: int,
+        leaving: tuple[str, ...] = (),
+        parts: Parts | None = None,
+    ) -> CpuLoop:
+        """Prepare a loop; `leaving` and `parts` make no difference here."""
+        return CpuLoop(starts, iterate, finish, period)
+
+    def program(self, function: Callable[[], None]) -> Callable[[], None]:
+        """Return the function, without warnings."""
+
+        def run() -> None:
+            with np.errstate(all="ignore"):
+                function()
+
+        return run
+
+    def triangular(self, triangle: Triangle) -> Callable[[Vector, Vector], None]:
+        """Return a solve with a triangle, in one thread."""
+        t = triangle
+        arrays = t.rows, t.indptr, t.indices, t.data.astype(self.dtype), t.inverse.astype(self.dtype)
+        return lambda b, x: solve_triangle(*arrays, b, x)
+
+    def arnoldi(self, vectors: CpuVectors, names: list[str]) -> CpuArnoldi:
+        """Return a Krylov basis."""
+        return CpuArnoldi(vectors, names)
+
+    def asarray(self, array: Any) -> Vector:
+        """Return an array of the space's type, itself if it is one."""
+        return np.asarray(array, self.dtype)
+
+    def download(self, array: Vector) -> Vector:
+        """Return a copy."""
+        return np.array(array)
+
+    def largest(self, array: Vector) -> float:
+        """Return the largest absolute value."""
+        return float(abs(array).max(initial=0.0))
+
+
+def make_space(device: str, dtype: np.dtype[Any]) -> CpuSpace:
+    """Return the space of the CPU for vectors of this type."""
+    return CpuSpace(dtype)
