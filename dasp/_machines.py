@@ -46,6 +46,8 @@ class Panels(NamedTuple):
         Of a thread.
     warps : int
         Slices of a block: neighbouring ones meet the same rows of X.
+    share : int
+        Warps that share a slice, at most as many as lanes share an entry; with more than 1 a block has one slice.
     """
 
     panel: int
@@ -54,6 +56,7 @@ class Panels(NamedTuple):
     loads: int
     registers: int
     warps: int
+    share: int = 1
 
 
 def tuned(unit: str, trades: str, measured: str) -> Any:

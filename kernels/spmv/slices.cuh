@@ -82,15 +82,15 @@ template <class Delta> __device__ __forceinline__ Index column_of(Index base, De
     return delta == Delta(-1) ? PAD : column;
 }
 
-// The column of this lane's slot in a step, PAD for a pad. Delta is the type of the slice's deltas.
+// The column of a slot in a step, PAD for a pad. Delta is the type of the slice's deltas.
 template <class Delta>
-__device__ __forceinline__ Index load_column(const Index* base, const Delta* deltas)
+__device__ __forceinline__ Index load_column(const Index* base, const Delta* deltas, int slot = lane_id())
 {
-    return column_of(load_cached(base), load_plan(deltas + lane_id()));
+    return column_of(load_cached(base), load_plan(deltas + slot));
 }
 
-// Deltas of width 0 are not stored: they are the lanes' numbers.
-template <> __device__ __forceinline__ Index load_column(const Index* base, const LaneDelta*)
+// Deltas of width 0 are not stored: they are the slots' numbers.
+template <> __device__ __forceinline__ Index load_column(const Index* base, const LaneDelta*, int slot)
 {
-    return load_cached(base) + lane_id();
+    return load_cached(base) + slot;
 }

@@ -37,28 +37,55 @@ using SegmentOffset = Index;
 #error "define DASP_LOADS: loads of X that a lane has in flight, a power of two"
 #endif
 
+#ifndef DASP_SHARE
+#error "define DASP_SHARE: warps of a block that share a slice, a power of two, at most DASP_LANES; 1: one slice each"
+#endif
+
 constexpr int STEPS = DASP_STEPS;
+constexpr int SHARE = DASP_SHARE;
+constexpr int SLOTS = LANES / SHARE;  // of a group
+constexpr int SLOTS_OF_WARP = 32 / SHARE;
+constexpr int EACH = STEPS / SHARE;  // slots of a chunk that a lane loads
+
+static_assert(SLOTS * SHARE == LANES && EACH * SHARE == STEPS, "warps share steps and slots evenly");
+static_assert(SHARE == 1 || DASP_THREADS == 32 * SHARE, "a shared slice has a block of its own");
+
+// Which of the warps that share a slice this one is.
+__device__ __forceinline__ int share() { return SHARE == 1 ? 0 : threadIdx.x / 32; }
 
 // Steps of a slot whose rows of X are loaded at once, all columns of each.
 constexpr int AT_ONCE = power_of_two(DASP_LOADS / PACKS, STEPS);
 
-// A lane's slots of STEPS steps; those of steps that do not exist are pads.
+// The slots that a lane loads of a chunk of STEPS steps; those of steps that do not exist are pads.
 struct Slots {
-    Index column[STEPS];
-    Weight a[STEPS];
+    Index column[EACH];
+    Weight a[EACH];
+
+    // The number in the chunk of the step of slot i of this lane.
+    static __device__ __forceinline__ int step_of(int i)
+    {
+        return SHARE == 1 ? i : i * SHARE + lane_id() / SLOTS_OF_WARP;
+    }
+
+    // The number in the slice of this lane's slots.
+    static __device__ __forceinline__ int number()
+    {
+        return SHARE == 1 ? lane_id() : share() * SLOTS_OF_WARP + lane_id() % SLOTS_OF_WARP;
+    }
 
     template <class Delta>
     __device__ __forceinline__ void load(const Slices& slices, long long step, int steps, const Delta* deltas)
     {
 #pragma unroll
-        for (int k = 0; k < STEPS; ++k) {
-            column[k] = k < steps ? load_column(slices.bases + step + k, deltas + 32 * k) : PAD;
-            a[k] = k < steps ? load_value(slices, 32 * (step + k) + lane_id()) : Weight(0);
+        for (int i = 0; i < EACH; ++i) {
+            const int k = step_of(i);
+            column[i] = k < steps ? load_column(slices.bases + step + k, deltas + 32 * k, number()) : PAD;
+            a[i] = k < steps ? load_value(slices, 32 * (step + k) + number()) : Weight(0);
         }
         if (CODED) {
 #pragma unroll
-            for (int k = 0; k < STEPS; ++k)
-                if (column[k] < 0) a[k] = Weight(0);
+            for (int i = 0; i < EACH; ++i)
+                if (column[i] < 0) a[i] = Weight(0);
         }
     }
 
@@ -77,28 +104,37 @@ struct Slots {
     }
 };
 
-// STEPS numbers of each slot where other lanes read them, in few words; a gap behind a group's slots, so that groups
-// read from different banks.
+// STEPS numbers of each of a warp's slots where other lanes read them, in few words; a gap behind a group's slots, so
+// that groups read from different banks.
 template <class T> struct Shelf {
     static constexpr int BYTES = STEPS * sizeof(T);
     static constexpr int WIDTH = BYTES > 8 ? 16 : BYTES > 4 ? 8 : 4;
     static constexpr int PARTS = (BYTES + WIDTH - 1) / WIDTH;
     using Part = typename Word<WIDTH, typename Parts<T>::Real>::Type;
-    Part parts[PARTS][32 + 32 / LANES];
+    Part parts[PARTS][SLOTS_OF_WARP + 32 / LANES];
 
-    __device__ __forceinline__ void put(int slot, const T (&numbers)[STEPS])
+    __device__ __forceinline__ void put(const T (&numbers)[EACH])
     {
+        const int slot = lane_id() % SLOTS_OF_WARP, place = slot + slot / SLOTS;
+#if DASP_SHARE == 1
         Part held[PARTS];
         memcpy(held, numbers, BYTES);
 #pragma unroll
-        for (int i = 0; i < PARTS; ++i) parts[i][slot + slot / LANES] = held[i];
+        for (int i = 0; i < PARTS; ++i) parts[i][place] = held[i];
+#else
+#pragma unroll
+        for (int i = 0; i < EACH; ++i) {
+            const int k = Slots::step_of(i), of_part = WIDTH / sizeof(T);
+            reinterpret_cast<T*>(&parts[k / of_part][place])[k % of_part] = numbers[i];
+        }
+#endif
     }
 
     __device__ __forceinline__ void get(int slot, T (&numbers)[STEPS]) const
     {
         Part held[PARTS];
 #pragma unroll
-        for (int i = 0; i < PARTS; ++i) held[i] = parts[i][slot + slot / LANES];
+        for (int i = 0; i < PARTS; ++i) held[i] = parts[i][slot + slot / SLOTS];
         memcpy(numbers, held, BYTES);
     }
 };
@@ -137,8 +173,8 @@ struct Chunk {
         Slots slots;
         slots.load(slices, header, first);
         __syncwarp();  // else another lane still reads what it is overwritten by
-        stage->column.put(lane_id(), slots.column);
-        stage->a.put(lane_id(), slots.a);
+        stage->column.put(slots.column);
+        stage->a.put(slots.a);
         __syncwarp();
 #endif
         wait_for_earlier_kernels();
@@ -147,12 +183,12 @@ struct Chunk {
 
 // The sums of a group's slots in this lane's columns.
 struct Sums {
-    Sum of[LANES][OWN];
+    Sum of[SLOTS][OWN];
 
     __device__ __forceinline__ Sums()
     {
 #pragma unroll
-        for (int j = 0; j < LANES; ++j)
+        for (int j = 0; j < SLOTS; ++j)
 #pragma unroll
             for (int v = 0; v < OWN; ++v) of[j][v] = Sum(0);
     }
@@ -169,10 +205,10 @@ struct Sums {
     // Adds a chunk slot by slot, AT_ONCE loads before their products. FULL: it has no pads.
     template <bool FULL> __device__ __forceinline__ void add(const Chunk& chunk, const XPanel& panel)
     {
-        const int group = lane_id() & ~(LANES - 1);
+        const int group = lane_id() / LANES * SLOTS;
         Pack<X, PACK> b[STEPS][PACKS];
 #pragma unroll
-        for (int j = 0; j < LANES; ++j)
+        for (int j = 0; j < SLOTS; ++j)
 #pragma unroll
             for (int first = 0; first < STEPS; first += AT_ONCE) {
                 Index column[STEPS];
@@ -191,20 +227,32 @@ struct Sums {
     }
 
     // Adds neighbouring slots until each row of 2^shift slots has one sum: of[r] is that of the group's row
-    // r, and of a row of several groups each of them has the sum.
-    __device__ __forceinline__ void add_neighbours(int shift)
+    // r, and of a row of several groups the first of them has the sum. `room`: where the warps that
+    // share a slice exchange them.
+    __device__ __forceinline__ void add_neighbours(int shift, Sum (*room)[LANES][OWN])
     {
         int level = 0;
 #pragma unroll
-        for (int held = LANES / 2; held > 0; held /= 2, ++level)
+        for (int held = SLOTS / 2; held > 0; held /= 2, ++level)
             if (level < shift)
 #pragma unroll
                 for (int r = 0; r < held; ++r)
 #pragma unroll
                     for (int v = 0; v < OWN; ++v) of[r][v] = of[2 * r][v] + of[2 * r + 1][v];
-        for (int distance = LANES; distance < 1 << shift; distance *= 2)
+        const int lanes = SHARE << shift;
+        for (int distance = LANES; distance < lanes && distance < 32; distance *= 2)
 #pragma unroll
             for (int v = 0; v < OWN; ++v) of[0][v] += from_other_lane(of[0][v], distance);
+        if (SHARE == 1) return;
+        for (int distance = 1; 32 * distance < lanes; distance *= 2) {
+            if (lane_id() < LANES)
+#pragma unroll
+                for (int v = 0; v < OWN; ++v) room[share()][lane_id()][v] = of[0][v];
+            __syncthreads();
+#pragma unroll
+            for (int v = 0; v < OWN; ++v) of[0][v] += room[share() ^ distance][lane_id() % LANES][v];
+            __syncthreads();
+        }
     }
 };
 
@@ -228,10 +276,11 @@ __device__ __forceinline__ void add_slice(Sums& sums, Chunk& chunk, int& loaded,
 // Writes the rows of a slice; `row` is the caller's row of the slice's row l in lane l, PAD if there is none.
 __device__ __forceinline__ void store_rows(const Sums& sums, int shift, Index row, const YPanel& panel)
 {
-    const int group = lane_id() & ~(LANES - 1), held = LANES >> shift > 0 ? LANES >> shift : 1;
+    const int group = share() * SLOTS_OF_WARP + lane_id() / LANES * SLOTS;
+    const int held = SLOTS >> shift > 0 ? SLOTS >> shift : 1;
     const bool first = (group & ((1 << shift) - 1)) == 0;
 #pragma unroll
-    for (int r = 0; r < LANES; ++r)
+    for (int r = 0; r < SLOTS; ++r)
         if (r < held) {
             const Index i = __shfl_sync(ALL_LANES, row, (group >> shift) + r);
             if (first && i >= 0) panel.store(i, sums.of[r]);
@@ -246,7 +295,7 @@ dasp_slices_columns(const uint4* __restrict__ headers, const Index* __restrict__
                     Y* y, Sum* partials, long long x_column, long long y_column, int x_row, int y_row, int first,
                     int last, int columns, Sum alpha, Sum beta)
 {
-    const long long s = (blockIdx.x / parts * (long long)blockDim.x + threadIdx.x) / 32;
+    const long long s = (blockIdx.x / parts * (long long)blockDim.x + threadIdx.x) / (32 * SHARE);
     if (s >= count) return;
     const uint4 header = load_cached(headers + s);
     const int shift = header.w >> 24 & 7;
@@ -263,6 +312,12 @@ dasp_slices_columns(const uint4* __restrict__ headers, const Index* __restrict__
     __shared__ uint4 stages[DASP_THREADS / 32][(sizeof(Stage) + 15) / 16];  // numbers may have constructors
     Chunk chunk(reinterpret_cast<Stage*>(stages[threadIdx.x / 32]));
 #endif
+#if DASP_SHARE == 1
+    Sum (*const room)[LANES][OWN] = nullptr;
+#else
+    __shared__ uint4 exchanged[(SHARE * COLUMNS * sizeof(Sum) + 15) / 16];
+    Sum (*const room)[LANES][OWN] = reinterpret_cast<Sum (*)[LANES][OWN]>(exchanged);
+#endif
     int loaded = -1;
     const int parts_apart = parts * COLUMNS;
 #pragma unroll 1
@@ -271,10 +326,10 @@ dasp_slices_columns(const uint4* __restrict__ headers, const Index* __restrict__
         Sums sums;
         add_slice(sums, chunk, loaded, slices, header, XPanel{x + column * x_column, zeros, x_column, x_row, left});
         wait_for_earlier_kernels();  // a slice of empty rows has not waited yet
-        sums.add_neighbours(shift);
+        sums.add_neighbours(shift, room);
         if (s >= segments) {
             store_rows(sums, shift, row, YPanel{y + column * y_column, y_column, y_row, left, alpha, beta});
-        } else if (lane_id() < LANES) {
+        } else if (threadIdx.x % (32 * SHARE) < LANES) {
             Sum* const to = partials + (long long)header.y * columns + column;
 #pragma unroll
             for (int v = 0; v < OWN; ++v) {

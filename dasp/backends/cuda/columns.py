@@ -139,7 +139,7 @@ class Panel(NamedTuple):
 
     Attributes
     ----------
-    columns, lanes, pack, y_pack, whole, steps, loads, registers, threads : int
+    columns, lanes, pack, y_pack, whole, steps, loads, registers, threads, share : int
         What DASP_COLUMNS and the others of these names are defined as.
     """
 
@@ -152,6 +152,7 @@ class Panel(NamedTuple):
     loads: int
     registers: int
     threads: int
+    share: int = 1
 
     def defines(self) -> dict[str, str]:
         """Return the compile-time constants."""
@@ -296,11 +297,15 @@ def _panel(
     own = min(width, max(chosen.lane // kinds.x.itemsize, pack)) if x.column == 1 else width
     held = 2 if kinds.sum.kind == "c" else 1  # registers of a complex number
     at_once = max(1, min(steps, chosen.steps // held))
-    shared = at_once * WARP * (8 + kinds.sum.itemsize)  # bytes of a warp, at most
-    warps = min(chosen.warps, MOST_SHARED // shared)
+    lanes = width // own
+    share = min(chosen.share, lanes)
+    if share > 1:
+        at_once = max(1 << (at_once - 1).bit_length(), share)
+    shared = at_once * WARP * (8 + kinds.sum.itemsize)  # bytes of a slice, at most
+    warps = share if share > 1 else min(chosen.warps, MOST_SHARED // shared)
     return Panel(
         columns=width,
-        lanes=width // own,
+        lanes=lanes,
         pack=pack,
         y_pack=pack if y.column == 1 and y.pack >= pack else 1,
         whole=int(columns % width == 0),
@@ -308,6 +313,7 @@ def _panel(
         loads=chosen.loads // held,
         registers=chosen.registers,
         threads=WARP * (1 << warps.bit_length() - 1),
+        share=share,
     )
 
 
@@ -376,7 +382,7 @@ SLICES = Kernels(
     passes=lambda machine, plan, columns, kinds, x, y: choose_passes(
         machine, columns, kinds, x, y, usual_steps(plan)
     ),
-    warps=lambda plan, panel: sliced.warps(plan),
+    warps=lambda plan, panel: sliced.warps(plan) * panel.share,
     partials=sliced.partials,
     arguments=arguments,
     finish_arguments=finish_arguments,
