@@ -35,15 +35,15 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=1, help="that make or read matrices ahead")
     options = parser.parse_args()
     known = columns.known_columns(options.device)
-    dtypes = options.dtype.split(",")
+    dtypes, counts = options.dtype.split(","), [*map(int, options.columns.split(","))]
     policy = Policy(layout=options.layout) if options.layout else None
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(options.processes, mp_context=context) as pool:
         prepared = pool.map(partial(columns.prepare, dtypes=dtypes), options.matrices)
         for name, matrices in zip(options.matrices, prepared, strict=True):
             for dtype, (csr, known_rows) in zip(dtypes, matrices, strict=True):
-                subject = columns.Subject(csr, options.device, known_rows, policy)
-                for k, order in itertools.product(map(int, options.columns.split(",")), options.orders):
+                subject = columns.Subject(csr, options.device, known_rows, policy, max(counts))
+                for k, order in itertools.product(counts, options.orders):
                     row = {"matrix": Path(name).stem if Path(name).is_file() else name}
                     row |= subject.measure(k, order)
                     best = f"{row['best_baseline']} {row['best_baseline_us']} ({row['speedup_best']} x)"

@@ -113,6 +113,8 @@ class Subject:
         `references(csr)`, if they are there.
     policy : Policy, optional
         With one, products by one column after another are timed on a GPU, too.
+    most : int
+        Columns of X, at most.
     """
 
     def __init__(
@@ -121,12 +123,13 @@ class Subject:
         device: str,
         known: tuple[Reference, Reference] | None = None,
         policy: Policy | None = None,
+        most: int = max(COUNTS),
     ) -> None:
         self.csr, self.device, self._compares = csr, device, policy is not None
         self.planned = SpMatrix.from_scipy(csr, policy=policy, device=device)
         self._known = known or references(csr)
         self._module = np if device == "cpu" else importlib.import_module("cupy")
-        shape, outer = (csr.shape[1], max(COUNTS)), self._module.asarray(outer_columns(csr))
+        shape, outer = (csr.shape[1], max(most, 2)), self._module.asarray(outer_columns(csr))
         draw = self._module.random.default_rng(0).standard_normal
         self._x = draw(shape, np.float32).astype(csr.dtype)
         if csr.dtype.kind == "c":
