@@ -172,7 +172,7 @@ extern "C" __global__ void __launch_bounds__(DASP_THREADS, 65536 / DASP_REGISTER
 dasp_bundles(const Index* __restrict__ columns_of, const unsigned long long* __restrict__ more_of,
              const unsigned long long* __restrict__ values_of, const unsigned* __restrict__ extents,
              const unsigned* __restrict__ slots, const Code* __restrict__ values, const Value* __restrict__ table,
-             const Index* __restrict__ rows, const X* __restrict__ zeros, long long count, int parts, const X* x, Y* y,
+             const Index* __restrict__ rows, const X* zeros, long long count, int parts, const X* x, Y* y,
              Sum* partials, long long x_column, long long y_column, int x_row, int y_row, int first, int last,
              int columns, Sum alpha, Sum beta)
 {

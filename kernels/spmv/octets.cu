@@ -197,7 +197,7 @@ struct Sums {
 extern "C" __global__ void __launch_bounds__(DASP_THREADS, 65536 / DASP_REGISTERS / DASP_THREADS)
 dasp_octets(const unsigned long long* __restrict__ starts, const Index* __restrict__ columns_of,
             const unsigned* __restrict__ masks, const Code* __restrict__ values, const Value* __restrict__ table,
-            const Index* __restrict__ rows, const X* __restrict__ zeros, long long count, int parts, const X* x, Y* y, Sum* partials,
+            const Index* __restrict__ rows, const X* zeros, long long count, int parts, const X* x, Y* y, Sum* partials,
             long long x_column, long long y_column, int x_row, int y_row, int first, int last, int columns, Sum alpha,
             Sum beta)
 {

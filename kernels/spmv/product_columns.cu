@@ -306,7 +306,7 @@ dasp_spmv_columns(const Offset* __restrict__ long_offsets, const Offset* __restr
                   const Value* __restrict__ tail_values, long long blocks, const Index* __restrict__ short_rows,
                   const Index* __restrict__ short_columns, const Value* __restrict__ short_values, long long pairs_13,
                   long long pairs_22, long long fours, long long singles, const Index* __restrict__ empty_rows,
-                  long long empties, const X* __restrict__ zeros, int parts, const X* x, Y* y, Sum* partials,
+                  long long empties, const X* zeros, int parts, const X* x, Y* y, Sum* partials,
                   long long x_column, long long y_column, int x_row, int y_row, int first, int last, int columns,
                   Sum alpha, Sum beta)
 {

@@ -290,7 +290,7 @@ __device__ __forceinline__ void store_rows(const Sums& sums, int shift, Index ro
 extern "C" __global__ void __launch_bounds__(DASP_THREADS, 65536 / DASP_REGISTERS / DASP_THREADS)
 dasp_slices_columns(const uint4* __restrict__ headers, const Index* __restrict__ bases,
                     const unsigned char* __restrict__ deltas, const Code* __restrict__ values,
-                    const Value* __restrict__ table, const Index* __restrict__ rows, const X* __restrict__ zeros,
+                    const Value* __restrict__ table, const Index* __restrict__ rows, const X* zeros,
                     long long count, long long segments, long long positions, int identity, int parts, const X* x,
                     Y* y, Sum* partials, long long x_column, long long y_column, int x_row, int y_row, int first,
                     int last, int columns, Sum alpha, Sum beta)
