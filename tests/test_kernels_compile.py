@@ -513,6 +513,20 @@ def test_a_slice_asks_for_x_before_it_multiplies(coding):
     assert order.count("|" + steps * "L" + steps * "F") == 4, order
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_x_is_not_read_through_the_read_only_cache(dtype):
+    """The kernel before, whose end a product may overlap, may write it. The other load of 16 bytes is a header's."""
+    kinds = arithmetic(np.dtype(dtype), np.dtype(dtype))
+    at = several.Layout(32, 1, several.WIDEST_LOAD // kinds.x.itemsize)
+    name, usual = "spmv/slices_columns.cu", {"DASP_INDEX": "int", "DASP_OFFSET": "int", "DASP_MMA": "0"}
+    (one,) = several.choose_passes(H200, 32, kinds, at, at)
+    defines = {**usual, **one.panel.defines(), **type_names(kinds), "DASP_CODING": "0"}
+    cubin, _ = _source.compile_text(_source.read(name), defines, "sm_90", title=name)
+    found = sass.listing(cubin)["dasp_slices_columns"]
+    assert found.count("LDG.E.128") > 0
+    assert found.count("LDG.E.128.CONSTANT") == 1
+
+
 # ---- what the checks above would find ----------------------------------------------------------------
 
 TILE_PRODUCT = """
