@@ -242,6 +242,12 @@ def layout_of(shape: tuple[int, ...], strides: tuple[int, ...], item: int, addre
     return Layout(row, column, pack)
 
 
+def in_panels(columns: int, width: int) -> int:
+    """Return how many columns come in panels of a width: all, if more than half of the last panel is full."""
+    rest = columns % width
+    return columns if 2 * rest > width else columns - rest
+
+
 def choose_passes(
     machine: Machine,
     columns: int,
@@ -272,7 +278,7 @@ def choose_passes(
         width = chosen.panel // each
         if width > most:
             continue  # of narrow numbers, a smaller panel has as many columns as there may be
-        count = (columns - first) // width * width
+        count = in_panels(columns - first, width)
         if count:
             passes.append(Pass(first, count, _panel(chosen, width, count, kinds, x, y, steps)))
             first += count

@@ -17,7 +17,7 @@ from dasp._integers import ceil_div
 from dasp._launch import Signature
 from dasp._machines import Machine, Panels
 from dasp.backends.cuda import columns
-from dasp.backends.cuda.columns import NUMBER_BYTES, Kernels, Layout, Panel, Pass
+from dasp.backends.cuda.columns import NUMBER_BYTES, Kernels, Layout, Panel, Pass, in_panels
 from dasp.formats.array import WARP, Array, Plan
 
 ROWS, COLUMNS = 8, 4
@@ -227,9 +227,7 @@ def passes_of(
     passes, first = [], 0
     for chosen in sizes:
         width, rest = chosen.panel // kinds.x.itemsize, columns - first
-        count = rest // width * width
-        if chosen is sizes[-1] or 2 * (rest - count) > width:
-            count = rest  # the last panel is not full
+        count = rest if chosen is sizes[-1] else in_panels(rest, width)
         if count:
             passes.append(Pass(first, count, _panel(chosen, width, count, x, y)))
             first += count
