@@ -48,6 +48,8 @@ class Panels(NamedTuple):
         Slices of a block: neighbouring ones meet the same rows of X.
     share : int
         Warps that share a slice, at most as many as lanes share an entry; with more than 1 a block has one slice.
+    least : int
+        Steps that slices have on average, at least, where this is faster than what comes after it.
     """
 
     panel: int
@@ -57,6 +59,7 @@ class Panels(NamedTuple):
     registers: int
     warps: int
     share: int = 1
+    least: int = 0
 
 
 def tuned(unit: str, trades: str, measured: str) -> Any:
@@ -205,6 +208,12 @@ class Machine:
         "what a number of a column of X costs to gather, at least, where one of a row costs 8",
         _COLUMNS,
     )
+    apart_bytes: int = tuned(
+        "bytes of X",
+        "from which on each panel of its columns is a launch of its own: the second-level cache then holds more of "
+        "what a launch reads, and the plan is read again",
+        _COLUMNS,
+    )
     turning_bytes: float = tuned(
         "bytes gathered less for a row of A, in float64",
         "from which on columns of X are turned into rows, and Y back",
@@ -298,7 +307,9 @@ H200 = Machine(
         Panels(32, 32, 4, 8, 64, 4),
     ),
     narrow_rows_of_x=(
+        Panels(128, 16, 8, 8, 64, 4, 4, 6),
         Panels(128, 16, 4, 4, 96, 4),
+        Panels(64, 16, 8, 8, 72, 4, 2, 6),
         Panels(64, 16, 4, 4, 72, 4),
         Panels(32, 32, 4, 8, 64, 4),
     ),
@@ -309,6 +320,7 @@ H200 = Machine(
         Panels(32, 8, 4, 4, 56, 4),
         Panels(16, 4, 4, 4, 56, 4),
     ),
+    apart_bytes=24_000_000,
     column_bytes=10.0,
     turning_bytes=150.0,
     octets_of_x=(Panels(256, 32, 2, 2, 64, 8), Panels(128, 16, 4, 4, 72, 4), Panels(64, 8, 4, 4, 56, 4)),

@@ -7,7 +7,7 @@
 #include "tile.cuh"
 
 #ifndef DASP_COLUMNS
-#error "define DASP_COLUMNS: columns of a panel, 1 to 32, a power of two"
+#error "define DASP_COLUMNS: columns of a panel, 1 to 32, a power of two unless DASP_LANES is 1"
 #endif
 #ifndef DASP_LANES
 #error "define DASP_LANES: lanes that share a slot, a power of two, at most DASP_COLUMNS"
@@ -35,7 +35,7 @@ constexpr int Y_PACK = DASP_Y_PACK;
 constexpr int OWN = COLUMNS / LANES;
 constexpr int PACKS = OWN / PACK;
 
-static_assert(OWN * LANES == COLUMNS && PACKS * PACK == OWN && 32 % LANES == 0, "powers of two");
+static_assert(OWN * LANES == COLUMNS && PACKS * PACK == OWN && 32 % LANES == 0, "lanes and packs of equal size");
 static_assert(Y_PACK == 1 || Y_PACK == PACK, "a store writes what a load of X read, or one column");
 
 // The largest power of two that is at most `most` and at most `count`, and at least 1.
@@ -96,7 +96,10 @@ struct XPanel {
     // Of a row whose columns lie beside each other, pack p.
     __device__ __forceinline__ void load(const X* start, int p, Pack<X, PACK>& read) const
     {
-        read.load(DASP_WHOLE || p * LANES * PACK < columns ? start + p * LANES * PACK : zeros);
+        if (DASP_WHOLE || p * LANES * PACK < columns)
+            read.load(start + p * LANES * PACK);
+        else
+            read = {};
     }
 
     template <bool FULL> __device__ __forceinline__ void load(Index i, Pack<X, PACK> (&read)[PACKS]) const

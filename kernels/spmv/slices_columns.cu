@@ -243,16 +243,32 @@ struct Sums {
         for (int distance = LANES; distance < lanes && distance < 32; distance *= 2)
 #pragma unroll
             for (int v = 0; v < OWN; ++v) of[0][v] += from_other_lane(of[0][v], distance);
-        if (SHARE == 1) return;
-        for (int distance = 1; 32 * distance < lanes; distance *= 2) {
-            if (lane_id() < LANES)
+        if (32 < lanes && SHARE > 1) add_shares(lanes / 32, room);
+    }
+
+    // Adds what so many neighbouring warps have, of which the first one has the sum then.
+    __device__ __forceinline__ void add_shares(int warps, Sum (*room)[LANES][OWN])
+    {
+        if (lane_id() < LANES)
 #pragma unroll
-                for (int v = 0; v < OWN; ++v) room[share()][lane_id()][v] = of[0][v];
-            __syncthreads();
+            for (int v = 0; v < OWN; ++v) room[share()][lane_id()][v] = of[0][v];
+        __syncthreads();
+        if (share() % warps == 0) {
 #pragma unroll
-            for (int v = 0; v < OWN; ++v) of[0][v] += room[share() ^ distance][lane_id() % LANES][v];
-            __syncthreads();
+            for (int v = 0; v < OWN; ++v) {
+                Sum sums[SHARE];
+#pragma unroll
+                for (int w = 0; w < SHARE; ++w)
+                    if (w < warps) sums[w] = room[share() + w][lane_id() % LANES][v];
+#pragma unroll
+                for (int distance = 1; distance < SHARE; distance *= 2)
+#pragma unroll
+                    for (int w = 0; w + distance < SHARE; w += 2 * distance)
+                        if (w + distance < warps) sums[w] += sums[w + distance];
+                of[0][v] = sums[0];
+            }
         }
+        __syncthreads();  // else the next panel's overwrite what is still read
     }
 };
 

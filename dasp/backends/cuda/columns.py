@@ -276,17 +276,29 @@ def choose_passes(
         sizes, most = machine.rows_of_x if wide else machine.narrow_rows_of_x, WARP
     for chosen in sizes:
         width = chosen.panel // each
-        if width > most:
+        if width > most or steps < chosen.least:
             continue  # of narrow numbers, a smaller panel has as many columns as there may be
-        count = in_panels(columns - first, width)
+        rest = columns - first
+        count = rest // width * width if chosen is sizes[-1] else in_panels(rest, width)
         if count:
             passes.append(Pass(first, count, _panel(chosen, width, count, kinds, x, y, steps)))
             first += count
     rest = columns - first
     if rest:
-        width = max(1 << (rest - 1).bit_length(), x.pack)
+        width = rest if rest * each <= sizes[-1].lane else max(1 << (rest - 1).bit_length(), x.pack)
         passes.append(Pass(first, rest, _panel(sizes[-1], width, rest, kinds, x, y, steps)))
     return tuple(passes)
+
+
+def apart(machine: Machine, x_bytes: int, passes: tuple[Pass, ...]) -> tuple[Pass, ...]:
+    """Return launches of one panel each for an X of so many bytes, if it is too large for the L2."""
+    if x_bytes < machine.apart_bytes:
+        return passes
+    return tuple(
+        Pass(first, min(one.panel.columns, one.first + one.columns - first), one.panel)
+        for one in passes
+        for first in range(one.first, one.first + one.columns, one.panel.columns)
+    )
 
 
 def _panel(
@@ -302,11 +314,13 @@ def _panel(
     pack = min(x.pack, width)
     own = min(width, max(chosen.lane // kinds.x.itemsize, pack)) if x.column == 1 else width
     held = 2 if kinds.sum.kind == "c" else 1  # registers of a complex number
-    at_once = max(1, min(steps, chosen.steps // held))
+    wider = 1 if 2 * width * max(kinds.x.itemsize, kinds.sum.itemsize) > chosen.panel else 2
+    at_once = max(1, min(steps, wider * chosen.steps // held))
     lanes = width // own
     share = min(chosen.share, lanes)
     if share > 1:
         at_once = max(1 << (at_once - 1).bit_length(), share)
+    narrower = WIDEST_LOAD // (pack * kinds.x.itemsize) if x.column == 1 else 1
     shared = at_once * WARP * (8 + kinds.sum.itemsize)  # bytes of a slice, at most
     warps = share if share > 1 else min(chosen.warps, MOST_SHARED // shared)
     return Panel(
@@ -316,7 +330,7 @@ def _panel(
         y_pack=pack if y.column == 1 and y.pack >= pack else 1,
         whole=int(columns % width == 0),
         steps=at_once,
-        loads=chosen.loads // held,
+        loads=chosen.loads // held * narrower,
         registers=chosen.registers,
         threads=WARP * (1 << warps.bit_length() - 1),
         share=share,
@@ -385,8 +399,10 @@ SLICES = Kernels(
     finish=FINISH,
     defines=defines,
     types=types,
-    passes=lambda machine, plan, columns, kinds, x, y: choose_passes(
-        machine, columns, kinds, x, y, usual_steps(plan)
+    passes=lambda machine, plan, columns, kinds, x, y: apart(
+        machine,
+        plan.shape[1] * columns * kinds.x.itemsize if x.column == 1 else 0,
+        choose_passes(machine, columns, kinds, x, y, usual_steps(plan)),
     ),
     warps=lambda plan, panel: sliced.warps(plan) * panel.share,
     partials=sliced.partials,
