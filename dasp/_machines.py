@@ -47,7 +47,8 @@ class Panels(NamedTuple):
     warps : int
         Slices of a block: neighbouring ones meet the same rows of X.
     share : int
-        Warps that share a slice, at most as many as lanes share an entry; with more than 1 a block has one slice.
+        Warps that share a slice, at most as many as lanes share an entry; if more than 1, a block has one
+        slice.
     least : int
         Steps that slices have on average, at least, where this is faster than what comes after it.
     """
@@ -210,8 +211,8 @@ class Machine:
     )
     apart_bytes: int = tuned(
         "bytes of X",
-        "from which on each panel of its columns is a launch of its own: the second-level cache then holds more of "
-        "what a launch reads, and the plan is read again",
+        "from which on each panel of its columns is a launch of its own: the second-level cache then holds "
+        "more of what a launch reads, and the plan is read again",
         _COLUMNS,
     )
     turning_bytes: float = tuned(

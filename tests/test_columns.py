@@ -21,9 +21,10 @@ from dasp.backends.cpu.product import Product
 from dasp.backends.cpu.turning import turn
 from dasp.backends.cuda import bundles, octets
 from dasp.backends.cuda import columns as cuda
-from dasp.backends.cuda.columns import Layout, choose_parts, choose_passes, layout_of
+from dasp.backends.cuda.columns import Layout, apart, choose_parts, choose_passes, layout_of
 from dasp.backends.cuda.primitives import Primitives
 from dasp.backends.cuda.sectors import read_sectors
+from dasp.formats.array import WARP
 from dasp.models import generate
 from tests.executors import EXECUTORS, emulate, emulate_columns
 from tests.executors import multiply as by_vector
@@ -359,6 +360,18 @@ def test_the_order_of_blocks_and_who_has_which_tile_change_no_bit(matrix, seed, 
     np.testing.assert_array_equal(emulated_bits(plan, x, machine=H200, parts=1), small)
 
 
+@pytest.mark.parametrize("share", [2, 4, 8])
+@settings(max_examples=8)
+@given(matrix=matrices(), k=st.sampled_from([16, 17, 30, 40]), split=st.booleans())
+def test_warps_that_share_a_slice_change_no_bit(share, matrix, k, split):
+    shared = dataclasses.replace(SMALL, rows_of_x=(Panels(128, 16, 4, 4, 64, 4, share),), apart_bytes=0)
+    x = columns(matrix.shape[1], k)
+    plan = plan_of(matrix, SPLIT if split else Policy(layout="slices", mma=False))
+    np.testing.assert_array_equal(
+        emulated_bits(plan, x, machine=shared), emulated_bits(plan, x, machine=SMALL)
+    )
+
+
 @settings(max_examples=12)
 @given(matrices(), st.booleans(), st.integers(2, 7), st.sampled_from([2, 5, 16]), st.sampled_from("CF"))
 def test_the_number_of_threads_changes_no_bit(matrix, split, threads, k, order):
@@ -383,7 +396,7 @@ TOY = dataclasses.replace(
     wave_slices=100,
 )
 
-DOUBLE = arithmetic(np.dtype(np.float64), np.dtype(np.float64))
+SINGLE, DOUBLE = (arithmetic(np.dtype(name), np.dtype(name)) for name in ("float32", "float64"))
 
 
 def test_layouts():
@@ -426,16 +439,46 @@ def test_passes_cover_every_column_once(k, item, order):
 def test_tiles_of_a_toy_machine():
     near, far = Layout(32, 1, 2), Layout(1, 1000, 1)
     large, small = choose_passes(TOY, 40, DOUBLE, near, near, 7)
-    assert large == (0, 32, (16, 4, 2, 2, 1, 4, 8, 168, 128))
-    assert small == (32, 8, (8, 4, 2, 2, 1, 7, 8, 128, 256))
+    assert large == (0, 32, (16, 4, 2, 2, 1, 4, 8, 168, 128, 1))
+    assert small == (32, 8, (8, 4, 2, 2, 1, 7, 8, 128, 256, 1))
     (one,) = choose_passes(TOY, 32, DOUBLE, far, near)
-    assert one == (0, 32, (8, 1, 1, 1, 1, 4, 8, 64, 256))
-    single = arithmetic(np.dtype(np.float32), np.dtype(np.float32))
-    (one,) = choose_passes(TOY, 32, single, Layout(32, 1, 4), Layout(32, 1, 4))
-    assert one == (0, 32, (16, 4, 4, 4, 1, 8, 8, 128, 512))
+    assert one == (0, 32, (8, 1, 1, 1, 1, 4, 8, 64, 256, 1))
+    (one,) = choose_passes(TOY, 32, SINGLE, Layout(32, 1, 4), Layout(32, 1, 4))
+    assert one == (0, 32, (16, 4, 4, 4, 1, 8, 8, 128, 512, 1))
+
+
+def test_the_last_panel_is_one_that_is_more_than_half_full_or_has_the_columns_that_are_left():
+    at = Layout(13, 1, 1)
+    (one,) = choose_passes(TOY, 13, DOUBLE, at, at)
+    assert (one.columns, one.panel.columns, one.panel.whole) == (13, 16, 0)
+    far = Layout(1, 1000, 1)
     whole, rest = choose_passes(TOY, 13, DOUBLE, far, far)
-    assert (whole.columns, rest.first, rest.columns, rest.panel.columns) == (8, 8, 5, 8)
-    assert (whole.panel.whole, rest.panel.whole) == (1, 0)
+    assert (whole.columns, rest.first, rest.columns, rest.panel.columns) == (8, 8, 5, 5)
+    assert whole.panel.whole == rest.panel.whole == 1
+
+
+def test_loads_of_one_number_are_as_many_as_of_the_same_bytes():
+    loads = {
+        pack: choose_passes(H200, 32, SINGLE, *2 * [Layout(32, 1, pack)])[0].panel.loads for pack in (1, 4)
+    }
+    assert loads[1] == 4 * loads[4]
+
+
+def test_warps_share_slices_of_many_steps():
+    at = Layout(16, 1, 4)
+    (many,), (few,) = (choose_passes(H200, 16, SINGLE, at, at, steps) for steps in (8, 4))
+    assert many.panel.share > few.panel.share == 1
+    assert many.panel.threads == WARP * many.panel.share
+    assert many.panel.steps % many.panel.share == 0
+
+
+def test_panels_are_launches_of_their_own_where_x_is_large():
+    at = Layout(72, 1, 2)
+    passes = choose_passes(TOY, 72, DOUBLE, at, at)
+    assert apart(TOY, TOY.apart_bytes - 1, passes) == passes
+    made = apart(TOY, TOY.apart_bytes, passes)
+    assert [(one.first, one.columns) for one in made] == [(0, 16), (16, 16), (32, 16), (48, 16), (64, 8)]
+    assert [one.panel.columns for one in made] == [16, 16, 16, 16, 8]
 
 
 def test_tiles_are_shared_out_where_slices_are_few():
