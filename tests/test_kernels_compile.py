@@ -515,7 +515,7 @@ def test_a_slice_asks_for_x_before_it_multiplies(coding):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_x_is_not_read_through_the_read_only_cache(dtype):
-    """The kernel before, whose end a product may overlap, may write it. The other load of 16 bytes is a header's."""
+    """The kernel before, whose end a product may overlap, may write it. One load of 16 bytes is a header's."""
     kinds = arithmetic(np.dtype(dtype), np.dtype(dtype))
     at = several.Layout(32, 1, several.WIDEST_LOAD // kinds.x.itemsize)
     name, usual = "spmv/slices_columns.cu", {"DASP_INDEX": "int", "DASP_OFFSET": "int", "DASP_MMA": "0"}
