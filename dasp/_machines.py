@@ -49,8 +49,6 @@ class Panels(NamedTuple):
     share : int
         Warps that share a slice, at most as many as lanes share an entry; if more than 1, a block has one
         slice.
-    least : int
-        Steps that slices have on average, at least, where this is faster than what comes after it.
     """
 
     panel: int
@@ -60,7 +58,6 @@ class Panels(NamedTuple):
     registers: int
     warps: int
     share: int = 1
-    least: int = 0
 
 
 def tuned(unit: str, trades: str, measured: str) -> Any:
@@ -209,10 +206,15 @@ class Machine:
         "what a number of a column of X costs to gather, at least, where one of a row costs 8",
         _COLUMNS,
     )
-    apart_bytes: int = tuned(
-        "bytes of X",
-        "from which on each panel of its columns is a launch of its own: the second-level cache then holds "
-        "more of what a launch reads, and the plan is read again",
+    shared_steps: int = tuned(
+        "steps",
+        "that slices have on average, at least, where several warps share one: more loads in flight against "
+        "what each warp begins and ends with",
+        _COLUMNS,
+    )
+    shared_segments: float = tuned(
+        "share of the slices",
+        "that are segments of long rows, at most, there: the warps of a segment wait for each other",
         _COLUMNS,
     )
     turning_bytes: float = tuned(
@@ -304,13 +306,14 @@ H200 = Machine(
     rows_of_x=(
         Panels(256, 32, 4, 8, 168, 4),
         Panels(128, 32, 4, 8, 128, 4),
+        Panels(64, 16, 8, 8, 72, 4, 2),
         Panels(64, 16, 4, 4, 72, 4),
         Panels(32, 32, 4, 8, 64, 4),
     ),
     narrow_rows_of_x=(
-        Panels(128, 16, 8, 8, 64, 4, 4, 6),
+        Panels(128, 16, 8, 8, 64, 4, 4),
         Panels(128, 16, 4, 4, 96, 4),
-        Panels(64, 16, 8, 8, 72, 4, 2, 6),
+        Panels(64, 16, 8, 8, 72, 4, 2),
         Panels(64, 16, 4, 4, 72, 4),
         Panels(32, 32, 4, 8, 64, 4),
     ),
@@ -321,7 +324,8 @@ H200 = Machine(
         Panels(32, 8, 4, 4, 56, 4),
         Panels(16, 4, 4, 4, 56, 4),
     ),
-    apart_bytes=24_000_000,
+    shared_steps=6,
+    shared_segments=0.125,
     column_bytes=10.0,
     turning_bytes=150.0,
     octets_of_x=(Panels(256, 32, 2, 2, 64, 8), Panels(128, 16, 4, 4, 72, 4), Panels(64, 8, 4, 4, 56, 4)),

@@ -21,7 +21,7 @@ from dasp.backends.cpu.product import Product
 from dasp.backends.cpu.turning import turn
 from dasp.backends.cuda import bundles, octets
 from dasp.backends.cuda import columns as cuda
-from dasp.backends.cuda.columns import Layout, apart, choose_parts, choose_passes, layout_of
+from dasp.backends.cuda.columns import Layout, choose_parts, choose_passes, layout_of, mostly_whole
 from dasp.backends.cuda.primitives import Primitives
 from dasp.backends.cuda.sectors import read_sectors
 from dasp.formats.array import WARP
@@ -364,7 +364,7 @@ def test_the_order_of_blocks_and_who_has_which_tile_change_no_bit(matrix, seed, 
 @settings(max_examples=8)
 @given(matrix=matrices(), k=st.sampled_from([16, 17, 30, 40]), split=st.booleans())
 def test_warps_that_share_a_slice_change_no_bit(share, matrix, k, split):
-    shared = dataclasses.replace(SMALL, rows_of_x=(Panels(128, 16, 4, 4, 64, 4, share),), apart_bytes=0)
+    shared = dataclasses.replace(SMALL, rows_of_x=(Panels(128, 16, 4, 4, 64, 4, share),))
     x = columns(matrix.shape[1], k)
     plan = plan_of(matrix, SPLIT if split else Policy(layout="slices", mma=False))
     np.testing.assert_array_equal(
@@ -457,28 +457,26 @@ def test_the_last_panel_is_one_that_is_more_than_half_full_or_has_the_columns_th
     assert whole.panel.whole == rest.panel.whole == 1
 
 
-def test_loads_of_one_number_are_as_many_as_of_the_same_bytes():
-    loads = {
-        pack: choose_passes(H200, 32, SINGLE, *2 * [Layout(32, 1, pack)])[0].panel.loads for pack in (1, 4)
-    }
-    assert loads[1] == 4 * loads[4]
+def test_a_lane_has_two_loads_of_a_row_at_most_and_as_many_bytes_in_flight():
+    wide, narrow = (choose_passes(H200, 32, SINGLE, *2 * [Layout(32, 1, pack)])[0].panel for pack in (4, 1))
+    assert (wide.lanes, wide.loads) == (8, 8)
+    assert (narrow.lanes, narrow.loads) == (16, 32)
 
 
-def test_warps_share_slices_of_many_steps():
+def test_warps_share_slices_of_many_steps_and_whole_rows():
     at = Layout(16, 1, 4)
-    (many,), (few,) = (choose_passes(H200, 16, SINGLE, at, at, steps) for steps in (8, 4))
-    assert many.panel.share > few.panel.share == 1
-    assert many.panel.threads == WARP * many.panel.share
-    assert many.panel.steps % many.panel.share == 0
-
-
-def test_panels_are_launches_of_their_own_where_x_is_large():
-    at = Layout(72, 1, 2)
-    passes = choose_passes(TOY, 72, DOUBLE, at, at)
-    assert apart(TOY, TOY.apart_bytes - 1, passes) == passes
-    made = apart(TOY, TOY.apart_bytes, passes)
-    assert [(one.first, one.columns) for one in made] == [(0, 16), (16, 16), (32, 16), (48, 16), (64, 8)]
-    assert [one.panel.columns for one in made] == [16, 16, 16, 16, 8]
+    many, few, cut = (
+        choose_passes(H200, 16, SINGLE, at, at, steps, whole)[0].panel
+        for steps, whole in ((8, True), (4, True), (8, False))
+    )
+    assert many.share > few.share == cut.share == 1
+    assert many.threads == WARP * many.share
+    assert many.steps % many.share == 0
+    plain, split = (plan_of(from_lengths([2000] * 3 + [5] * 40, 3000), policy) for policy in (None, SPLIT))
+    assert mostly_whole(dataclasses.replace(H200, shared_segments=0.5), split) == (
+        2 * split.pattern.segments <= len(split.pattern.headers)
+    )
+    assert mostly_whole(H200, plain) == (8 * plain.pattern.segments <= len(plain.pattern.headers))
 
 
 def test_tiles_are_shared_out_where_slices_are_few():

@@ -156,16 +156,17 @@ def columns() -> Iterator[Defines]:
     """Every panel that a choice can give; the widest with every coding; other types."""
     usual = {"DASP_INDEX": "int", "DASP_OFFSET": "int", "DASP_MMA": "0"}
 
-    def panels(kinds: Arithmetic, k: int, order: str) -> Iterator[Defines]:
+    def panels(kinds: Arithmetic, k: int, order: str, whole: bool = True) -> Iterator[Defines]:
         x, y = (np.empty((9, k), kind, order) for kind in (kinds.x, kinds.y))
         x_at, y_at = (several.layout_of(a.shape, a.strides, a.itemsize, 0) for a in (x, y))
-        for one in several.choose_passes(H200, k, kinds, x_at, y_at):
+        for one in several.choose_passes(H200, k, kinds, x_at, y_at, whole=whole):
             yield {**usual, **one.panel.defines(), **type_names(kinds), "DASP_CODING": "0"}
 
     single, double = (arithmetic(np.dtype(name), np.dtype(name)) for name in ("float32", "float64"))
     seen: list[Defines] = []
     for kinds, k, order in product((single, double), (2, 3, 4, 5, 8, 16, 31, 32), "CF"):
-        seen += (constants for constants in panels(kinds, k, order) if constants not in seen)
+        for whole in (True, False):
+            seen += (constants for constants in panels(kinds, k, order, whole) if constants not in seen)
     yield from seen
     for value, x, _ in dict.fromkeys((value, x, False) for value, x, _ in OTHER_TYPES):
         yield from panels(arithmetic(np.dtype(value), np.dtype(x)), 32, "C")
@@ -515,7 +516,7 @@ def test_a_slice_asks_for_x_before_it_multiplies(coding):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_x_is_not_read_through_the_read_only_cache(dtype):
-    """The kernel before, whose end a product may overlap, may write it. One load of 16 bytes is a header's."""
+    """The kernel before, whose end a product may overlap, may write it. A header is 16 bytes, too."""
     kinds = arithmetic(np.dtype(dtype), np.dtype(dtype))
     at = several.Layout(32, 1, several.WIDEST_LOAD // kinds.x.itemsize)
     name, usual = "spmv/slices_columns.cu", {"DASP_INDEX": "int", "DASP_OFFSET": "int", "DASP_MMA": "0"}

@@ -42,6 +42,9 @@ MOST_SHARED = 48 << 10
 MOST_OWN = 16
 """Columns of a panel, at most, where each lane multiplies all of them."""
 
+MOST_SLOTS = 8
+"""That a group of lanes multiplies, at most: the kernel has code for each."""
+
 MOST_PANEL = 512
 """Bytes of a row of a panel, at most."""
 
@@ -255,6 +258,7 @@ def choose_passes(
     x: Layout,
     y: Layout,
     steps: int = 8,
+    whole: bool = True,
 ) -> tuple[Pass, ...]:
     """Return the launches for so many columns: in the largest panels, in smaller ones, and of the rest.
 
@@ -267,6 +271,8 @@ def choose_passes(
         Of X and Y.
     steps : int
         Of most slices.
+    whole : bool
+        Whether few slices are segments of long rows.
     """
     passes, first = [], 0
     each = max(kinds.x.itemsize, kinds.sum.itemsize)
@@ -276,8 +282,10 @@ def choose_passes(
         sizes, most = machine.rows_of_x if wide else machine.narrow_rows_of_x, WARP
     for chosen in sizes:
         width = chosen.panel // each
-        if width > most or steps < chosen.least:
+        if width > most:
             continue  # of narrow numbers, a smaller panel has as many columns as there may be
+        if chosen.share > 1 and (steps < machine.shared_steps or not whole):
+            continue
         rest = columns - first
         count = rest // width * width if chosen is sizes[-1] else in_panels(rest, width)
         if count:
@@ -285,20 +293,18 @@ def choose_passes(
             first += count
     rest = columns - first
     if rest:
-        width = rest if rest * each <= sizes[-1].lane else max(1 << (rest - 1).bit_length(), x.pack)
+        alone = rest <= _own(sizes[-1], kinds, x)
+        width = rest if alone else max(1 << (rest - 1).bit_length(), x.pack)
         passes.append(Pass(first, rest, _panel(sizes[-1], width, rest, kinds, x, y, steps)))
     return tuple(passes)
 
 
-def apart(machine: Machine, x_bytes: int, passes: tuple[Pass, ...]) -> tuple[Pass, ...]:
-    """Return launches of one panel each for an X of so many bytes, if it is too large for the L2."""
-    if x_bytes < machine.apart_bytes:
-        return passes
-    return tuple(
-        Pass(first, min(one.panel.columns, one.first + one.columns - first), one.panel)
-        for one in passes
-        for first in range(one.first, one.first + one.columns, one.panel.columns)
-    )
+def _own(chosen: Panels, kinds: Arithmetic, x: Layout) -> int:
+    """Return how many columns a lane multiplies, at most: of narrow numbers those of two loads."""
+    if x.column != 1:
+        return MOST_OWN
+    own = max(x.pack, chosen.lane // kinds.x.itemsize)
+    return own if kinds.x.itemsize >= NUMBER_BYTES else min(own, 2 * x.pack)
 
 
 def _panel(
@@ -312,7 +318,9 @@ def _panel(
 ) -> Panel:
     """Return the panel of a width for columns that fill it, or for fewer."""
     pack = min(x.pack, width)
-    own = min(width, max(chosen.lane // kinds.x.itemsize, pack)) if x.column == 1 else width
+    own = width
+    if x.column == 1:
+        own = min(width, max(_own(chosen, kinds, x), width // (MOST_SLOTS * chosen.share)))
     held = 2 if kinds.sum.kind == "c" else 1  # registers of a complex number
     wider = 1 if 2 * width * max(kinds.x.itemsize, kinds.sum.itemsize) > chosen.panel else 2
     at_once = max(1, min(steps, wider * chosen.steps // held))
@@ -374,6 +382,11 @@ def usual_steps(plan: Plan) -> int:
     return int(ceil_div(len(plan.pattern.bases), max(len(plan.pattern.headers), 1)))
 
 
+def mostly_whole(machine: Machine, plan: Plan) -> bool:
+    """Whether few slices are segments of long rows."""
+    return int(plan.pattern.segments) <= machine.shared_segments * len(plan.pattern.headers)
+
+
 def arguments(plan: Plan, zeros: Any, parts: int) -> dict[str, Any]:
     """Return the kernel's arguments but those that come with each product."""
     taken = sliced.plan_arguments(plan)
@@ -399,10 +412,8 @@ SLICES = Kernels(
     finish=FINISH,
     defines=defines,
     types=types,
-    passes=lambda machine, plan, columns, kinds, x, y: apart(
-        machine,
-        plan.shape[1] * columns * kinds.x.itemsize if x.column == 1 else 0,
-        choose_passes(machine, columns, kinds, x, y, usual_steps(plan)),
+    passes=lambda machine, plan, columns, kinds, x, y: choose_passes(
+        machine, columns, kinds, x, y, usual_steps(plan), mostly_whole(machine, plan)
     ),
     warps=lambda plan, panel: sliced.warps(plan) * panel.share,
     partials=sliced.partials,
