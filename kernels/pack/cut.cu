@@ -92,7 +92,7 @@ dasp_cut_tiles(const Start* __restrict__ indptr, const Index* __restrict__ rows,
     }
     if (!is_last_block(come + blockIdx.y, tiles)) return;
     follow_chain(passages + own * WARP, tiles, before + own * 2, totals + blockIdx.y * TOTALS, chains, chain);
-    for (int i = threadIdx.x; told && i < word_count; i += CUT_THREADS) told[i] = peek(words + i);
+    if (told) tell(words, word_count, told);
 }
 
 extern "C" __global__ void __launch_bounds__(CUT_THREADS)

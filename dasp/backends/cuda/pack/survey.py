@@ -107,6 +107,11 @@ class SurveyWork(Work):
         self._values: ValueStatistics | None = None
         self._count = entries
 
+    def words_behind(self, count: int) -> Any:
+        """Return zeroed words that nobody else has, behind those that the host may read with others."""
+        self._room -= count
+        return self.words(self._room, count)
+
     def take(self, count: int) -> int:
         """See `Work`; what is known of values is read first if there are no words left."""
         first = self._taken
@@ -210,7 +215,7 @@ def survey(on: Resources, csr: Csr, cut: Cut, narrow: bool) -> Survey:
         "segment_lengths": none,
         "segments": 0,
         "facts": work.words(first, VALUES_AT),
-        "long_tiles": work.zeros(long_tiles),
+        "long_tiles": work.words_behind(long_tiles),
         "done": work.zeros(1),
         "told": told,
     }
