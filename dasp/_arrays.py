@@ -459,7 +459,9 @@ def _dok(matrix: Any) -> Coordinates:
         keys = np.array(list(matrix.keys())).reshape(-1, 2)
         data = np.fromiter(matrix.values(), matrix.dtype, len(keys))
     except (TypeError, ValueError) as error:
-        raise ValueError(f"A holds other keys or values than (row, column) and a number: {error}") from error
+        raise ValueError(
+            f"A holds what is no entry ({error}); keys (row, column) and values that are numbers are needed"
+        ) from error
     if not len(keys):
         keys = keys.astype(np.int32)
     return coordinates(matrix.shape, data, keys[:, 0], keys[:, 1])
@@ -472,7 +474,9 @@ def _lil(matrix: Any) -> Compressed:
         indices = index("A.rows", list(chain.from_iterable(matrix.rows)))
         data = np.fromiter(chain.from_iterable(matrix.data), matrix.dtype)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"A holds other rows than lists of columns and of values: {error}") from error
+        raise ValueError(
+            f"A holds what is no row ({error}); lists of columns and of as many numbers are needed"
+        ) from error
     if lengths != others or len(lengths) != m:
         raise ValueError(f"A has {m} rows; its lists of columns and of values are not as many or not as long")
     indptr = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])

@@ -37,12 +37,14 @@ def readable(count: float) -> str:
     >>> readable(1536), readable(7.2e12)
     ('1.5 KiB', '6.5 TiB')
     """
-    units = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
+    if count < 1024:
+        return f"{count:.0f} bytes"
+    *units, largest = ("KiB", "MiB", "GiB", "TiB", "PiB")
     for unit in units:
-        if count < 1024 or unit == units[-1]:
-            return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:,.1f} {unit}"
         count /= 1024
-    raise AssertionError("unreachable")
+        if count < 1024:
+            return f"{count:,.1f} {unit}"
+    return f"{count / 1024:,.1f} {largest}"
 
 
 def refuse_oversize(what: str, needed_bytes: float, remedy: str) -> None:

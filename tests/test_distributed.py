@@ -922,6 +922,8 @@ def test_preconditioners_of_a_matrix_of_one_rank_are_refused() -> None:
             ):
                 make(A)  # type: ignore[arg-type]
         assert solvers.cg(D, b, M=preconditioners.jacobi(D))[1].converged
+        with pytest.raises(ValueError, match="asked to compute in float32; it computes in the"):
+            preconditioners.chebyshev(D).astype(np.float32)
 
     run_ranks(2, run)
 

@@ -75,7 +75,13 @@ class RankPreconditioner:
         return self._own @ r
 
     def astype(self, dtype: Any) -> RankPreconditioner:
-        """Return it computing in float32 or float64."""
+        """Return it computing in float32 or float64, a complex one in complex64 or complex128.
+
+        Raises
+        ------
+        ValueError
+            For another type, and for a polynomial in D, which computes in D's.
+        """
         return RankPreconditioner(self._matrix, self._own.astype(dtype))
 
 
@@ -181,7 +187,10 @@ def chebyshev(
     bounds = _check.interval(bounds)
 
     def again(other: np.dtype[Any]) -> Preconditioner:
-        raise ValueError(f"a polynomial in a distributed matrix of {dtype} computes in {dtype} only")
+        raise ValueError(
+            f"a polynomial in a matrix of {dtype} over ranks was asked to compute in {other}; it computes in "
+            "the matrix's type; make it of the matrix in the other one"
+        )
 
     operator = as_operator(D, D.device)
     return RankPreconditioner(D, Polynomial(operator, inverse, bounds, int(degree), dtype, D.device, again))
