@@ -85,10 +85,9 @@ def _tuple(given: tuple[Any, ...], shape: Any, policy: Policy | None, device: st
 def scipy_matrix(A: Any, policy: Policy | None, device: str, progress: bool) -> Plan:
     """Plan a SciPy sparse matrix; see `dasp.SpMatrix.from_scipy`."""
     if not scipy.sparse.issparse(A):
-        raise TypeError(
-            f"A is {_check.kind_of(A)}; a scipy.sparse matrix is needed; "
-            "use from_dense, from_coo or from_cupy for others"
-        )
+        planned = hasattr(A, "to_scipy")
+        remedy = "pass A.to_scipy()" if planned else "use from_dense, from_coo or from_cupy for others"
+        raise TypeError(f"A is {_check.kind_of(A)}; a scipy.sparse matrix is needed; {remedy}")
     on_cpu = packer(A.shape, policy, resolve(device)) == "cpu"
     return _plan(A.shape, _arrays.sparse_matrix(A, checks=on_cpu), policy, device, progress)
 

@@ -114,6 +114,11 @@ def test_attributes(planned, matrix):
             setattr(planned, name, getattr(planned, name))
 
 
+def test_a_plan_shows_what_it_is_and_no_arrays(planned):
+    of = f"50 x 40, {planned.nnz} entries, float64, as {planned.plan.format}, {planned.plan.nbytes} bytes"
+    assert repr(planned.plan) == f"<Plan of {of}>"
+
+
 def test_the_repr_is_a_table(planned, matrix):
     lines = repr(planned).splitlines()
     assert lines[0] == f"<SpMatrix 50 x 40, {planned.nnz} entries, float64, on cpu>"
@@ -239,7 +244,8 @@ def test_out_alpha_beta(planned, matrix, x):
         (lambda A, x: A.matvec(x, out=np.ma.zeros(10)), TypeError, "out is a MaskedArray"),
         (lambda A, x: SpMatrix.from_coo([1.0], ([0], [1]), (10**13, 3)), ValueError, "half of this machine"),
         (lambda A, x: SpMatrix.from_coo([1.0], ([0], [1]), (2**70, 3)), ValueError, "half of this machine"),
-        (lambda A, x: SpMatrix.from_scipy(np.eye(3)), TypeError, "A is an ndarray; a scipy.sparse matrix"),
+        (lambda A, x: SpMatrix.from_scipy(np.eye(3)), TypeError, "A is an ndarray; .* use from_dense"),
+        (lambda A, x: SpMatrix.from_scipy(A), TypeError, r"A is an SpMatrix; .* pass A.to_scipy\(\)"),
         (lambda A, x: SpMatrix.from_scipy(sp.coo_array([1.0, 2.0])), ValueError, "A has shape"),
         (lambda A, x: SpMatrix.from_scipy(A.to_scipy(), policy="auto"), TypeError, "policy is a str"),
         (lambda A, x: SpMatrix.from_cupy(A.to_scipy()), TypeError, "a cupyx.scipy.sparse matrix is needed"),

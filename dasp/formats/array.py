@@ -80,6 +80,10 @@ class Plan:
     values: Any
     order: Array | None = None
 
+    def __repr__(self) -> str:
+        m, n = self.shape
+        return f"<Plan of {m} x {n}, {self.nnz} entries, {self.dtype}, as {self.format}, {self.nbytes} bytes>"
+
     @property
     def nnz(self) -> int:
         """Stored entries of the matrix, explicit zeros and duplicates counted."""
