@@ -615,7 +615,43 @@ def refused(rng: Draws, counts: Counts) -> None:
     assert told[0] == told[1], f"{way}: {told[1]!r} on the GPU, {told[0]!r} on the CPU"
 
 
-CASES = ((primitives, 2.0), (calls, 3.0), (refused, 0.5)) if GPU else ((primitives, 1.0),)
+def exhausted(rng: Draws, counts: Counts) -> None:
+    """Plan, turn and write values with too little memory, and at once again with enough."""
+    draw, pool = np.random.default_rng(rng.getrandbits(64)), cupy.get_default_memory_pool()
+    csr, options = draw_matrix(rng, draw), SLICED.options(**draw_choices(rng))
+    with places(rng), mock.patch.object(find("cpu"), "machine", return_value="gpu"):
+        plan = SLICED.pack(csr, options, MACHINES["gpu"], cpu)
+        here = SpMatrix(plan, "cpu")
+        there = Csr(csr.shape, *map(cupy.asarray, csr[1:]))
+        values = draw_values(rng, draw, len(csr.data), csr.data.dtype)
+        makes: dict[str, Callable[[], SpMatrix]] = {
+            "planned": lambda: SpMatrix(SLICED.pack(there, options, MACHINES["gpu"], Side(rng).on), "cuda"),
+            "others": lambda: SpMatrix(plan, "cuda").with_values(cupy.asarray(values)),
+            "turned": lambda: SpMatrix(plan, "cuda").T,
+        }
+        wants = {
+            "planned": lambda: here,
+            "others": lambda: here.with_values(values),
+            "turned": lambda: here.T,
+        }
+        size = 2 * sum(array.nbytes for array in csr[1:]) + 100_000
+        for name in ("planned", "others", *["turned"] * (csr.shape[1] <= 2_000_000)):
+            want = wants[name]().plan
+            for _ in range(3):
+                pool.free_all_blocks()
+                pool.set_limit(size=pool.total_bytes() + rng.randrange(size) + 1)
+                try:
+                    makes[name]()
+                except cupy.cuda.memory.OutOfMemoryError:
+                    counts["out of memory"] += 1
+                finally:
+                    pool.set_limit(size=0)
+                got = makes[name]()
+                counts["numbers compared"] += same(f"{name} again", got.plan, want)
+    counts["exhausted"] += 1
+
+
+CASES = ((primitives, 2.0), (calls, 3.0), (refused, 0.5), (exhausted, 0.5)) if GPU else ((primitives, 1.0),)
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
