@@ -141,6 +141,12 @@ class packing(filling):
             raise
         return csr, primitives
 
+    def __exit__(self, *failure: Any) -> None:
+        if failure[0] is not None:  # what runs beside the stream may still use memory that is given back now
+            with contextlib.suppress(Exception):
+                self._cupy.cuda.runtime.deviceSynchronize()
+        super().__exit__(*failure)
+
 
 def as_values(data: Any, device: str) -> Any:
     """Return values of a matrix as a CuPy array on the GPU.
