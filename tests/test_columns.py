@@ -175,7 +175,7 @@ def test_every_row_is_within_its_bound(executor, matrix, k, split, orders, alpha
 @every_executor
 @pytest.mark.parametrize("types", ["ff", "fd", "df"])
 @pytest.mark.parametrize("order", "CF")
-def test_real_types(executor, types, order):
+def test_results_by_columns_have_numpys_types(executor, types, order):
     matrix = from_lengths([100, 3, 12] + [5] * 40 + [0, 0], 30).astype(np.dtype(types[0]))
     x = columns(30, 8, dtype=np.dtype(types[1]), order=order)
     got = multiply(executor, matrix, x)
@@ -312,7 +312,7 @@ CODED = {
 
 @every_executor
 @pytest.mark.parametrize("coding", CODED)
-def test_codings(executor, coding):
+def test_values_of_every_coding_are_multiplied(executor, coding):
     matrix = from_lengths([70, 3, 129] + [5] * 40 + [0, 0] + [7] * 9, 300)
     matrix.data[:] = CODED[coding](np.random.default_rng(3), matrix.nnz)
     x = columns(300, 4)
@@ -399,7 +399,7 @@ TOY = dataclasses.replace(
 SINGLE, DOUBLE = (arithmetic(np.dtype(name), np.dtype(name)) for name in ("float32", "float64"))
 
 
-def test_layouts():
+def test_a_layout_says_strides_and_how_many_numbers_are_read_at_once():
     def of(array):
         return layout_of(array.shape, array.strides, array.itemsize, 0)
 

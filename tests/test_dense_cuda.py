@@ -123,7 +123,7 @@ def check(got, a, b, c, alpha, beta, dtype):
 @pytest.mark.parametrize(
     ("sizes", "aligned"), [((37, 45, 50), False), ((72, 40, 24), True), ((1, 1, 1), False)]
 )
-def test_each_rung(rung, dtype, sizes, aligned):
+def test_each_rung_is_right_at_its_edges(rung, dtype, sizes, aligned):
     emulate(rung, dtype, sizes, aligned=aligned, alpha=1.5, beta=-0.5)
 
 
@@ -156,7 +156,7 @@ def test_every_float64_instruction(depth):
     beta=st.sampled_from([0.0, 1.0, -2.0]),
     seed=st.integers(0, 1000),
 )
-def test_any_size(which, sizes, along, aligned, alpha, beta, seed):
+def test_any_size_is_right_and_has_equal_bits_twice(which, sizes, along, aligned, alpha, beta, seed):
     rung, dtype = which
     along = along if BY_NAME[rung].tiles.staged else (True, False)
     options = dict(along=along, aligned=aligned, alpha=alpha, beta=beta, seed=seed)

@@ -908,6 +908,16 @@ def test_wrong_cuts_of_one_rank_are_told_by_all_which_go_on(name: str, wrong: An
     run_ranks(3, run)
 
 
+def test_a_polynomial_over_ranks_computes_in_the_type_of_its_matrix() -> None:
+    def run(engine: ThreadEngine) -> None:
+        D = SpMatrix.from_scipy(generate("poisson2d:6") if engine.rank == 0 else None, engine, device="cpu")
+        with pytest.raises(ValueError, match="asked to compute in float32; it computes in the matrix's type"):
+            preconditioners.chebyshev(D).astype(np.float32)
+        assert preconditioners.jacobi(D).astype(np.float32).dtype == np.float32
+
+    run_ranks(2, run)
+
+
 def test_preconditioners_of_a_matrix_of_one_rank_are_refused() -> None:
     A = generate("poisson2d:6")
 
@@ -922,8 +932,6 @@ def test_preconditioners_of_a_matrix_of_one_rank_are_refused() -> None:
             ):
                 make(A)  # type: ignore[arg-type]
         assert solvers.cg(D, b, M=preconditioners.jacobi(D))[1].converged
-        with pytest.raises(ValueError, match="asked to compute in float32; it computes in the"):
-            preconditioners.chebyshev(D).astype(np.float32)
 
     run_ranks(2, run)
 

@@ -69,7 +69,7 @@ def test_astype_and_the_entries_of_it(name):
 
 
 @pytest.mark.parametrize("name", ["complex64", "complex128"])
-def test_adjoints(name):
+def test_transposes_and_adjoints_of_complex_matrices(name):
     import cupy
 
     matrix = typed(from_lengths(LENGTHS, 300), name)

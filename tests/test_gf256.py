@@ -37,7 +37,7 @@ def test_every_product_is_galois():
     np.testing.assert_array_equal(field.PRODUCT, np.asarray(FIELD(every[:, None]) * FIELD(every[None, :])))
 
 
-def test_every_inverse():
+def test_every_number_times_its_inverse_is_one():
     for value in range(1, 256):
         assert field.PRODUCT[value, field.inverse(value)] == 1
     with pytest.raises(ZeroDivisionError, match="0 has no inverse"):

@@ -107,7 +107,7 @@ def test_dense_matrices_give_their_entries():
     np.testing.assert_array_equal(planned.to_scipy().toarray(), dense)
 
 
-def test_attributes(planned, matrix):
+def test_attributes_say_what_it_is_and_cannot_be_set(planned, matrix):
     assert (planned.ndim, planned.device, planned.dtype) == (2, "cpu", np.float64)
     plan = planned.plan
     assert plan.values.codes.nbytes < planned.nbytes == sum(array.nbytes for array in arrays_of(plan))

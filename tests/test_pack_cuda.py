@@ -121,7 +121,7 @@ choices = st.fixed_dictionaries(
     seed=st.none() | st.integers(0, 99),
     machine=st.sampled_from(list(MACHINES)),
 )
-def test_any_matrix(csr, choice, seed, machine):
+def test_any_matrix_has_the_plan_of_the_cpu(csr, choice, seed, machine):
     plans(csr, seed, MACHINES[machine], **choice)
 
 

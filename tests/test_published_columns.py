@@ -95,7 +95,7 @@ def test_every_row_is_within_its_bound(executor, matrix, policy, k, orders, alph
 @pytest.mark.parametrize(
     ("types", "k", "order"), [("ff", 32, "C"), ("ff", 5, "F"), ("fd", 8, "C"), ("df", 8, "C")]
 )
-def test_types(executor, types, k, order):
+def test_results_have_numpys_types(executor, types, k, order):
     matrix = MIXED.astype(np.dtype(types[0]))
     x = columns(300, k, dtype=np.dtype(types[1]), order=order)
     got = multiply(executor, matrix, x, SPLIT)

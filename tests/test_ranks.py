@@ -128,7 +128,9 @@ def test_groups_between_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("way", "links"), [*((way, "auto") for way in WAYS), *((way, "nccl") for way in BY_NCCL)]
 )
-def test_several_gpus(way: str, links: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_products_solvers_and_faults_on_several_gpus(
+    way: str, links: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What must hold when a rank is killed, late or multiplies something else; and of large matrices."""
     import cupy
 

@@ -58,7 +58,7 @@ def test_every_pattern_of_losses(data, parity):
 
 @settings(max_examples=60)
 @given(counts=st.tuples(st.integers(1, 40), st.integers(0, 20)), n=st.integers(0, 5000), data=st.data())
-def test_larger_codes(counts, n, data):
+def test_any_lost_shards_come_back(counts, n, data):
     code = ReedSolomon(*counts)
     shards = all_shards(code, n)
     everyone = st.sets(st.integers(0, code.shards - 1), max_size=code.parity)
@@ -139,7 +139,7 @@ def test_wrong_codes_and_data(error, message, call):
         (TypeError, "shard 1 is a bytes; a numpy.ndarray or", lambda s: s.tobytes()),
     ],
 )
-def test_wrong_shards(error, message, change):
+def test_wrong_shards_are_refused(error, message, change):
     code = ReedSolomon(3, 2)
     shards = all_shards(code)
     shards[1] = change(shards[1])

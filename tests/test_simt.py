@@ -619,7 +619,7 @@ def test_arithmetic_without_a_meaning(kernels, name, good, bad):
     assert caught(kernels, name, 1, 4, [np.full(4, bad, np.int32), y]).kind == "arithmetic"
 
 
-def test_a_trap(kernels):
+def test_a_trap_is_told(kernels):
     kernels.launch("traps", 1, 1, [np.zeros(1, np.int32)])
     assert caught(kernels, "traps", 1, 1, [np.full(1, 5, np.int32)]).kind == "trap"
 
@@ -672,7 +672,7 @@ def test_sizes_that_do_not_fit(kernels, grid, block, shared, text):
     kernels.launch("bounded", 1, 64, [np.zeros(64, np.int32)])
 
 
-def test_unknown_names(kernels):
+def test_unknown_kernels_and_files_are_refused(kernels):
     with pytest.raises(ValueError, match=r"no kernel 'sum' in selftest.cu; it has adds_to, "):
         kernels.launch("sum", 1, 1, [])
     with pytest.raises(FileNotFoundError, match="no kernel file"):

@@ -83,7 +83,7 @@ def tolerance(dtype: Any) -> float:
         (gmres, "helmholtz"),
     ],
 )
-def test_solutions(method, matrix, planned, dtype):
+def test_every_method_solves_to_its_tolerance(method, matrix, planned, dtype):
     A = {"definite": hermitian(12), "indefinite": hermitian(12, -1.1), "helmholtz": helmholtz(12)}[matrix]
     A, b, rtol = A.astype(dtype), numbers(144).astype(dtype), tolerance(dtype)
     x, stats = method(dasp.SpMatrix.from_scipy(A, device="cpu") if planned else A, b, rtol=rtol)
@@ -113,7 +113,7 @@ def test_as_many_iterations_as_scipys(method, A):
 
 @pytest.mark.parametrize("method", [lsqr, lsmr])
 @pytest.mark.parametrize("shape", [(40, 15), (15, 40), (30, 30)])
-def test_least_squares(method, shape):
+def test_least_squares_agree_with_numpys(method, shape):
     rng = np.random.default_rng(3)
     A = rng.standard_normal(shape) + 1j * rng.standard_normal(shape)
     b = numbers(shape[0], 1)
@@ -161,7 +161,7 @@ def test_several_right_hand_sides():
 
 
 @pytest.mark.parametrize("largest", [False, True])
-def test_eigenpairs(largest):
+def test_lobpcg_finds_eigenpairs_of_hermitian_matrices(largest):
     A = hermitian(10) + sp.diags_array(np.linspace(0, 1, 100))
     X = np.column_stack([numbers(100, seed) for seed in range(3)])
     values, vectors, stats = lobpcg(A, X, largest=largest, rtol=1e-9, maxiter=500)

@@ -176,7 +176,7 @@ def test_the_kernels_do_the_same(monkeypatch, method, shape):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_arguments(method):
+def test_wrong_arguments_are_refused_and_an_adjoint_is_needed(method):
     A, b = matrix("full", 6, 4, 0), np.ones(6)
     want = method(A, b)[0]
     adjoint = sla.LinearOperator((6, 4), matvec=lambda x: A @ x, rmatvec=lambda x: A.T @ x, dtype=float)

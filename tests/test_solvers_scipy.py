@@ -41,7 +41,7 @@ def _tolerance(A: Any) -> float:
 
 
 @pytest.mark.parametrize(("case", "name"), cases())
-def test_their_cases(case: Any, name: str) -> None:
+def test_scipys_own_cases_are_solved(case: Any, name: str) -> None:
     solver = getattr(dasp.solvers, name)
     rtol = _tolerance(case.A)
     x0 = 0 * case.b

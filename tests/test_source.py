@@ -78,7 +78,7 @@ def test_digest_tells_where_one_file_ends(tmp_path):
     assert _source.digest(tmp_path / "a") != _source.digest(tmp_path / "b")
 
 
-def test_read():
+def test_a_source_is_read_by_its_name():
     assert "mma_m8n8k4" in _source.read("mma.cuh")
     with pytest.raises(FileNotFoundError, match="no CUDA source 'spmv/absent"):
         _source.read("spmv/absent.cu")

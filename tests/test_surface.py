@@ -45,7 +45,7 @@ def same(got, want):
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("layout", ["slices", "published"])
-def test_other_forms(device, layout):
+def test_other_forms_have_the_same_entries_on_the_same_device(device, layout):
     matrix = whole()
     A = planned(matrix, device, layout=layout)
     for form in ("csr", "csc", "coo"):
@@ -187,7 +187,7 @@ def test_nothing_is_unpacked_for_a_product_with_a_number(monkeypatch):
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", GALLERY)
-def test_diagonals(name, device):
+def test_every_diagonal_has_the_bits_of_scipys(name, device):
     matrix = entries_of(GALLERY[name])
     A = planned(matrix, device)
     m, n = matrix.shape
@@ -206,7 +206,7 @@ def test_the_sum_of_few_entries_in_many_columns():
         np.testing.assert_array_equal(A.diagonal(5), [1.0, 0.0, -0.5])
 
 
-def test_numpy_sums():
+def test_numpys_sum_takes_axis_dtype_and_out():
     matrix = whole()
     A, out = planned(matrix), np.zeros(20)
     assert np.sum(A) == matrix.sum()
@@ -264,7 +264,7 @@ def test_a_copy_has_values_of_its_own():
 
 
 @pytest.mark.parametrize("name", ["duplicates", "0 x n", "n x 0", "all rows empty", "explicit zeros"])
-def test_odd_shapes(name):
+def test_odd_shapes_are_summed_and_scaled(name):
     matrix = entries_of(GALLERY[name])
     A = planned(matrix)
     np.testing.assert_array_equal(A.toarray(), matrix.toarray())

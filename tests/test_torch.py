@@ -44,7 +44,7 @@ def test_gradients_and_theirs(columns, device):
         assert holds(lambda x, values: ours.matmul(A, x, values), (x, values))
 
 
-def test_complex_gradients():
+def test_gradients_of_complex_products_are_pytorchs():
     data, coords, shape = unsorted()
     rng = np.random.default_rng(0)
     A = SpMatrix.from_coo(data + 1j * data[::-1], coords, shape, device="cpu")
@@ -90,7 +90,7 @@ def test_the_product_itself_has_gradients():
         A.matvec(x, alpha=2.0)
 
 
-def test_types():
+def test_gradients_have_the_types_of_what_they_are_of():
     A = planned()
     single = torch.ones(7, dtype=torch.float32, requires_grad=True)
     y = ours.matmul(A, single)
