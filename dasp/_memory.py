@@ -3,6 +3,9 @@
 import contextlib
 import os
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 BYTES_PER_ENTRY, BYTES_PER_ROW, BYTES_PER_COLUMN = 64, 80, 16
 """Most memory that reading, planning and multiplying a matrix takes for each stored entry, row and column.
@@ -14,8 +17,34 @@ _CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
 _UNKNOWN_MACHINE_BYTES = 16 << 30
 
 
+HUGE_PAGE = 1 << 21
+"""Bytes that a processor's tables hold as one page, where the system lends such."""
+
+LEAST_HUGE = 1 << 20
+"""Bytes from which on an array has pages of its own: new memory costs ten times as much by small ones."""
+
+
 class OversizeError(ValueError):
     """Something would not fit into this machine's memory, and was not begun."""
+
+
+def new_array(count: int, dtype: Any) -> np.ndarray[Any, Any]:
+    """Return a new array of numbers, whatever they are; a large one takes whole huge pages.
+
+    NumPy asks the system for such pages where an array takes 4 MB, but they begin where they must: what lies
+    before the first and behind the last of them comes page by page, which takes as long as all the others.
+
+    Examples
+    --------
+    >>> new_array(3, np.float32).shape
+    (3,)
+    """
+    size = count * np.dtype(dtype).itemsize
+    if size < LEAST_HUGE:
+        return np.empty(count, dtype)
+    room = np.empty(-(-size // HUGE_PAGE) * HUGE_PAGE + HUGE_PAGE, np.uint8)
+    begin = -room.__array_interface__["data"][0] % HUGE_PAGE
+    return room[begin : begin + size].view(dtype)
 
 
 def machine_bytes() -> int:

@@ -257,10 +257,12 @@ class SpMatrix(Transposable, Surface):
 
         Notes
         -----
-        Nothing is chosen anew but how values are coded. The first call on a pattern finds the slot of every
-        entry and keeps it (4 or 8 bytes an entry; of slices on a GPU 8 bytes a row); of the published format
-        it does so on the host. On a GPU the call runs on the current stream; with an `out` whose values are
-        stored as they are it reads nothing back and can be captured, after a first call outside of a capture.
+        Nothing is chosen anew but how values are coded. The first call on a pattern finds where every row
+        begins and keeps that, 8 or 12 bytes a row. Of the published format, and on the CPU of entries that
+        came in another order than that of rows and columns, it is the slot of every entry, 4 or 8 bytes each,
+        and of that format found on the host. On a GPU the call runs on the current stream; with an `out`
+        whose values are stored as they are it reads nothing back and can be captured, after a first call
+        outside of a capture.
 
         Examples
         --------

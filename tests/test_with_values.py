@@ -182,6 +182,10 @@ def test_what_is_kept_for_values_is_counted():
     lines = [line.split() for line in repr(A).splitlines()[2:]]
     assert [line[0] for line in lines] == ["slices", "order", "slots"]
     assert sum(int(line[-1]) for line in lines) == A.nbytes
+    B = SpMatrix.from_scipy(A.to_scipy(), device="cpu")
+    before = B.nbytes
+    B.with_values(np.ones(4))
+    assert B.nbytes == before + 8 * 3 + 40  # of three rows, and of one slice
 
 
 def test_the_order_is_kept_in_files(tmp_path):

@@ -249,9 +249,8 @@ class Primitives(Protocol):
         Returns
         -------
         object
-            With `nbytes`, for `code_values` and `recode_values` of the same backend: on the CPU the slots, an
-            array of shape (nnz,) and of the narrowest integers that hold their number; on a GPU where rows
-            begin. Nothing is read back.
+            With `nbytes`, for `code_values` and `recode_values` of the same backend: where rows begin, which
+            is less than the slot of every entry, or these. Nothing is read back.
         """
 
     def decode(self, values: Values, codes: Array, count: int, dtype: np.dtype[Any]) -> Array:

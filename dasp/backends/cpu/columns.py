@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from dasp._compile import jit
+from dasp._memory import new_array
 from dasp.backends.cpu.lanes import copy_rows, measure_step, store_deltas
 from dasp.backends.cpu.ranges import over_ranges
 from dasp.formats.array import WARP, Csr, narrowest
@@ -53,7 +54,8 @@ def store_columns(csr: Csr, layout: Layout) -> tuple[Vector, Vector]:
     layout.headers[:, 3] |= shape_word(0, 0, 0, widths.astype(np.uint32))
     blocks = np.cumsum(slices.steps * (1 << widths.astype(np.int64) >> 1))
     layout.headers[1:, 2] = blocks[:-1]
-    return bases, pieces[0] if len(pieces) == 1 else np.concatenate([np.zeros(0, np.uint8), *pieces])
+    deltas = new_array(sum(map(len, pieces)), np.uint8)
+    return bases, np.concatenate([deltas[:0], *pieces], out=deltas)
 
 
 _compile = jit(nogil=True)

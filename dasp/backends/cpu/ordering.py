@@ -15,6 +15,7 @@ from numba import types
 from numba.extending import intrinsic as _intrinsic
 
 from dasp._compile import jit
+from dasp._memory import new_array
 from dasp.backends.cpu.networks import KEY_BITS, LANES, MOST_VECTORS, sort_run
 from dasp.backends.cpu.ranges import over_ranges
 from dasp.backends.cpu.vectors import place_of
@@ -42,7 +43,7 @@ ONE, SIX, TWELVE, LOW = np.uint64(1), np.uint64(6), np.uint64(12), np.uint64(63)
 def sort_columns(csr: Csr, survey: Survey) -> tuple[Csr, Vector]:
     """See `Primitives`."""
     (m, n), entries = csr.shape, len(csr.indices)
-    columns, order = np.empty_like(csr.indices), np.empty(entries, narrowest(entries))
+    columns, order = new_array(entries, csr.indices.dtype), new_array(entries, narrowest(entries))
     words = (n >> 6) + 1 if n <= MOST_COLUMNS else 0
 
     def sort(begin: int, end: int) -> None:

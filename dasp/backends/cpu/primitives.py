@@ -15,13 +15,14 @@ import numpy as np
 from dasp._compile import jit
 from dasp._dtypes import bits_type, real_type
 from dasp._integers import ceil_div
+from dasp._memory import new_array
 from dasp.backends.cpu import columns
 from dasp.backends.cpu.lanes import copy_rows
 from dasp.backends.cpu.ordering import fetch
 from dasp.backends.cpu.ordering import sort_columns as sort_columns
 from dasp.backends.cpu.ranges import over_ranges
 from dasp.backends.cpu.transposing import transpose as transpose
-from dasp.backends.cpu.unpacking import NO_CODES
+from dasp.backends.cpu.unpacking import Places
 from dasp.backends.cpu.unpacking import clear_pads as clear_pads
 from dasp.backends.cpu.unpacking import decode as decode
 from dasp.backends.cpu.unpacking import find_diagonal as find_diagonal
@@ -69,20 +70,27 @@ class _Placed(NamedTuple):
     in_turn: Vector
 
 
+class _Coded(NamedTuple):
+    """Values as numbers of a table of distinct ones."""
+
+    codes: Vector
+    table: Vector
+
+
 def survey(csr: Csr, cut: Cut, narrow: bool) -> Survey:
     """See `Primitives`."""
     m, entries = csr.shape[0], len(csr.indices)
     lengths = np.empty(m, np.int32)
     found = over_ranges(m, entries, partial(_survey_rows, csr.indptr, csr.indices, WARP * cut.steps, lengths))
     falls, most, long_rows, rises = (list(each) for each in zip(*found, strict=True))
-    counted = value_statistics(csr.data) if narrow and entries else None
+    counted, coded = _look_at_values(csr.data) if narrow and entries else (None, None)
     long = np.flatnonzero(lengths < 0) if sum(long_rows) else np.zeros(0, np.int64)
     # Where a range begins with a longer row than the one before it ends with, rows rise between them.
     cuts = [m * part // len(found) for part in range(1, len(found))] if not any(rises) else []
     rise = any(rises) or any(not never_rises(_around(lengths, cut)) for cut in cuts)
     values = None if counted is None else lambda: counted
     longest = max(int(lengths.max(initial=0)), 0)
-    detail = lengths, long
+    detail = lengths, long, coded
     return Survey(not any(falls), int(max(most)), values, len(long), longest, bool(rise), detail)
 
 
@@ -94,31 +102,39 @@ def _around(lengths: Vector, row: int) -> Vector:
 
 def value_statistics(data: Vector) -> ValueStatistics:
     """Count what `choose_coding` asks for; a question is asked only where those before it leave it open."""
+    return _look_at_values(data)[0]
+
+
+def _look_at_values(data: Vector) -> tuple[ValueStatistics, _Coded | None]:
+    """Return the statistics of values, and their codes in a dictionary if one was found."""
     if _all_equal(_bits(data)):
-        return ValueStatistics(len(data), 1, False, False, False)
+        return ValueStatistics(len(data), 1, False, False, False), None
     real = _are_real(data)
     if real and _are_bytes(data):
-        return ValueStatistics(len(data), MOST_CODES + 1, True, False, False)
-    distinct = len(_dictionary(data)) or MOST_CODES + 1
-    if distinct <= MOST_CODES:
-        return ValueStatistics(len(data), distinct, False, False, False)
+        return ValueStatistics(len(data), MOST_CODES + 1, True, False, False), None
+    coded = _dictionary(data)
+    if len(coded.table):
+        return ValueStatistics(len(data), len(coded.table), False, False, False), coded
     halves = real and _survives(data, Coding.HALF)
     singles = not halves and _survives(data, Coding.SINGLE)
-    return ValueStatistics(len(data), distinct, False, halves, singles, real and data.dtype.kind == "c")
+    parts = real and data.dtype.kind == "c"
+    return ValueStatistics(len(data), MOST_CODES + 1, False, halves, singles, parts), None
 
 
-def encode(data: Vector, coding: Coding, order: Vector | None = None) -> tuple[Vector, Vector]:
+def encode(
+    data: Vector, coding: Coding, order: Vector | None = None, coded: _Coded | None = None
+) -> tuple[Vector, Vector]:
     """Return the codes of all values, and the table of what they stand for.
 
-    A dictionary's values are numbered as they first appear, in the order that is given if one is.
+    A dictionary's values are numbered as they first appear, in the order that is given if one is. `coded` is
+    what `_dictionary` has found, if anybody asked; it is used up.
     """
     if coding == Coding.EQUAL:
         return np.zeros(0, np.uint8), data[:1].copy()
     if coding == Coding.DICTIONARY:
-        codes = np.empty(len(data), np.uint8)
-        table = _dictionary(data, codes)
-        if order is not None:
-            numbers = _number_as_seen(codes, order, len(table))
+        codes, table = coded or _dictionary(data)
+        numbers = _number_as_seen(codes, order, len(table)) if order is not None else np.zeros(0, np.uint8)
+        if (numbers[1:] < numbers[:-1]).any():
             _renumber(codes, numbers)
             table = table[np.argsort(numbers)]
         return codes, table
@@ -131,7 +147,7 @@ def holds(data: Vector, coding: Coding, codes: int) -> bool:
     if coding == Coding.EQUAL:
         return bool(_all_equal(_bits(data)))
     if coding == Coding.DICTIONARY:
-        return 0 < len(_dictionary(data)) <= codes
+        return 0 < len(_dictionary(data).table) <= codes
     if coding in REAL_PARTS and not _are_real(data):
         return False
     if coding == Coding.BYTE:
@@ -139,32 +155,64 @@ def holds(data: Vector, coding: Coding, codes: int) -> bool:
     return coding in (Coding.PLAIN, Coding.REAL) or _survives(data, coding)
 
 
-def count_values(data: Vector) -> tuple[ValueStatistics, None]:
+def count_values(data: Vector) -> tuple[ValueStatistics, _Coded | None]:
     """See `Primitives`."""
-    return value_statistics(data), None
+    return _look_at_values(data)
 
 
 def code_values(
-    data: Vector, slots: Vector, total: int, coding: Coding, counted: tuple[ValueStatistics, Any] | None
+    data: Vector,
+    slots: Places | Vector,
+    total: int,
+    coding: Coding,
+    counted: tuple[ValueStatistics, _Coded | None] | None,
 ) -> Values:
     """See `Primitives`."""
-    codes, table = encode(data, coding)
+    codes, table = encode(data, coding, coded=counted and counted[1])
     if coding == Coding.EQUAL:
         return Values(coding, codes, table)
-    stored = np.zeros(total, codes.dtype)
-    scatter(codes, slots, stored)
+    stored = (new_array if isinstance(slots, Places) else np.zeros)(total, codes.dtype)
+    _place(codes, slots, stored)
     return Values(coding, stored, table)
 
 
-def recode_values(data: Vector, slots: Vector, values: Values) -> bool:
+def recode_values(data: Vector, slots: Places | Vector, values: Values) -> bool:
     """See `Primitives`."""
-    if not holds(data, values.coding, len(values.table)):
+    coded = _dictionary(data) if values.coding == Coding.DICTIONARY else None
+    fits = 0 < len(coded.table) <= len(values.table) if coded else holds(data, values.coding, 0)
+    if not fits:
         return False
-    codes, table = encode(data, values.coding)
+    codes, table = encode(data, values.coding, coded=coded)
     overwrite(values.table, table)
     if values.coding != Coding.EQUAL:
-        scatter(codes, slots, values.codes)
+        with _writable(values.codes):
+            _place(codes, slots, values.codes)
     return True
+
+
+def _place(codes: Vector, slots: Places | Vector, stored: Vector) -> None:
+    """Write codes to where they go: those of slices row by row, others one by one."""
+    if isinstance(slots, Places):
+        _fill(codes, None, *slots, stored)
+    else:
+        scatter(codes, slots, stored)
+
+
+def _fill(
+    codes: Vector, order: Vector | None, slices: Slices, first_steps: Vector, runs: Runs, stored: Vector
+) -> None:
+    """Write the code of every slot of slices, 0 for a pad."""
+    bits = bits_type(codes.dtype)  # Numba moves bits of any type, float16 included
+    asked = [None if given is None else _read_only(given) for given in (codes.view(bits), order)]
+    work = partial(_fill_values, *slices, *runs, *asked, first_steps, stored.view(bits))
+    over_ranges(len(slices.steps), len(codes), work)
+
+
+def _read_only(array: Vector) -> Vector:
+    """Return a view that is read-only, whatever the array is, so that one compiled form serves all."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
 
 
 def zeros(count: int, dtype: np.dtype[Any]) -> Vector:
@@ -225,19 +273,19 @@ def _are_bytes(data: Vector) -> bool:
     return all(over_ranges(len(data), len(data), are_bytes))
 
 
-def _dictionary(data: Vector, codes: Vector = NO_CODES) -> Vector:
-    """Return the distinct values, bit by bit, as they first appear; none if there are too many.
+def _dictionary(data: Vector) -> _Coded:
+    """Return the distinct values, bit by bit, as they first appear, and the number of each value among them.
 
-    `codes`, if given, gets the number of each value among them.
+    Where there are too many the table is empty, and codes mean nothing.
     """
 
     def find(begin: int, end: int) -> tuple[Vector, Vector]:
         return _find_codes(bits, codes, begin, end), codes[begin:end]
 
-    bits = _bits(data)
+    bits, codes = _bits(data), np.empty(len(data), np.uint8)
     found = over_ranges(len(data), len(data), find)
     if not all(len(own) for own, _ in found):
-        return data[:0]
+        return _Coded(codes, data[:0])
     distinct = found[0][0]
     if len(found) > 1:
         every = np.concatenate([own for own, _ in found])
@@ -248,7 +296,7 @@ def _dictionary(data: Vector, codes: Vector = NO_CODES) -> Vector:
             _renumber(some, numbers[begin : begin + len(own)])
             begin += len(own)
     table: Vector = distinct.ravel().view(data.dtype)
-    return table
+    return _Coded(codes, table)
 
 
 def _wide(data: Vector) -> Vector:
@@ -303,7 +351,7 @@ def slice_statistics(
 
 def lay_out(csr: Csr, survey: Survey, cut: Cut, window: int, tried: Tried | None) -> Layout:
     """See `Primitives`."""
-    index, (lengths, long_rows) = narrowest(max(csr.shape)), survey.detail
+    index, (lengths, long_rows, _) = narrowest(max(csr.shape)), survey.detail
     positions = len(lengths) - len(long_rows)
     unmoved = window == 0 and not len(long_rows)
     rows, runs = np.empty(0 if unmoved else positions, index), Runs(csr.indptr[:-1], lengths)
@@ -367,24 +415,19 @@ def store(
     csr: Csr, survey: Survey, order: Vector | None, layout: Layout, coding: Coding
 ) -> tuple[Values, Vector, Vector]:
     """See `Primitives`."""
-    return store_values(csr, order, layout, coding), *columns.store_columns(csr, layout)
+    return store_values(csr, order, layout, coding, survey.detail[2]), *columns.store_columns(csr, layout)
 
 
-def store_values(csr: Csr, order: Vector | None, layout: Layout, coding: Coding) -> Values:
-    """See `Primitives`."""
-    codes, table = encode(csr.data, coding, order)
-    stored = np.empty(WARP * layout.steps if len(codes) else 0, codes.dtype)
+def store_values(
+    csr: Csr, order: Vector | None, layout: Layout, coding: Coding, coded: _Coded | None = None
+) -> Values:
+    """See `Primitives.store`."""
+    codes, table = encode(csr.data, coding, order, coded)
+    stored = new_array(WARP * layout.steps if len(codes) else 0, codes.dtype)
     if len(stored):
         slices, runs, _ = layout.detail
-        bits = bits_type(codes.dtype)  # Numba moves bits of any type, float16 included
-        arrays = *slices, *runs, codes.view(bits), order, _first_steps(layout), stored.view(bits)
-        over_ranges(layout.slices, len(codes), partial(_fill_values, *arrays))
+        _fill(codes, order, slices, layout.headers[:, 0].astype(np.int64), runs, stored)
     return Values(coding, stored, table)
-
-
-def _first_steps(layout: Layout) -> Vector:
-    first_steps: Vector = layout.headers[:, 0].astype(np.int64)
-    return first_steps
 
 
 RUNS_AHEAD = 4
@@ -535,7 +578,7 @@ def _all_bytes(data, bits, minus_zero):  # type: ignore[no-untyped-def]
 @_compile
 def _find_codes(bits, codes, begin, end):  # type: ignore[no-untyped-def]
     """Return the distinct bit patterns as they appear; none if too many. Each value's code is written."""
-    wanted, code_of = len(codes) > 0, np.full(1 << CODE_BITS, -1, np.int16)
+    code_of = np.full(1 << CODE_BITS, -1, np.int16)
     distinct = np.zeros((MOST_CODES,) + bits.shape[1:], bits.dtype)  # noqa: RUF005 (Numba has no other way)
     count = 0
     for i in range(begin, end):
@@ -548,8 +591,7 @@ def _find_codes(bits, codes, begin, end):  # type: ignore[no-untyped-def]
                 return distinct[:0]
             code_of[slot], distinct[count] = count, bits[i]
             count += 1
-        if wanted:
-            codes[i] = code_of[slot]
+        codes[i] = code_of[slot]
     return distinct[:count]
 
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from dasp._compile import jit
 from dasp._dtypes import bits_type, real_type
 from dasp.backends.cpu.ranges import over_ranges
 from dasp.formats.array import WARP, Plan, narrowest
+from dasp.formats.sliced.layout import Runs, Slices
 from dasp.formats.sliced.pattern import (
     BITS_8,
     BITS_16,
@@ -41,7 +42,7 @@ NO_COLUMN = -(1 << 62)
 def unpack(plan: Plan) -> tuple[Vector, Vector, Vector]:
     """See `Primitives`."""
     pattern, values = plan.pattern, plan.values
-    starts, cursors = _start_rows(pattern, plan.shape[0])
+    starts, cursors, _, _ = _start_rows(pattern, plan.shape[0])
     indices = np.empty(pattern.entries, pattern.index_dtype)
     codes = np.empty(pattern.entries if len(values.codes) else 0, values.codes.dtype)
     bits = bits_type(codes.dtype)
@@ -51,33 +52,73 @@ def unpack(plan: Plan) -> tuple[Vector, Vector, Vector]:
     return starts, indices, decode(values, codes, pattern.entries, plan.dtype)
 
 
-def slots(plan: Plan) -> Vector:
-    """See `Primitives`."""
-    pattern = plan.pattern
-    _, cursors = _start_rows(pattern, plan.shape[0])
+class Places(NamedTuple):
+    """Where the entries of a plan of slices go, row by row.
+
+    Attributes
+    ----------
+    slices : Slices
+    first_steps : numpy.ndarray, shape (slices,), int64
+    runs : Runs
+        Of the matrix; segments come first, as in the slices.
+    """
+
+    slices: Slices
+    first_steps: Vector
+    runs: Runs
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of what is kept beside the plan."""
+        return sum(array.nbytes for array in (*self.slices, self.first_steps, *self.runs))
+
+
+def slots(plan: Plan) -> Places | Vector:
+    """See `Primitives`: where each row begins; or the slot of each entry where they came in another order.
+
+    To read values out of order takes longer than to write them so: rows leave the first cache, slices hardly.
+    """
+    pattern, order = plan.pattern, plan.order
+    _, cursors, counts, gaps = _start_rows(pattern, plan.shape[0])
+    if order is None and not gaps:
+        return _places(pattern, cursors, counts)
     found = np.empty(pattern.entries, narrowest(WARP * len(pattern.bases)))
-    order = NO_ORDER if plan.order is None else plan.order
+    order = NO_ORDER if order is None else order
     slices = _slices(pattern), pattern.bases, NO_CODES, cursors
     work = partial(_list_entries, *slices, order, NO_SLOTS, NO_CODES, found)
     over_ranges(len(pattern.headers), pattern.entries, work)
     return found
 
 
+def _places(pattern: Pattern, cursors: Vector, counts: Vector) -> Places:
+    """Return where the rows of a pattern go, of whose positions and segments `_start_rows` told."""
+    headers, segments = pattern.headers.astype(np.int64), pattern.segments
+    steps, full, shift, _ = shape_fields(headers[:, 3])
+    first_run = headers[:, 1] + segments
+    first_run[:segments] = np.arange(segments)
+    turns = np.concatenate([pattern.positions + headers[:segments, 1], np.arange(pattern.positions)])
+    runs = Runs(cursors[turns].astype(narrowest(pattern.entries)), counts[turns].astype(np.int32))
+    return Places(Slices(first_run, shift, steps, full), headers[:, 0].copy(), runs)
+
+
 def _slices(pattern: Pattern) -> tuple[Any, ...]:
     return pattern.headers, delta_views(pattern.deltas), pattern.segments, pattern.positions
 
 
-def _start_rows(pattern: Pattern, m: int) -> tuple[Vector, Vector]:
-    """Return where each row begins, with the number of entries; and where each position and segment does."""
+def _start_rows(pattern: Pattern, m: int) -> tuple[Vector, Vector, Vector, bool]:
+    """Return where each row begins, with the number of entries; where each position and segment does; the
+    entries of those; and whether pads lie between any of them."""
     positions, segments = pattern.positions, pattern.segments
     counts = np.empty(
         positions + segments, np.int64
     )  # of each position; then of the segments by their numbers
-    over_ranges(len(pattern.headers), pattern.entries, partial(_count_entries, _slices(pattern), counts))
+    gaps = over_ranges(
+        len(pattern.headers), pattern.entries, partial(_count_entries, _slices(pattern), counts)
+    )
     starts, cursors = np.empty(m + 1, np.int64), np.empty_like(counts)
     rows = pattern.rows, pattern.long_rows, pattern.segment_offsets
     _sum_rows(positions, *rows, counts, starts, cursors)
-    return starts, cursors
+    return starts, cursors, counts, any(gaps)
 
 
 def find_diagonal(plan: Plan, k: int, first: int, count: int) -> Vector | None:
@@ -150,7 +191,9 @@ def _first_delta(header, width):  # type: ignore[no-untyped-def]
 
 @_compile
 def _count_entries(slices, counts, begin, end):  # type: ignore[no-untyped-def]
+    """Count the entries of each position and segment. Returns whether any comes behind a pad."""
     headers, deltas, segments, positions = slices
+    gaps = False
     for s in range(begin, end):
         steps, full, shift, width = _shape_fields(np.int64(headers[s, 3]))
         first, slot = np.int64(headers[s, 1]), _first_delta(headers[s], width)
@@ -158,11 +201,14 @@ def _count_entries(slices, counts, begin, end):  # type: ignore[no-untyped-def]
             (positions + first, positions + first + 1) if s < segments else (first, positions)
         )
         for row in range(min(WARP >> shift, end_of_rows - first)):
-            count = full << shift
+            count, behind = full << shift, full << shift
             for step in range(full, steps):
                 for lane in range(row << shift, (row + 1) << shift):
-                    count += not _is_pad(deltas, width, slot + WARP * step + lane)
+                    there = not _is_pad(deltas, width, slot + WARP * step + lane)
+                    gaps |= there and count < behind
+                    count, behind = count + there, behind + 1
             counts[first + row] = count
+    return gaps
 
 
 @_compile
