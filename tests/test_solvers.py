@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tracemalloc
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -540,6 +540,19 @@ PASSES = [
 ]
 
 
+def updated(
+    vectors: dict[str, np.ndarray], updates: Iterable[str], **factors: complex
+) -> dict[str, np.ndarray]:
+    """What a pass leaves in vectors, in double precision."""
+    found = dict(vectors)
+    for update in updates:
+        out, right = update.split(" = ")
+        for factor in factors:
+            right = right.replace(f"{factor} ", f"{factor} * ")
+        found[out] = np.zeros(len(vectors[out])) + eval(right, {}, {**found, **factors})
+    return found
+
+
 @pytest.mark.parametrize("updates", PASSES, ids="; ".join)
 @pytest.mark.parametrize("n", [0, 1, 7, 1024, 5000])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -551,11 +564,7 @@ def test_a_pass_does_what_it_says(updates, n, dtype):
         vectors[name][...] = rng.integers(-8, 8, n)
         want[name] = vectors[name].copy()
     sums = vectors.fuse(*updates, dots=("x y", "z z"))(a=0.5, b=2.0)
-    for update in updates:
-        out, right = update.split(" = ")
-        for coefficient in "ab":
-            right = right.replace(f"{coefficient} ", f"{coefficient} * ")
-        want[out] = np.zeros(n) + eval(right, {}, {**want, "a": 0.5, "b": 2.0})
+    want = updated(want, updates, a=0.5, b=2.0)
     for name in "xyzw":
         np.testing.assert_array_equal(vectors[name], want[name])
     assert sums == (want["x"].astype(float) @ want["y"], want["z"].astype(float) @ want["z"])

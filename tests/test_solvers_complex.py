@@ -37,7 +37,7 @@ from dasp.solvers.cuda.tape import Slots, Tape
 from dasp.solvers.cuda.vectors import CudaVectors
 from dasp.solvers.scalars import TracedComplex, split
 from tests.simt_device import EmulatedDevice, hold_emulated
-from tests.test_solvers import PASSES, SQUARE, STORAGE, check, hold_to_the_truth, poisson
+from tests.test_solvers import PASSES, SQUARE, STORAGE, check, hold_to_the_truth, poisson, updated
 from tests.test_solvers_cuda import made as made_of
 
 TYPES = [np.complex64, np.complex128]
@@ -611,11 +611,7 @@ def test_a_pass_does_what_it_says(updates, n, dtype, factors):
     a, b = factors
     sums = vectors.fuse(*updates, dots=("x y", "z z", "x'y"))(a=a, b=b)
     assert vectors.fuse(dots=("x y",))() == sums[:1]
-    for update in updates:
-        out, right = update.split(" = ")
-        for coefficient in "ab":
-            right = right.replace(f"{coefficient} ", f"{coefficient} * ")
-        want[out] = np.zeros(n) + eval(right, {}, {**want, "a": a, "b": b})
+    want = updated(want, updates, a=a, b=b)
     for name in "xyzw":
         np.testing.assert_array_equal(vectors[name], want[name])
     whole = np.vdot(want["x"].astype(complex), want["y"])

@@ -37,7 +37,7 @@ from dasp.solvers.scalars import where
 from dasp.solvers.system import solve
 from dasp.solvers.three_pass import ConjugateGradients
 from tests.simt_device import EmulatedDevice
-from tests.test_solvers import PASSES, check, poisson
+from tests.test_solvers import PASSES, check, poisson, updated
 
 FORMS: list[Any] = [
     ConjugateGradients,
@@ -97,11 +97,7 @@ def test_a_pass_does_what_it_says(updates, n, dtype):
     vectors.fuse(*updates, dots=("x y", "z z"))(a=0.5, b=2.0)
     tape.finish({}, None, CudaVectors(space, 0, ()))
     _, sums = made(space, tape)
-    for update in updates:
-        out, right = update.split(" = ")
-        for coefficient in "ab":
-            right = right.replace(f"{coefficient} ", f"{coefficient} * ")
-        want[out] = np.zeros(n) + eval(right, {}, {**want, "a": 0.5, "b": 2.0})
+    want = updated(want, updates, a=0.5, b=2.0)
     for name in "xyzw":
         np.testing.assert_array_equal(vectors[name], want[name])
     totals = sums.reshape(2, -1).sum(axis=1)

@@ -93,7 +93,7 @@ def test_a_workspace_sees_values_that_are_no_longer_symmetric(method):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_what_has_no_columns_is_told(method):
+def test_zeros_are_solved_and_no_iterations_refused(method):
     assert method(np.zeros((3, 2)), np.ones(3))[1].converged
     with pytest.raises(ValueError, match="maxiter is 0"):
         method(np.eye(3), np.ones(3), maxiter=0)
