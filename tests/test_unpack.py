@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dasp import planning
+from dasp import planning, set_num_threads
 from dasp._machines import H200
 from dasp.backends.cpu import primitives as cpu
+from dasp.backends.cpu import ranges
 from dasp.backends.cuda.primitives import Primitives
 from dasp.formats.array import Csr, Plan, csr_of_slots, slots_of_entries
 from dasp.formats.sliced import SLICED
@@ -204,6 +205,19 @@ def test_a_symmetric_matrix_is_known(change):
     elif change == "row":
         indptr[1] += 1
     assert assert_transposes(Csr(csr.shape, indptr, indices, data)) == (change is None)
+
+
+@pytest.mark.parametrize("columns", [5, 64, 4000])
+def test_threads_transpose_as_one_does(monkeypatch, columns):
+    monkeypatch.setattr(ranges, "SERIAL_ENTRIES", 100)
+    rng = np.random.default_rng(columns)
+    rows, indices = np.sort(rng.integers(0, 300, 5000)), rng.integers(0, columns, 5000).astype(np.int32)
+    indptr = np.searchsorted(rows, np.arange(301))
+    try:
+        set_num_threads(3)
+        assert not assert_transposes(Csr((300, columns), indptr, indices, rng.standard_normal(5000)))
+    finally:
+        set_num_threads(None)
 
 
 def test_many_tiles_and_columns():

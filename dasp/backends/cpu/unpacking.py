@@ -18,6 +18,7 @@ from dasp.formats.sliced.layout import Runs, Slices
 from dasp.formats.sliced.pattern import (
     BITS_8,
     BITS_16,
+    MOST_STEPS,
     NONE,
     PAD_8,
     PAD_16,
@@ -31,9 +32,8 @@ from dasp.formats.sliced.pattern import (
 
 Vector = np.ndarray[Any, Any]
 
-NO_ORDER = NO_SLOTS = np.empty(0, np.int32)
-NO_CODES = np.empty(0, np.uint8)
-"""What stands for an array that is not there, or not asked for."""
+NO_ORDER = np.empty(0, np.int32)
+"""What stands for an order that is not there."""
 
 NO_COLUMN = -(1 << 62)
 """What a lane without a row looks for."""
@@ -46,8 +46,15 @@ def unpack(plan: Plan) -> tuple[Vector, Vector, Vector]:
     indices = np.empty(pattern.entries, pattern.index_dtype)
     codes = np.empty(pattern.entries if len(values.codes) else 0, values.codes.dtype)
     bits = bits_type(codes.dtype)
-    slices = _slices(pattern), pattern.bases, values.codes.view(bits), cursors
-    work = partial(_list_entries, *slices, NO_ORDER, indices, codes.view(bits), NO_SLOTS)
+    work = partial(
+        _list_entries,
+        _slices(pattern),
+        pattern.bases,
+        values.codes.view(bits),
+        cursors,
+        indices,
+        codes.view(bits),
+    )
     over_ranges(len(pattern.headers), pattern.entries, work)
     return starts, indices, decode(values, codes, pattern.entries, plan.dtype)
 
@@ -84,8 +91,7 @@ def slots(plan: Plan) -> Places | Vector:
         return _places(pattern, cursors, counts)
     found = np.empty(pattern.entries, narrowest(WARP * len(pattern.bases)))
     order = NO_ORDER if order is None else order
-    slices = _slices(pattern), pattern.bases, NO_CODES, cursors
-    work = partial(_list_entries, *slices, order, NO_SLOTS, NO_CODES, found)
+    work = partial(_number_slots, _slices(pattern), cursors, order, found)
     over_ranges(len(pattern.headers), pattern.entries, work)
     return found
 
@@ -295,10 +301,8 @@ def _sum_rows(positions, rows, long_rows, segment_offsets, counts, starts, curso
 
 
 @_compile
-def _list_entries(  # type: ignore[no-untyped-def]
-    slices, bases, codes, cursors, order, indices, to_codes, slots, begin, end
-):
-    """Walk the entries row by row: write the slot of each, as they came in, or its column and its code."""
+def _number_slots(slices, cursors, order, slots, begin, end):  # type: ignore[no-untyped-def]
+    """Walk the entries row by row, and write the slot of each as they came in."""
     headers, deltas, segments, positions = slices
     for s in range(begin, end):
         steps, full, shift, width = _shape_fields(np.int64(headers[s, 3]))
@@ -310,15 +314,65 @@ def _list_entries(  # type: ignore[no-untyped-def]
         for row in range(min(WARP >> shift, end_of_rows - first)):
             place = cursors[first + row]
             for step in range(steps):
-                base = bases[first_step + step]
                 for lane in range(row << shift, (row + 1) << shift):
                     at = WARP * step + lane
                     if step >= full and _is_pad(deltas, width, slot + at):
                         continue
-                    if len(slots):
-                        slots[order[place] if len(order) else place] = WARP * first_step + at
-                    else:
-                        indices[place] = base + _delta(deltas, width, slot + at, lane)
-                        if len(to_codes):
-                            to_codes[place] = codes[WARP * first_step + at]
+                    slots[order[place] if len(order) else place] = WARP * first_step + at
                     place += 1
+
+
+@_compile
+def _list_entries(slices, bases, codes, cursors, indices, to_codes, begin, end):  # type: ignore[no-untyped-def]
+    """Write the column of each entry, row by row, and its code if there are codes."""
+    headers, deltas, segments, positions = slices
+    block = np.empty(WARP * MOST_STEPS, np.int64)
+    for s in range(begin, end):
+        steps, full, shift, width = _shape_fields(np.int64(headers[s, 3]))
+        first_step, first = np.int64(headers[s, 0]), np.int64(headers[s, 1])
+        _widen(deltas, width, _first_delta(headers[s], width), bases[first_step : first_step + steps], block)
+        first, end_of_rows = (
+            (positions + first, positions + first + 1) if s < segments else (first, positions)
+        )
+        own = codes[WARP * first_step : WARP * (first_step + steps)] if len(codes) else codes
+        mask = np.uint64((1 << shift) - 1)
+        for row in range(min(WARP >> shift, end_of_rows - first)):
+            place, lane = np.uint64(cursors[first + row]), np.uint64(row << shift)
+            for entry in range(np.uint64(full << shift)):
+                at = np.uint64(WARP) * (entry >> np.uint64(shift)) + lane + (entry & mask)
+                indices[place + entry] = block[at]
+                if len(own):
+                    to_codes[place + entry] = own[at]
+            place += np.uint64(full << shift)
+            for entry in range(np.uint64(full << shift), np.uint64(steps << shift)):
+                at = np.uint64(WARP) * (entry >> np.uint64(shift)) + lane + (entry & mask)
+                if block[at] >= 0:
+                    indices[place] = block[at]
+                    if len(own):
+                        to_codes[place] = own[at]
+                    place += np.uint64(1)
+
+
+@_inline
+def _widen(deltas, width, slot, bases, block):  # type: ignore[no-untyped-def]
+    """Write the column of every slot of a slice, -1 for a pad."""
+    bytes_of, words_of, doubles_of = deltas
+    if width == BITS_8:
+        _add(bytes_of, np.uint64(slot), bases, np.uint8(PAD_8), block)
+    elif width == BITS_16:
+        _add(words_of, np.uint64(slot), bases, np.uint16(PAD_16), block)
+    elif width == NONE:
+        for step in range(np.uint64(len(bases))):
+            for lane in range(np.uint64(WARP)):
+                block[np.uint64(WARP) * step + lane] = np.int64(bases[step]) + np.int64(lane)
+    else:
+        _add(doubles_of, np.uint64(slot), bases, np.uint32(PAD_32), block)
+
+
+@_inline
+def _add(stored, slot, bases, pad, block):  # type: ignore[no-untyped-def]
+    for step in range(np.uint64(len(bases))):
+        for lane in range(np.uint64(WARP)):
+            at = np.uint64(WARP) * step + lane
+            delta = stored[slot + at]
+            block[at] = np.int64(-1) if delta == pad else np.int64(bases[step]) + np.int64(delta)
