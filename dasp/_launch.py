@@ -542,11 +542,11 @@ def address(array: Any) -> int:
     return 0 if array is None else int(array.data.ptr)
 
 
-def check(status: int, what: str) -> None:
-    """Raise RuntimeError, with the driver's name of the error, if a status is not 0."""
+def check(status: int, what: str, of: Any = None) -> None:
+    """Raise RuntimeError, with the name of the error by a driver, CuPy's by default, if a status is not 0."""
     if status:
         text = ctypes.c_char_p()
-        driver().cuGetErrorName(status, ctypes.byref(text))
+        (of or driver()).cuGetErrorName(status, ctypes.byref(text))
         raise RuntimeError(f"{what}: {(text.value or b'unknown error').decode()}")
 
 

@@ -24,6 +24,7 @@ from dasp.solvers.bicgstab import BiconjugateGradientsStabilized
 from dasp.solvers.cuda import device as cuda_device
 from dasp.solvers.cuda import loop as cuda_loop
 from dasp.solvers.cuda import space as cuda_space
+from dasp.solvers.cuda.graph import _Executable
 from dasp.solvers.cuda.passes import THREADS, PassText
 from dasp.solvers.cuda.space import CudaSpace
 from dasp.solvers.cuda.tape import Slots, Tape
@@ -501,6 +502,15 @@ def test_the_quick_forms_fall_back(emulated, monkeypatch):
     x, stats = cg(A, b, rtol=1e-13, maxiter=200)
     check(A, x, b, stats, 1e-13)
     assert len(stats.residuals) == stats.iterations + 1
+
+
+def test_a_graph_that_the_driver_refuses_is_told():
+    def name_error(status: int, text: Any) -> None:
+        text._obj.value = b"CUDA_ERROR_%d" % status
+
+    driver = SimpleNamespace(cuGraphLaunch=lambda *given: 700, cuGetErrorName=name_error)
+    with pytest.raises(RuntimeError, match="cuGraphLaunch failed: CUDA_ERROR_700"):
+        _Executable(driver).launch(7)
 
 
 def test_where_things_are():

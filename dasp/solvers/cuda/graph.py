@@ -14,6 +14,8 @@ import ctypes
 from collections.abc import Callable
 from typing import Any
 
+from dasp._launch import check
+
 CONDITIONAL_NODE, WHILE, ASSIGN_DEFAULT, RELAXED = 13, 1, 1, 2
 """CU_GRAPH_NODE_TYPE_CONDITIONAL, CU_GRAPH_COND_TYPE_WHILE, CU_GRAPH_COND_ASSIGN_DEFAULT,
 CU_STREAM_CAPTURE_MODE_RELAXED."""
@@ -80,11 +82,7 @@ class _Executable:
         self._call("cuGraphLaunch", self._executable, ctypes.c_void_p(stream))
 
     def _call(self, name: str, *arguments: Any) -> None:
-        status = getattr(self._driver, name)(*arguments)
-        if status:
-            text = ctypes.c_char_p()
-            self._driver.cuGetErrorName(status, ctypes.byref(text))
-            raise RuntimeError(f"{name} failed: {(text.value or b'unknown error').decode()}")
+        check(getattr(self._driver, name)(*arguments), f"{name} failed", self._driver)
 
     def __del__(self) -> None:
         if self._executable.value:
