@@ -525,16 +525,31 @@ def _span(names: list[str], varying: Sequence[str]) -> slice:
     return span
 
 
+_allowed: dict[int | None, int] = {}
+"""Dynamic shared memory that blocks of a kernel may have, by the driver's handle, once somebody asked."""
+
+_allowing = threading.Lock()
+
+
 def allow_shared(kernel: Any, nbytes: int) -> None:
-    """Let blocks of a compiled kernel of CuPy have so much dynamic shared memory.
+    """Let blocks of a compiled kernel of CuPy have so much dynamic shared memory, and no less than before.
 
     Raises
     ------
     RuntimeError
         If the driver reports an error: a multiprocessor has less.
+
+    Notes
+    -----
+    All launches of a kernel share one limit, those too that were prepared when it was higher.
     """
-    status = driver().cuFuncSetAttribute(handle_of(kernel), MOST_SHARED_BYTES, nbytes)
-    check(status, f"a block cannot have {nbytes} bytes of shared memory")
+    handle = handle_of(kernel)
+    with _allowing:
+        if nbytes <= _allowed.get(handle.value, 0):
+            return
+        status = driver().cuFuncSetAttribute(handle, MOST_SHARED_BYTES, nbytes)
+        check(status, f"a block cannot have {nbytes} bytes of shared memory")
+        _allowed[handle.value] = nbytes
 
 
 def address(array: Any) -> int:

@@ -367,3 +367,19 @@ def test_a_kernel_takes_other_arguments_and_another_grid_every_time(monkeypatch)
     assert (two["stream"], two["grid"], two["block"]) == (None, [1, 1, 1], [1024, 1, 1])
     assert two["parameters"] == [2**40, 9, 2**40, 1]
     assert [taken["attributes"] for taken in driver.launches] == [0, 0]
+
+
+def test_the_shared_memory_of_a_kernel_is_never_lowered(monkeypatch):
+    """All launches of a kernel share the limit: one that was prepared with more would fail."""
+    limits: dict[int, list[int]] = {}
+
+    def set_attribute(handle, attribute, nbytes):
+        assert attribute == cuda_launch.MOST_SHARED_BYTES
+        limits.setdefault(handle.value, []).append(nbytes)
+        return 0
+
+    monkeypatch.setattr(cuda_launch, "driver", lambda: SimpleNamespace(cuFuncSetAttribute=set_attribute))
+    monkeypatch.setattr(cuda_launch, "_allowed", {})
+    for ptr, nbytes in ((16, 60_000), (16, 90_000), (16, 50_000), (32, 50_000), (16, 90_000)):
+        cuda_launch.allow_shared(SimpleNamespace(ptr=ptr), nbytes)
+    assert limits == {16: [60_000, 90_000], 32: [50_000]}

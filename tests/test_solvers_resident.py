@@ -227,3 +227,18 @@ def test_on_a_gpu(preconditioned):
         np.testing.assert_array_equal(x.get(), parts.get())
         near, _ = cg(planned, right, x * (1 + 1e-3), rtol=1e-9, M=M)
         assert np.linalg.norm(b - A @ near.get()) <= 1.01e-9 * np.linalg.norm(b)
+
+
+@pytest.mark.cuda
+def test_systems_of_different_sizes_by_turns_on_a_gpu():
+    """The kernel is one, and each takes as much shared memory as it needs."""
+    import cupy
+
+    systems = [(A, SpMatrix.from_scipy(A, device="cuda"), Workspace()) for A in map(poisson, (70, 20, 50))]
+    for _ in range(3):
+        for A, planned, workspace in systems:
+            b = np.random.default_rng(5).standard_normal(A.shape[0])
+            for given in (workspace, None):
+                x, stats = cg(planned, cupy.asarray(b), rtol=1e-9, workspace=given)
+                check(A, x.get(), b, stats, 1e-9)
+                assert stats.converged
