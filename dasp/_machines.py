@@ -170,12 +170,20 @@ class Machine:
         _SURVEY,
     )
     in_flight: int = tuned("steps", "loads in flight as a rule: latency", _FOUND)
-    fewer_in_flight: int = tuned(
-        "steps", "the same where more slices run at once then, and that ends a wave sooner", _FOUND
+    fewer_in_flight: tuple[tuple[int, int], ...] = tuned(
+        "(bytes of a value, steps)",
+        "the same for values of so many bytes, where more slices run at once then, and it ends a wave sooner",
+        _FOUND,
     )
     few_steps: float = tuned("steps a slice", "up to which slices take turns", _FOUND)
     multiprocessors: int = tuned("", "slices that run at once against those that wait", "given")
     registers: int = tuned("of a multiprocessor", "the same", "given")
+    most_registers: tuple[tuple[int, int, int], ...] = tuned(
+        "(words of a number of x and a stored value, steps in flight, of a lane)",
+        "of slices by a vector: with as few as the compiler would take it asks for x between products, and "
+        "with more fewer slices run at once; what is not named is left to it",
+        _FOUND,
+    )
     slice_registers: int = tuned(
         "of a lane", "the same: what a slice takes beside its steps in flight", "by the compiler"
     )
@@ -296,10 +304,11 @@ H200 = Machine(
     most_segments=128,
     few_in_flight=((2.75, 32_768, 2), (4.5, 0, 4), (5.2, 0, 3), (8.5, 0, 4), (9.2, 0, 3), (15.0, 0, 4)),
     in_flight=8,
-    fewer_in_flight=6,
+    fewer_in_flight=((16, 4), (0, 6)),
     few_steps=7.5,
     multiprocessors=132,
     registers=65_536,
+    most_registers=((1, 8, 48), (2, 8, 56), (8, 8, 80), (8, 4, 64)),
     slice_registers=24,
     kept_plans=(4_000_000, 115_000_000),
     kept_bytes=26_500_000,

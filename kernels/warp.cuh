@@ -75,6 +75,39 @@ template <class T> __device__ __forceinline__ T load_cached(const T* address) { 
 // because this kernel may start before that one has ended.
 template <class T> __device__ __forceinline__ T load_result(const T* address) { return __ldca(address); }
 
+// The same where a column is not negative, else 0. The address must be known in either case: one that is made from a
+// kernel's parameters for each load takes a scoreboard there, and a warp has six, so that loads wait for others.
+template <class T, class Column> __device__ __forceinline__ T load_result_at(const T* address, Column column)
+{
+#ifdef DASP_SIMT
+    T found{0};
+    if (column >= 0) found = __ldca(address);
+    return found;
+#else
+    const int sign = sizeof(Column) == 8 ? int(column >> 32) : int(column);
+#define DASP_LOAD_IF(type, registers, ...) \
+    asm volatile("{.reg .pred p; setp.ge.s32 p, %" registers ", 0; @p ld.global.ca." type ";}" : __VA_ARGS__, "r"(sign))
+    if constexpr (sizeof(T) == 16) {
+        ulonglong2 bits{0, 0};
+        DASP_LOAD_IF("v2.b64 {%0, %1}, [%2]", "3", "+l"(bits.x), "+l"(bits.y) : "l"(address));
+        return *reinterpret_cast<T*>(&bits);
+    } else if constexpr (sizeof(T) == 8) {
+        unsigned long long bits = 0;
+        DASP_LOAD_IF("b64 %0, [%1]", "2", "+l"(bits) : "l"(address));
+        return *reinterpret_cast<T*>(&bits);
+    } else if constexpr (sizeof(T) == 4) {
+        unsigned bits = 0;
+        DASP_LOAD_IF("b32 %0, [%1]", "2", "+r"(bits) : "l"(address));
+        return *reinterpret_cast<T*>(&bits);
+    } else {
+        unsigned short bits = 0;
+        DASP_LOAD_IF("b16 %0, [%1]", "2", "+h"(bits) : "l"(address));
+        return *reinterpret_cast<T*>(&bits);
+    }
+#undef DASP_LOAD_IF
+#endif
+}
+
 // Waits until the kernels before this one in the stream have ended and what they wrote is seen. Nothing that
 // a kernel can write may be read or written before. From here on the next kernel may start, which also waits
 // (programmatic dependent launch, PTX ISA: griddepcontrol). Every thread calls it; calls after the first are free.

@@ -10,37 +10,37 @@
 // Fewer take fewer registers, and let more warps run, which pays where slices have few steps.
 constexpr int IN_FLIGHT = DASP_IN_FLIGHT;
 
-// x at a slot's column as it is stored, 0 for a pad. What follows a load that may not happen waits for it, so a
-// half is made an Operand only where it is multiplied.
-__device__ __forceinline__ X take_x(const X* x, Index column)
-{
-    X found{0};
-    if (column >= 0) found = load_result(x + column);
-    return found;
-}
-
 // Adds STEPS steps, all loads before the first product.
 template <int STEPS, class Delta, class Total>
 __device__ __forceinline__ void add_steps(const Slices& slices, const X* x, long long step,
                                           const Delta* deltas, Total& sum)
 {
     Index column[STEPS];
-    Weight a[STEPS];
+    Code code[STEPS];
     X b[STEPS];
+    Weight a[STEPS];
 #pragma unroll
     for (int k = 0; k < STEPS; ++k) {
         column[k] = load_column(slices.bases + step + k, deltas + 32 * k);
-        a[k] = load_value(slices, 32 * (step + k) + lane_id());
+        code[k] = load_code(slices.values + 32 * (step + k) + lane_id());
     }
+#if DASP_CODING == CODING_EQUAL
+    const Weight equal = weight_of(Code(), slices.table);
+#endif
     __syncwarp();  // else the compiler issues the loads of values after the columns have arrived
     wait_for_earlier_kernels();
 #pragma unroll
+    for (int k = 0; k < STEPS; ++k) b[k] = load_result_at(x + column[k], column[k]);
+#pragma unroll
     for (int k = 0; k < STEPS; ++k) {
-        b[k] = take_x(x, column[k]);
-        if (CODED && column[k] < 0) a[k] = Weight(0);
+#if DASP_CODING == CODING_EQUAL
+        a[k] = column[k] < 0 ? Weight(0) : equal;
+#elif DASP_CODING == CODING_DICTIONARY
+        a[k] = convert<Weight>(load_result_at(slices.table + code[k], column[k]));
+#else
+        a[k] = convert<Weight>(code[k]);
+#endif
     }
-    // Without values to hold, the compiler takes fewer registers and issues loads of x between the products.
-    if constexpr (DASP_CODING == CODING_EQUAL) __syncwarp();
 #pragma unroll
     for (int k = 0; k < STEPS; ++k) sum.add(a[k], convert<Operand>(b[k]));
 }

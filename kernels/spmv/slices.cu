@@ -33,7 +33,14 @@
 #define DOT_PARAMETERS
 #endif
 
-extern "C" __global__ void __launch_bounds__(DASP_THREADS)
+// DASP_REGISTERS: of a lane, at most; else the compiler decides, as it does where dot products take some too.
+#if defined(DASP_REGISTERS) && !DASP_DOT
+#define BOUNDS DASP_THREADS, 65536 / DASP_REGISTERS / DASP_THREADS
+#else
+#define BOUNDS DASP_THREADS
+#endif
+
+extern "C" __global__ void __launch_bounds__(BOUNDS)
 dasp_slices(const uint4* __restrict__ headers, const Index* __restrict__ bases,
             const unsigned char* __restrict__ deltas, const Code* __restrict__ values,
             const Value* __restrict__ table, const Index* __restrict__ rows,

@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 from collections import Counter
 from pathlib import Path
+from typing import NamedTuple
 
 from dasp import _source
 
@@ -51,6 +52,35 @@ def listing(cubin: bytes) -> dict[str, list[str]]:
     parts = re.split(r"Function : (\S+)", text)[1:]
     line = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)", re.M)
     return {name: line.findall(body) for name, body in zip(parts[::2], parts[1::2], strict=True)}
+
+
+class Timed(NamedTuple):
+    """An instruction, the scoreboard (0 to 5) that tells when its result is there, and those it waits for."""
+
+    name: str
+    sets: int | None
+    waits: frozenset[int]
+
+
+def timed(cubin: bytes) -> dict[str, list[Timed]]:
+    """By kernel: the instructions of its code in order, with their scoreboards.
+
+    Bits 110 to 112 and 116 to 121 of an instruction's 128: Jia, Maggioni, Staiger and Scarpazza, "Dissecting
+    the NVIDIA Volta GPU architecture via microbenchmarking", 2018, arXiv:1804.06826, section 2.1.
+    """
+    text = _cuobjdump(cubin, "--dump-sass")
+    parts = re.split(r"Function : (\S+)", text)[1:]
+    line = re.compile(
+        r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*).*\n\s+/\* 0x([0-9a-f]{16}) \*/", re.M
+    )
+    found = {}
+    for name, body in zip(parts[::2], parts[1::2], strict=True):
+        found[name] = []
+        for instruction, high in line.findall(body):
+            bits = int(high, 16) >> 46
+            sets, waits = bits & 7, frozenset(k for k in range(6) if bits >> 6 + k & 1)
+            found[name].append(Timed(instruction, None if sets == 7 else sets, waits))
+    return found
 
 
 def instructions(cubin: bytes) -> dict[str, Counter[str]]:

@@ -518,6 +518,8 @@ def defines(plan: Plan, kinds: Arithmetic) -> dict[str, str]:
     constants: dict[str, str] = kernel.defines(plan)
     if kinds.sum != np.float64:
         constants["DASP_MMA"] = "0"
+    if kinds.x == kinds.y == plan.dtype:
+        constants |= kernel.own_defines(plan)
     return constants | {
         **kinds.defines,
         "DASP_THREADS": str(kernel.threads(plan)),

@@ -65,6 +65,11 @@ def defines(plan: Plan) -> dict[str, str]:
     }
 
 
+def own_defines(plan: Plan) -> dict[str, str]:
+    """Return the constants that a product by vectors of the plan's own type adds: none."""
+    return {}
+
+
 def types(plan: Plan) -> dict[str, np.dtype[Any]]:
     """Return what the source's own names of types stand for."""
     return {"Index": plan.pattern.index_dtype, "Offset": plan.pattern.offset_dtype}

@@ -12,6 +12,7 @@ from dasp._launch import Signature
 from dasp._machines import H200
 from dasp.backends.cuda.scratch import Scratch
 from dasp.formats.array import WARP, Plan
+from dasp.formats.sliced.pattern import Coding
 
 ARRAYS = """
     const uint4*          headers          [count]
@@ -25,6 +26,9 @@ ARRAYS = """
 
 WIDE = 16
 """Bytes of a value from which a step takes twice the registers of one of float64."""
+
+WORD = 4
+"""Bytes of a register."""
 
 SIGNATURE = Signature(
     "spmv/slices.cu",
@@ -92,7 +96,8 @@ def in_flight(plan: Plan) -> int:
     else wait for all others: all then run at once, or, of wide values, in fewer turns. A row that is cut
     waits for its segments whatever the others do.
     """
-    pattern, wide = plan.pattern, plan.values.codes.itemsize >= WIDE
+    pattern, values = plan.pattern, plan.values
+    wide = values.codes.itemsize >= WIDE
     slices, steps = len(pattern.headers), len(pattern.bases)
     even = slices == ceil_div(pattern.positions, WARP)
     if even and _take_turns(plan, (1 + wide) * H200.few_steps):
@@ -105,15 +110,33 @@ def in_flight(plan: Plan) -> int:
         waves = ceil_div(slices, slices_at_once(plan, in_flight))
         return waves, waves * (1 + ceil_div(steps, slices * in_flight))
 
-    (waves, usual), (fewer_waves, fewer) = turns(H200.in_flight), turns(H200.fewer_in_flight)
-    pays = fewer < usual and fewer_waves < waves and (wide or fewer_waves == 1)
-    return H200.fewer_in_flight if pays else H200.in_flight
+    fewer_steps = next(steps for least, steps in H200.fewer_in_flight if values.codes.itemsize >= least)
+    (waves, usual), (fewer_waves, fewer) = turns(H200.in_flight), turns(fewer_steps)
+    pays = fewer_waves < waves and (wide or (fewer < usual and fewer_waves == 1))
+    return fewer_steps if pays else H200.in_flight
+
+
+def own_defines(plan: Plan) -> dict[str, str]:
+    """Return the constants that a product by vectors of the plan's own type adds."""
+    most = _most_registers(plan, in_flight(plan))
+    return {"DASP_REGISTERS": str(most)} if most else {}
+
+
+def _most_registers(plan: Plan, in_flight: int) -> int:
+    """Return the most registers of a lane; 0 where the compiler decides, as it does for large blocks."""
+    values, x = plan.values, plan.dtype.itemsize
+    code = 0 if values.coding == Coding.EQUAL else values.codes.itemsize
+    words = ceil_div(x, WORD) + ceil_div(x if values.coding == Coding.DICTIONARY else code, WORD)
+    known = {most[:2]: most[2] for most in H200.most_registers}
+    return known.get((words, in_flight), 0) if plan.pattern.choice.warps < H200.many_warps else 0
 
 
 def slices_at_once(plan: Plan, in_flight: int) -> int:
     """Estimate how many slices run at the same time, from the registers that so many steps in flight take."""
-    of_step = 2 + ceil_div(plan.dtype.itemsize, 4)
+    of_step = 2 + ceil_div(plan.dtype.itemsize, WORD)
     registers = round_up(H200.slice_registers + of_step * in_flight, 8)
+    if plan.values.codes.itemsize >= WIDE:  # which take all that they may
+        registers = _most_registers(plan, in_flight) or registers
     blocks = H200.registers // (registers * threads(plan))
     return int(H200.multiprocessors * max(blocks, 1) * plan.pattern.choice.warps)
 
