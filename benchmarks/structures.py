@@ -321,6 +321,81 @@ def factor(rng: Generator, side: int) -> Any:
     return sp.csr_array(sp.tril(_grid((side,) * 3, [step for step in box if step <= (0, 0, 0)])))
 
 
+def bimodal(rng: Generator, n: int, short: int, long: int, share: float, reach: int) -> Any:
+    """Rows of two lengths in random order, with columns near the diagonal."""
+    lengths = np.where(rng.random(n) < share, long, short)
+    rows = np.repeat(np.arange(n), lengths)
+    away = rng.integers(-reach, reach + 1, len(rows))
+    return _csr(rows, np.clip(rows + away, 0, n - 1), (n, n))
+
+
+def staircase(rng: Generator, n: int, most: int) -> Any:
+    """Rows that grow from 1 entry to `most` and fall back again and again, along the diagonal."""
+    rise = np.arange(n) % (2 * most)
+    lengths = np.where(rise < most, rise + 1, 2 * most - rise)
+    rows = np.repeat(np.arange(n), lengths)
+    place = np.arange(len(rows)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    return _csr(rows, (rows + 3 * place) % n, (n, n))
+
+
+def neighbours(rng: Generator, points: int, count: int, renumbered: bool) -> Any:
+    """Each point of a cloud with those nearest to it."""
+    from scipy.spatial import cKDTree
+
+    places = rng.random((points, 3))
+    places = places[np.lexsort(np.floor(places * round((points / 30) ** (1 / 3))).T)]
+    near = cKDTree(places).query(places, count)[1]
+    made = _csr(np.repeat(np.arange(points), count), near.ravel(), (points, points))
+    return _permuted(rng, made) if renumbered else made
+
+
+def diagonals(rng: Generator, n: int, count: int) -> Any:
+    """Some full diagonals anywhere."""
+    offsets = np.unique(np.concatenate(([0], rng.integers(-n // 2, n // 2, count))))
+    columns = np.arange(n)[:, None] + offsets
+    stored = (columns >= 0) & (columns < n)
+    return _csr(np.broadcast_to(np.arange(n)[:, None], columns.shape)[stored], columns[stored], (n, n))
+
+
+def squared(rng: Generator, side: int, dimensions: int) -> Any:
+    """Neighbours of neighbours on a grid."""
+    star = _grid((side,) * dimensions, _star(dimensions))
+    return sp.csr_array(star @ star)
+
+
+def queues(rng: Generator, side: int) -> Any:
+    """A chain of four queues: a job comes, moves on to the next one, or leaves."""
+    moves = [(0, 0, 0, 0), (1, 0, 0, 0), (-1, 1, 0, 0), (0, -1, 1, 0), (0, 0, -1, 1), (0, 0, 0, -1)]
+    return _grid((side,) * 4, moves)
+
+
+def in_time(rng: Generator, side: int, steps: int) -> Any:
+    """All time steps of a grid at once: each needs the one before."""
+    star = _grid((side, side), _star(2))
+    return sp.csr_array(
+        sp.kron(sp.eye_array(steps), star) + sp.kron(sp.eye_array(steps, k=-1), sp.eye_array(side**2))
+    )
+
+
+def shells(rng: Generator, points: int) -> Any:
+    """Triangles on random points, renumbered, with six unknowns a point, some of them missing."""
+    mesh = _permuted(rng, _mesh(rng, points, 2))
+    made = sp.csr_array(sp.kron(mesh, np.ones((6, 6)), format="csr"))
+    kept = np.flatnonzero(rng.random(made.shape[0]) < 0.85)
+    return sp.csr_array(made[kept][:, kept])
+
+
+def refined(rng: Generator, elements: int) -> Any:
+    """Elements in a line whose degree differs from one to the next: dense blocks between neighbours."""
+    sizes = rng.choice((4, 10, 20, 35), elements, p=(0.4, 0.3, 0.2, 0.1))
+    chain = sp.diags_array((1.0, 1.0, 1.0), offsets=(-1, 0, 1), shape=(elements, elements), format="csr")
+    owner = np.repeat(np.arange(elements), sizes)
+    spread = sp.csr_array(
+        (np.ones(len(owner)), owner, np.arange(len(owner) + 1)), shape=(len(owner), elements)
+    )
+    return sp.csr_array(spread @ chain @ spread.T)
+
+
 VALUES: dict[str, Callable[[Generator, int], NDArray[Any]]] = {
     "random": lambda rng, n: rng.standard_normal(n),
     "equal": lambda rng, n: np.full(n, 0.1),
@@ -390,6 +465,26 @@ STRUCTURES: dict[str, Build] = {
     "incidence_back": partial(incidence, nodes=300_000, edges=2_000_000, transposed=True),
     "hubs_50k": partial(hubs, nodes=50_000, total=400_000),
     "hubs_400k": partial(hubs, nodes=400_000, total=5_000_000),
+    "bimodal_40k": partial(bimodal, n=40_000, short=2, long=60, share=0.1, reach=300),
+    "bimodal_700k": partial(bimodal, n=700_000, short=3, long=90, share=0.05, reach=5_000),
+    "staircase_30k": partial(staircase, n=30_000, most=40),
+    "staircase_500k": partial(staircase, n=500_000, most=30),
+    "neighbours_20k": partial(neighbours, points=20_000, count=16, renumbered=False),
+    "neighbours_300k": partial(neighbours, points=300_000, count=16, renumbered=False),
+    "neighbours_100k_any": partial(neighbours, points=100_000, count=24, renumbered=True),
+    "diagonals_50k": partial(diagonals, n=50_000, count=12),
+    "diagonals_600k": partial(diagonals, n=600_000, count=15),
+    "squared_200": partial(squared, side=200, dimensions=2),
+    "squared_70": partial(squared, side=70, dimensions=3),
+    "queues_12": partial(queues, side=12),
+    "queues_32": partial(queues, side=32),
+    "in_time_60": partial(in_time, side=60, steps=40),
+    "in_time_300": partial(in_time, side=300, steps=15),
+    "shells_1k": partial(shells, points=1_500),
+    "shells_20k": partial(shells, points=20_000),
+    "refined_300": partial(refined, elements=300),
+    "refined_10k": partial(refined, elements=10_000),
+    "wide_2k": partial(rows_of, m=2_000, n=1_000_000, each=700),
     "factor_20": partial(factor, side=20),
     "factor_90": partial(factor, side=90),
 }
