@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from dasp import _source
+from dasp._launch import allow_shared
 from dasp.dense.rungs_cuda import STATIC_LIMIT, Launch
 
 ARRAYS = ("a", "b", "c", "d", "sums")
@@ -67,5 +68,5 @@ def _loaded(source: str, defines: tuple[tuple[str, str], ...], kernel: str, shar
     """The compiled kernel of a launch, allowed the shared memory that it asks for."""
     function = _source.load(source, dict(defines)).get_function(kernel)
     if shared > STATIC_LIMIT:
-        function.max_dynamic_shared_size_bytes = shared
+        allow_shared(function, shared)
     return function
