@@ -13,6 +13,7 @@ import scipy.sparse as sp
 
 from dasp import Policy, SpMatrix
 from dasp.backends.cuda import scratch
+from dasp.models import generate
 from tests.gallery import GALLERY, from_lengths
 from tests.reference import assert_close, assert_same_entries
 from tests.threads import products_in_threads
@@ -273,6 +274,20 @@ def test_the_first_product_by_columns_may_be_captured(cupy, skewed, policy, orde
         stream.end_capture().launch(stream)
         for j in range(16):
             assert_close(y[:, j].get(), skewed, x[:, j].get())
+
+
+@pytest.mark.parametrize("k", [16, 32])
+def test_matrices_of_different_sizes_by_columns_by_turns(cupy, k):
+    """Kernels are shared by matrices, and blocks of each have as much shared memory as they need."""
+    specs = "poisson3d:40", "fem3:12", "triangles:20000", "poisson3d:30", "stencil27:20"
+    matrices = [generate(spec).astype(np.float32) for spec in specs]
+    planned = [SpMatrix.from_scipy(matrix, device="cuda") for matrix in matrices]
+    xs = [np.random.default_rng(6).standard_normal((A.shape[1], k)).astype("f4") for A in planned]
+    for _ in range(2):
+        for A, matrix, x in zip(planned, matrices, xs, strict=True):
+            y = (A @ cupy.asarray(x)).get()
+            for j in (0, k - 1):
+                assert_close(y[:, j].copy(), matrix, x[:, j].copy())
 
 
 @pytest.mark.parametrize("policy", [*SPLIT, Policy(layout="slices")])
