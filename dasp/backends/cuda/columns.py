@@ -42,8 +42,8 @@ MOST_SHARED = 48 << 10
 MOST_OWN = 16
 """Columns of a panel, at most, where each lane multiplies all of them."""
 
-MOST_SLOTS = 8
-"""That a group of lanes multiplies, at most: the kernel has code for each."""
+PARTIAL_REGISTERS = 72
+"""Of a thread, at least, where lanes have no column in the last panel: they keep zeros."""
 
 MOST_PANEL = 512
 """Bytes of a row of a panel, at most."""
@@ -284,7 +284,9 @@ def choose_passes(
         width = chosen.panel // each
         if width > most:
             continue  # of narrow numbers, a smaller panel has as many columns as there may be
-        if chosen.share > 1 and (steps < machine.shared_steps or not whole):
+        if chosen.share > 1 and (
+            steps < machine.shared_steps or not whole or _alone(chosen, width, kinds, x)
+        ):
             continue
         rest = columns - first
         count = rest // width * width if chosen is sizes[-1] else in_panels(rest, width)
@@ -293,18 +295,23 @@ def choose_passes(
             first += count
     rest = columns - first
     if rest:
-        alone = rest <= _own(sizes[-1], kinds, x)
-        width = rest if alone else max(1 << (rest - 1).bit_length(), x.pack)
+        width = rest if rest * each <= sizes[-1].lane else max(1 << (rest - 1).bit_length(), x.pack)
         passes.append(Pass(first, rest, _panel(sizes[-1], width, rest, kinds, x, y, steps)))
     return tuple(passes)
 
 
-def _own(chosen: Panels, kinds: Arithmetic, x: Layout) -> int:
-    """Return how many columns a lane multiplies, at most: of narrow numbers those of two loads."""
+def _own(chosen: Panels, width: int, kinds: Arithmetic, x: Layout) -> int:
+    """Return how many columns a lane multiplies: at most those of two loads where warps share slices."""
     if x.column != 1:
-        return MOST_OWN
-    own = max(x.pack, chosen.lane // kinds.x.itemsize)
-    return own if kinds.x.itemsize >= NUMBER_BYTES else min(own, 2 * x.pack)
+        return width
+    own = max(chosen.lane // kinds.x.itemsize, x.pack)
+    return min(width, own if chosen.share == 1 else min(own, 2 * x.pack))
+
+
+def _alone(chosen: Panels, width: int, kinds: Arithmetic, x: Layout) -> bool:
+    """Whether a lane would have one load of a step, and no other slot, where warps share slices."""
+    own = _own(chosen, width, kinds, x)
+    return own // min(x.pack, own) * (width // own // chosen.share) < 2
 
 
 def _panel(
@@ -317,10 +324,8 @@ def _panel(
     steps: int,
 ) -> Panel:
     """Return the panel of a width for columns that fill it, or for fewer."""
-    pack = min(x.pack, width)
-    own = width
-    if x.column == 1:
-        own = min(width, max(_own(chosen, kinds, x), width // (MOST_SLOTS * chosen.share)))
+    pack, whole = min(x.pack, width), columns % width == 0
+    own = _own(chosen, width, kinds, x)
     held = 2 if kinds.sum.kind == "c" else 1  # registers of a complex number
     wider = 1 if 2 * width * max(kinds.x.itemsize, kinds.sum.itemsize) > chosen.panel else 2
     at_once = max(1, min(steps, wider * chosen.steps // held))
@@ -336,10 +341,10 @@ def _panel(
         lanes=lanes,
         pack=pack,
         y_pack=pack if y.column == 1 and y.pack >= pack else 1,
-        whole=int(columns % width == 0),
+        whole=int(whole),
         steps=at_once,
         loads=chosen.loads // held * narrower,
-        registers=chosen.registers,
+        registers=chosen.registers if whole or own > pack else max(chosen.registers, PARTIAL_REGISTERS),
         threads=WARP * (1 << warps.bit_length() - 1),
         share=share,
     )
