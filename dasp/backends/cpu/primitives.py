@@ -171,7 +171,9 @@ def code_values(
     codes, table = encode(data, coding, coded=counted and counted[1])
     if coding == Coding.EQUAL:
         return Values(coding, codes, table)
-    stored = (new_array if isinstance(slots, Places) else np.zeros)(total, codes.dtype)
+    stored = new_array(total, codes.dtype)
+    if not isinstance(slots, Places):
+        stored.view(np.uint8)[:] = 0
     _place(codes, slots, stored)
     return Values(coding, stored, table)
 
