@@ -18,10 +18,7 @@ _UNKNOWN_MACHINE_BYTES = 16 << 30
 
 
 HUGE_PAGE = 1 << 21
-"""Bytes that a processor's tables hold as one page, where the system lends such."""
-
-LEAST_HUGE = 1 << 20
-"""Bytes from which on an array has pages of its own: new memory costs ten times as much by small ones."""
+"""Bytes of a large page, where the system lends such; by small ones new memory takes ten times as long."""
 
 
 class OversizeError(ValueError):
@@ -40,7 +37,7 @@ def new_array(count: int, dtype: Any) -> np.ndarray[Any, Any]:
     (3,)
     """
     size = count * np.dtype(dtype).itemsize
-    if size < LEAST_HUGE:
+    if size < HUGE_PAGE:
         return np.empty(count, dtype)
     room = np.empty(-(-size // HUGE_PAGE) * HUGE_PAGE + HUGE_PAGE, np.uint8)
     begin = -room.__array_interface__["data"][0] % HUGE_PAGE

@@ -18,6 +18,7 @@ from scipy.sparse import csr_array, random_array
 
 from dasp import Policy, set_num_threads
 from dasp._machines import H200, MACHINES, ZEN4
+from dasp._memory import HUGE_PAGE, new_array
 from dasp.backends.cpu import primitives, ranges
 from dasp.backends.cpu.primitives import encode, never_rises, value_statistics
 from dasp.backends.cuda import sliced as cuda
@@ -847,6 +848,23 @@ def test_rows_of_any_length_are_sorted_by_column_and_stably(bits, dtype):
     indices[-1000:].sort()  # a long row with nothing to do
     indices[0] = (1 << bits) - 1
     sorted_as_by_numpy(len(lengths), 1 << bits, indptr, indices)
+
+
+def test_large_arrays_take_whole_huge_pages():
+    for count in (0, 5, HUGE_PAGE // 8 - 1, HUGE_PAGE // 8, HUGE_PAGE + 3):
+        array = new_array(count, np.float64)
+        assert (array.shape, array.dtype, array.flags.writeable) == ((count,), np.float64, True)
+        assert array.nbytes < HUGE_PAGE or array.ctypes.data % HUGE_PAGE == 0
+        array[:] = 1.0
+
+
+@pytest.mark.parametrize("count", [1, 15, 16, 17, 63, 81, 255, 256, 257])
+def test_what_vectors_write_behind_a_row_is_written_again(count):
+    rng = np.random.default_rng(count)
+    lengths = np.array([count, 0, 3, count, 1, 200, 0])
+    indptr = np.concatenate([[0], np.cumsum(lengths)]).astype("int32")
+    indices = np.concatenate([rng.permutation(1000)[:length] for length in lengths]).astype("int32")
+    sorted_as_by_numpy(len(lengths), 1000, indptr, indices)
 
 
 @pytest.mark.parametrize("threads", [1, 3])
