@@ -6,10 +6,10 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from functools import cache
+from functools import cache, cached_property
 from sys import getrefcount
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -65,6 +65,8 @@ ALONE = 2
 WORD_BYTES = 8
 """Of memory that is zeroed for nothing but the order of a stream."""
 
+T = TypeVar("T")
+
 SETTLE = Signature("spmv/settle.cu", "dasp_settle", "")
 
 ALIGNMENT = 256
@@ -104,8 +106,7 @@ class Product:
         with _HERE if self._current_device() == self._number else self._device:
             self.plan = plan if is_cupy(next(arrays_of(plan.values))) else _upload(plan)
             _source.load(kernel_of(plan).SIGNATURE.source, constants)  # so that an error comes now
-            tensor_cores = plan.format == SLICES and capability >= TENSOR_CORES
-            self._beside = beside.Beside(self.plan) if tensor_cores else None
+        self._eights = plan.format == SLICES and capability >= TENSOR_CORES
         self._blocks, self._threads = blocks(plan), kernel_of(plan).threads(plan)
         self._segments = kernel_of(plan).partials(plan)
         self._lock = threading.Lock()
@@ -116,15 +117,12 @@ class Product:
         self._captured: tuple[Any, Launch] | None = None
         self._streams: dict[int, Any] = {}
         self._plain = numbers(own.sum, 1.0, 0.0)
-        others = None if self._beside is None else self._beside.kernels
-        self._columns = columns.Columns(self.plan, COLUMNS[plan.format], self._overlaps, others)
         # What `quick` needs, looked up once.
         self._dtype = np.dtype(plan.dtype.type)
         self._m, self._n = plan.shape
         self._strides = (self._dtype.itemsize,)
         # A letter is looked up sooner than a type, but CuPy knows none for bfloat16.
         self._char = self._dtype if self._dtype == BFLOAT16 else self._dtype.char
-        self._results = Results(cupy, plan.shape[0], self._char)
         self._quick: Callable[[int, int, int], None] | None = None
         self._fill: Callable[[Any, Callable[[], object]], bool] | None = None
         self._settled: Launch | None = None
@@ -134,6 +132,31 @@ class Product:
         self._ndarray = cupy.ndarray
         self._current_stream = cupy.cuda.get_current_stream
         self._is_capturing = cupy.cuda.runtime.streamIsCapturing
+
+    # What follows is made when it is first used: a plan takes long enough without it. Threads that use it at
+    # the same time all get what one of them made.
+
+    @cached_property
+    def _results(self) -> Results:
+        """Vectors for results."""
+        return self._one_of("_results", Results(self._cupy, self._m, self._char))
+
+    @cached_property
+    def _beside(self) -> beside.Beside | None:
+        """Octets and bundles, where tensor cores multiply by them."""
+        return self._one_of("_beside", beside.Beside(self.plan) if self._eights else None)
+
+    @cached_property
+    def _columns(self) -> columns.Columns:
+        """Products by several columns."""
+        others = None if self._beside is None else self._beside.kernels
+        made = columns.Columns(self.plan, COLUMNS[self.plan.format], self._overlaps, others)
+        return self._one_of("_columns", made)
+
+    def _one_of(self, name: str, made: T) -> T:
+        """Return what an attribute is, or what it becomes if it is not there yet."""
+        one: T = self.__dict__.setdefault(name, made)
+        return one
 
     def wait(self) -> None:
         """Wait for what the current stream has to do on the matrix's device."""
