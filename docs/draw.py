@@ -24,7 +24,7 @@ from dasp.bench import figures, results, roofline
 from dasp.bench.sparse_report import baselines, pays_against_all, speedup, timed
 from dasp.bench.table import Row, number
 from dasp.formats.array import PAD, WARP
-from dasp.formats.sliced.pattern import shape_fields
+from dasp.formats.sliced.pattern import Coding, shape_fields
 
 RESULTS = Path(__file__).resolve().parents[1] / "benchmarks" / "results"
 STYLE = {
@@ -85,11 +85,19 @@ def draw_lengths(count: int) -> tuple[int, ...]:
 def packed(matrix: Any, policy: dasp.Policy) -> tuple[Any, np.ndarray, np.ndarray]:
     """The plan of a CSR matrix, and the row and the column of each of its slots; `PAD` for a pad."""
     plan = dasp.SpMatrix.from_scipy(matrix, policy=policy, device="cpu").plan
-    places = planning.slots_of(plan, backends.find("cpu").primitives)
+    on = backends.find("cpu").primitives
+    slots, numbers = planning.slots_of(plan, on), np.arange(1.0, matrix.nnz + 1)
     count = sum(part.slots for part in formats.find(plan.format).summary(plan))
+    if plan.format == "slices":
+        entries = on.code_values(numbers, slots, count, Coding.PLAIN, None).codes
+    else:
+        entries = np.zeros(count)
+        entries[slots] = numbers
+    there = entries > 0
+    entry = entries[there].astype(int) - 1
     rows, columns = np.full((2, count), PAD)
-    rows[places] = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
-    columns[places] = matrix.indices
+    rows[there] = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))[entry]
+    columns[there] = matrix.indices[entry]
     return plan, rows, columns
 
 

@@ -19,12 +19,16 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 
 import dasp
 from dasp import cli
 from dasp.commands.bench import OTHERS
+from dasp.formats.array import PAD
 from dasp.models import is_model
+from tests.reference import entries_of
+from tests.slots import expand
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -362,6 +366,26 @@ def test_every_table_says_what_its_csv_says(written: Path, document: str, tables
     )
     assert len(shown) == tables
     assert (written / document).read_text(encoding="utf-8") == text
+
+
+@pytest.mark.parametrize("spec", ["poisson2d:12", "spikes:300:2:290"])
+@pytest.mark.parametrize("layout", ["slices", "published"])
+def test_the_pictures_of_plans_show_what_is_in_their_slots(spec: str, layout: str) -> None:
+    found = importlib.util.spec_from_file_location("draw", ROOT / "docs" / "draw.py")
+    assert found is not None
+    assert found.loader is not None
+    draw = importlib.util.module_from_spec(found)
+    found.loader.exec_module(draw)
+    matrix = entries_of(dasp.models.generate(spec))
+    plan, rows, columns = draw.packed(matrix, dasp.Policy(layout=layout))
+    there = rows != PAD
+    assert (there == (columns != PAD)).all()
+    drawn = np.sort(rows[there].astype(np.int64) * matrix.shape[1] + columns[there])
+    entries = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr)) * matrix.shape[1] + matrix.indices
+    np.testing.assert_array_equal(drawn, np.sort(entries))
+    if layout == "slices":
+        np.testing.assert_array_equal(np.where(there, rows, PAD), np.where(there, expand(plan)[0], PAD))
+        np.testing.assert_array_equal(columns, expand(plan)[1])
 
 
 MEASURED = re.compile(r"\d (?:us|microseconds|ms|milliseconds|GB/s|GFLOP/s|TFLOP/s|times as)\b")
