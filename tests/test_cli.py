@@ -471,6 +471,19 @@ def test_a_plan_is_kept(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> N
     np.testing.assert_array_equal(planned @ x, dasp.SpMatrix.from_scipy(planned.to_scipy(), device="cpu") @ x)
 
 
+@pytest.mark.parametrize(
+    ("spec", "rows"), [("poisson2d:12", 144), ("poisson3d:40", 7_400), ("dense:500", 100)]
+)
+def test_rows_of_the_matrix_are_planned_first(spec: str, rows: int) -> None:
+    """So that seconds that are told are none of the compiler."""
+    matrix = generate(spec)
+    first = options.leading_rows(matrix)
+    assert abs(first.shape[0] - rows) <= 100
+    assert first.nnz <= options.COMPILING + 500
+    assert options.leading_rows(csr_array((0, 3))).shape == (0, 3)
+    assert options.leading_rows(csr_array(np.ones((3, 2 * options.COMPILING)))).shape[0] == 1
+
+
 def test_on_a_terminal_without_tqdm_no_bar_is_shown(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

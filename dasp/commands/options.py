@@ -6,6 +6,7 @@ Nothing of dasp is imported before an option is used, so that `--help` answers a
 from __future__ import annotations
 
 import argparse
+import bisect
 import importlib
 import math
 import sys
@@ -122,13 +123,22 @@ def policy_from(arguments: argparse.Namespace) -> Policy | None:
     return replace(Policy.published() if arguments.published else Policy(), **given)
 
 
+COMPILING = 50_000
+"""Entries of the rows that are planned first: enough to need what all rows do, few enough to take no time."""
+
+
+def leading_rows(matrix: csr_array) -> csr_array:
+    """Return the first rows of a matrix, of about `COMPILING` entries."""
+    return matrix[: max(1, bisect.bisect_left(matrix.indptr, COMPILING, hi=matrix.shape[0]))]
+
+
 def plan_timed(
     matrix: csr_array, policy: Policy | None, device: str, *, progress: bool = False
 ) -> tuple[SpMatrix, float]:
-    """Return the planned matrix and the seconds; a few rows come first, so that none go into compilation."""
+    """Return the planned matrix and the seconds; some rows come first, so that none go into compilation."""
     from dasp.matrix import SpMatrix
 
-    SpMatrix.from_scipy(matrix[: min(8, matrix.shape[0])], policy=policy, device=device)
+    SpMatrix.from_scipy(leading_rows(matrix), policy=policy, device=device)
     start = time.perf_counter()
     planned = SpMatrix.from_scipy(matrix, policy=policy, device=device, progress=progress)
     return planned, time.perf_counter() - start

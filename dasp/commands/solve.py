@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array, eye_array
+from scipy.sparse import csr_array
 
 import dasp.preconditioners
 import dasp.solvers
@@ -22,6 +22,7 @@ from dasp.commands.options import (
     add_json_option,
     add_matrix_option,
     add_policy_options,
+    leading_rows,
     shows_progress,
 )
 from dasp.commands.summaries import add_parser
@@ -83,10 +84,11 @@ def add_command(subparsers: Subparsers) -> None:
     parser.set_defaults(run=_run)
 
 
-def _compile(method: str, dtype: np.dtype, policy: Policy | None, device: str) -> None:
-    """Plan and solve a system of a few rows, so that no time below holds what a process compiles first."""
-    small = SpMatrix.from_scipy(eye_array(8, format="csr", dtype=dtype), policy=policy, device=device)
-    getattr(dasp.solvers, method)(small, np.ones(8, small.dtype), maxiter=1)
+def _compile(method: str, matrix: csr_array, policy: Policy | None, device: str) -> None:
+    """Plan and solve with some of the rows, so that no time below holds what a process compiles first."""
+    rows = leading_rows(matrix)
+    small = SpMatrix.from_scipy(rows[:, : rows.shape[0]], policy=policy, device=device)
+    getattr(dasp.solvers, method)(small, np.ones(small.shape[0], small.dtype), maxiter=1)
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -98,7 +100,7 @@ def _run(arguments: argparse.Namespace) -> int:
     matrix = load_matrix(arguments.matrix, seed=seed)
     check_shape(arguments.matrix, matrix.shape)
     method = arguments.method or ("cg" if looks_positive_definite(matrix) else "bicgstab")
-    _compile(method, matrix.dtype, policy, arguments.device)
+    _compile(method, matrix, policy, arguments.device)
     began = time.perf_counter()
     planned = SpMatrix.from_scipy(matrix, policy=policy, device=arguments.device)
     planning = time.perf_counter() - began
