@@ -396,6 +396,7 @@ TOY = dataclasses.replace(
     wave_slices=100,
 )
 
+HALF = np.dtype(np.float16)
 SINGLE, DOUBLE = (arithmetic(np.dtype(name), np.dtype(name)) for name in ("float32", "float64"))
 
 
@@ -471,6 +472,11 @@ def test_warps_share_slices_of_many_steps_and_whole_rows():
     )
     assert many.share > few.share == cut.share == 1
     assert many.threads == WARP * many.share
+    full, three, seven = (choose_passes(H200, k, DOUBLE, *2 * [Layout(k, 1, 1)])[0].panel for k in (8, 3, 7))
+    assert full.share > 1
+    assert three.share > seven.share == 1
+    (half,) = choose_passes(H200, 32, arithmetic(HALF, HALF), *2 * [Layout(32, 1, 8)])
+    assert half.panel.share == 1
     assert many.steps % many.share == 0
     plain, split = (plan_of(from_lengths([2000] * 3 + [5] * 40, 3000), policy) for policy in (None, SPLIT))
     assert mostly_whole(dataclasses.replace(H200, shared_segments=0.5), split) == (

@@ -308,10 +308,15 @@ def _own(chosen: Panels, width: int, kinds: Arithmetic, x: Layout) -> int:
     return min(width, own if chosen.share == 1 else min(own, 2 * x.pack))
 
 
-def _alone(chosen: Panels, width: int, kinds: Arithmetic, x: Layout) -> bool:
-    """Whether a lane would have one load of a step, and no other slot, where warps share slices."""
+def _shares(chosen: Panels, width: int, columns: int, kinds: Arithmetic, x: Layout) -> bool:
+    """Whether warps may share slices: where a lane has two loads of a step, or two slots, and registers.
+
+    These are short of wide numbers if lanes of several columns have none of the last panel.
+    """
     own = _own(chosen, width, kinds, x)
-    return own // min(x.pack, own) * (width // own // chosen.share) < 2
+    at_once = own // min(x.pack, own) * (width // own // chosen.share)
+    spills = columns % width > 0 and own > 1 and kinds.x.itemsize >= NUMBER_BYTES
+    return at_once > 1 and not spills
 
 
 def _panel(
