@@ -284,12 +284,11 @@ def choose_passes(
         width = chosen.panel // each
         if width > most:
             continue  # of narrow numbers, a smaller panel has as many columns as there may be
-        if chosen.share > 1 and (
-            steps < machine.shared_steps or not whole or _alone(chosen, width, kinds, x)
-        ):
-            continue
         rest = columns - first
         count = rest // width * width if chosen is sizes[-1] else in_panels(rest, width)
+        shares = whole and steps >= machine.shared_steps and _shares(chosen, width, count, kinds, x)
+        if chosen.share > 1 and not shares:
+            continue
         if count:
             passes.append(Pass(first, count, _panel(chosen, width, count, kinds, x, y, steps)))
             first += count
