@@ -434,8 +434,10 @@ def test_long_rows_that_are_alike_have_fewer_lanes():
     def steps(rows, mean=80, longest=81, most=32, machine=H200, dtype="float64"):
         return choose.choose_long_steps(most, rows, mean * rows, longest, np.dtype(dtype), machine)
 
-    (short, _, enough, _), (long, _, many, _), (of_two, _, some, share) = H200.long_slices
-    assert [lanes for _, lanes, *_ in H200.long_slices] == [1, 1, 2]
+    least, (short, _, enough, _), (long, _, many, _), (of_two, _, some, share) = H200.long_slices
+    assert [lanes for _, lanes, *_ in H200.long_slices] == [1, 1, 1, 2]
+    assert steps(WARP * least[2], 13, least[0], most=8) == least[0] == 16
+    assert steps(WARP * least[2] - 1, 13, least[0], most=8) == 8
     assert steps(WARP * many) == steps(10**6) == long
     assert steps(WARP * many - 1) == steps(WARP * some // 2) == of_two
     assert steps(WARP * some // 2 - 1) == steps(0) == 32
