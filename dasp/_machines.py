@@ -68,7 +68,7 @@ def tuned(unit: str, trades: str, measured: str) -> Any:
 _FOUND = "on the machine, with the experiments of docs/experiments.md; single steps were not recorded"
 _SURVEY = "on the machine, with benchmarks/structures.py: docs/experiments.md"
 _COLUMNS = "on the machine, among panels of 32 to 256 bytes: docs/experiments.md"
-_PANEL = "bytes, bytes, steps, loads, registers, slices"
+_PANEL = "bytes, bytes, steps, loads, registers, slices, warps a slice"
 _COST = "units of cost"
 
 
