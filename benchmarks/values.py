@@ -97,7 +97,7 @@ def measure(name: str, place: Place) -> Iterator[Row]:
         calls = partial(A.matvec, x, out=y), partial(A.with_values, new, out=A), partial(A.with_values, new)
         product, into, anew = (least_us(call, place.wait) for call in calls)
         yield {
-            "matrix": name,
+            "matrix": name if ":" in name else Path(name).stem,
             "dtype": "float64",
             "policy": label,
             "entries": str(csr.nnz),
