@@ -104,6 +104,9 @@ class PackingDevice:
         self._written: dict[int, np.ndarray] = {}  # of each byte, by the identity of its array
         self._aside: _Aside | None = None
 
+    def is_capturing(self) -> bool:
+        return False
+
     def empty(self, shape: Any, dtype: Any) -> Any:
         array = self.zeros(shape, dtype)
         array.view(np.uint8)[...] = 0xA5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 
 import numpy as np
@@ -285,6 +286,30 @@ def test_a_captured_product_goes_on_with_new_values(policy):
         planned = SpMatrix.from_scipy(fresh, policy=policy, device="cuda")
         cupy.testing.assert_array_equal(y, planned @ x)
     assert all(bool((other == 7).all()) for other in others)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("spec", ["poisson2d:20", "poisson2d:500", "random:500:700:0.01"])
+def test_coded_values_are_not_written_in_a_capture_and_that_is_said(spec):
+    import cupy
+
+    matrix, stream = dasp.models.generate(spec), cupy.cuda.Stream(non_blocking=True)
+    A = SpMatrix.from_scipy(matrix, device="cuda")
+    data = cupy.ones(matrix.nnz)
+    A.with_values(data, out=A)
+    assert A.plan.values.coding == Coding.PLAIN or A.T is A
+    assert A.T.plan.values.coding != Coding.PLAIN
+    with stream:
+        stream.begin_capture()
+        with pytest.raises(RuntimeError, match=r"plan the matrix with Policy\(narrow=False\)"):
+            A.with_values(data, out=A)
+        with contextlib.suppress(RuntimeError):  # CuPy's, where the error has ended the capture
+            stream.end_capture()
+    values = np.arange(matrix.nnz) % 2 + 1.0
+    A.with_values(cupy.asarray(values), out=A)
+    now = csr_array((values, matrix.indices, matrix.indptr), shape=matrix.shape)
+    assert_same_entries(A.to_scipy(), now)
+    assert_same_entries(A.T.to_scipy(), now.T.tocsr())
 
 
 @pytest.mark.cuda

@@ -249,6 +249,20 @@ def same(what: str, got: Any, want: Any) -> int:
     return 1
 
 
+def same_but_for_tables(what: str, got: Any, want: Any, numbers: Callable[[], tuple[Any, Any]]) -> int:
+    """As `same`, of plans whose values were written in place: a table that holds the new ones may stay.
+
+    Then the values of the entries are held to be the same, not their codes.
+    """
+    if want.format != "slices" or want.values.coding.name != "DICTIONARY":
+        return same(what, got, want)
+    names = [field.name for field in dataclasses.fields(want) if field.name != "values"]
+    count = sum(same(f"{what}.{name}", getattr(got, name), getattr(want, name)) for name in names)
+    for each in (got, want):
+        assert each.values.coding == want.values.coding, f"{what}: {each.values.coding.name}"
+    return count + same(f"{what}: entries", *numbers())
+
+
 def places(rng: Draws) -> Any:
     """Return a context in which numbers of entries, rows and columns have the types of the case."""
     if types_of(rng).wide:
@@ -315,7 +329,9 @@ def _by_primitives(csr: Csr, machine: Any, choices: Any, new: Any, side: Side, r
             attempt(SLICED.values_into, got, put(values), slots_there, on),
         ]
         assert ways[0] == ways[1], f"values_into: {ways[1]!r} on the GPU, {ways[0]!r} on the CPU"
-        count += same("values_into", got.values, want.values)
+        count += same_but_for_tables(
+            "values_into", got, want, lambda: (SLICED.unpack(got, on)[2], SLICED.unpack(want, cpu)[2])
+        )
     ours, theirs = SLICED.unpack(got, on), SLICED.unpack(want, cpu)
     for name, mine, other in zip(("indptr", "indices", "data"), ours, theirs, strict=True):
         count += same(f"unpack: {name}", mine, other)
@@ -342,7 +358,7 @@ class Twins:
     """A matrix on the CPU, planned as for a GPU, and the same on a GPU."""
 
     def __init__(self, rng: random.Random, counts: Counts, csr: Csr, policy: Policy | None) -> None:
-        self.rng, self.counts, self.csr = rng, counts, csr
+        self.rng, self.counts, self.csr, self.written = rng, counts, csr, False
         self.draw = np.random.default_rng(rng.getrandbits(64))
         self.here, self.there = self._planned(policy)
         self.compare("planned")
@@ -403,8 +419,14 @@ class Twins:
         return make("cpu"), make("cuda")
 
     def compare(self, what: str) -> None:
-        self.counts["numbers compared"] += same(what, self.there.plan, self.here.plan)
+        self.counts["numbers compared"] += self.alike(what, self.there, self.here)
         self.counts["plans of SpMatrix"] += 1
+
+    def alike(self, what: str, there: SpMatrix, here: SpMatrix) -> int:
+        """Hold the plans to be the same; return how many numbers were compared."""
+        if not self.written:
+            return same(what, there.plan, here.plan)
+        return same_but_for_tables(what, there.plan, here.plan, lambda: (there._entries(), here._entries()))
 
     def values(self) -> Any:
         return draw_values(self.rng, self.draw, self.here.nnz, self.here.dtype)
@@ -429,7 +451,7 @@ def written(twins: Twins) -> None:
     """Write values in place; perhaps the transposes were made, and must follow."""
     if twins.rng.random() < 0.3 and twins.here.shape[1] <= 2_000_000:
         assert (twins.here.T is twins.here) == (twins.there.T is twins.there), "one is its own transpose"
-    values = twins.values()
+    values, twins.written = twins.values(), True
     ways = [
         attempt(twins.here.with_values, values, out=twins.here),
         attempt(twins.there.with_values, cupy.asarray(values), out=twins.there),
@@ -438,7 +460,7 @@ def written(twins: Twins) -> None:
     transposed = [each._made("T") for each in (twins.here, twins.there)]
     assert (transposed[0] is None) == (transposed[1] is None), "one transpose was let go"
     if transposed[0] is not None:
-        same("the transpose's", transposed[1].plan, transposed[0].plan)
+        twins.alike("the transpose's", transposed[1], transposed[0])
 
 
 def captured(twins: Twins) -> None:

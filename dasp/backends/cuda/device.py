@@ -248,6 +248,13 @@ class CudaDevice:
         """Blocks that run at the same time if a multiprocessor has room for four of them."""
         return 4 * chip(self._cupy.cuda.Device().id).processors
 
+    def is_capturing(self) -> bool:
+        """Whether CuPy's current stream is captured, or was until an error."""
+        try:
+            return bool(self._cupy.cuda.runtime.streamIsCapturing(self._stream().ptr))
+        except RuntimeError:  # CuPy's word for a capture that an error has ended
+            return True
+
     def empty(self, shape: int | tuple[int, ...], dtype: Any) -> Array:
         """Return a new array of any contents."""
         return self._ndarray(shape, dtype)

@@ -18,6 +18,9 @@ class Device(Protocol):
     def together(self) -> int:
         """Blocks that can be told to run at the same time, four to a multiprocessor; 0 if none can."""
 
+    def is_capturing(self) -> bool:
+        """Whether what is launched is captured in a graph, or was until an error."""
+
     def empty(self, shape: int | tuple[int, ...], dtype: Any) -> Array:
         """Return a new array of any contents."""
 

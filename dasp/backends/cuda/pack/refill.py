@@ -31,6 +31,11 @@ SKIPPED = 7
 """Calls, after one with values that are new to a table, in which such are expected again: to look for them in
 the old one first takes a small matrix 8 microseconds more than a new table alone."""
 
+_CAPTURED = (
+    "new values were written into coded ones, of a matrix or of its transpose, while a graph was captured; "
+    "a graph writes values that are stored as they are; plan the matrix with Policy(narrow=False)"
+)
+
 Way = Callable[[Any, Question], bool]
 """Launches what writes values if a question is answered so; returns whether all is written by then."""
 
@@ -89,12 +94,13 @@ class Fill:
     def __init__(self, device: Device, dtype: np.dtype[Any], ways: Sequence[Way]) -> None:
         self._question, self._ways, self._last = device.question, ways, ways[-1:]
         self._bits, self._kind, self._skipped = device.bits, bits_type(dtype), 0
+        self._is_capturing = device.is_capturing
 
     def __call__(self, data: Array, behind: Callable[[], object] = lambda: None) -> bool:
         """Write values, contiguous and of the matrix's type; False, and nothing written, if one does not fit.
 
         `behind` is called when all is launched, and not yet waited for, whatever comes of it, unless all is
-        written once the answer is there.
+        written once the answer is there. RuntimeError in a capture, where nobody can answer.
         """
         values, ways = self._bits(data, self._kind), self._ways
         if self._skipped:
@@ -102,9 +108,15 @@ class Fill:
             ways = self._last
         for way in ways:
             question = self._question()
-            if not way(values, question):
-                behind()
-            if question.fits():
+            try:
+                if not way(values, question):
+                    behind()
+                fits = question.fits()
+            except RuntimeError as error:
+                if not self._is_capturing():
+                    raise
+                raise RuntimeError(_CAPTURED) from error
+            if fits:
                 if way is not ways[0]:
                     self._skipped = SKIPPED
                 return True
