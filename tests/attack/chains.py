@@ -24,7 +24,7 @@ import dasp
 from dasp import Policy, SpMatrix
 from dasp._dtypes import result_type, sum_type
 from dasp.backends import find
-from tests.attack._cases import Counts, Draws, attack_with
+from tests.attack._cases import Counts, Draws, attack_with, written_in_graphs
 from tests.attack._command import attack_by_command
 from tests.gallery import GALLERY, LENGTHS, from_lengths
 from tests.reference import assert_close, assert_same_entries, entries_of
@@ -279,7 +279,7 @@ def wait_for_all() -> None:
 def capture(chain: Chain) -> None:
     """Values are written and multiplied in a graph; memory that is given out later is not its own."""
     A, stream = chain.A, xp.cuda.Stream(non_blocking=True)
-    plain = A.plan.format != "slices" or A.plan.values.coding.name == "PLAIN"
+    plain = written_in_graphs(A)
     k = chain.rng.choice((0, 16))
     x = chain.numbers((A.shape[1], k) if k else A.shape[1], chain.kind)
     there, data = chain.laid_out(x), chain.laid_out(chain.csr.data.astype(chain.kind))

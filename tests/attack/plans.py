@@ -36,7 +36,7 @@ from dasp.backends.cuda.primitives import Primitives
 from dasp.formats import array as arrays
 from dasp.formats.array import Csr
 from dasp.formats.sliced import SLICED
-from tests.attack._cases import Counts, Draws, attack_with
+from tests.attack._cases import Counts, Draws, attack_with, written_in_graphs
 from tests.attack._command import attack_by_command
 from tests.gallery import LENGTHS
 from tests.pack_device import PackingDevice
@@ -465,11 +465,7 @@ def written(twins: Twins) -> None:
 
 def captured(twins: Twins) -> None:
     """Write values in a graph, several times."""
-    if (
-        twins.there.plan.format != "slices"
-        or twins.there.plan.values.coding.name != "PLAIN"
-        or not twins.here.nnz
-    ):
+    if twins.there.plan.format != "slices" or not written_in_graphs(twins.there) or not twins.here.nnz:
         return
     data, stream = cupy.asarray(twins.values()), cupy.cuda.Stream(non_blocking=True)
     twins.there.with_values(data, out=twins.there)
