@@ -144,14 +144,14 @@ def test_bench_gemm_tells_a_wrong_product(monkeypatch, capsys, quick):
 
 
 def test_bench_gemm_stops_at_its_limit(capsys, quick):
-    assert cli.main(["bench", "gemm", *quick, "--sizes", "40", "--limit", "-1"]) == 0
+    assert cli.main(["bench", "gemm", *quick, "--sizes", "40", "--limit", "1e-9"]) == 0
     assert "float32:40: left out, --limit is reached" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["gemm", "--sizes", "0"], "--sizes is 0; whole numbers from 1"),
+        (["gemm", "--sizes", "0"], "--sizes: 0 was given; a whole number from 1 is needed"),
         (["gemm", "--dtype", "float16"], "--dtype names float16; some of float32, float64"),
         (["gemm", "--kernels", "fastest"], "--kernels names fastest; some of auto, dot"),
         (["gf256", "--kernels", "fastest"], "--kernels names fastest; some of log_exp"),
