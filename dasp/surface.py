@@ -300,6 +300,7 @@ class Surface:
             plan, k = self.plan, operator.index(k)
         except TypeError as error:
             raise TypeError(f"k is {k!r}; a whole number is needed") from error
+        k = min(max(k, -self.shape[0]), self.shape[1])  # beyond the matrix is beyond int64, too
         with self._backend.filling(self.device, ends=True) as primitives:
             diagonal = formats.find(plan.format).diagonal(plan, k, primitives)
         return self.tocsr().diagonal(k) if diagonal is None else diagonal

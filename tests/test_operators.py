@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 import scipy.linalg
@@ -103,6 +105,17 @@ def test_every_product_of_the_operator():
     for k in range(3):
         assert_close(operator.matmat(X)[:, k], matrix, X[:, k])
         assert_close(operator.rmatmat(Z)[:, k], turned, Z[:, k])
+
+
+def test_the_operator_goes_to_another_process(b):
+    matrix = unsymmetric()
+    for operator in (
+        planned(matrix).as_linear_operator(),
+        planned(matrix).shifted(2.0).as_linear_operator(),
+    ):
+        came = pickle.loads(pickle.dumps(operator))
+        np.testing.assert_array_equal(came @ b, operator @ b)
+        np.testing.assert_array_equal(came.rmatvec(b), operator.rmatvec(b))
 
 
 def test_pyamg_takes_it(b):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -297,6 +298,28 @@ def test_wrong_arguments_are_told():
         jacobi(poisson(3)) @ [1.0] * 9
     with pytest.raises(TypeError, match="out has dtype int64; M r has fractions, so float64 is needed"):
         jacobi(poisson(3)).matvec(np.ones(9), out=np.ones(9, np.int64))
+
+
+@pytest.mark.parametrize("make", [jacobi, chebyshev, ilu0, ic0, partial(block_jacobi, block=2)])
+@pytest.mark.parametrize("size", [0.0, np.nan, np.inf, 1e-320, np.float32(1e-42)])
+@pytest.mark.filterwarnings("error")
+def test_what_cannot_be_divided_by_is_refused(make, size):
+    """A preconditioner that holds infinity would hide what a solver must see."""
+    A = sp.csr_array(poisson(4) * size).astype(np.dtype(type(size)))
+    for matrix in (A, sp.csr_array(A.shape, dtype=A.dtype)):
+        with pytest.raises(ValueError, match=r"usable|singular|pivot|finite"):
+            make(matrix)
+
+
+def test_vectors_that_are_no_plain_numbers_are_refused():
+    M, r = jacobi(poisson(3)), np.ones(9)
+    np.testing.assert_array_equal(M @ r.astype(">f8"), M @ r)
+    with pytest.raises(TypeError, match="masked array"):
+        M @ np.ma.masked_array(r, r > 0)
+    with pytest.raises(TypeError, match="object"):
+        M @ r.astype(object)
+    with pytest.raises(TypeError, match="out is a list"):
+        M.matvec(r, out=[0.0] * 9)
 
 
 def swept(A: sp.csr_array, sweeps: int) -> np.ndarray:

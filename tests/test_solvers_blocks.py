@@ -113,6 +113,33 @@ def test_block_cg_takes_columns_of_any_size(dtype):
     assert not X[:, 3].any()
 
 
+@pytest.mark.parametrize("M", [None, sp.eye_array(100)])
+@pytest.mark.parametrize("size", [1e-9, 1e-40, 0.0])
+def test_a_small_column_costs_block_cg_no_iterations(size, M):
+    """Beside others it is below the rank of their Gram matrix, and a zero one must stay zero."""
+    A, B = poisson(10), np.random.default_rng(0).standard_normal((100, 4))
+    _, alone = block_cg(A, B, M=M)
+    small = B * np.array([1.0, size, 1.0, 1.0])
+    X, stats = block_cg(A, small, M=M)
+    assert stats.converged, stats.reason
+    assert stats.iterations <= alone.iterations + 2  # one vector fewer shares the space where one is zero
+    for k in range(4):
+        assert np.linalg.norm(small[:, k] - A @ X[:, k]) <= 1.001e-5 * np.linalg.norm(small[:, k])
+
+
+def test_block_cg_takes_lists_and_no_masks():
+    A, B = poisson(3), np.random.default_rng(0).standard_normal((9, 2))
+    want, _ = block_cg(A, B)
+    for right in (B.tolist(), B.astype(">f8")):
+        np.testing.assert_array_equal(block_cg(A, right, np.zeros((9, 2)).tolist())[0], want)
+    masked = np.ma.masked_array(B, B > 0)
+    for call in (lambda: block_cg(A, masked), lambda: block_cg(A, B, masked), lambda: lobpcg(A, masked)):
+        with pytest.raises(TypeError, match="masked array"):
+            call()
+    with pytest.raises(ValueError, match=r"X0 has shape \(2, 9\); A has 9 rows"):
+        block_cg(A, B, B.T)
+
+
 @pytest.mark.parametrize(("size", "right"), [(1e-80, 1e250), (1e80, 1e-250)])
 def test_an_x_that_its_type_does_not_hold_is_no_solution(size, right):
     _, stats = block_cg(size * np.diag([1.0, 2.0]), np.array([[1.0, right], [2.0, right]]))

@@ -213,6 +213,7 @@ def test_the_sum_of_few_entries_in_many_columns():
         assert A.sum() == 3.0
         assert A.sum().dtype == matrix.dtype
         np.testing.assert_array_equal(A.diagonal(5), [1.0, 0.0, -0.5])
+        assert A.diagonal(10**30).size == A.diagonal(-(10**30)).size == 0
 
 
 def test_numpys_sum_takes_axis_dtype_and_out():

@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from dasp import _check
-from dasp._arrays import library
+from dasp._arrays import library, operand
 from dasp.solvers.devices import space_for
 from dasp.solvers.operator import device_of
 from dasp.solvers.space import Space
@@ -83,7 +83,7 @@ class Preconditioner:
         ----------
         r : array, shape (n,) or (n, 1), on the device
         out : array, optional
-            Of the shape of r, not overlapping it; the result is written there. On a GPU that costs no copies,
+            As r, not overlapping it; the result is written there. On a GPU that costs no copies,
             and can be captured in a graph after a first call.
 
         Returns
@@ -95,8 +95,9 @@ class Preconditioner:
         ValueError, TypeError
             If r is no array, has another shape or is elsewhere, or `out` has a type that cannot hold M r.
         """
-        if library(r) is None:
-            raise TypeError(f"r is {_check.kind_of(r)}; a numpy.ndarray or a cupy.ndarray is needed")
+        r = operand("r", r)
+        if out is not None and library(out) is None:
+            raise TypeError(f"out is {_check.kind_of(out)}; a numpy.ndarray or a cupy.ndarray is needed")
         if r.shape not in ((self.shape[0],), (self.shape[0], 1)):
             raise ValueError(f"r has shape {r.shape}; ({self.shape[0]},) is needed")
         if device_of(r) not in (None, self.device):
@@ -264,15 +265,17 @@ def inverse_diagonal(A: Any) -> np.ndarray[Any, Any]:
     Raises
     ------
     ValueError
-        If one is zero or not finite.
+        If one is zero, not finite, or so small that its inverse is not.
     """
     diagonal = np.asarray(A.diagonal(), wide_type(A))
-    bad = np.flatnonzero(~(np.isfinite(diagonal) & (diagonal != 0)))
+    with np.errstate(all="ignore"):
+        inverse = 1.0 / diagonal
+        bad = np.flatnonzero(~(np.isfinite(diagonal) & np.isfinite(inverse.astype(computing_type(A)))))
     if len(bad):
         raise ValueError(
             f"{len(bad)} rows have no usable diagonal entry, the first is row {bad[0]}; each is divided by"
         )
-    return 1.0 / diagonal
+    return inverse
 
 
 def spectral_radius(A: Any, scale: np.ndarray[Any, Any], steps: int = 15) -> float:
@@ -289,6 +292,11 @@ def spectral_radius(A: Any, scale: np.ndarray[Any, Any], steps: int = 15) -> flo
     -------
     float
         The same for equal inputs: the first vector is drawn with a fixed seed.
+
+    Raises
+    ------
+    ValueError
+        If A holds NaN or infinity, or products overflow.
     """
     n = A.shape[0]
     steps = min(steps, n)
@@ -298,6 +306,8 @@ def spectral_radius(A: Any, scale: np.ndarray[Any, Any], steps: int = 15) -> flo
     H = np.zeros((steps + 1, steps), basis.dtype)
     for k in range(steps):
         w = scale * (A @ basis[k])
+        if not np.isfinite(w).all():
+            raise ValueError("A holds NaN or infinity, or its products overflow; finite numbers are needed")
         for _ in range(2):
             h = basis[: k + 1].conj() @ w
             w -= h @ basis[: k + 1]

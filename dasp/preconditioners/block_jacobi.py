@@ -46,7 +46,7 @@ def block_jacobi(A: Any, *, block: int, device: str | None = None) -> Preconditi
     Raises
     ------
     TypeError, ValueError
-        If `block` is no positive int, or a block is singular.
+        If `block` is no positive int, or a block is singular or has no finite inverse.
 
     Notes
     -----
@@ -80,9 +80,15 @@ def _inverses(matrix: Any, block: int) -> Any:
     beyond = np.arange(n, count * block)
     dense[-1:, beyond % block, beyond % block] = 1.0  # what the last block lacks
     try:
-        inverse = np.linalg.inv(dense) if count else dense
+        with np.errstate(all="ignore"):
+            inverse = np.linalg.inv(dense) if count else dense
+            finite = np.isfinite(inverse.astype(computing_type(matrix))).all()
     except np.linalg.LinAlgError as error:
         raise ValueError(f"a block of {block} rows is singular; choose another size of blocks") from error
+    if not finite:
+        raise ValueError(
+            f"a block of {block} rows has no finite inverse; A holds NaN or infinity, or numbers too small"
+        )
     where = np.arange(count * block).reshape(count, block)
     at_row = np.repeat(where, block, axis=1).ravel()
     at_column = np.tile(where, (1, block)).ravel()

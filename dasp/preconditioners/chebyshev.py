@@ -128,7 +128,7 @@ def chebyshev(
     Raises
     ------
     ValueError
-        If the degree or the bounds make no polynomial, or a diagonal entry is zero.
+        If the degree or the bounds make no polynomial, a diagonal entry is zero, or A is not finite.
 
     Examples
     --------

@@ -148,7 +148,8 @@ def ilu0(A: Any, *, sweeps: int | None = None, device: str | None = None) -> Pre
     Raises
     ------
     TypeError, ValueError
-        If `sweeps` is no positive int, a row has no diagonal entry, or a pivot is zero or not finite.
+        If `sweeps` is no positive int, a row has no diagonal entry, or a pivot is zero, not finite or so
+        small that its inverse is not.
 
     Examples
     --------
@@ -200,10 +201,11 @@ def ic0(A: Any, *, sweeps: int | None = None, device: str | None = None) -> Prec
     factors, dtype = matrix.astype(wide_type(matrix)), computing_type(matrix)
     diagonal = np.zeros(matrix.shape[0], np.int64)
     failed = _factorize(factors.indptr, factors.indices, factors.data, diagonal)
-    pivots = factors.data[diagonal].real  # as they are by theory
-    if failed >= 0 or not (pivots > 0).all():
-        row = failed if failed >= 0 else int(np.flatnonzero(~(pivots > 0))[0])
-        raise ValueError(f"the pivot of row {row} is not positive; jacobi or chebyshev is needed")
+    if failed < 0:
+        pivots = factors.data[diagonal].real  # as they are by theory
+        failed = next(iter(np.flatnonzero(~(pivots > 0))), -1)
+    if failed >= 0:
+        raise ValueError(f"the pivot of row {failed} is not positive; jacobi or chebyshev is needed")
     return _from_factors(factors, pivots, sweeps, dtype, place(A, device))
 
 
@@ -218,8 +220,13 @@ def _from_factors(
     from scipy.sparse import tril, triu
 
     lower, upper = tril(factors, -1, format="csr"), triu(factors, 1, format="csr")
+    with np.errstate(all="ignore"):
+        inverse = 1.0 / pivots
+        bad = np.flatnonzero(~np.isfinite(inverse.astype(dtype)))
+    if len(bad):
+        raise ValueError(f"the pivot of row {bad[0]} is too small to divide by; scale A")
     if sweeps is not None:
-        return Swept(lower, upper, 1.0 / pivots, int(sweeps), dtype, device)
+        return Swept(lower, upper, inverse, int(sweeps), dtype, device)
     return Incomplete(
-        _triangle(lower, np.ones(len(pivots)), True), _triangle(upper, 1.0 / pivots, False), dtype, device
+        _triangle(lower, np.ones(len(pivots)), True), _triangle(upper, inverse, False), dtype, device
     )

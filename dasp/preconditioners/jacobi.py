@@ -44,7 +44,7 @@ def jacobi(A: Any, *, device: str | None = None) -> Preconditioner:
     Raises
     ------
     ValueError
-        If a diagonal entry is zero or not finite.
+        If a diagonal entry is zero, not finite or so small that its inverse is not.
 
     Examples
     --------

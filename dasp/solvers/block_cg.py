@@ -15,7 +15,7 @@ import numpy as np
 
 from dasp._dtypes import real_type
 from dasp.solvers.devices import refuse_ranks, space_for
-from dasp.solvers.given import check_square, make_limits, place_and_type
+from dasp.solvers.given import check_square, make_limits, place_and_type, vectors_of
 from dasp.solvers.hermitian import SKEW
 from dasp.solvers.operator import as_operator
 from dasp.solvers.space import Space
@@ -170,8 +170,8 @@ def block_cg(
     device, dtype = place_and_type(A, B, M)
     n = int(A.shape[0])
     limits = make_limits(n, rtol, atol, maxiter, None, callback, False)
-    if len(getattr(B, "shape", ())) != 2 or B.shape[0] != n:
-        raise ValueError(f"B has shape {getattr(B, 'shape', None)}; A has {n} rows, so ({n}, k) is needed")
+    B = vectors_of("B", B, n)
+    X0 = None if X0 is None else vectors_of("X0", X0, n)
     if X0 is not None and X0.shape != B.shape:
         raise ValueError(f"X0 has shape {X0.shape}; B has shape {B.shape}, and X0 must have the same")
     space, operator = space_for(device, dtype), as_operator(A, device)
@@ -321,7 +321,10 @@ def _iterate(
         multiply(preconditioner, held, Z)
         return conjugate(space, R, Z)
 
-    Q, MQ, C = conjugated(R)
+    # Columns count alike in a Gram matrix only if they are of one length; a column of zeros stays one.
+    lengths = np.sqrt(squared_lengths(space, R))
+    Q, MQ, C = conjugated(R / space.asarray(np.where(lengths > 0, lengths, 1.0)))
+    C = C * lengths
     skew = SKEW.get(space.dtype.name, 0.0)
     S[...] = MQ
     for made in range(1, most + 1):

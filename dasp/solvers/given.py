@@ -158,3 +158,18 @@ def vector(name: str, array: Any, size: int, what: str = "rows", into: np.dtype[
     if given.shape not in ((size,), (size, 1)):
         raise ValueError(f"{name} has shape {given.shape}; A has {size} {what}, so ({size},) is needed")
     return given.reshape(-1)
+
+
+def vectors_of(name: str, array: Any, size: int) -> Any:
+    """Return several vectors, the columns of an array, as `vector` returns one.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If it is no array of numbers of so many rows.
+    """
+    given = array if on_gpu(array) else take(name, array)
+    if given.ndim != 2 or given.shape[0] != size:
+        what = f"has shape {given.shape}" if given.ndim else f"is {_check.kind_of(array)}"
+        raise ValueError(f"{name} {what}; A has {size} rows, so ({size}, k) is needed")
+    return given

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from dasp._check import kind_of
 from dasp.solvers.block_cg import (
     OVERFLOW,
     Breakdown,
@@ -25,7 +24,7 @@ from dasp.solvers.block_cg import (
     wide,
 )
 from dasp.solvers.devices import refuse_ranks, space_for
-from dasp.solvers.given import check_square, make_limits, place_and_type
+from dasp.solvers.given import check_square, make_limits, place_and_type, vectors_of
 from dasp.solvers.hermitian import SKEW
 from dasp.solvers.operator import as_operator
 from dasp.solvers.space import Space
@@ -98,10 +97,11 @@ def lobpcg(
     device, dtype = place_and_type(A, X, M)
     n = int(A.shape[0])
     limits = make_limits(n, rtol, atol, 200 if maxiter is None else maxiter, None, None, False)
-    if len(getattr(X, "shape", ())) != 2 or X.shape[0] != n or not 1 <= 3 * X.shape[1] <= n:
-        given = f"has shape {X.shape}" if hasattr(X, "shape") else f"is {kind_of(X)}"
+    X = vectors_of("X", X, n)
+    if not 1 <= X.shape[1] <= n // 3:
         raise ValueError(
-            f"X {given}; A has {n} rows, so an array of shape ({n}, k) is needed, with 1 <= k <= {n // 3}"
+            f"X has shape {X.shape}; A has {n} rows, so ({n}, k) is needed, with 1 <= k <= {n // 3}"
+            + ("; numpy.linalg.eigh takes so small a matrix" if n < 3 else "")
         )
     space, operator = space_for(device, dtype), as_operator(A, device)
     preconditioner = None if M is None else as_operator(M, device, "M")

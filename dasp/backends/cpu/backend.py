@@ -153,4 +153,7 @@ def linear_operator(matrix: Any) -> Any:
         def _rmatmat(self, X: Vector) -> Vector:
             return np.asarray(matrix.rmatvec(X))
 
+        def __reduce__(self) -> tuple[Any, ...]:
+            return linear_operator, (matrix,)
+
     return PlannedOperator()
