@@ -93,6 +93,16 @@ def test_scalars_and_scalings(device, layout):
     same((A * 2).with_values(data), A.with_values(data).to_scipy())
 
 
+@pytest.mark.parametrize("layout", ["slices", "published"])
+@pytest.mark.filterwarnings("error")
+def test_absolute_values_of_complex_numbers_are_real(layout):
+    matrix = sp.csr_array(whole().toarray() * (1 + 2j))
+    for narrow in (None, False) if layout == "slices" else (None,):
+        A = abs(planned(matrix, layout=layout, narrow=narrow))
+        assert A.dtype == np.float64
+        np.testing.assert_array_equal(A.to_scipy().toarray(), abs(matrix).toarray())
+
+
 VALUES = {
     "equal": lambda rng, n: np.full(n, 1.5),
     "bytes": lambda rng, n: rng.choice([-128, -3, 1, 127], n),

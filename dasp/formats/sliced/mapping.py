@@ -46,7 +46,7 @@ def _slot_by_slot(plan: Plan, function: Function, on: Any) -> Values | None:
     if plan.pattern.choice.narrow and len(numbers):
         # A pad's 0 may hide that numbers fit something narrower, and never that they do not.
         coding = choose.choose_coding(on.count_values(numbers)[0], numbers.dtype)
-    made = Values(coding, numbers, values.table.astype(numbers.dtype))
+    made = Values(coding, numbers, on.zeros(0, numbers.dtype))
     return made if coding == Coding.PLAIN else _coded(made, on) if coding in _ROUNDED else None
 
 
