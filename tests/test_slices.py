@@ -638,6 +638,12 @@ def test_rows_are_sorted_among_a_few_where_y_leaves_the_cache():
     assert window(2_000_000, "float64") == window(1_000_000, "complex128") == 8192
 
 
+def test_rows_alone_stand_for_all_slices_where_segments_are_few():
+    rows = choose.SliceStatistics(10, 75, 60, 40, 1, 2, 3)
+    assert choose.with_segments(rows, 14, 100, 80) == (14, 100, 80, 40, 1, 2, 3)
+    assert choose.with_segments(rows, 14, 101, 80) is None
+
+
 @given(
     st.lists(st.integers(0, 60), min_size=1, max_size=200),
     st.sampled_from((1, 3, 8, 40)),

@@ -8,7 +8,7 @@
 // headers (segments + slices): of each slice first step, first position, 0, and its shape without the width; those of
 //     segments, segment_headers (segments), come first.
 //
-// dasp_cut_tiles: a block of 256 threads for each tile of 2048 positions, along x, of each candidate, along y. The last
+// dasp_cut_tiles: a block of 512 threads for each tile of 2048 positions, along x, of each candidate, along y. The last
 //     block of a candidate, when `come` (candidates), 0 before, is full, follows the chain. told (word_count) or null,
 //     where there is one candidate: gets words (word_count) for the host, the totals among them.
 // dasp_cut_headers: the same blocks, for one candidate; `segments` slices with `steps_before` steps come first.
@@ -109,9 +109,7 @@ dasp_cut_headers(const Start* __restrict__ indptr, const Index* __restrict__ row
          s += gridDim.x * (long long)CUT_THREADS)
         headers[s] = segment_headers[s];
     if (size <= 0) return;
-    if (placed)
-        for (int i = threadIdx.x; i < size; i += CUT_THREADS) placed[first + i] = Index(order.row(first + i));
-    tile.load(order, first, steps);
+    tile.load(order, first, steps, placed);
     through[warp_id()][lane_id()] = tile.through_chunk(size).packed();
     __syncthreads();
     if (lane_id() > 0) return;
@@ -124,8 +122,7 @@ dasp_cut_headers(const Start* __restrict__ indptr, const Index* __restrict__ row
         step += one.steps;
     }
     for (int i = warp_id() * CUT_CHUNK + entry; i < min((warp_id() + 1) * CUT_CHUNK, size); i = tile.next(i)) {
-        headers[slice++] = make_uint4(unsigned(step), unsigned(first + i), 0u,
-                                      tile.steps[i] | unsigned(tile.full[i]) << 12 | unsigned(tile.shifts[i]) << 24);
-        step += tile.steps[i];
+        headers[slice++] = make_uint4(unsigned(step), unsigned(first + i), 0u, tile.shapes[i]);
+        step += tile.steps(i);
     }
 }

@@ -7,7 +7,7 @@
 
 #include "segments.cuh"
 
-constexpr int CUT_THREADS = 256, CUT_WARPS = CUT_THREADS / WARP, CUT_TILE = 2048, CUT_CHUNK = CUT_TILE / CUT_WARPS;
+constexpr int CUT_THREADS = 512, CUT_WARPS = CUT_THREADS / WARP, CUT_TILE = 2048, CUT_CHUNK = CUT_TILE / CUT_WARPS;
 constexpr int CUT_MINE = CUT_CHUNK / WARP;
 constexpr int MOST_SHIFT = 5;
 
@@ -61,20 +61,32 @@ struct Rows32 {
 
 // The slices that would begin at each position of a tile.
 struct CutTile {
-    unsigned short steps[CUT_TILE], full[CUT_TILE];
-    unsigned char shifts[CUT_TILE];
+    unsigned shapes[CUT_TILE];  // as in a header; the length of the row before
 
     // Every thread of the block calls it: each warp takes its chunk from behind, 32 positions at a time. Level by level,
-    // the longest and shortest of 2^k rows from each position.
-    __device__ __forceinline__ void load(const Order& order, long long first, int most_steps)
+    // the longest and shortest of 2^k rows from each position. All loads come first: each waits for the one before it.
+    // placed (positions) or null: gets the rows of the tile.
+    __device__ __forceinline__ void load(const Order& order, long long first, int most_steps, Index* placed = nullptr)
     {
         const int chunk = warp_id() * CUT_CHUNK + lane_id();
+        const long long left = order.count - first - chunk;
+        long long row[CUT_MINE + 1];
+        unsigned length[CUT_MINE + 1];
+#pragma unroll
+        for (int q = 0; q <= CUT_MINE; ++q) row[q] = q * WARP < left ? order.row(first + chunk + q * WARP) : -1;
+#pragma unroll
+        for (int q = 0; q <= CUT_MINE; ++q) length[q] = row[q] < 0 ? 0u : unsigned(length_of(order.indptr, row[q]));
+#pragma unroll
+        for (int q = 0; q < CUT_MINE; ++q) {
+            if (placed && row[q] >= 0) placed[first + chunk + q * WARP] = Index(row[q]);
+            shapes[chunk + q * WARP] = length[q];
+        }
         Rows32 after[MOST_SHIFT];  // of 2^k rows, 32 positions on
 #pragma unroll 1
         for (int q = CUT_MINE; q >= 0; --q) {
             const int i = chunk + q * WARP;
-            const unsigned length = order.length(first + i);
-            Rows32 rows{length, length}, slice = rows;
+            const unsigned here = q == CUT_MINE ? length[CUT_MINE] : shapes[i];
+            Rows32 rows{here, here}, slice = rows;
             int level = 0;
 #pragma unroll
             for (int k = 0; k < MOST_SHIFT; ++k) {
@@ -86,20 +98,17 @@ struct CutTile {
                 slice = rows;
                 level = k + 1;
             }
-            const bool whole = first + i + (1 << level) <= order.count;
-            if (q < CUT_MINE) set(i, MOST_SHIFT - level, slice.most, whole ? slice.least : 0u);
+            const bool whole = q * WARP + (1 << level) <= left;
+            const int shift = MOST_SHIFT - level;
+            const unsigned steps = (slice.most + (1u << shift) - 1) >> shift;
+            if (q < CUT_MINE) shapes[i] = steps | (whole ? slice.least >> shift : 0u) << 12 | unsigned(shift) << 24;
         }
         __syncthreads();
     }
 
-    __device__ __forceinline__ void set(int i, int shift, unsigned most, unsigned least)
-    {
-        shifts[i] = (unsigned char)shift;
-        steps[i] = (unsigned short)((most + (1u << shift) - 1) >> shift);
-        full[i] = (unsigned short)(least >> shift);
-    }
-
-    __device__ __forceinline__ int next(int i) const { return i + (WARP >> shifts[i]); }
+    __device__ __forceinline__ int shift(int i) const { return int(shapes[i] >> 24); }
+    __device__ __forceinline__ int steps(int i) const { return int(shapes[i] & 0xfff); }
+    __device__ __forceinline__ int next(int i) const { return i + (WARP >> shift(i)); }
 
     // The passage of this lane's entry through this warp's chunk, of which `size` positions of the tile are there.
     __device__ __forceinline__ Passage through_chunk(int size) const
@@ -108,10 +117,11 @@ struct CutTile {
         Passage passage{0, 0, 0, 0};
         int i = warp_id() * CUT_CHUNK + lane_id();
         while (i < stop) {
+            const unsigned shape = shapes[i];
             ++passage.slices;
-            passage.steps += steps[i];
-            passage.full += full[i];
-            i = next(i);
+            passage.steps += shape & 0xfff;
+            passage.full += shape >> 12 & 0xfff;
+            i += WARP >> (shape >> 24);
         }
         passage.exit = max(i - end, 0);
         return passage;

@@ -2,20 +2,20 @@
 //
 // A place is up to 16 slices from slice floor(i (slices - 16) / 23) on, i = 0 .. 23; blocks of `by_slice`, of `few` and
 // of `many` slices, where these are not 0, follow each other inside it. A sector is 2^`sector_shift` columns.
-// Launch: any number of thread blocks of 256 threads along x, which share the places, each for one kind of block, and
-// candidates along y: all run at once. rows, windows, before, totals: as in cut.cu. sampled (candidates, SAMPLED): 0
+// Launch: any number of thread blocks of 512 threads along x, which share the places, and candidates along y: all run at
+// once. rows, windows, before, totals: as in cut.cu. sampled (candidates, SAMPLED): 0
 //     before; the steps of the slices that are looked at, and the sectors of each kind of block.
 // words (word_count): what is told to the host as soon as all is counted; told, done: see pack.cuh.
 // segment_starts, segment_lengths (segments): runs that are slices of one row each, before the others.
 // Where the sectors of a block lie close enough together, each has a bit in shared memory; else they are hashed. All
-//     blocks of a place are counted at once where the bits of all of them find room.
+//     blocks of a place, or of a kind, are counted at once where the bits of all of them find room.
 // slots_...: of the hash table for a block of each kind, a power of two, at least twice its entries. tables (candidates,
 //     thread blocks along x, table_slots): for those that do not fit into shared memory, not read if all sectors have
 //     bits. The counts do not depend on the order of insertions.
 
 #include "candidates.cuh"
 
-constexpr int PLACES = 24, PLACE_SLICES = 16, SHARED_SLOTS = 8192, AT_ONCE = 4, MARKED_AT_ONCE = 8;
+constexpr int PLACES = 24, PLACE_SLICES = 16, KINDS = 3, SHARED_SLOTS = 8192, AT_ONCE = 4, MARKED_AT_ONCE = 8;
 constexpr unsigned FREE = 0xffffffffu;
 
 // The i-th place, with the rounding of numpy.linspace.
@@ -32,39 +32,22 @@ template <class T> struct Kinds {
     __device__ __forceinline__ T of(int kind) const { return kind == 0 ? by_slice : kind == 1 ? few : many; }
 };
 
-// What a thread block is asked for: all blocks of one kind in a place, slices first .. last.
-struct Unit {
-    int kind, size;
-    unsigned slots;
-    long long first, last;
-
-    __device__ __forceinline__ void set(int nth, const Kinds<int>& sizes, const Kinds<unsigned>& all_slots,
-                                        long long slices)
-    {
-        kind = 2;  // the largest first: they take longest
-        for (int before = nth / PLACES + 1; before > 0 && kind >= 0; --kind) before -= sizes.of(kind) ? 1 : 0;
-        ++kind;
-        size = sizes.of(kind);
-        slots = all_slots.of(kind);
-        first = place_of(nth % PLACES, slices);
-        last = min(first + PLACE_SLICES, slices);
-    }
-};
-
 // The slices of a place: their first positions (of a segment -1 - its place), log2 of the lanes to a row, and steps.
 struct Sample {
-    Unit unit;
+    long long begin, end;
     long long first[PLACE_SLICES];
     int shift[PLACE_SLICES], steps[PLACE_SLICES];
-    int count;
-    unsigned least_not[PLACE_SLICES], most[PLACE_SLICES];  // of a block's sectors: the least with its bits flipped
+    // Of the sectors of each block of each kind: the least with its bits flipped, and the largest.
+    unsigned least_not[KINDS][PLACE_SLICES], most[KINDS][PLACE_SLICES];
+    unsigned words_before[KINDS][PLACE_SLICES];  // of the blocks that are counted with it
 
-    __device__ __forceinline__ unsigned least(int block) const { return ~least_not[block]; }
+    __device__ __forceinline__ int count() const { return int(end - begin); }
+    __device__ __forceinline__ unsigned least(int kind, int block) const { return ~least_not[kind][block]; }
 
     // So many words have a bit for each sector from the least to the largest one; one where there are none.
-    __device__ __forceinline__ unsigned words(int block) const
+    __device__ __forceinline__ unsigned words(int kind, int block) const
     {
-        return (max(most[block], least(block)) - least(block)) / WARP + 1;
+        return (max(most[kind][block], least(kind, block)) - least(kind, block)) / WARP + 1;
     }
 };
 
@@ -94,25 +77,30 @@ __device__ __forceinline__ void find_slices(const Order& order, const Count* bef
                                             long long first, long long last, Searched& searched, Sample& sample)
 {
     CutTile& tile = searched.tile;
+    const long long found = sample.count() - last;  // slice s is the found + s-th of the place
     for (long long t = tile_of(before, tiles, first); t < tiles; ++t) {
-        long long slice = before[2 * t] >> 5;
-        if (slice >= last) break;
+        const Count come = before[2 * t];
+        if ((long long)(come >> 5) >= last) break;
         tile.load(order, t * CUT_TILE, steps);
         const int size = int(min(order.count - t * CUT_TILE, (long long)CUT_TILE));
         searched.through[warp_id()][lane_id()] = tile.through_chunk(size).packed();
         __syncthreads();
-        int entry = int(before[2 * t] & 31);
-        for (int chunk = 0; threadIdx.x == 0 && chunk < CUT_WARPS && slice < last; ++chunk) {
-            const Passage all = Passage::of(searched.through[chunk][entry]);
-            const int end = slice + all.slices <= first ? 0 : min((chunk + 1) * CUT_CHUNK, size);
-            for (int i = chunk * CUT_CHUNK + entry, k = 0; i < end; i = tile.next(i), ++k) {
-                if (slice + k < first || slice + k >= last) continue;
-                sample.first[sample.count] = t * CUT_TILE + i;
-                sample.shift[sample.count] = tile.shifts[i];
-                sample.steps[sample.count++] = tile.steps[i];
+        if (lane_id() == 0) {
+            long long slice = come >> 5;
+            int entry = int(come & 31);
+            for (int chunk = 0; chunk < warp_id(); ++chunk) {
+                const Passage one = Passage::of(searched.through[chunk][entry]);
+                slice += one.slices;
+                entry = one.exit;
             }
-            slice += all.slices;
-            entry = all.exit;
+            const long long behind = slice + Passage::of(searched.through[warp_id()][entry]).slices;
+            const int end = behind <= first ? 0 : min((warp_id() + 1) * CUT_CHUNK, size);
+            for (int i = warp_id() * CUT_CHUNK + entry; i < end && slice < last; i = tile.next(i), ++slice) {
+                if (slice < first) continue;
+                sample.first[found + slice] = t * CUT_TILE + i;
+                sample.shift[found + slice] = tile.shift(i);
+                sample.steps[found + slice] = tile.steps(i);
+            }
         }
         __syncthreads();
     }
@@ -136,13 +124,20 @@ struct Sectors {
         for (unsigned i = threadIdx.x; i < words; i += CUT_THREADS) table[i] = slots ? FREE : 0u;
     }
 
-    // Sets the bit of a sector.
-    __device__ __forceinline__ bool mark(unsigned sector) const
+    // Sets the bits of some sectors, but for those that are FREE; all first looks at once.
+    template <int COUNT> __device__ __forceinline__ unsigned mark(const unsigned (&sector)[COUNT]) const
     {
-        unsigned* const word = table + (sector - least) / WARP;
-        const unsigned bit = 1u << (sector - least) % WARP;
-        return !(peek(word) & bit) && !(atomicOr(word, bit) & bit);
+        unsigned held[COUNT], found = 0;
+#pragma unroll
+        for (int k = 0; k < COUNT; ++k) held[k] = sector[k] == FREE ? FREE : peek(word_of(sector[k]));
+#pragma unroll
+        for (int k = 0; k < COUNT; ++k)
+            if (const unsigned bit = bit_of(sector[k]); !(held[k] & bit)) found += !(atomicOr(word_of(sector[k]), bit) & bit);
+        return found;
     }
+
+    __device__ __forceinline__ unsigned* word_of(unsigned sector) const { return table + (sector - least) / WARP; }
+    __device__ __forceinline__ unsigned bit_of(unsigned sector) const { return 1u << (sector - least) % WARP; }
 
     __device__ __forceinline__ unsigned slot_of(unsigned sector) const { return sector * 0x9e3779b1u & (slots - 1); }
 
@@ -194,8 +189,9 @@ struct LaneRun {
     {
     }
 
-    // Lets a block know between which sectors the columns of a row lie, which rise.
-    __device__ __forceinline__ void span(Sample& sample, int block, const Column* indices, int sector_shift) const
+    // Lets the blocks of slice k know between which sectors the columns of a row lie, which rise.
+    __device__ __forceinline__ void span(Sample& sample, int k, const Kinds<int>& sizes, const Column* indices,
+                                         int sector_shift) const
     {
         unsigned least_not = 0, most = 0;
         if (length > 0) {
@@ -204,9 +200,10 @@ struct LaneRun {
         }
         least_not = warp_max(least_not);
         most = warp_max(most);
-        if (lane_id() == 0) {
-            atomicMax(sample.least_not + block, least_not);
-            atomicMax(sample.most + block, most);
+        const int size = sizes.of(lane_id());
+        if (lane_id() < KINDS && size) {
+            atomicMax(sample.least_not[lane_id()] + k / size, least_not);
+            atomicMax(sample.most[lane_id()] + k / size, most);
         }
     }
 
@@ -222,28 +219,13 @@ struct LaneRun {
         }
     }
 
-    // How many sectors are new in the steps from `first` on, of which each `parts`-th MARKED_AT_ONCE are taken, up to
-    // `steps`; they have bits.
-    __device__ __forceinline__ unsigned mark(const Sectors& sectors, const Column* indices, int sector_shift,
-                                             int first, int parts, int steps) const
-    {
-        unsigned found = 0;
-        for (int step = MARKED_AT_ONCE * first; step < steps; step += MARKED_AT_ONCE * parts) {
-            unsigned sector[MARKED_AT_ONCE];
-            load(sector, indices, sector_shift, step);
-#pragma unroll
-            for (int k = 0; k < MARKED_AT_ONCE; ++k)
-                if (sector[k] != FREE) found += sectors.mark(sector[k]);
-        }
-        return found;
-    }
-
     // How many sectors are new in AT_ONCE steps from `step` on; all first looks at once.
-    __device__ __forceinline__ unsigned insert(const Sectors& sectors, const Column* indices, int sector_shift,
-                                               int step) const
+    __device__ __forceinline__ unsigned count(const Sectors& sectors, const Column* indices, int sector_shift,
+                                              int step) const
     {
         unsigned sector[AT_ONCE], held[AT_ONCE], found = 0;
         load(sector, indices, sector_shift, step);
+        if (!sectors.slots) return sectors.mark(sector);
 #pragma unroll
         for (int k = 0; k < AT_ONCE; ++k)
             held[k] = sector[k] == FREE ? FREE : peek(sectors.table + sectors.slot_of(sector[k]));
@@ -257,53 +239,94 @@ struct LaneRun {
 // Counts the sectors of the blocks of a place; every thread of the block calls it.
 struct Counter {
     const Runs& runs;
-    const Sample& sample;
+    Sample& sample;
+    const Kinds<int>& sizes;
     const Column* indices;
     int sector_shift;
     unsigned *shared, *spare;  // words for bits or slots
+    Count* sampled;
 
-    // All blocks, each with its bits, of which lane b knows how many words come before those of block b.
-    __device__ __forceinline__ unsigned count_at_once(unsigned words_before, unsigned words) const
+    __device__ __forceinline__ int blocks(int kind) const
     {
-        Sectors{shared, 0u, 0u}.clear(words);
-        __syncthreads();
-        unsigned found = 0;
-        for (int k = warp_id(); k < sample.count; k += CUT_WARPS) {
-            const int block = k / sample.unit.size;
-            unsigned* const bits = shared + __shfl_sync(ALL_LANES, words_before, block);
-            const Sectors sectors{bits, 0u, sample.least(block)};
-            found += LaneRun(runs, sample, k).mark(sectors, indices, sector_shift, 0, 1, sample.steps[k]);
-        }
-        return found;
+        return sizes.of(kind) ? (sample.count() + sizes.of(kind) - 1) / sizes.of(kind) : 0;
     }
 
-    // One block after the other, with bits or slots; its warps share slices if these are fewer.
-    __device__ __forceinline__ unsigned count_in_turn() const
+    __device__ __forceinline__ void add(int kind, unsigned found) const
     {
-        const Unit& unit = sample.unit;
-        const int warps = max(CUT_WARPS / unit.size, 1), part = warp_id() % warps;
+        found = __reduce_add_sync(ALL_LANES, found);
+        if (lane_id() == 0 && found) atomicAdd(sampled + BY_SLICE + kind, Count(found));
+    }
+
+    // All kinds, as many of them at once as have room.
+    __device__ __forceinline__ void count(const Kinds<unsigned>& slots) const
+    {
+        for (int kind = 0; kind < KINDS;) {
+            int end = kind;
+            unsigned words = 0;
+            for (; end < KINDS; ++end) {
+                const unsigned own = lane_id() < blocks(end) ? sample.words(end, lane_id()) : 0u;
+                const unsigned all = words + __reduce_add_sync(ALL_LANES, own), before = words + warp_sum_before(own);
+                if (all > SHARED_SLOTS) break;
+                if (warp_id() == 0 && lane_id() < PLACE_SLICES) sample.words_before[end][lane_id()] = before;
+                words = all;
+            }
+            if (words) count_at_once(kind, end, words);
+            if (end == kind) count_in_turn(end++, slots);
+            kind = end;
+        }
+    }
+
+    // All blocks of some kinds, each with its bits; columns are loaded once. A warp takes a slice.
+    __device__ __forceinline__ void count_at_once(int begin, int end, unsigned words) const
+    {
+        constexpr int bits = 21;  // of what a lane finds of a kind, and a warp
+        Sectors{shared, 0u, 0u}.clear(words);
+        __syncthreads();
+        Count found = 0;
+        const int k = warp_id();
+        if (k < sample.count()) {
+            const LaneRun run(runs, sample, k);
+            for (int step = 0; step < sample.steps[k]; step += MARKED_AT_ONCE) {
+                unsigned sector[MARKED_AT_ONCE];
+                run.load(sector, indices, sector_shift, step);
+#pragma unroll 1
+                for (int kind = begin; kind < end; ++kind) {
+                    if (!sizes.of(kind)) continue;
+                    const int block = k / sizes.of(kind);
+                    const Sectors sectors{shared + sample.words_before[kind][block], 0u, sample.least(kind, block)};
+                    found += Count(sectors.mark(sector)) << bits * kind;
+                }
+            }
+        }
+        for (int kind = begin; kind < end; ++kind) add(kind, unsigned(found >> bits * kind) & ((1u << bits) - 1));
+        __syncthreads();
+    }
+
+    // One block of a kind after the other, with bits or slots; its warps share slices if these are fewer.
+    __device__ __forceinline__ void count_in_turn(int kind, const Kinds<unsigned>& all_slots) const
+    {
+        const unsigned slots = all_slots.of(kind);
+        const int size = sizes.of(kind), warps = max(CUT_WARPS / size, 1), part = warp_id() % warps;
         unsigned found = 0;
-        for (int first = 0; first < sample.count; first += unit.size) {
-            const int begin = first + warp_id() / warps, end = min(first + unit.size, sample.count);
-            const int block = first / unit.size;
-            const bool have_bits = sample.words(block) <= SHARED_SLOTS;
-            const Sectors sectors{have_bits || unit.slots <= SHARED_SLOTS ? shared : spare,
-                                  have_bits ? 0u : unit.slots, sample.least(block)};
-            sectors.clear(sample.words(block));
+        for (int block = 0; block < blocks(kind); ++block) {
+            const int begin = block * size + warp_id() / warps, end = min((block + 1) * size, sample.count());
+            const bool have_bits = sample.words(kind, block) <= SHARED_SLOTS;
+            const Sectors sectors{have_bits || slots <= SHARED_SLOTS ? shared : spare, have_bits ? 0u : slots,
+                                  sample.least(kind, block)};
+            sectors.clear(sample.words(kind, block));
             __syncthreads();
             for (int k = begin; k < end; k += CUT_WARPS / warps) {
                 const LaneRun run(runs, sample, k);
-                if (have_bits) found += run.mark(sectors, indices, sector_shift, part, warps, sample.steps[k]);
-                for (int step = AT_ONCE * part; !have_bits && step < sample.steps[k]; step += AT_ONCE * warps)
-                    found += run.insert(sectors, indices, sector_shift, step);
+                for (int step = AT_ONCE * part; step < sample.steps[k]; step += AT_ONCE * warps)
+                    found += run.count(sectors, indices, sector_shift, step);
             }
             __syncthreads();
         }
-        return found;
+        add(kind, found);
     }
 };
 
-extern "C" __global__ void __launch_bounds__(CUT_THREADS, 3)
+extern "C" __global__ void __launch_bounds__(CUT_THREADS, 2)
 dasp_count_sectors(const Start* __restrict__ indptr, const Column* __restrict__ indices,
                    const Index* __restrict__ rows, long long stride, const long long* __restrict__ windows,
                    int window_count, long long positions, int identity, int steps, const Count* __restrict__ before,
@@ -312,6 +335,7 @@ dasp_count_sectors(const Start* __restrict__ indptr, const Column* __restrict__ 
                    unsigned slots_few, unsigned slots_many, const Count* __restrict__ totals, unsigned* tables,
                    long long table_slots, Count* sampled, Count* done, Count* words, int word_count, Count* told)
 {
+    static_assert(CUT_WARPS == PLACE_SLICES, "a warp for each slice of a place");
     __shared__ Memory memory;
     __shared__ Sample sample;
     __shared__ Runs runs;
@@ -323,42 +347,34 @@ dasp_count_sectors(const Start* __restrict__ indptr, const Column* __restrict__ 
     const long long all = segments + (long long)totals[blockIdx.y * TOTALS + SLICES];
     const Kinds<int> sizes{by_slice, few, many};
     const Kinds<unsigned> slots{slots_by_slice, slots_few, slots_many};
-    const int first_kind = by_slice ? 0 : few ? 1 : 2;
-    const int units = PLACES * ((by_slice != 0) + (few != 0) + (many != 0));
+    const int k = warp_id();
 
-    for (int nth = blockIdx.x; nth < units; nth += gridDim.x) {
-        const Unit& unit = sample.unit;
-        if (threadIdx.x < PLACE_SLICES) sample.least_not[threadIdx.x] = sample.most[threadIdx.x] = 0;
+    for (int nth = blockIdx.x; nth < PLACES; nth += gridDim.x) {
+        if (threadIdx.x < PLACE_SLICES)
+            for (int kind = 0; kind < KINDS; ++kind)
+                sample.least_not[kind][threadIdx.x] = sample.most[kind][threadIdx.x] = 0;
         if (threadIdx.x == 0) {
-            sample.unit.set(nth, sizes, slots, all);
-            sample.count = 0;
-            for (long long s = unit.first; s < min(unit.last, segments); ++s) {
-                sample.first[sample.count] = -1 - s;
-                sample.shift[sample.count] = MOST_SHIFT;
-                sample.steps[sample.count++] = int(ceil_div(segment_lengths[s], WARP));
-            }
+            sample.begin = place_of(nth, all);
+            sample.end = min(sample.begin + PLACE_SLICES, all);
         }
         __syncthreads();
-        if (unit.last > segments)
-            find_slices(order, before, tiles, steps, max(unit.first - segments, 0ll), unit.last - segments,
+        const long long segment = sample.begin + threadIdx.x;
+        if (segment < min(sample.end, segments)) {
+            sample.first[threadIdx.x] = -1 - segment;
+            sample.shift[threadIdx.x] = MOST_SHIFT;
+            sample.steps[threadIdx.x] = int(ceil_div(segment_lengths[segment], WARP));
+        }
+        if (sample.end > segments)
+            find_slices(order, before, tiles, steps, max(sample.begin - segments, 0ll), sample.end - segments,
                         memory.searched, sample);
         __syncthreads();
-        for (int k = warp_id(); k < sample.count; k += CUT_WARPS) {
+        if (k < sample.count()) {
             runs.find(k, sample, order, segment_starts, segment_lengths);
-            LaneRun(runs, sample, k).span(sample, k / unit.size, indices, sector_shift);
+            LaneRun(runs, sample, k).span(sample, k, sizes, indices, sector_shift);
         }
         __syncthreads();
-        const Counter counter{runs, sample, indices, sector_shift, memory.table, table};
-        const int blocks = int(ceil_div(sample.count, unit.size));
-        const unsigned own = lane_id() < blocks ? sample.words(lane_id()) : 0u, before_own = warp_sum_before(own);
-        const unsigned bits = __reduce_add_sync(ALL_LANES, own);
-        unsigned found = bits <= SHARED_SLOTS ? counter.count_at_once(before_own, bits) : counter.count_in_turn();
-        unsigned looked_at = lane_id() < sample.count && warp_id() == 0 ? unsigned(sample.steps[lane_id()]) : 0u;
-        found = __reduce_add_sync(ALL_LANES, found);
-        looked_at = __reduce_add_sync(ALL_LANES, looked_at);
-        if (lane_id() == 0 && found) atomicAdd(sampled + BY_SLICE + unit.kind, Count(found));
-        if (lane_id() == 0 && looked_at && unit.kind == first_kind)
-            atomicAdd(sampled + SAMPLED_STEPS, Count(looked_at));
+        Counter{runs, sample, sizes, indices, sector_shift, memory.table, table, sampled}.count(slots);
+        if (lane_id() == 0 && k < sample.count()) atomicAdd(sampled + SAMPLED_STEPS, Count(sample.steps[k]));
         __syncthreads();
     }
     tell_host(done, gridDim.x * Count(gridDim.y), words, word_count, told);

@@ -21,6 +21,11 @@ SAMPLES = 24
 """Places at which sectors of x are counted, in the order of the slices."""
 
 
+SEGMENTS = 4
+"""Part of all steps up to which segments of long rows are taken to gather as the other slices do: the blocks
+chosen then cost at most a hundredth more (docs/experiments.md)."""
+
+
 class ValueStatistics(NamedTuple):
     """What is known of the values of a matrix.
 
@@ -77,6 +82,21 @@ class SliceStatistics(NamedTuple):
     def of_all(self, sectors: int) -> float:
         """Estimate the sectors of all slices from those counted in the sample."""
         return sectors * self.steps / max(self.sampled_steps, 1)
+
+
+def with_segments(rows: SliceStatistics, slices: int, steps: int, full: int) -> SliceStatistics | None:
+    """Return the statistics of all slices from those of rows alone, None where segments are too many.
+
+    Parameters
+    ----------
+    rows : SliceStatistics
+        Of the slices but the segments of long rows.
+    slices, steps, full : int
+        Of all.
+    """
+    if SEGMENTS * (steps - rows.steps) > steps:
+        return None
+    return rows._replace(slices=slices, steps=steps, full=full)
 
 
 def choose_coding(values: ValueStatistics, dtype: np.dtype[Any]) -> Coding:

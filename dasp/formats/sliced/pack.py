@@ -63,7 +63,8 @@ def pack(csr: Csr, options: Options, machine: Machine, on: Any) -> Plan:
     layout = on.lay_out(csr, survey, cut, window, tried)
     if coding is None:
         coding = _coding(survey, dtype)  # what was counted of values comes with what was counted of slices
-    known = tried.statistics[window] if tried and not layout.segments else None
+    counts = layout.slices, layout.steps, layout.full
+    known = choose.with_segments(tried.statistics[window], *counts) if tried else None
     tried = None
     counted = _share(csr, survey, cut, layout, machine, on, known, options)
     values, bases, deltas = on.store(csr, survey, order, layout, coding)

@@ -9,7 +9,7 @@ from dasp.backends.cuda.pack.c_types import UINT32
 from dasp.backends.cuda.pack.orders import Orders, cut_order, one_of
 from dasp.backends.cuda.pack.resources import Resources
 from dasp.backends.cuda.pack.segments import list_long_rows, sort_segments
-from dasp.backends.cuda.pack.sizes import TOTALS
+from dasp.backends.cuda.pack.sizes import CUT_THREADS, TOTALS
 from dasp.backends.cuda.pack.survey import Segments
 from dasp.formats.array import Csr
 from dasp.formats.sliced.layout import Cut, Layout, Survey, Tried
@@ -45,7 +45,7 @@ def lay_out(on: Resources, csr: Csr, survey: Survey, cut: Cut, window: int, trie
     known["segment_headers"], known["placed"] = word(placed.headers), word(rows)
     if segments or orders.tiles:
         known["steps_before"] = facts.segment_steps
-        work.launch(kernels.CUT_HEADERS, max(orders.tiles, 1))
+        work.launch(kernels.CUT_HEADERS, max(orders.tiles, 1), CUT_THREADS)
     known["rows"] = known["placed"]
     return Layout(
         positions=positions,

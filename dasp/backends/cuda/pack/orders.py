@@ -14,6 +14,7 @@ from dasp.backends.cuda.pack.segments import list_long_rows, sort_segments, sure
 from dasp.backends.cuda.pack.sizes import (
     CHUNK,
     CHUNKS,
+    CUT_THREADS,
     CUT_TILE,
     DIGIT_BITS,
     ENTRIES,
@@ -65,7 +66,7 @@ def cut_orders(on: Resources, csr: Csr, survey: Survey, cut: Cut, windows: tuple
     if orders.tiles:
         none = on.device.word(None)
         work.known["words"], work.known["word_count"], work.known["told"] = none, 0, none
-        work.launch(kernels.CUT_TILES, (orders.tiles, len(windows)))
+        work.launch(kernels.CUT_TILES, (orders.tiles, len(windows)), CUT_THREADS)
     return orders
 
 
@@ -77,7 +78,7 @@ def cut_order(
     if not orders.tiles:
         return orders, (0, 0, 0)
     reading = work.telling(orders.first, TOTALS)
-    work.launch(kernels.CUT_TILES, (orders.tiles, 1))
+    work.launch(kernels.CUT_TILES, (orders.tiles, 1), CUT_THREADS)
     slices, steps, full = reading()()
     return orders, (slices, steps, full)
 

@@ -14,8 +14,9 @@ BLOCKS = 528
 SORT_TILE, DIGIT_BITS, CHUNK, CHUNKS = 8192, 6, 128, 64
 """Elements that a block sorts at once, by six bits of a key: kernels/pack/order.cuh."""
 
-CUT_TILE, ENTRIES = 2048, 32
-"""Positions that a block cuts, and those at which a chain of slices can enter them: kernels/pack/cut.cuh."""
+CUT_THREADS, CUT_TILE, ENTRIES = 512, 2048, 32
+"""Threads of a block that cuts, its positions, and those at which a chain of slices can enter them:
+kernels/pack/cut.cuh."""
 
 PLACES, SHARED_SLOTS = 24, 8192
 """Places in a sample, and words of a table in shared memory: kernels/pack/sectors.cu."""

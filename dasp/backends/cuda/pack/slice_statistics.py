@@ -11,7 +11,7 @@ from dasp.backends.cuda.pack.c_types import UINT32
 from dasp.backends.cuda.pack.orders import Orders, cut_orders, stored
 from dasp.backends.cuda.pack.protocols import Aside
 from dasp.backends.cuda.pack.resources import Resources
-from dasp.backends.cuda.pack.sizes import PLACES, SAMPLED, SHARED_SLOTS, TOTALS
+from dasp.backends.cuda.pack.sizes import CUT_THREADS, PLACES, SAMPLED, SHARED_SLOTS, TOTALS
 from dasp.backends.cuda.pack.survey import SurveyWork
 from dasp.formats.array import WARP, Csr
 from dasp.formats.sliced.choose import SliceStatistics
@@ -114,7 +114,7 @@ def _sample(
     `sampled` is where they go among the words of the work. It must live until they are counted.
     """
     longest = max(cut.steps, cut.segment_steps) if layout and layout.segments else cut.steps
-    units, count, known = PLACES * sum(map(bool, blocks)), len(orders.windows), work.known
+    units, count, known = PLACES, len(orders.windows), work.known
     known |= _sizes_of_blocks(blocks, longest, len(csr.indices))
     tables, most = None, known["table_slots"]
     if most > SHARED_SLOTS and csr.shape[1] // sector_columns >= 32 * SHARED_SLOTS:
@@ -126,7 +126,7 @@ def _sample(
     known["sampled"] = work.words(sampled, SAMPLED * count)
 
     def launch(_kept: Any = tables) -> None:
-        work.launch(kernels.COUNT_SECTORS, (units, count))
+        work.launch(kernels.COUNT_SECTORS, (units, count), CUT_THREADS)
 
     return launch
 
