@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import io
 import json
+import lzma
 import math
 import os
 import re
@@ -338,6 +340,12 @@ def test_storage_of_one_triangle_is_written_out(
     np.testing.assert_array_equal(matrix.toarray(), dense)
 
 
+def test_a_hermitian_matrix_may_have_no_entries(tmp_path: Path) -> None:
+    text = "%%MatrixMarket matrix coordinate complex hermitian\n3 3 0\n"
+    matrix = load_matrix(write(tmp_path / "a.mtx", text))
+    assert (matrix.shape, matrix.nnz, matrix.dtype) == ((3, 3), 0, np.complex128)
+
+
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("block", [1 << 16, 200_000])
 def test_a_file_of_many_blocks_is_read_as_scipy_reads_it(
@@ -523,6 +531,8 @@ def test_sound_oddities_of_symmetric_storage_are_read(tmp_path: Path) -> None:
         ("binary.mtx", bytes(range(256)) * 4, ["starts with", "%%MatrixMarket"]),
         ("zip.mtx", b"PK\x03\x04rest", ["zip file", ".npz"]),
         ("matlab.mtx", b"MATLAB 5.0 MAT-file", ["MATLAB"]),
+        ("packed.mtx.bz2", bz2.compress(b"%%MatrixMarket"), ["not by gzip", "bunzip2"]),
+        ("packed.mtx.xz", lzma.compress(b"%%MatrixMarket"), ["not by gzip", "unxz"]),
         ("a.tar.gz", gzip.compress(b"x"), ["archive", "tar xf"]),
         ("vector.mtx", "%%MatrixMarket vector coordinate real general\n1 1 1\n", ["'vector'", "matrix"]),
         (
@@ -542,6 +552,11 @@ def test_sound_oddities_of_symmetric_storage_are_read(tmp_path: Path) -> None:
             "hermitian.mtx",
             "%%MatrixMarket matrix coordinate complex hermitian\n3 3 2\n1 1 1 0\n3 3 2 1\n",
             ["an imaginary part in row 3", "the diagonal of a hermitian matrix is real"],
+        ),
+        (
+            "hermitian_array.mtx",
+            "%%MatrixMarket matrix array complex hermitian\n2 2\n1 0\n2 1\n3 1\n",
+            ["an imaginary part in row 2", "the diagonal of a hermitian matrix is real"],
         ),
         (
             "skew.mtx",

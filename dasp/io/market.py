@@ -28,6 +28,7 @@ Vector = np.ndarray[Any, Any]
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _ZIP_MAGIC = b"PK"
+_UNPACKERS = {b"BZh": "bunzip2", b"\xfd7zXZ\0": "unxz", b"(\xb5/\xfd": "unzstd"}
 _LONGEST_LINE = 1 << 16
 _MOST_REMARKS = 1 << 24
 """Bytes that the lines above the size line may have together."""
@@ -158,6 +159,11 @@ def _refuse_other_kinds(path: Path, start: bytes) -> None:
         raise MatrixFileError(
             f"{path} is a MATLAB file; .mtx, .mtx.gz or .npz is needed; convert it with scipy.io"
         )
+    for magic, program in _UNPACKERS.items():
+        if start.startswith(magic):
+            raise MatrixFileError(
+                f"{path} is compressed, and not by gzip; .mtx or .mtx.gz is needed; unpack it with {program}"
+            )
 
 
 def _read_head(path: Path, stream: IO[bytes], packed: bool) -> _Head:
@@ -437,7 +443,10 @@ def _assemble(path: Path, head: _Head, entries: _Entries) -> csr_array:
     dtype = _DTYPES[head.field]
     _check_opposites(path, head, entries.bits)
     if not head.is_coordinate:
-        return csr_array(_write_out(head, entries.bits.view(dtype)))
+        full = _write_out(head, entries.bits.view(dtype))
+        if head.symmetry == "hermitian":
+            _check_real(path, full.diagonal().imag, np.arange(head.rows))
+        return csr_array(full)
     mirror = head.symmetry != "general"
     if mirror:
         _check_triangle(path, head, entries)
@@ -521,7 +530,7 @@ def _check_triangle(path: Path, head: _Head, entries: _Entries) -> None:
     rows, columns, bits = entries
     on_diagonal = rows == columns
     stored = np.ones((np.count_nonzero(on_diagonal), 1), np.uint64)
-    if len(bits):
+    if _NUMBERS[head.field]:
         stored = bits.reshape(len(rows), _NUMBERS[head.field])[on_diagonal]
     if head.symmetry == "skew-symmetric" and np.any(stored << np.uint64(1)):
         row = int(rows[on_diagonal][0]) + 1
@@ -529,12 +538,8 @@ def _check_triangle(path: Path, head: _Head, entries: _Entries) -> None:
             f"{path} has an entry in row {row} and column {row}; the diagonal of a skew-symmetric matrix "
             f"is 0; {_REMEDY}"
         )
-    if head.symmetry == "hermitian" and head.field == Field.COMPLEX and np.any(stored[:, 1] << np.uint64(1)):
-        row = int(rows[on_diagonal][np.flatnonzero(stored[:, 1] << np.uint64(1))[0]]) + 1
-        raise MatrixFileError(
-            f"{path} has an imaginary part in row {row} and column {row}; the diagonal of a hermitian matrix "
-            f"is real; {_REMEDY}"
-        )
+    if head.symmetry == "hermitian" and head.field == Field.COMPLEX:
+        _check_real(path, stored[:, 1].view(np.float64), rows[on_diagonal])
     below, above = rows > columns, rows < columns
     if not below.any() or not above.any():
         return
@@ -548,6 +553,16 @@ def _check_triangle(path: Path, head: _Head, entries: _Entries) -> None:
         raise MatrixFileError(
             f"{path} is {head.symmetry} and has both entries ({row + 1}, {column + 1}) and "
             f"({column + 1}, {row + 1}); one of them is needed; {_REMEDY}"
+        )
+
+
+def _check_real(path: Path, imaginary: Vector, rows: Vector) -> None:
+    """Hold that the diagonal of a hermitian matrix has no imaginary parts, which lie in some rows."""
+    if imaginary.any():
+        row = int(rows[np.flatnonzero(imaginary)[0]]) + 1
+        raise MatrixFileError(
+            f"{path} has an imaginary part in row {row} and column {row}; the diagonal of a hermitian matrix "
+            f"is real; {_REMEDY}"
         )
 
 

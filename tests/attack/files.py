@@ -100,7 +100,7 @@ def _words(line: bytes) -> list[bytes]:
     return re.findall(rb"[^ \t]+", line.rstrip(b"\r"))
 
 
-FIELDS = ("real", "double", "integer", "unsigned-integer", "pattern")
+FIELDS = ("real", "double", "integer", "unsigned-integer", "pattern", "complex")
 SYMMETRIES = ("general", "symmetric", "skew-symmetric", "hermitian")
 
 
@@ -139,6 +139,9 @@ def _entries(
 
 
 def _value(words: list[bytes], field: str) -> Any:
+    if field == "complex":
+        parts = [_value([word], "real") for word in words]
+        return complex(*parts) if len(parts) == 2 and None not in parts else None
     if len(words) != 1 or field == "pattern":
         return None
     if field in ("real", "double"):
@@ -165,17 +168,20 @@ def _fill(entries: list[tuple[int, int, Any]], field: str, symmetry: str, m: int
         field.startswith("u") or any(i == j and value != 0 for i, j, value in entries)
     ):
         return None
+    if symmetry == "hermitian" and any(i == j and value.imag != 0 for i, j, value in entries):
+        return None
+    other_side = {"skew-symmetric": lambda value: -value, "hermitian": lambda value: value.conjugate()}
     sums: dict[tuple[int, int], list[Any]] = {}
     for i, j, value in entries:
         sums.setdefault((i, j), []).append(value)
         if symmetry != "general" and i != j:
-            sums.setdefault((j, i), []).append(-value if symmetry == "skew-symmetric" else value)
+            sums.setdefault((j, i), []).append(other_side.get(symmetry, lambda value: value)(value))
     dense: Dense = [[0] * n for _ in range(m)]
     for (i, j), values in sums.items():
         total = sum(values[1:], values[0])
         if isinstance(total, int) and any(_fits(value, field) is None for value in (*values, total)):
             return None
-        dense[i][j] = values if isinstance(total, float) else total
+        dense[i][j] = total if isinstance(total, int) else values
     return dense
 
 
@@ -188,15 +194,20 @@ def agrees(got: np.ndarray, want: Dense) -> bool:
             if not isinstance(terms, list):
                 if value != terms:
                     return False
-            elif len(terms) == 1 or any(math.isnan(t) or math.isinf(t) for t in terms):
-                total = sum(terms)
-                if value != total and not (math.isnan(value) and math.isnan(total)):
-                    return False
-            elif not math.isinf(value):
-                bound = len(terms) * 2.0**-53 * math.fsum(map(abs, terms)) * 1.01
-                if not abs(value - math.fsum(terms)) <= bound:
-                    return False
+            elif not all(
+                _is_sum(getattr(value, part), [getattr(term, part) for term in terms])
+                for part in ("real", "imag")
+            ):
+                return False
     return True
+
+
+def _is_sum(value: float, terms: list[float]) -> bool:
+    if len(terms) == 1 or any(math.isnan(t) or math.isinf(t) for t in terms):
+        total = sum(terms)
+        return value == total or (math.isnan(value) and math.isnan(total))
+    bound = len(terms) * 2.0**-53 * math.fsum(map(abs, terms)) * 1.01
+    return math.isinf(value) or abs(value - math.fsum(terms)) <= bound
 
 
 # ---- matrix files -------------------------------------------------------------------------------------
@@ -246,6 +257,8 @@ def draw_number(rng: random.Random, field: str) -> str:
     if "integer" in field:
         low = 0 if field.startswith("u") else -9
         return str(rng.choice([rng.randint(low, 9), rng.randint(low << 59 if low else 0, 9 << 59)]))
+    if field == "complex":
+        return f"{draw_number(rng, 'real')} {rng.choice(['0', draw_number(rng, 'real')])}"
     value = rng.choice(
         [rng.uniform(-9, 9), rng.uniform(-1, 1) * 10.0 ** rng.randint(-320, 307), float(rng.randint(-9, 9))]
     )
