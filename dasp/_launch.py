@@ -347,9 +347,9 @@ class Launch:
         return launch_between
 
 
-Launches = Callable[[tuple[int, int], int, Mapping[str, Any]], None]
-"""Launches a kernel: blocks of the grid along x and y, threads of a block, and by name a number or an address
-for every parameter, and perhaps for others; 0 for no array."""
+Launches = Callable[[int | tuple[int, int], int, Mapping[str, Any]], None]
+"""Launches a kernel: blocks of the grid, along x or along x and y, threads of a block, and by name a number or
+an address for every parameter, and perhaps for others; 0 for no array."""
 
 
 def launcher(
@@ -386,10 +386,10 @@ def launcher(
     launch = _prepared(kernel, _Config.from_buffer(block), block, ctypes.sizeof(_Config))
     lock = threading.Lock()
 
-    def launch_now(blocks: tuple[int, int], threads: int, words: Mapping[str, Any]) -> None:
-        given = take(words)
+    def launch_now(blocks: int | tuple[int, int], threads: int, words: Mapping[str, Any]) -> None:
+        x, y = (blocks, 1) if type(blocks) is int else blocks
         with lock:
-            write(*blocks, 1, threads, 1, 1, 0, current().ptr, 0, 0, *given)
+            write(x, y, 1, threads, 1, 1, 0, current().ptr, 0, 0, *take(words))
             status = launch()
         if status:
             check(status, "the kernel was not launched")

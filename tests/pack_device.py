@@ -128,6 +128,8 @@ class PackingDevice:
     def scratch(self, *arrays: tuple[int, Any]) -> Any:
         return [self.empty(*each) for each in arrays]
 
+    lasting = scratch
+
     def zeroed(self, count: int) -> Any:
         return self.zeros(count, np.uint64)
 
@@ -178,7 +180,7 @@ class PackingDevice:
         self.load_all([(signature.source, constants)])
         module = compile_kernels(signature.source, constants)
 
-        def launch(blocks: tuple[int, int], threads: int, words: Mapping[str, Any]) -> None:
+        def launch(blocks: int | tuple[int, int], threads: int, words: Mapping[str, Any]) -> None:
             self.launches.append(signature.entry)
             words = {p.name: words[p.name] for p in signature.parameters}
 
@@ -210,7 +212,7 @@ class PackingDevice:
 
         def launch_with(*given: Any) -> None:
             words = {name: self.word(value) for name, value in arguments.items()}
-            launch((blocks, 1), threads, words | dict(zip(varying, given, strict=True)))
+            launch(blocks, threads, words | dict(zip(varying, given, strict=True)))
 
         return launch_with
 

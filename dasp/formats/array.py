@@ -118,44 +118,35 @@ def is_array(value: Any) -> bool:
     return _are_arrays[kind]
 
 
+_getters: dict[Any, Callable[[Any], tuple[Any, ...]]] = {}
+"""What gets all arrays of a part at once, by the types of it and of its fields: those of one type in a field
+have arrays in the same fields."""
+
+
 def arrays_of(part: Any) -> Iterator[Array]:
     """Return every array of a plan, or of a part, in the order of its fields."""
-    found: list[Array] = []
-    _collect(part, found)
-    return iter(found)
-
-
-_parts: dict[Any, int] = {}
-"""What values of a type are: `_ONE`, an array; `_SEVERAL`, with some among their fields; `_NONE` of both."""
-
-_NONE, _ONE, _SEVERAL = range(3)
-
-
-_getters: dict[Any, Callable[[Any], tuple[Any, ...]]] = {}
-"""What returns the values of all fields of a dataclass with two or more: sooner than one by one."""
-
-
-def _values(part: Any) -> tuple[Any, ...]:
-    kind = type(part)
-    get = _getters.get(kind)
+    kinds = type(part), *map(type, vars(part).values())
+    get = _getters.get(kinds)
     if get is None:
-        names = _names(kind)
-        if len(names) < 2:
-            return tuple(getattr(part, name) for name in names)
-        get = _getters[kind] = attrgetter(*names)
-    return get(part)
+        get = _getters[kinds] = _getter(list(_paths(part)))
+    return iter(get(part))
 
 
-def _collect(part: Any, found: list[Array]) -> None:
-    for value in _values(part):
-        role = _parts.get(type(value))
-        if role is None:
-            kind = type(value)
-            role = _parts[kind] = _ONE if is_array(value) else _SEVERAL if _names(kind) else _NONE
-        if role == _ONE:
-            found.append(value)
-        elif role == _SEVERAL:
-            _collect(value, found)
+def _paths(part: Any) -> Iterator[str]:
+    """Return the dotted names of all fields of a dataclass that are arrays."""
+    for name in _names(type(part)):
+        value = getattr(part, name)
+        if _names(type(value)):
+            yield from (f"{name}.{path}" for path in _paths(value))
+        elif is_array(value):
+            yield name
+
+
+def _getter(paths: list[str]) -> Callable[[Any], tuple[Any, ...]]:
+    """Return what gets all of some dotted names at once."""
+    if len(paths) < 2:
+        return lambda part: tuple([attrgetter(path)(part) for path in paths])
+    return attrgetter(*paths)
 
 
 def with_arrays(part: Any, arrays: Iterator[Array]) -> Any:
@@ -174,8 +165,7 @@ def nbytes(*parts: Any) -> int:
     """Return the bytes of all arrays of some parts or arrays; no array is read."""
     total = 0
     for part in parts:
-        for array in [part] if is_array(part) else arrays_of(part):
-            total += array.nbytes
+        total += sum([array.nbytes for array in ([part] if is_array(part) else arrays_of(part))])
     return int(total)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, cached_property, partial
@@ -114,13 +115,9 @@ class _Piece:
 
     __slots__ = "_block", "_size", "dtype", "itemsize", "ptr"
 
-    def __init__(self, block: Any, ptr: int, size: int, dtype: np.dtype[Any], itemsize: int) -> None:
-        self._block, self.ptr, self._size, self.dtype, self.itemsize = block, ptr, size, dtype, itemsize
-
-    def lie_in(self, block: Any) -> None:
-        """Move to a block of memory, as far behind its beginning as the address says."""
-        self._block = block
-        self.ptr += block.ptr
+    def __init__(self, block: Any, ptr: int, size: int, dtype: np.dtype[Any]) -> None:
+        self._block, self.ptr, self._size, self.dtype = block, ptr, size, dtype
+        self.itemsize = dtype.itemsize
 
     def __len__(self) -> int:
         return self._size
@@ -225,6 +222,16 @@ class _Aside(Branch):
         self._free.append(self)
 
 
+def _places(arrays: Sequence[tuple[int | tuple[int, ...], np.dtype[Any]]]) -> tuple[list[int], int]:
+    """Return where arrays, each of a shape and a type, begin in one block of memory, and where it ends."""
+    starts, end = [], 0
+    for shape, kind in arrays:
+        starts.append(end)
+        count = shape if isinstance(shape, int) else math.prod(shape)
+        end += round_up(count * kind.itemsize, ALIGNED)
+    return starts, end
+
+
 class CudaDevice:
     """A `Device` of `dasp.backends.cuda.pack.protocols`: CuPy's arrays, and launches on its current stream.
 
@@ -259,40 +266,40 @@ class CudaDevice:
         """Return a new array of any contents."""
         return self._ndarray(shape, dtype)
 
+    def lasting(self, *arrays: tuple[int | tuple[int, ...], np.dtype[Any]]) -> list[Array]:
+        """Return new arrays of any contents that live as long as each other: one allocation."""
+        starts, end = _places(arrays)
+        block, new = self._memory(end), self._ndarray
+        return [new(shape, kind, block + at) for at, (shape, kind) in zip(starts, arrays, strict=True)]
+
     def zeros(self, size: int, dtype: Any) -> Array:
         """Return a new array of zeros."""
         return self._cupy.zeros(size, dtype)
 
     def scratch(self, *arrays: tuple[int, np.dtype[Any]]) -> list[Any]:
         """Return arrays of any contents, each of a size and a type, for kernels alone: one allocation."""
-        pieces, at = [], 0
-        for count, kind in arrays:
-            size = kind.itemsize
-            pieces.append(_Piece(None, at, count, kind, size))
-            at += round_up(count * size, ALIGNED)
-        block = self._memory(at)
-        for piece in pieces:
-            piece.lie_in(block)
-        return pieces
+        starts, end = _places(arrays)
+        block = self._memory(end)
+        first = block.ptr
+        return [_Piece(block, first + at, *array) for at, array in zip(starts, arrays, strict=True)]
 
     def zeroed(self, count: int) -> Any:
         """Return words, 0 each, that kernels alone see."""
         block = self._memory(8 * count)
         self._cupy.cuda.runtime.memsetAsync(block.ptr, 0, 8 * count, self._stream().ptr)
-        return _Piece(block, block.ptr, count, _WORD, 8)
+        return _Piece(block, block.ptr, count, _WORD)
 
     def word(self, value: Any) -> int:
         """Return what launches take for an array, an int or None, the null pointer."""
-        kind = type(value)
-        if kind is _Piece:
-            address: int = value.ptr
-            return address
-        if kind is self._ndarray:
-            address = value.data.ptr
-            return address
         if value is None:
             return 0
-        return int(value) if isinstance(value, (int, np.integer)) else int(value.data.ptr)
+        kind = type(value)
+        if kind is self._ndarray:
+            value = value.data
+        elif kind is not _Piece:
+            return int(value) if isinstance(value, (int, np.integer)) else int(value.data.ptr)
+        address: int = value.ptr
+        return address
 
     def constant(self, numbers: tuple[int, ...]) -> Array:
         """Return an int64 array of these numbers that nobody writes to; there are few different ones."""

@@ -98,17 +98,16 @@ class Product:
         self._current_device = cupy.cuda.runtime.getDevice
         own = into(plan.dtype, plan.dtype, plan.dtype)
         formats.refuse_type(plan.format, plan.dtype, "A")
-        constants = defines(plan, own)
-        if constants["DASP_MMA"] == "1" and capability < TENSOR_CORES:
-            raise RuntimeError(
-                f"this GPU is sm_{capability}; float64 tensor cores need sm_80; pass Policy(mma=False)"
-            )
+        kernel = kernel_of(plan)
+        self._eights = plan.format == SLICES and capability >= TENSOR_CORES
+        self._blocks, self._threads = blocks(plan), kernel.threads(plan)
+        self._segments = kernel.partials(plan)
         with _HERE if self._current_device() == self._number else self._device:
             self.plan = plan if is_cupy(next(arrays_of(plan.values))) else _upload(plan)
-            _source.load(kernel_of(plan).SIGNATURE.source, constants)  # so that an error comes now
-        self._eights = plan.format == SLICES and capability >= TENSOR_CORES
-        self._blocks, self._threads = blocks(plan), kernel_of(plan).threads(plan)
-        self._segments = kernel_of(plan).partials(plan)
+            compiled = self._number, kernel, kernel.traits(plan), own, self._threads, self._segments > 0
+            if compiled not in _compiled_before:
+                _compile(plan, own, capability)  # so that an error comes now
+                _compiled_before.add(compiled)
         self._lock = threading.Lock()
         self._launches: dict[Arithmetic, dict[Any, Launch]] = defaultdict(dict)
         self._dotted: dict[tuple[Arithmetic, bool], tuple[Any, int]] = {}
@@ -561,6 +560,26 @@ def blocks(plan: Plan) -> int:
     """Return the blocks of a launch."""
     kernel = kernel_of(plan)
     return int(ceil_div(kernel.warps(plan) * WARP, kernel.threads(plan)))
+
+
+_compiled_before: set[tuple[Any, ...]] = set()
+"""What decides the kernels of products that were compiled: sooner told than what they are compiled with."""
+
+
+def _compile(plan: Plan, own: Arithmetic, capability: int) -> None:
+    """Compile the product of a plan by vectors of its own type for the current GPU.
+
+    Raises
+    ------
+    RuntimeError
+        If the plan wants float64 tensor cores and the GPU has none.
+    """
+    constants = defines(plan, own)
+    if constants["DASP_MMA"] == "1" and capability < TENSOR_CORES:
+        raise RuntimeError(
+            f"this GPU is sm_{capability}; float64 tensor cores need sm_80; pass Policy(mma=False)"
+        )
+    _source.load(kernel_of(plan).SIGNATURE.source, constants)
 
 
 def _compiled(plan: Plan, kinds: Arithmetic, more: Mapping[str, str] = MappingProxyType({})) -> Any:

@@ -55,14 +55,15 @@ SIGNATURE = Signature(
 )
 
 
+def traits(plan: Plan) -> tuple[Any, ...]:
+    """Return what decides the constants that the format adds."""
+    return plan.pattern.index_dtype, plan.pattern.offset_dtype, plan.pattern.mma
+
+
 def defines(plan: Plan) -> dict[str, str]:
     """Return the compile-time constants that the format adds."""
-    pattern = plan.pattern
-    return {
-        "DASP_INDEX": C_NAMES[pattern.index_dtype],
-        "DASP_OFFSET": C_NAMES[pattern.offset_dtype],
-        "DASP_MMA": str(int(pattern.mma)),
-    }
+    index, offset, mma = traits(plan)
+    return {"DASP_INDEX": C_NAMES[index], "DASP_OFFSET": C_NAMES[offset], "DASP_MMA": str(int(mma))}
 
 
 def own_defines(plan: Plan) -> dict[str, str]:

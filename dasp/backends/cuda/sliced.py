@@ -51,15 +51,25 @@ SIGNATURE = Signature(
 )
 
 
+def traits(plan: Plan) -> tuple[Any, ...]:
+    """Return what decides the constants that the format adds: index, coding, mma, and what follows from sizes.
+
+    These are the share of the plan that is to stay in the L2, steps in flight and a lane's registers.
+    """
+    pattern, coding, steps = plan.pattern, plan.values.coding, in_flight(plan)
+    registers = _most_registers(plan, steps)
+    return pattern.index_dtype, coding, bool(pattern.choice.mma), kept_share(plan), steps, registers
+
+
 def defines(plan: Plan) -> dict[str, str]:
     """Return the compile-time constants that the format adds."""
-    kept = kept_share(plan)
+    index, coding, mma, kept, steps, _ = traits(plan)
     return ({"DASP_KEEP": f"{kept}f"} if kept else {}) | {
-        "DASP_INDEX": C_NAMES[plan.pattern.index_dtype],
+        "DASP_INDEX": C_NAMES[index],
         "DASP_OFFSET": "int",
-        "DASP_MMA": str(int(plan.pattern.choice.mma or 0)),
-        "DASP_CODING": str(int(plan.values.coding)),
-        "DASP_IN_FLIGHT": str(in_flight(plan)),
+        "DASP_MMA": str(int(mma)),
+        "DASP_CODING": str(int(coding)),
+        "DASP_IN_FLIGHT": str(steps),
     }
 
 
@@ -118,8 +128,8 @@ def in_flight(plan: Plan) -> int:
 
 def own_defines(plan: Plan) -> dict[str, str]:
     """Return the constants that a product by vectors of the plan's own type adds."""
-    most = _most_registers(plan, in_flight(plan))
-    return {"DASP_REGISTERS": str(most)} if most else {}
+    registers = traits(plan)[-1]
+    return {"DASP_REGISTERS": str(registers)} if registers else {}
 
 
 def _most_registers(plan: Plan, in_flight: int) -> int:
@@ -127,8 +137,11 @@ def _most_registers(plan: Plan, in_flight: int) -> int:
     values, x = plan.values, plan.dtype.itemsize
     code = 0 if values.coding == Coding.EQUAL else values.codes.itemsize
     words = ceil_div(x, WORD) + ceil_div(x if values.coding == Coding.DICTIONARY else code, WORD)
-    known = {most[:2]: most[2] for most in H200.most_registers}
-    return known.get((words, in_flight), 0) if plan.pattern.choice.warps < H200.many_warps else 0
+    if plan.pattern.choice.warps < H200.many_warps:
+        for of_words, steps, most in H200.most_registers:
+            if (of_words, steps) == (words, in_flight):
+                return most
+    return 0
 
 
 def slices_at_once(plan: Plan, in_flight: int) -> int:

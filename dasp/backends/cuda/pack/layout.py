@@ -11,15 +11,16 @@ from dasp.backends.cuda.pack.resources import Resources
 from dasp.backends.cuda.pack.segments import list_long_rows, sort_segments
 from dasp.backends.cuda.pack.sizes import CUT_THREADS, TOTALS
 from dasp.backends.cuda.pack.survey import Segments
-from dasp.formats.array import Csr
+from dasp.formats.array import Array, Csr
 from dasp.formats.sliced.layout import Cut, Layout, Survey, Tried
 
 
 class Placed(NamedTuple):
-    """What a layout keeps: kernels that follow it are told where these are."""
+    """What a layout keeps: kernels that follow it are told where these are; room for the bases of steps."""
 
     segments: Segments
     orders: Orders
+    bases: Array
 
 
 def lay_out(on: Resources, csr: Csr, survey: Survey, cut: Cut, window: int, tried: Tried | None) -> Layout:
@@ -32,17 +33,19 @@ def lay_out(on: Resources, csr: Csr, survey: Survey, cut: Cut, window: int, trie
     else:
         orders, (slices, steps, full) = cut_order(on, csr, survey, cut, window)
     segments, index, known, word = facts.segments, work.types["Index"], work.known, device.word
-    rows = None if orders.rows is None else device.empty(positions, index)
-    headers = device.empty((segments + slices, 4), UINT32)
+    slices, steps = segments + slices, facts.segment_steps + steps
+    moved = () if orders.rows is None else ((positions, index),)
+    headers, bases, *placed = device.lasting(((slices, 4), UINT32), (steps, index), *moved)
+    rows = placed[0] if placed else None
     work.begin(work.fork())
     work.join()
     pieces = list_long_rows(on, csr, survey)
-    placed = pieces.segments
-    if segments and segments + slices > cut.in_order:
-        placed = work.turned or sort_segments(on, survey)
+    starts, lengths, of_segments = in_turn = (
+        work.turned or sort_segments(on, survey) if segments and slices > cut.in_order else pieces.segments
+    )
     known["headers"], known["segments"] = word(headers), segments
-    known["segment_starts"], known["segment_lengths"] = word(placed.starts), word(placed.lengths)
-    known["segment_headers"], known["placed"] = word(placed.headers), word(rows)
+    known["segment_starts"], known["segment_lengths"] = word(starts), word(lengths)
+    known["segment_headers"], known["placed"] = word(of_segments), word(rows)
     if segments or orders.tiles:
         known["steps_before"] = facts.segment_steps
         work.launch(kernels.CUT_HEADERS, max(orders.tiles, 1), CUT_THREADS)
@@ -50,13 +53,13 @@ def lay_out(on: Resources, csr: Csr, survey: Survey, cut: Cut, window: int, trie
     return Layout(
         positions=positions,
         segments=segments,
-        slices=segments + slices,
-        steps=facts.segment_steps + steps,
+        slices=slices,
+        steps=steps,
         full=facts.segment_full + full,
         rows=on.nothing(index) if rows is None else rows,
         headers=headers,
         long_rows=pieces.long_rows,
         segment_offsets=pieces.offsets,
         segment_rows=pieces.rows,
-        detail=Placed(placed, Orders(orders.windows, rows, orders.tiles, orders.before, orders.first)),
+        detail=Placed(in_turn, orders._replace(rows=rows), bases),
     )

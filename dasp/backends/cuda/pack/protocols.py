@@ -24,6 +24,9 @@ class Device(Protocol):
     def empty(self, shape: int | tuple[int, ...], dtype: Any) -> Array:
         """Return a new array of any contents."""
 
+    def lasting(self, *arrays: tuple[int | tuple[int, ...], np.dtype[Any]]) -> list[Array]:
+        """Return new arrays of any contents, each of a shape and a type, that live as long as each other."""
+
     def zeros(self, size: int, dtype: Any) -> Array:
         """Return a new array of zeros."""
 

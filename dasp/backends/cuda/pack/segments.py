@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from typing import Any
 
 from dasp._integers import ceil_div
 from dasp.backends.cuda.pack import kernels
@@ -16,6 +17,8 @@ from dasp.backends.cuda.pack.work import share
 from dasp.formats.array import WARP, Csr
 from dasp.formats.sliced.layout import Cut, Survey
 
+_NO_SEGMENTS = Segments(None, None, None)
+
 MOST_SEGMENTS = SORT_TILE
 """Segments that one block sorts: kernels/pack/segments.cu."""
 
@@ -25,15 +28,17 @@ def list_long_rows(on: Resources, csr: Csr, survey: Survey) -> LongRows:
     work: SurveyWork = survey.detail
     rows, index, count = survey.long_rows, work.types["Index"], work.facts.segments
     if not rows:
-        none = Segments(None, None, None)
-        return LongRows(on.nothing(index), on.zero(index), on.nothing(index), none)
+        return LongRows(on.nothing(index), on.zero(index), on.nothing(index), _NO_SEGMENTS)
     if work.long is None:
-        empty = on.device.empty
-        long_rows, offsets = empty(rows, index), empty(rows + 1, index)
-        found = LongRows(long_rows, offsets, empty(count, index), _room_for_segments(on, count))
-        made = {"long_rows": long_rows, "offsets": offsets, "segment_rows": found.rows}
-        work.launch(kernels.LIST_LONG, ceil_div(csr.shape[0], LONG_TILE), **made, **found.segments._asdict())
-        work.long = found
+        device, known = on.device, work.known
+        long_rows, offsets, of_segments = device.lasting((rows, index), (rows + 1, index), (count, index))
+        segments = Segments(*device.scratch(*_room_for_segments(count)))
+        work.long = LongRows(long_rows, offsets, of_segments, segments)
+        word = device.word
+        known["long_rows"], known["offsets"] = word(long_rows), word(offsets)
+        known["segment_rows"], known["headers"] = word(of_segments), word(segments.headers)
+        known["starts"], known["lengths"] = word(segments.starts), word(segments.lengths)
+        work.launch(kernels.LIST_LONG, ceil_div(csr.shape[0], LONG_TILE))
     return work.long
 
 
@@ -52,8 +57,8 @@ def sort_segments(on: Resources, survey: Survey, beside: Aside | None = None) ->
     work, bits = survey.detail, survey.most_column.bit_length()
     assert work.long
     count, (starts, lengths, _) = work.facts.segments, work.long.segments
-    turned = work.turned = _room_for_segments(on, count)
-    (keys,) = on.device.scratch((count, UINT32))
+    *room, keys = on.device.scratch(*_room_for_segments(count), (count, UINT32))
+    turned = work.turned = Segments(*room)
     to = {f"turned_{name}": array for name, array in turned._asdict().items()}
     work.tell(starts=starts, lengths=lengths, segments=count, column_keys=keys, **to)
     if count <= MOST_SEGMENTS:
@@ -71,5 +76,6 @@ def sort_segments(on: Resources, survey: Survey, beside: Aside | None = None) ->
     return turned
 
 
-def _room_for_segments(on: Resources, count: int) -> Segments:
-    return Segments(*on.device.scratch((count, INT64), (count, INT64), (4 * count, UINT32)))
+def _room_for_segments(count: int) -> tuple[tuple[int, Any], ...]:
+    """Return sizes and types of the fields of so many `Segments`."""
+    return (count, INT64), (count, INT64), (4 * count, UINT32)

@@ -146,12 +146,10 @@ def _sizes_of_blocks(blocks: tuple[int, int, int], longest: int, entries: int) -
 
 def _slice_statistics(windows: tuple[int, ...], counted: list[int]) -> dict[int, SliceStatistics]:
     """Return what was counted of each candidate."""
-    found, at, sampled = {}, 0, TOTALS * len(windows)
-    for window in windows:
-        found[window] = SliceStatistics(*counted[at : at + TOTALS], *counted[sampled : sampled + SAMPLED])
-        at += TOTALS
-        sampled += SAMPLED
-    return found
+    end = TOTALS * len(windows)
+    totals = [counted[nth:end:TOTALS] for nth in range(TOTALS)]
+    sampled = [counted[end + nth :: SAMPLED] for nth in range(SAMPLED)]
+    return dict(zip(windows, map(SliceStatistics, *totals, *sampled), strict=True))
 
 
 def _bytes(csr: Csr) -> int:

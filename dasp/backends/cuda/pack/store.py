@@ -37,7 +37,7 @@ def _store(
     values = _room(on, csr.data, order, layout.steps, coding, work)
     if not slices:
         return values, on.nothing(index), on.nothing(np.uint8)
-    bases = device.empty(layout.steps, index)
+    bases = layout.detail.bases
     tiles, blocks = ceil_div(slices, SLICE_TILE), ceil_div(slices, 8)
     first = work.take(tiles + 2)
     told, sent = device.telling(1)

@@ -94,7 +94,8 @@ class SurveyWork(Work):
         entries: int,
     ) -> None:
         super().__init__(device, kernels, words)
-        self._room -= VALUE_WORDS * counts
+        if counts:
+            self._room -= VALUE_WORDS
         self.types = types
         self.facts = _NO_FACTS
         self.distinct = Distinct(words, VALUES_AT, self._room) if counts else None
@@ -202,7 +203,7 @@ def survey(on: Resources, csr: Csr, cut: Cut, narrow: bool) -> Survey:
     first = work.take(VALUES_AT + 2)
     told, sent = device.telling(VALUES_AT)
     none = word(None)
-    work.known |= {
+    work.known = {
         "indptr": word(csr.indptr),
         "indices": word(csr.indices),
         "m": m,

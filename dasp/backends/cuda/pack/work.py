@@ -53,11 +53,9 @@ class Work:
         **more: Any,
     ) -> None:
         """Launch a kernel, perhaps one of other `Kernels`, told more than is known."""
-        known, word = self.known, self._word
-        for name, value in more.items():
-            known[name] = value if type(value) is int else word(value)
-        launch = (self._kernels if kernels is None else kernels)[signature]
-        launch((blocks, 1) if isinstance(blocks, int) else blocks, threads, known)
+        if more:
+            self.tell(**more)
+        (self._kernels if kernels is None else kernels)[signature](blocks, threads, self.known)
 
     def take(self, count: int) -> int:
         """Return where words begin that are 0 and that nobody else has."""
