@@ -348,8 +348,8 @@ class Launch:
 
 
 Launches = Callable[[int | tuple[int, int], int, Mapping[str, Any]], None]
-"""Launches a kernel: blocks of the grid, along x or along x and y, threads of a block, and by name a number or
-an address for every parameter, and perhaps for others; 0 for no array."""
+"""Launches a kernel: blocks of the grid, along x or along x and y, threads of a block, and by name a number
+or an address for every parameter, and perhaps for others; 0 for no array."""
 
 
 def launcher(
@@ -387,7 +387,7 @@ def launcher(
     lock = threading.Lock()
 
     def launch_now(blocks: int | tuple[int, int], threads: int, words: Mapping[str, Any]) -> None:
-        x, y = (blocks, 1) if type(blocks) is int else blocks
+        x, y = (blocks, 1) if isinstance(blocks, int) else blocks
         with lock:
             write(x, y, 1, threads, 1, 1, 0, current().ptr, 0, 0, *take(words))
             status = launch()

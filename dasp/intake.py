@@ -93,10 +93,9 @@ def scipy_matrix(A: Any, policy: Policy | None, device: str, progress: bool) -> 
 
 
 def cupy_matrix(A: Any, policy: Policy | None, device: str, progress: bool) -> Plan:
-    """Plan a sparse matrix of CuPy; see `dasp.SpMatrix.from_cupy`."""
+    """Plan a sparse matrix of CuPy for a device as `place_of` returns it; see `dasp.SpMatrix.from_cupy`."""
     if not type(A).__module__.startswith("cupyx.scipy.sparse") or not hasattr(A, "get"):
         raise TypeError(f"A is {_check.kind_of(A)}; a cupyx.scipy.sparse matrix is needed")
-    device = place_of(A, device)
     shape = int(A.shape[0]), int(A.shape[1])
     where = packer(shape, policy, device)
     if A.format != "csr" or where != f"cuda:{A.data.device.id}":

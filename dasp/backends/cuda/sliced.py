@@ -52,9 +52,10 @@ SIGNATURE = Signature(
 
 
 def traits(plan: Plan) -> tuple[Any, ...]:
-    """Return what decides the constants that the format adds: index, coding, mma, and what follows from sizes.
+    """Return what decides the constants that the format adds.
 
-    These are the share of the plan that is to stay in the L2, steps in flight and a lane's registers.
+    After the index, the coding and whether tensor cores multiply come the share of the plan that is to stay
+    in the L2, the steps in flight and a lane's registers.
     """
     pattern, coding, steps = plan.pattern, plan.values.coding, in_flight(plan)
     registers = _most_registers(plan, steps)

@@ -314,13 +314,9 @@ def choose_warps(
     least = machine.some_warps if pays else machine.few_warps
     if not may_share(slices, machine):
         return least
-    few, many = (
-        max(
-            _plan_cost(slices, code_bytes, machine) + gathers.by_few * slices.of_all(sectors),
-            machine.slot_bytes * slots,
-        )
-        for sectors in (slices.by_few, slices.by_many)
-    )
+    size, least_cost = _plan_cost(slices, code_bytes, machine), machine.slot_bytes * slots
+    few = max(size + gathers.by_few * slices.of_all(slices.by_few), least_cost)
+    many = max(size + gathers.by_many * slices.of_all(slices.by_many), least_cost)
     if machine.large_block * many >= few:
         return least
     return machine.some_warps if dtype.kind == "c" else machine.many_warps

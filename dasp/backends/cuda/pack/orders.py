@@ -10,7 +10,7 @@ from dasp.backends.cuda.pack import kernels
 from dasp.backends.cuda.pack.c_types import COUNT
 from dasp.backends.cuda.pack.protocols import Device
 from dasp.backends.cuda.pack.resources import Resources
-from dasp.backends.cuda.pack.segments import list_long_rows, sort_segments, sure_to_turn
+from dasp.backends.cuda.pack.segments import list_long_rows, sort_segments, likely_to_turn
 from dasp.backends.cuda.pack.sizes import (
     CHUNK,
     CHUNKS,
@@ -104,7 +104,7 @@ def _sort_orders(
     _tell(device, survey, orders, m)
     if survey.long_rows:
         list_long_rows(on, csr, survey)
-    if sure_to_turn(csr, work, cut):
+    if likely_to_turn(csr, work, cut):
         work.turns = True
         work.later.append(partial(sort_segments, on, survey))
     if moves:

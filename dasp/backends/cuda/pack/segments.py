@@ -42,14 +42,16 @@ def list_long_rows(on: Resources, csr: Csr, survey: Survey) -> LongRows:
     return work.long
 
 
-def sure_to_turn(csr: Csr, work: SurveyWork, cut: Cut) -> bool:
-    """Whether segments, not yet sorted, will be, however rows are sorted."""
+def likely_to_turn(csr: Csr, work: SurveyWork, cut: Cut) -> bool:
+    """Whether segments, not yet sorted, are likely to be: the host waits anyway while a block sorts them.
+
+    Slices of short rows have 32 of them, and slices of long ones are full; a matrix has some of each.
+    """
     facts = work.facts
     if work.turns or not 0 < facts.segments <= MOST_SEGMENTS:
         return False
     rows, entries = csr.shape[0] - facts.long_rows, len(csr.indices) - WARP * facts.segment_steps
-    least = max(ceil_div(rows, WARP), ceil_div(entries, WARP * cut.steps))
-    return facts.segments + least > cut.in_order
+    return facts.segments + ceil_div(rows, WARP) + ceil_div(entries, WARP * cut.steps) > cut.in_order
 
 
 def sort_segments(on: Resources, survey: Survey, beside: Aside | None = None) -> Segments:
