@@ -10,7 +10,7 @@ from dasp.backends.cuda.pack import kernels
 from dasp.backends.cuda.pack.c_types import COUNT
 from dasp.backends.cuda.pack.protocols import Device
 from dasp.backends.cuda.pack.resources import Resources
-from dasp.backends.cuda.pack.segments import list_long_rows, sort_segments, likely_to_turn
+from dasp.backends.cuda.pack.segments import likely_to_turn, list_long_rows, sort_segments
 from dasp.backends.cuda.pack.sizes import (
     CHUNK,
     CHUNKS,
