@@ -321,9 +321,18 @@ def test_few_copies_to_the_host_and_few_launches():
     assert len(device.launches) <= 10, device.launches
 
 
+class Block:
+    """Memory of a GPU; the number added to it is where some of it begins."""
+
+    ptr = 1 << 20
+
+    def __add__(self, at):
+        return at
+
+
 def test_addresses_and_numbers_as_launches_take_them(monkeypatch):
     cupy = pytest.importorskip("cupy")
-    monkeypatch.setattr(cupy.cuda, "alloc", lambda size: SimpleNamespace(ptr=1 << 20, size=size))
+    monkeypatch.setattr(cupy.cuda, "alloc", lambda size: Block())
     device = CudaDevice()
     words, rows = device.scratch((3, np.dtype(np.uint64)), (5, np.dtype(np.int32)))
     assert [device.word(value) for value in (None, 7, np.int64(8), words)] == [0, 7, 8, 1 << 20]
@@ -331,7 +340,9 @@ def test_addresses_and_numbers_as_launches_take_them(monkeypatch):
     assert device.word(rows) == (1 << 20) + 256
     assert device.part(words, 2, 1) == (1 << 20) + 16
     assert device.part(rows, 2, 3) == device.word(rows) + 8
-    assert (len(rows), rows.dtype) == (5, np.int32)
+    assert (rows.size, rows.dtype) == (5, np.int32)
+    monkeypatch.setattr(device, "_ndarray", lambda *given: given)
+    assert device.shown(rows) == [(5, np.int32, 256)]
 
 
 class Stream:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import ctypes
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, cached_property, partial
@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from dasp import _source, _threads
-from dasp._integers import ceil_div, round_up
-from dasp._launch import Launch, Launches, Signature, launcher
+from dasp._integers import ceil_div
+from dasp._launch import Launch, Launches, Signature, check, driver, launcher
 from dasp.backends.cuda.primitives import Primitives
 from dasp.backends.cuda.resident import chip
 from dasp.formats.array import Array
@@ -108,19 +108,17 @@ class _Piece:
     Attributes
     ----------
     ptr : int
-        Its address.
+        Its address, or first where it is in the block.
+    size : int
     dtype : numpy.dtype
-    itemsize : int
+    block : cupy.cuda.MemoryPointer
     """
 
-    __slots__ = "_block", "_size", "dtype", "itemsize", "ptr"
+    __slots__ = "block", "dtype", "ptr", "size"
 
-    def __init__(self, block: Any, ptr: int, size: int, dtype: np.dtype[Any]) -> None:
-        self._block, self.ptr, self._size, self.dtype = block, ptr, size, dtype
-        self.itemsize = dtype.itemsize
-
-    def __len__(self) -> int:
-        return self._size
+    def __init__(self, ptr: int, size: int, dtype: np.dtype[Any]) -> None:
+        self.ptr, self.size, self.dtype = ptr, size, dtype
+        self.block: Any = None
 
 
 class _Question:
@@ -222,16 +220,6 @@ class _Aside(Branch):
         self._free.append(self)
 
 
-def _places(arrays: Sequence[tuple[int | tuple[int, ...], np.dtype[Any]]]) -> tuple[list[int], int]:
-    """Return where arrays, each of a shape and a type, begin in one block of memory, and where it ends."""
-    starts, end = [], 0
-    for shape, kind in arrays:
-        starts.append(end)
-        count = shape if isinstance(shape, int) else math.prod(shape)
-        end += round_up(count * kind.itemsize, ALIGNED)
-    return starts, end
-
-
 class CudaDevice:
     """A `Device` of `dasp.backends.cuda.pack.protocols`: CuPy's arrays, and launches on its current stream.
 
@@ -255,6 +243,13 @@ class CudaDevice:
         """Blocks that run at the same time if a multiprocessor has room for four of them."""
         return 4 * chip(self._cupy.cuda.Device().id).processors
 
+    @cached_property
+    def _set_bytes(self) -> Callable[[int, int, int, int], int]:
+        """The driver's cuMemsetD8Async: CuPy's call takes the host twice as long."""
+        set_bytes = driver().cuMemsetD8Async
+        set_bytes.argtypes = ctypes.c_void_p, ctypes.c_ubyte, ctypes.c_size_t, ctypes.c_void_p
+        return set_bytes  # type: ignore[no-any-return]
+
     def is_capturing(self) -> bool:
         """Whether CuPy's current stream is captured, or was until an error."""
         try:
@@ -266,28 +261,34 @@ class CudaDevice:
         """Return a new array of any contents."""
         return self._ndarray(shape, dtype)
 
-    def lasting(self, *arrays: tuple[int | tuple[int, ...], np.dtype[Any]]) -> list[Array]:
-        """Return new arrays of any contents that live as long as each other: one allocation."""
-        starts, end = _places(arrays)
-        block, new = self._memory(end), self._ndarray
-        return [new(shape, kind, block + at) for at, (shape, kind) in zip(starts, arrays, strict=True)]
-
     def zeros(self, size: int, dtype: Any) -> Array:
         """Return a new array of zeros."""
         return self._cupy.zeros(size, dtype)
 
     def scratch(self, *arrays: tuple[int, np.dtype[Any]]) -> list[Any]:
         """Return arrays of any contents, each of a size and a type, for kernels alone: one allocation."""
-        starts, end = _places(arrays)
-        block = self._memory(end)
+        pieces, at = [], 0
+        for count, kind in arrays:
+            pieces.append(_Piece(at, count, kind))
+            at += -(-count * kind.itemsize // ALIGNED) * ALIGNED
+        block = self._memory(at)
         first = block.ptr
-        return [_Piece(block, first + at, *array) for at, array in zip(starts, arrays, strict=True)]
+        for piece in pieces:
+            piece.block = block
+            piece.ptr += first
+        return pieces
+
+    def shown(self, *arrays: Any) -> list[Any]:
+        """Return such arrays as CuPy's."""
+        new = self._ndarray
+        return [new(one.size, one.dtype, one.block + (one.ptr - one.block.ptr)) for one in arrays]
 
     def zeroed(self, count: int) -> Any:
         """Return words, 0 each, that kernels alone see."""
-        block = self._memory(8 * count)
-        self._cupy.cuda.runtime.memsetAsync(block.ptr, 0, 8 * count, self._stream().ptr)
-        return _Piece(block, block.ptr, count, _WORD)
+        (piece,) = self.scratch((count, _WORD))
+        status = self._set_bytes(piece.ptr, 0, _WORD.itemsize * count, self._stream().ptr)
+        check(status, "words were not set to 0")
+        return piece
 
     def word(self, value: Any) -> int:
         """Return what launches take for an array, an int or None, the null pointer."""
@@ -340,7 +341,7 @@ class CudaDevice:
 
     def part(self, array: Any, first: int, count: int) -> int:
         """Return what launches take for some of the numbers of an array, which it does not keep."""
-        address: int = array.ptr + first * array.itemsize
+        address: int = array.ptr + first * array.dtype.itemsize
         return address
 
     def reading(self, words: Any, first: int, count: int) -> Callable[[], list[int]]:

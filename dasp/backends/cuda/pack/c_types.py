@@ -12,7 +12,8 @@ from dasp._dtypes import BFLOAT16, C_NAMES, bits_type
 from dasp.formats.array import Array, Csr, Plan, narrowest
 from dasp.formats.sliced.pattern import Coding, code_type
 
-COUNT, INT64, UINT32 = np.dtype(np.uint64), np.dtype(np.int64), np.dtype(np.uint32)
+COUNT, INT64 = np.dtype(np.uint64), np.dtype(np.int64)
+UINT8, UINT32 = np.dtype(np.uint8), np.dtype(np.uint32)
 
 KINDS = {"f": 1, "V": 1, "c": 2}
 """Kinds of values, by those of NumPy's types: `DASP_KIND` in kernels/pack/values.cuh. bfloat16 is V."""

@@ -35,31 +35,32 @@ def lay_out(on: Resources, csr: Csr, survey: Survey, cut: Cut, window: int, trie
     segments, index, known, word = facts.segments, work.types["Index"], work.known, device.word
     slices, steps = segments + slices, facts.segment_steps + steps
     moved = () if orders.rows is None else ((positions, index),)
-    headers, bases, *placed = device.lasting(((slices, 4), UINT32), (steps, index), *moved)
-    rows = placed[0] if placed else None
+    room = device.scratch((4 * slices, UINT32), (steps, index), *moved)
+    placed = room[2] if moved else None
     work.begin(work.fork())
     work.join()
     pieces = list_long_rows(on, csr, survey)
     starts, lengths, of_segments = in_turn = (
         work.turned or sort_segments(on, survey) if segments and slices > cut.in_order else pieces.segments
     )
-    known["headers"], known["segments"] = word(headers), segments
+    known["headers"], known["segments"] = word(room[0]), segments
     known["segment_starts"], known["segment_lengths"] = word(starts), word(lengths)
-    known["segment_headers"], known["placed"] = word(of_segments), word(rows)
+    known["segment_headers"], known["placed"] = word(of_segments), word(placed)
     if segments or orders.tiles:
         known["steps_before"] = facts.segment_steps
         work.launch(kernels.CUT_HEADERS, max(orders.tiles, 1), CUT_THREADS)
     known["rows"] = known["placed"]
+    headers, bases, *rows = device.shown(*room)
     return Layout(
         positions=positions,
         segments=segments,
         slices=slices,
         steps=steps,
         full=facts.segment_full + full,
-        rows=on.nothing(index) if rows is None else rows,
-        headers=headers,
+        rows=rows[0] if rows else on.nothing(index),
+        headers=headers.reshape(slices, 4),
         long_rows=pieces.long_rows,
         segment_offsets=pieces.offsets,
         segment_rows=pieces.rows,
-        detail=Placed(in_turn, orders._replace(rows=rows), bases),
+        detail=Placed(in_turn, orders._replace(rows=placed), bases),
     )

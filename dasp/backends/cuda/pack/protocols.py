@@ -24,14 +24,17 @@ class Device(Protocol):
     def empty(self, shape: int | tuple[int, ...], dtype: Any) -> Array:
         """Return a new array of any contents."""
 
-    def lasting(self, *arrays: tuple[int | tuple[int, ...], np.dtype[Any]]) -> list[Array]:
-        """Return new arrays of any contents, each of a shape and a type, that live as long as each other."""
-
     def zeros(self, size: int, dtype: Any) -> Array:
         """Return a new array of zeros."""
 
     def scratch(self, *arrays: tuple[int, np.dtype[Any]]) -> list[Array]:
-        """Return arrays of any contents, each of a size and a type, that kernels alone see."""
+        """Return arrays of any contents, each of a size and a type, that kernels alone see.
+
+        They live as long as each other.
+        """
+
+    def shown(self, *arrays: Array) -> list[Array]:
+        """Return such arrays as all others are; that takes so long that kernels are launched first."""
 
     def zeroed(self, count: int) -> Array:
         """Return words, 0 each, that kernels alone see."""

@@ -30,15 +30,17 @@ def list_long_rows(on: Resources, csr: Csr, survey: Survey) -> LongRows:
     if not rows:
         return LongRows(on.nothing(index), on.zero(index), on.nothing(index), _NO_SEGMENTS)
     if work.long is None:
-        device, known = on.device, work.known
-        long_rows, offsets, of_segments = device.lasting((rows, index), (rows + 1, index), (count, index))
-        segments = Segments(*device.scratch(*_room_for_segments(count)))
-        work.long = LongRows(long_rows, offsets, of_segments, segments)
-        word = device.word
+        device, known, word = on.device, work.known, on.device.word
+        found = long_rows, offsets, of_segments = device.scratch(
+            (rows, index), (rows + 1, index), (count, index)
+        )
+        segments = starts, lengths, headers = device.scratch(*_room_for_segments(count))
         known["long_rows"], known["offsets"] = word(long_rows), word(offsets)
-        known["segment_rows"], known["headers"] = word(of_segments), word(segments.headers)
-        known["starts"], known["lengths"] = word(segments.starts), word(segments.lengths)
+        known["segment_rows"], known["headers"] = word(of_segments), word(headers)
+        known["starts"], known["lengths"] = word(starts), word(lengths)
         work.launch(kernels.LIST_LONG, ceil_div(csr.shape[0], LONG_TILE))
+        long_rows, offsets, of_segments = device.shown(*found)
+        work.long = LongRows(long_rows, offsets, of_segments, Segments(*segments))
     return work.long
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from dasp._dtypes import bits_type
 from dasp._integers import ceil_div
 from dasp.backends.cuda.pack import kernels
-from dasp.backends.cuda.pack.c_types import as_bits, code_bits
+from dasp.backends.cuda.pack.c_types import UINT8, as_bits, code_bits
 from dasp.backends.cuda.pack.resources import Resources
 from dasp.backends.cuda.pack.sizes import SLICE_TILE
 from dasp.backends.cuda.pack.survey import SurveyWork
@@ -55,9 +55,10 @@ def _store(
     reading = sent()
     work.begin(aside)
     size = reading()[0]
-    deltas = device.empty(WARP * size, np.uint8)
-    known["deltas"] = word(deltas)
+    (room,) = device.scratch((WARP * size, UINT8))
+    known["deltas"] = word(room)
     work.launch(kernels.FILL_DELTAS, blocks)
+    (deltas,) = device.shown(room)
     return values, bases, deltas
 
 

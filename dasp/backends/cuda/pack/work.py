@@ -32,7 +32,7 @@ class Work:
 
     def __init__(self, device: Device, kernels: Kernels, words: Array = None, **known: Any) -> None:
         self._on, self._word, self._part, self._kernels = device, device.word, device.part, kernels
-        self._words, self._taken, self._room = words, 0, 0 if words is None else len(words)
+        self._words, self._taken, self._room = words, 0, 0 if words is None else words.size
         self._full: list[Array] = []
         self.known: dict[str, Any] = {}
         if known:
