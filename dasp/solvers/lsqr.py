@@ -68,7 +68,8 @@ def lsqr(
         Where to start; zeros by default, and then of all solutions the shortest is found.
     rtol, atol : float
         Done when norm(b - A x) <= max(rtol * norm(b), atol), or when the residual r is orthogonal to the
-        columns: norm(A' r) <= rtol * norm(A) * norm(r), with an estimate from below of A's Frobenius norm.
+        columns: norm(A' r) <= rtol * norm(A) * norm(r), with SciPy's estimate of A's Frobenius norm: from
+        below at first, and above it, by some times, after more iterations than A has large singular values.
     maxiter : int, optional
         Iterations at most, 4 max(m, n) by default.
     callback : callable, optional
