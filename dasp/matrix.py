@@ -271,14 +271,11 @@ class SpMatrix(Transposable, Surface):
         >>> A.with_values([1.0, 2.0, 3.0]) @ numpy.ones(3)
         array([1., 2., 3.])
         """
-        if (
-            isinstance(out, SpMatrix)
-            and out._places is self._places
-            and not out._relatives
-            and out._product.take_values(data, self._places.slots)
-        ):
-            out._writes += 1
-            return out
+        if isinstance(out, SpMatrix) and out._places is self._places:
+            with out._relatives_lock:
+                if not out._relatives and out._product.take_values(data, self._places.slots):
+                    out._writes += 1
+                    return out
         if hasattr(data, "tocsr"):
             raise TypeError(
                 f"data is a sparse {type(data).__name__}; a value for each entry is needed; pass its data, "
@@ -293,8 +290,9 @@ class SpMatrix(Transposable, Surface):
                 )
             if out is not None:
                 self._check_alike(out, values.dtype)
-                out._write(values)
-                out._pass_on(values, {id(out)})
+                with out._relatives_lock:
+                    out._write(values)
+                    out._pass_on(values, {id(out)})
                 return out
             new = formats.find(plan.format).values_from(plan, values, self._slots(), primitives)
         return self._sharing(dataclasses.replace(plan, dtype=values.dtype, values=new))

@@ -74,7 +74,8 @@ class Transposable:
         """Begin without relatives.
 
         A matrix keeps the transpose that it made; the transpose knows its maker and does not keep it, so that
-        memory is given back as soon as nobody holds either.
+        memory is given back as soon as nobody holds either. They share a lock, which is held while one is
+        made and while values are written in place: a transpose has all values of before, or takes the new.
         """
         self._relatives: dict[str, Relative] = {}
         self._relatives_lock = threading.RLock()
@@ -96,6 +97,7 @@ class Transposable:
                 made = make()
                 if made is not self:
                     made._relatives[name] = weakref.ref(self)
+                    made._relatives_lock = self._relatives_lock
                 self._relatives[name] = weakref.ref(self) if made is self else lambda: made
                 found = made
         return found

@@ -234,6 +234,23 @@ def test_lobpcg_takes_numbers_of_any_size(dtype):
     np.testing.assert_allclose(values * 2.0**80, want, atol=1e-2)
 
 
+def test_lobpcg_claims_true_residuals_alone():
+    """Of an eigenvalue that is small beside others; products that were combined had drifted for some."""
+    for seed in range(100):
+        rng = np.random.default_rng(seed)
+        scale = np.diag(10.0 ** rng.uniform(-3, 3, 3))
+        parts = rng.uniform(-1, 1, (3, 3)) + 1j * rng.uniform(-1, 1, (3, 3))
+        half = np.tril(scale @ (np.eye(3) * 3 + parts) @ scale).astype(np.complex64)
+        A = half + np.tril(half, -1).conj().T
+        np.fill_diagonal(A, half.diagonal().real)
+        X = rng.standard_normal((3, 1)).astype(np.complex64)
+        values, X, stats = lobpcg(A, X, largest=False, rtol=1e-2)
+        assert stats.converged, stats.reason
+        wide, x = A.astype(complex), X.astype(complex)
+        rounding = 100 * 2.0**-24 * np.linalg.norm(abs(wide) @ abs(x))
+        assert np.linalg.norm(wide @ x - x * values) <= 1.02e-2 * abs(values[0]) + rounding
+
+
 @pytest.mark.parametrize("odd", [np.nan, np.inf])
 def test_lobpcg_tells_of_what_is_no_number(odd):
     A, X = poisson(6), np.random.default_rng(0).standard_normal((36, 2))

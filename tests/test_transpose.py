@@ -205,6 +205,31 @@ def test_values_written_in_place_reach_the_transpose_and_its_maker(layout):
         assert_same_entries(T.to_scipy(), flipped(want))
 
 
+@pytest.mark.parametrize("known", [False, True])
+def test_values_that_come_while_the_transpose_is_planned_reach_it(monkeypatch, known):
+    """Both by the way of a first call, and by that of a pattern whose slots are known."""
+    matrix = sp.random_array((60, 50), density=0.1, rng=np.random.default_rng(0), format="csr")
+    A = SpMatrix.from_scipy(matrix, policy=Policy(narrow=False), device="cpu")
+    if known:
+        A.with_values(matrix.data, out=A)
+    make, read, written = SpMatrix._make_transpose, threading.Event(), threading.Event()
+
+    def slowly(self):
+        made = make(self)
+        read.set()
+        written.wait(0.2)  # which does not come before the transpose is known
+        return made
+
+    monkeypatch.setattr(SpMatrix, "_make_transpose", slowly)
+    maker = threading.Thread(target=lambda: A.T)
+    maker.start()
+    assert read.wait(60)
+    A.with_values(2 * matrix.data, out=A)
+    written.set()
+    maker.join()
+    assert_same_entries(A.T.to_scipy(), flipped(2 * matrix))
+
+
 def test_a_transpose_that_cannot_hold_values_written_in_place_is_let_go():
     matrix, rng = dasp.models.generate("rmat:7"), np.random.default_rng(0)
     A = SpMatrix.from_scipy(matrix, device="cpu").with_values(rng.standard_normal(matrix.nnz))

@@ -68,7 +68,7 @@ def lobpcg(
     X : array, shape (n, k), of the kind and place of X
         Orthonormal.
     stats : Stats
-        `residual` is the largest norm of A x - lambda x.
+        `residual` is the largest norm of A x - lambda x; where converged is claimed, of products anew.
 
     Raises
     ------
@@ -177,10 +177,13 @@ class _Lobpcg:
             X, AX = X @ space.asarray(C), AX @ space.asarray(C)
             P = None
             for made in range(most + 1):
-                R = AX - X * space.asarray(values)
-                norms = np.sqrt(squared_lengths(space, R))
+                R, norms = self._residuals(X, AX, values)
+                wanted = np.maximum(rtol * abs(values), atol)
+                if (norms <= wanted).all():  # of products that were combined, which may have drifted
+                    AX = self.times_A(X)
+                    R, norms = self._residuals(X, AX, values)
                 residuals.append(float(norms.max()) / self.scale)
-                if (norms <= np.maximum(rtol * abs(values), atol)).all():
+                if (norms <= wanted).all():
                     return values / self.scale, X, self._done(made, residuals)
                 if made == most or not np.isfinite(norms).all():
                     break
@@ -188,6 +191,13 @@ class _Lobpcg:
         words = f"{made} iterations were made: the largest residual is {residuals[-1]:.3g}"
         failed = Stats(False, made, residuals, residuals[-1], words, 0.0, max(1, made))
         return values / self.scale, X, failed
+
+    def _residuals(
+        self, X: Array, AX: Array, values: np.ndarray[Any, Any]
+    ) -> tuple[Array, np.ndarray[Any, Any]]:
+        """Return A X - X diag(values), and the norms of its columns."""
+        R = AX - X * self.space.asarray(values)
+        return R, np.sqrt(squared_lengths(self.space, R))
 
     def _advance(
         self, X: Array, R: Array, P: Array | None, k: int
