@@ -623,6 +623,17 @@ def test_blocks_of_slices_that_take_little_are_larger():
     assert [warps(steps, "complex128") for steps in (2, 3)] == [H200.some_warps, H200.few_warps]
 
 
+def test_large_blocks_pay_where_their_slices_share_what_they_gather():
+    """A sector costs as much in a block of many slices as in one of few."""
+
+    def warps(few: int, many: int) -> int:
+        found = choose.SliceStatistics(20_000, 320_000, 320_000, 8000, 0, few, many)
+        return choose.choose_warps(found, False, np.dtype(np.float64), 8, H200.far, H200)
+
+    assert warps(200_000, 200_000) == H200.few_warps
+    assert warps(200_000, 20_000) == H200.many_warps
+
+
 def test_rows_are_sorted_among_a_few_where_y_leaves_the_cache():
     """A sort over all rows saves next to nothing more than one among 8,192, but scatters y."""
 

@@ -315,8 +315,10 @@ def choose_warps(
     if not may_share(slices, machine):
         return least
     size, least_cost = _plan_cost(slices, code_bytes, machine), machine.slot_bytes * slots
-    few = max(size + gathers.by_few * slices.of_all(slices.by_few), least_cost)
-    many = max(size + gathers.by_many * slices.of_all(slices.by_many), least_cost)
+    few, many = (
+        max(size + gathers.by_few * slices.of_all(sectors), least_cost)
+        for sectors in (slices.by_few, slices.by_many)
+    )
     if machine.large_block * many >= few:
         return least
     return machine.some_warps if dtype.kind == "c" else machine.many_warps
