@@ -132,12 +132,30 @@ def test_windows_of_many_tiles(window):
     plans(csr_of(from_lengths(lengths, 500)), window=window)
 
 
-@pytest.mark.parametrize("beside", [False, True])
-def test_keys_of_several_digits(monkeypatch, beside):
-    monkeypatch.setattr(orders, "BESIDE", 0 if beside else 1 << 40)
+@pytest.mark.parametrize(("longest", "window"), [(900, None), (900, 9000), (1100, 9000), (1100, 8500)])
+def test_keys_of_several_digits(longest, window):
+    """With long rows, and without; all rows in one launch, and some in passes."""
     rng = np.random.default_rng(8)
-    lengths = np.minimum(rng.pareto(0.8, 9000) * 3, 900).astype(int)
-    plans(csr_of(from_lengths(lengths, 100_000)), window=9000, steps=32)
+    lengths = np.minimum(rng.pareto(0.8, 9000) * 3, longest).astype(int)
+    plans(csr_of(from_lengths(lengths, 100_000)), window=window, steps=32)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_all_rows_are_sorted_whatever_block_comes_first(monkeypatch, seed):
+    """One window a block, and one block for all windows; more keys than are counted, in passes."""
+    rng = np.random.default_rng(seed)
+    csr = csr_of(from_lengths(rng.integers(0, 9, 25_000), 500))
+    plans(csr, seed)
+    monkeypatch.setattr(orders, "APART", 0)
+    orders._sorts.cache_clear()
+    _, device = plans(csr, seed)
+    assert "dasp_move_digits" not in device.launches
+    monkeypatch.setattr(orders, "MOST_KEYS", 8)
+    orders._sorts.cache_clear()
+    _, device = plans(csr, seed)
+    assert "dasp_move_digits" in device.launches
+    monkeypatch.undo()
+    orders._sorts.cache_clear()
 
 
 def test_windows_one_after_another_where_memory_is_short(monkeypatch):

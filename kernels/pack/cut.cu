@@ -24,7 +24,7 @@ struct Chain {
     // On through tiles first .. last. With `before`, says there how it comes to each.
     __device__ __forceinline__ void pass(const Count* passages, long long first, long long last, Count* before)
     {
-#pragma unroll 4
+#pragma unroll 2
         for (long long tile = first; tile < last; ++tile) {
             const Count mine = passages[tile * WARP + lane_id()];
             if (before && lane_id() == 0) {
@@ -67,7 +67,7 @@ __device__ __forceinline__ void follow_chain(const Count* passages, long long ti
     chain.pass(passages, first, last, before);
 }
 
-extern "C" __global__ void __launch_bounds__(CUT_THREADS)
+extern "C" __global__ void __launch_bounds__(CUT_THREADS, 4)
 dasp_cut_tiles(const Start* __restrict__ indptr, const Index* __restrict__ rows, long long stride,
                const long long* __restrict__ windows, int window_count, long long positions, int identity, int steps,
                Count* come, Count* passages, Count* before, Count* totals, Count* words, int word_count,

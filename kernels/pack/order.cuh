@@ -1,12 +1,12 @@
 // A stable counting sort by six bits of a key, of the 8192 elements of a tile: each gets its place among them.
 //
-// A block has 16 warps of 512 elements each. Lane l of warp w has as its q-th element the one in slot
-// 512 w + 32 q + l. Chunks of 128 slots are counted apart; `per_window` chunks are a window, sorted alone.
+// A block has 32 warps of 256 elements each. Lane l of warp w has as its q-th element the one in slot
+// 256 w + 32 q + l. Chunks of 128 slots are counted apart; `per_window` chunks are a window, sorted alone.
 #pragma once
 
 #include "segments.cuh"
 
-constexpr int SORT_THREADS = 512, TILE = 8192, CHUNK = 128, CHUNKS = TILE / CHUNK;
+constexpr int SORT_THREADS = 1024, TILE = 8192, CHUNK = 128, CHUNKS = TILE / CHUNK;
 constexpr int MINE = TILE / SORT_THREADS;  // elements of a thread
 constexpr int DIGIT_BITS = 6, DIGITS = 1 << DIGIT_BITS, RANK_BITS = 16;
 

@@ -113,7 +113,7 @@ __device__ __forceinline__ bool is_last_block(Count* come, Count blocks)
     __syncthreads();
     if (threadIdx.x == 0) last = atomicAdd(come, 1ull) == blocks - 1;
     __syncthreads();
-    __threadfence();
+    if (last) __threadfence();
     return last;
 }
 

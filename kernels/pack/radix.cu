@@ -9,7 +9,7 @@
 // gone (gone_count): rows, rising, of more than `most` entries. They are left out if `last`; the others then follow each
 //     other without a gap. longest: entries of the longest other row.
 //
-// dasp_count_digits, dasp_move_digits: a block of 512 threads for each tile, window by window.
+// dasp_count_digits, dasp_move_digits: a block of 1024 threads for each tile, window by window.
 // dasp_column_keys: any number of blocks of 256 threads.
 
 #include "order.cuh"

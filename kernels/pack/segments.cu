@@ -5,7 +5,7 @@
 // with the number of the segment as first position. All in the order of numbers; turned_...: in the order of columns.
 //
 // dasp_list_long: a block of 256 threads for each tile of 2048 rows. long_tiles (LONG_TILE_COUNTS, tiles): see survey.cu.
-// dasp_sort_segments: one block of 512 threads, for up to 8192 segments. keys (segments): their first columns, of
+// dasp_sort_segments: one block of 1024 threads, for up to 8192 segments. keys (segments): their first columns, of
 //     `column_bits` bits, by which they are turned.
 // dasp_place_segments: one block of 1024 threads. in_turn (segments): the segments in the order of their first columns.
 

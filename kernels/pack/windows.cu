@@ -1,15 +1,20 @@
-// Rows in the order in which slices take them: longest first inside each window, for windows that fit a tile.
+// Rows in the order in which slices take them: longest first inside each window, for windows that fit a tile and for one
+// of all rows.
 //
-// Launch: a block of 512 threads for each tile, along x, of each candidate, along y. A candidate is one of
-// `windows`, or after them one window of all rows; those that are wider than a tile are left out, and 0 as well
-// unless there are long rows. A tile is as many whole windows as fit; for 0, all that fits. Where windows are whole
-// chunks, and keys one digit, one block sorts its tile for all of them, unless they are sorted `apart`: few blocks
-// would leave multiprocessors idle. Of the last candidate, if it is wider than a tile, the first digits are counted,
-// as dasp_count_digits does it.
-// indptr (m + 1); long_rows (long_count): rows of more than `most` entries, rising: they are in no order.
+// Launch: blocks of 1024 threads. A block takes a ticket, so that tickets follow the order in which blocks start, and
+// waits for none but those with lower ones. First come, where all rows are sorted, the tiles of its `tile_order`; then
+// `tiles` for each other candidate; then blocks of a warp for each length; and then tiles again.
+// A candidate is one of `windows`, or after them all rows, in one window if they fit a tile and else sorted tile by tile
+// into `spare`. Those that are wider than a tile are left out, and 0 as well unless there are long rows (`left_out`). A
+// tile is as many whole windows as fit; for 0, all that fits. Where windows are whole chunks, and keys one digit, one
+// block sorts its tile for all of them, unless they are sorted `apart`: few blocks would leave multiprocessors idle.
+// All rows: tiles are sorted each for itself, by the candidate `tile_order` (-1: none), and counted by their keys; sums
+// of these, key by key, say where the rows of each key of each tile go.
+// indptr (m + 1); rows of more than `most` entries are in no order; long_tiles: how many these are, see survey.cu.
 // longest: entries of the longest other row. bits: of longest + 1. rows (candidates, stride): the orders, without
-// that of 0 where it is left out.
-// come, counts: as in radix.cu.
+// that of 0 where it is left out, the one of all rows last.
+// counts (longest + 1, tiles of all rows, and one more): how many rows of each key each tile has, and then all before it.
+// come (3): 0 before; tickets, and blocks of the first and of the third kind that have ended.
 
 #include "order.cuh"
 
@@ -18,6 +23,7 @@ constexpr int PLACE_BITS = 13;  // of a place in a window
 // than to keep the elements in memory, as arrays that loops go through.
 constexpr int UNROLLED = 4;
 constexpr unsigned short GONE = 1 << PLACE_BITS, PLACE = GONE - 1;
+constexpr int MOST_KEYS = CHUNKS * DIGITS;  // that rows of all tiles are counted by
 
 // Windows of which a tile holds a whole number, in whole chunks: powers of two. An element has the same rank in its
 // chunk in all of them.
@@ -26,163 +32,368 @@ __device__ __forceinline__ bool is_whole(long long window)
     return window >= CHUNK && window <= TILE && window % CHUNK == 0 && TILE % window == 0;
 }
 
-// The windows that are tried.
+// The windows that are tried, and where their orders go.
 struct Windows {
     const long long* given;
     int count;
-    long long m;
+    long long m, stride;
+    int left_out;
+    Index *rows, *spare;
 
-    __device__ __forceinline__ long long at(int y) const { return y < count ? given[y] : m; }
-    __device__ __forceinline__ long long stored_before(int y, long long long_count) const
+    __device__ __forceinline__ long long at(int y) const { return y < count ? given[y] : min(m, (long long)TILE); }
+    __device__ __forceinline__ Index* order(int y) const
     {
-        return ::stored_before(y, given, count, long_count > 0);
+        return y == count && spare ? spare : rows + stored_before(y, given, count, left_out) * stride;
     }
-    __device__ __forceinline__ int first_whole(int last) const
+};
+
+// How many long rows come before a tile, and inside of it before each chunk.
+struct Gone {
+    unsigned chunks[CHUNKS], sums[SORT_THREADS / WARP + 1];
+
+    // Those before a row; every thread of the block calls it.
+    __device__ __forceinline__ long long before(long long row, const LengthKeys& keys, const Count* long_tiles)
     {
-        int y = 0;
-        while (y < last && !is_whole(at(y))) ++y;
-        return y;
+        const long long whole = row / LONG_TILE;
+        unsigned found = 0, all;
+        for (long long tile = threadIdx.x; tile < whole; tile += SORT_THREADS) found += unsigned(long_tiles[tile]);
+        for (long long other = whole * LONG_TILE + threadIdx.x; other < row; other += SORT_THREADS)
+            found += keys.at(other) == keys.none();
+        block_sum_before(found, sums, all);
+        return all;
     }
+
+    // Tells how many elements of this thread's warp are gone, a bit for each of this lane. A warp has whole chunks.
+    __device__ __forceinline__ void count(unsigned mine)
+    {
+        constexpr int each = CHUNK / WARP;
+        static_assert(MINE % each == 0, "a warp has whole chunks");
+#pragma unroll
+        for (int k = 0; k < MINE / each; ++k) {
+            const unsigned found = __reduce_add_sync(ALL_LANES, unsigned(__popc(mine >> k * each & ((1u << each) - 1))));
+            if (lane_id() == 0) chunks[warp_id() * (MINE / each) + k] = found;
+        }
+        __syncthreads();
+    }
+
+    // Makes of these counts those of the chunks before each; every thread of the block calls it.
+    __device__ __forceinline__ void add_up()
+    {
+        static_assert(CHUNKS == 2 * WARP, "two to a lane");
+        if (warp_id() == 0) {
+            const unsigned one = chunks[2 * lane_id()], other = chunks[2 * lane_id() + 1];
+            const unsigned sum = warp_sum_before(one + other);
+            chunks[2 * lane_id()] = sum;
+            chunks[2 * lane_id() + 1] = sum + one;
+        }
+        __syncthreads();
+    }
+};
+
+// Blocks that have come to a place, which others wait for.
+__device__ __forceinline__ void arrive(Count* come)
+{
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) atomicAdd(come, Count(1));
+}
+__device__ __forceinline__ void wait_for(Count* come, long long blocks)
+{
+    if (threadIdx.x == 0)
+        while (load_message(come) < Count(blocks)) __nanosleep(0);
+    __syncthreads();
+    __threadfence();
+}
+
+// What a block works in.
+struct Room {
+    unsigned words[TILE];
+    unsigned short counters[CHUNKS * DIGITS];
+    unsigned sums[SORT_THREADS / WARP + 1];
+    Gone gone;
+};
+
+// A sort over all rows: of each tile how many rows there are of each key.
+struct AllRows {
+    static constexpr int AT_ONCE = 4;
+    unsigned* counts;
+    long long tiles;
+    int keys;
+
+    __device__ __forceinline__ unsigned* of(long long key) const { return counts + key * tiles; }
+    __device__ __forceinline__ unsigned* totals() const { return counts + keys * tiles; }
+
+    // The keys of a tile that is sorted, in so many slots.
+    __device__ __forceinline__ void tell(long long tile, const unsigned* words, unsigned short* found, int slots) const
+    {
+        for (int key = threadIdx.x; key < keys; key += SORT_THREADS) found[key] = 0;
+        __syncthreads();
+        for (int i = threadIdx.x; i < slots; i += SORT_THREADS) {
+            const unsigned key = words[i] >> PLACE_BITS;
+            if (key < unsigned(keys) && (i == 0 || words[i - 1] >> PLACE_BITS != key)) found[key] = (unsigned short)-i;
+        }
+        __syncthreads();
+        for (int i = threadIdx.x; i < slots; i += SORT_THREADS) {
+            const unsigned key = words[i] >> PLACE_BITS;
+            if (key < unsigned(keys) && (i == slots - 1 || words[i + 1] >> PLACE_BITS != key))
+                found[key] = (unsigned short)(found[key] + i + 1);
+        }
+        __syncthreads();
+        for (int key = threadIdx.x; key < keys; key += SORT_THREADS) of(key)[tile] = found[key];
+    }
+
+    // The same of keys of one digit, from where the elements of each digit and chunk begin.
+    __device__ __forceinline__ void tell(long long tile, const unsigned short* begin) const
+    {
+        for (int key = threadIdx.x; key < keys; key += SORT_THREADS)
+            of(key)[tile] = unsigned(begin[(key + 1) * CHUNKS]) - begin[key * CHUNKS];
+    }
+
+    // Makes of the counts of a key those of the tiles before each; a warp calls it.
+    __device__ __forceinline__ void add_up(long long key) const
+    {
+        unsigned before = 0;
+        for (long long first = lane_id(); first - lane_id() < tiles; first += AT_ONCE * WARP) {
+            unsigned mine[AT_ONCE];
+#pragma unroll
+            for (int k = 0; k < AT_ONCE; ++k) mine[k] = first + k * WARP < tiles ? of(key)[first + k * WARP] : 0u;
+#pragma unroll
+            for (int k = 0; k < AT_ONCE; ++k) {
+                if (first + k * WARP < tiles) of(key)[first + k * WARP] = before + warp_sum_before(mine[k]);
+                else warp_sum_before(mine[k]);
+                before += __reduce_add_sync(ALL_LANES, mine[k]);
+            }
+        }
+        if (lane_id() == 0) totals()[key] = before;
+    }
+
+    // Puts the rows of a tile, `size` in their order, into the order of all, as soon as `come` of so many blocks say that
+    // counts are added up. Every thread of a block calls it.
+    __device__ __forceinline__ void place(long long tile, const Index* from, int size, const LengthKeys& of_rows, Count* come,
+                                          long long blocks, Room& room, Index* to) const
+    {
+        static_assert(MOST_KEYS % SORT_THREADS == 0, "each thread has as many keys");
+        constexpr int each = MOST_KEYS / SORT_THREADS;
+        unsigned short *const key_of = reinterpret_cast<unsigned short*>(room.words), *const begin = room.counters;
+        unsigned* const base = room.words + TILE / 2;
+        Index row[MINE];
+#pragma unroll
+        for (int q = 0; q < MINE; ++q) row[q] = slot(q) < size ? from[slot(q)] : Index(-1);
+#pragma unroll
+        for (int q = 0; q < MINE; ++q)
+            if (slot(q) < size) key_of[slot(q)] = (unsigned short)of_rows.at(row[q]);
+        __syncthreads();
+#pragma unroll
+        for (int q = 0; q < MINE; ++q)
+            if (slot(q) < size && (slot(q) == 0 || key_of[slot(q) - 1] != key_of[slot(q)]))
+                begin[key_of[slot(q)]] = (unsigned short)slot(q);
+        wait_for(come, blocks);
+        unsigned mine[each], before[each], sum = 0, all;
+#pragma unroll
+        for (int k = 0; k < each; ++k) {
+            const int key = each * threadIdx.x + k;
+            mine[k] = key < keys ? totals()[key] : 0u;
+            before[k] = key < keys ? of(key)[tile] : 0u;
+            sum += mine[k];
+        }
+        unsigned place = block_sum_before(sum, room.sums, all);
+#pragma unroll
+        for (int k = 0; k < each; ++k) {
+            base[each * threadIdx.x + k] = place + before[k];
+            place += mine[k];
+        }
+        __syncthreads();
+#pragma unroll
+        for (int q = 0; q < MINE; ++q)
+            if (slot(q) < size) to[base[key_of[slot(q)]] + unsigned(slot(q) - begin[key_of[slot(q)]])] = row[q];
+    }
+
+    static __device__ __forceinline__ int slot(int q) { return q * SORT_THREADS + int(threadIdx.x); }
+};
+
+// What is sorted, and what of it.
+struct Job {
+    Windows windows;
+    LengthKeys keys;
+    const Count* long_tiles;
+    int bits, candidates, apart, tile_order;
+    AllRows all;
 };
 
 // Sorts the rows of a tile inside all whole windows, by keys of one digit: elements are ranked once.
 struct WholeWindows {
     // Counts of chunks are kept apart by more than a row of banks.
     static constexpr int CHUNK_STRIDE = DIGITS + 2;
-    unsigned short *order, *counts, *counters;
-    unsigned* sums;
-    long long* gone;  // long rows before the window of each chunk
-    long long first;
-    int chunks, begin, end;  // candidates from `begin` to `end`
+    const Job& job;
+    Room& room;
+    unsigned short *order, *counts;
+    long long tile, first, gone;
+    int chunks;
 
-    __device__ __forceinline__ void sort(const Windows& windows, const LengthKeys& keys, const Index* long_rows,
-                                         long long long_count, long long stride, Index* rows) const
+    // Candidates from `begin` to `end`.
+    __device__ __forceinline__ void sort(int begin, int end) const
     {
-        unsigned digit[MINE];
-        const DigitSort chunk_by_chunk{counters, sums, 1, chunks};
+        unsigned digit[MINE], left = 0;
+        const DigitSort chunk_by_chunk{room.counters, room.sums, 1, chunks};
 #pragma unroll UNROLLED
         for (int q = 0; q < MINE; ++q) {
             if (!chunk_by_chunk.has(slot_of(q))) continue;
             const long long row = first + slot_of(q);
-            digit[q] = row < windows.m ? keys.at(row) : keys.none();
+            digit[q] = row < job.windows.m ? job.keys.at(row) : job.keys.none();
+            left |= unsigned(row < job.windows.m && digit[q] == job.keys.none()) << q;
         }
+        room.gone.count(left);
+        room.gone.add_up();
         chunk_by_chunk.count<UNROLLED>(digit);
         for (int i = threadIdx.x; i < CHUNKS * DIGITS; i += SORT_THREADS)
-            counts[i / DIGITS * CHUNK_STRIDE + i % DIGITS] = counters[i];
+            counts[i / DIGITS * CHUNK_STRIDE + i % DIGITS] = room.counters[i];
         __syncthreads();
         for (int y = begin; y < end; ++y) {
-            if (!is_whole(windows.at(y))) continue;
-            const int window = int(windows.at(y));
-            if (threadIdx.x < CHUNKS)
-                gone[threadIdx.x] = lower_bound(long_rows, long_count, first + (threadIdx.x * CHUNK & -window));
-            place(digit, window / CHUNK, keys.none());
+            if (!is_whole(job.windows.at(y))) continue;
+            const int per_window = int(job.windows.at(y)) / CHUNK;
+            place(digit, per_window);
+            if (y == job.tile_order) job.all.tell(tile, room.counters);
+            Index* const to = job.windows.order(y) + first - gone;
 #pragma unroll UNROLLED
             for (int q = 0; q < MINE; ++q) {
                 if (!chunk_by_chunk.has(slot_of(q)) || (order[slot_of(q)] & GONE)) continue;
-                Index* const to = rows + windows.stored_before(y, long_count) * stride + first + slot_of(q) - gone[slot_of(q) / CHUNK];
-                *to = Index(first + (order[slot_of(q)] & PLACE));
+                to[slot_of(q) - int(room.gone.chunks[slot_of(q) / CHUNK & -per_window])] =
+                    Index(first + (order[slot_of(q)] & PLACE));
             }
             __syncthreads();
         }
     }
 
     // Puts the elements in order inside windows of so many chunks.
-    __device__ __forceinline__ void place(const unsigned (&ranked)[MINE], int per_window, unsigned none) const
+    __device__ __forceinline__ void place(const unsigned (&ranked)[MINE], int per_window) const
     {
-        const DigitSort sort{counters, sums, per_window, chunks};
+        const DigitSort sort{room.counters, room.sums, per_window, chunks};
         const int shift = 31 - __clz(per_window);
         for (int i = threadIdx.x; i < CHUNKS * DIGITS; i += SORT_THREADS) {
             const int digit = i >> shift & (DIGITS - 1), window = i >> shift >> DIGIT_BITS;
-            counters[i] = counts[(window * per_window + (i & (per_window - 1))) * CHUNK_STRIDE + digit];
+            room.counters[i] = counts[(window * per_window + (i & (per_window - 1))) * CHUNK_STRIDE + digit];
         }
         __syncthreads();
         sort.scan();
 #pragma unroll UNROLLED
         for (int q = 0; q < MINE; ++q) {
             if (!sort.has(slot_of(q))) continue;
-            const unsigned gone = ranked[q] >> RANK_BITS == none ? GONE : 0;
+            const unsigned gone = ranked[q] >> RANK_BITS == job.keys.none() ? GONE : 0;
             order[sort.place_of(slot_of(q), ranked[q])] = (unsigned short)(slot_of(q) | gone);
         }
         __syncthreads();
     }
 };
 
-extern "C" __global__ void __launch_bounds__(SORT_THREADS)
-dasp_sort_windows(const Start* __restrict__ indptr, const Index* __restrict__ long_rows, long long long_count,
-                  const long long* __restrict__ windows, int window_count, long long m, long long most,
-                  long long longest, int bits, long long stride, int apart, Index* rows, Count* come, Count* counts)
+// Sorts a tile of a candidate.
+__device__ __forceinline__ void sort_tile(const Job& job, long long tile, int y, Room& room)
 {
-    __shared__ unsigned words[TILE];
-    __shared__ unsigned short counters[CHUNKS * DIGITS];
-    __shared__ unsigned sums[SORT_THREADS / WARP + 1];
-    __shared__ DigitCounts here;
-    __shared__ long long gone[CHUNKS];
-
-    const Windows all{windows, window_count, m};
-    const long long given = all.at(blockIdx.y);
-    const LengthKeys keys{indptr, longest, most};
-    if (is_whole(given) && bits <= DIGIT_BITS) {
-        const long long begin = blockIdx.x * (long long)TILE;
-        if (begin >= m || (!apart && all.first_whole(blockIdx.y) < (int)blockIdx.y)) return;
-        const int from = apart ? (int)blockIdx.y : 0, to = apart ? from + 1 : (int)gridDim.y;
-        unsigned short* const order = reinterpret_cast<unsigned short*>(words);
+    const Windows& all = job.windows;
+    const LengthKeys& keys = job.keys;
+    const long long given = all.at(y), m = all.m;
+    if (is_whole(given) && job.bits <= DIGIT_BITS) {
+        const long long begin = tile * TILE;
+        int last = job.candidates - 1;
+        while (!is_whole(all.at(last))) --last;
+        if (begin >= m || (!job.apart && y != last)) return;
+        unsigned short* const order = reinterpret_cast<unsigned short*>(room.words);
+        const long long gone = all.left_out ? room.gone.before(begin, keys, job.long_tiles) : 0;
         const int chunks = int(ceil_div(min(m - begin, (long long)TILE), CHUNK));
-        WholeWindows{order, order + TILE, counters, sums, gone, begin, chunks, from, to}.sort(
-            all, keys, long_rows, long_count, stride, rows);
-        return;
-    }
-    if (given > TILE) {
-        const Tile tile(min(given, m), m);
-        const Count blocks = ceil_div(m, min(given, m)) * tile.tiles;
-        if (!counts || (int)blockIdx.y < (int)gridDim.y - 1 || blockIdx.x >= blocks) return;
-        here.clear();
-        for (int i = threadIdx.x; i < tile.size; i += SORT_THREADS) here.add(digit_of(keys.at(tile.first + i), 0));
-        here.deliver(tile, blocks, come, counts);
+        WholeWindows{job, room, order, order + TILE, tile, begin, gone, chunks}.sort(job.apart ? y : 0, y + 1);
         return;
     }
     const bool sorts = given > 0;
-    const long long window = sorts ? min(given, m) : TILE;
-    if (!sorts && long_count == 0) return;
-    const int per_window = int(ceil_div(window, CHUNK)), fit = CHUNKS / per_window;
-    const long long first = blockIdx.x * fit * window, left = m - first;
-    if (left <= 0) return;
-    const long long whole = min(left / window, (long long)fit);
-    const long long rest = whole < fit ? ceil_div(left - whole * window, CHUNK) : 0;
-    const DigitSort sort{counters, sums, per_window, int(whole * per_window + rest)};
+    if (given > TILE || (!sorts && !all.left_out)) return;
+    const int window = int(sorts ? min(given, m) : TILE);
+    const int per_window = (window + CHUNK - 1) / CHUNK, fit = CHUNKS / per_window;
+    const long long first = tile * (fit * window);
+    if (first >= m) return;
+    const int here = int(min(m - first, (long long)fit * window)), whole = here / window;
+    const DigitSort sort{room.counters, room.sums, per_window,
+                         whole * per_window + (here - whole * window + CHUNK - 1) / CHUNK};
 
-    unsigned word[MINE], digit[MINE];
+    unsigned word[MINE], digit[MINE], gone = 0;
 #pragma unroll UNROLLED
     for (int q = 0; q < MINE; ++q) {
         if (!sort.has(slot_of(q))) continue;
         const int nth = sort.window_of(slot_of(q)), place = slot_of(q) - nth * per_window * CHUNK;
         const long long row = first + nth * window + place;
         unsigned key = keys.none();
-        if (place < window && row < m) key = keys.at(row);
+        if (place < window && row < m) {
+            key = keys.at(row);
+            gone |= unsigned(key == keys.none()) << q;
+        }
         if (!sorts && key != keys.none()) key = 0;
         word[q] = key << PLACE_BITS | unsigned(place);
     }
-    for (int shift = 0; shift < bits; shift += DIGIT_BITS) {
+    const long long before = all.left_out ? room.gone.before(first, keys, job.long_tiles) : 0;
+    room.gone.count(gone);
+    room.gone.add_up();
+    for (int shift = 0; shift < job.bits; shift += DIGIT_BITS) {
 #pragma unroll UNROLLED
         for (int q = 0; q < MINE; ++q) digit[q] = word[q] >> (PLACE_BITS + shift) & (DIGITS - 1);
         sort.count<UNROLLED>(digit);
         sort.scan();
 #pragma unroll UNROLLED
         for (int q = 0; q < MINE; ++q)
-            if (sort.has(slot_of(q))) words[sort.place_of(slot_of(q), digit[q])] = word[q];
+            if (sort.has(slot_of(q))) room.words[sort.place_of(slot_of(q), digit[q])] = word[q];
         __syncthreads();
 #pragma unroll UNROLLED
         for (int q = 0; q < MINE; ++q)
-            if (sort.has(slot_of(q))) word[q] = words[slot_of(q)];
+            if (sort.has(slot_of(q))) word[q] = room.words[slot_of(q)];
     }
-    if (threadIdx.x < CHUNKS) gone[threadIdx.x] = lower_bound(long_rows, long_count, first + threadIdx.x * window);
-    __syncthreads();
-    rows += all.stored_before(blockIdx.y, long_count) * stride;
+    Index* const to = all.order(y) + first - before;
 #pragma unroll UNROLLED
     for (int q = 0; q < MINE; ++q) {
         if (!sort.has(slot_of(q)) || word[q] >> PLACE_BITS == keys.none()) continue;
         const int nth = sort.window_of(slot_of(q));
-        const long long begin = first + nth * window;
-        rows[begin - gone[nth] + slot_of(q) - nth * per_window * CHUNK] =
-            Index(begin + (word[q] & ((1u << PLACE_BITS) - 1)));
+        const int begin = nth * window;
+        to[begin - int(room.gone.chunks[nth * per_window]) + slot_of(q) - nth * per_window * CHUNK] =
+            Index(first + begin + (word[q] & ((1u << PLACE_BITS) - 1)));
     }
+    if (y == job.tile_order) job.all.tell(tile, room.words, room.counters, sort.chunks * CHUNK);
+}
+
+extern "C" __global__ void __launch_bounds__(SORT_THREADS, 2)
+dasp_sort_windows(const Start* __restrict__ indptr, const Count* __restrict__ long_tiles, int left_out,
+                  const long long* __restrict__ windows, int window_count, int candidates, long long m, long long most,
+                  long long longest, int bits, long long stride, int apart, int tiles, int tile_order,
+                  Index* rows, Index* spare, Count* come, unsigned* counts)
+{
+    __shared__ Room room;
+    __shared__ int ticket;
+    if (threadIdx.x == 0) ticket = tile_order < 0 ? int(blockIdx.x) : int(atomicAdd(come, Count(1)));
+    __syncthreads();
+    const int all_tiles = tile_order < 0 ? 0 : int(ceil_div(m, TILE));
+    const int sums = tile_order < 0 ? 0 : int(longest) / (SORT_THREADS / WARP) + 1;
+    const int others = int(gridDim.x) - 2 * all_tiles - sums;
+    const Job job{{windows, window_count, m, stride, left_out, rows, spare}, {indptr, longest, most}, long_tiles,
+                  bits, candidates, apart, tile_order, {counts, all_tiles, int(longest) + 1}};
+    int nth = ticket - all_tiles;
+    if (nth < others) {
+        int y = nth < 0 ? tile_order : nth / tiles;
+        y += int(nth >= 0 && tile_order >= 0 && y >= tile_order);
+        sort_tile(job, nth < 0 ? ticket : nth % tiles, y, room);
+        if (nth < 0) arrive(come + 1);
+        return;
+    }
+    nth -= others;
+    wait_for(come + 1, all_tiles);
+    if (nth < sums) {
+        const int key = nth * (SORT_THREADS / WARP) + warp_id();
+        if (key <= longest) job.all.add_up(key);
+        arrive(come + 2);
+        return;
+    }
+    nth -= sums;
+    const long long begin = (long long)nth * TILE, end = min(begin + TILE, m);
+    long long first = begin, size = end - begin;
+    if (left_out) {
+        first -= room.gone.before(begin, job.keys, long_tiles);
+        __syncthreads();
+        size = end - room.gone.before(end, job.keys, long_tiles) - first;
+        __syncthreads();
+    }
+    Index* const to = rows + stored_before(window_count, windows, window_count, left_out) * stride;
+    job.all.place(nth, job.windows.order(tile_order) + first, int(size), job.keys, come + 2, sums, room, to);
 }

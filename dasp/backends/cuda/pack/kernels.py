@@ -57,19 +57,23 @@ SORT_WINDOWS = Signature(
     "dasp_sort_windows",
     """
     const Start*      indptr        [m + 1]
-    const Index*      long_rows
-    long long         long_count
+    const Count*      long_tiles
+    int               left_out
     const long long*  windows
     int               window_count
+    int               candidates
     long long         m
     long long         most
     long long         longest
     int               bits
     long long         stride
     int               apart
+    int               tiles
+    int               tile_order
     Index*            rows
-    Count*            come          [1]
-    Count*            counts
+    Index*            spare
+    Count*            come          [3]
+    unsigned*         counts
     """,
 )
 

@@ -41,7 +41,9 @@ def lay_out(on: Resources, csr: Csr, survey: Survey, cut: Cut, window: int, trie
     work.join()
     pieces = list_long_rows(on, csr, survey)
     starts, lengths, of_segments = in_turn = (
-        work.turned or sort_segments(on, survey) if segments and slices > cut.in_order else pieces.segments
+        work.turned or sort_segments(on, csr, survey)
+        if segments and slices > cut.in_order
+        else pieces.segments
     )
     known["headers"], known["segments"] = word(room[0]), segments
     known["segment_starts"], known["segment_lengths"] = word(starts), word(lengths)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from dasp._integers import ceil_div
 from dasp.backends.cuda.pack import kernels
-from dasp.backends.cuda.pack.c_types import COUNT
+from dasp.backends.cuda.pack.c_types import COUNT, UINT32
 from dasp.backends.cuda.pack.protocols import Device
 from dasp.backends.cuda.pack.resources import Resources
 from dasp.backends.cuda.pack.segments import likely_to_turn, list_long_rows, sort_segments
@@ -16,9 +16,10 @@ from dasp.backends.cuda.pack.sizes import (
     CHUNKS,
     CUT_THREADS,
     CUT_TILE,
-    DIGIT_BITS,
     ENTRIES,
+    MOST_KEYS,
     SAMPLED,
+    SORT_THREADS,
     SORT_TILE,
     TOTALS,
 )
@@ -28,10 +29,6 @@ from dasp.formats.sliced.layout import Cut, Survey
 
 APART = 264
 """Blocks up to which each sorts a tile in a window of its own: two to a multiprocessor."""
-
-BESIDE = 1 << 17
-"""Rows from which a sort over more than a tile of them runs beside those inside of tiles: fewer are sorted
-before the host has launched it."""
 
 
 class Orders(NamedTuple):
@@ -93,22 +90,21 @@ def _sort_orders(
     known["steps"], known["segment_steps"] = cut.steps, cut.segment_steps
     tiles = ceil_div(positions, CUT_TILE)
     moves = m and (survey.long_rows or any(windows))
-    sort_tiles = _window_tiles(windows, m) if moves else 0
-    passages, counts, rows = device.scratch(
+    index, sorts = work.types["Index"], _sorts(windows, m, work.facts.longest_whole) if moves else _NO_SORTS
+    passages, counts, spare, rows = device.scratch(
         (count * tiles * ENTRIES, COUNT),
-        ((sort_tiles << DIGIT_BITS) + 1, COUNT),
-        (stored(windows, survey.long_rows) * m, work.types["Index"]),
+        (sorts.counts, UINT32),
+        (sorts.spare, index),
+        (stored(windows, survey.long_rows) * m, index),
     )
     first, before = work.take(count * (TOTALS + SAMPLED)), work.take(2 * count * tiles)
     orders = Orders(windows, rows if moves else None, tiles, before, first)
     _tell(device, survey, orders, m)
-    if survey.long_rows:
-        list_long_rows(on, csr, survey)
     if likely_to_turn(csr, work, cut):
         work.turns = True
-        work.later.append(partial(sort_segments, on, survey))
+        work.later.append(partial(sort_segments, on, csr, survey))
     if moves:
-        _sort_rows(on, csr, survey, cut, orders, sort_tiles, counts)
+        _sort_rows(on, csr, survey, cut, orders, sorts, counts, spare)
     if tiles:
         known["come"], known["passages"] = work.zeros(count), device.word(passages)
     return orders, passages
@@ -146,57 +142,89 @@ def _tell(device: Device, survey: Survey, orders: Orders, m: int) -> None:
     }
 
 
+class _Sorts(NamedTuple):
+    """How rows are sorted in some windows: kernels/pack/windows.cu.
+
+    Attributes
+    ----------
+    blocks, tiles, candidates : int
+        Of the launch; no blocks where there is none.
+    tile_order : int
+        The candidate whose tiles are those of all rows, -1 where these are not sorted there.
+    spare : int
+        Rows for which it needs room of its own.
+    counts : int
+        Numbers that are counted of all rows.
+    apart : bool
+        Whether each block sorts a tile in one window.
+    passes : tuple of int
+        Windows, by their numbers, that are sorted in passes over all rows.
+    """
+
+    blocks: int
+    tiles: int
+    candidates: int
+    tile_order: int
+    spare: int
+    counts: int
+    apart: bool
+    passes: tuple[int, ...]
+
+
+_NO_SORTS = _Sorts(0, 1, 0, -1, 0, 0, False, ())
+
+
+@lru_cache(maxsize=256)
+def _sorts(windows: tuple[int, ...], m: int, longest: int) -> _Sorts:
+    """Return how m rows of up to so many entries are sorted in each of some windows."""
+    narrow = [min(window or SORT_TILE, m) for window in windows if min(window, m) <= SORT_TILE]
+    tiles = max([ceil_div(m, CHUNKS // ceil_div(window, CHUNK) * window) for window in narrow], default=1)
+    wide = tuple(range(len(narrow), len(windows)))
+    if not wide or windows[-1] < m or longest >= MOST_KEYS:
+        blocks = len(narrow) * tiles
+        return _Sorts(blocks, tiles, len(narrow), -1, 0, 0, blocks <= APART, wide)
+    spares = SORT_TILE not in windows
+    order = len(windows) - 1 if spares else windows.index(SORT_TILE)
+    all_tiles, keys = ceil_div(m, SORT_TILE), longest + 1
+    sorting = all_tiles + order * tiles
+    blocks = sorting + ceil_div(keys, SORT_THREADS // WARP) + all_tiles
+    counts = keys * (all_tiles + 1)
+    return _Sorts(blocks, tiles, order + 1, order, spares * m, counts, sorting <= APART, wide[:-1])
+
+
 def _sort_rows(
     on: Resources,
     csr: Csr,
     survey: Survey,
     cut: Cut,
     orders: Orders,
-    tiles: int,
+    sorts: _Sorts,
     counts: Array,
+    spare: Array,
 ) -> None:
     """Set the rows in slices in the order of each window, m apart."""
     m, long_count, work, windows = csr.shape[0], survey.long_rows, survey.detail, orders.windows
-    device, word = on.device, on.device.word
-    long_rows = word(work.long.long_rows if long_count else None)
-    longest = work.facts.longest_whole
+    longest, word = work.facts.longest_whole, on.device.word
     bits = (longest + 1).bit_length()
-    wide = [nth for nth, window in enumerate(windows) if window > SORT_TILE]
-    beside = device.aside() if wide and m >= BESIDE and bits > DIGIT_BITS else None
     work.known |= {
-        "longest": longest,
+        "left_out": int(long_count > 0),
+        "candidates": sorts.candidates,
         "most": WARP * cut.steps,
+        "longest": longest,
         "bits": bits,
-        "long_rows": long_rows,
-        "long_count": long_count,
-        "come": work.zeros(1),
-        "counts": word(None if beside else counts),
-        "apart": int(tiles * len(windows) <= APART),
+        "apart": int(sorts.apart),
+        "tiles": sorts.tiles,
+        "tile_order": sorts.tile_order,
+        "spare": word(spare if sorts.spare else None),
+        "come": work.zeros(3),
+        "counts": word(counts),
     }
-    work.launch(kernels.SORT_WINDOWS, (tiles, len(windows)), 512)
-    work.known |= {"keys": word(None), "gone": long_rows, "gone_count": long_count}
-    kept = []
-    try:
-        for nth in wide:
-            before = stored(windows[:nth], long_count)
-            to, counted = device.part(orders.rows, before * m, m), counts if nth == wide[-1] else None
-            of = m, work.types["Index"]
-            kept.append(sort(on, work, of, windows[nth], bits, to, None if beside else counted, beside))
-    finally:
-        if beside:
-            beside.join()
-
-
-@lru_cache(maxsize=256)
-def _window_tiles(windows: tuple[int, ...], m: int) -> int:
-    """Return the most blocks that sort rows inside any of some windows, 0 for one that is cut as it is.
-
-    A block has several windows, or a window several blocks.
-    """
-
-    def tiles(window: int) -> int:
-        if window > SORT_TILE:
-            return ceil_div(m, window) * ceil_div(window, SORT_TILE)
-        return ceil_div(m, CHUNKS // ceil_div(window, CHUNK) * window)
-
-    return max(tiles(min(window or SORT_TILE, m)) for window in windows)
+    if sorts.blocks:
+        work.launch(kernels.SORT_WINDOWS, sorts.blocks, SORT_THREADS)
+    if not sorts.passes:
+        return
+    gone = list_long_rows(on, csr, survey).long_rows if long_count else None
+    work.tell(keys=None, gone=gone, gone_count=long_count)
+    for nth in sorts.passes:
+        to = on.device.part(orders.rows, stored(windows[:nth], long_count) * m, m)
+        sort(on, work, (m, work.types["Index"]), windows[nth], bits, to)

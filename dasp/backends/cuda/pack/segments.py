@@ -10,7 +10,7 @@ from dasp.backends.cuda.pack import kernels
 from dasp.backends.cuda.pack.c_types import INT64, UINT32
 from dasp.backends.cuda.pack.protocols import Aside
 from dasp.backends.cuda.pack.resources import Resources
-from dasp.backends.cuda.pack.sizes import BLOCKS, LONG_TILE, SORT_TILE
+from dasp.backends.cuda.pack.sizes import BLOCKS, LONG_TILE, SORT_THREADS, SORT_TILE
 from dasp.backends.cuda.pack.sort import sort
 from dasp.backends.cuda.pack.survey import LongRows, Segments, SurveyWork
 from dasp.backends.cuda.pack.work import share
@@ -23,8 +23,8 @@ MOST_SEGMENTS = SORT_TILE
 """Segments that one block sorts: kernels/pack/segments.cu."""
 
 
-def list_long_rows(on: Resources, csr: Csr, survey: Survey) -> LongRows:
-    """Return the rows too long for a slice, and their segments."""
+def list_long_rows(on: Resources, csr: Csr, survey: Survey, beside: Aside | None = None) -> LongRows:
+    """Return the rows too long for a slice, and their segments, perhaps listed beside others."""
     work: SurveyWork = survey.detail
     rows, index, count = survey.long_rows, work.types["Index"], work.facts.segments
     if not rows:
@@ -38,7 +38,8 @@ def list_long_rows(on: Resources, csr: Csr, survey: Survey) -> LongRows:
         known["long_rows"], known["offsets"] = word(long_rows), word(offsets)
         known["segment_rows"], known["headers"] = word(of_segments), word(headers)
         known["starts"], known["lengths"] = word(starts), word(lengths)
-        work.launch(kernels.LIST_LONG, ceil_div(csr.shape[0], LONG_TILE))
+        with beside or nullcontext():
+            work.launch(kernels.LIST_LONG, ceil_div(csr.shape[0], LONG_TILE))
         long_rows, offsets, of_segments = device.shown(*found)
         work.long = LongRows(long_rows, offsets, of_segments, Segments(*segments))
     return work.long
@@ -56,11 +57,10 @@ def likely_to_turn(csr: Csr, work: SurveyWork, cut: Cut) -> bool:
     return facts.segments + ceil_div(rows, WARP) + ceil_div(entries, WARP * cut.steps) > cut.in_order
 
 
-def sort_segments(on: Resources, survey: Survey, beside: Aside | None = None) -> Segments:
+def sort_segments(on: Resources, csr: Csr, survey: Survey, beside: Aside | None = None) -> Segments:
     """Return segments in the order of their first columns, perhaps sorted beside others."""
     work, bits = survey.detail, survey.most_column.bit_length()
-    assert work.long
-    count, (starts, lengths, _) = work.facts.segments, work.long.segments
+    count, (starts, lengths, _) = work.facts.segments, list_long_rows(on, csr, survey, beside).segments
     *room, keys = on.device.scratch(*_room_for_segments(count), (count, UINT32))
     turned = work.turned = Segments(*room)
     to = {f"turned_{name}": array for name, array in turned._asdict().items()}
@@ -68,7 +68,7 @@ def sort_segments(on: Resources, survey: Survey, beside: Aside | None = None) ->
     if count <= MOST_SEGMENTS:
         work.kept = keys
         with beside or nullcontext():
-            work.launch(kernels.SORT_SEGMENTS, 1, 512, column_bits=bits)
+            work.launch(kernels.SORT_SEGMENTS, 1, SORT_THREADS, column_bits=bits)
         return turned
     (in_turn,) = on.device.scratch((count, work.types["Index"]))
     work.launch(kernels.COLUMN_KEYS, share(count, 256, BLOCKS), count=count, keys=keys)

@@ -11,8 +11,12 @@ VALUES_AT_ONCE = 4096
 BLOCKS = 528
 """Most blocks of a launch whose threads go through an array a grid apart: four to a multiprocessor."""
 
-SORT_TILE, DIGIT_BITS, CHUNK, CHUNKS = 8192, 6, 128, 64
-"""Elements that a block sorts at once, by six bits of a key: kernels/pack/order.cuh."""
+SORT_THREADS, SORT_TILE, DIGIT_BITS, CHUNK, CHUNKS = 1024, 8192, 6, 128, 64
+"""Threads of a block that sorts, its elements, bits of a key that it sorts by, and elements that it counts at
+once: kernels/pack/order.cuh."""
+
+MOST_KEYS = 4096
+"""Keys by which rows of all tiles are counted: kernels/pack/windows.cu."""
 
 CUT_THREADS, CUT_TILE, ENTRIES = 512, 2048, 32
 """Threads of a block that cuts, its positions, and those at which a chain of slices can enter them:

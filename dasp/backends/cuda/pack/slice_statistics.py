@@ -11,6 +11,7 @@ from dasp.backends.cuda.pack.c_types import UINT32
 from dasp.backends.cuda.pack.orders import Orders, cut_orders, stored
 from dasp.backends.cuda.pack.protocols import Aside
 from dasp.backends.cuda.pack.resources import Resources
+from dasp.backends.cuda.pack.segments import list_long_rows
 from dasp.backends.cuda.pack.sizes import CUT_THREADS, PLACES, SAMPLED, SHARED_SLOTS, TOTALS
 from dasp.backends.cuda.pack.survey import SurveyWork
 from dasp.formats.array import WARP, Csr
@@ -42,7 +43,7 @@ def try_windows(
             some = windows[: at_once + len(windows) - stored(windows, survey.long_rows)]
             windows = windows[len(some) :]
             orders = cut_orders(on, csr, survey, cut, some)
-            found |= _statistics(on, csr, work, cut, orders, sector_columns, blocks)
+            found |= _statistics(on, csr, survey, cut, orders, sector_columns, blocks)
     finally:
         work.join()
     return Tried(found, orders)
@@ -79,13 +80,14 @@ def of_layout(
 def _statistics(
     on: Resources,
     csr: Csr,
-    work: SurveyWork,
+    survey: Survey,
     cut: Cut,
     orders: Orders,
     sector_columns: int,
     blocks: tuple[int, int, int],
 ) -> dict[int, SliceStatistics]:
     """Return what is counted of orders, segments left out; what is put off is launched before waiting."""
+    work: SurveyWork = survey.detail
     asked = orders.first, (TOTALS + SAMPLED) * len(orders.windows)
     if not any(blocks):
         return _slice_statistics(orders.windows, work.read(*asked))
@@ -95,6 +97,7 @@ def _statistics(
     launch()
     reading = read()
     work.begin(aside)
+    list_long_rows(on, csr, survey)
     return _slice_statistics(orders.windows, reading())
 
 

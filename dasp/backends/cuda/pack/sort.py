@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -10,9 +9,8 @@ import numpy as np
 from dasp._integers import ceil_div
 from dasp.backends.cuda.pack import kernels
 from dasp.backends.cuda.pack.c_types import COUNT
-from dasp.backends.cuda.pack.protocols import Aside
 from dasp.backends.cuda.pack.resources import Resources
-from dasp.backends.cuda.pack.sizes import DIGIT_BITS, RUN, SORT_TILE
+from dasp.backends.cuda.pack.sizes import DIGIT_BITS, RUN, SORT_THREADS, SORT_TILE
 from dasp.backends.cuda.pack.work import Work
 from dasp.formats.array import Array, Csr, narrowest
 from dasp.formats.sliced.layout import Survey
@@ -25,32 +23,22 @@ def sort(
     width: int,
     bits: int,
     to: Any,
-    counted: Array | None = None,
-    beside: Aside | None = None,
-) -> Any:
-    """Sort so many elements of a type by their keys inside windows, stably; see kernels/pack/radix.cu.
-
-    `counted` has the places of the first digits, if they were counted. One tile needs none. What is
-    returned must be kept until what is launched `beside` has joined.
-    """
+) -> None:
+    """Sort so many elements of a type by their keys inside windows, stably; see kernels/pack/radix.cu."""
     scratch, (elements, kind) = on.device.scratch, elements_of
     passes = ceil_div(max(bits, 1), DIGIT_BITS)
     tiles = ceil_div(elements, width) * ceil_div(width, SORT_TILE)
-    counts = counted
-    if tiles > 1 and counts is None:
-        (counts,) = scratch(((tiles << DIGIT_BITS) + 1, COUNT))
+    counts = scratch(((tiles << DIGIT_BITS) + 1, COUNT))[0] if tiles > 1 else None  # one tile needs none
     spare = scratch((elements, kind))[0] if passes > 1 else None
     source, come = None, work.take(passes)
     work.tell(elements=elements, width=width, counts=counts)
-    with beside or nullcontext():
-        for nth in range(passes):
-            target = to if (passes - nth) % 2 else spare
-            work.tell(shift=nth * DIGIT_BITS, last=int(nth == passes - 1), **{"from": source})
-            if tiles > 1 and (nth or counted is None):
-                work.launch(kernels.COUNT_DIGITS, tiles, 512, come=work.words(come + nth, 1))
-            work.launch(kernels.MOVE_DIGITS, tiles, 512, to=target)
-            source = target
-    return counts, spare
+    for nth in range(passes):
+        target = to if (passes - nth) % 2 else spare
+        work.tell(shift=nth * DIGIT_BITS, last=int(nth == passes - 1), **{"from": source})
+        if tiles > 1:
+            work.launch(kernels.COUNT_DIGITS, tiles, SORT_THREADS, come=work.words(come + nth, 1))
+        work.launch(kernels.MOVE_DIGITS, tiles, SORT_THREADS, to=target)
+        source = target
 
 
 def sort_columns(on: Resources, csr: Csr, survey: Survey) -> tuple[Csr, Array]:
