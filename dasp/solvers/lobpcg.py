@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dasp.solvers.block_cg import (
+from dasp.solvers.blocks import (
     OVERFLOW,
     Breakdown,
     column_scales,
