@@ -12,6 +12,7 @@ import sys
 import warnings
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -482,6 +483,22 @@ def test_rows_of_the_matrix_are_planned_first(spec: str, rows: int) -> None:
     assert first.nnz <= options.COMPILING + 500
     assert options.leading_rows(csr_array((0, 3))).shape == (0, 3)
     assert options.leading_rows(csr_array(np.ones((3, 2 * options.COMPILING)))).shape[0] == 1
+
+
+def test_a_preconditioner_is_compiled_before_it_is_timed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, make = [], solve.preconditioner
+
+    def counted(kind: str, matrix: csr_array, *rest: Any) -> Any:
+        rows.append(matrix.shape[0])
+        return make(kind, matrix, *rest)
+
+    monkeypatch.setattr(solve, "preconditioner", counted)
+    assert run(capsys, "solve", "poisson2d:12", "--precond", "ic0", *CPU)[0] == 0
+    assert rows == [144, 144]
+    status, _, stderr = run(capsys, "solve", "rmat:7", "--precond", "jacobi", *CPU)
+    assert (status, "have no usable diagonal entry" in stderr) == (2, True)
 
 
 def test_on_a_terminal_without_tqdm_no_bar_is_shown(

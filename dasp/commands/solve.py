@@ -84,11 +84,18 @@ def add_command(subparsers: Subparsers) -> None:
     parser.set_defaults(run=_run)
 
 
-def _compile(method: str, matrix: csr_array, policy: Policy | None, device: str) -> None:
+def _compile(
+    method: str, precond: str, block: int, matrix: csr_array, policy: Policy | None, device: str
+) -> None:
     """Plan and solve with some of the rows, so that no time below holds what a process compiles first."""
     rows = leading_rows(matrix)
-    small = SpMatrix.from_scipy(rows[:, : rows.shape[0]], policy=policy, device=device)
-    getattr(dasp.solvers, method)(small, np.ones(small.shape[0], small.dtype), maxiter=1)
+    square = rows[:, : rows.shape[0]]
+    small = SpMatrix.from_scipy(square, policy=policy, device=device)
+    try:
+        M = preconditioner(precond, square, small, block)
+    except ValueError:  # of some of the rows; what is wrong with all of them is told later
+        M = None
+    getattr(dasp.solvers, method)(small, np.ones(small.shape[0], small.dtype), M=M, maxiter=1)
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -100,7 +107,7 @@ def _run(arguments: argparse.Namespace) -> int:
     matrix = load_matrix(arguments.matrix, seed=seed)
     check_shape(arguments.matrix, matrix.shape)
     method = arguments.method or ("cg" if looks_positive_definite(matrix) else "bicgstab")
-    _compile(method, matrix, policy, arguments.device)
+    _compile(method, arguments.precond, arguments.block, matrix, policy, arguments.device)
     began = time.perf_counter()
     planned = SpMatrix.from_scipy(matrix, policy=policy, device=arguments.device)
     planning = time.perf_counter() - began
