@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Self
@@ -74,6 +75,8 @@ class SpMatrix(Transposable, Surface):
     __array_ufunc__ = None
     __array_priority__ = 110.0
     ndim = 2
+    _device: str
+    _writes: int
     lasting = True
     """A product that was captured in a CUDA graph stays right as long as the matrix lives."""
 
@@ -96,13 +99,21 @@ class SpMatrix(Transposable, Surface):
             A = intake.any_matrix(A, shape, policy, device, progress)
         elif policy is not None or shape is not None:
             raise TypeError("policy or shape is given with a plan, which has its own; leave them out")
-        self._device, plan = device, A
-        self._backend = backends.find(self._device)
-        self._product = self._backend.product(plan, self._device)
-        self._places = Places()
-        self._key = _foreign.new_key(self)
-        self._writes = 0
-        self._be_alone()
+        self._begin(device, backends.find(device).product(A, device), Places())
+
+    def _begin(self, device: str, product: Any, places: Places) -> None:
+        """Be a matrix on a device, without relatives."""
+        # At once: `A * 2` takes no longer than some of these by themselves.
+        self.__dict__.update(
+            _device=device,
+            _backend=backends.find(device),
+            _product=product,
+            _places=places,
+            _writes=0,
+            _key=_foreign.new_key(self),
+            _relatives={},
+            _relatives_lock=threading.RLock(),
+        )
 
     @classmethod
     def from_scipy(

@@ -36,7 +36,10 @@ class Surface:
         to_scipy: Any
         _backend: Any
         _places: Any
+        _product: Any
+        _begin: Any
         _entries: Any
+        _slots: Any
         _as_they_came: Any
         _kept: Any
 
@@ -129,45 +132,55 @@ class Surface:
 
     def _sharing(self, plan: Any) -> Self:
         """Return a matrix of a plan with the same pattern; what one finds out of that, both know."""
-        other = type(self)(plan, self.device)
-        other._places = self._places
+        other = object.__new__(type(self))
+        other._begin(self.device, self._backend.product(plan, self.device, self._product), self._places)
         return other
 
     __copy__ = copy
 
     # ---- with other values ---------------------------------------------------------------------------
 
-    def _mapped(self, function: Any) -> Self:
-        """Return the matrix with a function of each value, which takes NumPy's arrays wherever A is."""
+    def _mapped(self, function: Any, *, merges: bool = True) -> Self:
+        """Return the matrix with a function of each value, which takes NumPy's arrays wherever A is.
+
+        `merges` says whether fewer bits may hold what it makes: a GPU takes longer to look for that.
+        """
         plan = self.plan
         with self._backend.filling(self.device) as primitives:
-            mapped = formats.find(plan.format).mapped(plan, function, primitives)
+            mapped = formats.find(plan.format).mapped(plan, function, merges, primitives)
             if mapped is None:
                 values = function(self._entries())
         return self.with_values(values) if mapped is None else self._sharing(mapped)
 
     def conj(self) -> Self:
         """Return the matrix with conjugated values; itself if they are real."""
-        return self._mapped(lambda values: values.conj()) if self.dtype.kind == "c" else self
+        if self.dtype.kind != "c":
+            return self
+        return self._mapped(lambda values: values.conj(), merges=False)
 
     conjugate = conj
 
-    def _computed(self, function: Any, factor: Any = 1.0) -> Self:
+    def _computed(self, function: Any, factor: Any = 1.0, *, merges: bool = False) -> Self:
         """Return the matrix with a function of its values and of a number, in the type of their product.
 
         For bfloat16, of which libraries know this and that, it is computed in float32 and rounded.
         """
+        merges = merges or isinstance(factor, (complex, np.complexfloating)) or not 0 < abs(factor) < np.inf
         if self.dtype != _dtypes.BFLOAT16:
-            return self._mapped(function)
+            return self._mapped(function, merges=merges)
         met = {float: self.dtype, complex: np.dtype(np.complex64)}.get(type(factor))
         kind = met or _dtypes.result_type(self.dtype, factor.dtype)
-        return self._mapped(lambda values: function(values.astype(np.float32)).astype(kind))
+
+        def rounded(values: Any) -> Any:
+            return function(values.astype(np.float32)).astype(kind)
+
+        return self._mapped(rounded, merges=merges)
 
     def __neg__(self) -> Self:
         return self._computed(lambda values: -values)
 
     def __abs__(self) -> Self:
-        return self._computed(abs)
+        return self._computed(abs, merges=self.dtype.kind == "c")
 
     def multiply(self, other: Any) -> Self:
         """Return the matrix times a scalar; each value is rounded once.
@@ -225,6 +238,11 @@ class Surface:
         """
         sizes = zip(("left", "right"), (left, right), self.shape, strict=True)
         left, right = (self._diagonal_factor(*each) for each in sizes)
+        plan, slots = self.plan, self._slots()
+        with self._backend.filling(self.device) as primitives:
+            values = formats.find(plan.format).scaled(plan, slots, left, right, primitives)
+        if values is not None:
+            return self.with_values(values)  # type: ignore[no-any-return]
         indptr, columns, values = found(planning.unpack, self.plan, self.device)
         with self._backend.filling(self.device):
             if left is not None:
@@ -242,7 +260,7 @@ class Surface:
             raise ValueError(
                 f"{name} has shape {factor.shape}; A has shape {self.shape}, so ({size},) is needed"
             )
-        return factor
+        return self._backend.as_values(factor, self.device) if factor.dtype == self.dtype else factor
 
     def shifted(self, sigma: Any) -> Shifted:
         """Return A + sigma I, an operator that shares the plan of A.
@@ -297,12 +315,12 @@ class Surface:
             Above the main diagonal, or below it if negative.
         """
         try:
-            plan, k = self.plan, operator.index(k)
+            k = operator.index(k)
         except TypeError as error:
             raise TypeError(f"k is {k!r}; a whole number is needed") from error
         k = min(max(k, -self.shape[0]), self.shape[1])  # beyond the matrix is beyond int64, too
-        with self._backend.filling(self.device, ends=True) as primitives:
-            diagonal = formats.find(plan.format).diagonal(plan, k, primitives)
+        with self._backend.filling(self.device):
+            diagonal = self._product.diagonal(k)
         return self.tocsr().diagonal(k) if diagonal is None else diagonal
 
     def trace(self, offset: int = 0) -> Any:
@@ -345,10 +363,15 @@ class Surface:
         if axis is None and self.shape[1] > self.nnz:
             return self._entries().astype(total, copy=False).sum()
         if axis is None:
-            ones = self.asarray(np.ones(self.shape[1]), total)
-            return (self @ ones).sum()
-        ones = self.asarray(np.ones(self.shape[axis]), self.dtype)
-        return self @ ones if axis in (1, -1) else ones @ self
+            return (self @ self._ones(1, total)).sum()
+        return self @ self._ones(1, self.dtype) if axis in (1, -1) else self._ones(0, self.dtype) @ self
+
+    def _ones(self, axis: int, dtype: np.dtype[Any]) -> Any:
+        """Return a vector of ones, as long as an axis, made where the matrix is."""
+        ones = self._backend.empty((self.shape[axis],), dtype, self.device, "C")
+        bits = _dtypes.bits_type(dtype)  # CuPy fills no bfloat16
+        ones.view(bits).fill(np.ones(1, dtype).view(bits)[0])
+        return ones
 
     def matmat(self, X: Any, *, out: Any = None, alpha: Any = 1.0, beta: Any = 0.0) -> Any:
         """Return alpha A X + beta out; see `matvec`."""

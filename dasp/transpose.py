@@ -45,17 +45,24 @@ def from_left(A: Any, x: Any) -> Any:
     return A.T.matvec(x.T).T if len(x.shape) == 2 else A.T.matvec(x)
 
 
-def _transposed(plan: Plan, primitives: Any) -> tuple[Csr, Any, bool]:
-    """Return the transpose of the matrix of a plan, which of the entries that came in each entry is, and
-    whether it is the matrix itself."""
-    turned, order, same = primitives.transpose(Csr(plan.shape, *planning.unpack(plan, primitives)))
-    return turned, order if plan.order is None else plan.order[order], same
+def _transposed(plan: Plan, primitives: Any) -> tuple[Csr, Any] | None:
+    """Return the transpose of the matrix of a plan, and which of the entries that came in each entry is; None
+    if it is the matrix itself."""
+    made = primitives.transpose(Csr(plan.shape, *planning.unpack(plan, primitives)))
+    return made if made is None or plan.order is None else (made[0], plan.order[made[1]])
 
 
 class Transposable:
-    """Products with the transpose, for `dasp.SpMatrix`."""
+    """Products with the transpose, for `dasp.SpMatrix`.
+
+    A matrix keeps the transpose that it made; the transpose knows its maker and does not keep it, so that
+    memory is given back as soon as nobody holds either. They share a lock, which is held while one is
+    made and while values are written in place: a transpose has all values of before, or takes the new.
+    """
 
     _places: Places
+    _relatives: dict[str, Relative]
+    _relatives_lock: Any
 
     if TYPE_CHECKING:
         shape: Any
@@ -69,16 +76,6 @@ class Transposable:
         with_values: Any
         matvec: Any
         _write: Any
-
-    def _be_alone(self) -> None:
-        """Begin without relatives.
-
-        A matrix keeps the transpose that it made; the transpose knows its maker and does not keep it, so that
-        memory is given back as soon as nobody holds either. They share a lock, which is held while one is
-        made and while values are written in place: a transpose has all values of before, or takes the new.
-        """
-        self._relatives: dict[str, Relative] = {}
-        self._relatives_lock = threading.RLock()
 
     def _made(self, name: str) -> Any:
         """Return the transpose (T) or its conjugate (H) if this matrix made one and keeps it."""
@@ -202,9 +199,10 @@ class Transposable:
         if not self._backend.packs(plan.format):
             plan, where = self._backend.to_host(plan), "cpu"
         with backends.find(where).filling(where, ends=True) as primitives:
-            turned, order, same = _transposed(plan, primitives)
-        if same:
+            made = _transposed(plan, primitives)
+        if made is None:
             return None
+        turned, order = made
         policy = Policy(layout=plan.format, **formats.find(plan.format).alike(plan))
         return packed(turned, order, policy, self.device)
 

@@ -15,9 +15,10 @@ from dasp import Policy, SpMatrix
 from dasp._machines import H200
 from dasp.backends.cuda import beside, columns, dotted, octets, product, scratch, sliced
 from dasp.backends.cuda.sectors import read_sectors
-from tests.gallery import from_lengths
+from dasp.formats.array import diagonal_rows
+from tests.gallery import GALLERY, from_lengths
 from tests.planned import plan_of
-from tests.reference import assert_close
+from tests.reference import assert_close, entries_of
 
 cupy = pytest.importorskip("cupy")
 from tests.simt.gpu import Gpu  # noqa: E402
@@ -75,6 +76,30 @@ def test_a_new_vector_and_a_given_one_come_the_short_way(gpu, matrix, policy, co
     assert not counted
     assert_close(gpu.get(y), matrix, x)
     np.testing.assert_array_equal(gpu.get(z).view(np.uint64), gpu.get(y).view(np.uint64))
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("name", GALLERY)
+def test_diagonals(gpu, policy, name):
+    """Duplicates sum; of a row that is cut, two segments with an entry leave it to who unpacks the plan."""
+    matrix = entries_of(GALLERY[name])
+    A = SpMatrix(plan_of(GALLERY[name], POLICIES[policy]), "cuda:0")
+    m, n = A.shape
+    rows = np.repeat(np.arange(m), np.diff(matrix.indptr))
+    for k in {0, 1, -2, n - 1, 1 - m}:
+        found = A._product.diagonal(k)
+        kept = matrix.indices == rows + k
+        times = np.bincount(rows[kept], minlength=m)
+        if found is None:
+            assert (times > 1).any()
+            assert policy == "split slices"
+            continue
+        first, count = diagonal_rows((m, n), k)
+        want = np.bincount(rows[kept], matrix.data[kept], m)[first : first + count]
+        np.testing.assert_array_equal(
+            gpu.get(found)[times[first : first + count] < 2], want[times[first : first + count] < 2]
+        )
+        np.testing.assert_allclose(gpu.get(found), want, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("policy", POLICIES)

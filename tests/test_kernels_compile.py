@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from dasp import _source
-from dasp._dtypes import C_NAMES, TABLE, Arithmetic, arithmetic
+from dasp._dtypes import C_NAMES, TABLE, Arithmetic, arithmetic, into
 from dasp._machines import H200
 from dasp.backends.cuda import columns as several
 from dasp.backends.cuda import octets
@@ -155,6 +155,20 @@ def slices() -> Iterator[Defines]:
         {"DASP_REGISTERS": "48", **type_names(SINGLES), "DASP_CODING": str(int(Coding.EQUAL))},
     ):
         yield {**usual, **changes}
+
+
+def diagonals() -> Iterator[Defines]:
+    """Every coding, and every type of values."""
+    usual = {"DASP_INDEX": "int", "DASP_OFFSET": "int", "DASP_MMA": "0", "DASP_THREADS": "256"}
+    usual |= {"DASP_CODING": str(int(Coding.PLAIN))}
+    double = into(*3 * [np.dtype(np.float64)])
+    for row in TABLE.values():
+        yield {**usual, **into(*3 * [row.dtype]).defines}
+    for coding in set(Coding) - {Coding.REAL, Coding.REAL_SINGLE}:
+        yield {**usual, **double.defines, "DASP_CODING": str(int(coding))}
+    for coding in (Coding.REAL, Coding.REAL_SINGLE, Coding.BYTE, Coding.DICTIONARY):
+        yield {**usual, **into(*3 * [np.dtype(np.complex128)]).defines, "DASP_CODING": str(int(coding))}
+    yield {**usual, **double.defines, "DASP_INDEX": "long long"}
 
 
 def columns() -> Iterator[Defines]:
@@ -336,6 +350,7 @@ def pack() -> Iterator[tuple[str, Defines]]:
         "segments",
         "columns",
         "sort_columns",
+        "bytes",
     ):
         yield from ((f"pack/{name}.cu", known) for known in (narrow, wide))
     for known, size in product((narrow, wide), (2, 4, 8, 16)):
@@ -353,6 +368,8 @@ def pack() -> Iterator[tuple[str, Defines]]:
         yield "pack/refill.cu", narrow | real
         yield "pack/holds.cu", narrow | real
         yield "pack/decode.cu", narrow | real
+        yield "pack/scale.cu", narrow | real | {"DASP_VALUE": {4: "float", 8: "double"}[size]}
+    yield "pack/scale.cu", wide | real | {"DASP_VALUE": "double", "DASP_CODING": str(int(Coding.PLAIN))}
     for coding, size in product((Coding.EQUAL, Coding.DICTIONARY), (2, 4, 8, 16)):
         bits = {"DASP_VALUE_BYTES": str(size), "DASP_KIND": "0", "DASP_CODING": str(int(coding))}
         yield "pack/decode.cu", narrow | bits
@@ -363,6 +380,8 @@ def pack() -> Iterator[tuple[str, Defines]]:
         yield "pack/refill.cu", narrow | parts
         yield "pack/holds.cu", narrow | parts
         yield "pack/decode.cu", narrow | parts
+        named = {8: "Complex<float>", 16: "Complex<double>"}[size]
+        yield "pack/scale.cu", narrow | parts | {"DASP_VALUE": named}
     yield "pack/values.cu", narrow | {"DASP_VALUE_BYTES": "8", "DASP_KIND": "2"}
     brain = {"DASP_VALUE_BYTES": "2", "DASP_KIND": "1", "DASP_BFLOAT16": "1"}
     yield "pack/values.cu", narrow | brain
@@ -376,6 +395,13 @@ SOURCES: dict[str, list[Defines]] = {
     "spmv/product.cu": list(spmv()),
     "spmv/product_columns.cu": list(published_columns()),
     "spmv/slices.cu": list(slices()),
+    "spmv/diagonal.cu": list(diagonals()),
+    "spmv/diagonal_published.cu": [
+        {"DASP_INDEX": kind, "DASP_OFFSET": kind, "DASP_MMA": "0", "DASP_THREADS": "256", **kinds.defines}
+        for row in TABLE.values()
+        for kinds in [into(*3 * [row.dtype])]
+        for kind in ("int", "long long")
+    ],
     "distributed/halo.cu": [{"DASP_SCALAR": row.c, "DASP_THREADS": "256"} for row in TABLE.values()],
     "distributed/peer_rows.cu": [{"DASP_SCALAR": row.c, "DASP_THREADS": "256"} for row in TABLE.values()],
     "distributed/peer_sums.cu": [{"DASP_THREADS": "256"}],

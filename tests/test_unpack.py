@@ -10,17 +10,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dasp import planning, set_num_threads
+from dasp._dtypes import into, sum_type
 from dasp._machines import H200
 from dasp.backends.cpu import primitives as cpu
-from dasp.backends.cpu import ranges
+from dasp.backends.cpu import ranges, unpacking
+from dasp.backends.cuda import diagonal as cuda
 from dasp.backends.cuda.primitives import Primitives
-from dasp.formats.array import Csr, Plan, csr_of_slots, slots_of_entries
+from dasp.formats.array import Csr, Plan, csr_of_slots, diagonal_rows, slots_of_entries
 from dasp.formats.sliced import SLICED
 from dasp.formats.sliced.pattern import BITS_8, Choice, Coding, Pattern, Values, shape_word
 from dasp.models import generate
 from tests.gallery import GALLERY
 from tests.pack_device import PackingDevice
 from tests.planned import plan_of, widened
+from tests.simt import compile_kernels
 from tests.slots import expand
 from tests.test_pack_cuda import VALUES, bits, choices, csr_of, draw_values, matrices
 
@@ -45,25 +48,68 @@ def assert_unpacks(plan, seed=None):
         stored[slots] = numbers
         assert_same(on.code_values(numbers, found, len(rows), Coding.PLAIN, None).codes, stored)
     assert device.reads == 0
-    assert_finds_diagonals(plan, rows, columns)
+    assert_finds_diagonals(plan, rows, columns, values)
     assert_clears_pads(plan, columns)
+    assert_scales(plan)
     return device
 
 
-def assert_finds_diagonals(plan, rows, columns):
-    """Both backends find the slots of diagonals, and rows that have two entries there."""
-    m, n = plan.shape
+def assert_finds_diagonals(plan, rows, columns, values):
+    """Both backends find diagonals; both say where they cannot add two entries of one place."""
+    (m, n), total = plan.shape, sum_type(plan.dtype)
     for k in {0, 1, -2, n - 1, 1 - m}:
-        first, count = max(-k, 0), max(min(m + min(k, 0), n - max(k, 0)), 0)
+        first, count = diagonal_rows(plan.shape, k)
         slots = np.flatnonzero((columns >= 0) & (columns == rows.astype(np.int64) + k))
-        want = np.full(count, -1, np.int64)
-        want[rows[slots] - first] = slots
-        twice = len(np.unique(rows[slots])) < len(slots)
-        for on in (cpu, Primitives(PackingDevice())):
-            found = on.find_diagonal(plan, k, first, count)
-            assert (found is None) == twice
-            if not twice:
-                assert_same(found, want)
+        times = np.bincount(rows[slots] - first, minlength=count)
+        found, twice = unpacking.diagonal(plan, k), first + np.flatnonzero(times > 1)
+        assert (found is None) == (len(twice) > 0)
+        cut = np.intersect1d(twice, plan.pattern.long_rows)
+        for got, unsure in ((found, twice), (emulated_diagonal(plan, k), cut)):
+            if got is None:
+                assert len(unsure)
+                continue
+            want = np.zeros(count, total)
+            with np.errstate(all="ignore"):
+                np.add.at(want, rows[slots] - first, values[slots].astype(total))
+            assert (got.dtype, got.shape) == (total, (count,))
+            assert_same(got[times < 2], want[times < 2])
+            np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-6 * np.abs(values).max(initial=0))
+
+
+def emulated_diagonal(plan, k):
+    """The diagonal that the CUDA kernel finds; None if it says that segments of a row both have an entry."""
+    kinds, (first, count) = into(plan.dtype, plan.dtype, plan.dtype), diagonal_rows(plan.shape, k)
+    cut, y = len(plan.pattern.long_rows), np.full(count, np.nan, sum_type(plan.dtype))
+    claims = np.zeros(cut + 1, np.uint64)
+    if not count or not plan.nnz:
+        return np.zeros_like(y)
+    if cut:
+        y[:] = 0
+    arguments = cuda.sliced.plan_arguments(plan) | {"cut": cut, "claims": claims, "y": y}
+    arguments |= {"further": k, "first_row": first, "length": count}
+    del arguments["segment_offsets"]
+    kernel = compile_kernels(cuda.OF_SLICES.source, cuda.defines(plan, kinds))
+    ordered = cuda.OF_SLICES.ordered(cuda.types(plan, kinds), arguments)
+    kernel.launch(cuda.OF_SLICES.entry, cuda.blocks(plan), cuda.THREADS, ordered)
+    return None if claims[cut] else y
+
+
+def assert_scales(plan):
+    """The CUDA kernel gives what NumPy makes of the unpacked matrix, in the order in which entries came."""
+    if plan.dtype != sum_type(plan.dtype):
+        return
+    indptr, indices, data = planning.unpack(plan, cpu)
+    rng, on = np.random.default_rng(1), Primitives(PackingDevice())
+    left, right = (1 + rng.random(size).astype(plan.dtype) for size in plan.shape)
+    for one, other in ((left, right), (None, right), (left, None)):
+        made = on.scale_entries(plan, planning.slots_of(plan, on), one, other)
+        if not plan.nnz:
+            assert made is None
+            continue
+        with np.errstate(all="ignore"):
+            want = data if one is None else data * np.repeat(one, np.diff(indptr))
+            want = want if other is None else want * other[indices]
+        assert_same(made if plan.order is None else made[plan.order], want)
 
 
 def assert_clears_pads(plan, columns):
@@ -73,6 +119,27 @@ def assert_clears_pads(plan, columns):
             want = np.where(columns < 0, dtype(0), codes).astype(dtype)
             on.clear_pads(plan.pattern, codes)
             assert_same(codes, want)
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+def test_bytes_become_others(seed):
+    codes = np.random.default_rng(0).choice([-128, -1, 0, 5, 127], 32 * 700).astype(np.int8)
+    zeros = int((codes == 0).sum())
+    to = np.full(256, 256, np.uint16)
+    to[codes.view(np.uint8)] = codes.view(np.uint8) ^ 0x55
+    to[0] = 0
+    want = to.astype(np.uint8).view(np.int8)[codes.view(np.uint8)]
+    for on in (cpu, Primitives(PackingDevice(seed))):
+        assert_same(on.map_bytes(codes, to, 0), want)
+        for no_zero, no_five, pads, fits in (
+            (1, 0, zeros, True), (1, 0, zeros - 1, False), (0, 1, zeros, False), (1, 1, zeros, False)
+        ):  # fmt: skip
+            other = to.copy()
+            other[[0] * no_zero + [5] * no_five] = 256
+            made = on.map_bytes(codes, other, pads)
+            assert (made is not None) == fits
+            if fits:
+                assert_same(made, want)
 
 
 @pytest.mark.parametrize("name", GALLERY)
@@ -161,20 +228,25 @@ def test_few_launches_and_little_memory():
 
 
 def assert_transposes(csr, seed=None):
-    """Both backends give what NumPy does, bit for bit, and know a symmetric matrix; returns whether it is."""
+    """Both backends give what NumPy does, bit for bit, or know a symmetric matrix; returns whether it is."""
     rows = np.repeat(np.arange(csr.shape[0]), np.diff(csr.indptr))
     want = np.argsort(csr.indices, kind="stable")
     starts = np.searchsorted(csr.indices[want], np.arange(csr.shape[1] + 1))
     device = PackingDevice(seed)
+    arrays = starts, rows[want].astype(csr.indices.dtype), csr.data[want]
+    equal = zip(arrays, csr[1:], strict=True)
+    same = csr.shape[0] == csr.shape[1] and all(np.array_equal(bits(a), bits(b)) for a, b in equal)
     for on in (cpu, Primitives(device)):
-        turned, order, same = on.transpose(csr)
+        made = on.transpose(csr)
+        assert (made is None) == same
+        if same:
+            continue
+        turned, order = made
         assert turned.shape == csr.shape[::-1]
         assert_same(order, want.astype(np.int32))
         assert_same(turned.indptr, starts.astype(np.int64))
         assert_same(turned.indices, rows[want].astype(csr.indices.dtype))
         assert_same(turned.data, csr.data[want])
-        equal = zip(turned[1:], csr[1:], strict=True)
-        assert same == (csr.shape == turned.shape and all(np.array_equal(bits(a), bits(b)) for a, b in equal))
     assert device.reads == (csr.shape[0] == csr.shape[1] and len(csr.data) > 0)
     return same
 

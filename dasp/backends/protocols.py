@@ -57,6 +57,9 @@ class Product(Protocol):
         alpha, beta : float, or complex for a complex y
         """
 
+    def diagonal(self, k: int) -> Array | None:
+        """Return the k-th diagonal in the type of sums; None if the matrix must be unpacked for it."""
+
     @property
     def nbytes(self) -> int:
         """Bytes of what products have made beside the plan."""
@@ -112,8 +115,11 @@ class Backend(Protocol):
     def may_write(self, plan: Plan) -> bool:
         """Whether the values of a plan lie in memory that can be written, though they be read-only."""
 
-    def product(self, plan: Plan, device: str) -> Product:
-        """Take a plan with NumPy arrays, or made on this device, to a device; what made it is done then."""
+    def product(self, plan: Plan, device: str, like: Any = None) -> Product:
+        """Take a plan with NumPy arrays, or made on this device, to a device; what made it is done then.
+
+        `like` is the product of a plan with the same pattern, perhaps of other types.
+        """
 
     def asarray(self, x: Any, device: str, dtype: Any) -> Array:
         """Return an array of any library, wherever it is, as one on the device; copied only if it must be."""
@@ -259,20 +265,47 @@ class Primitives(Protocol):
         There are `count`; no codes if all are equal.
         """
 
-    def find_diagonal(self, plan: Plan, k: int, first: int, count: int) -> Array | None:
-        """Return the slot of the entry of a plan of slices in each row whose column is k further.
+    def map_bytes(self, codes: Array, to: np.ndarray[Any, Any], pads: int) -> Array | None:
+        """Return codes of `Coding.BYTE` with others in their places.
+
+        Parameters
+        ----------
+        codes : Array, shape (32 * steps,), int8
+        to : numpy.ndarray, shape (256,), uint16
+            What becomes of each, by its bits: a byte, or 256 if it has none. A pad's 0 stays; if that is 256,
+            no entry may be 0.
+        pads : int
+            Codes that hold no entry.
 
         Returns
         -------
-        Array, shape (count,), int64, or None
-            Of the rows from `first` on, -1 where there is none; None if a row has two. That is read back.
+        Array of int8, or None
+            New; None if an entry has none.
         """
 
     def clear_pads(self, pattern: Pattern, codes: Array) -> None:
         """Write 0 into the pads of a pattern's codes."""
 
-    def transpose(self, csr: Csr) -> tuple[Csr, Array, bool]:
-        """Return the transpose of a matrix, its entries row by row.
+    def scale_entries(self, plan: Plan, slots: Any, left: Array | None, right: Array | None) -> Array | None:
+        """Return each value times a factor of its row, and then of its column, as the entries came in.
+
+        Parameters
+        ----------
+        plan : Plan
+            Of slices.
+        slots : object
+            What `slots` returns of it.
+        left, right : Array or None
+            Of shape (m,) and (n,), and one type; no factors if None.
+
+        Returns
+        -------
+        Array, or None
+            None if the matrix must be unpacked for it, as where factors have another type than values.
+        """
+
+    def transpose(self, csr: Csr) -> tuple[Csr, Array] | None:
+        """Return the transpose of a matrix, its entries row by row; None if it is the matrix, bit for bit.
 
         Returns
         -------
@@ -281,6 +314,4 @@ class Primitives(Protocol):
             one place keep their order.
         order : Array, shape (nnz,), int32 or int64
             Which entry of the matrix is each entry of the transpose.
-        same : bool
-            Whether all three arrays have the same bits as the matrix's, which then is symmetric.
         """

@@ -234,16 +234,23 @@ def slots_of_entries(plan: Plan, rows: Array, columns: Array, on: Any) -> Array:
     return came
 
 
+def diagonal_rows(shape: tuple[int, int], k: int) -> tuple[int, int]:
+    """Return the first row with a place on the k-th diagonal, and how many have one."""
+    m, n = shape
+    return max(-k, 0), max(min(m + min(k, 0), n - max(k, 0)), 0)
+
+
 def applied(function: Callable[[Array], Array], numbers: Array) -> Array:
     """Return what a function makes of numbers, in a type that matrices have."""
     found = function(numbers)
     return found.astype(stored(found.dtype), copy=False)
 
 
-def of_zero(function: Callable[[Array], Array], dtype: np.dtype[Any]) -> Array:
-    """Return what a function makes of the 0 in a pad, as a vector of NumPy's with this number."""
+def of_pad(function: Callable[[Array], Array], dtype: np.dtype[Any]) -> tuple[bool, bool]:
+    """Return whether a function makes a zero of the 0 in a pad, and whether that has the same bits."""
     with np.errstate(all="ignore"):
-        return applied(function, np.zeros(1, dtype))
+        made = applied(function, np.zeros(1, dtype))
+    return bool(made[0] == 0), not any(made.tobytes())
 
 
 def require(holds: Any, message: str) -> None:

@@ -48,12 +48,12 @@ class Format:
         Plan -> the choices of a policy that hold for a matrix like this one, such as its transpose; what was
         fitted to the matrix's own rows is left open, as all is by default.
     mapped : callable, optional
-        (plan, function, primitives) -> the plan with a function of each number in its place, or None if the
-        numbers must be coded anew, as by default. The function takes arrays, of NumPy too, and may give
-        another type.
-    diagonal : callable, optional
-        (plan, k, primitives) -> the k-th diagonal as a vector on the device, or None if the matrix must be
-        unpacked for it, as by default.
+        (plan, function, merges, primitives) -> the plan with a function of each number in its place, or None
+        if the numbers must be coded anew, as by default. The function takes arrays, of NumPy too, and may
+        give another type; `merges` says whether it makes many different numbers equal, or simpler ones.
+    scaled : callable, optional
+        (plan, slots, left, right, primitives) -> each value times its row's factor and then its column's, in
+        the order in which the entries came in; None if the matrix must be unpacked for it, as by default.
     shares : callable, optional
         Plan -> how slots and bytes are shared out, in the format's own words: what, then by which share
         how much. May read arrays. By default it is told by the parts of the summary.
@@ -73,6 +73,10 @@ class Format:
     values_into: Callable[[Plan, Array, Array, Any], None]
     summary: Callable[[Plan], list[Part]]
     alike: Callable[[Plan], dict[str, Any]] = lambda plan: {}
-    mapped: Callable[[Plan, Callable[[Array], Array], Any], Plan | None] = lambda plan, function, on: None
-    diagonal: Callable[[Plan, int, Any], Array | None] = lambda plan, k, primitives: None
+    mapped: Callable[[Plan, Callable[[Array], Array], bool, Any], Plan | None] = (
+        lambda plan, function, merges, on: None
+    )
+    scaled: Callable[[Plan, Any, Array | None, Array | None, Any], Array | None] = (
+        lambda plan, slots, left, right, primitives: None
+    )
     shares: Callable[[Plan], dict[str, dict[str, int]]] | None = None

@@ -1,14 +1,11 @@
-// The way back from slices: where each row's entries begin, and the column and the code of each of them; the entries of
-// a diagonal; and pads as they must be.
+// The way back from slices: where each row's entries begin, and the column and the code of each of them; and
+// pads as they must be.
 //
 // Arrays of a pattern: see packed.cuh. starts (m + 1): 0 before; the entries of each row, and then the first of each.
 // sizes (tiles + 1): 0 before; entries before each tile of 2048 rows, and of all, as soon as `come`, 0 before, is full.
 // codes (32 steps) and to_codes (nnz), or null where there are none. to_indices (nnz).
-// found (count): 0 before; of the rows from `first_row` on, the slot of the entry whose column is `further` behind its
-// row, and 1; twice (1): 0 before; not 0 if a row has two of them.
 //
-// dasp_count_entries, dasp_fill_entries, dasp_find_diagonal, dasp_clear_pads: a warp for each slice; blocks of 256
-// threads.
+// dasp_count_entries, dasp_fill_entries, dasp_clear_pads: a warp for each slice; blocks of 256 threads.
 // dasp_start_rows: a block of 256 threads for each tile.
 
 #include "codes.cuh"
@@ -107,29 +104,6 @@ dasp_fill_entries(const Index* __restrict__ rows, long long positions, const Ind
             to_indices[mine] = Index(base[k] + delta[k]);
             if (to_codes) to_codes[mine] = code[k];
         }
-    }
-}
-
-extern "C" __global__ void __launch_bounds__(THREADS)
-dasp_find_diagonal(const Index* __restrict__ rows, long long positions, const Index* __restrict__ long_rows,
-                   const Index* __restrict__ segment_rows, long long segments, long long slices,
-                   const uint4* __restrict__ headers, const Index* __restrict__ bases,
-                   const unsigned char* __restrict__ deltas, long long further, long long first_row, Count* found,
-                   Count* twice)
-{
-    const long long s = (blockIdx.x * (long long)THREADS + threadIdx.x) / WARP;
-    if (s >= slices) return;
-    const Packed slice(headers[s], deltas);
-    if (s >= segments && slice.position() >= positions) return;
-    const long long row = s < segments ? (long long)long_rows[segment_rows[slice.first]]
-                          : rows       ? (long long)rows[slice.position()]
-                                       : slice.position();
-    for (int step = 0; step < slice.steps; ++step) {
-        unsigned delta;
-        const bool has = slice.delta(step, delta);
-        const long long column = (long long)bases[(long long)slice.first_step + step] + delta;
-        if (has && column == row + further && atomicExch(found + (row - first_row), Count(slice.slot(step) + 1)))
-            atomicOr(twice, Count(1));
     }
 }
 

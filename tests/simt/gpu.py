@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from dasp import _launch
-from dasp.backends.cuda import backend, beside, columns, dotted, product, scratch
+from dasp.backends.cuda import backend, beside, columns, diagonal, dotted, product, scratch
 from dasp.backends.cuda.primitives import Primitives
 from tests.simt import compile_kernels
 
@@ -98,6 +98,7 @@ class Gpu:
         settling = partial(self._kernel, product.SETTLE, {}, {})
         monkeypatch.setattr(product, "compile_settling", settling)
         monkeypatch.setattr(columns, "compiled", self._compile_columns)
+        monkeypatch.setattr(diagonal, "compiled", self._compile_diagonal)
         monkeypatch.setattr(columns, "transposing", self._compile_transposing)
         monkeypatch.setattr(columns, "on_host", self.get)
         monkeypatch.setattr(beside, "primitives", lambda number: Primitives(_Packing(self)))
@@ -146,6 +147,10 @@ class Gpu:
     def _compile(self, plan: Any, kinds: Any, more: Any = MappingProxyType({})) -> Any:
         signature = dotted.SIGNATURE if more else product.kernel_of(plan).SIGNATURE
         return self._kernel(signature, {**product.defines(plan, kinds), **more}, product.types(plan, kinds))
+
+    def _compile_diagonal(self, plan: Any, kinds: Any) -> Any:
+        signature = diagonal.of_format(plan)[0]
+        return self._kernel(signature, diagonal.defines(plan, kinds), diagonal.types(plan, kinds))
 
     def _compile_columns(self, kernels: Any, signature: Any, plan: Any, kinds: Any, panel: Any) -> Any:
         return self._kernel(signature, kernels.defines(plan, kinds, panel), kernels.types(plan, kinds))

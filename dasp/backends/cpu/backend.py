@@ -75,7 +75,7 @@ def may_write(plan: Plan) -> bool:
     return all(map(_arrays.may_be_writable, arrays_of(plan.values)))
 
 
-def product(plan: Plan, device: str) -> Product:
+def product(plan: Plan, device: str, like: Product | None = None) -> Product:
     """Make a plan with NumPy arrays ready to be multiplied."""
     return Product(plan)
 

@@ -25,12 +25,12 @@ from dasp.backends.cpu.transposing import transpose as transpose
 from dasp.backends.cpu.unpacking import Places
 from dasp.backends.cpu.unpacking import clear_pads as clear_pads
 from dasp.backends.cpu.unpacking import decode as decode
-from dasp.backends.cpu.unpacking import find_diagonal as find_diagonal
+from dasp.backends.cpu.unpacking import map_bytes as map_bytes
 from dasp.backends.cpu.unpacking import slots as slots
 from dasp.backends.cpu.unpacking import unpack as unpack
 from dasp.backends.cpu.windows import cut_runs, sampled_statistics, sort_rows
 from dasp.backends.cpu.windows import try_windows as _try_windows
-from dasp.formats.array import PAD, WARP, Csr, narrowest
+from dasp.formats.array import PAD, WARP, Csr, Plan, narrowest
 from dasp.formats.published.pattern import TILE, TILE_COLUMNS, TILE_ROWS
 from dasp.formats.sliced.choose import SliceStatistics, ValueStatistics
 from dasp.formats.sliced.layout import Cut, Layout, Runs, Slices, Survey, Tried
@@ -215,6 +215,10 @@ def _read_only(array: Vector) -> Vector:
     view = array.view()
     view.flags.writeable = False
     return view
+
+
+def scale_entries(plan: Plan, slots: Any, left: Vector | None, right: Vector | None) -> None:
+    """See `Primitives`: NumPy multiplies what is unpacked."""
 
 
 def zeros(count: int, dtype: np.dtype[Any]) -> Vector:

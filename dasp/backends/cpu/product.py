@@ -53,12 +53,17 @@ class Product:
         kernel = KERNELS[plan.format](plan)
         self._multiply = kernel.multiply
         self._multiply_columns: Any = getattr(kernel, "multiply_columns", None)
+        self._diagonal: Callable[[int], Vector | None] = getattr(kernel, "diagonal", _not_here)
         self._follow: Callable[[], None] | None = getattr(kernel, "follow", None)
         formats.refuse_type(plan.format, plan.dtype, "A")
         self._x_shape, self._y_shape = (plan.shape[1],), (plan.shape[0],)
         # Vectors in half precision are never plain: they are widened, and the result is rounded.
         self._dtype = plan.dtype if sum_type(plan.dtype) == plan.dtype else None
         self._one, self._zero = plan.dtype.type(1), plan.dtype.type(0)
+
+    def diagonal(self, k: int) -> Vector | None:
+        """Return the k-th diagonal in the type of sums; None if the matrix must be unpacked for it."""
+        return self._diagonal(k)
 
     nbytes = 0
     """Products make nothing that stays."""
@@ -135,6 +140,10 @@ class Product:
             self._multiply_columns(_read_only(_turned(mine)), sums, alpha, beta)
             if sums is not result:
                 turn(sums, result.T)
+
+
+def _not_here(k: int) -> None:
+    """Leave a diagonal to whoever unpacks the matrix."""
 
 
 def _turned(columns: Vector) -> Vector:

@@ -12,6 +12,7 @@ from dasp.backends.cpu.emitter import product_of_slices, store_long
 from dasp.backends.cpu.halves import bits_of_halves
 from dasp.backends.cpu.panels import Panel, panels_of, product_of_panel, span_of
 from dasp.backends.cpu.team import CHUNKS, Job, multiply_alone, team
+from dasp.backends.cpu.unpacking import diagonal
 from dasp.formats.array import WARP, Plan
 from dasp.formats.sliced.pattern import Coding, shape_fields
 
@@ -38,7 +39,7 @@ class Kernel:
     def __init__(self, plan: Plan) -> None:
         pattern, values = plan.pattern, plan.values
         steps = shape_fields(pattern.headers[:, 3].astype(np.int64))[0]
-        self._pattern, self._values, self._shape = pattern, values, plan.shape
+        self._plan, self._pattern, self._values, self._shape = plan, pattern, values, plan.shape
         table = values.table if len(values.table) else np.zeros(1, plan.dtype)
         # Numba knows no numbers in half precision; a table of them is small.
         self._table = table.astype(np.float32) if plan.dtype.itemsize == 2 else table
@@ -52,6 +53,10 @@ class Kernel:
         table = self._values.table
         if table.dtype != self._table.dtype:
             self._table[: len(table)] = table
+
+    def diagonal(self, k: int) -> Vector | None:
+        """Return the k-th diagonal in the type of sums; None if an entry of it occurs twice."""
+        return diagonal(self._plan, k)
 
     def multiply(self, x: Vector, y: Vector, alpha: Any, beta: Any) -> None:
         """Set y = alpha A x + beta y, for contiguous vectors, x read-only, of types of sums that fit."""

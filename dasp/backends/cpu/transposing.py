@@ -9,21 +9,24 @@ import numpy as np
 from dasp._compile import jit
 from dasp._dtypes import bits_type
 from dasp._memory import new_array
+from dasp.backends.cpu.ordering import fetch
 from dasp.backends.cpu.ranges import over_ranges
 from dasp.formats.array import Csr, narrowest
 
 Vector = np.ndarray[Any, Any]
 
-PIECE = 1 << 16
-"""Numbers that are compared at a time."""
+AHEAD = np.uint64(32)
+"""How many entries before its turn the memory for one is asked for: stores wait for each other."""
 
 COUNTED = 4
 """Entries for each column from which on threads count columns of their own."""
 
 
-def transpose(csr: Csr) -> tuple[Csr, Vector, bool]:
+def transpose(csr: Csr) -> tuple[Csr, Vector] | None:
     """See `Primitives`: a stable counting sort, linear in m + n + nnz; each thread turns a range of rows."""
     (m, n), indptr, indices, data = csr
+    if _is_its_own(csr):
+        return None
     count, bits = len(indices), bits_type(data.dtype)
     place = narrowest(count)
     rows, order = new_array(count, indices.dtype), new_array(count, place)
@@ -31,41 +34,37 @@ def transpose(csr: Csr) -> tuple[Csr, Vector, bool]:
     arrays = indptr, indices, data.view(bits), rows, order, turned.data.view(bits)
     shared = count if count >= COUNTED * n else 0  # else one thread is done before columns are counted twice
 
-    def begin_counting(begin: int, end: int) -> tuple[int, Vector]:
-        cursors = np.zeros(n, place)
-        _count_columns(indptr, indices, cursors, begin, end)
-        return begin, cursors
+    def count_columns(begin: int, end: int) -> tuple[int, Vector]:
+        counts = np.zeros(n, place)
+        _count_columns(indptr, indices, counts, begin, end)
+        return begin, counts
 
-    counted = dict(over_ranges(m, shared, begin_counting))
-    _start_columns(turned.indptr, list(counted.values()))
-    over_ranges(m, shared, lambda begin, end: _turn(*arrays, counted[begin], begin, end))
-    return turned, order, _same(csr, turned)
-
-
-def _start_columns(starts: Vector, counts: list[Vector]) -> None:
-    """Set where each column begins and, in place of what each range of rows counted, where it goes on."""
-    starts[0] = 0
-    np.cumsum(sum(counts[1:], counts[0]), out=starts[1:], dtype=starts.dtype)
-    at = starts[:-1].astype(counts[0].dtype)
-    for own in counts:
-        own += at
-        own[:], at = at, own.copy()
+    begins, counts = zip(*over_ranges(m, shared, count_columns), strict=True)
+    cursors = np.stack(counts) if len(counts) > 1 else counts[0].reshape(1, n)
+    _start_columns(cursors, turned.indptr)
+    own = dict(zip(begins, cursors, strict=True))
+    over_ranges(m, shared, lambda begin, end: _turn(*arrays, own[begin], begin, end))
+    return turned, order
 
 
-def _same(one: Csr, other: Csr) -> bool:
-    """Whether two matrices have the same entries in the same order, bit for bit."""
-    return (
-        one.shape == other.shape
-        and np.array_equal(one.indptr, other.indptr)
-        and _equal(one.indices, other.indices)
-        and _equal(one.data.view(np.uint8), other.data.view(np.uint8))
-    )
+def _is_its_own(csr: Csr) -> bool:
+    """Whether a matrix has the entries of its transpose in the same order, bit for bit.
 
+    Each thread looks for the entries of some rows among columns. A matrix without symmetry is soon known.
+    """
+    (m, n), indptr, indices, data = csr
+    count = len(indices)
+    words, each = data.view(f"u{min(data.itemsize, 8)}"), max(data.itemsize // 8, 1)
 
-def _equal(one: Vector, other: Vector) -> bool:
-    """Whether two arrays of one length are equal; where they are not, that is often soon known."""
-    firsts = range(0, len(one), PIECE)
-    return all(np.array_equal(one[k : k + PIECE], other[k : k + PIECE]) for k in firsts)
+    def look(begin: int, end: int) -> bool:
+        cursors = np.empty(n, narrowest(count))
+        for word in range(each):
+            _find_row(indptr, indices, begin, cursors)
+            if not _are_mirrored(indptr, indices, words[word::each], cursors, begin, end):
+                return False
+        return True
+
+    return m == n and all(over_ranges(m, count, look))
 
 
 _compile = jit(nogil=True)
@@ -78,11 +77,54 @@ def _count_columns(indptr, indices, counts, begin, end):  # type: ignore[no-unty
 
 
 @_compile
+def _start_columns(cursors, starts):  # type: ignore[no-untyped-def]
+    """Set where each column begins and, in place of what each range of rows counted, where it goes on."""
+    total = starts[0] = 0
+    for column in range(cursors.shape[1]):
+        for part in range(cursors.shape[0]):
+            count = cursors[part, column]
+            cursors[part, column] = total
+            total += count
+        starts[column + 1] = total
+
+
+@_compile
+def _find_row(indptr, indices, first, cursors):  # type: ignore[no-untyped-def]
+    """Set the place in each row, sorted by columns, of its entries from a column on."""
+    for row in range(len(cursors)):
+        place, stop = indptr[row], indptr[row + 1]
+        while first and place < stop and indices[place] < first:
+            place += 1
+        cursors[row] = place
+
+
+@_compile
+def _are_mirrored(indptr, indices, words, cursors, begin, end):  # type: ignore[no-untyped-def]
+    """Whether the entries of some rows stand across the diagonal, too, from the cursors on."""
+    for row in range(begin, end):
+        for entry in range(np.uint64(indptr[row]), np.uint64(indptr[row + 1])):
+            column = np.uint64(indices[entry])
+            place = np.uint64(cursors[column])
+            if place >= np.uint64(indptr[column + np.uint64(1)]):
+                return False
+            if indices[place] != row or words[place] != words[entry]:
+                return False
+            cursors[column] = place + np.uint64(1)
+    return True
+
+
+@_compile
 def _turn(indptr, indices, bits, rows, order, turned, cursors, begin, end):  # type: ignore[no-untyped-def]
     """Write row, number and value of each entry to where its column goes on."""
+    last, one = np.uint64(indptr[end]), np.uint64(1)
     for row in range(begin, end):
-        for entry in range(indptr[row], indptr[row + 1]):
-            column = indices[entry]
-            place = cursors[column]
+        for entry in range(np.uint64(indptr[row]), np.uint64(indptr[row + 1])):
+            if entry + AHEAD < last:
+                near = np.uint64(cursors[np.uint64(indices[entry + AHEAD])])
+                fetch(rows, near, one)
+                fetch(order, near, one)
+                fetch(turned, near, one)
+            column = np.uint64(indices[entry])
+            place = np.uint64(cursors[column])
             rows[place], order[place], turned[place] = row, entry, bits[entry]
-            cursors[column] = place + 1
+            cursors[column] = place + one

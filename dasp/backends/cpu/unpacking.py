@@ -11,14 +11,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dasp._compile import jit
-from dasp._dtypes import bits_type, real_type
+from dasp._dtypes import bits_type, real_type, sum_type
+from dasp._memory import new_array
 from dasp.backends.cpu.ranges import over_ranges
-from dasp.formats.array import WARP, Plan, narrowest
+from dasp.formats.array import WARP, Plan, diagonal_rows, narrowest
 from dasp.formats.sliced.layout import Runs, Slices
 from dasp.formats.sliced.pattern import (
     BITS_8,
     BITS_16,
     MOST_STEPS,
+    NO_BYTE,
     NONE,
     PAD_8,
     PAD_16,
@@ -43,8 +45,8 @@ def unpack(plan: Plan) -> tuple[Vector, Vector, Vector]:
     """See `Primitives`."""
     pattern, values = plan.pattern, plan.values
     starts, cursors, _, _ = _start_rows(pattern, plan.shape[0])
-    indices = np.empty(pattern.entries, pattern.index_dtype)
-    codes = np.empty(pattern.entries if len(values.codes) else 0, values.codes.dtype)
+    indices = new_array(pattern.entries, pattern.index_dtype)
+    codes = new_array(pattern.entries if len(values.codes) else 0, values.codes.dtype)
     bits = bits_type(codes.dtype)
     work = partial(
         _list_entries,
@@ -127,9 +129,24 @@ def _start_rows(pattern: Pattern, m: int) -> tuple[Vector, Vector, Vector, bool]
     return starts, cursors, counts, any(gaps)
 
 
-def find_diagonal(plan: Plan, k: int, first: int, count: int) -> Vector | None:
-    """See `Primitives`."""
-    pattern = plan.pattern
+def diagonal(plan: Plan, k: int) -> Vector | None:
+    """Return the k-th diagonal in the type of sums; None if an entry of it occurs twice."""
+    first, count = diagonal_rows(plan.shape, k)
+    values, total = plan.values, sum_type(plan.dtype)
+    found = _find_diagonal(plan.pattern, k, first, count)
+    if found is None:
+        return None
+    numbers = np.zeros(count, total)
+    held = found >= 0
+    codes = values.codes[found[held]] if len(values.codes) else values.codes
+    with np.errstate(invalid="ignore"):
+        numbers[held] += decode(values, codes, int(held.sum()), plan.dtype)  # as SciPy does: none is -0
+    return numbers
+
+
+def _find_diagonal(pattern: Pattern, k: int, first: int, count: int) -> Vector | None:
+    """Return the slot of the entry in each row from one on whose column is k further, -1 where there is none;
+    None if a row has two."""
     found, pieces = np.full(count, -1, np.int64), np.full(pattern.segments, -1, np.int64)
     rows = pattern.rows, pattern.long_rows, pattern.segment_rows
     work = partial(_find_columns, _slices(pattern), pattern.bases, rows, k, first, found, pieces)
@@ -139,6 +156,15 @@ def find_diagonal(plan: Plan, k: int, first: int, count: int) -> Vector | None:
     of = pattern.long_rows[pattern.segment_rows[held]]
     found[of - first] = pieces[held]
     return found if len(np.unique(of)) == len(of) else None
+
+
+def map_bytes(codes: Vector, to: Vector, pads: int) -> Vector | None:
+    """See `Primitives`."""
+    found = np.bincount(codes.view(np.uint8), minlength=len(to))
+    if (found[1:] * (to[1:] == NO_BYTE)).any() or (to[0] == NO_BYTE and found[0] > pads):
+        return None
+    made: Vector = to.astype(np.uint8).view(np.int8)[codes.view(np.uint8)]
+    return made
 
 
 def clear_pads(pattern: Pattern, codes: Vector) -> None:

@@ -107,20 +107,27 @@ class filling:
         import cupy
 
         self._cupy, self._number, self._ends = cupy, number(device), ends
-        self._left = contextlib.ExitStack()
+        self._left: list[Any] = []
 
     def __enter__(self) -> Any:
         cuda = self._cupy.cuda
         if cuda.runtime.getDevice() != self._number:
-            self._left.enter_context(cuda.Device(self._number))
+            self._enter(cuda.Device(self._number))
         if not self._ends and cuda.runtime.streamIsCapturing(cuda.get_current_stream().ptr):
-            self._left.enter_context(cuda.using_allocator(cuda.malloc_async))
+            self._enter(cuda.using_allocator(cuda.malloc_async))
         return primitives(self._number)
 
+    def _enter(self, context: Any) -> None:
+        context.__enter__()
+        self._left.append(context)
+
     def __exit__(self, *failure: Any) -> None:
-        if self._ends and failure[0] is None:
-            self._cupy.cuda.get_current_stream().synchronize()
-        self._left.__exit__(*failure)
+        try:
+            if self._ends and failure[0] is None:
+                self._cupy.cuda.get_current_stream().synchronize()
+        finally:
+            while self._left:
+                self._left.pop().__exit__(*failure)
 
 
 class packing(filling):
@@ -198,9 +205,13 @@ def may_write(plan: Plan) -> bool:
     return True
 
 
-def product(plan: Plan, device: str) -> Product:
-    """Take a plan to a GPU; if it was made there, on the current stream, it is done when this returns."""
-    made = Product(plan, device)
+def product(plan: Plan, device: str, like: Product | None = None) -> Product:
+    """Take a plan to a GPU; if it was made there, on the current stream, it is done when this returns.
+
+    What was found out for one with the same pattern and types, `like`, need not be found again.
+    """
+    made = None if like is None else like.of(plan)
+    made = Product(plan, device) if made is None else made
     if made.plan is plan:
         made.wait()
     return made

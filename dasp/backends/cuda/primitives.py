@@ -153,14 +153,20 @@ class Primitives:
         """See `Primitives`."""
         return unpack.decode(self._on, values, codes, count, dtype)
 
-    def find_diagonal(self, plan: Plan, k: int, first: int, count: int) -> Array | None:
+    def map_bytes(self, codes: Array, to: np.ndarray[Any, Any], pads: int) -> Array | None:
         """See `Primitives`."""
-        return unpack.find_diagonal(self._on, plan, k, first, count)
+        return unpack.map_bytes(self._on, codes, to, pads)
 
     def clear_pads(self, pattern: Pattern, codes: Array) -> None:
         """See `Primitives`."""
         unpack.clear_pads(self._on, pattern, codes)
 
-    def transpose(self, csr: Csr) -> tuple[Csr, Array, bool]:
+    def scale_entries(
+        self, plan: Plan, slots: refill.Places, left: Array | None, right: Array | None
+    ) -> Array | None:
+        """See `Primitives`."""
+        return refill.scale_entries(self._on, plan, slots, left, right)
+
+    def transpose(self, csr: Csr) -> tuple[Csr, Array] | None:
         """See `Primitives`."""
         return transpose.transpose(self._on, csr)

@@ -18,7 +18,16 @@ from dasp._arrays import is_cupy
 from dasp._dtypes import BFLOAT16, Arithmetic, into, real_type
 from dasp._integers import ceil_div, round_up
 from dasp._launch import Launch, Signature
-from dasp.backends.cuda import beside, columns, dotted, published, published_columns, resident, sliced
+from dasp.backends.cuda import (
+    beside,
+    columns,
+    diagonal,
+    dotted,
+    published,
+    published_columns,
+    resident,
+    sliced,
+)
 from dasp.backends.cuda.device import OVERLAPPING, primitives
 from dasp.backends.cuda.results import Results
 from dasp.backends.cuda.scratch import (
@@ -30,7 +39,7 @@ from dasp.backends.cuda.scratch import (
     keep,
     new_scratch,
 )
-from dasp.formats.array import WARP, Plan, arrays_of, with_arrays
+from dasp.formats.array import WARP, Plan, arrays_of, diagonal_rows, with_arrays
 from dasp.formats.published.pattern import NAME as PUBLISHED
 from dasp.formats.sliced.pattern import NAME as SLICES
 
@@ -64,6 +73,9 @@ ALONE = 2
 
 WORD_BYTES = 8
 """Of memory that is zeroed for nothing but the order of a stream."""
+
+MADE_LATER = "_results", "_beside", "_columns"
+"""Attributes of a product that are made when they are first used."""
 
 T = TypeVar("T")
 
@@ -108,13 +120,7 @@ class Product:
             if compiled not in _compiled_before:
                 _compile(plan, own, capability)  # so that an error comes now
                 _compiled_before.add(compiled)
-        self._lock = threading.Lock()
-        self._launches: dict[Arithmetic, dict[Any, Launch]] = defaultdict(dict)
-        self._dotted: dict[tuple[Arithmetic, bool], tuple[Any, int]] = {}
-        self._recipes: dict[tuple[np.dtype[Any], bool], resident.Recipe | None] = {}
-        self._kinds, self._own = own, self._launches[own]
-        self._captured: tuple[Any, Launch] | None = None
-        self._streams: dict[int, Any] = {}
+        self._kinds = own
         self._plain = numbers(own.sum, 1.0, 0.0)
         # What `quick` needs, looked up once.
         self._dtype = np.dtype(plan.dtype.type)
@@ -122,15 +128,40 @@ class Product:
         self._strides = (self._dtype.itemsize,)
         # A letter is looked up sooner than a type, but CuPy knows none for bfloat16.
         self._char = self._dtype if self._dtype == BFLOAT16 else self._dtype.char
-        self._quick: Callable[[int, int, int], None] | None = None
-        self._fill: Callable[[Any, Callable[[], object]], bool] | None = None
-        self._settled: Launch | None = None
-        self._word: Any = None
         # CuPy aligns a view to its numbers' parts, and a kernel loads a complex number at once.
         self._misaligned = self._dtype.itemsize - 1 if self._dtype.kind == "c" else 0
         self._ndarray = cupy.ndarray
         self._current_stream = cupy.cuda.get_current_stream
         self._is_capturing = cupy.cuda.runtime.streamIsCapturing
+        self._begin()
+
+    def _begin(self) -> None:
+        """Be a product that has launched nothing yet."""
+        self._lock = threading.Lock()
+        self._launches: dict[Arithmetic, dict[Any, Launch]] = defaultdict(dict)
+        self._dotted: dict[tuple[Arithmetic, bool], tuple[Any, int]] = {}
+        self._recipes: dict[tuple[np.dtype[Any], bool], resident.Recipe | None] = {}
+        self._own = self._launches[self._kinds]
+        self._captured: tuple[Any, Launch] | None = None
+        self._streams: dict[int, Any] = {}
+        self._quick: Callable[[int, int, int], None] | None = None
+        self._fill: Callable[[Any, Callable[[], object]], bool] | None = None
+        self._settled: Launch | None = None
+        self._diagonal: Launch | None = None
+        self._word: Any = None
+
+    def of(self, plan: Plan) -> Product | None:
+        """Return the product of a plan here with the same pattern; None if its values are of another kind."""
+        mine = self.plan
+        if plan.dtype != mine.dtype or kind_of_values(plan) != kind_of_values(mine):
+            return None
+        known = self.__dict__.copy()
+        for name in MADE_LATER:
+            known.pop(name, None)
+        other = object.__new__(Product)
+        other.__dict__.update(known, plan=plan)
+        other._begin()
+        return other
 
     # What follows is made when it is first used: a plan takes long enough without it. Threads that use it at
     # the same time all get what one of them made.
@@ -340,6 +371,28 @@ class Product:
             if self._word is None:
                 self._word = self._cupy.cuda.alloc(WORD_BYTES)
             self._cupy.cuda.runtime.memsetAsync(self._word.ptr, 0, WORD_BYTES, stream)
+
+    def diagonal(self, k: int) -> Any | None:
+        """Return the k-th diagonal in the type of sums, on CuPy's current stream of the matrix's device.
+
+        None if the matrix must be unpacked for it: where two segments of a row of slices have an entry there.
+        That is read back only where rows are cut.
+        """
+        plan, cupy, (first, count) = self.plan, self._cupy, diagonal_rows(self.plan.shape, k)
+        if not count or not self._blocks:
+            return cupy.zeros(count, self._kinds.sum)
+        launch = self._diagonal
+        if launch is None:
+            launch = self._diagonal = diagonal.prepare(plan, self._kinds)
+        stream = self._current_stream().ptr
+        if not self._segments or plan.format != SLICES:
+            y = self._ndarray(count, self._kinds.sum)
+            launch(stream, *(() if plan.format != SLICES else (0,)), k, first, count, y.data.ptr)
+            return y
+        cut = len(plan.pattern.long_rows)
+        y, claims = cupy.zeros(count, self._kinds.sum), cupy.zeros(cut + 1, np.uint64)
+        launch(stream, claims.data.ptr, k, first, count, y.data.ptr)
+        return None if columns.on_host(claims)[cut] else y
 
     def prepare_with_dot(
         self, x: Any, y: Any, w: Any, *, square: bool = False, run: int = 0
@@ -554,6 +607,11 @@ def types(plan: Plan, kinds: Arithmetic) -> dict[str, np.dtype[Any]]:
     known: dict[str, np.dtype[Any]] = kernel_of(plan).types(plan)
     known |= kinds.types
     return known | {"Bits": np.dtype(f"u{real_type(kinds.sum).itemsize}")}
+
+
+def kind_of_values(plan: Plan) -> Any:
+    """Return what the kernel must know of values beside their type: how they are coded."""
+    return getattr(plan.values, "coding", None)
 
 
 def blocks(plan: Plan) -> int:

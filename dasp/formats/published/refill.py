@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dasp._dtypes import bits_type
-from dasp.formats.array import PAD, Array, Plan, applied, of_zero
+from dasp.formats.array import PAD, Array, Plan, applied, of_pad
 from dasp.formats.published.pattern import Values
 
 
@@ -20,16 +20,18 @@ def values_from(plan: Plan, data: Array, slots: Array, on: Any) -> Values:
     return Values(*(stored[end - size : end] for end, size in zip(ends, sizes, strict=True)))
 
 
-def mapped(plan: Plan, function: Callable[[Array], Array], on: Any) -> Plan | None:
+def mapped(plan: Plan, function: Callable[[Array], Array], merges: bool, on: Any) -> Plan | None:
     """Return the plan with a function of each value in its place; see `dasp.formats.sliced.mapping`."""
     pattern = plan.pattern
-    if of_zero(function, plan.dtype)[0] != 0:
+    zero, same_bits = of_pad(function, plan.dtype)
+    if not zero:
         return None
     parts = pattern.long, pattern.medium.regular, pattern.medium.irregular, pattern.short
     made = []
     for part, numbers in zip(parts, _parts(plan.values), strict=True):
         found = applied(function, numbers)
-        found.view(bits_type(found.dtype))[part.columns == PAD] = 0
+        if not same_bits and len(numbers):
+            found.view(bits_type(found.dtype))[part.columns == PAD] = 0
         made.append(found)
     return dataclasses.replace(plan, dtype=made[0].dtype, values=Values(*made))
 

@@ -11,7 +11,7 @@ from dasp.formats.sliced.pack import pack
 from dasp.formats.sliced.pattern import MOST_COLUMNS, NAME, Pattern, Values
 from dasp.formats.sliced.refill import values_from, values_into
 from dasp.formats.sliced.shares import shares
-from dasp.formats.sliced.unpack import diagonal, slots, summary, unpack
+from dasp.formats.sliced.unpack import slots, summary, unpack
 
 SLICED = Format(
     name=NAME,
@@ -29,6 +29,6 @@ SLICED = Format(
     mapped=mapped,
     summary=summary,
     alike=lambda plan: {"narrow": plan.pattern.choice.narrow, "mma": plan.pattern.choice.mma},
-    diagonal=diagonal,
+    scaled=lambda plan, slots, left, right, on: on.scale_entries(plan, slots, left, right),
     shares=shares,
 )

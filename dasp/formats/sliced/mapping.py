@@ -10,43 +10,48 @@ import numpy as np
 
 from dasp import _arrays
 from dasp._dtypes import bits_type
-from dasp.formats.array import WARP, Array, Plan, applied, of_zero
+from dasp.formats.array import WARP, Array, Plan, applied, of_pad
 from dasp.formats.sliced import choose
-from dasp.formats.sliced.pattern import REAL_PARTS, Coding, Values, code_type
+from dasp.formats.sliced.pattern import NO_BYTE, REAL_PARTS, Coding, Values, code_type
 
 Vector = np.ndarray[Any, Any]
 Function = Callable[[Any], Any]
 
 
-def mapped(plan: Plan, function: Function, on: Any) -> Plan | None:
+def mapped(plan: Plan, function: Function, merges: bool, on: Any) -> Plan | None:
     """Return the plan with a function of each value in its place; None if they must be coded anew.
 
-    Codes that stand for values stay, and what they stand for is mapped; numbers are mapped slot by slot, if
-    they then do not fit a table of few values, or bytes.
+    Codes that stand for values stay, and what they stand for is mapped; bytes become others, if all do;
+    numbers are mapped slot by slot, if they then do not fit a table of few values, or bytes.
     """
     way = _MAPPED.get(plan.values.coding)
-    made = None if way is None else way(plan, function, on)
-    return None if made is None else dataclasses.replace(plan, dtype=made.table.dtype, values=made)
+    made = None if way is None else way(plan, function, merges, on)
+    if made is None:
+        return None
+    return Plan(plan.format, plan.shape, made.table.dtype, plan.pattern, made, plan.order)
 
 
-def _by_table(plan: Plan, function: Function, on: Any) -> Values:
+def _by_table(plan: Plan, function: Function, merges: bool, on: Any) -> Values:
     values: Values = plan.values
     return Values(values.coding, values.codes.copy(), applied(function, values.table))
 
 
-def _slot_by_slot(plan: Plan, function: Function, on: Any) -> Values | None:
+def _slot_by_slot(plan: Plan, function: Function, merges: bool, on: Any) -> Values | None:
     values: Values = plan.values
-    pad = of_zero(function, plan.dtype)
-    if pad[0] != 0:  # NaN, of a product with infinity, or of 0 / 0
+    zero, same_bits = of_pad(function, plan.dtype)
+    if not zero:  # NaN, of a product with infinity, or of 0 / 0
         return None
     numbers = applied(function, on.decode(values, values.codes, len(values.codes), plan.dtype))
-    if _bits(pad).any():
+    if not same_bits:
         on.clear_pads(plan.pattern, numbers)
-    coding = Coding.PLAIN
-    if plan.pattern.choice.narrow and len(numbers):
-        # A pad's 0 may hide that numbers fit something narrower, and never that they do not.
-        coding = choose.choose_coding(on.count_values(numbers)[0], numbers.dtype)
-    made = Values(coding, numbers, on.zeros(0, numbers.dtype))
+    kind = numbers.dtype
+    made = Values(Coding.PLAIN, numbers, values.table if values.table.dtype == kind else on.zeros(0, kind))
+    narrows = merges or values.coding != Coding.PLAIN or kind != plan.dtype
+    if not (narrows and plan.pattern.choice.narrow and len(numbers)):
+        return made
+    # A pad's 0 may hide that numbers fit something narrower, and never that they do not.
+    coding = choose.choose_coding(on.count_values(numbers)[0], kind)
+    made = dataclasses.replace(made, coding=coding)
     return made if coding == Coding.PLAIN else _coded(made, on) if coding in _ROUNDED else None
 
 
@@ -60,27 +65,26 @@ def _coded(values: Values, on: Any) -> Values | None:
     return dataclasses.replace(values, codes=codes) if bool((_bits(again) == _bits(numbers)).all()) else None
 
 
-def _bytes(plan: Plan, function: Function, on: Any) -> Values:
+def _byte_by_byte(plan: Plan, function: Function, merges: bool, on: Any) -> Values:
     codes: Array = plan.values.codes
-    xp = _arrays.namespace(codes)
-    least, most, held = xp.stack([codes.min(), codes.max(), xp.count_nonzero(codes)]).tolist()  # one wait
-    stand_for = np.arange(least, most + 1)
-    places = stand_for.astype(np.int8).view(np.uint8)
-    pads = WARP * len(plan.pattern.bases) - plan.pattern.entries
-    zeros = len(codes) - held - pads
-    numbers = applied(function, stand_for.astype(plan.dtype))
-    if not zeros:
-        numbers[stand_for == 0] = 0
-    with np.errstate(invalid="ignore"):
+    with np.errstate(all="ignore"):
+        numbers = applied(function, _BYTES.astype(plan.dtype))
         narrow = numbers.real.astype(np.int8)
-    there = np.zeros(256, np.int8)
-    there[places] = narrow
-    if not there[0] and (_bits(narrow.astype(numbers.dtype)) == _bits(numbers)).all():
-        new = xp.asarray(there)[codes.view(np.uint8)]
-        return Values(Coding.BYTE, new, xp.asarray(numbers[:0]))
-    table = np.zeros(256, numbers.dtype)
-    table[places] = numbers
-    return Values(Coding.DICTIONARY, codes.view(np.uint8).copy(), xp.asarray(table))
+    fits = (_bits(narrow.astype(numbers.dtype)) == _bits(numbers)).reshape(len(numbers), -1).all(axis=1)
+    made = None
+    if (
+        fits[_ONE] and fits[-_ONE]
+    ):  # nobody knows yet which bytes there are; of small numbers these are likely
+        pads = WARP * len(plan.pattern.bases) - plan.pattern.entries
+        to = np.where(fits, narrow.view(np.uint8), np.uint16(NO_BYTE))
+        made = (
+            codes.copy() if fits.all() and np.array_equal(narrow, _BYTES) else on.map_bytes(codes, to, pads)
+        )
+    if made is None:
+        table = _arrays.namespace(codes).asarray(numbers)
+        return Values(Coding.DICTIONARY, codes.view(np.uint8).copy(), table)
+    old = plan.values.table
+    return Values(Coding.BYTE, made, old if old.dtype == numbers.dtype else on.zeros(0, numbers.dtype))
 
 
 def _bits(numbers: Array) -> Array:
@@ -88,12 +92,18 @@ def _bits(numbers: Array) -> Array:
     return numbers.view(bits_type(numbers.dtype)) if numbers.itemsize <= 8 else numbers.view(np.uint64)
 
 
+_BYTES = np.arange(256, dtype=np.uint8).view(np.int8)
+"""What the codes of `Coding.BYTE` stand for, by their bits."""
+
+_ONE = 1
+"""The place of 1 among them; that of -1 is the last."""
+
 _ROUNDED = Coding.HALF, Coding.SINGLE, Coding.REAL, Coding.REAL_SINGLE
 """Codings that store numbers themselves, in a type with fewer bits."""
 
-_MAPPED: dict[Coding, Callable[[Plan, Function, Any], Values | None]] = {
+_MAPPED: dict[Coding, Callable[[Plan, Function, bool, Any], Values | None]] = {
     Coding.EQUAL: _by_table,
     Coding.DICTIONARY: _by_table,
-    Coding.BYTE: _bytes,
+    Coding.BYTE: _byte_by_byte,
     **dict.fromkeys((Coding.PLAIN, *_ROUNDED), _slot_by_slot),
 }

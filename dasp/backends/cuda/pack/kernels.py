@@ -372,26 +372,6 @@ FILL_ENTRIES = Signature(
     """,
 )
 
-FIND_DIAGONAL = Signature(
-    "pack/unpack.cu",
-    "dasp_find_diagonal",
-    """
-    const Index*          rows
-    long long             positions
-    const Index*          long_rows
-    const Index*          segment_rows  [segments]
-    long long             segments
-    long long             slices
-    const uint4*          headers       [slices]
-    const Index*          bases
-    const unsigned char*  deltas
-    long long             further
-    long long             first_row
-    Count*                found
-    Count*                twice         [1]
-    """,
-)
-
 CLEAR_PADS = Signature(
     "pack/unpack.cu",
     "dasp_clear_pads",
@@ -400,6 +380,20 @@ CLEAR_PADS = Signature(
     const uint4*          headers       [slices]
     const unsigned char*  deltas
     Code*                 codes
+    """,
+)
+
+MAP_BYTES = Signature(
+    "pack/bytes.cu",
+    "dasp_map_bytes",
+    """
+    const signed char*     codes
+    long long              quads
+    const unsigned short*  to     [256]
+    long long              pads
+    signed char*           made
+    Count*                 found  [2]
+    Count*                 told
     """,
 )
 
@@ -499,6 +493,31 @@ DECODE = Signature(
     const Bits*  table
     long long    count
     Bits*        data   [count]
+    """,
+)
+
+SCALE_ENTRIES = Signature(
+    "pack/scale.cu",
+    "dasp_scale_entries",
+    """
+    const Index*          rows
+    long long             positions
+    const Index*          long_rows
+    const Index*          segment_offsets
+    const Index*          segment_rows     [segments]
+    long long             segments
+    long long             slices
+    const uint4*          headers          [slices]
+    const Index*          bases
+    const unsigned char*  deltas
+    const Code*           codes
+    const Bits*           table
+    const Count*          starts
+    const Count*          pieces           [segments]
+    const Place*          order
+    const Value*          left
+    const Value*          right
+    Value*                made
     """,
 )
 

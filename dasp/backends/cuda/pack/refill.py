@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dasp._dtypes import bits_type
+from dasp._dtypes import bits_type, sum_type
 from dasp._integers import ceil_div
 from dasp._launch import Launches, Signature
 from dasp.backends.cuda.pack import kernels
@@ -280,6 +280,27 @@ def _refill(
     told = {name: word(array) for name, array in coder.items()}
     given = {"data": word(as_bits(data)), "stored": word(as_codes(stored, coding)), **told}
     launch((places.blocks, 1), 256, places.words | given)
+
+
+def scale_entries(
+    on: Resources, plan: Plan, places: Places, left: Array | None, right: Array | None
+) -> Array | None:
+    """See `Primitives`."""
+    values, dtype = plan.values, plan.dtype
+    own = dtype == sum_type(dtype) and all(f is None or f.dtype == dtype for f in (left, right))
+    if not own or not plan.nnz:
+        return None
+    key = dtype, values.coding, "scaled"
+    launch = places.kernels.get(key)
+    if launch is None:
+        types = places.types | {"Value": dtype}
+        launch = places.kernels[key] = on.compiled(types, dtype, values.coding)[kernels.SCALE_ENTRIES]
+    made, word = on.device.empty(plan.nnz, dtype), on.device.word
+    stored = None if values.coding == Coding.EQUAL else as_codes(values.codes, values.coding)
+    given = {"bases": plan.pattern.bases, "codes": stored, "table": as_bits(values.table)}
+    given |= {"left": left, "right": right, "made": made}
+    launch((places.blocks, 1), 256, places.words | {name: word(array) for name, array in given.items()})
+    return made
 
 
 def scatter(on: Resources, numbers: Array, slots: Array | None, stored: Array) -> None:

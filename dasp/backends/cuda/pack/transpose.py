@@ -15,13 +15,13 @@ from dasp.backends.cuda.pack.work import Work, share
 from dasp.formats.array import Array, Csr, narrowest
 
 
-def transpose(on: Resources, csr: Csr) -> tuple[Csr, Array, bool]:
+def transpose(on: Resources, csr: Csr) -> tuple[Csr, Array] | None:
     """See `Primitives`: entries are sorted by column, six bits at a time, and then moved."""
     (m, n), nnz = csr.shape, len(csr.indices)
     starts, order = on.device.zeros(n + 1, np.int64), on.device.empty(nnz, narrowest(nnz))
     made = Csr((n, m), starts, *(on.device.empty(nnz, array.dtype) for array in csr[2:]))
     if not nnz:
-        return made, order, m == n
+        return None if m == n else (made, order)
     # To the sort entries are what rows are elsewhere.
     of_entries = on.compiled(
         types_of_matrix(csr._replace(shape=(nnz, nnz))) | {"Code": bits_type(csr.data.dtype)}
@@ -34,7 +34,7 @@ def transpose(on: Resources, csr: Csr) -> tuple[Csr, Array, bool]:
     moved = {"data": as_bits(csr.data), "to_data": as_bits(made.data), "to_indices": made.indices}
     work.launch(kernels.TURN_ENTRIES, share(nnz, 256, BLOCKS), **moved)
     work.launch(kernels.START_COLUMNS, share(n + 1, 256, BLOCKS), to_indptr=starts)
-    return made, order, m == n and not work.reading(differs, 1)()[0]
+    return (made, order) if m != n or work.reading(differs, 1)()[0] else None
 
 
 def _sort_entries(on: Resources, csr: Csr, order: Array, work: Work) -> None:

@@ -9,12 +9,22 @@ import numpy as np
 from dasp._dtypes import bits_type
 from dasp._integers import ceil_div
 from dasp.backends.cuda.pack import kernels
-from dasp.backends.cuda.pack.c_types import COUNT, as_bits, as_codes, types_of_plan, types_of_values
+from dasp.backends.cuda.pack.c_types import (
+    COUNT,
+    as_bits,
+    as_codes,
+    types_of_count,
+    types_of_plan,
+    types_of_values,
+)
 from dasp.backends.cuda.pack.resources import Resources
 from dasp.backends.cuda.pack.sizes import BLOCKS, ROW_TILE
 from dasp.backends.cuda.pack.work import Work, share
 from dasp.formats.array import Array, Plan
 from dasp.formats.sliced.pattern import Coding, Pattern, Values
+
+QUAD = 16
+"""Bytes that are looked up at once."""
 
 
 def unpack(on: Resources, plan: Plan) -> tuple[Array, Array, Array]:
@@ -66,20 +76,6 @@ def decode(on: Resources, values: Values, codes: Array | None, count: int, dtype
     return data
 
 
-def find_diagonal(on: Resources, plan: Plan, k: int, first: int, count: int) -> Array | None:
-    """See `Primitives`."""
-    found = on.device.zeros(count, COUNT)
-    if not plan.pattern.entries or not count:
-        return found.view(np.int64) - 1
-    work = Work(
-        on.device, on.compiled(types_of_plan(plan)), on.device.zeroed(1), **slots_of_rows(plan.pattern)
-    )
-    twice, blocks = work.take(1), ceil_div(len(plan.pattern.headers), 8)
-    where = {"bases": plan.pattern.bases, "further": k, "first_row": first}
-    work.launch(kernels.FIND_DIAGONAL, blocks, **where, found=found, twice=work.words(twice, 1))
-    return None if work.reading(twice, 1)()[0] else found.view(np.int64) - 1
-
-
 def clear_pads(on: Resources, pattern: Pattern, codes: Array) -> None:
     """See `Primitives`."""
     if len(codes):
@@ -87,6 +83,19 @@ def clear_pads(on: Resources, pattern: Pattern, codes: Array) -> None:
         types = {"Start": np.dtype(np.int64), "Column": index, "Index": index, "Code": code}
         work = Work(on.device, on.compiled(types), **slots_of_rows(pattern))
         work.launch(kernels.CLEAR_PADS, ceil_div(len(pattern.headers), 8), codes=as_bits(codes))
+
+
+def map_bytes(on: Resources, codes: Array, to: np.ndarray[Any, Any], pads: int) -> Array | None:
+    """See `Primitives`."""
+    device, quads = on.device, len(codes) // QUAD
+    made, question, word = device.empty(len(codes), codes.dtype), device.question(), device.word
+    # There are few such maps: a number that takes 1 and -1 to bytes is one.
+    places = device.constant(tuple(to.view(np.int64).tolist())).view(to.dtype)
+    known = {"codes": word(codes), "quads": quads, "to": word(places), "pads": pads, "made": word(made)}
+    known |= {"found": question.votes, "told": question.told}
+    launch = on.compiled(types_of_count(0))[kernels.MAP_BYTES]
+    launch((share(quads, 256, BLOCKS), 1), 256, known)
+    return made if question.fits() else None
 
 
 def slots_of_rows(pattern: Pattern) -> dict[str, Any]:
