@@ -66,10 +66,12 @@ class _Aside:
     def __exit__(self, *failure: Any) -> None:
         self.device._aside = None
 
-    def join(self) -> None:
+    def end(self) -> None:
         for launch in self.waiting:
             launch()
         self.waiting.clear()
+
+    join = end
 
 
 class PackingDevice:
@@ -175,7 +177,18 @@ class PackingDevice:
     def telling(self, count: int) -> Any:
         self.reads += 1
         told = self.empty(count, np.uint64)
-        return _Address(told), lambda: lambda: told.tolist()
+
+        def sent() -> Any:
+            aside = self._aside
+
+            def read() -> list[int]:
+                if aside is not None:  # what is told there is waited for with all that was launched there
+                    aside.end()
+                return list(told.tolist())
+
+            return read
+
+        return _Address(told), sent
 
     def kernel(self, signature: Any, constants: Any, types: Any, *, together: bool = False) -> Any:
         self.load_all([(signature.source, constants)])

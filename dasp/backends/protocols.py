@@ -198,12 +198,13 @@ class Primitives(Protocol):
 
     def store(
         self, csr: Csr, survey: Survey, order: Array | None, layout: Layout, coding: Coding
-    ) -> tuple[Values, Array, Array]:
-        """Return the values by slots, the least column of every step, and the deltas.
+    ) -> tuple[Values, Array, Callable[[], Array]]:
+        """Return the values by slots, the least column of every step, and what ends it and gives the deltas.
 
-        A pad has the code 0, and every bit of its delta set. A dictionary's values stand in the order in
-        which they first occur. Without `order`, as `sort_columns` returns it, values stand in the order of
-        the columns. Writes into the headers the `Width` that each slice's deltas need, and where they begin.
+        Until that is called, which must be done, there is time for what needs no deltas. A pad has the code
+        0, and every bit of its delta set. A dictionary's values stand in the order in which they first occur.
+        Without `order`, as `sort_columns` returns it, values stand in the order of the columns. Writes into
+        the headers the `Width` that each slice's deltas need, and where they begin.
         """
 
     def count_values(self, data: Array) -> tuple[ValueStatistics, Any]:

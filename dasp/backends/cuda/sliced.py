@@ -107,24 +107,27 @@ def in_flight(plan: Plan) -> int:
     else wait for all others: all then run at once, or, of wide values, in fewer turns. A row that is cut
     waits for its segments whatever the others do.
     """
-    pattern, values = plan.pattern, plan.values
-    wide = values.codes.itemsize >= WIDE
+    pattern, width = plan.pattern, plan.values.codes.itemsize
+    wide = width >= WIDE
     slices, steps = len(pattern.headers), len(pattern.bases)
     even = slices == ceil_div(pattern.positions, WARP)
     if even and _take_turns(plan, (1 + wide) * H200.few_steps):
         kinds = H200.few_in_flight
         return next(few for most, least, few in kinds if steps <= most * slices and slices >= least)
+    usual = H200.in_flight
     if pattern.segments or not slices:
-        return H200.in_flight
+        return usual
+    fewer = next(steps for least, steps in H200.fewer_in_flight if width >= least)
+    waves = ceil_div(slices, slices_at_once(plan, fewer))
+    if waves > 1 and not wide:
+        return usual
 
-    def turns(in_flight: int) -> tuple[int, int]:
-        waves = ceil_div(slices, slices_at_once(plan, in_flight))
-        return waves, waves * (1 + ceil_div(steps, slices * in_flight))
+    def turns(in_flight: int) -> int:
+        return 1 + ceil_div(steps, slices * in_flight)
 
-    fewer_steps = next(steps for least, steps in H200.fewer_in_flight if values.codes.itemsize >= least)
-    (waves, usual), (fewer_waves, fewer) = turns(H200.in_flight), turns(fewer_steps)
-    pays = fewer_waves < waves and (wide or (fewer < usual and fewer_waves == 1))
-    return fewer_steps if pays else H200.in_flight
+    usual_waves = ceil_div(slices, slices_at_once(plan, usual))
+    pays = waves < usual_waves and (wide or waves * turns(fewer) < usual_waves * turns(usual))
+    return fewer if pays else usual
 
 
 def own_defines(plan: Plan) -> dict[str, str]:

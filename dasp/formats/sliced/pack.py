@@ -67,16 +67,16 @@ def pack(csr: Csr, options: Options, machine: Machine, on: Any) -> Plan:
     known = choose.with_segments(tried.statistics[window], *counts) if tried else None
     tried = None
     counted = _share(csr, survey, cut, layout, machine, on, known, options)
-    values, bases, deltas = on.store(csr, survey, order, layout, coding)
+    values, bases, fill = on.store(csr, survey, order, layout, coding)
     warps = options.warps
     if warps is None:
         even = layout.slices == ceil_div(layout.positions, WARP)
         code_bytes = choose.code_bytes(coding, dtype)
         warps = choose.choose_warps(counted(), even, dtype, code_bytes, gathers, machine)
+    choice = Choice(machine.name, steps, cut.segment_steps, window, warps, bool(options.narrow), options.mma)
+    deltas = fill()
     pattern = Pattern(
-        choice=Choice(
-            machine.name, steps, cut.segment_steps, window, warps, bool(options.narrow), options.mma
-        ),
+        choice=choice,
         index_dtype=narrowest(max(csr.shape)),
         entries=len(csr.data),
         segments=layout.segments,

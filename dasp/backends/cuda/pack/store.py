@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from dasp._dtypes import bits_type
@@ -19,24 +21,14 @@ from dasp.formats.sliced.pattern import Coding, Values, code_type
 
 def store(
     on: Resources, csr: Csr, survey: Survey, order: Array | None, layout: Layout, coding: Coding
-) -> tuple[Values, Array, Array]:
-    """See `Primitives`."""
-    try:
-        return _store(on, csr, survey, order, layout, coding)
-    finally:
-        survey.detail.join()
-
-
-def _store(
-    on: Resources, csr: Csr, survey: Survey, order: Array | None, layout: Layout, coding: Coding
-) -> tuple[Values, Array, Array]:
-    """Do what `store` does, beside what is counted of the layout."""
+) -> tuple[Values, Array, Callable[[], Array]]:
+    """See `Primitives`; values and bases are stored beside what is counted of the layout."""
     device, work, slices = on.device, survey.detail, layout.slices
     word, known = device.word, work.known
     index, dtype = work.types["Index"], csr.data.dtype
     values = _room(on, csr.data, order, layout.steps, coding, work)
     if not slices:
-        return values, on.nothing(index), on.nothing(np.uint8)
+        return values, on.nothing(index), lambda: on.nothing(np.uint8)
     bases = layout.detail.bases
     tiles, blocks = ceil_div(slices, SLICE_TILE), ceil_div(slices, 8)
     first = work.take(tiles + 2)
@@ -54,12 +46,18 @@ def _store(
     work.launch(kernels.STORE_SLICES, blocks, 256, on.compiled(work.types, dtype, coding))
     reading = sent()
     work.begin(aside)
-    size = reading()[0]
-    (room,) = device.scratch((WARP * size, UINT8))
-    known["deltas"] = word(room)
-    work.launch(kernels.FILL_DELTAS, blocks)
-    (deltas,) = device.shown(room)
-    return values, bases, deltas
+
+    def fill() -> Array:
+        try:
+            size = reading()[0]
+            (room,) = device.scratch((WARP * size, UINT8))
+            known["deltas"] = word(room)
+            work.launch(kernels.FILL_DELTAS, blocks)
+            return device.shown(room)[0]
+        finally:
+            work.join()
+
+    return values, bases, fill
 
 
 def _room(
