@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from dasp import _check, _dtypes
+from dasp._integers import narrowest
 
 Vector = np.ndarray[Any, Any]
 Library = Literal["numpy", "cupy"]
@@ -354,11 +355,8 @@ def entries_of(dense: Any) -> Compressed:
     indptr = xp.zeros(m + 1, np.int64)
     indptr[1:] = kept.sum(axis=1).cumsum()
     places = xp.flatnonzero(kept)
-    columns = (places % max(n, 1)).astype(np.int32 if n <= _MOST_INT32 else np.int64)
+    columns = (places % max(n, 1)).astype(narrowest(n))
     return Compressed(indptr, columns, plain.view(bits).reshape(-1)[places].view(kind))
-
-
-_MOST_INT32 = np.iinfo(np.int32).max
 
 
 def sparse_matrix(matrix: Any, checks: bool = True) -> Compressed | Coordinates:

@@ -1,8 +1,10 @@
-"""Division of whole numbers that rounds up; NumPy's arrays of them are taken too."""
+"""Division of whole numbers that rounds up, NumPy's arrays of them too, and the type that holds one."""
 
 from __future__ import annotations
 
 from typing import Any, overload
+
+import numpy as np
 
 
 @overload
@@ -33,3 +35,11 @@ def round_up(a: Any, b: Any) -> Any:
     (8, 8)
     """
     return ceil_div(a, b) * b
+
+
+def narrowest(largest: int) -> np.dtype[Any]:
+    """Return int32 where it holds a number, else int64."""
+    return _INT32 if largest <= _MOST_INT32 else _INT64
+
+
+_INT32, _INT64, _MOST_INT32 = np.dtype(np.int32), np.dtype(np.int64), np.iinfo(np.int32).max

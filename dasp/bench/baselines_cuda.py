@@ -403,8 +403,8 @@ def self_check() -> int:
     from dasp.tuning.timing_cuda import time_cuda
 
     rng = np.random.default_rng(0)
-    heavy = scipy.sparse.random_array((40, 30_000), density=0.2, rng=rng)
-    light = scipy.sparse.random_array((50_000, 30_000), density=5e-4, rng=rng)
+    heavy = scipy.sparse.random_array((40, 30_000), density=0.2, random_state=rng)
+    light = scipy.sparse.random_array((50_000, 30_000), density=5e-4, random_state=rng)
     csr = scipy.sparse.csr_array(scipy.sparse.vstack([light, heavy, scipy.sparse.csr_array((7, 30_000))]))
     library = load()
     print(f"cuSPARSE {library.version_text}, CuPy {cupy.__version__}, {csr.shape}, {csr.nnz} entries")

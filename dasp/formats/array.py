@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dasp._dtypes import bits_type, stored
+from dasp._integers import narrowest as narrowest
 
 PAD = -1
 """The column of a slot that holds no entry, and the row of a result that belongs to nobody."""
@@ -167,14 +168,6 @@ def nbytes(*parts: Any) -> int:
     for part in parts:
         total += sum([array.nbytes for array in ([part] if is_array(part) else arrays_of(part))])
     return int(total)
-
-
-def narrowest(largest: int) -> np.dtype[Any]:
-    """Return int32 where it holds a number, else int64."""
-    return _INT32 if largest <= _MOST_INT32 else _INT64
-
-
-_INT32, _INT64, _MOST_INT32 = np.dtype(np.int32), np.dtype(np.int64), np.iinfo(np.int32).max
 
 
 def csr_from_coo(m: int, rows: Array, columns: Array, values: Array, on: Any) -> tuple[Array, Array, Array]:

@@ -38,7 +38,8 @@ class ChebyshevIteration:
     leaving: ClassVar[tuple[str, ...]] = ("rr",)
     restarts: ClassVar[frozenset[int]] = frozenset()
     words: ClassVar[dict[int, str]] = {
-        DIVERGED: "the residual grows: the bounds do not hold the spectrum, or A is not definite; pass bounds"
+        DIVERGED: "the residual grows: the bounds do not hold the spectrum, or A is not definite or not "
+        "symmetric; pass bounds"
     }
 
     def __init__(self, system: System, bounds: tuple[float, float]) -> None:
@@ -156,6 +157,8 @@ def chebyshev(
     bounds : tuple of float, optional
         Below and above the eigenvalues of A (of M A, if M is given); by default estimated by some
         iterations of conjugate gradients. With an upper bound that is too low it diverges, and says so.
+        Nobody asks whether A is symmetric: of another one with real eigenvalues between bounds that are
+        passed it may converge, and else it diverges; of its own bounds nothing is known then.
 
     Raises
     ------

@@ -30,7 +30,8 @@ class MinimalResiduals:
     leaving: ClassVar[tuple[str, ...]] = ()
     restarts: ClassVar[frozenset[int]] = frozenset({SINGULAR})
     words: ClassVar[dict[int, str]] = {
-        SINGULAR: "A is singular, or nearly, and b out of its reach: no x has a much smaller residual",
+        SINGULAR: "A is singular, or nearly, and b out of its reach: no x has a much smaller residual; where "
+        "rows only differ much in scale, a preconditioner M mends that",
         BAD_M: "r' M r is negative, so M is not positive definite",
         NOT_HERMITIAN: "v' A v is not real, so A is not Hermitian; gmres and bicgstab take such matrices",
     }

@@ -81,8 +81,10 @@ def clear_pads(on: Resources, pattern: Pattern, codes: Array) -> None:
     if len(codes):
         index, code = pattern.index_dtype, bits_type(codes.dtype)
         types = {"Start": np.dtype(np.int64), "Column": index, "Index": index, "Code": code}
-        work = Work(on.device, on.compiled(types), **slots_of_rows(pattern))
-        work.launch(kernels.CLEAR_PADS, ceil_div(len(pattern.headers), 8), codes=as_bits(codes))
+        word, slices = on.device.word, len(pattern.headers)
+        known = {"slices": slices, "headers": word(pattern.headers.reshape(-1))}
+        known |= {"deltas": word(pattern.deltas), "codes": word(as_bits(codes))}
+        on.compiled(types)[kernels.CLEAR_PADS]((ceil_div(slices, 8), 1), 256, known)
 
 
 def map_bytes(on: Resources, codes: Array, to: np.ndarray[Any, Any], pads: int) -> Array | None:
