@@ -18,6 +18,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from numbers import Integral
 from pathlib import Path
 from threading import Lock, Thread
 from typing import Any
@@ -126,11 +127,11 @@ def set_num_threads(threads: int | None) -> None:
     """
     global _threads
     if threads is not None:
-        if isinstance(threads, bool) or not isinstance(threads, int):
+        if isinstance(threads, bool) or not isinstance(threads, Integral):
             raise TypeError(f"threads is {threads!r}; it must be an int or None")
         if threads < 1:
             raise ValueError(f"threads is {threads}; it must be at least 1")
-    _threads = threads
+    _threads = None if threads is None else int(threads)
     _default.cache_clear()
 
 

@@ -78,7 +78,8 @@ def _tuple(given: tuple[Any, ...], shape: Any, policy: Policy | None, device: st
         )
     data, (row, col) = given
     if shape is None:
-        shape = tuple(int(np.max(index, initial=-1)) + 1 for index in (row, col))
+        row, col = _arrays.index("row", row), _arrays.index("col", col)
+        shape = tuple(int(index.max(initial=-1)) + 1 for index in (row, col))
     return coordinates(data, (row, col), shape, policy, device, progress)
 
 

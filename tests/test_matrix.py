@@ -386,10 +386,24 @@ def test_an_out_that_is_not_plain_is_written_too_or_refused():
             square.matvec(x, out=wrong)
 
 
+@pytest.mark.parametrize("index", [list, np.uint8, np.uint64, ">i4"])
+def test_coordinates_alone_give_the_smallest_shape(index):
+    row, col = [2, 0], [0, 3]
+    if index is not list:
+        row, col = np.array(row).astype(index), np.array(col).astype(index)
+    A = SpMatrix(([1.0, 2.0], (row, col)), device="cpu")
+    np.testing.assert_array_equal(A.toarray(), [[0, 0, 0, 2], [0, 0, 0, 0], [1, 0, 0, 0]])
+    assert SpMatrix(([], ([], [])), device="cpu").shape == (0, 0)
+    with pytest.raises(ValueError, match=r"below 2\^63"):
+        SpMatrix(([1.0], (np.array([2**63], np.uint64), [0])), device="cpu")
+
+
 def test_set_num_threads_is_checked_and_kept():
     for wrong, error in ((0, ValueError), (-1, ValueError), (1.5, TypeError), (True, TypeError)):
         with pytest.raises(error, match="threads is"):
             dasp.set_num_threads(wrong)
+    dasp.set_num_threads(np.int64(2))
+    assert type(dasp.get_num_threads()) is int
     dasp.set_num_threads(3)
     try:
         assert dasp.get_num_threads() == 3
