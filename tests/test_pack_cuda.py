@@ -468,7 +468,12 @@ def test_values_of_the_table_leave_it_as_it_is_and_new_ones_are_expected_again(t
 
     assert launched(old[::-1].copy()) == first
     np.testing.assert_array_equal(plan.values.table, table)
-    assert launched(old + 1) == first + anew
+    for skipped in (SKIPPED, 2 * SKIPPED + 1):
+        assert launched(old + 1) == first + anew
+        for turn in range(skipped):
+            assert launched(old + turn % 2) == anew
+    assert launched(old) == first
+    assert launched(old + 2) == first + anew
     for turn in range(SKIPPED):
         assert launched(old + turn % 2) == anew
     assert launched(old) == first

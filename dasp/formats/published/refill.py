@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+from dasp import _arrays
 from dasp._dtypes import bits_type
 from dasp.formats.array import PAD, Array, Plan, applied, of_pad
 from dasp.formats.published.pattern import Values
@@ -31,7 +32,9 @@ def mapped(plan: Plan, function: Callable[[Array], Array], merges: bool, on: Any
     for part, numbers in zip(parts, _parts(plan.values), strict=True):
         found = applied(function, numbers)
         if not same_bits and len(numbers):
-            found.view(bits_type(found.dtype))[part.columns == PAD] = 0
+            kind = bits_type(found.dtype)
+            bits = _arrays.namespace(found).where(part.columns == PAD, kind.type(0), found.view(kind))
+            found = bits.view(found.dtype)
         made.append(found)
     return dataclasses.replace(plan, dtype=made[0].dtype, values=Values(*made))
 

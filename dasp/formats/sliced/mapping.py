@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -69,22 +70,34 @@ def _byte_by_byte(plan: Plan, function: Function, merges: bool, on: Any) -> Valu
     codes: Array = plan.values.codes
     with np.errstate(all="ignore"):
         numbers = applied(function, _BYTES.astype(plan.dtype))
-        narrow = numbers.real.astype(np.int8)
-    fits = (_bits(narrow.astype(numbers.dtype)) == _bits(numbers)).reshape(len(numbers), -1).all(axis=1)
-    made = None
-    if (
-        fits[_ONE] and fits[-_ONE]
-    ):  # nobody knows yet which bytes there are; of small numbers these are likely
-        pads = WARP * len(plan.pattern.bases) - plan.pattern.entries
-        to = np.where(fits, narrow.view(np.uint8), np.uint16(NO_BYTE))
-        made = (
-            codes.copy() if fits.all() and np.array_equal(narrow, _BYTES) else on.map_bytes(codes, to, pads)
-        )
+    made, to = None, _bytes_of(numbers.tobytes(), numbers.dtype)
+    if to is _SAME:
+        made = codes.copy()
+    elif to is not None:
+        made = on.map_bytes(codes, to, WARP * len(plan.pattern.bases) - plan.pattern.entries)
     if made is None:
         table = _arrays.namespace(codes).asarray(numbers)
         return Values(Coding.DICTIONARY, codes.view(np.uint8).copy(), table)
     old = plan.values.table
     return Values(Coding.BYTE, made, old if old.dtype == numbers.dtype else on.zeros(0, numbers.dtype))
+
+
+@lru_cache(maxsize=256)
+def _bytes_of(made: bytes, dtype: np.dtype[Any]) -> Vector | None:
+    """Return what numbers that are made of all bytes are as bytes, `NO_BYTE` where they are none; `_SAME` if
+    they are what they were, and None where 1 or -1 becomes none.
+
+    Nobody knows yet which bytes a matrix has; of small numbers those are likely.
+    """
+    numbers = np.frombuffer(made, dtype)
+    with np.errstate(all="ignore"):
+        narrow = numbers.real.astype(np.int8)
+    fits = (_bits(narrow.astype(dtype)) == _bits(numbers)).reshape(len(numbers), -1).all(axis=1)
+    if not (fits[_ONE] and fits[-_ONE]):
+        return None
+    if fits.all() and np.array_equal(narrow, _BYTES):
+        return _SAME
+    return np.where(fits, narrow.view(np.uint8), np.uint16(NO_BYTE))
 
 
 def _bits(numbers: Array) -> Array:
@@ -97,6 +110,9 @@ _BYTES = np.arange(256, dtype=np.uint8).view(np.int8)
 
 _ONE = 1
 """The place of 1 among them; that of -1 is the last."""
+
+_SAME = np.arange(256, dtype=np.uint16)
+"""The bits of all bytes."""
 
 _ROUNDED = Coding.HALF, Coding.SINGLE, Coding.REAL, Coding.REAL_SINGLE
 """Codings that store numbers themselves, in a type with fewer bits."""

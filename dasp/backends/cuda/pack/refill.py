@@ -27,9 +27,10 @@ _UNASKED = {"misfit": None, "turn": 0, "told": None}
 """What `kernels.REFILL` is told where nobody asked whether values fit."""
 
 
-SKIPPED = 7
-"""Calls, after one with values that are new to a table, in which such are expected again: to look for them in
-the old one first takes a small matrix 8 microseconds more than a new table alone."""
+SKIPPED, MOST_SKIPPED = 7, 127
+"""Calls, after one with values that are new to a table, in which such are expected again, and after the next
+such one twice as many, up to so many: to look for them in the old table first takes a small matrix 8
+microseconds more than a new one alone."""
 
 _CAPTURED = (
     "new values were written into coded ones, of a matrix or of its transpose, while a graph was captured; "
@@ -88,12 +89,12 @@ class Fill:
         Of the matrix.
     ways : sequence of Way
         In the order in which they are tried: where one refuses, the next may write. After one that did, the
-        last one alone is tried `SKIPPED` times.
+        last one alone is tried `SKIPPED` times; each time that the first one still refuses, twice as often.
     """
 
     def __init__(self, device: Device, dtype: np.dtype[Any], ways: Sequence[Way]) -> None:
         self._question, self._ways, self._last = device.question, ways, ways[-1:]
-        self._bits, self._kind, self._skipped = device.bits, bits_type(dtype), 0
+        self._bits, self._kind, self._skipped, self._skips = device.bits, bits_type(dtype), 0, SKIPPED
         self._is_capturing = device.is_capturing
 
     def __call__(self, data: Array, behind: Callable[[], object] = lambda: None) -> bool:
@@ -118,7 +119,10 @@ class Fill:
                 raise RuntimeError(_CAPTURED) from error
             if fits:
                 if way is not ways[0]:
-                    self._skipped = SKIPPED
+                    self._skipped = self._skips
+                    self._skips = min(2 * self._skips + 1, MOST_SKIPPED)
+                elif ways is self._ways:
+                    self._skips = SKIPPED
                 return True
         return False
 
