@@ -107,18 +107,17 @@ class _Piece:
 
     Attributes
     ----------
+    block : cupy.cuda.MemoryPointer
     ptr : int
-        Its address, or first where it is in the block.
+        Where they begin.
     size : int
     dtype : numpy.dtype
-    block : cupy.cuda.MemoryPointer
     """
 
     __slots__ = "block", "dtype", "ptr", "size"
 
-    def __init__(self, ptr: int, size: int, dtype: np.dtype[Any]) -> None:
-        self.ptr, self.size, self.dtype = ptr, size, dtype
-        self.block: Any = None
+    def __init__(self, block: Any, ptr: int, size: int, dtype: np.dtype[Any]) -> None:
+        self.block, self.ptr, self.size, self.dtype = block, ptr, size, dtype
 
 
 class _Question:
@@ -267,15 +266,14 @@ class CudaDevice:
 
     def scratch(self, *arrays: tuple[int, np.dtype[Any]]) -> list[Any]:
         """Return arrays of any contents, each of a size and a type, for kernels alone: one allocation."""
-        pieces, at = [], 0
+        end = 0
         for count, kind in arrays:
-            pieces.append(_Piece(at, count, kind))
+            end += -(-count * kind.itemsize // ALIGNED) * ALIGNED
+        block, pieces = self._memory(end), []
+        at = block.ptr
+        for count, kind in arrays:
+            pieces.append(_Piece(block, at, count, kind))
             at += -(-count * kind.itemsize // ALIGNED) * ALIGNED
-        block = self._memory(at)
-        first = block.ptr
-        for piece in pieces:
-            piece.block = block
-            piece.ptr += first
         return pieces
 
     def shown(self, *arrays: Any) -> list[Any]:
@@ -304,11 +302,12 @@ class CudaDevice:
 
     def constant(self, numbers: tuple[int, ...]) -> Array:
         """Return an int64 array of these numbers that nobody writes to; there are few different ones."""
-        if numbers not in self._constants:
+        array = self._constants.get(numbers)
+        if array is None:
             array = self._cupy.asarray(np.array(numbers, np.int64))
-            self._cupy.cuda.get_current_stream().synchronize()  # other streams may read it too
+            self._stream().synchronize()  # other streams may read it too
             self._constants[numbers] = array
-        return self._constants[numbers]
+        return array
 
     def first(self, numbers: Array) -> Array:
         """Return a new array with the first of some numbers; a copy of a view takes CuPy twice as long."""

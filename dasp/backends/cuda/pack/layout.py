@@ -37,8 +37,9 @@ def lay_out(on: Resources, csr: Csr, survey: Survey, cut: Cut, window: int, trie
     moved = () if orders.rows is None else ((positions, index),)
     room = device.scratch((4 * slices, UINT32), (steps, index), *moved)
     placed = room[2] if moved else None
-    work.begin(work.fork())
-    work.join()
+    if work.later:
+        work.begin(work.fork())
+        work.join()
     pieces = list_long_rows(on, csr, survey)
     starts, lengths, of_segments = in_turn = (
         work.turned or sort_segments(on, csr, survey)

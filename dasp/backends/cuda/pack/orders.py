@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 from dasp._integers import ceil_div
 from dasp.backends.cuda.pack import kernels
 from dasp.backends.cuda.pack.c_types import COUNT, UINT32
-from dasp.backends.cuda.pack.protocols import Device
 from dasp.backends.cuda.pack.resources import Resources
 from dasp.backends.cuda.pack.segments import likely_to_turn, list_long_rows, sort_segments
 from dasp.backends.cuda.pack.sizes import (
@@ -85,9 +84,7 @@ def _sort_orders(
 ) -> tuple[Orders, Any]:
     """Sort rows in each of the windows, for what cuts them; return them, and what must live until that."""
     device, m, count, work = on.device, csr.shape[0], len(windows), survey.detail
-    positions, known = m - survey.long_rows, work.known
-    known["positions"], known["identity"] = positions, int(not survey.long_rows)
-    known["steps"], known["segment_steps"] = cut.steps, cut.segment_steps
+    positions = m - survey.long_rows
     tiles = ceil_div(positions, CUT_TILE)
     moves = m and (survey.long_rows or any(windows))
     index, sorts = work.types["Index"], _sorts(windows, m, work.facts.longest_whole) if moves else _NO_SORTS
@@ -98,8 +95,14 @@ def _sort_orders(
         (stored(windows, survey.long_rows) * m, index),
     )
     first, before = work.take(count * (TOTALS + SAMPLED)), work.take(2 * count * tiles)
-    orders = Orders(windows, rows if moves else None, tiles, before, first)
-    _tell(device, survey, orders, m)
+    orders, known = Orders(windows, rows if moves else None, tiles, before, first), work.known
+    narrower = windows if windows[-1] < m else windows[:-1]  # a window of all rows goes unsaid
+    known["positions"], known["identity"] = positions, int(not survey.long_rows)
+    known["steps"], known["segment_steps"] = cut.steps, cut.segment_steps
+    known["rows"] = device.word(orders.rows)
+    known["windows"], known["window_count"] = device.word(device.constant(narrower)), len(narrower)
+    known["before"] = work.words(before, 2 * count * tiles)
+    known["totals"] = work.words(first, count * TOTALS)
     if likely_to_turn(csr, work, cut):
         work.turns = True
         work.later.append(partial(sort_segments, on, csr, survey))
@@ -127,19 +130,6 @@ def one_of(on: Resources, survey: Survey, orders: Orders, window: int, m: int) -
     before = orders.before + nth * tiles
     work.known["before"] = work.words(before, tiles)
     return Orders((window,), rows, orders.tiles, before, orders.first + nth * TOTALS)
-
-
-def _tell(device: Device, survey: Survey, orders: Orders, m: int) -> None:
-    """Have kernels know some orders; a window of all rows goes unsaid."""
-    work, windows = survey.detail, orders.windows
-    narrower = windows if windows[-1] < m else windows[:-1]
-    work.known |= {
-        "rows": device.word(orders.rows),
-        "windows": device.word(device.constant(narrower)),
-        "window_count": len(narrower),
-        "before": work.words(orders.before, 2 * orders.tiles * len(windows)),
-        "totals": work.words(orders.first, TOTALS * len(windows)),
-    }
 
 
 class _Sorts(NamedTuple):
@@ -206,19 +196,12 @@ def _sort_rows(
     m, long_count, work, windows = csr.shape[0], survey.long_rows, survey.detail, orders.windows
     longest, word = work.facts.longest_whole, on.device.word
     bits = (longest + 1).bit_length()
-    work.known |= {
-        "left_out": int(long_count > 0),
-        "candidates": sorts.candidates,
-        "most": WARP * cut.steps,
-        "longest": longest,
-        "bits": bits,
-        "apart": int(sorts.apart),
-        "tiles": sorts.tiles,
-        "tile_order": sorts.tile_order,
-        "spare": word(spare if sorts.spare else None),
-        "come": work.zeros(3),
-        "counts": word(counts),
-    }
+    known = work.known
+    known["left_out"], known["candidates"] = int(long_count > 0), sorts.candidates
+    known["most"], known["longest"], known["bits"] = WARP * cut.steps, longest, bits
+    known["apart"], known["tiles"], known["tile_order"] = int(sorts.apart), sorts.tiles, sorts.tile_order
+    known["spare"], known["counts"] = word(spare if sorts.spare else None), word(counts)
+    known["come"] = work.zeros(3)
     if sorts.blocks:
         work.launch(kernels.SORT_WINDOWS, sorts.blocks, SORT_THREADS)
     if not sorts.passes:

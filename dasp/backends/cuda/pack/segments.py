@@ -27,8 +27,8 @@ def list_long_rows(on: Resources, csr: Csr, survey: Survey, beside: Aside | None
     """Return the rows too long for a slice, and their segments, perhaps listed beside others."""
     work: SurveyWork = survey.detail
     rows, index, count = survey.long_rows, work.types["Index"], work.facts.segments
-    if not rows:
-        return LongRows(on.nothing(index), on.zero(index), on.nothing(index), _NO_SEGMENTS)
+    if work.long is None and not rows:
+        work.long = LongRows(on.nothing(index), on.zero(index), on.nothing(index), _NO_SEGMENTS)
     if work.long is None:
         device, known, word = on.device, work.known, on.device.word
         found = long_rows, offsets, of_segments = device.scratch(
@@ -63,7 +63,7 @@ def sort_segments(on: Resources, csr: Csr, survey: Survey, beside: Aside | None 
     count, (starts, lengths, _) = work.facts.segments, list_long_rows(on, csr, survey, beside).segments
     *room, keys = on.device.scratch(*_room_for_segments(count), (count, UINT32))
     turned = work.turned = Segments(*room)
-    to = {f"turned_{name}": array for name, array in turned._asdict().items()}
+    to = dict(zip(("turned_starts", "turned_lengths", "turned_headers"), room, strict=True))
     work.tell(starts=starts, lengths=lengths, segments=count, column_keys=keys, **to)
     if count <= MOST_SEGMENTS:
         work.kept = keys

@@ -34,20 +34,12 @@ def count_values_into(
     on: Resources, work: Work, data: Array, order: Array | None, distinct: Distinct
 ) -> None:
     """Set facts of values, and the table of distinct ones; both are 0 before."""
-    device, count, dtype = on.device, len(data), data.dtype
-    part, none = device.part, device.word(None)
-    work.known |= _table(device, distinct)
-    work.known |= {
-        "data": device.bits(data, bits_type(dtype)),
-        "order": device.word(order),
-        "count": count,
-        "facts": part(distinct.words, distinct.facts, 2),
-        "come": none,
-        "table": none,
-        "room": 0,
-        "misfit": none,
-        "turn": 0,
-    }
+    device, count, dtype, known = on.device, len(data), data.dtype, work.known
+    known |= _table(device, distinct)
+    known["data"], known["order"] = device.bits(data, bits_type(dtype)), device.word(order)
+    known["count"], known["facts"] = count, device.part(distinct.words, distinct.facts, 2)
+    known["come"] = known["table"] = known["misfit"] = device.word(None)
+    known["room"] = known["turn"] = 0
     compiled = on.compiled(types_of_values(data), dtype)
     work.launch(kernels.VALUE_FACTS, share(count, VALUES_AT_ONCE, BLOCKS // 4), VALUE_THREADS, compiled)
 
