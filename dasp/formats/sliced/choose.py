@@ -96,7 +96,7 @@ def with_segments(rows: SliceStatistics, slices: int, steps: int, full: int) -> 
     """
     if SEGMENTS * (steps - rows.steps) > steps:
         return None
-    return rows._replace(slices=slices, steps=steps, full=full)
+    return SliceStatistics(slices, steps, full, *rows[3:])
 
 
 def choose_coding(values: ValueStatistics, dtype: np.dtype[Any]) -> Coding:

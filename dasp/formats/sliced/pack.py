@@ -45,7 +45,8 @@ def pack(csr: Csr, options: Options, machine: Machine, on: Any) -> Plan:
     survey = on.survey(csr, cut, options.narrow)
     if not options.steps and not survey.long_rows:
         steps = choose.choose_long_steps(steps, m, len(csr.data), survey.longest, dtype, machine)
-        cut = cut._replace(steps=steps, segment_steps=max(steps, cut.segment_steps))
+        if steps != cut.steps:
+            cut = cut._replace(steps=steps, segment_steps=max(steps, cut.segment_steps))
     order = None
     if not survey.columns_rise:
         csr, order = on.sort_columns(csr, survey)
@@ -94,9 +95,10 @@ def pack(csr: Csr, options: Options, machine: Machine, on: Any) -> Plan:
 
 def _windows(csr: Csr, survey: Survey, cut: Cut, machine: Machine) -> tuple[int, ...]:
     """Return the sort windows to try."""
-    sizes, dtype = (csr.shape[0], len(csr.data)), csr.data.dtype
-    saved = choose.most_saved(*sizes, survey.longest, cut.steps, dtype, machine)
-    return choose.windows_to_try(math.inf if survey.long_rows else saved, *sizes, dtype, machine)
+    rows, entries, dtype, saved = csr.shape[0], len(csr.data), csr.data.dtype, math.inf
+    if not survey.long_rows:
+        saved = choose.most_saved(rows, entries, survey.longest, cut.steps, dtype, machine)
+    return choose.windows_to_try(saved, rows, entries, dtype, machine)
 
 
 def _coding(survey: Survey, dtype: np.dtype[Any]) -> Coding:

@@ -65,5 +65,5 @@ def lay_out(on: Resources, csr: Csr, survey: Survey, cut: Cut, window: int, trie
         long_rows=pieces.long_rows,
         segment_offsets=pieces.offsets,
         segment_rows=pieces.rows,
-        detail=Placed(in_turn, orders._replace(rows=placed), bases),
+        detail=Placed(in_turn, Orders(orders.windows, placed, *orders[2:]), bases),
     )
