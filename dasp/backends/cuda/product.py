@@ -101,38 +101,38 @@ class Product:
         If the plan wants float64 tensor cores and the GPU has none.
     """
 
-    def __init__(self, plan: Plan, device: str) -> None:
-        import cupy
+    _cupy: Any
+    _number: int
+    _device: Any
+    _capability: int
+    _overlaps: bool
+    _several: bool
+    _eights: bool
+    _kernel: Any
+    _compiled: set[tuple[Any, ...]]
+    _kinds: Arithmetic
+    _plain: tuple[Any, ...]
+    _dtype: np.dtype[Any]
+    _strides: tuple[int]
+    _char: Any
+    _misaligned: int
+    _ndarray: Any
+    _current_device: Callable[[], int]
+    _current_stream: Callable[[], Any]
+    _is_capturing: Callable[[int], bool]
 
-        self._cupy, self._number = cupy, number(device)
-        self._device = cupy.cuda.Device(self._number)
-        capability, self._overlaps, self._several = _facts(self._number)
-        self._current_device = cupy.cuda.runtime.getDevice
-        own = into(plan.dtype, plan.dtype, plan.dtype)
-        formats.refuse_type(plan.format, plan.dtype, "A")
-        kernel = kernel_of(plan)
-        self._eights = plan.format == SLICES and capability >= TENSOR_CORES
-        self._blocks, self._threads = blocks(plan), kernel.threads(plan)
-        self._segments = kernel.partials(plan)
+    def __init__(self, plan: Plan, device: str) -> None:
+        self.__dict__.update(_shared(device, plan.format, plan.dtype))
+        kernel = self._kernel
+        self._threads, self._segments = threads, segments = kernel.threads(plan), kernel.partials(plan)
+        self._blocks = ceil_div(kernel.warps(plan) * WARP, threads)
         with _HERE if self._current_device() == self._number else self._device:
             self.plan = plan if is_cupy(next(arrays_of(plan.values))) else _upload(plan)
-            compiled = self._number, kernel, kernel.traits(plan), own, self._threads, self._segments > 0
-            if compiled not in _compiled_before:
-                _compile(plan, own, capability)  # so that an error comes now
-                _compiled_before.add(compiled)
-        self._kinds = own
-        self._plain = numbers(own.sum, 1.0, 0.0)
-        # What `quick` needs, looked up once.
-        self._dtype = np.dtype(plan.dtype.type)
+            compiled = kernel.traits(plan), threads, segments > 0
+            if compiled not in self._compiled:
+                _compile(plan, self._kinds, self._capability)  # so that an error comes now
+                self._compiled.add(compiled)
         self._m, self._n = plan.shape
-        self._strides = (self._dtype.itemsize,)
-        # A letter is looked up sooner than a type, but CuPy knows none for bfloat16.
-        self._char = self._dtype if self._dtype == BFLOAT16 else self._dtype.char
-        # CuPy aligns a view to its numbers' parts, and a kernel loads a complex number at once.
-        self._misaligned = self._dtype.itemsize - 1 if self._dtype.kind == "c" else 0
-        self._ndarray = cupy.ndarray
-        self._current_stream = cupy.cuda.get_current_stream
-        self._is_capturing = cupy.cuda.runtime.streamIsCapturing
         self._begin()
 
     def _begin(self) -> None:
@@ -573,9 +573,13 @@ def kernel_of(plan: Plan) -> Any:
     RuntimeError
         If GPUs have no product for the plan's format.
     """
-    if plan.format not in KERNELS:
-        raise RuntimeError(f"the plan has format {plan.format!r}; GPUs multiply {', '.join(KERNELS)}")
-    return KERNELS[plan.format]
+    return _kernel_of(plan.format)
+
+
+def _kernel_of(layout: str) -> Any:
+    if layout not in KERNELS:
+        raise RuntimeError(f"the plan has format {layout!r}; GPUs multiply {', '.join(KERNELS)}")
+    return KERNELS[layout]
 
 
 def numbers(total: np.dtype[Any], alpha: complex, beta: complex) -> tuple[Any, ...]:
@@ -620,10 +624,6 @@ def blocks(plan: Plan) -> int:
     return int(ceil_div(kernel.warps(plan) * WARP, kernel.threads(plan)))
 
 
-_compiled_before: set[tuple[Any, ...]] = set()
-"""What decides the kernels of products that were compiled: sooner told than what they are compiled with."""
-
-
 def _compile(plan: Plan, own: Arithmetic, capability: int) -> None:
     """Compile the product of a plan by vectors of its own type for the current GPU.
 
@@ -651,16 +651,47 @@ def compile_settling() -> Any:
 
 
 @cache
-def _facts(number: int) -> tuple[int, bool, bool]:
-    """Return a GPU's capability, whether products may start early there, and whether there are others."""
+def _shared(device: str, layout: str, dtype: np.dtype[Any]) -> dict[str, Any]:
+    """Return what all products of plans of a type on a GPU know, looked up once: a plan waits for each of it.
+
+    Raises
+    ------
+    TypeError
+        If the format has no matrices of the type.
+    RuntimeError
+        If GPUs have no product for the format.
+    """
     import cupy
 
-    capability, driver = (
-        int(cupy.cuda.Device(number).compute_capability),
-        cupy.cuda.runtime.driverGetVersion(),
-    )
-    overlaps = capability >= OVERLAPPING and driver >= OVERLAPPING_DRIVER
-    return capability, overlaps, cupy.cuda.runtime.getDeviceCount() > 1
+    formats.refuse_type(layout, dtype, "A")
+    runtime, here, own = cupy.cuda.runtime, number(device), into(dtype, dtype, dtype)
+    capability, exact = int(cupy.cuda.Device(here).compute_capability), np.dtype(dtype.type)
+    return {
+        "_cupy": cupy,
+        "_number": here,
+        "_device": cupy.cuda.Device(here),
+        "_capability": capability,
+        # Whether products may start early there, and whether there are other GPUs.
+        "_overlaps": capability >= OVERLAPPING and runtime.driverGetVersion() >= OVERLAPPING_DRIVER,
+        "_several": runtime.getDeviceCount() > 1,
+        "_eights": layout == SLICES and capability >= TENSOR_CORES,
+        "_kernel": _kernel_of(layout),
+        # What decides the kernels of those that were compiled: sooner told than what they are compiled with.
+        "_compiled": set(),
+        "_kinds": own,
+        "_plain": numbers(own.sum, 1.0, 0.0),
+        # What `quick` needs.
+        "_dtype": exact,
+        "_strides": (exact.itemsize,),
+        # A letter is looked up sooner than a type, but CuPy knows none for bfloat16.
+        "_char": exact if exact == BFLOAT16 else exact.char,
+        # CuPy aligns a view to its numbers' parts, and a kernel loads a complex number at once.
+        "_misaligned": exact.itemsize - 1 if exact.kind == "c" else 0,
+        "_ndarray": cupy.ndarray,
+        "_current_device": runtime.getDevice,
+        "_current_stream": cupy.cuda.get_current_stream,
+        "_is_capturing": runtime.streamIsCapturing,
+    }
 
 
 def number(device: str) -> int:
