@@ -203,6 +203,30 @@ class Machine:
         "the same for numbers of less than 8 bytes: more of them to a lane take more registers",
         _COLUMNS,
     )
+    long_rows_of_x: Panels = tuned(
+        _PANEL, "the same for more than 64 columns of float32 that do not fill panels of 32", _COLUMNS
+    )
+    long_reads: float = tuned(
+        "times a row of X is read", "there, at most: popular rows stay in the first-level cache", _COLUMNS
+    )
+    lone_rows_of_x: tuple[Panels, ...] = tuned(
+        _PANEL,
+        "the same for 3, 5, 6 or 7 columns that a lane has alone: no exchange, against lines",
+        _COLUMNS,
+    )
+    lone_sectors: tuple[float, float] = tuned(
+        "sectors for each entry",
+        "that slices read of a vector, below which lanes do so: with up to 6 columns, and with 7",
+        _COLUMNS,
+    )
+    far_row_of_x: Panels = tuned(
+        _PANEL,
+        "the same for rows of X of 32 bytes: half as many lines a load, against twice the slots",
+        _COLUMNS,
+    )
+    far_sectors: float = tuned(
+        "sectors for each entry", "that slices read of a vector, at least, there", _COLUMNS
+    )
     columns_of_x: tuple[Panels, ...] = tuned(
         _PANEL, "the same where each column of X lies in one run", _COLUMNS
     )
@@ -228,6 +252,11 @@ class Machine:
     turning_bytes: float = tuned(
         "bytes gathered less for a row of A, in float64",
         "from which on columns of X are turned into rows, and Y back",
+        _COLUMNS,
+    )
+    evening_bytes: float = tuned(
+        "bytes gathered less for a row of X, in float64",
+        "from which on rows of X that loads cannot read at once are copied to where they can",
         _COLUMNS,
     )
     octets_of_x: tuple[Panels, ...] = tuned(
@@ -313,6 +342,7 @@ H200 = Machine(
     kept_plans=(4_000_000, 115_000_000),
     kept_bytes=26_500_000,
     rows_of_x=(
+        Panels(256, 32, 8, 8, 128, 4, 2),
         Panels(256, 32, 4, 8, 168, 4),
         Panels(128, 32, 4, 8, 128, 4),
         Panels(64, 16, 8, 8, 72, 4, 2),
@@ -325,9 +355,16 @@ H200 = Machine(
         Panels(128, 16, 4, 4, 96, 4),
         Panels(64, 16, 8, 8, 72, 4, 2),
         Panels(64, 16, 4, 4, 72, 4),
-        Panels(32, 16, 8, 8, 64, 4, 2),
+        Panels(32, 4, 8, 8, 64, 4, 2),
+        Panels(16, 4, 8, 8, 64, 4, 2),
         Panels(32, 32, 4, 8, 64, 4),
     ),
+    long_rows_of_x=Panels(256, 32, 8, 8, 96, 4, 2),
+    long_reads=80.0,
+    lone_rows_of_x=(Panels(32, 32, 4, 8, 64, 4), Panels(64, 64, 4, 8, 96, 4)),
+    lone_sectors=(0.6, 0.4),
+    far_row_of_x=Panels(32, 16, 4, 8, 64, 4),
+    far_sectors=0.5,
     columns_of_x=(Panels(128, 128, 4, 16, 128, 4), Panels(64, 64, 4, 16, 96, 4)),
     published_panels=(
         Panels(128, 32, 2, 4, 80, 4),
@@ -339,6 +376,7 @@ H200 = Machine(
     shared_segments=0.125,
     column_bytes=10.0,
     turning_bytes=150.0,
+    evening_bytes=400.0,
     octets_of_x=(Panels(256, 32, 2, 2, 64, 8), Panels(128, 16, 4, 4, 72, 4), Panels(64, 8, 4, 4, 56, 4)),
     narrow_octets_of_x=(Panels(128, 16, 3, 3, 72, 4), Panels(64, 8, 4, 4, 64, 4)),
     bundles_of_x=(Panels(128, 16, 4, 4, 64, 8), Panels(64, 8, 4, 4, 64, 8)),

@@ -115,7 +115,7 @@ def emulate_columns(
             module.launch(signature.entry, grid=blocks, block=panel.threads, args=given, shared_bytes=shared)
 
     zeros = np.zeros(several.MOST_PANEL // x.itemsize, x.dtype)
-    passes = kernels.passes(machine, plan, k, kinds, x_at, y_at)
+    passes = kernels.passes(machine, plan, k, kinds, x_at, y_at, lambda: kernels.sectors(plan, np.asarray))
     for first, columns, panel in passes:
         values = read, target, partials, *strides, *map(np.int32, (first, first + columns, k)), *scale
         among = -(-columns // panel.columns) if kernels.apart else parts

@@ -434,7 +434,7 @@ def test_passes_cover_every_column_once(k, item, order):
         assert panel.whole == (one.columns % panel.columns == 0)
         assert panel.columns % (panel.lanes * panel.pack) == 0
         assert panel.pack == 1 or at.column == 1
-        assert panel.columns * item <= (128 if order == "C" else 64)
+        assert panel.columns * item <= (64 if order == "F" else 128 if k <= 2 * WARP else 256)
 
 
 def test_tiles_of_a_toy_machine():
@@ -462,6 +462,29 @@ def test_a_lane_has_two_loads_of_a_row_at_most_and_as_many_bytes_in_flight():
     wide, narrow = (choose_passes(H200, 32, SINGLE, *2 * [Layout(32, 1, pack)])[0].panel for pack in (4, 1))
     assert (wide.lanes, wide.loads) == (8, 8)
     assert (narrow.lanes, narrow.loads) == (16, 32)
+
+
+def test_a_few_columns_are_read_by_lone_lanes_where_columns_lie_near_and_by_two_lanes_where_far():
+    def lanes(k, kinds, at, **plan):
+        (one,) = choose_passes(H200, k, kinds, at, at, **plan)
+        return one.panel.columns, one.panel.lanes
+
+    assert lanes(5, DOUBLE, Layout(5, 1, 1), sectors=0.3) == (5, 1)
+    assert lanes(5, DOUBLE, Layout(8, 1, 2), sectors=0.3) == (6, 1)
+    assert lanes(7, DOUBLE, Layout(7, 1, 1), sectors=0.5)[1] > 1
+    assert lanes(4, DOUBLE, Layout(4, 1, 2), sectors=0.9) == (4, 2)
+    assert lanes(4, DOUBLE, Layout(4, 1, 2), sectors=0.3) == (4, 1)
+    assert lanes(8, SINGLE, Layout(8, 1, 4), sectors=0.9, reads=30.0) == (8, 2)
+    assert lanes(8, SINGLE, Layout(8, 1, 4), sectors=0.9, reads=3.0) == (8, 1)
+
+
+def test_rows_of_x_that_do_not_fill_panels_come_in_longer_ones_unless_they_are_popular():
+    at = Layout(100, 1, 4)
+    (once,) = choose_passes(H200, 100, SINGLE, at, at, reads=20.0)
+    popular = choose_passes(H200, 100, SINGLE, at, at, reads=200.0)
+    whole = choose_passes(H200, 128, SINGLE, Layout(128, 1, 4), at)
+    assert once.panel.columns == 64
+    assert [one.panel.columns for one in (*popular, *whole)] == [32, 4, 32]
 
 
 def test_warps_share_slices_of_many_steps_and_whole_rows():

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from dasp import Policy, SpMatrix
+from dasp._dtypes import arithmetic
 from dasp._machines import H200
 from dasp.backends.cuda import beside, columns, dotted, octets, product, scratch, sliced
 from dasp.backends.cuda.sectors import read_sectors
@@ -342,8 +343,45 @@ def test_columns_that_are_turned_have_the_same_bits(gpu, dtype, k, beta, monkeyp
         results.append(gpu.get(out).copy())
         if k > 1:
             kernels = [kernel for _, kernel, _ in gpu.launches]
-            assert kernels.count("dasp_transpose") == turns * (1 if beta else 2)
+            assert kernels.count("dasp_transpose") == turns * (1 if beta or k <= columns.MOST_WRITTEN else 2)
     np.testing.assert_array_equal(*results)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "k"), [(np.float32, 3), (np.float32, 7), (np.float32, 11), (np.float64, 5)]
+)
+@pytest.mark.parametrize("far", [False, True])
+def test_rows_that_are_copied_to_even_ones_have_the_same_bits(gpu, dtype, k, far, monkeypatch):
+    matrix = from_lengths([40, 3, 12] + [5] * 60 + [0, 0], 70).astype(dtype)
+    x = np.random.default_rng(k).standard_normal((70, k)).astype(dtype)
+    x[::7] = np.inf
+    monkeypatch.setattr(columns, "lone_row", lambda *_: None)
+    monkeypatch.setattr(columns.Columns, "_sectors", lambda _: float(far))
+    results = []
+    for evens in (False, True):
+        monkeypatch.setattr(columns, "evens", lambda *_, evens=evens: evens)
+        gpu.launches.clear()
+        results.append(gpu.get(planned(matrix, "slices") @ gpu.put(x)).copy())
+        assert [kernel for _, kernel, _ in gpu.launches].count("dasp_transpose") == evens
+    np.testing.assert_array_equal(*results)
+
+
+def test_rows_of_x_are_evened_where_they_are_read_often_and_not_by_lone_lanes():
+    assert columns.evens(H200, 20.0, 1.0)
+    assert not columns.evens(H200, 20.0, 0.25)
+    assert not columns.evens(H200, 2.0, 1.0)
+    kinds = arithmetic(np.dtype(np.float64), np.dtype(np.float64))
+    assert columns.lone_row(H200, 7, kinds, 0.3)
+    assert not any(columns.lone_row(H200, k, kinds, 0.7) for k in (3, 5, 6, 7))
+    assert not any(columns.lone_row(H200, k, kinds, 0.3) for k in (1, 2, 4, 8, 9))
+    assert not columns.lone_row(H200, 7, kinds, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("k", "item", "numbers"), [(3, 4, 4), (5, 8, 8), (16, 4, 16), (17, 4, 24), (5, 16, 6)]
+)
+def test_even_rows_are_powers_of_two_or_whole_sectors(k, item, numbers):
+    assert columns.even_row(k, item) == numbers
 
 
 def test_columns_are_turned_where_rows_are_long_or_far_apart():

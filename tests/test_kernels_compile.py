@@ -175,10 +175,13 @@ def columns() -> Iterator[Defines]:
     """Every panel that a choice can give; the widest with every coding; other types."""
     usual = {"DASP_INDEX": "int", "DASP_OFFSET": "int", "DASP_MMA": "0"}
 
-    def panels(kinds: Arithmetic, k: int, order: str, whole: bool = True) -> Iterator[Defines]:
-        x, y = (np.empty((9, k), kind, order) for kind in (kinds.x, kinds.y))
+    def panels(
+        kinds: Arithmetic, k: int, order: str, whole: bool = True, even: bool = False, sectors: float = 1.0
+    ) -> Iterator[Defines]:
+        wide = several.even_row(k, kinds.x.itemsize) if even else k
+        x, y = np.empty((9, wide), kinds.x, order), np.empty((9, k), kinds.y, order)
         x_at, y_at = (several.layout_of(a.shape, a.strides, a.itemsize, 0) for a in (x, y))
-        for one in several.choose_passes(H200, k, kinds, x_at, y_at, whole=whole):
+        for one in several.choose_passes(H200, k, kinds, x_at, y_at, whole=whole, sectors=sectors):
             yield {**usual, **one.panel.defines(), **type_names(kinds), "DASP_CODING": "0"}
 
     single, double = (arithmetic(np.dtype(name), np.dtype(name)) for name in ("float32", "float64"))
@@ -186,6 +189,10 @@ def columns() -> Iterator[Defines]:
     for kinds, k, order in product((single, double), (2, 3, 4, 5, 8, 16, 31, 32), "CF"):
         for whole in (True, False):
             seen += (constants for constants in panels(kinds, k, order, whole) if constants not in seen)
+    for kinds, k in product((single, double), (3, 5, 6, 7, 11, 100)):
+        for even, sectors in ((True, 1.0), (False, 1.0), (False, 0.3)):
+            made = panels(kinds, k, "C", even=even, sectors=sectors)
+            seen += (constants for constants in made if constants not in seen)
     yield from seen
     for value, x, _ in dict.fromkeys((value, x, False) for value, x, _ in OTHER_TYPES):
         yield from panels(arithmetic(np.dtype(value), np.dtype(x)), 32, "C")
@@ -417,8 +424,9 @@ SOURCES: dict[str, list[Defines]] = {
     "spmv/bundles_fill.cu": list(fills()),
     "spmv/octets_fill.cu": list(fills()),
     "spmv/transpose.cu": [
-        {"DASP_BYTES": size, "DASP_COLUMNS": columns, "DASP_TO_ROWS": way}
-        for size, columns, way in product(("2", "4", "8", "16"), ("2", "8", "32"), "01")
+        {"DASP_BYTES": str(size), "DASP_COLUMNS": str(columns), "DASP_TO_ROWS": way}
+        for size, way in product((2, 4, 8, 16), "01")
+        for columns in (2, 64 // size)
     ],
     "solve/bank.cu": [{}],
     "solve/basis.cu": [

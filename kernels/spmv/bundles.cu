@@ -26,6 +26,7 @@
 #include "slices.cuh"
 
 #define DASP_NEAR 1
+#define DASP_FILLED DASP_WHOLE
 #include "panels.cuh"
 
 #include "../dense/async_copy.cuh"

@@ -27,6 +27,7 @@
 #include "slices.cuh"
 
 #define DASP_NEAR 1
+#define DASP_FILLED DASP_WHOLE
 #include "panels.cuh"
 
 #ifndef DASP_STEPS

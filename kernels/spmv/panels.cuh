@@ -24,6 +24,9 @@
 #ifndef DASP_NEAR
 #error "define DASP_NEAR: whether columns of X lie beside each other for certain"
 #endif
+#ifndef DASP_FILLED
+#error "define DASP_FILLED: whether each lane has columns to read for certain"
+#endif
 #ifndef DASP_REGISTERS
 #error "define DASP_REGISTERS: registers of a thread, at most"
 #endif
@@ -96,7 +99,7 @@ struct XPanel {
     // Of a row whose columns lie beside each other, pack p.
     __device__ __forceinline__ void load(const X* start, int p, Pack<X, PACK>& read) const
     {
-        if (DASP_WHOLE || p * LANES * PACK < columns)
+        if (DASP_FILLED || p * LANES * PACK < columns)
             read.load(start + p * LANES * PACK);
         else
             read = {};
@@ -111,7 +114,7 @@ struct XPanel {
         } else {
 #pragma unroll
             for (int p = 0; p < PACKS; ++p) {
-                if ((FULL || i >= 0) && (DASP_WHOLE || p * LANES * PACK < columns))
+                if ((FULL || i >= 0) && (DASP_FILLED || p * LANES * PACK < columns))
                     read[p].load(at(i) + p * LANES * PACK * column);
                 else
                     read[p] = {};

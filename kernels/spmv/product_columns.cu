@@ -24,6 +24,7 @@
 #include "short.cuh"
 
 #define DASP_NEAR (DASP_PACK > 1)
+#define DASP_FILLED DASP_WHOLE
 #include "panels.cuh"
 
 using SegmentOffset = Offset;

@@ -25,6 +25,9 @@
 
 // Where lanes share slots, and where a lane loads several columns at once, columns of X lie beside each other.
 #define DASP_NEAR (DASP_LANES * DASP_PACK > 1)
+// A lane without a column reads what the first lane of its group does, if it has one load of a row: that then depends on
+// nothing but the row.
+#define DASP_FILLED (DASP_WHOLE || DASP_COLUMNS == DASP_LANES * DASP_PACK)
 #include "panels.cuh"
 
 using SegmentOffset = Index;
@@ -339,8 +342,9 @@ dasp_slices_columns(const uint4* __restrict__ headers, const Index* __restrict__
 #pragma unroll 1
     for (int start = first + int(blockIdx.x % parts) * COLUMNS; start < last; start += parts_apart) {
         const int column = start + lane_id() % LANES * PACK, left = last - column;
+        const int shown = DASP_WHOLE || !DASP_FILLED || left > 0 ? column : start;
         Sums sums;
-        add_slice(sums, chunk, loaded, slices, header, XPanel{x + column * x_column, zeros, x_column, x_row, left});
+        add_slice(sums, chunk, loaded, slices, header, XPanel{x + shown * x_column, zeros, x_column, x_row, left});
         wait_for_earlier_kernels();  // a slice of empty rows has not waited yet
         sums.add_neighbours(shift, room);
         if (s >= segments) {

@@ -1,78 +1,64 @@
-// Copies a matrix that lies column by column to one that lies row by row, or back: DASP_TO_ROWS says which.
+// Copies a matrix of any strides to one that lies row by row, or back to one that lies column by column: DASP_TO_ROWS
+// says which.
 //
-// Launch: one dimension, blocks of 256 threads; block b copies rows ROWS b to ROWS b + ROWS - 1, DASP_COLUMNS
-//     columns at a time, through shared memory, 16 KB at most, so that reads and writes both go along runs of memory.
-//     All reads of a thread are in flight at once.
-// rows_of: element (i, j) at i columns + j. columns_of: at i row + j column. Numbers are copied as DASP_BYTES bytes.
+// Launch: one dimension, blocks of 256 threads. A thread has PACK numbers that follow each other in a row; PARTS threads
+//     one piece of a row, 64 bytes as a rule, and those after them the same piece of the next row: both sides are read
+//     and written by whole sectors. Blocks that follow each other have the `pieces` of the same rows.
+// rows_of: element (i, j) at i wide + j, aligned to 16 bytes, or to a row if that is shorter. It has zeros behind the last
+//     column after a copy to rows. columns_of: at i row + j column. Numbers are copied as DASP_BYTES bytes.
 
 #include "../warp.cuh"
 
 #ifndef DASP_TO_ROWS
-#error "define DASP_TO_ROWS: 1 to copy columns to rows, 0 to copy rows to columns"
+#error "define DASP_TO_ROWS: 1 to copy to rows, 0 to copy rows to columns"
 #endif
 #ifndef DASP_COLUMNS
-#error "define DASP_COLUMNS: columns that a block copies at a time, a power of two up to 32"
+#error "define DASP_COLUMNS: numbers of a piece, a power of two"
 #endif
 
-#if DASP_BYTES == 2
-using Word = unsigned short;
-#elif DASP_BYTES == 4
-using Word = unsigned;
-#elif DASP_BYTES == 8
-using Word = uint2;
-#elif DASP_BYTES == 16
-using Word = uint4;
-#else
+#ifndef DASP_BYTES
 #error "define DASP_BYTES: of a number, 2, 4, 8 or 16"
 #endif
 
+// So many bytes.
+template <int BYTES> struct Words;
+template <> struct Words<2> { using Type = unsigned short; };
+template <> struct Words<4> { using Type = unsigned; };
+template <> struct Words<8> { using Type = uint2; };
+template <> struct Words<16> { using Type = uint4; };
+using Word = Words<DASP_BYTES>::Type;
+
 constexpr int THREADS = 256;
 constexpr int COLUMNS = DASP_COLUMNS;
-constexpr int EACH = DASP_BYTES < 4 ? 16 : 64 / DASP_BYTES;  // numbers of a thread
-constexpr int ROWS = THREADS * EACH / COLUMNS;
-constexpr int GAP = 128 / DASP_BYTES > COLUMNS ? 128 / DASP_BYTES / COLUMNS : 1;  // else a row's numbers share banks
+constexpr int PACK = 16 / DASP_BYTES < COLUMNS ? 16 / DASP_BYTES : COLUMNS;
+constexpr int PARTS = COLUMNS / PACK;
+constexpr int ROWS = THREADS / PARTS;  // of a block
 
-// A place of a tile, counted along its columns or along its rows.
-struct Place {
-    int row, column;
-};
-
-template <bool ALONG_COLUMNS> __device__ __forceinline__ Place place_of(int number)
-{
-    if (ALONG_COLUMNS) return {number % ROWS, number / ROWS};
-    return {number / COLUMNS, number % COLUMNS};
-}
+using Whole = Words<PACK * DASP_BYTES>::Type;
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-dasp_transpose(Word* columns_of, Word* rows_of, long long count, long long row, long long column, int columns)
+dasp_transpose(Word* columns_of, Word* rows_of, long long count, long long row, long long column, int columns, int wide,
+               int pieces)
 {
-    __shared__ Word tile[COLUMNS][ROWS + GAP];
     wait_for_earlier_kernels();
-    const long long first = blockIdx.x * (long long)ROWS;
-    const int height = int(min((long long)ROWS, count - first));
-    for (int start = 0; start < columns; start += COLUMNS) {
-        const int width = min(COLUMNS, columns - start);
-        const auto address = [&](const Place& at, bool in_rows) {
-            return in_rows ? rows_of + (first + at.row) * columns + start + at.column
-                           : columns_of + (first + at.row) * row + (start + at.column) * column;
-        };
-        Word held[EACH];
+    const long long i = blockIdx.x / pieces * (long long)ROWS + threadIdx.x / PARTS;
+    const int first = int(blockIdx.x % pieces) * COLUMNS + int(threadIdx.x % PARTS) * PACK;
+    if (i >= count || first >= wide) return;
+    Word* const there = columns_of + i * row + first * column;
+    Whole* const here = reinterpret_cast<Whole*>(rows_of + i * wide + first);
+    Whole whole = {};
+    if (!DASP_TO_ROWS) whole = load_result(here);
+    Word words[PACK];
+    memcpy(words, &whole, sizeof whole);
 #pragma unroll
-        for (int e = 0; e < EACH; ++e) {
-            const Place at = place_of<DASP_TO_ROWS>(threadIdx.x + e * THREADS);
-            if (at.row < height && at.column < width) held[e] = load_result(address(at, !DASP_TO_ROWS));
-        }
-#pragma unroll
-        for (int e = 0; e < EACH; ++e) {
-            const Place at = place_of<DASP_TO_ROWS>(threadIdx.x + e * THREADS);
-            if (at.row < height && at.column < width) tile[at.column][at.row] = held[e];
-        }
-        __syncthreads();
-#pragma unroll
-        for (int e = 0; e < EACH; ++e) {
-            const Place at = place_of<!DASP_TO_ROWS>(threadIdx.x + e * THREADS);
-            if (at.row < height && at.column < width) *address(at, DASP_TO_ROWS) = tile[at.column][at.row];
-        }
-        __syncthreads();
+    for (int w = 0; w < PACK; ++w) {
+        if (first + w >= columns) continue;
+        if (DASP_TO_ROWS)
+            words[w] = load_result(there + w * column);
+        else
+            there[w * column] = words[w];
     }
+    if (!DASP_TO_ROWS) return;
+    memcpy(&whole, words, sizeof whole);
+    *here = whole;
 }

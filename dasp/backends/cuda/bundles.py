@@ -162,7 +162,7 @@ class Bundles(NamedTuple):
         return columns.defines(plan, kinds, panel) | {"DASP_POOL": str(self.pool)}
 
     def passes(
-        self, machine: Machine, plan: Plan, k: int, kinds: Arithmetic, x: Layout, y: Layout
+        self, machine: Machine, plan: Plan, k: int, kinds: Arithmetic, x: Layout, y: Layout, sectors: Any
     ) -> tuple[Pass, ...]:
         """Return the launches for so many columns."""
         sizes = tuple(

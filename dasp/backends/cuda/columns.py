@@ -21,7 +21,7 @@ from dasp._launch import Launch, Launches, Signature, allow_shared, launcher
 from dasp._machines import H200, Machine, Panels
 from dasp.backends.cuda import sliced
 from dasp.backends.cuda.scratch import captured_in, in_pool, keep
-from dasp.backends.cuda.sectors import SECTOR, read_sectors
+from dasp.backends.cuda.sectors import FAR, SECTOR, read_sectors
 from dasp.formats.array import WARP, Plan
 
 _HERE = nullcontext()
@@ -41,6 +41,9 @@ MOST_SHARED = 48 << 10
 
 MOST_OWN = 16
 """Columns of a panel, at most, where each lane multiplies all of them."""
+
+LONE = 6
+"""Columns that a lane reads alone, or one more where columns lie nearer."""
 
 PARTIAL_REGISTERS = 72
 """Of a thread, at least, where lanes have no column in the last panel: they keep zeros."""
@@ -115,10 +118,15 @@ TRANSPOSE = Signature(
     long long  row
     long long  column
     int        columns
+    int        wide
+    int        pieces
     """,
 )
-TRANSPOSE_COLUMNS, TRANSPOSE_THREADS, TRANSPOSE_BYTES, TRANSPOSE_MOST = 32, 256, 64, 16
-"""Columns at a time and threads of a block of that kernel; bytes and numbers of a thread."""
+TRANSPOSE_THREADS, PIECE = 256, 64
+"""Threads of a block of that kernel, and bytes of a row that it copies together."""
+
+MOST_WRITTEN = 8
+"""Columns of Y, at most, that products write as they lie where those of X are turned into rows."""
 
 
 class Layout(NamedTuple):
@@ -180,7 +188,8 @@ class Kernels(NamedTuple):
     defines, types : callable
         Constants and types of the source: (plan, kinds, panel), and (plan, kinds).
     passes : callable
-        (machine, plan, columns, kinds, x, y) -> the launches, of type `Pass`.
+        (machine, plan, columns, kinds, x, y, sectors) -> the launches, of type `Pass`; sectors() is what
+        `turns` asks for.
     warps, partials : callable
         How many warps a plan needs, and how many segments it has.
     arguments, finish_arguments : callable
@@ -199,7 +208,7 @@ class Kernels(NamedTuple):
     finish: Signature
     defines: Callable[[Plan, Arithmetic, Panel], dict[str, str]]
     types: Callable[[Plan, Arithmetic], dict[str, np.dtype[Any]]]
-    passes: Callable[[Machine, Plan, int, Arithmetic, Layout, Layout], tuple[Pass, ...]]
+    passes: Callable[[Machine, Plan, int, Arithmetic, Layout, Layout, Callable[[], float]], tuple[Pass, ...]]
     warps: Callable[[Plan, Panel], int]
     partials: Callable[[Plan], int]
     arguments: Callable[[Plan, Any, int], dict[str, Any]]
@@ -216,6 +225,13 @@ class Kernels(NamedTuple):
     def finish_blocks(self, plan: Plan, panel: Panel, columns: int) -> int:
         """Return the blocks of the launch that ends a product with segments."""
         return int(ceil_div(self.long_rows(plan) * columns * WARP, panel.threads))
+
+
+def even_row(columns: int, item: int) -> int:
+    """Return the numbers of a row of a copy of so many columns, in which loads of a row are aligned."""
+    size = columns * item
+    whole = SECTOR_BYTES if size > PIECE else 1 << (size - 1).bit_length()
+    return ceil_div(size, whole) * whole // item
 
 
 def layout_of(shape: tuple[int, ...], strides: tuple[int, ...], item: int, address: int) -> Layout | None:
@@ -259,6 +275,8 @@ def choose_passes(
     y: Layout,
     steps: int = 8,
     whole: bool = True,
+    sectors: float = FAR,
+    reads: float = 64.0,
 ) -> tuple[Pass, ...]:
     """Return the launches for so many columns: in the largest panels, in smaller ones, and of the rest.
 
@@ -273,6 +291,10 @@ def choose_passes(
         Of most slices.
     whole : bool
         Whether few slices are segments of long rows.
+    sectors : float
+        As `read_sectors` counts them.
+    reads : float
+        How often a row of X is read.
     """
     passes, first = [], 0
     each = max(kinds.x.itemsize, kinds.sum.itemsize)
@@ -280,6 +302,16 @@ def choose_passes(
     if x.column == 1:
         wide = kinds.x.itemsize >= NUMBER_BYTES
         sizes, most = machine.rows_of_x if wide else machine.narrow_rows_of_x, WARP
+        aligned = x.pack * kinds.x.itemsize == WIDEST_LOAD
+        chosen, width = lone_row(machine, columns, kinds, sectors), ceil_div(columns, x.pack) * x.pack
+        far = sectors >= machine.far_sectors and (wide or evens(machine, reads, sectors))
+        if aligned and far and WIDEST_LOAD < columns * each <= 2 * WIDEST_LOAD:
+            chosen, width = machine.far_row_of_x, 2 * WIDEST_LOAD // each
+        if chosen:
+            return (Pass(0, columns, _panel(chosen, width, columns, kinds, x, y, steps)),)
+        single = each == kinds.x.itemsize == 4 and reads <= machine.long_reads
+        if aligned and single and columns > 2 * WARP and columns % WARP:
+            sizes, most = (machine.long_rows_of_x, *sizes), 2 * WARP
     for chosen in sizes:
         width = chosen.panel // each
         if width > most:
@@ -294,7 +326,8 @@ def choose_passes(
             first += count
     rest = columns - first
     if rest:
-        width = rest if rest * each <= sizes[-1].lane else max(1 << (rest - 1).bit_length(), x.pack)
+        alone = rest * each <= sizes[-1].lane and rest % x.pack == 0
+        width = rest if alone else max(1 << (rest - 1).bit_length(), x.pack)
         passes.append(Pass(first, rest, _panel(sizes[-1], width, rest, kinds, x, y, steps)))
     return tuple(passes)
 
@@ -314,7 +347,7 @@ def _shares(chosen: Panels, width: int, columns: int, kinds: Arithmetic, x: Layo
     """
     own = _own(chosen, width, kinds, x)
     at_once = own // min(x.pack, own) * (width // own // chosen.share)
-    spills = columns % width > 0 and own > 1 and kinds.x.itemsize >= NUMBER_BYTES
+    spills = columns % width > 0 and own > x.pack and kinds.x.itemsize >= NUMBER_BYTES
     return at_once > 1 and not spills
 
 
@@ -348,7 +381,9 @@ def _panel(
         whole=int(whole),
         steps=at_once,
         loads=chosen.loads // held * narrower,
-        registers=chosen.registers if whole or own > pack else max(chosen.registers, PARTIAL_REGISTERS),
+        registers=chosen.registers
+        if whole or own > pack or share == 1
+        else max(chosen.registers, PARTIAL_REGISTERS),
         threads=WARP * (1 << warps.bit_length() - 1),
         share=share,
     )
@@ -367,6 +402,22 @@ def turns(machine: Machine, plan: Plan, sectors: float) -> bool:
     """
     saved = max(SECTOR_BYTES * sectors, machine.column_bytes) - NUMBER_BYTES
     return bool(plan.nnz * saved >= machine.turning_bytes * plan.shape[0])
+
+
+def evens(machine: Machine, reads: float, sectors: float) -> bool:
+    """Whether short rows of X that begin anywhere are better copied first to where loads are aligned.
+
+    That costs as much for every row of X, and saves the more the more often it is read, and the farther apart
+    the columns of entries lie: `sectors` as `read_sectors` counts them.
+    """
+    return reads * (SECTOR_BYTES * sectors - NUMBER_BYTES) >= machine.evening_bytes
+
+
+def lone_row(machine: Machine, columns: int, kinds: Arithmetic, sectors: float) -> Panels | None:
+    """Return how a lane reads a row of X of a few columns, 3, 5, 6 or 7, alone; None if lanes share it."""
+    row, most = columns * max(kinds.x.itemsize, kinds.sum.itemsize), machine.lone_sectors[columns > LONE]
+    sizes = (panels for panels in machine.lone_rows_of_x if sectors < most and row <= panels.lane)
+    return next(sizes, None) if columns <= LONE + 1 and columns & columns - 1 else None
 
 
 def defines(plan: Plan, kinds: Arithmetic, panel: Panel) -> dict[str, str]:
@@ -389,6 +440,11 @@ def types(plan: Plan, kinds: Arithmetic) -> dict[str, np.dtype[Any]]:
 def usual_steps(plan: Plan) -> int:
     """Return the steps that the slices of a plan have on average, rounded up."""
     return int(ceil_div(len(plan.pattern.bases), max(len(plan.pattern.headers), 1)))
+
+
+def read_times(plan: Plan) -> float:
+    """Return how often a row of X is read."""
+    return plan.nnz / max(plan.shape[1], 1)
 
 
 def mostly_whole(machine: Machine, plan: Plan) -> bool:
@@ -421,8 +477,16 @@ SLICES = Kernels(
     finish=FINISH,
     defines=defines,
     types=types,
-    passes=lambda machine, plan, columns, kinds, x, y: choose_passes(
-        machine, columns, kinds, x, y, usual_steps(plan), mostly_whole(machine, plan)
+    passes=lambda machine, plan, columns, kinds, x, y, sectors: choose_passes(
+        machine,
+        columns,
+        kinds,
+        x,
+        y,
+        usual_steps(plan),
+        mostly_whole(machine, plan),
+        sectors(),
+        read_times(plan),
     ),
     warps=lambda plan, panel: sliced.warps(plan) * panel.share,
     partials=sliced.partials,
@@ -453,7 +517,7 @@ class Columns:
 
         self._cupy, self._plan, self._kernels, self._overlaps = cupy, plan, kernels, overlaps
         self._others, self._segments = others, kernels.partials(plan)
-        self._turns: bool | None = None
+        self._read: float | None = None
         self._lock = threading.Lock()
         self._prepared: dict[Any, tuple[list[tuple[Pass, Launch]], Launch | None]] = {}
         self._transposing: dict[tuple[int, int, bool], Launches] = {}
@@ -482,13 +546,13 @@ class Columns:
         captured = self._cupy.cuda.runtime.streamIsCapturing(stream)
         with in_pool(self._cupy) if captured else _HERE:
             taken, x_layout = self._placed(x, kinds.x)
-            if self._turned(x_layout):
+            if self._turned(x_layout) or self._evened(x_layout, kinds, x.shape[1]):
                 columns, column_layout = taken, x_layout
                 taken, x_layout = self._new_rows(columns)
                 self._transpose(columns, column_layout, taken, True)
             result, y_layout = self._placed(y, kinds.y)
             written, written_layout = result, y_layout
-            if not adds and self._turned(y_layout):
+            if not adds and y.shape[1] > MOST_WRITTEN and self._turned(y_layout):
                 written, written_layout = self._new_rows(result)
             partials = self._cupy.empty((self._segments, x.shape[1]), kinds.sum) if self._segments else None
             self._launch(stream, taken, x_layout, written, written_layout, partials, kinds, scale)
@@ -502,12 +566,24 @@ class Columns:
 
     def _turned(self, layout: Layout) -> bool:
         """Whether an array that lies so is worked on in rows."""
-        if layout.column == 1:
+        return layout.column != 1 and turns(H200, self._plan, self._sectors())
+
+    def _evened(self, layout: Layout, kinds: Arithmetic, k: int) -> bool:
+        """Whether an X of k columns whose rows are too close together is worked on in rows farther apart."""
+        item = kinds.x.itemsize
+        wide = even_row(k, item)
+        uneven = layout.column == 1 and layout.pack < min(wide, WIDEST_LOAD // item) and wide * item <= PIECE
+        uneven &= k != 3 or item < NUMBER_BYTES  # lanes share such a row as fast
+        if not uneven or self._kernels is not SLICES or lone_row(H200, k, kinds, self._sectors()):
             return False
-        if self._turns is None:
+        return evens(H200, read_times(self._plan), self._sectors())
+
+    def _sectors(self) -> float:
+        """Return what `turns` and `evens` ask for."""
+        if self._read is None:
             with self._cupy.cuda.Stream(non_blocking=True):  # the caller's may be captured
-                self._turns = turns(H200, self._plan, self._kernels.sectors(self._plan, on_host))
-        return self._turns
+                self._read = self._kernels.sectors(self._plan, on_host)
+        return self._read
 
     def _placed(self, array: Any, dtype: np.dtype[Any]) -> tuple[Any, Layout]:
         """Return an array as the kernels take it, itself or a copy in C order, and where it lies."""
@@ -519,23 +595,30 @@ class Columns:
         return array, layout
 
     def _new_rows(self, like: Any) -> tuple[Any, Layout]:
-        """Return a new array in C order of a shape and type, and where it lies."""
-        array = self._cupy.empty(like.shape, like.dtype)
+        """Return a new array in even rows for the numbers of another one, and where it lies."""
+        count, k = like.shape
+        array = self._cupy.empty((count, even_row(k, like.itemsize)), like.dtype)
         return array, cast(Layout, _layout(array))
 
     def _transpose(self, columns: Any, layout: Layout, rows: Any, to_rows: bool) -> None:
         """Copy an array in columns to one in rows, or back."""
-        item, (count, k) = rows.itemsize, rows.shape
-        width = transposed_columns(k)
+        item, (count, wide), k = rows.itemsize, rows.shape, columns.shape[1]
+        width = min(wide, PIECE // item)
         launch = self._transposing.get((item, width, to_rows))
         if launch is None:
             kernel, current = transposing(item, width, to_rows), self._cupy.cuda.get_current_stream
             launch = launcher(kernel, TRANSPOSE, {"Word": word(item)}, current)
             self._transposing[item, width, to_rows] = launch
         arguments = {"columns_of": columns.data.ptr, "rows_of": rows.data.ptr, "count": count}
-        arguments |= {"row": layout.row, "column": layout.column, "columns": k}
-        each = min(TRANSPOSE_BYTES // item, TRANSPOSE_MOST)
-        blocks = ceil_div(count * width, TRANSPOSE_THREADS * each)
+        pieces, parts = ceil_div(wide, width), ceil_div(width * item, WIDEST_LOAD)
+        arguments |= {
+            "row": layout.row,
+            "column": layout.column,
+            "columns": k,
+            "wide": wide,
+            "pieces": pieces,
+        }
+        blocks = ceil_div(count * parts, TRANSPOSE_THREADS) * pieces
         if blocks:
             launch((blocks, 1), TRANSPOSE_THREADS, arguments)
 
@@ -550,7 +633,7 @@ class Columns:
         kinds: Arithmetic,
         scale: tuple[Any, ...],
     ) -> None:
-        k = x.shape[1]
+        k = y.shape[1]
         key = kinds, k, x_layout.column == 1, x_layout.pack, y_layout.column == 1, y_layout.pack
         passes, finish = self._prepared.get(key) or self._prepare(key, kinds, k, x_layout, y_layout)
         room = 0 if partials is None else partials.data.ptr
@@ -573,7 +656,7 @@ class Columns:
             with self._cupy.cuda.Stream(non_blocking=True) as stream:  # the caller's may be captured
                 zeros = self._cupy.zeros(MOST_PANEL // kinds.x.itemsize, kinds.x)
                 stream.synchronize()
-            for one in kernels.passes(H200, plan, k, kinds, x, y):
+            for one in kernels.passes(H200, plan, k, kinds, x, y, self._sectors):
                 panels = ceil_div(one.columns, one.panel.columns)
                 parts = (
                     panels if kernels.apart else choose_parts(H200, kernels.warps(plan, one.panel), panels)
@@ -624,11 +707,6 @@ def on_host(array: Any) -> np.ndarray[Any, Any]:
 def word(item: int) -> np.dtype[Any]:
     """Return a type of so many bytes, 2, 4, 8 or 16, whatever they mean."""
     return np.dtype(f"u{item}" if item <= 8 else f"V{item}")
-
-
-def transposed_columns(columns: int) -> int:
-    """Return how many columns a block transposes at a time."""
-    return min(TRANSPOSE_COLUMNS, 1 << max(columns - 1, 1).bit_length())
 
 
 def transposing(item: int, width: int, to_rows: bool) -> Any:

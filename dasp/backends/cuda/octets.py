@@ -146,7 +146,7 @@ class Octets(NamedTuple):
         """Return how they are multiplied."""
         return KERNELS._replace(
             signature=SIGNATURE,
-            passes=lambda machine, plan, k, kinds, x, y: choose_passes(machine, k, kinds, x, y),
+            passes=lambda machine, plan, k, kinds, x, y, sectors: choose_passes(machine, k, kinds, x, y),
             warps=lambda plan, panel: len(self.starts) - 1,
             arguments=self.arguments,
         )
