@@ -311,6 +311,13 @@ def test_what_cannot_be_divided_by_is_refused(make, size):
             make(matrix)
 
 
+@pytest.mark.parametrize("make", [jacobi, chebyshev, ilu0, ic0, partial(block_jacobi, block=2)])
+def test_devices_are_named_as_those_of_matrices(make):
+    for device, error in (("gpu", ValueError), ("", ValueError), ("cuda:x", ValueError), (3, TypeError)):
+        with pytest.raises(error, match="device is"):
+            make(poisson(3), device=device)
+
+
 def test_vectors_that_are_no_plain_numbers_are_refused():
     M, r = jacobi(poisson(3)), np.ones(9)
     np.testing.assert_array_equal(M @ r.astype(">f8"), M @ r)

@@ -12,6 +12,7 @@ import numpy as np
 
 from dasp import _check
 from dasp._arrays import library, operand
+from dasp.placement import resolve
 from dasp.solvers.devices import space_for
 from dasp.solvers.operator import device_of
 from dasp.solvers.space import Space
@@ -249,14 +250,14 @@ def canonical(A: Any) -> Any:
 
 
 def place(A: Any, device: str | None) -> str:
-    """Return the device that is meant: the one given, else that of A."""
-    if device is None:
-        return device_of(A) or "cpu"
-    if device in ("auto", "cuda"):
-        from dasp.matrix import SpMatrix
+    """Return the device that is meant: the one given, else that of A.
 
-        return SpMatrix.from_dense(np.eye(1), device=device).device
-    return device
+    Raises
+    ------
+    TypeError, ValueError, RuntimeError
+        If `device` is not a device, or does not work.
+    """
+    return (device_of(A) or "cpu") if device is None else resolve(device)
 
 
 def inverse_diagonal(A: Any) -> np.ndarray[Any, Any]:
