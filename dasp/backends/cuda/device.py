@@ -318,7 +318,7 @@ class CudaDevice:
 
     def bits(self, numbers: Array, kind: np.dtype[Any]) -> int:
         """Return what launches take for an array of numbers that kernels see as bits, of a type as wide."""
-        return int(numbers.data.ptr)
+        return self.word(numbers)
 
     def question(self) -> _Question:
         """Return words for a question that one kernel asks and the next acts on."""

@@ -120,16 +120,15 @@ def stored(windows: tuple[int, ...], long_rows: int) -> int:
 
 def one_of(on: Resources, survey: Survey, orders: Orders, window: int, m: int) -> Orders:
     """Return one of several orders, and have the kernels that follow know it alone."""
-    nth, tiles, work, rows = orders.windows.index(window), 2 * orders.tiles, survey.detail, None
-    if orders.rows is not None and (window or survey.long_rows):
-        rows = orders.rows
-        before = stored(orders.windows[:nth], survey.long_rows)
-        work.known["rows"] = on.device.part(rows, before * m, m)
+    windows, rows, tiles, before, first = orders
+    nth, work, device = windows.index(window), survey.detail, on.device
+    before += 2 * nth * tiles
+    work.known["before"] = work.words(before, 2 * tiles)
+    if rows is None or not (window or survey.long_rows):
+        rows, work.known["rows"] = None, device.word(None)
     else:
-        work.known["rows"] = on.device.word(None)
-    before = orders.before + nth * tiles
-    work.known["before"] = work.words(before, tiles)
-    return Orders((window,), rows, orders.tiles, before, orders.first + nth * TOTALS)
+        work.known["rows"] = device.part(rows, stored(windows[:nth], survey.long_rows) * m, m)
+    return Orders((window,), rows, tiles, before, first + nth * TOTALS)
 
 
 class _Sorts(NamedTuple):

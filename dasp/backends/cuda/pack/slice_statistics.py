@@ -98,6 +98,7 @@ def _statistics(
     reading = read()
     work.begin(aside)
     list_long_rows(on, csr, survey)
+    work.join()  # the host has time for it now
     return _slice_statistics(orders.windows, reading())
 
 

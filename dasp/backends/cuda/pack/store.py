@@ -26,9 +26,13 @@ def store(
     device, work, slices = on.device, survey.detail, layout.slices
     word, known = device.word, work.known
     index, dtype = work.types["Index"], csr.data.dtype
-    values = _room(on, csr.data, order, layout.steps, coding, work)
+    stored, table = _room(on, csr.data, order, layout.steps, coding, work)
+
+    def values() -> Values:
+        return Values(coding, on.nothing(np.uint8) if stored is None else device.shown(stored)[0], table)
+
     if not slices:
-        return values, on.nothing(index), lambda: on.nothing(np.uint8)
+        return values(), on.nothing(index), lambda: on.nothing(np.uint8)
     bases = layout.detail.bases
     tiles, blocks = ceil_div(slices, SLICE_TILE), ceil_div(slices, 8)
     first = work.take(tiles + 2)
@@ -57,18 +61,18 @@ def store(
         finally:
             work.join()
 
-    return values, bases, fill
+    return values(), bases, fill
 
 
 def _room(
     on: Resources, data: Array, order: Array | None, steps: int, coding: Coding, work: SurveyWork
-) -> Values:
-    """Return values whose codes are to be stored, and tell kernels of them."""
+) -> tuple[Array | None, Array]:
+    """Return where codes are to be stored, None if they are not, and their table; tell kernels of both."""
     device, known, dtype = on.device, work.known, data.dtype
     known["table"] = known["stored"] = device.word(None)
     known["distinct"] = 0
     if coding == Coding.EQUAL:
-        return Values(coding, on.nothing(np.uint8), device.first(data))
+        return None, device.first(data)
     table = on.nothing(dtype)
     if coding == Coding.DICTIONARY:
         # In another order values first appear elsewhere.
@@ -76,6 +80,6 @@ def _room(
         assert distinct
         table = make_dictionary(on, data, order, distinct, work.values().distinct)
         work.tell(distinct=len(table), table=as_bits(table))
-    stored = device.empty(WARP * steps if len(data) else 0, code_type(coding, dtype))
+    (stored,) = device.scratch((WARP * steps if len(data) else 0, code_type(coding, dtype)))
     known["stored"] = device.bits(stored, code_bits(coding, dtype))
-    return Values(coding, stored, table)
+    return stored, table
