@@ -467,6 +467,20 @@ def test_storage_is_as_said(method, preconditioned):
     assert peak - first <= 2 * b.nbytes + 20_000
 
 
+@pytest.mark.parametrize("method", [cg, lsqr])
+def test_a_workspace_serves_one_solve_at_a_time(method):
+    """A callback that solved in it would leave its own x to the solve that called it."""
+    A, workspace = poisson(6), Workspace()
+    b = np.random.default_rng(0).standard_normal(36)
+    want = method(A, b)[0]
+    for inner in (cg, method):
+        with pytest.raises(ValueError, match="workspace is in use"):
+            method(
+                A, b, workspace=workspace, callback=lambda x, inner=inner: inner(A, -b, workspace=workspace)
+            )
+        np.testing.assert_array_equal(method(A, b, workspace=workspace)[0], want)
+
+
 def test_a_workspace_serves_whatever_comes():
     workspace = Workspace()
     A, B = poisson(6), poisson(7)

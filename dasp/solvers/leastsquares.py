@@ -198,14 +198,15 @@ def solve_least_squares(
             problem.columns["x"][...] /= unit
         return problem, _drive(problem, limits, from_zero=start is None)
 
-    problem, stats = attempt(limits, 1.0)
-    lost = stats.info == BREAKDOWN and stats.reason != BEYOND and stats.iterations < limits.maxiter
-    if lost and (unit := _unit(problem)) != 1.0:
-        problem, more = attempt(_after(limits, stats, unit), unit)
-        stats = more.after(stats)
+    with make.held():
+        problem, stats = attempt(limits, 1.0)
+        lost = stats.info == BREAKDOWN and stats.reason != BEYOND and stats.iterations < limits.maxiter
+        if lost and (unit := _unit(problem)) != 1.0:
+            problem, more = attempt(_after(limits, stats, unit), unit)
+            stats = more.after(stats)
+        x = problem.columns["x"].copy()
     if limits.bar is not None:
         limits.bar.close()
-    x = problem.columns["x"].copy()
     if isinstance(b, np.ndarray) or not hasattr(b, "dtype"):
         x = problem.space.download(x)
     idle.leave(A, adjoint, make, own, problem.space.mark)

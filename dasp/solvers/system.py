@@ -257,19 +257,20 @@ def solve(
 
     device, dtype, right, start = together(A, take, lambda taken: asked(limits, taken, x0))
     make, own = idle.take(A, M, workspace)
-    system: System = make.get(
-        (key or (method,), dtype, device),
-        own,
-        lambda: System(*own, dtype, device, method, names, loop=loop),
-    )
-    system.take(right, start)
-    if int(A.shape[0]) == 0:
-        answer = Answer(0, [0.0], 0.0, 0, "A has no rows: x is empty")
-    else:
-        answer = drive(system, limits, from_zero=start is None)
+    with make.held():
+        system: System = make.get(
+            (key or (method,), dtype, device),
+            own,
+            lambda: System(*own, dtype, device, method, names, loop=loop),
+        )
+        system.take(right, start)
+        if int(A.shape[0]) == 0:
+            answer = Answer(0, [0.0], 0.0, 0, "A has no rows: x is empty")
+        else:
+            answer = drive(system, limits, from_zero=start is None)
+        x = system.solution()
     if limits.bar is not None:
         limits.bar.close()
-    x = system.solution()
     if isinstance(b, np.ndarray) or not hasattr(b, "dtype"):
         x = system.space.download(x)
     x = x.reshape(getattr(b, "shape", x.shape))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Lock
 from typing import Any
 
 
@@ -10,7 +12,8 @@ class Workspace:
     """What a solve needs, kept for the next solve with the same matrix, preconditioner, and for each method.
 
     Pass one as `workspace=` to every solve of a sequence: from the second on nothing is allocated but the x
-    that is returned. It holds on to the matrix and the preconditioner. One thread may use it at a time.
+    that is returned. It holds on to the matrix and the preconditioner. One solve may use it at a time:
+    another thread, or a callback that solves, is refused it.
 
     Examples
     --------
@@ -26,6 +29,23 @@ class Workspace:
     def __init__(self) -> None:
         self._kept: tuple[Any, ...] = ()
         self._made: dict[tuple[Any, ...], Any] = {}
+        self._free = Lock()
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Be one solve's alone.
+
+        Raises
+        ------
+        ValueError
+            If another has it.
+        """
+        if not self._free.acquire(blocking=False):
+            raise ValueError("workspace is in use by another solve; pass one of its own, or none")
+        try:
+            yield
+        finally:
+            self._free.release()
 
     def get(self, key: tuple[Any, ...], kept: tuple[Any, ...], make: Callable[[], Any]) -> Any:
         """Return what was made for a key. What was made for other objects than `kept` is dropped."""
