@@ -474,8 +474,8 @@ def test_a_few_columns_are_read_by_lone_lanes_where_columns_lie_near_and_by_two_
     assert lanes(7, DOUBLE, Layout(7, 1, 1), sectors=0.5)[1] > 1
     assert lanes(4, DOUBLE, Layout(4, 1, 2), sectors=0.9) == (4, 2)
     assert lanes(4, DOUBLE, Layout(4, 1, 2), sectors=0.3) == (4, 1)
-    assert lanes(8, SINGLE, Layout(8, 1, 4), sectors=0.9, reads=30.0) == (8, 2)
-    assert lanes(8, SINGLE, Layout(8, 1, 4), sectors=0.9, reads=3.0) == (8, 1)
+    assert lanes(8, SINGLE, Layout(8, 1, 4), sectors=0.9) == (8, 2)
+    assert lanes(8, SINGLE, Layout(8, 1, 4), sectors=0.9, often=False) == (8, 1)
 
 
 def test_rows_of_x_that_do_not_fill_panels_come_in_longer_ones_unless_they_are_popular():

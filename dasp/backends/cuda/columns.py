@@ -125,8 +125,9 @@ TRANSPOSE = Signature(
 TRANSPOSE_THREADS, PIECE = 256, 64
 """Threads of a block of that kernel, and bytes of a row that it copies together."""
 
-MOST_WRITTEN = 8
-"""Columns of Y, at most, that products write as they lie where those of X are turned into rows."""
+MOST_WRITTEN = 8, 4
+"""Columns of Y, at most, that products of slices write as they lie where those of X are turned into rows:
+where slices have the matrix's rows in their order, and where not."""
 
 
 class Layout(NamedTuple):
@@ -277,6 +278,7 @@ def choose_passes(
     whole: bool = True,
     sectors: float = FAR,
     reads: float = 64.0,
+    often: bool = True,
 ) -> tuple[Pass, ...]:
     """Return the launches for so many columns: in the largest panels, in smaller ones, and of the rest.
 
@@ -295,6 +297,8 @@ def choose_passes(
         As `read_sectors` counts them.
     reads : float
         How often a row of X is read.
+    often : bool
+        What `evens` says.
     """
     passes, first = [], 0
     each = max(kinds.x.itemsize, kinds.sum.itemsize)
@@ -304,7 +308,7 @@ def choose_passes(
         sizes, most = machine.rows_of_x if wide else machine.narrow_rows_of_x, WARP
         aligned = x.pack * kinds.x.itemsize == WIDEST_LOAD
         chosen, width = lone_row(machine, columns, kinds, sectors), ceil_div(columns, x.pack) * x.pack
-        far = sectors >= machine.far_sectors and (wide or evens(machine, reads, sectors))
+        far = sectors >= machine.far_sectors and (wide or often)
         if aligned and far and WIDEST_LOAD < columns * each <= 2 * WIDEST_LOAD:
             chosen, width = machine.far_row_of_x, 2 * WIDEST_LOAD // each
         if chosen:
@@ -404,13 +408,15 @@ def turns(machine: Machine, plan: Plan, sectors: float) -> bool:
     return bool(plan.nnz * saved >= machine.turning_bytes * plan.shape[0])
 
 
-def evens(machine: Machine, reads: float, sectors: float) -> bool:
+def evens(machine: Machine, plan: Plan, sectors: float) -> bool:
     """Whether short rows of X that begin anywhere are better copied first to where loads are aligned.
 
-    That costs as much for every row of X, and saves the more the more often it is read, and the farther apart
-    the columns of entries lie: `sectors` as `read_sectors` counts them.
+    That costs as much for every row of X, and of Y, which lanes then write number by number; it saves the
+    more the more entries there are, and the farther apart their columns lie: `sectors` as `read_sectors`
+    counts them.
     """
-    return reads * (SECTOR_BYTES * sectors - NUMBER_BYTES) >= machine.evening_bytes
+    saved = plan.nnz * (SECTOR_BYTES * sectors - NUMBER_BYTES)
+    return bool(saved >= machine.evening_bytes * max(plan.shape))
 
 
 def lone_row(machine: Machine, columns: int, kinds: Arithmetic, sectors: float) -> Panels | None:
@@ -442,11 +448,6 @@ def usual_steps(plan: Plan) -> int:
     return int(ceil_div(len(plan.pattern.bases), max(len(plan.pattern.headers), 1)))
 
 
-def read_times(plan: Plan) -> float:
-    """Return how often a row of X is read."""
-    return plan.nnz / max(plan.shape[1], 1)
-
-
 def mostly_whole(machine: Machine, plan: Plan) -> bool:
     """Whether few slices are segments of long rows."""
     return int(plan.pattern.segments) <= machine.shared_segments * len(plan.pattern.headers)
@@ -470,6 +471,21 @@ def finish_arguments(plan: Plan) -> dict[str, Any]:
     }
 
 
+def passes_of(
+    machine: Machine,
+    plan: Plan,
+    columns: int,
+    kinds: Arithmetic,
+    x: Layout,
+    y: Layout,
+    sectors: Callable[[], float],
+) -> tuple[Pass, ...]:
+    """Return the launches for so many columns of a plan."""
+    steps, whole, found = usual_steps(plan), mostly_whole(machine, plan), sectors()
+    reads, often = plan.nnz / max(plan.shape[1], 1), evens(machine, plan, found)
+    return choose_passes(machine, columns, kinds, x, y, steps, whole, found, reads, often)
+
+
 Others = Callable[[Arithmetic, int, Layout], Kernels | None]
 
 SLICES = Kernels(
@@ -477,17 +493,7 @@ SLICES = Kernels(
     finish=FINISH,
     defines=defines,
     types=types,
-    passes=lambda machine, plan, columns, kinds, x, y, sectors: choose_passes(
-        machine,
-        columns,
-        kinds,
-        x,
-        y,
-        usual_steps(plan),
-        mostly_whole(machine, plan),
-        sectors(),
-        read_times(plan),
-    ),
+    passes=passes_of,
     warps=lambda plan, panel: sliced.warps(plan) * panel.share,
     partials=sliced.partials,
     arguments=arguments,
@@ -518,6 +524,7 @@ class Columns:
         self._cupy, self._plan, self._kernels, self._overlaps = cupy, plan, kernels, overlaps
         self._others, self._segments = others, kernels.partials(plan)
         self._read: float | None = None
+        self._most_written = MOST_WRITTEN[len(plan.pattern.rows) > 0] if kernels is SLICES else 0
         self._lock = threading.Lock()
         self._prepared: dict[Any, tuple[list[tuple[Pass, Launch]], Launch | None]] = {}
         self._transposing: dict[tuple[int, int, bool], Launches] = {}
@@ -552,7 +559,7 @@ class Columns:
                 self._transpose(columns, column_layout, taken, True)
             result, y_layout = self._placed(y, kinds.y)
             written, written_layout = result, y_layout
-            if not adds and y.shape[1] > MOST_WRITTEN and self._turned(y_layout):
+            if not adds and y.shape[1] > self._most_written and self._turned(y_layout):
                 written, written_layout = self._new_rows(result)
             partials = self._cupy.empty((self._segments, x.shape[1]), kinds.sum) if self._segments else None
             self._launch(stream, taken, x_layout, written, written_layout, partials, kinds, scale)
@@ -576,7 +583,7 @@ class Columns:
         uneven &= k != 3 or item < NUMBER_BYTES  # lanes share such a row as fast
         if not uneven or self._kernels is not SLICES or lone_row(H200, k, kinds, self._sectors()):
             return False
-        return evens(H200, read_times(self._plan), self._sectors())
+        return evens(H200, self._plan, self._sectors())
 
     def _sectors(self) -> float:
         """Return what `turns` and `evens` ask for."""
