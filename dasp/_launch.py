@@ -117,6 +117,8 @@ class Signature:
         Such as "spmv/slices.cu" and "dasp_slices".
     text : str
         One parameter a line, in the order of the source: type, name, and the size of an array in brackets.
+    shared_words : str
+        The parameter that says how many words of 4 bytes of dynamic shared memory a block has, if any does.
 
     Raises
     ------
@@ -131,8 +133,8 @@ class Signature:
     ['x', 'y', 'n']
     """
 
-    def __init__(self, source: str, entry: str, text: str) -> None:
-        self.source, self.entry, self._text = source, entry, text
+    def __init__(self, source: str, entry: str, text: str, *, shared_words: str = "") -> None:
+        self.source, self.entry, self._text, self.shared_words = source, entry, text, shared_words
         self.parameters = tuple(_parameter(line.strip()) for line in text.strip().splitlines())
         known = {p.name for p in self.parameters if not p.is_array}
         known |= {p.size for p in self.parameters if p.size.isidentifier()}
@@ -152,7 +154,8 @@ class Signature:
 
     def extended(self, text: str) -> Signature:
         """Return that of a kernel which takes more parameters behind these."""
-        return Signature(self.source, self.entry, f"{self._text.rstrip()}\n{text.strip()}")
+        longer = f"{self._text.rstrip()}\n{text.strip()}"
+        return Signature(self.source, self.entry, longer, shared_words=self.shared_words)
 
     def ordered(
         self, types: Mapping[str, np.dtype[Any]], arguments: Mapping[str, Any], varying: Iterable[str] = ()
@@ -384,12 +387,13 @@ def launcher(
     block = bytearray(struct.calcsize(codes))
     write = partial(struct.Struct(codes).pack_into, block, 0)
     launch = _prepared(kernel, _Config.from_buffer(block), block, ctypes.sizeof(_Config))
-    lock = threading.Lock()
+    lock, shared = threading.Lock(), signature.shared_words
 
     def launch_now(blocks: int | tuple[int, int], threads: int, words: Mapping[str, Any]) -> None:
         x, y = (blocks, 1) if isinstance(blocks, int) else blocks
+        nbytes = 4 * words[shared] if shared else 0
         with lock:
-            write(x, y, 1, threads, 1, 1, 0, current().ptr, 0, 0, *take(words))
+            write(x, y, 1, threads, 1, 1, nbytes, current().ptr, 0, 0, *take(words))
             status = launch()
         if status:
             check(status, "the kernel was not launched")

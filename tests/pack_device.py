@@ -96,6 +96,8 @@ class PackingDevice:
         Bytes of the arrays that are alive, and the most that there were at once.
     """
 
+    shared_words = 8192
+
     def __init__(self, seed: int | None = None) -> None:
         self.launches: list[str] = []
         self.sources: dict[tuple[str, frozenset[tuple[str, str]]], int] = {}
@@ -202,6 +204,8 @@ class PackingDevice:
                 arguments = {name: _array_at(word) for name, word in words.items()}
                 ordered = [self._marked(value) for value in signature.ordered(types, arguments)]
                 how = {"seed": self._seed, "cooperative": together}
+                if signature.shared_words:
+                    how["shared_bytes"] = 4 * words[signature.shared_words]
                 module.launch(signature.entry, grid=blocks, block=threads, args=ordered, **how)
 
             self.run(run)

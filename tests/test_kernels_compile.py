@@ -477,8 +477,10 @@ STACKS = {
     # Division of numbers of 64 bits is a call on some processors.
     "spmv/octets_fill.cu": 16,
     "spmv/bundles_fill.cu": 32,
-    # A thread's 8 elements, which loops go through: fewer registers, and a third of the instructions.
-    "pack/windows.cu": 112,
+    # As many blocks as run at once: half of a thread's elements, and sums on some processors.
+    "pack/windows.cu": 96,
+    "pack/cut.cu": 8,
+    "pack/sectors.cu": 16,
 }
 """Bytes of stack that a kernel may have, where that is not 0."""
 

@@ -367,6 +367,9 @@ def test_a_kernel_takes_other_arguments_and_another_grid_every_time(monkeypatch)
     assert (two["stream"], two["grid"], two["block"]) == (None, [1, 1, 1], [1024, 1, 1])
     assert two["parameters"] == [2**40, 9, 2**40, 1]
     assert [taken["attributes"] for taken in driver.launches] == [0, 0]
+    shared = Signature("k.cu", "k", "int* x\nint n\nint* y\nlong long m", shared_words="n")
+    launcher(SimpleNamespace(ptr=0x1234), shared, {}, lambda: stream)(1, 32, {"m": 1, "y": 0, "x": 0, "n": 9})
+    assert [taken["shared"] for taken in driver.launches] == [0, 0, 36]
 
 
 def test_the_shared_memory_of_a_kernel_is_never_lowered(monkeypatch):

@@ -158,6 +158,16 @@ def test_all_rows_are_sorted_whatever_block_comes_first(monkeypatch, seed):
     orders._sorts.cache_clear()
 
 
+@pytest.mark.parametrize("words", [3072, 20_480])
+def test_sectors_of_many_columns_have_bits_or_slots(monkeypatch, words):
+    """In memory of a block, and in that of all where there is too little."""
+    monkeypatch.setattr(PackingDevice, "shared_words", words)
+    rng = np.random.default_rng(9)
+    lengths = np.where(rng.random(3000) < 0.02, 120, rng.integers(0, 9, 3000))
+    for columns in (2_000, 500_000, 6_000_000):
+        plans(csr_of(from_lengths(lengths, columns)), steps=32)
+
+
 def test_windows_one_after_another_where_memory_is_short(monkeypatch):
     lengths = np.zeros(6000, int)
     lengths[np.random.default_rng(2).integers(0, 6000, 50)] = 2

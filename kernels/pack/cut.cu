@@ -18,35 +18,42 @@
 
 // A chain of slices on its way through tiles.
 struct Chain {
+    static constexpr int AHEAD = 4;
     Count entry;
     Count slices, steps, full;
 
-    // On through tiles first .. last. With `before`, says there how it comes to each.
-    __device__ __forceinline__ void pass(const Count* passages, long long first, long long last, Count* before)
+    // On through tiles first .. last, loads of some first. With `before`, says there how it comes to each.
+    __device__ __forceinline__ void pass(const Count* passages, int first, int last, Count* before)
     {
-#pragma unroll 2
-        for (long long tile = first; tile < last; ++tile) {
-            const Count mine = passages[tile * WARP + lane_id()];
-            if (before && lane_id() == 0) {
-                before[2 * tile] = slices << 5 | entry;
-                before[2 * tile + 1] = steps;
+        for (; first < last; first += AHEAD) {
+            Count mine[AHEAD];
+#pragma unroll
+            for (int k = 0; k < AHEAD; ++k)
+                mine[k] = first + k < last ? passages[(long long)(first + k) * WARP + lane_id()] : 0;
+#pragma unroll
+            for (int k = 0; k < AHEAD; ++k) {
+                if (first + k >= last) break;
+                if (before && lane_id() == 0) {
+                    before[2ll * (first + k)] = slices << 5 | entry;
+                    before[2ll * (first + k) + 1] = steps;
+                }
+                const Passage one = Passage::of(__shfl_sync(ALL_LANES, mine[k], int(entry)));
+                entry = Count(one.exit);
+                slices += one.slices;
+                steps += one.steps;
+                full += one.full;
             }
-            const Passage one = Passage::of(__shfl_sync(ALL_LANES, mine, int(entry)));
-            entry = Count(one.exit);
-            slices += one.slices;
-            steps += one.steps;
-            full += one.full;
         }
     }
 };
 
 // The chain of one candidate through all tiles: each warp takes some, first for every entry, then for the one that
 // the chain has. A block calls it.
-__device__ __forceinline__ void follow_chain(const Count* passages, long long tiles, Count* before, Count* totals,
+__device__ __forceinline__ void follow_chain(const Count* passages, int tiles, Count* before, Count* totals,
                                              Chain (&through)[CUT_WARPS][WARP], Chain (&come)[CUT_WARPS])
 {
-    const long long each = ceil_div(tiles, CUT_WARPS);
-    const long long first = min(warp_id() * each, tiles), last = min(first + each, tiles);
+    const int each = (tiles + CUT_WARPS - 1) / CUT_WARPS;
+    const int first = min(warp_id() * each, tiles), last = min(first + each, tiles);
     Chain mine{Count(lane_id()), 0, 0, 0};
     mine.pass(passages, first, last, nullptr);
     through[warp_id()][lane_id()] = mine;
@@ -91,7 +98,7 @@ dasp_cut_tiles(const Start* __restrict__ indptr, const Index* __restrict__ rows,
         passages[(own + blockIdx.x) * WARP + lane_id()] = all.packed();
     }
     if (!is_last_block(come + blockIdx.y, tiles)) return;
-    follow_chain(passages + own * WARP, tiles, before + own * 2, totals + blockIdx.y * TOTALS, chains, chain);
+    follow_chain(passages + own * WARP, int(tiles), before + own * 2, totals + blockIdx.y * TOTALS, chains, chain);
     if (told) tell(words, word_count, told);
 }
 

@@ -35,12 +35,12 @@ struct DigitSort {
     }
 
     // Counts the elements of each chunk, and ranks each among those of its chunk with its digit, 0 to 63; the digit
-    // stays above the rank. UNROLLED of a thread's elements follow each other without a loop.
-    template <int UNROLLED> __device__ __forceinline__ void count(unsigned (&digit)[MINE]) const
+    // stays above the rank.
+    __device__ __forceinline__ void count(unsigned (&digit)[MINE]) const
     {
         for (int i = threadIdx.x; i < CHUNKS * DIGITS; i += SORT_THREADS) counters[i] = 0;
         __syncthreads();
-#pragma unroll UNROLLED
+#pragma unroll
         for (int q = 0; q < MINE; ++q) {
             if (!has(slot_of(q))) continue;  // the same for a whole warp
             const unsigned peers = __match_any_sync(ALL_LANES, digit[q]);

@@ -70,7 +70,7 @@ dasp_move_digits(const unsigned* __restrict__ keys, const Start* __restrict__ in
         digit[q] = digit_of(key, shift);
         kept |= unsigned(!last || of.stays(key)) << q;
     }
-    sort.count<MINE>(digit);
+    sort.count(digit);
     sort.scan();
     const long long before = last ? lower_bound(gone, gone_count, tile.window * width) : 0;
 #pragma unroll

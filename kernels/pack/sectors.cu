@@ -9,13 +9,14 @@
 // segment_starts, segment_lengths (segments): runs that are slices of one row each, before the others.
 // Where the sectors of a block lie close enough together, each has a bit in shared memory; else they are hashed. All
 //     blocks of a place, or of a kind, are counted at once where the bits of all of them find room.
-// slots_...: of the hash table for a block of each kind, a power of two, at least twice its entries. tables (candidates,
+// shared_slots: words of 4 bytes of dynamic shared memory, for a tile at least.
+// slots_...: most of the hash table for a block of each kind, a power of two, at least twice its entries. tables (candidates,
 //     thread blocks along x, table_slots): for those that do not fit into shared memory, not read if all sectors have
 //     bits. The counts do not depend on the order of insertions.
 
 #include "candidates.cuh"
 
-constexpr int PLACES = 24, PLACE_SLICES = 16, KINDS = 3, SHARED_SLOTS = 8192, AT_ONCE = 4, MARKED_AT_ONCE = 8;
+constexpr int PLACES = 24, PLACE_SLICES = 16, KINDS = 3, AT_ONCE = 4, MARKED_AT_ONCE = 8;
 constexpr unsigned FREE = 0xffffffffu;
 
 // The i-th place, with the rounding of numpy.linspace.
@@ -37,6 +38,7 @@ struct Sample {
     long long begin, end;
     long long first[PLACE_SLICES];
     int shift[PLACE_SLICES], steps[PLACE_SLICES];
+    unsigned entries[PLACE_SLICES];
     // Of the sectors of each block of each kind: the least with its bits flipped, and the largest.
     unsigned least_not[KINDS][PLACE_SLICES], most[KINDS][PLACE_SLICES];
     unsigned words_before[KINDS][PLACE_SLICES];  // of the blocks that are counted with it
@@ -105,12 +107,6 @@ __device__ __forceinline__ void find_slices(const Order& order, const Count* bef
         __syncthreads();
     }
 }
-
-// The tile in which slices are found, and then the hash table.
-union Memory {
-    Searched searched;
-    unsigned table[SHARED_SLOTS];
-};
 
 // A set of sectors; how many of the calls put in a new one. Without slots each sector from `least` on has a bit.
 struct Sectors {
@@ -244,6 +240,7 @@ struct Counter {
     const Column* indices;
     int sector_shift;
     unsigned *shared, *spare;  // words for bits or slots
+    unsigned room;             // words that are shared
     Count* sampled;
 
     __device__ __forceinline__ int blocks(int kind) const
@@ -266,7 +263,7 @@ struct Counter {
             for (; end < KINDS; ++end) {
                 const unsigned own = lane_id() < blocks(end) ? sample.words(end, lane_id()) : 0u;
                 const unsigned all = words + __reduce_add_sync(ALL_LANES, own), before = words + warp_sum_before(own);
-                if (all > SHARED_SLOTS) break;
+                if (all > room) break;
                 if (warp_id() == 0 && lane_id() < PLACE_SLICES) sample.words_before[end][lane_id()] = before;
                 words = all;
             }
@@ -305,13 +302,15 @@ struct Counter {
     // One block of a kind after the other, with bits or slots; its warps share slices if these are fewer.
     __device__ __forceinline__ void count_in_turn(int kind, const Kinds<unsigned>& all_slots) const
     {
-        const unsigned slots = all_slots.of(kind);
         const int size = sizes.of(kind), warps = max(CUT_WARPS / size, 1), part = warp_id() % warps;
         unsigned found = 0;
         for (int block = 0; block < blocks(kind); ++block) {
             const int begin = block * size + warp_id() / warps, end = min((block + 1) * size, sample.count());
-            const bool have_bits = sample.words(kind, block) <= SHARED_SLOTS;
-            const Sectors sectors{have_bits || slots <= SHARED_SLOTS ? shared : spare, have_bits ? 0u : slots,
+            const bool have_bits = sample.words(kind, block) <= room;
+            const bool mine = lane_id() / size == block && lane_id() < sample.count();
+            const unsigned most = 2 * __reduce_add_sync(ALL_LANES, mine ? sample.entries[lane_id()] : 0u);
+            const unsigned slots = min(all_slots.of(kind), 1u << (WARP - __clz(max(most, 64u) - 1)));
+            const Sectors sectors{have_bits || slots <= room ? shared : spare, have_bits ? 0u : slots,
                                   sample.least(kind, block)};
             sectors.clear(sample.words(kind, block));
             __syncthreads();
@@ -333,10 +332,10 @@ dasp_count_sectors(const Start* __restrict__ indptr, const Column* __restrict__ 
                    const long long* __restrict__ segment_starts, const long long* __restrict__ segment_lengths,
                    long long segments, int sector_shift, int by_slice, int few, int many, unsigned slots_by_slice,
                    unsigned slots_few, unsigned slots_many, const Count* __restrict__ totals, unsigned* tables,
-                   long long table_slots, Count* sampled, Count* done, Count* words, int word_count, Count* told)
+                   long long table_slots, int shared_slots, Count* sampled, Count* done, Count* words, int word_count, Count* told)
 {
     static_assert(CUT_WARPS == PLACE_SLICES, "a warp for each slice of a place");
-    __shared__ Memory memory;
+    extern __shared__ __align__(16) unsigned shared[];  // the tile in which slices are found, and then tables
     __shared__ Sample sample;
     __shared__ Runs runs;
     const Order order = candidate_order(indptr, rows, stride, windows, window_count, positions, identity);
@@ -366,14 +365,17 @@ dasp_count_sectors(const Start* __restrict__ indptr, const Column* __restrict__ 
         }
         if (sample.end > segments)
             find_slices(order, before, tiles, steps, max(sample.begin - segments, 0ll), sample.end - segments,
-                        memory.searched, sample);
+                        *reinterpret_cast<Searched*>(shared), sample);
         __syncthreads();
         if (k < sample.count()) {
             runs.find(k, sample, order, segment_starts, segment_lengths);
             LaneRun(runs, sample, k).span(sample, k, sizes, indices, sector_shift);
+            const unsigned entries = __reduce_add_sync(ALL_LANES, runs.length[k][lane_id()]) >> sample.shift[k];
+            if (lane_id() == 0) sample.entries[k] = entries;
         }
         __syncthreads();
-        Counter{runs, sample, sizes, indices, sector_shift, memory.table, table, sampled}.count(slots);
+        Counter{runs, sample, sizes, indices, sector_shift, shared, table, unsigned(shared_slots), sampled}
+            .count(slots);
         if (lane_id() == 0 && k < sample.count()) atomicAdd(sampled + SAMPLED_STEPS, Count(sample.steps[k]));
         __syncthreads();
     }

@@ -133,7 +133,7 @@ dasp_sort_segments(const Column* __restrict__ indices, const long long* __restri
             element[q] = order[slot_of(q)];
             digit[q] = digit_of(column_keys[element[q]], shift);
         }
-        sort.count<MINE>(digit);
+        sort.count(digit);
         sort.scan();
 #pragma unroll
         for (int q = 0; q < MINE; ++q)

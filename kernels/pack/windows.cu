@@ -1,7 +1,8 @@
 // Rows in the order in which slices take them: longest first inside each window, for windows that fit a tile and for one
 // of all rows.
 //
-// Launch: blocks of 1024 threads. A block takes a ticket, so that tickets follow the order in which blocks start, and
+// Launch: blocks of 1024 threads; dasp_sort_windows where these are few, with more registers, and
+// dasp_sort_many_windows where more must run at once. A block takes a ticket, so that tickets follow the order in which blocks start, and
 // waits for none but those with lower ones. First come, where all rows are sorted, the tiles of its `tile_order`; then
 // `tiles` for each other candidate; then blocks of a warp for each length; and then tiles again.
 // A candidate is one of `windows`, or after them all rows, in one window if they fit a tile and else sorted tile by tile
@@ -19,9 +20,6 @@
 #include "order.cuh"
 
 constexpr int PLACE_BITS = 13;  // of a place in a window
-// Elements of a thread between the turns of a loop: so many instructions are run once that fetching them takes longer
-// than to keep the elements in memory, as arrays that loops go through.
-constexpr int UNROLLED = 4;
 constexpr unsigned short GONE = 1 << PLACE_BITS, PLACE = GONE - 1;
 constexpr int MOST_KEYS = CHUNKS * DIGITS;  // that rows of all tiles are counted by
 
@@ -44,6 +42,10 @@ struct Windows {
     __device__ __forceinline__ Index* order(int y) const
     {
         return y == count && spare ? spare : rows + stored_before(y, given, count, left_out) * stride;
+    }
+    __device__ __forceinline__ Index* all_rows() const
+    {
+        return rows + stored_before(count, given, count, left_out) * stride;
     }
 };
 
@@ -235,7 +237,7 @@ struct WholeWindows {
     {
         unsigned digit[MINE], left = 0;
         const DigitSort chunk_by_chunk{room.counters, room.sums, 1, chunks};
-#pragma unroll UNROLLED
+#pragma unroll
         for (int q = 0; q < MINE; ++q) {
             if (!chunk_by_chunk.has(slot_of(q))) continue;
             const long long row = first + slot_of(q);
@@ -244,7 +246,7 @@ struct WholeWindows {
         }
         room.gone.count(left);
         room.gone.add_up();
-        chunk_by_chunk.count<UNROLLED>(digit);
+        chunk_by_chunk.count(digit);
         for (int i = threadIdx.x; i < CHUNKS * DIGITS; i += SORT_THREADS)
             counts[i / DIGITS * CHUNK_STRIDE + i % DIGITS] = room.counters[i];
         __syncthreads();
@@ -254,7 +256,7 @@ struct WholeWindows {
             place(digit, per_window);
             if (y == job.tile_order) job.all.tell(tile, room.counters);
             Index* const to = job.windows.order(y) + first - gone;
-#pragma unroll UNROLLED
+#pragma unroll
             for (int q = 0; q < MINE; ++q) {
                 if (!chunk_by_chunk.has(slot_of(q)) || (order[slot_of(q)] & GONE)) continue;
                 to[slot_of(q) - int(room.gone.chunks[slot_of(q) / CHUNK & -per_window])] =
@@ -275,7 +277,7 @@ struct WholeWindows {
         }
         __syncthreads();
         sort.scan();
-#pragma unroll UNROLLED
+#pragma unroll
         for (int q = 0; q < MINE; ++q) {
             if (!sort.has(slot_of(q))) continue;
             const unsigned gone = ranked[q] >> RANK_BITS == job.keys.none() ? GONE : 0;
@@ -313,7 +315,7 @@ __device__ __forceinline__ void sort_tile(const Job& job, long long tile, int y,
                          whole * per_window + (here - whole * window + CHUNK - 1) / CHUNK};
 
     unsigned word[MINE], digit[MINE], gone = 0;
-#pragma unroll UNROLLED
+#pragma unroll
     for (int q = 0; q < MINE; ++q) {
         if (!sort.has(slot_of(q))) continue;
         const int nth = sort.window_of(slot_of(q)), place = slot_of(q) - nth * per_window * CHUNK;
@@ -330,20 +332,20 @@ __device__ __forceinline__ void sort_tile(const Job& job, long long tile, int y,
     room.gone.count(gone);
     room.gone.add_up();
     for (int shift = 0; shift < job.bits; shift += DIGIT_BITS) {
-#pragma unroll UNROLLED
+#pragma unroll
         for (int q = 0; q < MINE; ++q) digit[q] = word[q] >> (PLACE_BITS + shift) & (DIGITS - 1);
-        sort.count<UNROLLED>(digit);
+        sort.count(digit);
         sort.scan();
-#pragma unroll UNROLLED
+#pragma unroll
         for (int q = 0; q < MINE; ++q)
             if (sort.has(slot_of(q))) room.words[sort.place_of(slot_of(q), digit[q])] = word[q];
         __syncthreads();
-#pragma unroll UNROLLED
+#pragma unroll
         for (int q = 0; q < MINE; ++q)
             if (sort.has(slot_of(q))) word[q] = room.words[slot_of(q)];
     }
     Index* const to = all.order(y) + first - before;
-#pragma unroll UNROLLED
+#pragma unroll
     for (int q = 0; q < MINE; ++q) {
         if (!sort.has(slot_of(q)) || word[q] >> PLACE_BITS == keys.none()) continue;
         const int nth = sort.window_of(slot_of(q));
@@ -354,21 +356,16 @@ __device__ __forceinline__ void sort_tile(const Job& job, long long tile, int y,
     if (y == job.tile_order) job.all.tell(tile, room.words, room.counters, sort.chunks * CHUNK);
 }
 
-extern "C" __global__ void __launch_bounds__(SORT_THREADS, 2)
-dasp_sort_windows(const Start* __restrict__ indptr, const Count* __restrict__ long_tiles, int left_out,
-                  const long long* __restrict__ windows, int window_count, int candidates, long long m, long long most,
-                  long long longest, int bits, long long stride, int apart, int tiles, int tile_order,
-                  Index* rows, Index* spare, Count* come, unsigned* counts)
+__device__ __forceinline__ void sort_windows(const Job& job, int left_out, int tiles, Count* come)
 {
     __shared__ Room room;
     __shared__ int ticket;
+    const int tile_order = job.tile_order;
     if (threadIdx.x == 0) ticket = tile_order < 0 ? int(blockIdx.x) : int(atomicAdd(come, Count(1)));
     __syncthreads();
-    const int all_tiles = tile_order < 0 ? 0 : int(ceil_div(m, TILE));
-    const int sums = tile_order < 0 ? 0 : int(longest) / (SORT_THREADS / WARP) + 1;
+    const int all_tiles = int(job.all.tiles);
+    const int sums = tile_order < 0 ? 0 : int(job.keys.longest) / (SORT_THREADS / WARP) + 1;
     const int others = int(gridDim.x) - 2 * all_tiles - sums;
-    const Job job{{windows, window_count, m, stride, left_out, rows, spare}, {indptr, longest, most}, long_tiles,
-                  bits, candidates, apart, tile_order, {counts, all_tiles, int(longest) + 1}};
     int nth = ticket - all_tiles;
     if (nth < others) {
         int y = nth < 0 ? tile_order : nth / tiles;
@@ -381,19 +378,34 @@ dasp_sort_windows(const Start* __restrict__ indptr, const Count* __restrict__ lo
     wait_for(come + 1, all_tiles);
     if (nth < sums) {
         const int key = nth * (SORT_THREADS / WARP) + warp_id();
-        if (key <= longest) job.all.add_up(key);
+        if (key <= job.keys.longest) job.all.add_up(key);
         arrive(come + 2);
         return;
     }
     nth -= sums;
-    const long long begin = (long long)nth * TILE, end = min(begin + TILE, m);
+    const long long begin = (long long)nth * TILE, end = min(begin + TILE, job.windows.m);
     long long first = begin, size = end - begin;
     if (left_out) {
-        first -= room.gone.before(begin, job.keys, long_tiles);
+        first -= room.gone.before(begin, job.keys, job.long_tiles);
         __syncthreads();
-        size = end - room.gone.before(end, job.keys, long_tiles) - first;
+        size = end - room.gone.before(end, job.keys, job.long_tiles) - first;
         __syncthreads();
     }
-    Index* const to = rows + stored_before(window_count, windows, window_count, left_out) * stride;
+    Index* const to = job.windows.all_rows();
     job.all.place(nth, job.windows.order(tile_order) + first, int(size), job.keys, come + 2, sums, room, to);
 }
+
+#define DASP_SORT_WINDOWS(name, blocks)                                                                                \
+    extern "C" __global__ void __launch_bounds__(SORT_THREADS, blocks)                                                 \
+    name(const Start* __restrict__ indptr, const Count* __restrict__ long_tiles, int left_out,                         \
+         const long long* __restrict__ windows, int window_count, int candidates, long long m, long long most,         \
+         long long longest, int bits, long long stride, int apart, int tiles, int tile_order, Index* rows,             \
+         Index* spare, Count* come, unsigned* counts)                                                                  \
+    {                                                                                                                  \
+        const long long all_tiles = tile_order < 0 ? 0 : ceil_div(m, TILE);                                            \
+        const Job job{{windows, window_count, m, stride, left_out, rows, spare}, {indptr, longest, most}, long_tiles,  \
+                      bits, candidates, apart, tile_order, {counts, all_tiles, int(longest) + 1}};                     \
+        sort_windows(job, left_out, tiles, come);                                                                      \
+    }
+DASP_SORT_WINDOWS(dasp_sort_windows, 1)
+DASP_SORT_WINDOWS(dasp_sort_many_windows, 2)

@@ -12,7 +12,8 @@ import numpy as np
 
 from dasp import _source, _threads
 from dasp._integers import ceil_div
-from dasp._launch import Launch, Launches, Signature, check, driver, launcher
+from dasp._launch import Launch, Launches, Signature, allow_shared, check, driver, launcher
+from dasp.backends.cuda.pack.sizes import SHARED_SLOTS
 from dasp.backends.cuda.primitives import Primitives
 from dasp.backends.cuda.resident import chip
 from dasp.formats.array import Array
@@ -36,6 +37,9 @@ earlier; CUDA clamps it."""
 
 OVERLAPPING = 90
 """Compute capability from which a kernel may start before the one in front of it has ended."""
+
+STATIC_SHARED = 10 << 10
+"""Bytes that kernels with dynamic shared memory have beside it."""
 
 _WORD = np.dtype(np.uint64)
 
@@ -249,6 +253,12 @@ class CudaDevice:
         set_bytes.argtypes = ctypes.c_void_p, ctypes.c_ubyte, ctypes.c_size_t, ctypes.c_void_p
         return set_bytes  # type: ignore[no-any-return]
 
+    @cached_property
+    def shared_words(self) -> int:
+        """Words of 4 bytes of dynamic shared memory that a block may have, up to `SHARED_SLOTS`."""
+        attributes: dict[str, int] = self._cupy.cuda.Device().attributes
+        return min((attributes["MaxSharedMemoryPerBlockOptin"] - STATIC_SHARED) // 4, SHARED_SLOTS)
+
     def is_capturing(self) -> bool:
         """Whether CuPy's current stream is captured, or was until an error."""
         try:
@@ -377,6 +387,8 @@ class CudaDevice:
     ) -> Launches:
         """Return a compiled kernel."""
         function = _source.load(signature.source, constants).get_function(signature.entry)
+        if signature.shared_words:
+            allow_shared(function, 4 * self.shared_words)
         return launcher(function, signature, types, self._stream)
 
     def prepared(

@@ -52,10 +52,7 @@ DICTIONARY = Signature(
     """,
 )
 
-SORT_WINDOWS = Signature(
-    "pack/windows.cu",
-    "dasp_sort_windows",
-    """
+_SORT_WINDOWS = """
     const Start*      indptr        [m + 1]
     const Count*      long_tiles
     int               left_out
@@ -74,7 +71,10 @@ SORT_WINDOWS = Signature(
     Index*            spare
     Count*            come          [3]
     unsigned*         counts
-    """,
+    """
+SORT_WINDOWS, SORT_MANY_WINDOWS = (
+    Signature("pack/windows.cu", entry, _SORT_WINDOWS)
+    for entry in ("dasp_sort_windows", "dasp_sort_many_windows")
 )
 
 COLUMN_KEYS = Signature(
@@ -237,12 +237,14 @@ COUNT_SECTORS = Signature(
     const Count*      totals
     unsigned*         tables
     long long         table_slots
+    int               shared_slots
     Count*            sampled
     Count*            done            [1]
     Count*            words           [word_count]
     int               word_count
     Count*            told            [word_count]
     """,
+    shared_words="shared_slots",
 )
 
 SORT_SEGMENTS = Signature(

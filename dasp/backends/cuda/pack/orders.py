@@ -202,7 +202,8 @@ def _sort_rows(
     known["spare"], known["counts"] = word(spare if sorts.spare else None), word(counts)
     known["come"] = work.zeros(3)
     if sorts.blocks:
-        work.launch(kernels.SORT_WINDOWS, sorts.blocks, SORT_THREADS)
+        kernel = kernels.SORT_WINDOWS if sorts.apart else kernels.SORT_MANY_WINDOWS
+        work.launch(kernel, sorts.blocks, SORT_THREADS)
     if not sorts.passes:
         return
     gone = list_long_rows(on, csr, survey).long_rows if long_count else None

@@ -18,6 +18,10 @@ class Device(Protocol):
     def together(self) -> int:
         """Blocks that can be told to run at the same time, four to a multiprocessor; 0 if none can."""
 
+    @property
+    def shared_words(self) -> int:
+        """Words of 4 bytes of dynamic shared memory that a block may have."""
+
     def is_capturing(self) -> bool:
         """Whether what is launched is captured in a graph, or was until an error."""
 

@@ -22,8 +22,9 @@ CUT_THREADS, CUT_TILE, ENTRIES = 512, 2048, 32
 """Threads of a block that cuts, its positions, and those at which a chain of slices can enter them:
 kernels/pack/cut.cuh."""
 
-PLACES, SHARED_SLOTS = 24, 8192
-"""Places in a sample, and words of a table in shared memory: kernels/pack/sectors.cu."""
+PLACES, SHARED_SLOTS = 24, 20_480
+"""Places in a sample, and most words of a table in shared memory, of which a multiprocessor has two:
+kernels/pack/sectors.cu."""
 
 LONG_TILE, LONG_COUNTS = 2048, 3
 """Rows of a block in segments.cu, and what is counted of the long ones: kernels/pack/segments.cuh."""

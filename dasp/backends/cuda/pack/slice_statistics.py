@@ -12,7 +12,7 @@ from dasp.backends.cuda.pack.orders import Orders, cut_orders, stored
 from dasp.backends.cuda.pack.protocols import Aside
 from dasp.backends.cuda.pack.resources import Resources
 from dasp.backends.cuda.pack.segments import list_long_rows
-from dasp.backends.cuda.pack.sizes import CUT_THREADS, PLACES, SAMPLED, SHARED_SLOTS, TOTALS
+from dasp.backends.cuda.pack.sizes import CUT_THREADS, PLACES, SAMPLED, TOTALS
 from dasp.backends.cuda.pack.survey import SurveyWork
 from dasp.formats.array import WARP, Csr
 from dasp.formats.sliced.choose import SliceStatistics
@@ -121,7 +121,8 @@ def _sample(
     units, count, known = PLACES, len(orders.windows), work.known
     known |= _sizes_of_blocks(blocks, longest, len(csr.indices))
     tables, most = None, known["table_slots"]
-    if most > SHARED_SLOTS and csr.shape[1] // sector_columns >= 32 * SHARED_SLOTS:
+    known["shared_slots"] = shared = on.device.shared_words
+    if most > shared and csr.shape[1] // sector_columns >= WARP * shared:
         room = max(_bytes(csr) // 3, FLOOR) // (4 * most * count)
         units = max(min(units, room), 1)
         (tables,) = on.device.scratch((units * most * count, UINT32))
