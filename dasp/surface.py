@@ -177,7 +177,7 @@ class Surface:
         return self._mapped(rounded, merges=merges)
 
     def __neg__(self) -> Self:
-        return self._computed(lambda values: -values)
+        return self._computed(operator.neg)
 
     def __abs__(self) -> Self:
         return self._computed(abs, merges=self.dtype.kind == "c")

@@ -266,6 +266,9 @@ class Primitives(Protocol):
         There are `count`; no codes if all are equal.
         """
 
+    def negated(self, pattern: Pattern, numbers: Array) -> Array:
+        """Return the negatives of numbers that are stored as they are, by slots; 0 in pads."""
+
     def map_bytes(self, codes: Array, to: np.ndarray[Any, Any], pads: int) -> Array | None:
         """Return codes of `Coding.BYTE` with others in their places.
 

@@ -26,6 +26,7 @@ from dasp.backends.cpu.unpacking import Places
 from dasp.backends.cpu.unpacking import clear_pads as clear_pads
 from dasp.backends.cpu.unpacking import decode as decode
 from dasp.backends.cpu.unpacking import map_bytes as map_bytes
+from dasp.backends.cpu.unpacking import negated as negated
 from dasp.backends.cpu.unpacking import slots as slots
 from dasp.backends.cpu.unpacking import unpack as unpack
 from dasp.backends.cpu.windows import cut_runs, sampled_statistics, sort_rows

@@ -158,6 +158,13 @@ def _find_diagonal(pattern: Pattern, k: int, first: int, count: int) -> Vector |
     return found if len(np.unique(of)) == len(of) else None
 
 
+def negated(pattern: Pattern, numbers: Vector) -> Vector:
+    """See `Primitives`."""
+    made: Vector = -numbers
+    clear_pads(pattern, made)
+    return made
+
+
 def map_bytes(codes: Vector, to: Vector, pads: int) -> Vector | None:
     """See `Primitives`."""
     found = np.bincount(codes.view(np.uint8), minlength=len(to))

@@ -153,6 +153,10 @@ class Primitives:
         """See `Primitives`."""
         return unpack.decode(self._on, values, codes, count, dtype)
 
+    def negated(self, pattern: Pattern, numbers: Array) -> Array:
+        """See `Primitives`."""
+        return unpack.negated(self._on, pattern, numbers)
+
     def map_bytes(self, codes: Array, to: np.ndarray[Any, Any], pads: int) -> Array | None:
         """See `Primitives`."""
         return unpack.map_bytes(self._on, codes, to, pads)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -39,6 +40,8 @@ def _by_table(plan: Plan, function: Function, merges: bool, on: Any) -> Values:
 
 def _slot_by_slot(plan: Plan, function: Function, merges: bool, on: Any) -> Values | None:
     values: Values = plan.values
+    if function is operator.neg and values.coding == Coding.PLAIN:
+        return dataclasses.replace(values, codes=on.negated(plan.pattern, values.codes))
     zero, same_bits = of_pad(function, plan.dtype)
     if not zero:  # NaN, of a product with infinity, or of 0 / 0
         return None

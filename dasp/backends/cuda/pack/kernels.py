@@ -374,6 +374,19 @@ FILL_ENTRIES = Signature(
     """,
 )
 
+FLIP_BITS = Signature(
+    "pack/unpack.cu",
+    "dasp_flip_bits",
+    """
+    long long             slices
+    const uint4*          headers       [slices]
+    const unsigned char*  deltas
+    unsigned long long    bits
+    const Code*           codes
+    Code*                 to_codes
+    """,
+)
+
 CLEAR_PADS = Signature(
     "pack/unpack.cu",
     "dasp_clear_pads",

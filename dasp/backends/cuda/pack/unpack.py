@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
 
-from dasp._dtypes import bits_type
+from dasp._dtypes import real_type
 from dasp._integers import ceil_div
+from dasp._launch import Signature
 from dasp.backends.cuda.pack import kernels
 from dasp.backends.cuda.pack.c_types import (
     COUNT,
@@ -79,12 +81,23 @@ def decode(on: Resources, values: Values, codes: Array | None, count: int, dtype
 def clear_pads(on: Resources, pattern: Pattern, codes: Array) -> None:
     """See `Primitives`."""
     if len(codes):
-        index, code = pattern.index_dtype, bits_type(codes.dtype)
-        types = {"Start": np.dtype(np.int64), "Column": index, "Index": index, "Code": code}
-        word, slices = on.device.word, len(pattern.headers)
-        known = {"slices": slices, "headers": word(pattern.headers.reshape(-1))}
-        known |= {"deltas": word(pattern.deltas), "codes": word(as_bits(codes))}
-        on.compiled(types)[kernels.CLEAR_PADS]((ceil_div(slices, 8), 1), 256, known)
+        _launch_on_slots(on, kernels.CLEAR_PADS, pattern, {"codes": as_bits(codes)})
+
+
+def negated(on: Resources, pattern: Pattern, numbers: Array) -> Array:
+    """See `Primitives`: signs are flipped."""
+    made = on.device.empty(len(numbers), numbers.dtype)
+    if len(numbers):
+        codes = {"codes": as_bits(numbers), "to_codes": as_bits(made)}
+        _launch_on_slots(on, kernels.FLIP_BITS, pattern, codes, bits=_sign_bits(numbers.dtype))
+    return made
+
+
+@cache
+def _sign_bits(dtype: np.dtype[Any]) -> int:
+    """Return the bits in a word of numbers, of 8 bytes at most, that are their signs."""
+    width = 8 * real_type(dtype).itemsize
+    return sum(1 << end - 1 for end in range(width, 8 * min(dtype.itemsize, 8) + 1, width))
 
 
 def map_bytes(on: Resources, codes: Array, to: np.ndarray[Any, Any], pads: int) -> Array | None:
@@ -98,6 +111,17 @@ def map_bytes(on: Resources, codes: Array, to: np.ndarray[Any, Any], pads: int) 
     launch = on.compiled(types_of_count(0))[kernels.MAP_BYTES]
     launch((share(quads, 256, BLOCKS), 1), 256, known)
     return made if question.fits() else None
+
+
+def _launch_on_slots(
+    on: Resources, signature: Signature, pattern: Pattern, codes: dict[str, Array], **more: int
+) -> None:
+    """Launch a kernel that takes a warp for each slice, and bits of codes of all slots."""
+    index, word, slices = pattern.index_dtype, on.device.word, len(pattern.headers)
+    known = {"slices": slices, "headers": word(pattern.headers.reshape(-1)), "deltas": word(pattern.deltas)}
+    known |= more | {name: word(bits) for name, bits in codes.items()}
+    types = {"Start": np.dtype(np.int64), "Column": index, "Index": index, "Code": codes["codes"].dtype}
+    on.compiled(types)[signature]((ceil_div(slices, 8), 1), 256, known)
 
 
 def slots_of_rows(pattern: Pattern) -> dict[str, Any]:
