@@ -97,10 +97,7 @@ def test_diagonals(gpu, policy, name):
             continue
         first, count = diagonal_rows((m, n), k)
         want = np.bincount(rows[kept], matrix.data[kept], m)[first : first + count]
-        np.testing.assert_array_equal(
-            gpu.get(found)[times[first : first + count] < 2], want[times[first : first + count] < 2]
-        )
-        np.testing.assert_allclose(gpu.get(found), want, rtol=1e-12, atol=1e-12)
+        np.testing.assert_array_equal(gpu.get(found), want)  # in the order of the entries
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -5,59 +5,29 @@
 // y (length): the sum of those entries of each row from `first_row` on; of rows that are cut nothing is written where
 //     there is none. claims (cut + 1), where rows are cut: 0 before; 1 for those with an entry, and at the end if two
 //     segments of a row have some: then y does not hold.
-// Equal inputs give equal bits: a lane adds up in the order of the steps, and lanes of a row in a fixed order.
+// Entries of a row at one place are added up in their order.
 
+#include "in_order.cuh"
 #include "slices.cuh"
 
 constexpr int AT_ONCE = 4;
 
-// Sums this lane's entries in a column.
-struct Column {
-    const Slices& slices;
-    long long column;
-    Sum sum = 0;
-    bool found = false;
+// Whether the delta of a slot is so many columns, in a width of 8, 16 or 32 bits; that of a pad is none.
+template <class Delta>
+__device__ __forceinline__ bool is_further(const unsigned char* deltas, int slot, long long further)
+{
+    if (further < 0 || further >= (long long)Delta(-1)) return false;
+    return (long long)load_stream(reinterpret_cast<const Delta*>(deltas) + slot) == further;
+}
 
-    // Whether deltas of a type may reach so far behind a base; that of a pad does not.
-    template <class Delta> static __device__ __forceinline__ bool reaches(long long further, const Delta*)
-    {
-        return further >= 0 && further < (long long)Delta(-1);
-    }
-    static __device__ __forceinline__ bool reaches(long long further, const LaneDelta*) { return further == lane_id(); }
-
-    template <class Delta> static __device__ __forceinline__ bool is(const Delta* deltas, int slot, long long further)
-    {
-        return (long long)load_stream(deltas + slot) == further;
-    }
-    static __device__ __forceinline__ bool is(const LaneDelta*, int, long long) { return true; }
-
-    // Looks through the steps of a slice from the first one on.
-    template <class Delta> __device__ __forceinline__ void look(unsigned first_step, int steps, const Delta* deltas)
-    {
-        for (int first = 0; first < steps; first += TILE) {
-            const int here = min(steps - first, TILE);
-            Index base = 0;
-            if (lane_id() < here) base = load_cached(slices.bases + first_step + first + lane_id());
-            for (int begin = 0; begin < here; begin += AT_ONCE) {
-                bool hit[AT_ONCE];
-#pragma unroll
-                for (int k = 0; k < AT_ONCE; ++k) {
-                    const int step = begin + k;
-                    const long long further = column - (long long)__shfl_sync(ALL_LANES, base, step % TILE);
-                    hit[k] = step < here && reaches(further, deltas) &&
-                             is(deltas, TILE * (first + step) + lane_id(), further);
-                }
-#pragma unroll
-                for (int k = 0; k < AT_ONCE; ++k) {
-                    if (!hit[k]) continue;
-                    const long long slot = TILE * ((long long)first_step + first + begin + k) + lane_id();
-                    sum += convert<Sum>(load_value(slices, slot));
-                    found = true;
-                }
-            }
-        }
-    }
-};
+// The same in the width of a header; of deltas that are not stored, too.
+__device__ __forceinline__ bool is_further(int width, const unsigned char* deltas, int slot, long long further)
+{
+    if (width == 0) return further == lane_id();
+    if (width == 1) return is_further<unsigned char>(deltas, slot, further);
+    if (width == 2) return is_further<unsigned short>(deltas, slot, further);
+    return is_further<unsigned>(deltas, slot, further);
+}
 
 extern "C" __global__ void __launch_bounds__(DASP_THREADS)
 dasp_diagonal(const uint4* __restrict__ headers, const Index* __restrict__ bases,
@@ -78,16 +48,34 @@ dasp_diagonal(const uint4* __restrict__ headers, const Index* __restrict__ bases
     else if (position < positions) row = identity ? position : (long long)rows[position];
 
     const Slices slices{bases, deltas, values, table};
-    Column column{slices, row < 0 ? -1 : row + further};
     const unsigned char* own = deltas + TILE * (long long)header.z;
-    if (width == 0) column.look(header.x, steps, static_cast<const LaneDelta*>(nullptr));
-    else if (width == 1) column.look(header.x, steps, own);
-    else if (width == 2) column.look(header.x, steps, reinterpret_cast<const unsigned short*>(own));
-    else column.look(header.x, steps, reinterpret_cast<const unsigned*>(own));
+    const long long column = row < 0 ? -1 : row + further;
+    Sum sum = 0;
+    bool found = false;
+    for (int first = 0; first < steps; first += TILE) {
+        const int here = min(steps - first, TILE);
+        Index base = 0;
+        if (lane_id() < here) base = load_cached(bases + header.x + first + lane_id());
+        for (int begin = 0; begin < here; begin += AT_ONCE) {
+            unsigned hits = 0;
+#pragma unroll
+            for (int k = 0; k < AT_ONCE; ++k) {
+                const int step = begin + k;
+                const long long behind = column - (long long)__shfl_sync(ALL_LANES, base, step % TILE);
+                const bool hit = step < here && is_further(width, own, TILE * (first + step) + lane_id(), behind);
+                hits |= unsigned(hit) << k;
+            }
+            found = found || hits;
+            for (int k = 0; __any_sync(ALL_LANES, hits >> k); ++k) {
+                const bool hit = hits >> k & 1;
+                Sum value = 0;
+                if (hit) value = convert<Sum>(load_value(slices, TILE * ((long long)header.x + first + begin + k) + lane_id()));
+                add_in_order(sum, hit, value, 1 << shift);
+            }
+        }
+    }
 
-    Sum sum = column.sum;
-    for (int flip = 1; flip < 1 << shift; flip *= 2) sum += from_other_lane(sum, flip);
-    const bool found = __any_sync(ALL_LANES, column.found);
+    found = __any_sync(ALL_LANES, found);
     if ((lane_id() & ((1 << shift) - 1)) || row < first_row || row >= first_row + length) return;
     if (s < segments) {
         if (!found) return;

@@ -4,8 +4,9 @@
 //     of medium rows for each warp, and the last a short or an empty row for each thread.
 // Arrays of the plan: see long.cuh, medium.cuh and short.cuh. further: how far behind its row the column of an entry of
 //     the diagonal is. y (length): the sum of those entries of each row from `first_row` on.
-// Equal inputs give equal bits: every sum has a fixed order.
+// Entries of a row at one place are added up in their order.
 
+#include "in_order.cuh"
 #include "tile.cuh"
 
 constexpr int PIECE = 16;  // tile rows of a unit of pairs
@@ -15,11 +16,21 @@ struct Diagonal {
     long long further, first_row, length;
     Sum* y;
 
-    // Adds the value of a slot if it is in the diagonal's column of a row.
-    __device__ __forceinline__ void add(Sum& sum, const Index* columns, const Value* values, long long slot, Index row) const
+    // Whether a slot is in the diagonal's column of a row.
+    __device__ __forceinline__ bool has(const Index* columns, long long slot, Index row) const
     {
         const Index column = load_stream(columns + slot);  // -1 in a pad
-        if (column >= 0 && column == (long long)row + further) sum += convert<Sum>(load_plain(values + slot));
+        return column >= 0 && column == (long long)row + further;
+    }
+
+    // Adds the values of a warp's slots that are, to the sums of rows of so many lanes; none from `end` on.
+    __device__ __forceinline__ void add(Sum& sum, const Index* columns, const Value* values, long long slot, long long end,
+                                        Index row, int lanes) const
+    {
+        const bool hit = slot < end && has(columns, slot, row);
+        Sum value = 0;
+        if (hit) value = convert<Sum>(load_plain(values + slot));
+        add_in_order(sum, hit, value, lanes);
     }
 
     __device__ __forceinline__ void store(Index row, Sum sum) const
@@ -48,7 +59,8 @@ struct ShortRows {
             slots = 4;
         }
         Sum sum = 0;
-        for (int k = 0; k < slots; ++k) diagonal.add(sum, columns, values, slot + k, rows[i]);
+        for (int k = 0; k < slots; ++k)
+            if (diagonal.has(columns, slot + k, rows[i])) sum += convert<Sum>(load_plain(values + slot + k));
         diagonal.store(rows[i], sum);
     }
 };
@@ -71,17 +83,16 @@ dasp_diagonal_published(const Index* __restrict__ long_rows, const Offset* __res
     const int thread = threadIdx.x;
     Sum sum = 0;
     if (block < cut) {
-        __shared__ Sum sums[WARPS];
         const Index row = long_rows[block];
-        for (long long slot = long_offsets[block] + thread; slot < long_offsets[block + 1]; slot += DASP_THREADS)
-            diagonal.add(sum, long_columns, long_values, slot, row);
-        sum = warp_sum(sum);
-        if (lane_id() == 0) store_plain(sums + thread / TILE, sum);
-        __syncthreads();
-        if (thread != 0) return;
-        sum = 0;
-        for (int warp = 0; warp < WARPS; ++warp) sum += load_plain(sums + warp);
-        diagonal.store(row, sum);
+        const long long begin = long_offsets[block], end = long_offsets[block + 1];
+        bool found = false;
+        for (long long slot = begin + thread; slot < end; slot += DASP_THREADS)
+            found = diagonal.has(long_columns, slot, row) || found;
+        const bool any = __syncthreads_or(found);  // the first warp goes through the row again if there is one
+        if (thread >= TILE) return;
+        for (long long first = begin; any && first < end; first += TILE)
+            diagonal.add(sum, long_columns, long_values, first + lane_id(), end, row, TILE);
+        if (thread == 0) diagonal.store(row, sum);
         return;
     }
     block -= cut;
@@ -93,11 +104,11 @@ dasp_diagonal_published(const Index* __restrict__ long_rows, const Offset* __res
         const long long position = TILE_ROWS * b + lane_id() / TILE_COLUMNS;
         const Index row = medium_rows[position];
         for (long long tile = tile_offsets[b]; tile < tile_offsets[b + 1]; ++tile)
-            diagonal.add(sum, tile_columns, tile_values, TILE * tile + lane_id(), row);
+            diagonal.add(sum, tile_columns, tile_values, TILE * tile + lane_id(), TILE * (tile + 1), row, TILE_COLUMNS);
         const long long end = tail_offsets[position + 1];
-        for (long long slot = tail_offsets[position] + lane_id() % TILE_COLUMNS; slot < end; slot += TILE_COLUMNS)
-            diagonal.add(sum, tail_columns, tail_values, slot, row);
-        sum = quad_sum(sum);
+        long long slot = tail_offsets[position] + lane_id() % TILE_COLUMNS;
+        for (; __any_sync(ALL_LANES, slot < end); slot += TILE_COLUMNS)
+            diagonal.add(sum, tail_columns, tail_values, slot, end, row, TILE_COLUMNS);
         if (lane_id() % TILE_COLUMNS == 0) diagonal.store(row, sum);
         return;
     }
