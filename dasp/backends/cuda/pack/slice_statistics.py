@@ -18,7 +18,7 @@ from dasp.formats.array import WARP, Csr
 from dasp.formats.sliced.choose import SliceStatistics
 from dasp.formats.sliced.layout import Cut, Layout, Survey, Tried
 
-SHARE, FLOOR = 0.85, 8 << 20
+SHARE, FLOOR = 0.6, 8 << 20
 """Share of the bytes of a matrix, or bytes if more, in which windows are tried side by side."""
 
 
