@@ -18,6 +18,9 @@ from hypothesis import HealthCheck, settings
 if threading.current_thread() is threading.main_thread():
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# JAX would take three quarters of a GPU's memory at once, from the test processes beside it too.
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+
 # One profile is the default everywhere, so that a failure on the build server is a failure here. Examples are
 # the same on every run, and a first example that waits for a compiler is not an error. To look for new
 # counterexamples: pytest --hypothesis-profile=explore

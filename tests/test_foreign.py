@@ -135,8 +135,10 @@ def test_memory_is_shared(x):
 def test_jax_arrays(device, matrix, x):
     jax = pytest.importorskip("jax")
     jax.config.update("jax_enable_x64", True)
-    place = jax.devices("gpu" if device == "cuda" else "cpu")[0]
-    A, given = SpMatrix.from_scipy(matrix, device=device), jax.device_put(x, place)
+    A = SpMatrix.from_scipy(matrix, device=device)
+    kind, _, number = A.device.replace("cuda", "gpu").partition(":")
+    place = jax.devices(kind)[int(number or 0)]
+    given = jax.device_put(x, place)
     for product, want in ((A @ given, matrix), (A.matvec(given), matrix)):
         assert isinstance(product, jax.Array)
         assert product.devices() == {place}
