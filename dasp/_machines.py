@@ -301,7 +301,7 @@ class Machine:
 H200 = Machine(
     name="NVIDIA H200",
     unit="bytes of memory traffic",
-    windows=(0, 128, 512, 8192),
+    windows=(0, 128, 512, 1024, 8192),
     sorts_all=True,
     steps=((1_000_000, 8), (4_000_000, 16)),
     most_steps=32,
@@ -392,7 +392,6 @@ ZEN4 = dataclasses.replace(
     H200,
     name="two cores of a Zen 4",
     unit="slots",
-    windows=(0, 128, 512, 1024, 8192),
     sorts_all=False,
     steps=(),
     most_steps=128,

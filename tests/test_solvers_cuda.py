@@ -612,6 +612,7 @@ def test_a_preconditioner_keeps_few_programs_of_its_callers(monkeypatch):
     M = jacobi(sp.eye_array(4, format="csr") * 2.0)
     made = with_programs(M, monkeypatch)
     monkeypatch.setattr(base, "library", lambda array: "cupy")
+    monkeypatch.setattr(base, "operand", lambda name, array: array)
     shape = {"shape": (4,), "dtype": np.dtype(np.float64)}
     arrays = [
         SimpleNamespace(data=SimpleNamespace(ptr=k // 2), strides=(8 + k % 2,), **shape)
