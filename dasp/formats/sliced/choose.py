@@ -243,21 +243,20 @@ def choose_window(
         Of this x.
     machine : Machine
     """
-    costs, moves, widest = [], machine.row * rows, machine.windows[-1]
-    of_slot, of_slice = _slot_cost(code_bytes, machine), machine.slice
+    costs, moves = [], machine.row * rows
     scattered = _scattered(rows, dtype, machine)
     pad, by_slice, by_few, by_many = gathers
-    for window, (slices, steps, full, sampled, in_slice, in_few, in_many) in tried.items():
-        size = WARP * steps * of_slot + of_slice * slices + (moves if window else 0)
-        cost = size + pad * (WARP * steps - WARP * full)
-        if window > widest:
+    for window, slices in tried.items():
+        size = _plan_cost(slices, code_bytes, machine) + (moves if window else 0)
+        cost = size + pad * (WARP * slices.steps - WARP * slices.full)
+        if window > machine.windows[-1]:
             cost += scattered
         if by_slice:
-            cost += by_slice * (in_slice * steps / (sampled or 1))
+            cost += by_slice * slices.of_all(slices.by_slice)
         if by_few:
-            cost += by_few * (in_few * steps / (sampled or 1))
+            cost += by_few * slices.of_all(slices.by_few)
         if by_many:
-            cost += by_many * (in_many * steps / (sampled or 1))
+            cost += by_many * slices.of_all(slices.by_many)
         costs.append((cost, size, window))
     most = machine.most_growth * min([size for _, size, _ in costs])
     return min([cost for cost in costs if cost[1] <= most])[2]
