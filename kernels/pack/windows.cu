@@ -2,9 +2,9 @@
 // of all rows.
 //
 // Launch: blocks of 1024 threads; dasp_sort_windows where these are few, with more registers, and
-// dasp_sort_many_windows where more must run at once. A block takes a ticket, so that tickets follow the order in which blocks start, and
-// waits for none but those with lower ones. First come, where all rows are sorted, the tiles of its `tile_order`; then
-// `tiles` for each other candidate; then blocks of a warp for each length; and then tiles again.
+// dasp_sort_many_windows where more must run at once. A block takes a ticket, so that tickets follow the order in which
+// blocks start, and waits for none but those with lower ones. First come, where all rows are sorted, the tiles of its
+// `tile_order`; then `tiles` for each other candidate; then blocks of a warp for each length; and then tiles again.
 // A candidate is one of `windows`, or after them all rows, in one window if they fit a tile and else sorted tile by tile
 // into `spare`. Those that are wider than a tile are left out, and 0 as well unless there are long rows (`left_out`). A
 // tile is as many whole windows as fit; for 0, all that fits. Where windows are whole chunks, and keys one digit, one

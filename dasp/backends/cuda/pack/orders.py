@@ -169,7 +169,7 @@ def _sorts(windows: tuple[int, ...], m: int, longest: int) -> _Sorts:
     narrow = [min(window or SORT_TILE, m) for window in windows if min(window, m) <= SORT_TILE]
     tiles = max([ceil_div(m, CHUNKS // ceil_div(window, CHUNK) * window) for window in narrow], default=1)
     wide = tuple(range(len(narrow), len(windows)))
-    if not wide or windows[-1] < m or longest >= MOST_KEYS:
+    if not wide or windows[-1] < m or longest >= MOST_KEYS or m >> 32:  # places there have 32 bits
         blocks = len(narrow) * tiles
         return _Sorts(blocks, tiles, len(narrow), -1, 0, 0, blocks <= APART, wide)
     spares = SORT_TILE not in windows
