@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from dasp import _source, _threads
-from dasp._integers import ceil_div
+from dasp._integers import ceil_div, round_up
 from dasp._launch import Launch, Launches, Signature, allow_shared, check, driver, launcher
 from dasp.backends.cuda.pack.sizes import SHARED_SLOTS
 from dasp.backends.cuda.primitives import Primitives
@@ -276,14 +276,12 @@ class CudaDevice:
 
     def scratch(self, *arrays: tuple[int, np.dtype[Any]]) -> list[Any]:
         """Return arrays of any contents, each of a size and a type, for kernels alone: one allocation."""
-        end = 0
-        for count, kind in arrays:
-            end += -(-count * kind.itemsize // ALIGNED) * ALIGNED
-        block, pieces = self._memory(end), []
+        sizes = [round_up(count * kind.itemsize, ALIGNED) for count, kind in arrays]
+        block, pieces = self._memory(sum(sizes)), []
         at = block.ptr
-        for count, kind in arrays:
+        for (count, kind), size in zip(arrays, sizes, strict=True):
             pieces.append(_Piece(block, at, count, kind))
-            at += -(-count * kind.itemsize // ALIGNED) * ALIGNED
+            at += size
         return pieces
 
     def shown(self, *arrays: Any) -> list[Any]:

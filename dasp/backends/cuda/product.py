@@ -125,7 +125,7 @@ class Product:
         self.__dict__.update(_shared(device, plan.format, plan.dtype))
         kernel = self._kernel
         self._threads, self._segments = threads, segments = kernel.threads(plan), kernel.partials(plan)
-        self._blocks = ceil_div(kernel.warps(plan) * WARP, threads)
+        self._blocks = blocks(plan)
         with _HERE if self._current_device() == self._number else self._device:
             self.plan = plan if is_cupy(next(arrays_of(plan.values))) else _upload(plan)
             compiled = kernel.traits(plan), threads, segments > 0

@@ -15,10 +15,35 @@ from dasp.formats.array import WARP, Plan
 THREADS, SHORT_THREADS = 128, 256
 """Threads of a block, and where most rows are short: those warps end soon."""
 
+MEDIUM = """
+    const Index*   medium_rows      [8 * blocks]
+    const Offset*  tile_offsets     [blocks + 1]
+    const Index*   tile_columns     [tile_slots]
+    const Value*   tile_values      [tile_slots]
+    const Offset*  tail_offsets     [8 * blocks + 1]
+    const Index*   tail_columns     [tail]
+    const Value*   tail_values      [tail]
+    long long      blocks
+    """
+"""What kernels take of the rows in tiles, and of what is left of them."""
+
+SHORT = """
+    const Index*   short_rows
+    const Index*   short_columns    [short_slots]
+    const Value*   short_values     [short_slots]
+    long long      pairs_13
+    long long      pairs_22
+    long long      fours
+    long long      singles
+    const Index*   empty_rows       [empties]
+    long long      empties
+    """
+"""What they take of short rows, and of empty ones."""
+
 SIGNATURE = Signature(
     "spmv/product.cu",
     "dasp_spmv",
-    """
+    f"""
     const Index*   long_rows        [r]
     const Offset*  long_offsets     [r + 1]
     const Offset*  segment_offsets  [r + 1]
@@ -29,24 +54,9 @@ SIGNATURE = Signature(
     unsigned*      tickets          [1]
     int            segment
     long long      segments
-    const Index*   medium_rows      [8 * blocks]
-    const Offset*  tile_offsets     [blocks + 1]
-    const Index*   tile_columns     [tile_slots]
-    const Value*   tile_values      [tile_slots]
-    const Offset*  tail_offsets     [8 * blocks + 1]
-    const Index*   tail_columns     [tail]
-    const Value*   tail_values      [tail]
-    long long      blocks
+    {MEDIUM.strip()}
     int            blocks_per_warp
-    const Index*   short_rows
-    const Index*   short_columns    [short_slots]
-    const Value*   short_values     [short_slots]
-    long long      pairs_13
-    long long      pairs_22
-    long long      fours
-    long long      singles
-    const Index*   empty_rows       [empties]
-    long long      empties
+    {SHORT.strip()}
     const X*       x
     Y*             y
     Sum            alpha

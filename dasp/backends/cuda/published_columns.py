@@ -31,23 +31,8 @@ SIGNATURE = Signature(
     const Value*   long_values      [slots]
     int            segment
     long long      segments
-    const Index*   medium_rows      [8 * blocks]
-    const Offset*  tile_offsets     [blocks + 1]
-    const Index*   tile_columns     [tile_slots]
-    const Value*   tile_values      [tile_slots]
-    const Offset*  tail_offsets     [8 * blocks + 1]
-    const Index*   tail_columns     [tail]
-    const Value*   tail_values      [tail]
-    long long      blocks
-    const Index*   short_rows
-    const Index*   short_columns    [short_slots]
-    const Value*   short_values     [short_slots]
-    long long      pairs_13
-    long long      pairs_22
-    long long      fours
-    long long      singles
-    const Index*   empty_rows       [empties]
-    long long      empties
+    {published.MEDIUM.strip()}
+    {published.SHORT.strip()}
     const X*       zeros
     {OF_PANEL.strip()}
     """,

@@ -4,6 +4,18 @@ from __future__ import annotations
 
 from dasp._launch import Signature
 
+_ROWS_OF_SLICES = """
+    const Index*          rows
+    long long             positions
+    const Index*          long_rows
+    const Index*          segment_offsets
+    const Index*          segment_rows     [segments]
+    long long             segments
+    long long             slices
+    const uint4*          headers          [slices]
+    """
+"""What says which rows the slices of a plan hold: what goes through all entries takes it first."""
+
 SURVEY = Signature(
     "pack/survey.cu",
     "dasp_survey",
@@ -355,15 +367,7 @@ START_ROWS = Signature(
 FILL_ENTRIES = Signature(
     "pack/unpack.cu",
     "dasp_fill_entries",
-    """
-    const Index*          rows
-    long long             positions
-    const Index*          long_rows
-    const Index*          segment_offsets
-    const Index*          segment_rows     [segments]
-    long long             segments
-    long long             slices
-    const uint4*          headers          [slices]
+    f"""{_ROWS_OF_SLICES.rstrip()}
     const Index*          bases
     const unsigned char*  deltas
     const Code*           codes
@@ -415,15 +419,7 @@ MAP_BYTES = Signature(
 REFILL = Signature(
     "pack/refill.cu",
     "dasp_refill",
-    """
-    const Index*           rows
-    long long              positions
-    const Index*           long_rows
-    const Index*           segment_offsets
-    const Index*           segment_rows     [segments]
-    long long              segments
-    long long              slices
-    const uint4*           headers          [slices]
+    f"""{_ROWS_OF_SLICES.rstrip()}
     const unsigned char*   deltas
     const Count*           starts
     const Count*           pieces           [segments]
@@ -441,15 +437,7 @@ REFILL = Signature(
 REFILL_TOGETHER = Signature(
     "pack/refill.cu",
     "dasp_refill_together",
-    """
-    const Index*           rows
-    long long              positions
-    const Index*           long_rows
-    const Index*           segment_offsets
-    const Index*           segment_rows     [segments]
-    long long              segments
-    long long              slices
-    const uint4*           headers          [slices]
+    f"""{_ROWS_OF_SLICES.rstrip()}
     const unsigned char*   deltas
     const Count*           starts
     const Count*           pieces           [segments]
@@ -514,15 +502,7 @@ DECODE = Signature(
 SCALE_ENTRIES = Signature(
     "pack/scale.cu",
     "dasp_scale_entries",
-    """
-    const Index*          rows
-    long long             positions
-    const Index*          long_rows
-    const Index*          segment_offsets
-    const Index*          segment_rows     [segments]
-    long long             segments
-    long long             slices
-    const uint4*          headers          [slices]
+    f"""{_ROWS_OF_SLICES.rstrip()}
     const Index*          bases
     const unsigned char*  deltas
     const Code*           codes
