@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from pathlib import Path
 
@@ -68,10 +69,17 @@ def run_machine(args: argparse.Namespace) -> int:
     else:
         found = machine.measure("cpu", machine.host_clock(args.seconds))
     if args.json:
-        print(json.dumps({each.field: each._asdict() for each in found}, indent=1))
+        # JSON has no number that is no bound.
+        said = {each.field: each._asdict() | {"shipped": _bounded(each.shipped)} for each in found}
+        print(json.dumps(said, indent=1, allow_nan=False))
     else:
         print(machine.table(found))
     return 0
+
+
+def _bounded(value: object) -> object:
+    """Return a value, but None in place of an infinite number."""
+    return None if isinstance(value, float) and math.isinf(value) else value
 
 
 def _takes_gpu(device: str, what: str) -> bool:

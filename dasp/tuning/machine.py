@@ -40,6 +40,8 @@ ENTRIES = {"cpu": 1 << 20, "gpu": 1 << 24}
 """Of a matrix that is timed: enough to fill the device for some 100 microseconds."""
 FAR_BYTES = 1 << 25
 """Of an x that no core's own cache holds."""
+LEAST_SHARE = 0.01
+"""Of the longest time, that a unit for each entry must explain: costs are ratios to it."""
 STEPS = (16, 32, 64, 128, 256)
 WARPS = (4, 8, 16)
 MODELS = ("fem3:16", "poisson3d:40", "triangles:30000", "rmat:13", "circuit:30000", "kkt:30000")
@@ -194,7 +196,10 @@ def fit(
 
 
 def measure_costs(machine: Machine, clock: Clock, entries: int) -> dict[str, Any]:
-    """Measure `slot`, `value_byte`, `slice`, `row`, `near` and `far`, in the machine's unit."""
+    """Measure `slot`, `value_byte`, `slice`, `row`, `near` and `far`, in the machine's unit.
+
+    All are None where the times hardly grow with the unit, as on a machine that others keep busy.
+    """
     near, far = near_experiments(machine, entries), far_experiments(machine, entries)
     times = [clock(each.matrix, **each.choices) for each in near]
     blocks = {name: 0.0 for name in ("by_few", "by_many") if not getattr(machine.near, name)}
@@ -206,12 +211,13 @@ def measure_costs(machine: Machine, clock: Clock, entries: int) -> dict[str, Any
     away = fit(far, [clock(each.matrix, **each.choices) for each in far], same | absent)
     # A CPU counts in slots of float64, a GPU in bytes of values.
     unit = costs["slot"] + 8 * costs["byte"] if machine.unit == "slots" else costs["byte"]
-    unit = unit or float("nan")
+    named = {"slot": "slot", "value_byte": "byte", "slice": "slice", "row": "row"}
+    if unit * entries < LEAST_SHARE * max(times):
+        return dict.fromkeys((*named, "near", "far"))
 
     def gathers(found: dict[str, float]) -> Any:
         return type(machine.near)(*(round(found[name] / unit, 3) for name in COSTS[5:]))
 
-    named = {"slot": "slot", "value_byte": "byte", "slice": "slice", "row": "row"}
     simple = {field: round(costs[name] / unit, 3) for field, name in named.items()}
     return {**simple, "near": gathers(costs), "far": gathers(away)}
 
@@ -287,7 +293,8 @@ def measure(
     if machine.blocks_matter:
         found["few_warps"] = fastest(clock, collection, "warps", WARPS)
         found["large_block"] = measure_large_block(machine, clock, entries)
-        found["slot_bytes"] = measure_slot_bytes(machine, clock, entries, found)
+        if found["slot"] is not None:
+            found["slot_bytes"] = measure_slot_bytes(machine, clock, entries, found)
         found["wave_slices"] = resident
     return [
         Found(
@@ -361,6 +368,8 @@ def table(found: Sequence[Found]) -> str:
     unmeasured = [each.field for each in found if each.measured is None and each.how != "given"]
     if unmeasured:
         lines.append(f"- : not measured here; found by {_ways(found)}")
+    if "slot" in unmeasured:
+        lines.append("The times were too noisy for costs: measure again while nothing else runs.")
     return "\n".join(lines)
 
 
