@@ -57,9 +57,10 @@ def store(
             (room,) = device.scratch((WARP * size, UINT8))
             known["deltas"] = word(room)
             work.launch(kernels.FILL_DELTAS, blocks)
-            return device.shown(room)[0]
         finally:
             work.join()
+        device.give_back(work.lent)
+        return device.shown(room)[0]
 
     return values(), bases, fill
 
