@@ -70,12 +70,13 @@ class UsageError(ValueError):
 class _Parser(argparse.ArgumentParser):
     """A parser whose complaints are exceptions, so that they come out as one line like all others.
 
-    Of several ranks that a launcher started only the first prints its help.
+    Of several ranks that a launcher started only the first prints its help. That it cannot be printed is an
+    error, which argparse keeps to itself.
     """
 
     def _print_message(self, message: str, file: Any = None) -> None:
         if speaks():
-            super()._print_message(message, file)
+            print(message, end="", file=file or sys.stderr)
 
     def error(self, message: str) -> NoReturn:
         """Raise instead of printing the usage and leaving the process."""
@@ -93,9 +94,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        The exit status: 0; 1 if the work was done and its result is bad; 2 for a user's error, reported as
-        one line on stderr, by rank 0 alone if it is the same on all ranks; 130 after Ctrl-C; 141 if the
-        reader of our output went away.
+        The exit status: 0; 1 if the work was done and its result is bad; 2 for a user's error, or for output
+        that cannot be written, reported as one line on stderr, by rank 0 alone if it is the same on all
+        ranks; 130 after Ctrl-C; 141 if the reader of our output went away.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in words
@@ -116,6 +117,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ValueError, TypeError, RuntimeError, OSError, MemoryError, ImportError) as error:
         if interrupts:  # some libraries make another error of it
             return _interrupted()
+        if isinstance(error, OSError) and not _flushes():
+            _discard_output()
         if debug or _is_ours(error):
             raise
         if isinstance(error, UsageError) and not speaks():
@@ -218,17 +221,27 @@ def _is_ours(error: BaseException) -> bool:
 
 
 def _one_line(error: BaseException) -> str:
-    if isinstance(error, OSError) and error.strerror and error.filename:
-        name = str(error.filename)
-        return f"{name if name.isprintable() else repr(name)}: {error.strerror}"
+    if isinstance(error, OSError) and error.strerror:
+        name = str(error.filename or "")
+        return ": ".join(filter(None, (name if name.isprintable() else repr(name), error.strerror)))
     text = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, ModuleNotFoundError):
         return f"{text}; this command needs it; pip install 'dasp-spmv[bench]'"
     return text
 
 
+def _flushes() -> bool:
+    """Whether nothing is left in stdout that cannot be written."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        return False
+    return True
+
+
 def _discard_output() -> None:
-    """Point stdout at nothing, so that Python's last flush does not complain of the pipe again."""
+    """Point stdout at nothing, so that Python's last flush does not complain of it again."""
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, sys.stdout.fileno())
     os.close(nothing)

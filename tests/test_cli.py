@@ -716,6 +716,19 @@ def test_without_an_output_there_is_none(monkeypatch: pytest.MonkeyPatch) -> Non
     assert cli.main(["info", "poisson2d:3", *CPU]) == 0
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is always full")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["rs", "--help"], ["config"]], ids=" ".join)
+def test_output_that_cannot_be_written_is_an_error(words: list[str], unbuffered: str) -> None:
+    environment = os.environ | {"PYTHONUNBUFFERED": unbuffered}
+    command = [sys.executable, "-m", "dasp", *words]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            command, env=environment, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120
+        )
+    assert (done.returncode, done.stderr) == (2, "dasp: error: No space left on device\n")
+
+
 @pytest.mark.skipif(os.name != "posix", reason="pipes of a POSIX shell")
 def test_a_reader_that_goes_away_is_no_error() -> None:
     reader, writer = os.pipe()
