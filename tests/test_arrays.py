@@ -294,7 +294,7 @@ def test_every_format_and_type_is_read_as_it_is(drawn: tuple[np.ndarray, str]) -
 @pytest.mark.parametrize("index", [">i4", ">i8", "u8", "u4", "i2"])
 @pytest.mark.parametrize("form", ["csr", "csc", "coo", "bsr", "dia"])
 def test_every_type_of_index_is_read_exactly(form: str, index: str) -> None:
-    matrix = sp.random_array((8, 6), density=0.4, rng=1).asformat(form)
+    matrix = sp.random_array((8, 6), density=0.4, random_state=np.random.default_rng(1)).asformat(form)
     want = matrix.toarray()
     for name in ("indptr", "indices", "offsets"):
         if hasattr(matrix, name) and (name != "offsets" or not index.startswith("u")):

@@ -251,7 +251,7 @@ def test_any_transposed_product_is_that_of_one_rank(data: st.DataObject) -> None
 @pytest.mark.parametrize("method", ["lsqr", "lsmr"])
 def test_least_squares_over_ranks(method: str) -> None:
     rng = np.random.default_rng(20)
-    matrix = sp.random_array((90, 40), density=0.1, rng=rng, format="csr") + sp.eye_array(
+    matrix = sp.random_array((90, 40), density=0.1, random_state=rng, format="csr") + sp.eye_array(
         90, 40, format="csr"
     )
     b = rng.standard_normal(90)
@@ -461,8 +461,8 @@ def test_a_real_matrix_over_ranks_takes_a_complex_b(method: str) -> None:
 @pytest.mark.parametrize("method", ["lsqr", "lsmr"])
 def test_complex_least_squares_over_ranks(method: str) -> None:
     rng = np.random.default_rng(20)
-    A = sp.random_array((90, 40), density=0.1, rng=rng) * (1 + 2j) + 1j * sp.random_array(
-        (90, 40), density=0.1, rng=rng
+    A = sp.random_array((90, 40), density=0.1, random_state=rng) * (1 + 2j) + 1j * sp.random_array(
+        (90, 40), density=0.1, random_state=rng
     )
     A, b = sp.csr_array(A + sp.eye_array(90, 40)), numbers(90)
     alone, told = getattr(solvers, method)(A, b, rtol=1e-10)

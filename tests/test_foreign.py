@@ -14,7 +14,7 @@ DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
 
 @pytest.fixture(scope="module")
 def matrix():
-    return sp.random_array((60, 40), density=0.2, rng=2, format="csr")
+    return sp.random_array((60, 40), density=0.2, random_state=np.random.default_rng(2), format="csr")
 
 
 @pytest.fixture

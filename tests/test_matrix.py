@@ -31,7 +31,7 @@ FORMATS = ["bsr", "coo", "csc", "csr", "dia", "dok", "lil"]
 
 @pytest.fixture
 def matrix():
-    return sp.random_array((50, 40), density=0.2, rng=7, format="csr")
+    return sp.random_array((50, 40), density=0.2, random_state=np.random.default_rng(7), format="csr")
 
 
 @pytest.fixture

@@ -28,7 +28,9 @@ def unsymmetric():
 
 
 def tall():
-    return sp.csr_array(sp.random_array((70, 30), density=0.2, rng=5) + sp.eye_array(70, 30))
+    return sp.csr_array(
+        sp.random_array((70, 30), density=0.2, random_state=np.random.default_rng(5)) + sp.eye_array(70, 30)
+    )
 
 
 def planned(matrix, device="cpu"):

@@ -196,7 +196,7 @@ def test_the_same_as_on_the_cpu(monkeypatch, method, preconditioned):
 def test_gmres_finds_the_least_residual_of_every_space(monkeypatch, n, dtype, restart):
     """After each step of the first cycle, against a basis made by Householder; also for odd lengths."""
     rng = np.random.default_rng(n)
-    A = sp.random_array((n, n), density=min(1.0, 5 / n), rng=rng, dtype=dtype) + sp.diags_array(
+    A = sp.random_array((n, n), density=min(1.0, 5 / n), random_state=rng, dtype=dtype) + sp.diags_array(
         np.linspace(2, 9, n), dtype=dtype
     )
     b = rng.standard_normal(n).astype(dtype)

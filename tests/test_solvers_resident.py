@@ -66,7 +66,7 @@ def run(A, b, x0=None, M=None, workspace=None, rtol=1e-10, maxiter=None, check_e
 def stretched(n: int) -> sp.csr_array:
     """Return a definite matrix with rows of many lengths, so that they are sorted."""
     rng = np.random.default_rng(n)
-    lower = sp.random_array((n, n), density=0.05, rng=rng, format="csr")
+    lower = sp.random_array((n, n), density=0.05, random_state=rng, format="csr")
     lower += sp.csr_array((rng.random(n // 2), (np.full(n // 2, n // 3), np.arange(n // 2))), (n, n))
     A = sp.csr_array(lower + lower.T)
     return sp.csr_array(A + sp.diags_array(abs(A).sum(axis=1) * rng.uniform(1.01, 3, n) + 1e-3))

@@ -208,7 +208,7 @@ def test_values_written_in_place_reach_the_transpose_and_its_maker(layout):
 @pytest.mark.parametrize("known", [False, True])
 def test_values_that_come_while_the_transpose_is_planned_reach_it(monkeypatch, known):
     """Both by the way of a first call, and by that of a pattern whose slots are known."""
-    matrix = sp.random_array((60, 50), density=0.1, rng=np.random.default_rng(0), format="csr")
+    matrix = sp.random_array((60, 50), density=0.1, random_state=np.random.default_rng(0), format="csr")
     A = SpMatrix.from_scipy(matrix, policy=Policy(narrow=False), device="cpu")
     if known:
         A.with_values(matrix.data, out=A)
@@ -282,8 +282,10 @@ def test_half_a_million_columns_with_few_entries():
 
 
 def complex_matrix(m=37, n=29, seed=4):
-    matrix = sp.random_array((m, n), density=0.2, rng=seed, format="csr")
-    return matrix + 1j * sp.random_array((m, n), density=0.1, rng=seed + 1, format="csr")
+    matrix = sp.random_array((m, n), density=0.2, random_state=np.random.default_rng(seed), format="csr")
+    return matrix + 1j * sp.random_array(
+        (m, n), density=0.1, random_state=np.random.default_rng(seed + 1), format="csr"
+    )
 
 
 @pytest.mark.parametrize("device", DEVICES)

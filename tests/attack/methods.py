@@ -56,7 +56,9 @@ class Problem:
         return parts.astype(self.kind)
 
     def sparse(self, m: int, n: int) -> Any:
-        matrix = sp.random_array((m, n), density=self.rng.choice((0.02, 0.1, 0.4)), rng=self.draw).tocsr()
+        matrix = sp.random_array(
+            (m, n), density=self.rng.choice((0.02, 0.1, 0.4)), random_state=self.draw
+        ).tocsr()
         matrix = matrix.astype(self.kind)
         matrix.data = self.numbers(matrix.nnz)
         return matrix

@@ -52,7 +52,9 @@ class System:
         self.draw = np.random.default_rng(rng.getrandbits(32))
         m = rng.choice([0, 1, 3, 17, 60])
         n = m if square else rng.choice([0, 1, 5, 40])
-        A = sp.random_array((m, n), density=rng.choice([0.0, 0.05, 0.3, 1.0]), rng=self.draw, format="csr")
+        A = sp.random_array(
+            (m, n), density=rng.choice([0.0, 0.05, 0.3, 1.0]), random_state=self.draw, format="csr"
+        )
         if rng.random() < 0.3 and m == n > 1:
             A = sp.csr_array(sp.diags_array([np.ones(n)] * 3, offsets=[-1, 0, 1], shape=(n, n)))
         self.A = self.typed(A, rng.choice(TYPES))
