@@ -205,28 +205,34 @@ def test_values_written_in_place_reach_the_transpose_and_its_maker(layout):
         assert_same_entries(T.to_scipy(), flipped(want))
 
 
-@pytest.mark.parametrize("known", [False, True])
-def test_values_that_come_while_the_transpose_is_planned_reach_it(monkeypatch, known):
-    """Both by the way of a first call, and by that of a pattern whose slots are known."""
-    matrix = sp.random_array((60, 50), density=0.1, random_state=np.random.default_rng(0), format="csr")
+def written_while_made(monkeypatch, matrix, name, method, known):
+    """A matrix with twice its values, written by one thread while another has just made a relative of it."""
     A = SpMatrix.from_scipy(matrix, policy=Policy(narrow=False), device="cpu")
     if known:
         A.with_values(matrix.data, out=A)
-    make, read, written = SpMatrix._make_transpose, threading.Event(), threading.Event()
+    make, read, written = getattr(SpMatrix, method), threading.Event(), threading.Event()
 
     def slowly(self):
         made = make(self)
         read.set()
-        written.wait(0.2)  # which does not come before the transpose is known
+        written.wait(0.2)  # which does not come before the relative is known
         return made
 
-    monkeypatch.setattr(SpMatrix, "_make_transpose", slowly)
-    maker = threading.Thread(target=lambda: A.T)
+    monkeypatch.setattr(SpMatrix, method, slowly)
+    maker = threading.Thread(target=lambda: getattr(A, name))
     maker.start()
     assert read.wait(60)
     A.with_values(2 * matrix.data, out=A)
     written.set()
     maker.join()
+    return A
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_values_that_come_while_the_transpose_is_planned_reach_it(monkeypatch, known):
+    """Both by the way of a first call, and by that of a pattern whose slots are known."""
+    matrix = sp.random_array((60, 50), density=0.1, random_state=np.random.default_rng(0), format="csr")
+    A = written_while_made(monkeypatch, matrix, "T", "_make_transpose", known)
     assert_same_entries(A.T.to_scipy(), flipped(2 * matrix))
 
 
@@ -321,6 +327,17 @@ def test_complex_values_written_in_place_reach_all_relatives():
         assert_same_entries(T.to_scipy(), flipped(want))
         assert_same_entries(H.to_scipy(), flipped(want).conj())
         assert (A.T, A.H, H.H) == (T, H, A)
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("method", ["_make_transpose", "conj"])
+def test_values_that_come_while_the_adjoint_is_made_reach_it(monkeypatch, method, known, symmetric):
+    matrix = complex_matrix(20, 20)
+    matrix = (matrix + matrix.T).tocsr() if symmetric else matrix
+    A = written_while_made(monkeypatch, matrix, "H", method, known)
+    assert_same_entries(A.H.to_scipy(), flipped(2 * matrix).conj())
+    assert_same_entries(A.T.to_scipy(), flipped(2 * matrix))
 
 
 def test_a_complex_symmetric_matrix_is_its_own_transpose_but_not_its_adjoint():
