@@ -198,8 +198,8 @@ class Primitives(Protocol):
 
     def store(
         self, csr: Csr, survey: Survey, order: Array | None, layout: Layout, coding: Coding
-    ) -> tuple[Values, Array, Callable[[], Array]]:
-        """Return the values by slots, the least column of every step, and what ends it and gives the deltas.
+    ) -> tuple[Values, tuple[Array, Array, Array], Callable[[], Array]]:
+        """Return values by slots; rows, headers and bases of the pattern; and what ends it and gives deltas.
 
         Until that is called, which must be done, there is time for what needs no deltas. A pad has the code
         0, and every bit of its delta set. A dictionary's values stand in the order in which they first occur.

@@ -420,10 +420,11 @@ def _segments_first(segments: _Segments, runs: Runs, slices: Slices) -> tuple[Ru
 
 def store(
     csr: Csr, survey: Survey, order: Vector | None, layout: Layout, coding: Coding
-) -> tuple[Values, Vector, Callable[[], Vector]]:
+) -> tuple[Values, tuple[Vector, Vector, Vector], Callable[[], Vector]]:
     """See `Primitives`; everything is stored at once."""
     bases, deltas = columns.store_columns(csr, layout)
-    return store_values(csr, order, layout, coding, survey.detail[2]), bases, lambda: deltas
+    values = store_values(csr, order, layout, coding, survey.detail[2])
+    return values, (layout.rows, layout.headers, bases), lambda: deltas
 
 
 def store_values(

@@ -92,7 +92,7 @@ class Primitives:
 
     def store(
         self, csr: Csr, survey: Survey, order: Array | None, layout: Layout, coding: Coding
-    ) -> tuple[Values, Array, Callable[[], Array]]:
+    ) -> tuple[Values, tuple[Array, Array, Array], Callable[[], Array]]:
         """See `Primitives`."""
         return store.store(self._on, csr, survey, order, layout, coding)
 

@@ -71,12 +71,12 @@ class Layout(NamedTuple):
 
     Attributes
     ----------
-    positions, segments, rows, long_rows, segment_offsets, segment_rows
+    positions, segments, long_rows, segment_offsets, segment_rows
         As in `Pattern`.
     slices, steps, full : int
         Slices, segments among them; the steps of all, and those of them without pads.
-    headers : Array, shape (slices, 4), uint32
-        As in `Pattern`; `store_columns` adds widths and places of deltas.
+    rows, headers : object
+        As in `Pattern`, once `store` has returned them: it adds widths and places of deltas to headers.
     detail : object
         The backend's own.
     """
@@ -86,8 +86,8 @@ class Layout(NamedTuple):
     slices: int
     steps: int
     full: int
-    rows: Array
-    headers: Array
+    rows: Any
+    headers: Any
     long_rows: Array
     segment_offsets: Array
     segment_rows: Array

@@ -68,7 +68,7 @@ def pack(csr: Csr, options: Options, machine: Machine, on: Any) -> Plan:
     known = choose.with_segments(tried.statistics[window], *counts) if tried else None
     tried = None
     counted = _share(csr, survey, cut, layout, machine, on, known, options)
-    values, bases, fill = on.store(csr, survey, order, layout, coding)
+    values, (rows, headers, bases), fill = on.store(csr, survey, order, layout, coding)
     warps = options.warps
     if warps is None:
         even = layout.slices == ceil_div(layout.positions, WARP)
@@ -82,8 +82,8 @@ def pack(csr: Csr, options: Options, machine: Machine, on: Any) -> Plan:
         entries=len(csr.data),
         segments=layout.segments,
         positions=layout.positions,
-        rows=layout.rows,
-        headers=layout.headers,
+        rows=rows,
+        headers=headers,
         bases=bases,
         deltas=deltas,
         long_rows=layout.long_rows,

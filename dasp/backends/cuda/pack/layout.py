@@ -53,17 +53,16 @@ def lay_out(on: Resources, csr: Csr, survey: Survey, cut: Cut, window: int, trie
         known["steps_before"] = facts.segment_steps
         work.launch(kernels.CUT_HEADERS, max(orders.tiles, 1), CUT_THREADS)
     known["rows"] = known["placed"]
-    headers, bases, *rows = device.shown(*room)
     return Layout(
         positions=positions,
         segments=segments,
         slices=slices,
         steps=steps,
         full=facts.segment_full + full,
-        rows=rows[0] if rows else on.nothing(index),
-        headers=headers.reshape(slices, 4),
+        rows=placed,
+        headers=room[0],
         long_rows=pieces.long_rows,
         segment_offsets=pieces.offsets,
         segment_rows=pieces.rows,
-        detail=Placed(in_turn, Orders(orders.windows, placed, *orders[2:]), bases),
+        detail=Placed(in_turn, Orders(orders.windows, placed, *orders[2:]), room[1]),
     )

@@ -21,19 +21,23 @@ from dasp.formats.sliced.pattern import Coding, Values, code_type
 
 def store(
     on: Resources, csr: Csr, survey: Survey, order: Array | None, layout: Layout, coding: Coding
-) -> tuple[Values, Array, Callable[[], Array]]:
+) -> tuple[Values, tuple[Array, Array, Array], Callable[[], Array]]:
     """See `Primitives`; values and bases are stored beside what is counted of the layout."""
     device, work, slices = on.device, survey.detail, layout.slices
     word, known = device.word, work.known
     index, dtype = work.types["Index"], csr.data.dtype
     stored, table = _room(on, csr.data, order, layout.steps, coding, work)
 
-    def values() -> Values:
-        return Values(coding, on.nothing(np.uint8) if stored is None else device.shown(stored)[0], table)
+    bases = layout.detail.bases
+
+    def arrays() -> tuple[Values, tuple[Array, Array, Array]]:
+        codes = on.nothing(np.uint8) if stored is None else device.shown(stored)[0]
+        rows = on.nothing(index) if layout.rows is None else device.shown(layout.rows)[0]
+        headers, shown_bases = device.shown(layout.headers, bases)
+        return Values(coding, codes, table), (rows, headers.reshape(slices, 4), shown_bases)
 
     if not slices:
-        return values(), on.nothing(index), lambda: on.nothing(np.uint8)
-    bases = layout.detail.bases
+        return *arrays(), lambda: on.nothing(np.uint8)
     tiles, blocks = ceil_div(slices, SLICE_TILE), ceil_div(slices, 8)
     first = work.take(tiles + 2)
     told, sent = device.telling(1)
@@ -62,7 +66,7 @@ def store(
         device.give_back(work.lent)
         return device.shown(room)[0]
 
-    return values(), bases, fill
+    return *arrays(), fill
 
 
 def _room(
