@@ -9,6 +9,12 @@
 
 #include "pack.cuh"
 
+// The number of this warp among all of a launch, which is that of its slice.
+template <int THREADS> __device__ __forceinline__ long long warp_of_grid()
+{
+    return (blockIdx.x * (long long)THREADS + threadIdx.x) / WARP;
+}
+
 // A slice of a pattern, as one lane of the warp sees it that takes it.
 struct Packed {
     int steps, full, shift, width;
@@ -66,6 +72,15 @@ struct Packed {
 
     // The position of this lane's row.
     __device__ __forceinline__ long long position() const { return (long long)first + (lane_id() >> shift); }
+
+    // The entry in this lane's slot, if it `has` one; `entry` is the row's next, and becomes the next after a step.
+    __device__ __forceinline__ Count next_entry(bool has, Count& entry) const
+    {
+        const unsigned entries = __ballot_sync(ALL_LANES, has) & lanes();
+        const Count mine = entry + __popc(entries & lanes_before());
+        entry += __popc(entries);
+        return mine;
+    }
 
 private:
     template <int COUNT, class Delta>

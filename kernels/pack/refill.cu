@@ -27,9 +27,8 @@ struct Step {
         held = slice.held<AT_ONCE>(first);
 #pragma unroll
         for (int k = 0; k < AT_ONCE; ++k) {
-            const unsigned own = __ballot_sync(ALL_LANES, held >> k & 1) & slice.lanes();
-            if (held >> k & 1) bits[k] = values.at((long long)entry + __popc(own & lanes_before()));
-            entry += __popc(own);
+            const Count mine = slice.next_entry(held >> k & 1, entry);
+            if (held >> k & 1) bits[k] = values.at((long long)mine);
         }
     }
 
@@ -61,7 +60,7 @@ dasp_refill(const Index* __restrict__ rows, long long positions, const Index* __
             const Bits* __restrict__ data, const Count* misfit, long long turn, Count* told)
 {
     __shared__ Coder coder;
-    const long long s = (blockIdx.x * (long long)THREADS + threadIdx.x) / WARP;
+    const long long s = warp_of_grid<THREADS>();
     const Packed slice(s < slices ? headers[s] : make_uint4(0, 0, 0, 0), deltas);
     Count entry = 0;
     if (slice.steps)
@@ -93,7 +92,7 @@ dasp_refill_together(const Index* __restrict__ rows, long long positions, const 
                      Count* told)
 {
     __shared__ Coder coder;
-    const long long s = (blockIdx.x * (long long)THREADS + threadIdx.x) / WARP;
+    const long long s = warp_of_grid<THREADS>();
     const Packed slice(s < slices ? headers[s] : make_uint4(0, 0, 0, 0), deltas);
     Count begin = 0;
     if (slice.steps)

@@ -29,7 +29,7 @@ dasp_scale_entries(const Index* __restrict__ rows, long long positions, const In
                    const Count* __restrict__ pieces, const Place* __restrict__ order, const Value* __restrict__ left,
                    const Value* __restrict__ right, Value* __restrict__ made)
 {
-    const long long s = (blockIdx.x * (long long)THREADS + threadIdx.x) / WARP;
+    const long long s = warp_of_grid<THREADS>();
     if (s >= slices) return;
     const Packed slice(headers[s], deltas);
     Count place = first_entry(slice, s, rows, positions, long_rows, segment_offsets, segment_rows, segments, starts,
@@ -52,9 +52,7 @@ dasp_scale_entries(const Index* __restrict__ rows, long long positions, const In
         }
 #pragma unroll
         for (int k = 0; k < AT_ONCE; ++k) {
-            const unsigned entries = __ballot_sync(ALL_LANES, has[k]) & slice.lanes();
-            const Count mine = place + __popc(entries & lanes_before());
-            place += __popc(entries);
+            const Count mine = slice.next_entry(has[k], place);
             if (!has[k]) continue;
             if (left) value[k] = value[k] * factor;
             if (right) value[k] = value[k] * other[k];

@@ -21,7 +21,7 @@ dasp_count_entries(const Index* __restrict__ rows, long long positions, const In
                    Count* pieces, long long tiles, Count* come, Count* sizes)
 {
     __shared__ Count sums[THREADS / WARP + 1];
-    const long long s = (blockIdx.x * (long long)THREADS + threadIdx.x) / WARP;
+    const long long s = warp_of_grid<THREADS>();
     if (s < slices) {
         const Packed slice(headers[s], deltas);
         unsigned count = unsigned(slice.full) << slice.shift;
@@ -79,7 +79,7 @@ dasp_fill_entries(const Index* __restrict__ rows, long long positions, const Ind
                   const Code* __restrict__ codes, const Count* __restrict__ starts, const Count* __restrict__ pieces,
                   Index* to_indices, Code* to_codes)
 {
-    const long long s = (blockIdx.x * (long long)THREADS + threadIdx.x) / WARP;
+    const long long s = warp_of_grid<THREADS>();
     if (s >= slices) return;
     const Packed slice(headers[s], deltas);
     Count place = first_entry(slice, s, rows, positions, long_rows, segment_offsets, segment_rows, segments, starts,
@@ -98,9 +98,7 @@ dasp_fill_entries(const Index* __restrict__ rows, long long positions, const Ind
         }
 #pragma unroll
         for (int k = 0; k < AT_ONCE; ++k) {
-            const unsigned entries = __ballot_sync(ALL_LANES, has[k]) & slice.lanes();
-            const Count mine = place + __popc(entries & lanes_before());
-            place += __popc(entries);
+            const Count mine = slice.next_entry(has[k], place);
             if (!has[k]) continue;
             to_indices[mine] = Index(base[k] + delta[k]);
             if (to_codes) to_codes[mine] = code[k];
@@ -119,7 +117,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 dasp_flip_bits(long long slices, const uint4* __restrict__ headers, const unsigned char* __restrict__ deltas,
                unsigned long long bits, const Code* __restrict__ codes, Code* to_codes)
 {
-    const long long s = (blockIdx.x * (long long)THREADS + threadIdx.x) / WARP;
+    const long long s = warp_of_grid<THREADS>();
     if (s >= slices) return;
     const Packed slice(headers[s], deltas);
     for (int first = 0; first < slice.steps; first += AT_ONCE) {
@@ -138,7 +136,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 dasp_clear_pads(long long slices, const uint4* __restrict__ headers, const unsigned char* __restrict__ deltas,
                 Code* codes)
 {
-    const long long s = (blockIdx.x * (long long)THREADS + threadIdx.x) / WARP;
+    const long long s = warp_of_grid<THREADS>();
     if (s >= slices) return;
     const Packed slice(headers[s], deltas);
     for (int step = slice.full; step < slice.steps; ++step)

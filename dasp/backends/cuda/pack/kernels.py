@@ -416,10 +416,7 @@ MAP_BYTES = Signature(
     """,
 )
 
-REFILL = Signature(
-    "pack/refill.cu",
-    "dasp_refill",
-    f"""{_ROWS_OF_SLICES.rstrip()}
+_REFILLED = f"""{_ROWS_OF_SLICES.rstrip()}
     const unsigned char*   deltas
     const Count*           starts
     const Count*           pieces           [segments]
@@ -428,6 +425,12 @@ REFILL = Signature(
     int                    distinct
     Code*                  stored
     const Bits*            data
+"""
+
+REFILL = Signature(
+    "pack/refill.cu",
+    "dasp_refill",
+    f"""{_REFILLED.rstrip()}
     const Count*           misfit
     long long              turn
     Count*                 told
@@ -437,15 +440,7 @@ REFILL = Signature(
 REFILL_TOGETHER = Signature(
     "pack/refill.cu",
     "dasp_refill_together",
-    f"""{_ROWS_OF_SLICES.rstrip()}
-    const unsigned char*   deltas
-    const Count*           starts
-    const Count*           pieces           [segments]
-    const Place*           order
-    const Bits*            table
-    int                    distinct
-    Code*                  stored
-    const Bits*            data
+    f"""{_REFILLED.rstrip()}
     Count*                 votes            [2]
     Count*                 told
     """,
