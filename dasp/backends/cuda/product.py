@@ -65,6 +65,9 @@ in a captured graph too."""
 _HERE = nullcontext()
 """For work on a device that is the current one."""
 
+MOST_KNOWN = 1024
+"""Plans of other sizes of which it is known what to launch."""
+
 MOST_STREAMS = 8
 """Streams of which a matrix with rows in segments knows, before it looks whether some have ended."""
 
@@ -110,6 +113,7 @@ class Product:
     _eights: bool
     _kernel: Any
     _compiled: set[tuple[Any, ...]]
+    _known: dict[Any, tuple[Any, ...]]
     _kinds: Arithmetic
     _plain: tuple[Any, ...]
     _dtype: np.dtype[Any]
@@ -123,17 +127,30 @@ class Product:
 
     def __init__(self, plan: Plan, device: str) -> None:
         self.__dict__.update(_shared(device, plan.format, plan.dtype))
-        kernel = self._kernel
-        self._threads, self._segments = threads, segments = kernel.threads(plan), kernel.partials(plan)
-        self._blocks = blocks(plan)
-        with _HERE if self._current_device() == self._number else self._device:
-            self.plan = plan if is_cupy(next(arrays_of(plan.values))) else _upload(plan)
-            compiled = kernel.traits(plan), threads, segments > 0
-            if compiled not in self._compiled:
-                _compile(plan, self._kinds, self._capability)  # so that an error comes now
-                self._compiled.add(compiled)
+        sizes = self._kernel.sizes(plan)
+        known = self._known.get(sizes)
+        if known is None:
+            with self._device:
+                plan, known = self._learn(plan, sizes)
+        self.plan = plan
+        self._threads, self._segments, self._blocks = known
         self._m, self._n = plan.shape
         self._begin()
+
+    def _learn(self, plan: Plan, sizes: Any) -> tuple[Plan, tuple[Any, ...]]:
+        """Return a plan here, compiled, and the threads, segments and blocks of its launches."""
+        kernel = self._kernel
+        threads, segments, _ = known = kernel.threads(plan), kernel.partials(plan), blocks(plan)
+        compiled = kernel.traits(plan), threads, segments > 0
+        if compiled not in self._compiled:
+            _compile(plan, self._kinds, self._capability)  # so that an error comes now
+            self._compiled.add(compiled)
+        if not is_cupy(next(arrays_of(plan.values))):
+            return _upload(plan), known
+        if len(self._known) >= MOST_KNOWN:
+            self._known.clear()
+        self._known[sizes] = known
+        return plan, known
 
     def _begin(self) -> None:
         """Be a product that has launched nothing yet."""
@@ -678,6 +695,8 @@ def _shared(device: str, layout: str, dtype: np.dtype[Any]) -> dict[str, Any]:
         "_kernel": _kernel_of(layout),
         # What decides the kernels of those that were compiled: sooner told than what they are compiled with.
         "_compiled": set(),
+        # Threads, segments and blocks of those made here, by what decides them and their kernels.
+        "_known": {},
         "_kinds": own,
         "_plain": numbers(own.sum, 1.0, 0.0),
         # What `quick` needs.

@@ -243,20 +243,16 @@ def choose_window(
         Of this x.
     machine : Machine
     """
-    costs, moves = [], machine.row * rows
-    scattered = _scattered(rows, dtype, machine)
-    pad, by_slice, by_few, by_many = gathers
-    for window, slices in tried.items():
-        size = _plan_cost(slices, code_bytes, machine) + (moves if window else 0)
-        cost = size + pad * (WARP * slices.steps - WARP * slices.full)
-        if window > machine.windows[-1]:
-            cost += scattered
-        if by_slice:
-            cost += by_slice * slices.of_all(slices.by_slice)
-        if by_few:
-            cost += by_few * slices.of_all(slices.by_few)
-        if by_many:
-            cost += by_many * slices.of_all(slices.by_many)
+    costs, moves, slot, last = [], machine.row * rows, _slot_cost(code_bytes, machine), machine.windows[-1]
+    pad, *of_sectors = gathers
+    for window, (slices, steps, full, sampled_steps, *sampled) in tried.items():
+        size = WARP * steps * slot + machine.slice * slices + (moves if window else 0)
+        cost = size + pad * (WARP * steps - WARP * full)
+        if window > last:
+            cost += _scattered(rows, dtype, machine)
+        for of_sector, sectors in zip(of_sectors, sampled, strict=True):
+            if of_sector:
+                cost += of_sector * (sectors * steps / max(sampled_steps, 1))
         costs.append((cost, size, window))
     most = machine.most_growth * min([size for _, size, _ in costs])
     return min([cost for cost in costs if cost[1] <= most])[2]

@@ -9,7 +9,7 @@ import numpy as np
 from dasp._dtypes import bits_type
 from dasp._integers import ceil_div
 from dasp.backends.cuda.pack import kernels
-from dasp.backends.cuda.pack.c_types import UINT8, as_bits, code_bits
+from dasp.backends.cuda.pack.c_types import as_bits, code_bits
 from dasp.backends.cuda.pack.resources import Resources
 from dasp.backends.cuda.pack.sizes import SLICE_TILE
 from dasp.backends.cuda.pack.survey import SurveyWork
@@ -58,13 +58,13 @@ def store(
     def fill() -> Array:
         try:
             size = reading()[0]
-            (room,) = device.scratch((WARP * size, UINT8))
-            known["deltas"] = word(room)
+            deltas = device.empty(WARP * size, np.uint8)
+            known["deltas"] = word(deltas)
             work.launch(kernels.FILL_DELTAS, blocks)
         finally:
             work.join()
         device.give_back(work.lent)
-        return device.shown(room)[0]
+        return deltas
 
     return *arrays(), fill
 
