@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
 from dasp import Policy, SpMatrix, formats
+from dasp.backends.cpu import ordering
 from dasp.formats.array import PAD, Plan, arrays_of
 from dasp.formats.published.pattern import LONG_UNIT, TILE, TILE_COLUMNS, TILE_ROWS
 from tests.gallery import GALLERY, MILLION, from_lengths, matrices
@@ -71,6 +73,26 @@ def test_wide_types_hold_the_same_matrix(matrix):
                 np.testing.assert_array_equal(one, other, strict=True)
         assert_same_entries(unpacked(plan), wide)
         assert_same_entries(unpacked(narrow), matrix)
+
+
+@pytest.mark.parametrize(
+    "ranges", [[(0, 5)], [(2, 5), (0, 2)]], ids=["at the end", "before another thread's"]
+)
+def test_an_empty_row_writes_no_column_where_none_can_be_marked(ranges):
+    rng, lengths = np.random.default_rng(0), (40, 0, 257, 3, 0)
+    indptr = np.concatenate([[0], np.cumsum(lengths)])
+    indices, nothing = rng.integers(0, 2**40, indptr[-1]), np.zeros(0, np.uint8)
+    columns, order = np.full(len(indices) + 1, 7), np.zeros(len(indices) + 1, np.int32)
+    before = np.zeros((0, 2), np.uint64)
+    for begin, end in ranges:
+        arrays = indptr, indices, columns[:-1], order[:-1]
+        known = nothing, nothing, before
+        longest = ordering._sort_rows(*arrays[:2], 2**40, *arrays[2:], *known, begin, end)
+        ordering._sort_left(*arrays, longest, begin, end)
+    assert columns[-1] == 7
+    for first, stop in pairwise(indptr):
+        np.testing.assert_array_equal(columns[first:stop], np.sort(indices[first:stop]))
+    np.testing.assert_array_equal(indices[order[:-1]], columns[:-1])
 
 
 @given(matrices(), published)

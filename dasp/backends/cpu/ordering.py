@@ -133,7 +133,7 @@ def _sort_rows(indptr, indices, n, columns, order, marks, found, before, begin, 
             done = _sort_by_keys(indices, first, stop - first, n, columns, order)
         if not done and len(marks):
             done = _sort_by_marks(indices, first, stop, columns, order, marks, found, before)
-        if not done:
+        if not done and first < stop:  # where a row is empty, another one begins, or nothing
             longest = max(longest, stop - first)
             columns[first] = -1
     return longest
