@@ -90,9 +90,11 @@ class SpMatrix(Transposable, Surface):
         progress: bool = False,
     ) -> None:
         """Plan a matrix of any kind, or take a plan to a device; see the class."""
-        if not isinstance(A, Plan):
+        if isinstance(A, Plan):
+            device = resolve(device)
+        else:
             A = intake.known(A)
-        device = intake.place_of(A, device)
+            device = intake.place_of(A, device)
         if isinstance(A, SpMatrix):
             A = A.to_device(device).copy().plan if policy is None else A.to_scipy()
         if not isinstance(A, Plan):

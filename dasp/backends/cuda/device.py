@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from dasp import _source, _threads
-from dasp._integers import ceil_div, round_up
+from dasp._integers import ceil_div
 from dasp._launch import Launch, Launches, Signature, allow_shared, check, driver, launcher
 from dasp.backends.cuda.pack.sizes import SHARED_SLOTS
 from dasp.backends.cuda.primitives import Primitives
@@ -24,7 +24,7 @@ PIECE, WORKERS = 4 << 20, 4
 
 
 ALIGNED = 256
-"""Bytes to which arrays are aligned that lie in one block of memory."""
+"""Bytes to which arrays are aligned that lie in one block of memory, a power of two."""
 
 LOOKS = 1024
 """How often the host looks for an answer before it waits for an event: most kernels have ended by then."""
@@ -285,13 +285,13 @@ class CudaDevice:
 
     def scratch(self, *arrays: tuple[int, np.dtype[Any]]) -> list[Any]:
         """Return arrays of any contents, each of a size and a type, for kernels alone: one allocation."""
-        sizes = [round_up(count * kind.itemsize, ALIGNED) for count, kind in arrays]
-        block, pieces = self._memory(sum(sizes)), []
+        starts, end = [], 0
+        for count, kind in arrays:
+            starts.append(end)
+            end += count * kind.itemsize + ALIGNED - 1 & -ALIGNED  # `round_up`, without two calls
+        block = self._memory(end)
         at = block.ptr
-        for (count, kind), size in zip(arrays, sizes, strict=True):
-            pieces.append(_Piece(block, at, count, kind))
-            at += size
-        return pieces
+        return [_Piece(block, at + start, *array) for start, array in zip(starts, arrays, strict=True)]
 
     def shown(self, *arrays: Any) -> list[Any]:
         """Return such arrays as CuPy's."""
