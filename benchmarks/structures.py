@@ -112,7 +112,7 @@ def spins(rng: Generator, sites: int) -> Any:
 
 def kronecker(rng: Generator, outer: int, inner: int) -> Any:
     """A random graph times a grid."""
-    graph = sp.random_array((outer, outer), density=4 / outer, rng=rng) + sp.eye_array(outer)
+    graph = sp.random_array((outer, outer), density=4 / outer, random_state=rng) + sp.eye_array(outer)
     return sp.csr_array(sp.kron(graph, _grid((inner, inner), _star(2))))
 
 

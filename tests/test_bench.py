@@ -185,7 +185,7 @@ def test_no_rows_and_no_entries():
 
 def test_a_quarter_of_a_million_entries_are_checked_in_chunks():
     csr = scipy.sparse.random_array(
-        (20_000, 20_000), density=6.25e-4, rng=np.random.default_rng(0), format="csr"
+        (20_000, 20_000), density=6.25e-4, random_state=np.random.default_rng(0), format="csr"
     )
     x = np.random.default_rng(1).standard_normal(20_000)
     assert csr.nnz > verify.CHUNK_ENTRIES

@@ -572,7 +572,7 @@ def test_subnormal_singles_of_a_double_matrix_keep_every_bit(executor):
 @every_executor
 def test_segments_of_many_slices_lie_by_their_first_columns(executor, monkeypatch):
     rng = np.random.default_rng(6)
-    matrix = csr_array(random_array((40, 3000), density=0.3, rng=rng))
+    matrix = csr_array(random_array((40, 3000), density=0.3, random_state=rng))
     x = rng.standard_normal(3000)
     few = slices_of(matrix, steps=2)
     monkeypatch.setitem(MACHINES, "gpu", replace(H200, wave_slices=100))

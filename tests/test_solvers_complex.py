@@ -682,7 +682,7 @@ def test_the_kernels_do_the_same(monkeypatch, method, A, dtype):
 def test_gmres_finds_the_least_residual_of_every_space(emulated, n, dtype, restart):
     """After each step of the first cycle, against a basis made by Householder; also for odd lengths."""
     rng = np.random.default_rng(n)
-    A = sp.random_array((n, n), density=min(1.0, 5 / n), rng=rng) * np.exp(1j)
+    A = sp.random_array((n, n), density=min(1.0, 5 / n), random_state=rng) * np.exp(1j)
     A = sp.csr_array(A + sp.diags_array(np.linspace(2, 9, n) * np.exp(1j * np.linspace(0, 1, n)))).astype(
         dtype
     )

@@ -217,7 +217,7 @@ def test_callbacks_and_progress(method, every, capsys):
 def test_on_a_gpu(method):
     import cupy
 
-    A = sp.random_array((700, 260), density=0.05, rng=np.random.default_rng(5), format="csr")
+    A = sp.random_array((700, 260), density=0.05, random_state=np.random.default_rng(5), format="csr")
     A = sp.csr_array(A + sp.eye_array(700, 260))
     b = np.random.default_rng(6).standard_normal(700)
     planned, right, workspace = dasp.SpMatrix.from_scipy(A, device="cuda"), cupy.asarray(b), Workspace()

@@ -360,7 +360,7 @@ def test_the_log_goes_where_it_is_asked_to(tmp_path: Path) -> None:
 def test_what_plans_a_matrix_plans_its_transpose_and_coordinates_uncompiled(
     monkeypatch: pytest.MonkeyPatch, kept: Any
 ) -> None:
-    matrix = random_array((60, 40), density=0.1, format="csr", rng=np.random.default_rng(0))
+    matrix = random_array((60, 40), density=0.1, format="csr", random_state=np.random.default_rng(0))
     matrix.indices = matrix.indices.astype(np.int32)
     coordinates = (
         matrix.data,

@@ -106,7 +106,7 @@ def test_the_installed_package_multiplies(installed: Path, tmp_path: Path) -> No
     program = """
 import numpy as np, scipy.sparse
 import dasp
-A = scipy.sparse.random_array((300, 200), density=0.05, rng=np.random.default_rng(1), format="csr")
+A = scipy.sparse.random_array((300, 200), density=0.05, random_state=np.random.default_rng(1), format="csr")
 x = np.arange(200.0)
 y = dasp.SpMatrix.from_scipy(A, device="cpu") @ x
 bound = 200 * np.finfo(float).eps * (abs(A) @ abs(x))
