@@ -243,16 +243,17 @@ def choose_window(
         Of this x.
     machine : Machine
     """
-    costs, moves, slot, last = [], machine.row * rows, _slot_cost(code_bytes, machine), machine.windows[-1]
-    pad, *of_sectors = gathers
+    costs, moves, last = [], machine.row * rows, machine.windows[-1]
+    slot, of_slice = _slot_cost(code_bytes, machine), machine.slice
+    pad, *each = gathers
+    priced = [(kind, price) for kind, price in enumerate(each) if price]
     for window, (slices, steps, full, sampled_steps, *sampled) in tried.items():
-        size = WARP * steps * slot + machine.slice * slices + (moves if window else 0)
+        size = WARP * steps * slot + of_slice * slices + (moves if window else 0)
         cost = size + pad * (WARP * steps - WARP * full)
         if window > last:
             cost += _scattered(rows, dtype, machine)
-        for of_sector, sectors in zip(of_sectors, sampled, strict=True):
-            if of_sector:
-                cost += of_sector * (sectors * steps / max(sampled_steps, 1))
+        for kind, price in priced:
+            cost += price * (sampled[kind] * steps / (sampled_steps or 1))
         costs.append((cost, size, window))
     most = machine.most_growth * min([size for _, size, _ in costs])
     return min([cost for cost in costs if cost[1] <= most])[2]
