@@ -60,6 +60,30 @@ class Panels(NamedTuple):
     share: int = 1
 
 
+class LongRows(NamedTuple):
+    """Which rows of X a warp reads in one launch, a panel as long as a row or nearly so.
+
+    Attributes
+    ----------
+    item : int
+        Bytes of a number.
+    least, most : int
+        Columns.
+    reads : float
+        Times that a row of X is read, at most.
+    steps : int
+        Of most slices, at least; 0 if these need not be alike.
+    panels : Panels
+    """
+
+    item: int
+    least: int
+    most: int
+    reads: float
+    steps: int
+    panels: Panels
+
+
 def tuned(unit: str, trades: str, measured: str) -> Any:
     """Describe a field of `Machine`: its unit, what it trades against what, and how it was found."""
     return dataclasses.field(metadata={"unit": unit, "trades": trades, "measured": measured})
@@ -203,11 +227,11 @@ class Machine:
         "the same for numbers of less than 8 bytes: more of them to a lane take more registers",
         _COLUMNS,
     )
-    long_rows_of_x: Panels = tuned(
-        _PANEL, "the same for more than 64 columns of float32 that do not fill panels of 32", _COLUMNS
-    )
-    long_reads: float = tuned(
-        "times a row of X is read", "there, at most: popular rows stay in the first-level cache", _COLUMNS
+    long_rows_of_x: tuple[LongRows, ...] = tuned(
+        "LongRows",
+        "registers and lanes without a column, against a second launch and cut lines, where rows of X are "
+        "aligned: popular rows stay in the first-level cache however they are cut",
+        _COLUMNS,
     )
     lone_rows_of_x: tuple[Panels, ...] = tuned(
         _PANEL,
@@ -246,9 +270,16 @@ class Machine:
     )
     shared_segments: float = tuned(
         "share of the slices",
-        "that are segments of long rows, at most, there: the warps of a segment wait for each other",
+        "that are segments of long rows, or are not, at most, there: warps of a segment wait for each other",
         _COLUMNS,
     )
+    crowded_slices: int = tuned(
+        "slices",
+        "from which no warps share one to read rows of X of 128 bytes, if columns lie far and rows of X are "
+        "read often: each warp loads fewer steps of more slots",
+        _COLUMNS,
+    )
+    crowded_reads: float = tuned("times a row of X is read", "there, at least", _COLUMNS)
     turning_bytes: float = tuned(
         "bytes gathered less for a row of A, in float64",
         "from which on columns of X are turned into rows, and Y back",
@@ -352,15 +383,18 @@ H200 = Machine(
     ),
     narrow_rows_of_x=(
         Panels(128, 16, 8, 8, 64, 4, 4),
-        Panels(128, 16, 4, 4, 96, 4),
+        Panels(128, 16, 2, 8, 96, 4),
         Panels(64, 16, 8, 8, 72, 4, 2),
         Panels(64, 16, 4, 4, 72, 4),
         Panels(32, 4, 8, 8, 64, 4, 2),
         Panels(16, 4, 8, 8, 64, 4, 2),
         Panels(32, 32, 4, 8, 64, 4),
     ),
-    long_rows_of_x=Panels(256, 32, 8, 8, 96, 4, 2),
-    long_reads=80.0,
+    long_rows_of_x=(
+        LongRows(4, 97, 128, float("inf"), 0, Panels(512, 16, 8, 8, 96, 4, 4)),
+        LongRows(4, 33, 48, 80.0, 6, Panels(256, 32, 8, 8, 80, 4, 4)),
+        LongRows(8, 97, 128, 5.0, 0, Panels(1024, 32, 8, 8, 96, 4, 8)),
+    ),
     lone_rows_of_x=(Panels(32, 32, 4, 8, 64, 4), Panels(64, 64, 4, 8, 96, 4)),
     lone_sectors=(0.6, 0.4),
     far_row_of_x=Panels(32, 16, 4, 8, 64, 4),
@@ -374,6 +408,8 @@ H200 = Machine(
     ),
     shared_steps=6,
     shared_segments=0.125,
+    crowded_slices=4500,
+    crowded_reads=5.0,
     column_bytes=10.0,
     turning_bytes=150.0,
     evening_bytes=400.0,

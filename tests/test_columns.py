@@ -21,7 +21,7 @@ from dasp.backends.cpu.product import Product
 from dasp.backends.cpu.turning import turn
 from dasp.backends.cuda import bundles, octets
 from dasp.backends.cuda import columns as cuda
-from dasp.backends.cuda.columns import Layout, choose_parts, choose_passes, layout_of, mostly_whole
+from dasp.backends.cuda.columns import Layout, choose_parts, choose_passes, layout_of, mostly_alike
 from dasp.backends.cuda.primitives import Primitives
 from dasp.backends.cuda.sectors import read_sectors
 from dasp.formats.array import WARP
@@ -360,11 +360,13 @@ def test_the_order_of_blocks_and_who_has_which_tile_change_no_bit(matrix, seed, 
     np.testing.assert_array_equal(emulated_bits(plan, x, machine=H200, parts=1), small)
 
 
-@pytest.mark.parametrize("share", [2, 4, 8])
+@pytest.mark.parametrize(("share", "loads"), [(2, 4), (4, 4), (8, 4), (2, 16), (1, 8)])
 @settings(max_examples=8)
 @given(matrix=matrices(), k=st.sampled_from([16, 17, 30, 40]), split=st.booleans())
-def test_warps_that_share_a_slice_change_no_bit(share, matrix, k, split):
-    shared = dataclasses.replace(SMALL, rows_of_x=(Panels(128, 16, 4, 4, 64, 4, share),))
+def test_warps_that_share_a_slice_and_slots_that_are_loaded_together_change_no_bit(
+    share, loads, matrix, k, split
+):
+    shared = dataclasses.replace(SMALL, rows_of_x=(Panels(128, 16, 4, loads, 64, 4, share),))
     x = columns(matrix.shape[1], k)
     plan = plan_of(matrix, SPLIT if split else Policy(layout="slices", mma=False))
     np.testing.assert_array_equal(
@@ -434,7 +436,7 @@ def test_passes_cover_every_column_once(k, item, order):
         assert panel.whole == (one.columns % panel.columns == 0)
         assert panel.columns % (panel.lanes * panel.pack) == 0
         assert panel.pack == 1 or at.column == 1
-        assert panel.columns * item <= (64 if order == "F" else 128 if k <= 2 * WARP else 256)
+        assert panel.columns * item <= (64 if order == "F" else 128 if k <= WARP else 512)
 
 
 def test_tiles_of_a_toy_machine():
@@ -478,13 +480,42 @@ def test_a_few_columns_are_read_by_lone_lanes_where_columns_lie_near_and_by_two_
     assert lanes(8, SINGLE, Layout(8, 1, 4), sectors=0.9, often=False) == (8, 1)
 
 
-def test_rows_of_x_that_do_not_fill_panels_come_in_longer_ones_unless_they_are_popular():
-    at = Layout(100, 1, 4)
-    (once,) = choose_passes(H200, 100, SINGLE, at, at, reads=20.0)
-    popular = choose_passes(H200, 100, SINGLE, at, at, reads=200.0)
-    whole = choose_passes(H200, 128, SINGLE, Layout(128, 1, 4), at)
-    assert once.panel.columns == 64
-    assert [one.panel.columns for one in (*popular, *whole)] == [32, 4, 32]
+def test_long_rows_of_x_are_read_in_one_launch_by_a_warp_at_once():
+    def widths(k, kinds=SINGLE, pack=4, **plan):
+        at = Layout(k, 1, pack)
+        return [one.panel.columns for one in choose_passes(H200, k, kinds, at, at, **plan)]
+
+    assert widths(100, reads=200.0) == widths(100, alike=False, steps=3) == [128]
+    assert widths(96) == widths(160) == [32]
+    assert widths(48, reads=20.0) == [64]
+    assert widths(48, reads=200.0) == widths(48, steps=3) == widths(48, alike=False) == [32, 16]
+    assert widths(100, pack=1) == [32, 4]
+    assert widths(100, DOUBLE, 2, reads=4.0) == [128]
+    assert widths(100, DOUBLE, 2, reads=9.0) == [32, 4]
+
+
+@pytest.mark.parametrize(("dtype", "k"), [("f4", 40), ("f4", 100), ("f4", 128), ("f8", 100)])
+def test_long_rows_of_x_give_the_bits_of_the_products_by_vectors(dtype, k):
+    matrix = from_lengths([40] * 100 + [0, 1, 3, 300], 2000).astype(dtype)
+    x = columns(2000, k, dtype=dtype)
+    for policy in (Policy(layout="slices", mma=False), SPLIT):
+        got = multiply("simt", matrix, x, policy)
+        for j in (0, k // 2, k - 1):
+            alone = by_vector("simt", matrix, x[:, j].copy(), policy=policy)
+            np.testing.assert_array_equal(bits(got[:, j]), bits(alone))
+
+
+def test_no_warps_share_one_of_many_slices_to_read_rows_of_128_bytes():
+    def shares(k, kinds=SINGLE, pack=4):
+        at = Layout(k, 1, pack)
+        return [
+            choose_passes(H200, k, kinds, at, at, crowded=crowded)[0].panel.share for crowded in (False, True)
+        ]
+
+    assert shares(24) == shares(32) == [4, 1]
+    assert shares(16) == [2, 2]
+    assert shares(31, pack=1) == [4, 4]
+    assert shares(32, DOUBLE, 2) == [2, 2]
 
 
 def test_warps_share_slices_of_many_steps_and_whole_rows():
@@ -501,11 +532,11 @@ def test_warps_share_slices_of_many_steps_and_whole_rows():
     (half,) = choose_passes(H200, 32, arithmetic(HALF, HALF), *2 * [Layout(32, 1, 8)])
     assert half.panel.share == 1
     assert many.steps % many.share == 0
-    plain, split = (plan_of(from_lengths([2000] * 3 + [5] * 40, 3000), policy) for policy in (None, SPLIT))
-    assert mostly_whole(dataclasses.replace(H200, shared_segments=0.5), split) == (
-        2 * split.pattern.segments <= len(split.pattern.headers)
+    long, mixed, short = (
+        plan_of(from_lengths([2000] * long + [5] * short, 3000))
+        for long, short in ((3, 40), (3, 400), (0, 400))
     )
-    assert mostly_whole(H200, plain) == (8 * plain.pattern.segments <= len(plain.pattern.headers))
+    assert [mostly_alike(H200, plan) for plan in (long, mixed, short)] == [True, False, True]
 
 
 def test_tiles_are_shared_out_where_slices_are_few():

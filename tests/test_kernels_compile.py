@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import chain, product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -175,21 +176,23 @@ def columns() -> Iterator[Defines]:
     """Every panel that a choice can give; the widest with every coding; other types."""
     usual = {"DASP_INDEX": "int", "DASP_OFFSET": "int", "DASP_MMA": "0"}
 
-    def panels(
-        kinds: Arithmetic, k: int, order: str, whole: bool = True, even: bool = False, sectors: float = 1.0
-    ) -> Iterator[Defines]:
+    def panels(kinds: Arithmetic, k: int, order: str, even: bool = False, **plan: Any) -> Iterator[Defines]:
         wide = several.even_row(k, kinds.x.itemsize) if even else k
         x, y = np.empty((9, wide), kinds.x, order), np.empty((9, k), kinds.y, order)
         x_at, y_at = (several.layout_of(a.shape, a.strides, a.itemsize, 0) for a in (x, y))
-        for one in several.choose_passes(H200, k, kinds, x_at, y_at, whole=whole, sectors=sectors):
+        for one in several.choose_passes(H200, k, kinds, x_at, y_at, **plan):
             yield {**usual, **one.panel.defines(), **type_names(kinds), "DASP_CODING": "0"}
 
     single, double = (arithmetic(np.dtype(name), np.dtype(name)) for name in ("float32", "float64"))
     seen: list[Defines] = []
     for kinds, k, order in product((single, double), (2, 3, 4, 5, 8, 16, 31, 32), "CF"):
-        for whole in (True, False):
-            seen += (constants for constants in panels(kinds, k, order, whole) if constants not in seen)
-    for kinds, k in product((single, double), (3, 5, 6, 7, 11, 100)):
+        for alike in (True, False):
+            seen += (constants for constants in panels(kinds, k, order, alike=alike) if constants not in seen)
+    for kinds, k, reads in product((single, double), (24, 48, 100, 128), (1.0, 100.0)):
+        for crowded in (True, False):
+            made = panels(kinds, k, "C", reads=reads, crowded=crowded)
+            seen += (constants for constants in made if constants not in seen)
+    for kinds, k in product((single, double), (3, 5, 6, 7, 11, 99)):
         for even, sectors in ((True, 1.0), (False, 1.0), (False, 0.3)):
             made = panels(kinds, k, "C", even=even, sectors=sectors)
             seen += (constants for constants in made if constants not in seen)

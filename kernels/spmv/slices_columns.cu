@@ -56,8 +56,9 @@ static_assert(SHARE == 1 || DASP_THREADS == 32 * SHARE, "a shared slice has a bl
 // Which of the warps that share a slice this one is.
 __device__ __forceinline__ int share() { return SHARE == 1 ? 0 : threadIdx.x / 32; }
 
-// Steps of a slot whose rows of X are loaded at once, all columns of each.
+// Steps of a slot whose rows of X are loaded at once, all columns of each, and slots of which so many are.
 constexpr int AT_ONCE = power_of_two(DASP_LOADS / PACKS, STEPS);
+constexpr int TOGETHER = STEPS % AT_ONCE ? 1 : power_of_two(DASP_LOADS / PACKS / STEPS, SLOTS);
 
 // The slots that a lane loads of a chunk of STEPS steps; those of steps that do not exist are pads.
 struct Slots {
@@ -209,22 +210,28 @@ struct Sums {
     template <bool FULL> __device__ __forceinline__ void add(const Chunk& chunk, const XPanel& panel)
     {
         const int group = lane_id() / LANES * SLOTS;
-        Pack<X, PACK> b[STEPS][PACKS];
+        Pack<X, PACK> b[TOGETHER][STEPS][PACKS];
 #pragma unroll
-        for (int j = 0; j < SLOTS; ++j)
+        for (int slot = 0; slot < SLOTS; slot += TOGETHER)
 #pragma unroll
             for (int first = 0; first < STEPS; first += AT_ONCE) {
-                Index column[STEPS];
-                chunk.columns(group + j, column);
 #pragma unroll
-                for (int k = first; k < first + AT_ONCE && k < STEPS; ++k) panel.load<FULL>(column[k], b[k]);
+                for (int j = 0; j < TOGETHER; ++j) {
+                    Index column[STEPS];
+                    chunk.columns(group + slot + j, column);
+#pragma unroll
+                    for (int k = first; k < first + AT_ONCE && k < STEPS; ++k) panel.load<FULL>(column[k], b[j][k]);
+                }
                 if (LANES > 1) __syncwarp();  // else the compiler moves products before loads, which then wait
-                Weight a[STEPS];
-                chunk.values(group + j, a);
 #pragma unroll
-                for (int k = first; k < first + AT_ONCE && k < STEPS; ++k)
+                for (int j = 0; j < TOGETHER; ++j) {
+                    Weight a[STEPS];
+                    chunk.values(group + slot + j, a);
 #pragma unroll
-                    for (int p = 0; p < PACKS; ++p) add(j, p, a[k], b[k][p]);
+                    for (int k = first; k < first + AT_ONCE && k < STEPS; ++k)
+#pragma unroll
+                        for (int p = 0; p < PACKS; ++p) add(slot + j, p, a[k], b[j][k][p]);
+                }
                 if (LANES > 1) __syncwarp();  // nor the next loads before products: registers
             }
     }

@@ -48,7 +48,7 @@ LONE = 6
 PARTIAL_REGISTERS = 72
 """Of a thread, at least, where lanes have no column in the last panel: they keep zeros."""
 
-MOST_PANEL = 512
+MOST_PANEL = 1024
 """Bytes of a row of a panel, at most."""
 
 VARYING = ("x", "y", "partials", *STRIDES, "first", "last", "columns", "alpha", "beta")
@@ -275,10 +275,11 @@ def choose_passes(
     x: Layout,
     y: Layout,
     steps: int = 8,
-    whole: bool = True,
+    alike: bool = True,
     sectors: float = FAR,
     reads: float = 64.0,
     often: bool = True,
+    crowded: bool = False,
 ) -> tuple[Pass, ...]:
     """Return the launches for so many columns: in the largest panels, in smaller ones, and of the rest.
 
@@ -291,14 +292,16 @@ def choose_passes(
         Of X and Y.
     steps : int
         Of most slices.
-    whole : bool
-        Whether few slices are segments of long rows.
+    alike : bool
+        What `mostly_alike` says.
     sectors : float
         As `read_sectors` counts them.
     reads : float
         How often a row of X is read.
     often : bool
         What `evens` says.
+    crowded : bool
+        Whether slices are so many that no warps need to share one to read rows of X of 128 bytes.
     """
     passes, first = [], 0
     each = max(kinds.x.itemsize, kinds.sum.itemsize)
@@ -313,17 +316,18 @@ def choose_passes(
             chosen, width = machine.far_row_of_x, 2 * WIDEST_LOAD // each
         if chosen:
             return (Pass(0, columns, _panel(chosen, width, columns, kinds, x, y, steps)),)
-        single = each == kinds.x.itemsize == 4 and reads <= machine.long_reads
-        if aligned and single and columns > 2 * WARP and columns % WARP:
-            sizes, most = (machine.long_rows_of_x, *sizes), 2 * WARP
+        long = long_row(machine, columns, kinds, steps if alike else 0, reads) if aligned else None
+        if long:
+            return (Pass(0, columns, _panel(long, long.panel // each, columns, kinds, x, y, steps)),)
+        crowded &= aligned and not wide
     for chosen in sizes:
         width = chosen.panel // each
         if width > most:
             continue  # of narrow numbers, a smaller panel has as many columns as there may be
         rest = columns - first
         count = rest // width * width if chosen is sizes[-1] else in_panels(rest, width)
-        shares = whole and steps >= machine.shared_steps and _shares(chosen, width, count, kinds, x)
-        if chosen.share > 1 and not shares:
+        shares = alike and steps >= machine.shared_steps and _shares(chosen, width, count, kinds, x)
+        if chosen.share > 1 and (not shares or (crowded and width == WARP)):
             continue
         if count:
             passes.append(Pass(first, count, _panel(chosen, width, count, kinds, x, y, steps)))
@@ -426,6 +430,20 @@ def lone_row(machine: Machine, columns: int, kinds: Arithmetic, sectors: float) 
     return next(sizes, None) if columns <= LONE + 1 and columns & columns - 1 else None
 
 
+def long_row(machine: Machine, columns: int, kinds: Arithmetic, steps: int, reads: float) -> Panels | None:
+    """Return how a long row of X is read in one launch; None if it comes in panels.
+
+    `steps` are those of most slices, 0 if these are not alike; `reads` says how often a row is read.
+    """
+    if kinds.sum.kind == "c" or kinds.sum != kinds.x:
+        return None
+    for long in machine.long_rows_of_x:
+        fits = long.item == kinds.x.itemsize and long.least <= columns <= long.most
+        if fits and reads <= long.reads and steps >= long.steps:
+            return long.panels
+    return None
+
+
 def defines(plan: Plan, kinds: Arithmetic, panel: Panel) -> dict[str, str]:
     """Return the compile-time constants of the kernels for a plan, the types of a product and a panel."""
     return panel.defines() | {
@@ -448,9 +466,10 @@ def usual_steps(plan: Plan) -> int:
     return int(ceil_div(len(plan.pattern.bases), max(len(plan.pattern.headers), 1)))
 
 
-def mostly_whole(machine: Machine, plan: Plan) -> bool:
-    """Whether few slices are segments of long rows."""
-    return int(plan.pattern.segments) <= machine.shared_segments * len(plan.pattern.headers)
+def mostly_alike(machine: Machine, plan: Plan) -> bool:
+    """Whether few slices are segments of long rows, or nearly all."""
+    segments, slices = int(plan.pattern.segments), len(plan.pattern.headers)
+    return min(segments, slices - segments) <= machine.shared_segments * slices
 
 
 def arguments(plan: Plan, zeros: Any, parts: int) -> dict[str, Any]:
@@ -481,9 +500,11 @@ def passes_of(
     sectors: Callable[[], float],
 ) -> tuple[Pass, ...]:
     """Return the launches for so many columns of a plan."""
-    steps, whole, found = usual_steps(plan), mostly_whole(machine, plan), sectors()
+    steps, alike, found = usual_steps(plan), mostly_alike(machine, plan), sectors()
     reads, often = plan.nnz / max(plan.shape[1], 1), evens(machine, plan, found)
-    return choose_passes(machine, columns, kinds, x, y, steps, whole, found, reads, often)
+    crowded = len(plan.pattern.headers) >= machine.crowded_slices
+    crowded &= found >= machine.far_sectors and reads >= machine.crowded_reads
+    return choose_passes(machine, columns, kinds, x, y, steps, alike, found, reads, often, crowded)
 
 
 Others = Callable[[Arithmetic, int, Layout], Kernels | None]
