@@ -87,6 +87,32 @@ def to_host(array: Any) -> Vector:
     return host
 
 
+def copied(array: Any, dtype: Any = None) -> Any:
+    """Return a copy of a contiguous array, perhaps read as a type that is as wide, where it lies.
+
+    A copy by CuPy takes the host four times as long.
+    """
+    if not is_cupy(array):
+        return array.copy() if dtype is None else array.view(dtype).copy()
+    return _copied_from(array.data.ptr, array.shape, dtype or array.dtype)
+
+
+def beside(array: Any, numbers: Vector) -> Any:
+    """Return a copy of a few contiguous numbers where an array lies; one by CuPy takes the host longer."""
+    return _copied_from(address(numbers), numbers.shape, numbers.dtype) if is_cupy(array) else numbers.copy()
+
+
+def _copied_from(start: int, shape: tuple[int, ...], dtype: Any) -> Any:
+    """Return a new array of CuPy of what lies at an address, behind what its current stream has to do.
+
+    Of the host's own memory all was read when this returns.
+    """
+    cupy = sys.modules["cupy"]
+    new, runtime, stream = cupy.ndarray(shape, dtype), cupy.cuda.runtime, cupy.cuda.get_current_stream()
+    runtime.memcpyAsync(new.data.ptr, start, new.nbytes, runtime.memcpyDefault, stream.ptr)
+    return new
+
+
 Order = Literal["C", "F"]
 """How arrays of two dimensions lie in memory: row by row, or column by column."""
 

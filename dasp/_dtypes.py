@@ -71,6 +71,9 @@ C_NAMES = {row.dtype: row.c for row in TABLE.values()} | {
 }
 """Names in the CUDA sources of the types of values and of positions."""
 
+_OWN = {row.dtype: row.dtype for row in TABLE.values()}
+"""Each type by itself: NumPy takes microseconds for its name."""
+
 BFLOAT16 = TABLE["bfloat16"].dtype
 
 _FLOAT16 = TABLE["float16"].dtype
@@ -113,7 +116,10 @@ def named(given: Any) -> np.dtype[Any]:
     TypeError
     """
     try:
-        name = np.dtype(given).name
+        dtype = np.dtype(given)
+        if dtype in _OWN:
+            return _OWN[dtype]
+        name = dtype.name
     except TypeError:
         name = str(given)
     if name not in TABLE:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -308,7 +307,7 @@ class SpMatrix(Transposable, Surface):
                     out._pass_on(values, {id(out)})
                 return out
             new = formats.find(plan.format).values_from(plan, values, self._slots(), primitives)
-        return self._sharing(dataclasses.replace(plan, dtype=values.dtype, values=new))
+        return self._sharing(plan.of(new, values.dtype))
 
     def _write(self, values: Any) -> None:
         """Overwrite the values in place; ValueError, and no change, if the coding cannot hold others."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import html
 import operator
 import os
@@ -127,8 +126,8 @@ class Surface:
         """Return the matrix with the same pattern and values of its own, to be overwritten in place."""
         values = self.plan.values
         with self._backend.filling(self.device):
-            own = with_arrays(values, (array.copy() for array in arrays_of(values)))
-        return self._sharing(dataclasses.replace(self.plan, values=own))
+            own = with_arrays(values, map(_arrays.copied, arrays_of(values)))
+        return self._sharing(self.plan.of(own, self.dtype))
 
     def _sharing(self, plan: Any) -> Self:
         """Return a matrix of a plan with the same pattern; what one finds out of that, both know."""
@@ -494,6 +493,8 @@ class Surface:
 
 def _number(what: str, given: Any, remedy: str = "") -> Any:
     """Return a number of Python as float or complex; as it is one of NumPy, or an array's only element."""
+    if type(given) is float:
+        return given
     given = _check.python_number(given)
     if getattr(given, "ndim", None) == 0 and _dtypes.is_number(getattr(given, "dtype", np.dtype(object))):
         return _arrays.to_host(given)[()]

@@ -85,6 +85,10 @@ class Plan:
         m, n = self.shape
         return f"<Plan of {m} x {n}, {self.nnz} entries, {self.dtype}, as {self.format}, {self.nbytes} bytes>"
 
+    def of(self, values: Any, dtype: np.dtype[Any]) -> Plan:
+        """Return the plan of other values, of a type, for the same pattern."""
+        return Plan(self.format, self.shape, dtype, self.pattern, values, self.order)
+
     @property
     def nnz(self) -> int:
         """Stored entries of the matrix, explicit zeros and duplicates counted."""
@@ -152,14 +156,15 @@ def _getter(paths: list[str]) -> Callable[[Any], tuple[Any, ...]]:
 
 def with_arrays(part: Any, arrays: Iterator[Array]) -> Any:
     """Return the part with the next of `arrays` in the place of each of its own, field by field."""
-    changes: dict[str, Any] = {}
+    made = []
     for name in _names(type(part)):
         value = getattr(part, name)
         if _names(type(value)):
-            changes[name] = with_arrays(value, arrays)
+            value = with_arrays(value, arrays)
         elif is_array(value):
-            changes[name] = next(arrays)
-    return dataclasses.replace(part, **changes)
+            value = next(arrays)
+        made.append(value)
+    return type(part)(*made)
 
 
 def nbytes(*parts: Any) -> int:

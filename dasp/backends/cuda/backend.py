@@ -311,11 +311,13 @@ def asarray(x: Any, device: str, dtype: Any) -> Any:
 
 
 def sparse(shape: tuple[int, int], indptr: Any, indices: Any, data: Any) -> Any:
-    """Return a CSR matrix of CuPy."""
+    """Return a CSR matrix of CuPy, which looks into arrays of integers of two types and waits for that."""
     import cupy
     from cupyx.scipy.sparse import csr_matrix
 
     with cupy.cuda.Device(data.device.id):
+        if data.size <= np.iinfo(indices.dtype).max:
+            indptr = indptr.astype(indices.dtype, copy=False)
         return csr_matrix((data, indices, indptr), shape=shape)
 
 

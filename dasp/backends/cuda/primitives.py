@@ -129,7 +129,7 @@ class Primitives:
 
     def zeros(self, count: int, dtype: np.dtype[Any]) -> Array:
         """See `Primitives`."""
-        return self._on.device.zeros(count, dtype)
+        return self._on.device.zeros(count, dtype) if count else self._on.nothing(dtype)
 
     def scatter(self, numbers: Array, slots: Array | None, stored: Array) -> None:
         """See `Primitives`."""

@@ -713,6 +713,7 @@ def _shared(device: str, layout: str, dtype: np.dtype[Any]) -> dict[str, Any]:
     }
 
 
+@cache
 def number(device: str) -> int:
     """Return N of `cuda:N`."""
     return int(device.partition(":")[2])

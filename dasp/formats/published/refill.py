@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
+
+import numpy as np
 
 from dasp import _arrays
 from dasp._dtypes import bits_type
@@ -27,16 +28,17 @@ def mapped(plan: Plan, function: Callable[[Array], Array], merges: bool, on: Any
     zero, same_bits = of_pad(function, plan.dtype)
     if not zero:
         return None
+    kind = applied(function, np.zeros(0, plan.dtype)).dtype
     parts = pattern.long, pattern.medium.regular, pattern.medium.irregular, pattern.short
     made = []
     for part, numbers in zip(parts, _parts(plan.values), strict=True):
-        found = applied(function, numbers)
+        found = applied(function, numbers) if len(numbers) else on.zeros(0, kind)
         if not same_bits and len(numbers):
-            kind = bits_type(found.dtype)
-            bits = _arrays.namespace(found).where(part.columns == PAD, kind.type(0), found.view(kind))
-            found = bits.view(found.dtype)
+            bits = bits_type(kind)
+            kept = _arrays.namespace(found).where(part.columns == PAD, bits.type(0), found.view(bits))
+            found = kept.view(kind)
         made.append(found)
-    return dataclasses.replace(plan, dtype=made[0].dtype, values=Values(*made))
+    return plan.of(Values(*made), kind)
 
 
 def values_into(plan: Plan, data: Array, slots: Array, on: Any) -> None:

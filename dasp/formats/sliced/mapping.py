@@ -30,12 +30,12 @@ def mapped(plan: Plan, function: Function, merges: bool, on: Any) -> Plan | None
     made = None if way is None else way(plan, function, merges, on)
     if made is None:
         return None
-    return Plan(plan.format, plan.shape, made.table.dtype, plan.pattern, made, plan.order)
+    return plan.of(made, made.table.dtype)
 
 
 def _by_table(plan: Plan, function: Function, merges: bool, on: Any) -> Values:
     values: Values = plan.values
-    return Values(values.coding, values.codes.copy(), applied(function, values.table))
+    return Values(values.coding, _arrays.copied(values.codes), applied(function, values.table))
 
 
 def _slot_by_slot(plan: Plan, function: Function, merges: bool, on: Any) -> Values | None:
@@ -71,18 +71,27 @@ def _coded(values: Values, on: Any) -> Values | None:
 
 def _byte_by_byte(plan: Plan, function: Function, merges: bool, on: Any) -> Values:
     codes: Array = plan.values.codes
-    with np.errstate(all="ignore"):
-        numbers = applied(function, _BYTES.astype(plan.dtype))
-    made, to = None, _bytes_of(numbers.tobytes(), numbers.dtype)
+    numbers, to = (_KNOWN if function in _KNOWN_FUNCTIONS else _mapped_bytes)(function, plan.dtype)
+    made = None
     if to is _SAME:
-        made = codes.copy()
+        made = _arrays.copied(codes)
     elif to is not None:
         made = on.map_bytes(codes, to, WARP * len(plan.pattern.bases) - plan.pattern.entries)
     if made is None:
-        table = _arrays.namespace(codes).asarray(numbers)
-        return Values(Coding.DICTIONARY, codes.view(np.uint8).copy(), table)
+        return Values(Coding.DICTIONARY, _arrays.copied(codes, np.uint8), _arrays.beside(codes, numbers))
     old = plan.values.table
     return Values(Coding.BYTE, made, old if old.dtype == numbers.dtype else on.zeros(0, numbers.dtype))
+
+
+def _mapped_bytes(function: Function, dtype: np.dtype[Any]) -> tuple[Vector, Vector | None]:
+    """Return what a function makes of all bytes, as numbers of a type, and what that is as bytes."""
+    with np.errstate(all="ignore"):
+        numbers = applied(function, _BYTES.astype(dtype))
+    return numbers, _bytes_of(numbers.tobytes(), numbers.dtype)
+
+
+_KNOWN, _KNOWN_FUNCTIONS = lru_cache(maxsize=32)(_mapped_bytes), (operator.neg, abs)
+"""The same of functions that are always the same ones, made once."""
 
 
 @lru_cache(maxsize=256)

@@ -102,13 +102,15 @@ def _sign_bits(dtype: np.dtype[Any]) -> int:
 
 def map_bytes(on: Resources, codes: Array, to: np.ndarray[Any, Any], pads: int) -> Array | None:
     """See `Primitives`."""
-    device, quads = on.device, len(codes) // QUAD
+    device, quads, key = on.device, len(codes) // QUAD, to.tobytes()
     made, question, word = device.empty(len(codes), codes.dtype), device.question(), device.word
-    # There are few such maps: a number that takes 1 and -1 to bytes is one.
-    places = device.constant(tuple(to.view(np.int64).tolist())).view(to.dtype)
+    kept = on.kept.get(key)
+    if kept is None:  # there are few such maps: a number that takes 1 and -1 to bytes is one
+        places = device.constant(tuple(to.view(np.int64).tolist())).view(to.dtype)
+        kept = on.kept[key] = places, on.compiled(types_of_count(0))[kernels.MAP_BYTES]
+    places, launch = kept
     known = {"codes": word(codes), "quads": quads, "to": word(places), "pads": pads, "made": word(made)}
     known |= {"found": question.votes, "told": question.told}
-    launch = on.compiled(types_of_count(0))[kernels.MAP_BYTES]
     launch((share(quads, 256, BLOCKS), 1), 256, known)
     return made if question.fits() else None
 
