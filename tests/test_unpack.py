@@ -181,6 +181,23 @@ def test_every_coding_gives_every_bit_back(kind, dtype):
     assert_same(planning.unpack(plan, cpu)[2], data)
 
 
+@pytest.mark.parametrize("kind", VALUES)
+def test_new_values_are_coded_as_they_need_whatever_the_old_ones_did(kind):
+    rng = np.random.default_rng(6)
+    old, new = (draw_values(each, 3000, np.float64, rng) for each in (VALUES[-1], kind))
+    plan = SLICED.pack(
+        Csr((600, 9), np.arange(0, 3001, 5), np.tile(np.arange(5), 600), old), SLICED.options(), H200, cpu
+    )
+    assert plan.values.coding == Coding.PLAIN
+    made, want = (
+        SLICED.values_from(plan, new, SLICED.slots(plan, on), on) for on in (Primitives(PackingDevice()), cpu)
+    )
+    assert made.coding == want.coding
+    assert_same(made.codes, want.codes)
+    assert_same(made.table, want.table)
+    assert_same(planning.unpack(plan.of(made, new.dtype), cpu)[2], new)
+
+
 def test_segments_in_the_order_of_their_columns():
     csr = csr_of(generate("spikes:300:2:9000"))
     machine = dataclasses.replace(H200, wave_slices=3, most_segments=4)

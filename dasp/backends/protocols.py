@@ -207,8 +207,13 @@ class Primitives(Protocol):
         the headers the `Width` that each slice's deltas need, and where they begin.
         """
 
-    def count_values(self, data: Array) -> tuple[ValueStatistics, Any]:
-        """Count what `choose_coding` asks for; also what the backend keeps of that for `code_values`."""
+    def count_values(
+        self, data: Array, meanwhile: Callable[[], object] | None = None
+    ) -> tuple[ValueStatistics, Any]:
+        """Count what `choose_coding` asks for; also what the backend keeps of that for `code_values`.
+
+        If the host has to wait for that, it calls `meanwhile` first.
+        """
 
     def code_values(
         self,

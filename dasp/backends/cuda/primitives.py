@@ -108,9 +108,11 @@ class Primitives:
         """See `dasp.backends.cuda.pack.refill.prepare`."""
         return refill.prepare(self._on, places, values, dtype)
 
-    def count_values(self, data: Array) -> tuple[ValueStatistics, values.Distinct]:
+    def count_values(
+        self, data: Array, meanwhile: Callable[[], object] | None = None
+    ) -> tuple[ValueStatistics, values.Distinct]:
         """See `Primitives`."""
-        return values.count_values(self._on, data)
+        return values.count_values(self._on, data, meanwhile)
 
     def code_values(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from dasp._dtypes import bits_type
@@ -59,10 +60,15 @@ def value_facts(on: Resources, data: Array, order: Array | None) -> Distinct:
     return distinct
 
 
-def count_values(on: Resources, data: Array) -> tuple[ValueStatistics, Distinct]:
+def count_values(
+    on: Resources, data: Array, meanwhile: Callable[[], object] | None
+) -> tuple[ValueStatistics, Distinct]:
     """See `Primitives`; it keeps the table of distinct values."""
     distinct = value_facts(on, data, None)
-    return value_statistics(len(data), *on.device.reading(distinct.words, 0, 2)()), distinct
+    read = on.device.reading(distinct.words, 0, 2)
+    if meanwhile is not None:
+        meanwhile()
+    return value_statistics(len(data), *read()), distinct
 
 
 def make_dictionary(on: Resources, data: Array, order: Array | None, distinct: Distinct, count: int) -> Array:
