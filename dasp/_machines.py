@@ -110,6 +110,11 @@ class Machine:
     windows: tuple[int, ...] = tuned(
         "rows", "sort windows that are tried: more find better plans, and each costs planning", _FOUND
     )
+    sampled_rows: int = tuned(
+        "rows",
+        "from which on windows are tried on a sample of them: less planning, against windows that cost more",
+        "docs/experiments.md",
+    )
     sorts_all: bool = tuned("", "whether a sort over all rows is tried: fewer pads against far x", _FOUND)
     steps: tuple[tuple[int, int], ...] = tuned(
         "(entries, steps)",
@@ -333,6 +338,7 @@ H200 = Machine(
     name="NVIDIA H200",
     unit="bytes of memory traffic",
     windows=(0, 128, 512, 1024, 8192),
+    sampled_rows=1_900_000,
     sorts_all=True,
     steps=((1_000_000, 8), (4_000_000, 16)),
     most_steps=32,
@@ -428,6 +434,7 @@ ZEN4 = dataclasses.replace(
     H200,
     name="two cores of a Zen 4",
     unit="slots",
+    sampled_rows=1 << 19,
     sorts_all=False,
     steps=(),
     most_steps=128,

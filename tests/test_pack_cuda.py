@@ -20,7 +20,7 @@ from dasp.backends.cuda.pack.refill import SKIPPED
 from dasp.backends.cuda.primitives import Primitives
 from dasp.backends.cuda.scratch import PER_THREAD_STREAM
 from dasp.formats.array import Csr, nbytes
-from dasp.formats.sliced import SLICED
+from dasp.formats.sliced import SLICED, choose
 from dasp.formats.sliced.pattern import Coding, Values, Width, code_type, may_code, shape_fields
 from dasp.models import generate
 from dasp.planning import slots_of
@@ -176,6 +176,49 @@ def test_windows_one_after_another_where_memory_is_short(monkeypatch):
     monkeypatch.setattr(slice_statistics, "FLOOR", 0)
     _, device = plans(csr)
     assert device.launches.count("dasp_cut_tiles") > 3
+
+
+SAMPLED = dataclasses.replace(H200, sampled_rows=0)
+
+
+@pytest.fixture
+def two_tiles(monkeypatch):
+    """Windows are tried in two tiles."""
+    monkeypatch.setattr(choose, "TILES", 2)
+
+
+@settings(max_examples=10)
+@given(
+    rows=st.integers(4 * 8192, 5 * 8192 + 100),
+    kind=st.sampled_from(("even", "short", "long", "sorted", "empty")),
+    on=st.sampled_from(("gpu", "cpu")),
+    seed=st.integers(0, 99),
+)
+def test_windows_are_tried_in_tiles(rows, kind, on, seed):
+    rng = np.random.default_rng(seed)
+    some, few = rng.integers(0, 4, rows), rng.random(rows)
+    lengths = {
+        "even": lambda: some * 2,
+        "short": lambda: np.where(few < 0.01, rng.integers(0, 200, rows), some),
+        "long": lambda: np.where(few < 0.001, rng.integers(0, 900, rows), some),
+        "sorted": lambda: np.sort(rng.integers(0, 5, rows) ** 3),
+        "empty": lambda: (few < 0.001).astype(int),
+    }[kind]()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(choose, "TILES", 2)
+        machine = dataclasses.replace(MACHINES[on], sampled_rows=0)
+        plans(csr_of(from_lengths(lengths, 3000)), seed if seed % 2 else None, machine)
+
+
+def test_all_rows_are_tried_where_tiles_have_missed_the_long_ones(two_tiles):
+    lengths = np.tile([3, 1], 2 * 8192)
+    tile = choose.drawn_tile(0, 2, 4)
+    _, device = plans(csr_of(from_lengths(lengths, 900)), machine=SAMPLED)
+    assert device.launches.count("dasp_cut_tiles") == 2
+    lengths[8192 * (1 - tile) : 8192 * (2 - tile)] *= 7
+    plan, device = plans(csr_of(from_lengths(lengths, 900)), machine=SAMPLED)
+    assert device.launches.count("dasp_cut_tiles") == 3
+    assert plan.pattern.choice == plans(csr_of(from_lengths(lengths, 900)))[0].pattern.choice
 
 
 @pytest.mark.parametrize(("most", "kernel"), [(8192, "dasp_sort_segments"), (10, "dasp_column_keys")])

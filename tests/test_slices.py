@@ -651,8 +651,27 @@ def test_rows_are_sorted_among_a_few_where_y_leaves_the_cache():
 
 def test_rows_alone_stand_for_all_slices_where_segments_are_few():
     rows = choose.SliceStatistics(10, 75, 60, 40, 1, 2, 3)
-    assert choose.with_segments(rows, 14, 100, 80) == (14, 100, 80, 40, 1, 2, 3)
-    assert choose.with_segments(rows, 14, 101, 80) is None
+    assert choose.with_segments(rows, 14, 100, 80, 25) == (14, 100, 80, 40, 1, 2, 3)
+    assert choose.with_segments(rows, 14, 101, 80, 26) is None
+
+
+def test_windows_are_tried_in_tiles_of_matrices_of_many_rows():
+    windows, many = H200.windows, H200.sampled_rows
+    assert choose.tiles_to_try((*windows, many), many, 1000, H200) == choose.TILES
+    assert choose.tiles_to_try((*windows, many - 1), many - 1, 1000, H200) == 0
+    assert choose.tiles_to_try((*windows, many), many, choose.MOST_KEYS, H200) == 0
+    assert choose.tiles_to_try((0, 100, many), many, 1000, H200) == 0  # no tile holds windows of 100 whole
+    assert choose.tiles_to_try((), many, 1000, H200) == 0
+    eager, least = replace(H200, sampled_rows=0), 2 * choose.TILES * choose.TILE_ROWS
+    assert [choose.tiles_to_try(windows, rows, 9, eager) for rows in (least - 1, least)] == [0, choose.TILES]
+    assert choose.SliceStatistics(5, 9, 7, 4, 1, 2, 3).scaled(3, 2) == (7, 13, 10, 4, 1, 2, 3)
+
+
+@given(st.integers(1, 64), st.integers(0, 10_000))
+def test_of_each_part_of_all_tiles_one_is_drawn(count, more):
+    ends = [nth * (count + more) // count for nth in range(count + 1)]
+    for nth in range(count):
+        assert ends[nth] <= choose.drawn_tile(nth, count, count + more) < ends[nth + 1]
 
 
 @given(

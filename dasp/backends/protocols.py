@@ -163,10 +163,12 @@ class Primitives(Protocol):
         windows: tuple[int, ...],
         sector_columns: int,
         blocks: tuple[int, int, int],
+        tiles: int,
     ) -> Tried:
         """Return the `slice_statistics` that each sort window would give, segments left out.
 
-        Windows rise, from 0 to at most m.
+        Windows rise, from 0 to at most m. If `tiles` is not 0, they are those of the rows of so many tiles,
+        one after another, `scaled` to all: `choose.drawn_tile` says which, and long rows have no entries.
         """
 
     def lay_out(self, csr: Csr, survey: Survey, cut: Cut, window: int, tried: Tried | None) -> Layout:

@@ -2,6 +2,7 @@
 //
 // rows (candidates, stride) or null: the rows of each order, `positions` of them. windows (candidates - 1): 0 where
 //     the order is the caller's, if there are no long rows, and has no `rows`; the last candidate has none.
+// even: whether no row in a slice has more than `steps` entries.
 // passages (candidates, tiles, 32): what each tile does to a chain of slices, by its entry.
 // before (candidates, tiles, 2): slices before each tile times 32, plus the entry of the chain; steps before it.
 // totals (candidates, TOTALS): slices, steps and full steps of all.
@@ -74,10 +75,44 @@ __device__ __forceinline__ void follow_chain(const Count* passages, int tiles, C
     chain.pass(passages, first, last, before);
 }
 
+// The same where slices have 32 rows each, so that every tile begins with one: each thread takes some.
+__device__ __forceinline__ void add_up_tiles(const Count* passages, int tiles, Count* before, Count* totals, Count* sums)
+{
+    const int each = (tiles + CUT_THREADS - 1) / CUT_THREADS;
+    const int first = min((int)threadIdx.x * each, tiles), last = min(first + each, tiles);
+    Count slices = 0, steps = 0, full = 0;
+#pragma unroll 4
+    for (int tile = first; tile < last; ++tile) {
+        const Passage one = Passage::of(passages[(long long)tile * WARP]);
+        slices += one.slices;
+        steps += one.steps;
+        full += one.full;
+    }
+    Count all_slices, all_steps, all_full;
+    slices = block_sum_before(slices, sums, all_slices);
+    __syncthreads();
+    steps = block_sum_before(steps, sums, all_steps);
+    __syncthreads();
+    block_sum_before(full, sums, all_full);
+    if (threadIdx.x == 0) {
+        totals[SLICES] = all_slices;
+        totals[STEPS] = all_steps;
+        totals[FULL] = all_full;
+    }
+    __syncthreads();
+    for (int tile = first; tile < last; ++tile) {
+        const Passage one = Passage::of(passages[(long long)tile * WARP]);
+        before[2ll * tile] = slices << 5;
+        before[2ll * tile + 1] = steps;
+        slices += one.slices;
+        steps += one.steps;
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(CUT_THREADS, 4)
 dasp_cut_tiles(const Start* __restrict__ indptr, const Index* __restrict__ rows, long long stride,
                const long long* __restrict__ windows, int window_count, long long positions, int identity, int steps,
-               Count* come, Count* passages, Count* before, Count* totals, Count* words, int word_count,
+               int even, Count* come, Count* passages, Count* before, Count* totals, Count* words, int word_count,
                Count* told)
 {
     __shared__ CutTile tile;
@@ -85,7 +120,7 @@ dasp_cut_tiles(const Start* __restrict__ indptr, const Index* __restrict__ rows,
     __shared__ Chain chains[CUT_WARPS][WARP], chain[CUT_WARPS];
     const Order order = candidate_order(indptr, rows, stride, windows, window_count, positions, identity);
     const long long first = blockIdx.x * (long long)CUT_TILE;
-    tile.load(order, first, steps);
+    tile.load(order, first, steps, even);
     through[warp_id()][lane_id()] = tile.through_chunk(int(min(positions - first, (long long)CUT_TILE))).packed();
     __syncthreads();
     const long long tiles = gridDim.x, own = blockIdx.y * tiles;
@@ -98,14 +133,18 @@ dasp_cut_tiles(const Start* __restrict__ indptr, const Index* __restrict__ rows,
         passages[(own + blockIdx.x) * WARP + lane_id()] = all.packed();
     }
     if (!is_last_block(come + blockIdx.y, tiles)) return;
-    follow_chain(passages + own * WARP, int(tiles), before + own * 2, totals + blockIdx.y * TOTALS, chains, chain);
+    passages += own * WARP;
+    before += own * 2;
+    totals += blockIdx.y * TOTALS;
+    if (even) add_up_tiles(passages, int(tiles), before, totals, through[0]);
+    else follow_chain(passages, int(tiles), before, totals, chains, chain);
     if (told) tell(words, word_count, told);
 }
 
 extern "C" __global__ void __launch_bounds__(CUT_THREADS)
 dasp_cut_headers(const Start* __restrict__ indptr, const Index* __restrict__ rows, long long positions, int steps,
-                 const Count* __restrict__ before, const uint4* __restrict__ segment_headers, long long segments,
-                 long long steps_before, uint4* headers, Index* placed)
+                 int even, const Count* __restrict__ before, const uint4* __restrict__ segment_headers,
+                 long long segments, long long steps_before, uint4* headers, Index* placed)
 {
     __shared__ CutTile tile;
     __shared__ Count through[CUT_WARPS][WARP];
@@ -116,7 +155,7 @@ dasp_cut_headers(const Start* __restrict__ indptr, const Index* __restrict__ row
          s += gridDim.x * (long long)CUT_THREADS)
         headers[s] = segment_headers[s];
     if (size <= 0) return;
-    tile.load(order, first, steps, placed);
+    tile.load(order, first, steps, even, placed);
     through[warp_id()][lane_id()] = tile.through_chunk(size).packed();
     __syncthreads();
     if (lane_id() > 0) return;

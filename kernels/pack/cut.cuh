@@ -38,9 +38,11 @@ struct Order {
     {
         return rows ? (long long)rows[position] : position;
     }
-    __device__ __forceinline__ unsigned length(long long position) const
+    // The entries of a row; of one too long for slices of so many steps, as it may be in a sample, 0.
+    __device__ __forceinline__ unsigned length(long long row, int most_steps) const
     {
-        return position < count ? unsigned(length_of(indptr, row(position))) : 0u;
+        const long long length = length_of(indptr, row);
+        return length > (long long)WARP * most_steps ? 0u : unsigned(length);
     }
 };
 
@@ -65,21 +67,33 @@ struct CutTile {
 
     // Every thread of the block calls it: each warp takes its chunk from behind, 32 positions at a time. Level by level,
     // the longest and shortest of 2^k rows from each position. All loads come first: each waits for the one before it.
-    // placed (positions) or null: gets the rows of the tile.
-    __device__ __forceinline__ void load(const Order& order, long long first, int most_steps, Index* placed = nullptr)
+    // placed (positions) or null: gets the rows of the tile. even: no row is longer than a lane's, so slices have 32 rows,
+    // and a chain that begins with a tile has one with every warp's turn; what others would meet is not told.
+    __device__ __forceinline__ void load(const Order& order, long long first, int most_steps, int even,
+                                         Index* placed = nullptr)
     {
         const int chunk = warp_id() * CUT_CHUNK + lane_id();
         const long long left = order.count - first - chunk;
         long long row[CUT_MINE + 1];
         unsigned length[CUT_MINE + 1];
 #pragma unroll
-        for (int q = 0; q <= CUT_MINE; ++q) row[q] = q * WARP < left ? order.row(first + chunk + q * WARP) : -1;
+        for (int q = 0; q <= CUT_MINE; ++q) row[q] = q * WARP < left && !(even && q == CUT_MINE) ? order.row(first + chunk + q * WARP) : -1;
 #pragma unroll
-        for (int q = 0; q <= CUT_MINE; ++q) length[q] = row[q] < 0 ? 0u : unsigned(length_of(order.indptr, row[q]));
+        for (int q = 0; q <= CUT_MINE; ++q) length[q] = row[q] < 0 ? 0u : order.length(row[q], most_steps);
 #pragma unroll
         for (int q = 0; q < CUT_MINE; ++q) {
             if (placed && row[q] >= 0) placed[first + chunk + q * WARP] = Index(row[q]);
             shapes[chunk + q * WARP] = length[q];
+        }
+        if (even) {
+#pragma unroll
+            for (int q = 0; q < CUT_MINE; ++q) {
+                const unsigned steps = warp_max(length[q]), least = warp_min(length[q]);
+                const bool whole = (q + 1) * WARP - lane_id() <= left;
+                shapes[chunk + q * WARP] = steps | (whole ? least : 0u) << 12;
+            }
+            __syncthreads();
+            return;
         }
         Rows32 after[MOST_SHIFT];  // of 2^k rows, 32 positions on
 #pragma unroll 1

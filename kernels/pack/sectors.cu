@@ -76,14 +76,15 @@ struct Searched {
 
 // Finds slices first .. last, which follow the segments. Every thread of the block calls it.
 __device__ __forceinline__ void find_slices(const Order& order, const Count* before, long long tiles, int steps,
-                                            long long first, long long last, Searched& searched, Sample& sample)
+                                            int even, long long first, long long last, Searched& searched,
+                                            Sample& sample)
 {
     CutTile& tile = searched.tile;
     const long long found = sample.count() - last;  // slice s is the found + s-th of the place
     for (long long t = tile_of(before, tiles, first); t < tiles; ++t) {
         const Count come = before[2 * t];
         if ((long long)(come >> 5) >= last) break;
-        tile.load(order, t * CUT_TILE, steps);
+        tile.load(order, t * CUT_TILE, steps, even);
         const int size = int(min(order.count - t * CUT_TILE, (long long)CUT_TILE));
         searched.through[warp_id()][lane_id()] = tile.through_chunk(size).packed();
         __syncthreads();
@@ -157,7 +158,7 @@ struct Runs {
     unsigned length[PLACE_SLICES][WARP];
 
     // A warp calls it for slice k.
-    __device__ __forceinline__ void find(int k, const Sample& sample, const Order& order,
+    __device__ __forceinline__ void find(int k, const Sample& sample, const Order& order, int most_steps,
                                          const long long* segment_starts, const long long* segment_lengths)
     {
         const long long first = sample.first[k], position = first + (lane_id() >> sample.shift[k]);
@@ -168,7 +169,7 @@ struct Runs {
         } else if (position < order.count) {
             const long long row = order.row(position);
             start[k][lane_id()] = order.indptr[row];
-            length[k][lane_id()] = unsigned(length_of(order.indptr, row));
+            length[k][lane_id()] = order.length(row, most_steps);
         }
     }
 };
@@ -328,11 +329,12 @@ struct Counter {
 extern "C" __global__ void __launch_bounds__(CUT_THREADS, 2)
 dasp_count_sectors(const Start* __restrict__ indptr, const Column* __restrict__ indices,
                    const Index* __restrict__ rows, long long stride, const long long* __restrict__ windows,
-                   int window_count, long long positions, int identity, int steps, const Count* __restrict__ before,
-                   const long long* __restrict__ segment_starts, const long long* __restrict__ segment_lengths,
-                   long long segments, int sector_shift, int by_slice, int few, int many, unsigned slots_by_slice,
-                   unsigned slots_few, unsigned slots_many, const Count* __restrict__ totals, unsigned* tables,
-                   long long table_slots, int shared_slots, Count* sampled, Count* done, Count* words, int word_count, Count* told)
+                   int window_count, long long positions, int identity, int steps, int even,
+                   const Count* __restrict__ before, const long long* __restrict__ segment_starts,
+                   const long long* __restrict__ segment_lengths, long long segments, int sector_shift, int by_slice,
+                   int few, int many, unsigned slots_by_slice, unsigned slots_few, unsigned slots_many,
+                   const Count* __restrict__ totals, unsigned* tables, long long table_slots, int shared_slots,
+                   Count* sampled, Count* done, Count* words, int word_count, Count* told)
 {
     static_assert(CUT_WARPS == PLACE_SLICES, "a warp for each slice of a place");
     extern __shared__ __align__(16) unsigned shared[];  // the tile in which slices are found, and then tables
@@ -364,11 +366,11 @@ dasp_count_sectors(const Start* __restrict__ indptr, const Column* __restrict__ 
             sample.steps[threadIdx.x] = int(ceil_div(segment_lengths[segment], WARP));
         }
         if (sample.end > segments)
-            find_slices(order, before, tiles, steps, max(sample.begin - segments, 0ll), sample.end - segments,
+            find_slices(order, before, tiles, steps, even, max(sample.begin - segments, 0ll), sample.end - segments,
                         *reinterpret_cast<Searched*>(shared), sample);
         __syncthreads();
         if (k < sample.count()) {
-            runs.find(k, sample, order, segment_starts, segment_lengths);
+            runs.find(k, sample, order, steps, segment_starts, segment_lengths);
             LaneRun(runs, sample, k).span(sample, k, sizes, indices, sector_shift);
             const unsigned entries = __reduce_add_sync(ALL_LANES, runs.length[k][lane_id()]) >> sample.shift[k];
             if (lane_id() == 0) sample.entries[k] = entries;

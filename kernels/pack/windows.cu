@@ -11,6 +11,8 @@
 // block sorts its tile for all of them, unless they are sorted `apart`: few blocks would leave multiprocessors idle.
 // All rows: tiles are sorted each for itself, by the candidate `tile_order` (-1: none), and counted by their keys; sums
 // of these, key by key, say where the rows of each key of each tile go.
+// A sample, in dasp_sort_windows alone, where `stride` < m: windows divide a tile or are 0, with `left_out`, or of all
+// rows, and tiles of `stride` rows in all are drawn from those of m, one of each equal part; long rows count as empty.
 // indptr (m + 1); rows of more than `most` entries are in no order; long_tiles: how many these are, see survey.cu.
 // longest: entries of the longest other row. bits: of longest + 1. rows (candidates, stride): the orders, without
 // that of 0 where it is left out, the one of all rows last.
@@ -30,22 +32,35 @@ __device__ __forceinline__ bool is_whole(long long window)
     return window >= CHUNK && window <= TILE && window % CHUNK == 0 && TILE % window == 0;
 }
 
-// The windows that are tried, and where their orders go.
+// The windows that are tried, and where their orders go; m rows that come from `tiles` tiles, or 0 if from as many.
 struct Windows {
     const long long* given;
     int count;
-    long long m, stride;
+    long long m, tiles;
     int left_out;
     Index *rows, *spare;
+
+    // Whether rows are missing in the orders.
+    __device__ __forceinline__ bool lacks() const { return left_out && !tiles; }
+
+    // The row of the matrix that is number `first` here, the first one in its tile or not: `drawn_tile` of choose.py.
+    __device__ __forceinline__ long long row(long long first) const
+    {
+        if (!tiles) return first;
+        const long long nth = first / TILE, count = m / TILE, begin = nth * tiles / count;
+        unsigned word = unsigned(nth) * 0x9e3779b1u;
+        word = (word ^ word >> 15) * 0x85ebca77u;
+        return (begin + (word ^ word >> 13) % ((nth + 1) * tiles / count - begin)) * TILE + first % TILE;
+    }
 
     __device__ __forceinline__ long long at(int y) const { return y < count ? given[y] : min(m, (long long)TILE); }
     __device__ __forceinline__ Index* order(int y) const
     {
-        return y == count && spare ? spare : rows + stored_before(y, given, count, left_out) * stride;
+        return y == count && spare ? spare : rows + stored_before(y, given, count, left_out) * m;
     }
     __device__ __forceinline__ Index* all_rows() const
     {
-        return rows + stored_before(count, given, count, left_out) * stride;
+        return rows + stored_before(count, given, count, left_out) * m;
     }
 };
 
@@ -229,7 +244,7 @@ struct WholeWindows {
     const Job& job;
     Room& room;
     unsigned short *order, *counts;
-    long long tile, first, gone;
+    long long tile, first, row, gone;  // the row of the matrix that is first
     int chunks;
 
     // Candidates from `begin` to `end`.
@@ -240,9 +255,9 @@ struct WholeWindows {
 #pragma unroll
         for (int q = 0; q < MINE; ++q) {
             if (!chunk_by_chunk.has(slot_of(q))) continue;
-            const long long row = first + slot_of(q);
-            digit[q] = row < job.windows.m ? job.keys.at(row) : job.keys.none();
-            left |= unsigned(row < job.windows.m && digit[q] == job.keys.none()) << q;
+            const bool is_there = first + slot_of(q) < job.windows.m;
+            digit[q] = is_there ? job.keys.at(row + slot_of(q)) : job.keys.none();
+            left |= unsigned(is_there && digit[q] == job.keys.none()) << q;
         }
         room.gone.count(left);
         room.gone.add_up();
@@ -260,7 +275,7 @@ struct WholeWindows {
             for (int q = 0; q < MINE; ++q) {
                 if (!chunk_by_chunk.has(slot_of(q)) || (order[slot_of(q)] & GONE)) continue;
                 to[slot_of(q) - int(room.gone.chunks[slot_of(q) / CHUNK & -per_window])] =
-                    Index(first + (order[slot_of(q)] & PLACE));
+                    Index(row + (order[slot_of(q)] & PLACE));
             }
             __syncthreads();
         }
@@ -299,9 +314,10 @@ __device__ __forceinline__ void sort_tile(const Job& job, long long tile, int y,
         while (!is_whole(all.at(last))) --last;
         if (begin >= m || (!job.apart && y != last)) return;
         unsigned short* const order = reinterpret_cast<unsigned short*>(room.words);
-        const long long gone = all.left_out ? room.gone.before(begin, keys, job.long_tiles) : 0;
+        const long long gone = all.lacks() ? room.gone.before(begin, keys, job.long_tiles) : 0;
         const int chunks = int(ceil_div(min(m - begin, (long long)TILE), CHUNK));
-        WholeWindows{job, room, order, order + TILE, tile, begin, gone, chunks}.sort(job.apart ? y : 0, y + 1);
+        const WholeWindows windows{job, room, order, order + TILE, tile, begin, all.row(begin), gone, chunks};
+        windows.sort(job.apart ? y : 0, y + 1);
         return;
     }
     const bool sorts = given > 0;
@@ -310,6 +326,7 @@ __device__ __forceinline__ void sort_tile(const Job& job, long long tile, int y,
     const int per_window = (window + CHUNK - 1) / CHUNK, fit = CHUNKS / per_window;
     const long long first = tile * (fit * window);
     if (first >= m) return;
+    const long long first_row = all.row(first);
     const int here = int(min(m - first, (long long)fit * window)), whole = here / window;
     const DigitSort sort{room.counters, room.sums, per_window,
                          whole * per_window + (here - whole * window + CHUNK - 1) / CHUNK};
@@ -319,16 +336,15 @@ __device__ __forceinline__ void sort_tile(const Job& job, long long tile, int y,
     for (int q = 0; q < MINE; ++q) {
         if (!sort.has(slot_of(q))) continue;
         const int nth = sort.window_of(slot_of(q)), place = slot_of(q) - nth * per_window * CHUNK;
-        const long long row = first + nth * window + place;
         unsigned key = keys.none();
-        if (place < window && row < m) {
-            key = keys.at(row);
+        if (place < window && first + nth * window + place < m) {
+            key = keys.at(first_row + nth * window + place);
             gone |= unsigned(key == keys.none()) << q;
         }
         if (!sorts && key != keys.none()) key = 0;
         word[q] = key << PLACE_BITS | unsigned(place);
     }
-    const long long before = all.left_out ? room.gone.before(first, keys, job.long_tiles) : 0;
+    const long long before = all.lacks() ? room.gone.before(first, keys, job.long_tiles) : 0;
     room.gone.count(gone);
     room.gone.add_up();
     for (int shift = 0; shift < job.bits; shift += DIGIT_BITS) {
@@ -351,12 +367,12 @@ __device__ __forceinline__ void sort_tile(const Job& job, long long tile, int y,
         const int nth = sort.window_of(slot_of(q));
         const int begin = nth * window;
         to[begin - int(room.gone.chunks[nth * per_window]) + slot_of(q) - nth * per_window * CHUNK] =
-            Index(first + begin + (word[q] & ((1u << PLACE_BITS) - 1)));
+            Index(first_row + begin + (word[q] & ((1u << PLACE_BITS) - 1)));
     }
     if (y == job.tile_order) job.all.tell(tile, room.words, room.counters, sort.chunks * CHUNK);
 }
 
-__device__ __forceinline__ void sort_windows(const Job& job, int left_out, int tiles, Count* come)
+__device__ __forceinline__ void sort_windows(const Job& job, int tiles, Count* come)
 {
     __shared__ Room room;
     __shared__ int ticket;
@@ -385,7 +401,7 @@ __device__ __forceinline__ void sort_windows(const Job& job, int left_out, int t
     nth -= sums;
     const long long begin = (long long)nth * TILE, end = min(begin + TILE, job.windows.m);
     long long first = begin, size = end - begin;
-    if (left_out) {
+    if (job.windows.lacks()) {
         first -= room.gone.before(begin, job.keys, job.long_tiles);
         __syncthreads();
         size = end - room.gone.before(end, job.keys, job.long_tiles) - first;
@@ -402,10 +418,12 @@ __device__ __forceinline__ void sort_windows(const Job& job, int left_out, int t
          long long longest, int bits, long long stride, int apart, int tiles, int tile_order, Index* rows,             \
          Index* spare, Count* come, unsigned* counts)                                                                  \
     {                                                                                                                  \
-        const long long all_tiles = tile_order < 0 ? 0 : ceil_div(m, TILE);                                            \
-        const Job job{{windows, window_count, m, stride, left_out, rows, spare}, {indptr, longest, most}, long_tiles,  \
-                      bits, candidates, apart, tile_order, {counts, all_tiles, int(longest) + 1}};                     \
-        sort_windows(job, left_out, tiles, come);                                                                      \
+        const long long all_tiles = tile_order < 0 ? 0 : ceil_div(stride, TILE);                                       \
+        const bool sampled = (blocks) == 1 && stride < m;                                                              \
+        const Job job{{windows, window_count, stride, sampled ? m / TILE : 0, left_out, rows, spare},                  \
+                      {indptr, longest, most, sampled}, long_tiles, bits, candidates, apart, tile_order,               \
+                      {counts, all_tiles, int(longest) + 1}};                                                          \
+        sort_windows(job, tiles, come);                                                                                \
     }
 DASP_SORT_WINDOWS(dasp_sort_windows, 1)
 DASP_SORT_WINDOWS(dasp_sort_many_windows, 2)

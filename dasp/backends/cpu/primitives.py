@@ -343,10 +343,11 @@ def try_windows(
     windows: tuple[int, ...],
     sector_columns: int,
     blocks: tuple[int, int, int],
+    tiles: int,
 ) -> Tried:
     """See `Primitives`."""
     lengths = survey.detail[0]
-    return Tried(_try_windows(csr, lengths, cut.steps, windows, sector_columns, blocks), None)
+    return Tried(_try_windows(csr, lengths, cut.steps, windows, sector_columns, blocks, tiles), None)
 
 
 def slice_statistics(
@@ -377,6 +378,7 @@ def lay_out(csr: Csr, survey: Survey, cut: Cut, window: int, tried: Tried | None
         slices=len(slices.steps),
         steps=int(slices.steps.sum()),
         full=int(slices.full.sum()),
+        segment_steps=int(slices.steps[: len(segments.rows)].sum()),
         rows=rows,
         headers=words,
         long_rows=long_rows.astype(index),

@@ -14,7 +14,7 @@ import numpy as np
 from dasp._compile import jit
 from dasp.backends.cpu.ranges import over_ranges
 from dasp.formats.array import WARP, Csr
-from dasp.formats.sliced.choose import SAMPLES, SliceStatistics
+from dasp.formats.sliced.choose import SAMPLES, TILE_ROWS, SliceStatistics, drawn_tile
 from dasp.formats.sliced.layout import Runs, Slices
 from dasp.formats.sliced.pattern import MOST_WARPS
 
@@ -31,6 +31,7 @@ def try_windows(
     windows: tuple[int, ...],
     sector_columns: int,
     blocks: tuple[int, ...],
+    tiles: int,
 ) -> dict[int, SliceStatistics]:
     """Return the statistics of each window; see `dasp.backends.protocols.Primitives.try_windows`.
 
@@ -41,9 +42,13 @@ def try_windows(
         Below 0 for rows that are in no slice.
     steps : int
         Most steps of a slice.
-    windows, sector_columns, blocks
+    windows, sector_columns, blocks, tiles
         As in the protocol.
     """
+    all_rows = len(lengths)
+    if tiles:
+        rows = _rows_of_tiles(tiles, all_rows)
+        csr, lengths = csr._replace(indptr=csr.indptr[rows]), np.maximum(lengths[rows], 0)
 
     def statistics(window: int) -> SliceStatistics:
         in_order, begins = _sort_lengths(lengths, window, WARP * steps)
@@ -52,13 +57,20 @@ def try_windows(
         if any(blocks):
             wanted = _places(cut)[:, None] + np.arange(MOST_WARPS)
             _take_sampled(csr.indptr, lengths, window, begins, cut.first_run, wanted, WARP * steps, *runs)
-        return sampled_statistics(cut, runs, csr, sector_columns, blocks)
+        found = sampled_statistics(cut, runs, csr, sector_columns, blocks)
+        return found.scaled(all_rows, len(lengths)) if tiles else found
 
     def each(begin: int, end: int) -> list[SliceStatistics]:
         return [statistics(window) for window in windows[begin:end]]
 
     found = chain.from_iterable(over_ranges(len(windows), len(csr.data), each))
     return dict(zip(windows, found, strict=True))
+
+
+def _rows_of_tiles(tiles: int, rows: int) -> Vector:
+    """Return the rows of so many tiles that are drawn."""
+    firsts = [TILE_ROWS * drawn_tile(nth, tiles, rows // TILE_ROWS) for nth in range(tiles)]
+    return (np.array(firsts)[:, None] + np.arange(TILE_ROWS)).ravel()
 
 
 def sampled_statistics(

@@ -68,9 +68,11 @@ class Primitives:
         windows: tuple[int, ...],
         sector_columns: int,
         blocks: tuple[int, int, int],
+        tiles: int,
     ) -> Tried:
         """See `Primitives`."""
-        return slice_statistics.try_windows(self._on, csr, survey, cut, windows, sector_columns, blocks)
+        on = self._on
+        return slice_statistics.try_windows(on, csr, survey, cut, windows, sector_columns, blocks, tiles)
 
     def slice_statistics(
         self,

@@ -21,6 +21,16 @@ SAMPLES = 24
 """Places at which sectors of x are counted, in the order of the slices."""
 
 
+TILES, TILE_ROWS = 32, 8192
+"""Tiles of a sample of rows in which windows are tried, and the rows of each: as many as the widest window.
+The windows chosen then cost at most a hundredth more (docs/experiments.md)."""
+
+MOST_KEYS = 4096
+"""Lengths by which rows of tiles are sorted: where there are more, windows are tried on all rows."""
+
+UNLIKE = 16
+"""Part of all steps by which the steps of such a sample may be wrong: else it has missed the long rows."""
+
 SEGMENTS = 4
 """Part of all steps up to which segments of long rows are taken to gather as the other slices do: the blocks
 chosen then cost at most a hundredth more (docs/experiments.md)."""
@@ -79,12 +89,43 @@ class SliceStatistics(NamedTuple):
         """Slots of all slices."""
         return WARP * self.steps
 
+    def scaled(self, rows: int, of: int) -> SliceStatistics:
+        """Return what so many rows have if `of` rows have this."""
+        slices, steps, full = (count * rows // of for count in self[:3])
+        return SliceStatistics(slices, steps, full, *self[3:])
+
     def of_all(self, sectors: int) -> float:
         """Estimate the sectors of all slices from those counted in the sample."""
         return sectors * self.steps / max(self.sampled_steps, 1)
 
 
-def with_segments(rows: SliceStatistics, slices: int, steps: int, full: int) -> SliceStatistics | None:
+def tiles_to_try(windows: tuple[int, ...], rows: int, longest: int, machine: Machine) -> int:
+    """Return in how many tiles of `TILE_ROWS` rows windows are tried; 0 if in all rows.
+
+    Tiles hold whole windows, but for those of all rows, which are then of all rows in the tiles.
+    """
+    if rows < max(machine.sampled_rows, 2 * TILES * TILE_ROWS) or len(windows) < 2 or longest >= MOST_KEYS:
+        return 0
+    whole = all([window in (0, rows) or TILE_ROWS % window == 0 for window in windows])
+    return TILES if whole else 0
+
+
+def drawn_tile(nth: int, count: int, tiles: int) -> int:
+    """Return the tile that is drawn as the nth of so many: one of the nth part of all `tiles`, by a hash."""
+    first, last = nth * tiles // count, (nth + 1) * tiles // count
+    word = nth * 0x9E3779B1 & 0xFFFFFFFF
+    word = (word ^ word >> 15) * 0x85EBCA77 & 0xFFFFFFFF
+    return first + (word ^ word >> 13) % (last - first)
+
+
+def is_like(sample: SliceStatistics, steps: int) -> bool:
+    """Whether a sample of rows has told how many steps the slices of all rows have."""
+    return UNLIKE * abs(sample.steps - steps) <= steps
+
+
+def with_segments(
+    rows: SliceStatistics, slices: int, steps: int, full: int, segment_steps: int
+) -> SliceStatistics | None:
     """Return the statistics of all slices from those of rows alone, None where segments are too many.
 
     Parameters
@@ -93,8 +134,10 @@ def with_segments(rows: SliceStatistics, slices: int, steps: int, full: int) -> 
         Of the slices but the segments of long rows.
     slices, steps, full : int
         Of all.
+    segment_steps : int
+        Of the segments among them.
     """
-    if SEGMENTS * (steps - rows.steps) > steps:
+    if SEGMENTS * segment_steps > steps:
         return None
     return SliceStatistics(slices, steps, full, *rows[3:])
 

@@ -75,6 +75,8 @@ class Layout(NamedTuple):
         As in `Pattern`.
     slices, steps, full : int
         Slices, segments among them; the steps of all, and those of them without pads.
+    segment_steps : int
+        Steps of the segments.
     rows, headers : object
         As in `Pattern`, once `store` has returned them: it adds widths and places of deltas to headers.
     detail : object
@@ -86,6 +88,7 @@ class Layout(NamedTuple):
     slices: int
     steps: int
     full: int
+    segment_steps: int
     rows: Any
     headers: Any
     long_rows: Array

@@ -16,7 +16,7 @@ from dasp._integers import ceil_div
 from dasp._machines import Gathers, Machine
 from dasp.formats.array import WARP, Csr, Plan, narrowest
 from dasp.formats.sliced import choose
-from dasp.formats.sliced.layout import Cut, Layout, Survey
+from dasp.formats.sliced.layout import Cut, Layout, Survey, Tried
 from dasp.formats.sliced.options import Options
 from dasp.formats.sliced.pattern import NAME, Choice, Coding, Pattern
 
@@ -55,16 +55,17 @@ def pack(csr: Csr, options: Options, machine: Machine, on: Any) -> Plan:
     tried, coding = None, None
     window = options.window or 0  # if no row is longer than the one before it, a sort moves none
     windows = _windows(csr, survey, cut, machine) if options.window is None and survey.rises else ()
+    tiles = choose.tiles_to_try(windows, m, survey.longest, machine)
     if windows:
-        blocks = _blocks(gathers, machine)
-        tried = on.try_windows(csr, survey, cut, windows, _sector_columns(csr), blocks)
-        coding = _coding(survey, dtype)
-        code_bytes, rows = choose.code_bytes(coding, dtype), m - survey.long_rows
-        window = choose.choose_window(tried.statistics, rows, dtype, code_bytes, gathers, machine)
+        window, tried, coding = _choose_window(csr, survey, cut, windows, gathers, machine, on, tiles)
     layout = on.lay_out(csr, survey, cut, window, tried)
+    if tried and tiles and not choose.is_like(tried.statistics[window], layout.steps - layout.segment_steps):
+        layout = None
+        window, tried, coding = _choose_window(csr, survey, cut, windows, gathers, machine, on, 0)
+        layout = on.lay_out(csr, survey, cut, window, tried)
     if coding is None:
         coding = _coding(survey, dtype)  # what was counted of values comes with what was counted of slices
-    counts = layout.slices, layout.steps, layout.full
+    counts = layout.slices, layout.steps, layout.full, layout.segment_steps
     known = choose.with_segments(tried.statistics[window], *counts) if tried else None
     tried = None
     counted = _share(csr, survey, cut, layout, machine, on, known, options)
@@ -99,6 +100,25 @@ def _windows(csr: Csr, survey: Survey, cut: Cut, machine: Machine) -> tuple[int,
     if not survey.long_rows:
         saved = choose.most_saved(rows, entries, survey.longest, cut.steps, dtype, machine)
     return choose.windows_to_try(saved, rows, entries, dtype, machine)
+
+
+def _choose_window(
+    csr: Csr,
+    survey: Survey,
+    cut: Cut,
+    windows: tuple[int, ...],
+    gathers: Gathers,
+    machine: Machine,
+    on: Any,
+    tiles: int,
+) -> tuple[int, Tried, Coding]:
+    """Try sort windows, in some tiles or in all rows; return the best one, what was found, and the coding."""
+    dtype, blocks = csr.data.dtype, _blocks(gathers, machine)
+    tried = on.try_windows(csr, survey, cut, windows, _sector_columns(csr), blocks, tiles)
+    coding = _coding(survey, dtype)
+    code_bytes, rows = choose.code_bytes(coding, dtype), csr.shape[0] - survey.long_rows
+    window = choose.choose_window(tried.statistics, rows, dtype, code_bytes, gathers, machine)
+    return window, tried, coding
 
 
 def _coding(survey: Survey, dtype: np.dtype[Any]) -> Coding:

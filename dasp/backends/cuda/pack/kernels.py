@@ -195,6 +195,7 @@ CUT_TILES = Signature(
     long long         positions
     int               identity
     int               steps
+    int               even
     Count*            come
     Count*            passages
     Count*            before
@@ -213,6 +214,7 @@ CUT_HEADERS = Signature(
     const Index*  rows
     long long     positions
     int           steps
+    int           even
     const Count*  before
     const uint4*  segment_headers  [segments]
     long long     segments
@@ -235,6 +237,7 @@ COUNT_SECTORS = Signature(
     long long         positions
     int               identity
     int               steps
+    int               even
     const Count*      before
     const long long*  segment_starts
     const long long*  segment_lengths

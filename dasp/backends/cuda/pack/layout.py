@@ -27,7 +27,7 @@ def lay_out(on: Resources, csr: Csr, survey: Survey, cut: Cut, window: int, trie
     """See `Primitives`."""
     device, m, work = on.device, csr.shape[0], survey.detail
     facts, window, positions = work.facts, min(window, m), m - survey.long_rows
-    if tried and window in tried.detail.windows:
+    if tried and tried.detail and window in tried.detail.windows:
         orders = one_of(on, survey, tried.detail, window, m)
         slices, steps, full = tried.statistics[window][:TOTALS]
     else:
@@ -59,6 +59,7 @@ def lay_out(on: Resources, csr: Csr, survey: Survey, cut: Cut, window: int, trie
         slices=slices,
         steps=steps,
         full=facts.segment_full + full,
+        segment_steps=facts.segment_steps,
         rows=placed,
         headers=room[0],
         long_rows=pieces.long_rows,

@@ -56,9 +56,11 @@ class Orders(NamedTuple):
     first: int
 
 
-def cut_orders(on: Resources, csr: Csr, survey: Survey, cut: Cut, windows: tuple[int, ...]) -> Orders:
-    """Sort rows in each of the windows, and cut them; nothing is read."""
-    (orders, _kept), work = _sort_orders(on, csr, survey, cut, windows), survey.detail
+def cut_orders(
+    on: Resources, csr: Csr, survey: Survey, cut: Cut, windows: tuple[int, ...], tiles: int = 0
+) -> Orders:
+    """Sort rows in each of the windows, and cut them; nothing is read. Of so many tiles, unless 0, alone."""
+    (orders, _kept), work = _sort_orders(on, csr, survey, cut, windows, tiles), survey.detail
     if orders.tiles:
         none = on.device.word(None)
         work.known["words"], work.known["word_count"], work.known["told"] = none, 0, none
@@ -82,25 +84,27 @@ def cut_order(
 
 
 def _sort_orders(
-    on: Resources, csr: Csr, survey: Survey, cut: Cut, windows: tuple[int, ...]
+    on: Resources, csr: Csr, survey: Survey, cut: Cut, windows: tuple[int, ...], drawn: int = 0
 ) -> tuple[Orders, Any]:
     """Sort rows in each of the windows, for what cuts them; return them, and what must live until that."""
-    device, m, count, work = on.device, csr.shape[0], len(windows), survey.detail
-    positions = m - survey.long_rows
+    device, count, work = on.device, len(windows), survey.detail
+    m, left_out = (drawn * SORT_TILE, 1) if drawn else (csr.shape[0], survey.long_rows)
+    positions = m if drawn else m - survey.long_rows
     tiles = ceil_div(positions, CUT_TILE)
-    moves = m and (survey.long_rows or any(windows))
+    moves = m and (left_out or any(windows))
     index, sorts = work.types["Index"], _sorts(windows, m, work.facts.longest_whole) if moves else _NO_SORTS
     passages, counts, spare, rows = device.scratch(
         (count * tiles * ENTRIES, COUNT),
         (sorts.counts, UINT32),
         (sorts.spare, index),
-        (stored(windows, survey.long_rows) * m, index),
+        (stored(windows, left_out) * m, index),
     )
     first, before = work.take(count * (TOTALS + SAMPLED)), work.take(2 * count * tiles)
     orders, known = Orders(windows, rows if moves else None, tiles, before, first), work.known
     narrower = windows if windows[-1] < m else windows[:-1]  # a window of all rows goes unsaid
-    known["positions"], known["identity"] = positions, int(not survey.long_rows)
+    known["stride"], known["positions"], known["identity"] = m, positions, int(not left_out)
     known["steps"], known["segment_steps"] = cut.steps, cut.segment_steps
+    known["even"] = int(work.facts.longest_whole <= cut.steps)
     known["rows"] = device.word(orders.rows)
     known["windows"], known["window_count"] = device.word(device.constant(narrower)), len(narrower)
     known["before"] = work.words(before, 2 * count * tiles)
@@ -109,15 +113,15 @@ def _sort_orders(
         work.turns = True
         work.later.append(partial(sort_segments, on, csr, survey))
     if moves:
-        _sort_rows(on, csr, survey, cut, orders, sorts, counts, spare)
+        _sort_rows(on, csr, survey, cut, orders, sorts, counts, spare, left_out)
     if tiles:
         known["come"], known["passages"] = work.zeros(count), device.word(passages)
     return orders, passages
 
 
-def stored(windows: tuple[int, ...], long_rows: int) -> int:
-    """Return how many orders are stored: the caller's is not, unless long rows are left out."""
-    return len(windows) - (bool(windows) and not windows[0] and not long_rows)
+def stored(windows: tuple[int, ...], left_out: int) -> int:
+    """Return how many orders are stored: the caller's is not, unless rows are left out."""
+    return len(windows) - (bool(windows) and not windows[0] and not left_out)
 
 
 def one_of(on: Resources, survey: Survey, orders: Orders, window: int, m: int) -> Orders:
@@ -192,19 +196,21 @@ def _sort_rows(
     sorts: _Sorts,
     counts: Array,
     spare: Array,
+    left_out: int,
 ) -> None:
-    """Set the rows in slices in the order of each window, m apart."""
+    """Set the rows in slices in the order of each window, as far apart as there are rows in all."""
     m, long_count, work, windows = csr.shape[0], survey.long_rows, survey.detail, orders.windows
     longest, word = work.facts.longest_whole, on.device.word
     bits = (longest + 1).bit_length()
     known = work.known
-    known["left_out"], known["candidates"] = int(long_count > 0), sorts.candidates
+    known["left_out"], known["candidates"] = int(left_out > 0), sorts.candidates
     known["most"], known["longest"], known["bits"] = WARP * cut.steps, longest, bits
     known["apart"], known["tiles"], known["tile_order"] = int(sorts.apart), sorts.tiles, sorts.tile_order
     known["spare"], known["counts"] = word(spare if sorts.spare else None), word(counts)
     known["come"] = work.zeros(3)
     if sorts.blocks:
-        kernel = kernels.SORT_WINDOWS if sorts.apart else kernels.SORT_MANY_WINDOWS
+        few = sorts.apart or known["stride"] < m  # a sample
+        kernel = kernels.SORT_WINDOWS if few else kernels.SORT_MANY_WINDOWS
         work.launch(kernel, sorts.blocks, SORT_THREADS)
     if not sorts.passes:
         return

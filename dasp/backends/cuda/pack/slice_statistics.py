@@ -12,7 +12,7 @@ from dasp.backends.cuda.pack.orders import Orders, cut_orders, stored
 from dasp.backends.cuda.pack.protocols import Aside
 from dasp.backends.cuda.pack.resources import Resources
 from dasp.backends.cuda.pack.segments import list_long_rows
-from dasp.backends.cuda.pack.sizes import CUT_THREADS, PLACES, SAMPLED, TOTALS
+from dasp.backends.cuda.pack.sizes import CUT_THREADS, PLACES, SAMPLED, SORT_TILE, TOTALS
 from dasp.backends.cuda.pack.survey import SurveyWork
 from dasp.formats.array import WARP, Csr
 from dasp.formats.sliced.choose import SliceStatistics
@@ -30,9 +30,12 @@ def try_windows(
     windows: tuple[int, ...],
     sector_columns: int,
     blocks: tuple[int, int, int],
+    tiles: int,
 ) -> Tried:
     """See `Primitives`; as many windows side by side as their share of the matrix's memory holds."""
-    each = csr.shape[0] * (survey.detail.types["Index"].itemsize + 1)
+    m = csr.shape[0]
+    rows = tiles * SORT_TILE or m
+    each = rows * (survey.detail.types["Index"].itemsize + 1)
     at_once = max(max(int(SHARE * _bytes(csr)), FLOOR) // max(each, 1), 1)
     found: dict[int, SliceStatistics] = {}
     orders, work = None, survey.detail
@@ -40,12 +43,16 @@ def try_windows(
         while windows:
             orders = None  # gives its memory back before more is taken
             # As many that are stored, and the caller's order with them.
-            some = windows[: at_once + len(windows) - stored(windows, survey.long_rows)]
+            some = windows[: at_once + len(windows) - stored(windows, tiles or survey.long_rows)]
             windows = windows[len(some) :]
-            orders = cut_orders(on, csr, survey, cut, some)
-            found |= _statistics(on, csr, survey, cut, orders, sector_columns, blocks)
+            widths = tuple([min(window, rows) for window in some]) if tiles else some
+            orders = cut_orders(on, csr, survey, cut, widths, tiles)
+            counted = _statistics(on, csr, survey, cut, orders, sector_columns, blocks)
+            found |= zip(some, counted, strict=True)
     finally:
         work.join()
+    if tiles:
+        return Tried({window: slices.scaled(m, rows) for window, slices in found.items()}, None)
     return Tried(found, orders)
 
 
@@ -85,12 +92,12 @@ def _statistics(
     orders: Orders,
     sector_columns: int,
     blocks: tuple[int, int, int],
-) -> dict[int, SliceStatistics]:
+) -> list[SliceStatistics]:
     """Return what is counted of orders, segments left out; what is put off is launched before waiting."""
     work: SurveyWork = survey.detail
     asked = orders.first, (TOTALS + SAMPLED) * len(orders.windows)
     if not any(blocks):
-        return _slice_statistics(orders.windows, work.read(*asked))
+        return _slice_statistics(len(orders.windows), work.read(*asked))
     sampled = orders.first + TOTALS * len(orders.windows)
     launch = _sample(on, csr, cut, orders, None, sector_columns, blocks, sampled, work)
     read, aside = work.telling(*asked), work.fork()
@@ -100,7 +107,7 @@ def _statistics(
     list_long_rows(on, csr, survey)  # the host has time for it now, and for what follows
     work.join()
     on.device.zero_lent()
-    return _slice_statistics(orders.windows, reading())
+    return _slice_statistics(len(orders.windows), reading())
 
 
 def _sample(
@@ -150,12 +157,12 @@ def _sizes_of_blocks(blocks: tuple[int, int, int], longest: int, entries: int) -
     return sizes | {f"slots_{kind}": count for kind, count in zip(kinds, slots, strict=True)}
 
 
-def _slice_statistics(windows: tuple[int, ...], counted: list[int]) -> dict[int, SliceStatistics]:
+def _slice_statistics(candidates: int, counted: list[int]) -> list[SliceStatistics]:
     """Return what was counted of each candidate."""
-    end = TOTALS * len(windows)
+    end = TOTALS * candidates
     totals = [counted[nth:end:TOTALS] for nth in range(TOTALS)]
     sampled = [counted[end + nth :: SAMPLED] for nth in range(SAMPLED)]
-    return dict(zip(windows, map(SliceStatistics, *totals, *sampled), strict=True))
+    return list(map(SliceStatistics, *totals, *sampled))
 
 
 def _bytes(csr: Csr) -> int:
