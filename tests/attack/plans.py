@@ -27,13 +27,12 @@ from unittest import mock
 import numpy as np
 from scipy.sparse import coo_array, csc_array, csr_array, csr_matrix
 
-from dasp import Policy, SpMatrix
+from dasp import Policy, SpMatrix, _integers
 from dasp._dtypes import named
 from dasp._machines import MACHINES
 from dasp.backends import find
 from dasp.backends.cpu import primitives as cpu
 from dasp.backends.cuda.primitives import Primitives
-from dasp.formats import array as arrays
 from dasp.formats.array import Csr
 from dasp.formats.sliced import SLICED
 from tests.attack._cases import Counts, Draws, attack_with, written_in_graphs
@@ -266,7 +265,7 @@ def same_but_for_tables(what: str, got: Any, want: Any, numbers: Callable[[], tu
 def places(rng: Draws) -> Any:
     """Return a context in which numbers of entries, rows and columns have the types of the case."""
     if types_of(rng).wide:
-        return mock.patch.object(arrays, "_MOST_INT32", -1)
+        return mock.patch.object(_integers, "_MOST_INT32", -1)
     return contextlib.nullcontext()
 
 
