@@ -149,9 +149,8 @@ template <class T> __device__ __forceinline__ long long lower_bound(const T* num
 
 __device__ __forceinline__ long long ceil_div(long long a, long long b) { return (a + b - 1) / b; }
 
-// A shared copy of `COUNT` numbers, to which the warps of a block add before the block adds to the caller's.
-// The first SUMS of them are sums, and the others maxima.
-template <int SUMS, int COUNT> struct Tally {
+// `COUNT` shared numbers, to which the warps of a block add.
+template <int COUNT> struct Tally {
     Count* shared;
 
     __device__ __forceinline__ void clear() const
@@ -160,26 +159,12 @@ template <int SUMS, int COUNT> struct Tally {
         __syncthreads();
     }
 
-    // Every lane of a warp calls these.
+    // Every lane of a warp calls it.
     __device__ __forceinline__ void add(int number, Count value) const
     {
 #pragma unroll
         for (int step = WARP / 2; step; step /= 2) value += __shfl_xor_sync(ALL_LANES, value, step);
         if (lane_id() == 0 && value) atomicAdd(shared + number, value);
-    }
-    __device__ __forceinline__ void raise(int number, Count value) const
-    {
-        value = warp_max(value);
-        if (lane_id() == 0 && value) atomicMax(shared + number, value);
-    }
-
-    __device__ __forceinline__ void deliver(Count* numbers) const
-    {
-        __syncthreads();
-        if (threadIdx.x < COUNT && shared[threadIdx.x]) {
-            if (threadIdx.x < SUMS) atomicAdd(numbers + threadIdx.x, shared[threadIdx.x]);
-            else atomicMax(numbers + threadIdx.x, shared[threadIdx.x]);
-        }
     }
 };
 

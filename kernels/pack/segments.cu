@@ -58,7 +58,7 @@ dasp_list_long(const Start* __restrict__ indptr, long long m, int steps, int seg
     const long long tiles = gridDim.x, tile = blockIdx.x;
     const bool ends = tile == tiles - 1;
     if (long_tiles[LONG_TILE_ROWS * tiles + tile] == 0 && !ends) return;
-    const Tally<LONG_TILE_COUNTS, LONG_TILE_COUNTS> tally{before};
+    const Tally<LONG_TILE_COUNTS> tally{before};
     tally.clear();
     Count of_others[LONG_TILE_COUNTS] = {};
     for (long long other = threadIdx.x; other < tile; other += THREADS)

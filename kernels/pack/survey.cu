@@ -1,7 +1,7 @@
 // What must be known of a CSR matrix before its rows are ordered, and whether it is one at all: one pass over
 // indptr and one over indices.
 //
-// Launch: one dimension, any number of blocks of 256 threads; a thread takes rows, then entries, a grid apart.
+// Launch: one dimension, any number of blocks of `THREADS` threads; a thread takes rows, then entries, a grid apart.
 // indptr (m + 1), indices (nnz): as the caller gave them, hence anything. Nothing outside of them is read.
 // facts (FACTS): 0 before; see `Fact`. Integers are counted and compared: equal inputs give equal facts.
 // long_tiles (LONG_TILE_COUNTS, tiles): 0 before; of every 2048 rows the long ones, their segments, and steps of these.
@@ -29,9 +29,39 @@ enum Fact {
 };
 constexpr int SUMS = LONGEST_WHOLE;
 constexpr Count BIAS = 1ull << 63;
-constexpr int UNROLLED = 8;
+constexpr int UNROLLED = 8, THREADS = 256;
 
-using Facts = Tally<SUMS, FACTS>;
+// What each thread of a block found. A loop adds up one fact after the other: written out for all of them, most of the
+// time of a kernel for a small matrix went to fetching its instructions.
+struct Found {
+    Count (*facts)[THREADS];
+
+    __device__ __forceinline__ void set(int fact, Count value) const { facts[fact][threadIdx.x] = value; }
+
+    // Adds what the block found to the caller's; every thread calls it. The first SUMS facts are sums, others maxima.
+    __device__ __forceinline__ void deliver(Count* to) const
+    {
+        __syncthreads();
+#pragma unroll 1
+        for (int fact = warp_id(); fact < FACTS; fact += THREADS / WARP) {
+            const bool sums = fact < SUMS;
+            Count all = 0;
+#pragma unroll
+            for (int k = 0; k < THREADS; k += WARP) {
+                const Count one = facts[fact][k + lane_id()];
+                all = sums ? all + one : max(all, one);
+            }
+#pragma unroll
+            for (int step = WARP / 2; step; step /= 2) {
+                const Count other = __shfl_xor_sync(ALL_LANES, all, step);
+                all = sums ? all + other : max(all, other);
+            }
+            if (lane_id() || !all) continue;
+            if (sums) atomicAdd(to + fact, all);
+            else atomicMax(to + fact, all);
+        }
+    }
+};
 
 __device__ __forceinline__ bool rises(const Start* indptr, long long row, long long length, const Cut& cut)
 {
@@ -41,11 +71,12 @@ __device__ __forceinline__ bool rises(const Start* indptr, long long row, long l
 }
 
 __device__ __forceinline__ void survey_rows(const Start* indptr, const Column* indices, long long m, long long nnz,
-                                            const Cut& cut, long long thread, long long threads, const Facts& facts,
+                                            const Cut& cut, long long thread, long long threads, const Found& found,
                                             Count* long_tiles)
 {
     const long long tiles = ceil_div(m, LONG_TILE);
     Count falls = thread == 0 && indptr[0] != 0, descents = 0, long_rows = 0, segments = 0, steps = 0, full = 0;
+    const Count end = thread == 0 ? Count((long long)indptr[m]) + BIAS : 0;
     Count rising = 0;
     long long longest_whole = 0, longest = 0;
     for (long long row = thread; row < m; row += threads) {
@@ -68,20 +99,20 @@ __device__ __forceinline__ void survey_rows(const Start* indptr, const Column* i
             rising += rises(indptr, row, length, cut);
         }
     }
-    facts.add(FALLS, falls);
-    facts.add(ROW_DESCENTS, descents);
-    facts.add(LONG_ROWS, long_rows);
-    facts.add(SEGMENTS, segments);
-    facts.add(SEGMENT_STEPS, steps);
-    facts.add(SEGMENT_FULL, full);
-    facts.add(RISES, rising);
-    facts.raise(LONGEST_WHOLE, Count(longest_whole));
-    facts.raise(LONGEST, Count(longest));
-    facts.raise(END, thread == 0 ? Count((long long)indptr[m]) + BIAS : 0);
+    found.set(FALLS, falls);
+    found.set(ROW_DESCENTS, descents);
+    found.set(LONG_ROWS, long_rows);
+    found.set(SEGMENTS, segments);
+    found.set(SEGMENT_STEPS, steps);
+    found.set(SEGMENT_FULL, full);
+    found.set(RISES, rising);
+    found.set(LONGEST_WHOLE, Count(longest_whole));
+    found.set(LONGEST, Count(longest));
+    found.set(END, end);
 }
 
 __device__ __forceinline__ void survey_entries(const Column* indices, long long nnz, long long thread,
-                                               long long threads, const Facts& facts)
+                                               long long threads, const Found& found)
 {
     Count descents = 0;
     Column least = 0, most = 0;
@@ -102,18 +133,17 @@ __device__ __forceinline__ void survey_entries(const Column* indices, long long 
         }
     }
     const bool any = thread < nnz;
-    facts.add(DESCENTS, descents);
-    facts.raise(MOST_COLUMN, any ? Count((long long)most) + BIAS : 0);
-    facts.raise(LEAST_COLUMN_NOT, any ? ~(Count((long long)least) + BIAS) : 0);
+    found.set(DESCENTS, descents);
+    found.set(MOST_COLUMN, any ? Count((long long)most) + BIAS : 0);
+    found.set(LEAST_COLUMN_NOT, any ? ~(Count((long long)least) + BIAS) : 0);
 }
 
-extern "C" __global__ void __launch_bounds__(256, 4)
+extern "C" __global__ void __launch_bounds__(THREADS, 4)
 dasp_survey(const Start* __restrict__ indptr, const Column* __restrict__ indices, long long m, long long nnz,
             int steps, int segment_steps, int most_segments, Count* facts, Count* long_tiles, Count* done, Count* told)
 {
-    __shared__ Count shared[FACTS];
-    const Facts found{shared};
-    found.clear();
+    __shared__ Count shared[FACTS][THREADS];
+    const Found found{shared};
     const long long thread = blockIdx.x * (long long)blockDim.x + threadIdx.x;
     const long long threads = gridDim.x * (long long)blockDim.x;
     survey_rows(indptr, indices, m, nnz, Cut{steps, segment_steps, most_segments}, thread, threads, found, long_tiles);
