@@ -397,9 +397,9 @@ H200 = Machine(
         Panels(32, 32, 4, 8, 64, 4),
     ),
     long_rows_of_x=(
-        LongRows(4, 97, 128, float("inf"), 0, Panels(512, 16, 8, 8, 96, 4, 4)),
+        LongRows(4, 97, 112, float("inf"), 0, Panels(512, 16, 8, 8, 96, 4, 4)),
         LongRows(4, 33, 48, 80.0, 6, Panels(256, 32, 8, 8, 80, 4, 4)),
-        LongRows(8, 97, 128, 5.0, 0, Panels(1024, 32, 8, 8, 96, 4, 8)),
+        LongRows(8, 97, 112, 5.0, 0, Panels(1024, 32, 8, 8, 96, 4, 8)),
     ),
     lone_rows_of_x=(Panels(32, 32, 4, 8, 64, 4), Panels(64, 64, 4, 8, 96, 4)),
     lone_sectors=(0.6, 0.4),

@@ -56,9 +56,10 @@ static_assert(SHARE == 1 || DASP_THREADS == 32 * SHARE, "a shared slice has a bl
 // Which of the warps that share a slice this one is.
 __device__ __forceinline__ int share() { return SHARE == 1 ? 0 : threadIdx.x / 32; }
 
-// Steps of a slot whose rows of X are loaded at once, all columns of each, and slots of which so many are.
+// Steps of a slot whose rows of X are loaded at once, all columns of each, and slots of which so many are: several where
+// steps are few, and a lane has one load of a row; with more, columns of several slots take registers that are not there.
 constexpr int AT_ONCE = power_of_two(DASP_LOADS / PACKS, STEPS);
-constexpr int TOGETHER = STEPS % AT_ONCE ? 1 : power_of_two(DASP_LOADS / PACKS / STEPS, SLOTS);
+constexpr int TOGETHER = PACKS > 1 || STEPS % AT_ONCE ? 1 : power_of_two(DASP_LOADS / STEPS, SLOTS);
 
 // The slots that a lane loads of a chunk of STEPS steps; those of steps that do not exist are pads.
 struct Slots {
