@@ -94,22 +94,10 @@ def copied(array: Any, dtype: Any = None) -> Any:
     """
     if not is_cupy(array):
         return array.copy() if dtype is None else array.view(dtype).copy()
-    return _copied_from(array.data.ptr, array.shape, dtype or array.dtype)
-
-
-def beside(array: Any, numbers: Vector) -> Any:
-    """Return a copy of a few contiguous numbers where an array lies; one by CuPy takes the host longer."""
-    return _copied_from(address(numbers), numbers.shape, numbers.dtype) if is_cupy(array) else numbers.copy()
-
-
-def _copied_from(start: int, shape: tuple[int, ...], dtype: Any) -> Any:
-    """Return a new array of CuPy of what lies at an address, behind what its current stream has to do.
-
-    Of the host's own memory all was read when this returns.
-    """
     cupy = sys.modules["cupy"]
-    new, runtime, stream = cupy.ndarray(shape, dtype), cupy.cuda.runtime, cupy.cuda.get_current_stream()
-    runtime.memcpyAsync(new.data.ptr, start, new.nbytes, runtime.memcpyDefault, stream.ptr)
+    new, runtime = cupy.ndarray(array.shape, dtype or array.dtype), cupy.cuda.runtime
+    stream = cupy.cuda.get_current_stream().ptr
+    runtime.memcpyAsync(new.data.ptr, array.data.ptr, new.nbytes, runtime.memcpyDeviceToDevice, stream)
     return new
 
 

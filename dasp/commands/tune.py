@@ -70,7 +70,7 @@ def run_machine(args: argparse.Namespace) -> int:
         found = machine.measure("cpu", machine.host_clock(args.seconds))
     if args.json:
         # JSON has no number that is no bound.
-        said = {each.field: each._asdict() | {"shipped": _bounded(each.shipped)} for each in found}
+        said = {each.field: {name: _bounded(said) for name, said in each._asdict().items()} for each in found}
         print(json.dumps(said, indent=1, allow_nan=False))
     else:
         print(machine.table(found))
@@ -78,7 +78,9 @@ def run_machine(args: argparse.Namespace) -> int:
 
 
 def _bounded(value: object) -> object:
-    """Return a value, but None in place of an infinite number."""
+    """Return a value, of which infinite numbers, alone or in a tuple, are None."""
+    if isinstance(value, (tuple, list)):
+        return [_bounded(part) for part in value]
     return None if isinstance(value, float) and math.isinf(value) else value
 
 

@@ -78,7 +78,8 @@ def _byte_by_byte(plan: Plan, function: Function, merges: bool, on: Any) -> Valu
     elif to is not None:
         made = on.map_bytes(codes, to, WARP * len(plan.pattern.bases) - plan.pattern.entries)
     if made is None:
-        return Values(Coding.DICTIONARY, _arrays.copied(codes, np.uint8), _arrays.beside(codes, numbers))
+        table = _arrays.namespace(codes).asarray(numbers)
+        return Values(Coding.DICTIONARY, _arrays.copied(codes, np.uint8), table)
     old = plan.values.table
     return Values(Coding.BYTE, made, old if old.dtype == numbers.dtype else on.zeros(0, numbers.dtype))
 
