@@ -70,7 +70,9 @@ def run_machine(args: argparse.Namespace) -> int:
         found = machine.measure("cpu", machine.host_clock(args.seconds))
     if args.json:
         # JSON has no number that is no bound.
-        said = {each.field: {name: _bounded(said) for name, said in each._asdict().items()} for each in found}
+        said = {
+            each.field: {name: _bounded(value) for name, value in each._asdict().items()} for each in found
+        }
         print(json.dumps(said, indent=1, allow_nan=False))
     else:
         print(machine.table(found))

@@ -77,7 +77,10 @@ struct CutTile {
         long long row[CUT_MINE + 1];
         unsigned length[CUT_MINE + 1];
 #pragma unroll
-        for (int q = 0; q <= CUT_MINE; ++q) row[q] = q * WARP < left && !(even && q == CUT_MINE) ? order.row(first + chunk + q * WARP) : -1;
+        for (int q = 0; q <= CUT_MINE; ++q) {
+            const bool is_asked = q * WARP < left && !(even && q == CUT_MINE);
+            row[q] = is_asked ? order.row(first + chunk + q * WARP) : -1;
+        }
 #pragma unroll
         for (int q = 0; q <= CUT_MINE; ++q) length[q] = row[q] < 0 ? 0u : order.length(row[q], most_steps);
 #pragma unroll

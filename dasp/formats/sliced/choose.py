@@ -26,7 +26,8 @@ TILES, TILE_ROWS = 32, 8192
 The windows chosen then cost at most a hundredth more (docs/experiments.md)."""
 
 MOST_KEYS = 4096
-"""Lengths by which rows of tiles are sorted: where there are more, windows are tried on all rows."""
+"""Lengths by which a GPU counts the rows of tiles (kernels/pack/windows.cu): where there are more, windows
+are tried on all rows."""
 
 UNLIKE = 16
 """Part of all steps by which the steps of such a sample may be wrong: else it has missed the long rows."""

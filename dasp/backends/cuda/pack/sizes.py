@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dasp.formats.sliced.choose import MOST_KEYS as MOST_KEYS
+from dasp.formats.sliced.choose import TILE_ROWS
+
 SLOTS, VALUE_THREADS = 2048, 1024
 """Most slots of the table of distinct values, and threads of a block that counts them."""
 
@@ -11,12 +14,9 @@ VALUES_AT_ONCE = 4096
 BLOCKS = 528
 """Most blocks of a launch whose threads go through an array a grid apart: four to a multiprocessor."""
 
-SORT_THREADS, SORT_TILE, DIGIT_BITS, CHUNK, CHUNKS = 1024, 8192, 6, 128, 64
+SORT_THREADS, SORT_TILE, DIGIT_BITS, CHUNK, CHUNKS = 1024, TILE_ROWS, 6, 128, 64
 """Threads of a block that sorts, its elements, bits of a key that it sorts by, and elements that it counts at
 once: kernels/pack/order.cuh."""
-
-MOST_KEYS = 4096
-"""Keys by which rows of all tiles are counted: kernels/pack/windows.cu."""
 
 CUT_THREADS, CUT_TILE, ENTRIES = 512, 2048, 32
 """Threads of a block that cuts, its positions, and those at which a chain of slices can enter them:

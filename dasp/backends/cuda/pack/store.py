@@ -27,7 +27,6 @@ def store(
     word, known = device.word, work.known
     index, dtype = work.types["Index"], csr.data.dtype
     stored, table = _room(on, csr.data, order, layout.steps, coding, work)
-
     bases = layout.detail.bases
 
     def arrays() -> tuple[Values, tuple[Array, Array, Array]]:
