@@ -347,6 +347,26 @@ def test_columns_that_are_turned_have_the_same_bits(gpu, dtype, k, beta, monkeyp
     np.testing.assert_array_equal(*results)
 
 
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("k", [3, 5, 11])
+@pytest.mark.parametrize(("x_order", "y_order"), ["CC", "CF", "FC", "FF"])
+@pytest.mark.parametrize(("turns", "evens"), [(True, False), (True, True), (False, True)])
+def test_no_column_that_is_added_to_even_rows_is_read_or_written_where_there_is_none(
+    gpu, matrix, policy, k, x_order, y_order, turns, evens, monkeypatch
+):
+    """Neither behind X, where Y alone has them, nor behind the sums of segments."""
+    monkeypatch.setattr(columns, "turns", lambda *_: turns)
+    monkeypatch.setattr(columns, "evens", lambda *_: evens)
+    x = np.random.default_rng(k).standard_normal((300, k)).astype(np.float32)
+    given, out = (
+        gpu.put(array) if order == "C" else gpu.put(array.T).T
+        for array, order in ((x, x_order), (np.full((matrix.shape[0], k), np.nan), y_order))
+    )
+    planned(matrix, policy).matvec(given, out=out)
+    for j in range(k):
+        assert_close(gpu.get(out)[:, j], matrix, x[:, j])
+
+
 @pytest.mark.parametrize(
     ("dtype", "k"), [(np.float32, 3), (np.float32, 7), (np.float32, 11), (np.float64, 5)]
 )

@@ -582,8 +582,9 @@ class Columns:
             written, written_layout = result, y_layout
             if not adds and y.shape[1] > self._most_written and self._turned(y_layout):
                 written, written_layout = self._new_rows(result)
-            partials = self._cupy.empty((self._segments, x.shape[1]), kinds.sum) if self._segments else None
-            self._launch(stream, taken, x_layout, written, written_layout, partials, kinds, scale)
+            k = min(taken.shape[1], written.shape[1])  # those of even rows too, where both have them
+            partials = self._cupy.empty((self._segments, k), kinds.sum) if self._segments else None
+            self._launch(stream, taken, x_layout, written, written_layout, partials, k, kinds, scale)
             if written is not result:
                 self._transpose(result, y_layout, written, False)
             if result is not y:
@@ -658,10 +659,10 @@ class Columns:
         y: Any,
         y_layout: Layout,
         partials: Any,
+        k: int,
         kinds: Arithmetic,
         scale: tuple[Any, ...],
     ) -> None:
-        k = y.shape[1]
         key = kinds, k, x_layout.column == 1, x_layout.pack, y_layout.column == 1, y_layout.pack
         passes, finish = self._prepared.get(key) or self._prepare(key, kinds, k, x_layout, y_layout)
         room = 0 if partials is None else partials.data.ptr
