@@ -104,8 +104,9 @@ def _statistics(
     launch()
     reading = read()
     work.begin(aside)
-    list_long_rows(on, csr, survey)
-    work.join()  # the host has time for it now
+    list_long_rows(on, csr, survey)  # the host has time for it now, and for what follows
+    work.join()
+    on.device.zero_lent()
     return _slice_statistics(len(orders.windows), reading())
 
 

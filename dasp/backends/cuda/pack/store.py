@@ -60,9 +60,10 @@ def store(
             deltas = device.empty(WARP * size, np.uint8)
             known["deltas"] = word(deltas)
             work.launch(kernels.FILL_DELTAS, blocks)
-            return deltas
         finally:
             work.join()
+        device.give_back(work.lent)
+        return deltas
 
     return *arrays(), fill
 

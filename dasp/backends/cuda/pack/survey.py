@@ -80,6 +80,8 @@ class SurveyWork(Work):
         Whether that is put off.
     kept : object
         What must live while segments are sorted.
+    lent : Array
+        Words that are to be given back.
     later : list of callable
         What is launched beside others, on the `Aside` that it is given, while the host waits for these.
     """
@@ -96,7 +98,7 @@ class SurveyWork(Work):
         super().__init__(device, kernels, words)
         if counts:
             self._room -= VALUE_WORDS
-        self.types = types
+        self.types, self.lent = types, words
         self.facts = _NO_FACTS
         self.distinct = Distinct(words, VALUES_AT, self._room) if counts else None
         self.long: LongRows | None = None
@@ -198,7 +200,7 @@ def survey(on: Resources, csr: Csr, cut: Cut, narrow: bool) -> Survey:
     long_tiles = LONG_COUNTS * ceil_div(m, LONG_TILE)
     zeros = ZEROS + m // SLICE_TILE + nnz // CUT_TILE + ORDER_ZEROS * (m // CUT_TILE + 1) + long_tiles
     device, types = on.device, types_of_matrix(csr)
-    words, word = device.zeroed(zeros + VALUE_WORDS * counts), device.word
+    words, word = device.lent(zeros + VALUE_WORDS * counts), device.word
     work = SurveyWork(device, on.compiled(types), words, types, counts, nnz)
     first = work.take(VALUES_AT + 2)
     told, sent = device.telling(VALUES_AT)
