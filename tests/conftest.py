@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import math
 import os
 import signal
 import threading
@@ -12,6 +11,8 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests import sanitizer
 
 # A command that a shell starts in the background ignores interrupts, and so do its children: tests of
 # interrupts would wait for ever.
@@ -32,14 +33,13 @@ settings.load_profile("ci")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Take what a run under compute-sanitizer needs."""
-    text = "let the host repeat the graphs of solvers: compute-sanitizer does not follow while nodes"
-    parser.addoption("--without-while-nodes", action="store_true", help=text)
+    parser.addoption(sanitizer.FLAG, action="store_true", help=sanitizer.HELP)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let no driver be new enough for while nodes, if that is asked for."""
-    if config.getoption("--without-while-nodes"):
-        vars(importlib.import_module("dasp.solvers.cuda.device"))["WHILE_NODES"] = math.inf
+    """Do what it needs, if that is asked for."""
+    if config.getoption(sanitizer.FLAG):
+        sanitizer.prepare()
 
 
 @functools.cache

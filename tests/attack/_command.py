@@ -6,6 +6,8 @@ import argparse
 import random
 from collections.abc import Callable, Mapping
 
+from tests import sanitizer
+
 
 def attack_by_command(
     name: str,
@@ -19,7 +21,10 @@ def attack_by_command(
     parser.add_argument("--seconds", type=float, default=300, help="how long (300)")
     parser.add_argument("--seed", type=int, default=None, help="drawn, and printed, if absent")
     parser.add_argument("--case", type=int, default=None, help="only this case of the seed")
+    parser.add_argument(sanitizer.FLAG, action="store_true", dest="for_sanitizer", help=sanitizer.HELP)
     args = parser.parse_args()
+    if args.for_sanitizer:
+        sanitizer.prepare()
     seed = random.SystemRandom().randrange(2**32) if args.seed is None else args.seed
     print(f"{name}: seed {seed}, {args.seconds:.0f} s", flush=True)
     counts, failures = attack(seed, args.seconds, args.case)
