@@ -21,7 +21,14 @@ from dasp.backends.cpu.product import Product
 from dasp.backends.cpu.turning import turn
 from dasp.backends.cuda import bundles, octets
 from dasp.backends.cuda import columns as cuda
-from dasp.backends.cuda.columns import Layout, choose_parts, choose_passes, layout_of, mostly_alike
+from dasp.backends.cuda.columns import (
+    Gathering,
+    Layout,
+    choose_parts,
+    choose_passes,
+    layout_of,
+    mostly_alike,
+)
 from dasp.backends.cuda.primitives import Primitives
 from dasp.backends.cuda.sectors import read_sectors
 from dasp.formats.array import WARP
@@ -441,7 +448,7 @@ def test_passes_cover_every_column_once(k, item, order):
 
 def test_tiles_of_a_toy_machine():
     near, far = Layout(32, 1, 2), Layout(1, 1000, 1)
-    large, small = choose_passes(TOY, 40, DOUBLE, near, near, 7)
+    large, small = choose_passes(TOY, 40, DOUBLE, near, near, Gathering(7))
     assert large == (0, 32, (16, 4, 2, 2, 1, 4, 8, 168, 128, 1))
     assert small == (32, 8, (8, 4, 2, 2, 1, 7, 8, 128, 256, 1))
     (one,) = choose_passes(TOY, 32, DOUBLE, far, near)
@@ -468,7 +475,7 @@ def test_a_lane_has_two_loads_of_a_row_at_most_and_as_many_bytes_in_flight():
 
 def test_a_few_columns_are_read_by_lone_lanes_where_columns_lie_near_and_by_two_lanes_where_far():
     def lanes(k, kinds, at, **plan):
-        (one,) = choose_passes(H200, k, kinds, at, at, **plan)
+        (one,) = choose_passes(H200, k, kinds, at, at, Gathering(**plan))
         return one.panel.columns, one.panel.lanes
 
     assert lanes(5, DOUBLE, Layout(5, 1, 1), sectors=0.3) == (5, 1)
@@ -483,7 +490,7 @@ def test_a_few_columns_are_read_by_lone_lanes_where_columns_lie_near_and_by_two_
 def test_long_rows_of_x_are_read_in_one_launch_by_a_warp_at_once():
     def widths(k, kinds=SINGLE, pack=4, **plan):
         at = Layout(k, 1, pack)
-        return [one.panel.columns for one in choose_passes(H200, k, kinds, at, at, **plan)]
+        return [one.panel.columns for one in choose_passes(H200, k, kinds, at, at, Gathering(**plan))]
 
     assert widths(100, reads=200.0) == widths(100, alike=False, steps=3) == [128]
     assert widths(96) == widths(124) == widths(128) == widths(160) == [32]
@@ -509,7 +516,8 @@ def test_no_warps_share_one_of_many_slices_to_read_rows_of_128_bytes():
     def shares(k, kinds=SINGLE, pack=4):
         at = Layout(k, 1, pack)
         return [
-            choose_passes(H200, k, kinds, at, at, crowded=crowded)[0].panel.share for crowded in (False, True)
+            choose_passes(H200, k, kinds, at, at, Gathering(crowded=crowded))[0].panel.share
+            for crowded in (False, True)
         ]
 
     assert shares(24) == shares(32) == [4, 1]
@@ -521,7 +529,7 @@ def test_no_warps_share_one_of_many_slices_to_read_rows_of_128_bytes():
 def test_warps_share_slices_of_many_steps_and_whole_rows():
     at = Layout(16, 1, 4)
     many, few, cut = (
-        choose_passes(H200, 16, SINGLE, at, at, steps, whole)[0].panel
+        choose_passes(H200, 16, SINGLE, at, at, Gathering(steps, whole))[0].panel
         for steps, whole in ((8, True), (4, True), (8, False))
     )
     assert many.share > few.share == cut.share == 1

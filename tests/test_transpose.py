@@ -119,24 +119,65 @@ def test_what_the_policy_allows_holds_for_the_transpose(choices):
     assert all(getattr(kept, name) == value for name, value in choices.items() if name != "layout")
 
 
-def test_memory_is_given_back_at_once():
+@pytest.mark.parametrize("device", DEVICES)
+def test_memory_is_given_back_at_once(device):
     gc.disable()
     try:
-        A = SpMatrix.from_scipy(dasp.models.generate("rmat:7"), device="cpu")
+        A = SpMatrix.from_scipy(dasp.models.generate("rmat:7"), device=device)
         T, gone = A.T, weakref.ref(A)
-        x = np.random.default_rng(0).standard_normal(A.shape[1])
-        y = A @ x
+        x = there(np.random.default_rng(0).standard_normal(A.shape[1]), device)
+        y = here(A @ x)
         del A
         assert gone() is None
-        np.testing.assert_array_equal(T.T @ x, y)
+        np.testing.assert_array_equal(here(T.T @ x), y)
         assert T.T.T is T
         gone = weakref.ref(T)
         del T
         assert gone() is None
-        S = SpMatrix.from_scipy(symmetric(), device="cpu")
+        S = SpMatrix.from_scipy(symmetric(), device=device)
         gone = weakref.ref(S.T)
         del S
         assert gone() is None
+    finally:
+        gc.enable()
+
+
+USES = {
+    "a product": lambda A, data: A @ there(np.ones(A.shape[1]), A.device),
+    "a product by columns": lambda A, data: A @ there(np.ones((A.shape[1], 9)), A.device),
+    "a product from the left": lambda A, data: there(np.ones(A.shape[0]), A.device) @ A,
+    "a diagonal": lambda A, data: A.diagonal(),
+    "other values": lambda A, data: A.with_values(data),
+    "values in place": lambda A, data: A.with_values(data, out=A),
+    "values in place of it and of its transpose": lambda A, data: (A.T, A.with_values(data, out=A)),
+    "a product behind new values": lambda A, data: (
+        A.with_values(data, out=A) @ there(np.ones(A.shape[1]), A.device)
+    ),
+    "a scaled matrix": lambda A, data: (A * 2).T,
+    "another type": lambda A, data: A.astype(np.float32),
+    "a shift": lambda A, data: A.shifted(2.0) @ there(np.ones(A.shape[1]), A.device),
+}
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("use", USES)
+def test_a_matrix_that_was_used_is_given_back_at_once(use, layout, device):
+    """Without a search for circles: memory of a GPU is what runs out, and Python does not know of it."""
+    matrix = dasp.models.generate("rmat:7").astype(float)
+    matrix.data = np.random.default_rng(0).standard_normal(matrix.nnz)
+    data = there(2.5 * matrix.data, device)
+    SpMatrix.from_scipy(
+        matrix, policy=Policy(layout=layout), device=device
+    )  # what is imported first has circles
+    gc.collect()
+    gc.disable()
+    try:
+        A = SpMatrix.from_scipy(matrix, policy=Policy(layout=layout), device=device)
+        USES[use](A, data)
+        gone = weakref.ref(A), weakref.ref(A.plan), weakref.ref(A._product)
+        del A
+        assert [each() is None for each in gone] == [True] * 3
     finally:
         gc.enable()
 

@@ -146,6 +146,36 @@ class Layout(NamedTuple):
     pack: int
 
 
+class Gathering(NamedTuple):
+    """How the slices of a plan read X, by which panels are chosen.
+
+    Attributes
+    ----------
+    steps : int
+        Of most slices.
+    alike : bool
+        What `mostly_alike` says.
+    sectors : float
+        As `read_sectors` counts them.
+    reads : float
+        How often a row of X is read.
+    often : bool
+        What `evens` says.
+    crowded : bool
+        Whether slices are so many that no warps need to share one to read rows of X of 128 bytes.
+    """
+
+    steps: int = 8
+    alike: bool = True
+    sectors: float = FAR
+    reads: float = 64.0
+    often: bool = True
+    crowded: bool = False
+
+
+USUAL = Gathering()
+
+
 class Panel(NamedTuple):
     """How a kernel multiplies some columns at a time; see kernels/spmv/slices_columns.cu.
 
@@ -274,12 +304,7 @@ def choose_passes(
     kinds: Arithmetic,
     x: Layout,
     y: Layout,
-    steps: int = 8,
-    alike: bool = True,
-    sectors: float = FAR,
-    reads: float = 64.0,
-    often: bool = True,
-    crowded: bool = False,
+    by: Gathering = USUAL,
 ) -> tuple[Pass, ...]:
     """Return the launches for so many columns: in the largest panels, in smaller ones, and of the rest.
 
@@ -290,43 +315,32 @@ def choose_passes(
     kinds : Arithmetic
     x, y : Layout
         Of X and Y.
-    steps : int
-        Of most slices.
-    alike : bool
-        What `mostly_alike` says.
-    sectors : float
-        As `read_sectors` counts them.
-    reads : float
-        How often a row of X is read.
-    often : bool
-        What `evens` says.
-    crowded : bool
-        Whether slices are so many that no warps need to share one to read rows of X of 128 bytes.
+    by : Gathering
     """
-    passes, first = [], 0
+    passes, first, steps = [], 0, by.steps
     each = max(kinds.x.itemsize, kinds.sum.itemsize)
-    sizes, most = machine.columns_of_x, MOST_OWN
+    sizes, most, crowded = machine.columns_of_x, MOST_OWN, by.crowded
     if x.column == 1:
         wide = kinds.x.itemsize >= NUMBER_BYTES
         sizes, most = machine.rows_of_x if wide else machine.narrow_rows_of_x, WARP
         aligned = x.pack * kinds.x.itemsize == WIDEST_LOAD
-        chosen, width = lone_row(machine, columns, kinds, sectors), ceil_div(columns, x.pack) * x.pack
-        far = sectors >= machine.far_sectors and (wide or often)
+        chosen, width = lone_row(machine, columns, kinds, by.sectors), ceil_div(columns, x.pack) * x.pack
+        far = by.sectors >= machine.far_sectors and (wide or by.often)
         if aligned and far and WIDEST_LOAD < columns * each <= 2 * WIDEST_LOAD:
             chosen, width = machine.far_row_of_x, 2 * WIDEST_LOAD // each
         if chosen:
             return (Pass(0, columns, _panel(chosen, width, columns, kinds, x, y, steps)),)
-        long = long_row(machine, columns, kinds, steps if alike else 0, reads) if aligned else None
+        long = long_row(machine, columns, kinds, steps if by.alike else 0, by.reads) if aligned else None
         if long:
             return (Pass(0, columns, _panel(long, long.panel // each, columns, kinds, x, y, steps)),)
-        crowded &= aligned and not wide
+        crowded = by.crowded and aligned and not wide
     for chosen in sizes:
         width = chosen.panel // each
         if width > most:
             continue  # of narrow numbers, a smaller panel has as many columns as there may be
         rest = columns - first
         count = rest // width * width if chosen is sizes[-1] else in_panels(rest, width)
-        shares = alike and steps >= machine.shared_steps and _shares(chosen, width, count, kinds, x)
+        shares = by.alike and steps >= machine.shared_steps and _shares(chosen, width, count, kinds, x)
         if chosen.share > 1 and (not shares or (crowded and width == WARP)):
             continue
         if count:
@@ -500,11 +514,17 @@ def passes_of(
     sectors: Callable[[], float],
 ) -> tuple[Pass, ...]:
     """Return the launches for so many columns of a plan."""
-    steps, alike, found = usual_steps(plan), mostly_alike(machine, plan), sectors()
-    reads, often = plan.nnz / max(plan.shape[1], 1), evens(machine, plan, found)
+    found, reads = sectors(), plan.nnz / max(plan.shape[1], 1)
     crowded = len(plan.pattern.headers) >= machine.crowded_slices
-    crowded &= found >= machine.far_sectors and reads >= machine.crowded_reads
-    return choose_passes(machine, columns, kinds, x, y, steps, alike, found, reads, often, crowded)
+    by = Gathering(
+        steps=usual_steps(plan),
+        alike=mostly_alike(machine, plan),
+        sectors=found,
+        reads=reads,
+        often=evens(machine, plan, found),
+        crowded=crowded and found >= machine.far_sectors and reads >= machine.crowded_reads,
+    )
+    return choose_passes(machine, columns, kinds, x, y, by)
 
 
 Others = Callable[[Arithmetic, int, Layout], Kernels | None]
