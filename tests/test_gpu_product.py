@@ -17,11 +17,13 @@ from dasp._machines import H200
 from dasp.backends.cuda import beside, columns, dotted, octets, product, scratch, sliced
 from dasp.backends.cuda.sectors import read_sectors
 from dasp.formats.array import diagonal_rows
-from tests.gallery import GALLERY, from_lengths
-from tests.planned import plan_of
+from dasp.models import generate
+from tests.gallery import GALLERY, LENGTHS, from_lengths
+from tests.planned import plan_of, widened
 from tests.reference import assert_close, entries_of
 
 cupy = pytest.importorskip("cupy")
+from tests.simt import SimtError  # noqa: E402
 from tests.simt.gpu import Gpu  # noqa: E402
 
 POLICIES = {
@@ -437,6 +439,107 @@ def test_columns_without_segments_launch_once_for_whole_tiles(gpu, policy, name)
     assert [kernel for _, kernel, _ in gpu.launches[1:]] == [name]
     assert (A @ gpu.put(np.ones((30, 0)))).shape == (40, 0)
     assert len(gpu.launches) == 2
+
+
+# ---- memory --------------------------------------------------------------------------------------
+
+PLANS = {
+    "cut": lambda: (from_lengths([700, 3, 129] + [5] * 40 + [0, 0], 300), "split slices"),
+    "one long row": lambda: (from_lengths([900], 30), "split slices"),
+    "no row in slices": lambda: (from_lengths([300] * 20, 40), "split slices"),
+    "one column": lambda: (from_lengths([1, 0, 3, 1] * 9, 1), "slices"),
+    "one row": lambda: (from_lengths([40], 30), "slices"),
+    "rows of 9": lambda: (from_lengths([9] * 70, 64), "slices"),
+    "empty": lambda: (from_lengths([0] * 7, 4), "slices"),
+    "every category": lambda: (from_lengths([*LENGTHS, 700, 0], 100), "published"),
+    "short rows": lambda: (from_lengths([1, 3, 2, 2, 4] * 9, 30), "published"),
+    "octets": lambda: (entries_of(generate("fem3:3")), "slices"),
+    "bundles": lambda: (entries_of(generate("poisson3d:6")), "slices"),
+}
+"""Matrices, and policies that they are planned by."""
+
+VIEWS = {
+    "C": lambda put, m, k: (whole := put((m, k)), whole),
+    "F": lambda put, m, k: (whole := put((k, m)), whole.T),
+    "columns": lambda put, m, k: (whole := put((m, k + 3)), whole[:, 2 : 2 + k]),
+    "aligned columns": lambda put, m, k: (whole := put((m, k // 8 * 8 + 24)), whole[:, 8 : 8 + k]),
+    "rows": lambda put, m, k: (whole := put((2 * m + 1, k)), whole[1::2]),
+    "backwards": lambda put, m, k: (whole := put((m, k)), whole[::-1]),
+}
+"""Arrays of m rows and k columns, and what they are a part of."""
+
+CHOICES = {"as measured": None, "rows": (True, False), "even rows": (True, True), "even X": (False, True)}
+"""What is worked on in rows, and in even ones."""
+
+
+def numbers(rng, shape, dtype):
+    real = rng.standard_normal(shape)
+    return (real + 1j * rng.standard_normal(shape) if dtype.kind == "c" else real).astype(dtype)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "names", "counts"),
+    [
+        ("float64", list(PLANS), (2, 3, 5, 8, 11, 17, 33)),
+        ("float32", list(PLANS), (2, 3, 5, 8, 11, 17, 33)),
+        ("complex64", ["cut", "short rows"], (3, 8)),
+        ("float16", ["cut", "rows of 9"], (3, 16)),
+    ],
+)
+@pytest.mark.parametrize("seed", range(44))
+def test_columns_keep_to_the_memory_that_they_were_given(gpu, dtype, names, counts, seed, monkeypatch):
+    """The emulator holds them to what is allocated; beside a part of it nothing is used, or written."""
+    rng, dtype = np.random.default_rng(seed), np.dtype(dtype)
+    some = list(VIEWS)
+    name, k, x_view, y_view = names[seed % len(names)], *map(rng.choice, (counts, some, some))
+    chosen = CHOICES[rng.choice(list(CHOICES))]
+    if chosen:
+        monkeypatch.setattr(columns, "turns", lambda *_: chosen[0])
+        monkeypatch.setattr(columns, "evens", lambda *_: chosen[1])
+    alpha, beta = [(1.0, 0.0), (0.5, -2.0)][seed % 2]
+    matrix, policy = PLANS[name]()
+    matrix.data = numbers(rng, matrix.nnz, dtype)
+    (m, n), put = matrix.shape, lambda shape: gpu.put(np.full(shape, np.nan, dtype))
+    (_, x), (room, y) = VIEWS[x_view](put, n, k), VIEWS[y_view](put, m, k)
+    given, before = numbers(rng, (n, k), dtype), numbers(rng, (m, k), dtype)
+    gpu.get(x)[...] = given
+    if beta:
+        gpu.get(y)[...] = before
+    plan = plan_of(matrix, POLICIES[policy])
+    if seed % 4 == 3:
+        plan = widened(plan)
+    if rng.integers(2):
+        gpu.graphs[gpu.stream] = 1, 0x100
+    SpMatrix(plan, "cuda:0").matvec(x, out=y, alpha=alpha, beta=beta)
+    got = gpu.get(y).copy()
+    for j in range(k):
+        assert_close(got[:, j], matrix, given[:, j], alpha, beta, before[:, j])
+    gpu.get(y)[...] = np.nan
+    assert np.isnan(gpu.get(room)).all()
+
+
+@pytest.mark.parametrize("name", ["cut", "octets", "every category"])
+def test_memory_that_products_took_goes_to_nobody_who_would_not_wait_for_them(gpu, name):
+    """CuPy's pool gives it to who comes next on the stream that it was taken on; others wait for nothing."""
+    matrix, policy = PLANS[name]()
+    A = planned(matrix, policy)
+    for shape in (matrix.shape[1], (matrix.shape[1], 16)):
+        A @ gpu.put(np.ones(shape))
+    del A
+    gc.collect()
+    assert set(gpu.given_back()) == {gpu.stream}
+
+
+def test_a_launch_is_told_of_no_memory_that_was_given_back(gpu, matrix):
+    """The stand-in sees that, as it sees where an array ends."""
+    launch = planned(matrix, "slices")._product._find(gpu.stream)
+    x, y = gpu.put(np.ones(300)), gpu.put(np.ones(matrix.shape[0]))
+    short, lost = gpu.put(np.ones(299)), gpu.put(np.ones(matrix.shape[0])).data.ptr
+    launch(gpu.stream, x.data.ptr, y.data.ptr, 1.0, 0.0)
+    with pytest.raises(AssertionError, match="given back"):
+        launch(gpu.stream, x.data.ptr, lost, 1.0, 0.0)
+    with pytest.raises(SimtError, match="out of bounds"):
+        launch(gpu.stream, short.data.ptr, y.data.ptr, 1.0, 0.0)
 
 
 # ---- octets --------------------------------------------------------------------------------------

@@ -107,8 +107,8 @@ def _load(text: str, flags: tuple[str, ...], title: str) -> Module:
 def _ingredients() -> str:
     """Return a digest of all that goes into every kernel, as it was when this process first asked."""
     digest = hashlib.sha256(repr((KERNEL_FLAGS, RUNTIME_FLAGS, compiler(), sys.platform)).encode())
-    for folder, suffixes in ((KERNELS, (".cu", ".cuh")), (HERE, (".h", ".cpp", ".py"))):
-        for path in sorted(path for path in folder.rglob("*") if path.suffix in suffixes):
+    for folder, suffixes in ((KERNELS, (".cu", ".cuh")), (HERE, (".h", ".cpp", "build.py"))):
+        for path in sorted(path for path in folder.rglob("*") if path.name.endswith(suffixes)):
             digest.update(str(path.relative_to(folder)).encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()
 

@@ -10,8 +10,9 @@ import ctypes
 import itertools
 import sys
 import threading
+import weakref
 from contextlib import nullcontext
-from functools import partial
+from functools import cache, partial
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
@@ -20,10 +21,14 @@ import numpy as np
 from dasp import _launch
 from dasp.backends.cuda import backend, beside, columns, diagonal, dotted, product, scratch
 from dasp.backends.cuda.primitives import Primitives
+from dasp.formats.array import arrays_of
 from tests.simt import compile_kernels
 
 ALIGNMENT = 256
 """Bytes to which CUDA aligns memory, at the least."""
+
+NEXT_STREAM = 0x100
+"""Handle of every stream that is made: CUDA gives that of one that has ended again."""
 
 
 class Gpu:
@@ -37,6 +42,8 @@ class Gpu:
         The graph of each stream that is capturing: a number and a handle. Captured launches run at once.
     resident_blocks : int
         Blocks of any kernel that its only multiprocessor holds.
+    taken : dict
+        The stream that memory was taken on, by its address: what comes there may have it next.
     launches : list of (stream, kernel, scratch)
         What was launched: the address of the partial sums tells launches with their own scratch apart.
     """
@@ -51,21 +58,31 @@ class Gpu:
         self.launches: list[tuple[int, str, int]] = []
         self.destructors: dict[int, list[tuple[int, int]]] = {}
         self._objects: dict[int, tuple[int, int]] = {}
-        self._memory: dict[int, np.ndarray[Any, Any]] = {}
+        self._memory: dict[int, tuple[np.ndarray[Any, Any], weakref.ref[_Held]]] = {}
+        self._nbytes: dict[int, int] = {}
+        self.taken: dict[int, int] = {}
         self._kernels: dict[int, Any] = {}
         self._handles = itertools.count(1)
 
     # ---- memory ----
 
     def allocate(self, size: int) -> Any:
-        """Return memory for CuPy's arrays; it is kept for as long as this object."""
-        memory = self._cupy.cuda.memory
+        """Return memory for CuPy's arrays; nobody else gets it, even when it was given back."""
+        memory, held = self._cupy.cuda.memory, _Held()
         room = np.full(size + ALIGNMENT, 0xA5, np.uint8)
         skip = -room.ctypes.data % ALIGNMENT
-        place = room[skip : skip + size]
-        self._memory[room.ctypes.data + skip] = place
-        owned = memory.UnownedMemory(room.ctypes.data + skip, max(size, 1), place, self.device)
+        self._memory[room.ctypes.data + skip] = room[skip : skip + size], weakref.ref(held)
+        self.taken[room.ctypes.data + skip] = self.stream
+        owned = memory.UnownedMemory(room.ctypes.data + skip, max(size, 1), held, self.device)
         return memory.MemoryPointer(owned, 0)
+
+    def apart(self, arrays: Any) -> None:
+        """Have kernels that are told of one of several arrays in one piece of memory see it alone."""
+        self._nbytes |= {array.data.ptr: array.nbytes for array in arrays if array.nbytes}
+
+    def given_back(self) -> list[int]:
+        """Return the streams that memory was taken on which nobody has any more."""
+        return [self.taken[start] for start, (_, held) in self._memory.items() if held() is None]
 
     def put(self, array: Any) -> Any:
         """Return a copy of a NumPy array as one of CuPy."""
@@ -77,7 +94,7 @@ class Gpu:
     def get(self, array: Any) -> np.ndarray[Any, Any]:
         """Return the memory of an array of CuPy as one of NumPy."""
         start = self._start(array.data.ptr)
-        place = self._memory[start]
+        place, _ = self._memory[start]
         return (
             np.ndarray(array.shape, array.dtype, place.data, array.data.ptr - start, array.strides)
             if array.size
@@ -95,6 +112,8 @@ class Gpu:
         monkeypatch.setattr(backend, "available", lambda: (True, "a stand-in"))
         monkeypatch.setattr(product, "_source", SimpleNamespace(load=lambda name, constants: None))
         monkeypatch.setattr(product, "_compiled", self._compile)
+        monkeypatch.setattr(product, "_upload", partial(self._in_one_block, product._upload, arrays_of))
+        monkeypatch.setattr(product, "new_scratch", partial(self._in_one_block, product.new_scratch, list))
         settling = partial(self._kernel, product.SETTLE, {}, {})
         monkeypatch.setattr(product, "compile_settling", settling)
         monkeypatch.setattr(product, "_shared", product._shared.__wrapped__)  # of this stand-in alone
@@ -102,6 +121,7 @@ class Gpu:
         monkeypatch.setattr(diagonal, "compiled", self._compile_diagonal)
         monkeypatch.setattr(columns, "transposing", self._compile_transposing)
         monkeypatch.setattr(columns, "on_host", self.get)
+        monkeypatch.setattr(columns, "zero_row", cache(columns.zero_row.__wrapped__))
         monkeypatch.setattr(beside, "primitives", lambda number: Primitives(_Packing(self)))
         for module in (_launch, scratch, dotted):
             monkeypatch.setattr(module, "driver", lambda: self)
@@ -121,10 +141,8 @@ class Gpu:
             malloc_async=None,
             runtime=runtime,
             Device=lambda number=0: _Context(id=number, compute_capability="90"),
-            Stream=lambda non_blocking: _Context(synchronize=lambda: None, wait_event=lambda event: None),
-            get_current_stream=lambda: SimpleNamespace(
-                ptr=self.stream, synchronize=lambda: None, record=lambda: None
-            ),
+            Stream=lambda non_blocking: _Stream(self, NEXT_STREAM),
+            get_current_stream=lambda: _Stream(self, self.stream),
         )
         stand_in = SimpleNamespace(
             ndarray=real.ndarray,
@@ -139,6 +157,11 @@ class Gpu:
             __version__=real.__version__,
         )
         monkeypatch.setitem(sys.modules, "cupy", stand_in)
+
+    def _in_one_block(self, function: Any, arrays: Any, *given: Any) -> Any:
+        made = function(*given)
+        self.apart(arrays(made))
+        return made
 
     def _contiguous(self, array: Any, dtype: Any = None) -> Any:
         if array.flags.c_contiguous and (dtype is None or dtype == array.dtype):
@@ -170,18 +193,21 @@ class Gpu:
     def cuLaunchKernelEx(self, config: Any, kernel: Any, parameters: Any, extra: Any) -> int:
         config, (module, signature, types) = config._obj, self._kernels[kernel.value]
         codes = [_launch._code(p, types) for p in signature.parameters]
-        numbers = {"Q": ctypes.c_uint64, "q": ctypes.c_int64, "i": ctypes.c_int32, "I": ctypes.c_uint32}
-        numbers |= {"d": ctypes.c_double, "f": ctypes.c_float}
-        numbers |= {"dd": 2 * ctypes.c_double, "ff": 2 * ctypes.c_float}
-        fields = [(p.name, numbers[code]) for p, code in zip(signature.parameters, codes, strict=True)]
+        kinds = {"Q": ctypes.c_uint64, "q": ctypes.c_int64, "i": ctypes.c_int32, "I": ctypes.c_uint32}
+        kinds |= {"d": ctypes.c_double, "f": ctypes.c_float}
+        kinds |= {"dd": 2 * ctypes.c_double, "ff": 2 * ctypes.c_float}
+        fields = [(p.name, kinds[code]) for p, code in zip(signature.parameters, codes, strict=True)]
         assert (extra is None) == (not fields)
         address = extra._obj.parameters if fields else 0
         block = type("Block", (ctypes.Structure,), {"_fields_": fields}).from_address(address)
+        numbers = {p.name: getattr(block, p.name) for p in signature.parameters if not p.is_array}
         arguments = []
         for p in signature.parameters:
-            value, (dtype, _) = getattr(block, p.name), _launch._element(p, types)
+            value, (dtype, parts) = getattr(block, p.name), _launch._element(p, types)
             number = complex(*value) if dtype.kind == "c" and not p.is_array else value
-            arguments.append(self._array(value, dtype) if p.is_array else dtype.type(number))
+            arguments.append(
+                _declared(p, self._array(value, dtype), parts, numbers) if p.is_array else dtype.type(number)
+            )
         self.launches.append((config.stream or 0, signature.entry, getattr(block, "partials", 0)))
         module.launch(signature.entry, config.grid[0], config.block[0], arguments, config.shared_bytes)
         return 0
@@ -191,7 +217,10 @@ class Gpu:
         if not address:
             return None
         start = self._start(address)
-        rest = self._memory[start][address - start :]
+        place, held = self._memory[start]
+        assert address - start <= place.size, "a kernel is told of memory that nobody was given"
+        assert held() is not None, "a kernel is told of memory that was given back"
+        rest = place[address - start :][: self._nbytes.get(address)]
         return rest[: rest.size // dtype.itemsize * dtype.itemsize].view(dtype)
 
     def cuFuncSetAttribute(self, kernel: Any, attribute: int, value: int) -> int:
@@ -225,6 +254,20 @@ class Gpu:
             thread = threading.Thread(target=call, args=(pointer,))
             thread.start()
             thread.join()
+
+
+class _Held:
+    """What all hold that have some memory."""
+
+
+def _declared(p: Any, array: Any, parts: int, told: Any) -> Any:
+    """Return as much of an array as its kernel says that it takes, by numbers that it is told."""
+    factor, word, more = _launch._size(p.size)
+    if array is None or not p.size or (word and word not in told):
+        return array
+    count = parts * (factor * told.get(word, 0) + more)
+    assert array.size >= count, f"{p.name} has room for {array.size} elements; {count} are needed"
+    return array[:count]
 
 
 class _Packing:
@@ -264,8 +307,25 @@ class _Packing:
         pass
 
 
+class _Stream:
+    """A stream, current inside a `with`, whose work is done."""
+
+    def __init__(self, gpu: Gpu, ptr: int) -> None:
+        self._gpu, self.ptr = gpu, ptr
+
+    def __enter__(self) -> _Stream:
+        self._before, self._gpu.stream = self._gpu.stream, self.ptr
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._gpu.stream = self._before
+
+    def synchronize(self) -> None:
+        """Wait for nothing."""
+
+
 class _Context(SimpleNamespace):
-    """A device or a stream, current inside a `with`."""
+    """A device, current inside a `with`."""
 
     def __enter__(self) -> _Context:
         return self

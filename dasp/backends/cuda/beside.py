@@ -75,9 +75,9 @@ class Kept:
         with self._lock:
             if self._size is None or (self._found is None and self._size <= most):
                 current = self._cupy.cuda.get_current_stream()
-                with self._cupy.cuda.Stream(non_blocking=True) as stream:  # the caller's may be captured
-                    if not self._cupy.cuda.runtime.streamIsCapturing(current.ptr):
-                        stream.wait_event(current.record())  # it may write new values
+                captured = self._cupy.cuda.runtime.streamIsCapturing(current.ptr)
+                # On the caller's: it may write new values, and memory taken on it goes to no other stream.
+                with self._cupy.cuda.Stream(non_blocking=True) if captured else current as stream:
                     self._size, self._found = self._build(most)
                     stream.synchronize()
             size, found = self._size, self._found

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import cache
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -702,9 +703,8 @@ class Columns:
             kernels = (self._others and self._others(kinds, k, x)) or self._kernels
             known = kernels.types(plan, kinds)
             passes, finish = [], None
-            with self._cupy.cuda.Stream(non_blocking=True) as stream:  # the caller's may be captured
-                zeros = self._cupy.zeros(MOST_PANEL // kinds.x.itemsize, kinds.x)
-                stream.synchronize()
+            row = zero_row(self._cupy.cuda.Device().id)
+            zeros = self._cupy.ndarray(MOST_PANEL // kinds.x.itemsize, kinds.x, row.data)
             for one in kernels.passes(H200, plan, k, kinds, x, y, self._sectors):
                 panels = ceil_div(one.columns, one.panel.columns)
                 parts = (
@@ -740,6 +740,21 @@ class Columns:
                 )
             self._prepared[key] = passes, finish
             return passes, finish
+
+
+@cache
+def zero_row(number: int) -> Any:
+    """Return the bytes of a row of zeros on a GPU, the current one.
+
+    It is never given back: who comes on a stream like the one that it was taken on would not wait for the
+    products that read it.
+    """
+    import cupy
+
+    with cupy.cuda.Stream(non_blocking=True) as stream:  # the caller's may be captured
+        row = cupy.zeros(MOST_PANEL, np.uint8)
+        stream.synchronize()
+    return row
 
 
 def compiled(kernels: Kernels, signature: Signature, plan: Plan, kinds: Arithmetic, panel: Panel) -> Any:

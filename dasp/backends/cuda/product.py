@@ -549,10 +549,14 @@ class Product:
         return launch
 
     def _scratch(self, kinds: Arithmetic) -> Scratch:
-        """Return new scratch; it is filled when this returns, and in no graph. Without segments there is
-        none."""
+        """Return new scratch, filled on the current stream, or, if that is captured, before this returns.
+
+        Without segments there is none.
+        """
         if not self._segments:
             return Scratch(None, None)
+        if not self._is_capturing(self._current_stream().ptr):
+            return new_scratch(self._segments, kinds.sum, self._cupy)
         with self._cupy.cuda.Stream(non_blocking=True) as stream:
             scratch = new_scratch(self._segments, kinds.sum, self._cupy)
             stream.synchronize()

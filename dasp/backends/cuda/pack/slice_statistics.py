@@ -80,8 +80,12 @@ def of_layout(
             launch()
             reading.append((read(), launch))
 
+    def finish() -> SliceStatistics:
+        read, _kept = reading.pop()
+        return SliceStatistics(*counted, *read())
+
     work.later.append(begin)
-    return lambda: SliceStatistics(*counted, *reading.pop()[0]())
+    return finish
 
 
 def _statistics(
