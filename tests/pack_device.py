@@ -132,8 +132,8 @@ class PackingDevice:
     def scratch(self, *arrays: tuple[int, Any]) -> Any:
         return [self.empty(*each) for each in arrays]
 
-    def shown(self, *arrays: Any) -> Any:
-        return arrays
+    def shown(self, array: Any, shape: tuple[int, ...] | None = None) -> Any:
+        return array if shape is None else array.reshape(shape)
 
     def zeroed(self, count: int) -> Any:
         return self.zeros(count, np.uint64)

@@ -373,9 +373,9 @@ def test_memory_is_at_most_that_of_the_matrix_beside_the_plan_and_is_given_back(
 def test_what_a_usual_matrix_needs_is_compiled_at_once(narrow):
     csr, device = csr_of(generate("fem3:3").astype(np.float64)), PackingDevice()
     packing = Primitives(device)
-    packing.ready(csr)
+    packing._on.ready(csr)
     at_once = set(device.sources)
-    packing.ready(csr)
+    packing._on.ready(csr)
     assert all(times == 1 for times in device.sources.values())
     SLICED.pack(csr, SLICED.options(narrow=narrow), H200, packing)
     assert {name for name, _ in set(device.sources) - at_once} <= {"pack/store.cu"}
@@ -414,7 +414,8 @@ def test_addresses_and_numbers_as_launches_take_them(monkeypatch):
     assert device.part(rows, 2, 3) == device.word(rows) + 8
     assert (rows.size, rows.dtype) == (5, np.int32)
     monkeypatch.setattr(device, "_ndarray", lambda *given: given)
-    assert device.shown(rows) == [(5, np.int32, 256)]
+    assert device.shown(rows) == (5, np.int32, 256)
+    assert device.shown(words, (3, 1)) == ((3, 1), np.uint64, 0)
 
 
 def test_words_are_lent_again_zeroed_and_to_their_stream_alone(monkeypatch):

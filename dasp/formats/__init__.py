@@ -46,7 +46,7 @@ def names() -> tuple[str, ...]:
 
 def first_that_takes(shape: tuple[int, int]) -> Format:
     """Return the first format that can hold a matrix of a shape."""
-    return next(filter(lambda each: each.takes(shape), _formats.values()))
+    return next(each for each in _formats.values() if each.takes(shape))
 
 
 def refuse_type(name: str, dtype: np.dtype[Any], what: str) -> None:

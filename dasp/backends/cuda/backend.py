@@ -142,7 +142,6 @@ class packing(filling):
         try:
             if isinstance(csr.data, np.ndarray):
                 csr = Csr(csr.shape, *upload(csr[1:]))
-            primitives.ready(csr)
         except BaseException as failure:
             self.__exit__(type(failure), failure, failure.__traceback__)
             raise

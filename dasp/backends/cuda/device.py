@@ -127,8 +127,8 @@ class _Piece:
 
     __slots__ = "block", "dtype", "ptr", "size"
 
-    def __init__(self, block: Any, ptr: int, size: int, dtype: np.dtype[Any]) -> None:
-        self.block, self.ptr, self.size, self.dtype = block, ptr, size, dtype
+    def __init__(self, ptr: int, size: int, dtype: np.dtype[Any]) -> None:
+        self.ptr, self.size, self.dtype = ptr, size, dtype
 
 
 class _Question:
@@ -285,18 +285,21 @@ class CudaDevice:
 
     def scratch(self, *arrays: tuple[int, np.dtype[Any]]) -> list[Any]:
         """Return arrays of any contents, each of a size and a type, for kernels alone: one allocation."""
-        starts, end = [], 0
+        pieces, end = [], 0
         for count, kind in arrays:
-            starts.append(end)
+            pieces.append(_Piece(end, count, kind))
             end += count * kind.itemsize + ALIGNED - 1 & -ALIGNED  # `round_up`, without two calls
         block = self._memory(end)
         at = block.ptr
-        return [_Piece(block, at + start, *array) for start, array in zip(starts, arrays, strict=True)]
+        for piece in pieces:
+            piece.block = block
+            piece.ptr += at
+        return pieces
 
-    def shown(self, *arrays: Any) -> list[Any]:
-        """Return such arrays as CuPy's."""
-        new = self._ndarray
-        return [new(one.size, one.dtype, one.block + (one.ptr - one.block.ptr)) for one in arrays]
+    def shown(self, array: Any, shape: tuple[int, ...] | None = None) -> Any:
+        """Return such an array as CuPy's."""
+        block = array.block
+        return self._ndarray(shape or array.size, array.dtype, block + (array.ptr - block.ptr))
 
     def zeroed(self, count: int) -> Any:
         """Return words, 0 each, that kernels alone see."""

@@ -46,10 +46,6 @@ class Primitives:
         """Where arrays lie."""
         return self._on.device
 
-    def ready(self, csr: Csr) -> None:
-        """Have the kernels that most matrices of these types need compiled beside each other, not in turn."""
-        self._on.ready(csr)
-
     # ---- statistics ----------------------------------------------------------------------------------
 
     def survey(self, csr: Csr, cut: Cut, narrow: bool) -> Survey:

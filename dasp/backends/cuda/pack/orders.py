@@ -102,18 +102,18 @@ def _sort_orders(
     first, before = work.take(count * (TOTALS + SAMPLED)), work.take(2 * count * tiles)
     orders, known = Orders(windows, rows if moves else None, tiles, before, first), work.known
     narrower = windows if windows[-1] < m else windows[:-1]  # a window of all rows goes unsaid
-    known["stride"], known["positions"], known["identity"] = m, positions, int(not left_out)
+    known["stride"], known["rows"] = m, device.word(orders.rows)
+    known["windows"], known["window_count"] = device.word(device.constant(narrower)), len(narrower)
+    if moves:
+        _sort_rows(on, csr, survey, cut, orders, sorts, counts, spare, left_out)
+    known["positions"], known["identity"] = positions, int(not left_out)
     known["steps"], known["segment_steps"] = cut.steps, cut.segment_steps
     known["even"] = int(work.facts.longest_whole <= cut.steps)
-    known["rows"] = device.word(orders.rows)
-    known["windows"], known["window_count"] = device.word(device.constant(narrower)), len(narrower)
     known["before"] = work.words(before, 2 * count * tiles)
     known["totals"] = work.words(first, count * TOTALS)
     if likely_to_turn(csr, work, cut):
         work.turns = True
         work.later.append(partial(sort_segments, on, csr, survey))
-    if moves:
-        _sort_rows(on, csr, survey, cut, orders, sorts, counts, spare, left_out)
     if tiles:
         known["come"], known["passages"] = work.zeros(count), device.word(passages)
     return orders, passages

@@ -37,8 +37,8 @@ class Device(Protocol):
         They live as long as each other.
         """
 
-    def shown(self, *arrays: Array) -> list[Array]:
-        """Return such arrays as all others are; that takes so long that kernels are launched first."""
+    def shown(self, array: Array, shape: tuple[int, ...] | None = None) -> Array:
+        """Return such an array as all others are; that takes so long that kernels are launched first."""
 
     def zeroed(self, count: int) -> Array:
         """Return words, 0 each, that kernels alone see."""

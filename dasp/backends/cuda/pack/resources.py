@@ -89,12 +89,15 @@ class Resources:
             found = self._kernels[key] = Kernels(self.device, types, constants)
         return found
 
-    def ready(self, csr: Csr) -> None:
-        """Have the kernels that most matrices of these types need compiled beside each other, not in turn."""
+    def ready(self, csr: Csr) -> Types:
+        """Return the types of a matrix's integers.
+
+        The kernels that most matrices of these types need are compiled beside each other, not in turn.
+        """
         integers = types_of_matrix(csr)
         key = integers.key, csr.data.dtype.num, csr.shape[0] > SORT_TILE
         if key in self._readied:
-            return
+            return integers
         self._readied.add(key)
         of_integers, plain = type_defines(integers), value_defines(csr.data.dtype, Coding.PLAIN)
         wide = (kernels.MOVE_DIGITS,) if csr.shape[0] > SORT_TILE else ()
@@ -105,6 +108,7 @@ class Resources:
                 (kernels.STORE_SLICES.source, of_integers | plain),
             ]
         )
+        return integers
 
     def nothing(self, dtype: Any) -> Array:
         """Return an array without numbers, which all plans share."""

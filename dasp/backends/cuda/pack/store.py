@@ -23,32 +23,26 @@ def store(
     on: Resources, csr: Csr, survey: Survey, order: Array | None, layout: Layout, coding: Coding
 ) -> tuple[Values, tuple[Array, Array, Array], Callable[[], Array]]:
     """See `Primitives`; values and bases are stored beside what is counted of the layout."""
-    device, work, slices = on.device, survey.detail, layout.slices
-    word, known = device.word, work.known
-    index, dtype = work.types["Index"], csr.data.dtype
+    work, shown = survey.detail, on.device.shown
     stored, table = _room(on, csr.data, order, layout.steps, coding, work)
-    bases = layout.detail.bases
+    fill = _begin(on, csr, order, layout, coding, work) if layout.slices else lambda: on.nothing(np.uint8)
+    codes = on.nothing(np.uint8) if stored is None else shown(stored)
+    rows = on.nothing(work.types["Index"]) if layout.rows is None else shown(layout.rows)
+    headers = shown(layout.headers, (layout.slices, 4))
+    return Values(coding, codes, table), (rows, headers, shown(layout.detail.bases)), fill
 
-    def arrays() -> tuple[Values, tuple[Array, Array, Array]]:
-        codes = on.nothing(np.uint8) if stored is None else device.shown(stored)[0]
-        rows = on.nothing(index) if layout.rows is None else device.shown(layout.rows)[0]
-        headers, shown_bases = device.shown(layout.headers, bases)
-        return Values(coding, codes, table), (rows, headers.reshape(slices, 4), shown_bases)
 
-    if not slices:
-        return *arrays(), lambda: on.nothing(np.uint8)
+def _begin(
+    on: Resources, csr: Csr, order: Array | None, layout: Layout, coding: Coding, work: SurveyWork
+) -> Callable[[], Array]:
+    """Begin to store values and bases; return what stores the deltas."""
+    device, known, slices, dtype = on.device, work.known, layout.slices, csr.data.dtype
     tiles, blocks = ceil_div(slices, SLICE_TILE), ceil_div(slices, 8)
     first = work.take(tiles + 2)
-    told, sent = device.telling(1)
-    known |= {
-        "slices": slices,
-        "bases": word(bases),
-        "data": device.bits(csr.data, bits_type(dtype)),
-        "order": word(order),
-        "come": work.words(first, 1),
-        "sizes": work.words(first + 1, tiles + 1),
-        "told": told,
-    }
+    known["told"], sent = device.telling(1)
+    known["slices"], known["bases"] = slices, device.word(layout.detail.bases)
+    known["data"], known["order"] = device.bits(csr.data, bits_type(dtype)), device.word(order)
+    known["come"], known["sizes"] = work.words(first, 1), work.words(first + 1, tiles + 1)
     aside = work.fork()
     work.launch(kernels.STORE_SLICES, blocks, 256, on.compiled(work.types, dtype, coding))
     reading = sent()
@@ -58,14 +52,14 @@ def store(
         try:
             size = reading()[0]
             deltas = device.empty(WARP * size, np.uint8)
-            known["deltas"] = word(deltas)
+            known["deltas"] = device.word(deltas)
             work.launch(kernels.FILL_DELTAS, blocks)
         finally:
             work.join()
         device.give_back(work.lent)
         return deltas
 
-    return *arrays(), fill
+    return fill
 
 
 def _room(

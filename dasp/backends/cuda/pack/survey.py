@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from dasp import _check
 from dasp._integers import ceil_div
 from dasp.backends.cuda.pack import kernels
-from dasp.backends.cuda.pack.c_types import Types, types_of_matrix
+from dasp.backends.cuda.pack.c_types import Types
 from dasp.backends.cuda.pack.protocols import Aside, Device
 from dasp.backends.cuda.pack.resources import Kernels, Resources
 from dasp.backends.cuda.pack.sizes import BLOCKS, CUT_TILE, LONG_COUNTS, LONG_TILE, SLICE_TILE
@@ -39,8 +39,6 @@ class Facts(NamedTuple):
     most_column: int
     least_column_not: int
 
-
-_NO_FACTS = Facts._make([0] * len(Facts._fields))
 
 ZEROS, ORDER_ZEROS, VALUES_AT = 512, 16, len(Facts._fields)
 """Zeroed words that a survey has for the steps after it, beside one for every 64 slices and some for every
@@ -86,34 +84,24 @@ class SurveyWork(Work):
         What is launched beside others, on the `Aside` that it is given, while the host waits for these.
     """
 
-    def __init__(
-        self,
-        device: Device,
-        kernels: Kernels,
-        words: Array,
-        types: Types,
-        counts: bool,
-        entries: int,
-    ) -> None:
-        super().__init__(device, kernels, words)
-        if counts:
-            self._room -= VALUE_WORDS
-        self.types, self.lent = types, words
-        self.facts = _NO_FACTS
-        self.distinct = Distinct(words, VALUES_AT, self._room) if counts else None
-        self.long: LongRows | None = None
-        self.turned: Segments | None = None
-        self.turns = False
-        self.later: list[Callable[[Aside], Any]] = []
-        self.kept: Any = None
-        self._asides: list[Aside] = []
-        self._values: ValueStatistics | None = None
-        self._count = entries
+    facts: Facts
+    distinct: Distinct | None = None
+    long: LongRows | None = None
+    turned: Segments | None = None
+    turns = False
+    kept: Any = None
+    _values: ValueStatistics | None = None
 
-    def words_behind(self, count: int) -> Any:
-        """Return zeroed words that nobody else has, behind those that the host may read with others."""
+    def __init__(self, device: Device, kernels: Kernels, words: Array, types: Types, entries: int) -> None:
+        super().__init__(device, kernels, words)
+        self.types, self.lent, self._count = types, words, entries
+        self.later: list[Callable[[Aside], Any]] = []
+        self._asides: list[Aside] = []
+
+    def take_behind(self, count: int) -> int:
+        """Return where words begin that are 0 and that nobody else has, behind those that the host reads."""
         self._room -= count
-        return self.words(self._room, count)
+        return self._room
 
     def take(self, count: int) -> int:
         """See `Work`; what is known of values is read first if there are no words left."""
@@ -199,33 +187,31 @@ def survey(on: Resources, csr: Csr, cut: Cut, narrow: bool) -> Survey:
     counts = bool(narrow and nnz and len(csr.data))
     long_tiles = LONG_COUNTS * ceil_div(m, LONG_TILE)
     zeros = ZEROS + m // SLICE_TILE + nnz // CUT_TILE + ORDER_ZEROS * (m // CUT_TILE + 1) + long_tiles
-    device, types = on.device, types_of_matrix(csr)
+    device, types = on.device, on.ready(csr)
     words, word = device.lent(zeros + VALUE_WORDS * counts), device.word
-    work = SurveyWork(device, on.compiled(types), words, types, counts, nnz)
+    work = SurveyWork(device, on.compiled(types), words, types, nnz)
     first = work.take(VALUES_AT + 2)
     told, sent = device.telling(VALUES_AT)
-    none = word(None)
-    work.known = {
+    known = work.known = {
         "indptr": word(csr.indptr),
         "indices": word(csr.indices),
         "m": m,
         "nnz": nnz,
-        "stride": m,
         "steps": cut.steps,
         "segment_steps": cut.segment_steps,
         "most_segments": cut.most_segments,
-        "segment_starts": none,
-        "segment_lengths": none,
-        "segments": 0,
         "facts": work.words(first, VALUES_AT),
-        "long_tiles": work.words_behind(long_tiles),
+        "long_tiles": work.words(work.take_behind(long_tiles), long_tiles),
         "done": work.zeros(1),
         "told": told,
     }
     work.launch(kernels.SURVEY, share(max(m, nnz), 256, BLOCKS))
     reading = sent()
-    if work.distinct:
+    if counts:
+        work.distinct = Distinct(words, VALUES_AT, work.take_behind(VALUE_WORDS))
         count_values_into(on, work, csr.data, None, work.distinct)
+    known["segment_starts"] = known["segment_lengths"] = word(None)
+    known["stride"], known["segments"] = m, 0
     facts = work.facts = Facts._make(reading())  # while the values are counted
     _hold(csr, facts)
     return Survey(
