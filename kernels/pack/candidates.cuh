@@ -4,8 +4,7 @@
 #include "cut.cuh"
 
 // Numbers of a candidate, and what a sample of its slices reads, as in SliceStatistics of choose.py.
-enum Total { SLICES, STEPS, FULL, TOTALS };
-enum Sampled { SAMPLED_STEPS, BY_SLICE, BY_FEW, BY_MANY, SAMPLED };
+enum Number { SLICES, STEPS, FULL, SAMPLED_STEPS, BY_SLICE, BY_FEW, BY_MANY, NUMBERS };
 
 // The order of the candidate of this block.
 __device__ __forceinline__ Order candidate_order(const Start* indptr, const Index* rows, long long stride,

@@ -5,7 +5,7 @@
 // even: whether no row in a slice has more than `steps` entries.
 // passages (candidates, tiles, 32): what each tile does to a chain of slices, by its entry.
 // before (candidates, tiles, 2): slices before each tile times 32, plus the entry of the chain; steps before it.
-// totals (candidates, TOTALS): slices, steps and full steps of all.
+// totals (candidates, NUMBERS): get slices, steps and full steps of all.
 // headers (segments + slices): of each slice first step, first position, 0, and its shape without the width; those of
 //     segments, segment_headers (segments), come first.
 //
@@ -135,7 +135,7 @@ dasp_cut_tiles(const Start* __restrict__ indptr, const Index* __restrict__ rows,
     if (!is_last_block(come + blockIdx.y, tiles)) return;
     passages += own * WARP;
     before += own * 2;
-    totals += blockIdx.y * TOTALS;
+    totals += blockIdx.y * NUMBERS;
     if (even) add_up_tiles(passages, int(tiles), before, totals, through[0]);
     else follow_chain(passages, int(tiles), before, totals, chains, chain);
     if (told) tell(words, word_count, told);

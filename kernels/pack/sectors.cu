@@ -3,7 +3,7 @@
 // A place is up to 16 slices from slice floor(i (slices - 16) / 23) on, i = 0 .. 23; blocks of `by_slice`, of `few` and
 // of `many` slices, where these are not 0, follow each other inside it. A sector is 2^`sector_shift` columns.
 // Launch: any number of thread blocks of 512 threads along x, which share the places, and candidates along y: all run at
-// once. rows, windows, before, totals: as in cut.cu. sampled (candidates, SAMPLED): 0
+// once. rows, windows, before, totals: as in cut.cu. sampled (candidates, NUMBERS): 0
 //     before; the steps of the slices that are looked at, and the sectors of each kind of block.
 // words (word_count): what is told to the host as soon as all is counted; told, done: see pack.cuh.
 // segment_starts, segment_lengths (segments): runs that are slices of one row each, before the others.
@@ -343,9 +343,9 @@ dasp_count_sectors(const Start* __restrict__ indptr, const Column* __restrict__ 
     const Order order = candidate_order(indptr, rows, stride, windows, window_count, positions, identity);
     const long long tiles = ceil_div(positions, CUT_TILE);
     before += blockIdx.y * tiles * 2;
-    sampled += blockIdx.y * SAMPLED;
+    sampled += blockIdx.y * NUMBERS;
     unsigned* const table = tables + (blockIdx.y * gridDim.x + blockIdx.x) * table_slots;
-    const long long all = segments + (long long)totals[blockIdx.y * TOTALS + SLICES];
+    const long long all = segments + (long long)totals[blockIdx.y * NUMBERS + SLICES];
     const Kinds<int> sizes{by_slice, few, many};
     const Kinds<unsigned> slots{slots_by_slice, slots_few, slots_many};
     const int k = warp_id();

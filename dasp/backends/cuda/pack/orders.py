@@ -17,7 +17,7 @@ from dasp.backends.cuda.pack.sizes import (
     CUT_TILE,
     ENTRIES,
     MOST_KEYS,
-    SAMPLED,
+    NUMBERS,
     SORT_THREADS,
     SORT_TILE,
     TOTALS,
@@ -45,8 +45,8 @@ class Orders(NamedTuple):
         Where the words of the work begin that say how the chain of slices comes to each tile: two for each of
         every candidate.
     first : int
-        Where the numbers of all candidates begin among these words: slices, steps and full steps of every
-        one, and then what a sample of each reads.
+        Where the numbers of all candidates begin among these words: of each slices, steps and full steps,
+        and what a sample of them reads.
     """
 
     windows: tuple[int, ...]
@@ -99,7 +99,7 @@ def _sort_orders(
         (sorts.spare, index),
         (stored(windows, left_out) * m, index),
     )
-    first, before = work.take(count * (TOTALS + SAMPLED)), work.take(2 * count * tiles)
+    first, before = work.take(count * NUMBERS), work.take(2 * count * tiles)
     orders, known = Orders(windows, rows if moves else None, tiles, before, first), work.known
     narrower = windows if windows[-1] < m else windows[:-1]  # a window of all rows goes unsaid
     known["stride"], known["rows"] = m, device.word(orders.rows)
@@ -110,7 +110,7 @@ def _sort_orders(
     known["steps"], known["segment_steps"] = cut.steps, cut.segment_steps
     known["even"] = int(work.facts.longest_whole <= cut.steps)
     known["before"] = work.words(before, 2 * count * tiles)
-    known["totals"] = work.words(first, count * TOTALS)
+    known["totals"] = work.words(first, count * NUMBERS)
     if likely_to_turn(csr, work, cut):
         work.turns = True
         work.later.append(partial(sort_segments, on, csr, survey))
@@ -134,7 +134,7 @@ def one_of(on: Resources, survey: Survey, orders: Orders, window: int, m: int) -
         rows, work.known["rows"] = None, device.word(None)
     else:
         work.known["rows"] = device.part(rows, stored(windows[:nth], survey.long_rows) * m, m)
-    return Orders((window,), rows, tiles, before, first + nth * TOTALS)
+    return Orders((window,), rows, tiles, before, first + nth * NUMBERS)
 
 
 class _Sorts(NamedTuple):

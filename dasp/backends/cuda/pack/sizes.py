@@ -32,5 +32,5 @@ LONG_TILE, LONG_COUNTS = 2048, 3
 SLICE_TILE, RUN, ROW_TILE = 64, 1024, 2048
 """Slices, entries and rows of a block in columns.cu, sort_columns.cu and unpack.cu."""
 
-TOTALS, SAMPLED = 3, 4
-"""Numbers of a candidate: kernels/pack/candidates.cuh."""
+TOTALS, NUMBERS = 3, 7
+"""Numbers of a candidate, those of all its slices first: kernels/pack/candidates.cuh."""

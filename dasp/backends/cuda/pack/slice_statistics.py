@@ -12,7 +12,7 @@ from dasp.backends.cuda.pack.orders import Orders, cut_orders, stored
 from dasp.backends.cuda.pack.protocols import Aside
 from dasp.backends.cuda.pack.resources import Resources
 from dasp.backends.cuda.pack.segments import list_long_rows
-from dasp.backends.cuda.pack.sizes import CUT_THREADS, PLACES, SAMPLED, SORT_TILE, TOTALS
+from dasp.backends.cuda.pack.sizes import CUT_THREADS, NUMBERS, PLACES, SORT_TILE, TOTALS
 from dasp.backends.cuda.pack.survey import SurveyWork
 from dasp.formats.array import WARP, Csr
 from dasp.formats.sliced.choose import SliceStatistics
@@ -33,12 +33,12 @@ def try_windows(
     tiles: int,
 ) -> Tried:
     """See `Primitives`; as many windows side by side as their share of the matrix's memory holds."""
-    m = csr.shape[0]
+    m, work = csr.shape[0], survey.detail
     rows = tiles * SORT_TILE or m
-    each = rows * (survey.detail.types["Index"].itemsize + 1)
-    at_once = max(max(int(SHARE * _bytes(csr)), FLOOR) // max(each, 1), 1)
+    each = rows * (work.types["Index"].itemsize + 1)
+    at_once = max(max(int(SHARE * work.nbytes), FLOOR) // each, 1)
     found: dict[int, SliceStatistics] = {}
-    orders, work = None, survey.detail
+    orders = None
     try:
         while windows:
             orders = None  # gives its memory back before more is taken
@@ -70,12 +70,12 @@ def of_layout(
     if not layout.slices or not any(blocks):
         return lambda: SliceStatistics(*counted, 0, 0, 0, 0)
     work, orders = survey.detail, layout.detail.orders
-    first, reading = work.take(SAMPLED), []
+    first, reading = work.take(NUMBERS), []
 
     def begin(aside: Aside) -> None:
-        work.tell(windows=None, window_count=0, totals=work.words(orders.first, TOTALS))
+        work.tell(windows=None, window_count=0, totals=work.words(orders.first, NUMBERS))
         launch = _sample(on, csr, cut, orders, layout, sector_columns, blocks, first, work)
-        read = work.telling(first, SAMPLED)
+        read = work.telling(first + TOTALS, NUMBERS - TOTALS)
         with aside:
             launch()
             reading.append((read(), launch))
@@ -99,19 +99,20 @@ def _statistics(
 ) -> list[SliceStatistics]:
     """Return what is counted of orders, segments left out; what is put off is launched before waiting."""
     work: SurveyWork = survey.detail
-    asked = orders.first, (TOTALS + SAMPLED) * len(orders.windows)
-    if not any(blocks):
-        return _slice_statistics(len(orders.windows), work.read(*asked))
-    sampled = orders.first + TOTALS * len(orders.windows)
-    launch = _sample(on, csr, cut, orders, None, sector_columns, blocks, sampled, work)
-    read, aside = work.telling(*asked), work.fork()
-    launch()
-    reading = read()
-    work.begin(aside)
-    list_long_rows(on, csr, survey)  # the host has time for it now, and for what follows
-    work.join()
-    on.device.zero_lent()
-    return _slice_statistics(len(orders.windows), reading())
+    asked = orders.first, NUMBERS * len(orders.windows)
+    if any(blocks):
+        launch = _sample(on, csr, cut, orders, None, sector_columns, blocks, orders.first, work)
+        read, aside = work.telling(*asked), work.fork()
+        launch()
+        reading = read()
+        work.begin(aside)
+        list_long_rows(on, csr, survey)  # the host has time for it now, and for what follows
+        work.join()
+        on.device.zero_lent()
+        counted = reading()
+    else:
+        counted = work.read(*asked)
+    return list(map(SliceStatistics._make, zip(*[iter(counted)] * NUMBERS, strict=True)))
 
 
 def _sample(
@@ -135,12 +136,12 @@ def _sample(
     tables, most = None, known["table_slots"]
     known["shared_slots"] = shared = on.device.shared_words
     if most > shared and csr.shape[1] // sector_columns >= WARP * shared:
-        room = max(_bytes(csr) // 3, FLOOR) // (4 * most * count)
+        room = max(work.nbytes // 3, FLOOR) // (4 * most * count)
         units = max(min(units, room), 1)
         (tables,) = on.device.scratch((units * most * count, UINT32))
     known["sector_shift"] = sector_columns.bit_length() - 1
     known["tables"] = on.device.word(tables)
-    known["sampled"] = work.words(sampled, SAMPLED * count)
+    known["sampled"] = work.words(sampled, NUMBERS * count)
 
     def launch(_kept: Any = tables) -> None:
         work.launch(kernels.COUNT_SECTORS, (units, count), CUT_THREADS)
@@ -159,15 +160,3 @@ def _sizes_of_blocks(blocks: tuple[int, int, int], longest: int, entries: int) -
     kinds = "by_slice", "few", "many"
     sizes = dict(zip(kinds, blocks, strict=True)) | {"table_slots": max(slots)}
     return sizes | {f"slots_{kind}": count for kind, count in zip(kinds, slots, strict=True)}
-
-
-def _slice_statistics(candidates: int, counted: list[int]) -> list[SliceStatistics]:
-    """Return what was counted of each candidate."""
-    end = TOTALS * candidates
-    totals = [counted[nth:end:TOTALS] for nth in range(TOTALS)]
-    sampled = [counted[end + nth :: SAMPLED] for nth in range(SAMPLED)]
-    return list(map(SliceStatistics, *totals, *sampled))
-
-
-def _bytes(csr: Csr) -> int:
-    return int(csr.indptr.nbytes + csr.indices.nbytes + csr.data.nbytes)

@@ -80,11 +80,14 @@ class SurveyWork(Work):
         What must live while segments are sorted.
     lent : Array
         Words that are to be given back.
+    nbytes : int
+        Of the matrix.
     later : list of callable
         What is launched beside others, on the `Aside` that it is given, while the host waits for these.
     """
 
     facts: Facts
+    nbytes: int
     distinct: Distinct | None = None
     long: LongRows | None = None
     turned: Segments | None = None
@@ -212,6 +215,7 @@ def survey(on: Resources, csr: Csr, cut: Cut, narrow: bool) -> Survey:
         count_values_into(on, work, csr.data, None, work.distinct)
     known["segment_starts"] = known["segment_lengths"] = word(None)
     known["stride"], known["segments"] = m, 0
+    work.nbytes = int(csr.indptr.nbytes + csr.indices.nbytes + csr.data.nbytes)
     facts = work.facts = Facts._make(reading())  # while the values are counted
     _hold(csr, facts)
     return Survey(
