@@ -23,8 +23,7 @@ def known(given: Any) -> Any:
 def place_of(given: Any, device: str) -> str:
     """Return the device that is meant for a matrix: `auto` is the GPU where it lies, or what works here."""
     if device == "auto" and type(given).__module__.startswith("cupy"):
-        held = given if _arrays.is_cupy(given) else getattr(given, "data", None)
-        number = getattr(getattr(held, "device", None), "id", None)
+        number = getattr(getattr(getattr(given, "data", None), "device", None), "id", None)
         device = device if number is None else f"cuda:{number}"
     return resolve(device)
 

@@ -46,7 +46,10 @@ def names() -> tuple[str, ...]:
 
 def first_that_takes(shape: tuple[int, int]) -> Format:
     """Return the first format that can hold a matrix of a shape."""
-    return next(each for each in _formats.values() if each.takes(shape))
+    for each in _formats.values():
+        if each.takes(shape):
+            return each
+    raise ValueError(f"A has shape {shape}; no format can hold it")
 
 
 def refuse_type(name: str, dtype: np.dtype[Any], what: str) -> None:

@@ -62,8 +62,10 @@ def sort_segments(on: Resources, csr: Csr, survey: Survey, beside: Aside | None 
     count, (starts, lengths, _) = work.facts.segments, list_long_rows(on, csr, survey, beside).segments
     *room, keys = on.device.scratch(*_room_for_segments(count), (count, UINT32))
     turned = work.turned = Segments(*room)
-    to = dict(zip(("turned_starts", "turned_lengths", "turned_headers"), room, strict=True))
-    work.tell(starts=starts, lengths=lengths, segments=count, column_keys=keys, **to)
+    known, word = work.known, on.device.word
+    known["turned_starts"], known["turned_lengths"], known["turned_headers"] = map(word, room)
+    known["starts"], known["lengths"] = word(starts), word(lengths)
+    known["segments"], known["column_keys"] = count, word(keys)
     if count <= MOST_SEGMENTS:
         work.kept = keys
         with beside or nullcontext():
