@@ -126,6 +126,7 @@ class _Piece:
     """
 
     __slots__ = "block", "dtype", "ptr", "size"
+    block: Any
 
     def __init__(self, ptr: int, size: int, dtype: np.dtype[Any]) -> None:
         self.ptr, self.size, self.dtype = ptr, size, dtype

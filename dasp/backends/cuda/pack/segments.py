@@ -40,7 +40,8 @@ def list_long_rows(on: Resources, csr: Csr, survey: Survey, beside: Aside | None
         known["starts"], known["lengths"] = word(starts), word(lengths)
         with beside or nullcontext():
             work.launch(kernels.LIST_LONG, ceil_div(csr.shape[0], LONG_TILE))
-        work.long = LongRows(*map(device.shown, found), Segments(*segments))
+        long_rows, offsets, of_segments = map(device.shown, found)
+        work.long = LongRows(long_rows, offsets, of_segments, Segments(*segments))
     return work.long
 
 
