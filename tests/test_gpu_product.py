@@ -103,6 +103,17 @@ def test_diagonals(gpu, policy, name):
 
 
 @pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("name", GALLERY)
+def test_vectors_keep_to_the_memory_that_they_were_given(gpu, policy, name):
+    matrix, A = entries_of(GALLERY[name]), SpMatrix(plan_of(GALLERY[name], POLICIES[policy]), "cuda:0")
+    x = vector(matrix.shape[1])
+    y, wide = A @ gpu.put(x), gpu.put(np.repeat(x, 2))
+    assert_close(gpu.get(y), matrix, x)
+    A.matvec(wide[::2], out=y, alpha=0.5, beta=0.5)
+    assert_close(gpu.get(y), matrix, x)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
 def test_what_needs_more_goes_the_long_way_and_is_right(gpu, matrix, policy, counted):
     A, x, m = planned(matrix, policy), vector(300), matrix.shape[0]
     wide = gpu.put(np.repeat(x, 2))
