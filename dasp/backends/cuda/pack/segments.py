@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import Any
 
 from dasp._integers import ceil_div
 from dasp.backends.cuda.pack import kernels
@@ -26,22 +25,27 @@ MOST_SEGMENTS = SORT_TILE
 def list_long_rows(on: Resources, csr: Csr, survey: Survey, beside: Aside | None = None) -> LongRows:
     """Return the rows too long for a slice, and their segments, perhaps listed beside others."""
     work: SurveyWork = survey.detail
+    if work.long is not None:
+        return work.long
     rows, index, count = survey.long_rows, work.types["Index"], work.facts.segments
-    if work.long is None and not rows:
-        work.long = LongRows(on.nothing(index), on.zero(index), on.nothing(index), _NO_SEGMENTS)
-    if work.long is None:
+    if not rows:
+        none = _NO_SEGMENTS, _NO_SEGMENTS, None
+        work.long = LongRows(on.nothing(index), on.zero(index), on.nothing(index), *none)
+    else:
         device, known, word = on.device, work.known, on.device.word
         found = long_rows, offsets, of_segments = device.scratch(
             (rows, index), (rows + 1, index), (count, index)
         )
-        segments = starts, lengths, headers = device.scratch(*_room_for_segments(count))
+        each = (count, INT64), (count, INT64), (4 * count, UINT32)
+        starts, lengths, headers, *turned, keys = device.scratch(*each, *each, (count, UINT32))
         known["long_rows"], known["offsets"] = word(long_rows), word(offsets)
         known["segment_rows"], known["headers"] = word(of_segments), word(headers)
         known["starts"], known["lengths"] = word(starts), word(lengths)
         with beside or nullcontext():
             work.launch(kernels.LIST_LONG, ceil_div(csr.shape[0], LONG_TILE))
         long_rows, offsets, of_segments = map(device.shown, found)
-        work.long = LongRows(long_rows, offsets, of_segments, Segments(*segments))
+        segments = Segments(starts, lengths, headers)
+        work.long = LongRows(long_rows, offsets, of_segments, segments, Segments(*turned), keys)
     return work.long
 
 
@@ -60,15 +64,12 @@ def likely_to_turn(csr: Csr, work: SurveyWork, cut: Cut) -> bool:
 def sort_segments(on: Resources, csr: Csr, survey: Survey, beside: Aside | None = None) -> Segments:
     """Return segments in the order of their first columns, perhaps sorted beside others."""
     work, bits = survey.detail, survey.most_column.bit_length()
-    count, (starts, lengths, _) = work.facts.segments, list_long_rows(on, csr, survey, beside).segments
-    *room, keys = on.device.scratch(*_room_for_segments(count), (count, UINT32))
-    turned = work.turned = Segments(*room)
-    known, word = work.known, on.device.word
-    known["turned_starts"], known["turned_lengths"], known["turned_headers"] = map(word, room)
-    known["starts"], known["lengths"] = word(starts), word(lengths)
+    *_, segments, turned, keys = list_long_rows(on, csr, survey, beside)
+    work.turned, count, known, word = turned, work.facts.segments, work.known, on.device.word
+    known["starts"], known["lengths"], _ = map(word, segments)
+    known["turned_starts"], known["turned_lengths"], known["turned_headers"] = map(word, turned)
     known["segments"], known["column_keys"] = count, word(keys)
     if count <= MOST_SEGMENTS:
-        work.kept = keys
         with beside or nullcontext():
             work.launch(kernels.SORT_SEGMENTS, 1, SORT_THREADS, column_bits=bits)
         return turned
@@ -80,8 +81,3 @@ def sort_segments(on: Resources, csr: Csr, survey: Survey, beside: Aside | None 
     work.known["indptr"] = indptr
     work.launch(kernels.PLACE_SEGMENTS, 1, 1024, in_turn=in_turn)
     return turned
-
-
-def _room_for_segments(count: int) -> tuple[tuple[int, Any], ...]:
-    """Return sizes and types of the fields of so many `Segments`."""
-    return (count, INT64), (count, INT64), (4 * count, UINT32)

@@ -54,12 +54,14 @@ class Segments(NamedTuple):
 
 
 class LongRows(NamedTuple):
-    """Rows that are cut into segments, and these by their numbers."""
+    """Rows that are cut into segments, these by their numbers, and room to sort them: an order and keys."""
 
     long_rows: Array
     offsets: Array
     rows: Array
     segments: Segments
+    turned: Segments
+    keys: Array | None
 
 
 class SurveyWork(Work):
@@ -76,8 +78,6 @@ class SurveyWork(Work):
         The segments in the order of their columns, once they are sorted.
     turns : bool
         Whether that is put off.
-    kept : object
-        What must live while segments are sorted.
     lent : Array
         Words that are to be given back.
     nbytes : int
@@ -92,7 +92,6 @@ class SurveyWork(Work):
     long: LongRows | None = None
     turned: Segments | None = None
     turns = False
-    kept: Any = None
     _values: ValueStatistics | None = None
 
     def __init__(self, device: Device, kernels: Kernels, words: Array, types: Types, entries: int) -> None:
