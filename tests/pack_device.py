@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Mapping
 from typing import Any
@@ -54,7 +55,7 @@ class _Aside:
     """A place beside the launches of a device: they run at once, or as late as they may."""
 
     def __init__(self, device: PackingDevice, *, at_once: bool) -> None:
-        self.device, self.at_once = device, at_once
+        self.device, self.at_once, self.begun = device, at_once, next(device.moments)
         self.waiting: list[Any] = []
 
     def __enter__(self) -> Any:
@@ -107,6 +108,8 @@ class PackingDevice:
         self._constants: dict[tuple[int, ...], np.ndarray] = {}
         self._written: dict[int, np.ndarray] = {}  # of each byte, by the identity of its array
         self._aside: _Aside | None = None
+        self.moments = itertools.count()
+        self._taken: dict[int, int] = {}  # when, by the identity of an array
 
     def is_capturing(self) -> bool:
         return False
@@ -122,6 +125,7 @@ class PackingDevice:
         array = np.zeros(shape, dtype)
         self.bytes += array.nbytes
         self.peak = max(self.peak, self.bytes)
+        self._taken[id(array)] = next(self.moments)
         weakref.finalize(array, self._free, id(array), array.nbytes)
         return array
 
@@ -173,6 +177,12 @@ class PackingDevice:
         else:
             self._aside.waiting.append(launch)
 
+    def _hold_waited_for(self, words: Any) -> None:
+        """Hold that memory which is used beside others was taken before these were left to themselves."""
+        owners = [word.owner() for word in words if isinstance(word, _Address)]
+        late = [owner for owner in owners if self._taken.get(id(owner), 0) > self._aside.begun]
+        assert not late, "another thread's kernel may still use memory that it gave back meanwhile"
+
     def part(self, array: Any, first: int, count: int) -> Any:
         assert first + count <= len(array)
         return _Address(array[first : first + count])
@@ -187,6 +197,7 @@ class PackingDevice:
     def telling(self, count: int) -> Any:
         self.reads += 1
         told = self.empty(count, np.uint64)
+        self._taken[id(told)] = 0  # of the host's memory, which nobody else has
 
         def sent() -> Any:
             aside = self._aside
@@ -207,6 +218,8 @@ class PackingDevice:
         def launch(blocks: int | tuple[int, int], threads: int, words: Mapping[str, Any]) -> None:
             self.launches.append(signature.entry)
             words = {p.name: words[p.name] for p in signature.parameters}
+            if self._aside is not None:
+                self._hold_waited_for(words.values())
 
             def run() -> None:
                 arguments = {name: _array_at(word) for name, word in words.items()}

@@ -9,7 +9,7 @@ from dasp._integers import ceil_div
 from dasp.backends.cuda.pack import kernels
 from dasp.backends.cuda.pack.c_types import COUNT, UINT32
 from dasp.backends.cuda.pack.resources import Resources
-from dasp.backends.cuda.pack.segments import likely_to_turn, list_long_rows, sort_segments
+from dasp.backends.cuda.pack.segments import likely_to_turn, list_long_rows, sorting
 from dasp.backends.cuda.pack.sizes import (
     CHUNK,
     CHUNKS,
@@ -113,7 +113,7 @@ def _sort_orders(
     known["totals"] = work.words(first, count * NUMBERS)
     if likely_to_turn(csr, work, cut):
         work.turns = True
-        work.later.append(partial(sort_segments, on, csr, survey))
+        work.later.append(partial(sorting, on, csr, survey))
     if tiles:
         known["come"], known["passages"] = work.zeros(count), device.word(passages)
     return orders, passages

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 
 from dasp._integers import ceil_div
 from dasp.backends.cuda.pack import kernels
@@ -13,7 +15,7 @@ from dasp.backends.cuda.pack.sizes import BLOCKS, LONG_TILE, SORT_THREADS, SORT_
 from dasp.backends.cuda.pack.sort import sort
 from dasp.backends.cuda.pack.survey import LongRows, Segments, SurveyWork
 from dasp.backends.cuda.pack.work import share
-from dasp.formats.array import WARP, Csr
+from dasp.formats.array import WARP, Array, Csr
 from dasp.formats.sliced.layout import Cut, Survey
 
 _NO_SEGMENTS = Segments(None, None, None)
@@ -27,17 +29,15 @@ def list_long_rows(on: Resources, csr: Csr, survey: Survey, beside: Aside | None
     work: SurveyWork = survey.detail
     if work.long is not None:
         return work.long
-    rows, index, count = survey.long_rows, work.types["Index"], work.facts.segments
-    if not rows:
+    index = work.types["Index"]
+    if not survey.long_rows:
         none = _NO_SEGMENTS, _NO_SEGMENTS, None
         work.long = LongRows(on.nothing(index), on.zero(index), on.nothing(index), *none)
     else:
         device, known, word = on.device, work.known, on.device.word
-        found = long_rows, offsets, of_segments = device.scratch(
-            (rows, index), (rows + 1, index), (count, index)
-        )
-        each = (count, INT64), (count, INT64), (4 * count, UINT32)
-        starts, lengths, headers, *turned, keys = device.scratch(*each, *each, (count, UINT32))
+        found, of_fields = take_room(on, survey)
+        long_rows, offsets, of_segments = found
+        starts, lengths, headers, *turned, keys = of_fields
         known["long_rows"], known["offsets"] = word(long_rows), word(offsets)
         known["segment_rows"], known["headers"] = word(of_segments), word(headers)
         known["starts"], known["lengths"] = word(starts), word(lengths)
@@ -47,6 +47,17 @@ def list_long_rows(on: Resources, csr: Csr, survey: Survey, beside: Aside | None
         segments = Segments(starts, lengths, headers)
         work.long = LongRows(long_rows, offsets, of_segments, segments, Segments(*turned), keys)
     return work.long
+
+
+def take_room(on: Resources, survey: Survey) -> tuple[list[Array], list[Array]]:
+    """Return memory for long rows, and for their segments and what sorts them, which is taken once."""
+    work: SurveyWork = survey.detail
+    if work.room is None:
+        rows, index, count = survey.long_rows, work.types["Index"], work.facts.segments
+        each = (count, INT64), (count, INT64), (4 * count, UINT32)
+        found = on.device.scratch((rows, index), (rows + 1, index), (count, index))
+        work.room = found, on.device.scratch(*each, *each, (count, UINT32))
+    return work.room
 
 
 def likely_to_turn(csr: Csr, work: SurveyWork, cut: Cut) -> bool:
@@ -59,6 +70,12 @@ def likely_to_turn(csr: Csr, work: SurveyWork, cut: Cut) -> bool:
         return False
     rows, entries = csr.shape[0] - facts.long_rows, len(csr.indices) - WARP * facts.segment_steps
     return facts.segments + ceil_div(rows, WARP) + ceil_div(entries, WARP * cut.steps) > cut.in_order
+
+
+def sorting(on: Resources, csr: Csr, survey: Survey) -> Callable[[Aside], Segments]:
+    """Take memory for segments; return what sorts them beside others."""
+    take_room(on, survey)
+    return partial(sort_segments, on, csr, survey)
 
 
 def sort_segments(on: Resources, csr: Csr, survey: Survey, beside: Aside | None = None) -> Segments:

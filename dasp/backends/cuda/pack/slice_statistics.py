@@ -72,19 +72,23 @@ def of_layout(
     work, orders = survey.detail, layout.detail.orders
     first, reading = work.take(NUMBERS), []
 
-    def begin(aside: Aside) -> None:
+    def prepare() -> Callable[[Aside], None]:
         work.tell(windows=None, window_count=0, totals=work.words(orders.first, NUMBERS))
         launch = _sample(on, csr, cut, orders, layout, sector_columns, blocks, first, work)
         read = work.telling(first + TOTALS, NUMBERS - TOTALS)
-        with aside:
-            launch()
-            reading.append((read(), launch))
+
+        def begin(aside: Aside) -> None:
+            with aside:
+                launch()
+                reading.append((read(), launch))
+
+        return begin
 
     def finish() -> SliceStatistics:
         read, _kept = reading.pop()
         return SliceStatistics(*counted, *read())
 
-    work.later.append(begin)
+    work.later.append(prepare)
     return finish
 
 

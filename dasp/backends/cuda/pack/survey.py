@@ -74,6 +74,8 @@ class SurveyWork(Work):
         Of the values, if they were counted.
     long : LongRows or None
         Rows too long for a slice, and their segments by numbers, once they are listed.
+    room : tuple of list of Array, or None
+        Memory for these, and to sort segments, once it is taken.
     turned : Segments or None
         The segments in the order of their columns, once they are sorted.
     turns : bool
@@ -83,13 +85,15 @@ class SurveyWork(Work):
     nbytes : int
         Of the matrix.
     later : list of callable
-        What is launched beside others, on the `Aside` that it is given, while the host waits for these.
+        Each takes memory for what is launched beside others while the host waits for these, and returns what
+        launches it, on the `Aside` that it is given.
     """
 
     facts: Facts
     nbytes: int
     distinct: Distinct | None = None
     long: LongRows | None = None
+    room: tuple[list[Array], list[Array]] | None = None
     turned: Segments | None = None
     turns = False
     _values: ValueStatistics | None = None
@@ -97,8 +101,10 @@ class SurveyWork(Work):
     def __init__(self, device: Device, kernels: Kernels, words: Array, types: Types, entries: int) -> None:
         super().__init__(device, kernels, words)
         self.types, self.lent, self._count = types, words, entries
-        self.later: list[Callable[[Aside], Any]] = []
+        self.later: list[Callable[[], Callable[[Aside], Any]]] = []
+        self._begins: list[Callable[[Aside], Any]] = []
         self._asides: list[Aside] = []
+        self._known_there: dict[str, Any] = {}
 
     def take_behind(self, count: int) -> int:
         """Return where words begin that are 0 and that nobody else has, behind those that the host reads."""
@@ -125,18 +131,28 @@ class SurveyWork(Work):
         return found[first - begin :]
 
     def fork(self) -> Aside | None:
-        """Return where what is put off may run, behind all that was launched; None if nothing is."""
-        return self._on.aside() if self.later else None
+        """Return where what is put off may run, behind all that was launched; None if nothing is.
+
+        Its memory is taken before: what other threads give back later may be used by what they launch later,
+        for which it does not wait.
+        """
+        if not self.later:
+            return None
+        known, self.known = self.known, dict(self.known)
+        self._begins = [take() for take in self.later]
+        self.later.clear()
+        self._known_there, self.known = self.known, known
+        return self._on.aside()
 
     def begin(self, aside: Aside | None) -> None:
         """Launch there what is put off."""
         if aside is None:
             return
         self._asides.append(aside)
-        known, self.known = self.known, dict(self.known)
-        for launch in self.later:
+        known, self.known = self.known, self._known_there
+        for launch in self._begins:
             launch(aside)
-        self.later.clear()
+        self._begins.clear()
         self.known = known
 
     def join(self) -> None:
