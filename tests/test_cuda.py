@@ -44,6 +44,29 @@ def test_a_plan_comes_back_from_the_gpu(name):
     assert_same_entries(planned.to_device("cpu").to_scipy(), GALLERY[name])
 
 
+def test_a_matrix_may_be_dropped_while_its_product_is_on_its_way(cupy, skewed):
+    """What it worked in goes to no other matrix that does not wait for it."""
+    text = (
+        'extern "C" __global__ void late(long long n) { for (long long t = clock64(); clock64() - t < n;); }'
+    )
+    late, csr = cupy.RawKernel(text, "late"), sp.csr_array(generate("fem3:6"))
+    csr.data = np.random.default_rng(1).standard_normal(csr.nnz)
+    x, other = cupy.ones((csr.shape[1], 16)), cupy.ones((skewed.shape[1], 16))
+    for cycles in (1, 50_000_000):
+        A, B = (
+            SpMatrix.from_scipy(csr, device="cuda"),
+            SpMatrix.from_scipy(skewed, policy=SPLIT[1], device="cuda"),
+        )
+        want, out = (A @ x).get(), cupy.empty((csr.shape[0], 16))
+        assert A._product.nbytes  # octets, that were made for the product
+        late((1,), (1,), (np.int64(cycles),))
+        A.matvec(x, out=out)
+        del A
+        gc.collect()
+        B @ other  # the first one takes memory
+        np.testing.assert_array_equal(out.get(), want)
+
+
 def test_steps_of_planning_that_run_beside_each_other_make_the_plan_of_the_cpu(cupy):
     from dasp._machines import H200
     from dasp.backends.cpu import primitives as cpu
