@@ -53,10 +53,8 @@ def test_a_matrix_may_be_dropped_while_its_product_is_on_its_way(cupy, skewed):
     csr.data = np.random.default_rng(1).standard_normal(csr.nnz)
     x, other = cupy.ones((csr.shape[1], 16)), cupy.ones((skewed.shape[1], 16))
     for cycles in (1, 50_000_000):
-        A, B = (
-            SpMatrix.from_scipy(csr, device="cuda"),
-            SpMatrix.from_scipy(skewed, policy=SPLIT[1], device="cuda"),
-        )
+        A = SpMatrix.from_scipy(csr, device="cuda")
+        B = SpMatrix.from_scipy(skewed, policy=SPLIT[1], device="cuda")
         want, out = (A @ x).get(), cupy.empty((csr.shape[0], 16))
         assert A._product.nbytes  # octets, that were made for the product
         late((1,), (1,), (np.int64(cycles),))
