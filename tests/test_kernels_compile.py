@@ -180,7 +180,7 @@ def columns() -> Iterator[Defines]:
         wide = several.even_row(k, kinds.x.itemsize) if even else k
         x, y = np.empty((9, wide), kinds.x, order), np.empty((9, k), kinds.y, order)
         x_at, y_at = (several.layout_of(a.shape, a.strides, a.itemsize, 0) for a in (x, y))
-        for one in several.choose_passes(H200, k, kinds, x_at, y_at, **plan):
+        for one in several.choose_passes(H200, k, kinds, x_at, y_at, several.Gathering(**plan)):
             yield {**usual, **one.panel.defines(), **type_names(kinds), "DASP_CODING": "0"}
 
     single, double = (arithmetic(np.dtype(name), np.dtype(name)) for name in ("float32", "float64"))
