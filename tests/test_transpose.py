@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import pickle
 import threading
@@ -142,6 +143,15 @@ def test_memory_is_given_back_at_once(device):
         gc.enable()
 
 
+def refused(A, data):
+    B = A.with_values(0 * data + 3)
+    with contextlib.suppress(ValueError):
+        B.with_values(data, out=B)
+    gone = weakref.ref(B)
+    del B
+    assert gone() is None
+
+
 USES = {
     "a product": lambda A, data: A @ there(np.ones(A.shape[1]), A.device),
     "a product by columns": lambda A, data: A @ there(np.ones((A.shape[1], 9)), A.device),
@@ -153,6 +163,7 @@ USES = {
     "a product behind new values": lambda A, data: (
         A.with_values(data, out=A) @ there(np.ones(A.shape[1]), A.device)
     ),
+    "values that do not fit": refused,
     "a scaled matrix": lambda A, data: (A * 2).T,
     "another type": lambda A, data: A.astype(np.float32),
     "a shift": lambda A, data: A.shifted(2.0) @ there(np.ones(A.shape[1]), A.device),
