@@ -358,7 +358,7 @@ class Twins:
 
     def __init__(self, rng: random.Random, counts: Counts, csr: Csr, policy: Policy | None) -> None:
         self.rng, self.counts, self.csr, self.written = rng, counts, csr, False
-        self.draw = np.random.default_rng(rng.getrandbits(64))
+        self.draw, self.makers = np.random.default_rng(rng.getrandbits(64)), None
         self.here, self.there = self._planned(policy)
         self.compare("planned")
 
@@ -488,7 +488,10 @@ def turned(twins: Twins) -> None:
     name = twins.rng.choice("TTH") if twins.tame() else "T"
     here, there = getattr(twins.here, name), getattr(twins.there, name)
     assert (here is twins.here) == (there is twins.there), "one is its own transpose"
+    # Their transposes are these again as long as they are there, and have another order when planned anew.
+    twins.makers = (twins.here, twins.there) if twins.rng.random() < 0.5 else None
     twins.here, twins.there = here, there
+    gc.collect()  # who made them is gone from both or from none
 
 
 def computed(twins: Twins) -> None:
