@@ -38,7 +38,7 @@ def lay_out(on: Resources, csr: Csr, survey: Survey, cut: Cut, window: int, trie
     room = device.scratch((4 * slices, UINT32), (steps, index), *moved)
     placed = room[2] if moved else None
     if work.later:
-        work.begin(work.fork())
+        work.fork()()
         work.join()
     pieces = list_long_rows(on, csr, survey)
     starts, lengths, of_segments = in_turn = (

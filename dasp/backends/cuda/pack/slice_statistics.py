@@ -106,10 +106,10 @@ def _statistics(
     asked = orders.first, NUMBERS * len(orders.windows)
     if any(blocks):
         launch = _sample(on, csr, cut, orders, None, sector_columns, blocks, orders.first, work)
-        read, aside = work.telling(*asked), work.fork()
+        read, begin = work.telling(*asked), work.fork()
         launch()
         reading = read()
-        work.begin(aside)
+        begin()
         list_long_rows(on, csr, survey)  # the host has time for it now, and for what follows
         work.join()
         on.device.zero_lent()

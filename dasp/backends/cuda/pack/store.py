@@ -43,10 +43,10 @@ def _begin(
     known["slices"], known["bases"] = slices, device.word(layout.detail.bases)
     known["data"], known["order"] = device.bits(csr.data, bits_type(dtype)), device.word(order)
     known["come"], known["sizes"] = work.words(first, 1), work.words(first + 1, tiles + 1)
-    aside = work.fork()
+    begin = work.fork()
     work.launch(kernels.STORE_SLICES, blocks, 256, on.compiled(work.types, dtype, coding))
     reading = sent()
-    work.begin(aside)
+    begin()
 
     def fill() -> Array:
         try:

@@ -64,6 +64,10 @@ class LongRows(NamedTuple):
     keys: Array | None
 
 
+def _nothing() -> None:
+    """Launch nothing."""
+
+
 class SurveyWork(Work):
     """The work on a matrix, and what is known of it.
 
@@ -102,9 +106,7 @@ class SurveyWork(Work):
         super().__init__(device, kernels, words)
         self.types, self.lent, self._count = types, words, entries
         self.later: list[Callable[[], Callable[[Aside], Any]]] = []
-        self._begins: list[Callable[[Aside], Any]] = []
         self._asides: list[Aside] = []
-        self._known_there: dict[str, Any] = {}
 
     def take_behind(self, count: int) -> int:
         """Return where words begin that are 0 and that nobody else has, behind those that the host reads."""
@@ -130,30 +132,28 @@ class SurveyWork(Work):
             self._values = value_statistics(self._count, *found[:2])
         return found[first - begin :]
 
-    def fork(self) -> Aside | None:
-        """Return where what is put off may run, behind all that was launched; None if nothing is.
+    def fork(self) -> Callable[[], None]:
+        """Return what launches what is put off, behind all that was launched and beside all that comes.
 
-        Its memory is taken before: what other threads give back later may be used by what they launch later,
+        Its memory is taken now: what other threads give back later may be used by what they launch later,
         for which it does not wait.
         """
         if not self.later:
-            return None
+            return _nothing
         known, self.known = self.known, dict(self.known)
-        self._begins = [take() for take in self.later]
+        begins = [take() for take in self.later]
         self.later.clear()
-        self._known_there, self.known = self.known, known
-        return self._on.aside()
+        known_there, self.known = self.known, known
+        aside = self._on.aside()
 
-    def begin(self, aside: Aside | None) -> None:
-        """Launch there what is put off."""
-        if aside is None:
-            return
-        self._asides.append(aside)
-        known, self.known = self.known, self._known_there
-        for launch in self._begins:
-            launch(aside)
-        self._begins.clear()
-        self.known = known
+        def begin() -> None:
+            self._asides.append(aside)
+            known, self.known = self.known, known_there
+            for launch in begins:
+                launch(aside)
+            self.known = known
+
+        return begin
 
     def join(self) -> None:
         """Have launches follow what was launched beside them."""
