@@ -79,6 +79,50 @@ def test_sizes_whose_squares_are_lost(method, of_A, of_b):
             assert abs(stats.residual / size - want) <= 1e-7 * np.linalg.norm(b)
 
 
+@settings(max_examples=100, deadline=None)
+@given(
+    dtype=st.sampled_from([np.float32, np.float64, np.complex64]),
+    of_A=st.floats(-1, 1),
+    of_b=st.floats(-1, 1),
+    start=st.sampled_from([None, 0.0, 1e-30, 1.0, 1e30]),
+    m=st.integers(3, 5),
+)
+def test_a_claimed_x_is_right_at_any_size(dtype, of_A, of_b, start, m):
+    """Where products with A are no numbers of its type too; no x is claimed that the type does not hold."""
+    ends, rtol = np.finfo(dtype), 1e-3
+    most = np.log2(float(ends.max)) - 4
+    large, size = dtype(2.0 ** int(most * of_A)), dtype(2.0 ** int(most * of_b))
+    diagonal = np.array([1, 2, 3], dtype)
+    A, b = np.zeros((m, 3), dtype), np.full(m, size, dtype)
+    np.fill_diagonal(A, diagonal * large)
+    want = np.longdouble(size.real) / np.longdouble(large.real) / diagonal.real
+    x0 = None if start is None else np.full(3, start, dtype)
+    for method in METHODS:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            x, stats = method(A, b, x0, rtol=rtol)
+        assert stats.reason
+        if stats.converged:
+            # b - A x is at most rtol times b's norm, or A' r at most that of A (4) and r.
+            error = abs(x.astype(np.clongdouble) - want)
+            assert (error <= 5 * rtol * np.sqrt(m) * want[0] + float(ends.smallest_subnormal)).all()
+        elif x0 is None:
+            assert not float(ends.tiny) * 1e4 <= want[0] <= float(ends.max) / 1e4
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_no_rows_no_columns_no_numbers(method):
+    for b, norm in ((np.ones(3), 3**0.5), (np.full(3, 1e-200), 3**0.5 * 1e-200)):
+        x, stats = method(np.zeros((3, 0)), b)
+        assert (x.shape, stats.converged) == ((0,), True)
+        assert abs(stats.residual - norm) <= 1e-15 * norm
+    x, stats = method(np.zeros((0, 3)), np.ones(0))
+    assert (x.tolist(), stats.converged, stats.residual) == ([0, 0, 0], True, 0.0)
+    for odd in (np.nan, np.inf):
+        for A in (np.zeros((3, 0)), np.zeros((3, 2)), np.eye(3)):
+            assert not method(A, np.full(3, odd))[1].converged
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_a_workspace_sees_values_that_are_no_longer_symmetric(method):
     rng = np.random.default_rng(0)

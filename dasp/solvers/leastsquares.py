@@ -2,25 +2,29 @@
 
 There are two ways to be done: A x = b is solved, or it cannot be and b - A x is orthogonal to the columns
 of A. Both are claimed only for the true residual and its true product with the transpose, computed from x.
+
+A problem whose numbers have no squares in the type of its vectors is solved as (2^u A) y = 2^s b, with
+x = 2^(u - s) y. A damped one is that of [A; damp I] and [b; damp x0].
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
 from dasp import _check
+from dasp._dtypes import real_type
 from dasp.solvers import idle
 from dasp.solvers.devices import space_for, together
 from dasp.solvers.given import Limits, place_and_type, vector
 from dasp.solvers.operator import Scaled, adjoint_of, as_operator, kept_adjoint
 from dasp.solvers.scalars import LIMIT, NOT_FINITE, NOTHING, OWN, RUNNING, Scalar, sqrt, where
-from dasp.solvers.space import Loop, State
+from dasp.solvers.space import Loop, State, Vectors
 from dasp.solvers.stats import Stats
 from dasp.solvers.system import (
     BEYOND,
@@ -28,23 +32,30 @@ from dasp.solvers.system import (
     GAIN,
     HIDDEN,
     MARGIN,
-    SQUARES,
     STAGNATION,
     asked,
     is_finite,
     iterate,
     load,
-    round_unscaled,
-    scale_for,
 )
 from dasp.solvers.workspace import Workspace
 
 LEAST = OWN
 """Why a method stopped: as it carries them along, the residual is orthogonal to the columns of A."""
 
-SIZES = (1e-120, 1e120)
-"""Between these lies the square of a size of A with which squares of A' r lose nothing; an A beyond them is
-multiplied by a power of two."""
+SIZES = {"float32": (1e-20, 1e20), "float64": (1e-100, 1e100)}
+"""Between these the squares of the norms of A and b must lie, so that no square is lost that a method
+takes."""
+
+LEAST_SQUARE = 1e-250
+"""A sum of squares that is less may have lost some."""
+
+MOST_POWER = 1000
+"""Of the powers of two that A and b are multiplied by: larger ones are near the end of float64."""
+
+BOOST = {"float32": 60, "float64": 500}
+"""By which power of two a vector is multiplied, or divided, to see whether its product with A is zero, or
+infinite, by its size alone."""
 
 
 class Bidiagonalization(Protocol):
@@ -65,7 +76,7 @@ class Problem:
 
     `adjoint` is what `dasp.solvers.operator.kept_adjoint` says, for it may change.
     The vectors u and v of the bidiagonalization are not normed: their lengths are in the coefficients.
-    With a `unit` other than 1 it is that of unit times A, whose x is A's over the unit.
+    Its matrix is 2^unit times A, and its right-hand side 2^scale times b.
     """
 
     def __init__(
@@ -76,14 +87,14 @@ class Problem:
         device: str,
         method: Callable[[Problem], Bidiagonalization],
         names: tuple[str, ...],
-        unit: float = 1.0,
+        unit: int = 0,
     ) -> None:
         brings = getattr(A, "solver_space", None)  # a matrix on several ranks has a space of its own
         self.space = space_for(device, dtype) if brings is None else brings(dtype)
         self.operator = as_operator(A, device)
         self.adjoint = adjoint_of(A, device) if adjoint is None else as_operator(adjoint, device, "A.H")
-        self.shape, self.unit = tuple(map(int, A.shape)), unit
-        if unit != 1.0:
+        self.sizes, self.unit, self.scale = tuple(map(int, A.shape)), unit, 0
+        if unit:
             self.operator, self.adjoint = Scaled(self.operator, unit), Scaled(self.adjoint, unit)
         m, n = self.operator.shape
         self.rows = self.space.vectors(m, "b", "u", "t")
@@ -100,6 +111,33 @@ class Problem:
         self.method = method(self)
         starts = {"zero": self._start_from_zero, "x": self._start_from_x}
         self.loop: Loop = self.space.loop(starts, self._iterate, self._finish, 1)
+
+    @property
+    def precision(self) -> str:
+        """The name of the type of its real numbers."""
+        return str(real_type(self.space.dtype).name)
+
+    def take(self, b: Any, x0: Any, scale: int) -> None:
+        """Take a right-hand side, multiplied by 2^scale, and where to start."""
+        self.scale = scale
+        load(self.rows["b"], b, self.space)
+        load(self.columns["x"], x0, self.space)
+        multiply_by_power(self.rows["b"], scale)
+        multiply_by_power(self.columns["x"], scale - self.unit)
+
+    def solution(self) -> Any:
+        """Return a copy of x, of A and b as they were given."""
+        x = self.space.asarray(self.columns["x"]).copy()
+        multiply_by_power(x, self.unit - self.scale)
+        return x
+
+    def norms(self, s: State) -> tuple[float, float]:
+        """Return the norms of the true residual and of its product with the transpose, as it finished.
+
+        Where a square is lost it is the most that the norm can be, by the largest number.
+        """
+        residual = _norm(self, s["true"], self.rows, "t", self.sizes[0])
+        return residual, _norm(self, s["gradient"], self.columns, "g", self.sizes[1])
 
     def forward(self, v: str, t: str) -> None:
         """Set t to A v."""
@@ -123,14 +161,15 @@ class Problem:
         (squared,) = self._first_v(scale=where(beta > 0.0, 1.0 / beta, 0.0))
         alpha = sqrt(squared)
         relative, absolute = given["rtol"] * given["rtol"] * bb, given["atol"] * given["atol"]
-        low, high = SQUARES
-        told = where(bb >= 0.0, float(NOTHING), float(NOT_FINITE))
-        code = where(bb >= low, where(bb <= high, float(RUNNING), told), told)
-        orthogonal = where(alpha > 0.0, code, where(code > 0.0, code, float(LEAST)))
+        low, high = SIZES[self.precision]
+        code: Scalar = float(RUNNING)
+        for square in (squared, bb):
+            lost = where(square >= 0.0, float(NOTHING), float(NOT_FINITE))
+            code = where(square >= low, where(square <= high, code, lost), lost)
         wanted = where(relative > absolute, relative, absolute)
         state = {
             "bb": bb, "rr": rr, "start": rr, "wanted": wanted, "goal": wanted * given["margin"],
-            "code": where(squared >= 0.0, orthogonal, float(NOT_FINITE)), "norm": squared,
+            "code": code, "norm": squared,
             "least": given["rtol"] * given["rtol"] * given["margin"], "beta": beta, "alpha": alpha,
         }  # fmt: skip
         return {**state, **self.method.start(state, beta, alpha)}
@@ -189,22 +228,20 @@ def solve_least_squares(
     adjoint = kept_adjoint(A)
     make, own = idle.take(A, adjoint, workspace)
 
-    def attempt(limits: Limits, unit: float) -> tuple[Problem, Stats]:
+    def problem_of(unit: int, scale: int) -> Problem:
         key = method, dtype, device, unit
-        problem: Problem = make.get(key, own, lambda: Problem(*own, dtype, device, method, names, unit))
-        load(problem.rows["b"], right, problem.space)
-        if start is not None:
-            load(problem.columns["x"], start, problem.space)
-            problem.columns["x"][...] /= unit
-        return problem, _drive(problem, limits, from_zero=start is None)
+        made: Problem = make.get(key, own, lambda: Problem(*own, dtype, device, method, names, unit))
+        made.take(right, start, scale)
+        return made
 
-    with make.held():
-        problem, stats = attempt(limits, 1.0)
-        lost = stats.info == BREAKDOWN and stats.reason != BEYOND and stats.iterations < limits.maxiter
-        if lost and (unit := _unit(problem)) != 1.0:
-            problem, more = attempt(_after(limits, stats, unit), unit)
-            stats = more.after(stats)
-        x = problem.columns["x"].copy()
+    with make.held(), np.errstate(all="ignore"):
+        problem = problem_of(0, 0)
+        stats = _drive(problem, limits, from_zero=start is None)
+        if stats is None:
+            problem = problem_of(*_find_powers(problem))
+            stats = _drive(problem, limits, from_zero=start is None, scaled=True)
+        assert stats is not None  # what is scaled is not scaled again
+        x = problem.solution()
     if limits.bar is not None:
         limits.bar.close()
     if isinstance(b, np.ndarray) or not hasattr(b, "dtype"):
@@ -213,118 +250,129 @@ def solve_least_squares(
     return x, stats.timed(time.perf_counter() - began)
 
 
-def _after(limits: Limits, before: Stats, unit: float) -> Limits:
-    """Return what is left to be done with unit times A; its x is shown as that of A."""
-    seen = limits.callback
-    callback = None if seen is None else lambda x: seen(x * unit)
-    return replace(limits, maxiter=limits.maxiter - before.iterations, callback=callback)
+def multiply_by_power(vector: Any, power: int) -> None:
+    """Multiply a vector by 2^power."""
+    if power:
+        parts = vector.view(real_type(vector.dtype))
+        np.ldexp(parts, np.int32(power), out=parts)
 
 
-def _unit(problem: Problem) -> float:
-    """Return the power of two by which A is to be multiplied, so that A' r can be squared."""
-    b = problem.rows["b"]
-    largest = problem.space.largest(b)
-    if not 0 < largest < math.inf:
-        return 1.0
-    problem.rows["u"][...] = b / largest
-    problem.adjoint.multiply(problem.rows["u"], problem.columns["g"])
-    return scale_for(problem.space.largest(problem.columns["g"]), SIZES)
+def _find_powers(problem: Problem) -> tuple[int, int]:
+    """Return the powers of two, unit and scale, that bring A and b to sizes that can be squared.
+
+    A's is known by its transpose's product with the first residual, or b if that is not finite: the start
+    left it in u.
+    """
+    space, precision = problem.space, problem.precision
+    b, u, g = problem.rows["b"], problem.rows["u"], problem.columns["g"]
+    size = space.largest(b)
+    scale = _power_of(size, precision)
+    first = space.largest(u)
+    if not 0 < first < math.inf:
+        u[...], first = b, size
+    if not 0 < first < math.inf:
+        return 0, scale
+    boosted = 0
+    for boost in (0, BOOST[precision], -BOOST[precision]):
+        power = boost - math.frexp(first)[1]
+        multiply_by_power(u, power - boosted)
+        boosted = power
+        problem.adjoint.multiply(u, g)
+        largest = space.largest(g)
+        if 0 < largest < math.inf:
+            return _power_of(largest, precision, boost), scale
+    return 0, scale
 
 
-@np.errstate(all="ignore")
-def _drive(problem: Problem, limits: Limits, *, from_zero: bool) -> Stats:
-    """Iterate, start again where that helps, and say how it ended."""
-    if not all(problem.shape):
-        problem.columns["x"][...] = 0
-        return Stats(True, 0, [0.0], 0.0, "A has no rows or no columns: x is zero", 0.0, 0)
-    residuals: list[float] = []
-    made, name, margin, scale, size = 0, "zero" if from_zero else "x", 1.0, 1.0, 0.0
+def _power_of(size: float, precision: str, boost: int = 0) -> int:
+    """Return the power of two that brings size / 2^boost to about 1; 0 if that can stay, or is no size."""
+    if not 0 < size < math.inf:
+        return 0
+    power = boost - math.frexp(size)[1]
+    far = math.log2(SIZES[precision][1]) / 4
+    return 0 if abs(power) <= far else max(-MOST_POWER, min(MOST_POWER, power))
+
+
+def _norm(problem: Problem, squared: float, vectors: Vectors, name: str, size: int) -> float:
+    """Return the norm of a vector of so many numbers, given its square; where that is lost, at most the
+    norm."""
+    if squared >= LEAST_SQUARE:
+        return math.sqrt(squared)
+    return problem.space.largest(vectors[name]) * math.sqrt(size)
+
+
+def _drive(problem: Problem, limits: Limits, *, from_zero: bool, scaled: bool = False) -> Stats | None:
+    """Iterate, start again where that helps, and say how it ended; None if A or b should be scaled first."""
+    factor, residuals = math.ldexp(1.0, problem.scale), list[float]()
+    if (seen := limits.callback) is not None:
+        limits = replace(limits, callback=lambda x: seen(problem.solution()))
+    made, name, margin, norm_of_A = 0, "zero" if from_zero else "x", 1.0, 0.0
     while True:
-        given = {"rtol": limits.rtol, "atol": limits.atol * scale, "margin": margin}
+        given = {"rtol": limits.rtol, "atol": limits.atol * factor, "margin": margin}
         problem.loop.start(name, given)
-        report, count, _ = iterate(problem, limits, made, residuals, scale)
+        report, count, _ = iterate(problem, limits, made, residuals, factor)
         made += count
-        s, code = report.state, int(report.state["code"])
-        size = max(size, s["norm"])
-        if (
-            code in (NOTHING, NOT_FINITE)
-            and made == 0
-            and scale == 1.0
-            and (scale := _scaling(problem)) != 1.0
-        ):
-            residuals.clear()
-            continue
+        s = report.state
+        lost = made == 0 and int(s["code"]) in (NOTHING, NOT_FINITE)
+        if lost and not scaled:
+            return None
         if s["bb"] == 0:
             problem.columns["x"][...] = 0
             return Stats(True, made, [0.0], 0.0, "b is zero, and so is x", 0.0, 0)
-        true = s["true"]
-        norm = math.sqrt(true) / scale if true >= 0 else math.nan
-        ended = _ending(limits, made, s, norm, _is_orthogonal(problem, s, limits.rtol))
-        if ended is None and (margin == 1.0 or true <= GAIN**2 * s["start"]):
+        norm_of_A = max(norm_of_A, math.sqrt(s["norm"]))
+        norm = problem.norms(s)[0] / factor
+        ended = _ending(problem, given, s, norm_of_A, made, limits.maxiter, norm)
+        if lost and name == "x" and (ended is None or ended[0]):  # x0 is too large to be of use
+            residuals.clear()
+            name = "zero"
+            continue
+        if ended is None and (margin == 1.0 or s["true"] <= GAIN**2 * s["start"]):
             name, margin = "x", MARGIN
             continue
         stuck = STAGNATION, f"the residual stays at {norm:.3g}: no more can be had; ask for less"
         info, reason = ended or stuck
+        if info == 0 and (problem.unit or problem.scale) and not _has_room(problem, given, norm_of_A):
+            info, reason = BREAKDOWN, BEYOND
         if info == 0 and not from_zero and not is_finite(problem):
             info, reason = BREAKDOWN, HIDDEN
-        if scale != 1.0 or problem.unit != 1.0:
-            if info == 0 and not _has_room(problem, given, scale, size):
-                info, reason = BREAKDOWN, BEYOND
-            problem.columns["x"][...] /= scale
-            problem.columns["x"][...] *= problem.unit
         return Stats(info == 0, made, residuals, norm, reason, 0.0, info)
 
 
-def _has_room(problem: Problem, given: Mapping[str, float], scale: float, size: float) -> bool:
-    """Whether x is still an answer when its numbers are rounded to what they are without scale and unit.
-
-    `size` is what the iterations know of the square of the norm of A.
-    """
-    x = problem.columns["x"]
-    x /= scale
-    round_unscaled(x, 1.0 / problem.unit)
-    x *= scale
+def _has_room(problem: Problem, given: State, norm_of_A: float) -> bool:
+    """Whether x is still an answer when its numbers are rounded to what they are for A and b as given."""
+    x, power = problem.columns["x"], problem.unit - problem.scale
+    multiply_by_power(x, power)
+    finite = is_finite(problem)
+    multiply_by_power(x, -power)
     problem.loop.start("x", given)
-    s = {**problem.loop.advance(0, finish=True).state, "norm": size}
-    return s["true"] <= s["wanted"] or _is_orthogonal(problem, s, given["rtol"])
+    s = problem.loop.advance(0, finish=True).state
+    return _claim(problem, given, s, norm_of_A) is not None and finite
 
 
-def _is_orthogonal(problem: Problem, s: Mapping[str, float], rtol: float) -> bool:
-    """Whether A' r is small beside A and r; where its square is lost, that is told by its largest number."""
-    squared, norm, true = (max(s[name], 0.0) for name in ("gradient", "norm", "true"))
-    bound = rtol * math.sqrt(norm) * math.sqrt(true)
-    if squared >= SQUARES[0]:
-        return math.sqrt(squared) <= bound
-    largest = problem.space.largest(problem.columns["g"])
-    return largest * math.sqrt(problem.shape[1]) <= bound
-
-
-def _ending(
-    limits: Limits, made: int, s: Mapping[str, float], norm: float, orthogonal: bool
-) -> tuple[int, str] | None:
-    """Return SciPy's integer and the reason, or None if starting again may help."""
-    true, gradient, code = s["true"], s["gradient"], int(s["code"])
-    after = f"after {made} iterations"
-    not_finite = f"NaN or infinity {after}: A or b holds such a number, or products overflow"
-    if not math.isfinite(true) or not math.isfinite(gradient):
-        return BREAKDOWN, not_finite
-    if true <= s["wanted"]:
-        return 0, f"the residual is {norm:.3g}, small enough, {after}"
-    if orthogonal:
-        return 0, f"the residual, {norm:.3g}, is orthogonal to the columns of A, {after}"
-    if code in (NOTHING, NOT_FINITE):
-        return BREAKDOWN, not_finite
-    if code == LEAST and gradient < SQUARES[0]:
-        return BREAKDOWN, f"numbers of A' r are so small {after} that their squares are none; scale A"
-    if made >= limits.maxiter or code == LIMIT:
-        return made, f"{made} iterations were made: the residual is {norm:.3g}"
+def _claim(problem: Problem, given: State, s: State, norm_of_A: float) -> str | None:
+    """Return why x is an answer, if it is."""
+    residual, gradient = problem.norms(s)
+    norm = residual / math.ldexp(1.0, problem.scale)
+    if not (math.isfinite(residual) and math.isfinite(gradient)):
+        return None
+    if residual <= max(given["rtol"] * math.sqrt(s["bb"]), given["atol"]):
+        return f"the residual is {norm:.3g}, small enough"
+    if gradient <= given["rtol"] * norm_of_A * residual:
+        return f"the residual, {norm:.3g}, is orthogonal to the columns of A"
     return None
 
 
-def _scaling(problem: Problem) -> float:
-    """Return the power of two by which b (and x) was multiplied, so that its norm can be squared."""
-    scale = scale_for(problem.space.largest(problem.rows["b"]))
-    if scale != 1.0:
-        problem.rows["b"][...] *= scale
-        problem.columns["x"][...] *= scale
-    return scale
+def _ending(
+    problem: Problem, given: State, s: State, norm_of_A: float, made: int, most: int, norm: float
+) -> tuple[int, str] | None:
+    """Return SciPy's integer and the reason, or None if starting again may help."""
+    after, code = f"after {made} iterations", int(s["code"])
+    if (claim := _claim(problem, given, s, norm_of_A)) is not None:
+        return 0, f"{claim}, {after}"
+    if not (math.isfinite(s["true"]) and math.isfinite(s["gradient"])) or code == NOT_FINITE:
+        return BREAKDOWN, f"NaN or infinity {after}: A or b holds such a number, or products overflow"
+    if code == NOTHING:
+        return BREAKDOWN, f"A, b and x0 have sizes too far apart for {problem.space.dtype}"
+    if made >= most or code == LIMIT:
+        return made, f"{made} iterations were made: the residual is {norm:.3g}"
+    return None

@@ -4,6 +4,7 @@ protocol."""
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable
 from functools import cache, partial
 from typing import Any, Protocol
@@ -120,18 +121,20 @@ def _set(y: Array, product: Array, name: str) -> None:
 
 
 class Scaled(_Dotless):
-    """A number times an operator."""
+    """2^power times an operator: half of the power before the product, so that neither is lost."""
 
     captures = False
 
-    def __init__(self, operator: Operator, factor: float) -> None:
+    def __init__(self, operator: Operator, power: int) -> None:
         self.shape, self.device = operator.shape, operator.device
-        self._operator, self._factor = operator, factor
+        self._operator = operator
+        self._factors = math.ldexp(1.0, power // 2), math.ldexp(1.0, power - power // 2)
 
     def multiply(self, x: Array, y: Array) -> None:
         """Set y to the product with x."""
-        self._operator.multiply(x, y)
-        y *= self._factor
+        before, after = self._factors
+        self._operator.multiply(x * before, y)
+        y *= after
 
     def prepare(self, x: Array, y: Array) -> Callable[[], None]:
         """Return what does so again and again."""
