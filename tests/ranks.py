@@ -2,63 +2,54 @@
 
 from __future__ import annotations
 
-import contextlib
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from dasp.distributed.engine import RankError
+from dasp.distributed.host import HostEngine
 
 SECONDS = 60.0
 
 
-class _Exchange:
-    def __init__(self, engine: ThreadEngine, sends: Sequence[Any], receives: Sequence[Any]) -> None:
-        self._engine, self._sends, self._receives = engine, sends, receives
-
-    def start(self) -> None:
-        for rank, array in self._sends:
-            self._engine.box(self._engine.rank, rank).put(array.tobytes())
-
-    def finish(self) -> None:
-        for rank, array in self._receives:
-            try:
-                found = self._engine.box(rank, self._engine.rank).get(timeout=self._engine.timeout)
-            except queue.Empty:
-                raise RankError(f"rank {self._engine.rank} waited in vain for rank {rank}") from None
-            assert len(found) == array.nbytes, "a message of another size"
-            array.reshape(-1).view(np.uint8)[:] = np.frombuffer(found, np.uint8)
-
-
-class ThreadEngine:
+class ThreadEngine(HostEngine):
     """The engine of one rank; `shared` is that of all."""
 
+    count = 0
+
     def __init__(self, rank: int, size: int, shared: dict[str, Any]) -> None:
-        self.rank, self.size, self.timeout, self._shared = rank, size, SECONDS, shared
+        super().__init__(rank, size, SECONDS)
+        self._shared = shared
 
     def box(self, source: int, target: int) -> queue.Queue[bytes]:
         with self._shared["lock"]:
             return self._shared["boxes"].setdefault((source, target), queue.Queue())
 
-    def gather(self, value: Any) -> list[Any]:
-        self._shared["values"][self.rank] = value
+    def send(self, rank: int, array: np.ndarray) -> None:
+        self.box(self.rank, rank).put(array.tobytes())
+
+    def receive(self, rank: int, array: np.ndarray) -> tuple[int, np.ndarray]:
+        return rank, array
+
+    def is_done(self, request: tuple[int, np.ndarray] | None) -> bool:
+        if request is None:
+            return True
+        rank, array = request
         try:
-            self._shared["barrier"].wait(self.timeout)
-        except threading.BrokenBarrierError:
-            raise RankError(f"rank {self.rank} waited in vain") from None
-        found = list(self._shared["values"])
-        with contextlib.suppress(threading.BrokenBarrierError):  # another has left with an error
-            self._shared["barrier"].wait(self.timeout)
-        return found
+            found = self.box(rank, self.rank).get(timeout=0.02)
+        except queue.Empty:
+            return False
+        assert len(found) == array.nbytes, "a message of another size"
+        array[:] = np.frombuffer(found, np.uint8)
+        return True
 
-    def sum(self, array: np.ndarray) -> Callable[[], None]:
-        def add() -> None:
-            array[...] = np.add.reduce(np.array(self.gather(array.copy())), axis=0)
-
-        return add
+    def pause(self, began: float) -> None:
+        if self._shared["left"].is_set() or time.monotonic() - began > self.timeout:
+            raise RankError(f"rank {self.rank} waited in vain")
 
     def sums(self, pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> Callable[[], None]:
         def add() -> None:
@@ -68,11 +59,6 @@ class ThreadEngine:
 
         return add
 
-    def exchange(self, sends: Sequence[Any], receives: Sequence[Any]) -> _Exchange:
-        for _, array in (*sends, *receives):
-            assert array.flags.c_contiguous
-        return _Exchange(self, sends, receives)
-
     def wait(self, event: Any = None) -> None:
         return None
 
@@ -80,7 +66,7 @@ class ThreadEngine:
         return self
 
     def abort(self, reason: str) -> None:
-        self._shared["barrier"].abort()
+        self._shared["left"].set()
 
 
 def run_ranks(size: int, work: Callable[[ThreadEngine], Any], *, leave: bool = False) -> list[Any]:
@@ -89,7 +75,7 @@ def run_ranks(size: int, work: Callable[[ThreadEngine], Any], *, leave: bool = F
     Where a rank leaves early, messages may be left that nobody took.
     """
     shared: dict[str, Any] = {
-        "lock": threading.Lock(), "boxes": {}, "values": [None] * size, "barrier": threading.Barrier(size)
+        "lock": threading.Lock(), "boxes": {}, "left": threading.Event()
     }  # fmt: skip
     results: list[Any] = [None] * size
     errors: list[BaseException | None] = [None] * size
@@ -99,7 +85,7 @@ def run_ranks(size: int, work: Callable[[ThreadEngine], Any], *, leave: bool = F
             results[rank] = work(ThreadEngine(rank, size, shared))
         except BaseException as error:
             errors[rank] = error
-            shared["barrier"].abort()
+            shared["left"].set()
 
     threads = [threading.Thread(target=run, args=(rank,)) for rank in range(size)]
     for thread in threads:

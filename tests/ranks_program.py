@@ -397,6 +397,50 @@ def check_faults(engine: Any, comm: Any) -> None:
             raise AssertionError(f"nothing was raised in case {number}")
 
 
+def check_goes_on(engine: Any, comm: Any) -> None:
+    """Hold what fails on one rank to end on all at once, and products to be right after it."""
+    A, odd = generate("poisson2d:20"), engine.rank == engine.size - 1
+    D = SpMatrix.from_scipy(A if engine.rank == 0 else None, comm, device=DEVICE)
+    part = slice(D.rows.first, D.rows.first + D.rows.count)
+    b, M = there(np.ones(D.local_shape[0])), preconditioners.jacobi(D)
+
+    def fail(x: Any) -> None:
+        if odd:
+            raise KeyError("of a callback")
+
+    def one(of_last: Any, of_others: Any) -> Any:
+        return of_last if odd else of_others
+
+    cases: dict[str, tuple[type[Exception], Callable[[], Any]]] = {
+        "callback": (RankError, lambda: solvers.cg(D, b, callback=fail)),
+        "product in a callback": (RankError, lambda: solvers.cg(D, b, callback=lambda x: one(D, M) @ x)),
+        "preconditioner": (ValueError, lambda: solvers.cg(D, b, M=one(None, M))),
+        "method": (ValueError, lambda: one(solvers.cg, solvers.bicgstab)(D, b)),
+        "products and sums": (RankError, lambda: one(solvers.cg, solvers.chebyshev)(D, b)),
+        "rtol": (ValueError, lambda: solvers.gmres(D, b, rtol=one(-1, 1e-3))),
+        "nan": (ValueError, lambda: solvers.lsqr(D, b, rtol=one(np.nan, 1e-3))),
+        "maxiter": (ValueError, lambda: solvers.minres(D, b, maxiter=one(0, 9))),
+        "restart": (ValueError, lambda: solvers.gmres(D, b, restart=one(0, 9))),
+        "x": (ValueError, lambda: D @ np.ones(D.local_shape[1] + odd)),
+        "set-up": (RankError, lambda: preconditioners.of_blocks(D, lambda block, device: {}[one(0, "")])),
+        "values": (ValueError, lambda: D.with_values(np.ones(one(3, len(D._own))))),
+    }
+    want, size = reference.product(A, np.ones(A.shape[0]))
+    bound = reference.gamma(np.diff(A.indptr) + 3, np.float64) * size
+    assert (abs(D @ b - want[part]) <= bound[part]).all()
+    for name, (kind, case) in cases.items():
+        problem: Any = None
+        try:
+            case()
+        except (RankError, KeyError, TypeError, ValueError) as error:
+            problem = error
+        if name != "x" or odd or engine.size - 1 in D.neighbours:  # others may have what they need
+            assert isinstance(problem, (kind, KeyError) if odd else kind), (name, problem)
+        for _ in range(2):
+            assert (abs(D @ b - want[part]) <= bound[part]).all(), name
+    assert solvers.cg(D, b)[1].converged
+
+
 def check_all(engine: Any, comm: Any) -> int:
     """Run every case and return how many failed on this rank."""
     cases: dict[str, Callable[[], None]] = {
@@ -423,6 +467,8 @@ def check_all(engine: Any, comm: Any) -> int:
     cases["freed"] = lambda: check_freed(engine, comm)
     cases["resume"] = lambda: check_resume(engine, comm)
     cases["faults"] = lambda: check_faults(engine, comm)
+    if DEVICE == "cpu" and isinstance(engine, mpi.MpiEngine) and engine.size > 1:
+        cases["goes on"] = lambda: check_goes_on(engine, comm)
     if DEVICE != "cpu":
         links = engine.links(resolve(engine, DEVICE))
         if engine.rank == 0:

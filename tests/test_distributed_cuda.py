@@ -280,7 +280,7 @@ def fake_device(log: list[str]) -> Any:
     device._device, device._seen = contextlib.nullcontext(), np.full(2, np.nan)
     device._looked = [SimpleNamespace(record=lambda on, k=k: log.append(f"look {k}")) for k in range(2)]
     wait = {id(event): f"wait {k}" for k, event in enumerate(device._looked)}
-    device._links = SimpleNamespace(wait=lambda event: log.append(wait[id(event)]), check=int)
+    device._links = SimpleNamespace(wait=lambda event: log.append(wait[id(event)]), check=int, count=0)
     stream = contextlib.nullcontext(SimpleNamespace(ptr=7))
     cuda = SimpleNamespace(get_current_stream=lambda: SimpleNamespace(ptr=1), Stream=lambda **_: stream)
     device._cupy = SimpleNamespace(cuda=cuda)

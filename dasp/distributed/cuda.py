@@ -59,10 +59,16 @@ class DeviceLinks(Protocol):
         For benchmarks.
     on : RanksDevice or None
         What solvers use of the GPU, once they do.
+    count : int
+        Messages, sums and graphs of them that were begun: the same on all ranks that are at the same place.
     """
 
     name: str
     on: Any
+    count: int
+
+    def give_up(self) -> None:
+        """Wait for no other rank any more; what is asked for after this raises `RankError`."""
 
     def sum(self, array: Array) -> Callable[[], None]:
         """Prepare to set an array of float64 to its sum over all ranks; all get the same bits."""
@@ -308,6 +314,7 @@ class RanksDevice(CupyDevice):
 
         def launch(kept: Any = function) -> None:
             self._links.check()
+            self._links.count += 1
             graph.launch(current().ptr)
 
         return launch

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import numpy as np
@@ -51,8 +52,10 @@ class Links(Protocol):
         All ranks get the same bits, and the same ones run after run for one number of ranks.
         """
 
-    def exchange(self, sends: Sequence[Message], receives: Sequence[Message]) -> Exchange:
-        """Prepare messages; for each that is sent, its receiver prepares one of as many bytes."""
+    def exchange(
+        self, sends: Sequence[Message], receives: Sequence[Message], name: str = "exchange"
+    ) -> Exchange:
+        """Prepare messages; for each that is sent, its receiver prepares one of as many bytes and name."""
 
     def wait(self, event: Any = None) -> None:
         """Wait on the host for an event of a GPU, no longer than the timeout."""
@@ -67,11 +70,19 @@ class Engine(Links, Protocol):
         The number of this rank, and how many there are.
     timeout : float
         Seconds that a rank waits for another before it raises `RankError`.
+    call : context manager
+        What all ranks do together, as one. Where an error ends it on one rank, those that wait for this one
+        raise a `TypeError` or `ValueError` too, or else a `RankError`; the next call is made as if nothing
+        had happened.
     """
 
     rank: int
     size: int
     timeout: float
+    call: AbstractContextManager[None]
+
+    def count_routes(self) -> int:
+        """Return a number that is the same on all ranks, and another one each time; all ranks call it."""
 
     def gather(self, value: Any) -> list[Any]:
         """Return what every rank gave, in the order of ranks: small objects that can be pickled."""

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from dasp import _arrays
-from dasp.distributed.engine import Engine, Exchange, Links
+from dasp.distributed.engine import Engine, Links
 
 Array = Any
 """numpy.ndarray or cupy.ndarray."""
@@ -145,11 +145,14 @@ class Route(NamedTuple):
         The elements of its part of x that it sends, neighbour by neighbour.
     sends, receives : list of Span
         Of `places`; of the columns of the halo.
+    number : int
+        The same on all ranks, and of no other route of theirs.
     """
 
     places: np.ndarray[Any, Any]
     sends: list[Span]
     receives: list[Span]
+    number: int = 0
 
     @property
     def columns(self) -> int:
@@ -195,7 +198,7 @@ def find_route(engine: Engine, columns: Parts, needed: np.ndarray[Any, Any]) -> 
     )
     exchange.start()
     exchange.finish()
-    return Route(places, sends, receives)
+    return Route(places, sends, receives, engine.count_routes())
 
 
 class Mover(Protocol):
@@ -231,14 +234,16 @@ class HostMover:
         self, links: Links, route: Route, rows: np.ndarray[Any, Any], shape: tuple[int, ...], x: Any, y: Any
     ) -> None:
         self._route, self._rows = route, rows
-        self._packed, self._idle = np.zeros((len(route.places), *shape), x), route.is_idle
+        self._packed = np.zeros((len(route.places), *shape), x)
         self.received, self.product = np.zeros((route.columns, *shape), x), np.zeros((len(rows), *shape), y)
-        self._exchange = prepare(links, route, self._packed, self.received)
+        self._exchange = links.exchange(
+            [(rank, self._packed[first:end]) for rank, first, end in route.sends],
+            [(rank, self.received[first:end]) for rank, first, end in route.receives],
+            f"halo of {route.number}, {np.dtype(x)}, {shape}",
+        )
 
     def start(self, x: np.ndarray[Any, Any]) -> None:
-        """Pack and send."""
-        if self._idle:
-            return
+        """Pack and send; a rank that sends nothing counts the operation too."""
         np.take(x, self._route.places, axis=0, out=self._packed, mode="clip")
         self._exchange.start()
 
@@ -256,11 +261,3 @@ class HostMover:
         """Add: no row comes twice."""
         if len(self._rows):
             y[self._rows] += self.product
-
-
-def prepare(links: Links, route: Route, packed: Array, received: Array) -> Exchange:
-    """Prepare the messages of a route between two arrays of rows."""
-    return links.exchange(
-        [(rank, packed[first:end]) for rank, first, end in route.sends],
-        [(rank, received[first:end]) for rank, first, end in route.receives],
-    )

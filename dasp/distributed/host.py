@@ -1,22 +1,340 @@
-"""What engines have in common whose own links are those of the host's memory."""
+"""What engines have in common whose messages are of the host's memory: calls, gathers, sums, exchanges.
+
+Every message begins with a head of fixed size: the number of the call that it belongs to, the operation in
+that call, and how many bytes there are, of which the first stand in the head. A rank that leaves a call with
+an error says so to the others, and all go on with the next call: a message of an older call is received and
+dropped, and one of another operation is an error. So ranks never take for data what was not meant for them.
+
+Source: Bruck et al., Efficient algorithms for all-to-all communications, IEEE TPDS 8 (1997), for gathers.
+"""
 
 from __future__ import annotations
 
+import pickle
+import time
+import zlib
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from types import TracebackType
 from typing import Any
+
+import numpy as np
+
+from dasp._launcher import told_everywhere
+from dasp.distributed.engine import Message, RankError
+
+Array = np.ndarray[Any, Any]
+
+HEAD = 256
+"""Bytes of a head."""
+
+WORDS = 3
+"""Numbers at its beginning: the call, the operation, and the bytes of the message."""
+
+INSIDE = HEAD - 8 * WORDS
+"""Bytes of the message that a head holds; what is longer follows in a message of its own."""
+
+FAILED = -1
+"""The operation of a message which says that a rank left the call with an error, and which."""
+
+KINDS = RankError, TypeError, ValueError
+"""Of errors that other ranks raise; the first stands for all that are none of these."""
+
+
+class Call(AbstractContextManager[None]):
+    """A call that all ranks make, as a context; calls inside it belong to it."""
+
+    def __init__(self, engine: HostEngine) -> None:
+        self._engine, self._depth = engine, 0
+
+    def __enter__(self) -> None:
+        self._depth += 1
+        self._engine.is_in_call = True
+        if self._depth == 1:
+            self._engine.begin_call()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._depth -= 1
+        self._engine.is_in_call = self._depth > 0
+        if error is not None and not self._depth and not told_everywhere(error):
+            self._engine.fail(error)
+
+
+class Inbox:
+    """Messages from one rank, in the order in which it sent them."""
+
+    def __init__(self, engine: HostEngine, rank: int) -> None:
+        self._engine, self._rank = engine, rank
+        self._head = np.zeros(HEAD, np.uint8)
+        self._words = self._head[: 8 * WORDS].view(np.int64)
+        self._request: Any = None
+        self._has_head = False
+        self._rest: Array | None = None  # what comes behind a head
+        self._is_wanted = False
+
+    def drop(self) -> None:
+        """Take what has begun to come for a call that this rank has left."""
+        self._is_wanted = False
+
+    def receive(self, label: tuple[int, int], target: Array) -> bool:
+        """Take what has come; return True once the message with this label is in its place.
+
+        Raises
+        ------
+        RankError, TypeError, ValueError
+            If the other rank has failed, or is at another operation or call.
+        """
+        while True:
+            if self._rest is not None:
+                if not self._engine.is_done(self._request):
+                    return False
+                self._rest, self._request, wanted = None, None, self._is_wanted
+                if wanted:
+                    self._is_wanted = False
+                    return True
+            elif not self._has_head:
+                if self._request is None:
+                    self._request = self._engine.receive(self._rank, self._head)
+                if not self._engine.is_done(self._request):
+                    return False
+                self._has_head, self._request = True, None
+            elif self._take_head(label, target):
+                return True
+
+    def _take_head(self, label: tuple[int, int], target: Array) -> bool:
+        """Judge a head and what follows it; return True if the whole message was in it, and is wanted."""
+        number, operation, nbytes = map(int, self._words)
+        wanted = (number, operation, nbytes) == (*label, target.nbytes)
+        if not wanted and number >= label[0]:
+            if number == label[0] and operation == FAILED:
+                self._has_head = False
+                raise self._failure(nbytes)
+            raise RankError(
+                f"rank {self._engine.rank} and rank {self._rank} are not at the same operation; "
+                "all ranks must make the same calls in the same order"
+            )
+        self._has_head = False
+        if nbytes <= INSIDE:
+            if wanted:
+                target[:] = self._head[8 * WORDS : 8 * WORDS + nbytes]
+            return wanted
+        self._rest, self._is_wanted = target if wanted else np.empty(nbytes, np.uint8), wanted
+        self._request = self._engine.receive(self._rank, self._rest)
+        return False
+
+    def _failure(self, nbytes: int) -> Exception:
+        text = self._head[8 * WORDS : 8 * WORDS + nbytes].tobytes().decode(errors="replace")
+        error: Exception = KINDS[int(text[0])](f"rank {self._rank}: {text[1:]}")
+        return error
+
+
+class HostExchange:
+    """Messages between neighbours; see `dasp.distributed.engine.Exchange`."""
+
+    def __init__(
+        self, engine: HostEngine, sends: Sequence[Message], receives: Sequence[Message], name: str
+    ) -> None:
+        self._engine, self._name = engine, zlib.crc32(name.encode())
+        self._sends = [(rank, _flat(array)) for rank, array in sends]
+        self._receives = [(rank, _flat(array)) for rank, array in receives]
+        self._heads = np.zeros((len(self._sends), HEAD), np.uint8)
+        self._sending: list[Any] = []
+        self._label = 0, 0
+
+    def start(self) -> None:
+        """Send."""
+        if self._sending:  # of a call that failed: those who read these messages later must know it
+            self._engine.keep(self._sending, self._heads)
+            self._heads = np.zeros_like(self._heads)
+        self._label = self._engine.begin_operation(self._name)
+        self._sending = []
+        for head, (rank, array) in zip(self._heads, self._sends, strict=True):
+            head[: 8 * WORDS].view(np.int64)[:] = *self._label, array.nbytes
+            first = array[:INSIDE] if array.nbytes <= INSIDE else array[:0]
+            head[8 * WORDS : 8 * WORDS + len(first)] = first
+            self._sending.append(self._engine.send(rank, head))
+            if array.nbytes > INSIDE:
+                self._sending.append(self._engine.send(rank, array))
+
+    def finish(self) -> None:
+        """Wait until all has come and all is sent."""
+        waiting: list[Callable[[], bool]] = [
+            partial(self._engine.inbox(rank).receive, self._label, array) for rank, array in self._receives
+        ]
+        waiting += [partial(self._engine.is_done, request) for request in self._sending]
+        self._engine.wait_for(waiting)
+        self._sending = []
+
+
+def _flat(array: Array) -> Array:
+    """Return the bytes of a contiguous array."""
+    return array.reshape(-1).view(np.uint8) if array.nbytes else np.empty(0, np.uint8)
 
 
 class HostEngine:
-    """Says where links for a device are; the engines of mpi4py and torch.distributed do the rest.
+    """What the engines of mpi4py and torch.distributed have in common.
+
+    One of them has to `send`, to `receive`, to say whether a request `is_done`, and to `pause`.
 
     Attributes
     ----------
     rank, size, timeout
         See `dasp.distributed.engine.Engine`.
+    call : Call
+        A context for what all ranks do together, so that all leave it and go on where one fails.
     """
 
     def __init__(self, rank: int, size: int, timeout: float) -> None:
         self.rank, self.size, self.timeout = rank, size, timeout
+        self.call: AbstractContextManager[None] = Call(self)
         self._links: dict[str, Any] = {}
+        self._number, self._step, self._has_failed, self.is_in_call = 0, 0, False, False
+        self._inboxes: dict[int, Inbox] = {}
+        self._kept: list[tuple[list[Any], Array]] = []
+
+    def send(self, rank: int, array: Array) -> Any:
+        """Begin to send bytes, which stay as they are until that is done; return a request."""
+        raise NotImplementedError
+
+    def receive(self, rank: int, array: Array) -> Any:
+        """Begin to receive bytes; return a request. Messages of a rank come in the order it sent them."""
+        raise NotImplementedError
+
+    def is_done(self, request: Any) -> bool:
+        """Whether a request is done; an engine may wait until it is."""
+        raise NotImplementedError
+
+    def pause(self, began: float) -> None:
+        """Rest between two questions whether something has come; raise RankError if time is up."""
+
+    def begin_call(self) -> None:
+        """Count a call.
+
+        Raises
+        ------
+        RankError
+            If a call failed before, and GPUs are not at the same place since.
+        """
+        self._number, self._step = self._number + 1, 0
+        if self._has_failed:
+            self._has_failed = False
+            if self._links:
+                self._meet_again()
+
+    def _meet_again(self) -> None:
+        """Hold that GPUs have begun the same messages, which carry no number; else give them up."""
+        try:
+            counts = self.gather({name: links.count for name, links in self._links.items()})
+        except (RankError, TypeError, ValueError):  # of a rank that had not failed
+            counts = []
+        if len({tuple(one.values()) for one in counts}) != 1:
+            for links in self._links.values():
+                links.give_up()
+
+    def begin_operation(self, name: int) -> tuple[int, int]:
+        """Return the label of the next operation: a number of its call, and one in it with its name."""
+        if not self.is_in_call:
+            self.begin_call()
+        self._step += 1
+        return self._number, name << 31 | self._step & (2**31 - 1)
+
+    def fail(self, error: BaseException) -> None:
+        """Tell all ranks that this one has left the call."""
+        self._has_failed = True
+        for inbox in self._inboxes.values():
+            inbox.drop()
+        kind = next((k for k, one in enumerate(KINDS) if isinstance(error, one)), 0)
+        name = "" if isinstance(error, KINDS) else f"{type(error).__name__}: "
+        text = f"{kind}{name}{error}".encode()[:INSIDE]
+        head = np.zeros(HEAD, np.uint8)
+        head[: 8 * WORDS].view(np.int64)[:] = self._number, FAILED, len(text)
+        head[8 * WORDS : 8 * WORDS + len(text)] = np.frombuffer(text, np.uint8)
+        try:
+            sent = [self.send(rank, head) for rank in range(self.size) if rank != self.rank]
+        except RankError:  # nobody can be told any more
+            return
+        self.keep(sent, head)
+
+    def keep(self, requests: list[Any], array: Array) -> None:
+        """Have what is still being sent live on."""
+        self._kept.append((requests, array))
+
+    def inbox(self, rank: int) -> Inbox:
+        """Return what comes from a rank."""
+        return self._inboxes.setdefault(rank, Inbox(self, rank))
+
+    def wait_for(self, waiting: list[Callable[[], bool]]) -> None:
+        """Wait until all functions have returned True, each asked until it has.
+
+        Raises
+        ------
+        RankError
+            If time is up.
+        """
+        began = time.monotonic()
+        while waiting := [one for one in waiting if not one()]:
+            self.pause(began)
+
+    def gather(self, value: Any) -> list[Any]:
+        """Return what every rank gave."""
+        mine = np.frombuffer(pickle.dumps(value), np.uint8)
+        rows = np.empty((self.size, 1), np.int64)
+        rows[0] = len(mine)
+        for exchange in self._rounds(rows, "sizes"):
+            exchange.start()
+            exchange.finish()
+        ends = np.cumsum(rows[:, 0])
+        every = np.empty(int(ends[-1]), np.uint8)
+        every[: len(mine)] = mine
+        for k in range((self.size - 1).bit_length()):
+            first, end, most = 1 << k, min(2 << k, self.size), min(1 << k, self.size - (1 << k))
+            exchange = self.exchange(
+                [((self.rank - first) % self.size, every[: ends[most - 1]])],
+                [((self.rank + first) % self.size, every[ends[first - 1] : ends[end - 1]])],
+                "gather",
+            )
+            exchange.start()
+            exchange.finish()
+        pieces = np.split(every, ends[:-1])
+        return [pickle.loads(pieces[(rank - self.rank) % self.size].tobytes()) for rank in range(self.size)]
+
+    def _rounds(self, rows: Array, name: str) -> list[HostExchange]:
+        """Prepare to gather rows of one size: row k comes from the k-th rank behind this one."""
+        found = []
+        for k in range((self.size - 1).bit_length()):
+            first, end = 1 << k, min(2 << k, self.size)
+            sends = [((self.rank - first) % self.size, rows[: end - first])]
+            receives = [((self.rank + first) % self.size, rows[first:end])]
+            found.append(self.exchange(sends, receives, f"{name} {rows.nbytes}"))
+        return found
+
+    def sum(self, array: Array) -> Callable[[], None]:
+        """Prepare a sum over all ranks, in their order."""
+        mine = array.reshape(-1)
+        rows = np.empty((self.size, array.size), np.float64)
+        rounds, order = self._rounds(rows, "sum"), (np.arange(self.size) - self.rank) % self.size
+
+        def add() -> None:
+            rows[0] = mine
+            for exchange in rounds:
+                exchange.start()
+                exchange.finish()
+            np.add.reduce(rows[order], axis=0, out=mine)
+
+        return add
+
+    def exchange(
+        self, sends: Sequence[Message], receives: Sequence[Message], name: str = "exchange"
+    ) -> HostExchange:
+        """Prepare messages."""
+        return HostExchange(self, sends, receives, name)
+
+    def count_routes(self) -> int:
+        """Return a number that is the same on all ranks: where they are in their calls."""
+        return self._number << 20 | self._step
 
     def wait(self, event: Any = None) -> None:
         """Do nothing: what the host does is done."""

@@ -6,6 +6,7 @@ import importlib
 import math
 import warnings
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, Self
 
 import numpy as np
@@ -174,6 +175,13 @@ class SpMatrix:
             On all ranks the same: if one is given something that is no matrix, or they do not fit together.
         """
         engine = engine_of(comm, timeout=timeout)
+        with engine.call:
+            return cls._from_rows(local, engine, columns, policy, device)
+
+    @classmethod
+    def _from_rows(
+        cls, local: Any, engine: Engine, columns: int | None, policy: Policy | None, device: str
+    ) -> Self:
         place = agree(engine, lambda: resolve(engine, device, local), lambda p: {"kind of device": p[:3]})
         taken = agree(engine, lambda: _take(local, columns, place), lambda one: {"columns of A": one[1]})
         arrays, n, held = taken
@@ -219,16 +227,16 @@ class SpMatrix:
             On all ranks the same.
         """
         engine = engine_of(comm, timeout=timeout)
-        local = partition.scatter(engine, A, root, rows)
+        with engine.call:
+            local = partition.scatter(engine, A, root, rows)
 
-        def held() -> int | None:
-            if columns is None:
-                return None
-            starts = partition.starts_from("columns", columns, engine.size, local.shape[1])
-            return int(starts[engine.rank + 1] - starts[engine.rank])
+            def held() -> int | None:
+                if columns is None:
+                    return None
+                starts = partition.starts_from("columns", columns, engine.size, local.shape[1])
+                return int(starts[engine.rank + 1] - starts[engine.rank])
 
-        own = agree(engine, held)
-        return cls.from_local_rows(local, engine, columns=own, policy=policy, device=device)
+            return cls._from_rows(local, engine, agree(engine, held), policy, device)
 
     @classmethod
     def from_files(
@@ -261,12 +269,13 @@ class SpMatrix:
             On all ranks the same: if a file is missing, damaged, or the partition is for other ranks.
         """
         engine = engine_of(comm, timeout=timeout)
-        local = agree(
-            engine,
-            lambda: partition.read_part(folder, engine.rank, engine.size),
-            lambda part: {"partition": part.stamp},
-        )
-        return cls.from_local_rows(local.rows, engine, policy=policy, device=device)
+        with engine.call:
+            local = agree(
+                engine,
+                lambda: partition.read_part(folder, engine.rank, engine.size),
+                lambda part: {"partition": part.stamp},
+            )
+            return cls._from_rows(local.rows, engine, None, policy, device)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -344,16 +353,20 @@ class SpMatrix:
         Raises
         ------
         TypeError, ValueError
-            For a wrong argument: in the first product of its type and number of columns on all ranks the
-            same, later on this rank, while the others raise `RankError` when the timeout is over.
+            For a wrong argument, on this rank and on those that wait for it; in the first product of a type
+            and number of columns on all ranks. The next product is right again.
         RankError
-            If another rank does not answer.
+            If another rank does not answer, or failed otherwise.
 
         Notes
         -----
         For each row of n entries |error| <= gamma(n + 3) sum_j |alpha a_ij x_j| + 3 u |beta out_i| up to
         order u^2: the sums over interior and halo columns are rounded apart, and added.
         """
+        with self.engine.call:
+            return self._multiply(x, out, alpha, beta)
+
+    def _multiply(self, x: Any, out: Any, alpha: Any, beta: Any) -> Any:
         mover = self._movers.get(_key(x))
         if mover is None:
             mover, x, out = self._first_product(x, out, beta)
@@ -410,6 +423,10 @@ class SpMatrix:
 
     def multiply_transposed(self, x: Any, out: Any, alpha: Any, beta: Any, name: str = "T") -> Any:
         """Return this rank's part of alpha A.T x + beta out, or of A.H x; `A.T.matvec` is the usual way."""
+        with self.engine.call:
+            return self._multiply_transposed(x, out, alpha, beta, name)
+
+    def _multiply_transposed(self, x: Any, out: Any, alpha: Any, beta: Any, name: str) -> Any:
         shape = self.local_shape[::-1]
         mover = self._back_movers.get((name, *_key(x)))
         if mover is None:
@@ -440,14 +457,15 @@ class SpMatrix:
         TypeError, ValueError, RankError
             As `matvec` does.
         """
-        mover = self._movers.get(_key(x))
-        if mover is None:
-            mover, x, _ = self._first_product(x, None, 0.0)
-        else:
-            x = self._operand(x, self.local_shape)
-        mover.start(x)
-        mover.arrive()
-        return mover.received
+        with self.engine.call:
+            mover = self._movers.get(_key(x))
+            if mover is None:
+                mover, x, _ = self._first_product(x, None, 0.0)
+            else:
+                x = self._operand(x, self.local_shape)
+            mover.start(x)
+            mover.arrive()
+            return mover.received
 
     def _first_product(self, x: Any, out: Any, beta: Any) -> tuple[Mover, Any, Any]:
         """Agree with the other ranks on what is multiplied, and prepare the exchange."""
@@ -533,7 +551,8 @@ class SpMatrix:
                 )
             return self.interior.with_values(values[self._own]), self.halo.with_values(values[~self._own])
 
-        made = agree(self.engine, work, lambda two: {"dtype of data": two[0].dtype.name})
+        with self.engine.call:
+            made = agree(self.engine, work, lambda two: {"dtype of data": two[0].dtype.name})
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         other.interior, other.halo = made
@@ -566,6 +585,24 @@ class SpMatrix:
         """Return the space in which solvers add and measure vectors: dot products are summed over ranks."""
         name = SPACES[self.device.partition(":")[0]]
         return importlib.import_module(name).make_space(self.engine, self.device, dtype)
+
+    @property
+    def call(self) -> AbstractContextManager[None]:
+        """A context for what all ranks do together, as one call: see `Engine.call`."""
+        return self.engine.call
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Refuse to be pickled or copied.
+
+        Raises
+        ------
+        TypeError
+            Always.
+        """
+        raise TypeError(
+            "a matrix over ranks cannot be pickled: it holds a communicator; pickle D.local_rows() on each "
+            "rank, and make the matrix again with from_local_rows"
+        )
 
     def agree(self, work: Any, alike: Any = None) -> Any:
         """Do some work on every rank; return its result, or raise on all what one of them raised."""

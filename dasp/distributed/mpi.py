@@ -8,15 +8,13 @@ on all ranks for its own.
 from __future__ import annotations
 
 import atexit
-import pickle
 import time
-from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
 import numpy as np
 
-from dasp.distributed.engine import Message, RankError
+from dasp.distributed.engine import RankError
 from dasp.distributed.host import HostEngine
 from dasp.distributed.waiting import is_freed
 
@@ -55,38 +53,6 @@ def _freed(comm: Any, key: int, engine: MpiEngine) -> None:
     engine.close()
 
 
-def _pieces(messages: Sequence[Message]) -> list[tuple[int, Any]]:
-    from mpi4py import MPI
-
-    found = []
-    for rank, array in messages:
-        whole = array.reshape(-1).view(np.uint8) if array.nbytes else array
-        for first in range(0, array.nbytes, MOST_BYTES):
-            found.append((rank, [whole[first : first + MOST_BYTES], MPI.BYTE]))
-    return found
-
-
-class MpiExchange:
-    """Messages between neighbours; see `dasp.distributed.engine.Exchange`."""
-
-    def __init__(self, engine: MpiEngine, sends: Sequence[Message], receives: Sequence[Message]) -> None:
-        self._engine = engine
-        self._sends, self._receives = _pieces(sends), _pieces(receives)
-        self._requests: list[Any] = []
-
-    def start(self) -> None:
-        """Post what is to be received, then send."""
-        comm = self._engine.open_comm()
-        self._requests = [comm.Irecv(to, source=rank, tag=TAG) for rank, to in self._receives]
-        self._requests += [comm.Isend(what, dest=rank, tag=TAG) for rank, what in self._sends]
-
-    def finish(self) -> None:
-        """Wait for all of them."""
-        if self._requests:
-            self._engine.complete(self._requests, "a message of a neighbour")
-            self._requests = []
-
-
 class MpiEngine(HostEngine):
     """All that ranks of MPI do together; see `dasp.distributed.engine.Engine`."""
 
@@ -109,26 +75,44 @@ class MpiEngine(HostEngine):
             raise is_freed(self)
         return self.comm
 
-    def complete(self, requests: list[Any], what: str) -> None:
-        """Wait for requests, no longer than the timeout.
+    def send(self, rank: int, array: np.ndarray[Any, Any]) -> list[Any]:
+        """Begin to send bytes."""
+        comm = self.open_comm()
+        return [comm.Isend(piece, dest=rank, tag=TAG) for piece in _pieces(array)]
+
+    def receive(self, rank: int, array: np.ndarray[Any, Any]) -> list[Any]:
+        """Begin to receive bytes."""
+        comm = self.open_comm()
+        return [comm.Irecv(piece, source=rank, tag=TAG) for piece in _pieces(array)]
+
+    def is_done(self, request: list[Any]) -> bool:
+        """Whether all pieces are sent, or have come.
 
         Raises
         ------
         RankError
-            If time is up, or MPI reports an error.
+            If MPI reports an error.
         """
         from mpi4py import MPI
 
-        began = time.monotonic()
         try:
-            while not MPI.Request.Testall(requests):
-                waited = time.monotonic() - began
-                if waited > self.timeout:
-                    raise RankError(self._gone(what))
-                if waited > SPIN:
-                    time.sleep(PAUSE)
+            return bool(MPI.Request.Testall(request))
         except MPI.Exception as error:
             raise RankError(f"rank {self.rank}: MPI says {error}; another rank may have ended") from error
+
+    def pause(self, began: float) -> None:
+        """Sleep if this takes long.
+
+        Raises
+        ------
+        RankError
+            If time is up.
+        """
+        waited = time.monotonic() - began
+        if waited > self.timeout:
+            raise RankError(self._gone("another rank"))
+        if waited > SPIN:
+            time.sleep(PAUSE)
 
     def _gone(self, what: str) -> str:
         self.let_go()
@@ -143,37 +127,6 @@ class MpiEngine(HostEngine):
             self._aborts = True
             atexit.register(self.abort, "a rank did not answer")
 
-    def gather(self, value: Any) -> list[Any]:
-        """Return what every rank gave."""
-        mine = np.frombuffer(pickle.dumps(value), np.uint8)
-        sizes = np.zeros(self.size, np.int64)
-        what = "the other ranks to come to the same point"
-        self.complete([self.open_comm().Iallgather(np.array([len(mine)], np.int64), sizes)], what)
-        every = np.empty(int(sizes.sum()), np.uint8)
-        starts = np.cumsum(sizes) - sizes
-        target = [every, (sizes.tolist(), starts.tolist())]
-        self.complete([self.comm.Iallgatherv(mine, target)], what)
-        return [
-            pickle.loads(every[start : start + size].tobytes())
-            for start, size in zip(starts.tolist(), sizes.tolist(), strict=True)
-        ]
-
-    def sum(self, array: np.ndarray[Any, Any]) -> Callable[[], None]:
-        """Prepare a sum over all ranks, in their order."""
-        parts = np.empty((self.size, array.size), np.float64)
-        mine = array.reshape(-1)
-
-        def add() -> None:
-            request = self.open_comm().Iallgather(mine, parts)
-            self.complete([request], "a sum over all ranks")
-            np.add.reduce(parts, axis=0, out=mine)
-
-        return add
-
-    def exchange(self, sends: Sequence[Message], receives: Sequence[Message]) -> MpiExchange:
-        """Prepare messages."""
-        return MpiExchange(self, sends, receives)
-
     def close(self) -> None:
         """Let go of what GPUs hold of each other's, and of the communicator that is the engine's own."""
         super().close()
@@ -183,3 +136,10 @@ class MpiEngine(HostEngine):
     def abort(self, reason: str) -> None:
         """End every rank of the job."""
         self.comm.Abort(1)
+
+
+def _pieces(array: np.ndarray[Any, Any]) -> list[list[Any]]:
+    """Return bytes as buffers of MPI, none too long for its counts."""
+    from mpi4py import MPI
+
+    return [[array[first : first + MOST_BYTES], MPI.BYTE] for first in range(0, len(array), MOST_BYTES)]

@@ -165,6 +165,7 @@ class NcclLinks:
 
     name = "nccl"
     on: Any = None
+    count = 0
 
     def __init__(self, engine: Engine, device: str) -> None:
         import cupy
@@ -225,6 +226,7 @@ class NcclLinks:
             If this rank has given up before, or NCCL reports an error.
         """
         self.check()
+        self.count += 1
         try:
             yield
         except self._nccl.NcclError as error:
@@ -281,6 +283,10 @@ class NcclLinks:
 
         await_event(self._engine, event, self._watch.give_up, look=look)
         self.check()
+
+    def give_up(self) -> None:
+        """Have the GPU wait for no other rank any more."""
+        self._watch.give_up()
 
     def close(self) -> None:
         """Do nothing: NCCL's communicators end with this."""

@@ -267,6 +267,7 @@ class PeerRows:
     def start(self, x: Array) -> None:
         """Send rows of x, and wait for what comes, on the current stream."""
         self._links.check()
+        self._links.count += 1
         self._launch(self._stream().ptr, x.data.ptr, *steps(x))
 
 
@@ -284,6 +285,7 @@ class PeerLinks:
 
     name = "peers"
     on: Any = None
+    count = 0
 
     def __init__(self, engine: Engine, device: Any) -> None:
         import cupy
@@ -400,6 +402,7 @@ class PeerLinks:
 
     def _add(self, launches: Sequence[Launch]) -> None:
         self.check()
+        self.count += 1
         stream = self._current().ptr
         for launch in launches:
             launch(stream)

@@ -113,7 +113,8 @@ def of_blocks(D: SpMatrix, make: Callable[..., Preconditioner], **options: Any) 
         return make(D.diagonal_block(), device=D.device, **options)
 
     _check_ranks(D)
-    return RankPreconditioner(D, D.agree(work))
+    with D.call:
+        return RankPreconditioner(D, D.agree(work))
 
 
 def _inverse_of(D: SpMatrix) -> Array:
@@ -180,11 +181,12 @@ def chebyshev(
             raise ValueError(f"degree is {degree} and ratio {ratio}; at least 1, and more than 1, are needed")
         return _inverse_of(D)
 
-    inverse = D.agree(check, lambda _: {"degree": degree, "ratio": ratio, "bounds": bounds})
-    if bounds is None:
-        high = UPPER * estimate_spectrum(D, jacobi(D), dtype, D.device)[1]
-        bounds = high / ratio, high
-    bounds = _check.interval(bounds)
+    with D.call:
+        inverse = D.agree(check, lambda _: {"degree": degree, "ratio": ratio, "bounds": bounds})
+        if bounds is None:
+            high = UPPER * estimate_spectrum(D, jacobi(D), dtype, D.device)[1]
+            bounds = high / ratio, high
+        bounds = _check.interval(bounds)
 
     def again(other: np.dtype[Any]) -> Preconditioner:
         raise ValueError(
@@ -331,6 +333,7 @@ def multigrid(
 
     _check_ranks(D)
     asked = {"smoother": smoother, "cycle": cycle, "sweeps": sweeps, "degree": degree, "root": root}
-    options, mine = D.agree(check, lambda _: {**asked, "dtype": dtype and np.dtype(dtype).name})
-    computed = D.engine.gather(mine)[root]
-    return RankPreconditioner(D, RankMultigrid(D, ml, options, computed, root))
+    with D.call:
+        options, mine = D.agree(check, lambda _: {**asked, "dtype": dtype and np.dtype(dtype).name})
+        computed = D.engine.gather(mine)[root]
+        return RankPreconditioner(D, RankMultigrid(D, ml, options, computed, root))

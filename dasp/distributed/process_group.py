@@ -6,39 +6,13 @@ group's own timeout says, and notices at once when its connection breaks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from dasp.distributed.engine import Message, RankError
+from dasp.distributed.engine import RankError
 from dasp.distributed.host import HostEngine
-
-
-class GroupExchange:
-    """Messages between neighbours; see `dasp.distributed.engine.Exchange`."""
-
-    def __init__(self, engine: GroupEngine, sends: Sequence[Message], receives: Sequence[Message]) -> None:
-        self._engine = engine
-        self._sends = [(engine.peer(rank), engine.tensor(array)) for rank, array in sends if array.nbytes]
-        self._receives = [
-            (engine.peer(rank), engine.tensor(array)) for rank, array in receives if array.nbytes
-        ]
-        self._works: list[Any] = []
-
-    def start(self) -> None:
-        """Post what is to be received, then send."""
-        dist, group = self._engine.dist, self._engine.group
-        with self._engine.told():
-            works = [dist.irecv(to, peer, group=group) for peer, to in self._receives]
-            self._works = works + [dist.isend(what, peer, group=group) for peer, what in self._sends]
-
-    def finish(self) -> None:
-        """Wait for all of them."""
-        with self._engine.told():
-            for work in self._works:
-                work.wait()
-        self._works = []
 
 
 class _Told:
@@ -127,33 +101,21 @@ class GroupEngine(HostEngine):
         """Return the number of a rank among all processes."""
         return int(self.dist.get_global_rank(self.group, rank))
 
-    def tensor(self, array: np.ndarray[Any, Any]) -> Any:
-        """Return the bytes of an array as a tensor that shares them."""
-        return self._torch.from_numpy(array.reshape(-1).view(np.uint8))
-
-    def gather(self, value: Any) -> list[Any]:
-        """Return what every rank gave."""
-        every: list[Any] = [None] * self.size
+    def send(self, rank: int, array: np.ndarray[Any, Any]) -> Any:
+        """Begin to send bytes."""
         with self.told():
-            self.dist.all_gather_object(every, value, group=self.group)
-        return every
+            return self.dist.isend(self._torch.from_numpy(array), self.peer(rank), group=self.group)
 
-    def sum(self, array: np.ndarray[Any, Any]) -> Callable[[], None]:
-        """Prepare a sum over all ranks, in their order."""
-        parts = np.empty((self.size, array.size), np.float64)
-        mine = array.reshape(-1)
-        source, targets = self._torch.from_numpy(mine), list(self._torch.from_numpy(parts).unbind(0))
+    def receive(self, rank: int, array: np.ndarray[Any, Any]) -> Any:
+        """Begin to receive bytes."""
+        with self.told():
+            return self.dist.irecv(self._torch.from_numpy(array), self.peer(rank), group=self.group)
 
-        def add() -> None:
-            with self.told():
-                self.dist.all_gather(targets, source, group=self.group)
-            np.add.reduce(parts, axis=0, out=mine)
-
-        return add
-
-    def exchange(self, sends: Sequence[Message], receives: Sequence[Message]) -> GroupExchange:
-        """Prepare messages."""
-        return GroupExchange(self, sends, receives)
+    def is_done(self, request: Any) -> bool:
+        """Wait for a request, as long as the group was made to."""
+        with self.told():
+            request.wait()
+        return True
 
     def abort(self, reason: str) -> None:
         """End this process; its connections break, which the others notice."""

@@ -45,6 +45,7 @@ class HostBackMover:
         self._exchange = links.exchange(
             [(rank, self._product[first:end]) for rank, first, end in sends],
             [(rank, self._came[first:end]) for rank, first, end in receives],
+            f"halo back of {route.number}, {np.dtype(y)}, {shape}",
         )
 
     def start(self, x: np.ndarray[Any, Any], halo: Any, alpha: Any) -> None:
@@ -84,7 +85,7 @@ class Transposed:
         self.local_shape = matrix.local_shape[::-1]
         self.rows, self.columns = matrix.columns, matrix.rows
         self.nnz, self.dtype = matrix.nnz, matrix.dtype
-        self.solver_space, self.agree = matrix.solver_space, matrix.agree
+        self.solver_space, self.agree, self.call = matrix.solver_space, matrix.agree, matrix.call
         self.few_sums = self.hidden_sums = False
 
     def matvec(self, x: Any, *, out: Any = None, alpha: Any = 1.0, beta: Any = 0.0) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+from dasp.solvers.devices import one_call
 from dasp.solvers.given import make_limits
 from dasp.solvers.scalars import OWN, RUNNING, square, where
 from dasp.solvers.space import State
@@ -79,6 +80,7 @@ class BiconjugateGradientsStabilized:
         return {"rr": rr, "rho": next_rho, "ww": ww, "code": where(can_step, turn, float(STEP))}
 
 
+@one_call
 def bicgstab(
     A: Any,
     b: Any,
@@ -115,6 +117,6 @@ def bicgstab(
     (array([1., 1.]), True)
     """
     n = int(getattr(A, "shape", (0,))[0])
-    limits = make_limits(n, rtol, atol, maxiter, check_every, callback, progress)
+    limits = make_limits(n, rtol, atol, maxiter, check_every, callback, progress, A)
     names = ("w", "p", "v") if M is None else ("w", "p", "v", "ph", "sh")
     return solve(A, b, x0, limits, M, workspace, BiconjugateGradientsStabilized, names)

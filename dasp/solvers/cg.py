@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from dasp.solvers.devices import one_call
 from dasp.solvers.given import any_complex, make_limits, place_and_type
 from dasp.solvers.hermitian import conjugate_gradients
 from dasp.solvers.pipelined import PipelinedConjugateGradients
@@ -25,6 +26,7 @@ ONE_PASS_ROWS, FEW_PASSES_ROWS = 90_000, 600_000
 Measured on an H200."""
 
 
+@one_call
 def cg(
     A: Any,
     b: Any,
@@ -101,7 +103,7 @@ def cg(
     (array([2., 3., 3., 2.]), True, 2)
     """
     n = int(getattr(A, "shape", (0,))[0])
-    limits = make_limits(n, rtol, atol, maxiter, check_every, callback, progress)
+    limits = make_limits(n, rtol, atol, maxiter, check_every, callback, progress, A)
     quick, names, loop = _other_form(A, b, n, M, seen=callback is not None or progress)
     if quick is None:
         return solve(A, b, x0, limits, M, workspace, conjugate_gradients, names_with(M))

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dasp import _check
+from dasp.solvers.devices import one_call
 from dasp.solvers.given import check_square, make_limits, place_and_type
 from dasp.solvers.scalars import OWN, RUNNING, where
 from dasp.solvers.space import State
@@ -131,6 +132,7 @@ def estimate_spectrum(A: Any, M: Any, dtype: np.dtype[Any], device: str) -> tupl
     return float(values[0]), float(values[-1])
 
 
+@one_call
 def chebyshev(
     A: Any,
     b: Any,
@@ -183,7 +185,7 @@ def chebyshev(
     (array([1., 2.]), True)
     """
     n = int(getattr(A, "shape", (0,))[0])
-    limits = make_limits(n, rtol, atol, maxiter, check_every, callback, progress)
+    limits = make_limits(n, rtol, atol, maxiter, check_every, callback, progress, A)
     check_square(A, M)
     if bounds is None:
         device, dtype = place_and_type(A, b, M)

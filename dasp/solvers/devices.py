@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from typing import Any
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
 from dasp.solvers.space import Space
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 MODULES = {"cpu": "dasp.solvers.cpu.space", "cuda": "dasp.solvers.cuda.space"}
 """The module that makes the space of a device."""
@@ -21,6 +25,20 @@ def together(A: Any, work: Callable[[], Any], alike: Callable[[Any], dict[str, A
     """
     agree = getattr(A, "agree", None)
     return work() if agree is None else agree(work, alike)
+
+
+def one_call(method: Callable[P, R]) -> Callable[P, R]:
+    """Return a method whose A may lie on several ranks, all of which leave it where one fails."""
+
+    @wraps(method)
+    def call(*given: P.args, **named: P.kwargs) -> R:
+        A: Any = given[0] if given else named.get("A")
+        if not hasattr(A, "solver_space"):
+            return method(*given, **named)
+        with A.call:
+            return method(*given, **named)
+
+    return call
 
 
 def refuse_ranks(A: Any, method: str) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 from dasp import _check
 from dasp._arrays import on_gpu, take
 from dasp._dtypes import is_number, real_type, stored
+from dasp.solvers.devices import together
 from dasp.solvers.operator import device_of
 
 PROGRESS_EVERY = 32
@@ -39,26 +40,38 @@ def make_limits(
     check_every: int | None,
     callback: Callable[[Any], None] | None,
     progress: bool,
+    A: Any = None,
 ) -> Limits:
-    """Check the numbers that say when to stop.
+    """Check the numbers that say when to stop; where A lies on several ranks, on all of them.
 
     Raises
     ------
     TypeError, ValueError
+        On all ranks the same.
     """
-    for name, value in (("rtol", rtol), ("atol", atol)):
-        if not isinstance(value, Real) or isinstance(value, bool):
-            raise TypeError(f"{name} is {value!r}; a real number is needed")
-        if not 0 <= value < math.inf:
-            raise ValueError(f"{name} is {value}; a number of at least 0 is needed")
-    for name, number in (("maxiter", maxiter), ("check_every", check_every)):
-        if number is not None:
-            _check.count(name, number)
-    if callback is not None and not callable(callback):
-        raise TypeError(f"callback is {_check.kind_of(callback)}; a function of x is needed")
-    most = 10 * max(1, n) if maxiter is None else int(maxiter)
-    every = int(check_every or (PROGRESS_EVERY if progress and callback is None else 1))
-    return Limits(float(rtol), float(atol), most, every, callback, _bar() if progress else None)
+
+    def make() -> Limits:
+        for name, value in (("rtol", rtol), ("atol", atol)):
+            if not isinstance(value, Real) or isinstance(value, bool):
+                raise TypeError(f"{name} is {value!r}; a real number is needed")
+            if not 0 <= value < math.inf:
+                raise ValueError(f"{name} is {value}; a number of at least 0 is needed")
+        for name, number in (("maxiter", maxiter), ("check_every", check_every)):
+            if number is not None:
+                _check.count(name, number)
+        if callback is not None and not callable(callback):
+            raise TypeError(f"callback is {_check.kind_of(callback)}; a function of x is needed")
+        most = 10 * max(1, n) if maxiter is None else int(maxiter)
+        every = int(check_every or (PROGRESS_EVERY if progress and callback is None else 1))
+        return Limits(float(rtol), float(atol), most, every, callback, _bar() if progress else None)
+
+    def alike(limits: Limits) -> dict[str, Any]:
+        seen = {"callback": callback is not None, "progress": bool(progress)}
+        numbers = {"rtol": limits.rtol, "atol": limits.atol, "maxiter": limits.maxiter}
+        return {**numbers, "check_every": limits.check_every, **seen}
+
+    limits: Limits = together(A, make, alike)
+    return limits
 
 
 def _bar() -> Any:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from dasp import _check
+from dasp.solvers.devices import one_call
 from dasp.solvers.given import make_limits
 from dasp.solvers.scalars import CLAIMED, LIMIT, OWN, RUNNING, first_verdict
 from dasp.solvers.space import Report, State
@@ -151,6 +152,7 @@ class Cycles:
         vectors["x"][...] += vectors["z"]
 
 
+@one_call
 def gmres(
     A: Any,
     b: Any,
@@ -198,7 +200,7 @@ def gmres(
     (array([-4.,  3.]), True)
     """
     n = int(getattr(A, "shape", (0,))[0])
-    limits = make_limits(n, rtol, atol, maxiter, check_every, callback, progress)
+    limits = make_limits(n, rtol, atol, maxiter, check_every, callback, progress, A)
     steps = min(_check.count("restart", restart), max(1, n))
     if callback is not None or progress:
         limits.check_every = steps

@@ -224,7 +224,7 @@ def solve_least_squares(
         begin = None if x0 is None else vector("x0", x0, n, "columns", placed[1])
         return *placed, vector("b", b, m), begin
 
-    device, dtype, right, start = together(A, take, lambda taken: asked(limits, taken, x0))
+    device, dtype, right, start = together(A, take, lambda taken: asked(method.__name__, taken, x0))
     adjoint = kept_adjoint(A)
     make, own = idle.take(A, adjoint, workspace)
 

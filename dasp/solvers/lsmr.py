@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+from dasp.solvers.devices import one_call
 from dasp.solvers.given import make_limits
 from dasp.solvers.leastsquares import Problem, solve_least_squares
 from dasp.solvers.scalars import Scalar, hypot, where
@@ -73,6 +74,7 @@ class Lsmr:
         }
 
 
+@one_call
 def lsmr(
     A: Any,
     b: Any,
@@ -109,5 +111,5 @@ def lsmr(
     """
     most = max(map(int, getattr(A, "shape", (1, 1))), default=1)
     maxiter = 4 * max(1, most) if maxiter is None else maxiter
-    limits = make_limits(most, rtol, atol, maxiter, check_every, callback, progress)
+    limits = make_limits(most, rtol, atol, maxiter, check_every, callback, progress, A)
     return solve_least_squares(A, b, x0, limits, workspace, Lsmr, Lsmr.names)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+from dasp.solvers.devices import one_call
 from dasp.solvers.given import make_limits
 from dasp.solvers.leastsquares import Problem, solve_least_squares
 from dasp.solvers.scalars import Scalar, hypot, where
@@ -43,6 +44,7 @@ class Lsqr:
         }
 
 
+@one_call
 def lsqr(
     A: Any,
     b: Any,
@@ -111,5 +113,5 @@ def lsqr(
     """
     most = max(map(int, getattr(A, "shape", (1, 1))), default=1)
     maxiter = 4 * max(1, most) if maxiter is None else maxiter
-    limits = make_limits(most, rtol, atol, maxiter, check_every, callback, progress)
+    limits = make_limits(most, rtol, atol, maxiter, check_every, callback, progress, A)
     return solve_least_squares(A, b, x0, limits, workspace, Lsqr, Lsqr.names)

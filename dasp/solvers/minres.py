@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+from dasp.solvers.devices import one_call
 from dasp.solvers.given import make_limits
 from dasp.solvers.hermitian import SKEW
 from dasp.solvers.scalars import OWN, RUNNING, hypot, sqrt, where
@@ -111,6 +112,7 @@ class MinimalResiduals:
         }
 
 
+@one_call
 def minres(
     A: Any,
     b: Any,
@@ -149,6 +151,6 @@ def minres(
     (array([1., 1.]), True)
     """
     n = int(getattr(A, "shape", (0,))[0])
-    limits = make_limits(n, rtol, atol, maxiter, check_every, callback, progress)
+    limits = make_limits(n, rtol, atol, maxiter, check_every, callback, progress, A)
     names = ("v0", "v1", "w0", "w1") if M is None else ("v0", "v1", "w0", "w1", "z0", "z1")
     return solve(A, b, x0, limits, M, workspace, MinimalResiduals, names)

@@ -247,6 +247,7 @@ def solve(
         If an argument is of the wrong kind, shape or value.
     """
     began = time.perf_counter()
+    name = str(key[0]) if key else getattr(method, "__name__", "another method")
 
     def take() -> tuple[str, np.dtype[Any], Any, Any]:
         check_square(A, M)
@@ -255,7 +256,7 @@ def solve(
         begin = None if x0 is None else vector("x0", x0, size, into=placed[1])
         return *placed, vector("b", b, size), begin
 
-    device, dtype, right, start = together(A, take, lambda taken: asked(limits, taken, x0))
+    device, dtype, right, start = together(A, take, lambda taken: asked(name, taken, x0, M))
     make, own = idle.take(A, M, workspace)
     with make.held():
         system: System = make.get(
@@ -289,11 +290,11 @@ def solve(
     return x, stats
 
 
-def asked(limits: Limits, taken: tuple[str, np.dtype[Any], Any, Any], x0: Any) -> dict[str, Any]:
-    """Return what all ranks of a system must be asked alike."""
-    numbers = {"rtol": limits.rtol, "atol": limits.atol, "maxiter": limits.maxiter}
-    seen = {"check_every": limits.check_every, "callback": limits.callback is not None}
-    return {"type of the system": taken[1].name, "x0": x0 is not None, **numbers, **seen}
+def asked(method: str, taken: tuple[str, np.dtype[Any], Any, Any], x0: Any, M: Any = None) -> dict[str, Any]:
+    """Return what all ranks of a system must be asked alike, besides its limits."""
+    diagonal = getattr(M, "diagonal_of_inverse", None) is not None
+    kind = "none" if M is None else "a diagonal" if diagonal else "given"
+    return {"type of the system": taken[1].name, "x0": x0 is not None, "M": kind, "method": method}
 
 
 @np.errstate(all="ignore")
