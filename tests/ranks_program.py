@@ -16,10 +16,8 @@ from __future__ import annotations
 import faulthandler
 import gc
 import os
-import shutil
 import signal
 import sys
-import tempfile
 import time
 import traceback
 from collections.abc import Callable
@@ -31,7 +29,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from dasp import solvers
-from dasp.distributed import RankError, SpMatrix, engine_of, mpi, peers, preconditioners, resume
+from dasp.distributed import RankError, SpMatrix, engine_of, mpi, peers, preconditioners
 from dasp.distributed.place import resolve
 from dasp.models import generate
 from tests import gallery, reference
@@ -345,26 +343,6 @@ def check_multigrid(engine: Any, comm: Any) -> None:
     assert np.linalg.norm(b - A @ whole) <= 1.0001e-9 * np.linalg.norm(b)
 
 
-def check_resume(engine: Any, comm: Any) -> None:
-    """Hold a solve that was ended to go on from its checkpoint, with vectors where they lie."""
-    A = generate("poisson2d:30")
-    D = SpMatrix.from_scipy(A if engine.rank == 0 else None, comm, device=DEVICE)
-    b = there(np.ones(D.local_shape[0]))
-    folder = engine.gather(tempfile.mkdtemp() if engine.rank == 0 else None)[0]
-    try:
-        for most in (30, 2000):
-            x, stats = resume(solvers.cg, D, b, folder, seconds=0.0, check_every=10, rtol=1e-9, maxiter=most)
-        assert type(x) is type(b)
-        whole = np.concatenate(engine.gather(here(x)))
-        assert stats.converged, stats
-        assert stats.iterations > 30
-        assert np.linalg.norm(1.0 - A @ whole) <= 1.0001e-9 * 30
-    finally:
-        engine.gather(None)
-        if engine.rank == 0:
-            shutil.rmtree(folder)
-
-
 def check_faults(engine: Any, comm: Any) -> None:
     """Hold what one rank does wrong to be told by all in the same words."""
     last = engine.size - 1
@@ -465,7 +443,6 @@ def check_all(engine: Any, comm: Any) -> int:
         cases["many"] = lambda: check_many(engine, comm)
         cases["bytes"] = lambda: check_bytes(engine, comm)
     cases["freed"] = lambda: check_freed(engine, comm)
-    cases["resume"] = lambda: check_resume(engine, comm)
     cases["faults"] = lambda: check_faults(engine, comm)
     if DEVICE == "cpu" and isinstance(engine, mpi.MpiEngine) and engine.size > 1:
         cases["goes on"] = lambda: check_goes_on(engine, comm)

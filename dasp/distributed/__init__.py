@@ -7,7 +7,6 @@ On each of the ranks of `mpirun -n 4 python program.py`:
 """
 
 from dasp.distributed import preconditioners
-from dasp.distributed.checkpoint import resume
 from dasp.distributed.communicators import engine_of
 from dasp.distributed.engine import Engine, RankError, agree
 from dasp.distributed.exchange import Parts
@@ -23,6 +22,5 @@ __all__ = [
     "engine_of",
     "preconditioners",
     "read_order",
-    "resume",
     "write_parts",
 ]
