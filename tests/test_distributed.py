@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import signal
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dasp
-from dasp import solvers
+from dasp import cli, solvers
 from dasp.distributed import Parts, RankError, SpMatrix, preconditioners, read_order, write_parts
 from dasp.distributed.exchange import Csr, runs, split
 from dasp.distributed.partition import collect, cut_rows
@@ -846,6 +847,22 @@ def test_a_partition_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="by is 'luck'"):
         write_parts(A, 2, tmp_path / "other", by="luck")
     assert [path.name for path in tmp_path.iterdir()] == ["parts"]
+
+
+def test_a_partition_that_is_ended_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def end(*given: Any) -> None:
+        assert list(tmp_path.iterdir())
+        signal.raise_signal(signal.SIGTERM)
+
+    command = ["partition", "poisson2d:4", "--out", str(tmp_path / "parts"), "--ranks"]
+    before = signal.getsignal(signal.SIGTERM)
+    assert cli.main([*command, "9999999"]) == 2
+    monkeypatch.setattr("dasp.distributed.partition._write", end)
+    with pytest.raises(SystemExit) as caught:
+        cli.main([*command, "2"])
+    assert caught.value.code == 143
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_group_of_nccl_gets_one_for_the_host(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
+import sys
 
 from dasp import distributed
 from dasp.commands.options import Subparsers, add_json_option, add_matrix_option, positive, seed_from
@@ -31,7 +33,12 @@ def add_command(subparsers: Subparsers) -> None:
 
 def _partition(arguments: argparse.Namespace) -> int:
     matrix = load_matrix(arguments.matrix, seed=seed_from(arguments))
-    found = distributed.write_parts(matrix, arguments.ranks, arguments.out, by=arguments.by)
+    # Ended by a signal, this process removes what it has written.
+    before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    try:
+        found = distributed.write_parts(matrix, arguments.ranks, arguments.out, by=arguments.by)
+    finally:
+        signal.signal(signal.SIGTERM, before)
     if arguments.json:
         names = "rows", "entries", "columns_of_others"
         ranks = [dict(zip(names, one, strict=True)) for one in found]

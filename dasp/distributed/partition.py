@@ -223,6 +223,8 @@ def write_parts(matrix: Any, ranks: int, folder: Any, *, by: str = "entries") ->
     if target.exists():
         raise MatrixFileError(f"{target} exists; a partition is written into a new folder; remove it first")
     rows, order = _rows_of(matrix), None
+    if ranks > max(1, rows.shape[0]):
+        raise ValueError(f"ranks is {ranks}; the matrix has {rows.shape[0]} rows; a rank needs at least one")
     if by == "graph":
         order, starts = cut_graph(rows, ranks)
         rows = _reordered(rows, order)
