@@ -190,8 +190,8 @@ def out(array: Any, shape: tuple[int, ...], dtype: np.dtype[Any], name: str = "o
         raise ValueError(f"{name} has shape {array.shape}; the product has shape {shape}")
 
 
-def count(name: str, value: Any, others: str = "") -> int:
-    """Return a number of things, at least 1; `others` says in an error what else may be given.
+def count(name: str, value: Any, others: str = "", most: int | None = None) -> int:
+    """Return a number of things, from 1 to `most`; `others` says in an error what else may be given.
 
     Raises
     ------
@@ -201,6 +201,8 @@ def count(name: str, value: Any, others: str = "") -> int:
         raise TypeError(f"{name} is {value!r}; an int is needed{others}")
     if value < 1:
         raise ValueError(f"{name} is {value}; at least 1 is needed{others}")
+    if most is not None and int(value) > most:
+        raise ValueError(f"{name} is {value}; at most {most} is needed{others}")
     return int(value)
 
 

@@ -27,7 +27,7 @@ class Policy:
     steps : int, optional
         Slices: most steps of a slice, 1 to 4095.
     window : int, optional
-        Slices: rows among which rows are sorted by length; 0 keeps the caller's order.
+        Slices: rows among which rows are sorted by length, less than 2^32; 0 keeps the caller's order.
     narrow : bool, optional
         Slices: store values in fewer bits where every one of them keeps all of its own (True).
     warps : int, optional

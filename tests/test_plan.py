@@ -213,11 +213,16 @@ def test_a_plan_is_frozen():
         ({"mma": 1}, TypeError, "mma is 1"),
         ({"warps": 17}, ValueError, "warps is 17; it must be from 1 to 16"),
         ({"warps": 0}, ValueError, "warps is 0"),
+        *(
+            ({name: number}, ValueError, f"{name} is {number}; it must be from")
+            for name in ("steps", "window", "warps", "long_row", "segment", "row_blocks_2", "row_blocks_4")
+            for number in (-1, 2**63, 2**70)
+        ),
         ({"warps": 4.0}, TypeError, "warps is 4.0"),
     ],
 )
 def test_a_wrong_policy_is_a_clear_error(arguments, error, words):
-    layout = "slices" if "warps" in arguments else "published"
+    layout = "slices" if {"steps", "window", "warps"} & set(arguments) else "published"
     with pytest.raises(error, match=words):
         Policy(layout=layout, **arguments)
 

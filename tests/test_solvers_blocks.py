@@ -234,6 +234,17 @@ def test_lobpcg_takes_numbers_of_any_size(dtype):
     np.testing.assert_allclose(values * 2.0**80, want, atol=1e-2)
 
 
+def test_lobpcg_reports_residuals_whose_squares_are_lost():
+    diagonal = np.concatenate([np.ones(3), 1e-25 * np.arange(1, 7)])
+    A, X = np.diag(diagonal).astype(np.float32), np.zeros((9, 2), np.float32)
+    X[0, 0], X[3:, 1] = 1, 6**-0.5
+    values, V, stats = lobpcg(A, X, maxiter=1, rtol=0)
+    error = A.astype(np.longdouble) @ V - V.astype(np.longdouble) * values
+    true = np.linalg.norm(error.astype(float), axis=0).max()
+    assert true > 0
+    assert abs(stats.residual - true) <= 1e-3 * true
+
+
 def test_lobpcg_claims_true_residuals_alone():
     """Of an eigenvalue that is small beside others; products that were combined had drifted for some."""
     for seed in range(100):

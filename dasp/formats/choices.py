@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 
-def check_int(name: str, value: Any, least: int, most: int | None = None) -> None:
+def check_int(name: str, value: Any, least: int, most: int) -> None:
     """Hold that a choice is an int in a range.
 
     Raises
@@ -17,10 +17,8 @@ def check_int(name: str, value: Any, least: int, most: int | None = None) -> Non
     """
     if not isinstance(value, Integral) or isinstance(value, bool):
         raise TypeError(f"{name} is {value!r}; it must be an int")
-    if most is not None and not least <= int(value) <= most:
+    if not least <= int(value) <= most:
         raise ValueError(f"{name} is {value}; it must be from {least} to {most}")
-    if int(value) < least:
-        raise ValueError(f"{name} is {value}; it must not be negative")
 
 
 def check_switch(name: str, value: Any) -> None:

@@ -19,6 +19,9 @@ from dasp.solvers.space import Space
 
 Array = Any
 
+MOST_STEPS = 1000
+"""Of sweeps, and of a polynomial: each is a launch, or two, of every application."""
+
 BOUND = 8
 """Pairs of vectors that a GPU's programs are kept for: a solver uses one or two."""
 

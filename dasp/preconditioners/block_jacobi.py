@@ -60,8 +60,8 @@ def block_jacobi(A: Any, *, block: int, device: str | None = None) -> Preconditi
     >>> block_jacobi(A, block=2) @ np.array([3.0, 2.0, 4.0])
     array([1., 1., 1.])
     """
-    block = _check.count("block", block)
     matrix = host_matrix(A)
+    block = min(_check.count("block", block), max(1, matrix.shape[0]))
     return BlockJacobi(_inverses(matrix, block), computing_type(matrix), place(A, device))
 
 

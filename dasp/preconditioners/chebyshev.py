@@ -14,6 +14,7 @@ import numpy as np
 from dasp import _check
 from dasp.matrix import SpMatrix
 from dasp.preconditioners.base import (
+    MOST_STEPS,
     Preconditioner,
     computing_type,
     host_matrix,
@@ -139,7 +140,7 @@ def chebyshev(
     >>> quick.converged, quick.iterations < plain.iterations
     (True, True)
     """
-    degree = _check.count("degree", degree)
+    degree = _check.count("degree", degree, most=MOST_STEPS)
     matrix = host_matrix(A)
     if bounds is None:
         if not ratio > 1:

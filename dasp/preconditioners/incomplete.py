@@ -16,7 +16,14 @@ import numpy as np
 from dasp import _check
 from dasp._compile import jit
 from dasp.matrix import SpMatrix
-from dasp.preconditioners.base import Preconditioner, computing_type, host_matrix, place, wide_type
+from dasp.preconditioners.base import (
+    MOST_STEPS,
+    Preconditioner,
+    computing_type,
+    host_matrix,
+    place,
+    wide_type,
+)
 from dasp.solvers.operator import as_operator
 from dasp.solvers.space import Triangle
 
@@ -211,7 +218,7 @@ def ic0(A: Any, *, sweeps: int | None = None, device: str | None = None) -> Prec
 
 def _check_sweeps(sweeps: Any) -> None:
     if sweeps is not None:
-        _check.count("sweeps", sweeps, ", or None for exact solves")
+        _check.count("sweeps", sweeps, ", or None for exact solves", MOST_STEPS)
 
 
 def _from_factors(

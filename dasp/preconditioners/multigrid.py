@@ -19,6 +19,7 @@ from dasp._compile import jit
 from dasp._dtypes import real_type
 from dasp.matrix import SpMatrix
 from dasp.preconditioners.base import (
+    MOST_STEPS,
     TYPES,
     Preconditioner,
     canonical,
@@ -372,7 +373,7 @@ def multigrid(
         if value not in known:
             raise ValueError(f"{name} is {value!r}; one of {', '.join(known)} is needed")
     for name, number in (("sweeps", sweeps), ("degree", degree)):
-        _check.count(name, number)
+        _check.count(name, number, most=MOST_STEPS)
     where = place(None, device)
     if smoother == "gauss-seidel" and where != "cpu":
         raise ValueError(

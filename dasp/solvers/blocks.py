@@ -41,6 +41,18 @@ def squared_lengths(space: Space, block: Array) -> np.ndarray[Any, Any]:
     return space.download((block.conj() * block).real.sum(axis=0)).astype(np.float64)
 
 
+def norms(space: Space, block: Array) -> np.ndarray[Any, Any]:
+    """Return the norms of columns, on the host, of numbers too whose squares are lost."""
+    squares = squared_lengths(space, block)
+    low, high = squares_of(space)
+    if not ((low <= squares) & (squares <= high)).all():
+        scales, _ = column_scales(space, block)
+        scaled = block.copy()
+        multiply_columns(scaled, scales)
+        return np.asarray(np.sqrt(squared_lengths(space, scaled)) / scales)
+    return np.asarray(np.sqrt(squares))
+
+
 def squares_of(space: Space) -> tuple[float, float]:
     """Return between which numbers squares in the type of a space, and sums of them, lose nothing."""
     return SQUARES if real_type(space.dtype) == np.float64 else SINGLE_SQUARES

@@ -18,6 +18,7 @@ from dasp.solvers.blocks import (
     columns,
     multiply,
     multiply_columns,
+    norms,
     orthonormal,
     squared_lengths,
     squares_of,
@@ -197,7 +198,7 @@ class _Lobpcg:
     ) -> tuple[Array, np.ndarray[Any, Any]]:
         """Return A X - X diag(values), and the norms of its columns."""
         R = AX - X * self.space.asarray(values)
-        return R, np.sqrt(squared_lengths(self.space, R))
+        return R, norms(self.space, R)
 
     def _advance(
         self, X: Array, R: Array, P: Array | None, k: int

@@ -11,6 +11,9 @@ from dasp.formats.published.pattern import LONG_UNIT, MAX_SHORT
 MOST_MEDIUM = 2**31 - 1
 """Entries of a medium row, and of a segment, that the kernels count with 32 bits."""
 
+MOST_ROWS = 2**63 - 1
+"""Rows of a matrix, which are counted with 64 bits."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
@@ -52,8 +55,8 @@ class Options:
         check_int("segment", self.segment, LONG_UNIT, MOST_MEDIUM)
         if self.segment % LONG_UNIT:
             raise ValueError(f"segment is {self.segment}; it must be a positive multiple of {LONG_UNIT}")
-        check_int("row_blocks_2", self.row_blocks_2, 0)
-        check_int("row_blocks_4", self.row_blocks_4, 0)
+        check_int("row_blocks_2", self.row_blocks_2, 0, MOST_ROWS)
+        check_int("row_blocks_4", self.row_blocks_4, 0, MOST_ROWS)
         if self.row_blocks_2 > self.row_blocks_4:
             raise ValueError(
                 f"row_blocks_2 is {self.row_blocks_2} and row_blocks_4 is {self.row_blocks_4}; "

@@ -10,6 +10,7 @@ import numpy as np
 from dasp.formats.array import WARP, Plan, check_offsets, check_permutation, require
 from dasp.formats.sliced.pattern import (
     MOST_CODES,
+    MOST_COLUMNS,
     MOST_STEPS,
     MOST_WARPS,
     SHAPE_BITS,
@@ -69,7 +70,7 @@ def _check_choice(pattern: Pattern) -> None:
     require(1 <= choice.steps <= MOST_STEPS, f"steps is {choice.steps}, not from 1 to {MOST_STEPS}")
     longest = choice.segment_steps
     require(choice.steps <= longest <= MOST_STEPS, f"segment_steps is {longest}")
-    require(choice.window >= 0, f"window is {choice.window}")
+    require(0 <= choice.window <= MOST_COLUMNS, f"window is {choice.window}")
     require(1 <= choice.warps <= MOST_WARPS, f"warps is {choice.warps}, not from 1 to {MOST_WARPS}")
 
 

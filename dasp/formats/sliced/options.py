@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dasp.formats.choices import check_int, check_switch
-from dasp.formats.sliced.pattern import MOST_STEPS, MOST_WARPS
+from dasp.formats.sliced.pattern import MOST_COLUMNS, MOST_STEPS, MOST_WARPS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,7 +17,8 @@ class Options:
     steps : int or None
         Most steps of a slice, 1 to 4095; a row of more than 32 times as many entries is cut.
     window : int or None
-        Rows among which rows are sorted by length; 0 keeps the caller's order, m or more sorts all.
+        Rows among which rows are sorted by length, less than 2^32; 0 keeps the caller's order, m or more
+        sorts all.
     narrow : bool
         Whether values may be stored in fewer bits where each keeps all of its own.
     warps : int or None
@@ -43,7 +44,7 @@ class Options:
         if self.steps is not None:
             check_int("steps", self.steps, 1, MOST_STEPS)
         if self.window is not None:
-            check_int("window", self.window, 0)
+            check_int("window", self.window, 0, MOST_COLUMNS)
         if self.warps is not None:
             check_int("warps", self.warps, 1, MOST_WARPS)
         check_switch("narrow", self.narrow)
