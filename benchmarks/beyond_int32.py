@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from dasp import Policy, SpMatrix, planning
+from dasp import Policy, SpMatrix
 from dasp.backends.cuda import backend
 from dasp.bench import machine, results
-from dasp.formats.array import Csr
+from dasp.formats.plan import Csr
+from dasp.matrix import planning
 
 LEAST, KINDS, STEP, HALF_BAND = 26, 3, 97, 1300
 """Entries of the shortest rows, how many lengths there are, columns between entries, and before the band."""

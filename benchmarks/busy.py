@@ -24,9 +24,9 @@ import numpy as np
 
 import dasp
 from dasp import models
-from dasp.backends.cpu import team
 from dasp.bench import machine, results
 from dasp.bench.table import median
+from dasp.runtime.cpu import team
 
 MODELS = "poisson2d:60", "poisson3d:40", "rmat:14"
 """In the first cache, in the last, and one whose rows have very different lengths."""

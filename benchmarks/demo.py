@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import dasp
-from dasp import cli
+from dasp.cli import main as cli
 
 ROOT = Path(__file__).resolve().parents[1]
 TABLE, FIGURE, PLAN = "demo/bench.csv", "demo/bench.png", "demo/plan.png"

@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 
 import dasp
-from dasp._machines import MACHINES
 from dasp.bench import machine, results
-from dasp.formats.array import Csr
-from dasp.formats.sliced import SLICED
+from dasp.formats.cost import MACHINES
+from dasp.formats.plan import Csr
+from dasp.formats.sell import SLICED
 from dasp.io import load_matrix
 
 NARROW = {"auto": True, "plain": False}
@@ -60,7 +60,7 @@ def digests(csr: Csr, narrow: bool, device: str) -> dict[str, str]:
     else:
         import cupy
 
-        from dasp.backends.cuda import device as cuda
+        from dasp.runtime.cuda import device as cuda
 
         primitives = cuda.primitives(cupy.cuda.Device().id)
     put = np.ascontiguousarray if device == "cpu" else cupy.asarray

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from dasp.bench.sparse import load
-from dasp.commands.bench import add_sparse_options, measure_and_report, sparse_subject
+from dasp.cli.bench import add_sparse_options, measure_and_report, sparse_subject
 
 HERE = Path(__file__).resolve().parent
 

@@ -19,25 +19,25 @@ from dasp._version import __version__ as __version__
 
 if TYPE_CHECKING:
     from dasp import dense, distributed, models, preconditioners, solvers
-    from dasp import torch as torch
-    from dasp._threads import get_num_threads, set_num_threads
-    from dasp.configuration import show_config
-    from dasp.formats.array import Plan
+    from dasp.cli.configuration import show_config
+    from dasp.formats.plan import Plan
+    from dasp.interop import torch as torch
     from dasp.io import load_matrix, load_plan, save_plan
-    from dasp.matrix import SpMatrix
-    from dasp.policy import Policy
+    from dasp.matrix.matrix import SpMatrix
+    from dasp.matrix.policy import Policy
+    from dasp.runtime.cpu.threads import get_num_threads, set_num_threads
 
 
 _HOMES = {
-    "Plan": "dasp.formats.array",
-    "Policy": "dasp.policy",
-    "SpMatrix": "dasp.matrix",
-    "get_num_threads": "dasp._threads",
+    "Plan": "dasp.formats.plan",
+    "Policy": "dasp.matrix.policy",
+    "SpMatrix": "dasp.matrix.matrix",
+    "get_num_threads": "dasp.runtime.cpu.threads",
     "load_matrix": "dasp.io",
     "load_plan": "dasp.io",
     "save_plan": "dasp.io",
-    "set_num_threads": "dasp._threads",
-    "show_config": "dasp.configuration",
+    "set_num_threads": "dasp.runtime.cpu.threads",
+    "show_config": "dasp.cli.configuration",
 }
 
 __all__ = [
@@ -59,13 +59,15 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("dense", "distributed", "models", "preconditioners", "solvers", "torch"):
+    if name in ("dense", "distributed", "models", "preconditioners", "solvers"):
         return importlib.import_module(f"dasp.{name}")
+    if name == "torch":
+        return importlib.import_module("dasp.interop.torch")
     if name in _HOMES:
         value = getattr(importlib.import_module(_HOMES[name]), name)
         if name == "Policy":
             # The search needs matrices, which need policies: it joins the class here, above both.
-            value.measured = staticmethod(importlib.import_module("dasp.tuning.policy").measured)
+            value.measured = staticmethod(importlib.import_module("dasp.matrix.search").measured)
         globals()[name] = value
         return value
     raise AttributeError(f"module 'dasp' has no attribute {name!r}")

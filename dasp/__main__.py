@@ -2,6 +2,6 @@
 
 import sys
 
-from dasp.cli import main
+from dasp.cli.main import main
 
 sys.exit(main())

@@ -19,12 +19,13 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 import dasp
-from dasp import backends, formats, planning
+from dasp import backends, formats
 from dasp.bench import figures, results, roofline
 from dasp.bench.sparse_report import baselines, pays_against_all, speedup, timed
 from dasp.bench.table import Row, number
-from dasp.formats.array import PAD, WARP
-from dasp.formats.sliced.pattern import Coding, shape_fields
+from dasp.formats.plan import PAD, WARP
+from dasp.formats.sell.pattern import Coding, shape_fields
+from dasp.matrix import planning
 
 RESULTS = Path(__file__).resolve().parents[1] / "benchmarks" / "results"
 STYLE = {

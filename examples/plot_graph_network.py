@@ -22,7 +22,6 @@ import dasp
 
 try:
     import torch
-
     from dasp.torch import matmul
 except ImportError:  # the gradients below are written by hand as well
     torch = None

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 from dasp import Policy, SpMatrix
-from dasp._dtypes import arithmetic, into, real_type
-from dasp._machines import H200
-from dasp.backends.cuda import bundles, octets
-from dasp.backends.cuda import columns as several
+from dasp.backends.cuda import bundles
 from dasp.backends.cuda import product as cuda
 from dasp.backends.cuda.primitives import Primitives
-from dasp.backends.cuda.scratch import ABSENT, new_scratch
+from dasp.formats.cost import H200
+from dasp.formats.sell.cuda import columns as several
+from dasp.formats.sell.cuda import octets
+from dasp.runtime.cuda.scratch import ABSENT, new_scratch
+from dasp.runtime.dtypes import arithmetic, into, real_type
 from tests.pack_device import PackingDevice
 from tests.planned import plan_of
 from tests.simt import compile_kernels, poisoned

@@ -76,7 +76,7 @@ class _Aside:
 
 
 class PackingDevice:
-    """A `Device` of `dasp.backends.cuda.pack.protocols`; kernels must not read what none has written.
+    """A `Device` of `dasp.formats.sell.cuda.pack.protocols`; kernels must not read what none has written.
 
     Parameters
     ----------

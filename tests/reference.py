@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 from scipy.sparse import csr_array
 
-from dasp._dtypes import TABLE, real_type, sum_type
+from dasp.runtime.dtypes import TABLE, real_type, sum_type
 
 
 def entries_of(matrix: Any) -> csr_array:

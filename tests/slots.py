@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from dasp.formats.array import PAD, WARP, Plan
-from dasp.formats.sliced.pattern import Coding, Pattern, Values, Width, delta_views, shape_fields
+from dasp.formats.plan import PAD, WARP, Plan
+from dasp.formats.sell.pattern import Coding, Pattern, Values, Width, delta_views, shape_fields
 
 Vector = np.ndarray[Any, Any]
 

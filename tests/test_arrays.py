@@ -16,8 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from dasp import _arrays, _check
-from dasp._arrays import Compressed, Coordinates
+from dasp.runtime import arrays as _arrays
+from dasp.runtime import check as _check
+from dasp.runtime.arrays import Compressed, Coordinates
 
 FORMATS = ["csr", "csc", "coo", "bsr", "dia", "dok", "lil"]
 REAL_TYPES = ["f2", "f4", "f8", "g", ">f4", ">f8", ">f2", "?", "i1", "u1", ">i2", "u4", "i8", ">u8"]

@@ -22,7 +22,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dasp
-from dasp._dtypes import TABLE
 from dasp.bench import (
     baselines_cpu,
     baselines_cuda,
@@ -42,11 +41,12 @@ from dasp.bench.markers import replace_between
 from dasp.bench.report import as_json
 from dasp.bench.session import Session
 from dasp.bench.sparse import Settings, Sparse, measure, warm_up
-from dasp.commands import bench as bench_command
-from dasp.commands.bench import add_command
-from dasp.tuning import timing_cpu as timing
-from dasp.tuning import timing_cuda
-from dasp.tuning.candidate import Baselines, Candidate
+from dasp.cli import bench as bench_command
+from dasp.cli.bench import add_command
+from dasp.runtime.candidate import Baselines, Candidate
+from dasp.runtime.cpu import timing
+from dasp.runtime.cuda import timing as timing_cuda
+from dasp.runtime.dtypes import TABLE
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -693,7 +693,7 @@ def test_a_policys_name_is_its_layout(host):
 
 
 def test_the_number_of_threads_is_everybodys(monkeypatch):
-    monkeypatch.setattr("dasp._threads._threads", None)
+    monkeypatch.setattr("dasp.runtime.cpu.threads._threads", None)
     device = open_device("cpu", threads=1)
     assert (dasp.get_num_threads(), device.columns()["threads"]) == (1, "1")
 
@@ -849,7 +849,7 @@ def parsed(*words):
 
 
 def test_the_command_prints_a_table_and_answers_with_its_status(tmp_path, monkeypatch, capsys):
-    pytest.importorskip("dasp.matrix")
+    pytest.importorskip("dasp.matrix.matrix")
     words = ("poisson2d:20", "--device", "cpu", "--threads", "1", "--repeat", "3", "--baselines", "scipy")
     args = parsed(*words, "--csv", str(tmp_path / "rows.csv"), "--plot", str(tmp_path / "plot.png"))
     monkeypatch.setattr(HostDevice, "bandwidth", 1e10)
@@ -899,7 +899,7 @@ def test_every_type_of_a_sparse_matrix_can_be_measured():
 
 def test_registering_commands_loads_nothing_heavy():
     program = (
-        "import sys, dasp.commands.bench, dasp.commands.config, dasp.commands.info; "
+        "import sys, dasp.cli.bench, dasp.cli.config, dasp.cli.info; "
         "print([m for m in ('numpy', 'numba', 'cupy', 'scipy', 'matplotlib', 'tqdm') if m in sys.modules])"
     )
     done = subprocess.run(

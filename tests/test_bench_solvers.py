@@ -7,9 +7,10 @@ import json
 import numpy as np
 import pytest
 
-from dasp import cli, solvers
+from dasp import solvers
 from dasp.bench import solvers_report
 from dasp.bench.device import HostDevice
+from dasp.cli import main as cli
 from dasp.models import generate
 
 QUICK = ["poisson2d:12", "--device", "cpu", "--threads", "1", "--repeat", "1"]

@@ -22,9 +22,10 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
 import dasp
-from dasp import _html, cli, formats
-from dasp.commands import figures, info, options, solve, systems
-from dasp.commands.summaries import SUMMARIES
+from dasp import _html, formats
+from dasp.cli import figures, info, options, solve, systems
+from dasp.cli import main as cli
+from dasp.cli.summaries import SUMMARIES
 from dasp.models import families, generate
 
 CPU = ["--device", "cpu"]
@@ -436,7 +437,7 @@ def test_a_dense_benchmark_runs(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_missing_command_module_is_a_defect(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(cli.COMMANDS, "nosuch", "dasp.commands.nosuch")
+    monkeypatch.setitem(cli.COMMANDS, "nosuch", "dasp.cli.nosuch")
     monkeypatch.setitem(SUMMARIES, "nosuch", "does nothing")
     with pytest.raises(ModuleNotFoundError):
         cli.main(["nosuch"])
@@ -518,7 +519,7 @@ def test_a_warning_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: 
         warnings.warn("take care", stacklevel=1)
         return 0
 
-    monkeypatch.setattr("dasp.commands.config._run", warn)
+    monkeypatch.setattr("dasp.cli.config._run", warn)
     assert run(capsys, "config") == (0, "", "dasp: warning: take care\n")
 
 
@@ -658,7 +659,7 @@ def test_a_defect_of_ours_is_not_taken_for_a_mistake(monkeypatch: pytest.MonkeyP
     def missing(_: object) -> int:
         raise ModuleNotFoundError("No module named 'dasp.nosuch'", name="dasp.nosuch")
 
-    monkeypatch.setattr("dasp.commands.config._run", missing)
+    monkeypatch.setattr("dasp.cli.config._run", missing)
     with pytest.raises(ModuleNotFoundError):
         cli.main(["config"])
 
@@ -669,7 +670,7 @@ def test_ctrl_c_is_exit_status_130(
     def interrupted() -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("dasp.configuration.show_config", interrupted)
+    monkeypatch.setattr("dasp.cli.configuration.show_config", interrupted)
     status, _, err = run(capsys, "config")
     assert status == 130
     assert err.count("\n") == 1
@@ -686,7 +687,7 @@ def test_an_interrupt_that_a_library_makes_another_error_of_is_one(
         return 0
 
     usual = signal.getsignal(signal.SIGINT)
-    monkeypatch.setattr("dasp.commands.config._run", torn)
+    monkeypatch.setattr("dasp.cli.config._run", torn)
     assert run(capsys, "config") == (130, "", "dasp: interrupted\n")
     assert signal.getsignal(signal.SIGINT) is usual
 
@@ -705,7 +706,7 @@ def test_it_runs_as_a_process(tmp_path: Path) -> None:
     done = process("dasp", "info", "poisson3d:6", *CPU, cwd=tmp_path, env=environment)
     assert (done.returncode, done.stderr) == (0, "")
     assert "216 x 216" in done.stdout
-    wrong = process("dasp.cli", "info", "nosuchfile", cwd=tmp_path, env=environment)
+    wrong = process("dasp.cli.main", "info", "nosuchfile", cwd=tmp_path, env=environment)
     assert wrong.returncode == 2
     assert wrong.stderr.startswith("dasp: error: nosuchfile was not found")
     assert wrong.stderr.count("\n") == 1

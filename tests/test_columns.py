@@ -13,15 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dasp import Policy, SpMatrix, set_num_threads
-from dasp._dtypes import arithmetic, into
-from dasp._machines import H200, Panels
-from dasp.backends.cpu import ranges
-from dasp.backends.cpu.panels import panels_of
 from dasp.backends.cpu.product import Product
 from dasp.backends.cpu.turning import turn
-from dasp.backends.cuda import bundles, octets
-from dasp.backends.cuda import columns as cuda
-from dasp.backends.cuda.columns import (
+from dasp.backends.cuda import bundles
+from dasp.backends.cuda.primitives import Primitives
+from dasp.formats.cost import H200, Panels
+from dasp.formats.plan import WARP
+from dasp.formats.sell.cpu.panels import panels_of
+from dasp.formats.sell.cuda import columns as cuda
+from dasp.formats.sell.cuda import octets
+from dasp.formats.sell.cuda.columns import (
     Gathering,
     Layout,
     choose_parts,
@@ -29,10 +30,10 @@ from dasp.backends.cuda.columns import (
     layout_of,
     mostly_alike,
 )
-from dasp.backends.cuda.primitives import Primitives
-from dasp.backends.cuda.sectors import read_sectors
-from dasp.formats.array import WARP
+from dasp.formats.sell.cuda.sectors import read_sectors
 from dasp.models import generate
+from dasp.runtime.cpu import ranges
+from dasp.runtime.dtypes import arithmetic, into
 from tests.executors import EXECUTORS, emulate, emulate_columns
 from tests.executors import multiply as by_vector
 from tests.gallery import GALLERY, from_lengths, matrices

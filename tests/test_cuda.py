@@ -12,8 +12,8 @@ import pytest
 import scipy.sparse as sp
 
 from dasp import Policy, SpMatrix
-from dasp.backends.cuda import scratch
 from dasp.models import generate
+from dasp.runtime.cuda import scratch
 from tests import sanitizer
 from tests.gallery import GALLERY, from_lengths
 from tests.reference import assert_close, assert_same_entries
@@ -66,11 +66,11 @@ def test_a_matrix_may_be_dropped_while_its_product_is_on_its_way(cupy, skewed):
 
 
 def test_steps_of_planning_that_run_beside_each_other_make_the_plan_of_the_cpu(cupy):
-    from dasp._machines import H200
     from dasp.backends.cpu import primitives as cpu
-    from dasp.backends.cuda.device import primitives
-    from dasp.formats.array import Csr, arrays_of
-    from dasp.formats.sliced import SLICED
+    from dasp.formats.cost import H200
+    from dasp.formats.plan import Csr, arrays_of
+    from dasp.formats.sell import SLICED
+    from dasp.runtime.cuda.device import primitives
 
     rng = np.random.default_rng(4)
     lengths = np.where(rng.random(300_000) < 1e-4, 2000, rng.integers(0, 3, 300_000))

@@ -8,7 +8,6 @@ import types
 import numpy as np
 import pytest
 
-from dasp import cli
 from dasp.bench import gemm as bench
 from dasp.bench import gemm_report
 from dasp.bench import gf256 as bench_codes
@@ -17,9 +16,10 @@ from dasp.bench import peak_cpu as peak
 from dasp.bench.device import HostDevice
 from dasp.bench.figures import draw_bars, draw_ladder
 from dasp.bench.peak_cpu import gpu_gigaflops
-from dasp.cli import main
+from dasp.cli import main as cli
+from dasp.cli.main import main
 from dasp.dense import kernels
-from dasp.dense.ladder import REAL
+from dasp.dense.gemm.ladder import REAL
 
 
 def parse(add_arguments, words):
@@ -222,8 +222,9 @@ def test_the_search_says_what_it_needs(capsys, tmp_path):
 
 
 def test_on_the_cpu_the_faster_of_two_is_kept(monkeypatch, tmp_path, capsys):
-    from dasp.dense import cpu, explain, settings
-    from dasp.tuning import gemm as search
+    from dasp.cli import tune_gemm as search
+    from dasp.dense import explain
+    from dasp.dense.gemm import cpu, settings
 
     times = {("float32", 128): (30.0, 20.0), ("float32", 512): (30.0, 31.0), ("float64", 128): (5.0, 5.0)}
     products = iter([*times.items(), (("float64", 512), (9.0, 8.0))])
@@ -264,8 +265,8 @@ def test_on_the_cpu_the_faster_of_two_is_kept(monkeypatch, tmp_path, capsys):
 
 @pytest.mark.cuda
 def test_the_search_finds_a_right_setting(tmp_path, monkeypatch):
-    from dasp.dense import rungs_cuda, settings
-    from dasp.tuning import gemm as cuda_tune
+    from dasp.cli import tune_gemm as cuda_tune
+    from dasp.dense.gemm import rungs_cuda, settings
 
     few = [
         settings.Setting(64, 64, 8, tm=4, tn=8, wm=32, wn=32),

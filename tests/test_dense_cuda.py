@@ -1,6 +1,6 @@
 """The CUDA ladder of dense products in the emulator, and on a GPU where there is one.
 
-The emulator runs what `dasp.dense.cuda.launches` says: the same sources, constants, grids and arguments.
+The emulator runs what `dasp.dense.gemm.cuda.launches` says: the same sources, constants, grids and arguments.
 """
 
 import contextlib
@@ -16,9 +16,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dasp.dense import gemm, kernels
-from dasp.dense.ladder import HALF
-from dasp.dense.rungs_cuda import BY_NAME, ITEM, LAST, RUNGS, Layout, launches
-from dasp.dense.settings import SIZES, Setting, entry, nearest
+from dasp.dense.gemm.ladder import HALF
+from dasp.dense.gemm.rungs_cuda import BY_NAME, ITEM, LAST, RUNGS, Layout, launches
+from dasp.dense.gemm.settings import SIZES, Setting, entry, nearest
 from tests.simt import compile_kernels, poisoned
 from tests.test_dense_gemm import assert_product, spread
 
@@ -211,7 +211,7 @@ def test_size_classes_and_parts():
 
 
 def test_every_kernel_file_is_a_rung():
-    from dasp import _source
+    from dasp.runtime.cuda import source as _source
 
     there = {path.relative_to(_source.find()).as_posix() for path in _source.find().rglob("dense/gemm_*.cu")}
     assert there == {rung.source for rung in RUNGS} | {"dense/gemm_reduce.cu"}
@@ -269,7 +269,7 @@ def spread_gpu(values, order):
 def test_auto_on_the_gpu(dtype):
     import cupy
 
-    from dasp.dense import cuda
+    from dasp.dense.gemm import cuda
 
     if dtype == "bfloat16":
         pytest.importorskip("ml_dtypes")
@@ -316,8 +316,8 @@ def test_a_product_can_be_captured_in_a_graph(kernel, dtype):
 def test_the_vendors_library_takes_any_order(dtype):
     import cupy
 
-    from dasp.dense import cublas_cuda
-    from dasp.dense.ladder import Product
+    from dasp.dense.gemm import cublas_cuda
+    from dasp.dense.gemm.ladder import Product
 
     if dtype == "bfloat16":
         pytest.importorskip("ml_dtypes")
@@ -406,8 +406,8 @@ def matrix(real, address, rows, columns, row_step, column_step):
 
 @pytest.fixture
 def fake_gpu(monkeypatch):
-    from dasp import _arrays
-    from dasp.dense import cuda, settings
+    from dasp.dense.gemm import cuda, settings
+    from dasp.runtime import arrays as _arrays
 
     def make(values):
         return np.asarray(values).view(OnFakeGpu)
@@ -477,7 +477,7 @@ def test_the_launcher_copies_nothing_that_the_last_rungs_can_read(fake_gpu, monk
 
 def test_what_a_captured_product_works_in_comes_from_its_graph(fake_gpu, monkeypatch):
     """The graph's allocator is the current one while anything of ours is taken and given back."""
-    from dasp.dense import cuda
+    from dasp.dense.gemm import cuda
 
     taken, inside = [], []
 
@@ -531,7 +531,7 @@ def test_arrays_of_several_gpus_and_odd_addresses_are_refused(fake_gpu, monkeypa
 
 def test_cublas_takes_every_order_of_memory():
     """Which matrix comes first, transposed or not, and with which leading dimension: out^T = b^T a^T."""
-    from dasp.dense.cublas_cuda import Form
+    from dasp.dense.gemm.cublas_cuda import Form
 
     rng = np.random.default_rng(3)
     for shape in ((5, 7), (1, 7), (5, 1), (1, 1)):
@@ -547,7 +547,7 @@ def test_cublas_takes_every_order_of_memory():
 
 
 def test_a_gpu_too_old_is_named(fake_gpu, monkeypatch):
-    from dasp.dense import cuda
+    from dasp.dense.gemm import cuda
 
     monkeypatch.setattr(cuda, "_capability", lambda device: (7, 5))
     a = fake_gpu(np.ones((3, 3)))
@@ -567,7 +567,8 @@ def write_table(path, lines, machine="no such GPU"):
 
 
 def test_a_users_table_goes_first(fake_gpu, monkeypatch, tmp_path):
-    from dasp.dense import explain, settings
+    from dasp.dense import explain
+    from dasp.dense.gemm import settings
 
     winner = dict(bm=64, bn=64, bk=16, tm=4, tn=8, wm=32, wn=32, stages=3, parts=2)
     times = {"split": 3.0, "vendor": 4.0}
@@ -589,7 +590,8 @@ def test_a_users_table_goes_first(fake_gpu, monkeypatch, tmp_path):
 
 def test_a_kernel_whose_last_turn_is_nearly_empty_gives_way(fake_gpu, monkeypatch, tmp_path):
     """132 multiprocessors, tiles of 128 x 128: 11 x 12 fill one turn of them, 11 x 13 leave most idle."""
-    from dasp.dense import explain, settings
+    from dasp.dense import explain
+    from dasp.dense.gemm import settings
 
     tiles = dict(bm=128, bn=128, bk=8, tm=8, tn=8, wm=64, wn=32, parts=1)
     assert Setting(**tiles).busy(11 * 128, 12 * 128, 132) == 1
@@ -610,7 +612,7 @@ def test_a_kernel_whose_last_turn_is_nearly_empty_gives_way(fake_gpu, monkeypatc
 
 
 def test_the_shipped_table_holds_valid_sets():
-    from dasp.dense import settings
+    from dasp.dense.gemm import settings
 
     path = Path(settings.__file__).with_name("tuned.json")
     shipped = json.loads(path.read_text())

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import dasp._threads
+import dasp.runtime.cpu.threads
 from dasp.dense import explain, gemm, kernels
 
 CPU = [kernel.name for kernel in kernels("cpu")]
@@ -126,10 +126,10 @@ def test_equal_inputs_give_equal_bits_whatever_the_threads(dtype):
     results = set()
     try:
         for threads in (1, 2, 3, 4, 2):
-            dasp._threads.set_num_threads(threads)
+            dasp.runtime.cpu.threads.set_num_threads(threads)
             results.add(gemm(a, b, kernel="goto").tobytes())
     finally:
-        dasp._threads.set_num_threads(None)
+        dasp.runtime.cpu.threads.set_num_threads(None)
     assert len(results) == 1
 
 
@@ -276,7 +276,7 @@ def test_ladders_are_described():
 
 
 def test_explain_says_which_and_why(monkeypatch):
-    from dasp.dense import cpu
+    from dasp.dense.gemm import cpu
 
     monkeypatch.setattr(cpu, "machine", lambda: "no such machine")
     chosen = explain((500, 300), (700, 300), trans_b=True, device="cpu")

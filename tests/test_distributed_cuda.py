@@ -20,20 +20,20 @@ from dasp.distributed import cuda as ranks_cuda
 from dasp.distributed.cuda import ADD_DOT, RanksCudaSpace, RanksDevice, _Sums
 from dasp.distributed.packing import ADD, PACK, adds, defines, grid, packs, steps
 from dasp.models import generate
+from dasp.solvers.arguments import make_limits
 from dasp.solvers.bicgstab import BiconjugateGradientsStabilized
 from dasp.solvers.cuda import loop as cuda_loop
 from dasp.solvers.cuda.device import CupyDevice
 from dasp.solvers.cuda.passes import THREADS
 from dasp.solvers.cuda.space import BLOCKS_PER_PROCESSOR, LONG_TURN, CudaSpace
-from dasp.solvers.given import make_limits
 from dasp.solvers.gmres import Cycles, GeneralizedMinimalResiduals, gmres
 from dasp.solvers.hermitian import HermitianConjugateGradients
 from dasp.solvers.minres import MinimalResiduals
 from dasp.solvers.pipelined import PipelinedConjugateGradients
+from dasp.solvers.plain import ConjugateGradients
 from dasp.solvers.predicted import PredictedConjugateGradients
 from dasp.solvers.reduced import ReducedConjugateGradients
 from dasp.solvers.system import System, drive, load
-from dasp.solvers.three_pass import ConjugateGradients
 from tests.ranks import ThreadEngine, run_ranks
 from tests.simt_device import EmulatedDevice
 from tests.test_solvers_complex import helmholtz, hermitian, numbers

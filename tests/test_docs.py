@@ -23,9 +23,9 @@ import numpy as np
 import pytest
 
 import dasp
-from dasp import cli
-from dasp.commands.bench import OTHERS
-from dasp.formats.array import PAD
+from dasp.cli import main as cli
+from dasp.cli.bench import OTHERS
+from dasp.formats.plan import PAD
 from dasp.models import is_model
 from tests.reference import entries_of
 from tests.slots import expand
@@ -185,7 +185,7 @@ def test_every_public_name_is_in_the_reference() -> None:
     assert offered <= documented()
     for name in documented() - offered:  # what is named beside them exists
         module, _, last = name.rpartition(".")
-        if module != "dasp.torch" or importlib.util.find_spec("torch"):
+        if module != "dasp.interop.torch" or importlib.util.find_spec("torch"):
             assert hasattr(importlib.import_module(module), last), name
 
 
@@ -194,7 +194,7 @@ def callables() -> dict[str, Any]:
     found = {}
     for name in documented():
         module, _, last = name.rpartition(".")
-        if module == "dasp.torch" and not importlib.util.find_spec("torch"):
+        if module == "dasp.interop.torch" and not importlib.util.find_spec("torch"):
             continue
         value = getattr(importlib.import_module(module), last)
         if not inspect.isclass(value):

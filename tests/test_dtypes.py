@@ -16,14 +16,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dasp
-from dasp import Policy, SpMatrix, formats, planning
-from dasp._dtypes import BFLOAT16, TABLE, arithmetic, bits_type, named, real_type, result_type
+from dasp import Policy, SpMatrix, formats
 from dasp.backends.cpu import primitives as cpu
-from dasp.backends.cpu.halves import store_rounded, widened
 from dasp.backends.cuda.primitives import Primitives
 from dasp.bench import results
-from dasp.formats.array import Csr, arrays_of
-from dasp.formats.sliced.pattern import Coding
+from dasp.formats.plan import Csr, arrays_of
+from dasp.formats.sell.pattern import Coding
+from dasp.matrix import planning
+from dasp.runtime.cpu.halves import store_rounded, widened
+from dasp.runtime.dtypes import BFLOAT16, TABLE, arithmetic, bits_type, named, real_type, result_type
 from tests.executors import EXECUTORS, multiply
 from tests.gallery import GALLERY, MILLION, from_lengths, matrices
 from tests.pack_device import PackingDevice

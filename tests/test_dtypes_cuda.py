@@ -7,8 +7,8 @@ import pytest
 import scipy.sparse as sp
 
 from dasp import Policy, SpMatrix
-from dasp._dtypes import bits_type, named, result_type
-from dasp.backends.cuda import columns
+from dasp.formats.sell.cuda import columns
+from dasp.runtime.dtypes import bits_type, named, result_type
 from tests.gallery import from_lengths
 from tests.reference import assert_close
 from tests.test_dtypes import MIXES, TYPES, numbers, typed

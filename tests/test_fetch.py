@@ -19,7 +19,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from dasp import cli
+from dasp.cli import main as cli
 from dasp.io import suitesparse
 from dasp.io.matrices import load_matrix
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from dasp import SpMatrix, _foreign
+from dasp import SpMatrix
+from dasp.runtime import foreign as _foreign
 from tests.reference import assert_close
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import dasp
-from dasp import formats, planning
+from dasp import formats
 from dasp.backends.cpu import primitives
 from dasp.backends.cpu.product import KERNELS
-from dasp.formats.array import (
+from dasp.formats.plan import (
     PAD,
     Csr,
     Part,
@@ -22,6 +22,7 @@ from dasp.formats.array import (
     require,
     slots_of_entries,
 )
+from dasp.matrix import planning
 from tests.gallery import GALLERY
 from tests.reference import assert_close, assert_same_entries, entries_of
 

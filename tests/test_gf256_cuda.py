@@ -238,8 +238,8 @@ class FakeLaunch:
 
 @pytest.fixture
 def fake_gpu(monkeypatch):
-    from dasp import _arrays
-    from dasp.dense import cuda as dense
+    from dasp.dense.gemm import cuda as dense
+    from dasp.runtime import arrays as _arrays
 
     def make(values):
         return np.asarray(values).view(OnFakeGpu)

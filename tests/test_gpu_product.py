@@ -12,12 +12,14 @@ import numpy as np
 import pytest
 
 from dasp import Policy, SpMatrix
-from dasp._dtypes import arithmetic
-from dasp._machines import H200
-from dasp.backends.cuda import beside, columns, dotted, octets, product, scratch, sliced
-from dasp.backends.cuda.sectors import read_sectors
-from dasp.formats.array import diagonal_rows
+from dasp.backends.cuda import product
+from dasp.formats.cost import H200
+from dasp.formats.plan import diagonal_rows
+from dasp.formats.sell.cuda import beside, columns, dotted, octets, sliced
+from dasp.formats.sell.cuda.sectors import read_sectors
 from dasp.models import generate
+from dasp.runtime.cuda import scratch
+from dasp.runtime.dtypes import arithmetic
 from tests.gallery import GALLERY, LENGTHS, from_lengths
 from tests.planned import plan_of, widened
 from tests.reference import assert_close, entries_of

@@ -33,15 +33,16 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from scipy.sparse import coo_array, csr_array
 
-from dasp import Policy, _threads
-from dasp._dtypes import TABLE
+from dasp import Policy
 from dasp.formats import find, names
-from dasp.formats.array import PAD, Plan
-from dasp.formats.sliced.pattern import PAD_8, Coding, Width, shape_fields
+from dasp.formats.plan import PAD, Plan
+from dasp.formats.sell.pattern import PAD_8, Coding, Width, shape_fields
 from dasp.io import lines, market
 from dasp.io.matrices import MatrixFileError, load_matrix, load_plan, save_plan
 from dasp.io.plans import pack_plan, unpack_plan
 from dasp.models import examples, generate
+from dasp.runtime.cpu import threads as _threads
+from dasp.runtime.dtypes import TABLE
 from tests.planned import plan_of as planned
 from tests.planned import unpacked
 
@@ -848,7 +849,7 @@ def test_a_small_file_of_many_rows_takes_no_memory(tmp_path: Path, form: str) ->
 
 
 def test_nothing_is_unpacked_that_is_not_announced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dasp._memory.machine_bytes", lambda: 10**8)
+    monkeypatch.setattr("dasp.runtime.memory.machine_bytes", lambda: 10**8)
     zeros = npy(np.zeros(2 * 10**7))
     plan = {f"{name}.npy": npy(value) for name, value in pack_plan(published_plan()).items()}
     bombs = {
@@ -896,7 +897,7 @@ def test_links_to_files_are_read(tmp_path: Path) -> None:
 def test_a_zip_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.npz"
     scipy.sparse.save_npz(path, generate("poisson2d:10"))
-    monkeypatch.setattr("dasp._memory.machine_bytes", lambda: 1000)
+    monkeypatch.setattr("dasp.runtime.memory.machine_bytes", lambda: 1000)
     assert "half of this machine's memory" in refusal(path)
 
 

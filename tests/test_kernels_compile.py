@@ -13,22 +13,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dasp import _source
-from dasp._dtypes import C_NAMES, TABLE, Arithmetic, arithmetic, into
-from dasp._machines import H200
-from dasp.backends.cuda import columns as several
-from dasp.backends.cuda import octets
-from dasp.backends.cuda import resident as one_launch
 from dasp.backends.cuda.published_columns import choose_passes
-from dasp.dense import rungs_cuda as dense
-from dasp.formats.sliced.pattern import Coding
+from dasp.dense.gemm import rungs_cuda as dense
+from dasp.formats.cost import H200
+from dasp.formats.sell.cuda import columns as several
+from dasp.formats.sell.cuda import octets
+from dasp.formats.sell.pattern import Coding
+from dasp.runtime.cuda import source as _source
+from dasp.runtime.dtypes import C_NAMES, TABLE, Arithmetic, arithmetic, into
 from dasp.solvers.bicgstab import BiconjugateGradientsStabilized
 from dasp.solvers.cuda.space import CudaSpace
 from dasp.solvers.hermitian import HermitianConjugateGradients
 from dasp.solvers.minres import MinimalResiduals
+from dasp.solvers.persistent import kernel as one_launch
 from dasp.solvers.pipelined import PipelinedConjugateGradients
+from dasp.solvers.plain import ConjugateGradients
 from dasp.solvers.system import System
-from dasp.solvers.three_pass import ConjugateGradients
 from tests.simt import sass
 from tests.simt_device import EmulatedDevice
 

@@ -11,15 +11,16 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from dasp import _launch as cuda_launch
-from dasp import _source
-from dasp._launch import Launch, Signature, launcher
-from dasp.backends import cuda
-from dasp.backends.cuda import dotted
+import dasp
+from dasp.formats.sell.cuda import dotted
+from dasp.runtime.cuda import launch as cuda_launch
+from dasp.runtime.cuda import source as _source
+from dasp.runtime.cuda.launch import Launch, Signature, launcher
 
 MODULES = [
-    importlib.import_module(f"{cuda.__name__}.{module.name}")
-    for module in pkgutil.iter_modules(cuda.__path__)
+    importlib.import_module(module.name)
+    for module in pkgutil.walk_packages(dasp.__path__, "dasp.")
+    if ".cuda." in module.name or module.name.endswith("persistent.kernel")
 ]
 SIGNATURES = {
     value.entry: value

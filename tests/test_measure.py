@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dasp import Policy, SpMatrix
-from dasp.tuning import policy as measure
+from dasp.matrix import search as measure
 from tests.gallery import from_lengths
 from tests.planned import plan_of
 from tests.reference import assert_close

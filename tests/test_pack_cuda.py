@@ -11,19 +11,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dasp import _check
-from dasp._machines import H200, MACHINES
 from dasp.backends.cpu import primitives as cpu
-from dasp.backends.cuda.device import LENT_WORDS, MOST_LENT, CudaDevice
-from dasp.backends.cuda.pack import orders, segments, slice_statistics
-from dasp.backends.cuda.pack.refill import SKIPPED
 from dasp.backends.cuda.primitives import Primitives
-from dasp.backends.cuda.scratch import PER_THREAD_STREAM
-from dasp.formats.array import Csr, nbytes
-from dasp.formats.sliced import SLICED, choose
-from dasp.formats.sliced.pattern import Coding, Values, Width, code_type, may_code, shape_fields
+from dasp.formats.cost import H200, MACHINES
+from dasp.formats.csr.cuda import orders
+from dasp.formats.plan import Csr, nbytes
+from dasp.formats.sell import SLICED, choose
+from dasp.formats.sell.cuda.pack import segments, slice_statistics
+from dasp.formats.sell.cuda.pack.refill import SKIPPED
+from dasp.formats.sell.pattern import Coding, Values, Width, code_type, may_code, shape_fields
+from dasp.matrix.planning import slots_of
 from dasp.models import generate
-from dasp.planning import slots_of
+from dasp.runtime import check as _check
+from dasp.runtime.cuda.device import LENT_WORDS, MOST_LENT, CudaDevice
+from dasp.runtime.cuda.scratch import PER_THREAD_STREAM
 from tests.gallery import GALLERY, LENGTHS, from_lengths
 from tests.pack_device import PackingDevice
 from tests.reference import entries_of
@@ -304,7 +305,7 @@ def test_on_a_gpu_more_segments_than_one_block_sorts(steps):
     import cupy
 
     from dasp.backends.cuda.backend import to_host
-    from dasp.backends.cuda.device import primitives as on_a_gpu
+    from dasp.runtime.cuda.device import primitives as on_a_gpu
 
     rng = np.random.default_rng(steps)
     lengths = rng.integers(0, 12, 3000)

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
 from dasp import Policy, SpMatrix, formats
-from dasp.backends.cpu import ordering
-from dasp.formats.array import PAD, Plan, arrays_of
-from dasp.formats.published.pattern import LONG_UNIT, TILE, TILE_COLUMNS, TILE_ROWS
+from dasp.formats.csr.cpu import sort as ordering
+from dasp.formats.dasp.pattern import LONG_UNIT, TILE, TILE_COLUMNS, TILE_ROWS
+from dasp.formats.plan import PAD, Plan, arrays_of
 from tests.gallery import GALLERY, MILLION, from_lengths, matrices
 from tests.planned import plan_of, widened
 from tests.planned import unpacked as csr_of

@@ -13,7 +13,8 @@ import scipy.sparse as sp
 import scipy.sparse.linalg as sla
 
 import dasp
-from dasp.preconditioners import Preconditioner, base, block_jacobi, chebyshev, ic0, ilu0, jacobi, multigrid
+from dasp.multigrid import cycle as multigrid
+from dasp.preconditioners import Preconditioner, base, block_jacobi, chebyshev, ic0, ilu0, jacobi
 from dasp.solvers import Workspace, bicgstab, cg, gmres, minres
 from dasp.solvers import chebyshev as chebyshev_iteration
 from dasp.solvers import system as system_module
@@ -195,7 +196,7 @@ def test_multigrid_needs_as_many_iterations_as_pyamgs():
 
 def test_the_last_levels_are_one_matrix():
     """A V-cycle down from a small level is the same whether its steps are made or kept as one matrix."""
-    module = importlib.import_module("dasp.preconditioners.multigrid")
+    module = importlib.import_module("dasp.multigrid.cycle")
     A = poisson(24)
     ml = pyamg.ruge_stuben_solver(sp.csr_matrix(A), max_coarse=4)
     r = np.random.default_rng(0).standard_normal(576)
@@ -242,7 +243,7 @@ def test_the_kernels_do_the_same(monkeypatch, dtype):
     """Every preconditioner, with its passes run by the emulator."""
     A, r = uneven(5), np.random.default_rng(0).standard_normal(25)
     ml = pyamg.ruge_stuben_solver(sp.csr_matrix(A), max_coarse=3)
-    module = importlib.import_module("dasp.preconditioners.multigrid")
+    module = importlib.import_module("dasp.multigrid.cycle")
     monkeypatch.setattr(module, "DENSE_ROWS", 8)
 
     def made() -> list[Any]:

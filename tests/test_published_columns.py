@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dasp import Policy, SpMatrix
-from dasp._dtypes import arithmetic
-from dasp._machines import H200, Panels
-from dasp.backends.cpu import published as cpu
 from dasp.backends.cpu.product import Product
 from dasp.backends.cuda import published_columns as cuda
-from dasp.backends.cuda.columns import VARYING, layout_of
+from dasp.formats.cost import H200, Panels
+from dasp.formats.dasp.cpu import product as cpu
+from dasp.formats.sell.cuda.columns import VARYING, layout_of
+from dasp.runtime.dtypes import arithmetic
 from tests.executors import EXECUTORS
 from tests.gallery import GALLERY, from_lengths, matrices
 from tests.planned import plan_of, widened

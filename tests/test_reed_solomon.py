@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dasp.cli import main
+from dasp.cli.main import main
 from dasp.dense.gf256 import ReedSolomon, shard_files
 from dasp.dense.gf256.shard_files import decode_files, encode_file, repair_files, verify_files
 from dasp.dense.gf256.shard_format import Header, read_header

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dasp.backends.cuda.results import MOST_BYTES, Results
-from dasp.backends.cuda.scratch import PER_THREAD_STREAM
+from dasp.runtime.cuda.scratch import PER_THREAD_STREAM
 
 SERIAL = itertools.count()
 

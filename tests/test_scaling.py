@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dasp import cli
 from dasp.bench import scaling, scaling_model
 from dasp.bench.scaling_model import Line, Model, Network, fit, halo_of, make_model
+from dasp.cli import main as cli
 from dasp.models import generate
 from tests import reference
 from tests.ranks import run_ranks

@@ -11,9 +11,9 @@ import weakref
 import numpy as np
 import pytest
 
-from dasp._dtypes import TABLE, real_type
-from dasp.backends.cuda import scratch
-from dasp.backends.cuda.scratch import ABSENT, captured_in, keep, let_go, new_scratch
+from dasp.runtime.cuda import scratch
+from dasp.runtime.cuda.scratch import ABSENT, captured_in, keep, let_go, new_scratch
+from dasp.runtime.dtypes import TABLE, real_type
 
 
 class Thing:
@@ -69,7 +69,7 @@ class Driver:
 def driver(monkeypatch):
     stand_in = Driver()
     monkeypatch.setattr(scratch, "driver", lambda: stand_in)
-    monkeypatch.setattr("dasp._launch.driver", lambda: stand_in)
+    monkeypatch.setattr("dasp.runtime.cuda.launch.driver", lambda: stand_in)
     yield stand_in
     let_go()
     assert not scratch._kept
@@ -144,7 +144,7 @@ def test_the_graph_of_a_capture(monkeypatch, graph, status):
             return status
 
     monkeypatch.setattr(scratch, "driver", Stand)
-    monkeypatch.setattr("dasp._launch.driver", Stand)
+    monkeypatch.setattr("dasp.runtime.cuda.launch.driver", Stand)
     if graph:
         assert captured_in(77) == (2**40, graph)
     else:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dasp import Policy
-from dasp._dtypes import arithmetic
+from dasp.runtime.dtypes import arithmetic
 from tests.executors import emulate
 from tests.gallery import from_lengths
 from tests.planned import plan_of

@@ -24,12 +24,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dasp import _memory
-from dasp.cli import main
+from dasp.cli.main import main
 from dasp.dense.gf256 import shard_files, shard_set, staging
 from dasp.dense.gf256.shard_files import decode_files, encode_file, repair_files, verify_files
 from dasp.dense.gf256.shard_format import Header, read_header
 from dasp.dense.gf256.shard_set import ShardWarning
+from dasp.runtime import memory as _memory
 from tests.attack import shards as shards_attack
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="names, links and kills of POSIX systems")

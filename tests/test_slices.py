@@ -17,16 +17,17 @@ from hypothesis.extra import numpy as arrays
 from scipy.sparse import csr_array, random_array
 
 from dasp import Policy, set_num_threads
-from dasp._machines import H200, MACHINES, ZEN4
-from dasp._memory import HUGE_PAGE, new_array
-from dasp.backends.cpu import primitives, ranges
+from dasp.backends.cpu import primitives
 from dasp.backends.cpu.primitives import encode, never_rises, value_statistics
-from dasp.backends.cuda import sliced as cuda
-from dasp.formats.array import PAD, WARP, Csr, arrays_of
-from dasp.formats.sliced import choose
-from dasp.formats.sliced.layout import Cut
-from dasp.formats.sliced.pattern import CODE_TYPES, MOST_STEPS, Coding, Width, delta_views, shape_fields
+from dasp.formats.cost import H200, MACHINES, ZEN4
+from dasp.formats.plan import PAD, WARP, Csr, arrays_of
+from dasp.formats.sell import choose
+from dasp.formats.sell.cuda import sliced as cuda
+from dasp.formats.sell.layout import Cut
+from dasp.formats.sell.pattern import CODE_TYPES, MOST_STEPS, Coding, Width, delta_views, shape_fields
 from dasp.models import examples, generate
+from dasp.runtime.cpu import ranges
+from dasp.runtime.memory import HUGE_PAGE, new_array
 from tests.executors import EXECUTORS, multiply
 from tests.gallery import from_lengths, matrices
 from tests.planned import plan_of

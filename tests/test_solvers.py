@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dasp
-from dasp import _threads
+from dasp.runtime.cpu import threads as _threads
 from dasp.solvers import Workspace, bicgstab, cg, gmres, lsmr, lsqr, minres
 from dasp.solvers.cpu.space import CpuSpace
 

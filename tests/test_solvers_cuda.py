@@ -20,6 +20,7 @@ from dasp.preconditioners import base, jacobi
 from dasp.preconditioners.base import BOUND
 from dasp.solvers import Workspace, bicgstab, cg, gmres, lsqr, minres
 from dasp.solvers import system as system_module
+from dasp.solvers.arguments import make_limits
 from dasp.solvers.bicgstab import BiconjugateGradientsStabilized
 from dasp.solvers.cuda import device as cuda_device
 from dasp.solvers.cuda import loop as cuda_loop
@@ -29,14 +30,13 @@ from dasp.solvers.cuda.passes import THREADS, PassText
 from dasp.solvers.cuda.space import CudaSpace
 from dasp.solvers.cuda.tape import Slots, Tape
 from dasp.solvers.cuda.vectors import CudaVectors
-from dasp.solvers.given import make_limits
 from dasp.solvers.minres import MinimalResiduals
 from dasp.solvers.operator import device_of
 from dasp.solvers.pipelined import PipelinedConjugateGradients
+from dasp.solvers.plain import ConjugateGradients
 from dasp.solvers.predicted import PredictedConjugateGradients
 from dasp.solvers.scalars import where
 from dasp.solvers.system import solve
-from dasp.solvers.three_pass import ConjugateGradients
 from tests.simt_device import EmulatedDevice
 from tests.test_solvers import PASSES, check, poisson, updated
 

@@ -14,9 +14,10 @@ import scipy.sparse as sp
 
 from dasp import Policy, SpMatrix
 from dasp.preconditioners import base, block_jacobi, chebyshev, jacobi
-from dasp.solvers import bicgstab, cg, gmres, idle, leastsquares, lsmr, lsqr, minres
+from dasp.solvers import bicgstab, cg, gmres, leastsquares, lsmr, lsqr, minres
 from dasp.solvers import chebyshev as chebyshev_method
 from dasp.solvers import system as system_module
+from dasp.solvers import workspace_cache as idle
 from dasp.solvers.cuda import loop
 from dasp.solvers.cuda.space import CudaSpace
 from tests.simt_device import EmulatedDevice

@@ -9,15 +9,21 @@ import pytest
 import scipy.sparse as sp
 
 from dasp import Policy, SpMatrix
-from dasp._dtypes import into
-from dasp.backends.cuda import product, resident
+from dasp.backends.cuda import product
 from dasp.preconditioners import jacobi
+from dasp.runtime.dtypes import into
 from dasp.solvers import Workspace, cg
-from dasp.solvers import resident as solver
 from dasp.solvers import system as system_module
+from dasp.solvers.arguments import make_limits
 from dasp.solvers.cuda.space import CudaSpace
-from dasp.solvers.given import make_limits
-from dasp.solvers.resident import ResidentConjugateGradients, ResidentLoop, one_launch_pays, resident_names
+from dasp.solvers.persistent import cg as solver
+from dasp.solvers.persistent import kernel as resident
+from dasp.solvers.persistent.cg import (
+    ResidentConjugateGradients,
+    ResidentLoop,
+    one_launch_pays,
+    resident_names,
+)
 from dasp.solvers.system import BREAKDOWN, solve
 from tests.simt_device import EmulatedDevice
 from tests.test_solvers import check, poisson

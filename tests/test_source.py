@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dasp import _source
+from dasp.runtime.cuda import source as _source
 
 
 def gpu_works() -> bool:

@@ -17,10 +17,10 @@ from numba import extending, types
 from scipy.sparse import random_array
 
 import dasp
-from dasp._compile import c_function, jit
-from dasp._signals import Deferred, as_raised
 from dasp.backends.cpu import primitives
 from dasp.backends.cpu.backend import filling
+from dasp.runtime.cpu.compile import c_function, jit
+from dasp.runtime.cpu.signals import Deferred, as_raised
 
 ROOT = Path(dasp.__file__).parents[1]
 
@@ -197,7 +197,7 @@ def test_a_broken_cupy_leaves_the_cpu(tmp_path: Path, source: str, reason: str) 
 def test_help_imports_neither_numba_nor_scipy(words: list[str]) -> None:
     program = (
         "import sys\n"
-        "from dasp.cli import main\n"
+        "from dasp.cli.main import main\n"
         "main(sys.argv[1:])\n"
         "print(sorted({'numba', 'llvmlite', 'scipy', 'cupy'} & set(sys.modules)))\n"
     )
@@ -317,12 +317,12 @@ def test_an_interrupt_waits_for_the_compiler() -> None:
 
 FORK = """
 import os, threading, time
-import dasp._compile
+import dasp.runtime.cpu.compile
 def compile_much():
     for number in range(6):
         names = {}
         exec(f"def f(x):\\n    for i in range(x):\\n        x += i * {number}\\n    return x", names)
-        dasp._compile.jit(cache=False)(names["f"])(3)
+        dasp.runtime.cpu.compile.jit(cache=False)(names["f"])(3)
 thread = threading.Thread(target=compile_much)
 thread.start()
 children = []

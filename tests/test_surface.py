@@ -12,9 +12,11 @@ import pytest
 import scipy.sparse as sp
 
 import dasp
-from dasp import Policy, SpMatrix, _arrays, _dtypes, formats
-from dasp._dtypes import real_type
-from dasp.formats.array import arrays_of
+from dasp import Policy, SpMatrix, formats
+from dasp.formats.plan import arrays_of
+from dasp.runtime import arrays as _arrays
+from dasp.runtime import dtypes as _dtypes
+from dasp.runtime.dtypes import real_type
 from tests.gallery import GALLERY
 from tests.reference import assert_close, assert_same_entries, entries_of
 from tests.typed_program import program
@@ -191,7 +193,7 @@ def test_functions_of_values_are_numpys(dtype, kind, layout, device):
 
 
 def test_nothing_is_unpacked_for_a_product_with_a_number(monkeypatch):
-    monkeypatch.setattr(dasp.planning, "unpack", None)
+    monkeypatch.setattr(dasp.matrix.planning, "unpack", None)
     rng = np.random.default_rng(0)
     for layout, kind in (("published", "any"), *(("slices", kind) for kind in VALUES)):
         matrix = entries_of(whole())

@@ -17,10 +17,11 @@ import numpy as np
 import pytest
 
 import dasp
-from dasp import Policy, SpMatrix, _threads
-from dasp.backends.cpu import team as _team
+from dasp import Policy, SpMatrix
 from dasp.dense import gemm, gf256
 from dasp.models import generate
+from dasp.runtime.cpu import team as _team
+from dasp.runtime.cpu import threads as _threads
 from tests.reference import assert_close
 
 needs_two = pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="a team needs two processors")
@@ -31,11 +32,11 @@ PUBLISHED = Policy.published()
 @pytest.fixture
 def long_work(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Every product counts as long, so that the smallest one wakes the team."""
-    monkeypatch.setattr("dasp.backends.cpu.sliced.LEAST_SECONDS", 0.0)
-    monkeypatch.setattr("dasp.backends.cpu.published.SERIAL_SLOTS", 0)
-    monkeypatch.setattr("dasp.backends.cpu.team.WAKING", 0.0)
-    monkeypatch.setattr("dasp.backends.cpu.team.AGAIN", 0.0)
-    monkeypatch.setattr("dasp.backends.cpu.team.CROWDED", float("inf"))
+    monkeypatch.setattr("dasp.formats.sell.cpu.sliced.LEAST_SECONDS", 0.0)
+    monkeypatch.setattr("dasp.formats.dasp.cpu.product.SERIAL_SLOTS", 0)
+    monkeypatch.setattr("dasp.runtime.cpu.team.WAKING", 0.0)
+    monkeypatch.setattr("dasp.runtime.cpu.team.AGAIN", 0.0)
+    monkeypatch.setattr("dasp.runtime.cpu.team.CROWDED", float("inf"))
     monkeypatch.setattr(_team.team(), "_alone_until", 0.0)
     yield
     dasp.set_num_threads(None)
@@ -517,7 +518,7 @@ def products():
 ENDS = {
     "thread": "threading.Thread(target=lambda: (time.sleep(0.3), products())).start()",
     "atexit": "atexit.register(products)",
-    "late": "atexit.register(lambda: (dasp._threads._end(), products()))",
+    "late": "atexit.register(lambda: (dasp.runtime.cpu.threads._end(), products()))",
     "finalizer": """
 class Last:
     def __del__(self):
@@ -553,7 +554,7 @@ else:
     ids=lambda value: "" if value == "" else "later" if value == "products()" else value,
 )
 def test_products_are_right_until_the_very_end(end: str, earlier: str) -> None:
-    program = "\n".join((START, "import dasp._threads", earlier, ENDS[end]))
+    program = "\n".join((START, "import dasp.runtime.cpu.threads", earlier, ENDS[end]))
     environment = {**os.environ, "OMP_NUM_THREADS": "2"}
     command = [sys.executable, "-W", "ignore", "-c", program]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from dasp import Policy, SpMatrix, _foreign
+from dasp import Policy, SpMatrix
+from dasp.runtime import foreign as _foreign
 
 torch = pytest.importorskip("torch")
-ours = pytest.importorskip("dasp.torch")
+ours = pytest.importorskip("dasp.interop.torch")
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
 

@@ -17,7 +17,7 @@ from scipy.sparse import csr_array
 
 import dasp
 from dasp import Policy, SpMatrix
-from dasp.formats.sliced.pattern import Coding
+from dasp.formats.sell.pattern import Coding
 from tests.gallery import GALLERY, matrices
 from tests.reference import assert_close, assert_same_entries, entries_of
 

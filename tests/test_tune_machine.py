@@ -6,12 +6,12 @@ import json
 import numpy as np
 import pytest
 
-from dasp._machines import MACHINES, Gathers, Machine
-from dasp.cli import main
-from dasp.formats.sliced.pattern import shape_fields
-from dasp.matrix import SpMatrix
-from dasp.policy import Policy
-from dasp.tuning import machine as tuning
+from dasp.cli import tune_machine as tuning
+from dasp.cli.main import main
+from dasp.formats.cost import MACHINES, Gathers, Machine
+from dasp.formats.sell.pattern import shape_fields
+from dasp.matrix.matrix import SpMatrix
+from dasp.matrix.policy import Policy
 
 ENTRIES = 1 << 16
 TOYS = {

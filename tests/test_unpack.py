@@ -9,17 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dasp import planning, set_num_threads
-from dasp._dtypes import into, sum_type
-from dasp._machines import H200
+from dasp import set_num_threads
 from dasp.backends.cpu import primitives as cpu
-from dasp.backends.cpu import ranges, unpacking
 from dasp.backends.cuda import diagonal as cuda
 from dasp.backends.cuda.primitives import Primitives
-from dasp.formats.array import Csr, Plan, csr_of_slots, diagonal_rows, slots_of_entries
-from dasp.formats.sliced import SLICED
-from dasp.formats.sliced.pattern import BITS_8, Choice, Coding, Pattern, Values, shape_word
+from dasp.formats.cost import H200
+from dasp.formats.plan import Csr, Plan, csr_of_slots, diagonal_rows, slots_of_entries
+from dasp.formats.sell import SLICED
+from dasp.formats.sell.cpu import unpacking
+from dasp.formats.sell.pattern import BITS_8, Choice, Coding, Pattern, Values, shape_word
+from dasp.matrix import planning
 from dasp.models import generate
+from dasp.runtime.cpu import ranges
+from dasp.runtime.dtypes import into, sum_type
 from tests.gallery import GALLERY
 from tests.pack_device import PackingDevice
 from tests.planned import plan_of, widened

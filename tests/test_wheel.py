@@ -92,8 +92,8 @@ def test_the_installed_package_finds_every_kernel(installed: Path, tmp_path: Pat
     (tmp_path / "kernels").mkdir()
     program = """
 from pathlib import Path
-import dasp._source
-root = Path(dasp._source.find())
+import dasp.runtime.cuda.source
+root = Path(dasp.runtime.cuda.source.find())
 print(root)
 print(*sorted(p.relative_to(root).as_posix() for p in root.rglob("*.cu*")))
 """

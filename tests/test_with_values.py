@@ -13,8 +13,8 @@ from scipy.sparse import coo_array, csr_array
 
 import dasp
 from dasp import Policy, SpMatrix
-from dasp.formats.array import arrays_of
-from dasp.formats.sliced.pattern import Coding
+from dasp.formats.plan import arrays_of
+from dasp.formats.sell.pattern import Coding
 from tests.gallery import GALLERY, matrices
 from tests.reference import assert_same_entries, entries_of
 

@@ -12,11 +12,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dasp._arrays import Order
-from dasp.formats.array import Array, Csr, Plan
-from dasp.formats.sliced.choose import SliceStatistics, ValueStatistics
-from dasp.formats.sliced.layout import Cut, Layout, Survey, Tried
-from dasp.formats.sliced.pattern import Coding, Pattern, Values
+from dasp.formats.plan import Array, Csr, Plan
+from dasp.formats.sell.choose import SliceStatistics, ValueStatistics
+from dasp.formats.sell.layout import Cut, Layout, Survey, Tried
+from dasp.formats.sell.pattern import Coding, Pattern, Values
+from dasp.runtime.arrays import Order
 
 
 class Product(Protocol):
@@ -78,7 +78,7 @@ class Backend(Protocol):
         """Return the device that a name means, None if `auto` finds none here."""
 
     def machine(self, device: str) -> str:
-        """Return the name of the machine record in `dasp._machines.MACHINES` that stands for a device."""
+        """Return the name of the machine record in `dasp.formats.cost.MACHINES` that stands for a device."""
 
     def as_operand(self, x: Any, device: str) -> Array:
         """Return x as an array on the device; TypeError if it is somewhere else."""
@@ -97,7 +97,7 @@ class Backend(Protocol):
     def packs(self, layout: str) -> bool:
         """Whether the primitives are enough to pack a format.
 
-        Those of a GPU hold that they get a valid matrix; for those of the CPU `dasp._arrays` does.
+        Those of a GPU hold that they get a valid matrix; for those of the CPU `dasp.runtime.arrays` does.
         """
 
     def packing(self, csr: Csr, device: str) -> AbstractContextManager[tuple[Csr, Primitives]]:
@@ -138,7 +138,7 @@ class Primitives(Protocol):
     """What packing is written in; arrays lie where the matrix lies, statistics come to the host.
 
     Results are equal, bit for bit, on every backend. Orders are stable. `Cut`, `Survey`, `Tried` and `Layout`
-    are those of `dasp.formats.sliced.layout`; what they call detail is for the backend that made it.
+    are those of `dasp.formats.sell.layout`; what they call detail is for the backend that made it.
     """
 
     def survey(self, csr: Csr, cut: Cut, narrow: bool) -> Survey:

@@ -24,8 +24,8 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from dasp._compile import jit
-from dasp.tuning.candidate import Baselines, Candidate, Missing
+from dasp.runtime.candidate import Baselines, Candidate, Missing
+from dasp.runtime.cpu.compile import jit
 
 NAMES = ("scipy", "numba_csr", "mkl")
 """The host's baselines, as `--baselines` and the columns name them."""
@@ -192,7 +192,7 @@ def build(
     Parameters
     ----------
     csr : scipy.sparse CSR matrix or array
-        Shape (m, n), a type of `dasp._dtypes.TABLE`.
+        Shape (m, n), a type of `dasp.runtime.dtypes.TABLE`.
     x : numpy.ndarray
         Shape (n,), or (m,) for the transpose; same dtype.
     names : collection of str

@@ -20,8 +20,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dasp._dtypes import TABLE, real_type, sum_type
-from dasp._integers import ceil_div
 from dasp.bench.cusparse import (
     NON_TRANSPOSE,
     SPMV_CSR_ALG1,
@@ -35,7 +33,9 @@ from dasp.bench.cusparse import (
     load,
 )
 from dasp.bench.values import fill
-from dasp.tuning.candidate import Baselines, Candidate, Missing
+from dasp.runtime.candidate import Baselines, Candidate, Missing
+from dasp.runtime.dtypes import TABLE, real_type, sum_type
+from dasp.runtime.integers import ceil_div
 
 CSR_SETTINGS = {
     "cusparse_alg1": (SPMV_CSR_ALG1, False),
@@ -71,7 +71,7 @@ class Device:
     Parameters
     ----------
     csr : scipy.sparse CSR matrix or array
-        Shape (m, n), a type of `dasp._dtypes.TABLE`, fewer than 2^31 entries.
+        Shape (m, n), a type of `dasp.runtime.dtypes.TABLE`, fewer than 2^31 entries.
     x : cupy.ndarray
         Shape (n,), same dtype; (m,) for the product with the transpose.
     transpose : bool
@@ -366,7 +366,7 @@ def build(csr: Any, x: Any, *, names: Collection[str] = NAMES, transpose: bool =
     Parameters
     ----------
     csr : scipy.sparse CSR matrix or array
-        Shape (m, n), on the host, a type of `dasp._dtypes.TABLE`.
+        Shape (m, n), on the host, a type of `dasp.runtime.dtypes.TABLE`.
     x : cupy.ndarray
         Shape (n,), or (m,) for the transpose; same dtype.
     names : collection of str
@@ -400,7 +400,7 @@ def self_check() -> int:
 
     from dasp.bench.values import as_float, random_vector
     from dasp.bench.verify import check_rows, reference_product
-    from dasp.tuning.timing_cuda import time_cuda
+    from dasp.runtime.cuda.timing import time_cuda
 
     rng = np.random.default_rng(0)
     heavy = scipy.sparse.random_array((40, 30_000), density=0.2, random_state=rng)

@@ -17,8 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from dasp._dtypes import TABLE, named
-from dasp._threads import get_num_threads
 from dasp.bench import machine, roofline
 from dasp.bench.baselines_cuda import Descriptors, Device, poison, product_candidate, synchronize
 from dasp.bench.cusparse import (
@@ -33,10 +31,12 @@ from dasp.bench.table import Row, Table, geometric_mean, number, significant
 from dasp.bench.values import as_float, random_vector
 from dasp.bench.verify import Reference, check_rows, reference_product
 from dasp.io import load_matrix
-from dasp.matrix import SpMatrix
-from dasp.policy import Policy
-from dasp.tuning.candidate import Candidate
-from dasp.tuning.timing_cuda import replays
+from dasp.matrix.matrix import SpMatrix
+from dasp.matrix.policy import Policy
+from dasp.runtime.candidate import Candidate
+from dasp.runtime.cpu.threads import get_num_threads
+from dasp.runtime.cuda.timing import replays
+from dasp.runtime.dtypes import TABLE, named
 
 SETTINGS = {
     "cusparse_spmm1": (SPMM_CSR_ALG1, False),
@@ -107,7 +107,7 @@ class Subject:
 
     Parameters
     ----------
-    csr : scipy.sparse CSR array, a type of `dasp._dtypes.TABLE`
+    csr : scipy.sparse CSR array, a type of `dasp.runtime.dtypes.TABLE`
     device : {"cpu", "cuda"}
     known : tuple of Reference, optional
         `references(csr)`, if they are there.

@@ -18,7 +18,7 @@ from ctypes import POINTER, byref, c_char_p, c_int, c_int64, c_size_t, c_void_p
 from functools import cache
 from typing import Any
 
-from dasp._dtypes import TABLE
+from dasp.runtime.dtypes import TABLE
 
 NON_TRANSPOSE, TRANSPOSE = 0, 1
 INDEX_32 = 2

@@ -13,11 +13,11 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dasp import _threads
 from dasp.bench import machine
 from dasp.bench.memory import CudaMemory, HostMemory, PeakMemory
-from dasp.tuning.candidate import Baselines, Candidate
-from dasp.tuning.timing_cpu import Timing
+from dasp.runtime.candidate import Baselines, Candidate
+from dasp.runtime.cpu import threads as _threads
+from dasp.runtime.cpu.timing import Timing
 
 
 class BenchDevice(Protocol):
@@ -161,7 +161,7 @@ class HostDevice:
 
     def time(self, candidates: Sequence[Candidate], samples: int | None) -> dict[str, Timing]:
         """Wall clock, in rounds."""
-        from dasp.tuning.timing_cpu import time_host
+        from dasp.runtime.cpu.timing import time_host
 
         return time_host(candidates, seconds=self._seconds, samples=samples)
 
@@ -269,7 +269,7 @@ class CudaDevice:
 
     def time(self, candidates: Sequence[Candidate], samples: int | None) -> dict[str, Timing]:
         """CUDA graphs hot, single products cold."""
-        from dasp.tuning.timing_cuda import time_cuda
+        from dasp.runtime.cuda.timing import time_cuda
 
         return time_cuda(candidates, samples=samples)
 

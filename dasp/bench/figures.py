@@ -13,12 +13,12 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
-from dasp._integers import ceil_div
 from dasp.bench import results, solvers_report
 from dasp.bench.gemm_report import VENDOR, cells
 from dasp.bench.report import where
 from dasp.bench.sparse_report import baselines, timed, us
 from dasp.bench.table import Row, geometric_mean, number, significant
+from dasp.runtime.integers import ceil_div
 
 BLACK, ORANGE, SKY, GREEN, BLUE, RED, PINK = (
     "#000000",

@@ -20,9 +20,10 @@ from dasp.bench.figures import draw_ladder
 from dasp.bench.gemm_report import VENDOR, ladders, report
 from dasp.bench.report import Report
 from dasp.bench.table import Row
-from dasp.dense import gemm, kernels
-from dasp.dense.ladder import HALF, error_bound, error_factor
-from dasp.tuning.timing_cpu import Timing, summarize
+from dasp.dense import kernels
+from dasp.dense.gemm.ladder import HALF, error_bound, error_factor
+from dasp.dense.gemm.product import gemm
+from dasp.runtime.cpu.timing import Timing, summarize
 
 SIZES = (128, 256, 512, 1024, 2048, 4096, 8192)
 DTYPES = ("float32", "float64", "float16", "bfloat16")
@@ -196,7 +197,7 @@ class _Cuda:
 
     def time(self, kernel: str, seconds: float) -> Timing:
         """Replays of a graph of several products; SAMPLES of them, together about `seconds` long."""
-        from dasp.tuning.timing_cuda import products_in, replays
+        from dasp.runtime.cuda.timing import products_in, replays
 
         def run() -> None:
             gemm(self._a, self._b, out=self._out, kernel=kernel)

@@ -16,7 +16,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from dasp._threads import get_num_threads
 from dasp.bench import results
 from dasp.bench.device import BenchDevice
 from dasp.bench.figures import draw_bars
@@ -24,7 +23,8 @@ from dasp.bench.report import Report, where
 from dasp.bench.table import Row, Table, number, percent
 from dasp.dense import gf256
 from dasp.dense.gf256.field import Bytes, cauchy, multiply
-from dasp.tuning.candidate import Candidate
+from dasp.runtime.candidate import Candidate
+from dasp.runtime.cpu.threads import get_num_threads
 
 COLUMNS = {"cpu": 4 << 20, "cuda": 64 << 20}
 VERIFIED = 1 << 16

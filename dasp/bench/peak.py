@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dasp._threads import get_num_threads
 from dasp.bench import peak_cpu as peak
 from dasp.bench.roofline import cuda_copy_bandwidth, host_copy_bandwidth
+from dasp.runtime.cpu.threads import get_num_threads
 
 
 def report(device: str, threads: int | None) -> str:

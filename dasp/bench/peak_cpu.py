@@ -11,9 +11,9 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 
-from dasp import _threads
-from dasp._compile import jit
-from dasp.dense.goto import Emitter, host_tile, intrinsic
+from dasp.dense.gemm.goto import Emitter, host_tile, intrinsic
+from dasp.runtime.cpu import threads as _threads
+from dasp.runtime.cpu.compile import jit
 
 # Multiply-adds per clock and multiprocessor: float32, float64 (tensor cores), float16 (tensor cores, dense).
 # NVIDIA's architecture white papers: A100 (2020), H100 (2022).

@@ -17,8 +17,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dasp import solvers
-from dasp._launch import driver
-from dasp._threads import get_num_threads
 from dasp.bench import machine, results
 from dasp.bench.report import Report
 from dasp.bench.scaling_model import FORMS
@@ -29,6 +27,8 @@ from dasp.distributed.launch import first_ranks, leave, world
 from dasp.distributed.matrix import SpMatrix
 from dasp.distributed.nccl import NcclLinks
 from dasp.distributed.place import resolve
+from dasp.runtime.cpu.threads import get_num_threads
+from dasp.runtime.cuda.launch import driver
 from dasp.solvers.cuda.device import in_turn
 from dasp.solvers.cuda.graph import PriorityGraph
 from dasp.solvers.cuda.space import BLOCKS_PER_PROCESSOR

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dasp._integers import ceil_div
+from dasp.runtime.integers import ceil_div
 
 Solve = Callable[[], Any]
 """Solves, and returns x where it lies."""

@@ -20,8 +20,8 @@ from dasp.bench.roofline import csr_bytes, product_bytes, roofline_us
 from dasp.bench.table import Row
 from dasp.bench.values import as_float, fill, random_vector
 from dasp.bench.verify import Reference, Verification, check_rows, reference_product
-from dasp.tuning.candidate import Baselines, Candidate, Missing
-from dasp.tuning.timing_cpu import Timing
+from dasp.runtime.candidate import Baselines, Candidate, Missing
+from dasp.runtime.cpu.timing import Timing
 
 OURS = "dasp"
 """The timing of `A.matvec(x, out=y)`, which is what is compared."""
@@ -201,8 +201,8 @@ def planner(device: str, policy: str = "auto") -> Callable[[Any], Operator]:
     ValueError
         If there is no layout of that name.
     """
-    from dasp.matrix import SpMatrix
-    from dasp.policy import Policy
+    from dasp.matrix.matrix import SpMatrix
+    from dasp.matrix.policy import Policy
 
     chosen = Policy(layout=policy)
 
@@ -262,7 +262,7 @@ def measure(
     policy : str
         The policy's name, for the result.
     dtype : dtype
-        A type of `dasp._dtypes.TABLE`; see `as_float`.
+        A type of `dasp.runtime.dtypes.TABLE`; see `as_float`.
     seed : int
         Seed of imaginary parts, and of x, which is drawn from the standard normal distribution.
     samples : int, optional
@@ -432,7 +432,7 @@ class Settings:
     policy : str
         The layout of a policy whose other choices are the default ones.
     dtype : str
-        A name in `dasp._dtypes.TABLE`.
+        A name in `dasp.runtime.dtypes.TABLE`.
     seed : int
         Seed of the generated matrices and of x.
     samples : int or None

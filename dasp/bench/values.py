@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dasp._dtypes import bits_type
+from dasp.runtime.dtypes import bits_type
 
 HALF_MOST = 256.0
 """The largest value of a matrix that is not scaled for float16."""
@@ -20,9 +20,9 @@ def as_float(csr: Any, dtype: Any = np.float64, seed: int = 0) -> Any:
     ----------
     csr : scipy.sparse matrix or array
     dtype : dtype
-        A type of `dasp._dtypes.TABLE`. Real values become complex ones by imaginary parts that are drawn,
-        complex ones real ones by their real parts, and values beyond 256 are scaled by a power of two for
-        float16, so that sums stay in its range.
+        A type of `dasp.runtime.dtypes.TABLE`. Real values become complex ones by imaginary parts that are
+        drawn, complex ones real ones by their real parts, and values beyond 256 are scaled by a power of
+        two for float16, so that sums stay in its range.
     seed : int
         Of the imaginary parts.
     """

@@ -17,7 +17,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from dasp._dtypes import TABLE, real_type, sum_type
+from dasp.runtime.dtypes import TABLE, real_type, sum_type
 
 CHUNK_ENTRIES = 1 << 17
 """Entries per chunk of the reference: its long-double temporaries, 2 MiB each, stay in the cache."""
@@ -71,7 +71,7 @@ def reference_product(
     data, indices, indptr : numpy.ndarray
         The CSR matrix: values (nnz,), columns (nnz,), row offsets (m + 1,).
     x : numpy.ndarray
-        Shape (n,), same dtype as `data`, a type of `dasp._dtypes.TABLE`: its u is the one in the bound.
+        Shape (n,), same dtype as `data`, a type of `dasp.runtime.dtypes.TABLE`: its u is in the bound.
 
     Returns
     -------

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from dasp.dense.gemm import explain, gemm, kernels
+from dasp.dense.gemm.product import explain, gemm, kernels
 
 if TYPE_CHECKING:
     from dasp.dense import gf256

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from dasp import _check
 from dasp.distributed.engine import Engine, timeout_from
+from dasp.runtime import check as _check
 
 
 def engine_of(comm: Any, *, timeout: float | None = None) -> Engine:

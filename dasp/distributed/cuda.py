@@ -8,13 +8,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dasp import _source
-from dasp._launch import Launch, Signature, driver
-from dasp.backends.cuda.device import Branch
 from dasp.distributed.engine import Engine, largest
 from dasp.distributed.exchange import Route, Span
 from dasp.distributed.packing import adds, defines, packs
 from dasp.distributed.transpose import turned
+from dasp.runtime.cuda import source as _source
+from dasp.runtime.cuda.device import Branch
+from dasp.runtime.cuda.launch import Launch, Signature, driver
 from dasp.solvers.cuda.arnoldi import CudaArnoldi
 from dasp.solvers.cuda.device import CupyDevice, in_turn
 from dasp.solvers.cuda.graph import PriorityGraph

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dasp._launcher import EVERYWHERE
+from dasp.runtime.launcher import EVERYWHERE
 
 Array = Any
 """numpy.ndarray or cupy.ndarray."""

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from dasp import _arrays
 from dasp.distributed.engine import Engine, Links
+from dasp.runtime import arrays as _arrays
 
 Array = Any
 """numpy.ndarray or cupy.ndarray."""

@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from dasp._launcher import told_everywhere
 from dasp.distributed.engine import Message, RankError
+from dasp.runtime.launcher import told_everywhere
 
 Array = np.ndarray[Any, Any]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from dasp._launcher import started
 from dasp.distributed.communicators import engine_of
 from dasp.distributed.engine import Engine
+from dasp.runtime.launcher import started
 
 
 def world(timeout: float | None = None) -> tuple[Any, Engine] | None:

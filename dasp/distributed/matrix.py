@@ -12,17 +12,20 @@ from typing import Any, Self
 import numpy as np
 import scipy.sparse
 
-from dasp import _arrays, _check, _dtypes, backends
+from dasp import backends
 from dasp.distributed import partition
 from dasp.distributed.communicators import engine_of
 from dasp.distributed.engine import Engine, agree
 from dasp.distributed.exchange import Csr, HostMover, Mover, Parts, Split, find_route, split
 from dasp.distributed.place import resolve
 from dasp.distributed.transpose import Adjoint, BackMover, HostBackMover, Transposed
-from dasp.formats import array as whole
-from dasp.matrix import SpMatrix as LocalMatrix
-from dasp.placement import packed, packer
-from dasp.policy import Policy
+from dasp.formats import plan as whole
+from dasp.matrix.device import packed, packer
+from dasp.matrix.matrix import SpMatrix as LocalMatrix
+from dasp.matrix.policy import Policy
+from dasp.runtime import arrays as _arrays
+from dasp.runtime import check as _check
+from dasp.runtime import dtypes as _dtypes
 
 Array = Any
 

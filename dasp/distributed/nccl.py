@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from dasp import _source
-from dasp._launch import Launch, Signature
 from dasp.distributed.engine import Engine, Message, RankError, agree
 from dasp.distributed.exchange import Span, runs
 from dasp.distributed.nccl_watch import Watch
 from dasp.distributed.packing import grid, packs
 from dasp.distributed.processes import watch
 from dasp.distributed.waiting import LAST_SECONDS, at_the_end, await_event
+from dasp.runtime.cuda import source as _source
+from dasp.runtime.cuda.launch import Launch, Signature
 from dasp.solvers.cuda.device import shared_with_host
 from dasp.solvers.cuda.passes import THREADS
 

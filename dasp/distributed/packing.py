@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from dasp import _source
-from dasp._dtypes import C_NAMES
-from dasp._integers import ceil_div
-from dasp._launch import Launch, Signature
+from dasp.runtime.cuda import source as _source
+from dasp.runtime.cuda.launch import Launch, Signature
+from dasp.runtime.dtypes import C_NAMES
+from dasp.runtime.integers import ceil_div
 from dasp.solvers.cuda.passes import THREADS
 
 Array = Any

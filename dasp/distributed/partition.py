@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse
 
-from dasp import _check
 from dasp.distributed.engine import Engine, agree
 from dasp.distributed.exchange import Parts
 from dasp.io.files import MatrixFileError, one_line_errors, open_regular
+from dasp.runtime import check as _check
 
 FORMAT = 1
 """Of the folder that `write_parts` makes."""

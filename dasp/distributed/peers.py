@@ -19,15 +19,15 @@ from typing import Any
 
 import numpy as np
 
-from dasp import _source
-from dasp._integers import ceil_div
-from dasp._launch import Launch, Signature
 from dasp.distributed.engine import Engine, RankError, agree
 from dasp.distributed.exchange import Span
 from dasp.distributed.nccl import NcclLinks
 from dasp.distributed.packing import defines, steps
 from dasp.distributed.processes import machine, watch
 from dasp.distributed.waiting import LAST_SECONDS, at_the_end, await_event, has_given_up, is_freed
+from dasp.runtime.cuda import source as _source
+from dasp.runtime.cuda.launch import Launch, Signature
+from dasp.runtime.integers import ceil_div
 from dasp.solvers.cuda.device import OVERLAPPING, shared_with_host
 from dasp.solvers.cuda.passes import THREADS
 

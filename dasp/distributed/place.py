@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from dasp import _check, backends
+from dasp import backends
 from dasp.distributed.engine import Engine
+from dasp.runtime import check as _check
 
 LOCAL_RANKS = (
     "LOCAL_RANK",

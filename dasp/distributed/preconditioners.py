@@ -14,11 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import dasp.preconditioners as local
-from dasp import _check
 from dasp.distributed.matrix import SpMatrix
-from dasp.preconditioners.base import Preconditioner, computing_type, inverse_diagonal, spectral_radius
-from dasp.preconditioners.chebyshev import UPPER, Polynomial
-from dasp.preconditioners.multigrid import (
+from dasp.multigrid.cycle import (
     CYCLES,
     Level,
     Multigrid,
@@ -30,6 +27,9 @@ from dasp.preconditioners.multigrid import (
     first_dense,
     levels_of,
 )
+from dasp.preconditioners.base import Preconditioner, computing_type, inverse_diagonal, spectral_radius
+from dasp.preconditioners.chebyshev import UPPER, Polynomial
+from dasp.runtime import check as _check
 from dasp.solvers.chebyshev import estimate_spectrum
 from dasp.solvers.operator import as_operator
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from dasp.formats.array import Plan
+from dasp.formats.dasp import PUBLISHED
 from dasp.formats.format import Format
-from dasp.formats.published import PUBLISHED
-from dasp.formats.sliced import SLICED
+from dasp.formats.plan import Plan
+from dasp.formats.sell import SLICED
 
 __all__ = ["Format", "find", "first_that_takes", "names", "register"]
 

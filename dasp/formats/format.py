@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from dasp._machines import Machine
-from dasp.formats.array import Array, Csr, Part, Plan
+from dasp.formats.cost import Machine
+from dasp.formats.plan import Array, Csr, Part, Plan
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Format:
     pattern, values : type
         The dataclasses of a plan's two halves. Files keep them field by field.
     dtypes : tuple of str
-        Names of the types of `dasp._dtypes.TABLE` that its matrices and products may have.
+        Names of the types of `dasp.runtime.dtypes.TABLE` that its matrices and products may have.
     takes : callable
         Whether the format can hold a matrix of a shape.
     pack : callable

@@ -16,7 +16,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from dasp._compile import jit
+from dasp.runtime.cpu.compile import jit
 
 LEAST_POWER, MOST_POWER = -342, 308
 """Every w 10^q with q below is 0 in float64, and above beyond it unless w is 0."""

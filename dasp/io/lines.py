@@ -11,8 +11,8 @@ from enum import IntEnum
 
 import numpy as np
 
-from dasp._compile import jit
 from dasp.io.decimal import INFINITY, nearest_bits
+from dasp.runtime.cpu.compile import jit
 
 SHORTEST_LINE = 2
 """Bytes of the shortest line that is not blank, its end counted."""

@@ -17,12 +17,12 @@ from typing import IO, Any, NamedTuple, cast
 import numpy as np
 from scipy.sparse import csr_array
 
-from dasp import _threads
-from dasp._integers import ceil_div
-from dasp._memory import BYTES_PER_COLUMN, BYTES_PER_ENTRY, BYTES_PER_ROW, refuse_oversize
 from dasp.io.decimal import powers_of_five
 from dasp.io.files import MatrixFileError, open_regular
 from dasp.io.lines import NEEDED, SHORTEST_LINE, Fault, Field, compress_rows, read_lines
+from dasp.runtime.cpu import threads as _threads
+from dasp.runtime.integers import ceil_div
+from dasp.runtime.memory import BYTES_PER_COLUMN, BYTES_PER_ENTRY, BYTES_PER_ROW, refuse_oversize
 
 Vector = np.ndarray[Any, Any]
 

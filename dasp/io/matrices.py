@@ -17,14 +17,15 @@ import numpy as np
 import scipy.sparse
 from scipy.sparse import csr_array
 
-from dasp import _check, models
-from dasp._memory import BYTES_PER_COLUMN, BYTES_PER_ENTRY, BYTES_PER_ROW, refuse_oversize
-from dasp._signals import as_raised
-from dasp.formats.array import Plan
+from dasp import models
+from dasp.formats.plan import Plan
 from dasp.io.archives import Announced, Archive, open_archive, refuse_oversize_archive
 from dasp.io.files import MatrixFileError, one_line_errors, replacing
 from dasp.io.market import read_matrix_market
 from dasp.io.plans import array_names, check_plan, pack_plan, unpack_plan
+from dasp.runtime import check as _check
+from dasp.runtime.cpu.signals import as_raised
+from dasp.runtime.memory import BYTES_PER_COLUMN, BYTES_PER_ENTRY, BYTES_PER_ROW, refuse_oversize
 
 __all__ = ["MatrixFileError", "load_matrix", "load_plan", "save_plan"]
 

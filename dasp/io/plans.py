@@ -13,8 +13,9 @@ from typing import Any, get_args, get_type_hints
 
 import numpy as np
 
-from dasp import _dtypes, formats
-from dasp.formats.array import Plan, arrays_of, is_array, require, with_arrays
+from dasp import formats
+from dasp.formats.plan import Plan, arrays_of, is_array, require, with_arrays
+from dasp.runtime import dtypes as _dtypes
 
 FILE_VERSION = 4
 """Raised with every change of what a file holds. From 4 on, older versions stay readable: `_READERS`."""

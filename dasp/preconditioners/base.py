@@ -10,12 +10,12 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from dasp import _check
-from dasp._arrays import library, operand
-from dasp.placement import resolve
-from dasp.solvers.devices import space_for
+from dasp.matrix.device import resolve
+from dasp.runtime import check as _check
+from dasp.runtime.arrays import library, operand
 from dasp.solvers.operator import device_of
 from dasp.solvers.space import Space
+from dasp.solvers.spaces import space_for
 
 Array = Any
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from dasp import _check
-from dasp._integers import ceil_div
-from dasp.matrix import SpMatrix
+from dasp.matrix.matrix import SpMatrix
 from dasp.preconditioners.base import Preconditioner, computing_type, host_matrix, place, wide_type
+from dasp.runtime import check as _check
+from dasp.runtime.integers import ceil_div
 
 
 class BlockJacobi(Preconditioner):

@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dasp import _check
-from dasp.matrix import SpMatrix
+from dasp.matrix.matrix import SpMatrix
 from dasp.preconditioners.base import (
     MOST_STEPS,
     Preconditioner,
@@ -22,6 +21,7 @@ from dasp.preconditioners.base import (
     place,
     spectral_radius,
 )
+from dasp.runtime import check as _check
 from dasp.solvers.operator import Operator, as_operator
 
 UPPER = 1.1

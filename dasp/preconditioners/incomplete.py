@@ -13,9 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from dasp import _check
-from dasp._compile import jit
-from dasp.matrix import SpMatrix
+from dasp.matrix.matrix import SpMatrix
 from dasp.preconditioners.base import (
     MOST_STEPS,
     Preconditioner,
@@ -24,6 +22,8 @@ from dasp.preconditioners.base import (
     place,
     wide_type,
 )
+from dasp.runtime import check as _check
+from dasp.runtime.cpu.compile import jit
 from dasp.solvers.operator import as_operator
 from dasp.solvers.space import Triangle
 

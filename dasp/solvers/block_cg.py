@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from dasp.solvers.arguments import check_square, make_limits, place_and_type, vectors_of
 from dasp.solvers.blocks import (
     RANK,
     Breakdown,
@@ -25,11 +26,10 @@ from dasp.solvers.blocks import (
     squared_lengths,
     wide,
 )
-from dasp.solvers.devices import refuse_ranks, space_for
-from dasp.solvers.given import check_square, make_limits, place_and_type, vectors_of
 from dasp.solvers.hermitian import SKEW
 from dasp.solvers.operator import as_operator
 from dasp.solvers.space import Space
+from dasp.solvers.spaces import refuse_ranks, space_for
 from dasp.solvers.stats import Stats
 from dasp.solvers.system import BEYOND, BREAKDOWN, GAIN, HIDDEN, STAGNATION
 

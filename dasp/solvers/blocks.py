@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dasp._dtypes import real_type
+from dasp.runtime.dtypes import real_type
 from dasp.solvers.space import Space
 from dasp.solvers.system import SQUARES, scale_for
 

@@ -9,16 +9,21 @@ from typing import Any
 
 import numpy as np
 
-from dasp.solvers.devices import one_call
-from dasp.solvers.given import any_complex, make_limits, place_and_type
+from dasp.solvers.arguments import any_complex, make_limits, place_and_type
 from dasp.solvers.hermitian import conjugate_gradients
+from dasp.solvers.persistent.cg import (
+    ResidentConjugateGradients,
+    ResidentLoop,
+    one_launch_pays,
+    resident_names,
+)
 from dasp.solvers.pipelined import PipelinedConjugateGradients
+from dasp.solvers.plain import names_with
 from dasp.solvers.predicted import PredictedConjugateGradients
 from dasp.solvers.reduced import ReducedConjugateGradients, reduced_names
-from dasp.solvers.resident import ResidentConjugateGradients, ResidentLoop, one_launch_pays, resident_names
+from dasp.solvers.spaces import one_call
 from dasp.solvers.stats import Stats
 from dasp.solvers.system import BREAKDOWN, STAGNATION, solve
-from dasp.solvers.three_pass import names_with
 from dasp.solvers.workspace import Workspace
 
 ONE_PASS_ROWS, FEW_PASSES_ROWS = 90_000, 600_000
@@ -84,7 +89,7 @@ def cg(
     -----
     Memory, in vectors of length n: 5, with a preconditioner 6, with Jacobi's 7; on a GPU without one up to 8,
     where the system is so small that launches are what counts (`dasp.solvers.pipelined`) or fits on the chip
-    (`dasp.solvers.resident`), there 9 with Jacobi's. The true residual
+    (`dasp.solvers.persistent.cg`), there 9 with Jacobi's. The true residual
     is computed before convergence is claimed; where the one carried along had drifted away from it, the
     method starts again from x.
 

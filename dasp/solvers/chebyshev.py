@@ -10,14 +10,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dasp import _check
-from dasp.solvers.devices import one_call
-from dasp.solvers.given import check_square, make_limits, place_and_type
+from dasp.runtime import check as _check
+from dasp.solvers.arguments import check_square, make_limits, place_and_type
+from dasp.solvers.plain import ConjugateGradients, names_with
 from dasp.solvers.scalars import OWN, RUNNING, where
 from dasp.solvers.space import State
+from dasp.solvers.spaces import one_call
 from dasp.solvers.stats import Stats
 from dasp.solvers.system import System, solve
-from dasp.solvers.three_pass import ConjugateGradients, names_with
 from dasp.solvers.workspace import Workspace
 
 DIVERGED = OWN

@@ -11,11 +11,11 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
-from dasp import _check
-from dasp.solvers.devices import one_call
-from dasp.solvers.given import make_limits
+from dasp.runtime import check as _check
+from dasp.solvers.arguments import make_limits
 from dasp.solvers.scalars import CLAIMED, LIMIT, OWN, RUNNING, first_verdict
 from dasp.solvers.space import Report, State
+from dasp.solvers.spaces import one_call
 from dasp.solvers.stats import Stats
 from dasp.solvers.system import System, solve
 from dasp.solvers.workspace import Workspace

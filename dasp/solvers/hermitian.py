@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from dasp.solvers.plain import BAD_M, ConjugateGradients
 from dasp.solvers.scalars import Scalar, where
 from dasp.solvers.space import State
 from dasp.solvers.system import System
-from dasp.solvers.three_pass import BAD_M, ConjugateGradients
 
 NOT_HERMITIAN = BAD_M + 1
 

@@ -17,14 +17,14 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from dasp import _check
-from dasp._dtypes import real_type
-from dasp.solvers import idle
-from dasp.solvers.devices import space_for, together
-from dasp.solvers.given import Limits, place_and_type, vector
+from dasp.runtime import check as _check
+from dasp.runtime.dtypes import real_type
+from dasp.solvers import workspace_cache as idle
+from dasp.solvers.arguments import Limits, place_and_type, vector
 from dasp.solvers.operator import Scaled, adjoint_of, as_operator, kept_adjoint
 from dasp.solvers.scalars import LIMIT, NOT_FINITE, NOTHING, OWN, RUNNING, Scalar, sqrt, where
 from dasp.solvers.space import Loop, State, Vectors
+from dasp.solvers.spaces import space_for, together
 from dasp.solvers.stats import Stats
 from dasp.solvers.system import (
     BEYOND,

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from dasp.solvers.arguments import check_square, make_limits, place_and_type, vectors_of
 from dasp.solvers.blocks import (
     OVERFLOW,
     Breakdown,
@@ -24,11 +25,10 @@ from dasp.solvers.blocks import (
     squares_of,
     wide,
 )
-from dasp.solvers.devices import refuse_ranks, space_for
-from dasp.solvers.given import check_square, make_limits, place_and_type, vectors_of
 from dasp.solvers.hermitian import SKEW
 from dasp.solvers.operator import as_operator
 from dasp.solvers.space import Space
+from dasp.solvers.spaces import refuse_ranks, space_for
 from dasp.solvers.stats import Stats
 from dasp.solvers.system import BREAKDOWN, scale_for
 

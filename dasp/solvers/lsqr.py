@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from dasp.solvers.devices import one_call
-from dasp.solvers.given import make_limits
+from dasp.solvers.arguments import make_limits
 from dasp.solvers.leastsquares import Problem, solve_least_squares
 from dasp.solvers.scalars import Scalar, hypot, where
 from dasp.solvers.space import State
+from dasp.solvers.spaces import one_call
 from dasp.solvers.stats import Stats
 from dasp.solvers.workspace import Workspace
 

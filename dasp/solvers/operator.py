@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dasp import _check
+from dasp.runtime import check as _check
 
 Array = Any
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from dasp.solvers.plain import INDEFINITE, ConjugateGradients
 from dasp.solvers.scalars import RUNNING, Scalar, where
 from dasp.solvers.space import State
 from dasp.solvers.system import System
-from dasp.solvers.three_pass import INDEFINITE, ConjugateGradients
 
 
 def _step(rr: Scalar, delta: Scalar, s: State) -> tuple[Scalar, Scalar, Scalar]:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from dasp.solvers.plain import INDEFINITE, ConjugateGradients
 from dasp.solvers.scalars import RUNNING, where
 from dasp.solvers.space import State
 from dasp.solvers.system import System
-from dasp.solvers.three_pass import INDEFINITE, ConjugateGradients
 
 
 class PredictedConjugateGradients:

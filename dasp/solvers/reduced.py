@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from dasp.solvers.plain import BAD_M, INDEFINITE, ConjugateGradients, names_with
 from dasp.solvers.scalars import RUNNING, Scalar, where
 from dasp.solvers.space import State
 from dasp.solvers.system import System
-from dasp.solvers.three_pass import BAD_M, INDEFINITE, ConjugateGradients, names_with
 
 
 class ReducedConjugateGradients:

@@ -15,13 +15,13 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
-from dasp._log import logger
-from dasp.solvers import idle
-from dasp.solvers.devices import space_for, together
-from dasp.solvers.given import Limits, check_square, place_and_type, vector
+from dasp.runtime.log import logger
+from dasp.solvers import workspace_cache as idle
+from dasp.solvers.arguments import Limits, check_square, place_and_type, vector
 from dasp.solvers.operator import as_operator
 from dasp.solvers.scalars import CLAIMED, LIMIT, NOT_FINITE, NOTHING, RUNNING, where
 from dasp.solvers.space import Loop, Parts, Report, Space, State, Vectors
+from dasp.solvers.spaces import space_for, together
 from dasp.solvers.stats import Stats
 from dasp.solvers.workspace import Workspace
 

@@ -27,14 +27,15 @@ from unittest import mock
 import numpy as np
 from scipy.sparse import coo_array, csc_array, csr_array, csr_matrix
 
-from dasp import Policy, SpMatrix, _integers
-from dasp._dtypes import named
-from dasp._machines import MACHINES
+from dasp import Policy, SpMatrix
 from dasp.backends import find
 from dasp.backends.cpu import primitives as cpu
 from dasp.backends.cuda.primitives import Primitives
-from dasp.formats.array import Csr
-from dasp.formats.sliced import SLICED
+from dasp.formats.cost import MACHINES
+from dasp.formats.plan import Csr
+from dasp.formats.sell import SLICED
+from dasp.runtime import integers as _integers
+from dasp.runtime.dtypes import named
 from tests.attack._cases import Counts, Draws, attack_with, written_in_graphs
 from tests.attack._command import attack_by_command
 from tests.gallery import LENGTHS

@@ -136,7 +136,7 @@ report()
 
 FORKS = """
 def compile_something():
-    from dasp._compile import jit
+    from dasp.runtime.cpu.compile import jit
     names = {}
     exec(f"def f(x):\\n    return x + {draw.random()}", names)
     jit(cache=False)(names["f"])(1)
@@ -269,7 +269,7 @@ def interrupted_command(draw: random.Random, counts: Counts) -> str:
         program = (
             "import signal, sys\n"
             "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell may have it ignored
-            "from dasp.cli import main\n"
+            "from dasp.cli.main import main\n"
             "print('main', file=sys.stderr, flush=True)\n"
             "sys.exit(main(sys.argv[1:]))"
         )

@@ -18,10 +18,12 @@ from typing import Any
 
 import numpy as np
 
-from dasp import _launch
-from dasp.backends.cuda import backend, beside, columns, diagonal, dotted, product, scratch
+from dasp.backends.cuda import backend, diagonal, product
 from dasp.backends.cuda.primitives import Primitives
-from dasp.formats.array import arrays_of
+from dasp.formats.plan import arrays_of
+from dasp.formats.sell.cuda import beside, columns, dotted
+from dasp.runtime.cuda import launch as _launch
+from dasp.runtime.cuda import scratch
 from tests.simt import compile_kernels
 
 ALIGNMENT = 256
@@ -271,7 +273,7 @@ def _declared(p: Any, array: Any, parts: int, told: Any) -> Any:
 
 
 class _Packing:
-    """The `Device` of `dasp.backends.cuda.pack.protocols` that makes octets and bundles."""
+    """The `Device` of `dasp.formats.sell.cuda.pack.protocols` that makes octets and bundles."""
 
     def __init__(self, gpu: Gpu) -> None:
         self._gpu = gpu

@@ -13,7 +13,7 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
-from dasp import _source
+from dasp.runtime.cuda import source as _source
 
 
 def find_tool(name: str) -> str:

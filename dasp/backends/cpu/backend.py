@@ -8,13 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from dasp import _arrays, _check, _foreign
-from dasp._arrays import Order
-from dasp._dtypes import sum_type
-from dasp._signals import as_raised
 from dasp.backends.cpu import primitives
 from dasp.backends.cpu.product import Product
-from dasp.formats.array import Csr, Plan, arrays_of, narrowest
+from dasp.formats.plan import Csr, Plan, arrays_of, narrowest
+from dasp.runtime import arrays as _arrays
+from dasp.runtime import check as _check
+from dasp.runtime import foreign as _foreign
+from dasp.runtime.arrays import Order
+from dasp.runtime.cpu.signals import as_raised
+from dasp.runtime.dtypes import sum_type
 
 Vector = np.ndarray[Any, Any]
 

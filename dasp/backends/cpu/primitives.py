@@ -12,30 +12,25 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dasp._compile import jit
-from dasp._dtypes import bits_type, real_type
-from dasp._integers import ceil_div
-from dasp._memory import new_array
-from dasp.backends.cpu import columns
-from dasp.backends.cpu.lanes import copy_rows
-from dasp.backends.cpu.ordering import fetch
-from dasp.backends.cpu.ordering import sort_columns as sort_columns
-from dasp.backends.cpu.ranges import over_ranges
-from dasp.backends.cpu.transposing import transpose as transpose
-from dasp.backends.cpu.unpacking import Places
-from dasp.backends.cpu.unpacking import clear_pads as clear_pads
-from dasp.backends.cpu.unpacking import decode as decode
-from dasp.backends.cpu.unpacking import map_bytes as map_bytes
-from dasp.backends.cpu.unpacking import negated as negated
-from dasp.backends.cpu.unpacking import slots as slots
-from dasp.backends.cpu.unpacking import unpack as unpack
-from dasp.backends.cpu.windows import cut_runs, sampled_statistics, sort_rows
-from dasp.backends.cpu.windows import try_windows as _try_windows
-from dasp.formats.array import PAD, WARP, Csr, Plan, narrowest
-from dasp.formats.published.pattern import TILE, TILE_COLUMNS, TILE_ROWS
-from dasp.formats.sliced.choose import SliceStatistics, ValueStatistics
-from dasp.formats.sliced.layout import Cut, Layout, Runs, Slices, Survey, Tried
-from dasp.formats.sliced.pattern import (
+from dasp.formats.csr.cpu.sort import fetch
+from dasp.formats.csr.cpu.sort import sort_columns as sort_columns
+from dasp.formats.csr.cpu.transpose import transpose as transpose
+from dasp.formats.dasp.pattern import TILE, TILE_COLUMNS, TILE_ROWS
+from dasp.formats.plan import PAD, WARP, Csr, Plan, narrowest
+from dasp.formats.sell.choose import SliceStatistics, ValueStatistics
+from dasp.formats.sell.cpu import columns
+from dasp.formats.sell.cpu.lanes import copy_rows
+from dasp.formats.sell.cpu.unpacking import Places
+from dasp.formats.sell.cpu.unpacking import clear_pads as clear_pads
+from dasp.formats.sell.cpu.unpacking import decode as decode
+from dasp.formats.sell.cpu.unpacking import map_bytes as map_bytes
+from dasp.formats.sell.cpu.unpacking import negated as negated
+from dasp.formats.sell.cpu.unpacking import slots as slots
+from dasp.formats.sell.cpu.unpacking import unpack as unpack
+from dasp.formats.sell.cpu.windows import cut_runs, sampled_statistics, sort_rows
+from dasp.formats.sell.cpu.windows import try_windows as _try_windows
+from dasp.formats.sell.layout import Cut, Layout, Runs, Slices, Survey, Tried
+from dasp.formats.sell.pattern import (
     MOST_CODES,
     REAL_PARTS,
     Coding,
@@ -44,6 +39,11 @@ from dasp.formats.sliced.pattern import (
     may_code,
     shape_word,
 )
+from dasp.runtime.cpu.compile import jit
+from dasp.runtime.cpu.ranges import over_ranges
+from dasp.runtime.dtypes import bits_type, real_type
+from dasp.runtime.integers import ceil_div
+from dasp.runtime.memory import new_array
 
 Vector = np.ndarray[Any, Any]
 

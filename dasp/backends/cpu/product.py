@@ -8,15 +8,16 @@ from typing import Any
 import numpy as np
 
 from dasp import formats
-from dasp._arrays import address
-from dasp._dtypes import into, sum_type
-from dasp.backends.cpu import published, sliced
-from dasp.backends.cpu.emitter import LINE
-from dasp.backends.cpu.halves import store_rounded, widened
 from dasp.backends.cpu.turning import turn
-from dasp.formats.array import Plan
-from dasp.formats.published.pattern import NAME as PUBLISHED
-from dasp.formats.sliced.pattern import NAME as SLICES
+from dasp.formats.dasp.cpu import product as published
+from dasp.formats.dasp.pattern import NAME as PUBLISHED
+from dasp.formats.plan import Plan
+from dasp.formats.sell.cpu import sliced
+from dasp.formats.sell.pattern import NAME as SLICES
+from dasp.runtime.arrays import address
+from dasp.runtime.cpu.emitter import LINE
+from dasp.runtime.cpu.halves import store_rounded, widened
+from dasp.runtime.dtypes import into, sum_type
 
 Vector = np.ndarray[Any, Any]
 

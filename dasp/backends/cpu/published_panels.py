@@ -1,7 +1,7 @@
 """The published format by several columns on a CPU: rows of X, and of sums, in vector registers.
 
-As in `dasp.backends.cpu.panels`, an entry meets a run of neighbouring numbers, a row of X, and the sums of a
-panel of columns stay in registers. Eight sums grow beside each other, because one alone would wait for
+As in `dasp.formats.sell.cpu.panels`, an entry meets a run of neighbouring numbers, a row of X, and the sums
+of a panel of columns stay in registers. Eight sums grow beside each other, because one alone would wait for
 itself: those of the eight rows of a row block, or of eight neighbouring slots of a long row.
 
 Sums are added in the order of the product by a vector, so that a column's bits are those of that product.
@@ -19,9 +19,9 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic as _intrinsic
 
-from dasp._compile import jit
-from dasp.backends.cpu.emitter import I64
-from dasp.backends.cpu.panels import (
+from dasp.formats.dasp.pattern import HALF_WARP, LONG_UNIT, TILE, TILE_COLUMNS, TILE_ROWS
+from dasp.formats.plan import WARP
+from dasp.formats.sell.cpu.panels import (
     SUMS_BYTES,
     Rows,
     add_neighbours,
@@ -32,9 +32,9 @@ from dasp.backends.cpu.panels import (
     scale_row,
     update_row,
 )
-from dasp.backends.cpu.terms import data_of, parts_at
-from dasp.formats.array import WARP
-from dasp.formats.published.pattern import HALF_WARP, LONG_UNIT, TILE, TILE_COLUMNS, TILE_ROWS
+from dasp.runtime.cpu.compile import jit
+from dasp.runtime.cpu.emitter import I64
+from dasp.runtime.cpu.terms import data_of, parts_at
 
 intrinsic: Any = _intrinsic
 

@@ -1,7 +1,7 @@
 """Columns of a matrix turned into rows, and back, on a CPU: square blocks, in vector registers.
 
-A product reads rows of X and writes rows of Y: dasp.backends.cpu.panels. Where they lie by columns, a few of
-these are turned at a time.
+A product reads rows of X and writes rows of Y: dasp.formats.sell.cpu.panels. Where they lie by columns, a few
+of these are turned at a time.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from numba import from_dtype, types
 from numba.core import cgutils
 from numba.extending import intrinsic as _intrinsic
 
-from dasp._compile import jit
-from dasp._integers import ceil_div
-from dasp.backends.cpu.ranges import over_ranges
+from dasp.runtime.cpu.compile import jit
+from dasp.runtime.cpu.ranges import over_ranges
+from dasp.runtime.integers import ceil_div
 
 intrinsic: Any = _intrinsic
 Vector = np.ndarray[Any, Any]

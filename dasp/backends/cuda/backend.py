@@ -8,13 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from dasp import _arrays, _check, _dtypes, _foreign
-from dasp._arrays import Order
-from dasp._log import logger
-from dasp.backends.cuda.device import primitives, upload
 from dasp.backends.cuda.product import Product, number
-from dasp.formats.array import Csr, Plan, arrays_of, with_arrays
-from dasp.formats.sliced.pattern import NAME as SLICES
+from dasp.formats.plan import Csr, Plan, arrays_of, with_arrays
+from dasp.formats.sell.pattern import NAME as SLICES
+from dasp.runtime import arrays as _arrays
+from dasp.runtime import check as _check
+from dasp.runtime import dtypes as _dtypes
+from dasp.runtime import foreign as _foreign
+from dasp.runtime.arrays import Order
+from dasp.runtime.cuda.device import primitives, upload
+from dasp.runtime.log import logger
 
 
 @cache

@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dasp._dtypes import Arithmetic
-from dasp._integers import ceil_div
-from dasp._launch import Signature
-from dasp._machines import Machine
-from dasp.backends.cuda import columns, octets
-from dasp.backends.cuda.columns import Kernels, Layout, Panel, Pass
-from dasp.backends.cuda.octets import COUNT_TYPE
-from dasp.formats.array import WARP, Array, Plan
+from dasp.formats.cost import Machine
+from dasp.formats.plan import WARP, Array, Plan
+from dasp.formats.sell.cuda import columns, octets
+from dasp.formats.sell.cuda.columns import Kernels, Layout, Panel, Pass
+from dasp.formats.sell.cuda.octets import COUNT_TYPE
+from dasp.runtime.cuda.launch import Signature
+from dasp.runtime.dtypes import Arithmetic
+from dasp.runtime.integers import ceil_div
 
 ROWS, SET, GROUP = 128, 16, 4
 """Of a bundle, and of the sets and groups that it has."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from dasp import _source
-from dasp._dtypes import C_NAMES, Arithmetic
-from dasp._integers import ceil_div
-from dasp._launch import Launch, Signature
-from dasp.backends.cuda import published, sliced
-from dasp.formats.array import WARP, Plan
-from dasp.formats.sliced.pattern import NAME as SLICES
+from dasp.formats.dasp.cuda import product as published
+from dasp.formats.plan import WARP, Plan
+from dasp.formats.sell.cuda import sliced
+from dasp.formats.sell.pattern import NAME as SLICES
+from dasp.runtime.cuda import source as _source
+from dasp.runtime.cuda.launch import Launch, Signature
+from dasp.runtime.dtypes import C_NAMES, Arithmetic
+from dasp.runtime.integers import ceil_div
 
 VARYING = "further", "first_row", "length", "y"
 """Arguments that come with each diagonal; before them, of slices, `claims`."""

@@ -11,23 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from dasp.backends.cuda.pack import (
-    layout,
-    refill,
-    slice_statistics,
-    sort,
-    store,
-    survey,
-    transpose,
-    unpack,
-    values,
-)
-from dasp.backends.cuda.pack.protocols import Device
-from dasp.backends.cuda.pack.resources import Resources
-from dasp.formats.array import Array, Csr, Plan
-from dasp.formats.sliced.choose import SliceStatistics, ValueStatistics
-from dasp.formats.sliced.layout import Cut, Layout, Survey, Tried
-from dasp.formats.sliced.pattern import Coding, Pattern, Values
+from dasp.formats.csr.cuda import sort, transpose
+from dasp.formats.plan import Array, Csr, Plan
+from dasp.formats.sell.choose import SliceStatistics, ValueStatistics
+from dasp.formats.sell.cuda.pack import layout, refill, slice_statistics, store, survey, unpack, values
+from dasp.formats.sell.cuda.pack.protocols import Device
+from dasp.formats.sell.cuda.pack.resources import Resources
+from dasp.formats.sell.layout import Cut, Layout, Survey, Tried
+from dasp.formats.sell.pattern import Coding, Pattern, Values
 
 
 class Primitives:
@@ -49,7 +40,7 @@ class Primitives:
     # ---- statistics ----------------------------------------------------------------------------------
 
     def survey(self, csr: Csr, cut: Cut, narrow: bool) -> Survey:
-        """See `Primitives`; also holds that the arrays are a matrix, as `dasp._check.compressed` does."""
+        """See `Primitives`; also holds that the arrays are a matrix, as `runtime.check.compressed` does."""
         return survey.survey(self._on, csr, cut, narrow)
 
     def sort_columns(self, csr: Csr, survey: Survey) -> tuple[Csr, Array]:
@@ -103,7 +94,7 @@ class Primitives:
     def fill(
         self, places: refill.Places, values: Values, dtype: np.dtype[Any]
     ) -> refill.Fill | refill.PlainFill | None:
-        """See `dasp.backends.cuda.pack.refill.prepare`."""
+        """See `dasp.formats.sell.cuda.pack.refill.prepare`."""
         return refill.prepare(self._on, places, values, dtype)
 
     def count_values(

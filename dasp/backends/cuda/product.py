@@ -13,24 +13,19 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from dasp import _source, formats
-from dasp._arrays import is_cupy
-from dasp._dtypes import BFLOAT16, Arithmetic, into, real_type
-from dasp._integers import ceil_div, round_up
-from dasp._launch import Launch, Signature
-from dasp.backends.cuda import (
-    beside,
-    columns,
-    diagonal,
-    dotted,
-    published,
-    published_columns,
-    resident,
-    sliced,
-)
-from dasp.backends.cuda.device import OVERLAPPING, primitives
+from dasp import formats
+from dasp.backends.cuda import diagonal, published_columns
 from dasp.backends.cuda.results import Results
-from dasp.backends.cuda.scratch import (
+from dasp.formats.dasp.cuda import product as published
+from dasp.formats.dasp.pattern import NAME as PUBLISHED
+from dasp.formats.plan import WARP, Plan, arrays_of, diagonal_rows, with_arrays
+from dasp.formats.sell.cuda import beside, columns, dotted, sliced
+from dasp.formats.sell.pattern import NAME as SLICES
+from dasp.runtime.arrays import is_cupy
+from dasp.runtime.cuda import source as _source
+from dasp.runtime.cuda.device import OVERLAPPING, primitives
+from dasp.runtime.cuda.launch import Launch, Signature
+from dasp.runtime.cuda.scratch import (
     PER_THREAD_STREAM,
     THIS_THREAD,
     Scratch,
@@ -39,9 +34,9 @@ from dasp.backends.cuda.scratch import (
     keep,
     new_scratch,
 )
-from dasp.formats.array import WARP, Plan, arrays_of, diagonal_rows, with_arrays
-from dasp.formats.published.pattern import NAME as PUBLISHED
-from dasp.formats.sliced.pattern import NAME as SLICES
+from dasp.runtime.dtypes import BFLOAT16, Arithmetic, into, real_type
+from dasp.runtime.integers import ceil_div, round_up
+from dasp.solvers.persistent import kernel as resident
 
 KERNELS: dict[str, Any] = {SLICES: sliced, PUBLISHED: published}
 """What multiplies a plan of each format: a module with the functions of `sliced`."""
@@ -313,7 +308,7 @@ class Product:
         ----------
         x : cupy.ndarray, shape (n,) or (n, k)
             Any type that y's type holds.
-        y : cupy.ndarray, shape (m,) or (m, k), a type of `dasp._dtypes.TABLE`
+        y : cupy.ndarray, shape (m,) or (m, k), a type of `dasp.runtime.dtypes.TABLE`
             Not overlapping x.
         alpha, beta : float, or complex for a complex y
 

@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from dasp._dtypes import Arithmetic
-from dasp._integers import ceil_div
-from dasp._launch import Signature
-from dasp._machines import Machine, Panels
-from dasp.backends.cuda import published
-from dasp.backends.cuda.columns import OF_PANEL, Kernels, Layout, Panel, Pass, finish_signature
-from dasp.backends.cuda.sectors import FAR, SAMPLE, SECTOR
-from dasp.formats.array import WARP, Plan
-from dasp.formats.published.pattern import TILE, TILE_COLUMNS, TILE_ROWS
+from dasp.formats.cost import Machine, Panels
+from dasp.formats.dasp.cuda import product as published
+from dasp.formats.dasp.pattern import TILE, TILE_COLUMNS, TILE_ROWS
+from dasp.formats.plan import WARP, Plan
+from dasp.formats.sell.cuda.columns import OF_PANEL, Kernels, Layout, Panel, Pass, finish_signature
+from dasp.formats.sell.cuda.sectors import FAR, SAMPLE, SECTOR
+from dasp.runtime.cuda.launch import Signature
+from dasp.runtime.dtypes import Arithmetic
+from dasp.runtime.integers import ceil_div
 
 MORE_REGISTERS = 16
 """Registers more where columns of X lie apart, since each has an address of its own; and for complex sums."""

@@ -7,7 +7,7 @@ from sys import getrefcount
 from types import SimpleNamespace
 from typing import Any
 
-from dasp.backends.cuda.scratch import PER_THREAD_STREAM
+from dasp.runtime.cuda.scratch import PER_THREAD_STREAM
 
 MOST_BYTES = 1 << 20
 """Of a result: a larger product takes longer than its call."""

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 from numba import types
 
-from dasp._arrays import address
-from dasp._compile import jit
-from dasp._threads import run
 from dasp.dense.gf256 import instructions
 from dasp.dense.gf256.field import EXP, LOG, PRODUCT, Bytes, bit_matrices, nibble_tables
 from dasp.dense.gf256.instructions import Instruction, step
+from dasp.runtime.arrays import address
+from dasp.runtime.cpu.compile import jit
+from dasp.runtime.cpu.threads import run
 
 _READ = types.Array(types.uint8, 2, "A", readonly=True)
 _WRITE = types.Array(types.uint8, 2, "A")

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dasp import _arrays
-from dasp._integers import ceil_div, round_up
-from dasp.dense.cuda import overlap, using
+from dasp.dense.gemm.cuda import overlap, using
+from dasp.dense.gemm.launch_cuda import Prepared
 from dasp.dense.gf256.field import EXP, LOG, Bytes
-from dasp.dense.launch_cuda import Prepared
+from dasp.runtime import arrays as _arrays
+from dasp.runtime.integers import ceil_div, round_up
 
 MOST_GRID_ROWS = 65535
 SHARED_BYTES = 48 << 10

@@ -23,8 +23,8 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from dasp._host import features as host_features
 from dasp.dense.gf256.field import POLYNOMIAL
+from dasp.runtime.cpu.host import features as host_features
 
 BYTE, INT32, INT64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 

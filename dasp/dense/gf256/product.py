@@ -6,9 +6,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dasp import _arrays, _check
-from dasp._threads import get_num_threads
 from dasp.dense.gf256 import cpu
+from dasp.runtime import arrays as _arrays
+from dasp.runtime import check as _check
+from dasp.runtime.cpu.threads import get_num_threads
 
 _BYTE = np.dtype(np.uint8)
 
@@ -88,7 +89,7 @@ def _check_operands(a: Any, b: Any, out: Any, on_gpu: bool) -> None:
             f"out is {_check.kind_of(out)}; an array of the library and the device of b is needed"
         )
     if on_gpu:
-        from dasp.dense import cuda
+        from dasp.dense.gemm import cuda
 
         cuda.check_out(out, shape, _BYTE)
     else:

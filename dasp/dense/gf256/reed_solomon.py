@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from dasp import _arrays
 from dasp.dense.gf256.field import Bytes, cauchy, invert, multiply
 from dasp.dense.gf256.product import matmul
+from dasp.runtime import arrays as _arrays
 
 STACK_BYTES = {"cpu": 4 << 20, "cuda": 64 << 20}
 """Bytes of shards that are gathered into one matrix at a time: on the CPU what the caches hold."""

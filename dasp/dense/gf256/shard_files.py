@@ -18,7 +18,6 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from dasp._memory import refuse_oversize
 from dasp.dense.gf256 import staging
 from dasp.dense.gf256.reed_solomon import ReedSolomon
 from dasp.dense.gf256.shard_format import MAX_CHUNK_BYTES, Header, read_header, write_chunk
@@ -32,6 +31,7 @@ from dasp.dense.gf256.shard_set import (
     warn_user,
 )
 from dasp.dense.gf256.staging import naming, refuse_existing, shown
+from dasp.runtime.memory import refuse_oversize
 
 STRIPE_BYTES = 64 << 20
 """Memory for the chunks of one stripe, parity included."""

@@ -18,7 +18,7 @@ import zlib
 from dataclasses import dataclass, replace
 from typing import BinaryIO
 
-from dasp._integers import ceil_div
+from dasp.runtime.integers import ceil_div
 
 MAGIC = b"DASP-RS\n"
 VERSION = 1

@@ -19,10 +19,10 @@ from typing import Any, BinaryIO, NamedTuple, NoReturn
 
 import numpy as np
 
-from dasp._memory import refuse_oversize
 from dasp.dense.gf256 import staging
 from dasp.dense.gf256.shard_format import DamagedHeaderError, Header, read_chunk, read_header
 from dasp.dense.gf256.staging import shown
+from dasp.runtime.memory import refuse_oversize
 
 Warn = Callable[[str], Any]
 """Told, in words, of what was passed over."""

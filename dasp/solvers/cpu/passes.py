@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numba import carray
 
-from dasp._compile import jit
-from dasp.backends.cpu.team import SharedFunction
+from dasp.runtime.cpu.compile import jit
+from dasp.runtime.cpu.team import SharedFunction
 
 BLOCK = 1024
 """Elements of a block: eight rows of float64 fit the second cache of any processor, and mostly the first."""

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dasp import _threads
-from dasp._dtypes import real_type
-from dasp._integers import ceil_div, round_up
-from dasp.backends.cpu.team import CHUNKS, Job, multiply_alone, team
+from dasp.runtime.cpu import threads as _threads
+from dasp.runtime.cpu.team import CHUNKS, Job, multiply_alone, team
+from dasp.runtime.dtypes import real_type
+from dasp.runtime.integers import ceil_div, round_up
 from dasp.solvers.cpu.passes import BLOCK, COMPLEX_BLOCK, NO_FACTOR, compile_pass
 from dasp.solvers.scalars import Scalar
 from dasp.solvers.space import Dot, Fused, Update, parse_dot, parse_update

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from dasp._integers import ceil_div
-from dasp._launch import Signature
+from dasp.runtime.cuda.launch import Signature
+from dasp.runtime.integers import ceil_div
 from dasp.solvers.cuda.device import in_turn
 from dasp.solvers.cuda.passes import PACK_BYTES, scalar_defines
 

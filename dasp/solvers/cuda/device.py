@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from dasp import _source
-from dasp._launch import Launch, Signature, allow_shared, driver
+from dasp.runtime.cuda import source as _source
+from dasp.runtime.cuda.launch import Launch, Signature, allow_shared, driver
 from dasp.solvers.cuda.graph import WHILE_NODES, LoopGraph
 from dasp.solvers.cuda.protocols import Array
 from dasp.solvers.cuda.tape import CODE, SLOTS

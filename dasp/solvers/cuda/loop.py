@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from dasp._integers import round_up
-from dasp._launch import Signature
+from dasp.runtime.cuda.launch import Signature
+from dasp.runtime.integers import round_up
 from dasp.solvers.cuda.device import GLANCE, in_turn
 from dasp.solvers.cuda.passes import UNGUARDED, UNLESS_LIMIT, WHILE_RUNNING, PassText, launch_pass
 from dasp.solvers.cuda.protocols import Array, Device, PassSpace

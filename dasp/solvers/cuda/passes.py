@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from dasp._dtypes import TABLE
-from dasp._launch import Signature
+from dasp.runtime.cuda.launch import Signature
+from dasp.runtime.dtypes import TABLE
 from dasp.solvers.cuda.protocols import Array, PassSpace
 from dasp.solvers.cuda.tape import Pass
 from dasp.solvers.space import Update

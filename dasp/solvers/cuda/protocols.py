@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dasp._launch import Signature
+from dasp.runtime.cuda.launch import Signature
 from dasp.solvers.cuda.tape import Tape
 
 Array = Any

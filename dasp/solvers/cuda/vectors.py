@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dasp._integers import round_up
+from dasp.runtime.integers import round_up
 from dasp.solvers.cuda.passes import PACK_BYTES
 from dasp.solvers.cuda.protocols import Array, PassSpace
 from dasp.solvers.cuda.tape import PartOfDot, Pass

@@ -1,0 +1,1 @@
+"""The `dasp` command: a module a sub-command."""

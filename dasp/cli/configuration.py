@@ -1,0 +1,38 @@
+"""What this installation of dasp found, and why."""
+
+from __future__ import annotations
+
+import platform
+from importlib.metadata import PackageNotFoundError, version
+
+from dasp import backends
+from dasp._version import __version__
+from dasp.runtime.cpu import threads as _threads
+from dasp.runtime.cuda import source as _source
+
+
+def show_config() -> None:
+    """Print versions, the devices that work, and why the others do not."""
+    print("\n".join(f"{name:<13} {value}" for name, value in describe()))
+
+
+def describe() -> list[tuple[str, str]]:
+    """Return the lines of `show_config` as (name, value)."""
+    works, reason = backends.find("cuda").available()
+    libraries = ("numpy", "scipy", "numba", "matplotlib", "threadpoolctl")
+    return [
+        ("dasp", __version__),
+        ("python", platform.python_version()),
+        *((name, _version(name)) for name in libraries),
+        ("kernels", f"{_source.find()} ({_source.digest()})"),
+        ("cpu", f"works: {_threads.get_num_threads()} threads, {platform.machine()}"),
+        ("cuda", f"{'works' if works else 'does not work'}: {reason}"),
+        ("auto", f"takes {'cuda' if works else 'cpu'}"),
+    ]
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "not installed"

@@ -1,0 +1,174 @@
+"""Pictures of a matrix: its row lengths, and where its entries are."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from scipy.sparse import csr_array
+
+from dasp.runtime.integers import ceil_div
+
+_KINDS = (".png", ".pdf", ".svg")
+_PIXELS = 400
+
+
+def check_plot(path: str) -> None:
+    """Check that a figure can be drawn and written, before the work that it will show.
+
+    Raises
+    ------
+    ValueError
+        If the name has an ending that stands for no picture, or its folder does not exist.
+    RuntimeError
+        If matplotlib is not installed.
+    """
+    target = Path(path)
+    if target.suffix.lower() not in _KINDS:
+        raise ValueError(f"--plot is {path!r}; its name must end in {', '.join(_KINDS[:-1])} or {_KINDS[-1]}")
+    if target.is_dir():
+        raise ValueError(f"--plot is {path!r}, a folder; it must be a file")
+    if not target.parent.is_dir():
+        raise ValueError(f"--plot is {path!r}; the folder {target.parent} must exist; make it first")
+    if importlib.util.find_spec("matplotlib") is None:
+        raise RuntimeError("matplotlib is not installed; --plot needs it; pip install 'dasp-spmv[bench]'")
+
+
+def density_image(matrix: csr_array, pixels: int = _PIXELS) -> NDArray[np.float64]:
+    """Share of the places that hold an entry, in each cell of a grid laid over the matrix.
+
+    Parameters
+    ----------
+    matrix : csr_array, shape (m, n)
+        m and n at least 1.
+    pixels : int
+        Cells along the longer side at most; a smaller matrix gets one cell a place.
+
+    Returns
+    -------
+    float64 array, shape (cells down, cells across)
+        Above 1 only where duplicates are stored.
+    """
+    import numpy as np
+
+    rows, columns = matrix.shape
+    longest = max(rows, columns)
+    down = max(1, min(rows, round(pixels * rows / longest)))
+    across = max(1, min(columns, round(pixels * columns / longest)))
+    cells = np.zeros(down * across, dtype=np.int64)
+    # Some rows at a time, so that a large matrix needs no second copy of its indices.
+    step = max(1, rows // 64)
+    for first in range(0, rows, step):
+        last = min(first + step, rows)
+        lengths = np.diff(matrix.indptr[first : last + 1])
+        row = np.repeat(np.arange(first, last, dtype=np.int64) * down // rows, lengths)
+        column = (
+            matrix.indices[matrix.indptr[first] : matrix.indptr[last]].astype(np.int64) * across // columns
+        )
+        cells += np.bincount(row * across + column, minlength=down * across)
+    heights = np.diff(ceil_div(np.arange(down + 1) * rows, down))
+    widths = np.diff(ceil_div(np.arange(across + 1) * columns, across))
+    shares: NDArray[np.float64] = cells.reshape(down, across) / np.outer(heights, widths)
+    return shares
+
+
+def plot_matrix(path: str, matrix: csr_array, title: str, shares: Mapping[str, Mapping[str, int]]) -> None:
+    """Draw the row lengths, the density of entries and the plan side by side, and write the picture.
+
+    Parameters
+    ----------
+    path : str
+        Where it goes; its ending says which format.
+    matrix : csr_array
+    title : str
+    shares : mapping
+        How the plan is shared out: what, then by which share how much, as the plan's format says it.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be written.
+    """
+    from dasp.bench.figures import draw_panels
+
+    size = f"{matrix.shape[0]:,} x {matrix.shape[1]:,}, {matrix.nnz:,} entries"
+    panels = [
+        lambda axes: _draw_lengths(axes, matrix),
+        lambda axes: _draw_density(axes, matrix),
+        lambda axes: _draw_plan(axes, shares),
+    ]
+    draw_panels(f"{title}: {size}", panels, Path(path))
+
+
+def _draw_lengths(axes: Any, matrix: csr_array) -> None:
+    import numpy as np
+
+    from dasp.bench.figures import BLUE
+
+    lengths = np.diff(matrix.indptr)
+    longest = int(lengths.max(initial=1))
+    edges = np.unique(np.round(np.geomspace(1, longest + 1, 60))) - 0.5
+    if len(edges) == 1:
+        edges = np.array([0.5, 1.5])
+    counts, _ = np.histogram(lengths, bins=edges)
+    axes.stairs(counts, edges, fill=True, color=BLUE)
+    axes.set_xscale("log")
+    axes.set_yscale("symlog", linthresh=1)
+    axes.set_ylim(0, 4 * max(1, counts.max()))
+    axes.set_xlabel("entries in a row")
+    axes.set_ylabel("rows")
+    axes.set_title(f"Row lengths ({np.count_nonzero(lengths == 0):,} empty rows not shown)")
+
+
+def _draw_density(axes: Any, matrix: csr_array) -> None:
+    import numpy as np
+    from matplotlib.colors import LogNorm
+    from matplotlib.ticker import EngFormatter, MaxNLocator
+
+    axes.set_title("Where the entries are")
+    axes.set_xlabel("column")
+    axes.set_ylabel("row")
+    rows, columns = matrix.shape
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(MaxNLocator(4, integer=True))
+        axis.set_major_formatter(EngFormatter(sep=""))
+    if not matrix.nnz:
+        axes.text(0.5, 0.5, "no entries", ha="center", va="center", transform=axes.transAxes)
+        return
+    shares = density_image(matrix)
+    filled = np.ma.masked_equal(shares, 0)
+    low = min(float(filled.min()), 0.5)
+    image = axes.imshow(
+        filled, norm=LogNorm(low, 1), cmap="cividis_r", extent=(0, columns, rows, 0),
+        aspect="auto" if max(rows, columns) > 4 * min(rows, columns) else "equal", interpolation="nearest",
+    )  # fmt: skip
+    axes.figure.colorbar(image, ax=axes, label="share of the places of a pixel that hold an entry")
+
+
+def _draw_plan(axes: Any, shares: Mapping[str, Mapping[str, int]]) -> None:
+    """A block of bars for each thing that is shared out, a bar a share, with its count beside it."""
+    from dasp.bench.figures import COLOURS
+
+    axes.set_title("The plan")
+    axes.set_xlabel("share")
+    axes.set_xlim(0, 1.25)
+    axes.set_xticks([0, 0.25, 0.5, 0.75, 1])
+    place, ticks, names = 0.0, [], []
+    for colour, (what, parts) in zip(COLOURS, shares.items(), strict=False):
+        total = sum(parts.values())
+        heading = f"{total:,} {what}"
+        axes.text(0, place, heading, va="center", fontweight="bold", fontsize=7)
+        for name, part in parts.items():
+            place += 1
+            axes.barh(place, part / total, color=colour, height=0.8)
+            axes.text(part / total + 0.01, place, f"{part:,}", va="center", fontsize=6)
+            ticks.append(place)
+            names.append(name)
+        place += 1.4
+    axes.set_yticks(ticks, names)
+    axes.set_ylim(max(place - 0.8, 1), -0.8)

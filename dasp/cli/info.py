@@ -1,0 +1,182 @@
+"""`dasp info`: a matrix, its row lengths and its plan, in text, as JSON, as a picture and as a page."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import TYPE_CHECKING
+
+from dasp.cli.options import (
+    Subparsers,
+    add_device_option,
+    add_json_option,
+    add_matrix_option,
+    add_policy_options,
+    plan_timed,
+    policy_from,
+    seed_from,
+)
+from dasp.cli.summaries import add_parser
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from scipy.sparse import csr_array
+
+    from dasp.matrix.matrix import SpMatrix
+    from dasp.matrix.policy import Policy
+
+_BAR = 30
+
+
+def add_command(subparsers: Subparsers) -> None:
+    """Add `dasp info` to the command line."""
+    parser = add_parser(subparsers, "info")
+    add_matrix_option(parser)
+    add_device_option(parser)
+    add_policy_options(parser)
+    add_json_option(parser)
+    parser.add_argument(
+        "--plot", metavar="FILE", help="draw the row lengths, the entries and the plan, as .png, .pdf or .svg"
+    )
+    parser.add_argument(
+        "--html",
+        metavar="FILE",
+        help="write one page: entries, row lengths, the plan, its bytes, and products measured here",
+    )
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from dasp import formats
+    from dasp.cli import figures, page
+    from dasp.io.matrices import load_matrix
+
+    policy = policy_from(arguments)
+    if arguments.plot is not None:
+        figures.check_plot(arguments.plot)
+    if arguments.html is not None:
+        page.check_page(arguments.html)
+    matrix = load_matrix(arguments.matrix, seed=seed_from(arguments))
+
+    planned, seconds = plan_timed(matrix, policy, arguments.device)
+    milliseconds = 1e3 * seconds
+
+    if arguments.json:
+        print(as_json(arguments.matrix, matrix, planned, milliseconds))
+    else:
+        lengths = row_lengths(matrix)
+        parts = [describe(arguments.matrix, matrix), f"{planned}\nplanned in {milliseconds:,.1f} ms"]
+        print("\n\n".join([*parts, histogram(lengths)]))
+    if arguments.plot is not None:
+        figures.plot_matrix(arguments.plot, matrix, arguments.matrix, formats.shares(planned.plan))
+        if not arguments.json:
+            print(f"\nwrote {arguments.plot}")
+    if arguments.html is not None:
+        _write_page(arguments, matrix, planned, policy)
+    return 0
+
+
+def _write_page(
+    arguments: argparse.Namespace, matrix: csr_array, planned: SpMatrix, policy: Policy | None
+) -> None:
+    """Measure the matrix and write its page."""
+    from pathlib import Path
+
+    from dasp.cli import page
+
+    name, classes = arguments.matrix, length_classes(row_lengths(matrix))
+    result = page.measured(name, matrix, policy, planned.device)
+    text = page.page(name, describe(name, matrix), matrix, planned, classes, result)
+    Path(arguments.html).write_text(text, encoding="utf-8")
+    if not arguments.json:
+        print(f"\nwrote {arguments.html}")
+
+
+def row_lengths(matrix: csr_array) -> NDArray[np.integer]:
+    """The number of entries of every row."""
+    import numpy as np
+
+    lengths: NDArray[np.integer] = np.diff(matrix.indptr)
+    return lengths
+
+
+def describe(name: str, matrix: csr_array) -> str:
+    """Write the size of a matrix and the spread of its row lengths."""
+    import numpy as np
+
+    rows, columns = matrix.shape
+    lengths = row_lengths(matrix)
+    density = matrix.nnz / (rows * columns) if rows and columns else 0.0
+    lines = [f"{name}: {rows:,} x {columns:,}, {matrix.nnz:,} entries ({density:.2e} of all), {matrix.dtype}"]
+    if rows:
+        low, quarter, half, most, high = np.percentile(lengths, (0, 25, 50, 75, 100))
+        lines.append(
+            f"row length: mean {lengths.mean():.2f}, deviation {lengths.std():.2f}; "
+            f"least {low:.0f}, quartiles {quarter:.0f} {half:.0f} {most:.0f}, most {high:.0f}; "
+            f"{np.count_nonzero(lengths == 0):,} empty rows"
+        )
+    return "\n".join(lines)
+
+
+def as_json(name: str, matrix: csr_array, planned: SpMatrix, milliseconds: float) -> str:
+    """The matrix, its row lengths and its plan as JSON."""
+    from dasp import formats
+
+    classes = [
+        {"first": first, "last": last, "rows": rows, "entries": entries}
+        for first, last, rows, entries in length_classes(row_lengths(matrix))
+    ]
+    found = {
+        "matrix": name,
+        "shape": list(matrix.shape),
+        "entries": int(matrix.nnz),
+        "dtype": str(matrix.dtype),
+        "row_lengths": classes,
+        "device": planned.device,
+        "plan": {
+            "layout": planned.plan.format,
+            "bytes": int(planned.nbytes),
+            "milliseconds": milliseconds,
+            "shares": formats.shares(planned.plan),
+        },
+    }
+    return json.dumps(found, indent=1)
+
+
+def length_classes(lengths: NDArray[np.integer]) -> list[tuple[int, int, int, int]]:
+    """Count rows by length, in classes that double from 5 on and follow the categories up to 4.
+
+    Returns
+    -------
+    list of (first length, last length, rows, entries)
+        From length 0 to the longest row, empty classes between them included.
+    """
+    import numpy as np
+
+    longest = int(lengths.max(initial=0))
+    firsts = [0, 1, 2, 3, 4, 5]
+    while firsts[-1] <= longest:
+        firsts.append(9 if firsts[-1] == 5 else 2 * firsts[-1] - 1)
+    rows, _ = np.histogram(lengths, bins=firsts)
+    entries, _ = np.histogram(lengths, bins=firsts, weights=lengths)
+    classes = [
+        (first, after - 1, int(row_count), int(entry_count))
+        for first, after, row_count, entry_count in zip(firsts, firsts[1:], rows, entries, strict=False)
+    ]
+    while len(classes) > 1 and classes[-1][2] == 0:
+        classes.pop()
+    return classes
+
+
+def histogram(lengths: NDArray[np.integer]) -> str:
+    """Draw the row lengths in text: rows as a bar, their share of all entries as a number."""
+    classes = length_classes(lengths)
+    largest = max(1, *(rows for _, _, rows, _ in classes), 1)
+    total = max(1, int(lengths.sum()))
+    lines = [f"{'row length':>15} {'rows':>13} {'entries':>8}"]
+    for first, last, rows, entries in classes:
+        label = f"{first:,}" if first == last else f"{first:,}-{last:,}"
+        bar = "#" * max(round(_BAR * rows / largest), int(rows > 0))
+        lines.append(f"{label:>15} {rows:>13,} {entries / total:>8.1%} {bar}".rstrip())
+    return "\n".join(lines)

@@ -1,0 +1,251 @@
+"""The `dasp` command: finds the sub-commands, runs one, turns errors into one line and an exit status.
+
+A sub-command is a row of `COMMANDS`. Its module has a function `add_command(subparsers)`, which
+adds a parser and sets its default `run`, a function of the parsed arguments that returns the exit status: 0,
+or 1 if the work was done and its result is bad (no convergence, a wrong product). What a user got wrong is
+raised as TypeError, ValueError or RuntimeError and becomes exit status 2 here. Only the module of the command
+that is asked for is imported, so that `dasp --help` needs neither Numba nor SciPy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import os
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from functools import partial
+from types import FrameType
+from typing import Any, NoReturn, TextIO
+
+import dasp
+from dasp.cli.summaries import add_parser
+from dasp.runtime.cpu.signals import Deferred
+from dasp.runtime.launcher import speaks, told_everywhere
+
+COMMANDS = {
+    "info": "dasp.cli.info",
+    "solve": "dasp.cli.solve",
+    "plan": "dasp.cli.plan",
+    "fetch": "dasp.cli.fetch",
+    "config": "dasp.cli.config",
+    "bench": "dasp.cli.bench",
+    "bench gemm": "dasp.cli.bench",
+    "bench gf256": "dasp.cli.bench",
+    "bench solvers": "dasp.cli.bench",
+    "bench peak": "dasp.cli.bench",
+    "bench scaling": "dasp.cli.bench",
+    "partition": "dasp.cli.partition",
+    "tune": "dasp.cli.tune",
+    "rs": "dasp.cli.rs",
+    "completion": "dasp.cli.completion",
+}
+"""The module of each command."""
+
+EXIT_USER_ERROR = 2
+EXIT_INTERRUPTED = 130
+EXIT_BROKEN_PIPE = 141
+
+PATIENCE = 2.0
+"""Seconds after which a rank ends that leaves a complaint to rank 0: a launcher ends all with the first that
+does."""
+
+_EPILOG = """\
+A MATRIX is a file (.mtx, .mtx.gz, or .npz of scipy.sparse.save_npz), a name found in the folder that the
+environment variable DASP_MATRICES names, or a model:
+
+{models}
+"""
+
+
+class UsageError(ValueError):
+    """The command line cannot be understood."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose complaints are exceptions, so that they come out as one line like all others.
+
+    Of several ranks that a launcher started only the first prints its help. That it cannot be printed is an
+    error, which argparse keeps to itself.
+    """
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        if speaks():
+            print(message, end="", file=file or sys.stderr)
+
+    def error(self, message: str) -> NoReturn:
+        """Raise instead of printing the usage and leaving the process."""
+        raise UsageError(f"{message}; see {self.prog} --help")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the `dasp` command.
+
+    Parameters
+    ----------
+    argv : sequence of str, optional
+        The arguments after the program's name; those of this process by default.
+
+    Returns
+    -------
+    int
+        The exit status: 0; 1 if the work was done and its result is bad; 2 for a user's error, or for output
+        that cannot be written, reported as one line on stderr, by rank 0 alone if it is the same on all
+        ranks; 130 after Ctrl-C; 141 if the reader of our output went away.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in words
+    interrupts: list[int] = []
+    try:
+        with _noted(interrupts), warnings.catch_warnings():
+            if not debug:
+                warnings.showwarning = _show_warning
+            status = _run([word for word in words if word != "--debug"])
+            if sys.stdout is not None:  # as it is where the caller closed it
+                sys.stdout.flush()
+        return status
+    except KeyboardInterrupt:
+        return _interrupted()
+    except BrokenPipeError:
+        _discard_output()
+        return EXIT_BROKEN_PIPE
+    except (ValueError, TypeError, RuntimeError, OSError, MemoryError, ImportError) as error:
+        if interrupts:  # some libraries make another error of it
+            return _interrupted()
+        if isinstance(error, OSError) and not _flushes():
+            _discard_output()
+        if debug or _is_ours(error):
+            raise
+        if isinstance(error, UsageError) and not speaks():
+            time.sleep(PATIENCE)
+        elif speaks() or not told_everywhere(error):
+            print(f"dasp: error: {_one_line(error)}", file=sys.stderr)
+        return EXIT_USER_ERROR
+
+
+@contextlib.contextmanager
+def _noted(interrupts: list[int]) -> Iterator[None]:
+    """Note every Ctrl-C, beside doing what Python does then, which is not always seen."""
+    usual = signal.getsignal(signal.SIGINT)
+    if usual is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def note(number: int, frame: FrameType | None) -> NoReturn:
+        interrupts.append(number)
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, usual)
+
+
+def _interrupted() -> int:
+    print("dasp: interrupted", file=sys.stderr)
+    return EXIT_INTERRUPTED
+
+
+def _run(words: list[str]) -> int:
+    words = _join(words)
+    command = next((word for word in words if not word.startswith("-")), None)
+    try:
+        with Deferred():  # an interrupt tears a library that is half imported
+            parser = build_parser(command)
+        arguments, others = parser.parse_known_args(words)
+    except SystemExit as leaving:  # --help and --version print and leave
+        return leaving.code if isinstance(leaving.code, int) else 0
+    if others:
+        raise UsageError(f"unrecognized arguments: {' '.join(others)}; see dasp {command} --help")
+    arguments.parser = partial(build_parser, *COMMANDS)
+    status: int = arguments.run(arguments)
+    return status
+
+
+def build_parser(*commands: str | None) -> argparse.ArgumentParser:
+    """Return the parser: every sub-command has a name and a summary, those asked for their arguments too."""
+    parser = _Parser(
+        prog="dasp",
+        description=str(dasp.__doc__).partition("\n")[0],
+        epilog=_EPILOG.format(models=_models()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"dasp {dasp.__version__}")
+    parser.add_argument("--debug", action="store_true", help="show where an error came from")
+    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    wanted = {COMMANDS[command] for command in commands if command in COMMANDS}
+    for name, module in COMMANDS.items():
+        if name in subparsers.choices:
+            continue
+        if module in wanted:
+            importlib.import_module(module).add_command(subparsers)
+        else:
+            add_parser(subparsers, name)
+    return parser
+
+
+def _join(words: list[str]) -> list[str]:
+    """Make one word of the two of a command such as `bench gemm`."""
+    first = " ".join(words[:2])
+    return [first, *words[2:]] if len(words) > 1 and first in COMMANDS else words
+
+
+def _models() -> str:
+    from dasp.models import families
+
+    width = max(map(len, families())) + 2
+    return "\n".join(f"  {usage:<{width}}{summary}" for usage, summary in families().items())
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Write a warning as one line, without the place in the source that Python adds."""
+    print(f"dasp: warning: {message}", file=file or sys.stderr)
+
+
+def _is_ours(error: BaseException) -> bool:
+    """Whether an error is a defect of dasp, not of what the user gave: a module of its own is missing."""
+    return isinstance(error, ImportError) and str(error.name).partition(".")[0] == "dasp"
+
+
+def _one_line(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        name = str(error.filename or "")
+        return ": ".join(filter(None, (name if name.isprintable() else repr(name), error.strerror)))
+    text = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, ModuleNotFoundError):
+        return f"{text}; this command needs it; pip install 'dasp-spmv[bench]'"
+    return text
+
+
+def _flushes() -> bool:
+    """Whether nothing is left in stdout that cannot be written."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        return False
+    return True
+
+
+def _discard_output() -> None:
+    """Point stdout at nothing, so that Python's last flush does not complain of it again."""
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, sys.stdout.fileno())
+    os.close(nothing)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,199 @@
+"""Options that several sub-commands share: which matrix, which device, which policy, which form of output.
+
+Nothing of dasp is imported before an option is used, so that `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import bisect
+import importlib
+import math
+import sys
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+    from dasp.matrix.matrix import SpMatrix
+    from dasp.matrix.policy import Policy
+
+    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+else:
+    Subparsers = argparse._SubParsersAction
+
+LAYOUTS = ("auto", "slices", "published")
+
+
+class Choice(NamedTuple):
+    """An option for one field of `dasp.Policy`: its kind, the word for its value, and what it chooses."""
+
+    kind: type
+    metavar: str
+    help: str
+
+
+CHOICES: dict[str, dict[str, Choice]] = {
+    "slices (the default layout)": {
+        "steps": Choice(int, "N", "longest slice, in steps of 32 slots, 1 to 4095"),
+        "window": Choice(int, "ROWS", "rows among which rows are sorted by length; 0 keeps their order"),
+        "narrow": Choice(bool, "", "store values in fewer bits where that loses nothing (on)"),
+        "warps": Choice(int, "N", "slices to a block of threads on a GPU, 1 to 16"),
+    },
+    "the published layout": {
+        "long_row": Choice(int, "N", "rows of more entries are long, 4 or more (256)"),
+        "fill": Choice(float, "SHARE", "entries that a regular tile needs, of its 32 slots (0.75)"),
+        "segment": Choice(int, "N", "entries of a long row that a warp sums, a multiple of 64 (1024)"),
+        "row_blocks_2": Choice(int, "ROWS", "medium rows from which a warp takes 2 row blocks (59990)"),
+        "row_blocks_4": Choice(int, "ROWS", "medium rows from which a warp takes 4 row blocks (400000)"),
+    },
+    "both layouts": {
+        "mma": Choice(bool, "", "multiply tiles with tensor cores, on a GPU that has them for the type")
+    },
+}
+"""Options of a policy, by the group that they stand in; what is left out is left to matrix and device."""
+
+
+def add_matrix_option(parser: argparse.ArgumentParser) -> None:
+    """Add the MATRIX argument and the seed of its model."""
+    parser.add_argument(
+        "matrix",
+        metavar="MATRIX",
+        help="a .mtx, .mtx.gz or .npz file, a name in DASP_MATRICES, or a model such as poisson3d:50",
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="of a random model and of random vectors (0)"
+    )
+
+
+def add_device_option(parser: argparse.ArgumentParser) -> None:
+    """Add --device."""
+    parser.add_argument(
+        "--device",
+        default="auto",
+        metavar="NAME",
+        help="auto (the GPU if one works), cpu, cuda or cuda:N (default: auto)",
+    )
+
+
+def add_json_option(parser: argparse.ArgumentParser) -> None:
+    """Add --json."""
+    parser.add_argument("--json", action="store_true", help="print JSON in place of tables")
+
+
+def add_policy_options(parser: argparse.ArgumentParser) -> None:
+    """Add an option for each choice of `dasp.Policy`, in groups, and --published for the paper's format."""
+    packed = parser.add_argument_group("how the matrix is packed (see dasp.Policy)")
+    packed.add_argument(
+        "--layout",
+        "--policy",
+        choices=LAYOUTS,
+        help="slices, cut to the matrix; published, the format of the DASP paper; auto (default): slices, "
+        "where the matrix has fewer than 2^32 rows and columns",
+    )
+    packed.add_argument("--published", action="store_true", help="the same as --layout published")
+    for title, choices in CHOICES.items():
+        group = parser.add_argument_group(title)
+        for name, choice in choices.items():
+            option = "--" + name.replace("_", "-")
+            if choice.kind is bool:
+                group.add_argument(option, action=argparse.BooleanOptionalAction, help=choice.help)
+            else:
+                group.add_argument(option, type=choice.kind, metavar=choice.metavar, help=choice.help)
+
+
+def policy_from(arguments: argparse.Namespace) -> Policy | None:
+    """Make the policy that the options ask for; None if they ask for nothing.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `dasp.Policy` does.
+    """
+    from dasp.matrix.policy import Policy
+
+    names = ["layout", *(name for choices in CHOICES.values() for name in choices)]
+    given: dict[str, Any] = {
+        name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None
+    }
+    if not given and not arguments.published:
+        return None
+    return replace(Policy.published() if arguments.published else Policy(), **given)
+
+
+COMPILING = 50_000
+"""Entries of the rows that are planned first: enough to need what all rows do, few enough to take no time."""
+
+
+def leading_rows(matrix: csr_array) -> csr_array:
+    """Return the first rows of a matrix, of about `COMPILING` entries."""
+    return matrix[: max(1, bisect.bisect_left(matrix.indptr, COMPILING, hi=matrix.shape[0]))]
+
+
+def plan_timed(
+    matrix: csr_array, policy: Policy | None, device: str, *, progress: bool = False
+) -> tuple[SpMatrix, float]:
+    """Return the planned matrix and the seconds; some rows come first, so that none go into compilation."""
+    from dasp.matrix.matrix import SpMatrix
+
+    SpMatrix.from_scipy(leading_rows(matrix), policy=policy, device=device)
+    start = time.perf_counter()
+    planned = SpMatrix.from_scipy(matrix, policy=policy, device=device, progress=progress)
+    return planned, time.perf_counter() - start
+
+
+def seed_from(arguments: argparse.Namespace) -> int:
+    """Return the seed; ValueError if NumPy cannot take it."""
+    seed: int = arguments.seed
+    if seed < 0:
+        raise ValueError(f"--seed is {seed}; it must be 0 or more")
+    return seed
+
+
+def shows_progress() -> bool:
+    """Whether a bar is shown: on a terminal's standard error, where tqdm is installed."""
+    if not _on_terminal():
+        return False
+    try:
+        importlib.import_module("tqdm")
+    except ImportError:
+        return False
+    return True
+
+
+def _on_terminal() -> bool:
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
+def positive(text: str) -> int:
+    """A whole number from 1, for argparse."""
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} was given; a whole number from 1 is needed")
+    return value
+
+
+def duration(text: str) -> float:
+    """A time above 0, which may be infinite, for argparse."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not value > 0:
+        raise argparse.ArgumentTypeError(f"{text} was given; a number of seconds above 0 is needed")
+    return value
+
+
+def words(text: str) -> tuple[str, ...]:
+    """The words between commas, for argparse."""
+    return tuple(filter(None, (word.strip() for word in text.split(","))))
+
+
+def counts(text: str) -> tuple[int, ...]:
+    """The whole numbers from 1 between commas, for argparse."""
+    return tuple(positive(word) for word in words(text))

@@ -1,0 +1,272 @@
+"""`dasp solve`: a linear system by an iterative method, with a preconditioner, judged by its true
+residual."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+import dasp.preconditioners
+import dasp.solvers
+from dasp.cli.options import (
+    Subparsers,
+    add_device_option,
+    add_json_option,
+    add_matrix_option,
+    add_policy_options,
+    leading_rows,
+    shows_progress,
+)
+from dasp.cli.summaries import add_parser
+from dasp.cli.systems import (
+    Outcome,
+    announce,
+    as_json,
+    check,
+    check_shape,
+    draw_residuals,
+    hierarchy,
+    looks_positive_definite,
+    right_hand_side,
+    tell,
+    tolerance,
+    write_vector,
+)
+from dasp.io.matrices import load_matrix
+from dasp.matrix.matrix import SpMatrix
+from dasp.matrix.policy import Policy
+from dasp.runtime.launcher import started
+
+METHODS = ("cg", "minres", "bicgstab", "gmres")
+PRECONDITIONERS = ("none", "jacobi", "block-jacobi", "ic0", "ilu0", "chebyshev", "multigrid")
+
+
+def add_command(subparsers: Subparsers) -> None:
+    """Add `dasp solve` to the command line."""
+    parser = add_parser(subparsers, "solve")
+    add_matrix_option(parser)
+    parser.add_argument(
+        "--method",
+        choices=METHODS,
+        help="by default cg if the matrix is symmetric (Hermitian) with a positive diagonal, else bicgstab",
+    )
+    parser.add_argument(
+        "--precond",
+        choices=PRECONDITIONERS,
+        default="none",
+        help="preconditioner (none); multigrid is PyAMG's smoothed aggregation, in our cycles",
+    )
+    parser.add_argument("--block", type=int, default=4, metavar="ROWS", help="of a block of block-jacobi (4)")
+    parser.add_argument(
+        "--rtol", type=float, metavar="R", help="norm of the residual over that of b (1e-8; 1e-4 in float32)"
+    )
+    parser.add_argument("--maxiter", type=int, default=10_000, metavar="N", help="iterations at most (10000)")
+    parser.add_argument(
+        "--rhs", default="ones", metavar="B", help="ones, random, or a .npy or .mtx file with b (ones)"
+    )
+    parser.add_argument("--out", metavar="FILE", help="write x there, as .npy or .mtx")
+    parser.add_argument("--plot", metavar="FILE", help="draw the residual's history (.png, .pdf or .svg)")
+    parser.add_argument(
+        "--compare",
+        action="store_true",
+        help="also solve without the preconditioner, by SciPy, by CuPy on a GPU, and by PyAMG",
+    )
+    add_json_option(parser)
+    add_device_option(parser)
+    add_policy_options(parser)
+    parser.set_defaults(run=_run)
+
+
+def _compile(
+    method: str, precond: str, block: int, matrix: csr_array, policy: Policy | None, device: str
+) -> None:
+    """Plan and solve with some of the rows, so that no time below holds what a process compiles first."""
+    rows = leading_rows(matrix)
+    square = rows[:, : rows.shape[0]]
+    small = SpMatrix.from_scipy(square, policy=policy, device=device)
+    try:
+        M = preconditioner(precond, square, small, block)
+    except ValueError:  # of some of the rows; what is wrong with all of them is told later
+        M = None
+    getattr(dasp.solvers, method)(small, np.ones(small.shape[0], small.dtype), M=M, maxiter=1)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    if started():
+        from dasp.cli import solve_ranks
+
+        return solve_ranks.run(arguments)
+    policy, seed = check(arguments)
+    matrix = load_matrix(arguments.matrix, seed=seed)
+    check_shape(arguments.matrix, matrix.shape)
+    method = arguments.method or ("cg" if looks_positive_definite(matrix) else "bicgstab")
+    _compile(method, arguments.precond, arguments.block, matrix, policy, arguments.device)
+    began = time.perf_counter()
+    planned = SpMatrix.from_scipy(matrix, policy=policy, device=arguments.device)
+    planning = time.perf_counter() - began
+    rtol = tolerance(arguments, planned.dtype)
+    b = right_hand_side(arguments.rhs, matrix.shape[0], seed)
+    b = b.astype(np.result_type(planned.dtype, np.complex64) if b.dtype.kind == "c" else planned.dtype)
+    title = method if arguments.precond == "none" else f"{method} with {arguments.precond}"
+    if not arguments.json:
+        announce(arguments, matrix.shape[0], matrix.nnz, planned.device, title, rtol)
+    began = time.perf_counter()
+    M = preconditioner(arguments.precond, matrix, planned, arguments.block)
+    setup = time.perf_counter() - began
+    show = shows_progress() and not arguments.json
+    x, stats = getattr(dasp.solvers, method)(
+        planned, b, M=M, rtol=rtol, maxiter=arguments.maxiter, progress=show
+    )
+    ours = _outcome(f"dasp {title}", matrix, x, b, rtol, stats.iterations, setup, stats.seconds, stats.reason)
+    others: list[Outcome] = []
+    if arguments.compare:
+        if M is not None:
+            others.append(_plain(matrix, planned, b, method, rtol, arguments.maxiter))
+        others += compare(matrix, b, method, rtol, arguments.maxiter, planned.device)
+    if arguments.out:
+        write_vector(arguments.out, x)
+    if arguments.plot:
+        norm = float(np.linalg.norm(b)) or 1.0
+        draw_residuals(Path(arguments.plot), title, [one / norm for one in stats.residuals], rtol)
+    if arguments.json:
+        print(as_json(arguments, planned, 1, planning, rtol, [ours, *others], stats))
+    else:
+        tell(ours, others, planning)
+    return int(bool(ours.problem))
+
+
+def preconditioner(kind: str, matrix: csr_array, planned: SpMatrix, block: int) -> Any:
+    """Return the preconditioner that is asked for, or None."""
+    device = planned.device
+    make: dict[str, Callable[[], Any]] = {
+        "none": lambda: None,
+        "jacobi": lambda: dasp.preconditioners.jacobi(matrix, device=device),
+        "block-jacobi": lambda: dasp.preconditioners.block_jacobi(matrix, block=block, device=device),
+        "ic0": lambda: dasp.preconditioners.ic0(matrix, device=device),
+        "ilu0": lambda: dasp.preconditioners.ilu0(matrix, device=device),
+        "chebyshev": lambda: dasp.preconditioners.chebyshev(planned),
+        "multigrid": lambda: dasp.preconditioners.multigrid(hierarchy(matrix), device=device),
+    }
+    return make[kind]()
+
+
+def true_residual(matrix: csr_array, x: NDArray[np.inexact], b: NDArray[np.inexact]) -> float:
+    """Norm of ``b - A x`` over that of b, by SciPy's product with the original matrix, in double
+    precision."""
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        residual = _wide(b) - matrix @ _wide(x)
+        return float(np.linalg.norm(residual) / np.linalg.norm(_wide(b)))
+
+
+def _wide(vector: NDArray[Any]) -> NDArray[Any]:
+    return vector.astype(np.result_type(vector, np.float64))
+
+
+def _outcome(
+    solver: str,
+    matrix: csr_array,
+    x: Any,
+    b: Any,
+    rtol: float,
+    iterations: int,
+    setup: float,
+    seconds: float,
+    reason: str,
+) -> Outcome:
+    """Judge a solution by its true residual alone, up to the rounding of its evaluation."""
+    residual = true_residual(matrix, x, b) if b.any() else 0.0
+    unit = float(np.finfo(b.dtype).eps)
+    scale = float(np.linalg.norm(abs(matrix) @ abs(_wide(x)))) / (float(np.linalg.norm(b)) or 1.0)
+    accepted = residual <= rtol * (1 + 1e-6) + 16 * unit * scale and residual <= 10 * rtol
+    return Outcome(solver, iterations, setup, seconds, residual, "" if accepted else reason)
+
+
+def _plain(
+    matrix: csr_array, planned: SpMatrix, b: NDArray[np.inexact], method: str, rtol: float, maxiter: int
+) -> Outcome:
+    """Solve by our own method without a preconditioner."""
+    x, stats = getattr(dasp.solvers, method)(planned, b, rtol=rtol, maxiter=maxiter)
+    return _outcome(f"dasp {method}", matrix, x, b, rtol, stats.iterations, 0.0, stats.seconds, stats.reason)
+
+
+def compare(
+    matrix: csr_array, b: NDArray[np.inexact], method: str, rtol: float, maxiter: int, device: str
+) -> list[Outcome]:
+    """Solve the same system by others: SciPy, CuPy if the device is a GPU, PyAMG if it is installed."""
+    import scipy.sparse.linalg
+
+    outcomes = [
+        _by_library("SciPy", scipy.sparse.linalg, matrix, matrix, b, method, rtol, maxiter, np.asarray)
+    ]
+    if device != "cpu":
+        outcomes.append(_by_cupy(matrix, b, method, rtol, maxiter))
+    if looks_positive_definite(matrix) and b.dtype.kind == matrix.dtype.kind:  # as PyAMG needs it
+        outcomes.extend(_by_pyamg(matrix, b, rtol, maxiter))
+    return outcomes
+
+
+def _by_library(
+    name: str,
+    library: Any,
+    operator: Any,
+    matrix: csr_array,
+    b: Any,
+    method: str,
+    rtol: float,
+    maxiter: int,
+    host: Any,
+) -> Outcome:
+    """Solve by one of SciPy's solvers, or of CuPy's; the second of two solves is timed, without counting."""
+    counted = [0]
+
+    def count(_: Any) -> None:
+        counted[0] += 1
+
+    solver = getattr(library, method)
+    options: dict[str, Any] = {"maxiter": maxiter}
+    options["tol" if method == "minres" and name == "CuPy" else "rtol"] = rtol
+    more = {"callback_type": "pr_norm"} if method == "gmres" else {}
+    solver(operator, b, **options, callback=count, **more)
+    began = time.perf_counter()
+    x, _ = solver(operator, b, **options)
+    x = host(x)
+    seconds = time.perf_counter() - began
+    on_host = host(b)
+    reason = f"{name}'s {method} stopped above the tolerance"
+    return _outcome(f"{name} {method}", matrix, x, on_host, rtol, counted[0], 0.0, seconds, reason)
+
+
+def _by_cupy(matrix: csr_array, b: NDArray[np.inexact], method: str, rtol: float, maxiter: int) -> Outcome:
+    import cupy
+    import cupyx.scipy.sparse
+    import cupyx.scipy.sparse.linalg
+    from scipy.sparse import csr_matrix
+
+    operator = cupyx.scipy.sparse.csr_matrix(csr_matrix(matrix.astype(b.dtype, copy=False)))
+    library = cupyx.scipy.sparse.linalg
+    return _by_library(
+        "CuPy", library, operator, matrix, cupy.asarray(b), method, rtol, maxiter, lambda x: x.get()
+    )
+
+
+def _by_pyamg(matrix: csr_array, b: NDArray[np.inexact], rtol: float, maxiter: int) -> list[Outcome]:
+    try:
+        began = time.perf_counter()
+        ml = hierarchy(matrix)
+        setup = time.perf_counter() - began
+    except RuntimeError:
+        return []
+    residuals: list[float] = []
+    began = time.perf_counter()
+    x = ml.solve(b, tol=rtol, maxiter=maxiter, accel="cg", residuals=residuals)
+    seconds = time.perf_counter() - began
+    reason = "PyAMG's cg stopped above the tolerance"
+    made = max(0, len(residuals) - 1)
+    return [_outcome("PyAMG cg with its cycle", matrix, x, b, rtol, made, setup, seconds, reason)]

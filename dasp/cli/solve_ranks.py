@@ -1,0 +1,175 @@
+"""`dasp solve` as one of several ranks: rank 0 prints."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dasp import distributed, preconditioners, solvers
+from dasp.cli.systems import (
+    Outcome,
+    announce,
+    as_json,
+    check,
+    check_shape,
+    draw_residuals,
+    hierarchy,
+    looks_positive_definite,
+    right_hand_side,
+    tell,
+    tolerance,
+    write_vector,
+)
+from dasp.distributed.engine import Engine
+from dasp.distributed.launch import leave, world
+from dasp.distributed.partition import collect, is_partition
+from dasp.io.matrices import load_matrix
+from dasp.matrix.policy import Policy
+from dasp.runtime.launcher import told_everywhere
+
+USER_ERROR = 2
+"""The exit status of `dasp.cli.main` for what a user got wrong."""
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run `dasp solve` on all ranks; rank 0 prints."""
+    started = world()
+    assert started is not None
+    comm, engine = started
+    try:
+        status = _solve(arguments, comm, engine)
+    except (TypeError, ValueError, RuntimeError, OSError, MemoryError, ImportError) as error:
+        if told_everywhere(error):
+            if engine.rank == 0:
+                raise
+            return USER_ERROR
+        print(f"dasp: rank {engine.rank}: error: {error}", file=sys.stderr, flush=True)
+        engine.abort(str(error))
+        return USER_ERROR
+    leave()
+    return status
+
+
+def _solve(arguments: argparse.Namespace, comm: Any, engine: Engine) -> int:
+    policy, seed = distributed.agree(engine, partial(_check, arguments))
+    folder = engine.gather(is_partition(arguments.matrix))[0]
+    began = time.perf_counter()
+    D, method = _matrix(arguments, comm, engine, folder, policy, seed)
+    planning = time.perf_counter() - began
+    distributed.agree(engine, partial(check_shape, arguments.matrix, D.shape))
+    rtol = tolerance(arguments, D.dtype)
+    title = method if arguments.precond == "none" else f"{method} with {_title(arguments.precond)}"
+    speaks = engine.rank == 0
+    if speaks and not arguments.json:
+        devices = D.device if D.device == "cpu" else f"{D.device} and so on"
+        announce(arguments, D.shape[0], D.nnz, f"{engine.size} ranks ({devices})", title, rtol)
+    order = distributed.read_order(arguments.matrix) if folder else np.arange(D.shape[0])
+    b = _right_hand_side(arguments.rhs, seed, D, engine, order)
+    began = time.perf_counter()
+    M = _preconditioner(arguments, D)
+    setup = time.perf_counter() - began
+    x, stats = getattr(solvers, method)(D, b, M=M, rtol=rtol, maxiter=arguments.maxiter)
+    far, norm = _norms(engine, b - D @ x, b)
+    residual = far / (norm or 1.0)
+    problem = "" if stats.converged and residual <= 10 * rtol else stats.reason
+    ours = Outcome(f"dasp {title}", stats.iterations, setup, stats.seconds, residual, problem)
+    if arguments.out:
+        whole = collect(engine, x if isinstance(x, np.ndarray) else x.get(), D.rows)
+        if speaks:
+            found = np.empty(D.shape[0], x.dtype)
+            found[order] = whole
+            write_vector(arguments.out, found)
+    if speaks and arguments.plot:
+        residuals = [one / (norm or 1.0) for one in stats.residuals]
+        draw_residuals(Path(arguments.plot), title, residuals, rtol)
+    if speaks and arguments.json:
+        print(as_json(arguments, D, engine.size, planning, rtol, [ours], stats))
+    elif speaks:
+        tell(ours, [], planning)
+    return int(bool(problem))
+
+
+def _check(arguments: argparse.Namespace) -> tuple[Policy | None, int]:
+    if arguments.compare:
+        raise ValueError(
+            "--compare was given and there are several ranks; compare on one, without a launcher"
+        )
+    return check(arguments)
+
+
+def _title(kind: str) -> str:
+    return kind if kind in ("jacobi", "chebyshev") else f"{kind} of each rank's rows"
+
+
+def _right_hand_side(
+    given: str, seed: int, D: distributed.SpMatrix, engine: Engine, order: np.ndarray[Any, Any]
+) -> Any:
+    """Return this rank's part of b, where D lies; `order` says which row of the file each row of D is."""
+    mine = order[D.rows.first : D.rows.first + D.rows.count]
+    b = distributed.agree(engine, partial(right_hand_side, given, D.shape[0], seed))[mine]
+    b = b if b.dtype.kind == "c" else b.astype(D.dtype)
+    return b if D.device == "cpu" else _on_device(b)
+
+
+def _norms(engine: Engine, *vectors: Any) -> list[float]:
+    """Return the norms of vectors that lie over the ranks."""
+    squares = engine.gather([float(abs(vector * vector).sum()) for vector in vectors])
+    return [float(np.sqrt(sum(values))) for values in zip(*squares, strict=True)]
+
+
+def _matrix(
+    arguments: argparse.Namespace,
+    comm: Any,
+    engine: Engine,
+    folder: bool,
+    policy: Policy | None,
+    seed: int,
+) -> tuple[distributed.SpMatrix, str]:
+    """Return the matrix of a folder or of rank 0, and the method that is asked for or fits."""
+    options = {"policy": policy, "device": arguments.device}
+    if folder:
+        D = distributed.SpMatrix.from_files(arguments.matrix, comm, **options)
+        return D, arguments.method or "bicgstab"
+
+    def load() -> tuple[Any, str]:
+        if engine.rank:
+            return None, ""
+        matrix = load_matrix(arguments.matrix, seed=seed)
+        if arguments.method or matrix.shape[0] != matrix.shape[1]:
+            return matrix, arguments.method or "bicgstab"
+        return matrix, "cg" if looks_positive_definite(matrix) else "bicgstab"
+
+    matrix, method = distributed.agree(engine, load)
+    return distributed.SpMatrix.from_scipy(matrix, comm, **options), engine.gather(method)[0]
+
+
+def _preconditioner(arguments: argparse.Namespace, D: distributed.SpMatrix) -> Any:
+    """Return the preconditioner that is asked for; all but two are of each rank's own block."""
+
+    def multigrid(block: Any, device: str) -> Any:
+        return preconditioners.multigrid(hierarchy(block), device=device)
+
+    ours = distributed.preconditioners
+    make: dict[str, Callable[[], Any]] = {
+        "none": lambda: None,
+        "jacobi": lambda: ours.jacobi(D),
+        "block-jacobi": lambda: ours.block_jacobi(D, block=arguments.block),
+        "ic0": lambda: ours.of_blocks(D, preconditioners.ic0),
+        "ilu0": lambda: ours.of_blocks(D, preconditioners.ilu0),
+        "chebyshev": lambda: ours.chebyshev(D),
+        "multigrid": lambda: ours.of_blocks(D, multigrid),
+    }
+    return make[arguments.precond]()
+
+
+def _on_device(array: Any) -> Any:
+    import cupy
+
+    return cupy.asarray(array)

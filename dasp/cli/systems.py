@@ -1,0 +1,237 @@
+"""A system of `dasp solve`, on one rank or several: what options say, b and x in files, what is told."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from dasp.bench.figures import BLUE, RED, new_figure, save, styled
+from dasp.cli.figures import check_plot
+from dasp.cli.options import policy_from, seed_from
+from dasp.io.files import one_line_errors, open_regular, replacing
+from dasp.io.matrices import load_matrix
+from dasp.matrix.policy import Policy
+from dasp.solvers import Stats
+
+_RTOL = {"float64": 1e-8, "float32": 1e-4, "complex128": 1e-8, "complex64": 1e-4}
+"""Norm of the residual over that of b, by the type of the matrix, where nobody asks for another."""
+
+_VECTOR_SUFFIXES = (".npy", ".mtx")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a solver did.
+
+    Attributes
+    ----------
+    solver : str
+    iterations : int
+    setup, seconds : float
+        To make a preconditioner or a hierarchy, and to solve; planning in neither.
+    residual : float
+        Norm of b - A x over that of b, by SciPy's product with the original matrix.
+    problem : str
+        Why the solution is not accepted; empty if it is.
+    """
+
+    solver: str
+    iterations: int
+    setup: float
+    seconds: float
+    residual: float
+    problem: str
+
+
+def check(arguments: argparse.Namespace) -> tuple[Policy | None, int]:
+    """Return the policy and the seed; TypeError or ValueError if an option is not what it must be."""
+    if arguments.rtol is not None and not 0 < arguments.rtol < 1:
+        raise ValueError(f"--rtol is {arguments.rtol}; it must be above 0 and below 1")
+    if arguments.maxiter < 1:
+        raise ValueError(f"--maxiter is {arguments.maxiter}; it must be at least 1")
+    if arguments.block < 1:
+        raise ValueError(f"--block is {arguments.block}; it must be at least 1")
+    if arguments.out:
+        _check_out(arguments)
+    if arguments.plot:
+        check_plot(arguments.plot)
+    return policy_from(arguments), seed_from(arguments)
+
+
+def _check_out(arguments: argparse.Namespace) -> None:
+    out = Path(arguments.out)
+    if out.suffix not in _VECTOR_SUFFIXES:
+        raise ValueError(f"--out is {out}; a name that ends in .npy or .mtx is needed")
+    if not out.parent.is_dir():
+        raise ValueError(f"--out is {out}; the folder {out.parent} must exist; make it first")
+    if out.exists() and Path(arguments.matrix).exists() and out.samefile(arguments.matrix):
+        raise ValueError(f"--out is {out}, the file of the matrix; another name is needed")
+
+
+def check_shape(name: str, shape: tuple[int, int]) -> None:
+    """Hold that a matrix is square and has rows."""
+    rows, columns = shape
+    if rows != columns or rows == 0:
+        raise ValueError(f"{name} is {rows} x {columns}; solve needs a square matrix with rows")
+
+
+def tolerance(arguments: argparse.Namespace, dtype: Any) -> float:
+    """Return the norm of the residual over that of b that is asked for, or fits a matrix of this type."""
+    rtol: float | None = arguments.rtol
+    return _RTOL[np.dtype(dtype).name] if rtol is None else rtol
+
+
+def right_hand_side(given: str, rows: int, seed: int) -> NDArray[np.inexact]:
+    """Return b: ones, normal random numbers, or what a file holds.
+
+    Raises
+    ------
+    ValueError
+        If the file holds no vector of so many numbers.
+    """
+    if given == "ones":
+        return np.ones(rows)
+    if given == "random":
+        return np.random.default_rng(seed).standard_normal(rows)
+    b = read_vector(given)
+    if b.size != rows or b.dtype.kind not in "fiubc":
+        raise ValueError(f"{given} holds {b.size} numbers of {b.dtype}; {rows} are needed, real or complex")
+    return b.reshape(-1).astype(np.complex128 if b.dtype.kind == "c" else np.float64)
+
+
+def read_vector(path: str) -> NDArray[Any]:
+    """Return the vector in a .npy or .mtx file.
+
+    Raises
+    ------
+    ValueError
+        If the file is none of these, or cannot be read, or a .mtx holds a matrix.
+    """
+    suffix = Path(path).suffix
+    if suffix == ".npy":
+        with one_line_errors(Path(path)), open_regular(Path(path)) as file:
+            return np.asarray(np.load(file, allow_pickle=False))
+    if suffix == ".mtx":
+        found = load_matrix(path)
+        if 1 not in found.shape:
+            raise ValueError(f"{path} is {found.shape[0]} x {found.shape[1]}; a vector is needed")
+        return np.asarray(found.toarray())
+    raise ValueError(f"--rhs is {path}; ones, random, or a file that ends in .npy or .mtx is needed")
+
+
+def write_vector(path: str, x: NDArray[Any]) -> None:
+    """Write x as .npy, or as a Matrix Market array of one column; a file that is there is replaced whole."""
+    with replacing(Path(path)) as file:
+        if Path(path).suffix == ".npy":
+            np.save(file, x)
+            return
+        import scipy.io
+
+        scipy.io.mmwrite(file, x.reshape(-1, 1))
+
+
+def hierarchy(matrix: csr_array) -> Any:
+    """Return PyAMG's hierarchy of a matrix by smoothed aggregation; RuntimeError if PyAMG is not there."""
+    try:
+        import pyamg
+    except ImportError as error:
+        raise RuntimeError(
+            "multigrid was asked for and PyAMG is not installed; pip install 'dasp-spmv[amg]'"
+        ) from error
+    from scipy.sparse import csr_matrix
+
+    return pyamg.smoothed_aggregation_solver(csr_matrix(matrix))
+
+
+def looks_positive_definite(matrix: csr_array) -> bool:
+    """Whether a square matrix is symmetric or Hermitian, up to rounding, and has a positive diagonal.
+
+    That is necessary for CG, not sufficient: an indefinite matrix may pass.
+    """
+    if not np.all(matrix.diagonal().real > 0):
+        return False
+    difference = abs(matrix - matrix.conj().T)
+    return bool(difference.nnz == 0 or difference.max() <= 1e-12 * abs(matrix).max())
+
+
+@styled
+def draw_residuals(path: Path, title: str, residuals: list[float], rtol: float) -> None:
+    """Draw the norm of the residual over that of b after each iteration, and what was asked for."""
+    figure, (axes,) = new_figure(3.5, 2.6)
+    axes.semilogy(range(len(residuals)), [max(one, 1e-300) for one in residuals], color=BLUE)
+    axes.axhline(rtol, color=RED, linestyle="--", linewidth=0.8)
+    axes.annotate("asked for", (len(residuals) - 1, rtol), ha="right", va="bottom", color=RED, fontsize=7)
+    axes.set(xlabel="iteration", ylabel="norm of the residual / norm of b", title=title)
+    axes.margins(x=0.01)
+    save(figure, path)
+
+
+def announce(
+    arguments: argparse.Namespace, rows: int, entries: int, where: str, title: str, rtol: float
+) -> None:
+    """Print what is about to be solved, where and how."""
+    print(f"{arguments.matrix}: {rows:,} rows, {entries:,} entries, on {where}")
+    print(f"{title}, to {rtol:.1e} of b ({arguments.rhs})", flush=True)
+
+
+def tell(ours: Outcome, others: list[Outcome], planning: float) -> None:
+    """Print what our solver did, and what others did beside it."""
+    each = 1e6 * ours.seconds / max(1, ours.iterations)
+    setup = f"; preconditioner made in {ours.setup:.3f} s" if ours.setup > 1e-4 else ""
+    print(
+        f"{ours.iterations:,} iterations in {ours.seconds:.3f} s ({each:,.1f} us each); "
+        f"planned in {planning:.3f} s{setup}; true residual {ours.residual:.2e} of b"
+    )
+    if others:
+        print(f"\n{'solver':<28}{'iterations':>11}{'set-up s':>10}{'solve s':>10}{'true residual':>15}")
+        for one in (ours, *others):
+            print(
+                f"{one.solver:<28}{one.iterations:>11,}{one.setup:>10.3f}{one.seconds:>10.3f}"
+                f"{one.residual:>15.2e}{'  not converged' if one.problem else ''}"
+            )
+    if ours.problem:
+        print(f"not converged: {ours.problem}")
+
+
+def as_json(
+    arguments: argparse.Namespace,
+    planned: Any,
+    ranks: int,
+    planning: float,
+    rtol: float,
+    outcomes: list[Outcome],
+    stats: Stats,
+) -> str:
+    """Return the same as JSON; `planned` is the matrix, of one rank or over several."""
+    found = {
+        "matrix": arguments.matrix,
+        "rows": planned.shape[0],
+        "entries": int(planned.nnz),
+        "device": planned.device,
+        "ranks": ranks,
+        "dtype": str(planned.dtype),
+        "rtol": rtol,
+        "rhs": arguments.rhs,
+        "planning_seconds": planning,
+        "reason": stats.reason,
+        "residuals": stats.residuals,
+        "solvers": [
+            {
+                "solver": one.solver,
+                "converged": not one.problem,
+                "iterations": one.iterations,
+                "setup_seconds": one.setup,
+                "solve_seconds": one.seconds,
+                "true_residual": one.residual if np.isfinite(one.residual) else None,
+            }
+            for one in outcomes
+        ],
+    }
+    return json.dumps(found, indent=2)

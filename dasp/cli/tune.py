@@ -1,0 +1,120 @@
+"""The commands `dasp tune gemm` and `dasp tune machine`: measure what choices depend on, on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from pathlib import Path
+
+from dasp.cli.options import Subparsers, add_json_option, duration, words
+from dasp.cli.summaries import add_parser
+from dasp.dense.gemm.settings import SIZES, user_table
+
+
+def add_command(subparsers: Subparsers) -> None:
+    """Add `tune` to the sub-commands of `dasp`."""
+    parser = add_parser(subparsers, "tune")
+    commands = parser.add_subparsers(title="what to measure", metavar="WHAT", required=True)
+    _add_gemm(commands)
+    _add_machine(commands)
+
+
+def _add_gemm(subparsers: Subparsers) -> None:
+    parser = subparsers.add_parser(
+        "gemm",
+        help="find what dense products run fastest on this machine",
+        description="On a GPU: compile every valid set of tile sizes, check each, time it against cuBLAS, "
+        "and keep the winner of each size class. On the CPU: time our kernel against NumPy's BLAS. "
+        "dasp.dense.gemm reads the table.",
+    )
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="what to tune")
+    parser.add_argument("--dtype", type=words, metavar="NAMES", help="comma-separated dtypes (all)")
+    parser.add_argument("--sizes", type=words, metavar="N,...", help="size classes to search for (all)")
+    parser.add_argument(
+        "--rungs", type=words, metavar="NAMES", help="on a GPU only these rungs, such as split,tensor"
+    )
+    parser.add_argument(
+        "--seconds", type=duration, metavar="S", help="for each rung and dtype (300; on the CPU 1 a size)"
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="the table to write (default: the user's, DASP_TUNED)"
+    )
+    parser.set_defaults(run=run_gemm)
+
+
+def _add_machine(subparsers: Subparsers) -> None:
+    parser = subparsers.add_parser(
+        "machine",
+        help="measure the numbers again by which sparse matrices are packed",
+        description="Time products of matrices whose counts are known, and print what a slot, a slice, a pad "
+        "or a sector of x costs here beside what is shipped: a minute or two on a machine that does nothing "
+        "else. Nothing is kept: a better number belongs into dasp/formats/cost.py.",
+    )
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="what to measure")
+    parser.add_argument(
+        "--seconds", type=duration, default=0.2, metavar="S", help="CPU time for each matrix (0.2)"
+    )
+    add_json_option(parser)
+    parser.set_defaults(run=run_machine)
+
+
+def run_machine(args: argparse.Namespace) -> int:
+    """Measure and print."""
+    from dasp.cli import tune_machine as machine
+
+    if _takes_gpu(args.device, "the measurement"):
+        found = machine.measure("gpu", machine.gpu_clock(), resident=machine.resident_warps())
+    else:
+        found = machine.measure("cpu", machine.host_clock(args.seconds))
+    if args.json:
+        # JSON has no number that is no bound.
+        said = {
+            each.field: {name: _bounded(value) for name, value in each._asdict().items()} for each in found
+        }
+        print(json.dumps(said, indent=1, allow_nan=False))
+    else:
+        print(machine.table(found))
+    return 0
+
+
+def _bounded(value: object) -> object:
+    """Return a value, of which infinite numbers, alone or in a tuple, are None."""
+    if isinstance(value, (tuple, list)):
+        return [_bounded(part) for part in value]
+    return None if isinstance(value, float) and math.isinf(value) else value
+
+
+def _takes_gpu(device: str, what: str) -> bool:
+    """Whether the GPU is meant; RuntimeError if it is asked for and none works."""
+    from dasp.backends.cuda.backend import available
+
+    works, reason = available()
+    if device == "cuda" and not works:
+        raise RuntimeError(f"no GPU works here: {reason}; {what} needs one; pass --device cpu")
+    return works and device != "cpu"
+
+
+def run_gemm(args: argparse.Namespace) -> int:
+    """Search, print what is found, and keep it."""
+    from dasp.cli import tune_gemm as gemm
+
+    on_gpu = _takes_gpu(args.device, "the search")
+    known = tuple(gemm.RUNGS) if on_gpu else ("float32", "float64")
+    dtypes = args.dtype or (known[:3] if on_gpu else known)
+    unknown = [name for name in dtypes if name not in known]
+    if unknown:
+        raise ValueError(f"--dtype names {', '.join(unknown)}; some of {', '.join(known)} are needed")
+    sizes = [int(word) for word in args.sizes or (SIZES if on_gpu else gemm.CPU_SIZES)]
+    path = args.out or user_table()
+
+    def say(text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    if on_gpu:
+        gemm.tune(dtypes, sizes, path, seconds=args.seconds or 300, say=say, rungs=args.rungs)
+    else:
+        gemm.tune_cpu(dtypes, sizes, path, seconds=args.seconds or 1, say=say)
+    print(f"table: {path}")
+    return 0

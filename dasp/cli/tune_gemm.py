@@ -1,0 +1,345 @@
+"""What `kernel="auto"` takes, found by measurement: tile sizes on a GPU, and where NumPy's BLAS is faster.
+
+The search for tile sizes on the current GPU: enumerate, prune, compile, check, time, keep.
+
+Sets of sizes that cannot run are pruned before anything is compiled (`settings.Setting.problem`). Each one
+that is left is compiled, by several threads, and must give a right product of odd sizes before it is timed.
+Beyond 2048 only the fastest at 2048 are timed. The fastest few of a size are timed again with other numbers
+of parts and other groups of blocks. The winner of each rung and size class goes into the table, with cuBLAS's
+time beside it.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dasp.dense.gemm import cpu, cuda, settings
+from dasp.dense.gemm.ladder import Product, error_bound
+from dasp.dense.gemm.rungs_cuda import BY_NAME, LAST, STATIC_LIMIT, Launch, Layout, Rung, launches
+from dasp.dense.gemm.settings import Setting
+from dasp.runtime.candidate import Candidate
+from dasp.runtime.cpu.timing import time_host
+from dasp.runtime.cuda import source as _source
+from dasp.runtime.cuda.timing import products_in, replays
+
+CHECK = (200, 264, 136)
+"""m, n, k of the product that checks a set of sizes: whole pieces, no whole tiles."""
+FINALISTS = 6
+LARGE, SURVIVORS = 2048, 32
+PARTS = (1, 2, 3, 4, 6, 8, 12, 16)
+GROUPS = (4, 8, 16)
+GRAPH_US = 2000.0
+"""A sample is a graph of as many products, 40 at most, as take so long."""
+SHARED_BYTES = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+
+
+class Search:
+    """The compiled candidates of one rung and dtype.
+
+    Parameters
+    ----------
+    rung : Rung
+    dtype : str
+    seconds : float
+        Stop compiling and timing after so long; what was found until then counts.
+    say : function of a str
+        Hears what happens.
+    """
+
+    def __init__(self, rung: Rung, dtype: str, seconds: float, say: Callable[[str], None]) -> None:
+        import cupy
+
+        self.rung, self.dtype, self._say = rung, dtype, say
+        self._cupy = cupy
+        if dtype == "bfloat16":
+            importlib.import_module("ml_dtypes")  # teaches NumPy the name
+        self._deadline = time.monotonic() + seconds
+        self._arch = f"sm_{cupy.cuda.Device().compute_capability}"
+        self._functions: dict[tuple[Any, ...], Any] = {}
+        self._cubins: dict[tuple[Any, ...], bytes | None] = {}
+        self._fastest: list[Setting] = []
+
+    def prepare(self, candidates: Sequence[Setting]) -> list[Setting]:
+        """Compile candidates for row-major operands and return those whose product of CHECK is right."""
+        layout = Layout(*CHECK, CHECK[2], CHECK[1], CHECK[1], CHECK[1])
+        wanted: dict[tuple[str, tuple[tuple[str, str], ...]], None] = {}
+        for candidate in candidates:
+            for step in launches(self.rung, self.dtype, layout, replace(candidate, parts=2), 1.0, 0.0):
+                wanted[step.source, step.defines] = None
+        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+            for key, cubin in zip(wanted, pool.map(self._compile, wanted), strict=True):
+                self._cubins[key] = cubin
+        a, b, want, bound = self._operands(*CHECK, seed=1)
+        right = [each for each in candidates if self._is_right(each, a, b, want, bound)]
+        self._say(
+            f"{self.rung.name} {self.dtype}: {len(candidates)} candidates, {len(right)} compiled and right"
+        )
+        return right
+
+    def best(self, candidates: Iterable[Setting], size: int) -> tuple[Setting, float] | None:
+        """The fastest of checked candidates for square products of `size`, and its microseconds."""
+        a, b, want, bound = self._operands(size, size, size, seed=size)
+        out = self._cupy.empty_like(want, dtype=a.dtype)
+        timed = []
+        for candidate in self._fastest if size > LARGE and self._fastest else candidates:
+            if time.monotonic() > self._deadline:
+                break
+            usual = replace(candidate, parts=candidate.parts_for((size, size, size)))
+            timed.append((self._time(usual, a, b, out, samples=2), usual))
+        timed.sort(key=lambda pair: pair[0])
+        if size == LARGE:
+            self._fastest = [each for _, each in timed[:SURVIVORS]]
+        finals = []
+        for _, usual in timed[:FINALISTS]:
+            for parts in PARTS if self.rung.in_parts else (1,):
+                for group in GROUPS if self.rung.tiles.staged else (usual.group,):
+                    if parts > 1 and (
+                        usual.blocks(size, size) * parts > 2048 or size // parts < usual.bk * 2
+                    ):
+                        continue
+                    each = replace(usual, parts=parts, group=group)
+                    finals.append((self._time(each, a, b, out, samples=5), each))
+        finals.sort(key=lambda pair: pair[0])
+        for microseconds, each in finals:
+            if self._is_right(each, a, b, want, bound):
+                return each, microseconds
+        return None
+
+    def vendor(self, size: int) -> float:
+        """Microseconds of cuBLAS for square products of `size`."""
+        a, b, want, _ = self._operands(size, size, size, seed=size)
+        out = self._cupy.empty_like(want, dtype=a.dtype)
+        product = Product(a, b, None, out, 1.0, 0.0)
+        return self._microseconds(lambda: cuda.VENDOR.run(product), samples=5)
+
+    def _compile(self, key: tuple[str, tuple[tuple[str, str], ...]]) -> bytes | None:
+        if time.monotonic() > self._deadline:
+            return None
+        try:
+            return _source.compile_for(key[0], dict(key[1]), self._arch)
+        except RuntimeError as error:
+            self._say(f"left out: {str(error).splitlines()[0]}")
+            return None
+
+    def _operands(self, m: int, n: int, k: int, seed: int) -> tuple[Any, Any, Any, Any]:
+        """A, B, the float64 product, and the bound of each result's error."""
+        cupy = self._cupy
+        random = cupy.random.default_rng(seed)
+        a = random.standard_normal((m, k), dtype=np.float32).astype(self.dtype)
+        b = random.standard_normal((k, n), dtype=np.float32).astype(self.dtype)
+        wide = a.astype("float64"), b.astype("float64")
+        want, scale = wide[0] @ wide[1], cupy.abs(wide[0]) @ cupy.abs(wide[1])
+        return a, b, want, error_bound(self.dtype, k, want, scale)
+
+    def _enqueue(self, setting: Setting, a: Any, b: Any, out: Any) -> Callable[[], None] | None:
+        """What runs the product with these sizes; None if they did not compile."""
+        (m, k), n = a.shape, b.shape[1]
+        layout = Layout(m, n, k, k, n, n, n)
+        steps = launches(self.rung, self.dtype, layout, setting, 1.0, 0.0)
+        arrays = {"a": a, "b": b, "c": out, "d": out, "sums": out}
+        if steps[0].sums:
+            arrays["sums"] = self._cupy.empty(steps[0].sums, out.dtype)
+        calls = []
+        for step in steps:
+            function = self._function(step)
+            if function is None:
+                return None
+            arguments = tuple(arrays[x] if isinstance(x, str) else x for x in step.arguments)
+            calls.append((function, (*step.grid, 1), (*step.block, 1), arguments, step.shared_bytes))
+
+        def run() -> None:
+            for function, grid, block, arguments, shared in calls:
+                function(grid, block, arguments, shared_mem=shared)
+
+        return run
+
+    def _function(self, step: Launch) -> Any:
+        key = step.source, step.defines, step.kernel
+        if key not in self._functions:
+            where = step.source, step.defines
+            if where not in self._cubins:
+                self._cubins[where] = self._compile(where)
+            cubin = self._cubins[where]
+            self._functions[key] = None if cubin is None else self._load(cubin, step)
+        return self._functions[key]
+
+    def _load(self, cubin: bytes, step: Launch) -> Any:
+        driver, module = self._cupy.cuda.driver, self._cupy.cuda.function.Module()
+        module.load(cubin)
+        function = module.get_function(step.kernel)
+        if step.shared_bytes > STATIC_LIMIT:
+            driver.funcSetAttribute(function.ptr, SHARED_BYTES, step.shared_bytes)
+        return function
+
+    def _is_right(self, setting: Setting, a: Any, b: Any, want: Any, bound: Any) -> bool:
+        out = self._cupy.full(want.shape, self._cupy.nan, a.dtype)
+        run = self._enqueue(setting, a, b, out)
+        if run is None:
+            return False
+        try:
+            run()
+            self._cupy.cuda.get_current_stream().synchronize()
+        except self._cupy.cuda.driver.CUDADriverError as error:
+            self._say(f"left out: {setting}: {error}")
+            return False
+        right = bool((self._cupy.abs(out.astype("float64") - want) <= bound).all())
+        if not right:
+            self._say(f"WRONG: {self.rung.name} {self.dtype} {setting}")
+        return right
+
+    def _time(self, setting: Setting, a: Any, b: Any, out: Any, samples: int) -> float:
+        run = self._enqueue(setting, a, b, out)
+        return float("inf") if run is None else self._microseconds(run, samples)
+
+    def _microseconds(self, run: Callable[[], None], samples: int) -> float:
+        """The best of some replays of a graph of products."""
+        stream = self._cupy.cuda.Stream(non_blocking=True)
+        self._cupy.cuda.Device().synchronize()
+        with stream:
+            products = products_in(GRAPH_US, run, stream, most=40)
+            return min(replays(run, stream, samples, products)[0])
+
+
+RUNGS: dict[str, tuple[str, ...]] = {
+    dtype: (last, "tuned") if dtype in BY_NAME["tuned"].dtypes else (last,) for dtype, last in LAST.items()
+}
+"""What is searched for each dtype, unless others are named."""
+
+
+def tune(
+    dtypes: Sequence[str],
+    sizes: Sequence[int],
+    path: Path,
+    *,
+    seconds: float,
+    say: Callable[[str], None],
+    rungs: Sequence[str] | None = None,
+) -> dict[str, Any]:
+    """Search for every dtype and size class, and write the table after each size.
+
+    Parameters
+    ----------
+    dtypes : names of dtypes
+    sizes : members of `settings.SIZES`
+    path : the JSON file to write; what it already holds of other GPUs, dtypes and sizes stays
+    seconds : time for each rung of each dtype
+    say : hears what happens
+    rungs : these instead of the ones that RUNGS has for a dtype; those that do not multiply it are left out
+
+    Returns
+    -------
+    The whole table as it was written.
+
+    Raises
+    ------
+    ValueError
+        If a size is no size class.
+    """
+    table = _table(path, sizes)
+    gpu = cuda.device_name()
+    for dtype in dtypes:
+        named = (BY_NAME[name] for name in (RUNGS[dtype] if rungs is None else rungs))
+        for rung in (rung for rung in named if dtype in rung.dtypes and rung.tiles.choices):
+            search = Search(rung, dtype, seconds, say)
+            checked = search.prepare(list(rung.candidates(dtype)))
+            for size in sizes:
+                found = search.best(checked, size)
+                if found is not None:
+                    line = table.setdefault(gpu, {}).setdefault(dtype, {}).setdefault(str(size), {})
+                    _keep(line, rung, dtype, size, found, search.vendor(size))
+                    say(
+                        f"{dtype} {size} {rung.name}: {found[1]:.1f} us of {line['microseconds']}; {found[0]}"
+                    )
+                    _write(path, table)
+    settings.forget()
+    return table
+
+
+def _keep(
+    line: dict[str, Any], rung: Rung, dtype: str, size: int, found: tuple[Setting, float], vendor: float
+) -> None:
+    """Put a winner into the table's line; the last rung of the dtype decides which kernel "auto" runs."""
+    setting, microseconds = found
+    line.setdefault("settings", {})[rung.name] = asdict(setting)
+    line.setdefault("microseconds", {}).update(
+        {rung.name: round(microseconds, 2), "vendor": round(vendor, 2)}
+    )
+    if rung.name == LAST[dtype]:
+        line["kernel"] = rung.name if microseconds <= vendor else "vendor"
+
+
+CPU_SIZES = (128, 256, 512, 1024, 2048)
+COOLDOWN_SECONDS = 0.05
+"""Idle threads of a BLAS keep their cores busy for about so long after a product."""
+
+
+def tune_cpu(
+    dtypes: Sequence[str], sizes: Sequence[int], path: Path, *, seconds: float, say: Callable[[str], None]
+) -> dict[str, Any]:
+    """Time the CPU's last rung against NumPy's BLAS for every dtype and size, and write the table.
+
+    Both have the threads that they have without being told. "auto" takes the faster one of a size class.
+
+    Parameters
+    ----------
+    dtypes : "float32" or "float64"
+    sizes : members of `settings.SIZES`
+    path : the JSON file to write; what it already holds of other machines, dtypes and sizes stays
+    seconds : time for each kernel of each dtype and size
+    say : hears what happens
+
+    Returns
+    -------
+    The whole table as it was written.
+    """
+    table = _table(path, sizes)
+    rng = np.random.default_rng(0)
+    last = cpu.LADDER[-1]
+    for dtype in dtypes:
+        for size in sizes:
+            a, b = (rng.standard_normal((size, size)).astype(dtype) for _ in range(2))
+            product = Product(a, b, None, np.empty_like(a), 1.0, 0.0)
+            candidates = [
+                Candidate(
+                    rung.name,
+                    functools.partial(rung.run, product),
+                    result=lambda out=product.out: out,  # type: ignore[misc]
+                    cooldown_seconds=COOLDOWN_SECONDS,
+                )
+                for rung in (last, cpu.VENDOR)
+            ]
+            times = {name: time.best_us for name, time in time_host(candidates, seconds=seconds).items()}
+            line = table.setdefault(cpu.machine(), {}).setdefault(dtype, {}).setdefault(str(size), {})
+            line["kernel"] = min(times, key=lambda name: times[name])
+            line["microseconds"] = {name: round(best, 2) for name, best in times.items()}
+            say(f"{dtype} {size}: {line['kernel']}, of {line['microseconds']} us")
+            _write(path, table)
+    settings.forget()
+    return table
+
+
+def _table(path: Path, sizes: Sequence[int]) -> dict[str, Any]:
+    """The table as it stands in a file, for sizes that are size classes."""
+    strange = [size for size in sizes if size not in settings.SIZES]
+    if strange:
+        raise ValueError(f"sizes has {strange}; some of {settings.SIZES} are needed")
+    found: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
+    return found
+
+
+def _write(path: Path, table: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(json.dumps(table, indent=1, sort_keys=True) + "\n")
+    os.replace(partial, path)

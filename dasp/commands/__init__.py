@@ -1,1 +1,0 @@
-"""Sub-commands of `dasp`, a module each."""

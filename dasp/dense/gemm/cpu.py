@@ -1,0 +1,477 @@
+"""The CPU ladder: nine ways to multiply two dense matrices, each a step from the one before.
+
+Rungs 1 to 6 are plain Numba loops over contiguous, row-major matrices (anything else is copied first). From
+rung 7 on the innermost product is the micro-kernel of `dasp.dense.gemm.goto`, which reads any strides while
+it packs.
+
+Every loop releases the GIL. Only the last rung uses several threads, from a pool of its own: Numba's parallel
+loops end the process when two Python threads enter them under the default threading layer.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dasp.dense.gemm import settings
+from dasp.dense.gemm.goto import LINE, Tile, host_tile, packed_product
+from dasp.dense.gemm.ladder import REAL, Kernel, Product
+from dasp.runtime import arrays as _arrays
+from dasp.runtime.cpu import host as _host
+from dasp.runtime.cpu import threads as _threads
+from dasp.runtime.cpu.compile import jit
+from dasp.runtime.integers import round_up
+
+Matrix = NDArray[Any]
+
+# Contraction lets LLVM fuse a product and a sum into one rounding; it changes no other result.
+_compile = functools.partial(jit, nogil=True, fastmath={"contract"})
+
+
+@_compile()
+def _dot(a: Matrix, b: Matrix, c: Matrix) -> None:
+    for i in range(a.shape[0]):
+        for j in range(b.shape[1]):
+            for p in range(a.shape[1]):
+                c[i, j] += a[i, p] * b[p, j]
+
+
+@_compile()
+def _edge(a: Matrix, b: Matrix, c: Matrix, rows: int, columns: int) -> None:
+    """The results outside the first `rows` x `columns`, one at a time."""
+    for i in range(a.shape[0]):
+        for j in range(columns if i < rows else 0, b.shape[1]):
+            total = c[i, j]
+            for p in range(a.shape[1]):
+                total += a[i, p] * b[p, j]
+            c[i, j] = total
+
+
+@_compile()
+def _square(a: Matrix, b: Matrix, c: Matrix) -> None:
+    rows, columns = a.shape[0] // 4 * 4, b.shape[1] // 4 * 4
+    for i in range(0, rows, 4):
+        for j in range(0, columns, 4):
+            for p in range(a.shape[1]):
+                for v in range(4):
+                    for w in range(4):
+                        c[i + v, j + w] += a[i + v, p] * b[p, j + w]
+    _edge(a, b, c, rows, columns)
+
+
+@_compile()
+def _registers(a: Matrix, b: Matrix, c: Matrix) -> None:
+    rows, columns = a.shape[0] // 4 * 4, b.shape[1] // 4 * 4
+    zero = a.dtype.type(0)
+    for i in range(0, rows, 4):
+        for j in range(0, columns, 4):
+            c00 = c01 = c02 = c03 = c10 = c11 = c12 = c13 = zero
+            c20 = c21 = c22 = c23 = c30 = c31 = c32 = c33 = zero
+            for p in range(a.shape[1]):
+                a0, a1, a2, a3 = a[i, p], a[i + 1, p], a[i + 2, p], a[i + 3, p]
+                b0, b1, b2, b3 = b[p, j], b[p, j + 1], b[p, j + 2], b[p, j + 3]
+                c00 += a0 * b0
+                c01 += a0 * b1
+                c02 += a0 * b2
+                c03 += a0 * b3
+                c10 += a1 * b0
+                c11 += a1 * b1
+                c12 += a1 * b2
+                c13 += a1 * b3
+                c20 += a2 * b0
+                c21 += a2 * b1
+                c22 += a2 * b2
+                c23 += a2 * b3
+                c30 += a3 * b0
+                c31 += a3 * b1
+                c32 += a3 * b2
+                c33 += a3 * b3
+            c[i, j], c[i, j + 1], c[i, j + 2], c[i, j + 3] = c00, c01, c02, c03
+            c[i + 1, j], c[i + 1, j + 1], c[i + 1, j + 2], c[i + 1, j + 3] = c10, c11, c12, c13
+            c[i + 2, j], c[i + 2, j + 1], c[i + 2, j + 2], c[i + 2, j + 3] = c20, c21, c22, c23
+            c[i + 3, j], c[i + 3, j + 1], c[i + 3, j + 2], c[i + 3, j + 3] = c30, c31, c32, c33
+    _edge(a, b, c, rows, columns)
+
+
+@_compile()
+def _add_row(c: Matrix, a0: float, b: Matrix) -> None:
+    for j in range(b.shape[0]):
+        c[j] += a0 * b[j]
+
+
+@_compile()
+def _add_four_rows(
+    c0: Matrix, c1: Matrix, c2: Matrix, c3: Matrix, a0: float, a1: float, a2: float, a3: float, b: Matrix
+) -> None:
+    """Four rows of C gain a multiple of one row of B: contiguous in j, so LLVM works on whole vectors.
+
+    All is read before anything is written: rows of a matrix whose width is a power of two are multiples of
+    4 KiB apart, and a processor that compares the low 12 bits of addresses lets such a read wait for the
+    write of the row before.
+    """
+    for j in range(b.shape[0]):
+        x, y0, y1, y2, y3 = b[j], c0[j], c1[j], c2[j], c3[j]
+        c0[j], c1[j], c2[j], c3[j] = y0 + a0 * x, y1 + a1 * x, y2 + a2 * x, y3 + a3 * x
+
+
+@_compile()
+def _vectorised(a: Matrix, b: Matrix, c: Matrix) -> None:
+    rows = a.shape[0] // 4 * 4
+    for i in range(0, rows, 4):
+        for p in range(a.shape[1]):
+            _add_four_rows(
+                c[i], c[i + 1], c[i + 2], c[i + 3], a[i, p], a[i + 1, p], a[i + 2, p], a[i + 3, p], b[p]
+            )
+    for i in range(rows, a.shape[0]):
+        for p in range(a.shape[1]):
+            _add_row(c[i], a[i, p], b[p])
+
+
+@_compile()
+def _blocked(a: Matrix, b: Matrix, c: Matrix) -> None:
+    rows = a.shape[0] // 4 * 4
+    wide = 4096 // b.itemsize
+    for p0 in range(0, a.shape[1], 128):
+        for j0 in range(0, b.shape[1], wide):
+            j1 = min(j0 + wide, b.shape[1])
+            for i in range(0, rows, 4):
+                c0, c1, c2, c3 = c[i, j0:j1], c[i + 1, j0:j1], c[i + 2, j0:j1], c[i + 3, j0:j1]
+                for p in range(p0, min(p0 + 128, a.shape[1])):
+                    a0, a1, a2, a3 = a[i, p], a[i + 1, p], a[i + 2, p], a[i + 3, p]
+                    _add_four_rows(c0, c1, c2, c3, a0, a1, a2, a3, b[p, j0:j1])
+            for i in range(rows, a.shape[0]):
+                for p in range(p0, min(p0 + 128, a.shape[1])):
+                    _add_row(c[i, j0:j1], a[i, p], b[p, j0:j1])
+
+
+@_compile()
+def _add_four_by_four(
+    c0: Matrix, c1: Matrix, c2: Matrix, c3: Matrix, a: Matrix, b0: Matrix, b1: Matrix, b2: Matrix, b3: Matrix
+) -> None:
+    """Four rows of C gain multiples of four rows of B: a quarter of the loads and stores of C."""
+    a00, a01, a02, a03 = a[0], a[1], a[2], a[3]
+    a10, a11, a12, a13 = a[4], a[5], a[6], a[7]
+    a20, a21, a22, a23 = a[8], a[9], a[10], a[11]
+    a30, a31, a32, a33 = a[12], a[13], a[14], a[15]
+    for j in range(b0.shape[0]):
+        x0, x1, x2, x3 = b0[j], b1[j], b2[j], b3[j]
+        y0 = c0[j] + a00 * x0 + a10 * x1 + a20 * x2 + a30 * x3
+        y1 = c1[j] + a01 * x0 + a11 * x1 + a21 * x2 + a31 * x3
+        y2 = c2[j] + a02 * x0 + a12 * x1 + a22 * x2 + a32 * x3
+        y3 = c3[j] + a03 * x0 + a13 * x1 + a23 * x2 + a33 * x3
+        c0[j], c1[j], c2[j], c3[j] = y0, y1, y2, y3
+
+
+@_compile()
+def _packed(a: Matrix, b: Matrix, c: Matrix) -> None:
+    block = np.empty((128, 512), a.dtype)
+    panel = np.empty(4 * 128, a.dtype)
+    rows = a.shape[0] // 4 * 4
+    for p0 in range(0, a.shape[1], 128):
+        depth = min(128, a.shape[1] - p0)
+        for j0 in range(0, b.shape[1], 512):
+            j1 = min(j0 + 512, b.shape[1])
+            for p in range(depth):
+                block[p, : j1 - j0] = b[p0 + p, j0:j1]
+            for i in range(0, rows, 4):
+                for p in range(depth):
+                    for v in range(4):
+                        panel[4 * p + v] = a[i + v, p0 + p]
+                _add_panel(c, i, j0, j1, panel, block, depth)
+            for i in range(rows, a.shape[0]):
+                for p in range(depth):
+                    _add_row(c[i, j0:j1], a[i, p0 + p], block[p, : j1 - j0])
+
+
+@_compile()
+def _add_panel(c: Matrix, i: int, j0: int, j1: int, panel: Matrix, block: Matrix, depth: int) -> None:
+    """Four rows of C gain a packed panel of A times a packed block of B."""
+    width, whole = j1 - j0, depth // 4 * 4
+    c0, c1, c2, c3 = c[i, j0:j1], c[i + 1, j0:j1], c[i + 2, j0:j1], c[i + 3, j0:j1]
+    for p in range(0, whole, 4):
+        b0, b1, b2, b3 = block[p, :width], block[p + 1, :width], block[p + 2, :width], block[p + 3, :width]
+        _add_four_by_four(c0, c1, c2, c3, panel[4 * p : 4 * p + 16], b0, b1, b2, b3)
+    for p in range(whole, depth):
+        a0, a1, a2, a3 = panel[4 * p], panel[4 * p + 1], panel[4 * p + 2], panel[4 * p + 3]
+        _add_four_rows(c0, c1, c2, c3, a0, a1, a2, a3, block[p, :width])
+
+
+Loops = Callable[[Matrix, Matrix, Matrix], None]
+
+
+def _finish(product: Product, sums: Matrix) -> None:
+    """Out = alpha sums + beta c, for rungs that compute the plain product only."""
+    if product.alpha != 1:
+        sums *= sums.dtype.type(product.alpha)
+    if product.c is not None:
+        sums += product.c.dtype.type(product.beta) * product.c
+    product.out[...] = sums
+
+
+def _run_loops(loops: Loops, product: Product) -> None:
+    """A rung of plain loops: contiguous row-major copies in, a fresh sum of products out."""
+    m, n, _ = product.sizes
+    sums = np.zeros((m, n), product.a.dtype)
+    loops(_adjacent(product.a), _adjacent(product.b), sums)
+    _finish(product, sums)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How one packed rung runs: its micro-tile, its blocks in elements, and how its buffers lie.
+
+    `height` rows of A, `depth` columns of A and rows of B, and `width` columns of B are packed at a time.
+    """
+
+    tile: Tile
+    height: int
+    depth: int
+    width: int
+    vectors: bool
+    alignment: int  # bytes past a cache line at which the packed buffers start
+
+
+def _depth(size: int) -> int:
+    """Elements in a row of packed A: 1.5 or 2 KiB; a panel is half of a first-level cache of 32 KiB."""
+    return 384 if size == 4 else 256
+
+
+def _second_level(tile: Tile, size: int) -> int:
+    """Columns of B whose packed block is under half of a second-level cache of 1 MiB."""
+    return 450_000 // (_depth(size) * size * tile.columns) * tile.columns
+
+
+@functools.cache
+def _wide(size: int) -> Setting:
+    tile = Tile(4, 2, host_tile(size).lanes)
+    return Setting(tile, 64, _depth(size) // 2, 8 * tile.columns, vectors=False, alignment=16)
+
+
+@functools.cache
+def _aligned(size: int) -> Setting:
+    tile = host_tile(size)
+    width = _second_level(tile, size)
+    return Setting(tile, 8 * tile.rows, _depth(size), width, vectors=True, alignment=0)
+
+
+@functools.cache
+def _goto(size: int) -> Setting:
+    tile = host_tile(size)
+    width = _second_level(tile, size)
+    return Setting(tile, 1032 // tile.rows * tile.rows, _depth(size), width, vectors=True, alignment=0)
+
+
+_buffers = threading.local()
+
+
+def _workspace(setting: Setting, m: int, n: int, size: int) -> tuple[Matrix, tuple[int, int, int]]:
+    """Memory that this thread keeps for its next call; where in it packed A, packed B and a spare tile lie.
+
+    It is the caller's alone until `_buffers.held` gets it back: a product in the handler of a signal, which
+    may come in the middle of another, makes its own.
+    """
+    tile = setting.tile
+    tall = round_up(min(m, setting.height), tile.rows) * setting.depth
+    wide = round_up(min(n, setting.width), tile.columns) * setting.depth
+    sizes = [round_up(count * size, LINE) for count in (tall, wide, tile.rows * tile.columns)]
+    held = _buffers.__dict__.pop("held", None)
+    if held is None or held.nbytes < sum(sizes) + 2 * LINE:
+        held = np.zeros(sum(sizes) + 2 * LINE, np.uint8)
+    start = round_up(_arrays.address(held), LINE) + setting.alignment
+    return held, (start, start + sizes[0], start + sizes[0] + sizes[1])
+
+
+def _multiply_part(setting: Setting, product: Product) -> None:
+    """One thread's product; `out` has unit columns."""
+    a, b, out = product.a, product.b, product.out
+    m, n, k = product.sizes
+    real = out.dtype.type
+    if product.c is not None and product.c is not product.out:
+        out[...] = product.c
+    beta = 0.0 if product.c is None else product.beta
+    held, work = _workspace(setting, m, n, out.itemsize)
+    packed_product(out.itemsize, setting.tile, setting.depth, setting.vectors)(
+        m,
+        n,
+        k,
+        (_arrays.address(a), *a.strides),
+        (_arrays.address(b), *b.strides),
+        (_arrays.address(out), out.strides[0]),
+        real(product.alpha),
+        real(beta),
+        work,
+        setting.height,
+        setting.width,
+    )
+    _buffers.held = held
+
+
+def _run_packed(setting_for: Callable[[int], Setting], product: Product, most_threads: int = 1) -> None:
+    """A packed rung: turned over if C runs down its columns, through copies where it runs along neither, and
+    where addresses are no multiples of an element's size."""
+    out, size = product.out, product.out.itemsize
+    if not (product.a.flags.aligned and product.b.flags.aligned):
+        product = product._replace(a=_adjacent(product.a), b=_adjacent(product.b))
+    if not out.flags.aligned or size not in out.strides:
+        straight = np.empty(out.shape, out.dtype)
+        _run_packed(setting_for, product._replace(out=straight), most_threads)
+        out[...] = straight
+        return
+    if out.strides[1] != size:
+        product = product.turned
+    setting = setting_for(size)
+    parts = _parts(product, setting.tile, most_threads)
+    if len(parts) == 1:
+        _multiply_part(setting, product)
+    else:
+        _threads.run([functools.partial(_multiply_part, setting, part) for part in parts])
+
+
+def _adjacent(array: Matrix) -> Matrix:
+    """The same values row by row, nothing between them, at whole multiples of an element's size."""
+    in_rows = array.strides == (array.shape[1] * array.itemsize, array.itemsize)
+    if in_rows and array.flags.aligned:
+        return array
+    return np.array(array, order="C")
+
+
+def _parts(product: Product, tile: Tile, most: int) -> list[Product]:
+    """Cut C into one rectangle per thread, as square as the sizes allow, at multiples of the tile."""
+    m, n, k = product.sizes
+    count = min(most, m * n * k // SERIAL_WORK)
+    if count <= 1:
+        return [product]
+    shapes = [(rows, count // rows) for rows in range(1, count + 1) if count % rows == 0]
+    rows, columns = min(shapes, key=lambda shape: m / shape[0] * k + n / shape[1] * k)
+    down, across = _cuts(m, rows, tile.rows), _cuts(n, columns, tile.columns)
+    return [_part(product, i, j) for i in down for j in across]
+
+
+def _cuts(length: int, count: int, step: int) -> list[slice]:
+    """At most `count` slices of nearly equal length, all but the last a multiple of `step`."""
+    share = round_up(length, count * step) // count
+    return [slice(start, min(start + share, length)) for start in range(0, length, share)]
+
+
+def _part(product: Product, rows: slice, columns: slice) -> Product:
+    out = product.out[rows, columns]
+    c = product.c
+    if c is not None:
+        c = out if c is product.out else c[rows, columns]
+    return product._replace(a=product.a[rows], b=product.b[:, columns], c=c, out=out)
+
+
+# Below this many multiply-adds a thread, waking a second one costs more than it saves.
+SERIAL_WORK = 128**3
+SMALL_WORK = 64**3
+
+
+def _run_wide(product: Product) -> None:
+    m, n, _ = product.sizes
+    sums = np.empty((m, n), product.a.dtype)
+    _run_packed(_wide, Product(product.a, product.b, None, sums, 1.0, 0.0))
+    _finish(product, sums)
+
+
+def _run_goto(product: Product) -> None:
+    m, n, k = product.sizes
+    _run_packed(_goto, product, _threads.get_num_threads() if m * n * k > SERIAL_WORK else 1)
+
+
+def _run_blas(product: Product) -> None:
+    """The product by NumPy's BLAS; it would round differently in other memory orders, so it sees one only."""
+    a, b, out = _adjacent(product.a), _adjacent(product.b), product.out
+    plain = out.flags.aligned and out.strides == (out.shape[1] * out.itemsize, out.itemsize)
+    if product.alpha == 1 and product.c is None and plain:
+        np.matmul(a, b, out=out)
+    else:
+        _finish(product, np.matmul(a, b))
+
+
+def _loops(name: str, summary: str, loops: Loops) -> Kernel:
+    return Kernel(name, summary, REAL, run=functools.partial(_run_loops, loops))
+
+
+LADDER: tuple[Kernel, ...] = (
+    _loops("dot", "One dot product of a row of A and a column of B per result, summed in memory.", _dot),
+    _loops("square", "4 x 4 results at a time: each element of A and B that is loaded serves four.", _square),
+    _loops("registers", "The 16 sums in registers: C is written once, not k times.", _registers),
+    _loops(
+        "vectorised",
+        "Four rows of C gain multiples of a row of B: contiguous, so whole vectors.",
+        _vectorised,
+    ),
+    _loops("blocked", "128 rows of 4 KiB of B at a time stay in the second-level cache.", _blocked),
+    _loops(
+        "packed",
+        "Blocks of A and B are copied to lie in a row; four rows of B for each pass over C.",
+        _packed,
+    ),
+    Kernel(
+        "wide",
+        "A 4 x 2-vector micro-kernel at the host's full vector width, sums in registers.",
+        REAL,
+        run=_run_wide,
+    ),
+    Kernel(
+        "aligned",
+        "The largest micro-tile the registers hold, cache-line aligned panels, packing by vectors.",
+        REAL,
+        run=functools.partial(_run_packed, _aligned),
+    ),
+    Kernel("goto", "GEPP and GEBP: panels for three levels of cache, several threads.", REAL, run=_run_goto),
+)
+
+
+VENDOR = Kernel("vendor", "NumPy's matmul, which calls the BLAS that NumPy was built with.", REAL, _run_blas)
+DTYPES = REAL
+PLACE = "the CPU"
+
+
+def using(*arrays: Any) -> AbstractContextManager[int]:
+    """There is one CPU, number 0."""
+    return nullcontext(0)
+
+
+def empty(shape: tuple[int, int], dtype: np.dtype[Any]) -> Matrix:
+    """Return a new row-major array."""
+    return np.empty(shape, dtype)
+
+
+check_out = functools.partial(_arrays.check_result, "out")
+overlap = _arrays.overlap
+
+
+def same_view(x: Matrix, y: Matrix) -> bool:
+    """Whether two arrays are the same elements in the same memory."""
+    return x.ctypes.data == y.ctypes.data and x.strides == y.strides and x.shape == y.shape
+
+
+@functools.cache
+def machine() -> str:
+    """Return the name under which the table has this machine: the processor's design, and NumPy's BLAS."""
+    return f"{_host.processor()}, {_blas()}"
+
+
+def _blas() -> str:
+    built: Any = np.show_config(mode="dicts")
+    return str(built.get("Build Dependencies", {}).get("blas", {}).get("name", "unknown BLAS"))
+
+
+def choose(dtype: str, m: int, n: int, k: int) -> tuple[str, str]:
+    """The kernel for C (m, n) with dot products of length k, and why, in words."""
+    if m * n * k <= SMALL_WORK:
+        return "vendor", "at most 64 x 64 x 64: the call costs more than the product, and NumPy's costs least"
+    line = settings.entry(machine(), dtype, (m, n, k))
+    if line is not None:
+        return line.kernel, line.why(machine(), dtype)
+    if m * n * k <= SERIAL_WORK:
+        return "vendor", f"{machine()} has no table; without one NumPy's BLAS takes products up to 128 cubed"
+    return "goto", f"{machine()} has no table; without one the last rung takes large products"

@@ -1,0 +1,333 @@
+"""Dense products on a GPU: the ladder of `rungs_cuda` launched on CuPy's arrays, cuBLAS, and the choice."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from dasp.dense.gemm import cublas_cuda
+from dasp.dense.gemm.ladder import HALF, REAL, Kernel, Product
+from dasp.dense.gemm.launch_cuda import Prepared
+from dasp.dense.gemm.rungs_cuda import BY_NAME, ITEM, LAST, RUNGS, Layout, Rung, launches
+from dasp.dense.gemm.settings import entry, remembered
+from dasp.runtime import arrays as _arrays
+from dasp.runtime import check as _check
+from dasp.runtime.integers import round_up
+
+DTYPES = (*REAL, *HALF)
+PLACE = "a GPU"
+FASTER_DEEP = (9, 0)
+"""From this compute capability on, deeper float64 tensor-core instructions pay."""
+
+LARGE = 1024
+"""Size class from which a product takes turns on a GPU's multiprocessors: smaller ones wait for latencies."""
+VENDOR_BUSY = 0.95
+"""The share of its rate in the table that cuBLAS is taken to keep between the table's sizes, where its tiles
+do not fit either. benchmarks/results/gemm_sizes.csv, from 768 to 7000: our kernels were at least 0.98 times
+as fast where this takes them, and at most 1.10 times where it takes cuBLAS."""
+
+
+@functools.cache
+def _cupy() -> Any:
+    import cupy
+
+    return cupy
+
+
+# ---- what the front door asks ----------------------------------------------------------------------------
+
+
+def using(*arrays: Any) -> AbstractContextManager[int]:
+    """Make the GPU that all the arrays (or None) lie on the current one; gives its number."""
+    number = arrays[0].data.device_id
+    for x in arrays:
+        if x is not None and x.data.device_id != number:
+            raise ValueError(
+                f"arrays lie on the GPUs {number} and {x.data.device_id}; one is needed; move some of them"
+            )
+    return nullcontext(number) if number == _device() else _other_device(number)
+
+
+@contextmanager
+def _other_device(number: int) -> Iterator[int]:
+    with _cupy().cuda.Device(number):
+        yield number
+
+
+def empty(shape: tuple[int, int], dtype: Any) -> Any:
+    """Return a new row-major array on the current GPU."""
+    return _cupy().empty(shape, dtype)
+
+
+def check_out(out: Any, shape: tuple[int, int], dtype: Any) -> None:
+    """Hold that a product can be written into an array on the GPU."""
+    _check.out(out, shape, dtype)
+    if not out.flags.c_contiguous and _arrays.overlaps_itself(out):
+        raise ValueError(f"out has strides {out.strides}; each of its elements must have memory of its own")
+
+
+def overlap(x: Any, y: Any) -> bool:
+    """Whether the bounds of two arrays overlap; asks the GPU nothing, so a capture may go on."""
+    low_x, high_x = _extent(x.shape, x.strides, x.itemsize)
+    low_y, high_y = _extent(y.shape, y.strides, y.itemsize)
+    distance = y.data.ptr - x.data.ptr
+    return bool(low_x < distance + high_y and distance + low_y < high_x)
+
+
+@functools.lru_cache(maxsize=4096)
+def _extent(shape: tuple[int, ...], strides: tuple[int, ...], item: int) -> tuple[int, int]:
+    """The first byte of an array and the one after its last, from its address."""
+    if 0 in shape:
+        return 0, 0
+    spans = [stride * (length - 1) for stride, length in zip(strides, shape, strict=True)]
+    return sum(span for span in spans if span < 0), sum(span for span in spans if span > 0) + item
+
+
+def same_view(x: Any, y: Any) -> bool:
+    """Whether two arrays are the same elements in the same memory."""
+    return bool(x.data.ptr == y.data.ptr and x.strides == y.strides and x.shape == y.shape)
+
+
+# ---- a product by one of our kernels ---------------------------------------------------------------------
+
+
+class Ready(NamedTuple):
+    """The launches of a product, whether they compute its transpose, and the elements of their workspace."""
+
+    launch: Prepared
+    turned: bool
+    sums: int
+
+
+def run(rung: Rung, product: Product) -> None:
+    """Compute a checked product on the current stream."""
+    a, b, c, out, alpha, beta = product
+    addend = out if c is None else c
+    pointers = a.data.ptr, b.data.ptr, addend.data.ptr, out.data.ptr
+    together = pointers[0] | pointers[1] | pointers[2] | pointers[3] | 16
+    forms = a.shape, a.strides, b.shape, b.strides, addend.strides, out.strides
+    ready = _prepare(rung, _device(), out.dtype, *forms, together & -together, alpha, beta)
+    stream = _stream()
+    if ready is None:
+        with _memory(stream):
+            _run_copies(rung, product)
+        return
+    left, right = (1, 0) if ready.turned else (0, 1)
+    ends = pointers[left], pointers[right], pointers[2], pointers[3]
+    if not ready.sums:
+        ready.launch(stream, *ends, 0)
+        return
+    with _memory(stream):
+        sums = _cupy().cuda.alloc(ready.sums * out.itemsize)
+        ready.launch(stream, *ends, sums.ptr)
+        del sums  # while this allocator is the current one
+
+
+@remembered
+def _prepare(
+    rung: Rung,
+    device: int,
+    dtype: Any,
+    a_shape: tuple[int, int],
+    a_strides: tuple[int, int],
+    b_shape: tuple[int, int],
+    b_strides: tuple[int, int],
+    c_strides: tuple[int, int],
+    d_strides: tuple[int, int],
+    multiple: int,
+    alpha: float,
+    beta: float,
+) -> Ready | None:
+    """Make a product ready, all addresses being multiples of `multiple` bytes; None if something must be
+    copied first."""
+    item = dtype.itemsize
+    if multiple % item:
+        raise ValueError(
+            f"an array starts at a multiple of {multiple} bytes; one of {item} is needed; copy it"
+        )
+    (m, k), n = a_shape, b_shape[1]
+    turned = not _unit((m, n), d_strides, 1, item)
+    if turned:
+        m, n = n, m
+        a_strides, b_strides = b_strides[::-1], a_strides[::-1]
+        c_strides, d_strides = c_strides[::-1], d_strides[::-1]
+    along_a, along_b = _unit((m, k), a_strides, 1, item), not _unit((k, n), b_strides, 1, item)
+    reads_a = along_a or (rung.tiles.staged and _unit((m, k), a_strides, 0, item))
+    reads_b = not along_b or (rung.tiles.staged and _unit((k, n), b_strides, 0, item))
+    if not (reads_a and reads_b and _unit((m, n), c_strides, 1, item) and _unit((m, n), d_strides, 1, item)):
+        return None
+    lds = (
+        _leading((m, k), a_strides, 0 if along_a else 1, item),
+        _leading((k, n), b_strides, 1 if along_b else 0, item),
+        _leading((m, n), c_strides, 0, item),
+        _leading((m, n), d_strides, 0, item),
+    )
+    if max(m, n, k) >= 2**31:
+        raise ValueError(f"a matrix has {max(m, n, k)} rows or columns; fewer than 2^31 are needed")
+    aligned = multiple == 16 and all(ld * item % 16 == 0 for ld in lds)
+    layout = Layout(m, n, k, *lds, along_a, along_b, aligned)
+    setting = rung.find(dtype.name, (m, n, k), _name_of(device))
+    if rung.deepest and not setting.mma_k and _capability(device) >= FASTER_DEEP:
+        setting = replace(setting, mma_k=rung.deepest)
+    steps = launches(rung, dtype.name, layout, setting, alpha, beta)
+    return Ready(Prepared(steps, device), turned, steps[0].sums)
+
+
+def _unit(shape: tuple[int, int], strides: tuple[int, int], axis: int, item: int) -> bool:
+    """Whether neighbours along `axis` lie side by side, and the other stride is whole elements."""
+    return (shape[axis] == 1 or strides[axis] == item) and strides[1 - axis] % item == 0
+
+
+def _leading(shape: tuple[int, int], strides: tuple[int, int], axis: int, item: int) -> int:
+    """Elements from neighbour to neighbour along `axis`; for a single one, any number of whole pieces."""
+    return round_up(shape[1 - axis], 8) if shape[axis] == 1 else strides[axis] // item
+
+
+def _run_copies(rung: Rung, product: Product) -> None:
+    """A product of operands that a rung cannot read, and into a result that it cannot write."""
+    out = product.out
+    item = out.itemsize
+    if _unit(out.shape, out.strides, 0, item) and not _unit(out.shape, out.strides, 1, item):
+        product = product.turned
+    elif not _unit(out.shape, out.strides, 1, item):
+        straight = _cupy().empty(out.shape, out.dtype)
+        run(rung, product._replace(out=straight))
+        out[...] = straight
+        return
+
+    def readable(x: Any, either: bool) -> Any:
+        rows, columns = (_unit(x.shape, x.strides, axis, item) for axis in (1, 0))
+        return x if rows or (either and columns) else x.copy()
+
+    c = None if product.c is None else readable(product.c, False)
+    a, b = (readable(x, rung.tiles.staged) for x in (product.a, product.b))
+    run(rung, product._replace(a=a, b=b, c=c))
+
+
+def _memory(stream: int) -> AbstractContextManager[Any]:
+    """Where a product's own arrays come from: CuPy's pool, or, while a stream is captured, the graph itself.
+
+    Memory that is taken and given back inside a capture becomes a pair of nodes of the graph: nothing else
+    may have it while the graph runs, and it ends with the graph.
+    """
+    cuda = _cupy().cuda
+    return cuda.using_allocator(cuda.malloc_async) if _capturing(stream) else nullcontext()
+
+
+def _capturing(stream: int) -> bool:
+    """Whether a stream records a CUDA graph."""
+    return bool(_cupy().cuda.runtime.streamIsCapturing(stream))
+
+
+# ---- cuBLAS ----------------------------------------------------------------------------------------------
+
+
+def _run_vendor(product: Product) -> None:
+    """The product by cuBLAS; what it cannot take is copied first."""
+    if product.c is not None and product.c is not product.out:
+        product.out[...] = product.c
+        product = product._replace(c=product.out)
+    stream = _stream()
+    if cublas_cuda.multiply(product, _device(), stream):
+        return
+    with _memory(stream):
+        straight = product.out.copy()
+        copied = product._replace(a=product.a.copy(), b=product.b.copy(), out=straight)
+        cublas_cuda.multiply(copied, _device(), stream)
+        del copied
+        product.out[...] = straight
+        del straight
+
+
+# ---- the ladder and the choice ---------------------------------------------------------------------------
+
+
+def _device() -> int:
+    device: int = _current_device()()
+    return device
+
+
+@functools.cache
+def _current_device() -> Any:
+    return _cupy().cuda.runtime.getDevice
+
+
+def _stream() -> int:
+    """CUDA's handle of CuPy's current stream."""
+    stream: int = _current_stream()().ptr
+    return stream
+
+
+@functools.cache
+def _current_stream() -> Any:
+    return _cupy().cuda.get_current_stream
+
+
+def device_name() -> str:
+    """The current GPU's name, as the autotuned table has it."""
+    return _name_of(_device())
+
+
+@functools.cache
+def _name_of(device: int) -> str:
+    return str(_cupy().cuda.runtime.getDeviceProperties(device)["name"].decode())
+
+
+@functools.cache
+def _capability(device: int) -> tuple[int, int]:
+    digits = str(_cupy().cuda.Device(device).compute_capability)
+    return int(digits[:-1]), int(digits[-1])
+
+
+@functools.cache
+def processors(device: int) -> int:
+    """The multiprocessors of a GPU."""
+    return int(_cupy().cuda.Device(device).attributes["MultiProcessorCount"])
+
+
+def _run_if_able(rung: Rung, product: Product) -> None:
+    found = _capability(_device())
+    if found < rung.capability:
+        raise RuntimeError(
+            f"this GPU is sm_{found[0]}{found[1]}; kernel {rung.name!r} needs "
+            f"sm_{rung.capability[0]}{rung.capability[1]}; pass kernel='vendor'"
+        )
+    run(rung, product)
+
+
+LADDER: tuple[Kernel, ...] = tuple(
+    Kernel(rung.name, rung.summary, rung.dtypes, functools.partial(_run_if_able, rung), rung.capability)
+    for rung in RUNGS
+)
+VENDOR = Kernel(
+    "vendor", "cuBLAS, in the dtype's own precision: true float32, never TF32.", DTYPES, _run_vendor
+)
+
+
+def choose(dtype: str, m: int, n: int, k: int) -> tuple[str, str]:
+    """The kernel for C (m, n) with dot products of length k on the current GPU, and why, in words."""
+    device = _device()
+    last = BY_NAME[LAST[dtype]]
+    if _capability(device) < last.capability:
+        return "vendor", "our last rungs need sm_80"
+    name = _name_of(device)
+    line = entry(name, dtype, (m, n, k))
+    if line is None:
+        return last.name, f"{name} has no autotuned table, so the last rung for {dtype} with its usual tiles"
+    why = line.why(name, dtype)
+    if line.kernel == "vendor" or not m * n * k:
+        return line.kernel, why
+    if any(length * ITEM[dtype] % 16 for length in (n, k)):
+        return "vendor", f"{why}; but rows of {k} and {n} elements are not made of whole pieces of 16 bytes"
+    rung, count = BY_NAME[line.kernel], processors(device)
+    setting, square = rung.find(dtype, (m, n, k), name), (line.size,) * 3
+    here, there = setting.busy(m, n, count), rung.find(dtype, square, name).busy(*square[:2], count)
+    if line.size >= LARGE and line.gain * here < VENDOR_BUSY * there:
+        return "vendor", (
+            f"{why}; but tiles of {setting.bm} x {setting.bn} keep {name} {100 * here:.0f}% busy here "
+            f"and {100 * there:.0f}% there"
+        )
+    return line.kernel, why

@@ -1,0 +1,118 @@
+"""What a rung of a GEMM ladder is, what one product needs to know, and what a device owes to `gemm`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+HALF = ("float16", "bfloat16")
+REAL = ("float32", "float64")
+UNIT = {"float32": 2.0**-24, "float64": 2.0**-53, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+"""Unit roundoff of each dtype: the largest relative error of one rounding to nearest."""
+
+
+class Product(NamedTuple):
+    """One checked product C = alpha A B + beta C, with the transpositions already folded into the views.
+
+    Attributes
+    ----------
+    a, b : arrays of shape (m, k) and (k, n), any strides, all of one dtype, on one device
+    c : array of shape (m, n) or None; None exactly if beta == 0
+    out : array of shape (m, n), any strides, sharing no memory with a or b
+    alpha, beta : float
+    """
+
+    a: Any
+    b: Any
+    c: Any
+    out: Any
+    alpha: float
+    beta: float
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """(m, n, k)."""
+        return self.a.shape[0], self.b.shape[1], self.a.shape[1]
+
+    @property
+    def turned(self) -> Product:
+        """The same product as C^T = alpha B^T A^T + beta C^T."""
+        c = None if self.c is None else self.c.T
+        out = c if self.c is self.out else self.out.T
+        return Product(self.b.T, self.a.T, c, out, self.alpha, self.beta)
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One rung of a ladder: a way to compute a product.
+
+    Attributes
+    ----------
+    name : the word that ``gemm(..., kernel=name)`` takes
+    summary : what this rung changes, in one sentence
+    dtypes : names of the dtypes that it multiplies
+    run : computes a checked product
+    capability : least compute capability of the GPU, or None on the CPU
+    """
+
+    name: str
+    summary: str
+    dtypes: tuple[str, ...]
+    run: Callable[[Product], None] = field(repr=False, compare=False)
+    capability: tuple[int, int] | None = None
+
+    @property
+    def needs(self) -> str:
+        """The dtypes and the machine that this rung needs, in words."""
+        words = " or ".join(self.dtypes)
+        if self.capability is None:
+            return f"{words}; any CPU"
+        return f"{words}; compute capability {self.capability[0]}.{self.capability[1]}"
+
+
+class Backend(Protocol):
+    """What the modules `dasp.dense.gemm.cpu` and `dasp.dense.gemm.cuda` offer."""
+
+    LADDER: tuple[Kernel, ...]
+    VENDOR: Kernel
+    DTYPES: tuple[str, ...]
+    PLACE: str
+
+    def using(self, *arrays: Any) -> AbstractContextManager[int]:
+        """Make the device that all the arrays (or None) lie on the current one; gives its number."""
+
+    def empty(self, shape: tuple[int, int], dtype: Any) -> Any:
+        """Return a new row-major array on the current device."""
+
+    def check_out(self, out: Any, shape: tuple[int, int], dtype: Any) -> None:
+        """Hold that a product can be written into `out`."""
+
+    def overlap(self, x: Any, y: Any) -> bool:
+        """Whether two arrays share memory."""
+
+    def same_view(self, x: Any, y: Any) -> bool:
+        """Whether two arrays are the same elements in the same memory."""
+
+    def choose(self, dtype: str, m: int, n: int, k: int) -> tuple[str, str]:
+        """Return the kernel for C (m, n) with dot products of length k, and why, in words."""
+
+
+def error_factor(dtype: str, k: int) -> float:
+    """Return gamma(k + 3): |error| <= gamma |alpha| |A| |B| for a product in a dtype, as every rung promises.
+
+    Half precisions are summed in float32; their one rounding at the end comes on top. gamma(n) is
+    n u / (1 - n u) (Higham, Accuracy and Stability of Numerical Algorithms, 2nd edition, section 3.1).
+    """
+    terms = (k + 3) * UNIT["float32" if dtype in HALF else dtype]
+    return terms / (1 - terms)
+
+
+def error_bound(dtype: str, k: int, want: Any, scale: Any) -> Any:
+    """Return the bound of each element's distance from a float64 product, |alpha| |A| |B| + |beta| |C| given.
+
+    The float64 product's own error is in it.
+    """
+    bound = (error_factor(dtype, k) + error_factor("float64", k)) * scale
+    return bound + UNIT[dtype] * (abs(want) + bound) if dtype in HALF else bound

@@ -1,0 +1,309 @@
+"""The front door of dense products: checks, transpositions, and the choice of a kernel."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import math
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any, Literal
+
+import numpy as np
+
+from dasp.dense.gemm import settings
+from dasp.dense.gemm.ladder import Backend, Kernel, Product
+from dasp.runtime import arrays as _arrays
+from dasp.runtime import check as _check
+
+Device = Literal["cpu", "cuda"]
+LARGEST_SINGLE, LARGEST_DOUBLE = (float(np.finfo(dtype).max) for dtype in (np.float32, np.float64))
+
+
+def gemm(
+    a: Any,
+    b: Any,
+    c: Any = None,
+    *,
+    alpha: float = 1,
+    beta: float = 0,
+    trans_a: bool = False,
+    trans_b: bool = False,
+    out: Any = None,
+    kernel: str = "auto",
+) -> Any:
+    """Return alpha op(A) op(B) + beta C, where op(X) is X or its transpose.
+
+    Nothing that was passed is modified, except `out`. Sizes may be anything, zero included; any strides and
+    either byte order are read as they are. Equal inputs give equal bits: on the CPU in any memory order and
+    on any number of threads, on a GPU in the same memory order. A NaN or Inf of A or B reaches only its row
+    or column.
+
+    Parameters
+    ----------
+    a : array of shape (m, k), or (k, m) if `trans_a`
+        NumPy (CPU) or CuPy (GPU), float32 or float64; on a GPU also float16 or bfloat16, summed in float32.
+    b : array of shape (k, n), or (n, k) if `trans_b`; dtype and device of `a`
+    c : array of shape (m, n), dtype and device of `a`, optional
+        Not read if beta == 0, so it may hold NaN then.
+    alpha, beta : real numbers that the dtype holds (float32 for half precisions)
+    trans_a, trans_b : multiply by the transpose of a, of b
+    out : array of shape (m, n), dtype and device of `a`, optional
+        Where the result is written, any strides. It may share no memory with a or b; it may be c itself.
+    kernel : "auto", "vendor", or the name of a rung (`kernels`)
+        "auto" asks the autotuned table; `explain` says what it answers.
+
+    Returns
+    -------
+    array of shape (m, n), dtype and device of `a`: `out` if that was given, else new and row-major
+
+    Raises
+    ------
+    TypeError
+        For arguments that are no arrays, masked ones, or of a dtype that the device does not multiply.
+    ValueError
+        For shapes that do not fit, an unknown kernel, or an `out` that overlaps a, b or part of c.
+    RuntimeError
+        If the GPU is too old for the kernel.
+
+    Notes
+    -----
+    2 m n k operations. On a GPU the product runs on the GPU of its arrays, in CuPy's current stream there. It
+    may be captured in a CUDA graph; what a captured product works in belongs to the graph (a pair of memory
+    nodes) and ends with it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dasp.dense import gemm
+    >>> a = np.arange(6, dtype=np.float32).reshape(2, 3)
+    >>> gemm(a, a, trans_b=True, alpha=0.5)
+    array([[ 2.5,  7. ],
+           [ 7. , 25. ]], dtype=float32)
+    """
+    if not isinstance(kernel, str):
+        raise TypeError(f"kernel is {_check.kind_of(kernel)}; the name of a kernel is needed")
+    kinds = type(a), type(b), type(c), type(out)
+    backend = _on_gpu.get(kinds)
+    if backend is None:
+        a, b = _arrays.operand("a", a), _arrays.operand("b", b)
+        c = None if c is None else _arrays.operand("c", c)
+        backend = _backend_of(kinds, a=a, b=b, c=c, out=out)
+    alpha, beta = _real("alpha", alpha, a.dtype), _real("beta", beta, a.dtype)
+    with backend.using(a, b, c, out) as device:
+        like_c = None if c is None else (c.dtype, c.shape)
+        question = kernel, bool(trans_a), bool(trans_b), a.dtype, a.shape, b.dtype, b.shape, like_c
+        rung, shape = _decide(backend, device, *question)
+        if c is None and beta != 0:
+            raise ValueError(f"beta is {beta:g} and c is None; give c, or beta=0")
+        addend = c if beta != 0 else None
+        if out is None:
+            out = target = backend.empty(shape, a.dtype)
+        else:
+            backend.check_out(out, shape, a.dtype)
+            target = out if kinds in _on_gpu else np.asarray(out)
+            addend = _check_memory(backend, target, a, b, addend)
+        if 0 not in shape:
+            left, right = (a.T if trans_a else a), (b.T if trans_b else b)
+            product = Product(left, right, addend, target, alpha, beta)
+            if alpha == 0 or not left.shape[1]:
+                _scale(product)
+            else:
+                rung.run(product)
+    return out
+
+
+def kernels(device: Device = "cuda") -> tuple[Kernel, ...]:
+    """Return the ladder of a device, slowest rung first, the best last.
+
+    Parameters
+    ----------
+    device : "cuda" or "cpu"; neither needs a GPU to be listed
+
+    Raises
+    ------
+    ValueError
+        For any other device.
+
+    Examples
+    --------
+    >>> from dasp.dense import kernels
+    >>> kernels("cpu")[0].name, kernels("cpu")[-1].name
+    ('dot', 'goto')
+    """
+    if device not in ("cpu", "cuda"):
+        raise ValueError(f"device is {device!r}; it must be 'cpu' or 'cuda'")
+    return _backend(device).LADDER
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Which kernel `gemm(..., kernel="auto")` runs, and why. `str()` gives one line."""
+
+    kernel: str
+    why: str
+    summary: str
+
+    def __str__(self) -> str:
+        return f"{self.kernel}: {self.why}"
+
+
+def explain(
+    a_shape: tuple[int, int],
+    b_shape: tuple[int, int],
+    dtype: Any = "float32",
+    *,
+    device: Device = "cuda",
+    trans_a: bool = False,
+    trans_b: bool = False,
+) -> Explanation:
+    """Say which kernel `gemm` would run for these shapes, and why.
+
+    Parameters
+    ----------
+    a_shape, b_shape : shapes of a and b as they would be passed to `gemm`
+    dtype : anything that names a dtype
+    device : "cuda" or "cpu"
+    trans_a, trans_b : whether the product is with the transpose
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `gemm`.
+
+    Examples
+    --------
+    >>> from dasp.dense import explain
+    >>> explain((64, 64), (64, 64), device="cpu").kernel
+    'vendor'
+    """
+    if device not in ("cpu", "cuda"):
+        raise ValueError(f"device is {device!r}; it must be 'cpu' or 'cuda'")
+    backend = _backend(device)
+    m, k = _matrix("a", tuple(a_shape), trans_a)
+    inner, n = _matrix("b", tuple(b_shape), trans_b)
+    if inner != k:
+        raise ValueError(f"op(a) has {k} columns and op(b) has {inner} rows; they must be equal")
+    name = dtype if dtype == "bfloat16" else np.dtype(dtype).name
+    _check_dtype("dtype", name, backend)
+    chosen, why = backend.choose(name, m, n, k)
+    return Explanation(chosen, why, _find(backend, chosen).summary)
+
+
+def _load(device: str) -> Backend:
+    module: Any = importlib.import_module(f"dasp.dense.gemm.{device}")
+    return module  # type: ignore[no-any-return]
+
+
+_backend = functools.cache(_load)
+
+
+_on_gpu: dict[tuple[type, ...], Backend] = {}
+"""The backend for arrays of these classes, once they were seen to lie on a GPU: none of them is converted."""
+
+
+def _backend_of(kinds: tuple[type, ...], **arrays: Any) -> Backend:
+    """Return the backend of the device that all the arrays are on."""
+    places = {name: "cuda" if _arrays.is_cupy(x) else "cpu" for name, x in arrays.items() if x is not None}
+    for name, place in places.items():
+        if place != places["a"]:
+            raise TypeError(f"a is on the {places['a']} and {name} on the {place}; move one of them")
+    backend = _backend(places["a"])
+    if places["a"] == "cuda":
+        _on_gpu[kinds] = backend
+    return backend
+
+
+def _real(name: str, value: Any, dtype: np.dtype[Any]) -> float:
+    """Return a scalar as a float that the sums' type holds."""
+    if type(value) is not float and not isinstance(value, Real):
+        raise TypeError(f"{name} is {_check.kind_of(value)}; it must be a real number")
+    most = LARGEST_SINGLE if dtype.itemsize < 8 else LARGEST_DOUBLE
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.nan
+        held = False
+    else:
+        held = abs(number) <= most or not math.isfinite(number)
+    if not held:
+        raise ValueError(f"{name} is beyond {most:.2g}; a number that the sums of {dtype} hold is needed")
+    return number
+
+
+@settings.remembered
+def _decide(
+    backend: Backend,
+    device: int,
+    kernel: str,
+    trans_a: bool,
+    trans_b: bool,
+    dtype: np.dtype[Any],
+    a_shape: tuple[int, ...],
+    b_dtype: np.dtype[Any],
+    b_shape: tuple[int, ...],
+    like_c: tuple[np.dtype[Any], tuple[int, ...]] | None,
+) -> tuple[Kernel, tuple[int, int]]:
+    """Check what does not depend on the arrays' memory; return the rung, and the shape of the product."""
+    _check_dtype("a's dtype", dtype.name if dtype.isnative else dtype.str, backend)
+    m, k = _matrix("a", a_shape, trans_a)
+    inner, n = _matrix("b", b_shape, trans_b)
+    if inner != k:
+        raise ValueError(
+            f"op(a) has shape {(m, k)} and op(b) {(inner, n)}; "
+            f"op(a)'s columns and op(b)'s rows must be as many"
+        )
+    for name, other in (("b", b_dtype), *([("c", like_c[0])] if like_c else [])):
+        if other != dtype:
+            raise TypeError(f"{name} has dtype {other}, a has dtype {dtype}; all must have the same dtype")
+    if like_c and like_c[1] != (m, n):
+        raise ValueError(f"c has shape {like_c[1]}; the product has shape {(m, n)}")
+    name = backend.choose(dtype.name, m, n, k)[0] if kernel == "auto" else kernel
+    rung = _find(backend, name)
+    if dtype.name not in rung.dtypes:
+        raise TypeError(f"kernel {name!r} multiplies {' or '.join(rung.dtypes)}; a has dtype {dtype}")
+    return rung, (m, n)
+
+
+def _check_dtype(what: str, dtype: str, backend: Backend) -> None:
+    if dtype not in backend.DTYPES:
+        *most, last = backend.DTYPES
+        allowed = f"{', '.join(most)} or {last}"
+        raise TypeError(f"{what} is {dtype}; a product on {backend.PLACE} needs {allowed}; convert it first")
+
+
+def _matrix(name: str, shape: tuple[int, ...], transposed: bool) -> tuple[int, int]:
+    if len(shape) != 2:
+        raise ValueError(f"{name} has {len(shape)} dimensions; a matrix product needs 2")
+    return (shape[1], shape[0]) if transposed else (shape[0], shape[1])
+
+
+def _check_memory(backend: Backend, out: Any, a: Any, b: Any, c: Any) -> Any:
+    """Hold that out shares no memory; return c, which is out itself if it is the same view of memory."""
+    for name, array in (("a", a), ("b", b)):
+        if backend.overlap(array, out):
+            raise ValueError(f"out shares memory with {name}; it must share none; pass a new array")
+    if c is None or not backend.overlap(c, out):
+        return c
+    if not backend.same_view(c, out):
+        raise ValueError("out shares part of its memory with c; it must be c itself or share none")
+    return out
+
+
+def _find(backend: Backend, name: str) -> Kernel:
+    """The rung of that name, or the vendor's library, which is on no ladder."""
+    for rung in (backend.VENDOR, *backend.LADDER):
+        if rung.name == name:
+            return rung
+    names = ", ".join(repr(rung.name) for rung in backend.LADDER)
+    raise ValueError(f"kernel is {name!r}; it must be 'auto', 'vendor', {names}")
+
+
+def _scale(product: Product) -> None:
+    """Out = beta c, where there is nothing to multiply."""
+    if product.c is None:
+        product.out[...] = 0
+    elif product.beta == 1:
+        product.out[...] = product.c
+    else:
+        product.out[...] = product.c * product.c.dtype.type(product.beta)

@@ -1,0 +1,425 @@
+"""The rungs of the CUDA ladder as rows, and what each launches for a product.
+
+A rung is a row of `RUNGS`: its source, how it cuts C into tiles, the constants that it is compiled with, its
+tile sizes, and what it can do. Nothing else asks a rung for its name. `launches` is pure and needs no GPU:
+the emulator in the tests runs exactly what it returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from dasp.dense.gemm import settings
+from dasp.dense.gemm.ladder import HALF, REAL
+from dasp.dense.gemm.settings import Setting
+from dasp.runtime.integers import ceil_div, round_up
+
+STATIC_LIMIT = 48 * 1024
+DYNAMIC_LIMIT = 227 * 1024
+"""Bytes of shared memory that a block may have, declared in the source or asked for at its launch: the latter
+on sm_90; 163 KiB on sm_80."""
+
+ITEM = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
+REGISTERS = 65536
+"""Of a multiprocessor, in words of 4 bytes; a thread has 255 of them at most."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the operands of one product lie in memory, all strides in elements, C and D row-major.
+
+    `along_a` (`along_b`) says that neighbours along k lie side by side in A (B); the leading dimension is the
+    distance of neighbours in the other direction. `aligned` says that every address and leading dimension is
+    a multiple of 16 bytes.
+    """
+
+    m: int
+    n: int
+    k: int
+    lda: int
+    ldb: int
+    ldc: int
+    ldd: int
+    along_a: bool = True
+    along_b: bool = False
+    aligned: bool = True
+
+    def whole(self, dtype: str) -> bool:
+        """Whether every row (column, where those are contiguous) is made of whole pieces of 16 bytes."""
+        lengths = (self.k if self.along_a else self.m, self.k if self.along_b else self.n, self.n)
+        return all(length * ITEM[dtype] % 16 == 0 for length in lengths)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel launch. `arguments` are NumPy scalars, and "a", "b", "c", "d", "sums" in the arrays'
+    places."""
+
+    source: str
+    defines: tuple[tuple[str, str], ...]
+    kernel: str
+    grid: tuple[int, int]
+    block: tuple[int, int]
+    arguments: tuple[Any, ...]
+    shared_bytes: int
+    sums: int = 0  # elements of the workspace "sums"
+
+
+# ---- how a rung cuts C into tiles ------------------------------------------------------------------------
+
+
+def _threads_of_results(s: Setting) -> int:
+    return s.bm * s.bn // (s.tm * s.tn)
+
+
+def _threads_of_warps(s: Setting) -> int:
+    return s.bm // s.wm * (s.bn // s.wn) * 32
+
+
+def _plain_tiles(s: Setting, item: int, along_a: bool, along_b: bool) -> int:
+    return s.bk * (s.bm + s.bn) * item
+
+
+def _padded_rows(s: Setting, item: int, along_a: bool, along_b: bool) -> int:
+    return (s.bm + s.bn) * (s.bk + 16 // item) * item
+
+
+def _padded_columns(copies: Callable[[Setting], int]) -> Callable[[Setting, int, bool, bool], int]:
+    def shared(s: Setting, item: int, along_a: bool, along_b: bool) -> int:
+        return copies(s) * s.bk * (s.bm + s.bn + 32 // item) * item
+
+    return shared
+
+
+def _as_stored(pad: int) -> Callable[[Setting, int, bool, bool], int]:
+    def shared(s: Setting, item: int, along_a: bool, along_b: bool) -> int:
+        a = s.bm * (s.bk + pad) if along_a else s.bk * (s.bm + pad)
+        b = s.bn * (s.bk + pad) if along_b else s.bk * (s.bn + pad)
+        return s.stages * (a + b) * item
+
+    return shared
+
+
+def _too_many_registers(each: int, threads: int) -> str | None:
+    if each > 255 or each * threads > REGISTERS:
+        return f"about {each} registers in each of {threads} threads"
+    return None
+
+
+def _not_by_pieces(s: Setting, dtype: str, threads: int) -> str | None:
+    """Threads that read and keep whole pieces of 16 bytes."""
+    width, words = 16 // ITEM[dtype], ITEM[dtype] // 4
+    if s.tm % width or s.tn % width or s.bk % width or s.bm % s.tm or s.bn % s.tn:
+        return "the tiles are not made of whole pieces of 16 bytes"
+    return _too_many_registers(s.tm * s.tn * words + 2 * (s.tm + s.tn) + 24, threads)
+
+
+def _not_by_lanes(s: Setting, dtype: str, threads: int) -> str | None:
+    """Warps whose lanes form a rectangle."""
+    width, words = 16 // ITEM[dtype], ITEM[dtype] // 4
+    if s.bm % s.wm or s.bn % s.wn:
+        return "a block is not made of whole warp tiles"
+    if s.wm % s.tm or s.wn % s.tn or s.wm // s.tm * (s.wn // s.tn) != 32:
+        return "a warp tile is not 32 lanes' results"
+    if s.wm == s.tm or s.wn == s.tn:
+        return "a warp's lanes form no rectangle"
+    if s.tm % width or s.tn % width:
+        return "a lane's results are not whole pieces of 16 bytes"
+    return _too_many_registers((s.tm * s.tn + 2 * (s.tm + s.tn)) * words + 30, threads)
+
+
+def _not_by_stages(s: Setting, dtype: str, threads: int) -> str | None:
+    """Lanes as above, whose threads share the asynchronous copies of a tile."""
+    width = 16 // ITEM[dtype]
+    problem = _not_by_lanes(s, dtype, threads)
+    uneven = any(threads % (outer // width) or outer % (threads // 8) for outer in (s.bm, s.bn))
+    return problem or ("the threads do not share a tile's copies evenly" if uneven or s.bk % 8 else None)
+
+
+def _not_by_tensors(s: Setting, dtype: str, threads: int) -> str | None:
+    """Warps of whole instructions: m8n8k4 and m16n8 of `mma_k` for float64, m16n16k16 for half precisions."""
+    half = dtype in HALF
+    deep, tall, across = (16, 16, 16) if half else (max(s.mma_k, 4), 16 if s.mma_k else 8, 8)
+    if s.bm % s.wm or s.bn % s.wn:
+        return "a block is not made of whole warp tiles"
+    if s.wm % tall or s.wn % across or s.bk % 16 or s.bk % (2 * deep):
+        return "a warp tile is not whole instructions, or a tile not an even number of them deep"
+    if any(threads % (inner * ITEM[dtype] // 16) for inner in (s.bm, s.bn, s.bk)):
+        return "the threads do not share a tile's copies evenly"
+    fragments = (s.wm + s.wn) // 8 * (1 if half else deep // 4)
+    words = 1 if half else 2
+    return _too_many_registers((s.wm * s.wn // 32 + 2 * fragments) * words + 40, threads)
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """A way to cut C: what its tile sizes mean, and which of them can run.
+
+    Attributes
+    ----------
+    threads : threads of a block
+    shared : bytes of shared memory of a block, for an element's size and whether A and B lie along k
+    problem : why tile sizes cannot run, or None, for a dtype and the threads
+    constants : what the source is compiled with
+    choices : what the search combines; empty where nothing is searched
+    staged : whether A and B are read by rows or by columns, and asynchronously into memory asked for at the
+        launch, which needs sm_80
+    by_pieces : whether fast copies need rows of whole 16-byte pieces
+    block : the shape of a block of threads, where it is no line
+    """
+
+    threads: Callable[[Setting], int]
+    shared: Callable[[Setting, int, bool, bool], int]
+    problem: Callable[[Setting, str, int], str | None]
+    constants: tuple[str, ...]
+    choices: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    staged: bool = False
+    by_pieces: bool = True
+    block: tuple[int, int] | None = None
+
+    @property
+    def limit(self) -> int:
+        """Bytes of shared memory that a block may have."""
+        return DYNAMIC_LIMIT if self.staged else STATIC_LIMIT
+
+
+BLOCK, THREAD, WARP = ("BM", "BN", "BK"), ("TM", "TN"), ("WM", "WN")
+RESIDENT, PIECES = ("REAL", *BLOCK, *THREAD, "RESIDENT"), ("REAL", *BLOCK, *THREAD, "ALIGNED")
+STAGED = ("ALIGNED", *WARP, "STAGES", "GROUP", "ALONG_A", "ALONG_B")
+SMALL, SIDES, WARP_SIDES = (4, 8, 16), (32, 64, 128, 256), (16, 32, 64, 128)
+BY_LANES = {"bm": SIDES, "bn": SIDES, "bk": (8, 16), "tm": SMALL, "tn": SMALL}
+BY_WARPS = {**BY_LANES, "wm": WARP_SIDES, "wn": WARP_SIDES}
+BY_TENSORS = {"bm": SIDES, "bn": SIDES[:3], "bk": (16, 32), "wm": WARP_SIDES[:3], "wn": WARP_SIDES[:3]}
+BY_HALVES = {"bm": SIDES[1:], "bn": SIDES[1:], "bk": (32, 64), "wm": WARP_SIDES[1:3], "wn": WARP_SIDES[1:]}
+
+LINE_BLOCK = Tiles(lambda s: 1024, lambda *_: 0, lambda *_: None, ("REAL",))
+SQUARE_BLOCK = replace(LINE_BLOCK, block=(32, 32))
+COLUMNS = Tiles(_threads_of_results, _padded_rows, lambda *_: None, RESIDENT)
+SQUARES = Tiles(_threads_of_results, _plain_tiles, lambda *_: None, RESIDENT)
+VECTORS = Tiles(_threads_of_results, _plain_tiles, _not_by_pieces, PIECES, BY_LANES)
+WARPS = Tiles(_threads_of_warps, _padded_columns(lambda s: 1), _not_by_lanes, (*PIECES, *WARP), BY_WARPS)
+DOUBLED = replace(WARPS, shared=_padded_columns(lambda s: 2))
+PIPELINE = Tiles(
+    _threads_of_warps,
+    _padded_columns(lambda s: s.stages),
+    _not_by_stages,
+    ("REAL", *BLOCK, *THREAD, *STAGED),
+    {**BY_WARPS, "stages": (3, 4, 5)},
+    staged=True,
+)
+TENSORS = Tiles(
+    _threads_of_warps,
+    _as_stored(4),
+    _not_by_tensors,
+    (*BLOCK, *STAGED, "MMA_K"),
+    {**BY_TENSORS, "stages": (3, 4), "mma_k": (0, 4, 8)},
+    staged=True,
+)
+HALF_TENSORS = Tiles(
+    _threads_of_warps,
+    _as_stored(8),
+    _not_by_tensors,
+    (*BLOCK, *STAGED, "BFLOAT16"),
+    {**BY_HALVES, "stages": (3, 4)},
+    staged=True,
+    by_pieces=False,
+)
+
+
+# ---- the rows --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Rung:
+    """One rung of the ladder.
+
+    Attributes
+    ----------
+    name, summary : as `dasp.dense.gemm.ladder.Kernel`
+    tiles : how C is cut
+    usual : tile sizes where no table has better ones: for each of `dtypes`, in their order
+    file : what follows `gemm_` in the name of its source, if that is not the rung's name
+    dtypes : what it multiplies
+    in_parts : whether several blocks may share a tile's dot products
+    tuned_as : the rung whose findings serve this one too, with one part
+    deepest : the deepest `mma_k` that pays on sm_90
+    """
+
+    name: str
+    summary: str
+    tiles: Tiles
+    usual: tuple[Setting, ...] = (Setting(32, 32),) * 2
+    file: str = ""
+    dtypes: tuple[str, ...] = REAL
+    in_parts: bool = False
+    tuned_as: str = ""
+    deepest: int = 0
+
+    @property
+    def source(self) -> str:
+        """The .cu file, below `kernels/`."""
+        return f"dense/gemm_{self.file or self.name}.cu"
+
+    @property
+    def capability(self) -> tuple[int, int]:
+        """The least compute capability of the GPU."""
+        return (8, 0) if self.tiles.staged else (5, 0)
+
+    def default(self, dtype: str) -> Setting:
+        """The tile sizes where no table has better ones."""
+        return self.usual[self.dtypes.index(dtype)]
+
+    def problem(self, setting: Setting, dtype: str) -> str | None:
+        """Why this set of tile sizes cannot run, or None if it can."""
+        threads = self.tiles.threads(setting)
+        if not 32 <= threads <= 1024 or threads % 32:
+            return f"{threads} threads in a block"
+        shared = max(
+            self.tiles.shared(setting, ITEM[dtype], a, b) for a, b in product((False, True), repeat=2)
+        )
+        if shared > self.tiles.limit:
+            return f"{shared} bytes of shared memory; the limit is {self.tiles.limit}"
+        return self.tiles.problem(setting, dtype, threads)
+
+    def candidates(self, dtype: str) -> Iterator[Setting]:
+        """Every valid set of tile sizes that the search tries, parts and group as usual."""
+        for values in product(*self.tiles.choices.values()):
+            chosen = dict(zip(self.tiles.choices, values, strict=True))
+            setting = replace(self.default(dtype), **chosen)
+            if self.problem(setting, dtype) is None and 64 <= self.tiles.threads(setting) <= 512:
+                yield setting
+
+    def find(self, dtype: str, sizes: tuple[int, int, int], gpu: str) -> Setting:
+        """The tile sizes for a product: the table's, else the usual ones with k split to fill the GPU."""
+        line = settings.entry(gpu, dtype, sizes)
+        known = line.settings if line else {}
+        setting = known.get(self.name)
+        if setting is None and self.tuned_as in known:
+            return replace(known[self.tuned_as], parts=1)
+        if setting is not None and max(sizes) <= 2 * min(sizes):
+            return setting
+        setting = setting or self.default(dtype)
+        return replace(setting, parts=setting.parts_for(sizes))
+
+
+# fmt: off
+RUNGS: tuple[Rung, ...] = (
+    Rung("naive", "One thread per result, neighbours in neighbouring rows: 2k scattered loads per result.",
+         SQUARE_BLOCK),
+    Rung("coalesced", "Neighbouring threads in neighbouring columns: a warp reads whole lines.",
+         SQUARE_BLOCK),
+    Rung("shared", "32 x 32 tiles in shared memory: 2k/32 global loads per result.", SQUARE_BLOCK),
+    Rung("linear", "One thread index and two walking pointers: fewer registers and integer instructions.",
+         LINE_BLOCK),
+    Rung("conflict_free",
+         "B's tile by columns with a pad, lanes in rectangles: 16-byte reads, no bank conflict.", LINE_BLOCK),
+    Rung("column_4", "Four results in a column per thread: each element of B serves four.", COLUMNS,
+         (Setting(32, 64, 8, 4, 1, resident=4), Setting(32, 64, 8, 4, 1, resident=3)), file="column"),
+    Rung("column_8", "Eight results in a column per thread: half the reads of B again.", COLUMNS,
+         (Setting(64, 64, 8, 8, 1, resident=4), Setting(64, 64, 8, 8, 1, resident=3)), file="column"),
+    Rung("square_4", "4 x 4 results per thread: k/2 shared loads per result.", SQUARES,
+         (Setting(64, 64, 32, 4, 4, resident=3), Setting(64, 64, 16, 4, 4, resident=3)), file="square"),
+    Rung("square_8", "8 x 8 results per thread: k/4 shared loads per result.", SQUARES,
+         (Setting(64, 64, 16), Setting(64, 128, 8)), file="square"),
+    Rung("vector", "16-byte loads, A turned over on its way into shared memory.", VECTORS,
+         (Setting(128, 128, 16), Setting(128, 64, 8, tm=8, tn=4))),
+    Rung("tuned", "The same with tile sizes found by search on this GPU.", VECTORS,
+         (Setting(64, 128, 16, tm=8, tn=4), Setting(64, 128, 16, tm=8, tn=4)), file="vector"),
+    Rung("warp", "A rectangle of results per warp: fewer shared reads, none in conflict.", WARPS,
+         (Setting(128, 128, 16), Setting(128, 64, 8, wm=32, wn=64))),
+    Rung("double", "The next tiles travel through registers while the present ones are multiplied.", DOUBLED,
+         (Setting(128, 128, 8), Setting(128, 64, 8, wm=32, wn=64))),
+    Rung("async", "Asynchronous copies several stages deep; blocks ordered for the cache.", PIPELINE,
+         (Setting(128, 128, 8, tm=8, tn=16, wm=64, wn=64, stages=4), Setting(128, 64, 8, wm=64, wn=32)),
+         tuned_as="split"),
+    Rung("split", "Several blocks share the dot products where C is too small for the GPU.", PIPELINE,
+         (Setting(128, 128, 8, tm=8, tn=16, wm=64, wn=64, stages=4), Setting(128, 64, 8, wm=64, wn=32)),
+         in_parts=True),
+    Rung("tensor", "float64 tensor cores.", TENSORS, (Setting(128, 128, 16, wm=64, wn=32, stages=3),),
+         file="tensor_f64", dtypes=("float64",), in_parts=True, deepest=4),
+    Rung("tensor_half", "float16 and bfloat16 tensor cores with float32 sums.", HALF_TENSORS,
+         (Setting(128, 128, 32, wm=64, wn=32, stages=4), Setting(128, 128, 32, wm=64, wn=32, stages=4)),
+         dtypes=HALF),
+)
+# fmt: on
+BY_NAME = {rung.name: rung for rung in RUNGS}
+LAST = {dtype: [r.name for r in RUNGS if dtype in r.dtypes][-1] for dtype in (*REAL, *HALF)}
+"""The last rung that multiplies each dtype."""
+
+
+# ---- what a rung launches --------------------------------------------------------------------------------
+
+
+def launches(
+    rung: Rung, dtype: str, layout: Layout, setting: Setting, alpha: float, beta: float
+) -> tuple[Launch, ...]:
+    """What to launch for a product that is not empty.
+
+    A rung that does not read either order needs both operands row-major: along_a and not along_b.
+    """
+    m, n, k = layout.m, layout.n, layout.k
+    real: Any = np.float64 if dtype == "float64" else np.float32
+    tiles = rung.tiles
+    threads = tiles.block or (tiles.threads(setting), 1)
+    arguments: list[Any] = [np.int32(m), np.int32(n), np.int32(k), real(alpha), "a", np.int64(layout.lda)]
+    arguments += ["b", np.int64(layout.ldb), real(beta), "c", np.int64(layout.ldc), "d", np.int64(layout.ldd)]
+    shared = 0
+    if tiles.staged:
+        shared = tiles.shared(setting, ITEM[dtype], layout.along_a, layout.along_b)
+    depth, parts = k, 1
+    if rung.in_parts:
+        depth = round_up(ceil_div(k, setting.parts), setting.bk)
+        parts = ceil_div(k, depth)
+        arguments += [np.int32(depth), "sums"]
+    sums = parts * m * round_up(n, 16 // ITEM[dtype]) if parts > 1 else 0
+    first = Launch(
+        rung.source,
+        _defines(rung, dtype, layout, setting),
+        "dasp_gemm",
+        (setting.blocks(m, n), parts),
+        threads,
+        tuple(arguments),
+        shared,
+        sums,
+    )
+    return (
+        (first,) if parts == 1 else (first, _reduction(layout, dtype, parts, real(alpha), real(beta), sums))
+    )
+
+
+def _reduction(layout: Layout, dtype: str, parts: int, alpha: Any, beta: Any, sums: int) -> Launch:
+    """The launch that adds the parts and updates D."""
+    across = ceil_div(layout.n * ITEM[dtype], 16)
+    arguments = (np.int32(layout.m), np.int32(layout.n), np.int32(parts), alpha, "sums", beta)
+    return Launch(
+        "dense/gemm_reduce.cu",
+        _words({"REAL": _c_type(dtype), "ALIGNED": layout.aligned and layout.whole(dtype)}),
+        "dasp_gemm_reduce",
+        (ceil_div(layout.m * across, 256), 1),
+        (256, 1),
+        (*arguments, "c", np.int64(layout.ldc), "d", np.int64(layout.ldd)),
+        0,
+        sums,
+    )
+
+
+def _c_type(dtype: str) -> str:
+    return "double" if dtype == "float64" else "float"
+
+
+def _words(values: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    return tuple((f"DASP_{name}", v if isinstance(v, str) else str(int(v))) for name, v in values.items())
+
+
+def _defines(rung: Rung, dtype: str, layout: Layout, setting: Setting) -> tuple[tuple[str, str], ...]:
+    """The compile-time constants of a rung's source."""
+    known = {name.upper(): value for name, value in vars(setting).items()}
+    known |= {"REAL": _c_type(dtype), "BFLOAT16": dtype == "bfloat16"}
+    known |= {"ALONG_A": layout.along_a, "ALONG_B": layout.along_b}
+    known["ALIGNED"] = layout.aligned and (not rung.tiles.by_pieces or layout.whole(dtype))
+    return _words({name: known[name] for name in rung.tiles.constants})

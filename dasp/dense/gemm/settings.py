@@ -1,0 +1,139 @@
+"""Tile sizes of the CUDA rungs, and the table of what was found best on a machine.
+
+The table is `tuned.json` beside this file, and one of the same form in the user's cache folder whose entries
+go first (`dasp tune gemm` writes it): {machine: {dtype: {size class: {"kernel", "microseconds": {kernel:
+...}, "settings": {rung: {...}}}}}}. A machine is a GPU by its name, or a processor's design and NumPy's BLAS.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+from dasp.runtime.integers import ceil_div
+
+SIZES = (128, 256, 512, 1024, 2048, 4096, 8192)
+P = ParamSpec("P")
+R = TypeVar("R")
+_caches: list[Callable[[], None]] = []
+
+
+def remembered(function: Callable[P, R]) -> Callable[P, R]:
+    """Keep a function's answers, which may depend on the table, until `forget`."""
+    cached = functools.lru_cache(maxsize=4096)(function)
+    _caches.append(cached.cache_clear)
+    return cached  # type: ignore[return-value]
+
+
+def forget() -> None:
+    """Read the tables again at the next product."""
+    for clear in _caches:
+        clear()
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Tile sizes of one rung, in elements.
+
+    A block computes bm x bn results in steps of bk along k, a warp wm x wn of them, a thread tm x tn.
+    `stages` tiles are in shared memory at once; `group` rows of blocks run together; `parts` blocks share
+    each tile's dot products. `mma_k` is the depth of a float64 tensor-core instruction; 0 means m8n8k4.
+    `resident` blocks must fit the registers of a multiprocessor.
+    """
+
+    bm: int = 128
+    bn: int = 128
+    bk: int = 8
+    tm: int = 8
+    tn: int = 8
+    wm: int = 64
+    wn: int = 32
+    stages: int = 3
+    group: int = 8
+    parts: int = 1
+    mma_k: int = 0
+    resident: int = 1
+
+    def blocks(self, m: int, n: int) -> int:
+        """Tiles of C (m, n)."""
+        return ceil_div(m, self.bm) * ceil_div(n, self.bn)
+
+    def parts_for(self, sizes: tuple[int, int, int], blocks_wanted: int = 132) -> int:
+        """How many blocks share a tile's dot products, so that about `blocks_wanted` run, each at least 64
+        deep."""
+        m, n, k = sizes
+        return max(1, min(blocks_wanted // max(1, self.blocks(m, n)), k // max(64, 4 * self.bk), 32))
+
+    def busy(self, m: int, n: int, processors: int) -> float:
+        """The share of their time that multiprocessors spend on results, if all tiles take equally long.
+
+        The last tiles to run leave some multiprocessors idle, and those over C's edge do work for nothing.
+        """
+        turns = ceil_div(self.blocks(m, n) * self.parts, processors)
+        return m * n * self.parts / (turns * processors * self.bm * self.bn)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A line of the table: the fastest kernel of one size class, the times behind that, and tile sizes."""
+
+    size: int
+    kernel: str
+    microseconds: dict[str, float] = field(default_factory=dict)
+    settings: dict[str, Setting] = field(default_factory=dict)
+
+    def why(self, machine: str, dtype: str) -> str:
+        """Say why this kernel, in words."""
+        times = " and ".join(f"{name} {time:.5g} us" for name, time in self.microseconds.items())
+        return f"{machine}'s autotuned table for {dtype}, size class {self.size}: {times or self.kernel}"
+
+    @property
+    def gain(self) -> float:
+        """How many times as fast as the vendor's library the kernel was; 1 where that is not known."""
+        known = self.microseconds
+        if self.kernel in known and "vendor" in known:
+            return known["vendor"] / known[self.kernel]
+        return 1.0
+
+
+def nearest(known: list[int], sizes: tuple[int, int, int]) -> int:
+    """The size class nearest to the cube root of m n k, in ratio."""
+    side = max(1.0, float(sizes[0]) * sizes[1] * sizes[2]) ** (1 / 3)
+    return min(known, key=lambda size: abs(math.log(size / side)))
+
+
+def user_table() -> Path:
+    """Where `dasp tune gemm` keeps its findings: DASP_TUNED, or tuned.json in the user's cache folder."""
+    given = os.environ.get("DASP_TUNED")
+    if given:
+        return Path(given)
+    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return root / "dasp" / "tuned.json"
+
+
+@remembered
+def _tables() -> tuple[dict[str, Any], ...]:
+    paths = (user_table(), Path(__file__).with_name("tuned.json"))
+    return tuple(json.loads(path.read_text()) for path in paths if path.is_file())
+
+
+@remembered
+def entry(machine: str, dtype: str, sizes: tuple[int, int, int]) -> Entry | None:
+    """The table's line for a product, or None where this machine and dtype have none."""
+    for table in _tables():
+        dtypes = table.get(machine, {})
+        # The two half precisions run the same instructions, so one's findings serve the other.
+        lines = dtypes.get(dtype) or (dtypes.get("float16", {}) if dtype == "bfloat16" else {})
+        whole = {int(size): line for size, line in lines.items() if "kernel" in line}
+        if whole:
+            size = nearest(list(whole), sizes)
+            line = whole[size]
+            known = {rung: Setting(**values) for rung, values in line.get("settings", {}).items()}
+            return Entry(size, line["kernel"], line.get("microseconds", {}), known)
+    return None

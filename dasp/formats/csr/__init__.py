@@ -1,0 +1,1 @@
+"""Compressed sparse rows: sort and transpose them on either device."""

@@ -1,0 +1,1 @@
+"""Compressed sparse rows on a CPU."""

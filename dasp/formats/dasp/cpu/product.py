@@ -1,0 +1,333 @@
+"""The published format on the CPU: one compiled function per part, run by several threads.
+
+Where is a row multiplied? By its length: long rows in `_sum_segments`, then `store_long`; medium rows in
+`_multiply_medium`; rows of 1 to 4 in `_multiply_13`, `_multiply_22`, `_multiply_fours` and
+`_multiply_singles`. Each function works on a range of its part, so that threads can share a part, and every
+sum has one fixed order, so that the result does not depend on their number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dasp.backends.cpu.published_panels import Functions, functions_of
+from dasp.formats.dasp.pattern import (
+    HALF_WARP,
+    LONG_UNIT,
+    MAX_SHORT,
+    TILE,
+    TILE_COLUMNS,
+    TILE_ROWS,
+    Values,
+)
+from dasp.formats.plan import WARP, Plan, arrays_of
+from dasp.formats.sell.cpu.panels import panels_of, span_of
+from dasp.runtime.cpu import threads as _threads
+from dasp.runtime.cpu.compile import jit
+from dasp.runtime.cpu.emitter import scaled, store_long
+from dasp.runtime.cpu.halves import bits_of_halves
+from dasp.runtime.cpu.terms import add_product
+
+Vector = np.ndarray[Any, Any]
+
+SERIAL_SLOTS = 150_000
+"""Below this many slots, waking a second thread costs more than it saves."""
+
+COLUMNS_AT_ONCE = 4
+"""Columns that take about as long together as a vector does."""
+
+ROW_SLOTS = 2
+"""What finding, reducing and storing one row costs, in slots; used to share rows among threads."""
+
+
+class Kernel:
+    """A plan in the published format, ready for several threads."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._steps = _steps(plan)
+        self._work = sum(int(step.costs[-1]) for step in self._steps)
+        long = plan.pattern.long
+        self._segments = len(long.segment_rows)
+        self._long_rows = long.rows, long.segment_offsets
+        self._shares: dict[int, list[list[tuple[Any, ...]]]] = {}
+
+    def multiply(self, x: Vector, y: Vector, alpha: Any, beta: Any) -> None:
+        """Set y = alpha A x + beta y, for contiguous vectors, x read-only, of types of sums that fit."""
+        scale = x, y, alpha, beta
+        partials = np.empty(self._segments, y.dtype)
+
+        def work(share: list[_Task]) -> None:
+            for step, first, last in share:
+                step.function(first, last, *step.arrays, partials, *scale)
+
+        self._run(work, self._work)
+        if self._segments:
+            store_long(*self._long_rows, partials[:, None], 0, y[:, None], alpha, beta)
+
+    def multiply_columns(self, x: Vector, y: Vector, alpha: Any, beta: Any) -> None:
+        """Set Y = alpha A X + beta Y, for 2 columns and more, each row in one run, of types of sums that fit.
+
+        X is read-only, and neither has a negative stride.
+        """
+        spans = span_of(x), span_of(y)
+        apart = [array.strides[0] // array.itemsize for array in (x, y)]
+        for panel in panels_of(y.shape[1], y.itemsize):
+            end = panel.begin + panel.columns
+            mine = [span[panel.begin : len(span) - (y.shape[1] - end)] for span in spans]
+            partials = np.empty((self._segments, panel.columns), y.dtype)
+            functions, rest = functions_of(panel.columns), (panel.done, partials.reshape(-1), *mine, *apart)
+
+            def work(share: list[_Task], functions: Functions = functions, rest: Any = rest) -> None:
+                for step, first, last in share:
+                    getattr(functions, step.part)(first, last, *step.by_columns, *rest, alpha, beta)
+
+            self._run(work, self._work * panel.columns // COLUMNS_AT_ONCE)
+            if self._segments:
+                store_long(*self._long_rows, partials, panel.done, y[:, panel.begin : end], alpha, beta)
+
+    def _run(self, work: Callable[[list[_Task]], None], slots: int) -> None:
+        """Do what takes as long as so many slots with as many threads as that is worth."""
+        threads = _threads.get_num_threads() if slots >= SERIAL_SLOTS else 1
+        shares = self._shares.get(threads) or self._share(threads)
+        _threads.run([partial(work, share) for share in shares])
+
+    def _share(self, threads: int) -> list[list[_Task]]:
+        """Find, for each thread, the steps that it does, and from where to where, and keep them."""
+        shares: list[list[_Task]] = [[] for _ in range(threads)]
+        for step in self._steps:
+            goals = step.costs[-1] * np.arange(threads + 1) / threads
+            cuts = np.searchsorted(step.costs, goals)
+            for share, first, last in zip(shares, cuts[:-1], cuts[1:], strict=True):
+                if first < last:
+                    share.append((step, int(first), int(last)))
+        self._shares[threads] = shares
+        return shares
+
+
+class _Step(NamedTuple):
+    """A function of one part, its arrays, and the rising cost of its items in slots, from 0.
+
+    Several columns are multiplied by the function `part` of `Functions`, which takes the arrays `by_columns`.
+    """
+
+    function: Callable[..., None]
+    arrays: tuple[Any, ...]
+    costs: Vector
+    part: str
+    by_columns: tuple[Any, ...]
+
+
+_Task = tuple[_Step, int, int]
+"""A step, and the first of its items and the one behind the last."""
+
+
+def _steps(plan: Plan) -> list[_Step]:
+    """Return the functions that a product calls; parts without rows have none."""
+    pattern, long, medium, short = plan.pattern, plan.pattern.long, plan.pattern.medium, plan.pattern.short
+    values = Values(*map(bits_of_halves, arrays_of(plan.values)))
+    regular, irregular = medium.regular, medium.irregular
+    block_costs = TILE * regular.offsets.astype(np.int64) + irregular.offsets[::TILE_ROWS]
+    block_costs += TILE_ROWS * ROW_SLOTS * np.arange(len(block_costs))
+    row_cuts = np.cumsum([2 * short.pairs_13, 2 * short.pairs_22, short.fours])
+    slot_cuts = TILE_COLUMNS * np.cumsum([short.pairs_13, short.pairs_22, short.fours])
+    pairs_13, pairs_22, fours, singles = zip(
+        np.split(short.rows, row_cuts),
+        np.split(short.columns, slot_cuts),
+        np.split(values.short, slot_cuts),
+        strict=True,
+    )
+
+    def even(count: int, cost: int) -> Vector:
+        return cost * np.arange(count + 1)
+
+    def of_short(function: Callable[..., None], section: Any, count: int, split: int, width: int) -> _Step:
+        """Return the step of tile rows of `width` slots: they hold a row, or one of `split` and another."""
+        results = 1 + (split < width)
+        return _Step(
+            function, section, even(count, width + results * ROW_SLOTS), "short", (*section, split, width)
+        )
+
+    of_long = long.segment, long.offsets, long.segment_offsets, long.segment_rows, long.columns, values.long
+    of_medium = (
+        *(medium.rows, regular.offsets, regular.columns, values.regular),
+        *(irregular.offsets, irregular.columns, values.irregular),
+    )
+    empty = pattern.empty_rows
+    nothing = short.columns[:0], values.short[:0], 0, 0
+    steps = [
+        _Step(_sum_segments, of_long, even(len(long.segment_rows), long.segment), "segments", of_long),
+        _Step(_multiply_medium, of_medium, block_costs, "medium", of_medium),
+        of_short(_multiply_13, pairs_13, short.pairs_13, 1, TILE_COLUMNS),
+        of_short(_multiply_22, pairs_22, short.pairs_22, 2, TILE_COLUMNS),
+        of_short(_multiply_fours, fours, short.fours, TILE_COLUMNS, TILE_COLUMNS),
+        of_short(_multiply_singles, singles, short.singles, 1, 1),
+        _Step(_clear_rows, (empty,), even(len(empty), 1), "short", (empty, *nothing)),
+    ]
+    return [step for step in steps if step.costs[-1] > 0]
+
+
+_compile = jit(nogil=True)
+_inline = jit(nogil=True, forceinline=True)
+
+
+@_inline
+def _add(columns, values, slot, x, total):  # type: ignore[no-untyped-def]
+    # Unsigned positions, so that Numba does not look for those that count from the end.
+    return add_product(values, np.int64(slot), x, np.int64(columns[np.uint64(slot)]), total)
+
+
+@_inline
+def _add_entry(columns, values, slot, x, total):  # type: ignore[no-untyped-def]
+    if columns[np.uint64(slot)] < 0:
+        return total
+    return _add(columns, values, slot, x, total)
+
+
+@_inline
+def _store(row, total, x, y, alpha, beta):  # type: ignore[no-untyped-def]
+    position = np.uint64(row)
+    if beta == 0:
+        y[position] = scaled(alpha, total)
+    else:
+        y[position] = scaled(alpha, total) + scaled(beta, y[position])
+
+
+@_compile
+def _sum_segments(  # type: ignore[no-untyped-def]
+    first, last, segment, offsets, segment_offsets, segment_rows, columns, values, partials, x, y, alpha, beta
+):
+    for s in range(first, last):
+        row = segment_rows[s]
+        begin = offsets[row] + (s - segment_offsets[row]) * segment
+        end = min(begin + segment, offsets[row + 1])
+        pads_from = end if columns[end - 1] >= 0 else end - LONG_UNIT
+        t0 = t1 = t2 = t3 = t4 = t5 = t6 = t7 = y.dtype.type(0)
+        for slot in range(begin, pads_from, 8):
+            t0 = _add(columns, values, slot, x, t0)
+            t1 = _add(columns, values, slot + 1, x, t1)
+            t2 = _add(columns, values, slot + 2, x, t2)
+            t3 = _add(columns, values, slot + 3, x, t3)
+            t4 = _add(columns, values, slot + 4, x, t4)
+            t5 = _add(columns, values, slot + 5, x, t5)
+            t6 = _add(columns, values, slot + 6, x, t6)
+            t7 = _add(columns, values, slot + 7, x, t7)
+        for slot in range(pads_from, end):
+            t0 = _add_entry(columns, values, slot, x, t0)
+        partials[s] = ((t0 + t1) + (t2 + t3)) + ((t4 + t5) + (t6 + t7))
+
+
+@_inline
+def _sum_run(columns, values, begin, end, x, total):  # type: ignore[no-untyped-def]
+    for slot in range(begin, end):
+        total = _add(columns, values, slot, x, total)
+    return total
+
+
+@_inline
+def _tail(offsets, columns, values, row, x, total):  # type: ignore[no-untyped-def]
+    return _sum_run(columns, values, offsets[np.uint64(row)], offsets[np.uint64(row + 1)], x, total)
+
+
+@_compile
+def _multiply_medium(  # type: ignore[no-untyped-def]
+    first,
+    last,
+    rows,
+    tile_offsets,
+    columns,
+    values,
+    tail_offsets,
+    tail_columns,
+    tail_values,
+    partials,
+    x,
+    y,
+    alpha,
+    beta,
+):
+    # Sums by name: a loop over a tuple of them takes a tenth longer.
+    for block in range(first, last):
+        t0 = t1 = t2 = t3 = t4 = t5 = t6 = t7 = y.dtype.type(0)
+        for tile in range(tile_offsets[block], tile_offsets[block + 1]):
+            for slot in range(TILE * tile, TILE * tile + TILE_COLUMNS):
+                # Rows never get longer inside a block: the last one tells of all, and so does the first.
+                if columns[np.uint64(slot + TILE - TILE_COLUMNS)] >= 0:
+                    t0 = _add(columns, values, slot, x, t0)
+                    t1 = _add(columns, values, slot + 4, x, t1)
+                    t2 = _add(columns, values, slot + 8, x, t2)
+                    t3 = _add(columns, values, slot + 12, x, t3)
+                    t4 = _add(columns, values, slot + 16, x, t4)
+                    t5 = _add(columns, values, slot + 20, x, t5)
+                    t6 = _add(columns, values, slot + 24, x, t6)
+                    t7 = _add(columns, values, slot + 28, x, t7)
+                elif columns[np.uint64(slot)] >= 0:
+                    t0 = _add_entry(columns, values, slot, x, t0)
+                    t1 = _add_entry(columns, values, slot + 4, x, t1)
+                    t2 = _add_entry(columns, values, slot + 8, x, t2)
+                    t3 = _add_entry(columns, values, slot + 12, x, t3)
+                    t4 = _add_entry(columns, values, slot + 16, x, t4)
+                    t5 = _add_entry(columns, values, slot + 20, x, t5)
+                    t6 = _add_entry(columns, values, slot + 24, x, t6)
+        row = TILE_ROWS * block
+        if tail_offsets[row] != tail_offsets[row + TILE_ROWS]:
+            t0 = _tail(tail_offsets, tail_columns, tail_values, row, x, t0)
+            t1 = _tail(tail_offsets, tail_columns, tail_values, row + 1, x, t1)
+            t2 = _tail(tail_offsets, tail_columns, tail_values, row + 2, x, t2)
+            t3 = _tail(tail_offsets, tail_columns, tail_values, row + 3, x, t3)
+            t4 = _tail(tail_offsets, tail_columns, tail_values, row + 4, x, t4)
+            t5 = _tail(tail_offsets, tail_columns, tail_values, row + 5, x, t5)
+            t6 = _tail(tail_offsets, tail_columns, tail_values, row + 6, x, t6)
+            t7 = _tail(tail_offsets, tail_columns, tail_values, row + 7, x, t7)
+        for r, total in enumerate((t0, t1, t2, t3, t4, t5, t6, t7)):
+            if rows[row + r] >= 0:
+                _store(rows[row + r], total, x, y, alpha, beta)
+
+
+@_compile
+def _multiply_13(first, last, rows, columns, values, partials, x, y, alpha, beta):  # type: ignore[no-untyped-def]
+    _multiply_pairs(first, last, 1, rows, columns, values, x, y, alpha, beta)
+
+
+@_compile
+def _multiply_22(first, last, rows, columns, values, partials, x, y, alpha, beta):  # type: ignore[no-untyped-def]
+    _multiply_pairs(first, last, 2, rows, columns, values, x, y, alpha, beta)
+
+
+@_inline
+def _multiply_pairs(first, last, split, rows, columns, values, x, y, alpha, beta):  # type: ignore[no-untyped-def]
+    # A tile row holds a row of `split` entries and another; a warp lists its 16 first ones before the others.
+    for tile_row in range(first, last):
+        slot = TILE_COLUMNS * tile_row
+        place = WARP * (tile_row // HALF_WARP) + tile_row % HALF_WARP
+        if rows[np.uint64(place)] >= 0:
+            total = _sum_run(columns, values, slot, slot + split, x, y.dtype.type(0))
+            _store(rows[np.uint64(place)], total, x, y, alpha, beta)
+        if rows[np.uint64(place + HALF_WARP)] >= 0:
+            total = _sum_run(columns, values, slot + split, slot + TILE_COLUMNS, x, y.dtype.type(0))
+            _store(rows[np.uint64(place + HALF_WARP)], total, x, y, alpha, beta)
+
+
+@_compile
+def _multiply_fours(first, last, rows, columns, values, partials, x, y, alpha, beta):  # type: ignore[no-untyped-def]
+    for r in range(first, last):
+        if rows[r] >= 0:
+            slot = TILE_COLUMNS * r
+            total = _sum_run(columns, values, slot, slot + MAX_SHORT - 1, x, y.dtype.type(0))
+            total = _add_entry(columns, values, slot + MAX_SHORT - 1, x, total)
+            _store(rows[r], total, x, y, alpha, beta)
+
+
+@_compile
+def _multiply_singles(first, last, rows, columns, values, partials, x, y, alpha, beta):  # type: ignore[no-untyped-def]
+    for r in range(first, last):
+        _store(rows[r], _sum_run(columns, values, r, r + 1, x, y.dtype.type(0)), x, y, alpha, beta)
+
+
+@_compile
+def _clear_rows(first, last, rows, partials, x, y, alpha, beta):  # type: ignore[no-untyped-def]
+    for r in range(first, last):
+        _store(rows[r], y.dtype.type(0), x, y, alpha, beta)

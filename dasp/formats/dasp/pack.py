@@ -1,0 +1,241 @@
+"""Rows into categories, and the packing of each category of the published format.
+
+Where is a row of length L packed? Above `Options.long_row`: `_pack_long`. From 5 up: `_pack_medium`.
+From 1 to 4: `_pack_short`. Each function works in time linear in the entries that it packs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dasp.formats.cost import Machine
+from dasp.formats.dasp.options import Options
+from dasp.formats.dasp.pattern import (
+    HALF_WARP,
+    LONG_UNIT,
+    MAX_SHORT,
+    NAME,
+    TILE,
+    TILE_COLUMNS,
+    TILE_ROWS,
+    IrregularPart,
+    LongPart,
+    MediumPart,
+    Pattern,
+    RegularPart,
+    ShortPart,
+    Values,
+)
+from dasp.formats.plan import PAD, WARP, Csr, Plan, narrowest
+from dasp.runtime.dtypes import bits_type
+from dasp.runtime.integers import ceil_div, round_up
+
+Vector = np.ndarray[Any, Any]
+
+
+def pack(csr: Csr, options: Options, machine: Machine, on: Any) -> Plan:
+    """Pack a matrix in the published format.
+
+    Parameters
+    ----------
+    csr : Csr
+        With NumPy arrays; not modified.
+    options : Options
+    machine : Machine
+        The thresholds are the paper's, whatever the machine.
+    on : Primitives
+        The CPU's.
+
+    Returns
+    -------
+    Plan
+        With NumPy arrays.
+    """
+    index = narrowest(max(csr.shape))
+    # There are at most twice as many slots as entries, and some for each row block.
+    offset = narrowest(2 * len(csr.data) + 16 * csr.shape[0] + TILE * WARP)
+    rows = _Rows(csr, on)
+    long_rows, medium_rows, short_rows, empty_rows = _categories(rows.lengths, options, index)
+    long, long_values = _pack_long(rows, long_rows, int(options.segment), offset)
+    medium, regular_values, irregular_values = _pack_medium(rows, medium_rows, options, offset)
+    short, short_values = _pack_short(rows, short_rows)
+    pattern = Pattern(
+        index_dtype=index,
+        offset_dtype=offset,
+        mma=bool(options.mma),
+        long=long,
+        medium=medium,
+        short=short,
+        empty_rows=empty_rows,
+    )
+    values = Values(long_values, regular_values, irregular_values, short_values)
+    return Plan(NAME, csr.shape, csr.data.dtype, pattern, values)
+
+
+class _Rows:
+    """The rows of a CSR matrix, to be copied run by run into the slots of a part."""
+
+    def __init__(self, csr: Csr, on: Any) -> None:
+        self.starts = csr.indptr[:-1].astype(np.int64)
+        self.lengths = np.diff(csr.indptr).astype(np.int64)
+        self._dtype, self._bits = csr.data.dtype, bits_type(csr.data.dtype)
+        self._entries = csr.indices, csr.data.view(self._bits)
+        self._on = on
+
+    def count_tiles(self, lengths: Vector, least: float) -> Vector:
+        """Count the tiles of each row block up to the first with fewer than `least` entries."""
+        tiles: Vector = self._on.count_tiles(lengths, least)
+        return tiles
+
+    def slots(self, count: int, index: np.dtype[Any]) -> tuple[Vector, Vector]:
+        """Return the columns and values of `count` pads."""
+        return np.full(count, PAD, index), np.zeros(count, self._dtype)
+
+    def copy(self, starts: Vector, lengths: Vector, slots: Vector, columns: Vector, values: Vector) -> None:
+        """Copy `lengths[i]` entries from entry `starts[i]` on to slot `slots[i]` and what follows it."""
+        self._on.copy_runs(*self._entries, starts, lengths, slots, columns, values.view(self._bits))
+
+    def copy_tiles(
+        self, starts: Vector, lengths: Vector, tiles: Vector, columns: Vector, values: Vector
+    ) -> None:
+        """Copy `lengths[i]` entries from entry `starts[i]` on to row i % 8 of the tiles of block i // 8."""
+        self._on.copy_tile_rows(*self._entries, starts, lengths, tiles, columns, values.view(self._bits))
+
+
+def _categories(
+    lengths: Vector, options: Options, index: np.dtype[Any]
+) -> tuple[Vector, Vector, list[Vector], Vector]:
+    """Return long rows, medium rows (longest first, stable), rows of 1, 2, 3 and 4, and empty rows."""
+    long = np.flatnonzero(lengths > options.long_row).astype(index)
+    medium = np.flatnonzero((lengths > MAX_SHORT) & (lengths <= options.long_row)).astype(index)
+    short = [np.flatnonzero(lengths == k).astype(index) for k in range(1, MAX_SHORT + 1)]
+    empty = np.flatnonzero(lengths == 0).astype(index)
+    keys = options.long_row - lengths[medium]
+    if options.long_row <= np.iinfo(np.int16).max:
+        keys = keys.astype(np.int16)  # NumPy's stable sort of 16-bit keys is a radix sort, hence linear
+    return long, medium[np.argsort(keys, kind="stable")], short, empty
+
+
+def _pack_long(
+    rows: _Rows, long_rows: Vector, segment: int, offset: np.dtype[Any]
+) -> tuple[LongPart, Vector]:
+    lengths = rows.lengths[long_rows]
+    slots = round_up(lengths, LONG_UNIT)
+    segments = ceil_div(slots, segment)
+    offsets = _starts(slots, offset)
+    columns, values = rows.slots(int(offsets[-1]), long_rows.dtype)
+    rows.copy(rows.starts[long_rows], lengths, offsets, columns, values)
+    part = LongPart(
+        entries=int(lengths.sum()),
+        segment=segment,
+        rows=long_rows,
+        offsets=offsets,
+        segment_offsets=_starts(segments, offset),
+        segment_rows=np.repeat(np.arange(len(long_rows), dtype=long_rows.dtype), segments),
+        columns=columns,
+    )
+    return part, values
+
+
+def _pack_medium(
+    rows: _Rows, medium_rows: Vector, options: Options, offset: np.dtype[Any]
+) -> tuple[MediumPart, Vector, Vector]:
+    count = len(medium_rows)
+    blocks = ceil_div(count, TILE_ROWS)
+    lengths = np.zeros(blocks * TILE_ROWS, np.int64)
+    lengths[:count] = rows.lengths[medium_rows]
+    starts = np.zeros_like(lengths)
+    starts[:count] = rows.starts[medium_rows]
+
+    tiles = rows.count_tiles(lengths, options.fill * TILE)
+    in_tiles = np.minimum(lengths, TILE_COLUMNS * np.repeat(tiles, TILE_ROWS))
+    tile_offsets = _starts(tiles, offset)
+    tile_columns, tile_values = rows.slots(TILE * int(tile_offsets[-1]), medium_rows.dtype)
+    rows.copy_tiles(starts, in_tiles, tile_offsets, tile_columns, tile_values)
+
+    tails = lengths - in_tiles
+    tail_offsets = _starts(tails, offset)
+    tail_columns, tail_values = rows.slots(int(tail_offsets[-1]), medium_rows.dtype)
+    rows.copy(starts + in_tiles, tails, tail_offsets, tail_columns, tail_values)
+    part = MediumPart(
+        count=count,
+        rows=_padded(medium_rows, len(lengths)),
+        blocks_per_warp=1 + (count >= options.row_blocks_2) + 2 * (count >= options.row_blocks_4),
+        regular=RegularPart(
+            entries=int(in_tiles.sum()),
+            rows=int(np.count_nonzero(np.repeat(tiles, TILE_ROWS)[:count])),
+            offsets=tile_offsets,
+            columns=tile_columns,
+        ),
+        irregular=IrregularPart(
+            entries=int(tails.sum()),
+            rows=int(np.count_nonzero(tails)),
+            offsets=tail_offsets,
+            columns=tail_columns,
+        ),
+    )
+    return part, tile_values, tail_values
+
+
+def _pack_short(rows: _Rows, short_rows: list[Vector]) -> tuple[ShortPart, Vector]:
+    ones, twos, threes, fours = short_rows
+    pairs = min(len(ones), len(threes))
+    singles = ones[pairs:]
+    # Left-over rows of 3 join the rows of 4; both runs are sorted, so this stable sort is one merge.
+    fours = np.sort(np.concatenate([fours, threes[pairs:]]), kind="stable")
+
+    pairs_13 = round_up(pairs, HALF_WARP)
+    pairs_22 = round_up(ceil_div(len(twos), 2), HALF_WARP)
+    tile_rows = pairs_13 + pairs_22 + round_up(len(fours), WARP)
+    first_slots = TILE_COLUMNS * np.arange(tile_rows)
+    slots_13, slots_22, slots_4 = np.split(first_slots, [pairs_13, pairs_13 + pairs_22])
+    results = np.concatenate(
+        [
+            _by_half_warps(_padded(ones[:pairs], pairs_13), _padded(threes[:pairs], pairs_13)),
+            _by_half_warps(_padded(twos[0::2], pairs_22), _padded(twos[1::2], pairs_22)),
+            _padded(fours, len(slots_4)),
+            singles,
+        ]
+    )
+    slots = np.concatenate(
+        [
+            _by_half_warps(slots_13, slots_13 + 1),
+            _by_half_warps(slots_22, slots_22 + 2),
+            slots_4,
+            TILE_COLUMNS * tile_rows + np.arange(len(singles)),
+        ]
+    )
+    columns, values = rows.slots(TILE_COLUMNS * tile_rows + len(singles), singles.dtype)
+    real = results != PAD
+    lengths = rows.lengths[results[real]]
+    rows.copy(rows.starts[results[real]], lengths, slots[real], columns, values)
+    part = ShortPart(
+        entries=int(lengths.sum()),
+        pairs_13=pairs_13,
+        pairs_22=pairs_22,
+        fours=len(slots_4),
+        singles=len(singles),
+        rows=results,
+        columns=columns,
+    )
+    return part, values
+
+
+def _by_half_warps(first: Vector, second: Vector) -> Vector:
+    """Give each warp 16 items of `first`, then 16 of `second`."""
+    return np.stack([first.reshape(-1, HALF_WARP), second.reshape(-1, HALF_WARP)], axis=1).ravel()
+
+
+def _padded(rows: Vector, count: int) -> Vector:
+    padded = np.full(count, PAD, rows.dtype)
+    padded[: len(rows)] = rows
+    return padded
+
+
+def _starts(counts: Vector, dtype: np.dtype[Any]) -> Vector:
+    """Return where each run starts, and where the last one ends."""
+    starts = np.zeros(len(counts) + 1, dtype)
+    np.cumsum(counts, out=starts[1:])
+    return starts

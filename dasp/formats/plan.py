@@ -1,0 +1,279 @@
+"""What every format is made of: arrays on one device, the matrix that goes in, the plan that comes out."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dasp.runtime.dtypes import bits_type, stored
+from dasp.runtime.integers import narrowest as narrowest
+
+PAD = -1
+"""The column of a slot that holds no entry, and the row of a result that belongs to nobody."""
+
+WARP = 32
+"""Lanes of a warp."""
+
+Array = Any
+"""numpy.ndarray or cupy.ndarray, all of one plan on one device."""
+
+
+class Csr(NamedTuple):
+    """A matrix as it comes in, checked (`dasp.runtime.check.csr`), on the device where its plan is made.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        (m, n).
+    indptr : Array, shape (m + 1,), int32 or int64
+        First entry of each row.
+    indices : Array, shape (nnz,), int32 or int64
+        Column of each entry, in any order inside a row, duplicates allowed.
+    data : Array, shape (nnz,), a type of `dasp.runtime.dtypes.TABLE`
+    """
+
+    shape: tuple[int, int]
+    indptr: Array
+    indices: Array
+    data: Array
+
+
+class Part(NamedTuple):
+    """A line of the table that describes a plan: what it is, and its rows, entries, slots and bytes."""
+
+    name: str
+    rows: int
+    entries: int
+    slots: int
+    bytes: int
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A matrix, packed in one format: where its entries lie, and their values.
+
+    Attributes
+    ----------
+    format : str
+        Name of the format; `dasp.formats` has its record.
+    shape : tuple of int
+        (m, n) of the matrix.
+    dtype : numpy.dtype
+        Of every value: a type of `dasp.runtime.dtypes.TABLE`.
+    pattern : object
+        The format's: which entry lies in which slot, and what was chosen for this matrix.
+    values : object
+        The format's: the numbers. Other values for the same pattern make another plan that shares it.
+    order : Array, shape (nnz,), int32 or int64, or None
+        Which of the entries that came in is each entry of the packed matrix, row by row; None if they came
+        so. Kept so that other values can come in the same order.
+    """
+
+    format: str
+    shape: tuple[int, int]
+    dtype: np.dtype[Any]
+    pattern: Any
+    values: Any
+    order: Array | None = None
+
+    def __repr__(self) -> str:
+        m, n = self.shape
+        return f"<Plan of {m} x {n}, {self.nnz} entries, {self.dtype}, as {self.format}, {self.nbytes} bytes>"
+
+    def of(self, values: Any, dtype: np.dtype[Any]) -> Plan:
+        """Return the plan of other values, of a type, for the same pattern."""
+        return Plan(self.format, self.shape, dtype, self.pattern, values, self.order)
+
+    @property
+    def nnz(self) -> int:
+        """Stored entries of the matrix, explicit zeros and duplicates counted."""
+        entries: int = self.pattern.entries
+        return entries
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        return nbytes(self)
+
+
+_fields: dict[Any, tuple[str, ...]] = {}
+
+
+def _names(kind: Any) -> tuple[str, ...]:
+    """Return the names of the fields of a dataclass; none for any other class."""
+    if kind not in _fields:
+        is_one = dataclasses.is_dataclass(kind)
+        _fields[kind] = tuple(field.name for field in dataclasses.fields(kind)) if is_one else ()
+    return _fields[kind]
+
+
+_are_arrays: dict[Any, bool] = {}
+
+
+def is_array(value: Any) -> bool:
+    """Whether a field of a plan is an array, on whatever device."""
+    kind = type(value)
+    if kind not in _are_arrays:
+        _are_arrays[kind] = hasattr(kind, "nbytes") and not _names(kind)
+    return _are_arrays[kind]
+
+
+_getters: dict[Any, Callable[[Any], tuple[Any, ...]]] = {}
+"""What gets all arrays of a part at once, by the types of it and of its fields: those of one type in a field
+have arrays in the same fields."""
+
+
+def arrays_of(part: Any) -> Iterator[Array]:
+    """Return every array of a plan, or of a part, in the order of its fields."""
+    kinds = type(part), *map(type, vars(part).values())
+    get = _getters.get(kinds)
+    if get is None:
+        get = _getters[kinds] = _getter(list(_paths(part)))
+    return iter(get(part))
+
+
+def _paths(part: Any) -> Iterator[str]:
+    """Return the dotted names of all fields of a dataclass that are arrays."""
+    for name in _names(type(part)):
+        value = getattr(part, name)
+        if _names(type(value)):
+            yield from (f"{name}.{path}" for path in _paths(value))
+        elif is_array(value):
+            yield name
+
+
+def _getter(paths: list[str]) -> Callable[[Any], tuple[Any, ...]]:
+    """Return what gets all of some dotted names at once."""
+    if len(paths) < 2:
+        return lambda part: tuple([attrgetter(path)(part) for path in paths])
+    return attrgetter(*paths)
+
+
+def with_arrays(part: Any, arrays: Iterator[Array]) -> Any:
+    """Return the part with the next of `arrays` in the place of each of its own, field by field."""
+    made = []
+    for name in _names(type(part)):
+        value = getattr(part, name)
+        if _names(type(value)):
+            value = with_arrays(value, arrays)
+        elif is_array(value):
+            value = next(arrays)
+        made.append(value)
+    return type(part)(*made)
+
+
+def nbytes(*parts: Any) -> int:
+    """Return the bytes of all arrays of some parts or arrays; no array is read."""
+    total = 0
+    for part in parts:
+        total += sum([array.nbytes for array in ([part] if is_array(part) else arrays_of(part))])
+    return int(total)
+
+
+def csr_from_coo(m: int, rows: Array, columns: Array, values: Array, on: Any) -> tuple[Array, Array, Array]:
+    """Sort entries by row, stably; duplicates and explicit zeros stay as they are.
+
+    Parameters
+    ----------
+    m : int
+        Rows of the matrix.
+    rows, columns : numpy.ndarray, shape (nnz,), int32 or int64
+        Each row in [0, m).
+    values : numpy.ndarray, shape (nnz,)
+    on : dasp.backends.protocols.Primitives
+        The CPU's.
+
+    Returns
+    -------
+    indptr : numpy.ndarray, shape (m + 1,), int64
+    indices, data : numpy.ndarray, shape (nnz,)
+        With the types of `columns` and `values`.
+    """
+    indptr = np.zeros(m + 1, np.int64)
+    np.cumsum(np.bincount(rows, minlength=m), out=indptr[1:])
+    indices, data = np.empty_like(columns), np.empty_like(values)
+    bits = bits_type(values.dtype)
+    on.scatter_entries(indptr[:-1].copy(), rows, columns, values.view(bits), indices, data.view(bits))
+    return indptr, indices, data
+
+
+def csr_of_slots(
+    plan: Plan, rows: Array, columns: Array, values: Array, on: Any
+) -> tuple[Array, Array, Array]:
+    """Return the matrix of a plan as CSR from row, column and value of every slot, for `Format.unpack`.
+
+    Parameters
+    ----------
+    plan : Plan
+    rows, columns, values : numpy.ndarray, shape (slots,)
+        The column of a pad is `PAD`.
+    on : dasp.backends.protocols.Primitives
+        The CPU's.
+    """
+    kept = columns != PAD
+    return csr_from_coo(plan.shape[0], rows[kept], columns[kept], values[kept], on)
+
+
+def slots_of_entries(plan: Plan, rows: Array, columns: Array, on: Any) -> Array:
+    """Return the slot of every entry as they came in, from rows and columns by slots, for `Format.slots`."""
+    kept = np.flatnonzero(columns != PAD)
+    kept = kept.astype(narrowest(len(columns)), copy=False)
+    # The entries of a row lie in rising slots, whatever lies between them.
+    slots = csr_from_coo(plan.shape[0], rows[kept], kept, kept, on)[1]
+    if plan.order is None:
+        return slots
+    came = np.empty_like(slots)
+    came[plan.order] = slots
+    return came
+
+
+def diagonal_rows(shape: tuple[int, int], k: int) -> tuple[int, int]:
+    """Return the first row with a place on the k-th diagonal, and how many have one."""
+    m, n = shape
+    return max(-k, 0), max(min(m + min(k, 0), n - max(k, 0)), 0)
+
+
+def applied(function: Callable[[Array], Array], numbers: Array) -> Array:
+    """Return what a function makes of numbers, in a type that matrices have."""
+    found = function(numbers)
+    return found.astype(stored(found.dtype), copy=False)
+
+
+def of_pad(function: Callable[[Array], Array], dtype: np.dtype[Any]) -> tuple[bool, bool]:
+    """Return whether a function makes a zero of the 0 in a pad, and whether that has the same bits."""
+    with np.errstate(all="ignore"):
+        made = applied(function, np.zeros(1, dtype))
+    return bool(made[0] == 0), not any(made.tobytes())
+
+
+def require(holds: Any, message: str) -> None:
+    """Raise ValueError with a message unless something holds; for the checks of plans."""
+    if not holds:
+        raise ValueError(message)
+
+
+def check_permutation(rows: Array, m: int) -> None:
+    """Hold that an array holds every number from 0 to m - 1 once.
+
+    Raises
+    ------
+    ValueError
+    """
+    require(len(rows) == m, f"it has {len(rows)} rows, not {m}")
+    require(not m or (rows.min() >= 0 and rows.max() < m), "rows are out of range")
+    seen = np.zeros(m, bool)
+    seen[rows] = True
+    require(seen.all(), "a row occurs twice")
+
+
+def check_offsets(name: str, offsets: Array, kind: np.dtype[Any], count: int, end: int) -> None:
+    """Hold that offsets of a type rise from 0 to `end` in `count` steps; ValueError if not."""
+    require(offsets.dtype == kind, f"{name} is {offsets.dtype}, not {kind}")
+    require(offsets.shape == (count + 1,), f"{name} has shape {offsets.shape}, not {(count + 1,)}")
+    require(offsets[0] == 0 and offsets[-1] == end, f"{name} does not run from 0 to {end}")
+    require((offsets[1:] >= offsets[:-1]).all(), f"{name} falls")

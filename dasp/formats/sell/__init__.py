@@ -1,0 +1,34 @@
+"""Slices: rows of similar length, 32 lanes to a slice, columns and values in as few bits as hold them."""
+
+from __future__ import annotations
+
+from dasp.formats.format import Format
+from dasp.formats.sell.check import check
+from dasp.formats.sell.mapping import mapped
+from dasp.formats.sell.options import Options
+from dasp.formats.sell.pack import pack
+from dasp.formats.sell.pattern import MOST_COLUMNS, NAME, Pattern, Values
+from dasp.formats.sell.refill import values_from, values_into
+from dasp.formats.sell.shares import shares
+from dasp.formats.sell.unpack import slots, summary, unpack
+from dasp.runtime.dtypes import TABLE
+
+SLICED = Format(
+    name=NAME,
+    options=Options,
+    pattern=Pattern,
+    values=Values,
+    dtypes=tuple(TABLE),
+    takes=lambda shape: max(shape) <= MOST_COLUMNS,
+    pack=pack,
+    unpack=unpack,
+    slots=slots,
+    check=check,
+    values_from=values_from,
+    values_into=values_into,
+    mapped=mapped,
+    summary=summary,
+    alike=lambda plan: {"narrow": plan.pattern.choice.narrow, "mma": plan.pattern.choice.mma},
+    scaled=lambda plan, slots, left, right, on: on.scale_entries(plan, slots, left, right),
+    shares=shares,
+)

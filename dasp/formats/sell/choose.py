@@ -1,0 +1,374 @@
+"""What is chosen for a matrix: pure functions of statistics, options and machine, on the host.
+
+Statistics are integers, so that every device that counts them chooses the same.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dasp.formats.cost import Gathers, Machine
+from dasp.formats.plan import WARP
+from dasp.formats.sell.pattern import MOST_CODES, Coding, code_type, may_code
+from dasp.runtime.integers import ceil_div, round_up
+
+SECTOR_BYTES = 32
+"""What a gather moves at the least: a sector of a GPU's cache."""
+
+SAMPLES = 24
+"""Places at which sectors of x are counted, in the order of the slices."""
+
+
+TILES, TILE_ROWS = 32, 8192
+"""Tiles of a sample of rows in which windows are tried, and the rows of each: as many as the widest window.
+The windows chosen then cost at most a hundredth more (docs/experiments.md)."""
+
+MOST_KEYS = 4096
+"""Lengths by which a GPU counts the rows of tiles (kernels/pack/windows.cu): where there are more, windows
+are tried on all rows."""
+
+UNLIKE = 16
+"""Part of all steps by which the steps of such a sample may be wrong: else it has missed the long rows."""
+
+SEGMENTS = 4
+"""Part of all steps up to which segments of long rows are taken to gather as the other slices do: the blocks
+chosen then cost at most a hundredth more (docs/experiments.md)."""
+
+
+class ValueStatistics(NamedTuple):
+    """What is known of the values of a matrix.
+
+    Attributes
+    ----------
+    entries : int
+    distinct : int
+        Different bit patterns; `MOST_CODES` + 1 where there are more than a dictionary holds.
+    are_bytes : bool
+        Whether every value is an integer from -128 to 127, and no zero is negative.
+    are_halves, are_singles : bool
+        Whether every value keeps all of its bits as float16, and as float32 (complex64). May be False where
+        `distinct` is at most `MOST_CODES`, and the second where the first is True: nobody asks then.
+    are_real : bool
+        Of complex values, whether every imaginary part is 0, and no -0; likewise. Complex values that are
+        bytes or halves are real as well.
+    """
+
+    entries: int
+    distinct: int
+    are_bytes: bool
+    are_halves: bool
+    are_singles: bool
+    are_real: bool = False
+
+
+class SliceStatistics(NamedTuple):
+    """What is known of rows in slices.
+
+    Attributes
+    ----------
+    slices, steps, full : int
+        Slices, the steps of all, and those of them without pads.
+    sampled_steps : int
+        Steps of the slices in which sectors were counted.
+    by_slice, by_few, by_many : int
+        Distinct sectors of x in the sampled slices: of each slice, of each block of the machine's `few_warps`
+        and of its `many_warps` slices, added up. 0 where nobody asked.
+    """
+
+    slices: int
+    steps: int
+    full: int
+    sampled_steps: int
+    by_slice: int
+    by_few: int
+    by_many: int
+
+    @property
+    def slots(self) -> int:
+        """Slots of all slices."""
+        return WARP * self.steps
+
+    def scaled(self, rows: int, of: int) -> SliceStatistics:
+        """Return what so many rows have if `of` rows have this."""
+        slices, steps, full = (count * rows // of for count in self[:3])
+        return SliceStatistics(slices, steps, full, *self[3:])
+
+    def of_all(self, sectors: int) -> float:
+        """Estimate the sectors of all slices from those counted in the sample."""
+        return sectors * self.steps / max(self.sampled_steps, 1)
+
+
+def tiles_to_try(windows: tuple[int, ...], rows: int, longest: int, machine: Machine) -> int:
+    """Return in how many tiles of `TILE_ROWS` rows windows are tried; 0 if in all rows.
+
+    Tiles hold whole windows, but for those of all rows, which are then of all rows in the tiles.
+    """
+    if rows < max(machine.sampled_rows, 2 * TILES * TILE_ROWS) or len(windows) < 2 or longest >= MOST_KEYS:
+        return 0
+    whole = all([window in (0, rows) or TILE_ROWS % window == 0 for window in windows])
+    return TILES if whole else 0
+
+
+def drawn_tile(nth: int, count: int, tiles: int) -> int:
+    """Return the tile that is drawn as the nth of so many: one of the nth part of all `tiles`, by a hash."""
+    first, last = nth * tiles // count, (nth + 1) * tiles // count
+    word = nth * 0x9E3779B1 & 0xFFFFFFFF
+    word = (word ^ word >> 15) * 0x85EBCA77 & 0xFFFFFFFF
+    return first + (word ^ word >> 13) % (last - first)
+
+
+def is_like(sample: SliceStatistics, steps: int) -> bool:
+    """Whether a sample of rows has told how many steps the slices of all rows have."""
+    return UNLIKE * abs(sample.steps - steps) <= steps
+
+
+def with_segments(
+    rows: SliceStatistics, slices: int, steps: int, full: int, segment_steps: int
+) -> SliceStatistics | None:
+    """Return the statistics of all slices from those of rows alone, None where segments are too many.
+
+    Parameters
+    ----------
+    rows : SliceStatistics
+        Of the slices but the segments of long rows.
+    slices, steps, full : int
+        Of all.
+    segment_steps : int
+        Of the segments among them.
+    """
+    if SEGMENTS * segment_steps > steps:
+        return None
+    return SliceStatistics(slices, steps, full, *rows[3:])
+
+
+def choose_coding(values: ValueStatistics, dtype: np.dtype[Any]) -> Coding:
+    """Choose the narrowest coding that keeps every bit of every value."""
+    if not values.entries:
+        return Coding.PLAIN
+    if values.distinct == 1:
+        return Coding.EQUAL
+    if values.are_bytes:
+        return Coding.BYTE
+    if values.distinct <= MOST_CODES:
+        return Coding.DICTIONARY
+    held = (
+        (Coding.HALF, values.are_halves),
+        (Coding.REAL_SINGLE, values.are_real and values.are_singles),
+        (Coding.REAL, values.are_real),
+        (Coding.SINGLE, values.are_singles),
+    )
+    return next((coding for coding, fits in held if fits and may_code(coding, dtype)), Coding.PLAIN)
+
+
+def code_bytes(coding: Coding, dtype: np.dtype[Any]) -> int:
+    """Return the bytes in which a value is stored."""
+    return 0 if coding == Coding.EQUAL else code_type(coding, dtype).itemsize
+
+
+def choose_steps(entries: int, machine: Machine) -> int:
+    """Choose the most steps of a slice."""
+    for below, steps in machine.steps:
+        if entries < below:
+            return steps
+    return machine.most_steps
+
+
+def choose_long_steps(
+    steps: int, rows: int, entries: int, longest: int, dtype: np.dtype[Any], machine: Machine
+) -> int:
+    """Choose more steps where rows are long and alike, and many: fewer lanes then share a row.
+
+    Lanes that share a row read different entries of it in a step, and so far columns beside near ones: all
+    columns then need more bits. And fewer lanes to a row leave fewer pads.
+
+    Parameters
+    ----------
+    steps : int
+        Most steps of a slice otherwise.
+    rows, entries : int
+    longest : int
+        Entries of the longest row.
+    dtype : dtype
+        Of the matrix.
+    machine : Machine
+    """
+    if steps * rows >= entries:
+        return steps
+    for most, lanes, least, share in machine.long_slices:
+        alike = dtype.itemsize < machine.alike_bytes or share * longest * rows <= entries
+        longer = steps < most and alike
+        if longer and lanes // 2 * most < longest <= lanes * most and lanes * rows >= WARP * least:
+            return most
+    return steps
+
+
+def most_saved(
+    rows: int, entries: int, longest: int, steps: int, dtype: np.dtype[Any], machine: Machine
+) -> float:
+    """Return what a sort of the rows can save at most, whatever their lengths are, in units of cost.
+
+    Slices of rows as they are have at most the pads of rows that are all as long as the longest, and no
+    order has fewer slots than entries. What gathers cost is not asked: a sort seldom makes them cheaper.
+
+    Parameters
+    ----------
+    rows, entries : int
+        None of the rows is cut.
+    longest : int
+        Entries of the longest row.
+    steps : int
+        Most steps of a slice.
+    dtype : dtype
+        Of the matrix.
+    machine : Machine
+    """
+    lanes = 1
+    while lanes * steps < longest:
+        lanes *= 2
+    pads = (rows + WARP) * round_up(longest, lanes) - entries
+    slices = (rows * lanes - max(rows, ceil_div(entries, steps))) / WARP + 1
+    return _most_of_slot(dtype, machine) * pads + machine.slice * slices
+
+
+def windows_to_try(
+    saved: float, rows: int, entries: int, dtype: np.dtype[Any], machine: Machine
+) -> tuple[int, ...]:
+    """Return the sort windows to try, rising; those of `rows` or more sort all of them.
+
+    None of them where no sort can save more than it costs, and enough: `saved` is the most (`most_saved`).
+    """
+    moves = machine.row * rows
+    if saved - moves <= machine.least_saving * _most_of_slot(dtype, machine) * entries:
+        return ()
+    narrower = tuple([window for window in machine.windows if window < rows])
+    sorts_all = machine.sorts_all and saved > moves + _scattered(rows, dtype, machine)
+    sorts_all = sorts_all or len(narrower) < len(machine.windows)
+    return (*narrower, rows) if sorts_all and rows not in narrower else narrower
+
+
+def _most_of_slot(dtype: np.dtype[Any], machine: Machine) -> float:
+    """Return what a slot costs at most."""
+    return _slot_cost(dtype.itemsize, machine) + max(machine.near.pad, machine.far.pad)
+
+
+def _scattered(rows: int, dtype: np.dtype[Any], machine: Machine) -> float:
+    """Return what a sort over all rows costs beside numbers of rows."""
+    return machine.scattered_row * rows if rows * dtype.itemsize > machine.scattered_bytes else 0.0
+
+
+def gathers_of(x_bytes: int, machine: Machine) -> Gathers:
+    """Return what reading an x of so many bytes costs."""
+    return machine.near if x_bytes <= machine.near_bytes else machine.far
+
+
+def choose_window(
+    tried: dict[int, SliceStatistics],
+    rows: int,
+    dtype: np.dtype[Any],
+    code_bytes: int,
+    gathers: Gathers,
+    machine: Machine,
+) -> int:
+    """Choose the sort window whose plan costs least: wide ones save pads, narrow ones gather less of x.
+
+    Parameters
+    ----------
+    tried : dict
+        By window.
+    rows : int
+        In slices.
+    dtype : dtype
+        Of the matrix, and of y.
+    code_bytes : int
+        Of a stored value.
+    gathers : Gathers
+        Of this x.
+    machine : Machine
+    """
+    costs, moves, last = [], machine.row * rows, machine.windows[-1]
+    slot, of_slice = _slot_cost(code_bytes, machine), machine.slice
+    pad, *each = gathers
+    priced = [(kind, price) for kind, price in enumerate(each) if price]
+    for window, (slices, steps, full, sampled_steps, *sampled) in tried.items():
+        size = WARP * steps * slot + of_slice * slices + (moves if window else 0)
+        cost = size + pad * (WARP * steps - WARP * full)
+        if window > last:
+            cost += _scattered(rows, dtype, machine)
+        for kind, price in priced:
+            cost += price * (sampled[kind] * steps / (sampled_steps or 1))
+        costs.append((cost, size, window))
+    most = machine.most_growth * min([size for _, size, _ in costs])
+    return min([cost for cost in costs if cost[1] <= most])[2]
+
+
+def may_share(slices: SliceStatistics, machine: Machine) -> bool:
+    """Whether sectors must be counted to choose the slices of a block."""
+    enough = SAMPLES * machine.many_warps
+    return (
+        machine.blocks_matter
+        and slices.slices >= enough
+        and slices.slots >= (machine.least_slots * slices.slices)
+    )
+
+
+def choose_warps(
+    slices: SliceStatistics,
+    even: bool,
+    dtype: np.dtype[Any],
+    code_bytes: int,
+    gathers: Gathers,
+    machine: Machine,
+) -> int:
+    """Choose how many slices share a multiprocessor's cache.
+
+    Large blocks pay where neighbouring slices gather the same sectors of x, so many that this is a good
+    part of all traffic, as in a band of random columns. Complex numbers take so many registers that few
+    of the largest blocks would run at once. Somewhat larger ones pay where launching a block takes as long
+    as it runs.
+
+    Parameters
+    ----------
+    slices : SliceStatistics
+    even : bool
+        Whether all slices have one row a lane.
+    dtype : dtype
+        Of the matrix, and of y.
+    code_bytes : int
+        Of a stored value.
+    gathers : Gathers
+        Of this x.
+    machine : Machine
+    """
+    if not machine.blocks_matter:
+        return machine.few_warps
+    count, slots = slices.slices, slices.slots
+    if count <= machine.wave_slices:
+        pays = slots >= machine.wave_slots * count
+    else:
+        of_slot = max(_slot_cost(code_bytes, machine), machine.tiny_slot)
+        others = machine.slice + WARP * dtype.itemsize
+        tiny = even and of_slot * slots <= (machine.tiny_bytes - others) * count
+        pays = tiny or slots <= machine.tiny_slots * count
+    least = machine.some_warps if pays else machine.few_warps
+    if not may_share(slices, machine):
+        return least
+    size, least_cost = _plan_cost(slices, code_bytes, machine), machine.slot_bytes * slots
+    few, many = (
+        max(size + gathers.by_few * slices.of_all(sectors), least_cost)
+        for sectors in (slices.by_few, slices.by_many)
+    )
+    if machine.large_block * many >= few:
+        return least
+    return machine.some_warps if dtype.kind == "c" else machine.many_warps
+
+
+def _plan_cost(slices: SliceStatistics, code_bytes: int, machine: Machine) -> float:
+    """Estimate what reading the slots and the headers costs."""
+    return WARP * slices.steps * _slot_cost(code_bytes, machine) + machine.slice * slices.slices
+
+
+def _slot_cost(code_bytes: int, machine: Machine) -> float:
+    """Estimate what reading a slot costs."""
+    return machine.slot + machine.value_byte * code_bytes

@@ -1,0 +1,131 @@
+"""The columns of slices on the CPU: the least one of every step, and the others as deltas from it."""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from dasp.formats.plan import WARP, Csr, narrowest
+from dasp.formats.sell.cpu.lanes import copy_rows, measure_step, store_deltas
+from dasp.formats.sell.layout import Layout
+from dasp.formats.sell.pattern import (
+    BITS_8,
+    BITS_16,
+    BITS_32,
+    MOST_STEPS,
+    NONE,
+    PAD_8,
+    PAD_16,
+    PAD_32,
+    delta_views,
+    shape_word,
+)
+from dasp.runtime.cpu.compile import jit
+from dasp.runtime.cpu.ranges import over_ranges
+from dasp.runtime.memory import new_array
+
+Vector = np.ndarray[Any, Any]
+
+STEPS_AT_ONCE = 1 << 13
+"""Steps whose deltas, of up to 128 bytes each, are written before they are copied to where they belong."""
+
+
+def store_columns(csr: Csr, layout: Layout) -> tuple[Vector, Vector]:
+    """Return the bases and deltas of `dasp.backends.protocols.Primitives.store`."""
+    slices, runs, _ = layout.detail
+    first_steps = layout.headers[:, 0].astype(np.int64)
+    bases = np.empty(layout.steps, narrowest(max(csr.shape)))
+    widths = np.empty(layout.slices, np.uint8)
+    arrays = *slices, *runs, csr.indices, first_steps, bases, widths
+
+    def pack(begin: int, end: int) -> list[Vector]:
+        """Return the deltas of some slices in pieces."""
+        room = delta_views(np.empty(4 * WARP * (STEPS_AT_ONCE + MOST_STEPS), np.uint8))
+        block = np.empty(WARP * MOST_STEPS, np.uint32)
+        pieces = []
+        while begin < end:
+            begin, size = _pack_columns(*arrays, block, room, begin, end)
+            pieces.append(room[0][:size].copy())
+        return pieces
+
+    pieces = list(chain.from_iterable(over_ranges(layout.slices, len(csr.indices), pack)))
+    layout.headers[:, 3] |= shape_word(0, 0, 0, widths.astype(np.uint32))
+    blocks = np.cumsum(slices.steps * (1 << widths.astype(np.int64) >> 1))
+    layout.headers[1:, 2] = blocks[:-1]
+    deltas = new_array(sum(map(len, pieces)), np.uint8)
+    return bases, np.concatenate([deltas[:0], *pieces], out=deltas)
+
+
+_compile = jit(nogil=True)
+_inline = jit(nogil=True, forceinline=True)
+
+
+@_compile
+def _pack_columns(  # type: ignore[no-untyped-def]
+    first_run,
+    shifts,
+    steps,
+    full,
+    starts,
+    lengths,
+    indices,
+    first_steps,
+    bases,
+    widths,
+    block,
+    room,
+    begin,
+    end,
+):
+    """Write bases, widths, and as many deltas as there is room for. Returns the next slice, and bytes."""
+    bytes_of, words_of, doubles_of = room
+    size, done, s = 0, 0, begin
+    while s < end and done <= STEPS_AT_ONCE:
+        last_run = min(first_run[s] + (WARP >> shifts[s]), len(lengths))
+        mine = starts[first_run[s] : last_run], lengths[first_run[s] : last_run]
+        _gather(block, indices, *mine, shifts[s], steps[s], full[s])
+        least = bases[first_steps[s] : first_steps[s] + steps[s]]
+        width = _measure(block, least, shifts[s] == 0 and full[s] == steps[s])
+        widths[s] = width
+        if width == BITS_8:
+            _subtract(block, least, bytes_of, size)
+        elif width == BITS_16:
+            _subtract(block, least, words_of, size >> 1)
+        elif width == BITS_32:
+            _subtract(block, least, doubles_of, size >> 2)
+        size += WARP * steps[s] * (1 << width >> 1)
+        done += steps[s]
+        s += 1
+    return s, size
+
+
+@_inline
+def _gather(block, indices, starts, lengths, shift, steps, full):  # type: ignore[no-untyped-def]
+    """Set the column of every slot of a slice, `PAD_32` for a pad."""
+    if full < steps:
+        block[WARP * full : WARP * steps] = np.uint32(PAD_32)
+    copy_rows(indices, starts, lengths, shift, full, block)
+
+
+@_inline
+def _measure(block, least, may_be_lanes):  # type: ignore[no-untyped-def]
+    """Set the least column of every step. Returns the `Width` that the deltas need."""
+    span, lanes = np.uint32(0), np.uint32(0)
+    for k in range(len(least)):
+        low, high, apart = measure_step(block, np.uint64(WARP * k))
+        least[k] = low
+        span, lanes = max(span, np.uint32(high - low)), lanes | apart
+    if may_be_lanes and lanes == 0:
+        return NONE
+    if span < PAD_8:
+        return BITS_8
+    return BITS_16 if span < PAD_16 else BITS_32
+
+
+@_inline
+def _subtract(block, least, deltas, first):  # type: ignore[no-untyped-def]
+    """Write the delta of every slot."""
+    for k in range(len(least)):
+        store_deltas(block, np.uint64(WARP * k), np.uint32(least[k]), deltas, np.uint64(first + WARP * k))

@@ -1,0 +1,223 @@
+"""Steps of a slice with a row to each lane, in vector registers: numbers of 8 rows are turned at a time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic as _intrinsic
+
+from dasp.backends.cpu.turning import transposed
+from dasp.formats.plan import WARP
+from dasp.runtime.cpu.compile import jit
+from dasp.runtime.cpu.vectors import (
+    INT,
+    data_of,
+    load,
+    place_of,
+    reduced,
+    resized,
+    splat,
+    store,
+)
+
+intrinsic: Any = _intrinsic
+
+SIDE = 8
+"""Rows, and numbers of each, that are turned at once."""
+
+
+@intrinsic(prefer_literal=True)
+def turn_rows(typing_context, source, starts, lane, after, count, target, slot):  # type: ignore[no-untyped-def]
+    """Copy numbers of 8 rows to the steps of a slice.
+
+    Parameters
+    ----------
+    source : array
+        Each row in one run, from `starts[lane]` to `starts[lane + 7]` on.
+    starts : array of integers
+    lane : integer
+    after, count : integer
+        How many numbers of each row stand before those that are copied, and how many are: 1 to 8, which all
+        are read. A literal 8 asks nothing.
+    target : array
+        Of the type of `source`, or of narrower integers, which take the lower bits.
+    slot : integer
+        Where the first number of the first row goes; the others of its step follow, and each step comes 32
+        further.
+    """
+    whole = isinstance(count, types.IntegerLiteral) and count.literal_value == SIDE
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        source, starts, lane, after, count, target, slot = arguments
+        from_word, words = _words(context, signature.args[0])
+        to_word, _ = _words(context, signature.args[5])
+        vector, kept = (ir.VectorType(word, words * SIDE) for word in (from_word, to_word))
+        count = builder.trunc(count, INT) if count.type.width > INT.width else count
+        rows = []
+        for row in range(SIDE):
+            at = builder.add(lane, ir.Constant(lane.type, row))
+            start = builder.load(builder.gep(data_of(context, builder, signature.args[1], starts), [at]))
+            start = builder.zext(start, after.type) if start.type.width < after.type.width else start
+            place = place_of(context, builder, signature.args[0], source, builder.add(start, after), vector)
+            rows.append(resized(builder, load(builder, place), to_word))
+        for step, numbers in enumerate(transposed(builder, rows, SIDE, words)):
+            at = builder.add(slot, ir.Constant(slot.type, WARP * step))
+            place = place_of(context, builder, signature.args[5], target, at, kept)
+            if whole:
+                store(builder, numbers, place)
+                continue
+            with builder.if_then(builder.icmp_unsigned("<", ir.Constant(INT, step), count)):
+                store(builder, numbers, place)
+        return context.get_dummy_value()
+
+    return types.void(source, starts, lane, after, count, target, slot), generate
+
+
+@intrinsic(prefer_literal=True)
+def copy_some(typing_context, source, first, count, target, slot):  # type: ignore[no-untyped-def]
+    """Copy a literal count of numbers; types as `turn_rows` takes them."""
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        source, first, _, target, slot = arguments
+        from_word, words = _words(context, signature.args[0])
+        to_word, _ = _words(context, signature.args[3])
+        vector, kept = (ir.VectorType(word, words * count.literal_value) for word in (from_word, to_word))
+        place = place_of(context, builder, signature.args[0], source, first, vector)
+        to = place_of(context, builder, signature.args[3], target, slot, kept)
+        store(builder, resized(builder, load(builder, place), to_word), to)
+        return context.get_dummy_value()
+
+    return types.void(source, first, count, target, slot), generate
+
+
+@intrinsic
+def measure_step(typing_context, block, first):  # type: ignore[no-untyped-def]
+    """Return the least and the largest column of a step, and where columns do not rise by 1 from the least.
+
+    A pad has every bit set: it is never the largest, and the least of pads alone. The last number is 0 if
+    each lane's column is the least one and the lane.
+
+    Parameters
+    ----------
+    block : array, uint32
+        Columns.
+    first : integer
+        Where the step begins.
+    """
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        vector = ir.VectorType(INT, WARP)
+        step = load(
+            builder, place_of(context, builder, signature.args[0], arguments[0], arguments[1], vector)
+        )
+        one, numbers = ir.Constant(vector, [1] * WARP), ir.Constant(vector, list(range(WARP)))
+        low = reduced(builder, "umin", step)
+        above = reduced(builder, "umax", builder.add(step, one))  # of a pad 0
+        apart = builder.xor(builder.sub(step, splat(builder, low, WARP)), numbers)
+        found = low, builder.sub(above, ir.Constant(INT, 1)), reduced(builder, "or", apart)
+        return cgutils.pack_array(builder, found)
+
+    return types.UniTuple(types.uint32, 3)(block, first), generate
+
+
+@intrinsic
+def store_deltas(typing_context, block, first, low, deltas, place):  # type: ignore[no-untyped-def]
+    """Write the columns of a step, less the least one; a pad stays every bit set.
+
+    Parameters
+    ----------
+    block : array, uint32
+    first : integer
+        Where the step begins.
+    low : uint32
+    deltas : array of unsigned integers of 1, 2 or 4 bytes
+        They hold every delta, and more.
+    place : integer
+        Where the first one goes.
+    """
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        block, first, low, deltas, place = arguments
+        vector, kind = ir.VectorType(INT, WARP), context.get_data_type(signature.args[3].dtype)
+        step = load(builder, place_of(context, builder, signature.args[0], block, first, vector))
+        pads = builder.icmp_unsigned("==", step, ir.Constant(vector, [-1] * WARP))
+        apart = builder.or_(builder.sub(step, splat(builder, low, WARP)), builder.sext(pads, vector))
+        to = place_of(context, builder, signature.args[3], deltas, place, ir.VectorType(kind, WARP))
+        store(builder, resized(builder, apart, kind), to)
+        return context.get_dummy_value()
+
+    return types.void(block, first, low, deltas, place), generate
+
+
+def _words(context: Any, array: Any) -> tuple[ir.IntType, int]:
+    """Return integers of an array's numbers, and how many make a number."""
+    size: int = context.get_abi_sizeof(context.get_data_type(array.dtype))
+    return ir.IntType(8 * min(size, 8)), max(size // 8, 1)
+
+
+_inline = jit(nogil=True, forceinline=True)
+
+
+@_inline
+def copy_rows(numbers, starts, lengths, shift, full, slots):  # type: ignore[no-untyped-def]
+    """Copy the numbers of a slice's rows to its slots, those of pads left as they are.
+
+    Parameters
+    ----------
+    numbers : array
+        Each row in one run.
+    starts, lengths : array of integers
+        Where each row of the slice begins there, and its entries; there may be fewer rows than have room.
+    shift, full : integer
+        log2 of the lanes to a row, and leading steps without pads.
+    slots : array
+        Of the type of `numbers`, or of narrower integers.
+    """
+    done = np.uint64(full)
+    if shift == 0 and full:
+        # Blocks reach beyond the last full step; where no number follows, one by one is left.
+        last = starts[0]
+        for start in starts:
+            last = max(last, start)
+        if np.uint64(last) + done + np.uint64(SIDE) > np.uint64(len(numbers)):
+            done &= ~np.uint64(SIDE - 1)
+        for after in range(np.uint64(0), done, np.uint64(SIDE)):
+            for lane in range(np.uint64(0), np.uint64(WARP), np.uint64(SIDE)):
+                slot = np.uint64(WARP) * after + lane
+                if after + np.uint64(SIDE) <= done:
+                    turn_rows(numbers, starts, lane, after, SIDE, slots, slot)
+                else:
+                    turn_rows(numbers, starts, lane, after, done - after, slots, slot)
+    elif shift == 1:
+        _copy_full_steps(numbers, starts, shift, full, slots, 2)
+    elif shift == 2:
+        _copy_full_steps(numbers, starts, shift, full, slots, 4)
+    else:
+        _copy_full_steps(numbers, starts, shift, full, slots, 8)
+    _copy_last_steps(numbers, starts, lengths, np.uint64(shift), done, slots)
+
+
+@_inline
+def _copy_full_steps(numbers, starts, shift, full, slots, count):  # type: ignore[no-untyped-def]
+    """Copy what stands in full steps, so many numbers of a row at a time, which divide its lanes."""
+    lanes = np.uint64(1) << np.uint64(shift)
+    for row in range(np.uint64(len(starts) if full else 0)):
+        first, slot = np.uint64(starts[row]), row * lanes
+        for _ in range(full):
+            for k in range(np.uint64(0), lanes, np.uint64(count)):
+                copy_some(numbers, first + k, count, slots, slot + k)
+            first, slot = first + lanes, slot + np.uint64(WARP)
+
+
+@_inline
+def _copy_last_steps(numbers, starts, lengths, shift, done, slots):  # type: ignore[no-untyped-def]
+    """Copy what stands behind the steps that are done."""
+    mask = (np.uint64(1) << shift) - np.uint64(1)
+    for row in range(np.uint64(len(starts))):
+        first, lane = np.uint64(starts[row]), row << shift
+        for entry in range(done << shift, np.uint64(lengths[row])):
+            slots[np.uint64(WARP) * (entry >> shift) + lane + (entry & mask)] = numbers[first + entry]

@@ -1,0 +1,411 @@
+"""The way back from slices on the CPU: the matrix, and the slots of its entries.
+
+`dasp.backends.protocols.Primitives` says what each function returns.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dasp.formats.plan import WARP, Plan, diagonal_rows, narrowest
+from dasp.formats.sell.layout import Runs, Slices
+from dasp.formats.sell.pattern import (
+    BITS_8,
+    BITS_16,
+    MOST_STEPS,
+    NO_BYTE,
+    NONE,
+    PAD_8,
+    PAD_16,
+    PAD_32,
+    Coding,
+    Pattern,
+    Values,
+    delta_views,
+    shape_fields,
+)
+from dasp.runtime.cpu.compile import jit
+from dasp.runtime.cpu.ranges import over_ranges
+from dasp.runtime.dtypes import bits_type, real_type, sum_type
+from dasp.runtime.memory import new_array
+
+Vector = np.ndarray[Any, Any]
+
+NO_ORDER = np.empty(0, np.int32)
+"""What stands for an order that is not there."""
+
+NO_COLUMN = -(1 << 62)
+"""What a lane without a row looks for."""
+
+
+def unpack(plan: Plan) -> tuple[Vector, Vector, Vector]:
+    """See `Primitives`."""
+    pattern, values = plan.pattern, plan.values
+    starts, cursors, _, _ = _start_rows(pattern, plan.shape[0])
+    indices = new_array(pattern.entries, pattern.index_dtype)
+    codes = new_array(pattern.entries if len(values.codes) else 0, values.codes.dtype)
+    bits = bits_type(codes.dtype)
+    work = partial(
+        _list_entries,
+        _slices(pattern),
+        pattern.bases,
+        values.codes.view(bits),
+        cursors,
+        indices,
+        codes.view(bits),
+    )
+    over_ranges(len(pattern.headers), pattern.entries, work)
+    return starts, indices, decode(values, codes, pattern.entries, plan.dtype)
+
+
+class Places(NamedTuple):
+    """Where the entries of a plan of slices go, row by row.
+
+    Attributes
+    ----------
+    slices : Slices
+    first_steps : numpy.ndarray, shape (slices,), int64
+    runs : Runs
+        Of the matrix; segments come first, as in the slices.
+    """
+
+    slices: Slices
+    first_steps: Vector
+    runs: Runs
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of what is kept beside the plan."""
+        return sum(array.nbytes for array in (*self.slices, self.first_steps, *self.runs))
+
+
+def slots(plan: Plan) -> Places | Vector:
+    """See `Primitives`: where each row begins; or the slot of each entry where they came in another order.
+
+    To read values out of order takes longer than to write them so: rows leave the first cache, slices hardly.
+    """
+    pattern, order = plan.pattern, plan.order
+    _, cursors, counts, gaps = _start_rows(pattern, plan.shape[0])
+    if order is None and not gaps:
+        return _places(pattern, cursors, counts)
+    found = np.empty(pattern.entries, narrowest(WARP * len(pattern.bases)))
+    order = NO_ORDER if order is None else order
+    work = partial(_number_slots, _slices(pattern), cursors, order, found)
+    over_ranges(len(pattern.headers), pattern.entries, work)
+    return found
+
+
+def _places(pattern: Pattern, cursors: Vector, counts: Vector) -> Places:
+    """Return where the rows of a pattern go, of whose positions and segments `_start_rows` told."""
+    headers, segments = pattern.headers.astype(np.int64), pattern.segments
+    steps, full, shift, _ = shape_fields(headers[:, 3])
+    first_run = headers[:, 1] + segments
+    first_run[:segments] = np.arange(segments)
+    turns = np.concatenate([pattern.positions + headers[:segments, 1], np.arange(pattern.positions)])
+    runs = Runs(cursors[turns].astype(narrowest(pattern.entries)), counts[turns].astype(np.int32))
+    return Places(Slices(first_run, shift, steps, full), headers[:, 0].copy(), runs)
+
+
+def _slices(pattern: Pattern) -> tuple[Any, ...]:
+    return pattern.headers, delta_views(pattern.deltas), pattern.segments, pattern.positions
+
+
+def _start_rows(pattern: Pattern, m: int) -> tuple[Vector, Vector, Vector, bool]:
+    """Return where each row begins, with the number of entries; where each position and segment does; the
+    entries of those; and whether pads lie between any of them."""
+    positions, segments = pattern.positions, pattern.segments
+    counts = np.empty(
+        positions + segments, np.int64
+    )  # of each position; then of the segments by their numbers
+    gaps = over_ranges(
+        len(pattern.headers), pattern.entries, partial(_count_entries, _slices(pattern), counts)
+    )
+    starts, cursors = np.empty(m + 1, np.int64), np.empty_like(counts)
+    rows = pattern.rows, pattern.long_rows, pattern.segment_offsets
+    _sum_rows(positions, *rows, counts, starts, cursors)
+    return starts, cursors, counts, any(gaps)
+
+
+def diagonal(plan: Plan, k: int) -> Vector | None:
+    """Return the k-th diagonal in the type of sums; None if an entry of it occurs twice."""
+    first, count = diagonal_rows(plan.shape, k)
+    values, total = plan.values, sum_type(plan.dtype)
+    found = _find_diagonal(plan.pattern, k, first, count)
+    if found is None:
+        return None
+    numbers = np.zeros(count, total)
+    held = found >= 0
+    codes = values.codes[found[held]] if len(values.codes) else values.codes
+    with np.errstate(invalid="ignore"):
+        numbers[held] += decode(values, codes, int(held.sum()), plan.dtype)  # as SciPy does: none is -0
+    return numbers
+
+
+def _find_diagonal(pattern: Pattern, k: int, first: int, count: int) -> Vector | None:
+    """Return the slot of the entry in each row from one on whose column is k further, -1 where there is none;
+    None if a row has two."""
+    found, pieces = np.full(count, -1, np.int64), np.full(pattern.segments, -1, np.int64)
+    rows = pattern.rows, pattern.long_rows, pattern.segment_rows
+    work = partial(_find_columns, _slices(pattern), pattern.bases, rows, k, first, found, pieces)
+    if any(over_ranges(len(pattern.headers), pattern.entries, work)):
+        return None
+    held = np.flatnonzero(pieces >= 0)
+    of = pattern.long_rows[pattern.segment_rows[held]]
+    found[of - first] = pieces[held]
+    return found if len(np.unique(of)) == len(of) else None
+
+
+def negated(pattern: Pattern, numbers: Vector) -> Vector:
+    """See `Primitives`."""
+    made: Vector = -numbers
+    clear_pads(pattern, made)
+    return made
+
+
+def map_bytes(codes: Vector, to: Vector, pads: int) -> Vector | None:
+    """See `Primitives`."""
+    found = np.bincount(codes.view(np.uint8), minlength=len(to))
+    if (found[1:] * (to[1:] == NO_BYTE)).any() or (to[0] == NO_BYTE and found[0] > pads):
+        return None
+    made: Vector = to.astype(np.uint8).view(np.int8)[codes.view(np.uint8)]
+    return made
+
+
+def clear_pads(pattern: Pattern, codes: Vector) -> None:
+    """See `Primitives`."""
+    work = partial(
+        _clear_pads, pattern.headers, delta_views(pattern.deltas), codes.view(bits_type(codes.dtype))
+    )
+    over_ranges(len(pattern.headers), len(codes), work)
+
+
+def decode(values: Values, codes: Vector, count: int, dtype: np.dtype[Any]) -> Vector:
+    """See `Primitives`."""
+    if values.coding == Coding.EQUAL:
+        return np.full(count, values.table[0], dtype)
+    if values.coding == Coding.DICTIONARY:
+        found: Vector = values.table[codes]
+        return found
+    if values.coding == Coding.SINGLE and dtype.kind == "c":
+        return codes.view(np.float32).astype(np.float64).view(dtype)
+    if dtype.kind == "c" and values.coding != Coding.PLAIN:
+        parts = np.zeros((count, 2), real_type(dtype))
+        parts[:, 0] = codes
+        return parts.view(dtype).ravel()
+    return codes.astype(dtype, copy=False)
+
+
+_compile = jit(nogil=True)
+_inline = jit(nogil=True, forceinline=True)
+_shape_fields = _compile(shape_fields)
+
+
+@_inline
+def _is_pad(deltas, width, slot):  # type: ignore[no-untyped-def]
+    bytes_of, words_of, doubles_of = deltas
+    if width == BITS_8:
+        return bytes_of[slot] == PAD_8
+    if width == BITS_16:
+        return words_of[slot] == PAD_16
+    return width != NONE and doubles_of[slot] == PAD_32
+
+
+@_inline
+def _delta(deltas, width, slot, lane):  # type: ignore[no-untyped-def]
+    bytes_of, words_of, doubles_of = deltas
+    if width == BITS_8:
+        return np.int64(bytes_of[slot])
+    if width == BITS_16:
+        return np.int64(words_of[slot])
+    return np.int64(lane) if width == NONE else np.int64(doubles_of[slot])
+
+
+@_inline
+def _first_delta(header, width):  # type: ignore[no-untyped-def]
+    return WARP * np.int64(header[2]) >> max(width - 1, 0)
+
+
+@_compile
+def _count_entries(slices, counts, begin, end):  # type: ignore[no-untyped-def]
+    """Count the entries of each position and segment. Returns whether any comes behind a pad."""
+    headers, deltas, segments, positions = slices
+    gaps = False
+    for s in range(begin, end):
+        steps, full, shift, width = _shape_fields(np.int64(headers[s, 3]))
+        first, slot = np.int64(headers[s, 1]), _first_delta(headers[s], width)
+        first, end_of_rows = (
+            (positions + first, positions + first + 1) if s < segments else (first, positions)
+        )
+        for row in range(min(WARP >> shift, end_of_rows - first)):
+            count, behind = full << shift, full << shift
+            for step in range(full, steps):
+                for lane in range(row << shift, (row + 1) << shift):
+                    there = not _is_pad(deltas, width, slot + WARP * step + lane)
+                    gaps |= there and count < behind
+                    count, behind = count + there, behind + 1
+            counts[first + row] = count
+    return gaps
+
+
+@_compile
+def _find_columns(slices, bases, rows, k, first_row, found, pieces, begin, end):  # type: ignore[no-untyped-def]
+    """Find the slot of the entry k columns behind its row; returns whether a row or segment has two."""
+    headers, deltas, segments, positions = slices
+    bytes_of, words_of, doubles_of = deltas
+    of_positions, long_rows, segment_rows = rows
+    twice, wanted, lanes = False, np.empty(WARP, np.int64), np.arange(WARP)
+    for s in range(begin, end):
+        steps, _, shift, width = _shape_fields(np.int64(headers[s, 3]))
+        first_step, first = np.int64(headers[s, 0]), np.int64(headers[s, 1])
+        slot = _first_delta(headers[s], width)
+        for lane in range(WARP):
+            position = first + (lane >> shift)
+            if s < segments:
+                wanted[lane] = np.int64(long_rows[segment_rows[first]]) + k
+            elif position >= positions:
+                wanted[lane] = NO_COLUMN
+            else:
+                wanted[lane] = (np.int64(of_positions[position]) if len(of_positions) else position) + k
+        for step in range(steps):
+            base, at = np.int64(bases[first_step + step]), slot + WARP * step
+            if width == BITS_8:
+                here = _is_there(bytes_of, at, wanted, base)
+            elif width == BITS_16:
+                here = _is_there(words_of, at, wanted, base)
+            elif width == NONE:
+                here = _is_there(lanes, 0, wanted, base)
+            else:
+                here = _is_there(doubles_of, at, wanted, base)
+            if not here:
+                continue
+            for lane in range(WARP):
+                is_it = _delta(deltas, width, at + lane, lane) == wanted[lane] - base
+                if is_it and not _is_pad(deltas, width, at + lane):
+                    to, place = (pieces, first) if s < segments else (found, wanted[lane] - k - first_row)
+                    twice |= to[place] >= 0
+                    to[place] = WARP * (first_step + step) + lane
+    return twice
+
+
+@_inline
+def _is_there(stored, at, wanted, base):  # type: ignore[no-untyped-def]
+    """Whether a lane of a step has the column that it wants, or a pad that looks like it."""
+    hits = np.int64(0)
+    for lane in range(np.uint64(WARP)):
+        hits |= np.int64(np.int64(stored[np.uint64(at) + lane]) == wanted[lane] - base)
+    return hits != 0
+
+
+@_compile
+def _clear_pads(headers, deltas, codes, begin, end):  # type: ignore[no-untyped-def]
+    for s in range(begin, end):
+        steps, full, _, width = _shape_fields(np.int64(headers[s, 3]))
+        first_slot, slot = WARP * np.int64(headers[s, 0]), _first_delta(headers[s], width)
+        for at in range(WARP * full, WARP * steps):
+            if _is_pad(deltas, width, slot + at):
+                codes[first_slot + at] = 0
+
+
+@_compile
+def _sum_rows(positions, rows, long_rows, segment_offsets, counts, starts, cursors):  # type: ignore[no-untyped-def]
+    """Set where each row begins, and from where each position and each segment goes on."""
+    for position in range(positions):
+        starts[rows[position] if len(rows) else position] = counts[position]
+    for r in range(len(long_rows)):
+        starts[long_rows[r]] = counts[
+            positions + segment_offsets[r] : positions + segment_offsets[r + 1]
+        ].sum()
+    total = 0
+    for row in range(len(starts) - 1):
+        count = starts[row]
+        starts[row] = total
+        total += count
+    starts[-1] = total
+    for position in range(positions):
+        cursors[position] = starts[rows[position] if len(rows) else position]
+    for r in range(len(long_rows)):
+        place = starts[long_rows[r]]
+        for piece in range(positions + segment_offsets[r], positions + segment_offsets[r + 1]):
+            cursors[piece] = place
+            place += counts[piece]
+
+
+@_compile
+def _number_slots(slices, cursors, order, slots, begin, end):  # type: ignore[no-untyped-def]
+    """Walk the entries row by row, and write the slot of each as they came in."""
+    headers, deltas, segments, positions = slices
+    for s in range(begin, end):
+        steps, full, shift, width = _shape_fields(np.int64(headers[s, 3]))
+        first_step, first = np.int64(headers[s, 0]), np.int64(headers[s, 1])
+        slot = _first_delta(headers[s], width)
+        first, end_of_rows = (
+            (positions + first, positions + first + 1) if s < segments else (first, positions)
+        )
+        for row in range(min(WARP >> shift, end_of_rows - first)):
+            place = cursors[first + row]
+            for step in range(steps):
+                for lane in range(row << shift, (row + 1) << shift):
+                    at = WARP * step + lane
+                    if step >= full and _is_pad(deltas, width, slot + at):
+                        continue
+                    slots[order[place] if len(order) else place] = WARP * first_step + at
+                    place += 1
+
+
+@_compile
+def _list_entries(slices, bases, codes, cursors, indices, to_codes, begin, end):  # type: ignore[no-untyped-def]
+    """Write the column of each entry, row by row, and its code if there are codes."""
+    headers, deltas, segments, positions = slices
+    block = np.empty(WARP * MOST_STEPS, np.int64)
+    for s in range(begin, end):
+        steps, full, shift, width = _shape_fields(np.int64(headers[s, 3]))
+        first_step, first = np.int64(headers[s, 0]), np.int64(headers[s, 1])
+        _widen(deltas, width, _first_delta(headers[s], width), bases[first_step : first_step + steps], block)
+        first, end_of_rows = (
+            (positions + first, positions + first + 1) if s < segments else (first, positions)
+        )
+        own = codes[WARP * first_step : WARP * (first_step + steps)] if len(codes) else codes
+        mask = np.uint64((1 << shift) - 1)
+        for row in range(min(WARP >> shift, end_of_rows - first)):
+            place, lane = np.uint64(cursors[first + row]), np.uint64(row << shift)
+            for entry in range(np.uint64(full << shift)):
+                at = np.uint64(WARP) * (entry >> np.uint64(shift)) + lane + (entry & mask)
+                indices[place + entry] = block[at]
+                if len(own):
+                    to_codes[place + entry] = own[at]
+            place += np.uint64(full << shift)
+            for entry in range(np.uint64(full << shift), np.uint64(steps << shift)):
+                at = np.uint64(WARP) * (entry >> np.uint64(shift)) + lane + (entry & mask)
+                if block[at] >= 0:
+                    indices[place] = block[at]
+                    if len(own):
+                        to_codes[place] = own[at]
+                    place += np.uint64(1)
+
+
+@_inline
+def _widen(deltas, width, slot, bases, block):  # type: ignore[no-untyped-def]
+    """Write the column of every slot of a slice, -1 for a pad."""
+    bytes_of, words_of, doubles_of = deltas
+    if width == BITS_8:
+        _add(bytes_of, np.uint64(slot), bases, np.uint8(PAD_8), block)
+    elif width == BITS_16:
+        _add(words_of, np.uint64(slot), bases, np.uint16(PAD_16), block)
+    elif width == NONE:
+        for step in range(np.uint64(len(bases))):
+            for lane in range(np.uint64(WARP)):
+                block[np.uint64(WARP) * step + lane] = np.int64(bases[step]) + np.int64(lane)
+    else:
+        _add(doubles_of, np.uint64(slot), bases, np.uint32(PAD_32), block)
+
+
+@_inline
+def _add(stored, slot, bases, pad, block):  # type: ignore[no-untyped-def]
+    for step in range(np.uint64(len(bases))):
+        for lane in range(np.uint64(WARP)):
+            at = np.uint64(WARP) * step + lane
+            delta = stored[slot + at]
+            block[at] = np.int64(-1) if delta == pad else np.int64(bases[step]) + np.int64(delta)

@@ -1,0 +1,76 @@
+"""A product by slices that leaves a dot product of y: what kernels/spmv/slices.cu takes besides for that."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from dasp.formats.cost import H200
+from dasp.formats.plan import Plan
+from dasp.formats.sell.cuda import sliced
+from dasp.runtime.cuda.launch import check, driver, handle_of
+
+SIGNATURE = sliced.SIGNATURE.extended("const X* w\n double* sums\n int run")
+
+TYPES = np.dtype(np.float32), np.dtype(np.float64)
+"""Of x and y."""
+
+MOST_BLOCKS = 2048
+"""Blocks at most of a product that leaves a dot product: whoever needs it adds up a sum of each.
+
+Of more, where slices are short, as many are launched as run at the same time, and their warps take slices by
+turns. Long slices lose more by that than the pass that is saved. Measured on an H200.
+"""
+
+IN_TURNS = 4
+"""Steps in flight where slices take turns."""
+
+PROCESSORS = 16
+"""cudaDevAttrMultiProcessorCount."""
+
+
+def pays(plan: Plan, blocks: int) -> bool:
+    """Whether a product by so many blocks is to leave a dot product by itself, in place of a pass.
+
+    Every block waits for its slowest warp, the longer the longer slices are: on an H200 minres takes 24.2
+    microseconds an iteration for fem3:30 in slices of 39 steps, and 20.7 with a pass.
+    """
+    pattern = plan.pattern
+    if len(pattern.bases) > H200.most_steps * len(pattern.headers):
+        return False
+    return blocks <= MOST_BLOCKS or (not pattern.segments and sliced.take_turns(plan))
+
+
+def defines(plan: Plan, *, square: bool) -> dict[str, str]:
+    """Return the compile-time constants for w'y, or for that and y'y, of a plan in slices.
+
+    Dot products take registers too, so fewer steps are in flight wherever slices take turns.
+    """
+    in_flight = IN_TURNS if sliced.take_turns(plan) else H200.in_flight
+    return {"DASP_DOT": "2" if square else "1", "DASP_IN_FLIGHT": str(in_flight)}
+
+
+def resident_blocks(kernel: Any, threads: int, device: int) -> int:
+    """Return how many blocks of a compiled kernel run at the same time on the current device.
+
+    Raises
+    ------
+    RuntimeError
+        If the driver reports an error.
+    """
+    found = ctypes.c_int()
+    status = driver().cuOccupancyMaxActiveBlocksPerMultiprocessor(
+        ctypes.byref(found), handle_of(kernel), threads, ctypes.c_size_t(0)
+    )
+    check(status, "the blocks that a multiprocessor holds are not known")
+    return max(1, found.value * _processors(device))
+
+
+@cache
+def _processors(device: int) -> int:
+    import cupy
+
+    return int(cupy.cuda.runtime.deviceGetAttribute(PROCESSORS, device))

@@ -1,0 +1,555 @@
+"""What the kernels take that pack a matrix into slices on a GPU; sizes as in kernels/pack/."""
+
+from __future__ import annotations
+
+from dasp.runtime.cuda.launch import Signature
+
+_ROWS_OF_SLICES = """
+    const Index*          rows
+    long long             positions
+    const Index*          long_rows
+    const Index*          segment_offsets
+    const Index*          segment_rows     [segments]
+    long long             segments
+    long long             slices
+    const uint4*          headers          [slices]
+    """
+"""What says which rows the slices of a plan hold: what goes through all entries takes it first."""
+
+SURVEY = Signature(
+    "pack/survey.cu",
+    "dasp_survey",
+    """
+    const Start*   indptr
+    const Column*  indices        [nnz]
+    long long      m
+    long long      nnz
+    int            steps
+    int            segment_steps
+    int            most_segments
+    Count*         facts          [13]
+    Count*         long_tiles
+    Count*         done           [1]
+    Count*         told           [13]
+    """,
+)
+
+VALUE_FACTS = Signature(
+    "pack/values.cu",
+    "dasp_value_facts",
+    """
+    const Place*     order
+    long long        count
+    Count*           facts   [2]
+    Count*           claims
+    Count*           firsts
+    Count*           come
+    Bits*            table
+    long long        room
+    const Bits*      data    [count]
+    Count*           misfit
+    long long        turn
+    """,
+)
+
+DICTIONARY = Signature(
+    "pack/values.cu",
+    "dasp_dictionary",
+    """
+    const Bits*      data
+    const Place*     order
+    Count*           claims
+    Count*           firsts
+    Bits*            table
+    """,
+)
+
+_SORT_WINDOWS = """
+    const Start*      indptr        [m + 1]
+    const Count*      long_tiles
+    int               left_out
+    const long long*  windows
+    int               window_count
+    int               candidates
+    long long         m
+    long long         most
+    long long         longest
+    int               bits
+    long long         stride
+    int               apart
+    int               tiles
+    int               tile_order
+    Index*            rows
+    Index*            spare
+    Count*            come          [3]
+    unsigned*         counts
+    """
+SORT_WINDOWS, SORT_MANY_WINDOWS = (
+    Signature("pack/windows.cu", entry, _SORT_WINDOWS)
+    for entry in ("dasp_sort_windows", "dasp_sort_many_windows")
+)
+
+COLUMN_KEYS = Signature(
+    "pack/radix.cu",
+    "dasp_column_keys",
+    """
+    const Column*     indices
+    const long long*  starts   [count]
+    long long         count
+    unsigned*         keys     [count]
+    """,
+)
+
+LIST_LONG = Signature(
+    "pack/segments.cu",
+    "dasp_list_long",
+    """
+    const Start*  indptr         [m + 1]
+    long long     m
+    int           steps
+    int           segment_steps
+    int           most_segments
+    const Count*  long_tiles
+    Index*        long_rows      [r]
+    Index*        offsets        [r + 1]
+    Index*        segment_rows   [segments]
+    long long*    starts         [segments]
+    long long*    lengths        [segments]
+    uint4*        headers        [segments]
+    """,
+)
+
+SORT_COLUMNS = Signature(
+    "pack/sort_columns.cu",
+    "dasp_sort_columns",
+    """
+    const Start*   indptr      [m + 1]
+    const Column*  indices
+    long long      m
+    Column*        to_columns
+    Place*         to_order
+    """,
+)
+
+MERGE_COLUMNS = Signature(
+    "pack/sort_columns.cu",
+    "dasp_merge_columns",
+    """
+    const Start*   indptr      [m + 1]
+    long long      m
+    long long      nnz
+    long long      width
+    const Column*  columns     [nnz]
+    const Place*   order       [nnz]
+    Column*        to_columns  [nnz]
+    Place*         to_order    [nnz]
+    """,
+)
+
+COUNT_DIGITS = Signature(
+    "pack/radix.cu",
+    "dasp_count_digits",
+    """
+    const unsigned*  keys
+    const Start*     indptr
+    long long        longest
+    long long        most
+    const Index*     from
+    long long        elements
+    long long        width
+    int              shift
+    Count*           come      [1]
+    Count*           counts
+    """,
+)
+
+MOVE_DIGITS = Signature(
+    "pack/radix.cu",
+    "dasp_move_digits",
+    """
+    const unsigned*  keys
+    const Start*     indptr
+    long long        longest
+    long long        most
+    const Index*     from
+    long long        elements
+    long long        width
+    int              shift
+    const Count*     counts
+    const Index*     gone
+    long long        gone_count
+    int              last
+    Index*           to
+    """,
+)
+
+CUT_TILES = Signature(
+    "pack/cut.cu",
+    "dasp_cut_tiles",
+    """
+    const Start*      indptr
+    const Index*      rows
+    long long         stride
+    const long long*  windows
+    int               window_count
+    long long         positions
+    int               identity
+    int               steps
+    int               even
+    Count*            come
+    Count*            passages
+    Count*            before
+    Count*            totals
+    Count*            words           [word_count]
+    int               word_count
+    Count*            told            [word_count]
+    """,
+)
+
+CUT_HEADERS = Signature(
+    "pack/cut.cu",
+    "dasp_cut_headers",
+    """
+    const Start*  indptr
+    const Index*  rows
+    long long     positions
+    int           steps
+    int           even
+    const Count*  before
+    const uint4*  segment_headers  [segments]
+    long long     segments
+    long long     steps_before
+    uint4*        headers
+    Index*        placed         [positions]
+    """,
+)
+
+COUNT_SECTORS = Signature(
+    "pack/sectors.cu",
+    "dasp_count_sectors",
+    """
+    const Start*      indptr
+    const Column*     indices
+    const Index*      rows
+    long long         stride
+    const long long*  windows
+    int               window_count
+    long long         positions
+    int               identity
+    int               steps
+    int               even
+    const Count*      before
+    const long long*  segment_starts
+    const long long*  segment_lengths
+    long long         segments
+    int               sector_shift
+    int               by_slice
+    int               few
+    int               many
+    unsigned          slots_by_slice
+    unsigned          slots_few
+    unsigned          slots_many
+    const Count*      totals
+    unsigned*         tables
+    long long         table_slots
+    int               shared_slots
+    Count*            sampled
+    Count*            done            [1]
+    Count*            words           [word_count]
+    int               word_count
+    Count*            told            [word_count]
+    """,
+    shared_words="shared_slots",
+)
+
+SORT_SEGMENTS = Signature(
+    "pack/segments.cu",
+    "dasp_sort_segments",
+    """
+    const Column*     indices
+    const long long*  starts          [segments]
+    const long long*  lengths         [segments]
+    long long         segments
+    int               column_bits
+    unsigned*         column_keys     [segments]
+    long long*        turned_starts   [segments]
+    long long*        turned_lengths  [segments]
+    uint4*            turned_headers  [segments]
+    """,
+)
+
+PLACE_SEGMENTS = Signature(
+    "pack/segments.cu",
+    "dasp_place_segments",
+    """
+    const long long*  starts          [segments]
+    const long long*  lengths         [segments]
+    long long         segments
+    const Index*      in_turn         [segments]
+    long long*        turned_starts   [segments]
+    long long*        turned_lengths  [segments]
+    uint4*            turned_headers  [segments]
+    """,
+)
+
+STORE_SLICES = Signature(
+    "pack/store.cu",
+    "dasp_store_slices",
+    """
+    const Start*           indptr
+    const Column*          indices
+    const Bits*            data
+    const Place*           order
+    const Bits*            table
+    int                    distinct
+    const Index*           rows
+    long long              positions
+    const long long*       segment_starts   [segments]
+    const long long*       segment_lengths  [segments]
+    long long              segments
+    long long              slices
+    uint4*                 headers          [slices]
+    Index*                 bases
+    Code*                  stored
+    Count*                 come             [1]
+    Count*                 sizes
+    Count*                 told             [1]
+    """,
+)
+
+
+FILL_DELTAS = Signature(
+    "pack/columns.cu",
+    "dasp_fill_deltas",
+    """
+    const Start*      indptr
+    const Column*     indices
+    const Index*      rows
+    long long         positions
+    const long long*  segment_starts   [segments]
+    const long long*  segment_lengths  [segments]
+    long long         segments
+    long long         slices
+    uint4*            headers          [slices]
+    const Index*      bases
+    const Count*      sizes
+    unsigned char*    deltas
+    """,
+)
+
+COUNT_ENTRIES = Signature(
+    "pack/unpack.cu",
+    "dasp_count_entries",
+    """
+    const Index*          rows
+    long long             positions
+    const Index*          long_rows
+    const Index*          segment_rows  [segments]
+    long long             segments
+    long long             slices
+    const uint4*          headers       [slices]
+    const unsigned char*  deltas
+    Count*                starts
+    Count*                pieces        [segments]
+    long long             tiles
+    Count*                come          [1]
+    Count*                sizes         [tiles + 1]
+    """,
+)
+
+START_ROWS = Signature(
+    "pack/unpack.cu",
+    "dasp_start_rows",
+    """
+    long long     m
+    const Count*  sizes
+    Count*        starts  [m + 1]
+    """,
+)
+
+FILL_ENTRIES = Signature(
+    "pack/unpack.cu",
+    "dasp_fill_entries",
+    f"""{_ROWS_OF_SLICES.rstrip()}
+    const Index*          bases
+    const unsigned char*  deltas
+    const Code*           codes
+    const Count*          starts
+    const Count*          pieces           [segments]
+    Index*                to_indices
+    Code*                 to_codes
+    """,
+)
+
+FLIP_BITS = Signature(
+    "pack/unpack.cu",
+    "dasp_flip_bits",
+    """
+    long long             slices
+    const uint4*          headers       [slices]
+    const unsigned char*  deltas
+    unsigned long long    bits
+    const Code*           codes
+    Code*                 to_codes
+    """,
+)
+
+CLEAR_PADS = Signature(
+    "pack/unpack.cu",
+    "dasp_clear_pads",
+    """
+    long long             slices
+    const uint4*          headers       [slices]
+    const unsigned char*  deltas
+    Code*                 codes
+    """,
+)
+
+MAP_BYTES = Signature(
+    "pack/bytes.cu",
+    "dasp_map_bytes",
+    """
+    const signed char*     codes
+    long long              quads
+    const unsigned short*  to     [256]
+    long long              pads
+    signed char*           made
+    Count*                 found  [2]
+    Count*                 told
+    """,
+)
+
+_REFILLED = f"""{_ROWS_OF_SLICES.rstrip()}
+    const unsigned char*   deltas
+    const Count*           starts
+    const Count*           pieces           [segments]
+    const Place*           order
+    const Bits*            table
+    int                    distinct
+    Code*                  stored
+    const Bits*            data
+"""
+
+REFILL = Signature(
+    "pack/refill.cu",
+    "dasp_refill",
+    f"""{_REFILLED.rstrip()}
+    const Count*           misfit
+    long long              turn
+    Count*                 told
+    """,
+)
+
+REFILL_TOGETHER = Signature(
+    "pack/refill.cu",
+    "dasp_refill_together",
+    f"""{_REFILLED.rstrip()}
+    Count*                 votes            [2]
+    Count*                 told
+    """,
+)
+
+HOLDS = Signature(
+    "pack/holds.cu",
+    "dasp_holds",
+    """
+    long long    count
+    const Bits*  table   [distinct]
+    int          distinct
+    const Bits*  data
+    Count*       misfit
+    long long    turn
+    """,
+)
+
+KEEP_FIRST = Signature(
+    "pack/holds.cu",
+    "dasp_keep_first",
+    """
+    long long    count
+    Bits*        table  [1]
+    const Bits*  data
+    Count*       votes  [2]
+    Count*       told
+    """,
+)
+
+SCATTER = Signature(
+    "pack/scatter.cu",
+    "dasp_scatter",
+    """
+    const Bits*  data   [count]
+    long long    count
+    const Slot*  slots
+    Bits*        to
+    """,
+)
+
+
+DECODE = Signature(
+    "pack/decode.cu",
+    "dasp_decode",
+    """
+    const Code*  codes
+    const Bits*  table
+    long long    count
+    Bits*        data   [count]
+    """,
+)
+
+SCALE_ENTRIES = Signature(
+    "pack/scale.cu",
+    "dasp_scale_entries",
+    f"""{_ROWS_OF_SLICES.rstrip()}
+    const Index*          bases
+    const unsigned char*  deltas
+    const Code*           codes
+    const Bits*           table
+    const Count*          starts
+    const Count*          pieces           [segments]
+    const Place*          order
+    const Value*          left
+    const Value*          right
+    Value*                made
+    """,
+)
+
+ENTRY_KEYS = Signature(
+    "pack/transpose.cu",
+    "dasp_entry_keys",
+    """
+    const Column*  indices  [nnz]
+    long long      nnz
+    unsigned*      keys     [nnz]
+    """,
+)
+
+TURN_ENTRIES = Signature(
+    "pack/transpose.cu",
+    "dasp_turn_entries",
+    """
+    const Start*   indptr
+    const Column*  indices     [nnz]
+    const Code*    data        [nnz]
+    long long      m
+    long long      nnz
+    const Place*   order       [nnz]
+    Column*        to_indices  [nnz]
+    Code*          to_data     [nnz]
+    Count*         differs
+    """,
+)
+
+START_COLUMNS = Signature(
+    "pack/transpose.cu",
+    "dasp_start_columns",
+    """
+    const Start*   indptr
+    const Column*  indices    [nnz]
+    long long      n
+    long long      nnz
+    const Place*   order      [nnz]
+    long long*     to_indptr
+    Count*         differs
+    """,
+)

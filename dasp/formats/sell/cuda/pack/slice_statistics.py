@@ -1,0 +1,166 @@
+"""What is counted of slices: those that each sort window would give, and those of a layout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+from dasp.formats.csr.cuda.orders import Orders, cut_orders, stored
+from dasp.formats.plan import WARP, Csr
+from dasp.formats.sell.choose import SliceStatistics
+from dasp.formats.sell.cuda.pack import kernels
+from dasp.formats.sell.cuda.pack.protocols import Aside
+from dasp.formats.sell.cuda.pack.resources import Resources
+from dasp.formats.sell.cuda.pack.segments import list_long_rows
+from dasp.formats.sell.cuda.pack.sizes import CUT_THREADS, NUMBERS, PLACES, SORT_TILE, TOTALS
+from dasp.formats.sell.cuda.pack.survey import SurveyWork
+from dasp.formats.sell.layout import Cut, Layout, Survey, Tried
+from dasp.runtime.cuda.c_types import UINT32
+
+SHARE, FLOOR = 0.6, 8 << 20
+"""Share of the bytes of a matrix, or bytes if more, in which windows are tried side by side."""
+
+
+def try_windows(
+    on: Resources,
+    csr: Csr,
+    survey: Survey,
+    cut: Cut,
+    windows: tuple[int, ...],
+    sector_columns: int,
+    blocks: tuple[int, int, int],
+    tiles: int,
+) -> Tried:
+    """See `Primitives`; as many windows side by side as their share of the matrix's memory holds."""
+    m, work = csr.shape[0], survey.detail
+    rows = tiles * SORT_TILE or m
+    each = rows * (work.types["Index"].itemsize + 1)
+    at_once = max(max(int(SHARE * work.nbytes), FLOOR) // each, 1)
+    found: dict[int, SliceStatistics] = {}
+    orders = None
+    try:
+        while windows:
+            orders = None  # gives its memory back before more is taken
+            # As many that are stored, and the caller's order with them.
+            some = windows[: at_once + len(windows) - stored(windows, tiles or survey.long_rows)]
+            windows = windows[len(some) :]
+            widths = tuple([min(window, rows) for window in some]) if tiles else some
+            orders = cut_orders(on, csr, survey, cut, widths, tiles)
+            counted = _statistics(on, csr, survey, cut, orders, sector_columns, blocks)
+            found |= zip(some, counted, strict=True)
+    finally:
+        work.join()
+    if tiles:
+        return Tried({window: slices.scaled(m, rows) for window, slices in found.items()}, None)
+    return Tried(found, orders)
+
+
+def of_layout(
+    on: Resources,
+    csr: Csr,
+    survey: Survey,
+    cut: Cut,
+    layout: Layout,
+    sector_columns: int,
+    blocks: tuple[int, int, int],
+) -> Callable[[], SliceStatistics]:
+    """See `Primitives.slice_statistics`; they are counted beside what `store` launches, which comes next."""
+    counted = layout.slices, layout.steps, layout.full
+    if not layout.slices or not any(blocks):
+        return lambda: SliceStatistics(*counted, 0, 0, 0, 0)
+    work, orders = survey.detail, layout.detail.orders
+    first, reading = work.take(NUMBERS), []
+
+    def prepare() -> Callable[[Aside], None]:
+        work.tell(windows=None, window_count=0, totals=work.words(orders.first, NUMBERS))
+        launch = _sample(on, csr, cut, orders, layout, sector_columns, blocks, first, work)
+        read = work.telling(first + TOTALS, NUMBERS - TOTALS)
+
+        def begin(aside: Aside) -> None:
+            with aside:
+                launch()
+                reading.append((read(), launch))
+
+        return begin
+
+    def finish() -> SliceStatistics:
+        read, _kept = reading.pop()
+        return SliceStatistics(*counted, *read())
+
+    work.later.append(prepare)
+    return finish
+
+
+def _statistics(
+    on: Resources,
+    csr: Csr,
+    survey: Survey,
+    cut: Cut,
+    orders: Orders,
+    sector_columns: int,
+    blocks: tuple[int, int, int],
+) -> list[SliceStatistics]:
+    """Return what is counted of orders, segments left out; what is put off is launched before waiting."""
+    work: SurveyWork = survey.detail
+    asked = orders.first, NUMBERS * len(orders.windows)
+    if any(blocks):
+        launch = _sample(on, csr, cut, orders, None, sector_columns, blocks, orders.first, work)
+        read, begin = work.telling(*asked), work.fork()
+        launch()
+        reading = read()
+        begin()
+        list_long_rows(on, csr, survey)  # the host has time for it now, and for what follows
+        work.join()
+        on.device.zero_lent()
+        counted = reading()
+    else:
+        counted = work.read(*asked)
+    return list(map(SliceStatistics._make, zip(*[iter(counted)] * NUMBERS, strict=True)))
+
+
+def _sample(
+    on: Resources,
+    csr: Csr,
+    cut: Cut,
+    orders: Orders,
+    layout: Layout | None,
+    sector_columns: int,
+    blocks: tuple[int, int, int],
+    sampled: int,
+    work: SurveyWork,
+) -> Callable[[], None]:
+    """Return what counts the sectors that blocks of slices read, in all orders or of a layout.
+
+    `sampled` is where they go among the words of the work. It must live until they are counted.
+    """
+    longest = max(cut.steps, cut.segment_steps) if layout and layout.segments else cut.steps
+    units, count, known = PLACES, len(orders.windows), work.known
+    known |= _sizes_of_blocks(blocks, longest, len(csr.indices))
+    tables, most = None, known["table_slots"]
+    known["shared_slots"] = shared = on.device.shared_words
+    if most > shared and csr.shape[1] // sector_columns >= WARP * shared:
+        room = max(work.nbytes // 3, FLOOR) // (4 * most * count)
+        units = max(min(units, room), 1)
+        (tables,) = on.device.scratch((units * most * count, UINT32))
+    known["sector_shift"] = sector_columns.bit_length() - 1
+    known["tables"] = on.device.word(tables)
+    known["sampled"] = work.words(sampled, NUMBERS * count)
+
+    def launch(_kept: Any = tables) -> None:
+        work.launch(kernels.COUNT_SECTORS, (units, count), CUT_THREADS)
+
+    return launch
+
+
+@lru_cache(maxsize=256)
+def _sizes_of_blocks(blocks: tuple[int, int, int], longest: int, entries: int) -> dict[str, int]:
+    """Return what a sample is told of blocks of slices of up to so many steps, and of their tables.
+
+    `entries` are those of the matrix.
+    """
+    most = [min(size * WARP * longest, entries) for size in blocks]
+    slots = [max(1 << (2 * count - 1).bit_length(), 64) if count else 0 for count in most]
+    kinds = "by_slice", "few", "many"
+    sizes = dict(zip(kinds, blocks, strict=True)) | {"table_slots": max(slots)}
+    return sizes | {f"slots_{kind}": count for kind, count in zip(kinds, slots, strict=True)}

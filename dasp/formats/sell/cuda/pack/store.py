@@ -1,0 +1,83 @@
+"""Entries in their slots: the codes of values, the bases and the deltas."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from dasp.formats.plan import WARP, Array, Csr
+from dasp.formats.sell.cuda.pack import kernels
+from dasp.formats.sell.cuda.pack.resources import Resources
+from dasp.formats.sell.cuda.pack.sizes import SLICE_TILE
+from dasp.formats.sell.cuda.pack.survey import SurveyWork
+from dasp.formats.sell.cuda.pack.values import make_dictionary, value_facts
+from dasp.formats.sell.layout import Layout, Survey
+from dasp.formats.sell.pattern import Coding, Values, code_type
+from dasp.runtime.cuda.c_types import as_bits, code_bits
+from dasp.runtime.dtypes import bits_type
+from dasp.runtime.integers import ceil_div
+
+
+def store(
+    on: Resources, csr: Csr, survey: Survey, order: Array | None, layout: Layout, coding: Coding
+) -> tuple[Values, tuple[Array, Array, Array], Callable[[], Array]]:
+    """See `Primitives`; values and bases are stored beside what is counted of the layout."""
+    work, shown = survey.detail, on.device.shown
+    stored, table = _room(on, csr.data, order, layout.steps, coding, work)
+    fill = _begin(on, csr, order, layout, coding, work) if layout.slices else lambda: on.nothing(np.uint8)
+    codes = on.nothing(np.uint8) if stored is None else shown(stored)
+    rows = on.nothing(work.types["Index"]) if layout.rows is None else shown(layout.rows)
+    headers = shown(layout.headers, (layout.slices, 4))
+    return Values(coding, codes, table), (rows, headers, shown(layout.detail.bases)), fill
+
+
+def _begin(
+    on: Resources, csr: Csr, order: Array | None, layout: Layout, coding: Coding, work: SurveyWork
+) -> Callable[[], Array]:
+    """Begin to store values and bases; return what stores the deltas."""
+    device, known, slices, dtype = on.device, work.known, layout.slices, csr.data.dtype
+    tiles, blocks = ceil_div(slices, SLICE_TILE), ceil_div(slices, 8)
+    first = work.take(tiles + 2)
+    known["told"], sent = device.telling(1)
+    known["slices"], known["bases"] = slices, device.word(layout.detail.bases)
+    known["data"], known["order"] = device.bits(csr.data, bits_type(dtype)), device.word(order)
+    known["come"], known["sizes"] = work.words(first, 1), work.words(first + 1, tiles + 1)
+    begin = work.fork()
+    work.launch(kernels.STORE_SLICES, blocks, 256, on.compiled(work.types, dtype, coding))
+    reading = sent()
+    begin()
+
+    def fill() -> Array:
+        try:
+            size = reading()[0]
+            deltas = device.empty(WARP * size, np.uint8)
+            known["deltas"] = device.word(deltas)
+            work.launch(kernels.FILL_DELTAS, blocks)
+        finally:
+            work.join()
+        device.give_back(work.lent)
+        return deltas
+
+    return fill
+
+
+def _room(
+    on: Resources, data: Array, order: Array | None, steps: int, coding: Coding, work: SurveyWork
+) -> tuple[Array | None, Array]:
+    """Return where codes are to be stored, None if they are not, and their table; tell kernels of both."""
+    device, known, dtype = on.device, work.known, data.dtype
+    known["table"] = known["stored"] = device.word(None)
+    known["distinct"] = 0
+    if coding == Coding.EQUAL:
+        return None, device.first(data)
+    table = on.nothing(dtype)
+    if coding == Coding.DICTIONARY:
+        # In another order values first appear elsewhere.
+        distinct = work.distinct if order is None else value_facts(on, data, order)
+        assert distinct
+        table = make_dictionary(on, data, order, distinct, work.values().distinct)
+        work.tell(distinct=len(table), table=as_bits(table))
+    (stored,) = device.scratch((WARP * steps if len(data) else 0, code_type(coding, dtype)))
+    known["stored"] = device.bits(stored, code_bits(coding, dtype))
+    return stored, table

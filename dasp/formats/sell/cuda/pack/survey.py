@@ -1,0 +1,252 @@
+"""What is known of a matrix: kernels/pack/survey.cu, and what the steps after it note."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from dasp.formats.plan import Array, Csr
+from dasp.formats.sell.choose import ValueStatistics
+from dasp.formats.sell.cuda.pack import kernels
+from dasp.formats.sell.cuda.pack.protocols import Aside, Device
+from dasp.formats.sell.cuda.pack.resources import Kernels, Resources
+from dasp.formats.sell.cuda.pack.sizes import BLOCKS, CUT_TILE, LONG_COUNTS, LONG_TILE, SLICE_TILE
+from dasp.formats.sell.cuda.pack.values import VALUE_WORDS, Distinct, count_values_into, value_statistics
+from dasp.formats.sell.cuda.pack.work import Work, share
+from dasp.formats.sell.layout import Cut, Survey
+from dasp.runtime import check as _check
+from dasp.runtime.cuda.c_types import Types
+from dasp.runtime.integers import ceil_div
+
+BIAS, ALL_BITS = 1 << 63, (1 << 64) - 1
+"""Added to a signed number so that it compares as an unsigned one; and what flips every bit."""
+
+
+class Facts(NamedTuple):
+    """Numbers of a matrix, in the order of `Fact` in kernels/pack/survey.cu, where they are explained."""
+
+    falls: int
+    descents: int
+    row_descents: int
+    long_rows: int
+    segments: int
+    segment_steps: int
+    segment_full: int
+    rises: int
+    longest_whole: int
+    longest: int
+    end: int
+    most_column: int
+    least_column_not: int
+
+
+ZEROS, ORDER_ZEROS, VALUES_AT = 512, 16, len(Facts._fields)
+"""Zeroed words that a survey has for the steps after it, beside one for every 64 slices and some for every
+tile of positions: each fill of its own costs as much as a launch. Where those of values are among them."""
+
+
+class Segments(NamedTuple):
+    """Segments in an order: first entries, lengths and headers. None if there are none."""
+
+    starts: Array | None
+    lengths: Array | None
+    headers: Array | None
+
+
+class LongRows(NamedTuple):
+    """Rows that are cut into segments, these by their numbers, and room to sort them: an order and keys."""
+
+    long_rows: Array
+    offsets: Array
+    rows: Array
+    segments: Segments
+    turned: Segments
+    keys: Array | None
+
+
+def _nothing() -> None:
+    """Launch nothing."""
+
+
+class SurveyWork(Work):
+    """The work on a matrix, and what is known of it.
+
+    Attributes
+    ----------
+    facts : Facts
+    distinct : Distinct or None
+        Of the values, if they were counted.
+    long : LongRows or None
+        Rows too long for a slice, and their segments by numbers, once they are listed.
+    room : tuple of list of Array, or None
+        Memory for these, and to sort segments, once it is taken.
+    turned : Segments or None
+        The segments in the order of their columns, once they are sorted.
+    turns : bool
+        Whether that is put off.
+    lent : Array
+        Words that are to be given back.
+    nbytes : int
+        Of the matrix.
+    later : list of callable
+        Each takes memory for what is launched beside others while the host waits for these, and returns what
+        launches it, on the `Aside` that it is given.
+    """
+
+    facts: Facts
+    nbytes: int
+    distinct: Distinct | None = None
+    long: LongRows | None = None
+    room: tuple[list[Array], list[Array]] | None = None
+    turned: Segments | None = None
+    turns = False
+    _values: ValueStatistics | None = None
+
+    def __init__(self, device: Device, kernels: Kernels, words: Array, types: Types, entries: int) -> None:
+        super().__init__(device, kernels, words)
+        self.types, self.lent, self._count = types, words, entries
+        self.later: list[Callable[[], Callable[[Aside], Any]]] = []
+        self._asides: list[Aside] = []
+
+    def take_behind(self, count: int) -> int:
+        """Return where words begin that are 0 and that nobody else has, behind those that the host reads."""
+        self._room -= count
+        return self._room
+
+    def take(self, count: int) -> int:
+        """See `Work`; what is known of values is read first if there are no words left."""
+        first = self._taken
+        if first + count <= self._room:
+            self._taken = first + count
+            return first
+        if self.distinct is not None:
+            self.values()
+        return super().take(count)
+
+    def read(self, first: int, count: int) -> list[int]:
+        """Wait for some of the words, and for the facts of values before them if these are not known."""
+        asks = self.distinct is not None and self._values is None
+        begin = VALUES_AT if asks else first
+        found = self.reading(begin, first + count - begin)()
+        if asks:
+            self._values = value_statistics(self._count, *found[:2])
+        return found[first - begin :]
+
+    def fork(self) -> Callable[[], None]:
+        """Return what launches what is put off, behind all that was launched and beside all that comes.
+
+        Its memory is taken now: what other threads give back later may be used by what they launch later,
+        for which it does not wait.
+        """
+        if not self.later:
+            return _nothing
+        known, self.known = self.known, dict(self.known)
+        begins = [take() for take in self.later]
+        self.later.clear()
+        known_there, self.known = self.known, known
+        aside = self._on.aside()
+
+        def begin() -> None:
+            self._asides.append(aside)
+            known, self.known = self.known, known_there
+            for launch in begins:
+                launch(aside)
+            self.known = known
+
+        return begin
+
+    def join(self) -> None:
+        """Have launches follow what was launched beside them."""
+        while self._asides:
+            self._asides.pop().join()
+
+    def telling(self, first: int, count: int) -> Callable[[], Callable[[], list[int]]]:
+        """Have the next kernel tell the host some words when it is done.
+
+        What is returned is called when it was launched, and returns what does what `read` does.
+        """
+        asks = self.distinct is not None and self._values is None
+        begin = VALUES_AT if asks else first
+        size = first + count - begin
+        told, sent = self._on.telling(size)
+        self.known |= {
+            "done": self.zeros(1),
+            "words": self.words(begin, size),
+            "word_count": size,
+            "told": told,
+        }
+
+        def reading() -> Callable[[], list[int]]:
+            finish = sent()
+
+            def read() -> list[int]:
+                found = finish()
+                if asks:
+                    self._values = value_statistics(self._count, *found[:2])
+                return found[first - begin :]
+
+            return read
+
+        return reading
+
+    def values(self) -> ValueStatistics:
+        """Return the facts of values, and wait for them if they are not known."""
+        if self._values is None:
+            self.read(VALUES_AT + 2, 0)
+        assert self._values
+        return self._values
+
+
+def survey(on: Resources, csr: Csr, cut: Cut, narrow: bool) -> Survey:
+    """See `Primitives`; also holds that the arrays are a matrix, as `dasp.runtime.check.compressed` does."""
+    m, nnz = csr.shape[0], len(csr.indices)
+    if csr.indptr.shape != (m + 1,):
+        _check.compressed_facts("CSR", csr.shape, False, 0, (nnz, len(csr.data)), None)
+    counts = bool(narrow and nnz and len(csr.data))
+    long_tiles = LONG_COUNTS * ceil_div(m, LONG_TILE)
+    zeros = ZEROS + m // SLICE_TILE + nnz // CUT_TILE + ORDER_ZEROS * (m // CUT_TILE + 1) + long_tiles
+    device, types = on.device, on.ready(csr)
+    words, word = device.lent(zeros + VALUE_WORDS * counts), device.word
+    work = SurveyWork(device, on.compiled(types), words, types, nnz)
+    first = work.take(VALUES_AT + 2)
+    told, sent = device.telling(VALUES_AT)
+    known = work.known = {
+        "indptr": word(csr.indptr),
+        "indices": word(csr.indices),
+        "m": m,
+        "nnz": nnz,
+        "steps": cut.steps,
+        "segment_steps": cut.segment_steps,
+        "most_segments": cut.most_segments,
+        "facts": work.words(first, VALUES_AT),
+        "long_tiles": work.words(work.take_behind(long_tiles), long_tiles),
+        "done": work.zeros(1),
+        "told": told,
+    }
+    work.launch(kernels.SURVEY, share(max(m, nnz), 256, BLOCKS))
+    reading = sent()
+    if counts:
+        work.distinct = Distinct(words, VALUES_AT, work.take_behind(VALUE_WORDS))
+        count_values_into(on, work, csr.data, None, work.distinct)
+    known["segment_starts"] = known["segment_lengths"] = word(None)
+    known["stride"], known["segments"] = m, 0
+    work.nbytes = int(csr.indptr.nbytes + csr.indices.nbytes + csr.data.nbytes)
+    facts = work.facts = Facts._make(reading())  # while the values are counted
+    _hold(csr, facts)
+    return Survey(
+        columns_rise=facts.descents == facts.row_descents,
+        most_column=facts.most_column - BIAS if nnz else -1,
+        values=work.values if counts else None,
+        long_rows=facts.long_rows,
+        longest=facts.longest_whole,
+        rises=facts.rises > 0,
+        detail=work,
+    )
+
+
+def _hold(csr: Csr, facts: Facts) -> None:
+    """Hold that arrays on the device are a matrix; see `dasp.runtime.check.compressed`."""
+    given = len(csr.indices), len(csr.data)
+    least = (facts.least_column_not ^ ALL_BITS) - BIAS
+    columns = (least, facts.most_column - BIAS) if given[0] else None
+    _check.compressed_facts("CSR", csr.shape, not facts.falls, facts.end - BIAS, given, columns)

@@ -1,0 +1,84 @@
+"""Launches on the same arrays: what one kernel is told, all that follow know."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from dasp.formats.plan import Array
+from dasp.formats.sell.cuda.pack.protocols import Device
+from dasp.formats.sell.cuda.pack.resources import Kernels
+from dasp.runtime.cuda.launch import Signature
+from dasp.runtime.integers import ceil_div
+
+
+class Work:
+    """Launches on the same arrays: what one kernel is told, all that follow know. It keeps no array alive.
+
+    Parameters
+    ----------
+    device : Device
+    kernels : Kernels
+    words : Array
+        0 before.
+    **known : Array, int or None
+        Arguments of kernels by name.
+
+    Attributes
+    ----------
+    known : dict
+        The same as launches take them. What every plan needs is put there at once: `tell` asks what each is.
+    """
+
+    def __init__(self, device: Device, kernels: Kernels, words: Array = None, **known: Any) -> None:
+        self._on, self._word, self._part, self._kernels = device, device.word, device.part, kernels
+        self._words, self._taken, self._room = words, 0, 0 if words is None else words.size
+        self._full: list[Array] = []
+        self.known: dict[str, Any] = {}
+        if known:
+            self.tell(**known)
+
+    def tell(self, **more: Any) -> None:
+        """Have the kernels that follow know arguments, in the place of others of the same names."""
+        known, word = self.known, self._word
+        for name, value in more.items():
+            known[name] = value if type(value) is int else word(value)
+
+    def launch(
+        self,
+        signature: Signature,
+        blocks: int | tuple[int, int],
+        threads: int = 256,
+        kernels: Any = None,
+        **more: Any,
+    ) -> None:
+        """Launch a kernel, perhaps one of other `Kernels`, told more than is known."""
+        if more:
+            self.tell(**more)
+        (self._kernels if kernels is None else kernels)[signature](blocks, threads, self.known)
+
+    def take(self, count: int) -> int:
+        """Return where words begin that are 0 and that nobody else has."""
+        if self._taken + count > self._room:
+            self._full.append(self._words)
+            self._words, self._taken, self._room = self._on.zeroed(count), 0, count
+        self._taken += count
+        return self._taken - count
+
+    def words(self, first: int, count: int) -> Any:
+        """Return what launches take for some of the words."""
+        return self._part(self._words, first, count)
+
+    def zeros(self, count: int) -> Any:
+        """Return what launches take for zeroed words that nobody else has."""
+        first = self.take(count)
+        return self._part(self._words, first, count)
+
+    def reading(self, first: int, count: int) -> Callable[[], list[int]]:
+        """Begin to read some of the words."""
+        return self._on.reading(self._words, first, count)
+
+
+def share(count: int, each: int, most: int) -> int:
+    """Return the blocks of a launch whose threads go through an array a grid apart."""
+    return max(min(ceil_div(count, each), most), 1)

@@ -1,0 +1,209 @@
+"""Slices on a GPU: what kernels/spmv/slices.cu is compiled with, and what it takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dasp.formats.cost import H200
+from dasp.formats.plan import WARP, Plan
+from dasp.formats.sell.pattern import Coding
+from dasp.runtime.cuda.launch import Signature
+from dasp.runtime.cuda.scratch import Scratch
+from dasp.runtime.dtypes import C_NAMES
+from dasp.runtime.integers import ceil_div, round_up
+
+ARRAYS = """
+    const uint4*          headers          [count]
+    const Index*          bases            [steps]
+    const unsigned char*  deltas
+    const Code*           values
+    const Value*          table
+    const Index*          rows
+    """
+"""What every product of slices takes first."""
+
+WIDE = 16
+"""Bytes of a value from which a step takes twice the registers of one of float64."""
+
+WORD = 4
+"""Bytes of a register."""
+
+SIGNATURE = Signature(
+    "spmv/slices.cu",
+    "dasp_slices",
+    f"""{ARRAYS.rstrip()}
+    const Index*          long_rows        [r]
+    const Index*          segment_offsets  [r + 1]
+    const Index*          segment_rows     [segments]
+    Bits*                 partials         [messages]
+    unsigned*             tickets          [1]
+    long long             count
+    long long             segments
+    long long             positions
+    int                   identity
+    const X*              x
+    Y*                    y
+    Sum                   alpha
+    Sum                   beta
+    """,
+)
+
+
+def sizes(plan: Plan) -> Any:
+    """Return numbers that decide `traits` and launches, with the kind of array: told sooner than these."""
+    pattern, values, order = plan.pattern, plan.values, plan.order
+    choice, codes = pattern.choice, values.codes
+    of_order = 0 if order is None else order.nbytes
+    return (
+        *(type(codes), plan.shape, pattern.index_dtype.itemsize, choice.warps, choice.mma, pattern.segments),
+        *(pattern.positions, int(values.coding), codes.itemsize, len(values.table), len(pattern.rows)),
+        *(len(pattern.headers), len(pattern.bases), len(pattern.deltas), len(pattern.long_rows), of_order),
+    )
+
+
+def traits(plan: Plan) -> tuple[Any, ...]:
+    """Return what decides the constants that the format adds.
+
+    After the index, the coding and whether tensor cores multiply come the share of the plan that is to stay
+    in the L2, the steps in flight and a lane's registers.
+    """
+    pattern, coding, steps = plan.pattern, plan.values.coding, in_flight(plan)
+    registers = _most_registers(plan, steps)
+    return pattern.index_dtype, coding, bool(pattern.choice.mma), kept_share(plan), steps, registers
+
+
+def defines(plan: Plan) -> dict[str, str]:
+    """Return the compile-time constants that the format adds."""
+    index, coding, mma, kept, steps, _ = traits(plan)
+    return ({"DASP_KEEP": f"{kept}f"} if kept else {}) | {
+        "DASP_INDEX": C_NAMES[index],
+        "DASP_OFFSET": "int",
+        "DASP_MMA": str(int(mma)),
+        "DASP_CODING": str(int(coding)),
+        "DASP_IN_FLIGHT": str(steps),
+    }
+
+
+def types(plan: Plan) -> dict[str, np.dtype[Any]]:
+    """Return what the source's own names of types stand for."""
+    return {"Index": plan.pattern.index_dtype, "Code": plan.values.codes.dtype}
+
+
+def warps(plan: Plan) -> int:
+    """Return how many warps a product needs: one for each slice."""
+    return len(plan.pattern.headers)
+
+
+def threads(plan: Plan) -> int:
+    """Return the threads of a block."""
+    return int(WARP * plan.pattern.choice.warps)
+
+
+def take_turns(plan: Plan) -> bool:
+    """Whether there are more slices than run at the same time, of few steps each."""
+    return _take_turns(plan, H200.few_steps)
+
+
+def _take_turns(plan: Plan, few: float) -> bool:
+    slices, steps = len(plan.pattern.headers), len(plan.pattern.bases)
+    return slices > H200.wave_slices and steps <= few * slices
+
+
+def in_flight(plan: Plan) -> int:
+    """Return how many steps of a slice a warp loads before it multiplies the first.
+
+    Fewer take fewer registers, so that more slices run at once. That pays where short slices of one row a
+    lane take turns: longer ones among them would be waited for. It pays, too, where the last slices would
+    else wait for all others: all then run at once, or, of wide values, in fewer turns. A row that is cut
+    waits for its segments whatever the others do.
+    """
+    pattern, width = plan.pattern, plan.values.codes.itemsize
+    wide = width >= WIDE
+    slices, steps = len(pattern.headers), len(pattern.bases)
+    even = slices == ceil_div(pattern.positions, WARP)
+    if even and _take_turns(plan, (1 + wide) * H200.few_steps):
+        kinds = H200.few_in_flight
+        return next(few for most, least, few in kinds if steps <= most * slices and slices >= least)
+    usual = H200.in_flight
+    if pattern.segments or not slices:
+        return usual
+    fewer = next(steps for least, steps in H200.fewer_in_flight if width >= least)
+    waves = ceil_div(slices, slices_at_once(plan, fewer))
+    if waves > 1 and not wide:
+        return usual
+
+    def turns(in_flight: int) -> int:
+        return 1 + ceil_div(steps, slices * in_flight)
+
+    usual_waves = ceil_div(slices, slices_at_once(plan, usual))
+    pays = waves < usual_waves and (wide or waves * turns(fewer) < usual_waves * turns(usual))
+    return fewer if pays else usual
+
+
+def own_defines(plan: Plan) -> dict[str, str]:
+    """Return the constants that a product by vectors of the plan's own type adds."""
+    registers = traits(plan)[-1]
+    return {"DASP_REGISTERS": str(registers)} if registers else {}
+
+
+def _most_registers(plan: Plan, in_flight: int) -> int:
+    """Return the most registers of a lane; 0 where the compiler decides, as it does for large blocks."""
+    values, x = plan.values, plan.dtype.itemsize
+    code = 0 if values.coding == Coding.EQUAL else values.codes.itemsize
+    words = ceil_div(x, WORD) + ceil_div(x if values.coding == Coding.DICTIONARY else code, WORD)
+    if plan.pattern.choice.warps < H200.many_warps:
+        for of_words, steps, most in H200.most_registers:
+            if (of_words, steps) == (words, in_flight):
+                return most
+    return 0
+
+
+def slices_at_once(plan: Plan, in_flight: int) -> int:
+    """Estimate how many slices run at the same time, from the registers that so many steps in flight take."""
+    of_step = 2 + ceil_div(plan.dtype.itemsize, WORD)
+    registers = round_up(H200.slice_registers + of_step * in_flight, 8)
+    if plan.values.codes.itemsize >= WIDE:  # which take all that they may
+        registers = _most_registers(plan, in_flight) or registers
+    blocks = H200.registers // (registers * threads(plan))
+    return int(H200.multiprocessors * max(blocks, 1) * plan.pattern.choice.warps)
+
+
+def kept_share(plan: Plan) -> float:
+    """Return the share of a plan that is told to stay in the L2 until the next product, in steps of 0.05."""
+    (least, most), size = H200.kept_plans, plan.nbytes
+    if not least <= size <= most:
+        return 0.0
+    room = H200.kept_bytes - sum(plan.shape) * plan.dtype.itemsize
+    return round(20 * max(min(1.0, room / size), 0.0)) / 20
+
+
+def partials(plan: Plan) -> int:
+    """Return how many partial sums a product needs."""
+    return int(plan.pattern.segments)
+
+
+def arguments(plan: Plan, scratch: Scratch) -> dict[str, Any]:
+    """Return the kernel's arguments but those that come with each product."""
+    return plan_arguments(plan) | {"partials": scratch.partials, "tickets": scratch.tickets}
+
+
+def plan_arguments(plan: Plan) -> dict[str, Any]:
+    """Return those of them that belong to the plan."""
+    pattern, values = plan.pattern, plan.values
+    return {
+        "headers": pattern.headers,
+        "bases": pattern.bases,
+        "deltas": pattern.deltas,
+        "values": values.codes,
+        "table": values.table,
+        "rows": pattern.rows,
+        "long_rows": pattern.long_rows,
+        "segment_offsets": pattern.segment_offsets,
+        "segment_rows": pattern.segment_rows,
+        "count": len(pattern.headers),
+        "segments": pattern.segments,
+        "positions": pattern.positions,
+        "identity": int(len(pattern.rows) == 0),
+    }

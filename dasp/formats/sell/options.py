@@ -1,0 +1,52 @@
+"""What a user may choose of the slices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dasp.formats.choices import check_int, check_switch
+from dasp.formats.sell.pattern import MOST_COLUMNS, MOST_STEPS, MOST_WARPS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The choices of slices; None leaves one to the matrix and the machine.
+
+    Attributes
+    ----------
+    steps : int or None
+        Most steps of a slice, 1 to 4095; a row of more than 32 times as many entries is cut.
+    window : int or None
+        Rows among which rows are sorted by length, less than 2^32; 0 keeps the caller's order, m or more
+        sorts all.
+    narrow : bool
+        Whether values may be stored in fewer bits where each keeps all of its own.
+    warps : int or None
+        Slices to a block of threads on a GPU, 1 to 16.
+    mma : bool or None
+        Whether a GPU multiplies tiles with tensor cores, which is slower for one vector
+        (docs/experiments.md); None: where it is faster, which may be in products by several columns.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For a choice of the wrong kind, or outside its range.
+    """
+
+    steps: int | None = None
+    window: int | None = None
+    narrow: bool = True
+    warps: int | None = None
+    mma: bool | None = None
+
+    def __post_init__(self) -> None:
+        """Check every choice."""
+        if self.steps is not None:
+            check_int("steps", self.steps, 1, MOST_STEPS)
+        if self.window is not None:
+            check_int("window", self.window, 0, MOST_COLUMNS)
+        if self.warps is not None:
+            check_int("warps", self.warps, 1, MOST_WARPS)
+        check_switch("narrow", self.narrow)
+        if self.mma is not None:
+            check_switch("mma", self.mma)

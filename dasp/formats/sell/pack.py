@@ -1,0 +1,160 @@
+"""Rows into slices, in four steps: statistics, choice, layout, fill.
+
+Written over the primitives of the device on which the matrix lies (`dasp.backends.protocols.Primitives`).
+Integers and stable orders alone decide, so that every device makes the same plan, bit for bit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from dasp.formats.cost import Gathers, Machine
+from dasp.formats.plan import WARP, Csr, Plan, narrowest
+from dasp.formats.sell import choose
+from dasp.formats.sell.layout import Cut, Layout, Survey, Tried
+from dasp.formats.sell.options import Options
+from dasp.formats.sell.pattern import NAME, Choice, Coding, Pattern
+from dasp.runtime.integers import ceil_div
+
+
+def pack(csr: Csr, options: Options, machine: Machine, on: Any) -> Plan:
+    """Pack a matrix into slices.
+
+    Parameters
+    ----------
+    csr : Csr
+        On the device of the primitives; not modified.
+    options : Options
+    machine : Machine
+        For which is chosen what the options leave open.
+    on : Primitives
+
+    Returns
+    -------
+    Plan
+        With arrays on that device.
+    """
+    dtype, m = csr.data.dtype, csr.shape[0]
+    steps = options.steps or choose.choose_steps(len(csr.data), machine)
+    segment_steps = options.steps or max(steps, machine.most_steps)
+    cut = Cut(steps, segment_steps, machine.most_segments, machine.wave_slices)
+    survey = on.survey(csr, cut, options.narrow)
+    if not options.steps and not survey.long_rows:
+        steps = choose.choose_long_steps(steps, m, len(csr.data), survey.longest, dtype, machine)
+        if steps != cut.steps:
+            cut = cut._replace(steps=steps, segment_steps=max(steps, cut.segment_steps))
+    order = None
+    if not survey.columns_rise:
+        csr, order = on.sort_columns(csr, survey)
+    gathers = choose.gathers_of((survey.most_column + 1) * dtype.itemsize, machine)
+
+    tried, coding = None, None
+    window = options.window or 0  # if no row is longer than the one before it, a sort moves none
+    windows = _windows(csr, survey, cut, machine) if options.window is None and survey.rises else ()
+    tiles = choose.tiles_to_try(windows, m, survey.longest, machine)
+    if windows:
+        window, tried, coding = _choose_window(csr, survey, cut, windows, gathers, machine, on, tiles)
+    layout = on.lay_out(csr, survey, cut, window, tried)
+    if tried and tiles and not choose.is_like(tried.statistics[window], layout.steps - layout.segment_steps):
+        layout = None
+        window, tried, coding = _choose_window(csr, survey, cut, windows, gathers, machine, on, 0)
+        layout = on.lay_out(csr, survey, cut, window, tried)
+    if coding is None:
+        coding = _coding(survey, dtype)  # what was counted of values comes with what was counted of slices
+    counts = layout.slices, layout.steps, layout.full, layout.segment_steps
+    known = choose.with_segments(tried.statistics[window], *counts) if tried else None
+    tried = None
+    counted = _share(csr, survey, cut, layout, machine, on, known, options)
+    values, (rows, headers, bases), fill = on.store(csr, survey, order, layout, coding)
+    warps = options.warps
+    if warps is None:
+        even = layout.slices == ceil_div(layout.positions, WARP)
+        code_bytes = choose.code_bytes(coding, dtype)
+        warps = choose.choose_warps(counted(), even, dtype, code_bytes, gathers, machine)
+    choice = Choice(machine.name, steps, cut.segment_steps, window, warps, bool(options.narrow), options.mma)
+    deltas = fill()
+    pattern = Pattern(
+        choice=choice,
+        index_dtype=narrowest(max(csr.shape)),
+        entries=len(csr.data),
+        segments=layout.segments,
+        positions=layout.positions,
+        rows=rows,
+        headers=headers,
+        bases=bases,
+        deltas=deltas,
+        long_rows=layout.long_rows,
+        segment_offsets=layout.segment_offsets,
+        segment_rows=layout.segment_rows,
+    )
+    return Plan(NAME, csr.shape, dtype, pattern, values, order)
+
+
+def _windows(csr: Csr, survey: Survey, cut: Cut, machine: Machine) -> tuple[int, ...]:
+    """Return the sort windows to try."""
+    rows, entries, dtype, saved = csr.shape[0], len(csr.data), csr.data.dtype, math.inf
+    if not survey.long_rows:
+        saved = choose.most_saved(rows, entries, survey.longest, cut.steps, dtype, machine)
+    return choose.windows_to_try(saved, rows, entries, dtype, machine)
+
+
+def _choose_window(
+    csr: Csr,
+    survey: Survey,
+    cut: Cut,
+    windows: tuple[int, ...],
+    gathers: Gathers,
+    machine: Machine,
+    on: Any,
+    tiles: int,
+) -> tuple[int, Tried, Coding]:
+    """Try sort windows, in some tiles or in all rows; return the best one, what was found, and the coding."""
+    dtype, blocks = csr.data.dtype, _blocks(gathers, machine)
+    tried = on.try_windows(csr, survey, cut, windows, _sector_columns(csr), blocks, tiles)
+    coding = _coding(survey, dtype)
+    code_bytes, rows = choose.code_bytes(coding, dtype), csr.shape[0] - survey.long_rows
+    window = choose.choose_window(tried.statistics, rows, dtype, code_bytes, gathers, machine)
+    return window, tried, coding
+
+
+def _coding(survey: Survey, dtype: np.dtype[Any]) -> Coding:
+    """Return how values are to be stored."""
+    return choose.choose_coding(survey.values(), dtype) if survey.values else Coding.PLAIN
+
+
+def _share(
+    csr: Csr,
+    survey: Survey,
+    cut: Cut,
+    layout: Layout,
+    machine: Machine,
+    on: Any,
+    known: choose.SliceStatistics | None,
+    options: Options,
+) -> Callable[[], choose.SliceStatistics]:
+    """Begin to count what blocks of slices read where that matters and is not known; return what ends it."""
+    slices = known or choose.SliceStatistics(layout.slices, layout.steps, layout.full, 0, 0, 0, 0)
+    if known or options.warps is not None or not choose.may_share(slices, machine):
+        return lambda: slices
+    blocks = 0, machine.few_warps, machine.many_warps
+    counted: Callable[[], choose.SliceStatistics] = on.slice_statistics(
+        csr, survey, cut, layout, _sector_columns(csr), blocks
+    )
+    return counted
+
+
+def _blocks(gathers: Gathers, machine: Machine) -> tuple[int, int, int]:
+    """Return the slices of each kind of block whose sectors matter; 0 for the others."""
+    matter = machine.blocks_matter
+    few = machine.few_warps if matter or gathers.by_few else 0
+    many = machine.many_warps if matter or gathers.by_many else 0
+    return 1 if gathers.by_slice else 0, few, many
+
+
+def _sector_columns(csr: Csr) -> int:
+    """Return the columns whose x share a sector; x has the matrix's type."""
+    return max(choose.SECTOR_BYTES // int(csr.data.dtype.itemsize), 1)

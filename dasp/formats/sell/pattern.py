@@ -1,0 +1,231 @@
+"""A matrix in slices: which entry lies in which slot, and how its values are stored."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from dasp.formats.plan import Array
+from dasp.runtime.dtypes import real_type
+
+NAME = "slices"
+
+
+class Width(IntEnum):
+    """How wide the columns of a slice are stored, as the exponent of two in a slice's header.
+
+    With NONE nothing is stored: the column of lane l is the step's base + l. Else it is the base plus a
+    delta of 8, 16 or 32 bits, or, if every bit of the delta is set, the slot is a pad.
+    """
+
+    NONE = 0
+    BITS_8 = 1
+    BITS_16 = 2
+    BITS_32 = 3
+
+
+NONE, BITS_8, BITS_16, BITS_32 = (int(width) for width in Width)
+PAD_8, PAD_16, PAD_32 = (1 << 8) - 1, (1 << 16) - 1, (1 << 32) - 1
+"""The delta of a pad, in each width that is stored."""
+
+MOST_STEPS = (1 << 12) - 1
+"""Steps of a slice that its header can count."""
+
+MOST_COLUMNS = PAD_32
+"""Columns that the widest deltas can tell apart, and rows that a header can count."""
+
+MOST_WARPS = 16
+"""Slices that one block of a GPU's threads may multiply."""
+
+
+def shape_word(steps: Any, full: Any, shift: Any, width: Any) -> Any:
+    """Return the last number of a header from steps, full steps, log2 of the lanes to a row, and `Width`."""
+    return steps | full << 12 | shift << 24 | width << 27
+
+
+def shape_fields(word: Any) -> tuple[Any, Any, Any, Any]:
+    """Return steps, full steps, log2 of the lanes to a row, and `Width`, from the last number of a header.
+
+    For numbers and arrays of 64 bits; compiled code uses it as it is.
+    """
+    return word & 4095, word >> 12 & 4095, word >> 24 & 7, word >> 27 & 3
+
+
+SHAPE_BITS = 29
+"""Bits of that number that mean something."""
+
+
+class Coding(IntEnum):
+    """How the values of a matrix are stored; every coding gives back every bit.
+
+    PLAIN: as the matrix's type. SINGLE: as float32, a complex value as complex64. BYTE: as int8. DICTIONARY:
+    as the uint8 position in `table`. EQUAL: not at all, since each is `table[0]`. HALF: as float16. REAL: as
+    the real part; REAL_SINGLE: as that part in float32. Of complex values BYTE and HALF hold the real part as
+    well; the imaginary part of every value is then 0, and no -0. Values as codes are the CSR-VI of Kourtis,
+    Goumas and Koziris, CF '08, doi:10.1145/1366230.1366244.
+    """
+
+    PLAIN = 0
+    SINGLE = 1
+    BYTE = 2
+    DICTIONARY = 3
+    EQUAL = 4
+    HALF = 5
+    REAL = 6
+    REAL_SINGLE = 7
+
+
+CODE_TYPES: dict[Coding, np.dtype[Any]] = {
+    Coding.SINGLE: np.dtype(np.float32),
+    Coding.BYTE: np.dtype(np.int8),
+    Coding.DICTIONARY: np.dtype(np.uint8),
+    Coding.HALF: np.dtype(np.float16),
+    Coding.REAL_SINGLE: np.dtype(np.float32),
+}
+"""The type of a coded value, where it is not the matrix's."""
+
+REAL_PARTS = Coding.BYTE, Coding.HALF, Coding.REAL, Coding.REAL_SINGLE
+"""What holds the real parts of complex values."""
+
+
+@cache
+def code_type(coding: Coding, dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the type of a stored value of a matrix of a type; any where none is stored."""
+    if coding == Coding.REAL:
+        return real_type(dtype)
+    if coding == Coding.SINGLE and dtype.kind == "c":
+        return np.dtype(np.complex64)
+    kind: np.dtype[Any] = CODE_TYPES.get(coding, dtype)
+    return kind
+
+
+def may_code(coding: Coding, dtype: np.dtype[Any]) -> bool:
+    """Whether a coding stores a matrix of a type in fewer bits, and parts only of what has parts."""
+    if coding in (Coding.REAL, Coding.REAL_SINGLE) and dtype.kind != "c":
+        return False
+    kind = code_type(coding, dtype)
+    narrower = kind.itemsize < dtype.itemsize
+    return narrower and (coding != Coding.REAL_SINGLE or kind.itemsize < real_type(dtype).itemsize)
+
+
+MOST_CODES = 256
+"""Values that a dictionary can hold."""
+
+
+NO_BYTE = 256
+"""In the place of a byte where there is none."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was chosen for a matrix, on a machine, within a policy.
+
+    Attributes
+    ----------
+    machine : str
+        Name of the `Machine` whose costs decided.
+    steps, segment_steps : int
+        Most steps of a slice, and of a segment of a row that would have very many.
+    window : int
+        Rows among which rows are sorted by length (SELL-C-sigma: sorting scope); 0 for none.
+    warps : int
+        Slices to a block of threads on a GPU.
+    narrow : bool
+        Whether values may be stored in fewer bits.
+    mma : bool or None
+        Whether tiles are multiplied with tensor cores; None: where that is faster.
+    """
+
+    machine: str
+    steps: int
+    segment_steps: int
+    window: int
+    warps: int
+    narrow: bool
+    mma: bool | None
+
+
+@dataclass(frozen=True, eq=False)
+class Pattern:
+    """Rows in slices that one warp multiplies: 32 / T rows to a slice, T lanes to a row.
+
+    T is a power of two from 1 to 32, chosen for each slice. A slice is a run of steps of 32 slots, and
+    slot l of step k is what lane l meets at step k: entry k T + l % T of the slice's row l / T. So T = 1 is
+    a slice of SELL-C-sigma, column by column with a thread for each row, and a step at T = 4 is an 8 x 4
+    tile. A row too long for one slice is cut into segments, each a slice with T = 32. Those come before the
+    other slices, in any order in which the segments of one row follow each other.
+
+    A header is four numbers: the slice's first step; its first position in `rows` (for a segment, its number
+    row by row, as `segment_offsets` counts); the first of its deltas, in blocks of 32 bytes; and its
+    `shape_word`: steps, leading steps without pads, log2 T and `Width`. Steps, positions and deltas of the
+    slices follow each other without a gap.
+
+    Sources: Kreutzer et al., SIAM J. Sci. Comput. 36 (2014) C401, for SELL-C-sigma; Lu and Liu, SC '23, for
+    the tile; Kourtis, Goumas and Koziris, CF '08, for columns as deltas (CSR-DU).
+
+    Attributes
+    ----------
+    choice : Choice
+    index_dtype : numpy.dtype
+        int32 or int64, of rows and columns.
+    entries : int
+        Stored entries, without pads.
+    segments : int
+        Slices that are segments of long rows: the first ones.
+    positions : int
+        Rows in slices, the long ones not counted; the last slice may have room for more.
+    rows : Array, shape (positions,) or (0,), index type
+        The caller's row at each position. Empty if position p is row p.
+    headers : Array, shape (slices, 4), uint32
+    bases : Array, shape (steps,), index type
+        What a step's deltas are added to: its least column.
+    deltas : Array, shape (32 * blocks,), uint8
+        Of each slice its steps' deltas, little-endian, in the width of its header.
+    long_rows : Array, shape (r,), index type
+        The caller's rows that are cut into segments.
+    segment_offsets : Array, shape (r + 1,), index type
+        First segment of each of those rows.
+    segment_rows : Array, shape (segments,), index type
+        Position in `long_rows` of each segment's row.
+    """
+
+    choice: Choice
+    index_dtype: np.dtype[Any]
+    entries: int
+    segments: int
+    positions: int
+    rows: Array
+    headers: Array
+    bases: Array
+    deltas: Array
+    long_rows: Array
+    segment_offsets: Array
+    segment_rows: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Values:
+    """The values of a matrix in slices.
+
+    Attributes
+    ----------
+    coding : Coding
+        How `codes` are stored.
+    codes : Array, shape (32 * steps,), or (0,) if all are equal; the coding's type
+        A pad's code is 0, which need not stand for the value 0: a product must leave it out.
+    table : Array, shape (t,), the matrix's type
+        The values that codes stand for; empty where a code is the value itself.
+    """
+
+    coding: Coding
+    codes: Array
+    table: Array
+
+
+def delta_views(deltas: Array) -> tuple[Array, Array, Array]:
+    """Return the deltas of a pattern as 8, as 16 and as 32 bits each."""
+    return deltas, deltas.view(np.uint16), deltas.view(np.uint32)

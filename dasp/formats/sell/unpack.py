@@ -1,0 +1,26 @@
+"""The way back from slices, and what their plans are made of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dasp.formats.plan import WARP, Array, Part, Plan, nbytes
+
+
+def unpack(plan: Plan, on: Any) -> tuple[Array, Array, Array]:
+    """Return the matrix of a plan as CSR; see `dasp.backends.protocols.Primitives.unpack`."""
+    found: tuple[Array, Array, Array] = on.unpack(plan)
+    return found
+
+
+def slots(plan: Plan, on: Any) -> Any:
+    """Return where every entry goes; see `dasp.backends.protocols.Primitives.slots`."""
+    return on.slots(plan)
+
+
+def summary(plan: Plan) -> list[Part]:
+    """Return one line: rows, entries, slots and bytes of all slices."""
+    pattern, values = plan.pattern, plan.values
+    slots = WARP * len(pattern.bases)
+    rows = pattern.positions + len(pattern.long_rows)
+    return [Part("slices", rows, pattern.entries, slots, nbytes(pattern, values))]

@@ -1,0 +1,1 @@
+"""Where dasp meets other libraries: PyTorch today."""

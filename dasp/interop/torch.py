@@ -1,0 +1,223 @@
+"""Products with a planned matrix in PyTorch, with gradients for the vectors and for the values of the matrix.
+
+The products are custom operators (`torch.ops.dasp`), so that `torch.compile` keeps them in its graphs. This
+module imports PyTorch, and nothing else imports this module before it is asked for.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dasp.runtime import check as _check
+from dasp.runtime import foreign as _foreign
+
+_kept: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+
+
+def matmul(A: Any, x: Tensor, values: Tensor | None = None) -> Tensor:
+    """Return A @ x, with gradients for x and for the values.
+
+    Parameters
+    ----------
+    A : dasp.SpMatrix
+        Of shape (m, n). Kept alive by the caller as long as gradients are to be computed.
+    x : torch.Tensor, shape (n,) or (n, k)
+        On the device of A, of any strides.
+    values : torch.Tensor, shape (nnz,), optional
+        Other values for the entries of A, in the order in which they came (`SpMatrix.with_values`), on the
+        device of A.
+
+    Returns
+    -------
+    torch.Tensor, shape (m,) or (m, k)
+        Contiguous, of the wider of the types of x and of the values.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `SpMatrix.matvec` and `SpMatrix.with_values` do.
+
+    Notes
+    -----
+    The gradient for x is A^H g, by the plan of the transpose, which is made on first use and kept. The one
+    for the values is the product g x^H sampled at the entries: a pass over them, with temporary memory for a
+    number of each entry and column; the entries' places are kept, 8 or 16 bytes each. Gradients have
+    gradients.
+
+    Examples
+    --------
+    >>> import dasp, torch
+    >>> from dasp.torch import matmul
+    >>> A = dasp.SpMatrix([[0.0, 2.0], [3.0, 0.0]], device="cpu")
+    >>> x = torch.tensor([1.0, 10.0], dtype=torch.float64, requires_grad=True)
+    >>> matmul(A, x).sum().backward()
+    >>> x.grad
+    tensor([3., 2.], dtype=torch.float64)
+    """
+    return _product(x, values, _key(A), False)
+
+
+def _key(A: Any) -> str:
+    """Return the key by which the operators know a matrix; a compiled graph holds it as a constant."""
+    key: str | None = getattr(A, "_key", None)
+    if key is None:
+        raise TypeError(f"A is {_check.kind_of(A)}; a dasp.SpMatrix is needed")
+    return key
+
+
+def _matrix(key: str) -> Any:
+    A = _foreign.matrices.get(key)
+    if A is None:
+        raise RuntimeError("the matrix of this product is gone; keep A as long as gradients are computed")
+    return A
+
+
+def _coordinates(A: Any) -> tuple[Tensor, Tensor]:
+    """Return row and column of each entry as tensors, kept as long as the matrix."""
+    if A not in _kept:
+        _kept[A] = tuple(map(torch.from_dlpack, A.coordinates()))
+    return _kept[A]  # type: ignore[no-any-return]
+
+
+def _dtype(A: Any) -> torch.dtype:
+    found: torch.dtype = getattr(torch, A.dtype.name)
+    return found
+
+
+@torch.library.custom_op("dasp::matmul", mutates_args=())
+def _matmul(x: Tensor, values: Tensor | None, key: str, transposed: bool) -> Tensor:
+    """A x, or A^T x, with the values that are given or A's own."""
+    A = _matrix(key)
+    if values is not None:
+        with _foreign.stream_of(values, A.device):
+            A = A.with_values(_foreign.taken("values", values, A.device))
+    y: Tensor = (A.T if transposed else A).matvec(x.detach())
+    return y.contiguous()
+
+
+@_matmul.register_fake
+def _(x: Tensor, values: Tensor | None, key: str, transposed: bool) -> Tensor:
+    A = _matrix(key)
+    kind = torch.promote_types(x.dtype, _dtype(A) if values is None else values.dtype)
+    return x.new_empty((A.shape[1 if transposed else 0], *x.shape[1:]), dtype=kind)
+
+
+@torch.library.custom_op("dasp::sampled", mutates_args=())
+def _sampled(g: Tensor, x: Tensor, key: str, transposed: bool) -> Tensor:
+    """g_i x_j at the place (i, j) of each entry of A, or of A^T; of several columns their sum."""
+    rows, columns = _coordinates(_matrix(key))
+    if transposed:
+        rows, columns = columns, rows
+    product = g[rows] * x[columns]
+    return product if product.ndim == 1 else product.sum(1)
+
+
+@_sampled.register_fake
+def _(g: Tensor, x: Tensor, key: str, transposed: bool) -> Tensor:
+    return g.new_empty((_matrix(key).nnz,), dtype=torch.promote_types(g.dtype, x.dtype))
+
+
+def _like(gradient: Tensor, given: Tensor) -> Tensor:
+    """Return a gradient in the type of what it belongs to."""
+    if gradient.is_complex() and not given.is_complex():
+        gradient = gradient.real
+    return gradient.to(given.dtype)
+
+
+def _keep_operands(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    one, other, ctx.key, ctx.transposed = inputs
+    ctx.writes = _matrix(ctx.key)._writes if other is None else None
+    ctx.save_for_backward(one, other)
+
+
+def _of_matmul(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+    x, values = ctx.saved_tensors
+    if values is None and ctx.writes != _matrix(ctx.key)._writes:
+        raise RuntimeError(
+            "values of A were overwritten in place after the product whose gradients are wanted; write them "
+            "after backward(), or pass them to dasp.torch.matmul"
+        )
+    for_x = for_values = None
+    if ctx.needs_input_grad[0]:
+        for_x = _like(_product(g.conj(), values, ctx.key, not ctx.transposed).conj(), x)
+    if values is not None and ctx.needs_input_grad[1]:
+        for_values = _like(_sample(g, x.conj(), ctx.key, ctx.transposed), values)
+    return for_x, for_values, None, None
+
+
+def _of_sampled(ctx: Any, h: Tensor) -> tuple[Tensor | None, ...]:
+    g, x = ctx.saved_tensors
+    for_g = for_x = None
+    if ctx.needs_input_grad[0]:
+        for_g = _like(_product(x.conj(), h, ctx.key, ctx.transposed), g)
+    if ctx.needs_input_grad[1]:
+        for_x = _like(_product(g.conj(), h, ctx.key, not ctx.transposed), x)
+    return for_g, for_x, None, None
+
+
+_matmul.register_autograd(_of_matmul, setup_context=_keep_operands)
+_sampled.register_autograd(_of_sampled, setup_context=_keep_operands)
+
+
+class _Transformed(torch.autograd.Function):  # type: ignore[misc]
+    """An operator in forward mode and for `torch.func`, linear in each of two operands.
+
+    A custom operator's own has no tangents, of which it says nothing, and refuses most transformations.
+    """
+
+    generate_vmap_rule = True
+    operator: Any
+    product: Any
+    gradients: Any
+
+    @classmethod
+    def forward(cls, *inputs: Any) -> Tensor:
+        result: Tensor = cls.operator(*inputs)
+        return result
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        _keep_operands(ctx, inputs, output)
+        ctx.save_for_forward(*inputs[:2])
+
+    @classmethod
+    def backward(cls, ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        found: tuple[Tensor | None, ...] = cls.gradients(ctx, gradient)
+        return found
+
+    @classmethod
+    def jvp(cls, ctx: Any, turn: Tensor | None, change: Tensor | None, *_: Any) -> Tensor:
+        one, other = ctx.saved_tensors
+        parts = [] if turn is None else [cls.product(turn, other, ctx.key, ctx.transposed)]
+        if change is not None:
+            parts.append(cls.product(one, change, ctx.key, ctx.transposed))
+        return sum(parts[1:], parts[0])
+
+
+def _are_plain(*tensors: Tensor | None) -> bool:
+    """Whether the operators may have these tensors as they are."""
+    return _foreign.is_traced() or not any(
+        each is not None and _foreign.is_transformed(each) for each in tensors
+    )
+
+
+def _product(x: Tensor, values: Tensor | None, key: str, transposed: bool) -> Tensor:
+    made: Tensor = (_matmul if _are_plain(x, values) else _Matmul.apply)(x, values, key, transposed)
+    return made
+
+
+def _sample(g: Tensor, x: Tensor, key: str, transposed: bool) -> Tensor:
+    made: Tensor = (_sampled if _are_plain(g, x) else _Sampled.apply)(g, x, key, transposed)
+    return made
+
+
+class _Matmul(_Transformed):
+    operator, gradients, product = _matmul, staticmethod(_of_matmul), staticmethod(_product)
+
+
+class _Sampled(_Transformed):
+    operator, gradients, product = _sampled, staticmethod(_of_sampled), staticmethod(_sample)

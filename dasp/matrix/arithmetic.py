@@ -1,0 +1,514 @@
+"""What a SciPy user types, for `dasp.SpMatrix`: conversions, sums, scalings, files, and refusals in words."""
+
+from __future__ import annotations
+
+import html
+import operator
+import os
+from numbers import Complex, Real
+from typing import TYPE_CHECKING, Any, NoReturn, Self
+
+import numpy as np
+import scipy.sparse
+
+from dasp import _html, formats
+from dasp.formats.plan import arrays_of, with_arrays
+from dasp.matrix import planning
+from dasp.matrix.device import found
+from dasp.matrix.shifted import Shifted
+from dasp.runtime import arrays as _arrays
+from dasp.runtime import check as _check
+from dasp.runtime import dtypes as _dtypes
+from dasp.runtime import foreign as _foreign
+
+HEADINGS = "part", "rows", "entries", "slots", "fill", "bytes"
+
+
+class Surface:
+    """The methods that need nothing but products, values and the way back from the plan."""
+
+    if TYPE_CHECKING:
+        shape: Any
+        dtype: Any
+        nnz: Any
+        device: Any
+        plan: Any
+        T: Any
+        with_values: Any
+        matvec: Any
+        rmatvec: Any
+        to_scipy: Any
+        _backend: Any
+        _places: Any
+        _product: Any
+        _begin: Any
+        _entries: Any
+        _slots: Any
+        _as_they_came: Any
+        _kept: Any
+
+        def __init__(self, A: Any, device: str = "auto") -> None: ...
+        def __matmul__(self, x: Any) -> Any: ...
+        def __rmatmul__(self, x: Any) -> Any: ...
+
+    # ---- to other forms ------------------------------------------------------------------------------
+
+    def tocsr(self) -> Any:
+        """Return the matrix as CSR on its device: `scipy.sparse.csr_array` or CuPy's `csr_matrix`.
+
+        Returns
+        -------
+        sparse matrix, shape (m, n)
+            New; entries as `to_scipy` gives them.
+        """
+        indptr, indices, data = found(planning.unpack, self.plan, self.device)
+        with self._backend.filling(self.device):
+            data = data.astype(_dtypes.sum_type(self.dtype), copy=False)
+        return self._backend.sparse(self.shape, indptr, indices, data)
+
+    def tocsc(self) -> Any:
+        """Return the matrix as CSC on its device, of SciPy or CuPy; see `tocsr`."""
+        return self.tocsr().tocsc()
+
+    def tocoo(self) -> Any:
+        """Return the matrix as COO on its device, of SciPy or CuPy; see `tocsr`."""
+        return self.tocsr().tocoo()
+
+    def toarray(self) -> Any:
+        """Return the matrix as a dense array on its device, shape (m, n), C-ordered; duplicates sum."""
+        return self.tocsr().toarray()
+
+    def asarray(self, x: Any, dtype: Any = None) -> Any:
+        """Return an array where the matrix is, copied there only if it must be.
+
+        Parameters
+        ----------
+        x : array_like
+            On the host or on a GPU, of any library.
+        dtype : dtype, optional
+            By default that of x.
+
+        Returns
+        -------
+        numpy.ndarray or cupy.ndarray
+        """
+        return self._backend.asarray(x, self.device, dtype)
+
+    def astype(self, dtype: Any) -> Self:
+        """Return the matrix with values of another type, rounded to it; itself if it has that type.
+
+        Parameters
+        ----------
+        dtype : dtype
+            float64, float32, float16, bfloat16, complex64 or complex128; or their names.
+
+        Returns
+        -------
+        SpMatrix
+            With the same pattern. Values beyond the type are infinite.
+
+        Raises
+        ------
+        TypeError
+            If it is none of the types that matrices may have, or a real one and values are complex.
+
+        Examples
+        --------
+        >>> import dasp, numpy
+        >>> A = dasp.SpMatrix([[0.0, 2.0], [3.0, 0.0]], device="cpu").astype("float16")
+        >>> (A @ numpy.ones(2, numpy.float16)).dtype, (A @ numpy.ones(2)).dtype
+        (dtype('float16'), dtype('float64'))
+        """
+        kind = _dtypes.named(dtype)
+        if kind == self.dtype:
+            return self
+        if self.dtype.kind == "c" != kind.kind:
+            raise TypeError(f"A has dtype {self.dtype} and dtype is {kind}; a complex dtype is needed")
+        with np.errstate(over="ignore"):
+            return self._mapped(lambda values: values.astype(kind))
+
+    def copy(self) -> Self:
+        """Return the matrix with the same pattern and values of its own, to be overwritten in place."""
+        values = self.plan.values
+        with self._backend.filling(self.device):
+            own = with_arrays(values, map(_arrays.copied, arrays_of(values)))
+        return self._sharing(self.plan.of(own, self.dtype))
+
+    def _sharing(self, plan: Any) -> Self:
+        """Return a matrix of a plan with the same pattern; what one finds out of that, both know."""
+        other = object.__new__(type(self))
+        other._begin(self.device, self._backend.product(plan, self.device, self._product), self._places)
+        return other
+
+    __copy__ = copy
+
+    # ---- with other values ---------------------------------------------------------------------------
+
+    def _mapped(self, function: Any, *, merges: bool = True) -> Self:
+        """Return the matrix with a function of each value, which takes NumPy's arrays wherever A is.
+
+        `merges` says whether fewer bits may hold what it makes: a GPU takes longer to look for that.
+        """
+        plan = self.plan
+        with self._backend.filling(self.device) as primitives:
+            mapped = formats.find(plan.format).mapped(plan, function, merges, primitives)
+            if mapped is None:
+                values = function(self._entries())
+        return self.with_values(values) if mapped is None else self._sharing(mapped)
+
+    def conj(self) -> Self:
+        """Return the matrix with conjugated values; itself if they are real."""
+        if self.dtype.kind != "c":
+            return self
+        return self._mapped(lambda values: values.conj(), merges=False)
+
+    conjugate = conj
+
+    def _computed(self, function: Any, factor: Any = 1.0, *, merges: bool = False) -> Self:
+        """Return the matrix with a function of its values and of a number, in the type of their product.
+
+        For bfloat16, of which libraries know this and that, it is computed in float32 and rounded.
+        """
+        merges = merges or isinstance(factor, (complex, np.complexfloating)) or not 0 < abs(factor) < np.inf
+        if self.dtype != _dtypes.BFLOAT16:
+            return self._mapped(function, merges=merges)
+        met = {float: self.dtype, complex: np.dtype(np.complex64)}.get(type(factor))
+        kind = met or _dtypes.result_type(self.dtype, factor.dtype)
+
+        def rounded(values: Any) -> Any:
+            return function(values.astype(np.float32)).astype(kind)
+
+        return self._mapped(rounded, merges=merges)
+
+    def __neg__(self) -> Self:
+        return self._computed(operator.neg)
+
+    def __abs__(self) -> Self:
+        return self._computed(abs, merges=self.dtype.kind == "c")
+
+    def multiply(self, other: Any) -> Self:
+        """Return the matrix times a scalar; each value is rounded once.
+
+        Parameters
+        ----------
+        other : number
+            Of a type that NumPy promotes with the values': a float leaves float32, and half precisions, as
+            they are.
+
+        Returns
+        -------
+        SpMatrix
+            With the same pattern; values are coded anew, or as they were where that holds the new ones.
+
+        Raises
+        ------
+        TypeError
+            For anything but a number.
+        """
+        factor = _number("A * x was asked with x", other, "for the product with a vector use A @ x; ")
+        return self._computed(lambda values: values * factor, factor)
+
+    def __mul__(self, other: Any) -> Self:
+        return self.multiply(other)
+
+    def __rmul__(self, other: Any) -> Self:
+        return self.multiply(other)
+
+    def __truediv__(self, other: Any) -> Self:
+        divisor = _number("A / x was asked with x", other)
+        return self._computed(lambda values: values / divisor, divisor)
+
+    def scaled(self, left: Any = None, right: Any = None) -> Self:
+        """Return diag(left) A diag(right), planned as A is.
+
+        Parameters
+        ----------
+        left : array_like, shape (m,), optional
+            What each row is multiplied by, first.
+        right : array_like, shape (n,), optional
+            What each column is multiplied by.
+
+        Returns
+        -------
+        SpMatrix
+            With the same pattern; values are coded anew.
+
+        Raises
+        ------
+        TypeError
+            For arrays somewhere else than on the matrix's device.
+        ValueError
+            For other shapes.
+        """
+        sizes = zip(("left", "right"), (left, right), self.shape, strict=True)
+        left, right = (self._diagonal_factor(*each) for each in sizes)
+        plan, slots = self.plan, self._slots()
+        with self._backend.filling(self.device) as primitives:
+            values = formats.find(plan.format).scaled(plan, slots, left, right, primitives)
+        if values is not None:
+            return self.with_values(values)  # type: ignore[no-any-return]
+        indptr, columns, values = found(planning.unpack, self.plan, self.device)
+        with self._backend.filling(self.device):
+            if left is not None:
+                values = values * left[self._rows_of(indptr, columns.dtype)]
+            if right is not None:
+                values = values * right[columns]
+            values = self._as_they_came(values)
+        return self.with_values(values)  # type: ignore[no-any-return]
+
+    def _diagonal_factor(self, name: str, given: Any, size: int) -> Any:
+        if given is None:
+            return None
+        factor = self._backend.as_operand(_foreign.taken(name, given, self.device), self.device)
+        if factor.shape != (size,):
+            raise ValueError(
+                f"{name} has shape {factor.shape}; A has shape {self.shape}, so ({size},) is needed"
+            )
+        return self._backend.as_values(factor, self.device) if factor.dtype == self.dtype else factor
+
+    def shifted(self, sigma: Any) -> Shifted:
+        """Return A + sigma I, an operator that shares the plan of A.
+
+        Parameters
+        ----------
+        sigma : float
+
+        Returns
+        -------
+        dasp.matrix.shifted.Shifted
+            With `@`, `matvec`, `rmatvec`, `T`, `H` and `as_linear_operator`; `dasp.solvers` take it.
+
+        Raises
+        ------
+        TypeError
+            If `sigma` is no number.
+        ValueError
+            If A is not square.
+        """
+        return Shifted(self, sigma)
+
+    # ---- what is read of it --------------------------------------------------------------------------
+
+    def coordinates(self) -> tuple[Any, Any]:
+        """Return row and column of each entry, in the order in which `with_values` takes their values.
+
+        Returns
+        -------
+        rows, columns : array, shape (nnz,), int32 or int64
+            On the matrix's device.
+        """
+        indptr, columns, _ = found(planning.unpack, self.plan, self.device)
+        with self._backend.filling(self.device):
+            rows = self._rows_of(indptr, columns.dtype)
+            return self._as_they_came(rows), self._as_they_came(columns)
+
+    def _rows_of(self, indptr: Any, dtype: Any) -> Any:
+        """Return the row of each packed entry."""
+        if not self.nnz:
+            return indptr[:0].astype(dtype)
+        # An entry is in the row of as many as have ended before it.
+        ended = _arrays.namespace(indptr).bincount(indptr[1:], minlength=self.nnz + 1)
+        return ended[: self.nnz].cumsum().astype(dtype)
+
+    def diagonal(self, k: int = 0) -> Any:
+        """Return the k-th diagonal on the matrix's device; duplicates sum.
+
+        Parameters
+        ----------
+        k : int
+            Above the main diagonal, or below it if negative.
+        """
+        try:
+            k = operator.index(k)
+        except TypeError as error:
+            raise TypeError(f"k is {k!r}; a whole number is needed") from error
+        k = min(max(k, -self.shape[0]), self.shape[1])  # beyond the matrix is beyond int64, too
+        with self._backend.filling(self.device):
+            diagonal = self._product.diagonal(k)
+        return self.tocsr().diagonal(k) if diagonal is None else diagonal
+
+    def trace(self, offset: int = 0) -> Any:
+        """Return the sum of the diagonal `offset` to the right, a scalar on the matrix's device."""
+        return self.diagonal(offset).sum()
+
+    def sum(self, axis: int | None = None, dtype: Any = None, out: Any = None) -> Any:
+        """Return the sum of all values, of each column (axis 0) or of each row (axis 1).
+
+        Parameters
+        ----------
+        axis : {None, 0, 1, -2, -1}
+        dtype : dtype, optional
+            What the sum, which has the matrix's type, is converted to.
+        out : array, optional
+            Where it is written; returned then.
+
+        Returns
+        -------
+        scalar, or array of shape (n,) or (m,)
+            On the matrix's device, of its type. Sums of rows and columns are products with ones, as accurate
+            as those; of columns with the transpose, which is made and kept (`T`).
+
+        Raises
+        ------
+        ValueError
+            For another axis.
+        """
+        if axis is not None and (axis not in (0, 1, -1, -2) or not isinstance(axis, (int, np.integer))):
+            raise ValueError(f"axis is {axis!r}; None, 0 or 1 is needed")
+        with self._backend.filling(self.device):
+            total = self._sum(axis).astype(dtype or self.dtype, copy=False)
+            if out is None:
+                return total
+            out[...] = total
+            return out
+
+    def _sum(self, axis: int | None) -> Any:
+        total = _dtypes.sum_type(self.dtype)
+        if axis is None and self.shape[1] > self.nnz:
+            return self._entries().astype(total, copy=False).sum()
+        if axis is None:
+            return (self @ self._ones(1, total)).sum()
+        return self @ self._ones(1, self.dtype) if axis in (1, -1) else self._ones(0, self.dtype) @ self
+
+    def _ones(self, axis: int, dtype: np.dtype[Any]) -> Any:
+        """Return a vector of ones, as long as an axis, made where the matrix is."""
+        ones = self._backend.empty((self.shape[axis],), dtype, self.device, "C")
+        bits = _dtypes.bits_type(dtype)  # CuPy fills no bfloat16
+        ones.view(bits).fill(np.ones(1, dtype).view(bits)[0])
+        return ones
+
+    def matmat(self, X: Any, *, out: Any = None, alpha: Any = 1.0, beta: Any = 0.0) -> Any:
+        """Return alpha A X + beta out; see `matvec`."""
+        return self.matvec(X, out=out, alpha=alpha, beta=beta)
+
+    # ---- files ---------------------------------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the plan to a file, as `dasp.save_plan` does; `load` reads it."""
+        from dasp import io
+
+        io.save_plan(path, self.plan)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], device: str = "auto") -> Self:
+        """Read a matrix that `save` wrote, checked in full, as `dasp.load_plan` does; nothing is planned.
+
+        Parameters
+        ----------
+        path : str or path
+        device : {"auto", "cpu", "cuda", "cuda:N"}
+
+        Raises
+        ------
+        dasp.io.MatrixFileError
+            If the file is missing, or is none of a plan.
+        """
+        from dasp import io
+
+        return cls(io.load_plan(path), device)
+
+    # ---- refused -------------------------------------------------------------------------------------
+
+    if not TYPE_CHECKING:  # or mypy would take every name for an attribute
+
+        def __getattr__(self, name: str) -> NoReturn:
+            is_scipys = name in ("data", "indices", "indptr") or hasattr(scipy.sparse.csr_array, name)
+            remedy = f"; A.tocsr().{name} is SciPy's" if is_scipys and not name.startswith("_") else ""
+            raise AttributeError(f"an SpMatrix has no attribute {name!r}{remedy}", name=name, obj=self)
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            if name in ("data", "indices", "indptr"):
+                raise AttributeError(
+                    f"A.{name} was assigned; a plan keeps its pattern, and values go in by "
+                    "A.with_values(values, out=A)",
+                    name=name,
+                    obj=self,
+                )
+            object.__setattr__(self, name, value)
+
+    def __len__(self) -> NoReturn:
+        raise TypeError("len(A) was asked, which may be rows or entries; use A.shape[0] or A.nnz")
+
+    def __bool__(self) -> NoReturn:
+        raise ValueError("bool(A) was asked, and a matrix has no truth value; use A.nnz or `A is None`")
+
+    def __iter__(self) -> NoReturn:
+        raise TypeError("iter(A) was asked; a plan has no rows to hand out; iterate over A.to_scipy()")
+
+    def __getitem__(self, key: Any) -> NoReturn:
+        raise TypeError(
+            "A[...] was asked; a plan has no single entries; index A.tocsr(), and plan the part if it is "
+            "to be multiplied"
+        )
+
+    def __setitem__(self, key: Any, value: Any) -> NoReturn:
+        raise TypeError(
+            "A[...] = value was asked; a plan keeps its pattern; write all values by "
+            "A.with_values(values, out=A), or change A.tocsr() and plan it again"
+        )
+
+    def __eq__(self, other: object) -> bool:
+        """Whether this is the same object; refused for numbers, arrays and sparse matrices."""
+        is_array = hasattr(other, "__array__") or hasattr(other, "tocsr")
+        if isinstance(other, Complex) or (is_array and not isinstance(other, Surface)):
+            raise TypeError(
+                f"A was compared with {_check.kind_of(other)}; a plan has no single entries; use A.tocsr()"
+            )
+        return self is other or NotImplemented
+
+    __hash__ = object.__hash__
+
+    def __add__(self, other: Any) -> NoReturn:
+        raise TypeError(
+            f"a sum of A and {_check.kind_of(other)} was asked; a plan has one pattern; use "
+            "A.shifted(sigma) for A + sigma I, or add to A.tocsr() and plan the sum"
+        )
+
+    __radd__ = __sub__ = __rsub__ = __add__
+
+    # ---- how it shows itself -------------------------------------------------------------------------
+
+    def _lines(self) -> list[tuple[str, ...]]:
+        """Return the cells of the table of the plan's parts."""
+        lines = []
+        for part in formats.find(self.plan.format).summary(self.plan):
+            fill = f"{part.entries / part.slots:.3f}" if part.slots else "-"
+            lines.append((part.name, *map(str, part[1:4]), fill, str(part.bytes)))
+        return lines + [(name, "-", "-", "-", "-", str(size)) for name, size in self._kept()]
+
+    def _title(self) -> str:
+        m, n = self.shape
+        return f"SpMatrix {m} x {n}, {self.nnz} entries, {self.dtype}, on {self.device}"
+
+    def __repr__(self) -> str:
+        """Return a table of the plan's parts."""
+        widths = 10, 12, 14, 14, 7, 16
+        lines = [
+            line[0].ljust(widths[0]) + "".join(map(str.rjust, line[1:], widths[1:]))
+            for line in (HEADINGS, *self._lines())
+        ]
+        return "\n".join([f"<{self._title()}>", *lines])
+
+    def _repr_html_(self) -> str:
+        """Return the same table for a notebook, and how the plan shares out slots and bytes."""
+        title = f"<p>{html.escape(self._title())}</p>"
+        shares = formats.shares(self.plan)
+        return _html.fragment([title, _html.table(HEADINGS, self._lines()), _html.share_bars(shares)])
+
+
+def _number(what: str, given: Any, remedy: str = "") -> Any:
+    """Return a number of Python as float or complex; as it is one of NumPy, or an array's only element."""
+    if type(given) is float:
+        return given
+    given = _check.python_number(given)
+    if getattr(given, "ndim", None) == 0 and _dtypes.is_number(getattr(given, "dtype", np.dtype(object))):
+        return _arrays.to_host(given)[()]
+    if isinstance(given, Complex):
+        try:
+            return float(given) if isinstance(given, Real) else complex(given)
+        except OverflowError as error:
+            raise ValueError(f"{what} beyond float64; a number of at most 1.8e308 is needed") from error
+    raise TypeError(
+        f"{what} {_check.kind_of(given)}; a number is needed; {remedy}"
+        "scaled(left, right) scales rows and columns"
+    )

@@ -1,0 +1,152 @@
+"""CSR -> plan: the format of the policy packs the matrix, with the primitives of the device where it lies."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from dasp import formats
+from dasp.formats.cost import MACHINES
+from dasp.formats.plan import Array, Csr, Plan, arrays_of, csr_from_coo, narrowest
+from dasp.matrix.policy import Policy
+from dasp.runtime.log import logger
+
+Vector = np.ndarray[Any, Any]
+
+
+def make_plan(
+    csr: Csr, policy: Policy, machine: str, primitives: Any, order: Any = None, *, progress: bool = False
+) -> Plan:
+    """Pack a matrix into a plan.
+
+    Parameters
+    ----------
+    csr : Csr
+        Checked (`dasp.runtime.check.csr`), on the device of the primitives; not modified.
+    policy : Policy
+    machine : str
+        A name of `dasp.formats.cost.MACHINES`: whose costs decide what the policy leaves open.
+    primitives : dasp.backends.protocols.Primitives
+    order : Array, shape (nnz,), optional
+        Which of the entries that came in is each entry of the matrix, if they came in another order.
+    progress : bool
+        Whether a bar shows the steps, should they take more than a second.
+
+    Returns
+    -------
+    Plan
+        With arrays on that device; NumPy arrays are read-only. `unpack` gives the matrix back.
+
+    Raises
+    ------
+    TypeError
+        If the format has no matrices of this type.
+    """
+    packs = policy.format_for(csr.shape)
+    formats.refuse_type(packs.name, csr.data.dtype, "A")
+    options = _options(policy, packs.name)
+    if progress:
+        with _with_bar(primitives) as steps:
+            plan = packs.pack(csr, options, MACHINES[machine], steps)
+    else:
+        plan = packs.pack(csr, options, MACHINES[machine], primitives)
+    if order is not None:
+        plan = dataclasses.replace(plan, order=order if plan.order is None else order[plan.order])
+    if isinstance(csr.data, np.ndarray):
+        for array in arrays_of(plan):
+            array.flags.writeable = False
+    if logger.isEnabledFor(logging.INFO):
+        parts = *csr.shape, plan.nnz, packs.name, machine, plan.nbytes
+        logger.info("planned %s x %s with %s entries as %s for %s: %s bytes", *parts)
+    return plan
+
+
+@lru_cache(maxsize=64)
+def _options(policy: Policy, name: str) -> Any:
+    """Return the options of a policy for a format, which checks them each time that they are made."""
+    return policy.options(formats.find(name))
+
+
+STEPS = "survey", "try_windows", "lay_out", "store"
+"""Primitives that take long, each about as long as the others."""
+
+
+@contextmanager
+def _with_bar(primitives: Any) -> Iterator[Any]:
+    """Give the primitives, each step of which moves a bar."""
+    try:
+        from tqdm import tqdm
+    except ImportError as error:
+        raise RuntimeError("progress was asked for and tqdm is not installed; pip install tqdm") from error
+    with tqdm(total=len(STEPS), desc="planning", unit=" steps", delay=1.0) as bar:
+        yield _Reporting(primitives, bar)
+
+
+class _Reporting:
+    """Primitives that move a bar on after each step of packing."""
+
+    def __init__(self, primitives: Any, bar: Any) -> None:
+        self._primitives, self._bar = primitives, bar
+
+    def __getattr__(self, name: str) -> Any:
+        primitive = getattr(self._primitives, name)
+        if name not in STEPS:
+            return primitive
+
+        def step(*arguments: Any) -> Any:
+            result = primitive(*arguments)
+            self._bar.update()
+            return result
+
+        return step
+
+
+def unpack(plan: Plan, primitives: Any) -> tuple[Array, Array, Array]:
+    """Give the matrix of a plan back as CSR, bit for bit, up to the order inside a row.
+
+    Parameters
+    ----------
+    plan : Plan
+    primitives : dasp.backends.protocols.Primitives
+        Of the device where the plan lies, if that packs the format; else the CPU's, for NumPy arrays.
+
+    Returns
+    -------
+    indptr : Array, shape (m + 1,), int64
+    indices : Array, shape (nnz,), the plan's index type
+    data : Array, shape (nnz,), the plan's type
+        On that device. Explicit zeros and duplicates are there; pads are not.
+    """
+    return formats.find(plan.format).unpack(plan, primitives)
+
+
+def slots_of(plan: Plan, primitives: Any) -> Any:
+    """Return what says where every entry goes, in the order in which the entries came in.
+
+    Parameters
+    ----------
+    plan : Plan
+    primitives : dasp.backends.protocols.Primitives
+        As for `unpack`.
+
+    Returns
+    -------
+    object
+        On that device, with `nbytes`: for the format's `values_from` and `values_into`.
+    """
+    return formats.find(plan.format).slots(plan, primitives)
+
+
+def row_order(m: int, rows: Vector, primitives: Any) -> Vector | None:
+    """Return the order in which `csr_from_coo` sorts entries; None if they are sorted already."""
+    if (rows[1:] >= rows[:-1]).all():
+        return None
+    numbers = np.arange(len(rows), dtype=narrowest(len(rows)))
+    order: Vector = csr_from_coo(m, rows, numbers, numbers, primitives)[1]
+    return order

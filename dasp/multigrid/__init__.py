@@ -1,0 +1,1 @@
+"""Multigrid: the cycle over a hierarchy that another library made."""

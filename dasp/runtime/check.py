@@ -1,0 +1,232 @@
+"""Every question asked of a caller's arguments, and the error that answers it.
+
+TypeError for the wrong kind of argument, ValueError for a wrong value, where nothing else is said.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from numbers import Complex, Integral, Real
+from typing import Any
+
+import numpy as np
+
+from dasp.runtime.dtypes import BFLOAT16
+
+Vector = np.ndarray[Any, Any]
+
+_SAID_WITH_AN = re.compile(r"[aeio]|u(?!int|func|ser)|ndarray|spmatrix", re.IGNORECASE)
+
+
+def kind_of(given: Any, *, library: bool = False) -> str:
+    """Return what an error calls something of the wrong kind: `an int`, `a list`, `None`, `the class str`.
+
+    With `library` its package comes first, unless it is one of Python's own: `a torch.Tensor`.
+    """
+    if given is None:
+        return "None"
+    if isinstance(given, type):
+        return f"the class {given.__name__}"
+    name, package = type(given).__name__, type(given).__module__.partition(".")[0]
+    if library and package != "builtins":
+        name = f"{package}.{name}"
+    return f"{'an' if _SAID_WITH_AN.match(name) else 'a'} {name}"
+
+
+def shape(given: Any) -> tuple[int, int]:
+    """Return a matrix shape as two ints.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `given` is not a pair of non-negative ints.
+    """
+    if not isinstance(given, (tuple, list)) or not all(isinstance(size, Integral) for size in given):
+        raise TypeError(f"shape is {given!r}; a pair of ints is needed")
+    if len(given) != 2 or min(given) < 0:
+        raise ValueError(f"shape is {tuple(given)}; a pair of ints that are not negative is needed")
+    return int(given[0]), int(given[1])
+
+
+def entries(shape: tuple[int, int], rows: Vector, columns: Vector, data: Vector) -> None:
+    """Hold that coordinates fit each other and the shape."""
+    if not rows.shape == columns.shape == data.shape or data.ndim != 1:
+        raise ValueError(
+            f"data, row and col have shapes {data.shape}, {rows.shape} and {columns.shape}; "
+            "one-dimensional arrays of one length are needed"
+        )
+    for name, positions, size in (("row", rows, shape[0]), ("col", columns, shape[1])):
+        if positions.dtype.kind not in "iu":
+            raise TypeError(f"{name} has dtype {positions.dtype}; integers are needed")
+        if not len(positions):
+            continue
+        if positions.min() < 0:
+            raise ValueError(f"{name} holds {positions.min()}; numbers from 0 are needed")
+        if positions.max() >= size:
+            room = f"so 0 to {size - 1} is needed" if size else f"which has no {name}"
+            raise ValueError(f"{name} holds {positions.max()}; A has shape {shape}, {room}")
+
+
+def csr(shape: tuple[int, int], indptr: Vector, indices: Vector, data: Vector) -> None:
+    """Hold that three arrays are a CSR matrix of this shape."""
+    compressed("CSR", shape, indptr, indices, data)
+
+
+def compressed(kind: str, shape: tuple[int, int], indptr: Vector, indices: Vector, data: Vector) -> None:
+    """Hold that three arrays are compressed rows (CSR), columns (CSC) or rows of blocks (BSR).
+
+    Parameters
+    ----------
+    kind : str
+        For the message.
+    shape : tuple of int
+        How many lines are compressed, and how many places each has.
+    """
+    rises = indptr.shape == (shape[0] + 1,) and indptr[0] == 0 and not np.any(indptr[1:] < indptr[:-1])
+    columns = (indices.min(), indices.max()) if len(indices) else None
+    end = indptr[-1] if rises else 0
+    compressed_facts(kind, shape, bool(rises), end, (len(indices), len(data)), columns)
+
+
+def compressed_facts(
+    kind: str,
+    shape: tuple[int, int],
+    rises: bool,
+    end: int,
+    given: tuple[int, int],
+    columns: tuple[int, int] | None,
+) -> None:
+    """Hold the same of what was counted of such arrays.
+
+    Parameters
+    ----------
+    kind, shape
+        As above.
+    rises : bool
+        Whether indptr rises from 0 in as many steps as there are lines.
+    end : int
+        Its last number.
+    given : tuple of int
+        Indices and values.
+    columns : tuple of int or None
+        Least and largest index.
+    """
+    lines, places = shape
+    if not rises:
+        raise ValueError(f"indptr does not rise from 0 in {lines} steps; A is not a valid {kind} matrix")
+    if not given[0] == given[1] == end:
+        raise ValueError(
+            f"indptr ends with {end} and A has {given[0]} indices and {given[1]} values; these must be equal"
+        )
+    if columns and not 0 <= columns[0] <= columns[1] < places:
+        raise ValueError(
+            f"indices hold {columns[0]} to {columns[1]}; "
+            f"a {kind} matrix of this shape needs 0 to {places - 1}"
+        )
+
+
+def scale(name: str, value: Any, product: np.dtype[Any]) -> complex:
+    """Return alpha or beta as a float, or as a complex number for a complex product.
+
+    Raises
+    ------
+    TypeError
+        If `value` is not a number, or not a real one and the product is real.
+    ValueError
+        If it is an integer or a fraction that float64 does not hold.
+    """
+    kinds: tuple[Any, ...] = (float, int, Real, np.bool_)
+    value = python_number(value)
+    number = isinstance(value, kinds) or (
+        getattr(value, "ndim", None) == 0 and (value.dtype.kind in "fbiu" or value.dtype == BFLOAT16)
+    )
+    if not number and product.kind == "c":
+        if isinstance(value, Complex) or (getattr(value, "ndim", None) == 0 and value.dtype.kind == "c"):
+            return complex(value)
+        raise TypeError(f"{name} is {value!r}; a number is needed")
+    if not number:
+        raise TypeError(f"{name} is {value!r} and the product has dtype {product}; a real number is needed")
+    try:
+        return float(value)
+    except OverflowError as error:
+        raise ValueError(f"{name} is beyond float64; a number of at most 1.8e308 is needed") from error
+
+
+def python_number(value: Any) -> Any:
+    """Return the only element of another library's array without dimensions as a number of Python.
+
+    What is none, or has a type of NumPy's, is returned as it is.
+    """
+    foreign = getattr(value, "ndim", None) == 0 and not isinstance(getattr(value, "dtype", None), np.dtype)
+    return value.item() if foreign and hasattr(value, "item") else value
+
+
+def operand(matrix: tuple[int, int], x: Any) -> None:
+    """Hold that x is a vector of n numbers, or n x k."""
+    if x.ndim not in (1, 2) or x.shape[0] != matrix[1]:
+        wanted = f"({matrix[1]},)" if x.ndim < 2 else f"({matrix[1]}, k)"
+        remedy = "; pass x.T" if x.ndim == 2 and x.shape[1] == matrix[1] else ""
+        raise ValueError(
+            f"x has shape {x.shape}; A has shape {matrix}, so x must have shape {wanted}{remedy}"
+        )
+
+
+def left_operand(matrix: tuple[int, int], shape: tuple[int, ...], axis: int) -> None:
+    """Hold that x has m numbers along its first axis (0) or its last (-1), to be multiplied from the left."""
+    if len(shape) not in (1, 2) or shape[axis] != matrix[0]:
+        several = f"({matrix[0]}, k)" if axis == 0 else f"(k, {matrix[0]})"
+        wanted = f"({matrix[0]},)" if len(shape) < 2 else several
+        raise ValueError(
+            f"x has shape {shape}; A has shape {matrix}, so x must have shape {wanted} on the left of A"
+        )
+
+
+def out(array: Any, shape: tuple[int, ...], dtype: np.dtype[Any], name: str = "out") -> None:
+    """Hold that an array of either library has the shape and type of the product."""
+    if array.dtype != dtype:
+        raise TypeError(f"{name} has dtype {array.dtype}; the product has dtype {dtype}")
+    if array.shape != shape:
+        raise ValueError(f"{name} has shape {array.shape}; the product has shape {shape}")
+
+
+def count(name: str, value: Any, others: str = "", most: int | None = None) -> int:
+    """Return a number of things, from 1 to `most`; `others` says in an error what else may be given.
+
+    Raises
+    ------
+    TypeError, ValueError
+    """
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise TypeError(f"{name} is {value!r}; an int is needed{others}")
+    if value < 1:
+        raise ValueError(f"{name} is {value}; at least 1 is needed{others}")
+    if most is not None and int(value) > most:
+        raise ValueError(f"{name} is {value}; at most {most} is needed{others}")
+    return int(value)
+
+
+def interval(bounds: Any, *, may_be_point: bool = False) -> tuple[float, float]:
+    """Return the ends of an interval of positive numbers, called bounds.
+
+    Raises
+    ------
+    TypeError, ValueError
+    """
+    try:
+        low, high = (float(bound) for bound in bounds)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"bounds are {bounds!r}; two rising positive numbers are needed") from error
+    if not 0 < low <= high < math.inf or (low == high and not may_be_point):
+        raise ValueError(f"bounds are {bounds}; two rising positive numbers are needed")
+    return low, high
+
+
+def device_name(device: Any) -> str:
+    """Return a device as `auto`, `cpu`, `cuda` or `cuda:N`."""
+    if not isinstance(device, str):
+        raise TypeError(f"device is {device!r}; a str is needed: 'auto', 'cpu', 'cuda' or 'cuda:N'")
+    kind, colon, number = device.partition(":")
+    if device in ("auto", "cpu", "cuda") or (kind == "cuda" and colon and number.isdecimal()):
+        return device
+    raise ValueError(f"device is {device!r}; 'auto', 'cpu', 'cuda' or 'cuda:N' is needed")

@@ -1,0 +1,1 @@
+"""A CPU: threads, compilation, signals, vector registers."""

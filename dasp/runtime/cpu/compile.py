@@ -1,0 +1,190 @@
+"""How functions are compiled: kept on disk where that is possible, and never torn by a signal.
+
+Compiled code is kept in the folder that the environment variable `DASP_CACHE` names; `DASP_CACHE=0` (or an
+empty one) keeps nothing. Without it, Numba chooses: the folder that `NUMBA_CACHE_DIR` names, `__pycache__`
+beside the source, or the user's cache. Where none of them can be written, or what they hold cannot be read,
+functions are compiled anew in every process, after one warning.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite.binding.ffi import lib
+from numba import config, njit
+from numba.core.caching import FunctionCache
+from numba.core.ccallback import CFunc
+from numba.core.compiler_lock import global_compiler_lock
+from numba.core.sigutils import normalize_signature
+
+from dasp.runtime.cpu.signals import Deferred
+from dasp.runtime.log import logger
+
+_REMEDY = (
+    "a folder that can be written is needed, or every process compiles again, which takes seconds; "
+    "set DASP_CACHE to such a folder, or to 0 to do without"
+)
+_OFF = ("", "0", "no", "off", "false", "none")
+_choosing = threading.Lock()
+_warned = False
+
+
+def jit(signature: Any = None, *, cache: bool = True, **options: Any) -> Callable[[Any], Any]:
+    """Return a decorator that compiles a function, as `numba.njit` does.
+
+    Parameters
+    ----------
+    signature : numba signature, optional
+        The only types that are taken, compiled at once. Without it, calls of new types compile again.
+    cache : bool
+        Whether the compiled code is kept on disk. Numba never finds a function again that holds other
+        compiled functions in a closure.
+    **options
+        Numba's: `nogil`, `fastmath`, `parallel`, ...
+    """
+
+    def decorate(function: Any) -> Any:
+        if config.DISABLE_JIT:
+            raise RuntimeError(
+                "NUMBA_DISABLE_JIT is set; what dasp does on a CPU is compiled by Numba; unset it"
+            )
+        compiled = njit(**options)(function)
+        if cache:
+            _keep(compiled, function)
+        compiled.compile = _undisturbed(function.__name__, compiled.compile)
+        if signature is not None:
+            compiled.compile(signature)
+            compiled.disable_compile()
+        return compiled
+
+    return decorate
+
+
+def c_function(signature: Any, function: Callable[..., Any], **options: Any) -> Any:
+    """Compile a function for callers in C, as `numba.cfunc` does; its `address` is theirs."""
+    compiled = CFunc(function, normalize_signature(signature), locals={}, options=options)
+    _keep(compiled, function)
+    _undisturbed(function.__name__, compiled.compile)()
+    return compiled
+
+
+def _undisturbed(name: str, compile_function: Callable[..., Any]) -> Callable[..., Any]:
+    """Hold signals back while LLVM works: it calls Python, and what a handler raises there is lost."""
+
+    def undisturbed(*arguments: Any) -> Any:
+        start = time.perf_counter()
+        with Deferred():
+            found = compile_function(*arguments)
+        logger.debug("compiled %s, or found it on disk, in %.2f s", name, time.perf_counter() - start)
+        return found
+
+    return undisturbed
+
+
+class _Cache(FunctionCache):  # type: ignore[misc]
+    """Numba's cache of one function; what it cannot read or write is compiled, and not an error."""
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """Return what is kept for a signature, or None."""
+        try:
+            return super().load_overload(sig, target_context)
+        except (OSError, MemoryError, ImportError) as error:  # not the files' fault
+            _warn(f"compiled code in {self.cache_path} cannot be read ({_short(error)}); {_REMEDY}")
+            return None
+        except Exception as error:  # files may be damaged in any way
+            _warn(
+                f"compiled code in {self.cache_path} cannot be read ({_short(error)}); it is compiled again"
+            )
+        with contextlib.suppress(Exception):  # else it is found damaged again, and compiled again
+            self.flush()
+        return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Keep what was compiled for a signature."""
+        try:
+            super().save_overload(sig, data)
+        except Exception as error:  # a full disk, or a folder that is gone
+            _warn(f"compiled code cannot be kept in {self.cache_path} ({_short(error)}); {_REMEDY}")
+
+
+def _keep(compiled: Any, function: Callable[..., Any]) -> None:
+    """Give a function the cache that the environment asks for, if there can be one."""
+    named = os.environ.get("DASP_CACHE")
+    if named is not None and named.strip().lower() in _OFF:
+        return
+    folder = os.path.abspath(os.path.expanduser(named)) if named else ""
+    try:
+        cache = _cache_in(folder, function)
+    except (RuntimeError, OSError):
+        cache = None
+    if cache is None or (folder and not cache.cache_path.startswith(folder)):
+        given = f"DASP_CACHE is {named!r}" if named else "no folder that keeps compiled code can be written"
+        _warn(f"{given}; {_REMEDY}")
+    else:
+        compiled._cache = cache
+
+
+def _cache_in(folder: str, function: Callable[..., Any]) -> Any:
+    """Return a cache below a folder, or where Numba finds a place if none is named.
+
+    Raises
+    ------
+    RuntimeError, OSError
+        If nothing can be written.
+    """
+    if not folder and not config.CACHE_DIR and _is_homeless(function):
+        return None
+    with _choosing:
+        usual = config.CACHE_DIR
+        try:
+            config.CACHE_DIR = folder or usual
+            return _Cache(function)
+        finally:
+            config.CACHE_DIR = usual
+
+
+def _is_homeless(function: Callable[..., Any]) -> bool:
+    """Whether there is no home, which Numba takes for a folder called `~`, and none beside the source."""
+    home = os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~"))
+    beside = os.path.dirname(function.__code__.co_filename)
+    return sys.platform != "win32" and not os.path.isabs(home) and not os.access(beside, os.W_OK)
+
+
+def _short(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _warn(problem: str) -> None:
+    """Warn once in a process."""
+    global _warned
+    if not _warned:
+        _warned = True
+        warnings.warn(problem, RuntimeWarning, stacklevel=2)
+
+
+_llvm_lock: Any = getattr(lib, "_lock", contextlib.nullcontext())
+
+
+def _hold_compiler() -> None:
+    with Deferred():
+        global_compiler_lock.acquire()
+        _llvm_lock.__enter__()  # which a thread also holds that only drops what was compiled
+
+
+def _release_compiler() -> None:
+    _llvm_lock.__exit__(None, None, None)
+    global_compiler_lock.release()
+
+
+if hasattr(os, "register_at_fork"):
+    # A child of a process where another thread compiles would wait for that thread for ever.
+    os.register_at_fork(
+        before=_hold_compiler, after_in_parent=_release_compiler, after_in_child=_release_compiler
+    )

@@ -1,0 +1,324 @@
+"""Worker threads for compiled code that releases the GIL.
+
+Numba's own thread layers are not used: the default one ends the process when two Python threads enter
+it at once. Here any number of threads may call `run` at any time, and no thread exists before the
+first call that needs one.
+
+Workers never keep a process from ending, and nothing waits for one that has not begun: where no thread can be
+started, where the interpreter is about to end, or in a forked child, callers do the work alone.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import math
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from numbers import Integral
+from pathlib import Path
+from threading import Lock, Thread
+from typing import Any
+
+from dasp.runtime.cpu.signals import Deferred
+
+_usage: Any
+try:
+    import resource as _usage
+except ImportError:  # Windows
+    _usage = None
+_WHOSE = getattr(_usage, "RUSAGE_THREAD", getattr(_usage, "RUSAGE_SELF", 0))
+
+RETRY_SECONDS = 0.5
+"""For how long no thread is tried again after one could not be started: a try takes up to 0.1 ms."""
+
+JOIN_SECONDS = 1.0
+"""How long the end of the process waits for a worker that is in the middle of something."""
+
+CPU_QUOTA = "/sys/fs/cgroup/cpu.max"
+"""Where Linux says how much of the processors a container may use: microseconds, and of which period."""
+
+_MOST = os.cpu_count() or 1  # asking takes 10 microseconds
+_threads: int | None = None
+
+
+def get_num_threads() -> int:
+    """Return how many threads a product on the CPU uses, the caller's among them.
+
+    Unless `set_num_threads` said otherwise, this is `OMP_NUM_THREADS` where that is a positive int, and
+    else the number of processors that this process may use; both as they are when first asked for, and
+    again after `set_num_threads(None)`. Fewer run while the process may use fewer processors.
+
+    Returns
+    -------
+    int
+        At least 1.
+    """
+    return _default() if _threads is None else _threads
+
+
+@functools.cache
+def _default() -> int:
+    """Ask the environment and the system; once, because each takes a microsecond."""
+    requested = os.environ.get("OMP_NUM_THREADS", "")
+    if requested.isdecimal() and int(requested) > 0:
+        return int(requested)
+    return processors()
+
+
+def processors() -> int:
+    """Return how many processors this process may use now."""
+    if hasattr(os, "sched_getaffinity"):
+        return min(len(os.sched_getaffinity(0)), _quota())
+    return _MOST
+
+
+@functools.cache
+def _quota() -> int:
+    """Return how many processors' worth of time the container may use, rounded up: at most all there are."""
+    try:
+        quota, period = Path(CPU_QUOTA).read_text(encoding="ascii").split()
+        return _MOST if quota == "max" else max(1, min(_MOST, math.ceil(int(quota) / int(period))))
+    except (OSError, ValueError, ZeroDivisionError):  # another system, or another version of this one
+        return _MOST
+
+
+def times_put_aside() -> int:
+    """Return how often the system gave the calling thread's processor to others; 0 where it does not say.
+
+    Threads that give it away while they wait for each other count too, if somebody took it.
+    """
+    if _usage is None:
+        return 0
+    count: int = _usage.getrusage(_WHOSE).ru_nivcsw
+    return count
+
+
+def running(threads: int) -> int:
+    """Return how many of so many threads to run now: no more than processors, unless the user set them."""
+    return threads if _threads is not None else min(threads, processors())
+
+
+def set_num_threads(threads: int | None) -> None:
+    """Set how many threads a product on the CPU uses, the caller's among them.
+
+    The result of a product does not depend on it, bit for bit.
+
+    Parameters
+    ----------
+    threads : int or None
+        None restores the default: see `get_num_threads`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `threads` is neither None nor a positive int.
+
+    Examples
+    --------
+    >>> import dasp
+    >>> dasp.set_num_threads(2)
+    >>> dasp.get_num_threads()
+    2
+    >>> dasp.set_num_threads(None)
+    """
+    global _threads
+    if threads is not None:
+        if isinstance(threads, bool) or not isinstance(threads, Integral):
+            raise TypeError(f"threads is {threads!r}; it must be an int or None")
+        if threads < 1:
+            raise ValueError(f"threads is {threads}; it must be at least 1")
+    _threads = None if threads is None else int(threads)
+    _default.cache_clear()
+
+
+class Worker:
+    """A thread that sleeps, calls a function whenever it is woken, and ends with the process.
+
+    Parameters
+    ----------
+    name : str
+        Of the thread.
+    function : callable
+        Takes nothing and raises nothing.
+    """
+
+    def __init__(self, name: str, function: Callable[[], object]) -> None:
+        self.busy = False
+        self._name, self._function = name, function
+        self._asleep = Lock()
+        self._asleep.acquire()
+        self._thread: Thread | None = None
+        _workers.append(self)
+
+    def wake(self) -> bool:
+        """Have the function called once more from now on; False where no thread can be started."""
+        if (self._thread is None or not self._thread.is_alive()) and not self._start():
+            return False
+        self.rouse()
+        return True
+
+    def rouse(self) -> None:
+        """Let the thread go on, if it sleeps; if not, it will not sleep the next time."""
+        with contextlib.suppress(RuntimeError):  # it was let go on already
+            self._asleep.release()
+
+    def join(self) -> None:
+        """Wait for the thread to end, for a while."""
+        if self._thread is not None:
+            self._thread.join(JOIN_SECONDS)
+
+    def _start(self) -> bool:
+        global _retry_at
+        if _ending or time.monotonic() < _retry_at:
+            return False
+        with Deferred():
+            thread = self._thread = Thread(target=self._live, name=self._name, daemon=True)
+            try:
+                thread.start()
+            except (RuntimeError, MemoryError):
+                self._thread, _retry_at = None, time.monotonic() + RETRY_SECONDS
+        return self._thread is not None
+
+    def _live(self) -> None:
+        while True:
+            self._asleep.acquire()
+            if _ending:
+                return
+            self.busy = True
+            self._function()
+            self.busy = False
+
+
+_workers: list[Worker] = []
+_helpers: list[Worker] = []
+_retry_at = 0.0
+_ending = False
+
+
+class _Share:
+    """A task of a call of `run` that a helper may do."""
+
+    __slots__ = ("ended", "failure", "task")
+
+    def __init__(self, task: Callable[[], None]) -> None:
+        self.task = task
+        self.failure: BaseException | None = None
+        self.ended = Lock()
+        self.ended.acquire()
+
+    def work(self) -> None:
+        try:
+            self.task()
+        except BaseException as error:
+            self.failure = error
+
+
+_offered: deque[_Share] = deque()
+
+
+def run(tasks: Sequence[Callable[[], None]]) -> None:
+    """Run every task, at most one at a time in the calling thread and the others beside it.
+
+    Returns when all have ended; the first exception of a task is raised then, and so is what the handler of a
+    signal raises. Tasks may call `run`. A task that no worker has begun when the caller is free is run by the
+    caller.
+    """
+    if len(tasks) == 1:
+        tasks[0]()
+        return
+    shares = [_Share(task) for task in tasks]
+    helpers = running(len(tasks)) - 1
+    with Deferred():
+        try:
+            if helpers:
+                _offered.extend(shares[1:])
+                _wake_helpers(helpers)
+        finally:
+            shares[0].work()
+            begun = []
+            for share in reversed(shares[1:]):  # while helpers come from the beginning
+                if not helpers or _take_back(share):
+                    share.work()
+                else:
+                    begun.append(share)
+            for share in begun:
+                with share.ended:
+                    pass
+    for share in shares:
+        if share.failure is not None:
+            raise share.failure
+
+
+def _take_back(share: _Share) -> bool:
+    """Whether nobody has begun a share, and now nobody will."""
+    try:
+        _offered.remove(share)
+    except ValueError:
+        return False
+    return True
+
+
+def _wake_helpers(count: int) -> None:
+    for number in range(_MOST):
+        if count == 0:
+            return
+        if number == len(_helpers):
+            _helpers.append(Worker(f"dasp-helper-{number}", _help))
+        helper = _helpers[number]
+        if not helper.busy:
+            if not helper.wake():
+                return
+            count -= 1
+
+
+def _help() -> None:
+    share = _next()
+    while share is not None:
+        share.work()
+        # The end is told last of all: the caller, once awake, needs the GIL, which this thread keeps until it
+        # sleeps.
+        ended, share = share.ended, _next()
+        ended.release()
+
+
+def _next() -> _Share | None:
+    try:
+        return _offered.popleft()
+    except IndexError:
+        return None
+
+
+at_end: list[Callable[[], None]] = []
+"""What keeps workers from sleeping is ended by these before the process ends."""
+
+
+def _end() -> None:
+    """Stop the workers before the interpreter takes down what they use; from now on callers work alone."""
+    global _ending
+    _ending = True
+    for stop in at_end:
+        stop()
+    for worker in _workers:
+        worker.rouse()
+    for worker in _workers:
+        worker.join()
+
+
+def _forget() -> None:
+    """Drop the workers in a forked child, where their threads do not exist."""
+    global _retry_at
+    _workers.clear()
+    _helpers.clear()
+    _offered.clear()
+    at_end.clear()
+    _retry_at = 0.0
+    _default.cache_clear()
+
+
+atexit.register(_end)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)

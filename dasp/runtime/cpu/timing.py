@@ -1,0 +1,121 @@
+"""Timing on the host: repeated products, median and spread.
+
+Competitors are timed in rounds, each round in another order, so that a machine that slows down half-way
+slows down everybody. Before each series two products are run untimed: they compile what compiles on first
+use, and leave in the cache what a repeated product would find there.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dasp.runtime.candidate import Candidate
+
+SAMPLE_SECONDS = 5e-4
+"""A sample repeats short products until it lasts this long, so that the clock's own cost is below 0.1%."""
+
+ROUNDS = 3
+
+
+@dataclass(frozen=True)
+class Timing:
+    """The time of one product, from several samples.
+
+    Attributes
+    ----------
+    median_us, best_us : float
+        Microseconds a product: the median and the smallest of the samples.
+    spread : float
+        Distance between the quartiles over the median; 0.02 means that half of the samples lie within 2%.
+    samples, products : int
+        How many samples, and how many products each of them is the mean of.
+    method : str
+        `wall clock`, `graph` or `events`.
+    cold_us : float
+        Microseconds of a product that finds nothing in the L2 cache; NaN where it was not measured.
+    """
+
+    median_us: float
+    best_us: float
+    spread: float
+    samples: int
+    products: int
+    method: str
+    cold_us: float = math.nan
+
+
+def summarize(samples_us: Sequence[float], products: int, method: str, cold_us: float = math.nan) -> Timing:
+    """Make a `Timing` of samples in microseconds a product."""
+    low, median, high = np.percentile(np.asarray(samples_us, dtype=np.float64), [25.0, 50.0, 75.0])
+    return Timing(
+        float(median),
+        float(min(samples_us)),
+        float((high - low) / median),
+        len(samples_us),
+        products,
+        method,
+        cold_us,
+    )
+
+
+def elapsed(run: Callable[[], Any], products: int = 1) -> float:
+    """Seconds that `products` calls of `run` take."""
+    start = time.perf_counter()
+    for _ in range(products):
+        run()
+    return time.perf_counter() - start
+
+
+def time_host(
+    candidates: Sequence[Candidate], *, seconds: float = 0.6, samples: int | None = None
+) -> dict[str, Timing]:
+    """Time every candidate on the host.
+
+    Parameters
+    ----------
+    candidates : sequence of Candidate
+        Their runs return when the product is finished.
+    seconds : float
+        Time to spend on the samples of each candidate.
+    samples : int, optional
+        Samples of each candidate, instead of as many as fit into `seconds` (9 to 300).
+
+    Returns
+    -------
+    dict of str to Timing
+        By the candidates' names.
+    """
+    plans = {c.name: _plan_samples(c, seconds, samples) for c in candidates}
+    taken: dict[str, list[float]] = {c.name: [] for c in candidates}
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        for number in range(ROUNDS):
+            turn = number % max(len(candidates), 1)
+            for candidate in [*candidates[turn:], *candidates[:turn]]:
+                products, per_round = plans[candidate.name]
+                elapsed(candidate.run, 2)
+                for _ in range(per_round):
+                    taken[candidate.name].append(1e6 * elapsed(candidate.run, products) / products)
+                time.sleep(candidate.cooldown_seconds)
+    finally:
+        if collecting:
+            gc.enable()
+    return {name: summarize(values, plans[name][0], "wall clock") for name, values in taken.items()}
+
+
+def _plan_samples(candidate: Candidate, seconds: float, samples: int | None) -> tuple[int, int]:
+    """How many products a sample of this candidate holds, and how many samples a round."""
+    elapsed(candidate.run)
+    once = max(min(elapsed(candidate.run) for _ in range(3)), 1e-7)
+    time.sleep(candidate.cooldown_seconds)
+    products = max(1, math.ceil(SAMPLE_SECONDS / once))
+    wanted = samples if samples is not None else min(max(int(seconds / (once * products)), 9), 300)
+    return products, math.ceil(wanted / ROUNDS)

@@ -1,0 +1,1 @@
+"""A GPU: memory, launches, the sources of kernels, timing."""

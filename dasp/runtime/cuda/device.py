@@ -1,0 +1,526 @@
+"""Arrays and launches of a GPU, as the primitives of packing want them, and the way of arrays to it."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, cached_property, partial
+from typing import Any
+
+import numpy as np
+
+from dasp.backends.cuda.primitives import Primitives
+from dasp.formats.plan import Array
+from dasp.formats.sell.cuda.pack.sizes import SHARED_SLOTS
+from dasp.runtime.cpu import threads as _threads
+from dasp.runtime.cuda import source as _source
+from dasp.runtime.cuda.launch import Launch, Launches, Signature, allow_shared, check, driver, launcher
+from dasp.runtime.cuda.scratch import PER_THREAD_STREAM
+from dasp.runtime.integers import ceil_div
+from dasp.solvers.persistent.kernel import chip
+
+PIECE, WORKERS = 4 << 20, 4
+"""Bytes that are staged at a time, and threads that do: each fills a buffer while another is sent."""
+
+
+ALIGNED = 256
+"""Bytes to which arrays are aligned that lie in one block of memory, a power of two."""
+
+LOOKS = 1024
+"""How often the host looks for an answer before it waits for an event: most kernels have ended by then."""
+
+UNTOLD = (1 << 64) - 1
+"""A word that was not told yet. One that is this number is found by waiting."""
+
+HIGHEST = -5
+"""Priority of a stream beside others: its few blocks run before those of a large kernel that wait. Lower is
+earlier; CUDA clamps it."""
+
+OVERLAPPING = 90
+"""Compute capability from which a kernel may start before the one in front of it has ended."""
+
+STATIC_SHARED = 10 << 10
+"""Bytes that kernels with dynamic shared memory have beside it."""
+
+_WORD = np.dtype(np.uint64)
+
+LENT_WORDS = 1 << 16
+"""Words that a plan is lent: so many do for 30 million entries."""
+
+MOST_LENT = 16
+"""How often such words wait for a plan, of all streams."""
+
+LEAST_PINNED = 4096
+"""Bytes of a piece of memory through which numbers come to the host."""
+
+
+class _Pinned:
+    """Memory of the host that a GPU writes words to, for one who asks at a time.
+
+    Attributes
+    ----------
+    address : int
+    room : int
+        Words that it has.
+    """
+
+    __slots__ = (
+        "_count", "_free", "_memory", "_on", "_stream", "_untold", "_view", "_written", "address", "room"
+    )  # fmt: skip
+
+    def __init__(self, size: int, free: list[_Pinned]) -> None:
+        import cupy
+
+        self.room, self._count, self._free = size // _WORD.itemsize, 0, free
+        self._memory = cupy.cuda.alloc_pinned_memory(size)
+        words = np.frombuffer(self._memory, _WORD, self.room)
+        self._view: memoryview = words.data
+        self._untold: memoryview = np.full(self.room, UNTOLD, _WORD).data
+        self.address = int(words.ctypes.data)
+        self._written, self._stream = cupy.cuda.Event(disable_timing=True), cupy.cuda.get_current_stream
+        self._on: Any = None
+
+    def ask(self, count: int) -> None:
+        """Have room for so many words, of which nothing was told."""
+        self._count = count
+        self._view[:count] = self._untold[:count]
+
+    def sent(self) -> Callable[[], list[int]]:
+        """Say that a kernel was launched that writes each word once; return what waits and returns them."""
+        self._on = self._stream()
+        return self._look
+
+    def copied(self) -> Callable[[], list[int]]:
+        """Say that a copy was launched; return what waits for it and returns the words."""
+        self._written.record(self._stream())
+        return self._wait
+
+    def _look(self) -> list[int]:
+        view, last = self._view, self._count - 1
+        for _ in range(LOOKS):
+            if view[last] != UNTOLD:
+                numbers: list[int] = view[: self._count].tolist()
+                if UNTOLD not in numbers:
+                    self._free.append(self)
+                    return numbers
+        self._written.record(self._on)
+        return self._wait()
+
+    def _wait(self) -> list[int]:
+        self._written.synchronize()
+        numbers: list[int] = self._view[: self._count].tolist()
+        self._free.append(self)
+        return numbers
+
+
+class _Piece:
+    """Some numbers in a block of memory that kernels alone see: what CuPy's arrays know costs more than it.
+
+    Attributes
+    ----------
+    block : cupy.cuda.MemoryPointer
+    ptr : int
+        Where they begin.
+    size : int
+    dtype : numpy.dtype
+    """
+
+    __slots__ = "block", "dtype", "ptr", "size"
+    block: Any
+
+    def __init__(self, ptr: int, size: int, dtype: np.dtype[Any]) -> None:
+        self.ptr, self.size, self.dtype = ptr, size, dtype
+
+
+class _Question:
+    """A `Question` of `dasp.formats.sell.cuda.pack.protocols`, which several threads never have at once.
+
+    Parameters
+    ----------
+    free : list
+        Where it goes when it was answered.
+    """
+
+    def __init__(self, free: list[_Question]) -> None:
+        import cupy
+
+        self._free, self.turn = free, 0
+        self._asked, self._memory = cupy.zeros(3, np.uint64), cupy.cuda.alloc_pinned_memory(8)
+        told = np.frombuffer(self._memory, np.uint64, 1)
+        self._told: memoryview = told.data
+        self._done, self._stream = cupy.cuda.Event(disable_timing=True), cupy.cuda.get_current_stream
+        self._stream().synchronize()  # other streams may ask it too
+        self.misfit, self.told = int(self._asked.data.ptr), int(told.ctypes.data)
+        self.votes = self.misfit + _WORD.itemsize
+
+    def again(self) -> None:
+        """Take another turn, of which nothing was told."""
+        self.turn += 1
+        self._told[0] = 0
+
+    def fits(self) -> bool:
+        """Wait for an answer, and return whether 2 was told."""
+        told = self._told
+        for _ in range(LOOKS):
+            if told[0]:
+                break
+        else:
+            self._wait()
+        fits = bool(told[0] == 2)
+        if not fits:
+            self._wait()  # others still look at `misfit`, which must not have another turn's number yet
+        self._free.append(self)
+        return fits
+
+    def _wait(self) -> None:
+        """Wait for what was launched."""
+        self._done.record(self._stream())
+        self._done.synchronize()
+
+
+class Branch:
+    """A stream beside CuPy's current one, of the current device, that follows it and is followed by it.
+
+    Its few blocks need not wait until a large kernel leaves room. In `with` it is CuPy's current stream.
+    """
+
+    def __init__(self) -> None:
+        import cupy
+
+        self._current = cupy.cuda.get_current_stream
+        self._stream = cupy.cuda.Stream(non_blocking=True, priority=HIGHEST)
+        self._begun, self._ended = (cupy.cuda.Event(disable_timing=True) for _ in range(2))
+
+    def begin(self) -> None:
+        """Follow all that was launched on the current stream."""
+        self._begun.record(self._current())
+        self._stream.wait_event(self._begun)
+
+    def __enter__(self) -> Any:
+        return self._stream.__enter__()
+
+    def __exit__(self, *failure: Any) -> None:
+        self._stream.__exit__(*failure)
+
+    def end(self) -> None:
+        """Have what was launched on it be what `join` waits for."""
+        self._ended.record(self._stream)
+
+    def join(self) -> None:
+        """Have the current stream follow what was launched on it before the last `end`."""
+        self._current().wait_event(self._ended)
+
+
+class _Aside(Branch):
+    """An `Aside` of `dasp.formats.sell.cuda.pack.protocols`, which one thread has at a time.
+
+    Parameters
+    ----------
+    free : list
+        Where it goes when it has joined.
+    """
+
+    def __init__(self, free: list[_Aside]) -> None:
+        super().__init__()
+        self._free = free
+
+    def join(self) -> None:
+        """Have the current stream follow."""
+        self.end()
+        super().join()
+        self._free.append(self)
+
+
+class CudaDevice:
+    """A `Device` of the packing's protocols: CuPy's arrays, and launches on its current stream.
+
+    The device must be CuPy's current one in every call.
+    """
+
+    def __init__(self) -> None:
+        import cupy
+
+        self._cupy = cupy
+        self._ndarray = cupy.ndarray
+        self._memory, self._stream = cupy.cuda.alloc, cupy.cuda.get_current_stream
+        self._constants: dict[tuple[int, ...], Array] = {}
+        self._pinned: list[_Pinned] = []
+        self._kept: list[_Pinned] = []
+        self._questions: list[_Question] = []
+        self._asides: list[_Aside] = []
+        self._clean: dict[int, _Piece] = {}
+        self._used: dict[int, _Piece] = {}
+
+    @cached_property
+    def together(self) -> int:
+        """Blocks that run at the same time if a multiprocessor has room for four of them."""
+        return 4 * chip(self._cupy.cuda.Device().id).processors
+
+    @cached_property
+    def _set_bytes(self) -> Callable[[int, int, int, int], int]:
+        """The driver's cuMemsetD8Async: CuPy's call takes the host twice as long."""
+        set_bytes = driver().cuMemsetD8Async
+        set_bytes.argtypes = ctypes.c_void_p, ctypes.c_ubyte, ctypes.c_size_t, ctypes.c_void_p
+        return set_bytes  # type: ignore[no-any-return]
+
+    @cached_property
+    def shared_words(self) -> int:
+        """Words of 4 bytes of dynamic shared memory that a block may have, up to `SHARED_SLOTS`."""
+        attributes: dict[str, int] = self._cupy.cuda.Device().attributes
+        return min((attributes["MaxSharedMemoryPerBlockOptin"] - STATIC_SHARED) // 4, SHARED_SLOTS)
+
+    def is_capturing(self) -> bool:
+        """Whether CuPy's current stream is captured, or was until an error."""
+        try:
+            return bool(self._cupy.cuda.runtime.streamIsCapturing(self._stream().ptr))
+        except RuntimeError:  # CuPy's word for a capture that an error has ended
+            return True
+
+    def empty(self, shape: int | tuple[int, ...], dtype: Any) -> Array:
+        """Return a new array of any contents."""
+        return self._ndarray(shape, dtype)
+
+    def zeros(self, size: int, dtype: Any) -> Array:
+        """Return a new array of zeros."""
+        return self._cupy.zeros(size, dtype)
+
+    def scratch(self, *arrays: tuple[int, np.dtype[Any]]) -> list[Any]:
+        """Return arrays of any contents, each of a size and a type, for kernels alone: one allocation."""
+        pieces, end = [], 0
+        for count, kind in arrays:
+            pieces.append(_Piece(end, count, kind))
+            end += count * kind.itemsize + ALIGNED - 1 & -ALIGNED  # `round_up`, without two calls
+        block = self._memory(end)
+        at = block.ptr
+        for piece in pieces:
+            piece.block = block
+            piece.ptr += at
+        return pieces
+
+    def shown(self, array: Any, shape: tuple[int, ...] | None = None) -> Any:
+        """Return such an array as CuPy's."""
+        block = array.block
+        return self._ndarray(shape or array.size, array.dtype, block + (array.ptr - block.ptr))
+
+    def zeroed(self, count: int) -> Any:
+        """Return words, 0 each, that kernels alone see."""
+        (piece,) = self.scratch((count, _WORD))
+        self._zero(piece, self._stream().ptr)
+        return piece
+
+    def _zero(self, words: _Piece, stream: int) -> None:
+        check(self._set_bytes(words.ptr, 0, _WORD.itemsize * words.size, stream), "words were not set to 0")
+
+    # A plan finds its words zeroed by the one before it on its stream, which did so while it waited: kernels
+    # of a stream follow each other. A handle of a stream that is each thread's own says nothing of that.
+
+    def lent(self, count: int) -> Any:
+        """Return words, 0 each, as `zeroed` does, perhaps such as were given back."""
+        if count > LENT_WORDS:
+            return self.zeroed(count)
+        return self._clean.pop(self._stream().ptr, None) or self.zeroed(LENT_WORDS)
+
+    def give_back(self, words: Any) -> None:
+        """Have words that were lent be lent again, behind what was launched."""
+        stream = self._stream().ptr
+        if words.size != LENT_WORDS or stream == PER_THREAD_STREAM:
+            return
+        if len(self._used) + len(self._clean) >= MOST_LENT:  # streams that ended are not known
+            self._used.clear()
+            self._clean.clear()
+        self._used[stream] = words
+
+    def zero_lent(self) -> None:
+        """Zero what was given back, for whoever comes next."""
+        stream = self._stream().ptr
+        words = self._used.pop(stream, None)
+        if words is not None:
+            self._zero(words, stream)
+            self._clean[stream] = words
+
+    def word(self, value: Any) -> int:
+        """Return what launches take for an array, an int or None, the null pointer."""
+        if value is None:
+            return 0
+        kind = type(value)
+        if kind is self._ndarray:
+            value = value.data
+        elif kind is not _Piece:
+            return int(value) if isinstance(value, (int, np.integer)) else int(value.data.ptr)
+        address: int = value.ptr
+        return address
+
+    def constant(self, numbers: tuple[int, ...]) -> Array:
+        """Return an int64 array of these numbers that nobody writes to; there are few different ones."""
+        array = self._constants.get(numbers)
+        if array is None:
+            array = self._cupy.asarray(np.array(numbers, np.int64))
+            self._stream().synchronize()  # other streams may read it too
+            self._constants[numbers] = array
+        return array
+
+    def first(self, numbers: Array) -> Array:
+        """Return a new array with the first of some numbers; a copy of a view takes CuPy twice as long."""
+        one, runtime = self._ndarray(1, numbers.dtype), self._cupy.cuda.runtime
+        stream, size = self._stream().ptr, numbers.dtype.itemsize
+        runtime.memcpyAsync(one.data.ptr, numbers.data.ptr, size, runtime.memcpyDeviceToDevice, stream)
+        return one
+
+    def bits(self, numbers: Array, kind: np.dtype[Any]) -> int:
+        """Return what launches take for an array of numbers that kernels see as bits, of a type as wide."""
+        return self.word(numbers)
+
+    def question(self) -> _Question:
+        """Return words for a question that one kernel asks and the next acts on."""
+        try:
+            question = self._questions.pop()
+        except IndexError:
+            question = _Question(self._questions)
+        question.again()
+        return question
+
+    def aside(self) -> _Aside:
+        """Return what launches kernels behind all that was launched, and beside what comes next."""
+        try:
+            aside = self._asides.pop()
+        except IndexError:
+            aside = _Aside(self._asides)
+        aside.begin()
+        return aside
+
+    def part(self, array: Any, first: int, count: int) -> int:
+        """Return what launches take for some of the numbers of an array, which it does not keep."""
+        address: int = array.ptr + first * array.dtype.itemsize
+        return address
+
+    def reading(self, words: Any, first: int, count: int) -> Callable[[], list[int]]:
+        """Begin to copy words to the host, after what was launched; return what waits and returns them."""
+        pinned, runtime = self._pinned_for(count), self._cupy.cuda.runtime
+        pointers = pinned.address, words.ptr + 8 * first
+        runtime.memcpyAsync(*pointers, 8 * count, runtime.memcpyDeviceToHost, self._stream().ptr)
+        return pinned.copied()
+
+    def telling(self, count: int) -> tuple[int, Callable[[], Callable[[], list[int]]]]:
+        """Return where a kernel writes words for the host, and what is called once it was launched."""
+        pinned = self._pinned_for(count)
+        return pinned.address, pinned.sent
+
+    def _pinned_for(self, count: int) -> _Pinned:
+        """Return memory of the host for so many words, of which nothing was told."""
+        try:
+            pinned = self._pinned.pop()  # threads do not wait for each other
+        except IndexError:
+            pinned = self._new_pinned(count)
+        if pinned.room < count:
+            pinned = self._new_pinned(count)
+        pinned.ask(count)
+        return pinned
+
+    def _new_pinned(self, count: int) -> _Pinned:
+        """Return pinned memory: a GPU reaches no other, and copies go through such."""
+        pinned = _Pinned(max(_WORD.itemsize * count, LEAST_PINNED), self._pinned)
+        self._kept.append(pinned)  # whoever never waits for what is told leaves it on its way
+        return pinned
+
+    def kernel(
+        self, signature: Signature, constants: Mapping[str, str], types: Mapping[str, np.dtype[Any]]
+    ) -> Launches:
+        """Return a compiled kernel."""
+        function = _source.load(signature.source, constants).get_function(signature.entry)
+        if signature.shared_words:
+            allow_shared(function, 4 * self.shared_words)
+        return launcher(function, signature, types, self._stream)
+
+    def prepared(
+        self,
+        signature: Signature,
+        constants: Mapping[str, str],
+        types: Mapping[str, np.dtype[Any]],
+        arguments: Mapping[str, Any],
+        varying: Sequence[str],
+        blocks: int,
+        threads: int,
+        *,
+        overlaps: bool,
+        together: bool,
+    ) -> Callable[..., None]:
+        """Return a launch of a compiled kernel, to be given what varies in its order; it keeps the arrays."""
+        function = _source.load(signature.source, constants).get_function(signature.entry)
+        if overlaps:
+            overlaps = int(self._cupy.cuda.Device().compute_capability) >= OVERLAPPING
+        launch = Launch(
+            *(function, signature, types, arguments, varying),
+            blocks=blocks,
+            threads=threads,
+            overlaps=overlaps,
+            cooperative=together,
+        )
+        current = self._stream
+        return lambda *given: launch(current().ptr, *given)
+
+    def load_all(self, wanted: Sequence[tuple[str, Mapping[str, str]]]) -> None:
+        """Have sources compiled beside each other."""
+        _source.load_all(wanted)
+
+
+@cache
+def primitives(number: int) -> Primitives:
+    """Return the primitives of a GPU, which must be CuPy's current one whenever they are used."""
+    return Primitives(CudaDevice())
+
+
+class _Staging:
+    """Pinned memory through which arrays go to GPUs, one caller at a time."""
+
+    def __init__(self) -> None:
+        import cupy
+
+        self.lock = threading.Lock()
+        self.buffers = [
+            np.frombuffer(cupy.cuda.alloc_pinned_memory(PIECE), np.uint8, PIECE) for _ in range(2 * WORKERS)
+        ]
+
+
+@cache
+def _staging() -> _Staging:
+    return _Staging()
+
+
+def upload(arrays: tuple[np.ndarray[Any, Any], ...]) -> tuple[Array, ...]:
+    """Copy contiguous arrays to the current GPU, on CuPy's current stream.
+
+    Pieces are copied into pinned memory by threads, while those before them are sent. What the caller gave
+    may be changed as soon as this returns; the copies can be used on that stream.
+    """
+    import cupy
+
+    device, stream = cupy.cuda.Device(), cupy.cuda.get_current_stream()
+    targets = tuple(cupy.empty(array.shape, array.dtype) for array in arrays)
+    pieces = [
+        (array.reshape(-1).view(np.uint8)[begin : begin + PIECE], target.data.ptr + begin)
+        for array, target in zip(arrays, targets, strict=True)
+        for begin in range(0, array.nbytes, PIECE)
+    ]
+    staging = _staging()
+    workers = min(WORKERS, ceil_div(sum(array.nbytes for array in arrays), PIECE))
+
+    def send(worker: int) -> None:
+        events: list[Any] = [None, None]
+        with device:
+            for nth, (piece, address) in enumerate(pieces[worker::workers]):
+                if events[nth % 2]:
+                    events[nth % 2].synchronize()
+                buffer = staging.buffers[2 * worker + nth % 2][: len(piece)]
+                np.copyto(buffer, piece)
+                cupy.cuda.runtime.memcpyAsync(
+                    address, buffer.ctypes.data, len(piece), cupy.cuda.runtime.memcpyHostToDevice, stream.ptr
+                )
+                events[nth % 2] = stream.record()
+            for event in filter(None, events):
+                event.synchronize()
+
+    with staging.lock:
+        if workers:
+            _threads.run([partial(send, worker) for worker in range(workers)])
+    return targets

@@ -1,0 +1,270 @@
+"""Find, sign and compile the CUDA sources. Nothing else in dasp knows where they are.
+
+The sources are the folder `kernels/`: inside the package in a wheel, beside the package in a checkout. It is
+recognised by the file `mma.cuh`, because other distributions install folders called `kernels` too.
+"""
+
+import contextlib
+import hashlib
+import importlib
+import re
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+from dasp.runtime.cpu import threads as _threads
+from dasp.runtime.log import logger
+
+_PACKAGE = Path(__file__).resolve().parents[2]
+
+_modules: dict[tuple[object, ...], Any] = {}
+_loading: dict[tuple[object, ...], threading.Lock] = {}
+_modules_lock = threading.Lock()
+_introduced: set[tuple[str, ...]] = set()
+
+
+def find(package: Path = _PACKAGE) -> Path:
+    """Return the folder of the CUDA sources that belong to a copy of the package.
+
+    Raises
+    ------
+    RuntimeError
+        When neither `<package>/kernels` nor `<package>/../kernels` holds `mma.cuh`.
+    """
+    places = (package / "kernels", package.parent / "kernels")
+    for place in places:
+        if (place / "mma.cuh").is_file():
+            return place
+    looked = " and ".join(str(place) for place in places)
+    raise RuntimeError(
+        f"the CUDA sources are missing from {looked}; the package is incomplete; install it again"
+    )
+
+
+def digest(folder: Path | None = None) -> str:
+    """Return the first 12 hexadecimal digits of a SHA-256 over every file of the sources.
+
+    Names and contents both count. The digest is an option of each compilation, because CuPy's cache of
+    compiled kernels does not look into included files.
+    """
+    folder = find() if folder is None else folder
+    total = hashlib.sha256()
+    for path in sorted(p for p in folder.rglob("*") if p.is_file()):
+        content = path.read_bytes()
+        total.update(f"{path.relative_to(folder).as_posix()}\0{len(content)}\0".encode())
+        total.update(content)
+    return total.hexdigest()[:12]
+
+
+def read(name: str) -> str:
+    """Return the text of a source, for example `read("spmv/product.cu")`.
+
+    Raises
+    ------
+    FileNotFoundError
+        When there is no such file.
+    """
+    path = find() / name
+    if not path.is_file():
+        raise FileNotFoundError(f"no CUDA source {name!r}; it was looked for in {find()}")
+    return path.read_text(encoding="utf-8")
+
+
+def with_constants(text: str, defines: Mapping[str, str], name: str) -> str:
+    """Return a source that begins with its constants, always in the same order; errors name its own lines.
+
+    As options they would be told apart by CuPy, which has NVRTC compile an empty file for each set of options
+    of a process, before it looks for a kernel that it kept on disk.
+    """
+    constants = "".join(f"#define {constant} {value}\n" for constant, value in sorted(defines.items()))
+    return f'{constants}#line 1 "{name}"\n{text}'
+
+
+def options(name: str = "") -> tuple[str, ...]:
+    """Return the compiler's options for a source.
+
+    The folder of the source itself is searched for what it includes, then the folder of all sources.
+    """
+    folder = find()
+    own = (folder / name).parent if "/" in name else folder
+    return (
+        "-std=c++17",
+        *(f"-I{place}" for place in dict.fromkeys((own, folder))),
+        *(f"-I{place}" for place in _toolkit_headers()),
+        f"-DDASP_SOURCES={_digest_of(folder)}",
+    )
+
+
+_digest_of = cache(digest)
+"""`digest`, as it was when a process first asked: a module is compiled once in a process, too."""
+
+
+def load(name: str, defines: Mapping[str, str]) -> Any:
+    """Compile a source for the current GPU, load it, and return CuPy's module.
+
+    A module is compiled once per process, device, source and set of constants; between processes CuPy
+    keeps it on disk. Several threads may call this at once.
+
+    Parameters
+    ----------
+    name : str
+        Such as "spmv/product.cu".
+    defines : mapping of str to str
+        Compile-time constants, such as `{"DASP_VALUE": "double"}`.
+
+    Returns
+    -------
+    cupy.RawModule
+        `get_function(kernel)` gives its kernels.
+
+    Raises
+    ------
+    RuntimeError
+        When CuPy is not installed, there is no usable GPU, or the source does not compile.
+    """
+    cupy = _import_cupy()
+    try:
+        device = cupy.cuda.runtime.getDevice()
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        raise RuntimeError(f"no usable GPU ({error}); CUDA kernels need one; use device='cpu'") from error
+    key = (device, name, *sorted(defines.items()))
+    module = _modules.get(key)
+    if module is None:
+        with _modules_lock:
+            loading = _loading.setdefault(key, threading.Lock())
+        with loading:
+            module = _modules.get(key)
+            if module is None:
+                module = _modules[key] = _load(cupy, name, defines)
+    return module
+
+
+def _load(cupy: Any, name: str, defines: Mapping[str, str]) -> Any:
+    code = with_constants(read(name), defines, name)
+    module = cupy.RawModule(code=code, options=options(name), backend="nvrtc")
+    start = time.perf_counter()
+    try:
+        module.compile()
+    except cupy.cuda.compiler.CompileException as error:
+        raise RuntimeError(f"{name} does not compile with {dict(defines)}: {error}") from error
+    milliseconds = 1e3 * (time.perf_counter() - start)
+    logger.debug("loaded %s in %.0f ms, compiled with %s", name, milliseconds, dict(defines))
+    return module
+
+
+def load_all(wanted: Sequence[tuple[str, Mapping[str, str]]]) -> None:
+    """Load several sources for the current GPU beside each other, because compiling one takes long.
+
+    Parameters
+    ----------
+    wanted : sequence of (str, mapping)
+        Names and constants, as `load` takes them. What does not compile is left to `load` to say.
+    """
+    cupy = _import_cupy()
+    device = cupy.cuda.Device()
+    for flags in dict.fromkeys(options(name) for name, _ in wanted):
+        _introduce(cupy, flags)
+
+    def load_one(name: str, defines: Mapping[str, str]) -> None:
+        with device, contextlib.suppress(RuntimeError):
+            load(name, defines)
+
+    _threads.run([partial(load_one, *each) for each in wanted])
+
+
+def _introduce(cupy: Any, flags: tuple[str, ...]) -> None:
+    """Have CuPy ask NVRTC once what it makes of options, which it does for each set of them in a process.
+
+    Threads that load kernels with the same options would all ask, and NVRTC answers one after the other.
+    """
+    if flags not in _introduced:
+        _introduced.add(flags)
+        with contextlib.suppress(RuntimeError, cupy.cuda.compiler.CompileException):
+            cupy.RawModule(code="// nothing\n", options=flags, backend="nvrtc").compile()
+
+
+def compile_for(name: str, defines: Mapping[str, str], arch: str) -> bytes:
+    """Compile a source for an architecture such as "sm_90" and return the cubin. No GPU is needed.
+
+    Raises
+    ------
+    RuntimeError
+        When CuPy or NVRTC is not installed, or the source does not compile.
+    """
+    return compile_text(read(name), defines, arch, title=name)[0]
+
+
+def compile_text(source: str, defines: Mapping[str, str], arch: str, *, title: str) -> tuple[bytes, str]:
+    """Compile CUDA text that may include the sources' headers; return the cubin and the compiler's log.
+
+    The title is the text's name in the log, and the place that its includes are relative to.
+    The options are those of `load`, with CuPy's own `-ftz=true`, so that the code is what a GPU would run.
+    """
+    if not re.fullmatch(r"sm_\d{2,3}[af]?", arch):
+        raise ValueError(f"arch is {arch!r}; a name such as 'sm_90' is needed")
+    nvrtc = _import_nvrtc()
+    program = nvrtc.createProgram(with_constants(source, defines, title), title, (), ())
+    try:
+        nvrtc.compileProgram(program, (*options(title), f"-arch={arch}", "-ftz=true"))
+        return _whole(bytes(nvrtc.getCUBIN(program))), str(nvrtc.getProgramLog(program))
+    except nvrtc.NVRTCError as error:
+        log = nvrtc.getProgramLog(program)
+        raise RuntimeError(
+            f"{title} does not compile for {arch} with {dict(defines)}: {error}\n{log}"
+        ) from error
+    finally:
+        nvrtc.destroyProgram(program)
+
+
+def _whole(cubin: bytes) -> bytes:
+    """Give a cubin its last byte back, which CuPy takes for the end of a string and drops.
+
+    An ELF file ends with one of its two tables of headers, and both end with the top byte of a small number.
+    """
+
+    def field(offset: int, size: int) -> int:
+        return int.from_bytes(cubin[offset : offset + size], "little")
+
+    segments = field(32, 8) + field(54, 2) * field(56, 2)
+    sections = field(40, 8) + field(58, 2) * field(60, 2)
+    return cubin + b"\0" if len(cubin) == max(segments, sections) - 1 else cubin
+
+
+def _import_cupy() -> Any:
+    try:
+        import cupy
+    except ImportError as error:
+        raise RuntimeError(
+            f"CuPy cannot be imported ({error}); CUDA kernels need it; "
+            "pip install 'dasp-spmv[cuda13]' (or [cuda12]), or use device='cpu'"
+        ) from error
+    return cupy
+
+
+def _import_nvrtc() -> Any:
+    _import_cupy()
+    try:
+        from cupy.cuda import nvrtc
+
+        nvrtc.getVersion()
+    except (ImportError, RuntimeError) as error:
+        raise RuntimeError(
+            f"NVRTC cannot be loaded ({error}); compiling CUDA kernels needs it; "
+            "pip install nvidia-cuda-nvrtc nvidia-cuda-runtime, or install the CUDA toolkit"
+        ) from error
+    return nvrtc
+
+
+@cache
+def _toolkit_headers() -> tuple[str, ...]:
+    """Return the folder of `cuda_fp16.h`, found as CuPy finds its libraries; empty when there is none."""
+    try:
+        folder = importlib.import_module("cuda.pathfinder").find_nvidia_header_directory("cudart")
+    except (ImportError, AttributeError, RuntimeError):
+        folder = None
+    if folder is None:
+        return ()
+    return (str(folder),)

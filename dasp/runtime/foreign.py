@@ -1,0 +1,310 @@
+"""Arrays of other libraries (PyTorch, JAX, whatever speaks DLPack), taken in and given back without a copy.
+
+No library is imported: an array of one exists only where that was imported already. A GPU's arrays are read
+and written on the stream that is current where they come from: PyTorch's own for its tensors, CuPy's else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import sys
+import weakref
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from dasp.runtime import check as _check
+from dasp.runtime import dtypes as _dtypes
+
+_CPU = 1, 3
+"""Kinds of devices in DLPack (`DLDeviceType`) whose memory NumPy reads: the host's, and pinned memory."""
+
+_NOTHING = contextlib.nullcontext()
+
+_CUDA = 2, 13
+"""Those whose memory CuPy reads: a GPU's, and managed memory."""
+
+matrices: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
+"""The matrices that there are, by their keys."""
+
+_keys = itertools.count()
+
+
+def new_key(matrix: Any) -> str:
+    """Return a key for a matrix, which is found in `matrices` by it as long as it lives.
+
+    A text, because that is what every PyTorch keeps as a constant in a compiled graph.
+    """
+    key = str(next(_keys))
+    matrices[key] = matrix
+    return key
+
+
+def is_one(array: Any) -> bool:
+    """Whether this is an array of a library that is neither NumPy nor CuPy."""
+    kind = type(array)
+    return (
+        kind is not np.ndarray
+        and (hasattr(kind, "__dlpack__") or hasattr(array, "__cuda_array_interface__"))
+        and not isinstance(array, np.ndarray)
+        and kind.__module__.partition(".")[0] not in ("numpy", "cupy", "cupyx")
+    )
+
+
+def call(product: Callable[..., Any], A: Any, x: Any, out: Any, **scales: Any) -> Any:
+    """Return product(x, out=out, ...) with the arrays taken in; the result is of the kind of `x`.
+
+    Parameters
+    ----------
+    product : callable
+        A's.
+    A : SpMatrix, or what has its shape, dtype and device
+    x, out : array, one of them of another library
+    **scales : float
+        alpha and beta.
+
+    Raises
+    ------
+    TypeError
+        For an array somewhere else than on the device, a sparse one, and an `out` that cannot be written.
+    """
+    with stream_of(x if is_one(x) else out, A.device):
+        vector, result = taken("x", x, A.device), out
+        if out is None and _root(x) == "torch" and not scales.get("beta"):
+            kind = _dtypes.arithmetic(A.dtype, vector.dtype).y
+            result = x.new_empty((A.shape[0], *x.shape[1:]), dtype=_tensor_type(kind))
+        if result is None:
+            return given_back(product(vector, **scales), x)
+        product(vector, out=_written(result, A.device), **scales)
+        if out is not None and _root(out) == "torch" and not out.is_inference():
+            # Autograd must know that what it may have kept has other numbers now.
+            sys.modules["torch"].autograd.graph.increment_version(out)
+        return result
+
+
+def taken(name: str, array: Any, device: str) -> Any:
+    """Return an array of another library as one of NumPy or CuPy that shares its memory; others as they are.
+
+    Raises
+    ------
+    TypeError
+        If it is not on the device, or sparse.
+    """
+    if not is_one(array):
+        return array
+    array = _plain(name, array)
+    where = _device_of(array)
+    if where != device:
+        raise TypeError(
+            f"{name} is {_check.kind_of(array, library=True)} on {where} and A is on {device}; "
+            "both must be on one device"
+        )
+    if _root(array) == "torch":
+        return _view(array, device)
+    if device == "cpu":
+        return np.from_dlpack(array)
+    import cupy
+
+    with cupy.cuda.Device(int(device.partition(":")[2])):
+        return cupy.from_dlpack(array) if hasattr(array, "__dlpack__") else cupy.asarray(array)
+
+
+def anywhere(array: Any) -> Any:
+    """Return an array of another library, wherever it is, as one of NumPy or CuPy that shares its memory."""
+    return taken("x", array, _device_of(_plain("x", array)))
+
+
+def as_matrix(given: Any) -> Any:
+    """Return a matrix of another library as an array of NumPy or CuPy; a sparse tensor as CSR of theirs.
+
+    Raises
+    ------
+    TypeError
+        If it is a sparse tensor that PyTorch makes no CSR of: one of blocks, or with more dimensions.
+    """
+    if _root(given) != "torch" or given.layout is sys.modules["torch"].strided:
+        return anywhere(given)
+    try:
+        csr = given.detach().to_sparse_csr()
+    except RuntimeError as error:
+        raise TypeError(
+            f"A is {_check.kind_of(given, library=True)} of layout {given.layout} and shape "
+            f"{tuple(given.shape)}, of which PyTorch makes no CSR matrix; a dense one, or COO, CSR or CSC of "
+            "numbers, is needed"
+        ) from error
+    parts = tuple(anywhere(part) for part in (csr.values(), csr.col_indices(), csr.crow_indices()))
+    if isinstance(parts[0], np.ndarray):
+        from scipy.sparse import csr_array
+
+        return csr_array(parts, shape=tuple(csr.shape))
+    from cupyx.scipy.sparse import csr_matrix
+
+    return csr_matrix(parts, shape=tuple(csr.shape))
+
+
+def to_host(array: Any) -> Any:
+    """Return an array of another library as one of NumPy, copied if it is on a GPU."""
+    there = anywhere(array)
+    return there if isinstance(there, np.ndarray) else there.get()
+
+
+def given_back(y: Any, like: Any) -> Any:
+    """Return an array of NumPy or CuPy as one of the library of `like`; as it is where that takes none."""
+    if not is_one(like):
+        return y
+    library = like.__array_namespace__() if hasattr(like, "__array_namespace__") else None
+    library = library or sys.modules[_root(like)]
+    return library.from_dlpack(y) if hasattr(library, "from_dlpack") else y
+
+
+def wants_gradients(x: Any) -> bool:
+    """Whether products with this are operators of PyTorch: with gradients, in forward mode too, or traced."""
+    return _root(x) == "torch" and (is_traced() or _has_gradients(x))
+
+
+def _has_gradients(x: Any) -> bool:
+    return bool(x.requires_grad and sys.modules["torch"].is_grad_enabled()) or is_transformed(x)
+
+
+def by_operators(product: Callable[[Any], Any], x: Any, out: Any, alpha: Any, beta: Any) -> Any:
+    """Return alpha product(x) + beta out by operators of PyTorch.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If more than a product is asked for with gradients, which would not go through `out`; if the result
+        does not fit there.
+    """
+    if out is None and alpha == 1 and beta == 0:
+        return product(x)
+    if not is_traced() and _has_gradients(x):
+        raise TypeError(
+            "x requires gradients and out, alpha or beta is given; A @ x alone has them; pass x.detach()"
+        )
+    y = alpha * product(x)
+    if out is None:
+        return y
+    if out.shape != y.shape or out.dtype != y.dtype:  # a copy would repeat and round what does not fit
+        raise ValueError(
+            f"out has shape {tuple(out.shape)} and dtype {out.dtype}; the product has shape {tuple(y.shape)} "
+            f"and dtype {y.dtype}"
+        )
+    return out.copy_(y if beta == 0 else y + beta * out)
+
+
+def is_traced() -> bool:
+    """Whether `torch.compile` is tracing this."""
+    return bool(sys.modules["torch"].compiler.is_compiling())
+
+
+def is_transformed(x: Any) -> bool:
+    """Whether a tensor of PyTorch has a tangent, or is one of those that `torch.func` passes."""
+    torch = sys.modules["torch"]
+    if torch._C._functorch.is_functorch_wrapped_tensor(x):
+        return True
+    forward = torch.autograd.forward_ad
+    return forward._current_level >= 0 and forward.unpack_dual(x).tangent is not None
+
+
+def _written(out: Any, device: str) -> Any:
+    """Return the array that a result is written to; TypeError if nobody may write there."""
+    if is_one(out) and _root(out) in ("jax", "jaxlib"):
+        raise TypeError(
+            f"out is {_check.kind_of(out, library=True)}, which cannot be written to; leave it out"
+        )
+    if is_one(out) and _root(out) == "torch":
+        if out.is_conj() or out.is_neg():
+            raise TypeError("out is a conjugated or negated view; a tensor with numbers of its own is needed")
+        if out.requires_grad and sys.modules["torch"].is_grad_enabled():
+            raise TypeError("out requires gradients, which no product into it has; pass out.detach()")
+    return taken("out", out, device)
+
+
+def _plain(name: str, array: Any) -> Any:
+    """Return a tensor of PyTorch without its history, and with its values as they lie in memory."""
+    if _root(array) != "torch":
+        return array
+    if array.is_nested:
+        raise TypeError(f"{name} is a nested {_name(array)}; a dense one is needed")
+    if array.layout is not sys.modules["torch"].strided:
+        raise TypeError(f"{name} is a sparse {_name(array)}; a dense one is needed; pass {name}.to_dense()")
+    if array.is_conj() or array.is_neg():
+        array = array.resolve_conj().resolve_neg()
+    return array.detach()
+
+
+def _device_of(array: Any) -> str:
+    """Return `cpu` or `cuda:N`, or another name of a device in words."""
+    if not hasattr(array, "__dlpack_device__"):
+        return f"cuda:{_pointer_device(array)}"
+    try:
+        kind, number = array.__dlpack_device__()
+    except (ValueError, RuntimeError, TypeError):  # PyTorch's answer for a device that DLPack does not know
+        return str(getattr(array, "device", "an unknown device"))
+    if int(kind) in _CPU:
+        return "cpu"
+    return f"cuda:{number}" if int(kind) in _CUDA else f"device {number} of DLPack's kind {int(kind)}"
+
+
+def _pointer_device(array: Any) -> int:
+    import cupy
+
+    return int(cupy.asarray(array).device.id)
+
+
+@cache
+def _number_type(kind: Any) -> np.dtype[Any]:
+    """Return the type of NumPy of a type of PyTorch."""
+    name = str(kind).rpartition(".")[2]
+    if name in _dtypes.TABLE:
+        return _dtypes.TABLE[name].dtype
+    if name not in ("bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))):
+        raise TypeError(
+            f"a tensor has dtype {kind}; integers, bool or one of {', '.join(_dtypes.TABLE)} is needed"
+        )
+    return np.dtype(name)
+
+
+@cache
+def _tensor_type(kind: np.dtype[Any]) -> Any:
+    """Return the type of PyTorch of a type of NumPy."""
+    return getattr(sys.modules["torch"], kind.name)
+
+
+def _view(tensor: Any, device: str) -> Any:
+    """Return a tensor as an array of NumPy or CuPy on its memory; for each product, so not through DLPack."""
+    kind = _number_type(tensor.dtype)
+    if device == "cpu":
+        if kind == _dtypes.BFLOAT16:
+            return tensor.view(sys.modules["torch"].int16).numpy().view(kind)
+        return tensor.numpy()
+    import cupy
+
+    size = tensor.numel() * kind.itemsize
+    memory = cupy.cuda.UnownedMemory(tensor.data_ptr(), size, tensor, tensor.device.index)
+    strides = tuple(kind.itemsize * stride for stride in tensor.stride())
+    return cupy.ndarray(tuple(tensor.shape), kind, cupy.cuda.MemoryPointer(memory, 0), strides)
+
+
+def stream_of(array: Any, device: str) -> Any:
+    """Return a context in which CuPy works on the stream that is current for an array."""
+    if device == "cpu" or _root(array) != "torch":
+        return _NOTHING
+    import cupy
+
+    number = int(device.partition(":")[2])
+    pointer = sys.modules["torch"].cuda.current_stream(number).cuda_stream
+    if pointer == cupy.cuda.get_current_stream(number).ptr:
+        return _NOTHING
+    return cupy.cuda.ExternalStream(pointer, number) if pointer else cupy.cuda.Stream.null
+
+
+def _root(array: Any) -> str:
+    return type(array).__module__.partition(".")[0]
+
+
+def _name(array: Any) -> str:
+    return f"{_root(array)}.{type(array).__name__}"

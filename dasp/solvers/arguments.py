@@ -1,0 +1,188 @@
+"""What a caller gives a solver, checked before any work: limits, matrices, vectors, and their type."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+from dasp.runtime import check as _check
+from dasp.runtime.arrays import on_gpu, take
+from dasp.runtime.dtypes import is_number, real_type, stored
+from dasp.solvers.operator import device_of
+from dasp.solvers.spaces import together
+
+PROGRESS_EVERY = 32
+"""Iterations between two residuals that are shown."""
+
+
+@dataclass
+class Limits:
+    """What the caller asked for."""
+
+    rtol: float
+    atol: float
+    maxiter: int
+    check_every: int
+    callback: Callable[[Any], None] | None
+    bar: Any
+
+
+def make_limits(
+    n: int,
+    rtol: float,
+    atol: float,
+    maxiter: int | None,
+    check_every: int | None,
+    callback: Callable[[Any], None] | None,
+    progress: bool,
+    A: Any = None,
+) -> Limits:
+    """Check the numbers that say when to stop; where A lies on several ranks, on all of them.
+
+    Raises
+    ------
+    TypeError, ValueError
+        On all ranks the same.
+    """
+
+    def make() -> Limits:
+        for name, value in (("rtol", rtol), ("atol", atol)):
+            if not isinstance(value, Real) or isinstance(value, bool):
+                raise TypeError(f"{name} is {value!r}; a real number is needed")
+            if not 0 <= value < math.inf:
+                raise ValueError(f"{name} is {value}; a number of at least 0 is needed")
+        for name, number in (("maxiter", maxiter), ("check_every", check_every)):
+            if number is not None:
+                _check.count(name, number)
+        if callback is not None and not callable(callback):
+            raise TypeError(f"callback is {_check.kind_of(callback)}; a function of x is needed")
+        most = 10 * max(1, n) if maxiter is None else int(maxiter)
+        every = int(check_every or (PROGRESS_EVERY if progress and callback is None else 1))
+        return Limits(float(rtol), float(atol), most, every, callback, _bar() if progress else None)
+
+    def alike(limits: Limits) -> dict[str, Any]:
+        seen = {"callback": callback is not None, "progress": bool(progress)}
+        numbers = {"rtol": limits.rtol, "atol": limits.atol, "maxiter": limits.maxiter}
+        return {**numbers, "check_every": limits.check_every, **seen}
+
+    limits: Limits = together(A, make, alike)
+    return limits
+
+
+def _bar() -> Any:
+    try:
+        from tqdm import tqdm
+    except ImportError as error:
+        raise RuntimeError("progress was asked for and tqdm is not installed; pip install tqdm") from error
+    return tqdm(unit=" iterations", leave=True)
+
+
+def place_and_type(A: Any, b: Any, M: Any = None) -> tuple[str, np.dtype[Any]]:
+    """Return the device of a system and the type of its vectors.
+
+    float32 if A and b are of single or half precision, else float64; the complex type of the same precision
+    if A, b or M is complex.
+
+    Raises
+    ------
+    TypeError
+        If a type is none of numbers.
+    """
+    device = device_of(A) or device_of(b) or "cpu"
+    kinds = {"A": _type_of(A), "b": _type_of(0.0 if b is None else b)}
+    for name, dtype in kinds.items():
+        if not is_number(dtype):
+            raise TypeError(f"{name} has dtype {dtype}; a real or complex dtype is needed")
+    small = all(dtype.kind in "fVc" and real_type(stored(dtype)).itemsize <= 4 for dtype in kinds.values())
+    if any_complex(A, b, M):
+        return device, np.dtype(np.complex64 if small else np.complex128)
+    return device, np.dtype(np.float32 if small else np.float64)
+
+
+def any_complex(*given: Any) -> bool:
+    """Whether any of these matrices and vectors, or lists of numbers, is complex; None is not."""
+    return any(_type_of(one).kind == "c" for one in given)
+
+
+def _type_of(array: Any) -> np.dtype[Any]:
+    """Return the type of an array's numbers, or of a list's; of what does not say float64.
+
+    Raises
+    ------
+    TypeError
+        If it is a type of another library than NumPy and CuPy.
+    """
+    if isinstance(array, (list, tuple)):
+        return np.asarray(array).dtype
+    try:
+        return np.dtype(getattr(array, "dtype", None) or np.float64)
+    except TypeError as error:
+        kind = _check.kind_of(array, library=True)
+        raise TypeError(f"{kind} was given, of {array.dtype}; NumPy's or CuPy's are needed") from error
+
+
+def check_square(A: Any, M: Any) -> None:
+    """Hold that A is square, and that M has its shape.
+
+    Raises
+    ------
+    TypeError, ValueError
+    """
+    shape = getattr(A, "shape", None)
+    if shape is None or len(shape) != 2:
+        raise TypeError(f"A is {_check.kind_of(A)}; a matrix or linear operator is needed")
+    if shape[0] != shape[1]:
+        raise ValueError(f"A has shape {tuple(shape)}; a square matrix is needed; lsqr and lsmr take others")
+    if M is None:
+        return
+    if not hasattr(M, "shape"):
+        remedy = "; wrap it in scipy.sparse.linalg.LinearOperator" if callable(M) else ""
+        raise TypeError(
+            f"M is {_check.kind_of(M)}; a matrix or linear operator is needed, such as A is{remedy}"
+        )
+    if tuple(M.shape) != tuple(shape):
+        raise ValueError(
+            f"M has shape {tuple(M.shape)}; A has shape {tuple(shape)}, and M must have the same"
+        )
+    own, taken = (tuple(getattr(each, "local_shape", each.shape)) for each in (A, M))
+    if own != taken:
+        raise ValueError(
+            f"M takes {taken[1]} numbers on a rank that has {own[0]} rows of A; a preconditioner over the "
+            "same ranks is needed; make it with dasp.distributed.preconditioners"
+        )
+
+
+def vector(name: str, array: Any, size: int, what: str = "rows", into: np.dtype[Any] | None = None) -> Any:
+    """Return b or x0 as a flat array, a list as a NumPy array; `into` is a type that shall hold its numbers.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If it is no vector of so many numbers, or has complex ones and the type is real.
+    """
+    given = array if on_gpu(array) else take(name, array)
+    if given.dtype.kind == "c" and into is not None and into.kind != "c":
+        raise TypeError(f"{name} has dtype {given.dtype}; A, b and M are real, so a real dtype is needed")
+    if given.shape not in ((size,), (size, 1)):
+        raise ValueError(f"{name} has shape {given.shape}; A has {size} {what}, so ({size},) is needed")
+    return given.reshape(-1)
+
+
+def vectors_of(name: str, array: Any, size: int) -> Any:
+    """Return several vectors, the columns of an array, as `vector` returns one.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If it is no array of numbers of so many rows.
+    """
+    given = array if on_gpu(array) else take(name, array)
+    if given.ndim != 2 or given.shape[0] != size:
+        what = f"has shape {given.shape}" if given.ndim else f"is {_check.kind_of(array)}"
+        raise ValueError(f"{name} {what}; A has {size} rows, so ({size}, k) is needed")
+    return given

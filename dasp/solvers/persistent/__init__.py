@@ -1,0 +1,1 @@
+"""Conjugate gradients as one launch that stays on the chip."""

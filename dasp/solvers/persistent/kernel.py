@@ -1,0 +1,169 @@
+"""Conjugate gradients in one launch, by slices: what kernels/solve/resident.cu is compiled with and takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from dasp.formats.plan import WARP, Plan
+from dasp.formats.sell.cuda import sliced
+from dasp.formats.sell.pattern import Coding
+from dasp.runtime.cuda.launch import Signature
+from dasp.runtime.dtypes import Arithmetic
+from dasp.runtime.integers import ceil_div
+
+TOLD = 2064
+"""Numbers that the host sees when a launch is done: a record of 16, and the first residuals."""
+
+SIGNATURE = Signature(
+    "solve/resident.cu",
+    "dasp_resident",
+    f"""{sliced.ARRAYS.rstrip()}
+    long long             count
+    long long             positions
+    int                   identity
+    const X*              diagonal
+    X*                    shown            [2 * stride]
+    X*                    kept             [4 * stride]
+    long long             stride
+    int                   nbytes
+    double*               record           [16]
+    double*               history
+    double*               told             [{TOLD}]
+    unsigned long long*   messages
+    const X*              b
+    X*                    x
+    double                most
+    double                rtol
+    double                atol
+    double                margin
+    int                   mode
+    int                   finish
+    """,
+)
+
+PLAN_ARGUMENTS = "headers", "bases", "deltas", "values", "table", "rows", "count", "positions", "identity"
+"""Those of `sliced.plan_arguments` that it takes: none of segments."""
+
+THREADS = 512
+"""Threads of a block, of which a multiprocessor runs one."""
+
+NUMBERS, NUMBERS_WITH_DIAGONAL = 6, 7
+"""Numbers of a row that a block keeps: of x and five vectors, and of the preconditioner."""
+
+STATIC_BYTES = 2048
+"""Shared memory that the kernel takes besides its share, at most."""
+
+HEADER_BYTES, MOST_DELTA_BYTES = 16, 4
+"""Bytes of a slice's header, and of the widest delta."""
+
+PADDING = 64
+"""Bytes by which arrays in shared memory are apart, in all."""
+
+MOST_STEPS = 8.0
+"""Steps of a slice, on average, up to which it pays. Microseconds of an iteration on an H200, in one launch
+and by a graph: poisson3d:60, with 6.9 steps, 7.7 and 12.3; fem3:18, with 11.4, 7.1 and 6.6."""
+
+LEAST_SLICES = 4
+"""Of a block: more blocks wait longer for each other. poisson2d:100 takes 3.5, 3.3 and 4.0 microseconds there
+with 2.4, 4.7 and 9.5."""
+
+PROCESSORS, COOPERATES, SHARED_BYTES = 16, 95, 97
+"""cudaDevAttrMultiProcessorCount, cudaDevAttrCooperativeLaunch, cudaDevAttrMaxSharedMemoryPerBlockOptin."""
+
+
+@dataclass(frozen=True)
+class Chip:
+    """What a GPU offers to blocks that run at the same time.
+
+    Attributes
+    ----------
+    processors : int
+        Blocks of any size that do, at the least; 0 if it knows of no cooperative launches.
+    shared_bytes : int
+        Shared memory of a block at the most.
+    """
+
+    processors: int
+    shared_bytes: int
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What the kernel is compiled with and takes by a matrix, for whoever launches it with vectors.
+
+    Attributes
+    ----------
+    signature : Signature
+    defines : mapping of str to str
+    arguments : mapping
+    types : mapping of str to dtype
+    blocks, threads : int
+        Of the grid, and of a block.
+    shared_bytes : int
+        Dynamic shared memory of a block.
+    told : int
+        Numbers that the host sees when a launch is done.
+    """
+
+    signature: Signature
+    defines: Mapping[str, str]
+    arguments: Mapping[str, Any]
+    types: Mapping[str, np.dtype[Any]]
+    blocks: int
+    threads: int
+    shared_bytes: int
+    told: int
+
+
+@cache
+def chip(device: int) -> Chip:
+    """Return what a GPU offers."""
+    import cupy
+
+    processors, cooperates, shared_bytes = (
+        int(cupy.cuda.runtime.deviceGetAttribute(attribute, device))
+        for attribute in (PROCESSORS, COOPERATES, SHARED_BYTES)
+    )
+    return Chip(processors if cooperates else 0, shared_bytes)
+
+
+def recipe(
+    plan: Plan,
+    kinds: Arithmetic,
+    defines: Mapping[str, str],
+    types: Mapping[str, np.dtype[Any]],
+    on: Chip,
+    *,
+    diagonal: bool,
+) -> Recipe | None:
+    """Return what the kernel takes on a GPU; None if a plan has segments or does not fit, or it does not pay.
+
+    `defines` and `types` are those of a product by the plan; `diagonal` says whether there is a
+    preconditioner.
+    """
+    pattern, every = plan.pattern, sliced.plan_arguments(plan)
+    slices, steps = len(pattern.headers), len(pattern.bases)
+    if pattern.segments or not slices or not on.processors or steps > MOST_STEPS * slices:
+        return None
+    blocks = max(1, min(on.processors, int(slices / LEAST_SLICES)))
+    code_bytes = 0 if plan.values.coding == Coding.EQUAL else plan.values.codes.dtype.itemsize
+    index_bytes = pattern.index_dtype.itemsize
+    row_bytes = (NUMBERS_WITH_DIAGONAL if diagonal else NUMBERS) * kinds.x.itemsize
+    row_bytes += 0 if every["identity"] else index_bytes
+    step_bytes = WARP * code_bytes + index_bytes
+    total = HEADER_BYTES * slices + step_bytes * steps + pattern.deltas.nbytes + row_bytes * pattern.positions
+    # Blocks have equal shares, but for a slice.
+    longest = pattern.choice.steps * (step_bytes + WARP * MOST_DELTA_BYTES) + WARP * row_bytes
+    shared_bytes = ceil_div(total, blocks) + longest + PADDING
+    if shared_bytes > on.shared_bytes - STATIC_BYTES:
+        return None
+    own = {"DASP_MMA": "0", "DASP_THREADS": str(THREADS), "DASP_TOLD": str(TOLD)}
+    own["DASP_JACOBI"] = str(int(diagonal))
+    arguments = {name: every[name] for name in PLAN_ARGUMENTS} | {"nbytes": shared_bytes}
+    sizes = {"blocks": blocks, "threads": THREADS, "shared_bytes": shared_bytes, "told": TOLD}
+    return Recipe(SIGNATURE, {**defines, **own}, arguments, types, **sizes)
