@@ -22,7 +22,7 @@ import dasp
 
 try:
     import torch
-    from dasp.torch import matmul
+    from dasp.interop.torch import matmul
 except ImportError:  # the gradients below are written by hand as well
     torch = None
 

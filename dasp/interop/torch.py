@@ -51,7 +51,7 @@ def matmul(A: Any, x: Tensor, values: Tensor | None = None) -> Tensor:
     Examples
     --------
     >>> import dasp, torch
-    >>> from dasp.torch import matmul
+    >>> from dasp.interop.torch import matmul
     >>> A = dasp.SpMatrix([[0.0, 2.0], [3.0, 0.0]], device="cpu")
     >>> x = torch.tensor([1.0, 10.0], dtype=torch.float64, requires_grad=True)
     >>> matmul(A, x).sum().backward()
@@ -139,7 +139,7 @@ def _of_matmul(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
     if values is None and ctx.writes != _matrix(ctx.key)._writes:
         raise RuntimeError(
             "values of A were overwritten in place after the product whose gradients are wanted; write them "
-            "after backward(), or pass them to dasp.torch.matmul"
+            "after backward(), or pass them to dasp.interop.torch.matmul"
         )
     for_x = for_values = None
     if ctx.needs_input_grad[0]:
