@@ -22,6 +22,7 @@ import dasp
 
 try:
     import torch
+
     from dasp.interop.torch import matmul
 except ImportError:  # the gradients below are written by hand as well
     torch = None
