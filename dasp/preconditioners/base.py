@@ -295,7 +295,8 @@ def spectral_radius(A: Any, scale: np.ndarray[Any, Any], steps: int = 15) -> flo
     Returns
     -------
     float
-        The same for equal inputs: the first vector is drawn with a fixed seed.
+        The same for equal inputs: the first vector is drawn with a fixed seed, and sums over vectors are left
+        to `einsum`, because those of a BLAS depend on its number of threads.
 
     Raises
     ------
@@ -306,19 +307,23 @@ def spectral_radius(A: Any, scale: np.ndarray[Any, Any], steps: int = 15) -> flo
     steps = min(steps, n)
     basis = np.zeros((steps + 1, n), wide_type(A))
     basis[0] = np.random.default_rng(0).standard_normal(n)
-    basis[0] /= np.linalg.norm(basis[0])
+    basis[0] /= _norm(basis[0])
     H = np.zeros((steps + 1, steps), basis.dtype)
     for k in range(steps):
         w = scale * (A @ basis[k])
         if not np.isfinite(w).all():
             raise ValueError("A holds NaN or infinity, or its products overflow; finite numbers are needed")
         for _ in range(2):
-            h = basis[: k + 1].conj() @ w
-            w -= h @ basis[: k + 1]
+            h = np.einsum("ij,j->i", basis[: k + 1], w.conj()).conj()
+            w -= np.einsum("i,ij->j", h, basis[: k + 1])
             H[: k + 1, k] += h
-        H[k + 1, k] = np.linalg.norm(w)
-        if not H[k + 1, k].real > 1e-12 * np.linalg.norm(H[: k + 1, k]):
+        H[k + 1, k] = _norm(w)
+        if not H[k + 1, k].real > 1e-12 * _norm(H[: k + 1, k]):
             steps = k + 1
             break
         basis[k + 1] = w / H[k + 1, k]
     return float(abs(np.linalg.eigvals(H[:steps, :steps])).max()) if steps else 1.0
+
+
+def _norm(vector: np.ndarray[Any, Any]) -> float:
+    return float(np.sqrt(np.einsum("i,i->", vector.conj(), vector).real))

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from llvmlite import ir
+from numba import extending
 from numpy.typing import NDArray
 
 from dasp.dense.gemm import settings
@@ -30,9 +32,26 @@ from dasp.runtime.cpu.compile import jit
 from dasp.runtime.integers import round_up
 
 Matrix = NDArray[Any]
+intrinsic: Any = extending.intrinsic
 
-# Contraction lets LLVM fuse a product and a sum into one rounding; it changes no other result.
-_compile = functools.partial(jit, nogil=True, fastmath={"contract"})
+_compile = functools.partial(jit, nogil=True)
+
+
+@intrinsic
+def _multiply_add(typing_context, a, b, c):  # type: ignore[no-untyped-def]
+    """Return a b + c, rounded once where the processor can.
+
+    Said with each product, so that the compiler has no choice of what it fuses: bits stay the same however a
+    function is inlined.
+    """
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        kind = arguments[2].type
+        name = f"llvm.fmuladd.f{8 * context.get_abi_sizeof(kind)}"
+        function = builder.module.declare_intrinsic(name, (), ir.FunctionType(kind, [kind] * 3))
+        return builder.call(function, arguments)
+
+    return c(c, c, c), generate
 
 
 @_compile()
@@ -40,7 +59,7 @@ def _dot(a: Matrix, b: Matrix, c: Matrix) -> None:
     for i in range(a.shape[0]):
         for j in range(b.shape[1]):
             for p in range(a.shape[1]):
-                c[i, j] += a[i, p] * b[p, j]
+                c[i, j] = _multiply_add(a[i, p], b[p, j], c[i, j])
 
 
 @_compile()
@@ -50,7 +69,7 @@ def _edge(a: Matrix, b: Matrix, c: Matrix, rows: int, columns: int) -> None:
         for j in range(columns if i < rows else 0, b.shape[1]):
             total = c[i, j]
             for p in range(a.shape[1]):
-                total += a[i, p] * b[p, j]
+                total = _multiply_add(a[i, p], b[p, j], total)
             c[i, j] = total
 
 
@@ -62,7 +81,7 @@ def _square(a: Matrix, b: Matrix, c: Matrix) -> None:
             for p in range(a.shape[1]):
                 for v in range(4):
                     for w in range(4):
-                        c[i + v, j + w] += a[i + v, p] * b[p, j + w]
+                        c[i + v, j + w] = _multiply_add(a[i + v, p], b[p, j + w], c[i + v, j + w])
     _edge(a, b, c, rows, columns)
 
 
@@ -77,22 +96,22 @@ def _registers(a: Matrix, b: Matrix, c: Matrix) -> None:
             for p in range(a.shape[1]):
                 a0, a1, a2, a3 = a[i, p], a[i + 1, p], a[i + 2, p], a[i + 3, p]
                 b0, b1, b2, b3 = b[p, j], b[p, j + 1], b[p, j + 2], b[p, j + 3]
-                c00 += a0 * b0
-                c01 += a0 * b1
-                c02 += a0 * b2
-                c03 += a0 * b3
-                c10 += a1 * b0
-                c11 += a1 * b1
-                c12 += a1 * b2
-                c13 += a1 * b3
-                c20 += a2 * b0
-                c21 += a2 * b1
-                c22 += a2 * b2
-                c23 += a2 * b3
-                c30 += a3 * b0
-                c31 += a3 * b1
-                c32 += a3 * b2
-                c33 += a3 * b3
+                c00 = _multiply_add(a0, b0, c00)
+                c01 = _multiply_add(a0, b1, c01)
+                c02 = _multiply_add(a0, b2, c02)
+                c03 = _multiply_add(a0, b3, c03)
+                c10 = _multiply_add(a1, b0, c10)
+                c11 = _multiply_add(a1, b1, c11)
+                c12 = _multiply_add(a1, b2, c12)
+                c13 = _multiply_add(a1, b3, c13)
+                c20 = _multiply_add(a2, b0, c20)
+                c21 = _multiply_add(a2, b1, c21)
+                c22 = _multiply_add(a2, b2, c22)
+                c23 = _multiply_add(a2, b3, c23)
+                c30 = _multiply_add(a3, b0, c30)
+                c31 = _multiply_add(a3, b1, c31)
+                c32 = _multiply_add(a3, b2, c32)
+                c33 = _multiply_add(a3, b3, c33)
             c[i, j], c[i, j + 1], c[i, j + 2], c[i, j + 3] = c00, c01, c02, c03
             c[i + 1, j], c[i + 1, j + 1], c[i + 1, j + 2], c[i + 1, j + 3] = c10, c11, c12, c13
             c[i + 2, j], c[i + 2, j + 1], c[i + 2, j + 2], c[i + 2, j + 3] = c20, c21, c22, c23
@@ -103,7 +122,7 @@ def _registers(a: Matrix, b: Matrix, c: Matrix) -> None:
 @_compile()
 def _add_row(c: Matrix, a0: float, b: Matrix) -> None:
     for j in range(b.shape[0]):
-        c[j] += a0 * b[j]
+        c[j] = _multiply_add(a0, b[j], c[j])
 
 
 @_compile()
@@ -118,7 +137,8 @@ def _add_four_rows(
     """
     for j in range(b.shape[0]):
         x, y0, y1, y2, y3 = b[j], c0[j], c1[j], c2[j], c3[j]
-        c0[j], c1[j], c2[j], c3[j] = y0 + a0 * x, y1 + a1 * x, y2 + a2 * x, y3 + a3 * x
+        c0[j], c1[j] = _multiply_add(a0, x, y0), _multiply_add(a1, x, y1)
+        c2[j], c3[j] = _multiply_add(a2, x, y2), _multiply_add(a3, x, y3)
 
 
 @_compile()
@@ -162,10 +182,22 @@ def _add_four_by_four(
     a30, a31, a32, a33 = a[12], a[13], a[14], a[15]
     for j in range(b0.shape[0]):
         x0, x1, x2, x3 = b0[j], b1[j], b2[j], b3[j]
-        y0 = c0[j] + a00 * x0 + a10 * x1 + a20 * x2 + a30 * x3
-        y1 = c1[j] + a01 * x0 + a11 * x1 + a21 * x2 + a31 * x3
-        y2 = c2[j] + a02 * x0 + a12 * x1 + a22 * x2 + a32 * x3
-        y3 = c3[j] + a03 * x0 + a13 * x1 + a23 * x2 + a33 * x3
+        y0 = _multiply_add(a00, x0, c0[j])
+        y0 = _multiply_add(a10, x1, y0)
+        y0 = _multiply_add(a20, x2, y0)
+        y0 = _multiply_add(a30, x3, y0)
+        y1 = _multiply_add(a01, x0, c1[j])
+        y1 = _multiply_add(a11, x1, y1)
+        y1 = _multiply_add(a21, x2, y1)
+        y1 = _multiply_add(a31, x3, y1)
+        y2 = _multiply_add(a02, x0, c2[j])
+        y2 = _multiply_add(a12, x1, y2)
+        y2 = _multiply_add(a22, x2, y2)
+        y2 = _multiply_add(a32, x3, y2)
+        y3 = _multiply_add(a03, x0, c3[j])
+        y3 = _multiply_add(a13, x1, y3)
+        y3 = _multiply_add(a23, x2, y3)
+        y3 = _multiply_add(a33, x3, y3)
         c0[j], c1[j], c2[j], c3[j] = y0, y1, y2, y3
 
 

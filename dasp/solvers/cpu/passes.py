@@ -2,6 +2,12 @@
 
 For each stretch of `BLOCK` elements the updates are made and then the dot products, so that what an update
 wrote is in the first cache when the next one reads it, and every vector goes through memory once.
+
+Nothing here leaves the order or the rounding of a sum to the compiler. The code of a compiled function holds
+a copy of each function that it calls, and a process runs the copy that it loads first: in the process that
+compiles it is the callee's own, later it is the caller's. Where the compiler may reorder or fuse, the two
+round differently. So there is no `fastmath`; dot products have fixed lanes instead, and callees are part of
+their callers.
 """
 
 from __future__ import annotations
@@ -10,7 +16,10 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numba import carray
+from llvmlite import ir
+from numba import carray, types
+from numba.core import cgutils
+from numba.extending import intrinsic as _intrinsic
 
 from dasp.runtime.cpu.compile import jit
 from dasp.runtime.cpu.team import SharedFunction
@@ -24,15 +33,113 @@ COMPLEX_BLOCK = BLOCK // 2
 NO_FACTOR = -1
 """Stands for the row that a term is not multiplied by."""
 
-_inline = jit(nogil=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
+_I32, _I64 = ir.IntType(32), ir.IntType(64)
+
+LANES, VECTOR = 32, 8
+"""Sums that a dot product adds up beside each other, and how many of them a vector of LLVM holds."""
+
+intrinsic: Any = _intrinsic
+_inline = jit(nogil=True, error_model="numpy", forceinline=True)
+
+
+@intrinsic
+def _sum_of_lanes(typing_context, vectors, x, y, size):  # type: ignore[no-untyped-def]
+    """Return the sum over x_i y_i of real numbers, or both parts of that over conj(x_i) y_i.
+
+    Lane l adds up the numbers, or the parts of numbers, l, l + lanes, l + 2 lanes ...; then lanes are added
+    in a fixed order. A complex sum has half as many lanes for each part.
+
+    Parameters
+    ----------
+    vectors : pointer
+    x, y : int64
+        Where the vectors begin.
+    size : int64
+        Of each, a multiple of `LANES`.
+    """
+    is_complex = isinstance(vectors.dtype, types.Complex)
+    real = getattr(vectors.dtype, "underlying_float", vectors.dtype)
+    total = types.UniTuple(types.float64, 2) if is_complex else types.float64
+    sums, parts = (2, 2) if is_complex else (1, 1)
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        vectors, *starts, size = arguments
+        wide = ir.VectorType(ir.DoubleType(), VECTOR)
+        stored = ir.VectorType(context.get_data_type(real), VECTOR)
+        fma = builder.module.declare_intrinsic(
+            f"llvm.fmuladd.v{VECTOR}f64", (), ir.FunctionType(wide, [wide] * 3)
+        )
+        swapped = ir.Constant(ir.VectorType(_I32, VECTOR), [lane ^ 1 for lane in range(VECTOR)])
+        count = LANES // VECTOR // sums
+        zeros = ir.Constant(wide, [0.0] * VECTOR)
+        totals = [[cgutils.alloca_once_value(builder, zeros) for _ in range(count)] for _ in range(sums)]
+        step = count * VECTOR // parts
+
+        def load(start: ir.Value) -> ir.Value:
+            place = builder.bitcast(builder.gep(vectors, [start]), stored.as_pointer())
+            numbers = builder.load(place, align=context.get_abi_sizeof(stored.element))
+            return numbers if stored == wide else builder.fpext(numbers, wide)
+
+        with cgutils.for_range_slice(builder, _word(0), size, _word(step)) as (first, _):
+            for k in range(count):
+                at = builder.add(first, _word(k * VECTOR // parts))
+                a, b = (load(builder.add(start, at)) for start in starts)
+                for lanes, factor in zip(totals, (b, builder.shuffle_vector(b, b, swapped)), strict=False):
+                    builder.store(builder.call(fma, [a, factor, builder.load(lanes[k])]), lanes[k])
+        found = [_fold(builder, [builder.load(place) for place in lanes]) for lanes in totals]
+        real_part = builder.fadd(*found[0])
+        if not is_complex:
+            return real_part
+        return cgutils.pack_array(builder, [real_part, builder.fsub(*found[1])])
+
+    return total(vectors, types.int64, types.int64, types.int64), generate
+
+
+def _word(number: int) -> ir.Constant:
+    return ir.Constant(_I64, number)
+
+
+def _fold(builder: ir.IRBuilder, lanes: list[ir.Value]) -> list[ir.Value]:
+    """Add vectors, and halves of vectors, until two numbers are left: the sums of even and of odd lanes."""
+    while len(lanes) > 1:
+        half = len(lanes) // 2
+        lanes = [builder.fadd(*pair) for pair in zip(lanes[:half], lanes[half:], strict=True)]
+    (vector,) = lanes
+    count = VECTOR
+    while count > 2:
+        count //= 2
+        halves = [
+            builder.shuffle_vector(
+                vector, vector, ir.Constant(ir.VectorType(_I32, count), list(range(first, first + count)))
+            )
+            for first in (0, count)
+        ]
+        vector = builder.fadd(*halves)
+    return [builder.extract_element(vector, ir.Constant(_I32, lane)) for lane in (0, 1)]
 
 
 @_inline
-def _dot(x, y):  # type: ignore[no-untyped-def]
-    total = 0.0
-    for i in range(len(x)):
-        total += np.float64(x[i]) * np.float64(y[i])
+def _dot(vectors, x, y, size):  # type: ignore[no-untyped-def]
+    """Return the sum over x_i y_i."""
+    whole = size - size % LANES
+    total = _sum_of_lanes(vectors, x, y, whole)
+    for i in range(whole, size):
+        total += np.float64(vectors[x + i]) * np.float64(vectors[y + i])
     return total
+
+
+@_inline
+def _complex_dot(vectors, x, y, size):  # type: ignore[no-untyped-def]
+    """Return the parts of the sum over conj(x_i) y_i."""
+    whole = size - size % LANES
+    real, imag = _sum_of_lanes(vectors, x, y, whole)
+    for i in range(whole, size):
+        left, right = vectors[x + i], vectors[y + i]
+        a, b = np.float64(left.real), np.float64(left.imag)
+        c, d = np.float64(right.real), np.float64(right.imag)
+        real += a * c + b * d
+        imag += a * d - b * c
+    return real, imag
 
 
 @_inline
@@ -161,19 +268,7 @@ def _pass(  # type: ignore[no-untyped-def]
             at += 2 + 2 * code[at + 1]
         for dot in range(dots):
             x, y = code[at + 2 * dot] * stride + low, code[at + 2 * dot + 1] * stride + low
-            partial[dot * blocks + block] = _dot(data[x : x + size], data[y : y + size])
-
-
-@_inline
-def _whole_dot(x, y):  # type: ignore[no-untyped-def]
-    """Return the parts of the sum over conj(x_i) y_i."""
-    real = imag = 0.0
-    for i in range(len(x)):
-        a, b = np.float64(x[i].real), np.float64(x[i].imag)
-        c, d = np.float64(y[i].real), np.float64(y[i].imag)
-        real += a * c + b * d
-        imag += a * d - b * c
-    return real, imag
+            partial[dot * blocks + block] = _dot(vectors, x, y, size)
 
 
 def _complex_pass(  # type: ignore[no-untyped-def]
@@ -197,7 +292,7 @@ def _complex_pass(  # type: ignore[no-untyped-def]
             at += 2 + 2 * code[at + 1]
         for dot in range(dots):
             x, y = code[at + 2 * dot] * stride + low, code[at + 2 * dot + 1] * stride + low
-            real, imag = _whole_dot(data[x : x + size], data[y : y + size])
+            real, imag = _complex_dot(vectors, x, y, size)
             partial[2 * dot * blocks + block] = real
             partial[(2 * dot + 1) * blocks + block] = imag
 
