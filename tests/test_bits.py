@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -33,3 +34,10 @@ def test_a_process_that_compiles_and_one_that_loads_have_equal_bits(cases: str, 
     assert list(tmp_path.rglob("passes.*.nbc")), "the first process kept no compiled pass"
     assert len(cold) == {"few": 18, "all": 176}[cases]
     assert cold == warm
+
+
+def test_no_source_lets_the_compiler_reorder_or_fuse() -> None:
+    sources = sorted((ROOT / "dasp").rglob("*.py"))
+    found = [path.name for path in sources if re.search(r"fastmath\s*=|flags=\(", path.read_text("utf-8"))]
+    assert len(sources) > 100
+    assert found == []

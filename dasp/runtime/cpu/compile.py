@@ -47,7 +47,8 @@ def jit(signature: Any = None, *, cache: bool = True, **options: Any) -> Callabl
         Whether the compiled code is kept on disk. Numba never finds a function again that holds other
         compiled functions in a closure.
     **options
-        Numba's: `nogil`, `fastmath`, `parallel`, ...
+        Numba's: `nogil`, `parallel`, ... Not `fastmath`, with which bits would differ between processes:
+        each runs the copy of a callee that it loads first, and copies would round differently.
     """
 
     def decorate(function: Any) -> Any:
