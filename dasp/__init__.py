@@ -12,10 +12,10 @@ where PyTorch is installed.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
 from dasp._version import __version__ as __version__
+from dasp.runtime.loading import load as _load
 
 if TYPE_CHECKING:
     from dasp import dense, distributed, models, preconditioners, solvers
@@ -60,14 +60,14 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in ("dense", "distributed", "models", "preconditioners", "solvers"):
-        return importlib.import_module(f"dasp.{name}")
+        return _load(f"dasp.{name}")
     if name == "torch":
-        return importlib.import_module("dasp.interop.torch")
+        return _load("dasp.interop.torch")
     if name in _HOMES:
-        value = getattr(importlib.import_module(_HOMES[name]), name)
+        value = getattr(_load(_HOMES[name]), name)
         if name == "Policy":
             # The search needs matrices, which need policies: it joins the class here, above both.
-            value.measured = staticmethod(importlib.import_module("dasp.matrix.search").measured)
+            value.measured = staticmethod(_load("dasp.matrix.search").measured)
         globals()[name] = value
         return value
     raise AttributeError(f"module 'dasp' has no attribute {name!r}")

@@ -346,6 +346,39 @@ def test_a_child_forked_while_another_thread_compiles_can_compile() -> None:
     assert works == "True"
 
 
+FIRST_PRODUCT = """
+import os, sys, threading, time
+import numpy as np
+import dasp
+started = threading.Event()
+def multiply():
+    started.set()
+    dasp.SpMatrix.from_dense(np.eye(40), device="cpu") @ np.ones((40, 3))
+thread = threading.Thread(target=multiply)
+thread.start()
+started.wait()
+time.sleep(float(sys.argv[1]))
+child = os.fork()
+if child == 0:
+    multiply()
+    os._exit(0)
+thread.join()
+until = time.monotonic() + 240
+while not (ended := os.waitpid(child, os.WNOHANG))[0] and time.monotonic() < until:
+    time.sleep(0.01)
+if not ended[0]:
+    os.kill(child, 9)
+print(ended[1] if ended[0] else "hangs")
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("seconds", ["0.02", "0.1", "0.6"])
+def test_a_child_forked_during_the_first_product_of_another_thread_can_multiply(seconds: str) -> None:
+    done = start(ROOT, ROOT, "-W", "ignore", "-c", FIRST_PRODUCT, seconds)
+    assert (done.stdout.strip(), done.stderr) == ("0", "")
+
+
 def test_the_log_goes_where_it_is_asked_to(tmp_path: Path) -> None:
     cache = os.environ.get("NUMBA_CACHE_DIR", str(tmp_path))
     program = "import dasp; dasp.SpMatrix.from_dense([[1.0]], device='cpu')"

@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
-import importlib
 from functools import cache
 from typing import Any
+
+from dasp.runtime.loading import load
 
 
 @cache
 def find(device: str) -> Any:
     """Return the backend of a device, `cpu` or `cuda:N`: a module as `protocols.Backend` says."""
-    return importlib.import_module(f"dasp.backends.{device.partition(':')[0]}.backend")
+    return load(f"dasp.backends.{device.partition(':')[0]}.backend")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
+from dasp.runtime.loading import load
 from dasp.solvers.space import Space
 
 P = ParamSpec("P")
@@ -54,5 +54,5 @@ def refuse_ranks(A: Any, method: str) -> None:
 
 def space_for(device: str, dtype: np.dtype[Any]) -> Space:
     """Return the space of a device, `cpu` or `cuda:N`, for vectors of float32 or float64."""
-    made: Space = importlib.import_module(MODULES[device.partition(":")[0]]).make_space(device, dtype)
+    made: Space = load(MODULES[device.partition(":")[0]]).make_space(device, dtype)
     return made

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import math
 from dataclasses import dataclass
 from numbers import Real
@@ -15,6 +14,7 @@ from dasp.dense.gemm import settings
 from dasp.dense.gemm.ladder import Backend, Kernel, Product
 from dasp.runtime import arrays as _arrays
 from dasp.runtime import check as _check
+from dasp.runtime.loading import load
 
 Device = Literal["cpu", "cuda"]
 LARGEST_SINGLE, LARGEST_DOUBLE = (float(np.finfo(dtype).max) for dtype in (np.float32, np.float64))
@@ -191,7 +191,7 @@ def explain(
 
 
 def _load(device: str) -> Backend:
-    module: Any = importlib.import_module(f"dasp.dense.gemm.{device}")
+    module: Any = load(f"dasp.dense.gemm.{device}")
     return module  # type: ignore[no-any-return]
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import threading
 import time
 import warnings
 from collections.abc import Callable
@@ -25,6 +24,7 @@ from numba.core.compiler_lock import global_compiler_lock
 from numba.core.sigutils import normalize_signature
 
 from dasp.runtime.cpu.signals import Deferred
+from dasp.runtime.loading import hold_at_fork
 from dasp.runtime.log import logger
 
 _REMEDY = (
@@ -32,7 +32,6 @@ _REMEDY = (
     "set DASP_CACHE to such a folder, or to 0 to do without"
 )
 _OFF = ("", "0", "no", "off", "false", "none")
-_choosing = threading.Lock()
 _warned = False
 
 
@@ -142,7 +141,7 @@ def _cache_in(folder: str, function: Callable[..., Any]) -> Any:
     """
     if not folder and not config.CACHE_DIR and _is_homeless(function):
         return None
-    with _choosing:
+    with global_compiler_lock:  # which a fork waits for, and so leaves no folder half chosen
         usual = config.CACHE_DIR
         try:
             config.CACHE_DIR = folder or usual
@@ -184,8 +183,4 @@ def _release_compiler() -> None:
     global_compiler_lock.release()
 
 
-if hasattr(os, "register_at_fork"):
-    # A child of a process where another thread compiles would wait for that thread for ever.
-    os.register_at_fork(
-        before=_hold_compiler, after_in_parent=_release_compiler, after_in_child=_release_compiler
-    )
+hold_at_fork(_hold_compiler, _release_compiler)

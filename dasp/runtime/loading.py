@@ -1,0 +1,47 @@
+"""Modules that are loaded when they are first used, and the locks that a fork waits for.
+
+A child has the thread that forked and none of the others. A lock that another thread held, that of a module
+half loaded among them, stays locked there for ever. So a fork takes the locks first.
+
+Before a fork the functions that were registered last are called first. `logging` registers one too, for a
+lock that a thread wants which loads or compiles; imported here, it takes its lock after ours.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging as logging
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+_loading = threading.RLock()
+_locks: list[tuple[Callable[[], object], Callable[[], object]]] = [(_loading.acquire, _loading.release)]
+_taken: list[Callable[[], object]] = []
+
+
+def load(name: str) -> Any:
+    """Return the module of a name, loaded if need be; a fork of another thread waits for that."""
+    with _loading:
+        return importlib.import_module(name)
+
+
+def hold_at_fork(acquire: Callable[[], object], release: Callable[[], object]) -> None:
+    """Have each fork take a lock, after those named before it, and give it back in parent and child."""
+    _locks.append((acquire, release))
+
+
+def _take() -> None:
+    for acquire, release in _locks:  # what is loaded while the first is waited for may name more
+        acquire()
+        _taken.append(release)
+
+
+def _give_back() -> None:
+    while _taken:
+        _taken.pop()()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_take, after_in_parent=_give_back, after_in_child=_give_back)
