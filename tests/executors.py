@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from dasp import Policy, SpMatrix
-from dasp.backends.cuda import bundles
 from dasp.backends.cuda import product as cuda
 from dasp.backends.cuda.primitives import Primitives
 from dasp.formats.cost import H200
@@ -94,10 +93,10 @@ def emulate_columns(
     """
     kernels, kinds, k = cuda.COLUMNS[plan.format], into(plan.dtype, x.dtype, y.dtype), x.shape[1]
     x_at, y_at = (several.layout_of(a.shape, a.strides, a.itemsize, 0) for a in (x, y))
-    for kind in (bundles, octets) if plan.format == "slices" else ():
-        if kind.serve(plan, kinds, x_at) and (most := kind.most(machine, plan, kinds, k)) >= 1:
-            _, found = kind.build(Primitives(PackingDevice()), plan, most)
-            kernels = kernels if found is None else found.kernels()
+    most = octets.most(machine, plan, kinds, k) if plan.format == "slices" else 0
+    if most >= 1 and octets.serve(plan, kinds, x_at):
+        _, found = octets.build(Primitives(PackingDevice()), plan, most)
+        kernels = kernels if found is None else found.kernels()
     known = kernels.types(plan, kinds)
     partials = poisoned(np.full((kernels.partials(plan), k), np.nan, kinds.sum))
     scale = kinds.sum.type(alpha), kinds.sum.type(beta)
@@ -106,28 +105,24 @@ def emulate_columns(
     rows = np.int32(x_at.row * x.itemsize), np.int32(y_at.row)
     strides = np.int64(x_at.column), np.int64(y_at.column), *rows
 
-    def launch(
-        signature: Any, panel: Any, arguments: Any, blocks: int, shared: int, varying: Any, *values: Any
-    ) -> None:
+    def launch(signature: Any, panel: Any, arguments: Any, blocks: int, varying: Any, *values: Any) -> None:
         module = compile_kernels(signature.source, kernels.defines(plan, kinds, panel))
         given = signature.ordered(known, arguments, varying)
         given[-len(varying) :] = values
         if blocks:
-            module.launch(signature.entry, grid=blocks, block=panel.threads, args=given, shared_bytes=shared)
+            module.launch(signature.entry, grid=blocks, block=panel.threads, args=given)
 
     zeros = np.zeros(several.MOST_PANEL // x.itemsize, x.dtype)
     passes = kernels.passes(machine, plan, k, kinds, x_at, y_at, lambda: kernels.sectors(plan, np.asarray))
     for first, columns, panel in passes:
         values = read, target, partials, *strides, *map(np.int32, (first, first + columns, k)), *scale
-        among = -(-columns // panel.columns) if kernels.apart else parts
-        arguments, count = kernels.arguments(plan, zeros, among), kernels.blocks(plan, panel, among)
-        shared = kernels.shared(kinds, panel)
-        launch(kernels.signature, panel, arguments, count, shared, several.VARYING, *values)
+        arguments, count = kernels.arguments(plan, zeros, parts), kernels.blocks(plan, panel, parts)
+        launch(kernels.signature, panel, arguments, count, several.VARYING, *values)
     if kernels.partials(plan):
         values = target, partials, strides[1], strides[3], np.int32(k), *scale
         arguments, panel = kernels.finish_arguments(plan), passes[0].panel
         count = kernels.finish_blocks(plan, panel, k)
-        launch(kernels.finish, panel, arguments, count, 0, several.FINISH_VARYING, *values)
+        launch(kernels.finish, panel, arguments, count, several.FINISH_VARYING, *values)
 
 
 def _emulated(matrix: Any, x: Any, policy: Policy | None, y: Any, alpha: complex, beta: complex) -> Any:

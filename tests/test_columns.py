@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from functools import partial
 
 import numpy as np
 import pytest
@@ -15,7 +14,6 @@ from hypothesis import strategies as st
 from dasp import Policy, SpMatrix, set_num_threads
 from dasp.backends.cpu.product import Product
 from dasp.backends.cpu.turning import turn
-from dasp.backends.cuda import bundles
 from dasp.backends.cuda.primitives import Primitives
 from dasp.formats.cost import H200, Panels
 from dasp.formats.plan import WARP
@@ -577,23 +575,16 @@ def test_sectors_of_what_a_step_reads():
 # ---- octets --------------------------------------------------------------------------------------
 
 EVER = ((1, 1e-9),)
-PLAIN = dataclasses.replace(H200, octet_entries=(), narrow_octet_entries=(), bundle_entries=())
-EIGHTS = dataclasses.replace(PLAIN, octet_entries=EVER, narrow_octet_entries=EVER)
-BUNDLED = dataclasses.replace(PLAIN, bundle_entries=EVER, float64_bundles=(1e9, 1 << 20, 0))
-"""Multiply in octets, and in bundles, whatever can be."""
+EIGHTS = dataclasses.replace(H200, octet_entries=EVER, narrow_octet_entries=EVER)
+"""Multiplies in octets whatever can be."""
 
 
-def beside(machine, matrix, x, alpha=1.0, beta=0.0, y=None, order="C", policy=None):
-    """Return alpha A X + beta y of a matrix in octets, or in bundles, from the emulator."""
+def in_octets(matrix, x, alpha=1.0, beta=0.0, y=None, order="C", policy=None):
+    """Return alpha A X + beta y of a matrix in octets, from the emulator."""
     plan = plan_of(matrix, policy or Policy(layout="slices", steps=32))
     out = np.full((matrix.shape[0], x.shape[1]), np.nan, x.dtype, order=order) if y is None else y.copy("K")
-    emulate_columns(plan, x, out, alpha, beta, machine=machine)
+    emulate_columns(plan, x, out, alpha, beta, machine=EIGHTS)
     return out
-
-
-in_octets, in_bundles = partial(beside, EIGHTS), partial(beside, BUNDLED)
-WAYS = [(way, dtype) for way in (in_octets, in_bundles) for dtype in (np.float64, np.float32)]
-"""Of which numbers they are made."""
 
 
 @settings(max_examples=25)
@@ -603,20 +594,19 @@ WAYS = [(way, dtype) for way in (in_octets, in_bundles) for dtype in (np.float64
     st.sampled_from("CF"),
     st.sampled_from([1.0, -0.3]),
     st.sampled_from([0.0, 0.7]),
-    st.sampled_from(WAYS),
+    st.sampled_from([np.float64, np.float32]),
 )
-def test_octets_and_bundles_are_within_the_bound_of_every_row(matrix, k, order, alpha, beta, way):
-    multiply, dtype = way
+def test_octets_are_within_the_bound_of_every_row(matrix, k, order, alpha, beta, dtype):
     matrix = matrix.astype(dtype)
     x = columns(matrix.shape[1], k, dtype=dtype)
     y = columns(matrix.shape[0], k, 2, dtype=dtype, order=order)
-    got = multiply(matrix, x, dtype(alpha), dtype(beta), y)
+    got = in_octets(matrix, x, dtype(alpha), dtype(beta), y)
     assert_columns_close(got, matrix, x, dtype(alpha), dtype(beta), y)
 
 
 @pytest.mark.parametrize("values", ["equal", "bytes", "few", "halves", "singles", "plain"])
-@pytest.mark.parametrize(("multiply", "dtype"), WAYS)
-def test_octets_and_bundles_of_every_coding(values, multiply, dtype):
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_octets_of_every_coding(values, dtype):
     matrix = from_lengths([7, 3, 0, 12] + [5] * 40 + [0, 0, 1], 60)
     rng = np.random.default_rng(3)
     kinds = {
@@ -629,25 +619,24 @@ def test_octets_and_bundles_of_every_coding(values, multiply, dtype):
     }
     matrix.data = kinds[values](matrix.nnz).astype(dtype)
     x = columns(60, 16, dtype=dtype)
-    assert_columns_close(multiply(matrix.astype(dtype), x), matrix.astype(dtype), x)
+    assert_columns_close(in_octets(matrix.astype(dtype), x), matrix.astype(dtype), x)
 
 
 @settings(max_examples=15)
 @given(
     matrices(),
     st.data(),
-    st.sampled_from(WAYS),
+    st.sampled_from([np.float64, np.float32]),
 )
-def test_octets_and_bundles_keep_nans_to_the_rows_that_use_them(matrix, data, how):
+def test_octets_keep_nans_to_the_rows_that_use_them(matrix, data, dtype):
     if 0 in matrix.shape:
         return
-    multiply, dtype = how
     matrix, x = matrix.astype(dtype), columns(matrix.shape[1], 16, dtype=dtype)
-    clean = multiply(matrix, x)
+    clean = in_octets(matrix, x)
     for _ in range(data.draw(st.integers(1, 3))):
         i, j = data.draw(st.integers(0, matrix.shape[1] - 1)), data.draw(st.integers(0, 15))
         x[i, j] = data.draw(st.sampled_from([np.nan, np.inf, -np.inf]))
-    got = multiply(matrix, x)
+    got = in_octets(matrix, x)
     spoilt = np.zeros(got.shape, bool)
     rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
     for j in range(16):
@@ -657,14 +646,14 @@ def test_octets_and_bundles_keep_nans_to_the_rows_that_use_them(matrix, data, ho
     np.testing.assert_array_equal(bits(got[:, untouched]), bits(clean[:, untouched]))
 
 
-@pytest.mark.parametrize(("machine", "dtype"), [(EIGHTS, np.float64), (BUNDLED, np.float32)])
-def test_octets_and_bundles_of_wide_integers_give_the_same_bits(machine, dtype):
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_octets_of_wide_integers_give_the_same_bits(dtype):
     matrix = from_lengths([7, 3, 0, 12] + [5] * 40, 60).astype(dtype)
     plan, x = plan_of(matrix, Policy(layout="slices")), columns(60, 16, dtype=dtype)
     results = []
     for one in (plan, widened(plan)):
         y = np.full((44, 16), np.nan, dtype)
-        emulate_columns(one, x, y, machine=machine)
+        emulate_columns(one, x, y, machine=EIGHTS)
         results.append(bits(y))
     np.testing.assert_array_equal(*results)
 
@@ -706,12 +695,12 @@ def test_what_is_no_grid_keeps_the_order_of_its_rows():
     assert octets.grid_of(other * 8, 400) == (0, 0)  # rows that have different columns
 
 
-@pytest.mark.parametrize(("multiply", "dtype"), WAYS)
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("shape", [(4, 5, 6), (5, 7, 9), (11, 13), (1, 16, 3)])
-def test_octets_and_bundles_of_a_grid_are_boxes(shape, multiply, dtype):
+def test_octets_of_a_grid_are_boxes(shape, dtype):
     matrix = lattice(shape, 3).astype(dtype)
     x = columns(matrix.shape[1], 16, dtype=dtype)
-    assert_columns_close(multiply(matrix, x), matrix, x)
+    assert_columns_close(in_octets(matrix, x), matrix, x)
 
 
 def test_boxes_of_a_grid_have_fewer_quads_and_every_row_once():
@@ -724,18 +713,6 @@ def test_boxes_of_a_grid_have_fewer_quads_and_every_row_once():
     lines = sum(-(-len(np.unique(matrix[i : i + 8].indices)) // 4) for i in range(0, 480, 8))
     assert count < 0.85 * lines
     assert boxes.quads == count
-
-
-def test_bundles_of_a_grid_gather_fewer_rows_and_have_every_row_once():
-    matrix = lattice((6, 8, 20), 1)
-    plan, on = plan_of(matrix, Policy(layout="slices", steps=32)), Primitives(PackingDevice())
-    size, boxes = bundles.build(on, plan, 1e9)
-    rows = np.asarray(boxes.rows).reshape(-1, bundles.ROWS)
-    assert sorted(rows[rows >= 0].tolist()) == list(range(960))
-    wanted = sum(len(np.unique(matrix[some[some >= 0]].indices)) for some in rows)
-    assert np.count_nonzero(np.asarray(boxes.columns) >= 0) == wanted < 2 * 960
-    assert size == max(wanted, (len(boxes.slots) - bundles.BEHIND) / bundles.SLOTS)
-    assert bundles.build(on, plan, size - 1) == (size, None)
 
 
 @pytest.mark.parametrize("model", ["stencil27:16", "fem1:15"])
@@ -751,30 +728,3 @@ def test_several_unknowns_of_a_point_are_no_points_of_a_grid():
     made_of, plan = Primitives(PackingDevice()), plan_of(generate("fem3:6"), Policy(layout="slices"))
     sample = octets.sampled(made_of.device, plan, made_of.unpack_codes(plan))
     assert octets.grid_of(sample, 3 * 6**3) == (0, 0)
-
-
-@pytest.mark.parametrize("dtype", [np.float16, np.complex64])
-def test_bundles_of_other_types(dtype):
-    of = lattice((4, 5, 6), 3)
-    data, x = of.data.astype(dtype), columns(of.shape[1], 20).astype(dtype)
-    if x.dtype.kind == "c":
-        data, x = data * dtype(1 - 2j), x + 1j * x[::-1]
-    matrix = sp.csr_array((data, of.indices, of.indptr), shape=of.shape)
-    assert_columns_close(in_bundles(matrix, x), matrix, x)
-
-
-def test_rows_of_more_entries_than_a_slot_can_count_are_not_bundled():
-    """Sixteen rows that follow each other, of more than 2^18 entries in one column."""
-    row = 2**14 + 1
-    matrix = sp.csr_array((np.ones(16 * row), np.zeros(16 * row, int), row * np.arange(17)), shape=(16, 1))
-    plan = plan_of(matrix, Policy(layout="slices", steps=600))
-    assert not plan.pattern.segments
-    assert bundles.build(Primitives(PackingDevice()), plan, 1e9) == (np.inf, None)
-
-
-def test_rows_that_want_more_than_a_block_has_room_for_are_not_bundled():
-    on = Primitives(PackingDevice())
-    for entries in (bundles.ROOM, bundles.ROOM + 1):
-        plan = plan_of(sp.csr_array(np.ones((1, entries))), Policy(layout="slices", steps=32))
-        size, found = bundles.build(on, plan, 1e9)
-        assert (found is None) == np.isinf(size) == (entries > bundles.ROOM)

@@ -467,7 +467,7 @@ PLANS = {
     "every category": lambda: (from_lengths([*LENGTHS, 700, 0], 100), "published"),
     "short rows": lambda: (from_lengths([1, 3, 2, 2, 4] * 9, 30), "published"),
     "octets": lambda: (entries_of(generate("fem3:3")), "slices"),
-    "bundles": lambda: (entries_of(generate("poisson3d:6")), "slices"),
+    "a grid": lambda: (entries_of(generate("poisson3d:6")), "slices"),
 }
 """Matrices, and policies that they are planned by."""
 
@@ -680,26 +680,6 @@ def test_octets_are_made_once_wanted_by_enough_columns(gpu, eights, monkeypatch)
         a @ gpu.put(np.ones((a.shape[1], k)))
         assert {name for _, name, _ in gpu.launches} == {kernel}
     assert a._product.nbytes > 0
-
-
-def test_points_of_a_grid_are_multiplied_in_bundles_which_follow_values_written_in_place(gpu):
-    from scipy.sparse import csr_array
-
-    from dasp.io import load_matrix
-
-    csr = csr_array(load_matrix("poisson3d:8")).astype(np.float32)
-    csr.data[:] = np.random.default_rng(1).standard_normal(csr.nnz)
-    a = SpMatrix(plan_of(csr, Policy()), "cuda:0")
-    x = np.random.default_rng(0).standard_normal((csr.shape[1], 32)).astype(np.float32)
-    for seed in (2, 3):
-        gpu.launches.clear()
-        y = gpu.get(a @ gpu.put(x))
-        assert {kernel for _, kernel, _ in gpu.launches} == {"dasp_bundles"}
-        for j in range(32):
-            assert_close(y[:, j], csr, x[:, j])
-        csr.data[:] = np.random.default_rng(seed).standard_normal(csr.nnz)
-        gpu.get(a.plan.values.codes)[...] = plan_of(csr, Policy()).values.codes
-        a._product.follow()
 
 
 def test_where_memory_is_short_of_octets_slices_multiply(gpu, eights, monkeypatch):

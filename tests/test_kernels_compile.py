@@ -253,30 +253,6 @@ def eights() -> Iterator[Defines]:
     yield {**widest, "DASP_INDEX": "long long", "DASP_OFFSET": "long long"}
 
 
-def bundled() -> Iterator[Defines]:
-    """Panels of bundles, whole ones with every coding, and not whole; other types."""
-    kinds = arithmetic(np.dtype(np.float32), np.dtype(np.float32))
-    usual = {
-        "DASP_INDEX": "int",
-        "DASP_OFFSET": "int",
-        "DASP_MMA": "0",
-        "DASP_CODING": "0",
-        "DASP_POOL": "384",
-    }
-    others = [arithmetic(np.dtype(name), np.dtype(name)) for name in ("float16", "float64", "complex64")]
-    panels = [(kinds, k, pack) for k, pack in ((20, 1), (20, 4), (16, 4), (32, 4))]
-    for of, k, pack in [*((of, 16, 16 // of.x.itemsize) for of in others), *panels]:
-        at = several.Layout(k, 1, pack)
-        for one in octets.passes_of(H200.bundles_of_x, k, of, at, at):
-            widest = {**usual, **one.panel.defines(), **type_names(of)}
-            yield widest
-    yield widest | {"DASP_REGISTERS": str(H200.bundle_registers)}
-    for coding in (Coding.BYTE, Coding.DICTIONARY, Coding.EQUAL, Coding.HALF):
-        yield {**widest, "DASP_CODING": str(int(coding))}
-    yield {**widest, "DASP_VALUE": "Bfloat16"}
-    yield {**widest, "DASP_INDEX": "long long", "DASP_OFFSET": "long long"}
-
-
 def fills() -> Iterator[Defines]:
     """Every index, and codes of every size."""
     for index, size in product(("int", "long long"), ("1", "2", "4", "8")):
@@ -423,8 +399,6 @@ SOURCES: dict[str, list[Defines]] = {
     ],
     "spmv/slices_columns.cu": list(columns()),
     "spmv/octets.cu": [dict(defines) for defines in dict.fromkeys(tuple(one.items()) for one in eights())],
-    "spmv/bundles.cu": [dict(defines) for defines in dict.fromkeys(tuple(one.items()) for one in bundled())],
-    "spmv/bundles_fill.cu": list(fills()),
     "spmv/octets_fill.cu": list(fills()),
     "spmv/transpose.cu": [
         {"DASP_BYTES": str(size), "DASP_COLUMNS": str(columns), "DASP_TO_ROWS": way}
@@ -476,10 +450,8 @@ STACKS = {
     "spmv/slices_columns.cu": 112,
     "spmv/product_columns.cu": 112,
     "spmv/octets.cu": 112,
-    "spmv/bundles.cu": 112,
     # Division of numbers of 64 bits is a call on some processors.
     "spmv/octets_fill.cu": 16,
-    "spmv/bundles_fill.cu": 32,
     # As many blocks as run at once: half of a thread's elements, and sums on some processors.
     "pack/windows.cu": 96,
     "pack/cut.cu": 8,

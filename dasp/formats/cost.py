@@ -301,16 +301,6 @@ class Machine:
     narrow_octets_of_x: tuple[Panels, ...] = tuned(
         _PANEL, "the same for numbers of less than 8 bytes", _COLUMNS
     )
-    bundles_of_x: tuple[Panels, ...] = tuned(
-        _PANEL,
-        "the same where a block gathers rows of X in shared memory, for numbers of every size",
-        _COLUMNS,
-    )
-    bundle_registers: int = tuned(
-        "of a lane",
-        "the same there, of sums of 4 bytes, where more blocks have room in shared memory then",
-        _COLUMNS,
-    )
     octet_entries: tuple[tuple[int, float], ...] = tuned(
         "(columns, entries a quad)",
         "from so many columns on, how full the 32 slots of a quad must be for rows to be multiplied by "
@@ -319,18 +309,6 @@ class Machine:
     )
     narrow_octet_entries: tuple[tuple[int, float], ...] = tuned(
         "(columns, entries a quad)", "the same for numbers of less than 8 bytes", _COLUMNS
-    )
-    bundle_entries: tuple[tuple[int, float], ...] = tuned(
-        "(bytes of a row of X, entries)",
-        "from so many bytes on, how many entries each row of X that a block gathers must serve for rows to "
-        "be multiplied in bundles",
-        _COLUMNS,
-    )
-    float64_bundles: tuple[float, int, int] = tuned(
-        "(rows of X gathered for a row of A, bytes of a row of X, bytes of X and Y)",
-        "up to how many rows of X, below how many bytes of one, and from how many of X and Y on, float64 is "
-        "multiplied in bundles sooner than in octets: multiply-adds against tensor cores",
-        _COLUMNS,
     )
 
 
@@ -421,12 +399,8 @@ H200 = Machine(
     evening_bytes=400.0,
     octets_of_x=(Panels(256, 32, 2, 2, 64, 8), Panels(128, 16, 4, 4, 72, 4), Panels(64, 8, 4, 4, 56, 4)),
     narrow_octets_of_x=(Panels(128, 16, 3, 3, 72, 4), Panels(64, 8, 4, 4, 64, 4)),
-    bundles_of_x=(Panels(128, 16, 4, 4, 64, 8), Panels(64, 8, 4, 4, 64, 8)),
     octet_entries=((16, 6.0), (8, 8.5)),
     narrow_octet_entries=((32, 10.0), (16, 8.5)),
-    bundle_registers=48,
-    bundle_entries=((64, 2.5),),
-    float64_bundles=(2.8, 256, 64 << 20),
 )
 """An H200, driver 580. A sector costs 0.6 of its 32 bytes: from 0.3 (Markov chains) to 0.8 (power laws)."""
 

@@ -380,7 +380,7 @@ class SpMatrix(Transposable, Surface):
         kept |= {"transpose": self._made("T"), "adjoint": self._made("H")}
         found = [(name, int(array.nbytes)) for name, array in kept.items() if array is not None]
         made = int(self._product.nbytes)
-        return [*found, ("octets and bundles", made)] if made else found
+        return [*found, ("octets", made)] if made else found
 
     def matvec(self, x: Any, *, out: Any = None, alpha: Any = 1.0, beta: Any = 0.0) -> Any:
         """Return alpha A x + beta out.

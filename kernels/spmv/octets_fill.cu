@@ -11,9 +11,29 @@
 // columns (4 quads), masks (quads), values (32 quads), 0 before: see octets.cu.
 
 #include "../pack/codes.cuh"
-#include "rows_merged.cuh"
+#include "../pack/pack.cuh"
 
 constexpr int THREADS = 512, ROWS = 8;
+constexpr long long NONE = 0x7fffffffffffffffll;  // a column behind all others
+
+// A row, from its next entry on: none of a row below 0.
+struct Row {
+    const Index* indices;
+    long long next, end;
+    long long column, after;  // of the next entry, and of the one behind it
+
+    __device__ Row(const long long* indptr, const Index* indices, long long row)
+        : indices(indices), next(row >= 0 ? indptr[row] : 0), end(row >= 0 ? indptr[row + 1] : 0),
+          column(at(next)), after(at(next + 1))
+    {
+    }
+    __device__ __forceinline__ long long at(long long entry) const { return entry < end ? indices[entry] : NONE; }
+    __device__ __forceinline__ void advance()
+    {
+        column = after;
+        after = at(++next + 1);
+    }
+};
 
 // Which row of a grid stands where, PAD behind the last: boxes of 2 x 2 x 2, where a grid has room for them, follow each
 // other along lines. A line has `line` rows and a plane `plane`; 0 for a matrix that is no grid, whose rows keep

@@ -273,7 +273,7 @@ def _declared(p: Any, array: Any, parts: int, told: Any) -> Any:
 
 
 class _Packing:
-    """The `Device` of `dasp.formats.sell.cuda.pack.protocols` that makes octets and bundles."""
+    """The `Device` of `dasp.formats.sell.cuda.pack.protocols` that makes octets."""
 
     def __init__(self, gpu: Gpu) -> None:
         self._gpu = gpu

@@ -185,7 +185,7 @@ class Product:
 
     @cached_property
     def _beside(self) -> beside.Beside | None:
-        """Octets and bundles, where tensor cores multiply by them."""
+        """Octets, where tensor cores multiply by them."""
         return self._one_of("_beside", beside.Beside(self.plan) if self._eights else None)
 
     @cached_property

@@ -20,7 +20,7 @@ from dasp.formats.plan import WARP, Plan
 from dasp.formats.sell.cuda import sliced
 from dasp.formats.sell.cuda.sectors import FAR, SECTOR, read_sectors
 from dasp.runtime.cuda import source as _source
-from dasp.runtime.cuda.launch import Launch, Launches, Signature, allow_shared, launcher
+from dasp.runtime.cuda.launch import Launch, Launches, Signature, launcher
 from dasp.runtime.cuda.scratch import captured_in, in_pool, keep
 from dasp.runtime.dtypes import C_NAMES, Arithmetic
 from dasp.runtime.integers import ceil_div
@@ -230,10 +230,6 @@ class Kernels(NamedTuple):
         How many rows come in segments.
     sectors : callable
         (plan, on_host) -> what `turns` asks for, as `read_sectors` counts it.
-    shared : callable
-        (kinds, panel) -> bytes of dynamic shared memory of a block of the product.
-    apart : bool
-        Whether each panel of columns has blocks of its own.
     """
 
     signature: Signature
@@ -247,8 +243,6 @@ class Kernels(NamedTuple):
     finish_arguments: Callable[[Plan], dict[str, Any]]
     long_rows: Callable[[Plan], int]
     sectors: Callable[[Plan, Callable[[Any], Any]], float]
-    shared: Callable[[Arithmetic, Panel], int] = lambda kinds, panel: 0
-    apart: bool = False
 
     def blocks(self, plan: Plan, panel: Panel, parts: int) -> int:
         """Return the blocks of a launch."""
@@ -707,13 +701,8 @@ class Columns:
             zeros = self._cupy.ndarray(MOST_PANEL // kinds.x.itemsize, kinds.x, row.data)
             for one in kernels.passes(H200, plan, k, kinds, x, y, self._sectors):
                 panels = ceil_div(one.columns, one.panel.columns)
-                parts = (
-                    panels if kernels.apart else choose_parts(H200, kernels.warps(plan, one.panel), panels)
-                )
+                parts = choose_parts(H200, kernels.warps(plan, one.panel), panels)
                 kernel = compiled(kernels, kernels.signature, plan, kinds, one.panel)
-                shared_bytes = kernels.shared(kinds, one.panel)
-                if shared_bytes:
-                    allow_shared(kernel, shared_bytes)
                 launch = Launch(
                     kernel,
                     kernels.signature,
@@ -722,7 +711,6 @@ class Columns:
                     VARYING,
                     blocks=kernels.blocks(plan, one.panel, parts),
                     threads=one.panel.threads,
-                    shared_bytes=shared_bytes,
                     overlaps=self._overlaps,
                 )
                 passes.append((one, launch))

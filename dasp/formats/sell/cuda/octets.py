@@ -106,13 +106,6 @@ SIGNATURE = Signature(
 )
 
 
-KERNELS = columns.SLICES._replace(
-    types=lambda plan, kinds: columns.types(plan, kinds) | {"Count": COUNT_TYPE},
-    long_rows=lambda plan: 0,
-)
-"""What octets, and bundles, have in common with each other, and from slices."""
-
-
 class Octets(NamedTuple):
     """A matrix in octets; see kernels/spmv/octets.cu.
 
@@ -144,8 +137,10 @@ class Octets(NamedTuple):
 
     def kernels(self) -> Kernels:
         """Return how they are multiplied."""
-        return KERNELS._replace(
+        return columns.SLICES._replace(
             signature=SIGNATURE,
+            types=lambda plan, kinds: columns.types(plan, kinds) | {"Count": COUNT_TYPE},
+            long_rows=lambda plan: 0,
             passes=lambda machine, plan, k, kinds, x, y, sectors: choose_passes(machine, k, kinds, x, y),
             warps=lambda plan, panel: len(self.starts) - 1,
             arguments=self.arguments,
@@ -217,13 +212,6 @@ def choose_passes(
 ) -> tuple[Pass, ...]:
     """Return the launches for so many columns: in the largest panels, in smaller ones, and of the rest."""
     sizes = machine.octets_of_x if kinds.x.itemsize >= NUMBER_BYTES else machine.narrow_octets_of_x
-    return passes_of(sizes, columns, kinds, x, y)
-
-
-def passes_of(
-    sizes: tuple[Panels, ...], columns: int, kinds: Arithmetic, x: Layout, y: Layout
-) -> tuple[Pass, ...]:
-    """Return the launches for so many columns in panels of the sizes that are given, the largest first."""
     passes, first = [], 0
     for chosen in sizes:
         width, rest = chosen.panel // kinds.x.itemsize, columns - first
@@ -300,28 +288,15 @@ def grid_of(offsets: list[frozenset[int]], rows: int) -> tuple[int, int]:
     return 0, 0
 
 
-def launch(
-    on: Any,
-    signature: Signature,
-    plan: Plan,
-    entries: tuple[Any, ...],
-    blocks: int,
-    threads: int,
-    **more: Any,
-) -> None:
-    """Launch a kernel that makes octets, or bundles, of a plan's entries."""
+def _launch(on: Any, signature: Signature, plan: Plan, entries: tuple[Any, ...], **more: Any) -> None:
+    """Launch a kernel that makes octets of a plan's entries, `ROWS` threads for each."""
     index, code = plan.pattern.index_dtype, bits_type(plan.values.codes.dtype)
+    octets = ceil_div(plan.shape[0], ROWS)
     constants = {"DASP_START": "long long", "DASP_COLUMN": C_NAMES[index], "DASP_INDEX": C_NAMES[index]}
     constants |= {"DASP_CODE_BYTES": str(code.itemsize)}
     given = dict(zip(("indptr", "indices", "codes"), entries, strict=True)) | more
+    given |= {"rows": plan.shape[0], "octets": octets}
     given |= {name: given[name].view(code) for name in ("codes", "values") if given.get(name) is not None}
     compiled = on.kernel(signature, constants, {"Index": index, "Code": code, "Count": COUNT_TYPE})
     words = {name: value if type(value) is int else on.word(value) for name, value in given.items()}
-    compiled((blocks, 1), threads, words)
-
-
-def _launch(on: Any, signature: Signature, plan: Plan, entries: tuple[Any, ...], **more: Any) -> None:
-    """Launch a kernel that makes octets, `ROWS` threads for each."""
-    count = ceil_div(plan.shape[0], ROWS)
-    sizes = {"rows": plan.shape[0], "octets": count}
-    launch(on, signature, plan, entries, ceil_div(count * ROWS, FILL_THREADS), FILL_THREADS, **sizes, **more)
+    compiled((ceil_div(octets * ROWS, FILL_THREADS), 1), FILL_THREADS, words)
