@@ -1,5 +1,5 @@
-# `make demo` shows what the library does; `make test` runs everything that CI runs; `make attack` looks for what
-# breaks, for an hour.
+# `make demo` shows what the library does; `make test` runs everything that CI runs; `make quick` runs what takes a
+# minute and needs no g++; `make attack` looks for what breaks, for an hour.
 # Needed beforehand: Python 3.11 or newer (with venv) and, for the tests, g++. The rest is installed in .venv.
 
 PYTHON ?= python3
@@ -13,11 +13,14 @@ export NUMBA_CACHE_DIR ?= $(CURDIR)/.venv/numba-cache
 SECONDS ?= 3600
 SEED ?=
 
-.PHONY: test demo attack docs site-test dist lint format clean
+.PHONY: test quick demo attack docs site-test dist lint format clean
 
 test: .venv/ready-test lint
 	NUMBA_NUM_THREADS=$${NUMBA_NUM_THREADS:-2} OMP_NUM_THREADS=$${OMP_NUM_THREADS:-2} OPENBLAS_NUM_THREADS=1 \
 		.venv/bin/python -m pytest -n $(WORKERS)
+
+quick: .venv/ready-test
+	OPENBLAS_NUM_THREADS=1 .venv/bin/python -m pytest -q -n $(WORKERS) -m 'not slow and not simt and not ranks'
 
 demo: .venv/ready-bench
 	.venv/bin/python benchmarks/demo.py

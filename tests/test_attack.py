@@ -6,7 +6,9 @@ import pytest
 
 from tests.attack import __main__ as program
 
-SECONDS = 5
+pytestmark = pytest.mark.slow
+
+SECONDS = 2
 
 
 def test_there_are_attacks() -> None:

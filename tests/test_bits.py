@@ -13,6 +13,8 @@ import pytest
 
 import dasp
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(dasp.__file__).parents[1]
 PROGRAM = Path(__file__).with_name("bits_program.py")
 

@@ -39,6 +39,8 @@ from tests.pack_device import PackingDevice
 from tests.planned import plan_of, widened
 from tests.reference import assert_close
 
+pytestmark = pytest.mark.simt
+
 SPLIT = Policy(layout="slices", steps=2)
 """Gives long rows to several warps."""
 

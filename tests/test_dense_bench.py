@@ -21,6 +21,8 @@ from dasp.cli.main import main
 from dasp.dense import kernels
 from dasp.dense.gemm.ladder import REAL
 
+pytestmark = pytest.mark.slow
+
 
 def parse(add_arguments, words):
     parser = argparse.ArgumentParser()

@@ -22,6 +22,8 @@ from dasp.dense.gemm.settings import SIZES, Setting, entry, nearest
 from tests.simt import compile_kernels, poisoned
 from tests.test_dense_gemm import assert_product, spread
 
+pytestmark = pytest.mark.simt
+
 # Small tiles of every rung, so that a few results already have several blocks, warps, pieces and stages.
 SMALL = {
     "column_4": Setting(16, 32, 8, tm=4, tn=1),

@@ -30,6 +30,8 @@ from tests import gallery, reference
 from tests.ranks import ThreadEngine, run_ranks
 from tests.test_solvers_complex import helmholtz, hermitian, in_field, numbers
 
+pytestmark = pytest.mark.ranks
+
 SIZES = (1, 2, 3, 5)
 
 

@@ -39,6 +39,8 @@ from tests.simt_device import EmulatedDevice
 from tests.test_solvers_complex import helmholtz, hermitian, numbers
 from tests.test_solvers_cuda import Dotted
 
+pytestmark = [pytest.mark.simt, pytest.mark.ranks]
+
 
 class SharedDevice(EmulatedDevice):
     """One emulator for ranks that are threads: one launch at a time, and a turn in vain as on a GPU."""

@@ -17,6 +17,8 @@ from dasp.distributed.nccl_watch import AFTER_END, Watch
 from dasp.solvers.cuda.passes import THREADS
 from tests.simt_device import EmulatedDevice
 
+pytestmark = [pytest.mark.simt, pytest.mark.ranks]
+
 
 @pytest.mark.parametrize("given_up", [0, 1])
 @pytest.mark.parametrize(("dtype", "count"), [("f8", 700), ("f4", 1), ("f2", 33), ("c16", 40), ("f8", 0)])

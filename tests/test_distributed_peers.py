@@ -38,6 +38,8 @@ from tests.ranks import run_ranks
 from tests.simt.launch import SimtError
 from tests.simt_device import EmulatedDevice
 
+pytestmark = [pytest.mark.simt, pytest.mark.ranks]
+
 ROWS = 400
 """That each rank has of x."""
 

@@ -31,6 +31,8 @@ from tests.pack_device import PackingDevice
 from tests.reference import assert_close, assert_same_entries, entries_of
 from tests.test_columns import multiply as by_columns
 
+pytestmark = pytest.mark.simt
+
 TYPES = tuple(TABLE)
 NEW = tuple(name for name in TYPES if name not in ("float64", "float32"))
 

@@ -12,6 +12,8 @@ from dasp.dense.gf256 import cuda
 from dasp.dense.gf256.field import EXP, LOG, multiply
 from tests.simt import compile_kernels, poisoned
 
+pytestmark = pytest.mark.simt
+
 RUNGS = {kernel.name: kernel for kernel in gf256.kernels("cuda")}
 FIELD = galois.GF(2**8, irreducible_poly=0x11D)
 

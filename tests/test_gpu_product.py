@@ -28,6 +28,8 @@ cupy = pytest.importorskip("cupy")
 from tests.simt import SimtError  # noqa: E402
 from tests.simt.gpu import Gpu  # noqa: E402
 
+pytestmark = pytest.mark.simt
+
 POLICIES = {
     "slices": Policy(layout="slices"),
     "split slices": Policy(layout="slices", steps=2),

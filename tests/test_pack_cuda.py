@@ -29,6 +29,8 @@ from tests.gallery import GALLERY, LENGTHS, from_lengths
 from tests.pack_device import PackingDevice
 from tests.reference import entries_of
 
+pytestmark = pytest.mark.simt
+
 
 def csr_of(matrix):
     csr = entries_of(matrix)

@@ -21,6 +21,8 @@ from tests.planned import plan_of, widened
 from tests.planned import unpacked as csr_of
 from tests.reference import assert_same_entries
 
+pytestmark = pytest.mark.slow
+
 published = st.builds(
     Policy.published,
     long_row=st.sampled_from([4, 20, 256, 100_000]),

@@ -22,6 +22,8 @@ from dasp.solvers.cuda.space import CudaSpace
 from tests.simt_device import EmulatedDevice, hold_emulated
 from tests.test_solvers import check, poisson
 
+pytestmark = pytest.mark.simt
+
 pyamg = pytest.importorskip("pyamg")
 
 

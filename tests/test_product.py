@@ -15,6 +15,8 @@ from tests.planned import plan_of, widened
 from tests.reference import assert_close, entries_of, product
 from tests.test_plan import policies
 
+pytestmark = pytest.mark.simt
+
 EXAMPLES = 25
 
 every_executor = pytest.mark.parametrize("executor", EXECUTORS)

@@ -30,6 +30,8 @@ from tests.test_columns import (
     multiply,
 )
 
+pytestmark = pytest.mark.simt
+
 SPLIT = Policy.published(segment=64)
 """Gives long rows to several warps."""
 

@@ -21,6 +21,8 @@ from dasp.distributed import write_parts
 from dasp.models import generate
 from tests.ranks_gpus import BY_NCCL, WAYS
 
+pytestmark = pytest.mark.ranks
+
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAM = [sys.executable, "-m", "tests.ranks_program"]
 MOST = 5

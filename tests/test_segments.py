@@ -13,6 +13,8 @@ from tests.planned import plan_of
 from tests.reference import assert_close
 from tests.simt import SimtError
 
+pytestmark = pytest.mark.simt
+
 POLICIES = {"slices": Policy(layout="slices", steps=2), "published": Policy.published(segment=64)}
 SEEDS = range(30)
 

@@ -13,6 +13,8 @@ import pytest
 import tests.simt.build as build
 from tests.simt import SimtError, compile_kernels, compile_text, poisoned
 
+pytestmark = pytest.mark.simt
+
 SELFTEST = Path(__file__).parent / "simt" / "selftest.cu"
 SEEDS = [None, 0, 1, 2]
 

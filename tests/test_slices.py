@@ -34,6 +34,8 @@ from tests.planned import plan_of
 from tests.reference import assert_close
 from tests.slots import expand
 
+pytestmark = pytest.mark.simt
+
 PADS = {Width.BITS_8: 2**8 - 1, Width.BITS_16: 2**16 - 1, Width.BITS_32: 2**32 - 1}
 
 

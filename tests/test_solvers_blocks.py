@@ -19,6 +19,8 @@ from dasp.solvers.cuda.space import CudaSpace
 from tests.simt_device import EmulatedDevice
 from tests.test_solvers import check, poisson, residual_bound, system, true_residual
 
+pytestmark = pytest.mark.simt
+
 
 @pytest.mark.parametrize("bounds", [None, "exact", "wide"])
 @pytest.mark.parametrize("preconditioned", [False, True])

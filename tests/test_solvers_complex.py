@@ -41,6 +41,8 @@ from tests.simt_device import EmulatedDevice, hold_emulated
 from tests.test_solvers import PASSES, SQUARE, STORAGE, check, hold_to_the_truth, poisson, updated
 from tests.test_solvers_cuda import made as made_of
 
+pytestmark = pytest.mark.simt
+
 TYPES = [np.complex64, np.complex128]
 FOR_HERMITIAN = (cg, minres, chebyshev)
 

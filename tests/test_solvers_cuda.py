@@ -40,6 +40,8 @@ from dasp.solvers.system import solve
 from tests.simt_device import EmulatedDevice
 from tests.test_solvers import PASSES, check, poisson, updated
 
+pytestmark = pytest.mark.simt
+
 FORMS: list[Any] = [
     ConjugateGradients,
     PredictedConjugateGradients,

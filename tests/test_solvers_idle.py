@@ -23,6 +23,8 @@ from dasp.solvers.cuda.space import CudaSpace
 from tests.simt_device import EmulatedDevice
 from tests.test_solvers import poisson
 
+pytestmark = pytest.mark.simt
+
 given_bounds = partial(chebyshev_method, bounds=(0.05, 8.0), maxiter=2000)
 METHODS: list[Any] = [cg, bicgstab, minres, gmres, given_bounds]
 PRECONDITIONERS: list[Any] = [None, jacobi, partial(block_jacobi, block=5), chebyshev]

@@ -28,6 +28,8 @@ from dasp.solvers.system import BREAKDOWN, solve
 from tests.simt_device import EmulatedDevice
 from tests.test_solvers import check, poisson
 
+pytestmark = pytest.mark.simt
+
 
 @pytest.fixture(autouse=True)
 def _few_threads(monkeypatch):

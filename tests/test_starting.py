@@ -22,6 +22,8 @@ from dasp.backends.cpu.backend import filling
 from dasp.runtime.cpu.compile import c_function, jit
 from dasp.runtime.cpu.signals import Deferred, as_raised
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(dasp.__file__).parents[1]
 
 MULTIPLY = """

@@ -24,6 +24,8 @@ from dasp.runtime.cpu import team as _team
 from dasp.runtime.cpu import threads as _threads
 from tests.reference import assert_close
 
+pytestmark = pytest.mark.slow
+
 needs_two = pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="a team needs two processors")
 posix = pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")
 PUBLISHED = Policy.published()

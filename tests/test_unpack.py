@@ -29,6 +29,8 @@ from tests.simt import compile_kernels
 from tests.slots import expand
 from tests.test_pack_cuda import VALUES, bits, choices, csr_of, draw_values, matrices
 
+pytestmark = pytest.mark.simt
+
 
 def assert_same(got, want):
     assert (got.dtype, got.shape) == (want.dtype, want.shape)
