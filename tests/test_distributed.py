@@ -366,7 +366,7 @@ def test_fewer_sums_and_preconditioners(name: str) -> None:
 
 def iterations_with_multigrid(A: Any, b: Any, ml: Any, options: dict[str, Any]) -> tuple[int, int]:
     """Hold that a cycle over three ranks is that of one, and return the iterations of cg with each."""
-    alone = dasp.multigrid.cycle(ml, device="cpu", **options)
+    alone = dasp.preconditioners.multigrid(ml, device="cpu", **options)
     want = alone @ b
 
     def run(engine: Any) -> Any:

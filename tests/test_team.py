@@ -313,7 +313,7 @@ def test_a_stream_on_a_crowded_machine_goes_on_alone_and_comes_back(
 
 SHARED_PROCESSOR = """
 import os, time
-from dasp import _threads
+from dasp.runtime.cpu import threads as _threads
 os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
 until = time.monotonic() + 1
 child = os.fork()

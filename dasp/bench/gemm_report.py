@@ -47,7 +47,7 @@ def report(rows: Sequence[Row]) -> Report:
         speed = f"{number(row, 'gflops'):,.0f}"
         lines.append((machine, dtype, str(size), speed, *(percent(share, 1) for share in shares)))
         commits = ", ".join(sorted({row.get("commit", "") for row in part}))
-        title = f"GFLOP/s (% of the vendor's library): {dtype} on {machine}, commit {commits}"
+        title = f"GFLOP/s (% of the vendor): {dtype} on {machine}, commit {commits}"
         details.append(ladder_table(part, title))
     notes = ["The vendor's library is cuBLAS on a GPU and NumPy's BLAS, with as many threads, on a CPU."]
     return Report([Table("", headings, lines, frozenset({"dtype"}))], notes, details)

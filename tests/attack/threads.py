@@ -34,7 +34,8 @@ PREPARE = """
 import atexit, os, random, signal, sys, threading, time
 import numpy as np
 import dasp
-from dasp import Policy, SpMatrix, _threads
+from dasp import Policy, SpMatrix
+from dasp.runtime.cpu import threads as _threads
 from dasp.dense import gemm, gf256
 from dasp.models import generate
 
