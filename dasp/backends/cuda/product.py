@@ -15,7 +15,6 @@ import numpy as np
 
 from dasp import formats
 from dasp.backends.cuda import diagonal, published_columns
-from dasp.backends.cuda.results import Results
 from dasp.formats.dasp.cuda import product as published
 from dasp.formats.dasp.pattern import NAME as PUBLISHED
 from dasp.formats.plan import WARP, Plan, arrays_of, diagonal_rows, with_arrays
@@ -72,7 +71,7 @@ ALONE = 2
 WORD_BYTES = 8
 """Of memory that is zeroed for nothing but the order of a stream."""
 
-MADE_LATER = "_results", "_beside", "_columns"
+MADE_LATER = "_beside", "_columns"
 """Attributes of a product that are made when they are first used."""
 
 T = TypeVar("T")
@@ -179,11 +178,6 @@ class Product:
     # the same time all get what one of them made.
 
     @cached_property
-    def _results(self) -> Results:
-        """Vectors for results."""
-        return self._one_of("_results", Results(self._cupy, self._m, self._char))
-
-    @cached_property
     def _beside(self) -> beside.Beside | None:
         """Octets, where tensor cores multiply by them."""
         return self._one_of("_beside", beside.Beside(self.plan) if self._eights else None)
@@ -221,12 +215,11 @@ class Product:
             or (self._several and not self._is_here(x))
         ):
             return None
-        start, current = x.data.ptr, self._current_stream()
-        stream = current.ptr
+        start, stream = x.data.ptr, self._current_stream().ptr
         if start & self._misaligned:
             return None
         if out is None:
-            out = self._results.new(stream, current)
+            out = self._ndarray(self._m, self._char)
             result = out.data.ptr
         else:
             if (
