@@ -6,7 +6,6 @@ import contextlib
 import gc
 import threading
 import weakref
-from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,16 +24,14 @@ from dasp.solvers.bicgstab import BiconjugateGradientsStabilized
 from dasp.solvers.cuda import loop as cuda_loop
 from dasp.solvers.cuda.device import CupyDevice
 from dasp.solvers.cuda.passes import THREADS
-from dasp.solvers.cuda.space import BLOCKS_PER_PROCESSOR, LONG_TURN, CudaSpace
+from dasp.solvers.cuda.space import BLOCKS_PER_PROCESSOR, CudaSpace
 from dasp.solvers.gmres import Cycles, GeneralizedMinimalResiduals, gmres
 from dasp.solvers.hermitian import HermitianConjugateGradients
 from dasp.solvers.minres import MinimalResiduals
 from dasp.solvers.pipelined import PipelinedConjugateGradients
 from dasp.solvers.plain import ConjugateGradients
-from dasp.solvers.predicted import PredictedConjugateGradients
-from dasp.solvers.reduced import ReducedConjugateGradients
 from dasp.solvers.system import System, drive, load
-from tests.ranks import ThreadEngine, run_ranks
+from tests.ranks import run_ranks
 from tests.simt_device import EmulatedDevice
 from tests.test_solvers_complex import helmholtz, hermitian, numbers
 from tests.test_solvers_cuda import Dotted
@@ -166,8 +163,6 @@ def solve_emulated(
 
 FORMS = {
     "plain": (ConjugateGradients, ("p",)),
-    "reduced": (ReducedConjugateGradients, ("p", "s")),
-    "predicted": (PredictedConjugateGradients, PredictedConjugateGradients.names),
     "pipelined": (PipelinedConjugateGradients, PipelinedConjugateGradients.names),
 }
 
@@ -192,23 +187,6 @@ def test_a_traced_iteration_sums_over_ranks(name: str, wrap: Any, monkeypatch: p
     again, cut = solve_emulated(A, b, 2, method, names, wrap=wrap)
     assert cut[0][1].residuals == found[0][1].residuals
     np.testing.assert_array_equal(again, x)
-
-
-def test_what_an_iteration_leaves_is_summed_along_with_its_product(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One sum over the ranks an iteration, of three dot products, and one at the end of a solve."""
-    A, method = generate("poisson2d:9"), PredictedConjugateGradients
-    b, counts = np.random.default_rng(2).standard_normal(81), Counter[int]()
-    sums = ThreadEngine.sums
-
-    def counted(self: Any, pairs: Any) -> Any:
-        run, kept = sums(self, pairs), len(pairs)
-        return lambda: (counts.update([kept] * (self.rank == 0)), run())
-
-    monkeypatch.setattr(ThreadEngine, "sums", counted)
-    _, found = solve_emulated(A, b, 2, method, method.names, wrap=DottedRanks)
-    iterations = found[0][1].iterations
-    assert iterations < counts[2] <= iterations + 2 * LONG_TURN + 2
-    assert counts[1] <= 8
 
 
 @pytest.mark.parametrize("ranks", [1, 3])

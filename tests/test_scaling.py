@@ -58,14 +58,13 @@ def test_rows_of_all_kinds_are_measured(monkeypatch: pytest.MonkeyPatch, tmp_pat
         "message",
         "product",
         "cg",
-        "cg reduced",
     ]
     assert {row["ranks"] for row in rows} == {"2"}
     product = rows[4]
     assert (product["verified"], product["halo"], product["rows"]) == ("yes", "36", "216")
     assert all(float(row["us"]) > 0 for row in rows[:5])
     assert "over ranks" in scaling.report(rows).text()
-    assert len((tmp_path / "rows.csv").read_text().splitlines()) == 8
+    assert len((tmp_path / "rows.csv").read_text().splitlines()) == 7
 
 
 def test_a_line_is_found() -> None:

@@ -34,7 +34,6 @@ from dasp.solvers.minres import MinimalResiduals
 from dasp.solvers.operator import device_of
 from dasp.solvers.pipelined import PipelinedConjugateGradients
 from dasp.solvers.plain import ConjugateGradients
-from dasp.solvers.predicted import PredictedConjugateGradients
 from dasp.solvers.scalars import where
 from dasp.solvers.system import solve
 from tests.simt_device import EmulatedDevice
@@ -42,11 +41,7 @@ from tests.test_solvers import PASSES, check, poisson, updated
 
 pytestmark = pytest.mark.simt
 
-FORMS: list[Any] = [
-    ConjugateGradients,
-    PredictedConjugateGradients,
-    PipelinedConjugateGradients,
-]
+FORMS: list[Any] = [ConjugateGradients, PipelinedConjugateGradients]
 METHODS: list[Any] = [cg, bicgstab, minres, gmres]
 
 
@@ -266,9 +261,9 @@ def test_how_it_ends(emulated, form, A, b, words):
             check(A, x, b, stats, 1e-8)
 
 
-@pytest.mark.parametrize(("form", "passes"), list(zip(FORMS, (3, 2, 1), strict=True)))
+@pytest.mark.parametrize(("form", "passes"), list(zip(FORMS, (3, 1), strict=True)))
 def test_the_launches_of_an_iteration(emulated, form, passes):
-    """Three passes beside the product, two, or one; none of them for scalars alone."""
+    """Three passes beside the product, or one; none of them for scalars alone."""
     A = poisson(8)
     system = system_module.System(A, None, np.dtype(float), "cpu", form, getattr(form, "names", ("p",)))
     system.vectors["b"][...] = np.random.default_rng(0).standard_normal(64)
@@ -319,7 +314,7 @@ def test_a_kind_of_system_is_traced_once(emulated, monkeypatch, form, preconditi
 
 def test_long_vectors_have_fewer_and_larger_blocks(emulated, monkeypatch):
     A, b = poisson(8), np.random.default_rng(3).standard_normal(64)
-    limits, form = make_limits(64, 1e-10, 0.0, None, None, None, False), PredictedConjugateGradients
+    limits, form = make_limits(64, 1e-10, 0.0, None, None, None, False), PipelinedConjugateGradients
     x, _ = solve(A, b, None, limits, None, None, form, form.names)
     sizes, launch = set(), emulated.launch
 
@@ -400,7 +395,6 @@ class Dotted:
     ("form", "passes", "asked"),
     [
         (ConjugateGradients, 2, 1),
-        (PredictedConjugateGradients, 1, 1),
         (MinimalResiduals, 2, 2),  # one for each phase
         (BiconjugateGradientsStabilized, 3, 2),  # two at once
     ],
@@ -409,8 +403,6 @@ class Dotted:
 def test_dot_products_that_come_with_the_product(emulated, form, passes, asked, preconditioned):
     """A pass for dot products alone becomes part of the product before it, and nothing else changes."""
     A, b = poisson(8), np.random.default_rng(0).standard_normal(64)
-    if preconditioned and form is PredictedConjugateGradients:
-        pytest.skip("this form takes no preconditioner")
     M = sp.diags_array(np.linspace(0.2, 0.3, 64)) if preconditioned else None
     names = {
         ConjugateGradients: ("p", "z"),

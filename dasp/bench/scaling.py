@@ -324,15 +324,13 @@ class Scaling:
             "product", one.name, **shared, us=whole, interior_us=inside, halo_us=halo, plan_s=plan,
             called_us=self.clock.called(lambda: D.matvec(x, out=out)),
         )  # fmt: skip
-        forms: dict[str, tuple[Any, bool, bool]] = {"cg": (D, False, False)}
-        if self.device == "cpu":
-            forms["cg reduced"] = (D, True, False)
-        else:
-            forms["cg pipelined"] = (D, False, True)
+        forms: dict[str, tuple[Any, bool]] = {"cg": (D, False)}
+        if self.device != "cpu":
+            forms["cg pipelined"] = (D, True)
         if self.engine.size == 1:
-            forms["cg alone"] = (D.interior, False, False)  # the same as a matrix that knows of no ranks
-        for name, (A, few, hidden) in forms.items():
-            D.few_sums, D.hidden_sums = few, hidden
+            forms["cg alone"] = (D.interior, False)  # the same as a matrix that knows of no ranks
+        for name, (A, hidden) in forms.items():
+            D.hidden_sums = hidden
             us, residual = self._iteration(A, D.local_shape[0])
             self.keep(name, one.name, **shared, us=us, residual=residual)
         return True
@@ -470,7 +468,7 @@ def share(rows: Sequence[Row], row: Row) -> float:
     """Return the efficiency of a row against one rank, of cg the fastest form there; or NaN."""
     forms = [row["kernel"]]
     if row["kernel"].startswith("cg"):
-        forms = [*FORMS["cpu"], *FORMS["cuda"], "cg alone"]
+        forms = [*FORMS["cuda"], "cg alone"]
     ranks, weak = int(number(row, "ranks")), row["study"] == "weak"
     alone = [
         number(other, "us")

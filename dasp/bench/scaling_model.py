@@ -27,7 +27,7 @@ from dasp.bench.table import Row, Table, number, significant, whole
 FITTED = 2
 """Ranks up to which measured rows make the model; those of more ranks check it."""
 
-FORMS = {"cpu": {"cg": 2, "cg reduced": 1}, "cuda": {"cg": 1, "cg pipelined": 0}}
+FORMS = {"cpu": {"cg": 2}, "cuda": {"cg": 2, "cg pipelined": 0}}
 """Of each form of cg on a device, how many sums an iteration waits for."""
 
 PEERS = "peers"
@@ -197,7 +197,7 @@ def make_model(rows: Sequence[Row], network: Network) -> Model:
             ranks = number(row, "ranks")
             one = sums(0.0) if ranks == 1 else float(np.median(near)) if near else sums(math.log2(ranks))
             product = each[row["matrix"], row["ranks"]]
-            rest = number(row, "us") - (product + one if waited else max(product, one))
+            rest = number(row, "us") - (product + waited * one if waited else max(product, one))
             vectors.setdefault(form, []).append((number(row, "rows") / ranks, max(rest, 1e-3)))
     messages = [
         (number(row, "bytes"), number(row, "us"))

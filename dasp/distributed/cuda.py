@@ -407,12 +407,12 @@ class RanksCudaSpace(CudaSpace):
         """Return an array for the totals: the sums of a rank stay, so that they can be added up again."""
         return self.on.zeros(len(sums), np.float64)
 
-    def combine(self, *sums: tuple[Array, Array], beside: bool = False) -> list[Callable[[], None]]:
+    def combine(self, sums: Array, totals: Array, *, beside: bool = False) -> list[Callable[[], None]]:
         """Return what sums over the ranks.
 
         So many numbers take hardly longer than one, so no kernel adds them up before.
         """
-        add = self.links.sums(sums)
+        add = self.links.sums([(sums, totals)])
         return [partial(self._beside, add) if beside else add]
 
     def arnoldi(self, vectors: CudaVectors, names: list[str]) -> RanksCudaArnoldi:

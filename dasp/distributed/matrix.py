@@ -36,11 +36,6 @@ SMALL_ROWS = 500_000
 """Rows of a GPU below which an iteration of cg on two takes longer than on one. Measured on two H200s:
 poisson3d:64 takes 17 us on two and 8 us on one, poisson3d:128 42 and 62, poisson3d:200 127 and 227."""
 
-FEW_SUMS_ROWS = {"cpu": 20_000, "cuda": 4_000_000}
-"""Rows of a rank up to which a sum over the ranks costs more than reading a vector once more. Measured on two
-H200s: in that form and in the plain one poisson3d:128 takes 58 and 60 us, poisson3d:200 166 and 167,
-poisson3d:320 582 and 543."""
-
 RUN, LONG_RUN, LONG_RUN_ROWS = 4, 8, 10_000_000
 """Slices that a warp of the interior's product takes one after the other where it leaves dot products; those
 where ranks have so many rows. Measured on H200s: an iteration of cg on poisson3d:160 takes 84, 84 and 92 us
@@ -49,7 +44,7 @@ on two with 1, 4 and 8, with 16 M rows a rank 429 and 422 us on one with 4 and 8
 
 HIDDEN_SUMS_ROWS = {"cpu": 0, "cuda": 500_000}
 """Rows of a rank up to which a sum that travels beside a product is worth three vectors more, without a
-preconditioner. Measured on H200s: so, and with one sum that is waited for, on two poisson3d:64 takes 17 and
+preconditioner. Measured on H200s: so, and with a sum that is waited for, on two poisson3d:64 takes 17 and
 22 us, poisson3d:128 49 and 42, on four poisson3d:128 27 and 28. A sum on CPUs is always waited for."""
 
 
@@ -127,7 +122,6 @@ class SpMatrix:
         self._back_movers: dict[tuple[Any, ...], BackMover] = {}
         self._transposed: Transposed | None = None
         self._array: type | None = None
-        self._few_sums: bool | None = None
         self._hidden_sums: bool | None = None
 
     def _warn_if_small(self) -> None:
@@ -297,34 +291,19 @@ class SpMatrix:
         return dtype
 
     @property
-    def few_sums(self) -> bool:
-        """Whether `cg` takes the form with one sum over the ranks an iteration in place of two.
-
-        By itself it does for up to so many rows a rank (`FEW_SUMS_ROWS`): beyond, the vector more that this
-        form reads costs more than a sum. Set it, on all ranks alike, to have it so or not. On GPUs without a
-        preconditioner `cg` has a form with one sum and no such vector, and this counts for nothing.
-        """
-        return self._up_to(FEW_SUMS_ROWS) if self._few_sums is None else self._few_sums
-
-    @few_sums.setter
-    def few_sums(self, wanted: bool | None) -> None:
-        self._few_sums = wanted
-
-    @property
     def hidden_sums(self) -> bool:
-        """Whether that one sum travels beside the product, where there is no preconditioner.
+        """Whether `cg` makes one sum an iteration, beside the product, where there is no preconditioner.
 
-        By itself it does for up to so many rows a rank (`HIDDEN_SUMS_ROWS`): the form (Ghysels and Vanroose)
-        carries three vectors more. Set it, on all ranks alike, to have it so or not.
+        By itself it does on GPUs for up to so many rows a rank (`HIDDEN_SUMS_ROWS`): that form (Ghysels and
+        Vanroose) carries three vectors more. Set it, on all ranks alike, to have it so or not.
         """
-        return self._up_to(HIDDEN_SUMS_ROWS) if self._hidden_sums is None else self._hidden_sums
+        if self._hidden_sums is not None:
+            return self._hidden_sums
+        return self.shape[0] <= HIDDEN_SUMS_ROWS[self.device.partition(":")[0]] * self.engine.size
 
     @hidden_sums.setter
     def hidden_sums(self, wanted: bool | None) -> None:
         self._hidden_sums = wanted
-
-    def _up_to(self, rows: dict[str, int]) -> bool:
-        return self.shape[0] <= rows[self.device.partition(":")[0]] * self.engine.size
 
     @property
     def nbytes(self) -> int:

@@ -86,7 +86,7 @@ class Transposed:
         self.rows, self.columns = matrix.columns, matrix.rows
         self.nnz, self.dtype = matrix.nnz, matrix.dtype
         self.solver_space, self.agree, self.call = matrix.solver_space, matrix.agree, matrix.call
-        self.few_sums = self.hidden_sums = False
+        self.hidden_sums = False
 
     def matvec(self, x: Any, *, out: Any = None, alpha: Any = 1.0, beta: Any = 0.0) -> Any:
         """Return this rank's part of alpha A.T x + beta out (A.H x of `A.H`); all ranks call it.

@@ -19,16 +19,14 @@ from dasp.solvers.persistent.cg import (
 )
 from dasp.solvers.pipelined import PipelinedConjugateGradients
 from dasp.solvers.plain import names_with
-from dasp.solvers.predicted import PredictedConjugateGradients
-from dasp.solvers.reduced import ReducedConjugateGradients, reduced_names
 from dasp.solvers.spaces import one_call
 from dasp.solvers.stats import Stats
 from dasp.solvers.system import BREAKDOWN, STAGNATION, solve
 from dasp.solvers.workspace import Workspace
 
-ONE_PASS_ROWS, FEW_PASSES_ROWS = 90_000, 600_000
-"""Rows up to which one pass, or two, are faster on a GPU than three of which one is part of the product.
-Measured on an H200."""
+ONE_PASS_ROWS = 90_000
+"""Rows up to which one pass is faster on a GPU than three of which one is part of the product. Measured on an
+H200."""
 
 
 @one_call
@@ -124,28 +122,18 @@ def _other_form(A: Any, b: Any, n: int, M: Any, *, seen: bool) -> tuple[Any, tup
     """Return the form of the method that is faster than the plain one here, its vectors and its loop, or
     None.
 
-    On several ranks it is one with fewer sums over them, or with one that nobody waits for; on a GPU that in
-    one launch, or one with fewer launches. Where M is given, or x is seen on the way, few forms remain.
+    On several ranks that is the one whose sum nobody waits for, on a GPU that in one launch or that in one
+    pass. Where M is given, or x is seen on the way, the launch alone remains.
     """
     if any_complex(A, b, M):
         return None, (), None  # the plain one alone looks whether A is Hermitian
-    ranks, dtype = hasattr(A, "solver_space"), np.dtype(float)
-    if ranks:
-        device = A.device
-    else:
+    ranks = hasattr(A, "solver_space")
+    if not ranks:
         device, dtype = place_and_type(A, b, M)
-    on_gpu = device != "cpu"
-    if on_gpu and not ranks and one_launch_pays(A, M, dtype):
-        return ResidentConjugateGradients, resident_names(M), ResidentLoop
-    form: Any
-    bare = M is None and not seen
-    if ranks and bare and A.hidden_sums and (on_gpu or A.few_sums):
-        form = PipelinedConjugateGradients
-    elif not bare or not on_gpu or (not ranks and n > FEW_PASSES_ROWS):
-        plain = ReducedConjugateGradients, reduced_names(M), None
-        return plain if ranks and A.few_sums else (None, (), None)
-    else:
-        # In float32 what is carried along in one pass drifts away so soon that it takes more iterations.
-        one_pass = not ranks and n <= ONE_PASS_ROWS and dtype == np.float64
-        form = PipelinedConjugateGradients if one_pass else PredictedConjugateGradients
-    return form, form.names, None
+        if device != "cpu" and one_launch_pays(A, M, dtype):
+            return ResidentConjugateGradients, resident_names(M), ResidentLoop
+    # In float32 what is carried along in one pass drifts away so soon that it takes more iterations.
+    pays = A.hidden_sums if ranks else device != "cpu" and n <= ONE_PASS_ROWS and dtype == np.float64
+    if pays and M is None and not seen:
+        return PipelinedConjugateGradients, PipelinedConjugateGradients.names, None
+    return None, (), None

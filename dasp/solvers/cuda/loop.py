@@ -83,8 +83,6 @@ class CudaLoop:
         most = len(leaving) * space.blocks(phases[0].passes[-1].vectors.n)
         self._left = [self._room.take(max(1, most)) for _ in range(2)]
         self._totals = [space.totals(left) for left in self._left]
-        # What an iteration leaves is summed over ranks along with what the next one's product does.
-        self._joins = bool(leaving) and all(tape.passes[0].more[0] for tape in phases)
         self._captured = space.captures
         rows = max(one.vectors.n for tape in phases for one in tape.passes)
         products = max(len(tape.entries) - len(tape.passes) for tape in phases)
@@ -280,8 +278,7 @@ class CudaLoop:
             if not isinstance(entry, Pass):
                 steps.append(entry)
                 if isinstance(entry, Multiplication) and entry.sums is not None:
-                    along = [(self._left[source], sums)] if self._joins and guard == WHILE_RUNNING else []
-                    steps += combine((entry.sums, entry.sums), *(along if first else []))
+                    steps += combine(entry.sums, entry.sums)
                 continue
             carried = len(self._slots) if first and guard == WHILE_RUNNING else 0
             mine = self._space.blocks(entry.vectors.n)
@@ -299,8 +296,8 @@ class CudaLoop:
             steps.append(step)
             blocks = mine
             sums = self._totals[left or 0] if lasting else out
-            if entry.dots and not (lasting and self._joins):
-                steps += combine((out, sums), beside=bool(lasting))
+            if entry.dots:
+                steps += combine(out, sums, beside=bool(lasting))
             first = False
         return in_turn(steps)
 

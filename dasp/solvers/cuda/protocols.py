@@ -103,5 +103,5 @@ class PassSpace(Protocol):
     def totals(self, sums: Array) -> Array:
         """Return where `combine` shall leave the totals of sums over ranks."""
 
-    def combine(self, *sums: tuple[Array, Array], beside: bool = False) -> list[Callable[[], None]]:
+    def combine(self, sums: Array, totals: Array, *, beside: bool = False) -> list[Callable[[], None]]:
         """Return what makes totals of the sums that blocks left."""

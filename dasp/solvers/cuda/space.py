@@ -137,11 +137,10 @@ class CudaSpace:
         """Return where `combine` shall leave the totals of sums over ranks: where they are, on one GPU."""
         return sums
 
-    def combine(self, *sums: tuple[Array, Array], beside: bool = False) -> list[Callable[[], None]]:
+    def combine(self, sums: Array, totals: Array, *, beside: bool = False) -> list[Callable[[], None]]:
         """Return what makes totals of the sums that blocks left; the next pass adds up the blocks.
 
-        Given are pairs of sums and totals. On one GPU there is nothing to do. `beside` says that the next
-        iteration needs them, behind a product.
+        On one GPU there is nothing to do. `beside` says that the next iteration needs them, behind a product.
         """
         return []
 
