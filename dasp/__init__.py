@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from dasp.io import load_matrix, load_plan, save_plan
     from dasp.matrix.matrix import SpMatrix
     from dasp.matrix.policy import Policy
+    from dasp.matrix.search import find_policy
     from dasp.runtime.cpu.threads import get_num_threads, set_num_threads
 
 
@@ -32,6 +33,7 @@ _HOMES = {
     "Plan": "dasp.formats.plan",
     "Policy": "dasp.matrix.policy",
     "SpMatrix": "dasp.matrix.matrix",
+    "find_policy": "dasp.matrix.search",
     "get_num_threads": "dasp.runtime.cpu.threads",
     "load_matrix": "dasp.io",
     "load_plan": "dasp.io",
@@ -46,6 +48,7 @@ __all__ = [
     "SpMatrix",
     "dense",
     "distributed",
+    "find_policy",
     "get_num_threads",
     "load_matrix",
     "load_plan",
@@ -65,9 +68,6 @@ def __getattr__(name: str) -> Any:
         return _load("dasp.interop.torch")
     if name in _HOMES:
         value = getattr(_load(_HOMES[name]), name)
-        if name == "Policy":
-            # The search needs matrices, which need policies: it joins the class here, above both.
-            value.measured = staticmethod(_load("dasp.matrix.search").measured)
         globals()[name] = value
         return value
     raise AttributeError(f"module 'dasp' has no attribute {name!r}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dasp import Policy, SpMatrix
+from dasp import Policy, SpMatrix, find_policy
 from dasp.matrix import search as measure
 from tests.gallery import from_lengths
 from tests.planned import plan_of
@@ -33,43 +33,43 @@ MATRIX = from_lengths(np.random.default_rng(0).integers(1, 90, 400), 500)
 
 def test_the_fastest_layout_wins(monkeypatch):
     timed_by(monkeypatch, lambda plan: 1.0 if plan.format == "slices" else 2.0)
-    assert Policy.measured(MATRIX, device="cpu").format_for((1, 1)).name == "slices"
+    assert find_policy(MATRIX, device="cpu").format_for((1, 1)).name == "slices"
     timed_by(monkeypatch, lambda plan: 2.0 if plan.format == "slices" else 1.0)
-    assert Policy.measured(MATRIX, device="cpu").format_for((1, 1)).name == "published"
+    assert find_policy(MATRIX, device="cpu").format_for((1, 1)).name == "published"
 
 
 def test_window_and_steps_are_found(monkeypatch):
     seen = timed_by(monkeypatch, lambda plan: abs(most_steps(plan) - 16) + 100 * len(plan.pattern.rows) + 1)
-    best = Policy.measured(MATRIX, device="cpu", layout="slices")
+    best = find_policy(MATRIX, device="cpu", layout="slices")
     plan = plan_of(MATRIX, best)
     assert (best.steps, len(plan.pattern.rows)) == (16, 0)
     assert len({most_steps(other) for _, other in seen}) > 2
     seen = timed_by(monkeypatch, lambda plan: 1.0 + (len(plan.pattern.rows) == 0))
-    assert len(plan_of(MATRIX, Policy.measured(MATRIX, device="cpu", layout="slices")).pattern.rows)
+    assert len(plan_of(MATRIX, find_policy(MATRIX, device="cpu", layout="slices")).pattern.rows)
 
 
 def test_equal_times_keep_the_default(monkeypatch):
     timed_by(monkeypatch, lambda plan: 1.0)
-    assert Policy.measured(MATRIX, device="cpu") == Policy()
+    assert find_policy(MATRIX, device="cpu") == Policy()
 
 
 def test_choices_that_are_made_hold(monkeypatch):
     seen = timed_by(monkeypatch, lambda plan: float(len(seen) < 3) + 1)
-    best = Policy.measured(MATRIX, device="cpu", layout="slices", steps=5, narrow=False)
+    best = find_policy(MATRIX, device="cpu", layout="slices", steps=5, narrow=False)
     assert (best.layout, best.steps, best.narrow) == ("slices", 5, False)
     assert all(most_steps(plan) <= 5 for pair in seen for plan in pair)
 
 
 @pytest.mark.parametrize("matrix", [MATRIX, from_lengths([0] * 9, 5), from_lengths([], 5)])
 def test_any_matrix_can_be_measured(matrix):
-    best = Policy.measured(matrix, device="cpu", seconds=0.001)
+    best = find_policy(matrix, device="cpu", seconds=0.001)
     x = np.random.default_rng(1).standard_normal(matrix.shape[1])
     assert_close(SpMatrix.from_scipy(matrix, policy=best, device="cpu") @ x, matrix, x)
 
 
 @pytest.mark.cuda
 def test_a_gpu_is_measured_too():
-    best = Policy.measured(MATRIX, device="cuda")
+    best = find_policy(MATRIX, device="cuda")
     x = np.random.default_rng(1).standard_normal(500)
     import cupy
 

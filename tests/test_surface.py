@@ -489,7 +489,3 @@ def test_a_program_with_types_runs() -> None:
 def test_names_that_python_offers_are_the_public_ones() -> None:
     assert set(dir(dasp)) == {*dasp.__all__, "__version__"}
     assert all(hasattr(dasp, name) for name in dir(dasp))
-
-
-def test_a_policy_is_measured_by_the_class_and_by_any_policy() -> None:
-    assert Policy(steps=8).measured is Policy.measured

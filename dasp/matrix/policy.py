@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, ClassVar
+from typing import Any
 
 from dasp import formats
 from dasp.formats import Format
@@ -69,10 +68,6 @@ class Policy:
     row_blocks_2: int | None = None
     row_blocks_4: int | None = None
     mma: bool | None = None
-
-    # The search for the fastest one, which `dasp` puts here with its docstring: it needs matrices, and these
-    # need policies.
-    measured: ClassVar[Callable[..., Policy]]
 
     def __post_init__(self) -> None:
         """Check every choice, by making the options of the format."""

@@ -1,4 +1,4 @@
-"""The policy that is fastest for a matrix, found by timing a few: `Policy.measured`."""
+"""The policy that is fastest for a matrix, found by timing a few."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WARPS = (4, 8, 16)
 """What is tried of each choice; the last window sorts all rows."""
 
 
-def measured(A: Any, *, device: str = "auto", seconds: float = 0.1, **choices: Any) -> Policy:
+def find_policy(A: Any, *, device: str = "auto", seconds: float = 0.1, **choices: Any) -> Policy:
     """Return the policy that was fastest for a matrix on a device, of a dozen that are planned and timed.
 
     Parameters
@@ -43,24 +43,18 @@ def measured(A: Any, *, device: str = "auto", seconds: float = 0.1, **choices: A
 
     Notes
     -----
-    Takes as long as planning the matrix a dozen times and some hundred products.
+    Takes as long as planning the matrix a dozen times and some hundred products. One choice after the other
+    is tried, each with the best of those before it.
 
     Examples
     --------
     >>> import dasp
     >>> A = dasp.models.generate("stencil27:12")
-    >>> best = dasp.Policy.measured(A, device="cpu", seconds=0.001)
+    >>> best = dasp.find_policy(A, device="cpu", seconds=0.001)
     >>> dasp.SpMatrix.from_scipy(A, policy=best, device="cpu").nnz == A.nnz
     True
     """
-    return fastest(A, Policy(**choices), device=device, seconds=seconds)
-
-
-def fastest(A: Any, policy: Policy, *, device: str = "auto", seconds: float = 0.1) -> Policy:
-    """Return the policy with those of its open choices made that speed the product up: `Policy.measured`.
-
-    One choice after the other is tried, each with the best of those before it.
-    """
+    policy = Policy(**choices)
     best = SpMatrix.from_scipy(A, policy=policy, device=device)
     there = _on_gpu(A, best)
     layout = best.plan.format
