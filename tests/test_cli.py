@@ -377,7 +377,6 @@ def test_config_and_help_print(capsys: pytest.CaptureFixture[str]) -> None:
         "bench scaling",
         "partition",
         "tune",
-        "rs",
     ):
         assert re.search(f"^    {command}( |$)", out, flags=re.MULTILINE)
         status, shown, _ = run(capsys, *command.split(), "--help")
@@ -450,7 +449,7 @@ def test_the_table_of_commands_says_what_their_modules_say(command: str) -> None
     assert list(commands.choices) == list(cli.COMMANDS)
     said = {action.dest: action.help for action in commands._choices_actions}
     assert said == SUMMARIES
-    assert commands.choices[command].get_default("run") is not None or command in ("rs", "tune")
+    assert commands.choices[command].get_default("run") is not None or command == "tune"
 
 
 def test_a_shell_completes_commands_and_options(capsys: pytest.CaptureFixture[str]) -> None:
@@ -599,8 +598,7 @@ def test_what_all_ranks_would_say_the_first_one_says(
         (["bench", *CPU, "poisson3d:5", "--limit", "soon"], ["--limit", "soon was given"]),
         (["bench", "peak", "more"], ["unrecognized arguments: more", "see dasp bench peak --help"]),
         (["bench", "peak", "--threads", "0"], ["--threads", "0 was given", "from 1"]),
-        (["rs", "encode", "nosuchfile"], ["nosuchfile"]),
-        (["rs", "mend"], ["'mend'", "encode"]),
+        (["tune", "mend"], ["'mend'", "gemm"]),
         (["tune", "gemm", "--bogus"], ["--bogus"]),
     ],
     ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else "",
@@ -719,7 +717,7 @@ def test_without_an_output_there_is_none(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is always full")
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-@pytest.mark.parametrize("words", [["--help"], ["--version"], ["rs", "--help"], ["config"]], ids=" ".join)
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["tune", "--help"], ["config"]], ids=" ".join)
 def test_output_that_cannot_be_written_is_an_error(words: list[str], unbuffered: str) -> None:
     environment = os.environ | {"PYTHONUNBUFFERED": unbuffered}
     command = [sys.executable, "-m", "dasp", *words]

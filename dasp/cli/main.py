@@ -42,7 +42,6 @@ COMMANDS = {
     "bench scaling": "dasp.cli.bench",
     "partition": "dasp.cli.partition",
     "tune": "dasp.cli.tune",
-    "rs": "dasp.cli.rs",
     "completion": "dasp.cli.completion",
 }
 """The module of each command."""

@@ -21,7 +21,6 @@ SUMMARIES = {
     "bench scaling": "multiply and solve over ranks: weak and strong scaling, and what a model makes of it",
     "partition": "cut a matrix into files for ranks, balanced by entries or by a graph partitioner",
     "tune": "measure what choices depend on, on this machine",
-    "rs": "split files into shards of which some may be lost, and repair them",
     "completion": "print what a shell must run to complete dasp's words",
 }
 """A line for each command, in the order in which `dasp --help` names them."""

@@ -256,7 +256,7 @@ def storm(name: str, draw: random.Random, counts: Counts) -> str:
 COMMANDS = (
     ("info", "poisson3d:12", "--device", "cpu"),
     ("solve", "poisson3d:12", "--device", "cpu"),
-    ("rs", "encode", "--quiet", "--force", "--out", "{folder}/shards", "{folder}/file"),
+    ("plan", "poisson3d:12", "{folder}/plan.npz", "--device", "cpu"),
     ("config",),
 )
 
@@ -264,7 +264,6 @@ COMMANDS = (
 def interrupted_command(draw: random.Random, counts: Counts) -> str:
     """Press Ctrl-C at some moment of a command; return what was wrong, or nothing."""
     with tempfile.TemporaryDirectory(prefix="dasp-attack-") as folder:
-        (Path(folder) / "file").write_bytes(draw.randbytes(draw.randrange(200_000)))
         words = [word.format(folder=folder) for word in draw.choice(COMMANDS)]
         # The interpreter's own start answers Ctrl-C with a traceback; what is attacked begins at main().
         program = (

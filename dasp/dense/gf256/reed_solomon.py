@@ -1,4 +1,4 @@
-"""Reed-Solomon erasure codes in memory: shards encoded, verified and reconstructed."""
+"""Reed-Solomon erasure codes over arrays: shards encoded, verified and reconstructed."""
 
 from __future__ import annotations
 
