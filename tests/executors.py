@@ -87,13 +87,13 @@ def emulate_columns(
     machine: Any = H200,
     parts: int = 1,
 ) -> None:
-    """Run the CUDA kernels for several columns on a plan in the emulator, as on a machine.
+    """Run the CUDA kernels for several columns on a plan of slices in the emulator, as on a machine.
 
     x and y: C- or F-ordered, or views of such arrays that begin at their first element.
     """
-    kernels, kinds, k = cuda.COLUMNS[plan.format], into(plan.dtype, x.dtype, y.dtype), x.shape[1]
+    kernels, kinds, k = several.SLICES, into(plan.dtype, x.dtype, y.dtype), x.shape[1]
     x_at, y_at = (several.layout_of(a.shape, a.strides, a.itemsize, 0) for a in (x, y))
-    most = octets.most(machine, plan, kinds, k) if plan.format == "slices" else 0
+    most = octets.most(machine, plan, kinds, k)
     if most >= 1 and octets.serve(plan, kinds, x_at):
         _, found = octets.build(Primitives(PackingDevice()), plan, most)
         kernels = kernels if found is None else found.kernels()

@@ -444,16 +444,22 @@ def test_captured_columns_keep_what_they_work_in_with_the_graph(gpu, matrix, pol
     assert not scratch._kept
 
 
-@pytest.mark.parametrize(("policy", "name"), [("slices", "dasp_slices"), ("published", "dasp_spmv")])
-def test_columns_without_segments_launch_once_for_whole_tiles(gpu, policy, name):
+@pytest.mark.parametrize(
+    ("policy", "name", "launches"),
+    [("slices", "dasp_slices", ["dasp_slices_columns"]), ("published", "dasp_spmv", 8 * ["dasp_spmv"])],
+)
+def test_columns_without_segments_launch_once_in_slices_and_once_each_in_the_published_format(
+    gpu, policy, name, launches
+):
     matrix = from_lengths([5] * 40, 30)
     A = planned(matrix, policy)
     A @ gpu.put(np.ones((30, 8)))
-    assert [kernel for _, kernel, _ in gpu.launches] == [f"{name}_columns"]
+    assert [kernel for _, kernel, _ in gpu.launches] == launches
+    gpu.launches.clear()
     A @ gpu.put(np.ones((30, 1)))
-    assert [kernel for _, kernel, _ in gpu.launches[1:]] == [name]
+    assert [kernel for _, kernel, _ in gpu.launches] == [name]
     assert (A @ gpu.put(np.ones((30, 0)))).shape == (40, 0)
-    assert len(gpu.launches) == 2
+    assert len(gpu.launches) == 1
 
 
 # ---- memory --------------------------------------------------------------------------------------

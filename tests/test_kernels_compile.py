@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dasp.backends.cuda.published_columns import choose_passes
 from dasp.dense.gemm import rungs_cuda as dense
 from dasp.formats.cost import H200
 from dasp.formats.sell.cuda import columns as several
@@ -214,26 +213,6 @@ def columns() -> Iterator[Defines]:
         yield {**widest, **changes}
 
 
-def published_columns() -> Iterator[Defines]:
-    """The panels that take the most registers, in both orders of sums; other types and integers."""
-    usual = {"DASP_INDEX": "int", "DASP_OFFSET": "int", "DASP_TAIL_LANES": "4"}
-    wide = {"DASP_INDEX": "long long", "DASP_OFFSET": "long long", "DASP_TAIL_LANES": "1"}
-    for value, x, k, order, mma, changes in (
-        ("float64", "float64", 3, "C", "1", {}),
-        ("float64", "float64", 16, "C", "1", {}),
-        ("float64", "float64", 16, "F", "0", {}),
-        ("float64", "float64", 8, "C", "1", wide),
-        ("float32", "float32", 32, "F", "0", {}),
-        ("float32", "float64", 16, "C", "0", {}),
-        *((value, x, 8, "C", "0", {}) for value, x in PUBLISHED_TYPES),
-    ):
-        kinds = arithmetic(np.dtype(value), np.dtype(x))
-        array = np.empty((9, k), kinds.x, order)
-        at = several.layout_of(array.shape, array.strides, array.itemsize, 0)
-        (one,) = choose_passes(H200, k, kinds, at, at)
-        yield {**usual, **one.panel.defines(), **type_names(kinds), "DASP_MMA": mma, **changes}
-
-
 def eights() -> Iterator[Defines]:
     """Every panel of octets of both types, full and not, with rows of X that may be read 16 bytes at once
     and not; the widest with every coding; other types."""
@@ -381,7 +360,6 @@ def pack() -> Iterator[tuple[str, Defines]]:
 # For each source, every set of constants that the project compiles it with; of passes of solvers, many.
 SOURCES: dict[str, list[Defines]] = {
     "spmv/product.cu": list(spmv()),
-    "spmv/product_columns.cu": list(published_columns()),
     "spmv/slices.cu": list(slices()),
     "spmv/diagonal.cu": list(diagonals()),
     "spmv/diagonal_published.cu": [
@@ -450,7 +428,6 @@ STACKS = {
     "spmv/slices.cu": 8,
     # What the loop over panels of columns needs is put aside while the loops inside it have all registers.
     "spmv/slices_columns.cu": 112,
-    "spmv/product_columns.cu": 112,
     "spmv/octets.cu": 112,
     # Division of numbers of 64 bits is a call on some processors.
     "spmv/octets_fill.cu": 16,

@@ -30,7 +30,7 @@ class Gathers(NamedTuple):
 
 
 class Panels(NamedTuple):
-    """How several columns are multiplied at a time; kernels/spmv: slices_columns.cu and product_columns.cu.
+    """How several columns are multiplied at a time; kernels/spmv/slices_columns.cu.
 
     Attributes
     ----------
@@ -39,7 +39,7 @@ class Panels(NamedTuple):
     lane : int
         Bytes of it that one lane reads.
     steps : int
-        Steps, at most, that are loaded before the first is multiplied; tiles in the published format.
+        Steps, at most, that are loaded before the first is multiplied.
     loads : int
         Loads of X that a lane has in flight.
     registers : int
@@ -259,9 +259,6 @@ class Machine:
     columns_of_x: tuple[Panels, ...] = tuned(
         _PANEL, "the same where each column of X lies in one run", _COLUMNS
     )
-    published_panels: tuple[Panels, ...] = tuned(
-        _PANEL, "the same in the published format, where four lanes share a row", _COLUMNS
-    )
     column_bytes: float = tuned(
         "bytes",
         "what a number of a column of X costs to gather, at least, where one of a row costs 8",
@@ -384,12 +381,6 @@ H200 = Machine(
     far_row_of_x=Panels(32, 16, 4, 8, 64, 4),
     far_sectors=0.5,
     columns_of_x=(Panels(128, 128, 4, 16, 128, 4), Panels(64, 64, 4, 16, 96, 4)),
-    published_panels=(
-        Panels(128, 32, 2, 4, 80, 4),
-        Panels(64, 16, 4, 4, 64, 4),
-        Panels(32, 8, 4, 4, 56, 4),
-        Panels(16, 4, 4, 4, 56, 4),
-    ),
     shared_steps=6,
     shared_segments=0.125,
     crowded_slices=4500,

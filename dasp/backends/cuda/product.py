@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from dasp import formats
-from dasp.backends.cuda import diagonal, published_columns
+from dasp.backends.cuda import diagonal
 from dasp.formats.dasp.cuda import product as published
 from dasp.formats.dasp.pattern import NAME as PUBLISHED
 from dasp.formats.plan import WARP, Plan, arrays_of, diagonal_rows, with_arrays
@@ -39,9 +39,6 @@ from dasp.solvers.persistent import kernel as resident
 
 KERNELS: dict[str, Any] = {SLICES: sliced, PUBLISHED: published}
 """What multiplies a plan of each format: a module with the functions of `sliced`."""
-
-COLUMNS = {SLICES: columns.SLICES, PUBLISHED: published_columns.PUBLISHED}
-"""What multiplies it by several columns."""
 
 VARYING = "x", "y", "alpha", "beta"
 """Arguments that come with each product."""
@@ -184,9 +181,9 @@ class Product:
 
     @cached_property
     def _columns(self) -> columns.Columns:
-        """Products by several columns."""
+        """Products of slices by several columns."""
         others = None if self._beside is None else self._beside.kernels
-        made = columns.Columns(self.plan, COLUMNS[self.plan.format], self._overlaps, others)
+        made = columns.Columns(self.plan, columns.SLICES, self._overlaps, others)
         return self._one_of("_columns", made)
 
     def _one_of(self, name: str, made: T) -> T:
@@ -334,9 +331,10 @@ class Product:
         return plain.view(real_type(dtype)).copy().view(dtype)  # CuPy's kernels load whole numbers, too
 
     def _multiply_columns(self, x: Any, y: Any, alpha: complex, beta: complex) -> None:
-        """Multiply several columns at once; a single one is a vector."""
-        if x.shape[1] == 1:
-            self.multiply(x[:, 0], y[:, 0], alpha, beta)
+        """Multiply slices by several columns at once, and the published format by one after the other."""
+        if x.shape[1] == 1 or self.plan.format != SLICES:
+            for j in range(x.shape[1]):
+                self.multiply(x[:, j], y[:, j], alpha, beta)
         elif self._blocks and x.shape[1]:
             kinds = into(self.plan.dtype, x.dtype, y.dtype)
             with self._device:

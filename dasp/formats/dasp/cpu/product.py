@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dasp.backends.cpu.published_panels import Functions, functions_of
 from dasp.formats.dasp.pattern import (
     HALF_WARP,
     LONG_UNIT,
@@ -25,7 +24,6 @@ from dasp.formats.dasp.pattern import (
     Values,
 )
 from dasp.formats.plan import WARP, Plan, arrays_of
-from dasp.formats.sell.cpu.panels import panels_of, span_of
 from dasp.runtime.cpu import threads as _threads
 from dasp.runtime.cpu.compile import jit
 from dasp.runtime.cpu.emitter import scaled, store_long
@@ -36,9 +34,6 @@ Vector = np.ndarray[Any, Any]
 
 SERIAL_SLOTS = 150_000
 """Below this many slots, waking a second thread costs more than it saves."""
-
-COLUMNS_AT_ONCE = 4
-"""Columns that take about as long together as a vector does."""
 
 ROW_SLOTS = 2
 """What finding, reducing and storing one row costs, in slots; used to share rows among threads."""
@@ -64,36 +59,11 @@ class Kernel:
             for step, first, last in share:
                 step.function(first, last, *step.arrays, partials, *scale)
 
-        self._run(work, self._work)
-        if self._segments:
-            store_long(*self._long_rows, partials[:, None], 0, y[:, None], alpha, beta)
-
-    def multiply_columns(self, x: Vector, y: Vector, alpha: Any, beta: Any) -> None:
-        """Set Y = alpha A X + beta Y, for 2 columns and more, each row in one run, of types of sums that fit.
-
-        X is read-only, and neither has a negative stride.
-        """
-        spans = span_of(x), span_of(y)
-        apart = [array.strides[0] // array.itemsize for array in (x, y)]
-        for panel in panels_of(y.shape[1], y.itemsize):
-            end = panel.begin + panel.columns
-            mine = [span[panel.begin : len(span) - (y.shape[1] - end)] for span in spans]
-            partials = np.empty((self._segments, panel.columns), y.dtype)
-            functions, rest = functions_of(panel.columns), (panel.done, partials.reshape(-1), *mine, *apart)
-
-            def work(share: list[_Task], functions: Functions = functions, rest: Any = rest) -> None:
-                for step, first, last in share:
-                    getattr(functions, step.part)(first, last, *step.by_columns, *rest, alpha, beta)
-
-            self._run(work, self._work * panel.columns // COLUMNS_AT_ONCE)
-            if self._segments:
-                store_long(*self._long_rows, partials, panel.done, y[:, panel.begin : end], alpha, beta)
-
-    def _run(self, work: Callable[[list[_Task]], None], slots: int) -> None:
-        """Do what takes as long as so many slots with as many threads as that is worth."""
-        threads = _threads.get_num_threads() if slots >= SERIAL_SLOTS else 1
+        threads = _threads.get_num_threads() if self._work >= SERIAL_SLOTS else 1
         shares = self._shares.get(threads) or self._share(threads)
         _threads.run([partial(work, share) for share in shares])
+        if self._segments:
+            store_long(*self._long_rows, partials[:, None], 0, y[:, None], alpha, beta)
 
     def _share(self, threads: int) -> list[list[_Task]]:
         """Find, for each thread, the steps that it does, and from where to where, and keep them."""
@@ -109,16 +79,11 @@ class Kernel:
 
 
 class _Step(NamedTuple):
-    """A function of one part, its arrays, and the rising cost of its items in slots, from 0.
-
-    Several columns are multiplied by the function `part` of `Functions`, which takes the arrays `by_columns`.
-    """
+    """A function of one part, its arrays, and the rising cost of its items in slots, from 0."""
 
     function: Callable[..., None]
     arrays: tuple[Any, ...]
     costs: Vector
-    part: str
-    by_columns: tuple[Any, ...]
 
 
 _Task = tuple[_Step, int, int]
@@ -147,9 +112,7 @@ def _steps(plan: Plan) -> list[_Step]:
     def of_short(function: Callable[..., None], section: Any, count: int, split: int, width: int) -> _Step:
         """Return the step of tile rows of `width` slots: they hold a row, or one of `split` and another."""
         results = 1 + (split < width)
-        return _Step(
-            function, section, even(count, width + results * ROW_SLOTS), "short", (*section, split, width)
-        )
+        return _Step(function, section, even(count, width + results * ROW_SLOTS))
 
     of_long = long.segment, long.offsets, long.segment_offsets, long.segment_rows, long.columns, values.long
     of_medium = (
@@ -157,15 +120,14 @@ def _steps(plan: Plan) -> list[_Step]:
         *(irregular.offsets, irregular.columns, values.irregular),
     )
     empty = pattern.empty_rows
-    nothing = short.columns[:0], values.short[:0], 0, 0
     steps = [
-        _Step(_sum_segments, of_long, even(len(long.segment_rows), long.segment), "segments", of_long),
-        _Step(_multiply_medium, of_medium, block_costs, "medium", of_medium),
+        _Step(_sum_segments, of_long, even(len(long.segment_rows), long.segment)),
+        _Step(_multiply_medium, of_medium, block_costs),
         of_short(_multiply_13, pairs_13, short.pairs_13, 1, TILE_COLUMNS),
         of_short(_multiply_22, pairs_22, short.pairs_22, 2, TILE_COLUMNS),
         of_short(_multiply_fours, fours, short.fours, TILE_COLUMNS, TILE_COLUMNS),
         of_short(_multiply_singles, singles, short.singles, 1, 1),
-        _Step(_clear_rows, (empty,), even(len(empty), 1), "short", (empty, *nothing)),
+        _Step(_clear_rows, (empty,), even(len(empty), 1)),
     ]
     return [step for step in steps if step.costs[-1] > 0]
 

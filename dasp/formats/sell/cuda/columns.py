@@ -86,28 +86,23 @@ SIGNATURE = Signature(
     """,
 )
 
-
-def finish_signature(source: str) -> Signature:
-    """Return that of what adds the segments of long rows, which every source has."""
-    return Signature(
-        source,
-        "dasp_segments_columns",
-        """
-        const Index*          long_rows        [count]
-        const SegmentOffset*  segment_offsets  [count + 1]
-        long long             count
-        Y*                    y
-        const Sum*            partials
-        long long             y_column
-        int                   y_row
-        int                   columns
-        Sum                   alpha
-        Sum                   beta
-        """,
-    )
-
-
-FINISH = finish_signature(SIGNATURE.source)
+FINISH = Signature(
+    SIGNATURE.source,
+    "dasp_segments_columns",
+    """
+    const Index*          long_rows        [count]
+    const SegmentOffset*  segment_offsets  [count + 1]
+    long long             count
+    Y*                    y
+    const Sum*            partials
+    long long             y_column
+    int                   y_row
+    int                   columns
+    Sum                   alpha
+    Sum                   beta
+    """,
+)
+"""Adds the segments of long rows."""
 
 TRANSPOSE = Signature(
     "spmv/transpose.cu",
@@ -560,7 +555,7 @@ class Columns:
         self._cupy, self._plan, self._kernels, self._overlaps = cupy, plan, kernels, overlaps
         self._others, self._segments = others, kernels.partials(plan)
         self._read: float | None = None
-        self._most_written = MOST_WRITTEN[len(plan.pattern.rows) > 0] if kernels is SLICES else 0
+        self._most_written = MOST_WRITTEN[len(plan.pattern.rows) > 0]
         self._lock = threading.Lock()
         self._prepared: dict[Any, tuple[list[tuple[Pass, Launch]], Launch | None]] = {}
         self._transposing: dict[tuple[int, int, bool], Launches] = {}
