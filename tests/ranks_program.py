@@ -314,7 +314,7 @@ def levels(A: Any, least: int) -> Any:
 
 def check_multigrid(engine: Any, comm: Any) -> None:
     """Hold a cycle over ranks to that of one, and conjugate gradients with it to the true residual."""
-    from dasp.multigrid import cycle as multigrid
+    from dasp.preconditioners import multigrid
 
     A = generate("poisson3d:14")
     D = SpMatrix.from_scipy(A if engine.rank == 0 else None, comm, device=DEVICE)

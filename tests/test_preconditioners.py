@@ -13,8 +13,7 @@ import scipy.sparse as sp
 import scipy.sparse.linalg as sla
 
 import dasp
-from dasp.multigrid import cycle as multigrid
-from dasp.preconditioners import Preconditioner, base, block_jacobi, chebyshev, ic0, ilu0, jacobi
+from dasp.preconditioners import Preconditioner, base, block_jacobi, chebyshev, ic0, ilu0, jacobi, multigrid
 from dasp.solvers import Workspace, bicgstab, cg, gmres, minres
 from dasp.solvers import chebyshev as chebyshev_iteration
 from dasp.solvers import system as system_module
