@@ -285,3 +285,32 @@ def test_a_planned_matrix_has_its_transpose(method):
     x, stats = method(dasp.SpMatrix.from_scipy(A, device="cpu"), b, rtol=1e-9)
     assert stats.converged, stats.reason
     check(A.toarray(), x, b, stats, 1e-9)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("shape", [(40, 20), (20, 40)])
+@pytest.mark.parametrize("scale", [1.0, 1e-170])
+@pytest.mark.parametrize("start", [False, True])
+def test_damp_solves_the_system_with_a_multiple_of_the_unit_matrix_below(
+    method: Any, shape: tuple[int, int], scale: float, start: bool
+) -> None:
+    m, n = shape
+    rng = np.random.default_rng(m)
+    A, b = matrix("dense", m, n, 3) * scale, rng.standard_normal(m) * scale
+    damp = 0.7 * scale
+    x0 = rng.standard_normal(n) if start else None
+    x, stats = method(dasp.SpMatrix.from_dense(A, device="cpu"), b, x0, damp=damp, rtol=1e-12)
+    assert stats.converged
+    below = np.zeros(n) if x0 is None else damp * x0
+    whole, right = np.vstack([A, damp * np.eye(n)]) / scale, np.concatenate([b, below]) / scale
+    check(whole, x, right, stats, 1e-12)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_damp_is_a_finite_number_that_is_not_negative(method: Any) -> None:
+    for damp, error in ((-1.0, ValueError), (math.nan, ValueError), (math.inf, ValueError), ("1", TypeError)):
+        with pytest.raises(error, match="damp is"):
+            method(np.eye(3), np.ones(3), damp=damp)
+    x, stats = method(np.eye(3), np.ones(3), damp=0)
+    assert stats.converged
+    assert (x == 1).all()

@@ -21,7 +21,7 @@ from dasp.runtime import check as _check
 from dasp.runtime.dtypes import real_type
 from dasp.solvers import workspace_cache as idle
 from dasp.solvers.arguments import Limits, place_and_type, vector
-from dasp.solvers.operator import Scaled, adjoint_of, as_operator, kept_adjoint
+from dasp.solvers.operator import Damped, DampedAdjoint, Scaled, adjoint_of, as_operator, kept_adjoint
 from dasp.solvers.scalars import LIMIT, NOT_FINITE, NOTHING, OWN, RUNNING, Scalar, sqrt, where
 from dasp.solvers.space import Loop, State, Vectors
 from dasp.solvers.spaces import space_for, together
@@ -88,12 +88,17 @@ class Problem:
         method: Callable[[Problem], Bidiagonalization],
         names: tuple[str, ...],
         unit: int = 0,
+        damp: float = 0.0,
     ) -> None:
         brings = getattr(A, "solver_space", None)  # a matrix on several ranks has a space of its own
         self.space = space_for(device, dtype) if brings is None else brings(dtype)
         self.operator = as_operator(A, device)
         self.adjoint = adjoint_of(A, device) if adjoint is None else as_operator(adjoint, device, "A.H")
         self.sizes, self.unit, self.scale = tuple(map(int, A.shape)), unit, 0
+        self.damp, self.given = damp, self.operator.shape[0]
+        if damp:
+            self.operator, self.adjoint = Damped(self.operator, damp), DampedAdjoint(self.adjoint, damp)
+            self.sizes = self.sizes[0] + self.sizes[1], self.sizes[1]
         if unit:
             self.operator, self.adjoint = Scaled(self.operator, unit), Scaled(self.adjoint, unit)
         m, n = self.operator.shape
@@ -120,8 +125,10 @@ class Problem:
     def take(self, b: Any, x0: Any, scale: int) -> None:
         """Take a right-hand side, multiplied by 2^scale, and where to start."""
         self.scale = scale
-        load(self.rows["b"], b, self.space)
+        load(self.rows["b"][: self.given], b, self.space)
         load(self.columns["x"], x0, self.space)
+        if self.damp:
+            self.rows["b"][self.given :] = self.columns["x"] * self.damp
         multiply_by_power(self.rows["b"], scale)
         multiply_by_power(self.columns["x"], scale - self.unit)
 
@@ -206,6 +213,7 @@ def solve_least_squares(
     workspace: Workspace | None,
     method: Callable[[Problem], Bidiagonalization],
     names: tuple[str, ...],
+    damp: float = 0.0,
 ) -> tuple[Any, Stats]:
     """Solve by a method; the arguments are those of `lsqr` and `lsmr`.
 
@@ -215,6 +223,12 @@ def solve_least_squares(
         If an argument is of the wrong kind, shape or value.
     """
     began = time.perf_counter()
+    if isinstance(damp, bool) or not isinstance(damp, (int, float, np.integer, np.floating)):
+        raise TypeError(f"damp is {_check.kind_of(damp)}; a number is needed")
+    if not 0 <= damp < math.inf:
+        raise ValueError(f"damp is {damp}; a finite number, 0 or more, is needed")
+    if damp and hasattr(A, "solver_space"):
+        raise TypeError("A lies on several ranks and damp is not 0; damp works on one rank")
     if len(getattr(A, "shape", ())) != 2:
         raise TypeError(f"A is {_check.kind_of(A)}; a matrix or linear operator is needed")
 
@@ -229,8 +243,10 @@ def solve_least_squares(
     make, own = idle.take(A, adjoint, workspace)
 
     def problem_of(unit: int, scale: int) -> Problem:
-        key = method, dtype, device, unit
-        made: Problem = make.get(key, own, lambda: Problem(*own, dtype, device, method, names, unit))
+        key = method, dtype, device, unit, float(damp)
+        made: Problem = make.get(
+            key, own, lambda: Problem(*own, dtype, device, method, names, unit, float(damp))
+        )
         made.take(right, start, scale)
         return made
 

@@ -80,6 +80,7 @@ def lsmr(
     b: Any,
     x0: Any = None,
     *,
+    damp: float = 0.0,
     rtol: float = 1e-6,
     atol: float = 0.0,
     maxiter: int | None = None,
@@ -112,4 +113,4 @@ def lsmr(
     most = max(map(int, getattr(A, "shape", (1, 1))), default=1)
     maxiter = 4 * max(1, most) if maxiter is None else maxiter
     limits = make_limits(most, rtol, atol, maxiter, check_every, callback, progress, A)
-    return solve_least_squares(A, b, x0, limits, workspace, Lsmr, Lsmr.names)
+    return solve_least_squares(A, b, x0, limits, workspace, Lsmr, Lsmr.names, damp)

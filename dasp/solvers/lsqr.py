@@ -50,6 +50,7 @@ def lsqr(
     b: Any,
     x0: Any = None,
     *,
+    damp: float = 0.0,
     rtol: float = 1e-6,
     atol: float = 0.0,
     maxiter: int | None = None,
@@ -68,6 +69,10 @@ def lsqr(
         NumPy, or CuPy for a matrix on a GPU.
     x0 : array, shape (n,), optional
         Where to start; zeros by default, and then of all solutions the shortest is found.
+    damp : float
+        Minimize norm(b - A x)^2 + damp^2 norm(x - x0)^2, as SciPy does: solve the problem of the matrix
+        [A; damp I] and the right-hand side [b; damp x0], which A and b stand for below. 0 or more; 0 on several
+        ranks.
     rtol, atol : float
         Done when norm(b - A x) <= max(rtol * norm(b), atol), or when the residual r is orthogonal to the
         columns: norm(A' r) <= rtol * norm(A) * norm(r), with SciPy's estimate of A's Frobenius norm: from
@@ -114,4 +119,4 @@ def lsqr(
     most = max(map(int, getattr(A, "shape", (1, 1))), default=1)
     maxiter = 4 * max(1, most) if maxiter is None else maxiter
     limits = make_limits(most, rtol, atol, maxiter, check_every, callback, progress, A)
-    return solve_least_squares(A, b, x0, limits, workspace, Lsqr, Lsqr.names)
+    return solve_least_squares(A, b, x0, limits, workspace, Lsqr, Lsqr.names, damp)

@@ -141,6 +141,46 @@ class Scaled(_Dotless):
         return partial(self.multiply, x, y)
 
 
+class Damped(_Dotless):
+    """[A; damp I]: above A, below it the unit matrix times a number."""
+
+    captures = False
+
+    def __init__(self, operator: Operator, damp: float) -> None:
+        m, n = operator.shape
+        self.shape, self.device = (m + n, n), operator.device
+        self._operator, self._damp, self._rows = operator, damp, m
+
+    def multiply(self, x: Array, y: Array) -> None:
+        """Set y to the product with x."""
+        self._operator.multiply(x, y[: self._rows])
+        y[self._rows :] = x * self._damp
+
+    def prepare(self, x: Array, y: Array) -> Callable[[], None]:
+        """Return what does so again and again."""
+        return partial(self.multiply, x, y)
+
+
+class DampedAdjoint(_Dotless):
+    """[A.H, damp I], the adjoint of `Damped`."""
+
+    captures = False
+
+    def __init__(self, adjoint: Operator, damp: float) -> None:
+        n, m = adjoint.shape
+        self.shape, self.device = (n, m + n), adjoint.device
+        self._adjoint, self._damp, self._rows = adjoint, damp, m
+
+    def multiply(self, x: Array, y: Array) -> None:
+        """Set y to the product with x."""
+        self._adjoint.multiply(x[: self._rows], y)
+        y += x[self._rows :] * self._damp
+
+    def prepare(self, x: Array, y: Array) -> Callable[[], None]:
+        """Return what does so again and again."""
+        return partial(self.multiply, x, y)
+
+
 class _Conjugated(_Dotless):
     """The adjoint of a complex matrix that has `T` alone: no copy of its values is made."""
 
