@@ -71,8 +71,8 @@ def lsqr(
         Where to start; zeros by default, and then of all solutions the shortest is found.
     damp : float
         Minimize norm(b - A x)^2 + damp^2 norm(x - x0)^2, as SciPy does: solve the problem of the matrix
-        [A; damp I] and the right-hand side [b; damp x0], which A and b stand for below. 0 or more; 0 on several
-        ranks.
+        [A; damp I] and the right-hand side [b; damp x0], which A and b stand for below. At least 0; on
+        several ranks 0.
     rtol, atol : float
         Done when norm(b - A x) <= max(rtol * norm(b), atol), or when the residual r is orthogonal to the
         columns: norm(A' r) <= rtol * norm(A) * norm(r), with SciPy's estimate of A's Frobenius norm: from
