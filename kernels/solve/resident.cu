@@ -6,7 +6,7 @@
 // turns, and an iteration is one product, whose rows are updated where they are made, and one sum over the grid.
 //
 // Launch: cooperative, one dimension, blocks of DASP_THREADS threads, with as much dynamic shared memory as a block's
-//     share takes at most: see Resident in dasp/backends/cuda/resident.py.
+//     share takes at most: see dasp/solvers/persistent/kernel.py.
 // The plan's arrays: as in spmv/slices.cu, without segments.
 // b, x (n): by rows. x is read if `mode` is FROM_X or AGAIN, and written.
 // diagonal (n): M is diag(diagonal); not read if DASP_JACOBI is 0.

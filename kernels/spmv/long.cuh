@@ -3,7 +3,7 @@
 
 #include "partial.cuh"
 
-// rows (r), offsets (r + 1), segment_offsets (r + 1), segment_rows (segments): see LongPart in plan.py.
+// rows (r), offsets (r + 1), segment_offsets (r + 1), segment_rows (segments): see dasp/formats/dasp/pattern.py.
 // columns, values: whole groups of 64 slots for each row, pads (column -1, value 0) after its entries.
 // partials (segments): see partial.cuh.
 struct LongPart {

@@ -4,7 +4,7 @@
 #include "tile.cuh"
 
 // Sections in this order: pairs_13, pairs_22 and fours tile rows of four slots, then singles of one slot.
-// rows: the caller's row of each result, -1 where there is none; 32 to a unit, see ShortPart in plan.py.
+// rows: the caller's row of each result, -1 where there is none; 32 to a unit, see dasp/formats/dasp/pattern.py.
 // columns, values: the slots; a pad has column -1, value 0.
 struct ShortPart {
     const Index* rows;

@@ -14,7 +14,7 @@
 //     bits; all bits set is a pad, which reads no x and takes part in no sum; in width 0 it is the lane.
 // values (32 * steps): as the matrix's type or coded (DASP_CODING); table: what codes stand for.
 // rows (positions): the caller's rows; not read if `identity`, when position p is row p.
-// long_rows (r), segment_offsets (r + 1), segment_rows (segments): see SlicePart in plan.py.
+// long_rows (r), segment_offsets (r + 1), segment_rows (segments): see dasp/formats/sell/pattern.py.
 // partials (MESSAGES * segments), tickets (1): see partial.cuh.
 // x (n) is read through the cache and everything else is streamed past it. y (m) is written once for every
 // row. Equal inputs give equal bits: every sum has a fixed order.
