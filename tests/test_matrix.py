@@ -444,7 +444,7 @@ def test_without_cupy_the_reason_says_how_to_get_it(monkeypatch):
     try:
         works, reason = cuda.available()
         assert not works
-        assert reason == "CuPy is not installed; pip install 'dasp-spmv[cuda13]' (or cuda12)"
+        assert reason == "CuPy is not installed; pip install 'cupy-cuda13x[ctk]' (or cupy-cuda12x)"
         assert SpMatrix.from_scipy(sp.eye_array(3)).device == "cpu"
     finally:
         cuda.available.cache_clear()

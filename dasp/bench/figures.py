@@ -62,7 +62,7 @@ def styled(draw: Callable[..., None]) -> Callable[..., None]:
         try:
             from matplotlib import rc_context
         except ImportError as error:
-            raise RuntimeError("matplotlib is not installed; pip install 'dasp-spmv[bench]'") from error
+            raise RuntimeError("matplotlib is not installed; pip install matplotlib") from error
         with rc_context(STYLE):
             draw(*arguments)
 

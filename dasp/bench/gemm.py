@@ -70,7 +70,7 @@ class Gemm:
         if on == "cpu" and importlib.util.find_spec("threadpoolctl") is None:
             raise RuntimeError(
                 "threadpoolctl is not installed; it gives NumPy's BLAS the threads that dasp has; "
-                "pip install 'dasp-spmv[bench]'"
+                "pip install threadpoolctl"
             )
         if min(sizes) < 1:
             raise ValueError(f"--sizes is {','.join(map(str, sizes))}; whole numbers from 1 are needed")

@@ -100,7 +100,7 @@ def hierarchy(csr: Any, near_null: Any = None) -> Any:
     try:
         import pyamg
     except ImportError as error:
-        raise RuntimeError("PyAMG is not installed; pip install 'dasp-spmv[amg]'") from error
+        raise RuntimeError("PyAMG is not installed; pip install pyamg") from error
     from scipy.sparse import csr_matrix
 
     return pyamg.smoothed_aggregation_solver(csr_matrix(csr), B=near_null)

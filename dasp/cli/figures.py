@@ -36,7 +36,7 @@ def check_plot(path: str) -> None:
     if not target.parent.is_dir():
         raise ValueError(f"--plot is {path!r}; the folder {target.parent} must exist; make it first")
     if importlib.util.find_spec("matplotlib") is None:
-        raise RuntimeError("matplotlib is not installed; --plot needs it; pip install 'dasp-spmv[bench]'")
+        raise RuntimeError("matplotlib is not installed; --plot needs it; pip install matplotlib")
 
 
 def density_image(matrix: csr_array, pixels: int = _PIXELS) -> NDArray[np.float64]:

@@ -225,7 +225,7 @@ def _one_line(error: BaseException) -> str:
         return ": ".join(filter(None, (name if name.isprintable() else repr(name), error.strerror)))
     text = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, ModuleNotFoundError):
-        return f"{text}; this command needs it; pip install 'dasp-spmv[bench]'"
+        return f"{text}; this command needs it; pip install {error.name or 'it'}"
     return text
 
 

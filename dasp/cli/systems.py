@@ -142,9 +142,7 @@ def hierarchy(matrix: csr_array) -> Any:
     try:
         import pyamg
     except ImportError as error:
-        raise RuntimeError(
-            "multigrid was asked for and PyAMG is not installed; pip install 'dasp-spmv[amg]'"
-        ) from error
+        raise RuntimeError("multigrid was asked for and PyAMG is not installed; pip install pyamg") from error
     from scipy.sparse import csr_matrix
 
     return pyamg.smoothed_aggregation_solver(csr_matrix(matrix))

@@ -27,7 +27,7 @@ def available() -> tuple[bool, str]:
         import cupy
     except ModuleNotFoundError as error:
         if error.name == "cupy":
-            return False, "CuPy is not installed; pip install 'dasp-spmv[cuda13]' (or cuda12)"
+            return False, "CuPy is not installed; pip install 'cupy-cuda13x[ctk]' (or cupy-cuda12x)"
         return False, f"CuPy cannot be imported: {error}"
     except OSError as error:
         return False, f"CuPy cannot be imported: {error}; set CUPY_CACHE_DIR to a folder that can be written"

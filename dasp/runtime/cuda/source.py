@@ -239,7 +239,7 @@ def _import_cupy() -> Any:
     except ImportError as error:
         raise RuntimeError(
             f"CuPy cannot be imported ({error}); CUDA kernels need it; "
-            "pip install 'dasp-spmv[cuda13]' (or [cuda12]), or use device='cpu'"
+            "pip install 'cupy-cuda13x[ctk]' (or cupy-cuda12x), or use device='cpu'"
         ) from error
     return cupy
 
