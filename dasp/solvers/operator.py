@@ -49,7 +49,17 @@ class Operator(Protocol):
 
 
 class _Dotless:
-    """What leaves no dot product."""
+    """An operator whose product leaves no dot product, and is made anew by each call."""
+
+    captures = False
+
+    def multiply(self, x: Array, y: Array) -> None:
+        """Set y to the product with x."""
+        raise NotImplementedError
+
+    def prepare(self, x: Array, y: Array) -> Callable[[], None]:
+        """Return a function that sets y to the product with x again and again."""
+        return partial(self.multiply, x, y)
 
     def prepare_with_dot(self, x: Array, y: Array, w: Array, *, square: bool = False) -> None:
         return None
@@ -103,9 +113,6 @@ class _Plain(_Dotless):
             raise ValueError(f"{self._name} @ x has shape {product.shape}; {y.shape} is needed")
         _set(y, product, self._name)
 
-    def prepare(self, x: Array, y: Array) -> Callable[[], None]:
-        return partial(self.multiply, x, y)
-
 
 def _set(y: Array, product: Array, name: str) -> None:
     """Set a vector to a product.
@@ -123,8 +130,6 @@ def _set(y: Array, product: Array, name: str) -> None:
 class Scaled(_Dotless):
     """2^power times an operator: half of the power before the product, so that neither is lost."""
 
-    captures = False
-
     def __init__(self, operator: Operator, power: int) -> None:
         self.shape, self.device = operator.shape, operator.device
         self._operator = operator
@@ -136,15 +141,9 @@ class Scaled(_Dotless):
         self._operator.multiply(x * before, y)
         y *= after
 
-    def prepare(self, x: Array, y: Array) -> Callable[[], None]:
-        """Return what does so again and again."""
-        return partial(self.multiply, x, y)
-
 
 class Damped(_Dotless):
     """[A; damp I]: above A, below it the unit matrix times a number."""
-
-    captures = False
 
     def __init__(self, operator: Operator, damp: float) -> None:
         m, n = operator.shape
@@ -156,15 +155,9 @@ class Damped(_Dotless):
         self._operator.multiply(x, y[: self._rows])
         y[self._rows :] = x * self._damp
 
-    def prepare(self, x: Array, y: Array) -> Callable[[], None]:
-        """Return what does so again and again."""
-        return partial(self.multiply, x, y)
-
 
 class DampedAdjoint(_Dotless):
     """[A.H, damp I], the adjoint of `Damped`."""
-
-    captures = False
 
     def __init__(self, adjoint: Operator, damp: float) -> None:
         n, m = adjoint.shape
@@ -176,15 +169,9 @@ class DampedAdjoint(_Dotless):
         self._adjoint.multiply(x[: self._rows], y)
         y += x[self._rows :] * self._damp
 
-    def prepare(self, x: Array, y: Array) -> Callable[[], None]:
-        """Return what does so again and again."""
-        return partial(self.multiply, x, y)
-
 
 class _Conjugated(_Dotless):
     """The adjoint of a complex matrix that has `T` alone: no copy of its values is made."""
-
-    captures = False
 
     def __init__(self, transposed: Operator) -> None:
         self.shape, self.device, self._transposed = transposed.shape, transposed.device, transposed
@@ -193,14 +180,9 @@ class _Conjugated(_Dotless):
         self._transposed.multiply(x.conj(), y)
         y.imag[...] *= -1
 
-    def prepare(self, x: Array, y: Array) -> Callable[[], None]:
-        return partial(self.multiply, x, y)
-
 
 class _Adjoint(_Dotless):
     """The adjoint of what has `rmatvec` and no `T`."""
-
-    captures = False
 
     def __init__(self, A: Any, device: str) -> None:
         m, n = _shape(A)
@@ -208,9 +190,6 @@ class _Adjoint(_Dotless):
 
     def multiply(self, x: Array, y: Array) -> None:
         _set(y, self._A.rmatvec(x), "A.H")
-
-    def prepare(self, x: Array, y: Array) -> Callable[[], None]:
-        return partial(self.multiply, x, y)
 
 
 def _shape(A: Any) -> tuple[int, int]:
