@@ -13,6 +13,7 @@ least of several calls, waited for.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
 import os
 import statistics
@@ -73,11 +74,10 @@ class Gpu:
 
         self.library = cupy
         self.stream = cupy.cuda.Stream(non_blocking=True)
-        self.stream.use()
 
     def wait(self) -> None:
         """Wait for the GPU."""
-        self.stream.synchronize()
+        self.library.cuda.Device().synchronize()
 
     def csr(self, matrix: Any) -> Any:
         """Return the matrix as CuPy has it."""
@@ -88,12 +88,13 @@ class Gpu:
     def product_us(self, run: Callable[[], Any]) -> float:
         """Return the median over replays of a graph of some products."""
         cuda = self.library.cuda
-        run()
-        self.wait()
-        self.stream.begin_capture()
-        for _ in range(PRODUCTS):
+        with self.stream:
             run()
-        graph = self.stream.end_capture()
+            self.wait()
+            self.stream.begin_capture()
+            for _ in range(PRODUCTS):
+                run()
+            graph = self.stream.end_capture()
         graph.launch(self.stream)
         begin, end, taken = cuda.Event(), cuda.Event(), []
         for _ in range(REPLAYS):
@@ -219,27 +220,28 @@ def main() -> None:
         where = f"{os.cpu_count()} CPU cores"
     folder = os.environ.get("DASP_MATRICES")
     files = sorted(map(str, Path(folder).glob("*.npz"))) if folder else []
-    rows: list[Row] = []
-
-    def keep(row: Row) -> None:
-        rows.append({"tree": options.tree, "on": where} | row)
-        print(*row.values(), sep="\t", flush=True)
-
-    for row in (*host(device), *iterations(tuple(options.systems), device)):
-        keep(row)
-    for name in options.matrices or (*MODELS, *files):
-        for dtype in options.dtypes.split(","):
-            matrix = read(name).astype(dtype)
-            for row in products(matrix, device):
-                keep({"matrix": Path(name).stem if name.endswith(".npz") else name, "dtype": dtype} | row)
-    if options.csv:
-        known = ["tree", "on", "matrix", "dtype", "subject", "us", "right"]
-        new = not options.csv.exists()
-        with open(options.csv, "a", newline="") as file:
+    known = ["tree", "on", "matrix", "dtype", "subject", "us", "right"]
+    with contextlib.ExitStack() as stack:
+        writer = None
+        if options.csv:
+            new = not options.csv.exists()
+            file = stack.enter_context(open(options.csv, "a", newline="", buffering=1))
             writer = csv.DictWriter(file, known, restval="")
             if new:
                 writer.writeheader()
-            writer.writerows(rows)
+
+        def keep(row: Row) -> None:
+            print(*row.values(), sep="\t", flush=True)
+            if writer:
+                writer.writerow({"tree": options.tree, "on": where} | row)
+
+        for row in (*host(device), *iterations(tuple(options.systems), device)):
+            keep(row)
+        for name in options.matrices or (*MODELS, *files):
+            for dtype in options.dtypes.split(","):
+                matrix = read(name).astype(dtype)
+                for row in products(matrix, device):
+                    keep({"matrix": Path(name).stem if name.endswith(".npz") else name, "dtype": dtype} | row)
 
 
 if __name__ == "__main__":
