@@ -14,6 +14,7 @@ import scipy.sparse as sp
 from dasp import Policy, SpMatrix
 from dasp.models import generate
 from dasp.runtime.cuda import scratch
+from dasp.solvers import cg
 from tests import sanitizer
 from tests.gallery import GALLERY, from_lengths
 from tests.reference import assert_close, assert_same_entries
@@ -298,6 +299,22 @@ def test_the_first_product_by_columns_may_be_captured(cupy, skewed, policy, orde
         stream.end_capture().launch(stream)
         for j in range(16):
             assert_close(y[:, j].get(), skewed, x[:, j].get())
+
+
+@pytest.mark.parametrize("policy", [None, *SPLIT])
+def test_the_caller_chooses_a_stream_and_keeps_it(cupy, skewed, policy):
+    stream, before = cupy.cuda.Stream(non_blocking=True), cupy.cuda.get_current_stream()
+    stream.use()
+    try:
+        planned = SpMatrix.from_scipy(skewed, policy=policy, device="cuda")
+        x = cupy.asarray(np.random.default_rng(7).standard_normal((1000, 16)))
+        planned @ x[:, 0].copy(), planned @ x, planned @ cupy.asfortranarray(x)
+        planned.with_values(cupy.asarray(skewed.data), out=planned)
+        planned.T @ cupy.ones(skewed.shape[0])
+        cg(SpMatrix.from_scipy(generate("poisson2d:20"), device="cuda"), cupy.ones(400))
+        assert cupy.cuda.get_current_stream() == stream
+    finally:
+        before.use()
 
 
 @pytest.mark.parametrize("k", [16, 32])

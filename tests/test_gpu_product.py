@@ -270,6 +270,20 @@ def test_streams_and_threads_that_may_run_at_once_share_no_scratch(gpu, matrix, 
     assert not {p for s, p in used if s == 2} & (of_seven | of_eight)
 
 
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_the_caller_chooses_a_stream_and_keeps_it(gpu, matrix, policy, order):
+    A, x = planned(matrix, policy), gpu.put(vector(300))
+    columns = gpu.put(np.asarray(np.ones((300, 5)), order=order))
+    sys.modules["cupy"].cuda.Stream(non_blocking=True).use()
+    mine = gpu.stream
+    for multiply in (lambda: A @ x, lambda: A @ columns, lambda: A @ columns):
+        gpu.launches.clear()
+        multiply()
+        assert gpu.stream == mine
+        assert {stream for stream, *_ in gpu.launches} == {mine}
+
+
 @pytest.mark.parametrize("policy", SPLIT)
 def test_a_capture_has_scratch_of_its_own_that_ends_with_its_graph(gpu, matrix, policy):
     A, x = planned(matrix, policy), vector(300)

@@ -542,9 +542,8 @@ def fake_cupy_device(monkeypatch):
     stream.end_capture = lambda: graph
     device = object.__new__(cuda_device.CupyDevice)
     device._device, device._loops = nullcontext(), True
-    current = SimpleNamespace(
-        Stream=lambda non_blocking: nullcontext(stream), get_current_stream=lambda: stream
-    )
+    monkeypatch.setattr(cuda_device, "on_stream", nullcontext)
+    current = SimpleNamespace(Stream=lambda non_blocking: stream, get_current_stream=lambda: stream)
     device._cupy = SimpleNamespace(cuda=current)
     device.launch = lambda *given, **more: lambda *values: None
     monkeypatch.setattr(cuda_device._source, "load", lambda *given: None)

@@ -31,6 +31,7 @@ from dasp.dense.gemm.settings import Setting
 from dasp.runtime.candidate import Candidate
 from dasp.runtime.cpu.timing import time_host
 from dasp.runtime.cuda import source as _source
+from dasp.runtime.cuda.stream import on_stream
 from dasp.runtime.cuda.timing import products_in, replays
 
 CHECK = (200, 264, 136)
@@ -206,7 +207,7 @@ class Search:
         """The best of some replays of a graph of products."""
         stream = self._cupy.cuda.Stream(non_blocking=True)
         self._cupy.cuda.Device().synchronize()
-        with stream:
+        with on_stream(stream):
             products = products_in(GRAPH_US, run, stream, most=40)
             return min(replays(run, stream, samples, products)[0])
 

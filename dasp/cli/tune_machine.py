@@ -26,6 +26,7 @@ from dasp.matrix.matrix import SpMatrix
 from dasp.matrix.policy import Policy
 from dasp.runtime.candidate import Candidate
 from dasp.runtime.cpu.timing import time_host
+from dasp.runtime.cuda.stream import on_stream
 from dasp.runtime.cuda.timing import replays
 from dasp.runtime.integers import ceil_div
 
@@ -334,7 +335,7 @@ def gpu_clock() -> Clock:
         A, x = _planned(matrix, f"cuda:{cupy.cuda.Device().id}", choices)
         there, y = cupy.asarray(x), cupy.empty(A.shape[0])
         cupy.cuda.Device().synchronize()
-        with stream:
+        with on_stream(stream):
             return min(replays(lambda: A.matvec(there, out=y), stream)[0])
 
     return clock

@@ -15,6 +15,7 @@ from dasp.distributed.transpose import turned
 from dasp.runtime.cuda import source as _source
 from dasp.runtime.cuda.device import Branch
 from dasp.runtime.cuda.launch import Launch, Signature, driver
+from dasp.runtime.cuda.stream import on_stream
 from dasp.solvers.cuda.arnoldi import CudaArnoldi
 from dasp.solvers.cuda.device import CupyDevice, in_turn
 from dasp.solvers.cuda.graph import PriorityGraph
@@ -308,7 +309,7 @@ class RanksDevice(CupyDevice):
             self._sums.arrive()
 
         self._sums.arrive()  # one that began before is no part of the graph
-        with self._device, self._cupy.cuda.Stream(non_blocking=True) as stream:
+        with self._device, on_stream(self._cupy.cuda.Stream(non_blocking=True)) as stream:
             graph = PriorityGraph(driver(), stream.ptr, whole)
         current = self._cupy.cuda.get_current_stream
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from dasp.runtime import check as _check
 from dasp.runtime import dtypes as _dtypes
+from dasp.runtime.cuda.stream import on_stream
 
 _CPU = 1, 3
 """Kinds of devices in DLPack (`DLDeviceType`) whose memory NumPy reads: the host's, and pinned memory."""
@@ -299,7 +300,7 @@ def stream_of(array: Any, device: str) -> Any:
     pointer = sys.modules["torch"].cuda.current_stream(number).cuda_stream
     if pointer == cupy.cuda.get_current_stream(number).ptr:
         return _NOTHING
-    return cupy.cuda.ExternalStream(pointer, number) if pointer else cupy.cuda.Stream.null
+    return on_stream(cupy.cuda.ExternalStream(pointer, number) if pointer else cupy.cuda.Stream.null)
 
 
 def _root(array: Any) -> str:

@@ -29,8 +29,8 @@ from tests.simt import compile_kernels
 ALIGNMENT = 256
 """Bytes to which CUDA aligns memory, at the least."""
 
-NEXT_STREAM = 0x100
-"""Handle of every stream that is made: CUDA gives that of one that has ended again."""
+FIRST_STREAM, NEXT_STREAM = 7, 0x100
+"""Handles of the first current stream, and of each new one: CUDA uses that of one that ended again."""
 
 
 class Gpu:
@@ -54,7 +54,8 @@ class Gpu:
         import cupy
 
         self._cupy = cupy
-        self.stream, self.device = 7, 0
+        self.stream, self.device = FIRST_STREAM, 0
+        self.entered: list[int] = []  # streams of the `with`s around
         self.resident_blocks = 3
         self.graphs: dict[int, tuple[int, int]] = {}
         self.launches: list[tuple[int, str, int]] = []
@@ -310,17 +311,23 @@ class _Packing:
 
 
 class _Stream:
-    """A stream, current inside a `with`, whose work is done."""
+    """A stream whose work is done. As in CuPy, the end of a `with` forgets a stream chosen by `use`."""
 
     def __init__(self, gpu: Gpu, ptr: int) -> None:
         self._gpu, self.ptr = gpu, ptr
 
     def __enter__(self) -> _Stream:
-        self._before, self._gpu.stream = self._gpu.stream, self.ptr
-        return self
+        self._gpu.entered.append(self.ptr)
+        return self.use()
 
     def __exit__(self, *_: object) -> None:
-        self._gpu.stream = self._before
+        self._gpu.entered.pop()
+        self._gpu.stream = self._gpu.entered[-1] if self._gpu.entered else FIRST_STREAM
+
+    def use(self) -> _Stream:
+        """Become the current stream."""
+        self._gpu.stream = self.ptr
+        return self
 
     def synchronize(self) -> None:
         """Wait for nothing."""

@@ -33,6 +33,7 @@ from dasp.runtime.cuda.scratch import (
     keep,
     new_scratch,
 )
+from dasp.runtime.cuda.stream import on_stream
 from dasp.runtime.dtypes import BFLOAT16, Arithmetic, into, real_type
 from dasp.runtime.integers import ceil_div, round_up
 from dasp.solvers.persistent import kernel as resident
@@ -543,7 +544,7 @@ class Product:
             return Scratch(None, None)
         if not self._is_capturing(self._current_stream().ptr):
             return new_scratch(self._segments, kinds.sum, self._cupy)
-        with self._cupy.cuda.Stream(non_blocking=True) as stream:
+        with on_stream(self._cupy.cuda.Stream(non_blocking=True)) as stream:
             scratch = new_scratch(self._segments, kinds.sum, self._cupy)
             stream.synchronize()
         return scratch

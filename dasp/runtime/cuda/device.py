@@ -198,10 +198,11 @@ class Branch:
         self._stream.wait_event(self._begun)
 
     def __enter__(self) -> Any:
-        return self._stream.__enter__()
+        self._before = self._current()
+        return self._stream.use()
 
     def __exit__(self, *failure: Any) -> None:
-        self._stream.__exit__(*failure)
+        self._before.use()
 
     def end(self) -> None:
         """Have what was launched on it be what `join` waits for."""

@@ -20,6 +20,7 @@ from typing import Any
 
 from dasp.runtime.candidate import Candidate
 from dasp.runtime.cpu.timing import Timing, summarize
+from dasp.runtime.cuda.stream import on_stream
 
 PRODUCTS = 20
 REPEATS = 7
@@ -46,7 +47,7 @@ def time_cuda(candidates: Sequence[Candidate], *, samples: int | None = None) ->
     stream = cupy.cuda.Stream(non_blocking=True)
     flush = Flush()
     cupy.cuda.Device().synchronize()
-    with stream:
+    with on_stream(stream):
         times = {}
         for candidate in candidates:
             hot, method = replays(candidate.run, stream, samples or REPEATS, capturable=candidate.capturable)

@@ -11,6 +11,7 @@ import numpy as np
 
 from dasp.runtime.cuda import source as _source
 from dasp.runtime.cuda.launch import Launch, Signature, allow_shared, driver
+from dasp.runtime.cuda.stream import on_stream
 from dasp.solvers.cuda.graph import WHILE_NODES, LoopGraph
 from dasp.solvers.cuda.protocols import Array
 from dasp.solvers.cuda.tape import CODE, SLOTS
@@ -143,7 +144,7 @@ class CupyDevice:
 
     def record(self, function: Callable[[], None]) -> Callable[[], None]:
         """Return what does again what a function launches."""
-        with self._device, self._cupy.cuda.Stream(non_blocking=True) as stream:
+        with self._device, on_stream(self._cupy.cuda.Stream(non_blocking=True)) as stream:
             stream.begin_capture()
             try:
                 function()
@@ -171,7 +172,7 @@ class CupyDevice:
             ends[0]()
 
         _source.load(TURN_END.source, {})
-        with self._device, self._cupy.cuda.Stream(non_blocking=True) as stream:
+        with self._device, on_stream(self._cupy.cuda.Stream(non_blocking=True)) as stream:
             graph = LoopGraph(driver(), stream.ptr, body)
         current = self._cupy.cuda.get_current_stream
 

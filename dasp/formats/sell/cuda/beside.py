@@ -10,6 +10,7 @@ from dasp.formats.sell.cuda import octets
 from dasp.formats.sell.cuda.columns import Kernels, Layout
 from dasp.formats.sell.cuda.octets import Octets
 from dasp.runtime.cuda.device import primitives
+from dasp.runtime.cuda.stream import on_stream
 from dasp.runtime.dtypes import Arithmetic
 
 NEVER = 2**63
@@ -46,7 +47,8 @@ class Beside:
                 current = self._cupy.cuda.get_current_stream()
                 captured = self._cupy.cuda.runtime.streamIsCapturing(current.ptr)
                 # On the caller's: it may write new values, and memory taken on it goes to no other stream.
-                with self._cupy.cuda.Stream(non_blocking=True) if captured else current as stream:
+                chosen = self._cupy.cuda.Stream(non_blocking=True) if captured else current
+                with on_stream(chosen) as stream:
                     self._quads, self._found = self._build(most)
                     stream.synchronize()
             quads, found = self._quads, self._found

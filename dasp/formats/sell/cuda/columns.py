@@ -22,6 +22,7 @@ from dasp.formats.sell.cuda.sectors import FAR, SECTOR, read_sectors
 from dasp.runtime.cuda import source as _source
 from dasp.runtime.cuda.launch import Launch, Launches, Signature, launcher
 from dasp.runtime.cuda.scratch import captured_in, in_pool, keep
+from dasp.runtime.cuda.stream import on_stream
 from dasp.runtime.dtypes import C_NAMES, Arithmetic
 from dasp.runtime.integers import ceil_div
 
@@ -620,7 +621,7 @@ class Columns:
     def _sectors(self) -> float:
         """Return what `turns` and `evens` ask for."""
         if self._read is None:
-            with self._cupy.cuda.Stream(non_blocking=True):  # the caller's may be captured
+            with on_stream(self._cupy.cuda.Stream(non_blocking=True)):  # the caller's may be captured
                 self._read = self._kernels.sectors(self._plan, on_host)
         return self._read
 
@@ -734,7 +735,7 @@ def zero_row(number: int) -> Any:
     """
     import cupy
 
-    with cupy.cuda.Stream(non_blocking=True) as stream:  # the caller's may be captured
+    with on_stream(cupy.cuda.Stream(non_blocking=True)) as stream:  # the caller's may be captured
         row = cupy.zeros(MOST_PANEL, np.uint8)
         stream.synchronize()
     return row
