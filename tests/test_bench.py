@@ -934,10 +934,7 @@ class Stream:
     def synchronize(self):
         pass
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
+    def use(self):
         pass
 
     def begin_capture(self):

@@ -297,6 +297,7 @@ def test_a_graph_ends_with_the_sum_that_it_began(monkeypatch: pytest.MonkeyPatch
     log: list[str] = []
     device = fake_device(log)
     monkeypatch.setattr(ranks_cuda, "driver", lambda: None)
+    monkeypatch.setattr(ranks_cuda, "on_stream", lambda stream: stream)
     graph = SimpleNamespace(launch=lambda stream: log.append(f"graph on {stream}"))
     monkeypatch.setattr(ranks_cuda, "PriorityGraph", lambda driver, stream, function: (function(), graph)[1])
 
