@@ -9,10 +9,10 @@ import pytest
 
 from dasp import Policy, SpMatrix
 from dasp.backends.cuda import product as cuda
-from dasp.backends.cuda.primitives import Primitives
 from dasp.formats.cost import H200
 from dasp.formats.sell.cuda import columns as several
 from dasp.formats.sell.cuda import octets
+from dasp.formats.sell.cuda.primitives import Primitives
 from dasp.runtime.cuda.scratch import ABSENT, new_scratch
 from dasp.runtime.dtypes import arithmetic, into, real_type
 from tests.pack_device import PackingDevice

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from dasp import Policy, SpMatrix, set_num_threads
 from dasp.backends.cpu.product import Product
 from dasp.backends.cpu.turning import turn
-from dasp.backends.cuda.primitives import Primitives
 from dasp.formats.cost import H200, Panels
 from dasp.formats.plan import WARP
 from dasp.formats.sell.cpu.panels import panels_of
@@ -28,6 +27,7 @@ from dasp.formats.sell.cuda.columns import (
     layout_of,
     mostly_alike,
 )
+from dasp.formats.sell.cuda.primitives import Primitives
 from dasp.formats.sell.cuda.sectors import read_sectors
 from dasp.models import generate
 from dasp.runtime.cpu import ranges

@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dasp.backends.cpu import primitives as cpu
-from dasp.backends.cuda.primitives import Primitives
 from dasp.formats.cost import H200, MACHINES
 from dasp.formats.csr.cuda import orders
 from dasp.formats.plan import Csr, nbytes
 from dasp.formats.sell import SLICED, choose
 from dasp.formats.sell.cuda.pack import segments, slice_statistics
 from dasp.formats.sell.cuda.pack.refill import SKIPPED
+from dasp.formats.sell.cuda.primitives import Primitives
 from dasp.formats.sell.pattern import Coding, Values, Width, code_type, may_code, shape_fields
 from dasp.matrix.planning import slots_of
 from dasp.models import generate

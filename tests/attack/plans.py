@@ -30,10 +30,10 @@ from scipy.sparse import coo_array, csc_array, csr_array, csr_matrix
 from dasp import Policy, SpMatrix
 from dasp.backends import find
 from dasp.backends.cpu import primitives as cpu
-from dasp.backends.cuda.primitives import Primitives
 from dasp.formats.cost import MACHINES
 from dasp.formats.plan import Csr
 from dasp.formats.sell import SLICED
+from dasp.formats.sell.cuda.primitives import Primitives
 from dasp.runtime import integers as _integers
 from dasp.runtime.dtypes import named
 from tests.attack._cases import Counts, Draws, attack_with, written_in_graphs

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 from dasp.backends.cuda import backend, diagonal, product
-from dasp.backends.cuda.primitives import Primitives
 from dasp.formats.plan import arrays_of
 from dasp.formats.sell.cuda import beside, columns, dotted
+from dasp.formats.sell.cuda.primitives import Primitives
 from dasp.runtime.cuda import launch as _launch
 from dasp.runtime.cuda import scratch
 from tests.simt import compile_kernels

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from dasp.backends.cuda.primitives import Primitives
 from dasp.formats.plan import Array
 from dasp.formats.sell.cuda.pack.sizes import SHARED_SLOTS
+from dasp.formats.sell.cuda.primitives import Primitives
 from dasp.runtime.cpu import threads as _threads
 from dasp.runtime.cuda import source as _source
 from dasp.runtime.cuda.launch import Launch, Launches, Signature, allow_shared, check, driver, launcher

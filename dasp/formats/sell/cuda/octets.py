@@ -183,8 +183,8 @@ def build(made_of: Any, plan: Plan, most: float) -> tuple[int, Octets | None]:
     Parameters
     ----------
     made_of : Primitives
-        Of `dasp.backends.cuda.primitives`, where the plan's arrays lie. The count and some offsets are read
-        back.
+        Of `dasp.formats.sell.cuda.primitives`, where the plan's arrays lie. The count and some offsets are
+        read back.
     plan : Plan
         Of slices, that octets serve.
     most : float
