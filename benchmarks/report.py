@@ -26,7 +26,6 @@ from dasp.bench import (
     gf256,
     results,
     scaling,
-    scaling_model,
     solvers_report,
     sparse_report,
 )
@@ -46,8 +45,6 @@ MARKER = re.compile(r"<!-- results:(\w+) begin -->")
 COLLECTIONS = ("cpu", "h200")
 SYSTEMS = ("solvers_h200", "solvers_cpu")
 SCALING = ("scaling_h200",)
-MODEL_RANKS = 4096
-"""Ranks up to which the model of scaling is drawn."""
 
 GAINS = (
     ("product of {}, times as fast as on one", "strong", "product", "product"),
@@ -417,11 +414,10 @@ def values_text(name: str) -> str:
 
 
 def scaling_text(name: str) -> str:
-    """The tables of ranks: what was measured, and what a model makes of it."""
+    """The tables of ranks."""
     path = RESULTS / f"{name}.csv"
     rows = results.latest(results.read(path))
-    found = [scaling.report(rows), scaling_model.simulate(rows, scaling_model.Network(), MODEL_RANKS)]
-    return "\n\n".join([*(one.markdown() for one in found), provenance(rows, path)])
+    return f"{scaling.report(rows).markdown()}\n\n{provenance(rows, path)}"
 
 
 def gains_text(name: str) -> str:
@@ -492,7 +488,7 @@ def draw(folder: Path) -> None:
             figures.draw_bars(gf256.shapes(rows), folder / f"{name}.{ending}")
         for name in SCALING:
             rows = results.latest(results.read(RESULTS / f"{name}.csv"))
-            draw_scaling(rows, scaling_model.Network(), MODEL_RANKS, folder / f"{name}.{ending}")
+            draw_scaling(rows, folder / f"{name}.{ending}")
         for name in SYSTEMS:
             rows = results.latest(results.read(RESULTS / f"{name}.csv"))
             figures.draw_systems(rows, folder / f"{name}.{ending}")

@@ -19,7 +19,6 @@ import numpy as np
 from dasp import solvers
 from dasp.bench import machine, results
 from dasp.bench.report import Report
-from dasp.bench.scaling_model import FORMS
 from dasp.bench.table import Row, Table, number, significant
 from dasp.distributed.communicators import engine_of
 from dasp.distributed.engine import Engine, agree
@@ -48,6 +47,9 @@ MESSAGE_BYTES = tuple(8 << k for k in range(0, 25, 3))
 """Sizes of the messages whose times are measured."""
 
 UNIT = 2.0**-53
+
+FORMS = "cg", "cg pipelined"
+"""Forms of cg over ranks: the second hides its sums behind products, on GPUs."""
 
 
 class Case(NamedTuple):
@@ -324,9 +326,9 @@ class Scaling:
             "product", one.name, **shared, us=whole, interior_us=inside, halo_us=halo, plan_s=plan,
             called_us=self.clock.called(lambda: D.matvec(x, out=out)),
         )  # fmt: skip
-        forms: dict[str, tuple[Any, bool]] = {"cg": (D, False)}
+        forms: dict[str, tuple[Any, bool]] = {FORMS[0]: (D, False)}
         if self.device != "cpu":
-            forms["cg pipelined"] = (D, True)
+            forms[FORMS[1]] = (D, True)
         if self.engine.size == 1:
             forms["cg alone"] = (D.interior, False)  # the same as a matrix that knows of no ranks
         for name, (A, hidden) in forms.items():
@@ -468,7 +470,7 @@ def share(rows: Sequence[Row], row: Row) -> float:
     """Return the efficiency of a row against one rank, of cg the fastest form there; or NaN."""
     forms = [row["kernel"]]
     if row["kernel"].startswith("cg"):
-        forms = [*FORMS["cuda"], "cg alone"]
+        forms = [*FORMS, "cg alone"]
     ranks, weak = int(number(row, "ranks")), row["study"] == "weak"
     alone = [
         number(other, "us")

@@ -199,38 +199,13 @@ def _add_scaling(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--strong", type=counts, default=(50,), metavar="N,...", help="edges of grids (50)")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where to run")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="append the rows to this file")
-    parser.add_argument(
-        "--simulate",
-        action="store_true",
-        help="measure nothing: make a model of the rows of --csv, for any ranks",
-    )
-    parser.add_argument("--to", type=positive, default=4096, metavar="N", help="ranks of the model (4096)")
-    parser.add_argument(
-        "--node", type=positive, default=8, metavar="N", help="ranks of a node, in the model (8)"
-    )
-    parser.add_argument(
-        "--network", type=float, nargs=2, default=(5.0, 50.0), metavar=("US", "GB/S"),
-        help="between nodes, in the model: latency, and bandwidth a rank (5 50)",
-    )  # fmt: skip
     parser.set_defaults(run=_run_scaling)
 
 
 def _run_scaling(args: argparse.Namespace) -> int:
     """Run `dasp bench scaling`; rank 0 prints."""
-    from dasp.bench import results, scaling, scaling_model
+    from dasp.bench import scaling
 
-    if args.simulate:
-        if args.csv is None:
-            raise ValueError(
-                "--simulate was given without --csv; rows that dasp bench scaling wrote are needed"
-            )
-        latency, bandwidth = args.network
-        if not (latency > 0 and bandwidth > 0):
-            raise ValueError(f"--network is {latency} {bandwidth}; two positive numbers are needed")
-        network = scaling_model.Network(args.node, latency, 1e9 * bandwidth)
-        rows = results.latest(results.read(args.csv))
-        print(scaling_model.simulate(rows, network, args.to).text())
-        return 0
     return scaling.main(args.ranks, args.weak, args.strong, args.device, args.csv)
 
 

@@ -18,7 +18,7 @@ SUMMARIES = {
     "bench gf256": "verify and time every kernel over GF(2^8) against ISA-L and the copy bandwidth",
     "bench solvers": "solve systems by every method, against SciPy, CuPy, JAX and PyAMG, planning counted",
     "bench peak": "measure this machine's arithmetic and copy bandwidth",
-    "bench scaling": "multiply and solve over ranks: weak and strong scaling, and what a model makes of it",
+    "bench scaling": "multiply and solve over ranks: weak and strong scaling",
     "partition": "cut a matrix into files for ranks, balanced by entries or by a graph partitioner",
     "tune": "measure what choices depend on, on this machine",
     "completion": "print what a shell must run to complete dasp's words",
