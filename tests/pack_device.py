@@ -142,14 +142,6 @@ class PackingDevice:
     def zeroed(self, count: int) -> Any:
         return self.zeros(count, np.uint64)
 
-    lent = zeroed
-
-    def give_back(self, words: Any) -> None:
-        words[:] = 1  # what is lent again is not 0 until it was zeroed
-
-    def zero_lent(self) -> None:
-        pass
-
     def word(self, value: Any) -> Any:
         return _Address(value) if isinstance(value, np.ndarray) else value
 

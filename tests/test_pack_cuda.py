@@ -23,8 +23,7 @@ from dasp.formats.sell.pattern import Coding, Values, Width, code_type, may_code
 from dasp.matrix.planning import slots_of
 from dasp.models import generate
 from dasp.runtime import check as _check
-from dasp.runtime.cuda.device import LENT_WORDS, MOST_LENT, CudaDevice
-from dasp.runtime.cuda.scratch import PER_THREAD_STREAM
+from dasp.runtime.cuda.device import CudaDevice
 from tests.gallery import GALLERY, LENGTHS, from_lengths
 from tests.pack_device import PackingDevice
 from tests.reference import entries_of
@@ -419,36 +418,6 @@ def test_addresses_and_numbers_as_launches_take_them(monkeypatch):
     monkeypatch.setattr(device, "_ndarray", lambda *given: given)
     assert device.shown(rows) == (5, np.int32, 256)
     assert device.shown(words, (3, 1)) == ((3, 1), np.uint64, 0)
-
-
-def test_words_are_lent_again_zeroed_and_to_their_stream_alone(monkeypatch):
-    cupy = pytest.importorskip("cupy")
-    stream, zeroed = SimpleNamespace(ptr=5), []
-    monkeypatch.setattr(cupy.cuda, "alloc", lambda size: Block())
-    monkeypatch.setattr(cupy.cuda, "get_current_stream", lambda: stream)
-    device = CudaDevice()
-    device.__dict__["_set_bytes"] = lambda at, byte, size, on: zeroed.append((on, byte, size)) or 0
-    most = 8 * LENT_WORDS
-    first, many = device.lent(7), device.lent(LENT_WORDS + 1)
-    assert zeroed == [(5, 0, most), (5, 0, most + 8)]
-    device.give_back(many)
-    device.zero_lent()
-    device.give_back(first)
-    assert device.lent(7) is not first  # they are not zeroed yet
-    device.zero_lent()
-    stream.ptr = 6
-    assert device.lent(7) is not first  # what was launched on the other stream may use them
-    stream.ptr = 5
-    assert device.lent(7) is first
-    assert device.lent(7) is not first
-    stream.ptr = PER_THREAD_STREAM
-    device.give_back(first)
-    device.zero_lent()
-    assert device.lent(7) is not first
-    for stream.ptr in range(10, 100):
-        device.give_back(first)
-        device.zero_lent()
-        assert len(device._clean) + len(device._used) <= MOST_LENT
 
 
 class Stream:

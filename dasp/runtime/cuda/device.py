@@ -16,7 +16,6 @@ from dasp.formats.sell.cuda.primitives import Primitives
 from dasp.runtime.cpu import threads as _threads
 from dasp.runtime.cuda import source as _source
 from dasp.runtime.cuda.launch import Launch, Launches, Signature, allow_shared, check, driver, launcher
-from dasp.runtime.cuda.scratch import PER_THREAD_STREAM
 from dasp.runtime.integers import ceil_div
 from dasp.solvers.persistent.kernel import chip
 
@@ -44,12 +43,6 @@ STATIC_SHARED = 10 << 10
 """Bytes that kernels with dynamic shared memory have beside it."""
 
 _WORD = np.dtype(np.uint64)
-
-LENT_WORDS = 1 << 16
-"""Words that a plan is lent: so many do for 30 million entries."""
-
-MOST_LENT = 16
-"""How often such words wait for a plan, of all streams."""
 
 LEAST_PINNED = 4096
 """Bytes of a piece of memory through which numbers come to the host."""
@@ -250,8 +243,6 @@ class CudaDevice:
         self._kept: list[_Pinned] = []
         self._questions: list[_Question] = []
         self._asides: list[_Aside] = []
-        self._clean: dict[int, _Piece] = {}
-        self._used: dict[int, _Piece] = {}
 
     @cached_property
     def together(self) -> int:
@@ -306,39 +297,10 @@ class CudaDevice:
 
     def zeroed(self, count: int) -> Any:
         """Return words, 0 each, that kernels alone see."""
-        (piece,) = self.scratch((count, _WORD))
-        self._zero(piece, self._stream().ptr)
-        return piece
-
-    def _zero(self, words: _Piece, stream: int) -> None:
-        check(self._set_bytes(words.ptr, 0, _WORD.itemsize * words.size, stream), "words were not set to 0")
-
-    # A plan finds its words zeroed by the one before it on its stream, which did so while it waited: kernels
-    # of a stream follow each other. A handle of a stream that is each thread's own says nothing of that.
-
-    def lent(self, count: int) -> Any:
-        """Return words, 0 each, as `zeroed` does, perhaps such as were given back."""
-        if count > LENT_WORDS:
-            return self.zeroed(count)
-        return self._clean.pop(self._stream().ptr, None) or self.zeroed(LENT_WORDS)
-
-    def give_back(self, words: Any) -> None:
-        """Have words that were lent be lent again, behind what was launched."""
-        stream = self._stream().ptr
-        if words.size != LENT_WORDS or stream == PER_THREAD_STREAM:
-            return
-        if len(self._used) + len(self._clean) >= MOST_LENT:  # streams that ended are not known
-            self._used.clear()
-            self._clean.clear()
-        self._used[stream] = words
-
-    def zero_lent(self) -> None:
-        """Zero what was given back, for whoever comes next."""
-        stream = self._stream().ptr
-        words = self._used.pop(stream, None)
-        if words is not None:
-            self._zero(words, stream)
-            self._clean[stream] = words
+        (words,) = self.scratch((count, _WORD))
+        code = self._set_bytes(words.ptr, 0, _WORD.itemsize * count, self._stream().ptr)
+        check(code, "words were not set to 0")
+        return words
 
     def word(self, value: Any) -> int:
         """Return what launches take for an array, an int or None, the null pointer."""

@@ -77,9 +77,7 @@ def cut_order(
         return orders, (0, 0, 0)
     reading = work.telling(orders.first, TOTALS)
     work.launch(kernels.CUT_TILES, (orders.tiles, 1), CUT_THREADS)
-    read = reading()
-    on.device.zero_lent()  # the host has time for it now
-    slices, steps, full = read()
+    slices, steps, full = reading()()
     return orders, (slices, steps, full)
 
 

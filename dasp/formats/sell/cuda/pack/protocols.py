@@ -43,15 +43,6 @@ class Device(Protocol):
     def zeroed(self, count: int) -> Array:
         """Return words, 0 each, that kernels alone see."""
 
-    def lent(self, count: int) -> Array:
-        """Return at least so many words as `zeroed` does, to be given back once nothing more uses them."""
-
-    def give_back(self, words: Array) -> None:
-        """Have words that were lent be lent again, behind what was launched."""
-
-    def zero_lent(self) -> None:
-        """Zero what was given back, so that it need not be done when it is lent: for while the host waits."""
-
     def constant(self, numbers: tuple[int, ...]) -> Array:
         """Return an int64 array of these numbers that nobody writes to."""
 

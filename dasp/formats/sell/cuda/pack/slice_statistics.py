@@ -112,7 +112,6 @@ def _statistics(
         begin()
         list_long_rows(on, csr, survey)  # the host has time for it now, and for what follows
         work.join()
-        on.device.zero_lent()
         counted = reading()
     else:
         counted = work.read(*asked)

@@ -56,7 +56,6 @@ def _begin(
             work.launch(kernels.FILL_DELTAS, blocks)
         finally:
             work.join()
-        device.give_back(work.lent)
         return deltas
 
     return fill

@@ -84,8 +84,6 @@ class SurveyWork(Work):
         The segments in the order of their columns, once they are sorted.
     turns : bool
         Whether that is put off.
-    lent : Array
-        Words that are to be given back.
     nbytes : int
         Of the matrix.
     later : list of callable
@@ -104,7 +102,7 @@ class SurveyWork(Work):
 
     def __init__(self, device: Device, kernels: Kernels, words: Array, types: Types, entries: int) -> None:
         super().__init__(device, kernels, words)
-        self.types, self.lent, self._count = types, words, entries
+        self.types, self._count = types, entries
         self.later: list[Callable[[], Callable[[Aside], Any]]] = []
         self._asides: list[Aside] = []
 
@@ -206,7 +204,7 @@ def survey(on: Resources, csr: Csr, cut: Cut, narrow: bool) -> Survey:
     long_tiles = LONG_COUNTS * ceil_div(m, LONG_TILE)
     zeros = ZEROS + m // SLICE_TILE + nnz // CUT_TILE + ORDER_ZEROS * (m // CUT_TILE + 1) + long_tiles
     device, types = on.device, on.ready(csr)
-    words, word = device.lent(zeros + VALUE_WORDS * counts), device.word
+    words, word = device.zeroed(zeros + VALUE_WORDS * counts), device.word
     work = SurveyWork(device, on.compiled(types), words, types, nnz)
     first = work.take(VALUES_AT + 2)
     told, sent = device.telling(VALUES_AT)
