@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from dasp import Policy, SpMatrix
-from dasp.backends.cuda import backend
 from dasp.bench import machine, results
+from dasp.formats import device_cuda as backend
 from dasp.formats.plan import Csr
 from dasp.matrix import planning
 

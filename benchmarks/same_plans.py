@@ -56,7 +56,7 @@ def digest(*values: Any) -> str:
 def digests(csr: Csr, narrow: bool, device: str) -> dict[str, str]:
     """Digests of a matrix and of its plan for a GPU, made on a device: one for each field, by its name."""
     if device == "cpu":
-        from dasp.backends.cpu import primitives
+        from dasp.formats.sell.cpu import primitives
     else:
         import cupy
 

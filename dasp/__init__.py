@@ -4,7 +4,7 @@ The way from a SciPy matrix to y, and the module that each step lives in:
 
     A = dasp.SpMatrix.from_scipy(csr)     # matrix/convert.py takes the arrays in, then matrix/planning.py
                                           # asks the format of the policy (formats/) to pack them
-    y = A @ x                             # backends/: the plan, executed
+    y = A @ x                             # formats/: its product, on the device
 
 The names below are loaded when they are first used, so that `import dasp` is quick; and so is `dasp.torch`,
 where PyTorch is installed.

@@ -19,10 +19,11 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 import dasp
-from dasp import backends, formats
+from dasp import formats
 from dasp.bench import figures, results, roofline
 from dasp.bench.sparse_report import baselines, pays_against_all, speedup, timed
 from dasp.bench.table import Row, number
+from dasp.formats import devices
 from dasp.formats.plan import PAD, WARP
 from dasp.formats.sell.pattern import Coding, shape_fields
 from dasp.matrix import planning
@@ -86,7 +87,7 @@ def draw_lengths(count: int) -> tuple[int, ...]:
 def packed(matrix: Any, policy: dasp.Policy) -> tuple[Any, np.ndarray, np.ndarray]:
     """The plan of a CSR matrix, and the row and the column of each of its slots; `PAD` for a pad."""
     plan = dasp.SpMatrix.from_scipy(matrix, policy=policy, device="cpu").plan
-    on = backends.find("cpu").primitives
+    on = devices.find("cpu").primitives
     slots, numbers = planning.slots_of(plan, on), np.arange(1.0, matrix.nnz + 1)
     count = sum(part.slots for part in formats.find(plan.format).summary(plan))
     if plan.format == "slices":

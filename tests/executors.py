@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dasp import Policy, SpMatrix
-from dasp.backends.cuda import product as cuda
+from dasp.formats import product_cuda as cuda
 from dasp.formats.cost import H200
 from dasp.formats.sell.cuda import columns as several
 from dasp.formats.sell.cuda import octets

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from dasp import Policy
-from dasp.backends.cpu import primitives
 from dasp.formats.plan import Csr, Plan, arrays_of, with_arrays
+from dasp.formats.sell.cpu import primitives
 from dasp.matrix import planning
 from tests.reference import entries_of
 

@@ -12,10 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dasp import Policy, SpMatrix, set_num_threads
-from dasp.backends.cpu.product import Product
-from dasp.backends.cpu.turning import turn
 from dasp.formats.cost import H200, Panels
 from dasp.formats.plan import WARP
+from dasp.formats.product_cpu import Product
 from dasp.formats.sell.cpu.panels import panels_of
 from dasp.formats.sell.cuda import columns as cuda
 from dasp.formats.sell.cuda import octets
@@ -31,6 +30,7 @@ from dasp.formats.sell.cuda.primitives import Primitives
 from dasp.formats.sell.cuda.sectors import read_sectors
 from dasp.models import generate
 from dasp.runtime.cpu import ranges
+from dasp.runtime.cpu.transpose import transpose
 from dasp.runtime.dtypes import arithmetic, into
 from tests.executors import EXECUTORS, emulate, emulate_columns
 from tests.executors import multiply as by_vector
@@ -301,7 +301,7 @@ def test_matrices_are_turned(monkeypatch, shape, dtype, threads):
     room = np.zeros((shape[1], shape[0] + 3), dtype)
     try:
         set_num_threads(threads)
-        turn(large[:, 3 : 3 + shape[1]], room[:, 2 : 2 + shape[0]])
+        transpose(large[:, 3 : 3 + shape[1]], room[:, 2 : 2 + shape[0]])
     finally:
         set_num_threads(None)
     np.testing.assert_array_equal(room[:, 2 : 2 + shape[0]], large[:, 3 : 3 + shape[1]].T)

@@ -209,7 +209,7 @@ def test_bench_peak_prints_a_table(capsys, monkeypatch):
 
 
 def test_the_search_says_what_it_needs(capsys, tmp_path):
-    from dasp.backends.cuda.backend import available
+    from dasp.formats.device_cuda import available
 
     if available()[0]:
         pytest.skip("there is a GPU")

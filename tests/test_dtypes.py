@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 import dasp
 from dasp import Policy, SpMatrix, formats
-from dasp.backends.cpu import primitives as cpu
 from dasp.bench import results
 from dasp.formats.plan import Csr, arrays_of
+from dasp.formats.sell.cpu import primitives as cpu
 from dasp.formats.sell.cuda.primitives import Primitives
 from dasp.formats.sell.pattern import Coding
 from dasp.matrix import planning

@@ -10,8 +10,6 @@ import pytest
 
 import dasp
 from dasp import formats
-from dasp.backends.cpu import primitives
-from dasp.backends.cpu.product import KERNELS
 from dasp.formats.plan import (
     PAD,
     Csr,
@@ -22,6 +20,8 @@ from dasp.formats.plan import (
     require,
     slots_of_entries,
 )
+from dasp.formats.product_cpu import KERNELS
+from dasp.formats.sell.cpu import primitives
 from dasp.matrix import planning
 from tests.gallery import GALLERY
 from tests.reference import assert_close, assert_same_entries, entries_of

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from dasp import Policy, SpMatrix
-from dasp.backends.cuda import product
+from dasp.formats import product_cuda as product
 from dasp.formats.cost import H200
 from dasp.formats.plan import diagonal_rows
 from dasp.formats.sell.cuda import beside, columns, dotted, octets, sliced
@@ -67,7 +67,7 @@ def vector(n, seed=0, dtype=np.float64):
 def counted(monkeypatch):
     """How often a product went the long way."""
     calls = []
-    from dasp.backends.cuda.product import Product
+    from dasp.formats.product_cuda import Product
 
     multiply = Product.multiply
     monkeypatch.setattr(Product, "multiply", lambda self, *args: (calls.append(1), multiply(self, *args))[1])

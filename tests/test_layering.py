@@ -130,11 +130,11 @@ def below(*rooms: str) -> set[str]:
 
 
 TOP = ("bench", "cli")
-FORMATS = ("formats", "backends", "runtime", "_version")
+FORMATS = ("formats", "runtime", "_version")
 MATRIX = ("matrix", "interop", "io", "models", *FORMATS)
 RULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "runtime": (("runtime",), ("runtime", "_version")),
-    "formats": (("formats", "backends"), FORMATS),
+    "formats": (("formats",), FORMATS),
     "matrix": (("matrix", "interop"), MATRIX),
     "solvers": (("solvers",), ("solvers", *FORMATS)),
     "preconditioners": (
@@ -157,7 +157,7 @@ UPWARD = {
     ("dasp.runtime.cuda.device", "dasp.formats.plan"),
     ("dasp.runtime.cuda.device", "dasp.formats.sell.cuda.pack.sizes"),
     ("dasp.runtime.cuda.device", "dasp.solvers.persistent.kernel"),
-    ("dasp.backends.cuda.product", "dasp.solvers.persistent.kernel"),
+    ("dasp.formats.product_cuda", "dasp.solvers.persistent.kernel"),
     ("dasp.matrix.arithmetic", "dasp._html"),
 }
 """Imports that still run upwards, importer first; the list may only shrink."""
@@ -177,10 +177,10 @@ def late():
     importlib.import_module("six")
     importlib.import_module(f"nine.{which}")
 """
-    modules = {"one", "two.three", "dasp.preprocess", "dasp.backends.cuda", "five", "six", "seven.eight"}
-    modules |= {"nine.a", "nine.b", "nine.b.c", "package", "dasp.backends.cpu"}
-    found = imported(source, "dasp.backends.cpu", modules)
-    assert found == modules - {"nine.b.c", "dasp.backends.cpu"}
+    modules = {"one", "two.three", "dasp.preprocess", "dasp.devices.cuda", "five", "six", "seven.eight"}
+    modules |= {"nine.a", "nine.b", "nine.b.c", "package", "dasp.devices.cpu"}
+    found = imported(source, "dasp.devices.cpu", modules)
+    assert found == modules - {"nine.b.c", "dasp.devices.cpu"}
     assert imported("from . import a", "nine", modules, is_package=True) == {"nine.a"}
     assert imported("from nine import a", "x", {*modules, "nine"}) == {"nine.a"}
     assert imported("from nine import a, z", "x", {*modules, "nine"}) == {"nine.a", "nine"}
@@ -216,8 +216,8 @@ def test_no_arrow_runs_back_up(name: str) -> None:
         assert not wrong
 
 
-def test_only_formats_and_the_backends_know_a_format() -> None:
-    inside = below("formats", "backends", "solvers.persistent")
+def test_only_formats_know_a_format() -> None:
+    inside = below("formats", "solvers.persistent")
     for start in sorted(graph().keys() - inside):
         known = ordered().get(start, set()) & below("formats.sell", "formats.dasp")
         assert not known, f"{start} knows {known}"
@@ -275,10 +275,11 @@ def packages_of_cupy(tree: ast.AST) -> set[str]:
 
 
 def may_use_cupy(path: Path) -> bool:
-    """The files that may import CuPy, inside a function: the GPU backends and what stands on top."""
+    """The files that may import CuPy, inside a function: the modules of GPUs and what stands on top."""
     relative = path.relative_to(PACKAGE).as_posix()
     allowed = (
-        r"(backends|formats|runtime)/(\w+/)*cuda/(\w+/)*\w+\.py",
+        r"(formats|runtime)/(\w+/)*cuda/(\w+/)*\w+\.py",
+        r"formats/\w+_cuda\.py",
         r"runtime/(arrays|foreign)\.py",
         r"dense/(\w+/)?(\w*_)?cuda(_\w*)?\.py",
         r"(bench|cli)/\w+\.py",

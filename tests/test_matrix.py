@@ -19,7 +19,7 @@ from scipy.sparse.linalg import LinearOperator, cg
 
 import dasp
 from dasp import Policy, SpMatrix
-from dasp.backends.cuda import backend as cuda
+from dasp.formats import device_cuda as cuda
 from dasp.formats.plan import Csr, arrays_of
 from tests.conftest import gpu
 from tests.gallery import GALLERY, from_lengths

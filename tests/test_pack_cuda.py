@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dasp.backends.cpu import primitives as cpu
 from dasp.formats.cost import H200, MACHINES
 from dasp.formats.csr.cuda import orders
 from dasp.formats.plan import Csr, nbytes
 from dasp.formats.sell import SLICED, choose
+from dasp.formats.sell.cpu import primitives as cpu
 from dasp.formats.sell.cuda.pack import segments, slice_statistics
 from dasp.formats.sell.cuda.pack.refill import SKIPPED
 from dasp.formats.sell.cuda.primitives import Primitives
@@ -305,7 +305,7 @@ def test_the_value_that_stands_for_none_is_counted_as_any_other(others, coding):
 def test_on_a_gpu_more_segments_than_one_block_sorts(steps):
     import cupy
 
-    from dasp.backends.cuda.backend import to_host
+    from dasp.formats.device_cuda import to_host
     from dasp.runtime.cuda.device import primitives as on_a_gpu
 
     rng = np.random.default_rng(steps)

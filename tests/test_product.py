@@ -151,7 +151,7 @@ def test_the_transpose_is_the_adjoint(executor, matrix):
 
 @given(matrices(), policies, st.integers(1, 7))
 def test_the_number_of_threads_changes_no_bit(matrix, policy, threads):
-    from dasp.backends.cpu.product import Product
+    from dasp.formats.product_cpu import Product
 
     x = vector(matrix.shape[1])
     results = []
@@ -199,7 +199,7 @@ def test_wide_types_give_the_same_bits_in_the_kernel(matrix, policy):
 @pytest.mark.parametrize("layout", ["slices", "published"])
 @pytest.mark.parametrize("name", GALLERY)
 def test_wide_types_give_the_same_bits_on_the_cpu(name, layout):
-    from dasp.backends.cpu.product import Product
+    from dasp.formats.product_cpu import Product
 
     matrix = entries_of(GALLERY[name])
     x = vector(matrix.shape[1])

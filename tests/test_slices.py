@@ -17,11 +17,11 @@ from hypothesis.extra import numpy as arrays
 from scipy.sparse import csr_array, random_array
 
 from dasp import Policy, set_num_threads
-from dasp.backends.cpu import primitives
-from dasp.backends.cpu.primitives import encode, never_rises, value_statistics
 from dasp.formats.cost import H200, MACHINES, ZEN4
 from dasp.formats.plan import PAD, WARP, Csr, arrays_of
 from dasp.formats.sell import choose
+from dasp.formats.sell.cpu import primitives
+from dasp.formats.sell.cpu.primitives import encode, never_rises, value_statistics
 from dasp.formats.sell.cuda import sliced as cuda
 from dasp.formats.sell.layout import Cut
 from dasp.formats.sell.pattern import CODE_TYPES, MOST_STEPS, Coding, Width, delta_views, shape_fields

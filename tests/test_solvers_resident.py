@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse as sp
 
 from dasp import Policy, SpMatrix
-from dasp.backends.cuda import product
+from dasp.formats import product_cuda as product
 from dasp.preconditioners import jacobi
 from dasp.runtime.dtypes import into
 from dasp.solvers import Workspace, cg

@@ -17,8 +17,8 @@ from numba import extending, types
 from scipy.sparse import random_array
 
 import dasp
-from dasp.backends.cpu import primitives
-from dasp.backends.cpu.backend import filling
+from dasp.formats.device_cpu import filling
+from dasp.formats.sell.cpu import primitives
 from dasp.runtime.cpu.compile import c_function, jit
 from dasp.runtime.cpu.signals import Deferred, as_raised
 
@@ -37,7 +37,7 @@ print("right")
 """
 COMPILE = """
 import numpy as np
-from dasp.backends.cpu import primitives
+from dasp.formats.sell.cpu import primitives
 assert primitives.never_rises(np.ones(3, np.int32))
 assert primitives.count_tiles(np.full(8, 4, np.int32), 1)[0] == 1
 print("right")
@@ -175,7 +175,7 @@ def test_a_disk_that_fills_up_is_no_error(closed: Path, tmp_path: Path) -> None:
 def test_a_broken_cupy_leaves_the_cpu(tmp_path: Path, source: str, reason: str) -> None:
     (tmp_path / "cupy.py").write_text(source)
     program = (
-        "from dasp.backends.cuda.backend import available\n"
+        "from dasp.formats.device_cuda import available\n"
         "print(available())\n"
         "import numpy as np, scipy.sparse as sp, dasp\n"
         "print(dasp.SpMatrix.from_scipy(sp.eye_array(3, format='csr')) @ np.ones(3))\n"

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dasp import set_num_threads
-from dasp.backends.cpu import primitives as cpu
-from dasp.backends.cuda import diagonal as cuda
+from dasp.formats import diagonal_cuda as cuda
 from dasp.formats.cost import H200
 from dasp.formats.plan import Csr, Plan, csr_of_slots, diagonal_rows, slots_of_entries
 from dasp.formats.sell import SLICED
+from dasp.formats.sell.cpu import primitives as cpu
 from dasp.formats.sell.cpu import unpacking
 from dasp.formats.sell.cuda.primitives import Primitives
 from dasp.formats.sell.pattern import BITS_8, Choice, Coding, Pattern, Values, shape_word

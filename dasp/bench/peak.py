@@ -28,7 +28,7 @@ def report_cpu(threads: int) -> str:
 
 def report_cuda(required: bool) -> str:
     """The GPU's table; empty where there is none and it was not asked for."""
-    from dasp.backends.cuda.backend import available
+    from dasp.formats.device_cuda import available
 
     works, reason = available()
     if not works:

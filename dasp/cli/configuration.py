@@ -5,8 +5,8 @@ from __future__ import annotations
 import platform
 from importlib.metadata import PackageNotFoundError, version
 
-from dasp import backends
 from dasp._version import __version__
+from dasp.formats import devices
 from dasp.runtime.cpu import threads as _threads
 from dasp.runtime.cuda import source as _source
 
@@ -18,7 +18,7 @@ def show_config() -> None:
 
 def describe() -> list[tuple[str, str]]:
     """Return the lines of `show_config` as (name, value)."""
-    works, reason = backends.find("cuda").available()
+    works, reason = devices.find("cuda").available()
     libraries = ("numpy", "scipy", "numba", "matplotlib", "threadpoolctl")
     return [
         ("dasp", __version__),

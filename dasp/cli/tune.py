@@ -88,7 +88,7 @@ def _bounded(value: object) -> object:
 
 def _takes_gpu(device: str, what: str) -> bool:
     """Whether the GPU is meant; RuntimeError if it is asked for and none works."""
-    from dasp.backends.cuda.backend import available
+    from dasp.formats.device_cuda import available
 
     works, reason = available()
     if device == "cuda" and not works:

@@ -12,13 +12,13 @@ from typing import Any, Self
 import numpy as np
 import scipy.sparse
 
-from dasp import backends
 from dasp.distributed import partition
 from dasp.distributed.communicators import engine_of
 from dasp.distributed.engine import Engine, agree
 from dasp.distributed.exchange import Csr, HostMover, Mover, Parts, Split, find_route, split
 from dasp.distributed.place import resolve
 from dasp.distributed.transpose import Adjoint, BackMover, HostBackMover, Transposed
+from dasp.formats import devices
 from dasp.formats import plan as whole
 from dasp.matrix.device import packed, packer
 from dasp.matrix.matrix import SpMatrix as LocalMatrix
@@ -102,7 +102,7 @@ class SpMatrix:
         """Plan what a rank has; `from_local_rows` is the usual way."""
         self.engine, self.device = engine, device
         if device != "cpu":
-            backends.find(device).use(device)
+            devices.find(device).use(device)
         self.rows, self.columns = parts
         needed = pieces.columns
         self._route = find_route(engine, self.columns, needed)
@@ -117,7 +117,7 @@ class SpMatrix:
         self.interior, self.halo = agree(engine, plan, lambda two: {"dtype": two[0].dtype.name})
         self.nnz = sum(engine.gather(self.interior.nnz + self.halo.nnz))
         self._warn_if_small()
-        self._backend = backends.find(device)
+        self._backend = devices.find(device)
         self._movers: dict[tuple[Any, ...], Mover] = {}
         self._back_movers: dict[tuple[Any, ...], BackMover] = {}
         self._transposed: Transposed | None = None
@@ -621,7 +621,7 @@ def _take(local: Any, columns: int | None, device: str) -> tuple[Csr, int, int |
         raise TypeError(f"columns is {columns!r}; an int is needed")
     if type(local).__module__.startswith("cupyx.scipy.sparse") and hasattr(local, "get"):
         if device != "cpu" and local.format == "csr":
-            arrays = Csr(*backends.find(device).as_csr(local))
+            arrays = Csr(*devices.find(device).as_csr(local))
             return arrays, int(local.shape[1]), columns
         local = local.get()
     if not scipy.sparse.issparse(local):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from dasp import backends
 from dasp.distributed.engine import Engine
+from dasp.formats import devices
 from dasp.runtime import check as _check
 
 LOCAL_RANKS = (
@@ -43,10 +43,10 @@ def resolve(engine: Engine, device: str, local: Any = None) -> str:
         if name not in ("auto", "cuda", f"cuda:{held}"):
             raise ValueError(f"local lies on cuda:{held} and device is {name!r}; they must be the same GPU")
         return f"cuda:{held}"
-    if ":" not in name and backends.find("cuda").available()[0]:
-        count = backends.find("cuda").count()
+    if ":" not in name and devices.find("cuda").available()[0]:
+        count = devices.find("cuda").count()
         name = f"cuda:{local_rank(engine.rank) % count}"
-    resolved: str | None = backends.find("cuda").resolve(name)
+    resolved: str | None = devices.find("cuda").resolve(name)
     return "cpu" if resolved is None else resolved
 
 

@@ -185,7 +185,7 @@ def csr_from_coo(m: int, rows: Array, columns: Array, values: Array, on: Any) ->
     rows, columns : numpy.ndarray, shape (nnz,), int32 or int64
         Each row in [0, m).
     values : numpy.ndarray, shape (nnz,)
-    on : dasp.backends.protocols.Primitives
+    on : dasp.formats.protocols.Primitives
         The CPU's.
 
     Returns
@@ -212,7 +212,7 @@ def csr_of_slots(
     plan : Plan
     rows, columns, values : numpy.ndarray, shape (slots,)
         The column of a pad is `PAD`.
-    on : dasp.backends.protocols.Primitives
+    on : dasp.formats.protocols.Primitives
         The CPU's.
     """
     kept = columns != PAD

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from dasp import backends
+from dasp.formats import devices
 from dasp.formats.plan import Csr, Plan, csr_from_coo
 from dasp.matrix import planning
 from dasp.matrix.device import packed, packer, resolve
@@ -104,7 +104,7 @@ def cupy_matrix(A: Any, policy: Policy | None, device: str, progress: bool) -> P
     where = packer(shape, policy, device)
     if A.format != "csr" or where != f"cuda:{A.data.device.id}":
         return scipy_matrix(A.get(), policy, device, progress)
-    csr = Csr(shape, *backends.find(device).as_csr(A))
+    csr = Csr(shape, *devices.find(device).as_csr(A))
     return packed(csr, None, policy, device, where=where, progress=progress)
 
 
@@ -114,7 +114,7 @@ def dense_matrix(A: Any, policy: Policy | None, device: str, progress: bool) -> 
         device = place_of(A, device)
         where = packer(A.shape, policy, device)
         if where == f"cuda:{A.device.id}":
-            csr = Csr(A.shape, *backends.find(device).entries_of(A))
+            csr = Csr(A.shape, *devices.find(device).entries_of(A))
             return packed(csr, None, policy, device, where=where, progress=progress)
         A = A.get()
     dense = _arrays.dense_matrix("A", A)
@@ -147,7 +147,7 @@ def _plan(
             f"A with {shape[0]:,} rows", BYTES_PER_ROW * float(shape[0]), "leave out rows without entries"
         )
     if isinstance(arrays, _arrays.Coordinates):
-        cpu = backends.find("cpu").primitives
+        cpu = devices.find("cpu").primitives
         order = planning.row_order(shape[0], arrays.rows, cpu)
         arrays = _arrays.Compressed(*csr_from_coo(shape[0], *arrays, cpu))
     csr = Csr((int(shape[0]), int(shape[1])), *arrays)

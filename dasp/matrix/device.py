@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dasp import backends
+from dasp.formats import devices
 from dasp.formats.plan import Csr, Plan
 from dasp.matrix import planning
 from dasp.matrix.policy import Policy
@@ -25,7 +25,7 @@ def resolve(device: Any) -> str:
     name = _check.device_name(device)
     if name == "cpu":
         return name
-    resolved: str | None = backends.find("cuda").resolve(name)
+    resolved: str | None = devices.find("cuda").resolve(name)
     return "cpu" if resolved is None else resolved
 
 
@@ -42,7 +42,7 @@ def packer(shape: tuple[int, int], policy: Policy | None, device: str) -> str:
             f"policy is {_check.kind_of(policy)}; a dasp.Policy is needed, such as Policy.published()"
         )
     layout = (policy or _AUTO).format_for(shape).name
-    return device if backends.find(device).packs(layout) else "cpu"
+    return device if devices.find(device).packs(layout) else "cpu"
 
 
 def packed(
@@ -70,7 +70,7 @@ def packed(
     progress : bool
     """
     where = where or packer(csr.shape, policy, device)
-    machine, backend = backends.find(device).machine(device), backends.find(where)
+    machine, backend = devices.find(device).machine(device), devices.find(where)
     with backend.packing(csr, where) as (there, primitives):
         if order is not None:
             order = backend.to_device(order, where)
@@ -93,11 +93,11 @@ def found(find: Callable[[Plan, Any], Any], plan: Plan, device: str) -> Any:
     Array or tuple of Array
         Done, whatever stream comes next.
     """
-    backend = backends.find(device)
+    backend = devices.find(device)
     if backend.packs(plan.format):
         with backend.filling(device, ends=True) as primitives:
             return find(plan, primitives)
-    on_host = find(backend.to_host(plan), backends.find("cpu").primitives)
+    on_host = find(backend.to_host(plan), devices.find("cpu").primitives)
     if isinstance(on_host, tuple):
         return tuple(backend.to_device(array, device) for array in on_host)
     return backend.to_device(on_host, device)

@@ -10,7 +10,8 @@ from typing import Any, Self
 import numpy as np
 import scipy.sparse
 
-from dasp import backends, formats
+from dasp import formats
+from dasp.formats import devices
 from dasp.formats.plan import Plan
 from dasp.matrix import convert as intake
 from dasp.matrix import planning
@@ -106,14 +107,14 @@ class SpMatrix(Transposable, Surface):
             A = intake.any_matrix(A, shape, policy, device, progress)
         elif policy is not None or shape is not None:
             raise TypeError("policy or shape is given with a plan, which has its own; leave them out")
-        self._begin(device, backends.find(device).product(A, device), Places())
+        self._begin(device, devices.find(device).product(A, device), Places())
 
     def _begin(self, device: str, product: Any, places: Places) -> None:
         """Be a matrix on a device, without relatives."""
         # At once: `A * 2` takes no longer than some of these by themselves.
         self.__dict__.update(
             _device=device,
-            _backend=backends.find(device),
+            _backend=devices.find(device),
             _product=product,
             _places=places,
             _writes=0,
@@ -523,7 +524,7 @@ class SpMatrix(Transposable, Surface):
             has a half precision, of which SciPy has none.
         """
         plan = self._backend.to_host(self.plan)
-        with backends.find("cpu").filling("cpu") as primitives:
+        with devices.find("cpu").filling("cpu") as primitives:
             indptr, indices, data = planning.unpack(plan, primitives)
         data = data.astype(_dtypes.sum_type(self.dtype), copy=False)
         return scipy.sparse.csr_array((data, indices, indptr), shape=self.shape)

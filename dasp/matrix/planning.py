@@ -32,7 +32,7 @@ def make_plan(
     policy : Policy
     machine : str
         A name of `dasp.formats.cost.MACHINES`: whose costs decide what the policy leaves open.
-    primitives : dasp.backends.protocols.Primitives
+    primitives : dasp.formats.protocols.Primitives
     order : Array, shape (nnz,), optional
         Which of the entries that came in is each entry of the matrix, if they came in another order.
     progress : bool
@@ -113,7 +113,7 @@ def unpack(plan: Plan, primitives: Any) -> tuple[Array, Array, Array]:
     Parameters
     ----------
     plan : Plan
-    primitives : dasp.backends.protocols.Primitives
+    primitives : dasp.formats.protocols.Primitives
         Of the device where the plan lies, if that packs the format; else the CPU's, for NumPy arrays.
 
     Returns
@@ -132,7 +132,7 @@ def slots_of(plan: Plan, primitives: Any) -> Any:
     Parameters
     ----------
     plan : Plan
-    primitives : dasp.backends.protocols.Primitives
+    primitives : dasp.formats.protocols.Primitives
         As for `unpack`.
 
     Returns

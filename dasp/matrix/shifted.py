@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dasp import backends
+from dasp.formats import devices
 from dasp.matrix.transpose import from_left
 from dasp.runtime import check as _check
 from dasp.runtime import foreign as _foreign
@@ -59,7 +59,7 @@ class Shifted:
                 return _foreign.by_operators(self._shifted, x, out, alpha, beta)
             return _foreign.call(self.matvec, self, x, out, alpha=alpha, beta=beta)
         out = A.matvec(x, out=out, alpha=alpha, beta=beta)
-        backends.find(self.device).add_scaled(
+        devices.find(self.device).add_scaled(
             out, _check.scale("alpha", alpha, out.dtype) * self.sigma, A.asarray(x)
         )
         return out
@@ -98,7 +98,7 @@ class Shifted:
 
     def as_linear_operator(self) -> Any:
         """Return a LinearOperator: SciPy's on the CPU, CuPy's on a GPU."""
-        return backends.find(self.device).linear_operator(self)
+        return devices.find(self.device).linear_operator(self)
 
     def __repr__(self) -> str:
         return f"<A + {self.sigma} I with A = {self.matrix!r}>"

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from dasp import backends, formats
+from dasp import formats
+from dasp.formats import devices
 from dasp.formats.plan import Csr, Plan
 from dasp.matrix import planning
 from dasp.matrix.device import found, packed
@@ -43,7 +44,7 @@ class Places:
 def from_left(A: Any, x: Any) -> Any:
     """Return x A by a product with the transpose, x of shape (m,) or (k, m)."""
     if not _foreign.is_one(x):
-        x = backends.find(A.device).as_operand(x, A.device)
+        x = devices.find(A.device).as_operand(x, A.device)
     _check.left_operand(A.shape, x.shape, -1)
     return A.T.matvec(x.T).T if len(x.shape) == 2 else A.T.matvec(x)
 
@@ -201,7 +202,7 @@ class Transposable:
         plan, where = self.plan, self.device
         if not self._backend.packs(plan.format):
             plan, where = self._backend.to_host(plan), "cpu"
-        with backends.find(where).filling(where, ends=True) as primitives:
+        with devices.find(where).filling(where, ends=True) as primitives:
             made = _transposed(plan, primitives)
         if made is None:
             return None

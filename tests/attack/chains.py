@@ -22,7 +22,7 @@ from scipy.sparse import csr_array
 
 import dasp
 from dasp import Policy, SpMatrix
-from dasp.backends import find
+from dasp.formats.devices import find
 from dasp.runtime.dtypes import result_type, sum_type
 from tests.attack._cases import Counts, Draws, attack_with, written_in_graphs
 from tests.attack._command import attack_by_command

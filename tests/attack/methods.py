@@ -18,7 +18,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from dasp import SpMatrix, preconditioners, solvers
-from dasp.backends import find
+from dasp.formats.devices import find
 from tests.attack._cases import Counts, Draws, attack_with
 from tests.attack._command import attack_by_command
 

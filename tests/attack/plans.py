@@ -28,11 +28,11 @@ import numpy as np
 from scipy.sparse import coo_array, csc_array, csr_array, csr_matrix
 
 from dasp import Policy, SpMatrix
-from dasp.backends import find
-from dasp.backends.cpu import primitives as cpu
 from dasp.formats.cost import MACHINES
+from dasp.formats.devices import find
 from dasp.formats.plan import Csr
 from dasp.formats.sell import SLICED
+from dasp.formats.sell.cpu import primitives as cpu
 from dasp.formats.sell.cuda.primitives import Primitives
 from dasp.runtime import integers as _integers
 from dasp.runtime.dtypes import named

@@ -24,7 +24,7 @@ import scipy.sparse as sp
 
 import dasp
 from dasp import Policy, SpMatrix, preconditioners, solvers
-from dasp.backends import find
+from dasp.formats.devices import find
 from tests.attack._cases import Counts, Draws, attack_with
 from tests.attack._command import attack_by_command
 

@@ -18,7 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from dasp.backends.cuda import backend, diagonal, product
+from dasp.formats import device_cuda as backend
+from dasp.formats import diagonal_cuda as diagonal
+from dasp.formats import product_cuda as product
 from dasp.formats.plan import arrays_of
 from dasp.formats.sell.cuda import beside, columns, dotted
 from dasp.formats.sell.cuda.primitives import Primitives

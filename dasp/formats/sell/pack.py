@@ -1,6 +1,6 @@
 """Rows into slices, in four steps: statistics, choice, layout, fill.
 
-Written over the primitives of the device on which the matrix lies (`dasp.backends.protocols.Primitives`).
+Written over the primitives of the device on which the matrix lies (`dasp.formats.protocols.Primitives`).
 Integers and stable orders alone decide, so that every device makes the same plan, bit for bit.
 """
 

@@ -8,13 +8,13 @@ from dasp.formats.plan import WARP, Array, Part, Plan, nbytes
 
 
 def unpack(plan: Plan, on: Any) -> tuple[Array, Array, Array]:
-    """Return the matrix of a plan as CSR; see `dasp.backends.protocols.Primitives.unpack`."""
+    """Return the matrix of a plan as CSR; see `dasp.formats.protocols.Primitives.unpack`."""
     found: tuple[Array, Array, Array] = on.unpack(plan)
     return found
 
 
 def slots(plan: Plan, on: Any) -> Any:
-    """Return where every entry goes; see `dasp.backends.protocols.Primitives.slots`."""
+    """Return where every entry goes; see `dasp.formats.protocols.Primitives.slots`."""
     return on.slots(plan)
 
 

@@ -1,4 +1,4 @@
-"""Rows sorted by column, on the CPU; `dasp.backends.protocols.Primitives` says what is returned.
+"""Rows sorted by column, on the CPU; `dasp.formats.protocols.Primitives` says what is returned.
 
 A short row is sorted in vector registers (dasp.formats.csr.cpu.networks). A longer one marks its columns in
 one byte each, and an entry's place is the number of marks before its own: no branch depends on the columns.

@@ -1,4 +1,4 @@
-"""The transpose of a matrix on the CPU; `dasp.backends.protocols.Primitives` says what it returns."""
+"""The transpose of a matrix on the CPU; `dasp.formats.protocols.Primitives` says what it returns."""
 
 from __future__ import annotations
 

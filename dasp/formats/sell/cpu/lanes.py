@@ -1,4 +1,4 @@
-"""Steps of a slice with a row to each lane, in vector registers: numbers of 8 rows are turned at a time."""
+"""Steps of a slice with a row to each lane, in vector registers: numbers of 8 rows are transposed at once."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic as _intrinsic
 
-from dasp.backends.cpu.turning import transposed
 from dasp.formats.plan import WARP
 from dasp.runtime.cpu.compile import jit
+from dasp.runtime.cpu.transpose import transpose_block
 from dasp.runtime.cpu.vectors import (
     INT,
     data_of,
@@ -27,7 +27,7 @@ from dasp.runtime.cpu.vectors import (
 intrinsic: Any = _intrinsic
 
 SIDE = 8
-"""Rows, and numbers of each, that are turned at once."""
+"""Rows, and numbers of each, that are transposed at once."""
 
 
 @intrinsic(prefer_literal=True)
@@ -64,7 +64,7 @@ def turn_rows(typing_context, source, starts, lane, after, count, target, slot):
             start = builder.zext(start, after.type) if start.type.width < after.type.width else start
             place = place_of(context, builder, signature.args[0], source, builder.add(start, after), vector)
             rows.append(resized(builder, load(builder, place), to_word))
-        for step, numbers in enumerate(transposed(builder, rows, SIDE, words)):
+        for step, numbers in enumerate(transpose_block(builder, rows, SIDE, words)):
             at = builder.add(slot, ir.Constant(slot.type, WARP * step))
             place = place_of(context, builder, signature.args[5], target, at, kept)
             if whole:

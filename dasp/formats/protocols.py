@@ -1,6 +1,6 @@
 """What a backend owes: devices and arrays, products, and the primitives that packing is written in.
 
-A backend is a module with the functions of `Backend`. Nothing above it knows whether arrays are NumPy's or
+A backend is a module with the functions of `Device`. Nothing above it knows whether arrays are NumPy's or
 CuPy's, and nothing in it knows a CSR once a plan is made.
 """
 
@@ -68,7 +68,7 @@ class Product(Protocol):
         """Take over values that were written into the plan in place."""
 
 
-class Backend(Protocol):
+class Device(Protocol):
     """A kind of device."""
 
     def available(self) -> tuple[bool, str]:

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from dasp import formats
-from dasp.backends.cpu.turning import turn
 from dasp.formats.dasp.cpu import product as published
 from dasp.formats.dasp.pattern import NAME as PUBLISHED
 from dasp.formats.plan import Plan
@@ -17,6 +16,7 @@ from dasp.formats.sell.pattern import NAME as SLICES
 from dasp.runtime.arrays import address
 from dasp.runtime.cpu.emitter import LINE
 from dasp.runtime.cpu.halves import store_rounded, widened
+from dasp.runtime.cpu.transpose import transpose
 from dasp.runtime.dtypes import into, sum_type
 
 Vector = np.ndarray[Any, Any]
@@ -24,15 +24,15 @@ Vector = np.ndarray[Any, Any]
 KERNELS: dict[str, Any] = {SLICES: sliced.Kernel, PUBLISHED: published.Kernel}
 """What multiplies a plan of each format: made of the plan, with `multiply(x, y, alpha, beta)`."""
 
-TURNED_BYTES = 128
-"""Of a row of what is turned at a time, at most: two lines of the cache."""
+TRANSPOSED_BYTES = 128
+"""Of a row of what is transposed at a time, at most: two lines of the cache."""
 
-TURNED_ROOM = 1 << 23
-"""Bytes that turned columns of X and Y should fit, so that they stay in the cache; but 4 columns at least."""
+TRANSPOSED_ROOM = 1 << 23
+"""Bytes that transposed columns of X and Y should fit, so that they stay in the cache; but 4 at least."""
 
 
 class Product:
-    """A plan, ready to be multiplied on the CPU; see `dasp.backends.protocols.Product`.
+    """A plan, ready to be multiplied on the CPU; see `dasp.formats.protocols.Product`.
 
     Parameters
     ----------
@@ -125,34 +125,34 @@ class Product:
             y[...] = result
 
     def _multiply_matrix(self, x: Vector, y: Vector, alpha: Any, beta: Any) -> None:
-        """Multiply several columns at once; a few at a time of those that lie by columns are turned."""
+        """Multiply several columns at once; a few at a time of those that lie by columns are transposed."""
         if _in_rows(x) and _in_rows(y):
             self._multiply_columns(x, y, alpha, beta)
             return
-        k, most = y.shape[1], TURNED_BYTES // y.itemsize
-        while most > 4 and most * y.itemsize * (len(x) + len(y)) > TURNED_ROOM:
+        k, most = y.shape[1], TRANSPOSED_BYTES // y.itemsize
+        while most > 4 and most * y.itemsize * (len(x) + len(y)) > TRANSPOSED_ROOM:
             most //= 2
         starts = range(0, k - 1, most)  # so that no column is left alone
         for start, end in zip(starts, [*starts[1:], k], strict=True):
             mine, result = x[:, start:end], y[:, start:end]
             sums = result
             if not _in_rows(y):
-                sums = _turned(result) if beta != 0 else _rows_for(result)
-            self._multiply_columns(_read_only(_turned(mine)), sums, alpha, beta)
+                sums = _by_rows(result) if beta != 0 else _rows_for(result)
+            self._multiply_columns(_read_only(_by_rows(mine)), sums, alpha, beta)
             if sums is not result:
-                turn(sums, result.T)
+                transpose(sums, result.T)
 
 
 def _not_here(k: int) -> None:
     """Leave a diagonal to whoever unpacks the matrix."""
 
 
-def _turned(columns: Vector) -> Vector:
+def _by_rows(columns: Vector) -> Vector:
     """Return a matrix by rows: itself, or a copy if it lies by columns."""
     if _in_rows(columns):
         return columns
     rows = _rows_for(columns)
-    turn(columns.T, rows)
+    transpose(columns.T, rows)
     return rows
 
 

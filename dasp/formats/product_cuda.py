@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from dasp import formats
-from dasp.backends.cuda import diagonal
+from dasp.formats import diagonal_cuda as diagonal
 from dasp.formats.dasp.cuda import product as published
 from dasp.formats.dasp.pattern import NAME as PUBLISHED
 from dasp.formats.plan import WARP, Plan, arrays_of, diagonal_rows, with_arrays

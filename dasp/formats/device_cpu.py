@@ -1,4 +1,4 @@
-"""The CPU as a backend: see `dasp.backends.protocols.Backend`."""
+"""The CPU as a device: see `dasp.formats.protocols.Device`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from dasp.backends.cpu import primitives
-from dasp.backends.cpu.product import Product
 from dasp.formats.plan import Csr, Plan, arrays_of, narrowest
+from dasp.formats.product_cpu import Product
+from dasp.formats.sell.cpu import primitives
 from dasp.runtime import arrays as _arrays
 from dasp.runtime import check as _check
 from dasp.runtime import foreign as _foreign

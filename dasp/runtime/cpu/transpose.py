@@ -1,7 +1,7 @@
-"""Columns of a matrix turned into rows, and back, on a CPU: square blocks, in vector registers.
+"""The transpose of a dense matrix on a CPU: square blocks, in vector registers.
 
-A product reads rows of X and writes rows of Y: dasp.formats.sell.cpu.panels. Where they lie by columns, a few
-of these are turned at a time.
+A product of several columns reads rows of X and writes rows of Y. Where they lie by columns, a few
+of these are transposed at a time.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ AT_ONCE = 64
 """Items of a run that one call turns at least, where there is more than one thread."""
 
 
-def turn(source: Vector, target: Vector) -> None:
+def transpose(source: Vector, target: Vector) -> None:
     """Copy a matrix into one that lies across it: `target[j, i] = source[i, j]`.
 
     Parameters
@@ -64,8 +64,8 @@ def turn(source: Vector, target: Vector) -> None:
 
 
 @intrinsic(prefer_literal=True)
-def _turn_block(typing_context, block, words, source, run, item, target):  # type: ignore[no-untyped-def]
-    """Turn a square block of so many items, each of so many words, from a place of `source`."""
+def _transpose_block(typing_context, block, words, source, run, item, target):  # type: ignore[no-untyped-def]
+    """Transpose a square block of so many items, each of so many words, from a place of `source`."""
     side, of_item = int(block.literal_value), int(words.literal_value)
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
@@ -87,16 +87,16 @@ def _turn_block(typing_context, block, words, source, run, item, target):  # typ
 
         from_places = places(signature.args[2], source, run, item)
         rows = [builder.load(place, align=word.width // 8) for place in from_places]
-        turned = transposed(builder, rows, side, of_item)
+        transposed = transpose_block(builder, rows, side, of_item)
         to_places = places(signature.args[5], target, item, run)
-        for row, place in zip(turned, to_places, strict=True):
+        for row, place in zip(transposed, to_places, strict=True):
             builder.store(row, place, align=word.width // 8)
         return context.get_dummy_value()
 
     return types.void(block, words, source, types.int64, types.int64, target), generate
 
 
-def transposed(builder: ir.IRBuilder, rows: list[Any], side: int, words: int) -> list[Any]:
+def transpose_block(builder: ir.IRBuilder, rows: list[Any], side: int, words: int) -> list[Any]:
     """Return the columns of a square block: halves change places across its diagonal, then their halves."""
 
     def chosen(one: Any, other: Any, items: list[int]) -> Any:
@@ -116,7 +116,7 @@ def transposed(builder: ir.IRBuilder, rows: list[Any], side: int, words: int) ->
 
 @functools.cache
 def _function_of(block: int, words: int, kind: np.dtype[Any]) -> Callable[[Vector, Vector], None]:
-    """Return what turns a matrix of numbers of so many words of a type in blocks of so many numbers."""
+    """Return what transposes a matrix of numbers of so many words of a type in blocks of so many numbers."""
     word = from_dtype(kind)
     # Of any strides, so that it is compiled once for both directions.
     arrays = types.Array(word, 2, "A", readonly=True), types.Array(word, 2, "A")
@@ -129,7 +129,7 @@ def _function_of(block: int, words: int, kind: np.dtype[Any]) -> Callable[[Vecto
         for outer in range(max(down, across)):
             for inner in range(min(down, across)):
                 run, item = (outer, inner) if down > across else (inner, outer)
-                _turn_block(block, words, source, block * run, block * item, target)
+                _transpose_block(block, words, source, block * run, block * item, target)
         for run in range(runs):
             for item in range(block * across if run < block * down else 0, items):
                 for word in range(words):

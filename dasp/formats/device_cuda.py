@@ -1,4 +1,4 @@
-"""NVIDIA GPUs as a backend: see `dasp.backends.protocols.Backend`. CuPy is imported when one is asked for."""
+"""NVIDIA GPUs as devices: see `dasp.formats.protocols.Device`. CuPy is imported when one is asked for."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from dasp.backends.cuda.product import Product, number
 from dasp.formats.plan import Csr, Plan, arrays_of, with_arrays
+from dasp.formats.product_cuda import Product, number
 from dasp.formats.sell.pattern import NAME as SLICES
 from dasp.runtime import arrays as _arrays
 from dasp.runtime import check as _check
