@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
 import dasp
-from dasp import _html, formats
+from dasp import formats
 from dasp.cli import figures, info, options, solve, systems
 from dasp.cli import main as cli
 from dasp.cli.summaries import SUMMARIES
@@ -139,21 +139,11 @@ def test_info_writes_a_page_that_needs_nothing_else(
     assert found.open == []
     assert found.loads == ["data:,"]
     assert "script" not in found.tags
-    assert "url(" not in text
+    assert text.count("url(") == text.count("url(#")
     assert name in found.text  # escaped in the source, whole in the text
-    assert found.tags.count("svg") == 2
+    assert found.tags.count("svg") == 1
     for word in ("slices", "values", "roofline", "scipy, measured", "verified", f"{matrix.nnz:,} entries"):
         assert word in found.text
-
-
-def test_a_page_counts_every_row_and_every_entry(tmp_path: Path) -> None:
-    matrix = dasp.models.generate("spikes:300:2:90")
-    table = _html.length_table(info.length_classes(info.row_lengths(matrix)))
-    counts = [int(n.replace(",", "")) for n in re.findall(r"</td><td>([\d,]+)</td>", table)]
-    assert sum(counts) == matrix.shape[0]
-    filled = np.array([[0.0, 1.0, 0.0], [0.5, 0.0, 0.0]])
-    runs = re.findall(r"M(\d+) (\d+)h(\d+)", _html.spy(filled))
-    assert {(int(y), int(x) + i) for x, y, n in runs for i in range(int(n))} == {(0, 1), (1, 0)}
 
 
 def test_a_matrix_without_entries_has_a_page_too(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -161,7 +151,7 @@ def test_a_matrix_without_entries_has_a_page_too(capsys: pytest.CaptureFixture[s
     target = str(tmp_path / "page.html")
     status, _, err = run(capsys, "info", str(tmp_path / "empty.npz"), *CPU, "--html", target)
     assert (status, err) == (0, "")
-    assert "It has no entries." in Path(target).read_text(encoding="utf-8")
+    assert "there are no entries" in Path(target).read_text(encoding="utf-8")
 
 
 def test_a_notebook_shows_the_parts() -> None:

@@ -158,7 +158,6 @@ UPWARD = {
     ("dasp.runtime.cuda.device", "dasp.formats.sell.cuda.pack.sizes"),
     ("dasp.runtime.cuda.device", "dasp.solvers.persistent.kernel"),
     ("dasp.formats.product_cuda", "dasp.solvers.persistent.kernel"),
-    ("dasp.matrix.arithmetic", "dasp._html"),
 }
 """Imports that still run upwards, importer first; the list may only shrink."""
 

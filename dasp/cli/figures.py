@@ -1,9 +1,10 @@
-"""Pictures of a matrix: its row lengths, and where its entries are."""
+"""Pictures of a matrix: its row lengths, where its entries are, its plan, and what products take."""
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping
+import io
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +19,16 @@ _KINDS = (".png", ".pdf", ".svg")
 _PIXELS = 400
 
 
-def check_plot(path: str) -> None:
+def check_plot(path: str, option: str = "--plot", kinds: Sequence[str] = _KINDS) -> None:
     """Check that a figure can be drawn and written, before the work that it will show.
+
+    Parameters
+    ----------
+    path : str
+    option : str
+        The option that named it.
+    kinds : sequence of str
+        Endings that it may have.
 
     Raises
     ------
@@ -29,14 +38,14 @@ def check_plot(path: str) -> None:
         If matplotlib is not installed.
     """
     target = Path(path)
-    if target.suffix.lower() not in _KINDS:
-        raise ValueError(f"--plot is {path!r}; its name must end in {', '.join(_KINDS[:-1])} or {_KINDS[-1]}")
+    if target.suffix.lower() not in kinds:
+        raise ValueError(f"{option} is {path!r}; its name must end in {', '.join(kinds[:-1])} or {kinds[-1]}")
     if target.is_dir():
-        raise ValueError(f"--plot is {path!r}, a folder; it must be a file")
+        raise ValueError(f"{option} is {path!r}, a folder; it must be a file")
     if not target.parent.is_dir():
-        raise ValueError(f"--plot is {path!r}; the folder {target.parent} must exist; make it first")
+        raise ValueError(f"{option} is {path!r}; the folder {target.parent} must exist; make it first")
     if importlib.util.find_spec("matplotlib") is None:
-        raise RuntimeError("matplotlib is not installed; --plot needs it; pip install matplotlib")
+        raise RuntimeError(f"matplotlib is not installed; {option} needs it; pip install matplotlib")
 
 
 def density_image(matrix: csr_array, pixels: int = _PIXELS) -> NDArray[np.float64]:
@@ -97,12 +106,54 @@ def plot_matrix(path: str, matrix: csr_array, title: str, shares: Mapping[str, M
     from dasp.bench.figures import draw_panels
 
     size = f"{matrix.shape[0]:,} x {matrix.shape[1]:,}, {matrix.nnz:,} entries"
-    panels = [
+    draw_panels(f"{title}: {size}", matrix_panels(matrix, shares), Path(path))
+
+
+def matrix_panels(matrix: csr_array, shares: Mapping[str, Mapping[str, int]]) -> list[Callable[[Any], None]]:
+    """Return what draws row lengths, entries and the plan, each into axes."""
+    return [
         lambda axes: _draw_lengths(axes, matrix),
         lambda axes: _draw_density(axes, matrix),
         lambda axes: _draw_plan(axes, shares),
     ]
-    draw_panels(f"{title}: {size}", panels, Path(path))
+
+
+def draw_svg(panels: Sequence[Callable[[Any], None]]) -> str:
+    """Draw panels, two side by side, as an `<svg>` element that needs nothing from elsewhere."""
+    from dasp.bench.figures import new_figure, styled
+
+    text = io.StringIO()
+
+    @styled
+    def draw() -> None:
+        figure, places = new_figure(7.2, 3.2 * ceil_div(len(panels), 2), 2, ceil_div(len(panels), 2))
+        for axes, panel in zip(places, panels, strict=False):
+            panel(axes)
+        for axes in places[len(panels) :]:
+            axes.remove()
+        figure.savefig(text, format="svg", metadata={"Date": None})
+
+    draw()
+    return text.getvalue()[text.getvalue().index("<svg") :]
+
+
+def draw_times(axes: Any, curves: Mapping[str, tuple[float, float]]) -> None:
+    """Draw total time over the number of products.
+
+    Parameters
+    ----------
+    axes : matplotlib.axes.Axes
+    curves : mapping
+        By name: milliseconds once, and microseconds a product.
+    """
+    import numpy as np
+
+    products = np.geomspace(1, 1e6, 49)
+    for name, (once, each) in curves.items():
+        axes.loglog(products, 1e-3 * once + 1e-6 * each * products, label=name)
+    axes.set(xlabel="products", ylabel="total time, s", title="Total time")
+    axes.grid(alpha=0.3)
+    axes.legend()
 
 
 def _draw_lengths(axes: Any, matrix: csr_array) -> None:

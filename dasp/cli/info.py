@@ -49,14 +49,14 @@ def add_command(subparsers: Subparsers) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     from dasp import formats
-    from dasp.cli import figures, page
+    from dasp.cli import figures
     from dasp.io.matrices import load_matrix
 
     policy = policy_from(arguments)
     if arguments.plot is not None:
         figures.check_plot(arguments.plot)
     if arguments.html is not None:
-        page.check_page(arguments.html)
+        figures.check_plot(arguments.html, "--html", (".html", ".htm"))
     matrix = load_matrix(arguments.matrix, seed=seed_from(arguments))
 
     planned, seconds = plan_timed(matrix, policy, arguments.device)
@@ -85,9 +85,9 @@ def _write_page(
 
     from dasp.cli import page
 
-    name, classes = arguments.matrix, length_classes(row_lengths(matrix))
+    name = arguments.matrix
     result = page.measured(name, matrix, policy, planned.device)
-    text = page.page(name, describe(name, matrix), matrix, planned, classes, result)
+    text = page.page(name, describe(name, matrix), matrix, planned, result)
     Path(arguments.html).write_text(text, encoding="utf-8")
     if not arguments.json:
         print(f"\nwrote {arguments.html}")

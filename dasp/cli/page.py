@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from html import escape
-from pathlib import Path
+from string import Template
 from typing import TYPE_CHECKING, Any
-
-from dasp import _html
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -16,22 +15,42 @@ if TYPE_CHECKING:
     from dasp.matrix.matrix import SpMatrix
     from dasp.matrix.policy import Policy
 
-_CELLS = 140
-"""Cells along the longer side of the picture of entries."""
-
 _LIBRARIES = {"cpu": ("scipy",), "cuda": ("cupy", "cusparse_alg2")}
 """What a product is held against, as `dasp.bench` names it."""
 
-
-def check_page(path: str) -> None:
-    """Hold that a page can be written, before the work that it will show; ValueError if not."""
-    target = Path(path)
-    if target.suffix.lower() not in (".html", ".htm"):
-        raise ValueError(f"--html is {path!r}; its name must end in .html")
-    if target.is_dir():
-        raise ValueError(f"--html is {path!r}, a folder; it must be a file")
-    if not target.parent.is_dir():
-        raise ValueError(f"--html is {path!r}; the folder {target.parent} must exist; make it first")
+_PAGE = Template("""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<link rel="icon" href="data:,">
+<title>$name: dasp info</title>
+<style>
+body { font-family: sans-serif; line-height: 1.45; max-width: 52rem; margin: auto; padding: 1rem; }
+h1 { font-size: 1.5rem; overflow-wrap: anywhere; }
+h2 { font-size: 1.15rem; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; margin-bottom: 0.8rem; }
+th, td { padding: 0.15rem 0.7rem 0.15rem 0; text-align: right; white-space: nowrap; }
+th { border-bottom: 1px solid; }
+th:first-child, td:first-child { text-align: left; }
+svg { display: block; max-width: 100%; height: auto; }
+</style>
+</head>
+<body>
+<h1>$name</h1>
+<p>$summary</p>
+$pictures
+<h2>The plan</h2>
+<div class="wide">$plan</div>
+<h2>Bytes</h2>
+<div class="wide">$bytes</div>
+<h2>Time</h2>
+<div class="wide">$times</div>
+<p>$about</p>
+</body>
+</html>
+""")
 
 
 def measured(name: str, matrix: csr_array, policy: Policy | None, device: str) -> MatrixResult | None:
@@ -59,10 +78,9 @@ def page(
     summary: str,
     matrix: csr_array,
     planned: SpMatrix,
-    classes: list[tuple[int, int, int, int]],
     result: MatrixResult | None,
 ) -> str:
-    """Return the page.
+    """Return the page, which needs no file beside it.
 
     Parameters
     ----------
@@ -73,35 +91,36 @@ def page(
     matrix : csr_array
     planned : SpMatrix
         Of the matrix.
-    classes : list
-        Row lengths, as `length_table` of `dasp._html` takes them.
     result : MatrixResult, optional
         Of the same matrix and policy.
     """
-    lines = summary.removeprefix(f"{name}: ").split("\n")
-    paragraphs = "".join(f"<p>{escape(line)}</p>" for line in lines)
-    sections = [
-        f"<h1>{escape(name)}</h1>\n{paragraphs}",
-        f"<h2>Where its entries are</h2>\n{_picture(matrix)}",
-        f"<h2>Row lengths</h2>\n{_html.length_table(classes)}",
-        f"<h2>The plan</h2>\n{planned._repr_html_()}",
-        f"<h2>Bytes</h2>\n{_bytes(matrix, planned)}",
-        f"<h2>Time</h2>\n{_times(planned, result)}",
-    ]
-    return _html.document(f"{name}: dasp info", sections)
+    from dasp import formats
+    from dasp.cli.figures import draw_svg, draw_times, matrix_panels
+
+    times, about, curves = _times(planned, result)
+    panels = matrix_panels(matrix, formats.shares(planned.plan))
+    if curves:
+        panels.append(lambda axes: draw_times(axes, curves))
+    return _PAGE.substitute(
+        name=escape(name),
+        summary="<br>".join(escape(line) for line in summary.removeprefix(f"{name}: ").split("\n")),
+        pictures=draw_svg(panels),
+        plan=planned._repr_html_(),
+        bytes=_bytes(matrix, planned),
+        times=times,
+        about=escape(about),
+    )
 
 
-def _picture(matrix: csr_array) -> str:
-    """Where the entries are, or that there are none."""
-    from dasp.cli.figures import density_image
-
-    if not matrix.nnz:
-        return "<p>It has no entries.</p>"
-    return f"<figure>{_html.spy(density_image(matrix, _CELLS))}</figure>"
+def _table(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """Return a table of texts; the first column names the line."""
+    head = "".join(f"<th>{escape(each)}</th>" for each in headings)
+    rows = ["".join(f"<td>{escape(cell)}</td>" for cell in line) for line in lines]
+    return "<table>\n" + "\n".join(f"<tr>{row}</tr>" for row in (head, *rows)) + "\n</table>"
 
 
 def _bytes(matrix: csr_array, planned: SpMatrix) -> str:
-    """The plan's bytes beside those of CSR with 32-bit indices."""
+    """Return a table of the plan's bytes beside those of CSR with 32-bit indices."""
     from dasp.bench.roofline import csr_bytes
 
     csr = csr_bytes(matrix.shape[0], matrix.nnz, matrix.dtype.itemsize)
@@ -109,15 +128,15 @@ def _bytes(matrix: csr_array, planned: SpMatrix) -> str:
         ("CSR, 32-bit indices", f"{csr:,}", "1.000"),
         ("plan", f"{planned.plan.nbytes:,}", f"{planned.plan.nbytes / csr:.3f}"),
     ]
-    return _html.table(("held as", "bytes", "of CSR"), lines)
+    return _table(("held as", "bytes", "of CSR"), lines)
 
 
-def _times(planned: SpMatrix, result: MatrixResult | None) -> str:
-    """What a product takes: predicted from bytes, measured, and against the usual library."""
+def _times(planned: SpMatrix, result: MatrixResult | None) -> tuple[str, str, dict[str, tuple[float, float]]]:
+    """Return a table of what a product takes, a text about it, and the curves of total time."""
     if result is None:
-        return "<p>Not measured: there are no entries, or they are neither float32 nor float64.</p>"
+        return "", "Not measured: there are no entries, or they are neither float32 nor float64.", {}
     if not result.verified.passed:
-        return f"<p>Not measured: {result.verified.rows_failed:,} rows of the product are wrong.</p>"
+        return "", f"Not measured: {result.verified.rows_failed:,} rows of the product are wrong.", {}
     bandwidth = result.moved_bytes / result.roofline_us  # bytes a microsecond
     moved = planned.plan.nbytes + planned.dtype.itemsize * sum(planned.shape)
     ours, plan_ms = result.us("dasp"), result.planning.host_ms
@@ -139,8 +158,7 @@ def _times(planned: SpMatrix, result: MatrixResult | None) -> str:
         f"reference. Predicted: the bytes of the plan, x and y at the {1e-3 * bandwidth:,.1f} GB/s that "
         "a copy reaches here; gathers of x come on top, and what lies in a cache may come faster."
     )
-    picture = f"<figure>{_html.total_times(curves)}</figure>"
-    return f"{_html.table(('a product', 'time', 'the plan pays'), lines)}\n<p>{about}</p>\n{picture}"
+    return _table(("a product", "time", "the plan pays"), lines), about, curves
 
 
 def _pays(plan_ms: float, ours_us: float, once_ms: float, theirs_us: float) -> str:

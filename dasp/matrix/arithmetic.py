@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import html
 import operator
 import os
+from html import escape
 from numbers import Complex, Real
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import numpy as np
 import scipy.sparse
 
-from dasp import _html, formats
+from dasp import formats
 from dasp.formats.plan import arrays_of, with_arrays
 from dasp.matrix import planning
 from dasp.matrix.device import found
@@ -490,10 +490,11 @@ class Surface:
         return "\n".join([f"<{self._title()}>", *lines])
 
     def _repr_html_(self) -> str:
-        """Return the same table for a notebook, and how the plan shares out slots and bytes."""
-        title = f"<p>{html.escape(self._title())}</p>"
-        shares = formats.shares(self.plan)
-        return _html.fragment([title, _html.table(HEADINGS, self._lines()), _html.share_bars(shares)])
+        """Return the same table for a notebook."""
+        head = "".join(f"<th>{heading}</th>" for heading in HEADINGS)
+        lines = ["".join(f"<td>{escape(cell)}</td>" for cell in line) for line in self._lines()]
+        rows = "\n".join(f"<tr>{line}</tr>" for line in (head, *lines))
+        return f"<div><p>{escape(self._title())}</p>\n<table>\n{rows}\n</table></div>"
 
 
 def _number(what: str, given: Any, remedy: str = "") -> Any:
