@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import weakref
 from collections.abc import Mapping
 from typing import Any
@@ -51,30 +50,6 @@ class _Question:
         return bool(self._words[1] == 2)
 
 
-class _Aside:
-    """A place beside the launches of a device: they run at once, or as late as they may."""
-
-    def __init__(self, device: PackingDevice, *, at_once: bool) -> None:
-        self.device, self.at_once, self.begun = device, at_once, next(device.moments)
-        self.waiting: list[Any] = []
-
-    def __enter__(self) -> Any:
-        assert self.device._aside is None
-        if not self.at_once:
-            self.device._aside = self
-        return self
-
-    def __exit__(self, *failure: Any) -> None:
-        self.device._aside = None
-
-    def end(self) -> None:
-        for launch in self.waiting:
-            launch()
-        self.waiting.clear()
-
-    join = end
-
-
 class PackingDevice:
     """A `Device` of `dasp.formats.sell.cuda.pack.protocols`; kernels must not read what none has written.
 
@@ -107,9 +82,6 @@ class PackingDevice:
         self._seed = seed
         self._constants: dict[tuple[int, ...], np.ndarray] = {}
         self._written: dict[int, np.ndarray] = {}  # of each byte, by the identity of its array
-        self._aside: _Aside | None = None
-        self.moments = itertools.count()
-        self._taken: dict[int, int] = {}  # when, by the identity of an array
 
     def is_capturing(self) -> bool:
         return False
@@ -125,7 +97,6 @@ class PackingDevice:
         array = np.zeros(shape, dtype)
         self.bytes += array.nbytes
         self.peak = max(self.peak, self.bytes)
-        self._taken[id(array)] = next(self.moments)
         weakref.finalize(array, self._free, id(array), array.nbytes)
         return array
 
@@ -159,22 +130,6 @@ class PackingDevice:
     def question(self) -> Any:
         return _Question()
 
-    def aside(self) -> Any:
-        return _Aside(self, at_once=bool(self._seed and self._seed % 2))
-
-    def run(self, launch: Any) -> None:
-        """Launch now, or when what is launched beside the others joins them."""
-        if self._aside is None:
-            launch()
-        else:
-            self._aside.waiting.append(launch)
-
-    def _hold_waited_for(self, words: Any) -> None:
-        """Hold that memory which is used beside others was taken before these were left to themselves."""
-        owners = [word.owner() for word in words if isinstance(word, _Address)]
-        late = [owner for owner in owners if self._taken.get(id(owner), 0) > self._aside.begun]
-        assert not late, "another thread's kernel may still use memory that it gave back meanwhile"
-
     def part(self, array: Any, first: int, count: int) -> Any:
         assert first + count <= len(array)
         return _Address(array[first : first + count])
@@ -189,19 +144,7 @@ class PackingDevice:
     def telling(self, count: int) -> Any:
         self.reads += 1
         told = self.empty(count, np.uint64)
-        self._taken[id(told)] = 0  # of the host's memory, which nobody else has
-
-        def sent() -> Any:
-            aside = self._aside
-
-            def read() -> list[int]:
-                if aside is not None:  # what is told there is waited for with all that was launched there
-                    aside.end()
-                return list(told.tolist())
-
-            return read
-
-        return _Address(told), sent
+        return _Address(told), lambda: told.tolist
 
     def kernel(self, signature: Any, constants: Any, types: Any, *, together: bool = False) -> Any:
         self.load_all([(signature.source, constants)])
@@ -210,18 +153,12 @@ class PackingDevice:
         def launch(blocks: int | tuple[int, int], threads: int, words: Mapping[str, Any]) -> None:
             self.launches.append(signature.entry)
             words = {p.name: words[p.name] for p in signature.parameters}
-            if self._aside is not None:
-                self._hold_waited_for(words.values())
-
-            def run() -> None:
-                arguments = {name: _array_at(word) for name, word in words.items()}
-                ordered = [self._marked(value) for value in signature.ordered(types, arguments)]
-                how = {"seed": self._seed, "cooperative": together}
-                if signature.shared_words:
-                    how["shared_bytes"] = 4 * words[signature.shared_words]
-                module.launch(signature.entry, grid=blocks, block=threads, args=ordered, **how)
-
-            self.run(run)
+            arguments = {name: _array_at(word) for name, word in words.items()}
+            ordered = [self._marked(value) for value in signature.ordered(types, arguments)]
+            how = {"seed": self._seed, "cooperative": together}
+            if signature.shared_words:
+                how["shared_bytes"] = 4 * words[signature.shared_words]
+            module.launch(signature.entry, grid=blocks, block=threads, args=ordered, **how)
 
         return launch
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from functools import cache
 from typing import Any
 
@@ -149,12 +148,6 @@ class packing(filling):
             self.__exit__(type(failure), failure, failure.__traceback__)
             raise
         return csr, primitives
-
-    def __exit__(self, *failure: Any) -> None:
-        if failure[0] is not None:  # what runs beside the stream may still use memory that is given back now
-            with contextlib.suppress(Exception):
-                self._cupy.cuda.runtime.deviceSynchronize()
-        super().__exit__(*failure)
 
 
 def as_values(data: Any, device: str) -> Any:

@@ -188,10 +188,8 @@ class Primitives(Protocol):
         layout: Layout,
         sector_columns: int,
         blocks: tuple[int, int, int],
-    ) -> Callable[[], SliceStatistics]:
-        """Return what counts slices, steps and full steps, and in a sample the distinct sectors of blocks.
-
-        It may have begun, and goes on while `store` does, which comes next; then it is called.
+    ) -> SliceStatistics:
+        """Count slices, steps and full steps, and in a sample the distinct sectors of blocks.
 
         The sample is `SAMPLES` places, `linspace(0, max(slices - MANY, 0), SAMPLES)` rounded down, with up
         to MANY = 16 slices from each on; inside a place blocks of `blocks[k]` slices follow each other. Of a
@@ -200,13 +198,12 @@ class Primitives(Protocol):
 
     def store(
         self, csr: Csr, survey: Survey, order: Array | None, layout: Layout, coding: Coding
-    ) -> tuple[Values, tuple[Array, Array, Array], Callable[[], Array]]:
-        """Return values by slots; rows, headers and bases of the pattern; and what ends it and gives deltas.
+    ) -> tuple[Values, tuple[Array, Array, Array, Array]]:
+        """Return values by slots, and rows, headers, bases and deltas of the pattern.
 
-        Until that is called, which must be done, there is time for what needs no deltas. A pad has the code
-        0, and every bit of its delta set. A dictionary's values stand in the order in which they first occur.
-        Without `order`, as `sort_columns` returns it, values stand in the order of the columns. Writes into
-        the headers the `Width` that each slice's deltas need, and where they begin.
+        A pad has the code 0, and every bit of its delta set. A dictionary's values stand in the order in
+        which they first occur. Without `order`, as `sort_columns` returns it, values stand in the order of
+        the columns. Writes into the headers the `Width` that each slice's deltas need, and where they begin.
         """
 
     def count_values(

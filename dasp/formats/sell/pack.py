@@ -7,7 +7,6 @@ Integers and stable orders alone decide, so that every device makes the same pla
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -64,19 +63,18 @@ def pack(csr: Csr, options: Options, machine: Machine, on: Any) -> Plan:
         window, tried, coding = _choose_window(csr, survey, cut, windows, gathers, machine, on, 0)
         layout = on.lay_out(csr, survey, cut, window, tried)
     if coding is None:
-        coding = _coding(survey, dtype)  # what was counted of values comes with what was counted of slices
+        coding = _coding(survey, dtype)
     counts = layout.slices, layout.steps, layout.full, layout.segment_steps
     known = choose.with_segments(tried.statistics[window], *counts) if tried else None
     tried = None
-    counted = _share(csr, survey, cut, layout, machine, on, known, options)
-    values, (rows, headers, bases), fill = on.store(csr, survey, order, layout, coding)
     warps = options.warps
     if warps is None:
+        slices = known or _count_slices(csr, survey, cut, layout, machine, on)
         even = layout.slices == ceil_div(layout.positions, WARP)
         code_bytes = choose.code_bytes(coding, dtype)
-        warps = choose.choose_warps(counted(), even, dtype, code_bytes, gathers, machine)
+        warps = choose.choose_warps(slices, even, dtype, code_bytes, gathers, machine)
     choice = Choice(machine.name, steps, cut.segment_steps, window, warps, bool(options.narrow), options.mma)
-    deltas = fill()
+    values, (rows, headers, bases, deltas) = on.store(csr, survey, order, layout, coding)
     pattern = Pattern(
         choice=choice,
         index_dtype=narrowest(max(csr.shape)),
@@ -126,22 +124,15 @@ def _coding(survey: Survey, dtype: np.dtype[Any]) -> Coding:
     return choose.choose_coding(survey.values(), dtype) if survey.values else Coding.PLAIN
 
 
-def _share(
-    csr: Csr,
-    survey: Survey,
-    cut: Cut,
-    layout: Layout,
-    machine: Machine,
-    on: Any,
-    known: choose.SliceStatistics | None,
-    options: Options,
-) -> Callable[[], choose.SliceStatistics]:
-    """Begin to count what blocks of slices read where that matters and is not known; return what ends it."""
-    slices = known or choose.SliceStatistics(layout.slices, layout.steps, layout.full, 0, 0, 0, 0)
-    if known or options.warps is not None or not choose.may_share(slices, machine):
-        return lambda: slices
+def _count_slices(
+    csr: Csr, survey: Survey, cut: Cut, layout: Layout, machine: Machine, on: Any
+) -> choose.SliceStatistics:
+    """Return what is known of slices, and what blocks of them read where that matters."""
+    slices = choose.SliceStatistics(layout.slices, layout.steps, layout.full, 0, 0, 0, 0)
+    if not choose.may_share(slices, machine):
+        return slices
     blocks = 0, machine.few_warps, machine.many_warps
-    counted: Callable[[], choose.SliceStatistics] = on.slice_statistics(
+    counted: choose.SliceStatistics = on.slice_statistics(
         csr, survey, cut, layout, _sector_columns(csr), blocks
     )
     return counted

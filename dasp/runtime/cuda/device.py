@@ -32,10 +32,6 @@ LOOKS = 1024
 UNTOLD = (1 << 64) - 1
 """A word that was not told yet. One that is this number is found by waiting."""
 
-HIGHEST = -5
-"""Priority of a stream beside others: its few blocks run before those of a large kernel that wait. Lower is
-earlier; CUDA clamps it."""
-
 OVERLAPPING = 90
 """Compute capability from which a kernel may start before the one in front of it has ended."""
 
@@ -172,60 +168,6 @@ class _Question:
         self._done.synchronize()
 
 
-class Branch:
-    """A stream beside CuPy's current one, of the current device, that follows it and is followed by it.
-
-    Its few blocks need not wait until a large kernel leaves room. In `with` it is CuPy's current stream.
-    """
-
-    def __init__(self) -> None:
-        import cupy
-
-        self._current = cupy.cuda.get_current_stream
-        self._stream = cupy.cuda.Stream(non_blocking=True, priority=HIGHEST)
-        self._begun, self._ended = (cupy.cuda.Event(disable_timing=True) for _ in range(2))
-
-    def begin(self) -> None:
-        """Follow all that was launched on the current stream."""
-        self._begun.record(self._current())
-        self._stream.wait_event(self._begun)
-
-    def __enter__(self) -> Any:
-        self._before = self._current()
-        return self._stream.use()
-
-    def __exit__(self, *failure: Any) -> None:
-        self._before.use()
-
-    def end(self) -> None:
-        """Have what was launched on it be what `join` waits for."""
-        self._ended.record(self._stream)
-
-    def join(self) -> None:
-        """Have the current stream follow what was launched on it before the last `end`."""
-        self._current().wait_event(self._ended)
-
-
-class _Aside(Branch):
-    """An `Aside` of `dasp.formats.sell.cuda.pack.protocols`, which one thread has at a time.
-
-    Parameters
-    ----------
-    free : list
-        Where it goes when it has joined.
-    """
-
-    def __init__(self, free: list[_Aside]) -> None:
-        super().__init__()
-        self._free = free
-
-    def join(self) -> None:
-        """Have the current stream follow."""
-        self.end()
-        super().join()
-        self._free.append(self)
-
-
 class CudaDevice:
     """A `Device` of the packing's protocols: CuPy's arrays, and launches on its current stream.
 
@@ -242,7 +184,6 @@ class CudaDevice:
         self._pinned: list[_Pinned] = []
         self._kept: list[_Pinned] = []
         self._questions: list[_Question] = []
-        self._asides: list[_Aside] = []
 
     @cached_property
     def together(self) -> int:
@@ -342,15 +283,6 @@ class CudaDevice:
             question = _Question(self._questions)
         question.again()
         return question
-
-    def aside(self) -> _Aside:
-        """Return what launches kernels behind all that was launched, and beside what comes next."""
-        try:
-            aside = self._asides.pop()
-        except IndexError:
-            aside = _Aside(self._asides)
-        aside.begin()
-        return aside
 
     def part(self, array: Any, first: int, count: int) -> int:
         """Return what launches take for some of the numbers of an array, which it does not keep."""

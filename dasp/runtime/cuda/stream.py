@@ -1,10 +1,14 @@
-"""A stream that is CuPy's current one for a while."""
+"""Streams of a GPU: the current one for a while, and one that runs beside it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+
+HIGHEST = -5
+"""Priority of a stream beside others: its few blocks run before those of a large kernel that wait. Lower is
+earlier; CUDA clamps it."""
 
 
 @contextmanager
@@ -32,3 +36,37 @@ def on_stream(stream: Any) -> Iterator[Any]:
         yield stream
     finally:
         before.use()
+
+
+class Branch:
+    """A stream beside CuPy's current one, of the current device, that follows it and is followed by it.
+
+    Its few blocks need not wait until a large kernel leaves room. In `with` it is CuPy's current stream.
+    """
+
+    def __init__(self) -> None:
+        import cupy
+
+        self._current = cupy.cuda.get_current_stream
+        self._stream = cupy.cuda.Stream(non_blocking=True, priority=HIGHEST)
+        self._begun, self._ended = (cupy.cuda.Event(disable_timing=True) for _ in range(2))
+
+    def begin(self) -> None:
+        """Follow all that was launched on the current stream."""
+        self._begun.record(self._current())
+        self._stream.wait_event(self._begun)
+
+    def __enter__(self) -> Any:
+        self._before = self._current()
+        return self._stream.use()
+
+    def __exit__(self, *failure: Any) -> None:
+        self._before.use()
+
+    def end(self) -> None:
+        """Have what was launched on it be what `join` waits for."""
+        self._ended.record(self._stream)
+
+    def join(self) -> None:
+        """Have the current stream follow what was launched on it before the last `end`."""
+        self._current().wait_event(self._ended)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from dasp.formats.csr.cuda.sort import sort
 from dasp.formats.plan import WARP, Array, Csr
 from dasp.formats.sell.cuda.pack import kernels
 from dasp.formats.sell.cuda.pack.resources import Resources
-from dasp.formats.sell.cuda.pack.segments import likely_to_turn, list_long_rows, sorting
+from dasp.formats.sell.cuda.pack.segments import list_long_rows
 from dasp.formats.sell.cuda.pack.sizes import (
     CHUNK,
     CHUNKS,
@@ -109,9 +109,6 @@ def _sort_orders(
     known["even"] = int(work.facts.longest_whole <= cut.steps)
     known["before"] = work.words(before, 2 * count * tiles)
     known["totals"] = work.words(first, count * NUMBERS)
-    if likely_to_turn(csr, work, cut):
-        work.turns = True
-        work.later.append(partial(sorting, on, csr, survey))
     if tiles:
         known["come"], known["passages"] = work.zeros(count), device.word(passages)
     return orders, passages

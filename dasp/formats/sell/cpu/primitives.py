@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
@@ -352,9 +352,9 @@ def try_windows(
 
 def slice_statistics(
     csr: Csr, survey: Survey, cut: Cut, layout: Layout, sector_columns: int, blocks: tuple[int, int, int]
-) -> Callable[[], SliceStatistics]:
+) -> SliceStatistics:
     """See `Primitives`."""
-    return partial(sampled_statistics, layout.detail.slices, layout.detail.runs, csr, sector_columns, blocks)
+    return sampled_statistics(layout.detail.slices, layout.detail.runs, csr, sector_columns, blocks)
 
 
 def lay_out(csr: Csr, survey: Survey, cut: Cut, window: int, tried: Tried | None) -> Layout:
@@ -422,11 +422,11 @@ def _segments_first(segments: _Segments, runs: Runs, slices: Slices) -> tuple[Ru
 
 def store(
     csr: Csr, survey: Survey, order: Vector | None, layout: Layout, coding: Coding
-) -> tuple[Values, tuple[Vector, Vector, Vector], Callable[[], Vector]]:
-    """See `Primitives`; everything is stored at once."""
+) -> tuple[Values, tuple[Vector, Vector, Vector, Vector]]:
+    """See `Primitives`."""
     bases, deltas = columns.store_columns(csr, layout)
     values = store_values(csr, order, layout, coding, survey.detail[2])
-    return values, (layout.rows, layout.headers, bases), lambda: deltas
+    return values, (layout.rows, layout.headers, bases, deltas)
 
 
 def store_values(

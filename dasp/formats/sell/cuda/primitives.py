@@ -69,7 +69,7 @@ class Primitives:
         layout: Layout,
         sector_columns: int,
         blocks: tuple[int, int, int],
-    ) -> Callable[[], SliceStatistics]:
+    ) -> SliceStatistics:
         """See `Primitives`."""
         return slice_statistics.of_layout(self._on, csr, survey, cut, layout, sector_columns, blocks)
 
@@ -81,7 +81,7 @@ class Primitives:
 
     def store(
         self, csr: Csr, survey: Survey, order: Array | None, layout: Layout, coding: Coding
-    ) -> tuple[Values, tuple[Array, Array, Array], Callable[[], Array]]:
+    ) -> tuple[Values, tuple[Array, Array, Array, Array]]:
         """See `Primitives`."""
         return store.store(self._on, csr, survey, order, layout, coding)
 

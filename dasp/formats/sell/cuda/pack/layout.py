@@ -37,14 +37,9 @@ def lay_out(on: Resources, csr: Csr, survey: Survey, cut: Cut, window: int, trie
     moved = () if orders.rows is None else ((positions, index),)
     room = device.scratch((4 * slices, UINT32), (steps, index), *moved)
     placed = room[2] if moved else None
-    if work.later:
-        work.fork()()
-        work.join()
     pieces = list_long_rows(on, csr, survey)
     starts, lengths, of_segments = in_turn = (
-        work.turned or sort_segments(on, csr, survey)
-        if segments and slices > cut.in_order
-        else pieces.segments
+        sort_segments(on, csr, survey) if segments and slices > cut.in_order else pieces.segments
     )
     known["headers"], known["segments"] = word(room[0]), segments
     known["segment_starts"], known["segment_lengths"] = word(starts), word(lengths)

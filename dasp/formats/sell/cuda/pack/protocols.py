@@ -1,4 +1,4 @@
-"""What packing asks of a device: arrays, launches, and what runs beside others."""
+"""What packing asks of a device: arrays, launches, and words that the host reads."""
 
 from __future__ import annotations
 
@@ -48,9 +48,6 @@ class Device(Protocol):
 
     def question(self) -> Question:
         """Return words for a question that one kernel asks and the next acts on."""
-
-    def aside(self) -> Aside:
-        """Return what launches kernels that follow all that was launched, and run beside what comes next."""
 
     def word(self, value: Any) -> Any:
         """Return what launches take for an array, an int or None, the null pointer."""
@@ -120,19 +117,3 @@ class Question(Protocol):
 
     def fits(self) -> bool:
         """Wait for what is told, and return whether that is 2, and not 1; the words are free then."""
-
-
-class Aside(Protocol):
-    """A place beside the launches of a device: what is launched `with` it runs at the same time as others.
-
-    Memory that it works on must not be given back before it has joined them. Nothing is allocated in it.
-    """
-
-    def __enter__(self) -> Any:
-        """Begin to launch beside."""
-
-    def __exit__(self, *failure: Any) -> None:
-        """Go on where launches run in order."""
-
-    def join(self) -> None:
-        """Have all that is launched from here on follow what was launched beside; nobody else has it then."""

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
 
 from dasp.formats.csr.cuda.orders import Orders, cut_orders, stored
 from dasp.formats.plan import WARP, Csr
 from dasp.formats.sell.choose import SliceStatistics
 from dasp.formats.sell.cuda.pack import kernels
-from dasp.formats.sell.cuda.pack.protocols import Aside
 from dasp.formats.sell.cuda.pack.resources import Resources
-from dasp.formats.sell.cuda.pack.segments import list_long_rows
 from dasp.formats.sell.cuda.pack.sizes import CUT_THREADS, NUMBERS, PLACES, SORT_TILE, TOTALS
 from dasp.formats.sell.cuda.pack.survey import SurveyWork
 from dasp.formats.sell.layout import Cut, Layout, Survey, Tried
@@ -39,18 +35,15 @@ def try_windows(
     at_once = max(max(int(SHARE * work.nbytes), FLOOR) // each, 1)
     found: dict[int, SliceStatistics] = {}
     orders = None
-    try:
-        while windows:
-            orders = None  # gives its memory back before more is taken
-            # As many that are stored, and the caller's order with them.
-            some = windows[: at_once + len(windows) - stored(windows, tiles or survey.long_rows)]
-            windows = windows[len(some) :]
-            widths = tuple([min(window, rows) for window in some]) if tiles else some
-            orders = cut_orders(on, csr, survey, cut, widths, tiles)
-            counted = _statistics(on, csr, survey, cut, orders, sector_columns, blocks)
-            found |= zip(some, counted, strict=True)
-    finally:
-        work.join()
+    while windows:
+        orders = None  # gives its memory back before more is taken
+        # As many that are stored, and the caller's order with them.
+        some = windows[: at_once + len(windows) - stored(windows, tiles or survey.long_rows)]
+        windows = windows[len(some) :]
+        widths = tuple([min(window, rows) for window in some]) if tiles else some
+        orders = cut_orders(on, csr, survey, cut, widths, tiles)
+        counted = _statistics(on, csr, survey, cut, orders, sector_columns, blocks)
+        found |= zip(some, counted, strict=True)
     if tiles:
         return Tried({window: slices.scaled(m, rows) for window, slices in found.items()}, None)
     return Tried(found, orders)
@@ -64,32 +57,17 @@ def of_layout(
     layout: Layout,
     sector_columns: int,
     blocks: tuple[int, int, int],
-) -> Callable[[], SliceStatistics]:
-    """See `Primitives.slice_statistics`; they are counted beside what `store` launches, which comes next."""
+) -> SliceStatistics:
+    """See `Primitives.slice_statistics`."""
     counted = layout.slices, layout.steps, layout.full
     if not layout.slices or not any(blocks):
-        return lambda: SliceStatistics(*counted, 0, 0, 0, 0)
+        return SliceStatistics(*counted, 0, 0, 0, 0)
     work, orders = survey.detail, layout.detail.orders
-    first, reading = work.take(NUMBERS), []
-
-    def prepare() -> Callable[[Aside], None]:
-        work.tell(windows=None, window_count=0, totals=work.words(orders.first, NUMBERS))
-        launch = _sample(on, csr, cut, orders, layout, sector_columns, blocks, first, work)
-        read = work.telling(first + TOTALS, NUMBERS - TOTALS)
-
-        def begin(aside: Aside) -> None:
-            with aside:
-                launch()
-                reading.append((read(), launch))
-
-        return begin
-
-    def finish() -> SliceStatistics:
-        read, _kept = reading.pop()
-        return SliceStatistics(*counted, *read())
-
-    work.later.append(prepare)
-    return finish
+    first = work.take(NUMBERS)
+    work.tell(windows=None, window_count=0, totals=work.words(orders.first, NUMBERS))
+    reading = work.telling(first + TOTALS, NUMBERS - TOTALS)
+    _count_sectors(on, csr, cut, orders, layout, sector_columns, blocks, first, work)
+    return SliceStatistics(*counted, *reading()())
 
 
 def _statistics(
@@ -101,24 +79,19 @@ def _statistics(
     sector_columns: int,
     blocks: tuple[int, int, int],
 ) -> list[SliceStatistics]:
-    """Return what is counted of orders, segments left out; what is put off is launched before waiting."""
+    """Return what is counted of orders, segments left out."""
     work: SurveyWork = survey.detail
     asked = orders.first, NUMBERS * len(orders.windows)
     if any(blocks):
-        launch = _sample(on, csr, cut, orders, None, sector_columns, blocks, orders.first, work)
-        read, begin = work.telling(*asked), work.fork()
-        launch()
-        reading = read()
-        begin()
-        list_long_rows(on, csr, survey)  # the host has time for it now, and for what follows
-        work.join()
-        counted = reading()
+        reading = work.telling(*asked)
+        _count_sectors(on, csr, cut, orders, None, sector_columns, blocks, orders.first, work)
+        counted = reading()()
     else:
         counted = work.read(*asked)
     return list(map(SliceStatistics._make, zip(*[iter(counted)] * NUMBERS, strict=True)))
 
 
-def _sample(
+def _count_sectors(
     on: Resources,
     csr: Csr,
     cut: Cut,
@@ -128,10 +101,10 @@ def _sample(
     blocks: tuple[int, int, int],
     sampled: int,
     work: SurveyWork,
-) -> Callable[[], None]:
-    """Return what counts the sectors that blocks of slices read, in all orders or of a layout.
+) -> None:
+    """Count the sectors that blocks of slices read, in all orders or of a layout.
 
-    `sampled` is where they go among the words of the work. It must live until they are counted.
+    `sampled` is where they go among the words of the work.
     """
     longest = max(cut.steps, cut.segment_steps) if layout and layout.segments else cut.steps
     units, count, known = PLACES, len(orders.windows), work.known
@@ -145,11 +118,7 @@ def _sample(
     known["sector_shift"] = sector_columns.bit_length() - 1
     known["tables"] = on.device.word(tables)
     known["sampled"] = work.words(sampled, NUMBERS * count)
-
-    def launch(_kept: Any = tables) -> None:
-        work.launch(kernels.COUNT_SECTORS, (units, count), CUT_THREADS)
-
-    return launch
+    work.launch(kernels.COUNT_SECTORS, (units, count), CUT_THREADS)
 
 
 @lru_cache(maxsize=256)

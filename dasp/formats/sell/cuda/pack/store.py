@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from dasp.formats.plan import WARP, Array, Csr
@@ -21,21 +19,21 @@ from dasp.runtime.integers import ceil_div
 
 def store(
     on: Resources, csr: Csr, survey: Survey, order: Array | None, layout: Layout, coding: Coding
-) -> tuple[Values, tuple[Array, Array, Array], Callable[[], Array]]:
-    """See `Primitives`; values and bases are stored beside what is counted of the layout."""
-    work, shown = survey.detail, on.device.shown
+) -> tuple[Values, tuple[Array, Array, Array, Array]]:
+    """See `Primitives`."""
+    device, work, slices = on.device, survey.detail, layout.slices
     stored, table = _room(on, csr.data, order, layout.steps, coding, work)
-    fill = _begin(on, csr, order, layout, coding, work) if layout.slices else lambda: on.nothing(np.uint8)
-    codes = on.nothing(np.uint8) if stored is None else shown(stored)
-    rows = on.nothing(work.types["Index"]) if layout.rows is None else shown(layout.rows)
-    headers = shown(layout.headers, (layout.slices, 4))
-    return Values(coding, codes, table), (rows, headers, shown(layout.detail.bases)), fill
+    deltas = _store(on, csr, order, layout, coding, work) if slices else on.nothing(np.uint8)
+    codes = on.nothing(np.uint8) if stored is None else device.shown(stored)
+    rows = on.nothing(work.types["Index"]) if layout.rows is None else device.shown(layout.rows)
+    headers, bases = device.shown(layout.headers, (slices, 4)), device.shown(layout.detail.bases)
+    return Values(coding, codes, table), (rows, headers, bases, deltas)
 
 
-def _begin(
+def _store(
     on: Resources, csr: Csr, order: Array | None, layout: Layout, coding: Coding, work: SurveyWork
-) -> Callable[[], Array]:
-    """Begin to store values and bases; return what stores the deltas."""
+) -> Array:
+    """Store values and bases, which says how many bytes the deltas take; return these."""
     device, known, slices, dtype = on.device, work.known, layout.slices, csr.data.dtype
     tiles, blocks = ceil_div(slices, SLICE_TILE), ceil_div(slices, 8)
     first = work.take(tiles + 2)
@@ -43,22 +41,12 @@ def _begin(
     known["slices"], known["bases"] = slices, device.word(layout.detail.bases)
     known["data"], known["order"] = device.bits(csr.data, bits_type(dtype)), device.word(order)
     known["come"], known["sizes"] = work.words(first, 1), work.words(first + 1, tiles + 1)
-    begin = work.fork()
     work.launch(kernels.STORE_SLICES, blocks, 256, on.compiled(work.types, dtype, coding))
-    reading = sent()
-    begin()
-
-    def fill() -> Array:
-        try:
-            size = reading()[0]
-            deltas = device.empty(WARP * size, np.uint8)
-            known["deltas"] = device.word(deltas)
-            work.launch(kernels.FILL_DELTAS, blocks)
-        finally:
-            work.join()
-        return deltas
-
-    return fill
+    (size,) = sent()()
+    deltas = device.empty(WARP * size, np.uint8)
+    known["deltas"] = device.word(deltas)
+    work.launch(kernels.FILL_DELTAS, blocks)
+    return deltas
 
 
 def _room(

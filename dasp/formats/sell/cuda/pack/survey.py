@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from dasp.formats.plan import Array, Csr
 from dasp.formats.sell.choose import ValueStatistics
 from dasp.formats.sell.cuda.pack import kernels
-from dasp.formats.sell.cuda.pack.protocols import Aside, Device
+from dasp.formats.sell.cuda.pack.protocols import Device
 from dasp.formats.sell.cuda.pack.resources import Kernels, Resources
 from dasp.formats.sell.cuda.pack.sizes import BLOCKS, CUT_TILE, LONG_COUNTS, LONG_TILE, SLICE_TILE
 from dasp.formats.sell.cuda.pack.values import VALUE_WORDS, Distinct, count_values_into, value_statistics
@@ -54,18 +54,12 @@ class Segments(NamedTuple):
 
 
 class LongRows(NamedTuple):
-    """Rows that are cut into segments, these by their numbers, and room to sort them: an order and keys."""
+    """Rows that are cut into segments, and these segments row by row."""
 
     long_rows: Array
     offsets: Array
     rows: Array
     segments: Segments
-    turned: Segments
-    keys: Array | None
-
-
-def _nothing() -> None:
-    """Launch nothing."""
 
 
 class SurveyWork(Work):
@@ -77,34 +71,20 @@ class SurveyWork(Work):
     distinct : Distinct or None
         Of the values, if they were counted.
     long : LongRows or None
-        Rows too long for a slice, and their segments by numbers, once they are listed.
-    room : tuple of list of Array, or None
-        Memory for these, and to sort segments, once it is taken.
-    turned : Segments or None
-        The segments in the order of their columns, once they are sorted.
-    turns : bool
-        Whether that is put off.
+        Rows too long for a slice, and their segments, once they are listed.
     nbytes : int
         Of the matrix.
-    later : list of callable
-        Each takes memory for what is launched beside others while the host waits for these, and returns what
-        launches it, on the `Aside` that it is given.
     """
 
     facts: Facts
     nbytes: int
     distinct: Distinct | None = None
     long: LongRows | None = None
-    room: tuple[list[Array], list[Array]] | None = None
-    turned: Segments | None = None
-    turns = False
     _values: ValueStatistics | None = None
 
     def __init__(self, device: Device, kernels: Kernels, words: Array, types: Types, entries: int) -> None:
         super().__init__(device, kernels, words)
         self.types, self._count = types, entries
-        self.later: list[Callable[[], Callable[[Aside], Any]]] = []
-        self._asides: list[Aside] = []
 
     def take_behind(self, count: int) -> int:
         """Return where words begin that are 0 and that nobody else has, behind those that the host reads."""
@@ -129,34 +109,6 @@ class SurveyWork(Work):
         if asks:
             self._values = value_statistics(self._count, *found[:2])
         return found[first - begin :]
-
-    def fork(self) -> Callable[[], None]:
-        """Return what launches what is put off, behind all that was launched and beside all that comes.
-
-        Its memory is taken now: what other threads give back later may be used by what they launch later,
-        for which it does not wait.
-        """
-        if not self.later:
-            return _nothing
-        known, self.known = self.known, dict(self.known)
-        begins = [take() for take in self.later]
-        self.later.clear()
-        known_there, self.known = self.known, known
-        aside = self._on.aside()
-
-        def begin() -> None:
-            self._asides.append(aside)
-            known, self.known = self.known, known_there
-            for launch in begins:
-                launch(aside)
-            self.known = known
-
-        return begin
-
-    def join(self) -> None:
-        """Have launches follow what was launched beside them."""
-        while self._asides:
-            self._asides.pop().join()
 
     def telling(self, first: int, count: int) -> Callable[[], Callable[[], list[int]]]:
         """Have the next kernel tell the host some words when it is done.
