@@ -134,17 +134,11 @@ class PackingDevice:
         assert first + count <= len(array)
         return _Address(array[first : first + count])
 
-    def reading(self, words: Any, first: int, count: int) -> Any:
+    def read(self, words: Any, first: int, count: int) -> list[int]:
         assert words.dtype == np.uint64
         assert first + count <= len(words)
         self.reads += 1
-        copy = words[first : first + count].tolist()
-        return lambda: copy
-
-    def telling(self, count: int) -> Any:
-        self.reads += 1
-        told = self.empty(count, np.uint64)
-        return _Address(told), lambda: told.tolist
+        return list(words[first : first + count].tolist())
 
     def kernel(self, signature: Any, constants: Any, types: Any, *, together: bool = False) -> Any:
         self.load_all([(signature.source, constants)])

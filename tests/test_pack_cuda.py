@@ -420,39 +420,6 @@ def test_addresses_and_numbers_as_launches_take_them(monkeypatch):
     assert device.shown(words, (3, 1)) == ((3, 1), np.uint64, 0)
 
 
-class Stream:
-    """A stream that tells the words asked for when it is waited for, and counts how often it was."""
-
-    def __init__(self, numbers):
-        self.numbers, self.waits, self.words = numbers, 0, None
-
-    def record(self, stream):
-        assert stream is self
-
-    def synchronize(self):
-        self.waits += 1
-        self.words[: len(self.numbers)] = self.numbers
-
-
-@pytest.mark.parametrize("number", [7, (1 << 64) - 1])
-def test_words_are_read_when_all_are_told_and_waited_for_if_they_stay_untold(monkeypatch, number):
-    cupy = pytest.importorskip("cupy")
-    numbers, stream = [5, number, 3], Stream([5, number, 3])
-    monkeypatch.setattr(cupy.cuda, "alloc_pinned_memory", lambda size: np.zeros(size, np.uint8))
-    monkeypatch.setattr(cupy.cuda, "Event", lambda **_: stream)
-    monkeypatch.setattr(cupy.cuda, "get_current_stream", lambda: stream)
-    device = CudaDevice()
-    for told in (numbers, numbers[:1], []):
-        _, sent = device.telling(len(numbers))
-        (pinned,) = device._kept  # the same memory each time
-        stream.words = np.frombuffer(pinned._memory, np.uint64)
-        read = sent()
-        stream.words[: len(told)] = told
-        waits = stream.waits
-        assert read() == numbers
-        assert stream.waits == waits + (told != numbers or number == (1 << 64) - 1)
-
-
 # ---- other values ----------------------------------------------------------------------------------
 
 

@@ -10,8 +10,7 @@
 //     segments, segment_headers (segments), come first.
 //
 // dasp_cut_tiles: a block of 512 threads for each tile of 2048 positions, along x, of each candidate, along y. The last
-//     block of a candidate, when `come` (candidates), 0 before, is full, follows the chain. told (word_count) or null,
-//     where there is one candidate: gets words (word_count) for the host, the totals among them.
+//     block of a candidate, when `come` (candidates), 0 before, is full, follows the chain.
 // dasp_cut_headers: the same blocks, for one candidate; `segments` slices with `steps_before` steps come first.
 //     placed (positions) or null: gets the rows in their order.
 
@@ -112,8 +111,7 @@ __device__ __forceinline__ void add_up_tiles(const Count* passages, int tiles, C
 extern "C" __global__ void __launch_bounds__(CUT_THREADS, 4)
 dasp_cut_tiles(const Start* __restrict__ indptr, const Index* __restrict__ rows, long long stride,
                const long long* __restrict__ windows, int window_count, long long positions, int identity, int steps,
-               int even, Count* come, Count* passages, Count* before, Count* totals, Count* words, int word_count,
-               Count* told)
+               int even, Count* come, Count* passages, Count* before, Count* totals)
 {
     __shared__ CutTile tile;
     __shared__ Count through[CUT_WARPS][WARP];
@@ -138,7 +136,6 @@ dasp_cut_tiles(const Start* __restrict__ indptr, const Index* __restrict__ rows,
     totals += blockIdx.y * NUMBERS;
     if (even) add_up_tiles(passages, int(tiles), before, totals, through[0]);
     else follow_chain(passages, int(tiles), before, totals, chains, chain);
-    if (told) tell(words, word_count, told);
 }
 
 extern "C" __global__ void __launch_bounds__(CUT_THREADS)

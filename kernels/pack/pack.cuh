@@ -117,20 +117,6 @@ __device__ __forceinline__ bool is_last_block(Count* come, Count blocks)
     return last;
 }
 
-// Copies words to memory of the host; every thread of a block calls it.
-__device__ __forceinline__ void tell(Count* words, int count, Count* told)
-{
-#pragma unroll 1
-    for (int i = threadIdx.x; i < count; i += blockDim.x) told[i] = peek(words + i);
-}
-
-// Tells the host `count` words, in memory of its own, as soon as all blocks have come here: no copy has to follow the
-// kernel. Every thread of each block calls it; `done` is 0 before. Without `told` nobody asks.
-__device__ __forceinline__ void tell_host(Count* done, Count blocks, Count* words, int count, Count* told)
-{
-    if (told && is_last_block(done, blocks)) tell(words, count, told);
-}
-
 // The first of `count` rising numbers that is not below `value`.
 template <class T> __device__ __forceinline__ long long lower_bound(const T* numbers, long long count, long long value)
 {

@@ -5,7 +5,6 @@
 // Launch: any number of thread blocks of 512 threads along x, which share the places, and candidates along y: all run at
 // once. rows, windows, before, totals: as in cut.cu. sampled (candidates, NUMBERS): 0
 //     before; the steps of the slices that are looked at, and the sectors of each kind of block.
-// words (word_count): what is told to the host as soon as all is counted; told, done: see pack.cuh.
 // segment_starts, segment_lengths (segments): runs that are slices of one row each, before the others.
 // Where the sectors of a block lie close enough together, each has a bit in shared memory; else they are hashed. All
 //     blocks of a place, or of a kind, are counted at once where the bits of all of them find room.
@@ -334,7 +333,7 @@ dasp_count_sectors(const Start* __restrict__ indptr, const Column* __restrict__ 
                    const long long* __restrict__ segment_lengths, long long segments, int sector_shift, int by_slice,
                    int few, int many, unsigned slots_by_slice, unsigned slots_few, unsigned slots_many,
                    const Count* __restrict__ totals, unsigned* tables, long long table_slots, int shared_slots,
-                   Count* sampled, Count* done, Count* words, int word_count, Count* told)
+                   Count* sampled)
 {
     static_assert(CUT_WARPS == PLACE_SLICES, "a warp for each slice of a place");
     extern __shared__ __align__(16) unsigned shared[];  // the tile in which slices are found, and then tables
@@ -381,5 +380,4 @@ dasp_count_sectors(const Start* __restrict__ indptr, const Column* __restrict__ 
         if (lane_id() == 0 && k < sample.count()) atomicAdd(sampled + SAMPLED_STEPS, Count(sample.steps[k]));
         __syncthreads();
     }
-    tell_host(done, gridDim.x * Count(gridDim.y), words, word_count, told);
 }

@@ -5,7 +5,7 @@
 // stored (32 steps): codes by slots, 0 in a pad; not read or written where all values are equal.
 // bases (steps): the least column of every step. headers get the width of the deltas from it.
 // sizes (tiles and one more), 0 before: blocks of deltas before each tile of 64 slices, and of all, as soon as `come`,
-//     0 before, is full. told (1): the same of all, for the host.
+//     0 before, is full.
 // Launch: a warp for each slice; blocks of 256 threads.
 
 #include "encode.cuh"
@@ -97,7 +97,7 @@ dasp_store_slices(const Start* __restrict__ indptr, const Column* __restrict__ i
                   const Index* __restrict__ rows, long long positions,
                   const long long* __restrict__ segment_starts, const long long* __restrict__ segment_lengths,
                   long long segments, long long slices, uint4* headers, Index* bases, Code* stored, Count* come,
-                  Count* sizes, Count* told)
+                  Count* sizes)
 {
     __shared__ Count sums[THREADS / WARP + 1];
     __shared__ Coder coder;
@@ -117,5 +117,4 @@ dasp_store_slices(const Start* __restrict__ indptr, const Column* __restrict__ i
     if (!is_last_block(come, gridDim.x)) return;
     const long long tiles = ceil_div(slices, TILE_SLICES);
     block_scan(sizes, tiles, sums);
-    if (threadIdx.x == 0) told[0] = sizes[tiles];  // which this thread has written
 }

@@ -5,7 +5,6 @@
 // indptr (m + 1), indices (nnz): as the caller gave them, hence anything. Nothing outside of them is read.
 // facts (FACTS): 0 before; see `Fact`. Integers are counted and compared: equal inputs give equal facts.
 // long_tiles (LONG_TILE_COUNTS, tiles): 0 before; of every 2048 rows the long ones, their segments, and steps of these.
-// done (1): 0 before; told (FACTS): gets the facts of all.
 
 #include "segments.cuh"
 
@@ -140,7 +139,7 @@ __device__ __forceinline__ void survey_entries(const Column* indices, long long 
 
 extern "C" __global__ void __launch_bounds__(THREADS, 4)
 dasp_survey(const Start* __restrict__ indptr, const Column* __restrict__ indices, long long m, long long nnz,
-            int steps, int segment_steps, int most_segments, Count* facts, Count* long_tiles, Count* done, Count* told)
+            int steps, int segment_steps, int most_segments, Count* facts, Count* long_tiles)
 {
     __shared__ Count shared[FACTS][THREADS];
     const Found found{shared};
@@ -149,5 +148,4 @@ dasp_survey(const Start* __restrict__ indptr, const Column* __restrict__ indices
     survey_rows(indptr, indices, m, nnz, Cut{steps, segment_steps, most_segments}, thread, threads, found, long_tiles);
     survey_entries(indices, nnz, thread, threads, found);
     found.deliver(facts);
-    tell_host(done, gridDim.x, facts, FACTS, told);
 }

@@ -296,8 +296,8 @@ class _Packing:
     def part(self, array: Any, first: int, count: int) -> Any:
         return self._gpu.get(array)[first : first + count]
 
-    def reading(self, words: Any, first: int, count: int) -> Any:
-        return self._gpu.get(words)[first : first + count].tolist
+    def read(self, words: Any, first: int, count: int) -> Any:
+        return self._gpu.get(words)[first : first + count].tolist()
 
     def kernel(self, signature: Any, constants: Any, types: Any) -> Any:
         module = compile_kernels(signature.source, constants)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from dasp.formats.plan import Array
@@ -38,8 +37,8 @@ class Survey(NamedTuple):
         Whether no row has a column after a larger one.
     most_column : int
         Largest column, -1 if there are no entries.
-    values : callable or None
-        Returns the ValueStatistics, and may wait for them; None if nobody asked.
+    values : ValueStatistics or None
+        None if nobody asked.
     long_rows : int
         Rows too long for a slice.
     longest : int
@@ -52,7 +51,7 @@ class Survey(NamedTuple):
 
     columns_rise: bool
     most_column: int
-    values: Callable[[], ValueStatistics] | None
+    values: ValueStatistics | None
     long_rows: int
     longest: int
     rises: bool

@@ -121,7 +121,7 @@ def _choose_window(
 
 def _coding(survey: Survey, dtype: np.dtype[Any]) -> Coding:
     """Return how values are to be stored."""
-    return choose.choose_coding(survey.values(), dtype) if survey.values else Coding.PLAIN
+    return choose.choose_coding(survey.values, dtype) if survey.values else Coding.PLAIN
 
 
 def _count_slices(

@@ -29,9 +29,6 @@ ALIGNED = 256
 LOOKS = 1024
 """How often the host looks for an answer before it waits for an event: most kernels have ended by then."""
 
-UNTOLD = (1 << 64) - 1
-"""A word that was not told yet. One that is this number is found by waiting."""
-
 OVERLAPPING = 90
 """Compute capability from which a kernel may start before the one in front of it has ended."""
 
@@ -39,68 +36,6 @@ STATIC_SHARED = 10 << 10
 """Bytes that kernels with dynamic shared memory have beside it."""
 
 _WORD = np.dtype(np.uint64)
-
-LEAST_PINNED = 4096
-"""Bytes of a piece of memory through which numbers come to the host."""
-
-
-class _Pinned:
-    """Memory of the host that a GPU writes words to, for one who asks at a time.
-
-    Attributes
-    ----------
-    address : int
-    room : int
-        Words that it has.
-    """
-
-    __slots__ = (
-        "_count", "_free", "_memory", "_on", "_stream", "_untold", "_view", "_written", "address", "room"
-    )  # fmt: skip
-
-    def __init__(self, size: int, free: list[_Pinned]) -> None:
-        import cupy
-
-        self.room, self._count, self._free = size // _WORD.itemsize, 0, free
-        self._memory = cupy.cuda.alloc_pinned_memory(size)
-        words = np.frombuffer(self._memory, _WORD, self.room)
-        self._view: memoryview = words.data
-        self._untold: memoryview = np.full(self.room, UNTOLD, _WORD).data
-        self.address = int(words.ctypes.data)
-        self._written, self._stream = cupy.cuda.Event(disable_timing=True), cupy.cuda.get_current_stream
-        self._on: Any = None
-
-    def ask(self, count: int) -> None:
-        """Have room for so many words, of which nothing was told."""
-        self._count = count
-        self._view[:count] = self._untold[:count]
-
-    def sent(self) -> Callable[[], list[int]]:
-        """Say that a kernel was launched that writes each word once; return what waits and returns them."""
-        self._on = self._stream()
-        return self._look
-
-    def copied(self) -> Callable[[], list[int]]:
-        """Say that a copy was launched; return what waits for it and returns the words."""
-        self._written.record(self._stream())
-        return self._wait
-
-    def _look(self) -> list[int]:
-        view, last = self._view, self._count - 1
-        for _ in range(LOOKS):
-            if view[last] != UNTOLD:
-                numbers: list[int] = view[: self._count].tolist()
-                if UNTOLD not in numbers:
-                    self._free.append(self)
-                    return numbers
-        self._written.record(self._on)
-        return self._wait()
-
-    def _wait(self) -> list[int]:
-        self._written.synchronize()
-        numbers: list[int] = self._view[: self._count].tolist()
-        self._free.append(self)
-        return numbers
 
 
 class _Piece:
@@ -181,8 +116,6 @@ class CudaDevice:
         self._ndarray = cupy.ndarray
         self._memory, self._stream = cupy.cuda.alloc, cupy.cuda.get_current_stream
         self._constants: dict[tuple[int, ...], Array] = {}
-        self._pinned: list[_Pinned] = []
-        self._kept: list[_Pinned] = []
         self._questions: list[_Question] = []
 
     @cached_property
@@ -289,34 +222,15 @@ class CudaDevice:
         address: int = array.ptr + first * array.dtype.itemsize
         return address
 
-    def reading(self, words: Any, first: int, count: int) -> Callable[[], list[int]]:
-        """Begin to copy words to the host, after what was launched; return what waits and returns them."""
-        pinned, runtime = self._pinned_for(count), self._cupy.cuda.runtime
-        pointers = pinned.address, words.ptr + 8 * first
-        runtime.memcpyAsync(*pointers, 8 * count, runtime.memcpyDeviceToHost, self._stream().ptr)
-        return pinned.copied()
-
-    def telling(self, count: int) -> tuple[int, Callable[[], Callable[[], list[int]]]]:
-        """Return where a kernel writes words for the host, and what is called once it was launched."""
-        pinned = self._pinned_for(count)
-        return pinned.address, pinned.sent
-
-    def _pinned_for(self, count: int) -> _Pinned:
-        """Return memory of the host for so many words, of which nothing was told."""
-        try:
-            pinned = self._pinned.pop()  # threads do not wait for each other
-        except IndexError:
-            pinned = self._new_pinned(count)
-        if pinned.room < count:
-            pinned = self._new_pinned(count)
-        pinned.ask(count)
-        return pinned
-
-    def _new_pinned(self, count: int) -> _Pinned:
-        """Return pinned memory: a GPU reaches no other, and copies go through such."""
-        pinned = _Pinned(max(_WORD.itemsize * count, LEAST_PINNED), self._pinned)
-        self._kept.append(pinned)  # whoever never waits for what is told leaves it on its way
-        return pinned
+    def read(self, words: Any, first: int, count: int) -> list[int]:
+        """Wait for all that was launched, and return some of the words."""
+        cuda, stream, nbytes = self._cupy.cuda, self._stream(), _WORD.itemsize * count
+        pinned = cuda.alloc_pinned_memory(nbytes)  # of CuPy's pool
+        source, to_host = words.ptr + _WORD.itemsize * first, cuda.runtime.memcpyDeviceToHost
+        cuda.runtime.memcpyAsync(pinned.ptr, source, nbytes, to_host, stream.ptr)
+        stream.synchronize()
+        numbers: list[int] = np.frombuffer(pinned, _WORD, count).tolist()
+        return numbers
 
     def kernel(
         self, signature: Signature, constants: Mapping[str, str], types: Mapping[str, np.dtype[Any]]

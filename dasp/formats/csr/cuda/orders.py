@@ -62,8 +62,6 @@ def cut_orders(
     """Sort rows in each of the windows, and cut them; nothing is read. Of so many tiles, unless 0, alone."""
     (orders, _kept), work = _sort_orders(on, csr, survey, cut, windows, tiles), survey.detail
     if orders.tiles:
-        none = on.device.word(None)
-        work.known["words"], work.known["word_count"], work.known["told"] = none, 0, none
         work.launch(kernels.CUT_TILES, (orders.tiles, len(windows)), CUT_THREADS)
     return orders
 
@@ -75,9 +73,8 @@ def cut_order(
     (orders, _kept), work = _sort_orders(on, csr, survey, cut, (window,)), survey.detail
     if not orders.tiles:
         return orders, (0, 0, 0)
-    reading = work.telling(orders.first, TOTALS)
     work.launch(kernels.CUT_TILES, (orders.tiles, 1), CUT_THREADS)
-    slices, steps, full = reading()()
+    slices, steps, full = work.read(orders.first, TOTALS)
     return orders, (slices, steps, full)
 
 

@@ -34,7 +34,7 @@ def transpose(on: Resources, csr: Csr) -> tuple[Csr, Array] | None:
     moved = {"data": as_bits(csr.data), "to_data": as_bits(made.data), "to_indices": made.indices}
     work.launch(kernels.TURN_ENTRIES, share(nnz, 256, BLOCKS), **moved)
     work.launch(kernels.START_COLUMNS, share(n + 1, 256, BLOCKS), to_indptr=starts)
-    return (made, order) if m != n or work.reading(differs, 1)()[0] else None
+    return (made, order) if m != n or work.read(differs, 1)[0] else None
 
 
 def _sort_entries(on: Resources, csr: Csr, order: Array, work: Work) -> None:

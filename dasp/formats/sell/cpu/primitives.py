@@ -89,10 +89,9 @@ def survey(csr: Csr, cut: Cut, narrow: bool) -> Survey:
     # Where a range begins with a longer row than the one before it ends with, rows rise between them.
     cuts = [m * part // len(found) for part in range(1, len(found))] if not any(rises) else []
     rise = any(rises) or any(not never_rises(_around(lengths, cut)) for cut in cuts)
-    values = None if counted is None else lambda: counted
     longest = max(int(lengths.max(initial=0)), 0)
     detail = lengths, long, coded
-    return Survey(not any(falls), int(max(most)), values, len(long), longest, bool(rise), detail)
+    return Survey(not any(falls), int(max(most)), counted, len(long), longest, bool(rise), detail)
 
 
 def _around(lengths: Vector, row: int) -> Vector:

@@ -196,7 +196,7 @@ def build(made_of: Any, plan: Plan, most: float) -> tuple[int, Octets | None]:
     line, plane = grid_of(sampled(on, plan, entries), plan.shape[0])
     grid = {"line": line, "plane": plane, "places": rows}
     _launch(on, COUNT, plan, entries, **grid, starts=starts, totals=on.part(totals, 0, 2))
-    (count,) = on.reading(totals, 1, 1)()
+    (count,) = on.read(totals, 1, 1)
     if count > most:
         return count, None
     there = count + BEHIND
@@ -251,7 +251,7 @@ def sampled(on: Any, plan: Plan, entries: tuple[Any, ...]) -> list[frozenset[int
     words = on.zeroed(count * SAMPLED_ENTRIES)
     given = {"count": count, "most": SAMPLED_ENTRIES}
     _launch(on, SAMPLE, plan, entries, **given, offsets=on.part(words, 0, count * SAMPLED_ENTRIES))
-    found = np.reshape(on.reading(words, 0, count * SAMPLED_ENTRIES)(), (count, SAMPLED_ENTRIES))
+    found = np.reshape(on.read(words, 0, count * SAMPLED_ENTRIES), (count, SAMPLED_ENTRIES))
     return [frozenset(map(int, row[row > 0])) for row in found]
 
 

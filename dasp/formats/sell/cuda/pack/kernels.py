@@ -29,8 +29,6 @@ SURVEY = Signature(
     int            most_segments
     Count*         facts          [13]
     Count*         long_tiles
-    Count*         done           [1]
-    Count*         told           [13]
     """,
 )
 
@@ -200,9 +198,6 @@ CUT_TILES = Signature(
     Count*            passages
     Count*            before
     Count*            totals
-    Count*            words           [word_count]
-    int               word_count
-    Count*            told            [word_count]
     """,
 )
 
@@ -254,10 +249,6 @@ COUNT_SECTORS = Signature(
     long long         table_slots
     int               shared_slots
     Count*            sampled
-    Count*            done            [1]
-    Count*            words           [word_count]
-    int               word_count
-    Count*            told            [word_count]
     """,
     shared_words="shared_slots",
 )
@@ -313,7 +304,6 @@ STORE_SLICES = Signature(
     Code*                  stored
     Count*                 come             [1]
     Count*                 sizes
-    Count*                 told             [1]
     """,
 )
 

@@ -61,14 +61,8 @@ class Device(Protocol):
     def part(self, array: Array, first: int, count: int) -> Any:
         """Return what launches take for some of the numbers of an array, which it does not keep."""
 
-    def reading(self, words: Array, first: int, count: int) -> Callable[[], list[int]]:
-        """Begin to copy words to the host, after what was launched; return what waits and returns them."""
-
-    def telling(self, count: int) -> tuple[Any, Callable[[], Callable[[], list[int]]]]:
-        """Return what launches take for words that the host reads, and what to call once a kernel was told.
-
-        That returns what waits for the kernel and returns the words; nobody else has them until then.
-        """
+    def read(self, words: Array, first: int, count: int) -> list[int]:
+        """Wait for all that was launched, and return some of the words."""
 
     def kernel(
         self, signature: Signature, constants: Mapping[str, str], types: Mapping[str, np.dtype[Any]]

@@ -65,9 +65,8 @@ def of_layout(
     work, orders = survey.detail, layout.detail.orders
     first = work.take(NUMBERS)
     work.tell(windows=None, window_count=0, totals=work.words(orders.first, NUMBERS))
-    reading = work.telling(first + TOTALS, NUMBERS - TOTALS)
     _count_sectors(on, csr, cut, orders, layout, sector_columns, blocks, first, work)
-    return SliceStatistics(*counted, *reading()())
+    return SliceStatistics(*counted, *work.read(first + TOTALS, NUMBERS - TOTALS))
 
 
 def _statistics(
@@ -81,13 +80,9 @@ def _statistics(
 ) -> list[SliceStatistics]:
     """Return what is counted of orders, segments left out."""
     work: SurveyWork = survey.detail
-    asked = orders.first, NUMBERS * len(orders.windows)
     if any(blocks):
-        reading = work.telling(*asked)
         _count_sectors(on, csr, cut, orders, None, sector_columns, blocks, orders.first, work)
-        counted = reading()()
-    else:
-        counted = work.read(*asked)
+    counted = work.read(orders.first, NUMBERS * len(orders.windows))
     return list(map(SliceStatistics._make, zip(*[iter(counted)] * NUMBERS, strict=True)))
 
 

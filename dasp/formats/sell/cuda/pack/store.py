@@ -22,7 +22,7 @@ def store(
 ) -> tuple[Values, tuple[Array, Array, Array, Array]]:
     """See `Primitives`."""
     device, work, slices = on.device, survey.detail, layout.slices
-    stored, table = _room(on, csr.data, order, layout.steps, coding, work)
+    stored, table = _room(on, csr.data, order, layout.steps, coding, survey)
     deltas = _store(on, csr, order, layout, coding, work) if slices else on.nothing(np.uint8)
     codes = on.nothing(np.uint8) if stored is None else device.shown(stored)
     rows = on.nothing(work.types["Index"]) if layout.rows is None else device.shown(layout.rows)
@@ -37,12 +37,11 @@ def _store(
     device, known, slices, dtype = on.device, work.known, layout.slices, csr.data.dtype
     tiles, blocks = ceil_div(slices, SLICE_TILE), ceil_div(slices, 8)
     first = work.take(tiles + 2)
-    known["told"], sent = device.telling(1)
     known["slices"], known["bases"] = slices, device.word(layout.detail.bases)
     known["data"], known["order"] = device.bits(csr.data, bits_type(dtype)), device.word(order)
     known["come"], known["sizes"] = work.words(first, 1), work.words(first + 1, tiles + 1)
     work.launch(kernels.STORE_SLICES, blocks, 256, on.compiled(work.types, dtype, coding))
-    (size,) = sent()()
+    (size,) = work.read(first + 1 + tiles, 1)
     deltas = device.empty(WARP * size, np.uint8)
     known["deltas"] = device.word(deltas)
     work.launch(kernels.FILL_DELTAS, blocks)
@@ -50,10 +49,11 @@ def _store(
 
 
 def _room(
-    on: Resources, data: Array, order: Array | None, steps: int, coding: Coding, work: SurveyWork
+    on: Resources, data: Array, order: Array | None, steps: int, coding: Coding, survey: Survey
 ) -> tuple[Array | None, Array]:
     """Return where codes are to be stored, None if they are not, and their table; tell kernels of both."""
-    device, known, dtype = on.device, work.known, data.dtype
+    device, work, dtype = on.device, survey.detail, data.dtype
+    known = work.known
     known["table"] = known["stored"] = device.word(None)
     known["distinct"] = 0
     if coding == Coding.EQUAL:
@@ -63,7 +63,8 @@ def _room(
         # In another order values first appear elsewhere.
         distinct = work.distinct if order is None else value_facts(on, data, order)
         assert distinct
-        table = make_dictionary(on, data, order, distinct, work.values().distinct)
+        assert survey.values
+        table = make_dictionary(on, data, order, distinct, survey.values.distinct)
         work.tell(distinct=len(table), table=as_bits(table))
     (stored,) = device.scratch((WARP * steps if len(data) else 0, code_type(coding, dtype)))
     known["stored"] = device.bits(stored, code_bits(coding, dtype))

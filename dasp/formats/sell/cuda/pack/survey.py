@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 from dasp.formats.plan import Array, Csr
-from dasp.formats.sell.choose import ValueStatistics
 from dasp.formats.sell.cuda.pack import kernels
 from dasp.formats.sell.cuda.pack.protocols import Device
 from dasp.formats.sell.cuda.pack.resources import Kernels, Resources
@@ -80,71 +78,10 @@ class SurveyWork(Work):
     nbytes: int
     distinct: Distinct | None = None
     long: LongRows | None = None
-    _values: ValueStatistics | None = None
 
-    def __init__(self, device: Device, kernels: Kernels, words: Array, types: Types, entries: int) -> None:
+    def __init__(self, device: Device, kernels: Kernels, words: Array, types: Types) -> None:
         super().__init__(device, kernels, words)
-        self.types, self._count = types, entries
-
-    def take_behind(self, count: int) -> int:
-        """Return where words begin that are 0 and that nobody else has, behind those that the host reads."""
-        self._room -= count
-        return self._room
-
-    def take(self, count: int) -> int:
-        """See `Work`; what is known of values is read first if there are no words left."""
-        first = self._taken
-        if first + count <= self._room:
-            self._taken = first + count
-            return first
-        if self.distinct is not None:
-            self.values()
-        return super().take(count)
-
-    def read(self, first: int, count: int) -> list[int]:
-        """Wait for some of the words, and for the facts of values before them if these are not known."""
-        asks = self.distinct is not None and self._values is None
-        begin = VALUES_AT if asks else first
-        found = self.reading(begin, first + count - begin)()
-        if asks:
-            self._values = value_statistics(self._count, *found[:2])
-        return found[first - begin :]
-
-    def telling(self, first: int, count: int) -> Callable[[], Callable[[], list[int]]]:
-        """Have the next kernel tell the host some words when it is done.
-
-        What is returned is called when it was launched, and returns what does what `read` does.
-        """
-        asks = self.distinct is not None and self._values is None
-        begin = VALUES_AT if asks else first
-        size = first + count - begin
-        told, sent = self._on.telling(size)
-        self.known |= {
-            "done": self.zeros(1),
-            "words": self.words(begin, size),
-            "word_count": size,
-            "told": told,
-        }
-
-        def reading() -> Callable[[], list[int]]:
-            finish = sent()
-
-            def read() -> list[int]:
-                found = finish()
-                if asks:
-                    self._values = value_statistics(self._count, *found[:2])
-                return found[first - begin :]
-
-            return read
-
-        return reading
-
-    def values(self) -> ValueStatistics:
-        """Return the facts of values, and wait for them if they are not known."""
-        if self._values is None:
-            self.read(VALUES_AT + 2, 0)
-        assert self._values
-        return self._values
+        self.types = types
 
 
 def survey(on: Resources, csr: Csr, cut: Cut, narrow: bool) -> Survey:
@@ -157,9 +94,8 @@ def survey(on: Resources, csr: Csr, cut: Cut, narrow: bool) -> Survey:
     zeros = ZEROS + m // SLICE_TILE + nnz // CUT_TILE + ORDER_ZEROS * (m // CUT_TILE + 1) + long_tiles
     device, types = on.device, on.ready(csr)
     words, word = device.zeroed(zeros + VALUE_WORDS * counts), device.word
-    work = SurveyWork(device, on.compiled(types), words, types, nnz)
+    work = SurveyWork(device, on.compiled(types), words, types)
     first = work.take(VALUES_AT + 2)
-    told, sent = device.telling(VALUES_AT)
     known = work.known = {
         "indptr": word(csr.indptr),
         "indices": word(csr.indices),
@@ -169,24 +105,22 @@ def survey(on: Resources, csr: Csr, cut: Cut, narrow: bool) -> Survey:
         "segment_steps": cut.segment_steps,
         "most_segments": cut.most_segments,
         "facts": work.words(first, VALUES_AT),
-        "long_tiles": work.words(work.take_behind(long_tiles), long_tiles),
-        "done": work.zeros(1),
-        "told": told,
+        "long_tiles": work.zeros(long_tiles),
     }
     work.launch(kernels.SURVEY, share(max(m, nnz), 256, BLOCKS))
-    reading = sent()
     if counts:
-        work.distinct = Distinct(words, VALUES_AT, work.take_behind(VALUE_WORDS))
+        work.distinct = Distinct(words, VALUES_AT, work.take(VALUE_WORDS))
         count_values_into(on, work, csr.data, None, work.distinct)
     known["segment_starts"] = known["segment_lengths"] = word(None)
     known["stride"], known["segments"] = m, 0
     work.nbytes = int(csr.indptr.nbytes + csr.indices.nbytes + csr.data.nbytes)
-    facts = work.facts = Facts._make(reading())  # while the values are counted
+    *found, dead, distinct = work.read(first, VALUES_AT + 2)
+    facts = work.facts = Facts._make(found)
     _hold(csr, facts)
     return Survey(
         columns_rise=facts.descents == facts.row_descents,
         most_column=facts.most_column - BIAS if nnz else -1,
-        values=work.values if counts else None,
+        values=value_statistics(nnz, dead, distinct) if counts else None,
         long_rows=facts.long_rows,
         longest=facts.longest_whole,
         rises=facts.rises > 0,

@@ -65,10 +65,9 @@ def count_values(
 ) -> tuple[ValueStatistics, Distinct]:
     """See `Primitives`; it keeps the table of distinct values."""
     distinct = value_facts(on, data, None)
-    read = on.device.reading(distinct.words, 0, 2)
     if meanwhile is not None:
         meanwhile()
-    return value_statistics(len(data), *read()), distinct
+    return value_statistics(len(data), *on.device.read(distinct.words, 0, 2)), distinct
 
 
 def make_dictionary(on: Resources, data: Array, order: Array | None, distinct: Distinct, count: int) -> Array:

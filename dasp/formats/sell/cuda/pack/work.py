@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from dasp.formats.plan import Array
@@ -74,9 +73,9 @@ class Work:
         first = self.take(count)
         return self._part(self._words, first, count)
 
-    def reading(self, first: int, count: int) -> Callable[[], list[int]]:
-        """Begin to read some of the words."""
-        return self._on.reading(self._words, first, count)
+    def read(self, first: int, count: int) -> list[int]:
+        """Wait for all that was launched, and return some of the words."""
+        return self._on.read(self._words, first, count)
 
 
 def share(count: int, each: int, most: int) -> int:
