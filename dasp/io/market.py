@@ -1,27 +1,25 @@
 """Matrix Market files, plain or compressed by gzip, read strictly and in bounded memory.
 
 The format is that of Boisvert, Pozo and Remington, "The Matrix Market Exchange Formats: Initial Design",
-NISTIR 5935 (1996). Lines are read by several threads while the next ones are decompressed.
+NISTIR 5935 (1996). SciPy's reader skips what stands behind a number, so that 1,5 becomes 1. Here the form of
+each line is checked first, and SciPy (C++, several threads) converts only lines that passed.
 """
 
 from __future__ import annotations
 
 import gzip
+import io
 import math
 import re
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
 import numpy as np
+import scipy.io
 from scipy.sparse import csr_array
 
-from dasp.io.decimal import powers_of_five
 from dasp.io.files import MatrixFileError, open_regular
-from dasp.io.lines import NEEDED, SHORTEST_LINE, Fault, Field, compress_rows, read_lines
-from dasp.runtime.cpu import threads as _threads
-from dasp.runtime.integers import ceil_div
 from dasp.runtime.memory import BYTES_PER_COLUMN, BYTES_PER_ENTRY, BYTES_PER_ROW, refuse_oversize
 
 Vector = np.ndarray[Any, Any]
@@ -33,40 +31,43 @@ _LONGEST_LINE = 1 << 16
 _MOST_REMARKS = 1 << 24
 """Bytes that the lines above the size line may have together."""
 
-_SHORTEST_ENTRY = 4
-"""Bytes of "1 1" and a line end."""
+_SHORTEST_ENTRY, _SHORTEST_VALUE = 4, 2
+"""Bytes of "1 1" and a line end, and of "1" and a line end."""
 
 _LARGEST_GZIP_RATIO = 1032
-_BLOCK = 1 << 20
-"""Bytes that one thread reads at a time."""
+_BLOCK = 1 << 22
+"""Bytes that are checked and converted at a time."""
 
-_MOST_THREADS = 16
 _WORDS = (
     ("matrix",),
     ("coordinate", "array"),
     ("real", "double", "integer", "unsigned-integer", "pattern", "complex"),
     ("general", "symmetric", "skew-symmetric", "hermitian"),
 )
-_FIELDS = {
-    "real": Field.REAL,
-    "double": Field.REAL,
-    "integer": Field.INTEGER,
-    "unsigned-integer": Field.UNSIGNED,
-    "pattern": Field.PATTERN,
-    "complex": Field.COMPLEX,
-}
 _DTYPES = {
-    Field.REAL: np.dtype(np.float64),
-    Field.INTEGER: np.dtype(np.int64),
-    Field.UNSIGNED: np.dtype(np.uint64),
-    Field.PATTERN: np.dtype(np.float64),
-    Field.COMPLEX: np.dtype(np.complex128),
+    "real": np.dtype(np.float64),
+    "integer": np.dtype(np.int64),
+    "unsigned-integer": np.dtype(np.uint64),
+    "pattern": np.dtype(np.float64),
+    "complex": np.dtype(np.complex128),
 }
-_NUMBERS = {field: _DTYPES[field].itemsize // 8 for field in Field} | {Field.PATTERN: 0}
-"""Words of 64 bits in which the value of a line is read."""
 
-_MIRRORED = np.uint64(1 << 63)
-"""Set in the number of an entry that stands on the other side of the diagonal."""
+_TO_SHAPE = bytes.maketrans(b"123456789", 9 * b"0")
+"""The shape of a line is the line with every digit replaced by 0: few lines have a shape of their own."""
+
+_TO_SCIPY, _NOT_FOR_SCIPY = bytes.maketrans(b"dD", b"ee"), b"+\r"
+"""What SciPy's reader does not know: Fortran's exponents, plus signs, the line ends of Windows."""
+
+_INDICES = rb"0++[ \t]++0++"
+_REAL = rb"[+-]?+(?:(?:0++(?:\.0*+)?+|\.0++)(?:[eEdD][+-]?+0++)?+|(?i:nan|inf(?:inity)?+))"
+_NUMBERS: dict[str, list[bytes]] = {
+    "real": [_REAL],
+    "integer": [rb"[+-]?+0++"],
+    "unsigned-integer": [rb"\+?+0++"],
+    "pattern": [],
+    "complex": [_REAL, _REAL],
+}
+"""The shapes of the numbers that a line holds behind its row and column."""
 
 _REMEDY = "mend it or download the file again"
 
@@ -75,7 +76,7 @@ class _Head(NamedTuple):
     """What stands above the first entry; `lines` entries follow, `line` is the size line's number."""
 
     is_coordinate: bool
-    field: Field
+    field: str
     symmetry: str
     rows: int
     columns: int
@@ -84,11 +85,11 @@ class _Head(NamedTuple):
 
 
 class _Entries(NamedTuple):
-    """Room for all entries: rows and columns counted from 0, and the bits of the values."""
+    """All entries of a file: rows and columns counted from 0, and values; an array has values alone."""
 
     rows: Vector
     columns: Vector
-    bits: Vector
+    values: Vector
 
 
 def read_matrix_market(path: Path) -> csr_array:
@@ -103,9 +104,9 @@ def read_matrix_market(path: Path) -> csr_array:
     -------
     scipy.sparse.csr_array, shape (m, n)
         float64, for the integer fields int64 or uint64, for the complex one complex128; a pattern's values
-        are 1. Decimals are rounded to
-        the nearest; their exponents may be written with e or, as Fortran does, with d. Symmetric storage is
-        written out in full. Duplicates are summed; explicit zeros of a coordinate file are kept.
+        are 1. Decimals are rounded to the nearest; their exponents may be written with e or, as Fortran
+        does, with d. Symmetric storage is written out in full. Duplicates are summed; explicit zeros of a
+        coordinate file are kept.
 
     Raises
     ------
@@ -119,7 +120,7 @@ def read_matrix_market(path: Path) -> csr_array:
     Notes
     -----
     While it is read, an entry of the file takes 16 bytes (24 where an index needs 64 bits), and one of the
-    result 12 (16) more.
+    result 12 (16) more; a block of lines takes some 20 MB besides.
     """
     with open_regular(path) as file:
         start = file.read(512)
@@ -233,7 +234,7 @@ def _read_size(path: Path, stream: IO[bytes], words: list[str], packed: bool) ->
             f"{path} is {rows} x {columns} and {symmetry}; such a matrix is square; mend its header"
         )
     lines = sizes[2] if coordinate else _array_lines(rows, columns, symmetry)
-    head = _Head(coordinate, _FIELDS[words[3]], symmetry, rows, columns, lines, number)
+    head = _Head(coordinate, words[3].replace("double", "real"), symmetry, rows, columns, lines, number)
     _check_promise(path, head, packed)
     return head
 
@@ -247,7 +248,7 @@ def _array_lines(rows: int, columns: int, symmetry: str) -> int:
 
 def _check_promise(path: Path, head: _Head, packed: bool) -> None:
     """Refuse a size line that the file cannot keep, however its entries are written, or the machine."""
-    size, shortest = path.stat().st_size, _SHORTEST_ENTRY if head.is_coordinate else SHORTEST_LINE
+    size, shortest = path.stat().st_size, _SHORTEST_ENTRY if head.is_coordinate else _SHORTEST_VALUE
     if shortest * head.lines > size * (_LARGEST_GZIP_RATIO if packed else 1) + shortest:
         raise MatrixFileError(
             f"{path} promises {head.lines:,} entries but has {size:,} bytes; it was cut short, or its size "
@@ -260,7 +261,7 @@ def _check_promise(path: Path, head: _Head, packed: bool) -> None:
     stored = head.lines if head.symmetry == "general" else 2 * head.lines
     refuse_oversize(
         f"{path} with {head.rows:,} rows and {stored:,} entries",
-        BYTES_PER_ENTRY * max(_NUMBERS[head.field], 1) * stored
+        BYTES_PER_ENTRY * max(len(_NUMBERS[head.field]), 1) * stored
         + BYTES_PER_ROW * head.rows
         + BYTES_PER_COLUMN * head.columns,
         "choose a smaller matrix",
@@ -279,49 +280,62 @@ def _words(line: str) -> list[str]:
 # Entries
 
 
-class _Piece:
-    """Whole lines that one thread reads, and room for what it finds there."""
+class _Grammar:
+    """What a line of a file may look like, and what is wrong with one that looks different."""
 
-    def __init__(self, size: int, head: _Head, index: np.dtype[Any]) -> None:
-        most = size // (_SHORTEST_ENTRY if head.is_coordinate else SHORTEST_LINE) + 1
-        places = most if head.is_coordinate else 0
-        self.entries = _Entries(
-            np.empty(places, index), np.empty(places, index), np.empty(_NUMBERS[head.field] * most, np.uint64)
-        )
-        self.unsure = np.empty((size // 20 + 1, 3), np.int64)
+    def __init__(self, head: _Head) -> None:
         self._head = head
-        self.lines = self.count = self.hard = self.place = 0
-        self.fault = Fault.NONE
+        parts = [_INDICES] * head.is_coordinate + _NUMBERS[head.field]
+        self._line = _pattern(parts, rb"[ \t]*+\r?+")
+        self._blank = re.compile(rb"[ \t]*+\r?+")
+        self._indices = _pattern(parts[:1], b"")
+        self._parts = _pattern(parts, b"")
 
-    def read(self, text: Vector, first: int, last: int, most: int) -> None:
-        """Read the lines from byte `first` to byte `last`, up to the first at fault."""
-        head = self._head
-        self.lines, self.count, self.hard, self.place, fault = read_lines(
-            text,
-            first,
-            last,
-            most,
-            head.is_coordinate,
-            int(head.field),
-            head.rows,
-            head.columns,
-            *self.entries,
-            self.unsure,
-            powers_of_five(),
-        )
-        self.fault = Fault(fault)
-        for number, start, end in self.unsure[: self.hard].tolist():
-            value = float(text[start:end].tobytes().lower().replace(b"d", b"e"))
-            self.entries.bits[number] = np.float64(value).view(np.uint64)
-            if math.isinf(value):
-                self._end_at(text, first, start, number // _NUMBERS[head.field])
-                return
+    def is_blank(self, shape: bytes) -> bool:
+        """Return whether a line holds nothing."""
+        return self._blank.fullmatch(shape) is not None
 
-    def _end_at(self, text: Vector, first: int, start: int, entry: int) -> None:
-        """Let the line in which byte `start` lies be the first at fault."""
-        before = text[first:start].tobytes()
-        self.fault, self.count, self.lines = Fault.TOO_LARGE, entry, before.count(b"\n")
-        self.place = first + before.rfind(b"\n") + 1
+    def is_sound(self, shape: bytes) -> bool:
+        """Return whether a line is blank, or holds one entry and nothing else."""
+        return (self._line.fullmatch(shape) or self._blank.fullmatch(shape)) is not None
+
+    def find_fault(self, line: bytes) -> str:
+        """Return what is needed where a line that is not blank is at fault, in words; "" if it is sound."""
+        shape = line.translate(_TO_SHAPE)
+        if b"\0" in line:
+            return "it holds zero bytes, which no text has"
+        if self._head.is_coordinate and not self._indices.match(shape):
+            return "a row and a column are needed, as whole numbers"
+        if not self._parts.match(shape):
+            return "its value must be a number of the kind that the header says"
+        if not self.is_sound(shape):
+            return "a line holds one entry and nothing else"
+        words = line.split()
+        if self._head.is_coordinate:
+            for name, size in (("row", self._head.rows), ("column", self._head.columns)):
+                if not 1 <= _to_integer(words.pop(0)) <= size:
+                    return f"its {name} is out of bounds"
+        if any(_is_too_large(word, _DTYPES[self._head.field]) for word in words):
+            return "its value is beyond the largest number of the field's type"
+        return ""
+
+
+def _pattern(parts: list[bytes], end: bytes) -> re.Pattern[bytes]:
+    return re.compile(rb"[ \t]*+" + rb"[ \t]++".join(parts) + end)
+
+
+def _to_integer(word: bytes) -> int:
+    """Return a whole number; 10^40, with its sign, for one that has more digits."""
+    digits = word.lstrip(b"+-0") or b"0"
+    value = int(digits) if len(digits) <= 40 else 10**40
+    return -value if word.startswith(b"-") else value
+
+
+def _is_too_large(word: bytes, dtype: np.dtype[Any]) -> bool:
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        return not limits.min <= _to_integer(word) <= limits.max
+    return b"n" not in word.lower() and math.isinf(float(word.translate(_TO_SCIPY)))
 
 
 class _Reader:
@@ -329,15 +343,12 @@ class _Reader:
 
     def __init__(self, path: Path, stream: IO[bytes], head: _Head) -> None:
         self._path, self._stream, self._head = path, stream, head
-        self._line, self._found, self._ended = head.line, 0, False
-        threads = min(_threads.get_num_threads(), _MOST_THREADS)
+        self._line, self._found = head.line, 0
+        self._grammar = _Grammar(head)
         index = np.dtype(np.int32 if max(head.rows, head.columns) < 2**31 else np.int64)
-        self._pieces = [_Piece(_BLOCK + _LONGEST_LINE, head, index) for _ in range(threads)]
-        self._texts = [np.empty(threads * _BLOCK, np.uint8) for _ in range(2)]
-        self._rest = b""
         places = head.lines if head.is_coordinate else 0
-        words = _NUMBERS[head.field] * head.lines
-        self._entries = _Entries(np.empty(places, index), np.empty(places, index), np.empty(words, np.uint64))
+        values = np.empty(head.lines, _DTYPES[head.field])
+        self._entries = _Entries(np.empty(places, index), np.empty(places, index), values)
 
     def read(self) -> _Entries:
         """Read to the end of the stream.
@@ -347,22 +358,8 @@ class _Reader:
         MatrixFileError
             At the first line at fault, and where there are too few.
         """
-        turn, text_end = 0, self._fill(0)
-        while text_end:
-            ends: list[int] = []
-            tasks: list[Callable[[], None]] = []
-            if not self._ended:
-                tasks.append(lambda turn=turn, ends=ends: ends.append(self._fill(1 - turn)))  # type: ignore[misc]
-            cuts = self._cuts(self._texts[turn], text_end)
-            used = list(zip(self._pieces, cuts[:-1], cuts[1:], strict=False))
-            left = self._head.lines - self._found
-            tasks += [
-                partial(piece.read, self._texts[turn], first, last, left) for piece, first, last in used
-            ]
-            _threads.run(tasks)
-            for piece, first, last in used:
-                self._take(piece, self._texts[turn], first, last)
-            turn, text_end = 1 - turn, ends[0] if ends else 0
+        while text := self._read_block():
+            self._read_lines(text)
         if self._found < self._head.lines:
             raise MatrixFileError(
                 f"{self._path} was cut short: it has {self._found:,} of the {self._head.lines:,} entries "
@@ -370,69 +367,75 @@ class _Reader:
             )
         return self._entries
 
-    def _fill(self, turn: int) -> int:
-        """Read the next bytes into a text; return the end of its last whole line, 0 if none is left."""
-        text, have = self._texts[turn], len(self._rest)
-        text[:have] = np.frombuffer(self._rest, np.uint8)
-        view = memoryview(cast(Any, text))
-        while have < len(text) - 1:
-            got = self._stream.readinto(view[have:-1])  # type: ignore[attr-defined]
-            if not got:
-                self._ended = True
-                break
-            have += got
-        if self._ended and have and text[have - 1] != ord("\n"):
-            text[have] = ord("\n")  # the last line of a file may lack its end
-            have += 1
-        tail = max(have - _LONGEST_LINE, 0)
-        end = tail + self._line_end(text[tail:have], last=True) + 1 if have else 0
-        self._rest = text[end:have].tobytes()
-        return end
+    def _read_block(self) -> bytes:
+        """Read whole lines, each with its end; nothing at the end of the stream."""
+        text = self._stream.read(_BLOCK)
+        if text and not text.endswith(b"\n"):
+            tail = self._stream.readline(_LONGEST_LINE)
+            text += tail
+            if not tail.endswith(b"\n"):
+                text += b"\n"  # the last line of a file may lack its end
+        return text
 
-    def _cuts(self, text: Vector, end: int) -> list[int]:
-        """Return where pieces of about equal sizes start, at line starts, and the end of the last."""
-        cuts = [0]
-        for _ in self._pieces:
-            goal = min(cuts[-1] + max(ceil_div(end, len(self._pieces)), _LONGEST_LINE), end)
-            cuts.append(goal + self._line_end(text[goal - 1 : min(goal + _LONGEST_LINE, end)]))
-            if cuts[-1] == end:
-                break
-        return cuts
-
-    def _line_end(self, text: Vector, last: bool = False) -> int:
-        """Return where the first line of a text ends, or the last one."""
-        content = text.tobytes()
-        place = content.rfind(b"\n") if last else content.find(b"\n")
-        if place < 0:
+    def _read_lines(self, text: bytes) -> None:
+        """Check some lines, convert them and append what they hold."""
+        shapes = text.translate(_TO_SHAPE).split(b"\n")[:-1]
+        different = set(shapes)
+        if max(map(len, different)) >= _LONGEST_LINE:
             raise MatrixFileError(
                 f"{self._path} has a line of more than {_LONGEST_LINE:,} bytes; an entry is shorter; "
                 + _REMEDY
             )
-        return place
+        blank = sum(shapes.count(shape) for shape in different if self._grammar.is_blank(shape))
+        count, begin = len(shapes) - blank, self._found
+        end = begin + count
+        if end > self._head.lines or not all(map(self._grammar.is_sound, different)):
+            self._refuse_fault(text)
+        if count:
+            try:
+                parts = _convert(text, self._head, count)
+            except (ValueError, OverflowError):
+                self._refuse_fault(text)
+                raise
+            if parts[-1].dtype.kind in "fc" and np.isinf(parts[-1]).any():
+                self._refuse_fault(text)
+            for whole, part in zip(reversed(self._entries), reversed(parts), strict=False):
+                whole[begin:end] = part
+        self._found, self._line = end, self._line + len(shapes)
 
-    def _take(self, piece: _Piece, text: Vector, first: int, last: int) -> None:
-        """Append what a piece holds; where there is too much of it, find the first line too many."""
+    def _refuse_fault(self, text: bytes) -> None:
+        """Find the first line at fault and raise an error that names it; return if there is none."""
         left = self._head.lines - self._found
-        if piece.count > left:
-            piece.read(text, first, last, left)
-        if piece.fault:
-            raise self._error(piece, text)
-        for whole, part, each in zip(
-            self._entries, piece.entries, (1, 1, _NUMBERS[self._head.field]), strict=True
-        ):
-            if len(part):
-                whole[each * self._found : each * (self._found + piece.count)] = part[: each * piece.count]
-        self._found += piece.count
-        self._line += piece.lines
+        for number, line in enumerate(text.split(b"\n")[:-1], self._line + 1):
+            if self._grammar.is_blank(line):
+                continue
+            fault = self._grammar.find_fault(line) if left else "the size line promises fewer lines"
+            left -= 1
+            if fault:
+                shown = _text(line)
+                raise MatrixFileError(
+                    f"{self._path} has {shown if len(shown) <= 60 else shown[:57] + '...'!r} in line "
+                    f"{number}; {fault}; {_REMEDY}"
+                )
 
-    def _error(self, piece: _Piece, text: Vector) -> MatrixFileError:
-        line = text[piece.place : piece.place + _LONGEST_LINE].tobytes().partition(b"\n")[0]
-        needed = "it holds zero bytes, which no text has" if b"\0" in line else NEEDED[piece.fault]
-        shown = _text(line)
-        return MatrixFileError(
-            f"{self._path} has {shown if len(shown) <= 60 else shown[:57] + '...'!r} in line "
-            f"{self._line + piece.lines + 1}; {needed}; {_REMEDY}"
-        )
+
+def _convert(text: bytes, head: _Head, count: int) -> Sequence[Vector]:
+    """Convert `count` lines, and return their values, behind rows and columns unless the file is an array.
+
+    Raises
+    ------
+    ValueError, OverflowError
+        If an index is out of bounds or a whole number beyond its type. Decimals beyond float64 become inf.
+    """
+    text = text.translate(_TO_SCIPY, _NOT_FOR_SCIPY)
+    if not head.is_coordinate:  # SciPy adds an array's values to zeros, so that -0 loses its sign
+        dtype = _DTYPES[head.field]
+        if dtype.kind in "iu":
+            return (np.array(list(map(int, text.split())), dtype),)
+        return (np.array(list(map(float, text.split()))).view(dtype),)
+    above = f"%%MatrixMarket matrix coordinate {head.field} general\n{head.rows} {head.columns} {count}\n"
+    matrix = scipy.io.mmread(io.BytesIO(above.encode() + text))
+    return matrix.row, matrix.col, matrix.data
 
 
 # The matrix
@@ -440,67 +443,31 @@ class _Reader:
 
 def _assemble(path: Path, head: _Head, entries: _Entries) -> csr_array:
     """Make the matrix that the entries mean."""
-    dtype = _DTYPES[head.field]
-    _check_opposites(path, head, entries.bits)
+    rows, columns, values = entries
+    skew = head.symmetry == "skew-symmetric"
+    if skew and values.dtype.kind == "i" and np.any(values == np.iinfo(values.dtype).min):
+        least = np.iinfo(values.dtype).min
+        raise MatrixFileError(f"{path} is skew-symmetric and has {least}, whose opposite is beyond int64")
     if not head.is_coordinate:
-        full = _write_out(head, entries.bits.view(dtype))
+        full = _write_out(head, values)
         if head.symmetry == "hermitian":
             _check_real(path, full.diagonal().imag, np.arange(head.rows))
         return csr_array(full)
-    mirror = head.symmetry != "general"
-    if mirror:
+    if head.symmetry != "general":
         _check_triangle(path, head, entries)
-    rows, columns, bits = entries
-    if head.field == Field.PATTERN:
-        bits = np.ones(len(rows)).view(np.uint64)
-    if head.field == Field.COMPLEX:
-        bits = np.arange(len(rows), dtype=np.uint64)  # numbers of entries, whose values take two words
-    stored = len(rows) + (int(np.count_nonzero(rows != columns)) if mirror else 0)
-    index = np.dtype(np.int64) if stored >= 2**31 else rows.dtype
-    indptr, indices, data = (
-        np.zeros(head.rows + 1, index),
-        np.empty(stored, index),
-        np.empty(stored, np.uint64),
-    )
-    sign, flip = _negation(head)
-    compress_rows(head.rows, rows, columns, bits, mirror, sign, flip, indptr, indices, data)
-    values = _by_number(head, entries, data) if head.field == Field.COMPLEX else data.view(dtype)
-    matrix = csr_array((values, indices, indptr), shape=(head.rows, head.columns))
-    if dtype.kind in "iu" and not matrix.has_canonical_format and _may_overflow(matrix):
-        _check_sums(path, matrix)
-    matrix.sum_duplicates()
-    return matrix
+        off = rows != columns
+        rows, columns, values = (
+            np.concatenate([rows, columns[off]]),
+            np.concatenate([columns, rows[off]]),
+            np.concatenate([values, _opposite(head, values[off])]),
+        )
+    shape = head.rows, head.columns
+    if values.dtype.kind in "iu" and _may_overflow(values):
+        _check_sums(path, shape, _Entries(rows, columns, values))
+    return csr_array((values, (rows, columns)), shape=shape)
 
 
-def _check_opposites(path: Path, head: _Head, bits: Vector) -> None:
-    """Hold that the other side of a skew-symmetric matrix of integers can be stored."""
-    least = np.iinfo(np.int64).min
-    if head.symmetry != "skew-symmetric" or _DTYPES[head.field].kind == "f":
-        return
-    if np.any(bits.view(np.int64) == least):
-        raise MatrixFileError(f"{path} is skew-symmetric and has {least}, whose opposite is beyond int64")
-
-
-def _negation(head: _Head) -> tuple[np.uint64, np.uint64]:
-    """Return what makes the bits of the other side, or their entry's number: (bits ^ sign) + flip."""
-    if head.field == Field.COMPLEX:
-        return _MIRRORED, np.uint64(0)
-    if head.symmetry != "skew-symmetric":
-        return np.uint64(0), np.uint64(0)
-    if _DTYPES[head.field].kind == "f":
-        return np.uint64(1 << 63), np.uint64(0)
-    return np.uint64(2**64 - 1), np.uint64(1)
-
-
-def _by_number(head: _Head, entries: _Entries, numbers: Vector) -> Vector:
-    """Return complex values by the numbers of their entries, turned on the other side of the diagonal."""
-    values: Vector = entries.bits.view(np.complex128)[numbers & ~_MIRRORED]
-    mirrored = numbers >= _MIRRORED
-    values[mirrored] = _turned(head, values[mirrored])
-    return values
-
-
-def _turned(head: _Head, values: Vector) -> Vector:
+def _opposite(head: _Head, values: Vector) -> Vector:
     """Return what stands on the other side of the diagonal."""
     if head.symmetry == "hermitian":
         return values.conj()
@@ -518,7 +485,7 @@ def _write_out(head: _Head, values: Vector) -> Vector:
         below = slice(j + skew, None)
         column = values[start : start + head.rows - j - skew]
         full[below, j] = column
-        full[j, below] = _turned(head, column)
+        full[j, below] = _opposite(head, column)
         if head.symmetry == "hermitian" and len(column):
             full[j, j] = column[0]
         start += len(column)
@@ -527,19 +494,17 @@ def _write_out(head: _Head, values: Vector) -> Vector:
 
 def _check_triangle(path: Path, head: _Head, entries: _Entries) -> None:
     """Hold that entries of symmetric storage lie on one side of the diagonal, or at least do not meet."""
-    rows, columns, bits = entries
+    rows, columns, values = entries
     on_diagonal = rows == columns
-    stored = np.ones((np.count_nonzero(on_diagonal), 1), np.uint64)
-    if _NUMBERS[head.field]:
-        stored = bits.reshape(len(rows), _NUMBERS[head.field])[on_diagonal]
-    if head.symmetry == "skew-symmetric" and np.any(stored << np.uint64(1)):
-        row = int(rows[on_diagonal][0]) + 1
+    diagonal, place = values[on_diagonal], rows[on_diagonal]
+    if head.symmetry == "skew-symmetric" and np.any(diagonal != 0):
+        row = int(place[0]) + 1
         raise MatrixFileError(
             f"{path} has an entry in row {row} and column {row}; the diagonal of a skew-symmetric matrix "
             f"is 0; {_REMEDY}"
         )
-    if head.symmetry == "hermitian" and head.field == Field.COMPLEX:
-        _check_real(path, stored[:, 1].view(np.float64), rows[on_diagonal])
+    if head.symmetry == "hermitian":
+        _check_real(path, diagonal.imag, place)
     below, above = rows > columns, rows < columns
     if not below.any() or not above.any():
         return
@@ -566,23 +531,22 @@ def _check_real(path: Path, imaginary: Vector, rows: Vector) -> None:
         )
 
 
-def _may_overflow(matrix: csr_array) -> bool:
-    """Whether all entries together might be too large for their type, were they at one place."""
-    most = max(int(matrix.data.max()), -int(matrix.data.min()))
-    return bool(most * matrix.nnz > np.iinfo(matrix.dtype).max)
+def _may_overflow(values: Vector) -> bool:
+    """Return whether all integers together might be too large for their type, were they at one place."""
+    most = max(int(values.max()), -int(values.min())) if len(values) else 0
+    return bool(most * len(values) > np.iinfo(values.dtype).max)
 
 
-def _check_sums(path: Path, matrix: csr_array) -> None:
+def _check_sums(path: Path, shape: tuple[int, int], entries: _Entries) -> None:
     """Hold that the integers at one place can be summed, by summing their halves apart."""
-    halves = []
-    for half in (matrix.data >> 32, matrix.data & matrix.dtype.type(2**32 - 1)):
-        arrays = half.astype(np.int64), matrix.indices.copy(), matrix.indptr.copy()
-        summed = csr_array(arrays, shape=matrix.shape)
-        summed.sum_duplicates()
-        halves.append(summed.data)
-    high = halves[0] + (halves[1] >> 32)
-    limits = np.iinfo(matrix.dtype)
+    rows, columns, values = entries
+    low, high = (
+        csr_array((half.astype(np.int64), (rows, columns)), shape=shape).data
+        for half in (values & values.dtype.type(2**32 - 1), values >> 32)
+    )
+    high = high + (low >> 32)
+    limits = np.iinfo(values.dtype)
     if len(high) and not (limits.min >> 32 <= high.min() and high.max() <= limits.max >> 32):
         raise MatrixFileError(
-            f"{path} has several entries at one place whose sum is beyond {matrix.dtype}; {_REMEDY}"
+            f"{path} has several entries at one place whose sum is beyond {values.dtype}; {_REMEDY}"
         )
