@@ -303,6 +303,47 @@ def test_a_preconditioned_block(dependent):
         block_cg(A, B, M=np.eye(3))
 
 
+def test_block_methods_multiply_all_columns_at_once():
+    widths: list[int] = []
+
+    class Counted:
+        """A matrix that takes no column alone."""
+
+        shape, dtype, device = (144, 144), np.dtype(np.float64), "cpu"
+        csr = poisson(12)
+
+        def matvec(self, x, out):
+            raise NotImplementedError
+
+        __matmul__ = matvec
+
+        def matmat(self, X, out):
+            widths.append(X.shape[1])
+            out[...] = self.csr @ X
+
+    B = np.random.default_rng(0).standard_normal((144, 3))
+    assert block_cg(Counted(), B)[1].converged
+    assert set(widths) == {3}
+    assert lobpcg(Counted(), B)[2].converged
+    assert set(widths) == {3, 9}
+
+
+def test_a_preconditioner_takes_columns_and_serves_scipys_lobpcg():
+    A, B = poisson(12), np.random.default_rng(0).standard_normal((144, 3))
+    M = dasp.preconditioners.ic0(A)
+    want = np.column_stack([M @ column for column in B.T])
+    out = np.full((144, 3), np.nan)
+    assert M.matmat(B, out=out) is out
+    for got in (out, M @ B, M(B), M.matmat(np.asfortranarray(B))):
+        np.testing.assert_array_equal(got, want)
+    with pytest.raises(ValueError, match=r"R has shape \(3, 144\); \(144, k\)"):
+        M.matmat(B.T)
+    with pytest.raises(ValueError, match=r"out is .* another shape"):
+        M.matmat(B, out=out[:, :2])
+    values, _ = sla.lobpcg(A, B, M=M, largest=False, tol=1e-8, maxiter=100)
+    np.testing.assert_allclose(np.sort(values), np.linalg.eigvalsh(A.toarray())[:3], rtol=1e-9)
+
+
 @pytest.mark.cuda
 def test_on_a_gpu():
     import cupy

@@ -172,18 +172,43 @@ class Preconditioner:
             self.vectors.bind("x", own[1])
         return program
 
+    def matmat(self, R: Array, out: Array = None) -> Array:
+        """Return M R, one column after the other.
+
+        Parameters
+        ----------
+        R : array, shape (n, k), on the device
+        out : array, optional
+            As R, not overlapping it; the result is written there.
+
+        Returns
+        -------
+        array of the shape of R, and of the type that `matvec` returns for a column
+
+        Raises
+        ------
+        ValueError, TypeError
+            If R is no array, has another shape or is elsewhere, or `out` is no array like the result.
+        """
+        R = operand("R", R)
+        if R.ndim != 2 or R.shape[0] != self.shape[0]:
+            raise ValueError(f"R has shape {R.shape}; ({self.shape[0]}, k) is needed")
+        if out is None:
+            out = R.astype(self._result_type(R), copy=True)
+        elif getattr(out, "shape", None) != R.shape:
+            raise ValueError(f"out is {_check.kind_of(out)} of another shape than R, {R.shape}")
+        for k in range(R.shape[1]):
+            r, z = R[:, k].copy(), out[:, k].copy()  # contiguous
+            out[:, k] = self.matvec(r, out=z)
+        return out
+
     def __matmul__(self, r: Array) -> Array:
         """Return M r, for each column where r has several."""
-        if getattr(r, "ndim", 1) == 2 and r.shape[1] != 1:
-            z = r.astype(self._result_type(r), copy=True)
-            for k in range(r.shape[1]):
-                z[:, k] = self.matvec(r[:, k])
-            return z
-        return self.matvec(r)
+        return self.matmat(r) if getattr(r, "ndim", 1) == 2 else self.matvec(r)
 
     def __call__(self, r: Array) -> Array:
-        """Return M r."""
-        return self.matvec(r)
+        """Return M r, for each column where r has several; SciPy's `lobpcg` calls its M."""
+        return self @ r
 
     def astype(self, dtype: Any) -> Preconditioner:
         """Return it computing in float32 or float64, a complex one in complex64 or complex128; r and z may

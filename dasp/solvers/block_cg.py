@@ -18,16 +18,14 @@ from dasp.solvers.blocks import (
     RANK,
     Breakdown,
     column_scales,
-    columns,
     conjugate,
-    multiply,
     multiply_columns,
+    new_block,
     pseudo_inverse,
     squared_lengths,
-    wide,
 )
 from dasp.solvers.hermitian import SKEW
-from dasp.solvers.operator import as_operator
+from dasp.solvers.operator import Operator, as_operator
 from dasp.solvers.space import Space
 from dasp.solvers.spaces import refuse_ranks, space_for
 from dasp.solvers.stats import Stats
@@ -78,7 +76,7 @@ def block_cg(
 
     Notes
     -----
-    Memory: 6 k vectors of length n, 8 k with a preconditioner. In exact arithmetic it needs at most n / k
+    Memory: 6 k vectors of length n, 7 k with a preconditioner. In exact arithmetic it needs at most n / k
     iterations.
 
     References
@@ -106,7 +104,7 @@ def block_cg(
         raise ValueError(f"X0 has shape {X0.shape}; B has shape {B.shape}, and X0 must have the same")
     space, operator = space_for(device, dtype), as_operator(A, device)
     preconditioner = None if M is None else as_operator(M, device, "M")
-    right, X, T = (columns(space, n, B.shape[1]) for _ in range(3))
+    right, X, T = (new_block(space, n, B.shape[1]) for _ in range(3))
     right[...] = space.asarray(B)
     if X0 is not None and X0.dtype.kind == "c" and dtype.kind != "c":
         raise TypeError(f"X0 has dtype {X0.dtype}; A, B and M are real, so a real dtype is needed")
@@ -137,8 +135,8 @@ def _scale(space: Space, B: Array, X: Array) -> np.ndarray[Any, Any]:
 
 def _solve(
     space: Space,
-    operator: Any,
-    preconditioner: Any,
+    operator: Operator,
+    preconditioner: Operator | None,
     B: Array,
     X: Array,
     T: Array,
@@ -146,7 +144,7 @@ def _solve(
     rtol: float,
     atol: float,
     most: int,
-    callback: Any,
+    callback: Callable[[Any], None] | None,
 ) -> Stats:
     """Iterate; start again from X where the residuals that are carried along had drifted.
 
@@ -156,7 +154,7 @@ def _solve(
     residuals: list[float] = []
     made, before, words = 0, math.inf, ""
     while True:
-        multiply(operator, X, T)
+        operator.multiply_block(X, T)
         R = B - T
         norms = _norms(space, R, scales)
         largest = float(norms.max(initial=0.0))
@@ -187,7 +185,7 @@ def _solve(
 
 def _have_room(
     space: Space,
-    operator: Any,
+    operator: Operator,
     blocks: tuple[Array, Array, Array],
     scales: np.ndarray[Any, Any],
     wanted: np.ndarray[Any, Any],
@@ -198,7 +196,7 @@ def _have_room(
     B, X, T = blocks
     multiply_columns(X, 1.0 / scales)
     multiply_columns(X, scales)
-    multiply(operator, X, T)
+    operator.multiply_block(X, T)
     return bool((_norms(space, B - T, scales) <= wanted).all())
 
 
@@ -210,51 +208,62 @@ def _stuck(made: int, residuals: list[float], norms: np.ndarray[Any, Any], words
 
 def _iterate(
     space: Space,
-    operator: Any,
-    preconditioner: Any,
+    operator: Operator,
+    preconditioner: Operator | None,
     R: Array,
     X: Array,
     T: Array,
-    wanted: Any,
+    wanted: np.ndarray[Any, Any],
     scales: np.ndarray[Any, Any],
     most: int,
     residuals: list[float],
-    callback: Any,
+    callback: Callable[[Any], None] | None,
 ) -> tuple[str, int]:
-    """Iterate until the carried residuals are small; return what went wrong, if anything, and the
-    iterations."""
-    S, Z = columns(space, *R.shape), None if preconditioner is None else columns(space, *R.shape)
+    """Iterate from the residuals R until the carried ones are small; R and T are overwritten.
 
-    def conjugated(R: Array) -> tuple[Array, Array, np.ndarray[Any, Any]]:
-        if Z is None:
-            return conjugate(space, R, R)
-        held = columns(space, *R.shape)
-        held[...] = R
-        multiply(preconditioner, held, Z)
+    Returns
+    -------
+    str
+        What went wrong, or nothing.
+    int
+        The iterations made.
+    """
+    S = new_block(space, *R.shape)
+    Z = R if preconditioner is None else new_block(space, *R.shape)
+
+    def conjugate_residuals() -> np.ndarray[Any, Any]:
+        if preconditioner is not None:
+            preconditioner.multiply_block(R, Z)
         return conjugate(space, R, Z)
 
     # Columns count alike in a Gram matrix only if they are of one length; a column of zeros stays one.
     lengths = np.sqrt(squared_lengths(space, R))
-    Q, MQ, C = conjugated(R / space.asarray(np.where(lengths > 0, lengths, 1.0)))
-    C = C * lengths
+    R /= space.asarray(np.where(lengths > 0, lengths, 1.0))
+    C = conjugate_residuals() * lengths
     skew = SKEW.get(space.dtype.name, 0.0)
-    S[...] = MQ
+    S[...] = Z
     for made in range(1, most + 1):
-        multiply(operator, S, T)
-        gram = wide(space.download(S.conj().T @ T))
-        if not np.isfinite(gram).all():
+        operator.multiply_block(S, T)
+        curvature = space.gram(S, T)
+        if not np.isfinite(curvature).all():
             return "A holds NaN or infinity", made
-        if gram.dtype.kind == "c" and abs(gram - gram.conj().T).max() > 2 * skew * abs(gram).max():
+        if (
+            curvature.dtype.kind == "c"
+            and abs(curvature - curvature.conj().T).max() > 2 * skew * abs(curvature).max()
+        ):
             return "p' A p is not Hermitian, so A is not; gmres and bicgstab take such matrices", made
-        inverse, least = pseudo_inverse(gram)
+        inverse, least = pseudo_inverse(curvature)
         if least < -RANK:
             return "p' A p is negative, so A is not positive definite", made
-        X += S @ space.asarray(inverse @ C)
-        Q, MQ, zeta = conjugated(Q - T @ space.asarray(inverse))
+        space.set_product(X, S, inverse @ C, plus=X)
+        space.set_product(R, T, -inverse, plus=R)
+        zeta = conjugate_residuals()
         C = zeta @ C
-        S[...] = MQ + S @ space.asarray(zeta.conj().T)
-        plain = np.linalg.norm(C, axis=0) / scales
-        norms = plain if Z is None else _norms(space, Q @ space.asarray(C), scales)
+        space.set_product(S, S, zeta.conj().T, plus=Z)
+        norms = np.linalg.norm(C, axis=0) / scales
+        if preconditioner is not None:
+            space.set_product(T, R, C)
+            norms = _norms(space, T, scales)
         residuals.append(float(norms.max()))
         if callback is not None:
             seen = X.copy()

@@ -21,24 +21,26 @@ RANK = 1e-14
 OVERFLOW = "NaN or infinity came up: A, M or what was given holds such a number, or products overflow"
 
 
+WELL_CONDITIONED = 1e-2
+"""The least eigenvalue of a Gram matrix over the largest: above this one pass makes a basis orthonormal."""
+
+
+ROUNDS, PROJECTIONS = 4, 2
+"""Rounds of orthogonalization at most, and those of them that project alone."""
+
+
 class Breakdown(ArithmeticError):
     """The method cannot go on; the message says why."""
 
 
-def columns(space: Space, n: int, k: int) -> Array:
-    """Return an n x k array of zeros whose columns are contiguous."""
-    return space.vectors(n * k, "all")["all"].reshape(k, n).T
-
-
-def multiply(operator: Any, X: Array, Y: Array) -> None:
-    """Set each column of Y to the product with that of X; columns are contiguous."""
-    for k in range(X.shape[1]):
-        operator.multiply(X[:, k], Y[:, k])
+def new_block(space: Space, n: int, k: int) -> Array:
+    """Return an n x k array of zeros in C order, in which products are fastest."""
+    return space.vectors(n * k, "all")["all"].reshape(n, k)
 
 
 def squared_lengths(space: Space, block: Array) -> np.ndarray[Any, Any]:
     """Return the squares of the norms of columns, on the host."""
-    return space.download((block.conj() * block).real.sum(axis=0)).astype(np.float64)
+    return np.array(space.gram(block, block).diagonal().real)
 
 
 def norms(space: Space, block: Array) -> np.ndarray[Any, Any]:
@@ -71,24 +73,12 @@ def multiply_columns(block: Array, scales: np.ndarray[Any, Any]) -> None:
         block[:, k] *= scales[k]
 
 
-def wide(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return an array of the host in double precision."""
-    return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
+def conjugate(space: Space, R: Array, Z: Array) -> np.ndarray[Any, Any]:
+    """Set R to Q, and Z, which is M R or R itself, to M Q; return C.
 
-
-def orthonormal(space: Space, R: Array) -> tuple[Array, np.ndarray[Any, Any]]:
-    """Return Q and C with R = Q C, the columns of Q orthonormal or zero, by way of Gram matrices, twice.
-
-    Stathopoulos and Wu (2002), doi:10.1137/S1064827500370883.
-    """
-    Q, _, C = conjugate(space, R, R)
-    return Q, C
-
-
-def conjugate(space: Space, R: Array, Z: Array) -> tuple[Array, Array, np.ndarray[Any, Any]]:
-    """Return Q, M Q and C with R = Q C and Q'M Q the identity, but for zero columns; Z is M R, or R itself.
-
-    Of complex columns Q' is the conjugate transpose.
+    R = Q C, and Q.H M Q is the identity but for columns of zeros. Made by way of Gram matrices: of one where
+    it is `WELL_CONDITIONED`, else of two, one after the other. Stathopoulos and Wu (2002),
+    doi:10.1137/S1064827500370883.
 
     Raises
     ------
@@ -97,21 +87,77 @@ def conjugate(space: Space, R: Array, Z: Array) -> tuple[Array, Array, np.ndarra
     """
     C, plain = np.eye(R.shape[1]), Z is R
     for _ in range(2):
-        gram = wide(space.download(R.conj().T @ Z))
-        if not np.isfinite(gram).all():
+        products = space.gram(R, Z)
+        if not np.isfinite(products).all():
             raise Breakdown(OVERFLOW if plain else "M gave NaN or infinity")
-        values, vectors = np.linalg.eigh((gram + gram.conj().T) / 2)
+        values, vectors = np.linalg.eigh((products + products.conj().T) / 2)
         largest = float(values[-1])
         if not plain and values[0] < -np.sqrt(RANK) * abs(values).max():
             raise Breakdown("r' M r is negative, so M is not positive definite")
-        kept = values > RANK * max(largest, 0.0)
-        roots = np.where(kept, np.sqrt(np.maximum(values, 0.0)), 0.0)
-        inverse = np.divide(1.0, roots, out=np.zeros_like(roots), where=kept)
-        turn = space.asarray(vectors * inverse)
-        R = R @ turn
-        Z = R if plain else Z @ turn
+        inverse, roots = inverse_roots(values, max(largest, 0.0))
+        for block in (R,) if plain else (R, Z):
+            space.set_product(block, block, vectors * inverse)
         C = (vectors * roots).conj().T @ C
-    return R, Z, C
+        if values[0] > WELL_CONDITIONED * largest:
+            break
+    return C
+
+
+def inverse_roots(
+    values: np.ndarray[Any, Any], largest: float
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Return 1 / sqrt(values) and sqrt(values), both 0 where a value is `RANK` of the largest or less."""
+    kept = values > RANK * largest
+    roots = np.where(kept, np.sqrt(np.maximum(values, 0.0)), 0.0)
+    return np.divide(1.0, roots, out=np.zeros_like(roots), where=kept), roots
+
+
+def orthonormalize(space: Space, S: Array, first: int, last: int) -> np.ndarray[Any, Any]:
+    """Make columns `first` to `last` of a block orthonormal, and orthogonal to those before them.
+
+    Those before must be orthonormal already, or zero. A direction that depends on others becomes a column of
+    zeros.
+
+    Returns
+    -------
+    numpy.ndarray of bool
+        Which of the columns are not zero.
+
+    Raises
+    ------
+    Breakdown
+        If there are numbers that are not finite.
+
+    Notes
+    -----
+    A round reads the columns twice: for one Gram matrix, of which that of what projection will leave
+    follows by Pythagoras, and for projection and basis in one product. Where little is left, so that
+    Pythagoras is not exact enough, a round projects alone. Carson, Lund, Rozloznik and Thomas (2022),
+    doi:10.1016/j.laa.2021.12.017, call it BCGS-PIP.
+    """
+    before, block = S[:, :last], S[:, first:last]
+    for made in range(ROUNDS):
+        products = space.gram(before, block)
+        if not np.isfinite(products).all():
+            raise Breakdown(OVERFLOW)
+        projection, own = products[:first], products[first:]
+        lengths = np.sqrt(own.diagonal().real)
+        # Columns count alike in a Gram matrix only if they are of one length.
+        scales = np.diag(np.divide(1.0, lengths, out=np.zeros_like(lengths), where=lengths > 0))
+        projection, own = projection @ scales, scales @ own @ scales
+        left = own - projection.conj().T @ projection
+        lost = (lengths > 0) & (left.diagonal().real < WELL_CONDITIONED)
+        if lost.any() and made < PROJECTIONS:
+            space.set_product(block, before, np.vstack([-projection, scales]))
+            continue
+        left[lost], left[:, lost] = 0, 0
+        values, vectors = np.linalg.eigh((left + left.conj().T) / 2)
+        inverse, roots = inverse_roots(values, float(values[-1]))
+        change = vectors * inverse
+        space.set_product(block, before, np.vstack([-projection @ change, scales @ change]))
+        if values[0] > WELL_CONDITIONED:
+            break
+    return np.asarray(roots > 0)
 
 
 def pseudo_inverse(matrix: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], float]:

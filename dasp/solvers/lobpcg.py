@@ -16,17 +16,14 @@ from dasp.solvers.blocks import (
     OVERFLOW,
     Breakdown,
     column_scales,
-    columns,
-    multiply,
     multiply_columns,
+    new_block,
     norms,
-    orthonormal,
-    squared_lengths,
+    orthonormalize,
     squares_of,
-    wide,
 )
 from dasp.solvers.hermitian import SKEW
-from dasp.solvers.operator import as_operator
+from dasp.solvers.operator import Operator, as_operator
 from dasp.solvers.space import Space
 from dasp.solvers.spaces import refuse_ranks, space_for
 from dasp.solvers.stats import Stats
@@ -78,7 +75,7 @@ def lobpcg(
 
     Notes
     -----
-    Memory: 11 k vectors of length n.
+    Memory: 8 k vectors of length n.
 
     References
     ----------
@@ -107,13 +104,12 @@ def lobpcg(
     space, operator = space_for(device, dtype), as_operator(A, device)
     preconditioner = None if M is None else as_operator(M, device, "M")
     solver = _Lobpcg(space, operator, preconditioner, largest)
-    found = columns(space, *X.shape)
+    found = new_block(space, *X.shape)
     found[...] = space.asarray(X)
     try:
         with np.errstate(all="ignore"):
             multiply_columns(found, column_scales(space, found)[0])
-            found, _ = orthonormal(space, found)
-            rank = int(np.count_nonzero(squared_lengths(space, found) > 0.5))
+            rank = int(orthonormalize(space, found, 0, X.shape[1]).sum())
         if rank < X.shape[1]:
             raise ValueError(f"X has {X.shape[1]} columns of rank {rank}; independent ones are needed")
         values, found, stats = solver.solve(found, limits.rtol, limits.atol, limits.maxiter)
@@ -128,111 +124,91 @@ def lobpcg(
 class _Lobpcg:
     """The iteration, on one space."""
 
-    def __init__(self, space: Space, operator: Any, preconditioner: Any, largest: bool) -> None:
+    def __init__(
+        self, space: Space, operator: Operator, preconditioner: Operator | None, largest: bool
+    ) -> None:
         self.space, self.operator, self.preconditioner = space, operator, preconditioner
         self.sign = -1.0 if largest else 1.0
         self.scale = 1.0
         """The power of two by which products with A are multiplied, so that norms of them can be squared."""
 
-    def times(self, operator: Any, X: Array) -> Array:
-        """Return an operator times a block."""
-        inside, outside = (columns(self.space, *X.shape) for _ in range(2))
-        inside[...] = X
-        multiply(operator, inside, outside)
-        return outside
-
-    def times_A(self, X: Array) -> Array:
-        """Return A times a block, scaled."""
-        product = self.times(self.operator, X)
+    def multiply_scaled(self, X: Array, AX: Array) -> None:
+        """Set AX to A times a block, scaled."""
+        self.operator.multiply_block(X, AX)
         if self.scale != 1.0:
-            product *= self.scale
-        return product
+            AX *= self.scale
 
-    def ritz(self, S: Array, AS: Array, k: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-        """Return the k outermost Ritz values of an orthonormal block, and their coefficients."""
-        projected = wide(self.space.download(S.conj().T @ AS))
+    def ritz(
+        self, S: Array, AS: Array, k: int, used: np.ndarray[Any, Any]
+    ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        """Return the k outermost Ritz values of a block, and their coefficients.
+
+        The columns in `used` are orthonormal; the others are zeros, which stand for lost directions and must
+        not be taken for eigenvectors.
+        """
+        projected = self.space.gram(S, AS)
         if not np.isfinite(projected).all():
             raise Breakdown(OVERFLOW)
         skew = abs(projected - projected.conj().T).max() if projected.dtype.kind == "c" else 0.0
         if skew > 2 * SKEW.get(self.space.dtype.name, 0.0) * abs(projected).max():
             raise Breakdown("x' A x is not Hermitian, so A is not; SciPy's eigs takes such matrices")
         values, vectors = np.linalg.eigh(self.sign * (projected + projected.conj().T) / 2)
-        # A column of zeros, which stands for a lost direction, must not be taken for an eigenvector.
-        used = squared_lengths(self.space, S) > 0.5
         if not used.all():
             values, vectors = _on(projected * self.sign, used)
         return self.sign * values[:k], vectors[:, :k]
 
     def solve(
-        self, X: Array, rtol: float, atol: float, most: int
+        self, start: Array, rtol: float, atol: float, most: int
     ) -> tuple[np.ndarray[Any, Any], Array, Stats]:
         """Iterate, from orthonormal columns."""
-        space, k = self.space, X.shape[1]
+        space, (n, k) = self.space, start.shape
         residuals: list[float] = []
+        S, AS = (new_block(space, n, 3 * k) for _ in range(2))
+        X, R, P = S[:, :k], S[:, k : 2 * k], S[:, 2 * k :]
+        AX, used = AS[:, :k], np.ones(3 * k, np.bool_)
+        X[...] = start
         with np.errstate(all="ignore"):
-            AX = self.times_A(X)
+            self.multiply_scaled(X, AX)
             self.scale = scale_for(space.largest(AX), squares_of(space))
             AX *= self.scale
             atol *= self.scale
-            values, C = self.ritz(X, AX, k)
-            X, AX = X @ space.asarray(C), AX @ space.asarray(C)
-            P = None
+            values, C = self.ritz(X, AX, k, used[:k])
+            for block in (X, AX):
+                space.set_product(block, block, C)
             for made in range(most + 1):
-                R, norms = self._residuals(X, AX, values)
+                lengths = self._residuals(X, AX, values, R)
                 wanted = np.maximum(rtol * abs(values), atol)
-                if (norms <= wanted).all():  # of products that were combined, which may have drifted
-                    AX = self.times_A(X)
-                    R, norms = self._residuals(X, AX, values)
-                residuals.append(float(norms.max()) / self.scale)
-                if (norms <= wanted).all():
+                if (lengths <= wanted).all():  # of products that were combined, which may have drifted
+                    self.multiply_scaled(X, AX)
+                    lengths = self._residuals(X, AX, values, R)
+                residuals.append(float(lengths.max()) / self.scale)
+                if (lengths <= wanted).all():
                     return values / self.scale, X, self._done(made, residuals)
-                if made == most or not np.isfinite(norms).all():
+                if made == most or not np.isfinite(lengths).all():
                     break
-                X, AX, P, values = self._advance(X, R, P, k)
+                if self.preconditioner is not None:
+                    self.preconditioner.multiply_block(R.copy(), R)
+                for block in range(1, 3):
+                    first, last = block * k, (block + 1) * k
+                    used[first:last] = orthonormalize(space, S, first, last)
+                self.multiply_scaled(S, AS)
+                values, C = self.ritz(S, AS, k, used)
+                space.set_product(P, S[:, k:], C[k:])
+                space.set_product(X, X, C[:k], plus=P)
+                space.set_product(AX, AS, C)
         words = f"{made} iterations were made: the largest residual is {residuals[-1]:.3g}"
         failed = Stats(False, made, residuals, residuals[-1], words, 0.0, max(1, made))
         return values / self.scale, X, failed
 
-    def _residuals(
-        self, X: Array, AX: Array, values: np.ndarray[Any, Any]
-    ) -> tuple[Array, np.ndarray[Any, Any]]:
-        """Return A X - X diag(values), and the norms of its columns."""
-        R = AX - X * self.space.asarray(values)
-        return R, norms(self.space, R)
-
-    def _advance(
-        self, X: Array, R: Array, P: Array | None, k: int
-    ) -> tuple[Array, Array, Array, np.ndarray[Any, Any]]:
-        """Make the best of the space of X, the residuals and the last directions."""
-        space = self.space
-        W = R if self.preconditioner is None else self.times(self.preconditioner, R)
-        blocks = [X]
-        for block in [W] if P is None else [W, P]:
-            for _ in range(2):
-                for before in blocks:
-                    block = block - before @ (before.conj().T @ block)
-                block, _C = orthonormal(space, block / space.asarray(_lengths(space, block)))
-            blocks.append(block)
-        S = columns(space, X.shape[0], sum(block.shape[1] for block in blocks))
-        for number, block in enumerate(blocks):
-            S[:, number * k : (number + 1) * k] = block
-        AS = self.times_A(S)
-        values, C = self.ritz(S, AS, k)
-        coefficients = space.asarray(C)
-        rest = np.array(C)
-        rest[:k] = 0
-        return S @ coefficients, AS @ coefficients, S @ space.asarray(rest), values
+    def _residuals(self, X: Array, AX: Array, values: np.ndarray[Any, Any], R: Array) -> np.ndarray[Any, Any]:
+        """Set R to A X - X diag(values), and return the norms of its columns."""
+        self.space.set_product(R, X, np.diag(-values), plus=AX)
+        return norms(self.space, R)
 
     @staticmethod
     def _done(made: int, residuals: list[float]) -> Stats:
         words = f"the largest residual is {residuals[-1]:.3g}, small enough, after {made} iterations"
         return Stats(True, made, residuals, residuals[-1], words, 0.0, 0)
-
-
-def _lengths(space: Space, block: Array) -> np.ndarray[Any, Any]:
-    """The norms of columns, 1 for zeros, so that all count alike in a Gram matrix."""
-    lengths = np.sqrt(squared_lengths(space, block))
-    return np.where(lengths > 0, lengths, 1.0)
 
 
 def _on(

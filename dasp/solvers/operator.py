@@ -36,6 +36,9 @@ class Operator(Protocol):
     def multiply(self, x: Array, y: Array) -> None:
         """Set y to the product with x, two vectors on the device that do not overlap."""
 
+    def multiply_block(self, X: Array, Y: Array) -> None:
+        """Set each column of Y to the product with that of X, two blocks in C order that do not overlap."""
+
     def prepare(self, x: Array, y: Array) -> Callable[[], None]:
         """Return what does so again and again, and keeps all that it needs for that."""
 
@@ -48,14 +51,25 @@ class Operator(Protocol):
         """
 
 
-class _Dotless:
-    """An operator whose product leaves no dot product, and is made anew by each call."""
-
-    captures = False
+class _ByColumn:
+    """An operator that multiplies the columns of a block one after the other."""
 
     def multiply(self, x: Array, y: Array) -> None:
         """Set y to the product with x."""
         raise NotImplementedError
+
+    def multiply_block(self, X: Array, Y: Array) -> None:
+        """Set each column of Y to the product with that of X."""
+        for k in range(X.shape[1]):
+            x, y = X[:, k].copy(), Y[:, k].copy()  # contiguous
+            self.multiply(x, y)
+            Y[:, k] = y
+
+
+class _Dotless(_ByColumn):
+    """An operator whose product leaves no dot product, and is made anew by each call."""
+
+    captures = False
 
     def prepare(self, x: Array, y: Array) -> Callable[[], None]:
         """Return a function that sets y to the product with x again and again."""
@@ -65,7 +79,7 @@ class _Dotless:
         return None
 
 
-class _Planned:
+class _Planned(_ByColumn):
     """What has `matvec(x, out=y)`: a planned matrix, a preconditioner of ours."""
 
     def __init__(self, A: Any, device: str) -> None:
@@ -76,6 +90,12 @@ class _Planned:
 
     def multiply(self, x: Array, y: Array) -> None:
         self._A.matvec(x, out=y)
+
+    def multiply_block(self, X: Array, Y: Array) -> None:
+        if writes_into(self._A, "matmat"):
+            self._A.matmat(X, out=Y)
+        else:
+            super().multiply_block(X, Y)
 
     def prepare(self, x: Array, y: Array) -> Callable[[], None]:
         prepare = getattr(self._A, "prepare", None)
@@ -102,13 +122,25 @@ class _Plain(_Dotless):
         self._A, self._name = np.asarray(A) if isinstance(A, np.matrix) else A, name
 
     def multiply(self, x: Array, y: Array) -> None:
+        self._set(y, self._product(x))
+
+    def multiply_block(self, X: Array, Y: Array) -> None:
+        # A LinearOperator that has no matmat of its own gives its function columns of shape (n, 1).
+        if hasattr(self._A, "nnz") or hasattr(self._A, "strides"):
+            self._set(Y, self._product(X))
+        else:
+            super().multiply_block(X, Y)
+
+    def _product(self, x: Array) -> Array:
         try:
-            product = self._A @ x
+            return self._A @ x
         except NotImplementedError as error:
             raise TypeError(
                 f"{self._name} is {_check.kind_of(self._A)} that cannot make this product; give it one with "
                 "A (matvec), and with its transpose (rmatvec) where the method needs that"
             ) from error
+
+    def _set(self, y: Array, product: Array) -> None:
         if product.shape != y.shape:
             raise ValueError(f"{self._name} @ x has shape {product.shape}; {y.shape} is needed")
         _set(y, product, self._name)
@@ -222,7 +254,7 @@ def as_operator(A: Any, device: str, name: str = "A") -> Operator:
     own = device_of(A)
     if own is not None and own != device:
         raise TypeError(f"{name} is on {own} and the system on {device}; both must be on one device")
-    return _Planned(A, device) if _writes_into(A) else _Plain(A, device, name)
+    return _Planned(A, device) if writes_into(A) else _Plain(A, device, name)
 
 
 def adjoint_of(A: Any, device: str) -> Operator:
@@ -237,7 +269,7 @@ def adjoint_of(A: Any, device: str) -> Operator:
     transposed = getattr(A, "T", None)
     if transposed is not None and np.dtype(getattr(A, "dtype", None) or np.float64).kind != "c":
         return as_operator(transposed, device, "A.T")
-    if hasattr(A, "H") and (transposed is None or _writes_into(A)):
+    if hasattr(A, "H") and (transposed is None or writes_into(A)):
         return as_operator(A.H, device, "A.H")
     if transposed is not None:
         return _Conjugated(as_operator(transposed, device, "A.T"))
@@ -257,10 +289,10 @@ def kept_adjoint(A: Any) -> Any:
     return A.H if np.dtype(A.dtype).kind == "c" else A.T
 
 
-def _writes_into(A: Any) -> bool:
-    """Whether A has `matvec(x, out=y)`."""
+def writes_into(A: Any, name: str = "matvec") -> bool:
+    """Whether A has `matvec(x, out=y)`, or another method that takes `out`."""
     try:
-        method = A.matvec
+        method = getattr(A, name)
         of_class = getattr(method, "__func__", None)
         return _takes_out(method) if of_class is None else _class_takes_out(of_class)
     except (AttributeError, TypeError, ValueError):

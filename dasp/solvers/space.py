@@ -251,6 +251,18 @@ class Space(Protocol):
     def largest(self, array: Array) -> float:
         """Return the largest absolute value of a vector, 0 if it has no elements."""
 
+    def gram(self, X: Array, Y: Array) -> np.ndarray[Any, Any]:
+        """Return X.H Y for two blocks, on the host, in double precision.
+
+        A block is an array of n rows in C order, or some columns of one.
+        """
+
+    def set_product(self, out: Array, X: Array, C: np.ndarray[Any, Any], plus: Array | None = None) -> None:
+        """Set a block to X C, or to X C + `plus`, for a small matrix C of the host.
+
+        `out` may be X, some columns of X, or `plus`.
+        """
+
 
 @dataclass(frozen=True)
 class Triangle:

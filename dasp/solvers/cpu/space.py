@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from dasp.solvers.cpu.arnoldi import CpuArnoldi
+from dasp.solvers.cpu.blocks import gram, set_product
 from dasp.solvers.cpu.loop import CpuLoop
 from dasp.solvers.cpu.passes import solve_triangle
 from dasp.solvers.cpu.vectors import CpuVectors, Vector
@@ -75,6 +76,16 @@ class CpuSpace:
     def largest(self, array: Vector) -> float:
         """Return the largest absolute value."""
         return float(abs(array).max(initial=0.0))
+
+    def gram(self, X: Vector, Y: Vector) -> np.ndarray[Any, Any]:
+        """Return X.H Y in double precision."""
+        return gram(X, Y)
+
+    def set_product(
+        self, out: Vector, X: Vector, C: np.ndarray[Any, Any], plus: Vector | None = None
+    ) -> None:
+        """Set `out` to X C, or to X C + `plus`."""
+        set_product(out, X, C, plus)
 
 
 def make_space(device: str, dtype: np.dtype[Any]) -> CpuSpace:

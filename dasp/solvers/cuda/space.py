@@ -187,6 +187,16 @@ class CudaSpace:
         """Return the largest absolute value."""
         return float(abs(array).max()) if len(array) else 0.0
 
+    def gram(self, X: Array, Y: Array) -> np.ndarray[Any, Any]:
+        """Return X.H Y on the host, summed in the space's precision."""
+        products = self.download(X.conj().T @ Y)
+        return products.astype(np.complex128 if products.dtype.kind == "c" else np.float64)
+
+    def set_product(self, out: Array, X: Array, C: np.ndarray[Any, Any], plus: Array | None = None) -> None:
+        """Set `out` to X C, or to X C + `plus`."""
+        product = X @ self.asarray(C)
+        out[...] = product if plus is None else product + plus
+
 
 def make_space(device: str, dtype: np.dtype[Any]) -> CudaSpace:
     """Return the space of a GPU, `cuda:N`, for vectors of this type."""
