@@ -23,7 +23,7 @@ quick: .venv/ready-test
 	OPENBLAS_NUM_THREADS=1 .venv/bin/python -m pytest -q -n $(WORKERS) -m 'not slow and not simt and not ranks'
 
 demo: .venv/ready-bench
-	.venv/bin/python benchmarks/demo.py
+	.venv/bin/python -m benchmarks.demo
 
 attack: .venv/ready-test
 	OPENBLAS_NUM_THREADS=1 .venv/bin/python -m tests.attack --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))

@@ -1,6 +1,6 @@
 """A matrix of more than 2^31 entries, made, planned and multiplied on a GPU; rows checked on the host.
 
-    python benchmarks/beyond_int32.py --csv benchmarks/results/beyond_int32_h200.csv 15400000 80500000
+    python -m benchmarks.beyond_int32 --csv benchmarks/results/beyond_int32_h200.csv 15400000 80500000
 
 Row r has 26 to 28 entries in a band around the diagonal; lengths, columns and values are hashes of the row
 and the place in it, so that the host makes any row again. A row is right within the bound of its dot product.
@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.bench import machine, results
 from dasp import Policy, SpMatrix
-from dasp.bench import machine, results
 from dasp.formats import device_cuda as backend
 from dasp.formats.plan import Csr
 from dasp.matrix import planning

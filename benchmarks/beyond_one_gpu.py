@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.bench import machine, results, scaling
 from dasp import Policy, solvers
-from dasp.bench import machine, results, scaling
 from dasp.distributed import SpMatrix
 from dasp.distributed.exchange import Csr, Parts, Split
 from dasp.distributed.launch import leave, world

@@ -1,6 +1,6 @@
 """What products on the CPU cost others, and what others cost them: idle threads, too many threads.
 
-    python benchmarks/busy.py --csv benchmarks/results/busy_cpu.csv
+    python -m benchmarks.busy --csv benchmarks/results/busy_cpu.csv
 
 `idle`: the processor time of a process in a second, from a millisecond after its products on; two
 threads that went on waiting would take two seconds of it. `processes`: so many processes multiply at the
@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 
 import dasp
+from benchmarks.bench import machine, results
 from dasp import models
-from dasp.bench import machine, results
-from dasp.bench.table import median
+from dasp.cli.table import median
 from dasp.runtime.cpu import team
 
 MODELS = "poisson2d:60", "poisson3d:40", "rmat:14"

@@ -1,7 +1,7 @@
 """`A @ X` against the best of cuSPARSE's SpMM settings, or against SciPy; a row of CSV a product.
 
-    python benchmarks/columns.py --device cuda --csv benchmarks/results/columns_h200.csv poisson3d:128 fem3:48
-    python benchmarks/columns.py --device cpu --csv benchmarks/results/columns_cpu.csv poisson3d:100
+    python -m benchmarks.columns --device cuda --csv benchmarks/results/columns_h200.csv poisson3d:128 fem3:48
+    python -m benchmarks.columns --device cpu --csv benchmarks/results/columns_cpu.csv poisson3d:100
 
 A matrix is the name of a model or a file. Rows are appended as they are measured; every product is verified
 in its first and its last column.
@@ -16,8 +16,8 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 
+from benchmarks.bench import columns, results
 from dasp import Policy
-from dasp.bench import columns, results
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """Time each call that a user makes, through the public names alone; a row of CSV a figure.
 
-    python benchmarks/front_door.py --device cuda --csv benchmarks/results/front_door_h200.csv
-    python benchmarks/front_door.py --device cpu --csv benchmarks/results/front_door_cpu.csv rmat:16
+    python -m benchmarks.front_door --device cuda --csv benchmarks/results/front_door_h200.csv
+    python -m benchmarks.front_door --device cpu --csv benchmarks/results/front_door_cpu.csv rmat:16
 
 Nothing but `dasp.SpMatrix`, `dasp.models` and `dasp.solvers` is used, so that the same file measures older
 and newer trees: run it with `PYTHONPATH` at each and compare the rows. A matrix is a model or an `.npz`

@@ -1,7 +1,7 @@
 """Damped Helmholtz systems in complex128: dasp's methods against CuPy's or SciPy's; a row of CSV a solver.
 
-    python benchmarks/helmholtz.py --device cuda --csv benchmarks/results/helmholtz_h200.csv poisson3d:60
-    python benchmarks/helmholtz.py --device cpu --csv benchmarks/results/helmholtz_cpu.csv poisson3d:60
+    python -m benchmarks.helmholtz --device cuda --csv benchmarks/results/helmholtz_h200.csv poisson3d:60
+    python -m benchmarks.helmholtz --device cpu --csv benchmarks/results/helmholtz_cpu.csv poisson3d:60
 
 A system is a Laplacian (a model of `dasp.models`, or a file) less (1 - i) / 10, with b of ones, to 1e-8 of b.
 Every solution is verified; times are the least of some solves, each waited for. Planning is apart.
@@ -19,8 +19,8 @@ import numpy as np
 import scipy.sparse as sp
 
 import dasp
-from dasp.bench import machine, results
-from dasp.bench import solver_baselines as others
+from benchmarks.bench import machine, results
+from benchmarks.bench import solver_baselines as others
 from dasp.io import load_matrix
 
 SHIFT = 0.1 - 0.1j

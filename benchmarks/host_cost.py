@@ -1,6 +1,6 @@
 """What a call costs the host: `gemm` beside the array library's own matmul, `gf256.matmul`, and `A @ x`.
 
-    python benchmarks/host_cost.py --device cuda --csv benchmarks/results/gemm_host.csv
+    python -m benchmarks.host_cost --device cuda --csv benchmarks/results/gemm_host.csv
 
 On a GPU a call returns as soon as its work is enqueued, so products are so small that the GPU keeps up.
 On the CPU dense ones are of 8 x 8, so that the product itself is next to nothing.
@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 import dasp
+from benchmarks.bench import machine, results
 from dasp import models
-from dasp.bench import machine, results
 from dasp.dense import explain, gemm, gf256
 
 CALLS, REPEATS = 300, 9

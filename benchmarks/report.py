@@ -1,7 +1,7 @@
 """Write every table and figure of the documents from the CSV files in benchmarks/results/, and nothing else.
 
-    python benchmarks/report.py                  # README.md, pages of docs/ and the figures
-    python benchmarks/report.py --to FOLDER      # the same into another folder, to look at or to compare
+    python -m benchmarks.report                  # README.md, pages of docs/ and the figures
+    python -m benchmarks.report --to FOLDER      # the same into another folder, to look at or to compare
 
 A table stands between `<!-- results:NAME begin -->` and `<!-- results:NAME end -->`; NAME is that of the CSV
 file, or `headline`, which sums up the sparse products of all machines (`front` on the site), or `cg_NAME` and
@@ -19,7 +19,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from dasp.bench import (
+from benchmarks.bench import (
     columns,
     figures,
     gemm_report,
@@ -29,11 +29,11 @@ from dasp.bench import (
     solvers_report,
     sparse_report,
 )
-from dasp.bench.markers import replace_between
-from dasp.bench.report import provenance
-from dasp.bench.scaling_figures import draw_scaling
-from dasp.bench.sparse_report import baselines, number, pays_against_all, speedup, timed
-from dasp.bench.table import Row, Table, geometric_mean, median, products, significant
+from benchmarks.bench.markers import replace_between
+from benchmarks.bench.report import provenance
+from benchmarks.bench.scaling_figures import draw_scaling
+from benchmarks.bench.sparse_report import baselines, number, pays_against_all, speedup, timed
+from dasp.cli.table import Row, Table, geometric_mean, median, products, significant
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"

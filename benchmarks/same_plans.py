@@ -1,7 +1,7 @@
 """Whether a GPU plans matrices as the CPU does, bit for bit.
 
-    python benchmarks/same_plans.py digests.json --device cpu MATRIX ...
-    python benchmarks/same_plans.py digests.json --csv benchmarks/results/same_plans_h200.csv MATRIX ...
+    python -m benchmarks.same_plans digests.json --device cpu MATRIX ...
+    python -m benchmarks.same_plans digests.json --csv benchmarks/results/same_plans_h200.csv MATRIX ...
 
 The CPU's digests go to a file, so that a machine with a GPU needs no time for them. There is one of every
 array of a plan with its type and shape, of every number beside them, and of the matrix itself: plans of
@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 import dasp
-from dasp.bench import machine, results
+from benchmarks.bench import machine, results
 from dasp.formats.cost import MACHINES
 from dasp.formats.plan import Csr
 from dasp.formats.sell import SLICED

@@ -1,6 +1,6 @@
 """What small operations on a planned matrix take on a GPU, beside CuPy's on its CSR matrix.
 
-    python benchmarks/small_operations.py --csv benchmarks/results/small_operations_h200.csv poisson2d:100 ...
+    python -m benchmarks.small_operations --csv benchmarks/results/small_operations_h200.csv poisson2d:100 ...
 
 Each time is the median of many calls, each begun with nothing left to do and waited for, ours and CuPy's by
 turns. Results are held to CuPy's first. Values are what they are in the matrix, which the plan may code, and
@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 import dasp
-from dasp.bench import machine, results
+from benchmarks.bench import machine, results
 
 CALLS, ROUNDS = 15, 7
 VALUES = "own", "drawn"

@@ -1,8 +1,8 @@
 """Structures that no choice was tuned on: files of matrices to be measured like any others.
 
-    python benchmarks/structures.py FOLDER                          # all of them
-    python benchmarks/structures.py FOLDER road_300_any,equal blocks_12k
-    python benchmarks/suitesparse.py --device cuda --name unseen_h200 FOLDER/*.npz
+    python -m benchmarks.structures FOLDER                          # all of them
+    python -m benchmarks.structures FOLDER road_300_any,equal blocks_12k
+    python -m benchmarks.suitesparse --device cuda --name unseen_h200 FOLDER/*.npz
 
 None of them is a model of `dasp.models`. A structure is a function of a random generator; what follows a
 comma is the kind of the values (`VALUES`), which are random numbers otherwise.

@@ -1,7 +1,7 @@
 """Run the whole collection: every real matrix under DASP_MATRICES, and generated families at size.
 
-    python benchmarks/suitesparse.py --device cuda --name h200
-    python benchmarks/suitesparse.py --device cpu --name squares_cpu --square poisson3d:60 ...
+    python -m benchmarks.suitesparse --device cuda --name h200
+    python -m benchmarks.suitesparse --device cpu --name squares_cpu --square poisson3d:60 ...
 
 Rows go to `benchmarks/results/NAME.csv` as they are measured; a run that was interrupted goes on where it
 stopped (rows of the same commit and machine are not measured again). `benchmarks/report.py` then draws the
@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dasp.bench.sparse import load
-from dasp.cli.bench import add_sparse_options, measure_and_report, sparse_subject
+from benchmarks.bench.command import add_sparse_options, measure_and_report, sparse_subject
+from benchmarks.bench.sparse import load
 
 HERE = Path(__file__).resolve().parent
 

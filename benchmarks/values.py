@@ -1,7 +1,7 @@
 """What other values for a pattern cost: `A.with_values`, in place and as a new matrix.
 
-    python benchmarks/values.py --device cpu --csv benchmarks/results/values_cpu.csv poisson3d:80 fem3:20
-    python benchmarks/values.py --device cuda --csv benchmarks/results/values_h200.csv poisson2d:100 ...
+    python -m benchmarks.values --device cpu --csv benchmarks/results/values_cpu.csv poisson3d:80 fem3:20
+    python -m benchmarks.values --device cuda --csv benchmarks/results/values_h200.csv poisson2d:100 ...
 
 Each time is the least of many calls, each begun with nothing left to do and waited for. Beside it stand a
 product of the same matrix, timed in the same way, and what a product takes that reads the CSR matrix once at
@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import dasp
-from dasp.bench import machine, results
-from dasp.bench.roofline import cuda_copy_bandwidth, host_copy_bandwidth, product_bytes, roofline_us
+from benchmarks.bench import machine, results
+from dasp.cli.roofline import cuda_copy_bandwidth, host_copy_bandwidth, product_bytes, roofline_us
 from dasp.io import load_matrix
 
 CALLS = 100

@@ -19,10 +19,11 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 import dasp
+from benchmarks.bench import figures, results
+from benchmarks.bench.sparse_report import baselines, pays_against_all, speedup, timed
 from dasp import formats
-from dasp.bench import figures, results, roofline
-from dasp.bench.sparse_report import baselines, pays_against_all, speedup, timed
-from dasp.bench.table import Row, number
+from dasp.cli import roofline
+from dasp.cli.table import Row, number
 from dasp.formats import devices
 from dasp.formats.plan import PAD, WARP
 from dasp.formats.sell.pattern import Coding, shape_fields

@@ -13,10 +13,10 @@ import draw
 from docutils import nodes
 from docutils.parsers.rst import Directive
 
+from benchmarks.bench import gemm_report, results
 from dasp import dense
-from dasp.bench import gemm_report, results
-from dasp.bench.table import Row, number, significant
 from dasp.cli import main as cli
+from dasp.cli.table import Row, number, significant
 from dasp.dense import gf256
 
 HERE = Path(__file__).resolve().parent

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.bench import scaling
 from dasp import Policy, solvers
-from dasp.bench import scaling
 from dasp.distributed import RankError, SpMatrix, engine_of
 from dasp.distributed.exchange import Csr, Parts, split
 from dasp.distributed.place import resolve

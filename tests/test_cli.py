@@ -360,11 +360,6 @@ def test_config_and_help_print(capsys: pytest.CaptureFixture[str]) -> None:
         "solve",
         "config",
         "bench",
-        "bench gemm",
-        "bench gf256",
-        "bench solvers",
-        "bench peak",
-        "bench scaling",
         "partition",
         "tune",
     ):
@@ -413,16 +408,41 @@ def test_the_shares_of_a_plan_add_up(spec: str, layout: str) -> None:
         assert min(shares.values()) > 0
 
 
-def test_a_dense_benchmark_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    quick = ["--sizes", "8", "--kernels", "dot", "--dtype", "float64", "--seconds", "0.001"]
-    status, out, _ = run(capsys, "bench", "gemm", *CPU, *quick)
+QUICK = ["bench", *CPU, "--threads", "1", "--repeat", "3", "--seconds", "0.01"]
+
+
+def test_bench_compares_a_plan_with_what_a_user_would_call(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dasp.cli.measure.HostDevice.bandwidth", 1e10)
+    status, out, _ = run(capsys, *QUICK, "poisson2d:9", "--json")
+    (row,) = json.loads(out)["rows"]
+    assert (status, row["matrix"], row["verified"], row["rows"]) == (0, "poisson2d:9", True, 81)
+    assert row["best_baseline"] in ("scipy", "numba_csr")
+    assert row["best_baseline_us"] == min(row["scipy_us"], row["numba_csr_us"])
+    assert row["plan_ms"] > 0
+    status, out, _ = run(capsys, *QUICK, "poisson2d:9")
     assert status == 0
-    assert {"vendor", "dot"} <= {line.partition(" ")[0] for line in out.splitlines()}
-    status, out, _ = run(
-        capsys, "bench", "gf256", *CPU, "--columns", "64", "--kernels", "log_exp", "--seconds", "0.001"
-    )
-    assert status == 0
-    assert "log_exp" in out
+    assert {"matrix", "poisson2d:9"} <= {line.partition(" ")[0] for line in out.splitlines()}
+    status, out, _ = run(capsys, *QUICK, "poisson2d:9", "--dtype", "float16")
+    assert (status, "SciPy has no products of float16" in out) == (0, True)
+
+
+def test_bench_answers_with_its_status_where_a_product_is_wrong(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dasp.cli.measure.HostDevice.bandwidth", 1e10)
+    real = dasp.SpMatrix.matvec
+
+    def spoil(A: Any, x: Any, *, out: Any) -> Any:
+        real(A, x, out=out)
+        out[3] = np.nan
+        return out
+
+    monkeypatch.setattr(dasp.SpMatrix, "matvec", spoil)
+    status, out, _ = run(capsys, *QUICK, "poisson2d:9")
+    assert status == 1
+    assert "WRONG in 1 rows: poisson2d:9" in out
 
 
 def test_a_missing_command_module_is_a_defect(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -579,15 +599,8 @@ def test_what_all_ranks_would_say_the_first_one_says(
         (["info", "poisson3d:5", "--layout", "rows"], ["--layout", "'rows'", "'slices'"]),
         (["info", "poisson3d:5", "--steps", "0"], ["steps is 0"]),
         (["info", "poisson3d:5", "--window", "some"], ["--window", "'some'"]),
-        (["bench", *CPU, "poisson3d:5", "gemm"], ["gemm stands among", "dasp bench gemm", "./gemm"]),
-        (["bench", "gemm", *CPU, "--sizes", "0"], ["--sizes", "0 was given", "from 1"]),
-        (["bench", "gemm", *CPU, "--sizes", "many"], ["--sizes", "many was given", "from 1"]),
-        (["bench", "gf256", *CPU, "--data", "300"], ["304 shards"]),
         (["bench", *CPU, "poisson3d:5", "--seconds", "nan"], ["--seconds", "nan was given", "above 0"]),
         (["bench", *CPU, "poisson3d:5", "--seconds", "-1"], ["--seconds", "-1 was given"]),
-        (["bench", *CPU, "poisson3d:5", "--limit", "soon"], ["--limit", "soon was given"]),
-        (["bench", "peak", "more"], ["unrecognized arguments: more", "see dasp bench peak --help"]),
-        (["bench", "peak", "--threads", "0"], ["--threads", "0 was given", "from 1"]),
         (["tune", "mend"], ["'mend'", "gemm"]),
         (["tune", "gemm", "--bogus"], ["--bogus"]),
     ],

@@ -24,7 +24,6 @@ import pytest
 
 import dasp
 from dasp.cli import main as cli
-from dasp.cli.bench import OTHERS
 from dasp.formats.plan import PAD
 from dasp.models import is_model
 from tests.reference import entries_of
@@ -253,7 +252,7 @@ def test_both_commands_are_named() -> None:
 
 @pytest.mark.parametrize("words", commands("dasp"), ids=" ".join)
 def test_a_dasp_command_exists(words: list[str]) -> None:
-    name = words[1:3] if words[1] == "tune" or set(words[2:3]) & set(OTHERS) else words[1:2]
+    name = words[1:3] if words[1] == "tune" else words[1:2]
     command = [sys.executable, "-m", "dasp", *name, "--help"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr

@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dasp
+from benchmarks.bench import results
 from dasp import Policy, SpMatrix, formats
-from dasp.bench import results
 from dasp.formats.plan import Csr, arrays_of
 from dasp.formats.sell.cpu import primitives as cpu
 from dasp.formats.sell.cuda.primitives import Primitives

@@ -129,7 +129,7 @@ def below(*rooms: str) -> set[str]:
     return found
 
 
-TOP = ("bench", "cli")
+TOP = ("cli",)
 FORMATS = ("formats", "runtime", "_version")
 MATRIX = ("matrix", "interop", "io", "models", *FORMATS)
 RULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -232,9 +232,6 @@ def test_nobody_imports_what_stands_on_top() -> None:
     for start in sorted(graph().keys() - top - {"dasp", "dasp.__main__"}):
         found = reach(graph(), start)
         assert not [way(found, start, end) for end in found if end in top]
-    for start in sorted(below("bench")):
-        found = reach(graph(), start)
-        assert not [way(found, start, end) for end in found if end in below("cli")]
 
 
 def test_the_package_offers_names_and_loads_nothing() -> None:
@@ -281,7 +278,7 @@ def may_use_cupy(path: Path) -> bool:
         r"formats/\w+_cuda\.py",
         r"runtime/(arrays|foreign)\.py",
         r"dense/(\w+/)?(\w*_)?cuda(_\w*)?\.py",
-        r"(bench|cli)/\w+\.py",
+        r"cli/\w+\.py",
         r"matrix/search\.py",
         r"solvers/cuda/device\.py",
         r"solvers/persistent/kernel\.py",

@@ -1,19 +1,19 @@
-"""The command `dasp bench`: verify and time sparse matrices, dense products, codes, or the machine itself."""
+"""`dasp bench`: plan matrices, verify every row of their products, and time them beside other libraries."""
 
 from __future__ import annotations
 
 import argparse
+import json
+import math
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dasp.cli.options import LAYOUTS, Subparsers, add_json_option, counts, duration, positive, words
-from dasp.cli.summaries import SUMMARIES, add_parser
+from dasp.cli.options import LAYOUTS, Subparsers, add_json_option, duration, positive
+from dasp.cli.summaries import add_parser
 
 if TYPE_CHECKING:
-    from dasp.bench.device import BenchDevice
-    from dasp.bench.session import Subject
+    from dasp.cli.measure import Device, Operator
 
 DEFAULT_MATRICES = (
     "fem3:20",
@@ -29,22 +29,18 @@ DEFAULT_MATRICES = (
 DTYPES = "float64", "float32", "float16", "bfloat16", "complex64", "complex128"
 """Types of sparse matrices: the names in `dasp.runtime.dtypes.TABLE`, which is not loaded for `--help`."""
 
-DEFAULT_SYSTEMS = ("poisson2d:200", "poisson3d:40", "fem3:16")
-"""What is solved when no system is named: half a minute on two cores."""
-
-OTHERS = tuple(name.removeprefix("bench ") for name in SUMMARIES if name.startswith("bench "))
-"""Benchmarks of something other than a sparse matrix."""
+Row = dict[str, Any]
+"""What was found about a matrix: text, numbers, None for what is not known."""
 
 
 def add_command(subparsers: Subparsers) -> None:
-    """Add `bench` and `bench gemm`, `gf256`, `solvers`, `peak` and `scaling` to the commands of `dasp`."""
+    """Add `dasp bench` to the command line."""
     parser = add_parser(
         subparsers,
         "bench",
         "Plan each matrix, check every row of its product against a long-double reference, then "
-        "time it against SciPy, numba and MKL on the CPU, or every cuSPARSE setting and CuPy on the GPU, and "
-        "say after how many products the plan has paid. Exit status 1 if a product is wrong. For dense "
-        f"products and more see dasp bench {', '.join(OTHERS)}, each with its own --help.",
+        "time it against SciPy and a loop of numba on the CPU, or CuPy on the GPU, and "
+        "say after how many products the plan has paid. Exit status 1 if a product is wrong.",
     )
     parser.add_argument(
         "matrix",
@@ -53,32 +49,19 @@ def add_command(subparsers: Subparsers) -> None:
         help="a .mtx, .mtx.gz or .npz file, a name found under DASP_MATRICES, or a model such as "
         f"poisson3d:100 (default: {' '.join(DEFAULT_MATRICES)})",
     )
-    add_sparse_options(parser)
-    _add_session_options(parser)
-    parser.set_defaults(run=run)
-    _add_gemm(add_parser(subparsers, "bench gemm"))
-    _add_gf256(add_parser(subparsers, "bench gf256"))
-    _add_solvers(add_parser(subparsers, "bench solvers"))
-    peak = add_parser(subparsers, "bench peak")
-    _add_device_options(peak, "what to measure", threads=None)
-    peak.set_defaults(run=_run_peak)
-    _add_scaling(add_parser(subparsers, "bench scaling"))
+    add_measuring_options(parser)
+    add_json_option(parser)
+    parser.set_defaults(run=_run)
 
 
-def _add_device_options(parser: argparse.ArgumentParser, summary: str, *, threads: int | None) -> None:
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help=summary)
+def add_measuring_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say where and how matrices are measured."""
     parser.add_argument(
-        "--threads",
-        type=positive,
-        metavar="N",
-        default=threads,
-        help=f"CPU threads of every library ({'every core' if threads is None else threads})",
+        "--device", choices=("auto", "cpu", "cuda"), default="auto", help="where to run (auto)"
     )
-
-
-def add_sparse_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say how matrices are measured; `benchmarks/suitesparse.py` has the same ones."""
-    _add_device_options(parser, "where to run", threads=None)
+    parser.add_argument(
+        "--threads", type=positive, metavar="N", help="CPU threads of every library (every core)"
+    )
     parser.add_argument("--dtype", choices=DTYPES, default="float64", help="type of the values")
     parser.add_argument(
         "--policy",
@@ -87,254 +70,137 @@ def add_sparse_options(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="how matrices are packed; auto is what SpMatrix takes by itself",
     )
-    _add_timing_options(parser, seconds=0.6)
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of models and of x (0)")
-    parser.add_argument(
-        "--baselines",
-        type=words,
-        metavar="NAMES",
-        help="comma-separated: scipy, numba_csr, mkl; cupy, cusparse_alg1, ...",
-    )
-    parser.add_argument(
-        "--transpose",
-        action="store_true",
-        help="measure products with the transpose, and what it takes to make A.T",
-    )
-
-
-def _add_timing_options(parser: argparse.ArgumentParser, *, seconds: float) -> None:
     parser.add_argument("--repeat", type=positive, metavar="N", help="timed samples of each product")
     parser.add_argument(
         "--seconds",
         type=duration,
-        default=seconds,
+        default=0.6,
         metavar="S",
-        help=f"CPU time for the samples of each product ({seconds})",
+        help="CPU time for the samples of each product (0.6)",
     )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of models and of x (0)")
 
 
-def _add_session_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--csv", type=Path, metavar="FILE", help="append the rows to this file")
-    parser.add_argument(
-        "--resume", action="store_true", help="skip what --csv has for this commit and machine"
-    )
-    parser.add_argument(
-        "--limit",
-        type=duration,
-        default=float("inf"),
-        metavar="S",
-        help="begin no case after so many seconds",
-    )
-    parser.add_argument("--plot", metavar="FILE", help="draw the rows, as .png, .pdf or .svg")
-    add_json_option(parser)
-
-
-def _add_gemm(parser: argparse.ArgumentParser) -> None:
-    _add_device_options(parser, "where to run", threads=1)
-    parser.add_argument(
-        "--dtype", type=words, metavar="NAMES", default="float32,float64", help="comma-separated dtypes"
-    )
-    parser.add_argument(
-        "--sizes",
-        type=counts,
-        metavar="N,...",
-        default="128,256,512,1024,2048,4096,8192",
-        help="sizes of the matrices (%(default)s)",
-    )
-    parser.add_argument("--kernels", type=words, metavar="NAMES", help="comma-separated (every rung)")
-    _add_timing_options(parser, seconds=0.3)
-    _add_session_options(parser)
-    parser.set_defaults(run=_run_gemm)
-
-
-def _add_gf256(parser: argparse.ArgumentParser) -> None:
-    _add_device_options(parser, "where to run", threads=1)
-    parser.add_argument("--data", type=positive, default=10, metavar="K", help="data shards (10)")
-    parser.add_argument("--parity", type=positive, default=4, metavar="M", help="parity shards (4)")
-    parser.add_argument(
-        "--columns", type=positive, metavar="N", help="bytes of a shard (CPU: 4 Mi, GPU: 64 Mi)"
-    )
-    parser.add_argument("--kernels", type=words, metavar="NAMES", help="comma-separated (every kernel)")
-    _add_timing_options(parser, seconds=0.6)
-    _add_session_options(parser)
-    parser.set_defaults(run=_run_gf256)
-
-
-def _add_solvers(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "matrix",
-        nargs="*",
-        metavar="MATRIX",
-        help=f"symmetric positive definite (default: {' '.join(DEFAULT_SYSTEMS)})",
-    )
-    _add_device_options(parser, "where to run", threads=None)
-    parser.add_argument(
-        "--rtol", type=float, default=1e-8, metavar="X", help="residual over the norm of b (1e-8)"
-    )
-    parser.add_argument(
-        "--methods",
-        type=words,
-        metavar="NAMES",
-        help="some of cg, minres, bicgstab, gmres and multigrid (all); multigrid needs PyAMG",
-    )
-    parser.add_argument("--alone", action="store_true", help="ours alone, no other library's solvers")
-    parser.add_argument("--maxiter", type=positive, default=3000, metavar="N", help="iterations (3000)")
-    parser.add_argument("--repeat", type=positive, metavar="N", help="timed solves, the best counts (3)")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of models (0)")
-    _add_session_options(parser)
-    parser.set_defaults(run=_run_solvers, seconds=0.6)
-
-
-def _add_scaling(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--ranks",
-        type=counts,
-        default=(1, 2),
-        metavar="N,...",
-        help="of those started by mpirun or torchrun (1,2)",
-    )
-    parser.add_argument(
-        "--weak", type=counts, default=(40,), metavar="N,...", help="edges of grids, rows of one rank (40)"
-    )
-    parser.add_argument("--strong", type=counts, default=(50,), metavar="N,...", help="edges of grids (50)")
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where to run")
-    parser.add_argument("--csv", type=Path, metavar="FILE", help="append the rows to this file")
-    parser.set_defaults(run=_run_scaling)
-
-
-def _run_scaling(args: argparse.Namespace) -> int:
-    """Run `dasp bench scaling`; rank 0 prints."""
-    from dasp.bench import scaling
-
-    return scaling.main(args.ranks, args.weak, args.strong, args.device, args.csv)
-
-
-def run(args: argparse.Namespace) -> int:
+def _run(arguments: argparse.Namespace) -> int:
     """Run `dasp bench`; 0 when every product is right, 1 when one is wrong."""
-    specs = args.matrix or DEFAULT_MATRICES
-    misplaced = [word for word in specs if word in OTHERS]
-    if misplaced:
-        raise ValueError(
-            f"{misplaced[0]} stands among the matrices of dasp bench; it must be the first word after bench, "
-            f"as in dasp bench {misplaced[0]} --help; a file of that name is ./{misplaced[0]}"
-        )
+    from dasp.cli.measure import open_device, warm_up
     from dasp.io.matrices import check_spec
 
+    specs = arguments.matrix or DEFAULT_MATRICES
     for spec in specs:
         check_spec(spec)
-    return measure_and_report(args, lambda device: sparse_subject(args, specs, device))
+    device = open_device(arguments.device, threads=arguments.threads, seconds=arguments.seconds)
+    plan = planner(device.kind, arguments.policy)
+    threads = f", {device.threads} threads" if hasattr(device, "threads") else ""
+    print(f"on {device.kind}{threads}; copy {device.bandwidth / 1e9:.0f} GB/s", file=sys.stderr)
+    with device.alone():
+        warm_up(plan, device, arguments.dtype)
+        rows = [_measure(spec, plan, device, arguments) for spec in specs]
+    if arguments.json:
+        print(json.dumps({"subject": "sparse", "rows": rows}, indent=1, allow_nan=False))
+    else:
+        print(report(rows))
+    return int(not all(row["verified"] for row in rows))
 
 
-def sparse_subject(
-    args: argparse.Namespace, specs: Any, device: BenchDevice, loader: Callable[[str, int], Any] | None = None
-) -> Subject:
-    """The sparse subject of parsed options; `loader` as `dasp.bench.sparse.Sparse` takes it.
+def planner(device: str, layout: str = "auto") -> Callable[[Any], Operator]:
+    """Return what plans a matrix of SciPy or CuPy for a device, by the policy of a layout.
 
     Raises
     ------
     ValueError
-        If a baseline is unknown on this device.
+        If there is no layout of that name.
     """
-    from dasp.bench.sparse import Settings, Sparse
+    from dasp.matrix.matrix import SpMatrix
+    from dasp.matrix.policy import Policy
 
-    unknown = [name for name in args.baselines or () if name not in device.baseline_names]
-    if unknown:
-        known = ", ".join(device.baseline_names)
-        raise ValueError(f"--baselines names {', '.join(unknown)}; some of {known} are needed")
-    settings = Settings(
-        policy=args.policy,
-        dtype=args.dtype,
-        seed=args.seed,
-        samples=args.repeat,
-        baselines=args.baselines,
-        transpose=args.transpose,
+    policy = Policy(layout=layout)
+
+    def plan(csr: Any) -> Operator:
+        on_gpu = type(csr).__module__.startswith("cupyx")
+        make = SpMatrix.from_cupy if on_gpu else SpMatrix.from_scipy
+        planned: Operator = make(csr, device=device, policy=policy)
+        return planned
+
+    return plan
+
+
+def _measure(
+    spec: str, plan: Callable[[Any], Operator], device: Device, arguments: argparse.Namespace
+) -> Row:
+    """Plan, verify and time one matrix."""
+    from dasp.cli.measure import best_ms, compare
+    from dasp.cli.roofline import csr_bytes, product_bytes, roofline_us
+    from dasp.cli.values import as_float
+    from dasp.io.matrices import load_matrix
+
+    csr = as_float(load_matrix(spec, seed=arguments.seed), arguments.dtype, arguments.seed)
+    operator, plan_ms = best_ms(lambda: plan(csr), device)
+    found = compare(
+        operator,
+        csr,
+        device,
+        lambda x: device.baselines(csr, x),
+        seed=arguments.seed,
+        samples=arguments.repeat,
     )
-    return Sparse(specs, device, settings, loader=loader)
+    rows, columns = csr.shape
+    moved, best, us = product_bytes(rows, columns, csr.nnz, csr.dtype.itemsize), found.best_baseline, found.us
+    row = {
+        "matrix": spec,
+        "dtype": arguments.dtype,
+        "device": device.kind,
+        "rows": rows,
+        "columns": columns,
+        "entries": int(csr.nnz),
+        "verified": found.verified.passed,
+        "rows_failed": found.verified.rows_failed,
+        "plan_ms": plan_ms,
+        "bytes_ratio": operator.nbytes / csr_bytes(rows, csr.nnz, csr.dtype.itemsize),
+        "time_us": us("dasp"),
+        "new_us": us("dasp_new"),
+        "gbytes_per_s": 1e-3 * moved / us("dasp"),
+        "time_over_roofline": us("dasp") / roofline_us(moved, device.bandwidth),
+        "best_baseline": best or None,
+        "best_baseline_us": us(best),
+        "pays_after": max((found.pays_after(plan_ms, name) for name in found.baselines), default=math.nan),
+        **{f"{name}_us": us(name) for name in found.baselines},
+        "missing": {each.name: each.reason for each in found.missing},
+    }
+    words = {math.inf: "never"}  # JSON holds no infinity and no NaN
+    return {
+        name: None if value != value else words.get(value, value) if isinstance(value, float) else value
+        for name, value in row.items()
+    }
 
 
-def _run_gemm(args: argparse.Namespace) -> int:
-    from dasp.bench.gemm import Gemm
+def report(rows: list[Row]) -> str:
+    """Return the table of some rows, their means, and what did not run."""
+    from dasp.cli.table import Table, geometric_mean, products, significant
 
-    return measure_and_report(
-        args,
-        lambda device: Gemm(
-            device, dtypes=args.dtype, sizes=args.sizes, only=args.kernels, seconds=args.seconds
-        ),
-    )
+    def figure(name: str) -> Callable[[Row], str]:
+        return lambda row: significant(math.nan if row[name] is None else float(row[name]))
 
+    def pays(row: Row) -> str:
+        after = row["pays_after"]
+        return products(math.nan if after is None else math.inf if after == "never" else after)
 
-def _run_gf256(args: argparse.Namespace) -> int:
-    from dasp.bench.gf256 import Gf256
-
-    return measure_and_report(
-        args,
-        lambda device: Gf256(
-            device,
-            data=args.data,
-            parity=args.parity,
-            columns=args.columns,
-            only=args.kernels,
-            samples=args.repeat,
-        ),
-    )
-
-
-def _run_solvers(args: argparse.Namespace) -> int:
-    from dasp.bench.solvers import METHODS, Solvers
-    from dasp.io.matrices import check_spec
-
-    methods = args.methods or METHODS
-    unknown = [name for name in methods if name not in METHODS]
-    if unknown:
-        raise ValueError(f"--methods names {', '.join(unknown)}; some of {', '.join(METHODS)} are needed")
-    if not 0 < args.rtol < 1:
-        raise ValueError(f"--rtol is {args.rtol}; it must be above 0 and below 1")
-    specs = args.matrix or DEFAULT_SYSTEMS
-    for spec in specs:
-        check_spec(spec)
-    return measure_and_report(
-        args,
-        lambda device: Solvers(
-            specs,
-            device,
-            methods=methods,
-            compared=not args.alone,
-            rtol=args.rtol,
-            maxiter=args.maxiter,
-            seed=args.seed,
-            samples=args.repeat,
-        ),
-    )
-
-
-def _run_peak(args: argparse.Namespace) -> int:
-    from dasp.bench import peak
-
-    print(peak.report(args.device, args.threads))
-    return 0
-
-
-def measure_and_report(args: argparse.Namespace, subject_on: Callable[[BenchDevice], Subject]) -> int:
-    """Measure a subject as the options say, print its report, draw it; 1 if a product was wrong."""
-    from dasp.bench import machine
-    from dasp.bench.device import open_device
-    from dasp.bench.report import as_json
-    from dasp.bench.results import right
-    from dasp.bench.session import Session
-
-    if args.plot is not None:
-        from dasp.cli.figures import check_plot
-
-        check_plot(args.plot)
-    device = open_device(args.device, threads=args.threads, seconds=args.seconds)
-    subject = subject_on(device)
-    session = Session(csv=args.csv, resume=args.resume, limit=args.limit)
-    session.check()
-    print(f"{machine.provenance(device.columns())}; copy {device.bandwidth / 1e9:.0f} GB/s", file=sys.stderr)
-    rows = session.run(subject)
-    print(as_json(type(subject).__name__.lower(), rows) if args.json else subject.report(rows).text())
-    if args.plot and any(map(right, rows)):
-        subject.draw(rows, Path(args.plot))
-        print(f"wrote {args.plot}", file=sys.stderr)
-    judged = subject.judged(rows) if hasattr(subject, "judged") else rows
-    return 0 if all(map(right, judged)) else 1
+    columns: list[tuple[str, Callable[[Row], str]]] = [
+        ("matrix", lambda row: row["matrix"]),
+        ("entries", lambda row: f"{row['entries']:,}"),
+        ("us", lambda row: figure("time_us")(row) if row["verified"] else "WRONG"),
+        ("GB/s", figure("gbytes_per_s")),
+        ("/roofline", figure("time_over_roofline")),
+        ("best baseline", lambda row: row["best_baseline"] or "-"),
+        ("its us", figure("best_baseline_us")),
+        ("plan ms", figure("plan_ms")),
+        ("bytes/CSR", figure("bytes_ratio")),
+        ("pays after", pays),
+    ]
+    parts = [Table.of("", columns, rows, words=["best baseline"]).text()]
+    ratios = [row["best_baseline_us"] / row["time_us"] for row in rows if row["best_baseline"]]
+    if ratios:
+        parts.append(f"Times as fast as the best baseline, geometric mean: {geometric_mean(ratios):.3g}.")
+    parts += [f"WRONG in {row['rows_failed']:,} rows: {row['matrix']}" for row in rows if not row["verified"]]
+    reasons = {f"not run: {name}: {reason}" for row in rows for name, reason in row["missing"].items()}
+    return "\n".join([*parts, *sorted(reasons)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import io
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +15,32 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 from dasp.runtime.integers import ceil_div
+
+BLACK, ORANGE, SKY, GREEN, BLUE, RED, PINK = (
+    "#000000",
+    "#E69F00",
+    "#56B4E9",
+    "#009E73",
+    "#0072B2",
+    "#D55E00",
+    "#CC79A7",
+)
+COLOURS = (ORANGE, SKY, GREEN, PINK, BLUE, RED)
+STYLE: Any = {
+    "font.size": 8,
+    "axes.titlesize": 9,
+    "axes.labelsize": 8,
+    "legend.fontsize": 7,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "lines.linewidth": 1.2,
+    "lines.markersize": 3.5,
+    "pdf.fonttype": 42,
+    "svg.fonttype": "none",
+    "savefig.dpi": 200,
+}
 
 _KINDS = (".png", ".pdf", ".svg")
 _PIXELS = 400
@@ -86,6 +113,44 @@ def density_image(matrix: csr_array, pixels: int = _PIXELS) -> NDArray[np.float6
     return shares
 
 
+def styled(draw: Callable[..., None]) -> Callable[..., None]:
+    """Run a function that draws under STYLE; RuntimeError if matplotlib is not installed."""
+
+    @functools.wraps(draw)
+    def run(*arguments: Any) -> None:
+        try:
+            from matplotlib import rc_context
+        except ImportError as error:
+            raise RuntimeError("matplotlib is not installed; pip install matplotlib") from error
+        with rc_context(STYLE):
+            draw(*arguments)
+
+    return run
+
+
+def new_figure(width: float, height: float, columns: int = 1, rows: int = 1) -> tuple[Any, list[Any]]:
+    """A figure of so many inches with panels side by side, line after line."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, list(figure.subplots(rows, columns, squeeze=False).flat)
+
+
+def save(figure: Any, path: Path) -> None:
+    """Write a figure in the format of the file's suffix; a PDF without its date, so that equal is equal."""
+    figure.savefig(path, metadata={"CreationDate": None} if path.suffix == ".pdf" else None)
+
+
+@styled
+def draw_panels(title: str, panels: Sequence[Callable[[Any], None]], path: Path) -> None:
+    """Draw panels side by side, each by a function of its axes."""
+    figure, places = new_figure(3.6 * len(panels), 3.4, len(panels))
+    figure.suptitle(title)
+    for axes, panel in zip(places, panels, strict=True):
+        panel(axes)
+    save(figure, path)
+
+
 def plot_matrix(path: str, matrix: csr_array, title: str, shares: Mapping[str, Mapping[str, int]]) -> None:
     """Draw the row lengths, the density of entries and the plan side by side, and write the picture.
 
@@ -103,8 +168,6 @@ def plot_matrix(path: str, matrix: csr_array, title: str, shares: Mapping[str, M
     OSError
         If the file cannot be written.
     """
-    from dasp.bench.figures import draw_panels
-
     size = f"{matrix.shape[0]:,} x {matrix.shape[1]:,}, {matrix.nnz:,} entries"
     draw_panels(f"{title}: {size}", matrix_panels(matrix, shares), Path(path))
 
@@ -120,8 +183,6 @@ def matrix_panels(matrix: csr_array, shares: Mapping[str, Mapping[str, int]]) ->
 
 def draw_svg(panels: Sequence[Callable[[Any], None]]) -> str:
     """Draw panels, two side by side, as an `<svg>` element that needs nothing from elsewhere."""
-    from dasp.bench.figures import new_figure, styled
-
     text = io.StringIO()
 
     @styled
@@ -158,8 +219,6 @@ def draw_times(axes: Any, curves: Mapping[str, tuple[float, float]]) -> None:
 
 def _draw_lengths(axes: Any, matrix: csr_array) -> None:
     import numpy as np
-
-    from dasp.bench.figures import BLUE
 
     lengths = np.diff(matrix.indptr)
     longest = int(lengths.max(initial=1))
@@ -203,8 +262,6 @@ def _draw_density(axes: Any, matrix: csr_array) -> None:
 
 def _draw_plan(axes: Any, shares: Mapping[str, Mapping[str, int]]) -> None:
     """A block of bars for each thing that is shared out, a bar a share, with its count beside it."""
-    from dasp.bench.figures import COLOURS
-
     axes.set_title("The plan")
     axes.set_xlabel("share")
     axes.set_xlim(0, 1.25)

@@ -86,7 +86,7 @@ def _write_page(
     from dasp.cli import page
 
     name = arguments.matrix
-    result = page.measured(name, matrix, policy, planned.device)
+    result = page.measured(matrix, policy, planned.device)
     text = page.page(name, describe(name, matrix), matrix, planned, result)
     Path(arguments.html).write_text(text, encoding="utf-8")
     if not arguments.json:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from html import escape
 from string import Template
 from typing import TYPE_CHECKING, Any
@@ -11,12 +12,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-    from dasp.bench.sparse import MatrixResult
+    from dasp.cli.measure import Comparison
     from dasp.matrix.matrix import SpMatrix
     from dasp.matrix.policy import Policy
-
-_LIBRARIES = {"cpu": ("scipy",), "cuda": ("cupy", "cusparse_alg2")}
-"""What a product is held against, as `dasp.bench` names it."""
 
 _PAGE = Template("""<!doctype html>
 <html lang="en">
@@ -53,24 +51,43 @@ $pictures
 """)
 
 
-def measured(name: str, matrix: csr_array, policy: Policy | None, device: str) -> MatrixResult | None:
+@dataclass(frozen=True)
+class Measured:
+    """What products of a matrix take.
+
+    Attributes
+    ----------
+    plan_ms : float
+        Milliseconds that its plan takes.
+    bandwidth : float
+        Of a copy, in bytes a second.
+    found : Comparison
+    """
+
+    plan_ms: float
+    bandwidth: float
+    found: Comparison
+
+
+def measured(matrix: csr_array, policy: Policy | None, device: str) -> Measured | None:
     """Plan, verify and time a matrix as `dasp bench` does; None for what that does not measure."""
-    from dasp.bench.device import open_device
-    from dasp.bench.sparse import measure, warm_up
+    from dasp.cli.measure import best_ms, compare, open_device, warm_up
+    from dasp.cli.values import as_float
     from dasp.matrix.matrix import SpMatrix
 
     if not matrix.nnz or matrix.dtype.name not in ("float32", "float64"):
         return None
     machine = open_device(device.partition(":")[0])
+    csr = as_float(matrix, matrix.dtype)
 
     def plan(csr: Any) -> SpMatrix:
-        make = SpMatrix.from_cupy if type(csr).__module__.startswith("cupyx") else SpMatrix.from_scipy
-        return make(csr, policy=policy, device=device)
+        return SpMatrix.from_scipy(csr, policy=policy, device=device)
 
     with machine.alone():
         warm_up(plan, machine, matrix.dtype)
-        libraries = _LIBRARIES[machine.kind]
-        return measure(name, matrix, machine, plan=plan, dtype=matrix.dtype, baselines=libraries)
+        operator, plan_ms = best_ms(lambda: plan(csr), machine)
+        found = compare(operator, csr, machine, lambda x: machine.baselines(csr, x))
+    return Measured(plan_ms, machine.bandwidth, found)
 
 
 def page(
@@ -78,7 +95,7 @@ def page(
     summary: str,
     matrix: csr_array,
     planned: SpMatrix,
-    result: MatrixResult | None,
+    result: Measured | None,
 ) -> str:
     """Return the page, which needs no file beside it.
 
@@ -91,7 +108,7 @@ def page(
     matrix : csr_array
     planned : SpMatrix
         Of the matrix.
-    result : MatrixResult, optional
+    result : Measured, optional
         Of the same matrix and policy.
     """
     from dasp import formats
@@ -121,7 +138,7 @@ def _table(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 def _bytes(matrix: csr_array, planned: SpMatrix) -> str:
     """Return a table of the plan's bytes beside those of CSR with 32-bit indices."""
-    from dasp.bench.roofline import csr_bytes
+    from dasp.cli.roofline import csr_bytes
 
     csr = csr_bytes(matrix.shape[0], matrix.nnz, matrix.dtype.itemsize)
     lines = [
@@ -131,41 +148,35 @@ def _bytes(matrix: csr_array, planned: SpMatrix) -> str:
     return _table(("held as", "bytes", "of CSR"), lines)
 
 
-def _times(planned: SpMatrix, result: MatrixResult | None) -> tuple[str, str, dict[str, tuple[float, float]]]:
+def _times(planned: SpMatrix, result: Measured | None) -> tuple[str, str, dict[str, tuple[float, float]]]:
     """Return a table of what a product takes, a text about it, and the curves of total time."""
+    from dasp.cli.roofline import product_bytes, roofline_us
+    from dasp.cli.table import products
+
     if result is None:
         return "", "Not measured: there are no entries, or they are neither float32 nor float64.", {}
-    if not result.verified.passed:
-        return "", f"Not measured: {result.verified.rows_failed:,} rows of the product are wrong.", {}
-    bandwidth = result.moved_bytes / result.roofline_us  # bytes a microsecond
-    moved = planned.plan.nbytes + planned.dtype.itemsize * sum(planned.shape)
-    ours, plan_ms = result.us("dasp"), result.planning.host_ms
+    found, ours, plan_ms = result.found, result.found.us("dasp"), result.plan_ms
+    if not found.verified.passed:
+        return "", f"Not measured: {found.verified.rows_failed:,} rows of the product are wrong.", {}
+    (m, n), size = planned.shape, planned.dtype.itemsize
+    roofline = roofline_us(product_bytes(m, n, planned.nnz, size), result.bandwidth)
+    predicted = roofline_us(planned.plan.nbytes + size * (m + n), result.bandwidth)
     lines = [
-        ("CSR by its bytes (roofline)", f"{result.roofline_us:,.1f} us", ""),
-        ("plan by its bytes, predicted", f"{moved / bandwidth:,.1f} us", ""),
+        ("CSR by its bytes (roofline)", f"{roofline:,.1f} us", ""),
+        ("plan by its bytes, predicted", f"{predicted:,.1f} us", ""),
         ("dasp, measured", f"{ours:,.1f} us", ""),
     ]
     curves = {"dasp, planning counted": (plan_ms, ours)}
-    for name in result.timings:
-        if name.startswith("dasp"):
-            continue
-        once, each = result.setup_ms.get(name, 0.0), result.us(name)
-        own = result.us("dasp_new") if name in ("scipy", "cupy") else ours
-        lines.append((f"{name}, measured", f"{each:,.1f} us", _pays(plan_ms, own, once, each)))
-        curves[name] = (0.0 if math.isnan(once) else once, each)
+    for name in found.baselines:
+        once, each = found.setup_ms.get(name, 0.0), found.us(name)
+        after = found.pays_after(plan_ms, name)
+        pays = "never" if after == math.inf else f"after {products(after)} products" if after else "at once"
+        lines.append((f"{name}, measured", f"{each:,.1f} us", pays))
+        curves[name] = (once, each)
     about = (
-        f"Planning takes {plan_ms:,.1f} ms. Every row of every product was verified against a long-double "
-        f"reference. Predicted: the bytes of the plan, x and y at the {1e-3 * bandwidth:,.1f} GB/s that "
-        "a copy reaches here; gathers of x come on top, and what lies in a cache may come faster."
+        f"Planning takes {plan_ms:,.1f} ms. Every row of every product was verified against a "
+        f"long-double reference. Predicted: the bytes of the plan, x and y at "
+        f"the {1e-9 * result.bandwidth:,.1f} GB/s "
+        "that a copy reaches here; gathers of x come on top, and what lies in a cache may come faster."
     )
     return _table(("a product", "time", "the plan pays"), lines), about, curves
-
-
-def _pays(plan_ms: float, ours_us: float, once_ms: float, theirs_us: float) -> str:
-    """After how many products the plan has paid, in words."""
-    from dasp.bench.sparse_report import break_even
-
-    products = break_even(plan_ms, ours_us, 0.0 if math.isnan(once_ms) else once_ms, theirs_us)
-    if products == math.inf:
-        return "never"
-    return f"after {math.ceil(products):,} products" if products >= 1 else "at once"

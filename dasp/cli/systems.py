@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from dasp.bench.figures import BLUE, RED, new_figure, save, styled
-from dasp.cli.figures import check_plot
+from dasp.cli.figures import BLUE, RED, check_plot, new_figure, save, styled
 from dasp.cli.options import policy_from, seed_from
 from dasp.io.files import one_line_errors, open_regular, replacing
 from dasp.io.matrices import load_matrix

@@ -1,4 +1,4 @@
-"""The measurements of the dense ladder: peak, the rows and tables of `dasp bench gemm`, and the search."""
+"""The measurements of the dense ladder: peak, the rows and tables of dense products, and the search."""
 
 import argparse
 import csv
@@ -8,15 +8,14 @@ import types
 import numpy as np
 import pytest
 
-from dasp.bench import gemm as bench
-from dasp.bench import gemm_report
-from dasp.bench import gf256 as bench_codes
-from dasp.bench import peak as bench_peak
-from dasp.bench import peak_cpu as peak
-from dasp.bench.device import HostDevice
-from dasp.bench.figures import draw_bars, draw_ladder
-from dasp.bench.peak_cpu import gpu_gigaflops
-from dasp.cli import main as cli
+from benchmarks.bench import command, gemm_report
+from benchmarks.bench import gemm as bench
+from benchmarks.bench import gf256 as bench_codes
+from benchmarks.bench import peak as bench_peak
+from benchmarks.bench import peak_cpu as peak
+from benchmarks.bench.device import HostDevice
+from benchmarks.bench.figures import draw_bars, draw_ladder
+from benchmarks.bench.peak_cpu import gpu_gigaflops
 from dasp.cli.main import main
 from dasp.dense import kernels
 from dasp.dense.gemm.ladder import REAL
@@ -73,7 +72,7 @@ def quick(monkeypatch):
 
 def test_bench_gemm_writes_a_row_for_every_kernel(tmp_path, capsys, quick):
     words = [*quick, "--sizes", "33,64", "--csv", str(tmp_path / "rows.csv")]
-    assert cli.main(["bench", "gemm", *words, "--plot", str(tmp_path / "figure.png")]) == 0
+    assert command.main(["gemm", *words, "--plot", str(tmp_path / "figure.png")]) == 0
     with open(tmp_path / "rows.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     names = ["vendor", *(kernel.name for kernel in kernels("cpu")), "auto"]
@@ -89,7 +88,7 @@ def test_bench_gemm_writes_a_row_for_every_kernel(tmp_path, capsys, quick):
     assert "% of peak" in text
     assert max(map(len, text.splitlines())) <= 100
     assert (tmp_path / "figure.png").stat().st_size > 10_000
-    cli.main(["bench", "gemm", *words, "--resume"])
+    command.main(["gemm", *words, "--resume"])
     with open(tmp_path / "rows.csv", newline="") as file:
         assert len(list(csv.DictReader(file))) == len(rows)
 
@@ -140,13 +139,13 @@ def test_bench_gemm_tells_a_wrong_product(monkeypatch, capsys, quick):
 
     monkeypatch.setattr(bench, "gemm", wrong)
     words = [*quick, "--sizes", "40", "--kernels", "dot,square,registers"]
-    assert cli.main(["bench", "gemm", *words]) == 1
+    assert command.main(["gemm", *words]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines if "WRONG" in line] == ["square", "registers"] * 2
 
 
 def test_bench_gemm_stops_at_its_limit(capsys, quick):
-    assert cli.main(["bench", "gemm", *quick, "--sizes", "40", "--limit", "1e-9"]) == 0
+    assert command.main(["gemm", *quick, "--sizes", "40", "--limit", "1e-9"]) == 0
     assert "float32:40: left out, --limit is reached" in capsys.readouterr().err
 
 
@@ -162,19 +161,19 @@ def test_bench_gemm_stops_at_its_limit(capsys, quick):
 )
 def test_a_mistake_is_named_before_anything_is_measured(words, message, monkeypatch, capsys):
     monkeypatch.setattr(HostDevice, "bandwidth", property(lambda self: pytest.fail("measured")))
-    assert cli.main(["bench", *words, "--device", "cpu"]) == 2
+    assert command.main([*words, "--device", "cpu"]) == 2
     assert message in capsys.readouterr().err
 
 
 def test_without_threadpoolctl_there_is_no_fair_comparison(monkeypatch, capsys):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert cli.main(["bench", "gemm", "--device", "cpu"]) == 2
+    assert command.main(["gemm", "--device", "cpu"]) == 2
     assert "threadpoolctl is not installed; it gives NumPy's BLAS" in capsys.readouterr().err
 
 
 def test_bench_gf256_verifies_and_times_every_kernel(tmp_path, capsys, quick, monkeypatch):
-    words = ["bench", "gf256", *quick, "--columns", "1000", "--csv", str(tmp_path / "rows.csv")]
-    assert cli.main([*words, "--repeat", "3", "--plot", str(tmp_path / "bars.pdf")]) == 0
+    words = ["gf256", *quick, "--columns", "1000", "--csv", str(tmp_path / "rows.csv")]
+    assert command.main([*words, "--repeat", "3", "--plot", str(tmp_path / "bars.pdf")]) == 0
     with open(tmp_path / "rows.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     assert {row["matrix"] for row in rows} == {"gf256:4x10x1000"}
@@ -194,7 +193,7 @@ def test_bench_gf256_verifies_and_times_every_kernel(tmp_path, capsys, quick, mo
         return made
 
     monkeypatch.setattr(bench_codes.gf256, "matmul", wrong)
-    assert cli.main(["bench", "gf256", *quick, "--columns", "1000", "--kernels", "log_exp,doubling"]) == 1
+    assert command.main(["gf256", *quick, "--columns", "1000", "--kernels", "log_exp,doubling"]) == 1
     lines = [line.split()[:2] for line in capsys.readouterr().out.splitlines()]
     assert ["log_exp", "WRONG"] in lines
     assert ["doubling", "WRONG"] not in lines
@@ -202,7 +201,7 @@ def test_bench_gf256_verifies_and_times_every_kernel(tmp_path, capsys, quick, mo
 
 def test_bench_peak_prints_a_table(capsys, monkeypatch):
     monkeypatch.setattr(bench_peak, "host_copy_bandwidth", lambda threads: 1e9 * threads)
-    assert cli.main(["bench", "peak", "--device", "cpu", "--threads", "2"]) == 0
+    assert command.main(["peak", "--device", "cpu", "--threads", "2"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["CPU", "float32", "float64", "copy"]
     assert lines[3].split()[-2:] == ["1.0", "2.0"]
@@ -284,5 +283,5 @@ def test_the_search_finds_a_right_setting(tmp_path, monkeypatch):
 @pytest.mark.cuda
 def test_bench_gemm_on_the_gpu(capsys):
     words = ["--sizes", "64,200", "--seconds", "0.01", "--dtype", "float32,float64,float16"]
-    assert cli.main(["bench", "gemm", "--device", "cuda", *words]) == 0
+    assert command.main(["gemm", "--device", "cuda", *words]) == 0
     assert "tensor" in capsys.readouterr().out

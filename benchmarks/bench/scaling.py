@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from benchmarks.bench import machine, results
+from benchmarks.bench.report import Report
 from dasp import solvers
-from dasp.bench import machine, results
-from dasp.bench.report import Report
-from dasp.bench.table import Row, Table, number, significant
+from dasp.cli.table import Row, Table, number, significant
 from dasp.distributed.communicators import engine_of
 from dasp.distributed.engine import Engine, agree
 from dasp.distributed.launch import first_ranks, leave, world
@@ -28,6 +28,7 @@ from dasp.distributed.nccl import NcclLinks
 from dasp.distributed.place import resolve
 from dasp.runtime.cpu.threads import get_num_threads
 from dasp.runtime.cuda.launch import driver
+from dasp.runtime.cuda.stream import on_stream
 from dasp.solvers.cuda.device import in_turn
 from dasp.solvers.cuda.graph import PriorityGraph
 from dasp.solvers.cuda.space import BLOCKS_PER_PROCESSOR
@@ -162,7 +163,7 @@ class Clock:
         import cupy
 
         stream = cupy.cuda.Stream(non_blocking=True)
-        with stream:
+        with on_stream(stream):
             run()  # what it does once
             stream.synchronize()
             graph = PriorityGraph(driver(), stream.ptr, in_turn([run], times))
@@ -405,7 +406,7 @@ def run(
 def main(
     ranks: Sequence[int], weak: Sequence[int], strong: Sequence[int], device: str, path: Path | None
 ) -> int:
-    """Run `dasp bench scaling` on the ranks that a launcher started; rank 0 prints. 1 if a product was wrong.
+    """Measure on the ranks that a launcher started; rank 0 prints. Return 1 if a product was wrong.
 
     Raises
     ------
@@ -417,7 +418,8 @@ def main(
     started = world()
     if started is None:
         raise RuntimeError(
-            "this process was started alone; ranks are needed, as in mpirun -n 2 dasp bench scaling"
+            "this process was started alone; ranks are needed, as in "
+            "mpirun -n 2 python -m benchmarks.bench scaling"
         )
     comm, engine = started
 

@@ -24,8 +24,8 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from dasp.cli.measure import numba_candidate, scipy_candidate
 from dasp.runtime.candidate import Baselines, Candidate, Missing
-from dasp.runtime.cpu.compile import jit
 
 NAMES = ("scipy", "numba_csr", "mkl")
 """The host's baselines, as `--baselines` and the columns name them."""
@@ -35,16 +35,6 @@ GENERAL, LOWER, NON_UNIT = 20, 40, 50
 EXPECTED_PRODUCTS = 100_000
 OPENMP_SPIN_SECONDS = 0.25
 """Intel's OpenMP keeps its threads spinning for 200 ms after a parallel region (KMP_BLOCKTIME)."""
-
-
-@jit(parallel=True, nogil=True)
-def csr_product(data: Any, indices: Any, indptr: Any, x: Any, y: Any) -> None:
-    """Y = A x, one row after another, rows shared by the threads in equal counts."""
-    for row in numba.prange(len(y)):
-        total = y.dtype.type(0)
-        for entry in range(indptr[row], indptr[row + 1]):
-            total += data[entry] * x[indices[entry]]
-        y[row] = total
 
 
 class MatrixDescription(ctypes.Structure):
@@ -99,40 +89,6 @@ def _checked(status: int, name: str) -> None:
     """Raise where an MKL call did not return SPARSE_STATUS_SUCCESS."""
     if status != 0:
         raise RuntimeError(f"{name} returned status {status}; 0 is needed")
-
-
-def scipy_candidate(csr: Any, x: NDArray[Any]) -> Candidate:
-    """SciPy's `csr @ x`: one thread, a new y at every product.
-
-    Raises
-    ------
-    RuntimeError
-        For halves, which SciPy has not.
-    """
-    _refuse(x.dtype, 4, "SciPy")
-    held: list[NDArray[Any]] = []
-
-    def run() -> None:
-        held[:] = [csr @ x]
-
-    return Candidate("scipy", run, lambda: held[0], held.clear)
-
-
-def numba_candidate(csr: Any, x: NDArray[Any]) -> Candidate:
-    """The loop that anyone would write first with numba, parallel over rows; RuntimeError for halves."""
-    _refuse(x.dtype, 4, "Numba")
-    y = np.empty(csr.shape[0], dtype=x.dtype)
-
-    def run() -> None:
-        csr_product(csr.data, csr.indices, csr.indptr, x, y)
-
-    return Candidate("numba_csr", run, lambda: y, lambda: y.fill(np.nan), cooldown_seconds=0.02)
-
-
-def _refuse(dtype: np.dtype[Any], least: int, name: str) -> None:
-    """Hold that a library has numbers of a type: of so many bytes at the least."""
-    if dtype.itemsize < least:
-        raise RuntimeError(f"{name} has no products of {dtype}")
 
 
 def mkl_candidate(csr: Any, x: NDArray[Any], threads: int, operation: int = NON_TRANSPOSE) -> Candidate:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dasp.bench import machine
-from dasp.bench.table import WIDTH, Row, Table
+from benchmarks.bench import machine
+from dasp.cli.table import WIDTH, Row, Table
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dasp.bench import scaling
+from benchmarks.bench import command, scaling
 from dasp.cli import main as cli
 from dasp.models import generate
 from tests import reference
@@ -63,7 +63,7 @@ def test_rows_of_all_kinds_are_measured(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 
 def test_the_command_says_what_it_needs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert cli.main(["bench", "scaling"]) == 2
+    assert command.main(["scaling"]) == 2
     assert "was started alone; ranks are needed" in capsys.readouterr().err
     assert cli.main(["partition", "poisson2d:6", "--ranks", "2", "--out", str(tmp_path / "parts")]) == 0
     assert "columns of others" in capsys.readouterr().out

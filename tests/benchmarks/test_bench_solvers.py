@@ -7,10 +7,9 @@ import json
 import numpy as np
 import pytest
 
+from benchmarks.bench import command, solvers_report
+from benchmarks.bench.device import HostDevice
 from dasp import solvers
-from dasp.bench import solvers_report
-from dasp.bench.device import HostDevice
-from dasp.cli import main as cli
 from dasp.models import generate
 
 QUICK = ["poisson2d:12", "--device", "cpu", "--threads", "1", "--repeat", "1"]
@@ -23,7 +22,7 @@ def known_bandwidth(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_every_solver_is_verified_and_timed(capsys: pytest.CaptureFixture[str], tmp_path) -> None:
     picture = tmp_path / "systems.png"
-    assert cli.main(["bench", "solvers", *QUICK, "--json", "--plot", str(picture)]) == 0
+    assert command.main(["solvers", *QUICK, "--json", "--plot", str(picture)]) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
     methods = [
         f"{library} {method}"
@@ -62,7 +61,7 @@ def test_a_wrong_solution_is_told_and_has_no_time(
         return x, stats
 
     monkeypatch.setattr(solvers, "cg", wrong)
-    assert cli.main(["bench", "solvers", *QUICK, "--methods", "cg"]) == 1
+    assert command.main(["solvers", *QUICK, "--methods", "cg"]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[1:3] for line in lines if "missed" in line.split()] == [["dasp", "cg"]]
 
@@ -94,12 +93,12 @@ def test_mistakes_are_named(capsys: pytest.CaptureFixture[str]) -> None:
         (["lp:5:9", "--device", "cpu"], "a square matrix"),
         (["--methods", "cg,sor"], "--methods names sor; some of cg, minres"),
     ):
-        assert cli.main(["bench", "solvers", *words]) == 2
+        assert command.main(["solvers", *words]) == 2
         assert part in capsys.readouterr().err
 
 
 def test_the_bound_on_the_residual_lets_rounding_pass_and_nothing_else() -> None:
-    from dasp.bench.solvers import _System
+    from benchmarks.bench.solvers import _System
 
     matrix = generate("poisson2d:12")
     system = _System(matrix, HostDevice(1, bandwidth=1e10), 1e-15, 100, 1, "poisson2d:12")

@@ -71,7 +71,7 @@ class CudaMemory:
         class Counter(cupy.cuda.memory_hook.MemoryHook):  # type: ignore[misc]
             """The bytes that are held, and the most that were."""
 
-            name = "dasp.bench"
+            name = "benchmarks.bench"
             held = most = 0
 
             def malloc_postprocess(self, **given: Any) -> None:

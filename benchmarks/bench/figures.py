@@ -6,90 +6,27 @@ too, and its name stands at its end.
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
-from dasp.bench import results, solvers_report
-from dasp.bench.gemm_report import VENDOR, cells
-from dasp.bench.report import where
-from dasp.bench.sparse_report import baselines, timed, us
-from dasp.bench.table import Row, geometric_mean, number, significant
+from benchmarks.bench import results, solvers_report
+from benchmarks.bench.gemm_report import VENDOR, cells
+from benchmarks.bench.report import where
+from benchmarks.bench.sparse_report import baselines, timed, us
+from dasp.cli.figures import BLACK, BLUE, COLOURS, GREEN, ORANGE, RED, SKY, new_figure, save, styled
+from dasp.cli.table import Row, geometric_mean, number, significant
 from dasp.runtime.integers import ceil_div
 
-BLACK, ORANGE, SKY, GREEN, BLUE, RED, PINK = (
-    "#000000",
-    "#E69F00",
-    "#56B4E9",
-    "#009E73",
-    "#0072B2",
-    "#D55E00",
-    "#CC79A7",
-)
-COLOURS = (ORANGE, SKY, GREEN, PINK, BLUE, RED)
 MARKERS = ("o", "s", "^", "v", "D", "P", "X", "<", ">", "h")
 OURS = {"color": BLUE, "marker": "o"}
-STYLE: Any = {
-    "font.size": 8,
-    "axes.titlesize": 9,
-    "axes.labelsize": 8,
-    "legend.fontsize": 7,
-    "xtick.labelsize": 7,
-    "ytick.labelsize": 7,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "lines.linewidth": 1.2,
-    "lines.markersize": 3.5,
-    "pdf.fonttype": 42,
-    "svg.fonttype": "none",
-    "savefig.dpi": 200,
-}
 NAMES = {"dasp": "dasp", "scipy": "SciPy", "mkl": "MKL", "numba_csr": "numba loop", "cusparse": "cuSPARSE"}
 """How libraries are written in pictures."""
 
 LINE = 8.5
 """Height of a label in points: two that are nearer would touch."""
-
-
-def styled(draw: Callable[..., None]) -> Callable[..., None]:
-    """Run a function that draws under STYLE; RuntimeError if matplotlib is not installed."""
-
-    @functools.wraps(draw)
-    def run(*arguments: Any) -> None:
-        try:
-            from matplotlib import rc_context
-        except ImportError as error:
-            raise RuntimeError("matplotlib is not installed; pip install matplotlib") from error
-        with rc_context(STYLE):
-            draw(*arguments)
-
-    return run
-
-
-def new_figure(width: float, height: float, columns: int = 1, rows: int = 1) -> tuple[Any, list[Any]]:
-    """A figure of so many inches with panels side by side, line after line."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), layout="constrained")
-    return figure, list(figure.subplots(rows, columns, squeeze=False).flat)
-
-
-def save(figure: Any, path: Path) -> None:
-    """Write a figure in the format of the file's suffix; a PDF without its date, so that equal is equal."""
-    figure.savefig(path, metadata={"CreationDate": None} if path.suffix == ".pdf" else None)
-
-
-@styled
-def draw_panels(title: str, panels: Sequence[Callable[[Any], None]], path: Path) -> None:
-    """Draw panels side by side, each by a function of its axes."""
-    figure, places = new_figure(3.6 * len(panels), 3.4, len(panels))
-    figure.suptitle(title)
-    for axes, panel in zip(places, panels, strict=True):
-        panel(axes)
-    save(figure, path)
 
 
 def plain_ticks(axis: Any) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dasp.bench import results
-from dasp.bench.report import Report, where
-from dasp.bench.table import Row, Table, geometric_mean, number, percent
+from benchmarks.bench import results
+from benchmarks.bench.report import Report, where
+from dasp.cli.table import Row, Table, geometric_mean, number, percent
 
 VENDOR = "vendor"
 """The kernel of cuBLAS or of NumPy's BLAS, which all others are compared with."""

@@ -16,11 +16,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from dasp.bench import results
-from dasp.bench.device import BenchDevice
-from dasp.bench.figures import draw_bars
-from dasp.bench.report import Report, where
-from dasp.bench.table import Row, Table, number, percent
+from benchmarks.bench import results
+from benchmarks.bench.device import BenchDevice
+from benchmarks.bench.figures import draw_bars
+from benchmarks.bench.report import Report, where
+from dasp.cli.table import Row, Table, number, percent
 from dasp.dense import gf256
 from dasp.dense.gf256.field import Bytes, cauchy, multiply
 from dasp.runtime.candidate import Candidate
@@ -65,7 +65,7 @@ def _pointer(array: Bytes) -> ctypes.c_void_p:
 
 
 class Gf256:
-    """The subject of `dasp bench gf256`: one shape, a row for each kernel.
+    """The subject of `python -m benchmarks.bench gf256`: one shape, a row for each kernel.
 
     Parameters
     ----------

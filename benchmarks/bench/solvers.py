@@ -17,14 +17,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dasp.bench import solver_baselines as others
-from dasp.bench.device import BenchDevice
-from dasp.bench.figures import draw_systems
-from dasp.bench.report import Report
-from dasp.bench.solvers_report import MULTIGRID, ours, report
-from dasp.bench.sparse import as_text, load, planner, short_name
-from dasp.bench.table import Row
-from dasp.bench.values import as_float
+from benchmarks.bench import solver_baselines as others
+from benchmarks.bench.device import BenchDevice
+from benchmarks.bench.figures import draw_systems
+from benchmarks.bench.report import Report
+from benchmarks.bench.solvers_report import MULTIGRID, ours, report
+from benchmarks.bench.sparse import as_text, load, short_name
+from dasp.cli.bench import planner
+from dasp.cli.table import Row
+from dasp.cli.values import as_float
 
 METHODS = ("cg", "minres", "bicgstab", "gmres", MULTIGRID)
 SAMPLES = 3
@@ -43,7 +44,7 @@ Timed = tuple[float, Any]
 
 
 class Solvers:
-    """The subject of `dasp bench solvers`: a row for each solver of each system.
+    """The subject of `python -m benchmarks.bench solvers`: a row for each solver of each system.
 
     Parameters
     ----------

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from dasp.bench.figures import BLUE, COLOURS, new_figure, save, styled
-from dasp.bench.scaling import share, weak_edge
-from dasp.bench.table import Row, number
+from benchmarks.bench.figures import BLUE, COLOURS, new_figure, save, styled
+from benchmarks.bench.scaling import share, weak_edge
+from dasp.cli.table import Row, number
 
 
 @styled

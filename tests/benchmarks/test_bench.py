@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import importlib.util
 import json
@@ -22,33 +21,33 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dasp
-from dasp.bench import (
+from benchmarks.bench import (
     baselines_cpu,
     baselines_cuda,
+    command,
     cusparse,
     figures,
     machine,
     memory,
     results,
-    roofline,
     sparse,
     sparse_report,
-    table,
-    verify,
 )
-from dasp.bench.device import HostDevice, open_device
-from dasp.bench.markers import replace_between
-from dasp.bench.report import as_json
-from dasp.bench.session import Session
-from dasp.bench.sparse import Settings, Sparse, measure, warm_up
+from benchmarks.bench.device import HostDevice, open_device
+from benchmarks.bench.markers import replace_between
+from benchmarks.bench.report import as_json
+from benchmarks.bench.session import Session
+from benchmarks.bench.sparse import Settings, Sparse, measure
 from dasp.cli import bench as bench_command
-from dasp.cli.bench import add_command
+from dasp.cli import measure as core
+from dasp.cli import roofline, table, verify
+from dasp.cli.measure import warm_up
 from dasp.runtime.candidate import Baselines, Candidate
 from dasp.runtime.cpu import timing
 from dasp.runtime.cuda import timing as timing_cuda
 from dasp.runtime.dtypes import TABLE
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def matrix(rows=60, cols=50, seed=0, dtype=np.float64):
@@ -379,7 +378,7 @@ def test_a_wrong_baseline_is_left_out(host, monkeypatch):
             [Candidate("scipy", lambda: None, lambda: y), *baselines_cpu.build(csr, x).candidates[1:2]]
         )
 
-    monkeypatch.setattr(host, "baselines", cheat)
+    monkeypatch.setattr(host, "all_baselines", cheat)
     found = measure("cheated", matrix(), host, plan=RowLoop, samples=3)
     assert "scipy" not in found.timings
     assert found.best_baseline == "numba_csr"
@@ -543,8 +542,8 @@ def test_planning_is_measured_from_both_sides(host, monkeypatch):
     _, planning = sparse.measure_planning(plan, csr, host)
     from_host = [each is csr for each in asked]
     assert from_host == sorted(from_host)
-    assert 2 <= from_host.count(False) <= sparse.PLAN_TRIES
-    assert 3 <= from_host.count(True) <= sparse.PLAN_TRIES + 1
+    assert 2 <= from_host.count(False) <= core.PLAN_TRIES
+    assert 3 <= from_host.count(True) <= core.PLAN_TRIES + 1
     assert min(planning.host_ms, planning.device_ms, planning.upload_ms) > 0
     monkeypatch.undo()
     _, planning = sparse.measure_planning(plan, csr, host)
@@ -582,20 +581,20 @@ def test_when_plans_pay_that_are_made_on_a_gpu_is_said_in_means():
 
 
 def test_planning_is_timed_again_where_the_first_time_took_long(monkeypatch):
-    monkeypatch.setattr(sparse, "PLAN_SECONDS", 0.0)
+    monkeypatch.setattr(core, "PLAN_SECONDS", 0.0)
     made = []
     device = types.SimpleNamespace(synchronize=lambda: None)
-    assert sparse._best_ms(lambda: made.append(1), device)[1] >= 0
+    assert core.best_ms(lambda: made.append(1), device)[1] >= 0
     assert len(made) == 2
-    monkeypatch.setattr(sparse, "PLAN_SECONDS", 60.0)
-    sparse._best_ms(lambda: made.append(1), device)
-    assert len(made) == 2 + sparse.PLAN_TRIES
+    monkeypatch.setattr(core, "PLAN_SECONDS", 60.0)
+    core.best_ms(lambda: made.append(1), device)
+    assert len(made) == 2 + core.PLAN_TRIES
 
 
 def test_from_then_on_every_baseline_is_slower_in_all():
     rng = np.random.default_rng(0)
     for plan, ours, setup, theirs in rng.uniform(0.1, 10, (200, 4)):
-        products = sparse_report.break_even(plan, ours, setup, theirs)
+        products = core.break_even(plan, ours, setup, theirs)
         if products < math.inf:
             for count, sign in ((products + 1, 1), (products - 1, -1)):
                 ahead = (setup + 1e-3 * theirs * count) - (plan + 1e-3 * ours * count)
@@ -686,10 +685,10 @@ def test_a_reason_with_a_semicolon_is_one_line():
 def test_a_policys_name_is_its_layout(host):
     csr = matrix(rows=200)
     for name in ("auto", "slices", "published"):
-        planned = sparse.planner("cpu", name)(csr)
+        planned = bench_command.planner("cpu", name)(csr)
         assert planned.plan.format == ("published" if name == "published" else "slices")
     with pytest.raises(ValueError, match="'fast'"):
-        sparse.planner("cpu", "fast")
+        bench_command.planner("cpu", "fast")
 
 
 def test_the_number_of_threads_is_everybodys(monkeypatch):
@@ -843,9 +842,7 @@ def test_the_collection_has_forty_matrices(suitesparse, tmp_path):
 
 
 def parsed(*words):
-    parser = argparse.ArgumentParser()
-    add_command(parser.add_subparsers())
-    return parser.parse_args(["bench", *words])
+    return command.build_parser().parse_args(["sparse", *words])
 
 
 def test_the_command_prints_a_table_and_answers_with_its_status(tmp_path, monkeypatch, capsys):
@@ -877,7 +874,7 @@ def test_unknown_baselines_threads_and_counts_are_refused():
 
 @pytest.mark.parametrize("spec", ["nosuch", "poisson3d:x", "nosuch:5"])
 def test_a_matrix_that_is_not_there_is_refused_before_the_machine_is_measured(spec, monkeypatch):
-    monkeypatch.setattr("dasp.bench.device.open_device", lambda *_, **__: pytest.fail("measured"))
+    monkeypatch.setattr("benchmarks.bench.device.open_device", lambda *_, **__: pytest.fail("measured"))
     args = parsed("poisson2d:5", spec)
     with pytest.raises(ValueError, match=spec.partition(":")[0]):
         args.run(args)

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from dasp.bench import results
-from dasp.bench.device import BenchDevice
-from dasp.bench.report import Report
-from dasp.bench.table import Row
+from benchmarks.bench import results
+from benchmarks.bench.device import BenchDevice
+from benchmarks.bench.report import Report
+from dasp.cli.table import Row
 
 
 class Subject(Protocol):

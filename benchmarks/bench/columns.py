@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from dasp.bench import machine, roofline
-from dasp.bench.baselines_cuda import Descriptors, Device, poison, product_candidate, synchronize
-from dasp.bench.cusparse import (
+from benchmarks.bench import machine
+from benchmarks.bench.baselines_cuda import Descriptors, Device, poison, product_candidate, synchronize
+from benchmarks.bench.cusparse import (
     NON_TRANSPOSE,
     SPMM_CSR_ALG1,
     SPMM_CSR_ALG2,
@@ -27,14 +27,16 @@ from dasp.bench.cusparse import (
     CuSparse,
     load,
 )
-from dasp.bench.table import Row, Table, geometric_mean, number, significant
-from dasp.bench.values import as_float, random_vector
-from dasp.bench.verify import Reference, check_rows, reference_product
+from dasp.cli import roofline
+from dasp.cli.table import Row, Table, geometric_mean, number, significant
+from dasp.cli.values import as_float, random_vector
+from dasp.cli.verify import Reference, check_rows, reference_product
 from dasp.io import load_matrix
 from dasp.matrix.matrix import SpMatrix
 from dasp.matrix.policy import Policy
 from dasp.runtime.candidate import Candidate
 from dasp.runtime.cpu.threads import get_num_threads
+from dasp.runtime.cuda.stream import on_stream
 from dasp.runtime.cuda.timing import replays
 from dasp.runtime.dtypes import TABLE, named
 
@@ -193,7 +195,7 @@ class Subject:
         y = cupy.empty((self.csr.shape[0], k), x.dtype, order=order)
         device, stream = Device(self.csr, x[:, 0]), cupy.cuda.Stream(non_blocking=True)
         synchronize()
-        with stream:
+        with on_stream(stream):
             ours = Candidate("dasp", lambda: self.planned.matvec(x, out=y), lambda: y, lambda: poison(y))
             yield "dasp", self._timed(ours, stream)
             if self._compares:

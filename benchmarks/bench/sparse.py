@@ -3,49 +3,33 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from dasp.bench import sparse_report
-from dasp.bench.device import BenchDevice
-from dasp.bench.figures import draw_collection
-from dasp.bench.report import Report
-from dasp.bench.roofline import csr_bytes, product_bytes, roofline_us
-from dasp.bench.table import Row
-from dasp.bench.values import as_float, fill, random_vector
-from dasp.bench.verify import Reference, Verification, check_rows, reference_product
-from dasp.runtime.candidate import Baselines, Candidate, Missing
-from dasp.runtime.cpu.timing import Timing
-
-OURS = "dasp"
-"""The timing of `A.matvec(x, out=y)`, which is what is compared."""
-
-OURS_NEW = "dasp_new"
-"""The timing of `A @ x`, called from Python, which makes a new y, as SciPy's and CuPy's does."""
-
-PLAN_TRIES = 100
-PLAN_SECONDS = 0.5
-"""Planning is timed twice, as the first may compile, and then up to so often in so long; the best counts."""
-
-
-class Operator(Protocol):
-    """What is needed of a planned matrix; SpMatrix has it."""
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the plan."""
-
-    def matvec(self, x: Any, *, out: Any) -> Any:
-        """Write A x to `out`."""
-
-    def __matmul__(self, x: Any) -> Any:
-        """A x, in a new vector."""
+from benchmarks.bench import sparse_report
+from benchmarks.bench.device import BenchDevice
+from benchmarks.bench.figures import draw_collection
+from benchmarks.bench.report import Report
+from dasp.cli.bench import planner
+from dasp.cli.measure import (
+    OURS,
+    PLAN_SECONDS,
+    PLAN_TRIES,
+    Comparison,
+    Operator,
+    best_ms,
+    compare,
+    warm_up,
+)
+from dasp.cli.roofline import csr_bytes, product_bytes, roofline_us
+from dasp.cli.table import Row
+from dasp.cli.values import as_float
 
 
 @dataclass(frozen=True)
@@ -74,23 +58,9 @@ class Planning:
     bytes: int
 
 
-@dataclass(frozen=True)
-class MatrixResult:
-    """What was found about one matrix on one machine.
-
-    Attributes
-    ----------
-    verified : Verification
-        The check of our product; where it failed, nothing was timed.
-    timings : dict of str to Timing
-        By name: ours, then the baselines.
-    setup_ms : dict of str to float
-        Milliseconds that each baseline needs once.
-    missing : tuple of Missing
-        Baselines that did not run, or were wrong.
-    statistic : str
-        `median` or `best`: the figure that is compared.
-    """
+@dataclass(frozen=True, kw_only=True)
+class MatrixResult(Comparison):
+    """What was found about one matrix on one machine."""
 
     matrix: str
     dtype: str
@@ -107,24 +77,6 @@ class MatrixResult:
     roofline_us: float
     planning: Planning
     bytes_ratio: float
-    verified: Verification
-    statistic: str
-    timings: dict[str, Timing] = field(default_factory=dict)
-    setup_ms: dict[str, float] = field(default_factory=dict)
-    missing: tuple[Missing, ...] = ()
-
-    def us(self, name: str) -> float:
-        """Microseconds that are compared for a timing; NaN where it is missing."""
-        if name not in self.timings:
-            return float("nan")
-        timing = self.timings[name]
-        return timing.median_us if self.statistic == "median" else timing.best_us
-
-    @property
-    def best_baseline(self) -> str:
-        """The fastest baseline, or an empty string."""
-        names = [n for n in self.timings if n not in (OURS, OURS_NEW)]
-        return min(names, key=self.us) if names else ""
 
     def row(self) -> dict[str, str]:
         """The result as a row of the CSV file: every value as text."""
@@ -186,54 +138,6 @@ def as_text(value: object) -> str:
     return str(value)
 
 
-def planner(device: str, policy: str = "auto") -> Callable[[Any], Operator]:
-    """The planner that is measured: `SpMatrix` of a matrix on the host or on the GPU.
-
-    Parameters
-    ----------
-    device : str
-        `cpu` or `cuda`.
-    policy : str
-        The layout of a policy whose other choices are the default ones.
-
-    Raises
-    ------
-    ValueError
-        If there is no layout of that name.
-    """
-    from dasp.matrix.matrix import SpMatrix
-    from dasp.matrix.policy import Policy
-
-    chosen = Policy(layout=policy)
-
-    def plan(csr: Any) -> Operator:
-        on_gpu = type(csr).__module__.startswith("cupyx")
-        make = SpMatrix.from_cupy if on_gpu else SpMatrix.from_scipy
-        planned: Operator = make(csr, device=device, policy=chosen)
-        return planned
-
-    return plan
-
-
-def warm_up(
-    plan: Callable[[Any], Operator], device: BenchDevice, dtype: Any = np.float64, *, transpose: bool = False
-) -> None:
-    """Plan and multiply a small matrix with rows of every category, so that compiling is timed nowhere."""
-    import scipy.sparse
-
-    lengths = np.array([0, 1, 2, 3, 4, 5, 9, 32, 33, 300, 600] * 4)
-    indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-    indices = np.concatenate([np.arange(n) for n in lengths]).astype(np.int32)
-    values = np.ones(indptr[-1], dtype=dtype)
-    csr = scipy.sparse.csr_array((values, indices, indptr), shape=(len(lengths), 640))
-    x = device.vector(np.ones(640, dtype=dtype))
-    planned: Any = plan(csr)
-    planned.matvec(x, out=device.vector(np.zeros(len(lengths), dtype=dtype)))
-    if transpose:
-        planned.T.matvec(device.vector(np.ones(len(lengths), dtype=dtype)))
-    device.synchronize()
-
-
 def measure(
     name: str,
     csr: Any,
@@ -281,26 +185,20 @@ def measure(
     csr = as_float(csr, dtype, seed)
     plan = plan or planner(device.kind)
     given, csr = csr, as_float(csr.T, dtype) if transpose else csr
-    x = random_vector(csr.shape[1], dtype, seed)
-    there = device.vector(x)
-    reference = reference_product(csr.data, csr.indices, csr.indptr, x)
     measure_plan = measure_transposing if transpose else measure_planning
     operator, planning = measure_plan(plan, given, device)
-    ours = _our_candidates(operator, there, csr.shape[0], device, dtype)
-    verified = _worst(_verify(candidate, reference, device) for candidate in ours)
-    others = Baselines()
-    timings: dict[str, Timing] = {}
-    if verified.passed:
-        names = device.baseline_names if baselines is None else baselines
-        made = device.baselines(given, there, names, transpose=transpose)
-        others = _right_ones(made, reference, device)
-        timings = device.time([*ours, *others.candidates], samples)
-        for other in others.candidates:
-            with suppress(RuntimeError):
-                other.close()
+    names = device.baseline_names if baselines is None else baselines
+    found = compare(
+        operator,
+        csr,
+        device,
+        lambda x: device.all_baselines(given, x, names, transpose=transpose),
+        seed=seed,
+        samples=samples,
+    )
     rows, cols = csr.shape
     lengths = np.diff(csr.indptr)
-    moved = product_bytes(rows, cols, csr.nnz, x.itemsize)
+    moved = product_bytes(rows, cols, csr.nnz, csr.dtype.itemsize)
     return MatrixResult(
         matrix=name,
         dtype=np.dtype(dtype).name,
@@ -316,12 +214,8 @@ def measure(
         moved_bytes=moved,
         roofline_us=roofline_us(moved, device.bandwidth),
         planning=planning,
-        bytes_ratio=operator.nbytes / csr_bytes(rows, csr.nnz, x.itemsize),
-        verified=verified,
-        statistic=device.statistic,
-        timings=timings,
-        setup_ms={c.name: c.setup_ms for c in others.candidates},
-        missing=tuple(others.missing),
+        bytes_ratio=operator.nbytes / csr_bytes(rows, csr.nnz, csr.dtype.itemsize),
+        **vars(found),
     )
 
 
@@ -329,18 +223,18 @@ def measure_planning(
     plan: Callable[[Any], Operator], csr: Any, device: BenchDevice
 ) -> tuple[Operator, Planning]:
     """The planned matrix, and what planning it takes, from the host and from the device."""
-    resident, upload_ms = _best_ms(lambda: device.resident(csr), device)
+    resident, upload_ms = best_ms(lambda: device.resident(csr), device)
     device_ms = float("nan")
     if resident is None:
         upload_ms = float("nan")
     else:
         with suppress(NotImplementedError):
-            _, device_ms = _best_ms(lambda: plan(resident), device)
+            _, device_ms = best_ms(lambda: plan(resident), device)
     with device.memory() as memory:
         operator = plan(csr)
         device.synchronize()
     del operator
-    operator, host_ms = _best_ms(lambda: plan(csr), device)
+    operator, host_ms = best_ms(lambda: plan(csr), device)
     return operator, Planning(host_ms, device_ms, upload_ms, memory.bytes, int(operator.nbytes))
 
 
@@ -355,72 +249,9 @@ def measure_transposing(
         planned: Any = plan(csr)
         device.synchronize()
         with device.memory() as memory:
-            operator, spent = _best_ms(partial(getattr, planned, "T"), device, tries=1)
+            operator, spent = best_ms(partial(getattr, planned, "T"), device, tries=1)
         best, peak = min(best, spent), memory.bytes
     return operator, Planning(best, best, float("nan"), peak, int(operator.nbytes))
-
-
-def _best_ms(make: Callable[[], Any], device: BenchDevice, tries: int = PLAN_TRIES) -> tuple[Any, float]:
-    """What is made, and the best time of making it in milliseconds; the first may compile what it needs."""
-    best, begun, made = float("inf"), 0.0, None
-    for nth in range(tries):
-        if nth > 1 and time.perf_counter() - begun > PLAN_SECONDS:
-            break
-        made = None  # the one before is given back first
-        started = time.perf_counter()
-        made = make()
-        device.synchronize()
-        best = min(best, time.perf_counter() - started)
-        begun = begun or time.perf_counter()
-    return made, 1e3 * best
-
-
-def _our_candidates(
-    operator: Operator, x: Any, rows: int, device: BenchDevice, dtype: Any
-) -> list[Candidate]:
-    """Our products: into a given y, and into a new one by a call from Python."""
-    y = device.vector(np.full(rows, np.nan, dtype=dtype))
-    held: list[Any] = []
-
-    def into_given() -> None:
-        operator.matvec(x, out=y)
-
-    def into_new() -> None:
-        held[:] = [operator @ x]
-
-    given = Candidate(
-        OURS, into_given, lambda: y, lambda: fill(y, np.nan), cooldown_seconds=0.02, owned=operator
-    )
-    new = Candidate(OURS_NEW, into_new, lambda: held[0], held.clear, cooldown_seconds=0.02, capturable=False)
-    return [given, new]
-
-
-def _verify(candidate: Candidate, reference: Reference, device: BenchDevice) -> Verification:
-    """Spoil y, run once, check every row."""
-    candidate.poison()
-    candidate.run()
-    return check_rows(device.fetch(candidate.result()), reference)
-
-
-def _worst(checks: Iterable[Verification]) -> Verification:
-    """The check that is worst."""
-    return max(checks, key=lambda check: (check.rows_failed, check.worst))
-
-
-def _right_ones(made: Baselines, reference: Reference, device: BenchDevice) -> Baselines:
-    """The baselines whose every row is right; the others are missing."""
-    right = Baselines(missing=list(made.missing))
-    for candidate in made.candidates:
-        try:
-            check = _verify(candidate, reference, device)
-        except RuntimeError as error:
-            right.missing.append(Missing(candidate.name, str(error)))
-            continue
-        if check.passed:
-            right.candidates.append(candidate)
-        else:
-            right.missing.append(Missing(candidate.name, f"wrong in {check.rows_failed} rows"))
-    return right
 
 
 @dataclass(frozen=True)

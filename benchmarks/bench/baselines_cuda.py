@@ -5,7 +5,8 @@ slices of 32 rows in the caller's order; SpMVOp ALG1 and ALG2 where the loaded c
 what a user of CuPy gets: descriptors and workspace anew at every product, so its time contains the cost of
 the calls.
 
-`python -m dasp.bench.baselines_cuda` verifies each of them on this machine's GPU and prints their times.
+`python -m benchmarks.bench.baselines_cuda` verifies each of them on this machine's GPU and
+prints their times.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dasp.bench.cusparse import (
+from benchmarks.bench.cusparse import (
     NON_TRANSPOSE,
     SPMV_CSR_ALG1,
     SPMV_CSR_ALG2,
@@ -32,7 +33,7 @@ from dasp.bench.cusparse import (
     CuSparse,
     load,
 )
-from dasp.bench.values import fill
+from dasp.cli.values import fill
 from dasp.runtime.candidate import Baselines, Candidate, Missing
 from dasp.runtime.dtypes import TABLE, real_type, sum_type
 from dasp.runtime.integers import ceil_div
@@ -398,8 +399,8 @@ def self_check() -> int:
     import cupy
     import scipy.sparse
 
-    from dasp.bench.values import as_float, random_vector
-    from dasp.bench.verify import check_rows, reference_product
+    from dasp.cli.values import as_float, random_vector
+    from dasp.cli.verify import check_rows, reference_product
     from dasp.runtime.cuda.timing import time_cuda
 
     rng = np.random.default_rng(0)

@@ -15,15 +15,16 @@ from typing import Literal
 
 import numpy as np
 
-from dasp.bench.device import BenchDevice
-from dasp.bench.figures import draw_ladder
-from dasp.bench.gemm_report import VENDOR, ladders, report
-from dasp.bench.report import Report
-from dasp.bench.table import Row
+from benchmarks.bench.device import BenchDevice
+from benchmarks.bench.figures import draw_ladder
+from benchmarks.bench.gemm_report import VENDOR, ladders, report
+from benchmarks.bench.report import Report
+from dasp.cli.table import Row
 from dasp.dense import kernels
 from dasp.dense.gemm.ladder import HALF, error_bound, error_factor
 from dasp.dense.gemm.product import gemm
 from dasp.runtime.cpu.timing import Timing, summarize
+from dasp.runtime.cuda.stream import on_stream
 
 SIZES = (128, 256, 512, 1024, 2048, 4096, 8192)
 DTYPES = ("float32", "float64", "float16", "bfloat16")
@@ -36,7 +37,7 @@ CHECKED = 32
 
 
 class Gemm:
-    """The subject of `dasp bench gemm`: a row for each kernel of each dtype and size.
+    """The subject of `python -m benchmarks.bench gemm`: a row for each kernel of each dtype and size.
 
     Parameters
     ----------
@@ -203,7 +204,7 @@ class _Cuda:
             gemm(self._a, self._b, out=self._out, kernel=kernel)
 
         stream = self._cupy.cuda.Stream(non_blocking=True)
-        with stream:
+        with on_stream(stream):
             products = products_in(1e6 * seconds / SAMPLES, run, stream, most=50)
             samples, method = replays(run, stream, SAMPLES, products)
         return summarize(samples, products, method)

@@ -8,8 +8,8 @@ import types
 import numpy as np
 import pytest
 
-from dasp.bench import baselines_cuda, columns
-from tests.test_bench import cupy_stand_in, matrix, open_stand_in, reference_of, stand_in_path
+from benchmarks.bench import baselines_cuda, columns
+from tests.benchmarks.test_bench import cupy_stand_in, matrix, open_stand_in, reference_of, stand_in_path
 
 __all__ = ["cupy_stand_in", "stand_in_path"]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dasp.bench import peak_cpu as peak
-from dasp.bench.roofline import cuda_copy_bandwidth, host_copy_bandwidth
+from benchmarks.bench import peak_cpu as peak
+from dasp.cli.roofline import cuda_copy_bandwidth, host_copy_bandwidth
 from dasp.runtime.cpu.threads import get_num_threads
 
 

@@ -7,12 +7,10 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from dasp.bench import results
-from dasp.bench.report import Report
-from dasp.bench.table import Row, Table, geometric_mean, median, number, percent, products, significant, whole
-
-BY_A_CALL = ("scipy", "cupy")
-"""Baselines that are called from Python and make a new y; ours is called in the same way against them."""
+from benchmarks.bench import results
+from benchmarks.bench.report import Report
+from dasp.cli.measure import BY_A_CALL, break_even
+from dasp.cli.table import Row, Table, geometric_mean, median, number, percent, products, significant, whole
 
 LIBRARY = {"cpu": ("scipy", "SciPy"), "cuda": ("cupy", "CuPy")}
 """The library whose arrays a device multiplies: the baseline's name, and how it is written."""
@@ -47,23 +45,6 @@ def baselines(row: Row) -> list[str]:
 def speedup(row: Row, name: str) -> float:
     """How many times as fast as a baseline our product is."""
     return us(row, name) / ours_against(row, name)
-
-
-def break_even(plan_ms: float, ours_us: float, setup_ms: float, theirs_us: float) -> float:
-    """After how many products planning has paid, the baseline's own set-up counted.
-
-    Examples
-    --------
-    >>> break_even(plan_ms=10.0, ours_us=5.0, setup_ms=2.0, theirs_us=25.0)
-    400.0
-    >>> break_even(1.0, 5.0, 2.0, 25.0), break_even(10.0, 5.0, 0.0, 4.0)
-    (0.0, inf)
-    """
-    if math.isnan(plan_ms + ours_us + setup_ms + theirs_us):
-        return math.nan
-    if not ours_us < theirs_us:
-        return math.inf
-    return max(1e3 * (plan_ms - setup_ms) / (theirs_us - ours_us), 0.0)
 
 
 def pays(row: Row, name: str, *, from_device: bool = False) -> float:

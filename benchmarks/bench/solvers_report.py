@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from dasp.bench import results
-from dasp.bench.report import Report
-from dasp.bench.table import Row, Table, geometric_mean, number, significant, whole
+from benchmarks.bench import results
+from benchmarks.bench.report import Report
+from dasp.cli.table import Row, Table, geometric_mean, number, significant, whole
 
 OURS, MULTIGRID = "dasp", "multigrid"
 LIBRARIES = ("CuPy", "SciPy", "PyAMG")

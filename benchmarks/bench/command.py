@@ -1,0 +1,318 @@
+"""Verify and time sparse matrices, dense products, codes, solvers, ranks, or the machine itself."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dasp.cli.bench import DEFAULT_MATRICES, add_measuring_options
+from dasp.cli.options import add_json_option, counts, duration, positive, words
+
+if TYPE_CHECKING:
+    from benchmarks.bench.device import BenchDevice
+    from benchmarks.bench.session import Subject
+
+DEFAULT_SYSTEMS = ("poisson2d:200", "poisson3d:40", "fem3:16")
+"""What is solved when no system is named: half a minute on two cores."""
+
+SUMMARIES = {
+    "sparse": "plan, verify and time matrices against every baseline",
+    "gemm": "verify and time every kernel of dense products against cuBLAS or NumPy's BLAS",
+    "gf256": "verify and time every kernel over GF(2^8) against ISA-L and the copy bandwidth",
+    "solvers": "solve systems by every method, against SciPy, CuPy, JAX and PyAMG, planning counted",
+    "peak": "measure this machine's arithmetic and copy bandwidth",
+    "scaling": "multiply and solve over ranks: weak and strong scaling",
+}
+"""What each benchmark does."""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of `python -m benchmarks.bench`."""
+    parser = argparse.ArgumentParser(prog="benchmarks.bench", description=__doc__)
+    commands = parser.add_subparsers(metavar="BENCHMARK", required=True)
+    added = {name: commands.add_parser(name, help=line) for name, line in SUMMARIES.items()}
+    sparse = added["sparse"]
+    sparse.add_argument("matrix", nargs="*", default=DEFAULT_MATRICES, metavar="MATRIX", help="to measure")
+    add_sparse_options(sparse)
+    _add_session_options(sparse)
+    sparse.set_defaults(run=_run_sparse)
+    _add_gemm(added["gemm"])
+    _add_gf256(added["gf256"])
+    _add_solvers(added["solvers"])
+    _add_device_options(added["peak"], "what to measure", threads=None)
+    added["peak"].set_defaults(run=_run_peak)
+    _add_scaling(added["scaling"])
+    return parser
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Run a benchmark; 1 if a product was wrong, 2 if what was asked for cannot be done."""
+    try:
+        arguments = build_parser().parse_args(given)
+        status: int = arguments.run(arguments)
+    except SystemExit as leaving:  # argparse has said why
+        return leaving.code if isinstance(leaving.code, int) else 2
+    except (ValueError, TypeError, RuntimeError, OSError) as error:
+        print(f"benchmarks.bench: error: {error}", file=sys.stderr)
+        return 2
+    return status
+
+
+def _add_device_options(parser: argparse.ArgumentParser, summary: str, *, threads: int | None) -> None:
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help=summary)
+    parser.add_argument(
+        "--threads",
+        type=positive,
+        metavar="N",
+        default=threads,
+        help=f"CPU threads of every library ({'every core' if threads is None else threads})",
+    )
+
+
+def add_sparse_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say how matrices are measured; `benchmarks/suitesparse.py` has the same ones."""
+    add_measuring_options(parser)
+    parser.add_argument(
+        "--baselines",
+        type=words,
+        metavar="NAMES",
+        help="comma-separated: scipy, numba_csr, mkl; cupy, cusparse_alg1, ...",
+    )
+    parser.add_argument(
+        "--transpose",
+        action="store_true",
+        help="measure products with the transpose, and what it takes to make A.T",
+    )
+
+
+def _add_timing_options(parser: argparse.ArgumentParser, *, seconds: float) -> None:
+    parser.add_argument("--repeat", type=positive, metavar="N", help="timed samples of each product")
+    parser.add_argument(
+        "--seconds",
+        type=duration,
+        default=seconds,
+        metavar="S",
+        help=f"CPU time for the samples of each product ({seconds})",
+    )
+
+
+def _add_session_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--csv", type=Path, metavar="FILE", help="append the rows to this file")
+    parser.add_argument(
+        "--resume", action="store_true", help="skip what --csv has for this commit and machine"
+    )
+    parser.add_argument(
+        "--limit",
+        type=duration,
+        default=float("inf"),
+        metavar="S",
+        help="begin no case after so many seconds",
+    )
+    parser.add_argument("--plot", metavar="FILE", help="draw the rows, as .png, .pdf or .svg")
+    add_json_option(parser)
+
+
+def _add_gemm(parser: argparse.ArgumentParser) -> None:
+    _add_device_options(parser, "where to run", threads=1)
+    parser.add_argument(
+        "--dtype", type=words, metavar="NAMES", default="float32,float64", help="comma-separated dtypes"
+    )
+    parser.add_argument(
+        "--sizes",
+        type=counts,
+        metavar="N,...",
+        default="128,256,512,1024,2048,4096,8192",
+        help="sizes of the matrices (%(default)s)",
+    )
+    parser.add_argument("--kernels", type=words, metavar="NAMES", help="comma-separated (every rung)")
+    _add_timing_options(parser, seconds=0.3)
+    _add_session_options(parser)
+    parser.set_defaults(run=_run_gemm)
+
+
+def _add_gf256(parser: argparse.ArgumentParser) -> None:
+    _add_device_options(parser, "where to run", threads=1)
+    parser.add_argument("--data", type=positive, default=10, metavar="K", help="data shards (10)")
+    parser.add_argument("--parity", type=positive, default=4, metavar="M", help="parity shards (4)")
+    parser.add_argument(
+        "--columns", type=positive, metavar="N", help="bytes of a shard (CPU: 4 Mi, GPU: 64 Mi)"
+    )
+    parser.add_argument("--kernels", type=words, metavar="NAMES", help="comma-separated (every kernel)")
+    _add_timing_options(parser, seconds=0.6)
+    _add_session_options(parser)
+    parser.set_defaults(run=_run_gf256)
+
+
+def _add_solvers(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "matrix",
+        nargs="*",
+        metavar="MATRIX",
+        help=f"symmetric positive definite (default: {' '.join(DEFAULT_SYSTEMS)})",
+    )
+    _add_device_options(parser, "where to run", threads=None)
+    parser.add_argument(
+        "--rtol", type=float, default=1e-8, metavar="X", help="residual over the norm of b (1e-8)"
+    )
+    parser.add_argument(
+        "--methods",
+        type=words,
+        metavar="NAMES",
+        help="some of cg, minres, bicgstab, gmres and multigrid (all); multigrid needs PyAMG",
+    )
+    parser.add_argument("--alone", action="store_true", help="ours alone, no other library's solvers")
+    parser.add_argument("--maxiter", type=positive, default=3000, metavar="N", help="iterations (3000)")
+    parser.add_argument("--repeat", type=positive, metavar="N", help="timed solves, the best counts (3)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of models (0)")
+    _add_session_options(parser)
+    parser.set_defaults(run=_run_solvers, seconds=0.6)
+
+
+def _add_scaling(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--ranks",
+        type=counts,
+        default=(1, 2),
+        metavar="N,...",
+        help="of those started by mpirun or torchrun (1,2)",
+    )
+    parser.add_argument(
+        "--weak", type=counts, default=(40,), metavar="N,...", help="edges of grids, rows of one rank (40)"
+    )
+    parser.add_argument("--strong", type=counts, default=(50,), metavar="N,...", help="edges of grids (50)")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where to run")
+    parser.add_argument("--csv", type=Path, metavar="FILE", help="append the rows to this file")
+    parser.set_defaults(run=_run_scaling)
+
+
+def _run_scaling(args: argparse.Namespace) -> int:
+    """Run the benchmark over ranks; rank 0 prints."""
+    from benchmarks.bench import scaling
+
+    return scaling.main(args.ranks, args.weak, args.strong, args.device, args.csv)
+
+
+def _run_sparse(args: argparse.Namespace) -> int:
+    from dasp.io.matrices import check_spec
+
+    for spec in args.matrix:
+        check_spec(spec)
+    return measure_and_report(args, lambda device: sparse_subject(args, args.matrix, device))
+
+
+def sparse_subject(
+    args: argparse.Namespace, specs: Any, device: BenchDevice, loader: Callable[[str, int], Any] | None = None
+) -> Subject:
+    """The sparse subject of parsed options; `loader` as `benchmarks.bench.sparse.Sparse` takes it.
+
+    Raises
+    ------
+    ValueError
+        If a baseline is unknown on this device.
+    """
+    from benchmarks.bench.sparse import Settings, Sparse
+
+    unknown = [name for name in args.baselines or () if name not in device.baseline_names]
+    if unknown:
+        known = ", ".join(device.baseline_names)
+        raise ValueError(f"--baselines names {', '.join(unknown)}; some of {known} are needed")
+    settings = Settings(
+        policy=args.policy,
+        dtype=args.dtype,
+        seed=args.seed,
+        samples=args.repeat,
+        baselines=args.baselines,
+        transpose=args.transpose,
+    )
+    return Sparse(specs, device, settings, loader=loader)
+
+
+def _run_gemm(args: argparse.Namespace) -> int:
+    from benchmarks.bench.gemm import Gemm
+
+    return measure_and_report(
+        args,
+        lambda device: Gemm(
+            device, dtypes=args.dtype, sizes=args.sizes, only=args.kernels, seconds=args.seconds
+        ),
+    )
+
+
+def _run_gf256(args: argparse.Namespace) -> int:
+    from benchmarks.bench.gf256 import Gf256
+
+    return measure_and_report(
+        args,
+        lambda device: Gf256(
+            device,
+            data=args.data,
+            parity=args.parity,
+            columns=args.columns,
+            only=args.kernels,
+            samples=args.repeat,
+        ),
+    )
+
+
+def _run_solvers(args: argparse.Namespace) -> int:
+    from benchmarks.bench.solvers import METHODS, Solvers
+    from dasp.io.matrices import check_spec
+
+    methods = args.methods or METHODS
+    unknown = [name for name in methods if name not in METHODS]
+    if unknown:
+        raise ValueError(f"--methods names {', '.join(unknown)}; some of {', '.join(METHODS)} are needed")
+    if not 0 < args.rtol < 1:
+        raise ValueError(f"--rtol is {args.rtol}; it must be above 0 and below 1")
+    specs = args.matrix or DEFAULT_SYSTEMS
+    for spec in specs:
+        check_spec(spec)
+    return measure_and_report(
+        args,
+        lambda device: Solvers(
+            specs,
+            device,
+            methods=methods,
+            compared=not args.alone,
+            rtol=args.rtol,
+            maxiter=args.maxiter,
+            seed=args.seed,
+            samples=args.repeat,
+        ),
+    )
+
+
+def _run_peak(args: argparse.Namespace) -> int:
+    from benchmarks.bench import peak
+
+    print(peak.report(args.device, args.threads))
+    return 0
+
+
+def measure_and_report(args: argparse.Namespace, subject_on: Callable[[BenchDevice], Subject]) -> int:
+    """Measure a subject as the options say, print its report, draw it; 1 if a product was wrong."""
+    from benchmarks.bench import machine
+    from benchmarks.bench.device import open_device
+    from benchmarks.bench.report import as_json
+    from benchmarks.bench.results import right
+    from benchmarks.bench.session import Session
+
+    if args.plot is not None:
+        from dasp.cli.figures import check_plot
+
+        check_plot(args.plot)
+    device = open_device(args.device, threads=args.threads, seconds=args.seconds)
+    subject = subject_on(device)
+    session = Session(csv=args.csv, resume=args.resume, limit=args.limit)
+    session.check()
+    print(f"{machine.provenance(device.columns())}; copy {device.bandwidth / 1e9:.0f} GB/s", file=sys.stderr)
+    rows = session.run(subject)
+    print(as_json(type(subject).__name__.lower(), rows) if args.json else subject.report(rows).text())
+    if args.plot and any(map(right, rows)):
+        subject.draw(rows, Path(args.plot))
+        print(f"wrote {args.plot}", file=sys.stderr)
+    judged = subject.judged(rows) if hasattr(subject, "judged") else rows
+    return 0 if all(map(right, judged)) else 1

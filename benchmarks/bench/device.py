@@ -1,0 +1,147 @@
+"""The machine a benchmark runs on: that of `dasp bench`, with all baselines, its peaks and its memory."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import cached_property
+from typing import Any, Protocol
+
+from benchmarks.bench import machine
+from benchmarks.bench.memory import CudaMemory, HostMemory, PeakMemory
+from dasp.cli import measure
+from dasp.runtime.candidate import Baselines
+
+
+class BenchDevice(measure.Device, Protocol):
+    """What benchmarks ask of a machine beside what `dasp bench` asks."""
+
+    baseline_names: tuple[str, ...]
+
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes of the last cache before memory."""
+
+    def columns(self) -> dict[str, str]:
+        """What the result file says about the machine."""
+
+    def peak_gigaflops(self, dtype: str) -> float:
+        """The arithmetic peak, 10^9 operations per second; NaN where it is not known."""
+
+    def resident(self, csr: Any) -> Any:
+        """The matrix as a program on this device holds it; None where that is the host's matrix itself."""
+
+    def memory(self) -> PeakMemory:
+        """A watch over the memory that planning takes."""
+
+    def all_baselines(
+        self, csr: Any, x: Any, names: Collection[str], *, transpose: bool = False
+    ) -> Baselines:
+        """The baselines of one matrix, or of the product with its transpose."""
+
+
+class HostDevice(measure.HostDevice):
+    """The host's cores, with MKL too."""
+
+    @property
+    def baseline_names(self) -> tuple[str, ...]:
+        """Names of all baselines."""
+        from benchmarks.bench.baselines_cpu import NAMES
+
+        return NAMES
+
+    @cached_property
+    def cache_bytes(self) -> int:
+        """Bytes of the last-level cache."""
+        return machine.last_level_cache_bytes()
+
+    def columns(self) -> dict[str, str]:
+        """Processor, threads, libraries, commit."""
+        return machine.host_columns(self.threads)
+
+    def peak_gigaflops(self, dtype: str) -> float:
+        """Multiply-adds in registers, measured."""
+        from benchmarks.bench.peak_cpu import cpu_gigaflops
+
+        return cpu_gigaflops(dtype, self.threads)
+
+    def resident(self, csr: Any) -> None:
+        """Nothing: the host's matrix is where it is."""
+
+    def memory(self) -> PeakMemory:
+        """Peak of this process's memory, which Linux counts."""
+        return HostMemory()
+
+    def all_baselines(
+        self, csr: Any, x: Any, names: Collection[str], *, transpose: bool = False
+    ) -> Baselines:
+        """SciPy, numba and MKL."""
+        from benchmarks.bench.baselines_cpu import build
+
+        return build(csr, x, names=names, threads=self.threads, transpose=transpose)
+
+
+class CudaDevice(measure.CudaDevice):
+    """The current GPU, with every setting of cuSPARSE."""
+
+    @property
+    def baseline_names(self) -> tuple[str, ...]:
+        """Names of all baselines."""
+        from benchmarks.bench.baselines_cuda import NAMES
+
+        return NAMES
+
+    @cached_property
+    def cache_bytes(self) -> int:
+        """Bytes of the L2."""
+        import cupy
+
+        return int(cupy.cuda.Device().attributes["L2CacheSize"])
+
+    def columns(self) -> dict[str, str]:
+        """GPU, driver, CUDA, libraries, commit."""
+        from benchmarks.bench import cusparse
+
+        try:
+            version = cusparse.load().version_text
+        except RuntimeError:
+            version = ""
+        return machine.cuda_columns(version)
+
+    def peak_gigaflops(self, dtype: str) -> float:
+        """By the data sheet's rates, at the highest clock."""
+        from benchmarks.bench.peak import cuda_peak
+
+        return cuda_peak(dtype)
+
+    def resident(self, csr: Any) -> Any:
+        """A `cupyx.scipy.sparse.csr_matrix`, copied to the GPU; None of halves, which CuPy's cannot hold."""
+        from cupyx.scipy.sparse import csr_matrix
+
+        return csr_matrix(csr) if csr.dtype.itemsize > 2 else None
+
+    def memory(self) -> PeakMemory:
+        """Peak of what CuPy allocates on the GPU."""
+        return CudaMemory()
+
+    def all_baselines(
+        self, csr: Any, x: Any, names: Collection[str], *, transpose: bool = False
+    ) -> Baselines:
+        """CuSPARSE's settings, and CuPy."""
+        from benchmarks.bench.baselines_cuda import build
+
+        return build(csr, x, names=names, transpose=transpose)
+
+
+def open_device(name: str, *, threads: int | None = None, seconds: float = 0.6) -> BenchDevice:
+    """The device of `--device auto|cpu|cuda`; `auto` takes the GPU where one works.
+
+    Raises
+    ------
+    RuntimeError
+        If `cuda` is asked for and no GPU works.
+    ValueError
+        If the name is none of the three.
+    """
+    if isinstance(measure.open_device(name, threads=threads), measure.CudaDevice):
+        return CudaDevice()
+    return HostDevice(threads, seconds=seconds)

@@ -1,7 +1,0 @@
-"""Verify, then time: the subjects of `dasp bench`, and what they share.
-
-A subject (`sparse`, `gemm`, `gf256`, `solvers`) says what its cases are, verifies and times one, and draws
-its rows. `session` runs the cases on a `device` and keeps their rows in a CSV file (`results`); `report` and
-`table` write what rows say for a terminal, for a document and as JSON; `figures` draws it. Nothing here is
-imported by `import dasp`, and nothing here knows the command line.
-"""
