@@ -2,18 +2,18 @@
 //
 // Launch: one dimension, any number of blocks of 256 threads.
 // codes, made (16 quads). to (256): what becomes of each byte, NOTHING where that has no byte.
-// found (2): 0 before and after. told (1): becomes 1 if a byte that is not 0 becomes nothing, or if 0 does and there are
-//     more than `pads` of it, and 2 else.
+// found (1): 0 before; becomes the number of zeros among codes, plus `NO` for each warp that has another byte which
+//     becomes nothing.
 
 #include "pack.cuh"
 
 constexpr int THREADS = 256;
 constexpr unsigned short NOTHING = 256;
-constexpr Count NO = Count(1) << 48;  // for each warp that has a byte which becomes nothing; below zeros are counted
+constexpr Count NO = Count(1) << 48;  // `NOT_A_BYTE` in dasp/formats/sell/cuda/pack/unpack.py
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 dasp_map_bytes(const signed char* __restrict__ codes, long long quads, const unsigned short* __restrict__ to,
-               long long pads, signed char* made, Count* found, Count* told)
+               signed char* made, Count* found)
 {
     __shared__ unsigned short becomes[THREADS];
     becomes[threadIdx.x] = to[threadIdx.x];
@@ -39,11 +39,4 @@ dasp_map_bytes(const signed char* __restrict__ codes, long long quads, const uns
     nothing = __reduce_or_sync(ALL_LANES, nothing);
     const Count mine = zeros + (nothing ? NO : 0);
     if (lane_id() == 0 && mine) atomicAdd(found, mine);
-    if (!is_last_block(found + 1, gridDim.x) || threadIdx.x != 0) return;
-    const Count all = peek(found);
-    const bool fits = all < NO && (becomes[0] != NOTHING || all <= Count(pads));
-    store_message(found, Count(0));
-    store_message(found + 1, Count(0));
-    __threadfence_system();
-    *told = fits ? 2 : 1;
 }

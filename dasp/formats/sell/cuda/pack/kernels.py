@@ -402,10 +402,8 @@ MAP_BYTES = Signature(
     const signed char*     codes
     long long              quads
     const unsigned short*  to     [256]
-    long long              pads
     signed char*           made
-    Count*                 found  [2]
-    Count*                 told
+    Count*                 found  [1]
     """,
 )
 

@@ -68,8 +68,6 @@ class Resources:
         self._kernels: dict[Any, Kernels] = {}
         self._empty: dict[Any, Array] = {}
         self._readied: set[Any] = set()
-        self.kept: dict[Any, Any] = {}
-        """What callers want again, of which there is little."""
 
     def compiled(
         self,

@@ -28,6 +28,9 @@ from dasp.runtime.integers import ceil_div
 QUAD = 16
 """Bytes that are looked up at once."""
 
+NOTHING, NOT_A_BYTE = 256, 1 << 48
+"""What a byte becomes that has no other; what each warp with one adds to the zeros: kernels/pack/bytes.cu."""
+
 
 def unpack(on: Resources, plan: Plan) -> tuple[Array, Array, Array]:
     """See `Primitives`."""
@@ -102,17 +105,14 @@ def _sign_bits(dtype: np.dtype[Any]) -> int:
 
 def map_bytes(on: Resources, codes: Array, to: np.ndarray[Any, Any], pads: int) -> Array | None:
     """See `Primitives`."""
-    device, quads, key = on.device, len(codes) // QUAD, to.tobytes()
-    made, question, word = device.empty(len(codes), codes.dtype), device.question(), device.word
-    kept = on.kept.get(key)
-    if kept is None:  # there are few such maps: a number that takes 1 and -1 to bytes is one
-        places = device.constant(tuple(to.view(np.int64).tolist())).view(to.dtype)
-        kept = on.kept[key] = places, on.compiled(types_of_count(0))[kernels.MAP_BYTES]
-    places, launch = kept
-    known = {"codes": word(codes), "quads": quads, "to": word(places), "pads": pads, "made": word(made)}
-    known |= {"found": question.votes, "told": question.told}
-    launch((share(quads, 256, BLOCKS), 1), 256, known)
-    return made if question.fits() else None
+    device, quads = on.device, len(codes) // QUAD
+    made, found = device.empty(len(codes), codes.dtype), device.zeroed(1)
+    places = device.constant(tuple(to.view(np.int64).tolist())).view(to.dtype)  # there are few such maps
+    given = {"codes": codes, "quads": quads, "to": places, "made": made, "found": found}
+    work = Work(device, on.compiled(types_of_count(0)), **given)
+    work.launch(kernels.MAP_BYTES, share(quads, 256, BLOCKS))
+    (zeros,) = device.read(found, 0, 1)  # and more than any, if another byte has none
+    return made if zeros < NOT_A_BYTE and (to[0] != NOTHING or zeros <= pads) else None
 
 
 def _launch_on_slots(
