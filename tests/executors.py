@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dasp import Policy, SpMatrix
+from dasp import Policy, SpMatrix, formats
 from dasp.formats import product_cuda as cuda
 from dasp.formats.cost import H200
 from dasp.formats.sell.cuda import columns as several
@@ -58,17 +58,17 @@ def emulate(
 
     With a `seed`, blocks start in a random order. `tickets`: whether they draw some, by default as on a GPU.
     """
-    kernel = cuda.kernel_of(plan)
+    kernel = formats.find_product(plan, "cuda").kernel
     kinds = into(plan.dtype, x.dtype, y.dtype)
-    constants = cuda.defines(plan, kinds)
+    constants = cuda.defines(kernel, plan, kinds)
     if tickets is not None:
         constants["DASP_TICKETS"] = str(int(tickets))
     module = compile_kernels(kernel.SIGNATURE.source, constants)
     scratch = new_scratch(kernel.partials(plan), kinds.sum)
     scale = (kinds.sum.type(alpha), kinds.sum.type(beta))
-    blocks, threads = cuda.blocks(plan), kernel.threads(plan)
+    blocks, threads = cuda.blocks(kernel, plan), kernel.threads(plan)
     if blocks:
-        known = cuda.types(plan, kinds)
+        known = cuda.types(kernel, plan, kinds)
         arguments = kernel.SIGNATURE.ordered(known, kernel.arguments(plan, scratch), cuda.VARYING)
         arguments[-4:] = [x, y if beta else poisoned(y), *scale]
         module.launch(kernel.SIGNATURE.entry, grid=blocks, block=threads, args=arguments, **launch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 import dasp
 from dasp import formats
+from dasp.formats import product_cpu
 from dasp.formats.plan import (
     PAD,
     Csr,
@@ -20,7 +22,6 @@ from dasp.formats.plan import (
     require,
     slots_of_entries,
 )
-from dasp.formats.product_cpu import KERNELS
 from dasp.formats.sell.cpu import primitives
 from dasp.matrix import planning
 from tests.gallery import GALLERY
@@ -86,11 +87,8 @@ def values_into(plan: Plan, data: Any, slots: Any, on: Any) -> None:
     on.overwrite(plan.values.numbers, values_from(plan, data, slots, on).numbers)
 
 
-class Kernel:
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
-
-    def multiply(self, x: Any, y: Any, alpha: Any, beta: Any) -> None:
+class Product(product_cpu.Product):
+    def multiply_vector(self, x: Any, y: Any, alpha: Any, beta: Any) -> None:
         columns = self.plan.pattern.columns
         terms = np.where(columns == PAD, 0, self.plan.values.numbers * x[columns])
         y[:] = alpha * terms.sum(axis=1) + (beta * y if beta else 0)
@@ -112,10 +110,10 @@ def dense_rows(monkeypatch: pytest.MonkeyPatch) -> None:
         values_from=values_from,
         values_into=values_into,
         summary=summary,
+        products={"cpu": lambda: Product},
     )
     monkeypatch.setattr(formats, "_formats", dict(formats._formats))
     formats.register(record)
-    monkeypatch.setitem(KERNELS, "dense rows", Kernel)
 
 
 @pytest.mark.parametrize("name", GALLERY)
@@ -146,6 +144,6 @@ def test_a_format_that_a_backend_cannot_multiply_says_so(dense_rows: None) -> No
         "cpu",
         primitives,
     )
-    del KERNELS["dense rows"]
+    formats.register(dataclasses.replace(formats.find("dense rows"), products={}))
     with pytest.raises(RuntimeError, match="the plan has format 'dense rows'; the CPU multiplies slices"):
         dasp.SpMatrix(plan, "cpu")

@@ -15,7 +15,9 @@ from dasp import Policy, SpMatrix
 from dasp.formats import product_cuda as product
 from dasp.formats.cost import H200
 from dasp.formats.plan import diagonal_rows
-from dasp.formats.sell.cuda import beside, columns, dotted, octets, sliced
+from dasp.formats.sell.cuda import beside, columns, dotted, octets
+from dasp.formats.sell.cuda import product as of_slices
+from dasp.formats.sell.cuda import vector as by_vector
 from dasp.formats.sell.cuda.sectors import read_sectors
 from dasp.models import generate
 from dasp.runtime.cuda import scratch
@@ -142,7 +144,7 @@ def test_dot_products_that_a_product_leaves(gpu, matrix, policy, dtype, turns, s
     """Within the bound of a dot product in float64 of what y holds; also where warps take slices by turns."""
     if turns:
         monkeypatch.setattr(dotted, "MOST_BLOCKS", gpu.resident_blocks)
-        monkeypatch.setattr(sliced, "take_turns", lambda plan: True)
+        monkeypatch.setattr(by_vector, "take_turns", lambda plan: True)
     if turns or run:
         matrix = from_lengths([3, 12, 0, 7] * 400 + [1] * 5, 300)
     matrix = matrix.astype(dtype)
@@ -197,7 +199,7 @@ class _Filling:
 
 def test_plain_values_are_written_the_short_way_and_no_others(gpu, matrix, monkeypatch):
     filling, data = _Filling(), gpu.put(np.ones(matrix.nnz))
-    monkeypatch.setattr(product, "primitives", lambda number: filling)
+    monkeypatch.setattr(of_slices, "primitives", lambda number: filling)
     A = planned(matrix, "slices")
     assert not A._product.take_values(data, None)  # nobody asked where entries are
     A._places.slots = filling

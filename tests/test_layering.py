@@ -143,8 +143,8 @@ RULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "ranks": (("distributed",), ("distributed", "preconditioners", "multigrid", "solvers", *MATRIX)),
     "dense products": (("dense",), ("dense", "runtime")),
-    "models": (("models",), ("models", "formats", "runtime")),
-    "files": (("io",), ("io", "models", "formats", "runtime")),
+    "models": (("models",), ("models", *FORMATS)),
+    "files": (("io",), ("io", "models", *FORMATS)),
 }
 """Whose modules may come to which rooms, however far the way; what is not named may not be come to."""
 
@@ -157,7 +157,7 @@ UPWARD = {
     ("dasp.runtime.cuda.device", "dasp.formats.plan"),
     ("dasp.runtime.cuda.device", "dasp.formats.sell.cuda.pack.sizes"),
     ("dasp.runtime.cuda.device", "dasp.solvers.persistent.kernel"),
-    ("dasp.formats.product_cuda", "dasp.solvers.persistent.kernel"),
+    ("dasp.formats.sell.cuda.product", "dasp.solvers.persistent.kernel"),
 }
 """Imports that still run upwards, importer first; the list may only shrink."""
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
-from dasp import Policy, load_matrix, set_num_threads
+from dasp import Policy, SpMatrix, load_matrix, set_num_threads
 from tests.executors import EXECUTORS, emulate, multiply
 from tests.gallery import GALLERY, MILLION, from_lengths, matrices
 from tests.planned import plan_of, widened
@@ -151,14 +151,12 @@ def test_the_transpose_is_the_adjoint(executor, matrix):
 
 @given(matrices(), policies, st.integers(1, 7))
 def test_the_number_of_threads_changes_no_bit(matrix, policy, threads):
-    from dasp.formats.product_cpu import Product
 
     x = vector(matrix.shape[1])
     results = []
-    operator = Product(plan_of(matrix, policy))
-    kernel = operator._multiply.__self__  # as if large enough for several threads
-    kernel._work = kernel._seconds = 10**9
-    kernel._is_tiny = False
+    operator = SpMatrix(plan_of(matrix, policy), "cpu")._product
+    operator._work = operator._seconds = 10**9  # as if large enough for several threads
+    operator._is_tiny = False
     try:
         for count in (1, threads):
             set_num_threads(count)
@@ -199,7 +197,6 @@ def test_wide_types_give_the_same_bits_in_the_kernel(matrix, policy):
 @pytest.mark.parametrize("layout", ["slices", "published"])
 @pytest.mark.parametrize("name", GALLERY)
 def test_wide_types_give_the_same_bits_on_the_cpu(name, layout):
-    from dasp.formats.product_cpu import Product
 
     matrix = entries_of(GALLERY[name])
     x = vector(matrix.shape[1])
@@ -207,7 +204,7 @@ def test_wide_types_give_the_same_bits_on_the_cpu(name, layout):
     plan = plan_of(matrix, Policy(layout=layout))
     for one in (plan, widened(plan)):
         y = np.full(matrix.shape[0], np.nan)
-        Product(one).multiply(x, y, 1.0, 0.0)
+        SpMatrix(one, "cpu")._product.multiply(x, y, 1.0, 0.0)
         results.append(y.view(np.uint64))
     np.testing.assert_array_equal(*results)
 

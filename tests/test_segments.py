@@ -57,9 +57,20 @@ def test_without_tickets_an_order_exists_that_never_ends(split):
 
 
 def test_plans_with_segments_draw_tickets_and_others_do_not(split):
+    from dasp import formats
     from dasp.formats import product_cuda as cuda
 
     _, plan = split
     whole = plan_of(from_lengths([5] * 40, 300), POLICIES["slices"])
-    assert cuda.defines(plan, arithmetic(plan.dtype, plan.dtype))["DASP_TICKETS"] == "1"
-    assert cuda.defines(whole, arithmetic(whole.dtype, whole.dtype))["DASP_TICKETS"] == "0"
+    assert (
+        cuda.defines(formats.find_product(plan, "cuda").kernel, plan, arithmetic(plan.dtype, plan.dtype))[
+            "DASP_TICKETS"
+        ]
+        == "1"
+    )
+    assert (
+        cuda.defines(formats.find_product(whole, "cuda").kernel, whole, arithmetic(whole.dtype, whole.dtype))[
+            "DASP_TICKETS"
+        ]
+        == "0"
+    )

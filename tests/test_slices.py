@@ -22,7 +22,7 @@ from dasp.formats.plan import PAD, WARP, Csr, arrays_of
 from dasp.formats.sell import choose
 from dasp.formats.sell.cpu import primitives
 from dasp.formats.sell.cpu.primitives import encode, never_rises, value_statistics
-from dasp.formats.sell.cuda import sliced as cuda
+from dasp.formats.sell.cuda import vector as cuda
 from dasp.formats.sell.layout import Cut
 from dasp.formats.sell.pattern import CODE_TYPES, MOST_STEPS, Coding, Width, delta_views, shape_fields
 from dasp.models import examples, generate

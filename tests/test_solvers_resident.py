@@ -10,6 +10,7 @@ import scipy.sparse as sp
 
 from dasp import Policy, SpMatrix
 from dasp.formats import product_cuda as product
+from dasp.formats.sell.cuda import vector
 from dasp.preconditioners import jacobi
 from dasp.runtime.dtypes import into
 from dasp.solvers import Workspace, cg
@@ -55,7 +56,7 @@ class Planned:
 
     def prepare_cg(self, dtype, *, diagonal):
         kinds = into(self.plan.dtype, dtype, dtype)
-        of_product = product.defines(self.plan, kinds), product.types(self.plan, kinds)
+        of_product = product.defines(vector, self.plan, kinds), product.types(vector, self.plan, kinds)
         return resident.recipe(self.plan, kinds, *of_product, self.chip, diagonal=diagonal)
 
 

@@ -34,7 +34,7 @@ PUBLISHED = Policy.published()
 @pytest.fixture
 def long_work(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Every product counts as long, so that the smallest one wakes the team."""
-    monkeypatch.setattr("dasp.formats.sell.cpu.sliced.LEAST_SECONDS", 0.0)
+    monkeypatch.setattr("dasp.formats.sell.cpu.product.LEAST_SECONDS", 0.0)
     monkeypatch.setattr("dasp.formats.dasp.cpu.product.SERIAL_SLOTS", 0)
     monkeypatch.setattr("dasp.runtime.cpu.team.WAKING", 0.0)
     monkeypatch.setattr("dasp.runtime.cpu.team.AGAIN", 0.0)

@@ -10,12 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dasp import set_num_threads
-from dasp.formats import diagonal_cuda as cuda
+from dasp.formats import product_cuda
 from dasp.formats.cost import H200
 from dasp.formats.plan import Csr, Plan, csr_of_slots, diagonal_rows, slots_of_entries
 from dasp.formats.sell import SLICED
 from dasp.formats.sell.cpu import primitives as cpu
 from dasp.formats.sell.cpu import unpacking
+from dasp.formats.sell.cuda import diagonal as cuda
 from dasp.formats.sell.cuda.primitives import Primitives
 from dasp.formats.sell.pattern import BITS_8, Choice, Coding, Pattern, Values, shape_word
 from dasp.matrix import planning
@@ -89,12 +90,11 @@ def emulated_diagonal(plan, k):
         return np.zeros_like(y)
     if cut:
         y[:] = 0
-    arguments = cuda.sliced.plan_arguments(plan) | {"cut": cut, "claims": claims, "y": y}
+    arguments = cuda.arguments(plan) | {"claims": claims, "y": y}
     arguments |= {"further": k, "first_row": first, "length": count}
-    del arguments["segment_offsets"]
-    kernel = compile_kernels(cuda.OF_SLICES.source, cuda.defines(plan, kinds))
-    ordered = cuda.OF_SLICES.ordered(cuda.types(plan, kinds), arguments)
-    kernel.launch(cuda.OF_SLICES.entry, cuda.blocks(plan), cuda.THREADS, ordered)
+    kernel = compile_kernels(cuda.SIGNATURE.source, product_cuda.diagonal_defines(cuda, plan, kinds))
+    ordered = cuda.SIGNATURE.ordered(cuda.types(plan) | kinds.types, arguments)
+    kernel.launch(cuda.SIGNATURE.entry, cuda.blocks(plan), product_cuda.DIAGONAL_THREADS, ordered)
     return None if claims[cut] else y
 
 

@@ -1,7 +1,7 @@
 """The formats that a matrix can be packed in: one record each, found by its name.
 
-A format is a folder with its pattern and values, its choices, how it is packed and unpacked, and its checks.
-What multiplies it is the backends' affair: one file for each format in each of them.
+A format is a folder with its pattern and values, its choices, how it is packed, unpacked and checked, and for
+each kind of device what multiplies it. Nothing else names it but its row at the end of this file.
 """
 
 from __future__ import annotations
@@ -61,6 +61,25 @@ def refuse_type(name: str, dtype: np.dtype[Any], what: str) -> None:
             f"{what} has dtype {dtype}; layout {name!r} multiplies {' and '.join(known)}"
             + (f"; pass layout={others}" if others else "")
         )
+
+
+def find_product(plan: Plan, kind: str) -> type[Any]:
+    """Return the class of a plan's products on a kind of device, "cpu" or "cuda".
+
+    Raises
+    ------
+    TypeError
+        If the format has no matrices of the plan's type.
+    RuntimeError
+        If it has no products there.
+    """
+    products = find(plan.format).products
+    if kind not in products:
+        others = ", ".join(each.name for each in _formats.values() if kind in each.products)
+        device = "the CPU multiplies" if kind == "cpu" else "GPUs multiply"
+        raise RuntimeError(f"the plan has format {plan.format!r}; {device} {others}")
+    refuse_type(plan.format, plan.dtype, "A")
+    return products[kind]()
 
 
 @cache

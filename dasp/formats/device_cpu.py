@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from dasp import formats
 from dasp.formats.plan import Csr, Plan, arrays_of, narrowest
 from dasp.formats.product_cpu import Product
 from dasp.formats.sell.cpu import primitives
@@ -79,7 +80,8 @@ def may_write(plan: Plan) -> bool:
 
 def product(plan: Plan, device: str, like: Product | None = None) -> Product:
     """Make a plan with NumPy arrays ready to be multiplied."""
-    return Product(plan)
+    made: Product = formats.find_product(plan, "cpu")(plan)
+    return made
 
 
 def as_operand(x: Any, device: str) -> Vector:

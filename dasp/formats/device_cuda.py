@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from dasp import formats
 from dasp.formats.plan import Csr, Plan, arrays_of, with_arrays
 from dasp.formats.product_cuda import Product, number
-from dasp.formats.sell.pattern import NAME as SLICES
 from dasp.runtime import arrays as _arrays
 from dasp.runtime import check as _check
 from dasp.runtime import dtypes as _dtypes
@@ -96,7 +96,7 @@ def machine(device: str) -> str:
 
 def packs(layout: str) -> bool:
     """Whether the primitives here are enough for a format; they also hold that what they get is a matrix."""
-    return layout == SLICES
+    return formats.find(layout).packs_on_gpu
 
 
 class filling:
@@ -206,7 +206,8 @@ def product(plan: Plan, device: str, like: Product | None = None) -> Product:
     What was found out for one with the same pattern and types, `like`, need not be found again.
     """
     made = None if like is None else like.of(plan)
-    made = Product(plan, device) if made is None else made
+    if made is None:
+        made = formats.find_product(plan, "cuda")(plan, device)
     if made.plan is plan:
         made.wait()
     return made

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +42,13 @@ class Format:
         for each entry, and `slots` is what `slots` returned.
     values_into : callable
         The same, into the arrays of the plan; ValueError, and no change, if they cannot hold the numbers.
+    products : dict
+        For "cpu" and "cuda", where the format has a product there, a function that imports and returns its
+        class: one made of `dasp.formats.product_cpu.Product` or `dasp.formats.product_cuda.Product`. So a
+        format can be named without Numba and CuPy.
+    packs_on_gpu : bool
+        Whether `pack`, `unpack` and `slots` run on a GPU, with its primitives. By default a matrix is packed
+        on the CPU, and its plan copied.
     summary : callable
         Plan -> its parts, a line each; reads no array.
     alike : callable, optional
@@ -72,6 +79,8 @@ class Format:
     values_from: Callable[[Plan, Array, Array, Any], Any]
     values_into: Callable[[Plan, Array, Array, Any], None]
     summary: Callable[[Plan], list[Part]]
+    products: Mapping[str, Callable[[], type[Any]]]
+    packs_on_gpu: bool = False
     alike: Callable[[Plan], dict[str, Any]] = lambda plan: {}
     mapped: Callable[[Plan, Callable[[Array], Array], bool, Any], Plan | None] = (
         lambda plan, function, merges, on: None

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from dasp import formats
-from dasp.formats.dasp.cpu import product as published
-from dasp.formats.dasp.pattern import NAME as PUBLISHED
 from dasp.formats.plan import Plan
-from dasp.formats.sell.cpu import sliced
-from dasp.formats.sell.pattern import NAME as SLICES
 from dasp.runtime.arrays import address
 from dasp.runtime.cpu.emitter import LINE
 from dasp.runtime.cpu.halves import store_rounded, widened
@@ -20,9 +14,6 @@ from dasp.runtime.cpu.transpose import transpose
 from dasp.runtime.dtypes import into, sum_type
 
 Vector = np.ndarray[Any, Any]
-
-KERNELS: dict[str, Any] = {SLICES: sliced.Kernel, PUBLISHED: published.Kernel}
-"""What multiplies a plan of each format: made of the plan, with `multiply(x, y, alpha, beta)`."""
 
 TRANSPOSED_BYTES = 128
 """Of a row of what is transposed at a time, at most: two lines of the cache."""
@@ -34,55 +25,54 @@ TRANSPOSED_ROOM = 1 << 23
 class Product:
     """A plan, ready to be multiplied on the CPU; see `dasp.formats.protocols.Product`.
 
+    A format adds `multiply_vector` and, where it multiplies `several` columns at once, `multiply_rows`.
+
     Parameters
     ----------
     plan : Plan
         With NumPy arrays.
-
-    Raises
-    ------
-    RuntimeError, TypeError
-        If the CPU has no product for the plan's format, or that none for its type.
     """
 
+    several = False
+    """Whether the format multiplies several columns at once; else one is multiplied after the other."""
+
     def __init__(self, plan: Plan) -> None:
-        if plan.format not in KERNELS:
-            raise RuntimeError(
-                f"the plan has format {plan.format!r}; the CPU multiplies {', '.join(KERNELS)}"
-            )
         self.plan = plan
-        kernel = KERNELS[plan.format](plan)
-        self._multiply = kernel.multiply
-        self._multiply_columns: Any = getattr(kernel, "multiply_columns", None)
-        self._diagonal: Callable[[int], Vector | None] = getattr(kernel, "diagonal", _not_here)
-        self._follow: Callable[[], None] | None = getattr(kernel, "follow", None)
-        formats.refuse_type(plan.format, plan.dtype, "A")
         self._x_shape, self._y_shape = (plan.shape[1],), (plan.shape[0],)
         # Vectors in half precision are never plain: they are widened, and the result is rounded.
         self._dtype = plan.dtype if sum_type(plan.dtype) == plan.dtype else None
         self._one, self._zero = plan.dtype.type(1), plan.dtype.type(0)
 
+    def multiply_vector(self, x: Vector, y: Vector, alpha: Any, beta: Any) -> None:
+        """Set y = alpha A x + beta y, for contiguous vectors, x read-only, of types of sums that fit."""
+        raise NotImplementedError
+
+    def multiply_rows(self, x: Vector, y: Vector, alpha: Any, beta: Any) -> None:
+        """Set Y = alpha A X + beta Y, for 2 columns and more, each row in one run, of types of sums that fit.
+
+        X is read-only, and neither has a negative stride.
+        """
+        raise NotImplementedError
+
     def diagonal(self, k: int) -> Vector | None:
         """Return the k-th diagonal in the type of sums; None if the matrix must be unpacked for it."""
-        return self._diagonal(k)
+        return None
 
     nbytes = 0
     """Products make nothing that stays."""
 
     def follow(self) -> None:
         """Take over values that were written into the plan."""
-        if self._follow is not None:
-            self._follow()
 
     def quick(self, x: Any, out: Any = None, scale: tuple[float, float] | None = None) -> Vector | None:
         """Return A x if x and out are the plainest of arrays, else None; for the sake of small matrices."""
         if type(x) is not np.ndarray:
             return None
-        multiply, columns = self._multiply, x.shape[1:]
+        multiply, columns = self.multiply_vector, x.shape[1:]
         if columns:
-            multiply = self._multiply_columns
-            if multiply is None or len(columns) > 1 or columns[0] < 2:
+            if not self.several or len(columns) > 1 or columns[0] < 2:
                 return None
+            multiply = self.multiply_rows
         if not _is_plain(x, self._x_shape + columns, self._dtype):
             return None
         shape = self._y_shape + columns
@@ -100,22 +90,15 @@ class Product:
         return False
 
     def multiply(self, x: Vector, y: Vector, alpha: complex, beta: complex) -> None:
-        """Set y = alpha A x + beta y; y is not read if beta is 0.
-
-        Raises
-        ------
-        TypeError
-            If the plan's format has no product of these types.
-        """
-        formats.refuse_type(self.plan.format, y.dtype, "the product")
-        if x.ndim == 2 and (self._multiply_columns is None or x.shape[1] < 2):
+        """Set y = alpha A x + beta y; y is not read if beta is 0."""
+        if x.ndim == 2 and (not self.several or x.shape[1] < 2):
             for k in range(x.shape[1]):
                 self.multiply(x[:, k], y[:, k], alpha, beta)
             return
         total = sum_type(y.dtype)
         read = _read_only(_taken(x, into(self.plan.dtype, x.dtype, total).x))
         result = _taken(y, total)
-        multiply = self._multiply if x.ndim == 1 else self._multiply_matrix
+        multiply = self.multiply_vector if x.ndim == 1 else self._multiply_matrix
         multiply(read, result, total.type(alpha), total.type(beta))
         if y.dtype != total:
             rounded = y if y.flags.forc and y.flags.aligned else np.empty_like(y)
@@ -127,7 +110,7 @@ class Product:
     def _multiply_matrix(self, x: Vector, y: Vector, alpha: Any, beta: Any) -> None:
         """Multiply several columns at once; a few at a time of those that lie by columns are transposed."""
         if _in_rows(x) and _in_rows(y):
-            self._multiply_columns(x, y, alpha, beta)
+            self.multiply_rows(x, y, alpha, beta)
             return
         k, most = y.shape[1], TRANSPOSED_BYTES // y.itemsize
         while most > 4 and most * y.itemsize * (len(x) + len(y)) > TRANSPOSED_ROOM:
@@ -138,13 +121,9 @@ class Product:
             sums = result
             if not _in_rows(y):
                 sums = _by_rows(result) if beta != 0 else _rows_for(result)
-            self._multiply_columns(_read_only(_by_rows(mine)), sums, alpha, beta)
+            self.multiply_rows(_read_only(_by_rows(mine)), sums, alpha, beta)
             if sums is not result:
                 transpose(sums, result.T)
-
-
-def _not_here(k: int) -> None:
-    """Leave a diagonal to whoever unpacks the matrix."""
 
 
 def _by_rows(columns: Vector) -> Vector:

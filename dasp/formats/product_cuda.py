@@ -1,28 +1,22 @@
-"""A plan on an NVIDIA GPU: one launch for each product by a vector."""
+"""A plan of any format on an NVIDIA GPU: one launch for each product by a vector."""
 
 from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
-from functools import cache, cached_property
+from collections.abc import Callable, Hashable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from sys import getrefcount
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from dasp import formats
-from dasp.formats import diagonal_cuda as diagonal
-from dasp.formats.dasp.cuda import product as published
-from dasp.formats.dasp.pattern import NAME as PUBLISHED
 from dasp.formats.plan import WARP, Plan, arrays_of, diagonal_rows, with_arrays
-from dasp.formats.sell.cuda import beside, columns, dotted, sliced
-from dasp.formats.sell.pattern import NAME as SLICES
 from dasp.runtime.arrays import is_cupy
 from dasp.runtime.cuda import source as _source
-from dasp.runtime.cuda.device import OVERLAPPING, primitives
+from dasp.runtime.cuda.device import OVERLAPPING
 from dasp.runtime.cuda.launch import Launch, Signature
 from dasp.runtime.cuda.scratch import (
     PER_THREAD_STREAM,
@@ -36,16 +30,23 @@ from dasp.runtime.cuda.scratch import (
 from dasp.runtime.cuda.stream import on_stream
 from dasp.runtime.dtypes import BFLOAT16, Arithmetic, into, real_type
 from dasp.runtime.integers import ceil_div, round_up
-from dasp.solvers.persistent import kernel as resident
-
-KERNELS: dict[str, Any] = {SLICES: sliced, PUBLISHED: published}
-"""What multiplies a plan of each format: a module with the functions of `sliced`."""
 
 VARYING = "x", "y", "alpha", "beta"
 """Arguments that come with each product."""
 
 BETWEEN = "x", "y"
 """Those that come with each plain product, of alpha 1 and beta 0."""
+
+DIAGONAL_PARAMETERS = """
+    long long             further
+    long long             first_row
+    long long             length
+    Sum*                  y
+    """
+"""The last parameters of the kernel of a diagonal: its number, its first row, its length, and the result."""
+
+DIAGONAL_THREADS = 256
+"""Of a block of that kernel."""
 
 TENSOR_CORES = 80
 """Compute capability from which tensor cores multiply float64."""
@@ -69,19 +70,73 @@ ALONE = 2
 WORD_BYTES = 8
 """Of memory that is zeroed for nothing but the order of a stream."""
 
-MADE_LATER = "_beside", "_columns"
-"""Attributes of a product that are made when they are first used."""
-
-T = TypeVar("T")
-
 SETTLE = Signature("spmv/settle.cu", "dasp_settle", "")
 
 ALIGNMENT = 256
 """Bytes to which each array of a plan is aligned in the plan's one block of device memory."""
 
 
+class Kernel(Protocol):
+    """The product of a format by a vector: a module that says how its kernel is compiled and launched."""
+
+    SIGNATURE: Signature
+    """Source, entry point and parameters; the last are those of `VARYING`."""
+
+    def sizes(self, plan: Plan, /) -> Hashable:
+        """Return numbers that decide `traits` and launches, and the kind of array: sooner told."""
+
+    def traits(self, plan: Plan, /) -> tuple[Hashable, ...]:
+        """Return what decides the constants that the format adds."""
+
+    def defines(self, plan: Plan, /) -> dict[str, str]:
+        """Return the compile-time constants that the format adds."""
+
+    def own_defines(self, plan: Plan, /) -> dict[str, str]:
+        """Return the constants that a product by vectors of the plan's own type adds."""
+
+    def types(self, plan: Plan, /) -> dict[str, np.dtype[Any]]:
+        """Return what the source's own names of types stand for."""
+
+    def warps(self, plan: Plan, /) -> int:
+        """Return how many warps a product needs."""
+
+    def threads(self, plan: Plan, /) -> int:
+        """Return the threads of a block."""
+
+    def partials(self, plan: Plan, /) -> int:
+        """Return how many partial sums a product needs."""
+
+    def arguments(self, plan: Plan, scratch: Scratch, /) -> dict[str, Any]:
+        """Return the kernel's arguments but those that come with each product."""
+
+
+class DiagonalKernel(Protocol):
+    """A diagonal of a format: a module that says how its kernel is compiled and launched."""
+
+    SIGNATURE: Signature
+    """Source, entry point and parameters; the last are `DIAGONAL_PARAMETERS`."""
+
+    @property
+    def VARYING(self) -> tuple[str, ...]:
+        """Names of the parameters that come with each diagonal."""
+
+    def blocks(self, plan: Plan, /) -> int:
+        """Return the blocks of the launch, of `DIAGONAL_THREADS` each."""
+
+    def defines(self, plan: Plan, /) -> dict[str, str]:
+        """Return the compile-time constants that the format adds."""
+
+    def types(self, plan: Plan, /) -> dict[str, np.dtype[Any]]:
+        """Return what the source's own names of types stand for."""
+
+    def arguments(self, plan: Plan, /) -> dict[str, Any]:
+        """Return the kernel's arguments but those that come with each diagonal."""
+
+
 class Product:
-    """A plan, ready to be multiplied by vectors on one GPU.
+    """A plan, ready to be multiplied on one GPU; see `dasp.formats.protocols.Product`.
+
+    A format says which `kernel` multiplies by a vector; what else it can do, it adds.
 
     Parameters
     ----------
@@ -96,14 +151,18 @@ class Product:
         If the plan wants float64 tensor cores and the GPU has none.
     """
 
+    kernel: Kernel
+    """The module of the format's kernel."""
+
+    MADE_LATER: ClassVar[tuple[str, ...]] = ()
+    """Attributes that are made of the values when they are first used."""
+
     _cupy: Any
     _number: int
     _device: Any
     _capability: int
     _overlaps: bool
     _several: bool
-    _eights: bool
-    _kernel: Any
     _compiled: set[tuple[Any, ...]]
     _known: dict[Any, tuple[Any, ...]]
     _kinds: Arithmetic
@@ -119,7 +178,7 @@ class Product:
 
     def __init__(self, plan: Plan, device: str) -> None:
         self.__dict__.update(_shared(device, plan.format, plan.dtype))
-        sizes = self._kernel.sizes(plan)
+        sizes = self.kernel.sizes(plan)
         known = self._known.get(sizes)
         if known is None:
             with self._device:
@@ -131,11 +190,11 @@ class Product:
 
     def _learn(self, plan: Plan, sizes: Any) -> tuple[Plan, tuple[Any, ...]]:
         """Return a plan here, compiled, and the threads, segments and blocks of its launches."""
-        kernel = self._kernel
-        threads, segments, _ = known = kernel.threads(plan), kernel.partials(plan), blocks(plan)
+        kernel = self.kernel
+        threads, segments, _ = known = kernel.threads(plan), kernel.partials(plan), blocks(kernel, plan)
         compiled = kernel.traits(plan), threads, segments > 0
         if compiled not in self._compiled:
-            _compile(plan, self._kinds, self._capability)  # so that an error comes now
+            _compile(kernel, plan, self._kinds, self._capability)  # so that an error comes now
             self._compiled.add(compiled)
         if not is_cupy(next(arrays_of(plan.values))):
             return _upload(plan), known
@@ -148,49 +207,28 @@ class Product:
         """Be a product that has launched nothing yet."""
         self._lock = threading.Lock()
         self._launches: dict[Arithmetic, dict[Any, Launch]] = defaultdict(dict)
-        self._dotted: dict[tuple[Arithmetic, bool], tuple[Any, int]] = {}
-        self._recipes: dict[tuple[np.dtype[Any], bool], resident.Recipe | None] = {}
         self._own = self._launches[self._kinds]
         self._captured: tuple[Any, Launch] | None = None
         self._streams: dict[int, Any] = {}
         self._quick: Callable[[int, int, int], None] | None = None
-        self._fill: Callable[[Any, Callable[[], object]], bool] | None = None
         self._settled: Launch | None = None
-        self._diagonal: Launch | None = None
         self._word: Any = None
 
     def of(self, plan: Plan) -> Product | None:
         """Return the product of a plan here with the same pattern; None if its values are of another kind."""
-        mine = self.plan
-        if plan.dtype != mine.dtype or kind_of_values(plan) != kind_of_values(mine):
+        if not self._is_like(plan):
             return None
         known = self.__dict__.copy()
-        for name in MADE_LATER:
+        for name in self.MADE_LATER:
             known.pop(name, None)
-        other = object.__new__(Product)
+        other = object.__new__(type(self))
         other.__dict__.update(known, plan=plan)
         other._begin()
         return other
 
-    # What follows is made when it is first used: a plan takes long enough without it. Threads that use it at
-    # the same time all get what one of them made.
-
-    @cached_property
-    def _beside(self) -> beside.Beside | None:
-        """Octets, where tensor cores multiply by them."""
-        return self._one_of("_beside", beside.Beside(self.plan) if self._eights else None)
-
-    @cached_property
-    def _columns(self) -> columns.Columns:
-        """Products of slices by several columns."""
-        others = None if self._beside is None else self._beside.kernels
-        made = columns.Columns(self.plan, columns.SLICES, self._overlaps, others)
-        return self._one_of("_columns", made)
-
-    def _one_of(self, name: str, made: T) -> T:
-        """Return what an attribute is, or what it becomes if it is not there yet."""
-        one: T = self.__dict__.setdefault(name, made)
-        return one
+    def _is_like(self, plan: Plan) -> bool:
+        """Whether the kernel of this product, as it is compiled, multiplies another plan of the pattern."""
+        return plan.dtype == self.plan.dtype
 
     def wait(self) -> None:
         """Wait for what the current stream has to do on the matrix's device."""
@@ -239,45 +277,8 @@ class Product:
         return out
 
     def take_values(self, data: Any, slots: Any) -> bool:
-        """Overwrite the plan's values if nothing of data has to be converted and its coding holds them.
-
-        Few instructions, as in `quick`.
-        """
-        if (
-            slots is None
-            or type(data) is not self._ndarray
-            or data.dtype is not self._dtype
-            or data.size != self.plan.nnz
-            or data.strides != self._strides  # so it has one dimension
-            or data.data.ptr & self._misaligned
-            or data.data.device_id != self._number
-            or self._current_device() != self._number
-        ):
-            return False
-        fill = self._fill
-        if fill is None:
-            fill = self._fill = self._new_fill(slots)
-        follows = self._beside is not None and self._beside.nbytes
-        written = bool(fill(data, _leave_all if follows else self._settle_behind))
-        if written and follows:
-            self.follow()
-        return written
-
-    def _settle_behind(self) -> None:
-        """Do what must be behind launches that write values, before anybody waits for them."""
-        stream = self._current_stream().ptr
-        captured = self._is_capturing(stream)
-        if captured and self._beside is not None:
-            self.follow()
-        else:
-            self._settle(stream, captured)
-
-    def _new_fill(self, slots: Any) -> Callable[[Any, Callable[[], object]], bool]:
-        """Return what overwrites values and says whether it did; it calls what is to be behind it."""
-        if self.plan.format != SLICES:
-            return _leave
-        fill = primitives(self._number).fill(slots, self.plan.values, self.plan.dtype)
-        return _leave if fill is None else fill
+        """Leave values to what asks whether their coding holds them."""
+        return False
 
     def _find(self, stream: int) -> Launch:
         """Return the launch of a product by vectors of the plan's own type on a stream."""
@@ -302,13 +303,7 @@ class Product:
         y : cupy.ndarray, shape (m,) or (m, k), a type of `dasp.runtime.dtypes.TABLE`
             Not overlapping x.
         alpha, beta : float, or complex for a complex y
-
-        Raises
-        ------
-        TypeError
-            If the plan's format has no product of these types.
         """
-        formats.refuse_type(self.plan.format, y.dtype, "the product")
         if x.ndim == 2:
             self._multiply_columns(x, y, alpha, beta)
             return
@@ -332,31 +327,24 @@ class Product:
         return plain.view(real_type(dtype)).copy().view(dtype)  # CuPy's kernels load whole numbers, too
 
     def _multiply_columns(self, x: Any, y: Any, alpha: complex, beta: complex) -> None:
-        """Multiply slices by several columns at once, and the published format by one after the other."""
-        if x.shape[1] == 1 or self.plan.format != SLICES:
-            for j in range(x.shape[1]):
-                self.multiply(x[:, j], y[:, j], alpha, beta)
-        elif self._blocks and x.shape[1]:
-            kinds = into(self.plan.dtype, x.dtype, y.dtype)
-            with self._device:
-                self._columns.multiply(x, y, kinds, numbers(kinds.sum, alpha, beta), beta != 0)
+        """Multiply by one column after the other."""
+        for j in range(x.shape[1]):
+            self.multiply(x[:, j], y[:, j], alpha, beta)
 
     @property
     def nbytes(self) -> int:
         """Bytes of what products have made beside the plan."""
-        return 0 if self._beside is None else self._beside.nbytes
+        return 0
 
     def follow(self) -> None:
         """Take over values that were written into the plan, on CuPy's current stream."""
-        with _HERE if self._current_device() == self._number else self._device:
+        with self._here():
             stream = self._current_stream().ptr
-            captured = self._is_capturing(stream)
-            if self._beside is not None and (captured or self._beside.nbytes):
-                # What is taken and given back inside a capture is memory of the graph, and nobody else's.
-                cuda = self._cupy.cuda
-                with cuda.using_allocator(cuda.malloc_async) if captured else _HERE:
-                    self._beside.follow(captured)
-            self._settle(stream, captured)
+            self._settle(stream, self._is_capturing(stream))
+
+    def _here(self) -> AbstractContextManager[Any]:
+        """Return a context in which the matrix's device is the current one."""
+        return _HERE if self._current_device() == self._number else self._device
 
     def _settle(self, stream: int, captured: bool) -> None:
         """Let no product behind this on a stream read the plan before all that writes it has ended.
@@ -379,101 +367,16 @@ class Product:
     def diagonal(self, k: int) -> Any | None:
         """Return the k-th diagonal in the type of sums, on CuPy's current stream of the matrix's device.
 
-        None if the matrix must be unpacked for it: where two segments of a row of slices have an entry there.
-        That is read back only where rows are cut.
+        None if the matrix must be unpacked for it.
         """
-        plan, cupy, (first, count) = self.plan, self._cupy, diagonal_rows(self.plan.shape, k)
+        first, count = diagonal_rows(self.plan.shape, k)
         if not count or not self._blocks:
-            return cupy.zeros(count, self._kinds.sum)
-        launch = self._diagonal
-        if launch is None:
-            launch = self._diagonal = diagonal.prepare(plan, self._kinds)
-        stream = self._current_stream().ptr
-        if not self._segments or plan.format != SLICES:
-            y = self._ndarray(count, self._kinds.sum)
-            launch(stream, *(() if plan.format != SLICES else (0,)), k, first, count, y.data.ptr)
-            return y
-        cut = len(plan.pattern.long_rows)
-        y, claims = cupy.zeros(count, self._kinds.sum), cupy.zeros(cut + 1, np.uint64)
-        launch(stream, claims.data.ptr, k, first, count, y.data.ptr)
-        return None if columns.on_host(claims)[cut] else y
+            return self._cupy.zeros(count, self._kinds.sum)
+        return self._find_diagonal(k, first, count)
 
-    def prepare_with_dot(
-        self, x: Any, y: Any, w: Any, *, square: bool = False, run: int = 0
-    ) -> tuple[Callable[[], None], Any] | None:
-        """Return what sets y = A x and leaves sums that make up w'y; None where no kernel does so quickly.
-
-        Parameters
-        ----------
-        x, y, w : cupy.ndarray, float32 or float64, contiguous
-            Kept, as is all else that the launch reads and writes; y overlaps neither of the others.
-        square : bool
-            Whether y'y is left too.
-        run : int
-            If not 0, slices that a warp takes one after the other: blocks come and go then, so that other
-            kernels find room, and leave many sums.
-
-        Returns
-        -------
-        call : callable
-            Launches on CuPy's current stream; may be captured.
-        sums : cupy.ndarray of float64
-            Those of w'y, then as many of y'y.
-        """
-        plan, given = self.plan, (x, y, w)
-        if plan.format != SLICES or x.dtype not in dotted.TYPES:
-            return None
-        if square and not run:
-            return None  # whoever needs so many sums adds them up in each block: no faster than a pass
-        if not self._blocks or not (not self._segments if run else dotted.pays(plan, self._blocks)):
-            return None
-        if any(one.dtype != x.dtype or not one.flags.c_contiguous for one in given):
-            return None
-        kinds = into(plan.dtype, x.dtype, y.dtype)
-        if (kinds.x, kinds.y) != (x.dtype, x.dtype):
-            return None
-        with self._device:
-            kernel, at_once = self._with_dot(kinds, square)
-            blocks = self._blocks
-            if run:
-                blocks = ceil_div(blocks, run)
-            elif blocks > dotted.MOST_BLOCKS:
-                blocks = min(blocks, at_once)
-            sums = self._cupy.zeros((1 + square) * blocks, np.float64)
-            arguments = sliced.arguments(plan, self._scratch(kinds))
-            arguments |= {"x": x, "y": y, "alpha": kinds.sum.type(1), "beta": kinds.sum.type(0)}
-            arguments |= {"w": w, "sums": sums, "run": run}
-            sizes = {"blocks": blocks, "threads": self._threads}
-            known = types(plan, kinds)
-            launch = Launch(kernel, dotted.SIGNATURE, known, arguments, **sizes, overlaps=self._overlaps)
-        current = self._current_stream
-        return lambda: launch(current().ptr), sums
-
-    def _with_dot(self, kinds: Arithmetic, square: bool) -> tuple[Any, int]:
-        """Return the kernel that leaves dot products too, and how many blocks of it run at the same time."""
-        if (kinds, square) not in self._dotted:
-            kernel = _compiled(self.plan, kinds, dotted.defines(self.plan, square=square))
-            at_once = dotted.resident_blocks(kernel, self._threads, self._number)
-            self._dotted[kinds, square] = kernel, at_once
-        return self._dotted[kinds, square]
-
-    def prepare_cg(self, dtype: np.dtype[Any], *, diagonal: bool) -> resident.Recipe | None:
-        """Return what conjugate gradients in one launch take for vectors of a type; None if they do not pay.
-
-        `diagonal` says whether there is a diagonal preconditioner. In float32 the recurrences of that form
-        drift away so soon that it takes more iterations.
-        """
-        key = dtype, diagonal
-        if key not in self._recipes:
-            plan, kinds = self.plan, into(self.plan.dtype, dtype, dtype)
-            found = None
-            if plan.format == SLICES and dtype == np.float64 and kinds.sum == dtype:
-                of_product = defines(plan, kinds), types(plan, kinds)
-                found = resident.recipe(
-                    plan, kinds, *of_product, resident.chip(self._number), diagonal=diagonal
-                )
-            self._recipes[key] = found
-        return self._recipes[key]
+    def _find_diagonal(self, k: int, first: int, count: int) -> Any | None:
+        """Return the k-th diagonal, `count` places from row `first` on; None if it must be unpacked."""
+        return None
 
     def _launch(self, x: int, y: int, kinds: Arithmetic, alpha: complex, beta: complex) -> None:
         """Launch on CuPy's current stream of the current device, which is the matrix's."""
@@ -550,44 +453,18 @@ class Product:
         return scratch
 
     def _new_launch(self, kinds: Arithmetic, scratch: Scratch, *, plain: bool = False) -> Launch:
-        kernel = kernel_of(self.plan)
+        kernel = self.kernel
         scale = {"alpha": kinds.sum.type(1), "beta": kinds.sum.type(0)} if plain else {}
         return Launch(
-            _compiled(self.plan, kinds),
+            compiled(kernel, self.plan, kinds),
             kernel.SIGNATURE,
-            types(self.plan, kinds),
+            types(kernel, self.plan, kinds),
             kernel.arguments(self.plan, scratch) | scale,
             BETWEEN if plain else VARYING,
             blocks=self._blocks,
             threads=self._threads,
             overlaps=self._overlaps,
         )
-
-
-def _leave_all() -> None:
-    """Leave what follows new values to come."""
-
-
-def _leave(data: Any, behind: Callable[[], object]) -> bool:
-    """Overwrite nothing."""
-    return False
-
-
-def kernel_of(plan: Plan) -> Any:
-    """Return the module of the format's kernel.
-
-    Raises
-    ------
-    RuntimeError
-        If GPUs have no product for the plan's format.
-    """
-    return _kernel_of(plan.format)
-
-
-def _kernel_of(layout: str) -> Any:
-    if layout not in KERNELS:
-        raise RuntimeError(f"the plan has format {layout!r}; GPUs multiply {', '.join(KERNELS)}")
-    return KERNELS[layout]
 
 
 def numbers(total: np.dtype[Any], alpha: complex, beta: complex) -> tuple[Any, ...]:
@@ -599,10 +476,9 @@ def numbers(total: np.dtype[Any], alpha: complex, beta: complex) -> tuple[Any, .
     return tuple(part for z in pair for part in (z.real, z.imag)) if total.kind == "c" else pair
 
 
-def defines(plan: Plan, kinds: Arithmetic) -> dict[str, str]:
+def defines(kernel: Kernel, plan: Plan, kinds: Arithmetic) -> dict[str, str]:
     """Return the compile-time constants of the kernel for a plan and the types of a product."""
-    kernel = kernel_of(plan)
-    constants: dict[str, str] = kernel.defines(plan)
+    constants = kernel.defines(plan)
     if kinds.sum != np.float64:
         constants["DASP_MMA"] = "0"
     if kinds.x == kinds.y == plan.dtype:
@@ -614,25 +490,17 @@ def defines(plan: Plan, kinds: Arithmetic) -> dict[str, str]:
     }
 
 
-def types(plan: Plan, kinds: Arithmetic) -> dict[str, np.dtype[Any]]:
+def types(kernel: Kernel, plan: Plan, kinds: Arithmetic) -> dict[str, np.dtype[Any]]:
     """Return what the kernel's own names of types stand for."""
-    known: dict[str, np.dtype[Any]] = kernel_of(plan).types(plan)
-    known |= kinds.types
-    return known | {"Bits": np.dtype(f"u{real_type(kinds.sum).itemsize}")}
+    return kernel.types(plan) | kinds.types | {"Bits": np.dtype(f"u{real_type(kinds.sum).itemsize}")}
 
 
-def kind_of_values(plan: Plan) -> Any:
-    """Return what the kernel must know of values beside their type: how they are coded."""
-    return getattr(plan.values, "coding", None)
-
-
-def blocks(plan: Plan) -> int:
+def blocks(kernel: Kernel, plan: Plan) -> int:
     """Return the blocks of a launch."""
-    kernel = kernel_of(plan)
     return int(ceil_div(kernel.warps(plan) * WARP, kernel.threads(plan)))
 
 
-def _compile(plan: Plan, own: Arithmetic, capability: int) -> None:
+def _compile(kernel: Kernel, plan: Plan, own: Arithmetic, capability: int) -> None:
     """Compile the product of a plan by vectors of its own type for the current GPU.
 
     Raises
@@ -640,17 +508,50 @@ def _compile(plan: Plan, own: Arithmetic, capability: int) -> None:
     RuntimeError
         If the plan wants float64 tensor cores and the GPU has none.
     """
-    constants = defines(plan, own)
+    constants = defines(kernel, plan, own)
     if constants["DASP_MMA"] == "1" and capability < TENSOR_CORES:
         raise RuntimeError(
             f"this GPU is sm_{capability}; float64 tensor cores need sm_80; pass Policy(mma=False)"
         )
-    _source.load(kernel_of(plan).SIGNATURE.source, constants)
+    _source.load(kernel.SIGNATURE.source, constants)
 
 
-def _compiled(plan: Plan, kinds: Arithmetic, more: Mapping[str, str] = MappingProxyType({})) -> Any:
-    signature = kernel_of(plan).SIGNATURE
-    return _source.load(signature.source, {**defines(plan, kinds), **more}).get_function(signature.entry)
+def compiled(
+    kernel: Kernel,
+    plan: Plan,
+    kinds: Arithmetic,
+    signature: Signature | None = None,
+    more: Mapping[str, str] = MappingProxyType({}),
+) -> Any:
+    """Return the kernel of a product, or another of the same source and more constants, on this GPU."""
+    signature = signature or kernel.SIGNATURE
+    return _source.load(signature.source, {**defines(kernel, plan, kinds), **more}).get_function(
+        signature.entry
+    )
+
+
+def prepare_diagonal(kernel: DiagonalKernel, plan: Plan, kinds: Arithmetic) -> Launch:
+    """Return the launch that finds a diagonal; `kinds` are the types of a product by the plan's own."""
+    return Launch(
+        compiled_diagonal(kernel, plan, kinds),
+        kernel.SIGNATURE,
+        kernel.types(plan) | kinds.types,
+        kernel.arguments(plan),
+        kernel.VARYING,
+        blocks=kernel.blocks(plan),
+        threads=DIAGONAL_THREADS,
+    )
+
+
+def diagonal_defines(kernel: DiagonalKernel, plan: Plan, kinds: Arithmetic) -> dict[str, str]:
+    """Return the compile-time constants of the kernel of a diagonal."""
+    return kinds.defines | kernel.defines(plan) | {"DASP_MMA": "0", "DASP_THREADS": str(DIAGONAL_THREADS)}
+
+
+def compiled_diagonal(kernel: DiagonalKernel, plan: Plan, kinds: Arithmetic) -> Any:
+    """Return the kernel of a diagonal, for the current GPU."""
+    constants = diagonal_defines(kernel, plan, kinds)
+    return _source.load(kernel.SIGNATURE.source, constants).get_function(kernel.SIGNATURE.entry)
 
 
 def compile_settling() -> Any:
@@ -660,18 +561,9 @@ def compile_settling() -> Any:
 
 @cache
 def _shared(device: str, layout: str, dtype: np.dtype[Any]) -> dict[str, Any]:
-    """Return what all products of plans of a type on a GPU know, looked up once: a plan waits for each of it.
-
-    Raises
-    ------
-    TypeError
-        If the format has no matrices of the type.
-    RuntimeError
-        If GPUs have no product for the format.
-    """
+    """Return what all products of a format and a type on a GPU know, looked up once: a plan waits for it."""
     import cupy
 
-    formats.refuse_type(layout, dtype, "A")
     runtime, here, own = cupy.cuda.runtime, number(device), into(dtype, dtype, dtype)
     capability, exact = int(cupy.cuda.Device(here).compute_capability), np.dtype(dtype.type)
     return {
@@ -682,8 +574,6 @@ def _shared(device: str, layout: str, dtype: np.dtype[Any]) -> dict[str, Any]:
         # Whether products may start early there, and whether there are other GPUs.
         "_overlaps": capability >= OVERLAPPING and runtime.driverGetVersion() >= OVERLAPPING_DRIVER,
         "_several": runtime.getDeviceCount() > 1,
-        "_eights": layout == SLICES and capability >= TENSOR_CORES,
-        "_kernel": _kernel_of(layout),
         # What decides the kernels of those that were compiled: sooner told than what they are compiled with.
         "_compiled": set(),
         # Threads, segments and blocks of those made here, by what decides them and their kernels.

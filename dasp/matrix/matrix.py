@@ -446,6 +446,7 @@ class SpMatrix(Transposable, Surface):
             out = self._backend.empty(shape, dtype, self.device, _arrays.order(x))
         else:
             self._backend.check_out(out, x, shape, dtype, self.device)
+        formats.refuse_type(self.plan.format, dtype, "the product")
         self._product.multiply(x, out, alpha, beta)
         return out
 

@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 
 from dasp.formats import device_cuda as backend
-from dasp.formats import diagonal_cuda as diagonal
 from dasp.formats import product_cuda as product
 from dasp.formats.plan import arrays_of
 from dasp.formats.sell.cuda import beside, columns, dotted
+from dasp.formats.sell.cuda import product as sell
 from dasp.formats.sell.cuda.primitives import Primitives
 from dasp.runtime.cuda import launch as _launch
 from dasp.runtime.cuda import scratch
@@ -116,14 +116,15 @@ class Gpu:
         real = self._cupy
         monkeypatch.setattr(backend, "available", lambda: (True, "a stand-in"))
         monkeypatch.setattr(product, "_source", SimpleNamespace(load=lambda name, constants: None))
-        monkeypatch.setattr(product, "_compiled", self._compile)
+        monkeypatch.setattr(product, "compiled", self._compile)
+        monkeypatch.setattr(sell, "compiled", self._compile)
         monkeypatch.setattr(product, "_upload", partial(self._in_one_block, product._upload, arrays_of))
         monkeypatch.setattr(product, "new_scratch", partial(self._in_one_block, product.new_scratch, list))
         settling = partial(self._kernel, product.SETTLE, {}, {})
         monkeypatch.setattr(product, "compile_settling", settling)
         monkeypatch.setattr(product, "_shared", product._shared.__wrapped__)  # of this stand-in alone
         monkeypatch.setattr(columns, "compiled", self._compile_columns)
-        monkeypatch.setattr(diagonal, "compiled", self._compile_diagonal)
+        monkeypatch.setattr(product, "compiled_diagonal", self._compile_diagonal)
         monkeypatch.setattr(columns, "transposing", self._compile_transposing)
         monkeypatch.setattr(columns, "on_host", self.get)
         monkeypatch.setattr(columns, "zero_row", cache(columns.zero_row.__wrapped__))
@@ -173,13 +174,15 @@ class Gpu:
             return array
         return self.put(np.ascontiguousarray(self.get(array), dtype))
 
-    def _compile(self, plan: Any, kinds: Any, more: Any = MappingProxyType({})) -> Any:
-        signature = dotted.SIGNATURE if more else product.kernel_of(plan).SIGNATURE
-        return self._kernel(signature, {**product.defines(plan, kinds), **more}, product.types(plan, kinds))
+    def _compile(
+        self, kernel: Any, plan: Any, kinds: Any, signature: Any = None, more: Any = MappingProxyType({})
+    ) -> Any:
+        constants = {**product.defines(kernel, plan, kinds), **more}
+        return self._kernel(signature or kernel.SIGNATURE, constants, product.types(kernel, plan, kinds))
 
-    def _compile_diagonal(self, plan: Any, kinds: Any) -> Any:
-        signature = diagonal.of_format(plan)[0]
-        return self._kernel(signature, diagonal.defines(plan, kinds), diagonal.types(plan, kinds))
+    def _compile_diagonal(self, kernel: Any, plan: Any, kinds: Any) -> Any:
+        constants = product.diagonal_defines(kernel, plan, kinds)
+        return self._kernel(kernel.SIGNATURE, constants, kernel.types(plan) | kinds.types)
 
     def _compile_columns(self, kernels: Any, signature: Any, plan: Any, kinds: Any, panel: Any) -> Any:
         return self._kernel(signature, kernels.defines(plan, kinds, panel), kernels.types(plan, kinds))

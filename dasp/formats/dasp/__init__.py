@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from dasp.formats.dasp.check import check
 from dasp.formats.dasp.options import Options
 from dasp.formats.dasp.pack import pack
@@ -10,6 +12,19 @@ from dasp.formats.dasp.refill import mapped, values_from, values_into
 from dasp.formats.dasp.unpack import slots, summary, unpack
 from dasp.formats.format import Format
 from dasp.runtime.dtypes import TABLE
+
+
+def _cpu() -> type[Any]:
+    from dasp.formats.dasp.cpu.product import Product
+
+    return Product
+
+
+def _cuda() -> type[Any]:
+    from dasp.formats.dasp.cuda.product import Product
+
+    return Product
+
 
 PUBLISHED = Format(
     name=NAME,
@@ -26,5 +41,6 @@ PUBLISHED = Format(
     values_into=values_into,
     mapped=mapped,
     summary=summary,
+    products={"cpu": _cpu, "cuda": _cuda},
     alike=lambda plan: {"mma": plan.pattern.mma},
 )

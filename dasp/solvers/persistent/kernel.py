@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dasp.formats.plan import WARP, Plan
-from dasp.formats.sell.cuda import sliced
+from dasp.formats.sell.cuda import vector
 from dasp.formats.sell.pattern import Coding
 from dasp.runtime.cuda.launch import Signature
 from dasp.runtime.dtypes import Arithmetic
@@ -22,7 +22,7 @@ TOLD = 2064
 SIGNATURE = Signature(
     "solve/resident.cu",
     "dasp_resident",
-    f"""{sliced.ARRAYS.rstrip()}
+    f"""{vector.ARRAYS.rstrip()}
     long long             count
     long long             positions
     int                   identity
@@ -47,7 +47,7 @@ SIGNATURE = Signature(
 )
 
 PLAN_ARGUMENTS = "headers", "bases", "deltas", "values", "table", "rows", "count", "positions", "identity"
-"""Those of `sliced.plan_arguments` that it takes: none of segments."""
+"""Those of `vector.plan_arguments` that it takes: none of segments."""
 
 THREADS = 512
 """Threads of a block, of which a multiprocessor runs one."""
@@ -146,7 +146,7 @@ def recipe(
     `defines` and `types` are those of a product by the plan; `diagonal` says whether there is a
     preconditioner.
     """
-    pattern, every = plan.pattern, sliced.plan_arguments(plan)
+    pattern, every = plan.pattern, vector.plan_arguments(plan)
     slices, steps = len(pattern.headers), len(pattern.bases)
     if pattern.segments or not slices or not on.processors or steps > MOST_STEPS * slices:
         return None

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dasp.formats import product_cpu
 from dasp.formats.dasp.pattern import (
     HALF_WARP,
     LONG_UNIT,
@@ -39,10 +40,11 @@ ROW_SLOTS = 2
 """What finding, reducing and storing one row costs, in slots; used to share rows among threads."""
 
 
-class Kernel:
+class Product(product_cpu.Product):
     """A plan in the published format, ready for several threads."""
 
     def __init__(self, plan: Plan) -> None:
+        super().__init__(plan)
         self._steps = _steps(plan)
         self._work = sum(int(step.costs[-1]) for step in self._steps)
         long = plan.pattern.long
@@ -50,7 +52,7 @@ class Kernel:
         self._long_rows = long.rows, long.segment_offsets
         self._shares: dict[int, list[list[tuple[Any, ...]]]] = {}
 
-    def multiply(self, x: Vector, y: Vector, alpha: Any, beta: Any) -> None:
+    def multiply_vector(self, x: Vector, y: Vector, alpha: Any, beta: Any) -> None:
         """Set y = alpha A x + beta y, for contiguous vectors, x read-only, of types of sums that fit."""
         scale = x, y, alpha, beta
         partials = np.empty(self._segments, y.dtype)

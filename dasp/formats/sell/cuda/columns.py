@@ -17,7 +17,7 @@ import numpy as np
 
 from dasp.formats.cost import H200, Machine, Panels
 from dasp.formats.plan import WARP, Plan
-from dasp.formats.sell.cuda import sliced
+from dasp.formats.sell.cuda import vector
 from dasp.formats.sell.cuda.sectors import FAR, SECTOR, read_sectors
 from dasp.runtime.cuda import source as _source
 from dasp.runtime.cuda.launch import Launch, Launches, Signature, launcher
@@ -77,7 +77,7 @@ OF_PANEL = """
 SIGNATURE = Signature(
     "spmv/slices_columns.cu",
     "dasp_slices_columns",
-    f"""{sliced.ARRAYS.rstrip()}
+    f"""{vector.ARRAYS.rstrip()}
     const X*              zeros
     long long             count
     long long             segments
@@ -462,7 +462,7 @@ def defines(plan: Plan, kinds: Arithmetic, panel: Panel) -> dict[str, str]:
 
 def types(plan: Plan, kinds: Arithmetic) -> dict[str, np.dtype[Any]]:
     """Return what the source's own names of types stand for."""
-    known = sliced.types(plan) | {"SegmentOffset": plan.pattern.index_dtype}
+    known = vector.types(plan) | {"SegmentOffset": plan.pattern.index_dtype}
     return known | kinds.types
 
 
@@ -479,7 +479,7 @@ def mostly_alike(machine: Machine, plan: Plan) -> bool:
 
 def arguments(plan: Plan, zeros: Any, parts: int) -> dict[str, Any]:
     """Return the kernel's arguments but those that come with each product."""
-    taken = sliced.plan_arguments(plan)
+    taken = vector.plan_arguments(plan)
     others = "long_rows", "segment_offsets", "segment_rows"
     own = {"zeros": zeros, "parts": parts}
     return {name: taken[name] for name in taken if name not in others} | own
@@ -526,8 +526,8 @@ SLICES = Kernels(
     defines=defines,
     types=types,
     passes=passes_of,
-    warps=lambda plan, panel: sliced.warps(plan) * panel.share,
-    partials=sliced.partials,
+    warps=lambda plan, panel: vector.warps(plan) * panel.share,
+    partials=vector.partials,
     arguments=arguments,
     finish_arguments=finish_arguments,
     long_rows=lambda plan: len(plan.pattern.long_rows),

@@ -10,10 +10,10 @@ import numpy as np
 
 from dasp.formats.cost import H200
 from dasp.formats.plan import Plan
-from dasp.formats.sell.cuda import sliced
+from dasp.formats.sell.cuda import vector
 from dasp.runtime.cuda.launch import check, driver, handle_of
 
-SIGNATURE = sliced.SIGNATURE.extended("const X* w\n double* sums\n int run")
+SIGNATURE = vector.SIGNATURE.extended("const X* w\n double* sums\n int run")
 
 TYPES = np.dtype(np.float32), np.dtype(np.float64)
 """Of x and y."""
@@ -41,7 +41,7 @@ def pays(plan: Plan, blocks: int) -> bool:
     pattern = plan.pattern
     if len(pattern.bases) > H200.most_steps * len(pattern.headers):
         return False
-    return blocks <= MOST_BLOCKS or (not pattern.segments and sliced.take_turns(plan))
+    return blocks <= MOST_BLOCKS or (not pattern.segments and vector.take_turns(plan))
 
 
 def defines(plan: Plan, *, square: bool) -> dict[str, str]:
@@ -49,7 +49,7 @@ def defines(plan: Plan, *, square: bool) -> dict[str, str]:
 
     Dot products take registers too, so fewer steps are in flight wherever slices take turns.
     """
-    in_flight = IN_TURNS if sliced.take_turns(plan) else H200.in_flight
+    in_flight = IN_TURNS if vector.take_turns(plan) else H200.in_flight
     return {"DASP_DOT": "2" if square else "1", "DASP_IN_FLIGHT": str(in_flight)}
 
 

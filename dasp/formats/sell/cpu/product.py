@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from dasp.formats import product_cpu
 from dasp.formats.plan import WARP, Plan
 from dasp.formats.sell.cpu.panels import Panel, panels_of, product_of_panel, span_of
 from dasp.formats.sell.cpu.unpacking import diagonal
@@ -33,13 +34,16 @@ LEAST_SECONDS = 4e-6
 _NO_PARTIALS = {sum_type(row.dtype): np.empty(0, row.sum) for row in TABLE.values()}
 
 
-class Kernel:
+class Product(product_cpu.Product):
     """A plan of slices, ready for a team of threads."""
 
+    several = True
+
     def __init__(self, plan: Plan) -> None:
+        super().__init__(plan)
         pattern, values = plan.pattern, plan.values
         steps = shape_fields(pattern.headers[:, 3].astype(np.int64))[0]
-        self._plan, self._pattern, self._values, self._shape = plan, pattern, values, plan.shape
+        self._pattern, self._values = pattern, values
         table = values.table if len(values.table) else np.zeros(1, plan.dtype)
         # Numba knows no numbers in half precision; a table of them is small.
         self._table = table.astype(np.float32) if plan.dtype.itemsize == 2 else table
@@ -56,9 +60,9 @@ class Kernel:
 
     def diagonal(self, k: int) -> Vector | None:
         """Return the k-th diagonal in the type of sums; None if an entry of it occurs twice."""
-        return diagonal(self._plan, k)
+        return diagonal(self.plan, k)
 
-    def multiply(self, x: Vector, y: Vector, alpha: Any, beta: Any) -> None:
+    def multiply_vector(self, x: Vector, y: Vector, alpha: Any, beta: Any) -> None:
         """Set y = alpha A x + beta y, for contiguous vectors, x read-only, of types of sums that fit."""
         if self._is_tiny:
             # Without the team, for the sake of matrices whose product takes a few microseconds.
@@ -72,11 +76,8 @@ class Kernel:
         shared.multiply(parts, job, self._seconds, partials, x, y, alpha, beta)
         self._store_long(partials[:, None], 0, y[:, None], alpha, beta)
 
-    def multiply_columns(self, x: Vector, y: Vector, alpha: Any, beta: Any) -> None:
-        """Set Y = alpha A X + beta Y, for 2 columns and more, each row in one run, of types of sums that fit.
-
-        X is read-only, and neither has a negative stride.
-        """
+    def multiply_rows(self, x: Vector, y: Vector, alpha: Any, beta: Any) -> None:
+        """Set Y = alpha A X + beta Y; see `dasp.formats.product_cpu.Product.multiply_rows`."""
         spans = span_of(x), span_of(y)
         for panel in panels_of(y.shape[1], y.itemsize):
             self._multiply_panel(panel, (x, y), spans, alpha, beta)
@@ -110,7 +111,7 @@ class Kernel:
         job = self._jobs[parts, x, total] = Job(
             product_of_slices(*self._types(), x, total),
             self._cuts(parts),
-            (pattern.segments, *reversed(self._shape)),
+            (pattern.segments, *reversed(self.plan.shape)),
             **self._arrays(),
             positions=pattern.positions,
             segments=pattern.segments,

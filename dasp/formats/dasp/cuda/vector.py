@@ -1,0 +1,155 @@
+"""The published format on a GPU: what kernels/spmv/product.cu is compiled with, and what it takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dasp.formats.plan import WARP, Plan
+from dasp.runtime.cuda.launch import Signature
+from dasp.runtime.cuda.scratch import Scratch
+from dasp.runtime.dtypes import C_NAMES
+from dasp.runtime.integers import ceil_div
+
+THREADS, SHORT_THREADS = 128, 256
+"""Threads of a block, and where most rows are short: those warps end soon."""
+
+MEDIUM = """
+    const Index*   medium_rows      [8 * blocks]
+    const Offset*  tile_offsets     [blocks + 1]
+    const Index*   tile_columns     [tile_slots]
+    const Value*   tile_values      [tile_slots]
+    const Offset*  tail_offsets     [8 * blocks + 1]
+    const Index*   tail_columns     [tail]
+    const Value*   tail_values      [tail]
+    long long      blocks
+    """
+"""What kernels take of the rows in tiles, and of what is left of them."""
+
+SHORT = """
+    const Index*   short_rows
+    const Index*   short_columns    [short_slots]
+    const Value*   short_values     [short_slots]
+    long long      pairs_13
+    long long      pairs_22
+    long long      fours
+    long long      singles
+    const Index*   empty_rows       [empties]
+    long long      empties
+    """
+"""What they take of short rows, and of empty ones."""
+
+SIGNATURE = Signature(
+    "spmv/product.cu",
+    "dasp_spmv",
+    f"""
+    const Index*   long_rows        [r]
+    const Offset*  long_offsets     [r + 1]
+    const Offset*  segment_offsets  [r + 1]
+    const Index*   segment_rows     [segments]
+    const Index*   long_columns     [slots]
+    const Value*   long_values      [slots]
+    Bits*          partials         [messages]
+    unsigned*      tickets          [1]
+    int            segment
+    long long      segments
+    {MEDIUM.strip()}
+    int            blocks_per_warp
+    {SHORT.strip()}
+    const X*       x
+    Y*             y
+    Sum            alpha
+    Sum            beta
+    """,
+)
+
+
+def sizes(plan: Plan) -> Any:
+    """Return what decides `traits` and launches, with the kind of array."""
+    return type(plan.values.long), traits(plan), threads(plan), partials(plan), warps(plan)
+
+
+def traits(plan: Plan) -> tuple[Any, ...]:
+    """Return what decides the constants that the format adds."""
+    return plan.pattern.index_dtype, plan.pattern.offset_dtype, plan.pattern.mma
+
+
+def defines(plan: Plan) -> dict[str, str]:
+    """Return the compile-time constants that the format adds."""
+    index, offset, mma = traits(plan)
+    return {"DASP_INDEX": C_NAMES[index], "DASP_OFFSET": C_NAMES[offset], "DASP_MMA": str(int(mma))}
+
+
+def own_defines(plan: Plan) -> dict[str, str]:
+    """Return the constants that a product by vectors of the plan's own type adds: none."""
+    return {}
+
+
+def types(plan: Plan) -> dict[str, np.dtype[Any]]:
+    """Return what the source's own names of types stand for."""
+    return {"Index": plan.pattern.index_dtype, "Offset": plan.pattern.offset_dtype}
+
+
+def warps(plan: Plan) -> int:
+    """Return how many warps a product needs."""
+    pattern = plan.pattern
+    medium, short = pattern.medium, pattern.short
+    return int(
+        len(pattern.long.segment_rows)
+        + ceil_div(len(medium.regular.offsets) - 1, medium.blocks_per_warp)
+        + ceil_div(short.pairs_13 + short.pairs_22, WARP)
+        + ceil_div(short.fours, 2 * WARP)
+        + ceil_div(short.singles, 2 * WARP)
+        + ceil_div(len(pattern.empty_rows), WARP)
+    )
+
+
+def threads(plan: Plan) -> int:
+    """Return the threads of a block."""
+    return SHORT_THREADS if 2 * len(plan.pattern.short.rows) > plan.shape[0] else THREADS
+
+
+def partials(plan: Plan) -> int:
+    """Return how many partial sums a product needs."""
+    return len(plan.pattern.long.segment_rows)
+
+
+def arguments(plan: Plan, scratch: Scratch) -> dict[str, Any]:
+    """Return the kernel's arguments but those that come with each product."""
+    return plan_arguments(plan) | {"partials": scratch.partials, "tickets": scratch.tickets}
+
+
+def plan_arguments(plan: Plan) -> dict[str, Any]:
+    """Return those of them that belong to the plan."""
+    pattern, values = plan.pattern, plan.values
+    long, medium, short = pattern.long, pattern.medium, pattern.short
+    regular, irregular = medium.regular, medium.irregular
+    return {
+        "long_rows": long.rows,
+        "long_offsets": long.offsets,
+        "segment_offsets": long.segment_offsets,
+        "segment_rows": long.segment_rows,
+        "long_columns": long.columns,
+        "long_values": values.long,
+        "segment": long.segment,
+        "segments": len(long.segment_rows),
+        "medium_rows": medium.rows,
+        "tile_offsets": regular.offsets,
+        "tile_columns": regular.columns,
+        "tile_values": values.regular,
+        "tail_offsets": irregular.offsets,
+        "tail_columns": irregular.columns,
+        "tail_values": values.irregular,
+        "blocks": len(regular.offsets) - 1,
+        "blocks_per_warp": medium.blocks_per_warp,
+        "short_rows": short.rows,
+        "short_columns": short.columns,
+        "short_values": values.short,
+        "pairs_13": short.pairs_13,
+        "pairs_22": short.pairs_22,
+        "fours": short.fours,
+        "singles": short.singles,
+        "empty_rows": pattern.empty_rows,
+        "empties": len(pattern.empty_rows),
+    }

@@ -1,0 +1,232 @@
+"""A plan of slices on an NVIDIA GPU: vectors, several columns, diagonals, dot products, new values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import cached_property
+from typing import Any, TypeVar
+
+import numpy as np
+
+from dasp.formats import product_cuda
+from dasp.formats.plan import Plan
+from dasp.formats.product_cuda import TENSOR_CORES, compiled, defines, numbers, prepare_diagonal, types
+from dasp.formats.sell.cuda import beside, columns, diagonal, dotted, vector
+from dasp.runtime.cuda.device import primitives
+from dasp.runtime.cuda.launch import Launch
+from dasp.runtime.dtypes import Arithmetic, into
+from dasp.runtime.integers import ceil_div
+from dasp.solvers.persistent import kernel as persistent
+
+T = TypeVar("T")
+
+
+class Product(product_cuda.Product):
+    """A plan of slices, ready to be multiplied on one GPU."""
+
+    kernel = vector
+    MADE_LATER = "_beside", "_columns", "_diagonal"
+
+    def _begin(self) -> None:
+        """Be a product that has launched nothing yet."""
+        super()._begin()
+        self._dotted: dict[tuple[Arithmetic, bool], tuple[Any, int]] = {}
+        self._recipes: dict[tuple[np.dtype[Any], bool], persistent.Recipe | None] = {}
+        self._fill: Callable[[Any, Callable[[], object]], bool] | None = None
+
+    def _is_like(self, plan: Plan) -> bool:
+        """Whether the kernel of this product, as it is compiled, multiplies another plan of the pattern."""
+        return super()._is_like(plan) and bool(plan.values.coding == self.plan.values.coding)
+
+    # Both are made when they are first used: a plan takes long enough without them. Threads that use one at
+    # the same time all get what one of them made.
+
+    @cached_property
+    def _beside(self) -> beside.Beside | None:
+        """Octets, where tensor cores multiply by them."""
+        return self._one_of("_beside", beside.Beside(self.plan) if self._capability >= TENSOR_CORES else None)
+
+    @cached_property
+    def _columns(self) -> columns.Columns:
+        """Products of slices by several columns."""
+        others = None if self._beside is None else self._beside.kernels
+        made = columns.Columns(self.plan, columns.SLICES, self._overlaps, others)
+        return self._one_of("_columns", made)
+
+    def _one_of(self, name: str, made: T) -> T:
+        """Return what an attribute is, or what it becomes if it is not there yet."""
+        one: T = self.__dict__.setdefault(name, made)
+        return one
+
+    def take_values(self, data: Any, slots: Any) -> bool:
+        """Overwrite the plan's values if nothing of data has to be converted and its coding holds them.
+
+        Few instructions, as in `quick`.
+        """
+        if (
+            slots is None
+            or type(data) is not self._ndarray
+            or data.dtype is not self._dtype
+            or data.size != self.plan.nnz
+            or data.strides != self._strides  # so it has one dimension
+            or data.data.ptr & self._misaligned
+            or data.data.device_id != self._number
+            or self._current_device() != self._number
+        ):
+            return False
+        fill = self._fill
+        if fill is None:
+            fill = self._fill = self._new_fill(slots)
+        follows = self._beside is not None and self._beside.nbytes
+        written = bool(fill(data, _leave_all if follows else self._settle_behind))
+        if written and follows:
+            self.follow()
+        return written
+
+    def _settle_behind(self) -> None:
+        """Do what must be behind launches that write values, before anybody waits for them."""
+        stream = self._current_stream().ptr
+        captured = self._is_capturing(stream)
+        if captured and self._beside is not None:
+            self.follow()
+        else:
+            self._settle(stream, captured)
+
+    def _new_fill(self, slots: Any) -> Callable[[Any, Callable[[], object]], bool]:
+        """Return what overwrites values and says whether it did; it calls what is to be behind it."""
+        fill = primitives(self._number).fill(slots, self.plan.values, self.plan.dtype)
+        return _leave if fill is None else fill
+
+    def _multiply_columns(self, x: Any, y: Any, alpha: complex, beta: complex) -> None:
+        """Multiply by several columns at once."""
+        if x.shape[1] == 1:
+            super()._multiply_columns(x, y, alpha, beta)
+        elif self._blocks and x.shape[1]:
+            kinds = into(self.plan.dtype, x.dtype, y.dtype)
+            with self._device:
+                self._columns.multiply(x, y, kinds, numbers(kinds.sum, alpha, beta), beta != 0)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of what products have made beside the plan."""
+        return 0 if self._beside is None else self._beside.nbytes
+
+    def follow(self) -> None:
+        """Take over values that were written into the plan, on CuPy's current stream."""
+        with self._here():
+            stream = self._current_stream().ptr
+            captured = self._is_capturing(stream)
+            if self._beside is not None and (captured or self._beside.nbytes):
+                # What is taken and given back inside a capture is memory of the graph, and nobody else's.
+                cuda = self._cupy.cuda
+                with cuda.using_allocator(cuda.malloc_async) if captured else nullcontext():
+                    self._beside.follow(captured)
+            self._settle(stream, captured)
+
+    @cached_property
+    def _diagonal(self) -> Launch:
+        """The launch that finds a diagonal."""
+        return prepare_diagonal(diagonal, self.plan, self._kinds)
+
+    def _find_diagonal(self, k: int, first: int, count: int) -> Any | None:
+        """Return the k-th diagonal; None where two segments of a row have an entry there.
+
+        That is read back only where rows are cut.
+        """
+        cupy, stream = self._cupy, self._current_stream().ptr
+        if not self._segments:
+            y = self._ndarray(count, self._kinds.sum)
+            self._diagonal(stream, 0, k, first, count, y.data.ptr)
+            return y
+        cut = len(self.plan.pattern.long_rows)
+        y, claims = cupy.zeros(count, self._kinds.sum), cupy.zeros(cut + 1, np.uint64)
+        self._diagonal(stream, claims.data.ptr, k, first, count, y.data.ptr)
+        return None if columns.on_host(claims)[cut] else y
+
+    def prepare_with_dot(
+        self, x: Any, y: Any, w: Any, *, square: bool = False, run: int = 0
+    ) -> tuple[Callable[[], None], Any] | None:
+        """Return what sets y = A x and leaves sums that make up w'y; None where no kernel does so quickly.
+
+        Parameters
+        ----------
+        x, y, w : cupy.ndarray, float32 or float64, contiguous
+            Kept, as is all else that the launch reads and writes; y overlaps neither of the others.
+        square : bool
+            Whether y'y is left too.
+        run : int
+            If not 0, slices that a warp takes one after the other: blocks come and go then, so that other
+            kernels find room, and leave many sums.
+
+        Returns
+        -------
+        call : callable
+            Launches on CuPy's current stream; may be captured.
+        sums : cupy.ndarray of float64
+            Those of w'y, then as many of y'y.
+        """
+        plan, given = self.plan, (x, y, w)
+        if x.dtype not in dotted.TYPES:
+            return None
+        if square and not run:
+            return None  # whoever needs so many sums adds them up in each block: no faster than a pass
+        if not self._blocks or not (not self._segments if run else dotted.pays(plan, self._blocks)):
+            return None
+        if any(one.dtype != x.dtype or not one.flags.c_contiguous for one in given):
+            return None
+        kinds = into(plan.dtype, x.dtype, y.dtype)
+        if (kinds.x, kinds.y) != (x.dtype, x.dtype):
+            return None
+        with self._device:
+            kernel, at_once = self._with_dot(kinds, square)
+            blocks = self._blocks
+            if run:
+                blocks = ceil_div(blocks, run)
+            elif blocks > dotted.MOST_BLOCKS:
+                blocks = min(blocks, at_once)
+            sums = self._cupy.zeros((1 + square) * blocks, np.float64)
+            arguments = vector.arguments(plan, self._scratch(kinds))
+            arguments |= {"x": x, "y": y, "alpha": kinds.sum.type(1), "beta": kinds.sum.type(0)}
+            arguments |= {"w": w, "sums": sums, "run": run}
+            sizes = {"blocks": blocks, "threads": self._threads}
+            known = types(vector, plan, kinds)
+            launch = Launch(kernel, dotted.SIGNATURE, known, arguments, **sizes, overlaps=self._overlaps)
+        current = self._current_stream
+        return lambda: launch(current().ptr), sums
+
+    def _with_dot(self, kinds: Arithmetic, square: bool) -> tuple[Any, int]:
+        """Return the kernel that leaves dot products too, and how many blocks of it run at the same time."""
+        if (kinds, square) not in self._dotted:
+            more = dotted.defines(self.plan, square=square)
+            kernel = compiled(vector, self.plan, kinds, dotted.SIGNATURE, more)
+            at_once = dotted.resident_blocks(kernel, self._threads, self._number)
+            self._dotted[kinds, square] = kernel, at_once
+        return self._dotted[kinds, square]
+
+    def prepare_cg(self, dtype: np.dtype[Any], *, diagonal: bool) -> persistent.Recipe | None:
+        """Return what conjugate gradients in one launch take for vectors of a type; None if they do not pay.
+
+        `diagonal` says whether there is a diagonal preconditioner. In float32 the recurrences of that form
+        drift away so soon that it takes more iterations.
+        """
+        key = dtype, diagonal
+        if key not in self._recipes:
+            plan, kinds = self.plan, into(self.plan.dtype, dtype, dtype)
+            found = None
+            if dtype == np.float64 and kinds.sum == dtype:
+                of_product = defines(vector, plan, kinds), types(vector, plan, kinds)
+                found = persistent.recipe(
+                    plan, kinds, *of_product, persistent.chip(self._number), diagonal=diagonal
+                )
+            self._recipes[key] = found
+        return self._recipes[key]
+
+
+def _leave_all() -> None:
+    """Leave what follows new values to come."""
+
+
+def _leave(data: Any, behind: Callable[[], object]) -> bool:
+    """Overwrite nothing."""
+    return False
