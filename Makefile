@@ -47,12 +47,13 @@ dist: | .venv/bin/python
 	build/fresh/bin/pip install --quiet --disable-pip-version-check --no-input dist/*.whl
 	cd build/fresh && bin/dasp config && bin/dasp solve poisson2d:30 --device cpu && bin/dasp fetch --list >fetch.txt
 
-lint: .venv/ready-test
+# Ruff and mypy, and the two packages whose types mypy reads: neither CuPy nor NVRTC.
+lint: .venv/ready-lint
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
 
-format: .venv/ready-test
+format: .venv/ready-lint
 	.venv/bin/ruff check --fix .
 	.venv/bin/ruff format .
 
@@ -63,6 +64,10 @@ clean:
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else \
 		f"{sys.executable} is Python {v[0]}.{v[1]}; dasp needs 3.11 or newer; run make PYTHON=python3.11")'
 	$(PYTHON) -m venv .venv
+
+.venv/ready-lint: pyproject.toml | .venv/bin/python
+	.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-input 'ruff>=0.8' 'mypy>=1.13' 'numpy>=2.2' 'ml_dtypes>=0.5'
+	@touch $@
 
 # A stamp for each extra, renewed when pyproject.toml changes.
 .venv/ready-%: pyproject.toml | .venv/bin/python

@@ -408,7 +408,7 @@ def _real(pointer: Any) -> Any:
 
 def bytes_of(kind: Any) -> int:
     """Return the bytes of a number of a type of Numba's."""
-    return as_dtype(kind).itemsize
+    return int(as_dtype(kind).itemsize)
 
 
 def _store_all(builder: ir.IRBuilder, place: ir.Value, vectors: list[ir.Value]) -> None:
