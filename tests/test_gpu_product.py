@@ -746,5 +746,6 @@ def test_a_stream_keeps_its_handle_while_scratch_is_known_by_it(gpu, monkeypatch
     del stream, streams
     multiply(last)
     assert [ref() is None for ref in seen] == [True] + (len(seen) - 1) * [False]
-    assert set(a._product._own) == {ref().ptr for ref in seen[1:]}
-    assert held.done
+    assert set(a._product._own) == {ref().ptr for ref in seen[2:]}
+    multiply(held)  # which somebody has, and gets new scratch
+    assert held.ptr in a._product._own

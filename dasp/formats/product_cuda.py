@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
-from sys import getrefcount
 from types import MappingProxyType
 from typing import Any, ClassVar, Protocol
 
@@ -63,9 +62,6 @@ MOST_KNOWN = 1024
 
 MOST_STREAMS = 8
 """Streams of which a matrix with rows in segments knows, before it looks whether some have ended."""
-
-ALONE = 2
-"""Count of an object that only a dictionary holds, while it is counted."""
 
 WORD_BYTES = 8
 """Of memory that is zeroed for nothing but the order of a stream."""
@@ -401,14 +397,14 @@ class Product:
         return launches[place]
 
     def _hold(self, stream: int) -> None:
-        """Keep CuPy's object of the current stream; let go of those that nobody else has and that are done.
+        """Keep CuPy's object of the current stream; forget those, and their scratch, that are done.
 
         CUDA gives the handle of a stream that was destroyed to the next one, though work is left in the
         first: both would use the scratch that is known by it.
         """
         held = self._streams
         if len(held) >= MOST_STREAMS:
-            for other in held.keys() - {stream}:
+            for other in held.keys() - {stream, PER_THREAD_STREAM}:  # whose work is each thread's own
                 if self._has_ended(other):
                     del held[other]
                     for launches in list(self._launches.values()):
@@ -416,11 +412,10 @@ class Product:
         held[stream] = self._current_stream()
 
     def _has_ended(self, stream: int) -> bool:
-        """Whether nobody else has a stream's object, which owns its handle, and its work is done."""
+        """Whether a stream, whose object owns its handle, captures nothing and has done its work."""
         held = self._streams
         return (
-            getrefcount(held[stream]) <= ALONE
-            and not isinstance(held[stream], self._cupy.cuda.ExternalStream)
+            not isinstance(held[stream], self._cupy.cuda.ExternalStream)
             and not self._is_capturing(stream)
             and bool(held[stream].done)
         )
