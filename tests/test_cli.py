@@ -202,6 +202,25 @@ def test_the_density_image_counts_every_entry(m: int, n: int, pixels: int, seed:
 # solve
 
 
+def test_a_comparison_gives_every_blas_one_thread(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threadpoolctl = pytest.importorskip("threadpoolctl")
+    seen: list[int] = []
+    real = solve.compare
+
+    def look(*given: Any) -> Any:
+        pools = threadpoolctl.threadpool_info()
+        seen.extend(pool["num_threads"] for pool in pools if pool["user_api"] == "blas")
+        return real(*given)
+
+    monkeypatch.setattr(solve, "compare", look)
+    status, out, _ = run(capsys, "solve", "poisson2d:9", *CPU, "--compare")
+    assert status == 0
+    assert set(seen) == {1}
+    assert "BLAS limited to 1 thread for all solvers" in out
+
+
 @pytest.mark.parametrize(
     ("spec", "method", "options"),
     [

@@ -24,6 +24,7 @@ from benchmarks.bench.report import Report
 from benchmarks.bench.solvers_report import MULTIGRID, ours, report
 from benchmarks.bench.sparse import as_text, load, short_name
 from dasp.cli.bench import planner
+from dasp.cli.systems import one_blas_thread
 from dasp.cli.table import Row
 from dasp.cli.values import as_float
 
@@ -112,7 +113,8 @@ class Solvers:
         system = _System(csr, self.device, self._rtol, self._maxiter, self._samples, short_name(case))
         for row in self.wanted(case):
             library, method, *rest = row["kernel"].split(" ", 2)
-            figures = getattr(system, f"by_{library.lower()}")(method, *rest)
+            with one_blas_thread()[0]:
+                figures = getattr(system, f"by_{library.lower()}")(method, *rest)
             figures |= {"rows": csr.shape[0], "entries": int(csr.nnz), "rtol": self._rtol}
             yield {**row, **{name: as_text(value) for name, value in figures.items()}}
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from dasp.cli.systems import (
     draw_residuals,
     hierarchy,
     looks_positive_definite,
+    one_blas_thread,
     right_hand_side,
     tell,
     tolerance,
@@ -121,15 +123,21 @@ def _run(arguments: argparse.Namespace) -> int:
     M = preconditioner(arguments.precond, matrix, planned, arguments.block)
     setup = time.perf_counter() - began
     show = shows_progress() and not arguments.json
-    x, stats = getattr(dasp.solvers, method)(
-        planned, b, M=M, rtol=rtol, maxiter=arguments.maxiter, progress=show
-    )
-    ours = _outcome(f"dasp {title}", matrix, x, b, rtol, stats.iterations, setup, stats.seconds, stats.reason)
-    others: list[Outcome] = []
-    if arguments.compare:
-        if M is not None:
-            others.append(_plain(matrix, planned, b, method, rtol, arguments.maxiter))
-        others += compare(matrix, b, method, rtol, arguments.maxiter, planned.device)
+    limit, said = one_blas_thread() if arguments.compare else (nullcontext(), "")
+    if said and not arguments.json:
+        print(said, flush=True)
+    with limit:
+        x, stats = getattr(dasp.solvers, method)(
+            planned, b, M=M, rtol=rtol, maxiter=arguments.maxiter, progress=show
+        )
+        ours = _outcome(
+            f"dasp {title}", matrix, x, b, rtol, stats.iterations, setup, stats.seconds, stats.reason
+        )
+        others: list[Outcome] = []
+        if arguments.compare:
+            if M is not None:
+                others.append(_plain(matrix, planned, b, method, rtol, arguments.maxiter))
+            others += compare(matrix, b, method, rtol, arguments.maxiter, planned.device)
     if arguments.out:
         write_vector(arguments.out, x)
     if arguments.plot:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -145,6 +146,18 @@ def hierarchy(matrix: csr_array) -> Any:
     from scipy.sparse import csr_matrix
 
     return pyamg.smoothed_aggregation_solver(csr_matrix(matrix))
+
+
+def one_blas_thread() -> tuple[AbstractContextManager[Any], str]:
+    """Return what gives every BLAS of this process one thread, and words about it.
+
+    Threads of a BLAS that spin take the processors from whatever runs next: a comparison would time that.
+    """
+    try:
+        from threadpoolctl import threadpool_limits
+    except ImportError:
+        return nullcontext(), "BLAS threads are not limited: threadpoolctl is not installed"
+    return threadpool_limits(limits=1, user_api="blas"), "BLAS limited to 1 thread for all solvers"
 
 
 def looks_positive_definite(matrix: csr_array) -> bool:
