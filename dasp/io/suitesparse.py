@@ -31,8 +31,6 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import IO, Any
 
-import pooch
-
 PACKAGE = Path(__file__).resolve().parents[1]
 _PLACES = [root / "matrices" / "suite.csv" for root in (PACKAGE, PACKAGE.parent)]
 SUITE = next((place for place in _PLACES if place.exists()), _PLACES[0])
@@ -107,6 +105,8 @@ def fetch(matrix: Matrix, folder: Path, source: str = SOURCE) -> Path:
     FetchError
         If there is no network or no such file, or if what came differs from what is known of the matrix.
     """
+    import pooch
+
     sums, name = folder / "SHA256SUMS", f"{matrix.name}.tar.gz"
     address = f"{source.rstrip('/')}/{matrix.group}/{name}"
     known = matrix.sha256 or read_digests(sums).get(name)
@@ -123,6 +123,7 @@ def fetch(matrix: Matrix, folder: Path, source: str = SOURCE) -> Path:
 
 def _download(address: str, archive: Path, known: str | None, downloader: Any) -> None:
     """Have pooch download an archive and compare its digest, if one is known."""
+    import pooch
     import requests
 
     pooch.get_logger().setLevel("WARNING")
@@ -173,6 +174,7 @@ class _Reply:
 
     def read(self, address: str) -> None:
         """Download the rest of a file."""
+        import pooch
         import requests
 
         headers = {"Accept-Encoding": "identity"}
