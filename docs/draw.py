@@ -27,7 +27,6 @@ from dasp.cli.table import Row, number
 from dasp.formats import devices
 from dasp.formats.plan import PAD, WARP
 from dasp.formats.sell.pattern import Coding, shape_fields
-from dasp.matrix import planning
 
 RESULTS = Path(__file__).resolve().parents[1] / "benchmarks" / "results"
 STYLE = {
@@ -89,7 +88,7 @@ def packed(matrix: Any, policy: dasp.Policy) -> tuple[Any, np.ndarray, np.ndarra
     """The plan of a CSR matrix, and the row and the column of each of its slots; `PAD` for a pad."""
     plan = dasp.SpMatrix.from_scipy(matrix, policy=policy, device="cpu").plan
     on = devices.find("cpu").primitives
-    slots, numbers = planning.slots_of(plan, on), np.arange(1.0, matrix.nnz + 1)
+    slots, numbers = formats.find(plan.format).slots(plan, on), np.arange(1.0, matrix.nnz + 1)
     count = sum(part.slots for part in formats.find(plan.format).summary(plan))
     if plan.format == "slices":
         entries = on.code_values(numbers, slots, count, Coding.PLAIN, None).codes

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dasp import Policy
+from dasp import Policy, formats
 from dasp.formats.plan import Csr, Plan, arrays_of, with_arrays
 from dasp.formats.sell.cpu import primitives
 from dasp.matrix import planning
@@ -23,7 +23,7 @@ def plan_of(matrix: Any, policy: Policy | None = None, *, machine: str = "gpu") 
 
 def unpacked(plan: Plan) -> tuple[Any, Any, Any]:
     """The matrix of a plan as indptr, indices and data."""
-    return planning.unpack(plan, primitives)
+    return formats.find(plan.format).unpack(plan, primitives)
 
 
 def widened(plan: Plan) -> Plan:

@@ -202,7 +202,7 @@ def test_plain_values_are_written_the_short_way_and_no_others(gpu, matrix, monke
     monkeypatch.setattr(of_slices, "primitives", lambda number: filling)
     A = planned(matrix, "slices")
     assert not A._product.take_values(data, None)  # nobody asked where entries are
-    A._places.slots = filling
+    A._shared.slots = filling
     assert A.with_values(data, out=A) is A
     assert filling.given == [data]
     filling.fits = False
@@ -647,7 +647,7 @@ def overwritten(gpu, eights):
             return True
 
         a._product._fill = fill
-        a._places.slots = "found"
+        a._shared.slots = "found"
         assert a.with_values(gpu.put(csr.data), out=a) is a
         return a, csr
 

@@ -7,10 +7,8 @@ import copy
 import operator
 import os
 import pickle
-import sys
 from decimal import Decimal
 from functools import partial
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,7 +18,7 @@ from scipy.sparse.linalg import LinearOperator, cg
 import dasp
 from dasp import Policy, SpMatrix
 from dasp.formats import device_cuda as cuda
-from dasp.formats.plan import Csr, arrays_of
+from dasp.formats.plan import arrays_of
 from tests.conftest import gpu
 from tests.gallery import GALLERY, from_lengths
 from tests.reference import assert_close, assert_same_entries
@@ -114,26 +112,6 @@ def test_attributes_say_what_it_is_and_cannot_be_set(planned, matrix):
     for name in ("shape", "device"):
         with pytest.raises(AttributeError):
             setattr(planned, name, getattr(planned, name))
-
-
-def test_a_plan_that_fails_on_a_gpu_waits_for_what_runs_beside_it(monkeypatch):
-    waits = []
-    stream = SimpleNamespace(ptr=0)
-    runtime = SimpleNamespace(
-        getDevice=lambda: 0,
-        streamIsCapturing=lambda pointer: False,
-        deviceSynchronize=lambda: waits.append("all"),
-    )
-    stand_in = SimpleNamespace(cuda=SimpleNamespace(runtime=runtime, get_current_stream=lambda: stream))
-    monkeypatch.setitem(sys.modules, "cupy", stand_in)
-    monkeypatch.setattr(cuda, "primitives", lambda number: SimpleNamespace(ready=lambda csr: None))
-    csr = Csr((0, 0), None, None, None)
-    with cuda.packing(csr, "cuda:0") as (there, _):
-        assert there is csr
-    assert not waits
-    with pytest.raises(MemoryError), cuda.packing(csr, "cuda:0"):
-        raise MemoryError
-    assert waits == ["all"]
 
 
 def test_a_plan_shows_what_it_is_and_no_arrays(planned):

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dasp import formats
 from dasp.formats.cost import H200, MACHINES
 from dasp.formats.csr.cuda import orders
 from dasp.formats.plan import Csr, nbytes
@@ -20,7 +21,6 @@ from dasp.formats.sell.cuda.pack import segments, slice_statistics
 from dasp.formats.sell.cuda.pack.refill import SKIPPED
 from dasp.formats.sell.cuda.primitives import Primitives
 from dasp.formats.sell.pattern import Coding, Values, Width, code_type, may_code, shape_fields
-from dasp.matrix.planning import slots_of
 from dasp.models import generate
 from dasp.runtime import check as _check
 from dasp.runtime.cuda.device import CudaDevice
@@ -430,7 +430,7 @@ def test_other_values_are_coded_and_placed_as_on_the_cpu(kind, dtype):
     csr = csr_of(matrix)._replace(data=matrix.data.astype(dtype))
     plan, device = plans(csr)
     gpu = Primitives(device)
-    slots = {on: slots_of(plan, on) for on in (gpu, cpu)}
+    slots = {on: formats.find(plan.format).slots(plan, on) for on in (gpu, cpu)}
     data = draw_values(kind, matrix.nnz, dtype, rng)
     got, want = (SLICED.values_from(plan, data, slots[on], on) for on in (gpu, cpu))
     assert got.coding is want.coding

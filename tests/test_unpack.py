@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dasp import set_num_threads
+from dasp import formats, set_num_threads
 from dasp.formats import product_cuda
 from dasp.formats.cost import H200
 from dasp.formats.plan import Csr, Plan, csr_of_slots, diagonal_rows, slots_of_entries
@@ -19,7 +19,6 @@ from dasp.formats.sell.cpu import unpacking
 from dasp.formats.sell.cuda import diagonal as cuda
 from dasp.formats.sell.cuda.primitives import Primitives
 from dasp.formats.sell.pattern import BITS_8, Choice, Coding, Pattern, Values, shape_word
-from dasp.matrix import planning
 from dasp.models import generate
 from dasp.runtime.cpu import ranges
 from dasp.runtime.dtypes import into, sum_type
@@ -45,9 +44,9 @@ def assert_unpacks(plan, seed=None):
     want = csr_of_slots(plan, rows, columns, values, cpu)
     slots = slots_of_entries(plan, rows, columns, cpu)
     for on in (cpu, Primitives(device)):
-        for mine, theirs in zip(planning.unpack(plan, on), want, strict=True):
+        for mine, theirs in zip(formats.find(plan.format).unpack(plan, on), want, strict=True):
             assert_same(mine, theirs)
-        found = planning.slots_of(plan, on)
+        found = formats.find(plan.format).slots(plan, on)
         numbers = 1.0 + np.arange(plan.nnz)
         stored = np.zeros(len(rows))
         stored[slots] = numbers
@@ -102,11 +101,11 @@ def assert_scales(plan):
     """The CUDA kernel gives what NumPy makes of the unpacked matrix, in the order in which entries came."""
     if plan.dtype != sum_type(plan.dtype):
         return
-    indptr, indices, data = planning.unpack(plan, cpu)
+    indptr, indices, data = formats.find(plan.format).unpack(plan, cpu)
     rng, on = np.random.default_rng(1), Primitives(PackingDevice())
     left, right = (1 + rng.random(size).astype(plan.dtype) for size in plan.shape)
     for one, other in ((left, right), (None, right), (left, None)):
-        made = on.scale_entries(plan, planning.slots_of(plan, on), one, other)
+        made = on.scale_entries(plan, formats.find(plan.format).slots(plan, on), one, other)
         if not plan.nnz:
             assert made is None
             continue
@@ -182,7 +181,7 @@ def test_every_coding_gives_every_bit_back(kind, dtype):
     csr = Csr((600, 9), np.arange(0, 3001, 5), np.tile(np.arange(5), 600), data)
     plan = SLICED.pack(csr, SLICED.options(), H200, cpu)
     assert_unpacks(plan)
-    assert_same(planning.unpack(plan, cpu)[2], data)
+    assert_same(formats.find(plan.format).unpack(plan, cpu)[2], data)
 
 
 @pytest.mark.parametrize("kind", VALUES)
@@ -199,7 +198,7 @@ def test_new_values_are_coded_as_they_need_whatever_the_old_ones_did(kind):
     assert made.coding == want.coding
     assert_same(made.codes, want.codes)
     assert_same(made.table, want.table)
-    assert_same(planning.unpack(plan.of(made, new.dtype), cpu)[2], new)
+    assert_same(formats.find(plan.format).unpack(plan.of(made, new.dtype), cpu)[2], new)
 
 
 def test_segments_in_the_order_of_their_columns():
@@ -243,10 +242,10 @@ def test_few_launches_and_little_memory():
     plan = plan_of(matrix)
     device = PackingDevice()
     on = Primitives(device)
-    slots = planning.slots_of(plan, on)
+    slots = formats.find(plan.format).slots(plan, on)
     assert slots.nbytes == 8 * (matrix.shape[0] + 1)
     assert device.peak <= slots.nbytes + 4096
-    arrays = planning.unpack(plan, on)
+    arrays = formats.find(plan.format).unpack(plan, on)
     assert device.bytes <= slots.nbytes + sum(array.nbytes for array in arrays) + 4096
     assert device.launches == 2 * ["dasp_count_entries", "dasp_start_rows"] + ["dasp_fill_entries"]
 

@@ -20,8 +20,8 @@ from dasp.distributed.place import resolve
 from dasp.distributed.transpose import Adjoint, BackMover, HostBackMover, Transposed
 from dasp.formats import devices
 from dasp.formats import plan as whole
-from dasp.matrix.device import packed, packer
 from dasp.matrix.matrix import SpMatrix as LocalMatrix
+from dasp.matrix.planning import Request, pack
 from dasp.matrix.policy import Policy
 from dasp.runtime import arrays as _arrays
 from dasp.runtime import check as _check
@@ -656,8 +656,9 @@ def _parts(engine: Engine, counts: list[tuple[int, int | None]], n: int) -> tupl
 
 def _planned(arrays: Csr, shape: tuple[int, int], policy: Policy | None, device: str) -> LocalMatrix:
     """Plan a piece where its arrays lie, if it can be packed there."""
-    if _arrays.is_cupy(arrays.data) and len(arrays.data) and packer(shape, policy, device) == device:
-        return LocalMatrix(packed(whole.Csr(shape, *arrays), None, policy, device), device=device)
+    request = Request.make(device, policy, progress=False)
+    if _arrays.is_cupy(arrays.data) and len(arrays.data) and request.packing_device(shape) == device:
+        return LocalMatrix(pack(whole.Csr(shape, *arrays), None, request), device=device)
     matrix = scipy.sparse.csr_array(
         (_arrays.to_host(arrays.data), *map(_arrays.to_host, (arrays.indices, arrays.indptr))), shape=shape
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import os
 from html import escape
 from numbers import Complex, Real
 from typing import TYPE_CHECKING, Any, NoReturn, Self
@@ -12,10 +11,9 @@ import numpy as np
 import scipy.sparse
 
 from dasp import formats
-from dasp.formats.plan import arrays_of, with_arrays
 from dasp.matrix import planning
-from dasp.matrix.device import found
 from dasp.matrix.shifted import Shifted
+from dasp.matrix.transpose import TransposableMatrix
 from dasp.runtime import arrays as _arrays
 from dasp.runtime import check as _check
 from dasp.runtime import dtypes as _dtypes
@@ -24,32 +22,8 @@ from dasp.runtime import foreign as _foreign
 HEADINGS = "part", "rows", "entries", "slots", "fill", "bytes"
 
 
-class Surface:
-    """The methods that need nothing but products, values and the way back from the plan."""
-
-    if TYPE_CHECKING:
-        shape: Any
-        dtype: Any
-        nnz: Any
-        device: Any
-        plan: Any
-        T: Any
-        with_values: Any
-        matvec: Any
-        rmatvec: Any
-        to_scipy: Any
-        _backend: Any
-        _places: Any
-        _product: Any
-        _begin: Any
-        _entries: Any
-        _slots: Any
-        _as_they_came: Any
-        _kept: Any
-
-        def __init__(self, A: Any, device: str = "auto") -> None: ...
-        def __matmul__(self, x: Any) -> Any: ...
-        def __rmatmul__(self, x: Any) -> Any: ...
+class Arithmetic(TransposableMatrix):
+    """A matrix with SciPy's conversions, scalings, sums and names, and refusals in words."""
 
     # ---- to other forms ------------------------------------------------------------------------------
 
@@ -61,7 +35,7 @@ class Surface:
         sparse matrix, shape (m, n)
             New; entries as `to_scipy` gives them.
         """
-        indptr, indices, data = found(planning.unpack, self.plan, self.device)
+        indptr, indices, data = planning.unpack(self.plan, self.device)
         with self._backend.filling(self.device):
             data = data.astype(_dtypes.sum_type(self.dtype), copy=False)
         return self._backend.sparse(self.shape, indptr, indices, data)
@@ -77,22 +51,6 @@ class Surface:
     def toarray(self) -> Any:
         """Return the matrix as a dense array on its device, shape (m, n), C-ordered; duplicates sum."""
         return self.tocsr().toarray()
-
-    def asarray(self, x: Any, dtype: Any = None) -> Any:
-        """Return an array where the matrix is, copied there only if it must be.
-
-        Parameters
-        ----------
-        x : array_like
-            On the host or on a GPU, of any library.
-        dtype : dtype, optional
-            By default that of x.
-
-        Returns
-        -------
-        numpy.ndarray or cupy.ndarray
-        """
-        return self._backend.asarray(x, self.device, dtype)
 
     def astype(self, dtype: Any) -> Self:
         """Return the matrix with values of another type, rounded to it; itself if it has that type.
@@ -125,26 +83,11 @@ class Surface:
         if self.dtype.kind == "c" != kind.kind:
             raise TypeError(f"A has dtype {self.dtype} and dtype is {kind}; a complex dtype is needed")
         with np.errstate(over="ignore"):
-            return self._mapped(lambda values: values.astype(kind))
-
-    def copy(self) -> Self:
-        """Return the matrix with the same pattern and values of its own, to be overwritten in place."""
-        values = self.plan.values
-        with self._backend.filling(self.device):
-            own = with_arrays(values, map(_arrays.copied, arrays_of(values)))
-        return self._sharing(self.plan.of(own, self.dtype))
-
-    def _sharing(self, plan: Any) -> Self:
-        """Return a matrix of a plan with the same pattern; what one finds out of that, both know."""
-        other = object.__new__(type(self))
-        other._begin(self.device, self._backend.product(plan, self.device, self._product), self._places)
-        return other
-
-    __copy__ = copy
+            return self._map(lambda values: values.astype(kind))
 
     # ---- with other values ---------------------------------------------------------------------------
 
-    def _mapped(self, function: Any, *, merges: bool = True) -> Self:
+    def _map(self, function: Any, *, merges: bool = True) -> Self:
         """Return the matrix with a function of each value, which takes NumPy's arrays wherever A is.
 
         `merges` says whether fewer bits may hold what it makes: a GPU takes longer to look for that.
@@ -153,38 +96,45 @@ class Surface:
         with self._backend.filling(self.device) as primitives:
             mapped = formats.find(plan.format).mapped(plan, function, merges, primitives)
             if mapped is None:
-                values = function(self._entries())
-        return self.with_values(values) if mapped is None else self._sharing(mapped)
+                values = function(self._values())
+        return self.with_values(values) if mapped is None else self._share(mapped)
 
     def conj(self) -> Self:
         """Return the matrix with conjugated values; itself if they are real."""
         if self.dtype.kind != "c":
             return self
-        return self._mapped(lambda values: values.conj(), merges=False)
+        return self._map(lambda values: values.conj(), merges=False)
 
     conjugate = conj
 
-    def _computed(self, function: Any, factor: Any = 1.0, *, merges: bool = False) -> Self:
+    @property
+    def H(self) -> Self:
+        """The conjugate transpose: `A.T` if values are real, else another matrix, which is kept like that."""
+        if self.dtype.kind != "c":
+            return self.T
+        return self._derive("H", lambda: self.T.conj())
+
+    def _compute(self, function: Any, factor: Any = 1.0, *, merges: bool = False) -> Self:
         """Return the matrix with a function of its values and of a number, in the type of their product.
 
         For bfloat16, of which libraries know this and that, it is computed in float32 and rounded.
         """
         merges = merges or isinstance(factor, (complex, np.complexfloating)) or not 0 < abs(factor) < np.inf
         if self.dtype != _dtypes.BFLOAT16:
-            return self._mapped(function, merges=merges)
+            return self._map(function, merges=merges)
         met = {float: self.dtype, complex: np.dtype(np.complex64)}.get(type(factor))
         kind = met or _dtypes.result_type(self.dtype, factor.dtype)
 
         def rounded(values: Any) -> Any:
             return function(values.astype(np.float32)).astype(kind)
 
-        return self._mapped(rounded, merges=merges)
+        return self._map(rounded, merges=merges)
 
     def __neg__(self) -> Self:
-        return self._computed(operator.neg)
+        return self._compute(operator.neg)
 
     def __abs__(self) -> Self:
-        return self._computed(abs, merges=self.dtype.kind == "c")
+        return self._compute(abs, merges=self.dtype.kind == "c")
 
     def multiply(self, other: Any) -> Self:
         """Return the matrix times a scalar; each value is rounded once.
@@ -206,7 +156,7 @@ class Surface:
             For anything but a number.
         """
         factor = _number("A * x was asked with x", other, "for the product with a vector use A @ x; ")
-        return self._computed(lambda values: values * factor, factor)
+        return self._compute(lambda values: values * factor, factor)
 
     def __mul__(self, other: Any) -> Self:
         return self.multiply(other)
@@ -216,7 +166,7 @@ class Surface:
 
     def __truediv__(self, other: Any) -> Self:
         divisor = _number("A / x was asked with x", other)
-        return self._computed(lambda values: values / divisor, divisor)
+        return self._compute(lambda values: values / divisor, divisor)
 
     def scaled(self, left: Any = None, right: Any = None) -> Self:
         """Return diag(left) A diag(right), planned as A is.
@@ -246,15 +196,15 @@ class Surface:
         with self._backend.filling(self.device) as primitives:
             values = formats.find(plan.format).scaled(plan, slots, left, right, primitives)
         if values is not None:
-            return self.with_values(values)  # type: ignore[no-any-return]
-        indptr, columns, values = found(planning.unpack, self.plan, self.device)
+            return self.with_values(values)
+        indptr, columns, values = planning.unpack(self.plan, self.device)
         with self._backend.filling(self.device):
             if left is not None:
                 values = values * left[self._rows_of(indptr, columns.dtype)]
             if right is not None:
                 values = values * right[columns]
-            values = self._as_they_came(values)
-        return self.with_values(values)  # type: ignore[no-any-return]
+            values = self._in_callers_order(values)
+        return self.with_values(values)
 
     def _diagonal_factor(self, name: str, given: Any, size: int) -> Any:
         if given is None:
@@ -297,10 +247,10 @@ class Surface:
         rows, columns : array, shape (nnz,), int32 or int64
             On the matrix's device.
         """
-        indptr, columns, _ = found(planning.unpack, self.plan, self.device)
+        indptr, columns, _ = planning.unpack(self.plan, self.device)
         with self._backend.filling(self.device):
             rows = self._rows_of(indptr, columns.dtype)
-            return self._as_they_came(rows), self._as_they_came(columns)
+            return self._in_callers_order(rows), self._in_callers_order(columns)
 
     def _rows_of(self, indptr: Any, dtype: Any) -> Any:
         """Return the row of each packed entry."""
@@ -365,7 +315,7 @@ class Surface:
     def _sum(self, axis: int | None) -> Any:
         total = _dtypes.sum_type(self.dtype)
         if axis is None and self.shape[1] > self.nnz:
-            return self._entries().astype(total, copy=False).sum()
+            return self._values().astype(total, copy=False).sum()
         if axis is None:
             return (self @ self._ones(1, total)).sum()
         return self @ self._ones(1, self.dtype) if axis in (1, -1) else self._ones(0, self.dtype) @ self
@@ -376,36 +326,6 @@ class Surface:
         bits = _dtypes.bits_type(dtype)  # CuPy fills no bfloat16
         ones.view(bits).fill(np.ones(1, dtype).view(bits)[0])
         return ones
-
-    def matmat(self, X: Any, *, out: Any = None, alpha: Any = 1.0, beta: Any = 0.0) -> Any:
-        """Return alpha A X + beta out; see `matvec`."""
-        return self.matvec(X, out=out, alpha=alpha, beta=beta)
-
-    # ---- files ---------------------------------------------------------------------------------------
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the plan to a file, as `dasp.save_plan` does; `load` reads it."""
-        from dasp import io
-
-        io.save_plan(path, self.plan)
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str], device: str = "auto") -> Self:
-        """Read a matrix that `save` wrote, checked in full, as `dasp.load_plan` does; nothing is planned.
-
-        Parameters
-        ----------
-        path : str or path
-        device : {"auto", "cpu", "cuda", "cuda:N"}
-
-        Raises
-        ------
-        dasp.io.MatrixFileError
-            If the file is missing, or is none of a plan.
-        """
-        from dasp import io
-
-        return cls(io.load_plan(path), device)
 
     # ---- refused -------------------------------------------------------------------------------------
 
@@ -450,7 +370,7 @@ class Surface:
     def __eq__(self, other: object) -> bool:
         """Whether this is the same object; refused for numbers, arrays and sparse matrices."""
         is_array = hasattr(other, "__array__") or hasattr(other, "tocsr")
-        if isinstance(other, Complex) or (is_array and not isinstance(other, Surface)):
+        if isinstance(other, Complex) or (is_array and not isinstance(other, Arithmetic)):
             raise TypeError(
                 f"A was compared with {_check.kind_of(other)}; a plan has no single entries; use A.tocsr()"
             )
@@ -474,7 +394,7 @@ class Surface:
         for part in formats.find(self.plan.format).summary(self.plan):
             fill = f"{part.entries / part.slots:.3f}" if part.slots else "-"
             lines.append((part.name, *map(str, part[1:4]), fill, str(part.bytes)))
-        return lines + [(name, "-", "-", "-", "-", str(size)) for name, size in self._kept()]
+        return lines + [(name, "-", "-", "-", "-", str(size)) for name, size in self._list_kept()]
 
     def _title(self) -> str:
         m, n = self.shape

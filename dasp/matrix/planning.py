@@ -1,4 +1,4 @@
-"""CSR -> plan: the format of the policy packs the matrix, with the primitives of the device where it lies."""
+"""CSR -> plan: what a caller asks of a new matrix, and the format that packs it where it lies."""
 
 from __future__ import annotations
 
@@ -6,18 +6,80 @@ import dataclasses
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from dasp import formats
+from dasp.formats import devices
 from dasp.formats.cost import MACHINES
 from dasp.formats.plan import Array, Csr, Plan, arrays_of, csr_from_coo, narrowest
+from dasp.matrix.device import find_device
 from dasp.matrix.policy import Policy
+from dasp.runtime import check as _check
 from dasp.runtime.log import logger
 
 Vector = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a caller asks of a new matrix.
+
+    Attributes
+    ----------
+    device : str
+        Where the matrix is multiplied, `cpu` or `cuda:N`.
+    policy : Policy
+        How its rows are packed.
+    progress : bool
+        Whether a bar shows the steps of packing, should they take more than a second.
+    """
+
+    device: str
+    policy: Policy = field(default_factory=Policy)
+    progress: bool = False
+
+    @classmethod
+    def make(cls, device: str, policy: Policy | None, progress: bool, A: Any = None) -> Self:
+        """Check what the caller gave, once; `auto` is the GPU where `A` lies, or the device that works here.
+
+        Raises
+        ------
+        TypeError, ValueError, RuntimeError
+            If `device` is not a device, or does not work; if `policy` is no policy.
+        """
+        if policy is not None and not isinstance(policy, Policy):
+            raise TypeError(
+                f"policy is {_check.kind_of(policy)}; a dasp.Policy is needed, such as Policy.published()"
+            )
+        return cls(find_device(device, A), policy or Policy(), bool(progress))
+
+    def packing_device(self, shape: tuple[int, int]) -> str:
+        """Return the device that packs a matrix of a shape: the matrix's own, or the CPU."""
+        layout = self.policy.format_for(shape).name
+        return self.device if devices.find(self.device).packs(layout) else "cpu"
+
+
+def pack(csr: Csr, order: Array | None, request: Request) -> Plan:
+    """Return the plan of a matrix, with arrays on the device that packs it.
+
+    Parameters
+    ----------
+    csr : Csr
+        With NumPy arrays, or with CuPy's on the request's device; checked if the CPU packs it.
+    order : Array, shape (nnz,), or None
+        As `make_plan` takes it, beside `csr` or on the host.
+    request : Request
+    """
+    where = request.packing_device(csr.shape)
+    machine, backend = devices.find(request.device).machine(request.device), devices.find(where)
+    with backend.packing(csr, where) as (there, primitives):
+        if order is not None:
+            order = backend.to_device(order, where)
+        return make_plan(there, request.policy, machine, primitives, order, progress=request.progress)
 
 
 def make_plan(
@@ -107,43 +169,56 @@ class _Reporting:
         return step
 
 
-def unpack(plan: Plan, primitives: Any) -> tuple[Array, Array, Array]:
+def unpack(plan: Plan, device: str) -> tuple[Array, Array, Array]:
     """Give the matrix of a plan back as CSR, bit for bit, up to the order inside a row.
 
     Parameters
     ----------
     plan : Plan
-    primitives : dasp.formats.protocols.Primitives
-        Of the device where the plan lies, if that packs the format; else the CPU's, for NumPy arrays.
+        On the device.
+    device : str
+        `cpu` or `cuda:N`.
 
     Returns
     -------
     indptr : Array, shape (m + 1,), int64
     indices : Array, shape (nnz,), the plan's index type
     data : Array, shape (nnz,), the plan's type
-        On that device. Explicit zeros and duplicates are there; pads are not.
+        On that device, complete on every stream. Explicit zeros and duplicates are there; pads are not.
     """
-    return formats.find(plan.format).unpack(plan, primitives)
+    read = formats.find(plan.format).unpack
+    backend = devices.find(device)
+    if backend.packs(plan.format):
+        with backend.filling(device, ends=True) as primitives:
+            return read(plan, primitives)
+    indptr, indices, data = read(backend.to_host(plan), devices.find("cpu").primitives)
+    return tuple(backend.to_device(array, device) for array in (indptr, indices, data))
 
 
-def slots_of(plan: Plan, primitives: Any) -> Any:
-    """Return what says where every entry goes, in the order in which the entries came in.
+def find_slots(plan: Plan, device: str) -> Any:
+    """Return the slot of every entry, in the order in which the entries came in.
 
     Parameters
     ----------
     plan : Plan
-    primitives : dasp.formats.protocols.Primitives
-        As for `unpack`.
+        On the device.
+    device : str
+        `cpu` or `cuda:N`.
 
     Returns
     -------
     object
         On that device, with `nbytes`: for the format's `values_from` and `values_into`.
     """
-    return formats.find(plan.format).slots(plan, primitives)
+    read = formats.find(plan.format).slots
+    backend = devices.find(device)
+    if backend.packs(plan.format):
+        with backend.filling(device, ends=True) as primitives:
+            return read(plan, primitives)
+    return backend.to_device(read(backend.to_host(plan), devices.find("cpu").primitives), device)
 
 
-def row_order(m: int, rows: Vector, primitives: Any) -> Vector | None:
+def find_row_order(m: int, rows: Vector, primitives: Any) -> Vector | None:
     """Return the order in which `csr_from_coo` sorts entries; None if they are sorted already."""
     if (rows[1:] >= rows[:-1]).all():
         return None

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from dasp.formats import devices
-from dasp.matrix.transpose import from_left
+from dasp.matrix.operator import Operator
+from dasp.matrix.planned import PlannedMatrix
 from dasp.runtime import check as _check
 from dasp.runtime import foreign as _foreign
 
 
-class Shifted:
+class Shifted(Operator):
     """The operator A + sigma I, which multiplies by the plan of A.
 
     Attributes
@@ -41,15 +44,25 @@ class Shifted:
     array([14., 23.])
     """
 
-    __array_ufunc__ = None
-    __array_priority__ = 110.0
-    ndim = 2
-
-    def __init__(self, matrix: Any, sigma: Any) -> None:
+    def __init__(self, matrix: PlannedMatrix, sigma: Any) -> None:
         if matrix.shape[0] != matrix.shape[1]:
             raise ValueError(f"A has shape {matrix.shape}; a square matrix is needed for A + sigma I")
         self.matrix, self.sigma = matrix, _check.scale("sigma", sigma, matrix.dtype)
-        self.shape, self.dtype, self.device = matrix.shape, matrix.dtype, matrix.device
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(n, n)."""
+        return self.matrix.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type of A."""
+        return self.matrix.dtype
+
+    @property
+    def device(self) -> str:
+        """`cpu` or `cuda:N`."""
+        return self.matrix.device
 
     def matvec(self, x: Any, *, out: Any = None, alpha: Any = 1.0, beta: Any = 0.0) -> Any:
         """Return alpha (A + sigma I) x + beta out; see `dasp.SpMatrix.matvec`."""
@@ -68,24 +81,6 @@ class Shifted:
         """Return (A + sigma I) x by operators of PyTorch."""
         return self.matrix.matvec(x).add(x, alpha=self.sigma)
 
-    def matmat(self, X: Any, *, out: Any = None, alpha: Any = 1.0, beta: Any = 0.0) -> Any:
-        """Return alpha (A + sigma I) X + beta out."""
-        return self.matvec(X, out=out, alpha=alpha, beta=beta)
-
-    def rmatvec(self, x: Any, *, out: Any = None, alpha: Any = 1.0, beta: Any = 0.0) -> Any:
-        """Return alpha (A + sigma I)^H x + beta out."""
-        return self.H.matvec(x, out=out, alpha=alpha, beta=beta)
-
-    def rmatmat(self, X: Any, *, out: Any = None, alpha: Any = 1.0, beta: Any = 0.0) -> Any:
-        """Return alpha (A + sigma I)^H X + beta out."""
-        return self.rmatvec(X, out=out, alpha=alpha, beta=beta)
-
-    def __matmul__(self, x: Any) -> Any:
-        return self.matvec(x)
-
-    def __rmatmul__(self, x: Any) -> Any:
-        return from_left(self, x)
-
     @property
     def T(self) -> Shifted:
         """The transpose, A^T + sigma I."""
@@ -95,10 +90,6 @@ class Shifted:
     def H(self) -> Shifted:
         """The conjugate transpose."""
         return Shifted(self.matrix.H, self.sigma.conjugate())
-
-    def as_linear_operator(self) -> Any:
-        """Return a LinearOperator: SciPy's on the CPU, CuPy's on a GPU."""
-        return devices.find(self.device).linear_operator(self)
 
     def __repr__(self) -> str:
         return f"<A + {self.sigma} I with A = {self.matrix!r}>"

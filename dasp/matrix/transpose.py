@@ -1,36 +1,35 @@
-"""The transpose of a planned matrix: made on first use, kept, and never stale."""
+"""Matrices that are derived from one plan: with other values, and the transpose, which is never stale."""
 
 from __future__ import annotations
 
 import threading
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 
 from dasp import formats
 from dasp.formats import devices
-from dasp.formats.plan import Csr, Plan
+from dasp.formats.plan import Csr, Plan, arrays_of, with_arrays
+from dasp.formats.protocols import Product
 from dasp.matrix import planning
-from dasp.matrix.device import found, packed
+from dasp.matrix.planned import PlannedMatrix
 from dasp.matrix.policy import Policy
+from dasp.runtime import arrays as _arrays
 from dasp.runtime import check as _check
 from dasp.runtime import foreign as _foreign
 from dasp.runtime.dtypes import bits_type
 
-Relative = Callable[[], Any]
-"""Gives a matrix, or None if it is gone."""
 
-
-class Places:
+class Shared:
     """What all matrices of one pattern share, once somebody asked for it.
 
     Attributes
     ----------
     lock : threading.Lock
     slots : object or None
-        What says where every entry goes, as `Format.slots` returns it.
+        The slot of every entry, as `Format.slots` returns it.
     transpose : SpMatrix or None
         One with the transposed pattern, whose entries come in the same order.
     """
@@ -41,65 +40,171 @@ class Places:
         self.transpose: Any = None
 
 
-def from_left(A: Any, x: Any) -> Any:
-    """Return x A by a product with the transpose, x of shape (m,) or (k, m)."""
-    if not _foreign.is_one(x):
-        x = devices.find(A.device).as_operand(x, A.device)
-    _check.left_operand(A.shape, x.shape, -1)
-    return A.T.matvec(x.T).T if len(x.shape) == 2 else A.T.matvec(x)
-
-
-def _transposed(plan: Plan, primitives: Any) -> tuple[Csr, Any] | None:
-    """Return the transpose of the matrix of a plan, and which of the entries that came in each entry is; None
-    if it is the matrix itself."""
-    made = primitives.transpose(Csr(plan.shape, *planning.unpack(plan, primitives)))
-    return made if made is None or plan.order is None else (made[0], plan.order[made[1]])
-
-
-class Transposable:
-    """Products with the transpose, for `dasp.SpMatrix`.
+class TransposableMatrix(PlannedMatrix):
+    """A planned matrix whose values change in place, and its transpose, for `dasp.SpMatrix`.
 
     A matrix keeps the transpose that it made; the transpose knows its maker and does not keep it, so that
     memory is given back as soon as nobody holds either. They share a lock, which is held while one is
     made and while values are written in place: a transpose has all values of before, or takes the new.
     """
 
-    _places: Places
-    _relatives: dict[str, Relative]
-    _relatives_lock: Any
+    _shared: Shared
+    _writes: int
+    _derived: dict[str, Callable[[], Self | None]]
+    _lock: threading.RLock
 
-    if TYPE_CHECKING:
-        shape: Any
-        dtype: Any
-        device: Any
-        plan: Any
-        _backend: Any
+    def _begin(self, device: str, plan: Plan, shared: Shared, like: Product | None = None) -> None:
+        """Take a plan to a device; `like` is the product of another matrix with the same pattern."""
+        self._device, self._backend = device, devices.find(device)
+        self._product = self._backend.product(plan, device, like)
+        self._shared, self._writes, self._key = shared, 0, _foreign.new_key(self)
+        self._derived, self._lock = {}, threading.RLock()
 
-        def __init__(self, plan: Plan, device: str = "auto") -> None: ...
+    def _share(self, plan: Plan) -> Self:
+        """Return a matrix of a plan with the same pattern."""
+        other = object.__new__(type(self))
+        other._begin(self.device, plan, self._shared, self._product)
+        return other
 
-        with_values: Any
-        matvec: Any
-        _write: Any
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the plan's arrays, and of what is kept beside them for `with_values` and `T`."""
+        return self.plan.nbytes + sum(size for name, size in self._list_kept() if name != "order")
 
-    def _made(self, name: str) -> Any:
+    def _list_kept(self) -> list[tuple[str, int]]:
+        """Return what is kept beside the format's own arrays, and its bytes."""
+        kept = {"order": self.plan.order, "slots": self._shared.slots}
+        kept |= {"transpose": self._find_derived("T"), "adjoint": self._find_derived("H")}
+        found = [(name, int(array.nbytes)) for name, array in kept.items() if array is not None]
+        made = int(self._product.nbytes)
+        return [*found, ("octets", made)] if made else found
+
+    def copy(self) -> Self:
+        """Return the matrix with the same pattern and values of its own, to be overwritten in place."""
+        values = self.plan.values
+        with self._backend.filling(self.device):
+            own = with_arrays(values, map(_arrays.copied, arrays_of(values)))
+        return self._share(self.plan.of(own, self.dtype))
+
+    __copy__ = copy
+
+    def with_values(self, data: Any, *, out: Self | None = None) -> Self:
+        """Return the matrix with the same pattern and other values.
+
+        Parameters
+        ----------
+        data : array_like, shape (nnz,), any dtype of numbers
+            A value for each entry, in the order of the entries that this matrix was made from: unsorted
+            columns and duplicates included. NumPy (or a list) for a matrix on the CPU; CuPy, on the same
+            GPU, for one on a GPU.
+        out : SpMatrix, optional
+            A matrix of this pattern, itself for example, whose values are overwritten in place: a captured
+            graph that multiplies by it goes on with the new ones. It keeps its type and its coding. If its
+            transpose was made, that has the new values too (see `T`).
+
+        Returns
+        -------
+        SpMatrix
+            `out`, or a new matrix that shares the arrays of the pattern.
+
+        Raises
+        ------
+        TypeError
+            For the wrong kind of array, another type than that of `out`, or an `out` that is no SpMatrix.
+        ValueError
+            For another number of values, an `out` of another pattern, or values that the coding of `out` does
+            not hold (`Policy(narrow=False)` reserves room for any); `out` is left as it was.
+
+        Notes
+        -----
+        Nothing is chosen anew but how values are coded. The first call on a pattern finds where every row
+        begins and keeps that, 8 or 12 bytes a row. Of the published format, and on the CPU of entries that
+        came in another order than that of rows and columns, it is the slot of every entry, 4 or 8 bytes each,
+        and of that format found on the host. On a GPU the call runs on the current stream; with an `out`
+        whose values are stored as they are it reads nothing back and can be captured, after a first call
+        outside of a capture.
+
+        Examples
+        --------
+        >>> import dasp, numpy, scipy.sparse
+        >>> A = dasp.SpMatrix.from_scipy(scipy.sparse.eye_array(3, format="csr"), device="cpu")
+        >>> A.with_values([1.0, 2.0, 3.0]) @ numpy.ones(3)
+        array([1., 2., 3.])
+        """
+        if isinstance(out, TransposableMatrix) and out._shared is self._shared:
+            with out._lock:
+                if not out._derived and out._product.take_values(data, self._shared.slots):
+                    out._writes += 1
+                    return out
+        if hasattr(data, "tocsr"):
+            raise TypeError(
+                f"data is a sparse {type(data).__name__}; a value for each entry is needed; pass its data, "
+                "if its entries come in the order of A's"
+            )
+        plan = self.plan
+        with self._backend.filling(self.device) as primitives:
+            values = self._backend.as_values(data, self.device)
+            if values.shape != (self.nnz,):
+                raise ValueError(
+                    f"data has {len(values)} values; A has {self.nnz} entries; as many are needed"
+                )
+            if out is not None:
+                self._check_out(out, values.dtype)
+                with out._lock:
+                    out._write(values)
+                    out._propagate(values, {id(out)})
+                return out
+            new = formats.find(plan.format).values_from(plan, values, self._slots(), primitives)
+        return self._share(plan.of(new, values.dtype))
+
+    def _write(self, values: Any) -> None:
+        """Overwrite the values in place; ValueError, and no change, if the coding cannot hold others."""
+        slots = self._slots()
+        if not self._backend.may_write(self.plan):  # as those in the memory of a pickle
+            self._product = self._backend.product(self.copy().plan, self.device)
+        with self._backend.filling(self.device) as primitives:
+            formats.find(self.plan.format).values_into(self.plan, values, slots, primitives)
+        self._writes += 1
+        self._product.follow()
+
+    def _check_out(self, out: Any, dtype: np.dtype[Any]) -> None:
+        """Hold that the values of `out` can be overwritten by those of a type for this pattern."""
+        if not isinstance(out, TransposableMatrix):
+            raise TypeError(f"out is {_check.kind_of(out)}; an SpMatrix is needed")
+        if out._shared is not self._shared:
+            raise ValueError(
+                "out has another pattern; one that with_values made of the same matrix is needed"
+            )
+        if out.dtype != dtype:
+            raise TypeError(f"out has dtype {out.dtype} and data {dtype}; these must be equal")
+
+    def _slots(self) -> Any:
+        """Return the slot of every entry on the device, found once for a pattern."""
+        with self._shared.lock:
+            if self._shared.slots is None:
+                self._shared.slots = planning.find_slots(self.plan, self.device)
+        return self._shared.slots
+
+    def _find_derived(self, name: str) -> Self | None:
         """Return the transpose (T) or its conjugate (H) if this matrix made one and keeps it."""
-        kept = self._relatives.get(name)
+        kept = self._derived.get(name)
         return None if kept is None or isinstance(kept, weakref.ref) else kept()
 
-    def _relative(self, name: str, make: Callable[[], Any]) -> Any:
-        kept = self._relatives.get(name)
+    def _derive(self, name: str, make: Callable[[], Self]) -> Self:
+        """Return the transpose (T) or its conjugate (H), made once while somebody holds it."""
+        kept = self._derived.get(name)
         found = None if kept is None else kept()
         if found is not None:
             return found
-        with self._relatives_lock:
-            kept = self._relatives.get(name)
+        with self._lock:
+            kept = self._derived.get(name)
             found = None if kept is None else kept()
             if found is None:
                 made = make()
                 if made is not self:
-                    made._relatives[name] = weakref.ref(self)
-                    made._relatives_lock = self._relatives_lock
-                self._relatives[name] = weakref.ref(self) if made is self else lambda: made
+                    made._derived[name] = weakref.ref(self)
+                    made._lock = self._lock
+                self._derived[name] = weakref.ref(self) if made is self else lambda: made
                 found = made
         return found
 
@@ -133,89 +238,44 @@ class Transposable:
         >>> A.T.T is A
         True
         """
-        return self._relative("T", self._make_transpose)  # type: ignore[no-any-return]
+        return self._derive("T", self._make_transpose)
 
-    @property
-    def H(self) -> Self:
-        """The conjugate transpose: `A.T` if values are real, else another matrix, which is kept like that."""
-        if self.dtype.kind != "c":
-            return self.T
-        return self._relative("H", lambda: self.T.conj())  # type: ignore[no-any-return, attr-defined]
-
-    def transpose(self) -> Self:
-        """Return `A.T`."""
-        return self.T
-
-    def rmatvec(self, x: Any, *, out: Any = None, alpha: Any = 1.0, beta: Any = 0.0) -> Any:
-        """Return alpha A^H x + beta out.
-
-        Parameters
-        ----------
-        x : array_like, shape (m,), (m, 1) or (m, k)
-        out, alpha, beta
-            As `matvec` takes them.
-
-        Returns
-        -------
-        array, shape (n,), (n, 1) or (n, k)
-            As `A.H.matvec` does: deterministic, with the same bound, and as fast as a product with A.
-
-        Raises
-        ------
-        TypeError, ValueError
-            As `matvec` does.
-        """
-        self._check_left(x)
-        return self.H.matvec(x, out=out, alpha=alpha, beta=beta)
-
-    def rmatmat(self, X: Any, *, out: Any = None, alpha: Any = 1.0, beta: Any = 0.0) -> Any:
-        """Return alpha A^H X + beta out; see `rmatvec`."""
-        return self.rmatvec(X, out=out, alpha=alpha, beta=beta)
-
-    def __rmatmul__(self, x: Any) -> Any:
-        """Return x A for x of shape (m,) or (k, m)."""
-        if getattr(x, "ndim", 0) == 1:  # several vectors are rows here, and columns there
-            y = self.T._product.quick(x)  # type: ignore[attr-defined]
-            if y is not None:
-                return y
-        return from_left(self, x)
-
-    def _check_left(self, x: Any) -> None:
-        """Hold that an array has as many rows as A."""
-        shape = np.shape(x) if isinstance(x, (list, tuple)) else getattr(x, "shape", None)
-        if shape is not None:
-            _check.left_operand(self.shape, shape, 0)
-
-    def _make_transpose(self) -> Any:
+    def _make_transpose(self) -> Self:
         """Fill the pattern's transpose with these values, or plan one; this matrix if it is equal."""
-        with self._places.lock:
-            if self._places.transpose is not None:
-                return self._places.transpose.with_values(self._entries())
-            plan = self._plan_of_transpose()
+        with self._shared.lock:
+            known: Self | None = self._shared.transpose
+            if known is not None:
+                return known.with_values(self._values())
+            plan = self._plan_transpose()
             if plan is None:
                 return self
-            self._places.transpose = type(self)(plan, self.device)
-            return self._places.transpose
+            other = object.__new__(type(self))
+            other._begin(self.device, plan, Shared())
+            self._shared.transpose = other
+            return other
 
-    def _plan_of_transpose(self) -> Plan | None:
-        """Plan the transpose, where the format is packed; None if it is this matrix."""
+    def _plan_transpose(self) -> Plan | None:
+        """Plan the transpose where the format is packed; None if it is this matrix."""
         plan, where = self.plan, self.device
         if not self._backend.packs(plan.format):
             plan, where = self._backend.to_host(plan), "cpu"
+        form = formats.find(plan.format)
         with devices.find(where).filling(where, ends=True) as primitives:
-            made = _transposed(plan, primitives)
-        if made is None:
-            return None
-        turned, order = made
-        policy = Policy(layout=plan.format, **formats.find(plan.format).alike(plan))
-        return packed(turned, order, policy, self.device)
+            transposed = primitives.transpose(Csr(plan.shape, *form.unpack(plan, primitives)))
+            if transposed is None:
+                return None
+            csr, order = transposed
+            if plan.order is not None:
+                order = plan.order[order]
+        policy = Policy(layout=plan.format, **form.alike(plan))
+        return planning.pack(csr, order, planning.Request(self.device, policy))
 
-    def _entries(self) -> Any:
+    def _values(self) -> Any:
         """Return the value of every entry on the device, in the order in which entries came in."""
-        return self._as_they_came(found(planning.unpack, self.plan, self.device)[2])
+        return self._in_callers_order(planning.unpack(self.plan, self.device)[2])
 
-    def _as_they_came(self, packed: Any) -> Any:
-        """Return what is known of each packed entry, row by row, in the order in which entries came in."""
+    def _in_callers_order(self, packed: Any) -> Any:
+        """Return an array of one element for each packed entry in the order in which the entries came in."""
         order = self.plan.order
         if order is None:
             return packed
@@ -224,27 +284,27 @@ class Transposable:
             came.view(bits)[order] = packed.view(bits)
         return came
 
-    def _pass_on(self, values: Any, done: set[int]) -> None:
-        """Write values into the transpose that was made, too; let one go that cannot hold them.
+    def _propagate(self, values: Any, done: set[int]) -> None:
+        """Write values into the derived matrices too; drop one that cannot hold them.
 
-        A relative of the same pattern goes as well, itself or its conjugate: that was right of a symmetric
-        matrix, which it may not be now.
+        One of the same pattern is dropped as well, itself or its conjugate: the matrix was symmetric or
+        Hermitian, and need not be so now.
         """
-        for name, kept in list(self._relatives.items()):
+        for name, kept in list(self._derived.items()):
             other = kept()
-            if other is not None and other._places is self._places:
-                self._let_go(name, other)
+            if other is not None and other._shared is self._shared:
+                self._drop(name, other)
             elif other is not None and id(other) not in done:
                 done.add(id(other))
                 theirs = values.conj() if name == "H" else values
                 try:
                     other._write(theirs)
                 except ValueError:
-                    self._let_go(name, other)
+                    self._drop(name, other)
                 else:
-                    other._pass_on(theirs, done)
+                    other._propagate(theirs, done)
 
-    def _let_go(self, name: str, other: Any) -> None:
-        """Know a relative no more, nor be known by it."""
-        del self._relatives[name]
-        other._relatives.pop(name, None)
+    def _drop(self, name: str, other: Self) -> None:
+        """Forget a derived matrix, and have it forget this one."""
+        del self._derived[name]
+        other._derived.pop(name, None)

@@ -10,7 +10,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from dasp.matrix.device import resolve
+from dasp.matrix.device import find_device
 from dasp.runtime import check as _check
 from dasp.runtime.arrays import library, operand
 from dasp.solvers.operator import device_of
@@ -285,7 +285,7 @@ def place(A: Any, device: str | None) -> str:
     TypeError, ValueError, RuntimeError
         If `device` is not a device, or does not work.
     """
-    return (device_of(A) or "cpu") if device is None else resolve(device)
+    return (device_of(A) or "cpu") if device is None else find_device(device)
 
 
 def inverse_diagonal(A: Any) -> np.ndarray[Any, Any]:

@@ -426,7 +426,7 @@ class Twins:
         """Hold the plans to be the same; return how many numbers were compared."""
         if not self.written:
             return same(what, there.plan, here.plan)
-        return same_but_for_tables(what, there.plan, here.plan, lambda: (there._entries(), here._entries()))
+        return same_but_for_tables(what, there.plan, here.plan, lambda: (there._values(), here._values()))
 
     def values(self) -> Any:
         return draw_values(self.rng, self.draw, self.here.nnz, self.here.dtype)
@@ -457,7 +457,7 @@ def written(twins: Twins) -> None:
         attempt(twins.there.with_values, cupy.asarray(values), out=twins.there),
     ]
     assert ways[0] == ways[1], f"in place: {ways[1]!r} on the GPU, {ways[0]!r} on the CPU"
-    transposed = [each._made("T") for each in (twins.here, twins.there)]
+    transposed = [each._find_derived("T") for each in (twins.here, twins.there)]
     assert (transposed[0] is None) == (transposed[1] is None), "one transpose was let go"
     if transposed[0] is not None:
         twins.alike("the transpose's", transposed[1], transposed[0])

@@ -1,0 +1,105 @@
+"""Products that follow from `matvec` and the transpose, for every operator that this room makes."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, Self
+
+import numpy as np
+
+from dasp.formats import devices
+from dasp.runtime import check as _check
+from dasp.runtime import foreign as _foreign
+
+
+class Operator(ABC):
+    """A linear map with a product, a transpose and the names that SciPy's operators have."""
+
+    # NumPy must not take `x @ A` for an array product of its own, nor SciPy for a sparse one.
+    __array_ufunc__ = None
+    __array_priority__ = 110.0
+    ndim = 2
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, int]:
+        """(m, n)."""
+
+    @property
+    @abstractmethod
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the values."""
+
+    @property
+    @abstractmethod
+    def device(self) -> str:
+        """`cpu` or `cuda:N`."""
+
+    @abstractmethod
+    def matvec(self, x: Any, *, out: Any = None, alpha: Any = 1.0, beta: Any = 0.0) -> Any:
+        """Return alpha A x + beta out."""
+
+    @property
+    @abstractmethod
+    def T(self) -> Self:
+        """The transpose."""
+
+    @property
+    @abstractmethod
+    def H(self) -> Self:
+        """The conjugate transpose."""
+
+    def matmat(self, X: Any, *, out: Any = None, alpha: Any = 1.0, beta: Any = 0.0) -> Any:
+        """Return alpha A X + beta out; see `matvec`."""
+        return self.matvec(X, out=out, alpha=alpha, beta=beta)
+
+    def rmatvec(self, x: Any, *, out: Any = None, alpha: Any = 1.0, beta: Any = 0.0) -> Any:
+        """Return alpha A^H x + beta out.
+
+        Parameters
+        ----------
+        x : array_like, shape (m,), (m, 1) or (m, k)
+        out, alpha, beta
+            As `matvec` takes them.
+
+        Returns
+        -------
+        array, shape (n,), (n, 1) or (n, k)
+            As `A.H.matvec` does: deterministic, with the same bound, and as fast as a product with A.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As `matvec` does.
+        """
+        shape = np.shape(x) if isinstance(x, (list, tuple)) else getattr(x, "shape", None)
+        if shape is not None:
+            _check.left_operand(self.shape, shape, 0)
+        return self.H.matvec(x, out=out, alpha=alpha, beta=beta)
+
+    def rmatmat(self, X: Any, *, out: Any = None, alpha: Any = 1.0, beta: Any = 0.0) -> Any:
+        """Return alpha A^H X + beta out; see `rmatvec`."""
+        return self.rmatvec(X, out=out, alpha=alpha, beta=beta)
+
+    def dot(self, x: Any, out: Any = None) -> Any:
+        """Return A x; see `matvec`."""
+        return self.matvec(x, out=out)
+
+    def __matmul__(self, x: Any) -> Any:
+        """Return A x; see `matvec`."""
+        return self.matvec(x)
+
+    def __rmatmul__(self, x: Any) -> Any:
+        """Return x A by a product with the transpose, for x of shape (m,) or (k, m)."""
+        if not _foreign.is_one(x):
+            x = devices.find(self.device).as_operand(x, self.device)
+        _check.left_operand(self.shape, x.shape, -1)
+        return self.T.matvec(x.T).T if len(x.shape) == 2 else self.T.matvec(x)
+
+    def transpose(self) -> Self:
+        """Return `A.T`."""
+        return self.T
+
+    def as_linear_operator(self) -> Any:
+        """Return a LinearOperator for iterative solvers: SciPy's on the CPU, CuPy's on a GPU."""
+        return devices.find(self.device).linear_operator(self)

@@ -1,0 +1,219 @@
+"""A plan on a device, and its products."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+
+from dasp import formats
+from dasp.formats.plan import Plan
+from dasp.formats.protocols import Device, Product
+from dasp.matrix import planning
+from dasp.matrix.operator import Operator
+from dasp.runtime import arrays as _arrays
+from dasp.runtime import check as _check
+from dasp.runtime import dtypes as _dtypes
+from dasp.runtime import foreign as _foreign
+
+
+class PlannedMatrix(Operator):
+    """A matrix that multiplies by its plan, for `dasp.SpMatrix`."""
+
+    lasting = True
+    """A product that was captured in a CUDA graph stays right as long as the matrix lives."""
+
+    _device: str
+    _backend: Device
+    _product: Product
+
+    @property
+    def device(self) -> str:
+        """`cpu` or `cuda:N`."""
+        return self._device
+
+    @property
+    def plan(self) -> Plan:
+        """The packed arrays, NumPy on the CPU and CuPy on a GPU."""
+        plan: Plan = self._product.plan
+        return plan
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(m, n)."""
+        return self.plan.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """float64, float32, float16, bfloat16, complex64 or complex128."""
+        return self.plan.dtype
+
+    @property
+    def nnz(self) -> int:
+        """Stored entries, explicit zeros and duplicates counted."""
+        return self.plan.nnz
+
+    def matvec(self, x: Any, *, out: Any = None, alpha: Any = 1.0, beta: Any = 0.0) -> Any:
+        """Return alpha A x + beta out.
+
+        Parameters
+        ----------
+        x : array_like, shape (n,), (n, 1) or (n, k)
+            NumPy (or a list) for a matrix on the CPU; CuPy, on the same GPU, for a matrix on a GPU; or an
+            array of another library there (PyTorch, JAX, what speaks DLPack), which is read and, as `out`,
+            written without a copy, on PyTorch's current stream if it is a tensor of that, else CuPy's. Of
+            any strides; C order costs least. The product has the type that NumPy would give it, of which
+            docs/dtypes.md has a table.
+        out : array, optional
+            Of the product's shape and type, not overlapping `x`; the result is written there. May hold
+            anything, NaN too, if `beta` is 0: it is not read then.
+        alpha, beta : float, or complex for a complex product
+            With `beta` other than 0, `out` is needed.
+
+        Returns
+        -------
+        array, shape (m,), (m, 1) or (m, k)
+            `out`, or a new array of the library of x, C-ordered if x is and else F-ordered. Every row is
+            written, empty rows too.
+
+        Raises
+        ------
+        TypeError
+            For the wrong kind of array or number.
+        ValueError
+            For a wrong shape, or an `out` that is read-only or overlaps `x`.
+
+        Notes
+        -----
+        For each row of n entries, |error| <= gamma(n + 2) sum_j |alpha a_ij x_j| + 2 u |beta out_i| up to
+        order u^2, with gamma(n) = n u / (1 - n u) and u the unit roundoff of the type in which products are
+        summed: the product's, or float32 for half precisions, which are rounded once more, at the end. Of a
+        complex product of complex numbers that is the bound of each part, with 2 n and |re| + |im|.
+        """
+        if type(alpha) is float and type(beta) is float and (out is not None or beta == 0.0):
+            y = self._product.quick(x, out, None if alpha == 1.0 and beta == 0.0 else (alpha, beta))
+            if y is not None:
+                return y
+        return self._multiply(x, out, alpha, beta)
+
+    def _multiply(self, x: Any, out: Any = None, alpha: Any = 1.0, beta: Any = 0.0) -> Any:
+        """Return alpha A x + beta out for operands of any kind; see `matvec`."""
+        if hasattr(x, "tocsr"):
+            raise TypeError(
+                f"x is a sparse {type(x).__name__}; dense vectors are needed; multiply A.tocsr() by "
+                "x.tocsr(), and plan the product if it is to be multiplied"
+            )
+        if _foreign.is_one(x) or _foreign.is_one(out):
+            if _foreign.wants_gradients(x):
+                return self._with_gradients(x, out, alpha, beta)
+            return _foreign.call(self.matvec, self, x, out, alpha=alpha, beta=beta)
+        x = self._backend.as_operand(x, self.device)
+        _check.operand(self.shape, x)
+        dtype = _dtypes.arithmetic(self.dtype, x.dtype).y
+        formats.refuse_type(self.plan.format, dtype, "the product")
+        alpha, beta = _check.scale("alpha", alpha, dtype), _check.scale("beta", beta, dtype)
+        shape = (self.shape[0], *x.shape[1:])
+        if out is None:
+            if beta != 0:
+                raise ValueError(
+                    f"beta is {beta} and out is None; pass the array that beta multiplies as out"
+                )
+            out = self._backend.empty(shape, dtype, self.device, _arrays.order(x))
+        else:
+            self._backend.check_out(out, x, shape, dtype, self.device)
+        self._product.multiply(x, out, alpha, beta)
+        return out
+
+    def __matmul__(self, x: Any) -> Any:
+        """Return A x; see `matvec`."""
+        y = self._product.quick(x)
+        return self._multiply(x) if y is None else y
+
+    def _with_gradients(self, x: Any, out: Any, alpha: Any, beta: Any) -> Any:
+        """Return A x by an operator of PyTorch: with gradients for x, or in a graph that is traced."""
+        from dasp.interop import torch
+
+        return _foreign.by_operators(partial(torch.matmul, self), x, out, alpha, beta)
+
+    def prepare_with_dot(
+        self, x: Any, out: Any, w: Any, *, square: bool = False, run: int = 0
+    ) -> tuple[Callable[[], None], Any] | None:
+        """Prepare a product that leaves a dot product of its result behind, for solvers on a GPU.
+
+        Parameters
+        ----------
+        x, out, w : array, shapes (n,), (m,) and (m,), float32 or float64, on the matrix's device
+            They are kept; `out` overlaps neither of the others.
+        square : bool
+            Whether out'out is left too.
+        run : int
+            If not 0, slices that a warp takes one after the other: blocks come and go then, so that other
+            kernels find room, and leave many sums. Needed for `square`.
+
+        Returns
+        -------
+        call, sums : callable, array of float64
+            `call()` sets `out` to A x and writes `sums`, whose sum is w'out; with `square` the sum of its
+            first half, and out'out that of the other. None where no kernel does that, or it does not pay: on
+            the CPU, and where rows are long.
+        """
+        prepare = getattr(self._product, "prepare_with_dot", None)
+        return None if prepare is None else prepare(x, out, w, square=square, run=run)
+
+    def prepare_cg(self, dtype: Any, *, diagonal: bool) -> Any:
+        """Prepare conjugate gradients in one launch, for solvers on a GPU.
+
+        Parameters
+        ----------
+        dtype : numpy.dtype
+            Of the vectors, float32 or float64.
+        diagonal : bool
+            Whether there is a diagonal preconditioner.
+
+        Returns
+        -------
+        recipe : dasp.solvers.persistent.kernel.Recipe, or None
+            What kernels/solve/resident.cu takes by the matrix; None where it does not multiply by it or does
+            not pay: on the CPU, in the published format, where rows are so long that they are cut, where
+            matrix and vectors do not fit into the shared memory of all multiprocessors, and in float32.
+        """
+        prepare = getattr(self._product, "prepare_cg", None)
+        return None if prepare is None else prepare(np.dtype(dtype), diagonal=diagonal)
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        """Refuse to be an array, which NumPy would make of one element: the matrix itself."""
+        raise TypeError("A is an SpMatrix and no array; to_scipy() gives its entries, A @ x its product")
+
+    def asarray(self, x: Any, dtype: Any = None) -> Any:
+        """Return an array where the matrix is, copied there only if it must be.
+
+        Parameters
+        ----------
+        x : array_like
+            On the host or on a GPU, of any library.
+        dtype : dtype, optional
+            By default that of x.
+
+        Returns
+        -------
+        numpy.ndarray or cupy.ndarray
+        """
+        return self._backend.asarray(x, self.device, dtype)
+
+    def to_scipy(self) -> scipy.sparse.csr_array:
+        """Return the matrix as a new CSR array on the CPU.
+
+        Returns
+        -------
+        scipy.sparse.csr_array, shape (m, n)
+            The entries that came in, bit for bit, duplicates and explicit zeros too, in the caller's
+            rows; the order inside a row may differ, and types are those of the plan, but float32 where that
+            has a half precision, of which SciPy has none.
+        """
+        plan = self._backend.to_host(self.plan)
+        indptr, indices, data = planning.unpack(plan, "cpu")
+        data = data.astype(_dtypes.sum_type(self.dtype), copy=False)
+        return scipy.sparse.csr_array((data, indices, indptr), shape=self.shape)
