@@ -934,6 +934,12 @@ class Stream:
     def use(self):
         pass
 
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
     def begin_capture(self):
         self.captured = []
 

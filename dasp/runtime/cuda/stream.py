@@ -17,6 +17,7 @@ def on_stream(stream: Any) -> Iterator[Any]:
 
     CuPy's own `with stream:` goes back to the stream of the `with` around it and so forgets a stream that the
     caller chose by `stream.use()`: what the caller launches next would run beside the caller's earlier work.
+    CuPy's functions that have such a `with` inside forget one that was chosen by `use` alone, too.
 
     Parameters
     ----------
@@ -31,9 +32,9 @@ def on_stream(stream: Any) -> Iterator[Any]:
     import cupy
 
     before = cupy.cuda.get_current_stream()
-    stream.use()
     try:
-        yield stream
+        with stream:
+            yield stream
     finally:
         before.use()
 
@@ -58,9 +59,10 @@ class Branch:
 
     def __enter__(self) -> Any:
         self._before = self._current()
-        return self._stream.use()
+        return self._stream.__enter__()
 
     def __exit__(self, *failure: Any) -> None:
+        self._stream.__exit__(*failure)
         self._before.use()
 
     def end(self) -> None:
