@@ -8,6 +8,7 @@ each line is checked first, and SciPy (C++, several threads) converts only lines
 from __future__ import annotations
 
 import gzip
+import inspect
 import io
 import math
 import re
@@ -419,6 +420,10 @@ class _Reader:
                 )
 
 
+_AS_ARRAY = {"spmatrix": False} if "spmatrix" in inspect.signature(scipy.io.mmread).parameters else {}
+"""Asks a SciPy that can for a sparse array; older ones know sparse matrices alone."""
+
+
 def _convert(text: bytes, head: _Head, count: int) -> Sequence[Vector]:
     """Convert `count` lines, and return their values, behind rows and columns unless the file is an array.
 
@@ -434,7 +439,7 @@ def _convert(text: bytes, head: _Head, count: int) -> Sequence[Vector]:
             return (np.array(list(map(int, text.split())), dtype),)
         return (np.array(list(map(float, text.split()))).view(dtype),)
     above = f"%%MatrixMarket matrix coordinate {head.field} general\n{head.rows} {head.columns} {count}\n"
-    matrix = scipy.io.mmread(io.BytesIO(above.encode() + text))
+    matrix = scipy.io.mmread(io.BytesIO(above.encode() + text), **_AS_ARRAY)
     return matrix.row, matrix.col, matrix.data
 
 
