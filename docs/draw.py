@@ -19,10 +19,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 import dasp
-from benchmarks.bench import figures, results
+from benchmarks.bench import results
 from benchmarks.bench.sparse_report import baselines, pays_against_all, speedup, timed
 from dasp import formats
-from dasp.cli import roofline
+from dasp.cli import figures, roofline
 from dasp.cli.table import Row, number
 from dasp.formats import devices
 from dasp.formats.plan import PAD, WARP

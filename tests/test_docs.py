@@ -53,7 +53,7 @@ def commands(program: str) -> list[list[str]]:
 
 
 CODE = blocks(README, "python")
-PRINTS = [("rows", "entries"), (), ("goto: ", "dot - ", "goto - "), ("True",)]
+PRINTS = [("rows", "entries"), (), ("dot - ", "goto - "), ("True",)]
 """Words that each block of the README prints: a plan's table, nothing, a ladder, that shards fit together."""
 
 
