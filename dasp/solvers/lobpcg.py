@@ -183,7 +183,7 @@ class _Lobpcg:
                     lengths = self._residuals(X, AX, values, R)
                 residuals.append(float(lengths.max()) / self.scale)
                 if (lengths <= wanted).all():
-                    return values / self.scale, X, self._done(made, residuals)
+                    return values / self.scale, X.copy(), self._done(made, residuals)
                 if made == most or not np.isfinite(lengths).all():
                     break
                 if self.preconditioner is not None:
@@ -198,7 +198,7 @@ class _Lobpcg:
                 space.set_product(AX, AS, C)
         words = f"{made} iterations were made: the largest residual is {residuals[-1]:.3g}"
         failed = Stats(False, made, residuals, residuals[-1], words, 0.0, max(1, made))
-        return values / self.scale, X, failed
+        return values / self.scale, X.copy(), failed
 
     def _residuals(self, X: Array, AX: Array, values: np.ndarray[Any, Any], R: Array) -> np.ndarray[Any, Any]:
         """Set R to A X - X diag(values), and return the norms of its columns."""
