@@ -53,7 +53,9 @@ def lobpcg(
     largest : bool
         Which end of the spectrum.
     rtol, atol : float
-        Done when for every pair norm(A x - lambda x) <= max(rtol * |lambda|, atol); x has norm 1.
+        Done when for every pair norm(A x - lambda x) <= max(rtol * norm(A), atol), where x has norm 1. The
+        largest Ritz value so far, at most norm(A), stands for it: an eigenvalue of 0, such as that of a
+        graph's Laplacian, needs no `atol`.
     maxiter : int, optional
         Iterations at most, of k products each; 200 by default.
     M : matrix or linear operator, shape (n, n), optional
@@ -129,6 +131,8 @@ class _Lobpcg:
     ) -> None:
         self.space, self.operator, self.preconditioner = space, operator, preconditioner
         self.sign = -1.0 if largest else 1.0
+        self.norm = 0.0
+        """The largest Ritz value so far, of products as they are scaled: at most the norm of A."""
         self.scale = 1.0
         """The power of two by which products with A are multiplied, so that norms of them can be squared."""
 
@@ -155,6 +159,7 @@ class _Lobpcg:
         values, vectors = np.linalg.eigh(self.sign * (projected + projected.conj().T) / 2)
         if not used.all():
             values, vectors = _on(projected * self.sign, used)
+        self.norm = max(self.norm, float(abs(values).max()))
         return self.sign * values[:k], vectors[:, :k]
 
     def solve(
@@ -177,7 +182,7 @@ class _Lobpcg:
                 space.set_product(block, block, C)
             for made in range(most + 1):
                 lengths = self._residuals(X, AX, values, R)
-                wanted = np.maximum(rtol * abs(values), atol)
+                wanted = max(rtol * self.norm, atol)
                 if (lengths <= wanted).all():  # of products that were combined, which may have drifted
                     self.multiply_scaled(X, AX)
                     lengths = self._residuals(X, AX, values, R)
