@@ -89,9 +89,9 @@ def tuned(unit: str, trades: str, measured: str) -> Any:
     return dataclasses.field(metadata={"unit": unit, "trades": trades, "measured": measured})
 
 
-_FOUND = "on the machine, with the experiments of docs/experiments.md; single steps were not recorded"
-_SURVEY = "on the machine, with benchmarks/structures.py: docs/experiments.md"
-_COLUMNS = "on the machine, among panels of 32 to 256 bytes: docs/experiments.md"
+_FOUND = "on the machine, with the experiments of benchmarks/lab_book.md; single steps were not recorded"
+_SURVEY = "on the machine, with benchmarks/structures.py: benchmarks/lab_book.md"
+_COLUMNS = "on the machine, among panels of 32 to 256 bytes: benchmarks/lab_book.md"
 _PANEL = "bytes, bytes, steps, loads, registers, slices, warps a slice"
 _COST = "units of cost"
 
@@ -113,7 +113,7 @@ class Machine:
     sampled_rows: int = tuned(
         "rows",
         "from which on windows are tried on a sample of them: less planning, against windows that cost more",
-        "docs/experiments.md",
+        "benchmarks/lab_book.md",
     )
     sorts_all: bool = tuned("", "whether a sort over all rows is tried: fewer pads against far x", _FOUND)
     steps: tuple[tuple[int, int], ...] = tuned(
@@ -129,7 +129,7 @@ class Machine:
         "most steps where so many lanes hold every row, rows are mostly longer than the steps otherwise, on "
         "average at least as long as such a share of the longest, and at least so many slices are left: "
         "columns of fewer bytes, against fewer warps",
-        "docs/experiments.md",
+        "benchmarks/lab_book.md",
     )
     alike_bytes: int = tuned("bytes of a number", "from which on that share matters", _SURVEY)
 
@@ -158,7 +158,7 @@ class Machine:
     least_saving: float = tuned(
         "share of a plan",
         "that sorted rows must be able to save for windows to be tried: a product, against a plan",
-        "docs/experiments.md",
+        "benchmarks/lab_book.md",
     )
 
     few_warps: int = tuned("slices", "slices of a block of threads, as a rule", _FOUND)

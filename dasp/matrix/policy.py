@@ -42,8 +42,8 @@ class Policy:
         Published: medium rows from which on a warp takes 2, and 4, row blocks of eight rows (59990, 400000).
     mma : bool, optional
         Multiply 8 x 4 tiles with tensor cores on a GPU that has them for the matrix's type, else with FMA.
-        True in the published format. In slices True is slower for one vector (docs/experiments.md); without a
-        choice they multiply several columns at once, where that is faster.
+        True in the published format. In slices it is slower for one vector (benchmarks/lab_book.md); without
+        a choice they multiply several columns at once, where that is faster.
 
     Raises
     ------

@@ -23,7 +23,7 @@ SAMPLES = 24
 
 TILES, TILE_ROWS = 32, 8192
 """Tiles of a sample of rows in which windows are tried, and the rows of each: as many as the widest window.
-The windows chosen then cost at most a hundredth more (docs/experiments.md)."""
+The windows chosen then cost at most a hundredth more (benchmarks/lab_book.md)."""
 
 MOST_KEYS = 4096
 """Lengths by which a GPU counts the rows of tiles (kernels/pack/windows.cu): where there are more, windows
@@ -34,7 +34,7 @@ UNLIKE = 16
 
 SEGMENTS = 4
 """Part of all steps up to which segments of long rows are taken to gather as the other slices do: the blocks
-chosen then cost at most a hundredth more (docs/experiments.md)."""
+chosen then cost at most a hundredth more (benchmarks/lab_book.md)."""
 
 
 class ValueStatistics(NamedTuple):

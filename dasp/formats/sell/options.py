@@ -25,7 +25,7 @@ class Options:
         Slices to a block of threads on a GPU, 1 to 16.
     mma : bool or None
         Whether a GPU multiplies tiles with tensor cores, which is slower for one vector
-        (docs/experiments.md); None: where it is faster, which may be in products by several columns.
+        (benchmarks/lab_book.md); None: where it is faster, which may be in products by several columns.
 
     Raises
     ------
