@@ -30,13 +30,13 @@ def main() -> None:
     parser.add_argument("--dtype", default="float64,float32")
     parser.add_argument("--columns", default=",".join(map(str, columns.COUNTS)))
     parser.add_argument("--orders", choices=("C", "F", "CF"), default="CF", help="of X and of the result")
-    parser.add_argument("--layout", choices=("slices", "published"), help="the plan's, if not the default")
+    parser.add_argument("--format", choices=("sell", "dasp"), help="the plan's, if not the default")
     parser.add_argument("--csv", type=Path)
     parser.add_argument("--processes", type=int, default=1, help="that make or read matrices ahead")
     options = parser.parse_args()
     known = columns.known_columns(options.device)
     dtypes, counts = options.dtype.split(","), [*map(int, options.columns.split(","))]
-    policy = Policy(layout=options.layout) if options.layout else None
+    policy = Policy(format=options.format) if options.format else None
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(options.processes, mp_context=context) as pool:
         prepared = pool.map(partial(columns.prepare, dtypes=dtypes), options.matrices)

@@ -69,8 +69,8 @@ def dense(library: Any, device: str) -> Iterator[tuple[Row, Callable[[], Any]]]:
 
 def sparse(library: Any, device: str) -> Iterator[tuple[Row, Callable[[], Any]]]:
     """Products in both formats, with and without rows that several warps share; an array and a sum beside."""
-    for matrix, policy in ((matrix, policy) for matrix in MODELS for policy in ("auto", "published")):
-        chosen = dasp.Policy.published() if policy == "published" else None
+    for matrix, policy in ((matrix, policy) for matrix in MODELS for policy in ("auto", "dasp")):
+        chosen = dasp.Policy.dasp() if policy == "dasp" else None
         A = dasp.SpMatrix.from_scipy(models.generate(matrix).astype(float), policy=chosen, device=device)
         x, y = library.ones(A.shape[1]), library.ones(A.shape[0])
         ways = {

@@ -108,7 +108,7 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("matrices", nargs="+", help="specifications of dasp.models")
-    parser.add_argument("--layout", default="auto", help="auto, slices or published")
+    parser.add_argument("--format", default="auto", help="auto, sell or dasp")
     parser.add_argument("--values", default=",".join(VALUES), help="own, drawn or both")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="append the rows to this file")
     args = parser.parse_args()
@@ -119,7 +119,7 @@ def main() -> None:
                 csr.data = np.random.default_rng(0).standard_normal(csr.nnz)
             C = csr_matrix((*map(cupy.asarray, (csr.data, csr.indices, csr.indptr)),), shape=csr.shape)
             C.has_canonical_format  # noqa: B018, found once
-            A = dasp.SpMatrix.from_cupy(C, policy=dasp.Policy(layout=args.layout))
+            A = dasp.SpMatrix.from_cupy(C, policy=dasp.Policy(format=args.format))
             coding = getattr(A.plan.values, "coding", None)
             given = {"matrix": name, "entries": str(csr.nnz), "layout": A.plan.format}
             given["coding"] = coding.name if coding is not None else "PLAIN"

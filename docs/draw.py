@@ -55,7 +55,7 @@ def draw_all(folder: Path) -> None:
     """Draw every figure into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     with matplotlib.rc_context(STYLE):
-        for draw in (slices, lanes, published, fragments, columns, plan_bytes, pays, speeds):
+        for draw in (slices, lanes, tiles, fragments, columns, plan_bytes, pays, speeds):
             figure = draw()
             figure.savefig(folder / f"{draw.__name__}.png")
 
@@ -90,7 +90,7 @@ def packed(matrix: Any, policy: dasp.Policy) -> tuple[Any, np.ndarray, np.ndarra
     on = devices.find("cpu").primitives
     slots, numbers = formats.find(plan.format).slots(plan, on), np.arange(1.0, matrix.nnz + 1)
     count = sum(part.slots for part in formats.find(plan.format).summary(plan))
-    if plan.format == "slices":
+    if plan.format == "sell":
         entries = on.code_values(numbers, slots, count, Coding.PLAIN, None).codes
     else:
         entries = np.zeros(count)
@@ -245,13 +245,13 @@ def plan_bytes() -> Figure:
     return figure
 
 
-# ---- the published format --------------------------------------------------------------------------
+# ---- the format of the paper --------------------------------------------------------------------------
 
 
-def published() -> Figure:
+def tiles() -> Figure:
     """A matrix by category, and the tiles that its medium rows are packed into."""
     matrix = mixed(draw_lengths(96), 128, 40)
-    policy = dasp.Policy.published(long_row=40, segment=64)
+    policy = dasp.Policy.dasp(long_row=40, segment=64)
     plan, rows, found = packed(matrix, policy)
     pattern = plan.pattern
     sizes = (

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.sparse import coo_array, csr_array
 
 LENGTHS = (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 31, 32, 33, 63, 64, 65, 255, 256, 257)
-"""Row lengths around every threshold of the published format."""
+"""Row lengths around every threshold of the format of the paper."""
 
 
 def from_lengths(lengths: Any, n: int, seed: int = 0, dtype: Any = np.float64) -> csr_array:

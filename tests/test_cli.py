@@ -62,21 +62,21 @@ def test_info_shows_the_matrix_and_its_plan(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_info_plans_by_the_policy_it_is_given(capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["--layout", "published", "--long-row", "20", "--fill", "0.5", "--no-mma"]
+    options = ["--format", "dasp", "--long-row", "20", "--fill", "0.5", "--no-mma"]
     _, out, _ = run(capsys, "info", "rmat:8", *CPU, *options)
-    policy = dasp.Policy.published(long_row=20, fill=0.5, mma=False)
+    policy = dasp.Policy.dasp(long_row=20, fill=0.5, mma=False)
     assert repr(dasp.SpMatrix.from_scipy(generate("rmat:8"), policy=policy, device="cpu")) in out
-    _, published, _ = run(capsys, "info", "rmat:8", *CPU, "--published")
-    planned = dasp.SpMatrix.from_scipy(generate("rmat:8"), policy=dasp.Policy.published(), device="cpu")
-    assert repr(planned) in published
+    _, tiled, _ = run(capsys, "info", "rmat:8", *CPU, "--format", "dasp")
+    planned = dasp.SpMatrix.from_scipy(generate("rmat:8"), policy=dasp.Policy.dasp(), device="cpu")
+    assert repr(planned) in tiled
 
 
 def test_info_packs_either_layout(capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["--layout", "slices", "--steps", "3", "--window", "0", "--no-narrow"]
+    options = ["--format", "sell", "--steps", "3", "--window", "0", "--no-narrow"]
     _, out, _ = run(capsys, "info", "rmat:8", *CPU, *options)
-    policy = dasp.Policy(layout="slices", steps=3, window=0, narrow=False)
+    policy = dasp.Policy(format="sell", steps=3, window=0, narrow=False)
     assert repr(dasp.SpMatrix.from_scipy(generate("rmat:8"), policy=policy, device="cpu")) in out
-    outs = [run(capsys, "info", "rmat:8", *CPU, "--policy", name)[1] for name in ("slices", "auto")]
+    outs = [run(capsys, "info", "rmat:8", *CPU, "--format", name)[1] for name in ("sell", "auto")]
     assert outs[0].partition("planned in")[0] == outs[1].partition("planned in")[0]
 
 
@@ -155,7 +155,7 @@ def test_a_matrix_without_entries_has_a_page_too(capsys: pytest.CaptureFixture[s
 
 
 def test_a_notebook_shows_the_parts() -> None:
-    A = dasp.SpMatrix.from_scipy(dasp.models.generate("rmat:8"), device="cpu", policy=dasp.Policy.published())
+    A = dasp.SpMatrix.from_scipy(dasp.models.generate("rmat:8"), device="cpu", policy=dasp.Policy.dasp())
     found = Page(A._repr_html_())
     assert found.open == []
     assert found.loads == []
@@ -393,10 +393,10 @@ def test_the_policys_options_are_its_fields_and_say_what_they_choose(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     offered = {name for choices in options.CHOICES.values() for name in choices}
-    assert offered == {field.name for field in dataclasses.fields(dasp.Policy)} - {"layout"}
+    assert offered == {field.name for field in dataclasses.fields(dasp.Policy)} - {"format"}
     for command in ("info", "solve"):
         _, shown, _ = run(capsys, command, "--help")
-        assert "{auto,slices,published}" in shown
+        assert "{auto,sell,dasp}" in shown
         for title, choices in options.CHOICES.items():
             assert f"\n{title}:\n" in shown
             assert all(choice.help.split()[0] in shown for choice in choices.values())
@@ -408,17 +408,17 @@ def test_json_is_printed_alone(capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(out)
     assert (status, found["matrix"], found["shape"], found["device"]) == (0, "poisson2d:9", [81, 81], "cpu")
     assert sum(part["rows"] for part in found["row_lengths"]) == 81
-    assert found["plan"]["layout"] == "slices"
-    status, out, _ = run(capsys, "info", "rmat:8", *CPU, "--published", "--json")
-    assert json.loads(out)["plan"]["layout"] == "published"
+    assert found["plan"]["format"] == "sell"
+    status, out, _ = run(capsys, "info", "rmat:8", *CPU, "--format", "dasp", "--json")
+    assert json.loads(out)["plan"]["format"] == "dasp"
     status, out, _ = run(capsys, "config", "--json")
     assert (status, json.loads(out)["dasp"]) == (0, dasp.__version__)
 
 
 @pytest.mark.parametrize("spec", ["circuit:2000", "poisson3d:8", "spikes:900:2:600", "short:700"])
-@pytest.mark.parametrize("layout", ["slices", "published"])
+@pytest.mark.parametrize("layout", ["sell", "dasp"])
 def test_the_shares_of_a_plan_add_up(spec: str, layout: str) -> None:
-    policy = dasp.Policy(layout=layout)
+    policy = dasp.Policy(format=layout)
     planned = dasp.SpMatrix.from_scipy(generate(spec), policy=policy, device="cpu")
     parts = formats.find(layout).summary(planned.plan)
     for what, shares in formats.shares(planned.plan).items():
@@ -615,7 +615,7 @@ def test_what_all_ranks_would_say_the_first_one_says(
         (["solve", "poisson3d:5", "--rhs", "nosuch.npy"], ["nosuch.npy"]),
         (["solve", "poisson3d:5", "--plot", "a.xyz"], [".png, .pdf or .svg"]),
         (["solve"], ["MATRIX"]),
-        (["info", "poisson3d:5", "--layout", "rows"], ["--layout", "'rows'", "'slices'"]),
+        (["info", "poisson3d:5", "--format", "rows"], ["--format", "'rows'", "'sell'"]),
         (["info", "poisson3d:5", "--steps", "0"], ["steps is 0"]),
         (["info", "poisson3d:5", "--window", "some"], ["--window", "'some'"]),
         (["bench", *CPU, "poisson3d:5", "--seconds", "nan"], ["--seconds", "nan was given", "above 0"]),

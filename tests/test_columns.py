@@ -41,7 +41,7 @@ from tests.reference import assert_close
 
 pytestmark = pytest.mark.simt
 
-SPLIT = Policy(layout="slices", steps=2)
+SPLIT = Policy(format="sell", steps=2)
 """Gives long rows to several warps."""
 
 COUNTS = (0, 1, 2, 3, 5, 8, 17, 33)
@@ -148,7 +148,7 @@ def emulated_bits(plan, x, **how):
 def test_gallery(executor, name, order):
     matrix = GALLERY[name]
     x = columns(matrix.shape[1], 5, order=order)
-    for policy in (Policy(layout="slices"), SPLIT):
+    for policy in (Policy(format="sell"), SPLIT):
         assert_columns_close(multiply(executor, matrix, x, policy), matrix, x)
 
 
@@ -175,7 +175,7 @@ def test_every_number_of_columns(executor, k, order):
 def test_every_row_is_within_its_bound(executor, matrix, k, split, orders, alpha, beta):
     x = columns(matrix.shape[1], k, order=orders[0])
     y = columns(matrix.shape[0], k, 2, order=orders[1])
-    policy = SPLIT if split else Policy(layout="slices")
+    policy = SPLIT if split else Policy(format="sell")
     got = multiply(executor, matrix, x, policy, y.copy("K"), alpha, beta)
     assert_columns_close(got, matrix, x, alpha, beta, y)
 
@@ -238,7 +238,7 @@ def test_other_types_have_the_bits_of_the_product_by_a_vector(value, other):
 def test_other_types_on_a_cpu_have_the_bits_of_the_product_by_a_vector(value, other, k, order):
     *only_real, dtype = value.split()
     x = np.asarray(numbers(np.random.default_rng(1), (30, k), np.dtype(other)), order=order)
-    for policy in (SPLIT, Policy(layout="slices")):
+    for policy in (SPLIT, Policy(format="sell")):
         planned = SpMatrix.from_coo(*of_type(np.dtype(dtype), bool(only_real)), policy=policy, device="cpu")
         got = planned @ x
         assert got.flags.f_contiguous == (order == "F")
@@ -331,12 +331,12 @@ def test_values_of_every_coding_are_multiplied(executor, coding):
 @settings(max_examples=12)
 @given(matrix=matrices(), data=st.data())
 def test_a_nan_or_inf_in_x_reaches_only_its_column_and_rows_that_use_it(executor, matrix, data):
-    hold_that_specials_stay(executor, matrix, Policy(layout="slices"), data)
+    hold_that_specials_stay(executor, matrix, Policy(format="sell"), data)
 
 
 @every_executor
 @pytest.mark.parametrize(
-    "policy", [Policy(layout="slices", mma=False), Policy(layout="slices", steps=2, mma=False)]
+    "policy", [Policy(format="sell", mma=False), Policy(format="sell", steps=2, mma=False)]
 )
 def test_a_column_has_the_bits_that_the_product_by_it_has(executor, policy):
     """Whatever the number of columns, their order in memory, and the other columns."""
@@ -376,7 +376,7 @@ def test_warps_that_share_a_slice_and_slots_that_are_loaded_together_change_no_b
 ):
     shared = dataclasses.replace(SMALL, rows_of_x=(Panels(128, 16, 4, loads, 64, 4, share),))
     x = columns(matrix.shape[1], k)
-    plan = plan_of(matrix, SPLIT if split else Policy(layout="slices", mma=False))
+    plan = plan_of(matrix, SPLIT if split else Policy(format="sell", mma=False))
     np.testing.assert_array_equal(
         emulated_bits(plan, x, machine=shared), emulated_bits(plan, x, machine=SMALL)
     )
@@ -385,7 +385,7 @@ def test_warps_that_share_a_slice_and_slots_that_are_loaded_together_change_no_b
 @settings(max_examples=12)
 @given(matrices(), st.booleans(), st.integers(2, 7), st.sampled_from([2, 5, 16]), st.sampled_from("CF"))
 def test_the_number_of_threads_changes_no_bit(matrix, split, threads, k, order):
-    operator = Product(plan_of(matrix, SPLIT if split else Policy(layout="slices")))
+    operator = Product(plan_of(matrix, SPLIT if split else Policy(format="sell")))
     operator._seconds = 10**9  # as if large enough for several threads
     hold_threads_to_bits(operator, columns(matrix.shape[1], k, order=order), threads)
 
@@ -506,7 +506,7 @@ def test_long_rows_of_x_are_read_in_one_launch_by_a_warp_at_once():
 def test_long_rows_of_x_give_the_bits_of_the_products_by_vectors(dtype, k):
     matrix = from_lengths([40] * 100 + [0, 1, 3, 300], 2000).astype(dtype)
     x = columns(2000, k, dtype=dtype)
-    for policy in (Policy(layout="slices", mma=False), SPLIT):
+    for policy in (Policy(format="sell", mma=False), SPLIT):
         got = multiply("simt", matrix, x, policy)
         for j in (0, k // 2, k - 1):
             alone = by_vector("simt", matrix, x[:, j].copy(), policy=policy)
@@ -566,12 +566,12 @@ def test_sectors_of_what_a_step_reads():
     near = sp.diags_array(np.ones((3, rows)), offsets=[0, 64, 128], shape=(rows, n)).tocsr()
     far = near[:, np.random.default_rng(0).permutation(n)].tocsr()
     equal = sp.csr_array((np.ones(4 * rows), np.tile([3, 4, 5, 6], rows), np.arange(rows + 1) * 4))
-    short = Policy(layout="slices", steps=16)
+    short = Policy(format="sell", steps=16)
     assert read_sectors(plan_of(near, short)) == pytest.approx(0.25, abs=0.01)
     assert 0.8 < read_sectors(plan_of(far, short)) <= 1
     assert read_sectors(plan_of(equal, short)) == 1 / 32
     assert read_sectors(plan_of(from_lengths([0] * 40, 9))) == 1
-    assert read_sectors(plan_of(from_lengths([500], 600), Policy(layout="slices", steps=2))) == 1
+    assert read_sectors(plan_of(from_lengths([500], 600), Policy(format="sell", steps=2))) == 1
 
 
 # ---- octets --------------------------------------------------------------------------------------
@@ -583,7 +583,7 @@ EIGHTS = dataclasses.replace(H200, octet_entries=EVER, narrow_octet_entries=EVER
 
 def in_octets(matrix, x, alpha=1.0, beta=0.0, y=None, order="C", policy=None):
     """Return alpha A X + beta y of a matrix in octets, from the emulator."""
-    plan = plan_of(matrix, policy or Policy(layout="slices", steps=32))
+    plan = plan_of(matrix, policy or Policy(format="sell", steps=32))
     out = np.full((matrix.shape[0], x.shape[1]), np.nan, x.dtype, order=order) if y is None else y.copy("K")
     emulate_columns(plan, x, out, alpha, beta, machine=EIGHTS)
     return out
@@ -651,7 +651,7 @@ def test_octets_keep_nans_to_the_rows_that_use_them(matrix, data, dtype):
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_octets_of_wide_integers_give_the_same_bits(dtype):
     matrix = from_lengths([7, 3, 0, 12] + [5] * 40, 60).astype(dtype)
-    plan, x = plan_of(matrix, Policy(layout="slices")), columns(60, 16, dtype=dtype)
+    plan, x = plan_of(matrix, Policy(format="sell")), columns(60, 16, dtype=dtype)
     results = []
     for one in (plan, widened(plan)):
         y = np.full((44, 16), np.nan, dtype)
@@ -707,11 +707,11 @@ def test_octets_of_a_grid_are_boxes(shape, dtype):
 
 def test_boxes_of_a_grid_have_fewer_quads_and_every_row_once():
     matrix = lattice((6, 8, 10), 3)
-    plan, on = plan_of(matrix, Policy(layout="slices", steps=32)), Primitives(PackingDevice())
+    plan, on = plan_of(matrix, Policy(format="sell", steps=32)), Primitives(PackingDevice())
     count, boxes = octets.build(on, plan, 1e9)
     assert sorted(boxes.rows.tolist()) == list(range(480))
     mixed = matrix[np.random.default_rng(0).permutation(480)]
-    assert count < octets.build(on, plan_of(mixed, Policy(layout="slices", steps=32)), 1e9)[0] / 2
+    assert count < octets.build(on, plan_of(mixed, Policy(format="sell", steps=32)), 1e9)[0] / 2
     lines = sum(-(-len(np.unique(matrix[i : i + 8].indices)) // 4) for i in range(0, 480, 8))
     assert count < 0.85 * lines
     assert boxes.quads == count
@@ -721,12 +721,12 @@ def test_boxes_of_a_grid_have_fewer_quads_and_every_row_once():
 def test_a_grid_is_found_whatever_its_size_and_elements(model):
     """Rows at equal distances would all begin a line of 16; tetrahedra reach to one side."""
     matrix = generate(model)
-    made_of, plan = Primitives(PackingDevice()), plan_of(matrix, Policy(layout="slices"))
+    made_of, plan = Primitives(PackingDevice()), plan_of(matrix, Policy(format="sell"))
     sample, n = octets.sampled(made_of.device, plan, made_of.unpack_codes(plan)), int(model[-2:])
     assert octets.grid_of(sample, n**3) == (n, n * n)
 
 
 def test_several_unknowns_of_a_point_are_no_points_of_a_grid():
-    made_of, plan = Primitives(PackingDevice()), plan_of(generate("fem3:6"), Policy(layout="slices"))
+    made_of, plan = Primitives(PackingDevice()), plan_of(generate("fem3:6"), Policy(format="sell"))
     sample = octets.sampled(made_of.device, plan, made_of.unpack_codes(plan))
     assert octets.grid_of(sample, 3 * 6**3) == (0, 0)

@@ -22,7 +22,7 @@ from tests.threads import products_in_threads
 
 pytestmark = pytest.mark.cuda
 
-SPLIT = [Policy.published(segment=64), Policy(layout="slices", steps=2)]
+SPLIT = [Policy.dasp(segment=64), Policy(format="sell", steps=2)]
 """Policies that give long rows to several warps."""
 
 
@@ -69,7 +69,7 @@ def test_a_matrix_may_be_dropped_while_its_product_is_on_its_way(cupy, skewed):
 def test_steps_of_planning_that_run_beside_each_other_make_the_plan_of_the_cpu(cupy):
     from dasp.formats.cost import H200
     from dasp.formats.plan import Csr, arrays_of
-    from dasp.formats.sell import SLICED
+    from dasp.formats.sell import SELL
     from dasp.formats.sell.cpu import primitives as cpu
     from dasp.runtime.cuda.device import primitives
 
@@ -79,12 +79,12 @@ def test_steps_of_planning_that_run_beside_each_other_make_the_plan_of_the_cpu(c
     matrix = from_lengths(lengths, 9000)
     matrix.sort_indices()
     csr = Csr(matrix.shape, matrix.indptr, matrix.indices, matrix.data)
-    want = SLICED.pack(csr, SLICED.options(), H200, cpu)
+    want = SELL.pack(csr, SELL.options(), H200, cpu)
     numbers = want.pattern.headers[: want.pattern.segments, 1].astype(int)
     assert (np.diff(numbers) < 0).any()  # segments are sorted, too
     there = Csr(csr.shape, *(cupy.asarray(array) for array in csr[1:]))
     for _ in range(10):
-        got = SLICED.pack(there, SLICED.options(), H200, primitives(0))
+        got = SELL.pack(there, SELL.options(), H200, primitives(0))
         assert got.pattern.choice == want.pattern.choice
         for one, other in zip(arrays_of(got), arrays_of(want), strict=True):
             np.testing.assert_array_equal(one.get(), other)
@@ -232,7 +232,7 @@ def test_products_wait_for_a_python_function_of_their_stream():
 ENDING = """
 import cupy, numpy, dasp, sys, threading
 A = dasp.SpMatrix.from_scipy(dasp.models.generate("spikes:2000:5:2000"), device="cuda",
-                             policy=dasp.Policy(layout="slices", steps=2))
+                             policy=dasp.Policy(format="sell", steps=2))
 assert A.plan.pattern.segments
 xs = [cupy.asarray(numpy.random.default_rng(k).standard_normal(2000)) for k in range(8)]
 wants = [A @ x for x in xs]
@@ -331,7 +331,7 @@ def test_matrices_of_different_sizes_by_columns_by_turns(cupy, k):
                 assert_close(y[:, j].copy(), matrix, x[:, j].copy())
 
 
-@pytest.mark.parametrize("policy", [*SPLIT, Policy(layout="slices")])
+@pytest.mark.parametrize("policy", [*SPLIT, Policy(format="sell")])
 def test_out_is_filled_with_the_same_bits_whichever_way(cupy, skewed, policy):
     planned = SpMatrix.from_scipy(skewed, policy=policy, device="cuda")
     x = cupy.asarray(np.random.default_rng(4).standard_normal(1000))

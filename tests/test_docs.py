@@ -368,7 +368,7 @@ def test_every_table_says_what_its_csv_says(written: Path, document: str, tables
 
 
 @pytest.mark.parametrize("spec", ["poisson2d:12", "spikes:300:2:290"])
-@pytest.mark.parametrize("layout", ["slices", "published"])
+@pytest.mark.parametrize("layout", ["sell", "dasp"])
 def test_the_pictures_of_plans_show_what_is_in_their_slots(spec: str, layout: str) -> None:
     found = importlib.util.spec_from_file_location("draw", ROOT / "docs" / "draw.py")
     assert found is not None
@@ -376,13 +376,13 @@ def test_the_pictures_of_plans_show_what_is_in_their_slots(spec: str, layout: st
     draw = importlib.util.module_from_spec(found)
     found.loader.exec_module(draw)
     matrix = entries_of(dasp.models.generate(spec))
-    plan, rows, columns = draw.packed(matrix, dasp.Policy(layout=layout))
+    plan, rows, columns = draw.packed(matrix, dasp.Policy(format=layout))
     there = rows != PAD
     assert (there == (columns != PAD)).all()
     drawn = np.sort(rows[there].astype(np.int64) * matrix.shape[1] + columns[there])
     entries = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr)) * matrix.shape[1] + matrix.indices
     np.testing.assert_array_equal(drawn, np.sort(entries))
-    if layout == "slices":
+    if layout == "sell":
         np.testing.assert_array_equal(np.where(there, rows, PAD), np.where(there, expand(plan)[0], PAD))
         np.testing.assert_array_equal(columns, expand(plan)[1])
 

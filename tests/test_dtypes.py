@@ -420,7 +420,7 @@ def test_alpha_and_beta_are_complex_where_the_product_is():
         A.matvec(x + 0j, out=x + 0j, beta="b")
 
 
-PUBLISHED = Policy.published(segment=64)
+DASP = Policy.dasp(segment=64)
 
 
 @every_executor
@@ -432,32 +432,32 @@ PUBLISHED = Policy.published(segment=64)
         ("complex128", "complex128"),
     ],
 )
-def test_types_in_the_published_format(executor, value, x):
+def test_types_in_the_format_of_the_paper(executor, value, x):
     """A vector, alpha and beta, and columns with the bits of the products by them."""
     lengths = [700, 3, 129] + [1] * 40 + [3] * 20 + [2] * 19 + [4] * 9 + [0, 0] + [5, 9, 31] * 12 + [40] * 9
     matrix, X = typed(from_lengths(lengths, 300), value), numbers(x, 1500, 5).reshape(300, 5)
     vectors = np.ascontiguousarray(X.T)
-    want = np.stack([multiply(executor, matrix, vector, policy=PUBLISHED) for vector in vectors], axis=1)
+    want = np.stack([multiply(executor, matrix, vector, policy=DASP) for vector in vectors], axis=1)
     assert want.dtype == result_type(named(value), named(x))
     assert_close(want[:, 0], matrix, vectors[0])
     alpha, beta = (0.3 - 2j, 0.5j) if want.dtype.kind == "c" else (0.3, -1.5)
     y = numbers(want.dtype.name, len(lengths), 6)
-    got = multiply(executor, matrix, vectors[0], policy=PUBLISHED, y=y, alpha=alpha, beta=beta)
+    got = multiply(executor, matrix, vectors[0], policy=DASP, y=y, alpha=alpha, beta=beta)
     assert_close(got, matrix, vectors[0], alpha, beta, y)
     if executor != "simt":  # no kernel takes several columns: they are one product after the other
-        assert by_columns(executor, matrix, X, PUBLISHED).tobytes() == want.tobytes()
+        assert by_columns(executor, matrix, X, DASP).tobytes() == want.tobytes()
     if named(value).kind != "c" and named(x).kind == "c":
         vector = vectors[0].copy()
         vector[7] = complex(np.inf, 1.0)
-        got = multiply(executor, matrix, vector, policy=PUBLISHED)
+        got = multiply(executor, matrix, vector, policy=DASP)
         assert not np.isnan(got.imag).any(), "the infinite real part met an imaginary one that is not there"
 
 
 @pytest.mark.parametrize("name", NEW)
-def test_plans_in_the_published_format_keep_every_type(name, tmp_path):
+def test_plans_in_the_format_of_the_paper_keep_every_type(name, tmp_path):
     matrix = typed(from_lengths([300, 0, 1, 2, 3, 3, 4, 7, 40], 50), name)
-    A = SpMatrix.from_scipy(matrix, policy=PUBLISHED, device="cpu")
-    formats.find("published").check(A.plan)
+    A = SpMatrix.from_scipy(matrix, policy=DASP, device="cpu")
+    formats.find("dasp").check(A.plan)
     bits = bits_type(named(name))
     A.save(tmp_path / "A.npz")
     for made in (A, SpMatrix.load(tmp_path / "A.npz", device="cpu"), A.astype(np.complex128), A.T.T):
@@ -471,15 +471,15 @@ def test_plans_in_the_published_format_keep_every_type(name, tmp_path):
 
 
 def test_a_format_refuses_types_that_it_has_not_in_a_line(monkeypatch):
-    fewer = dataclasses.replace(formats.find("published"), dtypes=("float64", "float32"))
-    monkeypatch.setitem(formats._formats, "published", fewer)
-    with pytest.raises(TypeError, match=r"A has dtype .*; layout 'published' multiplies float64 and float32"):
-        SpMatrix.from_coo(np.ones(1, complex), ([0], [0]), (1, 1), policy=PUBLISHED, device="cpu")
-    A = SpMatrix.from_dense(np.eye(2), policy=PUBLISHED, device="cpu")
-    with pytest.raises(TypeError, match=r"A has dtype .*pass layout='slices'"):
+    fewer = dataclasses.replace(formats.find("dasp"), dtypes=("float64", "float32"))
+    monkeypatch.setitem(formats._formats, "dasp", fewer)
+    with pytest.raises(TypeError, match=r"A has dtype .*; layout 'dasp' multiplies float64 and float32"):
+        SpMatrix.from_coo(np.ones(1, complex), ([0], [0]), (1, 1), policy=DASP, device="cpu")
+    A = SpMatrix.from_dense(np.eye(2), policy=DASP, device="cpu")
+    with pytest.raises(TypeError, match=r"A has dtype .*pass format='sell'"):
         A.astype(np.float16)
     for x in (np.ones(2, complex), np.ones((2, 3), complex)):
-        with pytest.raises(TypeError, match="the product has dtype complex128; layout 'published'"):
+        with pytest.raises(TypeError, match="the product has dtype complex128; layout 'dasp'"):
             A @ x
 
 

@@ -16,7 +16,7 @@ from tests.test_dtypes import MIXES, TYPES, numbers, typed
 pytestmark = pytest.mark.cuda
 
 LENGTHS = [700, 3, 129] + [5] * 40 + [0, 0] + [40] * 9
-SPLIT = Policy(layout="slices", steps=2, mma=False)
+SPLIT = Policy(format="sell", steps=2, mma=False)
 
 
 def bits(array):

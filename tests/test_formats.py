@@ -121,7 +121,7 @@ def test_a_third_format_needs_no_other_change(name: str, dense_rows: None, tmp_p
     matrix = entries_of(GALLERY[name])
     if matrix.shape[1] == 0:
         return
-    A = dasp.SpMatrix.from_scipy(matrix, policy=dasp.Policy(layout="dense rows"), device="cpu")
+    A = dasp.SpMatrix.from_scipy(matrix, policy=dasp.Policy(format="dense rows"), device="cpu")
     x = np.random.default_rng(0).standard_normal(matrix.shape[1])
     assert_close(A @ x, matrix, x)
     X = np.stack([x, -x], axis=1)
@@ -140,10 +140,10 @@ def test_a_third_format_needs_no_other_change(name: str, dense_rows: None, tmp_p
 def test_a_format_that_a_backend_cannot_multiply_says_so(dense_rows: None) -> None:
     plan = planning.make_plan(
         Csr((1, 1), np.array([0, 1]), np.array([0]), np.ones(1)),
-        dasp.Policy(layout="dense rows"),
+        dasp.Policy(format="dense rows"),
         "cpu",
         primitives,
     )
     formats.register(dataclasses.replace(formats.find("dense rows"), products={}))
-    with pytest.raises(RuntimeError, match="the plan has format 'dense rows'; the CPU multiplies slices"):
+    with pytest.raises(RuntimeError, match="the plan has format 'dense rows'; the CPU multiplies sell, dasp"):
         dasp.SpMatrix(plan, "cpu")

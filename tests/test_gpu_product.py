@@ -33,11 +33,11 @@ from tests.simt.gpu import Gpu  # noqa: E402
 pytestmark = pytest.mark.simt
 
 POLICIES = {
-    "slices": Policy(layout="slices"),
-    "split slices": Policy(layout="slices", steps=2),
-    "published": Policy.published(segment=64),
+    "sell": Policy(format="sell"),
+    "split sell": Policy(format="sell", steps=2),
+    "dasp": Policy.dasp(segment=64),
 }
-SPLIT = ["split slices", "published"]
+SPLIT = ["split sell", "dasp"]
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def test_diagonals(gpu, policy, name):
         times = np.bincount(rows[kept], minlength=m)
         if found is None:
             assert (times > 1).any()
-            assert policy == "split slices"
+            assert policy == "split sell"
             continue
         first, count = diagonal_rows((m, n), k)
         want = np.bincount(rows[kept], matrix.data[kept], m)[first : first + count]
@@ -136,7 +136,7 @@ def test_what_needs_more_goes_the_long_way_and_is_right(gpu, matrix, policy, cou
     assert len(counted) == 6  # alpha and beta go the short way
 
 
-@pytest.mark.parametrize("policy", ["slices", "split slices"])
+@pytest.mark.parametrize("policy", ["sell", "split sell"])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("turns", [False, True])
 @pytest.mark.parametrize(("square", "run"), [(False, 0), (False, 3), (True, 2)])
@@ -172,19 +172,19 @@ def test_dot_products_that_a_product_leaves(gpu, matrix, policy, dtype, turns, s
 def test_where_a_product_leaves_no_dot_product(gpu, matrix, monkeypatch):
     x, m = gpu.put(vector(300)), matrix.shape[0]
     y, w = gpu.put(np.zeros(m)), gpu.put(np.zeros(m))
-    assert planned(matrix, "published").prepare_with_dot(x, y, w) is None
+    assert planned(matrix, "dasp").prepare_with_dot(x, y, w) is None
     single = gpu.put(np.zeros(m, np.float32))
-    assert planned(matrix, "slices").prepare_with_dot(x, y, single) is None
+    assert planned(matrix, "sell").prepare_with_dot(x, y, single) is None
     assert SpMatrix.from_scipy(matrix, device="cpu").prepare_with_dot(x, y, w) is None
-    nothing = planned(from_lengths([], 300), "slices")
+    nothing = planned(from_lengths([], 300), "sell")
     assert nothing.prepare_with_dot(x, y[:0], w[:0]) is None
     long = from_lengths([40] * m, 300)
-    assert planned(long, "slices").prepare_with_dot(x, y, w) is not None
-    alone = SpMatrix(plan_of(long, Policy(layout="slices", steps=40)), "cuda:0")
+    assert planned(long, "sell").prepare_with_dot(x, y, w) is not None
+    alone = SpMatrix(plan_of(long, Policy(format="sell", steps=40)), "cuda:0")
     assert alone.prepare_with_dot(x, y, w) is None  # slices of 40 steps
     assert alone.prepare_with_dot(x, y, w, run=2) is not None
     monkeypatch.setattr(dotted, "MOST_BLOCKS", 0)
-    assert planned(matrix, "slices").prepare_with_dot(x, y, w) is None  # it has segments
+    assert planned(matrix, "sell").prepare_with_dot(x, y, w) is None  # it has segments
 
 
 class _Filling:
@@ -200,7 +200,7 @@ class _Filling:
 def test_plain_values_are_written_the_short_way_and_no_others(gpu, matrix, monkeypatch):
     filling, data = _Filling(), gpu.put(np.ones(matrix.nnz))
     monkeypatch.setattr(of_slices, "primitives", lambda number: filling)
-    A = planned(matrix, "slices")
+    A = planned(matrix, "sell")
     assert not A._product.take_values(data, None)  # nobody asked where entries are
     A._shared.slots = filling
     assert A.with_values(data, out=A) is A
@@ -213,13 +213,13 @@ def test_plain_values_are_written_the_short_way_and_no_others(gpu, matrix, monke
     gpu.device = 1
     assert not A._product.take_values(data, filling)
     gpu.device = 0
-    assert not planned(matrix, "published")._product.take_values(data, filling)
+    assert not planned(matrix, "dasp")._product.take_values(data, filling)
     assert len(filling.given) == 2
 
 
 @pytest.mark.parametrize("offset", [-1, 0, 1, 299])
 def test_an_out_that_overlaps_x_is_refused(gpu, offset):
-    A = planned(from_lengths([5] * 300, 300), "slices")
+    A = planned(from_lengths([5] * 300, 300), "sell")
     memory = gpu.put(np.ones(900))
     x = memory[300:600]
     with pytest.raises(ValueError, match="out overlaps x"):
@@ -229,7 +229,7 @@ def test_an_out_that_overlaps_x_is_refused(gpu, offset):
 
 
 def test_a_wrong_out_is_refused(gpu, matrix):
-    A, x, m = planned(matrix, "slices"), gpu.put(vector(300)), matrix.shape[0]
+    A, x, m = planned(matrix, "sell"), gpu.put(vector(300)), matrix.shape[0]
     for out, error in (
         (gpu.put(np.ones(m, np.float32)), "dtype"),
         (gpu.put(np.ones(m + 1)), "shape"),
@@ -243,7 +243,7 @@ def test_a_wrong_out_is_refused(gpu, matrix):
 
 @pytest.mark.parametrize("shape", [(0, 5), (5, 0), (0, 0)])
 def test_shapes_with_a_zero(gpu, shape):
-    A = planned(from_lengths([0] * shape[0], shape[1]), "slices")
+    A = planned(from_lengths([0] * shape[0], shape[1]), "sell")
     y = A @ gpu.put(np.ones(shape[1]))
     np.testing.assert_array_equal(gpu.get(y), np.zeros(shape[0]))
 
@@ -316,7 +316,7 @@ def test_a_capture_has_scratch_of_its_own_that_ends_with_its_graph(gpu, matrix, 
 
 def test_plans_without_segments_ask_nothing_of_a_capture(gpu):
     matrix = from_lengths([5] * 40, 30)
-    A, x = planned(matrix, "slices"), vector(30)
+    A, x = planned(matrix, "sell"), vector(30)
     gpu.graphs[7] = 1, 0x101
     assert_close(gpu.get(A @ gpu.put(x)), matrix, x)
     assert not scratch._kept
@@ -344,7 +344,7 @@ def test_several_columns_and_views_of_them(gpu, matrix, policy, cut, turns, monk
 
 
 def test_a_float32_matrix_of_columns_is_widened(gpu, matrix):
-    A, x = planned(matrix, "slices"), np.random.default_rng(1).standard_normal((300, 4)).astype(np.float32)
+    A, x = planned(matrix, "sell"), np.random.default_rng(1).standard_normal((300, 4)).astype(np.float32)
     y = A @ gpu.put(x)
     assert y.dtype == np.float64
     for j in range(4):
@@ -369,11 +369,11 @@ def test_columns_that_are_turned_have_the_same_bits(gpu, dtype, k, beta, monkeyp
     for turns in (False, True):
         monkeypatch.setattr(columns, "turns", lambda *_, turns=turns: turns)
         out = gpu.put(y).T
-        planned(matrix, "slices").matvec(gpu.put(x).T, out=out, beta=beta)
+        planned(matrix, "sell").matvec(gpu.put(x).T, out=out, beta=beta)
         results.append(gpu.get(out).copy())
         if k > 1:
             kernels = [kernel for _, kernel, _ in gpu.launches]
-            in_order = not len(planned(matrix, "slices").plan.pattern.rows)
+            in_order = not len(planned(matrix, "sell").plan.pattern.rows)
             assert kernels.count("dasp_transpose") == turns * (
                 1 if beta or k <= (8 if in_order else 4) else 2
             )
@@ -414,7 +414,7 @@ def test_rows_that_are_copied_to_even_ones_have_the_same_bits(gpu, dtype, k, far
     for evens in (False, True):
         monkeypatch.setattr(columns, "evens", lambda *_, evens=evens: evens)
         gpu.launches.clear()
-        results.append(gpu.get(planned(matrix, "slices") @ gpu.put(x)).copy())
+        results.append(gpu.get(planned(matrix, "sell") @ gpu.put(x)).copy())
         assert [kernel for _, kernel, _ in gpu.launches].count("dasp_transpose") == evens
     np.testing.assert_array_equal(*results)
 
@@ -445,9 +445,9 @@ def test_columns_are_turned_where_rows_are_long_or_far_apart():
     assert columns.turns(H200, far, read_sectors(far))
 
 
-@pytest.mark.parametrize(("policy", "kept"), [("split slices", 1), ("published", 1 + 4)])
+@pytest.mark.parametrize(("policy", "kept"), [("split sell", 1), ("dasp", 1 + 4)])
 def test_captured_columns_keep_what_they_work_in_with_the_graph(gpu, matrix, policy, kept):
-    """What columns share, and in the published format the copies of each column."""
+    """What columns share, and in the format of the paper the copies of each column."""
     A, x = planned(matrix, policy), gpu.put(np.random.default_rng(1).standard_normal((300, 4)))
     y = gpu.put(np.full((matrix.shape[0], 4), np.nan))
     A.matvec(x, out=y)
@@ -463,9 +463,9 @@ def test_captured_columns_keep_what_they_work_in_with_the_graph(gpu, matrix, pol
 
 @pytest.mark.parametrize(
     ("policy", "name", "launches"),
-    [("slices", "dasp_slices", ["dasp_slices_columns"]), ("published", "dasp_spmv", 8 * ["dasp_spmv"])],
+    [("sell", "dasp_slices", ["dasp_slices_columns"]), ("dasp", "dasp_spmv", 8 * ["dasp_spmv"])],
 )
-def test_columns_without_segments_launch_once_in_slices_and_once_each_in_the_published_format(
+def test_columns_without_segments_launch_once_in_slices_and_once_each_in_the_format_of_the_paper(
     gpu, policy, name, launches
 ):
     matrix = from_lengths([5] * 40, 30)
@@ -482,17 +482,17 @@ def test_columns_without_segments_launch_once_in_slices_and_once_each_in_the_pub
 # ---- memory --------------------------------------------------------------------------------------
 
 PLANS = {
-    "cut": lambda: (from_lengths([700, 3, 129] + [5] * 40 + [0, 0], 300), "split slices"),
-    "one long row": lambda: (from_lengths([900], 30), "split slices"),
-    "no row in slices": lambda: (from_lengths([300] * 20, 40), "split slices"),
-    "one column": lambda: (from_lengths([1, 0, 3, 1] * 9, 1), "slices"),
-    "one row": lambda: (from_lengths([40], 30), "slices"),
-    "rows of 9": lambda: (from_lengths([9] * 70, 64), "slices"),
-    "empty": lambda: (from_lengths([0] * 7, 4), "slices"),
-    "every category": lambda: (from_lengths([*LENGTHS, 700, 0], 100), "published"),
-    "short rows": lambda: (from_lengths([1, 3, 2, 2, 4] * 9, 30), "published"),
-    "octets": lambda: (entries_of(generate("fem3:3")), "slices"),
-    "a grid": lambda: (entries_of(generate("poisson3d:6")), "slices"),
+    "cut": lambda: (from_lengths([700, 3, 129] + [5] * 40 + [0, 0], 300), "split sell"),
+    "one long row": lambda: (from_lengths([900], 30), "split sell"),
+    "no row in slices": lambda: (from_lengths([300] * 20, 40), "split sell"),
+    "one column": lambda: (from_lengths([1, 0, 3, 1] * 9, 1), "sell"),
+    "one row": lambda: (from_lengths([40], 30), "sell"),
+    "rows of 9": lambda: (from_lengths([9] * 70, 64), "sell"),
+    "empty": lambda: (from_lengths([0] * 7, 4), "sell"),
+    "every category": lambda: (from_lengths([*LENGTHS, 700, 0], 100), "dasp"),
+    "short rows": lambda: (from_lengths([1, 3, 2, 2, 4] * 9, 30), "dasp"),
+    "octets": lambda: (entries_of(generate("fem3:3")), "sell"),
+    "a grid": lambda: (entries_of(generate("poisson3d:6")), "sell"),
 }
 """Matrices, and policies that they are planned by."""
 
@@ -570,7 +570,7 @@ def test_memory_that_products_took_goes_to_nobody_who_would_not_wait_for_them(gp
 
 def test_a_launch_is_told_of_no_memory_that_was_given_back(gpu, matrix):
     """The stand-in sees that, as it sees where an array ends."""
-    launch = planned(matrix, "slices")._product._find(gpu.stream)
+    launch = planned(matrix, "sell")._product._find(gpu.stream)
     x, y = gpu.put(np.ones(300)), gpu.put(np.ones(matrix.shape[0]))
     short, lost = gpu.put(np.ones(299)), gpu.put(np.ones(matrix.shape[0])).data.ptr
     launch(gpu.stream, x.data.ptr, y.data.ptr, 1.0, 0.0)
@@ -728,7 +728,7 @@ def test_a_stream_keeps_its_handle_while_scratch_is_known_by_it(gpu, monkeypatch
             self.ptr, self.done = ptr, False
 
     matrix = from_lengths([700, 3, 4], 50)
-    a = SpMatrix(plan_of(matrix, Policy(layout="slices", steps=2)), "cuda:0")
+    a = SpMatrix(plan_of(matrix, Policy(format="sell", steps=2)), "cuda:0")
     monkeypatch.setattr(sys.modules["cupy"].cuda, "ExternalStream", int)
     x, y = gpu.put(np.ones(50)), gpu.put(np.zeros(3))
     streams = [Stream(0x100 + k) for k in range(2 * product.MOST_STREAMS)]

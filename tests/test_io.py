@@ -847,7 +847,7 @@ def test_a_small_file_of_many_rows_takes_no_memory(tmp_path: Path, form: str) ->
 def test_nothing_is_unpacked_that_is_not_announced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dasp.runtime.memory.machine_bytes", lambda: 10**8)
     zeros = npy(np.zeros(2 * 10**7))
-    plan = {f"{name}.npy": npy(value) for name, value in pack_plan(published_plan()).items()}
+    plan = {f"{name}.npy": npy(value) for name, value in pack_plan(dasp_plan()).items()}
     bombs = {
         "matrix": zipped(*{**PARTS, "data.npy": zeros}.items(), method=zipfile.ZIP_DEFLATED),
         "unknown": zipped(*PARTS.items(), ("more.npy", zeros), method=zipfile.ZIP_DEFLATED),
@@ -978,15 +978,15 @@ def plan_of(matrix: csr_array, **choices: Any) -> Plan:
     return planned(matrix, Policy(**choices))
 
 
-def published_plan() -> Plan:
-    return plan_of(generate("spikes:300:2:290"), layout="published", long_row=100)
+def dasp_plan() -> Plan:
+    return plan_of(generate("spikes:300:2:290"), format="dasp", long_row=100)
 
 
 def sliced_plan(coding: Coding = Coding.DICTIONARY) -> Plan:
     """A plan whose slices have every array, segments, 1 to 32 lanes to a row and all widths but the last."""
     matrix = generate("spikes:300:2:290")
     matrix.data = VALUES[coding](matrix.nnz).astype(float)
-    plan = plan_of(matrix, layout="slices", steps=2, window=128)
+    plan = plan_of(matrix, format="sell", steps=2, window=128)
     assert plan.values.coding == coding
     return plan
 
@@ -1015,7 +1015,7 @@ def test_a_plan_of_every_type_comes_back(tmp_path: Path, name: str, coding: Codi
     matrix, dtype = generate("spikes:300:2:290"), TABLE[name].dtype
     values = VALUES[coding](matrix.nnz).astype(dtype)
     matrix = csr_array((values, matrix.indices, matrix.indptr), shape=matrix.shape)
-    assert_comes_back(plan_of(matrix, layout="slices"), tmp_path / "p.npz")
+    assert_comes_back(plan_of(matrix, format="sell"), tmp_path / "p.npz")
 
 
 def test_a_complex_matrix_of_scipy_is_read(tmp_path: Path) -> None:
@@ -1028,12 +1028,12 @@ def test_a_complex_matrix_of_scipy_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("spec", PLANS)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("layout", ["slices", "published"])
+@pytest.mark.parametrize("layout", ["sell", "dasp"])
 def test_a_plan_comes_back_bit_for_bit(tmp_path: Path, spec: str, dtype: type, layout: str) -> None:
     plan = plan_of(
         generate(spec).astype(dtype),
-        layout=layout,
-        **({"steps": 2} if layout == "slices" else {"long_row": 100}),
+        format=layout,
+        **({"steps": 2} if layout == "sell" else {"long_row": 100}),
     )
     assert_comes_back(plan, tmp_path / "p.npz")
 
@@ -1046,15 +1046,15 @@ def test_slices_of_every_coding_come_back(tmp_path: Path, coding: Coding) -> Non
 def test_slices_of_every_width_come_back(tmp_path: Path) -> None:
     columns = np.concatenate([np.arange(32), np.arange(32) * 3, np.arange(32) * 999, np.arange(32) * 99_999])
     matrix = csr_array((np.ones(128), (np.arange(128), columns)), shape=(128, 4_000_000))
-    plan = plan_of(matrix, layout="slices")
+    plan = plan_of(matrix, format="sell")
     assert sorted(shape_fields(plan.pattern.headers[:, 3])[3]) == list(Width)
     assert_comes_back(plan, tmp_path / "p.npz")
 
 
 @pytest.mark.parametrize("shape", [(0, 0), (0, 5), (5, 0), (3, 3)])
-@pytest.mark.parametrize("layout", ["slices", "published"])
+@pytest.mark.parametrize("layout", ["sell", "dasp"])
 def test_an_empty_plan_comes_back(tmp_path: Path, shape: tuple[int, int], layout: str) -> None:
-    save_plan(tmp_path / "p.npz", plan_of(csr_array(shape), layout=layout))
+    save_plan(tmp_path / "p.npz", plan_of(csr_array(shape), format=layout))
     assert load_plan(tmp_path / "p.npz").shape == shape
 
 
@@ -1163,7 +1163,7 @@ def test_a_full_disk_keeps_nothing_of_a_plan(tmp_path: Path) -> None:
 
 def broken(tmp_path: Path, plan: Plan | None = None, **changes: object) -> str:
     """Save a plan with some arrays replaced (None removes one), and return how it is refused."""
-    packed: dict[str, object] = dict(pack_plan(plan or published_plan()))
+    packed: dict[str, object] = dict(pack_plan(plan or dasp_plan()))
     for name, value in changes.items():
         packed[name.replace("__", ".")] = value
     path = tmp_path / "p.npz"
@@ -1205,7 +1205,7 @@ ARRAYS = [
 
 @pytest.mark.parametrize(("layout", "name"), ARRAYS)
 def test_no_array_of_a_plan_can_be_wrong(tmp_path: Path, layout: str, name: str) -> None:
-    plan = sliced_plan() if layout == "slices" else published_plan()
+    plan = sliced_plan() if layout == "sell" else dasp_plan()
     good = pack_plan(plan)[name]
     key = name.replace(".", "__")
     assert name in broken(tmp_path, plan, **{key: None})
@@ -1326,7 +1326,7 @@ def test_slices_cannot_be_wrong(tmp_path: Path, fault: str) -> None:
 
 
 def test_lanes_without_a_row_hold_pads(tmp_path: Path) -> None:
-    plan = plan_of(generate("poisson2d:3"), layout="slices", window=0)
+    plan = plan_of(generate("poisson2d:3"), format="sell", window=0)
     arrays = pack_plan(plan)
     deltas = arrays["pattern.deltas"].copy()
     assert deltas[31] == PAD_8
@@ -1339,7 +1339,7 @@ def test_lanes_without_a_row_hold_pads(tmp_path: Path) -> None:
 
 def test_unknown_and_mistyped_fields_are_refused(tmp_path: Path) -> None:
     assert "unknown field extra" in broken(tmp_path, extra=np.ones(2))
-    head = json.loads(pack_plan(published_plan())["dasp_plan"].tobytes())
+    head = json.loads(pack_plan(dasp_plan())["dasp_plan"].tobytes())
     for field, value in (
         ("pattern.long.entries", 1),
         ("pattern.long.entries", "many"),
@@ -1362,7 +1362,7 @@ def test_unknown_and_mistyped_fields_are_refused(tmp_path: Path) -> None:
         ("shape", [299, 300]),
         ("shape", [300, -1]),
         ("shape", None),
-        ("format", "slices"),
+        ("format", "sell"),
         ("format", "nosuch"),
         ("format", 3),
         ("fields", []),

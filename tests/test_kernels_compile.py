@@ -38,8 +38,8 @@ ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
 Defines = dict[str, str]
 
 
-PUBLISHED_TYPES = [("bfloat16", "complex128"), ("complex64", "float32"), ("complex128", "complex128")]
-"""Types of a matrix and of x, beside real ones, that the published format is compiled for here."""
+DASP_TYPES = [("bfloat16", "complex128"), ("complex64", "float32"), ("complex128", "complex128")]
+"""Types of a matrix and of x, beside real ones, that the format of the paper is compiled for here."""
 
 
 def spmv() -> Iterator[Defines]:
@@ -62,7 +62,7 @@ def spmv() -> Iterator[Defines]:
                 "DASP_OFFSET": offset,
                 "DASP_THREADS": "128",
             }
-    for value, x in PUBLISHED_TYPES:
+    for value, x in DASP_TYPES:
         known = type_names(arithmetic(np.dtype(value), np.dtype(x)))
         integers = {"DASP_INDEX": "int", "DASP_OFFSET": "int"}
         yield known | integers | {"DASP_TICKETS": "1", "DASP_MMA": "0", "DASP_THREADS": "128"}
@@ -362,7 +362,7 @@ SOURCES: dict[str, list[Defines]] = {
     "spmv/product.cu": list(spmv()),
     "spmv/slices.cu": list(slices()),
     "spmv/diagonal.cu": list(diagonals()),
-    "spmv/diagonal_published.cu": [
+    "spmv/diagonal_dasp.cu": [
         {"DASP_INDEX": kind, "DASP_OFFSET": kind, "DASP_MMA": "0", "DASP_THREADS": "256", **kinds.defines}
         for row in TABLE.values()
         for kinds in [into(*3 * [row.dtype])]

@@ -125,10 +125,10 @@ def test_the_repr_is_a_table(planned, matrix):
     assert lines[1].split() == ["part", "rows", "entries", "slots", "fill", "bytes"]
     table = {cells[0]: cells[1:] for cells in (line.split() for line in lines[2:])}
     assert list(table) == ["slices"]
-    published = SpMatrix.from_scipy(matrix, policy=Policy.published(), device="cpu")
-    parts = [line.split() for line in repr(published).splitlines()[2:]]
+    tiled = SpMatrix.from_scipy(matrix, policy=Policy.dasp(), device="cpu")
+    parts = [line.split() for line in repr(tiled).splitlines()[2:]]
     assert [cells[0] for cells in parts] == ["long", "regular", "irregular", "short", "empty"]
-    for rows, of in ((table.items(), planned), ([(cells[0], cells[1:]) for cells in parts], published)):
+    for rows, of in ((table.items(), planned), ([(cells[0], cells[1:]) for cells in parts], tiled)):
         assert sum(int(cells[1]) for _, cells in rows) == of.nnz
         assert sum(int(cells[4]) for _, cells in rows) == of.nbytes
 
@@ -429,7 +429,7 @@ def test_without_cupy_the_reason_says_how_to_get_it(monkeypatch):
 
 
 def test_policies_change_the_plan_but_not_the_matrix(matrix, x):
-    for policy in (Policy.published(long_row=4), Policy.published(fill=1.0), Policy(layout="slices")):
+    for policy in (Policy.dasp(long_row=4), Policy.dasp(fill=1.0), Policy(format="sell")):
         planned = SpMatrix.from_scipy(matrix, policy=policy, device="cpu")
         assert_same_entries(planned.to_scipy(), matrix)
         assert_close(planned @ x, matrix, x)

@@ -32,20 +32,20 @@ MATRIX = from_lengths(np.random.default_rng(0).integers(1, 90, 400), 500)
 
 
 def test_the_fastest_layout_wins(monkeypatch):
-    timed_by(monkeypatch, lambda plan: 1.0 if plan.format == "slices" else 2.0)
-    assert find_policy(MATRIX, device="cpu").format_for((1, 1)).name == "slices"
-    timed_by(monkeypatch, lambda plan: 2.0 if plan.format == "slices" else 1.0)
-    assert find_policy(MATRIX, device="cpu").format_for((1, 1)).name == "published"
+    timed_by(monkeypatch, lambda plan: 1.0 if plan.format == "sell" else 2.0)
+    assert find_policy(MATRIX, device="cpu").format_for((1, 1)).name == "sell"
+    timed_by(monkeypatch, lambda plan: 2.0 if plan.format == "sell" else 1.0)
+    assert find_policy(MATRIX, device="cpu").format_for((1, 1)).name == "dasp"
 
 
 def test_window_and_steps_are_found(monkeypatch):
     seen = timed_by(monkeypatch, lambda plan: abs(most_steps(plan) - 16) + 100 * len(plan.pattern.rows) + 1)
-    best = find_policy(MATRIX, device="cpu", layout="slices")
+    best = find_policy(MATRIX, device="cpu", format="sell")
     plan = plan_of(MATRIX, best)
     assert (best.steps, len(plan.pattern.rows)) == (16, 0)
     assert len({most_steps(other) for _, other in seen}) > 2
     seen = timed_by(monkeypatch, lambda plan: 1.0 + (len(plan.pattern.rows) == 0))
-    assert len(plan_of(MATRIX, find_policy(MATRIX, device="cpu", layout="slices")).pattern.rows)
+    assert len(plan_of(MATRIX, find_policy(MATRIX, device="cpu", format="sell")).pattern.rows)
 
 
 def test_equal_times_keep_the_default(monkeypatch):
@@ -55,8 +55,8 @@ def test_equal_times_keep_the_default(monkeypatch):
 
 def test_choices_that_are_made_hold(monkeypatch):
     seen = timed_by(monkeypatch, lambda plan: float(len(seen) < 3) + 1)
-    best = find_policy(MATRIX, device="cpu", layout="slices", steps=5, narrow=False)
-    assert (best.layout, best.steps, best.narrow) == ("slices", 5, False)
+    best = find_policy(MATRIX, device="cpu", format="sell", steps=5, narrow=False)
+    assert (best.format, best.steps, best.narrow) == ("sell", 5, False)
     assert all(most_steps(plan) <= 5 for pair in seen for plan in pair)
 
 

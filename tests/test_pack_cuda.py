@@ -15,7 +15,7 @@ from dasp import formats
 from dasp.formats.cost import H200, MACHINES
 from dasp.formats.csr.cuda import orders
 from dasp.formats.plan import Csr, nbytes
-from dasp.formats.sell import SLICED, choose
+from dasp.formats.sell import SELL, choose
 from dasp.formats.sell.cpu import primitives as cpu
 from dasp.formats.sell.cuda.pack import segments, slice_statistics
 from dasp.formats.sell.cuda.pack.refill import SKIPPED
@@ -38,9 +38,9 @@ def csr_of(matrix):
 
 def plans(csr, seed=None, machine=H200, **choices):
     """The plan of the emulated GPU, held to be that of the CPU; and the device."""
-    options, device = SLICED.options(**choices), PackingDevice(seed)
-    want = SLICED.pack(csr, options, machine, cpu)
-    got = SLICED.pack(csr, options, machine, Primitives(device))
+    options, device = SELL.options(**choices), PackingDevice(seed)
+    want = SELL.pack(csr, options, machine, cpu)
+    got = SELL.pack(csr, options, machine, Primitives(device))
     assert_same_plan(got, want)
     return got, device
 
@@ -240,7 +240,7 @@ def test_segments_in_the_order_of_their_columns(monkeypatch, most, kernel):
 def test_long_rows_are_sorted_run_by_run():
     rng = np.random.default_rng(4)
     csr = csr_of(from_lengths([5, 0, 5000, 1024, 1025, 33, 2048, 1, 3000], 700, seed=5))
-    assert not cpu.survey(csr, SLICED_CUT, False).columns_rise
+    assert not cpu.survey(csr, SELL_CUT, False).columns_rise
     _, device = plans(csr)
     assert device.launches.count("dasp_merge_columns") == 3
     few = draw_values("few", len(csr.data), np.float64, rng)  # a dictionary in the order of the columns
@@ -248,7 +248,7 @@ def test_long_rows_are_sorted_run_by_run():
     assert plan.values.coding == Coding.DICTIONARY
 
 
-SLICED_CUT = cpu.Cut(8, 32, 128, 8192)
+SELL_CUT = cpu.Cut(8, 32, 128, 8192)
 
 
 def test_lanes_are_fewer_where_long_rows_are_alike():
@@ -258,7 +258,7 @@ def test_lanes_are_fewer_where_long_rows_are_alike():
     assert (plan.pattern.choice.steps, plan.pattern.choice.segment_steps) == (96, 96)
     assert {int(word) >> 24 & 7 for word in plan.pattern.headers[:, 3]} == {0}
     csr = csr_of(generate("fem3:12"))
-    with_lanes, without = (nbytes(SLICED.pack(csr, SLICED.options(), one, cpu)) for one in (shared, alone))
+    with_lanes, without = (nbytes(SELL.pack(csr, SELL.options(), one, cpu)) for one in (shared, alone))
     assert without < 0.92 * with_lanes
 
 
@@ -311,11 +311,11 @@ def test_on_a_gpu_more_segments_than_one_block_sorts(steps):
     rng = np.random.default_rng(steps)
     lengths = rng.integers(0, 12, 3000)
     lengths[rng.choice(3000, 900, replace=False)] = rng.integers(400 * steps, 700 * steps, 900)
-    csr, options = csr_of(from_lengths(lengths, 40_000, seed=steps)), SLICED.options(steps=steps)
-    want = SLICED.pack(csr, options, H200, cpu)
+    csr, options = csr_of(from_lengths(lengths, 40_000, seed=steps)), SELL.options(steps=steps)
+    want = SELL.pack(csr, options, H200, cpu)
     assert want.pattern.segments > segments.MOST_SEGMENTS
     there = Csr(csr.shape, *map(cupy.asarray, csr[1:]))
-    got = SLICED.pack(there, options, H200, on_a_gpu(cupy.cuda.Device().id))
+    got = SELL.pack(there, options, H200, on_a_gpu(cupy.cuda.Device().id))
     assert_same_plan(to_host(got), want)
 
 
@@ -349,7 +349,7 @@ def test_what_is_no_matrix_is_refused_as_on_the_host(changes):
     with pytest.raises(ValueError, match=r"indptr|indices") as wanted:
         _check.compressed("CSR", csr.shape, *csr[1:])
     with pytest.raises(ValueError, match=re.escape(str(wanted.value))):
-        Primitives(PackingDevice()).survey(csr, SLICED_CUT, True)
+        Primitives(PackingDevice()).survey(csr, SELL_CUT, True)
 
 
 # ---- what planning costs -------------------------------------------------------------------------
@@ -364,7 +364,7 @@ def test_memory_is_at_most_that_of_the_matrix_beside_the_plan_and_is_given_back(
         csr.indices[:] = csr.indices[::-1]
         csr = csr._replace(indices=np.ascontiguousarray(csr.indices))
     device = PackingDevice()
-    plan = SLICED.pack(csr, SLICED.options(), H200, Primitives(device))
+    plan = SELL.pack(csr, SELL.options(), H200, Primitives(device))
     kept = nbytes(plan)
     assert device.peak <= kept + nbytes(*csr[1:])
     shared = plan.pattern.segment_offsets.nbytes  # a 0, as in all plans without long rows
@@ -379,7 +379,7 @@ def test_what_a_usual_matrix_needs_is_compiled_at_once(narrow):
     at_once = set(device.sources)
     packing._on.ready(csr)
     assert all(times == 1 for times in device.sources.values())
-    SLICED.pack(csr, SLICED.options(narrow=narrow), H200, packing)
+    SELL.pack(csr, SELL.options(narrow=narrow), H200, packing)
     assert {name for name, _ in set(device.sources) - at_once} <= {"pack/store.cu"}
     assert len({name for name, _ in at_once}) == 7
     unused = {name for name, constants in at_once if device.sources[name, constants] == 1}
@@ -432,7 +432,7 @@ def test_other_values_are_coded_and_placed_as_on_the_cpu(kind, dtype):
     gpu = Primitives(device)
     slots = {on: formats.find(plan.format).slots(plan, on) for on in (gpu, cpu)}
     data = draw_values(kind, matrix.nnz, dtype, rng)
-    got, want = (SLICED.values_from(plan, data, slots[on], on) for on in (gpu, cpu))
+    got, want = (SELL.values_from(plan, data, slots[on], on) for on in (gpu, cpu))
     assert got.coding is want.coding
     for mine, theirs in ((got.codes, want.codes), (got.table, want.table)):
         np.testing.assert_array_equal(bits(mine), bits(theirs))

@@ -23,8 +23,8 @@ from tests.reference import assert_same_entries
 
 pytestmark = pytest.mark.slow
 
-published = st.builds(
-    Policy.published,
+tiled = st.builds(
+    Policy.dasp,
     long_row=st.sampled_from([4, 20, 256, 100_000]),
     fill=st.sampled_from([0.01, 0.5, 0.75, 1.0]),
     segment=st.sampled_from([64, 128, 1024]),
@@ -33,13 +33,13 @@ published = st.builds(
 )
 sliced = st.builds(
     Policy,
-    layout=st.just("slices"),
+    format=st.just("sell"),
     steps=st.sampled_from([None, 1, 3, 8, 4095]),
     window=st.sampled_from([None, 0, 8, 33, 10**6]),
     narrow=st.booleans(),
     mma=st.booleans(),
 )
-policies = published | sliced
+policies = tiled | sliced
 
 
 def unpacked(plan: Plan) -> csr_array:
@@ -67,7 +67,7 @@ def test_any_plan_gives_its_matrix_back(matrix, policy):
 def test_wide_types_hold_the_same_matrix(matrix):
     # A matrix with so many columns needs 64 bits for each; its plan is the narrow one, widened.
     wide = csr_array((matrix.data, matrix.indices, matrix.indptr), shape=(matrix.shape[0], 2**31 + 1))
-    for policy in (Policy.published(), Policy(window=8)):
+    for policy in (Policy.dasp(), Policy(window=8)):
         plan, narrow = plan_of(wide, policy), widened(plan_of(matrix, policy))
         assert plan.pattern.index_dtype == np.int64
         for one, other in zip(arrays_of(plan.pattern), arrays_of(narrow.pattern), strict=True):
@@ -97,7 +97,7 @@ def test_an_empty_row_writes_no_column_where_none_can_be_marked(ranges):
     np.testing.assert_array_equal(indices[order[:-1]], columns[:-1])
 
 
-@given(matrices(), published)
+@given(matrices(), tiled)
 def test_every_row_is_in_one_category(matrix, policy):
     plan = plan_of(matrix, policy)
     pattern, long_row = plan.pattern, policy.options().long_row
@@ -110,7 +110,7 @@ def test_every_row_is_in_one_category(matrix, policy):
     assert ((medium > 4) & (medium <= long_row)).all()
 
 
-@given(matrices(), published)
+@given(matrices(), tiled)
 def test_long_rows_are_whole_groups_with_pads_last(matrix, policy):
     plan = plan_of(matrix, policy)
     part, values = plan.pattern.long, plan.values.long
@@ -126,7 +126,7 @@ def test_long_rows_are_whole_groups_with_pads_last(matrix, policy):
     np.testing.assert_array_equal(part.segment_rows, np.repeat(np.arange(len(part.rows)), segments))
 
 
-@given(matrices(), published)
+@given(matrices(), tiled)
 def test_medium_rows_are_sorted_and_cut_at_the_first_emptier_tile(matrix, policy):
     plan = plan_of(matrix, policy)
     part, least = plan.pattern.medium, policy.options().fill * TILE
@@ -152,7 +152,7 @@ def test_medium_rows_are_sorted_and_cut_at_the_first_emptier_tile(matrix, policy
 
 @given(matrices())
 def test_short_rows_are_pieced_together(matrix):
-    part = plan_of(matrix, Policy.published()).pattern.short
+    part = plan_of(matrix, Policy.dasp()).pattern.short
     lengths = np.diff(matrix.indptr)
     counts = [int((lengths == k).sum()) for k in range(5)]
     pairs = min(counts[1], counts[3])
@@ -165,13 +165,13 @@ def test_short_rows_are_pieced_together(matrix):
     assert len(part.rows) == 2 * (part.pairs_13 + part.pairs_22) + part.fours + part.singles
 
 
-def test_the_published_example_of_a_row_block():
+def test_the_papers_example_of_a_row_block():
     # Eight rows of 6: the first tile is full; the second would be half full, so 2 entries a row are left.
-    part = plan_of(from_lengths(np.full(8, 6), 20), Policy.published()).pattern.medium
+    part = plan_of(from_lengths(np.full(8, 6), 20), Policy.dasp()).pattern.medium
     assert part.regular.entries == 32
     assert part.irregular.entries == 16
     # Eight rows of 7: the second tile is 24/32 = 0.75 full and stays.
-    part = plan_of(from_lengths(np.full(8, 7), 20), Policy.published()).pattern.medium
+    part = plan_of(from_lengths(np.full(8, 7), 20), Policy.dasp()).pattern.medium
     assert part.regular.entries == 56
     assert len(part.regular.columns) == 64
     assert part.irregular.entries == 0
@@ -179,7 +179,7 @@ def test_the_published_example_of_a_row_block():
 
 def test_slots_of_a_tile_are_row_major():
     matrix = from_lengths(np.full(8, 8), 50)
-    columns = plan_of(matrix, Policy.published()).pattern.medium.regular.columns.reshape(
+    columns = plan_of(matrix, Policy.dasp()).pattern.medium.regular.columns.reshape(
         2, TILE_ROWS, TILE_COLUMNS
     )
     np.testing.assert_array_equal(columns.transpose(1, 0, 2).reshape(8, 8), matrix.indices.reshape(8, 8))
@@ -187,10 +187,7 @@ def test_slots_of_a_tile_are_row_major():
 
 @pytest.mark.parametrize(("rows", "blocks"), [(59_989, 1), (59_990, 2), (399_999, 2), (400_000, 4)])
 def test_row_blocks_of_a_warp(rows, blocks):
-    assert (
-        plan_of(from_lengths(np.full(rows, 5), 8), Policy.published()).pattern.medium.blocks_per_warp
-        == blocks
-    )
+    assert plan_of(from_lengths(np.full(rows, 5), 8), Policy.dasp()).pattern.medium.blocks_per_warp == blocks
 
 
 def test_a_plan_is_frozen():
@@ -224,15 +221,15 @@ def test_a_plan_is_frozen():
     ],
 )
 def test_a_wrong_policy_is_a_clear_error(arguments, error, words):
-    layout = "slices" if {"steps", "window", "warps"} & set(arguments) else "published"
+    layout = "sell" if {"steps", "window", "warps"} & set(arguments) else "dasp"
     with pytest.raises(error, match=words):
-        Policy(layout=layout, **arguments)
+        Policy(format=layout, **arguments)
 
 
 def test_a_choice_of_another_format_is_refused():
-    with pytest.raises(ValueError, match="steps is a choice of 'slices'; pass layout='slices' or"):
-        Policy.published(steps=8)
-    with pytest.raises(ValueError, match="long_row is a choice of 'published'"):
+    with pytest.raises(ValueError, match="steps is a choice of 'sell'; pass format='sell' or"):
+        Policy.dasp(steps=8)
+    with pytest.raises(ValueError, match="long_row is a choice of 'dasp'"):
         Policy(long_row=100)
 
 

@@ -29,13 +29,13 @@ def vector(n: int, seed: int = 1, dtype=np.float64):
 
 
 @every_executor
-@pytest.mark.parametrize("layout", ["slices", "published"])
+@pytest.mark.parametrize("layout", ["sell", "dasp"])
 @pytest.mark.parametrize("mma", [True, False])
 @pytest.mark.parametrize("name", GALLERY)
 def test_gallery(executor, name, mma, layout):
     matrix = GALLERY[name]
     x = vector(matrix.shape[1])
-    assert_close(multiply(executor, matrix, x, policy=Policy(layout=layout, mma=mma)), matrix, x)
+    assert_close(multiply(executor, matrix, x, policy=Policy(format=layout, mma=mma)), matrix, x)
 
 
 @pytest.mark.parametrize("executor", ["cpu", EXECUTORS[-1]])
@@ -93,7 +93,7 @@ def test_a_nan_or_inf_in_a_stays_in_its_row(executor, matrix, policy, data):
 
 
 @every_executor
-@pytest.mark.parametrize("policy", [Policy.published(), Policy(layout="slices", window=0)])
+@pytest.mark.parametrize("policy", [Policy.dasp(), Policy(format="sell", window=0)])
 @pytest.mark.parametrize("first", [np.nan, np.inf])
 def test_pads_do_not_read_the_first_x(executor, policy, first):
     # Row lengths that leave pads in every part; no row uses column 0.
@@ -194,14 +194,14 @@ def test_wide_types_give_the_same_bits_in_the_kernel(matrix, policy):
     np.testing.assert_array_equal(*results)
 
 
-@pytest.mark.parametrize("layout", ["slices", "published"])
+@pytest.mark.parametrize("layout", ["sell", "dasp"])
 @pytest.mark.parametrize("name", GALLERY)
 def test_wide_types_give_the_same_bits_on_the_cpu(name, layout):
 
     matrix = entries_of(GALLERY[name])
     x = vector(matrix.shape[1])
     results = []
-    plan = plan_of(matrix, Policy(layout=layout))
+    plan = plan_of(matrix, Policy(format=layout))
     for one in (plan, widened(plan)):
         y = np.full(matrix.shape[0], np.nan)
         SpMatrix(one, "cpu")._product.multiply(x, y, 1.0, 0.0)

@@ -15,7 +15,7 @@ from tests.simt import SimtError
 
 pytestmark = pytest.mark.simt
 
-POLICIES = {"slices": Policy(layout="slices", steps=2), "published": Policy.published(segment=64)}
+POLICIES = {"sell": Policy(format="sell", steps=2), "dasp": Policy.dasp(segment=64)}
 SEEDS = range(30)
 
 
@@ -61,7 +61,7 @@ def test_plans_with_segments_draw_tickets_and_others_do_not(split):
     from dasp.formats import product_cuda as cuda
 
     _, plan = split
-    whole = plan_of(from_lengths([5] * 40, 300), POLICIES["slices"])
+    whole = plan_of(from_lengths([5] * 40, 300), POLICIES["sell"])
     assert (
         cuda.defines(formats.find_product(plan, "cuda").kernel, plan, arithmetic(plan.dtype, plan.dtype))[
             "DASP_TICKETS"

@@ -41,7 +41,7 @@ PADS = {Width.BITS_8: 2**8 - 1, Width.BITS_16: 2**16 - 1, Width.BITS_32: 2**32 -
 
 def slices_of(matrix: csr_array, *, machine: str = "gpu", **choices: object) -> SimpleNamespace:
     """The plan of a matrix in slices, with the fields of its pattern and values as its own."""
-    plan = plan_of(matrix, Policy(layout="slices", **choices), machine=machine)
+    plan = plan_of(matrix, Policy(format="sell", **choices), machine=machine)
     return SimpleNamespace(plan=plan, **vars(plan.pattern), **vars(plan.values))
 
 
@@ -421,8 +421,8 @@ def test_a_policy_chooses_for_its_device():
     for device, machine in MACHINES.items():
         assert slices_of(matrix, machine=device).choice.machine == machine.name
     assert choose.choose_steps(10, ZEN4) == choose.choose_steps(10**9, ZEN4) == 128
-    assert Policy().format_for((3, 3)).name == "slices"
-    assert Policy.published().format_for((3, 3)).name == "published"
+    assert Policy().format_for((3, 3)).name == "sell"
+    assert Policy.dasp().format_for((3, 3)).name == "dasp"
 
 
 def test_more_entries_never_mean_fewer_steps():
@@ -471,13 +471,13 @@ def test_a_plan_is_hardly_larger_than_csr_and_mostly_smaller():
     assert np.exp(np.mean(np.log(list(ratios.values())))) <= 0.9, ratios
 
 
-def test_columns_too_far_apart_for_any_width_are_left_to_the_published_format():
+def test_columns_too_far_apart_for_any_width_are_left_to_the_format_of_the_paper():
     columns = np.array([0, 2**33 - 1, 5, 2**33 - 1])
     matrix = csr_array((np.arange(4.0), columns, np.array([0, 2, 4])), shape=(2, 2**33))
-    with pytest.raises(ValueError, match="layout 'slices' cannot hold it; pass layout='auto'"):
+    with pytest.raises(ValueError, match="layout 'sell' cannot hold it; pass format='auto'"):
         slices_of(matrix)
     plan = plan_of(matrix)
-    assert (plan.format, plan.nnz) == ("published", 4)
+    assert (plan.format, plan.nnz) == ("dasp", 4)
     edge = csr_array((np.arange(2.0), np.array([0, 2**32 - 2]), np.array([0, 2])), shape=(1, 2**32 - 1))
     part = slices_of(edge)
     np.testing.assert_array_equal(np.sort(unpack(part)[1])[-2:], [0, 2**32 - 2])
@@ -507,7 +507,7 @@ def coded_matrix(coding: Coding, dtype=np.float64) -> csr_array:
 
 
 def form_of(steps: int, window: int) -> Policy:
-    return Policy(layout="slices", steps=steps, window=window)
+    return Policy(format="sell", steps=steps, window=window)
 
 
 every_executor = pytest.mark.parametrize("executor", EXECUTORS)
@@ -568,7 +568,7 @@ def test_subnormal_singles_of_a_double_matrix_keep_every_bit(executor):
     values = np.append(MANY, LEAST_SINGLE * np.arange(1, 30))
     matrix = csr_array((values, np.zeros(len(values), int), np.arange(len(values) + 1)), (len(values), 1))
     assert slices_of(matrix).coding is Coding.SINGLE
-    got = multiply(executor, matrix, np.array([2.0**100]), policy=Policy(layout="slices"))
+    got = multiply(executor, matrix, np.array([2.0**100]), policy=Policy(format="sell"))
     np.testing.assert_array_equal(got, values * 2.0**100)
 
 
@@ -585,10 +585,10 @@ def test_segments_of_many_slices_lie_by_their_first_columns(executor, monkeypatc
     assert sorted(firsts) == [header["first"] for header in headers_of(few)] != firsts
     first_bases = many.bases[[header["first_step"] for header in headers_of(many)]]
     assert (np.diff(first_bases) >= 0).all()
-    got = multiply(executor, matrix, x, policy=Policy(layout="slices", steps=2))
+    got = multiply(executor, matrix, x, policy=Policy(format="sell", steps=2))
     assert_close(got, matrix, x)
     monkeypatch.undo()
-    np.testing.assert_array_equal(multiply(executor, matrix, x, policy=Policy(layout="slices", steps=2)), got)
+    np.testing.assert_array_equal(multiply(executor, matrix, x, policy=Policy(format="sell", steps=2)), got)
 
 
 def with_parts(matrix: csr_array) -> csr_array:
@@ -600,7 +600,7 @@ def with_parts(matrix: csr_array) -> csr_array:
 def flight(matrix: csr_array | str, **choices) -> int:
     """Steps in flight of the plan of a matrix, or of a model."""
     matrix = generate(matrix) if isinstance(matrix, str) else matrix
-    return cuda.in_flight(plan_of(matrix, Policy(layout="slices", **choices)))
+    return cuda.in_flight(plan_of(matrix, Policy(format="sell", **choices)))
 
 
 def test_few_steps_are_in_flight_where_slices_take_turns_and_have_few():
@@ -722,7 +722,7 @@ def test_fewer_steps_are_in_flight_where_all_slices_run_at_once_then():
     def equal(slices: int, steps: int) -> csr_array:
         return with_parts(from_lengths(np.full(slices * WARP, steps), 400))
 
-    plan = plan_of(equal(10, 6), Policy(layout="slices", warps=4))
+    plan = plan_of(equal(10, 6), Policy(format="sell", warps=4))
     fewer = H200.fewer_in_flight[0][1]
     most, more = (cuda.slices_at_once(plan, n) for n in (H200.in_flight, fewer))
     assert (most, more) == (132 * 24, 132 * 32)  # 80 and 64 registers
@@ -755,7 +755,7 @@ def test_products_with_few_steps_in_flight(executor, steps, window, in_flight, m
     matrix = coded_matrix(Coding.PLAIN)
     x = np.random.default_rng(5).standard_normal(400)
     x[0] = np.nan  # which only pads could read
-    policy = Policy(layout="slices", steps=steps, window=window, mma=mma)
+    policy = Policy(format="sell", steps=steps, window=window, mma=mma)
     assert_close(multiply(executor, matrix, x, policy=policy), matrix, x)
 
 
@@ -764,7 +764,7 @@ def test_products_with_few_steps_in_flight(executor, steps, window, in_flight, m
 def test_products_of_plans_of_which_a_share_stays_in_the_cache(executor, coding, monkeypatch):
     """The same bits: the share says where they come from."""
     matrix = coded_matrix(coding)
-    x, policy = np.random.default_rng(6).standard_normal(400), Policy(layout="slices")
+    x, policy = np.random.default_rng(6).standard_normal(400), Policy(format="sell")
     plain = multiply(executor, matrix, x, policy=policy)
     assert_close(plain, matrix, x)
     assert "DASP_KEEP" not in cuda.defines(plan_of(matrix, policy))  # it is small
@@ -798,7 +798,7 @@ def test_a_very_long_row_has_longer_segments_and_not_more(executor):
     segments = np.diff(part.segment_offsets)
     np.testing.assert_array_equal(segments, [H200.most_segments - 3, -(-300 // most), H200.most_segments - 3])
     x = np.random.default_rng(7).standard_normal(120_000)
-    assert_close(multiply(executor, matrix, x, policy=Policy(layout="slices")), matrix, x)
+    assert_close(multiply(executor, matrix, x, policy=Policy(format="sell")), matrix, x)
 
 
 @every_executor
@@ -807,7 +807,7 @@ def test_subnormal_halves_keep_every_bit(executor, dtype):
     values = np.append(MANY, 2.0**-24 * np.arange(-30, 30)).astype(dtype)
     matrix = csr_array((values, np.zeros(len(values), int), np.arange(len(values) + 1)), (len(values), 1))
     assert slices_of(matrix).coding is Coding.HALF
-    got = multiply(executor, matrix, np.array([2.0**20], dtype), policy=Policy(layout="slices"))
+    got = multiply(executor, matrix, np.array([2.0**20], dtype), policy=Policy(format="sell"))
     np.testing.assert_array_equal(got, values * 2.0**20)
 
 
@@ -818,7 +818,7 @@ from dasp import Policy, SpMatrix
 
 values = np.append(np.arange(-300, 300) / 4, [np.inf, -np.inf, -0.0, 2.0**-24, 65504.0, -3 * 2.0**-24])
 matrix = csr_array((values, np.zeros(len(values), int), np.arange(len(values) + 1)), (len(values), 1))
-planned = SpMatrix.from_scipy(matrix, policy=Policy(layout="slices"), device="cpu")
+planned = SpMatrix.from_scipy(matrix, policy=Policy(format="sell"), device="cpu")
 print(planned.plan.values.coding.name, ((planned @ np.array([2.0])) == 2 * values).all())
 """
 
@@ -836,7 +836,7 @@ def test_halves_need_no_instruction_of_their_own(tmp_path):
 def test_any_slices_multiply(executor, matrix, coding, choice, mma):
     matrix.data = CODED[coding](np.random.default_rng(1), matrix.nnz).astype(float)
     x = np.random.default_rng(5).standard_normal(matrix.shape[1])
-    policy = Policy(layout="slices", mma=mma, **choice)
+    policy = Policy(format="sell", mma=mma, **choice)
     assert_close(multiply(executor, matrix, x, policy=policy), matrix, x)
 
 

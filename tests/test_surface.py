@@ -46,10 +46,10 @@ def same(got, want):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("layout", ["slices", "published"])
+@pytest.mark.parametrize("layout", ["sell", "dasp"])
 def test_other_forms_have_the_same_entries_on_the_same_device(device, layout):
     matrix = whole()
-    A = planned(matrix, device, layout=layout)
+    A = planned(matrix, device, format=layout)
     for form in ("csr", "csc", "coo"):
         got = getattr(A, f"to{form}")()
         assert got.format == form
@@ -66,10 +66,10 @@ def test_other_forms_have_the_same_entries_on_the_same_device(device, layout):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("layout", ["slices", "published"])
+@pytest.mark.parametrize("layout", ["sell", "dasp"])
 def test_scalars_and_scalings(device, layout):
     matrix = whole()
-    A, want = planned(matrix, device, layout=layout), entries_of(matrix)
+    A, want = planned(matrix, device, format=layout), entries_of(matrix)
     same(-A, -want)
     same(A * 2, want * 2)
     same(np.float64(0.5) * A, want * 0.5)
@@ -95,12 +95,12 @@ def test_scalars_and_scalings(device, layout):
     same((A * 2).with_values(data), A.with_values(data).to_scipy())
 
 
-@pytest.mark.parametrize("layout", ["slices", "published"])
+@pytest.mark.parametrize("layout", ["sell", "dasp"])
 @pytest.mark.filterwarnings("error")
 def test_absolute_values_of_complex_numbers_are_real(layout):
     matrix = sp.csr_array(whole().toarray() * (1 + 2j))
-    for narrow in (None, False) if layout == "slices" else (None,):
-        A = abs(planned(matrix, layout=layout, narrow=narrow))
+    for narrow in (None, False) if layout == "sell" else (None,):
+        A = abs(planned(matrix, format=layout, narrow=narrow))
         assert A.dtype == np.float64
         np.testing.assert_array_equal(A.to_scipy().toarray(), abs(matrix).toarray())
 
@@ -156,7 +156,7 @@ def assert_same_numbers(got, want, exactly, rounded_in=None):
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("layout", ["slices", "published"])
+@pytest.mark.parametrize("layout", ["sell", "dasp"])
 @pytest.mark.parametrize("kind", VALUES)
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16", "complex64", "complex128"])
 def test_functions_of_values_are_numpys(dtype, kind, layout, device):
@@ -166,14 +166,14 @@ def test_functions_of_values_are_numpys(dtype, kind, layout, device):
     data = VALUES[kind](np.random.default_rng(0), indptr[-1]).astype(dtype)
     pattern = sp.csr_array((np.ones(len(data)), columns, indptr), shape=(24, 310))
     x = np.random.default_rng(1).standard_normal(310)
-    if layout == "published" and dtype in ("bfloat16", "complex64", "complex128"):
-        pytest.skip("the published layout has no such values")
+    if layout == "dasp" and dtype in ("bfloat16", "complex64", "complex128"):
+        pytest.skip("the format of the paper has no such values")
     if device == "cuda" and kind == "singles" and real_type(data.dtype).name in ("float32", "bfloat16"):
         pytest.skip("a GPU's arithmetic in float32 takes subnormal numbers for zero")
-    A = planned(pattern, device, layout=layout)
+    A = planned(pattern, device, format=layout)
     A = A.with_values(A.asarray(data))
     for name, function in FUNCTIONS.items():
-        if layout == "published" and name == "A * 1j":
+        if layout == "dasp" and name == "A * 1j":
             continue
         if device == "cuda" and kind == "complex singles" and name == "A / 0":
             continue  # CuPy has NaN there, NumPy infinity
@@ -195,11 +195,11 @@ def test_functions_of_values_are_numpys(dtype, kind, layout, device):
 def test_nothing_is_unpacked_for_a_product_with_a_number(monkeypatch):
     monkeypatch.setattr(dasp.matrix.planning, "unpack", None)
     rng = np.random.default_rng(0)
-    for layout, kind in (("published", "any"), *(("slices", kind) for kind in VALUES)):
+    for layout, kind in (("dasp", "any"), *(("sell", kind) for kind in VALUES)):
         matrix = entries_of(whole())
         matrix.data = VALUES[kind](rng, matrix.nnz)
         matrix.data = matrix.data.astype(np.complex128 if matrix.data.dtype.kind == "c" else float)
-        A = planned(matrix, layout=layout)
+        A = planned(matrix, format=layout)
         for function in (lambda A: A * 2.0, lambda A: -A, abs, lambda A: A / 3.0):
             assert function(A).nnz == A.nnz
         assert A.sum().shape == ()
@@ -310,8 +310,8 @@ def test_the_constructor_takes_what_scipys_does():
     same(SpMatrix(([5.0, 6.0], ([0, 2], [1, 0])), "cpu"), sp.csr_array([[0, 5.0], [0, 0], [6.0, 0]]))
     np.testing.assert_array_equal(SpMatrix(dense, "cpu").toarray(), dense)
     np.testing.assert_array_equal(SpMatrix(dense.tolist(), "cpu").toarray(), dense)
-    assert SpMatrix(csr, device="cpu", policy=Policy.published()).plan.format == "published"
-    assert SpMatrix(SpMatrix(csr, "cpu"), "cpu", policy=Policy.published()).plan.format == "published"
+    assert SpMatrix(csr, device="cpu", policy=Policy.dasp()).plan.format == "dasp"
+    assert SpMatrix(SpMatrix(csr, "cpu"), "cpu", policy=Policy.dasp()).plan.format == "dasp"
     A = SpMatrix(csr, "cpu")
     assert SpMatrix(A.plan, "cpu").plan is A.plan
     with pytest.raises(TypeError, match="shape is 3; a pair of ints is needed"):

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 
 needs_two = pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="a team needs two processors")
 posix = pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")
-PUBLISHED = Policy.published()
+DASP = Policy.dasp()
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def all_sleep_through(products: int, planned: SpMatrix, x: np.ndarray, want: np.
 
 @needs_two
 @pytest.mark.parametrize("spec", ["rmat:8", "dense:70", "poisson2d:40", "spikes:3000:3:2000"])
-@pytest.mark.parametrize("policy", [Policy(layout="slices", steps=2), PUBLISHED], ids=["slices", "published"])
+@pytest.mark.parametrize("policy", [Policy(format="sell", steps=2), DASP], ids=["sell", "dasp"])
 def test_a_team_makes_the_bits_that_one_thread_makes(long_work: None, spec: str, policy: Policy) -> None:
     planned, x, want = prepared(spec, policy)
     assert_close(want, generate(spec), x)
@@ -86,7 +86,7 @@ def test_products_of_several_matrices_follow_each_other(long_work: None) -> None
 
 
 @needs_two
-@pytest.mark.parametrize("policy", [None, PUBLISHED], ids=["slices", "published"])
+@pytest.mark.parametrize("policy", [None, DASP], ids=["sell", "dasp"])
 def test_several_python_threads_share_one_team(long_work: None, policy: Policy | None) -> None:
     planned, x, want = prepared("rmat:9", policy)
     wrong = []
@@ -354,7 +354,7 @@ def test_an_idle_process_uses_no_processor(long_work: None) -> None:
 
 
 @needs_two
-@pytest.mark.parametrize("policy", [None, PUBLISHED], ids=["slices", "published"])
+@pytest.mark.parametrize("policy", [None, DASP], ids=["sell", "dasp"])
 @pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), MemoryError()])
 def test_where_no_thread_can_be_started_products_are_made_alone(
     long_work: None, monkeypatch: pytest.MonkeyPatch, policy: Policy | None, error: Exception
@@ -414,8 +414,8 @@ def slices() -> Any:
 
 
 @kind
-def published() -> Any:
-    planned, x, want = prepared("poisson2d:150", PUBLISHED)
+def tiled() -> Any:
+    planned, x, want = prepared("poisson2d:150", DASP)
     return lambda out: planned.matvec(x, out=out), want
 
 
@@ -507,7 +507,7 @@ from dasp.models import generate
 matrix = generate("poisson3d:30")
 x = np.arange(float(matrix.shape[1]))
 S = dasp.SpMatrix.from_scipy(matrix, device="cpu")
-P = dasp.SpMatrix.from_scipy(matrix, device="cpu", policy=dasp.Policy.published())
+P = dasp.SpMatrix.from_scipy(matrix, device="cpu", policy=dasp.Policy.dasp())
 a = np.arange(160.0 * 160).reshape(160, 160) % 7
 b, c = np.ones((2, 10), np.uint8), np.ones((10, 1 << 17), np.uint8)
 want = matrix @ x, a @ a

@@ -28,9 +28,9 @@ def unsorted():
     return rng.standard_normal(40), coords, (9, 7)
 
 
-def planned(device="cpu", layout="slices"):
+def planned(device="cpu", format="sell"):
     data, coords, shape = unsorted()
-    return SpMatrix.from_coo(data, coords, shape, policy=Policy(layout=layout), device=device)
+    return SpMatrix.from_coo(data, coords, shape, policy=Policy(format=format), device=device)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -58,10 +58,10 @@ def test_gradients_of_complex_products_are_pytorchs():
         assert holds(lambda x, values: ours.matmul(A, x, values), (real, values))
 
 
-@pytest.mark.parametrize("layout", ["slices", "published"])
+@pytest.mark.parametrize("layout", ["sell", "dasp"])
 def test_against_a_dense_matrix(layout):
     data, (rows, columns), shape = unsorted()
-    A, rng = planned(layout=layout), np.random.default_rng(0)
+    A, rng = planned(format=layout), np.random.default_rng(0)
     x, g = tensor(rng.standard_normal((7, 2))), tensor(rng.standard_normal((9, 2)))
     leaves = [(x.clone().requires_grad_(), tensor(data).requires_grad_()) for _ in range(2)]
     ours.matmul(A, *leaves[0]).backward(g)

@@ -21,7 +21,7 @@ from dasp.formats.sell.pattern import Coding
 from tests.gallery import GALLERY, matrices
 from tests.reference import assert_close, assert_same_entries, entries_of
 
-LAYOUTS = ["slices", "published"]
+FORMATS = ["sell", "dasp"]
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
 
 
@@ -51,11 +51,11 @@ def symmetric():
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", FORMATS)
 @pytest.mark.parametrize("name", GALLERY)
 def test_products_from_the_left(name, layout, device):
     matrix = entries_of(GALLERY[name])
-    A = SpMatrix.from_scipy(matrix, policy=Policy(layout=layout), device=device)
+    A = SpMatrix.from_scipy(matrix, policy=Policy(format=layout), device=device)
     want = flipped(matrix)
     assert_same_entries(A.T.to_scipy(), want)
     assert (A.T.shape, A.T.device, A.T.plan.format) == (want.shape, A.device, layout)
@@ -68,9 +68,9 @@ def test_products_from_the_left(name, layout, device):
         np.testing.assert_array_equal(here(got), here(y))
 
 
-@given(matrices(), st.sampled_from(LAYOUTS))
+@given(matrices(), st.sampled_from(FORMATS))
 def test_the_inner_product_is_the_same_from_both_sides(matrix, layout):
-    A = SpMatrix.from_scipy(matrix, policy=Policy(layout=layout), device="cpu")
+    A = SpMatrix.from_scipy(matrix, policy=Policy(format=layout), device="cpu")
     assert A.T.T is A
     rng = np.random.default_rng(0)
     x, z = rng.standard_normal(matrix.shape[1]), rng.standard_normal(matrix.shape[0])
@@ -112,12 +112,12 @@ def test_it_is_planned_once_and_counted():
     assert T.nbytes == sum(int(line.split()[-1]) for line in repr(T).splitlines()[2:])
 
 
-@pytest.mark.parametrize("choices", [{"layout": "published", "mma": False}, {"narrow": False}])
+@pytest.mark.parametrize("choices", [{"format": "dasp", "mma": False}, {"narrow": False}])
 def test_what_the_policy_allows_holds_for_the_transpose(choices):
     A = SpMatrix.from_scipy(dasp.models.generate("rmat:7"), policy=Policy(**choices), device="cpu")
     T = pickle.loads(pickle.dumps(A)).T
     kept = T.plan.pattern if "mma" in choices else T.plan.pattern.choice
-    assert all(getattr(kept, name) == value for name, value in choices.items() if name != "layout")
+    assert all(getattr(kept, name) == value for name, value in choices.items() if name != "format")
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -171,7 +171,7 @@ USES = {
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", FORMATS)
 @pytest.mark.parametrize("use", USES)
 def test_a_matrix_that_was_used_is_given_back_at_once(use, layout, device):
     """Without a search for circles: memory of a GPU is what runs out, and Python does not know of it."""
@@ -179,12 +179,12 @@ def test_a_matrix_that_was_used_is_given_back_at_once(use, layout, device):
     matrix.data = np.random.default_rng(0).standard_normal(matrix.nnz)
     data = there(2.5 * matrix.data, device)
     SpMatrix.from_scipy(
-        matrix, policy=Policy(layout=layout), device=device
+        matrix, policy=Policy(format=layout), device=device
     )  # what is imported first has circles
     gc.collect()
     gc.disable()
     try:
-        A = SpMatrix.from_scipy(matrix, policy=Policy(layout=layout), device=device)
+        A = SpMatrix.from_scipy(matrix, policy=Policy(format=layout), device=device)
         USES[use](A, data)
         gone = weakref.ref(A), weakref.ref(A.plan), weakref.ref(A._product)
         del A
@@ -210,12 +210,12 @@ def test_a_symmetric_matrix_is_its_own_transpose():
     assert Z.T is not Z
 
 
-@given(matrices(), st.sampled_from(LAYOUTS), st.randoms(use_true_random=False))
+@given(matrices(), st.sampled_from(FORMATS), st.randoms(use_true_random=False))
 def test_other_values_have_their_own_transpose(matrix, layout, random):
     rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
     turn = np.array(random.sample(range(matrix.nnz), matrix.nnz), int)
     coords = rows[turn], matrix.indices[turn]
-    A = SpMatrix.from_coo(matrix.data[turn], coords, matrix.shape, policy=Policy(layout=layout), device="cpu")
+    A = SpMatrix.from_coo(matrix.data[turn], coords, matrix.shape, policy=Policy(format=layout), device="cpu")
     if random.random() < 0.5:
         assert A.T.T is A
     data = np.random.default_rng(0).standard_normal(matrix.nnz)
@@ -241,10 +241,10 @@ def test_other_values_of_a_symmetric_matrix():
     assert A.T is A
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", FORMATS)
 def test_values_written_in_place_reach_the_transpose_and_its_maker(layout):
     matrix, rng = dasp.models.generate("rmat:7"), np.random.default_rng(0)
-    A = SpMatrix.from_scipy(matrix, policy=Policy(layout=layout), device="cpu")
+    A = SpMatrix.from_scipy(matrix, policy=Policy(format=layout), device="cpu")
     A = A.with_values(rng.standard_normal(A.nnz))
     T = A.T
     for into in (A, T):

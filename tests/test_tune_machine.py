@@ -40,7 +40,7 @@ def toy_clock(toy: Machine):
     """What a product would take if the toy's costs were the truth: counted in the plan that is made."""
 
     def clock(matrix, *, steps, window=0, warps=4):
-        policy = Policy(layout="slices", steps=steps, window=window)
+        policy = Policy(format="sell", steps=steps, window=window)
         plan = SpMatrix.from_scipy(matrix, policy=policy, device="cpu").plan
         pattern = plan.pattern
         each, full, shift, _ = shape_fields(pattern.headers[:, 3].astype(np.int64))

@@ -13,7 +13,7 @@ from dasp import formats, set_num_threads
 from dasp.formats import product_cuda
 from dasp.formats.cost import H200
 from dasp.formats.plan import Csr, Plan, csr_of_slots, diagonal_rows, slots_of_entries
-from dasp.formats.sell import SLICED
+from dasp.formats.sell import SELL
 from dasp.formats.sell.cpu import primitives as cpu
 from dasp.formats.sell.cpu import unpacking
 from dasp.formats.sell.cuda import diagonal as cuda
@@ -167,7 +167,7 @@ def test_the_gallery(name):
     turned=st.booleans(),
 )
 def test_any_matrix_in_any_order(csr, choice, seed, wide, turned):
-    plan = SLICED.pack(csr, SLICED.options(**choice), H200, cpu)
+    plan = SELL.pack(csr, SELL.options(**choice), H200, cpu)
     if turned:  # as if the entries had come in another order of rows, too
         order = np.random.default_rng(0).permutation(plan.nnz).astype(np.int64 if wide else np.int32)
         plan = dataclasses.replace(plan, order=order)
@@ -179,7 +179,7 @@ def test_any_matrix_in_any_order(csr, choice, seed, wide, turned):
 def test_every_coding_gives_every_bit_back(kind, dtype):
     data = draw_values(kind, 3000, dtype, np.random.default_rng(6))
     csr = Csr((600, 9), np.arange(0, 3001, 5), np.tile(np.arange(5), 600), data)
-    plan = SLICED.pack(csr, SLICED.options(), H200, cpu)
+    plan = SELL.pack(csr, SELL.options(), H200, cpu)
     assert_unpacks(plan)
     assert_same(formats.find(plan.format).unpack(plan, cpu)[2], data)
 
@@ -188,12 +188,12 @@ def test_every_coding_gives_every_bit_back(kind, dtype):
 def test_new_values_are_coded_as_they_need_whatever_the_old_ones_did(kind):
     rng = np.random.default_rng(6)
     old, new = (draw_values(each, 3000, np.float64, rng) for each in (VALUES[-1], kind))
-    plan = SLICED.pack(
-        Csr((600, 9), np.arange(0, 3001, 5), np.tile(np.arange(5), 600), old), SLICED.options(), H200, cpu
+    plan = SELL.pack(
+        Csr((600, 9), np.arange(0, 3001, 5), np.tile(np.arange(5), 600), old), SELL.options(), H200, cpu
     )
     assert plan.values.coding == Coding.PLAIN
     made, want = (
-        SLICED.values_from(plan, new, SLICED.slots(plan, on), on) for on in (Primitives(PackingDevice()), cpu)
+        SELL.values_from(plan, new, SELL.slots(plan, on), on) for on in (Primitives(PackingDevice()), cpu)
     )
     assert made.coding == want.coding
     assert_same(made.codes, want.codes)
@@ -204,7 +204,7 @@ def test_new_values_are_coded_as_they_need_whatever_the_old_ones_did(kind):
 def test_segments_in_the_order_of_their_columns():
     csr = csr_of(generate("spikes:300:2:9000"))
     machine = dataclasses.replace(H200, wave_slices=3, most_segments=4)
-    plan = SLICED.pack(csr, SLICED.options(), machine, cpu)
+    plan = SELL.pack(csr, SELL.options(), machine, cpu)
     numbers = plan.pattern.headers[: plan.pattern.segments, 1].astype(int)
     assert (np.diff(numbers) < 0).any()
     assert_unpacks(plan)
@@ -231,8 +231,8 @@ def test_pads_may_lie_between_the_entries_of_a_row():
         segment_rows=none,
     )
     dtype = np.dtype(np.float64)
-    plan = Plan("slices", (8, 200), dtype, pattern, Values(Coding.PLAIN, codes.ravel(), np.zeros(0)))
-    SLICED.check(plan)
+    plan = Plan("sell", (8, 200), dtype, pattern, Values(Coding.PLAIN, codes.ravel(), np.zeros(0)))
+    SELL.check(plan)
     assert_unpacks(plan)
 
 

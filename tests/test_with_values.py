@@ -18,7 +18,7 @@ from dasp.formats.sell.pattern import Coding
 from tests.gallery import GALLERY, matrices
 from tests.reference import assert_same_entries, entries_of
 
-LAYOUTS = ["slices", "published"]
+FORMATS = ["sell", "dasp"]
 
 
 def numbered(matrix: csr_array) -> csr_array:
@@ -26,11 +26,11 @@ def numbered(matrix: csr_array) -> csr_array:
     return csr_array((1.0 + np.arange(matrix.nnz), matrix.indices, matrix.indptr), shape=matrix.shape)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", FORMATS)
 @pytest.mark.parametrize("name", GALLERY)
 def test_every_value_finds_its_entry(name, layout):
     matrix = entries_of(GALLERY[name])
-    A = SpMatrix.from_scipy(matrix, policy=Policy(layout=layout), device="cpu")
+    A = SpMatrix.from_scipy(matrix, policy=Policy(format=layout), device="cpu")
     want = numbered(matrix)
     B = A.with_values(want.data)
     assert_same_entries(B.to_scipy(), want)
@@ -40,13 +40,13 @@ def test_every_value_finds_its_entry(name, layout):
     assert_same_entries(C.to_scipy(), matrix)
 
 
-@given(matrices(), st.sampled_from(LAYOUTS), st.randoms(use_true_random=False))
+@given(matrices(), st.sampled_from(FORMATS), st.randoms(use_true_random=False))
 def test_any_order_of_coordinates_is_kept(matrix, layout, random):
     rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
     turn = np.array(random.sample(range(matrix.nnz), matrix.nnz), int)
     coords = rows[turn], matrix.indices[turn]
     data = 1.0 + np.arange(matrix.nnz)
-    A = SpMatrix.from_coo(matrix.data[turn], coords, matrix.shape, policy=Policy(layout=layout), device="cpu")
+    A = SpMatrix.from_coo(matrix.data[turn], coords, matrix.shape, policy=Policy(format=layout), device="cpu")
     want = entries_of(coo_array((data, coords), shape=matrix.shape))
     assert_same_entries(A.with_values(data).to_scipy(), want)
     again = pickle.loads(pickle.dumps(A))
@@ -125,10 +125,10 @@ def test_products_follow_a_table_that_is_written_in_place(coding, dtype):
     np.testing.assert_array_equal(A @ x, want)
 
 
-@pytest.mark.parametrize("layout", ["slices", "published"])
+@pytest.mark.parametrize("layout", ["sell", "dasp"])
 def test_a_matrix_out_of_a_pickle_takes_values_in_place(layout):
     """Its arrays lie in the memory of the pickle, which nobody may write."""
-    A = SpMatrix([[0.5, 2.0], [3.0, 4.0]], "cpu", policy=Policy(layout=layout))
+    A = SpMatrix([[0.5, 2.0], [3.0, 4.0]], "cpu", policy=Policy(format=layout))
     B = pickle.loads(pickle.dumps(A, protocol=5))
     assert B.T is not B
     assert B.with_values([5.0, 6.0, 7.0, 8.5], out=B) is B
@@ -147,10 +147,10 @@ def test_a_dictionary_in_place_may_have_other_values_but_no_more():
         A.with_values(np.arange(300) % 8 / 3, out=A)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", FORMATS)
 def test_another_type_makes_another_matrix(layout):
     matrix = dasp.models.generate("rmat:7")
-    A = SpMatrix.from_scipy(matrix, policy=Policy(layout=layout), device="cpu")
+    A = SpMatrix.from_scipy(matrix, policy=Policy(format=layout), device="cpu")
     B = A.with_values(matrix.data.astype(np.float32))
     assert (A.dtype, B.dtype) == (np.float64, np.float32)
     assert_same_entries(B.to_scipy(), matrix.astype(np.float32))
@@ -201,13 +201,13 @@ def test_the_order_is_kept_in_files(tmp_path):
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", FORMATS)
 @pytest.mark.parametrize("name", GALLERY)
 def test_on_a_gpu_every_value_finds_its_entry(name, layout):
     import cupy
 
     matrix = entries_of(GALLERY[name])
-    A = SpMatrix.from_scipy(matrix, policy=Policy(layout=layout), device="cuda")
+    A = SpMatrix.from_scipy(matrix, policy=Policy(format=layout), device="cuda")
     want = numbered(matrix)
     B = A.with_values(cupy.asarray(want.data))
     assert_same_entries(B.to_scipy(), want)
@@ -257,7 +257,7 @@ def test_on_a_gpu_values_fit_in_place_or_leave_it_as_it_was(before):
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize("policy", [Policy(narrow=False), Policy.published()])
+@pytest.mark.parametrize("policy", [Policy(narrow=False), Policy.dasp()])
 def test_a_captured_product_goes_on_with_new_values(policy):
     """What the capture takes is the graph's: nothing that CuPy's pool gives out later is written to."""
     import cupy

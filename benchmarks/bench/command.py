@@ -220,7 +220,7 @@ def sparse_subject(
         known = ", ".join(device.baseline_names)
         raise ValueError(f"--baselines names {', '.join(unknown)}; some of {known} are needed")
     settings = Settings(
-        policy=args.policy,
+        policy=args.format,
         dtype=args.dtype,
         seed=args.seed,
         samples=args.repeat,

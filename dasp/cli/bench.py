@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from dasp.cli.options import LAYOUTS, Subparsers, add_json_option, duration, positive
+from dasp.cli.options import FORMATS, Subparsers, add_json_option, duration, positive
 from dasp.cli.summaries import add_parser
 
 if TYPE_CHECKING:
@@ -64,9 +64,8 @@ def add_measuring_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--dtype", choices=DTYPES, default="float64", help="type of the values")
     parser.add_argument(
-        "--policy",
-        "--layout",
-        choices=LAYOUTS,
+        "--format",
+        choices=FORMATS,
         default="auto",
         help="how matrices are packed; auto is what SpMatrix takes by itself",
     )
@@ -90,7 +89,7 @@ def _run(arguments: argparse.Namespace) -> int:
     for spec in specs:
         check_spec(spec)
     device = open_device(arguments.device, threads=arguments.threads, seconds=arguments.seconds)
-    plan = planner(device.kind, arguments.policy)
+    plan = planner(device.kind, arguments.format)
     threads = f", {device.threads} threads" if hasattr(device, "threads") else ""
     print(f"on {device.kind}{threads}; copy {device.bandwidth / 1e9:.0f} GB/s", file=sys.stderr)
     with device.alone():
@@ -103,18 +102,18 @@ def _run(arguments: argparse.Namespace) -> int:
     return int(not all(row["verified"] for row in rows))
 
 
-def planner(device: str, layout: str = "auto") -> Callable[[Any], Operator]:
-    """Return what plans a matrix of SciPy or CuPy for a device, by the policy of a layout.
+def planner(device: str, format: str = "auto") -> Callable[[Any], Operator]:
+    """Return what plans a matrix of SciPy or CuPy for a device, by a format.
 
     Raises
     ------
     ValueError
-        If there is no layout of that name.
+        If there is no format of that name.
     """
     from dasp.matrix.matrix import SpMatrix
     from dasp.matrix.policy import Policy
 
-    policy = Policy(layout=layout)
+    policy = Policy(format=format)
 
     def plan(csr: Any) -> Operator:
         on_gpu = type(csr).__module__.startswith("cupyx")

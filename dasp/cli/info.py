@@ -135,7 +135,7 @@ def as_json(name: str, matrix: csr_array, planned: SpMatrix, milliseconds: float
         "row_lengths": classes,
         "device": planned.device,
         "plan": {
-            "layout": planned.plan.format,
+            "format": planned.plan.format,
             "bytes": int(planned.nbytes),
             "milliseconds": milliseconds,
             "shares": formats.shares(planned.plan),

@@ -11,7 +11,6 @@ import importlib
 import math
 import sys
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 else:
     Subparsers = argparse._SubParsersAction
 
-LAYOUTS = ("auto", "slices", "published")
+FORMATS = ("auto", "sell", "dasp")
 
 
 class Choice(NamedTuple):
@@ -36,20 +35,20 @@ class Choice(NamedTuple):
 
 
 CHOICES: dict[str, dict[str, Choice]] = {
-    "slices (the default layout)": {
+    "the format sell, the default": {
         "steps": Choice(int, "N", "longest slice, in steps of 32 slots, 1 to 4095"),
         "window": Choice(int, "ROWS", "rows among which rows are sorted by length; 0 keeps their order"),
         "narrow": Choice(bool, "", "store values in fewer bits where that loses nothing (on)"),
         "warps": Choice(int, "N", "slices to a block of threads on a GPU, 1 to 16"),
     },
-    "the published layout": {
+    "the format dasp": {
         "long_row": Choice(int, "N", "rows of more entries are long, 4 or more (256)"),
         "fill": Choice(float, "SHARE", "entries that a regular tile needs, of its 32 slots (0.75)"),
         "segment": Choice(int, "N", "entries of a long row that a warp sums, a multiple of 64 (1024)"),
         "row_blocks_2": Choice(int, "ROWS", "medium rows from which a warp takes 2 row blocks (59990)"),
         "row_blocks_4": Choice(int, "ROWS", "medium rows from which a warp takes 4 row blocks (400000)"),
     },
-    "both layouts": {
+    "both formats": {
         "mma": Choice(bool, "", "multiply tiles with tensor cores, on a GPU that has them for the type")
     },
 }
@@ -84,16 +83,14 @@ def add_json_option(parser: argparse.ArgumentParser) -> None:
 
 
 def add_policy_options(parser: argparse.ArgumentParser) -> None:
-    """Add an option for each choice of `dasp.Policy`, in groups, and --published for the paper's format."""
+    """Add an option for each choice of `dasp.Policy`, in groups."""
     packed = parser.add_argument_group("how the matrix is packed (see dasp.Policy)")
     packed.add_argument(
-        "--layout",
-        "--policy",
-        choices=LAYOUTS,
-        help="slices, cut to the matrix; published, the format of the DASP paper; auto (default): slices, "
-        "where the matrix has fewer than 2^32 rows and columns",
+        "--format",
+        choices=FORMATS,
+        help="sell, slices that are cut to the matrix; dasp, the format of the DASP paper; auto (default): "
+        "sell, where the matrix has fewer than 2^32 rows and columns",
     )
-    packed.add_argument("--published", action="store_true", help="the same as --layout published")
     for title, choices in CHOICES.items():
         group = parser.add_argument_group(title)
         for name, choice in choices.items():
@@ -114,13 +111,11 @@ def policy_from(arguments: argparse.Namespace) -> Policy | None:
     """
     from dasp.matrix.policy import Policy
 
-    names = ["layout", *(name for choices in CHOICES.values() for name in choices)]
+    names = ["format", *(name for choices in CHOICES.values() for name in choices)]
     given: dict[str, Any] = {
         name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None
     }
-    if not given and not arguments.published:
-        return None
-    return replace(Policy.published() if arguments.published else Policy(), **given)
+    return Policy(**given) if given else None
 
 
 COMPILING = 50_000

@@ -350,7 +350,7 @@ def resident_warps() -> int:
 
 
 def _planned(matrix: Any, device: str, choices: dict[str, Any]) -> tuple[SpMatrix, Columns]:
-    A = SpMatrix.from_scipy(matrix, policy=Policy(layout="slices", **choices), device=device)
+    A = SpMatrix.from_scipy(matrix, policy=Policy(format="sell", **choices), device=device)
     return A, np.random.default_rng(0).standard_normal(A.shape[1])
 
 

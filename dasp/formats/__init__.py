@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from dasp.formats.dasp import PUBLISHED
+from dasp.formats.dasp import DASP
 from dasp.formats.format import Format
 from dasp.formats.plan import Plan
-from dasp.formats.sell import SLICED
+from dasp.formats.sell import SELL
 
 __all__ = ["Format", "find", "first_that_takes", "names", "register"]
 
@@ -58,8 +58,8 @@ def refuse_type(name: str, dtype: np.dtype[Any], what: str) -> None:
     if _name(dtype) not in known:
         others = " or ".join(repr(each.name) for each in _formats.values() if dtype.name in each.dtypes)
         raise TypeError(
-            f"{what} has dtype {dtype}; layout {name!r} multiplies {' and '.join(known)}"
-            + (f"; pass layout={others}" if others else "")
+            f"{what} has dtype {dtype}; format {name!r} multiplies {' and '.join(known)}"
+            + (f"; pass format={others}" if others else "")
         )
 
 
@@ -100,5 +100,5 @@ def shares(plan: Plan) -> dict[str, dict[str, int]]:
     }
 
 
-register(SLICED)
-register(PUBLISHED)
+register(SELL)
+register(DASP)

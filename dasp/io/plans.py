@@ -17,7 +17,7 @@ from dasp import formats
 from dasp.formats.plan import Plan, arrays_of, is_array, require, with_arrays
 from dasp.runtime import dtypes as _dtypes
 
-FILE_VERSION = 4
+FILE_VERSION = 5
 """Raised with every change of what a file holds. From 4 on, older versions stay readable: `_READERS`."""
 
 HEAD = "dasp_plan"
@@ -98,7 +98,7 @@ def unpack_plan(arrays: dict[str, np.ndarray]) -> Plan:
     return reader(head, {path: array for path, array in arrays.items() if path != HEAD})
 
 
-def _read_4(head: dict[str, Any], arrays: dict[str, np.ndarray]) -> Plan:
+def _read_5(head: dict[str, Any], arrays: dict[str, np.ndarray]) -> Plan:
     name, shape, scalars = head.get("format"), head.get("shape"), head.get("fields")
     require(isinstance(name, str) and name in formats.names(), f"its format is {name!r:.40}, an unknown one")
     sizes = isinstance(shape, list) and len(shape) == 2 and all(type(n) is int and n >= 0 for n in shape)
@@ -123,7 +123,14 @@ def _of_bits(array: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
     return array.view(dtype) if array.dtype == np.uint16 else array
 
 
-_READERS = {4: _read_4}
+def _read_4(head: dict[str, Any], arrays: dict[str, np.ndarray]) -> Plan:
+    """Read version 4, which calls the formats by older names."""
+    older = {"slices": "sell", "published": "dasp"}.get(str(head.get("format")))
+    require(older is not None, f"its format is {head.get('format')!r:.40}, an unknown one")
+    return _read_5({**head, "format": older}, arrays)
+
+
+_READERS = {4: _read_4, 5: _read_5}
 
 
 def _unpack(kind: type, prefix: str, left: dict[str, Any]) -> Any:

@@ -53,14 +53,14 @@ class Request:
         """
         if policy is not None and not isinstance(policy, Policy):
             raise TypeError(
-                f"policy is {_check.kind_of(policy)}; a dasp.Policy is needed, such as Policy.published()"
+                f"policy is {_check.kind_of(policy)}; a dasp.Policy is needed, such as Policy.dasp()"
             )
         return cls(find_device(device, A), policy or Policy(), bool(progress))
 
     def packing_device(self, shape: tuple[int, int]) -> str:
         """Return the device that packs a matrix of a shape: the matrix's own, or the CPU."""
-        layout = self.policy.format_for(shape).name
-        return self.device if devices.find(self.device).packs(layout) else "cpu"
+        name = self.policy.format_for(shape).name
+        return self.device if devices.find(self.device).packs(name) else "cpu"
 
 
 def pack(csr: Csr, order: Array | None, request: Request) -> Plan:

@@ -19,45 +19,45 @@ class Policy:
 
     Parameters
     ----------
-    layout : {"auto", "slices", "published"}
-        `slices` orders, cuts and narrows each matrix as its own rows, columns and values allow;
-        `published` is the format of Lu and Liu, SC '23. `auto` is the faster one, which is slices, except
-        for a matrix with 2^32 rows or columns.
+    format : {"auto", "sell", "dasp"}
+        `sell` is SELL-C-sigma, whose slices are ordered, cut and narrowed as the rows, columns and values of
+        each matrix allow; `dasp` is the format of Lu and Liu, SC '23. `auto` is the faster one, which is
+        `sell`, except for a matrix with 2^32 rows or columns.
     steps : int, optional
-        Slices: most steps of a slice, 1 to 4095.
+        sell: most steps of a slice, 1 to 4095.
     window : int, optional
-        Slices: rows among which rows are sorted by length, less than 2^32; 0 keeps the caller's order.
+        sell: rows among which rows are sorted by length, less than 2^32; 0 keeps the caller's order.
     narrow : bool, optional
-        Slices: store values in fewer bits where every one of them keeps all of its own (True).
+        sell: store values in fewer bits where every one of them keeps all of its own (True).
     warps : int, optional
-        Slices: how many of them a GPU multiplies in one block of threads, 1 to 16.
+        sell: how many of them a GPU multiplies in one block of threads, 1 to 16.
     long_row : int, optional
-        Published: rows with more entries than this are long, at least 4 (256).
+        dasp: rows with more entries than this are long, at least 4 (256).
     fill : float, optional
-        Published: share of a tile's 32 slots that must hold entries for the tile to be regular, in (0, 1]
+        dasp: share of a tile's 32 slots that must hold entries for the tile to be regular, in (0, 1]
         (0.75).
     segment : int, optional
-        Published: slots of a long row that one warp sums, a multiple of 64 (1024).
+        dasp: slots of a long row that one warp sums, a multiple of 64 (1024).
     row_blocks_2, row_blocks_4 : int, optional
-        Published: medium rows from which on a warp takes 2, and 4, row blocks of eight rows (59990, 400000).
+        dasp: medium rows from which on a warp takes 2, and 4, row blocks of eight rows (59990, 400000).
     mma : bool, optional
         Multiply 8 x 4 tiles with tensor cores on a GPU that has them for the matrix's type, else with FMA.
-        True in the published format. In slices it is slower for one vector (benchmarks/lab_book.md); without
+        True in the format of the paper. In sell it is slower for one vector (benchmarks/lab_book.md); without
         a choice they multiply several columns at once, where that is faster.
 
     Raises
     ------
     TypeError, ValueError
-        For a choice of the wrong kind, outside its range, or of another format than `layout`.
+        For a choice of the wrong kind, outside its range, or of another format than `format`.
 
     Examples
     --------
     >>> import dasp
-    >>> dasp.Policy.published(fill=0.5).options().long_row
+    >>> dasp.Policy.dasp(fill=0.5).options().long_row
     256
     """
 
-    layout: str = "auto"
+    format: str = "auto"
     steps: int | None = None
     window: int | None = None
     narrow: bool | None = None
@@ -71,9 +71,9 @@ class Policy:
 
     def __post_init__(self) -> None:
         """Check every choice, by making the options of the format."""
-        if not isinstance(self.layout, str) or self.layout not in ("auto", *formats.names()):
+        if not isinstance(self.format, str) or self.format not in ("auto", *formats.names()):
             known = " or ".join(map(repr, ("auto", *formats.names())))
-            raise ValueError(f"layout is {self.layout!r}; {known} is needed")
+            raise ValueError(f"format is {self.format!r}; {known} is needed")
         self.options()
 
     @classmethod
@@ -82,9 +82,9 @@ class Policy:
         return cls(**choices)
 
     @classmethod
-    def published(cls, **thresholds: Any) -> Policy:
-        """Return the published format (Lu and Liu, SC '23), with its thresholds unless others are given."""
-        return cls(layout="published", **thresholds)
+    def dasp(cls, **thresholds: Any) -> Policy:
+        """Return the format of Lu and Liu, SC '23, with its thresholds unless others are given."""
+        return cls(format="dasp", **thresholds)
 
     def format_for(self, shape: tuple[int, int]) -> Format:
         """Return the format that packs a matrix of a shape.
@@ -92,34 +92,36 @@ class Policy:
         Raises
         ------
         ValueError
-            If the layout cannot hold it.
+            If the format cannot hold it.
         """
-        if self.layout == "auto":
+        if self.format == "auto":
             return formats.first_that_takes(shape)
-        asked = formats.find(self.layout)
+        asked = formats.find(self.format)
         if not asked.takes(shape):
             raise ValueError(
-                f"A has shape {shape}; layout {self.layout!r} cannot hold it; pass layout='auto'"
+                f"A has shape {shape}; format {self.format!r} cannot hold it; pass format='auto'"
             )
         return asked
 
-    def options(self, format: Format | None = None) -> Any:
-        """Return the options that a format packs with: the first one's for `auto`, unless one is given.
+    def options(self, owner: Format | None = None) -> Any:
+        """Return the options that `owner` packs with.
+
+        By default that is the format of this policy, for `auto` the first one.
 
         Raises
         ------
         TypeError, ValueError
             As the class does.
         """
-        packs = format or formats.find(formats.names()[0] if self.layout == "auto" else self.layout)
+        packs = owner or formats.find(formats.names()[0] if self.format == "auto" else self.format)
         given = {name: value for name in _choices(Policy)[1:] if (value := getattr(self, name)) is not None}
         known = _choices(packs.options)
         for name in given:
-            if name not in known and format is None:
-                owner = next(each for each in map(formats.find, formats.names()) if _has(each, name))
+            if name not in known and owner is None:
+                home = next(each for each in map(formats.find, formats.names()) if _has(each, name)).name
                 raise ValueError(
-                    f"{name} is {given[name]!r} and layout is {self.layout!r}; {name} is a choice of "
-                    f"{owner.name!r}; pass layout={owner.name!r} or leave it out"
+                    f"{name} is {given[name]!r} and format is {self.format!r}; {name} is a choice of "
+                    f"{home!r}; pass format={home!r} or leave it out"
                 )
         return packs.options(**{name: value for name, value in given.items() if name in known})
 

@@ -16,7 +16,7 @@ from dasp.runtime.cuda.timing import time_cuda
 GAIN = 1.02
 """A policy is taken if it is faster than the best one so far by this factor: less is noise."""
 
-LAYOUTS = ("slices", "published")
+FORMATS = ("sell", "dasp")
 WINDOWS = (0, 128, 1024, 2**31)
 STEPS = (8, 16, 32, 64)
 WARPS = (4, 8, 16)
@@ -57,22 +57,22 @@ def find_policy(A: Any, *, device: str = "auto", seconds: float = 0.1, **choices
     policy = Policy(**choices)
     best = SpMatrix.from_scipy(A, policy=policy, device=device)
     there = _on_gpu(A, best)
-    layout = best.plan.format
+    chosen = best.plan.format
     tried: list[tuple[str, tuple[Any, ...]]] = []
-    if policy.layout == "auto":
-        tried.append(("layout", tuple(other for other in LAYOUTS if other != layout)))
+    if policy.format == "auto":
+        tried.append(("format", tuple(other for other in FORMATS if other != chosen)))
     tried += [("window", WINDOWS), ("steps", STEPS)]
     if best.device != "cpu":
         tried.append(("warps", WARPS))
     for name, values in tried:
-        if name != "layout" and (getattr(policy, name) is not None or best.plan.format != LAYOUTS[0]):
+        if name != "format" and (getattr(policy, name) is not None or best.plan.format != FORMATS[0]):
             continue
         for value in values:
             try:
                 rival = dataclasses.replace(policy, **{name: value})
-            except ValueError:  # a choice that the user made is of another layout
+            except ValueError:  # a choice that the user made is of another format
                 continue
-            if there is None or rival.layout == "published":
+            if there is None or rival.format == "dasp":
                 other = SpMatrix.from_scipy(A, policy=rival, device=device)
             else:
                 other = SpMatrix.from_cupy(there, policy=rival)

@@ -118,7 +118,7 @@ class TransposableMatrix(PlannedMatrix):
         Notes
         -----
         Nothing is chosen anew but how values are coded. The first call on a pattern finds where every row
-        begins and keeps that, 8 or 12 bytes a row. Of the published format, and on the CPU of entries that
+        begins and keeps that, 8 or 12 bytes a row. Of the format of the paper, and on the CPU of entries that
         came in another order than that of rows and columns, it is the slot of every entry, 4 or 8 bytes each,
         and of that format found on the host. On a GPU the call runs on the current stream; with an `out`
         whose values are stored as they are it reads nothing back and can be captured, after a first call
@@ -267,7 +267,7 @@ class TransposableMatrix(PlannedMatrix):
             csr, order = transposed
             if plan.order is not None:
                 order = plan.order[order]
-        policy = Policy(layout=plan.format, **form.alike(plan))
+        policy = Policy(format=plan.format, **form.alike(plan))
         return planning.pack(csr, order, planning.Request(self.device, policy))
 
     def _values(self) -> Any:

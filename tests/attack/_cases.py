@@ -34,7 +34,7 @@ def written_in_graphs(A: SpMatrix) -> bool:
     """Whether a capture may write new values: those of A, and of what was made of it, have no coding."""
     made = [A, *(kept() for kept in A._derived.values())]
     plans = [each.plan for each in made if each is not None]
-    return all(plan.format != "slices" or plan.values.coding.name == "PLAIN" for plan in plans)
+    return all(plan.format != "sell" or plan.values.coding.name == "PLAIN" for plan in plans)
 
 
 def attack_with(

@@ -52,9 +52,9 @@ def draw_matrix(rng: random.Random) -> csr_array:
 
 def product(rng: random.Random, counts: Counts) -> None:
     """Multiply in order and in a random one."""
-    matrix, layout = draw_matrix(rng), rng.choice(("slices", "slices", "published"))
-    choices = {"narrow": rng.random() < 0.8} if layout == "slices" else {"long_row": rng.choice((4, 64, 256))}
-    plan = plan_of(matrix, Policy(layout=layout, **choices))
+    matrix, layout = draw_matrix(rng), rng.choice(("sell", "sell", "dasp"))
+    choices = {"narrow": rng.random() < 0.8} if layout == "sell" else {"long_row": rng.choice((4, 64, 256))}
+    plan = plan_of(matrix, Policy(format=layout, **choices))
     numbers = np.random.default_rng(rng.getrandbits(32))
     x, y = (numbers.standard_normal(size).astype(matrix.dtype) for size in matrix.shape[::-1])
     alpha, beta = rng.choice(SCALES)

@@ -42,13 +42,13 @@ IN_A_ROW = 100
 """Chains that follow each other with the same types on a GPU, where each has kernels of its own."""
 
 MODELS = "poisson2d:30", "rmat:10", "fem3:5", "spikes:800:3:700", "triangles:1500", "kkt:1500", "lp:300:900"
-PUBLISHED: tuple[dict[str, Any], ...] = {}, {"segment": 64}, {"fill": 0.4}, {"long_row": 8}, {"mma": False}
+DASP: tuple[dict[str, Any], ...] = {}, {"segment": 64}, {"fill": 0.4}, {"long_row": 8}, {"mma": False}
 SLICES: tuple[dict[str, Any], ...] = {"steps": 2}, {"window": 64}, {"warps": 16}, {"mma": True}
 POLICIES = (
     *3 * [None],
     Policy(narrow=False),
-    *(Policy.published(**each) for each in PUBLISHED),
-    *(Policy(layout="slices", **each) for each in SLICES),
+    *(Policy.dasp(**each) for each in DASP),
+    *(Policy(format="sell", **each) for each in SLICES),
 )
 COLUMNS = 0, 0, 0, 1, 2, 3, 5, 8, 16, 17, 33
 

@@ -531,9 +531,9 @@ def densify(path: Path) -> np.ndarray | None:
 
 POLICIES = (
     Policy(),
-    Policy(layout="published"),
-    Policy(layout="published", long_row=8),
-    Policy(layout="slices", steps=1),
+    Policy(format="dasp"),
+    Policy(format="dasp", long_row=8),
+    Policy(format="sell", steps=1),
 )
 
 

@@ -31,7 +31,7 @@ from dasp import Policy, SpMatrix
 from dasp.formats.cost import MACHINES
 from dasp.formats.devices import find
 from dasp.formats.plan import Csr
-from dasp.formats.sell import SLICED
+from dasp.formats.sell import SELL
 from dasp.formats.sell.cpu import primitives as cpu
 from dasp.formats.sell.cuda.primitives import Primitives
 from dasp.runtime import integers as _integers
@@ -254,7 +254,7 @@ def same_but_for_tables(what: str, got: Any, want: Any, numbers: Callable[[], tu
 
     Then the values of the entries are held to be the same, not their codes.
     """
-    if want.format != "slices" or want.values.coding.name != "DICTIONARY":
+    if want.format != "sell" or want.values.coding.name != "DICTIONARY":
         return same(what, got, want)
     names = [field.name for field in dataclasses.fields(want) if field.name != "values"]
     count = sum(same(f"{what}.{name}", getattr(got, name), getattr(want, name)) for name in names)
@@ -313,26 +313,26 @@ def primitives(rng: Draws, counts: Counts) -> None:
 
 
 def _by_primitives(csr: Csr, machine: Any, choices: Any, new: Any, side: Side, rng: random.Random) -> int:
-    on, put, options = side.on, side.put, SLICED.options(**choices)
+    on, put, options = side.on, side.put, SELL.options(**choices)
     there = Csr(csr.shape, *map(put, csr[1:]))
-    want = SLICED.pack(csr, options, machine, cpu)
-    got = SLICED.pack(there, options, machine, on)
+    want = SELL.pack(csr, options, machine, cpu)
+    got = SELL.pack(there, options, machine, on)
     count = same("plan", got, want)
-    slots, slots_there = SLICED.slots(want, cpu), SLICED.slots(got, on)
-    other = SLICED.values_from(want, new[0], slots, cpu)
-    other_there = SLICED.values_from(got, put(new[0]), slots_there, on)
+    slots, slots_there = SELL.slots(want, cpu), SELL.slots(got, on)
+    other = SELL.values_from(want, new[0], slots, cpu)
+    other_there = SELL.values_from(got, put(new[0]), slots_there, on)
     count += same("values_from", other_there, other)
     want, got = dataclasses.replace(want, values=other), dataclasses.replace(got, values=other_there)
     for values in (new[1], new[0]):
         ways = [
-            attempt(SLICED.values_into, want, values, slots, cpu),
-            attempt(SLICED.values_into, got, put(values), slots_there, on),
+            attempt(SELL.values_into, want, values, slots, cpu),
+            attempt(SELL.values_into, got, put(values), slots_there, on),
         ]
         assert ways[0] == ways[1], f"values_into: {ways[1]!r} on the GPU, {ways[0]!r} on the CPU"
         count += same_but_for_tables(
-            "values_into", got, want, lambda: (SLICED.unpack(got, on)[2], SLICED.unpack(want, cpu)[2])
+            "values_into", got, want, lambda: (SELL.unpack(got, on)[2], SELL.unpack(want, cpu)[2])
         )
-    ours, theirs = SLICED.unpack(got, on), SLICED.unpack(want, cpu)
+    ours, theirs = SELL.unpack(got, on), SELL.unpack(want, cpu)
     for name, mine, other in zip(("indptr", "indices", "data"), ours, theirs, strict=True):
         count += same(f"unpack: {name}", mine, other)
     if csr.shape[1] <= 2_000_000:
@@ -434,7 +434,7 @@ class Twins:
     def tame(self) -> bool:
         """Whether arithmetic gives the same bits on both: no NaN, and nothing that is subnormal."""
         data = self.here.tocsr().data
-        if self.here.plan.format == "slices":  # an old number in the table, which nothing uses, counts too
+        if self.here.plan.format == "sell":  # an old number in the table, which nothing uses, counts too
             data = np.concatenate([data, self.here.plan.values.table.astype(data.dtype)])
         parts = np.abs(data.view(data.real.dtype))
         return bool(
@@ -465,7 +465,7 @@ def written(twins: Twins) -> None:
 
 def captured(twins: Twins) -> None:
     """Write values in a graph, several times."""
-    if twins.there.plan.format != "slices" or not written_in_graphs(twins.there) or not twins.here.nnz:
+    if twins.there.plan.format != "sell" or not written_in_graphs(twins.there) or not twins.here.nnz:
         return
     data, stream = cupy.asarray(twins.values()), cupy.cuda.Stream(non_blocking=True)
     twins.there.with_values(data, out=twins.there)
@@ -580,9 +580,9 @@ def calls(rng: Draws, counts: Counts) -> None:
 def _calls(rng: Draws, counts: Counts) -> None:
     draw, done = np.random.default_rng(rng.getrandbits(64)), []
     csr = draw_matrix(rng, draw)
-    policy = rng.choice((None, Policy(**draw_choices(rng)), Policy(**draw_choices(rng), layout="slices")))
+    policy = rng.choice((None, Policy(**draw_choices(rng)), Policy(**draw_choices(rng), format="sell")))
     if rng.random() < 0.05 and csr.shape[1] < 2**31:
-        policy = Policy.published(segment=rng.choice((64, 1024)), long_row=rng.choice((4, 64, 256)))
+        policy = Policy.dasp(segment=rng.choice((64, 1024)), long_row=rng.choice((4, 64, 256)))
     with places(rng), mock.patch.object(find("cpu"), "machine", return_value="gpu"):
         try:
             done.append("planned")
@@ -639,14 +639,14 @@ def refused(rng: Draws, counts: Counts) -> None:
 def exhausted(rng: Draws, counts: Counts) -> None:
     """Plan, turn and write values with too little memory, and at once again with enough."""
     draw, pool = np.random.default_rng(rng.getrandbits(64)), cupy.get_default_memory_pool()
-    csr, options = draw_matrix(rng, draw), SLICED.options(**draw_choices(rng))
+    csr, options = draw_matrix(rng, draw), SELL.options(**draw_choices(rng))
     with places(rng), mock.patch.object(find("cpu"), "machine", return_value="gpu"):
-        plan = SLICED.pack(csr, options, MACHINES["gpu"], cpu)
+        plan = SELL.pack(csr, options, MACHINES["gpu"], cpu)
         here = SpMatrix(plan, "cpu")
         there = Csr(csr.shape, *map(cupy.asarray, csr[1:]))
         values = draw_values(rng, draw, len(csr.data), csr.data.dtype)
         makes: dict[str, Callable[[], SpMatrix]] = {
-            "planned": lambda: SpMatrix(SLICED.pack(there, options, MACHINES["gpu"], Side(rng).on), "cuda"),
+            "planned": lambda: SpMatrix(SELL.pack(there, options, MACHINES["gpu"], Side(rng).on), "cuda"),
             "others": lambda: SpMatrix(plan, "cuda").with_values(cupy.asarray(values)),
             "turned": lambda: SpMatrix(plan, "cuda").T,
         }

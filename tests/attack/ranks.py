@@ -60,7 +60,7 @@ class System:
         self.A = self.typed(A, rng.choice(TYPES))
         self.rows = starts(rng, m, ranks)
         self.columns = self.rows if m == n else starts(rng, n, ranks)
-        self.policy = rng.choice([None, None, Policy(narrow=False), Policy.published()])
+        self.policy = rng.choice([None, None, Policy(narrow=False), Policy.dasp()])
 
     def typed(self, A: Any, kind: str) -> Any:
         data = self.numbers(A.nnz, kind)

@@ -110,18 +110,18 @@ def draw_places(rng: random.Random) -> tuple[tuple[int, int], Any, Any]:
 
 def draw_policy(rng: random.Random) -> Policy | None:
     choices: dict[str, tuple[Any, ...]] = {"mma": (True, False)}
-    layout = rng.choice(("auto", "slices", "published"))
-    if layout == "slices":
+    layout = rng.choice(("auto", "sell", "dasp"))
+    if layout == "sell":
         choices |= {
             "steps": (1, 2, 4095),
             "window": (0, 1, 7, 10**6),
             "narrow": (True, False),
             "warps": (1, 16),
         }
-    elif layout == "published":
+    elif layout == "dasp":
         choices |= {"long_row": (4, 5, 64), "fill": (0.01, 0.5, 1.0), "segment": (64, 1024)}
     taken = {name: rng.choice(values) for name, values in choices.items() if rng.random() < 0.5}
-    return None if layout == "auto" else Policy(layout=layout, **taken)
+    return None if layout == "auto" else Policy(format=layout, **taken)
 
 
 def draw_matrix(rng: random.Random) -> Modelled:
@@ -250,7 +250,7 @@ def multiplied(rng: random.Random, one: Modelled) -> Modelled | None:
     values, factor = wide(one.values), rng.choice((2.0, -1.0, 0.5, 0.0, -0.0, 1j))
     if abs(values).max(initial=0) > 4 or (values * 8 != np.round(values * 8)).any():
         return None
-    if factor == 1j and one.matrix.plan.format == "published":
+    if factor == 1j and one.matrix.plan.format == "dasp":
         return None
     way = rng.choice(("A * x", "A / x", "abs"))
     if way == "abs":

@@ -49,7 +49,7 @@ MODELS = (
     "stencil27:7",
     "short:900",
 )
-POLICIES = None, None, Policy(narrow=False), Policy(layout="slices", steps=2), Policy.published(long_row=8)
+POLICIES = None, None, Policy(narrow=False), Policy(format="sell", steps=2), Policy.dasp(long_row=8)
 DEFINITE = solvers.cg, solvers.minres
 SQUARE = (*DEFINITE, solvers.bicgstab, solvers.gmres)
 PRECONDITIONERS = (

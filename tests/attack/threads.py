@@ -63,7 +63,7 @@ def codes():
     return lambda out: gf256.matmul(a, b, out=out), np.empty((4, b.shape[1]), np.uint8)
 
 dasp.set_num_threads(1)
-for make in (lambda: sparse(None), lambda: sparse(Policy.published()), dense, codes):
+for make in (lambda: sparse(None), lambda: sparse(Policy.dasp()), dense, codes):
     product, out = make()
     product(out)
     kinds.append((product, out.copy()))

@@ -684,9 +684,9 @@ def test_a_reason_with_a_semicolon_is_one_line():
 
 def test_a_policys_name_is_its_layout(host):
     csr = matrix(rows=200)
-    for name in ("auto", "slices", "published"):
+    for name in ("auto", "sell", "dasp"):
         planned = bench_command.planner("cpu", name)(csr)
-        assert planned.plan.format == ("published" if name == "published" else "slices")
+        assert planned.plan.format == ("dasp" if name == "dasp" else "sell")
     with pytest.raises(ValueError, match="'fast'"):
         bench_command.planner("cpu", "fast")
 

@@ -1,4 +1,4 @@
-"""The published DASP format: long, medium (regular and irregular), short and empty rows."""
+"""The format of the DASP paper: long, medium (regular and irregular), short and empty rows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _cuda() -> type[Any]:
     return Product
 
 
-PUBLISHED = Format(
+DASP = Format(
     name=NAME,
     options=Options,
     pattern=Pattern,

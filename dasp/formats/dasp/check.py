@@ -1,4 +1,4 @@
-"""The invariants of a plan in the published format, held on every array."""
+"""The invariants of a plan in the format of the paper, held on every array."""
 
 from __future__ import annotations
 

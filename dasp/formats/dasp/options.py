@@ -1,4 +1,4 @@
-"""What a user may choose of the published format."""
+"""What a user may choose of the format of the paper."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST_ROWS = 2**63 - 1
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The thresholds of the published format; the defaults are those of its paper, section 3.
+    """The thresholds of the format of the paper; the defaults are those of its paper, section 3.
 
     Attributes
     ----------

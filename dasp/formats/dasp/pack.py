@@ -1,4 +1,4 @@
-"""Rows into categories, and the packing of each category of the published format.
+"""Rows into categories, and the packing of each category of the format of the paper.
 
 Where is a row of length L packed? Above `Options.long_row`: `_pack_long`. From 5 up: `_pack_medium`.
 From 1 to 4: `_pack_short`. Each function works in time linear in the entries that it packs.
@@ -36,7 +36,7 @@ Vector = np.ndarray[Any, Any]
 
 
 def pack(csr: Csr, options: Options, machine: Machine, on: Any) -> Plan:
-    """Pack a matrix in the published format.
+    """Pack a matrix in the format of the paper.
 
     Parameters
     ----------

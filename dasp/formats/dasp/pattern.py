@@ -1,4 +1,4 @@
-"""The published format: rows by their length into categories, packed into tiles that a tensor core reads.
+"""The format of the paper: rows by their length into categories, packed into tiles that a tensor core reads.
 
 Every row is in exactly one of four categories: long, medium, short or empty. Two integer types occur: the
 *index* type (rows and columns of the matrix) and the *offset* type (positions in the packed arrays); each is
@@ -20,7 +20,7 @@ import numpy as np
 
 from dasp.formats.plan import WARP, Array
 
-NAME = "published"
+NAME = "dasp"
 
 TILE_ROWS = 8
 TILE_COLUMNS = 4
@@ -180,7 +180,7 @@ class ShortPart:
 
 @dataclass(frozen=True, eq=False)
 class Pattern:
-    """Where the entries of a matrix lie in the published format.
+    """Where the entries of a matrix lie in the format of the paper.
 
     Attributes
     ----------
@@ -212,7 +212,7 @@ class Pattern:
 
 @dataclass(frozen=True, eq=False)
 class Values:
-    """The values of a matrix in the published format, each beside the column of its slot; a pad's is 0.
+    """The values of a matrix in the format of the paper, each beside the column of its slot; a pad's is 0.
 
     Attributes
     ----------

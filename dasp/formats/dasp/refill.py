@@ -1,4 +1,4 @@
-"""Other values for a pattern of the published format."""
+"""Other values for a pattern of the format of the paper."""
 
 from __future__ import annotations
 

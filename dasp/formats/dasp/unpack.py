@@ -1,4 +1,4 @@
-"""The way back from the published format: the row, the column and the value of every slot."""
+"""The way back from the format of the paper: the row, the column and the value of every slot."""
 
 from __future__ import annotations
 

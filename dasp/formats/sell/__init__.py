@@ -28,7 +28,7 @@ def _cuda() -> type[Any]:
     return Product
 
 
-SLICED = Format(
+SELL = Format(
     name=NAME,
     options=Options,
     pattern=Pattern,

@@ -12,7 +12,7 @@ import numpy as np
 from dasp.formats.plan import Array
 from dasp.runtime.dtypes import real_type
 
-NAME = "slices"
+NAME = "sell"
 
 
 class Width(IntEnum):

@@ -1,4 +1,4 @@
-"""What an entry of a plan in the published format adds to a sum on a CPU, whatever the types of both."""
+"""What an entry of a plan in the format of the paper adds to a sum on a CPU, whatever the types of both."""
 
 from __future__ import annotations
 

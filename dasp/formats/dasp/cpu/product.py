@@ -1,4 +1,4 @@
-"""The published format on the CPU: one compiled function per part, run by several threads.
+"""The format of the paper on the CPU: one compiled function per part, run by several threads.
 
 Where is a row multiplied? By its length: long rows in `_sum_segments`, then `store_long`; medium rows in
 `_multiply_medium`; rows of 1 to 4 in `_multiply_13`, `_multiply_22`, `_multiply_fours` and
@@ -41,7 +41,7 @@ ROW_SLOTS = 2
 
 
 class Product(product_cpu.Product):
-    """A plan in the published format, ready for several threads."""
+    """A plan in the format of the paper, ready for several threads."""
 
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)

@@ -1,4 +1,4 @@
-"""A diagonal in the published format on a GPU, in one launch: kernels/spmv/diagonal_published.cu."""
+"""A diagonal in the format of the paper on a GPU, in one launch: kernels/spmv/diagonal_dasp.cu."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ VARYING = "further", "first_row", "length", "y"
 """Arguments that come with each diagonal."""
 
 SIGNATURE = Signature(
-    "spmv/diagonal_published.cu",
-    "dasp_diagonal_published",
+    "spmv/diagonal_dasp.cu",
+    "dasp_diagonal_of_tiles",
     f"""
     const Index*   long_rows        [cut]
     const Offset*  long_offsets     [cut + 1]

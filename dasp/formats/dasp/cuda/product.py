@@ -1,4 +1,4 @@
-"""A plan of the published format on an NVIDIA GPU: vectors and diagonals."""
+"""A plan of the format of the paper on an NVIDIA GPU: vectors and diagonals."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dasp.runtime.cuda.launch import Launch
 
 
 class Product(product_cuda.Product):
-    """A plan in the published format, ready to be multiplied on one GPU."""
+    """A plan in the format of the paper, ready to be multiplied on one GPU."""
 
     kernel = vector
     MADE_LATER = ("_diagonal",)

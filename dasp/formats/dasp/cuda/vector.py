@@ -1,4 +1,4 @@
-"""The published format on a GPU: what kernels/spmv/product.cu is compiled with, and what it takes."""
+"""The format of the paper on a GPU: what kernels/spmv/product.cu is compiled with, and what it takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-// A diagonal of a matrix in the published format, in one launch.
+// A diagonal of a matrix in the format of the paper, in one launch.
 //
 // Launch: one dimension, blocks of DASP_THREADS threads, of which the first take a long row each, the next a row block
 //     of medium rows for each warp, and the last a short or an empty row for each thread.
@@ -66,7 +66,7 @@ struct ShortRows {
 };
 
 extern "C" __global__ void __launch_bounds__(DASP_THREADS)
-dasp_diagonal_published(const Index* __restrict__ long_rows, const Offset* __restrict__ long_offsets,
+dasp_diagonal_of_tiles(const Index* __restrict__ long_rows, const Offset* __restrict__ long_offsets,
                         const Index* __restrict__ long_columns, const Value* __restrict__ long_values,
                         long long cut, const Index* __restrict__ medium_rows, const Offset* __restrict__ tile_offsets,
                         const Index* __restrict__ tile_columns, const Value* __restrict__ tile_values,

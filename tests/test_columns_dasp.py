@@ -1,4 +1,4 @@
-"""The published format by several columns: one product for each."""
+"""The format of the paper by several columns: one product for each."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dasp import Policy, SpMatrix
 from tests.gallery import GALLERY, from_lengths
 from tests.test_columns import assert_columns_close, columns, hold_to_bits_of_vectors, hold_to_views, multiply
 
-SPLIT = Policy.published(segment=64)
+SPLIT = Policy.dasp(segment=64)
 """Gives long rows to several warps."""
 
 MIXED = from_lengths(
