@@ -474,7 +474,7 @@ def test_a_plan_is_hardly_larger_than_csr_and_mostly_smaller():
 def test_columns_too_far_apart_for_any_width_are_left_to_the_format_of_the_paper():
     columns = np.array([0, 2**33 - 1, 5, 2**33 - 1])
     matrix = csr_array((np.arange(4.0), columns, np.array([0, 2, 4])), shape=(2, 2**33))
-    with pytest.raises(ValueError, match="layout 'sell' cannot hold it; pass format='auto'"):
+    with pytest.raises(ValueError, match="format 'sell' cannot hold it; pass format='auto'"):
         slices_of(matrix)
     plan = plan_of(matrix)
     assert (plan.format, plan.nnz) == ("dasp", 4)

@@ -385,7 +385,7 @@ def test_the_log_goes_where_it_is_asked_to(tmp_path: Path) -> None:
     cache = os.environ.get("NUMBA_CACHE_DIR", str(tmp_path))
     program = "import dasp; dasp.SpMatrix.from_dense([[1.0]], device='cpu')"
     told = start(ROOT, tmp_path, "-c", program, DASP_LOG="info", NUMBA_CACHE_DIR=cache)
-    assert "dasp INFO: planned 1 x 1 with 1 entries as slices" in told.stderr, told.stderr
+    assert "dasp INFO: planned 1 x 1 with 1 entries as sell" in told.stderr, told.stderr
     assert not start(ROOT, tmp_path, "-c", program, NUMBA_CACHE_DIR=cache).stderr
     wrong = start(ROOT, tmp_path, "-c", program, DASP_LOG="loud", NUMBA_CACHE_DIR=cache)
     assert "DASP_LOG is 'loud'; debug, info, warning or error is needed" in wrong.stderr

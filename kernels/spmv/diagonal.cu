@@ -79,7 +79,10 @@ dasp_diagonal(const uint4* __restrict__ headers, const Index* __restrict__ bases
     if ((lane_id() & ((1 << shift) - 1)) || row < first_row || row >= first_row + length) return;
     if (s < segments) {
         if (!found) return;
-        if (atomicExch(claims + r, 1ull)) atomicExch(claims + cut, 1ull);
+        if (atomicExch(claims + r, 1ull)) {  // the host takes another way then, and y for nothing
+            atomicExch(claims + cut, 1ull);
+            return;
+        }
     }
     store_plain(y + (row - first_row), sum);
 }
