@@ -132,6 +132,14 @@ class PlannedMatrix(Operator):
         y = self._product.quick(x)
         return self._multiply(x) if y is None else y
 
+    def __rmatmul__(self, x: Any) -> Any:
+        """Return x A for x of shape (m,) or (k, m)."""
+        if getattr(x, "ndim", 0) == 1:  # several vectors are rows here, and columns there
+            y = self.T._product.quick(x)
+            if y is not None:
+                return y
+        return super().__rmatmul__(x)
+
     def _with_gradients(self, x: Any, out: Any, alpha: Any, beta: Any) -> Any:
         """Return A x by an operator of PyTorch: with gradients for x, or in a graph that is traced."""
         from dasp.interop import torch
