@@ -261,7 +261,7 @@ class Settings:
     Attributes
     ----------
     policy : str
-        The layout of a policy whose other choices are the default ones.
+        The format of a policy whose other choices are the default ones.
     dtype : str
         A name in `dasp.runtime.dtypes.TABLE`.
     seed : int
@@ -283,7 +283,7 @@ class Settings:
 
 
 class Sparse:
-    """The subject of `dasp bench`: a row a matrix.
+    """Sparse products: a row a matrix.
 
     Parameters
     ----------

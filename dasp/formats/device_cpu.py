@@ -39,7 +39,7 @@ def machine(device: str) -> str:
     return "cpu"
 
 
-def packs(layout: str) -> bool:
+def packs(name: str) -> bool:
     """Whether the primitives here are enough for a format: always."""
     return True
 

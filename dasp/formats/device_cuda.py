@@ -94,9 +94,9 @@ def machine(device: str) -> str:
     return "gpu"
 
 
-def packs(layout: str) -> bool:
+def packs(name: str) -> bool:
     """Whether the primitives here are enough for a format; they also hold that what they get is a matrix."""
-    return formats.find(layout).packs_on_gpu
+    return formats.find(name).packs_on_gpu
 
 
 class filling:

@@ -94,7 +94,7 @@ class Device(Protocol):
     def to_host(self, plan: Plan) -> Plan:
         """Return the plan with NumPy arrays, read-only."""
 
-    def packs(self, layout: str) -> bool:
+    def packs(self, name: str) -> bool:
         """Whether the primitives are enough to pack a format.
 
         Those of a GPU hold that they get a valid matrix; for those of the CPU `dasp.runtime.arrays` does.

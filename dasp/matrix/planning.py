@@ -169,6 +169,15 @@ class _Reporting:
         return step
 
 
+@contextmanager
+def read_where_packed(plan: Plan, device: str) -> Iterator[tuple[Plan, str, Any]]:
+    """Give a plan where its format is packed, that device, and its primitives; wait for their work."""
+    where = device if devices.find(device).packs(plan.format) else "cpu"
+    there = plan if where == device else devices.find(device).to_host(plan)
+    with devices.find(where).filling(where, ends=True) as primitives:
+        yield there, where, primitives
+
+
 def unpack(plan: Plan, device: str) -> tuple[Array, Array, Array]:
     """Give the matrix of a plan back as CSR, bit for bit, up to the order inside a row.
 
@@ -186,13 +195,11 @@ def unpack(plan: Plan, device: str) -> tuple[Array, Array, Array]:
     data : Array, shape (nnz,), the plan's type
         On that device, complete on every stream. Explicit zeros and duplicates are there; pads are not.
     """
-    read = formats.find(plan.format).unpack
-    backend = devices.find(device)
-    if backend.packs(plan.format):
-        with backend.filling(device, ends=True) as primitives:
-            return read(plan, primitives)
-    indptr, indices, data = read(backend.to_host(plan), devices.find("cpu").primitives)
-    return tuple(backend.to_device(array, device) for array in (indptr, indices, data))
+    with read_where_packed(plan, device) as (there, where, primitives):
+        indptr, indices, data = formats.find(plan.format).unpack(there, primitives)
+    if where == device:
+        return indptr, indices, data
+    return tuple(devices.find(device).to_device(array, device) for array in (indptr, indices, data))
 
 
 def find_slots(plan: Plan, device: str) -> Any:
@@ -210,12 +217,9 @@ def find_slots(plan: Plan, device: str) -> Any:
     object
         On that device, with `nbytes`: for the format's `values_from` and `values_into`.
     """
-    read = formats.find(plan.format).slots
-    backend = devices.find(device)
-    if backend.packs(plan.format):
-        with backend.filling(device, ends=True) as primitives:
-            return read(plan, primitives)
-    return backend.to_device(read(backend.to_host(plan), devices.find("cpu").primitives), device)
+    with read_where_packed(plan, device) as (there, where, primitives):
+        slots = formats.find(plan.format).slots(there, primitives)
+    return slots if where == device else devices.find(device).to_device(slots, device)
 
 
 def find_row_order(m: int, rows: Vector, primitives: Any) -> Vector | None:

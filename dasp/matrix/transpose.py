@@ -256,11 +256,8 @@ class TransposableMatrix(PlannedMatrix):
 
     def _plan_transpose(self) -> Plan | None:
         """Plan the transpose where the format is packed; None if it is this matrix."""
-        plan, where = self.plan, self.device
-        if not self._backend.packs(plan.format):
-            plan, where = self._backend.to_host(plan), "cpu"
-        form = formats.find(plan.format)
-        with devices.find(where).filling(where, ends=True) as primitives:
+        form = formats.find(self.plan.format)
+        with planning.read_where_packed(self.plan, self.device) as (plan, _, primitives):
             transposed = primitives.transpose(Csr(plan.shape, *form.unpack(plan, primitives)))
             if transposed is None:
                 return None

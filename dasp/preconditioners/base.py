@@ -13,7 +13,7 @@ import numpy as np
 from dasp.matrix.device import find_device
 from dasp.runtime import check as _check
 from dasp.runtime.arrays import library, operand
-from dasp.solvers.operator import device_of
+from dasp.solvers.operator import device_of, multiply_by_column
 from dasp.solvers.space import Space
 from dasp.solvers.spaces import space_for
 
@@ -197,9 +197,7 @@ class Preconditioner:
             out = R.astype(self._result_type(R), copy=True)
         elif getattr(out, "shape", None) != R.shape:
             raise ValueError(f"out is {_check.kind_of(out)} of another shape than R, {R.shape}")
-        for k in range(R.shape[1]):
-            r, z = R[:, k].copy(), out[:, k].copy()  # contiguous
-            out[:, k] = self.matvec(r, out=z)
+        multiply_by_column(lambda r, z: self.matvec(r, out=z), R, out)
         return out
 
     def __matmul__(self, r: Array) -> Array:

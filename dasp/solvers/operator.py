@@ -60,10 +60,15 @@ class _ByColumn:
 
     def multiply_block(self, X: Array, Y: Array) -> None:
         """Set each column of Y to the product with that of X."""
-        for k in range(X.shape[1]):
-            x, y = X[:, k].copy(), Y[:, k].copy()  # contiguous
-            self.multiply(x, y)
-            Y[:, k] = y
+        multiply_by_column(self.multiply, X, Y)
+
+
+def multiply_by_column(multiply: Callable[[Array, Array], object], X: Array, Y: Array) -> None:
+    """Set each column of Y by `multiply(x, y)`, which gets contiguous copies of the columns."""
+    for k in range(X.shape[1]):
+        x, y = X[:, k].copy(), Y[:, k].copy()
+        multiply(x, y)
+        Y[:, k] = y
 
 
 class _Dotless(_ByColumn):
