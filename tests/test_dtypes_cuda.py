@@ -61,7 +61,7 @@ def test_astype_and_the_entries_of_it(name):
 
     matrix = from_lengths(LENGTHS, 300)
     made = [SpMatrix.from_scipy(matrix, device=device).astype(name) for device in ("cpu", "cuda")]
-    np.testing.assert_array_equal(*(bits(A._entries()) for A in made))
+    np.testing.assert_array_equal(*(bits(A._values()) for A in made))
     x = numbers(name, 300)
     data = matrix.data.astype(named(name))
     wanted = sp.csr_array((data, matrix.indices, matrix.indptr), shape=matrix.shape)
@@ -78,7 +78,7 @@ def test_transposes_and_adjoints_of_complex_matrices(name):
     adjoint = matrix.T.conj().tocsr()
     assert_close((A.H @ cupy.asarray(z)).get(), adjoint, z)
     assert_close((A.T @ cupy.asarray(z)).get(), matrix.T.tocsr(), z)
-    A.with_values(2j * A._entries(), out=A)
+    A.with_values(2j * A._values(), out=A)
     matrix.data[:] = 2j * matrix.data
     assert_close((A.H @ cupy.asarray(z)).get(), matrix.T.conj().tocsr(), z)
 
