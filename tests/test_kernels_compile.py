@@ -252,14 +252,18 @@ def schedule(rows: int, depth: int, step: int) -> Defines:
 
 
 def gemm() -> Iterator[tuple[str, Defines]]:
-    """Each rung of the dense ladder as it is launched: usual tiles, every dtype, several memory orders."""
+    """Each rung of the dense ladder as it is launched: usual tiles, every dtype, several memory orders; the
+    smaller ones of them in one order."""
     for rung, dtype in ((row, dtype) for row in dense.RUNGS for dtype in row.dtypes):
         orders = [(True, False, True), (True, False, False)]
-        if rung.tiles.staged and not rung.tuned_as and dtype != "bfloat16":
+        if rung.in_parts and dtype != "bfloat16":
             orders.append((False, True, True))
         for order in orders:
             layout = dense.Layout(*[1024] * 7, *order)
             for step in dense.launches(rung, dtype, layout, replace(rung.default(dtype), parts=2), 1.0, 0.0):
+                yield step.source, dict(step.defines)
+        for setting in rung.usual[rung.dtypes.index(dtype)][:-1]:
+            for step in dense.launches(rung, dtype, dense.Layout(*[1024] * 7), setting, 1.0, 0.0):
                 yield step.source, dict(step.defines)
 
 

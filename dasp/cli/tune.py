@@ -24,19 +24,15 @@ def add_command(subparsers: Subparsers) -> None:
 def _add_gemm(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "gemm",
-        help="find what dense products run fastest on this machine",
-        description="On a GPU: compile every valid set of tile sizes, check each, time it against cuBLAS, "
-        "and keep the winner of each size class. On the CPU: time our kernel against NumPy's BLAS. "
-        "dasp.dense.gemm reads the table.",
+        help="find the tile sizes with which dense products run fastest on this GPU",
+        description="Compile every valid set of tile sizes, check each, time it against cuBLAS, and keep the "
+        "winner of each size class. dasp.dense.gemm reads the table.",
     )
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="what to tune")
     parser.add_argument("--dtype", type=words, metavar="NAMES", help="comma-separated dtypes (all)")
     parser.add_argument("--sizes", type=words, metavar="N,...", help="size classes to search for (all)")
+    parser.add_argument("--rungs", type=words, metavar="NAMES", help="only these rungs, such as split,tensor")
     parser.add_argument(
-        "--rungs", type=words, metavar="NAMES", help="on a GPU only these rungs, such as split,tensor"
-    )
-    parser.add_argument(
-        "--seconds", type=duration, metavar="S", help="for each rung and dtype (300; on the CPU 1 a size)"
+        "--seconds", type=duration, metavar="S", default=300, help="for each rung and dtype (300)"
     )
     parser.add_argument(
         "--out", type=Path, metavar="FILE", help="the table to write (default: the user's, DASP_TUNED)"
@@ -92,7 +88,7 @@ def _takes_gpu(device: str, what: str) -> bool:
 
     works, reason = available()
     if device == "cuda" and not works:
-        raise RuntimeError(f"no GPU works here: {reason}; {what} needs one; pass --device cpu")
+        raise RuntimeError(f"no GPU works here: {reason}; {what} needs one")
     return works and device != "cpu"
 
 
@@ -100,21 +96,17 @@ def run_gemm(args: argparse.Namespace) -> int:
     """Search, print what is found, and keep it."""
     from dasp.cli import tune_gemm as gemm
 
-    on_gpu = _takes_gpu(args.device, "the search")
-    known = tuple(gemm.RUNGS) if on_gpu else ("float32", "float64")
-    dtypes = args.dtype or (known[:3] if on_gpu else known)
-    unknown = [name for name in dtypes if name not in known]
+    _takes_gpu("cuda", "the search")
+    dtypes = args.dtype or tuple(gemm.RUNGS)[:3]
+    unknown = [name for name in dtypes if name not in gemm.RUNGS]
     if unknown:
-        raise ValueError(f"--dtype names {', '.join(unknown)}; some of {', '.join(known)} are needed")
-    sizes = [int(word) for word in args.sizes or (SIZES if on_gpu else gemm.CPU_SIZES)]
+        raise ValueError(f"--dtype names {', '.join(unknown)}; some of {', '.join(gemm.RUNGS)} are needed")
+    sizes = [int(word) for word in args.sizes or SIZES]
     path = args.out or user_table()
 
     def say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
-    if on_gpu:
-        gemm.tune(dtypes, sizes, path, seconds=args.seconds or 300, say=say, rungs=args.rungs)
-    else:
-        gemm.tune_cpu(dtypes, sizes, path, seconds=args.seconds or 1, say=say)
+    gemm.tune(dtypes, sizes, path, seconds=args.seconds, say=say, rungs=args.rungs)
     print(f"table: {path}")
     return 0

@@ -1,6 +1,4 @@
-"""What `kernel="auto"` takes, found by measurement: tile sizes on a GPU, and where NumPy's BLAS is faster.
-
-The search for tile sizes on the current GPU: enumerate, prune, compile, check, time, keep.
+"""The search for tile sizes of dense products on a GPU: enumerate, prune, compile, check, time, keep.
 
 Sets of sizes that cannot run are pruned before anything is compiled (`settings.Setting.problem`). Each one
 that is left is compiled, by several threads, and must give a right product of odd sizes before it is timed.
@@ -11,7 +9,6 @@ time beside it.
 
 from __future__ import annotations
 
-import functools
 import importlib
 import json
 import os
@@ -24,12 +21,10 @@ from typing import Any
 
 import numpy as np
 
-from dasp.dense.gemm import cpu, cuda, settings
+from dasp.dense.gemm import cuda, settings
 from dasp.dense.gemm.ladder import Product, error_bound
 from dasp.dense.gemm.rungs_cuda import BY_NAME, LAST, STATIC_LIMIT, Launch, Layout, Rung, launches
 from dasp.dense.gemm.settings import Setting
-from dasp.runtime.candidate import Candidate
-from dasp.runtime.cpu.timing import time_host
 from dasp.runtime.cuda import source as _source
 from dasp.runtime.cuda.stream import on_stream
 from dasp.runtime.cuda.timing import products_in, replays
@@ -66,6 +61,7 @@ class Search:
         if dtype == "bfloat16":
             importlib.import_module("ml_dtypes")  # teaches NumPy the name
         self._deadline = time.monotonic() + seconds
+        self._processors = cuda.processors(cupy.cuda.Device().id)
         self._arch = f"sm_{cupy.cuda.Device().compute_capability}"
         self._functions: dict[tuple[Any, ...], Any] = {}
         self._cubins: dict[tuple[Any, ...], bytes | None] = {}
@@ -96,7 +92,7 @@ class Search:
         for candidate in self._fastest if size > LARGE and self._fastest else candidates:
             if time.monotonic() > self._deadline:
                 break
-            usual = replace(candidate, parts=candidate.parts_for((size, size, size)))
+            usual = replace(candidate, parts=candidate.parts_for((size, size, size), self._processors))
             timed.append((self._time(usual, a, b, out, samples=2), usual))
         timed.sort(key=lambda pair: pair[0])
         if size == LARGE:
@@ -278,56 +274,6 @@ def _keep(
     )
     if rung.name == LAST[dtype]:
         line["kernel"] = rung.name if microseconds <= vendor else "vendor"
-
-
-CPU_SIZES = (128, 256, 512, 1024, 2048)
-COOLDOWN_SECONDS = 0.05
-"""Idle threads of a BLAS keep their cores busy for about so long after a product."""
-
-
-def tune_cpu(
-    dtypes: Sequence[str], sizes: Sequence[int], path: Path, *, seconds: float, say: Callable[[str], None]
-) -> dict[str, Any]:
-    """Time the CPU's last rung against NumPy's BLAS for every dtype and size, and write the table.
-
-    Both have the threads that they have without being told. "auto" takes the faster one of a size class.
-
-    Parameters
-    ----------
-    dtypes : "float32" or "float64"
-    sizes : members of `settings.SIZES`
-    path : the JSON file to write; what it already holds of other machines, dtypes and sizes stays
-    seconds : time for each kernel of each dtype and size
-    say : hears what happens
-
-    Returns
-    -------
-    The whole table as it was written.
-    """
-    table = _table(path, sizes)
-    rng = np.random.default_rng(0)
-    last = cpu.LADDER[-1]
-    for dtype in dtypes:
-        for size in sizes:
-            a, b = (rng.standard_normal((size, size)).astype(dtype) for _ in range(2))
-            product = Product(a, b, None, np.empty_like(a), 1.0, 0.0)
-            candidates = [
-                Candidate(
-                    rung.name,
-                    functools.partial(rung.run, product),
-                    result=lambda out=product.out: out,  # type: ignore[misc]
-                    cooldown_seconds=COOLDOWN_SECONDS,
-                )
-                for rung in (last, cpu.VENDOR)
-            ]
-            times = {name: time.best_us for name, time in time_host(candidates, seconds=seconds).items()}
-            line = table.setdefault(cpu.machine(), {}).setdefault(dtype, {}).setdefault(str(size), {})
-            line["kernel"] = min(times, key=lambda name: times[name])
-            line["microseconds"] = {name: round(best, 2) for name, best in times.items()}
-            say(f"{dtype} {size}: {line['kernel']}, of {line['microseconds']} us")
-            _write(path, table)
-    settings.forget()
-    return table
 
 
 def _table(path: Path, sizes: Sequence[int]) -> dict[str, Any]:

@@ -22,11 +22,9 @@ from llvmlite import ir
 from numba import extending
 from numpy.typing import NDArray
 
-from dasp.dense.gemm import settings
 from dasp.dense.gemm.goto import LINE, Tile, host_tile, packed_product
 from dasp.dense.gemm.ladder import REAL, Kernel, Product
 from dasp.runtime import arrays as _arrays
-from dasp.runtime.cpu import host as _host
 from dasp.runtime.cpu import threads as _threads
 from dasp.runtime.cpu.compile import jit
 from dasp.runtime.integers import round_up
@@ -402,7 +400,6 @@ def _part(product: Product, rows: slice, columns: slice) -> Product:
 
 # Below this many multiply-adds a thread, waking a second one costs more than it saves.
 SERIAL_WORK = 128**3
-SMALL_WORK = 64**3
 
 
 def _run_wide(product: Product) -> None:
@@ -486,24 +483,6 @@ def same_view(x: Matrix, y: Matrix) -> bool:
     return x.ctypes.data == y.ctypes.data and x.strides == y.strides and x.shape == y.shape
 
 
-@functools.cache
-def machine() -> str:
-    """Return the name under which the table has this machine: the processor's design, and NumPy's BLAS."""
-    return f"{_host.processor()}, {_blas()}"
-
-
-def _blas() -> str:
-    built: Any = np.show_config(mode="dicts")
-    return str(built.get("Build Dependencies", {}).get("blas", {}).get("name", "unknown BLAS"))
-
-
 def choose(dtype: str, m: int, n: int, k: int) -> tuple[str, str]:
-    """The kernel for C (m, n) with dot products of length k, and why, in words."""
-    if m * n * k <= SMALL_WORK:
-        return "vendor", "at most 64 x 64 x 64: the call costs more than the product, and NumPy's costs least"
-    line = settings.entry(machine(), dtype, (m, n, k))
-    if line is not None:
-        return line.kernel, line.why(machine(), dtype)
-    if m * n * k <= SERIAL_WORK:
-        return "vendor", f"{machine()} has no table; without one NumPy's BLAS takes products up to 128 cubed"
-    return "goto", f"{machine()} has no table; without one the last rung takes large products"
+    """Return the kernel for C (m, n) with dot products of length k, and why, in words."""
+    return "vendor", "NumPy's BLAS is as fast as our last rung at most sizes, and faster at small ones"

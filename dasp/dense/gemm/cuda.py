@@ -22,12 +22,9 @@ PLACE = "a GPU"
 FASTER_DEEP = (9, 0)
 """From this compute capability on, deeper float64 tensor-core instructions pay."""
 
-LARGE = 1024
-"""Size class from which a product takes turns on a GPU's multiprocessors: smaller ones wait for latencies."""
-VENDOR_BUSY = 0.95
-"""The share of its rate in the table that cuBLAS is taken to keep between the table's sizes, where its tiles
-do not fit either. benchmarks/results/gemm_sizes.csv, from 768 to 7000: our kernels were at least 0.98 times
-as fast where this takes them, and at most 1.10 times where it takes cuBLAS."""
+LEAST_BUSY = 0.9
+"""Where tiles take several turns on a GPU's multiprocessors and keep them less busy than this, cuBLAS, which
+has tiles of more sizes, is faster: benchmarks/results/gemm_sizes.csv."""
 
 
 @functools.cache
@@ -169,7 +166,7 @@ def _prepare(
         raise ValueError(f"a matrix has {max(m, n, k)} rows or columns; fewer than 2^31 are needed")
     aligned = multiple == 16 and all(ld * item % 16 == 0 for ld in lds)
     layout = Layout(m, n, k, *lds, along_a, along_b, aligned)
-    setting = rung.find(dtype.name, (m, n, k), _name_of(device))
+    setting = rung.find(dtype.name, (m, n, k), _name_of(device), processors(device))
     if rung.deepest and not setting.mma_k and _capability(device) >= FASTER_DEEP:
         setting = replace(setting, mma_k=rung.deepest)
     steps = launches(rung, dtype.name, layout, setting, alpha, beta)
@@ -308,26 +305,25 @@ VENDOR = Kernel(
 
 
 def choose(dtype: str, m: int, n: int, k: int) -> tuple[str, str]:
-    """The kernel for C (m, n) with dot products of length k on the current GPU, and why, in words."""
+    """Return the kernel for C (m, n) with dot products of length k on the current GPU, and why, in words."""
     device = _device()
     last = BY_NAME[LAST[dtype]]
     if _capability(device) < last.capability:
         return "vendor", "our last rungs need sm_80"
-    name = _name_of(device)
+    name, count = _name_of(device), processors(device)
     line = entry(name, dtype, (m, n, k))
-    if line is None:
-        return last.name, f"{name} has no autotuned table, so the last rung for {dtype} with its usual tiles"
-    why = line.why(name, dtype)
-    if line.kernel == "vendor" or not m * n * k:
-        return line.kernel, why
+    if line is not None:
+        kernel, why = line.kernel, line.why(name, dtype)
+    elif dtype == "float32":
+        kernel, why = last.name, f"the last rung for {dtype}"
+    else:
+        kernel, why = "vendor", f"cuBLAS is as fast as our last rung for {dtype} or faster"
+    if kernel == "vendor" or not m * n * k:
+        return kernel, why
     if any(length * ITEM[dtype] % 16 for length in (n, k)):
         return "vendor", f"{why}; but rows of {k} and {n} elements are not made of whole pieces of 16 bytes"
-    rung, count = BY_NAME[line.kernel], processors(device)
-    setting, square = rung.find(dtype, (m, n, k), name), (line.size,) * 3
-    here, there = setting.busy(m, n, count), rung.find(dtype, square, name).busy(*square[:2], count)
-    if line.size >= LARGE and line.gain * here < VENDOR_BUSY * there:
-        return "vendor", (
-            f"{why}; but tiles of {setting.bm} x {setting.bn} keep {name} {100 * here:.0f}% busy here "
-            f"and {100 * there:.0f}% there"
-        )
-    return line.kernel, why
+    setting = BY_NAME[kernel].find(dtype, (m, n, k), name, count)
+    busy = setting.busy(m, n, count)
+    if setting.blocks(m, n) * setting.parts > count and busy < LEAST_BUSY:
+        return "vendor", f"{why}; but tiles of {setting.bm} x {setting.bn} keep {name} {100 * busy:.0f}% busy"
+    return kernel, why

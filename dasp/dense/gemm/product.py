@@ -51,7 +51,7 @@ def gemm(
     out : array of shape (m, n), dtype and device of `a`, optional
         Where the result is written, any strides. It may share no memory with a or b; it may be c itself.
     kernel : "auto", "vendor", or the name of a rung (`kernels`)
-        "auto" asks the autotuned table; `explain` says what it answers.
+        "auto" takes the fastest one known for the sizes; `explain` says which, and why.
 
     Returns
     -------

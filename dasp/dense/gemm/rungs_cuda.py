@@ -242,22 +242,20 @@ class Rung:
     ----------
     name, summary : as `dasp.dense.gemm.ladder.Kernel`
     tiles : how C is cut
-    usual : tile sizes where no table has better ones: for each of `dtypes`, in their order
+    usual : tile sizes where no table has better ones, the smallest first: for each of `dtypes`, in order
     file : what follows `gemm_` in the name of its source, if that is not the rung's name
     dtypes : what it multiplies
     in_parts : whether several blocks may share a tile's dot products
-    tuned_as : the rung whose findings serve this one too, with one part
     deepest : the deepest `mma_k` that pays on sm_90
     """
 
     name: str
     summary: str
     tiles: Tiles
-    usual: tuple[Setting, ...] = (Setting(32, 32),) * 2
+    usual: tuple[tuple[Setting, ...], ...] = ((Setting(32, 32),),) * 2
     file: str = ""
     dtypes: tuple[str, ...] = REAL
     in_parts: bool = False
-    tuned_as: str = ""
     deepest: int = 0
 
     @property
@@ -271,8 +269,8 @@ class Rung:
         return (8, 0) if self.tiles.staged else (5, 0)
 
     def default(self, dtype: str) -> Setting:
-        """The tile sizes where no table has better ones."""
-        return self.usual[self.dtypes.index(dtype)]
+        """Return the tile sizes for large products where no table has better ones."""
+        return self.usual[self.dtypes.index(dtype)][-1]
 
     def problem(self, setting: Setting, dtype: str) -> str | None:
         """Why this set of tile sizes cannot run, or None if it can."""
@@ -294,17 +292,48 @@ class Rung:
             if self.problem(setting, dtype) is None and 64 <= self.tiles.threads(setting) <= 512:
                 yield setting
 
-    def find(self, dtype: str, sizes: tuple[int, int, int], gpu: str) -> Setting:
-        """The tile sizes for a product: the table's, else the usual ones with k split to fill the GPU."""
+    def find(self, dtype: str, sizes: tuple[int, int, int], gpu: str, processors: int) -> Setting:
+        """Return the tile sizes for a product.
+
+        The table's, else the largest usual ones of which the multiprocessors have about one each, with k
+        split where even the smallest are too few.
+        """
         line = settings.entry(gpu, dtype, sizes)
-        known = line.settings if line else {}
-        setting = known.get(self.name)
-        if setting is None and self.tuned_as in known:
-            return replace(known[self.tuned_as], parts=1)
+        setting = line.settings.get(self.name) if line else None
         if setting is not None and max(sizes) <= 2 * min(sizes):
             return setting
-        setting = setting or self.default(dtype)
-        return replace(setting, parts=setting.parts_for(sizes))
+        if setting is None:
+            usual = self.usual[self.dtypes.index(dtype)]
+            large = [each for each in usual if each.blocks(*sizes[:2]) >= ENOUGH * processors]
+            setting = large[-1] if large else usual[0]
+        return replace(setting, parts=setting.parts_for(sizes, processors) if self.in_parts else 1)
+
+
+ENOUGH = 0.9
+"""Tiles for each multiprocessor from which on larger tiles than the smallest pay."""
+TUNED_SINGLE = (Setting(32, 32, 16, tm=4, tn=4), Setting(64, 128, 16, tm=16, tn=4))
+TUNED_DOUBLE = (Setting(32, 32, 16, tm=4, tn=4), Setting(64, 128, 8, tm=16, tn=4))
+SPLIT_SINGLE = (
+    Setting(32, 64, 16, tm=4, tn=4, wm=16, wn=32),
+    Setting(64, 128, 16, tm=4, tn=16, wm=64, wn=32, stages=4, group=16),
+    Setting(128, 256, 16, tm=16, tn=8, wm=64, wn=64, stages=5),
+)
+SPLIT_DOUBLE = (Setting(128, 64, 8, wm=64, wn=32),)
+TENSOR_DOUBLE = (
+    Setting(32, 32, 32, wm=16, wn=16, stages=4, group=4, mma_k=8),
+    Setting(64, 64, 16, wm=64, wn=16, group=16, mma_k=8),
+    Setting(128, 128, 16, wm=64, wn=32),
+)
+TENSOR_HALF = (
+    Setting(64, 64, 64, wm=32, wn=32),
+    Setting(128, 256, 64, wm=64, wn=64),
+)
+"""Tile sizes that `dasp tune gemm` found on an H200 for products of about 256, 1024 and 4096 cubed."""
+
+
+def _alone(*settings: Setting) -> tuple[tuple[Setting, ...], ...]:
+    """Return one usual setting for each dtype."""
+    return tuple((setting,) for setting in settings)
 
 
 # fmt: off
@@ -319,32 +348,29 @@ RUNGS: tuple[Rung, ...] = (
     Rung("conflict_free",
          "B's tile by columns with a pad, lanes in rectangles: 16-byte reads, no bank conflict.", LINE_BLOCK),
     Rung("column_4", "Four results in a column per thread: each element of B serves four.", COLUMNS,
-         (Setting(32, 64, 8, 4, 1, resident=4), Setting(32, 64, 8, 4, 1, resident=3)), file="column"),
+         _alone(Setting(32, 64, 8, 4, 1, resident=4), Setting(32, 64, 8, 4, 1, resident=3)), file="column"),
     Rung("column_8", "Eight results in a column per thread: half the reads of B again.", COLUMNS,
-         (Setting(64, 64, 8, 8, 1, resident=4), Setting(64, 64, 8, 8, 1, resident=3)), file="column"),
+         _alone(Setting(64, 64, 8, 8, 1, resident=4), Setting(64, 64, 8, 8, 1, resident=3)), file="column"),
     Rung("square_4", "4 x 4 results per thread: k/2 shared loads per result.", SQUARES,
-         (Setting(64, 64, 32, 4, 4, resident=3), Setting(64, 64, 16, 4, 4, resident=3)), file="square"),
+         _alone(Setting(64, 64, 32, 4, 4, resident=3), Setting(64, 64, 16, 4, 4, resident=3)), file="square"),
     Rung("square_8", "8 x 8 results per thread: k/4 shared loads per result.", SQUARES,
-         (Setting(64, 64, 16), Setting(64, 128, 8)), file="square"),
+         _alone(Setting(64, 64, 16), Setting(64, 128, 8)), file="square"),
     Rung("vector", "16-byte loads, A turned over on its way into shared memory.", VECTORS,
-         (Setting(128, 128, 16), Setting(128, 64, 8, tm=8, tn=4))),
+         _alone(Setting(128, 128, 16), Setting(128, 64, 8, tm=8, tn=4))),
     Rung("tuned", "The same with tile sizes found by search on this GPU.", VECTORS,
-         (Setting(64, 128, 16, tm=8, tn=4), Setting(64, 128, 16, tm=8, tn=4)), file="vector"),
+         (TUNED_SINGLE, TUNED_DOUBLE), file="vector"),
     Rung("warp", "A rectangle of results per warp: fewer shared reads, none in conflict.", WARPS,
-         (Setting(128, 128, 16), Setting(128, 64, 8, wm=32, wn=64))),
+         _alone(Setting(128, 128, 16), Setting(128, 64, 8, wm=32, wn=64))),
     Rung("double", "The next tiles travel through registers while the present ones are multiplied.", DOUBLED,
-         (Setting(128, 128, 8), Setting(128, 64, 8, wm=32, wn=64))),
+         _alone(Setting(128, 128, 8), Setting(128, 64, 8, wm=32, wn=64))),
     Rung("async", "Asynchronous copies several stages deep; blocks ordered for the cache.", PIPELINE,
-         (Setting(128, 128, 8, tm=8, tn=16, wm=64, wn=64, stages=4), Setting(128, 64, 8, wm=64, wn=32)),
-         tuned_as="split"),
+         _alone(Setting(128, 128, 8, tm=8, tn=16, wm=64, wn=64, stages=4), *SPLIT_DOUBLE)),
     Rung("split", "Several blocks share the dot products where C is too small for the GPU.", PIPELINE,
-         (Setting(128, 128, 8, tm=8, tn=16, wm=64, wn=64, stages=4), Setting(128, 64, 8, wm=64, wn=32)),
-         in_parts=True),
-    Rung("tensor", "float64 tensor cores.", TENSORS, (Setting(128, 128, 16, wm=64, wn=32, stages=3),),
-         file="tensor_f64", dtypes=("float64",), in_parts=True, deepest=4),
+         (SPLIT_SINGLE, SPLIT_DOUBLE), in_parts=True),
+    Rung("tensor", "float64 tensor cores.", TENSORS, (TENSOR_DOUBLE,), file="tensor_f64",
+         dtypes=("float64",), in_parts=True, deepest=4),
     Rung("tensor_half", "float16 and bfloat16 tensor cores with float32 sums.", HALF_TENSORS,
-         (Setting(128, 128, 32, wm=64, wn=32, stages=4), Setting(128, 128, 32, wm=64, wn=32, stages=4)),
-         dtypes=HALF),
+         (TENSOR_HALF, TENSOR_HALF), dtypes=HALF),
 )
 # fmt: on
 BY_NAME = {rung.name: rung for rung in RUNGS}

@@ -1,8 +1,7 @@
-"""Tile sizes of the CUDA rungs, and the table of what was found best on a machine.
+"""Tile sizes of the CUDA rungs, and the table that `dasp tune gemm` keeps of the best ones on a GPU.
 
-The table is `tuned.json` beside this file, and one of the same form in the user's cache folder whose entries
-go first (`dasp tune gemm` writes it): {machine: {dtype: {size class: {"kernel", "microseconds": {kernel:
-...}, "settings": {rung: {...}}}}}}. A machine is a GPU by its name, or a processor's design and NumPy's BLAS.
+The table is a file in the user's cache folder: {GPU's name: {dtype: {size class: {"kernel", "microseconds":
+{kernel: ...}, "settings": {rung: {...}}}}}}.
 """
 
 from __future__ import annotations
@@ -64,14 +63,14 @@ class Setting:
         """Tiles of C (m, n)."""
         return ceil_div(m, self.bm) * ceil_div(n, self.bn)
 
-    def parts_for(self, sizes: tuple[int, int, int], blocks_wanted: int = 132) -> int:
-        """How many blocks share a tile's dot products, so that about `blocks_wanted` run, each at least 64
-        deep."""
+    def parts_for(self, sizes: tuple[int, int, int], processors: int) -> int:
+        """Return how many blocks share a tile's dot products: one block for each multiprocessor, each at
+        least 64 deep."""
         m, n, k = sizes
-        return max(1, min(blocks_wanted // max(1, self.blocks(m, n)), k // max(64, 4 * self.bk), 32))
+        return max(1, min(processors // max(1, self.blocks(m, n)), k // max(64, 4 * self.bk), 32))
 
     def busy(self, m: int, n: int, processors: int) -> float:
-        """The share of their time that multiprocessors spend on results, if all tiles take equally long.
+        """Return the share of their time that multiprocessors spend on results, if tiles take equally long.
 
         The last tiles to run leave some multiprocessors idle, and those over C's edge do work for nothing.
         """
@@ -81,7 +80,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Entry:
-    """A line of the table: the fastest kernel of one size class, the times behind that, and tile sizes."""
+    """A line of the table: the fastest kernel of one size class, the measured times, and tile sizes."""
 
     size: int
     kernel: str
@@ -89,17 +88,9 @@ class Entry:
     settings: dict[str, Setting] = field(default_factory=dict)
 
     def why(self, machine: str, dtype: str) -> str:
-        """Say why this kernel, in words."""
+        """Say why this kernel was chosen."""
         times = " and ".join(f"{name} {time:.5g} us" for name, time in self.microseconds.items())
         return f"{machine}'s autotuned table for {dtype}, size class {self.size}: {times or self.kernel}"
-
-    @property
-    def gain(self) -> float:
-        """How many times as fast as the vendor's library the kernel was; 1 where that is not known."""
-        known = self.microseconds
-        if self.kernel in known and "vendor" in known:
-            return known["vendor"] / known[self.kernel]
-        return 1.0
 
 
 def nearest(known: list[int], sizes: tuple[int, int, int]) -> int:
@@ -109,7 +100,7 @@ def nearest(known: list[int], sizes: tuple[int, int, int]) -> int:
 
 
 def user_table() -> Path:
-    """Where `dasp tune gemm` keeps its findings: DASP_TUNED, or tuned.json in the user's cache folder."""
+    """Return where `dasp tune gemm` keeps its findings: DASP_TUNED, or tuned.json in the cache folder."""
     given = os.environ.get("DASP_TUNED")
     if given:
         return Path(given)
@@ -118,22 +109,22 @@ def user_table() -> Path:
 
 
 @remembered
-def _tables() -> tuple[dict[str, Any], ...]:
-    paths = (user_table(), Path(__file__).with_name("tuned.json"))
-    return tuple(json.loads(path.read_text()) for path in paths if path.is_file())
+def _table() -> dict[str, Any]:
+    path = user_table()
+    table: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
+    return table
 
 
 @remembered
-def entry(machine: str, dtype: str, sizes: tuple[int, int, int]) -> Entry | None:
-    """The table's line for a product, or None where this machine and dtype have none."""
-    for table in _tables():
-        dtypes = table.get(machine, {})
-        # The two half precisions run the same instructions, so one's findings serve the other.
-        lines = dtypes.get(dtype) or (dtypes.get("float16", {}) if dtype == "bfloat16" else {})
-        whole = {int(size): line for size, line in lines.items() if "kernel" in line}
-        if whole:
-            size = nearest(list(whole), sizes)
-            line = whole[size]
-            known = {rung: Setting(**values) for rung, values in line.get("settings", {}).items()}
-            return Entry(size, line["kernel"], line.get("microseconds", {}), known)
-    return None
+def entry(gpu: str, dtype: str, sizes: tuple[int, int, int]) -> Entry | None:
+    """Return the table's line for a product, or None where this GPU and dtype have none."""
+    dtypes = _table().get(gpu, {})
+    # The two half precisions run the same instructions, so one's findings serve the other.
+    lines = dtypes.get(dtype) or (dtypes.get("float16", {}) if dtype == "bfloat16" else {})
+    whole = {int(size): line for size, line in lines.items() if "kernel" in line}
+    if not whole:
+        return None
+    size = nearest(list(whole), sizes)
+    line = whole[size]
+    known = {rung: Setting(**values) for rung, values in line.get("settings", {}).items()}
+    return Entry(size, line["kernel"], line.get("microseconds", {}), known)
