@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests import sanitizer
+from tests.support import sanitizer
 
 # A command that a shell starts in the background ignores interrupts, and so do its children: tests of
 # interrupts would wait for ever.

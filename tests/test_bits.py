@@ -16,7 +16,7 @@ import dasp
 pytestmark = pytest.mark.slow
 
 ROOT = Path(dasp.__file__).parents[1]
-PROGRAM = Path(__file__).with_name("bits_program.py")
+PROGRAM = ROOT / "tests" / "support" / "bits_program.py"
 
 
 def run(cases: str, cache: Path) -> dict[str, str]:

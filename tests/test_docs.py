@@ -26,8 +26,8 @@ import dasp
 from dasp.cli import main as cli
 from dasp.formats.plan import PAD
 from dasp.models import is_model
-from tests.reference import entries_of
-from tests.slots import expand
+from tests.support.reference import entries_of
+from tests.support.slots import expand
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -324,14 +324,14 @@ def test_every_promise_names_tests_that_exist() -> None:
     )
     for line in table.splitlines():
         file = ""
-        for path, name in re.findall(r"`(?:(tests/\w+\.py)::)?(test_\w+)`", line):
+        for path, name in re.findall(r"`(?:(tests/[\w/]+\.py)::)?(test_\w+)`", line):
             file = path or file
             assert f"\ndef {name}(" in (ROOT / file).read_text(encoding="utf-8"), name
 
 
 def test_paths_and_links_are_found_in_the_documents() -> None:
     assert "](docs/benchmarks.md)" in README
-    assert "`tests/reference.py`" in README
+    assert "`tests/support/reference.py`" in README
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,7 @@ from dasp.solvers.pipelined import PipelinedConjugateGradients
 from dasp.solvers.plain import ConjugateGradients
 from dasp.solvers.system import System
 from tests.simt import sass
-from tests.simt_device import EmulatedDevice
+from tests.support.simt_device import EmulatedDevice
 
 pytestmark = pytest.mark.slow
 

@@ -6,7 +6,7 @@ import argparse
 import random
 from collections.abc import Callable, Mapping
 
-from tests import sanitizer
+from tests.support import sanitizer
 
 
 def attack_by_command(

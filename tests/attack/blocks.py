@@ -18,11 +18,11 @@ from scipy.sparse import csr_array
 from dasp import Policy
 from tests.attack._cases import Counts, attack_with
 from tests.attack._command import attack_by_command
-from tests.executors import emulate
-from tests.gallery import LENGTHS, from_lengths
-from tests.planned import plan_of
-from tests.reference import assert_close
-from tests.test_pack_cuda import csr_of, plans
+from tests.formats.sell.test_pack_cuda import csr_of, plans
+from tests.support.executors import emulate
+from tests.support.gallery import LENGTHS, from_lengths
+from tests.support.planned import plan_of
+from tests.support.reference import assert_close
 
 SCALES = (1.0, 0.0), (1.0, 0.0), (-2.0, 0.0), (1.0, 1.0), (0.5, -3.0), (0.0, 2.0)
 

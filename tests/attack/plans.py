@@ -38,8 +38,8 @@ from dasp.runtime import integers as _integers
 from dasp.runtime.dtypes import named
 from tests.attack._cases import Counts, Draws, attack_with, written_in_graphs
 from tests.attack._command import attack_by_command
-from tests.gallery import LENGTHS
-from tests.pack_device import PackingDevice
+from tests.support.gallery import LENGTHS
+from tests.support.pack_device import PackingDevice
 
 GPU = find("cuda").available()[0]
 if GPU:

@@ -19,10 +19,10 @@ import scipy.sparse as sp
 
 from dasp import Policy, distributed, solvers
 from dasp.distributed import RankError, SpMatrix
-from tests import reference
 from tests.attack._cases import Counts, attack_with
 from tests.attack._command import attack_by_command
-from tests.ranks import ThreadEngine, run_ranks
+from tests.support import reference
+from tests.support.ranks import ThreadEngine, run_ranks
 
 SECONDS = 30.0
 """That a rank waits for another; nothing here takes so long."""

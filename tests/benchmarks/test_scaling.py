@@ -11,8 +11,8 @@ import pytest
 from benchmarks.bench import command, scaling
 from dasp.cli import main as cli
 from dasp.models import generate
-from tests import reference
-from tests.ranks import run_ranks
+from tests.support import reference
+from tests.support.ranks import run_ranks
 
 
 @pytest.mark.parametrize("n", [1, 2, 5, 9])

@@ -1,0 +1,325 @@
+"""The way back from slices: the CPU's and the CUDA kernels' in the emulator, against NumPy, bit for bit."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dasp import formats, set_num_threads
+from dasp.formats import product_cuda
+from dasp.formats.cost import H200
+from dasp.formats.plan import Csr, Plan, csr_of_slots, diagonal_rows, slots_of_entries
+from dasp.formats.sell import SELL
+from dasp.formats.sell.cpu import primitives as cpu
+from dasp.formats.sell.cpu import unpacking
+from dasp.formats.sell.cuda import diagonal as cuda
+from dasp.formats.sell.cuda.primitives import Primitives
+from dasp.formats.sell.pattern import BITS_8, Choice, Coding, Pattern, Values, shape_word
+from dasp.models import generate
+from dasp.runtime.cpu import ranges
+from dasp.runtime.dtypes import into, sum_type
+from tests.formats.sell.test_pack_cuda import VALUES, bits, choices, csr_of, draw_values, matrices
+from tests.simt import compile_kernels
+from tests.support.gallery import GALLERY
+from tests.support.pack_device import PackingDevice
+from tests.support.planned import plan_of, widened
+from tests.support.slots import expand
+
+pytestmark = pytest.mark.simt
+
+
+def assert_same(got, want):
+    assert (got.dtype, got.shape) == (want.dtype, want.shape)
+    np.testing.assert_array_equal(bits(got), bits(want))
+
+
+def assert_unpacks(plan, seed=None):
+    """Both backends give the matrix, and find the slots of its entries, as NumPy does; and the device."""
+    device = PackingDevice(seed)
+    rows, columns, values = expand(plan)
+    want = csr_of_slots(plan, rows, columns, values, cpu)
+    slots = slots_of_entries(plan, rows, columns, cpu)
+    for on in (cpu, Primitives(device)):
+        for mine, theirs in zip(formats.find(plan.format).unpack(plan, on), want, strict=True):
+            assert_same(mine, theirs)
+        found = formats.find(plan.format).slots(plan, on)
+        numbers = 1.0 + np.arange(plan.nnz)
+        stored = np.zeros(len(rows))
+        stored[slots] = numbers
+        assert_same(on.code_values(numbers, found, len(rows), Coding.PLAIN, None).codes, stored)
+    assert device.reads == 0
+    assert_finds_diagonals(plan, rows, columns, values)
+    assert_clears_pads(plan, columns)
+    assert_scales(plan)
+    return device
+
+
+def assert_finds_diagonals(plan, rows, columns, values):
+    """Both backends find diagonals; both say where they cannot add two entries of one place."""
+    (m, n), total = plan.shape, sum_type(plan.dtype)
+    for k in {0, 1, -2, n - 1, 1 - m}:
+        first, count = diagonal_rows(plan.shape, k)
+        slots = np.flatnonzero((columns >= 0) & (columns == rows.astype(np.int64) + k))
+        times = np.bincount(rows[slots] - first, minlength=count)
+        found, twice = unpacking.diagonal(plan, k), first + np.flatnonzero(times > 1)
+        assert (found is None) == (len(twice) > 0)
+        cut = np.intersect1d(twice, plan.pattern.long_rows)
+        for got, unsure in ((found, twice), (emulated_diagonal(plan, k), cut)):
+            if got is None:
+                assert len(unsure)
+                continue
+            want = np.zeros(count, total)
+            with np.errstate(all="ignore"):
+                np.add.at(want, rows[slots] - first, values[slots].astype(total))
+            assert (got.dtype, got.shape) == (total, (count,))
+            assert_same(got[times < 2], want[times < 2])
+            np.testing.assert_array_equal(got, want)  # in the order of the entries
+
+
+def emulated_diagonal(plan, k):
+    """The diagonal that the CUDA kernel finds; None if it says that segments of a row both have an entry."""
+    kinds, (first, count) = into(plan.dtype, plan.dtype, plan.dtype), diagonal_rows(plan.shape, k)
+    cut, y = len(plan.pattern.long_rows), np.full(count, np.nan, sum_type(plan.dtype))
+    claims = np.zeros(cut + 1, np.uint64)
+    if not count or not plan.nnz:
+        return np.zeros_like(y)
+    if cut:
+        y[:] = 0
+    arguments = cuda.arguments(plan) | {"claims": claims, "y": y}
+    arguments |= {"further": k, "first_row": first, "length": count}
+    kernel = compile_kernels(cuda.SIGNATURE.source, product_cuda.diagonal_defines(cuda, plan, kinds))
+    ordered = cuda.SIGNATURE.ordered(cuda.types(plan) | kinds.types, arguments)
+    kernel.launch(cuda.SIGNATURE.entry, cuda.blocks(plan), product_cuda.DIAGONAL_THREADS, ordered)
+    return None if claims[cut] else y
+
+
+def assert_scales(plan):
+    """The CUDA kernel gives what NumPy makes of the unpacked matrix, in the order in which entries came."""
+    if plan.dtype != sum_type(plan.dtype):
+        return
+    indptr, indices, data = formats.find(plan.format).unpack(plan, cpu)
+    rng, on = np.random.default_rng(1), Primitives(PackingDevice())
+    left, right = (1 + rng.random(size).astype(plan.dtype) for size in plan.shape)
+    for one, other in ((left, right), (None, right), (left, None)):
+        made = on.scale_entries(plan, formats.find(plan.format).slots(plan, on), one, other)
+        if not plan.nnz:
+            assert made is None
+            continue
+        with np.errstate(all="ignore"):
+            want = data if one is None else data * np.repeat(one, np.diff(indptr))
+            want = want if other is None else want * other[indices]
+        assert_same(made if plan.order is None else made[plan.order], want)
+
+
+def assert_clears_pads(plan, columns):
+    for dtype in (np.int8, np.float16, np.float32, np.float64, np.complex128):
+        for on in (cpu, Primitives(PackingDevice())):
+            codes = np.full(len(columns), np.nan if np.dtype(dtype).kind != "i" else 7).astype(dtype)
+            want = np.where(columns < 0, dtype(0), codes).astype(dtype)
+            on.clear_pads(plan.pattern, codes)
+            assert_same(codes, want)
+            if np.dtype(dtype).kind == "i":
+                continue
+            numbers = np.linspace(-1, 1, len(columns)).astype(dtype)
+            assert_same(
+                on.negated(plan.pattern, numbers), np.where(columns < 0, dtype(0), -numbers).astype(dtype)
+            )
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+def test_bytes_become_others(seed):
+    codes = np.random.default_rng(0).choice([-128, -1, 0, 5, 127], 32 * 700).astype(np.int8)
+    zeros = int((codes == 0).sum())
+    to = np.full(256, 256, np.uint16)
+    to[codes.view(np.uint8)] = codes.view(np.uint8) ^ 0x55
+    to[0] = 0
+    want = to.astype(np.uint8).view(np.int8)[codes.view(np.uint8)]
+    for on in (cpu, Primitives(PackingDevice(seed))):
+        assert_same(on.map_bytes(codes, to, 0), want)
+        for no_zero, no_five, pads, fits in (
+            (1, 0, zeros, True), (1, 0, zeros - 1, False), (0, 1, zeros, False), (1, 1, zeros, False)
+        ):  # fmt: skip
+            other = to.copy()
+            other[[0] * no_zero + [5] * no_five] = 256
+            made = on.map_bytes(codes, other, pads)
+            assert (made is not None) == fits
+            if fits:
+                assert_same(made, want)
+
+
+@pytest.mark.parametrize("name", GALLERY)
+def test_the_gallery(name):
+    plan = plan_of(GALLERY[name])
+    assert_unpacks(plan)
+    assert_unpacks(widened(plan))
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    csr=matrices(),
+    choice=choices,
+    seed=st.none() | st.integers(0, 99),
+    wide=st.booleans(),
+    turned=st.booleans(),
+)
+def test_any_matrix_in_any_order(csr, choice, seed, wide, turned):
+    plan = SELL.pack(csr, SELL.options(**choice), H200, cpu)
+    if turned:  # as if the entries had come in another order of rows, too
+        order = np.random.default_rng(0).permutation(plan.nnz).astype(np.int64 if wide else np.int32)
+        plan = dataclasses.replace(plan, order=order)
+    assert_unpacks(widened(plan) if wide else plan, seed)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("kind", VALUES)
+def test_every_coding_gives_every_bit_back(kind, dtype):
+    data = draw_values(kind, 3000, dtype, np.random.default_rng(6))
+    csr = Csr((600, 9), np.arange(0, 3001, 5), np.tile(np.arange(5), 600), data)
+    plan = SELL.pack(csr, SELL.options(), H200, cpu)
+    assert_unpacks(plan)
+    assert_same(formats.find(plan.format).unpack(plan, cpu)[2], data)
+
+
+@pytest.mark.parametrize("kind", VALUES)
+def test_new_values_are_coded_as_they_need_whatever_the_old_ones_did(kind):
+    rng = np.random.default_rng(6)
+    old, new = (draw_values(each, 3000, np.float64, rng) for each in (VALUES[-1], kind))
+    plan = SELL.pack(
+        Csr((600, 9), np.arange(0, 3001, 5), np.tile(np.arange(5), 600), old), SELL.options(), H200, cpu
+    )
+    assert plan.values.coding == Coding.PLAIN
+    made, want = (
+        SELL.values_from(plan, new, SELL.slots(plan, on), on) for on in (Primitives(PackingDevice()), cpu)
+    )
+    assert made.coding == want.coding
+    assert_same(made.codes, want.codes)
+    assert_same(made.table, want.table)
+    assert_same(formats.find(plan.format).unpack(plan.of(made, new.dtype), cpu)[2], new)
+
+
+def test_segments_in_the_order_of_their_columns():
+    csr = csr_of(generate("spikes:300:2:9000"))
+    machine = dataclasses.replace(H200, wave_slices=3, most_segments=4)
+    plan = SELL.pack(csr, SELL.options(), machine, cpu)
+    numbers = plan.pattern.headers[: plan.pattern.segments, 1].astype(int)
+    assert (np.diff(numbers) < 0).any()
+    assert_unpacks(plan)
+
+
+def test_pads_may_lie_between_the_entries_of_a_row():
+    deltas = np.arange(96, dtype=np.uint8).reshape(3, 32)
+    deltas[0, ::2] = deltas[1, 5:20] = deltas[2, 1::3] = 255
+    codes = np.arange(1.0, 97.0).reshape(3, 32)
+    codes[deltas == 255] = 0
+    none = np.zeros(0, np.int32)
+    pattern = Pattern(
+        choice=Choice("gpu", 8, 8, 0, 4, True, False),
+        index_dtype=np.dtype(np.int32),
+        entries=int((deltas != 255).sum()),
+        segments=0,
+        positions=8,
+        rows=np.array([3, 1, 0, 2, 7, 6, 4, 5], np.int32),
+        headers=np.array([[0, 0, 0, shape_word(3, 0, 2, BITS_8)]], np.uint32),
+        bases=np.array([0, 7, 2], np.int32),
+        deltas=deltas.ravel(),
+        long_rows=none,
+        segment_offsets=np.zeros(1, np.int32),
+        segment_rows=none,
+    )
+    dtype = np.dtype(np.float64)
+    plan = Plan("sell", (8, 200), dtype, pattern, Values(Coding.PLAIN, codes.ravel(), np.zeros(0)))
+    SELL.check(plan)
+    assert_unpacks(plan)
+
+
+def test_few_launches_and_little_memory():
+    matrix = generate("stencil27:12")
+    matrix.data = np.random.default_rng(0).standard_normal(matrix.nnz)
+    plan = plan_of(matrix)
+    device = PackingDevice()
+    on = Primitives(device)
+    slots = formats.find(plan.format).slots(plan, on)
+    assert slots.nbytes == 8 * (matrix.shape[0] + 1)
+    assert device.peak <= slots.nbytes + 4096
+    arrays = formats.find(plan.format).unpack(plan, on)
+    assert device.bytes <= slots.nbytes + sum(array.nbytes for array in arrays) + 4096
+    assert device.launches == 2 * ["dasp_count_entries", "dasp_start_rows"] + ["dasp_fill_entries"]
+
+
+# ---- the transpose -------------------------------------------------------------------------------------
+
+
+def assert_transposes(csr, seed=None):
+    """Both backends give what NumPy does, bit for bit, or know a symmetric matrix; returns whether it is."""
+    rows = np.repeat(np.arange(csr.shape[0]), np.diff(csr.indptr))
+    want = np.argsort(csr.indices, kind="stable")
+    starts = np.searchsorted(csr.indices[want], np.arange(csr.shape[1] + 1))
+    device = PackingDevice(seed)
+    arrays = starts, rows[want].astype(csr.indices.dtype), csr.data[want]
+    equal = zip(arrays, csr[1:], strict=True)
+    same = csr.shape[0] == csr.shape[1] and all(np.array_equal(bits(a), bits(b)) for a, b in equal)
+    for on in (cpu, Primitives(device)):
+        made = on.transpose(csr)
+        assert (made is None) == same
+        if same:
+            continue
+        turned, order = made
+        assert turned.shape == csr.shape[::-1]
+        assert_same(order, want.astype(np.int32))
+        assert_same(turned.indptr, starts.astype(np.int64))
+        assert_same(turned.indices, rows[want].astype(csr.indices.dtype))
+        assert_same(turned.data, csr.data[want])
+    assert device.reads == (csr.shape[0] == csr.shape[1] and len(csr.data) > 0)
+    return same
+
+
+@pytest.mark.parametrize("name", GALLERY)
+def test_the_transpose_of_the_gallery(name):
+    csr = csr_of(GALLERY[name])
+    assert_transposes(csr._replace(indptr=csr.indptr.astype(np.int64)))
+
+
+@settings(max_examples=40, deadline=None)
+@given(csr=matrices(), seed=st.none() | st.integers(0, 99))
+def test_the_transpose_of_any_matrix(csr, seed):
+    assert_transposes(csr._replace(indptr=csr.indptr.astype(np.int64)), seed)
+
+
+@pytest.mark.parametrize("change", [None, "value", "sign of a zero", "column", "row"])
+def test_a_symmetric_matrix_is_known(change):
+    csr = csr_of(generate("poisson2d:20"))
+    data, indptr, indices = csr.data.astype(float), csr.indptr.astype(np.int64), csr.indices.copy()
+    data[[1, np.flatnonzero(indices == 0)[1]]] = 0.0
+    if change == "value":
+        data[7] += 1
+    elif change == "sign of a zero":
+        data[1] = -0.0
+    elif change == "column":
+        indices[2] += 1
+    elif change == "row":
+        indptr[1] += 1
+    assert assert_transposes(Csr(csr.shape, indptr, indices, data)) == (change is None)
+
+
+@pytest.mark.parametrize("columns", [5, 64, 4000])
+def test_threads_transpose_as_one_does(monkeypatch, columns):
+    monkeypatch.setattr(ranges, "SERIAL_ENTRIES", 100)
+    rng = np.random.default_rng(columns)
+    rows, indices = np.sort(rng.integers(0, 300, 5000)), rng.integers(0, columns, 5000).astype(np.int32)
+    indptr = np.searchsorted(rows, np.arange(301))
+    try:
+        set_num_threads(3)
+        assert not assert_transposes(Csr((300, columns), indptr, indices, rng.standard_normal(5000)))
+    finally:
+        set_num_threads(None)
+
+
+def test_many_tiles_and_columns():
+    rng = np.random.default_rng(0)
+    rows, columns = np.sort(rng.integers(0, 300, 40_000)), rng.integers(0, 2**20, 40_000).astype(np.int32)
+    indptr = np.searchsorted(rows, np.arange(301))
+    assert_transposes(Csr((300, 2**20), indptr, columns, rng.standard_normal(40_000)))

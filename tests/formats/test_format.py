@@ -1,0 +1,149 @@
+"""A third format, rows stored densely, is one record and one product: nothing else of dasp knows of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dasp
+from dasp import formats
+from dasp.formats import product_cpu
+from dasp.formats.plan import (
+    PAD,
+    Csr,
+    Part,
+    Plan,
+    csr_of_slots,
+    nbytes,
+    require,
+    slots_of_entries,
+)
+from dasp.formats.sell.cpu import primitives
+from dasp.matrix import planning
+from tests.support.gallery import GALLERY
+from tests.support.reference import assert_close, assert_same_entries, entries_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    pass
+
+
+@dataclass(frozen=True, eq=False)
+class Pattern:
+    entries: int
+    index_dtype: np.dtype[Any]
+    columns: Any  # shape (m, longest row), `PAD` where a row has ended
+
+
+@dataclass(frozen=True, eq=False)
+class Values:
+    numbers: Any
+
+
+def pack(csr: Csr, options: Options, machine: Any, on: Any) -> Plan:
+    lengths = np.diff(csr.indptr)
+    columns = np.full((csr.shape[0], int(lengths.max(initial=0))), PAD, np.int64)
+    numbers = np.zeros(columns.shape, csr.data.dtype)
+    inside = np.arange(columns.shape[1]) < lengths[:, None]
+    columns[inside], numbers[inside] = csr.indices, csr.data
+    pattern = Pattern(len(csr.data), np.dtype(np.int64), columns)
+    return Plan("dense rows", csr.shape, csr.data.dtype, pattern, Values(numbers))
+
+
+def unpack(plan: Plan, on: Any) -> tuple[Any, Any, Any]:
+    columns = plan.pattern.columns
+    rows = np.repeat(np.arange(plan.shape[0]), columns.shape[1])
+    return csr_of_slots(plan, rows, columns.ravel(), plan.values.numbers.ravel(), on)
+
+
+def slots(plan: Plan, on: Any) -> Any:
+    rows = np.repeat(np.arange(plan.shape[0]), plan.pattern.columns.shape[1])
+    return slots_of_entries(plan, rows, plan.pattern.columns.ravel(), on)
+
+
+def check(plan: Plan) -> None:
+    columns = plan.pattern.columns
+    require(columns.shape == plan.values.numbers.shape, "columns and numbers differ in shape")
+    require(not columns.size or columns.max() < plan.shape[1], "a column is out of range")
+
+
+def summary(plan: Plan) -> list[Part]:
+    slots = plan.pattern.columns.size
+    return [Part("rows", plan.shape[0], plan.pattern.entries, slots, nbytes(plan))]
+
+
+def values_from(plan: Plan, data: Any, slots: Any, on: Any) -> Values:
+    numbers = np.zeros(plan.values.numbers.size, data.dtype)
+    numbers[slots] = data
+    return Values(numbers.reshape(plan.values.numbers.shape))
+
+
+def values_into(plan: Plan, data: Any, slots: Any, on: Any) -> None:
+    on.overwrite(plan.values.numbers, values_from(plan, data, slots, on).numbers)
+
+
+class Product(product_cpu.Product):
+    def multiply_vector(self, x: Any, y: Any, alpha: Any, beta: Any) -> None:
+        columns = self.plan.pattern.columns
+        terms = np.where(columns == PAD, 0, self.plan.values.numbers * x[columns])
+        y[:] = alpha * terms.sum(axis=1) + (beta * y if beta else 0)
+
+
+@pytest.fixture
+def dense_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    record = formats.Format(
+        name="dense rows",
+        options=Options,
+        pattern=Pattern,
+        values=Values,
+        dtypes=("float64",),
+        takes=lambda shape: True,
+        pack=pack,
+        unpack=unpack,
+        slots=slots,
+        check=check,
+        values_from=values_from,
+        values_into=values_into,
+        summary=summary,
+        products={"cpu": lambda: Product},
+    )
+    monkeypatch.setattr(formats, "_formats", dict(formats._formats))
+    formats.register(record)
+
+
+@pytest.mark.parametrize("name", GALLERY)
+def test_a_third_format_needs_no_other_change(name: str, dense_rows: None, tmp_path: Any) -> None:
+    matrix = entries_of(GALLERY[name])
+    if matrix.shape[1] == 0:
+        return
+    A = dasp.SpMatrix.from_scipy(matrix, policy=dasp.Policy(format="dense rows"), device="cpu")
+    x = np.random.default_rng(0).standard_normal(matrix.shape[1])
+    assert_close(A @ x, matrix, x)
+    X = np.stack([x, -x], axis=1)
+    assert_close((A @ X)[:, 1], matrix, -x)
+    assert_same_entries(A.to_scipy(), matrix)
+    assert repr(A).splitlines()[2].split()[0] == "rows"
+    assert A.nbytes == A.plan.pattern.columns.nbytes + A.plan.values.numbers.nbytes
+    dasp.save_plan(tmp_path / "plan", A.plan)
+    again = dasp.SpMatrix(dasp.load_plan(tmp_path / "plan"), "cpu")
+    np.testing.assert_array_equal(again @ x, A @ x)
+    assert_same_entries(A.with_values(2 * matrix.data).to_scipy(), matrix * 2)
+    A.with_values(matrix.data, out=A)
+    np.testing.assert_array_equal(again @ x, A @ x)
+
+
+def test_a_format_that_a_backend_cannot_multiply_says_so(dense_rows: None) -> None:
+    plan = planning.make_plan(
+        Csr((1, 1), np.array([0, 1]), np.array([0]), np.ones(1)),
+        dasp.Policy(format="dense rows"),
+        "cpu",
+        primitives,
+    )
+    formats.register(dataclasses.replace(formats.find("dense rows"), products={}))
+    with pytest.raises(RuntimeError, match="the plan has format 'dense rows'; the CPU multiplies sell, dasp"):
+        dasp.SpMatrix(plan, "cpu")

@@ -1,0 +1,428 @@
+"""Preconditioners: what they compute, that they help, and that every solver takes them."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import scipy.sparse.linalg as sla
+
+import dasp
+from dasp.preconditioners import Preconditioner, base, block_jacobi, chebyshev, ic0, ilu0, jacobi, multigrid
+from dasp.solvers import Workspace, bicgstab, cg, gmres, minres
+from dasp.solvers import chebyshev as chebyshev_iteration
+from dasp.solvers import system as system_module
+from dasp.solvers.cuda.space import CudaSpace
+from tests.solvers.test_solvers import check, poisson
+from tests.support.simt_device import EmulatedDevice, hold_emulated
+
+pytestmark = pytest.mark.simt
+
+pyamg = pytest.importorskip("pyamg")
+
+
+def uneven(side: int) -> sp.csr_array:
+    """A Poisson matrix between two diagonal ones: definite, with a diagonal over three orders."""
+    scale = sp.diags_array(np.logspace(0, 1.5, side * side))
+    return sp.csr_array(scale @ poisson(side) @ scale)
+
+
+def matrix_of(M: Any) -> np.ndarray:
+    return np.column_stack([M @ column for column in np.eye(M.shape[0])])
+
+
+def levels(A: sp.csr_array) -> Any:
+    return pyamg.ruge_stuben_solver(sp.csr_matrix(A), max_coarse=6)
+
+
+KINDS: dict[str, Callable[[sp.csr_array], Preconditioner]] = {
+    "jacobi": jacobi,
+    "block": lambda A: block_jacobi(A, block=5),
+    "ic0": ic0,
+    "ilu0": ilu0,
+    "chebyshev": lambda A: chebyshev(A, degree=4),
+    "multigrid": lambda A: multigrid(levels(A), device="cpu"),
+    "multigrid-jacobi": lambda A: multigrid(levels(A), smoother="jacobi", device="cpu"),
+    "multigrid-gs": lambda A: multigrid(levels(A), smoother="gauss-seidel", device="cpu"),
+    "multigrid-W": lambda A: multigrid(levels(A), cycle="W", device="cpu"),
+    "multigrid-F": lambda A: multigrid(levels(A), cycle="F", sweeps=2, device="cpu"),
+}
+
+
+def test_matrices_that_were_given_stay_as_they_are():
+    A = uneven(6)
+    for row in range(36):
+        part = slice(A.indptr[row], A.indptr[row + 1])
+        A.indices[part], A.data[part] = A.indices[part][::-1].copy(), A.data[part][::-1].copy()
+    A = sp.csr_array((A.data, A.indices, A.indptr), A.shape)
+    assert not A.has_sorted_indices
+    kept = A.copy()
+    for make in (jacobi, lambda A: block_jacobi(A, block=3), lambda A: chebyshev(A, bounds=(1.0, 2.0))):
+        make(A)
+        np.testing.assert_array_equal(A.indices, kept.indices)
+        np.testing.assert_array_equal(A.data, kept.data)
+
+
+def test_jacobi_divides():
+    A = uneven(6)
+    for kind in (np.int64, np.uint8, np.bool_):
+        np.testing.assert_array_equal(jacobi(A) @ np.ones(36, kind), jacobi(A) @ np.ones(36))
+    np.testing.assert_allclose(matrix_of(jacobi(A)), np.diag(1 / A.diagonal()), rtol=1e-15)
+    for form in (A.tocsc(), A.toarray(), dasp.SpMatrix.from_scipy(A, device="cpu")):
+        np.testing.assert_array_equal(jacobi(form) @ np.ones(36), jacobi(A) @ np.ones(36))
+
+
+@pytest.mark.parametrize("block", [1, 3, 7, 36, 2**70])
+def test_block_jacobi_solves_with_the_blocks(block):
+    A = uneven(6).toarray()
+    want = np.zeros((36, 36))
+    for start in range(0, 36, min(block, 36)):
+        part = slice(start, min(36, start + block))
+        want[part, part] = np.linalg.inv(A[part, part])
+    np.testing.assert_allclose(
+        matrix_of(block_jacobi(sp.csr_array(A), block=block)), want, rtol=1e-9, atol=1e-15
+    )
+
+
+def test_incomplete_factors_have_the_pattern_and_agree_on_it():
+    """L U and A are equal wherever A has an entry; a matrix whose factors have no more is solved."""
+    A = uneven(7)
+    M = matrix_of(ilu0(A))
+    product = np.linalg.inv(M)
+    there = A.toarray() != 0
+    np.testing.assert_allclose(product[there], A.toarray()[there], rtol=1e-9)
+    np.testing.assert_allclose(matrix_of(ic0(A)), M, rtol=1e-12, atol=1e-18)
+    rng = np.random.default_rng(0)
+    dense = sp.csr_array(rng.standard_normal((12, 12)) + 12 * np.eye(12))
+    np.testing.assert_allclose(matrix_of(ilu0(dense)), np.linalg.inv(dense.toarray()), rtol=1e-9, atol=1e-14)
+    with pytest.raises(ValueError, match="row 1 has no usable pivot"):
+        ilu0(sp.csr_array(np.array([[1.0, 2.0], [3.0, 0.0]])))
+    with pytest.raises(ValueError, match="not symmetric"):
+        ic0(dense)
+    with pytest.raises(ValueError, match="pivot of row 0 is not positive"):
+        ic0(-A)
+
+
+@pytest.mark.parametrize("degree", [1, 2, 5])
+def test_chebyshev_is_the_polynomial(degree):
+    """On the interval the error polynomial is T(theta - lambda) / T(theta): no larger than 1 / T(theta)."""
+    A, low, high = sp.diags_array(np.linspace(1.0, 9.0, 50), format="csr"), 0.2, 2.0
+    scaled = np.linspace(1.0, 9.0, 50)
+    M = chebyshev(A, degree=degree, bounds=(low, high))
+    error = 1 - scaled * (M @ np.ones(50))  # D^-1 A is the identity
+    theta, delta = (high + low) / 2, (high - low) / 2
+    polynomial = np.polynomial.chebyshev.Chebyshev([0] * degree + [1])
+    want = polynomial((theta - 1.0) / delta) / polynomial(theta / delta)
+    np.testing.assert_allclose(error, want, rtol=1e-12)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "multigrid-F"])
+def test_symmetric_positive_definite_and_helpful(kind):
+    A = uneven(14)
+    M = KINDS[kind](A)
+    dense = matrix_of(M)
+    np.testing.assert_allclose(dense, dense.T, atol=1e-11 * abs(dense).max())
+    assert np.linalg.eigvalsh((dense + dense.T) / 2).min() > 0
+    b = np.random.default_rng(0).standard_normal(196)
+    x, stats = cg(A, b, M=M, rtol=1e-9)
+    assert stats.converged
+    check(A, x, b, stats, 1e-9)
+    assert stats.iterations < cg(A, b, rtol=1e-9)[1].iterations
+    # x -> M x is linear
+    y, z = np.random.default_rng(1).standard_normal((2, 196))
+    np.testing.assert_allclose(M @ (2 * y - z), 2 * (M @ y) - M @ z, rtol=1e-9, atol=1e-9 * abs(dense).max())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_any_solver_takes_it(kind):
+    A, b = uneven(12), np.ones(144)
+    M = KINDS[kind](A)
+    for method in (cg, bicgstab, minres, gmres):
+        x, stats = method(A, b, M=M, rtol=1e-8)
+        assert stats.converged, stats.reason
+        check(A, x, b, stats, 1e-8)
+    for theirs in (sla.cg, sla.bicgstab, sla.gmres):
+        x, info = theirs(A, b, M=M, rtol=1e-8)
+        assert info == 0
+        assert np.linalg.norm(b - A @ x) <= 2e-8 * np.linalg.norm(b)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_single_precision_inside_double(kind):
+    A, b = uneven(14), np.random.default_rng(0).standard_normal(196)
+    M = KINDS[kind](A)
+    half = M.astype(np.float32)
+    assert half.dtype == np.float32
+    assert M.astype(np.float64) is M
+    x, stats = cg(A, b, M=half, rtol=1e-11)
+    assert stats.converged
+    check(A, x, b, stats, 1e-11)
+    assert stats.iterations <= cg(A, b, M=M, rtol=1e-11)[1].iterations * 1.15 + 3
+    assert (half @ b).dtype == np.float64
+
+
+@pytest.mark.parametrize("cycle", ["V", "W", "F"])
+def test_multigrid_is_pyamgs(cycle):
+    """With PyAMG's own smoother: the same cycle, up to what two estimates of an eigenvalue differ by."""
+    A = poisson(40)
+    ml = pyamg.ruge_stuben_solver(sp.csr_matrix(A), max_coarse=10)
+    pyamg.relaxation.smoothing.change_smoothers(
+        ml, ("gauss_seidel", {"sweep": "forward"}), ("gauss_seidel", {"sweep": "backward"})
+    )
+    M = multigrid(ml, smoother="gauss-seidel", cycle=cycle, device="cpu")
+    r = np.random.default_rng(0).standard_normal(1600)
+    want = ml.solve(r, cycle=cycle, maxiter=1, tol=1e-30)
+    np.testing.assert_allclose(M @ r, want, rtol=1e-8, atol=1e-9 * abs(want).max())
+
+
+def test_multigrid_needs_as_many_iterations_as_pyamgs():
+    A, b = poisson(60), np.ones(3600)
+    for make in (pyamg.ruge_stuben_solver, pyamg.smoothed_aggregation_solver):
+        ml = make(sp.csr_matrix(A))
+        residuals: list[float] = []
+        smoother = ("jacobi", {"omega": 4 / 3, "iterations": 1})
+        pyamg.relaxation.smoothing.change_smoothers(ml, smoother, smoother)
+        ml.solve(b, tol=1e-8, accel="cg", residuals=residuals)
+        _, stats = cg(A, b, M=multigrid(ml, smoother="jacobi", device="cpu"), rtol=1e-8)
+        assert stats.converged
+        assert stats.iterations <= len(residuals) - 1 + 2
+        _, plain = cg(A, b, rtol=1e-8)
+        assert stats.iterations < plain.iterations / 3
+
+
+def test_the_last_levels_are_one_matrix():
+    """A V-cycle down from a small level is the same whether its steps are made or kept as one matrix."""
+    module = importlib.import_module("dasp.multigrid.cycle")
+    A = poisson(24)
+    ml = pyamg.ruge_stuben_solver(sp.csr_matrix(A), max_coarse=4)
+    r = np.random.default_rng(0).standard_normal(576)
+    kept = module.DENSE_ROWS
+    answers = []
+    try:
+        for smoother in module.SMOOTHERS:
+            for module.DENSE_ROWS in (0, 100, 1000):
+                answers.append(multigrid(ml, smoother=smoother, sweeps=2, device="cpu") @ r)
+            np.testing.assert_allclose(
+                answers[-2], answers[-3], rtol=1e-7, atol=1e-9 * abs(answers[-1]).max()
+            )
+            np.testing.assert_allclose(
+                answers[-1], answers[-3], rtol=1e-7, atol=1e-9 * abs(answers[-1]).max()
+            )
+    finally:
+        module.DENSE_ROWS = kept
+
+
+def test_jacobi_costs_cg_no_pass(monkeypatch):
+    """It is multiplied by where the residual is updated; the same as by a matrix."""
+    A, b = uneven(6), np.random.default_rng(0).standard_normal(36)
+    M = jacobi(A)
+    want, told = cg(A, b, M=sp.diags_array(1 / A.diagonal(), format="csr"), rtol=1e-9)
+    x, stats = cg(A, b, M=M, rtol=1e-9)
+    assert stats.iterations == told.iterations
+    y, also = chebyshev_iteration(A, b, M=M, rtol=1e-9)
+    assert also.converged
+    np.testing.assert_allclose(y, want, rtol=1e-6)
+    np.testing.assert_allclose(x, want, rtol=1e-9)
+    device = EmulatedDevice()
+    monkeypatch.setattr(system_module, "space_for", lambda name, kind: CudaSpace(name, kind, device))
+    counts = []
+    for most in (16, 17):  # a turn, and one more
+        device.launches.clear()
+        cg(A, b, M=M, rtol=1e-13, maxiter=most)
+        counts.append(device.launches.count("dasp_fused"))
+    assert counts[1] - counts[0] == 16 * 3
+    np.testing.assert_allclose(cg(A, b, M=M, rtol=1e-9)[0], x, rtol=1e-7)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_kernels_do_the_same(monkeypatch, dtype):
+    """Every preconditioner, with its passes run by the emulator."""
+    A, r = uneven(5), np.random.default_rng(0).standard_normal(25)
+    ml = pyamg.ruge_stuben_solver(sp.csr_matrix(A), max_coarse=3)
+    module = importlib.import_module("dasp.multigrid.cycle")
+    monkeypatch.setattr(module, "DENSE_ROWS", 8)
+
+    def made() -> list[Any]:
+        kinds = (
+            jacobi(A),
+            block_jacobi(A, block=4),
+            chebyshev(A, degree=3),
+            multigrid(ml, device="cpu", cycle="W"),
+        )
+        return [M.astype(dtype) for M in (*kinds, multigrid(ml, smoother="jacobi", device="cpu"))]
+
+    hold_emulated(monkeypatch, made, r, dtype)
+
+
+def test_it_shows_what_it_is():
+    A = poisson(5)
+    assert repr(jacobi(A)) == f"<jacobi {A.shape[0]} x {A.shape[0]}, float64, on cpu>"
+    assert repr(ilu0(A).astype(np.float32)) == f"<incomplete {A.shape[0]} x {A.shape[0]}, float32, on cpu>"
+
+
+def test_wrong_arguments_are_told():
+    A = sp.csr_array(np.diag([1.0, 0.0, 2.0]))
+    with pytest.raises(ValueError, match="1 rows have no usable diagonal entry, the first is row 1"):
+        jacobi(A)
+    with pytest.raises(ValueError, match="is singular"):
+        block_jacobi(A, block=1)
+    with pytest.raises(ValueError, match="square"):
+        jacobi(sp.csr_array(np.ones((2, 3))))
+    with pytest.raises(TypeError, match="entries can be read"):
+        jacobi(sla.aslinearoperator(np.eye(2)))
+    with pytest.raises(ValueError, match="bounds are"):
+        chebyshev(poisson(3), bounds=(2.0, 1.0))
+    for bounds in ((1.0,), "ab", 3.0):
+        with pytest.raises(TypeError, match=r"bounds are .*; two rising positive numbers are needed"):
+            chebyshev(poisson(3), bounds=bounds)
+    for degree in (2.5, "3", True):
+        with pytest.raises(TypeError, match=r"degree is .*; an int is needed"):
+            chebyshev(poisson(3), degree=degree)
+    with pytest.raises(ValueError, match="degree is 1180591620717411303424; at most 1000 is needed"):
+        chebyshev(poisson(3), degree=2**70)
+    with pytest.raises(ValueError, match="degree is 0; at least 1 is needed"):
+        chebyshev(poisson(3), degree=0)
+    with pytest.raises(TypeError, match="a hierarchy of PyAMG"):
+        multigrid(A)
+    ml = pyamg.ruge_stuben_solver(sp.csr_matrix(poisson(5)))
+    with pytest.raises(ValueError, match="smoother is 'sor'"):
+        multigrid(ml, smoother="sor")
+    with pytest.raises(TypeError, match=r"sweeps is 1\.5; an int is needed"):
+        multigrid(ml, sweeps=1.5)
+    with pytest.raises(ValueError, match=r"r has shape \(3,\); \(25,\) is needed"):
+        multigrid(ml, device="cpu") @ np.ones(3)
+    with pytest.raises(ValueError, match="dtype is int32"):
+        jacobi(poisson(3)).astype(np.int32)
+    with pytest.raises(TypeError, match="r is a list"):
+        jacobi(poisson(3)) @ [1.0] * 9
+    with pytest.raises(TypeError, match="out has dtype int64; M r has fractions, so float64 is needed"):
+        jacobi(poisson(3)).matvec(np.ones(9), out=np.ones(9, np.int64))
+
+
+@pytest.mark.parametrize("make", [jacobi, chebyshev, ilu0, ic0, partial(block_jacobi, block=2)])
+@pytest.mark.parametrize("size", [0.0, np.nan, np.inf, 1e-320, np.float32(1e-42)])
+@pytest.mark.filterwarnings("error")
+def test_what_cannot_be_divided_by_is_refused(make, size):
+    """A preconditioner that holds infinity would hide what a solver must see."""
+    A = sp.csr_array(poisson(4) * size).astype(np.dtype(type(size)))
+    for matrix in (A, sp.csr_array(A.shape, dtype=A.dtype)):
+        with pytest.raises(ValueError, match=r"usable|singular|pivot|finite"):
+            make(matrix)
+
+
+@pytest.mark.parametrize("make", [jacobi, chebyshev, ilu0, ic0, partial(block_jacobi, block=2)])
+def test_devices_are_named_as_those_of_matrices(make):
+    for device, error in (("gpu", ValueError), ("", ValueError), ("cuda:x", ValueError), (3, TypeError)):
+        with pytest.raises(error, match="device is"):
+            make(poisson(3), device=device)
+
+
+def test_vectors_that_are_no_plain_numbers_are_refused():
+    M, r = jacobi(poisson(3)), np.ones(9)
+    np.testing.assert_array_equal(M @ r.astype(">f8"), M @ r)
+    with pytest.raises(TypeError, match="masked array"):
+        M @ np.ma.masked_array(r, r > 0)
+    with pytest.raises(TypeError, match="object"):
+        M @ r.astype(object)
+    with pytest.raises(TypeError, match="out is a list"):
+        M.matvec(r, out=[0.0] * 9)
+
+
+def swept(A: sp.csr_array, sweeps: int) -> np.ndarray:
+    """What sweeps must do, from the factors that exact solves use."""
+    exact = ilu0(A)
+    n = A.shape[0]
+    whole = np.linalg.inv(matrix_of(exact))  # L U, and L has ones on its diagonal
+    upper = np.zeros((n, n))
+    lower = np.eye(n)
+    for k in range(n):
+        upper[k, k:] = whole[k, k:] - lower[k, :k] @ upper[:k, k:]
+        lower[k + 1 :, k] = (whole[k + 1 :, k] - lower[k + 1 :, :k] @ upper[:k, k]) / upper[k, k]
+    inverse = 1 / upper.diagonal()
+    strict = np.triu(upper, 1)
+    y = np.eye(n)
+    for _ in range(sweeps):
+        y = np.eye(n) - np.tril(lower, -1) @ y
+    x = inverse[:, None] * y
+    for _ in range(sweeps):
+        x = inverse[:, None] * (y - strict @ x)
+    return x
+
+
+@pytest.mark.parametrize("sweeps", [1, 3])
+@pytest.mark.parametrize("make", [ic0, ilu0])
+def test_sweeps_approximate_the_triangular_solves(monkeypatch, make, sweeps):
+    A = uneven(6)
+    wanted, got = swept(A, sweeps), matrix_of(make(A, sweeps=sweeps))
+    scale = abs(wanted).max()
+    np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-10 * scale)
+    np.testing.assert_allclose(got, got.T, rtol=0, atol=1e-12 * scale)
+    assert np.linalg.eigvalsh((got + got.T) / 2)[0] > 0
+    device = EmulatedDevice()
+    monkeypatch.setattr(base, "space_for", lambda name, kind: CudaSpace(name, kind, device))
+    np.testing.assert_allclose(
+        make(A, sweeps=sweeps) @ np.ones(36), got @ np.ones(36), rtol=0, atol=1e-12 * scale * 36
+    )
+
+
+def test_sweeps_save_iterations_and_become_the_solves():
+    A, b = uneven(20), np.ones(400)
+    _, none = cg(A, b, rtol=1e-9, M=jacobi(A))
+    _, exact = cg(A, b, rtol=1e-9, M=ic0(A))
+    counts = [cg(A, b, rtol=1e-9, M=ic0(A, sweeps=sweeps))[1].iterations for sweeps in (1, 3, 400)]
+    assert exact.iterations == counts[2] <= counts[1] < counts[0] < none.iterations
+    for wrong, error in ((0, ValueError), (True, TypeError), (1.5, TypeError)):
+        with pytest.raises(error, match="sweeps is"):
+            ilu0(A, sweeps=wrong)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("method", [cg, bicgstab, gmres])
+def test_incomplete_factors_on_a_gpu(method):
+    import cupy
+
+    A = uneven(20)
+    planned, b = dasp.SpMatrix.from_scipy(A, device="cuda"), cupy.ones(400)
+    pairs = [(make(planned, sweeps=k), make(A, sweeps=k)) for make in (ic0, ilu0) for k in (None, 2)]
+    for M, N in pairs:
+        workspace = Workspace()
+        x, stats = method(planned, b, M=M, rtol=1e-9, workspace=workspace)
+        again, _ = method(planned, b, M=M, rtol=1e-9, workspace=workspace)
+        assert stats.converged, stats.reason
+        check(A, x.get(), b.get(), stats, 1e-9)
+        np.testing.assert_array_equal(x.get(), again.get())
+        _, told = method(A, b.get(), M=N, rtol=1e-9)
+        assert abs(told.iterations - stats.iterations) <= 3
+
+
+@pytest.mark.cuda
+def test_on_a_gpu():
+    import cupy
+    import cupyx.scipy.sparse.linalg as theirs
+
+    A = uneven(20)
+    planned, b = dasp.SpMatrix.from_scipy(A, device="cuda"), cupy.ones(400)
+    ml = pyamg.ruge_stuben_solver(sp.csr_matrix(A.copy()))
+    for M in (jacobi(planned), block_jacobi(planned, block=4), chebyshev(planned), multigrid(ml)):
+        for N in (M, M.astype(np.float32)):
+            workspace = Workspace()
+            x, stats = cg(planned, b, M=N, rtol=1e-9, workspace=workspace)
+            again, _ = cg(planned, b, M=N, rtol=1e-9, workspace=workspace)
+            assert stats.converged
+            check(A, x.get(), b.get(), stats, 1e-9)
+            np.testing.assert_array_equal(x.get(), again.get())
+            _, told = cg(A, b.get(), M=_on_cpu(A, ml, M), rtol=1e-9)
+            assert abs(told.iterations - stats.iterations) <= 3
+            operator = theirs.LinearOperator(M.shape, matvec=M.matvec, dtype=np.float64)
+            _, info = theirs.cg(planned.as_linear_operator(), b, M=operator, rtol=1e-9)
+            assert info == 0
+
+
+def _on_cpu(A: Any, ml: Any, M: Any) -> Any:
+    kinds = {"Jacobi": jacobi, "BlockJacobi": lambda A: block_jacobi(A, block=4), "Polynomial": chebyshev}
+    return kinds[type(M).__name__](A) if type(M).__name__ in kinds else multigrid(ml, device="cpu")

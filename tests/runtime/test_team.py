@@ -1,0 +1,617 @@
+"""Threads that share work: every piece is done once, in time, whoever sleeps, is late or is interrupted."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dasp
+from dasp import Policy, SpMatrix
+from dasp.dense import gemm, gf256
+from dasp.models import generate
+from dasp.runtime.cpu import team as _team
+from dasp.runtime.cpu import threads as _threads
+from tests.support.reference import assert_close
+
+pytestmark = pytest.mark.slow
+
+needs_two = pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="a team needs two processors")
+posix = pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")
+DASP = Policy.dasp()
+
+
+@pytest.fixture
+def long_work(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Every product counts as long, so that the smallest one wakes the team."""
+    monkeypatch.setattr("dasp.formats.sell.cpu.product.LEAST_SECONDS", 0.0)
+    monkeypatch.setattr("dasp.formats.dasp.cpu.product.SERIAL_SLOTS", 0)
+    monkeypatch.setattr("dasp.runtime.cpu.team.WAKING", 0.0)
+    monkeypatch.setattr("dasp.runtime.cpu.team.AGAIN", 0.0)
+    monkeypatch.setattr("dasp.runtime.cpu.team.CROWDED", float("inf"))
+    monkeypatch.setattr(_team.team(), "_alone_until", 0.0)
+    yield
+    dasp.set_num_threads(None)
+
+
+def prepared(spec: str, policy: Policy | None = None) -> tuple[SpMatrix, np.ndarray, np.ndarray]:
+    """A matrix, a vector, and their product by one thread."""
+    matrix = generate(spec)
+    x = np.random.default_rng(0).standard_normal(matrix.shape[1])
+    planned = SpMatrix.from_scipy(matrix, policy=policy, device="cpu")
+    dasp.set_num_threads(1)
+    want = planned @ x
+    dasp.set_num_threads(2)
+    return planned, x, want
+
+
+def all_sleep_through(products: int, planned: SpMatrix, x: np.ndarray, want: np.ndarray) -> bool:
+    """Multiply until nobody is awake after so many products in a row; one woken earlier may come late."""
+    team, until, alone = _team.team(), time.monotonic() + 20, 0
+    while alone < products and time.monotonic() < until:
+        np.testing.assert_array_equal(planned @ x, want)
+        alone = 0 if team._awake[0] else alone + 1
+    return alone == products
+
+
+@needs_two
+@pytest.mark.parametrize("spec", ["rmat:8", "dense:70", "poisson2d:40", "spikes:3000:3:2000"])
+@pytest.mark.parametrize("policy", [Policy(format="sell", steps=2), DASP], ids=["sell", "dasp"])
+def test_a_team_makes_the_bits_that_one_thread_makes(long_work: None, spec: str, policy: Policy) -> None:
+    planned, x, want = prepared(spec, policy)
+    assert_close(want, generate(spec), x)
+    for threads in (2, 3):
+        dasp.set_num_threads(threads)
+        for _ in range(200):
+            out = np.full(len(want), np.nan)
+            np.testing.assert_array_equal(planned.matvec(x, out=out), want)
+
+
+@needs_two
+def test_products_of_several_matrices_follow_each_other(long_work: None) -> None:
+    work = [prepared(spec) for spec in ("rmat:9", "poisson2d:30", "dense:60")]
+    for _ in range(300):
+        for planned, x, want in work:
+            np.testing.assert_array_equal(planned @ x, want)
+
+
+@needs_two
+@pytest.mark.parametrize("policy", [None, DASP], ids=["sell", "dasp"])
+def test_several_python_threads_share_one_team(long_work: None, policy: Policy | None) -> None:
+    planned, x, want = prepared("rmat:9", policy)
+    wrong = []
+
+    def multiply() -> None:
+        for _ in range(300):
+            if not np.array_equal(planned @ x, want):
+                wrong.append(1)
+
+    threads = [threading.Thread(target=multiply) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+@needs_two
+def test_workers_that_never_come_hold_nobody_up(long_work: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_team.Team, "_wake", lambda self, parts, seconds: parts)
+    planned, x, want = prepared("poisson2d:50")
+    np.testing.assert_array_equal(planned @ x, want)
+
+
+@needs_two
+def test_a_failing_task_is_raised_when_all_have_ended() -> None:
+    done: list[int] = []
+
+    def task(number: int) -> None:
+        if number == 1:
+            raise ZeroDivisionError
+        time.sleep(0.01)
+        done.append(number)
+
+    with pytest.raises(ZeroDivisionError):
+        _threads.run([functools.partial(task, number) for number in range(5)])
+    assert sorted(done) == [0, 2, 3, 4]
+
+
+def test_tasks_may_share_their_work_again() -> None:
+    done: list[int] = []
+
+    def inner() -> None:
+        done.append(1)
+
+    _threads.run([lambda: _threads.run([inner] * 3)] * 4)
+    assert len(done) == 12
+
+
+# A job is what it is declared to be
+
+
+def add_one(first, last, a, b, c, d, e, f, g, h, partials, x, y, scale):  # type: ignore[no-untyped-def]
+    for i in range(first, last):
+        y[i] = scale[0] * x[i] + a[i] + b
+
+
+ARGUMENTS: dict[str, Any] = dict.fromkeys("abcdefgh", int) | {"a": np.float64, "c": None}
+
+
+@functools.cache
+def shared() -> _team.SharedFunction:
+    return _team.SharedFunction(add_one, ARGUMENTS, np.float64)
+
+
+CUTS = np.array([0, 1, 2, 3, 4])
+GIVEN: dict[str, Any] = dict.fromkeys("bdefgh", 1) | {"a": np.arange(4.0), "c": None}
+
+
+def test_a_job_does_what_its_function_says() -> None:
+    job = _team.Job(shared(), CUTS, (0, 4, 4), **GIVEN)
+    x, y = np.full(4, 10.0), np.full(4, np.nan)
+    for parts in (1, job.parts):
+        _team.team().multiply(parts, job, 1.0, np.empty(0), x, y, 2.0, 0.0)
+        np.testing.assert_array_equal(y, [21, 22, 23, 24])
+
+
+@pytest.mark.parametrize(
+    ("slip", "words"),
+    [
+        ({"a": np.arange(4, dtype=np.float32)}, "a is float32"),
+        ({"a": np.arange(8.0)[::2]}, "strides"),
+        ({"a": [0.0] * 4}, "list"),
+        ({"b": np.arange(4.0)}, "array"),
+        ({"i": 3}, "i given or not"),
+    ],
+)
+def test_a_slip_in_an_argument_is_an_exception(slip: dict[str, Any], words: str) -> None:
+    with pytest.raises(TypeError, match=words):
+        _team.Job(shared(), CUTS, (0, 4, 4), **{**GIVEN, **slip})
+
+
+def test_a_slip_in_a_declaration_is_an_exception() -> None:
+    swapped = {name: ARGUMENTS[name] for name in "bacdefgh"}
+    with pytest.raises(TypeError, match="first, last, b, a"):
+        _team.SharedFunction(add_one, swapped, np.float64)
+    with pytest.raises(TypeError, match="h given or not"):
+        _team.Job(shared(), CUTS, (0, 4, 4), **{name: GIVEN[name] for name in "abcdefg"})
+    for cuts in ([1, 2, 3, 4, 4], [0, 2, 1, 3, 4], [0, 1]):
+        with pytest.raises(ValueError, match="rise from 0"):
+            _team.Job(shared(), np.array(cuts), (0, 4, 4), **GIVEN)
+
+
+READ_ONLY = np.zeros(4)
+READ_ONLY.flags.writeable = False
+
+
+@pytest.mark.parametrize(
+    ("operands", "words"),
+    [
+        ((np.empty(0), np.zeros(3), np.zeros(4)), r"x is float64 of shape \(3,\)"),
+        ((np.empty(0), np.zeros(4, np.float32), np.zeros(4)), "x is float32"),
+        ((np.empty(0), np.zeros(4), np.zeros(5)), "y is"),
+        ((np.empty(0), np.zeros(4), np.zeros(8)[::2]), "contiguous"),
+        ((np.empty(0, np.float32), np.zeros(4), np.zeros(4)), "partials is float32"),
+        ((np.empty(1), np.zeros(4), np.zeros(4)), "partials is"),
+        ((np.empty(0), np.zeros(4, np.int64), np.zeros(4)), "x is int64"),
+        ((np.empty(0), np.zeros(4), READ_ONLY), "read-only"),
+    ],
+)
+@pytest.mark.parametrize("parts", [1, 2])
+def test_a_slip_in_an_operand_is_an_exception(operands: Any, words: str, parts: int) -> None:
+    job = _team.Job(shared(), np.arange(9) // 2, (0, 4, 4), **GIVEN)
+    before = [operand.copy() for operand in operands]
+    with pytest.raises(ValueError, match=words):
+        _team.team().multiply(parts, job, 1.0, *operands, 1.0, 0.0)
+    for operand, was in zip(operands, before, strict=True):
+        np.testing.assert_array_equal(operand, was)
+
+
+# Processors
+
+
+@pytest.mark.parametrize(
+    ("text", "want"),
+    [
+        ("max 100000", 8),
+        ("150000 100000", 2),
+        ("1000 100000", 1),
+        ("9900000 100000", 8),
+        ("", 8),
+        ("1 0", 8),
+        (None, 8),
+    ],
+)
+def test_a_container_may_use_what_its_quota_says(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any, text: str | None, want: int
+) -> None:
+    if text is not None:
+        (tmp_path / "cpu.max").write_text(text + "\n")
+    monkeypatch.setattr(_threads, "CPU_QUOTA", str(tmp_path / "cpu.max"))
+    monkeypatch.setattr(_threads, "_MOST", 8)
+    _threads._quota.cache_clear()
+    try:
+        assert _threads._quota() == want
+    finally:
+        _threads._quota.cache_clear()
+
+
+def test_no_more_threads_run_than_processors_unless_the_user_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_threads, "processors", lambda: 2)
+    dasp.set_num_threads(None)  # a benchmark before this one may have said how many
+    try:
+        assert [_threads.running(threads) for threads in (1, 2, 8)] == [1, 2, 2]
+        dasp.set_num_threads(8)
+        assert _threads.running(8) == 8
+    finally:
+        dasp.set_num_threads(None)
+
+
+@needs_two
+def test_workers_sleep_when_no_work_comes(long_work: None) -> None:
+    planned, x, want = prepared("poisson2d:50")
+    for _ in range(100):
+        planned @ x
+    team = _team.team()
+    until = time.monotonic() + 20
+    while team._awake[0] and time.monotonic() < until:
+        time.sleep(0.001)
+    assert time.monotonic() < until
+    np.testing.assert_array_equal(planned @ x, want)
+
+
+@needs_two
+def test_a_stream_that_loses_its_processors_sends_its_workers_to_sleep(
+    long_work: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned, x, want = prepared("poisson2d:50")
+    dasp.set_num_threads(None)
+    monkeypatch.setattr(_threads, "get_num_threads", lambda: 2)
+    monkeypatch.setattr(_threads, "processors", lambda: 1)
+    woken: list[int] = []
+    monkeypatch.setattr(_threads.Worker, "wake", lambda self: woken.append(1))
+    assert all_sleep_through(100, planned, x, want)
+    assert not woken
+
+
+@needs_two
+def test_a_stream_on_a_crowded_machine_goes_on_alone_and_comes_back(
+    long_work: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned, x, want = prepared("poisson2d:50")
+    team = _team.team()
+    aside = iter(range(0, 10**9, 10**6))  # at each look a million times more
+    monkeypatch.setattr(_team, "CROWDED", 1200)
+    monkeypatch.setattr(_team, "LOOKING", 0.0)
+    monkeypatch.setattr(_threads, "times_put_aside", lambda: next(aside))
+    woken: list[int] = []
+    wake = _threads.Worker.wake
+    monkeypatch.setattr(_threads.Worker, "wake", lambda self: woken.append(1) or wake(self))
+    until = time.monotonic() + 20
+    while (team._awake[0] or team._alone_until == 0.0) and time.monotonic() < until:
+        np.testing.assert_array_equal(planned @ x, want)
+    woken.clear()
+    monkeypatch.setattr(team, "_alone_until", time.perf_counter() + 1000)
+    assert all_sleep_through(100, planned, x, want)
+    assert not woken
+    monkeypatch.setattr(_threads, "times_put_aside", lambda: 0)
+    monkeypatch.setattr(team, "_alone_until", 0.0)
+    while not woken and time.monotonic() < until:
+        np.testing.assert_array_equal(planned @ x, want)
+    assert woken
+
+
+SHARED_PROCESSOR = """
+import os, time
+from dasp.runtime.cpu import threads as _threads
+os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+until = time.monotonic() + 1
+child = os.fork()
+before = _threads.times_put_aside()
+while time.monotonic() < until:
+    pass
+if child == 0:
+    os._exit(0)
+os.waitpid(child, 0)
+print(_threads.times_put_aside() > before)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="affinity is Linux's")
+def test_what_others_take_of_a_processor_is_counted() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SHARED_PROCESSOR], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")
+
+
+@needs_two
+def test_an_idle_process_uses_no_processor(long_work: None) -> None:
+    planned, x, _ = prepared("poisson2d:50")
+    spent = []
+    for _ in range(5):
+        for _ in range(100):
+            planned @ x
+        time.sleep(1e-3)
+        start = time.process_time()
+        time.sleep(0.1)
+        spent.append(time.process_time() - start)
+    # A thread that went on waiting would take 0.1 seconds. It is processor time, so that nobody else counts.
+    assert min(spent) <= 1e-3
+
+
+# Where no thread can be started
+
+
+@needs_two
+@pytest.mark.parametrize("policy", [None, DASP], ids=["sell", "dasp"])
+@pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), MemoryError()])
+def test_where_no_thread_can_be_started_products_are_made_alone(
+    long_work: None, monkeypatch: pytest.MonkeyPatch, policy: Policy | None, error: Exception
+) -> None:
+    planned, x, want = prepared("poisson2d:60", policy)
+    monkeypatch.setattr(_threads, "_helpers", [])
+    monkeypatch.setattr(_threads, "_offered", type(_threads._offered)())
+    monkeypatch.setattr(_team, "_made", {})
+    monkeypatch.setattr(_threads, "at_end", [])
+    monkeypatch.setattr(_threads, "_retry_at", 0.0)
+    tries = []
+
+    def start(thread: threading.Thread) -> None:
+        tries.append(thread)
+        raise error
+
+    with monkeypatch.context() as context:
+        context.setattr(threading.Thread, "start", start)
+        given = [planned.matvec(x, out=np.full(len(want), np.nan)) for _ in range(50)]
+        for out in given:
+            np.testing.assert_array_equal(out, want)
+        assert 1 <= len(tries) <= 5
+        for out in given:
+            out.fill(-1)
+    # Threads can be started again: nothing that was left over is done, and workers come.
+    monkeypatch.setattr(_threads, "_retry_at", 0.0)
+    until = time.monotonic() + 20
+    while not any("dasp" in thread.name and thread.is_alive() for thread in threading.enumerate()):
+        np.testing.assert_array_equal(planned @ x, want)
+        assert time.monotonic() < until
+    assert all((out == -1).all() for out in given)
+
+
+# Signals
+
+
+class Interrupt(BaseException):
+    """What the handler of the test's timer raises."""
+
+
+def interrupt(*_: object) -> None:
+    raise Interrupt
+
+
+KINDS: dict[str, Callable[[], tuple[Callable[[Any], Any], np.ndarray]]] = {}
+
+
+def kind(function: Any) -> Any:
+    KINDS[function.__name__] = function
+    return function
+
+
+@kind
+def slices() -> Any:
+    planned, x, want = prepared("poisson2d:150")
+    return lambda out: planned.matvec(x, out=out), want
+
+
+@kind
+def tiled() -> Any:
+    planned, x, want = prepared("poisson2d:150", DASP)
+    return lambda out: planned.matvec(x, out=out), want
+
+
+@kind
+def dense() -> Any:
+    a = np.random.default_rng(0).standard_normal((160, 160))
+    return lambda out: gemm(a, a, out=out), gemm(a, a)
+
+
+@kind
+def bytes_() -> Any:
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(0, 256, (4, 10), np.uint8), rng.integers(0, 256, (10, 1 << 17), np.uint8)
+    return lambda out: gf256.matmul(a, b, out=out), gf256.matmul(a, b)
+
+
+@needs_two
+@posix
+@pytest.mark.parametrize("name", KINDS)
+def test_nothing_is_written_once_an_interrupt_has_been_raised(long_work: None, name: str) -> None:
+    product, want = KINDS[name]()
+    dasp.set_num_threads(2)
+    out = np.zeros_like(want)
+    before = signal.signal(signal.SIGALRM, interrupt)
+    raised = 0
+    gc.disable()  # what a handler raises in a callback of the collector, such as Hypothesis has, is lost
+    try:
+        for number in range(60):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 1e-4 + 3e-5 * (number % 20))
+                while True:
+                    product(out)
+            except Interrupt:
+                raised += 1
+            out.fill(7)
+            time.sleep(0.002)
+            assert (out == 7).all()
+    finally:
+        gc.enable()
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert raised == 60
+    product(out)
+    np.testing.assert_array_equal(out, want)
+    assert _team.team()._taken[0] == 0
+
+
+@kind
+def other_dense() -> Any:
+    b = np.random.default_rng(1).standard_normal((150, 150))
+    return lambda out: gemm(b, b, out=out), gemm(b, b)
+
+
+@needs_two
+@posix
+@pytest.mark.parametrize(
+    ("name", "inner"), [*((name, name) for name in KINDS), ("dense", "other_dense"), ("bytes_", "slices")]
+)
+def test_a_handler_may_multiply(long_work: None, name: str, inner: str) -> None:
+    product, want = KINDS[name]()
+    another, result = KINDS[inner]()
+    seen: list[bool] = []
+
+    def handle(*_: object) -> None:
+        seen.append(np.array_equal(another(np.empty_like(result)), result))
+
+    before = signal.signal(signal.SIGALRM, handle)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.002, 0.003)
+        until = time.monotonic() + 30
+        while len(seen) < 30 and time.monotonic() < until:
+            np.testing.assert_array_equal(product(np.empty_like(want)), want)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert len(seen) >= 30
+    assert all(seen)
+
+
+# The ends of processes
+
+START = """
+import atexit, os, sys, threading, time
+import numpy as np
+import dasp
+from dasp.dense import gemm, gf256
+from dasp.models import generate
+
+matrix = generate("poisson3d:30")
+x = np.arange(float(matrix.shape[1]))
+S = dasp.SpMatrix.from_scipy(matrix, device="cpu")
+P = dasp.SpMatrix.from_scipy(matrix, device="cpu", policy=dasp.Policy.dasp())
+a = np.arange(160.0 * 160).reshape(160, 160) % 7
+b, c = np.ones((2, 10), np.uint8), np.ones((10, 1 << 17), np.uint8)
+want = matrix @ x, a @ a
+def products():
+    right = [np.allclose(S @ x, want[0]), np.allclose(P @ x, want[0]), np.array_equal(gemm(a, a), want[1])]
+    right.append(not gf256.matmul(b, c).any())
+    os.write(1, b"True\\n" if all(right) else b"False\\n")
+"""
+
+ENDS = {
+    "thread": "threading.Thread(target=lambda: (time.sleep(0.3), products())).start()",
+    "atexit": "atexit.register(products)",
+    "late": "atexit.register(lambda: (dasp.runtime.cpu.threads._end(), products()))",
+    "finalizer": """
+class Last:
+    def __del__(self):
+        products()
+last = Last()
+""",
+    "daemon": """
+def forever():
+    while True:
+        S @ x; P @ x
+threading.Thread(target=forever, daemon=True).start()
+products()
+time.sleep(0.2)
+""",
+    "fork": """
+if hasattr(os, "fork"):
+    child = os.fork()
+    products()
+    if child:
+        os.waitpid(child, 0)
+    else:
+        os._exit(0)
+else:
+    products(); products()
+""",
+}
+
+
+# Without an earlier product, a finalizer would need the compiler, which needs modules that are gone.
+@pytest.mark.parametrize(
+    ("end", "earlier"),
+    [(end, earlier) for end in ENDS for earlier in ("products()", "") if earlier or end != "finalizer"],
+    ids=lambda value: "" if value == "" else "later" if value == "products()" else value,
+)
+def test_products_are_right_until_the_very_end(end: str, earlier: str) -> None:
+    program = "\n".join((START, "import dasp.runtime.cpu.threads", earlier, ENDS[end]))
+    environment = {**os.environ, "OMP_NUM_THREADS": "2"}
+    command = [sys.executable, "-W", "ignore", "-c", program]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
+    lines = 1 + bool(earlier) + (end == "fork")
+    assert (done.returncode, done.stdout.split(), done.stderr) == (0, ["True"] * lines, "")
+
+
+NO_THREADS = """
+threading.stack_size(1 << 47)
+try:
+    threading.Thread(target=print).start()
+    print("this system starts any thread")
+except (RuntimeError, MemoryError):
+    pass
+products()
+products()
+threading.stack_size(0)
+time.sleep(0.6)
+products()
+print(threading.active_count() > 1)
+"""
+
+
+@needs_two
+@pytest.mark.skipif(sys.platform != "linux", reason="stacks that Linux does not give")
+def test_a_system_that_starts_no_thread() -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": "2"}
+    command = [sys.executable, "-c", START + NO_THREADS]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
+    assert (done.returncode, done.stdout.split(), done.stderr) == (0, ["True"] * 4, "")
+
+
+ONE_PROCESSOR = """
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+for _ in range(20):
+    products()
+print(threading.active_count())
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs Linux's affinity")
+def test_one_processor_gets_one_thread() -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": "2"}
+    command = [sys.executable, "-c", START + ONE_PROCESSOR]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
+    assert (done.returncode, done.stdout.split(), done.stderr) == (0, ["True"] * 20 + ["1"], "")
+
+
+def test_threadpoolctl_limits_products() -> None:
+    threadpoolctl = pytest.importorskip("threadpoolctl")
+    usual = dasp.get_num_threads()
+    with threadpoolctl.threadpool_limits(3, user_api="dasp"):
+        assert dasp.get_num_threads() == 3
+        (known,) = (pool for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "dasp")
+        assert known["num_threads"] == 3
+        assert known["version"] == dasp.__version__
+    assert dasp.get_num_threads() == usual
+    assert _threads._threads is None

@@ -1,0 +1,864 @@
+"""Complex systems: every method and preconditioner against dense solutions, and none wrongly converged."""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import scipy.sparse.linalg as sla
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import dasp
+from dasp import preconditioners
+from dasp.preconditioners import base
+from dasp.runtime.cpu import threads as _threads
+from dasp.solvers import (
+    Workspace,
+    bicgstab,
+    block_cg,
+    cg,
+    chebyshev,
+    gmres,
+    leastsquares,
+    lobpcg,
+    lsmr,
+    lsqr,
+    minres,
+)
+from dasp.solvers import system as system_module
+from dasp.solvers.cpu.space import CpuSpace
+from dasp.solvers.cuda.space import CudaSpace
+from dasp.solvers.cuda.tape import Slots, Tape
+from dasp.solvers.cuda.vectors import CudaVectors
+from dasp.solvers.scalars import TracedComplex, split
+from tests.solvers.test_cuda import made as made_of
+from tests.solvers.test_solvers import PASSES, SQUARE, STORAGE, check, hold_to_the_truth, poisson, updated
+from tests.support.simt_device import EmulatedDevice, hold_emulated
+
+pytestmark = pytest.mark.simt
+
+TYPES = [np.complex64, np.complex128]
+FOR_HERMITIAN = (cg, minres, chebyshev)
+
+
+def hermitian(side: int, shift: float = 0.0) -> sp.csr_array:
+    """A Laplacian in a magnetic field (Peierls phases), definite for a shift of at least 0."""
+    line = sp.diags_array(np.exp(0.3j * np.arange(1, side)) * -1.0, offsets=1, shape=(side, side))
+    step = sp.kron(line, sp.eye_array(side)) + sp.kron(sp.eye_array(side), line)
+    return sp.csr_array(step + step.conj().T + (4.0 + shift) * sp.eye_array(side**2))
+
+
+def helmholtz(side: int) -> sp.csr_array:
+    """A damped Helmholtz operator: symmetric, not Hermitian."""
+    return sp.csr_array(poisson(side) - (0.3 - 0.4j) * sp.eye_array(side**2))
+
+
+def numbers(n: int, seed: int = 0) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    return rng.standard_normal(n) + 1j * rng.standard_normal(n)
+
+
+def tolerance(dtype: Any) -> float:
+    return 1e-10 if np.dtype(dtype) == np.complex128 else 1e-4
+
+
+# ---- against dense solutions ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("planned", [True, False])
+@pytest.mark.parametrize(
+    ("method", "matrix"),
+    [
+        (cg, "definite"),
+        (minres, "definite"),
+        (minres, "indefinite"),
+        (chebyshev, "definite"),
+        (bicgstab, "definite"),
+        (bicgstab, "helmholtz"),
+        (gmres, "definite"),
+        (gmres, "helmholtz"),
+    ],
+)
+def test_every_method_solves_to_its_tolerance(method, matrix, planned, dtype):
+    A = {"definite": hermitian(12), "indefinite": hermitian(12, -1.1), "helmholtz": helmholtz(12)}[matrix]
+    A, b, rtol = A.astype(dtype), numbers(144).astype(dtype), tolerance(dtype)
+    x, stats = method(dasp.SpMatrix.from_scipy(A, device="cpu") if planned else A, b, rtol=rtol)
+    assert stats.converged, stats.reason
+    assert x.dtype == dtype
+    assert len(stats.residuals) == stats.iterations + 1
+    assert stats.residual <= rtol * np.linalg.norm(b)
+    check(A, x, b, stats, rtol)
+    again, more = method(A, b, x, rtol=2 * rtol)
+    assert more.iterations <= 1
+    check(A, again, b, more, 2 * rtol)
+
+
+@pytest.mark.parametrize(
+    ("method", "A"), [(cg, hermitian(14)), (bicgstab, helmholtz(14)), (gmres, helmholtz(14))]
+)
+def test_as_many_iterations_as_scipys(method, A):
+    b, counted = numbers(196), [0]
+    more = {"restart": 30, "callback_type": "pr_norm", "maxiter": 100} if method is gmres else {}
+    getattr(sla, method.__name__)(
+        A, b, rtol=1e-9, callback=lambda _: counted.__setitem__(0, counted[0] + 1), **more
+    )
+    _, stats = method(A, b, rtol=1e-9)
+    assert stats.converged
+    assert abs(stats.iterations - counted[0]) <= 0.15 * counted[0] + 1
+
+
+@pytest.mark.parametrize("method", [lsqr, lsmr])
+@pytest.mark.parametrize("shape", [(40, 15), (15, 40), (30, 30)])
+def test_least_squares_agree_with_numpys(method, shape):
+    rng = np.random.default_rng(3)
+    A = rng.standard_normal(shape) + 1j * rng.standard_normal(shape)
+    b = numbers(shape[0], 1)
+    want = np.linalg.lstsq(A, b)[0]
+    operators = [
+        A,
+        sp.csr_array(A),
+        sp.csr_matrix(A),  # whose H is deprecated
+        dasp.SpMatrix.from_scipy(sp.csr_array(A), device="cpu"),
+        sla.aslinearoperator(A),
+        sla.LinearOperator(shape, lambda x: A @ x, lambda x: A.conj().T @ x, dtype=complex),
+    ]
+    for operator in operators:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            x, stats = method(operator, b, rtol=1e-12, maxiter=1000)
+        assert stats.converged, stats.reason
+        np.testing.assert_allclose(x, want, atol=1e-7 * np.linalg.norm(want))
+        gradient = np.linalg.norm(A.conj().T @ (b - A @ x))
+        assert gradient <= 1e-9 * np.linalg.norm(A) * np.linalg.norm(b)
+    again, more = method(A, b, x, rtol=1e-10)
+    assert more.iterations <= 3
+    np.testing.assert_allclose(again, x, atol=1e-7 * np.linalg.norm(want))
+
+
+def test_several_right_hand_sides():
+    A, B = hermitian(10), np.column_stack([numbers(100, seed) for seed in range(3)])
+    X, stats = block_cg(dasp.SpMatrix.from_scipy(A, device="cpu"), B, rtol=1e-10)
+    assert stats.converged, stats.reason
+    assert stats.iterations < cg(A, B[:, 0], rtol=1e-10)[1].iterations
+    for x, b in zip(X.T, B.T, strict=True):
+        check(A, np.ascontiguousarray(x), b, stats, 1e-10)
+    M = sp.diags_array(np.linspace(0.2, 0.3, 100))
+    X, stats = block_cg(A, B, rtol=1e-10, M=M)
+    assert stats.converged
+    assert np.linalg.norm(B - A @ X) <= 3e-10 * np.linalg.norm(B)
+    dependent = np.column_stack([B, 1j * B[:, 0]])
+    X, stats = block_cg(A, dependent, rtol=1e-10)
+    assert stats.converged
+    np.testing.assert_allclose(X[:, 3], 1j * X[:, 0], atol=1e-8)
+    _, stats = block_cg(helmholtz(10), B, rtol=1e-10)
+    assert (stats.converged, "not Hermitian" in stats.reason) == (False, True)
+    with pytest.raises(TypeError, match="X0 has dtype complex128"):
+        block_cg(A.real, B.real, B)
+
+
+@pytest.mark.parametrize("largest", [False, True])
+def test_lobpcg_finds_eigenpairs_of_hermitian_matrices(largest):
+    A = hermitian(10) + sp.diags_array(np.linspace(0, 1, 100))
+    X = np.column_stack([numbers(100, seed) for seed in range(3)])
+    values, vectors, stats = lobpcg(A, X, largest=largest, rtol=1e-9, maxiter=500)
+    assert stats.converged, stats.reason
+    assert values.dtype == np.float64
+    every = np.linalg.eigvalsh(A.toarray())
+    np.testing.assert_allclose(values, every[::-1][:3] if largest else every[:3], rtol=1e-9)
+    np.testing.assert_allclose(vectors.conj().T @ vectors, np.eye(3), atol=1e-10)
+    np.testing.assert_allclose(A @ vectors, vectors * values, atol=1e-7)
+    _, _, stats = lobpcg(helmholtz(10), X)
+    assert (stats.converged, "not Hermitian" in stats.reason) == (False, True)
+
+
+# ---- types ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", SQUARE)
+def test_types_of_results(method):
+    """x has the type of numbers of A, b and M together; single precision where A and b both are."""
+    A, b, M = poisson(5), np.ones(25), sp.eye_array(25, format="csr")
+    for of_a, of_b, of_m, want in (
+        ("f8", "c16", "f8", "c16"),
+        ("c16", "f8", "f8", "c16"),
+        ("f4", "c8", "f4", "c8"),
+        ("c8", "f4", "f8", "c8"),
+        ("c8", "f8", "f8", "c16"),
+        ("f4", "c16", "f4", "c16"),
+        ("f8", "f8", "c16", "c16"),
+        ("f4", "f4", "c16", "c8"),
+    ):
+        x, stats = method(A.astype(of_a), b.astype(of_b), M=M.astype(of_m), rtol=1e-4)
+        assert stats.converged
+        assert x.dtype == np.dtype(want)
+        np.testing.assert_allclose(A @ x, b, atol=1e-2)
+
+
+@pytest.mark.parametrize("method", [*SQUARE, chebyshev, lsqr, lsmr])
+@pytest.mark.parametrize("planned", [True, False])
+def test_a_real_matrix_and_a_complex_b(method, planned):
+    """Solves both parts at once, though its path is not that of either."""
+    A, b = poisson(8), numbers(64)
+    operator = dasp.SpMatrix.from_scipy(A, device="cpu") if planned else A
+    x, stats = method(operator, b, rtol=1e-10)
+    assert stats.converged, stats.reason
+    assert x.dtype == np.complex128
+    check(A, x, b, stats, 1e-10)
+    np.testing.assert_allclose(x, sla.spsolve(A.tocsc().astype(complex), b), atol=1e-6)
+    listed, _ = method(A, b.tolist(), rtol=1e-10)
+    np.testing.assert_allclose(listed, x, atol=1e-6)
+    start = numbers(64, 5)
+    further, more = method(operator, b, start, rtol=1e-10)
+    assert more.converged
+    check(A, further, b, more, 1e-10)
+    with pytest.raises(TypeError, match="x0 has dtype complex128; A, b and M are real"):
+        method(operator, b.real, start)
+
+
+@pytest.mark.parametrize("method", [cg, minres])
+def test_a_matrix_that_is_not_hermitian_is_told(method):
+    for A in (helmholtz(8), hermitian(8) * 1j, hermitian(8) * np.exp(0.1j)):
+        for dtype in TYPES:
+            _, stats = method(A.astype(dtype), numbers(64).astype(dtype), rtol=1e-6)
+            assert not stats.converged
+            assert "not Hermitian" in stats.reason
+            assert stats.info < 0
+
+
+@pytest.mark.parametrize("method", [cg, minres])
+@pytest.mark.parametrize("dtype", TYPES)
+def test_rounding_is_not_taken_for_an_imaginary_part(method, dtype):
+    """Hermitian matrices of bad condition, and an x along their least eigenvector: words, if any, are
+    others."""
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        Q = np.linalg.qr(rng.standard_normal((40, 40)) + 1j * rng.standard_normal((40, 40)))[0]
+        A = (Q * np.logspace(0, 10 if dtype == np.complex128 else 4, 40)) @ Q.conj().T
+        A = ((A + A.conj().T) / 2).astype(dtype)
+        for b in (numbers(40, seed), Q[:, 0] + 1e-4 * Q[:, 1]):
+            _, stats = method(A, b.astype(dtype), rtol=1e-12, maxiter=400)
+            assert "Hermitian" not in stats.reason
+
+
+def test_an_operator_that_lies_about_its_type_is_told():
+    A: Any = sla.LinearOperator((3, 3), matvec=lambda x: 1j * x, dtype=float)
+    with pytest.raises(TypeError, match="A @ x has dtype complex128 for a real x"):
+        gmres(A, np.ones(3))
+
+
+# ---- systems of every kind --------------------------------------------------------------------------
+
+KINDS = (
+    "definite",
+    "indefinite",
+    "singular",
+    "general",
+    "normal",
+    "nilpotent",
+    "nan",
+    "huge",
+    "tiny",
+    "real",
+)
+
+
+def system(kind: str, n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    B = (rng.standard_normal((n, n)) + 1j * rng.standard_normal((n, n))) * (rng.random((n, n)) < 0.6)
+    Q = np.linalg.qr(rng.standard_normal((n, n)) + 1j * rng.standard_normal((n, n)))[0]
+    eigenvalues = rng.uniform(0.1, 10, n) * rng.choice([-1, 1], n)
+    definite = B @ B.conj().T + rng.uniform(1e-6, 1) * np.eye(n)
+    rest = (np.arange(n) > n // 3).astype(float)
+    matrices = {
+        "definite": lambda: definite,
+        "indefinite": lambda: (Q * eigenvalues) @ Q.conj().T,
+        "singular": lambda: (Q * (eigenvalues * rest)) @ Q.conj().T,
+        "general": lambda: B + n * np.eye(n) * rng.choice([0, 1]),
+        "normal": lambda: (Q * np.exp(2j * np.pi * rng.random(n))) @ Q.conj().T,
+        "nilpotent": lambda: np.triu(B, 1),
+        "nan": lambda: np.where(rng.random((n, n)) < 1 / n, np.nan, definite),
+        "huge": lambda: 1e150 * definite,
+        "tiny": lambda: 1e-150 * definite,
+        "real": lambda: definite.real + definite.real.T,
+    }
+    A = matrices[kind]()
+    if kind in ("definite", "indefinite", "singular"):
+        A = (A + A.conj().T) / 2
+    scales = {"huge": rng.choice([1.0, 1e200]), "tiny": rng.choice([1.0, 1e-250])}
+    return A, numbers(n, seed) * scales.get(kind, 1.0)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    kind=st.sampled_from(KINDS),
+    n=st.integers(1, 12),
+    seed=st.integers(0, 2**32 - 1),
+    rtol=st.sampled_from([1e-3, 1e-5, 1e-10, 1e-15, 0.0]),
+    right=st.sampled_from(["random", "zero", "reachable", "unit", "nan", "real"]),
+    start=st.booleans(),
+    preconditioner=st.sampled_from(["none", "real", "complex"]),
+)
+def test_none_wrongly_converged_none_endless(kind, n, seed, rtol, right, start, preconditioner):
+    A, b = system(kind, n, seed)
+    rights = {"zero": np.zeros(n, complex), "unit": 1j * np.eye(n)[0], "real": b.real}
+    b = rights.get(right, b)
+    if right == "reachable":
+        with np.errstate(all="ignore"):
+            b = A @ b
+    elif right == "nan":
+        b[seed % n] = complex(0, np.nan)
+    x0 = numbers(n, seed + 1) if start and A.dtype.kind + b.dtype.kind != "ff" else None
+    with np.errstate(all="ignore"):
+        d = 1 / np.where(np.diag(A).real > 0, np.diag(A).real, 1.0)
+    M = {"none": None, "real": np.diag(d), "complex": np.diag(d * np.exp(0.1j))}[preconditioner]
+    hold_to_the_truth(A, b, x0, M, rtol, right, check_any)
+
+
+def check_any(A: np.ndarray, x: np.ndarray, b: np.ndarray, stats: Any, rtol: float) -> None:
+    """`check`, of numbers whose squares are none too."""
+    scale = abs(b).max() if np.isfinite(b).all() and b.any() else 1.0
+    check(A, x / scale, b / scale, stats, rtol)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    rank=st.sampled_from(["full", "low", "zero", "nan"]),
+    m=st.integers(1, 12),
+    n=st.integers(1, 12),
+    seed=st.integers(0, 2**32 - 1),
+    rtol=st.sampled_from([1e-3, 1e-8, 1e-14, 0.0]),
+    right=st.sampled_from(["random", "zero", "reachable", "nan", "huge"]),
+    start=st.booleans(),
+)
+def test_least_squares_none_wrongly_converged_none_endless(rank, m, n, seed, rtol, right, start):
+    rng = np.random.default_rng(seed)
+    k = max(1, min(m, n) // 2)
+    A = rng.standard_normal((m, n)) + 1j * rng.standard_normal((m, n))
+    if rank == "low":
+        A = A[:, :k] @ (rng.standard_normal((k, n)) + 1j * rng.standard_normal((k, n)))
+    elif rank == "zero":
+        A *= 0
+    elif rank == "nan":
+        A[0, 0] = np.nan
+    rights = {"zero": np.zeros(m, complex), "huge": 1e200 * numbers(m, seed)}
+    with np.errstate(all="ignore"):
+        b = A @ numbers(n, seed) if right == "reachable" else rights.get(right, numbers(m, seed))
+    if right == "nan":
+        b[0] = np.nan
+    scale = abs(b).max() if np.isfinite(b).all() and b.any() else 1.0
+    for method in (lsqr, lsmr):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            x, stats = method(A, b, numbers(n, seed) if start else None, rtol=rtol, maxiter=80)
+        assert stats.iterations <= 80
+        assert stats.converged == (stats.info == 0)
+        if not stats.converged:
+            continue
+        if right == "zero":
+            assert not x.any()
+            continue
+        assert right != "nan"
+        assert np.isfinite(x).all()
+        r, size = (b - A @ x) / scale, np.linalg.norm(A)
+        rounding = 100 * np.finfo(float).eps * (size * np.linalg.norm(x / scale) + np.linalg.norm(b / scale))
+        small = np.linalg.norm(r) <= rtol * np.linalg.norm(b / scale) + rounding
+        least = np.linalg.norm(A.conj().T @ r) <= rtol * size * np.linalg.norm(r) + size * rounding
+        assert small or least
+
+
+# ---- preconditioners --------------------------------------------------------------------------------
+
+
+def made(kind: str, A: Any) -> Any:
+    return {
+        "jacobi": lambda: preconditioners.jacobi(A),
+        "block": lambda: preconditioners.block_jacobi(A, block=4),
+        "chebyshev": lambda: preconditioners.chebyshev(A),
+        "ilu0": lambda: preconditioners.ilu0(A),
+        "ic0": lambda: preconditioners.ic0(A),
+        "swept": lambda: preconditioners.ilu0(A, sweeps=4),
+    }[kind]()
+
+
+def graded(A: sp.csr_array) -> sp.csr_array:
+    """Rows and columns scaled, which a diagonal undoes."""
+    scale = sp.diags_array(np.logspace(0, 1.5, A.shape[0]))
+    return sp.csr_array(scale @ A @ scale)
+
+
+@pytest.mark.parametrize("kind", ["jacobi", "block", "chebyshev", "ilu0", "ic0", "swept"])
+@pytest.mark.parametrize("dtype", TYPES)
+def test_complex_preconditioners(kind, dtype):
+    A, b = graded(hermitian(12)).astype(dtype), numbers(144).astype(dtype)
+    M, rtol = made(kind, A), tolerance(dtype)
+    assert M.dtype == dtype
+    for method in (cg, minres, bicgstab, gmres):
+        x, stats = method(A, b, M=M, rtol=rtol, maxiter=4000)
+        assert stats.converged, stats.reason
+        check(A, x, b, stats, rtol)
+        plain = method(A, b, rtol=rtol, maxiter=4000)[1]
+        assert stats.iterations < 0.6 * plain.iterations or not plain.converged
+    single = M.astype(np.complex64)
+    _, stats = gmres(A.astype(complex), b.astype(complex), M=single, rtol=1e-10, maxiter=4000)
+    assert stats.converged
+    with pytest.raises(ValueError, match="complex64 or complex128 is needed"):
+        M.astype(np.float32)
+
+
+@pytest.mark.parametrize("kind", ["jacobi", "block", "ilu0", "swept"])
+def test_preconditioners_of_a_matrix_that_is_not_hermitian(kind):
+    A = graded(helmholtz(12))
+    M, b = made(kind, A), numbers(144)
+    for method in (bicgstab, gmres):
+        x, stats = method(A, b, M=M, rtol=1e-10, maxiter=4000)
+        assert stats.converged, stats.reason
+        check(A, x, b, stats, 1e-10)
+    if kind == "ilu0":
+        with pytest.raises(ValueError, match="A is not Hermitian; ilu0"):
+            preconditioners.ic0(A)
+    elif kind == "jacobi":
+        np.testing.assert_allclose(M @ b, b / A.diagonal(), rtol=8 * np.finfo(float).eps)
+
+
+@pytest.mark.parametrize("kind", ["jacobi", "block", "chebyshev", "ilu0", "ic0", "swept"])
+def test_a_real_preconditioner_takes_complex_vectors(kind):
+    A, r = graded(poisson(10)), numbers(100)
+    M = made(kind, A)
+    z = M @ r
+    assert z.dtype == np.complex128
+    np.testing.assert_array_equal(z, (M @ r.real) + 1j * (M @ r.imag))
+    out = np.full(100, np.nan, complex)
+    assert M.matvec(r, out=out) is out
+    np.testing.assert_array_equal(out, z)
+    np.testing.assert_array_equal(M @ np.column_stack([r, r]), np.column_stack([z, z]))
+    for method in (cg, gmres):
+        x, stats = method(A, r, M=M, rtol=1e-10)
+        assert stats.converged, stats.reason
+        check(A, x, r, stats, 1e-10)
+
+
+def test_a_complex_preconditioner_and_real_vectors():
+    M, r = preconditioners.jacobi(hermitian(4) * 1j), np.ones(16)
+    np.testing.assert_array_equal(M @ r, r / 4j)
+    np.testing.assert_array_equal(M @ np.column_stack([r, r]), np.full((16, 2), 1 / 4j))
+    assert (M @ r.astype(np.float32)).dtype == np.complex64
+    with pytest.raises(TypeError, match="out has dtype float64; M r is complex"):
+        M.matvec(r, out=np.empty(16))
+
+
+# ---- multigrid --------------------------------------------------------------------------------------
+
+
+def aggregated(A: Any, symmetry: str = "hermitian", **options: Any) -> Any:
+    """PyAMG's hierarchy of a matrix."""
+    pyamg = pytest.importorskip("pyamg")
+    return pyamg.smoothed_aggregation_solver(sp.csr_matrix(A), symmetry=symmetry, **options)
+
+
+def in_field(side: int, **options: Any) -> Any:
+    """The hierarchy of `hermitian(side)`: the vector that it nearly maps to 0 has these phases."""
+    phases = np.exp(-0.3j * np.cumsum(np.arange(side)))
+    return aggregated(hermitian(side), B=np.kron(phases, phases)[:, None], **options)
+
+
+def matrix_of(M: Any) -> np.ndarray:
+    return np.column_stack([M @ column for column in np.eye(M.shape[0], dtype=complex)])
+
+
+@pytest.mark.parametrize("cycle", ["V", "W"])
+@pytest.mark.parametrize("smoother", ["chebyshev", "jacobi", "gauss-seidel"])
+def test_a_multigrid_cycle_is_hermitian_and_definite(smoother, cycle):
+    A, ml = hermitian(18), in_field(18, max_coarse=6)
+    M = preconditioners.multigrid(ml, smoother=smoother, cycle=cycle, device="cpu")
+    assert M.dtype == np.complex128
+    dense = matrix_of(M)
+    np.testing.assert_allclose(dense, dense.conj().T, atol=1e-11 * abs(dense).max())
+    assert abs(dense.imag).max() > 0.01 * abs(dense).max()
+    assert np.linalg.eigvalsh(dense)[0] > 0
+    b = numbers(324)
+    _, plain = cg(A, b, rtol=1e-9)
+    for one in (M, M.astype(np.complex64)):
+        x, stats = cg(A, b, M=one, rtol=1e-9)
+        assert stats.converged
+        assert stats.iterations < plain.iterations / 3
+        check(A, x, b, stats, 1e-9)
+
+
+@pytest.mark.parametrize("cycle", ["V", "W", "F"])
+def test_a_complex_cycle_is_pyamgs(cycle):
+    pyamg, ml = pytest.importorskip("pyamg"), in_field(30, max_coarse=10)
+    pyamg.relaxation.smoothing.change_smoothers(
+        ml, ("gauss_seidel", {"sweep": "forward"}), ("gauss_seidel", {"sweep": "backward"})
+    )
+    M, r = preconditioners.multigrid(ml, smoother="gauss-seidel", cycle=cycle, device="cpu"), numbers(900)
+    want = ml.solve(r, cycle=cycle, maxiter=1, tol=1e-30)
+    np.testing.assert_allclose(M @ r, want, rtol=0, atol=1e-9 * abs(want).max())
+
+
+@pytest.mark.parametrize("smoother", ["chebyshev", "jacobi", "gauss-seidel"])
+def test_the_last_complex_levels_are_one_matrix(smoother, monkeypatch):
+    module = importlib.import_module("dasp.multigrid.cycle")
+    ml, r, answers = in_field(24, max_coarse=4), numbers(576), []
+    for rows in (0, 100, 1000):
+        monkeypatch.setattr(module, "DENSE_ROWS", rows)
+        answers.append(preconditioners.multigrid(ml, smoother=smoother, sweeps=2, device="cpu") @ r)
+    for one in answers[1:]:
+        np.testing.assert_allclose(one, answers[0], rtol=0, atol=1e-9 * abs(answers[0]).max())
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_kernels_of_complex_cycles_do_the_same(monkeypatch, dtype):
+    module = importlib.import_module("dasp.multigrid.cycle")
+    monkeypatch.setattr(module, "DENSE_ROWS", 4)
+    ml, r = in_field(7, max_coarse=3), numbers(49)
+
+    def made() -> list[Any]:
+        options: dict[str, Any] = {"dtype": dtype, "device": "cpu"}
+        return [preconditioners.multigrid(ml, smoother=one, **options) for one in ("chebyshev", "jacobi")]
+
+    hold_emulated(monkeypatch, made, r, dtype)
+
+
+@pytest.mark.parametrize("method", [gmres, bicgstab])
+def test_a_shifted_laplacian_helps_with_helmholtz(method):
+    """The hierarchy is of another matrix, which is further from singular."""
+    A, b = sp.csr_array(poisson(24) - (0.09 - 0.002j) * sp.eye_array(576)), numbers(576)
+    shifted = sp.csr_array(poisson(24) - (0.09 - 0.045j) * sp.eye_array(576))
+    M = preconditioners.multigrid(aggregated(shifted, "symmetric", max_coarse=10), device="cpu")
+    x, stats = method(A, b, M=M, rtol=1e-8)
+    assert stats.converged, stats.reason
+    check(A, x, b, stats, 1e-8)
+    assert stats.iterations < method(A, b, rtol=1e-8, maxiter=2000)[1].iterations / 3
+
+
+def test_real_levels_stay_real_and_a_cycle_has_the_type_of_its_matrices():
+    """A real prolongation is not kept as complex numbers; any complex matrix makes the cycle complex."""
+    A = hermitian(20, 0.1)
+    ml = aggregated(poisson(20))
+    mixed = SimpleNamespace(levels=[SimpleNamespace(A=A, P=ml.levels[0].P, R=ml.levels[0].R)])
+    coarse = (mixed.levels[0].R @ A @ mixed.levels[0].P).tocsr()
+    mixed.levels.append(SimpleNamespace(A=coarse))
+    M: Any = preconditioners.multigrid(mixed, device="cpu")
+    assert M.dtype == np.complex128
+    assert [one._A.dtype for one in (*M._P, *M._R)] == [np.float64] * 2
+    b = numbers(400)
+    assert cg(A, b, M=M, rtol=1e-9)[1].converged
+    assert preconditioners.multigrid(ml, device="cpu").dtype == np.float64
+    with pytest.raises(ValueError, match="dtype is float32; complex64 or complex128 is needed"):
+        preconditioners.multigrid(mixed, dtype=np.float32)
+    with pytest.raises(ValueError, match="dtype is complex64; float32 or float64 is needed"):
+        preconditioners.multigrid(ml, dtype=np.complex64)
+
+
+@pytest.mark.cuda
+def test_complex_multigrid_on_a_gpu():
+    cupy = pytest.importorskip("cupy")
+    A, ml, b = hermitian(60), in_field(60), numbers(3600)
+    planned = dasp.SpMatrix.from_scipy(A, device="cuda")
+    for smoother in ("chebyshev", "jacobi"):
+        _, told = cg(A, b, M=preconditioners.multigrid(ml, smoother=smoother, device="cpu"), rtol=1e-9)
+        M, workspace = preconditioners.multigrid(ml, smoother=smoother), Workspace()
+        for one in (M, M.astype(np.complex64)):
+            x, stats = cg(planned, cupy.asarray(b), M=one, rtol=1e-9, workspace=workspace)
+            again, _ = cg(planned, cupy.asarray(b), M=one, rtol=1e-9, workspace=workspace)
+            assert stats.converged
+            assert abs(stats.iterations - told.iterations) <= 3
+            assert np.linalg.norm(b - A @ x.get()) <= 1.0001e-9 * np.linalg.norm(b)
+            np.testing.assert_array_equal(x.get(), again.get())
+
+
+# ---- storage, threads, bits, passes -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", SQUARE)
+def test_storage_is_as_said(method):
+    A, b, workspace = hermitian(90, 0.1), numbers(8100), Workspace()
+    for _ in range(2):
+        method(A, b, maxiter=20, workspace=workspace)
+        assert workspace.vectors == STORAGE[method][0]
+        assert 0 <= workspace.nbytes - workspace.vectors * b.nbytes < 0.02 * workspace.nbytes + 5000
+
+
+@pytest.mark.parametrize("method", [*SQUARE, lsqr])
+def test_bits_do_not_depend_on_threads_or_time(method):
+    A = dasp.SpMatrix.from_scipy(hermitian(150), device="cpu")
+    b, answers = numbers(22500), []
+    try:
+        for threads in (1, 2, 3, 2):
+            _threads.set_num_threads(threads)
+            answers.append(method(A, b, maxiter=10)[0])
+    finally:
+        _threads.set_num_threads(None)
+    for other in answers[1:]:
+        np.testing.assert_array_equal(answers[0], other)
+
+
+@pytest.mark.parametrize("updates", PASSES, ids="; ".join)
+@pytest.mark.parametrize("n", [0, 1, 7, 512, 2600])
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("factors", [(0.5, 2.0), (0.5 - 0.25j, 2j)])
+def test_a_pass_does_what_it_says(updates, n, dtype, factors):
+    vectors = CpuSpace(np.dtype(dtype)).vectors(n, "x", "y", "z", "w")
+    rng = np.random.default_rng(n)
+    want = {}
+    for name in "xyzw":
+        vectors[name][...] = rng.integers(-4, 4, n) + 1j * rng.integers(-4, 4, n)
+        want[name] = vectors[name].copy()
+    a, b = factors
+    sums = vectors.fuse(*updates, dots=("x y", "z z", "x'y"))(a=a, b=b)
+    assert vectors.fuse(dots=("x y",))() == sums[:1]
+    want = updated(want, updates, a=a, b=b)
+    for name in "xyzw":
+        np.testing.assert_array_equal(vectors[name], want[name])
+    whole = np.vdot(want["x"].astype(complex), want["y"])
+    assert sums == (whole.real, np.vdot(want["z"], want["z"]).real, whole)
+    assert [type(one) for one in sums] == [np.float64, np.float64, np.complex128]
+
+
+@pytest.mark.parametrize("method", SQUARE)
+def test_callbacks_and_limits(method):
+    A, b, seen = hermitian(8), numbers(64), []
+    x, stats = method(A, b, rtol=1e-8, callback=lambda x: seen.append(x.copy()))
+    assert stats.converged
+    np.testing.assert_array_equal(seen[-1], x)
+    x, stats = method(A, b, rtol=1e-12, maxiter=3)
+    assert (stats.converged, stats.info, stats.iterations) == (False, 3, 3)
+    assert stats.residual == pytest.approx(np.linalg.norm(b - A @ x))
+
+
+# ---- through the kernels ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def emulated(monkeypatch):
+    """Every solve of a matrix without a device runs as on a GPU, in the emulator."""
+    device = EmulatedDevice()
+    for module in (system_module, leastsquares):
+        monkeypatch.setattr(module, "space_for", lambda name, dtype: CudaSpace(name, dtype, device))
+    return device
+
+
+@pytest.mark.parametrize(
+    ("method", "A", "dtype"),
+    [
+        (cg, hermitian(7), np.complex64),
+        (cg, hermitian(7), np.complex128),
+        (minres, hermitian(7, -1.1), np.complex128),
+        (chebyshev, hermitian(7), np.complex128),
+        (bicgstab, helmholtz(7), np.complex64),
+        (bicgstab, helmholtz(7), np.complex128),
+        (gmres, helmholtz(7), np.complex64),
+        (gmres, helmholtz(7), np.complex128),
+        (lsqr, helmholtz(7), np.complex128),
+        (lsmr, helmholtz(7), np.complex128),
+    ],
+)
+def test_the_kernels_do_the_same(monkeypatch, method, A, dtype):
+    A, b, rtol = A.astype(dtype), numbers(49).astype(dtype), tolerance(dtype)
+    diagonal = sp.diags_array(np.linspace(0.2, 0.3, 49) * np.exp(0.05j))
+    M = {"M": diagonal.astype(dtype)} if method in (bicgstab, gmres) else {}
+    _, told = method(A, b, rtol=rtol, **M)
+    device = EmulatedDevice()
+    for module in (system_module, leastsquares):
+        monkeypatch.setattr(module, "space_for", lambda name, dtype: CudaSpace(name, dtype, device))
+    workspace = Workspace()
+    x, stats = method(A, b, rtol=rtol, workspace=workspace, **M)
+    assert stats.converged, stats.reason
+    launched = "dasp_basis_dots" if method is gmres else "dasp_fused"
+    assert device.launches.count(launched) > stats.iterations
+    check(A, x, b, stats, rtol)
+    assert abs(stats.iterations - told.iterations) <= 2
+    np.testing.assert_allclose(stats.residuals[:8], told.residuals[:8], rtol=1e3 * np.finfo(dtype).eps)
+    np.testing.assert_array_equal(method(A, b, rtol=rtol, workspace=workspace, **M)[0], x)
+
+
+@pytest.mark.parametrize(
+    ("n", "dtype", "restart"), [(1051, "c16", 11), (2101, "c8", 4), (3, "c16", 30), (1, "c8", 1)]
+)
+def test_gmres_finds_the_least_residual_of_every_space(emulated, n, dtype, restart):
+    """After each step of the first cycle, against a basis made by Householder; also for odd lengths."""
+    rng = np.random.default_rng(n)
+    A = sp.random_array((n, n), density=min(1.0, 5 / n), random_state=rng) * np.exp(1j)
+    A = sp.csr_array(A + sp.diags_array(np.linspace(2, 9, n) * np.exp(1j * np.linspace(0, 1, n)))).astype(
+        dtype
+    )
+    b = numbers(n).astype(dtype)
+    rtol = tolerance(dtype)
+    x, stats = gmres(A, b, rtol=rtol, restart=restart)
+    assert stats.converged, stats.reason
+    wide = b.astype(np.complex128)
+    assert np.linalg.norm(wide - A @ x.astype(np.complex128)) <= 1.01 * rtol * np.linalg.norm(wide)
+    krylov, wanted, basis = wide, [], np.empty((n, 0))
+    for _ in range(min(restart, n, stats.iterations)):
+        basis = np.linalg.qr(np.column_stack([basis, krylov]))[0]
+        krylov, image = A @ basis[:, -1], A @ basis
+        y = np.linalg.lstsq(image, b, rcond=None)[0]
+        wanted.append(float(np.linalg.norm(b - image @ y)))
+    bound = 64 * np.finfo(dtype).eps * float(np.linalg.norm(b)) * restart
+    np.testing.assert_array_less(abs(np.array(stats.residuals[1 : len(wanted) + 1]) - wanted), bound)
+
+
+def test_a_complex_basis_has_its_limit_on_a_gpu(emulated):
+    with pytest.raises(ValueError, match="restart is 750; on a GPU at most 749"):
+        gmres(hermitian(30), numbers(900), restart=750)
+
+
+@pytest.mark.parametrize("method", [cg, minres])
+def test_the_kernels_tell_of_a_matrix_that_is_not_hermitian(emulated, method):
+    _, stats = method(helmholtz(5), numbers(25))
+    assert "not Hermitian" in stats.reason
+    for b, words in ((np.zeros(25, complex), "b is zero"), (numbers(25) * np.nan, "NaN")):
+        assert words in method(hermitian(5), b)[1].reason
+
+
+def test_numbers_beyond_squares_through_the_kernels(emulated):
+    A = hermitian(4)
+    for scale in (1e-180, 1e180):
+        for method in (cg, bicgstab):
+            x, stats = method(A, scale * numbers(16), rtol=1e-9)
+            assert stats.converged, stats.reason
+            np.testing.assert_allclose(A @ (x / scale), numbers(16), atol=1e-8)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_triangles_through_the_kernels(monkeypatch, dtype):
+    A, r = hermitian(6).astype(dtype), numbers(36).astype(dtype)
+    want = preconditioners.ilu0(A) @ r
+    device = EmulatedDevice()
+    monkeypatch.setattr(base, "space_for", lambda name, dtype: CudaSpace(name, dtype, device))
+    got = preconditioners.ilu0(A) @ r
+    assert "dasp_triangular" in device.launches
+    np.testing.assert_allclose(got, want, rtol=1e2 * np.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("n", [0, 1, 7, 513, 1033])
+@pytest.mark.parametrize("dtype", TYPES)
+def test_a_pass_through_the_kernels(n, dtype):
+    """Updates and sums of a pass with real and complex coefficients, of lengths that end anywhere."""
+    space = CudaSpace("cuda:0", np.dtype(dtype), EmulatedDevice())
+    vectors = space.vectors(n, "x", "y", "z")
+    rng = np.random.default_rng(n)
+    for name in "xyz":
+        vectors[name][...] = rng.integers(-4, 4, n) + 1j * rng.integers(-4, 4, n)
+    x, y, z = (vectors[name].copy() for name in "xyz")
+    space.tape = tape = Tape(Slots())
+    first = vectors.fuse("x = x + a y - b y*z", "z = - z + y", dots=("x'y", "z z"))
+    whole, zz = first(a=TracedComplex(0.5, -0.25), b=2.0)
+    vectors.fuse("y = whole y")(whole=whole)
+    state = {"whole": whole / TracedComplex(0.5, 2.0), "zz": zz, "part": whole / 2.0 * whole}
+    tape.finish(split(state), None, CudaVectors(space, 0, ()))
+    bank, _ = made_of(space, tape)
+    got = dict(zip(tape.slots.names, bank, strict=False))
+    x = x + (0.5 - 0.25j) * y - 2.0 * y * z
+    z = y - z
+    np.testing.assert_array_equal(vectors["x"], x)
+    np.testing.assert_array_equal(vectors["z"], z)
+    want = np.vdot(x.astype(complex), y)
+    np.testing.assert_array_equal(vectors["y"], (want * y).astype(dtype))
+    assert got["zz"] == np.vdot(z.astype(complex), z).real
+    assert complex(got["part"], got["part.imag"]) == want / 2 * want
+    quotient = complex(got["whole"], got["whole.imag"])
+    assert abs(quotient - want / (0.5 + 2j)) <= 8 * np.finfo(float).eps * abs(want)
+
+
+# ---- on a GPU ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize(
+    ("method", "A"),
+    [
+        (cg, hermitian(30)),
+        (minres, hermitian(30, -1.1)),
+        (chebyshev, hermitian(30)),
+        (bicgstab, helmholtz(30)),
+        (gmres, helmholtz(30)),
+        (lsqr, helmholtz(30)),
+        (lsmr, helmholtz(30)),
+    ],
+)
+def test_on_a_gpu(method, A, dtype):
+    import cupy
+    import cupyx.scipy.sparse
+
+    A, b, rtol = A.astype(dtype), numbers(900).astype(dtype), tolerance(dtype)
+    planned, right, workspace = dasp.SpMatrix.from_scipy(A, device="cuda"), cupy.asarray(b), Workspace()
+    x, stats = method(planned, right, rtol=rtol, workspace=workspace)
+    again, _ = method(planned, right, rtol=rtol, workspace=workspace)
+    assert isinstance(x, cupy.ndarray)
+    assert x.dtype == dtype
+    assert stats.converged, stats.reason
+    check(A, x.get(), b, stats, rtol)
+    np.testing.assert_array_equal(x.get(), again.get())
+    host, _ = method(planned, b, rtol=rtol)
+    np.testing.assert_array_equal(host, x.get())
+    foreign, loose = method(cupyx.scipy.sparse.csr_matrix(sp.csr_matrix(A)), right, rtol=rtol)
+    assert loose.converged, loose.reason
+    check(A, foreign.get(), b, loose, rtol)
+    assert abs(loose.iterations - stats.iterations) <= 0.1 * stats.iterations + 2
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("method", SQUARE)
+def test_a_real_matrix_and_a_complex_b_on_a_gpu(method):
+    import cupy
+
+    A, b = poisson(20), numbers(400)
+    planned = dasp.SpMatrix.from_scipy(A, device="cuda")
+    for M in (None, preconditioners.jacobi(planned), preconditioners.chebyshev(planned)):
+        for _ in range(2):
+            x, stats = method(planned, cupy.asarray(b), rtol=1e-9, M=M)
+            assert stats.converged, stats.reason
+            check(A, x.get(), b, stats, 1e-9)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("kind", ["jacobi", "block", "chebyshev", "ilu0", "ic0", "swept"])
+@pytest.mark.parametrize("dtype", TYPES)
+def test_preconditioners_on_a_gpu(kind, dtype):
+    import cupy
+
+    A, b, rtol = graded(hermitian(12)).astype(dtype), numbers(144).astype(dtype), tolerance(dtype)
+    planned = dasp.SpMatrix.from_scipy(A, device="cuda")
+    M = made(kind, planned)
+    for method in (cg, bicgstab, gmres):
+        x, stats = method(planned, cupy.asarray(b), M=M, rtol=rtol, maxiter=2000)
+        assert stats.converged, stats.reason
+        check(A, x.get(), b, stats, rtol)
+
+
+@pytest.mark.cuda
+def test_several_right_hand_sides_and_eigenpairs_on_a_gpu():
+    import cupy
+
+    A, B = hermitian(15), np.column_stack([numbers(225, seed) for seed in range(3)])
+    planned = dasp.SpMatrix.from_scipy(A, device="cuda")
+    X, stats = block_cg(planned, cupy.asarray(B), rtol=1e-9)
+    assert stats.converged, stats.reason
+    assert np.linalg.norm(B - A @ X.get()) <= 3e-9 * np.linalg.norm(B)
+    values, _, stats = lobpcg(planned, cupy.asarray(B), rtol=1e-7)
+    assert stats.converged, stats.reason
+    exact = np.linalg.eigvalsh(A.toarray())[::-1][:3]
+    assert (abs(values - exact) <= 1e-7 * exact).all()
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("method", [cg, minres])
+def test_what_is_told_on_a_gpu(method):
+    planned = dasp.SpMatrix.from_scipy(helmholtz(12), device="cuda")
+    _, stats = method(planned, numbers(144))
+    assert "not Hermitian" in stats.reason
+    planned = dasp.SpMatrix.from_scipy(hermitian(12), device="cuda")
+    for b, words in ((np.zeros(144, complex), "b is zero"), (numbers(144) * np.nan, "NaN")):
+        assert words in method(planned, b)[1].reason
+    x, stats = method(planned, 1e-180 * numbers(144), rtol=1e-9)
+    assert stats.converged, stats.reason
+    np.testing.assert_allclose(hermitian(12) @ (x * 1e180), numbers(144), atol=1e-6)

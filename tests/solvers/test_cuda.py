@@ -1,0 +1,668 @@
+"""Solvers on the GPU's way: the kernels in the emulator, driven by the code that drives a GPU; and on a
+GPU."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import weakref
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import scipy.sparse.linalg as sla
+
+from dasp import SpMatrix
+from dasp.preconditioners import base, jacobi
+from dasp.preconditioners.base import BOUND
+from dasp.solvers import Workspace, bicgstab, cg, gmres, lsqr, minres
+from dasp.solvers import system as system_module
+from dasp.solvers.arguments import make_limits
+from dasp.solvers.bicgstab import BiconjugateGradientsStabilized
+from dasp.solvers.cuda import device as cuda_device
+from dasp.solvers.cuda import loop as cuda_loop
+from dasp.solvers.cuda import space as cuda_space
+from dasp.solvers.cuda.graph import _Executable
+from dasp.solvers.cuda.passes import THREADS, PassText
+from dasp.solvers.cuda.space import CudaSpace
+from dasp.solvers.cuda.tape import Slots, Tape
+from dasp.solvers.cuda.vectors import CudaVectors
+from dasp.solvers.minres import MinimalResiduals
+from dasp.solvers.operator import device_of
+from dasp.solvers.pipelined import PipelinedConjugateGradients
+from dasp.solvers.plain import ConjugateGradients
+from dasp.solvers.scalars import where
+from dasp.solvers.system import solve
+from tests.solvers.test_solvers import PASSES, check, poisson, updated
+from tests.support.simt_device import EmulatedDevice
+
+pytestmark = pytest.mark.simt
+
+FORMS: list[Any] = [ConjugateGradients, PipelinedConjugateGradients]
+METHODS: list[Any] = [cg, bicgstab, minres, gmres]
+
+
+@pytest.fixture
+def emulated(monkeypatch):
+    """Every solve without a matrix on a named device runs as on a GPU, in the emulator."""
+    device = EmulatedDevice()
+    monkeypatch.setattr(cuda_loop, "_KNOWN", {})
+    monkeypatch.setattr(system_module, "space_for", lambda name, dtype: CudaSpace(name, dtype, device))
+    return device
+
+
+def operator(A: Any) -> Any:
+    return sla.aslinearoperator(A)
+
+
+# ---- a pass -----------------------------------------------------------------------------------------
+
+
+def made(space: CudaSpace, tape: Tape, blocks_in: int = 0, sums_in: Any = None) -> tuple[Any, Any]:
+    """Run the passes of a tape once; return the bank and the sums of the last."""
+    bank, sums = np.zeros(256), np.zeros(1) if sums_in is None else sums_in
+    for given in tape.passes:
+        text = PassText(given, space.dtype, guard=0, carried=0)
+        blocks = max(1, min(-(-given.vectors.n * space.dtype.itemsize // (16 * THREADS)), 3))
+        left = np.full(max(1, len(given.dots) * blocks), np.nan)
+        arguments = {f"v{k}": given.vectors[name] for k, name in enumerate(text.names)}
+        arguments |= {"n": given.vectors.n, "in": np.zeros(256), "out": bank, "history": np.zeros(4)}
+        arguments |= {"sums_in": sums, "blocks_in": blocks_in, "sums_out": left}
+        arguments |= {"sums_more": None, "blocks_more": 0}
+        signature = text.signature()
+        launch = space.on.launch(signature, text.defines, arguments, blocks, THREADS, {"Scalar": space.dtype})
+        launch()
+        sums, blocks_in = left, blocks
+    return bank, sums
+
+
+@pytest.mark.parametrize("updates", PASSES, ids="; ".join)
+@pytest.mark.parametrize(
+    ("n", "dtype"), [(0, "f8"), (1, "f8"), (7, "f4"), (600, "f8"), (3077, "f4"), (3077, "f8")]
+)
+def test_a_pass_does_what_it_says(updates, n, dtype):
+    space = CudaSpace("cuda:0", np.dtype(dtype), EmulatedDevice())
+    vectors = space.vectors(n, "x", "y", "z", "w")
+    rng = np.random.default_rng(n)
+    want = {}
+    for name in "xyzw":
+        vectors[name][...] = rng.integers(-8, 8, n)
+        want[name] = vectors[name].copy()
+    space.tape = tape = Tape(Slots())
+    vectors.fuse(*updates, dots=("x y", "z z"))(a=0.5, b=2.0)
+    tape.finish({}, None, CudaVectors(space, 0, ()))
+    _, sums = made(space, tape)
+    want = updated(want, updates, a=0.5, b=2.0)
+    for name in "xyzw":
+        np.testing.assert_array_equal(vectors[name], want[name])
+    totals = sums.reshape(2, -1).sum(axis=1)
+    np.testing.assert_array_equal(
+        totals, [want["x"].astype(float) @ want["y"], want["z"].astype(float) @ want["z"]]
+    )
+
+
+def test_scalars_travel_from_pass_to_pass():
+    space = CudaSpace("cuda:0", np.dtype(float), EmulatedDevice())
+    vectors = space.vectors(2000, "x", "y")
+    vectors["x"][...], vectors["y"][...] = 2.0, 3.0
+    space.tape = tape = Tape(Slots())
+    xx, xy = vectors.fuse(dots=("x x", "x y"))()
+    ratio = xx / xy
+    (yy,) = vectors.fuse("x = ratio x", dots=("y y",))(ratio=ratio)
+    vectors.fuse("y = both y")(both=ratio * (yy / 18000.0))
+    root = where(yy > xx, (yy + 0.25).sqrt() if hasattr(yy, "sqrt") else yy, -xx)
+    late = vectors.fuse(dots=("x y",))()[0]
+    tape.finish(
+        {"ratio": ratio, "root": root, "late": 1.0 - late, "one": 1.0}, None, CudaVectors(space, 0, ())
+    )
+    bank, _ = made(space, tape)
+    names = tape.slots.names
+    got = dict(zip(names, bank, strict=False))
+    assert got["ratio"] == 2 / 3
+    assert got["root"] == np.sqrt(18000.25)
+    assert got["one"] == 1.0
+    x, y = 2.0 * (2 / 3), 3.0 * (2 / 3)
+    assert got["late"] == pytest.approx(1.0 - 2000 * x * y, rel=1e-15)
+    np.testing.assert_array_equal(vectors["y"], y)
+    with pytest.raises(TypeError, match="no value on the host"):
+        bool(ratio)
+
+
+# ---- methods ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", [cg, bicgstab, minres])
+@pytest.mark.parametrize("foreign", ["A", "M"])
+def test_what_cannot_be_captured_is_not_however_many_systems_came_before(monkeypatch, method, foreign):
+    """A trace that is known already says nothing of the operators of this system."""
+    noted: list[bool] = []
+
+    class Noting(EmulatedDevice):
+        def repeat(self, function: Any, bank: Any, *, captured: bool) -> Any:
+            noted.append(captured)
+            return super().repeat(function, bank, captured=captured)
+
+        def record(self, function: Any) -> Any:
+            noted.append(True)
+            return super().record(function)
+
+    device = Noting()
+    monkeypatch.setattr(system_module, "space_for", lambda name, dtype: CudaSpace(name, dtype, device))
+    A, b = poisson(5), np.random.default_rng(3).standard_normal(25)
+    planned = SpMatrix.from_scipy(A, device="cpu")
+    other = operator(A if foreign == "A" else sp.diags_array(1 / A.diagonal()))
+    for _ in range(2):
+        M = None if foreign == "A" else SpMatrix.from_scipy(sp.csr_array(sp.eye_array(25)), device="cpu")
+        method(planned, b, M=M)
+        assert noted
+        assert all(noted)
+        noted.clear()
+        for _ in range(2):
+            given = {"A": other} if foreign == "A" else {"A": planned, "M": other}
+            _, stats = method(b=b, workspace=Workspace(), **given)
+            assert stats.converged
+        assert not any(noted)
+        noted.clear()
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("preconditioned", [False, True])
+def test_the_same_as_on_the_cpu(monkeypatch, method, preconditioned):
+    A, b = poisson(9), np.random.default_rng(3).standard_normal(81)
+    M = sp.diags_array(1 / (A.diagonal() * np.linspace(1, 2, 81))) if preconditioned else None
+    want, told = method(A, b, rtol=1e-9, M=M)
+    device = EmulatedDevice()
+    monkeypatch.setattr(system_module, "space_for", lambda name, dtype: CudaSpace(name, dtype, device))
+    workspace = Workspace()
+    x, stats = method(A, b, rtol=1e-9, M=M, workspace=workspace)
+    again, _ = method(A, b, rtol=1e-9, M=M, workspace=workspace)
+    assert stats.converged, stats.reason
+    check(A, x, b, stats, 1e-9)
+    assert abs(stats.iterations - told.iterations) <= 1
+    np.testing.assert_allclose(stats.residuals[:10], told.residuals[:10], rtol=1e-9)
+    np.testing.assert_allclose(x, want, atol=1e-7)
+    np.testing.assert_array_equal(x, again)
+
+
+@pytest.mark.parametrize(
+    ("n", "dtype", "restart"), [(2101, "f8", 11), (2101, "f4", 4), (3, "f8", 30), (1, "f8", 1)]
+)
+def test_gmres_finds_the_least_residual_of_every_space(monkeypatch, n, dtype, restart):
+    """After each step of the first cycle, against a basis made by Householder; also for odd lengths."""
+    rng = np.random.default_rng(n)
+    A = sp.random_array((n, n), density=min(1.0, 5 / n), random_state=rng, dtype=dtype) + sp.diags_array(
+        np.linspace(2, 9, n), dtype=dtype
+    )
+    b = rng.standard_normal(n).astype(dtype)
+    device = EmulatedDevice()
+    monkeypatch.setattr(system_module, "space_for", lambda name, dtype: CudaSpace(name, dtype, device))
+    rtol = 1e-9 if dtype == "f8" else 1e-5
+    x, stats = gmres(sp.csr_array(A), b, rtol=rtol, restart=restart)
+    assert stats.converged, stats.reason
+    wide = b.astype(np.float64)
+    assert np.linalg.norm(wide - A @ x.astype(np.float64)) <= 1.01 * rtol * np.linalg.norm(wide)
+    krylov, wanted = wide, []
+    basis = np.empty((n, 0))
+    for _ in range(min(restart, n, stats.iterations)):
+        basis = np.linalg.qr(np.column_stack([basis, krylov]))[0]
+        krylov = A @ basis[:, -1]
+        image = A @ basis
+        y = np.linalg.lstsq(image, b, rcond=None)[0]
+        wanted.append(float(np.linalg.norm(b - image @ y)))
+    unit = np.finfo(dtype).eps
+    bound = 64 * unit * float(np.linalg.norm(b)) * restart
+    np.testing.assert_array_less(abs(np.array(stats.residuals[1 : len(wanted) + 1]) - wanted), bound)
+
+
+def test_a_basis_has_its_limit_on_a_gpu(emulated):
+    with pytest.raises(ValueError, match="restart is 1500; on a GPU at most 1499"):
+        gmres(operator(poisson(40)), np.ones(1600), restart=1500)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_forms_of_conjugate_gradients(emulated, form):
+    A, b = poisson(5), np.random.default_rng(4).standard_normal(25)
+    names = getattr(form, "names", ("p",))
+    for rtol in (1e-6, 1e-12, 0.0):
+        limits = make_limits(25, rtol, 0.0, 60, None, None, False)
+        x, stats = solve(A, b, None, limits, None, None, form, names)
+        check(A, x, b, stats, rtol)
+        assert stats.converged == (rtol > 0)
+        assert len(stats.residuals) == stats.iterations + 1
+    limits = make_limits(25, 1e-8, 0.0, 7, None, None, False)
+    x, stats = solve(A, b, np.ones(25), limits, None, None, form, names)
+    assert (stats.info, stats.iterations) == (7, 7)
+    assert stats.residual == pytest.approx(np.linalg.norm(b - A @ x), rel=1e-12)
+    assert stats.residuals[-1] == pytest.approx(stats.residual, rel=1e-9)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    ("A", "b", "words"),
+    [
+        (np.diag([1.0, -1.0, 2.0]), np.ones(3), "not positive definite"),
+        (np.diag([1.0, np.nan, 2.0]), np.ones(3), "NaN"),
+        (np.eye(3), np.array([1.0, np.nan, 1.0]), "NaN"),
+        (np.eye(3), np.array([1.0, np.inf, 1.0]), "NaN"),
+        (np.eye(3), np.zeros(3), "b is zero"),
+        (np.eye(3), np.full(3, 1e-180), "small enough"),
+        (np.eye(3), np.full(3, 1e180), "small enough"),
+    ],
+)
+def test_how_it_ends(emulated, form, A, b, words):
+    limits = make_limits(3, 1e-8, 0.0, None, None, None, False)
+    x, stats = solve(A, b, None, limits, None, None, form, getattr(form, "names", ("p",)))
+    assert words in stats.reason
+    with np.errstate(all="ignore"):
+        if stats.converged:
+            check(A, x, b, stats, 1e-8)
+
+
+@pytest.mark.parametrize(("form", "passes"), list(zip(FORMS, (3, 1), strict=True)))
+def test_the_launches_of_an_iteration(emulated, form, passes):
+    """Three passes beside the product, or one; none of them for scalars alone."""
+    A = poisson(8)
+    system = system_module.System(A, None, np.dtype(float), "cpu", form, getattr(form, "names", ("p",)))
+    system.vectors["b"][...] = np.random.default_rng(0).standard_normal(64)
+    counts = []
+    for most in (16, 32):
+        system.loop.start("zero", {"rtol": 1e-14, "atol": 0.0, "margin": 1.0})
+        emulated.launches.clear()
+        report = system.loop.advance(most, finish=False)
+        assert len(report.residuals) == most
+        counts.append(emulated.launches.count("dasp_fused"))
+    assert counts[1] - counts[0] == 16 * passes
+
+
+@pytest.mark.parametrize(
+    ("form", "preconditioned"),
+    [
+        *((form, None) for form in (*FORMS, MinimalResiduals, BiconjugateGradientsStabilized)),
+        (ConjugateGradients, "diagonal"),
+        (MinimalResiduals, "matrix"),
+    ],
+)
+def test_a_kind_of_system_is_traced_once(emulated, monkeypatch, form, preconditioned):
+    """What comes of it has the same bits, for matrices that leave dot products and for those that do not."""
+    names = {
+        ConjugateGradients: ("p", "z", "d"),
+        MinimalResiduals: ("v0", "v1", "w0", "w1", "z0", "z1"),
+        BiconjugateGradientsStabilized: ("w", "p", "v", "ph", "sh"),
+    }.get(form, getattr(form, "names", ()))
+    limits = make_limits(64, 1e-8, 0.0, None, None, None, False)
+
+    def run(matrix: Any) -> list[Any]:
+        A, b = poisson(8), np.random.default_rng(2).standard_normal(64)
+        M = None
+        if preconditioned:
+            M = jacobi(A) if preconditioned == "diagonal" else sp.diags_array(np.linspace(0.2, 0.3, 64))
+        x, stats = solve(matrix(A), b, None, limits, M, None, form, names)
+        again, _ = solve(matrix(A), b, x * 0.5, limits, M, None, form, names)
+        return [x, again, stats.residuals]
+
+    want = run(Dotted), run(operator)
+    traced = []
+    monkeypatch.setattr(Tape, "finish", lambda *given: traced.append(given))
+    for got, before in zip((run(Dotted), run(operator)), want, strict=True):
+        for one, other in zip(got, before, strict=True):
+            np.testing.assert_array_equal(one, other)
+    assert not traced
+
+
+def test_long_vectors_have_fewer_and_larger_blocks(emulated, monkeypatch):
+    A, b = poisson(8), np.random.default_rng(3).standard_normal(64)
+    limits, form = make_limits(64, 1e-10, 0.0, None, None, None, False), PipelinedConjugateGradients
+    x, _ = solve(A, b, None, limits, None, None, form, form.names)
+    sizes, launch = set(), emulated.launch
+
+    def watched(signature, defines, arguments, blocks, threads, *types, **how):
+        sizes.add((defines.get("DASP_THREADS"), threads))
+        return launch(signature, defines, arguments, blocks, threads, *types, **how)
+
+    emulated.launch = watched
+    monkeypatch.setattr(cuda_space, "LARGE_ROWS", 64)  # what was traced before is put together anew
+    again, stats = solve(A, b, None, limits, None, None, form, form.names)
+    check(A, again, b, stats, 1e-10)
+    assert ("512", 512) in sizes
+    np.testing.assert_allclose(again, x, rtol=1e-8)
+    space = CudaSpace("cuda:0", np.dtype(float), emulated)
+    monkeypatch.setattr(cuda_space, "LARGE_ROWS", 10_000)
+    assert [space.blocks(n) for n in (1, 9_999, 10_000)] == [1, 8, 4]
+
+
+@pytest.mark.parametrize("history", [7, 8])
+@pytest.mark.parametrize("form", FORMS)
+def test_a_solve_goes_on_when_the_history_is_full(emulated, form, history, monkeypatch):
+    """With the same bits, whether it stops there after an odd number of iterations or an even one."""
+    A, b = poisson(8), np.random.default_rng(0).standard_normal(64)
+    found = []
+    for _ in range(2):
+        limits = make_limits(64, 1e-9, 0.0, 64, None, None, False)
+        found.append(solve(A, b, None, limits, None, None, form, getattr(form, "names", ("p",))))
+        monkeypatch.setattr(cuda_loop, "HISTORY", history)
+    (x, stats), (same, cut) = found
+    assert stats.converged
+    assert stats.iterations > 2 * history
+    assert cut.residuals == stats.residuals
+    np.testing.assert_array_equal(same, x)
+
+
+@pytest.mark.parametrize("method", [cg, minres, bicgstab])
+@pytest.mark.parametrize("every", [1, 3, 4])
+def test_callbacks_stop_the_loop_now_and_then(emulated, method, every):
+    """After odd numbers of iterations too, where a method's vectors have swapped their names."""
+    A, b = poisson(6), np.arange(36.0)
+    seen: list[Any] = []
+    x, stats = method(operator(A), b, rtol=1e-9, callback=lambda x: seen.append(x.copy()), check_every=every)
+    assert len(seen) == -(-stats.iterations // every)
+    np.testing.assert_array_equal(seen[-1], x)
+    same, without = method(operator(A), b, rtol=1e-9)
+    assert without.iterations == stats.iterations
+    np.testing.assert_array_equal(same, x)
+
+
+class Dotted:
+    """A matrix whose product leaves a dot product, as those of slices do on a GPU."""
+
+    def __init__(self, A: Any, blocks: int = 3) -> None:
+        self.A, self.shape, self.dtype, self.blocks, self.asked = A, A.shape, A.dtype, blocks, 0
+
+    def __matmul__(self, x):
+        return self.A @ x
+
+    def matvec(self, x, out=None):
+        out[...] = self.A @ x
+        return out
+
+    def prepare_with_dot(self, x, out, w, *, square=False):
+        sums = np.full((1 + square) * self.blocks, np.nan)
+        self.asked += 1
+
+        def call():
+            self.matvec(x, out=out)
+            for place, other in enumerate([w, out][: 1 + square]):
+                for k in range(self.blocks):
+                    part = slice(k, None, self.blocks)
+                    sums[place * self.blocks + k] = other[part] @ out[part]
+
+        return call, sums
+
+
+@pytest.mark.parametrize(
+    ("form", "passes", "asked"),
+    [
+        (ConjugateGradients, 2, 1),
+        (MinimalResiduals, 2, 2),  # one for each phase
+        (BiconjugateGradientsStabilized, 3, 2),  # two at once
+    ],
+)
+@pytest.mark.parametrize("preconditioned", [False, True])
+def test_dot_products_that_come_with_the_product(emulated, form, passes, asked, preconditioned):
+    """A pass for dot products alone becomes part of the product before it, and nothing else changes."""
+    A, b = poisson(8), np.random.default_rng(0).standard_normal(64)
+    M = sp.diags_array(np.linspace(0.2, 0.3, 64)) if preconditioned else None
+    names = {
+        ConjugateGradients: ("p", "z"),
+        MinimalResiduals: ("v0", "v1", "w0", "w1", "z0", "z1"),
+        BiconjugateGradientsStabilized: ("w", "p", "v", "ph", "sh"),
+    }.get(form, getattr(form, "names", ()))
+    limits = make_limits(64, 1e-10, 0.0, None, None, None, False)
+    matrix = Dotted(A)
+    x, stats = solve(matrix, b, None, limits, M, None, form, names)
+    assert matrix.asked == asked
+    check(A, x, b, stats, 1e-10)
+    _, plain = solve(operator(A), b, None, limits, M, None, form, names)
+    assert stats.converged
+    assert abs(stats.iterations - plain.iterations) <= 1
+    np.testing.assert_allclose(stats.residuals[:10], plain.residuals[:10], rtol=1e-8)
+    if preconditioned:
+        return
+    system = system_module.System(Dotted(poisson(20)), None, np.dtype(float), "cpu", form, names)
+    system.vectors["b"][...] = np.random.default_rng(0).standard_normal(400)
+    counts = []  # the first time some turns are made while the loop is captured
+    for most in (16, 16, 32):
+        system.loop.start("zero", {"rtol": 1e-14, "atol": 0.0, "margin": 1.0})
+        emulated.launches.clear()
+        assert len(system.loop.advance(most, finish=False).residuals) == most
+        counts.append(emulated.launches.count("dasp_fused"))
+    assert counts[2] - counts[1] == 16 * passes
+
+
+def test_starts_and_ends_are_captured_when_they_come_again(emulated, monkeypatch):
+    """A solve that is the only one launches them; equal bits either way, and no third capture."""
+    captured: list[Any] = []
+    monkeypatch.setattr(emulated, "record", lambda function: (captured.append(function), function)[1])
+    A, b, workspace = Dotted(poisson(6)), np.arange(36.0), Workspace()
+    found = []
+    for most in (0, 2, 2):
+        x, stats = cg(A, b, rtol=1e-9, workspace=workspace)
+        assert stats.converged
+        assert len(captured) == most
+        found.append(x.tobytes())
+    assert len(set(found)) == 1
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_cannot_be_captured_is_not(emulated, monkeypatch, method):
+    """Also where the product comes into it with a start that is not the first: CuPy's matrices refuse."""
+    capturing: list[Any] = []
+
+    def record(function: Any) -> Any:
+        capturing.append(function)
+        function()
+        capturing.pop()
+        return function
+
+    def multiply(x: Any) -> Any:
+        assert not capturing
+        return poisson(6) @ x
+
+    monkeypatch.setattr(emulated, "record", record)
+    A: Any = sla.LinearOperator((36, 36), multiply, dtype=float)
+    more, workspace = {"restart": 6} if method is gmres else {}, Workspace()
+    for _ in range(3):
+        _, stats = method(A, np.arange(36.0), rtol=1e-9, workspace=workspace, **more)
+        assert stats.converged
+
+
+def test_a_callback_costs_no_turn(emulated):
+    """Where the host asks after each iteration, two are launched for it, not a turn."""
+    A, b = poisson(6), np.arange(36.0)
+    _, stats = cg(operator(A), b, rtol=1e-9, callback=lambda x: None)
+    assert emulated.launches.count("dasp_fused") <= 2 * 3 * stats.iterations + 8
+
+
+def test_long_histories_are_read_in_pieces(emulated, monkeypatch):
+    monkeypatch.setattr(cuda_loop, "HISTORY", 16)
+    monkeypatch.setattr(cuda_loop, "GLANCE", 6)
+    A, b = poisson(8), np.random.default_rng(4).standard_normal(64)
+    for form in FORMS:
+        limits = make_limits(64, 1e-9, 0.0, None, None, None, False)
+        x, stats = solve(A, b, None, limits, None, None, form, getattr(form, "names", ("p",)))
+        assert stats.iterations > 20
+        assert len(stats.residuals) == stats.iterations + 1
+        check(A, x, b, stats, 1e-9)
+
+
+def test_the_quick_forms_fall_back(emulated, monkeypatch):
+    """Where the form with few passes can do no more, the plain one goes on from its x."""
+    module = importlib.import_module("dasp.solvers.cg")
+    monkeypatch.setattr(module, "place_and_type", lambda A, b, M: ("cuda:0", np.dtype(float)))
+    A = sp.diags_array(np.logspace(0, 5, 16), format="csr")
+    b = np.random.default_rng(0).standard_normal(16)
+    x, stats = cg(A, b, rtol=1e-13, maxiter=200)
+    check(A, x, b, stats, 1e-13)
+    assert len(stats.residuals) == stats.iterations + 1
+
+
+def test_a_graph_that_the_driver_refuses_is_told():
+    def name_error(status: int, text: Any) -> None:
+        text._obj.value = b"CUDA_ERROR_%d" % status
+
+    driver = SimpleNamespace(cuGraphLaunch=lambda *given: 700, cuGetErrorName=name_error)
+    with pytest.raises(RuntimeError, match="cuGraphLaunch failed: CUDA_ERROR_700"):
+        _Executable(driver).launch(7)
+
+
+def test_where_things_are():
+    """Arrays and sparse matrices of CuPy say which GPU; a `device` that raises is not asked."""
+
+    class Array:
+        device = SimpleNamespace(id=3)
+
+    class Matrix:
+        data = Array()
+
+        @property
+        def device(self) -> Any:
+            raise NotImplementedError
+
+    Array.__module__, Matrix.__module__ = "cupy", "cupyx.scipy.sparse._csr"
+    Operator = type("LinearOperator", (), {"__module__": "cupyx.scipy.sparse.linalg"})
+    assert [device_of(one) for one in (Array(), Matrix(), Operator())] == ["cuda:3", "cuda:3", None]
+    assert [device_of(one) for one in (np.ones(2), sp.eye_array(2), SimpleNamespace())] == [
+        "cpu",
+        "cpu",
+        None,
+    ]
+    assert device_of(SimpleNamespace(device="cuda:1")) == "cuda:1"
+
+
+class Kept:
+    """Stands for an array that a launch uses."""
+
+
+def fake_cupy_device(monkeypatch):
+    """The device of CuPy with streams that capture nothing and graphs that run again."""
+    stream = SimpleNamespace(ptr=7, begin_capture=lambda: None)
+    graph = SimpleNamespace(launch=lambda stream: None)
+    stream.end_capture = lambda: graph
+    device = object.__new__(cuda_device.CupyDevice)
+    device._device, device._loops = nullcontext(), True
+    monkeypatch.setattr(cuda_device, "on_stream", nullcontext)
+    current = SimpleNamespace(Stream=lambda non_blocking: stream, get_current_stream=lambda: stream)
+    device._cupy = SimpleNamespace(cuda=current)
+    device.launch = lambda *given, **more: lambda *values: None
+    monkeypatch.setattr(cuda_device._source, "load", lambda *given: None)
+    monkeypatch.setattr(cuda_device, "driver", lambda: None)
+    loop = SimpleNamespace(launch=lambda stream: None)
+    monkeypatch.setattr(cuda_device, "LoopGraph", lambda driver, stream, body: (body(0), loop)[1])
+    return device
+
+
+@pytest.mark.parametrize("way", ["record", "repeat"])
+def test_a_graph_keeps_what_its_launches_use(monkeypatch, way):
+    """A graph holds addresses alone: an array that nobody else keeps would be given to somebody else."""
+    device, kept = fake_cupy_device(monkeypatch), Kept()
+    watched, calls = weakref.ref(kept), []
+
+    def function(kept: Any = kept) -> None:
+        calls.append(1)
+
+    launch = device.record(function) if way == "record" else device.repeat(function, None, captured=True)
+    del kept, function
+    gc.collect()
+    assert calls == [1]
+    assert watched() is not None
+    launch()
+    del launch
+    gc.collect()
+    assert watched() is None
+
+
+def with_programs(M: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Have a preconditioner make programs that do nothing; returns weak references to what each keeps."""
+    made: list[Any] = []
+
+    def program(function: Any) -> Any:
+        one = Kept()
+        made.append(weakref.ref(one))
+        return lambda one=one: None
+
+    monkeypatch.setattr(M.vectors, "bind", lambda name, array: True)
+    M.space = SimpleNamespace(program=program)
+    return made
+
+
+def test_a_graph_keeps_the_program_of_a_preconditioner(monkeypatch):
+    """And nobody else does: the program keeps the vectors of the system that the graph is for."""
+    M = jacobi(sp.eye_array(4, format="csr") * 2.0)
+    made = with_programs(M, monkeypatch)
+    shape = {"shape": (4,), "strides": (8,), "dtype": np.dtype(np.float64)}
+    arrays = [SimpleNamespace(data=SimpleNamespace(ptr=k), **shape) for k in range(2 * BOUND + 4)]
+    first = M.prepare(*arrays[:2])
+    for r, z in zip(arrays[2::2], arrays[3::2], strict=True):
+        M.prepare(r, z)
+    assert [one() is not None for one in made] == [True] + [False] * (BOUND + 1)
+    assert M.prepare(*arrays[:2]) is first
+    first()
+
+
+def test_a_preconditioner_keeps_few_programs_of_its_callers(monkeypatch):
+    M = jacobi(sp.eye_array(4, format="csr") * 2.0)
+    made = with_programs(M, monkeypatch)
+    monkeypatch.setattr(base, "library", lambda array: "cupy")
+    monkeypatch.setattr(base, "operand", lambda name, array: array)
+    shape = {"shape": (4,), "dtype": np.dtype(np.float64)}
+    arrays = [
+        SimpleNamespace(data=SimpleNamespace(ptr=k // 2), strides=(8 + k % 2,), **shape)
+        for k in range(2 * BOUND + 4)
+    ]
+    for r, z in zip(arrays[::2], arrays[1::2], strict=True):
+        M.matvec(r, out=z)
+    assert [one() is not None for one in made] == [False, False] + [True] * BOUND
+    M.matvec(arrays[-2], out=arrays[-1])
+    assert len(made) == BOUND + 2
+    apart = SimpleNamespace(data=arrays[-2].data, strides=(16,), **shape)  # begins where another does
+    M.matvec(apart, out=arrays[-1])
+    assert len(made) == BOUND + 3
+
+
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+@pytest.mark.parametrize("method", [*METHODS, lsqr])
+def test_a_workspace_gives_its_memory_back_without_the_collector(method, device, request):
+    """When it goes, and when it is asked for another matrix; after a trace, and after a trace repeated."""
+    if device == "gpu":
+        request.getfixturevalue("emulated")
+    A, b = operator(poisson(5)), np.ones(25)
+    gc.disable()
+    try:
+        for _ in range(2):
+            workspace, watched = Workspace(), []
+            for matrix in (A, operator(poisson(5) * 2.0)):
+                assert method(matrix, b, workspace=workspace)[1].converged
+                (made,) = workspace._made.values()
+                watched += [weakref.ref(made.vectors), weakref.ref(made.loop)]
+                del made
+                assert [one() is None for one in watched] == [True] * (len(watched) - 2) + [False] * 2
+            del workspace
+            assert not any(one() for one in watched)
+    finally:
+        gc.enable()
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("method", METHODS)
+def test_on_a_gpu(method):
+    import cupy
+    import cupyx.scipy.sparse
+
+    import dasp
+
+    A = poisson(24)
+    b = np.random.default_rng(3).standard_normal(576)
+    planned, right, workspace = dasp.SpMatrix.from_scipy(A, device="cuda"), cupy.asarray(b), Workspace()
+    x, stats = method(planned, right, rtol=1e-9, workspace=workspace)
+    again, _ = method(planned, right, rtol=1e-9, workspace=workspace)
+    assert isinstance(x, cupy.ndarray)
+    check(A, x.get(), b, stats, 1e-9)
+    assert stats.converged
+    np.testing.assert_array_equal(x.get(), again.get())
+    host, _ = method(planned, b, rtol=1e-9)
+    np.testing.assert_array_equal(host, x.get())
+    foreign, loose = method(cupyx.scipy.sparse.csr_matrix(sp.csr_matrix(A)), right, rtol=1e-9)
+    assert loose.converged
+    check(A, foreign.get(), b, loose, 1e-9)

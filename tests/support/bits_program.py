@@ -1,0 +1,158 @@
+"""A program that solves small systems and prints a digest of the bits of each result.
+
+    python tests/support/bits_program.py all          every solver, type and preconditioner
+    python tests/support/bits_program.py few          some of each
+
+It is run by tests/test_bits.py in fresh processes, whose results must be equal. Each case is solved twice
+with two threads and once with one, and must give the same bits three times.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+import dasp
+from dasp import preconditioners, solvers
+
+SIDE = 101
+"""Nodes along a side: 10,201 unknowns are ten blocks of a pass, the last one no whole number of lanes, and
+enough for two threads."""
+
+TYPES = ("float32", "float64", "complex64", "complex128")
+SOLVERS = ("cg", "bicgstab", "gmres", "minres", "chebyshev", "block_cg", "lobpcg", "lsqr", "lsmr")
+PRECONDITIONERS = ("none", "jacobi", "block_jacobi", "chebyshev", "incomplete", "multigrid")
+UNSYMMETRIC = ("bicgstab", "gmres", "lsqr", "lsmr")
+WITHOUT_M = ("lsqr", "lsmr")
+ITERATIONS = {"gmres": 35, "lobpcg": 3, "block_cg": 6}
+BOUNDS = (1e-3, 8.5)
+
+Case = tuple[str, str, str]
+
+
+def every() -> Iterator[Case]:
+    """Each solver, type and preconditioner that go together."""
+    for case in itertools.product(SOLVERS, TYPES, PRECONDITIONERS):
+        if case[0] not in WITHOUT_M or case[2] == "none":
+            yield case
+
+
+def few() -> Iterator[Case]:
+    """Each solver with a real and a complex type, and by turns each preconditioner."""
+    for k, name in enumerate(SOLVERS):
+        for kind, shift in (("float64", 0), ("complex64", 3)):
+            other = PRECONDITIONERS[(k + shift) % len(PRECONDITIONERS)]
+            yield name, kind, "none" if name in WITHOUT_M else other
+
+
+@cache
+def system(kind: str, symmetric: bool) -> Any:
+    """A positive definite matrix with a varying diagonal, or one that also has a skew part."""
+    steps = sp.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(SIDE, SIDE))
+    flow = sp.diags_array([-0.3, 0.3], offsets=[-1, 1], shape=(SIDE, SIDE))
+    eye = sp.eye_array(SIDE)
+    A = sp.kron(steps, eye) + sp.kron(eye, steps)
+    A = A + sp.diags_array(0.2 * np.random.default_rng(1).random(SIDE * SIDE))
+    skew = sp.kron(flow, eye)
+    if np.dtype(kind).kind == "c":
+        A = A + 0.5j * skew
+    return sp.csr_array(A if symmetric else A + skew).astype(kind)
+
+
+@cache
+def hierarchy(kind: str) -> Any:
+    """A hierarchy for the symmetric system, of two aggregations, set up without PyAMG."""
+    levels, A = [], system(kind, True)
+    for _ in range(2):
+        n = A.shape[0]
+        P = sp.csr_array((np.ones(n, A.dtype), np.arange(n) // 16, np.arange(n + 1)))
+        levels.append(Level(A, P, P.T.tocsr()))
+        A = sp.csr_array(P.T @ A @ P)
+    levels.append(Level(A))
+    return Hierarchy(levels)
+
+
+class Level:
+    """A matrix, and the ways down from it and back."""
+
+    def __init__(self, A: Any, P: Any = None, R: Any = None) -> None:
+        self.A, self.P, self.R = A, P, R
+
+
+class Hierarchy:
+    """What `dasp.preconditioners.multigrid` takes."""
+
+    def __init__(self, levels: list[Level]) -> None:
+        self.levels = levels
+
+
+@cache
+def preconditioner(name: str, kind: str, symmetric: bool) -> Any:
+    A = system(kind, symmetric)
+    made: dict[str, Callable[[], Any]] = {
+        "none": lambda: None,
+        "jacobi": lambda: preconditioners.jacobi(A, device="cpu"),
+        "block_jacobi": lambda: preconditioners.block_jacobi(A, block=5, device="cpu"),
+        "chebyshev": lambda: preconditioners.chebyshev(A, device="cpu"),
+        "incomplete": lambda: (preconditioners.ic0 if symmetric else preconditioners.ilu0)(A, device="cpu"),
+        "multigrid": lambda: preconditioners.multigrid(hierarchy(kind), device="cpu", dtype=kind),
+    }
+    return made[name]()
+
+
+@cache
+def planned(kind: str, symmetric: bool) -> dasp.SpMatrix:
+    return dasp.SpMatrix(system(kind, symmetric), device="cpu")
+
+
+def solve(case: Case) -> bytes:
+    """Return the bits of all that a solver gives back."""
+    name, kind, M = case
+    symmetric = name not in UNSYMMETRIC
+    A, n = planned(kind, symmetric), SIDE * SIDE
+    rng = np.random.default_rng(0)
+    shape = (n, 3) if name in ("block_cg", "lobpcg") else (n,)
+    b = rng.standard_normal(shape) + (1j * rng.standard_normal(shape) if kind.startswith("c") else 0)
+    options: dict[str, Any] = {"maxiter": ITERATIONS.get(name, 12), "rtol": 1e-14}
+    if name not in WITHOUT_M:
+        options["M"] = preconditioner(M, kind, symmetric)
+    if name == "chebyshev" and M == "none":
+        options["bounds"] = BOUNDS
+    *found, stats = getattr(solvers, name)(A, b.astype(kind), **options)
+    parts = [np.asarray(part).tobytes() for part in found]
+    return b"".join([*parts, np.asarray(stats.residuals).tobytes()])
+
+
+def digests(cases: Iterator[Case]) -> dict[str, str]:
+    """Return a digest for each case.
+
+    Raises
+    ------
+    ValueError
+        If a case has other bits in another call or with one thread.
+    """
+    found = {}
+    for case in cases:
+        bits = []
+        for threads in (2, 2, 1):
+            dasp.set_num_threads(threads)
+            bits.append(solve(case))
+        if len(set(bits)) > 1:
+            equal = [each == bits[0] for each in bits]
+            raise ValueError(f"{case}: a call has other bits; equal to the first are {equal}")
+        found[" ".join(case)] = hashlib.sha256(bits[0]).hexdigest()
+    return found
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("error")
+    print(json.dumps(digests({"all": every, "few": few}[sys.argv[1]]())))

@@ -1,0 +1,131 @@
+"""The three that execute a plan, behind one call: the CPU, the emulated GPU and a real one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dasp import Policy, SpMatrix, formats
+from dasp.formats import product_cuda as cuda
+from dasp.formats.cost import H200
+from dasp.formats.sell.cuda import columns as several
+from dasp.formats.sell.cuda import octets
+from dasp.formats.sell.cuda.primitives import Primitives
+from dasp.runtime.cuda.scratch import ABSENT, new_scratch
+from dasp.runtime.dtypes import arithmetic, into, real_type
+from tests.simt import compile_kernels, poisoned
+from tests.support.pack_device import PackingDevice
+from tests.support.planned import plan_of
+
+EXECUTORS = ["cpu", "simt", pytest.param("cuda", marks=pytest.mark.cuda)]
+
+
+def multiply(
+    executor: str,
+    matrix: Any,
+    x: Any,
+    *,
+    policy: Policy | None = None,
+    y: Any = None,
+    alpha: complex = 1.0,
+    beta: complex = 0.0,
+) -> Any:
+    """Return alpha A x + beta y as a NumPy array; y starts all NaN if none is given."""
+    dtype = arithmetic(matrix.dtype, x.dtype).y
+    out = np.full(matrix.shape[0], np.nan, dtype) if y is None else y.astype(dtype)
+    if executor == "simt":
+        return _emulated(matrix, x, policy, out, alpha, beta)
+    planned = SpMatrix.from_scipy(matrix, policy=policy, device=executor)
+    if executor == "cpu":
+        return planned.matvec(x, out=out, alpha=alpha, beta=beta)
+    import cupy
+
+    return planned.matvec(cupy.asarray(x), out=cupy.asarray(out), alpha=alpha, beta=beta).get()
+
+
+def emulate(
+    plan: Any,
+    x: Any,
+    y: Any,
+    alpha: complex = 1.0,
+    beta: complex = 0.0,
+    tickets: bool | None = None,
+    **launch: Any,
+) -> None:
+    """Run the CUDA kernel on a plan in the emulator: memory that no kernel has written is poison.
+
+    With a `seed`, blocks start in a random order. `tickets`: whether they draw some, by default as on a GPU.
+    """
+    kernel = formats.find_product(plan, "cuda").kernel
+    kinds = into(plan.dtype, x.dtype, y.dtype)
+    constants = cuda.defines(kernel, plan, kinds)
+    if tickets is not None:
+        constants["DASP_TICKETS"] = str(int(tickets))
+    module = compile_kernels(kernel.SIGNATURE.source, constants)
+    scratch = new_scratch(kernel.partials(plan), kinds.sum)
+    scale = (kinds.sum.type(alpha), kinds.sum.type(beta))
+    blocks, threads = cuda.blocks(kernel, plan), kernel.threads(plan)
+    if blocks:
+        known = cuda.types(kernel, plan, kinds)
+        arguments = kernel.SIGNATURE.ordered(known, kernel.arguments(plan, scratch), cuda.VARYING)
+        arguments[-4:] = [x, y if beta else poisoned(y), *scale]
+        module.launch(kernel.SIGNATURE.entry, grid=blocks, block=threads, args=arguments, **launch)
+    assert (scratch.partials == ABSENT[real_type(kinds.sum).itemsize]).all(), (
+        "a partial sum was left: the next product is wrong"
+    )
+    assert not scratch.tickets.any(), "tickets were left: the next product is wrong"
+
+
+def emulate_columns(
+    plan: Any,
+    x: Any,
+    y: Any,
+    alpha: complex = 1.0,
+    beta: complex = 0.0,
+    machine: Any = H200,
+    parts: int = 1,
+) -> None:
+    """Run the CUDA kernels for several columns on a plan of slices in the emulator, as on a machine.
+
+    x and y: C- or F-ordered, or views of such arrays that begin at their first element.
+    """
+    kernels, kinds, k = several.SLICES, into(plan.dtype, x.dtype, y.dtype), x.shape[1]
+    x_at, y_at = (several.layout_of(a.shape, a.strides, a.itemsize, 0) for a in (x, y))
+    most = octets.most(machine, plan, kinds, k)
+    if most >= 1 and octets.serve(plan, kinds, x_at):
+        _, found = octets.build(Primitives(PackingDevice()), plan, most)
+        kernels = kernels if found is None else found.kernels()
+    known = kernels.types(plan, kinds)
+    partials = poisoned(np.full((kernels.partials(plan), k), np.nan, kinds.sum))
+    scale = kinds.sum.type(alpha), kinds.sum.type(beta)
+    read, written = ((a if a.base is None else a.base).reshape(-1, order="A") for a in (x, y))
+    target = poisoned(written) if beta == 0 else written
+    rows = np.int32(x_at.row * x.itemsize), np.int32(y_at.row)
+    strides = np.int64(x_at.column), np.int64(y_at.column), *rows
+
+    def launch(signature: Any, panel: Any, arguments: Any, blocks: int, varying: Any, *values: Any) -> None:
+        module = compile_kernels(signature.source, kernels.defines(plan, kinds, panel))
+        given = signature.ordered(known, arguments, varying)
+        given[-len(varying) :] = values
+        if blocks:
+            module.launch(signature.entry, grid=blocks, block=panel.threads, args=given)
+
+    zeros = np.zeros(several.MOST_PANEL // x.itemsize, x.dtype)
+    passes = kernels.passes(machine, plan, k, kinds, x_at, y_at, lambda: kernels.sectors(plan, np.asarray))
+    for first, columns, panel in passes:
+        values = read, target, partials, *strides, *map(np.int32, (first, first + columns, k)), *scale
+        arguments, count = kernels.arguments(plan, zeros, parts), kernels.blocks(plan, panel, parts)
+        launch(kernels.signature, panel, arguments, count, several.VARYING, *values)
+    if kernels.partials(plan):
+        values = target, partials, strides[1], strides[3], np.int32(k), *scale
+        arguments, panel = kernels.finish_arguments(plan), passes[0].panel
+        count = kernels.finish_blocks(plan, panel, k)
+        launch(kernels.finish, panel, arguments, count, several.FINISH_VARYING, *values)
+
+
+def _emulated(matrix: Any, x: Any, policy: Policy | None, y: Any, alpha: complex, beta: complex) -> Any:
+    plan = plan_of(matrix, policy)
+    emulate(plan, x.astype(into(plan.dtype, x.dtype, y.dtype).x), y, alpha, beta)
+    return y

@@ -1,0 +1,39 @@
+"""Plans of test matrices, made on the CPU for any machine."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from dasp import Policy, formats
+from dasp.formats.plan import Csr, Plan, arrays_of, with_arrays
+from dasp.formats.sell.cpu import primitives
+from dasp.matrix import planning
+from tests.support.reference import entries_of
+
+
+def plan_of(matrix: Any, policy: Policy | None = None, *, machine: str = "gpu") -> Plan:
+    """The plan of a matrix, as it would be made for a machine."""
+    csr = entries_of(matrix)
+    arrays = Csr(csr.shape, csr.indptr, csr.indices, csr.data)
+    return planning.make_plan(arrays, policy or Policy(), machine, primitives)
+
+
+def unpacked(plan: Plan) -> tuple[Any, Any, Any]:
+    """The matrix of a plan as indptr, indices and data."""
+    return formats.find(plan.format).unpack(plan, primitives)
+
+
+def widened(plan: Plan) -> Plan:
+    """The same plan with 64-bit numbers wherever a plan of a larger matrix has them."""
+    kinds = {
+        name: np.dtype(np.int64) for name in ("index_dtype", "offset_dtype") if hasattr(plan.pattern, name)
+    }
+    pattern = dataclasses.replace(plan.pattern, **kinds)
+
+    def wide(array: Any) -> Any:
+        return array.astype(np.int64) if array.dtype == np.int32 else array
+
+    return dataclasses.replace(plan, pattern=with_arrays(pattern, map(wide, arrays_of(pattern))))

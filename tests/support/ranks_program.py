@@ -1,0 +1,550 @@
+"""The program that distributed/test_ranks.py starts: `mpi`, `gloo RANK SIZE PORT`, and how one of them ends.
+
+`gloo,nccl RANK SIZE PORT` does the same with a group of NCCL's too, which needs a GPU for each rank; what
+travels between GPUs then goes by NCCL. What the first of them compiled the second need not.
+
+With DASP_RANKS_DEVICE=cuda each rank has a GPU; DASP_RANKS_CASES names some cases alone, DASP_RANKS_TEAM=2/4
+has the second of every four, DASP_RANKS_SIZES some numbers of ranks, DASP_RANKS_SECONDS after how many a
+process says where it is, and ends.
+
+Prints a line for each case that failed on a rank, those that rank 0 is done with, and at the end how many
+went well.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from dasp import solvers
+from dasp.distributed import RankError, SpMatrix, engine_of, mpi, peers, preconditioners
+from dasp.distributed.place import resolve
+from dasp.models import generate
+from tests.support import gallery, reference
+
+DEVICE = os.environ.get("DASP_RANKS_DEVICE", "cpu")
+SIZES = (1, 2, 3, 5) if DEVICE == "cpu" else (1, 2, 3, 4)
+SIZES = tuple(map(int, os.environ.get("DASP_RANKS_SIZES", ",".join(map(str, SIZES))).split(",")))
+
+
+def there(array: Any) -> Any:
+    """An array where products are made."""
+    if DEVICE == "cpu":
+        return array
+    import cupy
+
+    return cupy.asarray(array)
+
+
+def here(array: Any) -> Any:
+    return array if isinstance(array, np.ndarray) else array.get()
+
+
+def agreed_bits(D: SpMatrix, x: Any) -> bool:
+    first = here(D @ x)
+    return all(here(D @ x).tobytes() == first.tobytes() for _ in range(3))
+
+
+def check_product(engine: Any, comm: Any, matrix: Any) -> None:
+    """Hold every row to its bound, and two runs to the same bits."""
+    root = engine.size - 1
+    D = SpMatrix.from_scipy(matrix if engine.rank == root else None, comm, root=root, device=DEVICE)
+    x = np.random.default_rng(1).standard_normal(matrix.shape[1])
+    mine = x[D.columns.first : D.columns.first + D.columns.count]
+    given = there(mine)
+    y = here(D @ given)
+    assert agreed_bits(D, given)
+    first, end = D.rows.first, D.rows.first + D.rows.count
+    local = matrix[first:end]
+    want, size = reference.product(local, x)
+    bound = reference.gamma(np.diff(local.indptr) + 3, np.float64) * size
+    assert (abs(y - want) <= bound).all()
+    out = there(np.full(D.local_shape[0], np.nan))
+    assert here(D.matvec(given, out=out)).tobytes() == y.tobytes()
+    two = np.stack([mine, -mine], axis=1)
+    block = here(D @ there(two))
+    single = here(D @ there(mine.astype(np.float32)))
+    rounded = mine.astype(np.float32).astype(float)
+    near, far = reference.product(local, np.concatenate(engine.gather(rounded)))
+    assert (abs(single - near) <= reference.gamma(np.diff(local.indptr) + 3, np.float64) * far).all()
+    check_transpose(engine, D, matrix)
+    if DEVICE != "cpu":
+        check_graph(D, given, y)
+    assert (abs(block[:, 1] + want) <= bound).all()
+
+
+def check_transpose(engine: Any, D: SpMatrix, matrix: Any) -> None:
+    """Hold the transposed product to its bound, in one column and in two."""
+    x = np.random.default_rng(2).standard_normal(matrix.shape[0])
+    mine = x[D.rows.first : D.rows.first + D.rows.count]
+    rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
+    terms = matrix.data.astype(np.longdouble) * x[rows]
+    want, far = np.zeros((2, matrix.shape[1]), np.longdouble)
+    np.add.at(want, matrix.indices, terms)
+    np.add.at(far, matrix.indices, abs(terms))
+    counts = np.bincount(matrix.indices, minlength=matrix.shape[1])
+    bound = reference.gamma(counts + 2 + engine.size, np.float64) * far
+    part = slice(D.columns.first, D.columns.first + D.columns.count)
+    y = here(D.T @ there(mine))
+    assert (abs(y - want[part]) <= bound[part]).all()
+    assert here(D.T @ there(mine)).tobytes() == y.tobytes()
+    two = here(D.T @ there(np.stack([mine, -mine], axis=1)))
+    assert (abs(two[:, 1] + want[part]) <= bound[part]).all()
+
+
+def check_graph(D: SpMatrix, x: Any, want: Any) -> None:
+    """Hold a product that is captured, with its messages inside, to give the same bits for other values."""
+    import cupy
+
+    out, given = cupy.zeros(len(want)), x.copy()
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        D.matvec(given, out=out)
+        stream.begin_capture()
+        for _ in range(3):
+            D.matvec(given, out=out)
+        graph = stream.end_capture()
+        for factor in (1.0, -4.0):
+            given[...] = factor * x
+            out.fill(np.nan)
+            graph.launch(stream)
+            stream.synchronize()
+            assert (factor * want).tobytes() == here(out).tobytes() or (factor * want == here(out)).all()
+
+
+def check_methods(engine: Any, comm: Any) -> None:
+    """Hold every method to the true residual that was asked for, in few iterations."""
+    A = generate("poisson3d:14")
+    D = SpMatrix.from_scipy(A if engine.rank == 0 else None, comm, device=DEVICE)
+    b = np.random.default_rng(5).standard_normal(len(A.indptr) - 1)
+    mine = there(b[D.rows.first : D.rows.first + D.rows.count])
+    for method in ("cg", "minres", "bicgstab", "chebyshev", "gmres"):
+        x, stats = getattr(solvers, method)(D, mine, rtol=1e-9)
+        whole = np.concatenate(engine.gather(here(x)))
+        assert stats.converged, (method, stats)
+        assert np.linalg.norm(b - A @ whole) <= 1.0001e-9 * np.linalg.norm(b), method
+    for make in (preconditioners.jacobi, preconditioners.chebyshev):
+        x, stats = solvers.cg(D, mine, rtol=1e-9, M=make(D))
+        whole = np.concatenate(engine.gather(here(x)))
+        assert stats.converged, (make, stats)
+        assert np.linalg.norm(b - A @ whole) <= 1.0001e-9 * np.linalg.norm(b), make
+
+
+def check_solver(engine: Any, comm: Any) -> None:
+    """Hold the true residual of the whole, by another product, to what was asked for."""
+    A = generate("poisson2d:20")
+    D = SpMatrix.from_scipy(A if engine.rank == 0 else None, comm, device=DEVICE)
+    b = there(np.ones(D.local_shape[0]))
+    M = preconditioners.jacobi(D)
+    for hidden, given in ((False, M), (False, None), (True, None)):
+        D.hidden_sums = hidden
+        x, stats = solvers.cg(D, b, rtol=1e-8, M=given)
+        again, _ = solvers.cg(D, b, rtol=1e-8, M=given)
+        x, again = here(x), here(again)
+        whole = np.concatenate(engine.gather(x))
+        assert stats.converged
+        assert np.linalg.norm(1.0 - A @ whole) <= 1.0001e-8 * 20
+        assert again.tobytes() == x.tobytes()
+        assert len(set(engine.gather((stats.iterations, stats.residual)))) == 1
+
+
+def check_complex(engine: Any, comm: Any) -> None:
+    """Hold every method to the true residual of complex systems, and their bits to be the same twice."""
+    side = 12
+    phases = sp.diags_array(np.exp(0.7j * np.arange(side**2)))
+    definite = sp.csr_array(phases @ generate(f"poisson2d:{side}") @ phases.conj())
+    damped = sp.csr_array(definite - (0.3 - 0.4j) * sp.eye_array(side**2))
+    rng = np.random.default_rng(6)
+    b = rng.standard_normal(side**2) + 1j * rng.standard_normal(side**2)
+    for A, methods in (
+        (definite, ("cg", "minres", "chebyshev", "lsqr")),
+        (damped, ("bicgstab", "gmres", "lsmr")),
+    ):
+        D = SpMatrix.from_scipy(A if engine.rank == 0 else None, comm, device=DEVICE)
+        mine = there(b[D.rows.first : D.rows.first + D.rows.count])
+        for method in methods:
+            for M in (None,) if method.startswith("ls") else (None, preconditioners.jacobi(D)):
+                more = {} if M is None else {"M": M}
+                x, stats = getattr(solvers, method)(D, mine, rtol=1e-8, maxiter=3000, **more)
+                again, _ = getattr(solvers, method)(D, mine, rtol=1e-8, maxiter=3000, **more)
+                whole = np.concatenate(engine.gather(here(x)))
+                assert stats.converged, (method, stats)
+                assert np.linalg.norm(b - A @ whole) <= 1.0001e-8 * np.linalg.norm(b), method
+                assert here(again).tobytes() == here(x).tobytes(), method
+
+
+def check_type(engine: Any, comm: Any, dtype: str) -> None:
+    """Hold products of a type, also with other values and of the transpose, to bounds, and solves."""
+    side = 12
+    phases = sp.diags_array(np.exp(0.7j * np.arange(side**2)))
+    rng = np.random.default_rng(9)
+    is_complex = np.dtype(dtype).kind == "c"
+    A = sp.csr_array(generate(f"poisson2d:{side}") * rng.uniform(0.5, 1.0))
+    if is_complex:
+        A = sp.csr_array(phases @ A @ phases.conj())
+    A = A.astype(dtype)
+    D = SpMatrix.from_scipy(A if engine.rank == 0 else None, comm, device=DEVICE)
+    first, end = D.rows.first, D.rows.first + D.rows.count
+    x = rng.standard_normal((side**2, 3)).astype(dtype)
+    if is_complex:
+        x += np.asarray(1j * rng.standard_normal(x.shape), dtype)
+    other = sp.csr_array((rng.standard_normal(A.nnz).astype(dtype), A.indices, A.indptr), shape=A.shape)
+    mine = slice(*A.indptr[[first, end]])
+    for matrix, of_ranks in ((A, D), (other, D.with_values(there(other.data[mine])))):
+        for op, whole in (("", matrix), ("T", matrix.T), ("H", matrix.conj().T)):
+            operator = getattr(of_ranks, op) if op else of_ranks
+            local = sp.csr_array(sp.csr_array(whole)[first:end])
+            block = here(operator @ there(np.ascontiguousarray(x[first:end])))
+            assert block.dtype == np.dtype(dtype)
+            for k in range(3):
+                y = here(operator @ there(np.ascontiguousarray(x[first:end, k])))
+                want, size = reference.product(local, x[:, k])
+                terms = 2 * np.diff(local.indptr) + engine.size + 3
+                bound = reference.gamma(terms, dtype) * size
+                for got in (y, block[:, k]):
+                    assert (abs(got.real - want.real) <= bound.real).all(), (dtype, op, k)
+                    assert (abs(got.imag - want.imag) <= bound.imag).all(), (dtype, op, k)
+    rtol = 1e-9 if np.dtype(dtype).itemsize == (16 if is_complex else 8) else 1e-4
+    b = there(np.ascontiguousarray(x[first:end, 0]))
+    for method in ("cg", "minres", "bicgstab", "gmres"):
+        for M in (None, preconditioners.jacobi(D)):
+            found, stats = getattr(solvers, method)(D, b, rtol=rtol, M=M)
+            again, _ = getattr(solvers, method)(D, b, rtol=rtol, M=M)
+            assert stats.converged, (dtype, method, stats)
+            assert here(again).tobytes() == here(found).tobytes(), (dtype, method)
+            solution = np.concatenate(engine.gather(here(found))).astype(complex)
+            rounding = abs(A) @ abs(solution) + abs(x[:, 0])
+            rounding = float(reference.gamma(2 * np.diff(A.indptr).max() + 3, dtype)) * rounding
+            left = np.linalg.norm(x[:, 0] - A.astype(complex) @ solution)
+            allowed = rtol * np.linalg.norm(x[:, 0]) + np.linalg.norm(rounding)
+            assert left <= allowed, (dtype, method, left, allowed)
+
+
+def check_pieces(engine: Any, comm: Any) -> None:
+    """Hold what MPI's counts are too small for to arrive as it was sent."""
+    whole, mpi.MOST_BYTES = mpi.MOST_BYTES, 40
+    try:
+        check_product(engine, comm, gallery.from_lengths(np.full(40, 30), 40, seed=3))
+    finally:
+        mpi.MOST_BYTES = whole
+
+
+def check_many(engine: Any, comm: Any) -> None:
+    """Multiply by several matrices by turns, some of which end meanwhile and leave their place to others."""
+    kept, rng = {}, np.random.default_rng(10)
+    for turn in range(12):
+        A = gallery.from_lengths(rng.integers(0, 12, 60), 60, seed=turn)
+        D = SpMatrix.from_scipy(A if engine.rank == 0 else None, comm, device=DEVICE)
+        kept[turn % 4] = A, D
+        x = rng.standard_normal(60)
+        for matrix, of_ranks in kept.values():
+            part = slice(of_ranks.columns.first, of_ranks.columns.first + of_ranks.columns.count)
+            y = np.concatenate(engine.gather(here(of_ranks @ there(x[part]))))
+            want, size = reference.product(matrix, x)
+            assert (abs(y - want) <= reference.gamma(np.diff(matrix.indptr) + 3, np.float64) * size).all()
+
+
+def check_bytes(engine: Any, comm: Any) -> None:
+    """Hold what ranks keep of each other's memory to be no more after many matrices than after some."""
+    rng, kept = np.random.default_rng(11), []
+    for turn in range(24):
+        n = int(rng.integers(2, 60_000))
+        A = sp.csr_array((np.ones(2), ([0, n - 1], [n - 1, 0])), shape=(n, n)) if turn % 2 else (
+            sp.csr_array(sp.diags_array([np.ones(n), np.ones(n)], offsets=[0, n // 2], shape=(n, n)))
+        )  # fmt: skip
+        D = SpMatrix.from_scipy(A if engine.rank == 0 else None, comm, device=DEVICE)
+        x = there(rng.standard_normal((n, 8))[D.rows.first : D.rows.first + D.rows.count])
+        assert here(D @ x).shape == x.shape
+        del D
+        gc.collect()
+        kept.append(getattr(engine.links(resolve(engine, DEVICE)), "nbytes", 0))
+    assert kept[-1] <= 2 * max(kept[:6]), kept
+
+
+def check_freed(engine: Any, comm: Any) -> None:
+    """Hold communicators that are freed to leave nothing behind but what the last one had."""
+    by_mpi = isinstance(engine, mpi.MpiEngine)
+    if not by_mpi:
+        import torch.distributed as dist
+
+        if engine.size < dist.get_world_size():
+            return  # all processes have to make a group
+    A, left = generate("poisson2d:12"), set()
+    for _ in range(4):
+        own = comm.Dup() if by_mpi else dist.new_group(list(range(engine.size)))
+        D = SpMatrix.from_scipy(A if engine.rank == 0 else None, own, device=DEVICE)
+        x = there(np.ones(D.local_shape[1]))
+        assert np.isfinite(here(D @ x)).all()
+        left.add(len(peers._LEFT))
+        own.Free() if by_mpi else dist.destroy_process_group(own)
+    assert max(left) <= 2, left
+    engine_of(comm)  # the next that is asked for lets go of groups of torch
+    if D.neighbours and (by_mpi or getattr(engine.links(resolve(engine, DEVICE)), "name", "") == "peers"):
+        told = "nothing was raised"
+        try:
+            D @ x
+        except RankError as error:
+            told = str(error)
+        assert "has been freed" in told, told
+
+
+def levels(A: Any, least: int) -> Any:
+    """A hierarchy by smoothed aggregation: a third of the rows on each level, consecutive ones together."""
+    found = []
+    while A.shape[0] > least:
+        n = A.shape[0]
+        whole = sp.csr_array((np.ones(n), (np.arange(n), np.arange(n) // 3)), shape=(n, -(-n // 3)))
+        P = whole - 0.6 * (sp.diags_array(1 / A.diagonal()) @ (A @ whole))
+        found.append(SimpleNamespace(A=A, P=P.tocsr(), R=P.T.tocsr()))
+        A = (P.T @ A @ P).tocsr()
+    return SimpleNamespace(levels=[*found, SimpleNamespace(A=A)])
+
+
+def check_multigrid(engine: Any, comm: Any) -> None:
+    """Hold a cycle over ranks to that of one, and conjugate gradients with it to the true residual."""
+    from dasp.preconditioners import multigrid
+
+    A = generate("poisson3d:14")
+    D = SpMatrix.from_scipy(A if engine.rank == 0 else None, comm, device=DEVICE)
+    b = np.random.default_rng(8).standard_normal(A.shape[0])
+    mine = b[D.rows.first : D.rows.first + D.rows.count]
+    ml, least, preconditioners.LEAST_ROWS = levels(A, 100), preconditioners.LEAST_ROWS, 100
+    try:
+        M = preconditioners.multigrid(D, ml if engine.rank == 0 else None)
+    finally:
+        preconditioners.LEAST_ROWS = least
+    cycle = np.concatenate(engine.gather(here(M @ there(mine))))
+    want = here(multigrid(ml, device=DEVICE) @ there(b))
+    assert np.linalg.norm(cycle - want) <= 1e-11 * np.linalg.norm(want)
+    plain = solvers.cg(D, there(mine), rtol=1e-9)[1].iterations
+    x, stats = solvers.cg(D, there(mine), rtol=1e-9, M=M)
+    whole = np.concatenate(engine.gather(here(x)))
+    assert stats.converged, stats
+    assert stats.iterations < plain
+    assert np.linalg.norm(b - A @ whole) <= 1.0001e-9 * np.linalg.norm(b)
+
+
+def check_faults(engine: Any, comm: Any) -> None:
+    """Hold what one rank does wrong to be told by all in the same words."""
+    last = engine.size - 1
+    A = generate("poisson2d:8")
+    D = SpMatrix.from_scipy(A if engine.rank == 0 else None, comm, device=DEVICE)
+    cases: list[Callable[[], Any]] = [
+        lambda: solvers.cg(D, there(np.ones(D.local_shape[0] + (engine.rank == last)))),
+        lambda: D @ there(np.ones(D.local_shape[1] + (engine.rank == last))),
+        lambda: SpMatrix.from_local_rows("rows" if engine.rank == last else A[:0], comm, device=DEVICE),
+        lambda: SpMatrix.from_files("/nowhere", comm, device=DEVICE),
+    ]
+    if last:  # types that differ between ranks
+        own = A[D.rows.first : D.rows.first + D.rows.count]
+        types = np.float32 if engine.rank == last else np.float64
+        cases += [
+            lambda: SpMatrix.from_local_rows(own.astype(types), comm, device=DEVICE),
+            lambda: D @ there(np.ones((D.local_shape[1], 3), types)),
+            lambda: solvers.cg(
+                D, there(np.ones(D.local_shape[0], complex if engine.rank == last else float))
+            ),
+            lambda: D.with_values(np.ones(own.nnz, types)),
+        ]
+    for number, case in enumerate(cases):
+        try:
+            case()
+        except (TypeError, ValueError) as error:
+            told = engine.gather(str(error))
+            assert len(set(told)) == 1, told
+        else:
+            raise AssertionError(f"nothing was raised in case {number}")
+
+
+def check_goes_on(engine: Any, comm: Any) -> None:
+    """Hold what fails on one rank to end on all at once, and products to be right after it."""
+    A, odd = generate("poisson2d:20"), engine.rank == engine.size - 1
+    D = SpMatrix.from_scipy(A if engine.rank == 0 else None, comm, device=DEVICE)
+    part = slice(D.rows.first, D.rows.first + D.rows.count)
+    b, M = there(np.ones(D.local_shape[0])), preconditioners.jacobi(D)
+
+    def fail(x: Any) -> None:
+        if odd:
+            raise KeyError("of a callback")
+
+    def one(of_last: Any, of_others: Any) -> Any:
+        return of_last if odd else of_others
+
+    cases: dict[str, tuple[type[Exception], Callable[[], Any]]] = {
+        "callback": (RankError, lambda: solvers.cg(D, b, callback=fail)),
+        "product in a callback": (RankError, lambda: solvers.cg(D, b, callback=lambda x: one(D, M) @ x)),
+        "preconditioner": (ValueError, lambda: solvers.cg(D, b, M=one(None, M))),
+        "method": (ValueError, lambda: one(solvers.cg, solvers.bicgstab)(D, b)),
+        "products and sums": (RankError, lambda: one(solvers.cg, solvers.chebyshev)(D, b)),
+        "rtol": (ValueError, lambda: solvers.gmres(D, b, rtol=one(-1, 1e-3))),
+        "nan": (ValueError, lambda: solvers.lsqr(D, b, rtol=one(np.nan, 1e-3))),
+        "maxiter": (ValueError, lambda: solvers.minres(D, b, maxiter=one(0, 9))),
+        "restart": (ValueError, lambda: solvers.gmres(D, b, restart=one(0, 9))),
+        "x": (ValueError, lambda: D @ np.ones(D.local_shape[1] + odd)),
+        "set-up": (RankError, lambda: preconditioners.of_blocks(D, lambda block, device: {}[one(0, "")])),
+        "values": (ValueError, lambda: D.with_values(np.ones(one(3, len(D._own))))),
+    }
+    want, size = reference.product(A, np.ones(A.shape[0]))
+    bound = reference.gamma(np.diff(A.indptr) + 3, np.float64) * size
+    assert (abs(D @ b - want[part]) <= bound[part]).all()
+    for name, (kind, case) in cases.items():
+        problem: Any = None
+        try:
+            case()
+        except (RankError, KeyError, TypeError, ValueError) as error:
+            problem = error
+        if name != "x" or odd or engine.size - 1 in D.neighbours:  # others may have what they need
+            assert isinstance(problem, (kind, KeyError) if odd else kind), (name, problem)
+        for _ in range(2):
+            assert (abs(D @ b - want[part]) <= bound[part]).all(), name
+    assert solvers.cg(D, b)[1].converged
+
+
+def check_all(engine: Any, comm: Any) -> int:
+    """Run every case and return how many failed on this rank."""
+    cases: dict[str, Callable[[], None]] = {
+        name: lambda matrix=matrix: check_product(engine, comm, matrix)  # type: ignore[misc]
+        for name, matrix in {
+            "banded": generate("poisson2d:12"),
+            "all to all": gallery.from_lengths(np.full(40, 30), 40, seed=3),
+            "block diagonal": gallery.from_lengths(np.zeros(30, int), 30),
+            "fewer rows than ranks": gallery.from_lengths([2, 0, 3], 3),
+            "wide": gallery.from_lengths(np.tile([0, 9], 10), 57, seed=4),
+        }.items()
+    }
+    if isinstance(engine, mpi.MpiEngine):
+        cases["in pieces"] = lambda: check_pieces(engine, comm)
+    cases["methods"] = lambda: check_methods(engine, comm)
+    cases["solver"] = lambda: check_solver(engine, comm)
+    cases["multigrid"] = lambda: check_multigrid(engine, comm)
+    cases["complex"] = lambda: check_complex(engine, comm)
+    if DEVICE != "cpu":  # where types have kernels of their own, and ranks memory that all write in
+        for dtype in ("f4", "f8", "c8", "c16"):
+            cases[f"type {dtype}"] = partial(check_type, engine, comm, dtype)
+        cases["many"] = lambda: check_many(engine, comm)
+        cases["bytes"] = lambda: check_bytes(engine, comm)
+    cases["freed"] = lambda: check_freed(engine, comm)
+    cases["faults"] = lambda: check_faults(engine, comm)
+    if DEVICE == "cpu" and isinstance(engine, mpi.MpiEngine) and engine.size > 1:
+        cases["goes on"] = lambda: check_goes_on(engine, comm)
+    if DEVICE != "cpu":
+        links = engine.links(resolve(engine, DEVICE))
+        if engine.rank == 0:
+            print(f"{engine.size} ranks, links by {links.name}", flush=True)
+    failed, wanted = 0, os.environ.get("DASP_RANKS_CASES", ",".join(cases)).split(",")
+    team, teams = map(int, os.environ.get("DASP_RANKS_TEAM", "1/1").split("/"))
+    for name in wanted[team - 1 :: teams]:
+        case, problem, began = cases[name], "", time.monotonic()
+        try:
+            case()
+        except Exception:
+            problem = traceback.format_exc()
+        if problem:
+            print(f"FAILED {name} on rank {engine.rank} of {engine.size}: {problem}", flush=True)
+            failed += 1
+        elif engine.rank == 0:
+            print(f"{name} on {engine.size} ranks: {time.monotonic() - began:.2f} s", flush=True)
+    return failed
+
+
+def run_mpi() -> int:
+    """Run all cases on communicators of several sizes, each of ranks of one job."""
+    from mpi4py import MPI
+
+    world, failed = MPI.COMM_WORLD, 0
+    sizes = [one for one in SIZES if one <= world.size]
+    for size in sizes:
+        part = world.Split(0 if world.rank < size else 1, world.rank)
+        if world.rank < size:
+            failed += check_all(engine_of(part, timeout=60), part)
+    total = world.allreduce(failed)
+    if world.rank == 0:
+        print(f"{len(sizes)} sizes, {total} failed", flush=True)
+    return int(total > 0)
+
+
+def run_group(backends: list[str], rank: int, size: int, port: int) -> int:
+    """Run all cases on groups of several sizes, of each backend."""
+    from datetime import timedelta
+
+    import torch.distributed as dist
+
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
+    dist.init_process_group("gloo", rank=rank, world_size=size, timeout=timedelta(seconds=60))
+    failed = 0
+    sizes = [one for one in SIZES if one <= size]
+    for backend in backends:
+        if backend == "nccl":
+            import torch
+
+            torch.cuda.set_device(rank % torch.cuda.device_count())
+            os.environ[peers.LINKS_VARIABLE] = "nccl"
+        for one in sizes:
+            # A group of NCCL alone has to be that of all processes.
+            both = "cpu:gloo,cuda:nccl" if backend == "nccl" and one < size else backend
+            group = dist.new_group(list(range(one)), backend=both)
+            if rank < one:
+                failed += check_all(engine_of(group), group)
+    dist.barrier()
+    if rank == 0:
+        print(f"{len(sizes)} sizes, {failed} failed", flush=True)
+    dist.destroy_process_group()
+    return int(failed > 0)
+
+
+def endless(comm: Any, ends: Callable[[], None], rank: int) -> int:
+    """Multiply for ever, but for rank 1, which ends; return once the others notice."""
+    A = generate("poisson2d:12")
+    D = SpMatrix.from_scipy(A if rank == 0 else None, comm, device=DEVICE, timeout=3)
+    x = there(np.ones(D.local_shape[1]))
+    began = time.monotonic()
+    try:
+        for turn in range(10**9):
+            solvers.cg(D, x, rtol=1e-8)
+            if rank == 1 and turn == 2:
+                print("rank 1 ends", flush=True)
+                ends()
+                return 0
+    except RankError as error:
+        print(f"rank {rank} noticed after {time.monotonic() - began:.1f} s: {error}", flush=True)
+    return 3
+
+
+def main(words: list[str]) -> int:
+    """Do what the words say."""
+    if "DASP_RANKS_SECONDS" in os.environ:
+        faulthandler.dump_traceback_later(float(os.environ["DASP_RANKS_SECONDS"]), exit=True)
+    if words[0] == "mpi":
+        return run_mpi()
+    if words[0] in ("gloo", "gloo,nccl"):
+        return run_group(words[0].split(","), *map(int, words[1:]))
+    ends = {"killed": lambda: os.kill(os.getpid(), signal.SIGKILL), "leaves": lambda: None}[words[1]]
+    if words[0] == "mpi-rank":
+        from mpi4py import MPI
+
+        return endless(MPI.COMM_WORLD, ends, MPI.COMM_WORLD.rank)
+    from datetime import timedelta
+
+    import torch.distributed as dist
+
+    rank, size, port = map(int, words[2:])
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
+    dist.init_process_group("gloo", rank=rank, world_size=size, timeout=timedelta(seconds=5))
+    status = endless(dist.group.WORLD, ends, rank)
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
