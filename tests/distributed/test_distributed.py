@@ -1,4 +1,4 @@
-"""Matrices over ranks: products, solvers, faults, files. Ranks are threads here; test_ranks.py has others.
+"""Matrices over ranks: products, solvers, faults, files. Ranks are threads here; test_ranks.py has others."""
 
 from __future__ import annotations
 
