@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from html import escape
 from numbers import Complex, Real
 from typing import TYPE_CHECKING, Any, NoReturn, Self
@@ -18,6 +19,7 @@ from dasp.runtime import arrays as _arrays
 from dasp.runtime import check as _check
 from dasp.runtime import dtypes as _dtypes
 from dasp.runtime import foreign as _foreign
+from dasp.runtime.types import Array, ArrayLike, DTypeLike, Number
 
 HEADINGS = "part", "rows", "entries", "slots", "fill", "bytes"
 
@@ -52,7 +54,7 @@ class Arithmetic(TransposableMatrix):
         """Return the matrix as a dense array on its device, shape (m, n), C-ordered; duplicates sum."""
         return self.tocsr().toarray()
 
-    def astype(self, dtype: Any) -> Self:
+    def astype(self, dtype: DTypeLike) -> Self:
         """Return the matrix with values of another type, rounded to it; itself if it has that type.
 
         Parameters
@@ -87,7 +89,7 @@ class Arithmetic(TransposableMatrix):
 
     # ---- with other values ---------------------------------------------------------------------------
 
-    def _map(self, function: Any, *, merges: bool = True) -> Self:
+    def _map(self, function: Callable[[Array], Array], *, merges: bool = True) -> Self:
         """Return the matrix with a function of each value, which takes NumPy's arrays wherever A is.
 
         `merges` says whether fewer bits may hold what it makes: a GPU takes longer to look for that.
@@ -114,7 +116,9 @@ class Arithmetic(TransposableMatrix):
             return self.T
         return self._derive("H", lambda: self.T.conj())
 
-    def _compute(self, function: Any, factor: Any = 1.0, *, merges: bool = False) -> Self:
+    def _compute(
+        self, function: Callable[[Array], Array], factor: Number = 1.0, *, merges: bool = False
+    ) -> Self:
         """Return the matrix with a function of its values and of a number, in the type of their product.
 
         For bfloat16, of which libraries know this and that, it is computed in float32 and rounded.
@@ -122,10 +126,12 @@ class Arithmetic(TransposableMatrix):
         merges = merges or isinstance(factor, (complex, np.complexfloating)) or not 0 < abs(factor) < np.inf
         if self.dtype != _dtypes.BFLOAT16:
             return self._map(function, merges=merges)
-        met = {float: self.dtype, complex: np.dtype(np.complex64)}.get(type(factor))
-        kind = met or _dtypes.result_type(self.dtype, factor.dtype)
+        if isinstance(factor, np.number):
+            kind = _dtypes.result_type(self.dtype, factor.dtype)
+        else:
+            kind = np.dtype(np.complex64) if isinstance(factor, complex) else self.dtype
 
-        def rounded(values: Any) -> Any:
+        def rounded(values: Array) -> Array:
             return function(values.astype(np.float32)).astype(kind)
 
         return self._map(rounded, merges=merges)
@@ -136,7 +142,7 @@ class Arithmetic(TransposableMatrix):
     def __abs__(self) -> Self:
         return self._compute(abs, merges=self.dtype.kind == "c")
 
-    def multiply(self, other: Any) -> Self:
+    def multiply(self, other: Number) -> Self:
         """Return the matrix times a scalar; each value is rounded once.
 
         Parameters
@@ -158,17 +164,17 @@ class Arithmetic(TransposableMatrix):
         factor = _number("A * x was asked with x", other, "for the product with a vector use A @ x; ")
         return self._compute(lambda values: values * factor, factor)
 
-    def __mul__(self, other: Any) -> Self:
+    def __mul__(self, other: Number) -> Self:
         return self.multiply(other)
 
-    def __rmul__(self, other: Any) -> Self:
+    def __rmul__(self, other: Number) -> Self:
         return self.multiply(other)
 
-    def __truediv__(self, other: Any) -> Self:
+    def __truediv__(self, other: Number) -> Self:
         divisor = _number("A / x was asked with x", other)
         return self._compute(lambda values: values / divisor, divisor)
 
-    def scaled(self, left: Any = None, right: Any = None) -> Self:
+    def scaled(self, left: ArrayLike | None = None, right: ArrayLike | None = None) -> Self:
         """Return diag(left) A diag(right), planned as A is.
 
         Parameters
@@ -206,17 +212,19 @@ class Arithmetic(TransposableMatrix):
             values = self._in_callers_order(values)
         return self.with_values(values)
 
-    def _diagonal_factor(self, name: str, given: Any, size: int) -> Any:
+    def _diagonal_factor(self, name: str, given: ArrayLike | None, size: int) -> Array | None:
         if given is None:
             return None
-        factor = self._backend.as_operand(_foreign.taken(name, given, self.device), self.device)
+        factor: Array = self._backend.as_operand(_foreign.taken(name, given, self.device), self.device)
         if factor.shape != (size,):
             raise ValueError(
                 f"{name} has shape {factor.shape}; A has shape {self.shape}, so ({size},) is needed"
             )
-        return self._backend.as_values(factor, self.device) if factor.dtype == self.dtype else factor
+        if factor.dtype == self.dtype:
+            factor = self._backend.as_values(factor, self.device)
+        return factor
 
-    def shifted(self, sigma: Any) -> Shifted:
+    def shifted(self, sigma: Number) -> Shifted:
         """Return A + sigma I, an operator that shares the plan of A.
 
         Parameters
@@ -252,13 +260,14 @@ class Arithmetic(TransposableMatrix):
             rows = self._rows_of(indptr, columns.dtype)
             return self._in_callers_order(rows), self._in_callers_order(columns)
 
-    def _rows_of(self, indptr: Any, dtype: Any) -> Any:
+    def _rows_of(self, indptr: Array, dtype: DTypeLike) -> Array:
         """Return the row of each packed entry."""
         if not self.nnz:
             return indptr[:0].astype(dtype)
         # An entry is in the row of as many as have ended before it.
         ended = _arrays.namespace(indptr).bincount(indptr[1:], minlength=self.nnz + 1)
-        return ended[: self.nnz].cumsum().astype(dtype)
+        rows: Array = ended[: self.nnz].cumsum().astype(dtype)
+        return rows
 
     def diagonal(self, k: int = 0) -> Any:
         """Return the k-th diagonal on the matrix's device; duplicates sum.
@@ -281,7 +290,7 @@ class Arithmetic(TransposableMatrix):
         """Return the sum of the diagonal `offset` to the right, a scalar on the matrix's device."""
         return self.diagonal(offset).sum()
 
-    def sum(self, axis: int | None = None, dtype: Any = None, out: Any = None) -> Any:
+    def sum(self, axis: int | None = None, dtype: DTypeLike | None = None, out: Array | None = None) -> Any:
         """Return the sum of all values, of each column (axis 0) or of each row (axis 1).
 
         Parameters
@@ -336,7 +345,7 @@ class Arithmetic(TransposableMatrix):
             remedy = f"; A.tocsr().{name} is SciPy's" if is_scipys and not name.startswith("_") else ""
             raise AttributeError(f"an SpMatrix has no attribute {name!r}{remedy}", name=name, obj=self)
 
-        def __setattr__(self, name: str, value: Any) -> None:
+        def __setattr__(self, name: str, value: object) -> None:
             if name in ("data", "indices", "indptr"):
                 raise AttributeError(
                     f"A.{name} was assigned; a plan keeps its pattern, and values go in by "
@@ -355,13 +364,13 @@ class Arithmetic(TransposableMatrix):
     def __iter__(self) -> NoReturn:
         raise TypeError("iter(A) was asked; a plan has no rows to hand out; iterate over A.to_scipy()")
 
-    def __getitem__(self, key: Any) -> NoReturn:
+    def __getitem__(self, key: object) -> NoReturn:
         raise TypeError(
             "A[...] was asked; a plan has no single entries; index A.tocsr(), and plan the part if it is "
             "to be multiplied"
         )
 
-    def __setitem__(self, key: Any, value: Any) -> NoReturn:
+    def __setitem__(self, key: object, value: object) -> NoReturn:
         raise TypeError(
             "A[...] = value was asked; a plan keeps its pattern; write all values by "
             "A.with_values(values, out=A), or change A.tocsr() and plan it again"
@@ -378,7 +387,7 @@ class Arithmetic(TransposableMatrix):
 
     __hash__ = object.__hash__
 
-    def __add__(self, other: Any) -> NoReturn:
+    def __add__(self, other: object) -> NoReturn:
         raise TypeError(
             f"a sum of A and {_check.kind_of(other)} was asked; a plan has one pattern; use "
             "A.shifted(sigma) for A + sigma I, or add to A.tocsr() and plan the sum"
@@ -417,7 +426,7 @@ class Arithmetic(TransposableMatrix):
         return f"<div><p>{escape(self._title())}</p>\n<table>\n{rows}\n</table></div>"
 
 
-def _number(what: str, given: Any, remedy: str = "") -> Any:
+def _number(what: str, given: object, remedy: str = "") -> Any:
     """Return a number of Python as float or complex; as it is one of NumPy, or an array's only element."""
     if type(given) is float:
         return given

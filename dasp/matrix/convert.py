@@ -15,6 +15,7 @@ from dasp.runtime import arrays as _arrays
 from dasp.runtime import check as _check
 from dasp.runtime import foreign as _foreign
 from dasp.runtime.memory import BYTES_PER_ROW, refuse_oversize
+from dasp.runtime.types import ArrayLike
 
 Entries = tuple[Csr, Array | None]
 """A matrix, and the place in which each of its entries came in; None if they came row by row."""
@@ -25,7 +26,7 @@ def from_other_library(A: Any) -> Any:
     return _foreign.as_matrix(A) if _foreign.is_one(A) else A
 
 
-def to_csr(A: Any, shape: Any, request: Request) -> Entries:
+def to_csr(A: Any, shape: tuple[int, int] | None, request: Request) -> Entries:
     """Convert a matrix of SciPy or CuPy, dense, or a tuple as SciPy's csr_array takes it.
 
     Parameters
@@ -53,7 +54,7 @@ def to_csr(A: Any, shape: Any, request: Request) -> Entries:
     return from_dense(A, request)
 
 
-def from_tuple(A: tuple[Any, ...], shape: Any, request: Request) -> Entries:
+def from_tuple(A: tuple[Any, ...], shape: tuple[int, int] | None, request: Request) -> Entries:
     """Convert coordinates or the three arrays of a CSR matrix."""
     if len(A) == 3:
         data, indices, indptr = A
@@ -72,7 +73,7 @@ def from_tuple(A: tuple[Any, ...], shape: Any, request: Request) -> Entries:
     data, (row, col) = A
     if shape is None:
         row, col = _arrays.index("row", row), _arrays.index("col", col)
-        shape = tuple(int(index.max(initial=-1)) + 1 for index in (row, col))
+        shape = int(row.max(initial=-1)) + 1, int(col.max(initial=-1)) + 1
     return from_coo(data, (row, col), shape, request)
 
 
@@ -109,7 +110,9 @@ def from_dense(A: Any, request: Request) -> Entries:
     return from_coo(dense[rows, columns], (rows, columns), dense.shape, request)
 
 
-def from_coo(data: Any, coords: tuple[Any, Any], shape: Any, request: Request) -> Entries:
+def from_coo(
+    data: ArrayLike, coords: tuple[ArrayLike, ArrayLike], shape: tuple[int, int], request: Request
+) -> Entries:
     """Convert a matrix given by its entries; see `dasp.SpMatrix.from_coo`."""
     size = _check.shape(shape)
     if not isinstance(coords, (tuple, list)) or len(coords) != 2:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from dasp.formats import devices
 from dasp.runtime import check as _check
 
 
-def find_device(device: Any, A: Any = None) -> str:
+def find_device(device: object, A: object = None) -> str:
     """Return the device that is meant, `cpu` or `cuda:N`.
 
     Parameters

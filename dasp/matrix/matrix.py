@@ -12,6 +12,7 @@ from dasp.matrix.device import find_device
 from dasp.matrix.planning import Request
 from dasp.matrix.policy import Policy
 from dasp.matrix.transpose import Shared
+from dasp.runtime.types import ArrayLike
 
 
 class SpMatrix(Arithmetic):
@@ -184,8 +185,8 @@ class SpMatrix(Arithmetic):
     @classmethod
     def from_coo(
         cls,
-        data: Any,
-        coords: tuple[Any, Any],
+        data: ArrayLike,
+        coords: tuple[ArrayLike, ArrayLike],
         shape: tuple[int, int],
         *,
         policy: Policy | None = None,

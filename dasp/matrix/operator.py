@@ -10,6 +10,7 @@ import numpy as np
 from dasp.formats import devices
 from dasp.runtime import check as _check
 from dasp.runtime import foreign as _foreign
+from dasp.runtime.types import ArrayLike, DenseArray, Number
 
 
 class Operator(ABC):
@@ -36,7 +37,9 @@ class Operator(ABC):
         """`cpu` or `cuda:N`."""
 
     @abstractmethod
-    def matvec(self, x: Any, *, out: Any = None, alpha: Any = 1.0, beta: Any = 0.0) -> Any:
+    def matvec(
+        self, x: ArrayLike, *, out: DenseArray | None = None, alpha: Number = 1.0, beta: Number = 0.0
+    ) -> Any:
         """Return alpha A x + beta out."""
 
     @property
@@ -49,11 +52,15 @@ class Operator(ABC):
     def H(self) -> Self:
         """The conjugate transpose."""
 
-    def matmat(self, X: Any, *, out: Any = None, alpha: Any = 1.0, beta: Any = 0.0) -> Any:
+    def matmat(
+        self, X: ArrayLike, *, out: DenseArray | None = None, alpha: Number = 1.0, beta: Number = 0.0
+    ) -> Any:
         """Return alpha A X + beta out; see `matvec`."""
         return self.matvec(X, out=out, alpha=alpha, beta=beta)
 
-    def rmatvec(self, x: Any, *, out: Any = None, alpha: Any = 1.0, beta: Any = 0.0) -> Any:
+    def rmatvec(
+        self, x: ArrayLike, *, out: DenseArray | None = None, alpha: Number = 1.0, beta: Number = 0.0
+    ) -> Any:
         """Return alpha A^H x + beta out.
 
         Parameters
@@ -77,24 +84,25 @@ class Operator(ABC):
             _check.left_operand(self.shape, shape, 0)
         return self.H.matvec(x, out=out, alpha=alpha, beta=beta)
 
-    def rmatmat(self, X: Any, *, out: Any = None, alpha: Any = 1.0, beta: Any = 0.0) -> Any:
+    def rmatmat(
+        self, X: ArrayLike, *, out: DenseArray | None = None, alpha: Number = 1.0, beta: Number = 0.0
+    ) -> Any:
         """Return alpha A^H X + beta out; see `rmatvec`."""
         return self.rmatvec(X, out=out, alpha=alpha, beta=beta)
 
-    def dot(self, x: Any, out: Any = None) -> Any:
+    def dot(self, x: ArrayLike, out: DenseArray | None = None) -> Any:
         """Return A x; see `matvec`."""
         return self.matvec(x, out=out)
 
-    def __matmul__(self, x: Any) -> Any:
+    def __matmul__(self, x: ArrayLike) -> Any:
         """Return A x; see `matvec`."""
         return self.matvec(x)
 
-    def __rmatmul__(self, x: Any) -> Any:
+    def __rmatmul__(self, x: ArrayLike) -> Any:
         """Return x A by a product with the transpose, for x of shape (m,) or (k, m)."""
-        if not _foreign.is_one(x):
-            x = devices.find(self.device).as_operand(x, self.device)
-        _check.left_operand(self.shape, x.shape, -1)
-        return self.T.matvec(x.T).T if len(x.shape) == 2 else self.T.matvec(x)
+        z: Any = x if _foreign.is_one(x) else devices.find(self.device).as_operand(x, self.device)
+        _check.left_operand(self.shape, z.shape, -1)
+        return self.T.matvec(z.T).T if len(z.shape) == 2 else self.T.matvec(z)
 
     def transpose(self) -> Self:
         """Return `A.T`."""

@@ -18,6 +18,7 @@ from dasp.runtime import arrays as _arrays
 from dasp.runtime import check as _check
 from dasp.runtime import dtypes as _dtypes
 from dasp.runtime import foreign as _foreign
+from dasp.runtime.types import Array, ArrayLike, DenseArray, DTypeLike, Number
 
 
 class PlannedMatrix(Operator):
@@ -56,7 +57,9 @@ class PlannedMatrix(Operator):
         """Stored entries, explicit zeros and duplicates counted."""
         return self.plan.nnz
 
-    def matvec(self, x: Any, *, out: Any = None, alpha: Any = 1.0, beta: Any = 0.0) -> Any:
+    def matvec(
+        self, x: ArrayLike, *, out: DenseArray | None = None, alpha: Number = 1.0, beta: Number = 0.0
+    ) -> Any:
         """Return alpha A x + beta out.
 
         Parameters
@@ -99,7 +102,9 @@ class PlannedMatrix(Operator):
                 return y
         return self._multiply(x, out, alpha, beta)
 
-    def _multiply(self, x: Any, out: Any = None, alpha: Any = 1.0, beta: Any = 0.0) -> Any:
+    def _multiply(
+        self, x: ArrayLike, out: DenseArray | None = None, alpha: Number = 1.0, beta: Number = 0.0
+    ) -> Any:
         """Return alpha A x + beta out for operands of any kind; see `matvec`."""
         if hasattr(x, "tocsr"):
             raise TypeError(
@@ -110,29 +115,29 @@ class PlannedMatrix(Operator):
             if _foreign.wants_gradients(x):
                 return self._with_gradients(x, out, alpha, beta)
             return _foreign.call(self.matvec, self, x, out, alpha=alpha, beta=beta)
-        x = self._backend.as_operand(x, self.device)
-        _check.operand(self.shape, x)
-        dtype = _dtypes.arithmetic(self.dtype, x.dtype).y
+        operand = self._backend.as_operand(x, self.device)
+        _check.operand(self.shape, operand)
+        dtype = _dtypes.arithmetic(self.dtype, operand.dtype).y
         formats.refuse_type(self.plan.format, dtype, "the product")
         alpha, beta = _check.scale("alpha", alpha, dtype), _check.scale("beta", beta, dtype)
-        shape = (self.shape[0], *x.shape[1:])
+        shape = (self.shape[0], *operand.shape[1:])
         if out is None:
             if beta != 0:
                 raise ValueError(
                     f"beta is {beta} and out is None; pass the array that beta multiplies as out"
                 )
-            out = self._backend.empty(shape, dtype, self.device, _arrays.order(x))
+            out = self._backend.empty(shape, dtype, self.device, _arrays.order(operand))
         else:
-            self._backend.check_out(out, x, shape, dtype, self.device)
-        self._product.multiply(x, out, alpha, beta)
+            self._backend.check_out(out, operand, shape, dtype, self.device)
+        self._product.multiply(operand, out, alpha, beta)
         return out
 
-    def __matmul__(self, x: Any) -> Any:
+    def __matmul__(self, x: ArrayLike) -> Any:
         """Return A x; see `matvec`."""
         y = self._product.quick(x)
         return self._multiply(x) if y is None else y
 
-    def __rmatmul__(self, x: Any) -> Any:
+    def __rmatmul__(self, x: ArrayLike) -> Any:
         """Return x A for x of shape (m,) or (k, m)."""
         if getattr(x, "ndim", 0) == 1:  # several vectors are rows here, and columns there
             y = self.T._product.quick(x)
@@ -140,14 +145,14 @@ class PlannedMatrix(Operator):
                 return y
         return super().__rmatmul__(x)
 
-    def _with_gradients(self, x: Any, out: Any, alpha: Any, beta: Any) -> Any:
+    def _with_gradients(self, x: ArrayLike, out: Any, alpha: Any, beta: Any) -> Any:
         """Return A x by an operator of PyTorch: with gradients for x, or in a graph that is traced."""
         from dasp.interop import torch
 
         return _foreign.by_operators(partial(torch.matmul, self), x, out, alpha, beta)
 
     def prepare_with_dot(
-        self, x: Any, out: Any, w: Any, *, square: bool = False, run: int = 0
+        self, x: ArrayLike, out: Any, w: Array, *, square: bool = False, run: int = 0
     ) -> tuple[Callable[[], None], Any] | None:
         """Prepare a product that leaves a dot product of its result behind, for solvers on a GPU.
 
@@ -171,7 +176,7 @@ class PlannedMatrix(Operator):
         prepare = getattr(self._product, "prepare_with_dot", None)
         return None if prepare is None else prepare(x, out, w, square=square, run=run)
 
-    def prepare_cg(self, dtype: Any, *, diagonal: bool) -> Any:
+    def prepare_cg(self, dtype: DTypeLike, *, diagonal: bool) -> Any:
         """Prepare conjugate gradients in one launch, for solvers on a GPU.
 
         Parameters
@@ -191,11 +196,11 @@ class PlannedMatrix(Operator):
         prepare = getattr(self._product, "prepare_cg", None)
         return None if prepare is None else prepare(np.dtype(dtype), diagonal=diagonal)
 
-    def __array__(self, *_: Any, **__: Any) -> Any:
+    def __array__(self, *_: object, **__: object) -> Any:
         """Refuse to be an array, which NumPy would make of one element: the matrix itself."""
         raise TypeError("A is an SpMatrix and no array; to_scipy() gives its entries, A @ x its product")
 
-    def asarray(self, x: Any, dtype: Any = None) -> Any:
+    def asarray(self, x: ArrayLike, dtype: DTypeLike | None = None) -> Any:
         """Return an array where the matrix is, copied there only if it must be.
 
         Parameters

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 
@@ -16,10 +16,14 @@ from dasp import formats
 from dasp.formats import devices
 from dasp.formats.cost import MACHINES
 from dasp.formats.plan import Array, Csr, Plan, arrays_of, csr_from_coo, narrowest
+from dasp.formats.protocols import Primitives
 from dasp.matrix.device import find_device
 from dasp.matrix.policy import Policy
 from dasp.runtime import check as _check
 from dasp.runtime.log import logger
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
 
 Vector = np.ndarray[Any, Any]
 
@@ -43,7 +47,7 @@ class Request:
     progress: bool = False
 
     @classmethod
-    def make(cls, device: str, policy: Policy | None, progress: bool, A: Any = None) -> Self:
+    def make(cls, device: str, policy: Policy | None, progress: bool, A: object = None) -> Self:
         """Check what the caller gave, once; `auto` is the GPU where `A` lies, or the device that works here.
 
         Raises
@@ -83,7 +87,13 @@ def pack(csr: Csr, order: Array | None, request: Request) -> Plan:
 
 
 def make_plan(
-    csr: Csr, policy: Policy, machine: str, primitives: Any, order: Any = None, *, progress: bool = False
+    csr: Csr,
+    policy: Policy,
+    machine: str,
+    primitives: Primitives,
+    order: Array | None = None,
+    *,
+    progress: bool = False,
 ) -> Plan:
     """Pack a matrix into a plan.
 
@@ -140,20 +150,20 @@ STEPS = "survey", "try_windows", "lay_out", "store"
 
 
 @contextmanager
-def _with_bar(primitives: Any) -> Iterator[Any]:
+def _with_bar(primitives: Primitives) -> Iterator[Primitives]:
     """Give the primitives, each step of which moves a bar."""
     try:
         from tqdm import tqdm
     except ImportError as error:
         raise RuntimeError("progress was asked for and tqdm is not installed; pip install tqdm") from error
     with tqdm(total=len(STEPS), desc="planning", unit=" steps", delay=1.0) as bar:
-        yield _Reporting(primitives, bar)
+        yield cast(Primitives, _Reporting(primitives, bar))
 
 
 class _Reporting:
     """Primitives that move a bar on after each step of packing."""
 
-    def __init__(self, primitives: Any, bar: Any) -> None:
+    def __init__(self, primitives: Primitives, bar: tqdm[Any]) -> None:
         self._primitives, self._bar = primitives, bar
 
     def __getattr__(self, name: str) -> Any:
@@ -222,7 +232,7 @@ def find_slots(plan: Plan, device: str) -> Any:
     return slots if where == device else devices.find(device).to_device(slots, device)
 
 
-def find_row_order(m: int, rows: Vector, primitives: Any) -> Vector | None:
+def find_row_order(m: int, rows: Vector, primitives: Primitives) -> Vector | None:
     """Return the order in which `csr_from_coo` sorts entries; None if they are sorted already."""
     if (rows[1:] >= rows[:-1]).all():
         return None

@@ -11,6 +11,7 @@ from dasp.matrix.operator import Operator
 from dasp.matrix.planned import PlannedMatrix
 from dasp.runtime import check as _check
 from dasp.runtime import foreign as _foreign
+from dasp.runtime.types import ArrayLike, DenseArray, Number
 
 
 class Shifted(Operator):
@@ -44,7 +45,7 @@ class Shifted(Operator):
     array([14., 23.])
     """
 
-    def __init__(self, matrix: PlannedMatrix, sigma: Any) -> None:
+    def __init__(self, matrix: PlannedMatrix, sigma: Number) -> None:
         if matrix.shape[0] != matrix.shape[1]:
             raise ValueError(f"A has shape {matrix.shape}; a square matrix is needed for A + sigma I")
         self.matrix, self.sigma = matrix, _check.scale("sigma", sigma, matrix.dtype)
@@ -64,7 +65,9 @@ class Shifted(Operator):
         """`cpu` or `cuda:N`."""
         return self.matrix.device
 
-    def matvec(self, x: Any, *, out: Any = None, alpha: Any = 1.0, beta: Any = 0.0) -> Any:
+    def matvec(
+        self, x: ArrayLike, *, out: DenseArray | None = None, alpha: Number = 1.0, beta: Number = 0.0
+    ) -> Any:
         """Return alpha (A + sigma I) x + beta out; see `dasp.SpMatrix.matvec`."""
         A = self.matrix
         if _foreign.is_one(x) or _foreign.is_one(out):
@@ -77,7 +80,7 @@ class Shifted(Operator):
         )
         return out
 
-    def _shifted(self, x: Any) -> Any:
+    def _shifted(self, x: ArrayLike) -> Any:
         """Return (A + sigma I) x by operators of PyTorch."""
         return self.matrix.matvec(x).add(x, alpha=self.sigma)
 

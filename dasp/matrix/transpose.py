@@ -20,6 +20,7 @@ from dasp.runtime import arrays as _arrays
 from dasp.runtime import check as _check
 from dasp.runtime import foreign as _foreign
 from dasp.runtime.dtypes import bits_type
+from dasp.runtime.types import Array, ArrayLike
 
 
 class Shared:
@@ -88,7 +89,7 @@ class TransposableMatrix(PlannedMatrix):
 
     __copy__ = copy
 
-    def with_values(self, data: Any, *, out: Self | None = None) -> Self:
+    def with_values(self, data: ArrayLike, *, out: Self | None = None) -> Self:
         """Return the matrix with the same pattern and other values.
 
         Parameters
@@ -157,7 +158,7 @@ class TransposableMatrix(PlannedMatrix):
             new = formats.find(plan.format).values_from(plan, values, self._slots(), primitives)
         return self._share(plan.of(new, values.dtype))
 
-    def _write(self, values: Any) -> None:
+    def _write(self, values: Array) -> None:
         """Overwrite the values in place; ValueError, and no change, if the coding cannot hold others."""
         slots = self._slots()
         if not self._backend.may_write(self.plan):  # as those in the memory of a pickle
@@ -167,7 +168,7 @@ class TransposableMatrix(PlannedMatrix):
         self._writes += 1
         self._product.follow()
 
-    def _check_out(self, out: Any, dtype: np.dtype[Any]) -> None:
+    def _check_out(self, out: object, dtype: np.dtype[Any]) -> None:
         """Hold that the values of `out` can be overwritten by those of a type for this pattern."""
         if not isinstance(out, TransposableMatrix):
             raise TypeError(f"out is {_check.kind_of(out)}; an SpMatrix is needed")
@@ -267,11 +268,11 @@ class TransposableMatrix(PlannedMatrix):
         policy = Policy(format=plan.format, **form.alike(plan))
         return planning.pack(csr, order, planning.Request(self.device, policy))
 
-    def _values(self) -> Any:
+    def _values(self) -> Array:
         """Return the value of every entry on the device, in the order in which entries came in."""
         return self._in_callers_order(planning.unpack(self.plan, self.device)[2])
 
-    def _in_callers_order(self, packed: Any) -> Any:
+    def _in_callers_order(self, packed: Array) -> Array:
         """Return an array of one element for each packed entry in the order in which the entries came in."""
         order = self.plan.order
         if order is None:
@@ -281,7 +282,7 @@ class TransposableMatrix(PlannedMatrix):
             came.view(bits)[order] = packed.view(bits)
         return came
 
-    def _propagate(self, values: Any, done: set[int]) -> None:
+    def _propagate(self, values: Array, done: set[int]) -> None:
         """Write values into the derived matrices too; drop one that cannot hold them.
 
         One of the same pattern is dropped as well, itself or its conjugate: the matrix was symmetric or
