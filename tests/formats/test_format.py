@@ -1,9 +1,11 @@
-"""A third format, rows stored densely, is one record and one product: nothing else of dasp knows of it."""
+"""A third format, rows stored densely, is one record and a product for each device; nothing else knows it."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,9 +13,10 @@ import pytest
 
 import dasp
 from dasp import formats
-from dasp.formats import product_cpu
+from dasp.formats import product_cpu, product_cuda
 from dasp.formats.plan import (
     PAD,
+    WARP,
     Csr,
     Part,
     Plan,
@@ -24,6 +27,8 @@ from dasp.formats.plan import (
 )
 from dasp.formats.sell.cpu import primitives
 from dasp.matrix import planning
+from dasp.runtime.cuda.launch import Signature
+from dasp.runtime.cuda.scratch import Scratch
 from tests.support.gallery import GALLERY
 from tests.support.reference import assert_close, assert_same_entries, entries_of
 
@@ -87,11 +92,63 @@ def values_into(plan: Plan, data: Any, slots: Any, on: Any) -> None:
     on.overwrite(plan.values.numbers, values_from(plan, data, slots, on).numbers)
 
 
-class Product(product_cpu.Product):
+class CpuProduct(product_cpu.Product):
     def multiply_vector(self, x: Any, y: Any, alpha: Any, beta: Any) -> None:
         columns = self.plan.pattern.columns
         terms = np.where(columns == PAD, 0, self.plan.values.numbers * x[columns])
         y[:] = alpha * terms.sum(axis=1) + (beta * y if beta else 0)
+
+
+class Kernel:
+    """How dense_rows.cu is compiled and launched."""
+
+    SIGNATURE = Signature(
+        str(Path(__file__).with_name("dense_rows.cu")),
+        "dasp_dense_rows",
+        """
+        const long long*  columns
+        const Value*      numbers
+        long long         rows
+        long long         width
+        const X*          x
+        Y*                y
+        Sum               alpha
+        Sum               beta
+        """,
+    )
+
+    def sizes(self, plan: Plan) -> Any:
+        return type(plan.values.numbers), plan.shape[0]
+
+    def traits(self, plan: Plan) -> tuple[Any, ...]:
+        return ()
+
+    def defines(self, plan: Plan) -> dict[str, str]:
+        return {"DASP_MMA": "0"}
+
+    def own_defines(self, plan: Plan) -> dict[str, str]:
+        return {}
+
+    def types(self, plan: Plan) -> dict[str, np.dtype[Any]]:
+        return {}
+
+    def warps(self, plan: Plan) -> int:
+        return -(-plan.shape[0] // WARP) if plan.pattern.columns.size else 1
+
+    def threads(self, plan: Plan) -> int:
+        return 64
+
+    def partials(self, plan: Plan) -> int:
+        return 0
+
+    def arguments(self, plan: Plan, scratch: Scratch) -> dict[str, Any]:
+        columns = plan.pattern.columns
+        arrays = {"columns": columns, "numbers": plan.values.numbers}
+        return arrays | {"rows": columns.shape[0], "width": columns.shape[1]}
+
+
+class CudaProduct(product_cuda.Product):
+    kernel = Kernel()
 
 
 @pytest.fixture
@@ -110,7 +167,7 @@ def dense_rows(monkeypatch: pytest.MonkeyPatch) -> None:
         values_from=values_from,
         values_into=values_into,
         summary=summary,
-        products={"cpu": lambda: Product},
+        products={"cpu": lambda: CpuProduct, "cuda": lambda: CudaProduct},
     )
     monkeypatch.setattr(formats, "_formats", dict(formats._formats))
     formats.register(record)
@@ -135,6 +192,53 @@ def test_a_third_format_needs_no_other_change(name: str, dense_rows: None, tmp_p
     assert_same_entries(A.with_values(2 * matrix.data).to_scipy(), matrix * 2)
     A.with_values(matrix.data, out=A)
     np.testing.assert_array_equal(again @ x, A @ x)
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    cupy = pytest.importorskip("cupy")
+    from tests.simt.gpu import Gpu
+
+    stand_in = Gpu()
+    with cupy.cuda.using_allocator(stand_in.allocate):
+        stand_in.attach(monkeypatch)
+        yield stand_in
+
+
+@pytest.mark.simt
+@pytest.mark.parametrize("name", GALLERY)
+def test_on_a_gpu_too(name: str, dense_rows: None, gpu: Any, tmp_path: Any) -> None:
+    """Its kernel runs in the emulator; the plan is packed on the CPU, and comes by a file."""
+    matrix = entries_of(GALLERY[name])
+    if 0 in matrix.shape:
+        return
+    packed = dasp.SpMatrix.from_scipy(matrix, policy=dasp.Policy(format="dense rows"), device="cpu")
+    packed.save(tmp_path / "plan")
+    A = dasp.SpMatrix.load(tmp_path / "plan", "cuda:0")
+    x = np.random.default_rng(0).standard_normal(matrix.shape[1])
+    out = gpu.put(np.full(matrix.shape[0], np.nan))
+    assert_close(gpu.get(A @ gpu.put(x)), matrix, x)
+    assert_close(gpu.get(A.matvec(gpu.put(x), out=out)), matrix, x)
+    X = gpu.put(np.stack([x, -x], axis=1))
+    assert_close(gpu.get(A @ X)[:, 1], matrix, -x)
+    assert repr(A).splitlines()[2].split()[0] == "rows"
+    assert A.nbytes == packed.nbytes
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("name", GALLERY)
+def test_on_a_real_gpu(name: str, dense_rows: None) -> None:
+    import cupy
+
+    matrix = entries_of(GALLERY[name])
+    if matrix.shape[1] == 0:
+        return
+    A = dasp.SpMatrix.from_scipy(matrix, policy=dasp.Policy(format="dense rows"), device="cuda")
+    x = np.random.default_rng(0).standard_normal(matrix.shape[1])
+    assert_close((A @ cupy.asarray(x)).get(), matrix, x)
+    assert_same_entries(A.to_scipy(), matrix)
+    assert_same_entries(A.with_values(cupy.asarray(2 * matrix.data)).to_scipy(), matrix * 2)
+    np.testing.assert_array_equal(A.diagonal().get(), matrix.diagonal())
 
 
 def test_a_format_that_a_backend_cannot_multiply_says_so(dense_rows: None) -> None:
