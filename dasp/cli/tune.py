@@ -59,11 +59,13 @@ def _add_machine(subparsers: Subparsers) -> None:
 def run_machine(args: argparse.Namespace) -> int:
     """Measure and print."""
     from dasp.cli import tune_machine as machine
+    from dasp.formats import device_cuda
+    from dasp.formats.cost import CostModel
 
     if _takes_gpu(args.device, "the measurement"):
-        found = machine.measure("gpu", machine.gpu_clock(), resident=machine.resident_warps())
+        found = machine.measure(device_cuda.cost_model("cuda:0"), machine.gpu_clock())
     else:
-        found = machine.measure("cpu", machine.host_clock(args.seconds))
+        found = machine.measure(CostModel.for_cpu(), machine.host_clock(args.seconds))
     if args.json:
         # JSON has no number that is no bound.
         said = {

@@ -1,4 +1,4 @@
-"""The numbers of a `Machine` measured again on the machine at hand: `dasp tune machine`.
+"""The numbers of a cost model measured again on the machine at hand: `dasp tune machine`.
 
 Costs come from products of matrices that are made so that their counts are known and differ: slots, slices,
 pads, rows out of order, distinct sectors of x. Their times are fitted by costs that are not negative, each
@@ -21,7 +21,8 @@ import scipy.sparse
 from scipy.optimize import nnls
 
 from dasp import models
-from dasp.formats.cost import MACHINES, Machine
+from dasp.formats.cost import CostModel
+from dasp.formats.sell.choose import FEW_WARPS, MANY_WARPS
 from dasp.matrix.matrix import SpMatrix
 from dasp.matrix.policy import Policy
 from dasp.runtime.candidate import Candidate
@@ -44,14 +45,13 @@ FAR_BYTES = 1 << 25
 LEAST_SHARE = 0.01
 """Of the longest time, that a unit for each entry must explain: costs are ratios to it."""
 STEPS = (16, 32, 64, 128, 256)
-WARPS = (4, 8, 16)
 MODELS = ("fem3:16", "poisson3d:40", "triangles:30000", "rmat:13", "circuit:30000", "kkt:30000")
 """What the searches are made over."""
 COSTS = ("call", "slot", "byte", "slice", "row", "pad", "by_slice", "by_few", "by_many")
 
 
 class Found(NamedTuple):
-    """A field of `Machine`: its unit and what it trades, the shipped value, and the one measured here.
+    """A field of `CostModel`: its unit and what it trades, the shipped value, and the one measured here.
 
     `measured` is None where nothing here can tell; `how` then says how the shipped one was found.
     """
@@ -77,7 +77,7 @@ class Experiment(NamedTuple):
 
 def experiment(
     columns: Columns,
-    machine: Machine,
+    model: CostModel,
     *,
     delta_bytes: int,
     shortened: int = 0,
@@ -91,8 +91,8 @@ def experiment(
     ----------
     columns : numpy.ndarray, shape (rows, length), each row rising
         Rows and length are multiples of 32 and of `steps`.
-    machine : Machine
-        Whose `few_warps` and `many_warps` make the blocks of slices.
+    model : CostModel
+        Of the machine.
     delta_bytes : int
         In which the packing stores a column.
     shortened : int
@@ -117,11 +117,11 @@ def experiment(
     read = np.where(kept, columns, columns[:, :1])
     if window:
         read = np.concatenate([read[::2], read[1::2]])
-    sectors = [_sectors(read, steps * warps) for warps in (1, machine.few_warps, machine.many_warps)]
+    sectors = [_sectors(read, steps * warps) for warps in (1, FEW_WARPS, MANY_WARPS)]
     stored = slots * ((1 if whole_bytes else 8) + delta_bytes - 1)
     moved = rows if window else 0
     slices = columns.size // (LANES * steps)
-    choices = {"steps": steps, "window": window, "warps": machine.few_warps}
+    choices = {"steps": steps, "window": window, "warps": FEW_WARPS}
     return Experiment(matrix, choices, (1, slots, stored, slices, moved, pads, *sectors))
 
 
@@ -147,11 +147,11 @@ def scattered(rows: int, length: int, width: int, shared: int = 1) -> Columns:
     return np.broadcast_to(some, (groups, shared, LANES, length)).reshape(-1, length)[:rows]
 
 
-def near_experiments(machine: Machine, entries: int) -> list[Experiment]:
+def near_experiments(model: CostModel, entries: int) -> list[Experiment]:
     """Matrices whose x is near: they tell slots, bytes, slices, rows, pads, and sectors that are near."""
-    width = max(machine.near_bytes, 1 << 18) // 16
+    width = max(model.near_bytes, 1 << 18) // 16
     rows = entries // LANES
-    make = functools.partial(experiment, machine=machine)
+    make = functools.partial(experiment, model=model)
     plain, long = band(rows, 32, width), band(rows // 2, 64, width)
     return [
         make(plain, delta_bytes=1),
@@ -166,16 +166,16 @@ def near_experiments(machine: Machine, entries: int) -> list[Experiment]:
     ]
 
 
-def far_experiments(machine: Machine, entries: int) -> list[Experiment]:
+def far_experiments(model: CostModel, entries: int) -> list[Experiment]:
     """Matrices whose x is far: they tell sectors of one slice, and those that blocks of slices share."""
     width, rows = FAR_BYTES // 8, entries // LANES
-    make = functools.partial(experiment, machine=machine, delta_bytes=4)
+    make = functools.partial(experiment, model=model, delta_bytes=4)
     alone = scattered(rows, 32, width)
     return [
         make(alone),
         make(alone, shortened=16),
-        make(scattered(rows, 32, width, machine.few_warps)),
-        make(scattered(rows, 32, width, machine.many_warps)),
+        make(scattered(rows, 32, width, FEW_WARPS)),
+        make(scattered(rows, 32, width, MANY_WARPS)),
     ]
 
 
@@ -196,28 +196,28 @@ def fit(
     return known | {COSTS[i]: float(cost) for i, cost in zip(wanted, found / scales, strict=True)}
 
 
-def measure_costs(machine: Machine, clock: Clock, entries: int) -> dict[str, Any]:
-    """Measure `slot`, `value_byte`, `slice`, `row`, `near` and `far`, in the machine's unit.
+def measure_costs(model: CostModel, clock: Clock, entries: int) -> dict[str, Any]:
+    """Measure `slot`, `value_byte`, `slice`, `row`, `near` and `far`, in the model's unit.
 
     All are None where the times hardly grow with the unit, as on a machine that others keep busy.
     """
-    near, far = near_experiments(machine, entries), far_experiments(machine, entries)
+    near, far = near_experiments(model, entries), far_experiments(model, entries)
     times = [clock(each.matrix, **each.choices) for each in near]
-    blocks = {name: 0.0 for name in ("by_few", "by_many") if not getattr(machine.near, name)}
-    if not machine.near.by_slice:
+    blocks = {name: 0.0 for name in ("by_few", "by_many") if not getattr(model.near, name)}
+    if not model.near.by_slice:
         blocks["by_slice"] = 0.0
     costs = fit(near, times, blocks)
     same = {name: costs[name] for name in ("call", "slot", "byte", "slice", "row")}
-    absent = {name: 0.0 for name in COSTS[6:] if not getattr(machine.far, name)}
+    absent = {name: 0.0 for name in COSTS[6:] if not getattr(model.far, name)}
     away = fit(far, [clock(each.matrix, **each.choices) for each in far], same | absent)
     # A CPU counts in slots of float64, a GPU in bytes of values.
-    unit = costs["slot"] + 8 * costs["byte"] if machine.unit == "slots" else costs["byte"]
+    unit = costs["slot"] + 8 * costs["byte"] if model.kind == "cpu" else costs["byte"]
     named = {"slot": "slot", "value_byte": "byte", "slice": "slice", "row": "row"}
     if unit * entries < LEAST_SHARE * max(times):
         return dict.fromkeys((*named, "near", "far"))
 
     def gathers(found: dict[str, float]) -> Any:
-        return type(machine.near)(*(round(found[name] / unit, 3) for name in COSTS[5:]))
+        return type(model.near)(*(round(found[name] / unit, 3) for name in COSTS[5:]))
 
     simple = {field: round(costs[name] / unit, 3) for field, name in named.items()}
     return {**simple, "near": gathers(costs), "far": gathers(away)}
@@ -226,14 +226,14 @@ def measure_costs(machine: Machine, clock: Clock, entries: int) -> dict[str, Any
 # ---- searches --------------------------------------------------------------------------------------------
 
 
-def measure_near_bytes(machine: Machine, clock: Clock, entries: int) -> int:
+def measure_near_bytes(model: CostModel, clock: Clock, entries: int) -> int:
     """Measure up to how large an x random columns are near: half-way, in ratio, from the least time to the
     longest."""
     sizes = [1 << power for power in range(16, 27)]
     times = []
     for size in sizes:
         columns = scattered(entries // LANES, LANES, size // 8)
-        each = experiment(columns, machine, delta_bytes=2 if size <= 1 << 19 else 4)
+        each = experiment(columns, model, delta_bytes=2 if size <= 1 << 19 else 4)
         times.append(clock(each.matrix, **each.choices))
     middle = (min(times) * max(times)) ** 0.5
     return max((size for size, time in zip(sizes, times, strict=True) if time <= middle), default=0)
@@ -245,68 +245,58 @@ def fastest(clock: Clock, matrices: Iterable[Any], choice: str, values: Sequence
     return values[int(np.argmin(np.mean(logs, axis=0)))]
 
 
-def measure_large_block(machine: Machine, clock: Clock, entries: int) -> float:
+def measure_large_block(model: CostModel, clock: Clock, entries: int) -> float:
     """Measure how much longer blocks of `many_warps` take where their slices share nothing."""
-    each = experiment(band(entries // LANES, LANES, entries // LANES), machine, delta_bytes=1)
-    many, few = (
-        clock(each.matrix, **each.choices | {"warps": warps})
-        for warps in (machine.many_warps, machine.few_warps)
-    )
+    each = experiment(band(entries // LANES, LANES, entries // LANES), model, delta_bytes=1)
+    many, few = (clock(each.matrix, **each.choices | {"warps": warps}) for warps in (MANY_WARPS, FEW_WARPS))
     return round(many / few, 3)
 
 
-def measure_slot_bytes(machine: Machine, clock: Clock, entries: int, costs: dict[str, Any]) -> float:
+def measure_slot_bytes(model: CostModel, clock: Clock, entries: int, costs: dict[str, Any]) -> float:
     """Measure what a slot takes that stores nothing but a column: all values equal."""
-    plain = experiment(band(entries // LANES, LANES, entries // LANES), machine, delta_bytes=1)
+    plain = experiment(band(entries // LANES, LANES, entries // LANES), model, delta_bytes=1)
     equal = plain.matrix.copy()
     equal.data[:] = 1.5
     ratio = clock(equal, **plain.choices) / clock(plain.matrix, **plain.choices)
     return round(float(ratio * (costs["slot"] + 8 * costs["value_byte"])), 2)
 
 
-def measure(
-    kind: str, clock: Clock, *, entries: int | None = None, resident: int | None = None
-) -> list[Found]:
+def measure(model: CostModel, clock: Clock, *, entries: int | None = None) -> list[Found]:
     """Measure a machine's numbers again.
 
     Parameters
     ----------
-    kind : {"cpu", "gpu"}
-        Of `MACHINES`.
+    model : CostModel
+        Of the machine, until now.
     clock : callable
         Microseconds of the product of a matrix with the given choices of `Policy`.
     entries : int, optional
         Of the matrices that are timed.
-    resident : int, optional
-        Warps that a GPU holds at once.
 
     Returns
     -------
     list of Found
         Every field of the record, in its order.
     """
-    machine = MACHINES[kind]
-    entries = entries or ENTRIES[kind]
-    found = measure_costs(machine, clock, entries)
-    found["near_bytes"] = measure_near_bytes(machine, clock, entries)
-    collection = [models.generate(model).tocsr() for model in MODELS]
+    entries = entries or ENTRIES[model.kind]
+    found = measure_costs(model, clock, entries)
+    found["near_bytes"] = measure_near_bytes(model, clock, entries)
+    collection = [models.generate(name).tocsr() for name in MODELS]
     found["most_steps"] = fastest(clock, collection, "steps", STEPS)
-    if machine.blocks_matter:
-        found["few_warps"] = fastest(clock, collection, "warps", WARPS)
-        found["large_block"] = measure_large_block(machine, clock, entries)
+    if model.kind == "gpu":
+        found["large_block"] = measure_large_block(model, clock, entries)
         if found["slot"] is not None:
-            found["slot_bytes"] = measure_slot_bytes(machine, clock, entries, found)
-        found["wave_slices"] = resident
+            found["slot_bytes"] = measure_slot_bytes(model, clock, entries, found)
     return [
         Found(
             field.name,
             field.metadata["unit"],
             field.metadata["trades"],
-            getattr(machine, field.name),
+            getattr(model, field.name),
             found.get(field.name),
-            field.metadata["measured"],
+            field.metadata["again"],
         )
-        for field in fields(machine)
+        for field in fields(model)
     ]
 
 
@@ -339,14 +329,6 @@ def gpu_clock() -> Clock:
             return min(replays(lambda: A.matvec(there, out=y), stream)[0])
 
     return clock
-
-
-def resident_warps() -> int:
-    """Return the warps that the current GPU holds at once."""
-    import cupy
-
-    facts = cupy.cuda.Device().attributes
-    return int(facts["MultiProcessorCount"] * facts["MaxThreadsPerMultiProcessor"] // LANES)
 
 
 def _planned(matrix: Any, device: str, choices: dict[str, Any]) -> tuple[SpMatrix, Columns]:

@@ -1,25 +1,29 @@
-"""Every number that was measured on a machine and that a choice depends on, in one record a machine.
+"""The cost model: numbers that differ from machine to machine, by which matrices are packed.
 
-`tuned` gives each field its unit, what it trades, and where it was measured; `dasp tune machine` measures the
-fields again on the machine that it runs on.
+A field stands here if it differs between the machines that we know, follows from what a device says of
+itself, or is measured by `dasp tune machine`. Other thresholds belong to the kernels and stand beside the
+code that reads them. A plan carries the model that it was chosen by.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from functools import cache
+from typing import Any, NamedTuple, Self, get_args, get_origin, get_type_hints
 
 
 class Gathers(NamedTuple):
-    """What reading x costs beside reading the plan, in the machine's unit of cost.
+    """What reading x costs beside reading the plan, in the model's unit of cost.
 
     Attributes
     ----------
     pad : float
         More for a slot in a step that may hold pads.
     by_slice, by_few, by_many : float
-        For each sector of x that a slice, a block of `few_warps` slices, or one of `many_warps` slices reads,
+        For each sector of x that a slice, a block of `FEW_WARPS` slices, or one of `MANY_WARPS` slices reads,
         counted once for each.
     """
 
@@ -29,296 +33,276 @@ class Gathers(NamedTuple):
     by_many: float
 
 
-class Panels(NamedTuple):
-    """How several columns are multiplied at a time; kernels/spmv/slices_columns.cu.
+class Gpu(NamedTuple):
+    """What a GPU says of itself.
 
     Attributes
     ----------
-    panel : int
-        Bytes of a row of X, or of its sums if those take more, that a warp multiplies.
-    lane : int
-        Bytes of it that one lane reads.
-    steps : int
-        Steps, at most, that are loaded before the first is multiplied.
-    loads : int
-        Loads of X that a lane has in flight.
-    registers : int
-        Of a thread.
+    name : str
+    multiprocessors : int
     warps : int
-        Slices of a block: neighbouring ones meet the same rows of X.
-    share : int
-        Warps that share a slice, at most as many as lanes share an entry; if more than 1, a block has one
-        slice.
+        That a multiprocessor holds at once.
+    l2_bytes : int
+    clock : float
+        Cycles of a multiprocessor in a second; 0 if it is not told.
+    bandwidth : float
+        Bytes of memory traffic in a second, from the memory's clock and the width of its bus; 0 likewise.
     """
 
-    panel: int
-    lane: int
-    steps: int
-    loads: int
-    registers: int
+    name: str
+    multiprocessors: int
     warps: int
-    share: int = 1
+    l2_bytes: int
+    clock: float
+    bandwidth: float
 
 
-class LongRows(NamedTuple):
-    """Which rows of X a warp reads in one launch, a panel as long as a row or nearly so.
-
-    Attributes
-    ----------
-    item : int
-        Bytes of a number.
-    least, most : int
-        Columns.
-    reads : float
-        Times that a row of X is read, at most.
-    steps : int
-        Of most slices, at least; 0 if these need not be alike.
-    panels : Panels
-    """
-
-    item: int
-    least: int
-    most: int
-    reads: float
-    steps: int
-    panels: Panels
+def number(unit: str, trades: str, again: str) -> Any:
+    """Describe a field of `CostModel`: its unit, what it trades, and how it is measured again."""
+    return dataclasses.field(metadata={"unit": unit, "trades": trades, "again": again})
 
 
-def tuned(unit: str, trades: str, measured: str) -> Any:
-    """Describe a field of `Machine`: its unit, what it trades against what, and how it was found."""
-    return dataclasses.field(metadata={"unit": unit, "trades": trades, "measured": measured})
-
-
-_FOUND = "on the machine, with the experiments of benchmarks/lab_book.md; single steps were not recorded"
-_SURVEY = "on the machine, with benchmarks/structures.py: benchmarks/lab_book.md"
-_COLUMNS = "on the machine, among panels of 32 to 256 bytes: benchmarks/lab_book.md"
-_PANEL = "bytes, bytes, steps, loads, registers, slices, warps a slice"
+_TUNE = "dasp tune machine"
+_DEVICE = "what the device says"
+_SURVEY = "benchmarks/structures.py"
+_BOOK = "the experiments of benchmarks/lab_book.md"
 _COST = "units of cost"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Machine:
+class CostModel:
     """What a choice must know of the machine that a plan is made for.
 
-    Costs are compared with each other alone, so each machine counts in a unit of its own: bytes of memory
-    traffic on a GPU, slots on a CPU.
+    Costs are compared with each other alone, so each kind of device counts in a unit of its own: bytes of
+    memory traffic on a GPU, slots on a CPU. The metadata of a field say its unit, what it trades against
+    what, and how it is measured again.
+
+    Raises
+    ------
+    ValueError
+        For a number outside its range.
     """
 
-    name: str = tuned("", "nothing", "given")
-    unit: str = tuned("", "nothing", "given")
+    name: str = number("", "nothing", "")
+    kind: str = number("cpu or gpu", "nothing", "")
 
-    windows: tuple[int, ...] = tuned(
-        "rows", "sort windows that are tried: more find better plans, and each costs planning", _FOUND
-    )
-    sampled_rows: int = tuned(
+    sampled_rows: int = number(
         "rows",
-        "from which on windows are tried on a sample of them: less planning, against windows that cost more",
-        "benchmarks/lab_book.md",
+        "from which on sort windows are tried on a sample: less planning, against windows that cost more",
+        _BOOK,
     )
-    sorts_all: bool = tuned("", "whether a sort over all rows is tried: fewer pads against far x", _FOUND)
-    steps: tuple[tuple[int, int], ...] = tuned(
+    steps: tuple[tuple[int, int], ...] = number(
         "(entries, steps)",
         "most steps of a slice in matrices of fewer entries: short slices are many and keep a machine busy, "
         "long ones take fewer bytes",
-        _FOUND,
+        _BOOK,
     )
-    most_steps: int = tuned("steps", "the same for larger matrices", _FOUND)
-
-    long_slices: tuple[tuple[int, int, int, float], ...] = tuned(
+    most_steps: int = number("steps", "the same for larger matrices", _TUNE)
+    long_slices: tuple[tuple[int, int, int, float], ...] = number(
         "(steps, lanes, slices, share)",
         "most steps where so many lanes hold every row, rows are mostly longer than the steps otherwise, on "
         "average at least as long as such a share of the longest, and at least so many slices are left: "
         "columns of fewer bytes, against fewer warps",
-        "benchmarks/lab_book.md",
+        _BOOK,
     )
-    alike_bytes: int = tuned("bytes of a number", "from which on that share matters", _SURVEY)
 
-    slot: float = tuned(f"{_COST} a slot", "pads against far x and numbers of rows", _FOUND)
-    value_byte: float = tuned(
-        f"{_COST} a byte of a stored value", "the same; 0 where slots are not bound by memory", _FOUND
+    slot: float = number(f"{_COST} a slot", "pads against far x and numbers of rows", _TUNE)
+    value_byte: float = number(
+        f"{_COST} a byte of a stored value", "the same; 0 where slots are not bound by memory", _TUNE
     )
-    slice: float = tuned(f"{_COST} a slice", "few long slices against many short ones", _FOUND)
-    row: float = tuned(
-        f"{_COST} a row", "what storing y out of order costs, against the pads it saves", _FOUND
+    slice: float = number(f"{_COST} a slice", "few long slices against many short ones", _TUNE)
+    row: float = number(
+        f"{_COST} a row", "what storing y out of order costs, against the pads it saves", _TUNE
     )
-    near_bytes: int = tuned("bytes of x", "up to which x lies in a core's own cache", _FOUND)
-    near: Gathers = tuned(_COST, "pads against gathers where x is near", _FOUND)
-    far: Gathers = tuned(_COST, "the same where x is far", _FOUND)
-    scattered_bytes: int = tuned(
+    near_bytes: int = number("bytes of x", "up to which x lies in a core's own cache", _TUNE)
+    near: Gathers = number(_COST, "pads against gathers where x is near", _TUNE)  # noqa: RUF009
+    far: Gathers = number(_COST, "the same where x is far", _TUNE)  # noqa: RUF009
+    scattered_bytes: int = number(
         "bytes of y", "up to which rows sorted over all rows cost no more than others", _SURVEY
     )
-    scattered_row: float = tuned(
+    scattered_row: float = number(
         f"{_COST} a row",
         "the same beyond: parts of y's sectors leave the cache before the others come",
         _SURVEY,
     )
-    most_growth: float = tuned(
-        "ratio", "plans larger than the smallest one by more are not taken, whatever they gather", _FOUND
+    most_growth: float = number(
+        "ratio", "plans larger than the smallest one by more are not taken, whatever they gather", _BOOK
     )
-    least_saving: float = tuned(
+    least_saving: float = number(
         "share of a plan",
         "that sorted rows must be able to save for windows to be tried: a product, against a plan",
-        "benchmarks/lab_book.md",
+        _BOOK,
     )
 
-    few_warps: int = tuned("slices", "slices of a block of threads, as a rule", _FOUND)
-    some_warps: int = tuned("slices", "the same where larger blocks pay", _FOUND)
-    many_warps: int = tuned("slices", "the same where neighbouring slices read the same x", _FOUND)
-    blocks_matter: bool = tuned("", "whether slices are multiplied in blocks at all", "given")
-    large_block: float = tuned(
-        "ratio", "what a block of `many_warps` costs more: it waits for its slowest warp", _FOUND
+    large_block: float = number(
+        "ratio", "what a block of `MANY_WARPS` slices costs more: it waits for its slowest warp", _TUNE
     )
-    least_slots: int = tuned(
-        "slots a slice", "from which `many_warps` may pay: shorter slices wait longer", _FOUND
+    slot_bytes: float = number(
+        "bytes a slot", "a slot takes at least as long as so many bytes, however few it has", _TUNE
     )
-    wave_slices: int = tuned("slices", "that run at the same time: more take turns", _FOUND)
-    wave_slots: int = tuned(
-        "slots a slice", "from which `some_warps` pays where all slices run at once", _FOUND
-    )
-    tiny_slots: int = tuned(
-        "slots a slice",
-        "up to which `some_warps` pays where slices take turns: so many blocks fit a multiprocessor",
-        _FOUND,
-    )
-    tiny_bytes: float = tuned(
+    tiny_bytes: float = number(
         "bytes of the plan and of y for a slice",
-        "the same where all slices have one row a lane: launching a block takes as long as it runs",
+        "up to which blocks of `SOME_WARPS` pay where all slices have one row a lane: launching a block "
+        "takes as long as it runs",
         _SURVEY,
     )
-    tiny_slot: float = tuned("bytes", "what a slot counts there at least", _SURVEY)
-    slot_bytes: float = tuned(
-        "bytes a slot", "a slot takes at least as long as so many bytes, however few it has", _FOUND
-    )
-    most_segments: int = tuned(
-        "segments", "of a row, from which on they get longer and not more: one warp sums them", _FOUND
-    )
-    few_in_flight: tuple[tuple[float, int, int], ...] = tuned(
-        "(steps a slice, slices, steps)",
-        "loads in flight where slices take turns, have no more steps on average and are at least so many: "
-        "registers, and no turn for a single step",
-        _SURVEY,
-    )
-    in_flight: int = tuned("steps", "loads in flight as a rule: latency", _FOUND)
-    fewer_in_flight: tuple[tuple[int, int], ...] = tuned(
-        "(bytes of a value, steps)",
-        "the same for values of so many bytes, where more slices run at once then, and it ends a wave sooner",
-        _FOUND,
-    )
-    few_steps: float = tuned("steps a slice", "up to which slices take turns", _FOUND)
-    multiprocessors: int = tuned("", "slices that run at once against those that wait", "given")
-    registers: int = tuned("of a multiprocessor", "the same", "given")
-    most_registers: tuple[tuple[int, int, int], ...] = tuned(
-        "(words of a number of x and a stored value, steps in flight, of a lane)",
-        "of slices by a vector: with as few as the compiler would take it asks for x between products, and "
-        "with more fewer slices run at once; what is not named is left to it",
-        _FOUND,
-    )
-    slice_registers: int = tuned(
-        "of a lane", "the same: what a slice takes beside its steps in flight", "by the compiler"
-    )
-    kept_plans: tuple[int, int] = tuned(
+    wave_slices: int = number("slices", "that run at the same time: more take turns", _DEVICE)
+    multiprocessors: int = number("", "slices that run at once against those that wait", _DEVICE)
+    kept_plans: tuple[int, int] = number(
         "bytes of a plan",
         "from and up to which a share of it is told to stay in the L2 until the next product: smaller ones "
         "stay by themselves, of larger ones too little would",
-        _FOUND,
+        _DEVICE,
     )
-    kept_bytes: int = tuned("bytes of a plan, x and y", "that have room there together", _FOUND)
+    kept_bytes: int = number("bytes of a plan, x and y", "that have room there together", _DEVICE)
 
-    rows_of_x: tuple[Panels, ...] = tuned(
-        _PANEL, "reads of the plan against registers, where the columns of X lie beside each other", _COLUMNS
-    )
-    narrow_rows_of_x: tuple[Panels, ...] = tuned(
-        _PANEL,
-        "the same for numbers of less than 8 bytes: more of them to a lane take more registers",
-        _COLUMNS,
-    )
-    long_rows_of_x: tuple[LongRows, ...] = tuned(
-        "LongRows",
-        "registers and lanes without a column, against a second launch and cut lines, where rows of X are "
-        "aligned: popular rows stay in the first-level cache however they are cut",
-        _COLUMNS,
-    )
-    lone_rows_of_x: tuple[Panels, ...] = tuned(
-        _PANEL,
-        "the same for 3, 5, 6 or 7 columns that a lane has alone: no exchange, against lines",
-        _COLUMNS,
-    )
-    lone_sectors: tuple[float, float] = tuned(
-        "sectors for each entry",
-        "that slices read of a vector, below which lanes do so: with up to 6 columns, and with 7",
-        _COLUMNS,
-    )
-    far_row_of_x: Panels = tuned(
-        _PANEL,
-        "the same for rows of X of 32 bytes: half as many lines a load, against twice the slots",
-        _COLUMNS,
-    )
-    far_sectors: float = tuned(
-        "sectors for each entry", "that slices read of a vector, at least, there", _COLUMNS
-    )
-    columns_of_x: tuple[Panels, ...] = tuned(
-        _PANEL, "the same where each column of X lies in one run", _COLUMNS
-    )
-    column_bytes: float = tuned(
-        "bytes",
-        "what a number of a column of X costs to gather, at least, where one of a row costs 8",
-        _COLUMNS,
-    )
-    shared_steps: int = tuned(
-        "steps",
-        "that slices have on average, at least, where several warps share one: more loads in flight against "
-        "what each warp begins and ends with",
-        _COLUMNS,
-    )
-    shared_segments: float = tuned(
-        "share of the slices",
-        "that are segments of long rows, or are not, at most, there: warps of a segment wait for each other",
-        _COLUMNS,
-    )
-    crowded_slices: int = tuned(
-        "slices",
-        "from which no warps share one to read rows of X of 128 bytes, if columns lie far and rows of X are "
-        "read often: each warp loads fewer steps of more slots",
-        _COLUMNS,
-    )
-    crowded_reads: float = tuned("times a row of X is read", "there, at least", _COLUMNS)
-    turning_bytes: float = tuned(
-        "bytes gathered less for a row of A, in float64",
-        "from which on columns of X are turned into rows, and Y back",
-        _COLUMNS,
-    )
-    evening_bytes: float = tuned(
-        "bytes gathered less for a row of X, in float64",
-        "from which on rows of X that loads cannot read at once are copied to where they can",
-        _COLUMNS,
-    )
-    octets_of_x: tuple[Panels, ...] = tuned(
-        _PANEL, "the same where rows are multiplied by eights, on tensor cores; steps are quads", _COLUMNS
-    )
-    narrow_octets_of_x: tuple[Panels, ...] = tuned(
-        _PANEL, "the same for numbers of less than 8 bytes", _COLUMNS
-    )
-    octet_entries: tuple[tuple[int, float], ...] = tuned(
-        "(columns, entries a quad)",
-        "from so many columns on, how full the 32 slots of a quad must be for rows to be multiplied by "
-        "eights: rows of X read once for several of A, against slots without an entry",
-        _COLUMNS,
-    )
-    narrow_octet_entries: tuple[tuple[int, float], ...] = tuned(
-        "(columns, entries a quad)", "the same for numbers of less than 8 bytes", _COLUMNS
-    )
+    def __post_init__(self) -> None:
+        """Check every number."""
+        if self.kind not in ("cpu", "gpu"):
+            raise ValueError(f"kind is {self.kind!r:.40}; it must be cpu or gpu")
+        for field in dataclasses.fields(self):
+            least = LEAST.get(field.name, 0.0)
+            for value in _numbers(getattr(self, field.name)):
+                if not least <= value < math.inf:
+                    raise ValueError(f"{field.name} has {value}; finite numbers from {least:g} on are needed")
+        named = [steps for _, steps in self.steps] + [steps for steps, *_ in self.long_slices]
+        for steps in (self.most_steps, *named):
+            if not 1 <= steps <= MOST_STEPS:
+                raise ValueError(f"most steps of a slice are {steps}; they must be from 1 to {MOST_STEPS}")
+
+    @classmethod
+    def for_cpu(cls) -> CostModel:
+        """Return the model of CPUs."""
+        return ZEN4
+
+    @classmethod
+    def for_gpu(cls, gpu: Gpu) -> CostModel:
+        """Return the model of a GPU: measured if it is known, else derived from what it says of itself.
+
+        Slices that keep a GPU busy grow with its multiprocessors, what stays in the L2 with the L2, and bytes
+        that stand for a time with the memory traffic of a multiprocessor in a cycle.
+        """
+        if gpu.name == H200.name:
+            return H200
+        known, base = H200_GPU, H200
+        busy = gpu.multiprocessors / known.multiprocessors
+        room = gpu.l2_bytes / known.l2_bytes
+        told = gpu.clock > 0 and gpu.bandwidth > 0
+        speed = _bytes_a_cycle(gpu) / _bytes_a_cycle(known) if told else 1.0
+        smallest, largest = base.kept_plans
+        return dataclasses.replace(
+            base,
+            name=gpu.name,
+            steps=tuple((round(busy * entries), steps) for entries, steps in base.steps),
+            long_slices=tuple(
+                (steps, lanes, round(busy * slices), share)
+                for steps, lanes, slices, share in base.long_slices
+            ),
+            scattered_bytes=round(room * base.scattered_bytes),
+            slot_bytes=speed * base.slot_bytes,
+            tiny_bytes=speed * base.tiny_bytes,
+            wave_slices=max(1, round(busy * gpu.warps / known.warps * base.wave_slices)),
+            multiprocessors=gpu.multiprocessors,
+            kept_plans=(round(room * smallest), round(room * largest)),
+            kept_bytes=round(room * base.kept_bytes),
+        )
+
+    def as_dict(self) -> dict[str, object]:
+        """Return the fields by name, for JSON."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+    @classmethod
+    def from_dict(cls, given: object) -> Self:
+        """Return the model whose fields came from JSON.
+
+        Raises
+        ------
+        ValueError
+            If a field is missing, unknown or of the wrong kind.
+        """
+        read = read_fields(given)
+        missing = [field.name for field in dataclasses.fields(cls) if field.name not in read]
+        if missing:
+            raise ValueError(f"its cost model lacks {missing[0]}")
+        return cls(**read)
+
+    @classmethod
+    def named(cls, name: object) -> CostModel:
+        """Return the shipped model of a name, for older files of plans; ValueError if there is none."""
+        for model in (H200, ZEN4):
+            if model.name == name:
+                return model
+        raise ValueError(f"its machine is {name!r:.40}, an unknown one")
 
 
-H200 = Machine(
-    name="NVIDIA H200",
-    unit="bytes of memory traffic",
-    windows=(0, 128, 512, 1024, 8192),
+MOST_STEPS = (1 << 12) - 1
+"""Steps of a slice that its header can count."""
+
+LEAST = {"least_saving": -math.inf, "most_growth": 1.0, "wave_slices": 1.0, "multiprocessors": 1.0}
+"""The least number that a field may hold, if that is not 0."""
+
+
+def _numbers(value: object) -> list[float]:
+    """Return the numbers of a field, those inside of tuples too."""
+    if isinstance(value, tuple):
+        return [one for part in value for one in _numbers(part)]
+    return [] if isinstance(value, str) else [value]  # type: ignore[list-item]  # all others are numbers
+
+
+def _bytes_a_cycle(gpu: Gpu) -> float:
+    """Return the bytes of memory traffic that a multiprocessor gets in a cycle."""
+    return gpu.bandwidth / (gpu.multiprocessors * gpu.clock)
+
+
+def read_fields(given: object) -> dict[str, Any]:
+    """Return fields of `CostModel`, of which some may be missing, from JSON.
+
+    Raises
+    ------
+    ValueError
+        If a field is unknown or of the wrong kind.
+    """
+    if not isinstance(given, Mapping):
+        raise ValueError(f"its cost model is {given!r:.40}; an object of fields is needed")
+    hints = _hints()
+    unknown = [name for name in given if name not in hints]
+    if unknown:
+        raise ValueError(f"its cost model has the unknown field {unknown[0]!r:.40}")
+    return {name: _read(hints[name], value, name) for name, value in given.items()}
+
+
+@cache
+def _hints() -> dict[str, Any]:
+    return get_type_hints(CostModel)
+
+
+def _read(hint: Any, value: object, name: str) -> Any:
+    """Return a value of JSON as what a field's type says."""
+    if hint is float and type(value) in (int, float):
+        return float(value)  # type: ignore[arg-type]  # one of both
+    if hint in (int, str) and type(value) is hint:
+        return value
+    if isinstance(value, (list, tuple)):
+        if hint is Gathers and len(value) == len(Gathers._fields):
+            return Gathers(*(_read(float, part, name) for part in value))
+        if get_origin(hint) is tuple:
+            kinds = get_args(hint)
+            kinds = kinds[:1] * len(value) if kinds[-1] is ... else kinds
+            if len(kinds) == len(value):
+                return tuple(_read(kind, part, name) for kind, part in zip(kinds, value, strict=True))
+    raise ValueError(f"its cost model has {value!r:.40} in {name}; {hint!s} is needed")
+
+
+H200_GPU = Gpu("NVIDIA H200", 132, 64, 62_914_560, 1.98e9, 4.917e12)
+"""What an H200 says of itself: bytes a second are twice 3.201 GHz times 6144 bits."""
+
+H200 = CostModel(
+    name=H200_GPU.name,
+    kind="gpu",
     sampled_rows=1_900_000,
-    sorts_all=True,
     steps=((1_000_000, 8), (4_000_000, 16)),
     most_steps=32,
     long_slices=((16, 1, 1200, 0.0), (48, 1, 2500, 0.0), (96, 1, 6000, 0.0), (48, 2, 3500, 0.75)),
-    alike_bytes=8,
     slot=1.5,
     value_byte=1.0,
     slice=16.0,
@@ -330,77 +314,24 @@ H200 = Machine(
     scattered_row=16.0,
     most_growth=1.15,
     least_saving=0.01,
-    few_warps=4,
-    some_warps=8,
-    many_warps=16,
-    blocks_matter=True,
     large_block=1.1,
-    least_slots=224,
-    wave_slices=8192,
-    wave_slots=168,
-    tiny_slots=88,
-    tiny_bytes=1175.0,
-    tiny_slot=5.5,
     slot_bytes=7.0,
-    most_segments=128,
-    few_in_flight=((2.75, 32_768, 2), (4.5, 0, 4), (5.2, 0, 3), (8.5, 0, 4), (9.2, 0, 3), (15.0, 0, 4)),
-    in_flight=8,
-    fewer_in_flight=((16, 4), (0, 6)),
-    few_steps=7.5,
-    multiprocessors=132,
-    registers=65_536,
-    most_registers=((1, 8, 48), (2, 8, 56), (8, 8, 80), (8, 4, 64)),
-    slice_registers=24,
+    tiny_bytes=1175.0,
+    wave_slices=8192,
+    multiprocessors=H200_GPU.multiprocessors,
     kept_plans=(4_000_000, 115_000_000),
     kept_bytes=26_500_000,
-    rows_of_x=(
-        Panels(256, 32, 8, 8, 128, 4, 2),
-        Panels(256, 32, 4, 8, 168, 4),
-        Panels(128, 32, 4, 8, 128, 4),
-        Panels(64, 16, 8, 8, 72, 4, 2),
-        Panels(64, 16, 4, 4, 72, 4),
-        Panels(32, 8, 8, 8, 64, 4, 2),
-        Panels(32, 32, 4, 8, 64, 4),
-    ),
-    narrow_rows_of_x=(
-        Panels(128, 16, 8, 8, 64, 4, 4),
-        Panels(128, 16, 2, 8, 96, 4),
-        Panels(64, 16, 8, 8, 72, 4, 2),
-        Panels(64, 16, 4, 4, 72, 4),
-        Panels(32, 4, 8, 8, 64, 4, 2),
-        Panels(16, 4, 8, 8, 64, 4, 2),
-        Panels(32, 32, 4, 8, 64, 4),
-    ),
-    long_rows_of_x=(
-        LongRows(4, 97, 112, float("inf"), 0, Panels(512, 16, 8, 8, 96, 4, 4)),
-        LongRows(4, 33, 48, 80.0, 6, Panels(256, 32, 8, 8, 80, 4, 4)),
-        LongRows(8, 97, 112, 5.0, 0, Panels(1024, 32, 8, 8, 96, 4, 8)),
-    ),
-    lone_rows_of_x=(Panels(32, 32, 4, 8, 64, 4), Panels(64, 64, 4, 8, 96, 4)),
-    lone_sectors=(0.6, 0.4),
-    far_row_of_x=Panels(32, 16, 4, 8, 64, 4),
-    far_sectors=0.5,
-    columns_of_x=(Panels(128, 128, 4, 16, 128, 4), Panels(64, 64, 4, 16, 96, 4)),
-    shared_steps=6,
-    shared_segments=0.125,
-    crowded_slices=4500,
-    crowded_reads=5.0,
-    column_bytes=10.0,
-    turning_bytes=150.0,
-    evening_bytes=400.0,
-    octets_of_x=(Panels(256, 32, 2, 2, 64, 8), Panels(128, 16, 4, 4, 72, 4), Panels(64, 8, 4, 4, 56, 4)),
-    narrow_octets_of_x=(Panels(128, 16, 3, 3, 72, 4), Panels(64, 8, 4, 4, 64, 4)),
-    octet_entries=((16, 6.0), (8, 8.5)),
-    narrow_octet_entries=((32, 10.0), (16, 8.5)),
 )
 """An H200, driver 580. A sector costs 0.6 of its 32 bytes: from 0.3 (Markov chains) to 0.8 (power laws)."""
+
+NO_BOUND = 1e9
+"""In the place of a bound that nothing comes to."""
 
 ZEN4 = dataclasses.replace(
     H200,
     name="two cores of a Zen 4",
-    unit="slots",
+    kind="cpu",
     sampled_rows=1 << 19,
-    sorts_all=False,
     steps=(),
     most_steps=128,
     long_slices=(),
@@ -411,12 +342,9 @@ ZEN4 = dataclasses.replace(
     near_bytes=1 << 20,
     near=Gathers(0.6, 0.0, 0.0, 0.0),
     far=Gathers(0.3, 0.6, 0.0, 1.0),
-    scattered_row=0.0,
-    most_growth=float("inf"),
-    least_saving=float("-inf"),
-    blocks_matter=False,
+    scattered_bytes=0,
+    scattered_row=NO_BOUND,
+    most_growth=NO_BOUND,
+    least_saving=-NO_BOUND,
 )
-"""Two cores of a Zen 4 with AVX-512. What blocks of threads cost is the GPU's affair and stays as it is."""
-
-MACHINES = {"gpu": H200, "cpu": ZEN4}
-"""The machine that stands for each kind of device."""
+"""Two cores of a Zen 4 with AVX-512. What a GPU alone reads stays, for plans that go from a CPU to one."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from dasp import formats
+from dasp.formats.cost import CostModel
 from dasp.formats.plan import Csr, Plan, arrays_of, narrowest
 from dasp.formats.product_cpu import Product
 from dasp.formats.sell.cpu import primitives
@@ -34,9 +35,9 @@ def resolve(device: str) -> str:
     return "cpu"
 
 
-def machine(device: str) -> str:
-    """Return the name of the machine record of CPUs."""
-    return "cpu"
+def cost_model(device: str) -> CostModel:
+    """Return the model by which choices are made for the CPU."""
+    return CostModel.for_cpu()
 
 
 def packs(name: str) -> bool:

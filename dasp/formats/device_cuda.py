@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from dasp import formats
-from dasp.formats.plan import Csr, Plan, arrays_of, with_arrays
+from dasp.formats.cost import CostModel, Gpu
+from dasp.formats.plan import WARP, Csr, Plan, arrays_of, with_arrays
 from dasp.formats.product_cuda import Product, number
 from dasp.runtime import arrays as _arrays
 from dasp.runtime import check as _check
@@ -89,9 +90,28 @@ def resolve(device: str) -> str | None:
     return resolved
 
 
-def machine(device: str) -> str:
-    """Return the name of the machine record of GPUs."""
-    return "gpu"
+@cache
+def cost_model(device: str) -> CostModel:
+    """Return the model by which choices are made for a GPU."""
+    return CostModel.for_gpu(describe(device))
+
+
+def describe(device: str) -> Gpu:
+    """Return what a GPU says of itself."""
+    import cupy
+
+    name = cupy.cuda.runtime.getDeviceProperties(number(device))["name"].decode()
+    told = cupy.cuda.Device(number(device)).attributes
+    # Clocks are in kHz, the bus in bits, and memory moves two words a cycle. Some drivers do not tell them.
+    traffic = 2e3 * told.get("MemoryClockRate", 0) * told.get("GlobalMemoryBusWidth", 0) / 8
+    return Gpu(
+        name,
+        int(told["MultiProcessorCount"]),
+        int(told["MaxThreadsPerMultiProcessor"]) // WARP,
+        int(told["L2CacheSize"]),
+        1e3 * told.get("ClockRate", 0),
+        traffic,
+    )
 
 
 def packs(name: str) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dasp.formats.cost import Machine
+from dasp.formats.cost import CostModel
 from dasp.formats.plan import Array, Csr, Part, Plan
 
 
@@ -27,8 +27,8 @@ class Format:
     takes : callable
         Whether the format can hold a matrix of a shape.
     pack : callable
-        (csr, options, machine, primitives) -> Plan. The arrays of the plan lie where those of `csr` do.
-        Deterministic: equal matrices, options and machines give equal bits on every device.
+        (csr, options, model, primitives) -> Plan. The arrays of the plan lie where those of `csr` do.
+        Deterministic: equal matrices, options and models give equal bits on every device.
     unpack : callable
         (plan, primitives) -> the matrix as CSR (indptr, indices, data), a row's entries in the order in which
         they were packed. The primitives are of the device that packs the format; the arrays lie there.
@@ -72,7 +72,7 @@ class Format:
     values: type
     dtypes: tuple[str, ...]
     takes: Callable[[tuple[int, int]], bool]
-    pack: Callable[[Csr, Any, Machine, Any], Plan]
+    pack: Callable[[Csr, Any, CostModel, Any], Plan]
     unpack: Callable[[Plan, Any], tuple[Array, Array, Array]]
     slots: Callable[[Plan, Any], Any]
     check: Callable[[Plan], None]

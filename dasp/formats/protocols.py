@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from dasp.formats.cost import CostModel
 from dasp.formats.plan import Array, Csr, Plan
 from dasp.formats.sell.choose import SliceStatistics, ValueStatistics
 from dasp.formats.sell.layout import Cut, Layout, Survey, Tried
@@ -77,8 +78,8 @@ class Device(Protocol):
     def resolve(self, device: str) -> str | None:
         """Return the device that a name means, None if `auto` finds none here."""
 
-    def machine(self, device: str) -> str:
-        """Return the name of the machine record in `dasp.formats.cost.MACHINES` that stands for a device."""
+    def cost_model(self, device: str) -> CostModel:
+        """Return the model by which choices are made for a device."""
 
     def as_operand(self, x: Any, device: str) -> Array:
         """Return x as an array on the device; TypeError if it is somewhere else."""

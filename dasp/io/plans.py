@@ -14,10 +14,11 @@ from typing import Any, get_args, get_type_hints
 import numpy as np
 
 from dasp import formats
+from dasp.formats.cost import CostModel
 from dasp.formats.plan import Plan, arrays_of, is_array, require, with_arrays
 from dasp.runtime import dtypes as _dtypes
 
-FILE_VERSION = 5
+FILE_VERSION = 6
 """Raised with every change of what a file holds. From 4 on, older versions stay readable: `_READERS`."""
 
 HEAD = "dasp_plan"
@@ -46,7 +47,9 @@ def pack_plan(plan: Plan) -> dict[str, np.ndarray]:
 def _pack(part: Any, prefix: str, arrays: dict[str, np.ndarray], scalars: dict[str, Any]) -> None:
     for field in fields(part):
         value, path = getattr(part, field.name), prefix + field.name
-        if is_dataclass(value):
+        if isinstance(value, CostModel):
+            scalars[path] = value.as_dict()
+        elif is_dataclass(value):
             _pack(value, path + ".", arrays, scalars)
         elif isinstance(value, np.dtype):
             scalars[path] = value.name
@@ -98,7 +101,7 @@ def unpack_plan(arrays: dict[str, np.ndarray]) -> Plan:
     return reader(head, {path: array for path, array in arrays.items() if path != HEAD})
 
 
-def _read_5(head: dict[str, Any], arrays: dict[str, np.ndarray]) -> Plan:
+def _read_6(head: dict[str, Any], arrays: dict[str, np.ndarray]) -> Plan:
     name, shape, scalars = head.get("format"), head.get("shape"), head.get("fields")
     require(isinstance(name, str) and name in formats.names(), f"its format is {name!r:.40}, an unknown one")
     sizes = isinstance(shape, list) and len(shape) == 2 and all(type(n) is int and n >= 0 for n in shape)
@@ -123,6 +126,16 @@ def _of_bits(array: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
     return array.view(dtype) if array.dtype == np.uint16 else array
 
 
+def _read_5(head: dict[str, Any], arrays: dict[str, np.ndarray]) -> Plan:
+    """Read version 5, which names the machine that a plan of slices was chosen for and holds no numbers."""
+    older, scalars = "pattern.choice.machine", head.get("fields")
+    if isinstance(scalars, dict) and older in scalars:
+        model = CostModel.named(scalars[older]).as_dict()
+        kept = {path: value for path, value in scalars.items() if path != older}
+        head = {**head, "fields": {**kept, "pattern.choice.model": model}}
+    return _read_6(head, arrays)
+
+
 def _read_4(head: dict[str, Any], arrays: dict[str, np.ndarray]) -> Plan:
     """Read version 4, which calls the formats by older names."""
     older = {"slices": "sell", "published": "dasp"}.get(str(head.get("format")))
@@ -130,7 +143,7 @@ def _read_4(head: dict[str, Any], arrays: dict[str, np.ndarray]) -> Plan:
     return _read_5({**head, "format": older}, arrays)
 
 
-_READERS = {4: _read_4, 5: _read_5}
+_READERS = {4: _read_4, 5: _read_5, 6: _read_6}
 
 
 def _unpack(kind: type, prefix: str, left: dict[str, Any]) -> Any:
@@ -138,7 +151,7 @@ def _unpack(kind: type, prefix: str, left: dict[str, Any]) -> Any:
     values = {}
     for field in fields(kind):
         path, hint = prefix + field.name, hints[field.name]
-        if is_dataclass(hint):
+        if is_dataclass(hint) and hint is not CostModel:
             assert isinstance(hint, type)
             values[field.name] = _unpack(hint, path + ".", left)
             continue
@@ -156,6 +169,8 @@ def _field(path: str, hint: Any, value: Any) -> Any:
         value = np.ascontiguousarray(value)
         value.flags.writeable = False
         return value
+    if hint is CostModel:
+        return CostModel.from_dict(value)
     if isinstance(hint, type) and issubclass(hint, IntEnum):
         if type(value) is not int or value not in list(hint):
             raise ValueError(f"its field {path} is {value!r:.40}; no {hint.__name__} has that number")

@@ -14,7 +14,7 @@ import numpy as np
 
 from dasp import formats
 from dasp.formats import devices
-from dasp.formats.cost import MACHINES
+from dasp.formats.cost import CostModel
 from dasp.formats.plan import Array, Csr, Plan, arrays_of, csr_from_coo, narrowest
 from dasp.formats.protocols import Primitives
 from dasp.matrix.device import find_device
@@ -79,17 +79,17 @@ def pack(csr: Csr, order: Array | None, request: Request) -> Plan:
     request : Request
     """
     where = request.packing_device(csr.shape)
-    machine, backend = devices.find(request.device).machine(request.device), devices.find(where)
+    model, backend = devices.find(request.device).cost_model(request.device), devices.find(where)
     with backend.packing(csr, where) as (there, primitives):
         if order is not None:
             order = backend.to_device(order, where)
-        return make_plan(there, request.policy, machine, primitives, order, progress=request.progress)
+        return make_plan(there, request.policy, model, primitives, order, progress=request.progress)
 
 
 def make_plan(
     csr: Csr,
     policy: Policy,
-    machine: str,
+    model: CostModel,
     primitives: Primitives,
     order: Array | None = None,
     *,
@@ -102,8 +102,8 @@ def make_plan(
     csr : Csr
         Checked (`dasp.runtime.check.csr`), on the device of the primitives; not modified.
     policy : Policy
-    machine : str
-        A name of `dasp.formats.cost.MACHINES`: whose costs decide what the policy leaves open.
+    model : CostModel
+        Whose costs decide what the policy leaves open.
     primitives : dasp.formats.protocols.Primitives
     order : Array, shape (nnz,), optional
         Which of the entries that came in is each entry of the matrix, if they came in another order.
@@ -125,16 +125,16 @@ def make_plan(
     options = _options(policy, packs.name)
     if progress:
         with _with_bar(primitives) as steps:
-            plan = packs.pack(csr, options, MACHINES[machine], steps)
+            plan = packs.pack(csr, options, model, steps)
     else:
-        plan = packs.pack(csr, options, MACHINES[machine], primitives)
+        plan = packs.pack(csr, options, model, primitives)
     if order is not None:
         plan = dataclasses.replace(plan, order=order if plan.order is None else order[plan.order])
     if isinstance(csr.data, np.ndarray):
         for array in arrays_of(plan):
             array.flags.writeable = False
     if logger.isEnabledFor(logging.INFO):
-        parts = *csr.shape, plan.nnz, packs.name, machine, plan.nbytes
+        parts = *csr.shape, plan.nnz, packs.name, model.name, plan.nbytes
         logger.info("planned %s x %s with %s entries as %s for %s: %s bytes", *parts)
     return plan
 

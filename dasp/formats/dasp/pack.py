@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dasp.formats.cost import Machine
+from dasp.formats.cost import CostModel
 from dasp.formats.dasp.options import Options
 from dasp.formats.dasp.pattern import (
     HALF_WARP,
@@ -35,7 +35,7 @@ from dasp.runtime.integers import ceil_div, round_up
 Vector = np.ndarray[Any, Any]
 
 
-def pack(csr: Csr, options: Options, machine: Machine, on: Any) -> Plan:
+def pack(csr: Csr, options: Options, model: CostModel, on: Any) -> Plan:
     """Pack a matrix in the format of the paper.
 
     Parameters
@@ -43,8 +43,8 @@ def pack(csr: Csr, options: Options, machine: Machine, on: Any) -> Plan:
     csr : Csr
         With NumPy arrays; not modified.
     options : Options
-    machine : Machine
-        The thresholds are the paper's, whatever the machine.
+    model : CostModel
+        The thresholds are the paper's, whatever the model says.
     on : Primitives
         The CPU's.
 

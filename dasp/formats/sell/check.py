@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from dasp.formats.cost import MOST_STEPS
 from dasp.formats.plan import WARP, Plan, check_offsets, check_permutation, require
 from dasp.formats.sell.pattern import (
     MOST_CODES,
     MOST_COLUMNS,
-    MOST_STEPS,
     MOST_WARPS,
     SHAPE_BITS,
     Coding,

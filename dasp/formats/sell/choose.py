@@ -1,4 +1,4 @@
-"""What is chosen for a matrix: pure functions of statistics, options and machine, on the host.
+"""What is chosen for a matrix: pure functions of statistics, options and cost model, on the host.
 
 Statistics are integers, so that every device that counts them chooses the same.
 """
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dasp.formats.cost import Gathers, Machine
+from dasp.formats.cost import CostModel, Gathers
 from dasp.formats.plan import WARP
 from dasp.formats.sell.pattern import MOST_CODES, Coding, code_type, may_code
 from dasp.runtime.integers import ceil_div, round_up
@@ -20,6 +20,30 @@ SECTOR_BYTES = 32
 SAMPLES = 24
 """Places at which sectors of x are counted, in the order of the slices."""
 
+WINDOWS = 0, 128, 512, 1024, 8192
+"""Rows of the sort windows that are tried: more find better plans, and each costs planning."""
+
+ALIKE_BYTES = 8
+"""Bytes of a number from which on `CostModel.long_slices` asks whether rows are alike."""
+
+FEW_WARPS, SOME_WARPS, MANY_WARPS = 4, 8, 16
+"""Slices of a block: as a rule, where larger blocks pay, and where neighbouring slices read the same x."""
+
+LEAST_SLOTS = 224
+"""Slots of a slice from which on `MANY_WARPS` may pay: shorter slices wait longer."""
+
+WAVE_SLOTS = 168
+"""Slots of a slice from which on `SOME_WARPS` pays where all slices run at once."""
+
+TINY_SLOTS = 88
+"""Slots of a slice up to which `SOME_WARPS` pays where slices take turns: so many blocks fit a
+multiprocessor."""
+
+TINY_SLOT = 5.5
+"""Bytes that a slot counts at least where `CostModel.tiny_bytes` is asked."""
+
+MOST_SEGMENTS = 128
+"""Segments of a row, from which on they get longer and not more: one warp sums them."""
 
 TILES, TILE_ROWS = 32, 8192
 """Tiles of a sample of rows in which windows are tried, and the rows of each: as many as the widest window.
@@ -73,8 +97,8 @@ class SliceStatistics(NamedTuple):
     sampled_steps : int
         Steps of the slices in which sectors were counted.
     by_slice, by_few, by_many : int
-        Distinct sectors of x in the sampled slices: of each slice, of each block of the machine's `few_warps`
-        and of its `many_warps` slices, added up. 0 where nobody asked.
+        Distinct sectors of x in the sampled slices: of each slice, of each block of `FEW_WARPS`
+        and of `MANY_WARPS` slices, added up. 0 where nobody asked.
     """
 
     slices: int
@@ -100,12 +124,12 @@ class SliceStatistics(NamedTuple):
         return sectors * self.steps / max(self.sampled_steps, 1)
 
 
-def tiles_to_try(windows: tuple[int, ...], rows: int, longest: int, machine: Machine) -> int:
+def tiles_to_try(windows: tuple[int, ...], rows: int, longest: int, model: CostModel) -> int:
     """Return in how many tiles of `TILE_ROWS` rows windows are tried; 0 if in all rows.
 
     Tiles hold whole windows, but for those of all rows, which are then of all rows in the tiles.
     """
-    if rows < max(machine.sampled_rows, 2 * TILES * TILE_ROWS) or len(windows) < 2 or longest >= MOST_KEYS:
+    if rows < max(model.sampled_rows, 2 * TILES * TILE_ROWS) or len(windows) < 2 or longest >= MOST_KEYS:
         return 0
     whole = all([window in (0, rows) or TILE_ROWS % window == 0 for window in windows])
     return TILES if whole else 0
@@ -167,16 +191,16 @@ def code_bytes(coding: Coding, dtype: np.dtype[Any]) -> int:
     return 0 if coding == Coding.EQUAL else code_type(coding, dtype).itemsize
 
 
-def choose_steps(entries: int, machine: Machine) -> int:
+def choose_steps(entries: int, model: CostModel) -> int:
     """Choose the most steps of a slice."""
-    for below, steps in machine.steps:
+    for below, steps in model.steps:
         if entries < below:
             return steps
-    return machine.most_steps
+    return model.most_steps
 
 
 def choose_long_steps(
-    steps: int, rows: int, entries: int, longest: int, dtype: np.dtype[Any], machine: Machine
+    steps: int, rows: int, entries: int, longest: int, dtype: np.dtype[Any], model: CostModel
 ) -> int:
     """Choose more steps where rows are long and alike, and many: fewer lanes then share a row.
 
@@ -192,12 +216,12 @@ def choose_long_steps(
         Entries of the longest row.
     dtype : dtype
         Of the matrix.
-    machine : Machine
+    model : CostModel
     """
     if steps * rows >= entries:
         return steps
-    for most, lanes, least, share in machine.long_slices:
-        alike = dtype.itemsize < machine.alike_bytes or share * longest * rows <= entries
+    for most, lanes, least, share in model.long_slices:
+        alike = dtype.itemsize < ALIKE_BYTES or share * longest * rows <= entries
         longer = steps < most and alike
         if longer and lanes // 2 * most < longest <= lanes * most and lanes * rows >= WARP * least:
             return most
@@ -205,7 +229,7 @@ def choose_long_steps(
 
 
 def most_saved(
-    rows: int, entries: int, longest: int, steps: int, dtype: np.dtype[Any], machine: Machine
+    rows: int, entries: int, longest: int, steps: int, dtype: np.dtype[Any], model: CostModel
 ) -> float:
     """Return what a sort of the rows can save at most, whatever their lengths are, in units of cost.
 
@@ -222,45 +246,44 @@ def most_saved(
         Most steps of a slice.
     dtype : dtype
         Of the matrix.
-    machine : Machine
+    model : CostModel
     """
     lanes = 1
     while lanes * steps < longest:
         lanes *= 2
     pads = (rows + WARP) * round_up(longest, lanes) - entries
     slices = (rows * lanes - max(rows, ceil_div(entries, steps))) / WARP + 1
-    return _most_of_slot(dtype, machine) * pads + machine.slice * slices
+    return _most_of_slot(dtype, model) * pads + model.slice * slices
 
 
 def windows_to_try(
-    saved: float, rows: int, entries: int, dtype: np.dtype[Any], machine: Machine
+    saved: float, rows: int, entries: int, dtype: np.dtype[Any], model: CostModel
 ) -> tuple[int, ...]:
     """Return the sort windows to try, rising; those of `rows` or more sort all of them.
 
     None of them where no sort can save more than it costs, and enough: `saved` is the most (`most_saved`).
     """
-    moves = machine.row * rows
-    if saved - moves <= machine.least_saving * _most_of_slot(dtype, machine) * entries:
+    moves = model.row * rows
+    if saved - moves <= model.least_saving * _most_of_slot(dtype, model) * entries:
         return ()
-    narrower = tuple([window for window in machine.windows if window < rows])
-    sorts_all = machine.sorts_all and saved > moves + _scattered(rows, dtype, machine)
-    sorts_all = sorts_all or len(narrower) < len(machine.windows)
+    narrower = tuple([window for window in WINDOWS if window < rows])
+    sorts_all = len(narrower) < len(WINDOWS) or saved > moves + _scattered(rows, dtype, model)
     return (*narrower, rows) if sorts_all and rows not in narrower else narrower
 
 
-def _most_of_slot(dtype: np.dtype[Any], machine: Machine) -> float:
+def _most_of_slot(dtype: np.dtype[Any], model: CostModel) -> float:
     """Return what a slot costs at most."""
-    return _slot_cost(dtype.itemsize, machine) + max(machine.near.pad, machine.far.pad)
+    return _slot_cost(dtype.itemsize, model) + max(model.near.pad, model.far.pad)
 
 
-def _scattered(rows: int, dtype: np.dtype[Any], machine: Machine) -> float:
+def _scattered(rows: int, dtype: np.dtype[Any], model: CostModel) -> float:
     """Return what a sort over all rows costs beside numbers of rows."""
-    return machine.scattered_row * rows if rows * dtype.itemsize > machine.scattered_bytes else 0.0
+    return model.scattered_row * rows if rows * dtype.itemsize > model.scattered_bytes else 0.0
 
 
-def gathers_of(x_bytes: int, machine: Machine) -> Gathers:
+def gathers_of(x_bytes: int, model: CostModel) -> Gathers:
     """Return what reading an x of so many bytes costs."""
-    return machine.near if x_bytes <= machine.near_bytes else machine.far
+    return model.near if x_bytes <= model.near_bytes else model.far
 
 
 def choose_window(
@@ -269,7 +292,7 @@ def choose_window(
     dtype: np.dtype[Any],
     code_bytes: int,
     gathers: Gathers,
-    machine: Machine,
+    model: CostModel,
 ) -> int:
     """Choose the sort window whose plan costs least: wide ones save pads, narrow ones gather less of x.
 
@@ -285,32 +308,28 @@ def choose_window(
         Of a stored value.
     gathers : Gathers
         Of this x.
-    machine : Machine
+    model : CostModel
     """
-    costs, moves, last = [], machine.row * rows, machine.windows[-1]
-    slot, of_slice = _slot_cost(code_bytes, machine), machine.slice
+    costs, moves, last = [], model.row * rows, WINDOWS[-1]
+    slot, of_slice = _slot_cost(code_bytes, model), model.slice
     pad, *each = gathers
     priced = [(kind, price) for kind, price in enumerate(each) if price]
     for window, (slices, steps, full, sampled_steps, *sampled) in tried.items():
         size = WARP * steps * slot + of_slice * slices + (moves if window else 0)
         cost = size + pad * (WARP * steps - WARP * full)
         if window > last:
-            cost += _scattered(rows, dtype, machine)
+            cost += _scattered(rows, dtype, model)
         for kind, price in priced:
             cost += price * (sampled[kind] * steps / (sampled_steps or 1))
         costs.append((cost, size, window))
-    most = machine.most_growth * min([size for _, size, _ in costs])
+    most = model.most_growth * min([size for _, size, _ in costs])
     return min([cost for cost in costs if cost[1] <= most])[2]
 
 
-def may_share(slices: SliceStatistics, machine: Machine) -> bool:
+def may_share(slices: SliceStatistics, model: CostModel) -> bool:
     """Whether sectors must be counted to choose the slices of a block."""
-    enough = SAMPLES * machine.many_warps
-    return (
-        machine.blocks_matter
-        and slices.slices >= enough
-        and slices.slots >= (machine.least_slots * slices.slices)
-    )
+    enough = SAMPLES * MANY_WARPS
+    return model.kind == "gpu" and slices.slices >= enough and slices.slots >= (LEAST_SLOTS * slices.slices)
 
 
 def choose_warps(
@@ -319,7 +338,7 @@ def choose_warps(
     dtype: np.dtype[Any],
     code_bytes: int,
     gathers: Gathers,
-    machine: Machine,
+    model: CostModel,
 ) -> int:
     """Choose how many slices share a multiprocessor's cache.
 
@@ -339,36 +358,36 @@ def choose_warps(
         Of a stored value.
     gathers : Gathers
         Of this x.
-    machine : Machine
+    model : CostModel
     """
-    if not machine.blocks_matter:
-        return machine.few_warps
+    if model.kind == "cpu":
+        return FEW_WARPS
     count, slots = slices.slices, slices.slots
-    if count <= machine.wave_slices:
-        pays = slots >= machine.wave_slots * count
+    if count <= model.wave_slices:
+        pays = slots >= WAVE_SLOTS * count
     else:
-        of_slot = max(_slot_cost(code_bytes, machine), machine.tiny_slot)
-        others = machine.slice + WARP * dtype.itemsize
-        tiny = even and of_slot * slots <= (machine.tiny_bytes - others) * count
-        pays = tiny or slots <= machine.tiny_slots * count
-    least = machine.some_warps if pays else machine.few_warps
-    if not may_share(slices, machine):
+        of_slot = max(_slot_cost(code_bytes, model), TINY_SLOT)
+        others = model.slice + WARP * dtype.itemsize
+        tiny = even and of_slot * slots <= (model.tiny_bytes - others) * count
+        pays = tiny or slots <= TINY_SLOTS * count
+    least = SOME_WARPS if pays else FEW_WARPS
+    if not may_share(slices, model):
         return least
-    size, least_cost = _plan_cost(slices, code_bytes, machine), machine.slot_bytes * slots
+    size, least_cost = _plan_cost(slices, code_bytes, model), model.slot_bytes * slots
     few, many = (
         max(size + gathers.by_few * slices.of_all(sectors), least_cost)
         for sectors in (slices.by_few, slices.by_many)
     )
-    if machine.large_block * many >= few:
+    if model.large_block * many >= few:
         return least
-    return machine.some_warps if dtype.kind == "c" else machine.many_warps
+    return SOME_WARPS if dtype.kind == "c" else MANY_WARPS
 
 
-def _plan_cost(slices: SliceStatistics, code_bytes: int, machine: Machine) -> float:
+def _plan_cost(slices: SliceStatistics, code_bytes: int, model: CostModel) -> float:
     """Estimate what reading the slots and the headers costs."""
-    return WARP * slices.steps * _slot_cost(code_bytes, machine) + machine.slice * slices.slices
+    return WARP * slices.steps * _slot_cost(code_bytes, model) + model.slice * slices.slices
 
 
-def _slot_cost(code_bytes: int, machine: Machine) -> float:
+def _slot_cost(code_bytes: int, model: CostModel) -> float:
     """Estimate what reading a slot costs."""
-    return machine.slot + machine.value_byte * code_bytes
+    return model.slot + model.value_byte * code_bytes

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dasp.formats.cost import Gathers, Machine
+from dasp.formats.cost import CostModel, Gathers
 from dasp.formats.plan import WARP, Csr, Plan, narrowest
 from dasp.formats.sell import choose
 from dasp.formats.sell.layout import Cut, Layout, Survey, Tried
@@ -20,7 +20,7 @@ from dasp.formats.sell.pattern import NAME, Choice, Coding, Pattern
 from dasp.runtime.integers import ceil_div
 
 
-def pack(csr: Csr, options: Options, machine: Machine, on: Any) -> Plan:
+def pack(csr: Csr, options: Options, model: CostModel, on: Any) -> Plan:
     """Pack a matrix into slices.
 
     Parameters
@@ -28,7 +28,7 @@ def pack(csr: Csr, options: Options, machine: Machine, on: Any) -> Plan:
     csr : Csr
         On the device of the primitives; not modified.
     options : Options
-    machine : Machine
+    model : CostModel
         For which is chosen what the options leave open.
     on : Primitives
 
@@ -38,29 +38,29 @@ def pack(csr: Csr, options: Options, machine: Machine, on: Any) -> Plan:
         With arrays on that device.
     """
     dtype, m = csr.data.dtype, csr.shape[0]
-    steps = options.steps or choose.choose_steps(len(csr.data), machine)
-    segment_steps = options.steps or max(steps, machine.most_steps)
-    cut = Cut(steps, segment_steps, machine.most_segments, machine.wave_slices)
+    steps = options.steps or choose.choose_steps(len(csr.data), model)
+    segment_steps = options.steps or max(steps, model.most_steps)
+    cut = Cut(steps, segment_steps, choose.MOST_SEGMENTS, model.wave_slices)
     survey = on.survey(csr, cut, options.narrow)
     if not options.steps and not survey.long_rows:
-        steps = choose.choose_long_steps(steps, m, len(csr.data), survey.longest, dtype, machine)
+        steps = choose.choose_long_steps(steps, m, len(csr.data), survey.longest, dtype, model)
         if steps != cut.steps:
             cut = cut._replace(steps=steps, segment_steps=max(steps, cut.segment_steps))
     order = None
     if not survey.columns_rise:
         csr, order = on.sort_columns(csr, survey)
-    gathers = choose.gathers_of((survey.most_column + 1) * dtype.itemsize, machine)
+    gathers = choose.gathers_of((survey.most_column + 1) * dtype.itemsize, model)
 
     tried, coding = None, None
     window = options.window or 0  # if no row is longer than the one before it, a sort moves none
-    windows = _windows(csr, survey, cut, machine) if options.window is None and survey.rises else ()
-    tiles = choose.tiles_to_try(windows, m, survey.longest, machine)
+    windows = _windows(csr, survey, cut, model) if options.window is None and survey.rises else ()
+    tiles = choose.tiles_to_try(windows, m, survey.longest, model)
     if windows:
-        window, tried, coding = _choose_window(csr, survey, cut, windows, gathers, machine, on, tiles)
+        window, tried, coding = _choose_window(csr, survey, cut, windows, gathers, model, on, tiles)
     layout = on.lay_out(csr, survey, cut, window, tried)
     if tried and tiles and not choose.is_like(tried.statistics[window], layout.steps - layout.segment_steps):
         layout = None
-        window, tried, coding = _choose_window(csr, survey, cut, windows, gathers, machine, on, 0)
+        window, tried, coding = _choose_window(csr, survey, cut, windows, gathers, model, on, 0)
         layout = on.lay_out(csr, survey, cut, window, tried)
     if coding is None:
         coding = _coding(survey, dtype)
@@ -69,11 +69,11 @@ def pack(csr: Csr, options: Options, machine: Machine, on: Any) -> Plan:
     tried = None
     warps = options.warps
     if warps is None:
-        slices = known or _count_slices(csr, survey, cut, layout, machine, on)
+        slices = known or _count_slices(csr, survey, cut, layout, model, on)
         even = layout.slices == ceil_div(layout.positions, WARP)
         code_bytes = choose.code_bytes(coding, dtype)
-        warps = choose.choose_warps(slices, even, dtype, code_bytes, gathers, machine)
-    choice = Choice(machine.name, steps, cut.segment_steps, window, warps, bool(options.narrow), options.mma)
+        warps = choose.choose_warps(slices, even, dtype, code_bytes, gathers, model)
+    choice = Choice(model, steps, cut.segment_steps, window, warps, bool(options.narrow), options.mma)
     values, (rows, headers, bases, deltas) = on.store(csr, survey, order, layout, coding)
     pattern = Pattern(
         choice=choice,
@@ -92,12 +92,12 @@ def pack(csr: Csr, options: Options, machine: Machine, on: Any) -> Plan:
     return Plan(NAME, csr.shape, dtype, pattern, values, order)
 
 
-def _windows(csr: Csr, survey: Survey, cut: Cut, machine: Machine) -> tuple[int, ...]:
+def _windows(csr: Csr, survey: Survey, cut: Cut, model: CostModel) -> tuple[int, ...]:
     """Return the sort windows to try."""
     rows, entries, dtype, saved = csr.shape[0], len(csr.data), csr.data.dtype, math.inf
     if not survey.long_rows:
-        saved = choose.most_saved(rows, entries, survey.longest, cut.steps, dtype, machine)
-    return choose.windows_to_try(saved, rows, entries, dtype, machine)
+        saved = choose.most_saved(rows, entries, survey.longest, cut.steps, dtype, model)
+    return choose.windows_to_try(saved, rows, entries, dtype, model)
 
 
 def _choose_window(
@@ -106,16 +106,16 @@ def _choose_window(
     cut: Cut,
     windows: tuple[int, ...],
     gathers: Gathers,
-    machine: Machine,
+    model: CostModel,
     on: Any,
     tiles: int,
 ) -> tuple[int, Tried, Coding]:
     """Try sort windows, in some tiles or in all rows; return the best one, what was found, and the coding."""
-    dtype, blocks = csr.data.dtype, _blocks(gathers, machine)
+    dtype, blocks = csr.data.dtype, _blocks(gathers, model)
     tried = on.try_windows(csr, survey, cut, windows, _sector_columns(csr), blocks, tiles)
     coding = _coding(survey, dtype)
     code_bytes, rows = choose.code_bytes(coding, dtype), csr.shape[0] - survey.long_rows
-    window = choose.choose_window(tried.statistics, rows, dtype, code_bytes, gathers, machine)
+    window = choose.choose_window(tried.statistics, rows, dtype, code_bytes, gathers, model)
     return window, tried, coding
 
 
@@ -125,24 +125,24 @@ def _coding(survey: Survey, dtype: np.dtype[Any]) -> Coding:
 
 
 def _count_slices(
-    csr: Csr, survey: Survey, cut: Cut, layout: Layout, machine: Machine, on: Any
+    csr: Csr, survey: Survey, cut: Cut, layout: Layout, model: CostModel, on: Any
 ) -> choose.SliceStatistics:
     """Return what is known of slices, and what blocks of them read where that matters."""
     slices = choose.SliceStatistics(layout.slices, layout.steps, layout.full, 0, 0, 0, 0)
-    if not choose.may_share(slices, machine):
+    if not choose.may_share(slices, model):
         return slices
-    blocks = 0, machine.few_warps, machine.many_warps
+    blocks = 0, choose.FEW_WARPS, choose.MANY_WARPS
     counted: choose.SliceStatistics = on.slice_statistics(
         csr, survey, cut, layout, _sector_columns(csr), blocks
     )
     return counted
 
 
-def _blocks(gathers: Gathers, machine: Machine) -> tuple[int, int, int]:
+def _blocks(gathers: Gathers, model: CostModel) -> tuple[int, int, int]:
     """Return the slices of each kind of block whose sectors matter; 0 for the others."""
-    matter = machine.blocks_matter
-    few = machine.few_warps if matter or gathers.by_few else 0
-    many = machine.many_warps if matter or gathers.by_many else 0
+    matter = model.kind == "gpu"
+    few = choose.FEW_WARPS if matter or gathers.by_few else 0
+    many = choose.MANY_WARPS if matter or gathers.by_many else 0
     return 1 if gathers.by_slice else 0, few, many
 
 

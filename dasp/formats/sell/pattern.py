@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from dasp.formats.cost import CostModel
 from dasp.formats.plan import Array
 from dasp.runtime.dtypes import real_type
 
@@ -31,9 +32,6 @@ class Width(IntEnum):
 NONE, BITS_8, BITS_16, BITS_32 = (int(width) for width in Width)
 PAD_8, PAD_16, PAD_32 = (1 << 8) - 1, (1 << 16) - 1, (1 << 32) - 1
 """The delta of a pad, in each width that is stored."""
-
-MOST_STEPS = (1 << 12) - 1
-"""Steps of a slice that its header can count."""
 
 MOST_COLUMNS = PAD_32
 """Columns that the widest deltas can tell apart, and rows that a header can count."""
@@ -122,12 +120,12 @@ NO_BYTE = 256
 
 @dataclass(frozen=True)
 class Choice:
-    """What was chosen for a matrix, on a machine, within a policy.
+    """What was chosen for a matrix, by a cost model, within a policy.
 
     Attributes
     ----------
-    machine : str
-        Name of the `Machine` whose costs decided.
+    model : CostModel
+        Whose costs decided.
     steps, segment_steps : int
         Most steps of a slice, and of a segment of a row that would have very many.
     window : int
@@ -140,7 +138,7 @@ class Choice:
         Whether tiles are multiplied with tensor cores; None: where that is faster.
     """
 
-    machine: str
+    model: CostModel
     steps: int
     segment_steps: int
     window: int

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from dasp.formats.cost import MOST_STEPS
 from dasp.formats.plan import WARP, Csr, narrowest
 from dasp.formats.sell.cpu.lanes import copy_rows, measure_step, store_deltas
 from dasp.formats.sell.layout import Layout
@@ -14,7 +15,6 @@ from dasp.formats.sell.pattern import (
     BITS_8,
     BITS_16,
     BITS_32,
-    MOST_STEPS,
     NONE,
     PAD_8,
     PAD_16,

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dasp.formats.cost import MOST_STEPS
 from dasp.formats.plan import WARP, Plan, diagonal_rows, narrowest
 from dasp.formats.sell.layout import Runs, Slices
 from dasp.formats.sell.pattern import (
     BITS_8,
     BITS_16,
-    MOST_STEPS,
     NO_BYTE,
     NONE,
     PAD_8,

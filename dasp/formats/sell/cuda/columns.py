@@ -15,9 +15,10 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from dasp.formats.cost import H200, Machine, Panels
+from dasp.formats.cost import CostModel
 from dasp.formats.plan import WARP, Plan
 from dasp.formats.sell.cuda import vector
+from dasp.formats.sell.cuda.panels import PANELS, Panels, PanelTable
 from dasp.formats.sell.cuda.sectors import FAR, SECTOR, read_sectors
 from dasp.runtime.cuda import source as _source
 from dasp.runtime.cuda.launch import Launch, Launches, Signature, launcher
@@ -216,7 +217,7 @@ class Kernels(NamedTuple):
     defines, types : callable
         Constants and types of the source: (plan, kinds, panel), and (plan, kinds).
     passes : callable
-        (machine, plan, columns, kinds, x, y, sectors) -> the launches, of type `Pass`; sectors() is what
+        (table, plan, columns, kinds, x, y, sectors) -> the launches, of type `Pass`; sectors() is what
         `turns` asks for.
     warps, partials : callable
         How many warps a plan needs, and how many segments it has.
@@ -232,7 +233,9 @@ class Kernels(NamedTuple):
     finish: Signature
     defines: Callable[[Plan, Arithmetic, Panel], dict[str, str]]
     types: Callable[[Plan, Arithmetic], dict[str, np.dtype[Any]]]
-    passes: Callable[[Machine, Plan, int, Arithmetic, Layout, Layout, Callable[[], float]], tuple[Pass, ...]]
+    passes: Callable[
+        [PanelTable, Plan, int, Arithmetic, Layout, Layout, Callable[[], float]], tuple[Pass, ...]
+    ]
     warps: Callable[[Plan, Panel], int]
     partials: Callable[[Plan], int]
     arguments: Callable[[Plan, Any, int], dict[str, Any]]
@@ -290,7 +293,7 @@ def in_panels(columns: int, width: int) -> int:
 
 
 def choose_passes(
-    machine: Machine,
+    table: PanelTable,
     columns: int,
     kinds: Arithmetic,
     x: Layout,
@@ -301,7 +304,7 @@ def choose_passes(
 
     Parameters
     ----------
-    machine : Machine
+    table : PanelTable
     columns : int
     kinds : Arithmetic
     x, y : Layout
@@ -310,18 +313,18 @@ def choose_passes(
     """
     passes, first, steps = [], 0, by.steps
     each = max(kinds.x.itemsize, kinds.sum.itemsize)
-    sizes, most, crowded = machine.columns_of_x, MOST_OWN, by.crowded
+    sizes, most, crowded = table.columns_of_x, MOST_OWN, by.crowded
     if x.column == 1:
         wide = kinds.x.itemsize >= NUMBER_BYTES
-        sizes, most = machine.rows_of_x if wide else machine.narrow_rows_of_x, WARP
+        sizes, most = table.rows_of_x if wide else table.narrow_rows_of_x, WARP
         aligned = x.pack * kinds.x.itemsize == WIDEST_LOAD
-        chosen, width = lone_row(machine, columns, kinds, by.sectors), ceil_div(columns, x.pack) * x.pack
-        far = by.sectors >= machine.far_sectors and (wide or by.often)
+        chosen, width = lone_row(table, columns, kinds, by.sectors), ceil_div(columns, x.pack) * x.pack
+        far = by.sectors >= table.far_sectors and (wide or by.often)
         if aligned and far and WIDEST_LOAD < columns * each <= 2 * WIDEST_LOAD:
-            chosen, width = machine.far_row_of_x, 2 * WIDEST_LOAD // each
+            chosen, width = table.far_row_of_x, 2 * WIDEST_LOAD // each
         if chosen:
             return (Pass(0, columns, _panel(chosen, width, columns, kinds, x, y, steps)),)
-        long = long_row(machine, columns, kinds, steps if by.alike else 0, by.reads) if aligned else None
+        long = long_row(table, columns, kinds, steps if by.alike else 0, by.reads) if aligned else None
         if long:
             return (Pass(0, columns, _panel(long, long.panel // each, columns, kinds, x, y, steps)),)
         crowded = by.crowded and aligned and not wide
@@ -331,7 +334,7 @@ def choose_passes(
             continue  # of narrow numbers, a smaller panel has as many columns as there may be
         rest = columns - first
         count = rest // width * width if chosen is sizes[-1] else in_panels(rest, width)
-        shares = by.alike and steps >= machine.shared_steps and _shares(chosen, width, count, kinds, x)
+        shares = by.alike and steps >= table.shared_steps and _shares(chosen, width, count, kinds, x)
         if chosen.share > 1 and (not shares or (crowded and width == WARP)):
             continue
         if count:
@@ -402,22 +405,22 @@ def _panel(
     )
 
 
-def choose_parts(machine: Machine, slices: int, panels: int) -> int:
+def choose_parts(model: CostModel, slices: int, panels: int) -> int:
     """Return among how many warps the panels of a slice are shared: one, unless the machine would idle."""
-    return max(1, min(panels, machine.wave_slices // (2 * max(slices, 1))))
+    return max(1, min(panels, model.wave_slices // (2 * max(slices, 1))))
 
 
-def turns(machine: Machine, plan: Plan, sectors: float) -> bool:
+def turns(table: PanelTable, plan: Plan, sectors: float) -> bool:
     """Whether X whose columns lie in one run each is better turned into rows first, and Y back.
 
     Turning costs as much for every row of A, and saves the more the more entries a row has, and the farther
     apart their columns lie: `sectors` as `read_sectors` counts them.
     """
-    saved = max(SECTOR_BYTES * sectors, machine.column_bytes) - NUMBER_BYTES
-    return bool(plan.nnz * saved >= machine.turning_bytes * plan.shape[0])
+    saved = max(SECTOR_BYTES * sectors, table.column_bytes) - NUMBER_BYTES
+    return bool(plan.nnz * saved >= table.turning_bytes * plan.shape[0])
 
 
-def evens(machine: Machine, plan: Plan, sectors: float) -> bool:
+def evens(table: PanelTable, plan: Plan, sectors: float) -> bool:
     """Whether short rows of X that begin anywhere are better copied first to where loads are aligned.
 
     That costs as much for every row of X, and of Y, which lanes then write number by number; it saves the
@@ -425,24 +428,24 @@ def evens(machine: Machine, plan: Plan, sectors: float) -> bool:
     counts them.
     """
     saved = plan.nnz * (SECTOR_BYTES * sectors - NUMBER_BYTES)
-    return bool(saved >= machine.evening_bytes * max(plan.shape))
+    return bool(saved >= table.evening_bytes * max(plan.shape))
 
 
-def lone_row(machine: Machine, columns: int, kinds: Arithmetic, sectors: float) -> Panels | None:
+def lone_row(table: PanelTable, columns: int, kinds: Arithmetic, sectors: float) -> Panels | None:
     """Return how a lane reads a row of X of a few columns, 3, 5, 6 or 7, alone; None if lanes share it."""
-    row, most = columns * max(kinds.x.itemsize, kinds.sum.itemsize), machine.lone_sectors[columns > LONE]
-    sizes = (panels for panels in machine.lone_rows_of_x if sectors < most and row <= panels.lane)
+    row, most = columns * max(kinds.x.itemsize, kinds.sum.itemsize), table.lone_sectors[columns > LONE]
+    sizes = (panels for panels in table.lone_rows_of_x if sectors < most and row <= panels.lane)
     return next(sizes, None) if columns <= LONE + 1 and columns & columns - 1 else None
 
 
-def long_row(machine: Machine, columns: int, kinds: Arithmetic, steps: int, reads: float) -> Panels | None:
+def long_row(table: PanelTable, columns: int, kinds: Arithmetic, steps: int, reads: float) -> Panels | None:
     """Return how a long row of X is read in one launch; None if it comes in panels.
 
     `steps` are those of most slices, 0 if these are not alike; `reads` says how often a row is read.
     """
     if kinds.sum.kind == "c" or kinds.sum != kinds.x:
         return None
-    for long in machine.long_rows_of_x:
+    for long in table.long_rows_of_x:
         fits = long.item == kinds.x.itemsize and long.least <= columns <= long.most
         if fits and reads <= long.reads and steps >= long.steps:
             return long.panels
@@ -471,10 +474,10 @@ def usual_steps(plan: Plan) -> int:
     return int(ceil_div(len(plan.pattern.bases), max(len(plan.pattern.headers), 1)))
 
 
-def mostly_alike(machine: Machine, plan: Plan) -> bool:
+def mostly_alike(table: PanelTable, plan: Plan) -> bool:
     """Whether few slices are segments of long rows, or nearly all."""
     segments, slices = int(plan.pattern.segments), len(plan.pattern.headers)
-    return min(segments, slices - segments) <= machine.shared_segments * slices
+    return min(segments, slices - segments) <= table.shared_segments * slices
 
 
 def arguments(plan: Plan, zeros: Any, parts: int) -> dict[str, Any]:
@@ -496,7 +499,7 @@ def finish_arguments(plan: Plan) -> dict[str, Any]:
 
 
 def passes_of(
-    machine: Machine,
+    table: PanelTable,
     plan: Plan,
     columns: int,
     kinds: Arithmetic,
@@ -506,16 +509,16 @@ def passes_of(
 ) -> tuple[Pass, ...]:
     """Return the launches for so many columns of a plan."""
     found, reads = sectors(), plan.nnz / max(plan.shape[1], 1)
-    crowded = len(plan.pattern.headers) >= machine.crowded_slices
+    crowded = len(plan.pattern.headers) >= table.crowded_slices
     by = Gathering(
         steps=usual_steps(plan),
-        alike=mostly_alike(machine, plan),
+        alike=mostly_alike(table, plan),
         sectors=found,
         reads=reads,
-        often=evens(machine, plan, found),
-        crowded=crowded and found >= machine.far_sectors and reads >= machine.crowded_reads,
+        often=evens(table, plan, found),
+        crowded=crowded and found >= table.far_sectors and reads >= table.crowded_reads,
     )
-    return choose_passes(machine, columns, kinds, x, y, by)
+    return choose_passes(table, columns, kinds, x, y, by)
 
 
 Others = Callable[[Arithmetic, int, Layout], Kernels | None]
@@ -606,7 +609,7 @@ class Columns:
 
     def _turned(self, layout: Layout) -> bool:
         """Whether an array that lies so is worked on in rows."""
-        return layout.column != 1 and turns(H200, self._plan, self._sectors())
+        return layout.column != 1 and turns(PANELS, self._plan, self._sectors())
 
     def _evened(self, layout: Layout, kinds: Arithmetic, k: int) -> bool:
         """Whether an X of k columns whose rows are too close together is worked on in rows farther apart."""
@@ -614,9 +617,9 @@ class Columns:
         wide = even_row(k, item)
         uneven = layout.column == 1 and layout.pack < min(wide, WIDEST_LOAD // item) and wide * item <= PIECE
         uneven &= k != 3 or item < NUMBER_BYTES  # lanes share such a row as fast
-        if not uneven or self._kernels is not SLICES or lone_row(H200, k, kinds, self._sectors()):
+        if not uneven or self._kernels is not SLICES or lone_row(PANELS, k, kinds, self._sectors()):
             return False
-        return evens(H200, self._plan, self._sectors())
+        return evens(PANELS, self._plan, self._sectors())
 
     def _sectors(self) -> float:
         """Return what `turns` and `evens` ask for."""
@@ -695,9 +698,9 @@ class Columns:
             passes, finish = [], None
             row = zero_row(self._cupy.cuda.Device().id)
             zeros = self._cupy.ndarray(MOST_PANEL // kinds.x.itemsize, kinds.x, row.data)
-            for one in kernels.passes(H200, plan, k, kinds, x, y, self._sectors):
+            for one in kernels.passes(PANELS, plan, k, kinds, x, y, self._sectors):
                 panels = ceil_div(one.columns, one.panel.columns)
-                parts = choose_parts(H200, kernels.warps(plan, one.panel), panels)
+                parts = choose_parts(plan.pattern.choice.model, kernels.warps(plan, one.panel), panels)
                 kernel = compiled(kernels, kernels.signature, plan, kinds, one.panel)
                 launch = Launch(
                     kernel,

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from dasp.formats.cost import H200
 from dasp.formats.plan import Plan
 from dasp.formats.sell.cuda import vector
 from dasp.runtime.cuda.launch import check, driver, handle_of
@@ -25,6 +24,9 @@ Of more, where slices are short, as many are launched as run at the same time, a
 turns. Long slices lose more by that than the pass that is saved. Measured on an H200.
 """
 
+MOST_STEPS = 32
+"""Steps of a slice, on average, up to which it pays."""
+
 IN_TURNS = 4
 """Steps in flight where slices take turns."""
 
@@ -39,7 +41,7 @@ def pays(plan: Plan, blocks: int) -> bool:
     microseconds an iteration for fem3:30 in slices of 39 steps, and 20.7 with a pass.
     """
     pattern = plan.pattern
-    if len(pattern.bases) > H200.most_steps * len(pattern.headers):
+    if len(pattern.bases) > MOST_STEPS * len(pattern.headers):
         return False
     return blocks <= MOST_BLOCKS or (not pattern.segments and vector.take_turns(plan))
 
@@ -49,7 +51,7 @@ def defines(plan: Plan, *, square: bool) -> dict[str, str]:
 
     Dot products take registers too, so fewer steps are in flight wherever slices take turns.
     """
-    in_flight = IN_TURNS if vector.take_turns(plan) else H200.in_flight
+    in_flight = IN_TURNS if vector.take_turns(plan) else vector.IN_FLIGHT
     return {"DASP_DOT": "2" if square else "1", "DASP_IN_FLIGHT": str(in_flight)}
 
 

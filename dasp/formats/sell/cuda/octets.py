@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dasp.formats.cost import Machine, Panels
 from dasp.formats.plan import WARP, Array, Plan
 from dasp.formats.sell.cuda import columns
 from dasp.formats.sell.cuda.columns import NUMBER_BYTES, Kernels, Layout, Panel, Pass, in_panels
+from dasp.formats.sell.cuda.panels import Panels, PanelTable
 from dasp.runtime.cuda.launch import Signature
 from dasp.runtime.dtypes import C_NAMES, Arithmetic, bits_type
 from dasp.runtime.integers import ceil_div
@@ -141,7 +141,7 @@ class Octets(NamedTuple):
             signature=SIGNATURE,
             types=lambda plan, kinds: columns.types(plan, kinds) | {"Count": COUNT_TYPE},
             long_rows=lambda plan: 0,
-            passes=lambda machine, plan, k, kinds, x, y, sectors: choose_passes(machine, k, kinds, x, y),
+            passes=lambda table, plan, k, kinds, x, y, sectors: choose_passes(table, k, kinds, x, y),
             warps=lambda plan, panel: len(self.starts) - 1,
             arguments=self.arguments,
         )
@@ -170,10 +170,10 @@ def serve(plan: Plan, kinds: Arithmetic, x: Layout) -> bool:
     )
 
 
-def most(machine: Machine, plan: Plan, kinds: Arithmetic, k: int) -> float:
+def most(table: PanelTable, plan: Plan, kinds: Arithmetic, k: int) -> float:
     """Return the quads up to which k columns are multiplied faster in octets than in slices."""
     wide = kinds.x.itemsize >= NUMBER_BYTES
-    known = machine.octet_entries if wide else machine.narrow_octet_entries
+    known = table.octet_entries if wide else table.narrow_octet_entries
     return next((plan.nnz / entries for columns, entries in known if k >= columns), 0.0)
 
 
@@ -208,10 +208,10 @@ def build(made_of: Any, plan: Plan, most: float) -> tuple[int, Octets | None]:
 
 
 def choose_passes(
-    machine: Machine, columns: int, kinds: Arithmetic, x: Layout, y: Layout
+    table: PanelTable, columns: int, kinds: Arithmetic, x: Layout, y: Layout
 ) -> tuple[Pass, ...]:
     """Return the launches for so many columns: in the largest panels, in smaller ones, and of the rest."""
-    sizes = machine.octets_of_x if kinds.x.itemsize >= NUMBER_BYTES else machine.narrow_octets_of_x
+    sizes = table.octets_of_x if kinds.x.itemsize >= NUMBER_BYTES else table.narrow_octets_of_x
     passes, first = [], 0
     for chosen in sizes:
         width, rest = chosen.panel // kinds.x.itemsize, columns - first

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from dasp.formats.cost import H200
+from dasp.formats.cost import CostModel
 from dasp.formats.plan import WARP, Plan
+from dasp.formats.sell.choose import MANY_WARPS
 from dasp.formats.sell.pattern import Coding
 from dasp.runtime.cuda.launch import Signature
 from dasp.runtime.cuda.scratch import Scratch
@@ -29,6 +30,31 @@ WIDE = 16
 
 WORD = 4
 """Bytes of a register."""
+
+FEW_STEPS = 7.5
+"""Steps of a slice, on average, up to which slices take turns."""
+
+FEW_IN_FLIGHT = (2.75, 32_768, 2), (4.5, 0, 4), (5.2, 0, 3), (8.5, 0, 4), (9.2, 0, 3), (15.0, 0, 4)
+"""Steps a slice, slices, and steps in flight where slices take turns, have no more steps on average and are
+at least so many: registers, and no turn for a single step. Measured on an H200."""
+
+IN_FLIGHT = 8
+"""Steps in flight as a rule: latency."""
+
+FEWER_IN_FLIGHT = (16, 4), (0, 6)
+"""Bytes of a value, at least, and steps in flight where more slices run at once then, and it ends a wave
+sooner."""
+
+REGISTERS = 65_536
+"""Of a multiprocessor."""
+
+MOST_REGISTERS = (1, 8, 48), (2, 8, 56), (8, 8, 80), (8, 4, 64)
+"""Words of a number of x and a stored value, steps in flight, and registers of a lane: with as few as the
+compiler would take it asks for x between products, and with more fewer slices run at once. What is not named
+is left to the compiler."""
+
+SLICE_REGISTERS = 24
+"""Registers of a lane that a slice takes beside its steps in flight."""
 
 SIGNATURE = Signature(
     "spmv/slices.cu",
@@ -55,8 +81,9 @@ def sizes(plan: Plan) -> Any:
     """Return numbers that decide `traits` and launches, with the kind of array: told sooner than these."""
     pattern, values, order = plan.pattern, plan.values, plan.order
     choice, codes = pattern.choice, values.codes
-    of_order = 0 if order is None else order.nbytes
+    model, of_order = choice.model, 0 if order is None else order.nbytes
     return (
+        *(model.wave_slices, model.multiprocessors, model.kept_plans, model.kept_bytes),
         *(type(codes), plan.shape, pattern.index_dtype.itemsize, choice.warps, choice.mma, pattern.segments),
         *(pattern.positions, int(values.coding), codes.itemsize, len(values.table), len(pattern.rows)),
         *(len(pattern.headers), len(pattern.bases), len(pattern.deltas), len(pattern.long_rows), of_order),
@@ -103,12 +130,12 @@ def threads(plan: Plan) -> int:
 
 def take_turns(plan: Plan) -> bool:
     """Whether there are more slices than run at the same time, of few steps each."""
-    return _take_turns(plan, H200.few_steps)
+    return _take_turns(plan, FEW_STEPS)
 
 
 def _take_turns(plan: Plan, few: float) -> bool:
     slices, steps = len(plan.pattern.headers), len(plan.pattern.bases)
-    return slices > H200.wave_slices and steps <= few * slices
+    return slices > plan.pattern.choice.model.wave_slices and steps <= few * slices
 
 
 def in_flight(plan: Plan) -> int:
@@ -123,13 +150,13 @@ def in_flight(plan: Plan) -> int:
     wide = width >= WIDE
     slices, steps = len(pattern.headers), len(pattern.bases)
     even = slices == ceil_div(pattern.positions, WARP)
-    if even and _take_turns(plan, (1 + wide) * H200.few_steps):
-        kinds = H200.few_in_flight
+    if even and _take_turns(plan, (1 + wide) * FEW_STEPS):
+        kinds = FEW_IN_FLIGHT
         return next(few for most, least, few in kinds if steps <= most * slices and slices >= least)
-    usual = H200.in_flight
+    usual = IN_FLIGHT
     if pattern.segments or not slices:
         return usual
-    fewer = next(steps for least, steps in H200.fewer_in_flight if width >= least)
+    fewer = next(steps for least, steps in FEWER_IN_FLIGHT if width >= least)
     waves = ceil_div(slices, slices_at_once(plan, fewer))
     if waves > 1 and not wide:
         return usual
@@ -153,8 +180,8 @@ def _most_registers(plan: Plan, in_flight: int) -> int:
     values, x = plan.values, plan.dtype.itemsize
     code = 0 if values.coding == Coding.EQUAL else values.codes.itemsize
     words = ceil_div(x, WORD) + ceil_div(x if values.coding == Coding.DICTIONARY else code, WORD)
-    if plan.pattern.choice.warps < H200.many_warps:
-        for of_words, steps, most in H200.most_registers:
+    if plan.pattern.choice.warps < MANY_WARPS:
+        for of_words, steps, most in MOST_REGISTERS:
             if (of_words, steps) == (words, in_flight):
                 return most
     return 0
@@ -163,19 +190,21 @@ def _most_registers(plan: Plan, in_flight: int) -> int:
 def slices_at_once(plan: Plan, in_flight: int) -> int:
     """Estimate how many slices run at the same time, from the registers that so many steps in flight take."""
     of_step = 2 + ceil_div(plan.dtype.itemsize, WORD)
-    registers = round_up(H200.slice_registers + of_step * in_flight, 8)
+    registers = round_up(SLICE_REGISTERS + of_step * in_flight, 8)
     if plan.values.codes.itemsize >= WIDE:  # which take all that they may
         registers = _most_registers(plan, in_flight) or registers
-    blocks = H200.registers // (registers * threads(plan))
-    return int(H200.multiprocessors * max(blocks, 1) * plan.pattern.choice.warps)
+    blocks = REGISTERS // (registers * threads(plan))
+    choice = plan.pattern.choice
+    return int(choice.model.multiprocessors * max(blocks, 1) * choice.warps)
 
 
 def kept_share(plan: Plan) -> float:
     """Return the share of a plan that is told to stay in the L2 until the next product, in steps of 0.05."""
-    (least, most), size = H200.kept_plans, plan.nbytes
+    model: CostModel = plan.pattern.choice.model
+    (least, most), size = model.kept_plans, plan.nbytes
     if not least <= size <= most:
         return 0.0
-    room = H200.kept_bytes - sum(plan.shape) * plan.dtype.itemsize
+    room = model.kept_bytes - sum(plan.shape) * plan.dtype.itemsize
     return round(20 * max(min(1.0, room / size), 0.0)) / 20
 
 
