@@ -22,7 +22,7 @@ import numpy as np
 
 import dasp
 from benchmarks.bench import machine, results
-from dasp.formats.cost import MACHINES
+from dasp.formats.cost import H200
 from dasp.formats.plan import Csr
 from dasp.formats.sell import SELL
 from dasp.io import load_matrix
@@ -65,7 +65,7 @@ def digests(csr: Csr, narrow: bool, device: str) -> dict[str, str]:
         primitives = cuda.primitives(cupy.cuda.Device().id)
     put = np.ascontiguousarray if device == "cpu" else cupy.asarray
     there = Csr(csr.shape, *(put(array) for array in csr[1:]))
-    plan = SELL.pack(there, SELL.options(narrow=narrow), MACHINES["gpu"], primitives)
+    plan = SELL.pack(there, SELL.options(narrow=narrow), H200, primitives)
     found = {"matrix": digest(*csr), "order": digest(plan.order)}
     for part in (plan.pattern, plan.values):
         for each in dataclasses.fields(part):

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from dasp.dense.gemm import rungs_cuda as dense
-from dasp.formats.cost import H200
 from dasp.formats.sell.cuda import columns as several
 from dasp.formats.sell.cuda import octets
+from dasp.formats.sell.cuda.panels import PANELS
 from dasp.formats.sell.pattern import Coding
 from dasp.runtime.cuda import source as _source
 from dasp.runtime.dtypes import C_NAMES, TABLE, Arithmetic, arithmetic, into
@@ -181,7 +181,7 @@ def columns() -> Iterator[Defines]:
         wide = several.even_row(k, kinds.x.itemsize) if even else k
         x, y = np.empty((9, wide), kinds.x, order), np.empty((9, k), kinds.y, order)
         x_at, y_at = (several.layout_of(a.shape, a.strides, a.itemsize, 0) for a in (x, y))
-        for one in several.choose_passes(H200, k, kinds, x_at, y_at, several.Gathering(**plan)):
+        for one in several.choose_passes(PANELS, k, kinds, x_at, y_at, several.Gathering(**plan)):
             yield {**usual, **one.panel.defines(), **type_names(kinds), "DASP_CODING": "0"}
 
     single, double = (arithmetic(np.dtype(name), np.dtype(name)) for name in ("float32", "float64"))
@@ -220,7 +220,7 @@ def eights() -> Iterator[Defines]:
 
     def panels(kinds: Arithmetic, k: int, pack: int) -> Iterator[Defines]:
         at = several.Layout(k, 1, pack)
-        for one in octets.choose_passes(H200, k, kinds, at, at):
+        for one in octets.choose_passes(PANELS, k, kinds, at, at):
             yield {**usual, **one.panel.defines(), **type_names(kinds)}
 
     single, double = (arithmetic(np.dtype(name), np.dtype(name)) for name in ("float32", "float64"))
@@ -570,7 +570,7 @@ def test_x_is_not_read_through_the_read_only_cache(dtype):
     kinds = arithmetic(np.dtype(dtype), np.dtype(dtype))
     at = several.Layout(32, 1, several.WIDEST_LOAD // kinds.x.itemsize)
     name, usual = "spmv/slices_columns.cu", {"DASP_INDEX": "int", "DASP_OFFSET": "int", "DASP_MMA": "0"}
-    (one,) = several.choose_passes(H200, 32, kinds, at, at)
+    (one,) = several.choose_passes(PANELS, 32, kinds, at, at)
     defines = {**usual, **one.panel.defines(), **type_names(kinds), "DASP_CODING": "0"}
     cubin, _ = _source.compile_text(_source.read(name), defines, "sm_90", title=name)
     found = sass.listing(cubin)["dasp_slices_columns"]

@@ -21,8 +21,7 @@ import scipy.sparse
 from scipy.optimize import nnls
 
 from dasp import models
-from dasp.formats.cost import CostModel
-from dasp.formats.sell.choose import FEW_WARPS, MANY_WARPS
+from dasp.formats.cost import FEW_WARPS, MANY_WARPS, CostModel
 from dasp.matrix.matrix import SpMatrix
 from dasp.matrix.policy import Policy
 from dasp.runtime.candidate import Candidate

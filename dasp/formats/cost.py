@@ -14,6 +14,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple, Self, get_args, get_origin, get_type_hints
 
+FEW_WARPS, SOME_WARPS, MANY_WARPS = 4, 8, 16
+"""Slices of a block: as a rule, where larger blocks pay, and where neighbouring slices read the same x."""
+
 
 class Gathers(NamedTuple):
     """What reading x costs beside reading the plan, in the model's unit of cost.

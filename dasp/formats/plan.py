@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dasp.formats.cost import CostModel
 from dasp.runtime.dtypes import bits_type, stored
 from dasp.runtime.integers import narrowest as narrowest
 
@@ -105,9 +106,9 @@ _fields: dict[Any, tuple[str, ...]] = {}
 
 
 def _names(kind: Any) -> tuple[str, ...]:
-    """Return the names of the fields of a dataclass; none for any other class."""
+    """Return the names of the fields of a dataclass that may hold arrays; none for any other class."""
     if kind not in _fields:
-        is_one = dataclasses.is_dataclass(kind)
+        is_one = dataclasses.is_dataclass(kind) and kind is not CostModel
         _fields[kind] = tuple(field.name for field in dataclasses.fields(kind)) if is_one else ()
     return _fields[kind]
 

@@ -28,7 +28,7 @@ import numpy as np
 from scipy.sparse import coo_array, csc_array, csr_array, csr_matrix
 
 from dasp import Policy, SpMatrix
-from dasp.formats.cost import MACHINES
+from dasp.formats.cost import H200, ZEN4
 from dasp.formats.devices import find
 from dasp.formats.plan import Csr
 from dasp.formats.sell import SELL
@@ -301,7 +301,7 @@ def primitives(rng: Draws, counts: Counts) -> None:
     """Plan, write other values, unpack and turn, by the primitives of both devices, for any machine."""
     draw, side = np.random.default_rng(rng.getrandbits(64)), Side(rng)
     csr = draw_matrix(rng, draw)
-    machine, choices = MACHINES[rng.choice(("gpu", "gpu", "cpu"))], draw_choices(rng)
+    machine, choices = rng.choice((H200, H200, ZEN4)), draw_choices(rng)
     new = [draw_values(rng, draw, len(csr.data), csr.data.dtype) for _ in range(2)]
     with places(rng):
         try:
@@ -583,7 +583,7 @@ def _calls(rng: Draws, counts: Counts) -> None:
     policy = rng.choice((None, Policy(**draw_choices(rng)), Policy(**draw_choices(rng), format="sell")))
     if rng.random() < 0.05 and csr.shape[1] < 2**31:
         policy = Policy.dasp(segment=rng.choice((64, 1024)), long_row=rng.choice((4, 64, 256)))
-    with places(rng), mock.patch.object(find("cpu"), "machine", return_value="gpu"):
+    with places(rng), mock.patch.object(find("cpu"), "cost_model", return_value=H200):
         try:
             done.append("planned")
             twins = Twins(rng, counts, csr, policy)
@@ -640,13 +640,13 @@ def exhausted(rng: Draws, counts: Counts) -> None:
     """Plan, turn and write values with too little memory, and at once again with enough."""
     draw, pool = np.random.default_rng(rng.getrandbits(64)), cupy.get_default_memory_pool()
     csr, options = draw_matrix(rng, draw), SELL.options(**draw_choices(rng))
-    with places(rng), mock.patch.object(find("cpu"), "machine", return_value="gpu"):
-        plan = SELL.pack(csr, options, MACHINES["gpu"], cpu)
+    with places(rng), mock.patch.object(find("cpu"), "cost_model", return_value=H200):
+        plan = SELL.pack(csr, options, H200, cpu)
         here = SpMatrix(plan, "cpu")
         there = Csr(csr.shape, *map(cupy.asarray, csr[1:]))
         values = draw_values(rng, draw, len(csr.data), csr.data.dtype)
         makes: dict[str, Callable[[], SpMatrix]] = {
-            "planned": lambda: SpMatrix(SELL.pack(there, options, MACHINES["gpu"], Side(rng).on), "cuda"),
+            "planned": lambda: SpMatrix(SELL.pack(there, options, H200, Side(rng).on), "cuda"),
             "others": lambda: SpMatrix(plan, "cuda").with_values(cupy.asarray(values)),
             "turned": lambda: SpMatrix(plan, "cuda").T,
         }

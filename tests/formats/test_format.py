@@ -14,6 +14,7 @@ import pytest
 import dasp
 from dasp import formats
 from dasp.formats import product_cpu, product_cuda
+from dasp.formats.cost import CostModel
 from dasp.formats.plan import (
     PAD,
     WARP,
@@ -245,7 +246,7 @@ def test_a_format_that_a_backend_cannot_multiply_says_so(dense_rows: None) -> No
     plan = planning.make_plan(
         Csr((1, 1), np.array([0, 1]), np.array([0]), np.ones(1)),
         dasp.Policy(format="dense rows"),
-        "cpu",
+        CostModel.for_cpu(),
         primitives,
     )
     formats.register(dataclasses.replace(formats.find("dense rows"), products={}))

@@ -13,11 +13,11 @@ import pytest
 
 from dasp import Policy, SpMatrix
 from dasp.formats import product_cuda as product
-from dasp.formats.cost import H200
 from dasp.formats.plan import diagonal_rows
 from dasp.formats.sell.cuda import beside, columns, dotted, octets
 from dasp.formats.sell.cuda import product as of_slices
 from dasp.formats.sell.cuda import vector as by_vector
+from dasp.formats.sell.cuda.panels import PANELS
 from dasp.formats.sell.cuda.sectors import read_sectors
 from dasp.models import generate
 from dasp.runtime.cuda import scratch
@@ -421,15 +421,15 @@ def test_rows_that_are_copied_to_even_ones_have_the_same_bits(gpu, dtype, k, far
 
 def test_rows_of_x_are_evened_where_they_are_read_often_and_not_by_lone_lanes():
     often, once = (plan_of(from_lengths([40] * 64, n)) for n in (70, 10**6))
-    assert columns.evens(H200, often, 1.0)
-    assert not columns.evens(H200, often, 0.25)
-    assert not columns.evens(H200, once, 1.0)
-    assert not columns.evens(H200, plan_of(from_lengths([3] * 640, 64)), 1.0)
+    assert columns.evens(PANELS, often, 1.0)
+    assert not columns.evens(PANELS, often, 0.25)
+    assert not columns.evens(PANELS, once, 1.0)
+    assert not columns.evens(PANELS, plan_of(from_lengths([3] * 640, 64)), 1.0)
     kinds = arithmetic(np.dtype(np.float64), np.dtype(np.float64))
-    assert columns.lone_row(H200, 7, kinds, 0.3)
-    assert not any(columns.lone_row(H200, k, kinds, 0.7) for k in (3, 5, 6, 7))
-    assert not any(columns.lone_row(H200, k, kinds, 0.3) for k in (1, 2, 4, 8, 9))
-    assert not columns.lone_row(H200, 7, kinds, 0.5)
+    assert columns.lone_row(PANELS, 7, kinds, 0.3)
+    assert not any(columns.lone_row(PANELS, k, kinds, 0.7) for k in (3, 5, 6, 7))
+    assert not any(columns.lone_row(PANELS, k, kinds, 0.3) for k in (1, 2, 4, 8, 9))
+    assert not columns.lone_row(PANELS, 7, kinds, 0.5)
 
 
 @pytest.mark.parametrize(
@@ -441,8 +441,8 @@ def test_even_rows_are_powers_of_two_or_whole_sectors(k, item, numbers):
 
 def test_columns_are_turned_where_rows_are_long_or_far_apart():
     near, far = (plan_of(from_lengths([length] * 64, n)) for length, n in ((3, 64), (60, 10**6)))
-    assert not columns.turns(H200, near, read_sectors(near))
-    assert columns.turns(H200, far, read_sectors(far))
+    assert not columns.turns(PANELS, near, read_sectors(near))
+    assert columns.turns(PANELS, far, read_sectors(far))
 
 
 @pytest.mark.parametrize(("policy", "kept"), [("split sell", 1), ("dasp", 1 + 4)])
@@ -699,7 +699,7 @@ def test_octets_are_made_once_wanted_by_enough_columns(gpu, eights, monkeypatch)
     _, a, _ = eights
     quads = octets.build(beside.primitives(0), a.plan, 0)[0]
     asked = ((16, a.nnz / (quads + 1)), (8, a.nnz / (quads - 1)))
-    monkeypatch.setattr(beside, "H200", dataclasses.replace(H200, octet_entries=asked))
+    monkeypatch.setattr(beside, "PANELS", dataclasses.replace(PANELS, octet_entries=asked))
     for k, kernel in ((8, "dasp_slices_columns"), (16, "dasp_octets"), (8, "dasp_slices_columns")):
         gpu.launches.clear()
         a @ gpu.put(np.ones((a.shape[1], k)))

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 import dasp
 from benchmarks.bench import results
 from dasp import Policy, SpMatrix, formats
+from dasp.formats.cost import H200
 from dasp.formats.plan import Csr, arrays_of
 from dasp.formats.sell.cpu import primitives as cpu
 from dasp.formats.sell.cuda.primitives import Primitives
@@ -220,7 +221,7 @@ def test_both_devices_make_the_same_plan(matrix, name, kind, seed, spoilt):
         data.view(real_type(data.dtype))[seed % len(words)] = bad
         words[seed % len(words)] ^= spoilt == "nan"  # another payload
     csr = Csr(matrix.shape, matrix.indptr, matrix.indices, data)
-    plans = [planning.make_plan(csr, Policy(), "gpu", on) for on in (cpu, Primitives(PackingDevice()))]
+    plans = [planning.make_plan(csr, Policy(), H200, on) for on in (cpu, Primitives(PackingDevice()))]
     formats.find(plans[0].format).check(plans[0])
     for one, other in zip(*map(arrays_of, plans), strict=True):
         assert one.dtype == other.dtype

@@ -9,9 +9,9 @@ import pytest
 
 from dasp import Policy, SpMatrix, formats
 from dasp.formats import product_cuda as cuda
-from dasp.formats.cost import H200
 from dasp.formats.sell.cuda import columns as several
 from dasp.formats.sell.cuda import octets
+from dasp.formats.sell.cuda.panels import PANELS, PanelTable
 from dasp.formats.sell.cuda.primitives import Primitives
 from dasp.runtime.cuda.scratch import ABSENT, new_scratch
 from dasp.runtime.dtypes import arithmetic, into, real_type
@@ -84,16 +84,16 @@ def emulate_columns(
     y: Any,
     alpha: complex = 1.0,
     beta: complex = 0.0,
-    machine: Any = H200,
+    table: PanelTable = PANELS,
     parts: int = 1,
 ) -> None:
-    """Run the CUDA kernels for several columns on a plan of slices in the emulator, as on a machine.
+    """Run the CUDA kernels for several columns on a plan of slices in the emulator.
 
     x and y: C- or F-ordered, or views of such arrays that begin at their first element.
     """
     kernels, kinds, k = several.SLICES, into(plan.dtype, x.dtype, y.dtype), x.shape[1]
     x_at, y_at = (several.layout_of(a.shape, a.strides, a.itemsize, 0) for a in (x, y))
-    most = octets.most(machine, plan, kinds, k)
+    most = octets.most(table, plan, kinds, k)
     if most >= 1 and octets.serve(plan, kinds, x_at):
         _, found = octets.build(Primitives(PackingDevice()), plan, most)
         kernels = kernels if found is None else found.kernels()
@@ -113,7 +113,7 @@ def emulate_columns(
             module.launch(signature.entry, grid=blocks, block=panel.threads, args=given)
 
     zeros = np.zeros(several.MOST_PANEL // x.itemsize, x.dtype)
-    passes = kernels.passes(machine, plan, k, kinds, x_at, y_at, lambda: kernels.sectors(plan, np.asarray))
+    passes = kernels.passes(table, plan, k, kinds, x_at, y_at, lambda: kernels.sectors(plan, np.asarray))
     for first, columns, panel in passes:
         values = read, target, partials, *strides, *map(np.int32, (first, first + columns, k)), *scale
         arguments, count = kernels.arguments(plan, zeros, parts), kernels.blocks(plan, panel, parts)

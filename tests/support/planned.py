@@ -8,17 +8,21 @@ from typing import Any
 import numpy as np
 
 from dasp import Policy, formats
+from dasp.formats.cost import H200, ZEN4
 from dasp.formats.plan import Csr, Plan, arrays_of, with_arrays
 from dasp.formats.sell.cpu import primitives
 from dasp.matrix import planning
 from tests.support.reference import entries_of
+
+MODELS = {"gpu": H200, "cpu": ZEN4}
+"""The cost model of each kind of machine."""
 
 
 def plan_of(matrix: Any, policy: Policy | None = None, *, machine: str = "gpu") -> Plan:
     """The plan of a matrix, as it would be made for a machine."""
     csr = entries_of(matrix)
     arrays = Csr(csr.shape, csr.indptr, csr.indices, csr.data)
-    return planning.make_plan(arrays, policy or Policy(), machine, primitives)
+    return planning.make_plan(arrays, policy or Policy(), MODELS[machine], primitives)
 
 
 def unpacked(plan: Plan) -> tuple[Any, Any, Any]:

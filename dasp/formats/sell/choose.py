@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dasp.formats.cost import CostModel, Gathers
+from dasp.formats.cost import FEW_WARPS, MANY_WARPS, SOME_WARPS, CostModel, Gathers
 from dasp.formats.plan import WARP
 from dasp.formats.sell.pattern import MOST_CODES, Coding, code_type, may_code
 from dasp.runtime.integers import ceil_div, round_up
@@ -25,9 +25,6 @@ WINDOWS = 0, 128, 512, 1024, 8192
 
 ALIKE_BYTES = 8
 """Bytes of a number from which on `CostModel.long_slices` asks whether rows are alike."""
-
-FEW_WARPS, SOME_WARPS, MANY_WARPS = 4, 8, 16
-"""Slices of a block: as a rule, where larger blocks pay, and where neighbouring slices read the same x."""
 
 LEAST_SLOTS = 224
 """Slots of a slice from which on `MANY_WARPS` may pay: shorter slices wait longer."""

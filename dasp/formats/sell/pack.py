@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dasp.formats.cost import CostModel, Gathers
+from dasp.formats.cost import FEW_WARPS, MANY_WARPS, CostModel, Gathers
 from dasp.formats.plan import WARP, Csr, Plan, narrowest
 from dasp.formats.sell import choose
 from dasp.formats.sell.layout import Cut, Layout, Survey, Tried
@@ -131,7 +131,7 @@ def _count_slices(
     slices = choose.SliceStatistics(layout.slices, layout.steps, layout.full, 0, 0, 0, 0)
     if not choose.may_share(slices, model):
         return slices
-    blocks = 0, choose.FEW_WARPS, choose.MANY_WARPS
+    blocks = 0, FEW_WARPS, MANY_WARPS
     counted: choose.SliceStatistics = on.slice_statistics(
         csr, survey, cut, layout, _sector_columns(csr), blocks
     )
@@ -141,8 +141,8 @@ def _count_slices(
 def _blocks(gathers: Gathers, model: CostModel) -> tuple[int, int, int]:
     """Return the slices of each kind of block whose sectors matter; 0 for the others."""
     matter = model.kind == "gpu"
-    few = choose.FEW_WARPS if matter or gathers.by_few else 0
-    many = choose.MANY_WARPS if matter or gathers.by_many else 0
+    few = FEW_WARPS if matter or gathers.by_few else 0
+    many = MANY_WARPS if matter or gathers.by_many else 0
     return 1 if gathers.by_slice else 0, few, many
 
 

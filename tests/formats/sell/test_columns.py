@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dasp import Policy, SpMatrix, set_num_threads
-from dasp.formats.cost import H200, Panels
+from dasp.formats.cost import H200
 from dasp.formats.plan import WARP
 from dasp.formats.sell.cpu.panels import panels_of
 from dasp.formats.sell.cpu.product import Product
@@ -26,6 +26,7 @@ from dasp.formats.sell.cuda.columns import (
     layout_of,
     mostly_alike,
 )
+from dasp.formats.sell.cuda.panels import PANELS, Panels
 from dasp.formats.sell.cuda.primitives import Primitives
 from dasp.formats.sell.cuda.sectors import read_sectors
 from dasp.models import generate
@@ -356,7 +357,7 @@ def test_views_of_larger_arrays(executor):
 
 
 SMALL = dataclasses.replace(
-    H200, rows_of_x=(Panels(32, 8, 2, 4, 64, 2),), columns_of_x=(Panels(32, 32, 3, 4, 64, 2),)
+    PANELS, rows_of_x=(Panels(32, 8, 2, 4, 64, 2),), columns_of_x=(Panels(32, 32, 3, 4, 64, 2),)
 )
 
 
@@ -364,8 +365,8 @@ SMALL = dataclasses.replace(
 @given(matrices(), st.integers(0, 1000), st.integers(1, 3))
 def test_the_order_of_blocks_and_who_has_which_tile_change_no_bit(matrix, seed, parts):
     x, plan = columns(matrix.shape[1], 17), plan_of(matrix, SPLIT)
-    small = emulated_bits(plan, x, machine=SMALL, parts=parts)
-    np.testing.assert_array_equal(emulated_bits(plan, x, machine=H200, parts=1), small)
+    small = emulated_bits(plan, x, table=SMALL, parts=parts)
+    np.testing.assert_array_equal(emulated_bits(plan, x, table=PANELS, parts=1), small)
 
 
 @pytest.mark.parametrize(("share", "loads"), [(2, 4), (4, 4), (8, 4), (2, 16), (1, 8)])
@@ -377,9 +378,7 @@ def test_warps_that_share_a_slice_and_slots_that_are_loaded_together_change_no_b
     shared = dataclasses.replace(SMALL, rows_of_x=(Panels(128, 16, 4, loads, 64, 4, share),))
     x = columns(matrix.shape[1], k)
     plan = plan_of(matrix, SPLIT if split else Policy(format="sell", mma=False))
-    np.testing.assert_array_equal(
-        emulated_bits(plan, x, machine=shared), emulated_bits(plan, x, machine=SMALL)
-    )
+    np.testing.assert_array_equal(emulated_bits(plan, x, table=shared), emulated_bits(plan, x, table=SMALL))
 
 
 @settings(max_examples=12)
@@ -399,12 +398,13 @@ def test_wide_types_give_the_same_bits_in_the_kernel():
 # ---- what is launched ----------------------------------------------------------------------------
 
 TOY = dataclasses.replace(
-    H200,
+    PANELS,
     rows_of_x=(Panels(128, 32, 4, 8, 168, 4), Panels(64, 16, 8, 8, 128, 16)),
     narrow_rows_of_x=(Panels(64, 16, 8, 8, 128, 16),),
     columns_of_x=(Panels(64, 64, 4, 8, 64, 8),),
-    wave_slices=100,
 )
+
+BUSY = dataclasses.replace(H200, wave_slices=100)
 
 HALF = np.dtype(np.float16)
 SINGLE, DOUBLE = (arithmetic(np.dtype(name), np.dtype(name)) for name in ("float32", "float64"))
@@ -469,14 +469,14 @@ def test_the_last_panel_is_one_that_is_more_than_half_full_or_has_the_columns_th
 
 
 def test_a_lane_has_two_loads_of_a_row_at_most_and_as_many_bytes_in_flight():
-    wide, narrow = (choose_passes(H200, 32, SINGLE, *2 * [Layout(32, 1, pack)])[0].panel for pack in (4, 1))
+    wide, narrow = (choose_passes(PANELS, 32, SINGLE, *2 * [Layout(32, 1, pack)])[0].panel for pack in (4, 1))
     assert (wide.lanes, wide.loads) == (8, 8)
     assert (narrow.lanes, narrow.loads) == (16, 32)
 
 
 def test_a_few_columns_are_read_by_lone_lanes_where_columns_lie_near_and_by_two_lanes_where_far():
     def lanes(k, kinds, at, **plan):
-        (one,) = choose_passes(H200, k, kinds, at, at, Gathering(**plan))
+        (one,) = choose_passes(PANELS, k, kinds, at, at, Gathering(**plan))
         return one.panel.columns, one.panel.lanes
 
     assert lanes(5, DOUBLE, Layout(5, 1, 1), sectors=0.3) == (5, 1)
@@ -491,7 +491,7 @@ def test_a_few_columns_are_read_by_lone_lanes_where_columns_lie_near_and_by_two_
 def test_long_rows_of_x_are_read_in_one_launch_by_a_warp_at_once():
     def widths(k, kinds=SINGLE, pack=4, **plan):
         at = Layout(k, 1, pack)
-        return [one.panel.columns for one in choose_passes(H200, k, kinds, at, at, Gathering(**plan))]
+        return [one.panel.columns for one in choose_passes(PANELS, k, kinds, at, at, Gathering(**plan))]
 
     assert widths(100, reads=200.0) == widths(100, alike=False, steps=3) == [128]
     assert widths(96) == widths(124) == widths(128) == widths(160) == [32]
@@ -517,7 +517,7 @@ def test_no_warps_share_one_of_many_slices_to_read_rows_of_128_bytes():
     def shares(k, kinds=SINGLE, pack=4):
         at = Layout(k, 1, pack)
         return [
-            choose_passes(H200, k, kinds, at, at, Gathering(crowded=crowded))[0].panel.share
+            choose_passes(PANELS, k, kinds, at, at, Gathering(crowded=crowded))[0].panel.share
             for crowded in (False, True)
         ]
 
@@ -530,29 +530,31 @@ def test_no_warps_share_one_of_many_slices_to_read_rows_of_128_bytes():
 def test_warps_share_slices_of_many_steps_and_whole_rows():
     at = Layout(16, 1, 4)
     many, few, cut = (
-        choose_passes(H200, 16, SINGLE, at, at, Gathering(steps, whole))[0].panel
+        choose_passes(PANELS, 16, SINGLE, at, at, Gathering(steps, whole))[0].panel
         for steps, whole in ((8, True), (4, True), (8, False))
     )
     assert many.share > few.share == cut.share == 1
     assert many.threads == WARP * many.share
-    full, three, seven = (choose_passes(H200, k, DOUBLE, *2 * [Layout(k, 1, 1)])[0].panel for k in (8, 3, 7))
+    full, three, seven = (
+        choose_passes(PANELS, k, DOUBLE, *2 * [Layout(k, 1, 1)])[0].panel for k in (8, 3, 7)
+    )
     assert full.share > 1
     assert three.share > seven.share == 1
-    (half,) = choose_passes(H200, 32, arithmetic(HALF, HALF), *2 * [Layout(32, 1, 8)])
+    (half,) = choose_passes(PANELS, 32, arithmetic(HALF, HALF), *2 * [Layout(32, 1, 8)])
     assert half.panel.share == 1
     assert many.steps % many.share == 0
     long, mixed, short = (
         plan_of(from_lengths([2000] * long + [5] * short, 3000))
         for long, short in ((3, 40), (3, 400), (0, 400))
     )
-    assert [mostly_alike(H200, plan) for plan in (long, mixed, short)] == [True, False, True]
+    assert [mostly_alike(PANELS, plan) for plan in (long, mixed, short)] == [True, False, True]
 
 
 def test_tiles_are_shared_out_where_slices_are_few():
-    assert choose_parts(TOY, slices=1000, panels=4) == 1
-    assert choose_parts(TOY, slices=20, panels=4) == 2
-    assert choose_parts(TOY, slices=1, panels=4) == 4
-    assert choose_parts(TOY, slices=0, panels=4) == 4
+    assert choose_parts(BUSY, slices=1000, panels=4) == 1
+    assert choose_parts(BUSY, slices=20, panels=4) == 2
+    assert choose_parts(BUSY, slices=1, panels=4) == 4
+    assert choose_parts(BUSY, slices=0, panels=4) == 4
 
 
 def test_the_kernels_take_what_their_signatures_say():
@@ -577,7 +579,7 @@ def test_sectors_of_what_a_step_reads():
 # ---- octets --------------------------------------------------------------------------------------
 
 EVER = ((1, 1e-9),)
-EIGHTS = dataclasses.replace(H200, octet_entries=EVER, narrow_octet_entries=EVER)
+EIGHTS = dataclasses.replace(PANELS, octet_entries=EVER, narrow_octet_entries=EVER)
 """Multiplies in octets whatever can be."""
 
 
@@ -585,7 +587,7 @@ def in_octets(matrix, x, alpha=1.0, beta=0.0, y=None, order="C", policy=None):
     """Return alpha A X + beta y of a matrix in octets, from the emulator."""
     plan = plan_of(matrix, policy or Policy(format="sell", steps=32))
     out = np.full((matrix.shape[0], x.shape[1]), np.nan, x.dtype, order=order) if y is None else y.copy("K")
-    emulate_columns(plan, x, out, alpha, beta, machine=EIGHTS)
+    emulate_columns(plan, x, out, alpha, beta, table=EIGHTS)
     return out
 
 
@@ -655,7 +657,7 @@ def test_octets_of_wide_integers_give_the_same_bits(dtype):
     results = []
     for one in (plan, widened(plan)):
         y = np.full((44, 16), np.nan, dtype)
-        emulate_columns(one, x, y, machine=EIGHTS)
+        emulate_columns(one, x, y, table=EIGHTS)
         results.append(bits(y))
     np.testing.assert_array_equal(*results)
 

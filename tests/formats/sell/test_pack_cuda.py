@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dasp import formats
-from dasp.formats.cost import H200, MACHINES
+from dasp.formats.cost import H200
 from dasp.formats.csr.cuda import orders
 from dasp.formats.plan import Csr, nbytes
 from dasp.formats.sell import SELL, choose
@@ -26,6 +26,7 @@ from dasp.runtime import check as _check
 from dasp.runtime.cuda.device import CudaDevice
 from tests.support.gallery import GALLERY, LENGTHS, from_lengths
 from tests.support.pack_device import PackingDevice
+from tests.support.planned import MODELS
 from tests.support.reference import entries_of
 
 pytestmark = pytest.mark.simt
@@ -122,10 +123,10 @@ choices = st.fixed_dictionaries(
     csr=matrices(),
     choice=choices,
     seed=st.none() | st.integers(0, 99),
-    machine=st.sampled_from(list(MACHINES)),
+    machine=st.sampled_from(list(MODELS)),
 )
 def test_any_matrix_has_the_plan_of_the_cpu(csr, choice, seed, machine):
-    plans(csr, seed, MACHINES[machine], **choice)
+    plans(csr, seed, MODELS[machine], **choice)
 
 
 @pytest.mark.parametrize("window", [None, 0, 100, 128, 5000, 8192, 8193, 9000, 20_000])
@@ -208,7 +209,7 @@ def test_windows_are_tried_in_tiles(rows, kind, on, seed):
     }[kind]()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(choose, "TILES", 2)
-        machine = dataclasses.replace(MACHINES[on], sampled_rows=0)
+        machine = dataclasses.replace(MODELS[on], sampled_rows=0)
         plans(csr_of(from_lengths(lengths, 3000)), seed if seed % 2 else None, machine)
 
 
@@ -220,16 +221,18 @@ def test_all_rows_are_tried_where_tiles_have_missed_the_long_ones(two_tiles):
     lengths[8192 * (1 - tile) : 8192 * (2 - tile)] *= 7
     plan, device = plans(csr_of(from_lengths(lengths, 900)), machine=SAMPLED)
     assert device.launches.count("dasp_cut_tiles") == 3
-    assert plan.pattern.choice == plans(csr_of(from_lengths(lengths, 900)))[0].pattern.choice
+    everywhere, _ = plans(csr_of(from_lengths(lengths, 900)))
+    assert dataclasses.replace(plan.pattern.choice, model=H200) == everywhere.pattern.choice
 
 
 @pytest.mark.parametrize(("most", "kernel"), [(8192, "dasp_sort_segments"), (10, "dasp_column_keys")])
 def test_segments_in_the_order_of_their_columns(monkeypatch, most, kernel):
     monkeypatch.setattr(segments, "MOST_SEGMENTS", most)
+    monkeypatch.setattr(choose, "MOST_SEGMENTS", 4)
     rng = np.random.default_rng(3)
     lengths = np.where(rng.random(400) < 0.2, rng.integers(257, 3000, 400), rng.integers(0, 9, 400))
     csr = csr_of(from_lengths(lengths, 5000))
-    machine = dataclasses.replace(H200, wave_slices=100, most_segments=4)
+    machine = dataclasses.replace(H200, wave_slices=100)
     plan, device = plans(csr, machine=machine)
     assert kernel in device.launches
     numbers = plan.pattern.headers[: plan.pattern.segments, 1]
@@ -263,9 +266,10 @@ def test_lanes_are_fewer_where_long_rows_are_alike():
 
 
 @pytest.mark.parametrize("warps", [None, 4])
-def test_samples_in_shared_and_in_global_memory(warps):
+def test_samples_in_shared_and_in_global_memory(monkeypatch, warps):
+    monkeypatch.setattr(choose, "LEAST_SLOTS", 1)
     matrix = from_lengths(np.full(14_000, 9), 14_000)
-    machine = dataclasses.replace(H200, least_slots=1, far=H200.far._replace(by_slice=1.0, by_many=2.0))
+    machine = dataclasses.replace(H200, far=H200.far._replace(by_slice=1.0, by_many=2.0))
     csr = csr_of(matrix)
     plans(csr, machine=dataclasses.replace(machine, near=machine.far), warps=warps)
     plans(csr, machine=machine, steps=700, warps=warps)

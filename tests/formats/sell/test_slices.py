@@ -17,20 +17,20 @@ from hypothesis.extra import numpy as arrays
 from scipy.sparse import csr_array, random_array
 
 from dasp import Policy, set_num_threads
-from dasp.formats.cost import H200, MACHINES, ZEN4
+from dasp.formats.cost import H200, MOST_STEPS, ZEN4
 from dasp.formats.plan import PAD, WARP, Csr, arrays_of
 from dasp.formats.sell import choose
 from dasp.formats.sell.cpu import primitives
 from dasp.formats.sell.cpu.primitives import encode, never_rises, value_statistics
 from dasp.formats.sell.cuda import vector as cuda
 from dasp.formats.sell.layout import Cut
-from dasp.formats.sell.pattern import CODE_TYPES, MOST_STEPS, Coding, Width, delta_views, shape_fields
+from dasp.formats.sell.pattern import CODE_TYPES, Coding, Width, delta_views, shape_fields
 from dasp.models import examples, generate
 from dasp.runtime.cpu import ranges
 from dasp.runtime.memory import HUGE_PAGE, new_array
 from tests.support.executors import EXECUTORS, multiply
 from tests.support.gallery import from_lengths, matrices
-from tests.support.planned import plan_of
+from tests.support.planned import MODELS, plan_of
 from tests.support.reference import assert_close
 from tests.support.slots import expand
 
@@ -381,9 +381,9 @@ def test_no_chosen_window_makes_a_plan_much_larger_than_the_smallest():
 
 def test_blocks_are_large_where_neighbours_share_x():
     # Rows of a band of random columns gather the same sectors of x; rows of a stencil hardly do.
-    assert slices_of(generate("band:60000"), steps=32).choice.warps == H200.many_warps
-    assert slices_of(generate("poisson3d:40")).choice.warps == H200.some_warps
-    assert slices_of(generate("poisson2d:20")).choice.warps == H200.few_warps
+    assert slices_of(generate("band:60000"), steps=32).choice.warps == choose.MANY_WARPS
+    assert slices_of(generate("poisson3d:40")).choice.warps == choose.SOME_WARPS
+    assert slices_of(generate("poisson2d:20")).choice.warps == choose.FEW_WARPS
 
 
 def test_a_cpu_sorts_all_rows_of_a_small_graph():
@@ -418,8 +418,8 @@ def test_a_cpu_leaves_rows_where_they_are_if_x_is_far_and_neighbours_share_it():
 
 def test_a_policy_chooses_for_its_device():
     matrix = generate("poisson2d:9")
-    for device, machine in MACHINES.items():
-        assert slices_of(matrix, machine=device).choice.machine == machine.name
+    for device, machine in MODELS.items():
+        assert slices_of(matrix, machine=device).choice.model == machine
     assert choose.choose_steps(10, ZEN4) == choose.choose_steps(10**9, ZEN4) == 128
     assert Policy().format_for((3, 3)).name == "sell"
     assert Policy.dasp().format_for((3, 3)).name == "dasp"
@@ -578,7 +578,7 @@ def test_segments_of_many_slices_lie_by_their_first_columns(executor, monkeypatc
     matrix = csr_array(random_array((40, 3000), density=0.3, random_state=rng))
     x = rng.standard_normal(3000)
     few = slices_of(matrix, steps=2)
-    monkeypatch.setitem(MACHINES, "gpu", replace(H200, wave_slices=100))
+    monkeypatch.setitem(MODELS, "gpu", replace(H200, wave_slices=100))
     many = slices_of(matrix, steps=2)
     assert len(few.headers) > 100
     firsts = [header["first"] for header in headers_of(many)]
@@ -608,8 +608,8 @@ def test_few_steps_are_in_flight_where_slices_take_turns_and_have_few():
     assert flight("poisson3d:70") == 4  # 7 steps
     assert flight("short:1100000") == 2  # 2.5 steps
     assert flight("short:300000") == 4  # few of them
-    assert flight("poisson2d:300") == H200.in_flight  # a fourth of them
-    assert flight("poisson2d9:900") == H200.in_flight  # 9 steps
+    assert flight("poisson2d:300") == cuda.IN_FLIGHT  # a fourth of them
+    assert flight("poisson2d9:900") == cuda.IN_FLIGHT  # 9 steps
     assert flight(with_parts(generate("poisson2d9:600"))) == 3  # 9 of 16 bytes
 
 
@@ -621,9 +621,9 @@ def test_blocks_of_slices_that_take_little_are_larger():
         matrix = matrix if dtype == "complex128" else matrix.real.astype(dtype)
         return int(slices_of(matrix).choice.warps)
 
-    assert [warps(steps, "float64") for steps in (2, 4)] == [H200.some_warps, H200.few_warps]
-    assert [warps(steps, "float32") for steps in (5, 7)] == [H200.some_warps, H200.few_warps]
-    assert [warps(steps, "complex128") for steps in (2, 3)] == [H200.some_warps, H200.few_warps]
+    assert [warps(steps, "float64") for steps in (2, 4)] == [choose.SOME_WARPS, choose.FEW_WARPS]
+    assert [warps(steps, "float32") for steps in (5, 7)] == [choose.SOME_WARPS, choose.FEW_WARPS]
+    assert [warps(steps, "complex128") for steps in (2, 3)] == [choose.SOME_WARPS, choose.FEW_WARPS]
 
 
 def test_large_blocks_pay_where_their_slices_share_what_they_gather():
@@ -633,8 +633,8 @@ def test_large_blocks_pay_where_their_slices_share_what_they_gather():
         found = choose.SliceStatistics(20_000, 320_000, 320_000, 8000, 0, few, many)
         return choose.choose_warps(found, False, np.dtype(np.float64), 8, H200.far, H200)
 
-    assert warps(200_000, 200_000) == H200.few_warps
-    assert warps(200_000, 20_000) == H200.many_warps
+    assert warps(200_000, 200_000) == choose.FEW_WARPS
+    assert warps(200_000, 20_000) == choose.MANY_WARPS
 
 
 def test_rows_are_sorted_among_a_few_where_y_leaves_the_cache():
@@ -659,7 +659,7 @@ def test_rows_alone_stand_for_all_slices_where_segments_are_few():
 
 
 def test_windows_are_tried_in_tiles_of_matrices_of_many_rows():
-    windows, many = H200.windows, H200.sampled_rows
+    windows, many = choose.WINDOWS, H200.sampled_rows
     assert choose.tiles_to_try((*windows, many), many, 1000, H200) == choose.TILES
     assert choose.tiles_to_try((*windows, many - 1), many - 1, 1000, H200) == 0
     assert choose.tiles_to_try((*windows, many), many, choose.MOST_KEYS, H200) == 0
@@ -685,7 +685,7 @@ def test_of_each_part_of_all_tiles_one_is_drawn(count, more):
 def test_no_sort_saves_more_than_is_thought(lengths, steps, machine):
     """By bytes of the plan alone, of rows as they are and of any order."""
     lengths, matrix = np.array(lengths), from_lengths(np.array(lengths), 100)
-    plan, machine = slices_of(matrix, machine=machine, window=0, steps=steps), MACHINES[machine]
+    plan, machine = slices_of(matrix, machine=machine, window=0, steps=steps), MODELS[machine]
     longest, entries, dtype = int(lengths.max()), int(lengths.sum()), matrix.dtype
     if entries == 0 or longest > WARP * steps:
         return
@@ -702,11 +702,11 @@ def test_windows_are_tried_where_a_sort_may_save_more_than_it_costs():
         return choose.windows_to_try(saved, rows, entries, np.dtype(dtype), H200)
 
     assert tried([7] * 15 + [6]) == ()  # less than the numbers of rows take
-    assert tried([7] * 3 + [5]) == (*H200.windows, 400_000)
-    assert tried([27] * 9 + [18]) == (*H200.windows, 400_000)
+    assert tried([7] * 3 + [5]) == (*choose.WINDOWS, 400_000)
+    assert tried([27] * 9 + [18]) == (*choose.WINDOWS, 400_000)
     assert tried([200] * 9 + [198]) == ()  # less than a hundredth
-    assert tried([4, 3, 2], rows=2_000_000) == H200.windows  # not all rows: y would be scattered
-    assert tried([8, 3, 2], rows=2_000_000) == (*H200.windows, 2_000_000)
+    assert tried([4, 3, 2], rows=2_000_000) == choose.WINDOWS  # not all rows: y would be scattered
+    assert tried([8, 3, 2], rows=2_000_000) == (*choose.WINDOWS, 2_000_000)
     assert choose.windows_to_try(np.inf, 2_000_000, 1, np.dtype(float), H200)[-1] == 2_000_000
 
 
@@ -715,7 +715,7 @@ def test_long_slices_among_those_that_take_turns_have_all_steps_in_flight():
     few = from_lengths(lengths, 400)
     assert flight(few) == 3
     lengths[:2] = 40  # one slice more, of several lanes a row
-    assert flight(from_lengths(lengths, 400)) == H200.in_flight
+    assert flight(from_lengths(lengths, 400)) == cuda.IN_FLIGHT
 
 
 def test_fewer_steps_are_in_flight_where_all_slices_run_at_once_then():
@@ -723,20 +723,20 @@ def test_fewer_steps_are_in_flight_where_all_slices_run_at_once_then():
         return with_parts(from_lengths(np.full(slices * WARP, steps), 400))
 
     plan = plan_of(equal(10, 6), Policy(format="sell", warps=4))
-    fewer = H200.fewer_in_flight[0][1]
-    most, more = (cuda.slices_at_once(plan, n) for n in (H200.in_flight, fewer))
+    fewer = cuda.FEWER_IN_FLIGHT[0][1]
+    most, more = (cuda.slices_at_once(plan, n) for n in (cuda.IN_FLIGHT, fewer))
     assert (most, more) == (132 * 24, 132 * 32)  # 80 and 64 registers
     chosen = [flight(equal(n, 6), warps=4) for n in (most, most + 1, more, more + 1)]
-    assert chosen == [H200.in_flight, fewer, fewer, H200.in_flight]
+    assert chosen == [cuda.IN_FLIGHT, fewer, fewer, cuda.IN_FLIGHT]
     lengths = np.full((most + 1) * WARP, 6)
     lengths[0] = 5000
-    assert flight(with_parts(from_lengths(lengths, 9000)), warps=4) == H200.in_flight  # a row that is cut
+    assert flight(with_parts(from_lengths(lengths, 9000)), warps=4) == cuda.IN_FLIGHT  # a row that is cut
     assert flight(with_parts(generate("stencil27:60"))) == fewer  # in two turns of three
-    assert flight("stencil27:60") == H200.in_flight
+    assert flight("stencil27:60") == cuda.IN_FLIGHT
 
 
 @pytest.mark.parametrize(
-    ("dtype", "warps"), [(np.float64, H200.many_warps), (np.complex128, H200.some_warps)]
+    ("dtype", "warps"), [(np.float64, choose.MANY_WARPS), (np.complex128, choose.SOME_WARPS)]
 )
 def test_blocks_of_complex_numbers_are_smaller(dtype, warps):
     matrix = generate("band:100000")
@@ -748,10 +748,10 @@ def test_blocks_of_complex_numbers_are_smaller(dtype, warps):
 @every_form
 @pytest.mark.parametrize(
     ("in_flight", "mma"),
-    [(2, False), (3, False), (4, True), (H200.fewer_in_flight[1][1], False)],
+    [(2, False), (3, False), (4, True), (cuda.FEWER_IN_FLIGHT[1][1], False)],
 )
 def test_products_with_few_steps_in_flight(executor, steps, window, in_flight, mma, monkeypatch):
-    monkeypatch.setattr(cuda, "H200", replace(H200, in_flight=in_flight))
+    monkeypatch.setattr(cuda, "IN_FLIGHT", in_flight)
     matrix = coded_matrix(Coding.PLAIN)
     x = np.random.default_rng(5).standard_normal(400)
     x[0] = np.nan  # which only pads could read
@@ -768,11 +768,11 @@ def test_products_of_plans_of_which_a_share_stays_in_the_cache(executor, coding,
     plain = multiply(executor, matrix, x, policy=policy)
     assert_close(plain, matrix, x)
     assert "DASP_KEEP" not in cuda.defines(plan_of(matrix, policy))  # it is small
-    monkeypatch.setattr(cuda, "H200", replace(H200, kept_plans=(0, 1 << 40)))
+    monkeypatch.setitem(MODELS, "gpu", replace(H200, kept_plans=(0, 1 << 40)))
     share = cuda.defines(plan_of(matrix, policy))["DASP_KEEP"]
     assert share == "1.0f"
     np.testing.assert_array_equal(multiply(executor, matrix, x, policy=policy), plain)
-    monkeypatch.setattr(cuda, "H200", replace(H200, kept_plans=(0, 1 << 40), kept_bytes=8_000))
+    monkeypatch.setitem(MODELS, "gpu", replace(H200, kept_plans=(0, 1 << 40), kept_bytes=8_000))
     assert cuda.defines(plan_of(matrix, policy))["DASP_KEEP"] != share
     np.testing.assert_array_equal(multiply(executor, matrix, x, policy=policy), plain)
 
@@ -781,7 +781,9 @@ def test_plans_of_which_a_share_stays_in_the_cache():
     """Of small ones nothing, then all, then what there is room for beside x and y; of the largest nothing."""
 
     def share(nbytes, rows=0):
-        return cuda.kept_share(SimpleNamespace(nbytes=nbytes, shape=(rows, rows), dtype=np.dtype(np.float64)))
+        pattern = SimpleNamespace(choice=SimpleNamespace(model=H200))
+        sizes = {"nbytes": nbytes, "shape": (rows, rows), "dtype": np.dtype(np.float64)}
+        return cuda.kept_share(SimpleNamespace(pattern=pattern, **sizes))
 
     (least, most), room = H200.kept_plans, H200.kept_bytes
     assert [share(n) for n in (0, least - 1, least, room)] == [0.0, 0.0, 1.0, 1.0]
@@ -796,7 +798,9 @@ def test_a_very_long_row_has_longer_segments_and_not_more(executor):
     most = WARP * choose.choose_steps(matrix.nnz, H200)
     assert list(part.long_rows) == [0, 2, 3]
     segments = np.diff(part.segment_offsets)
-    np.testing.assert_array_equal(segments, [H200.most_segments - 3, -(-300 // most), H200.most_segments - 3])
+    np.testing.assert_array_equal(
+        segments, [choose.MOST_SEGMENTS - 3, -(-300 // most), choose.MOST_SEGMENTS - 3]
+    )
     x = np.random.default_rng(7).standard_normal(120_000)
     assert_close(multiply(executor, matrix, x, policy=Policy(format="sell")), matrix, x)
 

@@ -13,7 +13,7 @@ from dasp import formats, set_num_threads
 from dasp.formats import product_cuda
 from dasp.formats.cost import H200
 from dasp.formats.plan import Csr, Plan, csr_of_slots, diagonal_rows, slots_of_entries
-from dasp.formats.sell import SELL
+from dasp.formats.sell import SELL, choose
 from dasp.formats.sell.cpu import primitives as cpu
 from dasp.formats.sell.cpu import unpacking
 from dasp.formats.sell.cuda import diagonal as cuda
@@ -201,10 +201,11 @@ def test_new_values_are_coded_as_they_need_whatever_the_old_ones_did(kind):
     assert_same(formats.find(plan.format).unpack(plan.of(made, new.dtype), cpu)[2], new)
 
 
-def test_segments_in_the_order_of_their_columns():
+def test_segments_in_the_order_of_their_columns(monkeypatch):
+    monkeypatch.setattr(choose, "MOST_SEGMENTS", 4)
     csr = csr_of(generate("spikes:300:2:9000"))
-    machine = dataclasses.replace(H200, wave_slices=3, most_segments=4)
-    plan = SELL.pack(csr, SELL.options(), machine, cpu)
+    model = dataclasses.replace(H200, wave_slices=3)
+    plan = SELL.pack(csr, SELL.options(), model, cpu)
     numbers = plan.pattern.headers[: plan.pattern.segments, 1].astype(int)
     assert (np.diff(numbers) < 0).any()
     assert_unpacks(plan)
@@ -217,7 +218,7 @@ def test_pads_may_lie_between_the_entries_of_a_row():
     codes[deltas == 255] = 0
     none = np.zeros(0, np.int32)
     pattern = Pattern(
-        choice=Choice("gpu", 8, 8, 0, 4, True, False),
+        choice=Choice(H200, 8, 8, 0, 4, True, False),
         index_dtype=np.dtype(np.int32),
         entries=int((deltas != 255).sum()),
         segments=0,

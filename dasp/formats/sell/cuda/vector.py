@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from dasp.formats.cost import CostModel
+from dasp.formats.cost import MANY_WARPS, CostModel
 from dasp.formats.plan import WARP, Plan
-from dasp.formats.sell.choose import MANY_WARPS
 from dasp.formats.sell.pattern import Coding
 from dasp.runtime.cuda.launch import Signature
 from dasp.runtime.cuda.scratch import Scratch
