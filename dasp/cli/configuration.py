@@ -6,7 +6,7 @@ import platform
 from importlib.metadata import PackageNotFoundError, version
 
 from dasp._version import __version__
-from dasp.formats import devices
+from dasp.formats import cost_file, devices
 from dasp.runtime.cpu import threads as _threads
 from dasp.runtime.cuda import source as _source
 
@@ -19,6 +19,7 @@ def show_config() -> None:
 def describe() -> list[tuple[str, str]]:
     """Return the lines of `show_config` as (name, value)."""
     works, reason = devices.find("cuda").available()
+    device = "cuda:0" if works else "cpu"
     libraries = ("numpy", "scipy", "numba", "matplotlib", "threadpoolctl")
     return [
         ("dasp", __version__),
@@ -28,7 +29,16 @@ def describe() -> list[tuple[str, str]]:
         ("cpu", f"works: {_threads.get_num_threads()} threads, {platform.machine()}"),
         ("cuda", f"{'works' if works else 'does not work'}: {reason}"),
         ("auto", f"takes {'cuda' if works else 'cpu'}"),
+        ("cost model", f"{_name_model(device)}; own numbers: {cost_file.find_path()}"),
     ]
+
+
+def _name_model(device: str) -> str:
+    """Return the name of the model by which choices are made for a device, or what is wrong with it."""
+    try:
+        return str(devices.find(device).cost_model(device).name)
+    except ValueError as error:
+        return str(error)
 
 
 def _version(name: str) -> str:

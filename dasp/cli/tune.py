@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import sys
 from pathlib import Path
 
@@ -46,42 +45,40 @@ def _add_machine(subparsers: Subparsers) -> None:
         help="measure the numbers again by which sparse matrices are packed",
         description="Time products of matrices whose counts are known, and print what a slot, a slice, a pad "
         "or a sector of x costs here beside what is shipped: a minute or two on a machine that does nothing "
-        "else. Nothing is kept: a better number belongs into dasp/formats/cost.py.",
+        "else. What was measured is kept, and planning reads it from then on.",
     )
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="what to measure")
     parser.add_argument(
         "--seconds", type=duration, default=0.2, metavar="S", help="CPU time for each matrix (0.2)"
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="the file to write (default: the user's, DASP_COST_MODEL)"
     )
     add_json_option(parser)
     parser.set_defaults(run=run_machine)
 
 
 def run_machine(args: argparse.Namespace) -> int:
-    """Measure and print."""
+    """Measure, print and keep."""
     from dasp.cli import tune_machine as machine
-    from dasp.formats import device_cuda
+    from dasp.formats import cost_file, device_cpu, device_cuda
     from dasp.formats.cost import CostModel
 
+    path = args.out or cost_file.find_path()
     if _takes_gpu(args.device, "the measurement"):
-        found = machine.measure(device_cuda.cost_model("cuda:0"), machine.gpu_clock())
+        gpu = device_cuda.describe("cuda:0")
+        name, found = gpu.name, machine.measure(CostModel.for_gpu(gpu), machine.gpu_clock())
     else:
+        name = device_cpu.describe()
         found = machine.measure(CostModel.for_cpu(), machine.host_clock(args.seconds))
+    measured = {each.field: each.measured for each in found if each.measured is not None}
+    cost_file.write(path, name, measured)
     if args.json:
-        # JSON has no number that is no bound.
-        said = {
-            each.field: {name: _bounded(value) for name, value in each._asdict().items()} for each in found
-        }
-        print(json.dumps(said, indent=1, allow_nan=False))
+        print(json.dumps({each.field: each._asdict() for each in found}, indent=1, allow_nan=False))
     else:
         print(machine.table(found))
+        print(f"numbers of {name}: {path}")
     return 0
-
-
-def _bounded(value: object) -> object:
-    """Return a value, of which infinite numbers, alone or in a tuple, are None."""
-    if isinstance(value, (tuple, list)):
-        return [_bounded(part) for part in value]
-    return None if isinstance(value, float) and math.isinf(value) else value
 
 
 def _takes_gpu(device: str, what: str) -> bool:

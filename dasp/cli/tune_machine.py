@@ -347,7 +347,7 @@ def table(found: Sequence[Found]) -> str:
         rows.append((each.field, _text(each.shipped), measured, said))
     widths = [max(len(row[i]) for row in rows) for i in range(3)]
     lines = ["  ".join([*(f"{row[i]:<{widths[i]}}" for i in range(3)), row[3]]).rstrip() for row in rows]
-    unmeasured = [each.field for each in found if each.measured is None and each.how != "given"]
+    unmeasured = [each.field for each in found if each.measured is None and each.how]
     if unmeasured:
         lines.append(f"- : not measured here; found by {_ways(found)}")
     if "slot" in unmeasured:
@@ -356,7 +356,7 @@ def table(found: Sequence[Found]) -> str:
 
 
 def _ways(found: Sequence[Found]) -> str:
-    ways = dict.fromkeys(each.how for each in found if each.measured is None and each.how != "given")
+    ways = dict.fromkeys(each.how for each in found if each.measured is None and each.how)
     return "; ".join(ways)
 
 

@@ -8,7 +8,6 @@ code that reads them. A plan carries the model that it was chosen by.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -166,8 +165,10 @@ class CostModel:
         for field in dataclasses.fields(self):
             least = LEAST.get(field.name, 0.0)
             for value in _numbers(getattr(self, field.name)):
-                if not least <= value < math.inf:
-                    raise ValueError(f"{field.name} has {value}; finite numbers from {least:g} on are needed")
+                if not least <= value < MOST:
+                    raise ValueError(
+                        f"{field.name} has {value!r:.40}; numbers from {least:g} to 2^63 are needed"
+                    )
         named = [steps for _, steps in self.steps] + [steps for steps, *_ in self.long_slices]
         for steps in (self.most_steps, *named):
             if not 1 <= steps <= MOST_STEPS:
@@ -241,7 +242,10 @@ class CostModel:
 MOST_STEPS = (1 << 12) - 1
 """Steps of a slice that its header can count."""
 
-LEAST = {"least_saving": -math.inf, "most_growth": 1.0, "wave_slices": 1.0, "multiprocessors": 1.0}
+MOST = 2.0**63
+"""What every number is less than."""
+
+LEAST = {"least_saving": -MOST, "most_growth": 1.0, "wave_slices": 1.0, "multiprocessors": 1.0}
 """The least number that a field may hold, if that is not 0."""
 
 
@@ -281,8 +285,8 @@ def _hints() -> dict[str, Any]:
 
 def _read(hint: Any, value: object, name: str) -> Any:
     """Return a value of JSON as what a field's type says."""
-    if hint is float and type(value) in (int, float):
-        return float(value)  # type: ignore[arg-type]  # one of both
+    if hint is float and isinstance(value, (int, float)) and type(value) is not bool and abs(value) < MOST:
+        return float(value)
     if hint in (int, str) and type(value) is hint:
         return value
     if isinstance(value, (list, tuple)):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from dasp import formats
+from dasp.formats import cost_file
 from dasp.formats.cost import CostModel
 from dasp.formats.plan import Csr, Plan, arrays_of, narrowest
 from dasp.formats.product_cpu import Product
@@ -35,9 +37,18 @@ def resolve(device: str) -> str:
     return "cpu"
 
 
+@cache
 def cost_model(device: str) -> CostModel:
-    """Return the model by which choices are made for the CPU."""
-    return CostModel.for_cpu()
+    """Return the model by which choices are made for the CPU, with the user's own numbers."""
+    return cost_file.apply(CostModel.for_cpu(), describe())
+
+
+@cache
+def describe() -> str:
+    """Return the design of this processor, in LLVM's words."""
+    from llvmlite import binding
+
+    return str(binding.get_host_cpu_name())
 
 
 def packs(name: str) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from dasp import formats
+from dasp.formats import cost_file
 from dasp.formats.cost import CostModel, Gpu
 from dasp.formats.plan import WARP, Csr, Plan, arrays_of, with_arrays
 from dasp.formats.product_cuda import Product, number
@@ -92,8 +93,9 @@ def resolve(device: str) -> str | None:
 
 @cache
 def cost_model(device: str) -> CostModel:
-    """Return the model by which choices are made for a GPU."""
-    return CostModel.for_gpu(describe(device))
+    """Return the model by which choices are made for a GPU, with the user's own numbers."""
+    gpu = describe(device)
+    return cost_file.apply(CostModel.for_gpu(gpu), gpu.name)
 
 
 def describe(device: str) -> Gpu:

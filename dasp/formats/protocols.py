@@ -79,7 +79,7 @@ class Device(Protocol):
         """Return the device that a name means, None if `auto` finds none here."""
 
     def cost_model(self, device: str) -> CostModel:
-        """Return the model by which choices are made for a device."""
+        """Return the model by which choices are made for a device; ValueError for a bad file of them."""
 
     def as_operand(self, x: Any, device: str) -> Array:
         """Return x as an array on the device; TypeError if it is somewhere else."""

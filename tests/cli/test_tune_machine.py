@@ -8,6 +8,7 @@ import pytest
 
 from dasp.cli import tune_machine as tuning
 from dasp.cli.main import main
+from dasp.formats import device_cpu
 from dasp.formats.cost import FEW_WARPS, H200, MANY_WARPS, ZEN4, CostModel, Gathers
 from dasp.formats.sell.pattern import shape_fields
 from dasp.matrix.matrix import SpMatrix
@@ -126,21 +127,44 @@ def test_costs_that_no_time_shows_are_not_measured(kind, monkeypatch):
     assert "too noisy" in tuning.table(list(found.values()))
 
 
-def test_this_cpu_is_measured_and_printed(capsys, monkeypatch):
+def test_this_cpu_is_measured_printed_and_kept(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("DASP_COST_MODEL", str(tmp_path / "own.json"))
     monkeypatch.setattr(tuning, "ENTRIES", {"cpu": 1 << 12, "gpu": 1 << 12})
     monkeypatch.setattr(tuning, "FAR_BYTES", 1 << 20)
     monkeypatch.setattr(tuning, "MODELS", ("poisson3d:5", "rmat:6"))
-    assert main(["tune", "machine", "--device", "cpu", "--seconds", "0.0001"]) == 0
+    measure = ["tune", "machine", "--device", "cpu", "--seconds", "0.0001"]
+    assert main(measure) == 0
     printed = capsys.readouterr().out
+    printed, _, path = printed.rpartition(f"numbers of {device_cpu.describe()}: ")
+    assert path == f"{tmp_path / 'own.json'}\n"
+    kept = json.loads((tmp_path / "own.json").read_text())[device_cpu.describe()]
+    assert kept["most_steps"] in tuning.STEPS
     _, *lines, said = printed.partition("\nThe times were too noisy")[0].splitlines()
     assert [line.split()[0] for line in lines] == [field.name for field in dataclasses.fields(CostModel)]
     (steps,) = (line.split() for line in lines if line.startswith("most_steps"))
     assert steps[1] == "128"
     assert int(steps[2]) in tuning.STEPS
     assert said.startswith("- : not measured here; ")
-    assert main(["tune", "machine", "--device", "cpu", "--seconds", "0.0001", "--json"]) == 0
+    assert (
+        main(
+            [
+                "tune",
+                "machine",
+                "--device",
+                "cpu",
+                "--seconds",
+                "0.0001",
+                "--json",
+                "--out",
+                str(tmp_path / "b"),
+            ]
+        )
+        == 0
+    )
     found = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)  # NaN is no JSON
     assert found["slice"]["shipped"] == ZEN4.slice
     assert found["slice"]["measured"] is None or found["slice"]["measured"] >= 0
     assert found["most_steps"]["measured"] in tuning.STEPS
     assert found["most_growth"]["measured"] is None
+    named = json.loads((tmp_path / "b").read_text())[device_cpu.describe()]
+    assert named == {name: each["measured"] for name, each in found.items() if each["measured"] is not None}
