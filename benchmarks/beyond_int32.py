@@ -94,7 +94,7 @@ def planned(csr: Csr) -> tuple[SpMatrix, float]:
     """The matrix planned where it lies, and the seconds that it took."""
     start = time.perf_counter()
     with backend.packing(csr, "cuda:0") as (there, primitives):
-        plan = planning.make_plan(there, Policy(), backend.cost_model("cuda:0"), primitives)
+        plan = planning.make_plan(there, Policy(), backend.find_cost_model("cuda:0"), primitives)
     return SpMatrix(plan, "cuda:0"), time.perf_counter() - start
 
 

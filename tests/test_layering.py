@@ -227,6 +227,17 @@ def test_a_rule_about_a_room_that_is_not_there_fails() -> None:
         below("nosuch")
 
 
+def test_nobody_but_the_cost_model_names_a_machine() -> None:
+    for name, path in MODULES.items():
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+        used |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+        used |= {
+            one.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for one in node.names
+        }
+        assert name == "dasp.formats.cost" or not used & {"H200", "ZEN4"}, name
+
+
 def test_nobody_imports_what_stands_on_top() -> None:
     top = below(*TOP)
     for start in sorted(graph().keys() - top - {"dasp", "dasp.__main__"}):

@@ -36,7 +36,7 @@ def describe() -> list[tuple[str, str]]:
 def _name_model(device: str) -> str:
     """Return the name of the model by which choices are made for a device, or what is wrong with it."""
     try:
-        return str(devices.find(device).cost_model(device).name)
+        return str(devices.find(device).find_cost_model(device).name)
     except ValueError as error:
         return str(error)
 

@@ -66,10 +66,10 @@ def run_machine(args: argparse.Namespace) -> int:
 
     path = args.out or cost_file.find_path()
     if _takes_gpu(args.device, "the measurement"):
-        gpu = device_cuda.describe("cuda:0")
+        gpu = device_cuda.describe_gpu("cuda:0")
         name, found = gpu.name, machine.measure(CostModel.for_gpu(gpu), machine.gpu_clock())
     else:
-        name = device_cpu.describe()
+        name = device_cpu.name_processor()
         found = machine.measure(CostModel.for_cpu(), machine.host_clock(args.seconds))
     measured = {each.field: each.measured for each in found if each.measured is not None}
     cost_file.write(path, name, measured)

@@ -297,7 +297,8 @@ def _read(hint: Any, value: object, name: str) -> Any:
             kinds = kinds[:1] * len(value) if kinds[-1] is ... else kinds
             if len(kinds) == len(value):
                 return tuple(_read(kind, part, name) for kind, part in zip(kinds, value, strict=True))
-    raise ValueError(f"its cost model has {value!r:.40} in {name}; {hint!s} is needed")
+    wanted = getattr(hint, "__name__", "") if isinstance(hint, type) else hint
+    raise ValueError(f"its cost model has {value!r:.40} in {name}; {wanted} is needed")
 
 
 H200_GPU = Gpu("NVIDIA H200", 132, 64, 62_914_560, 1.98e9, 4.917e12)

@@ -38,13 +38,13 @@ def resolve(device: str) -> str:
 
 
 @cache
-def cost_model(device: str) -> CostModel:
+def find_cost_model(device: str) -> CostModel:
     """Return the model by which choices are made for the CPU, with the user's own numbers."""
-    return cost_file.apply(CostModel.for_cpu(), describe())
+    return cost_file.apply(CostModel.for_cpu(), name_processor())
 
 
 @cache
-def describe() -> str:
+def name_processor() -> str:
     """Return the design of this processor, in LLVM's words."""
     from llvmlite import binding
 

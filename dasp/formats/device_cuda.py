@@ -92,13 +92,13 @@ def resolve(device: str) -> str | None:
 
 
 @cache
-def cost_model(device: str) -> CostModel:
+def find_cost_model(device: str) -> CostModel:
     """Return the model by which choices are made for a GPU, with the user's own numbers."""
-    gpu = describe(device)
+    gpu = describe_gpu(device)
     return cost_file.apply(CostModel.for_gpu(gpu), gpu.name)
 
 
-def describe(device: str) -> Gpu:
+def describe_gpu(device: str) -> Gpu:
     """Return what a GPU says of itself."""
     import cupy
 

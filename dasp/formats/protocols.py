@@ -78,7 +78,7 @@ class Device(Protocol):
     def resolve(self, device: str) -> str | None:
         """Return the device that a name means, None if `auto` finds none here."""
 
-    def cost_model(self, device: str) -> CostModel:
+    def find_cost_model(self, device: str) -> CostModel:
         """Return the model by which choices are made for a device; ValueError for a bad file of them."""
 
     def as_operand(self, x: Any, device: str) -> Array:

@@ -79,7 +79,7 @@ def pack(csr: Csr, order: Array | None, request: Request) -> Plan:
     request : Request
     """
     where = request.packing_device(csr.shape)
-    model, backend = devices.find(request.device).cost_model(request.device), devices.find(where)
+    model, backend = devices.find(request.device).find_cost_model(request.device), devices.find(where)
     with backend.packing(csr, where) as (there, primitives):
         if order is not None:
             order = backend.to_device(order, where)

@@ -135,9 +135,9 @@ def test_this_cpu_is_measured_printed_and_kept(capsys, monkeypatch, tmp_path):
     measure = ["tune", "machine", "--device", "cpu", "--seconds", "0.0001"]
     assert main(measure) == 0
     printed = capsys.readouterr().out
-    printed, _, path = printed.rpartition(f"numbers of {device_cpu.describe()}: ")
+    printed, _, path = printed.rpartition(f"numbers of {device_cpu.name_processor()}: ")
     assert path == f"{tmp_path / 'own.json'}\n"
-    kept = json.loads((tmp_path / "own.json").read_text())[device_cpu.describe()]
+    kept = json.loads((tmp_path / "own.json").read_text())[device_cpu.name_processor()]
     assert kept["most_steps"] in tuning.STEPS
     _, *lines, said = printed.partition("\nThe times were too noisy")[0].splitlines()
     assert [line.split()[0] for line in lines] == [field.name for field in dataclasses.fields(CostModel)]
@@ -166,5 +166,5 @@ def test_this_cpu_is_measured_printed_and_kept(capsys, monkeypatch, tmp_path):
     assert found["slice"]["measured"] is None or found["slice"]["measured"] >= 0
     assert found["most_steps"]["measured"] in tuning.STEPS
     assert found["most_growth"]["measured"] is None
-    named = json.loads((tmp_path / "b").read_text())[device_cpu.describe()]
+    named = json.loads((tmp_path / "b").read_text())[device_cpu.name_processor()]
     assert named == {name: each["measured"] for name, each in found.items() if each["measured"] is not None}
