@@ -44,15 +44,19 @@ FAR_BYTES = 1 << 25
 LEAST_SHARE = 0.01
 """Of the longest time, that a unit for each entry must explain: costs are ratios to it."""
 STEPS = (16, 32, 64, 128, 256)
-MODELS = ("fem3:16", "poisson3d:40", "triangles:30000", "rmat:13", "circuit:30000", "kkt:30000")
-"""What the searches are made over."""
+MODELS = {
+    "cpu": ("fem3:16", "poisson3d:40", "triangles:30000", "rmat:13", "circuit:30000", "kkt:30000"),
+    "gpu": ("fem3:28", "poisson3d:90", "triangles:700000", "rmat:19", "circuit:900000", "kkt:500000"),
+}
+"""What the most steps are searched for over: on a GPU 4 million entries or more, below which
+`CostModel.steps` says them."""
 COSTS = ("call", "slot", "byte", "slice", "row", "pad", "by_slice", "by_few", "by_many")
 
 
 class Found(NamedTuple):
-    """A field of `CostModel`: its unit and what it trades, the shipped value, and the one measured here.
+    """A field of `CostModel`: its unit and what it trades, the value until now, and the one measured here.
 
-    `measured` is None where nothing here can tell; `how` then says how the shipped one was found.
+    `measured` is None where nothing here can tell; `how` then says how the other one was found.
     """
 
     field: str
@@ -245,7 +249,7 @@ def fastest(clock: Clock, matrices: Iterable[Any], choice: str, values: Sequence
 
 
 def measure_large_block(model: CostModel, clock: Clock, entries: int) -> float:
-    """Measure how much longer blocks of `many_warps` take where their slices share nothing."""
+    """Measure how much longer blocks of `MANY_WARPS` slices take where their slices share nothing."""
     each = experiment(band(entries // LANES, LANES, entries // LANES), model, delta_bytes=1)
     many, few = (clock(each.matrix, **each.choices | {"warps": warps}) for warps in (MANY_WARPS, FEW_WARPS))
     return round(many / few, 3)
@@ -280,7 +284,7 @@ def measure(model: CostModel, clock: Clock, *, entries: int | None = None) -> li
     entries = entries or ENTRIES[model.kind]
     found = measure_costs(model, clock, entries)
     found["near_bytes"] = measure_near_bytes(model, clock, entries)
-    collection = [models.generate(name).tocsr() for name in MODELS]
+    collection = [models.generate(name).tocsr() for name in MODELS[model.kind]]
     found["most_steps"] = fastest(clock, collection, "steps", STEPS)
     if model.kind == "gpu":
         found["large_block"] = measure_large_block(model, clock, entries)

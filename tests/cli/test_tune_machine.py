@@ -13,6 +13,7 @@ from dasp.formats.cost import FEW_WARPS, H200, MANY_WARPS, ZEN4, CostModel, Gath
 from dasp.formats.sell.pattern import shape_fields
 from dasp.matrix.matrix import SpMatrix
 from dasp.matrix.policy import Policy
+from dasp.models import generate
 
 ENTRIES = 1 << 16
 TOYS = {
@@ -119,7 +120,7 @@ def test_searches_take_the_best_mean_and_the_ratios():
 
 @pytest.mark.parametrize("kind", ["cpu", "gpu"])
 def test_costs_that_no_time_shows_are_not_measured(kind, monkeypatch):
-    monkeypatch.setattr(tuning, "MODELS", ("poisson3d:5",))
+    monkeypatch.setattr(tuning, "MODELS", {kind: ("poisson3d:5",)})
     found = {each.field: each for each in tuning.measure(TOYS[kind], lambda *_, **__: 3.0, entries=1 << 12)}
     for name in ("slot", "value_byte", "slice", "row", "near", "far", "slot_bytes"):
         assert found[name].measured is None
@@ -127,11 +128,17 @@ def test_costs_that_no_time_shows_are_not_measured(kind, monkeypatch):
     assert "too noisy" in tuning.table(list(found.values()))
 
 
+def test_a_gpu_searches_matrices_of_the_size_that_is_meant():
+    from_entries = max(entries for entries, _ in H200.steps)
+    for name in set(tuning.MODELS["gpu"]) - {"triangles:700000"}:  # which takes long to make
+        assert generate(name).nnz >= from_entries, name
+
+
 def test_this_cpu_is_measured_printed_and_kept(capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("DASP_COST_MODEL", str(tmp_path / "own.json"))
     monkeypatch.setattr(tuning, "ENTRIES", {"cpu": 1 << 12, "gpu": 1 << 12})
     monkeypatch.setattr(tuning, "FAR_BYTES", 1 << 20)
-    monkeypatch.setattr(tuning, "MODELS", ("poisson3d:5", "rmat:6"))
+    monkeypatch.setattr(tuning, "MODELS", {"cpu": ("poisson3d:5", "rmat:6")})
     measure = ["tune", "machine", "--device", "cpu", "--seconds", "0.0001"]
     assert main(measure) == 0
     printed = capsys.readouterr().out
