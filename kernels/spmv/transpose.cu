@@ -1,11 +1,11 @@
 // Copies a matrix of any strides to one that lies row by row, or back to one that lies column by column: DASP_TO_ROWS
 // says which.
 //
-// Launch: one dimension, blocks of 256 threads. A thread has PACK numbers that follow each other in a row; PARTS threads
-//     one piece of a row, 64 bytes as a rule, and those after them the same piece of the next row: both sides are read
-//     and written by whole sectors. Blocks that follow each other have the `pieces` of the same rows.
-// rows_of: element (i, j) at i wide + j, aligned to 16 bytes, or to a row if that is shorter. It has zeros behind the last
-//     column after a copy to rows. columns_of: at i row + j column. Numbers are copied as DASP_BYTES bytes.
+// Launch: one dimension, blocks of 256 threads. A block copies a tile of ROWS rows and COLUMNS columns through shared
+//     memory, so that both sides are read and written by runs of neighbouring addresses; blocks that follow each other
+//     have the `pieces` of the same rows. A thread has all its loads in flight before its first store.
+// rows_of: element (i, j) at i wide + j, with zeros behind the last column after a copy to rows. columns_of: at
+//     i row + j column. Numbers are copied as DASP_BYTES bytes.
 
 #include "../warp.cuh"
 
@@ -13,9 +13,8 @@
 #error "define DASP_TO_ROWS: 1 to copy to rows, 0 to copy rows to columns"
 #endif
 #ifndef DASP_COLUMNS
-#error "define DASP_COLUMNS: numbers of a piece, a power of two"
+#error "define DASP_COLUMNS: columns of a tile, a power of two, at most 32"
 #endif
-
 #ifndef DASP_BYTES
 #error "define DASP_BYTES: of a number, 2, 4, 8 or 16"
 #endif
@@ -30,35 +29,58 @@ using Word = Words<DASP_BYTES>::Type;
 
 constexpr int THREADS = 256;
 constexpr int COLUMNS = DASP_COLUMNS;
-constexpr int PACK = 16 / DASP_BYTES < COLUMNS ? 16 / DASP_BYTES : COLUMNS;
-constexpr int PARTS = COLUMNS / PACK;
-constexpr int ROWS = THREADS / PARTS;  // of a block
+constexpr int EACH = 32 / DASP_BYTES;           // numbers of a thread
+constexpr int ROWS = THREADS * EACH / COLUMNS;  // of a tile
+constexpr int PITCH = COLUMNS + 1;              // from row to row of it: odd, so that a column's lie in all banks
 
-using Whole = Words<PACK * DASP_BYTES>::Type;
+// Where a number stands in a tile: the numbers of a thread follow each other in a column, or in a row.
+struct Place {
+    int row;
+    int column;
+};
+__device__ __forceinline__ Place in_columns(int e)
+{
+    const int number = e * THREADS + int(threadIdx.x);
+    return {number % ROWS, number / ROWS};
+}
+__device__ __forceinline__ Place in_rows(int e)
+{
+    const int number = e * THREADS + int(threadIdx.x);
+    return {number / COLUMNS, number % COLUMNS};
+}
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 dasp_transpose(Word* columns_of, Word* rows_of, long long count, long long row, long long column, int columns, int wide,
                int pieces)
 {
+    __shared__ Word tile[ROWS * PITCH];
     wait_for_earlier_kernels();
-    const long long i = blockIdx.x / pieces * (long long)ROWS + threadIdx.x / PARTS;
-    const int first = int(blockIdx.x % pieces) * COLUMNS + int(threadIdx.x % PARTS) * PACK;
-    if (i >= count || first >= wide) return;
-    Word* const there = columns_of + i * row + first * column;
-    Whole* const here = reinterpret_cast<Whole*>(rows_of + i * wide + first);
-    Whole whole = {};
-    if (!DASP_TO_ROWS) whole = load_result(here);
-    Word words[PACK];
-    memcpy(words, &whole, sizeof whole);
+    const long long top = blockIdx.x / pieces * (long long)ROWS;
+    const int first = int(blockIdx.x % pieces) * COLUMNS;
+
+    Word words[EACH];
 #pragma unroll
-    for (int w = 0; w < PACK; ++w) {
-        if (first + w >= columns) continue;
-        if (DASP_TO_ROWS)
-            words[w] = load_result(there + w * column);
-        else
-            there[w * column] = words[w];
+    for (int e = 0; e < EACH; ++e) {
+        const Place at = DASP_TO_ROWS ? in_columns(e) : in_rows(e);
+        const long long i = top + at.row;
+        const int j = first + at.column;
+        words[e] = Word{};
+        if (i < count && j < columns)
+            words[e] = load_result(DASP_TO_ROWS ? columns_of + i * row + j * column : rows_of + i * wide + j);
     }
-    if (!DASP_TO_ROWS) return;
-    memcpy(&whole, words, sizeof whole);
-    *here = whole;
+#pragma unroll
+    for (int e = 0; e < EACH; ++e) {
+        const Place at = DASP_TO_ROWS ? in_columns(e) : in_rows(e);
+        tile[at.row * PITCH + at.column] = words[e];
+    }
+    __syncthreads();
+#pragma unroll
+    for (int e = 0; e < EACH; ++e) {
+        const Place at = DASP_TO_ROWS ? in_rows(e) : in_columns(e);
+        const long long i = top + at.row;
+        const int j = first + at.column;
+        if (i < count && j < (DASP_TO_ROWS ? wide : columns))
+            *(DASP_TO_ROWS ? rows_of + i * wide + j : columns_of + i * row + j * column) =
+                tile[at.row * PITCH + at.column];
+    }
 }

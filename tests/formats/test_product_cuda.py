@@ -38,6 +38,8 @@ POLICIES = {
     "dasp": Policy.dasp(segment=64),
 }
 SPLIT = ["split sell", "dasp"]
+SMALL_COPIES = dataclasses.replace(PANELS, copy_bytes=0.0)
+"""Small X and Y are copied to rows, too."""
 
 
 @pytest.fixture
@@ -45,6 +47,7 @@ def gpu(monkeypatch):
     stand_in = Gpu()
     with cupy.cuda.using_allocator(stand_in.allocate):
         stand_in.attach(monkeypatch)
+        monkeypatch.setattr(columns, "PANELS", SMALL_COPIES)
         yield stand_in
     for graph in list(stand_in.destructors):
         stand_in.end(graph)
@@ -326,7 +329,7 @@ def test_plans_without_segments_ask_nothing_of_a_capture(gpu):
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("cut", [np.s_[:300, :8], np.s_[:300, 3:11], np.s_[::2, ::5], np.s_[299::-1, :8]])
 def test_several_columns_and_views_of_them(gpu, matrix, policy, cut, turns, monkeypatch):
-    monkeypatch.setattr(columns, "turns", lambda *_: turns)
+    monkeypatch.setattr(columns, "pays_to_transpose", lambda *_: turns)
     A, m = planned(matrix, policy), matrix.shape[0]
     large = np.random.default_rng(1).standard_normal((600, 40))
     for order in "CF":
@@ -367,7 +370,7 @@ def test_columns_that_are_turned_have_the_same_bits(gpu, dtype, k, beta, monkeyp
     x, y = (np.random.default_rng(n).standard_normal((k, n)).astype(dtype) for n in (70, matrix.shape[0]))
     results = []
     for turns in (False, True):
-        monkeypatch.setattr(columns, "turns", lambda *_, turns=turns: turns)
+        monkeypatch.setattr(columns, "pays_to_transpose", lambda *_, turns=turns: turns)
         out = gpu.put(y).T
         planned(matrix, "sell").matvec(gpu.put(x).T, out=out, beta=beta)
         results.append(gpu.get(out).copy())
@@ -388,7 +391,7 @@ def test_no_column_that_is_added_to_even_rows_is_read_or_written_where_there_is_
     gpu, matrix, policy, k, x_order, y_order, turns, evens, monkeypatch
 ):
     """Neither behind X, where Y alone has them, nor behind the sums of segments."""
-    monkeypatch.setattr(columns, "turns", lambda *_: turns)
+    monkeypatch.setattr(columns, "pays_to_transpose", lambda *_: turns)
     monkeypatch.setattr(columns, "evens", lambda *_: evens)
     x = np.random.default_rng(k).standard_normal((300, k)).astype(np.float32)
     given, out = (
@@ -439,10 +442,12 @@ def test_even_rows_are_powers_of_two_or_whole_sectors(k, item, numbers):
     assert columns.even_row(k, item) == numbers
 
 
-def test_columns_are_turned_where_rows_are_long_or_far_apart():
-    near, far = (plan_of(from_lengths([length] * 64, n)) for length, n in ((3, 64), (60, 10**6)))
-    assert not columns.turns(PANELS, near, read_sectors(near))
-    assert columns.turns(PANELS, far, read_sectors(far))
+def test_columns_are_transposed_where_rows_are_long_and_far_apart_and_much_is_read():
+    near, far = (plan_of(from_lengths([length] * 64, n)) for length, n in ((3, 64), (60, 800)))
+    assert not columns.pays_to_transpose(SMALL_COPIES, near, read_sectors(near), 64)
+    assert columns.pays_to_transpose(SMALL_COPIES, far, read_sectors(far), 64)
+    assert not columns.pays_to_transpose(PANELS, far, read_sectors(far), 64)
+    assert columns.pays_to_transpose(PANELS, far, read_sectors(far), 64_000)
 
 
 @pytest.mark.parametrize(("policy", "kept"), [("split sell", 1), ("dasp", 1 + 4)])
@@ -532,7 +537,7 @@ def test_columns_keep_to_the_memory_that_they_were_given(gpu, dtype, names, coun
     name, k, x_view, y_view = names[seed % len(names)], *map(rng.choice, (counts, some, some))
     chosen = CHOICES[rng.choice(list(CHOICES))]
     if chosen:
-        monkeypatch.setattr(columns, "turns", lambda *_: chosen[0])
+        monkeypatch.setattr(columns, "pays_to_transpose", lambda *_: chosen[0])
         monkeypatch.setattr(columns, "evens", lambda *_: chosen[1])
     alpha, beta = [(1.0, 0.0), (0.5, -2.0)][seed % 2]
     matrix, policy = PLANS[name]()

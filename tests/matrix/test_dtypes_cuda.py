@@ -40,7 +40,7 @@ def test_columns_have_the_bits_of_the_products_by_each(value, x, order, turned, 
 
     if order == "C" and turned:
         pytest.skip("rows are not turned")
-    monkeypatch.setattr(columns, "turns", lambda *_: turned)
+    monkeypatch.setattr(columns, "pays_to_transpose", lambda *_: turned)
     matrix = typed(from_lengths(LENGTHS, 300), value)
     A = SpMatrix.from_scipy(matrix, policy=SPLIT, device="cuda")
     for k in (5, 16, 33):

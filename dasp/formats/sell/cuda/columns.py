@@ -120,8 +120,11 @@ TRANSPOSE = Signature(
     int        pieces
     """,
 )
-TRANSPOSE_THREADS, PIECE = 256, 64
-"""Threads of a block of that kernel, and bytes of a row that it copies together."""
+TRANSPOSE_THREADS, TILE_BYTES, TILE_COLUMNS = 256, 8 << 10, 32
+"""Threads of a block of that kernel, and the bytes and, at most, the columns of its tile."""
+
+SHORT_ROW = 64
+"""Bytes of a row up to which a copy has a power of two of them."""
 
 MOST_WRITTEN = 8, 4
 """Columns of Y, at most, that products of slices write as they lie where those of X are turned into rows:
@@ -218,7 +221,7 @@ class Kernels(NamedTuple):
         Constants and types of the source: (plan, kinds, panel), and (plan, kinds).
     passes : callable
         (table, plan, columns, kinds, x, y, sectors) -> the launches, of type `Pass`; sectors() is what
-        `turns` asks for.
+        `pays_to_transpose` asks for.
     warps, partials : callable
         How many warps a plan needs, and how many segments it has.
     arguments, finish_arguments : callable
@@ -226,7 +229,7 @@ class Kernels(NamedTuple):
     long_rows : callable
         How many rows come in segments.
     sectors : callable
-        (plan, on_host) -> what `turns` asks for, as `read_sectors` counts it.
+        (plan, on_host) -> what `pays_to_transpose` asks for, as `read_sectors` counts it.
     """
 
     signature: Signature
@@ -255,7 +258,7 @@ class Kernels(NamedTuple):
 def even_row(columns: int, item: int) -> int:
     """Return the numbers of a row of a copy of so many columns, in which loads of a row are aligned."""
     size = columns * item
-    whole = SECTOR_BYTES if size > PIECE else 1 << (size - 1).bit_length()
+    whole = SECTOR_BYTES if size > SHORT_ROW else 1 << (size - 1).bit_length()
     return ceil_div(size, whole) * whole // item
 
 
@@ -410,14 +413,23 @@ def choose_parts(model: CostModel, slices: int, panels: int) -> int:
     return max(1, min(panels, model.wave_slices // (2 * max(slices, 1))))
 
 
-def turns(table: PanelTable, plan: Plan, sectors: float) -> bool:
-    """Whether X whose columns lie in one run each is better turned into rows first, and Y back.
+def pays_to_transpose(table: PanelTable, plan: Plan, sectors: float, row_bytes: int) -> bool:
+    """Whether X and Y, each of whose columns lies in one run, are better copied to rows first, and Y back.
 
-    Turning costs as much for every row of A, and saves the more the more entries a row has, and the farther
-    apart their columns lie: `sectors` as `read_sectors` counts them.
+    A row of X is read in whole sectors then: fewer bytes for each entry, the fewer the farther apart their
+    columns lie. That costs passes over X and Y and two more launches.
+
+    Parameters
+    ----------
+    table : PanelTable
+    plan : Plan
+    sectors : float
+        As `read_sectors` counts them.
+    row_bytes : int
+        Of a row of X.
     """
-    saved = max(SECTOR_BYTES * sectors, table.column_bytes) - NUMBER_BYTES
-    return bool(plan.nnz * saved >= table.turning_bytes * plan.shape[0])
+    saved = plan.nnz * (max(SECTOR_BYTES * sectors, table.column_bytes) / NUMBER_BYTES - 1)
+    return bool(row_bytes * (saved - table.copy_passes * sum(plan.shape)) >= table.copy_bytes)
 
 
 def evens(table: PanelTable, plan: Plan, sectors: float) -> bool:
@@ -588,13 +600,13 @@ class Columns:
         captured = self._cupy.cuda.runtime.streamIsCapturing(stream)
         with in_pool(self._cupy) if captured else _HERE:
             taken, x_layout = self._placed(x, kinds.x)
-            if self._turned(x_layout) or self._evened(x_layout, kinds, x.shape[1]):
+            if self._is_transposed(taken, x_layout) or self._evened(x_layout, kinds, x.shape[1]):
                 columns, column_layout = taken, x_layout
                 taken, x_layout = self._new_rows(columns)
                 self._transpose(columns, column_layout, taken, True)
             result, y_layout = self._placed(y, kinds.y)
             written, written_layout = result, y_layout
-            if not adds and y.shape[1] > self._most_written and self._turned(y_layout):
+            if not adds and y.shape[1] > self._most_written and self._is_transposed(taken, y_layout):
                 written, written_layout = self._new_rows(result)
             k = min(taken.shape[1], written.shape[1])  # those of even rows too, where both have them
             partials = self._cupy.empty((self._segments, k), kinds.sum) if self._segments else None
@@ -607,22 +619,26 @@ class Columns:
         if captured and any(array is not None for array in made):
             keep(made, captured_in(stream)[1])
 
-    def _turned(self, layout: Layout) -> bool:
-        """Whether an array that lies so is worked on in rows."""
-        return layout.column != 1 and turns(PANELS, self._plan, self._sectors())
+    def _is_transposed(self, x: Any, layout: Layout) -> bool:
+        """Whether an array that lies so, X or Y, is worked on in rows."""
+        return layout.column != 1 and pays_to_transpose(
+            PANELS, self._plan, self._sectors(), x.shape[1] * x.itemsize
+        )
 
     def _evened(self, layout: Layout, kinds: Arithmetic, k: int) -> bool:
         """Whether an X of k columns whose rows are too close together is worked on in rows farther apart."""
         item = kinds.x.itemsize
         wide = even_row(k, item)
-        uneven = layout.column == 1 and layout.pack < min(wide, WIDEST_LOAD // item) and wide * item <= PIECE
+        uneven = (
+            layout.column == 1 and layout.pack < min(wide, WIDEST_LOAD // item) and wide * item <= SHORT_ROW
+        )
         uneven &= k != 3 or item < NUMBER_BYTES  # lanes share such a row as fast
         if not uneven or self._kernels is not SLICES or lone_row(PANELS, k, kinds, self._sectors()):
             return False
         return evens(PANELS, self._plan, self._sectors())
 
     def _sectors(self) -> float:
-        """Return what `turns` and `evens` ask for."""
+        """Return what `pays_to_transpose` and `evens` ask for."""
         if self._read is None:
             with on_stream(self._cupy.cuda.Stream(non_blocking=True)):  # the caller's may be captured
                 self._read = self._kernels.sectors(self._plan, on_host)
@@ -646,14 +662,14 @@ class Columns:
     def _transpose(self, columns: Any, layout: Layout, rows: Any, to_rows: bool) -> None:
         """Copy an array in columns to one in rows, or back."""
         item, (count, wide), k = rows.itemsize, rows.shape, columns.shape[1]
-        width = min(wide, PIECE // item)
+        width = min(TILE_COLUMNS, 1 << (wide - 1).bit_length())
         launch = self._transposing.get((item, width, to_rows))
         if launch is None:
             kernel, current = transposing(item, width, to_rows), self._cupy.cuda.get_current_stream
             launch = launcher(kernel, TRANSPOSE, {"Word": word(item)}, current)
             self._transposing[item, width, to_rows] = launch
         arguments = {"columns_of": columns.data.ptr, "rows_of": rows.data.ptr, "count": count}
-        pieces, parts = ceil_div(wide, width), ceil_div(width * item, WIDEST_LOAD)
+        pieces = ceil_div(wide, width)
         arguments |= {
             "row": layout.row,
             "column": layout.column,
@@ -661,7 +677,7 @@ class Columns:
             "wide": wide,
             "pieces": pieces,
         }
-        blocks = ceil_div(count * parts, TRANSPOSE_THREADS) * pieces
+        blocks = ceil_div(count, TILE_BYTES // (item * width)) * pieces
         if blocks:
             launch((blocks, 1), TRANSPOSE_THREADS, arguments)
 

@@ -100,9 +100,9 @@ class PanelTable:
         are read often: each warp loads fewer steps of more slots.
     crowded_reads : float
         Times that a row of X is read, at least, there.
-    turning_bytes : float
-        Bytes gathered less for a row of A, in float64, from which on columns of X are turned into rows, and Y
-        back.
+    copy_passes, copy_bytes : float
+        What it costs to copy X and Y in columns to rows, and Y back: passes over both, and bytes that are
+        moved in the time of the launches.
     evening_bytes : float
         Bytes gathered less for a row of X, in float64, from which on rows of X that loads cannot read at once
         are copied to where they can.
@@ -127,7 +127,8 @@ class PanelTable:
     shared_segments: float
     crowded_slices: int
     crowded_reads: float
-    turning_bytes: float
+    copy_passes: float
+    copy_bytes: float
     evening_bytes: float
     octets_of_x: tuple[Panels, ...]
     narrow_octets_of_x: tuple[Panels, ...]
@@ -169,7 +170,8 @@ PANELS = PanelTable(
     crowded_slices=4500,
     crowded_reads=5.0,
     column_bytes=10.0,
-    turning_bytes=150.0,
+    copy_passes=2.8,
+    copy_bytes=25e6,
     evening_bytes=400.0,
     octets_of_x=(Panels(256, 32, 2, 2, 64, 8), Panels(128, 16, 4, 4, 72, 4), Panels(64, 8, 4, 4, 56, 4)),
     narrow_octets_of_x=(Panels(128, 16, 3, 3, 72, 4), Panels(64, 8, 4, 4, 64, 4)),
