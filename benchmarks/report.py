@@ -3,10 +3,10 @@
     python -m benchmarks.report                  # README.md, pages of docs/ and the figures
     python -m benchmarks.report --to FOLDER      # the same into another folder, to look at or to compare
 
-A table stands between `<!-- results:NAME begin -->` and `<!-- results:NAME end -->`; NAME is that of the CSV
-file, or `headline`, which sums up the sparse products of all machines (`front` on the site), or `cg_NAME` and
-`multigrid_NAME`, which are about some of the linear systems of `solvers_NAME.csv`, or `gains_NAME`, which is
-about the largest ones of `scaling_NAME.csv`.
+A table stands between `<!-- results:NAME begin -->` and `<!-- results:NAME end -->`. NAME is that of a CSV
+file, or one of these: `headline` sums up the sparse products of all machines (`front` on the site), `solves`
+has the systems that cg solved on all machines, `cg_NAME` and `multigrid_NAME` have some of the linear systems
+of `solvers_NAME.csv`, and `gains_NAME` has the largest ones of `scaling_NAME.csv`.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def sparse_text(name: str) -> str:
             f"on the same kind of GPU (`anchors_{name}.csv`); its set-up is not known and counts as nothing."
         )
     notes = [note for note in found.notes if not note.startswith("not run:")]
-    return sparse_report.Report(found.summary, [*notes, *said], found.details).markdown()
+    return sparse_report.Report(found.summary, [*notes, *said]).markdown()
 
 
 def headline_text(_: str) -> str:
@@ -115,14 +115,14 @@ def headline_text(_: str) -> str:
     counts = []
     for name in COLLECTIONS:
         rows = timed(sparse_rows(name))
-        counts.append(f"{len(rows)} matrices in `{name}.csv`")
+        counts.append(f"`{name}.csv` ({len(rows)} matrices)")
         lines += headline_lines(rows)
     headings = ("on", "against", "called", "faster", "least", "most", "plan ms", "pays after")
     table = Table("", headings, lines, frozenset({"against", "called"}))
     note = (
-        "Float64; geometric means over the collection, and the medians of planning and of the number of "
-        f"products after which the plan has paid, set-ups of both counted ({', '.join(counts)}; every matrix "
-        "by name, losses too: [docs/benchmarks.md](docs/benchmarks.md))."
+        "Float64. `faster` is a geometric mean over the collection. `plan ms` and `pays after` are medians: "
+        "the time to make a plan, and the number of products that repay it, where each library's own set-up "
+        f"counts too. Rows: {', '.join(counts)}. [docs/benchmarks.md](docs/benchmarks.md) names the losses."
     )
     return f"{table.markdown()}\n\n{note}"
 
@@ -176,7 +176,10 @@ def _cold_pays(row: Row) -> float:
 
 def dense_text(name: str) -> str:
     """The tables of a dense ladder."""
-    return gemm_report.report(results.latest(results.read(RESULTS / f"{name}.csv"))).markdown()
+    path = RESULTS / f"{name}.csv"
+    rows = results.latest(results.read(path))
+    found = gemm_report.report(rows)
+    return gemm_report.Report(found.summary, [*found.notes, provenance(rows, path)]).markdown()
 
 
 def code_text(name: str) -> str:
@@ -249,7 +252,9 @@ def solvers_text(name: str) -> str:
     rows = results.latest(results.read(RESULTS / f"{name}.csv"))
     found = solvers_report.report(rows)
     said = provenance(rows, RESULTS / f"{name}.csv")
-    return solvers_report.Report(found.summary, [*found.notes, said], found.details).markdown()
+    missed = [f"{row['kernel']} ({row['matrix']})" for row in rows if not results.right(row)]
+    named = [f"Missed: {', '.join(missed)}."] if missed else []
+    return solvers_report.Report(found.summary, [*found.notes, *named, said]).markdown()
 
 
 def busy_text(name: str) -> str:
@@ -313,6 +318,31 @@ def cg_text(name: str) -> str:
     ]
     note = f"CuPy's time of an iteration over ours, geometric means: {', '.join(means)}."
     return f"{table}\n\n{note} {provenance(rows, path)}"
+
+
+def solves_text(_: str) -> str:
+    """The front page's table of systems solved by cg, from SciPy's matrix to x, ours and the library's."""
+    lines: list[tuple[str, ...]] = []
+    for name in sorted(SYSTEMS):
+        rows = results.latest(results.read(RESULTS / f"{name}.csv"))
+        mine = [row for row in rows if row["kernel"] == "dasp cg"]
+        for row in sorted(mine, key=lambda row: int(row["rows"])):
+            other = solvers_report.rival(rows, row)
+            if other is None:
+                continue
+            on = "2 CPU cores" if row["device"] == "cpu" else row["machine"].removeprefix("NVIDIA ")
+            theirs, own = number(other, "total_ms"), number(row, "total_ms")
+            figures_of = (significant(theirs), significant(own), f"{significant(theirs / own, 2)} x")
+            library = solvers_report.library_of(other)
+            lines.append((on, row["matrix"], f"{int(row['rows']):,}", library, *figures_of))
+    headings = ("on", "system", "unknowns", "library", "its ms", "dasp ms", "faster")
+    table = Table("", headings, lines, frozenset({"system", "library"}))
+    files = ", ".join(f"`{name}.csv`" for name in sorted(SYSTEMS))
+    note = (
+        "Conjugate gradients without a preconditioner, to a residual of 1e-8. From the SciPy matrix to x on "
+        f"the host: upload and plan count, compilation does not. Rows: {files}."
+    )
+    return f"{table.markdown()}\n\n{note}"
 
 
 def _of_rival(rows: Sequence[Row], row: Row, column: str) -> str:
@@ -392,7 +422,7 @@ def planning_text(name: str) -> str:
     path = RESULTS / f"{name}.csv"
     rows = results.latest(results.read(path))
     found = sparse_report.planning_report(rows)
-    return sparse_report.Report([], [*found.notes, provenance(rows, path)], found.details).markdown()
+    return sparse_report.Report([], [*found.notes, provenance(rows, path)]).markdown()
 
 
 def values_text(name: str) -> str:
@@ -461,6 +491,7 @@ def text(name: str) -> str:
         "planning": planning_text,
         "scaling": scaling_text,
         "solvers": solvers_text,
+        "solves": solves_text,
         "squares": squares_text,
         "transpose": transpose_text,
         "values": values_text,

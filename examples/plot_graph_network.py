@@ -4,8 +4,8 @@ A graph network, with gradients by PyTorch
 
 A graph convolution is a sparse matrix times a tall one: every vertex takes a mean of its neighbours'
 features, and a small dense matrix mixes them. Training needs the product with the transpose as well, for
-the gradient. Both are ``A @ X``, with one plan for thousands of products; ``dasp.torch.matmul`` is that
-product inside PyTorch, with gradients for X and for the entries of A.
+the gradient. Both are ``A @ X``, with one plan for thousands of products. ``dasp.interop.torch.matmul`` is
+that product inside PyTorch, with gradients for X and for the entries of A.
 """
 
 # %%

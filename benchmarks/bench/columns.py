@@ -248,7 +248,7 @@ def known_columns(device: str, bandwidth: float | None = None) -> dict[str, str]
 
 
 def report(rows: Sequence[Row]) -> str:
-    """Return the tables of a result file in Markdown: means by type, order and columns; then every row."""
+    """Return the means of a result file by type, order and columns, and the losses by name, in Markdown."""
     keys = list(dict.fromkeys((row["dtype"], row["order"], row["k"]) for row in rows))
     lines = []
     types = list(TABLE)
@@ -261,24 +261,16 @@ def report(rows: Sequence[Row]) -> str:
         figures = (geometric_mean(ratios), min(ratios), max(ratios))
         lines.append((dtype, order, k, str(len(ratios)), *(significant(value) for value in figures)))
     means = Table("", ("dtype", "order of X", "k", "matrices", "mean", "least", "most"), lines)
-    details = Table.of(
-        "",
-        [
-            ("matrix", lambda row: row["matrix"]),
-            ("dtype", lambda row: row["dtype"]),
-            ("order", lambda row: row["order"]),
-            ("k", lambda row: row["k"]),
-            ("us", lambda row: significant(number(row, "time_us"))),
-            ("least us", lambda row: significant(_least(row))),
-            ("best other", lambda row: row["best_baseline"]),
-            ("its us", lambda row: significant(number(row, "best_baseline_us"))),
-            ("faster", lambda row: significant(number(row, "speedup_best"))),
-        ],
-        rows,
-        words=("dtype", "order", "best other"),
+    lost: dict[str, list[Row]] = {}
+    for row in rows:
+        if number(row, "speedup_best") < 1:
+            lost.setdefault(row["matrix"], []).append(row)
+    named = [
+        f"{matrix} ({len(some)}, least {significant(min(number(row, 'speedup_best') for row in some))})"
+        for matrix, some in lost.items()
+    ]
+    slower = (
+        "Slower than the fastest other, with the number of such products and the least ratio: "
+        f"{', '.join(named) or 'none'}."
     )
-    return f"{means.markdown()}\n\n{details.markdown()}"
-
-
-def _least(row: Row) -> float:
-    return roofline.roofline_us(int(number(row, "least_bytes")), number(row, "copy_bytes_per_second"))
+    return f"{means.markdown()}\n\n{slower}"

@@ -26,8 +26,8 @@ class SpMatrix(Arithmetic):
     ----------
     A : sparse matrix, array_like, tuple, Plan or SpMatrix
         Of SciPy, CuPy or PyTorch; dense; `(data, (row, col))`; `(data, indices, indptr)`; or a plan that was
-        made before, with NumPy arrays. Of an SpMatrix the pattern is shared, and the values are copied. Two
-        matrices made of one plan share its values: write others in place into neither.
+        made before, with NumPy arrays. A matrix made of an SpMatrix shares the pattern and copies the values.
+        Two matrices made of one plan share its values: do not write values in place into either.
     device : {"auto", "cpu", "cuda", "cuda:N"}
         `auto` is the GPU on which A lies, if it does; else a GPU if one works, and else the CPU.
     shape : tuple of int, optional

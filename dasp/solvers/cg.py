@@ -52,7 +52,7 @@ def cg(
         Anything with a shape, a dtype and `@`. Its symmetry is not checked; that a complex one is not
         Hermitian mostly shows, and is reported.
     b : array, shape (n,) or (n, 1)
-        NumPy, or CuPy for a matrix on a GPU; a NumPy b is copied there, and x back.
+        NumPy, or CuPy for a matrix on a GPU. A NumPy b is copied to the GPU, and x back to the host.
     x0 : array, shape (n,), optional
         Where to start; zeros by default. Not modified.
     rtol, atol : float

@@ -75,8 +75,9 @@ def lsqr(
         several ranks 0.
     rtol, atol : float
         Done when norm(b - A x) <= max(rtol * norm(b), atol), or when the residual r is orthogonal to the
-        columns: norm(A' r) <= rtol * norm(A) * norm(r), with SciPy's estimate of A's Frobenius norm: from
-        below at first, and above it, by some times, after more iterations than A has large singular values.
+        columns: norm(A' r) <= rtol * norm(A) * norm(r), with SciPy's estimate of A's Frobenius norm. The
+        estimate grows: it is too small at first, and several times too large after more iterations than A
+        has large singular values.
     maxiter : int, optional
         Iterations at most, 4 max(m, n) by default.
     callback : callable, optional
