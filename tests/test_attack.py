@@ -8,7 +8,7 @@ from tests.attack import __main__ as program
 
 pytestmark = pytest.mark.slow
 
-SECONDS = 2
+SECONDS = 1
 
 
 def test_there_are_attacks() -> None:

@@ -459,26 +459,11 @@ def label(name: str, defines: Defines, arch: str) -> str:
     return f"{name}-{arch}-{','.join(values)}".replace(" ", "_")
 
 
-def is_usual(name: str, defines: Defines) -> bool:
-    """Whether the types are those that processors compute in: others become the same code everywhere."""
-    halves = defines.get("DASP_BFLOAT16") == "1" and "DASP_KIND" in defines
-    parts = defines.get("DASP_KIND") == "2" and defines["DASP_VALUE_BYTES"] != "16"
-    wide = "long long" in defines.values() and name != "spmv/octets_fill.cu"  # which divides
-    return defines.get("DASP_VALUE", "float") in ("float", "double") and not (halves or parts or wide)
-
-
-SPREAD = 6
-"""Of the usual sets of constants of a source, one in so many is compiled for the other architectures too."""
-
-
 def cases() -> Iterator[Any]:
-    """Every set of constants for sm_90; for the others a few of each source, its first among them."""
+    """Every set of constants for sm_90, and the first of each source for the others."""
     for name, sets in SOURCES.items():
-        usual = 0
-        for defines in sets:
-            spread = is_usual(name, defines) and usual % SPREAD == 0
-            usual += is_usual(name, defines)
-            for arch in ARCHITECTURES if spread else ("sm_90",):
+        for number, defines in enumerate(sets):
+            for arch in ARCHITECTURES if number == 0 else ("sm_90",):
                 yield pytest.param(name, defines, arch, id=label(name, defines, arch))
 
 

@@ -1,7 +1,6 @@
 """A program that solves small systems and prints a digest of the bits of each result.
 
-    python tests/support/bits_program.py all          every solver, type and preconditioner
-    python tests/support/bits_program.py few          some of each
+    python tests/support/bits_program.py
 
 It is run by tests/test_bits.py in fresh processes, whose results must be equal. Each case is solved twice
 with two threads and once with one, and must give the same bits three times.
@@ -12,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import sys
 import warnings
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -39,19 +37,11 @@ BOUNDS = (1e-3, 8.5)
 Case = tuple[str, str, str]
 
 
-def every() -> Iterator[Case]:
-    """Each solver, type and preconditioner that go together."""
-    for case in itertools.product(SOLVERS, TYPES, PRECONDITIONERS):
-        if case[0] not in WITHOUT_M or case[2] == "none":
-            yield case
-
-
-def few() -> Iterator[Case]:
-    """Each solver with a real and a complex type, and by turns each preconditioner."""
-    for k, name in enumerate(SOLVERS):
-        for kind, shift in (("float64", 0), ("complex64", 3)):
-            other = PRECONDITIONERS[(k + shift) % len(PRECONDITIONERS)]
-            yield name, kind, "none" if name in WITHOUT_M else other
+def cases() -> Iterator[Case]:
+    """Each solver with each type, and by turns each preconditioner."""
+    for (k, name), (shift, kind) in itertools.product(enumerate(SOLVERS), enumerate(TYPES)):
+        other = PRECONDITIONERS[(k + shift) % len(PRECONDITIONERS)]
+        yield name, kind, "none" if name in WITHOUT_M else other
 
 
 @cache
@@ -155,4 +145,4 @@ def digests(cases: Iterator[Case]) -> dict[str, str]:
 
 if __name__ == "__main__":
     warnings.simplefilter("error")
-    print(json.dumps(digests({"all": every, "few": few}[sys.argv[1]]())))
+    print(json.dumps(digests(cases())))

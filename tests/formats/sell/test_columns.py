@@ -164,7 +164,7 @@ def test_every_number_of_columns(executor, k, order):
 
 
 @every_executor
-@settings(max_examples=12)
+@settings(max_examples=8)
 @given(
     matrix=matrices(),
     k=st.sampled_from([2, 8, 17]),
@@ -329,7 +329,7 @@ def test_values_of_every_coding_are_multiplied(executor, coding):
 
 
 @every_executor
-@settings(max_examples=12)
+@settings(max_examples=8)
 @given(matrix=matrices(), data=st.data())
 def test_a_nan_or_inf_in_x_reaches_only_its_column_and_rows_that_use_it(executor, matrix, data):
     hold_that_specials_stay(executor, matrix, Policy(format="sell"), data)
@@ -361,7 +361,7 @@ SMALL = dataclasses.replace(
 )
 
 
-@settings(max_examples=12)
+@settings(max_examples=8)
 @given(matrices(), st.integers(0, 1000), st.integers(1, 3))
 def test_the_order_of_blocks_and_who_has_which_tile_change_no_bit(matrix, seed, parts):
     x, plan = columns(matrix.shape[1], 17), plan_of(matrix, SPLIT)
@@ -381,7 +381,7 @@ def test_warps_that_share_a_slice_and_slots_that_are_loaded_together_change_no_b
     np.testing.assert_array_equal(emulated_bits(plan, x, table=shared), emulated_bits(plan, x, table=SMALL))
 
 
-@settings(max_examples=12)
+@settings(max_examples=8)
 @given(matrices(), st.booleans(), st.integers(2, 7), st.sampled_from([2, 5, 16]), st.sampled_from("CF"))
 def test_the_number_of_threads_changes_no_bit(matrix, split, threads, k, order):
     operator = Product(plan_of(matrix, SPLIT if split else Policy(format="sell")))
@@ -591,7 +591,7 @@ def in_octets(matrix, x, alpha=1.0, beta=0.0, y=None, order="C", policy=None):
     return out
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(
     matrices(),
     st.sampled_from([2, 8, 17, 32, 48]),

@@ -118,7 +118,7 @@ choices = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     csr=matrices(),
     choice=choices,
@@ -190,7 +190,7 @@ def two_tiles(monkeypatch):
     monkeypatch.setattr(choose, "TILES", 2)
 
 
-@settings(max_examples=10)
+@settings(max_examples=5)
 @given(
     rows=st.integers(4 * 8192, 5 * 8192 + 100),
     kind=st.sampled_from(("even", "short", "long", "sorted", "empty")),

@@ -158,7 +158,7 @@ def test_the_gallery(name):
     assert_unpacks(widened(plan))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     csr=matrices(),
     choice=choices,
@@ -284,7 +284,7 @@ def test_the_transpose_of_the_gallery(name):
     assert_transposes(csr._replace(indptr=csr.indptr.astype(np.int64)))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(csr=matrices(), seed=st.none() | st.integers(0, 99))
 def test_the_transpose_of_any_matrix(csr, seed):
     assert_transposes(csr._replace(indptr=csr.indptr.astype(np.int64)), seed)
