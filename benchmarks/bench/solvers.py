@@ -24,11 +24,12 @@ from benchmarks.bench.report import Report
 from benchmarks.bench.solvers_report import MULTIGRID, ours, report
 from benchmarks.bench.sparse import as_text, load, short_name
 from dasp.cli.bench import planner
+from dasp.cli.systems import METHODS as SOLVES
 from dasp.cli.systems import one_blas_thread
 from dasp.cli.table import Row
 from dasp.cli.values import as_float
 
-METHODS = ("cg", "minres", "bicgstab", "gmres", MULTIGRID)
+METHODS = (*(name for name, method in SOLVES.items() if method.is_shared), MULTIGRID)
 SAMPLES = 3
 FIRSTS = 2
 """Timed first solves, each with a workspace of its own, of which the best counts, as of later ones."""

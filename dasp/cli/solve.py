@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 import dasp.preconditioners
-import dasp.solvers
 from dasp.cli.options import (
     Subparsers,
     add_device_option,
@@ -27,6 +26,7 @@ from dasp.cli.options import (
 )
 from dasp.cli.summaries import add_parser
 from dasp.cli.systems import (
+    METHODS,
     Outcome,
     announce,
     as_json,
@@ -37,6 +37,7 @@ from dasp.cli.systems import (
     looks_positive_definite,
     one_blas_thread,
     right_hand_side,
+    solve,
     tell,
     tolerance,
     write_vector,
@@ -46,7 +47,6 @@ from dasp.matrix.matrix import SpMatrix
 from dasp.matrix.policy import Policy
 from dasp.runtime.launcher import started
 
-METHODS = ("cg", "minres", "bicgstab", "gmres")
 PRECONDITIONERS = ("none", "jacobi", "block-jacobi", "ic0", "ilu0", "chebyshev", "multigrid")
 
 
@@ -56,8 +56,9 @@ def add_command(subparsers: Subparsers) -> None:
     add_matrix_option(parser)
     parser.add_argument(
         "--method",
-        choices=METHODS,
-        help="by default cg if the matrix is symmetric (Hermitian) with a positive diagonal, else bicgstab",
+        choices=tuple(METHODS),
+        help="by default cg if the matrix is symmetric (Hermitian) with a positive diagonal, else bicgstab; "
+        "lsqr and lsmr take no preconditioner",
     )
     parser.add_argument(
         "--precond",
@@ -93,11 +94,12 @@ def _compile(
     rows = leading_rows(matrix)
     square = rows[:, : rows.shape[0]]
     small = SpMatrix.from_scipy(square, policy=policy, device=device)
-    try:
+    # What is wrong with some of the rows need not be wrong with all, and is told later if it is.
+    M = None
+    with suppress(ValueError):
         M = preconditioner(precond, square, small, block)
-    except ValueError:  # of some of the rows; what is wrong with all of them is told later
-        M = None
-    getattr(dasp.solvers, method)(small, np.ones(small.shape[0], small.dtype), M=M, maxiter=1)
+    with suppress(ValueError):
+        solve(method, small, np.ones(small.shape[0], small.dtype), M, maxiter=1)
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -127,9 +129,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if said and not arguments.json:
         print(said, flush=True)
     with limit:
-        x, stats = getattr(dasp.solvers, method)(
-            planned, b, M=M, rtol=rtol, maxiter=arguments.maxiter, progress=show
-        )
+        x, stats = solve(method, planned, b, M, rtol=rtol, maxiter=arguments.maxiter, progress=show)
         ours = _outcome(
             f"dasp {title}", matrix, x, b, rtol, stats.iterations, setup, stats.seconds, stats.reason
         )
@@ -200,7 +200,7 @@ def _plain(
     matrix: csr_array, planned: SpMatrix, b: NDArray[np.inexact], method: str, rtol: float, maxiter: int
 ) -> Outcome:
     """Solve by our own method without a preconditioner."""
-    x, stats = getattr(dasp.solvers, method)(planned, b, rtol=rtol, maxiter=maxiter)
+    x, stats = solve(method, planned, b, rtol=rtol, maxiter=maxiter)
     return _outcome(f"dasp {method}", matrix, x, b, rtol, stats.iterations, 0.0, stats.seconds, stats.reason)
 
 
@@ -210,11 +210,12 @@ def compare(
     """Solve the same system by others: SciPy, CuPy if the device is a GPU, PyAMG if it is installed."""
     import scipy.sparse.linalg
 
-    outcomes = [
-        _by_library("SciPy", scipy.sparse.linalg, matrix, matrix, b, method, rtol, maxiter, np.asarray)
-    ]
-    if device != "cpu":
-        outcomes.append(_by_cupy(matrix, b, method, rtol, maxiter))
+    outcomes = []
+    if METHODS[method].is_shared:
+        scipys = scipy.sparse.linalg
+        outcomes.append(_by_library("SciPy", scipys, matrix, matrix, b, method, rtol, maxiter, np.asarray))
+        if device != "cpu":
+            outcomes.append(_by_cupy(matrix, b, method, rtol, maxiter))
     if looks_positive_definite(matrix) and b.dtype.kind == matrix.dtype.kind:  # as PyAMG needs it
         outcomes.extend(_by_pyamg(matrix, b, rtol, maxiter))
     return outcomes

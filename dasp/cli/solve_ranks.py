@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dasp import distributed, preconditioners, solvers
+from dasp import distributed, preconditioners
 from dasp.cli.systems import (
     Outcome,
     announce,
@@ -23,6 +23,7 @@ from dasp.cli.systems import (
     hierarchy,
     looks_positive_definite,
     right_hand_side,
+    solve,
     tell,
     tolerance,
     write_vector,
@@ -75,7 +76,7 @@ def _solve(arguments: argparse.Namespace, comm: Any, engine: Engine) -> int:
     began = time.perf_counter()
     M = _preconditioner(arguments, D)
     setup = time.perf_counter() - began
-    x, stats = getattr(solvers, method)(D, b, M=M, rtol=rtol, maxiter=arguments.maxiter)
+    x, stats = solve(method, D, b, M, rtol=rtol, maxiter=arguments.maxiter)
     far, norm = _norms(engine, b - D @ x, b)
     residual = far / (norm or 1.0)
     problem = "" if stats.converged and residual <= 10 * rtol else stats.reason

@@ -7,12 +7,13 @@ import json
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+import dasp.solvers
 from dasp.cli.figures import BLUE, RED, check_plot, new_figure, save, styled
 from dasp.cli.options import policy_from, seed_from
 from dasp.io.files import one_line_errors, open_regular, replacing
@@ -24,6 +25,40 @@ _RTOL = {"float64": 1e-8, "float32": 1e-4, "complex128": 1e-8, "complex64": 1e-4
 """Norm of the residual over that of b, by the type of the matrix, where nobody asks for another."""
 
 _VECTOR_SUFFIXES = (".npy", ".mtx")
+
+
+class Method(NamedTuple):
+    """What the commands know of a method of `dasp.solvers`, by whose name it is called.
+
+    Attributes
+    ----------
+    takes_preconditioner : bool
+    is_shared : bool
+        Whether SciPy and CuPy have it under the same name and with the same arguments.
+    """
+
+    takes_preconditioner: bool = True
+    is_shared: bool = True
+
+
+METHODS = {
+    "cg": Method(),
+    "minres": Method(),
+    "bicgstab": Method(),
+    "gmres": Method(),
+    "chebyshev": Method(is_shared=False),
+    "lsqr": Method(takes_preconditioner=False, is_shared=False),
+    "lsmr": Method(takes_preconditioner=False, is_shared=False),
+}
+"""The methods for one right-hand side."""
+
+
+def solve(method: str, A: Any, b: Any, M: Any = None, **options: Any) -> tuple[Any, Stats]:
+    """Solve A x = b by a method of `METHODS`."""
+    if METHODS[method].takes_preconditioner:
+        options["M"] = M
+    found: tuple[Any, Stats] = getattr(dasp.solvers, method)(A, b, **options)
+    return found
 
 
 @dataclass(frozen=True)
@@ -56,6 +91,12 @@ def check(arguments: argparse.Namespace) -> tuple[Policy | None, int]:
         raise ValueError(f"--rtol is {arguments.rtol}; it must be above 0 and below 1")
     if arguments.maxiter < 1:
         raise ValueError(f"--maxiter is {arguments.maxiter}; it must be at least 1")
+    method = arguments.method
+    if method and arguments.precond != "none" and not METHODS[method].takes_preconditioner:
+        raise ValueError(
+            f"--precond is {arguments.precond}, and {method} takes no preconditioner; leave it out, or pass "
+            "another --method"
+        )
     if arguments.block < 1:
         raise ValueError(f"--block is {arguments.block}; it must be at least 1")
     if arguments.out:

@@ -284,6 +284,16 @@ def test_files_of_vectors_are_read_strictly_and_written_with_care(
     assert "o.npy is damaged" in error(capsys, *words, "--rhs", str(tmp_path / "o.npy"))
 
 
+@pytest.mark.parametrize("method", systems.METHODS)
+def test_solve_knows_every_method(capsys: pytest.CaptureFixture[str], method: str) -> None:
+    status, out, err = run(
+        capsys, "solve", "poisson2d:9", *CPU, "--method", method, "--compare", "--rtol", "1e-6"
+    )
+    assert (status, err) == (0, "")
+    assert f"dasp {method}" in out
+    assert (f"SciPy {method}" in out) == systems.METHODS[method].is_shared
+
+
 def test_solve_takes_complex_numbers(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     laplacian, rng = generate("poisson2d:12"), np.random.default_rng(0)
     b = rng.standard_normal(144) + 1j * rng.standard_normal(144)
@@ -605,6 +615,7 @@ def test_what_all_ranks_would_say_the_first_one_says(
         (["info", "poisson3d:5", "--plot", "/dev/null/a.png"], ["/dev/null"]),
         (["solve", "lp:5:9"], ["5 x 9", "square"]),
         (["solve", "poisson3d:5", "--method", "magic"], ["magic", "cg"]),
+        (["solve", "poisson3d:5", "--method", "lsqr", "--precond", "ic0"], ["--precond is ic0", "lsqr"]),
         (["solve", "poisson3d:5", "--rtol", "0"], ["--rtol is 0.0"]),
         (["solve", "poisson3d:5", "--rtol", "nan"], ["--rtol is nan"]),
         (["solve", "poisson3d:5", "--maxiter", "0"], ["--maxiter is 0"]),
