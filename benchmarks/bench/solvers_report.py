@@ -79,13 +79,12 @@ def report(rows: Sequence[Row]) -> Report:
         ("residual", lambda row: f"{number(row, 'residual'):.1e}"),
     ]
     notes = [
-        "How many times as long the library takes: SciPy on a CPU, CuPy on a GPU, PyAMG's own cycles for "
-        "multigrid; geometric means.",
-        "A solve is the best of later ones with a workspace; the first one with a matrix captures its loop "
-        "(one, or in newer rows the best of two, each with a workspace of its own). "
-        "All: from a SciPy matrix to x on the host, with upload, plan and capture, but no compilation. "
-        "Missed: the true residual, over the norm of b, by SciPy's product with the original matrix, is "
-        "above what was asked for; such a solve has no time.",
+        "The time of the library over ours, geometric means: SciPy on a CPU, CuPy on a GPU, and PyAMG's own "
+        "cycles for multigrid.",
+        "`x a solve` compares later solves with a workspace, the best of several. `x all counted` compares the "
+        "time from a SciPy matrix to x on the host, with upload, plan and first capture, but no compilation. A "
+        "solve is missed if its true residual, by SciPy's product with the original matrix, is above the "
+        "tolerance; it has no time.",
     ]
     tables = [Table.of("", summary, methods)] if methods else []
     return Report(tables, notes, [Table.of("linear systems", columns, rows, words=["solver"])])
