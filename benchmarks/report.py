@@ -277,8 +277,8 @@ def busy_text(name: str) -> str:
     table = Table.of("", told, list(dict.fromkeys(row["matrix"] for row in rows))).markdown()
     idle = {row["matrix"]: number(row, "idle_us") for row in rows if row["case"] == "idle"}.values()
     note = (
-        f"An idle process took {significant(min(idle), 2)} to {significant(max(idle), 2)} us of processor time "
-        "in a second, from a millisecond after its products on (medians)."
+        f"An idle process took {significant(min(idle), 2)} to {significant(max(idle), 2)} us of processor "
+        "time in a second, from a millisecond after its products on (medians)."
     )
     return f"{table}\n\n{note} {provenance(rows, path)}"
 

@@ -81,10 +81,10 @@ def report(rows: Sequence[Row]) -> Report:
     notes = [
         "The time of the library over ours, geometric means: SciPy on a CPU, CuPy on a GPU, and PyAMG's own "
         "cycles for multigrid.",
-        "`x a solve` compares later solves with a workspace, the best of several. `x all counted` compares the "
-        "time from a SciPy matrix to x on the host, with upload, plan and first capture, but no compilation. A "
-        "solve is missed if its true residual, by SciPy's product with the original matrix, is above the "
-        "tolerance; it has no time.",
+        "`x a solve` compares later solves with a workspace, the best of several. `x all counted` compares "
+        "the time from a SciPy matrix to x on the host, with upload, plan and first capture, but no "
+        "compilation. A solve is missed if its true residual, by SciPy's product with the original matrix, "
+        "is above the tolerance; it has no time.",
     ]
     tables = [Table.of("", summary, methods)] if methods else []
     return Report(tables, notes, [Table.of("linear systems", columns, rows, words=["solver"])])

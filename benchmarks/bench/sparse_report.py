@@ -248,8 +248,8 @@ def summary_table(rows: Sequence[Row]) -> Table:
 def notes(rows: Sequence[Row]) -> list[str]:
     """What the figures mean, the losses by name, what is wrong and what did not run."""
     said = [
-        "Geometric means, and the median of `pays after`. `x best` compares with the fastest baseline of each "
-        "matrix. A baseline that is called from Python and makes a new y (SciPy, CuPy) is compared with "
+        "Geometric means, and the median of `pays after`. `x best` compares with the fastest baseline of "
+        "each matrix. A baseline that is called from Python and makes a new y (SciPy, CuPy) is compared with "
         "`A @ x`, all others with a product into a given y"
         + (", both in CUDA graphs." if any(row.get("device") == "cuda" for row in rows) else ".")
     ]
