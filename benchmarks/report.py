@@ -426,21 +426,24 @@ def planning_text(name: str) -> str:
 
 
 def values_text(name: str) -> str:
-    """What other values for a pattern take, beside a product."""
+    """Return the cost of new values in products, by the way that values are stored."""
     path = RESULTS / f"{name}.csv"
     rows = results.latest(results.read(path))
-    told: list[tuple[str, Callable[[Row], str]]] = [
-        ("matrix", lambda row: row["matrix"].rpartition("/")[2].removesuffix(".npz")),
-        ("entries", lambda row: f"{int(row['entries']):,}"),
-        ("may be coded", lambda row: "yes" if row["policy"] == "narrow" else "no"),
-        ("stored as", lambda row: row["coding"]),
-        ("roofline us", lambda row: significant(number(row, "roofline_us"))),
-        ("product us", lambda row: significant(number(row, "product_us"))),
-        ("in place us", lambda row: significant(number(row, "into_us"))),
-        ("as a new matrix us", lambda row: significant(number(row, "anew_us"))),
+
+    def mean(coding: str, column: str) -> str:
+        found = [row for row in rows if row["coding"] == coding]
+        return significant(geometric_mean(number(row, column) / number(row, "product_us") for row in found))
+
+    told: list[tuple[str, Callable[[str], str]]] = [
+        ("stored as", lambda coding: coding),
+        ("measured", lambda coding: str(sum(row["coding"] == coding for row in rows))),
+        ("in place, products", lambda coding: mean(coding, "into_us")),
+        ("as a new matrix, products", lambda coding: mean(coding, "anew_us")),
     ]
-    table = Table.of("", told, rows, words=["matrix", "may be coded", "stored as"]).markdown()
-    return f"{table}\n\n{provenance(rows, path)}"
+    table = Table.of("", told, list(dict.fromkeys(row["coding"] for row in rows))).markdown()
+    most = max(number(row, "into_us") / number(row, "product_us") for row in rows)
+    note = f"Geometric means; at most {significant(most)} products in place."
+    return f"{table}\n\n{note} {provenance(rows, path)}"
 
 
 def scaling_text(name: str) -> str:

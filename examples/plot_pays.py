@@ -7,8 +7,8 @@ takes, how long a product takes by SciPy and by dasp, and from how many products
 """
 
 # %%
-# Best of several, after a first call that compiles. SciPy's product runs on one thread, so ours gets one
-# too; leave the line out to see what more of them give.
+# Each time is the best of several, after a first call that compiles. SciPy's product runs on one thread, so
+# ours gets one too; leave the line out to use all threads.
 
 import time
 
