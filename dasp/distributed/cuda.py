@@ -70,11 +70,11 @@ class DeviceLinks(Protocol):
     def give_up(self) -> None:
         """Wait for no other rank any more; what is asked for after this raises `RankError`."""
 
-    def sum(self, array: Array) -> Callable[[], None]:
-        """Prepare to set an array of float64 to its sum over all ranks; all get the same bits."""
+    def sum(self, numbers: Array, totals: Array) -> Callable[[], None]:
+        """Prepare to set `totals` to the sum of `numbers`, float64, over all ranks; all get the same bits.
 
-    def sums(self, pairs: Sequence[tuple[Array, Array]]) -> Callable[[], None]:
-        """Prepare to set the second array of each pair to the sum of the first over ranks, all at once."""
+        They may be one array.
+        """
 
     def rows(
         self, sends: Sequence[Span], places: Array | None, receives: Sequence[Span], received: Array
@@ -369,7 +369,8 @@ class RanksCudaArnoldi(CudaArnoldi):
         blocks, parts, step = self._blocks, self._parts, {"k": k, "closing": closing}
         leave = self._prepare("leave", {**basis, **step, "parts": parts})
         some = parts[2 * k * blocks * closing : 2 * (k + 1) * blocks]
-        add = space.links.sum(some.view(np.float64))  # of complex numbers both parts
+        numbers = some.view(np.float64)  # of complex numbers both parts
+        add = space.links.sum(numbers, numbers)
         taken = {**step, "parts": parts, "blocks": blocks, "small": self._small}
         return in_turn([leave, add, self._prepare("take", taken, blocks=1)])
 
@@ -412,7 +413,7 @@ class RanksCudaSpace(CudaSpace):
 
         So many numbers take hardly longer than one, so no kernel adds them up before.
         """
-        add = self.links.sums([(sums, totals)])
+        add = self.links.sum(sums, totals)
         return [partial(self._beside, add) if beside else add]
 
     def arnoldi(self, vectors: CudaVectors, names: list[str]) -> RanksCudaArnoldi:

@@ -239,25 +239,18 @@ class NcclLinks:
         """Raise RankError if this rank has given up waiting for another."""
         self._watch.check()
 
-    def sum(self, array: Array) -> Callable[[], None]:
+    def sum(self, numbers: Array, totals: Array) -> Callable[[], None]:
         """Prepare a sum over all ranks, on the current stream; all ranks call this."""
-        return self.sums([(array, array)])
-
-    def sums(self, pairs: Sequence[tuple[Array, Array]]) -> Callable[[], None]:
-        """Prepare to set the second array of each pair to the sum of the first over ranks, all at once."""
-        kept = list(pairs)
-        # The first sums of a size connect ranks, which cannot be captured.
-        self._add([(copy, copy) for copy in (source.copy() for source, _ in kept)])
+        copy = numbers.copy()
+        self._add(copy, copy)  # the first sum of a size connects ranks, which cannot be captured
         self._event.record(self._current())
         self.wait(self._event)
-        return partial(self._add, kept)
+        return partial(self._add, numbers, totals)
 
-    def _add(self, pairs: Sequence[tuple[Array, Array]]) -> None:
-        nccl, stream = self._nccl, self._current().ptr
-        with self.calls(), _group(nccl):
-            for source, target in pairs:
-                places = source.data.ptr, target.data.ptr
-                self._sums.allReduce(*places, source.size, nccl.NCCL_FLOAT64, nccl.NCCL_SUM, stream)
+    def _add(self, numbers: Array, totals: Array) -> None:
+        nccl, places = self._nccl, (numbers.data.ptr, totals.data.ptr)
+        with self.calls():
+            self._sums.allReduce(*places, numbers.size, nccl.NCCL_FLOAT64, nccl.NCCL_SUM, self._current().ptr)
 
     def rows(
         self, sends: Sequence[Span], places: Array | None, receives: Sequence[Span], received: Array

@@ -91,12 +91,9 @@ SUM = Signature(
     unsigned*         turns [capacity]
     int*              limit
     unsigned*         lost [1]
-    const double*     first
-    double*           first_total
-    int               first_count
-    const double*     second
-    double*           second_total
-    int               second_count
+    const double*     numbers [count]
+    double*           totals [count]
+    int               count
     """,
 )
 
@@ -377,35 +374,24 @@ class PeerLinks:
         }  # fmt: skip
         self._device.synchronize()  # sums may be on any stream
 
-    def sum(self, array: Array) -> Callable[[], None]:
+    def sum(self, numbers: Array, totals: Array) -> Callable[[], None]:
         """Prepare a sum over all ranks, on the current stream; all ranks call this."""
-        return self.sums([(array, array)])
-
-    def sums(self, pairs: Sequence[tuple[Array, Array]]) -> Callable[[], None]:
-        """Prepare to set the second array of each pair to the sum of the first over ranks, all at once."""
         with self._device:
-            launches = [self._sum(*pairs[k : k + 2]) for k in range(0, len(pairs), 2)]
-        return partial(self._add, launches)
+            return partial(self._add, self._prepare_sum(numbers, totals))
 
-    def _sum(
-        self, first: tuple[Array, Array], second: tuple[Array | None, Array | None] = (None, None)
-    ) -> Launch:
-        counts = [0 if source is None else int(source.size) for source, _ in (first, second)]
-        if sum(counts) > self._capacity:
-            self._grow(sum(counts))
-        arguments = {**self._mailboxes}
-        for name, (source, target), count in zip(("first", "second"), (first, second), counts, strict=True):
-            arguments |= {name: source, f"{name}_total": target, f"{name}_count": count}
+    def _prepare_sum(self, numbers: Array, totals: Array) -> Launch:
+        count = int(numbers.size)
+        if count > self._capacity:
+            self._grow(count)
+        arguments = {**self._mailboxes, "numbers": numbers, "totals": totals, "count": count}
         kernel = _source.load(SUM.source, {"DASP_THREADS": str(THREADS)}).get_function(SUM.entry)
-        blocks = max(1, ceil_div(sum(counts), THREADS))
+        blocks = max(1, ceil_div(count, THREADS))
         return Launch(kernel, SUM, {}, arguments, blocks=blocks, threads=THREADS, overlaps=self._overlaps)
 
-    def _add(self, launches: Sequence[Launch]) -> None:
+    def _add(self, launch: Launch) -> None:
         self.check()
         self.count += 1
-        stream = self._current().ptr
-        for launch in launches:
-            launch(stream)
+        launch(self._current().ptr)
 
     def rows(
         self, sends: Sequence[Span], places: Array | None, receives: Sequence[Span], received: Array
@@ -445,7 +431,7 @@ class PeerLinks:
         others = [(other, 3 * other, 3 * other + 3) for other in range(size) if other != rank]
         sent = xp.arange(3 * size, dtype=np.float64) + 100 * rank
         came, total = (xp.full(3 * size, np.nan) for _ in range(2))
-        rows, add = self.rows(others, None, others, came), self.sums([(sent, total)])
+        rows, add = self.rows(others, None, others, came), self.sum(sent, total)
         own, want = np.arange(3) + 3.0 * rank, size * np.arange(3 * size) + 50.0 * size * (size - 1)
 
         def right() -> bool:

@@ -7,21 +7,18 @@
 //     `capacity` numbers, two words.
 // turns (capacity): of the last launch that had so many numbers. limit: see peers.cuh. lost (1): not 0 once this GPU has
 //     given up, in any launch.
-// first, second (first_count, second_count): the numbers; first_total, second_total: the sums, which may be the same
-//     arrays.
+// numbers, totals (count): the numbers and their sums, which may be one array.
 
 #include "peers.cuh"
 
 extern "C" __global__ void __launch_bounds__(DASP_THREADS)
 dasp_sum_over_ranks(unsigned char* memory, const long long* mailboxes, int ranks, int rank, int capacity, unsigned* turns,
-                    int* limit, unsigned* lost, const double* first, double* first_total, int first_count,
-                    const double* second, double* second_total, int second_count)
+                    int* limit, unsigned* lost, const double* numbers, double* totals, int count)
 {
     wait_for_earlier_kernels();
     const int number = DASP_THREADS * blockIdx.x + threadIdx.x;
-    if (number >= first_count + second_count) return;
-    const bool of_first = number < first_count;
-    const double mine = of_first ? first[number] : second[number - first_count];
+    if (number >= count) return;
+    const double mine = numbers[number];
     const unsigned turn = turns[number] + 1;
     const long long slot = (long long)(turn % 2) * ranks * capacity;
     const auto words = [&](int hears, int says) {
@@ -40,5 +37,5 @@ dasp_sum_over_ranks(unsigned char* memory, const long long* mailboxes, int ranks
         store_message(lost, 1u);
         total = not_a_number<double>();
     }
-    (of_first ? first_total[number] : second_total[number - first_count]) = total;
+    totals[number] = total;
 }

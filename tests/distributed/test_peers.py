@@ -197,7 +197,7 @@ def say(mailbox: np.ndarray, rank: int, numbers: np.ndarray, turns: np.ndarray) 
 @pytest.mark.parametrize("rank", [0, 1, 2])
 @pytest.mark.parametrize(("same", "before"), [(False, 0), (True, 0), (False, 2**31 - 2), (False, 2**32 - 2)])
 def test_numbers_are_added_in_the_order_of_ranks(rank: int, same: bool, before: int) -> None:
-    """In one array and in two, some launches after each other; each number has its own turn."""
+    """Some launches after each other; each number has its own turn, and its sum may take its place."""
     rng, capacity, others = np.random.default_rng(1), 512, {0, 1, 2} - {rank}
     memory, turns = np.zeros((3, 2, 3, capacity, 4), np.uint32), np.full(capacity, before, np.uint32)
     fixed = {
@@ -205,24 +205,21 @@ def test_numbers_are_added_in_the_order_of_ranks(rank: int, same: bool, before: 
         "turns": turns, "memory": memory.reshape(-1).view(np.uint8),
         "limit": np.zeros(5, np.int32), "lost": np.zeros(1, np.uint32),
     }  # fmt: skip
-    for counts in [(300, 0), (3, 290), (300, 2)]:
-        numbers = rng.standard_normal((3, sum(counts))) * 10.0 ** rng.integers(-20, 20, (3, sum(counts)))
-        next_turns = turns[: sum(counts)] + np.uint32(1)
+    for count in (300, 3, 293):
+        numbers = rng.standard_normal((3, count)) * 10.0 ** rng.integers(-20, 20, (3, count))
+        next_turns = turns[:count] + np.uint32(1)
         for other in others:
             say(memory[rank], other, numbers[other], next_turns)
         want = memory.copy()
         for other in others:
             say(want[other], rank, numbers[rank], next_turns)
-        given = [numbers[rank][: counts[0]].copy(), numbers[rank][counts[0] :].copy()]
-        totals = given if same else [np.full(count, np.nan) for count in counts]
-        arguments = fixed | {"first": given[0], "first_total": totals[0], "first_count": counts[0]}
-        arguments |= {"second": given[1], "second_total": totals[1], "second_count": counts[1]}
-        if not counts[1]:
-            arguments |= {"second": None, "second_total": None}
+        given = numbers[rank].copy()
+        totals = given if same else np.full(count, np.nan)
+        arguments = fixed | {"numbers": given, "totals": totals, "count": count}
         EmulatedDevice().launch(SUM, {"DASP_THREADS": str(THREADS)}, arguments, 2, THREADS, {})()
-        np.testing.assert_array_equal(np.concatenate(totals), (0.0 + numbers[0] + numbers[1]) + numbers[2])
+        np.testing.assert_array_equal(totals, (0.0 + numbers[0] + numbers[1]) + numbers[2])
         np.testing.assert_array_equal(memory, want)
-        np.testing.assert_array_equal(turns[: sum(counts)], next_turns)
+        np.testing.assert_array_equal(turns[:count], next_turns)
 
 
 @pytest.mark.parametrize(("gave_up", "lost"), [(1, 0), (0, 1)])
@@ -234,8 +231,7 @@ def test_a_sum_that_some_number_lacks_is_nan(gave_up: int, lost: int) -> None:
         "mailboxes": np.arange(3) * memory[0].nbytes, "ranks": 3, "rank": 0, "capacity": 4,
         "turns": turns, "memory": memory.reshape(-1).view(np.uint8),
         "limit": np.array([0, gave_up, 0, 0, 0], np.int32), "lost": here,
-        "first": np.ones(3), "first_total": total, "first_count": 3,
-        "second": None, "second_total": None, "second_count": 0,
+        "numbers": np.ones(3), "totals": total, "count": 3,
     }  # fmt: skip
     say(memory[0], 1, np.ones(3), np.ones(3, np.uint32))
     EmulatedDevice().launch(SUM, {"DASP_THREADS": str(THREADS)}, arguments, 1, THREADS, {})()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -51,11 +51,12 @@ class ThreadEngine(HostEngine):
         if self._shared["left"].is_set() or time.monotonic() - began > self.timeout:
             raise RankError(f"rank {self.rank} waited in vain")
 
-    def sums(self, pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> Callable[[], None]:
+    def sum(self, numbers: np.ndarray, totals: np.ndarray | None = None) -> Callable[[], None]:
+        """As an engine in place; as the links of a GPU into other numbers."""
+        target = numbers if totals is None else totals
+
         def add() -> None:
-            found = self.gather([source.copy() for source, _ in pairs])
-            for k, (_, target) in enumerate(pairs):
-                target[...] = np.add.reduce(np.array([each[k] for each in found]), axis=0)
+            target[...] = np.add.reduce(np.array(self.gather(numbers.copy())), axis=0)
 
         return add
 
