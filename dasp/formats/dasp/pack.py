@@ -46,7 +46,7 @@ def pack(csr: Csr, options: Options, model: CostModel, on: Any) -> Plan:
     model : CostModel
         The thresholds are the paper's, whatever the model says.
     on : Primitives
-        The CPU's.
+        Not used: the loops of this format are its own.
 
     Returns
     -------
@@ -56,7 +56,7 @@ def pack(csr: Csr, options: Options, model: CostModel, on: Any) -> Plan:
     index = narrowest(max(csr.shape))
     # There are at most twice as many slots as entries, and some for each row block.
     offset = narrowest(2 * len(csr.data) + 16 * csr.shape[0] + TILE * WARP)
-    rows = _Rows(csr, on)
+    rows = _Rows(csr)
     long_rows, medium_rows, short_rows, empty_rows = _categories(rows.lengths, options, index)
     long, long_values = _pack_long(rows, long_rows, int(options.segment), offset)
     medium, regular_values, irregular_values = _pack_medium(rows, medium_rows, options, offset)
@@ -77,16 +77,18 @@ def pack(csr: Csr, options: Options, model: CostModel, on: Any) -> Plan:
 class _Rows:
     """The rows of a CSR matrix, to be copied run by run into the slots of a part."""
 
-    def __init__(self, csr: Csr, on: Any) -> None:
+    def __init__(self, csr: Csr) -> None:
+        from dasp.formats.dasp.cpu import rows  # with Numba, which `import dasp` leaves out
+
         self.starts = csr.indptr[:-1].astype(np.int64)
         self.lengths = np.diff(csr.indptr).astype(np.int64)
         self._dtype, self._bits = csr.data.dtype, bits_type(csr.data.dtype)
         self._entries = csr.indices, csr.data.view(self._bits)
-        self._on = on
+        self._loops = rows
 
     def count_tiles(self, lengths: Vector, least: float) -> Vector:
         """Count the tiles of each row block up to the first with fewer than `least` entries."""
-        tiles: Vector = self._on.count_tiles(lengths, least)
+        tiles: Vector = self._loops.count_tiles(lengths, least)
         return tiles
 
     def slots(self, count: int, index: np.dtype[Any]) -> tuple[Vector, Vector]:
@@ -95,13 +97,13 @@ class _Rows:
 
     def copy(self, starts: Vector, lengths: Vector, slots: Vector, columns: Vector, values: Vector) -> None:
         """Copy `lengths[i]` entries from entry `starts[i]` on to slot `slots[i]` and what follows it."""
-        self._on.copy_runs(*self._entries, starts, lengths, slots, columns, values.view(self._bits))
+        self._loops.copy_runs(*self._entries, starts, lengths, slots, columns, values.view(self._bits))
 
     def copy_tiles(
         self, starts: Vector, lengths: Vector, tiles: Vector, columns: Vector, values: Vector
     ) -> None:
         """Copy `lengths[i]` entries from entry `starts[i]` on to row i % 8 of the tiles of block i // 8."""
-        self._on.copy_tile_rows(*self._entries, starts, lengths, tiles, columns, values.view(self._bits))
+        self._loops.copy_tile_rows(*self._entries, starts, lengths, tiles, columns, values.view(self._bits))
 
 
 def _categories(

@@ -15,7 +15,6 @@ import numpy as np
 from dasp.formats.csr.cpu.sort import fetch
 from dasp.formats.csr.cpu.sort import sort_columns as sort_columns
 from dasp.formats.csr.cpu.transpose import transpose as transpose
-from dasp.formats.dasp.pattern import TILE, TILE_COLUMNS, TILE_ROWS
 from dasp.formats.plan import PAD, WARP, Csr, Plan, narrowest
 from dasp.formats.sell.choose import SliceStatistics, ValueStatistics
 from dasp.formats.sell.cpu import columns
@@ -656,43 +655,6 @@ def _in_order(codes, order, starts, lengths, first, last, row_by_row, begins):  
         for entry in range(start, start + np.uint64(lengths[run])):
             row_by_row[place] = codes[np.uint64(order[entry])]
             place += np.uint64(1)
-
-
-@_compile
-def count_tiles(lengths, least):  # type: ignore[no-untyped-def]
-    """Count the tiles of each row block up to the first with fewer than `least` entries."""
-    tiles = np.empty(len(lengths) // TILE_ROWS, np.int64)
-    for block in range(len(tiles)):
-        tile = 0
-        while True:
-            entries = 0
-            for row in range(TILE_ROWS * block, TILE_ROWS * (block + 1)):
-                entries += min(max(lengths[row] - TILE_COLUMNS * tile, 0), TILE_COLUMNS)
-            if entries == 0 or entries < least:
-                break
-            tile += 1
-        tiles[block] = tile
-    return tiles
-
-
-@_compile
-def copy_runs(indices, data, starts, lengths, slots, columns, values):  # type: ignore[no-untyped-def]
-    """Copy `lengths[i]` entries from `starts[i]` on to slot `slots[i]` and what follows it."""
-    for run in range(len(lengths)):
-        for k in range(lengths[run]):
-            columns[slots[run] + k] = indices[starts[run] + k]
-            values[slots[run] + k] = data[starts[run] + k]
-
-
-@_compile
-def copy_tile_rows(indices, data, starts, lengths, tiles, columns, values):  # type: ignore[no-untyped-def]
-    """Copy `lengths[i]` entries from `starts[i]` on to row i % 8 of the tiles of block i // 8."""
-    for row in range(len(lengths)):
-        first = TILE * tiles[row // TILE_ROWS] + TILE_COLUMNS * (row % TILE_ROWS)
-        for k in range(lengths[row]):
-            slot = first + TILE * (k // TILE_COLUMNS) + k % TILE_COLUMNS
-            columns[slot] = indices[starts[row] + k]
-            values[slot] = data[starts[row] + k]
 
 
 @_compile
