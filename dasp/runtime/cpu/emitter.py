@@ -357,7 +357,7 @@ def prefetch_run(
 
 
 @intrinsic(prefer_literal=True)
-def _sum_slice(  # type: ignore[no-untyped-def]
+def _sum_slice(
     typing_context, bits, sums, scale, step, steps, full, first_delta, deltas, bases, values, table, x
 ):
     """Set `sums` to what each of the 32 lanes adds up over a slice.
@@ -380,7 +380,7 @@ def _sum_slice(  # type: ignore[no-untyped-def]
     coded = types.none if values == types.voidptr else values.dtype
     parts = _parts(scale)
 
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+    def generate(context, builder, signature, arguments):
         _, sums, _, step, steps, full, first_delta, *pointers = arguments
         emitter = Emitter(builder, width, coded, sums.type.pointee, parts, *pointers)
         end = full if width else steps
@@ -420,11 +420,11 @@ def _store_all(builder: ir.IRBuilder, place: ir.Value, vectors: list[ir.Value]) 
 
 
 @intrinsic
-def _place_for_sums(typing_context, scale):  # type: ignore[no-untyped-def]
+def _place_for_sums(typing_context, scale):
     """Return a pointer to the parts of 32 numbers on the stack."""
     real, count = _real(scale), WARP * _parts(scale)
 
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+    def generate(context, builder, signature, arguments):
         place = cgutils.alloca_once(builder, context.get_data_type(real), size=count)
         place.align = 64
         return place
@@ -433,11 +433,11 @@ def _place_for_sums(typing_context, scale):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
-def _fold(typing_context, sums, scale, shift):  # type: ignore[no-untyped-def]
+def _fold(typing_context, sums, scale, shift):
     """Add every two neighbours of the 32 sums, `shift` times over, so that those of rows come first."""
     firsts = [WARP * part for part in range(_parts(scale))]
 
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+    def generate(context, builder, signature, arguments):
         place, _, shift = arguments
         size = 8 if place.type.pointee == ir.DoubleType() else 4
         done = builder.append_basic_block("fold.done")
@@ -470,11 +470,11 @@ def _fold_once(builder: ir.IRBuilder, place: ir.Value, count: int, size: int) ->
 
 
 @intrinsic
-def _total(typing_context, sums, scale, row):  # type: ignore[no-untyped-def]
+def _total(typing_context, sums, scale, row):
     """Return the sum of a row of a slice, after `_fold`."""
     parts = _parts(scale)
 
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+    def generate(context, builder, signature, arguments):
         place, _, row = arguments
         found = [
             builder.load(builder.gep(place, [builder.add(row, ir.Constant(I64, WARP * part))]))
@@ -486,7 +486,7 @@ def _total(typing_context, sums, scale, row):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
-def scaled(typing_context, factor, number):  # type: ignore[no-untyped-def]
+def scaled(typing_context, factor, number):
     """Return the product of two numbers of one type.
 
     A complex factor without imaginary part multiplies as a real one does, so that 1 times an infinite number
@@ -494,7 +494,7 @@ def scaled(typing_context, factor, number):  # type: ignore[no-untyped-def]
     """
     is_complex = isinstance(number, types.Complex)
 
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+    def generate(context, builder, signature, arguments):
         if not is_complex:
             return builder.fmul(*arguments)
         a, b = (cgutils.unpack_tuple(builder, argument, 2) for argument in arguments)
@@ -516,11 +516,11 @@ def _scaled_parts(builder: ir.IRBuilder, factor: Any, parts: Any, spread: Callab
 
 
 @intrinsic
-def _store_whole(typing_context, sums, alpha, rows, position, y):  # type: ignore[no-untyped-def]
+def _store_whole(typing_context, sums, alpha, rows, position, y):
     """Write alpha times the sums of a slice of 32 rows, which begins at a position of `rows`, to y."""
     parts = _parts(y)
 
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+    def generate(context, builder, signature, arguments):
         sums, alpha, rows, position, y = arguments
         totals = _scaled_sums(builder, sums, alpha, parts)
         lanes = totals[0].type.count // parts
@@ -571,7 +571,7 @@ def _scaled_sums(builder: ir.IRBuilder, sums: ir.Value, alpha: ir.Value, parts: 
     ]
 
 
-def _multiply_slices(  # type: ignore[no-untyped-def]
+def _multiply_slices(
     first, last, headers, bases, deltas, values, table, rows, positions, segments, partials, x, y, scale
 ):
     """Multiply slices `first` to `last`.
@@ -607,7 +607,7 @@ def _multiply_slices(  # type: ignore[no-untyped-def]
 
 
 @jit(nogil=True)
-def store_long(rows, segment_offsets, partials, done, y, alpha, beta):  # type: ignore[no-untyped-def]
+def store_long(rows, segment_offsets, partials, done, y, alpha, beta):
     """Set the rows of Y whose sums come in segments, but not the first `done` columns."""
     for r in range(len(rows)):
         for j in range(done, y.shape[1]):
@@ -619,10 +619,10 @@ def store_long(rows, segment_offsets, partials, done, y, alpha, beta):  # type: 
 
 
 @intrinsic
-def is_null(typing_context, pointer):  # type: ignore[no-untyped-def]
+def is_null(typing_context, pointer):
     """Whether a pointer is null."""
 
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+    def generate(context, builder, signature, arguments):
         return cgutils.is_null(builder, arguments[0])
 
     return types.boolean(pointer), generate

@@ -55,20 +55,20 @@ def bits_of_halves(numbers: Vector) -> Vector:
 
 
 @intrinsic
-def _as_float(typing_context, bits):  # type: ignore[no-untyped-def]
+def _as_float(typing_context, bits):
     """Return the float32 of these bits."""
 
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+    def generate(context, builder, signature, arguments):
         return builder.bitcast(arguments[0], ir.FloatType())
 
     return types.float32(types.uint32), generate
 
 
 @intrinsic
-def _as_bits(typing_context, number):  # type: ignore[no-untyped-def]
+def _as_bits(typing_context, number):
     """Return the bits of a float32."""
 
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+    def generate(context, builder, signature, arguments):
         return builder.bitcast(arguments[0], ir.IntType(32))
 
     return types.uint32(types.float32), generate
@@ -85,7 +85,7 @@ _LEAST_NORMAL, _BEYOND = np.uint32(113 << 23), np.uint32(143 << 23)
 
 
 @_compile
-def _widen_float16(halves, bits):  # type: ignore[no-untyped-def]
+def _widen_float16(halves, bits):
     for i in range(len(halves)):
         half = np.uint32(halves[i])
         size = (half & np.uint32(0x7FFF)) << np.uint32(13)
@@ -95,13 +95,13 @@ def _widen_float16(halves, bits):  # type: ignore[no-untyped-def]
 
 
 @_compile
-def _widen_bfloat16(halves, bits):  # type: ignore[no-untyped-def]
+def _widen_bfloat16(halves, bits):
     for i in range(len(halves)):
         bits[i] = np.uint32(halves[i]) << np.uint32(16)
 
 
 @_compile
-def _round_float16(bits, halves):  # type: ignore[no-untyped-def]
+def _round_float16(bits, halves):
     for i in range(len(bits)):
         word = bits[i]
         size = word & np.uint32(0x7FFFFFFF)
@@ -116,7 +116,7 @@ def _round_float16(bits, halves):  # type: ignore[no-untyped-def]
 
 
 @_compile
-def _round_bfloat16(bits, halves):  # type: ignore[no-untyped-def]
+def _round_bfloat16(bits, halves):
     for i in range(len(bits)):
         word = bits[i]
         odd = word >> np.uint32(16) & np.uint32(1)

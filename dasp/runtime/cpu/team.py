@@ -127,10 +127,10 @@ _I32, _I64 = ir.IntType(32), ir.IntType(64)
 
 
 @intrinsic
-def _load(typing_context, address):  # type: ignore[no-untyped-def]
+def _load(typing_context, address):
     """Read a word, and after it whatever was written before it."""
 
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+    def generate(context, builder, signature, arguments):
         pointer = builder.inttoptr(arguments[0], _I64.as_pointer())
         return builder.load_atomic(pointer, "acquire", WORD)
 
@@ -138,10 +138,10 @@ def _load(typing_context, address):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
-def _store(typing_context, address, word):  # type: ignore[no-untyped-def]
+def _store(typing_context, address, word):
     """Write a word, after whatever was written before it."""
 
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+    def generate(context, builder, signature, arguments):
         pointer = builder.inttoptr(arguments[0], _I64.as_pointer())
         builder.store_atomic(arguments[1], pointer, "release", WORD)
         return context.get_dummy_value()
@@ -153,8 +153,8 @@ def _changed(operation: str) -> Any:
     """Return an intrinsic that changes a word in one step with all threads, and returns what it was."""
 
     @intrinsic
-    def change(typing_context, address, term):  # type: ignore[no-untyped-def]
-        def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+    def change(typing_context, address, term):
+        def generate(context, builder, signature, arguments):
             pointer = builder.inttoptr(arguments[0], _I64.as_pointer())
             return builder.atomic_rmw(operation, pointer, arguments[1], "seq_cst")
 
@@ -167,11 +167,11 @@ _add, _exchange = _changed("add"), _changed("xchg")
 
 
 @intrinsic
-def _pause(typing_context):  # type: ignore[no-untyped-def]
+def _pause(typing_context):
     """Leave the core's resources to its other thread for a moment."""
     machine = llvmlite.binding.get_process_triple().split("-")[0]
 
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+    def generate(context, builder, signature, arguments):
         hint = [ir.Constant(_I32, 1)]
         name, given = {"x86_64": ("x86.sse2.pause", []), "aarch64": ("aarch64.hint", hint)}.get(
             machine, ("", [])
@@ -188,10 +188,10 @@ _give_way: Any = types.ExternalFunction("sched_yield", types.int32()) if os.name
 
 
 @intrinsic
-def _on_stack(typing_context, numbers):  # type: ignore[no-untyped-def]
+def _on_stack(typing_context, numbers):
     """Return the address of some numbers of one type, which lasts as long as the caller."""
 
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+    def generate(context, builder, signature, arguments):
         values = cgutils.unpack_tuple(builder, arguments[0], numbers.count)
         place = cgutils.alloca_once(builder, values[0].type, size=numbers.count)
         for k, value in enumerate(values):
@@ -202,30 +202,30 @@ def _on_stack(typing_context, numbers):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
-def _number_of(typing_context, array):  # type: ignore[no-untyped-def]
+def _number_of(typing_context, array):
     """Return NumPy's number of a vector's type; -1 if it is not contiguous."""
     plain = array.ndim == 1 and array.layout == "C" and array.aligned
     number = as_dtype(array.dtype).num if plain else -1
 
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+    def generate(context, builder, signature, arguments):
         return ir.Constant(_I64, number)
 
     return types.int64(array), generate
 
 
 @intrinsic
-def _is_writable(typing_context, array):  # type: ignore[no-untyped-def]
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+def _is_writable(typing_context, array):
+    def generate(context, builder, signature, arguments):
         return ir.Constant(ir.IntType(1), int(array.mutable))
 
     return types.boolean(array), generate
 
 
 @intrinsic
-def _call(typing_context, job, operands, first, last):  # type: ignore[no-untyped-def]
+def _call(typing_context, job, operands, first, last):
     """Call the job's function for `first` to `last`, with what is fixed and the operands at an address."""
 
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+    def generate(context, builder, signature, arguments):
         job, operands, first, last = arguments
 
         def words(address: Any, offset: int, count: int) -> list[Any]:
@@ -246,7 +246,7 @@ _compile = jit(nogil=True, error_model="numpy")
 
 
 @_compile
-def _take_part(state, me):  # type: ignore[no-untyped-def]
+def _take_part(state, me):
     """Do chunks until none is left, those of part `me` first."""
     parts = _load(state + _STATE.parts)
     for turn in range(parts):
@@ -265,7 +265,7 @@ def _take_part(state, me):  # type: ignore[no-untyped-def]
 
 
 @_compile
-def _serve(state, me):  # type: ignore[no-untyped-def]
+def _serve(state, me):
     """Take part in the call that there is, and in all that come before the worker's patience ends."""
     awake = state + _PARTS + LINE * me + _PART.awake
     _store(awake, 1)
@@ -287,13 +287,13 @@ def _serve(state, me):  # type: ignore[no-untyped-def]
 
 
 @_compile
-def _take(state):  # type: ignore[no-untyped-def]
+def _take(state):
     """Take the team; False if somebody has it."""
     return _exchange(state + _STATE.taken, 1) == 0
 
 
 @_compile
-def _execute(state, parts, job, partials, x, y, alpha, beta):  # type: ignore[no-untyped-def]
+def _execute(state, parts, job, partials, x, y, alpha, beta):
     """Do a job, alone if it has one part or the team is taken; if operands do not fit, do nothing: False."""
     total = _load(job + _JOB.total)
     if (

@@ -64,11 +64,11 @@ def transpose(source: Vector, target: Vector) -> None:
 
 
 @intrinsic(prefer_literal=True)
-def _transpose_block(typing_context, block, words, source, run, item, target):  # type: ignore[no-untyped-def]
+def _transpose_block(typing_context, block, words, source, run, item, target):
     """Transpose a square block of so many items, each of so many words, from a place of `source`."""
     side, of_item = int(block.literal_value), int(words.literal_value)
 
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+    def generate(context, builder, signature, arguments):
         _, _, source, run, item, target = arguments
         word = context.get_data_type(signature.args[2].dtype)
         vector = ir.VectorType(word, side * of_item)
@@ -122,7 +122,7 @@ def _function_of(block: int, words: int, kind: np.dtype[Any]) -> Callable[[Vecto
     arrays = types.Array(word, 2, "A", readonly=True), types.Array(word, 2, "A")
 
     @jit(types.void(*arrays), nogil=True)
-    def move(source, target):  # type: ignore[no-untyped-def]
+    def move(source, target):
         items, runs = target.shape[0], source.shape[0]
         down, across = runs // block, items // block
         # The longer side is the outer loop, so that lines of the shorter one are met once.

@@ -43,7 +43,7 @@ _inline = jit(nogil=True, error_model="numpy", forceinline=True)
 
 
 @intrinsic
-def _sum_of_lanes(typing_context, vectors, x, y, size):  # type: ignore[no-untyped-def]
+def _sum_of_lanes(typing_context, vectors, x, y, size):
     """Return the sum over x_i y_i of real numbers, or both parts of that over conj(x_i) y_i.
 
     Lane l adds up the numbers, or the parts of numbers, l, l + lanes, l + 2 lanes ...; then lanes are added
@@ -62,7 +62,7 @@ def _sum_of_lanes(typing_context, vectors, x, y, size):  # type: ignore[no-untyp
     total = types.UniTuple(types.float64, 2) if is_complex else types.float64
     sums, parts = (2, 2) if is_complex else (1, 1)
 
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+    def generate(context, builder, signature, arguments):
         vectors, *starts, size = arguments
         wide = ir.VectorType(ir.DoubleType(), VECTOR)
         stored = ir.VectorType(context.get_data_type(real), VECTOR)
@@ -119,7 +119,7 @@ def _fold(builder: ir.IRBuilder, lanes: list[ir.Value]) -> list[ir.Value]:
 
 
 @_inline
-def _dot(vectors, x, y, size):  # type: ignore[no-untyped-def]
+def _dot(vectors, x, y, size):
     """Return the sum over x_i y_i."""
     whole = size - size % LANES
     total = _sum_of_lanes(vectors, x, y, whole)
@@ -129,7 +129,7 @@ def _dot(vectors, x, y, size):  # type: ignore[no-untyped-def]
 
 
 @_inline
-def _complex_dot(vectors, x, y, size):  # type: ignore[no-untyped-def]
+def _complex_dot(vectors, x, y, size):
     """Return the parts of the sum over conj(x_i) y_i."""
     whole = size - size % LANES
     real, imag = _sum_of_lanes(vectors, x, y, whole)
@@ -143,49 +143,49 @@ def _complex_dot(vectors, x, y, size):  # type: ignore[no-untyped-def]
 
 
 @_inline
-def _scale(out, a, x):  # type: ignore[no-untyped-def]
+def _scale(out, a, x):
     for i in range(len(out)):
         out[i] = a * x[i]
 
 
 @_inline
-def _scale_product(out, a, x, y):  # type: ignore[no-untyped-def]
+def _scale_product(out, a, x, y):
     for i in range(len(out)):
         out[i] = a * (x[i] * y[i])
 
 
 @_inline
-def _scale_own(out, a):  # type: ignore[no-untyped-def]
+def _scale_own(out, a):
     for i in range(len(out)):
         out[i] = a * out[i]
 
 
 @_inline
-def _sum_own(out, a, b, x):  # type: ignore[no-untyped-def]
+def _sum_own(out, a, b, x):
     for i in range(len(out)):
         out[i] = a * out[i] + b * x[i]
 
 
 @_inline
-def _sum_two(out, a, x, b, y):  # type: ignore[no-untyped-def]
+def _sum_two(out, a, x, b, y):
     for i in range(len(out)):
         out[i] = a * x[i] + b * y[i]
 
 
 @_inline
-def _add(out, a, x):  # type: ignore[no-untyped-def]
+def _add(out, a, x):
     for i in range(len(out)):
         out[i] += a * x[i]
 
 
 @_inline
-def _add_product(out, a, x, y):  # type: ignore[no-untyped-def]
+def _add_product(out, a, x, y):
     for i in range(len(out)):
         out[i] += a * (x[i] * y[i])
 
 
 @_inline
-def _first_terms(out, rows, factors, left):  # type: ignore[no-untyped-def]
+def _first_terms(out, rows, factors, left):
     """Set a block of a row to its first terms and return how many those were.
 
     `rows` is (vectors, their rows' length, first element, and the program from the update on).
@@ -216,7 +216,7 @@ def _first_terms(out, rows, factors, left):  # type: ignore[no-untyped-def]
 
 
 @_inline
-def _update(vectors, stride, low, size, program, factors):  # type: ignore[no-untyped-def]
+def _update(vectors, stride, low, size, program, factors):
     """Make one update of a block; `program` begins with it."""
     start = program[0] * stride + low
     out = vectors[start : start + size]
@@ -235,7 +235,7 @@ def _update(vectors, stride, low, size, program, factors):  # type: ignore[no-un
             _add_product(out, a, vectors[x : x + size], vectors[y : y + size])
 
 
-def _pass(  # type: ignore[no-untyped-def]
+def _pass(
     first, last, vectors, stride, n, words, program, updates, dots, blocks, sums, factors, unused, scale
 ):
     """Make blocks `first` to `last` of a pass.
@@ -271,7 +271,7 @@ def _pass(  # type: ignore[no-untyped-def]
             partial[dot * blocks + block] = _dot(vectors, x, y, size)
 
 
-def _complex_pass(  # type: ignore[no-untyped-def]
+def _complex_pass(
     first, last, vectors, stride, n, words, program, updates, dots, blocks, sums, factors, unused, scale
 ):
     """Make blocks `first` to `last` of a pass over complex vectors, half as many elements in each.
@@ -316,7 +316,7 @@ def compile_pass(dtype: np.dtype[Any]) -> SharedFunction:
 
 
 @_inline
-def solve_triangle(rows, indptr, indices, data, inverse, b, x):  # type: ignore[no-untyped-def]
+def solve_triangle(rows, indptr, indices, data, inverse, b, x):
     """Set x to the solution with a triangle; see `dasp.solvers.space.Triangle`."""
     for row in rows:
         total = b[row]

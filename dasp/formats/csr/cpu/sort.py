@@ -60,26 +60,26 @@ def sort_columns(csr: Csr, survey: Survey) -> tuple[Csr, Vector]:
 
 
 @intrinsic
-def _count_ones(typing_context, word):  # type: ignore[no-untyped-def]
+def _count_ones(typing_context, word):
     """Return how many bits of a word are set."""
     return types.uint64(types.uint64), lambda context, builder, signature, of: builder.ctpop(of[0])
 
 
 @intrinsic
-def _lowest_one(typing_context, word):  # type: ignore[no-untyped-def]
+def _lowest_one(typing_context, word):
     """Return the number of a word's lowest bit that is set; there must be one."""
 
-    def generate(context, builder, signature, of):  # type: ignore[no-untyped-def]
+    def generate(context, builder, signature, of):
         return builder.cttz(of[0], ir.Constant(ir.IntType(1), 1))
 
     return types.uint64(types.uint64), generate
 
 
 @intrinsic
-def _take_marks(typing_context, marks, word):  # type: ignore[no-untyped-def]
+def _take_marks(typing_context, marks, word):
     """Return which of 64 bytes are not zero, as the bits of a word, and make them zero."""
 
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+    def generate(context, builder, signature, arguments):
         array, word = arguments
         vector = ir.VectorType(ir.IntType(8), 64)
         first = builder.shl(word, ir.Constant(word.type, 6))
@@ -93,10 +93,10 @@ def _take_marks(typing_context, marks, word):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
-def _prefetch(typing_context, array, place):  # type: ignore[no-untyped-def]
+def _prefetch(typing_context, array, place):
     """Ask for the line of the cache that an array has at a place."""
 
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+    def generate(context, builder, signature, arguments):
         (array, place), byte = arguments, ir.IntType(8)
         where = place_of(context, builder, signature.args[0], array, place, byte)
         kind = ir.FunctionType(ir.VoidType(), [byte.as_pointer(), *[ir.IntType(32)] * 3])
@@ -112,14 +112,14 @@ _inline = jit(nogil=True, forceinline=True)
 
 
 @_inline
-def fetch(numbers, first, count):  # type: ignore[no-untyped-def]
+def fetch(numbers, first, count):
     """Ask for some numbers that will be read out of order, which the processor would not foresee."""
     for place in range(first, first + count, np.uint64(max(LINE // numbers.itemsize, 1))):
         _prefetch(numbers, place)
 
 
 @_compile
-def _sort_rows(indptr, indices, n, columns, order, marks, found, before, begin, end):  # type: ignore[no-untyped-def]
+def _sort_rows(indptr, indices, n, columns, order, marks, found, before, begin, end):
     """Sort the columns of each row that can be without digits, and the numbers of the entries with them.
 
     Returns the length of the longest row that cannot; the first column of such a row is -1.
@@ -140,7 +140,7 @@ def _sort_rows(indptr, indices, n, columns, order, marks, found, before, begin, 
 
 
 @_inline
-def _sort_by_keys(indices, first, count, n, columns, order):  # type: ignore[no-untyped-def]
+def _sort_by_keys(indices, first, count, n, columns, order):
     """Sort a row in vector registers; False if it is too long for them.
 
     Those hold columns below `n`, and behind each as many bits as say where in the row it stands.
@@ -163,7 +163,7 @@ def _sort_by_keys(indices, first, count, n, columns, order):  # type: ignore[no-
 
 
 @_compile
-def _sort_left(indptr, indices, columns, order, longest, begin, end):  # type: ignore[no-untyped-def]
+def _sort_left(indptr, indices, columns, order, longest, begin, end):
     """Sort the rows that `_sort_rows` has left."""
     spares = np.empty(longest, columns.dtype), np.empty(longest, order.dtype)
     places = np.empty(1 << MOST_BITS, np.int64)
@@ -174,7 +174,7 @@ def _sort_left(indptr, indices, columns, order, longest, begin, end):  # type: i
 
 
 @_inline
-def _sort_by_marks(indices, first, stop, columns, order, marks, found, before):  # type: ignore[no-untyped-def]
+def _sort_by_marks(indices, first, stop, columns, order, marks, found, before):
     """Put each entry behind those of lesser columns; False if two columns are equal, or all far apart."""
     least, most = np.uint64(len(marks)), np.uint64(0)
     for entry in range(first, stop):
@@ -204,7 +204,7 @@ def _sort_by_marks(indices, first, stop, columns, order, marks, found, before): 
 
 
 @_inline
-def _sort_by_digits(indices, first, sorted_ones, spares, places):  # type: ignore[no-untyped-def]
+def _sort_by_digits(indices, first, sorted_ones, spares, places):
     """Sort a row by the last digit of its columns, then stably by the one before it, and so on.
 
     Columns are counted from the row's least one; digits are as even as they can be.
@@ -230,7 +230,7 @@ def _sort_by_digits(indices, first, sorted_ones, spares, places):  # type: ignor
 
 
 @_inline
-def _sort_by_digit(source, target, count, least, shift, bits, places):  # type: ignore[no-untyped-def]
+def _sort_by_digit(source, target, count, least, shift, bits, places):
     (columns, order), (to_columns, to_order) = source, target
     mask = (1 << bits) - 1
     for digit in range(mask + 1):

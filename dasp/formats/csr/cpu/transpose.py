@@ -71,13 +71,13 @@ _compile = jit(nogil=True)
 
 
 @_compile
-def _count_columns(indptr, indices, counts, begin, end):  # type: ignore[no-untyped-def]
+def _count_columns(indptr, indices, counts, begin, end):
     for entry in range(indptr[begin], indptr[end]):
         counts[indices[entry]] += 1
 
 
 @_compile
-def _start_columns(cursors, starts):  # type: ignore[no-untyped-def]
+def _start_columns(cursors, starts):
     """Set where each column begins and, in place of what each range of rows counted, where it goes on."""
     total = starts[0] = 0
     for column in range(cursors.shape[1]):
@@ -89,7 +89,7 @@ def _start_columns(cursors, starts):  # type: ignore[no-untyped-def]
 
 
 @_compile
-def _find_row(indptr, indices, first, cursors):  # type: ignore[no-untyped-def]
+def _find_row(indptr, indices, first, cursors):
     """Set the place in each row, sorted by columns, of its entries from a column on."""
     for row in range(len(cursors)):
         place, stop = indptr[row], indptr[row + 1]
@@ -99,7 +99,7 @@ def _find_row(indptr, indices, first, cursors):  # type: ignore[no-untyped-def]
 
 
 @_compile
-def _are_mirrored(indptr, indices, words, cursors, begin, end):  # type: ignore[no-untyped-def]
+def _are_mirrored(indptr, indices, words, cursors, begin, end):
     """Whether the entries of some rows stand across the diagonal, too, from the cursors on."""
     for row in range(begin, end):
         for entry in range(np.uint64(indptr[row]), np.uint64(indptr[row + 1])):
@@ -114,7 +114,7 @@ def _are_mirrored(indptr, indices, words, cursors, begin, end):  # type: ignore[
 
 
 @_compile
-def _turn(indptr, indices, bits, rows, order, turned, cursors, begin, end):  # type: ignore[no-untyped-def]
+def _turn(indptr, indices, bits, rows, order, turned, cursors, begin, end):
     """Write row, number and value of each entry to where its column goes on."""
     last, one = np.uint64(indptr[end]), np.uint64(1)
     for row in range(begin, end):

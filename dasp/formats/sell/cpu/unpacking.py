@@ -204,7 +204,7 @@ _shape_fields = _compile(shape_fields)
 
 
 @_inline
-def _is_pad(deltas, width, slot):  # type: ignore[no-untyped-def]
+def _is_pad(deltas, width, slot):
     bytes_of, words_of, doubles_of = deltas
     if width == BITS_8:
         return bytes_of[slot] == PAD_8
@@ -214,7 +214,7 @@ def _is_pad(deltas, width, slot):  # type: ignore[no-untyped-def]
 
 
 @_inline
-def _delta(deltas, width, slot, lane):  # type: ignore[no-untyped-def]
+def _delta(deltas, width, slot, lane):
     bytes_of, words_of, doubles_of = deltas
     if width == BITS_8:
         return np.int64(bytes_of[slot])
@@ -224,12 +224,12 @@ def _delta(deltas, width, slot, lane):  # type: ignore[no-untyped-def]
 
 
 @_inline
-def _first_delta(header, width):  # type: ignore[no-untyped-def]
+def _first_delta(header, width):
     return WARP * np.int64(header[2]) >> max(width - 1, 0)
 
 
 @_compile
-def _count_entries(slices, counts, begin, end):  # type: ignore[no-untyped-def]
+def _count_entries(slices, counts, begin, end):
     """Count the entries of each position and segment. Returns whether any comes behind a pad."""
     headers, deltas, segments, positions = slices
     gaps = False
@@ -251,7 +251,7 @@ def _count_entries(slices, counts, begin, end):  # type: ignore[no-untyped-def]
 
 
 @_compile
-def _find_columns(slices, bases, rows, k, first_row, found, pieces, begin, end):  # type: ignore[no-untyped-def]
+def _find_columns(slices, bases, rows, k, first_row, found, pieces, begin, end):
     """Find the slot of the entry k columns behind its row; returns whether a row or segment has two."""
     headers, deltas, segments, positions = slices
     bytes_of, words_of, doubles_of = deltas
@@ -291,7 +291,7 @@ def _find_columns(slices, bases, rows, k, first_row, found, pieces, begin, end):
 
 
 @_inline
-def _is_there(stored, at, wanted, base):  # type: ignore[no-untyped-def]
+def _is_there(stored, at, wanted, base):
     """Whether a lane of a step has the column that it wants, or a pad that looks like it."""
     hits = np.int64(0)
     for lane in range(np.uint64(WARP)):
@@ -300,7 +300,7 @@ def _is_there(stored, at, wanted, base):  # type: ignore[no-untyped-def]
 
 
 @_compile
-def _clear_pads(headers, deltas, codes, begin, end):  # type: ignore[no-untyped-def]
+def _clear_pads(headers, deltas, codes, begin, end):
     for s in range(begin, end):
         steps, full, _, width = _shape_fields(np.int64(headers[s, 3]))
         first_slot, slot = WARP * np.int64(headers[s, 0]), _first_delta(headers[s], width)
@@ -310,7 +310,7 @@ def _clear_pads(headers, deltas, codes, begin, end):  # type: ignore[no-untyped-
 
 
 @_compile
-def _sum_rows(positions, rows, long_rows, segment_offsets, counts, starts, cursors):  # type: ignore[no-untyped-def]
+def _sum_rows(positions, rows, long_rows, segment_offsets, counts, starts, cursors):
     """Set where each row begins, and from where each position and each segment goes on."""
     for position in range(positions):
         starts[rows[position] if len(rows) else position] = counts[position]
@@ -334,7 +334,7 @@ def _sum_rows(positions, rows, long_rows, segment_offsets, counts, starts, curso
 
 
 @_compile
-def _number_slots(slices, cursors, order, slots, begin, end):  # type: ignore[no-untyped-def]
+def _number_slots(slices, cursors, order, slots, begin, end):
     """Walk the entries row by row, and write the slot of each as they came in."""
     headers, deltas, segments, positions = slices
     for s in range(begin, end):
@@ -356,7 +356,7 @@ def _number_slots(slices, cursors, order, slots, begin, end):  # type: ignore[no
 
 
 @_compile
-def _list_entries(slices, bases, codes, cursors, indices, to_codes, begin, end):  # type: ignore[no-untyped-def]
+def _list_entries(slices, bases, codes, cursors, indices, to_codes, begin, end):
     """Write the column of each entry, row by row, and its code if there are codes."""
     headers, deltas, segments, positions = slices
     block = np.empty(WARP * MOST_STEPS, np.int64)
@@ -387,7 +387,7 @@ def _list_entries(slices, bases, codes, cursors, indices, to_codes, begin, end):
 
 
 @_inline
-def _widen(deltas, width, slot, bases, block):  # type: ignore[no-untyped-def]
+def _widen(deltas, width, slot, bases, block):
     """Write the column of every slot of a slice, -1 for a pad."""
     bytes_of, words_of, doubles_of = deltas
     if width == BITS_8:
@@ -403,7 +403,7 @@ def _widen(deltas, width, slot, bases, block):  # type: ignore[no-untyped-def]
 
 
 @_inline
-def _add(stored, slot, bases, pad, block):  # type: ignore[no-untyped-def]
+def _add(stored, slot, bases, pad, block):
     for step in range(np.uint64(len(bases))):
         for lane in range(np.uint64(WARP)):
             at = np.uint64(WARP) * step + lane
