@@ -180,9 +180,9 @@ class Arithmetic(TransposableMatrix):
         Parameters
         ----------
         left : array_like, shape (m,), optional
-            What each row is multiplied by, first.
+            The factor of each row, applied first.
         right : array_like, shape (n,), optional
-            What each column is multiplied by.
+            The factor of each column.
 
         Returns
         -------

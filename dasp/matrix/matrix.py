@@ -126,8 +126,8 @@ class SpMatrix(Arithmetic):
 
         Notes
         -----
-        Takes time linear in m + nnz, and for the first matrix on a machine some seconds more, to compile what
-        it needs. For a GPU the matrix is copied there, checked and planned there, and its memory given back.
+        Takes time linear in m + nnz. The first matrix on a machine takes some seconds more, to compile. For a
+        GPU the matrix is copied there, checked, planned, and its copy freed.
         """
         request = Request.make(device, policy, progress)
         return cls._pack(*convert.from_scipy(A, request), request)

@@ -65,11 +65,11 @@ class PlannedMatrix(Operator):
         Parameters
         ----------
         x : array_like, shape (n,), (n, 1) or (n, k)
-            NumPy (or a list) for a matrix on the CPU; CuPy, on the same GPU, for a matrix on a GPU; or an
-            array of another library there (PyTorch, JAX, what speaks DLPack), which is read and, as `out`,
-            written without a copy, on PyTorch's current stream if it is a tensor of that, else CuPy's. Of
-            any strides; C order costs least. The product has the type that NumPy would give it, of which
-            docs/dtypes.md has a table.
+            NumPy (or a list) for a matrix on the CPU; CuPy, on the same GPU, for a matrix on a GPU. Arrays
+            of other libraries on the same device (PyTorch, JAX, DLPack) are read, and as `out` written,
+            without a copy. A product by a PyTorch tensor runs on PyTorch's current stream, all others on
+            CuPy's. Any strides; C order costs least. The product has NumPy's result type; docs/dtypes.md has
+            a table.
         out : array, optional
             Of the product's shape and type, not overlapping `x`; the result is written there. May hold
             anything, NaN too, if `beta` is 0: it is not read then.

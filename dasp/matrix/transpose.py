@@ -99,9 +99,9 @@ class TransposableMatrix(PlannedMatrix):
             columns and duplicates included. NumPy (or a list) for a matrix on the CPU; CuPy, on the same
             GPU, for one on a GPU.
         out : SpMatrix, optional
-            A matrix of this pattern, itself for example, whose values are overwritten in place: a captured
-            graph that multiplies by it goes on with the new ones. It keeps its type and its coding. If its
-            transpose was made, that has the new values too (see `T`).
+            A matrix of this pattern, itself for example. Its values are overwritten in place, so a captured
+            graph that multiplies by it uses the new ones, and so does its transpose if that was made (see
+            `T`). It keeps its type and its coding. A preconditioner made of it does not follow: make it anew.
 
         Returns
         -------
@@ -118,12 +118,11 @@ class TransposableMatrix(PlannedMatrix):
 
         Notes
         -----
-        Nothing is chosen anew but how values are coded. The first call on a pattern finds where every row
-        begins and keeps that, 8 or 12 bytes a row. Of the format of the paper, and on the CPU of entries that
-        came in another order than that of rows and columns, it is the slot of every entry, 4 or 8 bytes each,
-        and of that format found on the host. On a GPU the call runs on the current stream; with an `out`
-        whose values are stored as they are it reads nothing back and can be captured, after a first call
-        outside of a capture.
+        The plan stays, except for the coding of values. The first call on a pattern finds the beginning of
+        every row and keeps it, 8 or 12 bytes a row. The format dasp keeps the slot of every entry instead, 4
+        or 8 bytes each, found on the host; so does the CPU if the entries were not sorted by row and column.
+        On a GPU the call runs on the current stream. If `out` stores values as they are, the call reads
+        nothing back, and can be captured after a first call outside of a capture.
 
         Examples
         --------

@@ -355,10 +355,10 @@ def multigrid(
 
     Notes
     -----
-    The smoothers are made for eigenvalues of D^-1 A that are positive. A Helmholtz matrix whose waves are
-    shorter than coarse levels can show has others: let the hierarchy be that of a Laplacian with a complex
-    shift, which is far from singular, and use the cycle in `gmres` or `bicgstab` for the matrix itself
-    (Erlangga, Oosterlee and Vuik, doi:10.1137/040615195).
+    The smoothers need positive eigenvalues of D^-1 A. A Helmholtz matrix has others if its waves are shorter
+    than coarse levels can show. Then make the hierarchy of a Laplacian with a complex shift, which is far
+    from singular, and use the cycle in `gmres` or `bicgstab` for the matrix itself (Erlangga,
+    Oosterlee and Vuik, doi:10.1137/040615195).
 
     Examples
     --------

@@ -141,8 +141,8 @@ def ilu0(A: Any, *, sweeps: int | None = None, device: str | None = None) -> Pre
     A : SpMatrix, SciPy or CuPy matrix, shape (n, n)
         With entries on the whole diagonal. Factorized on the host.
     sweeps : int, optional
-        Approximates the solves by so many sweeps of Jacobi's iteration with each factor, 3 for example, all
-        rows at once; exact solves, level by level, by default.
+        Approximate each triangular solve by this many sweeps of Jacobi's iteration, 3 for example, over all
+        rows at once. By default the solves are exact, level by level.
     device : {"cpu", "cuda", "cuda:N"}, optional
         Where it works; by default where A is.
 

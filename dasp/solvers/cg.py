@@ -49,8 +49,8 @@ def cg(
     Parameters
     ----------
     A : SpMatrix, matrix or linear operator, shape (n, n)
-        Anything with a shape, a dtype and `@`. Its symmetry is not checked; that a complex one is not
-        Hermitian mostly shows, and is reported.
+        Anything with a shape, a dtype and `@`. Its symmetry is not checked. A complex matrix that is not
+        Hermitian is mostly noticed, and then reported in `stats`.
     b : array, shape (n,) or (n, 1)
         NumPy, or CuPy for a matrix on a GPU. A NumPy b is copied to the GPU, and x back to the host.
     x0 : array, shape (n,), optional
@@ -85,11 +85,10 @@ def cg(
 
     Notes
     -----
-    Memory, in vectors of length n: 5, with a preconditioner 6, with Jacobi's 7; on a GPU without one up to 8,
-    where the system is so small that launches are what counts (`dasp.solvers.pipelined`) or fits on the chip
-    (`dasp.solvers.persistent.cg`), there 9 with Jacobi's. The true residual
-    is computed before convergence is claimed; where the one carried along had drifted away from it, the
-    method starts again from x.
+    Memory, in vectors of length n: 5, with a preconditioner 6, with Jacobi's 7. Small systems on a GPU take
+    up to 8 without a preconditioner, and 9 with Jacobi's. The true residual is computed before convergence
+    is claimed. If the residual that was carried along has drifted away from it, the method starts again
+    from x.
 
     References
     ----------

@@ -68,7 +68,7 @@ def lobpcg(
     X : array, shape (n, k), of the kind and place of X
         Orthonormal.
     stats : Stats
-        `residual` is the largest norm of A x - lambda x; where converged is claimed, of products anew.
+        `residual` is the largest norm of A x - lambda x. It is computed anew before convergence is claimed.
 
     Raises
     ------
