@@ -480,7 +480,7 @@ def text(name: str) -> str:
     if name == "headline":
         return headline_text(name)
     if name == "front":
-        return headline_text(name).replace("[docs/benchmarks.md](docs/", "[the benchmarks](")
+        return headline_text(name).replace("[docs/benchmarks.md](docs/", "[Benchmarks](")
     writers = {
         "busy": busy_text,
         "cg": cg_text,
