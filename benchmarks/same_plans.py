@@ -60,7 +60,7 @@ def digests(csr: Csr, narrow: bool, device: str) -> dict[str, str]:
     else:
         import cupy
 
-        from dasp.runtime.cuda import device as cuda
+        from dasp.formats.sell.cuda.pack import device as cuda
 
         primitives = cuda.primitives(cupy.cuda.Device().id)
     put = np.ascontiguousarray if device == "cpu" else cupy.asarray

@@ -153,10 +153,6 @@ UPWARD = {
     ("dasp.runtime.cpu.emitter", "dasp.formats.sell.pattern"),
     ("dasp.runtime.cuda.c_types", "dasp.formats.plan"),
     ("dasp.runtime.cuda.c_types", "dasp.formats.sell.pattern"),
-    ("dasp.runtime.cuda.device", "dasp.formats.sell.cuda.primitives"),
-    ("dasp.runtime.cuda.device", "dasp.formats.plan"),
-    ("dasp.runtime.cuda.device", "dasp.formats.sell.cuda.pack.sizes"),
-    ("dasp.runtime.cuda.device", "dasp.solvers.persistent.kernel"),
     ("dasp.formats.sell.cuda.product", "dasp.solvers.persistent.kernel"),
 }
 """Imports that still run upwards, importer first; the list may only shrink."""

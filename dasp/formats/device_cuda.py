@@ -12,12 +12,13 @@ from dasp.formats import cost_file
 from dasp.formats.cost import CostModel, Gpu
 from dasp.formats.plan import WARP, Csr, Plan, arrays_of, with_arrays
 from dasp.formats.product_cuda import Product, number
+from dasp.formats.sell.cuda.pack.device import primitives
 from dasp.runtime import arrays as _arrays
 from dasp.runtime import check as _check
 from dasp.runtime import dtypes as _dtypes
 from dasp.runtime import foreign as _foreign
 from dasp.runtime.arrays import Order
-from dasp.runtime.cuda.device import primitives, upload
+from dasp.runtime.cuda.upload import upload
 from dasp.runtime.log import logger
 
 

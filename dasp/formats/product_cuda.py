@@ -15,8 +15,7 @@ import numpy as np
 from dasp.formats.plan import WARP, Plan, arrays_of, diagonal_rows, with_arrays
 from dasp.runtime.arrays import is_cupy
 from dasp.runtime.cuda import source as _source
-from dasp.runtime.cuda.device import OVERLAPPING
-from dasp.runtime.cuda.launch import Launch, Signature
+from dasp.runtime.cuda.launch import OVERLAPPING, Launch, Signature
 from dasp.runtime.cuda.scratch import (
     PER_THREAD_STREAM,
     THIS_THREAD,

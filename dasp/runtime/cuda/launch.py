@@ -28,6 +28,9 @@ import numpy as np
 PROGRAMMATIC_STREAM_SERIALIZATION = 6
 """CUlaunchAttributeID: the kernel may start before the one before it in the stream has ended."""
 
+OVERLAPPING = 90
+"""Compute capability from which a kernel may start before the one in front of it has ended."""
+
 COOPERATIVE = 2
 """CUlaunchAttributeID: all blocks run at the same time, or the launch is refused."""
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dasp.runtime.cuda import source as _source
-from dasp.runtime.cuda.launch import Launch, Signature, allow_shared, driver
+from dasp.runtime.cuda.launch import OVERLAPPING, Launch, Signature, allow_shared, driver
 from dasp.runtime.cuda.stream import on_stream
 from dasp.solvers.cuda.graph import WHILE_NODES, LoopGraph
 from dasp.solvers.cuda.protocols import Array
@@ -22,9 +22,6 @@ GLANCE = 2048
 
 STAGED = 8 * (SLOTS + GLANCE)
 """Bytes of pinned memory through which scalars come to the host."""
-
-OVERLAPPING = 90
-"""Compute capability from which a kernel may start while the one before it ends."""
 
 TURNS_BLIND = 4
 """Turns between two readings by the host where graphs have no loops."""

@@ -18,12 +18,12 @@ from dasp.formats.plan import Csr, nbytes
 from dasp.formats.sell import SELL, choose
 from dasp.formats.sell.cpu import primitives as cpu
 from dasp.formats.sell.cuda.pack import segments, slice_statistics
+from dasp.formats.sell.cuda.pack.device import CudaDevice
 from dasp.formats.sell.cuda.pack.refill import SKIPPED
 from dasp.formats.sell.cuda.primitives import Primitives
 from dasp.formats.sell.pattern import Coding, Values, Width, code_type, may_code, shape_fields
 from dasp.models import generate
 from dasp.runtime import check as _check
-from dasp.runtime.cuda.device import CudaDevice
 from tests.support.gallery import GALLERY, LENGTHS, from_lengths
 from tests.support.pack_device import PackingDevice
 from tests.support.planned import MODELS
@@ -310,7 +310,7 @@ def test_on_a_gpu_more_segments_than_one_block_sorts(steps):
     import cupy
 
     from dasp.formats.device_cuda import to_host
-    from dasp.runtime.cuda.device import primitives as on_a_gpu
+    from dasp.formats.sell.cuda.pack.device import primitives as on_a_gpu
 
     rng = np.random.default_rng(steps)
     lengths = rng.integers(0, 12, 3000)

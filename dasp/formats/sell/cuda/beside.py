@@ -8,8 +8,8 @@ from dasp.formats.plan import Plan
 from dasp.formats.sell.cuda import octets
 from dasp.formats.sell.cuda.columns import Kernels, Layout
 from dasp.formats.sell.cuda.octets import Octets
+from dasp.formats.sell.cuda.pack.device import primitives
 from dasp.formats.sell.cuda.panels import PANELS
-from dasp.runtime.cuda.device import primitives
 from dasp.runtime.cuda.stream import on_stream
 from dasp.runtime.dtypes import Arithmetic
 

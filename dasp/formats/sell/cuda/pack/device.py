@@ -1,11 +1,10 @@
-"""Arrays and launches of a GPU, as the primitives of packing want them, and the way of arrays to it."""
+"""Arrays and launches of a GPU, as the primitives of packing want them."""
 
 from __future__ import annotations
 
 import ctypes
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -13,24 +12,23 @@ import numpy as np
 from dasp.formats.plan import Array
 from dasp.formats.sell.cuda.pack.sizes import SHARED_SLOTS
 from dasp.formats.sell.cuda.primitives import Primitives
-from dasp.runtime.cpu import threads as _threads
 from dasp.runtime.cuda import source as _source
-from dasp.runtime.cuda.launch import Launch, Launches, Signature, allow_shared, check, driver, launcher
-from dasp.runtime.integers import ceil_div
-from dasp.solvers.persistent.kernel import chip
-
-PIECE, WORKERS = 4 << 20, 4
-"""Bytes that are staged at a time, and threads that do: each fills a buffer while another is sent."""
-
+from dasp.runtime.cuda.launch import (
+    OVERLAPPING,
+    Launch,
+    Launches,
+    Signature,
+    allow_shared,
+    check,
+    driver,
+    launcher,
+)
 
 ALIGNED = 256
 """Bytes to which arrays are aligned that lie in one block of memory, a power of two."""
 
 LOOKS = 1024
 """How often the host looks for an answer before it waits for an event: most kernels have ended by then."""
-
-OVERLAPPING = 90
-"""Compute capability from which a kernel may start before the one in front of it has ended."""
 
 STATIC_SHARED = 10 << 10
 """Bytes that kernels with dynamic shared memory have beside it."""
@@ -121,7 +119,7 @@ class CudaDevice:
     @cached_property
     def together(self) -> int:
         """Blocks that run at the same time if a multiprocessor has room for four of them."""
-        return 4 * chip(self._cupy.cuda.Device().id).processors
+        return 4 * int(self._cupy.cuda.Device().attributes["MultiProcessorCount"])
 
     @cached_property
     def _set_bytes(self) -> Callable[[int, int, int, int], int]:
@@ -277,59 +275,3 @@ class CudaDevice:
 def primitives(number: int) -> Primitives:
     """Return the primitives of a GPU, which must be CuPy's current one whenever they are used."""
     return Primitives(CudaDevice())
-
-
-class _Staging:
-    """Pinned memory through which arrays go to GPUs, one caller at a time."""
-
-    def __init__(self) -> None:
-        import cupy
-
-        self.lock = threading.Lock()
-        self.buffers = [
-            np.frombuffer(cupy.cuda.alloc_pinned_memory(PIECE), np.uint8, PIECE) for _ in range(2 * WORKERS)
-        ]
-
-
-@cache
-def _staging() -> _Staging:
-    return _Staging()
-
-
-def upload(arrays: tuple[np.ndarray[Any, Any], ...]) -> tuple[Array, ...]:
-    """Copy contiguous arrays to the current GPU, on CuPy's current stream.
-
-    Pieces are copied into pinned memory by threads, while those before them are sent. What the caller gave
-    may be changed as soon as this returns; the copies can be used on that stream.
-    """
-    import cupy
-
-    device, stream = cupy.cuda.Device(), cupy.cuda.get_current_stream()
-    targets = tuple(cupy.empty(array.shape, array.dtype) for array in arrays)
-    pieces = [
-        (array.reshape(-1).view(np.uint8)[begin : begin + PIECE], target.data.ptr + begin)
-        for array, target in zip(arrays, targets, strict=True)
-        for begin in range(0, array.nbytes, PIECE)
-    ]
-    staging = _staging()
-    workers = min(WORKERS, ceil_div(sum(array.nbytes for array in arrays), PIECE))
-
-    def send(worker: int) -> None:
-        events: list[Any] = [None, None]
-        with device:
-            for nth, (piece, address) in enumerate(pieces[worker::workers]):
-                if events[nth % 2]:
-                    events[nth % 2].synchronize()
-                buffer = staging.buffers[2 * worker + nth % 2][: len(piece)]
-                np.copyto(buffer, piece)
-                cupy.cuda.runtime.memcpyAsync(
-                    address, buffer.ctypes.data, len(piece), cupy.cuda.runtime.memcpyHostToDevice, stream.ptr
-                )
-                events[nth % 2] = stream.record()
-            for event in filter(None, events):
-                event.synchronize()
-
-    with staging.lock:
-        if workers:
-            _threads.run([partial(send, worker) for worker in range(workers)])
-    return targets
