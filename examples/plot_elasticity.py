@@ -4,7 +4,7 @@ A bracket under load: elasticity with multigrid
 
 A steel plate with two holes is clamped at its left edge and pulled down at its right one. Plane stress,
 bilinear elements, two unknowns a node. Systems of elasticity are ill conditioned, and their slow modes are
-the motions of a rigid body: multigrid needs to be told of them.
+the motions of a rigid body. Multigrid needs these motions as input.
 """
 
 # %%
@@ -49,7 +49,7 @@ j, i = np.nonzero(solid)
 element = np.stack([j, j, j + 1, j + 1]) * (columns + 1) + np.stack([i, i + 1, i + 1, i])
 
 # %%
-# Nodes that no element touches and those that are clamped are left out; what remains is the system.
+# The system has all nodes except those that are clamped, and those that no element touches.
 
 touched = np.unique(element)
 free = touched[touched % (columns + 1) > 0]
@@ -80,7 +80,7 @@ rigid[::2, 0] = rigid[1::2, 1] = 1
 rigid[::2, 2], rigid[1::2, 2] = -place[:, 1], place[:, 0]
 
 A = dasp.SpMatrix.from_scipy(csr, device="cpu")
-blocks = scipy.sparse.csr_matrix(csr).tobsr(blocksize=(2, 2))  # says PyAMG which unknowns share a node
+blocks = scipy.sparse.csr_matrix(csr).tobsr(blocksize=(2, 2))  # tells PyAMG which unknowns share a node
 preconditioners = {
     "none": None,
     "multigrid": dasp.preconditioners.multigrid(pyamg.smoothed_aggregation_solver(csr)),

@@ -46,8 +46,8 @@ known = rng.random(n) < 0.1
 
 # %%
 # Two layers, softmax, cross-entropy over the known labels. In PyTorch a layer is a line, and ``backward``
-# does the rest: the gradient for X of ``A @ X`` is a product with the transpose, which dasp plans once, and
-# of a symmetric matrix not even that.
+# does the rest. The gradient for X of ``A @ X`` is a product with the transpose, which dasp plans once; a
+# symmetric matrix needs no second plan.
 
 
 def by_torch(W1, W2):
@@ -61,8 +61,7 @@ def by_torch(W1, W2):
 
 
 # %%
-# The same by hand, for a look at what PyTorch does, and for those who have none: each line of the way forward
-# has its line on the way back.
+# The same by hand, without PyTorch: each line of the forward pass has its line in the backward pass.
 
 
 def by_hand(W1, W2):

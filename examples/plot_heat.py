@@ -62,8 +62,8 @@ def entries(u):
 
 
 # %%
-# One plan, many matrices. The values change and the coding of values may not, so the policy keeps room for
-# any (``narrow=False``), and they are written in place.
+# One plan, many matrices. The values are written in place, and ``narrow=False`` keeps room for any value. The
+# Jacobi preconditioner is made anew at each step, because it does not follow its matrix.
 
 u = np.zeros(n * n)
 source = np.zeros((n, n))
@@ -100,8 +100,8 @@ print(f"60 steps: {seconds['new values']:.2f} s for new values, {seconds['solve'
 print(f"{min(iterations)} to {max(iterations)} iterations a step; {hottest[-1]:.0f} K at the centre")
 
 # %%
-# No joule is lost on the way: what the source has put in is in the plate or has left through the rim, to
-# the tolerance of the solver.
+# No joule is lost: the heat of the source is in the plate or has left through the rim, to the tolerance of
+# the solver.
 
 given = 60 * dt * source.sum()
 stored = mass * u.sum()

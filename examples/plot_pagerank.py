@@ -2,9 +2,9 @@
 PageRank: a matrix without values
 =================================
 
-PageRank is the stationary distribution of somebody who follows a random link 85 times in a hundred, and
-jumps to any page the other 15. Its matrix is that of the links, each column divided by the links of its
-page. Divide the *vector* instead, and every stored value is 1: then a plan stores no values at all.
+PageRank is the stationary distribution of a reader who follows a random link 85 times in a hundred, and
+jumps to any page the other 15. Its matrix is that of the links, each column divided by the number of links
+of its page. Divide the *vector* instead, and every stored value is 1: then a plan stores no values at all.
 """
 
 # %%

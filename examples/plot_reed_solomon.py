@@ -7,9 +7,9 @@ That is a Reed-Solomon code, a product of a small matrix with the file's bytes o
 """
 
 # %%
-# A file, and its fourteen shards, each a file of its own on what we pretend to be a disk. The code works on
-# arrays of one length, so the last shard of data is filled up with zeros. What tells damage is a digest of
-# each shard; keep the digests, and the length of the file, with every shard or in a place that is safe.
+# A file and its fourteen shards. Each shard is a file of its own, and stands for one disk. The code works on
+# arrays of one length, so zeros fill the last shard of data. A digest of each shard shows damage. Keep the
+# digests and the length of the file with every shard, or in a safe place.
 
 import hashlib
 import tempfile
@@ -74,8 +74,8 @@ for parity in range(1, 9):
     speeds[parity] = data.nbytes / min(times) / 1e9
 
 # %%
-# What is it worth? Let a disk fail with a chance of 1 % before its shard is computed again. Copies of the
-# whole file against shards: the chance that the file is lost, over the disk space that is paid for it.
+# How safe is the file? Let each disk fail with a chance of 1 % before its shard is computed again. The
+# figure compares shards with copies of the whole file: the chance of losing the file over the disk space.
 
 
 def loses(shards, spare, chance=0.01):

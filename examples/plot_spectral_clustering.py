@@ -36,8 +36,8 @@ graph = graph.maximum(graph.T).tocsr()  # neighbours of each other
 
 # %%
 # The normalised Laplacian I - D^-1/2 W D^-1/2. Its least eigenvalues lie close together, as those of any
-# large graph do, so plain iterations are slow. A multigrid cycle stands in for its inverse; a small shift
-# makes that exist, and the eigenvalues are still those of the Laplacian itself.
+# large graph do, so plain iterations are slow. A multigrid cycle approximates the inverse. A small shift
+# makes the inverse exist, and the eigenvalues are still those of the Laplacian itself.
 
 scale = scipy.sparse.diags_array(1 / np.sqrt(graph.sum(axis=1)))
 eye = scipy.sparse.eye_array(len(points))
@@ -74,7 +74,7 @@ print(f"right: {agreement(found):.1%} by the graph, {agreement(by_place):.1%} by
 assert agreement(found) > 0.98 > agreement(by_place)
 
 # %%
-# What k-means makes of the coordinates, and what of the eigenvectors.
+# The clusters of k-means, from the coordinates and from the eigenvectors.
 
 colours = np.array(["#0072B2", "#E69F00", "#009E73"])
 figure, panels = plt.subplots(1, 2, figsize=(6.4, 3.4), layout="constrained", sharey=True)

@@ -4,7 +4,7 @@ Tomography: an image from its shadows
 
 An X-ray measures how much matter lies along its ray. Many rays from each of many directions give a sparse
 least-squares problem with more rows than columns, which :func:`~dasp.solvers.lsqr` solves by products with
-A and with its transpose, ``A.T``: one plan each, the second made when it is first asked for.
+A and with its transpose, ``A.T``: one plan each, the second made on first use.
 """
 
 # %%

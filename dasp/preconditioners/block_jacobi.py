@@ -34,6 +34,7 @@ def block_jacobi(A: Any, *, block: int, device: str | None = None) -> Preconditi
     Parameters
     ----------
     A : SpMatrix, SciPy or CuPy matrix, shape (n, n)
+        Values that are written into A later do not reach the preconditioner: make it anew.
     block : int
         Rows of a block, such as the unknowns of a node; the last block may have fewer.
     device : {"cpu", "cuda", "cuda:N"}, optional

@@ -139,7 +139,8 @@ def ilu0(A: Any, *, sweeps: int | None = None, device: str | None = None) -> Pre
     Parameters
     ----------
     A : SpMatrix, SciPy or CuPy matrix, shape (n, n)
-        With entries on the whole diagonal. Factorized on the host.
+        With entries on the whole diagonal. Factorized on the host. Values that are written into A later do
+        not reach the factors: make them anew.
     sweeps : int, optional
         Approximate each triangular solve by this many sweeps of Jacobi's iteration, 3 for example, over all
         rows at once. By default the solves are exact, level by level.

@@ -33,6 +33,7 @@ def jacobi(A: Any, *, device: str | None = None) -> Preconditioner:
     Parameters
     ----------
     A : SpMatrix, SciPy or CuPy matrix, shape (n, n)
+        Values that are written into A later do not reach the preconditioner: make it anew.
     device : {"cpu", "cuda", "cuda:N"}, optional
         Where it works; by default where A is.
 
