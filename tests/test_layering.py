@@ -151,8 +151,6 @@ RULES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 UPWARD = {
     ("dasp.runtime.cpu.emitter", "dasp.formats.plan"),
     ("dasp.runtime.cpu.emitter", "dasp.formats.sell.pattern"),
-    ("dasp.runtime.cuda.c_types", "dasp.formats.plan"),
-    ("dasp.runtime.cuda.c_types", "dasp.formats.sell.pattern"),
     ("dasp.formats.sell.cuda.product", "dasp.solvers.persistent.kernel"),
 }
 """Imports that still run upwards, importer first; the list may only shrink."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from dasp.formats.csr.cuda.c_types import COUNT, UINT32
 from dasp.formats.csr.cuda.sort import sort
 from dasp.formats.plan import WARP, Array, Csr
 from dasp.formats.sell.cuda.pack import kernels
@@ -23,7 +24,6 @@ from dasp.formats.sell.cuda.pack.sizes import (
     TOTALS,
 )
 from dasp.formats.sell.layout import Cut, Survey
-from dasp.runtime.cuda.c_types import COUNT, UINT32
 from dasp.runtime.integers import ceil_div
 
 APART = 264

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from dasp.formats.csr.cuda.c_types import COUNT
 from dasp.formats.plan import Array, Csr, narrowest
 from dasp.formats.sell.cuda.pack import kernels
 from dasp.formats.sell.cuda.pack.resources import Resources
 from dasp.formats.sell.cuda.pack.sizes import DIGIT_BITS, RUN, SORT_THREADS, SORT_TILE
 from dasp.formats.sell.cuda.pack.work import Work
 from dasp.formats.sell.layout import Survey
-from dasp.runtime.cuda.c_types import COUNT
 from dasp.runtime.integers import ceil_div
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from dasp.formats.csr.cuda.c_types import UINT32, as_bits, types_of_matrix
 from dasp.formats.csr.cuda.sort import sort
 from dasp.formats.plan import Array, Csr, narrowest
 from dasp.formats.sell.cuda.pack import kernels
@@ -11,7 +12,6 @@ from dasp.formats.sell.cuda.pack.resources import Resources
 from dasp.formats.sell.cuda.pack.sizes import BLOCKS
 from dasp.formats.sell.cuda.pack.survey import ZEROS
 from dasp.formats.sell.cuda.pack.work import Work, share
-from dasp.runtime.cuda.c_types import UINT32, as_bits, types_of_matrix
 from dasp.runtime.dtypes import bits_type
 
 

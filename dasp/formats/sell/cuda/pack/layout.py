@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from dasp.formats.csr.cuda.c_types import UINT32
 from dasp.formats.csr.cuda.orders import Orders, cut_order, one_of
 from dasp.formats.plan import Array, Csr
 from dasp.formats.sell.cuda.pack import kernels
@@ -12,7 +13,6 @@ from dasp.formats.sell.cuda.pack.segments import list_long_rows, sort_segments
 from dasp.formats.sell.cuda.pack.sizes import CUT_THREADS, TOTALS
 from dasp.formats.sell.cuda.pack.survey import Segments
 from dasp.formats.sell.layout import Cut, Layout, Survey, Tried
-from dasp.runtime.cuda.c_types import UINT32
 
 
 class Placed(NamedTuple):

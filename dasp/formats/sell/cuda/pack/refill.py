@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from dasp.formats.csr.cuda.c_types import COUNT, as_bits, types_of_count, types_of_values
 from dasp.formats.plan import Array, Plan, narrowest
 from dasp.formats.sell.choose import ValueStatistics
 from dasp.formats.sell.cuda.pack import kernels
+from dasp.formats.sell.cuda.pack.codes import as_codes
 from dasp.formats.sell.cuda.pack.protocols import Device, Question
 from dasp.formats.sell.cuda.pack.resources import Kernels, Resources
 from dasp.formats.sell.cuda.pack.sizes import BLOCKS, SLOTS, VALUE_THREADS, VALUES_AT_ONCE
@@ -18,7 +20,6 @@ from dasp.formats.sell.cuda.pack.unpack import count_entries, slots_of_rows
 from dasp.formats.sell.cuda.pack.values import Distinct, make_dictionary
 from dasp.formats.sell.cuda.pack.work import Work, share
 from dasp.formats.sell.pattern import Coding, Values, code_type
-from dasp.runtime.cuda.c_types import COUNT, as_bits, as_codes, types_of_count, types_of_values
 from dasp.runtime.cuda.launch import Launches, Signature
 from dasp.runtime.dtypes import bits_type, sum_type
 from dasp.runtime.integers import ceil_div

@@ -7,20 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from dasp.formats.csr.cuda.c_types import COUNT, Types, type_defines, types_of_matrix, types_of_values
 from dasp.formats.plan import Array, Csr
 from dasp.formats.sell.cuda.pack import kernels
+from dasp.formats.sell.cuda.pack.codes import code_bits, value_defines
 from dasp.formats.sell.cuda.pack.protocols import Device
 from dasp.formats.sell.cuda.pack.sizes import SORT_TILE
 from dasp.formats.sell.pattern import Coding
-from dasp.runtime.cuda.c_types import (
-    COUNT,
-    Types,
-    code_bits,
-    type_defines,
-    types_of_matrix,
-    types_of_values,
-    value_defines,
-)
 from dasp.runtime.cuda.launch import Launches, Signature
 from dasp.runtime.dtypes import bits_type
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from dasp.formats.csr.cuda.c_types import INT64, UINT32
 from dasp.formats.csr.cuda.sort import sort
 from dasp.formats.plan import Csr
 from dasp.formats.sell.cuda.pack import kernels
@@ -14,7 +15,6 @@ from dasp.formats.sell.cuda.pack.sizes import BLOCKS, LONG_TILE, SORT_THREADS, S
 from dasp.formats.sell.cuda.pack.survey import LongRows, Segments, SurveyWork
 from dasp.formats.sell.cuda.pack.work import share
 from dasp.formats.sell.layout import Survey
-from dasp.runtime.cuda.c_types import INT64, UINT32
 from dasp.runtime.integers import ceil_div
 
 _NO_SEGMENTS = Segments(None, None, None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from dasp.formats.csr.cuda.c_types import UINT32
 from dasp.formats.csr.cuda.orders import Orders, cut_orders, stored
 from dasp.formats.plan import WARP, Csr
 from dasp.formats.sell.choose import SliceStatistics
@@ -12,7 +13,6 @@ from dasp.formats.sell.cuda.pack.resources import Resources
 from dasp.formats.sell.cuda.pack.sizes import CUT_THREADS, NUMBERS, PLACES, SORT_TILE, TOTALS
 from dasp.formats.sell.cuda.pack.survey import SurveyWork
 from dasp.formats.sell.layout import Cut, Layout, Survey, Tried
-from dasp.runtime.cuda.c_types import UINT32
 
 SHARE, FLOOR = 0.6, 8 << 20
 """Share of the bytes of a matrix, or bytes if more, in which windows are tried side by side."""

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
+from dasp.formats.csr.cuda.c_types import as_bits
 from dasp.formats.plan import WARP, Array, Csr
 from dasp.formats.sell.cuda.pack import kernels
+from dasp.formats.sell.cuda.pack.codes import code_bits
 from dasp.formats.sell.cuda.pack.resources import Resources
 from dasp.formats.sell.cuda.pack.sizes import SLICE_TILE
 from dasp.formats.sell.cuda.pack.survey import SurveyWork
 from dasp.formats.sell.cuda.pack.values import make_dictionary, value_facts
 from dasp.formats.sell.layout import Layout, Survey
 from dasp.formats.sell.pattern import Coding, Values, code_type
-from dasp.runtime.cuda.c_types import as_bits, code_bits
 from dasp.runtime.dtypes import bits_type
 from dasp.runtime.integers import ceil_div
 

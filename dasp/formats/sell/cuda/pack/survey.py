@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from dasp.formats.csr.cuda.c_types import Types
 from dasp.formats.plan import Array, Csr
 from dasp.formats.sell.cuda.pack import kernels
 from dasp.formats.sell.cuda.pack.protocols import Device
@@ -13,7 +14,6 @@ from dasp.formats.sell.cuda.pack.values import VALUE_WORDS, Distinct, count_valu
 from dasp.formats.sell.cuda.pack.work import Work, share
 from dasp.formats.sell.layout import Cut, Survey
 from dasp.runtime import check as _check
-from dasp.runtime.cuda.c_types import Types
 from dasp.runtime.integers import ceil_div
 
 BIAS, ALL_BITS = 1 << 63, (1 << 64) - 1

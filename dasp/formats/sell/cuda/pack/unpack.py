@@ -7,20 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from dasp.formats.csr.cuda.c_types import COUNT, as_bits, types_of_count, types_of_values
 from dasp.formats.plan import Array, Plan
 from dasp.formats.sell.cuda.pack import kernels
+from dasp.formats.sell.cuda.pack.codes import as_codes, types_of_plan
 from dasp.formats.sell.cuda.pack.resources import Resources
 from dasp.formats.sell.cuda.pack.sizes import BLOCKS, ROW_TILE
 from dasp.formats.sell.cuda.pack.work import Work, share
 from dasp.formats.sell.pattern import Coding, Pattern, Values
-from dasp.runtime.cuda.c_types import (
-    COUNT,
-    as_bits,
-    as_codes,
-    types_of_count,
-    types_of_plan,
-    types_of_values,
-)
 from dasp.runtime.cuda.launch import Signature
 from dasp.runtime.dtypes import real_type
 from dasp.runtime.integers import ceil_div

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from dasp.formats.csr.cuda.c_types import as_bits, types_of_values
 from dasp.formats.plan import Array
 from dasp.formats.sell.choose import ValueStatistics
 from dasp.formats.sell.cuda.pack import kernels
@@ -13,7 +14,6 @@ from dasp.formats.sell.cuda.pack.resources import Resources
 from dasp.formats.sell.cuda.pack.sizes import BLOCKS, SLOTS, VALUE_THREADS, VALUES_AT_ONCE
 from dasp.formats.sell.cuda.pack.work import Work, share
 from dasp.formats.sell.pattern import MOST_CODES
-from dasp.runtime.cuda.c_types import as_bits, types_of_values
 from dasp.runtime.dtypes import bits_type
 
 NOT_BYTES, NOT_DICTIONARY, NOT_HALVES, NOT_SINGLES, NOT_REAL = (1 << bit for bit in range(5))

@@ -1,22 +1,17 @@
-"""What names of types mean in kernels/pack/, and numbers as the bits that kernels see."""
+"""Types of a matrix by their names in kernels/pack/, and numbers as the bits that kernels see."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
 from typing import Any
 
 import numpy as np
 
-from dasp.formats.plan import Array, Csr, Plan, narrowest
-from dasp.formats.sell.pattern import Coding, code_type
-from dasp.runtime.dtypes import BFLOAT16, C_NAMES, bits_type
+from dasp.formats.plan import Array, Csr, narrowest
+from dasp.runtime.dtypes import C_NAMES, bits_type
 
 COUNT, INT64 = np.dtype(np.uint64), np.dtype(np.int64)
 UINT8, UINT32 = np.dtype(np.uint8), np.dtype(np.uint32)
-
-KINDS = {"f": 1, "V": 1, "c": 2}
-"""Kinds of values, by those of NumPy's types: `DASP_KIND` in kernels/pack/values.cuh. bfloat16 is V."""
 
 _NO_MATRIX = dict.fromkeys(("Start", "Column", "Index"), np.dtype(np.int32))
 """For kernels that know no matrix."""
@@ -41,13 +36,6 @@ def types_of_matrix(csr: Csr) -> Types:
 
 
 _types: dict[Any, Types] = {}
-
-
-def types_of_plan(plan: Plan) -> dict[str, np.dtype[Any]]:
-    """Return those of a plan's integers and codes."""
-    index = plan.pattern.index_dtype
-    code = bits_type(plan.values.codes.dtype)
-    return {"Start": np.dtype(np.int64), "Column": index, "Index": index, "Code": code}
 
 
 def types_of_values(data: Array) -> Types:
@@ -76,28 +64,6 @@ def type_defines(types: Mapping[str, np.dtype[Any]]) -> dict[str, str]:
     }
 
 
-def value_defines(dtype: np.dtype[Any], coding: Coding) -> dict[str, str]:
-    """Return the constants of kernels that are compiled for values."""
-    return {
-        "DASP_VALUE_BYTES": str(dtype.itemsize),
-        "DASP_KIND": str(KINDS[dtype.kind]),
-        "DASP_BFLOAT16": str(int(dtype == BFLOAT16)),
-        "DASP_CODING": str(int(coding)),
-    }
-
-
-@cache
-def code_bits(coding: Coding, dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the type in which kernels/pack/encode.cuh makes a code."""
-    kind = code_type(coding, dtype)
-    return kind if coding == Coding.BYTE else bits_type(kind)
-
-
 def as_bits(numbers: Array) -> Array:
     """Return numbers as their bits."""
     return numbers.view(bits_type(numbers.dtype))
-
-
-def as_codes(codes: Array, coding: Coding) -> Array:
-    """Return stored values as the codes that kernels see."""
-    return codes.view(code_bits(coding, codes.dtype))
