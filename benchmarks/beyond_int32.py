@@ -18,7 +18,7 @@ import numpy as np
 from benchmarks.bench import machine, results
 from dasp import Policy, SpMatrix
 from dasp.formats import device_cuda as backend
-from dasp.formats.plan import Csr
+from dasp.formats.csr.matrix import Csr
 from dasp.matrix import planning
 
 LEAST, KINDS, STEP, HALF_BAND = 26, 3, 97, 1300

@@ -23,7 +23,7 @@ import numpy as np
 import dasp
 from benchmarks.bench import machine, results
 from dasp.formats.cost import H200
-from dasp.formats.plan import Csr
+from dasp.formats.csr.matrix import Csr
 from dasp.formats.sell import SELL
 from dasp.io import load_matrix
 

@@ -19,7 +19,7 @@ from dasp.distributed.exchange import Csr, HostMover, Mover, Parts, Split, find_
 from dasp.distributed.place import resolve
 from dasp.distributed.transpose import Adjoint, BackMover, HostBackMover, Transposed
 from dasp.formats import devices
-from dasp.formats import plan as whole
+from dasp.formats.csr import matrix as whole
 from dasp.matrix.matrix import SpMatrix as LocalMatrix
 from dasp.matrix.planning import Request, pack
 from dasp.matrix.policy import Policy

@@ -12,7 +12,8 @@ import numpy as np
 from dasp import formats
 from dasp.formats import cost_file
 from dasp.formats.cost import CostModel
-from dasp.formats.plan import Csr, Plan, arrays_of, narrowest
+from dasp.formats.csr.matrix import Csr
+from dasp.formats.plan import Plan, arrays_of, narrowest
 from dasp.formats.product_cpu import Product
 from dasp.formats.sell.cpu import primitives
 from dasp.runtime import arrays as _arrays

@@ -10,7 +10,8 @@ import numpy as np
 from dasp import formats
 from dasp.formats import cost_file
 from dasp.formats.cost import CostModel, Gpu
-from dasp.formats.plan import WARP, Csr, Plan, arrays_of, with_arrays
+from dasp.formats.csr.matrix import Csr
+from dasp.formats.plan import WARP, Plan, arrays_of, with_arrays
 from dasp.formats.product_cuda import Product, number
 from dasp.formats.sell.cuda.pack.device import primitives
 from dasp.runtime import arrays as _arrays

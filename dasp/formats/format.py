@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from dasp.formats.cost import CostModel
-from dasp.formats.plan import Array, Csr, Part, Plan
+from dasp.formats.csr.matrix import Csr
+from dasp.formats.plan import Array, Part, Plan
 
 
 @dataclass(frozen=True)

@@ -24,26 +24,6 @@ Array = Any
 """numpy.ndarray or cupy.ndarray, all of one plan on one device."""
 
 
-class Csr(NamedTuple):
-    """A matrix as it comes in, checked (`dasp.runtime.check.csr`), on the device where its plan is made.
-
-    Attributes
-    ----------
-    shape : tuple of int
-        (m, n).
-    indptr : Array, shape (m + 1,), int32 or int64
-        First entry of each row.
-    indices : Array, shape (nnz,), int32 or int64
-        Column of each entry, in any order inside a row, duplicates allowed.
-    data : Array, shape (nnz,), a type of `dasp.runtime.dtypes.TABLE`
-    """
-
-    shape: tuple[int, int]
-    indptr: Array
-    indices: Array
-    data: Array
-
-
 class Part(NamedTuple):
     """A line of the table that describes a plan: what it is, and its rows, entries, slots and bytes."""
 

@@ -13,7 +13,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from dasp.formats.cost import CostModel
-from dasp.formats.plan import Array, Csr, Plan
+from dasp.formats.csr.matrix import Csr
+from dasp.formats.plan import Array, Plan
 from dasp.formats.sell.choose import SliceStatistics, ValueStatistics
 from dasp.formats.sell.layout import Cut, Layout, Survey, Tried
 from dasp.formats.sell.pattern import Coding, Pattern, Values

@@ -9,7 +9,8 @@ import numpy as np
 import scipy.sparse
 
 from dasp.formats import devices
-from dasp.formats.plan import Array, Csr, csr_from_coo
+from dasp.formats.csr.matrix import Csr
+from dasp.formats.plan import Array, csr_from_coo
 from dasp.matrix.planning import Request, find_row_order
 from dasp.runtime import arrays as _arrays
 from dasp.runtime import check as _check

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any, Self
 
-from dasp.formats.plan import Array, Csr, Plan
+from dasp.formats.csr.matrix import Csr
+from dasp.formats.plan import Array, Plan
 from dasp.matrix import convert, planning
 from dasp.matrix.arithmetic import Arithmetic
 from dasp.matrix.device import find_device

@@ -15,7 +15,8 @@ import numpy as np
 from dasp import formats
 from dasp.formats import devices
 from dasp.formats.cost import CostModel
-from dasp.formats.plan import Array, Csr, Plan, arrays_of, csr_from_coo, narrowest
+from dasp.formats.csr.matrix import Csr
+from dasp.formats.plan import Array, Plan, arrays_of, csr_from_coo, narrowest
 from dasp.formats.protocols import Primitives
 from dasp.matrix.device import find_device
 from dasp.matrix.policy import Policy

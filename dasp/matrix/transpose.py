@@ -11,7 +11,8 @@ import numpy as np
 
 from dasp import formats
 from dasp.formats import devices
-from dasp.formats.plan import Csr, Plan, arrays_of, with_arrays
+from dasp.formats.csr.matrix import Csr
+from dasp.formats.plan import Plan, arrays_of, with_arrays
 from dasp.formats.protocols import Product
 from dasp.matrix import planning
 from dasp.matrix.planned import PlannedMatrix

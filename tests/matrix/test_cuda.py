@@ -68,7 +68,8 @@ def test_a_matrix_may_be_dropped_while_its_product_is_on_its_way(cupy, skewed):
 
 def test_steps_of_planning_that_run_beside_each_other_make_the_plan_of_the_cpu(cupy):
     from dasp.formats.cost import H200
-    from dasp.formats.plan import Csr, arrays_of
+    from dasp.formats.csr.matrix import Csr
+    from dasp.formats.plan import arrays_of
     from dasp.formats.sell import SELL
     from dasp.formats.sell.cpu import primitives as cpu
     from dasp.formats.sell.cuda.pack.device import primitives

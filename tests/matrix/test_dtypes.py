@@ -19,7 +19,8 @@ import dasp
 from benchmarks.bench import results
 from dasp import Policy, SpMatrix, formats
 from dasp.formats.cost import H200
-from dasp.formats.plan import Csr, arrays_of
+from dasp.formats.csr.matrix import Csr
+from dasp.formats.plan import arrays_of
 from dasp.formats.sell.cpu import primitives as cpu
 from dasp.formats.sell.cuda.primitives import Primitives
 from dasp.formats.sell.pattern import Coding

@@ -9,7 +9,8 @@ import numpy as np
 
 from dasp import Policy, formats
 from dasp.formats.cost import H200, ZEN4
-from dasp.formats.plan import Csr, Plan, arrays_of, with_arrays
+from dasp.formats.csr.matrix import Csr
+from dasp.formats.plan import Plan, arrays_of, with_arrays
 from dasp.formats.sell.cpu import primitives
 from dasp.matrix import planning
 from tests.support.reference import entries_of

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from dasp.formats.cost import CostModel
+from dasp.formats.csr.matrix import Csr
 from dasp.formats.dasp.options import Options
 from dasp.formats.dasp.pattern import (
     HALF_WARP,
@@ -28,7 +29,7 @@ from dasp.formats.dasp.pattern import (
     ShortPart,
     Values,
 )
-from dasp.formats.plan import PAD, WARP, Csr, Plan, narrowest
+from dasp.formats.plan import PAD, WARP, Plan, narrowest
 from dasp.runtime.dtypes import bits_type
 from dasp.runtime.integers import ceil_div, round_up
 

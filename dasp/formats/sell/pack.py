@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from dasp.formats.cost import FEW_WARPS, MANY_WARPS, CostModel, Gathers
-from dasp.formats.plan import WARP, Csr, Plan, narrowest
+from dasp.formats.csr.matrix import Csr
+from dasp.formats.plan import WARP, Plan, narrowest
 from dasp.formats.sell import choose
 from dasp.formats.sell.layout import Cut, Layout, Survey, Tried
 from dasp.formats.sell.options import Options

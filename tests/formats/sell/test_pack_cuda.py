@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from dasp import formats
 from dasp.formats.cost import H200
-from dasp.formats.csr.cuda import orders
-from dasp.formats.plan import Csr, nbytes
+from dasp.formats.csr.matrix import Csr
+from dasp.formats.plan import nbytes
 from dasp.formats.sell import SELL, choose
 from dasp.formats.sell.cpu import primitives as cpu
-from dasp.formats.sell.cuda.pack import segments, slice_statistics
+from dasp.formats.sell.cuda.pack import orders, segments, slice_statistics
 from dasp.formats.sell.cuda.pack.device import CudaDevice
 from dasp.formats.sell.cuda.pack.refill import SKIPPED
 from dasp.formats.sell.cuda.primitives import Primitives

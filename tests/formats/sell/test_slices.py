@@ -18,7 +18,8 @@ from scipy.sparse import csr_array, random_array
 
 from dasp import Policy, set_num_threads
 from dasp.formats.cost import H200, MOST_STEPS, ZEN4
-from dasp.formats.plan import PAD, WARP, Csr, arrays_of
+from dasp.formats.csr.matrix import Csr
+from dasp.formats.plan import PAD, WARP, arrays_of
 from dasp.formats.sell import choose
 from dasp.formats.sell.cpu import primitives
 from dasp.formats.sell.cpu.primitives import encode, never_rises, value_statistics

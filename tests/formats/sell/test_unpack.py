@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from dasp import formats, set_num_threads
 from dasp.formats import product_cuda
 from dasp.formats.cost import H200
-from dasp.formats.plan import Csr, Plan, csr_of_slots, diagonal_rows, slots_of_entries
+from dasp.formats.csr.matrix import Csr
+from dasp.formats.plan import Plan, csr_of_slots, diagonal_rows, slots_of_entries
 from dasp.formats.sell import SELL, choose
 from dasp.formats.sell.cpu import primitives as cpu
 from dasp.formats.sell.cpu import unpacking

@@ -15,7 +15,8 @@ from numba import types
 from numba.extending import intrinsic as _intrinsic
 
 from dasp.formats.csr.cpu.networks import KEY_BITS, LANES, MOST_VECTORS, sort_run
-from dasp.formats.plan import Csr, narrowest
+from dasp.formats.csr.matrix import Csr
+from dasp.formats.plan import narrowest
 from dasp.formats.sell.layout import Survey
 from dasp.runtime.cpu.compile import jit
 from dasp.runtime.cpu.ranges import over_ranges

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from dasp.formats.csr.cpu.sort import fetch
-from dasp.formats.plan import Csr, narrowest
+from dasp.formats.csr.matrix import Csr
+from dasp.formats.plan import narrowest
 from dasp.runtime.cpu.compile import jit
 from dasp.runtime.cpu.ranges import over_ranges
 from dasp.runtime.dtypes import bits_type

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from dasp.formats.plan import Array, Csr, narrowest
+from dasp.formats.csr.matrix import Csr
+from dasp.formats.plan import Array, narrowest
 from dasp.runtime.dtypes import C_NAMES, bits_type
 
 COUNT, INT64 = np.dtype(np.uint64), np.dtype(np.int64)

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from dasp.formats.csr.cuda.c_types import COUNT
-from dasp.formats.plan import Array, Csr, narrowest
+from dasp.formats.csr.matrix import Csr
+from dasp.formats.plan import Array, narrowest
 from dasp.formats.sell.cuda.pack import kernels
 from dasp.formats.sell.cuda.pack.resources import Resources
 from dasp.formats.sell.cuda.pack.sizes import DIGIT_BITS, RUN, SORT_THREADS, SORT_TILE

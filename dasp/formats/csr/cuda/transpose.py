@@ -6,7 +6,8 @@ import numpy as np
 
 from dasp.formats.csr.cuda.c_types import UINT32, as_bits, types_of_matrix
 from dasp.formats.csr.cuda.sort import sort
-from dasp.formats.plan import Array, Csr, narrowest
+from dasp.formats.csr.matrix import Csr
+from dasp.formats.plan import Array, narrowest
 from dasp.formats.sell.cuda.pack import kernels
 from dasp.formats.sell.cuda.pack.resources import Resources
 from dasp.formats.sell.cuda.pack.sizes import BLOCKS

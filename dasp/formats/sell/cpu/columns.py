@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from dasp.formats.cost import MOST_STEPS
-from dasp.formats.plan import WARP, Csr, narrowest
+from dasp.formats.csr.matrix import Csr
+from dasp.formats.plan import WARP, narrowest
 from dasp.formats.sell.cpu.lanes import copy_rows, measure_step, store_deltas
 from dasp.formats.sell.layout import Layout
 from dasp.formats.sell.pattern import (

@@ -15,7 +15,8 @@ import numpy as np
 from dasp.formats.csr.cpu.sort import fetch
 from dasp.formats.csr.cpu.sort import sort_columns as sort_columns
 from dasp.formats.csr.cpu.transpose import transpose as transpose
-from dasp.formats.plan import PAD, WARP, Csr, Plan, narrowest
+from dasp.formats.csr.matrix import Csr
+from dasp.formats.plan import PAD, WARP, Plan, narrowest
 from dasp.formats.sell.choose import SliceStatistics, ValueStatistics
 from dasp.formats.sell.cpu import columns
 from dasp.formats.sell.cpu.lanes import copy_rows

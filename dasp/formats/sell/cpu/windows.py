@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from dasp.formats.plan import WARP, Csr
+from dasp.formats.csr.matrix import Csr
+from dasp.formats.plan import WARP
 from dasp.formats.sell.choose import SAMPLES, TILE_ROWS, SliceStatistics, drawn_tile
 from dasp.formats.sell.layout import Runs, Slices
 from dasp.formats.sell.pattern import MOST_WARPS

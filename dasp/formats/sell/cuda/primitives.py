@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from dasp.formats.csr.cuda import sort, transpose
-from dasp.formats.plan import Array, Csr, Plan
+from dasp.formats.csr.matrix import Csr
+from dasp.formats.plan import Array, Plan
 from dasp.formats.sell.choose import SliceStatistics, ValueStatistics
 from dasp.formats.sell.cuda.pack import layout, refill, slice_statistics, store, survey, unpack, values
 from dasp.formats.sell.cuda.pack.protocols import Device

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from dasp.formats.csr.cuda.c_types import COUNT, Types, type_defines, types_of_matrix, types_of_values
-from dasp.formats.plan import Array, Csr
+from dasp.formats.csr.matrix import Csr
+from dasp.formats.plan import Array
 from dasp.formats.sell.cuda.pack import kernels
 from dasp.formats.sell.cuda.pack.codes import code_bits, value_defines
 from dasp.formats.sell.cuda.pack.protocols import Device

@@ -8,7 +8,7 @@ import numpy as np
 
 from dasp.formats.csr.cuda.c_types import INT64, UINT32
 from dasp.formats.csr.cuda.sort import sort
-from dasp.formats.plan import Csr
+from dasp.formats.csr.matrix import Csr
 from dasp.formats.sell.cuda.pack import kernels
 from dasp.formats.sell.cuda.pack.resources import Resources
 from dasp.formats.sell.cuda.pack.sizes import BLOCKS, LONG_TILE, SORT_THREADS, SORT_TILE

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 from dasp.formats.csr.cuda.c_types import COUNT, UINT32
 from dasp.formats.csr.cuda.sort import sort
-from dasp.formats.plan import WARP, Array, Csr
+from dasp.formats.csr.matrix import Csr
+from dasp.formats.plan import WARP, Array
 from dasp.formats.sell.cuda.pack import kernels
 from dasp.formats.sell.cuda.pack.resources import Resources
 from dasp.formats.sell.cuda.pack.segments import list_long_rows
