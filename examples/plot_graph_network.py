@@ -65,7 +65,7 @@ def by_torch(W1, W2):
 
 
 def by_hand(W1, W2):
-    """Return what `by_torch` returns."""
+    """Return the loss and its gradients, as `by_torch` does."""
     H = np.maximum(A @ (features @ W1), 0)
     Z = A @ (H @ W2)
     logarithms = Z - scipy.special.logsumexp(Z, axis=1, keepdims=True)
@@ -114,7 +114,7 @@ losses, known_right, others_right = [], [], []
 
 
 def note(weights):
-    """Keep what there is to draw of an iteration."""
+    """Keep the numbers of an iteration that are drawn."""
     loss, _, Z = gradients(*unpacked(weights))
     right = Z.argmax(axis=1) == label
     losses.append(loss)

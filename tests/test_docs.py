@@ -353,8 +353,8 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         ("README.md", 2),
         ("docs/index.md", 1),
-        ("docs/benchmarks.md", 16),
-        ("docs/distributed.md", 2),
+        ("docs/benchmarks.md", 17),
+        ("docs/distributed.md", 1),
         ("docs/dtypes.md", 1),
         ("docs/processes.md", 1),
         ("docs/solvers.md", 3),
@@ -413,12 +413,40 @@ def test_every_picture_stands_beside_a_file_for_a_paper() -> None:
         assert (ROOT / path.removeprefix("../")).with_suffix(".pdf").exists()
 
 
-def test_a_word_has_one_meaning() -> None:
-    table = re.findall(r"^\| ([^|]+?) \|", (ROOT / "docs/words.md").read_text(), flags=re.MULTILINE)
+GIVEN_UP = "bundle intake placement predicted published relatives sliced surface transposing".split()
+"""Words that once stood for concepts and do no more."""
+
+
+def words_of(text: str) -> list[str]:
+    """Return the words that the tables of a page define."""
+    table = re.findall(r"^\| ([^|]+?) \|", text, flags=re.MULTILINE)
     cells = [cell for cell in table if cell not in {"word", "---"}]
-    words = [word.strip() for cell in cells for word in re.split("[,;]", cell)]
+    return [word.strip() for cell in cells for word in re.split("[,;]", cell)]
+
+
+def sources_of(*folders: str) -> str:
+    """Return the text of all Python and CUDA files of some folders, in small letters."""
+    paths = (path for folder in folders for path in sorted((ROOT / folder).rglob("*")))
+    kept = (path for path in paths if path.suffix in {".py", ".cu", ".cuh"})
+    return "\n".join(path.read_text(encoding="utf-8") for path in kept).lower()
+
+
+def test_a_word_has_one_meaning() -> None:
+    words = words_of((ROOT / "docs/words.md").read_text(encoding="utf-8"))
     assert len(words) > 40
     assert len(set(words)) == len(words)
+
+
+def test_the_code_uses_the_words_and_none_that_was_given_up() -> None:
+    page, heading, measured = (ROOT / "docs/words.md").read_text(encoding="utf-8").partition("## Tests and")
+    assert heading
+    code, everything = sources_of("dasp", "kernels"), sources_of("dasp", "kernels", "benchmarks", "tests")
+    for text, words in ((code, words_of(page)), (everything, words_of(measured))):
+        for word in words:
+            form = re.escape(word).replace(r"\ ", "[ _-]?").replace(r"\-", "[ _-]?")
+            assert re.search(rf"(?<![a-z]){form}(?:e?s)?(?![a-z])", text), word
+    for word in GIVEN_UP:
+        assert not re.search(rf"(?<![a-z]){word}s?(?![a-z])", code), word
 
 
 def test_the_versions_agree() -> None:

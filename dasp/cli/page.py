@@ -160,10 +160,10 @@ def _times(planned: SpMatrix, result: Measured | None) -> tuple[str, str, dict[s
         return "", f"Not measured: {found.verified.rows_failed:,} rows of the product are wrong.", {}
     (m, n), size = planned.shape, planned.dtype.itemsize
     roofline = roofline_us(product_bytes(m, n, planned.nnz, size), result.bandwidth)
-    predicted = roofline_us(planned.plan.nbytes + size * (m + n), result.bandwidth)
+    expected = roofline_us(planned.plan.nbytes + size * (m + n), result.bandwidth)
     lines = [
         ("CSR by its bytes (roofline)", f"{roofline:,.1f} us", ""),
-        ("plan by its bytes, predicted", f"{predicted:,.1f} us", ""),
+        ("plan by its bytes, expected", f"{expected:,.1f} us", ""),
         ("dasp, measured", f"{ours:,.1f} us", ""),
     ]
     curves = {"dasp, planning counted": (plan_ms, ours)}

@@ -138,9 +138,7 @@ def _read_5(head: dict[str, Any], arrays: dict[str, np.ndarray]) -> Plan:
 
 def _read_4(head: dict[str, Any], arrays: dict[str, np.ndarray]) -> Plan:
     """Read version 4, which calls the formats by older names."""
-    older = {"slices": "sell", "published": "dasp"}.get(str(head.get("format")))
-    require(older is not None, f"its format is {head.get('format')!r:.40}, an unknown one")
-    return _read_5({**head, "format": older}, arrays)
+    return _read_5({**head, "format": "sell" if head.get("format") == "slices" else "dasp"}, arrays)
 
 
 _READERS = {4: _read_4, 5: _read_5, 6: _read_6}
