@@ -413,7 +413,17 @@ def test_every_picture_stands_beside_a_file_for_a_paper() -> None:
         assert (ROOT / path.removeprefix("../")).with_suffix(".pdf").exists()
 
 
-GIVEN_UP = "bundle intake placement predicted published relatives sliced surface transposing".split()
+GIVEN_UP = [
+    "bundle",
+    "intake",
+    "placement",
+    "predicted",
+    "published",
+    "relatives",
+    "sliced",
+    "surface",
+    "transposing",
+]
 """Words that once stood for concepts and do no more."""
 
 

@@ -175,7 +175,7 @@ def _times(planned: SpMatrix, result: Measured | None) -> tuple[str, str, dict[s
         curves[name] = (once, each)
     about = (
         f"Planning takes {plan_ms:,.1f} ms. Every row of every product was verified against a "
-        f"long-double reference. Predicted: the bytes of the plan, x and y at "
+        f"long-double reference. Expected: the bytes of the plan, x and y at "
         f"the {1e-9 * result.bandwidth:,.1f} GB/s "
         "that a copy reaches here; gathers of x come on top, and what lies in a cache may come faster."
     )
