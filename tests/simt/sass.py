@@ -4,6 +4,7 @@ python -m tests.simt.sass kernels/spmv/product.cu sm_90 -D DASP_VALUE=double -D 
 """
 
 import argparse
+import functools
 import importlib.metadata
 import re
 import shutil
@@ -29,6 +30,7 @@ def find_tool(name: str) -> str:
     raise RuntimeError(f"no {name}; reading a cubin needs it; pip install nvidia-cuda-{name}")
 
 
+@functools.lru_cache(maxsize=4)
 def _cuobjdump(cubin: bytes, option: str) -> str:
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
