@@ -422,7 +422,6 @@ GIVEN_UP = [
     "relatives",
     "sliced",
     "surface",
-    "transposing",
 ]
 """Words that once stood for concepts and do no more."""
 
