@@ -24,13 +24,13 @@ DEFAULT_MATRICES = (
     "circuit:50000",
     "kkt:50000",
 )
-"""What is measured when no matrix is named: a minute on two cores."""
+"""The matrices that are measured when none is named: a minute on two cores."""
 
 DTYPES = "float64", "float32", "float16", "bfloat16", "complex64", "complex128"
 """Types of sparse matrices: the names in `dasp.runtime.dtypes.TABLE`, which is not loaded for `--help`."""
 
 Row = dict[str, Any]
-"""What was found about a matrix: text, numbers, None for what is not known."""
+"""The findings about a matrix: text, numbers, None for an unknown one."""
 
 
 def add_command(subparsers: Subparsers) -> None:
@@ -103,7 +103,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def planner(device: str, format: str = "auto") -> Callable[[Any], Operator]:
-    """Return what plans a matrix of SciPy or CuPy for a device, by a format.
+    """Return the function that plans a matrix of SciPy or CuPy for a device, in a format.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What this installation of dasp found, and why."""
+"""The devices and libraries that dasp found, and the reasons."""
 
 from __future__ import annotations
 

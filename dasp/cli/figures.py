@@ -173,7 +173,7 @@ def plot_matrix(path: str, matrix: csr_array, title: str, shares: Mapping[str, M
 
 
 def matrix_panels(matrix: csr_array, shares: Mapping[str, Mapping[str, int]]) -> list[Callable[[Any], None]]:
-    """Return what draws row lengths, entries and the plan, each into axes."""
+    """Return the functions that draw row lengths, entries and the plan, each into axes."""
     return [
         lambda axes: _draw_lengths(axes, matrix),
         lambda axes: _draw_density(axes, matrix),

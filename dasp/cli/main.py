@@ -2,7 +2,7 @@
 
 A sub-command is a row of `COMMANDS`. Its module has a function `add_command(subparsers)`, which
 adds a parser and sets its default `run`, a function of the parsed arguments that returns the exit status: 0,
-or 1 if the work was done and its result is bad (no convergence, a wrong product). What a user got wrong is
+or 1 if the work was done and its result is bad (no convergence, a wrong product). A user's mistake is
 raised as TypeError, ValueError or RuntimeError and becomes exit status 2 here. Only the module of the command
 that is asked for is imported, so that `dasp --help` needs neither Numba nor SciPy.
 """
@@ -210,7 +210,7 @@ def _show_warning(
 
 
 def _is_ours(error: BaseException) -> bool:
-    """Whether an error is a defect of dasp, not of what the user gave: a module of its own is missing."""
+    """Return True if an error is a defect of dasp, not of the user: a module of its own is missing."""
     return isinstance(error, ImportError) and str(error.name).partition(".")[0] == "dasp"
 
 
@@ -225,7 +225,7 @@ def _one_line(error: BaseException) -> str:
 
 
 def _flushes() -> bool:
-    """Whether nothing is left in stdout that cannot be written."""
+    """Return True if stdout can write all that it holds."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()

@@ -38,7 +38,7 @@ PLAN_SECONDS = 0.5
 
 
 class Operator(Protocol):
-    """What is needed of a planned matrix; SpMatrix has it."""
+    """The part of a planned matrix that is measured; SpMatrix has it."""
 
     @property
     def nbytes(self) -> int:
@@ -52,7 +52,7 @@ class Operator(Protocol):
 
 
 class Device(Protocol):
-    """Where a product is timed."""
+    """A device on which products are timed."""
 
     kind: str
     """`cpu` or `cuda`, as SpMatrix takes it."""
@@ -76,7 +76,7 @@ class Device(Protocol):
         """Wait until the device is idle."""
 
     def baselines(self, csr: Any, x: Any) -> Baselines:
-        """Return what a user would call in place of a plan."""
+        """Return the products that a user would call in place of a plan."""
 
     def time(self, candidates: Sequence[Candidate], samples: int | None) -> dict[str, Timing]:
         """Time candidates."""
@@ -456,7 +456,7 @@ def _right_ones(made: Baselines, reference: Reference, device: Device) -> Baseli
 
 
 def best_ms(make: Callable[[], Any], device: Device, tries: int = PLAN_TRIES) -> tuple[Any, float]:
-    """Return what is made, and the best time of making it in ms; the first may compile what it needs."""
+    """Call `make` several times; return its last result and the best time in ms."""
     best, begun, made = math.inf, 0.0, None
     for nth in range(tries):
         if nth > 1 and time.perf_counter() - begun > PLAN_SECONDS:

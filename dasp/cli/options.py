@@ -148,7 +148,7 @@ def seed_from(arguments: argparse.Namespace) -> int:
 
 
 def shows_progress() -> bool:
-    """Whether a bar is shown: on a terminal's standard error, where tqdm is installed."""
+    """Return True if a bar is shown: on a terminal's standard error, if tqdm is installed."""
     if not _on_terminal():
         return False
     try:

@@ -53,7 +53,7 @@ $pictures
 
 @dataclass(frozen=True)
 class Measured:
-    """What products of a matrix take.
+    """The times of a matrix: its plan, its products, and those of others.
 
     Attributes
     ----------

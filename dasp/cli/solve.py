@@ -94,7 +94,7 @@ def _compile(
     rows = leading_rows(matrix)
     square = rows[:, : rows.shape[0]]
     small = SpMatrix.from_scipy(square, policy=policy, device=device)
-    # What is wrong with some of the rows need not be wrong with all, and is told later if it is.
+    # A fault of some of the rows need not be one of all; if it is, the full solve reports it.
     M = None
     with suppress(ValueError):
         M = preconditioner(precond, square, small, block)

@@ -1,4 +1,4 @@
-"""What each sub-command of `dasp` does, in its own help and in that of `dasp`.
+"""A summary of each sub-command of `dasp`, for its own help and for that of `dasp`.
 
 Nothing else of a command is loaded before it is asked for.
 """
@@ -30,7 +30,7 @@ def add_parser(subparsers: Any, name: str, description: str | None = None) -> An
     name : str
         A key of `SUMMARIES`.
     description : str, optional
-        What `--help` begins with; by default the command's summary, as a sentence. One that begins with a
+        The beginning of `--help`; by default the command's summary, as a sentence. One that begins with a
         comma or a semicolon goes on from the summary.
 
     Returns

@@ -28,7 +28,7 @@ _VECTOR_SUFFIXES = (".npy", ".mtx")
 
 
 class Method(NamedTuple):
-    """What the commands know of a method of `dasp.solvers`, by whose name it is called.
+    """Facts about a method of `dasp.solvers`.
 
     Attributes
     ----------
@@ -63,7 +63,7 @@ def solve(method: str, A: Any, b: Any, M: Any = None, **options: Any) -> tuple[A
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a solver did.
+    """The result of a solver.
 
     Attributes
     ----------
@@ -117,7 +117,7 @@ def _check_out(arguments: argparse.Namespace) -> None:
 
 
 def check_shape(name: str, shape: tuple[int, int]) -> None:
-    """Hold that a matrix is square and has rows."""
+    """Check that a matrix is square and has rows."""
     rows, columns = shape
     if rows != columns or rows == 0:
         raise ValueError(f"{name} is {rows} x {columns}; solve needs a square matrix with rows")
@@ -190,7 +190,7 @@ def hierarchy(matrix: csr_array) -> Any:
 
 
 def one_blas_thread() -> tuple[AbstractContextManager[Any], str]:
-    """Return what gives every BLAS of this process one thread, and words about it.
+    """Return a context in which every BLAS of this process has one thread, and words about it.
 
     Threads of a BLAS that spin take the processors from whatever runs next: a comparison would time that.
     """
@@ -202,7 +202,7 @@ def one_blas_thread() -> tuple[AbstractContextManager[Any], str]:
 
 
 def looks_positive_definite(matrix: csr_array) -> bool:
-    """Whether a square matrix is symmetric or Hermitian, up to rounding, and has a positive diagonal.
+    """Return True if a square matrix is symmetric or Hermitian, up to rounding, with a positive diagonal.
 
     That is necessary for CG, not sufficient: an indefinite matrix may pass.
     """

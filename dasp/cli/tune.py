@@ -45,7 +45,7 @@ def _add_machine(subparsers: Subparsers) -> None:
         help="measure the numbers again by which sparse matrices are packed",
         description="Time products of matrices whose counts are known, and print what a slot, a slice, a pad "
         "or a sector of x costs here beside what is shipped: a minute or two on a machine that does nothing "
-        "else. What was measured is kept, and planning reads it from then on.",
+        "else. The measured numbers are kept, and planning reads them from then on.",
     )
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="what to measure")
     parser.add_argument(
@@ -82,7 +82,7 @@ def run_machine(args: argparse.Namespace) -> int:
 
 
 def _takes_gpu(device: str, what: str) -> bool:
-    """Whether the GPU is meant; RuntimeError if it is asked for and none works."""
+    """Return True if the GPU is meant; RuntimeError if it is asked for and none works."""
     from dasp.formats.device_cuda import available
 
     works, reason = available()

@@ -140,7 +140,7 @@ class Search:
         return a, b, want, error_bound(self.dtype, k, want, scale)
 
     def _enqueue(self, setting: Setting, a: Any, b: Any, out: Any) -> Callable[[], None] | None:
-        """What runs the product with these sizes; None if they did not compile."""
+        """Return a function that runs the product with these sizes; None if they did not compile."""
         (m, k), n = a.shape, b.shape[1]
         layout = Layout(m, n, k, k, n, n, n)
         steps = launches(self.rung, self.dtype, layout, setting, 1.0, 0.0)
@@ -211,7 +211,7 @@ class Search:
 RUNGS: dict[str, tuple[str, ...]] = {
     dtype: (last, "tuned") if dtype in BY_NAME["tuned"].dtypes else (last,) for dtype, last in LAST.items()
 }
-"""What is searched for each dtype, unless others are named."""
+"""The rungs that are searched for each dtype, unless others are named."""
 
 
 def tune(

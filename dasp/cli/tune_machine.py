@@ -2,7 +2,7 @@
 
 Costs come from products of matrices that are made so that their counts are known and differ: slots, slices,
 pads, rows out of order, distinct sectors of x. Their times are fitted by costs that are not negative, each
-time weighing the same. What is no cost is found by a search of its own. `measure` asks a clock and nothing
+time weighing the same. Other numbers are found by searches of their own. `measure` asks a clock and nothing
 else of the machine, so that its tests ask a toy machine whose answers are known.
 
 The shipped costs of gathers are means over real matrices, whose columns lie closer than the random ones here:
@@ -38,17 +38,17 @@ LANES = 32
 SECTOR = 4
 """Elements of a float64 x in a sector of 32 bytes."""
 ENTRIES = {"cpu": 1 << 20, "gpu": 1 << 24}
-"""Of a matrix that is timed: enough to fill the device for some 100 microseconds."""
+"""Entries of a matrix that is timed: enough to fill the device for some 100 microseconds."""
 FAR_BYTES = 1 << 25
-"""Of an x that no core's own cache holds."""
+"""Bytes of an x that no core's own cache holds."""
 LEAST_SHARE = 0.01
-"""Of the longest time, that a unit for each entry must explain: costs are ratios to it."""
+"""The least share of the longest time that a unit for each entry must explain: costs are ratios to it."""
 STEPS = (16, 32, 64, 128, 256)
 MODELS = {
     "cpu": ("fem3:16", "poisson3d:40", "triangles:30000", "rmat:13", "circuit:30000", "kkt:30000"),
     "gpu": ("fem3:28", "poisson3d:90", "triangles:700000", "rmat:19", "circuit:900000", "kkt:500000"),
 }
-"""What the most steps are searched for over: on a GPU 4 million entries or more, below which
+"""The matrices over which the most steps are searched: on a GPU 4 million entries or more, below which
 `CostModel.steps` says them."""
 COSTS = ("call", "slot", "byte", "slice", "row", "pad", "by_slice", "by_few", "by_many")
 

@@ -25,7 +25,7 @@ CHUNK_ENTRIES = 1 << 17
 
 @dataclass(frozen=True)
 class Verification:
-    """What the check of one product found.
+    """The result of the check of one product.
 
     Attributes
     ----------
@@ -43,7 +43,7 @@ class Verification:
 
     @property
     def passed(self) -> bool:
-        """Whether every row is within its bound."""
+        """True if every row is within its bound."""
         return self.rows_failed == 0
 
 
@@ -129,7 +129,7 @@ def _bound(
 
 
 def check_rows(got: NDArray[Any], reference: Reference) -> Verification:
-    """Hold each row of a product against its bound; NaN, infinity and a wrong shape fail.
+    """Compare each row of a product with its bound; NaN, infinity and a wrong shape fail.
 
     Parameters
     ----------
@@ -161,7 +161,7 @@ def _part(reference: Reference, part: str) -> tuple[NDArray[Any], NDArray[Any]]:
 
 
 def _ratios(got: NDArray[Any], want: NDArray[Any], bound: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return which numbers are within their bounds, and error over bound."""
+    """Return a mask of the numbers within their bounds, and error over bound."""
     with np.errstate(invalid="ignore", divide="ignore"):
         error = np.abs(got - want)
         return error <= bound, np.where(error == 0, 0.0, error / bound)

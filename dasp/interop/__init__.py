@@ -1,1 +1,1 @@
-"""Where dasp meets other libraries: PyTorch today."""
+"""Bridges to other libraries: PyTorch."""

@@ -199,7 +199,7 @@ class _Transformed(torch.autograd.Function):  # type: ignore[misc]
 
 
 def _are_plain(*tensors: Tensor | None) -> bool:
-    """Whether the operators may have these tensors as they are."""
+    """Return True if the operators may take these tensors as they are."""
     return _foreign.is_traced() or not any(
         each is not None and _foreign.is_transformed(each) for each in tensors
     )

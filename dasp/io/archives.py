@@ -37,12 +37,12 @@ class Announced(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many elements it has."""
+        """The number of elements."""
         return math.prod(self.shape)
 
     @property
     def nbytes(self) -> int:
-        """How many bytes it has."""
+        """The number of bytes."""
         return self.size * self.dtype.itemsize
 
 
@@ -78,7 +78,7 @@ class _Bounded:
         self.seek, self.tell = file.seek, file.tell
 
     def seekable(self) -> bool:
-        """Whether one can go back: yes."""
+        """Return True: one can go back."""
         return True
 
     def read(self, size: int = -1) -> bytes:
@@ -103,7 +103,7 @@ def open_archive(path: Path, writer: str, known: Callable[[Collection[str]], Non
     path : Path
         A regular file.
     writer : str
-        What writes such files, for messages.
+        The function that writes such files, for messages.
     known : callable
         Is given the names of the members and raises if it cannot use them, before any of them is opened.
 

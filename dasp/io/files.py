@@ -57,7 +57,7 @@ def open_regular(path: Path) -> IO[bytes]:
 
 
 def _kind(mode: int) -> str:
-    """Return what a file is, in words; nothing for a regular one."""
+    """Return the kind of a file in words; "" for a regular one."""
     if stat.S_ISREG(mode):
         return ""
     return next((kind for is_kind, kind in _KINDS if is_kind(mode)), "no regular file")
@@ -93,7 +93,7 @@ def one_line_errors(path: Path) -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
-    """Return what an error says; some quote whole members of a damaged archive."""
+    """Return the text of an error, shortened: some quote whole members of a damaged archive."""
     return f"{str(error).rstrip('.') or type(error).__name__:.300}"
 
 
@@ -139,7 +139,7 @@ def _refuse_other_kinds(target: Path) -> None:
 
 
 def _settle(folder: Path) -> None:
-    """Have the folder's new entry on the disk too, where a folder can be opened for that."""
+    """Write the folder's new entry to the disk too, if the system can open a folder for that."""
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:

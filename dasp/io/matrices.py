@@ -218,7 +218,7 @@ def _read_npz(path: Path) -> csr_array:
 
 
 def _check_names(path: Path, names: Collection[str]) -> None:
-    """Hold that the members are those of a matrix in one of SciPy's formats."""
+    """Check that the members are those of a matrix in one of SciPy's formats."""
     if "dasp_plan" in names:
         raise MatrixFileError(f"{path} is a saved plan; a matrix is needed; load it with dasp.load_plan")
     if not any(set(names) - _HEADS == set(arrays) for arrays in _ARRAYS.values()) or not {
@@ -247,7 +247,7 @@ def _read_heads(archive: Archive) -> tuple[str, tuple[int, int]]:
 
 
 def _check_announced(path: Path, form: str, shape: tuple[int, int], announced: dict[str, Announced]) -> None:
-    """Hold that values are numbers and indices integers, of as many dimensions as the format has."""
+    """Check that values are numbers and indices integers, of as many dimensions as the format has."""
     if announced["data"].dtype.kind not in "biufc":
         raise MatrixFileError(f"{path} holds values of type {announced['data'].dtype}; numbers are needed")
     for name, array in announced.items():
@@ -295,7 +295,7 @@ def _to_csr(form: str, shape: tuple[int, int], arrays: list[np.ndarray[Any, Any]
 
 
 def _check_sums(data: np.ndarray[Any, Any], sizes: Any) -> None:
-    """Hold that integers at one place, whose sizes are given, can be summed."""
+    """Check that the integers at each place can be summed; their sizes are given."""
     if csr_array(sizes).data.max() >= np.iinfo(data.dtype).max:
         raise ValueError(f"the sum of several entries at one place may be beyond {data.dtype}")
 

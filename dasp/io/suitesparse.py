@@ -122,7 +122,7 @@ def fetch(matrix: Matrix, folder: Path, source: str = SOURCE) -> Path:
 
 
 def _download(address: str, archive: Path, known: str | None, downloader: Any) -> None:
-    """Have pooch download an archive and compare its digest, if one is known."""
+    """Download an archive by pooch, which compares its digest if one is known."""
     import pooch
     import requests
 

@@ -1,1 +1,1 @@
-"""What a user holds: `SpMatrix`, how any matrix becomes one, and the policy it is planned by."""
+"""The user's matrix: `SpMatrix`, the conversion of any matrix to one, and the policy of its plan."""

@@ -1,4 +1,4 @@
-"""What a SciPy user types, for `dasp.SpMatrix`: conversions, sums, scalings, files, and refusals in words."""
+"""SciPy's methods for `dasp.SpMatrix`: conversions, sums, scalings, files, and refusals in words."""
 
 from __future__ import annotations
 
@@ -297,7 +297,7 @@ class Arithmetic(TransposableMatrix):
         ----------
         axis : {None, 0, 1, -2, -1}
         dtype : dtype, optional
-            What the sum, which has the matrix's type, is converted to.
+            The type to which the sum, which has the matrix's type, is converted.
         out : array, optional
             Where it is written; returned then.
 
@@ -377,7 +377,7 @@ class Arithmetic(TransposableMatrix):
         )
 
     def __eq__(self, other: object) -> bool:
-        """Whether this is the same object; refused for numbers, arrays and sparse matrices."""
+        """Return True if this is the same object; refused for numbers, arrays and sparse matrices."""
         is_array = hasattr(other, "__array__") or hasattr(other, "tocsr")
         if isinstance(other, Complex) or (is_array and not isinstance(other, Arithmetic)):
             raise TypeError(

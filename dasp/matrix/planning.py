@@ -31,7 +31,7 @@ Vector = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Request:
-    """What a caller asks of a new matrix.
+    """The device, policy and progress bar that a caller asks for.
 
     Attributes
     ----------

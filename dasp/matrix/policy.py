@@ -1,4 +1,4 @@
-"""What a user asks of a plan."""
+"""The choices of a plan that a user may make."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dasp.formats import Format
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """How a matrix is packed: in which format, and with which of its choices made beforehand.
+    """The way to pack a matrix: its format, and the choices of the format that are made beforehand.
 
     A choice that is None is left to the format, which chooses by the matrix and the machine.
 

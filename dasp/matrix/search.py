@@ -20,7 +20,7 @@ FORMATS = ("sell", "dasp")
 WINDOWS = (0, 128, 1024, 2**31)
 STEPS = (8, 16, 32, 64)
 WARPS = (4, 8, 16)
-"""What is tried of each choice; the last window sorts all rows."""
+"""The values of each choice that are tried; the last window sorts all rows."""
 
 
 def find_policy(A: Any, *, device: str = "auto", seconds: float = 0.1, **choices: Any) -> Policy:

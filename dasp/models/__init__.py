@@ -44,7 +44,7 @@ def examples() -> dict[str, str]:
 
 
 def is_model(spec: str) -> bool:
-    """Return whether the text `spec` names a known family, with or without its sizes.
+    """Return True if the text `spec` names a known family, with or without its sizes.
 
     Examples
     --------

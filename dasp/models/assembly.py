@@ -1,4 +1,4 @@
-"""From neighbours or pairs to CSR: the two ways in which model matrices are put together."""
+"""Two ways to assemble a model matrix as CSR: from neighbours, and from pairs."""
 
 from __future__ import annotations
 

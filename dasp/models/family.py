@@ -1,4 +1,4 @@
-"""What a family of model matrices is: a name, its parameters, how large it gets, how it is built."""
+"""A family of model matrices: its name, parameters, largest size, and builder."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Family:
     name : str
         The word before the first colon of a specification.
     parameters : tuple of Parameter
-        What follows it, in order.
+        The parameters that follow it, in order.
     summary : str
         One line: what the matrix is and which real matrices it stands for.
     example : str

@@ -53,7 +53,7 @@ def _multiply_add(typing_context, a, b, c):  # type: ignore[no-untyped-def]
 
 
 @_compile()
-def _dot(a: Matrix, b: Matrix, c: Matrix) -> None:
+def _multiply_dot(a: Matrix, b: Matrix, c: Matrix) -> None:
     for i in range(a.shape[0]):
         for j in range(b.shape[1]):
             for p in range(a.shape[1]):
@@ -72,7 +72,7 @@ def _edge(a: Matrix, b: Matrix, c: Matrix, rows: int, columns: int) -> None:
 
 
 @_compile()
-def _square(a: Matrix, b: Matrix, c: Matrix) -> None:
+def _multiply_square(a: Matrix, b: Matrix, c: Matrix) -> None:
     rows, columns = a.shape[0] // 4 * 4, b.shape[1] // 4 * 4
     for i in range(0, rows, 4):
         for j in range(0, columns, 4):
@@ -84,7 +84,7 @@ def _square(a: Matrix, b: Matrix, c: Matrix) -> None:
 
 
 @_compile()
-def _registers(a: Matrix, b: Matrix, c: Matrix) -> None:
+def _multiply_registers(a: Matrix, b: Matrix, c: Matrix) -> None:
     rows, columns = a.shape[0] // 4 * 4, b.shape[1] // 4 * 4
     zero = a.dtype.type(0)
     for i in range(0, rows, 4):
@@ -140,7 +140,7 @@ def _add_four_rows(
 
 
 @_compile()
-def _vectorised(a: Matrix, b: Matrix, c: Matrix) -> None:
+def _multiply_vectorised(a: Matrix, b: Matrix, c: Matrix) -> None:
     rows = a.shape[0] // 4 * 4
     for i in range(0, rows, 4):
         for p in range(a.shape[1]):
@@ -153,7 +153,7 @@ def _vectorised(a: Matrix, b: Matrix, c: Matrix) -> None:
 
 
 @_compile()
-def _blocked(a: Matrix, b: Matrix, c: Matrix) -> None:
+def _multiply_blocked(a: Matrix, b: Matrix, c: Matrix) -> None:
     rows = a.shape[0] // 4 * 4
     wide = 4096 // b.itemsize
     for p0 in range(0, a.shape[1], 128):
@@ -200,7 +200,7 @@ def _add_four_by_four(
 
 
 @_compile()
-def _packed(a: Matrix, b: Matrix, c: Matrix) -> None:
+def _multiply_packed(a: Matrix, b: Matrix, c: Matrix) -> None:
     block = np.empty((128, 512), a.dtype)
     panel = np.empty(4 * 128, a.dtype)
     rows = a.shape[0] // 4 * 4
@@ -255,7 +255,7 @@ def _run_loops(loops: Loops, product: Product) -> None:
 
 @dataclass(frozen=True)
 class Setting:
-    """How one packed rung runs: its micro-tile, its blocks in elements, and how its buffers lie.
+    """The sizes of one packed rung: its micro-tile, its blocks in elements, and the layout of its buffers.
 
     `height` rows of A, `depth` columns of A and rows of B, and `width` columns of B are packed at a time.
     """
@@ -355,7 +355,7 @@ def _run_packed(setting_for: Callable[[int], Setting], product: Product, most_th
         out[...] = straight
         return
     if out.strides[1] != size:
-        product = product.turned
+        product = product.T
     setting = setting_for(size)
     parts = _parts(product, setting.tile, most_threads)
     if len(parts) == 1:
@@ -429,19 +429,25 @@ def _loops(name: str, summary: str, loops: Loops) -> Kernel:
 
 
 LADDER: tuple[Kernel, ...] = (
-    _loops("dot", "One dot product of a row of A and a column of B per result, summed in memory.", _dot),
-    _loops("square", "4 x 4 results at a time: each element of A and B that is loaded serves four.", _square),
-    _loops("registers", "The 16 sums in registers: C is written once, not k times.", _registers),
+    _loops(
+        "dot", "One dot product of a row of A and a column of B per result, summed in memory.", _multiply_dot
+    ),
+    _loops(
+        "square",
+        "4 x 4 results at a time: each element of A and B that is loaded serves four.",
+        _multiply_square,
+    ),
+    _loops("registers", "The 16 sums in registers: C is written once, not k times.", _multiply_registers),
     _loops(
         "vectorised",
         "Four rows of C gain multiples of a row of B: contiguous, so whole vectors.",
-        _vectorised,
+        _multiply_vectorised,
     ),
-    _loops("blocked", "128 rows of 4 KiB of B at a time stay in the second-level cache.", _blocked),
+    _loops("blocked", "128 rows of 4 KiB of B at a time stay in the second-level cache.", _multiply_blocked),
     _loops(
         "packed",
         "Blocks of A and B are copied to lie in a row; four rows of B for each pass over C.",
-        _packed,
+        _multiply_packed,
     ),
     Kernel(
         "wide",
@@ -479,7 +485,7 @@ overlap = _arrays.overlap
 
 
 def same_view(x: Matrix, y: Matrix) -> bool:
-    """Whether two arrays are the same elements in the same memory."""
+    """Return True if two arrays are the same elements in the same memory."""
     return x.ctypes.data == y.ctypes.data and x.strides == y.strides and x.shape == y.shape
 
 

@@ -22,19 +22,19 @@ no equal bits. Each holds some megabytes of workspace."""
 
 
 class Form(NamedTuple):
-    """How a matrix lies in memory."""
+    """The place of a matrix in memory."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
 
     @property
-    def turned(self) -> Form:
+    def T(self) -> Form:
         """Its transpose."""
         return Form(self.shape[::-1], self.strides[::-1])
 
     def order(self, item: int) -> tuple[int, int] | None:
-        """How a row-major reader sees it (as it is, or transposed), and its leading dimension, if it can."""
-        for kind, form in ((PLAIN, self), (TRANSPOSED, self.turned)):
+        """Return the kind that a row-major reader sees and the leading dimension; None if it sees neither."""
+        for kind, form in ((PLAIN, self), (TRANSPOSED, self.T)):
             (rows, columns), (row, column) = form
             leading = row // item if rows > 1 else columns
             adjacent = columns == 1 or column == item
@@ -91,7 +91,7 @@ class _Call(NamedTuple):
     half: int | None
 
     def arguments(self, first: Any, second: Any, out: Any) -> tuple[Any, ...]:
-        """What follows the handle: plain ints are C's, addresses are ctypes' own."""
+        """The arguments behind the handle: plain ints are C's, addresses are ctypes' own."""
         one, two, three = self.leading
         if self.half is None:
             return *self.head, self.alpha, first, one, second, two, self.beta, out, three
@@ -119,7 +119,7 @@ def _prepare(
     target = out.order(item)
     # A row-major result is the column-major out^T = b^T a^T; any other one is the column-major out = a b.
     swapped = target is not None and target[0] == TRANSPOSED
-    first, second = (a.turned, b.turned) if swapped else (b, a)
+    first, second = (a.T, b.T) if swapped else (b, a)
     orders = first.order(item), second.order(item)
     if target is None or orders[0] is None or orders[1] is None:
         return None

@@ -23,7 +23,7 @@ FASTER_DEEP = (9, 0)
 """From this compute capability on, deeper float64 tensor-core instructions pay."""
 
 LEAST_BUSY = 0.9
-"""Where tiles take several turns on a GPU's multiprocessors and keep them less busy than this, cuBLAS, which
+"""If tiles take several turns on a GPU's multiprocessors and keep them less busy than this, cuBLAS, which
 has tiles of more sizes, is faster: benchmarks/results/gemm_sizes.csv."""
 
 
@@ -60,14 +60,14 @@ def empty(shape: tuple[int, int], dtype: Any) -> Any:
 
 
 def check_out(out: Any, shape: tuple[int, int], dtype: Any) -> None:
-    """Hold that a product can be written into an array on the GPU."""
+    """Check that a product can be written into an array on the GPU."""
     _check.out(out, shape, dtype)
     if not out.flags.c_contiguous and _arrays.overlaps_itself(out):
         raise ValueError(f"out has strides {out.strides}; each of its elements must have memory of its own")
 
 
 def overlap(x: Any, y: Any) -> bool:
-    """Whether the bounds of two arrays overlap; asks the GPU nothing, so a capture may go on."""
+    """Return True if the bounds of two arrays overlap; asks the GPU nothing, so a capture may go on."""
     low_x, high_x = _extent(x.shape, x.strides, x.itemsize)
     low_y, high_y = _extent(y.shape, y.strides, y.itemsize)
     distance = y.data.ptr - x.data.ptr
@@ -84,7 +84,7 @@ def _extent(shape: tuple[int, ...], strides: tuple[int, ...], item: int) -> tupl
 
 
 def same_view(x: Any, y: Any) -> bool:
-    """Whether two arrays are the same elements in the same memory."""
+    """Return True if two arrays are the same elements in the same memory."""
     return bool(x.data.ptr == y.data.ptr and x.strides == y.strides and x.shape == y.shape)
 
 
@@ -174,7 +174,7 @@ def _prepare(
 
 
 def _unit(shape: tuple[int, int], strides: tuple[int, int], axis: int, item: int) -> bool:
-    """Whether neighbours along `axis` lie side by side, and the other stride is whole elements."""
+    """Return True if neighbours along `axis` lie side by side, and the other stride is whole elements."""
     return (shape[axis] == 1 or strides[axis] == item) and strides[1 - axis] % item == 0
 
 
@@ -188,7 +188,7 @@ def _run_copies(rung: Rung, product: Product) -> None:
     out = product.out
     item = out.itemsize
     if _unit(out.shape, out.strides, 0, item) and not _unit(out.shape, out.strides, 1, item):
-        product = product.turned
+        product = product.T
     elif not _unit(out.shape, out.strides, 1, item):
         straight = _cupy().empty(out.shape, out.dtype)
         run(rung, product._replace(out=straight))
@@ -205,7 +205,7 @@ def _run_copies(rung: Rung, product: Product) -> None:
 
 
 def _memory(stream: int) -> AbstractContextManager[Any]:
-    """Where a product's own arrays come from: CuPy's pool, or, while a stream is captured, the graph itself.
+    """Take a product's own arrays from CuPy's pool or, while a stream is captured, from the graph itself.
 
     Memory that is taken and given back inside a capture becomes a pair of nodes of the graph: nothing else
     may have it while the graph runs, and it ends with the graph.
@@ -215,7 +215,7 @@ def _memory(stream: int) -> AbstractContextManager[Any]:
 
 
 def _capturing(stream: int) -> bool:
-    """Whether a stream records a CUDA graph."""
+    """Return True if a stream records a CUDA graph."""
     return bool(_cupy().cuda.runtime.streamIsCapturing(stream))
 
 

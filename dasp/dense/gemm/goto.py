@@ -373,7 +373,7 @@ def _copy_tile(
 
 
 def _packs_rows(size: int, tile: Tile, depth: int, vectors: bool) -> Callable[..., None]:
-    """Return what packs rows of A."""
+    """Return the compiled function that packs rows of A."""
     lanes, line = tile.lanes, depth * size
 
     @_compile()
@@ -400,7 +400,7 @@ def _packs_rows(size: int, tile: Tile, depth: int, vectors: bool) -> Callable[..
 
 
 def _packs_columns(size: int, tile: Tile, vectors: bool) -> Callable[..., None]:
-    """Return what packs columns of B."""
+    """Return the compiled function that packs columns of B."""
     lanes, panel, vectors_wide = tile.lanes, tile.columns, tile.vectors
     real = _real(size)
 
@@ -443,7 +443,7 @@ def _packs_columns(size: int, tile: Tile, vectors: bool) -> Callable[..., None]:
 
 
 def _multiplies_blocks(size: int, tile: Tile, depth: int) -> Callable[..., None]:
-    """Return what multiplies a packed block of A by one of B."""
+    """Return the compiled function that multiplies a packed block of A by one of B."""
     rows, lanes, panel, vectors_wide = tile.rows, tile.lanes, tile.columns, tile.vectors
     line, real = depth * size, _real(size)
 

@@ -1,4 +1,4 @@
-"""What a rung of a GEMM ladder is, what one product needs to know, and what a device owes to `gemm`."""
+"""The rungs of a GEMM ladder, the facts about one product, and the interface of a device to `gemm`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Product(NamedTuple):
         return self.a.shape[0], self.b.shape[1], self.a.shape[1]
 
     @property
-    def turned(self) -> Product:
+    def T(self) -> Product:
         """The same product as C^T = alpha B^T A^T + beta C^T."""
         c = None if self.c is None else self.c.T
         out = c if self.c is self.out else self.out.T
@@ -73,7 +73,7 @@ class Kernel:
 
 
 class Backend(Protocol):
-    """What the modules `dasp.dense.gemm.cpu` and `dasp.dense.gemm.cuda` offer."""
+    """The functions of the modules `dasp.dense.gemm.cpu` and `dasp.dense.gemm.cuda`."""
 
     LADDER: tuple[Kernel, ...]
     VENDOR: Kernel
@@ -87,13 +87,13 @@ class Backend(Protocol):
         """Return a new row-major array on the current device."""
 
     def check_out(self, out: Any, shape: tuple[int, int], dtype: Any) -> None:
-        """Hold that a product can be written into `out`."""
+        """Check that a product can be written into `out`."""
 
     def overlap(self, x: Any, y: Any) -> bool:
-        """Whether two arrays share memory."""
+        """Return True if two arrays share memory."""
 
     def same_view(self, x: Any, y: Any) -> bool:
-        """Whether two arrays are the same elements in the same memory."""
+        """Return True if two arrays are the same elements in the same memory."""
 
     def choose(self, dtype: str, m: int, n: int, k: int) -> tuple[str, str]:
         """Return the kernel for C (m, n) with dot products of length k, and why, in words."""

@@ -27,7 +27,7 @@ class Prepared:
     device : int
         The current GPU's number.
     arrays : sequence of str
-        What stands for the addresses among the arguments.
+        The arrays that stand for the addresses among the arguments.
     """
 
     def __init__(self, steps: Sequence[Any], device: int, arrays: Sequence[str] = ARRAYS) -> None:

@@ -279,7 +279,7 @@ def _matrix(name: str, shape: tuple[int, ...], transposed: bool) -> tuple[int, i
 
 
 def _check_memory(backend: Backend, out: Any, a: Any, b: Any, c: Any) -> Any:
-    """Hold that out shares no memory; return c, which is out itself if it is the same view of memory."""
+    """Check that out shares no memory; return c, which is out itself if it is the same view of memory."""
     for name, array in (("a", a), ("b", b)):
         if backend.overlap(array, out):
             raise ValueError(f"out shares memory with {name}; it must share none; pass a new array")

@@ -26,12 +26,12 @@ on sm_90; 163 KiB on sm_80."""
 
 ITEM = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
 REGISTERS = 65536
-"""Of a multiprocessor, in words of 4 bytes; a thread has 255 of them at most."""
+"""Registers of a multiprocessor, of 4 bytes each; a thread has 255 of them at most."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How the operands of one product lie in memory, all strides in elements, C and D row-major.
+    """The places of one product's operands in memory, all strides in elements, C and D row-major.
 
     `along_a` (`along_b`) says that neighbours along k lie side by side in A (B); the leading dimension is the
     distance of neighbours in the other direction. `aligned` says that every address and leading dimension is
@@ -50,7 +50,7 @@ class Layout:
     aligned: bool = True
 
     def whole(self, dtype: str) -> bool:
-        """Whether every row (column, where those are contiguous) is made of whole pieces of 16 bytes."""
+        """Return True if every row (column, if those are contiguous) is made of whole pieces of 16 bytes."""
         lengths = (self.k if self.along_a else self.m, self.k if self.along_b else self.n, self.n)
         return all(length * ITEM[dtype] % 16 == 0 for length in lengths)
 
@@ -384,7 +384,7 @@ LAST = {dtype: [r.name for r in RUNGS if dtype in r.dtypes][-1] for dtype in (*R
 def launches(
     rung: Rung, dtype: str, layout: Layout, setting: Setting, alpha: float, beta: float
 ) -> tuple[Launch, ...]:
-    """What to launch for a product that is not empty.
+    """Return the launches of a product that is not empty.
 
     A rung that does not read either order needs both operands row-major: along_a and not along_b.
     """

@@ -100,7 +100,7 @@ def nearest(known: list[int], sizes: tuple[int, int, int]) -> int:
 
 
 def user_table() -> Path:
-    """Return where `dasp tune gemm` keeps its findings: DASP_TUNED, or tuned.json in the cache folder."""
+    """Return the file of `dasp tune gemm`: DASP_TUNED, or tuned.json in the cache folder."""
     given = os.environ.get("DASP_TUNED")
     if given:
         return Path(given)

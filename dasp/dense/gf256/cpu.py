@@ -155,9 +155,9 @@ class CpuKernel:
     Attributes
     ----------
     name : str
-        What `matmul(..., kernel=name)` takes.
+        The name for `matmul(..., kernel=name)`.
     summary : str
-        What this rung does, in one sentence.
+        The work of this rung, in one sentence.
     needs : str
         The machine that it needs, in words.
     available : bool

@@ -1,6 +1,6 @@
 """Products over GF(2^8) on the GPU: the ladder of kernels, their launches, and columns that fill no word.
 
-What a rung launches is data (`Launch`), made without CuPy, so that the emulator runs exactly what the GPU
+The launches of a rung are data (`Launch`), made without CuPy, so that the emulator runs exactly what the GPU
 runs. On the GPU the launches for a shape are prepared once; a call writes addresses into them.
 """
 
@@ -34,11 +34,11 @@ SCHEDULE_STEP = 12
 
 WORTH_COMPILING = 4 << 20
 MOST_SCHEDULED = 2048
-"""From how many bytes of data on, and up to how many coefficients, a code's encoder is compiled for them."""
+"""Least bytes of data, and most coefficients, for which a code's encoder is compiled."""
 
 
 class Sizes(NamedTuple):
-    """What a launch depends on: m, k, n, the bytes from row to row, and the GPU's multiprocessors."""
+    """The sizes of a launch: m, k, n, the bytes from row to row, and the GPU's multiprocessors."""
 
     m: int
     k: int
@@ -133,7 +133,7 @@ def _general_tiles(s: Sizes, _: Bytes | None) -> Iterator[Launch]:
     yield Launch("dense/gf256_general_tiles.cu", (), name, grid, (256, 1), arguments, 256 * rows * depth)
 
 
-def _packed(word_bytes: int) -> Callable[[Sizes, Bytes | None], Iterator[Launch]]:
+def _launch_packed(word_bytes: int) -> Callable[[Sizes, Bytes | None], Iterator[Launch]]:
     def launches(s: Sizes, _: Bytes | None) -> Iterator[Launch]:
         vectors = s.n // word_bytes
         depth = min(s.k, SHARED_BYTES // 128)
@@ -203,10 +203,10 @@ _LADDER = (
         "any GPU",
         4,
         False,
-        _packed(4),
+        _launch_packed(4),
     ),
-    CudaKernel("packed_8", "the same with 8 bytes a thread", "any GPU", 8, False, _packed(8)),
-    CudaKernel("packed_16", "the same with 16 bytes a thread", "any GPU", 16, False, _packed(16)),
+    CudaKernel("packed_8", "the same with 8 bytes a thread", "any GPU", 8, False, _launch_packed(8)),
+    CudaKernel("packed_16", "the same with 16 bytes a thread", "any GPU", 16, False, _launch_packed(16)),
     CudaKernel(
         "byte_permute",
         "tables of 8 entries in registers, four look-ups an instruction",
@@ -312,7 +312,7 @@ def multiply(library: Any, kernel: CudaKernel, m: int, b: Any, out: Any, launch_
 
 
 def address(array: Any) -> int:
-    """Return where an array of NumPy or CuPy begins."""
+    """Return the address at which an array of NumPy or CuPy begins."""
     return int(array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr)
 
 

@@ -44,7 +44,7 @@ class Instruction:
     width : int
         Bytes in a vector.
     features : tuple of str
-        What the processor must offer, in LLVM's words.
+        The features that the processor needs, in LLVM's words.
     rows, vectors : int
         Output rows and vectors of columns that one step keeps in registers.
     """
@@ -58,7 +58,7 @@ class Instruction:
 
     @property
     def available(self) -> bool:
-        """Whether this processor has the instruction."""
+        """True if this processor has the instruction."""
         return host_features().issuperset(self.features)
 
 
@@ -170,7 +170,7 @@ class _Step:
         return times
 
     def affine_products(self, inputs: list[ir.Value]) -> Callable[[ir.Value], list[ir.Value]]:
-        """Return what multiplies the inputs by the bit matrix at an address."""
+        """Return the emitter of a product of the inputs by the bit matrix at an address."""
         build = self.builder
 
         def times(address: ir.Value) -> list[ir.Value]:

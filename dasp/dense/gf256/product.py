@@ -23,7 +23,7 @@ class Kernel(Protocol):
 
     @property
     def summary(self) -> str:
-        """What the rung does, in one sentence."""
+        """The work of the rung, in one sentence."""
 
     @property
     def needs(self) -> str:
@@ -73,7 +73,7 @@ def _matrix(name: str, given: Any) -> Any:
 
 
 def _check_operands(a: Any, b: Any, out: Any, on_gpu: bool) -> None:
-    """Hold that matrices of bytes can be multiplied, and `out` be written."""
+    """Check that matrices of bytes can be multiplied, and `out` be written."""
     if a.shape[1] != b.shape[0]:
         raise ValueError(f"a has shape {a.shape} and b has shape {b.shape}; a must have {b.shape[0]} columns")
     if not on_gpu and type(a) is not np.ndarray:

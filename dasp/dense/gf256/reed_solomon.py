@@ -109,7 +109,7 @@ class ReedSolomon:
         return matmul(self.matrix, d, out=out, kernel=kernel)
 
     def verify(self, shards: Sequence[Any]) -> bool:
-        """Return whether the parity shards are those of the data shards.
+        """Return True if the parity shards are those of the data shards.
 
         Parameters
         ----------
