@@ -378,8 +378,6 @@ class RanksCudaArnoldi(CudaArnoldi):
 class RanksCudaSpace(CudaSpace):
     """Vectors on the GPUs of several ranks; see `dasp.solvers.space.Space`."""
 
-    puts_off = False  # ranks agree on what they need before any of them waits for another
-
     def __init__(
         self, engine: Engine, device: str, dtype: np.dtype[Any], on: Any, links: DeviceLinks
     ) -> None:
@@ -395,14 +393,14 @@ class RanksCudaSpace(CudaSpace):
         """Return the blocks of a pass, as many on all ranks: their sums travel together."""
         return BLOCKS_PER_PROCESSOR * self.processors
 
-    def turn(self, rows: int, products: int) -> tuple[int, int]:
-        """Return the iterations of a turn, on all ranks alike, and early turns.
+    def turn(self, rows: int, products: int) -> int:
+        """Return the iterations of a turn, on all ranks alike.
 
         Fewer of those that make more products, since two turns are ahead and may be in vain. On two H200s
         turns of 4 iterations in place of 8 cost 6 us an iteration.
         """
-        length, early = super().turn(max(self._engine.gather(rows)), products)
-        return max(2, length // max(1, products) // 2 * 2), early
+        length = super().turn(max(self._engine.gather(rows)), products)
+        return max(2, length // max(1, products) // 2 * 2)
 
     def totals(self, sums: Array) -> Array:
         """Return an array for the totals: the sums of a rank stay, so that they can be added up again."""

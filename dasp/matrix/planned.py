@@ -27,6 +27,9 @@ class PlannedMatrix(Operator):
     lasting = True
     """A product that was captured in a CUDA graph stays right as long as the matrix lives."""
 
+    solver_workspace: object = None
+    """The workspace that a solver keeps here for the next solve; see `dasp.solvers.Workspace`."""
+
     _device: str
     _backend: Device
     _product: Product

@@ -26,7 +26,6 @@ norms."""
 class BiconjugateGradientsStabilized:
     """Two products and five passes an iteration."""
 
-    alike: ClassVar = True
     period: ClassVar = 1
     leaving: ClassVar[tuple[str, ...]] = ()
     restarts: ClassVar[frozenset[int]] = frozenset({SHADOW, STEP, TURN})

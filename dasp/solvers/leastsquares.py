@@ -19,7 +19,6 @@ import numpy as np
 
 from dasp.runtime import check as _check
 from dasp.runtime.dtypes import real_type
-from dasp.solvers import workspace_cache as idle
 from dasp.solvers.arguments import Limits, place_and_type, vector
 from dasp.solvers.operator import Damped, DampedAdjoint, Scaled, adjoint_of, as_operator, kept_adjoint
 from dasp.solvers.scalars import LIMIT, NOT_FINITE, NOTHING, OWN, RUNNING, Scalar, sqrt, where
@@ -38,7 +37,7 @@ from dasp.solvers.system import (
     iterate,
     load,
 )
-from dasp.solvers.workspace import Workspace
+from dasp.solvers.workspace import Workspace, workspace_for
 
 LEAST = OWN
 """Why a method stopped: as it carries them along, the residual is orthogonal to the columns of A."""
@@ -240,29 +239,25 @@ def solve_least_squares(
 
     device, dtype, right, start = together(A, take, lambda taken: asked(method.__name__, taken, x0))
     adjoint = kept_adjoint(A)
-    make, own = idle.take(A, adjoint, workspace)
 
     def problem_of(unit: int, scale: int) -> Problem:
         key = method, dtype, device, unit, float(damp)
-        made: Problem = make.get(
-            key, own, lambda: Problem(*own, dtype, device, method, names, unit, float(damp))
-        )
-        made.take(right, start, scale)
-        return made
+        problem = made.get(key, own, lambda: Problem(*own, dtype, device, method, names, unit, float(damp)))
+        problem.take(right, start, scale)
+        return problem
 
-    with make.held(), np.errstate(all="ignore"):
+    with workspace_for(A, adjoint, workspace) as (made, own), np.errstate(all="ignore"):
         problem = problem_of(0, 0)
         stats = _drive(problem, limits, from_zero=start is None)
         if stats is None:
             problem = problem_of(*_find_powers(problem))
             stats = _drive(problem, limits, from_zero=start is None, scaled=True)
         assert stats is not None  # what is scaled is not scaled again
-        x = problem.solution()
+        x, space = problem.solution(), problem.space
     if limits.bar is not None:
         limits.bar.close()
     if isinstance(b, np.ndarray) or not hasattr(b, "dtype"):
-        x = problem.space.download(x)
-    idle.leave(A, adjoint, make, own, problem.space.mark)
+        x = space.download(x)
     return x, stats.timed(time.perf_counter() - began)
 
 

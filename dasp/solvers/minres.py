@@ -26,7 +26,6 @@ SMALL = {"float32": 1e-5, "float64": 1e-12, "complex64": 1e-5, "complex128": 1e-
 class MinimalResiduals:
     """One product and three passes an iteration; vectors of two iterations swap their names."""
 
-    alike: ClassVar = True
     period: ClassVar = 2
     leaving: ClassVar[tuple[str, ...]] = ()
     restarts: ClassVar[frozenset[int]] = frozenset({SINGULAR})

@@ -29,7 +29,6 @@ class PipelinedConjugateGradients:
     Ghysels and Vanroose (2014), doi:10.1016/j.parco.2013.06.001, algorithm 3.
     """
 
-    alike: ClassVar = True
     period: ClassVar = 1
     leaving: ClassVar[tuple[str, ...]] = ("rr", "delta")
     restarts: ClassVar[frozenset[int]] = ConjugateGradients.restarts

@@ -18,7 +18,6 @@ INDEFINITE, BAD_M = OWN, OWN + 1
 class ConjugateGradients:
     """One product and three passes an iteration, four with a preconditioner that is no diagonal."""
 
-    alike: ClassVar = True
     period: ClassVar = 1
     leaving: ClassVar[tuple[str, ...]] = ()
     restarts: ClassVar[frozenset[int]] = frozenset({INDEFINITE})

@@ -154,27 +154,6 @@ class Loop(Protocol):
         """Iterate until there is a verdict, `most` times at most; then finish, if that is asked for."""
 
 
-@dataclass(frozen=True)
-class Parts:
-    """What systems of one kind differ in.
-
-    Attributes
-    ----------
-    kind : tuple
-        Two systems with an equal one ask for the same products and passes.
-    operators : tuple of Operator or None
-    vectors : Vectors
-    """
-
-    kind: tuple[Any, ...]
-    operators: tuple[Operator | None, ...]
-    vectors: Any
-
-    def name_of(self, array: Any) -> str | None:
-        """Return what a vector is called."""
-        return next((name for name in self.vectors.names if self.vectors[name] is array), None)
-
-
 class Space(Protocol):
     """What differs between a CPU, a GPU and several ranks, besides the product.
 
@@ -190,10 +169,8 @@ class Space(Protocol):
     device: str
     traced: bool
 
-    @property
-    def mark(self) -> Callable[[], Callable[[], None]] | None:
-        """What returns what has later work wait for all launched before; None if no system is worth leaving
-        to the next solve."""
+    def fence(self) -> Callable[[], None]:
+        """Return a function that makes the current stream of its call wait for all launches so far."""
 
     def vectors(self, n: int, *names: str) -> Vectors:
         """Return vectors of n zeros."""
@@ -208,7 +185,6 @@ class Space(Protocol):
         finish: Callable[[], State],
         period: int,
         leaving: tuple[str, ...] = (),
-        parts: Parts | None = None,
     ) -> Loop:
         """Prepare a loop.
 
@@ -229,8 +205,6 @@ class Space(Protocol):
         leaving : tuple of str
             Scalars that a start and an iteration return which are just the dot products of their last pass,
             in their order.
-        parts : Parts, optional
-            What the system is made of, where its kind decides all else; for spaces that trace.
         """
 
     def program(self, function: Callable[[], None]) -> Callable[[], None]:

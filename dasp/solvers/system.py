@@ -16,14 +16,13 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import numpy as np
 
 from dasp.runtime.log import logger
-from dasp.solvers import workspace_cache as idle
 from dasp.solvers.arguments import Limits, check_square, place_and_type, vector
 from dasp.solvers.operator import as_operator
 from dasp.solvers.scalars import CLAIMED, LIMIT, NOT_FINITE, NOTHING, RUNNING, where
-from dasp.solvers.space import Loop, Parts, Report, Space, State, Vectors
+from dasp.solvers.space import Loop, Report, Space, State, Vectors
 from dasp.solvers.spaces import space_for, together
 from dasp.solvers.stats import Stats
-from dasp.solvers.workspace import Workspace
+from dasp.solvers.workspace import Workspace, workspace_for
 
 Array = Any
 
@@ -45,11 +44,7 @@ BREAKDOWN, STAGNATION = -1, -2
 
 
 class Method(Protocol):
-    """A method that carries a residual along, one iteration like the other.
-
-    One that asks for the same products and passes in every system with the same kind of preconditioner says
-    so by `alike = True`: on a GPU it is traced once in a process.
-    """
+    """A method that carries a residual along, one iteration like the other."""
 
     period: ClassVar[int]
     leaving: ClassVar[tuple[str, ...]]
@@ -133,13 +128,8 @@ class System:
     def space_loop(self) -> Loop:
         """Return the space's loop of the method's iterations."""
         starts = {"zero": self._start_from_zero, "x": self._start_from_x}
-        given = starts, self.method.iterate, self._true, self.method.period, self.method.leaving
-        if not self.space.traced or not getattr(self.method, "alike", False):
-            return self.space.loop(*given)
-        M = self.preconditioner
-        diagonal = getattr(M, "diagonal", None) is not None
-        kind = type(self.method), M is not None, diagonal, self.names
-        return self.space.loop(*given, Parts(kind, (self.operator, M), self.vectors))
+        method = self.method
+        return self.space.loop(starts, method.iterate, self._true, method.period, method.leaving)
 
     @property
     def complex(self) -> bool:
@@ -257,9 +247,8 @@ def solve(
         return *placed, vector("b", b, size), begin
 
     device, dtype, right, start = together(A, take, lambda taken: asked(name, taken, x0, M))
-    make, own = idle.take(A, M, workspace)
-    with make.held():
-        system: System = make.get(
+    with workspace_for(A, M, workspace) as (made, own):
+        system = made.get(
             (key or (method,), dtype, device),
             own,
             lambda: System(*own, dtype, device, method, names, loop=loop),
@@ -270,12 +259,12 @@ def solve(
         else:
             answer = drive(system, limits, from_zero=start is None)
         x = system.solution()
+        space = system.space
     if limits.bar is not None:
         limits.bar.close()
     if isinstance(b, np.ndarray) or not hasattr(b, "dtype"):
-        x = system.space.download(x)
+        x = space.download(x)
     x = x.reshape(getattr(b, "shape", x.shape))
-    idle.leave(A, M, make, own, system.space.mark)
     seconds = time.perf_counter() - began
     logger.info("%s rows solved in %.3g s: %s", int(A.shape[0]), seconds, answer.reason)
     stats = Stats(

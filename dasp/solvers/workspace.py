@@ -1,19 +1,41 @@
-"""What a solve needs and the next one finds again: its vectors, its prepared passes, on a GPU its graphs."""
+"""The vectors, passes and graphs of a solve, kept for the next one."""
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Lock
-from typing import Any
+from typing import Any, Protocol, TypeVar
+
+from dasp.runtime import check as _check
+from dasp.solvers.space import Space
+
+KEPT = "solver_workspace"
+"""The attribute of a matrix that holds its workspace between two solves."""
+
+MOST_BYTES, MOST_SYSTEMS = 128 << 20, 8
+"""Bytes of vectors, and systems, of a workspace that a matrix keeps at most."""
+
+
+class Prepared(Protocol):
+    """A system, or a least-squares problem, ready to be solved for any b."""
+
+    space: Space
+    count: int
+    nbytes: int
+
+
+P = TypeVar("P", bound=Prepared)
 
 
 class Workspace:
-    """What a solve needs, kept for the next solve with the same matrix, preconditioner, and for each method.
+    """The memory of the solves with one matrix: vectors, prepared passes, on a GPU captured graphs.
 
     Pass one as `workspace=` to every solve of a sequence: from the second on nothing is allocated but the x
     that is returned. It holds on to the matrix and the preconditioner. One solve may use it at a time:
-    another thread, or a callback that solves, is refused it.
+    another thread, or a callback that solves, is refused it. A solve on another stream waits for the last
+    one.
 
     Examples
     --------
@@ -27,43 +49,50 @@ class Workspace:
     """
 
     def __init__(self) -> None:
-        self._kept: tuple[Any, ...] = ()
-        self._made: dict[tuple[Any, ...], Any] = {}
+        self._kept: tuple[object, ...] = ()
+        self._made: dict[tuple[object, ...], Any] = {}
         self._free = Lock()
+        self._space: Space | None = None
+        self._wait: Callable[[], None] | None = None
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Be one solve's alone.
+        """Reserve the workspace for one solve.
 
         Raises
         ------
         ValueError
-            If another has it.
+            If another solve has it.
         """
         if not self._free.acquire(blocking=False):
             raise ValueError("workspace is in use by another solve; pass one of its own, or none")
         try:
+            if self._wait is not None:
+                self._wait()
             yield
         finally:
+            self._wait = None if self._space is None else self._space.fence()
             self._free.release()
 
-    def get(self, key: tuple[Any, ...], kept: tuple[Any, ...], make: Callable[[], Any]) -> Any:
-        """Return what was made for a key. What was made for other objects than `kept` is dropped."""
+    def get(self, key: tuple[object, ...], kept: tuple[object, ...], make: Callable[[], P]) -> P:
+        """Return the system of a key; drop all systems of other objects than `kept`."""
         same = len(kept) == len(self._kept) and all(a is b for a, b in zip(kept, self._kept, strict=True))
         if not same:
             self._drop()
             self._kept = kept
         if key not in self._made:
             self._made[key] = make()
-        return self._made[key]
+        made: P = self._made[key]
+        self._space = made.space
+        return made
 
     def __del__(self) -> None:
         self._drop()
 
     def _drop(self) -> None:
-        """Let go of what was made.
+        """Drop all systems.
 
-        It refers to itself: Python's collector would find it, but late, and a GPU's memory is dear.
+        A system refers to itself: Python's collector would find it, but late, and a GPU's memory is dear.
         """
         for made in self._made.values():
             vars(made).clear()
@@ -71,15 +100,58 @@ class Workspace:
 
     @property
     def vectors(self) -> int:
-        """How many vectors of n numbers it holds (of m, where those are longer)."""
+        """The number of vectors of n numbers that it holds (of m, where those are longer)."""
         return sum(int(made.count) for made in self._made.values())
 
     @property
     def systems(self) -> int:
-        """How many systems it is ready for: one for each method, type and so on."""
+        """The number of systems that it is ready for: one for each method, type and so on."""
         return len(self._made)
 
     @property
     def nbytes(self) -> int:
         """Bytes of its vectors."""
         return sum(int(made.nbytes) for made in self._made.values())
+
+
+def is_lasting(A: object) -> bool:
+    """Return True if captured products with a matrix or a preconditioner stay right as long as it lives."""
+    return bool(getattr(type(A), "lasting", False))
+
+
+@contextmanager
+def workspace_for(
+    A: object, M: object, given: Workspace | None
+) -> Iterator[tuple[Workspace, tuple[Any, Any]]]:
+    """Reserve the workspace of a solve: the caller's, else the one that the matrix keeps, else a new one.
+
+    Yields
+    ------
+    workspace : Workspace
+    own : pair
+        The matrix and the preconditioner, of which systems in the workspace are made. What a matrix keeps
+        holds neither of them, so that their memory is given back when the caller drops them.
+
+    Raises
+    ------
+    TypeError
+        If the caller's is no workspace.
+    ValueError
+        If another solve has it.
+
+    Notes
+    -----
+    The matrix's workspace is away from it during a solve, so that other threads make their own; a solve
+    that fails does not give it back.
+    """
+    if given is not None and not isinstance(given, Workspace):
+        raise TypeError(f"workspace is {_check.kind_of(given)}; a dasp.solvers.Workspace is needed")
+    keeps = given is None and is_lasting(A) and (M is None or is_lasting(M))
+    workspace = vars(A).pop(KEPT, None) if keeps else given
+    if workspace is None:
+        workspace = Workspace()
+    own = (weakref.proxy(A), None if M is None else weakref.proxy(M)) if keeps else (A, M)
+    with workspace.held():
+        yield workspace, own
+    if keeps and workspace.nbytes <= MOST_BYTES and workspace.systems <= MOST_SYSTEMS:
+        vars(A)[KEPT] = workspace

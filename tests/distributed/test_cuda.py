@@ -226,9 +226,8 @@ def test_ranks_with_few_rows_take_turns_as_long_as_those_with_many() -> None:
         return space.turn(rows, 1), space.turn(10, 1), space.turn(rows, 2), space.turn(10, 9), space.blocks(7)
 
     alone = CudaSpace("cpu", np.dtype(float), EmulatedDevice())
-    long, early = alone.turn(100_001, 1)
-    most, none = alone.turn(10, 1)
-    want = (long, early), (most, none), (long // 2, early), (2, none), 2 * BLOCKS_PER_PROCESSOR
+    length, most = alone.turn(100_001, 1), alone.turn(10, 1)
+    want = length, most, length // 2, 2, 2 * BLOCKS_PER_PROCESSOR
     assert run_ranks(3, run) == [want] * 3
 
 

@@ -32,7 +32,7 @@ class EmulatedDevice:
     def wait(self) -> None:
         """Every launch is done when it returns."""
 
-    def mark(self) -> Callable[[], None]:
+    def fence(self) -> Callable[[], None]:
         return lambda: None
 
     def upload(self, target: np.ndarray, source: np.ndarray) -> None:

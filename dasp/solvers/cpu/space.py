@@ -13,7 +13,7 @@ from dasp.solvers.cpu.loop import CpuLoop
 from dasp.solvers.cpu.passes import solve_triangle
 from dasp.solvers.cpu.vectors import CpuVectors, Vector
 from dasp.solvers.operator import Operator
-from dasp.solvers.space import Iterate, Parts, Start, State, Triangle
+from dasp.solvers.space import Iterate, Start, State, Triangle
 
 
 class CpuSpace:
@@ -21,10 +21,13 @@ class CpuSpace:
 
     device = "cpu"
     traced = False
-    mark = None
 
     def __init__(self, dtype: np.dtype[Any]) -> None:
         self.dtype = dtype
+
+    def fence(self) -> Callable[[], None]:
+        """Return a function that does nothing: every pass is done when it returns."""
+        return lambda: None
 
     def vectors(self, n: int, *names: str) -> CpuVectors:
         """Return vectors of n zeros."""
@@ -41,9 +44,8 @@ class CpuSpace:
         finish: Callable[[], State],
         period: int,
         leaving: tuple[str, ...] = (),
-        parts: Parts | None = None,
     ) -> CpuLoop:
-        """Prepare a loop; `leaving` and `parts` make no difference here."""
+        """Prepare a loop; `leaving` makes no difference here."""
         return CpuLoop(starts, iterate, finish, period)
 
     def program(self, function: Callable[[], None]) -> Callable[[], None]:

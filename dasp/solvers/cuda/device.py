@@ -69,8 +69,11 @@ class CupyDevice:
         """Wait for all that was launched before."""
         self._cupy.cuda.get_current_stream().synchronize()
 
-    def mark(self) -> Callable[[], None]:
-        """Return what has the current stream wait for all that was launched before on what is current now."""
+    def fence(self) -> Callable[[], None]:
+        """Return a function that makes the current stream of its call wait for all launches so far.
+
+        Those launches are the ones on the stream that is current now.
+        """
         current = self._cupy.cuda.get_current_stream
         event = self._cupy.cuda.Event(disable_timing=True)
         event.record(current())

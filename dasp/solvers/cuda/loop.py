@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -13,10 +11,10 @@ from dasp.runtime.integers import round_up
 from dasp.solvers.cuda.device import GLANCE, in_turn
 from dasp.solvers.cuda.passes import UNGUARDED, UNLESS_LIMIT, WHILE_RUNNING, PassText, launch_pass
 from dasp.solvers.cuda.protocols import Array, Device, PassSpace
-from dasp.solvers.cuda.tape import CARRIED, COUNT, SLOTS, KnownTape, Multiplication, Pass, Slots, Tape
+from dasp.solvers.cuda.tape import CARRIED, COUNT, SLOTS, Multiplication, Pass, Slots, Tape
 from dasp.solvers.cuda.vectors import ROW_BYTES, CudaVectors
 from dasp.solvers.scalars import LIMIT, RUNNING, Scalar, first_verdict, joined, split, verdict, where
-from dasp.solvers.space import Iterate, Parts, Report, Start, State
+from dasp.solvers.space import Iterate, Report, Start, State
 
 HISTORY = 8192
 """Residuals that fit on the GPU between two readings by the host."""
@@ -47,10 +45,6 @@ ALLOW = Signature(
     """,
 )
 
-_KNOWN: dict[tuple[Any, ...], list[tuple[KnownTape, tuple[str, ...], int]]] = {}
-"""What was traced, by the kind of system and what it is for: variants for operators that leave other dot
-products. With each the scalars that are carried, and how many iterations a judgement is late."""
-
 
 class CudaLoop:
     """An iteration on a GPU; see `dasp.solvers.space.Loop`."""
@@ -63,9 +57,8 @@ class CudaLoop:
         finish: Callable[[], State],
         period: int,
         leaving: tuple[str, ...],
-        parts: Parts | None = None,
     ) -> None:
-        self._leaving, self._parts, self._lag = leaving, parts, 0
+        self._leaving, self._lag = leaving, 0
         self._space, self._on, self._slots = space, space.on, Slots()
         self._room = _Room(self._on)
         # What the host reads: the scalars, and behind them the history.
@@ -75,9 +68,7 @@ class CudaLoop:
         self._given: dict[str, float] = {}
         self._starts = starts
         begun = {name: self._trace_start(name) for name in list(starts)[:1]}
-        traced = [
-            self._known(("iterate", k), partial(self._trace_iteration, iterate, k)) for k in range(period)
-        ]
+        traced = [self._trace_iteration(iterate, k) for k in range(period)]
         phases = [traced[k % period] for k in range(2)]
         # Sums left by an iteration are those of vectors of one length.
         most = len(leaving) * space.blocks(phases[0].passes[-1].vectors.n)
@@ -86,13 +77,12 @@ class CudaLoop:
         self._captured = space.captures
         rows = max(one.vectors.n for tape in phases for one in tape.passes)
         products = max(len(tape.entries) - len(tape.passes) for tape in phases)
-        self._length, self._early = space.turn(rows, products)
-        if self._captured and not self._early:
+        self._length = space.turn(rows, products)
+        if self._captured:
             self._run_once(traced)
-        self._tapes, self._phases = phases, dict[int, Callable[[], None]]()
-        if not space.puts_off:
-            for k in range(2):
-                self._phase(k)
+        self._phases = [
+            self._program(tape, k, 1 - k, WHILE_RUNNING, left=1 - k) for k, tape in enumerate(phases)
+        ]
         self._allow = self._prepare_allow()
         self._swaps, self._odd = period == 2 or bool(leaving), False
         # What not every solve needs is prepared when the first one does.
@@ -122,7 +112,7 @@ class CudaLoop:
             self._allow(float(allowed))
             late = int(self._odd)
             if self._odd:  # turns begin with the first phase
-                self._second = self._second or self._record(self._phase(1))
+                self._second = self._second or self._record(self._phases[1])
                 self._second()
             if allowed > late:
                 self._repeat(allowed - late)()
@@ -156,7 +146,7 @@ class CudaLoop:
     def _finish(self, guard: int) -> None:
         """Compute the scalars of the end."""
         if guard not in self._ends:
-            ended = self._known(("end",), lambda: self._trace(lambda tape: (self._end(), None, None)))
+            ended = self._trace(lambda tape: (self._end(), None, None))
             self._ends[guard] = self._record(self._program(ended, 0, 0, guard))
         self._ends[guard]()
 
@@ -164,20 +154,9 @@ class CudaLoop:
         """Return what iterates, in turns that are no longer than is allowed, but for a last odd iteration."""
         length = min(self._length, most + most % 2)
         if length not in self._repeats:
-            for k in range(self._early * self._captured * length):
-                self._phase(k % 2)()
-            turn = in_turn([self._phase(0), self._phase(1)], length)
+            turn = in_turn(self._phases, length)
             self._repeats[length] = self._on.repeat(turn, self._banks[0], captured=self._captured)
         return self._repeats[length]
-
-    def _phase(self, k: int) -> Callable[[], None]:
-        """Return an iteration from bank k to the other, put together when it is first asked for.
-
-        So a GPU starts, and makes the first iteration, while the next is put together.
-        """
-        if k not in self._phases:
-            self._phases[k] = self._program(self._tapes[k], k, 1 - k, WHILE_RUNNING, left=1 - k)
-        return self._phases[k]
 
     def _prepare_allow(self) -> Callable[..., None]:
         arguments = {"bank": self._banks[0], "other": self._banks[1], "slots": len(self._slots)}
@@ -204,33 +183,9 @@ class CudaLoop:
         self._space.tape = Tape(Slots())  # the space would keep what the tape has
         return tape
 
-    def _known(self, what: tuple[Any, ...], trace: Callable[[], Tape]) -> Tape:
-        """Return what was traced in another system of this kind, for this one; else trace it.
-
-        Python takes longer for a trace than a GPU for ten iterations of a small system.
-        """
-        if self._parts is None:
-            return trace()
-        kind = type(self._space), self._space.dtype, self._leaving, *self._parts.kind, *what
-        variants = _KNOWN.setdefault(kind, [])
-        nothing = CudaVectors(self._space, 0, ())
-        for known, carried, lag in variants:
-            tape = known.repeat(self._parts, self._slots, nothing)
-            if tape is not None:
-                operators = (one for one in self._parts.operators if one is not None)
-                self._space.captures = self._space.captures and all(one.captures for one in operators)
-                self._carried, self._lag = list(carried), lag
-                return tape
-        tape = trace()
-        known_now = tape.known(self._parts)
-        if known_now is not None:
-            variants.append((known_now, tuple(self._carried), self._lag))
-        return tape
-
     def _trace_start(self, name: str) -> Tape:
-        return self._known(("start", name), partial(self._trace_new_start, self._starts[name]))
+        start = self._starts[name]
 
-    def _trace_new_start(self, start: Start) -> Tape:
         def function(tape: Tape) -> Trace:
             state = {"code": float(RUNNING), **split(start({name: tape.carried(name) for name in GIVEN}))}
             self._carried = list(state)
@@ -285,11 +240,7 @@ class CudaLoop:
             lasting = self._leaving and left is not None and entry is tape.passes[-1]
             out = self._left[left or 0] if lasting else self._room.take(max(1, len(entry.dots) * mine))
             how = {"guard": guard, "carried": carried, "threads": self._space.threads(entry.vectors.n)}
-            key = tuple(how.values())
-            text = entry.texts.get(key)
-            if text is None:
-                text = PassText(entry, self._space.dtype, **how)
-                entry.texts[key] = text
+            text = PassText(entry, self._space.dtype, **how)
             blocks = mine if first else blocks
             banks = self._banks[source], self._banks[target]
             step = launch_pass(self._space, entry, text, banks, (sums, blocks, out), self._history)

@@ -30,8 +30,8 @@ class Device(Protocol):
     def wait(self) -> None:
         """Wait for all that was launched before."""
 
-    def mark(self) -> Callable[[], None]:
-        """Return what has the current stream wait for all that was launched before on what is current now."""
+    def fence(self) -> Callable[[], None]:
+        """Return a function that makes the current stream of its call wait for all launches so far."""
 
     def upload(self, target: Array, source: np.ndarray[Any, Any]) -> None:
         """Copy from the host."""
@@ -81,15 +81,12 @@ class PassSpace(Protocol):
         On which passes and products are written down.
     captures : bool
         Whether all products written down can be captured in a graph.
-    puts_off : bool
-        Whether an iteration is put together while a GPU already works.
     """
 
     dtype: np.dtype[Any]
     on: Device
     tape: Tape
     captures: bool
-    puts_off: bool
 
     def threads(self, n: int) -> int:
         """Return the threads of a block of a pass over vectors of n numbers."""
@@ -97,8 +94,8 @@ class PassSpace(Protocol):
     def blocks(self, n: int) -> int:
         """Return the blocks of a pass over vectors of n numbers."""
 
-    def turn(self, rows: int, products: int) -> tuple[int, int]:
-        """Return the iterations, an even number, between two questions whether to go on, and early turns."""
+    def turn(self, rows: int, products: int) -> int:
+        """Return the iterations, an even number, between two questions whether to go on."""
 
     def totals(self, sums: Array) -> Array:
         """Return where `combine` shall leave the totals of sums over ranks."""

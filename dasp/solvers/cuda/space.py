@@ -17,7 +17,7 @@ from dasp.solvers.cuda.protocols import Array, Device
 from dasp.solvers.cuda.tape import Multiplication, Pass, Slots, Tape
 from dasp.solvers.cuda.vectors import CudaVectors
 from dasp.solvers.operator import Operator
-from dasp.solvers.space import Iterate, Parts, Start, State, Triangle
+from dasp.solvers.space import Iterate, Start, State, Triangle
 
 BLOCKS_PER_PROCESSOR = 4
 """Blocks of a pass for each multiprocessor at most: each later block reads the sums of all."""
@@ -30,10 +30,6 @@ TURN, LONG_TURN, LONG_TURN_ROWS = 8, 16, 100_000
 """Iterations between two questions whether to go on, and those of systems of up to so many rows: a turn costs
 a launch, an iteration too much a product. Measured on an H200: poisson2d:100 takes 4.5, 4.0, 3.7, 3.5 us an
 iteration with turns of 4, 8, 16 and 32."""
-
-EARLY_TURNS, EARLY_ROWS = 2, 40_000
-"""Turns that are launched step by step before one is captured, so that the GPU works meanwhile, and the rows
-from which on a GPU takes longer for them than the host does."""
 
 TRIANGULAR = Signature(
     "solve/triangular.cu",
@@ -55,17 +51,15 @@ class CudaSpace:
     """Vectors on a GPU; see `dasp.solvers.space.Space`."""
 
     traced = True
-    puts_off = True
-    """Whether an iteration is put together while a GPU already works."""
 
     def __init__(self, device: str, dtype: np.dtype[Any], on: Device) -> None:
         self.device, self.dtype, self.on = device, dtype, on
         self.tape = Tape(Slots())
         self.captures = True
 
-    def mark(self) -> Callable[[], None]:
-        """Return what has later work wait for all that was launched before."""
-        return self.on.mark()
+    def fence(self) -> Callable[[], None]:
+        """Return a function that makes the current stream of its call wait for all launches so far."""
+        return self.on.fence()
 
     def vectors(self, n: int, *names: str) -> CudaVectors:
         """Return vectors of n zeros."""
@@ -83,10 +77,9 @@ class CudaSpace:
         finish: Callable[[], State],
         period: int,
         leaving: tuple[str, ...] = (),
-        parts: Parts | None = None,
     ) -> CudaLoop:
         """Prepare a loop: trace it, compile its kernels, capture it."""
-        return CudaLoop(self, starts, iterate, finish, period, leaving, parts)
+        return CudaLoop(self, starts, iterate, finish, period, leaving)
 
     def program(self, function: Callable[[], None]) -> Callable[[], None]:
         """Trace a function; return what launches its passes and makes its products."""
@@ -124,14 +117,13 @@ class CudaSpace:
         most = LARGE_BLOCKS_PER_PROCESSOR if n >= LARGE_ROWS else BLOCKS_PER_PROCESSOR
         return max(1, min(ceil_div(n, width), most * self.on.processors))
 
-    def turn(self, rows: int, products: int) -> tuple[int, int]:
-        """Return the iterations, an even number, between two questions whether to go on, and early turns.
+    def turn(self, rows: int, products: int) -> int:
+        """Return the iterations, an even number, between two questions whether to go on.
 
         `rows` are those of its longest vectors; `products` those of matrices, and of preconditioners, in one
         iteration.
         """
-        length = LONG_TURN if rows <= LONG_TURN_ROWS else TURN
-        return length, EARLY_TURNS if rows > EARLY_ROWS else 0
+        return LONG_TURN if rows <= LONG_TURN_ROWS else TURN
 
     def totals(self, sums: Array) -> Array:
         """Return where `combine` shall leave the totals of sums over ranks: where they are, on one GPU."""

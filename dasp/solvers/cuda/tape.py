@@ -7,12 +7,12 @@ the head of that pass, by each thread for itself, and left in a bank for later p
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from dasp.solvers.operator import Operator
 from dasp.solvers.scalars import Scalar, Traced, TracedComplex, literal
-from dasp.solvers.space import Parts, Update
+from dasp.solvers.space import Update
 
 CODE, COUNT, MOST = range(3)
 """Slots of a bank: why the iteration stopped, the iterations made, and those allowed."""
@@ -66,8 +66,6 @@ class Pass:
     """Dot products that a product since then left: how many, their sums, and sums for each."""
     leave: str = ""
     """A statement after the scalars."""
-    texts: dict[Any, Any] = field(default_factory=dict)
-    """What it was put together to, by how it is launched; passes that repeat it share this."""
 
 
 class Multiplication:
@@ -83,7 +81,6 @@ class Multiplication:
         self._operator, self._x, self._y = operator, x, y
         self._call = operator.prepare(x, y)
         self.sums: Any = None
-        self._asked: tuple[Any, int] | None = None
 
     def __call__(self) -> None:
         """Make it."""
@@ -98,91 +95,11 @@ class Multiplication:
         others = [[array for array in pair if array is not self._y] for pair in pairs]
         if len(others[0]) != 1 or any(others[1:]):
             return None
-        return self._leave(others[0][0], count)
-
-    def _leave(self, w: Any, count: int) -> tuple[int, Any, int] | None:
-        self._asked = w, count
-        found = self._operator.prepare_with_dot(self._x, self._y, w, square=count == 2)
+        found = self._operator.prepare_with_dot(self._x, self._y, others[0][0], square=count == 2)
         if found is None:
             return None
         self._call, self.sums = found
         return count, self.sums, len(self.sums) // count
-
-    def known(self, parts: Parts) -> KnownProduct | None:
-        """Return what it is in any system; None if it is made of something else."""
-        role = next((k for k, one in enumerate(parts.operators) if one is self._operator), None)
-        asked = None if self._asked is None else (parts.name_of(self._asked[0]), self._asked[1])
-        x, y = parts.name_of(self._x), parts.name_of(self._y)
-        if role is None or x is None or y is None or (asked is not None and asked[0] is None):
-            return None
-        return KnownProduct(role, x, y, asked, self.sums is not None)
-
-    def repeat(self, known: KnownProduct, vectors: Any) -> tuple[int, Any, int] | None:
-        """Ask for the dot products that were asked for then; return them, or that it leaves none.
-
-        Raises
-        ------
-        LookupError
-            If what comes of it is not what came of it then.
-        """
-        if known.asked is None:
-            return None
-        left = self._leave(vectors[known.asked[0]], known.asked[1])
-        if (left is not None) != known.leaves:
-            raise LookupError
-        return left
-
-
-class KnownProduct(NamedTuple):
-    """A product of any system: which operator, of what, and the dot products that it was asked for."""
-
-    role: int
-    x: str
-    y: str
-    asked: tuple[Any, int] | None
-    leaves: bool
-
-
-class KnownPass(NamedTuple):
-    """A pass of any system, over its vectors or over none; `given` itself has no vectors."""
-
-    of_system: bool
-    given: Pass
-
-
-@dataclass(frozen=True)
-class KnownTape:
-    """What a tape holds in any system of a kind, and the slots that there were when it was finished."""
-
-    entries: tuple[KnownProduct | KnownPass, ...]
-    slots: tuple[str, ...]
-
-    def repeat(self, parts: Parts, slots: Slots, nothing: Any) -> Tape | None:
-        """Return the tape of a system; None if its operators leave other dot products.
-
-        `nothing` are vectors of no length, for passes that are there for scalars alone.
-        """
-        tape = Tape(slots)
-        nothing_left: tuple[int, Any, int] = (0, None, 0)
-        left = nothing_left
-        for known in self.entries:
-            if isinstance(known, KnownProduct):
-                operator = parts.operators[known.role]
-                assert operator is not None
-                product = Multiplication(operator, parts.vectors[known.x], parts.vectors[known.y])
-                try:
-                    left = product.repeat(known, parts.vectors) or left
-                except LookupError:
-                    return None
-                tape.entries.append(product)
-                continue
-            given = replace(known.given, vectors=parts.vectors if known.of_system else nothing, more=left)
-            tape.entries.append(given)
-            tape.passes.append(given)
-            left = nothing_left
-        for name in self.slots:
-            slots[name]
-        return tape
 
 
 class Tape:
@@ -276,22 +193,6 @@ class Tape:
         if leave_if is not None:
             told = self.scalar(leave_if)
             self.passes[told.stage].leave = f"if ({self._use(told, told.stage)} != 0) return;"
-
-    def known(self, parts: Parts) -> KnownTape | None:
-        """Return what it is in any system of a kind, once it is finished; None if it holds something else."""
-        entries: list[KnownProduct | KnownPass] = []
-        for entry in self.entries:
-            if isinstance(entry, Multiplication):
-                product = entry.known(parts)
-                if product is None:
-                    return None
-                entries.append(product)
-            elif isinstance(entry, Pass) and (entry.vectors is parts.vectors or not entry.vectors.names):
-                given = replace(entry, vectors=None, coefficients={}, more=(0, None, 0))
-                entries.append(KnownPass(entry.vectors is parts.vectors, given))
-            else:
-                return None
-        return KnownTape(tuple(entries), tuple(self.slots.names))
 
     def scalar(self, value: Scalar) -> Traced:
         """Return a scalar as a traced one, a constant too."""

@@ -1,4 +1,4 @@
-"""What solves that are given no workspace leave to later ones on a GPU."""
+"""The workspace that a matrix keeps between two solves."""
 
 from __future__ import annotations
 
@@ -14,11 +14,9 @@ import scipy.sparse as sp
 
 from dasp import Policy, SpMatrix
 from dasp.preconditioners import base, block_jacobi, chebyshev, jacobi
-from dasp.solvers import bicgstab, cg, gmres, leastsquares, lsmr, lsqr, minres
+from dasp.solvers import Workspace, bicgstab, cg, gmres, leastsquares, lsmr, lsqr, minres, workspace
 from dasp.solvers import chebyshev as chebyshev_method
 from dasp.solvers import system as system_module
-from dasp.solvers import workspace_cache as idle
-from dasp.solvers.cuda import loop
 from dasp.solvers.cuda.space import CudaSpace
 from tests.solvers.test_solvers import poisson
 from tests.support.simt_device import EmulatedDevice
@@ -32,13 +30,16 @@ PRECONDITIONERS: list[Any] = [None, jacobi, partial(block_jacobi, block=5), cheb
 
 @pytest.fixture
 def device(monkeypatch):
-    """Solves run as on a GPU, in the emulator; nothing is left from other tests."""
+    """Solves run as on a GPU, in the emulator."""
     device = EmulatedDevice()
-    monkeypatch.setattr(loop, "_KNOWN", {})
-    monkeypatch.setattr(idle, "_left", {})
     for module in (system_module, leastsquares, base):
         monkeypatch.setattr(module, "space_for", lambda name, dtype: CudaSpace(name, dtype, device))
     return device
+
+
+def kept(A: SpMatrix) -> Any:
+    """Return the workspace that a matrix keeps, or None."""
+    return A.solver_workspace
 
 
 def planned(side: int = 5, factor: float = 1.0) -> SpMatrix:
@@ -54,40 +55,32 @@ def test_a_later_solve_finds_what_the_first_one_made(device, monkeypatch, method
     first, other = rng.standard_normal((2, 25))
     x, stats = method(A, first, M=M, rtol=1e-6)
     assert stats.converged
-    (left,) = idle._left.values()
-    vectors = [one.vectors for one in left.workspace._made.values()]
+    vectors = [one.vectors for one in kept(A)._made.values()]
     monkeypatch.setattr(device, "zeros", None)
     y, _ = method(A, other, M=M, rtol=1e-6)
     again, same = method(A, first, M=M, rtol=1e-6)
     np.testing.assert_array_equal(again, x)
     assert same.residuals == stats.residuals
     assert np.linalg.norm(other - poisson(5) @ y) <= 1.1e-6 * np.linalg.norm(other)
-    (left,) = idle._left.values()
-    assert all(one.vectors is old for one, old in zip(left.workspace._made.values(), vectors, strict=True))
+    assert all(one.vectors is old for one, old in zip(kept(A)._made.values(), vectors, strict=True))
 
 
 @pytest.mark.parametrize("make", PRECONDITIONERS)
 @pytest.mark.parametrize("method", [cg, gmres])
-def test_it_goes_with_the_matrix_or_the_preconditioner_without_the_collector(device, method, make):
+def test_it_goes_with_the_matrix_without_the_collector(device, method, make):
     gc.disable()
     try:
-        for of_A in (True, False):
-            A = planned()
-            M = None if make is None else make(A)
-            method(A, np.ones(25), M=M)
-            (left,) = idle._left.values()
-            watched = [weakref.ref(one.vectors) for one in left.workspace._made.values()]
-            held = weakref.ref(A)
-            del left
-            assert all(one() is not None for one in watched)
-            if not of_A:
-                M = None
-                assert (len(idle._left) == 1) == (make is None)
-            del A
-            if make is not chebyshev or M is None:  # a polynomial multiplies by its matrix
-                assert held() is None
-                assert not idle._left
-                assert not any(one() for one in watched)
+        A = planned()
+        M = None if make is None else make(A)
+        method(A, np.ones(25), M=M)
+        watched = [weakref.ref(one.vectors) for one in kept(A)._made.values()]
+        held, held_M = weakref.ref(A), None if M is None else weakref.ref(M)
+        assert all(one() is not None for one in watched)
+        del M
+        assert held_M is None or held_M() is None
+        del A
+        assert held() is None
+        assert not any(one() for one in watched)
     finally:
         gc.enable()
 
@@ -104,9 +97,7 @@ def test_least_squares_too(device, monkeypatch, method, symmetric):
         with monkeypatch.context() as patch:
             patch.setattr(device, "zeros", None)
             np.testing.assert_array_equal(method(A, b)[0], x)
-        (left,) = idle._left.values()
-        watched = weakref.ref(left.workspace)
-        del left
+        watched = weakref.ref(kept(A))
         if symmetric:  # until it is not
             A.with_values(csr.data * np.arange(1, csr.nnz + 1), out=A)
             assert A.T is not A
@@ -118,30 +109,27 @@ def test_least_squares_too(device, monkeypatch, method, symmetric):
         gc.enable()
 
 
-def test_few_are_left_and_small_ones(device, monkeypatch):
-    many = [planned(4, 1.0 + k) for k in range(idle.MOST + 2)]
-    for A in many:
-        cg(A, np.ones(16))
-    assert [key[0] for key in idle._left] == [id(A) for A in many[2:]]
-    cg(many[2], np.ones(16))
-    cg(many[0], np.ones(16))
-    assert [key[0] for key in idle._left] == [id(A) for A in [*many[4:], many[2], many[0]]]
-    size = next(iter(idle._left.values())).workspace.nbytes
-    monkeypatch.setattr(idle, "BYTES", 3 * size)
-    cg(many[1], np.ones(16))
-    assert [key[0] for key in idle._left] == [id(A) for A in (many[2], many[0], many[1])]
-    monkeypatch.setattr(idle, "BYTES", size - 1)
-    cg(many[3], np.ones(16))
-    assert id(many[3]) not in [key[0] for key in idle._left]
-
-
-def test_a_matrix_leaves_few_systems(device):
+def test_a_matrix_keeps_a_small_workspace_of_few_systems(device, monkeypatch):
     A = planned(4)
-    for k in range(idle.MOST):
+    for k in range(workspace.MOST_SYSTEMS):
         gmres(A, np.ones(16), restart=k + 2)
-    assert len(idle._left) == 1
-    gmres(A, np.ones(16), restart=idle.MOST + 2)
-    assert not idle._left
+    assert kept(A).systems == workspace.MOST_SYSTEMS
+    gmres(A, np.ones(16), restart=workspace.MOST_SYSTEMS + 2)
+    assert kept(A) is None
+    cg(A, np.ones(16))
+    monkeypatch.setattr(workspace, "MOST_BYTES", kept(A).nbytes - 1)
+    cg(A, np.ones(16))
+    assert kept(A) is None
+
+
+def test_another_preconditioner_takes_the_place_of_the_last(device):
+    A = planned()
+    M, other = jacobi(A), jacobi(A)
+    cg(A, np.ones(25), M=M)
+    watched = weakref.ref(next(iter(kept(A)._made.values())).vectors)
+    cg(A, np.ones(25), M=other)
+    assert kept(A).systems == 1
+    assert watched() is None
 
 
 def test_nobody_shares_one(device):
@@ -160,10 +148,10 @@ def test_nobody_shares_one(device):
     def fail(x: Any) -> None:
         raise KeyError
 
-    assert len(idle._left) == 1
+    assert kept(A) is not None
     with pytest.raises(KeyError):
         cg(A, b, callback=fail)
-    assert not idle._left
+    assert kept(A) is None
     results: list[Any] = []
     threads = [
         threading.Thread(target=lambda k=k: results.append((k, cg(A, k * b, rtol=1e-9)[0])))
@@ -177,30 +165,40 @@ def test_nobody_shares_one(device):
     assert len(results) == 3
 
 
-def test_what_may_change_leaves_nothing(device):
+def test_nothing_is_kept_for_what_may_change(device):
     A, M = planned(), jacobi(planned())
     cg(A.shifted(1.0), np.ones(25))
     cg(poisson(5), np.ones(25))
     cg(A, np.ones(25), M=np.eye(25))
-    assert not idle._left
+    assert kept(A) is None
     cg(A, np.ones(25), M=M)
-    assert len(idle._left) == 1
+    assert kept(A) is not None
 
 
-def test_the_next_one_waits_for_the_last(device, monkeypatch):
+@pytest.mark.parametrize("given", [False, True])
+def test_a_solve_waits_for_the_last_one_in_its_workspace(device, monkeypatch, given):
     said: list[str] = []
-    monkeypatch.setattr(device, "mark", lambda: said.append("left") or (lambda: said.append("taken")))
-    A = planned()
+    monkeypatch.setattr(device, "fence", lambda: said.append("ended") or (lambda: said.append("begun")))
+    A, more = planned(), {"workspace": Workspace()} if given else {}
+
+    def fail(x: Any) -> None:
+        raise KeyError
+
     for _ in range(2):
-        cg(A, np.ones(25))
-    assert said == ["left", "taken", "left"]
+        cg(A, np.ones(25), **more)
+    assert said == ["ended", "begun", "ended"]
+    with pytest.raises(KeyError):
+        cg(A, np.ones(25), callback=fail, **more)
+    assert said[3:] == ["begun", "ended"]
 
 
-def test_a_cpu_leaves_nothing(monkeypatch):
-    monkeypatch.setattr(idle, "_left", {})
-    A = planned()
-    cg(A, np.ones(25))
-    assert not idle._left
+def test_on_a_cpu_too():
+    A, b = planned(), np.arange(25.0)
+    x, _ = cg(A, b)
+    before = kept(A)
+    y, _ = cg(A, b)
+    assert kept(A) is before
+    np.testing.assert_array_equal(x, y)
 
 
 @pytest.mark.cuda
