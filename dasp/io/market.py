@@ -14,16 +14,15 @@ import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any, NamedTuple, cast
+from typing import IO, Any, cast
 
 import numpy as np
 import scipy.io
 from scipy.sparse import csr_array
 
 from dasp.io.files import MatrixFileError, open_regular
+from dasp.io.market_entries import REMEDY, Entries, Head, Vector, assemble
 from dasp.runtime.memory import BYTES_PER_COLUMN, BYTES_PER_ENTRY, BYTES_PER_ROW, refuse_oversize
-
-Vector = np.ndarray[Any, Any]
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _ZIP_MAGIC = b"PK"
@@ -57,7 +56,7 @@ _TO_SHAPE = bytes.maketrans(b"123456789", 9 * b"0")
 """The shape of a line is the line with every digit replaced by 0: few lines have a shape of their own."""
 
 _TO_SCIPY, _NOT_FOR_SCIPY = bytes.maketrans(b"dD", b"ee"), b"+\r"
-"""What SciPy's reader does not know: Fortran's exponents, plus signs, the line ends of Windows."""
+"""SciPy's reader does not know these: Fortran's exponents, plus signs, the line ends of Windows."""
 
 _INDICES = rb"0++[ \t]++0++"
 _REAL = rb"[+-]?+(?:(?:0++(?:\.0*+)?+|\.0++)(?:[eEdD][+-]?+0++)?+|(?i:nan|inf(?:inity)?+))"
@@ -69,28 +68,6 @@ _NUMBERS: dict[str, list[bytes]] = {
     "complex": [_REAL, _REAL],
 }
 """The shapes of the numbers that a line holds behind its row and column."""
-
-_REMEDY = "mend it or download the file again"
-
-
-class _Head(NamedTuple):
-    """What stands above the first entry; `lines` entries follow, `line` is the size line's number."""
-
-    is_coordinate: bool
-    field: str
-    symmetry: str
-    rows: int
-    columns: int
-    lines: int
-    line: int
-
-
-class _Entries(NamedTuple):
-    """All entries of a file: rows and columns counted from 0, and values; an array has values alone."""
-
-    rows: Vector
-    columns: Vector
-    values: Vector
 
 
 def read_matrix_market(path: Path) -> csr_array:
@@ -131,7 +108,7 @@ def read_matrix_market(path: Path) -> csr_array:
         stream = cast(IO[bytes], gzip.GzipFile(fileobj=file)) if packed else file
         head = _read_head(path, stream, packed)
         entries = _Reader(path, stream, head).read()
-    return _assemble(path, head, entries)
+    return assemble(path, head, entries)
 
 
 # Above the entries
@@ -168,7 +145,7 @@ def _refuse_other_kinds(path: Path, start: bytes) -> None:
             )
 
 
-def _read_head(path: Path, stream: IO[bytes], packed: bool) -> _Head:
+def _read_head(path: Path, stream: IO[bytes], packed: bool) -> Head:
     """Read the header and the size line, and check them before memory is asked for on their word."""
     header = _text(stream.readline(_LONGEST_LINE))
     lowered = header.lower()
@@ -203,7 +180,7 @@ def _read_head(path: Path, stream: IO[bytes], packed: bool) -> _Head:
     return _read_size(path, stream, words, packed)
 
 
-def _read_size(path: Path, stream: IO[bytes], words: list[str], packed: bool) -> _Head:
+def _read_size(path: Path, stream: IO[bytes], words: list[str], packed: bool) -> Head:
     number, line, remarks = 1, "%", 0
     while line.startswith("%") or not _words(line):
         raw = stream.readline(_LONGEST_LINE)
@@ -226,7 +203,7 @@ def _read_size(path: Path, stream: IO[bytes], words: list[str], packed: bool) ->
         names = "rows, columns and entries" if coordinate else "rows and columns"
         raise MatrixFileError(
             f"{path} has {line[:60]!r} in line {number}; that line must give {names} as whole numbers; "
-            + _REMEDY
+            + REMEDY
         )
     rows, columns = sizes[:2]
     symmetry = words[4]
@@ -235,19 +212,19 @@ def _read_size(path: Path, stream: IO[bytes], words: list[str], packed: bool) ->
             f"{path} is {rows} x {columns} and {symmetry}; such a matrix is square; mend its header"
         )
     lines = sizes[2] if coordinate else _array_lines(rows, columns, symmetry)
-    head = _Head(coordinate, words[3].replace("double", "real"), symmetry, rows, columns, lines, number)
+    head = Head(coordinate, words[3].replace("double", "real"), symmetry, rows, columns, lines, number)
     _check_promise(path, head, packed)
     return head
 
 
 def _array_lines(rows: int, columns: int, symmetry: str) -> int:
-    """Return how many values an array has: of a symmetric one the lower triangle is stored."""
+    """Return the number of values of an array; a symmetric one stores its lower triangle."""
     if symmetry == "general":
         return rows * columns
     return rows * (rows - 1) // 2 if symmetry == "skew-symmetric" else rows * (rows + 1) // 2
 
 
-def _check_promise(path: Path, head: _Head, packed: bool) -> None:
+def _check_promise(path: Path, head: Head, packed: bool) -> None:
     """Refuse a size line that the file cannot keep, however its entries are written, or the machine."""
     size, shortest = path.stat().st_size, _SHORTEST_ENTRY if head.is_coordinate else _SHORTEST_VALUE
     if shortest * head.lines > size * (_LARGEST_GZIP_RATIO if packed else 1) + shortest:
@@ -274,7 +251,7 @@ def _text(raw: bytes) -> str:
 
 
 def _words(line: str) -> list[str]:
-    """Return what stands between spaces and tabs: Python's own `split` knows more blanks."""
+    """Return the words between spaces and tabs: Python's own `split` knows more blanks."""
     return re.findall(r"[^ \t]+", line)
 
 
@@ -282,9 +259,9 @@ def _words(line: str) -> list[str]:
 
 
 class _Grammar:
-    """What a line of a file may look like, and what is wrong with one that looks different."""
+    """The form of a file's lines; it names the fault of a line that has another."""
 
-    def __init__(self, head: _Head) -> None:
+    def __init__(self, head: Head) -> None:
         self._head = head
         parts = [_INDICES] * head.is_coordinate + _NUMBERS[head.field]
         self._line = _pattern(parts, rb"[ \t]*+\r?+")
@@ -293,15 +270,15 @@ class _Grammar:
         self._parts = _pattern(parts, b"")
 
     def is_blank(self, shape: bytes) -> bool:
-        """Return whether a line holds nothing."""
+        """Return True if a line is blank."""
         return self._blank.fullmatch(shape) is not None
 
     def is_sound(self, shape: bytes) -> bool:
-        """Return whether a line is blank, or holds one entry and nothing else."""
+        """Return True if a line is blank, or holds one entry and nothing else."""
         return (self._line.fullmatch(shape) or self._blank.fullmatch(shape)) is not None
 
     def find_fault(self, line: bytes) -> str:
-        """Return what is needed where a line that is not blank is at fault, in words; "" if it is sound."""
+        """Return the fault of a line that is not blank, in words; "" if it is sound."""
         shape = line.translate(_TO_SHAPE)
         if b"\0" in line:
             return "it holds zero bytes, which no text has"
@@ -342,16 +319,16 @@ def _is_too_large(word: bytes, dtype: np.dtype[Any]) -> bool:
 class _Reader:
     """Reads all lines below the size line into one set of arrays."""
 
-    def __init__(self, path: Path, stream: IO[bytes], head: _Head) -> None:
+    def __init__(self, path: Path, stream: IO[bytes], head: Head) -> None:
         self._path, self._stream, self._head = path, stream, head
         self._line, self._found = head.line, 0
         self._grammar = _Grammar(head)
         index = np.dtype(np.int32 if max(head.rows, head.columns) < 2**31 else np.int64)
         places = head.lines if head.is_coordinate else 0
         values = np.empty(head.lines, _DTYPES[head.field])
-        self._entries = _Entries(np.empty(places, index), np.empty(places, index), values)
+        self._entries = Entries(np.empty(places, index), np.empty(places, index), values)
 
-    def read(self) -> _Entries:
+    def read(self) -> Entries:
         """Read to the end of the stream.
 
         Raises
@@ -385,7 +362,7 @@ class _Reader:
         if max(map(len, different)) >= _LONGEST_LINE:
             raise MatrixFileError(
                 f"{self._path} has a line of more than {_LONGEST_LINE:,} bytes; an entry is shorter; "
-                + _REMEDY
+                + REMEDY
             )
         blank = sum(shapes.count(shape) for shape in different if self._grammar.is_blank(shape))
         count, begin = len(shapes) - blank, self._found
@@ -416,7 +393,7 @@ class _Reader:
                 shown = _text(line)
                 raise MatrixFileError(
                     f"{self._path} has {shown if len(shown) <= 60 else shown[:57] + '...'!r} in line "
-                    f"{number}; {fault}; {_REMEDY}"
+                    f"{number}; {fault}; {REMEDY}"
                 )
 
 
@@ -424,7 +401,7 @@ _AS_ARRAY = {"spmatrix": False} if "spmatrix" in inspect.signature(scipy.io.mmre
 """Asks a SciPy that can for a sparse array; older ones know sparse matrices alone."""
 
 
-def _convert(text: bytes, head: _Head, count: int) -> Sequence[Vector]:
+def _convert(text: bytes, head: Head, count: int) -> Sequence[Vector]:
     """Convert `count` lines, and return their values, behind rows and columns unless the file is an array.
 
     Raises
@@ -441,117 +418,3 @@ def _convert(text: bytes, head: _Head, count: int) -> Sequence[Vector]:
     above = f"%%MatrixMarket matrix coordinate {head.field} general\n{head.rows} {head.columns} {count}\n"
     matrix = scipy.io.mmread(io.BytesIO(above.encode() + text), **_AS_ARRAY)
     return matrix.row, matrix.col, matrix.data
-
-
-# The matrix
-
-
-def _assemble(path: Path, head: _Head, entries: _Entries) -> csr_array:
-    """Make the matrix that the entries mean."""
-    rows, columns, values = entries
-    skew = head.symmetry == "skew-symmetric"
-    if skew and values.dtype.kind == "i" and np.any(values == np.iinfo(values.dtype).min):
-        least = np.iinfo(values.dtype).min
-        raise MatrixFileError(f"{path} is skew-symmetric and has {least}, whose opposite is beyond int64")
-    if not head.is_coordinate:
-        full = _write_out(head, values)
-        if head.symmetry == "hermitian":
-            _check_real(path, full.diagonal().imag, np.arange(head.rows))
-        return csr_array(full)
-    if head.symmetry != "general":
-        _check_triangle(path, head, entries)
-        off = rows != columns
-        rows, columns, values = (
-            np.concatenate([rows, columns[off]]),
-            np.concatenate([columns, rows[off]]),
-            np.concatenate([values, _opposite(head, values[off])]),
-        )
-    shape = head.rows, head.columns
-    if values.dtype.kind in "iu" and _may_overflow(values):
-        _check_sums(path, shape, _Entries(rows, columns, values))
-    return csr_array((values, (rows, columns)), shape=shape)
-
-
-def _opposite(head: _Head, values: Vector) -> Vector:
-    """Return what stands on the other side of the diagonal."""
-    if head.symmetry == "hermitian":
-        return values.conj()
-    return -values if head.symmetry == "skew-symmetric" else values
-
-
-def _write_out(head: _Head, values: Vector) -> Vector:
-    """Return an array, whose values are stored by columns, in full."""
-    if head.symmetry == "general":
-        return values.reshape(head.columns, head.rows).T
-    skew = head.symmetry == "skew-symmetric"
-    full = np.zeros((head.rows, head.rows), values.dtype)
-    start = 0
-    for j in range(head.rows):
-        below = slice(j + skew, None)
-        column = values[start : start + head.rows - j - skew]
-        full[below, j] = column
-        full[j, below] = _opposite(head, column)
-        if head.symmetry == "hermitian" and len(column):
-            full[j, j] = column[0]
-        start += len(column)
-    return full
-
-
-def _check_triangle(path: Path, head: _Head, entries: _Entries) -> None:
-    """Hold that entries of symmetric storage lie on one side of the diagonal, or at least do not meet."""
-    rows, columns, values = entries
-    on_diagonal = rows == columns
-    diagonal, place = values[on_diagonal], rows[on_diagonal]
-    if head.symmetry == "skew-symmetric" and np.any(diagonal != 0):
-        row = int(place[0]) + 1
-        raise MatrixFileError(
-            f"{path} has an entry in row {row} and column {row}; the diagonal of a skew-symmetric matrix "
-            f"is 0; {_REMEDY}"
-        )
-    if head.symmetry == "hermitian":
-        _check_real(path, diagonal.imag, place)
-    below, above = rows > columns, rows < columns
-    if not below.any() or not above.any():
-        return
-    keys = [
-        big.astype(np.uint64) * np.uint64(head.rows) + small.astype(np.uint64)
-        for big, small in ((rows[below], columns[below]), (columns[above], rows[above]))
-    ]
-    twice = np.intersect1d(keys[0], keys[1])
-    if len(twice):
-        row, column = divmod(int(twice[0]), head.rows)
-        raise MatrixFileError(
-            f"{path} is {head.symmetry} and has both entries ({row + 1}, {column + 1}) and "
-            f"({column + 1}, {row + 1}); one of them is needed; {_REMEDY}"
-        )
-
-
-def _check_real(path: Path, imaginary: Vector, rows: Vector) -> None:
-    """Hold that the diagonal of a hermitian matrix has no imaginary parts, which lie in some rows."""
-    if imaginary.any():
-        row = int(rows[np.flatnonzero(imaginary)[0]]) + 1
-        raise MatrixFileError(
-            f"{path} has an imaginary part in row {row} and column {row}; the diagonal of a hermitian matrix "
-            f"is real; {_REMEDY}"
-        )
-
-
-def _may_overflow(values: Vector) -> bool:
-    """Return whether all integers together might be too large for their type, were they at one place."""
-    most = max(int(values.max()), -int(values.min())) if len(values) else 0
-    return bool(most * len(values) > np.iinfo(values.dtype).max)
-
-
-def _check_sums(path: Path, shape: tuple[int, int], entries: _Entries) -> None:
-    """Hold that the integers at one place can be summed, by summing their halves apart."""
-    rows, columns, values = entries
-    low, high = (
-        csr_array((half.astype(np.int64), (rows, columns)), shape=shape).data
-        for half in (values & values.dtype.type(2**32 - 1), values >> 32)
-    )
-    high = high + (low >> 32)
-    limits = np.iinfo(values.dtype)
-    if len(high) and not (limits.min >> 32 <= high.min() and high.max() <= limits.max >> 32):
-        raise MatrixFileError(
-            f"{path} has several entries at one place whose sum is beyond {values.dtype}; {_REMEDY}"
-        )

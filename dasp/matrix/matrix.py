@@ -90,8 +90,10 @@ class SpMatrix(Arithmetic):
 
     @classmethod
     def _pack(cls, csr: Csr, order: Array | None, request: Request) -> Self:
-        """Plan a matrix that was converted."""
-        return cls(planning.pack(csr, order, request), request.device)
+        """Plan a matrix that was converted, on the device that the request has found."""
+        planned = cls.__new__(cls)
+        planned._begin(request.device, planning.pack(csr, order, request), Shared())
+        return planned
 
     @classmethod
     def from_scipy(

@@ -1,4 +1,4 @@
-"""CSR -> plan: what a caller asks of a new matrix, and the format that packs it where it lies."""
+"""CSR -> plan: the request of a caller, and the format that packs the matrix where it lies."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Request:
     policy : Policy
         How its rows are packed.
     progress : bool
-        Whether a bar shows the steps of packing, should they take more than a second.
+        If True, a bar shows the steps of packing, should they take more than a second.
     """
 
     device: str
@@ -109,7 +109,7 @@ def make_plan(
     order : Array, shape (nnz,), optional
         Which of the entries that came in is each entry of the matrix, if they came in another order.
     progress : bool
-        Whether a bar shows the steps, should they take more than a second.
+        If True, a bar shows the steps, should they take more than a second.
 
     Returns
     -------

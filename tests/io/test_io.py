@@ -247,7 +247,7 @@ def test_numbers_are_rounded_to_the_nearest(tmp_path: Path, number: str) -> None
 
 def converted(numbers: list[str]) -> np.ndarray:
     """The bits of what the reader makes of decimals."""
-    head = market._Head(True, "real", "general", 1, 1, len(numbers), 2)
+    head = market.Head(True, "real", "general", 1, 1, len(numbers), 2)
     stream = io.BytesIO("".join(f"1 1 {number}\n" for number in numbers).encode())
     return market._Reader(Path("a.mtx"), stream, head).read().values.view(np.uint64)
 
