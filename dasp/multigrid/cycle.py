@@ -37,6 +37,12 @@ SMOOTHERS, CYCLES = ("chebyshev", "jacobi", "gauss-seidel"), ("V", "W", "F")
 DENSE_ROWS = 320
 """Rows of a level up to which a V-cycle from it down is kept as one dense matrix."""
 
+MOST_INVERSE_ROWS = 1500
+"""Rows of the last level up to which it is inverted; the pseudo-inverse of more takes seconds and memory."""
+
+COARSE_SWEEPS = 8
+"""Times that the last level is smoothed, forwards and backwards, where it has more rows."""
+
 RATIO = 8.0
 """Of the ends of the interval that a Chebyshev smoother damps: on Poisson matrices 4 to 10 need the fewest
 cycles."""
@@ -212,12 +218,18 @@ class Multigrid(Preconditioner):
         matrices = [as_csr(level.A) for level in hierarchy]
         last = first_dense(matrices, options)
         self._levels = [
-            _level(matrix, self.space, device, options, self.vectors if k == 0 else None)
+            _level(matrix, self.space, device, options, self.vectors if k == 0 else None, coarse=k > 0)
             for k, matrix in enumerate(matrices[:last])
         ]
         self._P = [planned(as_csr(level.P), self.space, device) for level in hierarchy[:last]]
         self._R = [planned(as_csr(level.R), self.space, device) for level in hierarchy[:last]]
         n = matrices[last].shape[0]
+        self._last: Level | None = None
+        if n > MOST_INVERSE_ROWS:
+            own = None if last else self.vectors
+            self._last = _level(matrices[last], self.space, device, options, own, coarse=last > 0)
+            self._coarsest = self._last.vectors
+            return
         self._coarsest = self.space.vectors(n, "b", "x") if last else self.vectors
         self._inverse = planned(as_csr(dense_cycle(hierarchy, last, options)), self.space, device)
 
@@ -227,7 +239,12 @@ class Multigrid(Preconditioner):
 
     def _cycle(self, k: int, kind: str, *, from_zero: bool) -> None:
         if k == len(self._levels):
-            self.space.apply(self._inverse, self._coarsest["b"], self._coarsest["x"])
+            if self._last is None:
+                self.space.apply(self._inverse, self._coarsest["b"], self._coarsest["x"])
+                return
+            for sweep in range(COARSE_SWEEPS):
+                self._last.smooth(from_zero=from_zero and sweep == 0, forward=True)
+                self._last.smooth(from_zero=False, forward=False)
             return
         level = self._levels[k]
         below = self._levels[k + 1].vectors if k + 1 < len(self._levels) else self._coarsest
@@ -240,11 +257,48 @@ class Multigrid(Preconditioner):
         level.smooth(from_zero=False, forward=False)
 
 
-def _level(matrix: Any, space: Space, device: str, options: Options, vectors: Vectors | None) -> Level:
+def _level(
+    matrix: Any, space: Space, device: str, options: Options, vectors: Vectors | None, *, coarse: bool
+) -> Level:
     """Return a level of a matrix on the host, planned for the device."""
-    inverse = inverse_diagonal(matrix)
+    inverse = coarse_inverse_diagonal(matrix) if coarse else inverse_diagonal(matrix)
     radius = 0.0 if options.smoother == "gauss-seidel" else spectral_radius(matrix, inverse)
     return Level(planned(matrix, space, device), inverse, radius, space, options, vectors, matrix)
+
+
+def coarse_inverse_diagonal(A: Any) -> np.ndarray[Any, Any]:
+    """Return 1 / a_ii of a coarse matrix, and 0 for a row of zeros, which smoothers pass by.
+
+    Aggregates with fewer unknowns than modes leave such rows.
+
+    Raises
+    ------
+    ValueError
+        If a_ii of another row is zero, not finite, or so small that its inverse is not.
+    """
+    from scipy.sparse import diags_array
+
+    empty = abs(A).sum(axis=1) == 0
+    inverse = inverse_diagonal(A + diags_array(empty.astype(A.dtype)) if empty.any() else A)
+    inverse[empty] = 0
+    return inverse
+
+
+def check_finite(hierarchy: list[Any]) -> None:
+    """Check that no matrix of a hierarchy holds NaN or infinity.
+
+    Raises
+    ------
+    ValueError
+    """
+    for k, level in enumerate(hierarchy):
+        for name in "APR":
+            matrix = getattr(level, name, None)
+            if matrix is not None and not np.isfinite(matrix.data).all():
+                raise ValueError(
+                    f"{name} of level {k} of ml holds NaN or infinity; finite numbers are needed; "
+                    "scale the matrix if its products overflow"
+                )
 
 
 def as_csr(matrix: Any) -> Any:
@@ -269,22 +323,25 @@ def dense_cycle(hierarchy: list[Any], first: int, options: Options) -> np.ndarra
         return np.asarray(np.linalg.pinv(A.toarray().astype(wide_type(A))))
     n = A.shape[0]
     inner = dense_cycle(hierarchy, first + 1, options)
-    S = _dense_smoother(A, options)
+    S = _dense_smoother(A, options, coarse=first > 0)
     A, P, R = A.toarray(), as_csr(hierarchy[first].P).toarray(), as_csr(hierarchy[first].R).toarray()
     before = S(np.zeros((n, n)), np.eye(n), True)
     corrected = before + P @ (inner @ (R @ (np.eye(n) - A @ before)))
     return np.asarray(S(corrected, np.eye(n), False))
 
 
-def _dense_smoother(matrix: Any, options: Options) -> Callable[[Any, Any, bool], Any]:
+def _dense_smoother(matrix: Any, options: Options, *, coarse: bool) -> Callable[[Any, Any, bool], Any]:
     """Return a function of X, B and the direction that smooths all columns of X."""
-    A, inverse = matrix.toarray().astype(wide_type(matrix)), inverse_diagonal(matrix)[:, None]
+    A = matrix.toarray().astype(wide_type(matrix))
+    inverse = (coarse_inverse_diagonal(matrix) if coarse else inverse_diagonal(matrix))[:, None]
     if options.smoother == "gauss-seidel":
-        lower, upper = np.tril(A), np.triu(A)
+        used = inverse != 0
+        unit = np.diag((~used[:, 0]).astype(A.dtype))  # else a row of zeros could not be solved for
+        lower, upper = np.tril(A) + unit, np.triu(A) + unit
 
         def sweep(X: Any, B: Any, forward: bool) -> Any:
             T = lower if forward else upper
-            return X + np.linalg.solve(T, B - A @ X)
+            return X + used * np.linalg.solve(T, B - A @ X)
 
     elif options.smoother == "jacobi":
         omega = OMEGA / spectral_radius(matrix, inverse[:, 0])
@@ -369,6 +426,7 @@ def multigrid(
     """
     hierarchy = levels_of(ml)
     computed = cycle_type(hierarchy, dtype)
+    check_finite(hierarchy)
     for name, value, known in (("smoother", smoother, SMOOTHERS), ("cycle", cycle, CYCLES)):
         if value not in known:
             raise ValueError(f"{name} is {value!r}; one of {', '.join(known)} is needed")

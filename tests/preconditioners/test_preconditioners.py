@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -426,3 +427,51 @@ def test_on_a_gpu():
 def _on_cpu(A: Any, ml: Any, M: Any) -> Any:
     kinds = {"Jacobi": jacobi, "BlockJacobi": lambda A: block_jacobi(A, block=4), "Polynomial": chebyshev}
     return kinds[type(M).__name__](A) if type(M).__name__ in kinds else multigrid(ml, device="cpu")
+
+
+@pytest.mark.parametrize("smoother", ["chebyshev", "gauss-seidel"])
+def test_a_large_last_level_is_smoothed_and_not_inverted(monkeypatch, smoother):
+    monkeypatch.setattr("dasp.multigrid.cycle.MOST_INVERSE_ROWS", 30)
+    A = poisson(40)
+    ml = pyamg.ruge_stuben_solver(sp.csr_matrix(A), max_levels=2)
+    monkeypatch.setattr(np.linalg, "pinv", None)
+    for one in (ml, SimpleNamespace(levels=ml.levels[1:])):
+        matrix = sp.csr_array(one.levels[0].A)
+        M = multigrid(one, device="cpu", smoother=smoother)
+        _, stats = cg(matrix, np.ones(matrix.shape[0]), M=M, rtol=1e-8)
+        assert stats.converged, stats.reason
+        assert stats.iterations <= 40
+
+
+@pytest.mark.parametrize("smoother", ["chebyshev", "jacobi", "gauss-seidel"])
+@pytest.mark.parametrize("cycle", ["V", "W"])
+def test_rows_of_zeros_are_passed_by_on_coarse_levels(smoother, cycle):
+    """Aggregates with fewer unknowns than modes leave such rows."""
+    A = poisson(20)
+    ml = pyamg.smoothed_aggregation_solver(sp.csr_matrix(A), max_coarse=5)
+    levels = [
+        SimpleNamespace(A=level.A, P=getattr(level, "P", None), R=getattr(level, "R", None))
+        for level in ml.levels
+    ]
+    for k, level in enumerate(levels):  # a coarse unknown more on each level, of which no other depends
+        if k:
+            level.A = sp.block_diag([level.A, sp.csr_array((1, 1))], format="csr")
+        if level.P is not None:
+            level.P = sp.hstack([level.P, sp.csr_array((level.P.shape[0], 1))], format="csr")
+            level.R = sp.vstack([level.R, sp.csr_array((1, level.R.shape[1]))], format="csr")
+        if k and level.P is not None:
+            level.P = sp.vstack([level.P, sp.csr_array((1, level.P.shape[1]))], format="csr")
+            level.R = sp.hstack([level.R, sp.csr_array((level.R.shape[0], 1))], format="csr")
+    r = np.random.default_rng(0).standard_normal(400)
+    want = multigrid(ml, device="cpu", smoother=smoother, cycle=cycle) @ r
+    got = multigrid(SimpleNamespace(levels=levels), device="cpu", smoother=smoother, cycle=cycle) @ r
+    # The largest eigenvalue is estimated from another first vector, as there are more rows.
+    bound = (1e-12 if smoother == "gauss-seidel" else 1e-3) * abs(want).max()
+    np.testing.assert_array_less(abs(got - want), bound)
+
+
+def test_a_hierarchy_with_nan_is_refused():
+    ml = pyamg.ruge_stuben_solver(sp.csr_matrix(poisson(12)), max_coarse=10)
+    ml.levels[-1].A.data[0] = np.nan
+    with pytest.raises(ValueError, match=f"A of level {len(ml.levels) - 1} of ml holds NaN or infinity"):
+        multigrid(ml, device="cpu")
