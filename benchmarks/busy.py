@@ -24,8 +24,8 @@ import numpy as np
 
 import dasp
 from benchmarks.bench import machine, results
+from benchmarks.bench.rows import median
 from dasp import models
-from dasp.cli.table import median
 from dasp.runtime.cpu import team
 
 MODELS = "poisson2d:60", "poisson3d:40", "rmat:14"

@@ -31,9 +31,10 @@ from benchmarks.bench import (
 )
 from benchmarks.bench.markers import replace_between
 from benchmarks.bench.report import provenance
+from benchmarks.bench.rows import Row, median
 from benchmarks.bench.scaling_figures import draw_scaling
 from benchmarks.bench.sparse_report import baselines, number, pays_against_all, speedup, timed
-from dasp.cli.table import Row, Table, geometric_mean, median, products, significant
+from dasp.cli.table import Table, geometric_mean, products, significant
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"

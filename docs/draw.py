@@ -20,10 +20,10 @@ from matplotlib.patches import Rectangle
 
 import dasp
 from benchmarks.bench import results
+from benchmarks.bench.rows import Row, number
 from benchmarks.bench.sparse_report import baselines, pays_against_all, speedup, timed
 from dasp import formats
 from dasp.cli import figures, roofline
-from dasp.cli.table import Row, number
 from dasp.formats import devices
 from dasp.formats.plan import PAD, WARP
 from dasp.formats.sell.pattern import Coding, shape_fields

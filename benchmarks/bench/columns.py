@@ -27,8 +27,9 @@ from benchmarks.bench.cusparse import (
     CuSparse,
     load,
 )
+from benchmarks.bench.rows import Row, number
 from dasp.cli import roofline
-from dasp.cli.table import Row, Table, geometric_mean, number, significant
+from dasp.cli.table import Table, geometric_mean, significant
 from dasp.cli.values import as_float, random_vector
 from dasp.cli.verify import Reference, check_rows, reference_product
 from dasp.io import load_matrix

@@ -15,9 +15,10 @@ from typing import Any
 from benchmarks.bench import results, solvers_report
 from benchmarks.bench.gemm_report import VENDOR, cells
 from benchmarks.bench.report import where
+from benchmarks.bench.rows import Row, number
 from benchmarks.bench.sparse_report import baselines, timed, us
 from dasp.cli.figures import BLACK, BLUE, COLOURS, GREEN, ORANGE, RED, SKY, new_figure, save, styled
-from dasp.cli.table import Row, geometric_mean, number, significant
+from dasp.cli.table import geometric_mean, significant
 from dasp.runtime.integers import ceil_div
 
 MARKERS = ("o", "s", "^", "v", "D", "P", "X", "<", ">", "h")

@@ -19,7 +19,7 @@ from benchmarks.bench.device import BenchDevice
 from benchmarks.bench.figures import draw_ladder
 from benchmarks.bench.gemm_report import VENDOR, ladders, report
 from benchmarks.bench.report import Report
-from dasp.cli.table import Row
+from benchmarks.bench.rows import Row
 from dasp.dense import kernels
 from dasp.dense.gemm.ladder import HALF, error_bound, error_factor
 from dasp.dense.gemm.product import gemm

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from benchmarks.bench import results
 from benchmarks.bench.report import Report, where
-from dasp.cli.table import Row, Table, geometric_mean, number, percent
+from benchmarks.bench.rows import Row, number, percent
+from dasp.cli.table import Table, geometric_mean
 
 VENDOR = "vendor"
 """The kernel of cuBLAS or of NumPy's BLAS, which all others are compared with."""

@@ -20,7 +20,8 @@ from benchmarks.bench import results
 from benchmarks.bench.device import BenchDevice
 from benchmarks.bench.figures import draw_bars
 from benchmarks.bench.report import Report, where
-from dasp.cli.table import Row, Table, number, percent
+from benchmarks.bench.rows import Row, number, percent
+from dasp.cli.table import Table
 from dasp.dense import gf256
 from dasp.dense.gf256.field import Bytes, cauchy, multiply
 from dasp.runtime.candidate import Candidate

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.bench import machine
-from dasp.cli.table import WIDTH, Row, Table
+from benchmarks.bench.rows import Row
+from dasp.cli.table import WIDTH, Table
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,9 @@ import numpy as np
 
 from benchmarks.bench import machine, results
 from benchmarks.bench.report import Report
+from benchmarks.bench.rows import Row, number
 from dasp import solvers
-from dasp.cli.table import Row, Table, number, significant
+from dasp.cli.table import Table, significant
 from dasp.distributed.communicators import engine_of
 from dasp.distributed.engine import Engine, agree
 from dasp.distributed.launch import first_ranks, leave, world

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.bench.figures import BLUE, COLOURS, new_figure, save, styled
+from benchmarks.bench.rows import Row, number
 from benchmarks.bench.scaling import share, weak_edge
-from dasp.cli.table import Row, number
 
 
 @styled

@@ -16,7 +16,7 @@ from typing import Protocol
 from benchmarks.bench import results
 from benchmarks.bench.device import BenchDevice
 from benchmarks.bench.report import Report
-from dasp.cli.table import Row
+from benchmarks.bench.rows import Row
 
 
 class Subject(Protocol):

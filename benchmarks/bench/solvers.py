@@ -21,12 +21,12 @@ from benchmarks.bench import solver_baselines as others
 from benchmarks.bench.device import BenchDevice
 from benchmarks.bench.figures import draw_systems
 from benchmarks.bench.report import Report
+from benchmarks.bench.rows import Row
 from benchmarks.bench.solvers_report import MULTIGRID, ours, report
 from benchmarks.bench.sparse import as_text, load, short_name
 from dasp.cli.bench import planner
 from dasp.cli.systems import METHODS as SOLVES
 from dasp.cli.systems import one_blas_thread
-from dasp.cli.table import Row
 from dasp.cli.values import as_float
 
 METHODS = (*(name for name, method in SOLVES.items() if method.is_shared), MULTIGRID)

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 
 from benchmarks.bench import results
 from benchmarks.bench.report import Report
-from dasp.cli.table import Row, Table, geometric_mean, number, significant, whole
+from benchmarks.bench.rows import Row, number, whole
+from dasp.cli.table import Table, geometric_mean, significant
 
 OURS, MULTIGRID = "dasp", "multigrid"
 LIBRARIES = ("CuPy", "SciPy", "PyAMG")

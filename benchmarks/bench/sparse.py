@@ -16,6 +16,7 @@ from benchmarks.bench import sparse_report
 from benchmarks.bench.device import BenchDevice
 from benchmarks.bench.figures import draw_collection
 from benchmarks.bench.report import Report
+from benchmarks.bench.rows import Row
 from dasp.cli.bench import planner
 from dasp.cli.measure import (
     OURS,
@@ -28,7 +29,6 @@ from dasp.cli.measure import (
     warm_up,
 )
 from dasp.cli.roofline import csr_bytes, product_bytes, roofline_us
-from dasp.cli.table import Row
 from dasp.cli.values import as_float
 
 

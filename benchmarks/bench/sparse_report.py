@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 from benchmarks.bench import results
 from benchmarks.bench.report import Report
+from benchmarks.bench.rows import Row, median, number, percent, whole
 from dasp.cli.measure import BY_A_CALL, break_even
-from dasp.cli.table import Row, Table, geometric_mean, median, number, percent, products, significant, whole
+from dasp.cli.table import Table, geometric_mean, products, significant
 
 LIBRARY = {"cpu": ("scipy", "SciPy"), "cuda": ("cupy", "CuPy")}
 """The library whose arrays a device multiplies: the baseline's name, and how it is written."""

@@ -7,9 +7,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-Row = dict[str, str]
-"""A row of a result file: every value as text."""
-
 WIDTH = 100
 """Columns of a terminal that a table may take."""
 
@@ -49,7 +46,7 @@ class Table:
         return cls(title, tuple(heading for heading, _ in columns), lines, frozenset(words))
 
     def text(self, width: int = WIDTH) -> str:
-        """The table for a terminal; columns that do not fit stand below, the first one repeated."""
+        """Return the table for a terminal; columns that do not fit stand below, the first one repeated."""
         cells = [self.headings, *(tuple(map(_shortened, line)) for line in self.lines)]
         widths = [max(len(line[i]) for line in cells) for i in range(len(self.headings))]
         blocks, used = [[0]], widths[0]
@@ -71,7 +68,7 @@ class Table:
         return "\n".join([*([self.title] if self.title else []), "\n\n".join(parts)])
 
     def markdown(self) -> str:
-        """The table in Markdown, without its title."""
+        """Return the table in Markdown, without its title."""
         left = {i for i, heading in enumerate(self.headings) if i == 0 or heading in self.words}
         rule = "|".join(" --- " if i in left else " ---: " for i in range(len(self.headings)))
         lines = ["| " + " | ".join(line) + " |" for line in (self.headings, *self.lines)]
@@ -79,19 +76,13 @@ class Table:
 
 
 def _shortened(cell: str) -> str:
-    """A cell that is no longer than LONGEST_CELL, its middle left out if need be."""
+    """Return a cell that is no longer than LONGEST_CELL, its middle left out if need be."""
     half = (LONGEST_CELL - 3) // 2
     return cell if len(cell) <= LONGEST_CELL else f"{cell[:half]}...{cell[-half:]}"
 
 
-def number(row: Row, name: str) -> float:
-    """A figure of a row; NaN where the row has none."""
-    text = row.get(name, "")
-    return float(text) if text else math.nan
-
-
 def geometric_mean(values: Iterable[float]) -> float:
-    """The geometric mean of the numbers among `values`; NaN where there are none.
+    """Return the geometric mean of the numbers among `values`; NaN where there are none.
 
     Examples
     --------
@@ -102,23 +93,8 @@ def geometric_mean(values: Iterable[float]) -> float:
     return math.exp(math.fsum(logs) / len(logs)) if logs else math.nan
 
 
-def median(values: Iterable[float]) -> float:
-    """The median of the numbers among `values`, infinities counted; NaN where there are none.
-
-    Of an even number of values it is the upper of the two in the middle, so that it is never infinity less
-    infinity.
-
-    Examples
-    --------
-    >>> median([3.0, float("inf"), 1.0, float("nan")])
-    3.0
-    """
-    known = sorted(value for value in values if not math.isnan(value))
-    return known[len(known) // 2] if known else math.nan
-
-
 def significant(value: float, digits: int = 3) -> str:
-    """A number with `digits` significant digits and no exponent, with commas; a dash for NaN.
+    """Return a number with `digits` significant digits and no exponent, with commas; a dash for NaN.
 
     Examples
     --------
@@ -134,7 +110,7 @@ def significant(value: float, digits: int = 3) -> str:
 
 
 def products(value: float) -> str:
-    """After how many products something pays, in words.
+    """Return in words after how many products something pays.
 
     Examples
     --------
@@ -146,19 +122,3 @@ def products(value: float) -> str:
     if math.isinf(value):
         return "never"
     return f"{math.ceil(value):,}" if value > 0 else "at once"
-
-
-def whole(value: float) -> str:
-    """A whole number with commas; a dash for NaN."""
-    return "-" if math.isnan(value) else f"{int(value):,}"
-
-
-def percent(share: float, places: int = 0) -> str:
-    """A share in percent, without the sign; a dash for NaN.
-
-    Examples
-    --------
-    >>> percent(0.126), percent(0.126, 1), percent(float("nan"))
-    ('13', '12.6', '-')
-    """
-    return "-" if math.isnan(share) else f"{100 * share:.{places}f}"
