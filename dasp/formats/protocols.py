@@ -6,7 +6,6 @@ CuPy's, and nothing in it knows a CSR once a plan is made.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -208,13 +207,8 @@ class Primitives(Protocol):
         the columns. Writes into the headers the `Width` that each slice's deltas need, and where they begin.
         """
 
-    def count_values(
-        self, data: Array, meanwhile: Callable[[], object] | None = None
-    ) -> tuple[ValueStatistics, Any]:
-        """Count what `choose_coding` asks for; also what the backend keeps of that for `code_values`.
-
-        If the host has to wait for that, it calls `meanwhile` first.
-        """
+    def count_values(self, data: Array) -> tuple[ValueStatistics, Any]:
+        """Count what `choose_coding` asks for; also what the backend keeps of that for `code_values`."""
 
     def code_values(
         self,

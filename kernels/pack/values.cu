@@ -5,9 +5,6 @@
 // dasp_value_facts: one dimension, any number of blocks of 1024 threads. facts (2), claims (SLOTS), firsts (SLOTS + 1):
 //     0 before. facts: bits of `Dead`, and distinct values if NOT_DICTIONARY is not among them. In a table with open
 //     addressing a claim says which value has the slot (`Claims`), and a first where that comes first, bits flipped.
-//     come or null: 0 before and after; the last block then makes the table and leaves what was counted at 0.
-//     Nobody asks then what else the values are not.
-//     misfit: becomes `turn`, and no table is made, if there are more values than `room`.
 // dasp_dictionary: one block of 1024 threads. table: the values in the order of their first appearance, which is that of
 //     their codes.
 
@@ -189,9 +186,8 @@ __device__ __forceinline__ unsigned dead_of(const Bits (&bits)[AT_ONCE], long lo
     return dead;
 }
 
-// Writes the values that were found, in the order of their first places. Every thread of a block calls it; `again` has
-// it leave the slots as if nothing had been found.
-__device__ void make_table(const Claims& known, Count* claims, Count* firsts, Bits* table, bool again)
+// Writes the values that were found, in the order of their first places. Every thread of a block calls it.
+__device__ void make_table(const Claims& known, Count* claims, Count* firsts, Bits* table)
 {
     constexpr int each = SLOTS / THREADS, sharing = THREADS / MOST_CODES;  // threads that rank a value
     __shared__ Count places[MOST_CODES];
@@ -216,13 +212,11 @@ __device__ void make_table(const Claims& known, Count* claims, Count* firsts, Bi
     __syncthreads();
 #pragma unroll
     for (int k = 0; k < each; ++k) {
-        const int slot = threadIdx.x + k * THREADS, own = claim[k] ? atomicAdd(&found, 1) : MOST_CODES;
-        if (again) claims[slot] = firsts[slot] = 0;
+        const int own = claim[k] ? atomicAdd(&found, 1) : MOST_CODES;
         if (own >= MOST_CODES) continue;
         places[own] = ~first[k];
         values[own] = known.value(claim[k], ~first[k]);
     }
-    if (again && threadIdx.x == 0) firsts[SLOTS] = 0;
     __syncthreads();
     const int nth = threadIdx.x / sharing, count = min(found, MOST_CODES);
     const Count place = nth < count ? places[nth] : 0;
@@ -236,8 +230,7 @@ __device__ void make_table(const Claims& known, Count* claims, Count* firsts, Bi
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 dasp_value_facts(const Place* __restrict__ order, long long count, Count* facts, Count* claims, Count* firsts,
-                 Count* come, Bits* table, long long room,
-                 const Bits* __restrict__ data, Count* misfit, long long turn)
+                 const Bits* __restrict__ data)
 {
     __shared__ __align__(16) Count block_claims[SLOTS + 2];
     __shared__ __align__(8) unsigned block_firsts[SLOTS + 2];
@@ -273,13 +266,12 @@ dasp_value_facts(const Place* __restrict__ order, long long count, Count* facts,
         if (dead & ~before && lane_id() == 0) atomicOr(facts, Count(dead));
         dead |= before;
     }
-    wait_for_earlier_kernels();  // none is waited for here, but the next one may start
     if (lane_id() == 0 && (dead & NOT_DICTIONARY)) atomicOr(&many, 1u);
     __syncthreads();
     for (int slot = threadIdx.x; slot <= SLOTS; slot += THREADS) {
         if (block_firsts[slot] == 0) continue;
         if (!many) listed[atomicAdd(&found, 1)] = slot;
-        else if (!come) dead |= dead_of(known.value(block_claims[slot], place_of(~block_firsts[slot])));
+        else dead |= dead_of(known.value(block_claims[slot], place_of(~block_firsts[slot])));
     }
     __syncthreads();
     if (int(threadIdx.x) < found) {
@@ -289,28 +281,15 @@ dasp_value_facts(const Place* __restrict__ order, long long count, Count* facts,
         const Distinct<Count> all{known, claims, firsts, facts + 1};
         const int where = all.insert(slot_of(bits), bits, place, ~place);
         if (where < 0) dead |= NOT_DICTIONARY;
-        if (!come && (where < 0 || where >= IS_NEW)) dead |= dead_of(bits);  // where values are few, of each once
+        if (where < 0 || where >= IS_NEW) dead |= dead_of(bits);  // where values are few, of each once
     }
     dead = __reduce_or_sync(ALL_LANES, dead);
     if (lane_id() == 0 && dead) atomicOr(facts, Count(dead));
-    if (!come || !is_last_block(come, gridDim.x)) return;
-    const bool fits = !(peek(facts) & NOT_DICTIONARY) && peek(facts + 1) <= Count(room);
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        facts[0] = facts[1] = *come = 0;
-        if (!fits) *misfit = Count(turn);
-    }
-    if (fits) {
-        make_table(known, claims, firsts, table, true);
-        return;
-    }
-    for (int slot = threadIdx.x; slot < SLOTS; slot += THREADS) claims[slot] = firsts[slot] = 0;
-    if (threadIdx.x == 0) firsts[SLOTS] = 0;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 dasp_dictionary(const Bits* __restrict__ data, const Place* __restrict__ order, Count* claims, Count* firsts,
                 Bits* table)
 {
-    make_table(Claims{{data, order}}, claims, firsts, table, false);
+    make_table(Claims{{data, order}}, claims, firsts, table);
 }

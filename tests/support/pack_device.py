@@ -34,22 +34,6 @@ def _array_at(word: Any) -> Any:
     return np.ndarray(word.shape, word.dtype, owner, word.offset)
 
 
-class _Question:
-    """A question of an earlier turn, which some number did not fit."""
-
-    turn = 7
-
-    def __init__(self) -> None:
-        self._words, self._votes = np.array([self.turn - 1, 0], np.uint64), np.zeros(2, np.uint64)
-        self.misfit, self.told = _Address(self._words[:1]), _Address(self._words[1:])
-        self.votes = _Address(self._votes)
-
-    def fits(self) -> bool:
-        assert self._words[1] in (1, 2), "nobody answered"
-        assert not self._votes.any()
-        return bool(self._words[1] == 2)
-
-
 class PackingDevice:
     """A `Device` of `dasp.formats.sell.cuda.pack.protocols`; kernels must not read what none has written.
 
@@ -66,8 +50,6 @@ class PackingDevice:
         What was compiled, with its constants, and how often somebody asked for it.
     reads : int
         Copies to the host.
-    together : int
-        Blocks that run at the same time.
     bytes, peak : int
         Bytes of the arrays that are alive, and the most that there were at once.
     """
@@ -78,7 +60,6 @@ class PackingDevice:
         self.launches: list[str] = []
         self.sources: dict[tuple[str, frozenset[tuple[str, str]]], int] = {}
         self.reads = self.bytes = self.peak = 0
-        self.together = 40
         self._seed = seed
         self._constants: dict[tuple[int, ...], np.ndarray] = {}
         self._written: dict[int, np.ndarray] = {}  # of each byte, by the identity of its array
@@ -127,9 +108,6 @@ class PackingDevice:
     def bits(self, numbers: Any, kind: Any) -> Any:
         return _Address(numbers.view(kind))
 
-    def question(self) -> Any:
-        return _Question()
-
     def part(self, array: Any, first: int, count: int) -> Any:
         assert first + count <= len(array)
         return _Address(array[first : first + count])
@@ -140,7 +118,7 @@ class PackingDevice:
         self.reads += 1
         return list(words[first : first + count].tolist())
 
-    def kernel(self, signature: Any, constants: Any, types: Any, *, together: bool = False) -> Any:
+    def kernel(self, signature: Any, constants: Any, types: Any) -> Any:
         self.load_all([(signature.source, constants)])
         module = compile_kernels(signature.source, constants)
 
@@ -149,34 +127,12 @@ class PackingDevice:
             words = {p.name: words[p.name] for p in signature.parameters}
             arguments = {name: _array_at(word) for name, word in words.items()}
             ordered = [self._marked(value) for value in signature.ordered(types, arguments)]
-            how = {"seed": self._seed, "cooperative": together}
+            how = {"seed": self._seed}
             if signature.shared_words:
                 how["shared_bytes"] = 4 * words[signature.shared_words]
             module.launch(signature.entry, grid=blocks, block=threads, args=ordered, **how)
 
         return launch
-
-    def prepared(
-        self,
-        signature: Any,
-        constants: Any,
-        types: Any,
-        arguments: Any,
-        varying: Any,
-        blocks: int,
-        threads: int,
-        *,
-        overlaps: bool,
-        together: bool,
-    ) -> Any:
-        signature.ordered(types, arguments, varying)
-        launch = self.kernel(signature, constants, types, together=together)
-
-        def launch_with(*given: Any) -> None:
-            words = {name: self.word(value) for name, value in arguments.items()}
-            launch(blocks, threads, words | dict(zip(varying, given, strict=True)))
-
-        return launch_with
 
     def load_all(self, wanted: Any) -> None:
         for name, constants in wanted:

@@ -21,18 +21,12 @@ def values_from(plan: Plan, data: Array, slots: Any, on: Any) -> Values:
         Where the pattern has the entry of each, as the primitives said it.
     on : Primitives
     """
-    coding, counted, made = Coding.PLAIN, None, dict[Coding, Values]()
-
-    def code() -> None:
-        made[coding] = on.code_values(data, slots, WARP * len(plan.pattern.bases), coding, counted)
-
+    coding, counted = Coding.PLAIN, None
     if plan.pattern.choice.narrow and len(data):
-        # Values in the place of some that were stored as they are mostly are so again.
-        counted = on.count_values(data, code if plan.values.coding == coding else None)
+        counted = on.count_values(data)
         coding = choose.choose_coding(counted[0], data.dtype)
-    if coding not in made:
-        code()
-    return made[coding]
+    values: Values = on.code_values(data, slots, WARP * len(plan.pattern.bases), coding, counted)
+    return values
 
 
 def values_into(plan: Plan, data: Array, slots: Any, on: Any) -> None:

@@ -19,7 +19,6 @@ from dasp.formats.sell import SELL, choose
 from dasp.formats.sell.cpu import primitives as cpu
 from dasp.formats.sell.cuda.pack import orders, segments, slice_statistics
 from dasp.formats.sell.cuda.pack.device import CudaDevice
-from dasp.formats.sell.cuda.pack.refill import SKIPPED
 from dasp.formats.sell.cuda.primitives import Primitives
 from dasp.formats.sell.pattern import Coding, Values, Width, code_type, may_code, shape_fields
 from dasp.models import generate
@@ -453,58 +452,57 @@ def test_other_values_are_coded_and_placed_as_on_the_cpu(kind, dtype):
                 np.testing.assert_array_equal(bits(mine), bits(theirs))
 
 
-@pytest.mark.parametrize("together", [0, 40], ids=["two launches", "one launch"])
 @pytest.mark.parametrize("seed", [None, 1])
 @pytest.mark.parametrize(
-    ("kind", "dtype"),
-    [("few", np.float64), ("few", np.complex128), ("bytes", np.float32), ("singles", np.float64)],
+    ("kind", "dtype", "launches"),
+    [
+        ("any", np.float64, ["dasp_refill"]),
+        ("equal", np.float64, ["dasp_holds", "dasp_scatter"]),
+        ("few", np.float64, ["dasp_value_facts", "dasp_dictionary", "dasp_refill"]),
+        ("few", np.complex128, ["dasp_value_facts", "dasp_dictionary", "dasp_refill"]),
+        ("bytes", np.float32, ["dasp_holds", "dasp_refill"]),
+        ("singles", np.float64, ["dasp_holds", "dasp_refill"]),
+    ],
 )
-def test_values_in_place_are_all_written_or_none(kind, dtype, seed, together):
+def test_values_in_place_are_all_written_or_none(kind, dtype, launches, seed):
     matrix, rng = generate("spikes:300:2:290"), np.random.default_rng(5)
     old = draw_values(kind, matrix.nnz, np.float64, rng).astype(dtype)
     if kind == "few":
         old = rng.choice(old[:100], matrix.nnz)
     plan, device = plans(csr_of(matrix)._replace(data=old), seed)
-    device.together, on, values = together, Primitives(device), plan.values
-    fill, stored = on.fill(on.slots(plan), values, np.dtype(dtype)), (values.codes, values.table)
+    on, values = Primitives(device), plan.values
+    slots, stored = on.slots(plan), (values.codes, values.table)
     unfit = np.r_[np.pi, old[1:]].astype(dtype)  # a value more
-    for data in (old[::-1].copy(), unfit, old + (kind == "few"), unfit, old):
-        before = [array.copy() for array in stored]
-        assert fill(data) == (data is not unfit)
-        if data is unfit:
+    for data in (old[::-1].copy(), unfit, old + (kind in ("few", "equal")), unfit, old):
+        before, fits = [array.copy() for array in stored], data is not unfit or kind == "any"
+        device.launches.clear()
+        device.reads = 0
+        assert on.recode_values(data, slots, values) == fits
+        assert device.launches == (launches if fits else launches[:1])
+        assert device.reads == (kind != "any")
+        if fits:
+            np.testing.assert_array_equal(bits(cpu.unpack(plan)[2]), bits(data))
+        else:
             for now, then in zip(stored, before, strict=True):
                 np.testing.assert_array_equal(bits(now), bits(then))
-        else:
-            np.testing.assert_array_equal(bits(cpu.unpack(plan)[2]), bits(data))
-    assert ("dasp_refill_together" in device.launches) == bool(together)
 
 
-@pytest.mark.parametrize("together", [0, 40], ids=["two launches", "one launch"])
-def test_values_of_the_table_leave_it_as_it_is_and_new_ones_are_expected_again(together):
-    matrix, rng = generate("spikes:300:2:290"), np.random.default_rng(5)
-    old = rng.choice(rng.standard_normal(20), matrix.nnz)
-    plan, device = plans(csr_of(matrix)._replace(data=old))
-    device.together, on = together, Primitives(device)
-    fill, table = on.fill(on.slots(plan), plan.values, old.dtype), plan.values.table.copy()
-    first = ["dasp_refill_together"] if together else ["dasp_holds", "dasp_refill"]
-    anew = ["dasp_value_facts", "dasp_refill"]
-
-    def launched(data):
+def test_a_capture_writes_values_that_are_stored_as_they_are_alone(monkeypatch):
+    monkeypatch.setattr(PackingDevice, "is_capturing", lambda device: True)
+    rng = np.random.default_rng(6)
+    for kind in ("any", "bytes"):
+        csr = csr_of(generate("spikes:300:2:290"))
+        data = draw_values(kind, len(csr.data), np.float64, rng)
+        plan, device = plans(csr._replace(data=data))
+        on = Primitives(device)
+        slots = on.slots(plan)
         device.launches.clear()
-        assert fill(data)
-        return device.launches
-
-    assert launched(old[::-1].copy()) == first
-    np.testing.assert_array_equal(plan.values.table, table)
-    for skipped in (SKIPPED, 2 * SKIPPED + 1):
-        assert launched(old + 1) == first + anew
-        for turn in range(skipped):
-            assert launched(old + turn % 2) == anew
-    assert launched(old) == first
-    assert launched(old + 2) == first + anew
-    for turn in range(SKIPPED):
-        assert launched(old + turn % 2) == anew
-    assert launched(old) == first
+        if kind == "any":
+            assert on.recode_values(data[::-1].copy(), slots, plan.values)
+        else:
+            with pytest.raises(RuntimeError, match="while a graph was captured"):
+                on.recode_values(data, slots, plan.values)
+            assert not device.launches
 
 
 def values_by_slots(coding, codes, slots, dtype):

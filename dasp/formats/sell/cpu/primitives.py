@@ -155,7 +155,7 @@ def holds(data: Vector, coding: Coding, codes: int) -> bool:
     return coding in (Coding.PLAIN, Coding.REAL) or _survives(data, coding)
 
 
-def count_values(data: Vector, meanwhile: Any = None) -> tuple[ValueStatistics, _Coded | None]:
+def count_values(data: Vector) -> tuple[ValueStatistics, _Coded | None]:
     """See `Primitives`."""
     return _look_at_values(data)
 

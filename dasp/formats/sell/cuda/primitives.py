@@ -6,7 +6,6 @@ arrays and launches are the device's, which is a GPU with CuPy or, in the tests,
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -92,17 +91,9 @@ class Primitives:
         """See `Primitives`."""
         return refill.find_places(self._on, plan)
 
-    def fill(
-        self, places: refill.Places, values: Values, dtype: np.dtype[Any]
-    ) -> refill.Fill | refill.PlainFill | None:
-        """See `dasp.formats.sell.cuda.pack.refill.prepare`."""
-        return refill.prepare(self._on, places, values, dtype)
-
-    def count_values(
-        self, data: Array, meanwhile: Callable[[], object] | None = None
-    ) -> tuple[ValueStatistics, values.Distinct]:
+    def count_values(self, data: Array) -> tuple[ValueStatistics, values.Distinct]:
         """See `Primitives`."""
-        return values.count_values(self._on, data, meanwhile)
+        return values.count_values(self._on, data)
 
     def code_values(
         self,

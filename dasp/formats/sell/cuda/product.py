@@ -33,7 +33,6 @@ class Product(product_cuda.Product):
         super()._begin()
         self._dotted: dict[tuple[Arithmetic, bool], tuple[Any, int]] = {}
         self._recipes: dict[tuple[np.dtype[Any], bool], persistent.Recipe | None] = {}
-        self._fill: Callable[[Any, Callable[[], object]], bool] | None = None
 
     def _is_like(self, plan: Plan) -> bool:
         """Whether the kernel of this product, as it is compiled, multiplies another plan of the pattern."""
@@ -75,28 +74,10 @@ class Product(product_cuda.Product):
             or self._current_device() != self._number
         ):
             return False
-        fill = self._fill
-        if fill is None:
-            fill = self._fill = self._new_fill(slots)
-        follows = self._beside is not None and self._beside.nbytes
-        written = bool(fill(data, _leave_all if follows else self._settle_behind))
-        if written and follows:
+        written = primitives(self._number).recode_values(data, slots, self.plan.values)
+        if written:
             self.follow()
         return written
-
-    def _settle_behind(self) -> None:
-        """Do what must be behind launches that write values, before anybody waits for them."""
-        stream = self._current_stream().ptr
-        captured = self._is_capturing(stream)
-        if captured and self._beside is not None:
-            self.follow()
-        else:
-            self._settle(stream, captured)
-
-    def _new_fill(self, slots: Any) -> Callable[[Any, Callable[[], object]], bool]:
-        """Return what overwrites values and says whether it did; it calls what is to be behind it."""
-        fill = primitives(self._number).fill(slots, self.plan.values, self.plan.dtype)
-        return _leave if fill is None else fill
 
     def _multiply_columns(self, x: Any, y: Any, alpha: complex, beta: complex) -> None:
         """Multiply by several columns at once."""
@@ -221,12 +202,3 @@ class Product(product_cuda.Product):
                 )
             self._recipes[key] = found
         return self._recipes[key]
-
-
-def _leave_all() -> None:
-    """Leave what follows new values to come."""
-
-
-def _leave(data: Any, behind: Callable[[], object]) -> bool:
-    """Overwrite nothing."""
-    return False

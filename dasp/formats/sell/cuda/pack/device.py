@@ -13,22 +13,10 @@ from dasp.formats.plan import Array
 from dasp.formats.sell.cuda.pack.sizes import SHARED_SLOTS
 from dasp.formats.sell.cuda.primitives import Primitives
 from dasp.runtime.cuda import source as _source
-from dasp.runtime.cuda.launch import (
-    OVERLAPPING,
-    Launch,
-    Launches,
-    Signature,
-    allow_shared,
-    check,
-    driver,
-    launcher,
-)
+from dasp.runtime.cuda.launch import Launches, Signature, allow_shared, check, driver, launcher
 
 ALIGNED = 256
 """Bytes to which arrays are aligned that lie in one block of memory, a power of two."""
-
-LOOKS = 1024
-"""How often the host looks for an answer before it waits for an event: most kernels have ended by then."""
 
 STATIC_SHARED = 10 << 10
 """Bytes that kernels with dynamic shared memory have beside it."""
@@ -55,52 +43,6 @@ class _Piece:
         self.ptr, self.size, self.dtype = ptr, size, dtype
 
 
-class _Question:
-    """A `Question` of `dasp.formats.sell.cuda.pack.protocols`, which several threads never have at once.
-
-    Parameters
-    ----------
-    free : list
-        Where it goes when it was answered.
-    """
-
-    def __init__(self, free: list[_Question]) -> None:
-        import cupy
-
-        self._free, self.turn = free, 0
-        self._asked, self._memory = cupy.zeros(3, np.uint64), cupy.cuda.alloc_pinned_memory(8)
-        told = np.frombuffer(self._memory, np.uint64, 1)
-        self._told: memoryview = told.data
-        self._done, self._stream = cupy.cuda.Event(disable_timing=True), cupy.cuda.get_current_stream
-        self._stream().synchronize()  # other streams may ask it too
-        self.misfit, self.told = int(self._asked.data.ptr), int(told.ctypes.data)
-        self.votes = self.misfit + _WORD.itemsize
-
-    def again(self) -> None:
-        """Take another turn, of which nothing was told."""
-        self.turn += 1
-        self._told[0] = 0
-
-    def fits(self) -> bool:
-        """Wait for an answer, and return whether 2 was told."""
-        told = self._told
-        for _ in range(LOOKS):
-            if told[0]:
-                break
-        else:
-            self._wait()
-        fits = bool(told[0] == 2)
-        if not fits:
-            self._wait()  # others still look at `misfit`, which must not have another turn's number yet
-        self._free.append(self)
-        return fits
-
-    def _wait(self) -> None:
-        """Wait for what was launched."""
-        self._done.record(self._stream())
-        self._done.synchronize()
-
-
 class CudaDevice:
     """A `Device` of the packing's protocols: CuPy's arrays, and launches on its current stream.
 
@@ -114,12 +56,6 @@ class CudaDevice:
         self._ndarray = cupy.ndarray
         self._memory, self._stream = cupy.cuda.alloc, cupy.cuda.get_current_stream
         self._constants: dict[tuple[int, ...], Array] = {}
-        self._questions: list[_Question] = []
-
-    @cached_property
-    def together(self) -> int:
-        """Blocks that run at the same time if a multiprocessor has room for four of them."""
-        return 4 * int(self._cupy.cuda.Device().attributes["MultiProcessorCount"])
 
     @cached_property
     def _set_bytes(self) -> Callable[[int, int, int, int], int]:
@@ -206,15 +142,6 @@ class CudaDevice:
         """Return what launches take for an array of numbers that kernels see as bits, of a type as wide."""
         return self.word(numbers)
 
-    def question(self) -> _Question:
-        """Return words for a question that one kernel asks and the next acts on."""
-        try:
-            question = self._questions.pop()
-        except IndexError:
-            question = _Question(self._questions)
-        question.again()
-        return question
-
     def part(self, array: Any, first: int, count: int) -> int:
         """Return what launches take for some of the numbers of an array, which it does not keep."""
         address: int = array.ptr + first * array.dtype.itemsize
@@ -238,33 +165,6 @@ class CudaDevice:
         if signature.shared_words:
             allow_shared(function, 4 * self.shared_words)
         return launcher(function, signature, types, self._stream)
-
-    def prepared(
-        self,
-        signature: Signature,
-        constants: Mapping[str, str],
-        types: Mapping[str, np.dtype[Any]],
-        arguments: Mapping[str, Any],
-        varying: Sequence[str],
-        blocks: int,
-        threads: int,
-        *,
-        overlaps: bool,
-        together: bool,
-    ) -> Callable[..., None]:
-        """Return a launch of a compiled kernel, to be given what varies in its order; it keeps the arrays."""
-        function = _source.load(signature.source, constants).get_function(signature.entry)
-        if overlaps:
-            overlaps = int(self._cupy.cuda.Device().compute_capability) >= OVERLAPPING
-        launch = Launch(
-            *(function, signature, types, arguments, varying),
-            blocks=blocks,
-            threads=threads,
-            overlaps=overlaps,
-            cooperative=together,
-        )
-        current = self._stream
-        return lambda *given: launch(current().ptr, *given)
 
     def load_all(self, wanted: Sequence[tuple[str, Mapping[str, str]]]) -> None:
         """Have sources compiled beside each other."""

@@ -41,12 +41,7 @@ VALUE_FACTS = Signature(
     Count*           facts   [2]
     Count*           claims
     Count*           firsts
-    Count*           come
-    Bits*            table
-    long long        room
     const Bits*      data    [count]
-    Count*           misfit
-    long long        turn
     """,
 )
 
@@ -407,7 +402,10 @@ MAP_BYTES = Signature(
     """,
 )
 
-_REFILLED = f"""{_ROWS_OF_SLICES.rstrip()}
+REFILL = Signature(
+    "pack/refill.cu",
+    "dasp_refill",
+    f"""{_ROWS_OF_SLICES.rstrip()}
     const unsigned char*   deltas
     const Count*           starts
     const Count*           pieces           [segments]
@@ -416,24 +414,6 @@ _REFILLED = f"""{_ROWS_OF_SLICES.rstrip()}
     int                    distinct
     Code*                  stored
     const Bits*            data
-"""
-
-REFILL = Signature(
-    "pack/refill.cu",
-    "dasp_refill",
-    f"""{_REFILLED.rstrip()}
-    const Count*           misfit
-    long long              turn
-    Count*                 told
-    """,
-)
-
-REFILL_TOGETHER = Signature(
-    "pack/refill.cu",
-    "dasp_refill_together",
-    f"""{_REFILLED.rstrip()}
-    Count*                 votes            [2]
-    Count*                 told
     """,
 )
 
@@ -442,23 +422,8 @@ HOLDS = Signature(
     "dasp_holds",
     """
     long long    count
-    const Bits*  table   [distinct]
-    int          distinct
-    const Bits*  data
-    Count*       misfit
-    long long    turn
-    """,
-)
-
-KEEP_FIRST = Signature(
-    "pack/holds.cu",
-    "dasp_keep_first",
-    """
-    long long    count
-    Bits*        table  [1]
-    const Bits*  data
-    Count*       votes  [2]
-    Count*       told
+    const Bits*  data    [count]
+    Count*       misfit  [1]
     """,
 )
 

@@ -2,44 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from dasp.formats.csr.cuda.c_types import COUNT, as_bits, types_of_count, types_of_values
+from dasp.formats.csr.cuda.c_types import as_bits, types_of_count, types_of_values
 from dasp.formats.plan import Array, Plan, narrowest
 from dasp.formats.sell.choose import ValueStatistics
 from dasp.formats.sell.cuda.pack import kernels
 from dasp.formats.sell.cuda.pack.codes import as_codes
-from dasp.formats.sell.cuda.pack.protocols import Device, Question
-from dasp.formats.sell.cuda.pack.resources import Kernels, Resources
-from dasp.formats.sell.cuda.pack.sizes import BLOCKS, SLOTS, VALUE_THREADS, VALUES_AT_ONCE
+from dasp.formats.sell.cuda.pack.resources import Resources
+from dasp.formats.sell.cuda.pack.sizes import BLOCKS
 from dasp.formats.sell.cuda.pack.unpack import count_entries, slots_of_rows
-from dasp.formats.sell.cuda.pack.values import Distinct, make_dictionary
+from dasp.formats.sell.cuda.pack.values import Distinct, count_distinct, make_dictionary, write_dictionary
 from dasp.formats.sell.cuda.pack.work import Work, share
 from dasp.formats.sell.pattern import Coding, Values, code_type
-from dasp.runtime.cuda.launch import Launches, Signature
-from dasp.runtime.dtypes import bits_type, sum_type
+from dasp.runtime.cuda.launch import Launches
+from dasp.runtime.dtypes import sum_type
 from dasp.runtime.integers import ceil_div
-
-_UNASKED = {"misfit": None, "turn": 0, "told": None}
-"""What `kernels.REFILL` is told where nobody asked whether values fit."""
-
-
-SKIPPED, MOST_SKIPPED = 7, 127
-"""Calls, after one with values that are new to a table, in which such are expected again, and after the next
-such one twice as many, up to so many: to look for them in the old table first takes a small matrix 8
-microseconds more than a new one alone."""
 
 _CAPTURED = (
     "new values were written into coded ones, of a matrix or of its transpose, while a graph was captured; "
     "a graph writes values that are stored as they are; plan the matrix with Policy(narrow=False)"
 )
-
-Way = Callable[[Any, Question], bool]
-"""Launches what writes values if a question is answered so; returns whether all is written by then."""
 
 
 @dataclass
@@ -54,10 +41,8 @@ class Places:
         Entries of each segment of a row that is cut.
     types : dict
         Of the pattern's integers, by their names in the sources.
-    arguments : dict
-        What `kernels.REFILL` is given each time.
     words : dict
-        What launches take for these.
+        Arguments of `kernels.REFILL` that are the same each time, as launches take them.
     blocks : int
     plan : Plan
         Whose pattern and order it is.
@@ -68,7 +53,6 @@ class Places:
     starts: Array
     pieces: Array
     types: dict[str, np.dtype[Any]]
-    arguments: dict[str, Any]
     words: dict[str, Any]
     blocks: int
     plan: Plan
@@ -78,77 +62,6 @@ class Places:
     def nbytes(self) -> int:
         """Bytes of the arrays."""
         return int(self.starts.nbytes + self.pieces.nbytes)
-
-
-class Fill:
-    """Other values in the place of some, in their coding: launches that are prepared once.
-
-    Parameters
-    ----------
-    device : Device
-    dtype : numpy.dtype
-        Of the matrix.
-    ways : sequence of Way
-        In the order in which they are tried: where one refuses, the next may write. After one that did, the
-        last one alone is tried `SKIPPED` times; each time that the first one still refuses, twice as often.
-    """
-
-    def __init__(self, device: Device, dtype: np.dtype[Any], ways: Sequence[Way]) -> None:
-        self._question, self._ways, self._last = device.question, ways, ways[-1:]
-        self._bits, self._kind, self._skipped, self._skips = device.bits, bits_type(dtype), 0, SKIPPED
-        self._is_capturing = device.is_capturing
-
-    def __call__(self, data: Array, behind: Callable[[], object] = lambda: None) -> bool:
-        """Write values, contiguous and of the matrix's type; False, and nothing written, if one does not fit.
-
-        `behind` is called when all is launched, and not yet waited for, whatever comes of it, unless all is
-        written once the answer is there. RuntimeError in a capture, where nobody can answer.
-        """
-        values, ways = self._bits(data, self._kind), self._ways
-        if self._skipped:
-            self._skipped -= 1
-            ways = self._last
-        for way in ways:
-            question = self._question()
-            try:
-                if not way(values, question):
-                    behind()
-                fits = question.fits()
-            except RuntimeError as error:
-                if not self._is_capturing():
-                    raise
-                raise RuntimeError(_CAPTURED) from error
-            if fits:
-                if way is not ways[0]:
-                    self._skipped = self._skips
-                    self._skips = min(2 * self._skips + 1, MOST_SKIPPED)
-                elif ways is self._ways:
-                    self._skips = SKIPPED
-                return True
-        return False
-
-
-class PlainFill:
-    """Other values in the place of some that are stored as they are: nothing is asked or waited for.
-
-    Parameters
-    ----------
-    device : Device
-    dtype : numpy.dtype
-        Of the matrix.
-    refill : callable
-        Takes the values, and what `kernels.REFILL` is told of a question.
-    """
-
-    def __init__(self, device: Device, dtype: np.dtype[Any], refill: Callable[..., None]) -> None:
-        self._refill, self._bits, self._kind = refill, device.bits, bits_type(dtype)
-        self._unasked = device.word(None), 0, device.word(None)
-
-    def __call__(self, data: Array, behind: Callable[[], object] = lambda: None) -> bool:
-        """Write values, contiguous and of the matrix's type; `behind` is called when they are launched."""
-        self._refill(self._bits(data, self._kind), *self._unasked)
-        behind()
-        return True
 
 
 def find_places(on: Resources, plan: Plan) -> Places:
@@ -163,85 +76,11 @@ def find_places(on: Resources, plan: Plan) -> Places:
         "table": None,
         "distinct": 0,
     }
-    words = {name: on.device.word(value) for name, value in (arguments | _UNASKED).items()}
+    words = {name: on.device.word(value) for name, value in arguments.items()}
     place = narrowest(pattern.entries) if plan.order is None else plan.order.dtype
     types = {"Start": np.dtype(np.int64), "Column": pattern.index_dtype, "Index": pattern.index_dtype}
     blocks = ceil_div(len(pattern.headers), 8)
-    return Places(starts, pieces, types | {"Place": place}, arguments, words, blocks, plan)
-
-
-def prepare(on: Resources, places: Places, values: Values, dtype: np.dtype[Any]) -> Fill | PlainFill | None:
-    """Return what overwrites values in place; None if there are none.
-
-    Parameters
-    ----------
-    places : Places
-    values : Values
-        Of the pattern.
-    dtype : numpy.dtype
-        Of the matrix.
-    """
-    device, coding, count = on.device, values.coding, places.plan.nnz
-    if not places.blocks or not count:
-        return None
-    of = on.compiled(places.types, dtype, coding)
-    if coding == Coding.EQUAL:
-        return Fill(device, dtype, [_first_kept(device, of, values, count)])
-    looked_up = {"table": as_bits(values.table), "distinct": len(values.table)}
-    known = looked_up if coding == Coding.DICTIONARY else {"table": None, "distinct": 0}
-    arguments = places.arguments | known | {"stored": as_codes(values.codes, coding)}
-    # Behind a question the launch overlaps.
-    overlaps, asked = coding != Coding.PLAIN, ("data", "misfit", "turn", "told")
-    refill = of.prepared(kernels.REFILL, arguments, asked, places.blocks, overlaps=overlaps)
-    if coding == Coding.PLAIN:
-        return PlainFill(device, dtype, refill)
-    if places.blocks <= device.together:
-        first = _at_once(of, kernels.REFILL_TOGETHER, arguments, places.blocks)
-    else:
-        blocks = share(count, 2048, 2 * BLOCKS)
-        first = _in_two(of.prepared(kernels.HOLDS, {"count": count, **known}, asked[:3], blocks), refill)
-    if coding != Coding.DICTIONARY:
-        return Fill(device, dtype, [first])
-    return Fill(device, dtype, [first, _in_two(_new_table(on, values, dtype, count), refill)])
-
-
-def _first_kept(device: Device, of: Kernels, values: Values, count: int) -> Way:
-    """Return what writes the first of equal values."""
-    blocks = min(share(count, 2048, 2 * BLOCKS), max(device.together, 1))
-    return _at_once(of, kernels.KEEP_FIRST, {"count": count, "table": as_bits(values.table)}, blocks)
-
-
-def _at_once(of: Kernels, signature: Signature, arguments: dict[str, Any], blocks: int) -> Way:
-    """Return one launch that asks and writes."""
-    varying = "data", "votes", "told"
-    launch = of.prepared(signature, arguments, varying, blocks, together=blocks > 1)
-
-    def write(values: Any, question: Question) -> bool:
-        launch(values, question.votes, question.told)
-        return True
-
-    return write
-
-
-def _in_two(asks: Callable[..., None], refill: Callable[..., None]) -> Way:
-    """Return a launch that asks, and one that writes."""
-
-    def write(values: Any, question: Question) -> bool:
-        asks(values, question.misfit, question.turn)
-        refill(values, question.misfit, question.turn, question.told)
-        return False
-
-    return write
-
-
-def _new_table(on: Resources, values: Values, dtype: np.dtype[Any], count: int) -> Callable[..., None]:
-    """Return what asks whether values have room in a table, and writes it."""
-    sizes = {"facts": 2, "claims": SLOTS, "firsts": SLOTS + 1, "come": 1}
-    arguments = {name: on.device.zeros(size, COUNT) for name, size in sizes.items()}
-    arguments |= {"table": as_bits(values.table), "room": len(values.table), "order": None, "count": count}
-    asked, blocks = ("data", "misfit", "turn"), share(count, VALUES_AT_ONCE, BLOCKS // 4)
-    of = on.compiled(types_of_count(count), dtype)
-    return of.prepared(kernels.VALUE_FACTS, arguments, asked, blocks, VALUE_THREADS)
+    return Places(starts, pieces, types | {"Place": place}, words, blocks, plan)
 
 
 def code_values(
@@ -265,10 +104,44 @@ def code_values(
     return Values(coding, stored, table)
 
 
-def recode_values(on: Resources, data: Array, slots: Places, values: Values) -> bool:
-    """See `Primitives`."""
-    fill = prepare(on, slots, values, data.dtype)
-    return fill is None or fill(data)
+def recode_values(on: Resources, data: Array, places: Places, values: Values) -> bool:
+    """See `Primitives`; the values are looked at first, and written if they fit.
+
+    Raises
+    ------
+    RuntimeError
+        In a capture, unless values are stored as they are: the host must read whether they fit.
+    """
+    coding, count = values.coding, len(data)
+    if not places.blocks or not count:
+        return True
+    coder = dict[str, Any]()
+    if coding != Coding.PLAIN:
+        if on.device.is_capturing():
+            raise RuntimeError(_CAPTURED)
+        if coding == Coding.DICTIONARY:
+            distinct, known = count_distinct(on, data)
+            if known is None or known > len(values.table):
+                return False
+            write_dictionary(on, data, None, distinct, values.table)
+            coder = {"table": as_bits(values.table), "distinct": known}
+        elif not _holds(on, data, coding):
+            return False
+    if coding == Coding.EQUAL:
+        scatter(on, data[:1], None, values.table)
+    else:
+        _refill(on, data, places, coding, values.codes, coder)
+    return True
+
+
+def _holds(on: Resources, data: Array, coding: Coding) -> bool:
+    """Return True if a coding without a dictionary keeps every bit of every value."""
+    device, count = on.device, len(data)
+    misfit = device.zeroed(1)
+    of = on.compiled(types_of_count(count), data.dtype, coding)
+    given = {"count": count, "data": device.word(as_bits(data)), "misfit": device.word(misfit)}
+    of[kernels.HOLDS](share(count, 2048, 2 * BLOCKS), 256, given)
+    return not device.read(misfit, 0, 1)[0]
 
 
 def _refill(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,21 +31,6 @@ class Kernels(dict[Signature, Launches]):
     def __missing__(self, signature: Signature) -> Launches:
         launch = self[signature] = self._on.kernel(signature, self._constants, self._types)
         return launch
-
-    def prepared(
-        self,
-        signature: Signature,
-        arguments: dict[str, Any],
-        varying: Sequence[str],
-        blocks: int,
-        threads: int = 256,
-        *,
-        overlaps: bool = False,
-        together: bool = False,
-    ) -> Callable[..., None]:
-        """Return a launch to be given what varies; see `Device`."""
-        known = self._constants, self._types, arguments, varying
-        return self._on.prepared(signature, *known, blocks, threads, overlaps=overlaps, together=together)
 
 
 class Resources:

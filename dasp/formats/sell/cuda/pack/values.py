@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from dasp.formats.csr.cuda.c_types import as_bits, types_of_values
@@ -39,8 +38,6 @@ def count_values_into(
     known |= _table(device, distinct)
     known["data"], known["order"] = device.bits(data, bits_type(dtype)), device.word(order)
     known["count"], known["facts"] = count, device.part(distinct.words, distinct.facts, 2)
-    known["come"] = known["table"] = known["misfit"] = device.word(None)
-    known["room"] = known["turn"] = 0
     compiled = on.compiled(types_of_values(data), dtype)
     work.launch(kernels.VALUE_FACTS, share(count, VALUES_AT_ONCE, BLOCKS // 4), VALUE_THREADS, compiled)
 
@@ -60,23 +57,33 @@ def value_facts(on: Resources, data: Array, order: Array | None) -> Distinct:
     return distinct
 
 
-def count_values(
-    on: Resources, data: Array, meanwhile: Callable[[], object] | None
-) -> tuple[ValueStatistics, Distinct]:
+def count_values(on: Resources, data: Array) -> tuple[ValueStatistics, Distinct]:
     """See `Primitives`; it keeps the table of distinct values."""
     distinct = value_facts(on, data, None)
-    if meanwhile is not None:
-        meanwhile()
     return value_statistics(len(data), *on.device.read(distinct.words, 0, 2)), distinct
+
+
+def count_distinct(on: Resources, data: Array) -> tuple[Distinct, int | None]:
+    """Return the table of distinct values, and how many there are, None if more than a dictionary has."""
+    distinct = value_facts(on, data, None)
+    dead, count = on.device.read(distinct.words, 0, 2)
+    return distinct, None if dead & NOT_DICTIONARY else count
 
 
 def make_dictionary(on: Resources, data: Array, order: Array | None, distinct: Distinct, count: int) -> Array:
     """Return so many distinct values by their codes."""
     table = on.device.empty(count, data.dtype)
+    write_dictionary(on, data, order, distinct, table)
+    return table
+
+
+def write_dictionary(
+    on: Resources, data: Array, order: Array | None, distinct: Distinct, table: Array
+) -> None:
+    """Write the distinct values over the first ones of a table that has room for them."""
     work = Work(on.device, on.compiled(types_of_values(data), data.dtype), data=as_bits(data), order=order)
     work.tell(**_table(on.device, distinct), table=as_bits(table))
     work.launch(kernels.DICTIONARY, 1, VALUE_THREADS)
-    return table
 
 
 def value_statistics(count: int, dead: int, distinct: int) -> ValueStatistics:
