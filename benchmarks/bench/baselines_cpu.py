@@ -24,7 +24,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from dasp.cli.measure import numba_candidate, scipy_candidate
+from dasp.cli.baselines import numba_candidate, scipy_candidate
 from dasp.runtime.candidate import Baselines, Candidate, Missing
 
 NAMES = ("scipy", "numba_csr", "mkl")

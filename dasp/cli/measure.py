@@ -11,12 +11,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dasp.cli.baselines import cupy_candidate, make_baselines, numba_candidate, scipy_candidate
 from dasp.cli.values import fill, random_vector
 from dasp.cli.verify import Reference, Verification, check_rows, reference_product
 from dasp.runtime.candidate import Baselines, Candidate, Missing
@@ -235,80 +236,6 @@ def open_device(name: str, *, threads: int | None = None, seconds: float = 0.6) 
             if name == "cuda":
                 raise
     return HostDevice(threads, seconds=seconds)
-
-
-# ---- what a user would call ------------------------------------------------------------------------------
-
-
-def make_baselines(makers: dict[str, Callable[[Any, Any], Candidate]], csr: Any, x: Any) -> Baselines:
-    """Make the candidates that can be made; the others are missing, each with its reason."""
-    made = Baselines()
-    for name, make in makers.items():
-        try:
-            made.candidates.append(make(csr, x))
-        except (RuntimeError, ValueError, MemoryError) as error:
-            made.missing.append(Missing(name, str(error)))
-    return made
-
-
-def _refuse_halves(dtype: np.dtype[Any], name: str) -> None:
-    if dtype.itemsize < 4:
-        raise RuntimeError(f"{name} has no products of {dtype}")
-
-
-def scipy_candidate(csr: Any, x: NDArray[Any]) -> Candidate:
-    """Return SciPy's `csr @ x`: one thread, a new y at every product; RuntimeError for halves."""
-    _refuse_halves(x.dtype, "SciPy")
-    held: list[NDArray[Any]] = []
-
-    def run() -> None:
-        held[:] = [csr @ x]
-
-    return Candidate("scipy", run, lambda: held[0], held.clear)
-
-
-@cache
-def _row_loop() -> Callable[..., None]:
-    """Return y = A x, one row after another, rows shared by the threads in equal counts."""
-    import numba
-
-    from dasp.runtime.cpu.compile import jit
-
-    @jit(parallel=True, nogil=True)
-    def multiply(data: Any, indices: Any, indptr: Any, x: Any, y: Any) -> None:
-        for row in numba.prange(len(y)):
-            total = y.dtype.type(0)
-            for entry in range(indptr[row], indptr[row + 1]):
-                total += data[entry] * x[indices[entry]]
-            y[row] = total
-
-    return multiply  # type: ignore[no-any-return]
-
-
-def numba_candidate(csr: Any, x: NDArray[Any]) -> Candidate:
-    """Return the loop that anyone would write first with numba; RuntimeError for halves."""
-    _refuse_halves(x.dtype, "Numba")
-    multiply = _row_loop()
-    y = np.empty(csr.shape[0], dtype=x.dtype)
-
-    def run() -> None:
-        multiply(csr.data, csr.indices, csr.indptr, x, y)
-
-    return Candidate("numba_csr", run, lambda: y, lambda: y.fill(np.nan), cooldown_seconds=0.02)
-
-
-def cupy_candidate(csr: Any, x: Any) -> Candidate:
-    """Return CuPy's `A @ x`, with what its call takes; RuntimeError for halves."""
-    from cupyx.scipy.sparse import csr_matrix
-
-    _refuse_halves(x.dtype, "CuPy")
-    matrix = csr_matrix(csr)
-    held: list[Any] = []
-
-    def run() -> None:
-        held[:] = [matrix @ x]
-
-    return Candidate("cupy", run, lambda: held[0], held.clear, capturable=False, owned=matrix)
 
 
 # ---- one matrix ------------------------------------------------------------------------------------------
