@@ -43,7 +43,7 @@ assert primitives.never_rises(np.ones(3, np.int32))
 assert rows.count_tiles(np.full(8, 4, np.int32), 1)[0] == 1
 print("right")
 """
-"""What compiles two functions, where `MULTIPLY` compiles twenty."""
+"""Compiles two functions, where `MULTIPLY` compiles twenty."""
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +121,7 @@ def test_a_named_folder_is_used_and_mended(closed: Path, tmp_path: Path) -> None
 
     def multiply() -> subprocess.CompletedProcess[str]:
         done = start(
-            closed, tmp_path, "-c", MULTIPLY, DASP_CACHE="cache", NUMBA_CACHE_DIR=str(tmp_path / "no")
+            closed, tmp_path, "-c", COMPILE, DASP_CACHE="cache", NUMBA_CACHE_DIR=str(tmp_path / "no")
         )
         assert (done.returncode, done.stdout) == (0, "right\n"), done.stderr
         return done
@@ -129,7 +129,7 @@ def test_a_named_folder_is_used_and_mended(closed: Path, tmp_path: Path) -> None
     assert multiply().stderr == ""
     assert not (tmp_path / "no").exists()
     kept = {path: path.stat().st_mtime_ns for path in cache.rglob("*.nb?")}
-    assert len(kept) > 5
+    assert len(kept) >= 4  # an index and code of each
     assert multiply().stderr == ""
     assert {path: path.stat().st_mtime_ns for path in cache.rglob("*.nb?")} == kept
     for number, path in enumerate(kept):

@@ -369,9 +369,9 @@ def test_the_order_of_blocks_and_who_has_which_tile_change_no_bit(matrix, seed, 
     np.testing.assert_array_equal(emulated_bits(plan, x, table=PANELS, parts=1), small)
 
 
-@pytest.mark.parametrize(("share", "loads"), [(2, 4), (4, 4), (8, 4), (2, 16), (1, 8)])
+@pytest.mark.parametrize(("share", "loads"), [(2, 16), (8, 4), (1, 8)])
 @settings(max_examples=8)
-@given(matrix=matrices(), k=st.sampled_from([16, 17, 30, 40]), split=st.booleans())
+@given(matrix=matrices(), k=st.sampled_from([17, 40]), split=st.booleans())
 def test_warps_that_share_a_slice_and_slots_that_are_loaded_together_change_no_bit(
     share, loads, matrix, k, split
 ):
@@ -594,7 +594,7 @@ def in_octets(matrix, x, alpha=1.0, beta=0.0, y=None, order="C", policy=None):
 @settings(max_examples=12)
 @given(
     matrices(),
-    st.sampled_from([2, 8, 17, 32, 48]),
+    st.sampled_from([8, 17, 32]),
     st.sampled_from("CF"),
     st.sampled_from([1.0, -0.3]),
     st.sampled_from([0.0, 0.7]),

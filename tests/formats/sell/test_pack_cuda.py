@@ -92,18 +92,27 @@ def draw_values(kind, count, dtype, rng):
         return any_bits.view(np.float64).astype(dtype)
 
 
+TYPES = (
+    (np.int32, np.int32, np.float64),
+    (np.int32, np.int32, np.float32),
+    (np.int32, np.int64, np.float64),
+    (np.int64, np.int32, np.float64),
+    (np.int64, np.int64, np.float32),
+)
+"""Types of indptr, indices and data, each of which Numba compiles the CPU's planning for: any two meet."""
+
+
 @st.composite
 def matrices(draw):
     """CSR arrays of every integer type, with rows of all lengths, in order or not."""
     lengths = draw(st.lists(st.sampled_from((*LENGTHS, 600)), max_size=80))
     n, rng = draw(st.sampled_from((1, 40, 300, 70_000))), np.random.default_rng(draw(st.integers(0, 2**32)))
-    dtype = draw(st.sampled_from((np.float32, np.float64)))
+    start, index, dtype = draw(st.sampled_from(TYPES))
     matrix = from_lengths(lengths, n, seed=rng.integers(2**32))
     if draw(st.booleans()):
         matrix.sort_indices()
-    kinds = st.sampled_from((np.int32, np.int64))
     data = draw_values(draw(st.sampled_from(VALUES)), matrix.nnz, dtype, rng)
-    return Csr(matrix.shape, matrix.indptr.astype(draw(kinds)), matrix.indices.astype(draw(kinds)), data)
+    return Csr(matrix.shape, matrix.indptr.astype(start), matrix.indices.astype(index), data)
 
 
 choices = st.fixed_dictionaries(
@@ -128,14 +137,14 @@ def test_any_matrix_has_the_plan_of_the_cpu(csr, choice, seed, machine):
     plans(csr, seed, MODELS[machine], **choice)
 
 
-@pytest.mark.parametrize("window", [None, 0, 100, 128, 5000, 8192, 8193, 9000, 20_000])
+@pytest.mark.parametrize("window", [None, 0, 100, 128, 8192, 8193])
 def test_windows_of_many_tiles(window):
     rng = np.random.default_rng(7)
     lengths = np.where(rng.random(20_000) < 0.001, 300, rng.integers(0, 4, 20_000))
     plans(csr_of(from_lengths(lengths, 500)), window=window)
 
 
-@pytest.mark.parametrize(("longest", "window"), [(900, None), (900, 9000), (1100, 9000), (1100, 8500)])
+@pytest.mark.parametrize(("longest", "window"), [(900, None), (1100, 9000)])
 def test_keys_of_several_digits(longest, window):
     """With long rows, and without; all rows in one launch, and some in passes."""
     rng = np.random.default_rng(8)
@@ -143,7 +152,7 @@ def test_keys_of_several_digits(longest, window):
     plans(csr_of(from_lengths(lengths, 100_000)), window=window, steps=32)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [1])
 def test_all_rows_are_sorted_whatever_block_comes_first(monkeypatch, seed):
     """One window a block, and one block for all windows; more keys than are counted, in passes."""
     rng = np.random.default_rng(seed)
@@ -189,7 +198,7 @@ def two_tiles(monkeypatch):
     monkeypatch.setattr(choose, "TILES", 2)
 
 
-@settings(max_examples=5)
+@settings(max_examples=4)
 @given(
     rows=st.integers(4 * 8192, 5 * 8192 + 100),
     kind=st.sampled_from(("even", "short", "long", "sorted", "empty")),
