@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 
 from dasp.dense.gemm import rungs_cuda as dense
+from dasp.formats.cost import H200
+from dasp.formats.sell.cuda import column_blocks, octets
 from dasp.formats.sell.cuda import columns as several
-from dasp.formats.sell.cuda import octets
-from dasp.formats.sell.cuda.panels import PANELS
+from dasp.formats.sell.cuda.column_blocks import BLOCKS, Gathering, choose_column_blocks, find_layout
 from dasp.formats.sell.pattern import Coding
 from dasp.runtime.cuda import source as _source
 from dasp.runtime.dtypes import C_NAMES, TABLE, Arithmetic, arithmetic, into
@@ -192,9 +193,9 @@ def columns() -> Iterator[Defines]:
     def panels(kinds: Arithmetic, k: int, order: str, even: bool = False, **plan: Any) -> Iterator[Defines]:
         wide = several.even_row(k, kinds.x.itemsize) if even else k
         x, y = np.empty((9, wide), kinds.x, order), np.empty((9, k), kinds.y, order)
-        x_at, y_at = (several.layout_of(a.shape, a.strides, a.itemsize, 0) for a in (x, y))
-        for one in several.choose_passes(PANELS, k, kinds, x_at, y_at, several.Gathering(**plan)):
-            yield {**usual, **one.panel.defines(), **type_names(kinds), "DASP_CODING": "0"}
+        x_at, y_at = (find_layout(a.shape, a.strides, a.itemsize, 0) for a in (x, y))
+        for one in choose_column_blocks(BLOCKS, k, kinds, x_at, y_at, Gathering(**plan), H200):
+            yield {**usual, **one.block.defines(), **type_names(kinds), "DASP_CODING": "0"}
 
     single, double = (arithmetic(np.dtype(name), np.dtype(name)) for name in ("float32", "float64"))
     seen: list[Defines] = []
@@ -202,8 +203,8 @@ def columns() -> Iterator[Defines]:
         for alike in (True, False):
             seen += panels(kinds, k, order, alike=alike)
     for kinds, k, reads in product((single, double), (24, 48, 100, 128), (1.0, 100.0)):
-        for crowded in (True, False):
-            seen += panels(kinds, k, "C", reads=reads, crowded=crowded)
+        for slices in (100, 10_000):
+            seen += panels(kinds, k, "C", reads=reads, slices=slices)
     for kinds, k in product((single, double), (3, 5, 6, 7, 11, 99)):
         for even, sectors in ((True, 1.0), (False, 1.0), (False, 0.3)):
             seen += panels(kinds, k, "C", even=even, sectors=sectors)
@@ -232,9 +233,9 @@ def eights() -> Iterator[Defines]:
     usual = {"DASP_INDEX": "int", "DASP_OFFSET": "int", "DASP_MMA": "0", "DASP_CODING": "0"}
 
     def panels(kinds: Arithmetic, k: int, pack: int) -> Iterator[Defines]:
-        at = several.Layout(k, 1, pack)
-        for one in octets.choose_passes(PANELS, k, kinds, at, at):
-            yield {**usual, **one.panel.defines(), **type_names(kinds)}
+        at = column_blocks.Layout(k, 1, pack)
+        for one in octets.choose_passes(BLOCKS, k, kinds, at, at):
+            yield {**usual, **one.block.defines(), **type_names(kinds)}
 
     single, double = (arithmetic(np.dtype(name), np.dtype(name)) for name in ("float32", "float64"))
     for kinds, k, pack in (
@@ -557,10 +558,10 @@ def test_a_source_compiles_to_registers_alone(name, defines, arch):
 def test_x_is_not_read_through_the_read_only_cache(dtype):
     """The kernel before, whose end a product may overlap, may write it. A header is 16 bytes, too."""
     kinds = arithmetic(np.dtype(dtype), np.dtype(dtype))
-    at = several.Layout(32, 1, several.WIDEST_LOAD // kinds.x.itemsize)
+    at = column_blocks.Layout(32, 1, column_blocks.WIDEST_LOAD // kinds.x.itemsize)
     name, usual = "spmv/slices_columns.cu", {"DASP_INDEX": "int", "DASP_OFFSET": "int", "DASP_MMA": "0"}
-    (one,) = several.choose_passes(PANELS, 32, kinds, at, at)
-    defines = {**usual, **one.panel.defines(), **type_names(kinds), "DASP_CODING": "0"}
+    (one,) = choose_column_blocks(BLOCKS, 32, kinds, at, at, Gathering(), H200)
+    defines = {**usual, **one.block.defines(), **type_names(kinds), "DASP_CODING": "0"}
     cubin, _ = _source.compile_text(_source.read(name), defines, "sm_90", title=name)
     found = sass.listing(cubin)["dasp_slices_columns"]
     assert found.count("LDG.E.128") > 0

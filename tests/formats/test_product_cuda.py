@@ -14,14 +14,13 @@ import pytest
 from dasp import Policy, SpMatrix
 from dasp.formats import product_cuda as product
 from dasp.formats.plan import diagonal_rows
-from dasp.formats.sell.cuda import beside, columns, dotted, octets
+from dasp.formats.sell.cuda import beside, column_blocks, columns, dotted, octets
 from dasp.formats.sell.cuda import product as of_slices
 from dasp.formats.sell.cuda import vector as by_vector
-from dasp.formats.sell.cuda.panels import PANELS
+from dasp.formats.sell.cuda.column_blocks import BLOCKS
 from dasp.formats.sell.cuda.sectors import read_sectors
 from dasp.models import generate
 from dasp.runtime.cuda import scratch
-from dasp.runtime.dtypes import arithmetic
 from tests.support.gallery import GALLERY, LENGTHS, from_lengths
 from tests.support.planned import plan_of, widened
 from tests.support.reference import assert_close, entries_of
@@ -38,8 +37,6 @@ POLICIES = {
     "dasp": Policy.dasp(segment=64),
 }
 SPLIT = ["split sell", "dasp"]
-SMALL_COPIES = dataclasses.replace(PANELS, copy_bytes=0.0)
-"""Small X and Y are copied to rows, too."""
 
 
 @pytest.fixture
@@ -47,7 +44,7 @@ def gpu(monkeypatch):
     stand_in = Gpu()
     with cupy.cuda.using_allocator(stand_in.allocate):
         stand_in.attach(monkeypatch)
-        monkeypatch.setattr(columns, "PANELS", SMALL_COPIES)
+        monkeypatch.setattr(column_blocks, "COPY_BYTES", 0.0)  # small X and Y are transposed, too
         yield stand_in
     for graph in list(stand_in.destructors):
         stand_in.end(graph)
@@ -386,13 +383,11 @@ def test_columns_that_are_turned_have_the_same_bits(gpu, dtype, k, beta, monkeyp
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("k", [3, 5, 11])
 @pytest.mark.parametrize(("x_order", "y_order"), ["CC", "CF", "FC", "FF"])
-@pytest.mark.parametrize(("turns", "evens"), [(True, False), (True, True), (False, True)])
 def test_no_column_that_is_added_to_even_rows_is_read_or_written_where_there_is_none(
-    gpu, matrix, policy, k, x_order, y_order, turns, evens, monkeypatch
+    gpu, matrix, policy, k, x_order, y_order, monkeypatch
 ):
     """Neither behind X, where Y alone has them, nor behind the sums of segments."""
-    monkeypatch.setattr(columns, "pays_to_transpose", lambda *_: turns)
-    monkeypatch.setattr(columns, "evens", lambda *_: evens)
+    monkeypatch.setattr(columns, "pays_to_transpose", lambda *_: True)
     x = np.random.default_rng(k).standard_normal((300, k)).astype(np.float32)
     given, out = (
         gpu.put(array) if order == "C" else gpu.put(array.T).T
@@ -404,50 +399,19 @@ def test_no_column_that_is_added_to_even_rows_is_read_or_written_where_there_is_
 
 
 @pytest.mark.parametrize(
-    ("dtype", "k"), [(np.float32, 3), (np.float32, 7), (np.float32, 11), (np.float64, 5)]
-)
-@pytest.mark.parametrize("far", [False, True])
-def test_rows_that_are_copied_to_even_ones_have_the_same_bits(gpu, dtype, k, far, monkeypatch):
-    matrix = from_lengths([40, 3, 12] + [5] * 60 + [0, 0], 70).astype(dtype)
-    x = np.random.default_rng(k).standard_normal((70, k)).astype(dtype)
-    x[::7] = np.inf
-    monkeypatch.setattr(columns, "lone_row", lambda *_: None)
-    monkeypatch.setattr(columns.Columns, "_sectors", lambda _: float(far))
-    results = []
-    for evens in (False, True):
-        monkeypatch.setattr(columns, "evens", lambda *_, evens=evens: evens)
-        gpu.launches.clear()
-        results.append(gpu.get(planned(matrix, "sell") @ gpu.put(x)).copy())
-        assert [kernel for _, kernel, _ in gpu.launches].count("dasp_transpose") == evens
-    np.testing.assert_array_equal(*results)
-
-
-def test_rows_of_x_are_evened_where_they_are_read_often_and_not_by_lone_lanes():
-    often, once = (plan_of(from_lengths([40] * 64, n)) for n in (70, 10**6))
-    assert columns.evens(PANELS, often, 1.0)
-    assert not columns.evens(PANELS, often, 0.25)
-    assert not columns.evens(PANELS, once, 1.0)
-    assert not columns.evens(PANELS, plan_of(from_lengths([3] * 640, 64)), 1.0)
-    kinds = arithmetic(np.dtype(np.float64), np.dtype(np.float64))
-    assert columns.lone_row(PANELS, 7, kinds, 0.3)
-    assert not any(columns.lone_row(PANELS, k, kinds, 0.7) for k in (3, 5, 6, 7))
-    assert not any(columns.lone_row(PANELS, k, kinds, 0.3) for k in (1, 2, 4, 8, 9))
-    assert not columns.lone_row(PANELS, 7, kinds, 0.5)
-
-
-@pytest.mark.parametrize(
     ("k", "item", "numbers"), [(3, 4, 4), (5, 8, 8), (16, 4, 16), (17, 4, 24), (5, 16, 6)]
 )
 def test_even_rows_are_powers_of_two_or_whole_sectors(k, item, numbers):
     assert columns.even_row(k, item) == numbers
 
 
-def test_columns_are_transposed_where_rows_are_long_and_far_apart_and_much_is_read():
+def test_columns_are_transposed_where_rows_are_long_and_far_apart_and_much_is_read(monkeypatch):
     near, far = (plan_of(from_lengths([length] * 64, n)) for length, n in ((3, 64), (60, 800)))
-    assert not columns.pays_to_transpose(SMALL_COPIES, near, read_sectors(near), 64)
-    assert columns.pays_to_transpose(SMALL_COPIES, far, read_sectors(far), 64)
-    assert not columns.pays_to_transpose(PANELS, far, read_sectors(far), 64)
-    assert columns.pays_to_transpose(PANELS, far, read_sectors(far), 64_000)
+    assert not columns.pays_to_transpose(far, read_sectors(far), 64)
+    assert columns.pays_to_transpose(far, read_sectors(far), 64_000)
+    monkeypatch.setattr(column_blocks, "COPY_BYTES", 0.0)
+    assert not columns.pays_to_transpose(near, read_sectors(near), 64)
+    assert columns.pays_to_transpose(far, read_sectors(far), 64)
 
 
 @pytest.mark.parametrize(("policy", "kept"), [("split sell", 1), ("dasp", 1 + 4)])
@@ -511,8 +475,8 @@ VIEWS = {
 }
 """Arrays of m rows and k columns, and what they are a part of."""
 
-CHOICES = {"as measured": None, "rows": (True, False), "even rows": (True, True), "even X": (False, True)}
-"""What is worked on in rows, and in even ones."""
+CHOICES = {"as measured": None, "rows": True, "as they lie": False}
+"""Whether X and Y in columns are worked on in rows."""
 
 
 def numbers(rng, shape, dtype):
@@ -536,9 +500,8 @@ def test_columns_keep_to_the_memory_that_they_were_given(gpu, dtype, names, coun
     some = list(VIEWS)
     name, k, x_view, y_view = names[seed % len(names)], *map(rng.choice, (counts, some, some))
     chosen = CHOICES[rng.choice(list(CHOICES))]
-    if chosen:
-        monkeypatch.setattr(columns, "pays_to_transpose", lambda *_: chosen[0])
-        monkeypatch.setattr(columns, "evens", lambda *_: chosen[1])
+    if chosen is not None:
+        monkeypatch.setattr(columns, "pays_to_transpose", lambda *_: chosen)
     alpha, beta = [(1.0, 0.0), (0.5, -2.0)][seed % 2]
     matrix, policy = PLANS[name]()
     matrix.data = numbers(rng, matrix.nnz, dtype)
@@ -704,7 +667,7 @@ def test_octets_are_made_once_wanted_by_enough_columns(gpu, eights, monkeypatch)
     _, a, _ = eights
     quads = octets.build(beside.primitives(0), a.plan, 0)[0]
     asked = ((16, a.nnz / (quads + 1)), (8, a.nnz / (quads - 1)))
-    monkeypatch.setattr(beside, "PANELS", dataclasses.replace(PANELS, octet_entries=asked))
+    monkeypatch.setattr(beside, "BLOCKS", dataclasses.replace(BLOCKS, octet_entries=asked))
     for k, kernel in ((8, "dasp_slices_columns"), (16, "dasp_octets"), (8, "dasp_slices_columns")):
         gpu.launches.clear()
         a @ gpu.put(np.ones((a.shape[1], k)))

@@ -11,7 +11,7 @@ from dasp import Policy, SpMatrix, formats
 from dasp.formats import product_cuda as cuda
 from dasp.formats.sell.cuda import columns as several
 from dasp.formats.sell.cuda import octets
-from dasp.formats.sell.cuda.panels import PANELS, PanelTable
+from dasp.formats.sell.cuda.column_blocks import BLOCKS, MOST_ROW, BlockTable, find_layout
 from dasp.formats.sell.cuda.primitives import Primitives
 from dasp.runtime.cuda.scratch import ABSENT, new_scratch
 from dasp.runtime.dtypes import arithmetic, into, real_type
@@ -84,7 +84,7 @@ def emulate_columns(
     y: Any,
     alpha: complex = 1.0,
     beta: complex = 0.0,
-    table: PanelTable = PANELS,
+    table: BlockTable = BLOCKS,
     parts: int = 1,
 ) -> None:
     """Run the CUDA kernels for several columns on a plan of slices in the emulator.
@@ -92,7 +92,7 @@ def emulate_columns(
     x and y: C- or F-ordered, or views of such arrays that begin at their first element.
     """
     kernels, kinds, k = several.SLICES, into(plan.dtype, x.dtype, y.dtype), x.shape[1]
-    x_at, y_at = (several.layout_of(a.shape, a.strides, a.itemsize, 0) for a in (x, y))
+    x_at, y_at = (find_layout(a.shape, a.strides, a.itemsize, 0) for a in (x, y))
     most = octets.most(table, plan, kinds, k)
     if most >= 1 and octets.serve(plan, kinds, x_at):
         _, found = octets.build(Primitives(PackingDevice()), plan, most)
@@ -105,24 +105,24 @@ def emulate_columns(
     rows = np.int32(x_at.row * x.itemsize), np.int32(y_at.row)
     strides = np.int64(x_at.column), np.int64(y_at.column), *rows
 
-    def launch(signature: Any, panel: Any, arguments: Any, blocks: int, varying: Any, *values: Any) -> None:
-        module = compile_kernels(signature.source, kernels.defines(plan, kinds, panel))
+    def launch(signature: Any, block: Any, arguments: Any, blocks: int, varying: Any, *values: Any) -> None:
+        module = compile_kernels(signature.source, kernels.defines(plan, kinds, block))
         given = signature.ordered(known, arguments, varying)
         given[-len(varying) :] = values
         if blocks:
-            module.launch(signature.entry, grid=blocks, block=panel.threads, args=given)
+            module.launch(signature.entry, grid=blocks, block=block.threads, args=given)
 
-    zeros = np.zeros(several.MOST_PANEL // x.itemsize, x.dtype)
+    zeros = np.zeros(MOST_ROW // x.itemsize, x.dtype)
     passes = kernels.passes(table, plan, k, kinds, x_at, y_at, lambda: kernels.sectors(plan, np.asarray))
-    for first, columns, panel in passes:
+    for first, columns, block in passes:
         values = read, target, partials, *strides, *map(np.int32, (first, first + columns, k)), *scale
-        arguments, count = kernels.arguments(plan, zeros, parts), kernels.blocks(plan, panel, parts)
-        launch(kernels.signature, panel, arguments, count, several.VARYING, *values)
+        arguments, count = kernels.arguments(plan, zeros, parts), kernels.blocks(plan, block, parts)
+        launch(kernels.signature, block, arguments, count, several.VARYING, *values)
     if kernels.partials(plan):
         values = target, partials, strides[1], strides[3], np.int32(k), *scale
-        arguments, panel = kernels.finish_arguments(plan), passes[0].panel
-        count = kernels.finish_blocks(plan, panel, k)
-        launch(kernels.finish, panel, arguments, count, several.FINISH_VARYING, *values)
+        arguments, block = kernels.finish_arguments(plan), passes[0].block
+        count = kernels.finish_blocks(plan, block, k)
+        launch(kernels.finish, block, arguments, count, several.FINISH_VARYING, *values)
 
 
 def _emulated(matrix: Any, x: Any, policy: Policy | None, y: Any, alpha: complex, beta: complex) -> Any:

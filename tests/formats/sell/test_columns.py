@@ -18,15 +18,16 @@ from dasp.formats.sell.cpu.panels import panels_of
 from dasp.formats.sell.cpu.product import Product
 from dasp.formats.sell.cuda import columns as cuda
 from dasp.formats.sell.cuda import octets
-from dasp.formats.sell.cuda.columns import (
+from dasp.formats.sell.cuda.column_blocks import (
+    BLOCKS,
     Gathering,
     Layout,
+    Rule,
+    choose_column_blocks,
     choose_parts,
-    choose_passes,
-    layout_of,
-    mostly_alike,
+    find_layout,
+    gathering_of,
 )
-from dasp.formats.sell.cuda.panels import PANELS, Panels
 from dasp.formats.sell.cuda.primitives import Primitives
 from dasp.formats.sell.cuda.sectors import read_sectors
 from dasp.models import generate
@@ -357,7 +358,7 @@ def test_views_of_larger_arrays(executor):
 
 
 SMALL = dataclasses.replace(
-    PANELS, rows_of_x=(Panels(32, 8, 2, 4, 64, 2),), columns_of_x=(Panels(32, 32, 3, 4, 64, 2),)
+    BLOCKS, c_order=(Rule(32, 8, 2, 4, 64, warps=2),), f_order=(Rule(32, 32, 3, 4, 64, warps=2),)
 )
 
 
@@ -366,7 +367,7 @@ SMALL = dataclasses.replace(
 def test_the_order_of_blocks_and_who_has_which_tile_change_no_bit(matrix, seed, parts):
     x, plan = columns(matrix.shape[1], 17), plan_of(matrix, SPLIT)
     small = emulated_bits(plan, x, table=SMALL, parts=parts)
-    np.testing.assert_array_equal(emulated_bits(plan, x, table=PANELS, parts=1), small)
+    np.testing.assert_array_equal(emulated_bits(plan, x, table=BLOCKS, parts=1), small)
 
 
 @pytest.mark.parametrize(("share", "loads"), [(2, 16), (8, 4), (1, 8)])
@@ -375,7 +376,7 @@ def test_the_order_of_blocks_and_who_has_which_tile_change_no_bit(matrix, seed, 
 def test_warps_that_share_a_slice_and_slots_that_are_loaded_together_change_no_bit(
     share, loads, matrix, k, split
 ):
-    shared = dataclasses.replace(SMALL, rows_of_x=(Panels(128, 16, 4, loads, 64, 4, share),))
+    shared = dataclasses.replace(SMALL, c_order=(Rule(128, 16, 4, loads, 64, share),))
     x = columns(matrix.shape[1], k)
     plan = plan_of(matrix, SPLIT if split else Policy(format="sell", mma=False))
     np.testing.assert_array_equal(emulated_bits(plan, x, table=shared), emulated_bits(plan, x, table=SMALL))
@@ -398,10 +399,9 @@ def test_wide_types_give_the_same_bits_in_the_kernel():
 # ---- what is launched ----------------------------------------------------------------------------
 
 TOY = dataclasses.replace(
-    PANELS,
-    rows_of_x=(Panels(128, 32, 4, 8, 168, 4), Panels(64, 16, 8, 8, 128, 16)),
-    narrow_rows_of_x=(Panels(64, 16, 8, 8, 128, 16),),
-    columns_of_x=(Panels(64, 64, 4, 8, 64, 8),),
+    BLOCKS,
+    c_order=(Rule(128, 32, 4, 8, 168, where="wide"), Rule(64, 16, 8, 8, 128, warps=16)),
+    f_order=(Rule(64, 64, 4, 8, 64, warps=8),),
 )
 
 BUSY = dataclasses.replace(H200, wave_slices=100)
@@ -410,9 +410,13 @@ HALF = np.dtype(np.float16)
 SINGLE, DOUBLE = (arithmetic(np.dtype(name), np.dtype(name)) for name in ("float32", "float64"))
 
 
+def choose(k, kinds, x, y=None, table=BLOCKS, **plan):
+    return choose_column_blocks(table, k, kinds, x, y or x, Gathering(**plan), H200)
+
+
 def test_a_layout_says_strides_and_how_many_numbers_are_read_at_once():
     def of(array):
-        return layout_of(array.shape, array.strides, array.itemsize, 0)
+        return find_layout(array.shape, array.strides, array.itemsize, 0)
 
     assert of(np.ones((9, 8))) == Layout(8, 1, 2)
     assert of(np.ones((9, 8), np.float32)) == Layout(8, 1, 4)
@@ -423,9 +427,9 @@ def test_a_layout_says_strides_and_how_many_numbers_are_read_at_once():
     assert of(np.ones((9, 7))[:, :4]) == Layout(7, 1, 1)
     assert of(np.ones((9, 8))[:, ::2]) == Layout(8, 2, 1)
     assert of(np.ones((9, 8))[::-1]) is None
-    assert layout_of((9, 8), (64, 8), 8, 8) == Layout(8, 1, 1)
-    assert layout_of((9, 8), (65, 8), 8, 0) is None
-    assert layout_of((9, 2), (8 * 2**31, 8), 8, 0) is None
+    assert find_layout((9, 8), (64, 8), 8, 8) == Layout(8, 1, 1)
+    assert find_layout((9, 8), (65, 8), 8, 0) is None
+    assert find_layout((9, 2), (8 * 2**31, 8), 8, 0) is None
 
 
 @pytest.mark.parametrize("k", range(1, 70))
@@ -434,50 +438,48 @@ def test_a_layout_says_strides_and_how_many_numbers_are_read_at_once():
 def test_passes_cover_every_column_once(k, item, order):
     dtype = np.dtype(f"f{item}")
     x = np.empty((50, k), dtype, order)
-    at = layout_of(x.shape, x.strides, item, 0)
-    passes = choose_passes(TOY, k, arithmetic(dtype, dtype), at, at)
-    assert len(passes) <= 3
+    at = find_layout(x.shape, x.strides, item, 0)
+    passes = choose(k, arithmetic(dtype, dtype), at, table=BLOCKS)
+    assert len(passes) <= 2
     assert [j for one in passes for j in range(one.first, one.first + one.columns)] == list(range(k))
     for one in passes:
-        panel = one.panel
-        assert one.first % panel.pack == one.columns % panel.pack == 0
-        assert panel.whole == (one.columns % panel.columns == 0)
-        assert panel.columns % (panel.lanes * panel.pack) == 0
-        assert panel.pack == 1 or at.column == 1
-        assert panel.columns * item <= (64 if order == "F" else 128 if k <= WARP else 512)
+        block = one.block
+        assert one.first % block.pack == one.columns % block.pack == 0
+        assert block.whole == (one.columns % block.columns == 0)
+        assert block.columns % (block.lanes * block.pack) == 0
+        assert block.pack == 1 or at.column == 1
+        assert block.columns * item <= (128 if order == "F" or item == 4 else 256)
 
 
-def test_tiles_of_a_toy_machine():
+def test_column_blocks_of_a_toy_machine():
     near, far = Layout(32, 1, 2), Layout(1, 1000, 1)
-    large, small = choose_passes(TOY, 40, DOUBLE, near, near, Gathering(7))
+    large, small = choose(40, DOUBLE, near, table=TOY, steps=7)
     assert large == (0, 32, (16, 4, 2, 2, 1, 4, 8, 168, 128, 1))
-    assert small == (32, 8, (8, 4, 2, 2, 1, 7, 8, 128, 256, 1))
-    (one,) = choose_passes(TOY, 32, DOUBLE, far, near)
+    assert small == (32, 8, (8, 4, 2, 2, 1, 7, 8, 128, 512, 1))
+    (one,) = choose(32, DOUBLE, far, near, table=TOY)
     assert one == (0, 32, (8, 1, 1, 1, 1, 4, 8, 64, 256, 1))
-    (one,) = choose_passes(TOY, 32, SINGLE, Layout(32, 1, 4), Layout(32, 1, 4))
+    (one,) = choose(32, SINGLE, Layout(32, 1, 4), table=TOY)
     assert one == (0, 32, (16, 4, 4, 4, 1, 8, 8, 128, 512, 1))
 
 
-def test_the_last_panel_is_one_that_is_more_than_half_full_or_has_the_columns_that_are_left():
-    at = Layout(13, 1, 1)
-    (one,) = choose_passes(TOY, 13, DOUBLE, at, at)
-    assert (one.columns, one.panel.columns, one.panel.whole) == (13, 16, 0)
-    far = Layout(1, 1000, 1)
-    whole, rest = choose_passes(TOY, 13, DOUBLE, far, far)
-    assert (whole.columns, rest.first, rest.columns, rest.panel.columns) == (8, 8, 5, 5)
-    assert whole.panel.whole == rest.panel.whole == 1
+def test_the_last_block_is_more_than_half_full_or_has_the_columns_that_are_left():
+    (one,) = choose(13, DOUBLE, Layout(13, 1, 1), table=TOY)
+    assert (one.columns, one.block.columns, one.block.whole) == (13, 16, 0)
+    whole, rest = choose(19, DOUBLE, Layout(1, 1000, 1))
+    assert (whole.columns, rest.first, rest.columns, rest.block.columns) == (16, 16, 3, 3)
+    assert whole.block.whole == rest.block.whole == 1
 
 
 def test_a_lane_has_two_loads_of_a_row_at_most_and_as_many_bytes_in_flight():
-    wide, narrow = (choose_passes(PANELS, 32, SINGLE, *2 * [Layout(32, 1, pack)])[0].panel for pack in (4, 1))
+    wide, narrow = (choose(32, SINGLE, Layout(32, 1, pack))[0].block for pack in (4, 1))
     assert (wide.lanes, wide.loads) == (8, 8)
     assert (narrow.lanes, narrow.loads) == (16, 32)
 
 
 def test_a_few_columns_are_read_by_lone_lanes_where_columns_lie_near_and_by_two_lanes_where_far():
     def lanes(k, kinds, at, **plan):
-        (one,) = choose_passes(PANELS, k, kinds, at, at, Gathering(**plan))
-        return one.panel.columns, one.panel.lanes
+        (one,) = choose(k, kinds, at, **plan)
+        return one.block.columns, one.block.lanes
 
     assert lanes(5, DOUBLE, Layout(5, 1, 1), sectors=0.3) == (5, 1)
     assert lanes(5, DOUBLE, Layout(8, 1, 2), sectors=0.3) == (6, 1)
@@ -485,41 +487,13 @@ def test_a_few_columns_are_read_by_lone_lanes_where_columns_lie_near_and_by_two_
     assert lanes(4, DOUBLE, Layout(4, 1, 2), sectors=0.9) == (4, 2)
     assert lanes(4, DOUBLE, Layout(4, 1, 2), sectors=0.3) == (4, 1)
     assert lanes(8, SINGLE, Layout(8, 1, 4), sectors=0.9) == (8, 2)
-    assert lanes(8, SINGLE, Layout(8, 1, 4), sectors=0.9, often=False) == (8, 1)
-
-
-def test_long_rows_of_x_are_read_in_one_launch_by_a_warp_at_once():
-    def widths(k, kinds=SINGLE, pack=4, **plan):
-        at = Layout(k, 1, pack)
-        return [one.panel.columns for one in choose_passes(PANELS, k, kinds, at, at, Gathering(**plan))]
-
-    assert widths(100, reads=200.0) == widths(100, alike=False, steps=3) == [128]
-    assert widths(96) == widths(124) == widths(128) == widths(160) == [32]
-    assert widths(48, reads=20.0) == [64]
-    assert widths(48, reads=200.0) == widths(48, steps=3) == widths(48, alike=False) == [32, 16]
-    assert widths(100, pack=1) == [32, 4]
-    assert widths(100, DOUBLE, 2, reads=4.0) == [128]
-    assert widths(100, DOUBLE, 2, reads=9.0) == [32, 4]
-
-
-@pytest.mark.parametrize(("dtype", "k"), [("f4", 40), ("f4", 100), ("f4", 112), ("f8", 100)])
-def test_long_rows_of_x_give_the_bits_of_the_products_by_vectors(dtype, k):
-    matrix = from_lengths([40] * 100 + [0, 1, 3, 300], 2000).astype(dtype)
-    x = columns(2000, k, dtype=dtype)
-    for policy in (Policy(format="sell", mma=False), SPLIT):
-        got = multiply("simt", matrix, x, policy)
-        for j in (0, k // 2, k - 1):
-            alone = by_vector("simt", matrix, x[:, j].copy(), policy=policy)
-            np.testing.assert_array_equal(bits(got[:, j]), bits(alone))
+    assert lanes(8, SINGLE, Layout(8, 1, 4), sectors=0.9, reads=4.0) == (8, 1)
 
 
 def test_no_warps_share_one_of_many_slices_to_read_rows_of_128_bytes():
     def shares(k, kinds=SINGLE, pack=4):
         at = Layout(k, 1, pack)
-        return [
-            choose_passes(PANELS, k, kinds, at, at, Gathering(crowded=crowded))[0].panel.share
-            for crowded in (False, True)
-        ]
+        return [choose(k, kinds, at, slices=slices)[0].block.share for slices in (100, 10_000)]
 
     assert shares(24) == shares(32) == [4, 1]
     assert shares(16) == [2, 2]
@@ -530,31 +504,28 @@ def test_no_warps_share_one_of_many_slices_to_read_rows_of_128_bytes():
 def test_warps_share_slices_of_many_steps_and_whole_rows():
     at = Layout(16, 1, 4)
     many, few, cut = (
-        choose_passes(PANELS, 16, SINGLE, at, at, Gathering(steps, whole))[0].panel
-        for steps, whole in ((8, True), (4, True), (8, False))
+        choose(16, SINGLE, at, steps=steps, alike=alike)[0].block
+        for steps, alike in ((8, True), (4, True), (8, False))
     )
     assert many.share > few.share == cut.share == 1
     assert many.threads == WARP * many.share
-    full, three, seven = (
-        choose_passes(PANELS, k, DOUBLE, *2 * [Layout(k, 1, 1)])[0].panel for k in (8, 3, 7)
-    )
-    assert full.share > 1
-    assert three.share > seven.share == 1
-    (half,) = choose_passes(PANELS, 32, arithmetic(HALF, HALF), *2 * [Layout(32, 1, 8)])
-    assert half.panel.share == 1
     assert many.steps % many.share == 0
+    full, ragged = (choose(k, DOUBLE, Layout(k, 1, 1))[0].block for k in (8, 7))
+    assert full.share > ragged.share == 1
+    (half,) = choose(32, arithmetic(HALF, HALF), Layout(32, 1, 8))
+    assert half.block.share == 1
     long, mixed, short = (
         plan_of(from_lengths([2000] * long + [5] * short, 3000))
         for long, short in ((3, 40), (3, 400), (0, 400))
     )
-    assert [mostly_alike(PANELS, plan) for plan in (long, mixed, short)] == [True, False, True]
+    assert [gathering_of(plan, 1.0).alike for plan in (long, mixed, short)] == [True, False, True]
 
 
 def test_tiles_are_shared_out_where_slices_are_few():
-    assert choose_parts(BUSY, slices=1000, panels=4) == 1
-    assert choose_parts(BUSY, slices=20, panels=4) == 2
-    assert choose_parts(BUSY, slices=1, panels=4) == 4
-    assert choose_parts(BUSY, slices=0, panels=4) == 4
+    assert choose_parts(BUSY, slices=1000, blocks=4) == 1
+    assert choose_parts(BUSY, slices=20, blocks=4) == 2
+    assert choose_parts(BUSY, slices=1, blocks=4) == 4
+    assert choose_parts(BUSY, slices=0, blocks=4) == 4
 
 
 def test_the_kernels_take_what_their_signatures_say():
@@ -579,7 +550,7 @@ def test_sectors_of_what_a_step_reads():
 # ---- octets --------------------------------------------------------------------------------------
 
 EVER = ((1, 1e-9),)
-EIGHTS = dataclasses.replace(PANELS, octet_entries=EVER, narrow_octet_entries=EVER)
+EIGHTS = dataclasses.replace(BLOCKS, octet_entries=EVER, narrow_octet_entries=EVER)
 """Multiplies in octets whatever can be."""
 
 

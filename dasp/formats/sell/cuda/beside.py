@@ -6,10 +6,10 @@ import threading
 
 from dasp.formats.plan import Plan
 from dasp.formats.sell.cuda import octets
-from dasp.formats.sell.cuda.columns import Kernels, Layout
+from dasp.formats.sell.cuda.column_blocks import BLOCKS, Layout
+from dasp.formats.sell.cuda.columns import Kernels
 from dasp.formats.sell.cuda.octets import Octets
 from dasp.formats.sell.cuda.pack.device import primitives
-from dasp.formats.sell.cuda.panels import PANELS
 from dasp.runtime.cuda.stream import on_stream
 from dasp.runtime.dtypes import Arithmetic
 
@@ -39,7 +39,7 @@ class Beside:
 
         Octets are made when they are first wanted, if memory is not short of them.
         """
-        most = octets.most(PANELS, self._plan, kinds, k)
+        most = octets.most(BLOCKS, self._plan, kinds, k)
         if most < 1 or not octets.serve(self._plan, kinds, x):
             return None
         with self._lock:

@@ -1,8 +1,9 @@
 """The product by a matrix of several columns on a GPU: what is launched for which columns of which plan.
 
-Columns are multiplied in panels: as many as a warp has registers for, so that the plan is read once for all
-of a panel. Where a row of X lies in one run of memory, lanes that share an entry read it together; where a
-column does, each lane reads for its own entry, column by column, as in the product by a vector.
+Columns are multiplied in column blocks, which column_blocks.py chooses: as many columns as a warp has
+registers for, so that the plan is read once for all of them. Where a row of X lies in one run of memory,
+lanes that share an entry read it together; where a column does, each lane reads for its own entry, column by
+column, as in the product by a vector.
 """
 
 from __future__ import annotations
@@ -15,11 +16,23 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from dasp.formats.cost import CostModel
 from dasp.formats.plan import WARP, Plan
 from dasp.formats.sell.cuda import vector
-from dasp.formats.sell.cuda.panels import PANELS, Panels, PanelTable
-from dasp.formats.sell.cuda.sectors import FAR, SECTOR, read_sectors
+from dasp.formats.sell.cuda.column_blocks import (
+    BLOCKS,
+    MOST_ROW,
+    SECTOR_BYTES,
+    BlockTable,
+    ColumnBlock,
+    Layout,
+    Pass,
+    choose_column_blocks,
+    choose_parts,
+    find_layout,
+    gathering_of,
+    pays_to_transpose,
+)
+from dasp.formats.sell.cuda.sectors import read_sectors
 from dasp.runtime.cuda import source as _source
 from dasp.runtime.cuda.launch import Launch, Launches, Signature, launcher
 from dasp.runtime.cuda.scratch import captured_in, in_pool, keep
@@ -29,36 +42,12 @@ from dasp.runtime.integers import ceil_div
 
 _HERE = nullcontext()
 
-WIDEST_LOAD = 16
-"""Bytes of the widest load of one lane."""
-
-MOST_STRIDE = 2**31 - 1
-"""Bytes from one row to the next that the kernels can count."""
-
-NUMBER_BYTES, SECTOR_BYTES = 8, 8 * SECTOR
-"""Of float64, in which gathers are compared."""
-
 STRIDES = "x_column", "y_column", "x_row", "y_row"
-MOST_SHARED = 48 << 10
-"""Bytes of shared memory that a block has without asking for more."""
-
-MOST_OWN = 16
-"""Columns of a panel, at most, where each lane multiplies all of them."""
-
-LONE = 6
-"""Columns that a lane reads alone, or one more where columns lie nearer."""
-
-PARTIAL_REGISTERS = 72
-"""Of a thread, at least, where lanes have no column in the last panel: they keep zeros."""
-
-MOST_PANEL = 1024
-"""Bytes of a row of a panel, at most."""
-
 VARYING = ("x", "y", "partials", *STRIDES, "first", "last", "columns", "alpha", "beta")
 FINISH_VARYING = "y", "partials", "y_column", "y_row", "columns", "alpha", "beta"
 """Arguments that come with each product, and with each end of one."""
 
-OF_PANEL = """
+OF_BLOCK = """
     int                   parts
     const X*              x
     Y*                    y
@@ -73,7 +62,7 @@ OF_PANEL = """
     Sum                   alpha
     Sum                   beta
     """
-"""What every product by a panel of columns takes last."""
+"""What every product by a column block takes last."""
 
 SIGNATURE = Signature(
     "spmv/slices_columns.cu",
@@ -84,7 +73,7 @@ SIGNATURE = Signature(
     long long             segments
     long long             positions
     int                   identity
-    {OF_PANEL.strip()}
+    {OF_BLOCK.strip()}
     """,
 )
 
@@ -131,85 +120,6 @@ MOST_WRITTEN = 8, 4
 where slices have the matrix's rows in their order, and where not."""
 
 
-class Layout(NamedTuple):
-    """Where a matrix of several columns lies in memory.
-
-    Attributes
-    ----------
-    row, column : int
-        Elements from one row, and from one column, to the next.
-    pack : int
-        Neighbouring columns that one load may read: 1 if columns do not lie beside each other.
-    """
-
-    row: int
-    column: int
-    pack: int
-
-
-class Gathering(NamedTuple):
-    """How the slices of a plan read X, by which panels are chosen.
-
-    Attributes
-    ----------
-    steps : int
-        Of most slices.
-    alike : bool
-        What `mostly_alike` says.
-    sectors : float
-        As `read_sectors` counts them.
-    reads : float
-        How often a row of X is read.
-    often : bool
-        What `evens` says.
-    crowded : bool
-        Whether slices are so many that no warps need to share one to read rows of X of 128 bytes.
-    """
-
-    steps: int = 8
-    alike: bool = True
-    sectors: float = FAR
-    reads: float = 64.0
-    often: bool = True
-    crowded: bool = False
-
-
-USUAL = Gathering()
-
-
-class Panel(NamedTuple):
-    """How a kernel multiplies some columns at a time; see kernels/spmv/slices_columns.cu.
-
-    Attributes
-    ----------
-    columns, lanes, pack, y_pack, whole, steps, loads, registers, threads, share : int
-        What DASP_COLUMNS and the others of these names are defined as.
-    """
-
-    columns: int
-    lanes: int
-    pack: int
-    y_pack: int
-    whole: int
-    steps: int
-    loads: int
-    registers: int
-    threads: int
-    share: int = 1
-
-    def defines(self) -> dict[str, str]:
-        """Return the compile-time constants."""
-        return {f"DASP_{name.upper()}": str(number) for name, number in self._asdict().items()}
-
-
-class Pass(NamedTuple):
-    """One launch: columns `first` to `first + columns`, in panels."""
-
-    first: int
-    columns: int
-    panel: Panel
-
-
 class Kernels(NamedTuple):
     """How plans of one format are multiplied by several columns.
 
@@ -218,7 +128,7 @@ class Kernels(NamedTuple):
     signature, finish : Signature
         Of the product, and of what adds the segments of long rows.
     defines, types : callable
-        Constants and types of the source: (plan, kinds, panel), and (plan, kinds).
+        Constants and types of the source: (plan, kinds, block), and (plan, kinds).
     passes : callable
         (table, plan, columns, kinds, x, y, sectors) -> the launches, of type `Pass`; sectors() is what
         `pays_to_transpose` asks for.
@@ -234,25 +144,25 @@ class Kernels(NamedTuple):
 
     signature: Signature
     finish: Signature
-    defines: Callable[[Plan, Arithmetic, Panel], dict[str, str]]
+    defines: Callable[[Plan, Arithmetic, ColumnBlock], dict[str, str]]
     types: Callable[[Plan, Arithmetic], dict[str, np.dtype[Any]]]
     passes: Callable[
-        [PanelTable, Plan, int, Arithmetic, Layout, Layout, Callable[[], float]], tuple[Pass, ...]
+        [BlockTable, Plan, int, Arithmetic, Layout, Layout, Callable[[], float]], tuple[Pass, ...]
     ]
-    warps: Callable[[Plan, Panel], int]
+    warps: Callable[[Plan, ColumnBlock], int]
     partials: Callable[[Plan], int]
     arguments: Callable[[Plan, Any, int], dict[str, Any]]
     finish_arguments: Callable[[Plan], dict[str, Any]]
     long_rows: Callable[[Plan], int]
     sectors: Callable[[Plan, Callable[[Any], Any]], float]
 
-    def blocks(self, plan: Plan, panel: Panel, parts: int) -> int:
+    def blocks(self, plan: Plan, block: ColumnBlock, parts: int) -> int:
         """Return the blocks of a launch."""
-        return int(ceil_div(self.warps(plan, panel) * WARP, panel.threads) * parts)
+        return int(ceil_div(self.warps(plan, block) * WARP, block.threads) * parts)
 
-    def finish_blocks(self, plan: Plan, panel: Panel, columns: int) -> int:
+    def finish_blocks(self, plan: Plan, block: ColumnBlock, columns: int) -> int:
         """Return the blocks of the launch that ends a product with segments."""
-        return int(ceil_div(self.long_rows(plan) * columns * WARP, panel.threads))
+        return int(ceil_div(self.long_rows(plan) * columns * WARP, block.threads))
 
 
 def even_row(columns: int, item: int) -> int:
@@ -262,211 +172,9 @@ def even_row(columns: int, item: int) -> int:
     return ceil_div(size, whole) * whole // item
 
 
-def layout_of(shape: tuple[int, ...], strides: tuple[int, ...], item: int, address: int) -> Layout | None:
-    """Return how the kernels can read and write an array of two dimensions, None if they cannot.
-
-    Parameters
-    ----------
-    shape, strides : tuple of two int
-        As NumPy counts them, strides in bytes.
-    item : int
-        Bytes of an element.
-    address : int
-        Of the first one.
-    """
-    (m, k), (row, column) = shape, (stride // item for stride in strides)
-    if m == 1:
-        row = k
-    if min(row, column) < 0 or row * item > MOST_STRIDE or any(at % item for at in (*strides, address)):
-        return None
-    pack = 1
-    if column == 1:
-        while (
-            2 * pack * item <= WIDEST_LOAD
-            and k % (2 * pack) == row % (2 * pack) == address % (2 * pack * item) == 0
-        ):
-            pack *= 2
-    return Layout(row, column, pack)
-
-
-def in_panels(columns: int, width: int) -> int:
-    """Return how many columns come in panels of a width: all, if more than half of the last panel is full."""
-    rest = columns % width
-    return columns if 2 * rest > width else columns - rest
-
-
-def choose_passes(
-    table: PanelTable,
-    columns: int,
-    kinds: Arithmetic,
-    x: Layout,
-    y: Layout,
-    by: Gathering = USUAL,
-) -> tuple[Pass, ...]:
-    """Return the launches for so many columns: in the largest panels, in smaller ones, and of the rest.
-
-    Parameters
-    ----------
-    table : PanelTable
-    columns : int
-    kinds : Arithmetic
-    x, y : Layout
-        Of X and Y.
-    by : Gathering
-    """
-    passes, first, steps = [], 0, by.steps
-    each = max(kinds.x.itemsize, kinds.sum.itemsize)
-    sizes, most, crowded = table.columns_of_x, MOST_OWN, by.crowded
-    if x.column == 1:
-        wide = kinds.x.itemsize >= NUMBER_BYTES
-        sizes, most = table.rows_of_x if wide else table.narrow_rows_of_x, WARP
-        aligned = x.pack * kinds.x.itemsize == WIDEST_LOAD
-        chosen, width = lone_row(table, columns, kinds, by.sectors), ceil_div(columns, x.pack) * x.pack
-        far = by.sectors >= table.far_sectors and (wide or by.often)
-        if aligned and far and WIDEST_LOAD < columns * each <= 2 * WIDEST_LOAD:
-            chosen, width = table.far_row_of_x, 2 * WIDEST_LOAD // each
-        if chosen:
-            return (Pass(0, columns, _panel(chosen, width, columns, kinds, x, y, steps)),)
-        long = long_row(table, columns, kinds, steps if by.alike else 0, by.reads) if aligned else None
-        if long:
-            return (Pass(0, columns, _panel(long, long.panel // each, columns, kinds, x, y, steps)),)
-        crowded = by.crowded and aligned and not wide
-    for chosen in sizes:
-        width = chosen.panel // each
-        if width > most:
-            continue  # of narrow numbers, a smaller panel has as many columns as there may be
-        rest = columns - first
-        count = rest // width * width if chosen is sizes[-1] else in_panels(rest, width)
-        shares = by.alike and steps >= table.shared_steps and _shares(chosen, width, count, kinds, x)
-        if chosen.share > 1 and (not shares or (crowded and width == WARP)):
-            continue
-        if count:
-            passes.append(Pass(first, count, _panel(chosen, width, count, kinds, x, y, steps)))
-            first += count
-    rest = columns - first
-    if rest:
-        alone = rest * each <= sizes[-1].lane and rest % x.pack == 0
-        width = rest if alone else max(1 << (rest - 1).bit_length(), x.pack)
-        passes.append(Pass(first, rest, _panel(sizes[-1], width, rest, kinds, x, y, steps)))
-    return tuple(passes)
-
-
-def _own(chosen: Panels, width: int, kinds: Arithmetic, x: Layout) -> int:
-    """Return how many columns a lane multiplies: at most those of two loads where warps share slices."""
-    if x.column != 1:
-        return width
-    own = max(chosen.lane // kinds.x.itemsize, x.pack)
-    return min(width, own if chosen.share == 1 else min(own, 2 * x.pack))
-
-
-def _shares(chosen: Panels, width: int, columns: int, kinds: Arithmetic, x: Layout) -> bool:
-    """Whether warps may share slices: where a lane has two loads of a step, or two slots, and registers.
-
-    These are short of wide numbers if lanes of several columns have none of the last panel.
-    """
-    own = _own(chosen, width, kinds, x)
-    at_once = own // min(x.pack, own) * (width // own // chosen.share)
-    spills = columns % width > 0 and own > x.pack and kinds.x.itemsize >= NUMBER_BYTES
-    return at_once > 1 and not spills
-
-
-def _panel(
-    chosen: Panels,
-    width: int,
-    columns: int,
-    kinds: Arithmetic,
-    x: Layout,
-    y: Layout,
-    steps: int,
-) -> Panel:
-    """Return the panel of a width for columns that fill it, or for fewer."""
-    pack, whole = min(x.pack, width), columns % width == 0
-    own = _own(chosen, width, kinds, x)
-    held = 2 if kinds.sum.kind == "c" else 1  # registers of a complex number
-    wider = 1 if 2 * width * max(kinds.x.itemsize, kinds.sum.itemsize) > chosen.panel else 2
-    at_once = max(1, min(steps, wider * chosen.steps // held))
-    lanes = width // own
-    share = min(chosen.share, lanes)
-    if share > 1:
-        at_once = max(1 << (at_once - 1).bit_length(), share)
-    narrower = WIDEST_LOAD // (pack * kinds.x.itemsize) if x.column == 1 else 1
-    shared = at_once * WARP * (8 + kinds.sum.itemsize)  # bytes of a slice, at most
-    warps = share if share > 1 else min(chosen.warps, MOST_SHARED // shared)
-    return Panel(
-        columns=width,
-        lanes=lanes,
-        pack=pack,
-        y_pack=pack if y.column == 1 and y.pack >= pack else 1,
-        whole=int(whole),
-        steps=at_once,
-        loads=chosen.loads // held * narrower,
-        registers=chosen.registers
-        if whole or own > pack or share == 1
-        else max(chosen.registers, PARTIAL_REGISTERS),
-        threads=WARP * (1 << warps.bit_length() - 1),
-        share=share,
-    )
-
-
-def choose_parts(model: CostModel, slices: int, panels: int) -> int:
-    """Return among how many warps the panels of a slice are shared: one, unless the machine would idle."""
-    return max(1, min(panels, model.wave_slices // (2 * max(slices, 1))))
-
-
-def pays_to_transpose(table: PanelTable, plan: Plan, sectors: float, row_bytes: int) -> bool:
-    """Whether X and Y, each of whose columns lies in one run, are better copied to rows first, and Y back.
-
-    A row of X is read in whole sectors then: fewer bytes for each entry, the fewer the farther apart their
-    columns lie. That costs passes over X and Y and two more launches.
-
-    Parameters
-    ----------
-    table : PanelTable
-    plan : Plan
-    sectors : float
-        As `read_sectors` counts them.
-    row_bytes : int
-        Of a row of X.
-    """
-    saved = plan.nnz * (max(SECTOR_BYTES * sectors, table.column_bytes) / NUMBER_BYTES - 1)
-    return bool(row_bytes * (saved - table.copy_passes * sum(plan.shape)) >= table.copy_bytes)
-
-
-def evens(table: PanelTable, plan: Plan, sectors: float) -> bool:
-    """Whether short rows of X that begin anywhere are better copied first to where loads are aligned.
-
-    That costs as much for every row of X, and of Y, which lanes then write number by number; it saves the
-    more the more entries there are, and the farther apart their columns lie: `sectors` as `read_sectors`
-    counts them.
-    """
-    saved = plan.nnz * (SECTOR_BYTES * sectors - NUMBER_BYTES)
-    return bool(saved >= table.evening_bytes * max(plan.shape))
-
-
-def lone_row(table: PanelTable, columns: int, kinds: Arithmetic, sectors: float) -> Panels | None:
-    """Return how a lane reads a row of X of a few columns, 3, 5, 6 or 7, alone; None if lanes share it."""
-    row, most = columns * max(kinds.x.itemsize, kinds.sum.itemsize), table.lone_sectors[columns > LONE]
-    sizes = (panels for panels in table.lone_rows_of_x if sectors < most and row <= panels.lane)
-    return next(sizes, None) if columns <= LONE + 1 and columns & columns - 1 else None
-
-
-def long_row(table: PanelTable, columns: int, kinds: Arithmetic, steps: int, reads: float) -> Panels | None:
-    """Return how a long row of X is read in one launch; None if it comes in panels.
-
-    `steps` are those of most slices, 0 if these are not alike; `reads` says how often a row is read.
-    """
-    if kinds.sum.kind == "c" or kinds.sum != kinds.x:
-        return None
-    for long in table.long_rows_of_x:
-        fits = long.item == kinds.x.itemsize and long.least <= columns <= long.most
-        if fits and reads <= long.reads and steps >= long.steps:
-            return long.panels
-    return None
-
-
-def defines(plan: Plan, kinds: Arithmetic, panel: Panel) -> dict[str, str]:
-    """Return the compile-time constants of the kernels for a plan, the types of a product and a panel."""
-    return panel.defines() | {
+def defines(plan: Plan, kinds: Arithmetic, block: ColumnBlock) -> dict[str, str]:
+    """Return the compile-time constants of the kernels for a plan, the types of a product and a block."""
+    return block.defines() | {
         "DASP_INDEX": C_NAMES[plan.pattern.index_dtype],
         "DASP_OFFSET": "int",
         "DASP_MMA": "0",
@@ -479,17 +187,6 @@ def types(plan: Plan, kinds: Arithmetic) -> dict[str, np.dtype[Any]]:
     """Return what the source's own names of types stand for."""
     known = vector.types(plan) | {"SegmentOffset": plan.pattern.index_dtype}
     return known | kinds.types
-
-
-def usual_steps(plan: Plan) -> int:
-    """Return the steps that the slices of a plan have on average, rounded up."""
-    return int(ceil_div(len(plan.pattern.bases), max(len(plan.pattern.headers), 1)))
-
-
-def mostly_alike(table: PanelTable, plan: Plan) -> bool:
-    """Whether few slices are segments of long rows, or nearly all."""
-    segments, slices = int(plan.pattern.segments), len(plan.pattern.headers)
-    return min(segments, slices - segments) <= table.shared_segments * slices
 
 
 def arguments(plan: Plan, zeros: Any, parts: int) -> dict[str, Any]:
@@ -511,7 +208,7 @@ def finish_arguments(plan: Plan) -> dict[str, Any]:
 
 
 def passes_of(
-    table: PanelTable,
+    table: BlockTable,
     plan: Plan,
     columns: int,
     kinds: Arithmetic,
@@ -520,17 +217,8 @@ def passes_of(
     sectors: Callable[[], float],
 ) -> tuple[Pass, ...]:
     """Return the launches for so many columns of a plan."""
-    found, reads = sectors(), plan.nnz / max(plan.shape[1], 1)
-    crowded = len(plan.pattern.headers) >= table.crowded_slices
-    by = Gathering(
-        steps=usual_steps(plan),
-        alike=mostly_alike(table, plan),
-        sectors=found,
-        reads=reads,
-        often=evens(table, plan, found),
-        crowded=crowded and found >= table.far_sectors and reads >= table.crowded_reads,
-    )
-    return choose_passes(table, columns, kinds, x, y, by)
+    by = gathering_of(plan, sectors())
+    return choose_column_blocks(table, columns, kinds, x, y, by, plan.pattern.choice.model)
 
 
 Others = Callable[[Arithmetic, int, Layout], Kernels | None]
@@ -541,7 +229,7 @@ SLICES = Kernels(
     defines=defines,
     types=types,
     passes=passes_of,
-    warps=lambda plan, panel: vector.warps(plan) * panel.share,
+    warps=lambda plan, block: vector.warps(plan) * block.share,
     partials=vector.partials,
     arguments=arguments,
     finish_arguments=finish_arguments,
@@ -600,7 +288,7 @@ class Columns:
         captured = self._cupy.cuda.runtime.streamIsCapturing(stream)
         with in_pool(self._cupy) if captured else _HERE:
             taken, x_layout = self._placed(x, kinds.x)
-            if self._is_transposed(taken, x_layout) or self._evened(x_layout, kinds, x.shape[1]):
+            if self._is_transposed(taken, x_layout):
                 columns, column_layout = taken, x_layout
                 taken, x_layout = self._new_rows(columns)
                 self._transpose(columns, column_layout, taken, True)
@@ -608,7 +296,7 @@ class Columns:
             written, written_layout = result, y_layout
             if not adds and y.shape[1] > self._most_written and self._is_transposed(taken, y_layout):
                 written, written_layout = self._new_rows(result)
-            k = min(taken.shape[1], written.shape[1])  # those of even rows too, where both have them
+            k = x.shape[1]
             partials = self._cupy.empty((self._segments, k), kinds.sum) if self._segments else None
             self._launch(stream, taken, x_layout, written, written_layout, partials, k, kinds, scale)
             if written is not result:
@@ -620,25 +308,11 @@ class Columns:
             keep(made, captured_in(stream)[1])
 
     def _is_transposed(self, x: Any, layout: Layout) -> bool:
-        """Whether an array that lies so, X or Y, is worked on in rows."""
-        return layout.column != 1 and pays_to_transpose(
-            PANELS, self._plan, self._sectors(), x.shape[1] * x.itemsize
-        )
-
-    def _evened(self, layout: Layout, kinds: Arithmetic, k: int) -> bool:
-        """Whether an X of k columns whose rows are too close together is worked on in rows farther apart."""
-        item = kinds.x.itemsize
-        wide = even_row(k, item)
-        uneven = (
-            layout.column == 1 and layout.pack < min(wide, WIDEST_LOAD // item) and wide * item <= SHORT_ROW
-        )
-        uneven &= k != 3 or item < NUMBER_BYTES  # lanes share such a row as fast
-        if not uneven or self._kernels is not SLICES or lone_row(PANELS, k, kinds, self._sectors()):
-            return False
-        return evens(PANELS, self._plan, self._sectors())
+        """Return True if an array that lies so, X or Y, is worked on in rows."""
+        return layout.column != 1 and pays_to_transpose(self._plan, self._sectors(), x.shape[1] * x.itemsize)
 
     def _sectors(self) -> float:
-        """Return what `pays_to_transpose` and `evens` ask for."""
+        """Return what `pays_to_transpose` asks for."""
         if self._read is None:
             with on_stream(self._cupy.cuda.Stream(non_blocking=True)):  # the caller's may be captured
                 self._read = self._kernels.sectors(self._plan, on_host)
@@ -713,32 +387,32 @@ class Columns:
             known = kernels.types(plan, kinds)
             passes, finish = [], None
             row = zero_row(self._cupy.cuda.Device().id)
-            zeros = self._cupy.ndarray(MOST_PANEL // kinds.x.itemsize, kinds.x, row.data)
-            for one in kernels.passes(PANELS, plan, k, kinds, x, y, self._sectors):
-                panels = ceil_div(one.columns, one.panel.columns)
-                parts = choose_parts(plan.pattern.choice.model, kernels.warps(plan, one.panel), panels)
-                kernel = compiled(kernels, kernels.signature, plan, kinds, one.panel)
+            zeros = self._cupy.ndarray(MOST_ROW // kinds.x.itemsize, kinds.x, row.data)
+            for one in kernels.passes(BLOCKS, plan, k, kinds, x, y, self._sectors):
+                count = ceil_div(one.columns, one.block.columns)
+                parts = choose_parts(plan.pattern.choice.model, kernels.warps(plan, one.block), count)
+                kernel = compiled(kernels, kernels.signature, plan, kinds, one.block)
                 launch = Launch(
                     kernel,
                     kernels.signature,
                     known,
                     kernels.arguments(plan, zeros, parts),
                     VARYING,
-                    blocks=kernels.blocks(plan, one.panel, parts),
-                    threads=one.panel.threads,
+                    blocks=kernels.blocks(plan, one.block, parts),
+                    threads=one.block.threads,
                     overlaps=self._overlaps,
                 )
                 passes.append((one, launch))
             if self._segments:
-                panel = passes[0][0].panel
+                block = passes[0][0].block
                 finish = Launch(
-                    compiled(kernels, kernels.finish, plan, kinds, panel),
+                    compiled(kernels, kernels.finish, plan, kinds, block),
                     kernels.finish,
                     known,
                     kernels.finish_arguments(plan),
                     FINISH_VARYING,
-                    blocks=kernels.finish_blocks(plan, panel, k),
-                    threads=panel.threads,
+                    blocks=kernels.finish_blocks(plan, block, k),
+                    threads=block.threads,
                     overlaps=self._overlaps,
                 )
             self._prepared[key] = passes, finish
@@ -755,14 +429,16 @@ def zero_row(number: int) -> Any:
     import cupy
 
     with on_stream(cupy.cuda.Stream(non_blocking=True)) as stream:  # the caller's may be captured
-        row = cupy.zeros(MOST_PANEL, np.uint8)
+        row = cupy.zeros(MOST_ROW, np.uint8)
         stream.synchronize()
     return row
 
 
-def compiled(kernels: Kernels, signature: Signature, plan: Plan, kinds: Arithmetic, panel: Panel) -> Any:
+def compiled(
+    kernels: Kernels, signature: Signature, plan: Plan, kinds: Arithmetic, block: ColumnBlock
+) -> Any:
     """Return a kernel, compiled for the current device."""
-    constants = kernels.defines(plan, kinds, panel)
+    constants = kernels.defines(plan, kinds, block)
     return _source.load(signature.source, constants).get_function(signature.entry)
 
 
@@ -783,4 +459,4 @@ def transposing(item: int, width: int, to_rows: bool) -> Any:
 
 
 def _layout(array: Any) -> Layout | None:
-    return layout_of(array.shape, array.strides, array.itemsize, array.data.ptr)
+    return find_layout(array.shape, array.strides, array.itemsize, array.data.ptr)

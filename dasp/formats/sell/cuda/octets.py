@@ -14,8 +14,16 @@ import numpy as np
 
 from dasp.formats.plan import WARP, Array, Plan
 from dasp.formats.sell.cuda import columns
-from dasp.formats.sell.cuda.columns import NUMBER_BYTES, Kernels, Layout, Panel, Pass, in_panels
-from dasp.formats.sell.cuda.panels import Panels, PanelTable
+from dasp.formats.sell.cuda.column_blocks import (
+    NUMBER_BYTES,
+    BlockTable,
+    ColumnBlock,
+    Layout,
+    Pass,
+    Rule,
+    choose_rule,
+)
+from dasp.formats.sell.cuda.columns import Kernels
 from dasp.runtime.cuda.launch import Signature
 from dasp.runtime.dtypes import C_NAMES, Arithmetic, bits_type
 from dasp.runtime.integers import ceil_div
@@ -101,7 +109,7 @@ SIGNATURE = Signature(
     const Index*     rows        [8 * count]
     const X*         zeros
     long long        count
-    {columns.OF_PANEL.strip()}
+    {columns.OF_BLOCK.strip()}
     """,
 )
 
@@ -142,7 +150,7 @@ class Octets(NamedTuple):
             types=lambda plan, kinds: columns.types(plan, kinds) | {"Count": COUNT_TYPE},
             long_rows=lambda plan: 0,
             passes=lambda table, plan, k, kinds, x, y, sectors: choose_passes(table, k, kinds, x, y),
-            warps=lambda plan, panel: len(self.starts) - 1,
+            warps=lambda plan, block: len(self.starts) - 1,
             arguments=self.arguments,
         )
 
@@ -155,7 +163,7 @@ class Octets(NamedTuple):
 
 
 def serve(plan: Plan, kinds: Arithmetic, x: Layout) -> bool:
-    """Whether octets can stand for a plan of slices in a product.
+    """Return True if octets can stand for a plan of slices in a product.
 
     Not where rows are cut: eight lanes go through the entries of eight rows one by one to make an octet.
     """
@@ -170,7 +178,7 @@ def serve(plan: Plan, kinds: Arithmetic, x: Layout) -> bool:
     )
 
 
-def most(table: PanelTable, plan: Plan, kinds: Arithmetic, k: int) -> float:
+def most(table: BlockTable, plan: Plan, kinds: Arithmetic, k: int) -> float:
     """Return the quads up to which k columns are multiplied faster in octets than in slices."""
     wide = kinds.x.itemsize >= NUMBER_BYTES
     known = table.octet_entries if wide else table.narrow_octet_entries
@@ -208,33 +216,31 @@ def build(made_of: Any, plan: Plan, most: float) -> tuple[int, Octets | None]:
 
 
 def choose_passes(
-    table: PanelTable, columns: int, kinds: Arithmetic, x: Layout, y: Layout
+    table: BlockTable, columns: int, kinds: Arithmetic, x: Layout, y: Layout
 ) -> tuple[Pass, ...]:
-    """Return the launches for so many columns: in the largest panels, in smaller ones, and of the rest."""
-    sizes = table.octets_of_x if kinds.x.itemsize >= NUMBER_BYTES else table.narrow_octets_of_x
-    passes, first = [], 0
-    for chosen in sizes:
-        width, rest = chosen.panel // kinds.x.itemsize, columns - first
-        count = rest if chosen is sizes[-1] else in_panels(rest, width)
-        if count:
-            passes.append(Pass(first, count, _panel(chosen, width, count, x, y)))
-            first += count
+    """Return the launches for so many columns: in large blocks, and of the rest in smaller ones."""
+    item, passes, first = kinds.x.itemsize, [], 0
+    words = frozenset(["wide" if item >= NUMBER_BYTES else "narrow"])
+    while first < columns:
+        rule, width, count = choose_rule(table.octets, columns - first, item, columns + WARP, words)
+        passes.append(Pass(first, count, _make_block(rule, width, count, x, y)))
+        first += count
     return tuple(passes)
 
 
-def _panel(chosen: Panels, width: int, columns: int, x: Layout, y: Layout) -> Panel:
-    """Return the panel of a width for columns that fill it, or for fewer."""
+def _make_block(rule: Rule, width: int, columns: int, x: Layout, y: Layout) -> ColumnBlock:
+    """Return the block of a width for columns that fill it, or for fewer."""
     pack = min(x.pack, width // LANES)
-    return Panel(
+    return ColumnBlock(
         columns=width,
         lanes=LANES,
         pack=pack,
         y_pack=pack if y.column == 1 and y.pack >= pack else 1,
         whole=int(columns % width == 0),
-        steps=chosen.steps,
-        loads=chosen.loads,
-        registers=chosen.registers,
-        threads=WARP * chosen.warps,
+        steps=rule.steps,
+        loads=rule.loads,
+        registers=rule.registers,
+        threads=WARP * rule.warps,
     )
 
 
