@@ -307,7 +307,7 @@ def passes() -> Iterator[Defines]:
     yield from seen
 
 
-def resident() -> Iterator[Defines]:
+def persistent() -> Iterator[Defines]:
     """Conjugate gradients in one launch: several codings and types, with a preconditioner and without."""
     usual = {"DASP_MMA": "0", "DASP_INDEX": "int", "DASP_OFFSET": "int", "DASP_CODING": "0"}
     usual |= {"DASP_THREADS": str(one_launch.THREADS), "DASP_JACOBI": "0"}
@@ -415,7 +415,7 @@ SOURCES: dict[str, list[Defines]] = {
         )
     ],
     "solve/fused.cu": list(passes()),
-    "solve/resident.cu": list(resident()),
+    "solve/persistent.cu": list(persistent()),
     "solve/triangular.cu": [
         {"DASP_SCALAR": scalar, "DASP_COMPLEX": complex, "DASP_THREADS": "256"}
         for scalar, complex in (
@@ -444,7 +444,7 @@ STACKS = {
     # Division and roots in float64: the rare cases of these are a call.
     "solve/basis.cu": 32,
     "solve/fused.cu": 32,
-    "solve/resident.cu": 32,
+    "solve/persistent.cu": 32,
     # What is put aside once, before the loop over slices, by large blocks that leave two dot products.
     "spmv/slices.cu": 8,
     # What the loop over panels of columns needs is put aside while the loops inside it have all registers.

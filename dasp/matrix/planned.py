@@ -192,9 +192,9 @@ class PlannedMatrix(Operator):
         Returns
         -------
         recipe : dasp.solvers.persistent.kernel.Recipe, or None
-            What kernels/solve/resident.cu takes by the matrix; None where it does not multiply by it or does
-            not pay: on the CPU, in the format of the paper, where rows are so long that they are cut, where
-            matrix and vectors do not fit into the shared memory of all multiprocessors, and in float32.
+            The arguments of kernels/solve/persistent.cu by the matrix; None where it cannot multiply by it or
+            does not pay: on the CPU, in the format of the paper, where rows are so long that they are cut,
+            where matrix and vectors do not fit into the shared memory of all multiprocessors, and in float32.
         """
         prepare = getattr(self._product, "prepare_cg", None)
         return None if prepare is None else prepare(np.dtype(dtype), diagonal=diagonal)

@@ -12,10 +12,10 @@ import numpy as np
 from dasp.solvers.arguments import any_complex, make_limits, place_and_type
 from dasp.solvers.hermitian import conjugate_gradients
 from dasp.solvers.persistent.cg import (
-    ResidentConjugateGradients,
-    ResidentLoop,
+    PersistentConjugateGradients,
+    PersistentLoop,
     one_launch_pays,
-    resident_names,
+    persistent_names,
 )
 from dasp.solvers.pipelined import PipelinedConjugateGradients
 from dasp.solvers.plain import names_with
@@ -130,7 +130,7 @@ def _other_form(A: Any, b: Any, n: int, M: Any, *, seen: bool) -> tuple[Any, tup
     if not ranks:
         device, dtype = place_and_type(A, b, M)
         if device != "cpu" and one_launch_pays(A, M, dtype):
-            return ResidentConjugateGradients, resident_names(M), ResidentLoop
+            return PersistentConjugateGradients, persistent_names(M), PersistentLoop
     # In float32 what is carried along in one pass drifts away so soon that it takes more iterations.
     pays = A.hidden_sums if ranks else device != "cpu" and n <= ONE_PASS_ROWS and dtype == np.float64
     if pays and M is None and not seen:

@@ -18,12 +18,12 @@ from dasp.solvers import system as system_module
 from dasp.solvers.arguments import make_limits
 from dasp.solvers.cuda.space import CudaSpace
 from dasp.solvers.persistent import cg as solver
-from dasp.solvers.persistent import kernel as resident
+from dasp.solvers.persistent import kernel
 from dasp.solvers.persistent.cg import (
-    ResidentConjugateGradients,
-    ResidentLoop,
+    PersistentConjugateGradients,
+    PersistentLoop,
     one_launch_pays,
-    resident_names,
+    persistent_names,
 )
 from dasp.solvers.system import BREAKDOWN, solve
 from tests.solvers.test_solvers import check, poisson
@@ -35,16 +35,16 @@ pytestmark = pytest.mark.simt
 @pytest.fixture(autouse=True)
 def _few_threads(monkeypatch):
     """A GPU has blocks of more threads, which take longer here; and small matrices get few blocks."""
-    monkeypatch.setattr(resident, "THREADS", 64)
-    monkeypatch.setattr(resident, "LEAST_SLICES", 0.1)
-    monkeypatch.setattr(resident, "MOST_STEPS", 1000)
+    monkeypatch.setattr(kernel, "THREADS", 64)
+    monkeypatch.setattr(kernel, "LEAST_SLICES", 0.1)
+    monkeypatch.setattr(kernel, "MOST_STEPS", 1000)
 
 
 class Planned:
     """A matrix whose plan the kernel multiplies by; its own product is not used."""
 
     def __init__(self, A: Any, policy: Policy | None = None, blocks: int = 3) -> None:
-        self.chip = resident.Chip(blocks, 227 * 1024)
+        self.chip = kernel.Chip(blocks, 227 * 1024)
         self.plan = SpMatrix.from_scipy(A, device="cpu", policy=policy)._product.plan
         self.shape, self.dtype, self.A = A.shape, A.dtype, A
 
@@ -57,7 +57,7 @@ class Planned:
     def prepare_cg(self, dtype, *, diagonal):
         kinds = into(self.plan.dtype, dtype, dtype)
         of_product = product.defines(vector, self.plan, kinds), product.types(vector, self.plan, kinds)
-        return resident.recipe(self.plan, kinds, *of_product, self.chip, diagonal=diagonal)
+        return kernel.recipe(self.plan, kinds, *of_product, self.chip, diagonal=diagonal)
 
 
 def emulate(monkeypatch):
@@ -68,8 +68,8 @@ def emulate(monkeypatch):
 
 def run(A, b, x0=None, M=None, workspace=None, rtol=1e-10, maxiter=None, check_every=None, callback=None):
     limits = make_limits(A.shape[0], rtol, 0.0, maxiter, check_every, callback, False)
-    form, names = ResidentConjugateGradients, resident_names(M)
-    return solve(A, b, x0, limits, M, workspace, form, names, loop=ResidentLoop)
+    form, names = PersistentConjugateGradients, persistent_names(M)
+    return solve(A, b, x0, limits, M, workspace, form, names, loop=PersistentLoop)
 
 
 def stretched(n: int) -> sp.csr_array:
@@ -92,7 +92,7 @@ def test_one_launch_solves(monkeypatch, make, preconditioned, stored, blocks):
     A, b = make().astype(stored), np.random.default_rng(0).standard_normal(make().shape[0])
     x, stats = run(Planned(A, blocks=blocks), b, M=jacobi(A) if preconditioned else None)
     check(A, x, b, stats, 1e-10)
-    assert device.launches == ["dasp_resident"]
+    assert device.launches == ["dasp_persistent"]
     assert x.dtype == b.dtype
     assert len(stats.residuals) == stats.iterations + 1
 
@@ -191,15 +191,15 @@ def test_where_it_is_used(monkeypatch):
     assert not one_launch_pays(A, sp.eye_array(25), double)
     assert not one_launch_pays(A.A, None, double)
     assert not one_launch_pays(SpMatrix.from_scipy(A.A, device="cpu"), None, double)
-    A.chip = resident.Chip(0, 1 << 20)
+    A.chip = kernel.Chip(0, 1 << 20)
     assert not one_launch_pays(A, None, double)
-    A.chip = resident.Chip(1, 20_000)
+    A.chip = kernel.Chip(1, 20_000)
     assert not one_launch_pays(A, None, double)
-    A.chip = resident.Chip(3, 227 * 1024)
-    monkeypatch.setattr(resident, "MOST_STEPS", 2.0)
+    A.chip = kernel.Chip(3, 227 * 1024)
+    monkeypatch.setattr(kernel, "MOST_STEPS", 2.0)
     assert not one_launch_pays(A, None, double)
-    monkeypatch.setattr(resident, "MOST_STEPS", 8.0)
-    monkeypatch.setattr(resident, "LEAST_SLICES", 4)
+    monkeypatch.setattr(kernel, "MOST_STEPS", 8.0)
+    monkeypatch.setattr(kernel, "LEAST_SLICES", 4)
     assert [Planned(poisson(n), blocks=5).prepare_cg(double, diagonal=False).blocks for n in (3, 17, 40)] == [
         1,
         2,

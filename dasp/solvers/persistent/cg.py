@@ -1,8 +1,8 @@
 """Conjugate gradients on a GPU from b to x in one launch, for systems that fit on the chip.
 
-The iteration of `dasp.solvers.pipelined`, in kernels/solve/resident.cu: blocks keep their part of the matrix
-and their rows of the vectors in shared memory, nothing is captured, and one sum over the grid stands between
-two iterations.
+The iteration of `dasp.solvers.pipelined`, in kernels/solve/persistent.cu: blocks keep their part of the
+matrix and their rows of the vectors in shared memory, nothing is captured, and one sum over the grid
+stands between two iterations.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ VARYING = "b", "x", "most", "rtol", "atol", "margin", "mode", "finish"
 """What comes with each launch."""
 
 
-class ResidentConjugateGradients(PipelinedConjugateGradients):
-    """Pipelined conjugate gradients, as `ResidentLoop` makes them, with a diagonal preconditioner too."""
+class PersistentConjugateGradients(PipelinedConjugateGradients):
+    """Pipelined conjugate gradients, as `PersistentLoop` makes them, with a diagonal preconditioner too."""
 
 
-class ResidentLoop:
+class PersistentLoop:
     """The loop of a system on a GPU in one launch; see `dasp.solvers.space.Loop`.
 
     It takes b and x where they are, and tells what came of it through the host's memory: around one launch
@@ -141,7 +141,7 @@ def one_launch_pays(A: Any, M: Any, dtype: np.dtype[Any]) -> bool:
     return prepared(A, dtype, diagonal=M is not None) is not None
 
 
-def resident_names(M: Any) -> tuple[str, ...]:
+def persistent_names(M: Any) -> tuple[str, ...]:
     """Return the vectors that it takes with a preconditioner."""
     names = PipelinedConjugateGradients.names
     return names if M is None else (*names, "d")

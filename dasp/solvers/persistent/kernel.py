@@ -1,4 +1,4 @@
-"""Conjugate gradients in one launch, by slices: what kernels/solve/resident.cu is compiled with and takes."""
+"""Conjugate gradients in one launch, by slices: constants and arguments of kernels/solve/persistent.cu."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ TOLD = 2064
 """Numbers that the host sees when a launch is done: a record of 16, and the first residuals."""
 
 SIGNATURE = Signature(
-    "solve/resident.cu",
-    "dasp_resident",
+    "solve/persistent.cu",
+    "dasp_persistent",
     f"""{vector.ARRAYS.rstrip()}
     long long             count
     long long             positions

@@ -29,7 +29,7 @@
 
 enum Mode { FROM_ZERO, FROM_X, AGAIN };
 enum Finish { NEVER, ALWAYS, UNLESS_LIMIT };
-// Why it stopped (dasp/solvers/scalars.py, dasp/solvers/three_pass.py).
+// Why it stopped (dasp/solvers/scalars.py, dasp/solvers/plain.py).
 enum Reason { RUNNING, CLAIMED, LIMIT, NOT_FINITE, NOTHING, INDEFINITE = 8, BAD_M };
 enum Slot { REASON, COUNT, BB, RR, START, WANTED, GOAL, TRUE_RR, RHO, CURVATURE, OVER_RHO, OVER_ALPHA, SHOWN, SLOTS };
 constexpr int TOLD = DASP_TOLD, HISTORY = 16;  // numbers of `told`, and where the history begins there
@@ -265,7 +265,7 @@ __device__ __forceinline__ void begin(double* scalar, const double (&total)[SUMS
 }
 
 extern "C" __global__ void __launch_bounds__(DASP_THREADS, 1)
-dasp_resident(const uint4* __restrict__ headers, const Index* __restrict__ bases,
+dasp_persistent(const uint4* __restrict__ headers, const Index* __restrict__ bases,
               const unsigned char* __restrict__ deltas, const Code* __restrict__ values,
               const Value* __restrict__ table, const Index* __restrict__ rows, long long count, long long positions,
               int identity, const X* diagonal, X* shown, X* kept, long long stride, int nbytes, double* record,
