@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from llvmlite import ir
@@ -26,6 +26,13 @@ from numba import extending, types
 
 from dasp.runtime.cpu import host as _host
 from dasp.runtime.cpu.compile import jit
+
+if TYPE_CHECKING:
+    from numba.core.base import BaseContext
+    from numba.core.typing import Context, Signature
+
+    Typed = tuple[Signature, Callable[..., ir.Value]]
+    """An intrinsic's types, and the function that writes its instructions."""
 
 SQUARE = 8  # rows and columns of the square that `transpose` turns over in registers
 intrinsic: Any = extending.intrinsic
@@ -205,19 +212,19 @@ def _emit_step(
 
 @intrinsic(prefer_literal=True)
 def micro_kernel(
-    context: Any,
-    rows: Any,
-    vectors: Any,
-    lanes: Any,
-    depth: Any,
-    k: Any,
-    a: Any,
-    b: Any,
-    c: Any,
-    ldc: Any,
-    alpha: Any,
-    beta: Any,
-) -> Any:
+    context: Context,
+    rows: types.Type,
+    vectors: types.Type,
+    lanes: types.Type,
+    depth: types.Type,
+    k: types.Type,
+    a: types.Type,
+    b: types.Type,
+    c: types.Type,
+    ldc: types.Type,
+    alpha: types.Type,
+    beta: types.Type,
+) -> Typed:
     """One tile of C = alpha A B + beta C, inlined into the caller.
 
     Parameters
@@ -232,7 +239,9 @@ def micro_kernel(
     """
     tile, stored = Tile(*(_constant(value) for value in (rows, vectors, lanes))), _constant(depth)
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def generate(
+        context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: list[ir.Value]
+    ) -> ir.Value:
         *_, k, a, b, c, ldc, alpha, beta = arguments
         emitter = Emitter(builder, signature.args[-1], tile.lanes)
         _emit_prefetch(emitter, tile, c, ldc)
@@ -286,14 +295,21 @@ def _emit_update(
 
 @intrinsic
 def transpose(
-    context: Any, source: Any, source_stride: Any, target: Any, target_stride: Any, like: Any
-) -> Any:
+    context: Context,
+    source: types.Type,
+    source_stride: types.Type,
+    target: types.Type,
+    target_stride: types.Type,
+    like: types.Type,
+) -> Typed:
     """Turn over an 8 x 8 square of elements of `like`'s type.
 
     Row i of the source, at source + i * source_stride bytes, becomes column i of the target.
     """
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def generate(
+        context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: list[ir.Value]
+    ) -> ir.Value:
         source, source_stride, target, target_stride, _ = arguments
         emitter = Emitter(builder, like, SQUARE)
         rows = [emitter.load(emitter.offset(source, source_stride, i)) for i in range(SQUARE)]
@@ -324,11 +340,15 @@ def _transposed(builder: ir.IRBuilder, rows: list[ir.Value]) -> list[ir.Value]:
 
 
 @intrinsic(prefer_literal=True)
-def copy_vector(context: Any, lanes: Any, source: Any, target: Any, like: Any) -> Any:
+def copy_vector(
+    context: Context, lanes: types.Type, source: types.Type, target: types.Type, like: types.Type
+) -> Typed:
     """Copy `lanes` elements (a constant) of `like`'s type from one address to another."""
     count = _constant(lanes)
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def generate(
+        context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: list[ir.Value]
+    ) -> ir.Value:
         emitter = Emitter(builder, like, count)
         emitter.store(emitter.load(arguments[1]), arguments[2])
         return context.get_dummy_value()
@@ -337,10 +357,12 @@ def copy_vector(context: Any, lanes: Any, source: Any, target: Any, like: Any) -
 
 
 @intrinsic
-def load(context: Any, address: Any, like: Any) -> Any:
+def load(context: Context, address: types.Type, like: types.Type) -> Typed:
     """The element of `like`'s type at an address."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def generate(
+        context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: list[ir.Value]
+    ) -> ir.Value:
         pointer = builder.inttoptr(arguments[0], llvm_real(like).as_pointer())
         return builder.load(pointer, align=like.bitwidth // 8)
 
@@ -348,10 +370,12 @@ def load(context: Any, address: Any, like: Any) -> Any:
 
 
 @intrinsic
-def store(context: Any, address: Any, value: Any) -> Any:
+def store(context: Context, address: types.Type, value: types.Type) -> Typed:
     """Write an element to an address."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def generate(
+        context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: list[ir.Value]
+    ) -> ir.Value:
         pointer = builder.inttoptr(arguments[0], llvm_real(value).as_pointer())
         builder.store(arguments[1], pointer, align=value.bitwidth // 8)
         return context.get_dummy_value()
@@ -477,7 +501,7 @@ def _multiplies_blocks(size: int, tile: Tile, depth: int) -> Callable[..., None]
     return multiply_block  # type: ignore[no-any-return]
 
 
-def _real(size: int) -> Any:
+def _real(size: int) -> type[Any]:
     """The type of elements of `size` bytes: a Python 0 would turn a float32 expression into float64."""
     return np.float32 if size == 4 else np.float64
 
