@@ -28,7 +28,7 @@ from dasp.distributed.matrix import SpMatrix
 from dasp.distributed.nccl import NcclLinks
 from dasp.distributed.place import resolve
 from dasp.runtime.cpu.threads import get_num_threads
-from dasp.runtime.cuda.launch import driver
+from dasp.runtime.cuda.driver import driver
 from dasp.runtime.cuda.stream import on_stream
 from dasp.solvers.cuda.device import in_turn
 from dasp.solvers.cuda.graph import PriorityGraph

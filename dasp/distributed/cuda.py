@@ -13,7 +13,8 @@ from dasp.distributed.exchange import Route, Span
 from dasp.distributed.packing import adds, defines, packs
 from dasp.distributed.transpose import turned
 from dasp.runtime.cuda import source as _source
-from dasp.runtime.cuda.launch import Launch, Signature, driver
+from dasp.runtime.cuda.driver import driver
+from dasp.runtime.cuda.launch import Launch, Signature
 from dasp.runtime.cuda.stream import Branch, on_stream
 from dasp.solvers.cuda.arnoldi import CudaArnoldi
 from dasp.solvers.cuda.device import CupyDevice, in_turn

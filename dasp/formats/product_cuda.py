@@ -205,7 +205,7 @@ class Product:
         self._own = self._launches[self._kinds]
         self._captured: tuple[Any, Launch] | None = None
         self._streams: dict[int, Any] = {}
-        self._quick: Callable[[int, int, int], None] | None = None
+        self._quick: Launch | None = None
         self._settled: Launch | None = None
         self._word: Any = None
 
@@ -281,7 +281,7 @@ class Product:
         if launch is None or (self._segments and self._is_capturing(stream)):
             launch = self._launch_on(stream, self._kinds)
         if self._quick is None and not self._segments:  # nothing of it belongs to a stream
-            self._quick = self._new_launch(self._kinds, Scratch(None, None), plain=True).between()
+            self._quick = self._new_launch(self._kinds, Scratch(None, None), plain=True)
         return launch
 
     def _is_here(self, vector: Any) -> bool:

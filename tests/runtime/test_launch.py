@@ -13,9 +13,10 @@ import pytest
 
 import dasp
 from dasp.formats.sell.cuda import dotted
+from dasp.runtime.cuda import driver as cuda_driver
 from dasp.runtime.cuda import launch as cuda_launch
 from dasp.runtime.cuda import source as _source
-from dasp.runtime.cuda.launch import Launch, Signature, launcher
+from dasp.runtime.cuda.launch import Launch, Signature
 
 MODULES = [
     importlib.import_module(module.name)
@@ -185,6 +186,12 @@ class Driver:
         return 0
 
 
+def stand_in(monkeypatch, driver):
+    """Let a function give the driver until the test ends."""
+    for module in (cuda_driver, cuda_launch):
+        monkeypatch.setattr(module, "driver", driver)
+
+
 class Array:
     """Stands for a CuPy array at an address."""
 
@@ -195,7 +202,7 @@ class Array:
 
 def prepared(monkeypatch, driver, number=np.float64, overlaps=True):
     """A launch with numbers of 4 and of 8 bytes before and after what varies."""
-    monkeypatch.setattr(cuda_launch, "driver", lambda: driver)
+    stand_in(monkeypatch, lambda: driver)
     signature = Signature(
         "k.cu", "k", "const T* a\nunsigned seed\nconst T* x\nT* y\nT alpha\nT beta\nint i\nlong long n\nint j"
     )
@@ -270,13 +277,13 @@ def test_threads_launch_beside_each_other(monkeypatch):
 
 def between(monkeypatch, driver):
     """The launch of `prepared` with the vectors alone left to vary."""
-    monkeypatch.setattr(cuda_launch, "driver", lambda: driver)
+    stand_in(monkeypatch, lambda: driver)
     signature = Signature("k.cu", "k", "const T* a\nunsigned seed\nconst T* x\nT* y\nT alpha\nT beta\nint i")
     arguments = {"a": Array(np.zeros(2), 2**47), "i": -7, "seed": 2**32 - 1}
     arguments |= {"alpha": np.float64(0.5), "beta": np.float64(0.25)}
     kernel = SimpleNamespace(ptr=0x1234)
     types = {"T": np.dtype(float)}
-    return Launch(kernel, signature, types, arguments, ["x", "y"], blocks=7, threads=128).between()
+    return Launch(kernel, signature, types, arguments, ["x", "y"], blocks=7, threads=128)
 
 
 def test_a_launch_between_two_vectors_is_the_same(monkeypatch):
@@ -291,30 +298,13 @@ def test_a_launch_between_two_vectors_is_the_same(monkeypatch):
     assert (one["grid"], one["block"], one["attributes"]) == ([7, 1, 1], [128, 1, 1], 0)
 
 
-def test_launches_between_vectors_run_beside_each_other(monkeypatch):
-    class Interrupted(Driver):
-        def cuLaunchKernelEx(self, *arguments):
-            if others:
-                others.pop()(78, 3, 4)
-            return super().cuLaunchKernelEx(*arguments)
-
-    others: list = []
-    driver = Interrupted(kinds(np.float64)[:-2])
-    launch = between(monkeypatch, driver)
-    for _ in range(2):
-        others[:] = [launch, launch]
-        launch(77, 1, 2)
-    assert [taken["stream"] for taken in driver.launches] == [78, 78, 77] * 2
-    assert [taken["parameters"][2:4] for taken in driver.launches] == [[3, 4], [3, 4], [1, 2]] * 2
-
-
 def test_a_complex_number_may_be_fixed(monkeypatch, recwarn):
     driver = Driver([ctypes.c_void_p, ctypes.c_void_p, ctypes.c_float, ctypes.c_float])
-    monkeypatch.setattr(cuda_launch, "driver", lambda: driver)
+    stand_in(monkeypatch, lambda: driver)
     signature = Signature("k.cu", "k", "const T* x\nT* y\nT alpha")
     arguments, types = {"alpha": np.complex64(2 - 3j)}, {"T": np.dtype(np.complex64)}
     kernel = SimpleNamespace(ptr=1)
-    Launch(kernel, signature, types, arguments, ["x", "y"], blocks=1, threads=32).between()(0, 8, 16)
+    Launch(kernel, signature, types, arguments, ["x", "y"], blocks=1, threads=32)(0, 8, 16)
     assert driver.launches[0]["parameters"] == [8, 16, 2.0, -3.0]
     assert not recwarn.list
 
@@ -323,11 +313,6 @@ def test_a_driver_error_between_vectors_is_named(monkeypatch):
     launch = between(monkeypatch, Driver(kinds(np.float64)[:-2], status=719))
     with pytest.raises(RuntimeError, match="the kernel was not launched: CUDA_ERROR_719"):
         launch(0, 1, 2)
-
-
-def test_only_two_addresses_vary_between_vectors(monkeypatch):
-    with pytest.raises(ValueError, match="'@QQdd' varies; two addresses are needed"):
-        prepared(monkeypatch, Driver(kinds(np.float64))).between()
 
 
 def test_a_driver_error_is_named(monkeypatch):
@@ -344,7 +329,7 @@ def test_a_driver_error_is_named(monkeypatch):
     ],
 )
 def test_what_varies_lies_side_by_side(monkeypatch, varying, message):
-    monkeypatch.setattr(cuda_launch, "driver", lambda: Driver([]))
+    stand_in(monkeypatch, lambda: Driver([]))
     signature = Signature("k.cu", "k", "int a\nint b\nint* x\nint* y")
     arguments = {p.name: 1 for p in signature.parameters if not p.is_array and p.name not in varying}
     arguments |= {p.name: Array(np.zeros(1, np.int32), 8) for p in signature.parameters if p.is_array}
@@ -355,22 +340,18 @@ def test_what_varies_lies_side_by_side(monkeypatch, varying, message):
 
 def test_a_kernel_takes_other_arguments_and_another_grid_every_time(monkeypatch):
     driver = Driver([ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p, ctypes.c_int64])
-    monkeypatch.setattr(cuda_launch, "driver", lambda: driver)
+    stand_in(monkeypatch, lambda: driver)
     signature = Signature("k.cu", "k", "int* x\nint n\nint* y\nlong long m")
-    stream = SimpleNamespace(ptr=7)
-    launch = launcher(SimpleNamespace(ptr=0x1234), signature, {}, lambda: stream)
-    launch((3, 4), 64, {"x": 2**40, "y": 0, "n": -5, "m": 2**50, "z": 3})
-    stream.ptr = 0
-    launch((1, 1), 1024, {"m": 1, "y": 2**40, "x": 2**40, "n": 9})
+    launch = Launch(SimpleNamespace(ptr=0x1234), signature, {}, {}, signature.names)
+    launch.on_grid(7, (3, 4), 64, 0, 2**40, -5, 0, 2**50)
+    launch.on_grid(0, (1, 1), 1024, 36, 2**40, 9, 2**40, 1)
     one, two = driver.launches
     assert (one["stream"], one["grid"], one["block"]) == (7, [3, 4, 1], [64, 1, 1])
     assert one["parameters"] == [2**40, -5, None, 2**50]
     assert (two["stream"], two["grid"], two["block"]) == (None, [1, 1, 1], [1024, 1, 1])
     assert two["parameters"] == [2**40, 9, 2**40, 1]
     assert [taken["attributes"] for taken in driver.launches] == [0, 0]
-    shared = Signature("k.cu", "k", "int* x\nint n\nint* y\nlong long m", shared_words="n")
-    launcher(SimpleNamespace(ptr=0x1234), shared, {}, lambda: stream)(1, 32, {"m": 1, "y": 0, "x": 0, "n": 9})
-    assert [taken["shared"] for taken in driver.launches] == [0, 0, 36]
+    assert [taken["shared"] for taken in driver.launches] == [0, 36]
 
 
 def test_the_shared_memory_of_a_kernel_is_never_lowered(monkeypatch):
@@ -378,12 +359,12 @@ def test_the_shared_memory_of_a_kernel_is_never_lowered(monkeypatch):
     limits: dict[int, list[int]] = {}
 
     def set_attribute(handle, attribute, nbytes):
-        assert attribute == cuda_launch.MOST_SHARED_BYTES
+        assert attribute == cuda_driver.MOST_SHARED_BYTES
         limits.setdefault(handle.value, []).append(nbytes)
         return 0
 
-    monkeypatch.setattr(cuda_launch, "driver", lambda: SimpleNamespace(cuFuncSetAttribute=set_attribute))
-    monkeypatch.setattr(cuda_launch, "_allowed", {})
+    stand_in(monkeypatch, lambda: SimpleNamespace(cuFuncSetAttribute=set_attribute))
+    monkeypatch.setattr(cuda_driver, "_shared_bytes", {})
     for ptr, nbytes in ((16, 60_000), (16, 90_000), (16, 50_000), (32, 50_000), (16, 90_000)):
-        cuda_launch.allow_shared(SimpleNamespace(ptr=ptr), nbytes)
+        cuda_driver.allow_shared(SimpleNamespace(ptr=ptr), nbytes)
     assert limits == {16: [60_000, 90_000], 32: [50_000]}

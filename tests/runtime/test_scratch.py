@@ -69,7 +69,7 @@ class Driver:
 def driver(monkeypatch):
     stand_in = Driver()
     monkeypatch.setattr(scratch, "driver", lambda: stand_in)
-    monkeypatch.setattr("dasp.runtime.cuda.launch.driver", lambda: stand_in)
+    monkeypatch.setattr("dasp.runtime.cuda.driver.driver", lambda: stand_in)
     yield stand_in
     let_go()
     assert not scratch._kept
@@ -144,7 +144,7 @@ def test_the_graph_of_a_capture(monkeypatch, graph, status):
             return status
 
     monkeypatch.setattr(scratch, "driver", Stand)
-    monkeypatch.setattr("dasp.runtime.cuda.launch.driver", Stand)
+    monkeypatch.setattr("dasp.runtime.cuda.driver.driver", Stand)
     if graph:
         assert captured_in(77) == (2**40, graph)
     else:

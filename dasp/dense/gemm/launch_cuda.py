@@ -12,7 +12,7 @@ import numpy as np
 
 from dasp.dense.gemm.rungs_cuda import STATIC_LIMIT, Launch
 from dasp.runtime.cuda import source as _source
-from dasp.runtime.cuda.launch import allow_shared
+from dasp.runtime.cuda.driver import allow_shared
 
 ARRAYS = ("a", "b", "c", "d", "sums")
 

@@ -14,16 +14,15 @@ Source: CUDA Driver API, cuLaunchKernelEx.
 from __future__ import annotations
 
 import ctypes
-import os
 import re
 import struct
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
-from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from dasp.runtime.cuda.driver import check, driver, handle_of
 
 PROGRAMMATIC_STREAM_SERIALIZATION = 6
 """CUlaunchAttributeID: the kernel may start before the one before it in the stream has ended."""
@@ -33,9 +32,6 @@ OVERLAPPING = 90
 
 COOPERATIVE = 2
 """CUlaunchAttributeID: all blocks run at the same time, or the launch is refused."""
-
-MOST_SHARED_BYTES = 8
-"""CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES."""
 
 C_TYPES: dict[str, tuple[str, int]] = {
     "float": ("f4", 1),
@@ -145,7 +141,8 @@ class Signature:
             word = _size(p.size)[1]
             if word and word not in known:
                 raise ValueError(f"{p.name} of {entry} has size {p.size}; nothing says what {word} is")
-        self._names = frozenset(p.name for p in self.parameters)
+        self.names = tuple(p.name for p in self.parameters)
+        self._names = frozenset(self.names)
         self._blocks: dict[tuple[Any, ...], _Block] = {}
 
     def block(self, types: Mapping[str, np.dtype[Any]]) -> _Block:
@@ -230,15 +227,16 @@ class Launch:
     types, arguments : mapping
         As for `Signature.ordered`; arrays of CuPy on the current device, which are kept alive.
     varying : sequence of str
-        Parameters that come with each launch. They follow each other in the kernel; the first has 8 bytes.
+        Parameters that come with each launch. They follow each other in the kernel; the first has 8 bytes,
+        or is the first of all.
     blocks, threads : int
         Of the grid, and of a block.
     shared_bytes : int
         Dynamic shared memory of a block.
     overlaps : bool
-        Whether the kernel may start before the one before it has ended; it must then wait by itself.
+        True if the kernel may start before the one before it has ended; it must then wait by itself.
     cooperative : bool
-        Whether all blocks must run at the same time, because they wait for each other; not with `overlaps`.
+        True if all blocks must run at the same time, because they wait for each other; not with `overlaps`.
 
     Raises
     ------
@@ -254,35 +252,31 @@ class Launch:
         arguments: Mapping[str, Any],
         varying: Sequence[str] = (),
         *,
-        blocks: int,
-        threads: int,
+        blocks: int = 1,
+        threads: int = 1,
         shared_bytes: int = 0,
         overlaps: bool = False,
         cooperative: bool = False,
     ) -> None:
-        fixed, (fields, nbytes) = signature.ordered(types, arguments, varying), signature.block(types)
-        block = bytearray(nbytes)
-        for f, value in zip(fields, fixed, strict=True):
-            if value is not None:
-                struct.pack_into(f.code, block, f.place, *([address(value)] if f.is_array else _parts(value)))
+        ordered, (fields, nbytes) = signature.ordered(types, arguments, varying), signature.block(types)
         span = _span([f.name for f in fields], varying)
         place = fields[span.start].place if varying else 0
         if place % 8:
             raise ValueError(f"{varying[0]} has 4 bytes; a first parameter of 8 that varies is needed")
         attribute = _Attribute(id=COOPERATIVE if cooperative else PROGRAMMATIC_STREAM_SERIALIZATION)
         attribute.value[0] = 1
-        sizes = (blocks, 1, 1), (threads, 1, 1), shared_bytes
-        self._kept = kernel, fixed, block
-        self._config = *sizes, None, ctypes.pointer(attribute), int(overlaps or cooperative)
-        self._varying = struct.Struct("@" + "".join(f.code for f in fields[span])), place
-        self._free = [self._new()]
-
-    def _new(self) -> list[Any]:
-        """Return what one thread at a time launches with: the stream written last, and three calls."""
-        kernel, _, block = self._kept
-        config, own, (varying, place) = _Config(*self._config), bytearray(block), self._varying
-        set_stream = partial(setattr, config, "stream")
-        return [0, set_stream, partial(varying.pack_into, own, place), _prepared(kernel, config, own)]
+        block = bytearray(PARAMETERS_FROM + nbytes)
+        config = _Config.from_buffer(block)
+        config.attributes, config.attribute_count = ctypes.pointer(attribute), int(overlaps or cooperative)
+        _GRID.pack_into(block, 0, blocks, 1, 1, threads, 1, 1, shared_bytes)
+        for f, value in zip(fields, ordered, strict=True):
+            if value is not None:
+                numbers = [address(value)] if f.is_array else _parts(value)
+                struct.pack_into(f.code, block, PARAMETERS_FROM + f.place, *numbers)
+        self._kept = kernel, ordered, attribute
+        self._block = bytes(block)
+        self._varying = struct.Struct("@" + "".join(f.code for f in fields[span])), PARAMETERS_FROM + place
+        self._free = [self._new_call()]
 
     def __call__(self, stream: int, *varying: float) -> None:
         """Launch on a stream of the current device.
@@ -301,56 +295,47 @@ class Launch:
             If the driver reports an error.
         """
         try:
-            own = self._free.pop()  # faster than a lock, and threads do not wait for each other
+            call = self._free.pop()  # faster than a lock, and threads do not wait for each other
         except IndexError:
-            own = self._new()
-        last, set_stream, write, launch = own
-        if stream != last:
-            set_stream(stream)
-            own[0] = stream
+            call = self._new_call()
+        _, config, write, launch = call
+        config.stream = stream
         write(*varying)
         status = launch()
-        self._free.append(own)
+        self._free.append(call)
         if status:
             check(status, "the kernel was not launched")
 
-    def between(self) -> Callable[[int, int, int], None]:
-        """Return what takes a stream and two addresses, all that varies, in half the time of a call.
+    def on_grid(
+        self, stream: int, grid: tuple[int, int], threads: int, shared_bytes: int, *varying: float
+    ) -> None:
+        """Launch on another grid: blocks along x and y, threads of a block, and its dynamic shared memory.
 
-        Raises
-        ------
-        ValueError
-            If something else varies than two arrays.
+        A `Launch` is used always so or never: later calls would have the grid of this one.
         """
-        varying, place = self._varying
-        if varying.format != "@QQ":
-            raise ValueError(f"{varying.format!r} varies; two addresses are needed")
-        first, second = place // 8, place // 8 + 1
+        try:
+            call = self._free.pop()
+        except IndexError:
+            call = self._new_call()
+        _GRID.pack_into(call.block, 0, *grid, 1, threads, 1, 1, shared_bytes)
+        call.config.stream = stream
+        call.write(*varying)
+        status = call.launch()
+        self._free.append(call)
+        check(status, "the kernel was not launched")
 
-        def new() -> list[Any]:
-            kernel, _, block = self._kept
-            config, own = _Config(*self._config), bytearray(block)
-            words = memoryview(own)[: place + 16].cast("Q")  # written sooner than `struct` does
-            return [0, config, words, _prepared(kernel, config, own)]
-
-        free = [new()]
-
-        def launch_between(stream: int, x: int, y: int) -> None:
-            try:
-                own = free.pop()
-            except IndexError:
-                own = new()
-            last, config, words, launch = own
-            if stream != last:
-                config.stream = own[0] = stream
-            words[first] = x
-            words[second] = y
-            status = launch()
-            free.append(own)
-            if status:
-                check(status, "the kernel was not launched")
-
-        return launch_between
+    def _new_call(self) -> _Call:
+        block, (varying, place) = bytearray(self._block), self._varying
+        config = _Config.from_buffer(block)
+        extra = _Extra(PARAMETERS_AT, 0, PARAMETER_BYTES_AT, 0, PARAMETERS_END, len(block) - PARAMETERS_FROM)
+        extra.parameters = ctypes.addressof(config) + PARAMETERS_FROM
+        extra.bytes = ctypes.addressof(extra) + _Extra.size.offset
+        launch = partial(
+            driver().cuLaunchKernelEx,
+            *(ctypes.byref(config), handle_of(self._kept[0]), None),
+            ctypes.byref(extra) if len(block) > PARAMETERS_FROM else None,
+        )
+        return _Call(block, config, partial(varying.pack_into, block, place), launch)
 
 
 Launches = Callable[[int | tuple[int, int], int, Mapping[str, Any]], None]
@@ -358,54 +343,20 @@ Launches = Callable[[int | tuple[int, int], int, Mapping[str, Any]], None]
 or an address for every parameter, and perhaps for others; 0 for no array."""
 
 
-def launcher(
-    kernel: Any, signature: Signature, types: Mapping[str, np.dtype[Any]], current: Callable[[], Any]
-) -> Launches:
-    """Return what launches a kernel with other arguments every time; several threads may share it.
+class _Call(NamedTuple):
+    """What one thread at a time launches with: a block of memory, and two functions that use it.
 
-    Parameters
-    ----------
-    kernel : cupy.RawKernel or cupy.cuda.Function
-        Compiled for the current device.
-    signature : Signature
-    types : mapping of str to dtype
-        As for `Signature.ordered`.
-    current : callable
-        Returns CuPy's current stream, on which it launches.
-
-    Returns
-    -------
-    Launches
-        It raises RuntimeError if the driver reports an error.
-
-    Notes
-    -----
-    Arguments are not compared with the signature: that takes longer than a small kernel runs.
+    The driver's configuration lies at the beginning of the block, the kernel's parameters behind it.
     """
-    parameters = signature.parameters
-    codes = _CONFIG_CODES + "".join(_code(p, types) for p in parameters)
-    names = [p.name for p in parameters]
-    take: Any = itemgetter(*names) if len(names) > 1 else lambda given: (given[names[0]],)
-    # Configuration and parameters follow each other, so that one call writes both.
-    block = bytearray(struct.calcsize(codes))
-    write = partial(struct.Struct(codes).pack_into, block, 0)
-    launch = _prepared(kernel, _Config.from_buffer(block), block, ctypes.sizeof(_Config))
-    lock, shared = threading.Lock(), signature.shared_words
 
-    def launch_now(blocks: int | tuple[int, int], threads: int, words: Mapping[str, Any]) -> None:
-        x, y = (blocks, 1) if isinstance(blocks, int) else blocks
-        nbytes = 4 * words[shared] if shared else 0
-        with lock:
-            write(x, y, 1, threads, 1, 1, nbytes, current().ptr, 0, 0, *take(words))
-            status = launch()
-        if status:
-            check(status, "the kernel was not launched")
-
-    return launch_now
+    block: bytearray
+    config: _Config
+    write: Callable[..., None]
+    launch: Callable[[], int]
 
 
 class _Attribute(ctypes.Structure):
-    """CUlaunchAttribute: 64 bytes of value, of which this attribute uses the first int."""
+    """CUlaunchAttribute: 64 bytes of value, of which the attributes here use the first int."""
 
     _fields_ = (("id", ctypes.c_int), ("pad", ctypes.c_char * 4), ("value", ctypes.c_int * 16))
 
@@ -423,12 +374,14 @@ class _Config(ctypes.Structure):
     )
 
 
-_CONFIG_CODES = "@7I4xQQI4x"
-"""The same as `struct` writes it, behind which parameters are aligned as they are alone."""
+PARAMETERS_FROM = ctypes.sizeof(_Config)
+
+_GRID = struct.Struct("@7I")
+"""Blocks and threads along x, y and z, and bytes of shared memory: the beginning of `_Config`."""
 
 
 class _Extra(ctypes.Structure):
-    """What says that all parameters lie in one block: names and pointers by turns, and the block's size."""
+    """A list that tells the driver of one block of parameters: names and pointers by turns, then its size."""
 
     _fields_ = (
         ("parameters_at", ctypes.c_void_p),
@@ -438,26 +391,6 @@ class _Extra(ctypes.Structure):
         ("end", ctypes.c_void_p),
         ("size", ctypes.c_size_t),
     )
-
-
-def _prepared(kernel: Any, config: _Config, block: bytearray, first: int = 0) -> Callable[[], int]:
-    """Return what launches a kernel of CuPy as `config`, with the parameters in `block`; all live on.
-
-    `first` is the byte of the block where they begin; a kernel without any has an empty one.
-    """
-    if len(block) == first:
-        return partial(driver().cuLaunchKernelEx, ctypes.byref(config), handle_of(kernel), None, None)
-    extra = _Extra(PARAMETERS_AT, 0, PARAMETER_BYTES_AT, 0, PARAMETERS_END, len(block) - first)
-    extra.parameters = ctypes.addressof(ctypes.c_char.from_buffer(block)) + first
-    extra.bytes = ctypes.addressof(extra) + _Extra.size.offset
-    extra.kept = kernel, block
-    handle = handle_of(kernel)
-    return partial(driver().cuLaunchKernelEx, ctypes.byref(config), handle, None, ctypes.byref(extra))
-
-
-def handle_of(kernel: Any) -> ctypes.c_void_p:
-    """Return the driver's handle of a compiled kernel of CuPy."""
-    return ctypes.c_void_p(getattr(kernel, "kernel", kernel).ptr)
 
 
 _SIZE = re.compile(r"(?:(\d+) \* )?([a-z]\w*)?(?: \+ )?(\d+)?")
@@ -532,51 +465,6 @@ def _span(names: list[str], varying: Sequence[str]) -> slice:
     return span
 
 
-_allowed: dict[int | None, int] = {}
-"""Dynamic shared memory that blocks of a kernel may have, by the driver's handle, once somebody asked."""
-
-_allowing = threading.Lock()
-
-
-def allow_shared(kernel: Any, nbytes: int) -> None:
-    """Let blocks of a compiled kernel of CuPy have so much dynamic shared memory, and no less than before.
-
-    Raises
-    ------
-    RuntimeError
-        If the driver reports an error: a multiprocessor has less.
-
-    Notes
-    -----
-    All launches of a kernel share one limit, those too that were prepared when it was higher.
-    """
-    handle = handle_of(kernel)
-    with _allowing:
-        if nbytes <= _allowed.get(handle.value, 0):
-            return
-        status = driver().cuFuncSetAttribute(handle, MOST_SHARED_BYTES, nbytes)
-        check(status, f"a block cannot have {nbytes} bytes of shared memory")
-        _allowed[handle.value] = nbytes
-
-
 def address(array: Any) -> int:
     """Return where an array of CuPy begins, 0 for None."""
     return 0 if array is None else int(array.data.ptr)
-
-
-def check(status: int, what: str, of: Any = None) -> None:
-    """Raise RuntimeError, with the name of the error by a driver, CuPy's by default, if a status is not 0."""
-    if status:
-        text = ctypes.c_char_p()
-        (of or driver()).cuGetErrorName(status, ctypes.byref(text))
-        raise RuntimeError(f"{what}: {(text.value or b'unknown error').decode()}")
-
-
-@cache
-def driver() -> Any:
-    """Return the CUDA driver, which CuPy has loaded.
-
-    Its calls let go of Python's lock: a launch waits while the stream's queue is full, perhaps for a Python
-    function that the stream has to call.
-    """
-    return ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dasp.runtime.cuda.launch import check, driver
+from dasp.runtime.cuda.driver import check, driver
 from dasp.runtime.dtypes import real_type
 
 ABSENT = {4: np.uint32(0x7FA0DA5F), 8: np.uint64(0x7FF4DA5F00000000)}

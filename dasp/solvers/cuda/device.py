@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from dasp.runtime.cuda import source as _source
-from dasp.runtime.cuda.launch import OVERLAPPING, Launch, Signature, allow_shared, driver
+from dasp.runtime.cuda.driver import allow_shared, driver
+from dasp.runtime.cuda.launch import OVERLAPPING, Launch, Signature
 from dasp.runtime.cuda.stream import on_stream
 from dasp.solvers.cuda.graph import WHILE_NODES, LoopGraph
 from dasp.solvers.cuda.protocols import Array

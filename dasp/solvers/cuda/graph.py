@@ -14,7 +14,7 @@ import ctypes
 from collections.abc import Callable
 from typing import Any
 
-from dasp.runtime.cuda.launch import check
+from dasp.runtime.cuda.driver import check
 
 CONDITIONAL_NODE, WHILE, ASSIGN_DEFAULT, RELAXED = 13, 1, 1, 2
 """CU_GRAPH_NODE_TYPE_CONDITIONAL, CU_GRAPH_COND_TYPE_WHILE, CU_GRAPH_COND_ASSIGN_DEFAULT,

@@ -34,7 +34,7 @@ from dasp.formats.sell.cuda.column_blocks import (
 )
 from dasp.formats.sell.cuda.sectors import read_sectors
 from dasp.runtime.cuda import source as _source
-from dasp.runtime.cuda.launch import Launch, Launches, Signature, launcher
+from dasp.runtime.cuda.launch import Launch, Signature
 from dasp.runtime.cuda.scratch import captured_in, in_pool, keep
 from dasp.runtime.cuda.stream import on_stream
 from dasp.runtime.dtypes import C_NAMES, Arithmetic
@@ -262,7 +262,7 @@ class Columns:
         self._most_written = MOST_WRITTEN[len(plan.pattern.rows) > 0]
         self._lock = threading.Lock()
         self._prepared: dict[Any, tuple[list[tuple[Pass, Launch]], Launch | None]] = {}
-        self._transposing: dict[tuple[int, int, bool], Launches] = {}
+        self._transposing: dict[tuple[int, int, bool], Launch] = {}
 
     def multiply(self, x: Any, y: Any, kinds: Arithmetic, scale: tuple[Any, ...], adds: bool) -> None:
         """Set Y = alpha A X + beta Y on CuPy's current stream; Y is not read if beta is 0.
@@ -339,21 +339,25 @@ class Columns:
         width = min(TILE_COLUMNS, 1 << (wide - 1).bit_length())
         launch = self._transposing.get((item, width, to_rows))
         if launch is None:
-            kernel, current = transposing(item, width, to_rows), self._cupy.cuda.get_current_stream
-            launch = launcher(kernel, TRANSPOSE, {"Word": word(item)}, current)
+            kernel = transposing(item, width, to_rows)
+            launch = Launch(kernel, TRANSPOSE, {"Word": word(item)}, {}, TRANSPOSE.names)
             self._transposing[item, width, to_rows] = launch
-        arguments = {"columns_of": columns.data.ptr, "rows_of": rows.data.ptr, "count": count}
         pieces = ceil_div(wide, width)
-        arguments |= {
-            "row": layout.row,
-            "column": layout.column,
-            "columns": k,
-            "wide": wide,
-            "pieces": pieces,
-        }
         blocks = ceil_div(count, TILE_BYTES // (item * width)) * pieces
         if blocks:
-            launch((blocks, 1), TRANSPOSE_THREADS, arguments)
+            arguments = {
+                "columns_of": columns.data.ptr,
+                "rows_of": rows.data.ptr,
+                "count": count,
+                "row": layout.row,
+                "column": layout.column,
+                "columns": k,
+                "wide": wide,
+                "pieces": pieces,
+            }
+            stream = self._cupy.cuda.get_current_stream().ptr
+            numbers = (arguments[name] for name in TRANSPOSE.names)
+            launch.on_grid(stream, (blocks, 1), TRANSPOSE_THREADS, 0, *numbers)
 
     def _launch(
         self,

@@ -10,7 +10,7 @@ import numpy as np
 
 from dasp.formats.plan import Plan
 from dasp.formats.sell.cuda import vector
-from dasp.runtime.cuda.launch import check, driver, handle_of
+from dasp.runtime.cuda.driver import check, driver, handle_of
 
 SIGNATURE = vector.SIGNATURE.extended("const X* w\n double* sums\n int run")
 

@@ -13,7 +13,8 @@ from dasp.formats.plan import Array
 from dasp.formats.sell.cuda.pack.sizes import SHARED_SLOTS
 from dasp.formats.sell.cuda.primitives import Primitives
 from dasp.runtime.cuda import source as _source
-from dasp.runtime.cuda.launch import Launches, Signature, allow_shared, check, driver, launcher
+from dasp.runtime.cuda.driver import allow_shared, check, driver
+from dasp.runtime.cuda.launch import Launch, Launches, Signature
 
 ALIGNED = 256
 """Bytes to which arrays are aligned that lie in one block of memory, a power of two."""
@@ -62,7 +63,7 @@ class CudaDevice:
         """The driver's cuMemsetD8Async: CuPy's call takes the host twice as long."""
         set_bytes = driver().cuMemsetD8Async
         set_bytes.argtypes = ctypes.c_void_p, ctypes.c_ubyte, ctypes.c_size_t, ctypes.c_void_p
-        return set_bytes  # type: ignore[no-any-return]
+        return set_bytes
 
     @cached_property
     def shared_words(self) -> int:
@@ -164,7 +165,15 @@ class CudaDevice:
         function = _source.load(signature.source, constants).get_function(signature.entry)
         if signature.shared_words:
             allow_shared(function, 4 * self.shared_words)
-        return launcher(function, signature, types, self._stream)
+        launch, current = Launch(function, signature, types, {}, signature.names), self._stream
+        names, shared = signature.names, signature.shared_words
+
+        def launch_on(blocks: int | tuple[int, int], threads: int, words: Mapping[str, Any]) -> None:
+            grid = (blocks, 1) if isinstance(blocks, int) else blocks
+            nbytes = 4 * words[shared] if shared else 0
+            launch.on_grid(current().ptr, grid, threads, nbytes, *[words[name] for name in names])
+
+        return launch_on
 
     def load_all(self, wanted: Sequence[tuple[str, Mapping[str, str]]]) -> None:
         """Have sources compiled beside each other."""

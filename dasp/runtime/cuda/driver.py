@@ -1,0 +1,64 @@
+"""The CUDA driver, called through ctypes, for what CuPy does not offer.
+
+Its calls let go of Python's lock: a launch waits while the stream's queue is full, perhaps for a Python
+function that the stream has to call.
+
+Source: CUDA Driver API.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from functools import cache
+from typing import Any
+
+MOST_SHARED_BYTES = 8
+"""CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES."""
+
+
+@cache
+def driver() -> ctypes.CDLL:
+    """Return the driver's library, which CuPy has loaded."""
+    return ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
+
+
+def check(status: int, problem: str, of: Any = None) -> None:
+    """Raise RuntimeError with the name of the error by a driver, CuPy's by default, if a status is not 0."""
+    if status:
+        text = ctypes.c_char_p()
+        (of or driver()).cuGetErrorName(status, ctypes.byref(text))
+        raise RuntimeError(f"{problem}: {(text.value or b'unknown error').decode()}")
+
+
+def handle_of(kernel: Any) -> ctypes.c_void_p:
+    """Return the driver's handle of a compiled kernel: CuPy's RawKernel, or its Function."""
+    return ctypes.c_void_p(getattr(kernel, "kernel", kernel).ptr)
+
+
+_shared_bytes: dict[int | None, int] = {}
+"""Dynamic shared memory that blocks of a kernel may have, by the driver's handle, once somebody asked."""
+
+_shared_lock = threading.Lock()
+
+
+def allow_shared(kernel: Any, nbytes: int) -> None:
+    """Let blocks of a compiled kernel have so much dynamic shared memory, and no less than before.
+
+    Raises
+    ------
+    RuntimeError
+        If the driver reports an error: a multiprocessor has less.
+
+    Notes
+    -----
+    All launches of a kernel share one limit, those too that were prepared when it was higher.
+    """
+    handle = handle_of(kernel)
+    with _shared_lock:
+        if nbytes <= _shared_bytes.get(handle.value, 0):
+            return
+        status = driver().cuFuncSetAttribute(handle, MOST_SHARED_BYTES, nbytes)
+        check(status, f"a block cannot have {nbytes} bytes of shared memory")
+        _shared_bytes[handle.value] = nbytes
